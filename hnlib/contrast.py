@@ -15,7 +15,9 @@ class Contrast:
 
     `similarity` $[n,m]$ holds $s_{ij}=\langle z_i,z_j\rangle$, float32 or float64; `positives` and `admissible`
     are boolean $[n,m]$: candidate $j$ is a positive of anchor $i$, or may serve as its negative (the set $N(i)$).
-    `labels` $[n]$ and `candidate_labels` $[m]$ are optional. `scale` is the default $Q$ of the objectives.
+    `labels` $[n]$ and `candidate_labels` $[m]$ are optional. `scale` is the default $Q$ of the objectives. `features`
+    $[m,k]$, the inputs of the last linear layer, and `norms` $[m]$, the lengths of its outputs before normalisation,
+    serve weights made of last-layer gradients.
     Build one with `from_views` or `from_similarity`; the constructor trusts its arguments. Masks are shared by all
     batches of one size: read them, do not write to them.
     """
@@ -30,17 +32,21 @@ class Contrast:
     candidate_labels: Tensor | None = None
     symmetric: bool = False
     never_empty: bool = False
+    features: Tensor | None = None
+    norms: Tensor | None = None
 
     @classmethod
     def from_views(
-        cls, z1: Tensor, z2: Tensor, labels: Tensor | None = None, positives: str = "class"
+        cls, z1: Tensor, z2: Tensor, labels: Tensor | None = None, positives: str = "class",
+        features: tuple[Tensor, Tensor] | None = None,
     ) -> Contrast:
         r"""Two views of a batch: $n=m=2B$ anchors and candidates, row $i$'s other view in row $i\pm B$.
 
         Rows of `z1`, `z2` $[B,d]$ are normalised; similarities are float32 also under autocast (float64 if given).
         Without `labels`: the positive is the other view, every candidate but the two views is admissible.
         With `labels` $[B]$: negatives are the candidates of other classes; `positives="class"` takes every candidate
-        of the anchor's class but the anchor as a positive, `positives="view"` the other view only.
+        of the anchor's class but the anchor as a positive, `positives="view"` the other view only. `features`: the
+        inputs $[B,k]$ of the last linear layer for both views, for methods that ask for them.
         ValueError: shapes that disagree, $B<2$, labels of another length; on the CPU a zero or non-finite row (on an
         accelerator that check would stall every step, and such a row makes the loss NaN).
         """
@@ -53,11 +59,15 @@ class Contrast:
             raise ValueError(f"a batch of {batch} has no negative; use a batch of at least 2 images")
         if positives not in ("class", "view"):
             raise ValueError(f'positives={positives!r} is unknown; use "class" or "view"')
+        if features is not None:
+            features = torch.cat(features)
+            if features.ndim != 2 or len(features) != 2 * batch:
+                raise ValueError(f"features of both views must have shape [{batch}, k]; got {tuple(features.shape)} in all")
         with torch.autocast(z1.device.type, enabled=False):
-            z = _unit_rows(torch.cat([z1, z2]))
+            z, norms = _unit_rows(torch.cat([z1, z2]))
             similarity = z @ z.T
         own, admissible, pairs, uniform = _view_masks(batch, z.device, z.dtype)
-        common = dict(anchors=z, candidates=z, scale=2 * batch - 2, symmetric=True)
+        common = dict(anchors=z, candidates=z, scale=2 * batch - 2, symmetric=True, features=features, norms=norms)
         if labels is None:
             contrast = cls(similarity, own, admissible, never_empty=True, **common)
             vars(contrast).update(positive_pairs=pairs, uniform_log_weights=uniform)  # known beforehand
@@ -155,7 +165,7 @@ class Contrast:
         return y[:, None] == other
 
 
-def _unit_rows(z: Tensor) -> Tensor:
+def _unit_rows(z: Tensor) -> tuple[Tensor, Tensor]:
     z = z if z.dtype == torch.float64 else z.float()
     norm = torch.linalg.vector_norm(z, dim=1, keepdim=True)
     if z.device.type == "cpu":  # on an accelerator the check would stall the step; a bad row shows as a NaN loss
@@ -166,7 +176,7 @@ def _unit_rows(z: Tensor) -> Tensor:
                 f"row {row % batch} of view {1 + row // batch} has norm {norm[row].item():g} and so no direction; "
                 "check the encoder's output (a diverged run, or a dead projection)"
             )
-    return z / norm
+    return z / norm, norm.squeeze(1)
 
 
 @lru_cache(maxsize=8)  # the masks of a batch depend on its size alone: one training run needs them once

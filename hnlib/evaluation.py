@@ -202,8 +202,10 @@ def four_losses(
 
 
 @torch.no_grad()
-def diagnostics(z1: Tensor, z2: Tensor, labels: Tensor, log_weights=None, supervised: bool = False) -> dict:
-    r"""What the learning curves show, of two views [B,d] of one fixed batch.
+def diagnostics(
+    z1: Tensor, z2: Tensor, labels: Tensor, log_weights=None, supervised: bool = False, features=None
+) -> dict:
+    r"""What the learning curves show, of two views [B,d] of one fixed batch (and the last layer's inputs, if needed).
 
     "collision": weight that `log_weights` (a method's) puts on same-class negatives, zero by construction for a
     supervised method, None without one; "alignment"; "uniformity" (of the first views); and for each hardening, "exp"
@@ -211,7 +213,7 @@ def diagnostics(z1: Tensor, z2: Tensor, labels: Tensor, log_weights=None, superv
     "undefined" anchors, and "violations", the anchors whose H-UCL falls below their H-SCL.
     """
     z1, z2 = z1.float(), z2.float()
-    contrast = Contrast.from_views(z1, z2)
+    contrast = Contrast.from_views(z1, z2, features=features)
     row = {"collision": None, "alignment": alignment(z1, z2), "uniformity": uniformity(z1)}
     if log_weights is not None:
         own = Contrast.from_views(z1, z2, labels) if supervised else contrast

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import html
+import json
+import math
+
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -15,15 +19,22 @@ COLOURS = {
     "hcl": "#d55e00",
     "ot": "#0072b2",
     "ot-semirelaxed": "#7570b3",
-    "centred": "#56a0d3",
+    "hcl-exact": "#8c2d04",
+    "centred-hcl": "#56a0d3",
     "bcl": "#e7969c",
     "alpha-cl": "#c7a76c",
     "adnce": "#cc79a7",
     "mw": "#9e5f88",
+    "chi2-dro": "#6b8e23",
+    "kl-budget": "#c51b7d",
+    "unremix": "#8a6fd1",
+    "unremix-repaired": "#4d4f9e",
     "scl": "#97a61b",
     "h-scl": "#009e73",
     "h-scl-threshold": "#b8860b",
 }
+
+PICTURES = ("balls", "class-mass", "masks", "packing", "path")  # the kinds that book/theme/pictures.js draws
 
 
 def use_style() -> None:
@@ -100,4 +111,56 @@ def circle(ax, points, colours=None, labels=None) -> None:
     ax.axis("off")
 
 
-__all__ = ["COLOURS", "GREY", "circle", "heat_map", "label_lines", "plt", "use_style"]
+class Picture:
+    """The numbers of a picture that the reader moves, and the sentence that says what to move; shown by a notebook."""
+
+    def __init__(self, kind: str, label: str, numbers: str):
+        self.kind, self.label, self.numbers = kind, label, numbers
+
+    def __repr__(self) -> str:
+        return self.label
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        # hidden until the script has drawn it: without a script, and on paper, the static figure stands alone
+        box = (
+            f'<div class="hn-picture" data-kind="{self.kind}" role="group" aria-labelledby="picture-{self.kind}" '
+            f'hidden><p class="hn-hint" id="picture-{self.kind}">{html.escape(self.label)}</p>'
+            f'<script type="application/json">{self.numbers}</script></div>'
+        )
+        return {"text/plain": repr(self), "text/html": box}
+
+
+def interactive(kind: str, data: dict, label: str) -> Picture:
+    """A picture that ``book/theme/pictures.js`` draws in the page from the numbers in `data` and lets the reader move.
+
+    `kind` is one of `PICTURES`. `data` holds numbers, texts, arrays, tensors, and lists and dictionaries of them;
+    numbers are rounded to four digits after the point, and `COLOURS` travel with them. `label` is a sentence that says
+    what to move and what to see; it stands above the picture and is its accessible name.
+    ValueError: an unknown kind, a label of fewer than 20 characters, a number that is not finite, more than 40 kB.
+    """
+    if kind not in PICTURES:
+        raise ValueError(f"kind={kind!r} is unknown; use one of {', '.join(PICTURES)}")
+    if len(label) < 20:
+        raise ValueError(f"label={label!r} is too short; say in a sentence what to move and what to see")
+
+    def plain(value):
+        if hasattr(value, "tolist"):
+            value = value.tolist()
+        if isinstance(value, dict):
+            return {str(key): plain(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(item) for item in value]
+        if isinstance(value, float):
+            if not math.isfinite(value):
+                raise ValueError(f"the picture {kind!r} holds {value}; leave it out or name it in a text")
+            return int(value) if value.is_integer() else round(value, 4)
+        return value
+
+    numbers = json.dumps(plain({"colours": COLOURS, **data}), separators=(",", ":"), ensure_ascii=False)
+    numbers = numbers.replace("<", "\\u003c")  # nothing in it can end the script element
+    if len(numbers.encode()) > 40_000:
+        raise ValueError(f"the picture {kind!r} holds {len(numbers.encode()):,} bytes; give it fewer frames (40,000)")
+    return Picture(kind, label, numbers)
+
+
+__all__ = ["COLOURS", "GREY", "PICTURES", "circle", "heat_map", "interactive", "label_lines", "plt", "use_style"]

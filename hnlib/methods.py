@@ -18,7 +18,11 @@ from hnlib.contrast import Contrast
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of the catalogue: title, paper (bibliography key), the two choices, need of labels, default options."""
+    """One row of the catalogue: title, paper (bibliography key), the two choices, need of labels, default options.
+
+    `features`: whether the weights need the inputs of the last linear layer. `observe`: what a learning curve should
+    also show, `observe(contrast, log_w, options) -> {name: number}`.
+    """
 
     title: str
     paper: str
@@ -26,6 +30,19 @@ class Entry:
     negatives: Callable
     supervised: bool
     defaults: dict
+    features: bool = False
+    observe: Callable | None = None
+
+
+def _guarded(contrast: Contrast, log_w: Tensor, options: dict) -> dict:
+    acts = objectives.guarded(contrast, log_w, **_accepted(objectives.guarded, options))
+    return {"guarded": float(acts.float().mean())}
+
+
+def _temperatures(contrast: Contrast, log_w: Tensor, options: dict) -> dict:
+    t = objectives.budget_temperature(contrast, log_w, **options)
+    low, middle, high = torch.quantile(t, t.new_tensor([0.1, 0.5, 0.9])).tolist()
+    return {"temperature": middle, "temperature_low": low, "temperature_high": high}
 
 
 #: Every method by name. Read it: `CATALOGUE["hcl"].defaults`.
@@ -47,6 +64,14 @@ CATALOGUE = {
         dict(temperature=0.5, epsilon=0.5, relaxation=1.0, tau_plus=0.1, cost=None, tol=1e-4, max_iterations=1000,
              on_failure="warn"),
     ),
+    "hcl-exact": Entry(
+        "HCL, exactly debiased", "ours", objectives.exact_debiased, negatives.tilted, False,
+        dict(temperature=0.5, beta=1.0, tau_plus=0.1, weights_gradient=True), observe=_guarded,
+    ),
+    "centred-hcl": Entry(
+        "Centred HCL", "ours", objectives.info_nce, negatives.centred_tilt, False,
+        dict(temperature=0.5, epsilon=0.5, tau_plus=0.1, weights_gradient=False),
+    ),
     "bcl": Entry(
         "BCL", "hclot", objectives.basic, negatives.tilted, False,
         dict(temperature=0.5, beta=1.0, weights_gradient=True),
@@ -60,6 +85,19 @@ CATALOGUE = {
         dict(temperature=0.5, mu=0.7, sigma=1.0, weights_gradient=False),
     ),
     "mw": Entry("Mean–variance", "dro", objectives.mean_variance, negatives.uniform, False, dict(temperature=0.5)),
+    "chi2-dro": Entry("χ²-DRO", "dro", objectives.basic, negatives.chi2_ball, False, dict(eta=0.2)),
+    "kl-budget": Entry(
+        "KL budget", "ours", objectives.kl_budget, negatives.uniform, False,
+        dict(eta=0.5, order=0, floor=0.01), observe=_temperatures,
+    ),
+    "unremix": Entry(
+        "UnReMix", "unremix", objectives.info_nce, negatives.unremix, False,
+        dict(temperature=0.5, mixture=(1 / 3, 1 / 3, 1 / 3), learn="fixed"), features=True,
+    ),
+    "unremix-repaired": Entry(
+        "UnReMix, repaired", "ours", objectives.info_nce, negatives.unremix_repaired, False,
+        dict(temperature=0.5, beta=1.0, mixture=(1 / 3, 1 / 3, 1 / 3), learn="fixed", weights_gradient=False),
+    ),
     "scl": Entry(
         "SCL", "supcon", objectives.info_nce, negatives.uniform, True,
         dict(temperature=0.5, positives="class", average="anchors", on_empty="raise"),
@@ -78,28 +116,55 @@ CATALOGUE = {
 class Method(nn.Module):
     """A loss to call on two views: `method(z1, z2, labels=None)`, with `z1`, `z2` $[B,d]$ and `labels` $[B]$.
 
-    Supervised methods need the labels; the others ignore them. The loss is computed outside autocast, in float32.
-    `log_weights(contrast)` gives the distribution over negatives alone. `skipped` counts the anchors left out for want
-    of a negative, `unconverged` the couplings that missed their tolerance. Built by `build`.
+    Supervised methods need the labels; the others ignore them. Where `entry.features` is true the inputs of the last
+    linear layer are needed too: `features=(h1, h2)`, $[B,k]$ each. The loss is computed outside autocast, in float32.
+    `log_weights(contrast)` gives the distribution over negatives alone, `observe(contrast)` the numbers that a method
+    wants to see in its learning curve. `skipped` counts the anchors left out for want of a negative, `unconverged` the
+    couplings that missed their tolerance. A `mixture` is kept (`learn="fixed"`) or made a softmax of trained
+    parameters, which descend the loss ("minimise", as UnReMix) or climb it ("maximise"). Built by `build`.
     """
 
     def __init__(self, name: str, entry: Entry, options: dict):
         super().__init__()
         self.name, self.entry, self.options = name, entry, options
-        self.log_weights = entry.negatives(**_accepted(entry.negatives, options))
         self.objective = partial(entry.objective, **_accepted(entry.objective, options))
+        weights = _accepted(entry.negatives, options)
+        self.log_weights = entry.negatives(**weights)
+        if (learn := options.get("learn", "fixed")) not in LEARN:
+            raise ValueError(f"learn={learn!r} is unknown; use {', '.join(LEARN)}")
+        if learn != "fixed":
+            self.logits = nn.Parameter(torch.tensor(options["mixture"]).clamp_min(1e-6).log())
+            self.log_weights = lambda contrast: entry.negatives(**weights | {"mixture": self.mixture})(contrast)
         self.register_buffer("skipped", torch.zeros((), dtype=torch.long), persistent=False)
 
     @property
     def unconverged(self) -> int:
         return getattr(self.log_weights, "unconverged", 0)
 
-    def forward(self, z1: Tensor, z2: Tensor, labels: Tensor | None = None) -> Tensor:
+    @property
+    def mixture(self) -> Tensor:
+        r"""The learned $\lambda$ $[3]$; its gradient is turned round where it climbs the loss."""
+        mixture = self.logits.softmax(0)
+        return mixture if self.options["learn"] == "minimise" else 2 * mixture.detach() - mixture
+
+    def observe(self, contrast: Contrast) -> dict[str, float]:
+        seen = {} if not hasattr(self, "logits") else dict(zip("usr", self.mixture.tolist(), strict=True))
+        if self.entry.observe is not None:
+            seen |= self.entry.observe(contrast, self.log_weights(contrast), self.options)
+        return seen
+
+    def forward(
+        self, z1: Tensor, z2: Tensor, labels: Tensor | None = None, features: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
         if self.entry.supervised and labels is None:
             raise ValueError(f"{self.name} learns from labels; call it as method(z1, z2, labels)")
+        if self.entry.features and features is None:
+            raise ValueError(f"{self.name} needs the inputs of the last layer; call it as method(z1, z2, "
+                             "features=(h1, h2))")
         with torch.autocast(z1.device.type, enabled=False):
             contrast = Contrast.from_views(
-                z1, z2, labels if self.entry.supervised else None, self.options.get("positives", "class")
+                z1, z2, labels if self.entry.supervised else None, self.options.get("positives", "class"),
+                features if self.entry.features else None,
             )
             log_w = self.log_weights(contrast)
             if self.options.get("on_empty") == "skip":
@@ -108,6 +173,9 @@ class Method(nn.Module):
 
     def extra_repr(self) -> str:
         return ", ".join([self.name, *(f"{k}={v}" for k, v in self.options.items())])
+
+
+LEARN = ("fixed", "minimise", "maximise")  # what may happen to a mixture while training
 
 
 def build(name: str, **options) -> Method:
@@ -132,7 +200,7 @@ def build(name: str, **options) -> Method:
     if "on_empty" in plain:  # whether an anchor is left without negatives is for the real batch to say
         plain["on_empty"] = "skip"
     eye = torch.eye(4)
-    Method(name, entry, plain)(eye[:2], eye[2:], torch.arange(2))
+    Method(name, entry, plain)(eye[:2], eye[2:], torch.arange(2), (eye[:2], eye[2:]))
     return method
 
 
@@ -142,6 +210,9 @@ def _check_kind(what: str, value, default) -> None:
         fits, kind = value is None or callable(value), "a function"
     elif isinstance(default, bool):
         fits, kind = isinstance(value, bool), "True or False (on the command line: true or false)"
+    elif isinstance(default, tuple):
+        numbers = isinstance(value, list | tuple) and all(isinstance(v, Real) for v in value)
+        fits, kind = numbers and len(value) == len(default), f"{len(default)} numbers"
     elif isinstance(default, str):
         fits, kind = isinstance(value, str), "a word"
     elif isinstance(default, int):

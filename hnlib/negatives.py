@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from hnlib import transport
+from hnlib import robust, transport
 from hnlib.contrast import Contrast
 
 LogWeights = Callable[[Contrast], Tensor]
@@ -175,6 +175,146 @@ def gaussian(
         distance = s - _per_anchor("mu", mu, contrast)
         distance = distance.square() if distance.requires_grad else distance.square_()  # saves a matrix
         return _normalise(distance, -0.5 / _per_anchor("sigma", sigma, contrast) ** 2, contrast, on_empty)
+
+    return log_weights
+
+
+def unremix_components(contrast: Contrast) -> Tensor:
+    r"""The three scores of UnReMix, $[3,n,m]$: uncertainty $u_{ij}$, similarity $s_{ij}$, distance $r_{ij}$.
+
+    With last layer $z=Wh$, $p_{jk}\propto e^{s_{jk}}$ on $N(j)$ and the pseudo-label $\hat y_j=\arg\max_kp_{jk}$,
+
+    $$a_j=\frac1{|Wh_j|}(I-z_jz_j^\top)\Big(\sum_kp_{jk}z_k-z_{\hat y_j}\Big),\qquad
+      u_{ij}=\langle a_i,a_j\rangle\langle h_i,h_j\rangle,\qquad
+      r_{ij}=\operatorname*{mean}_{k\in N(i)\cap N(j)}(1-s_{jk}).$$
+
+    $a_jh_j^\top$ is the gradient in $W$ of $-\log p_{j\hat y_j}$, the other points held fixed; for a layer with bias
+    append a one to every $h$. $r=0$ for a batch of two images. No gradient flows. Memory: a few $[n,m]$ matrices.
+    ValueError: a contrast that is not of two views without labels, or was built without features.
+    Source: unremix, eqs. (2)-(4); the closed form is ours.
+    """
+    _needs_views("unremix", contrast)
+    if contrast.features is None:
+        raise ValueError("unremix needs the inputs of the last layer; pass features=(h1, h2) to Contrast.from_views")
+    with torch.no_grad(), torch.autocast(contrast.candidates.device.type, enabled=False):
+        z, s, n = contrast.candidates, contrast.similarity, len(contrast.candidates)
+        logits = s.masked_fill(~contrast.admissible, -torch.inf)
+        pull = torch.softmax(logits, 1) @ z - z[logits.argmax(1)]
+        a = (pull - (pull * z).sum(1, keepdim=True) * z) / contrast.norms.to(z)[:, None]
+        h = contrast.features.to(z)
+        kept = s.masked_fill(~contrast.admissible, 0.0)
+        common = kept.sum(0) - kept - kept.roll(n // 2, 0)  # over N(j) without the two views of i
+        distance = 1 - common / (n - 4) if n > 4 else torch.zeros_like(s)
+        return torch.stack([(a @ a.T) * (h @ h.T), s, distance])
+
+
+def unremix(mixture=(1 / 3, 1 / 3, 1 / 3), on_empty: str = "raise") -> LogWeights:
+    r"""UnReMix, made a law: $w_{ij}\propto\max(0,\lambda_1u_{ij}+\lambda_2s_{ij}+\lambda_3r_{ij})$.
+
+    The paper's score can be negative and is not normalised. Here a candidate of negative score gets no weight, an
+    anchor without a positive score has uniform weights, and rows are normalised. `mixture` $\lambda\ge0$: three
+    numbers or a tensor $[3]$; gradient flows through the mixture alone. Scores: see `unremix_components`.
+    ValueError: as there; a mixture of other shape, negative or zero (of a tensor only the shape is checked).
+    Source: unremix, eq. (5) and Algorithm 1.
+    """
+    _check_mixture(mixture)
+    _check_on_empty(on_empty)
+
+    def log_weights(contrast: Contrast) -> Tensor:
+        score = torch.tensordot(torch.as_tensor(mixture).to(contrast.similarity), unremix_components(contrast), 1)
+        positive = contrast.admissible & (score > 0)
+        log_score = torch.where(positive, score.clamp_min(torch.finfo(score.dtype).tiny).log(), -torch.inf)
+        log_score = log_score.masked_fill(~positive.any(1, keepdim=True), 0.0)
+        return _normalise(log_score, 1.0, contrast, on_empty)
+
+    return log_weights
+
+
+def neighbour_scores(contrast: Contrast, temperature: float | None = None) -> tuple[Tensor, Tensor]:
+    r"""How unsure and how representative each candidate is, by what its neighbours predict: two vectors $[m]$.
+
+    $$\mu_j=\sum_{k\in N(j)}p_{jk}z_k,\quad p_{jk}\propto e^{s_{jk}/\tau},\qquad
+      u_j=1-|\mu_j|^2\in[0,1],\qquad r_j=\langle z_j,\mu_j\rangle\in[-1,1].$$
+
+    $u_j=\sum_kp_{jk}|z_k-\mu_j|^2$: the neighbours disagree. $r_j=\sum_kp_{jk}s_{jk}$: they resemble $j$; high at the
+    centre of a cluster, low for an outlier. `temperature` $\tau>0$, default $1/\log m$. No gradient flows.
+    ValueError: a contrast that is not of two views without labels. Ours.
+    """
+    _needs_views("neighbour_scores", contrast)
+    tau = 1 / math.log(len(contrast.candidates)) if temperature is None else temperature
+    _positive("temperature", tau)
+    with torch.no_grad(), torch.autocast(contrast.candidates.device.type, enabled=False):
+        z = contrast.candidates
+        mean = torch.softmax((contrast.similarity / tau).masked_fill(~contrast.admissible, -torch.inf), 1) @ z
+        return 1 - mean.square().sum(1), (z * mean).sum(1)
+
+
+def unremix_repaired(
+    beta: float = 1.0, mixture=(1 / 3, 1 / 3, 1 / 3), temperature: float = 0.5,
+    label_temperature: float | None = None, weights_gradient: bool = False, on_empty: str = "raise",
+) -> LogWeights:
+    r"""UnReMix repaired: $w_{ij}\propto\exp\frac\beta t\big(\lambda_1\sigma_i\hat u_j+\lambda_2s_{ij}
+    +\lambda_3\sigma_i\hat r_j\big)$.
+
+    $\hat u,\hat r$ are `neighbour_scores` at `label_temperature`, standardised over the candidates; $\sigma_i$ is the
+    standard deviation of $s_{ij}$ over $N(i)$, so that the three terms spread alike. Mixture $(0,1,0)$ is `tilted`.
+    `beta` real, `temperature` $t>0$: numbers or $[n]$; `mixture` as in `unremix`. Gradient flows through the mixture,
+    and through $s_{ij}$ if `weights_gradient`. ValueError: as `neighbour_scores` and `unremix`. Ours.
+    """
+    _finite("beta", beta)
+    _positive("temperature", temperature)
+    _check_mixture(mixture)
+    _check_on_empty(on_empty)
+    if label_temperature is not None:
+        _positive("label_temperature", label_temperature)
+
+    def log_weights(contrast: Contrast) -> Tensor:
+        unsure, typical = (_standardise(x) for x in neighbour_scores(contrast, label_temperature))
+        weight = torch.as_tensor(mixture).to(contrast.similarity)
+        s, admissible = contrast.similarity.detach(), contrast.admissible
+        count = contrast.negative_counts[:, None]
+        centred = (s - s.masked_fill(~admissible, 0.0).sum(1, keepdim=True) / count).masked_fill(~admissible, 0.0)
+        spread = (centred.square().sum(1, keepdim=True) / count).sqrt()
+        s = contrast.similarity if weights_gradient else s
+        score = weight[1] * s + spread * (weight[0] * unsure + weight[2] * typical)
+        scale = _per_anchor("beta", beta, contrast) / _per_anchor("temperature", temperature, contrast)
+        return _normalise(score, scale, contrast, on_empty)
+
+    return log_weights
+
+
+def _standardise(x: Tensor) -> Tensor:
+    """Mean 0 and variance 1, or 0 where nothing varies."""
+    return (x - x.mean()) / x.std(correction=0).clamp_min(torch.finfo(x.dtype).eps)
+
+
+def _check_mixture(mixture) -> None:
+    values = mixture if isinstance(mixture, Tensor) else torch.as_tensor(mixture, dtype=torch.float64)
+    if values.shape != (3,):
+        raise ValueError(f"mixture has shape {tuple(values.shape)}; give three numbers, for u, s and r")
+    if not isinstance(mixture, Tensor) and not (values.isfinite().all() and values.min() >= 0 and values.sum() > 0):
+        raise ValueError(f"mixture={tuple(values.tolist())} must be three finite numbers >= 0, not all zero")
+
+
+def _needs_views(name: str, contrast: Contrast) -> None:
+    if contrast.candidates is None or not (contrast.never_empty and contrast.symmetric):
+        raise ValueError(f"{name} compares the candidates of a batch: use Contrast.from_views without labels")
+
+
+def chi2_ball(eta: float = 0.2) -> LogWeights:
+    r"""The worst law in a $\chi^2$ ball of radius $\eta$ around the uniform one: $w_{ij}\propto(s_{ij}-\ell_i)_+$.
+
+    $\tfrac12\mathbb E(\mathrm dw_i/\mathrm d\text{unif}-1)^2\le\eta$ for each anchor. While no weight is cut it is
+    $|N(i)|^{-1}\big(1+(s_{ij}-\bar s_i)\sqrt{2\eta/\mathrm{Var}_i}\big)$. `eta` $>0$. No gradient flows through the weights;
+    with `objectives.basic` that is $\chi^2$-robust optimisation. Source: dro-adnce, Theorem 3.5 made exact;
+    `hnlib.robust.chi2_ball`.
+    """
+    _positive("eta", eta)
+
+    def log_weights(contrast: Contrast) -> Tensor:
+        _reject_empty(contrast, "raise")
+        reference = contrast.uniform_log_weights.detach().double().exp()
+        return robust.chi2_ball(contrast.similarity.detach(), reference, eta).weights.log().to(contrast.similarity)
 
     return log_weights
 

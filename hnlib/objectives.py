@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from hnlib import robust
 from hnlib.contrast import Contrast
 from hnlib.negatives import _per_anchor, _positive
 
@@ -61,6 +62,90 @@ def info_nce(
         prior = tau_plus.to(s) if isinstance(tau_plus, Tensor) else s.new_full((), tau_plus)  # no wait for the device
         negatives = _debias(negatives, positive, prior[rows] if prior.ndim else prior, inverse_t)
     return _average(_softplus(negatives - positive + math.log(q)), contrast, kept, average, reduction)
+
+
+def exact_debiased(
+    contrast: Contrast,
+    log_w: Tensor,
+    temperature: float = 0.5,
+    beta: float = 1.0,
+    tau_plus: float = 0.1,
+    scale: float | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    r"""InfoNCE over the tilted law of the *other* classes: `info_nce` with the class mass of the tilt, guarded.
+
+    $$\log\Big(1+Q\,e^{-s_i^+/t}\,\frac{\max\{\sum_jw_{ij}e^{s_{ij}/t}-\pi_ie^{s_i^+/t},\ \sum_jw_{ij}k_{ij}e^{s_{ij}/t}\}}
+    {\max\{1-\pi_i,\ \sum_jw_{ij}k_{ij}\}}\Big),\qquad
+    \pi_i=\frac{\tau^+e^{\beta s_i^+/t}}{|N(i)|^{-1}\sum_{j\in N(i)}e^{\beta s_{ij}/t}}$$
+
+    `log_w` are the weights of `negatives.tilted(beta, temperature)`; $\pi_i$ estimates the mass that they put on the
+    anchor's class from its one positive, and may exceed 1. The guard: $k_{ij}\in[0,1]$ is 0 on the $\tau^+|N(i)|$ most
+    similar candidates (the last of them in part) and 1 on the rest, so the right-hand terms are what is left when the
+    class takes all it can; no class of mass $\tau^+$ leaves less. `guarded` says where the guard acts. `beta`
+    $\ge0$, `temperature` $>0$, `tau_plus` $\in[0,1)$ are numbers. Where `log_w` carries no gradient, $\pi$ does not.
+    Source: hcl, eq. (4), corrected; ours.
+    """
+    log_mass, kept = _class_mass(contrast, log_w, temperature, beta, tau_plus)
+    hard = log_w + contrast.similarity / temperature
+    rows, q = contrast.positive_pairs[0], contrast.scale if scale is None else scale
+    _positive("scale", q)
+    positive = contrast.positive_similarity / temperature
+    above = _log_difference(torch.logsumexp(hard, 1)[rows], log_mass + positive, torch.logsumexp(hard + kept, 1)[rows])
+    below = _log_difference(torch.zeros_like(log_mass), log_mass, torch.logsumexp(log_w + kept, 1)[rows])
+    loss = _softplus(above - below - positive + math.log(q))
+    return _average(loss, contrast, log_w.amax(1) != -torch.inf, "anchors", reduction)
+
+
+def guarded(
+    contrast: Contrast, log_w: Tensor, temperature: float = 0.5, beta: float = 1.0, tau_plus: float = 0.1
+) -> Tensor:
+    r"""Where the guard of `exact_debiased` acts on its denominator, $\pi_i>\sum_jw_{ij}(1-k_{ij})$ $[n]$.
+
+    That is where the positive is closer than the hardest $\tau^+$ share of the candidates (in the mean of
+    $e^{\beta s_{ij}/t}$ over it). With several positives: where it acts for any of them. Arguments as there.
+    """
+    log_mass, kept = _class_mass(contrast, log_w.detach(), temperature, beta, tau_plus)
+    rows = contrast.positive_pairs[0]
+    acts = -torch.expm1(log_mass) < torch.logsumexp(log_w.detach() + kept, 1).exp()[rows]
+    return torch.zeros(len(log_w), dtype=torch.bool, device=log_w.device).index_put((rows[acts],), acts[acts])
+
+
+def kl_budget(
+    contrast: Contrast,
+    log_w: Tensor,
+    eta: float = 0.5,
+    order: int = 0,
+    floor: float = 0.01,
+    scale: float | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    r"""InfoNCE at each anchor's own temperature, $t_i\log\big(1+Q\sum_jw_{ij}e^{(s_{ij}-s_i^+)/t_i}\big)$.
+
+    $t_i=\max\{\alpha_i^*(\eta),t_0\}$ is the multiplier of a Kullback–Leibler ball of radius `eta` $>0$ around $w_i$,
+    or its expansion of `order` 1, 2 or 3 (0: exact, see `robust.kl_temperature`); `floor` $t_0>0$ is for anchors whose
+    ball holds the hardest negative alone. The temperatures carry no gradient: by the envelope theorem the gradient is
+    that of the robust loss $\sup_{\mathrm{KL}(q\|w_i)\le\eta}\mathbb E_qs_{ij}-s_i^+$, but for the positive's share
+    of the denominator.
+    Source: dro-adnce, Theorem 3.2, read anchor by anchor. Ours; the temperatures of Qiu et al. (2023) are learned.
+    """
+    temperature = budget_temperature(contrast, log_w, eta, order, floor)
+    loss = info_nce(contrast, log_w, temperature, scale=scale, reduction="none") * temperature
+    kept = log_w.amax(1) != -torch.inf
+    if reduction not in ("mean", "none"):
+        raise ValueError(f'reduction={reduction!r} is unknown; use "mean" or "none"')
+    return loss if reduction == "none" else loss.sum() / kept.sum().clamp_min(1)
+
+
+def budget_temperature(
+    contrast: Contrast, log_w: Tensor, eta: float = 0.5, order: int = 0, floor: float = 0.01
+) -> Tensor:
+    r"""The temperatures $t_i$ of `kl_budget` $[n]$, without gradient. Arguments as there."""
+    _positive("floor", floor)
+    kept = log_w.amax(1) != -torch.inf
+    reference = torch.where(kept[:, None], log_w.detach().double(), 0.0).softmax(1)
+    t = robust.kl_temperature(contrast.similarity, reference, eta, order or None)
+    return torch.where(kept, t, 1.0).clamp_min(floor).to(contrast.similarity.dtype)
 
 
 def basic(contrast: Contrast, log_w: Tensor, average: str = "anchors", reduction: str = "mean") -> Tensor:
@@ -149,6 +234,36 @@ def _debias(negatives: Tensor, positive: Tensor, tau_plus: Tensor, inverse_t: fl
     left = (1 - share).clamp_min(torch.finfo(share.dtype).tiny).log()
     value = negatives + left - torch.log1p(-tau_plus)
     return torch.where((tau_plus > 0) & ((share == 1) | (value <= -inverse_t)), -inverse_t, value)  # NaN stays NaN
+
+
+def _class_mass(contrast: Contrast, log_w: Tensor, temperature: float, beta: float, tau_plus: float):
+    r"""$\log\pi$ for every (anchor, positive) pair, and $\log k_{ij}$ $[n,m]$: see `exact_debiased`."""
+    _check_weights(contrast, log_w)
+    _positive("temperature", temperature)
+    if not (beta >= 0 and math.isfinite(beta)):
+        raise ValueError(f"beta={beta} must be at least 0: below, the guard would have to trim the easiest candidates")
+    if not 0 <= tau_plus < 1:
+        raise ValueError(f"tau_plus={tau_plus:g} must lie in [0, 1): it is the share of the anchor's own class")
+    s = contrast.similarity if log_w.requires_grad else contrast.similarity.detach()
+    tilt = torch.add(contrast.uniform_log_weights, s, alpha=beta / temperature)
+    rows = contrast.positive_pairs[0]
+    positive = s.flatten().index_select(0, contrast.positive_index) * (beta / temperature)
+    log_mass = positive - torch.logsumexp(tilt, 1)[rows] + (math.log(tau_plus) if tau_plus else -torch.inf)
+    trimmed = tau_plus * contrast.negative_counts[:, None].to(s.dtype)
+    kept = torch.zeros_like(s)
+    if tau_plus:
+        most = s.shape[1] if not contrast.never_empty else math.ceil(tau_plus * s.shape[1])
+        hardest = s.detach().masked_fill(~contrast.admissible, -torch.inf).topk(most, 1).indices
+        removed = (trimmed - torch.arange(most, device=s.device)).clamp(0, 1)
+        kept.scatter_(1, hardest, torch.log1p(-removed))
+    return log_mass, kept
+
+
+def _log_difference(a: Tensor, b: Tensor, floor: Tensor) -> Tensor:
+    r"""$\log\max\{e^a-e^b,\,e^{\text{floor}}\}$; where the floor rules, the clamps keep the discarded gradient finite."""
+    share = (b - a).clamp_max(0.0).exp()
+    left = (1 - share).clamp_min(torch.finfo(share.dtype).tiny).log()
+    return torch.maximum(a + left, floor)
 
 
 def _average(loss: Tensor, contrast: Contrast, kept: Tensor, average: str, reduction: str) -> Tensor:

@@ -1,8 +1,8 @@
 r"""Distributionally robust means: the largest $\mathbb E_Qf$ over laws $Q$ near a reference $Q_0$.
 
-`values` $[\dots,m]$ holds $f$ on $m$ atoms, `reference` (same shape or $[m]$, default uniform) the masses of $Q_0$. All
-functions return a `Robust` value in double precision whose gradient with respect to `values` is the worst-case law
-$Q^*$ (the envelope theorem): the multiplier is held fixed.
+`values` $[\dots,m]$ holds $f$ on $m$ atoms, `reference` (same shape or $[m]$, default uniform) the masses of $Q_0$; an
+atom of mass zero plays no part. The balls return a `Robust` value in double precision whose gradient with respect to
+`values` is the worst-case law $Q^*$ (the envelope theorem): the multiplier is held fixed.
 """
 
 from __future__ import annotations
@@ -53,18 +53,47 @@ def shared_kl_ball(values: Tensor, reference: Tensor | None = None, eta: float =
     return Robust((weights * f).sum(-1), alpha.expand(len(f)), weights)
 
 
-def kl_penalised(values: Tensor, reference: Tensor | None = None, tau: float = 0.5) -> Robust:
+def kl_penalised(values: Tensor, reference: Tensor | None = None, tau: float | Tensor = 0.5) -> Robust:
     r"""The penalised worst case $\sup_Q\mathbb E_Qf-\tau\,\mathrm{KL}(Q\|Q_0)=\tau\log\mathbb E_{Q_0}e^{f/\tau}$.
 
-    `tau` $>0$; attained at $Q^*\propto Q_0e^{f/\tau}$. This is InfoNCE's treatment of its negatives at temperature
+    `tau` $>0$, a number or one per row $[\dots]$; attained at $Q^*\propto Q_0e^{f/\tau}$. This is InfoNCE's treatment of its negatives at temperature
     $\tau$ (Donsker and Varadhan, 1983).
     """
-    if not (tau > 0 and math.isfinite(tau)):
-        raise ValueError(f"tau={tau} must be positive and finite")
     f, log_q0 = _prepare(values, reference)
-    alpha = torch.full(f.shape[:-1], float(tau), dtype=f.dtype, device=f.device)
-    weights = torch.softmax(log_q0 + f.detach() / tau, -1)
+    alpha = torch.as_tensor(tau, dtype=torch.float64, device=f.device).detach()
+    if alpha.ndim and alpha.shape != f.shape[:-1]:
+        raise ValueError(f"tau has shape {tuple(alpha.shape)}; give one number, or one per row {tuple(f.shape[:-1])}")
+    if not ((alpha > 0) & alpha.isfinite()).all():
+        raise ValueError(f"tau={float(alpha.min()):g} must be positive and finite")
+    alpha = alpha.expand(f.shape[:-1])
+    weights = torch.softmax(log_q0 + f.detach() / alpha[..., None], -1)
     return Robust(_kl_dual(f, log_q0, alpha, weights), alpha, weights)
+
+
+def kl_temperature(
+    values: Tensor, reference: Tensor | None = None, eta: float = 0.1, order: int | None = None
+) -> Tensor:
+    r"""The temperature $\alpha^*(\eta)$ of each row's Kullback–Leibler ball, or its expansion for small radii $[\dots]$.
+
+    $$\alpha^*(\eta)=\sqrt{\frac{\kappa_2}{2\eta}}+\frac{\kappa_3}{3\kappa_2}
+    +\Big(\frac{\kappa_4}{8\kappa_2}-\frac{\kappa_3^2}{6\kappa_2^2}\Big)\sqrt{\frac{2\eta}{\kappa_2}}+O(\eta)$$
+
+    with the cumulants $\kappa_k$ of $f$ under $Q_0$. `order` None: exact, as `kl_ball`'s `alpha` ($0$ where the ball
+    reaches the largest atoms); 1, 2, 3: the first terms, cut at $0$ where they turn negative. No gradient.
+    Source: order 1 dro-adnce, Corollary 3.4; the rest is ours.
+    """
+    if order not in (None, 1, 2, 3):
+        raise ValueError(f"order={order} is unknown; use None for the exact temperature, or 1, 2, 3 terms")
+    f, log_q0 = _prepare(values.detach(), reference)
+    eta = _radius(eta)
+    if order is None:
+        return _kl_solve(f, log_q0, eta, lambda divergence: divergence)[1]
+    q0 = log_q0.exp()
+    centred = f - (q0 * f).sum(-1, keepdim=True)
+    k2, k3, fourth = ((q0 * centred**k).sum(-1) for k in (2, 3, 4))
+    k4 = fourth - 3 * k2**2
+    terms = ((k2 / (2 * eta)).sqrt(), k3 / (3 * k2), (k4 / (8 * k2) - k3**2 / (6 * k2**2)) * (2 * eta / k2).sqrt())
+    return torch.where(k2 > 0, sum(terms[:order]), 0.0).clamp_min(0)
 
 
 def chi2_ball(values: Tensor, reference: Tensor | None = None, eta: float = 0.1) -> Robust:
@@ -75,7 +104,7 @@ def chi2_ball(values: Tensor, reference: Tensor | None = None, eta: float = 0.1)
     """
     f, log_q0 = _prepare(values, reference)
     q0 = log_q0.exp()
-    g = f.detach() - f.detach().amax(-1, keepdim=True)
+    g = _below_top(f.detach(), log_q0)
 
     def law(s):
         w = (1 + s[..., None] * g).clamp_min(0)
@@ -83,9 +112,10 @@ def chi2_ball(values: Tensor, reference: Tensor | None = None, eta: float = 0.1)
         w = w / mean
         return q0 * w, 0.5 * (q0 * (w - 1).square()).sum(-1), mean.squeeze(-1)
 
-    s = _increase_until(lambda s: law(s)[1], g, _radius(eta))
-    weights, _, mean = law(torch.where(s.isfinite(), s, 1.0))
     top = q0 * (g == 0)
+    variance = (q0 * (g - (q0 * g).sum(-1, keepdim=True)).square()).sum(-1)
+    s = _increase_until(lambda s: law(s)[1], variance, (1 / top.sum(-1) - 1) / 2, _radius(eta))
+    weights, _, mean = law(torch.where(s.isfinite(), s, 1.0))
     weights = torch.where(s.isfinite()[..., None], weights, top / top.sum(-1, keepdim=True))
     return Robust((weights * f).sum(-1), torch.where(s.isfinite(), mean / s, 0.0), weights)
 
@@ -101,9 +131,9 @@ def _prepare(values, reference):
         shapes = f"values {tuple(f.shape)} need that or ({f.shape[-1]},)"
         raise ValueError(f"the reference has shape {tuple(q0.shape)}; {shapes}")
     total = q0.sum(-1)
-    if not ((q0 > 0).all() and (total - 1).abs().max() < 1e-6):
+    if not ((q0 >= 0).all() and (total - 1).abs().max() < 1e-6):
         worst = float(total.flatten()[(total - 1).abs().argmax()])
-        raise ValueError(f"the reference must be positive and sum to one (a sum is {worst:.6g}); normalise it")
+        raise ValueError(f"the reference must not be negative and must sum to one (a sum is {worst:.6g}); normalise it")
     return f, q0.expand(f.shape).log()
 
 
@@ -113,36 +143,69 @@ def _radius(eta):
     return float(eta)
 
 
+def _below_top(f, log_q0):
+    """f less its largest value on an atom that has mass; 0 on atoms without."""
+    massive = log_q0 > -torch.inf
+    return torch.where(massive, f - f.masked_fill(~massive, -torch.inf).amax(-1, keepdim=True), 0.0)
+
+
 def _kl_solve(f, log_q0, eta, pool):
     """Weights and multiplier of the tilt whose (pooled) divergence from the reference is eta."""
-    g = f - f.amax(-1, keepdim=True)
+    g = _below_top(f, log_q0)
+    q0 = log_q0.exp()
 
-    def divergence(s):
-        log_q = torch.log_softmax(log_q0 + s[..., None] * g, -1)
-        return pool((log_q.exp() * (log_q - log_q0)).sum(-1))
+    def divergence(s):  # with the log of the mean taken apart: an atom without mass adds 0, not -inf + inf
+        x = s[..., None] * g
+        log_mean = torch.logsumexp(log_q0 + x, -1)
+        return pool((torch.exp(log_q0 + x - log_mean[..., None]) * x).sum(-1) - log_mean)
 
-    s = _increase_until(divergence, g, eta)
-    top = torch.softmax(torch.where(g == 0, log_q0, -torch.inf), -1)
+    variance = (q0 * (g - (q0 * g).sum(-1, keepdim=True)).square()).sum(-1)
+    log_top = torch.where(g == 0, log_q0, -torch.inf)
+    s = _increase_until(divergence, pool(variance), pool(-torch.logsumexp(log_top, -1)), eta)
+    top = torch.softmax(log_top, -1)
     finite = s.isfinite()[..., None]
     tilt = torch.softmax(log_q0 + torch.where(finite, s[..., None], 0.0) * g, -1)
     return torch.where(finite, tilt, top), torch.where(s.isfinite(), 1 / s, 0.0)
 
 
-def _increase_until(divergence, g, eta):
-    """The sharpness at which an increasing divergence reaches eta, by doubling and bisection; inf if never."""
-    low = torch.zeros_like(divergence(torch.zeros_like(g[..., 0])))
-    scale = float(-g.min())
-    high = torch.full_like(low, 1e-3 / scale if scale > 0 else 1.0)
+def _increase_until(divergence, variance, supremum, eta):
+    r"""The sharpness at which a divergence that increases to its supremum reaches eta; inf if never.
+
+    It is about $s^2\mathrm{Var}/2$ for small $s$: a bracket grown from there, closed by Chandrupatla's method, which
+    takes a step of inverse quadratic interpolation where that is safe and halves the bracket where it is not.
+    """
+    start = torch.where(variance > 0, (2 * eta / variance.clamp_min(1e-300)).sqrt(), 1.0)
+    low, high = torch.zeros_like(start), start
+    f_low, f_high = torch.full_like(start, -eta), divergence(start) - eta
+    reached = eta < supremum
     for _ in range(200):  # 2**200: beyond any gap between distinct doubles of one magnitude
-        short = divergence(high) < eta
+        short = (f_high < 0) & reached
         if not short.any():
             break
-        low, high = torch.where(short, high, low), torch.where(short, 2 * high, high)
+        low, f_low = torch.where(short, high, low), torch.where(short, f_high, f_low)
+        high = torch.where(short, 2 * high, high)
+        f_high = torch.where(short, divergence(high) - eta, f_high)
+    reached &= f_high >= 0
+    old, f_old, step = low, f_low, torch.full_like(start, 0.5)
     for _ in range(80):
-        middle = (low + high) / 2
-        short = divergence(middle) < eta
-        low, high = torch.where(short, middle, low), torch.where(short, high, middle)
-    return torch.where(divergence(high) < eta, torch.inf, high)
+        x = low + step * (high - low)
+        f_x = divergence(x) - eta
+        same = (f_x < 0) == (f_low < 0)
+        old, f_old = torch.where(same, low, high), torch.where(same, f_low, f_high)
+        high, f_high = torch.where(same, high, low), torch.where(same, f_high, f_low)
+        low, f_low = x, f_x
+        width = (high - low).abs()
+        if (~reached | (f_low.abs() <= 2e-16) | (width <= 4e-16 * low.abs())).all():
+            break
+        xi, phi = (low - high) / (old - high), (f_low - f_high) / (f_old - f_high)
+        a, b = f_low / (f_high - f_low), f_old / (f_high - f_old)
+        c, d = f_low / (f_old - f_low), f_high / (f_old - f_high)
+        safe = (phi.square() < xi) & ((1 - phi).square() < 1 - xi)
+        quadratic = a * b + (old - low) / (high - low) * c * d
+        edge = (2e-16 * low.abs() / width).clamp_max(0.5)
+        step = torch.where(safe & quadratic.isfinite(), quadratic, 0.5)
+        step = torch.maximum(torch.minimum(step, 1 - edge), edge)
+    return torch.where(reached, torch.where(f_low.abs() <= f_high.abs(), low, high), torch.inf)
 
 
 def _kl_dual(f, log_q0, alpha, weights):

@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from hnlib import augment, data, encoders, evaluation, methods, records
+from hnlib.contrast import Contrast
 
 DIAGNOSTIC_BATCH = 256  # images in the fixed batch of the learning curves
 
@@ -41,8 +42,12 @@ class Model(nn.Module):
         super().__init__()
         self.encoder, self.projector = encoder, projector
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.projector(self.encoder(x))
+    def forward(self, x: torch.Tensor, hidden: bool = False):
+        """The embeddings; with `hidden` also the inputs of the projector's last layer."""
+        if not hidden:
+            return self.projector(self.encoder(x))
+        h = self.projector.layers[:-1](self.encoder(x))
+        return self.projector.layers[-1](h), h
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,12 +123,14 @@ def train(
     data_root: Path | str | None = None,
     progress: bool = True,
     max_steps: int | None = None,
+    experiment: str = "images",
     **method_options,
 ) -> Run:
     r"""Train an encoder by contrasting two views of each image, evaluate it, and return the `Run`.
 
     `dataset`: a name or a `data.Dataset`. `method`: a name with its `method_options`, or any module to call as
-    `method(z1, z2, labels)` (labels reach it if it has a true attribute `supervised`), or None for `epochs=0`, which
+    `method(z1, z2, labels)` (labels reach it if it has a true attribute `supervised`; with a true attribute `features`
+    it is called with `features=(h1, h2)`, the inputs of the projector's last layer), or None for `epochs=0`, which
     evaluates the untrained encoder. Adam with coupled weight decay; batches by permutation, the last partial one
     dropped; both views pass the encoder together. `train_size`: a class-balanced subset, the same for all seeds.
     `augmentation`: by default after the number of channels. `precision` and `device` are Fabric's words ("32-true",
@@ -137,7 +144,7 @@ def train(
     With a `checkpoint` path the state is written after each epoch; with `resume` an existing one is continued, to the
     same weights as without the interruption (bitwise on the CPU: all randomness of an epoch comes from the seed and
     the epoch's number). `max_steps` ends training early. `record_to`: folder for the record, which replaces an older
-    one of the same configuration.
+    one of the same configuration; the *Results* page groups records by `experiment`.
 
     Raises ValueError (unknown names, sizes that do not fit, a checkpoint that is corrupt or of another configuration),
     `Diverged`, `Interrupted`.
@@ -166,7 +173,7 @@ def train(
     environment = records.environment(device)  # now: the sources on disk may be edited while this runs
 
     configuration = {
-        "experiment": "images", "dataset": dataset.name, "dataset_digest": dataset.digest, "train_size": train_size,
+        "experiment": experiment, "dataset": dataset.name, "dataset_digest": dataset.digest, "train_size": train_size,
         "method": None if method is None else getattr(method, "name", type(method).__name__),
         "options": {k: _plain(v) for k, v in getattr(method, "options", {}).items()},
         "encoder": encoder, "epochs": epochs, "batch_size": batch_size, "seed": seed, "lr": lr,
@@ -217,6 +224,7 @@ class _Loop:
         self.epoch, self.step, self.seconds, self.history = 0, 0, 0.0, []
         self.x, self.y = dataset.x_train.to(fabric.device), dataset.y_train.to(fabric.device)
         self.supervised = bool(getattr(getattr(method, "entry", method), "supervised", False))
+        self.features = bool(getattr(getattr(method, "entry", method), "features", False))
         self.limited = _limited(dataset, configuration["evaluate_size"])
         self.fixed = self._fixed_views()
 
@@ -264,9 +272,11 @@ class _Loop:
         for i, batch in enumerate(batches):
             views = augment.two_views(self.x[batch], generator, self.recipe)
             x = torch.cat(views).contiguous(memory_format=torch.channels_last)
-            z1, z2 = self.model(x).chunk(2)  # one pass for both views: they share the statistics of batch-norm
+            z, *h = self.model(x, hidden=True) if self.features else (self.model(x),)
+            z1, z2 = z.chunk(2)  # one pass for both views: they share the statistics of batch-norm
+            more = {"features": h[0].chunk(2)} if h else {}
             try:
-                loss = self.method(z1, z2, self.y[batch] if self.supervised else None)
+                loss = self.method(z1, z2, self.y[batch] if self.supervised else None, **more)
             except ValueError as error:
                 if z1.isfinite().all() and z2.isfinite().all():
                     raise
@@ -316,7 +326,10 @@ class _Loop:
                 sets += [features, y.to(features.device)]
             row["knn"] = evaluation.weighted_knn(*sets, num_classes=self.dataset.num_classes,
                                                    k=evaluation.neighbours(len(sets[0])))
-        return row | evaluation.diagnostics(module(v1), module(v2), labels, log_weights, self.supervised)
+        (z1, h1), (z2, h2) = module(v1, hidden=True), module(v2, hidden=True)
+        observe = getattr(self.method, "observe", None)
+        seen = observe(Contrast.from_views(z1.float(), z2.float(), features=(h1, h2))) if observe else {}
+        return row | evaluation.diagnostics(z1, z2, labels, log_weights, self.supervised, (h1, h2)) | seen
 
     def save(self, path: Path) -> None:
         state = {"configuration": json.dumps(self.configuration), "epoch": self.epoch, "step": self.step,
@@ -374,6 +387,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--checkpoint", type=Path, help="written after each epoch, continued if present")
     parser.add_argument("--restart", action="store_true", help="ignore an existing checkpoint")
     parser.add_argument("--data-root", type=Path, help="default: $HNLIB_DATA, else the user's cache")
+    parser.add_argument("--experiment", default="images", help="the name under which the Results page lists the record")
     parser.add_argument("--save", type=Path, help="write the trained encoder here (safetensors)")
     parser.add_argument("--record", action="store_true", help="write to book/results/runs, which the book shows")
     parser.add_argument("-o", dest="options", action="append", default=[], metavar="KEY=VALUE",
@@ -440,6 +454,8 @@ def _generator(device, seed: int, epoch: int) -> torch.Generator:
 
 def _plain(value):
     """An option as a record can hold it: numbers, words, and a function by its name."""
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
     return value if isinstance(value, str | int | float | bool | None) else getattr(value, "__qualname__", str(value))
 
 
