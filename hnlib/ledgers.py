@@ -28,6 +28,13 @@ def read_csv(path: Path) -> list[dict]:
         return list(csv.DictReader(line for line in file if not line.startswith("#")))
 
 
+def _unchecked(listed: list[dict], records: list[dict]) -> list[str]:
+    controlled = {record["id"] for record in records if record["control"] is not None}
+    seen = {record["id"] for record in records}
+    return [claim["id"] for claim in listed if claim["id"] not in
+            (seen if claim["verdict"].partition(";")[0] == "definition" else controlled)]
+
+
 def _number(value) -> str:
     if value is None or value == "":
         return "–"
@@ -215,10 +222,16 @@ def _hardware(run: dict) -> str:
     return _plain(hardware.get("gpu") or f"{hardware.get('cpu', '')}, {hardware.get('threads', '?')} threads")
 
 
-def write(folder: Path, executed: dict[str, dict], root: Path) -> None:
-    """Generate ``claims.md``, ``results.md`` and ``claims.json`` in ``folder``, the staged ``book``."""
+def write(folder: Path, executed: dict[str, dict], root: Path, draft: bool = False) -> None:
+    """Generate ``claims.md``, ``results.md`` and ``claims.json`` in ``folder``, the staged ``book``.
+
+    ValueError: a claim that no chapter checks with a control (for a definition: at all), unless it is a ``draft``.
+    """
     listed = read_csv(root / "book/claims.csv")
     records = harvest(executed)
+    if not draft and (unchecked := _unchecked(listed, records)):
+        raise ValueError(f"no chapter checks {', '.join(unchecked)} with a negative control; add a claims.check for "
+                         "each, or take its row out of book/claims.csv.")
     papers = read_csv(root / "book/results/papers.csv")
     runs = []
     if any((root / "book/results/runs").glob("*.json")):

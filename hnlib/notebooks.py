@@ -425,7 +425,7 @@ def stage(current: list[Path], draft: bool) -> Path:
             head = next(cell for cell in node.cells if cell.cell_type == "markdown")
             head.source = re.sub(r"^# .*$", rf"\g<0>\n\n{NOT_EXECUTED}", head.source, count=1, flags=re.M)
             target.write_text(nbformat.writes(node), encoding="utf-8")
-    ledgers.write(folder / "book", executed, root())
+    ledgers.write(folder / "book", executed, root(), draft)
     for page in pages():
         if not any((folder / f"{page}{ending}").is_file() for ending in (".md", ".ipynb")):
             if not draft:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hnlib import ledgers, notebooks
+from hnlib import claims, ledgers, notebooks
 
 HEAD = "---\nkernelspec:\n  name: python3\n  display_name: Python 3\njupytext:\n  text_representation:\n    " \
        "extension: .md\n    format_name: myst\n---\n\n"
@@ -247,6 +247,24 @@ def test_claims_page_joins_claims_and_records(project):
 def test_a_record_without_a_claim_is_an_error(project):
     with pytest.raises(ValueError, match=r"not in book/claims.csv: X9"):
         ledgers.claims_page(CLAIMS, [RECORD | {"id": "X9"}], project)
+
+
+def test_a_claim_nobody_checks_stops_the_book_but_not_a_draft(project):
+    def write(verdict, record, draft=False):
+        row = f"X10,ours,,a,{verdict}\n"
+        (project / "book/claims.csv").write_text("id,paper,location,statement,verdict\n" + row)
+        cell = {"outputs": [{"data": {claims.MIME: record}}]}
+        about = {"seconds": 1.0, "executed": "2026-01-02T03:04+00:00", "python": "3.11", "torch": "2.13"}
+        chapter = {"cells": [cell] * (record is not None), "metadata": {"hnlib": about}}
+        ledgers.write(project / "book", {"theory/one": chapter}, project, draft)
+
+    record = RECORD | {"id": "X10"}
+    write("true", record)
+    write("true", None, draft=True)
+    write("definition", record | {"control": None})
+    for verdict, found in (("true", None), ("definition", None), ("loose; a remark", record | {"control": None})):
+        with pytest.raises(ValueError, match="no chapter checks X10 with a negative control"):
+            write(verdict, found)
 
 
 def test_results_page_shows_runs_papers_and_times(project):
