@@ -62,7 +62,7 @@ class Contrast:
         if features is not None:
             features = torch.cat(features)
             if features.ndim != 2 or len(features) != 2 * batch:
-                raise ValueError(f"features of both views must have shape [{batch}, k]; got {tuple(features.shape)} in all")
+                raise ValueError(f"features must be one [{batch}, k] for each view; got {tuple(features.shape)} in all")
         with torch.autocast(z1.device.type, enabled=False):
             z, norms = _unit_rows(torch.cat([z1, z2]))
             similarity = z @ z.T

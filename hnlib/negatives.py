@@ -193,19 +193,25 @@ def unremix_components(contrast: Contrast) -> Tensor:
     ValueError: a contrast that is not of two views without labels, or was built without features.
     Source: unremix, eqs. (2)-(4); the closed form is ours.
     """
+    return torch.stack(_unremix_components(contrast))
+
+
+def _unremix_components(contrast: Contrast) -> tuple[Tensor, Tensor, Tensor]:
     _needs_views("unremix", contrast)
     if contrast.features is None:
         raise ValueError("unremix needs the inputs of the last layer; pass features=(h1, h2) to Contrast.from_views")
     with torch.no_grad(), torch.autocast(contrast.candidates.device.type, enabled=False):
         z, s, n = contrast.candidates, contrast.similarity, len(contrast.candidates)
-        logits = s.masked_fill(~contrast.admissible, -torch.inf)
-        pull = torch.softmax(logits, 1) @ z - z[logits.argmax(1)]
+        p = torch.softmax(contrast.uniform_log_weights + s, 1)
+        pull = p @ z - z[p.argmax(1)]
         a = (pull - (pull * z).sum(1, keepdim=True) * z) / contrast.norms.to(z)[:, None]
         h = contrast.features.to(z)
         kept = s.masked_fill(~contrast.admissible, 0.0)
-        common = kept.sum(0) - kept - kept.roll(n // 2, 0)  # over N(j) without the two views of i
-        distance = 1 - common / (n - 4) if n > 4 else torch.zeros_like(s)
-        return torch.stack([(a @ a.T) * (h @ h.T), s, distance])
+        if n == 4:
+            distance = torch.zeros_like(s)
+        else:  # the sum over N(j) less the two views of i
+            distance = (kept + kept.roll(n // 2, 0)).div_(n - 4).add_(1 - kept.sum(0) / (n - 4))
+        return (a @ a.T).mul_(h @ h.T), s.detach(), distance
 
 
 def unremix(mixture=(1 / 3, 1 / 3, 1 / 3), on_empty: str = "raise") -> LogWeights:
@@ -221,7 +227,8 @@ def unremix(mixture=(1 / 3, 1 / 3, 1 / 3), on_empty: str = "raise") -> LogWeight
     _check_on_empty(on_empty)
 
     def log_weights(contrast: Contrast) -> Tensor:
-        score = torch.tensordot(torch.as_tensor(mixture).to(contrast.similarity), unremix_components(contrast), 1)
+        weight = torch.as_tensor(mixture).to(contrast.similarity)
+        score = sum(part * share for part, share in zip(_unremix_components(contrast), weight, strict=True))
         positive = contrast.admissible & (score > 0)
         log_score = torch.where(positive, score.clamp_min(torch.finfo(score.dtype).tiny).log(), -torch.inf)
         log_score = log_score.masked_fill(~positive.any(1, keepdim=True), 0.0)
@@ -304,10 +311,10 @@ def _needs_views(name: str, contrast: Contrast) -> None:
 def chi2_ball(eta: float = 0.2) -> LogWeights:
     r"""The worst law in a $\chi^2$ ball of radius $\eta$ around the uniform one: $w_{ij}\propto(s_{ij}-\ell_i)_+$.
 
-    $\tfrac12\mathbb E(\mathrm dw_i/\mathrm d\text{unif}-1)^2\le\eta$ for each anchor. While no weight is cut it is
-    $|N(i)|^{-1}\big(1+(s_{ij}-\bar s_i)\sqrt{2\eta/\mathrm{Var}_i}\big)$. `eta` $>0$. No gradient flows through the weights;
-    with `objectives.basic` that is $\chi^2$-robust optimisation. Source: dro-adnce, Theorem 3.5 made exact;
-    `hnlib.robust.chi2_ball`.
+    $\tfrac12\mathbb E(\mathrm dw_i/\mathrm d\text{unif}-1)^2\le\eta$ for each anchor; while no weight is cut it is
+    $|N(i)|^{-1}\big(1+(s_{ij}-\bar s_i)\sqrt{2\eta/\mathrm{Var}_i}\big)$. `eta` $>0$. No gradient flows through the
+    weights; with `objectives.basic` that is $\chi^2$-robust optimisation.
+    Errors: an anchor without negatives. Source: dro-adnce, Theorem 3.5 made exact; `hnlib.robust.chi2_ball`.
     """
     _positive("eta", eta)
 

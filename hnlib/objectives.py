@@ -75,7 +75,8 @@ def exact_debiased(
 ) -> Tensor:
     r"""InfoNCE over the tilted law of the *other* classes: `info_nce` with the class mass of the tilt, guarded.
 
-    $$\log\Big(1+Q\,e^{-s_i^+/t}\,\frac{\max\{\sum_jw_{ij}e^{s_{ij}/t}-\pi_ie^{s_i^+/t},\ \sum_jw_{ij}k_{ij}e^{s_{ij}/t}\}}
+    $$\log\Big(1+Q\,e^{-s_i^+/t}\,
+    \frac{\max\{\sum_jw_{ij}e^{s_{ij}/t}-\pi_ie^{s_i^+/t},\ \sum_jw_{ij}k_{ij}e^{s_{ij}/t}\}}
     {\max\{1-\pi_i,\ \sum_jw_{ij}k_{ij}\}}\Big),\qquad
     \pi_i=\frac{\tau^+e^{\beta s_i^+/t}}{|N(i)|^{-1}\sum_{j\in N(i)}e^{\beta s_{ij}/t}}$$
 
@@ -260,7 +261,7 @@ def _class_mass(contrast: Contrast, log_w: Tensor, temperature: float, beta: flo
 
 
 def _log_difference(a: Tensor, b: Tensor, floor: Tensor) -> Tensor:
-    r"""$\log\max\{e^a-e^b,\,e^{\text{floor}}\}$; where the floor rules, the clamps keep the discarded gradient finite."""
+    r"""$\log\max\{e^a-e^b,e^c\}$ with $c$ the floor; where it rules, the clamps keep the discarded gradient finite."""
     share = (b - a).clamp_max(0.0).exp()
     left = (1 - share).clamp_min(torch.finfo(share.dtype).tiny).log()
     return torch.maximum(a + left, floor)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # only the two tables need pandas; training and data do without it
+    import numpy as np
     import pandas as pd
 
 PAPER_COLUMNS = ["paper", "table", "row", "column", "dataset", "metric", "value", "spread", "note"]
@@ -114,6 +115,34 @@ def table(records: list[dict], by=("method",), metrics=("knn", "linear")) -> pd.
     frame = pd.DataFrame(rows, columns=by + list(metrics)).astype(dict.fromkeys(metrics, float))
     grouped = frame.groupby(by, sort=False, dropna=False)[list(metrics)]
     return grouped.agg(["mean", "std", "count"]).rename(columns={"std": "sd", "count": "n"}, level=1)
+
+
+def percent(records: list[dict], metric: str) -> np.ndarray:
+    """A metric of each run, in percent."""
+    import numpy as np
+
+    return 100 * np.array([record["metrics"][metric] for record in records])
+
+
+def spread(x) -> str:
+    """Mean ± standard deviation over $n-1$, or the one value there is."""
+    return f"{x.mean():.1f}\u00a0±\u00a0{x.std(ddof=1):.1f}" if len(x) > 1 else f"{x.mean():.1f}"
+
+
+def difference(ours: list[dict], base: list[dict], metric: str = "linear") -> tuple[float, float]:
+    """Mean difference of two groups of runs in percent, seed by seed where they have the same seeds; standard error.
+
+    The error adds the variance over seeds to the binomial variance of two accuracies on finitely many test images; the
+    images are the same for both, so it errs on the cautious side.
+    """
+    by_seed = [sorted(group, key=lambda r: r["configuration"].get("seed", 0)) for group in (ours, base)]
+    paired = len({tuple(r["configuration"].get("seed") for r in group) for group in by_seed}) == 1
+    a, b = (percent(group, metric) for group in by_seed)
+    d = a - b if paired else a - b.mean()
+    between = [d] if paired else [a, b]
+    seeds = sum(x.var(ddof=1) / len(x) for x in between if len(x) > 1)
+    images = sum(x.mean() * (100 - x.mean()) / ours[0]["test_images"] for x in (a, b))
+    return float(d.mean()), float((seeds + images) ** 0.5)
 
 
 def papers(path: Path | str | None = None) -> pd.DataFrame:

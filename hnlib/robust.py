@@ -56,8 +56,8 @@ def shared_kl_ball(values: Tensor, reference: Tensor | None = None, eta: float =
 def kl_penalised(values: Tensor, reference: Tensor | None = None, tau: float | Tensor = 0.5) -> Robust:
     r"""The penalised worst case $\sup_Q\mathbb E_Qf-\tau\,\mathrm{KL}(Q\|Q_0)=\tau\log\mathbb E_{Q_0}e^{f/\tau}$.
 
-    `tau` $>0$, a number or one per row $[\dots]$; attained at $Q^*\propto Q_0e^{f/\tau}$. This is InfoNCE's treatment of its negatives at temperature
-    $\tau$ (Donsker and Varadhan, 1983).
+    `tau` $>0$, a number or one per row $[\dots]$; attained at $Q^*\propto Q_0e^{f/\tau}$. This is InfoNCE's treatment
+    of its negatives at temperature $\tau$ (Donsker and Varadhan, 1983).
     """
     f, log_q0 = _prepare(values, reference)
     alpha = torch.as_tensor(tau, dtype=torch.float64, device=f.device).detach()
@@ -73,7 +73,7 @@ def kl_penalised(values: Tensor, reference: Tensor | None = None, tau: float | T
 def kl_temperature(
     values: Tensor, reference: Tensor | None = None, eta: float = 0.1, order: int | None = None
 ) -> Tensor:
-    r"""The temperature $\alpha^*(\eta)$ of each row's Kullback–Leibler ball, or its expansion for small radii $[\dots]$.
+    r"""The temperature $\alpha^*(\eta)$ of each row's Kullback–Leibler ball, or its expansion, $[\dots]$.
 
     $$\alpha^*(\eta)=\sqrt{\frac{\kappa_2}{2\eta}}+\frac{\kappa_3}{3\kappa_2}
     +\Big(\frac{\kappa_4}{8\kappa_2}-\frac{\kappa_3^2}{6\kappa_2^2}\Big)\sqrt{\frac{2\eta}{\kappa_2}}+O(\eta)$$
