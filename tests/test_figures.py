@@ -5,13 +5,16 @@ import matplotlib
 matplotlib.use("Agg")
 
 import io
+import json
+import re
 
 import numpy as np
 import pytest
+import torch
 from matplotlib import colors
 from matplotlib import pyplot as plt
 
-from hnlib import figures, methods
+from hnlib import figures, methods, records
 
 
 @pytest.fixture(autouse=True)
@@ -87,3 +90,47 @@ def test_circle_draws_points_where_they_are():
     figures.circle(ax, points, labels=["a", "b"])
     assert np.array_equal(ax.collections[0].get_offsets(), points)
     assert [text.get_text() for text in ax.texts] == ["a", "b"]
+
+
+LABEL = "Move β and see a < b: \"the bars\" grow."
+
+
+def numbers_of(picture):
+    """The HTML of a picture and the numbers in it, as the script of the page reads them."""
+    page = picture._repr_mimebundle_()["text/html"]
+    return page, json.loads(re.search(r'<script type="application/json">(.*?)</script>', page, re.S)[1])
+
+
+def test_interactive_leaves_its_numbers_in_the_page():
+    data = dict(angle=np.arange(3), weight=torch.tensor([[0.123456, 2.0]]), same=[True], end="</script><b>", w=(0.5,))
+    page, numbers = numbers_of(figures.interactive("class-mass", data, LABEL))
+    assert numbers == {"colours": figures.COLOURS, "angle": [0, 1, 2], "weight": [[0.1235, 2]], "same": [True],
+                       "end": "</script><b>", "w": [0.5]}
+    assert page.count("<script") == page.count("</script") == 1
+
+
+def test_interactive_is_hidden_until_it_is_drawn_and_has_a_name():
+    picture = figures.interactive("path", {}, LABEL)
+    page, _ = numbers_of(picture)
+    box = '<div class="hn-picture" data-kind="path" role="group" aria-labelledby="picture-path" hidden>'
+    assert page.startswith(box)
+    assert '<p class="hn-hint" id="picture-path">Move β and see a &lt; b: &quot;the bars&quot; grow.</p>' in page
+    assert repr(picture) == picture._repr_mimebundle_()["text/plain"] == LABEL  # where there is no HTML
+
+
+def test_the_script_draws_every_kind_of_picture():
+    script = (records.project_root() / "book/theme/pictures.js").read_text(encoding="utf-8")
+    (kinds,) = re.findall(r"const kinds = {(.*?)};", script)
+    assert set(re.findall(r'"?([a-z-]+)"?(?:: \w+)?(?:,|\s*$)', kinds)) == set(figures.PICTURES)
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (dict(kind="cube"), "use one of"),
+    (dict(label="β"), "say in a sentence"),
+    (dict(data={"x": [1.0, float("nan")]}), "holds nan"),
+    (dict(data={"x": np.array([np.inf])}), "holds inf"),
+    (dict(data={"x": np.random.default_rng(0).random(8000)}), "fewer frames"),
+])
+def test_interactive_refuses(change, message):
+    with pytest.raises(ValueError, match=message):
+        figures.interactive(**(dict(kind="path", data={}, label=LABEL) | change))

@@ -4,6 +4,7 @@ import json
 import re
 from urllib.parse import unquote, urlsplit
 
+import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 MEGABYTE = 1_000_000
@@ -197,3 +198,133 @@ def test_theme_can_be_switched(visit):
         if page.evaluate("() => document.documentElement.dataset.theme") == "dark":
             break
     assert page.evaluate("() => document.documentElement.dataset.theme") == "dark"
+
+
+PICTURES = {"masks": "degeneracy", "path": "transport", "class-mass": "debiasing", "packing": "packing",
+            "balls": "kl-robustness"}
+
+
+@pytest.fixture(params=PICTURES, ids=str)
+def picture(request, visit):
+    """A picture the reader can move, in its chapter."""
+    page = visit(f"notebooks/theory/{PICTURES[request.param]}.html")
+    box = page.locator(f".hn-picture[data-kind={request.param}]")
+    assert box.count() == 1 and box.is_visible()
+    return box
+
+
+def drawn(box) -> str:
+    """What there is to see of a picture: drawings, bars and sentences."""
+    return box.evaluate("e => [...e.querySelectorAll('svg, output, .hn-bar')].map(x => x.outerHTML).join('')")
+
+
+def test_picture_answers_the_keyboard(picture):
+    """Each of its controls is reached with the tab key, moved with arrows or space, and changes the drawing."""
+    page, reached = picture.page, 0
+    controls = picture.locator("input").count()
+    picture.locator("input").first.focus()
+    for _ in range(controls):
+        kind, before = page.evaluate("() => document.activeElement.type"), drawn(picture)
+        page.keyboard.press("Space" if kind == "checkbox" else "ArrowRight")
+        assert drawn(picture) != before
+        if kind == "range":
+            assert page.evaluate("() => document.activeElement.getAttribute('aria-valuetext')")
+        reached += 2 if kind == "radio" else 1  # the arrows go round a group of radio buttons, tab leaves it
+        if reached >= controls:
+            break
+        page.keyboard.press("Tab")
+    assert reached == controls
+    assert page.complaints == []
+
+
+def test_picture_on_a_phone_and_in_the_dark(picture):
+    """It keeps to its page, its letters are large enough and stand out from the ground, on both themes."""
+    page = picture.page
+    page.set_viewport_size({"width": 390, "height": 900})
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        page.wait_for_function("scheme => document.documentElement.dataset.theme === scheme", arg=scheme)
+        ground = picture.evaluate("e => getComputedStyle(e).backgroundColor")
+        letters = picture.evaluate("""e => [...e.querySelectorAll('text')].map(t => {
+            const svg = t.ownerSVGElement, scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+            return [getComputedStyle(t).fill, scale * parseFloat(getComputedStyle(t).fontSize),
+                    t.getBoundingClientRect().right - svg.getBoundingClientRect().right]; })""")
+        assert all(contrast(fill, ground) > 4.5 and size > 10 and beyond < 4 for fill, size, beyond in letters)
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+
+
+def test_picture_stays_off_paper(picture):
+    """On paper the static figure stands alone."""
+    picture.page.emulate_media(media="print")
+    assert not picture.is_visible()
+
+
+@pytest.mark.parametrize("chapter", PICTURES.values())
+def test_pictures_without_a_script(browser, html, chapter):
+    """Without JavaScript the page is as it was: the figure, and nothing that does not work."""
+    page = browser.new_page(java_script_enabled=False)
+    page.goto((html / f"notebooks/theory/{chapter}.html").as_uri())
+    assert page.locator("article img").first.is_visible() and not page.locator(".hn-picture").is_visible()
+    page.close()
+
+
+def test_picture_of_masks_says_what_is_proved(visit):
+    """Only with both masks is the triangle better than collapse."""
+    box = visit("notebooks/theory/degeneracy.html").locator(".hn-picture")
+    better = []
+    for wanted in ((False, False), (True, False), (False, True), (True, True)):
+        for control, on in zip(box.locator("input").all(), wanted, strict=True):
+            control.set_checked(on)
+        better.append("triangle is better" in box.locator("output").inner_text())
+    assert better == [False, False, False, True]
+
+
+def test_picture_of_the_path_ends_level(visit):
+    """At λ = ∞ all column sums are one."""
+    box = visit("notebooks/theory/transport.html").locator(".hn-picture")
+    assert "receives 1.00" not in box.locator("output").inner_text()
+    box.locator("input").press("End")
+    assert "receives 1.00 fair shares, the loneliest 1.00" in box.locator("output").inner_text()
+
+
+def test_picture_of_the_balls_trades_radii_for_temperatures(visit):
+    """One ball each: equal radii. One budget: equal temperatures."""
+    box = visit("notebooks/theory/kl-robustness.html").locator(".hn-picture")
+
+    def values():
+        return [len(set(box.locator(f".hn-amount:has-text('{name}') span:last-child").all_inner_texts()))
+                for name in ("radius", "temperature")]
+
+    assert values() == [1, 3]
+    box.get_by_label("one budget").check()
+    assert values() == [3, 1]
+
+
+def test_picture_of_the_mass_leaves_the_prior_behind(visit):
+    """At β = 0 the tilt gives the class its prior, and then more and more."""
+    box = visit("notebooks/theory/debiasing.html").locator(".hn-picture")
+    shares = []
+    for key in ("Home", "PageUp", "End"):
+        box.locator("input").press(key)
+        shares.append([int(n) for n in re.findall(r"(\d+) %", box.locator("output").inner_text())])
+    assert shares[0][0] == shares[0][1] and shares[0][2] == 0
+    assert shares[0][0] < shares[1][0] < shares[2][0] and len({prior for _, prior, _ in shares}) == 1
+
+
+def test_picture_of_packing_merges_the_rare(visit):
+    """Rare classes share a point when the frequent two hold more than two thirds; a drag turns the solids."""
+    box = visit("notebooks/theory/packing.html").locator(".hn-picture")
+    turn, share = box.locator("input").all()
+    merged = []
+    for w in (0.66, 0.67):
+        share.press("Home")
+        while float(share.get_attribute("aria-valuetext")) < w - 1e-6:
+            share.press("ArrowRight")
+        merged.append("share one point" in box.locator("output").last.inner_text())
+    assert merged == [False, True]
+    before, solid = turn.input_value(), box.locator("svg").first.bounding_box()
+    box.page.mouse.move(solid["x"] + 100, solid["y"] + 100)
+    box.page.mouse.down()
+    box.page.mouse.move(solid["x"] + 160, solid["y"] + 100)
+    box.page.mouse.up()
+    assert turn.input_value() != before
