@@ -60,9 +60,11 @@ class Contrast:
         if positives not in ("class", "view"):
             raise ValueError(f'positives={positives!r} is unknown; use "class" or "view"')
         if features is not None:
-            features = torch.cat(features)
-            if features.ndim != 2 or len(features) != 2 * batch:
-                raise ValueError(f"features must be one [{batch}, k] for each view; got {tuple(features.shape)} in all")
+            shapes = [tuple(getattr(h, "shape", ())) for h in features]
+            if len(shapes) != 2 or shapes[0] != shapes[1] or len(shapes[0]) != 2 or shapes[0][0] != batch:
+                given = " and ".join(map(str, shapes))
+                raise ValueError(f"features must be one [{batch}, k] for each view; got {given}")
+            features = torch.cat(list(features))
         with torch.autocast(z1.device.type, enabled=False):
             z, norms = _unit_rows(torch.cat([z1, z2]))
             similarity = z @ z.T

@@ -134,7 +134,7 @@ class Method(nn.Module):
             raise ValueError(f"learn={learn!r} is unknown; use {', '.join(LEARN)}")
         if learn != "fixed":
             self.logits = nn.Parameter(torch.tensor(options["mixture"]).clamp_min(1e-6).log())
-            self.log_weights = lambda contrast: entry.negatives(**weights | {"mixture": self.mixture})(contrast)
+            self.log_weights = self._learned  # bound: a deep copy then follows its own mixture
         self.register_buffer("skipped", torch.zeros((), dtype=torch.long), persistent=False)
 
     @property
@@ -146,6 +146,10 @@ class Method(nn.Module):
         r"""The learned $\lambda$ $[3]$; its gradient is turned round where it climbs the loss."""
         mixture = self.logits.softmax(0)
         return mixture if self.options["learn"] == "minimise" else 2 * mixture.detach() - mixture
+
+    def _learned(self, contrast: Contrast) -> Tensor:
+        weights = _accepted(self.entry.negatives, self.options | {"mixture": self.mixture})
+        return self.entry.negatives(**weights)(contrast)
 
     def observe(self, contrast: Contrast) -> dict[str, float]:
         seen = {} if not hasattr(self, "logits") else dict(zip("usr", self.mixture.tolist(), strict=True))

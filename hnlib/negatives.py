@@ -227,7 +227,7 @@ def unremix(mixture=(1 / 3, 1 / 3, 1 / 3), on_empty: str = "raise") -> LogWeight
     _check_on_empty(on_empty)
 
     def log_weights(contrast: Contrast) -> Tensor:
-        weight = torch.as_tensor(mixture).to(contrast.similarity)
+        weight = _as_mixture(mixture, contrast)
         score = sum(part * share for part, share in zip(_unremix_components(contrast), weight, strict=True))
         positive = contrast.admissible & (score > 0)
         log_score = torch.where(positive, score.clamp_min(torch.finfo(score.dtype).tiny).log(), -torch.inf)
@@ -277,7 +277,7 @@ def unremix_repaired(
 
     def log_weights(contrast: Contrast) -> Tensor:
         unsure, typical = (_standardise(x) for x in neighbour_scores(contrast, label_temperature))
-        weight = torch.as_tensor(mixture).to(contrast.similarity)
+        weight = _as_mixture(mixture, contrast)
         s, admissible = contrast.similarity.detach(), contrast.admissible
         count = contrast.negative_counts[:, None]
         centred = (s - s.masked_fill(~admissible, 0.0).sum(1, keepdim=True) / count).masked_fill(~admissible, 0.0)
@@ -295,6 +295,11 @@ def _standardise(x: Tensor) -> Tensor:
     return (x - x.mean()) / x.std(correction=0).clamp_min(torch.finfo(x.dtype).eps)
 
 
+def _as_mixture(mixture, contrast: Contrast) -> Tensor:
+    s = contrast.similarity
+    return torch.as_tensor(mixture, dtype=s.dtype, device=s.device)
+
+
 def _check_mixture(mixture) -> None:
     values = mixture if isinstance(mixture, Tensor) else torch.as_tensor(mixture, dtype=torch.float64)
     if values.shape != (3,):
@@ -308,7 +313,7 @@ def _needs_views(name: str, contrast: Contrast) -> None:
         raise ValueError(f"{name} compares the candidates of a batch: use Contrast.from_views without labels")
 
 
-def chi2_ball(eta: float = 0.2) -> LogWeights:
+def chi2_ball(eta: float = 0.2, on_empty: str = "raise") -> LogWeights:
     r"""The worst law in a $\chi^2$ ball of radius $\eta$ around the uniform one: $w_{ij}\propto(s_{ij}-\ell_i)_+$.
 
     $\tfrac12\mathbb E(\mathrm dw_i/\mathrm d\text{unif}-1)^2\le\eta$ for each anchor; while no weight is cut it is
@@ -317,11 +322,13 @@ def chi2_ball(eta: float = 0.2) -> LogWeights:
     Errors: an anchor without negatives. Source: dro-adnce, Theorem 3.5 made exact; `hnlib.robust.chi2_ball`.
     """
     _positive("eta", eta)
+    _check_on_empty(on_empty)
 
     def log_weights(contrast: Contrast) -> Tensor:
-        _reject_empty(contrast, "raise")
-        reference = contrast.uniform_log_weights.detach().double().exp()
-        return robust.chi2_ball(contrast.similarity.detach(), reference, eta).weights.log().to(contrast.similarity)
+        _reject_empty(contrast, on_empty)
+        s, empty = contrast.similarity.detach(), (contrast.negative_counts == 0)[:, None]
+        reference = contrast.uniform_log_weights.double().masked_fill(empty, 0.0).softmax(1)
+        return robust.chi2_ball(s, reference, eta).weights.log().to(s).masked_fill(empty, -torch.inf)
 
     return log_weights
 

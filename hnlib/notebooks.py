@@ -488,7 +488,7 @@ def book(only: str | None = None, jobs: int | None = None) -> int:
     current = [chapter for chapter in present if _stored(chapter).get("fingerprint") == marks[chapter]]
     wanted = [chapter for chapter in present if chapter not in current]
     if only is not None:
-        matching = [c for c in present if fnmatch.fnmatch(_name(c), only) or only.strip("*") in c.as_posix()]
+        matching = [c for c in present if fnmatch.fnmatch(_name(c), only) or only.strip("*") in _name(c)]
         if not matching:
             known = ", ".join(_name(chapter) for chapter in present)
             raise ValueError(f"no chapter matches {only!r}; known: {known or 'none'}.")

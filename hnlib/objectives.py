@@ -52,7 +52,9 @@ def info_nce(
     _positive("scale", q)
     rows, inverse_t = contrast.positive_pairs[0], 1 / temperature
     if isinstance(temperature, Tensor):
-        negatives = torch.logsumexp(s * _per_anchor("temperature", inverse_t, contrast) + log_w, 1)
+        filled, empty = _fill_skipped(log_w)
+        negatives = torch.logsumexp(s * _per_anchor("temperature", inverse_t, contrast) + filled, 1)
+        negatives = negatives.masked_fill(empty, -torch.inf)
         inverse_t, positive = inverse_t[rows] if temperature.ndim else inverse_t, contrast.positive_similarity
     else:
         negatives, positive = _Terms.apply(s, inverse_t, log_w, contrast.positive_index)
@@ -88,6 +90,7 @@ def exact_debiased(
     Source: hcl, eq. (4), corrected; ours.
     """
     log_mass, kept = _class_mass(contrast, log_w, temperature, beta, tau_plus)
+    log_w, empty = _fill_skipped(log_w)
     hard = log_w + contrast.similarity / temperature
     rows, q = contrast.positive_pairs[0], contrast.scale if scale is None else scale
     _positive("scale", q)
@@ -95,21 +98,28 @@ def exact_debiased(
     above = _log_difference(torch.logsumexp(hard, 1)[rows], log_mass + positive, torch.logsumexp(hard + kept, 1)[rows])
     below = _log_difference(torch.zeros_like(log_mass), log_mass, torch.logsumexp(log_w + kept, 1)[rows])
     loss = _softplus(above - below - positive + math.log(q))
-    return _average(loss, contrast, log_w.amax(1) != -torch.inf, "anchors", reduction)
+    return _average(loss, contrast, ~empty, "anchors", reduction)
 
 
 def guarded(
     contrast: Contrast, log_w: Tensor, temperature: float = 0.5, beta: float = 1.0, tau_plus: float = 0.1
 ) -> Tensor:
-    r"""Where the guard of `exact_debiased` acts on its denominator, $\pi_i>\sum_jw_{ij}(1-k_{ij})$ $[n]$.
+    r"""Where the guard of `exact_debiased` acts, by more than rounding $[n]$ (bool).
 
-    That is where the positive is closer than the hardest $\tau^+$ share of the candidates (in the mean of
-    $e^{\beta s_{ij}/t}$ over it). With several positives: where it acts for any of them. Arguments as there.
+    On the denominator it acts where the positive is closer than the hardest $\tau^+$ share of the candidates, in the
+    mean of $e^{\beta s_{ij}/t}$ over that share (never at $\beta=0$); on the numerator in the mean of
+    $e^{(\beta+1)s_{ij}/t}$. With several positives: where it acts for any of them. Arguments as there.
     """
-    log_mass, kept = _class_mass(contrast, log_w.detach(), temperature, beta, tau_plus)
-    rows = contrast.positive_pairs[0]
-    acts = -torch.expm1(log_mass) < torch.logsumexp(log_w.detach() + kept, 1).exp()[rows]
-    return torch.zeros(len(log_w), dtype=torch.bool, device=log_w.device).index_put((rows[acts],), acts[acts])
+    log_w = log_w.detach()
+    log_mass, kept = _class_mass(contrast, log_w, temperature, beta, tau_plus)
+    hard, rows = log_w + contrast.similarity.detach() / temperature, contrast.positive_pairs[0]
+    total = torch.logsumexp(hard, 1)
+    positive = contrast.positive_similarity.detach() / temperature
+    below = 1 - log_mass.exp() < (1 - 1e-5) * torch.logsumexp(log_w + kept, 1).exp()[rows]
+    share = (log_mass + positive - total[rows]).exp()  # of the numerator, that the class is said to hold
+    above = 1 - share < (1 - 1e-5) * (torch.logsumexp(hard + kept, 1) - total).exp()[rows]
+    acts = (below | above) & (total > -torch.inf)[rows]
+    return torch.zeros_like(log_w[:, 0], dtype=torch.bool).index_put((rows[acts],), acts[acts])
 
 
 def kl_budget(
@@ -142,10 +152,11 @@ def budget_temperature(
     contrast: Contrast, log_w: Tensor, eta: float = 0.5, order: int = 0, floor: float = 0.01
 ) -> Tensor:
     r"""The temperatures $t_i$ of `kl_budget` $[n]$, without gradient. Arguments as there."""
+    _check_weights(contrast, log_w)
     _positive("floor", floor)
     kept = log_w.amax(1) != -torch.inf
     reference = torch.where(kept[:, None], log_w.detach().double(), 0.0).softmax(1)
-    t = robust.kl_temperature(contrast.similarity, reference, eta, order or None)
+    t = robust.kl_temperature(contrast.similarity, reference, eta, order)
     return torch.where(kept, t, 1.0).clamp_min(floor).to(contrast.similarity.dtype)
 
 
@@ -221,6 +232,12 @@ def _check_weights(contrast: Contrast, log_w: Tensor) -> None:
         )
 
 
+def _fill_skipped(log_w: Tensor) -> tuple[Tensor, Tensor]:
+    """`log_w` with zeros in the rows of skipped anchors, where `logsumexp` has NaN for a gradient; and those rows."""
+    empty = log_w.detach().amax(1) == -torch.inf
+    return log_w.masked_fill(empty[:, None], 0.0), empty
+
+
 def _moment(log_w: Tensor, x: Tensor) -> Tensor:
     return (log_w.exp() * x).sum(1)
 
@@ -240,6 +257,9 @@ def _debias(negatives: Tensor, positive: Tensor, tau_plus: Tensor, inverse_t: fl
 def _class_mass(contrast: Contrast, log_w: Tensor, temperature: float, beta: float, tau_plus: float):
     r"""$\log\pi$ for every (anchor, positive) pair, and $\log k_{ij}$ $[n,m]$: see `exact_debiased`."""
     _check_weights(contrast, log_w)
+    for name, value in (("temperature", temperature), ("beta", beta), ("tau_plus", tau_plus)):
+        if isinstance(value, Tensor) and value.ndim:
+            raise ValueError(f"{name} has shape {tuple(value.shape)}; exact debiasing takes one number for all anchors")
     _positive("temperature", temperature)
     if not (beta >= 0 and math.isfinite(beta)):
         raise ValueError(f"beta={beta} must be at least 0: below, the guard would have to trim the easiest candidates")
@@ -249,8 +269,11 @@ def _class_mass(contrast: Contrast, log_w: Tensor, temperature: float, beta: flo
     tilt = torch.add(contrast.uniform_log_weights, s, alpha=beta / temperature)
     rows = contrast.positive_pairs[0]
     positive = s.flatten().index_select(0, contrast.positive_index) * (beta / temperature)
+    if not contrast.never_empty:
+        tilt, _ = _fill_skipped(tilt)
     log_mass = positive - torch.logsumexp(tilt, 1)[rows] + (math.log(tau_plus) if tau_plus else -torch.inf)
-    trimmed = tau_plus * contrast.negative_counts[:, None].to(s.dtype)
+    # something stays, also where float32 takes tau_plus for 1
+    trimmed = min(tau_plus, 1 - 1e-6) * contrast.negative_counts[:, None].to(s.dtype)
     kept = torch.zeros_like(s)
     if tau_plus:
         most = s.shape[1] if not contrast.never_empty else math.ceil(tau_plus * s.shape[1])
@@ -261,10 +284,10 @@ def _class_mass(contrast: Contrast, log_w: Tensor, temperature: float, beta: flo
 
 
 def _log_difference(a: Tensor, b: Tensor, floor: Tensor) -> Tensor:
-    r"""$\log\max\{e^a-e^b,e^c\}$ with $c$ the floor; where it rules, the clamps keep the discarded gradient finite."""
-    share = (b - a).clamp_max(0.0).exp()
-    left = (1 - share).clamp_min(torch.finfo(share.dtype).tiny).log()
-    return torch.maximum(a + left, floor)
+    r"""$\log\max\{e^a-e^b,\,e^{\text{floor}}\}$, however low the floor; the inner `where` keeps gradients finite."""
+    below = b < a
+    left = torch.log(-torch.expm1(torch.where(below, b - a, -1.0)))
+    return torch.where(below, torch.maximum(a + left, floor), floor)
 
 
 def _average(loss: Tensor, contrast: Contrast, kept: Tensor, average: str, reduction: str) -> Tensor:

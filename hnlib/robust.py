@@ -64,7 +64,8 @@ def kl_penalised(values: Tensor, reference: Tensor | None = None, tau: float | T
     if alpha.ndim and alpha.shape != f.shape[:-1]:
         raise ValueError(f"tau has shape {tuple(alpha.shape)}; give one number, or one per row {tuple(f.shape[:-1])}")
     if not ((alpha > 0) & alpha.isfinite()).all():
-        raise ValueError(f"tau={float(alpha.min()):g} must be positive and finite")
+        bad = alpha[~((alpha > 0) & alpha.isfinite())].flatten()[0]
+        raise ValueError(f"tau={float(bad):g} must be positive and finite")
     alpha = alpha.expand(f.shape[:-1])
     weights = torch.softmax(log_q0 + f.detach() / alpha[..., None], -1)
     return Robust(_kl_dual(f, log_q0, alpha, weights), alpha, weights)
@@ -78,15 +79,15 @@ def kl_temperature(
     $$\alpha^*(\eta)=\sqrt{\frac{\kappa_2}{2\eta}}+\frac{\kappa_3}{3\kappa_2}
     +\Big(\frac{\kappa_4}{8\kappa_2}-\frac{\kappa_3^2}{6\kappa_2^2}\Big)\sqrt{\frac{2\eta}{\kappa_2}}+O(\eta)$$
 
-    with the cumulants $\kappa_k$ of $f$ under $Q_0$. `order` None: exact, as `kl_ball`'s `alpha` ($0$ where the ball
-    reaches the largest atoms); 1, 2, 3: the first terms, cut at $0$ where they turn negative. No gradient.
+    with the cumulants $\kappa_k$ of $f$ under $Q_0$. `order` None or 0: exact, as `kl_ball`'s `alpha` ($0$ where the
+    ball reaches the largest atoms); 1, 2, 3: the first terms, cut at $0$ where they turn negative. No gradient.
     Source: order 1 dro-adnce, Corollary 3.4; the rest is ours.
     """
-    if order not in (None, 1, 2, 3):
-        raise ValueError(f"order={order} is unknown; use None for the exact temperature, or 1, 2, 3 terms")
+    if order not in (None, 0, 1, 2, 3):
+        raise ValueError(f"order={order} is unknown; use 0 for the exact temperature, or 1, 2, 3 terms")
     f, log_q0 = _prepare(values.detach(), reference)
     eta = _radius(eta)
-    if order is None:
+    if not order:
         return _kl_solve(f, log_q0, eta, lambda divergence: divergence)[1]
     q0 = log_q0.exp()
     centred = f - (q0 * f).sum(-1, keepdim=True)
@@ -103,21 +104,28 @@ def chi2_ball(values: Tensor, reference: Tensor | None = None, eta: float = 0.1)
     value is $\mathbb Ef+\sqrt{2\eta\mathrm{Var}f}$. Source: dro-adnce, Theorem 3.5 made exact.
     """
     f, log_q0 = _prepare(values, reference)
-    q0 = log_q0.exp()
+    eta, q0 = _radius(eta), log_q0.exp()
     g = _below_top(f.detach(), log_q0)
-
-    def law(s):
-        w = (1 + s[..., None] * g).clamp_min(0)
-        mean = (q0 * w).sum(-1, keepdim=True)
-        w = w / mean
-        return q0 * w, 0.5 * (q0 * (w - 1).square()).sum(-1), mean.squeeze(-1)
-
-    top = q0 * (g == 0)
-    variance = (q0 * (g - (q0 * g).sum(-1, keepdim=True)).square()).sum(-1)
-    s = _increase_until(lambda s: law(s)[1], variance, (1 / top.sum(-1) - 1) / 2, _radius(eta))
-    weights, _, mean = law(torch.where(s.isfinite(), s, 1.0))
-    weights = torch.where(s.isfinite()[..., None], weights, top / top.sum(-1, keepdim=True))
-    return Robust((weights * f).sum(-1), torch.where(s.isfinite(), mean / s, 0.0), weights)
+    top = torch.where(g == 0, q0, 0.0)
+    reached = eta < (1 / top.sum(-1, keepdim=True) - 1) / 2
+    # Over a fixed set of atoms the level l is the root of a quadratic. Where that set holds every atom above the true
+    # level, the root is no higher than the true level: so from all atoms on the roots climb, until no more atom falls.
+    above = torch.ones_like(g, dtype=torch.bool)
+    while True:
+        kept = torch.where(above, q0, 0.0)
+        mass = kept.sum(-1, keepdim=True)
+        mean = (kept * g).sum(-1, keepdim=True) / mass
+        variance = (kept * (g - mean).square()).sum(-1, keepdim=True) / mass
+        level = mean - (variance / (mass * (1 + 2 * eta) - 1).clamp_min(1e-300)).sqrt()
+        fewer = above & (g > level) | (g == 0)
+        if torch.equal(fewer, above):
+            break
+        above = fewer
+    reached &= variance > 0
+    excess = torch.where(reached, kept * (g - level), top)
+    alpha = excess.sum(-1, keepdim=True)
+    weights = excess / alpha
+    return Robust((weights * f).sum(-1), torch.where(reached, alpha, 0.0).squeeze(-1), weights)
 
 
 def _prepare(values, reference):
@@ -138,6 +146,8 @@ def _prepare(values, reference):
 
 
 def _radius(eta):
+    if isinstance(eta, Tensor) and eta.ndim:
+        raise ValueError(f"eta has shape {tuple(eta.shape)}; give one radius for all rows")
     if not (eta > 0 and math.isfinite(eta)):
         raise ValueError(f"eta={eta} must be positive and finite: it is the radius of the ball")
     return float(eta)
@@ -154,10 +164,11 @@ def _kl_solve(f, log_q0, eta, pool):
     g = _below_top(f, log_q0)
     q0 = log_q0.exp()
 
-    def divergence(s):  # with the log of the mean taken apart: an atom without mass adds 0, not -inf + inf
+    def divergence(s):  # x <= 0, and 0 on the top: no sum over- or underflows
         x = s[..., None] * g
-        log_mean = torch.logsumexp(log_q0 + x, -1)
-        return pool((torch.exp(log_q0 + x - log_mean[..., None]) * x).sum(-1) - log_mean)
+        tilt = q0 * x.exp()
+        total = tilt.sum(-1)
+        return pool((tilt * x).sum(-1) / total - total.log())
 
     variance = (q0 * (g - (q0 * g).sum(-1, keepdim=True)).square()).sum(-1)
     log_top = torch.where(g == 0, log_q0, -torch.inf)
@@ -171,12 +182,17 @@ def _kl_solve(f, log_q0, eta, pool):
 def _increase_until(divergence, variance, supremum, eta):
     r"""The sharpness at which a divergence that increases to its supremum reaches eta; inf if never.
 
-    It is about $s^2\mathrm{Var}/2$ for small $s$: a bracket grown from there, closed by Chandrupatla's method, which
-    takes a step of inverse quadratic interpolation where that is safe and halves the bracket where it is not.
+    It is about $s^2\mathrm{Var}/2$ for small $s$, and its root nearly linear: a bracket grown from there, closed by
+    Chandrupatla's method, which takes a step of inverse quadratic interpolation where that is safe and halves the
+    bracket where it is not, to the rounding of a difference of numbers of order one.
     """
+
+    def gap(s):
+        return divergence(s).clamp_min(0).sqrt() - math.sqrt(eta)
+
     start = torch.where(variance > 0, (2 * eta / variance.clamp_min(1e-300)).sqrt(), 1.0)
     low, high = torch.zeros_like(start), start
-    f_low, f_high = torch.full_like(start, -eta), divergence(start) - eta
+    f_low, f_high = torch.full_like(start, -math.sqrt(eta)), gap(start)
     reached = eta < supremum
     for _ in range(200):  # 2**200: beyond any gap between distinct doubles of one magnitude
         short = (f_high < 0) & reached
@@ -184,18 +200,19 @@ def _increase_until(divergence, variance, supremum, eta):
             break
         low, f_low = torch.where(short, high, low), torch.where(short, f_high, f_low)
         high = torch.where(short, 2 * high, high)
-        f_high = torch.where(short, divergence(high) - eta, f_high)
+        f_high = torch.where(short, gap(high), f_high)
     reached &= f_high >= 0
+    enough = (4e-16 + 1e-14 * eta) / (2 * math.sqrt(eta))
     old, f_old, step = low, f_low, torch.full_like(start, 0.5)
     for _ in range(80):
         x = low + step * (high - low)
-        f_x = divergence(x) - eta
+        f_x = gap(x)
         same = (f_x < 0) == (f_low < 0)
         old, f_old = torch.where(same, low, high), torch.where(same, f_low, f_high)
         high, f_high = torch.where(same, high, low), torch.where(same, f_high, f_low)
         low, f_low = x, f_x
         width = (high - low).abs()
-        if (~reached | (f_low.abs() <= 2e-16) | (width <= 4e-16 * low.abs())).all():
+        if (~reached | (f_low.abs() <= enough) | (width <= 4e-16 * low.abs())).all():
             break
         xi, phi = (low - high) / (old - high), (f_low - f_high) / (f_old - f_high)
         a, b = f_low / (f_high - f_low), f_old / (f_high - f_old)

@@ -133,6 +133,97 @@ def mean_variance(S, P, W, temperature=0.5):
     return values
 
 
+def bisect(f, low, high):
+    """The zero of an increasing function, to the last digits."""
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if f(middle) < 0 else (low, middle)
+    return (low + high) / 2
+
+
+def chi2_ball(S, A, eta=0.2):
+    """Weights (s - l)_+ with the level l at which half the chi-square divergence from uniform is eta, by bisection."""
+    n, m = S.shape
+    W = np.zeros((n, m))
+    for i in range(n):
+        some = [j for j in range(m) if A[i, j]]
+        top, spread = max(S[i, j] for j in some), max(S[i, j] for j in some) - min(S[i, j] for j in some)
+        hardest = [j for j in some if S[i, j] == top]
+
+        def law(level, i=i, some=some):
+            raw = [max(S[i, j] - level, 0.0) for j in some]
+            return [x / sum(raw) for x in raw]
+
+        def radius(level, law=law, some=some):
+            return sum((len(some) * w - 1) ** 2 for w in law(level)) / len(some) / 2
+
+        if eta >= (len(some) / len(hardest) - 1) / 2:
+            for j in hardest:
+                W[i, j] = 1 / len(hardest)
+            continue
+        level = bisect(lambda x, radius=radius: radius(x) - eta, top - 1e4 * spread, top - 1e-12 * spread)
+        for j, w in zip(some, law(level)):
+            W[i, j] = w
+    return W
+
+
+def kl_temperature(values, masses, eta):
+    """The temperature at which the tilt of the masses is eta away from them in divergence; 0 if none is."""
+    pairs = [(float(x), float(q)) for x, q in zip(values, masses) if q > 0]
+    top = max(x for x, _ in pairs)
+    if eta >= -math.log(sum(q for x, q in pairs if x == top)):
+        return 0.0
+
+    def divergence(t):
+        tilt = [q * math.exp((x - top) / t) for x, q in pairs]
+        total = sum(tilt)
+        return sum(v / total * math.log(v / total / q) for v, (_, q) in zip(tilt, pairs) if v > 0)
+
+    return math.exp(bisect(lambda x: eta - divergence(math.exp(x)), -12.0, 12.0))
+
+
+def kl_budget(S, P, W, eta=0.5, floor=0.01, scale=1.0):
+    values = []
+    for i in range(len(S)):
+        t = max(kl_temperature(S[i], W[i], eta), floor)
+        terms = []
+        for k in range(S.shape[1]):
+            if P[i, k]:
+                ratio = sum(W[i, j] * math.exp((S[i, j] - S[i, k]) / t) for j in range(S.shape[1]) if W[i, j] > 0)
+                terms.append(t * math.log1p(scale * ratio))
+        values.append(sum(terms) / len(terms))
+    return values
+
+
+def trimmed(S, A, i, tau_plus):
+    """What is kept of each candidate when the hardest tau_plus share of them goes, the last one in part."""
+    some = sorted((j for j in range(S.shape[1]) if A[i, j]), key=lambda j: -S[i, j])
+    left, kept = tau_plus * len(some), {}
+    for j in some:
+        kept[j] = 1 - min(1.0, max(0.0, left))
+        left -= 1
+    return kept
+
+
+def exact_debiased(S, P, A, temperature=0.5, beta=1.0, tau_plus=0.1, scale=1.0):
+    """One value per anchor [n]; for each positive its anchor, the numerator and its floor, the denominator and its."""
+    t, W, values, parts = temperature, tilted(S, A, beta, temperature), [], []
+    for i in range(len(S)):
+        kept, terms = trimmed(S, A, i, tau_plus), []
+        normaliser = sum(math.exp(beta * S[i, j] / t) for j in kept) / len(kept)
+        for k in range(S.shape[1]):
+            if P[i, k]:
+                positive = math.exp(S[i, k] / t)
+                mass = tau_plus * math.exp(beta * S[i, k] / t) / normaliser
+                above = sum(W[i, j] * math.exp(S[i, j] / t) for j in kept) - mass * positive
+                least_above = sum(W[i, j] * kept[j] * math.exp(S[i, j] / t) for j in kept)
+                below, least_below = 1 - mass, sum(W[i, j] * kept[j] for j in kept)
+                terms.append(math.log1p(scale / positive * max(above, least_above) / max(below, least_below)))
+                parts.append((i, above, least_above, below, least_below))
+        values.append(sum(terms) / len(terms))
+    return values, parts
+
+
 def mean_over_anchors(values, W):
     """The mean over the anchors that have a negative at all."""
     kept = [value for value, row in zip(values, W) if row.sum() > 0]
@@ -167,6 +258,26 @@ def ot_semirelaxed(z1, z2, y, relaxation=1.0, **options):
     return ot(z1, z2, y, relaxation=relaxation, **options)
 
 
+def hcl_exact(z1, z2, y, temperature=0.5, beta=1.0, tau_plus=0.1):
+    _, S, P, A = views(z1, z2)
+    return np.mean(exact_debiased(S, P, A, temperature, beta, tau_plus, 2 * len(z1) - 2)[0])
+
+
+def centred_hcl(z1, z2, y, temperature=0.5, epsilon=0.5, tau_plus=0.1):
+    Z, S, P, A = views(z1, z2)
+    return np.mean(info_nce(S, P, centred_tilt(Z, S, A, epsilon), temperature, tau_plus, 2 * len(z1) - 2))
+
+
+def chi2_dro(z1, z2, y, eta=0.2):
+    _, S, P, A = views(z1, z2)
+    return np.mean(basic(S, P, chi2_ball(S, A, eta)))
+
+
+def kl_budgets(z1, z2, y, eta=0.5, floor=0.01):
+    _, S, P, A = views(z1, z2)
+    return np.mean(kl_budget(S, P, uniform(S, A), eta, floor, 2 * len(z1) - 2))
+
+
 def bcl(z1, z2, y, temperature=0.5, beta=1.0):
     _, S, P, A = views(z1, z2)
     return np.mean(basic(S, P, tilted(S, A, beta, temperature)))
@@ -180,6 +291,43 @@ def adnce(z1, z2, y, temperature=0.5, mu=0.7, sigma=1.0):
 def mw(z1, z2, y, temperature=0.5):
     _, S, P, A = views(z1, z2)
     return np.mean(mean_variance(S, P, uniform(S, A), temperature))
+
+
+def unremix(z1, z2, y, features, temperature=0.5, mixture=(1 / 3, 1 / 3, 1 / 3)):
+    """The score of the paper, with each point's last-layer gradient written out."""
+    Z, S, P, A = views(z1, z2)
+    n, H = len(Z), np.concatenate([np.array([[float(x) for x in row] for row in h]) for h in features])
+    norms = [math.sqrt(sum(float(x) ** 2 for x in row)) for z in (z1, z2) for row in z]
+    P_soft, U, gradients = weigh(lambda i, j: math.exp(S[i, j]), S, A), np.zeros((n, n)), []
+    for j in range(n):
+        pull = sum(P_soft[j, k] * Z[k] for k in range(n)) - Z[int(np.argmax(P_soft[j]))]
+        gradients.append(np.outer((pull - sum(pull * Z[j]) * Z[j]) / norms[j], H[j]))
+    for i in range(n):
+        for j in range(n):
+            far = [1 - S[j, k] for k in range(n) if A[i, k] and A[j, k]]
+            parts = np.sum(gradients[i] * gradients[j]), S[i, j], sum(far) / len(far) if far else 0.0
+            U[i, j] = max(0.0, sum(share * part for share, part in zip(mixture, parts)))
+    W = weigh(lambda i, j: U[i, j], S, A)
+    for i in range(n):
+        if W[i].sum() == 0:
+            W[i] = A[i] / A[i].sum()
+    return np.mean(info_nce(S, P, W, temperature, 0.0, n - 2))
+
+
+def unremix_repaired(z1, z2, y, temperature=0.5, beta=1.0, mixture=(1 / 3, 1 / 3, 1 / 3)):
+    Z, S, P, A = views(z1, z2)
+    n = len(Z)
+    near = weigh(lambda i, j: math.exp(S[i, j] * math.log(n)), S, A)
+    means = [sum(near[j, k] * Z[k] for k in range(n)) for j in range(n)]
+    unsure, typical = ([1 - sum(mu**2) for mu in means], [sum(z * mu) for z, mu in zip(Z, means)])
+    unsure, typical = ((np.array(x) - np.mean(x)) / np.std(x) for x in (unsure, typical))
+    spread = [np.std([S[i, j] for j in range(n) if A[i, j]]) for i in range(n)]
+
+    def score(i, j):
+        raw = mixture[0] * spread[i] * unsure[j] + mixture[1] * S[i, j] + mixture[2] * spread[i] * typical[j]
+        return math.exp(beta / temperature * raw)
+
+    return np.mean(info_nce(S, P, weigh(score, S, A), temperature, 0.0, n - 2))
 
 
 def _supervised(z1, z2, y, weights, temperature, positives, average):
@@ -207,10 +355,16 @@ METHODS = {
     "hcl": hcl,
     "ot": ot,
     "ot-semirelaxed": ot_semirelaxed,
+    "hcl-exact": hcl_exact,
+    "centred-hcl": centred_hcl,
     "bcl": bcl,
     "alpha-cl": bcl,
     "adnce": adnce,
     "mw": mw,
+    "chi2-dro": chi2_dro,
+    "kl-budget": kl_budgets,
+    "unremix": unremix,
+    "unremix-repaired": unremix_repaired,
     "scl": scl,
     "h-scl": h_scl,
     "h-scl-threshold": h_scl_threshold,

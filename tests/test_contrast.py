@@ -85,6 +85,20 @@ def test_autocast_does_not_reach_the_similarities():
     assert inside.dtype == torch.float32 and torch.equal(inside, outside)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_features_and_lengths_come_along(dtype):
+    z1, z2 = batch(7, dtype=dtype)
+    h1, h2 = batch(8, dimension=9, dtype=dtype)
+    c = Contrast.from_views(3 * z1, z2, features=(h1, h2))
+    assert torch.equal(c.features, torch.cat([h1, h2]))
+    assert torch.allclose(c.norms, torch.cat([3 * z1, z2]).square().sum(1).sqrt()) and c.norms.shape == (8,)
+    assert torch.allclose(c.norms[:, None] * c.candidates, torch.cat([3 * z1, z2]))
+    plain = Contrast.from_views(z1, z2, torch.tensor([0, 1, 0, 1]))
+    assert plain.features is None and plain.norms.shape == (8,)
+    labelled = Contrast.from_views(z1, z2, torch.tensor([0, 1, 0, 1]), features=[h1, h2])
+    assert torch.equal(labelled.features, c.features)
+
+
 def test_gradients_reach_both_views():
     z1, z2 = (z.requires_grad_() for z in batch(3))
     Contrast.from_views(z1, z2).similarity[0].square().sum().backward()
@@ -160,6 +174,13 @@ good, eye3 = torch.ones(4, 3), torch.eye(3, dtype=torch.bool)
         ((broken(0.0), good), {}, "row 2 of view 1 has norm .*check the encoder"),
         ((good, good, torch.arange(3)), {}, r"labels have shape \(3,\); 4 images need labels of shape \(4,\)"),
         ((good, good, torch.eye(4)), {}, r"labels have shape \(4, 4\)"),
+        ((good, good), {"features": (good, good[:3])}, r"features must be one \[4, k\] .*got \(4, 3\) and \(3, 3\)"),
+        ((good, good), {"features": (good[:3], broken(1.0)[[0, 1, 2, 3, 0]])}, r"got \(3, 3\) and \(5, 3\)"),
+        ((good, good), {"features": (good, good[:, :2])}, r"got \(4, 3\) and \(4, 2\)"),
+        ((good, good), {"features": (good[:, 0], good[:, 0])}, r"got \(4,\) and \(4,\)"),
+        ((good, good), {"features": (good,)}, r"features must be one \[4, k\] for each view; got \(4, 3\)"),
+        ((good, good), {"features": good}, r"features must be one \[4, k\] for each view"),
+        ((good, good), {"features": (good, None)}, r"got \(4, 3\) and \(\)"),
         ((good, good), {"positives": "klass"}, 'positives=.klass. is unknown; use "class" or "view"'),
     ],
 )

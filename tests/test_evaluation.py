@@ -273,6 +273,19 @@ def test_diagnostics():
     assert row["exp"]["violations"] == round(defined * (1 - row["exp"]["assumption"]))
 
 
+def test_diagnostics_of_weights_that_need_features():
+    z1, z2, y = two_views(8, d=4, classes=2)
+    h = torch.cat([z1, z2]).square()
+    features = h[:8], h[8:]
+    row = evaluation.diagnostics(z1, z2, y, negatives.unremix(), features=features)
+    contrast = Contrast.from_views(z1.float(), z2.float(), features=features)
+    expected = evaluation.collision_mass(contrast, negatives.unremix()(contrast), y)
+    assert row["collision"] == expected and 0 < expected < 1
+    assert row | {"collision": None} == evaluation.diagnostics(z1, z2, y)  # the rest does not ask for them
+    with pytest.raises(ValueError, match="unremix needs the inputs of the last layer"):
+        evaluation.diagnostics(z1, z2, y, negatives.unremix())
+
+
 def test_diagnostics_leave_no_trace_that_breaks_a_later_training_step():
     z1, z2, y = (v.float() if v.is_floating_point() else v for v in two_views(7))
     evaluation.diagnostics(z1, z2, y)

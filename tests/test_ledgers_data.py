@@ -214,7 +214,9 @@ def test_queue_names_things_that_exist():
         words = shlex.split(command.removeprefix("for s in 0 1 2; do ").removesuffix("; done"))
         if words[:2] == ["hnlib", "run"]:
             given = dict(zip(words[4::3], words[5::3], strict=True))
-            names, dataset, encoder = given["methods"].strip("[]").split(", "), given["dataset"], given["encoder"]
+            names = given["methods"].strip("[]").split(", ") if "methods" in given else ["simclr"]
+            dataset, encoder = given["dataset"], given["encoder"]
+            assert (BOOK.parent / words[2]).is_file(), line
             options = {}
         elif words[:2] == ["hnlib", "train"]:
             names = [words[words.index("--method") + 1]]

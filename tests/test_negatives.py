@@ -50,6 +50,7 @@ ONE_SIDED = {
     ),
     "gaussian": (negatives.gaussian, dict(mu=0.2, sigma=0.3), lambda Z, S, A: reference.gaussian(S, A, 0.2, 0.3)),
     "centred": (negatives.centred_tilt, dict(epsilon=0.3), lambda Z, S, A: reference.centred_tilt(Z, S, A, 0.3)),
+    "chi2": (negatives.chi2_ball, dict(eta=0.3), lambda Z, S, A: reference.chi2_ball(S, A, 0.3)),
 }
 TRANSPORT = {
     "ot": (
@@ -144,6 +145,31 @@ def test_harder_negatives_weigh_more(seed, beta):
 
 
 @cases
+@given(seed=st.integers(0, 9999), labelled=st.booleans())
+def test_the_chi2_ball_is_full_and_its_weights_are_affine_where_they_are_not_cut(seed, labelled):
+    c = Contrast.from_views(*batch(seed, size=6), torch.tensor([0, 1, 1, 2, 0, 2]) if labelled else None)
+    count, hardness = c.negative_counts.double(), []
+    for eta in (1e-3, 0.1, 0.7, 2.0, 50.0):
+        w = negatives.chi2_ball(eta)(c).exp()
+        hardness.append(float((w * c.similarity).sum()))
+        radius = 0.5 * (((w * count[:, None] - 1) ** 2) * c.admissible).sum(1) / count
+        for i in range(12):
+            on = (w[i] > 0).nonzero()[:, 0]
+            order = on[c.similarity[i][on].argsort()]
+            cut = (c.admissible[i] & (w[i] == 0)).nonzero()[:, 0]
+            assert (w[i][order].diff() >= -1e-14).all()
+            if len(cut):  # those cut are the easiest
+                assert c.similarity[i][cut].max() < c.similarity[i][order[0]]
+            if len(on) == 1:  # the ball holds the hardest alone; its radius is then that of a point
+                assert radius[i] == pytest.approx(float(count[i] - 1) / 2) and eta >= radius[i] - 1e-9
+                continue
+            assert radius[i] == pytest.approx(eta, rel=1e-8)
+            slopes = w[i][order].diff() / c.similarity[i][order].diff()
+            assert slopes.numpy() == pytest.approx(float(slopes.mean()), rel=1e-6)
+    assert rising(hardness)
+
+
+@cases
 @given(seed=st.integers(0, 9999))
 def test_the_limits_that_join_the_families(seed):
     z1, z2 = batch(seed)
@@ -160,6 +186,8 @@ def test_the_limits_that_join_the_families(seed):
     assert gap(n.gaussian(0.7, 1e5), n.uniform()) < 1e-9
     # far away from the data a Gaussian window is a tilt: -(s-mu)^2/2sigma^2 = const + s mu/sigma^2 - s^2/2sigma^2
     assert gap(n.gaussian(1e6, 1e3), n.tilted(1.0, 1.0)) < 1e-5
+    assert gap(n.chi2_ball(1e-12), n.uniform()) < 1e-5
+    assert gap(n.chi2_ball(1e3), n.tilted(1e9)) < 1e-9  # the hardest alone
     assert gap(n.entropic_ot(1e4), n.uniform()) < 1e-3  # every row and column of the mask has 2B-2 cells
 
 
@@ -234,7 +262,7 @@ def test_the_defaults_of_the_gradient():
     c = Contrast.from_views(*(z.requires_grad_() for z in batch(2)))
     assert negatives.tilted()(c).requires_grad
     for factory in (negatives.uniform, negatives.thresholded, negatives.gaussian, negatives.centred_tilt,
-                    negatives.entropic_ot, negatives.semi_relaxed_ot):
+                    negatives.chi2_ball, negatives.entropic_ot, negatives.semi_relaxed_ot):
         assert not factory(**({"tau": 1e-3} if factory is negatives.thresholded else {}))(c).requires_grad
     moved = negatives.entropic_ot(cost=lambda c: 1 - c.similarity)(c)
     assert not moved.requires_grad
@@ -244,6 +272,7 @@ def test_the_defaults_of_the_gradient():
     "build",
     [negatives.uniform, lambda: negatives.tilted(1.0, 0.01), lambda: negatives.tilted(5.0, 0.01),
      lambda: negatives.gaussian(0.9, 0.02), lambda: negatives.centred_tilt(0.01),
+     lambda: negatives.chi2_ball(0.01), lambda: negatives.chi2_ball(5.0),
      lambda: negatives.thresholded(0.5, 0.01, "skip"),
      lambda: negatives.semi_relaxed_ot(0.02, 0.1, tol=1e-4), lambda: negatives.entropic_ot(0.1, tol=1e-4)],
 )
@@ -300,6 +329,7 @@ def test_one_temperature_for_each_anchor():
 SKIPPING = {
     "uniform": negatives.uniform, "tilted": negatives.tilted, "gaussian": negatives.gaussian,
     "thresholded": lambda on_empty: negatives.thresholded(1e-3, on_empty=on_empty), "centred": negatives.centred_tilt,
+    "chi2": negatives.chi2_ball,
 }
 
 
@@ -374,6 +404,11 @@ def test_missed_tolerances_are_counted_never_silent():
         (lambda: negatives.gaussian(sigma=0.0), "sigma=0 must be positive"),
         (lambda: negatives.gaussian(mu=math.nan), "mu=nan"),
         (lambda: negatives.centred_tilt(epsilon=-1.0), "epsilon=-1 must be positive"),
+        (lambda: negatives.chi2_ball(eta=0.0), "eta=0 must be positive"),
+        (lambda: negatives.chi2_ball(eta=math.nan), "eta=nan must be positive"),
+        (lambda: negatives.chi2_ball(eta=math.inf), "eta=inf must be positive and finite"),
+        (lambda: negatives.chi2_ball(eta=torch.ones(4))(space(0)), r"eta has shape \(4,\); give one radius"),
+        (lambda: negatives.chi2_ball(on_empty="drop"), "on_empty=.drop. is unknown"),
         (lambda: negatives.entropic_ot(epsilon=0.0), "epsilon=0 must be positive"),
         (lambda: negatives.semi_relaxed_ot(epsilon=math.inf), "epsilon=inf must be positive and finite"),
         (lambda: negatives.semi_relaxed_ot(relaxation=-1.0), r"relaxation=-1\.0 must be at least 0"),

@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hnlib import negatives, objectives
+from hnlib import negatives, objectives, robust
 from hnlib.contrast import Contrast
 
 cases = settings(max_examples=25, deadline=None, derandomize=True)
@@ -139,7 +140,10 @@ OBJECTIVES = {
     "debiased": lambda c, w: objectives.info_nce(c, w, temperature=0.5, tau_plus=0.1),
     "basic": objectives.basic,
     "mean_variance": lambda c, w: objectives.mean_variance(c, w, temperature=0.4),
+    "exact": lambda c, w: objectives.exact_debiased(c, w, 0.4, 1.5, 0.2),
+    "own temperatures": lambda c, w: objectives.info_nce(c, w, w.new_full((len(w),), 0.4), 0.1),
 }
+ALL = OBJECTIVES | {"kl_budget": objectives.kl_budget}  # whose gradient is not that of its value: see below
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -155,16 +159,16 @@ def test_gradients_are_those_of_finite_differences(name, labelled):
     assert torch.autograd.gradcheck(loss, (z1, z2))
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", ALL)
 def test_detached_weights_are_constants_for_the_gradient(name):
     z1, z2 = (z.requires_grad_() for z in batch(3, size=4))
     c = Contrast.from_views(z1, z2)
     frozen = negatives.tilted(1.5)(c).detach()
-    expected = torch.autograd.grad(OBJECTIVES[name](c, frozen), (z1, z2))
+    expected = torch.autograd.grad(ALL[name](c, frozen), (z1, z2))
     c = Contrast.from_views(z1, z2)
-    off = torch.autograd.grad(OBJECTIVES[name](c, negatives.tilted(1.5, weights_gradient=False)(c)), (z1, z2))
+    off = torch.autograd.grad(ALL[name](c, negatives.tilted(1.5, weights_gradient=False)(c)), (z1, z2))
     c = Contrast.from_views(z1, z2)
-    on = torch.autograd.grad(OBJECTIVES[name](c, negatives.tilted(1.5)(c)), (z1, z2))
+    on = torch.autograd.grad(ALL[name](c, negatives.tilted(1.5)(c)), (z1, z2))
     assert all(torch.allclose(a, b, atol=1e-14) for a, b in zip(expected, off))
     assert (on[0] - off[0]).abs().max() > 1e-4
 
@@ -188,7 +192,7 @@ def test_the_clamp_on_both_sides(temperature):
         loss = objectives.info_nce(c, log_w, t, prior, scale=10)
         (gradient,) = torch.autograd.grad(loss, s)
         value = floor if clamped else (math.exp((edge + shift) / t) - prior * math.exp(positive / t)) / (1 - prior)
-        assert float(loss) == pytest.approx(math.log1p(10 * value / math.exp(positive / t)), rel=1e-9)
+        assert loss.item() == pytest.approx(math.log1p(10 * value / math.exp(positive / t)), rel=1e-9)
         assert gradient.isfinite().all() and gradient[0, 0] < 0
         assert (gradient[0, 1] == 0) if clamped else (gradient[0, 1] > 0)
 
@@ -245,17 +249,17 @@ def test_finite_and_right_in_float32_at_a_temperature_of_a_hundredth(tau_plus, w
         (gradient,) = torch.autograd.grad(loss, a)
         result[dtype] = loss.double(), gradient.double()
     (loss, gradient), (exact, exact_gradient) = result.values()
-    assert loss.isfinite() and abs(float(loss / exact) - 1) < 1e-5
+    assert loss.isfinite() and abs(loss.item() / exact.item() - 1) < 1e-5
     assert (gradient - exact_gradient).abs().max() < 1e-3 * exact_gradient.abs().max()
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", ALL)
 def test_autocast_does_not_reach_the_losses(name):
     z1, z2 = batch(5, size=12, dimension=8, dtype=torch.float32)
 
     def loss():
         c = Contrast.from_views(z1, z2)
-        return OBJECTIVES[name](c, negatives.tilted()(c))
+        return ALL[name](c, negatives.tilted()(c))
 
     outside = loss()
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -263,36 +267,54 @@ def test_autocast_does_not_reach_the_losses(name):
     assert inside.dtype == torch.float32 and abs(float(inside - outside)) < 1e-6
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", [name for name in ALL if name != "exact"])  # it is for weights that cut nothing
 @pytest.mark.parametrize("labelled", [False, True])
 def test_skipped_anchors_are_left_out_of_the_mean_and_zero_in_the_vector(name, labelled):
     z1, z2 = (z.requires_grad_() for z in batch(6))
     c = Contrast.from_views(z1, z2, torch.tensor([0, 1, 1, 2, 0]) if labelled else None, positives="view")
     hardest = torch.where(c.admissible, c.similarity, -2.0).amax(1)
-    tau = math.exp(float(hardest.median()) / 0.5)
+    tau = math.exp(hardest.median().item() / 0.5)
     log_w = negatives.thresholded(tau, on_empty="skip")(c)
     kept = log_w.amax(1) > -torch.inf
     assert 0 < kept.sum() < 10
     rows = kept.nonzero()[:, 0]
     alone = Contrast(c.similarity[rows], c.positives[rows], c.admissible[rows], c.scale)
-    expected = OBJECTIVES[name](alone, log_w[rows])
-    loss = OBJECTIVES[name](c, log_w)
-    assert abs(float(loss - expected)) < 1e-12
+    expected = ALL[name](alone, log_w[rows])
+    loss = ALL[name](c, log_w)
+    assert abs((loss - expected).item()) < 1e-12
     gradient = torch.autograd.grad(loss, z1, retain_graph=True)[0]
     assert gradient.isfinite().all()
     assert torch.allclose(gradient, torch.autograd.grad(expected, z1)[0], atol=1e-12)
     each = {"info_nce": objectives.info_nce, "debiased": lambda c, w, **k: objectives.info_nce(c, w, tau_plus=0.1, **k),
-            "basic": objectives.basic, "mean_variance": objectives.mean_variance}[name](c, log_w, reduction="none")
+            "basic": objectives.basic, "mean_variance": objectives.mean_variance,
+            "own temperatures": lambda c, w, **k: objectives.info_nce(c, w, w.new_full((10,), 0.5), **k),
+            "kl_budget": objectives.kl_budget}[name](c, log_w, reduction="none")
     assert (each[~kept] == 0).all() and (each[kept] != 0).all()
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", ALL)
+def test_an_anchor_without_a_candidate_leaves_value_and_gradient_of_the_others(name):
+    z1, z2 = (z.requires_grad_() for z in batch(6))
+    c = Contrast.from_views(z1, z2)
+    admissible = c.admissible.clone()
+    admissible[4] = False
+    c = Contrast(c.similarity, c.positives, admissible, c.scale)
+    rows = torch.arange(10) != 4
+    alone = Contrast(c.similarity[rows], c.positives[rows], c.admissible[rows], c.scale)
+    weigh = negatives.tilted(1.5, 0.4, on_empty="skip")
+    loss, expected = ALL[name](c, weigh(c)), ALL[name](alone, weigh(alone))
+    assert (loss - expected).abs().item() < 1e-12
+    a, b = (torch.autograd.grad(x, z1, retain_graph=True)[0] for x in (loss, expected))
+    assert (a - b).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_a_batch_in_which_every_anchor_is_skipped_is_worth_nothing(name):
     z1, z2 = (z.requires_grad_() for z in batch(7, size=3))
     c = Contrast.from_views(z1, z2, torch.tensor([1, 1, 1]))
     for weigh in (negatives.uniform("skip"), negatives.tilted(on_empty="skip")):
-        loss = OBJECTIVES[name](c, weigh(c))
-        assert float(loss) == 0
+        loss = ALL[name](c, weigh(c))
+        assert loss.item() == 0
         assert (torch.autograd.grad(loss, z1, retain_graph=True)[0] == 0).all()
 
 
@@ -301,30 +323,30 @@ def test_a_batch_in_which_every_anchor_is_skipped_is_worth_nothing(name):
 def test_permuting_the_batch_leaves_the_loss(seed):
     z1, z2 = batch(seed)
     order = torch.randperm(5, generator=torch.Generator().manual_seed(seed))
-    for name in OBJECTIVES:
+    for name in ALL:
         a, b = (
-            OBJECTIVES[name](c, negatives.tilted()(c))
+            ALL[name](c, negatives.tilted()(c))
             for c in (Contrast.from_views(z1, z2), Contrast.from_views(z2[order], z1[order]))
         )
         assert abs(float(a - b)) < 1e-12
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", ALL)
 def test_a_contrast_may_be_looked_at_before_it_is_trained_on(name):
     """What a first loss under no_grad computes must not be served, without its graph, to the next."""
     z1, z2 = (z.requires_grad_() for z in batch(16))
     fresh, seen = Contrast.from_views(z1, z2), Contrast.from_views(z1, z2)
     with torch.no_grad():
-        for look in OBJECTIVES.values():
+        for look in ALL.values():
             look(seen, negatives.tilted()(seen))
-    a, b = (torch.autograd.grad(OBJECTIVES[name](c, negatives.tilted()(c)), z1)[0] for c in (fresh, seen))
+    a, b = (torch.autograd.grad(ALL[name](c, negatives.tilted()(c)), z1)[0] for c in (fresh, seen))
     assert torch.equal(a, b)
 
 
 def test_two_losses_of_one_finite_space_can_each_be_differentiated():
     s = space(17).similarity.requires_grad_()
     c = Contrast.from_similarity(s, space(17).positives, space(17).admissible)
-    for look in OBJECTIVES.values():
+    for look in ALL.values():
         look(c, negatives.uniform()(c)).backward()
     assert s.grad.isfinite().all()
 
@@ -370,12 +392,288 @@ def test_bad_options_are_named(options, message):
         objectives.info_nce(c, negatives.uniform()(c), **options)
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", ALL)
 def test_weights_of_another_shape_are_refused_not_broadcast(name):
     c = space(9)
     for log_w in (torch.zeros(6, dtype=torch.float64), torch.zeros(1, 6, dtype=torch.float64)):
         with pytest.raises(ValueError, match=r"\(4, 6\)"):
-            OBJECTIVES[name](c, log_w)
+            ALL[name](c, log_w)
+
+
+# --- exact debiasing
+
+
+def exact(c, temperature=0.5, beta=1.0, tau_plus=0.1, gradient=True, **options):
+    log_w = negatives.tilted(beta, temperature, gradient)(c)
+    return objectives.exact_debiased(c, log_w, temperature, beta, tau_plus, **options)
+
+
+def views(seed, noise, size=6, dtype=torch.float64):
+    """Two views `noise` apart: the closer they are, the more the guard has to do."""
+    z1, z2 = batch(seed, size)
+    return z1.to(dtype), (z1 + noise * z2).to(dtype)
+
+
+strengths = dict(seed=st.integers(0, 9999), noise=st.sampled_from([0.02, 0.3, 3.0]))
+
+
+@cases
+@given(
+    seed=st.integers(0, 9999), temperature=st.sampled_from([0.1, 0.5, 2.0]), beta=st.sampled_from([0.0, 0.5, 1.0, 4.0]),
+    tau_plus=st.sampled_from([0.0, 0.03, 0.1, 0.5, 0.95]), scale=st.sampled_from([1.0, 30.0]),
+)
+def test_exact_debiasing_is_the_reference(seed, temperature, beta, tau_plus, scale):
+    c = space(seed)
+    S, P, A = c.similarity.numpy(), c.positives.numpy(), c.admissible.numpy()
+    expected, parts = reference.exact_debiased(S, P, A, temperature, beta, tau_plus, scale)
+    each = exact(c, temperature, beta, tau_plus, scale=scale, reduction="none")
+    np.testing.assert_allclose(each.numpy(), expected, rtol=1e-9, atol=1e-12)
+    assert float(exact(c, temperature, beta, tau_plus, scale=scale)) == pytest.approx(np.mean(expected), rel=1e-9)
+    acts = objectives.guarded(c, negatives.tilted(beta, temperature)(c), temperature, beta, tau_plus)
+    assert acts.dtype == torch.bool and acts.shape == (4,)
+    for i in range(4):
+        own = [part[1:] for part in parts if part[0] == i]
+        assert acts[i] <= any(low > x or least > y for x, low, y, least in own)
+        # guarded may pass over what is rounding
+        assert acts[i] >= any(low > x + 3e-5 * abs(low) or least > y + 3e-5 * least for x, low, y, least in own)
+
+
+@pytest.mark.parametrize("beta", [0.5, 2.0])
+def test_no_class_leaves_less_than_the_guard(beta):
+    """Every set of the class's size is tried; with a positive far too close the guard is all there is."""
+    g = torch.Generator().manual_seed(3)
+    s = torch.cat([torch.tensor([[9.0]]), torch.rand(1, 8, generator=g) * 2 - 1], 1).double()  # no cosine
+    mask = torch.arange(9)[None] == 0
+    c = Contrast.from_similarity(s, mask, ~mask)
+    w = negatives.tilted(beta)(c).exp()[0, 1:]
+    for size in (1, 2, 5):
+        left = [torch.tensor([j for j in range(8) if j not in out]) for out in combinations(range(8), size)]
+        above = min(float((w[j] * (s[0, 1:][j] / 0.5).exp()).sum()) for j in left)
+        below = min(float(w[j].sum()) for j in left)
+        loss = math.log1p(above / below * math.exp(-9.0 / 0.5))
+        assert float(exact(c, beta=beta, tau_plus=size / 8)) == pytest.approx(loss, rel=1e-9)
+        assert objectives.guarded(c, negatives.tilted(beta)(c), 0.5, beta, size / 8).all()
+        easiest = s[0, 1:].argsort()[size:]  # another set is not the guard's
+        assert abs(float((w[easiest] * (s[0, 1:][easiest] / 0.5).exp()).sum()) / above - 1) > 0.1
+
+
+@cases
+@given(seed=st.integers(0, 9999), beta=st.floats(0, 6), size=st.integers(1, 4), level=st.floats(-0.9, 1.2))
+def test_a_class_at_the_positive_s_place_is_taken_out_whole(seed, beta, size, level):
+    """Its mass is then known exactly: what remains is the loss of supervision; no guard acts, even on the hardest."""
+    g = torch.Generator().manual_seed(seed)
+    s = 2 * torch.rand(3, 9, generator=g, dtype=torch.float64) - 1
+    own = torch.zeros(3, 9, dtype=torch.bool)
+    own[:, : size + 1] = True
+    s[own] = level
+    positives = torch.zeros_like(own)
+    positives[:, 0] = True
+    c = Contrast.from_similarity(s, positives, ~positives)
+    others = Contrast.from_similarity(s, positives, ~own)
+    supervised = objectives.info_nce(others, negatives.tilted(beta)(others), reduction="none")
+    assert (exact(c, beta=beta, tau_plus=size / 8, reduction="none") / supervised - 1).abs().max() < 1e-8
+    assert not objectives.guarded(c, negatives.tilted(beta)(c), 0.5, beta, size / 8).any()
+    if beta > 1 and level > 0.5:  # the fixed share, right at beta = 0 alone, misses it
+        fixed = objectives.info_nce(c, negatives.tilted(beta)(c), tau_plus=size / 8, reduction="none")
+        assert (fixed / supervised - 1).abs().max() > 1e-3
+
+
+@cases
+@given(**strengths, beta=st.sampled_from([0.0, 0.5, 2.0]))
+def test_where_nothing_is_guarded_it_is_info_nce_with_the_mass_for_a_prior(seed, noise, beta):
+    c = Contrast.from_views(*views(seed, noise))
+    log_w = negatives.tilted(beta)(c)
+    s = c.similarity
+    mass = 0.05 * (beta * c.positive_similarity / 0.5).exp() * 10
+    mass = mass / ((beta * s / 0.5).exp() * c.admissible).sum(1)
+    free = ~objectives.guarded(c, log_w, 0.5, beta, 0.05)
+    floor = math.exp(-2.0)  # the other clamp
+    left = (log_w.exp() * (s / 0.5).exp()).sum(1) - mass * (c.positive_similarity / 0.5).exp()
+    free &= (mass < 1) & (left / (1 - mass) > floor)
+    expected = objectives.info_nce(c, log_w, tau_plus=mass.clamp(0, 0.999), reduction="none")
+    assert (exact(c, beta=beta, tau_plus=0.05, reduction="none") - expected)[free].abs().sum() < 1e-10
+    assert noise < 1 or free.any()
+    if beta == 0:
+        debiased = objectives.info_nce(c, log_w, tau_plus=0.05, reduction="none")
+        assert (debiased - expected)[free].abs().sum() < 1e-12
+
+
+@cases
+@given(**strengths, beta=st.sampled_from([0.0, 1.0, 5.0]))
+def test_a_guarded_loss_falls_with_the_share_of_the_class(seed, noise, beta):
+    """Where the guard is all, a larger share removes harder candidates."""
+    c = Contrast.from_views(*views(seed, noise))
+    log_w, last = negatives.tilted(beta)(c), torch.full((12,), torch.inf, dtype=torch.float64)
+    for tau_plus in (0.1, 0.3, 0.55, 0.8, 0.99):
+        loss = exact(c, beta=beta, tau_plus=tau_plus, reduction="none")
+        both = loss  # log(1 + Q e^{-s+/t} mean of e^{s/t} over what is left)
+        kept = [reference.trimmed(c.similarity.numpy(), c.admissible.numpy(), i, tau_plus) for i in range(12)]
+        w = torch.zeros_like(c.similarity)
+        for i, shares in enumerate(kept):
+            for j, share in shares.items():
+                w[i, j] = share * log_w[i, j].exp()
+        mean = (w * (c.similarity / 0.5).exp()).sum(1) / w.sum(1)
+        trimmed = torch.log1p(10 * mean * (-c.positive_similarity / 0.5).exp())
+        assert (trimmed < last + 1e-12).all()
+        rows = c.similarity.masked_fill(~c.admissible, -2).amax(1) < c.positive_similarity  # closer than all: both act
+        assert (both - trimmed)[rows].abs().sum() < 1e-9
+        last = trimmed
+
+
+@cases
+@given(
+    **strengths, beta=st.sampled_from([0.0, 1.0, 10.0, 100.0, 1000.0]), temperature=st.sampled_from([0.01, 0.1, 0.5]),
+    tau_plus=st.sampled_from([0.0, 1e-30, 1e-3, 0.1, 0.5, 0.99, 1 - 1e-9]), gradient=st.booleans(),
+    dtype=st.sampled_from([torch.float32, torch.float64]), labelled=st.booleans(),
+)
+def test_exact_debiasing_is_finite_everywhere(seed, noise, beta, temperature, tau_plus, gradient, dtype, labelled):
+    z1, z2 = (z.requires_grad_() for z in views(seed, noise, dtype=dtype))
+    y = torch.tensor([0, 0, 1, 1, 2, 2]) if labelled else None
+    each = exact(Contrast.from_views(z1, z2, y), temperature, beta, tau_plus, gradient, reduction="none")
+    assert each.isfinite().all() and (each >= 0).all()
+    assert dtype == torch.float32 or (each > 0).all()  # so the ratio is positive
+    for slope in torch.autograd.grad(each.sum(), (z1, z2)):
+        assert slope.isfinite().all()
+
+
+@pytest.mark.parametrize(("beta", "temperature"), [(1.0, 0.5), (2.0, 0.1), (10.0, 0.1), (10.0, 0.05)])
+@pytest.mark.parametrize("noise", [0.1, 1.0])
+def test_exact_debiasing_in_float32_also_where_the_guard_is_far_below(beta, temperature, noise):
+    """What a class leaves of a sharp tilt can be less than the smallest float32."""
+    (z1, z2), options = views(1, noise, size=8), (temperature, beta, 0.3)
+    c = Contrast.from_views(z1, z2)
+    expected, _ = reference.exact_debiased(
+        c.similarity.numpy(), c.positives.numpy(), c.admissible.numpy(), *options, scale=14
+    )
+    single = exact(Contrast.from_views(z1.float(), z2.float()), *options, reduction="none")
+    np.testing.assert_allclose(single.numpy(), expected, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(exact(c, *options, reduction="none").numpy(), expected, rtol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["hcl-exact", "kl-budget"])
+@settings(cases, max_examples=10)
+@given(seed=st.integers(0, 9999))
+def test_the_corrections_permute_with_the_batch_and_agree_in_float32(name, seed):
+    def losses(a, b):
+        c = Contrast.from_views(a, b)
+        if name == "hcl-exact":
+            return exact(c, beta=2.0, reduction="none")
+        return objectives.kl_budget(c, negatives.uniform()(c), reduction="none")
+
+    z1, z2 = views(seed, 0.5)
+    order = torch.randperm(6, generator=torch.Generator().manual_seed(seed))
+    both, plain = torch.cat([order, order + 6]), losses(z1, z2)
+    assert (losses(z1[order], z2[order]) - plain[both]).abs().max() < 1e-12
+    assert (losses(z1.float(), z2.float()) - plain).abs().max() < 1e-4
+
+
+def test_the_guard_acts_with_the_tilt_as_the_docstring_says():
+    """With beta = 0 never on the denominator; at beta = 2 and close positives on all; never on a skipped anchor."""
+    c = Contrast.from_views(*views(2, 0.05))
+    shares = [float(objectives.guarded(c, negatives.tilted(b)(c), 0.5, b, 0.3).double().mean()) for b in (0.0, 2.0)]
+    assert shares[1] == 1
+    parts = reference.exact_debiased(c.similarity.numpy(), c.positives.numpy(), c.admissible.numpy(), 0.5, 0.0, 0.3)[1]
+    assert all(below == pytest.approx(least) for *_, below, least in parts)
+    assert shares[0] == np.mean([low > above for _, above, low, *_ in parts])
+    admissible = c.admissible.clone()
+    admissible[4] = False
+    c = Contrast(c.similarity, c.positives, admissible, 1)
+    acts = objectives.guarded(c, negatives.tilted(2.0, on_empty="skip")(c), 0.5, 2.0, 0.3)
+    assert acts.tolist() == [i != 4 for i in range(12)]
+
+
+# --- a temperature from a budget
+
+
+@cases
+@given(
+    seed=st.integers(0, 9999), eta=st.sampled_from([0.02, 0.3, 2.0]), floor=st.sampled_from([0.01, 0.4]),
+    scale=st.sampled_from([1.0, 30.0]), beta=st.sampled_from([0.0, 2.0]),
+)
+def test_kl_budget_is_the_reference(seed, eta, floor, scale, beta):
+    c = space(seed)
+    log_w = negatives.tilted(beta)(c)
+    S, P, W = arrays(c, log_w)
+    expected = reference.kl_budget(S, P, W, eta, floor, scale)
+    each = objectives.kl_budget(c, log_w, eta, floor=floor, scale=scale, reduction="none")
+    np.testing.assert_allclose(each.numpy(), expected, rtol=1e-7)
+    assert float(objectives.kl_budget(c, log_w, eta, floor=floor, scale=scale)) == pytest.approx(np.mean(expected))
+    t = [max(reference.kl_temperature(s, w, eta), floor) for s, w in zip(S, W)]
+    np.testing.assert_allclose(objectives.budget_temperature(c, log_w, eta, floor=floor).numpy(), t, rtol=1e-7)
+
+
+@cases
+@given(seed=st.integers(0, 9999), eta=st.sampled_from([0.05, 0.4]), beta=st.sampled_from([0.0, 1.5]))
+def test_without_the_positive_s_share_it_is_the_worst_case_in_the_ball(seed, eta, beta):
+    """As Q grows, value (less t log Q, with the ball's radius paid for) and gradient tend to those of the ball."""
+    base = space(seed, n=3, m=7, several=False)
+    s = base.similarity.clone().requires_grad_()
+    c = Contrast.from_similarity(s, base.positives, base.admissible | ~base.positives)
+    log_w = negatives.tilted(beta)(c).detach()
+    ball = robust.kl_ball(s, log_w.exp(), eta)
+    inside = ball.alpha > 0.05
+    t = objectives.budget_temperature(c, log_w, eta, floor=0.05)
+    assert not t.requires_grad and torch.allclose(t[inside], ball.alpha[inside])
+    worst = (ball.value - c.positive_similarity)[inside]
+    (slope,) = torch.autograd.grad(worst.sum(), s)
+    ratio = (log_w + (s.detach() - c.positive_similarity[:, None].detach()) / t[:, None]).logsumexp(1).exp()
+    for k in (1.0, 1e3, 1e6):  # how often the negatives' part of the denominator is the positive's
+        q = k / ratio[inside].min().item() if inside.any() else k
+        loss = objectives.kl_budget(c, log_w, eta, floor=0.05, scale=q, reduction="none")[inside]
+        (gradient,) = torch.autograd.grad(loss.sum(), s)
+        value = (loss - t[inside] * math.log(q) + t[inside] * eta - worst).abs()
+        gaps = value.sum().item(), (gradient - slope).abs().sum().item()
+        assert max(gaps) < 10 / k + 1e-9
+        assert k > 1 or not inside.any() or min(gaps) > 0.03  # with as large a part as the negatives', far from it
+
+
+def test_the_temperatures_of_a_budget():
+    c = Contrast.from_views(*batch(20, size=8))
+    log_w = negatives.uniform()(c)
+
+    def t(c, **options):
+        return objectives.budget_temperature(c, log_w, **options)
+
+    for order in (1, 2, 3):
+        expected = robust.kl_temperature(c.similarity, log_w.exp(), 0.01, order)
+        assert torch.allclose(t(c, eta=0.01, order=order), expected.clamp_min(0.01))
+    error = [float((t(c, eta=0.01, order=order) - t(c, eta=0.01)).abs().max()) for order in (1, 3)]
+    assert error[1] < 0.1 * error[0]
+    assert (t(c, eta=10.0, floor=0.07) == 0.07).all()  # beyond log 14 the hardest is alone
+    half = Contrast.from_similarity(c.similarity / 2, c.positives, c.admissible)
+    assert torch.allclose(t(half, floor=1e-9), t(c, floor=1e-9) / 2)  # similarities and temperatures have one unit
+    constant = Contrast.from_similarity(torch.ones_like(c.similarity), c.positives, c.admissible)
+    assert (t(constant, floor=0.2) == 0.2).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda c, w: objectives.exact_debiased(c, w, temperature=0.0), "temperature=0 must be positive"),
+        (lambda c, w: objectives.exact_debiased(c, w, beta=-1.0), r"beta=-1\.0 must be at least 0: below, the guard"),
+        (lambda c, w: objectives.exact_debiased(c, w, beta=math.nan), "beta=nan must be at least 0"),
+        (lambda c, w: objectives.exact_debiased(c, w, tau_plus=1.0), r"tau_plus=1 must lie in \[0, 1\)"),
+        (lambda c, w: objectives.exact_debiased(c, w, tau_plus=-0.1), r"tau_plus=-0\.1 must lie"),
+        (lambda c, w: objectives.exact_debiased(c, w, scale=0.0), "scale=0 must be positive"),
+        (lambda c, w: objectives.exact_debiased(c, w, reduction="sum"), "reduction=.sum. is unknown"),
+        (lambda c, w: objectives.exact_debiased(c, w, temperature=torch.ones(4)), r"temperature has shape \(4,\)"),
+        (lambda c, w: objectives.exact_debiased(c, w, beta=torch.ones(4)), r"beta has shape \(4,\); exact .*one"),
+        (lambda c, w: objectives.exact_debiased(c, w, tau_plus=torch.ones(4) / 9), r"tau_plus has shape \(4,\)"),
+        (lambda c, w: objectives.guarded(c, w, beta=-1.0), r"beta=-1\.0 must be at least 0"),
+        (lambda c, w: objectives.guarded(c, w[0]), r"log_w has shape \(6,\); this contrast needs \(4, 6\)"),
+        (lambda c, w: objectives.kl_budget(c, w, eta=0.0), r"eta=0\.0 must be positive and finite: it is the radius"),
+        (lambda c, w: objectives.kl_budget(c, w, eta=torch.ones(4)), r"eta has shape \(4,\); give one radius"),
+        (lambda c, w: objectives.kl_budget(c, w, floor=0.0), "floor=0 must be positive"),
+        (lambda c, w: objectives.kl_budget(c, w, order=4), "order=4 is unknown; use 0 for the exact temperature"),
+        (lambda c, w: objectives.kl_budget(c, w, scale=-1.0), "scale=-1 must be positive"),
+        (lambda c, w: objectives.kl_budget(c, w, reduction="sum"), "reduction=.sum. is unknown"),
+        (lambda c, w: objectives.budget_temperature(c, w[:2]), r"log_w has shape \(2, 6\); this contrast needs"),
+    ],
+)
+def test_bad_options_of_the_corrections_are_named(call, message):
+    c = space(9)
+    with pytest.raises(ValueError, match=message):
+        call(c, negatives.uniform()(c))
 
 
 def test_bad_options_of_the_other_objectives_are_named():

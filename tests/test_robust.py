@@ -1,10 +1,12 @@
 """Worst cases against convex solvers, one-dimensional duals, closed forms and finite differences."""
 
 import math
+from decimal import Decimal, localcontext
 from itertools import pairwise
 
 import numpy as np
 import pytest
+import reference
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -240,6 +242,227 @@ def test_one_shared_budget_is_better_than_equal_shares(seed, eta):
     assert abs(float(single.value[0] - own.value[0])) < 1e-9
 
 
+# --- the new corners: atoms without mass, radii near the limit, extreme numbers
+
+
+def with_gaps(seed, n=3, m=7):
+    """Values and a reference in which some atoms have no mass, among them the largest value of each row."""
+    f, q0 = draw(seed, n, m)
+    g = torch.Generator().manual_seed(seed + 1)
+    massive = torch.rand(n, m, generator=g) < 0.6
+    massive[:, 0] = massive[:, 1] = True
+    f[:, 2], massive[:, 2] = 3.0, False
+    q0 = q0 * massive
+    return f, q0 / q0.sum(-1, keepdim=True), massive
+
+
+BALLS = {
+    "kl": lambda f, q0, eta: robust.kl_ball(f, q0, eta), "chi2": lambda f, q0, eta: robust.chi2_ball(f, q0, eta),
+    "penalised": lambda f, q0, eta: robust.kl_penalised(f, q0, eta),
+}
+
+
+@pytest.mark.parametrize("name", BALLS)
+@cases
+@given(seed=st.integers(0, 9999), eta=st.sampled_from([1e-6, 0.05, 0.5, 3.0]))
+def test_an_atom_without_mass_plays_no_part(name, seed, eta):
+    f, q0, massive = with_gaps(seed)
+    x = f.clone().requires_grad_()
+    r = BALLS[name](x, q0, eta)
+    (gradient,) = torch.autograd.grad(r.value.sum(), x)
+    assert (gradient - r.weights).abs().max() < 1e-9
+    assert (r.weights[~massive] == 0).all() and (gradient[~massive] == 0).all()
+    for i in range(3):
+        on = massive[i]
+        alone = BALLS[name](f[i, on], q0[i, on], eta)
+        assert abs(float(r.value[i].detach() - alone.value)) < 1e-9
+        assert (r.weights[i, on] - alone.weights).abs().max() < 1e-8
+        assert abs(float(r.alpha[i] - alone.alpha)) < 1e-6 * (1 + float(alone.alpha))
+    # negative control: with a little mass it does play one
+    q1 = 0.99 * q0 + 0.01 / 7
+    assert (BALLS[name](f, q1, eta).value - r.value).abs().max() > 1e-3
+
+
+def test_atoms_without_mass_in_rows_that_share_a_budget():
+    f, q0, massive = with_gaps(4)
+    r = robust.shared_kl_ball(f, q0, 0.15)
+    assert (r.weights[~massive] == 0).all()
+    assert abs(sum(kl(q[on], p[on]) for q, p, on in zip(r.weights, q0, massive)) / 3 - 0.15) < 1e-10
+    moved = robust.shared_kl_ball(torch.where(massive, f, -50.0), q0, 0.15)
+    assert (moved.weights - r.weights).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.97, 0.999])
+def test_balls_with_gaps_and_near_the_limit_are_the_optima_of_a_convex_solver(share):
+    cp = pytest.importorskip("cvxpy")
+    f, q0, massive = with_gaps(5, n=1)
+    f, q0, on = f[0], q0[0], massive[0].numpy()
+    top = float(q0[f.masked_fill(~massive[0], -9).argmax()])
+    q, p = cp.Variable(int(on.sum()), nonneg=True), q0.numpy()[on]
+    constraint = {
+        "kl": (cp.sum(cp.kl_div(q, p)), -math.log(top)),
+        "chi2": (cp.sum_squares(cp.multiply(q - p, 1 / np.sqrt(p))) / 2, (1 / top - 1) / 2),
+    }
+    for name, (radius, limit) in constraint.items():
+        problem = cp.Problem(cp.Maximize(f.numpy()[on] @ q), [cp.sum(q) == 1, radius <= share * limit])
+        problem.solve(solver=cp.CLARABEL)
+        r = BALLS[name](f, q0, share * limit)
+        assert abs(float(r.value) - problem.value) < 1e-6 and float(r.alpha) > 0
+        assert np.abs(r.weights.numpy()[on] - q.value).max() < 1e-3
+        beyond = BALLS[name](f, q0, 1.001 * limit)
+        assert float(beyond.alpha) == 0 and float(beyond.value) == float(f[massive[0]].max())
+
+
+def test_the_way_to_the_limit_has_no_jump():
+    f = torch.tensor([1.0, 1.0, 0.0, -1.0], dtype=torch.float64)
+    q0 = torch.tensor([0.1, 0.3, 0.4, 0.2], dtype=torch.float64)
+    for name, limit in (("kl", -math.log(0.4)), ("chi2", 0.75)):
+        short = [1e-2, 1e-4, 1e-6, 1e-9, 1e-12, 1e-15, 0.0, -1e-15, -1e-3]
+        results = [BALLS[name](f, q0, limit * (1 - d)) for d in short]
+        values = [float(r.value) for r in results]
+        assert all(a <= b + 1e-15 for a, b in pairwise(values)) and values[-1] == 1
+        assert all(1 - v < 2 * max(d, 1e-15) for v, d in zip(values, short))
+        assert all((r.weights.sum() - 1).abs() < 1e-14 and (r.weights >= 0).all() for r in results)
+
+
+@pytest.mark.parametrize("scale", [1e-100, 1e-12, 1.0, 1e12, 1e100])
+@pytest.mark.parametrize("eta", [1e-6, 1e-2, 0.5, 2.0])
+def test_radii_are_met_at_every_scale_and_with_many_atoms(scale, eta):
+    g = torch.Generator().manual_seed(1)
+    f = scale * torch.randn(4, 300, generator=g, dtype=torch.float64)
+    f[3, 5] = 40 * scale  # an outlier: a ball that is nearly a point
+    q0 = torch.rand(4, 300, generator=g, dtype=torch.float64)
+    q0 /= q0.sum(-1, keepdim=True)
+    r, c = robust.kl_ball(f, q0, eta), robust.chi2_ball(f, q0, eta)
+    assert (torch.special.xlogy(r.weights, r.weights / q0).sum(-1) - eta).abs().max() < 1e-13
+    assert (0.5 * (q0 * (c.weights / q0 - 1).square()).sum(-1) / eta - 1).abs().max() < 1e-8
+    assert (torch.softmax(q0.log() + f / r.alpha[:, None], -1) - r.weights).abs().max() < 1e-12
+
+
+def test_an_atom_far_from_the_rest_is_found_by_a_growing_bracket():
+    """Nearly all of the variance comes from one far atom; the answer is decided between two close ones."""
+    f = torch.tensor([1.0, 1.0 - 1e-9, -1e9], dtype=torch.float64)
+    q0 = torch.full((3,), 1 / 3, dtype=torch.float64)
+    r = robust.kl_ball(f, q0, 0.9)  # beyond log 3/2: the two are told apart
+    assert abs(kl(r.weights[:2], q0[:2]) - 0.9) < 1e-9 and 0 < float(r.alpha) < 1e-8
+    assert float(r.weights[0]) > 2 * float(r.weights[1]) > 0
+
+
+def level_by_bisection(f, q0, eta):
+    """The chi-square law from its definition: (f - l)_+ with l such that the radius is eta."""
+    def law(level):
+        w = [q * max(x - level, 0.0) for x, q in zip(f, q0)]
+        return [x / sum(w) for x in w]
+
+    low, high = min(f) - 1e6, max(f) - 1e-12
+    for _ in range(200):
+        middle = (low + high) / 2
+        radius = 0.5 * sum(q * (w / q - 1) ** 2 for w, q in zip(law(middle), q0) if q > 0)
+        low, high = (middle, high) if radius < eta else (low, middle)
+    return law(low)
+
+
+@cases
+@given(seed=st.integers(0, 9999), m=st.integers(2, 40), eta=st.floats(1e-3, 5), ties=st.booleans())
+def test_the_chi2_law_is_that_of_a_level_found_by_bisection(seed, m, eta, ties):
+    f, q0 = draw(seed, 4, m)
+    f = (3 * f).round() / 3 if ties else f
+    r = robust.chi2_ball(f, q0, eta)
+    for i in range(4):
+        top = float(q0[i][f[i] == f[i].max()].sum())
+        if eta < (1 / top - 1) / 2:
+            expected = level_by_bisection(f[i].tolist(), q0[i].tolist(), eta)
+            assert np.abs(r.weights[i].numpy() - expected).max() < 1e-7 and float(r.alpha[i]) > 0
+        else:
+            assert float(r.alpha[i]) == 0 and float(r.weights[i][f[i] == f[i].max()].sum()) == pytest.approx(1)
+    assert ((r.weights * f).sum(-1) - r.value).abs().max() < 1e-12
+
+
+# --- the temperature of a radius
+
+
+@cases
+@given(seed=st.integers(0, 9999), eta=st.sampled_from([1e-4, 0.05, 0.4, 5.0]))
+def test_the_exact_temperature_is_the_ball_s(seed, eta):
+    f, q0 = draw(seed, 3, 6)
+    for order in (None, 0):
+        t = robust.kl_temperature(f.requires_grad_(), q0, eta, order)
+        assert torch.equal(t, robust.kl_ball(f.detach(), q0, eta).alpha) and not t.requires_grad
+    for i in range(3):
+        expected = reference.kl_temperature(f[i].tolist(), q0[i].tolist(), eta)
+        assert float(t[i]) == pytest.approx(expected, rel=1e-7, abs=1e-12)
+
+
+def radius_of(f, q0, t):
+    """The divergence of the tilt at temperature t from the masses, with fifty digits."""
+    with localcontext(prec=50):
+        f, q0, t = [Decimal(x) for x in f.tolist()], [Decimal(x) for x in q0.tolist()], Decimal(t)
+        q0 = [q / sum(q0) for q in q0]
+        tilt = [q * (x / t).exp() for q, x in zip(q0, f)]
+        return sum(w / sum(tilt) * x / t for w, x in zip(tilt, f)) - sum(tilt).ln()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_each_term_of_the_expansion_gains_a_power_of_the_root_of_the_radius(seed):
+    """Errors fall as eta^0, eta^(1/2), eta^1, or 1, 1/t, 1/t^2; a wrong coefficient would leave a lower power."""
+    f, q0 = draw(seed, 8)
+    f = f.exp()
+    errors = {k: [] for k in (1, 2, 3)}
+    for t in (100.0, 1000.0):
+        radius = float(radius_of(f, q0, t))
+        for order, found in errors.items():
+            found.append(float(robust.kl_temperature(f, q0, radius, order)) - t)
+    for order, (near, far) in errors.items():
+        assert math.log10(abs(near / far)) == pytest.approx(order - 1, abs=0.06), order
+    # negative control: with the skewness term doubled, the second order is no better than the first
+    wrong = [2 * second - first for first, second in zip(errors[1], errors[2])]
+    assert abs(math.log10(abs(wrong[0] / wrong[1]))) < 0.06
+
+
+def test_the_expansion_in_closed_form():
+    """Two atoms, one of mass p: the cumulants of a coin; and values that are symmetric have no second term."""
+    p, eta = 0.3, 0.01
+    coin = torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.tensor([p, 1 - p], dtype=torch.float64)
+    k2, k3, k4 = p * (1 - p), p * (1 - p) * (1 - 2 * p), p * (1 - p) * (1 - 6 * p * (1 - p))
+    terms = (math.sqrt(k2 / 2 / eta), k3 / 3 / k2, (k4 / 8 / k2 - k3**2 / 6 / k2**2) * math.sqrt(2 * eta / k2))
+    for order in (1, 2, 3):
+        assert float(robust.kl_temperature(*coin, eta, order)) == pytest.approx(sum(terms[:order]), rel=1e-12)
+    symmetric = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
+    assert torch.allclose(*(robust.kl_temperature(symmetric, None, 0.01, k) for k in (1, 2)), atol=1e-14)
+
+
+def test_the_expansion_ignores_atoms_without_mass_and_is_cut_at_zero():
+    f, q0, massive = with_gaps(6)
+    for order in (1, 2, 3):
+        moved = robust.kl_temperature(torch.where(massive, f, 9.0), q0, 0.01, order)
+        assert torch.equal(robust.kl_temperature(f, q0, 0.01, order), moved)
+    rare = torch.tensor([1.0, 0.0], dtype=torch.float64), torch.tensor([0.9, 0.1], dtype=torch.float64)
+    assert float(robust.kl_temperature(*rare, 5.0, 2)) == 0  # the skewness is negative and the radius large
+    for order in (None, 1, 2, 3):
+        constant = torch.tensor([[0.3, 0.3], [0.0, 1.0]], dtype=torch.float64)
+        t = robust.kl_temperature(constant, None, 0.1, order)
+        assert t[0] == 0 and t[1] > 0
+
+
+@cases
+@given(seed=st.integers(0, 9999))
+def test_a_penalty_of_each_row(seed):
+    f, q0 = draw(seed, 2, 3, 5)
+    tau = torch.linspace(0.05, 2.0, 6, dtype=torch.float64).reshape(2, 3)
+    x = f.clone().requires_grad_()
+    together = robust.kl_penalised(x, q0, tau)
+    assert torch.equal(together.alpha, tau)
+    for i in range(2):
+        for j in range(3):
+            alone = robust.kl_penalised(f[i, j], q0[i, j], float(tau[i, j]))
+            assert abs(float(together.value[i, j].detach() - alone.value)) < 1e-13
+            assert (together.weights[i, j] - alone.weights).abs().max() < 1e-14
+    (gradient,) = torch.autograd.grad(together.value.sum(), x)
+    assert (gradient - together.weights).abs().max() < 1e-12
+    learned = tau.clone().requires_grad_()
+    assert torch.equal(robust.kl_penalised(f, q0, learned).value, together.value)
+
+
 def test_the_default_reference_is_uniform_and_one_row_serves_all():
     f, q0 = draw(5, 3, 4)
     flat = torch.full((4,), 0.25, dtype=torch.float64)
@@ -269,7 +492,15 @@ def test_float32_values_are_solved_in_double_and_get_a_float32_gradient():
         (lambda f: robust.kl_ball(f[:, :0]), r"at least one atom; got shape \(2, 0\)"),
         (lambda f: robust.kl_ball(f[:0]), r"at least one atom; got shape \(0, 3\)"),
         (lambda f: robust.kl_ball(f, torch.ones(2) / 2), r"the reference has shape \(2,\); values \(2, 3\) need"),
-        (lambda f: robust.kl_ball(f, torch.tensor([1.5, -0.5, 0.0])), "reference must not be negative and must sum to one"),
+        (lambda f: robust.kl_ball(f, torch.tensor([1.5, -0.5, 0.0])), "must not be negative and must sum to one"),
+        (lambda f: robust.kl_ball(f, eta=torch.ones(2)), r"eta=?.*has shape \(2,\); give one radius for all rows"),
+        (lambda f: robust.kl_penalised(f, tau=torch.tensor([0.5, math.inf])), "tau=inf must be positive and finite"),
+        (lambda f: robust.kl_penalised(f, tau=torch.tensor([math.nan, 0.5])), "tau=nan must be positive"),
+        (lambda f: robust.kl_penalised(f, tau=torch.tensor([0.5, -2.0])), "tau=-2 must be positive"),
+        (lambda f: robust.kl_penalised(f, tau=torch.ones(3)), r"tau has shape \(3,\); give one number, or one per"),
+        (lambda f: robust.kl_penalised(f, tau=torch.ones(2, 1)), r"tau has shape \(2, 1\)"),
+        (lambda f: robust.kl_temperature(f, order=4), "order=4 is unknown; use 0 for the exact"),
+        (lambda f: robust.kl_temperature(f, eta=0.0), r"eta=0\.0 must be positive"),
         (lambda f: robust.kl_ball(f, torch.tensor([0.5, 0.5, 0.5])), r"a sum is 1\.5\); normalise it"),
     ],
 )

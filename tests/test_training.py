@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from hnlib import augment, data, evaluation, methods, records, training
+from hnlib import augment, data, encoders, evaluation, methods, records, training
 from hnlib.training import train
 
 SMALL = dict(epochs=3, batch_size=64, train_size=200, evaluate_every=1, evaluate_size=100, progress=False, device="cpu")
@@ -18,15 +18,15 @@ SMALL = dict(epochs=3, batch_size=64, train_size=200, evaluate_every=1, evaluate
 class At(nn.Module):
     """A method that does something at its k-th call; otherwise it is the one inside."""
 
-    def __init__(self, call, action, inner="hcl"):
+    def __init__(self, call, action, inner="hcl", **options):
         super().__init__()
-        self.inner, self.call, self.action, self.calls = methods.build(inner), call, action, 0
+        self.inner, self.call, self.action, self.calls = methods.build(inner, **options), call, action, 0
         self.entry, self.name, self.options = self.inner.entry, self.inner.name, self.inner.options
-        self.log_weights = self.inner.log_weights
+        self.log_weights, self.observe = self.inner.log_weights, self.inner.observe
 
-    def forward(self, z1, z2, labels=None):
+    def forward(self, z1, z2, labels=None, **more):
         self.calls += 1
-        loss = self.inner(z1, z2, labels)
+        loss = self.inner(z1, z2, labels, **more)
         return self.action(loss) if self.calls == self.call else loss
 
 
@@ -122,6 +122,24 @@ def test_a_killed_process_resumes_to_the_same_weights(whole, tmp_path):
     assert same(whole, train(method="hcl", checkpoint=path, **SMALL))
 
 
+@pytest.mark.parametrize("name", ["unremix", "unremix-repaired"])
+def test_a_learned_mixture_is_trained_seen_and_resumed(tmp_path, name):
+    path, options = tmp_path / "run.pt", dict(inner=name, learn="minimise", mixture=[0.2, 0.3, 0.5])
+    uninterrupted = At(0, None, **options)
+    whole = train(method=uninterrupted, **SMALL | dict(lr=0.01))
+    with pytest.raises(training.Interrupted):
+        train(method=At(5, interrupt, **options), checkpoint=path, **SMALL | dict(lr=0.01))
+    again = At(0, None, **options)
+    resumed = train(method=again, checkpoint=path, **SMALL | dict(lr=0.01))
+    assert same(whole, resumed) and learning_curve(whole) == learning_curve(resumed)
+    assert torch.equal(uninterrupted.inner.logits, again.inner.logits)
+    seen = [[row[k] for k in "usr"] for row in whole.history]
+    assert seen[0] == pytest.approx([0.2, 0.3, 0.5]) and seen[-1] == again.inner.mixture.tolist()
+    assert all(sum(row) == pytest.approx(1) for row in seen)
+    assert max(abs(a - b) for a, b in zip(seen[0], seen[-1])) > 1e-3
+    assert whole.record["configuration"]["options"]["mixture"] == [0.2, 0.3, 0.5]
+
+
 def test_a_finished_checkpoint_is_not_trained_again(whole, tmp_path):
     path = tmp_path / "run.pt"
     train(method="hcl", checkpoint=path, **SMALL)
@@ -132,6 +150,7 @@ def test_a_finished_checkpoint_is_not_trained_again(whole, tmp_path):
 
 @pytest.mark.parametrize("change, key", [
     (dict(seed=1), "seed is 0 there and 1 here"), (dict(lr=0.01), "lr is 0.001 there and 0.01 here"),
+    (dict(experiment="corrections"), "experiment is 'images' there and 'corrections' here"),
     (dict(beta=2.0), r"options is .*'beta': 1.0"), (dict(train_size=199), "dataset_digest|train_size"),
 ])
 def test_a_checkpoint_of_another_configuration_is_refused(tmp_path, change, key):
@@ -203,6 +222,47 @@ def test_only_supervised_methods_see_labels():
     assert run.record["configuration"]["method"] == "Spy" and run.history[0]["collision"] is None
 
 
+def test_only_methods_that_ask_see_the_inputs_of_the_last_layer():
+    seen = []
+
+    class Spy(nn.Module):
+        features = False
+
+        def forward(self, z1, z2, labels=None, **more):
+            seen.append((z1, z2, more))
+            return (z1 - z2).square().mean()
+
+    for Spy.features in (False, True):
+        train(method=Spy(), **SMALL | dict(epochs=1, max_steps=1))
+    (a1, a2, nothing), (b1, b2, more) = seen
+    assert not nothing and list(more) == ["features"] and [h.shape for h in more["features"]] == [(64, 128)] * 2
+    assert torch.equal(a1, b1) and torch.equal(a2, b2)  # the same step, seen or not
+    assert all((h >= 0).all() and h.requires_grad for h in more["features"])  # after the ReLU, before the last layer
+
+
+def test_the_model_shows_what_its_last_layer_is_given():
+    model = training.Model(encoders.build("small-cnn", 1, 8), encoders.Projector(128, hidden=32, out=16)).eval()
+    x = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    z, h = model(x, hidden=True)
+    assert torch.equal(z, model(x)) and h.shape == (5, 32)
+    last = model.projector.layers[-1]
+    assert torch.allclose(h @ last.weight.T + last.bias, z, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "options", "columns"), [
+    ("hcl-exact", dict(beta=2.0), {"guarded"}), ("kl-budget", dict(eta=0.2), {"temperature_low", "temperature",
+     "temperature_high"}), ("chi2-dro", {}, set()), ("unremix", {}, set()), ("centred-hcl", {}, set()),
+])
+def test_the_corrections_train_and_show_what_they_do(whole, name, options, columns):
+    run = train(method=name, **SMALL | dict(epochs=2), **options)
+    assert run.metrics["steps"] == 6 and math.isfinite(run.metrics["loss"])
+    for row in run.history:
+        assert row.keys() - whole.history[0].keys() == columns and row["collision"] > 0
+        assert row.get("guarded", 0) <= 1 and row.get("temperature_low", 0) <= row.get("temperature", 0)
+    assert run.history[0]["knn"] == whole.history[0]["knn"] and run.history[0]["exp"] == whole.history[0]["exp"]
+    json.dumps(run.record, allow_nan=False)
+
+
 def test_every_epoch_has_its_own_order_and_views(monkeypatch):
     batches, two_views = [], augment.two_views
 
@@ -246,7 +306,9 @@ def test_colour_images_another_encoder_and_mixed_precision(tmp_path):
     y = torch.arange(40) % 4
     colours = data.Dataset("colours", x, y, x[:20], y[:20], tuple("abcd"), "0")
     run = train(colours, "ot", "resnet18", epochs=1, batch_size=8, max_steps=1, precision="bf16-mixed", progress=False)
-    assert math.isfinite(run.metrics["loss"]) and run.record["configuration"]["augmentation"]["flip"] == 0.5
+    hidden = train(colours, "unremix", epochs=1, batch_size=8, max_steps=1, precision="bf16-mixed", progress=False)
+    assert math.isfinite(run.metrics["loss"]) and math.isfinite(hidden.metrics["loss"])
+    assert run.record["configuration"]["augmentation"]["flip"] == 0.5
     assert all(p.dtype == torch.float32 for p in run.encoder.parameters())
 
 
@@ -291,12 +353,14 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(records, "default_folder", lambda: tmp_path / "results")
     short = ["--epochs", "1", "--train-size", "100", "--batch-size", "32", "--device", "cpu"]
     saved = tmp_path / "run.safetensors"
-    assert training.main([*short, "--method", "hcl", "-o", "beta=0.5", "--save", str(saved)]) == 0
+    named = ["--experiment", "corrections"]
+    assert training.main([*short, *named, "--method", "hcl", "-o", "beta=0.5", "--save", str(saved)]) == 0
     assert "knn" in capsys.readouterr().out
     (record,) = records.load_all(tmp_path / "results")
-    assert record["configuration"]["options"]["beta"] == 0.5
+    assert record["configuration"]["options"]["beta"] == 0.5 and record["configuration"]["experiment"] == "corrections"
     assert training.load(saved).record["configuration"] == record["configuration"]
-    for bad, message in ((["-o", "beta"], "KEY=VALUE"), (["-o", "seed=1"], "--seed"), (["-o", "kappa=1"], "kappa")):
+    for bad, message in ((["-o", "beta"], "KEY=VALUE"), (["-o", "seed=1"], "--seed"), (["-o", "kappa=1"], "kappa"),
+                         (["-o", "experiment=x"], "--experiment")):
         with pytest.raises(ValueError, match=message):
             training.main([*short, "--method", "hcl", *bad])
 

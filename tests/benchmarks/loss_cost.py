@@ -44,7 +44,11 @@ def main() -> None:
     cases = {"floor": lambda: floor(z)}
     built = {name: methods.build(name) for name in methods.CATALOGUE}
     built["hcl, detached"] = methods.build("hcl", weights_gradient=False)
-    cases |= {name: partial(method, z1, z2, labels) for name, method in built.items()}
+    built["kl-budget, order 3"] = methods.build("kl-budget", order=3)
+    hidden = [torch.relu(v @ torch.randn(args.dimension, 512, generator=torch.Generator().manual_seed(1)))
+              for v in (v1, v2)]  # what the last layer of the usual projector is given
+    cases |= {name: partial(method, z1, z2, labels, hidden if method.entry.features else None)
+              for name, method in built.items()}
 
     times = {name: [] for name in cases}
     for _ in range(args.repeats + 5):

@@ -1,0 +1,195 @@
+"""UnReMix: the closed forms against loops and autograd, the repaired score, and what both refuse."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hnlib import methods, negatives, objectives
+from hnlib.contrast import Contrast
+
+cases = settings(max_examples=15, deadline=None, derandomize=True)
+sizes = dict(seed=st.integers(0, 10_000), images=st.integers(3, 6), k=st.integers(2, 5), d=st.integers(2, 4))
+
+
+def layer(seed, images, k, d):
+    """Features of two views and a last layer."""
+    g = torch.Generator().manual_seed(seed)
+    h = torch.randn(2 * images, k, generator=g, dtype=torch.float64)
+    return h, torch.randn(d, k, generator=g, dtype=torch.float64)
+
+
+def contrast_of(h, W):
+    half = len(h) // 2
+    z = h @ W.T
+    return Contrast.from_views(z[:half], z[half:], features=(h[:half], h[half:]))
+
+
+def others_of(j, n, *more):
+    """Candidates that show other images than j (and than the further anchors)."""
+    hidden = {a % (n // 2) for a in (j, *more)}
+    return [k for k in range(n) if k % (n // 2) not in hidden]
+
+
+def gradient(h, W, j):
+    """The gradient of -log p at the pseudo-label of j in W, the others fixed, by autograd."""
+    W = W.clone().requires_grad_()
+    z = h @ W.T
+    z = z / z.norm(dim=1, keepdim=True)
+    logits = torch.stack([z[k].detach() @ z[j] for k in others_of(j, len(h))])
+    return torch.autograd.grad(torch.logsumexp(logits, 0) - logits.max(), W)[0]
+
+
+@cases
+@given(**sizes)
+def test_uncertainty_is_the_product_of_autograd_gradients(seed, images, k, d):
+    h, W = layer(seed, images, k, d)
+    g = torch.stack([gradient(h, W, j).flatten() for j in range(len(h))])
+    expected = g @ g.T
+    found = negatives.unremix_components(contrast_of(h, W))[0]
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10 * float(expected.abs().max()))
+
+
+@cases
+@given(**sizes)
+def test_components_and_law_agree_with_loops(seed, images, k, d):
+    h, W = layer(seed, images, k, d)
+    contrast = contrast_of(h, W)
+    components, n = negatives.unremix_components(contrast), len(h)
+    s, w = contrast.similarity.numpy(), negatives.unremix((0.2, 0.3, 0.5))(contrast).exp().numpy()
+    for i in range(n):
+        score = np.zeros(n)
+        for j in others_of(i, n):
+            r = np.mean([1 - s[j, k] for k in others_of(j, n, i)])
+            np.testing.assert_allclose(components[1:, i, j], [s[i, j], r], atol=1e-12)
+            score[j] = max(0.0, 0.2 * float(components[0, i, j]) + 0.3 * s[i, j] + 0.5 * r)
+        expected = score / score.sum() if score.sum() > 0 else contrast.admissible[i].numpy() / len(others_of(i, n))
+        np.testing.assert_allclose(w[i], expected, atol=1e-10)
+
+
+def test_an_anchor_without_a_positive_score_is_uniform():
+    z = torch.eye(4)[[0, 1, 2, 3]] - 0.25  # a simplex: all similarities of other images are -1/3
+    contrast = Contrast.from_views(z, z, features=(z, z))
+    found = negatives.unremix((0, 1, 0))(contrast)
+    torch.testing.assert_close(found, negatives.uniform()(contrast))
+
+
+@cases
+@given(**sizes)
+def test_neighbour_scores_agree_with_loops_and_stay_in_bounds(seed, images, k, d):
+    h, W = layer(seed, images, k, d)
+    contrast = contrast_of(h, W)
+    z, n = contrast.candidates, len(h)
+    u, r = negatives.neighbour_scores(contrast)
+    for j in range(n):
+        near = others_of(j, n)
+        p = np.array([math.exp(float(z[j] @ z[k]) * math.log(n)) for k in near])
+        p /= p.sum()
+        mean = sum(q * z[k] for q, k in zip(p, near, strict=True))
+        variance = sum(q * float((z[k] - mean).square().sum()) for q, k in zip(p, near, strict=True))
+        resemblance = sum(q * float(z[j] @ z[k]) for q, k in zip(p, near, strict=True))
+        np.testing.assert_allclose([u[j], r[j]], [variance, resemblance], atol=1e-10)
+    assert u.min() >= -1e-12 and (u + r.square()).max() <= 1 + 1e-12
+
+
+@cases
+@given(**sizes)
+def test_repaired_agrees_with_loops(seed, images, k, d):
+    h, W = layer(seed, images, k, d)
+    contrast, lam = contrast_of(h, W), (0.5, 0.2, 0.3)
+    s, n = contrast.similarity.numpy(), len(h)
+    u, r = ((x - x.mean()) / x.std(correction=0) for x in negatives.neighbour_scores(contrast, 0.2))
+    found = negatives.unremix_repaired(1.4, lam, 0.3, label_temperature=0.2)(contrast).exp().numpy()
+    for i in range(n):
+        near = others_of(i, n)
+        sigma = np.std([s[i, j] for j in near])
+        e = {j: math.exp(1.4 / 0.3 * (lam[0] * sigma * u[j] + lam[1] * s[i, j] + lam[2] * sigma * r[j])) for j in near}
+        expected = [e.get(j, 0.0) / sum(e.values()) for j in range(n)]
+        np.testing.assert_allclose(found[i], expected, atol=1e-10)
+
+
+def test_similarity_alone_is_hcl_with_its_gradient():
+    h, W = layer(5, 5, 4, 3)
+    grads = []
+    for law in (negatives.unremix_repaired(2.0, (0, 1, 0), weights_gradient=True), negatives.tilted(2.0)):
+        z = (h @ W.T).requires_grad_()
+        contrast = Contrast.from_views(z[:5], z[5:])
+        grads.append(torch.autograd.grad(objectives.info_nce(contrast, law(contrast)), z)[0])
+    torch.testing.assert_close(*grads)
+
+
+LAWS = {"unremix": negatives.unremix, "repaired": negatives.unremix_repaired}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_the_order_of_the_batch_does_not_matter(name):
+    h, W = layer(7, 6, 4, 3)
+    order = torch.randperm(6, generator=torch.Generator().manual_seed(0))
+    rows = torch.cat([order, order + 6])
+    law = LAWS[name]()
+    expected = law(contrast_of(h, W))[rows][:, rows]
+    torch.testing.assert_close(law(contrast_of(h[rows], W)), expected)
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_gradient_flows_through_the_mixture_alone(name):
+    h, W = layer(3, 5, 4, 3)
+    z = (h @ W.T).requires_grad_()
+    contrast = Contrast.from_views(z[:5], z[5:], features=(h[:5], h[5:]))
+    lam = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64, requires_grad=True)
+
+    def value(x):
+        return LAWS[name](mixture=x)(contrast)[contrast.admissible].exp().square().sum()
+
+    assert not LAWS[name]()(contrast).requires_grad
+    found = torch.autograd.grad(value(lam), lam)[0]
+    step = 1e-6 * torch.eye(3, dtype=torch.float64)
+    expected = torch.stack([(value(lam + e) - value(lam - e)) / 2e-6 for e in step]).detach()
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+    assert torch.autograd.grad(value(lam), z, allow_unused=True)[0] is None
+
+
+@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("images", [2, 5])
+def test_rows_are_laws_also_where_nothing_varies(name, images):
+    z = torch.ones(images, 3)
+    contrast = Contrast.from_views(z, z, features=(z, z))
+    log_w = LAWS[name]()(contrast)
+    assert torch.allclose(log_w.logsumexp(1), torch.zeros(2 * images), atol=1e-6)
+    assert (log_w[~contrast.admissible] == -torch.inf).all()
+
+
+def test_refusals():
+    h, W = layer(2, 4, 3, 2)
+    z = h @ W.T
+    bare, labelled = Contrast.from_views(z[:4], z[4:]), Contrast.from_views(z[:4], z[4:], torch.tensor([0, 1, 0, 1]))
+    s = torch.eye(3) > 0
+    with pytest.raises(ValueError, match="features="):
+        negatives.unremix()(bare)
+    for law in (negatives.unremix(), negatives.unremix_repaired()):
+        for contrast in (labelled, Contrast.from_similarity(torch.eye(3), s, ~s)):
+            with pytest.raises(ValueError, match="without labels"):
+                law(contrast)
+    for factory in LAWS.values():
+        for bad in ((1, 2), (0, 0, 0), (-0.1, 0.6, 0.5), (math.nan, 1, 1), torch.ones(2)):
+            with pytest.raises(ValueError, match="mixture"):
+                factory(mixture=bad)
+    with pytest.raises(ValueError, match="label_temperature=0"):
+        negatives.unremix_repaired(label_temperature=0.0)
+
+
+def test_a_learned_mixture_descends_or_climbs():
+    h, W = layer(9, 6, 4, 3)
+    z = (h @ W.T).float()
+    for learn, sign in (("minimise", 1), ("maximise", -1)):
+        method = methods.build("unremix-repaired", beta=3.0, learn=learn)
+        adam, values = torch.optim.Adam(method.parameters(), lr=0.1), []
+        for _ in range(60):
+            adam.zero_grad()
+            values.append(method(z[:6], z[6:]))
+            values[-1].backward()
+            adam.step()
+        assert sign * values[-1] < sign * values[0]
