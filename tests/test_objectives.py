@@ -355,7 +355,7 @@ def test_the_prior_keeps_the_precision_of_the_similarities():
     _, c = one_anchor(0.4)
     log_w = negatives.uniform()(c)
     exact = math.log1p((math.exp(0.8) - 0.1 * math.exp(1.0)) / 0.9 / math.exp(1.0))
-    assert float(objectives.info_nce(c, log_w, 0.5, 0.1)) == pytest.approx(exact, rel=1e-14)
+    assert objectives.info_nce(c, log_w, 0.5, 0.1).item() == pytest.approx(exact, rel=1e-14)
 
 
 def test_not_a_number_is_never_hidden_by_the_clamp():

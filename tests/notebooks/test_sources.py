@@ -8,7 +8,9 @@ import pytest
 from hnlib import notebooks
 
 CHAPTERS = sorted((notebooks.root() / "notebooks").rglob("*.md"))
-DRAWS = re.compile(r"\.(subplots|figure|subplot_mosaic)\(|\bfigures\.(?!use_style|COLOU?RS|LABELS|interactive)[a-z_]+\(")
+DRAWS = re.compile(
+    r"\.(subplots|figure|subplot_mosaic)\(|\bfigures\.(?!use_style|COLOU?RS|LABELS|interactive)[a-z_]+\("
+)
 
 
 @pytest.fixture(scope="module", params=CHAPTERS, ids=lambda path: path.stem)
