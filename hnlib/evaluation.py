@@ -216,7 +216,7 @@ def diagnostics(
     contrast = Contrast.from_views(z1, z2, features=features)
     row = {"collision": None, "alignment": alignment(z1, z2), "uniformity": uniformity(z1)}
     if log_weights is not None:
-        own = Contrast.from_views(z1, z2, labels) if supervised else contrast
+        own = Contrast.from_views(z1, z2, labels, features=features) if supervised else contrast
         row["collision"] = collision_mass(own, log_weights(own), labels)
     for hardening in HARDENINGS:
         holds = assumption_fraction(contrast, labels, hardening=hardening, reduction="none")

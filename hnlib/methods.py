@@ -40,7 +40,7 @@ def _guarded(contrast: Contrast, log_w: Tensor, options: dict) -> dict:
 
 
 def _temperatures(contrast: Contrast, log_w: Tensor, options: dict) -> dict:
-    t = objectives.budget_temperature(contrast, log_w, **options)
+    t = objectives.budget_temperature(contrast, log_w, **_accepted(objectives.budget_temperature, options))
     low, middle, high = torch.quantile(t, t.new_tensor([0.1, 0.5, 0.9])).tolist()
     return {"temperature": middle, "temperature_low": low, "temperature_high": high}
 
@@ -120,8 +120,9 @@ class Method(nn.Module):
     linear layer are needed too: `features=(h1, h2)`, $[B,k]$ each. The loss is computed outside autocast, in float32.
     `log_weights(contrast)` gives the distribution over negatives alone, `observe(contrast)` the numbers that a method
     wants to see in its learning curve. `skipped` counts the anchors left out for want of a negative, `unconverged` the
-    couplings that missed their tolerance. A `mixture` is kept (`learn="fixed"`) or made a softmax of trained
-    parameters, which descend the loss ("minimise", as UnReMix) or climb it ("maximise"). Built by `build`.
+    couplings that missed their tolerance. A `mixture` is kept (`learn="fixed"`) or the start of a softmax of trained
+    parameters, which descend the loss ("minimise", as UnReMix) or climb it ("maximise"); a share of zero starts at
+    1e-6. Built by `build`.
     """
 
     def __init__(self, name: str, entry: Entry, options: dict):
@@ -133,7 +134,10 @@ class Method(nn.Module):
         if (learn := options.get("learn", "fixed")) not in LEARN:
             raise ValueError(f"learn={learn!r} is unknown; use {', '.join(LEARN)}")
         if learn != "fixed":
-            self.logits = nn.Parameter(torch.tensor(options["mixture"]).clamp_min(1e-6).log())
+            start = torch.tensor(options["mixture"], dtype=torch.float32)
+            if abs(float(start.sum()) - 1) > 1e-3:  # a softmax would change the hardness unasked
+                raise ValueError(f"mixture={tuple(options['mixture'])} is learned as shares; make them sum to one")
+            self.logits = nn.Parameter(start.clamp_min(1e-6).log())
             self.log_weights = self._learned  # bound: a deep copy then follows its own mixture
         self.register_buffer("skipped", torch.zeros((), dtype=torch.long), persistent=False)
 

@@ -188,8 +188,10 @@ def unremix_components(contrast: Contrast) -> Tensor:
       u_{ij}=\langle a_i,a_j\rangle\langle h_i,h_j\rangle,\qquad
       r_{ij}=\operatorname*{mean}_{k\in N(i)\cap N(j)}(1-s_{jk}).$$
 
-    $a_jh_j^\top$ is the gradient in $W$ of $-\log p_{j\hat y_j}$, the other points held fixed; for a layer with bias
-    append a one to every $h$. $r=0$ for a batch of two images. No gradient flows. Memory: a few $[n,m]$ matrices.
+    $a_jh_j^\top$ is the gradient in $W$ of $-\log p_{j\hat y_j}$, the other points held fixed. The paper says "the
+    parameter vector of the last layer"; the measure it takes up (Ash et al., 2020) is of the weights alone, and so is
+    training here. To count a bias $b$ too, append a one to every $h$: $u_{ij}$ gains $\langle a_i,a_j\rangle$. Cells
+    outside $N(i)$ mean nothing. $r=0$ for a batch of two images. No gradient flows. Memory: a few $[n,m]$ matrices.
     ValueError: a contrast that is not of two views without labels, or was built without features.
     Source: unremix, eqs. (2)-(4); the closed form is ours.
     """
@@ -295,9 +297,9 @@ def _standardise(x: Tensor) -> Tensor:
     return (x - x.mean()) / x.std(correction=0).clamp_min(torch.finfo(x.dtype).eps)
 
 
-def _as_mixture(mixture, contrast: Contrast) -> Tensor:
-    s = contrast.similarity
-    return torch.as_tensor(mixture, dtype=s.dtype, device=s.device)
+def _as_mixture(mixture, contrast: Contrast):
+    """Numbers stay numbers: a copy to an accelerator would make it wait in every step."""
+    return mixture.to(contrast.similarity) if isinstance(mixture, Tensor) else mixture
 
 
 def _check_mixture(mixture) -> None:

@@ -61,7 +61,9 @@ def info_nce(
     kept = negatives != -torch.inf  # NaN is kept: it must show
     negatives, positive = negatives.index_select(0, rows), positive * inverse_t
     if isinstance(tau_plus, Tensor) or tau_plus > 0:
-        prior = tau_plus.to(s) if isinstance(tau_plus, Tensor) else s.new_full((), tau_plus)  # no wait for the device
+        below_one = 1 - torch.finfo(s.dtype).eps  # float32 takes 1 - 1e-9 for 1
+        prior = tau_plus.to(s).clamp_max(below_one) if isinstance(tau_plus, Tensor) else s.new_full(
+            (), min(tau_plus, below_one))  # made there: no wait for the device
         negatives = _debias(negatives, positive, prior[rows] if prior.ndim else prior, inverse_t)
     return _average(_softplus(negatives - positive + math.log(q)), contrast, kept, average, reduction)
 
@@ -82,11 +84,14 @@ def exact_debiased(
     {\max\{1-\pi_i,\ \sum_jw_{ij}k_{ij}\}}\Big),\qquad
     \pi_i=\frac{\tau^+e^{\beta s_i^+/t}}{|N(i)|^{-1}\sum_{j\in N(i)}e^{\beta s_{ij}/t}}$$
 
-    `log_w` are the weights of `negatives.tilted(beta, temperature)`; $\pi_i$ estimates the mass that they put on the
-    anchor's class from its one positive, and may exceed 1. The guard: $k_{ij}\in[0,1]$ is 0 on the $\tau^+|N(i)|$ most
-    similar candidates (the last of them in part) and 1 on the rest, so the right-hand terms are what is left when the
-    class takes all it can; no class of mass $\tau^+$ leaves less. `guarded` says where the guard acts. `beta`
-    $\ge0$, `temperature` $>0$, `tau_plus` $\in[0,1)$ are numbers. Where `log_w` carries no gradient, $\pi$ does not.
+    `log_w` $[n,m]$ are the weights of `negatives.tilted(beta, temperature)`; $\pi_i$ estimates the mass that they put
+    on the anchor's class from its one positive, and may exceed 1. The guard: $k_{ij}\in[0,1]$ is 0 on the
+    $\tau^+|N(i)|$ most similar candidates (the last of them in part) and 1 on the rest, so the right-hand terms are
+    what is left when the class takes all it can; no class of mass $\tau^+$ leaves less. `guarded` says where the guard
+    acts. `beta` $\ge0$, `temperature` $>0$, `tau_plus` $\in[0,1)$ are numbers. Where `log_w` carries no gradient,
+    $\pi$ does not.
+    ValueError: options out of range; on the CPU other weights than that tilt, of which $\pi_i$ says nothing (on an
+    accelerator the question would stall every step).
     Source: hcl, eq. (4), corrected; ours.
     """
     log_mass, kept = _class_mass(contrast, log_w, temperature, beta, tau_plus)
@@ -271,7 +276,15 @@ def _class_mass(contrast: Contrast, log_w: Tensor, temperature: float, beta: flo
     positive = s.flatten().index_select(0, contrast.positive_index) * (beta / temperature)
     if not contrast.never_empty:
         tilt, _ = _fill_skipped(tilt)
-    log_mass = positive - torch.logsumexp(tilt, 1)[rows] + (math.log(tau_plus) if tau_plus else -torch.inf)
+    total = torch.logsumexp(tilt, 1)
+    if s.device.type == "cpu":  # on an accelerator the question would stall the step
+        some = slice(None, None, max(1, s.shape[1] // 64))  # other weights differ nearly everywhere
+        gap = log_w.detach()[:, some] - tilt.detach()[:, some] + total.detach()[:, None]
+        gap = torch.where(contrast.admissible[:, some], gap, 0.0).abs().amax()
+        if gap > 1e-3 + 1e-6 * beta / temperature:  # what float32 leaves open
+            raise ValueError(f"log_w is not the tilt of beta={beta:g} and temperature={temperature:g}, but {gap:.2g} "
+                             "off; pass negatives.tilted(beta, temperature)(contrast)")
+    log_mass = positive - total[rows] + (math.log(tau_plus) if tau_plus else -torch.inf)
     # something stays, also where float32 takes tau_plus for 1
     trimmed = min(tau_plus, 1 - 1e-6) * contrast.negative_counts[:, None].to(s.dtype)
     kept = torch.zeros_like(s)

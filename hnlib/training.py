@@ -130,11 +130,12 @@ def train(
 
     `dataset`: a name or a `data.Dataset`. `method`: a name with its `method_options`, or any module to call as
     `method(z1, z2, labels)` (labels reach it if it has a true attribute `supervised`; with a true attribute `features`
-    it is called with `features=(h1, h2)`, the inputs of the projector's last layer), or None for `epochs=0`, which
-    evaluates the untrained encoder. Adam with coupled weight decay; batches by permutation, the last partial one
-    dropped; both views pass the encoder together. `train_size`: a class-balanced subset, the same for all seeds.
-    `augmentation`: by default after the number of channels. `precision` and `device` are Fabric's words ("32-true",
-    "bf16-mixed"; "auto", "cpu", "cuda").
+    it is called with `features=(h1, h2)`, the inputs of the projector's last layer, bias left out; where it has
+    `log_weights(contrast)` or `observe(contrast)`, learning curves show what these say), or None for `epochs=0`, which
+    evaluates the untrained encoder. Adam with coupled weight decay, which spares parameters of the method; batches by
+    permutation, the last partial one dropped; both views pass the encoder together. `train_size`: a class-balanced
+    subset, the same for all seeds. `augmentation`: by default after the number of channels. `precision` and `device`
+    are Fabric's words ("32-true", "bf16-mixed"; "auto", "cpu", "cuda").
 
     Every `evaluate_every` epochs (0: only at the end) a row joins `history`: epoch, loss, knn, images_per_second,
     and `evaluation.diagnostics` on one batch of the training set, the same augmented views for all methods. Row 0 is
@@ -189,7 +190,9 @@ def train(
         model = _model(configuration, shape)
         model = model.to(device, memory_format=torch.channels_last)
         method = nn.Identity() if method is None else method.to(device)
-        parameters = [*model.parameters(), *method.parameters()]
+        parameters = [{"params": list(model.parameters())}]
+        if learned := list(method.parameters()):  # no decay: it would pull a learned mixture towards equal shares
+            parameters.append({"params": learned, "weight_decay": 0.0})
         optimiser = torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay, fused=True)
         trained, optimiser = fabric.setup(model, optimiser)
         loop = _Loop(fabric, trained, method, optimiser, dataset, recipe, configuration, evaluate_every)
@@ -290,7 +293,8 @@ class _Loop:
         bad = (~losses.isfinite()).nonzero()
         if len(bad):
             raise self._diverged(int(bad[0]), path)
-        if not all(p.isfinite().all() for p in self.model.parameters()):  # the last gradient was bad, its loss was not
+        parameters = [*self.model.parameters(), *self.method.parameters()]
+        if not all(p.isfinite().all() for p in parameters):  # the last gradient was bad, its loss was not
             raise self._diverged(len(batches) - 1, path)
         self.step += len(batches)
         return float(losses.mean()), len(batches) * batch_size
