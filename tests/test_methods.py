@@ -1,5 +1,6 @@
 """The catalogue: every entry is the loss its paper writes, every option reaches what it names, mistakes are told."""
 
+import contextlib
 import copy
 import inspect
 import math
@@ -263,6 +264,39 @@ def test_a_mixture_at_a_vertex_can_be_left():
     method = methods.build("unremix-repaired", mixture=(0.0, 1.0, 0.0), learn="minimise")
     assert method.logits.isfinite().all()
     assert method.mixture.tolist() == pytest.approx([0, 1, 0], abs=1e-5)
+
+
+def test_a_learned_mixture_holds_shares():
+    """A softmax would turn (1, 1, 1), three times as hard, into thirds unasked."""
+    for name in MIXED:
+        assert methods.build(name, mixture=(1, 1, 1)).options["mixture"] == (1, 1, 1)
+        with pytest.raises(ValueError, match=r"mixture=\(1, 1, 1\) is learned as shares; make them sum to one"):
+            methods.build(name, mixture=(1, 1, 1), learn="minimise")
+        learned = methods.build(name, mixture=tuple(np.array([0.2, 0.3, 0.5])), learn="maximise")
+        assert learned.logits.dtype == torch.float32
+
+
+WAITING = {"ot", "ot-semirelaxed", "chi2-dro", "kl-budget", "scl", "h-scl", "h-scl-threshold"}  # they iterate, or check
+
+
+@pytest.mark.parametrize("name", methods.CATALOGUE)
+def test_who_makes_an_accelerator_wait(name, monkeypatch):
+    """On the meta device nothing can be asked of a value, and a copy from numbers is refused here."""
+    monkeypatch.setattr(torch, "autocast", lambda *a, **k: contextlib.nullcontext())  # it does not know the device
+    entry, z = methods.CATALOGUE[name], torch.empty(6, 4, device="meta", requires_grad=True)
+    for learn in methods.LEARN if "learn" in entry.defaults else [None]:
+        method = methods.build(name, **({"learn": learn} if learn else {})).to("meta")
+        features = {"features": (z.detach().bfloat16(),) * 2} if entry.features else {}
+        method(z, z, LABELS.to("meta"), **features) if name not in WAITING else None  # the masks are made once
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "tensor", None)
+            if not entry.supervised:
+                patch.setattr(torch, "as_tensor", None)
+            if name in WAITING:
+                with pytest.raises((RuntimeError, NotImplementedError, TypeError)):
+                    method(z, z, LABELS.to("meta"), **features)
+            else:
+                method(z, z, LABELS.to("meta"), **features).backward()
 
 
 def test_features_are_asked_for_and_checked():

@@ -140,7 +140,7 @@ OBJECTIVES = {
     "debiased": lambda c, w: objectives.info_nce(c, w, temperature=0.5, tau_plus=0.1),
     "basic": objectives.basic,
     "mean_variance": lambda c, w: objectives.mean_variance(c, w, temperature=0.4),
-    "exact": lambda c, w: objectives.exact_debiased(c, w, 0.4, 1.5, 0.2),
+    "exact": lambda c, w: objectives.exact_debiased(c, w, 0.5, 1.5, 0.2),
     "own temperatures": lambda c, w: objectives.info_nce(c, w, w.new_full((len(w),), 0.4), 0.1),
 }
 ALL = OBJECTIVES | {"kl_budget": objectives.kl_budget}  # whose gradient is not that of its value: see below
@@ -154,7 +154,7 @@ def test_gradients_are_those_of_finite_differences(name, labelled):
 
     def loss(a, b):
         c = Contrast.from_views(a, b, y)
-        return OBJECTIVES[name](c, negatives.tilted(1.5, 0.4)(c))
+        return OBJECTIVES[name](c, negatives.tilted(1.5)(c))
 
     assert torch.autograd.gradcheck(loss, (z1, z2))
 
@@ -217,7 +217,7 @@ def test_exactly_at_a_zero_difference_nothing_is_nan():
 @given(seed=st.integers(0, 9999))
 def test_the_prior_is_continuous_at_zero(seed):
     c = Contrast.from_views(*batch(seed))
-    log_w = negatives.tilted()(c)
+    log_w = negatives.tilted(1.5)(c)
     a, b = objectives.info_nce(c, log_w, tau_plus=0.0), objectives.info_nce(c, log_w, tau_plus=1e-9)
     assert abs(float(a - b)) < 1e-6
 
@@ -259,7 +259,7 @@ def test_autocast_does_not_reach_the_losses(name):
 
     def loss():
         c = Contrast.from_views(z1, z2)
-        return ALL[name](c, negatives.tilted()(c))
+        return ALL[name](c, negatives.tilted(1.5)(c))
 
     outside = loss()
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -301,7 +301,7 @@ def test_an_anchor_without_a_candidate_leaves_value_and_gradient_of_the_others(n
     c = Contrast(c.similarity, c.positives, admissible, c.scale)
     rows = torch.arange(10) != 4
     alone = Contrast(c.similarity[rows], c.positives[rows], c.admissible[rows], c.scale)
-    weigh = negatives.tilted(1.5, 0.4, on_empty="skip")
+    weigh = negatives.tilted(1.5, on_empty="skip")
     loss, expected = ALL[name](c, weigh(c)), ALL[name](alone, weigh(alone))
     assert (loss - expected).abs().item() < 1e-12
     a, b = (torch.autograd.grad(x, z1, retain_graph=True)[0] for x in (loss, expected))
@@ -325,7 +325,7 @@ def test_permuting_the_batch_leaves_the_loss(seed):
     order = torch.randperm(5, generator=torch.Generator().manual_seed(seed))
     for name in ALL:
         a, b = (
-            ALL[name](c, negatives.tilted()(c))
+            ALL[name](c, negatives.tilted(1.5)(c))
             for c in (Contrast.from_views(z1, z2), Contrast.from_views(z2[order], z1[order]))
         )
         assert abs(float(a - b)) < 1e-12
@@ -338,8 +338,8 @@ def test_a_contrast_may_be_looked_at_before_it_is_trained_on(name):
     fresh, seen = Contrast.from_views(z1, z2), Contrast.from_views(z1, z2)
     with torch.no_grad():
         for look in ALL.values():
-            look(seen, negatives.tilted()(seen))
-    a, b = (torch.autograd.grad(ALL[name](c, negatives.tilted()(c)), z1)[0] for c in (fresh, seen))
+            look(seen, negatives.tilted(1.5)(seen))
+    a, b = (torch.autograd.grad(ALL[name](c, negatives.tilted(1.5)(c)), z1)[0] for c in (fresh, seen))
     assert torch.equal(a, b)
 
 
@@ -347,7 +347,7 @@ def test_two_losses_of_one_finite_space_can_each_be_differentiated():
     s = space(17).similarity.requires_grad_()
     c = Contrast.from_similarity(s, space(17).positives, space(17).admissible)
     for look in ALL.values():
-        look(c, negatives.uniform()(c)).backward()
+        look(c, negatives.tilted(1.5)(c)).backward()
     assert s.grad.isfinite().all()
 
 
@@ -582,6 +582,27 @@ def test_the_guard_acts_with_the_tilt_as_the_docstring_says():
     assert acts.tolist() == [i != 4 for i in range(12)]
 
 
+@pytest.mark.parametrize("weigh", [
+    negatives.uniform(), negatives.tilted(2.0), negatives.tilted(1.0, 0.3), negatives.thresholded(1e-3, 0.5),
+    negatives.thresholded(1.5, 0.5, on_empty="skip"), negatives.gaussian(),
+])
+@pytest.mark.parametrize("judge", [objectives.exact_debiased, objectives.guarded])
+def test_exact_debiasing_refuses_weights_that_are_not_its_tilt(weigh, judge):
+    """Their class mass is another; and where they cut what the guard keeps, there would be no gradient."""
+    c = Contrast.from_views(*views(5, 1.0, size=150, dtype=torch.float32))
+    judge(c, negatives.tilted()(c))
+    with pytest.raises(ValueError, match=r"log_w is not the tilt of beta=1 and temperature=0\.5, but .* off; pass"):
+        judge(c, weigh(c))
+
+
+def test_a_prior_that_float32_takes_for_one():
+    z1, z2 = (z.requires_grad_() for z in views(6, 3.0, dtype=torch.float32))
+    c = Contrast.from_views(z1, z2)
+    for tau_plus in (1 - 1e-12, torch.full((12,), 1 - 1e-12, dtype=torch.float64)):
+        loss = objectives.info_nce(c, negatives.uniform()(c), tau_plus=tau_plus)
+        assert loss.isfinite() and torch.autograd.grad(loss, z1, retain_graph=True)[0].isfinite().all()
+
+
 # --- a temperature from a budget
 
 
@@ -654,8 +675,8 @@ def test_the_temperatures_of_a_budget():
         (lambda c, w: objectives.exact_debiased(c, w, beta=math.nan), "beta=nan must be at least 0"),
         (lambda c, w: objectives.exact_debiased(c, w, tau_plus=1.0), r"tau_plus=1 must lie in \[0, 1\)"),
         (lambda c, w: objectives.exact_debiased(c, w, tau_plus=-0.1), r"tau_plus=-0\.1 must lie"),
-        (lambda c, w: objectives.exact_debiased(c, w, scale=0.0), "scale=0 must be positive"),
-        (lambda c, w: objectives.exact_debiased(c, w, reduction="sum"), "reduction=.sum. is unknown"),
+        (lambda c, w: objectives.exact_debiased(c, w, beta=0.0, scale=0.0), "scale=0 must be positive"),
+        (lambda c, w: objectives.exact_debiased(c, w, beta=0.0, reduction="sum"), "reduction=.sum. is unknown"),
         (lambda c, w: objectives.exact_debiased(c, w, temperature=torch.ones(4)), r"temperature has shape \(4,\)"),
         (lambda c, w: objectives.exact_debiased(c, w, beta=torch.ones(4)), r"beta has shape \(4,\); exact .*one"),
         (lambda c, w: objectives.exact_debiased(c, w, tau_plus=torch.ones(4) / 9), r"tau_plus has shape \(4,\)"),

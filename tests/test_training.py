@@ -140,6 +140,35 @@ def test_a_learned_mixture_is_trained_seen_and_resumed(tmp_path, name):
     assert whole.record["configuration"]["options"]["mixture"] == [0.2, 0.3, 0.5]
 
 
+def test_a_learned_mixture_does_not_decay():
+    """Coupled decay would be all the gradient where a loss does not ask for another mixture."""
+    class Idle(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.logits = nn.Parameter(torch.tensor([3.0, -2.0]))
+
+        def forward(self, z1, z2, labels=None):
+            return (z1 - z2).square().mean() + 0 * self.logits.sum()
+
+    method = Idle()
+    train(method=method, **SMALL | dict(epochs=1, weight_decay=0.5))
+    assert method.logits.tolist() == [3, -2]
+
+
+def test_a_method_whose_own_parameters_diverge_is_told():
+    class Broken(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.logit, self.calls = nn.Parameter(torch.zeros(())), 0
+
+        def forward(self, z1, z2, labels=None):
+            self.calls += 1
+            return (z1 - z2).square().mean() + (self.logit.sqrt() if self.calls == 3 else 0 * self.logit)
+
+    with pytest.raises(training.Diverged, match=r"not finite at step 3 "):  # the last of the epoch
+        train(method=Broken(), **SMALL | dict(epochs=1))
+
+
 def test_a_finished_checkpoint_is_not_trained_again(whole, tmp_path):
     path = tmp_path / "run.pt"
     train(method="hcl", checkpoint=path, **SMALL)
