@@ -123,8 +123,8 @@ class Picture:
     def _repr_mimebundle_(self, include=None, exclude=None):
         # hidden until the script has drawn it: without a script, and on paper, the static figure stands alone
         box = (
-            f'<div class="hn-picture" data-kind="{self.kind}" role="group" aria-labelledby="picture-{self.kind}" '
-            f'hidden><p class="hn-hint" id="picture-{self.kind}">{html.escape(self.label)}</p>'
+            f'<div class="hn-picture" data-kind="{self.kind}" role="group" aria-label="{html.escape(self.label)}" '
+            f'hidden><p class="hn-hint">{html.escape(self.label)}</p>'
             f'<script type="application/json">{self.numbers}</script></div>'
         )
         return {"text/plain": repr(self), "text/html": box}

@@ -132,10 +132,10 @@ def train(
     `method(z1, z2, labels)` (labels reach it if it has a true attribute `supervised`; with a true attribute `features`
     it is called with `features=(h1, h2)`, the inputs of the projector's last layer, bias left out; where it has
     `log_weights(contrast)` or `observe(contrast)`, learning curves show what these say), or None for `epochs=0`, which
-    evaluates the untrained encoder. Adam with coupled weight decay, which spares parameters of the method; batches by
-    permutation, the last partial one dropped; both views pass the encoder together. `train_size`: a class-balanced
-    subset, the same for all seeds. `augmentation`: by default after the number of channels. `precision` and `device`
-    are Fabric's words ("32-true", "bf16-mixed"; "auto", "cpu", "cuda").
+    evaluates the untrained encoder. Adam with coupled weight decay; it trains parameters of the method too, without
+    decay. Batches by permutation, the last partial one dropped; both views pass the encoder together. `train_size`: a
+    class-balanced subset, the same for all seeds. `augmentation`: by default after the number of channels. `precision`
+    and `device` are Fabric's words ("32-true", "bf16-mixed"; "auto", "cpu", "cuda").
 
     Every `evaluate_every` epochs (0: only at the end) a row joins `history`: epoch, loss, knn, images_per_second,
     and `evaluation.diagnostics` on one batch of the training set, the same augmented views for all methods. Row 0 is

@@ -130,3 +130,30 @@ def test_a_reader_never_sees_a_half_written_file(tmp_path):
         records.write_atomically(path, b"new and longer")
         assert reader.read() == b"old"
     assert path.read_bytes() == b"new and longer"
+
+
+def test_mean_and_spread_are_over_one_less_than_the_runs():
+    runs = [record(seed, knn) for seed, knn in enumerate((0.5, 0.6, 0.85))]
+    accuracy = [50, 60, 85]
+    assert records.percent(runs, "knn").tolist() == pytest.approx(accuracy)
+    assert records.spread(records.percent(runs, "knn")) == f"65.0\u00a0±\u00a0{statistics.stdev(accuracy):.1f}"
+    assert records.spread(records.percent(runs[:1], "knn")) == "50.0"
+
+
+def test_a_difference_is_taken_seed_by_seed_where_the_seeds_are_the_same():
+    ours, base = [(2, 0.8), (0, 0.6), (1, 0.7)], [(0, 0.5), (1, 0.65), (2, 0.7)]
+    images = 400
+    noise = sum(p * (100 - p) / images for p in (70.0, statistics.mean((50, 65, 70))))
+
+    def groups(shift=0):
+        return ([record(s, knn) | {"test_images": images} for s, knn in ours],
+                [record(s + shift, knn) | {"test_images": images} for s, knn in base])
+
+    mean, error = records.difference(*groups(), metric="knn")
+    assert mean == pytest.approx(25 / 3)
+    assert error == pytest.approx((statistics.variance((10, 5, 10)) / 3 + noise) ** 0.5)
+    mean, error = records.difference(*groups(shift=5), metric="knn")  # other seeds: two samples
+    seeds = statistics.variance((80, 60, 70)) / 3 + statistics.variance((50, 65, 70)) / 3
+    assert mean == pytest.approx(25 / 3) and error == pytest.approx((seeds + noise) ** 0.5)
+    one = [group[:1] for group in groups(shift=5)]  # with one run each only the images speak
+    assert records.difference(*one, metric="knn")[1] == pytest.approx(((80 * 20 + 50 * 50) / images) ** 0.5)

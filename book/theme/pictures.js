@@ -47,6 +47,9 @@
   const percent = (x) => `${(100 * x).toFixed(0)} %`;
   const places = (n) => (x) => x.toFixed(n).replace("-", "−");
 
+  let made = 0;
+  const unique = (name) => `${name}-${made++}`;  // two pictures of a kind may share a page
+
   // ---- controls: the browser's own, so that keyboard, touch and screen reader work as everywhere ----
 
   function slider(parent, name, values, start, change) {
@@ -73,11 +76,11 @@
   }
 
   function choice(parent, legend, names, change) {
-    const field = add(parent, "fieldset");
+    const field = add(parent, "fieldset"), group = unique("hn-choice");
     add(field, "legend", {}, legend);
     names.forEach((name, i) => {
       const label = add(field, "label", { class: "hn-switch" });
-      const input = add(label, "input", { type: "radio", name: legend, value: i });
+      const input = add(label, "input", { type: "radio", name: group, value: i });
       input.checked = i === 0;
       add(label, "span", {}, name);
       input.addEventListener("change", () => change(i));
@@ -240,8 +243,8 @@
     const grey = data.colours.simclr, blue = data.colours.ot, red = data.colours.hcl;
     const hues = [red, red, data.colours["h-scl"], data.colours["h-scl"], data.colours.adnce, data.colours.adnce];
     const ring = panel(panels, 320, 290, "Three positive pairs at the corners of a triangle; arrows: worst negatives.");
-    const defs = add(ring, "defs");
-    const head = add(defs, "marker", { id: "hn-head", viewBox: "0 0 8 8", refX: 6.5, refY: 4, markerWidth: 7,
+    const defs = add(ring, "defs"), arrowhead = unique("hn-head");
+    const head = add(defs, "marker", { id: arrowhead, viewBox: "0 0 8 8", refX: 6.5, refY: 4, markerWidth: 7,
       markerHeight: 7, orient: "auto-start-reverse", markerUnits: "userSpaceOnUse" });
     add(head, "path", { d: "M0,0L8,4L0,8Z", fill: "currentColor" });
     const centre = [160, 158], place = (degrees, radius = 92) => turn(-degrees).map((x, i) => centre[i] + radius * x);
@@ -293,7 +296,7 @@
       });
       arrows.replaceChildren();
       for (const [i, j, mass] of data.worst[k]) {
-        add(arrows, "path", { d: arrow(i, j), "marker-end": "url(#hn-head)", opacity: 0.3 + 0.7 * mass });
+        add(arrows, "path", { d: arrow(i, j), "marker-end": `url(#${arrowhead})`, opacity: 0.3 + 0.7 * mass });
       }
       const gap = data.collapse[k] - data.triangle[k];
       const shares = [0, 0, 0];  // on the anchor, on its positive, elsewhere
@@ -422,8 +425,12 @@
     for (const box of document.querySelectorAll(".hn-picture[hidden]")) {
       const draw = kinds[box.dataset.kind];
       if (!draw) continue;
-      draw(box, JSON.parse(box.querySelector("script").textContent));
-      box.hidden = false;
+      try {
+        draw(box, JSON.parse(box.querySelector("script").textContent));
+        box.hidden = false;
+      } catch (error) {  // it stays hidden and its figure stands alone; the other pictures are drawn
+        console.error(`the picture ${box.dataset.kind} cannot be drawn:`, error);
+      }
     }
   }
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);

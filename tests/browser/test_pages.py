@@ -7,6 +7,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
+from hnlib import records
+
 MEGABYTE = 1_000_000
 
 
@@ -265,6 +267,30 @@ def test_pictures_without_a_script(browser, html, chapter):
     page = browser.new_page(java_script_enabled=False)
     page.goto((html / f"notebooks/theory/{chapter}.html").as_uri())
     assert page.locator("article img").first.is_visible() and not page.locator(".hn-picture").is_visible()
+    page.close()
+
+
+def test_pictures_share_a_page(browser, visit):
+    """Two of a kind do not disturb each other; one whose numbers are missing stays hidden, alone, and complains."""
+    boxes = {}
+    for kind in ("masks", "balls"):
+        numbers = visit(f"notebooks/theory/{PICTURES[kind]}.html").locator(".hn-picture script").text_content()
+        boxes[kind] = f'<div class="hn-picture" data-kind="{kind}" hidden><script type="application/json">{numbers}' \
+                      "</script></div>"
+    broken = '<div class="hn-picture" data-kind="path" hidden><script type="application/json">{}</script></div>'
+    page = browser.new_page()
+    complaints = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.set_content(broken + 2 * boxes["masks"] + 2 * boxes["balls"])
+    page.add_script_tag(path=records.project_root() / "book/theme/pictures.js")
+    assert [box.is_visible() for box in page.locator(".hn-picture").all()] == [False, True, True, True, True]
+    assert len(complaints) == 1 and "picture path cannot be drawn" in complaints[0]
+    ids = page.evaluate("() => [...document.querySelectorAll('[id]')].map(e => e.id)")
+    assert len(ids) == len(set(ids)) == 2
+    first, second = page.locator("[data-kind=balls]").all()
+    first.get_by_label("one budget").check()
+    second.get_by_label("one ball").check()
+    assert first.get_by_label("one budget").is_checked()
     page.close()
 
 
