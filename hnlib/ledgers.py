@@ -213,8 +213,12 @@ def _plain(value) -> str:
 
 
 def _options(run: dict) -> str:
-    return _plain(", ".join(f"{name} {value}" for name, value in (_chosen(run, "options") or {}).items()
+    return _plain(", ".join(f"{name} {_short(value)}" for name, value in (_chosen(run, "options") or {}).items()
                             if value is not None and name not in PLUMBING))
+
+
+def _short(value):
+    return "/".join(f"{x:.3g}" for x in value) if isinstance(value, list | tuple) else value
 
 
 def _hardware(run: dict) -> str:

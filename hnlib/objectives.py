@@ -142,7 +142,7 @@ def kl_budget(
     or its expansion of `order` 1, 2 or 3 (0: exact, see `robust.kl_temperature`); `floor` $t_0>0$ is for anchors whose
     ball holds the hardest negative alone. The temperatures carry no gradient: by the envelope theorem the gradient is
     that of the robust loss $\sup_{\mathrm{KL}(q\|w_i)\le\eta}\mathbb E_qs_{ij}-s_i^+$, but for the positive's share
-    of the denominator.
+    of the denominator. ValueError: an `eta`, `order` or `floor` out of range.
     Source: dro-adnce, Theorem 3.2, read anchor by anchor. Ours; the temperatures of Qiu et al. (2023) are learned.
     """
     temperature = budget_temperature(contrast, log_w, eta, order, floor)

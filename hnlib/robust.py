@@ -81,6 +81,7 @@ def kl_temperature(
 
     with the cumulants $\kappa_k$ of $f$ under $Q_0$. `order` None or 0: exact, as `kl_ball`'s `alpha` ($0$ where the
     ball reaches the largest atoms); 1, 2, 3: the first terms, cut at $0$ where they turn negative. No gradient.
+    ValueError: another `order`, an `eta` that is not one number $>0$.
     Source: order 1 dro-adnce, Corollary 3.4; the rest is ours.
     """
     if order not in (None, 0, 1, 2, 3):

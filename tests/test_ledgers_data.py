@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hnlib import methods, records
+from hnlib import methods, notebooks, records
 
 BOOK = Path(__file__).resolve().parent.parent / "book"
 PAPERS = ["hclot", "hcl", "dro", "hscl", "unremix"]
@@ -216,7 +216,8 @@ def test_queue_names_things_that_exist():
             given = dict(zip(words[4::3], words[5::3], strict=True))
             names = given["methods"].strip("[]").split(", ") if "methods" in given else ["simclr"]
             dataset, encoder = given["dataset"], given["encoder"]
-            assert (BOOK.parent / words[2]).is_file(), line
+            known = notebooks.parameters_of(notebooks.read(BOOK.parent / words[2]))
+            notebooks.guard_parameters(known, given)  # refuses an unknown name, and a value that does not parse
             options = {}
         elif words[:2] == ["hnlib", "train"]:
             names = [words[words.index("--method") + 1]]

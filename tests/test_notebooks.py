@@ -268,7 +268,8 @@ def test_a_claim_nobody_checks_stops_the_book_but_not_a_draft(project):
 
 
 def test_results_page_shows_runs_papers_and_times(project):
-    run = {"configuration": {"experiment": "images", "dataset": "digits", "method": "h_cl", "options": {"beta": 1.0},
+    run = {"configuration": {"experiment": "images", "dataset": "digits", "method": "h_cl", "options":
+                             {"beta": 1.0, "mixture": [1 / 3, 0.5, 1 / 6]},
                              "encoder": "small-cnn", "epochs": 3, "seed": 0},
            "metrics": {"knn": 0.987654, "history": [1]}, "seconds": 12.3,
            "environment": {"hardware": {"cpu": "A CPU", "threads": 2}, "date": "2026-01-02T03:04"}}
@@ -276,6 +277,7 @@ def test_results_page_shows_runs_papers_and_times(project):
     chapter = {"metadata": {"hnlib": {"seconds": 3.2, "executed": "2026-01-02T03:04+00:00", "python": "3.11",
                                       "torch": "2.13"}}}
     page = ledgers.results_page([run], [paper], {"theory/one": chapter}, project)
-    for text in ("h\\_cl", "beta 1.0", "0.9877", "12&nbsp;s", "A CPU, 2 threads", "2026-01-02", "84.4",
-                 "Table 1 (1 number)", "a\\_b", "theory/one <../notebooks/theory/one>", "2026-01-02 03:04"):
+    for text in ("h\\_cl", "beta 1.0", "mixture 0.333/0.5/0.167", "0.9877", "12&nbsp;s", "A CPU, 2 threads",
+                 "2026-01-02", "84.4", "Table 1 (1 number)", "a\\_b", "theory/one <../notebooks/theory/one>",
+                 "2026-01-02 03:04"):
         assert text in page

@@ -595,6 +595,32 @@ def test_exact_debiasing_refuses_weights_that_are_not_its_tilt(weigh, judge):
         judge(c, weigh(c))
 
 
+def test_exact_debiasing_looks_at_every_cell_of_a_small_space():
+    c = space(9)
+    log_w = negatives.tilted()(c).clone()
+    for i, j in c.admissible.nonzero().tolist():
+        off = log_w.clone()
+        off[i, j] -= 0.01
+        with pytest.raises(ValueError, match=r"0\.01 off"):
+            objectives.exact_debiased(c, off)
+
+
+def test_the_class_mass_is_held_fixed_with_the_weights():
+    z1, z2 = (z.requires_grad_() for z in views(7, 3.0))
+    c = Contrast.from_views(z1, z2)
+    log_w = negatives.tilted(2.0, weights_gradient=False)(c)
+    free = ~objectives.guarded(c, log_w, 0.5, 2.0, 0.05)
+    assert free.any()
+    s, positive = c.similarity, c.positive_similarity
+    mass = (0.05 * 10 * (4 * positive).exp() / ((4 * s).exp() * c.admissible).sum(1)).detach()
+    ratio = ((log_w.exp() * (2 * s).exp()).sum(1) / (2 * positive).exp() - mass) / (1 - mass)
+    expected = torch.log1p(10 * ratio)
+    found = objectives.exact_debiased(c, log_w, 0.5, 2.0, 0.05, reduction="none")
+    assert torch.allclose(found[free], expected[free])
+    a, b = (torch.autograd.grad(x[free].sum(), z1, retain_graph=True)[0] for x in (found, expected))
+    assert torch.allclose(a, b, atol=1e-12) and a.abs().max() > 1e-3
+
+
 def test_a_prior_that_float32_takes_for_one():
     z1, z2 = (z.requires_grad_() for z in views(6, 3.0, dtype=torch.float32))
     c = Contrast.from_views(z1, z2)

@@ -277,6 +277,34 @@ def test_only_methods_that_ask_see_the_inputs_of_the_last_layer(monkeypatch):
     assert torch.equal(torch.cat(more["features"]), h) and (h >= 0).all()  # after the ReLU, in the order of the views
 
 
+def test_learning_curves_show_the_last_layer_to_the_method(monkeypatch):
+    passes, contrasts, forward = [], [], training.Model.forward
+
+    def watched(model, x, hidden=False):
+        passes.append(forward(model, x, hidden))
+        return passes[-1]
+
+    class Spy(nn.Module):
+        def forward(self, z1, z2, labels=None):
+            return (z1 - z2).square().mean()
+
+        def log_weights(self, contrast):
+            contrasts.append(contrast)
+            return contrast.uniform_log_weights
+
+        def observe(self, contrast):
+            contrasts.append(contrast)
+            return {"seen": 1.5}
+
+    monkeypatch.setattr(training.Model, "forward", watched)
+    run = train(method=Spy(), **SMALL | dict(epochs=1, max_steps=1))
+    assert [row["seen"] for row in run.history] == [1.5, 1.5] and len(contrasts) == 4
+    (z1, h1), (z2, h2) = passes[-2:]
+    for contrast in contrasts[-2:]:
+        assert torch.equal(contrast.features, torch.cat([h1, h2]))
+        assert torch.allclose(contrast.norms[:, None] * contrast.candidates, torch.cat([z1, z2]), atol=1e-6)
+
+
 def test_the_model_shows_what_its_last_layer_is_given():
     model = training.Model(encoders.build("small-cnn", 1, 8), encoders.Projector(128, hidden=32, out=16)).eval()
     x = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
