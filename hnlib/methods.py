@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -210,6 +211,12 @@ def build(name: str, **options) -> Method:
     eye = torch.eye(4)
     Method(name, entry, plain)(eye[:2], eye[2:], torch.arange(2), (eye[:2], eye[2:]))
     return method
+
+
+def changed(name: str, options: dict) -> dict:
+    """The `options` that are not the catalogue's, in its order; tuples as the lists that a record makes of them."""
+    default = json.loads(json.dumps(CATALOGUE[name].defaults))
+    return {k: options[k] for k in default if k in options and options[k] != default[k]}
 
 
 def _check_kind(what: str, value, default) -> None:

@@ -259,13 +259,13 @@ def neighbour_scores(contrast: Contrast, temperature: float | None = None) -> tu
 
 
 def unremix_repaired(
-    beta: float = 1.0, mixture=(1 / 3, 1 / 3, 1 / 3), temperature: float = 0.5,
-    label_temperature: float | None = None, weights_gradient: bool = False, on_empty: str = "raise",
+    beta: float = 1.0, mixture=(1 / 3, 1 / 3, 1 / 3), temperature: float = 0.5, weights_gradient: bool = False,
+    on_empty: str = "raise",
 ) -> LogWeights:
     r"""UnReMix repaired: $w_{ij}\propto\exp\frac\beta t\big(\lambda_1\sigma_i\hat u_j+\lambda_2s_{ij}
     +\lambda_3\sigma_i\hat r_j\big)$.
 
-    $\hat u,\hat r$ are `neighbour_scores` at `label_temperature`, standardised over the candidates; $\sigma_i$ is the
+    $\hat u,\hat r$ are `neighbour_scores`, standardised over the candidates; $\sigma_i$ is the
     standard deviation of $s_{ij}$ over $N(i)$, so that the three terms spread alike. Mixture $(0,1,0)$ is `tilted`.
     `beta` real, `temperature` $t>0$: numbers or $[n]$; `mixture` as in `unremix`. Gradient flows through the mixture,
     and through $s_{ij}$ if `weights_gradient`. ValueError: as `neighbour_scores` and `unremix`. Ours.
@@ -274,11 +274,9 @@ def unremix_repaired(
     _positive("temperature", temperature)
     _check_mixture(mixture)
     _check_on_empty(on_empty)
-    if label_temperature is not None:
-        _positive("label_temperature", label_temperature)
 
     def log_weights(contrast: Contrast) -> Tensor:
-        unsure, typical = (_standardise(x) for x in neighbour_scores(contrast, label_temperature))
+        unsure, typical = (_standardise(x) for x in neighbour_scores(contrast))
         weight = _as_mixture(mixture, contrast)
         s, admissible = contrast.similarity.detach(), contrast.admissible
         count = contrast.negative_counts[:, None]

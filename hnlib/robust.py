@@ -72,19 +72,19 @@ def kl_penalised(values: Tensor, reference: Tensor | None = None, tau: float | T
 
 
 def kl_temperature(
-    values: Tensor, reference: Tensor | None = None, eta: float = 0.1, order: int | None = None
+    values: Tensor, reference: Tensor | None = None, eta: float = 0.1, order: int = 0
 ) -> Tensor:
     r"""The temperature $\alpha^*(\eta)$ of each row's Kullback–Leibler ball, or its expansion, $[\dots]$.
 
     $$\alpha^*(\eta)=\sqrt{\frac{\kappa_2}{2\eta}}+\frac{\kappa_3}{3\kappa_2}
     +\Big(\frac{\kappa_4}{8\kappa_2}-\frac{\kappa_3^2}{6\kappa_2^2}\Big)\sqrt{\frac{2\eta}{\kappa_2}}+O(\eta)$$
 
-    with the cumulants $\kappa_k$ of $f$ under $Q_0$. `order` None or 0: exact, as `kl_ball`'s `alpha` ($0$ where the
-    ball reaches the largest atoms); 1, 2, 3: the first terms, cut at $0$ where they turn negative. No gradient.
+    with the cumulants $\kappa_k$ of $f$ under $Q_0$. `order` 0: exact, as `kl_ball`'s `alpha` ($0$ where the ball
+    reaches the largest atoms); 1, 2, 3: the first terms, cut at $0$ where they turn negative. No gradient.
     ValueError: another `order`, an `eta` that is not one number $>0$.
     Source: order 1 dro-adnce, Corollary 3.4; the rest is ours.
     """
-    if order not in (None, 0, 1, 2, 3):
+    if order not in (0, 1, 2, 3):
         raise ValueError(f"order={order} is unknown; use 0 for the exact temperature, or 1, 2, 3 terms")
     f, log_q0 = _prepare(values.detach(), reference)
     eta = _radius(eta)
@@ -161,69 +161,40 @@ def _below_top(f, log_q0):
 
 
 def _kl_solve(f, log_q0, eta, pool):
-    """Weights and multiplier of the tilt whose (pooled) divergence from the reference is eta."""
-    g = _below_top(f, log_q0)
-    q0 = log_q0.exp()
+    r"""Weights and multiplier of the tilt whose (pooled) divergence from the reference is eta.
 
-    def divergence(s):  # x <= 0, and 0 on the top: no sum over- or underflows
+    The divergence at sharpness $s=1/\alpha$ has the slope $s\,\mathrm{Var}$ of the tilt, and its root is nearly linear:
+    Newton's method on the root, inside a bracket, from the value that holds for small radii.
+    """
+    g, q0 = _below_top(f, log_q0), log_q0.exp()
+
+    def divergence(s):  # and its slope; g <= 0, and 0 on the top: no sum over- or underflows
         x = s[..., None] * g
         tilt = q0 * x.exp()
         total = tilt.sum(-1)
-        return pool((tilt * x).sum(-1) / total - total.log())
+        mean, square = (tilt * x).sum(-1) / total, (tilt * x * x).sum(-1) / total
+        return pool(mean - total.log()).clamp_min(0), pool((square - mean.square()).clamp_min(0)) / s
 
-    variance = (q0 * (g - (q0 * g).sum(-1, keepdim=True)).square()).sum(-1)
+    variance = pool((q0 * (g - (q0 * g).sum(-1, keepdim=True)).square()).sum(-1))
     log_top = torch.where(g == 0, log_q0, -torch.inf)
-    s = _increase_until(divergence, pool(variance), pool(-torch.logsumexp(log_top, -1)), eta)
-    top = torch.softmax(log_top, -1)
-    finite = s.isfinite()[..., None]
-    tilt = torch.softmax(log_q0 + torch.where(finite, s[..., None], 0.0) * g, -1)
-    return torch.where(finite, tilt, top), torch.where(s.isfinite(), 1 / s, 0.0)
-
-
-def _increase_until(divergence, variance, supremum, eta):
-    r"""The sharpness at which a divergence that increases to its supremum reaches eta; inf if never.
-
-    It is about $s^2\mathrm{Var}/2$ for small $s$, and its root nearly linear: a bracket grown from there, closed by
-    Chandrupatla's method, which takes a step of inverse quadratic interpolation where that is safe and halves the
-    bracket where it is not, to the rounding of a difference of numbers of order one.
-    """
-
-    def gap(s):
-        return divergence(s).clamp_min(0).sqrt() - math.sqrt(eta)
-
-    start = torch.where(variance > 0, (2 * eta / variance.clamp_min(1e-300)).sqrt(), 1.0)
-    low, high = torch.zeros_like(start), start
-    f_low, f_high = torch.full_like(start, -math.sqrt(eta)), gap(start)
-    reached = eta < supremum
+    reached = eta < pool(-torch.logsumexp(log_top, -1))  # else the ball holds the largest atoms alone
+    s = torch.where(variance > 0, (2 * eta / variance.clamp_min(1e-300)).sqrt(), 1.0)
+    low, high = torch.zeros_like(s), torch.full_like(s, torch.inf)
     for _ in range(200):  # 2**200: beyond any gap between distinct doubles of one magnitude
-        short = (f_high < 0) & reached
-        if not short.any():
+        kl, slope = divergence(s)
+        short = kl < eta
+        low, high = torch.where(short, s, low), torch.where(short, high, s)
+        settled = ((kl - eta).abs() <= 4e-16 + 1e-14 * eta) | (high - low <= 4e-16 * low) | ~reached
+        if settled.all():
             break
-        low, f_low = torch.where(short, high, low), torch.where(short, f_high, f_low)
-        high = torch.where(short, 2 * high, high)
-        f_high = torch.where(short, gap(high), f_high)
-    reached &= f_high >= 0
-    enough = (4e-16 + 1e-14 * eta) / (2 * math.sqrt(eta))
-    old, f_old, step = low, f_low, torch.full_like(start, 0.5)
-    for _ in range(80):
-        x = low + step * (high - low)
-        f_x = gap(x)
-        same = (f_x < 0) == (f_low < 0)
-        old, f_old = torch.where(same, low, high), torch.where(same, f_low, f_high)
-        high, f_high = torch.where(same, high, low), torch.where(same, f_high, f_low)
-        low, f_low = x, f_x
-        width = (high - low).abs()
-        if (~reached | (f_low.abs() <= enough) | (width <= 4e-16 * low.abs())).all():
-            break
-        xi, phi = (low - high) / (old - high), (f_low - f_high) / (f_old - f_high)
-        a, b = f_low / (f_high - f_low), f_old / (f_high - f_old)
-        c, d = f_low / (f_old - f_low), f_high / (f_old - f_high)
-        safe = (phi.square() < xi) & ((1 - phi).square() < 1 - xi)
-        quadratic = a * b + (old - low) / (high - low) * c * d
-        edge = (2e-16 * low.abs() / width).clamp_max(0.5)
-        step = torch.where(safe & quadratic.isfinite(), quadratic, 0.5)
-        step = torch.maximum(torch.minimum(step, 1 - edge), edge)
-    return torch.where(reached, torch.where(f_low.abs() <= f_high.abs(), low, high), torch.inf)
+        newton = s + 2 * kl.sqrt() * (math.sqrt(eta) - kl.sqrt()) / slope
+        halved = torch.where(high.isfinite(), (low + high) / 2, 2 * s)
+        inside = (newton > low) & (newton < high) & (newton < 4 * s)
+        s = torch.where(settled, s, torch.where(inside, newton, halved))
+    s = torch.where(reached, s, 1.0)
+    tilt = torch.softmax(log_q0 + s[..., None] * g, -1)
+    weights = torch.where(reached[..., None], tilt, torch.softmax(log_top, -1))
+    return weights, torch.where(reached, 1 / s, 0.0)
 
 
 def _kl_dual(f, log_q0, alpha, weights):

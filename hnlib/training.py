@@ -416,6 +416,20 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+def setting(record: dict) -> str:
+    """Where a recorded run was made, but for method, options and seed: data, encoder, epochs, what else is unusual.
+
+    "cifar10, 10000 images, small-cnn, 10 epochs". Runs of one method with one `setting` and the same `methods.changed`
+    options differ in their seed alone. Usual is the default of `train`, and for the augmentation that of the channels.
+    """
+    c, usual = record["configuration"], inspect.signature(train).parameters
+    text = f"{c['dataset']}, {c['train_size'] or 'all'} images, {c['encoder']}, {c['epochs']} epochs"
+    for key in ("batch_size", "lr", "weight_decay", "precision", "max_steps", "evaluate_size"):
+        text += f", {key} {c[key]}" if c[key] != usual[key].default else ""
+    recipe = asdict(augment.resolve(augment.recipe_for(record["image_shape"][0])))
+    return text + ("" if c["augmentation"] == json.loads(json.dumps(recipe)) else f", {c['augmentation']}")
+
+
 def _method(method, options: dict, epochs: int):
     if isinstance(method, str):
         return methods.build(method, **options)

@@ -101,8 +101,8 @@ def test_repaired_agrees_with_loops(seed, images, k, d):
     h, W = layer(seed, images, k, d)
     contrast, lam = contrast_of(h, W), (0.5, 0.2, 0.3)
     s, n = contrast.similarity.numpy(), len(h)
-    u, r = ((x - x.mean()) / x.std(correction=0) for x in negatives.neighbour_scores(contrast, 0.2))
-    found = negatives.unremix_repaired(1.4, lam, 0.3, label_temperature=0.2)(contrast).exp().numpy()
+    u, r = ((x - x.mean()) / x.std(correction=0) for x in negatives.neighbour_scores(contrast))
+    found = negatives.unremix_repaired(1.4, lam, 0.3)(contrast).exp().numpy()
     for i in range(n):
         near = others_of(i, n)
         sigma = np.std([s[i, j] for j in near])
@@ -177,8 +177,8 @@ def test_refusals():
         for bad in ((1, 2), (0, 0, 0), (-0.1, 0.6, 0.5), (math.nan, 1, 1), torch.ones(2)):
             with pytest.raises(ValueError, match="mixture"):
                 factory(mixture=bad)
-    with pytest.raises(ValueError, match="label_temperature=0"):
-        negatives.unremix_repaired(label_temperature=0.0)
+    with pytest.raises(ValueError, match="temperature=0"):
+        negatives.neighbour_scores(contrast_of(*layer(3, 4, 3, 3)), 0.0)
 
 
 def test_a_learned_mixture_descends_or_climbs():
