@@ -7,7 +7,7 @@ draw it; only the order of the colour operations is fixed. There is no loop over
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,6 +22,10 @@ class Recipe:
     `rotation`: largest angle in degrees. `flip`: probability of a mirror image. `jitter`: largest relative change of
     brightness, contrast, saturation, and largest turn of the hue (1 is a full turn); applied with probability
     `jitter_p`. `grey`: probability of losing the colour. `noise`: standard deviation of the added noise, white being 1.
+    `blur`: probability of a Gaussian blur over `blur_kernel` × `blur_kernel` pixels, its deviation in pixels uniform in
+    `blur_sigma`. `size`: side of the views in pixels, where it is not that of the images; such crops are shrunk with
+    antialiasing, as pillow does.
+    ValueError: an even kernel, a range of deviations that is not positive, a size below 1 or together with a rotation.
     """
 
     crop_scale: tuple[float, float] = (1.0, 1.0)
@@ -32,15 +36,33 @@ class Recipe:
     jitter_p: float = 0.0
     grey: float = 0.0
     noise: float = 0.0
+    blur: float = 0.0
+    blur_kernel: int = 3
+    blur_sigma: tuple[float, float] = (0.1, 2.0)
+    size: int | None = None
+
+    def __post_init__(self):
+        if self.blur_kernel < 1 or self.blur_kernel % 2 == 0:
+            raise ValueError(f"blur_kernel={self.blur_kernel} has no middle pixel; choose an odd number: 3, 5, …")
+        if not 0 < self.blur_sigma[0] <= self.blur_sigma[1]:
+            raise ValueError(f"blur_sigma={self.blur_sigma} must be (low, high) with 0 < low <= high")
+        if self.size is not None and self.size < 1:
+            raise ValueError(f"size={self.size} must be at least 1 pixel, or None for the size of the images")
+        if self.size is not None and self.rotation:
+            raise ValueError(f"size={self.size} and rotation={self.rotation} do not go together; leave one out")
 
 
 RECIPES = {
     # simclr's for 32×32 colour images (crop, flip, weak jitter, grey; no blur: its App. B.9). Its crops start
-    # at .08 of the area, ours at .2: a short training learns more from them. hcl's released code adds a 3×3 blur.
+    # at .08 of the area, ours at .2: a short training learns more from them.
     "simclr": Recipe((0.2, 1.0), (3 / 4, 4 / 3), 0.0, 0.5, (0.4, 0.4, 0.4, 0.1), 0.8, 0.2),
+    # as in the code released with hcl and with dro: crops from .08 of the area, and half of the views blurred. The
+    # order of the four colour operations is random there and fixed here.
+    "hcl": Recipe((0.08, 1.0), (3 / 4, 4 / 3), 0.0, 0.5, (0.4, 0.4, 0.4, 0.1), 0.8, 0.2, blur=0.5),
     # ours: what leaves a handwritten digit the same digit, so no mirror image
     "digits": Recipe((0.5, 1.0), (3 / 4, 4 / 3), 15.0, 0.0, (0.4, 0.4, 0.0, 0.0), 0.8, 0.0, 0.1),
 }
+RECIPES["hcl-32"] = replace(RECIPES["hcl"], size=32)  # the same code on STL-10: crops of 96 pixels shrink to 32
 
 
 def recipe_for(channels: int) -> str:
@@ -56,16 +78,36 @@ def plain(x: Tensor) -> Tensor:
     return _normalise(_unit(x))
 
 
-def two_views(x: Tensor, generator: torch.Generator | None = None, recipe: str | Recipe = "simclr"):
-    """Two independent random views, float [B,C,H,W], of images uint8 [B,H,W,C].
+def two_views(
+    x: Tensor, generator: torch.Generator | None = None, recipe: str | Recipe = "simclr",
+    part: tuple[int, int] | None = None, other: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Two independent random views, float [B,C,H,W], of images uint8 [B,H,W,C]; the second of `other`, if given.
 
-    The generator must live on the device of `x`. ValueError: an unknown recipe, images that are not uint8 [B,H,W,1|3].
+    `part` = (offset, total): `x` are the images offset … offset+B of a batch of `total`. The random numbers drawn are
+    those of the whole batch and each image uses its own, so that devices that share a batch make together the views
+    that one device makes (bitwise on the CPU) and their generators stay together.
+    The generator must live on the device of `x`. ValueError: an unknown recipe, images that are not uint8 [B,H,W,1|3]
+    or smaller than the blur, a part outside its batch, `other` of another shape.
     """
-    recipe = resolve(recipe)
-    if x.dtype != torch.uint8 or x.ndim != 4 or x.shape[3] not in (1, 3):
-        raise ValueError(f"images must be uint8 [B,H,W,1 or 3]; got {x.dtype} of shape {tuple(x.shape)}")
-    both = _view(torch.cat([x, x]), generator, recipe)  # one pass over 2B images is faster than two over B
+    if other is not None and other.shape != x.shape:
+        raise ValueError(f"other images of shape {tuple(other.shape)} do not fit images of shape {tuple(x.shape)}")
+    offset, total = (0, len(x)) if part is None else part
+    if not 0 <= offset <= total - len(x):
+        raise ValueError(f"part={part}: the {len(x)} images do not lie in their batch; offset is at least 0 and "
+                         "offset + images at most total")
+    both = torch.cat([x, x if other is None else other])  # one pass over 2B images is faster than two over B
+    rows = None
+    if part is not None:
+        rows = offset + torch.arange(len(x), device=x.device)
+        rows = torch.cat([rows, total + rows])
+    both = _view(both, generator, resolve(recipe), 2 * total, rows)
     return both[: len(x)], both[len(x):]
+
+
+def view(x: Tensor, generator: torch.Generator | None = None, recipe: str | Recipe = "simclr") -> Tensor:
+    """One random view of each image; images, generator and errors as in `two_views`."""
+    return _view(x, generator, resolve(recipe), len(x))
 
 
 def resolve(recipe: str | Recipe) -> Recipe:
@@ -75,6 +117,17 @@ def resolve(recipe: str | Recipe) -> Recipe:
     if recipe not in RECIPES:
         raise ValueError(f"unknown augmentation {recipe!r}; known: {', '.join(RECIPES)}")
     return RECIPES[recipe]
+
+
+def recorded(recipe: Recipe) -> dict:
+    """A recipe as records hold it: blur and size only where they act, so that recipes without them keep their records.
+    """
+    settings = asdict(recipe)
+    if not recipe.blur:
+        settings = {key: value for key, value in settings.items() if not key.startswith("blur")}
+    if recipe.size is None:
+        del settings["size"]
+    return settings
 
 
 def crop_boxes(n: int, height: int, width: int, scale, ratio, generator=None, device=None) -> Tensor:
@@ -113,8 +166,42 @@ def jitter(x: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor, 
     return _turn_hue(x, turn)
 
 
-def _view(x: Tensor, generator, recipe: Recipe) -> Tensor:
-    n, device = len(x), x.device
+def blur(x: Tensor, sigma: Tensor, kernel: int = 3) -> Tensor:
+    r"""Gaussian blur with one deviation an image [B]: x float [B,C,H,W]; deviation 0 changes nothing, bitwise.
+
+    Weights $e^{-k^2/2\sigma^2}$, $|k|\le$ `kernel`//2, divided by their sum; the image is mirrored at its outermost
+    pixels, which do not repeat. Both as in OpenCV's GaussianBlur.
+    """
+    weights = _gaussian(sigma, kernel)
+    return _blur_columns(_blur_columns(x, weights).mT, weights).mT
+
+
+def _gaussian(sigma: Tensor, kernel: int) -> Tensor:
+    """Weights [B, kernel//2 + 1] of the middle tap and of those on either side."""
+    k = torch.arange(kernel // 2 + 1, device=sigma.device)
+    weights = (-0.5 * (k / sigma.clamp(min=1e-3)[:, None]).square()).exp()  # at 1e-3 the side taps are zero exactly
+    return weights / (2 * weights.sum(1, keepdim=True) - 1)
+
+
+def _blur_columns(x: Tensor, weights: Tensor) -> Tensor:
+    """Blur along the last axis. A loop over the taps, not a convolution with one group an image, which is slow."""
+    reach, width = weights.shape[1] - 1, x.shape[3]
+    padded = functional.pad(x, (reach, reach, 0, 0), mode="reflect")
+    middle, *sides = weights.view(*weights.shape, 1, 1, 1).unbind(1)
+    out = middle * x
+    for k, side in enumerate(sides, 1):
+        out = out + side * (padded[..., reach - k: reach - k + width] + padded[..., reach + k: reach + k + width])
+    return out
+
+
+def _view(x: Tensor, generator, recipe: Recipe, n: int, rows: Tensor | None = None) -> Tensor:
+    """Views of the images `x`, which are the given `rows` of a batch of `n` (all of it by default)."""
+    if x.dtype != torch.uint8 or x.ndim != 4 or x.shape[3] not in (1, 3):
+        raise ValueError(f"images must be uint8 [B,H,W,1 or 3]; got {x.dtype} of shape {tuple(x.shape)}")
+    if recipe.blur and min(recipe.size or x.shape[1], recipe.size or x.shape[2]) <= recipe.blur_kernel // 2:
+        raise ValueError(f"blur_kernel={recipe.blur_kernel} is too large for views of images {tuple(x.shape[1:3])}; "
+                         "choose one at most as wide as the views")
+    device = x.device
 
     def uniform(low, high):
         return torch.rand(n, generator=generator, device=device) * (high - low) + low
@@ -122,19 +209,30 @@ def _view(x: Tensor, generator, recipe: Recipe) -> Tensor:
     def happens(p):
         return torch.rand(n, generator=generator, device=device) < p
 
+    def own(drawn):
+        return drawn if rows is None or drawn is None else drawn[rows]
+
     x = _unit(x)
-    if recipe.crop_scale != (1.0, 1.0) or recipe.rotation or recipe.flip:
+    if recipe.crop_scale != (1.0, 1.0) or recipe.rotation or recipe.flip or recipe.size:
         boxes = crop_boxes(n, *x.shape[2:], recipe.crop_scale, recipe.crop_ratio, generator, device)
         angle = uniform(-recipe.rotation, recipe.rotation) * (math.pi / 180) if recipe.rotation else None
-        x = _resample(x, boxes, happens(recipe.flip) if recipe.flip else None, angle)
+        flip = happens(recipe.flip) if recipe.flip else None
+        if recipe.size is None:
+            x = _resample(x, own(boxes), own(flip), own(angle))
+        else:
+            x = _resize(x, own(boxes), own(flip), recipe.size)
     if recipe.jitter_p:
         on = happens(recipe.jitter_p)
         factors = [torch.where(on, uniform(1 - j, 1 + j), 1.0) for j in recipe.jitter[:3]]
-        x = jitter(x, *factors, torch.where(on, uniform(-recipe.jitter[3], recipe.jitter[3]), 0.0))
+        hue = torch.where(on, uniform(-recipe.jitter[3], recipe.jitter[3]), 0.0)
+        x = jitter(x, *map(own, factors), own(hue))
     if recipe.grey:
-        x = torch.where(happens(recipe.grey).view(-1, 1, 1, 1), _luma(x), x)
+        x = torch.where(own(happens(recipe.grey)).view(-1, 1, 1, 1), _luma(x), x)
+    if recipe.blur:
+        sigma = torch.where(happens(recipe.blur), uniform(*recipe.blur_sigma), 0.0)
+        x = blur(x, own(sigma), recipe.blur_kernel)
     if recipe.noise:
-        x = x + recipe.noise * torch.randn(x.shape, generator=generator, device=device)
+        x = x + recipe.noise * own(torch.randn((n, *x.shape[1:]), generator=generator, device=device))
     return _normalise(x)
 
 
@@ -168,6 +266,29 @@ def _resample(x: Tensor, boxes: Tensor, flip: Tensor | None, angle: Tensor | Non
                         (rows + top.view(-1, 1, 1)) * (2 / height) - 1], -1)
     return functional.grid_sample(x, grid, mode="bilinear", padding_mode="zeros" if angle is not None else "border",
                                   align_corners=False)
+
+
+def _resize(x: Tensor, boxes: Tensor, flip: Tensor | None, size: int) -> Tensor:
+    """Cut each box out, mirror it and resize it to size × size, bilinear with antialiasing, as two matrix products."""
+    top, left, h, w = boxes.T
+    down, across = _interpolation(top, h, x.shape[2], size), _interpolation(left, w, x.shape[3], size)
+    if flip is not None:
+        across = torch.where(flip[:, None, None], across.flip(1), across)
+    return down[:, None] @ x.contiguous() @ across.mT[:, None]
+
+
+def _interpolation(start: Tensor, length: Tensor, pixels: int, size: int) -> Tensor:
+    """Weights [B, size, pixels] of the source's pixels in those of the resized stretch (rows sum to 1).
+
+    A triangle about the centre of each new pixel, as wide as the wider of an old and a new pixel, cut off at the ends.
+    """
+    start, length = start.view(-1, 1, 1), length.view(-1, 1, 1)
+    scale = length / size
+    centre = start + (torch.arange(size, device=start.device)[:, None] + 0.5) * scale
+    pixel = torch.arange(pixels, device=start.device) + 0.5
+    weights = (1 - (pixel - centre).abs() / scale.clamp(min=1)).clamp(min=0)
+    weights = weights * ((pixel > start) & (pixel < start + length))
+    return weights / weights.sum(2, keepdim=True)
 
 
 def _luma(x: Tensor) -> Tensor:

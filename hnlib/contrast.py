@@ -84,6 +84,46 @@ class Contrast:
         return cls(similarity, own, ~same, labels=y, candidate_labels=y, **common)
 
     @classmethod
+    def from_queue(
+        cls, queries: Tensor, keys: Tensor, queue: Tensor, labels: Tensor | None = None,
+        queue_labels: Tensor | None = None,
+    ) -> Contrast:
+        r"""Queries $[B,d]$ against their keys $[B,d]$ and a queue $[K,d]$ of older keys: $n=B$, $m=B+K$.
+
+        Query $i$'s positive is key $i$; the other keys and the whole queue are admissible, $Q=m-1$. Rows are
+        normalised as by `from_views`. With `labels` $[B]$ and `queue_labels` $[K]$: every key of the query's class is
+        a positive, keys of other classes are the negatives. No gradient is stopped here: give keys that carry none.
+        ValueError: shapes that disagree, labels without the queue's, on the CPU a zero or non-finite row.
+        Source: He et al. (2020), whose negatives are the queue alone.
+        """
+        if queries.ndim != 2 or queries.shape != keys.shape or queue.shape[1:] != keys.shape[1:] or queue.ndim != 2:
+            raise ValueError("queries and keys must be [B, d] and the queue [K, d]; got "
+                             + ", ".join(str(tuple(x.shape)) for x in (queries, keys, queue)))
+        batch, size = len(queries), len(queries) + len(queue)
+        if size < 2:
+            raise ValueError("one query with an empty queue has no negative; use a batch of at least 2 images")
+        if (labels is None) != (queue_labels is None):
+            raise ValueError("labels of the batch and of the queue are needed together; give both or neither")
+        with torch.autocast(queries.device.type, enabled=False):
+            z, _ = _unit_rows(queries, "of the queries")
+            candidates, norms = _unit_rows(torch.cat([keys, queue]), "of keys and queue")
+            similarity = z @ candidates.T
+        own = torch.zeros_like(similarity, dtype=torch.bool)
+        own.fill_diagonal_(True)
+        common = dict(scale=size - 1, anchors=z, candidates=candidates, norms=norms)
+        if labels is None:
+            contrast = cls(similarity, own, ~own, never_empty=True, **common)
+            rows = torch.arange(batch, device=z.device)
+            vars(contrast).update(positive_pairs=(rows, rows))  # known beforehand
+            return contrast
+        if labels.shape != (batch,) or queue_labels.shape != (len(queue),):
+            raise ValueError(f"labels have shapes {tuple(labels.shape)} and {tuple(queue_labels.shape)}; "
+                             f"{batch} queries and a queue of {len(queue)} need ({batch},) and ({len(queue)},)")
+        y = torch.cat([labels, queue_labels])
+        same = labels[:, None] == y
+        return cls(similarity, same, ~same, labels=labels, candidate_labels=y, **common)
+
+    @classmethod
     def from_similarity(
         cls, similarity: Tensor, positives: Tensor, admissible: Tensor, labels: Tensor | None = None,
         candidate_labels: Tensor | None = None, scale: int = 1, candidates: Tensor | None = None,
@@ -167,17 +207,16 @@ class Contrast:
         return y[:, None] == other
 
 
-def _unit_rows(z: Tensor) -> tuple[Tensor, Tensor]:
+def _unit_rows(z: Tensor, where: str | None = None) -> tuple[Tensor, Tensor]:
     z = z if z.dtype == torch.float64 else z.float()
     norm = torch.linalg.vector_norm(z, dim=1, keepdim=True)
     if z.device.type == "cpu":  # on an accelerator the check would stall the step; a bad row shows as a NaN loss
         bad = ~((norm > 0) & norm.isfinite()).squeeze(1)
         if bad.any():
             row, batch = int(bad.nonzero()[0]), len(z) // 2
-            raise ValueError(
-                f"row {row % batch} of view {1 + row // batch} has norm {norm[row].item():g} and so no direction; "
-                "check the encoder's output (a diverged run, or a dead projection)"
-            )
+            named = f"{row % batch} of view {1 + row // batch}" if where is None else f"{row} {where}"
+            raise ValueError(f"row {named} has norm {norm[row].item():g} and so no direction; "
+                             "check the encoder's output (a diverged run, or a dead projection)")
     return z / norm, norm.squeeze(1)
 
 

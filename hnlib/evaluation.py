@@ -1,7 +1,8 @@
-r"""What an embedding is worth: two readouts of its features, and diagnostics of its geometry and of the losses."""
+r"""What an embedding is worth: readouts of its features, and diagnostics of its geometry and of the losses."""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 
@@ -13,6 +14,7 @@ from hnlib import augment
 from hnlib.contrast import Contrast
 
 HARDENINGS = ("exp", "threshold")
+PROTOCOLS = ("clean", "paper")
 
 
 @torch.no_grad()
@@ -108,19 +110,83 @@ def neighbours(n: int) -> int:
     return max(1, min(200, n // 50))
 
 
-def readouts(
-    encoder: nn.Module, dataset, k: int | None = None, device=None, batch_size: int = 1000
-) -> dict[str, float]:
-    """Both readouts under the clean protocol: frozen encoder in eval mode, plain images, features computed once.
+def paper_readout(
+    encoder: nn.Module, dataset, recipe: str | augment.Recipe = "hcl", epochs: int = 100, batch_size: int = 512,
+    lr: float = 1e-3, weight_decay: float = 1e-6, seed: int = 0, device=None,
+) -> float:
+    """Test accuracy of a linear layer trained as in the code released with hcl (`image/linear.py`); its defaults.
 
-    `dataset` is a `data.Dataset`; `k` defaults to `neighbours`. `encoders.build("pixels", …)` scores the raw pixels.
+    Odd, and kept: the weights of the encoder are frozen, but while the layer learns the encoder is in train mode. So
+    the layer learns on features normalised by the statistics of their batch, and each batch moves the running
+    statistics, which the test images then meet in eval mode. The layer learns from augmented images, one fresh view
+    an epoch, and is tested on plain ones. Nothing is standardised; Adam, batches shuffled, the last partial one kept.
+
+    The encoder comes back as it was: this works on a copy. The result is a function of `seed` and of the arguments.
+    A `recipe` with a size (STL-10 as released) needs an encoder for images of any size.
+    ValueError: an unknown recipe; epochs, batch_size or lr not positive, weight_decay negative.
     """
-    train_x, test_x = (embed(encoder, x, batch_size, device) for x in (dataset.x_train, dataset.x_test))
-    train_y, test_y = dataset.y_train.to(train_x.device), dataset.y_test.to(train_x.device)
-    sets = train_x, train_y, test_x, test_y
-    k = neighbours(len(train_x)) if k is None else k
-    return {"knn": weighted_knn(*sets, k=k, num_classes=dataset.num_classes), "knn_k": k,
-            "linear": linear_readout(*sets, num_classes=dataset.num_classes)}
+    for name, value in (("epochs", epochs), ("batch_size", batch_size), ("lr", lr)):
+        if not value > 0:
+            raise ValueError(f"{name}={value} of the readout must be positive")
+    if weight_decay < 0:
+        raise ValueError(f"weight_decay={weight_decay} of the readout must not be negative")
+    recipe = augment.resolve(recipe)
+    if device is None:
+        device = next((p.device for p in encoder.parameters()), dataset.x_train.device)
+    device = torch.device(device)
+    x, y = dataset.x_train.to(device), dataset.y_train.to(device)
+    encoder = copy.deepcopy(encoder).to(device)
+    encoder.eval()
+    with torch.no_grad():
+        dimension = encoder(augment.plain(x[:1])).shape[1]
+    generator = torch.Generator(device).manual_seed(seed)
+    # The caller's random state stays; ours decides the layer's start and what an encoder draws itself in train mode.
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.enable_grad():
+        torch.manual_seed(seed)
+        layer = nn.Linear(dimension, dataset.num_classes).to(device)
+        optimiser = torch.optim.Adam(layer.parameters(), lr=lr, weight_decay=weight_decay)
+        encoder.train()
+        for _ in range(epochs):
+            for batch in torch.randperm(len(x), generator=generator, device=device).split(batch_size):
+                views = augment.view(x[batch], generator, recipe).contiguous(memory_format=torch.channels_last)
+                with torch.no_grad():
+                    features = encoder(views).float()
+                loss = functional.cross_entropy(layer(features), y[batch])
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+    with torch.no_grad():
+        predicted = layer(embed(encoder, dataset.x_test, device=device)).argmax(1)
+    return float((predicted == dataset.y_test.to(device)).double().mean())
+
+
+def readouts(
+    encoder: nn.Module, dataset, k: int | None = None, device=None, batch_size: int = 1000,
+    protocols: tuple[str, ...] = ("clean",), recipe: str | augment.Recipe | None = None, readout_epochs: int = 100,
+) -> dict[str, float]:
+    """The readouts of the named protocols.
+
+    "clean": knn, knn_k and linear, with the frozen encoder in eval mode, plain images, features computed once.
+    "paper": linear_paper, by `paper_readout` with `recipe` (by default after the channels) and `readout_epochs`.
+    `dataset` is a `data.Dataset`; `k` defaults to `neighbours`. `encoders.build("pixels", …)` scores the raw pixels.
+    ValueError: an unknown protocol, none at all.
+    """
+    protocols = (protocols,) if isinstance(protocols, str) else tuple(protocols)
+    if not protocols or (unknown := set(protocols) - set(PROTOCOLS)):
+        named = f"unknown readout protocol {min(unknown)!r}" if protocols else "no readout protocol"
+        raise ValueError(f"{named}; known: {', '.join(PROTOCOLS)}")
+    scores = {}
+    if "clean" in protocols:
+        train_x, test_x = (embed(encoder, x, batch_size, device) for x in (dataset.x_train, dataset.x_test))
+        train_y, test_y = dataset.y_train.to(train_x.device), dataset.y_test.to(train_x.device)
+        sets = train_x, train_y, test_x, test_y
+        k = neighbours(len(train_x)) if k is None else k
+        scores |= {"knn": weighted_knn(*sets, k=k, num_classes=dataset.num_classes), "knn_k": k,
+                   "linear": linear_readout(*sets, num_classes=dataset.num_classes)}
+    if "paper" in protocols:
+        recipe = augment.recipe_for(dataset.channels) if recipe is None else recipe
+        scores["linear_paper"] = paper_readout(encoder, dataset, recipe, readout_epochs, device=device)
+    return scores
 
 
 def alignment(z1: Tensor, z2: Tensor) -> float:

@@ -128,10 +128,7 @@ class Method(nn.Module):
 
     def __init__(self, name: str, entry: Entry, options: dict):
         super().__init__()
-        self.name, self.entry, self.options = name, entry, options
-        self.objective = partial(entry.objective, **_accepted(entry.objective, options))
-        weights = _accepted(entry.negatives, options)
-        self.log_weights = entry.negatives(**weights)
+        self.name, self.entry, self._missed = name, entry, 0
         if (learn := options.get("learn", "fixed")) not in LEARN:
             raise ValueError(f"learn={learn!r} is unknown; use {', '.join(LEARN)}")
         if learn != "fixed":
@@ -139,12 +136,34 @@ class Method(nn.Module):
             if abs(float(start.sum()) - 1) > 1e-3:  # a softmax would change the hardness unasked
                 raise ValueError(f"mixture={tuple(options['mixture'])} is learned as shares; make them sum to one")
             self.logits = nn.Parameter(start.clamp_min(1e-6).log())
-            self.log_weights = self._learned  # bound: a deep copy then follows its own mixture
+        self._set(options)
         self.register_buffer("skipped", torch.zeros((), dtype=torch.long), persistent=False)
+
+    def change(self, **options) -> None:
+        """Give options other values while training, as a schedule does; the counts and learned parameters stay.
+
+        ValueError: as in `build`; a mixture that is learned.
+        """
+        if hasattr(self, "logits") and "mixture" in options:
+            raise ValueError(f"{self.name} learns its mixture; a schedule for it needs learn='fixed'")
+        missed, options = self.unconverged, build(self.name, **self.options | options).options
+        self._set(options)
+        self._missed = missed
+
+    def _set(self, options: dict) -> None:
+        self.options = options
+        self.objective = partial(self.entry.objective, **_accepted(self.entry.objective, options))
+        self.log_weights = self.entry.negatives(**_accepted(self.entry.negatives, options))
+        if hasattr(self, "logits"):
+            self.log_weights = self._learned  # bound: a deep copy then follows its own mixture
 
     @property
     def unconverged(self) -> int:
-        return getattr(self.log_weights, "unconverged", 0)
+        return self._missed + getattr(self.log_weights, "unconverged", 0)
+
+    @unconverged.setter
+    def unconverged(self, count: int) -> None:
+        self._missed = count - getattr(self.log_weights, "unconverged", 0)
 
     @property
     def mixture(self) -> Tensor:
@@ -171,10 +190,14 @@ class Method(nn.Module):
             raise ValueError(f"{self.name} needs the inputs of the last layer; call it as method(z1, z2, "
                              "features=(h1, h2))")
         with torch.autocast(z1.device.type, enabled=False):
-            contrast = Contrast.from_views(
+            return self.loss(Contrast.from_views(
                 z1, z2, labels if self.entry.supervised else None, self.options.get("positives", "class"),
                 features if self.entry.features else None,
-            )
+            ))
+
+    def loss(self, contrast: Contrast) -> Tensor:
+        """The loss of a contrast made elsewhere, with a queue for one."""
+        with torch.autocast(contrast.similarity.device.type, enabled=False):
             log_w = self.log_weights(contrast)
             if self.options.get("on_empty") == "skip":
                 self.skipped += (log_w.amax(1) == -torch.inf).sum()

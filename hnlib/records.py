@@ -8,17 +8,22 @@ the configuration, so the same run has the same name on every machine.
 from __future__ import annotations
 
 import argparse
+import errno
 import functools
 import hashlib
 import json
 import math
 import os
 import platform
+import shutil
 import tempfile
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from filelock import FileLock, Timeout
 
 if TYPE_CHECKING:  # only the two tables need pandas; training and data do without it
     import numpy as np
@@ -79,10 +84,14 @@ def write(record: dict, folder: Path | str | None = None, overwrite: bool = Fals
 
 
 def write_atomically(path: Path | str, data) -> None:
-    """Write bytes, or call `data(temporary_path)`, then rename: the old file is intact until the new one is whole."""
+    """Write bytes, or call `data(temporary_path)`, then rename: the old file is intact until the new one is whole.
+
+    OSError: a full disk, among others; it names the file and says that the old one is intact.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-",
+                                         suffix=path.suffix or ".part")  # torch.save wants an ending
     os.close(handle)
     try:
         data(temporary) if callable(data) else Path(temporary).write_bytes(data)
@@ -90,8 +99,36 @@ def write_atomically(path: Path | str, data) -> None:
         os.umask(mask)
         os.chmod(temporary, 0o666 & ~mask)  # mkstemp makes files only their owner can read
         os.replace(temporary, path)
+    except (OSError, RuntimeError) as error:  # torch.save makes a RuntimeError of a full disk
+        full = shutil.disk_usage(path.parent).free < 2**20 or getattr(error, "errno", None) == errno.ENOSPC
+        if isinstance(error, RuntimeError) and not full:
+            raise
+        state = "the file that was there is intact" if path.exists() else "nothing was left there"
+        remedy = "the disk is full: free space or choose another folder" if full else error
+        raise OSError(f"{path} could not be written and {state}; {remedy}") from error
     finally:
         Path(temporary).unlink(missing_ok=True)
+
+
+@contextmanager
+def alone(path: Path | str):
+    """Keep other processes from making the same file for as long as the block runs, however it ends.
+
+    ValueError: another process is making it.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path.with_name(f".{path.name}.lock"), timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise ValueError(f"another process is making {path} right now; wait for it, or change the seed or the path"
+                         ) from None
+    try:
+        yield
+    finally:
+        Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()
 
 
 def load_all(folder: Path | str | None = None) -> list[dict]:

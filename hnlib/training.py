@@ -8,13 +8,15 @@ import inspect
 import json
 import logging
 import math
+import os
 import signal
 import sys
 import threading
 import time
 import zipfile
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from numbers import Real
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,28 @@ from hnlib import augment, data, encoders, evaluation, methods, records
 from hnlib.contrast import Contrast
 
 DIAGNOSTIC_BATCH = 256  # images in the fixed batch of the learning curves
+
+#: Settings by name: arguments of `train` that are not given take these. `options` go to the methods that have them;
+#: under a data set's name stands what it needs otherwise. "book" is what the default build can afford; the next five
+#: are the papers' (hcl App. D.1 and released code; hcl-ot, whose batch is 512; h-scl, which prints no batch size;
+#: dro-adnce's released commands; unremix, "the training setup of HCL"); "fast" is ours.
+RECIPES = {
+    "book": dict(epochs=30, batch_size=256, lr=1e-3, weight_decay=1e-6),
+    "hcl": dict(epochs=400, batch_size=256, lr=1e-3, weight_decay=1e-6, augmentation="hcl",
+                options=dict(temperature=0.5, tau_plus=0.1), cifar100=dict(tau_plus=0.05),
+                stl10=dict(augmentation="hcl-32")),
+    "hcl-ot": dict(epochs=400, batch_size=512, lr=1e-3, weight_decay=1e-6, augmentation="hcl",
+                   options=dict(temperature=0.5), stl10=dict(augmentation="hcl-32")),
+    "h-scl": dict(epochs=200, batch_size=256, lr=1e-3, weight_decay=1e-6, augmentation="hcl",
+                  options=dict(temperature=0.5), stl10=dict(augmentation="hcl-32")),
+    "adnce": dict(epochs=400, batch_size=256, lr=1e-3, weight_decay=1e-6, augmentation="hcl",
+                  cifar10=dict(temperature=0.4, mu=0.7, sigma=0.5), cifar100=dict(temperature=0.3, mu=0.5, sigma=1.0),
+                  stl10=dict(temperature=0.2, mu=0.8, sigma=1.0, augmentation="hcl-32")),
+    "unremix": dict(epochs=400, batch_size=256, lr=1e-3, weight_decay=1e-6, augmentation="hcl",
+                    options=dict(temperature=0.5), stl10=dict(augmentation="hcl-32")),
+    "fast": dict(epochs=100, batch_size=256, lr=3e-3, weight_decay=1e-6, lr_schedule="cosine"),
+}
+LR_SCHEDULES = ("constant", "cosine")
 
 
 class Diverged(ValueError):
@@ -86,15 +110,18 @@ class Run:
         return Path(path)
 
 
-def load(path: Path | str) -> Run:
-    """The run that `Run.save` wrote, in eval mode on the CPU. ValueError: the file is missing or not such a file."""
+def load(path: Path | str, encoder: nn.Module | None = None, projector: nn.Module | None = None) -> Run:
+    """The run that `Run.save` wrote, in eval mode on the CPU; a run of your own modules needs such modules again.
+
+    ValueError: the file is missing or not such a file.
+    """
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, "pt") as file:
             record = json.loads(file.metadata()["record"])
             state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dictionary)
-        model = _model(record["configuration"], record["image_shape"])
+        model = _model(encoder or record["configuration"]["encoder"], projector, record["image_shape"])
         model.load_state_dict(state)
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{path} is not a whole saved run ({error}); save it again with Run.save") from error
@@ -105,18 +132,28 @@ def load(path: Path | str) -> Run:
 def train(
     dataset: str | data.Dataset = "digits",
     method: str | nn.Module | None = "simclr",
-    encoder: str = "small-cnn",
-    epochs: int = 30,
-    batch_size: int = 256,
+    encoder: str | nn.Module = "small-cnn",
+    recipe: str = "book",
+    epochs: int | None = None,
+    batch_size: int | None = None,
     seed: int = 0,
-    lr: float = 1e-3,
-    weight_decay: float = 1e-6,
+    lr: float | None = None,
+    lr_schedule: str | None = None,
+    weight_decay: float | None = None,
     train_size: int | None = None,
     augmentation: str | augment.Recipe | None = None,
+    schedule: dict | None = None,
+    oracle_positives: bool = False,
+    queue: int = 0,
+    momentum: float = 0.999,
+    projector: nn.Module | None = None,
     device: str = "auto",
+    devices: int = 1,
     precision: str = "32-true",
+    compile: bool = False,
     evaluate_every: int = 5,
     evaluate_size: int | None = None,
+    protocols: tuple[str, ...] = ("clean",),
     checkpoint: Path | str | None = None,
     resume: bool = True,
     record_to: Path | str | None = None,
@@ -132,35 +169,102 @@ def train(
     `method(z1, z2, labels)` (labels reach it if it has a true attribute `supervised`; with a true attribute `features`
     it is called with `features=(h1, h2)`, the inputs of the projector's last layer, bias left out; where it has
     `log_weights(contrast)` or `observe(contrast)`, learning curves show what these say), or None for `epochs=0`, which
-    evaluates the untrained encoder. Adam with coupled weight decay; it trains parameters of the method too, without
-    decay. Batches by permutation, the last partial one dropped; both views pass the encoder together. `train_size`: a
-    class-balanced subset, the same for all seeds. `augmentation`: by default after the number of channels. `precision`
-    and `device` are Fabric's words ("32-true", "bf16-mixed"; "auto", "cpu", "cuda").
+    evaluates the untrained encoder. `encoder`: a name, or a module with an attribute `feature_dim` (a copy is trained),
+    to which a `projector` may belong. `recipe` is a key of `RECIPES` and fills in `epochs`, `batch_size`, `lr`,
+    `lr_schedule` ("constant", or "cosine" after a twentieth of linear warm-up), `weight_decay`, `augmentation` (where
+    that has none, after the number of channels) and options of the method, wherever these are not given.
 
-    Every `evaluate_every` epochs (0: only at the end) a row joins `history`: epoch, loss, knn, images_per_second,
-    and `evaluation.diagnostics` on one batch of the training set, the same augmented views for all methods. Row 0 is
-    the untrained encoder. `evaluate_size` limits both readouts to that many images of each split. The final `metrics`
-    have knn and linear under the clean protocol.
+    Adam with coupled weight decay; it trains parameters of the method too, without decay. Batches by permutation, the
+    last partial one dropped; both views pass the encoder together. STL-10's unlabelled images are trained on by methods
+    that need no labels. `train_size`: a class-balanced subset, the same for all seeds.
+    `schedule` {option: (start, end[, changes])} moves an option of the method: in epoch $e$ of $E$ it is
+    $\text{start}+\frac i{\text{changes}}(\text{end}-\text{start})$, $i=\lfloor e\,\text{changes}/E\rfloor$; `changes`
+    is $E$ unless given (hcl, App. D.1). `oracle_positives`: the second view is one of a random image of the same class.
+    `queue`: number of older keys that serve as candidates too; then only the first views are anchors, and keys come
+    from a copy of the model that follows it, $\theta'\leftarrow m\theta'+(1-m)\theta$, $m$ = `momentum` (He et al.,
+    2020; the queue starts empty).
+
+    `device`, `precision` are Fabric's words ("auto", "cpu", "cuda"; "32-true", "bf16-mixed"). `devices` > 1 shares each
+    batch among processes of one machine (a script needs `if __name__ == "__main__":`); under `torchrun` its processes
+    are used. Negatives are gathered from all of them, and the run is the one a single device makes, up to rounding and
+    to batch-norm, whose statistics are synchronised on GPUs only. `compile`: torch.compile.
+
+    The `history` has a row each `evaluate_every` epochs (0: only at the end): epoch, loss, knn, images_per_second, and
+    `evaluation.diagnostics` on one batch of the training set, the same augmented views for all methods; row 0 is the
+    untrained encoder. The record also holds the loss of every epoch. `evaluate_size` limits the readouts to that many
+    images of each split. The final `metrics` are `evaluation.readouts`, "clean" and what else `protocols` asks for.
 
     With a `checkpoint` path the state is written after each epoch; with `resume` an existing one is continued, to the
     same weights as without the interruption (bitwise on the CPU: all randomness of an epoch comes from the seed and
     the epoch's number). `max_steps` ends training early. `record_to`: folder for the record, which replaces an older
     one of the same configuration; the *Results* page groups records by `experiment`.
 
-    Raises ValueError (unknown names, sizes that do not fit, a checkpoint that is corrupt or of another configuration),
-    `Diverged`, `Interrupted`.
+    Raises ValueError (unknown names, sizes that do not fit, memory that does not suffice, a checkpoint that is corrupt,
+    of another configuration or in use by another process), `Diverged`, `Interrupted`.
     """
+    chosen = dict(locals())
+    del chosen["device"], chosen["devices"]
+    fabric = _fabric(device, precision, devices)
+    if devices == 1 or "TORCHELASTIC_RUN_ID" in os.environ:
+        return _train(fabric, **chosen)
+    result = fabric.launch(_apart, chosen)
+    if isinstance(result, Exception):
+        raise result
+    record, state = result
+    model = _model(encoder, projector, record["image_shape"])
+    model.load_state_dict({key: torch.from_numpy(value) for key, value in state.items()})
+    return Run(record, model.eval().encoder, model.projector)
+
+
+def _apart(fabric, chosen: dict):
+    """`_train` in a process of its own: the record and the weights, or the error, as they can be sent back."""
+    try:
+        run = _train(fabric, **chosen)
+    except (ValueError, Interrupted) as error:
+        return error
+    state = Model(run.encoder, run.projector).state_dict()
+    return run.record, {key: value.cpu().numpy() for key, value in state.items()}
+
+
+def _train(
+    fabric, dataset, method, encoder, recipe, epochs, batch_size, seed, lr, lr_schedule, weight_decay, train_size,
+    augmentation, schedule, oracle_positives, queue, momentum, projector, compile, evaluate_every, evaluate_size,
+    protocols, checkpoint, resume, record_to, data_root, progress, max_steps, experiment, precision, method_options,
+) -> Run:
     started = time.perf_counter()
+    if recipe not in RECIPES:
+        raise ValueError(f"unknown recipe {recipe!r}; known: {', '.join(RECIPES)}")
+    name = dataset if isinstance(dataset, str) else dataset.name
+    usual = {"lr_schedule": "constant", "augmentation": None} | RECIPES[recipe]
+    usual = usual | usual.get("options", {}) | usual.get(name, {})
+    given = dict(epochs=epochs, batch_size=batch_size, lr=lr, lr_schedule=lr_schedule, weight_decay=weight_decay,
+                 augmentation=augmentation)
+    epochs, batch_size, lr, lr_schedule, weight_decay, augmentation = (
+        usual[key] if value is None else value for key, value in given.items())
     for name, value, least in (("epochs", epochs, 0), ("batch_size", batch_size, 2), ("max_steps", max_steps, 1),
-                               ("seed", seed, 0), ("weight_decay", weight_decay, 0),
+                               ("seed", seed, 0), ("weight_decay", weight_decay, 0), ("queue", queue, 0),
                                ("evaluate_every", evaluate_every, 0), ("evaluate_size", evaluate_size, 2)):
         if value is not None and value < least:
             raise ValueError(f"{name}={value} must be at least {least}")
     if not (lr > 0 and math.isfinite(lr)):
         raise ValueError(f"lr={lr} must be positive")
-    if encoder not in encoders.ENCODERS:
+    if lr_schedule not in LR_SCHEDULES:
+        raise ValueError(f"unknown lr_schedule {lr_schedule!r}; known: {', '.join(LR_SCHEDULES)}")
+    if not 0 <= momentum < 1:
+        raise ValueError(f"momentum={momentum} must lie in [0, 1): at 1 the keys would never follow")
+    if batch_size % fabric.world_size:
+        raise ValueError(f"batch_size={batch_size} cannot be shared by {fabric.world_size} devices; "
+                         f"choose a multiple of {fabric.world_size}")
+    if isinstance(encoder, str) and encoder not in encoders.ENCODERS:
         raise ValueError(f"unknown encoder {encoder!r}; known: {', '.join(encoders.ENCODERS)}")
-    method = _method(method, method_options, epochs)
+    if not isinstance(encoder, str) and not isinstance(getattr(encoder, "feature_dim", None), int):
+        raise ValueError(f"the encoder {type(encoder).__name__} needs an attribute feature_dim, its output's width")
+    protocols = {"clean", *protocols}
+    if unknown := protocols - set(evaluation.PROTOCOLS):
+        raise ValueError(f"unknown readout protocol {min(unknown)!r}; known: {', '.join(evaluation.PROTOCOLS)}")
+    method = _method(method, usual, method_options, epochs)
+    _check_schedule(method, schedule or {})
+    _check_queue(method, queue)
     if isinstance(dataset, str):
         dataset = data.load(dataset, data_root)
     if train_size is not None:
@@ -168,51 +272,71 @@ def train(
     if batch_size > len(dataset.x_train) and epochs:
         raise ValueError(f"batch_size={batch_size} exceeds the {len(dataset.x_train)} training images; "
                          f"choose 2 to {len(dataset.x_train)}")
-    recipe = augment.resolve(augmentation or augment.recipe_for(dataset.channels))
-    fabric = _fabric(device, precision)
+    augmentation = augment.resolve(augmentation or augment.recipe_for(dataset.channels))
     device = fabric.device
     environment = records.environment(device)  # now: the sources on disk may be edited while this runs
+    if fabric.world_size > 1:
+        environment["hardware"]["devices"] = fabric.world_size
 
     configuration = {
         "experiment": experiment, "dataset": dataset.name, "dataset_digest": dataset.digest, "train_size": train_size,
         "method": None if method is None else getattr(method, "name", type(method).__name__),
         "options": {k: _plain(v) for k, v in getattr(method, "options", {}).items()},
-        "encoder": encoder, "epochs": epochs, "batch_size": batch_size, "seed": seed, "lr": lr,
-        "weight_decay": weight_decay, "augmentation": asdict(recipe), "precision": precision, "max_steps": max_steps,
-        "evaluate_size": evaluate_size,
+        "encoder": encoder if isinstance(encoder, str) else type(encoder).__name__,
+        "epochs": epochs, "batch_size": batch_size, "seed": seed, "lr": lr,
+        "weight_decay": weight_decay, "augmentation": augment.recorded(augmentation), "precision": precision,
+        "max_steps": max_steps, "evaluate_size": evaluate_size,
     }
+    # What is not used is not in the name of a record: names given before a choice existed stay true.
+    extra = {"recipe": (recipe, "book"), "lr_schedule": (lr_schedule, "constant"), "schedule": (schedule or {}, {}),
+             "oracle_positives": (oracle_positives, False), "queue": (queue, 0), "compile": (compile, False),
+             "momentum": (momentum if queue else None, None), "protocols": (sorted(protocols), ["clean"]),
+             "projector": (projector and type(projector).__name__, None)}
+    configuration |= {key: value for key, (value, unused) in extra.items() if value != unused}
     configuration = json.loads(json.dumps(configuration))  # as it will be read back: tuples are lists
-    shape = [dataset.channels, dataset.image_size, dataset.image_size]
+    fixed = _fixed_views(dataset, augmentation)
+    size = augmentation.size or dataset.image_size
+    shape = [dataset.channels, size, size]
+    writes = fabric.global_rank == 0  # every process does the same work, one of them keeps it
+    path = None if checkpoint is None else Path(checkpoint)
+    record_to = None if record_to is None else Path(record_to)
 
     # Nothing here touches the caller's random state, and nothing in it touches us.
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
+        stack.enter_context(torch.backends.cudnn.flags(benchmark=True))  # all batches have one shape
+        if writes:
+            for file in (path, record_to and record_to / f"{records.name(configuration)}.json"):
+                if file is not None:
+                    stack.enter_context(records.alone(file))
+        stack.enter_context(_memory(device, batch_size))
         torch.manual_seed(seed)
-        model = _model(configuration, shape)
-        model = model.to(device, memory_format=torch.channels_last)
+        model = _model(encoder, projector, shape).to(device, memory_format=torch.channels_last)
+        if fabric.world_size > 1 and device.type == "cuda":
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
         method = nn.Identity() if method is None else method.to(device)
         parameters = [{"params": list(model.parameters())}]
         if learned := list(method.parameters()):  # no decay: it would pull a learned mixture towards equal shares
             parameters.append({"params": learned, "weight_decay": 0.0})
         optimiser = torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay, fused=True)
-        trained, optimiser = fabric.setup(model, optimiser)
-        loop = _Loop(fabric, trained, method, optimiser, dataset, recipe, configuration, evaluate_every)
-        path = None if checkpoint is None else Path(checkpoint)
+        trained, optimiser = fabric.setup(torch.compile(model) if compile else model, optimiser)
+        loop = _Loop(fabric, trained, model, method, optimiser, dataset, augmentation, configuration, evaluate_every,
+                     fixed)
         if path is not None and resume and path.exists():
             loop.restore(path)
-        loop.run(path, progress)
-
-    limited = loop.limited
-    metrics = evaluation.readouts(model.encoder, limited, device=device)
-    metrics |= {"loss": loop.history[-1]["loss"], "steps": loop.step,
-                "images_per_second": loop.step * batch_size / loop.seconds if loop.step else None,
-                "skipped": int(getattr(method, "skipped", 0)), "unconverged": int(getattr(method, "unconverged", 0)),
-                "peak_memory_mb": _peak_memory(device)}
-    loop.history[-1]["knn"] = metrics["knn"]
-    record = {"configuration": configuration, "metrics": metrics, "history": loop.history, "image_shape": shape,
-              "test_images": len(limited.x_test), "environment": environment,
-              "seconds": round(time.perf_counter() - started, 3)}
-    if record_to is not None:
-        records.write(record, record_to, overwrite=True)
+        loop.run(path, progress and writes, writes)
+        limited = loop.limited
+        metrics = evaluation.readouts(model.encoder, limited, device=device, protocols=protocols, recipe=augmentation)
+        metrics |= {"loss": loop.history[-1]["loss"], "steps": loop.step,
+                    "images_per_second": loop.step * batch_size / loop.seconds if loop.step else None,
+                    "skipped": int(getattr(method, "skipped", 0)),
+                    "unconverged": int(getattr(method, "unconverged", 0)), "peak_memory_mb": _peak_memory(device)}
+        loop.history[-1]["knn"] = metrics["knn"]
+        record = {"configuration": configuration, "metrics": metrics, "history": loop.history, "losses": loop.losses,
+                  "image_shape": shape, "test_images": len(limited.x_test), "environment": environment,
+                  "seconds": round(time.perf_counter() - started, 3)}
+        if record_to is not None and writes:
+            records.write(record, record_to, overwrite=True)
     model.eval()
     return Run(record, model.encoder, model.projector)
 
@@ -220,41 +344,54 @@ def train(
 class _Loop:
     """The state of a training that a checkpoint keeps, and the steps that change it."""
 
-    def __init__(self, fabric, model, method, optimiser, dataset, recipe, configuration, evaluate_every):
-        self.fabric, self.model, self.method, self.optimiser = fabric, model, method, optimiser
+    def __init__(self, fabric, trained, model, method, optimiser, dataset, recipe, configuration, evaluate_every,
+                 fixed):
+        self.fabric, self.trained, self.model, self.method, self.optimiser = fabric, trained, model, method, optimiser
         self.dataset, self.recipe, self.configuration = dataset, recipe, configuration
         self.evaluate_every = evaluate_every
-        self.epoch, self.step, self.seconds, self.history = 0, 0, 0.0, []
+        self.epoch, self.step, self.seconds, self.history, self.losses = 0, 0, 0.0, [], []
         self.x, self.y = dataset.x_train.to(fabric.device), dataset.y_train.to(fabric.device)
         self.supervised = bool(getattr(getattr(method, "entry", method), "supervised", False))
         self.features = bool(getattr(getattr(method, "entry", method), "features", False))
+        oracle = configuration.get("oracle_positives", False)
+        if dataset.x_unlabelled is not None and not (self.supervised or oracle or configuration["train_size"]):
+            self.x = torch.cat([self.x, dataset.x_unlabelled.to(fabric.device)])
+        self.classmates = _Classmates(self.y) if oracle else None
+        self.queue = None
+        if configuration.get("queue"):
+            self.queue = _Queue(model, configuration["queue"], configuration["momentum"])
+        self.scheduled, self._z = {}, ()
         self.limited = _limited(dataset, configuration["evaluate_size"])
-        self.fixed = self._fixed_views()
+        self.fixed = [part.to(fabric.device) for part in fixed]
 
-    def run(self, path: Path | None, progress: bool) -> None:
+    def run(self, path: Path | None, progress: bool, writes: bool) -> None:
         from tqdm import tqdm
 
-        epochs, limit = self.configuration["epochs"], self.configuration["max_steps"] or math.inf
-        title = f"{self.configuration['method'] or 'untrained'} {self.configuration['encoder']} {self.dataset.name}"
+        chosen = self.configuration
+        epochs, limit = chosen["epochs"], chosen["max_steps"] or math.inf
+        title = f"{chosen['method'] or 'untrained'} {chosen['encoder']} {self.dataset.name}"
         if not self.history:
             self.history.append(self._row(None, None, knn=self.evaluate_every > 0 and epochs > 0))
-        bar = tqdm(total=epochs, initial=self.epoch, desc=title, unit="epoch", disable=not progress)
+        images = len(self.x) // chosen["batch_size"] * chosen["batch_size"]
+        bar = tqdm(total=int(min(epochs * images, limit * chosen["batch_size"])), initial=self.epoch * images,
+                   desc=title, unit="image", unit_scale=True, disable=not progress)
         with bar, _stoppable():
             try:
                 while self.epoch < epochs and self.step < limit:
+                    self._scheduled()
                     begun = time.perf_counter()
-                    loss, images = self._train_epoch(path, limit)
+                    loss, images = self._train_epoch(path, limit, bar)
                     seconds = time.perf_counter() - begun
                     self.seconds += seconds
                     self.epoch += 1
+                    self.losses.append(loss)
                     last = self.epoch == epochs or self.step >= limit
                     if last or (self.evaluate_every and self.epoch % self.evaluate_every == 0):
                         self.history.append(self._row(loss, images / seconds, knn=not last))
-                    if path is not None:
+                    if path is not None and writes:
                         self.save(path)
-                    bar.update()
                     knn = next((r["knn"] for r in reversed(self.history) if r["knn"] is not None), math.nan)
-                    bar.set_postfix_str(f"loss {loss:.4f}, knn {knn:.3f}, {images / seconds:,.0f} images/s")
+                    bar.set_postfix_str(f"epoch {self.epoch}/{epochs}, loss {loss:.4f}, kNN {knn:.3f}")
             except KeyboardInterrupt as stop:
                 saved = path if path is not None and path.exists() else None
                 raise Interrupted(
@@ -263,31 +400,33 @@ class _Loop:
                        if saved else "nothing was saved: pass checkpoint=PATH (--checkpoint PATH) to be able to go on")
                 ) from stop
 
-    def _train_epoch(self, path: Path | None, limit: float) -> tuple[float, int]:
+    def _train_epoch(self, path: Path | None, limit: float, bar) -> tuple[float, int]:
         batch_size, device = self.configuration["batch_size"], self.fabric.device
         generator = _generator(device, self.configuration["seed"], self.epoch)
         torch.manual_seed(generator.initial_seed())  # for a method or an encoder that draws random numbers itself
         order = torch.randperm(len(self.x), generator=generator, device=device)
         batches = order[: len(order) // batch_size * batch_size].split(batch_size)
         batches = batches[: int(min(len(batches), limit - self.step))]
-        self.model.train()
+        self.trained.train()
         losses = torch.empty(len(batches), device=device)
+        share = batch_size // self.fabric.world_size
+        mine = slice(self.fabric.global_rank * share, (self.fabric.global_rank + 1) * share)
         for i, batch in enumerate(batches):
-            views = augment.two_views(self.x[batch], generator, self.recipe)
-            x = torch.cat(views).contiguous(memory_format=torch.channels_last)
-            z, *h = self.model(x, hidden=True) if self.features else (self.model(x),)
-            z1, z2 = z.chunk(2)  # one pass for both views: they share the statistics of batch-norm
-            more = {"features": h[0].chunk(2)} if h else {}
+            self._warm(self.step + i, len(order) // batch_size)
+            others = batch if self.classmates is None else self.classmates.draw(batch, generator)
+            v1, v2 = augment.two_views(self.x[batch[mine]], generator, self.recipe, part=(mine.start, batch_size),
+                                       other=None if others is batch else self.x[others[mine]])
             try:
-                loss = self.method(z1, z2, self.y[batch] if self.supervised else None, **more)
+                loss = self._loss(v1, v2, self.y[batch] if self.supervised else None)
             except ValueError as error:
-                if z1.isfinite().all() and z2.isfinite().all():
+                if self.finite:
                     raise
                 raise self._diverged(i, path) from error
             self.optimiser.zero_grad()
             self.fabric.backward(loss)
             self.optimiser.step()
             losses[i] = loss.detach()
+            bar.update(batch_size)
             if device.type == "cpu" and not losses[i].isfinite():  # elsewhere asking would stall every step
                 raise self._diverged(i, path)
         bad = (~losses.isfinite()).nonzero()
@@ -299,27 +438,66 @@ class _Loop:
         self.step += len(batches)
         return float(losses.mean()), len(batches) * batch_size
 
+    def _loss(self, v1, v2, labels):
+        """The loss of the whole batch, of which `v1`, `v2` are this device's share of the views."""
+        if self.queue is not None:
+            v1, v2 = (v.contiguous(memory_format=torch.channels_last) for v in (v1, v2))
+            z1, z2 = self._gathered(self.trained(v1)), self._gathered(self.queue.keys(v2))
+            self._z = z1, z2
+            older = self.queue.older(z2)
+            known = () if labels is None else (labels, labels[:0] if self.queue.y is None else self.queue.y)
+            contrast = Contrast.from_queue(z1, z2, older, *known)
+            self.queue.push(z2, labels)
+            return self.method.loss(contrast)
+        x = torch.cat([v1, v2]).contiguous(memory_format=torch.channels_last)
+        # one pass for both views: they share the statistics of batch-norm
+        z, *h = self.trained(x, hidden=True) if self.features else (self.trained(x),)
+        self._z = z1, z2 = [self._gathered(part) for part in z.chunk(2)]
+        more = {"features": tuple(self._gathered(part) for part in h[0].chunk(2))} if h else {}
+        return self.method(z1, z2, labels, **more)
+
+    @property
+    def finite(self) -> bool:
+        return all(bool(z.isfinite().all()) for z in self._z)
+
+    def _gathered(self, z):
+        """Rows of all devices, in the order of the batch. Each device computes the whole loss, and the gradients that
+        arrive here from all of them are summed; averaged over devices with the rest, they are those of one device."""
+        if self.fabric.world_size == 1:
+            return z
+        return self.fabric.all_gather(z, sync_grads=z.requires_grad).flatten(0, 1)
+
+    def _scheduled(self) -> None:
+        """Options of the method that move, at their values for this epoch."""
+        epochs, values = self.configuration["epochs"], {}
+        for option, (start, end, *changes) in self.configuration.get("schedule", {}).items():
+            changes = changes[0] if changes else epochs
+            values[option] = start + self.epoch * changes // epochs / changes * (end - start)
+        if values:
+            self.method.change(**values)
+        self.scheduled = values
+
+    def _warm(self, step: int, steps_an_epoch: int) -> None:
+        """The learning rate of a step: linear over the first twentieth, then half a cosine down to zero."""
+        if self.configuration.get("lr_schedule") != "cosine":
+            return
+        total = self.configuration["epochs"] * steps_an_epoch
+        warm = max(1, total // 20)
+        factor = min((step + 1) / warm, 0.5 + 0.5 * math.cos(math.pi * max(0, step - warm) / max(1, total - warm)))
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.configuration["lr"] * factor
+
     def _diverged(self, batch: int, path: Path | None) -> Diverged:
         kept = f"last good checkpoint {path}" if path is not None and path.exists() else "no checkpoint was written"
+        lr = self.optimiser.param_groups[0]["lr"]
         return Diverged(f"loss or weights are not finite at step {self.step + batch + 1} (epoch {self.epoch + 1}, "
-                        f"lr={self.configuration['lr']}); {kept}; lower lr or raise the temperature")
-
-    def _fixed_views(self):
-        """Views of the batch that all learning curves look at, the same whatever the seed and the method."""
-        generator = torch.Generator().manual_seed(0)
-        chosen = torch.randperm(len(self.dataset.x_train), generator=generator)[:DIAGNOSTIC_BATCH]
-        x, y = self.dataset.x_train[chosen], self.dataset.y_train[chosen]
-        if len(y.unique()) == len(y):
-            raise ValueError(f"no class has two of the {len(y)} training images that the learning curves look at; "
-                             "train on more images (train_size) or on fewer classes")
-        views = augment.two_views(x, generator, self.recipe)
-        return *(v.to(self.fabric.device) for v in views), y.to(self.fabric.device)
+                        f"lr={lr:.4g}); {kept}; lower lr or raise the temperature")
 
     @torch.no_grad()
     def _row(self, loss: float | None, rate: float | None, knn: bool) -> dict:
         """One row of the history; the last row's kNN is filled in with the final readout, which computes it anyway."""
         v1, v2, labels = self.fixed
-        module = self.model.module  # not Fabric's wrapper: evaluation is in float32
+        module = self.model  # not Fabric's wrapper: evaluation is in float32
         module.eval()
         log_weights = getattr(self.method, "log_weights", None)
         row = {"epoch": self.epoch, "step": self.step, "loss": loss, "knn": None, "images_per_second": rate}
@@ -330,17 +508,22 @@ class _Loop:
                 sets += [features, y.to(features.device)]
             row["knn"] = evaluation.weighted_knn(*sets, num_classes=self.dataset.num_classes,
                                                    k=evaluation.neighbours(len(sets[0])))
-        (z1, h1), (z2, h2) = module(v1, hidden=True), module(v2, hidden=True)
+        # the inputs of the last layer only for those who look at them: a projector of one's own need not have any
+        needed = self.features or hasattr(module.projector, "layers")
+        (z1, *h1), (z2, *h2) = ((module(v, hidden=True) if needed else (module(v),)) for v in (v1, v2))
+        h = (*h1, *h2) or None
         observe = getattr(self.method, "observe", None)
-        seen = observe(Contrast.from_views(z1.float(), z2.float(), features=(h1, h2))) if observe else {}
-        return row | evaluation.diagnostics(z1, z2, labels, log_weights, self.supervised, (h1, h2)) | seen
+        seen = observe(Contrast.from_views(z1.float(), z2.float(), features=h)) if observe else {}
+        return row | evaluation.diagnostics(z1, z2, labels, log_weights, self.supervised, h) | seen | self.scheduled
 
     def save(self, path: Path) -> None:
         state = {"configuration": json.dumps(self.configuration), "epoch": self.epoch, "step": self.step,
-                 "seconds": self.seconds, "history": json.dumps(self.history),
-                 "model": self.model.module.state_dict(), "method": self.method.state_dict(),
+                 "seconds": self.seconds, "history": json.dumps(self.history), "losses": self.losses,
+                 "model": self.model.state_dict(), "method": self.method.state_dict(),
                  "skipped": int(getattr(self.method, "skipped", 0)),
                  "unconverged": int(getattr(self.method, "unconverged", 0)), "optimiser": self.optimiser.state_dict()}
+        if self.queue is not None:
+            state["queue"] = self.queue.state_dict()
         records.write_atomically(path, lambda temporary: torch.save(state, temporary))
 
     def restore(self, path: Path) -> None:
@@ -358,35 +541,93 @@ class _Loop:
             if ours != other:
                 raise ValueError(f"the checkpoint {path} belongs to another run: {key} is {other!r} there and {ours!r} "
                                  "here; use its value, another path, or resume=False (--restart) to start over")
-        self.model.module.load_state_dict(state["model"])
+        self.model.load_state_dict(state["model"])
         self.method.load_state_dict(state["method"])
         self.optimiser.load_state_dict(state["optimiser"])
+        if self.queue is not None:
+            self.queue.load_state_dict(state["queue"])
         if hasattr(self.method, "skipped"):
             self.method.skipped.fill_(state["skipped"])
         if state["unconverged"]:
-            self.method.log_weights.unconverged = state["unconverged"]
+            self.method.unconverged = state["unconverged"]
         self.epoch, self.step, self.seconds = state["epoch"], state["step"], state["seconds"]
-        self.history = json.loads(state["history"])
+        self.history, self.losses = json.loads(state["history"]), state["losses"]
+
+
+class _Classmates:
+    """Random images of the same class, the image itself among them, drawn on the device without a wait."""
+
+    def __init__(self, labels: torch.Tensor):
+        self.labels, self.order = labels, labels.argsort(stable=True)
+        self.count = labels.bincount()
+        self.start = self.count.cumsum(0) - self.count
+
+    def draw(self, batch: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        y = self.labels[batch]
+        u = torch.rand(len(batch), generator=generator, device=batch.device, dtype=torch.float64)
+        return self.order[self.start[y] + (u * self.count[y]).long()]
+
+
+class _Queue:
+    """Keys of the last batches, newest first, and the momentum copy of the model that makes them."""
+
+    def __init__(self, model: Model, size: int, momentum: float):
+        self.model, self.source = copy.deepcopy(model).requires_grad_(False), model
+        self.size, self.momentum, self.z, self.y = size, momentum, None, None
+
+    @torch.no_grad()
+    def keys(self, views: torch.Tensor) -> torch.Tensor:
+        self.model.train()
+        ours, theirs = list(self.model.parameters()), [p.detach() for p in self.source.parameters()]
+        torch._foreach_lerp_(ours, theirs, 1 - self.momentum)
+        return self.model(views).float()
+
+    def older(self, keys: torch.Tensor) -> torch.Tensor:
+        return keys[:0] if self.z is None else self.z
+
+    def push(self, keys: torch.Tensor, labels: torch.Tensor | None) -> None:
+        self.z = torch.cat([keys, self.older(keys)])[: self.size]
+        if labels is not None:
+            self.y = labels[: self.size] if self.y is None else torch.cat([labels, self.y])[: self.size]
+
+    def state_dict(self) -> dict:
+        return {"model": self.model.state_dict(), "z": self.z, "y": self.y}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.model.load_state_dict(state["model"])
+        self.z, self.y = state["z"], state["y"]
 
 
 def main(argv: list[str] | None = None) -> int:
     """`hnlib train --dataset … --method … -o key=value …`: one run from the command line."""
-    parser = argparse.ArgumentParser(prog="hnlib train", description="Train one encoder with one method.",
-                                     formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--dataset", default="digits", help=", ".join(data.KNOWN))
-    parser.add_argument("--method", default="simclr", help=", ".join(methods.CATALOGUE))
-    parser.add_argument("--encoder", default="small-cnn", help=", ".join(encoders.ENCODERS))
-    parser.add_argument("--epochs", type=int, default=30)
-    parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--weight-decay", type=float, default=1e-6)
-    parser.add_argument("--train-size", type=int, help="a class-balanced subset of the training images")
+    parser = argparse.ArgumentParser(prog="hnlib train", description="Train one encoder with one method.")
+    parser.add_argument("--dataset", default="digits", help=f"{', '.join(data.KNOWN)} (default: digits)")
+    parser.add_argument("--method", default="simclr", help=f"{', '.join(methods.CATALOGUE)} (default: simclr)")
+    parser.add_argument("--encoder", default="small-cnn", help=f"{', '.join(encoders.ENCODERS)} (default: small-cnn)")
+    parser.add_argument("--recipe", default="book", help="named settings, which the next six options change: "
+                        f"{', '.join(RECIPES)} (default: book)")
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--lr", type=float)
+    parser.add_argument("--lr-schedule", help=", ".join(LR_SCHEDULES))
+    parser.add_argument("--weight-decay", type=float)
     parser.add_argument("--augmentation", help=f"{', '.join(augment.RECIPES)}; by the channels if not given")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--train-size", type=int, help="a class-balanced subset of the training images")
+    parser.add_argument("--schedule", action="append", default=[], metavar="OPTION=START:END[:CHANGES]",
+                        help="an option of the method that moves over the epochs, e.g. beta=1:0 (repeatable)")
+    parser.add_argument("--oracle-positives", action="store_true", help="second views of another image of the class")
+    parser.add_argument("--queue", type=int, default=0, metavar="KEYS", help="older keys that serve as candidates too")
+    parser.add_argument("--momentum", type=float, default=0.999, help="of the encoder of the keys (default: 0.999)")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--precision", default="32-true", help="or bf16-mixed, …")
-    parser.add_argument("--evaluate-every", type=int, default=5, metavar="EPOCHS", help="0: only at the end")
+    parser.add_argument("--devices", type=int, default=1, help="processes of this machine that share each batch")
+    parser.add_argument("--precision", default="32-true", help="or bf16-mixed, … (default: 32-true)")
+    parser.add_argument("--compile", action="store_true", help="compile the model with torch.compile")
+    parser.add_argument("--evaluate-every", type=int, default=5, metavar="EPOCHS",
+                        help="0: only at the end (default: 5)")
     parser.add_argument("--evaluate-size", type=int, metavar="IMAGES", help="limit of the readouts")
+    parser.add_argument("--protocols", default="clean", help=f"of the readout: {', '.join(evaluation.PROTOCOLS)}, or "
+                        "several with commas (default: clean)")
     parser.add_argument("--max-steps", type=int)
     parser.add_argument("--checkpoint", type=Path, help="written after each epoch, continued if present")
     parser.add_argument("--restart", action="store_true", help="ignore an existing checkpoint")
@@ -400,6 +641,8 @@ def main(argv: list[str] | None = None) -> int:
     save, record, restart = args.pop("save"), args.pop("record"), args.pop("restart")
     folder = records.tracked_folder() if record else records.default_folder()
     options = dict(_option(text) for text in args.pop("options"))
+    args["schedule"] = dict(_course(text) for text in args["schedule"])
+    args["protocols"] = tuple(args["protocols"].split(","))
     clash = sorted(options.keys() & inspect.signature(train).parameters.keys())
     if clash:
         raise ValueError(f"-o {clash[0]}: this is not an option of a method; use --{clash[0].replace('_', '-')}")
@@ -408,11 +651,13 @@ def main(argv: list[str] | None = None) -> int:
     except Interrupted as stop:
         print(f"hnlib train: {stop}", file=sys.stderr)
         return 130
+    if os.environ.get("RANK", "0") != "0":  # one of several processes of torchrun
+        return 0
     if save:
         run.save(save)
     metrics = run.metrics
-    print(f"knn {metrics['knn']:.4f}  linear {metrics['linear']:.4f}  {run.record['seconds']:.1f} s  "
-          f"{folder / records.name(run.record['configuration'])}.json")
+    print(f"{setting(run.record)}\nknn {metrics['knn']:.4f}  linear {metrics['linear']:.4f}  "
+          f"{run.record['seconds']:.1f} s  {folder / records.name(run.record['configuration'])}.json")
     return 0
 
 
@@ -422,17 +667,25 @@ def setting(record: dict) -> str:
     "cifar10, 10000 images, small-cnn, 10 epochs". Runs of one method with one `setting` and the same `methods.changed`
     options differ in their seed alone. Usual is the default of `train`, and for the augmentation that of the channels.
     """
-    c, usual = record["configuration"], inspect.signature(train).parameters
+    c = record["configuration"]
+    usual = {"lr_schedule": "constant", "precision": "32-true"} | RECIPES[c.get("recipe", "book")]
+    usual, c = usual | usual.get(c["dataset"], {}), {"lr_schedule": "constant"} | c
     text = f"{c['dataset']}, {c['train_size'] or 'all'} images, {c['encoder']}, {c['epochs']} epochs"
+    text += f", recipe {c['recipe']}" if "recipe" in c else ""
     for key in ("batch_size", "lr", "weight_decay", "precision", "max_steps", "evaluate_size"):
-        text += f", {key} {c[key]}" if c[key] != usual[key].default else ""
-    recipe = asdict(augment.resolve(augment.recipe_for(record["image_shape"][0])))
-    return text + ("" if c["augmentation"] == json.loads(json.dumps(recipe)) else f", {c['augmentation']}")
+        text += f", {key} {c[key]}" if c[key] != usual.get(key) else ""
+    for key in ("lr_schedule", "schedule", "queue", "momentum", "oracle_positives", "projector", "compile"):
+        text += f", {key} {c[key]}" if c.get(key) != usual.get(key) else ""
+    recipe = augment.resolve(usual.get("augmentation") or augment.recipe_for(record["image_shape"][0]))
+    same = c["augmentation"] == json.loads(json.dumps(augment.recorded(recipe)))
+    return text + ("" if same else f", {c['augmentation']}")
 
 
-def _method(method, options: dict, epochs: int):
+def _method(method, usual: dict, options: dict, epochs: int):
+    """The method with the `options` given, else those `usual` in the recipe that it has, else the catalogue's."""
     if isinstance(method, str):
-        return methods.build(method, **options)
+        known = methods.CATALOGUE[method].defaults if method in methods.CATALOGUE else {}
+        return methods.build(method, **{k: v for k, v in usual.items() if k in known} | options)
     if options:
         raise ValueError(f"unknown option {next(iter(options))!r}; method options go with a method's name")
     if method is None and epochs:
@@ -440,19 +693,86 @@ def _method(method, options: dict, epochs: int):
     return method
 
 
-def _model(configuration: dict, shape) -> Model:
-    encoder = encoders.build(configuration["encoder"], shape[0], shape[1])
-    return Model(encoder, encoders.Projector(encoder.feature_dim, hidden=min(512, encoder.feature_dim)))
+def _check_schedule(method, schedule: dict) -> None:
+    for option, course in schedule.items():
+        if not isinstance(method, methods.Method) or option not in method.options:
+            known = ", ".join(getattr(method, "options", {})) or "none"
+            raise ValueError(f"schedule: the method has no option {option!r}; it has {known}")
+        ends = list(course) if isinstance(course, list | tuple) else []
+        whole = len(ends) == 2 or (len(ends) == 3 and isinstance(ends[2], int) and ends[2] >= 1)
+        if not whole or not all(isinstance(v, Real) and not isinstance(v, bool) for v in ends):
+            raise ValueError(f"schedule: {option}={course!r} must be (start, end) or (start, end, number of changes)")
+        for value in ends[:2]:
+            copy.deepcopy(method).change(**{option: value})  # refuses what the method would refuse
 
 
-def _fabric(device: str, precision: str):
+def _check_queue(method, queue: int) -> None:
+    if not queue:
+        return
+    if not isinstance(method, methods.Method):
+        raise ValueError(f"queue={queue} needs a method of the catalogue, which can score candidates of a queue")
+    eye, y = torch.eye(6), torch.arange(2)
+    labels = (y, y + 2) if method.entry.supervised else ()
+    try:
+        copy.deepcopy(method).loss(Contrast.from_queue(eye[:2], eye[2:4], eye[4:], *labels))
+    except ValueError as error:
+        raise ValueError(f"queue={queue} is not for {method.name}: {error}") from error
+
+
+def _model(encoder: str | nn.Module, projector: nn.Module | None, shape) -> Model:
+    """Encoder and projector: built by name, or copies of one's own modules."""
+    if isinstance(encoder, str):
+        encoder = encoders.build(encoder, shape[0], shape[1])
+    if projector is None:
+        projector = encoders.Projector(encoder.feature_dim, hidden=min(512, encoder.feature_dim))
+    return copy.deepcopy(Model(encoder, projector))
+
+
+def _fabric(device: str, precision: str, devices: int = 1):
     import lightning_fabric
 
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+    if devices < 1:
+        raise ValueError(f"devices={devices} must be at least 1")
+    chosen = dict(devices=devices, strategy="ddp_spawn" if devices > 1 else "auto")
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has started the processes already
+        local = int(os.environ["LOCAL_WORLD_SIZE"])
+        chosen = dict(devices=local, num_nodes=int(os.environ["WORLD_SIZE"]) // local, strategy="ddp")
     try:
-        return lightning_fabric.Fabric(accelerator=device, devices=1, precision=precision)
+        fabric = lightning_fabric.Fabric(accelerator=device, precision=precision, **chosen)
+        if chosen["strategy"] == "ddp":
+            fabric.launch()
+        return fabric
     except Exception as error:
-        raise ValueError(f"device={device!r} with precision={precision!r} is not possible here: {error}") from error
+        raise ValueError(f"device={device!r} with devices={devices} and precision={precision!r} is not possible here: "
+                         f"{error}") from error
+
+
+@contextmanager
+def _memory(device: torch.device, batch_size: int):
+    """Where memory does not suffice, say how much there is and what to change."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if not isinstance(error, torch.OutOfMemoryError | MemoryError) and "allocate memory" not in str(error):
+            raise
+        free = ""
+        if device.type == "cuda":
+            left, total = torch.cuda.mem_get_info(device)
+            free = f" ({left / 2**30:.1f} of {total / 2**30:.1f} GiB are free)"
+        raise ValueError(f"out of memory on {device} with batch_size={batch_size}{free}; choose a smaller batch "
+                         "(--batch-size), half precision (--precision bf16-mixed) or a smaller encoder") from error
+
+
+def _fixed_views(dataset: data.Dataset, recipe: augment.Recipe):
+    """Views of the batch that all learning curves look at, the same whatever the seed and the method; its labels."""
+    generator = torch.Generator().manual_seed(0)
+    chosen = torch.randperm(len(dataset.x_train), generator=generator)[:DIAGNOSTIC_BATCH]
+    x, y = dataset.x_train[chosen], dataset.y_train[chosen]
+    if len(y.unique()) == len(y):
+        raise ValueError(f"no class has two of the {len(y)} training images that the learning curves look at; "
+                         "train on more images (train_size) or on fewer classes")
+    return *augment.two_views(x, generator, recipe), y
 
 
 def _limited(dataset: data.Dataset, size: int | None) -> data.Dataset:
@@ -475,6 +795,16 @@ def _plain(value):
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
     return value if isinstance(value, str | int | float | bool | None) else getattr(value, "__qualname__", str(value))
+
+
+def _course(text: str) -> tuple[str, list]:
+    option, _, course = text.partition("=")
+    try:
+        start, end, *changes = course.split(":")
+        return option, [float(start), float(end), *(int(c) for c in changes)]
+    except ValueError:
+        raise ValueError(f"--schedule {text}: write OPTION=START:END or OPTION=START:END:CHANGES, for example "
+                         "beta=1:0") from None
 
 
 def _option(text: str) -> tuple[str, object]:

@@ -1,7 +1,12 @@
+import json
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
+from scipy.stats import ks_2samp
 from torch.nn import functional
 
 from hnlib import augment
@@ -51,7 +56,90 @@ def test_plain_is_the_image_and_so_is_a_recipe_that_does_nothing():
     assert torch.allclose(cut_to_the_whole, expected, atol=1e-4)
 
 
+PINNED = {  # mean squares of three images' first and second views, and the generator's next number
+    "simclr": (3, 32, [0.57, 0.6547, 0.9081, 0.5926, 0.6262, 0.4561], 0.04877),
+    "digits": (1, 8, [0.8237, 0.664, 0.5965, 0.8111, 0.8935, 0.9622], 0.992692),
+    "hcl": (3, 32, [0.5328, 0.6747, 0.1576, 0.2615, 0.6217, 0.3814], 0.379763),
+    "hcl-32": (3, 96, [0.5124, 0.1626, 0.0197, 0.0406, 0.1205, 0.3823], 0.379763),
+}
+
+
+@pytest.mark.parametrize("name", PINNED)
+def test_a_seed_gives_the_views_it_always_gave(name):
+    """Records depend on it. Control: another order of the draws, or one draw more, changes every number."""
+    channels, size, energy, following = PINNED[name]
+    draw = generator()
+    views = torch.cat(augment.two_views(images(3, size, channels), draw, name))
+    assert torch.allclose(views.square().mean((1, 2, 3)), torch.tensor(energy), atol=1e-4)
+    assert float(torch.rand((), generator=draw)) == pytest.approx(following, abs=1e-6)
+    shifted = generator()
+    torch.rand((), generator=shifted)
+    control = torch.cat(augment.two_views(images(3, size, channels), shifted, name))
+    assert not torch.isclose(control.square().mean((1, 2, 3)), torch.tensor(energy), atol=1e-4).any()
+
+
+def test_records_of_recipes_without_blur_and_size_have_no_word_of_them():
+    settings = augment.recorded(augment.RECIPES["simclr"])
+    assert list(settings) == ["crop_scale", "crop_ratio", "rotation", "flip", "jitter", "jitter_p", "grey", "noise"]
+    for recipe in augment.RECIPES.values():
+        assert augment.Recipe(**json.loads(json.dumps(augment.recorded(recipe)), object_hook=tuples)) == recipe
+    assert "size" in augment.recorded(augment.RECIPES["hcl-32"])
+
+
+def tuples(settings):
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
+
+
+@pytest.mark.parametrize("name, channels, size", [
+    ("simclr", 3, 32), ("digits", 1, 8), ("hcl", 3, 32), ("hcl", 1, 8), ("hcl-32", 3, 48),
+])
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_the_parts_of_a_batch_make_the_views_of_the_whole(name, channels, size, parts):
+    x, total = images(7, size, channels), 7
+    draw = generator(1)
+    whole = augment.two_views(x, draw, name)
+    ends = [total * i // parts for i in range(parts + 1)]
+    draws = [generator(1) for _ in range(parts)]
+    views = [augment.two_views(x[a:b], g, name, part=(a, total)) for a, b, g in zip(ends, ends[1:], draws)]
+    for expected, found in zip(whole, zip(*views)):
+        assert torch.equal(expected, torch.cat(found))
+    assert all(torch.equal(g.get_state(), draw.get_state()) for g in draws)
+    alone = augment.two_views(x[ends[-2]:], generator(1), name)[0]
+    assert parts == 1 or not torch.equal(alone, whole[0][ends[-2]:])  # control: draws of the part alone
+
+
+def test_the_second_view_may_be_of_another_image():
+    x = images()
+    v1, v2 = augment.two_views(x, generator())
+    w1, w2 = augment.two_views(x, generator(), other=x.flip(0))
+    assert torch.equal(v1, w1) and not torch.equal(v2, w2)
+    assert torch.equal(w2, augment.two_views(x.flip(0), generator())[1])
+
+
+def test_one_view():
+    first = augment.view(images(), generator(2), "hcl")
+    assert first.shape == (6, 3, 32, 32) and torch.equal(first, augment.view(images(), generator(2), "hcl"))
+    assert torch.equal(augment.view(images(), generator(), augment.Recipe()), augment.plain(images()))
+
+
+@pytest.mark.parametrize("change, message", [
+    (dict(blur_kernel=4), "blur_kernel=4"), (dict(blur_kernel=-1), "blur_kernel=-1"),
+    (dict(blur_sigma=(0.0, 2.0)), "blur_sigma"), (dict(blur_sigma=(2.0, 0.1)), "blur_sigma"),
+    (dict(size=0), "size=0"), (dict(size=8, rotation=15.0), "rotation=15"),
+])
+def test_recipes_that_cannot_be(change, message):
+    with pytest.raises(ValueError, match=message):
+        augment.Recipe(**change)
+
+
 def test_bad_input():
+    with pytest.raises(ValueError, match=r"blur_kernel=17.*too large"):
+        augment.two_views(images(size=8), generator(), augment.Recipe(blur=1.0, blur_kernel=17))
+    for part in ((-1, 8), (3, 8), (0, 5)):
+        with pytest.raises(ValueError, match=r"part=.*6 images"):
+            augment.two_views(images(), generator(), part=part)
+    with pytest.raises(ValueError, match="do not fit"):
+        augment.two_views(images(), generator(), other=images(5))
     with pytest.raises(ValueError, match=r"'mixup'.*simclr"):
         augment.two_views(images(), generator(), "mixup")
     for x in (images().float(), images()[0], images(channels=2)):
@@ -151,3 +239,130 @@ def test_the_probabilities_belong_to_the_images():
     assert rate(jittered, changed) == pytest.approx(0.8, abs=four_standard_errors)
     assert rate(augment.Recipe(grey=0.2), grey) == pytest.approx(0.2, abs=four_standard_errors)
     assert augment.RECIPES["digits"].flip == 0
+
+
+@pytest.mark.parametrize("kernel, size", [(1, 8), (3, 32), (5, 9), (9, 8)])
+def test_blur_equals_torchvisions_one_image_at_a_time(kernel, size):
+    x = images(8, size).permute(0, 3, 1, 2).float() / 255
+    sigma = torch.rand(8, generator=generator()) * 1.9 + 0.1
+
+    def theirs(sigma):
+        return torch.stack([one_by_one.gaussian_blur(image, [kernel, kernel], [s.item()])
+                            for image, s in zip(x, sigma)])
+
+    ours = augment.blur(x, sigma, kernel)
+    assert torch.allclose(ours, theirs(sigma), atol=1e-5)
+    assert torch.equal(augment.blur(x, torch.zeros(8), kernel), x)
+    if kernel > 1:
+        assert not torch.allclose(ours, theirs(sigma.flip(0)), atol=1e-2)  # another image's deviation
+
+
+@pytest.mark.parametrize("size, out", [(96, 32), (32, 32), (8, 32), (37, 13)])
+def test_a_resized_crop_equals_pillows(size, out):
+    """Pillow rounds twice to whole grey values. Control: bilinear without antialiasing, where the crop shrinks."""
+    x = images(8, size)
+    boxes = augment.crop_boxes(8, size, size, (0.08, 1.0), (3 / 4, 4 / 3), generator())
+    flip = torch.tensor([True, False] * 4)
+    ours = augment._resize(x.permute(0, 3, 1, 2).float(), boxes, flip, out)
+    corners = [(int(left), int(top), int(left + w), int(top + h)) for top, left, h, w in boxes.tolist()]
+    theirs = [torch.from_numpy(np.array(Image.fromarray(image.numpy()).crop(box).resize((out, out), Image.BILINEAR)))
+              for image, box in zip(x, corners)]
+    theirs = torch.stack(theirs).permute(0, 3, 1, 2).float()
+    theirs = torch.where(flip.view(-1, 1, 1, 1), theirs.flip(3), theirs)
+    assert (ours - theirs).abs().max() < 1.6
+    assert (ours - theirs.roll(1, 3)).abs().max() > 20
+    if size == 96:
+        aliased = functional.interpolate(x.permute(0, 3, 1, 2).float(), out, mode="bilinear")
+        whole = augment._resize(x.permute(0, 3, 1, 2).float(), torch.tensor([[0.0, 0, 96, 96]]).expand(8, 4), None, out)
+        assert (aliased - whole).abs().max() > 20
+
+
+# --- whole views against pipelines of one image at a time
+
+
+def scene(side):
+    """A smooth orange picture with some texture, so that every operation changes something that is measured."""
+    down, across = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
+    texture = torch.randn(side, side, 1, generator=generator(5)) * 20
+    colours = torch.stack([140 + 70 * across / side, 150 - 70 * down / side, 40 + 30 * (down + across) / side], 2)
+    return (colours + texture).clamp(0, 255).round().to(torch.uint8)
+
+
+def statistics(views):
+    """Ten numbers a view, rounded: pillow's whole grey values would else break ties."""
+    r, g, b = views.unbind(1)
+    grey = (r + g + b) / 3
+    spread = views.amax(1) - views.amin(1)
+    sideways, downwards = (grey[:, :, 1:] - grey[:, :, :-1]), (grey[:, 1:] - grey[:, :-1])
+    hue = torch.atan2(math.sqrt(3) * (g - b).mean((1, 2)), ((r - g) + (r - b)).mean((1, 2)))
+    columns = torch.stack([
+        *(c.mean((1, 2)) for c in (r, g, b)), grey.std((1, 2)), spread.mean((1, 2)), hue,
+        sideways.abs().mean((1, 2)), downwards.abs().mean((1, 2)), sideways.mean((1, 2)) * 31, downwards.mean((1, 2)),
+    ])
+    return (columns * 200).round().numpy() / 200
+
+
+def disagreement(views, others):
+    """The smallest p-value of the two-sample Kolmogorov–Smirnov tests, times their number (Bonferroni)."""
+    pairs = list(zip(statistics(views), statistics(others)))
+    return len(pairs) * min(ks_2samp(a, b, method="asymp").pvalue for a, b in pairs)
+
+
+def torchvisions(recipe, side, n, seed=0):
+    """Views by torchvision and pillow, as the released code makes them (its OpenCV blur is torchvision's here)."""
+    blur = transforms.GaussianBlur(recipe.blur_kernel, recipe.blur_sigma)
+    pipeline = transforms.Compose([
+        transforms.RandomResizedCrop(recipe.size or side, recipe.crop_scale, recipe.crop_ratio),
+        transforms.RandomHorizontalFlip(recipe.flip),
+        transforms.RandomApply([transforms.ColorJitter(*recipe.jitter)], recipe.jitter_p),
+        transforms.RandomGrayscale(recipe.grey),
+        transforms.RandomApply([blur], recipe.blur),
+        transforms.ToTensor(),
+    ])
+    picture = Image.fromarray(scene(side).numpy())
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return torch.stack([pipeline(picture) for _ in range(n)])
+
+
+def ours(recipe, side, n, seed=1):
+    return augment.view(scene(side).expand(n, -1, -1, -1), generator(seed), recipe) / 4 + 0.5
+
+
+@pytest.mark.parametrize("name", ["hcl", "simclr"])
+def test_views_are_distributed_as_torchvisions_one_image_at_a_time(name):
+    """Controls: each recipe with one operation changed is told apart by the same test."""
+    n, recipe = 800, augment.RECIPES[name]
+    theirs = torchvisions(recipe, 32, n)
+    assert disagreement(ours(recipe, 32, n), theirs) > 0.01
+    for change in (dict(blur=0.5 - recipe.blur), dict(crop_scale=(0.5, 1.0)), dict(flip=0.0), dict(jitter_p=0.3),
+                   dict(grey=0.0), dict(jitter=(0.4, 0.4, 0.4, 0.0))):
+        assert disagreement(ours(replace(recipe, **change), 32, n), theirs) < 1e-4, change
+
+
+def test_the_coordinates_in_a_view_are_distributed_as_torchvisions():
+    """A picture of its own coordinates tells area, shape, place and mirror of the crop. Control: crops from .2."""
+    n, side = 700, 96
+    down, across = torch.meshgrid(*2 * [torch.arange(side)], indexing="ij")
+    picture = (torch.stack([down, across, 0 * down], 2) * 2).to(torch.uint8)
+
+    def box(views):
+        down, across = views[:, 0] * 255 / 2, views[:, 1] * 255 / 2
+        height = (down[:, -1, 16] - down[:, 0, 16]).abs()
+        turn = across[:, 16, -1] - across[:, 16, 0]
+        columns = [height * turn.abs(), turn.abs() / height, down.mean((1, 2)), across.mean((1, 2)), turn.sign()]
+        return torch.stack(columns).double().numpy()
+
+    crop = transforms.Compose([transforms.RandomResizedCrop(32), transforms.RandomHorizontalFlip(),
+                               transforms.ToTensor()])
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        theirs = box(torch.stack([crop(Image.fromarray(picture.numpy())) for _ in range(n)]))
+
+    def p(recipe):
+        views = augment.view(picture.expand(n, -1, -1, -1), generator(), recipe) / 4 + 0.5
+        return 5 * min(ks_2samp(a, b, method="asymp").pvalue for a, b in zip(box(views), theirs))
+
+    recipe = replace(augment.RECIPES["hcl-32"], jitter_p=0.0, grey=0.0, blur=0.0)
+    assert p(recipe) > 0.01
+    assert p(replace(recipe, crop_scale=(0.2, 1.0))) < 1e-4 and p(replace(recipe, flip=0.0)) < 1e-4

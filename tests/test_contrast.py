@@ -204,3 +204,38 @@ def test_bad_views_are_refused_with_the_value_and_the_remedy(arguments, options,
 def test_bad_finite_spaces_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         Contrast.from_similarity(*arguments)
+
+
+def test_a_queue_adds_candidates():
+    g = torch.Generator().manual_seed(0)
+    q, k, queue = (torch.randn(n, 4, generator=g, dtype=torch.float64) for n in (3, 3, 5))
+    contrast = Contrast.from_queue(q, k, queue)
+    cosine = torch.nn.functional.cosine_similarity(q[:, None], torch.cat([k, queue])[None], dim=2)
+    assert torch.allclose(contrast.similarity, cosine) and contrast.scale == 7 and not contrast.symmetric
+    assert contrast.positives.nonzero().tolist() == [[0, 0], [1, 1], [2, 2]]
+    assert torch.equal(contrast.admissible, ~contrast.positives)
+    assert torch.allclose(contrast.positive_similarity, cosine.diagonal())
+    y, older = torch.tensor([0, 1, 0]), torch.tensor([1, 1, 2, 0, 2])
+    told = Contrast.from_queue(q, k, queue, y, older)
+    same = y[:, None] == torch.cat([y, older])
+    assert torch.equal(told.positives, same) and torch.equal(told.admissible, ~same)
+
+
+def test_a_batch_against_its_own_keys_is_a_contrast_of_views():
+    """Without a queue, the anchors of the first view and the candidates of the second are a block of the square."""
+    g = torch.Generator().manual_seed(1)
+    q, k = (torch.randn(4, 5, generator=g, dtype=torch.float64) for _ in range(2))
+    square = Contrast.from_views(q, k).similarity
+    assert torch.allclose(Contrast.from_queue(q, k, k[:0]).similarity, square[:4, 4:])
+
+
+@pytest.mark.parametrize(("shapes", "labels", "message"), [
+    (((3, 4), (2, 4), (5, 4)), (), r"got \(3, 4\), \(2, 4\), \(5, 4\)"), (((3, 4), (3, 4), (5, 3)), (), r"\(5, 3\)"),
+    (((1, 4), (1, 4), (0, 4)), (), "no negative"), (((3, 4), (3, 4), (5, 4)), (3,), "give both or neither"),
+    (((3, 4), (3, 4), (5, 4)), (3, 4), r"need \(3,\) and \(5,\)"),
+])
+def test_queues_that_do_not_fit_are_refused(shapes, labels, message):
+    with pytest.raises(ValueError, match=message):
+        Contrast.from_queue(*map(torch.ones, shapes), *(torch.zeros(n, dtype=torch.long) for n in labels))
+    with pytest.raises(ValueError, match="row 1 of the queries has norm 0"):
+        Contrast.from_queue(torch.eye(3)[[0, 0]] * torch.tensor([[1], [0]]), torch.ones(2, 3), torch.ones(1, 3))

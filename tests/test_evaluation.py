@@ -1,4 +1,6 @@
+import copy
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -119,6 +121,146 @@ def test_readouts_of_raw_pixels():
     scores = evaluation.readouts(encoders.build("pixels", 1, 8), digits)
     assert scores["knn_k"] == 28 and 0.93 < scores["knn"] < 0.97 and 0.95 < scores["linear"] < 0.985
     assert evaluation.readouts(encoders.build("pixels", 1, 8), digits, k=1)["knn"] > scores["knn"]
+
+
+# --- the readout as released
+
+
+def coloured(n_train=60, n_test=30, size=4, noise=8, seed=0):
+    """Three classes of grey images: dark, middle and bright, with noise."""
+    draw = torch.Generator().manual_seed(seed)
+    y = torch.arange(n_train + n_test) % 3
+    x = 60 + 70 * y.view(-1, 1, 1, 1) + torch.randint(-noise, noise + 1, (len(y), size, size, 1), generator=draw)
+    x = x.to(torch.uint8)
+    names = "dark", "middle", "bright"
+    return data.Dataset("coloured", x[:n_train], y[:n_train], x[n_train:], y[n_train:], names, "0")
+
+
+class Normalised(nn.Module):
+    """Batch-norm, then the mean brightness as five shifted features; `seen` tells how it was called."""
+
+    def __init__(self, momentum=0.1, stale=0.0):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(1, momentum=momentum)
+        self.norm.running_mean.fill_(stale)
+        self.seen = []
+
+    def forward(self, x):
+        self.seen.append((self.training, torch.is_grad_enabled(), len(x)))
+        return torch.relu(self.norm(x).mean((2, 3)) - torch.linspace(-2, 2, 5))
+
+    def __deepcopy__(self, memo):
+        other = Normalised(self.norm.momentum)
+        other.load_state_dict(self.state_dict())
+        other.seen = self.seen  # shared, so that the test sees what the copy did
+        return other
+
+
+nothing = augment.Recipe()
+fast = dict(recipe=nothing, epochs=60, batch_size=16, lr=0.05)
+
+
+def test_paper_readout_reaches_the_clean_accuracy_on_separable_features():
+    dataset, pixels = coloured(), encoders.build("pixels", 1, 4)
+    assert evaluation.readouts(pixels, dataset, k=5)["linear"] == 1
+    assert evaluation.paper_readout(pixels, dataset, **fast) == 1
+    shuffled = replace(dataset, y_train=dataset.y_train.roll(1))  # control: labels of the neighbours
+    assert evaluation.paper_readout(pixels, shuffled, **fast) == 0
+
+
+def test_paper_readout_learns_in_train_mode_and_tests_in_eval_mode():
+    dataset, encoder = coloured(), Normalised().eval()
+    evaluation.paper_readout(encoder, dataset, **fast | dict(epochs=2))
+    first, *learning, test = encoder.seen
+    assert first == (False, False, 1) and test == (False, False, 30)
+    assert learning == [(True, False, n) for n in (16, 16, 16, 12)] * 2  # the partial batch is kept
+
+
+def test_paper_readout_tests_with_the_statistics_that_learning_moved():
+    """Stale running means: the clean readout does not care, this one needs them to drift, which momentum 0 forbids."""
+    dataset, drifting, fixed = coloured(), Normalised(stale=30.0), Normalised(momentum=0.0, stale=30.0)
+    clean = [evaluation.readouts(encoder, dataset, k=5)["linear"] for encoder in (drifting, fixed)]
+    paper = [evaluation.paper_readout(encoder, dataset, **fast) for encoder in (drifting, fixed)]
+    assert paper[0] == 1 and paper[1] == pytest.approx(1 / 3)
+    assert clean != paper
+
+
+def released(encoder, dataset, recipe, epochs, batch_size, lr, weight_decay, seed):
+    """The released script's net and loop, with gradients switched off per parameter; draws as ours."""
+    net = nn.Sequential(copy.deepcopy(encoder), nn.Flatten())
+    torch.manual_seed(seed)
+    net.append(nn.Linear(128, dataset.num_classes))
+    for p in net[0].parameters():
+        p.requires_grad = False
+    adam = torch.optim.Adam(net[2].parameters(), lr=lr, weight_decay=weight_decay)
+    draw = torch.Generator().manual_seed(seed)
+    for _ in range(epochs):
+        net.train()
+        order = torch.randperm(len(dataset.x_train), generator=draw)
+        for start in range(0, len(order), batch_size):
+            batch = order[start: start + batch_size]
+            loss = functional.cross_entropy(net(augment.view(dataset.x_train[batch], draw, recipe)),
+                                            dataset.y_train[batch])
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+        net.eval()
+    with torch.no_grad():
+        return float((net(augment.plain(dataset.x_test)).argmax(1) == dataset.y_test).double().mean())
+
+
+def test_paper_readout_equals_the_released_loop_and_leaves_no_trace():
+    dataset = data.subset(data.load("digits"), 300, seed=0)
+    torch.manual_seed(0)
+    encoder = encoders.build("small-cnn", 1, 8).train()
+    before = {k: v.clone() for k, v in encoder.state_dict().items()}
+    options = dict(recipe="digits", epochs=6, batch_size=64, lr=1e-2, weight_decay=1e-6, seed=3)
+    torch.manual_seed(1)
+    expected_next = torch.rand(1)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        accuracy = evaluation.paper_readout(encoder, dataset, **options)
+    assert torch.equal(torch.rand(1), expected_next)
+    assert encoder.training and all(torch.equal(v, before[k]) for k, v in encoder.state_dict().items())
+    assert all(p.requires_grad and p.grad is None for p in encoder.parameters())
+    assert 0.4 < accuracy == evaluation.paper_readout(encoder, dataset, **options)
+    assert accuracy == pytest.approx(released(encoder, dataset, **options), abs=2 / len(dataset.x_test))
+    # control: the encoder in eval mode throughout, as in the clean protocol
+    still = evaluation.paper_readout(Still(encoder), dataset, **options)
+    assert abs(accuracy - still) > 4 / len(dataset.x_test)
+
+
+class Still(nn.Module):
+    def __init__(self, encoder):
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, x):
+        return self.encoder.eval()(x)
+
+
+@pytest.mark.parametrize("change, message", [
+    (dict(epochs=0), "epochs=0"), (dict(batch_size=0), "batch_size=0"), (dict(lr=0.0), "lr=0"),
+    (dict(lr=math.nan), "lr=nan"), (dict(weight_decay=-1.0), "weight_decay=-1"), (dict(recipe="mixup"), "mixup"),
+])
+def test_paper_readout_refuses(change, message):
+    with pytest.raises(ValueError, match=message):
+        evaluation.paper_readout(encoders.build("pixels", 1, 4), coloured(), **change)
+
+
+def test_readouts_by_protocol():
+    dataset, pixels = coloured(), encoders.build("pixels", 1, 4)
+    clean = evaluation.readouts(pixels, dataset, k=5)
+    paper = evaluation.readouts(pixels, dataset, protocols=("paper",), readout_epochs=2)
+    both = evaluation.readouts(pixels, dataset, k=5, protocols=("paper", "clean"), readout_epochs=2)
+    assert list(clean) == ["knn", "knn_k", "linear"] and both == clean | paper
+    assert paper == {"linear_paper": evaluation.paper_readout(pixels, dataset, "digits", epochs=2)}
+    still = evaluation.readouts(pixels, dataset, protocols="paper", recipe=nothing, readout_epochs=2)
+    assert still == {"linear_paper": evaluation.paper_readout(pixels, dataset, nothing, epochs=2)}
+    with pytest.raises(ValueError, match=r"'dirty'.*clean, paper"):
+        evaluation.readouts(pixels, dataset, protocols=("clean", "dirty"))
+    with pytest.raises(ValueError, match="no readout protocol"):
+        evaluation.readouts(pixels, dataset, protocols=())
 
 
 def test_neighbours():

@@ -459,3 +459,31 @@ def test_the_halves_are_the_library_s_own():
     for name, entry in methods.CATALOGUE.items():
         assert getattr(objectives, entry.objective.__name__) is entry.objective, name
         assert getattr(negatives, entry.negatives.__name__) is entry.negatives
+
+
+def test_options_change_while_counts_and_learned_parameters_stay():
+    z1, z2 = batch(1)
+    method = methods.build("hcl", beta=1.0)
+    method.change(beta=2.0, tau_plus=0.0)
+    assert method.options == methods.build("hcl", beta=2.0, tau_plus=0.0).options
+    assert torch.equal(method(z1, z2), methods.build("hcl", beta=2.0, tau_plus=0.0)(z1, z2))
+    with pytest.raises(ValueError, match="tau_plus=2"):
+        method.change(tau_plus=2.0)
+    assert method.options["tau_plus"] == 0.0  # a refused change changes nothing
+    ot = methods.build("ot", epsilon=0.01, max_iterations=1)
+    with pytest.warns(UserWarning):
+        ot(z1, z2)
+    ot.change(epsilon=0.02)
+    assert ot.unconverged == 1
+    learned = methods.build("unremix-repaired", learn="minimise")
+    logits = learned.logits
+    learned.change(temperature=0.4)
+    assert learned.logits is logits and learned.log_weights == learned._learned
+    with pytest.raises(ValueError, match="learns its mixture"):
+        learned.change(mixture=(0.2, 0.3, 0.5))
+
+
+def test_a_queue_is_scored_like_any_contrast():
+    z1, z2 = batch(2)
+    contrast = contrast_for(methods.build("hcl"), z1, z2)
+    assert torch.equal(methods.build("hcl").loss(contrast), methods.build("hcl")(z1, z2))

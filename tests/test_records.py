@@ -1,5 +1,8 @@
+import errno
 import json
 import statistics
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -157,3 +160,23 @@ def test_a_difference_is_taken_seed_by_seed_where_the_seeds_are_the_same():
     assert mean == pytest.approx(25 / 3) and error == pytest.approx((seeds + noise) ** 0.5)
     one = [group[:1] for group in groups(shift=5)]  # with one run each only the images speak
     assert records.difference(*one, metric="knn")[1] == pytest.approx(((80 * 20 + 50 * 50) / images) ** 0.5)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"),
+                                   RuntimeError("PytorchStreamWriter failed writing file")])
+def test_a_full_disk_leaves_the_old_file_and_says_so(tmp_path, monkeypatch, error):
+    path = tmp_path / "run.pt"
+    records.write_atomically(path, b"old")
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=0))
+
+    def fill(temporary):
+        Path(temporary).write_bytes(b"half")
+        raise error
+
+    with pytest.raises(OSError, match=r"run\.pt could not be written and the file that was there is intact; the disk"):
+        records.write_atomically(path, fill)
+    assert path.read_bytes() == b"old" and [p.name for p in tmp_path.iterdir()] == ["run.pt"]
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=1 << 40))
+    if isinstance(error, RuntimeError):
+        with pytest.raises(RuntimeError, match="Pytorch"):  # not the disk's fault
+            records.write_atomically(path, fill)

@@ -1,3 +1,6 @@
+import copy
+import dataclasses
+import inspect
 import json
 import math
 import os
@@ -118,8 +121,8 @@ def test_a_killed_process_resumes_to_the_same_weights(whole, tmp_path):
     )
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True)
     assert finished.returncode == -signal.SIGKILL and path.exists()
+    assert same(whole, train(method="hcl", checkpoint=path, **SMALL))  # the lock died with its process
     assert [p.name for p in tmp_path.iterdir()] == ["run.pt"]
-    assert same(whole, train(method="hcl", checkpoint=path, **SMALL))
 
 
 @pytest.mark.parametrize("name", ["unremix", "unremix-repaired"])
@@ -331,8 +334,8 @@ def test_the_corrections_train_and_show_what_they_do(whole, name, options, colum
 def test_every_epoch_has_its_own_order_and_views(monkeypatch):
     batches, two_views = [], augment.two_views
 
-    def spy(x, generator, recipe):
-        views = two_views(x, generator, recipe)
+    def spy(x, generator, recipe, **more):
+        views = two_views(x, generator, recipe, **more)
         batches.append((x, views[0]))
         return views
 
@@ -407,6 +410,14 @@ def test_a_record_is_written_and_replaced(tmp_path):
     (dict(seed=-1), "seed=-1"), (dict(weight_decay=-1.0), "weight_decay"),
     (dict(train_size=10, batch_size=4), "no class has two of the 10 training images"),
     (dict(precision="3-true"), "3-true"), (dict(evaluate_size=1), "evaluate_size"),
+    (dict(recipe="slow"), "recipe 'slow'; known: book, hcl"), (dict(lr_schedule="steps"), "constant, cosine"),
+    (dict(protocols=("clean", "dirty")), "'dirty'; known: clean, paper"), (dict(queue=-1), "queue=-1"),
+    (dict(momentum=1.0), r"momentum=1.0 must lie in \[0, 1\)"), (dict(devices=0), "devices=0"),
+    (dict(method="unremix", queue=8), "queue=8 is not for unremix"), (dict(method=nn.Identity(), queue=8), "queue=8"),
+    (dict(encoder=nn.Flatten()), "feature_dim"), (dict(schedule={"beta": (1, 0)}), "no option 'beta'; it has temp"),
+    (dict(schedule={"temperature": (1, 0)}), "temperature=0"), (dict(schedule={"temperature": 1}), r"must be \(start"),
+    (dict(schedule={"temperature": (1, 2, 0)}), "number of changes"),
+    (dict(method=nn.Identity(), schedule={"beta": (1, 0)}), "no option 'beta'; it has none"),
 ])
 def test_bad_input_is_refused_before_anything_is_written(tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
@@ -436,3 +447,257 @@ def test_an_interrupted_command_says_how_to_go_on(tmp_path, monkeypatch, capsys)
     arguments = ["--epochs", "3", "--train-size", "200", "--batch-size", "64", "--checkpoint", str(tmp_path / "c.pt")]
     assert training.main([*arguments, "--method", "hcl", "--evaluate-every", "0"]) == 130
     assert "repeat the same call" in capsys.readouterr().err
+
+
+class Plain(nn.Module):
+    """An encoder whose embedding of an image does not depend on the rest of the batch."""
+
+    feature_dim = 32
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 48), nn.Tanh(), nn.Linear(48, 32))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(32, 24), nn.ReLU(), nn.Linear(24, 16))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def modules():
+    torch.manual_seed(0)
+    return dict(encoder=Plain(), projector=Head())
+
+
+def test_two_devices_make_the_run_of_one():
+    """Weights after six steps, to rounding; the gradient of one device's half alone is another direction."""
+    own = modules() | SMALL | dict(evaluate_every=0, epochs=2)
+    one, two = (train(method="hcl", devices=n, **own) for n in (1, 2))
+    a, b = weights(one), weights(two)
+    assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-6
+    assert two.record["losses"] == pytest.approx(one.record["losses"], abs=1e-6)
+    assert two.metrics["linear"] == one.metrics["linear"]
+    assert two.record["environment"]["hardware"]["devices"] == 2
+    assert records.name(one.record["configuration"]) == records.name(two.record["configuration"])
+    half = train(method="hcl", **own | dict(batch_size=32, max_steps=6))
+    assert max(float((a[k] - weights(half)[k]).abs().max()) for k in a) > 1e-4
+
+
+def test_errors_of_a_device_reach_the_caller():
+    with pytest.raises(ValueError, match="batch_size=63 cannot be shared by 2 devices; choose a multiple of 2"):
+        train(devices=2, **SMALL | dict(batch_size=63))
+
+
+def test_a_gathered_batch_is_in_the_order_of_its_images():
+    """What a device sends is its share; what comes back is the batch, whatever the number of views."""
+    class Two:
+        world_size, sent = 2, []
+
+        def all_gather(self, z, sync_grads):
+            self.sent.append(sync_grads)
+            return torch.stack([z, z + 10])
+
+    loop = training._Loop.__new__(training._Loop)
+    loop.fabric = Two()
+    z = torch.arange(3.0)[:, None].requires_grad_()
+    assert loop._gathered(z).flatten().tolist() == [0, 1, 2, 10, 11, 12] and loop.fabric.sent == [True]
+
+
+def test_modules_of_ones_own_are_copied_saved_and_loaded(tmp_path):
+    own = modules()
+    before = copy.deepcopy(own["encoder"].state_dict())
+    run = train(method="unremix", **own, **SMALL | dict(epochs=1))
+    assert all(torch.equal(v, before[k]) for k, v in own["encoder"].state_dict().items())
+    assert run.record["configuration"]["encoder"] == "Plain" and run.record["configuration"]["projector"] == "Head"
+    run.save(tmp_path / "run.safetensors")
+    assert same(run, training.load(tmp_path / "run.safetensors", **modules()))
+    with pytest.raises(ValueError, match="Plain"):
+        training.load(tmp_path / "run.safetensors")
+
+
+@pytest.mark.parametrize("method, dataset, expected", [
+    ("hcl", "digits", dict(temperature=0.5, tau_plus=0.1, beta=1.0)), ("simclr", "cifar10", dict(temperature=0.4)),
+    ("adnce", "cifar10", dict(temperature=0.4, mu=0.7, sigma=0.5)),
+])
+def test_a_recipe_fills_in_what_is_not_given(method, dataset, expected):
+    recipe = "hcl" if dataset == "digits" else "adnce"
+    shown = data.load("digits")
+    shown = dataclasses.replace(shown, name=dataset)
+    run = train(shown, method, recipe=recipe, **SMALL | dict(batch_size=None, epochs=0, train_size=None))
+    chosen, said = run.record["configuration"], training.RECIPES[recipe]
+    assert chosen["recipe"] == recipe and chosen["batch_size"] == said["batch_size"] and chosen["epochs"] == 0
+    assert chosen["augmentation"]["blur"] == 0.5 and chosen["options"] == methods.CATALOGUE[method].defaults | expected
+    given = train(shown, method, recipe=recipe, temperature=0.3, lr=0.5, **SMALL | dict(epochs=0))
+    chosen = given.record["configuration"]
+    assert chosen["options"]["temperature"] == 0.3 and chosen["lr"] == 0.5 and chosen["batch_size"] == 64
+    assert f"recipe {recipe}, batch_size 64, lr 0.5" in training.setting(given.record)
+
+
+def test_every_recipe_can_be_built():
+    known = train.__kwdefaults__ or inspect.signature(train).parameters
+    for recipe in training.RECIPES.values():
+        options = recipe.get("options", {}) | {k: v for s in data.KNOWN for k, v in recipe.get(s, {}).items()}
+        assert set(recipe) - {"options", *data.KNOWN} <= set(known)
+        assert all(any(o in e.defaults for e in methods.CATALOGUE.values()) for o in set(options) - {"augmentation"})
+    assert {"hcl", "hcl-ot", "h-scl", "adnce", "unremix", "fast"} <= set(training.RECIPES)
+
+
+def test_a_scheduled_option_moves_and_resumes(tmp_path):
+    """Three plateaus of one epoch, then two of unequal length; the methods made by hand at those values agree."""
+    moved = train(method="hcl", schedule={"beta": (3, 0)}, **SMALL)
+    assert [row.get("beta") for row in moved.history] == [None, 3, 2, 1]
+    with pytest.raises(training.Interrupted):
+        train(method=At2("hcl", 5), schedule={"beta": (3, 0)}, checkpoint=tmp_path / "c", **SMALL)
+    assert same(moved, train(method="hcl", schedule={"beta": (3, 0)}, checkpoint=tmp_path / "c", **SMALL))
+    assert not same(moved, train(method="hcl", beta=3.0, **SMALL))
+    still = train(method="hcl", schedule={"beta": (3, 3)}, **SMALL)
+    assert same(still, train(method="hcl", beta=3.0, **SMALL))
+    steps = train(method="hcl", schedule={"beta": (4, 0, 2)}, **SMALL)
+    assert [row.get("beta") for row in steps.history] == [None, 4, 4, 2]
+    assert "schedule {'beta': [4, 0, 2]}" in training.setting(steps.record)
+
+
+class At2(methods.Method):
+    """A method of the catalogue that is interrupted at its k-th call."""
+
+    def __init__(self, name, call):
+        built = methods.build(name)
+        super().__init__(name, built.entry, built.options)
+        self.left = call
+
+    def forward(self, *args, **more):
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+        return super().forward(*args, **more)
+
+
+def test_the_learning_rate_warms_up_and_falls_to_zero(monkeypatch):
+    rates, step = [], torch.optim.Adam.step
+
+    def spy(self, *args, **more):
+        rates.append(self.param_groups[0]["lr"])
+        return step(self, *args, **more)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", spy)
+    train(lr_schedule="cosine", lr=0.01, **SMALL | dict(epochs=20, evaluate_every=0))
+    assert len(rates) == 60 and rates[:3] == pytest.approx([0.01 / 3, 0.02 / 3, 0.01]) and max(rates) == rates[2]
+    assert rates[2:] == sorted(rates[2:], reverse=True) and 0 < rates[-1] < 1e-4
+
+
+def test_oracle_positives_are_images_of_the_class(monkeypatch):
+    seen, two_views, digits = [], augment.two_views, data.subset(data.load("digits"), 200, seed=0)
+
+    def spy(x, *args, other=None, **more):
+        seen.append((x, other))
+        return two_views(x, *args, other=other, **more)
+
+    monkeypatch.setattr(augment, "two_views", spy)
+    run = train(oracle_positives=True, **SMALL | dict(epochs=1))
+    label = {x.numpy().tobytes(): int(y) for x, y in zip(digits.x_train, digits.y_train)}
+    pairs = [(a.numpy().tobytes(), b.numpy().tobytes()) for x, other in seen[1:] for a, b in zip(x, other)]
+    assert len(pairs) == 192 and all(label[a] == label[b] for a, b in pairs)
+    assert 1 <= sum(a == b for a, b in pairs) < 40  # an image may meet itself: one time in twenty
+    assert "oracle_positives True" in training.setting(run.record)
+
+
+def test_classmates_are_uniform_over_the_class():
+    labels = torch.tensor([2, 0, 1, 2, 2, 0, 2])
+    mates, generator = training._Classmates(labels), torch.Generator().manual_seed(0)
+    drawn = mates.draw(torch.zeros(8000, dtype=torch.long), generator)
+    share = drawn.bincount(minlength=7) / 8000
+    assert share.tolist() == pytest.approx([0.25, 0, 0, 0.25, 0.25, 0, 0.25], abs=0.02)
+
+
+@pytest.mark.parametrize("method", ["hcl", "ot", "scl"])
+def test_a_queue_is_filled_used_and_resumed(tmp_path, method):
+    queued = dict(method=method, queue=100, momentum=0.9, **SMALL)
+    whole = train(**queued)
+    assert same(whole, train(**queued)) and not same(whole, train(**queued | dict(momentum=0.99)))
+    assert whole.record["configuration"]["queue"] == 100 and math.isfinite(whole.metrics["loss"])
+    path, save = tmp_path / "c", training._Loop.save
+
+    def stop(self, file):
+        save(self, file)
+        if self.epoch == 2:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(training.Interrupted):
+        patch.setattr(training._Loop, "save", stop)
+        train(**queued, checkpoint=path)
+    kept = torch.load(path, weights_only=True)["queue"]
+    assert kept["z"].shape == (100, 128) and (method != "scl" or kept["y"].shape == (100,))
+    assert same(whole, train(**queued, checkpoint=path))
+
+
+def test_keys_follow_the_model_and_the_queue_keeps_the_newest():
+    model = training.Model(Plain(), Head())
+    queue = training._Queue(model, 5, 0.75)
+    old = copy.deepcopy(queue.model)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(1)
+    x = torch.rand(4, 1, 8, 8)
+    keys = queue.keys(x)
+    assert not keys.requires_grad
+    for a, b, c in zip(queue.model.parameters(), old.parameters(), model.parameters()):
+        assert torch.allclose(a, 0.75 * b + 0.25 * c)
+    queue.push(keys, None)
+    queue.push(keys + 100, None)
+    assert torch.equal(queue.z, torch.cat([keys + 100, keys[:1]]))
+
+
+def test_compiling_changes_nothing_but_rounding(monkeypatch):
+    calls, real = [], torch.compile
+
+    def eager(model, **more):
+        calls.append(model)
+        return real(model, **more | {"backend": "eager"})
+
+    monkeypatch.setattr(torch, "compile", eager)
+    plain, compiled = (train(**SMALL | dict(epochs=1), compile=c) for c in (False, True))
+    assert calls and compiled.record["configuration"]["compile"] is True
+    a, b = weights(plain), weights(compiled)
+    assert a.keys() == b.keys() and all(torch.allclose(a[k].float(), b[k].float(), atol=1e-5) for k in a)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(),
+                                   RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_too_little_memory_says_what_to_change(error):
+    def exhausted(loss):
+        raise error
+
+    with pytest.raises(ValueError, match="out of memory on cpu with batch_size=64; choose a smaller batch"):
+        train(method=At(2, exhausted), **SMALL)
+
+
+def test_two_processes_do_not_make_one_run(tmp_path):
+    path = tmp_path / "run.pt"
+    code = (f"import sys; sys.path[:0] = [{str(records.project_root())!r}]\n"
+            f"from hnlib import records\nwith records.alone({str(path)!r}): print('ready', flush=True); input()")
+    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True) as other:
+        assert other.stdout.readline() == "ready\n"
+        with pytest.raises(ValueError, match=r"another process is making .*run\.pt right now"):
+            train(**SMALL | dict(epochs=1), checkpoint=path)
+        other.communicate("\n")
+    train(**SMALL | dict(epochs=1), checkpoint=path)
+    assert [p.name for p in tmp_path.iterdir()] == ["run.pt"]
+
+
+def test_losses_of_every_epoch_are_kept(whole, tmp_path):
+    seldom = train(method="hcl", **SMALL | dict(evaluate_every=0))
+    assert [row["epoch"] for row in seldom.history] == [0, 3] and len(seldom.record["losses"]) == 3
+    assert seldom.record["losses"] == whole.record["losses"] == [row["loss"] for row in whole.history[1:]]
+
+
+def test_both_protocols_stand_side_by_side():
+    run = train(**SMALL | dict(epochs=1), protocols=("paper",))
+    assert {"knn", "linear", "linear_paper"} <= set(run.metrics) and 0 < run.metrics["linear_paper"] <= 1
+    assert run.record["configuration"]["protocols"] == ["clean", "paper"]
