@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import platformdirs
 import torch
 from torch import Tensor
 
@@ -80,7 +79,11 @@ def load(name: str, root: Path | str | None = None) -> Dataset:
 
 def location(name: str, root: Path | str | None = None) -> Path:
     """The file a real data set is kept in."""
-    root = root or os.environ.get("HNLIB_DATA") or platformdirs.user_cache_path("hnlib")
+    root = root or os.environ.get("HNLIB_DATA")
+    if not root:
+        import platformdirs
+
+        root = platformdirs.user_cache_path("hnlib")
     return Path(root) / "images" / f"{name}.npz"
 
 

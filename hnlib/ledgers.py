@@ -138,6 +138,8 @@ def results_page(runs: list[dict], papers: list[dict], executed: dict[str, dict]
         "Times and images per second are those of the run on its machine, which may have been busy with other work: "
         "they say what a run cost, and compare nothing.", "",
     ]
+    speed = [run for run in runs if _chosen(run, "experiment") == "benchmark"]
+    runs = [run for run in runs if run not in speed]
     for experiment in dict.fromkeys(_chosen(run, "experiment") for run in runs):
         group = [run for run in runs if _chosen(run, "experiment") == experiment]
         rows = [
@@ -153,6 +155,11 @@ def results_page(runs: list[dict], papers: list[dict], executed: dict[str, dict]
         text += [f"### {_plain(experiment).capitalize()}", "", _table(head, rows), ""]
     if not runs:
         text += ["*None yet.*", ""]
+    text += ["## Speed", "", "One training step, measured by `tests/benchmarks/training_speed.py`, beside a *plain* "
+             "one in the same run: one image at a time through PIL in worker processes, float32, contiguous tensors, "
+             "two forward passes. An image counts once, not its two views; the last column is 400 epochs of 50,000 "
+             "images at the measured rate.", ""]
+    text += [part for run in speed for part in _speed(run)] or ["*None yet.*", ""]
     text += ["## Printed in the papers", "", "As printed, with the place where each stands.", ""]
     for paper in dict.fromkeys(row["paper"] for row in papers):
         text += _paper(paper, root, "###")
@@ -172,6 +179,50 @@ def results_page(runs: list[dict], papers: list[dict], executed: dict[str, dict]
     text += ["## Status", "", "How long each chapter took when it was last executed, and on what. Times are UTC.", "",
              _table(["Chapter", "Run time", "Executed", "Python", "PyTorch"], rows), ""]
     return "\n".join(text)
+
+
+def _speed(run: dict) -> list[str]:
+    """One benchmark: its steps, what the methods add to a step, what the loop adds."""
+    chosen, found, versions = run["configuration"], run["metrics"], run.get("environment", {}).get("versions", {})
+    rates = ", ".join(f"{_metric(rate)} TFLOP/s in {name}" for name, rate in found["matrix_tflops"].items())
+    text = [f"### {_plain(_chosen(run, 'device'))}", "",
+            f"{chosen['method']}, batch size {chosen['batch_size']}, PyTorch {versions.get('torch', '?')}, "
+            f"{str(run.get('environment', {}).get('date', ''))[:10]}. A large product of matrices: {rates}."
+            + " **Toy size, as on every CPU: it shows that the benchmark works, not how fast anything is.**"
+            * bool(found["toy"]), ""]
+    rows = []
+    for row in found["rows"]:
+        kind = {"ours": "compiled" if row["compiled"] else "ours"}.get(row["kind"], row["kind"])
+        name = [kind, row["encoder"], row["precision"]]
+        if row["error"] or row["left_out"]:
+            rows.append([*name, _plain(row["error"] or row["left_out"]), *["–"] * 7])
+        elif "hours_400" in row:
+            shares, memory = row["shares"], row["peak_memory_mb"]
+            share = f" ({100 * row['share_of_rate']:.0f}&nbsp;%)" if row["share_of_rate"] else ""
+            parts = ("augmentation", "forward_backward", "loss", "optimiser")
+            rows.append([*name, f"{row['images_per_second']:,.0f}", f"{_metric(row['tflops'])}{share}",
+                         *(_percent(shares.get(part)) for part in parts),
+                         "–" if memory is None else f"{memory / 1024:.1f}&nbsp;GiB", _time(3600 * row["hours_400"])])
+    head = ["Step", "Encoder", "Precision", "Images/s", "TFLOP/s (of the matrices')", "Augmentation", "Network", "Loss",
+            "Optimiser", "Memory", "400 epochs"]
+    text += [_table(head, rows), ""]
+    for encoder, times in found["speedup"].items():
+        text += [f"{encoder}: {times['fastest']:.1f} times the plain step ({times['fastest_is']}).", ""]
+    for row in found["rows"]:
+        where = f"{row['encoder']}, {row['precision']}"
+        if "extra" in row:
+            added = sorted(row["extra"].items(), key=lambda item: item[1])
+            text += [f"Added to a whole step by each method ({where}): "
+                     + ", ".join(f"{name} {_percent(extra, '+.1f')}" for name, extra in added) + ".", ""]
+        if "overhead" in row:
+            text += [f"Added by the augmentation to a step on views that are ready: "
+                     f"{_percent(row['overhead']['augmentation'], '+.1f')}; by the training loop to that: "
+                     f"{_percent(row['overhead']['loop'], '+.1f')} ({where}).", ""]
+    return text
+
+
+def _percent(share, form: str = ".0f") -> str:
+    return "–" if share is None else f"{100 * share:{form}}&nbsp;%".replace("-", "−")
 
 
 def _chosen(run: dict, name: str):

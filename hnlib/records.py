@@ -228,7 +228,7 @@ def main(argv: list[str] | None = None) -> int:
     for folder in [args.folder] if args.folder else [tracked_folder(), default_folder()]:
         if args.folder and not folder.is_dir():
             raise ValueError(f"{folder} is not a folder; give the one the records are in")
-        records = load_all(folder)
+        records = [r for r in load_all(folder) if r["configuration"].get("experiment") != "benchmark"]  # no accuracies
         print(f"{folder}: {len(records)} records")
         if records:
             summary = table(records, by=_columns(records))

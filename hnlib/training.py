@@ -196,7 +196,8 @@ def train(
 
     With a `checkpoint` path the state is written after each epoch; with `resume` an existing one is continued, to the
     same weights as without the interruption (bitwise on the CPU: all randomness of an epoch comes from the seed and
-    the epoch's number). `max_steps` ends training early. `record_to`: folder for the record, which replaces an older
+    the epoch's number). A finished run goes on if `epochs` is larger now and nothing is scheduled over them.
+    `max_steps` ends training early. `record_to`: folder for the record, which replaces an older
     one of the same configuration; the *Results* page groups records by `experiment`.
 
     Raises ValueError (unknown names, sizes that do not fit, memory that does not suffice, a checkpoint that is corrupt,
@@ -304,7 +305,7 @@ def _train(
     # Nothing here touches the caller's random state, and nothing in it touches us.
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
-        stack.enter_context(torch.backends.cudnn.flags(benchmark=True))  # all batches have one shape
+        stack.enter_context(torch.backends.cudnn.flags(enabled=True, benchmark=True))  # batches have one shape
         if writes:
             for file in (path, record_to and record_to / f"{records.name(configuration)}.json"):
                 if file is not None:
@@ -332,6 +333,8 @@ def _train(
                     "skipped": int(getattr(method, "skipped", 0)),
                     "unconverged": int(getattr(method, "unconverged", 0)), "peak_memory_mb": _peak_memory(device)}
         loop.history[-1]["knn"] = metrics["knn"]
+        if path is not None and writes:
+            loop.save(path)
         record = {"configuration": configuration, "metrics": metrics, "history": loop.history, "losses": loop.losses,
                   "image_shape": shape, "test_images": len(limited.x_test), "environment": environment,
                   "seconds": round(time.perf_counter() - started, 3)}
@@ -409,12 +412,13 @@ class _Loop:
         batches = batches[: int(min(len(batches), limit - self.step))]
         self.trained.train()
         losses = torch.empty(len(batches), device=device)
-        share = batch_size // self.fabric.world_size
+        share, devices = batch_size // self.fabric.world_size, self.fabric.world_size
         mine = slice(self.fabric.global_rank * share, (self.fabric.global_rank + 1) * share)
+        part = (mine.start, batch_size) if devices > 1 else None
         for i, batch in enumerate(batches):
             self._warm(self.step + i, len(order) // batch_size)
             others = batch if self.classmates is None else self.classmates.draw(batch, generator)
-            v1, v2 = augment.two_views(self.x[batch[mine]], generator, self.recipe, part=(mine.start, batch_size),
+            v1, v2 = augment.two_views(self.x[batch[mine]], generator, self.recipe, part=part,
                                        other=None if others is batch else self.x[others[mine]])
             try:
                 loss = self._loss(v1, v2, self.y[batch] if self.supervised else None)
@@ -536,8 +540,11 @@ class _Loop:
             theirs = json.loads(state["configuration"])
         except Exception as error:
             raise ValueError(f"the checkpoint {path} is corrupt ({error}); delete it or pass another path") from error
+        steady = not {"lr_schedule", "schedule"} & self.configuration.keys()  # an epoch does not ask how many follow
         for key in self.configuration | theirs:
             ours, other = self.configuration.get(key), theirs.get(key)
+            if key == "epochs" and steady and ours > other:
+                continue
             if ours != other:
                 raise ValueError(f"the checkpoint {path} belongs to another run: {key} is {other!r} there and {ours!r} "
                                  "here; use its value, another path, or resume=False (--restart) to start over")

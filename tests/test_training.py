@@ -180,6 +180,19 @@ def test_a_finished_checkpoint_is_not_trained_again(whole, tmp_path):
         train(method=At(1, interrupt), checkpoint=path, resume=False, **SMALL)
 
 
+def test_a_finished_run_can_be_lengthened(whole, tmp_path):
+    path = tmp_path / "run.pt"
+    train(method="hcl", checkpoint=path, **SMALL | dict(epochs=2))
+    longer = train(method="hcl", checkpoint=path, **SMALL)
+    assert same(whole, longer) and learning_curve(whole) == learning_curve(longer)
+    with pytest.raises(ValueError, match="epochs is 3 there and 2 here"):
+        train(method="hcl", checkpoint=path, **SMALL | dict(epochs=2))
+    path.unlink()
+    train(method="hcl", checkpoint=path, lr_schedule="cosine", **SMALL | dict(epochs=2))
+    with pytest.raises(ValueError, match="epochs is 2 there and 3 here"):
+        train(method="hcl", checkpoint=path, lr_schedule="cosine", **SMALL)
+
+
 @pytest.mark.parametrize("change, key", [
     (dict(seed=1), "seed is 0 there and 1 here"), (dict(lr=0.01), "lr is 0.001 there and 0.01 here"),
     (dict(experiment="corrections"), "experiment is 'images' there and 'corrections' here"),
