@@ -1,4 +1,4 @@
-"""The ``hnlib`` command: build the book, run one notebook, train, prepare data, look at results."""
+"""The ``hnlib`` command: build the book, run one notebook or a sweep, train, prepare data, look at results."""
 
 import argparse
 import signal
@@ -7,6 +7,7 @@ from importlib import import_module
 
 # Commands that parse their own arguments: name -> (room, help).
 ROOMS = {
+    "sweep": ("sweep", "execute one notebook over a grid of parameters"),
     "train": ("training", "train one encoder with one method"),
     "data": ("data", "list, download and verify the data sets"),
     "results": ("records", "list the recorded runs"),
@@ -14,7 +15,7 @@ ROOMS = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line; ``train``, ``data`` and ``results`` are parsed by their own rooms."""
+    """The command line; the commands of `ROOMS` are parsed by their own rooms."""
     top = argparse.ArgumentParser(prog="hnlib", description=__doc__)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 

@@ -168,7 +168,7 @@ def sources(code: str) -> list[Path]:
         frontier = _rooms(plain)
     except SyntaxError:
         return every
-    if "*" in frontier or re.search(r"-m\s+hnlib|\bhnlib (run|train|data|results)\b|importlib", code):
+    if "*" in frontier or re.search(r"-m\s+hnlib|\bhnlib (run|sweep|train|data|results)\b|importlib", code):
         return every
     while frontier:
         room = frontier.pop()
@@ -180,14 +180,14 @@ def sources(code: str) -> list[Path]:
     return [folder / f"{room}.py" for room in sorted(found)]
 
 
-def fingerprint(notebook: Path, parameters: dict | None = None) -> str:
-    """A hash of everything that the executed form of ``notebook`` depends on."""
+def fingerprint(notebook: Path, parameters: dict | None = None, ledgers: bool = True) -> str:
+    """A hash of everything that the executed form of ``notebook`` depends on; of the ledgers only if asked for."""
     text = notebook.read_text(encoding="utf-8")
     code = "\n".join(cell.source for cell in read(notebook).cells if cell.cell_type == "code")
     files = [root() / "requirements.txt", *sources(code)]
-    if re.search(r"\brecords\b|papers\.csv|results", text):
+    if ledgers and re.search(r"\brecords\b|papers\.csv|results", text):
         files += sorted(path for path in (root() / "book/results").rglob("*") if path.is_file())
-    if "claims.csv" in text:
+    if ledgers and "claims.csv" in text:
         files.append(root() / "book/claims.csv")
     digest = hashlib.sha256(repr((text, sorted((parameters or {}).items()), platform.python_version())).encode())
     for path in files:
@@ -217,6 +217,7 @@ def execute(
     """
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # else the kernel warns inside the first cell
     os.environ.setdefault("JUPYTER_PLATFORM_DIRS", "1")
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads starve whoever shares the machine
     if threads:
         os.environ["OMP_NUM_THREADS"] = str(threads)
     import nbformat

@@ -46,7 +46,7 @@ RECIPES = {
                   stl10=dict(temperature=0.2, mu=0.8, sigma=1.0, augmentation="hcl-32")),
     "unremix": dict(epochs=400, batch_size=256, lr=1e-3, weight_decay=1e-6, augmentation="hcl",
                     options=dict(temperature=0.5), stl10=dict(augmentation="hcl-32")),
-    "fast": dict(epochs=100, batch_size=256, lr=3e-3, weight_decay=1e-6, lr_schedule="cosine"),
+    "fast": dict(epochs=100, batch_size=128, lr=3e-3, weight_decay=1e-6, lr_schedule="cosine"),
 }
 LR_SCHEDULES = ("constant", "cosine")
 

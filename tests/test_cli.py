@@ -22,7 +22,8 @@ def test_commands_are_passed_on(monkeypatch):
     ]
 
 
-@pytest.mark.parametrize(("command", "room"), [("train", "training"), ("data", "data"), ("results", "records")])
+@pytest.mark.parametrize(("command", "room"), [("train", "training"), ("data", "data"), ("results", "records"),
+                                               ("sweep", "sweep")])
 def test_rooms_parse_their_own_arguments(monkeypatch, command, room):
     seen = []
     fake = SimpleNamespace(main=lambda argv: seen.append(argv))
