@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,6 +19,20 @@ from hnlib import robust, transport
 from hnlib.contrast import Contrast
 
 LogWeights = Callable[[Contrast], Tensor]
+
+
+@dataclass(frozen=True)
+class Score:
+    r"""$f$ of weights $w_{ij}\propto e^{f(s_{ij})}$ that are a function of one similarity, for `hnlib.streaming`.
+
+    `value` is $f$, elementwise on any block of similarities, None where it is constant; `slope` is $f'$, None where no
+    gradient flows through the weights; `cuts` says that $f$ may be $-\infty$. The functions that `uniform`, `tilted`,
+    `thresholded` and `gaussian` return carry theirs as `.score`, unless an option is given for each anchor.
+    """
+
+    value: Callable[[Tensor], Tensor] | None = None
+    slope: Callable[[Tensor], Tensor | float] | None = None
+    cuts: bool = False
 
 
 def uniform(on_empty: str = "raise") -> LogWeights:
@@ -31,6 +46,7 @@ def uniform(on_empty: str = "raise") -> LogWeights:
         _reject_empty(contrast, on_empty)
         return contrast.uniform_log_weights
 
+    log_weights.score = Score()
     return log_weights
 
 
@@ -52,6 +68,9 @@ def tilted(
         scale = _per_anchor("beta", beta, contrast) / _per_anchor("temperature", temperature, contrast)
         return _normalise(s, scale, contrast, on_empty)
 
+    if not isinstance(beta, Tensor) and not isinstance(temperature, Tensor):
+        tilt = beta / temperature
+        log_weights.score = Score(lambda s: s * tilt, (lambda s: tilt) if weights_gradient else None)
     return log_weights
 
 
@@ -77,6 +96,9 @@ def thresholded(
             raise ValueError(f"anchor {row} has no negative with exp(s/t) >= tau={tau:g}; lower tau, {_SKIP}")
         return torch.where(passes, -count.to(s.dtype).log(), -torch.inf)
 
+    if not isinstance(temperature, Tensor):
+        least = math.log(tau) * temperature
+        log_weights.score = Score(lambda s: torch.zeros_like(s).masked_fill_(s < least, -torch.inf), cuts=True)
     return log_weights
 
 
@@ -176,6 +198,9 @@ def gaussian(
         distance = distance.square() if distance.requires_grad else distance.square_()  # saves a matrix
         return _normalise(distance, -0.5 / _per_anchor("sigma", sigma, contrast) ** 2, contrast, on_empty)
 
+    if not isinstance(mu, Tensor) and not isinstance(sigma, Tensor):
+        log_weights.score = Score(lambda s: (s - mu).square_().mul_(-0.5 / sigma**2),
+                                  (lambda s: (mu - s).div_(sigma**2)) if weights_gradient else None)
     return log_weights
 
 

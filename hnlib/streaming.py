@@ -11,7 +11,6 @@ UnReMix, the centred tilt) have no such $f$.
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -22,54 +21,13 @@ from torch.autograd.function import once_differentiable
 
 from hnlib import negatives, objectives
 from hnlib.contrast import Contrast, _unit_rows
-
-
-@dataclass(frozen=True)
-class Score:
-    r"""$f$ of the weights $w_{ij}\propto e^{f(s_{ij})}$, elementwise on any block of similarities.
-
-    `value` is $f$, None where it is constant; `slope` is $f'$, None where no gradient flows through the weights;
-    `cuts` says that $f$ may be $-\infty$.
-    """
-
-    value: Callable[[Tensor], Tensor] | None = None
-    slope: Callable[[Tensor], Tensor | float] | None = None
-    cuts: bool = False
-
-
-def uniform() -> Score:
-    r"""$f=0$: see `hnlib.negatives.uniform`."""
-    return Score()
-
-
-def tilted(beta: float = 1.0, temperature: float = 0.5, weights_gradient: bool = True) -> Score:
-    r"""$f(s)=\beta s/t$: see `hnlib.negatives.tilted`. ValueError: as there."""
-    negatives.tilted(beta, temperature)
-    return Score(lambda s: s * (beta / temperature), (lambda s: beta / temperature) if weights_gradient else None)
-
-
-def thresholded(tau: float = math.exp(-1.0), temperature: float = 0.5) -> Score:
-    r"""$f(s)=0$ for $s\ge t\log\tau$, else $-\infty$: see `hnlib.negatives.thresholded`. ValueError: as there."""
-    negatives.thresholded(tau, temperature)
-    return Score(lambda s: torch.zeros_like(s).masked_fill_(s < math.log(tau) * temperature, -torch.inf), cuts=True)
-
-
-def gaussian(mu: float = 0.7, sigma: float = 1.0, weights_gradient: bool = False) -> Score:
-    r"""$f(s)=-(s-\mu)^2/2\sigma^2$: see `hnlib.negatives.gaussian`. ValueError: as there."""
-    negatives.gaussian(mu, sigma)
-    return Score(lambda s: (s - mu).square_().mul_(-0.5 / sigma**2),
-                 (lambda s: (mu - s).div_(sigma**2)) if weights_gradient else None)
-
-
-#: The score of each distribution over negatives that has one.
-SCORES = {negatives.uniform: uniform, negatives.tilted: tilted, negatives.thresholded: thresholded,
-          negatives.gaussian: gaussian}
+from hnlib.negatives import LogWeights, Score
 
 
 def info_nce(
     z1: Tensor,
     z2: Tensor,
-    score: Score | None = None,
+    weights: LogWeights | None = None,
     temperature: float = 0.5,
     tau_plus: float | Tensor = 0.0,
     scale: float | None = None,
@@ -82,20 +40,22 @@ def info_nce(
     r"""`hnlib.objectives.info_nce` in memory $O(nd)$: the same value, the same gradient.
 
     Two views `z1`, `z2` $[B,d]$ as in `Contrast.from_views`; with a `queue` $[K,d]$ queries, keys and older keys as in
-    `Contrast.from_queue`. `score`: the weights, default `uniform()`. With `labels` $[B]$ the negatives are those of
+    `Contrast.from_queue`. `weights`: what `negatives.uniform` (the default), `tilted`, `thresholded` or `gaussian`
+    returns, or any function with such a `.score`; it is not called. With `labels` $[B]$ the negatives are those of
     other classes and the positive is the other view (`positives="view"`); not with a queue. `block`: side of the
     blocks, default 512, on an accelerator 4096; beyond the embeddings and their gradients the memory is a few blocks.
     Other arguments as there and in `hnlib.negatives`, `temperature` a number.
-    ValueError: as there; a temperature or an option of `score` that is a tensor $[n]$; a block below 1.
+    ValueError: as there; a temperature or an option of the weights for each anchor; weights without `.score`; a block
+    below 1.
     """
     if isinstance(temperature, Tensor) and temperature.ndim:
         raise ValueError(f"temperature has shape {tuple(temperature.shape)}; streaming takes one for all anchors")
     negatives._positive("temperature", temperature)
     negatives._check_on_empty(on_empty)
-    score = uniform() if score is None else score
+    score = getattr(negatives.uniform() if weights is None else weights, "score", None)
     if not isinstance(score, Score):
-        raise ValueError(f"score must be a streaming.Score, not {type(score).__name__}; use "
-                         f"streaming.{', streaming.'.join(f.__name__ for f in SCORES.values())}")
+        raise ValueError(f"weights={weights!r} are no function of one similarity alike for all anchors; use "
+                         "negatives.uniform, tilted, thresholded or gaussian with numbers as options")
     with torch.autocast(z1.device.type, enabled=False):
         cells, size = _cells(z1, z2, queue, labels, block)
         soft = _Soft.apply(cells.anchors, cells.candidates, cells, score, 1 / float(temperature))
@@ -124,13 +84,14 @@ def streamed(method, block: int | None = None) -> Callable[..., Tensor]:
     entry, options = method.entry, method.options
     if entry.objective is not objectives.info_nce:
         raise ValueError(f"{method.name} is not InfoNCE but {entry.objective.__name__}; call the method itself")
-    if entry.negatives not in SCORES:
+    if not hasattr(method.log_weights, "score"):
         raise ValueError(f"the weights of {method.name} ({entry.negatives.__name__}) are no function of one similarity "
                          "and cannot be streamed; call the method itself")
     if entry.supervised and options["positives"] != "view":
         raise ValueError(f'{method.name} has every candidate of the class for a positive; pass positives="view"')
-    make = SCORES[entry.negatives]
-    loss = partial(info_nce, score=make(**_accepted(make, options)), block=block, **_accepted(info_nce, options))
+    known = inspect.signature(info_nce).parameters
+    loss = partial(info_nce, weights=method.log_weights, block=block,
+                   **{key: value for key, value in options.items() if key in known})
 
     def call(z1: Tensor, z2: Tensor, labels: Tensor | None = None, queue: Tensor | None = None) -> Tensor:
         if entry.supervised and labels is None:
@@ -288,7 +249,3 @@ def _logits(cells: _Cells, score: Score, inverse_t: float, rows: slice, columns:
         return None, cells.mask(s * inverse_t, rows, columns)
     f = cells.mask(score.value(s), rows, columns)
     return f, torch.add(f, s, alpha=inverse_t)
-
-
-def _accepted(function: Callable, options: dict) -> dict:
-    return {k: v for k, v in options.items() if k in inspect.signature(function).parameters}
