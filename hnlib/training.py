@@ -30,8 +30,8 @@ DIAGNOSTIC_BATCH = 256  # images in the fixed batch of the learning curves
 
 #: Settings by name: arguments of `train` that are not given take these. `options` go to the methods that have them;
 #: under a data set's name stands what it needs otherwise. "book" is what the default build can afford; the next five
-#: are the papers' (hcl App. D.1 and released code; hcl-ot, whose batch is 512; h-scl, which prints no batch size;
-#: dro-adnce's released commands; unremix, "the training setup of HCL"); "fast" is ours.
+#: are the papers' (hcl App. D.1 and released code; hcl-ot, whose batch is 512; h-scl Sec. V-A, without its noise, whose
+#: strength is not printed; dro-adnce's released commands; unremix, "the training setup of HCL"); "fast" is ours.
 RECIPES = {
     "book": dict(epochs=30, batch_size=256, lr=1e-3, weight_decay=1e-6),
     "hcl": dict(epochs=400, batch_size=256, lr=1e-3, weight_decay=1e-6, augmentation="hcl",
@@ -39,7 +39,7 @@ RECIPES = {
                 stl10=dict(augmentation="hcl-32")),
     "hcl-ot": dict(epochs=400, batch_size=512, lr=1e-3, weight_decay=1e-6, augmentation="hcl",
                    options=dict(temperature=0.5), stl10=dict(augmentation="hcl-32")),
-    "h-scl": dict(epochs=200, batch_size=256, lr=1e-3, weight_decay=1e-6, augmentation="hcl",
+    "h-scl": dict(epochs=200, batch_size=512, lr=1e-3, weight_decay=1e-6, augmentation="hcl",
                   options=dict(temperature=0.5), stl10=dict(augmentation="hcl-32")),
     "adnce": dict(epochs=400, batch_size=256, lr=1e-3, weight_decay=1e-6, augmentation="hcl",
                   cifar10=dict(temperature=0.4, mu=0.7, sigma=0.5), cifar100=dict(temperature=0.3, mu=0.5, sigma=1.0),
@@ -295,6 +295,9 @@ def _train(
              "projector": (projector and type(projector).__name__, None)}
     configuration |= {key: value for key, (value, unused) in extra.items() if value != unused}
     configuration = json.loads(json.dumps(configuration))  # as it will be read back: tuples are lists
+    if (checkpoint or record_to) and "<lambda>" in str(configuration["options"]):
+        raise ValueError("a lambda among the options has no name by which a record or checkpoint could tell it from "
+                         "another; pass a named function, or an object whose repr says what it is")
     fixed = _fixed_views(dataset, augmentation)
     size = augmentation.size or dataset.image_size
     shape = [dataset.channels, size, size]

@@ -431,6 +431,7 @@ def test_a_record_is_written_and_replaced(tmp_path):
     (dict(schedule={"temperature": (1, 0)}), "temperature=0"), (dict(schedule={"temperature": 1}), r"must be \(start"),
     (dict(schedule={"temperature": (1, 2, 0)}), "number of changes"),
     (dict(method=nn.Identity(), schedule={"beta": (1, 0)}), "no option 'beta'; it has none"),
+    (dict(method="ot", cost=lambda contrast: 1 - contrast.similarity), "a lambda among the options has no name"),
 ])
 def test_bad_input_is_refused_before_anything_is_written(tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
