@@ -86,13 +86,14 @@ class Contrast:
     @classmethod
     def from_queue(
         cls, queries: Tensor, keys: Tensor, queue: Tensor, labels: Tensor | None = None,
-        queue_labels: Tensor | None = None,
+        queue_labels: Tensor | None = None, positives: str = "class",
     ) -> Contrast:
         r"""Queries $[B,d]$ against their keys $[B,d]$ and a queue $[K,d]$ of older keys: $n=B$, $m=B+K$.
 
         Query $i$'s positive is key $i$; the other keys and the whole queue are admissible, $Q=m-1$. Rows are
-        normalised as by `from_views`. With `labels` $[B]$ and `queue_labels` $[K]$: every key of the query's class is
-        a positive, keys of other classes are the negatives. No gradient is stopped here: give keys that carry none.
+        normalised as by `from_views`. With `labels` $[B]$ and `queue_labels` $[K]$ keys of other classes are the
+        negatives, and `positives="class"` takes every key of the query's class, "view" its own key alone. No
+        gradient is stopped here: give keys that carry none.
         ValueError: shapes that disagree, labels without the queue's, on the CPU a zero or non-finite row.
         Source: He et al. (2020), whose negatives are the queue alone.
         """
@@ -102,6 +103,8 @@ class Contrast:
         batch, size = len(queries), len(queries) + len(queue)
         if size < 2:
             raise ValueError("one query with an empty queue has no negative; use a batch of at least 2 images")
+        if positives not in ("class", "view"):
+            raise ValueError(f'positives={positives!r} is unknown; use "class" or "view"')
         if (labels is None) != (queue_labels is None):
             raise ValueError("labels of the batch and of the queue are needed together; give both or neither")
         with torch.autocast(queries.device.type, enabled=False):
@@ -121,7 +124,8 @@ class Contrast:
                              f"{batch} queries and a queue of {len(queue)} need ({batch},) and ({len(queue)},)")
         y = torch.cat([labels, queue_labels])
         same = labels[:, None] == y
-        return cls(similarity, same, ~same, labels=labels, candidate_labels=y, **common)
+        own = same if positives == "class" else own
+        return cls(similarity, own, ~same, labels=labels, candidate_labels=y, **common)
 
     @classmethod
     def from_similarity(

@@ -77,7 +77,7 @@ def linear_readout(
     spread = torch.where(spread > 1e-6 * (mean.abs() + spread.max()), spread, torch.inf)
     train_x, test_x = (train_x - mean) / spread, (test_x - mean) / spread
     weight, bias = fit_logistic(train_x, train_y, num_classes, penalty, max_iterations)
-    return float((torch.addmm(bias, test_x, weight.T).argmax(1) == test_y).double().mean())
+    return int((torch.addmm(bias, test_x, weight.T).argmax(1) == test_y).sum()) / len(test_y)
 
 
 @torch.enable_grad()
@@ -141,7 +141,7 @@ def paper_readout(
         dimension = encoder(augment.plain(x[:1])).shape[1]
     generator = torch.Generator(device).manual_seed(seed)
     # The caller's random state stays; ours decides the layer's start and what an encoder draws itself in train mode.
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.enable_grad():
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())), torch.enable_grad():
         torch.manual_seed(seed)
         layer = nn.Linear(dimension, dataset.num_classes).to(device)
         optimiser = torch.optim.Adam(layer.parameters(), lr=lr, weight_decay=weight_decay)
@@ -157,7 +157,7 @@ def paper_readout(
                 optimiser.step()
     with torch.no_grad():
         predicted = layer(embed(encoder, dataset.x_test, device=device)).argmax(1)
-    return float((predicted == dataset.y_test.to(device)).double().mean())
+    return int((predicted == dataset.y_test.to(device)).sum()) / len(dataset.y_test)
 
 
 def readouts(

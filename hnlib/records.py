@@ -95,6 +95,8 @@ def write_atomically(path: Path | str, data) -> None:
     os.close(handle)
     try:
         data(temporary) if callable(data) else Path(temporary).write_bytes(data)
+        with open(temporary, "rb+") as written:
+            os.fsync(written.fileno())  # the new name must not outlive a power cut without its contents
         mask = os.umask(0)
         os.umask(mask)
         os.chmod(temporary, 0o666 & ~mask)  # mkstemp makes files only their owner can read
@@ -112,13 +114,15 @@ def write_atomically(path: Path | str, data) -> None:
 
 @contextmanager
 def alone(path: Path | str):
-    """Keep other processes from making the same file for as long as the block runs, however it ends.
+    """Keep other processes of this machine from making the same file while the block runs, however it ends.
 
     ValueError: another process is making it.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path.with_name(f".{path.name}.lock"), timeout=0)
+    path = Path(path).resolve()
+    # Locks live apart and stay: one that is deleted beside its file can be held twice.
+    folder = Path(tempfile.gettempdir()) / f"hnlib-locks-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = FileLock(folder / hashlib.sha256(str(path).encode()).hexdigest()[:32], timeout=0)
     try:
         lock.acquire()
     except Timeout:
@@ -127,14 +131,13 @@ def alone(path: Path | str):
     try:
         yield
     finally:
-        Path(lock.lock_file).unlink(missing_ok=True)
         lock.release()
 
 
 def load_all(folder: Path | str | None = None) -> list[dict]:
     """All records of a folder, ordered by name; an absent folder has none. ValueError names an unreadable file."""
     folder = default_folder() if folder is None else Path(folder)
-    return [_read(path) for path in sorted(folder.glob("*.json"))]
+    return [_read(path) for path in sorted(folder.glob("[!.]*.json"))]  # not what is being written
 
 
 def table(records: list[dict], by=("method",), metrics=("knn", "linear")) -> pd.DataFrame:

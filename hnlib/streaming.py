@@ -50,6 +50,8 @@ def info_nce(
     """
     if isinstance(temperature, Tensor) and temperature.ndim:
         raise ValueError(f"temperature has shape {tuple(temperature.shape)}; streaming takes one for all anchors")
+    if isinstance(temperature, Tensor) and temperature.requires_grad:
+        raise ValueError("a temperature that is learned would get no gradient through the blocks; pass a number")
     negatives._positive("temperature", temperature)
     negatives._check_on_empty(on_empty)
     score = getattr(negatives.uniform() if weights is None else weights, "score", None)
@@ -211,6 +213,8 @@ class _Soft(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @torch.autocast('cuda', enabled=False)
+    @torch.autocast('cpu', enabled=False)
     def backward(ctx, grad: Tensor):
         cells, score, inverse_t = ctx.cells, ctx.score, ctx.inverse_t
         above, below = ctx.saved_tensors

@@ -290,23 +290,6 @@ def _slots(ray, address: str | None, cpus: float, gpus: float) -> int:
     return sum(places)
 
 
-@contextmanager
-def _alone(folder: Path):
-    """Hold the lock of ``folder``: two sweeps at once would execute the same trials."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as lock:
-        try:
-            import fcntl  # not on Windows
-
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ModuleNotFoundError:
-            pass
-        except OSError:
-            text = f"another sweep is writing to {folder}; wait for it, or give another folder by -o."
-            raise ValueError(text) from None
-        yield
-
-
 def _run(notebook: Path, folder: Path, todo: list[Trial], address, cpus, gpus, retries, before: int) -> dict:
     """Execute ``todo``; returns for each name the status, the seconds and, if it failed, what there is to say."""
     from tqdm import tqdm
@@ -383,7 +366,7 @@ def sweep(
         raise ValueError(f"{path} is outside the checkout, which is all that travels to a cluster; move it there.")
     if dry_run:
         return _plan(path, target, every, address, cpus, gpus)
-    with _alone(target):
+    with records.alone(target):
         todo = [trial for trial in every if not done(target, trial)]
         try:
             outcome = _run(path, target, todo, address, cpus, gpus, retries, len(every) - len(todo)) if todo else {}

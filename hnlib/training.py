@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import hashlib
 import inspect
 import json
 import logging
@@ -11,6 +12,7 @@ import math
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 import zipfile
@@ -49,6 +51,7 @@ RECIPES = {
     "fast": dict(epochs=100, batch_size=128, lr=3e-3, weight_decay=1e-6, lr_schedule="cosine"),
 }
 LR_SCHEDULES = ("constant", "cosine")
+PRECISIONS = ("32-true", "bf16-mixed")  # others of Fabric's need a scaler in the checkpoint, or inputs of their type
 
 
 class Diverged(ValueError):
@@ -76,11 +79,15 @@ class Model(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A trained encoder with what was measured on the way. `record` is what `records.write` takes."""
+    """A trained encoder with what was measured on the way. `record` is what `records.write` takes.
+
+    `method` is the one trained with, its learned parameters and counts; files and other processes do not bring it back.
+    """
 
     record: dict
     encoder: nn.Module = field(repr=False)
     projector: nn.Module = field(repr=False)
+    method: nn.Module | None = field(default=None, repr=False)
 
     @property
     def history(self) -> list[dict]:
@@ -169,10 +176,11 @@ def train(
     `method(z1, z2, labels)` (labels reach it if it has a true attribute `supervised`; with a true attribute `features`
     it is called with `features=(h1, h2)`, the inputs of the projector's last layer, bias left out; where it has
     `log_weights(contrast)` or `observe(contrast)`, learning curves show what these say), or None for `epochs=0`, which
-    evaluates the untrained encoder. `encoder`: a name, or a module with an attribute `feature_dim` (a copy is trained),
-    to which a `projector` may belong. `recipe` is a key of `RECIPES` and fills in `epochs`, `batch_size`, `lr`,
-    `lr_schedule` ("constant", or "cosine" after a twentieth of linear warm-up), `weight_decay`, `augmentation` (where
-    that has none, after the number of channels) and options of the method, wherever these are not given.
+    evaluates the untrained encoder. `encoder`: a name, or a module with an attribute `feature_dim`, to which a
+    `projector` may belong (with `.layers`, an `nn.Sequential`, if the method wants features). Modules given are copied;
+    `Run` has the trained ones. `recipe` is a key of `RECIPES` and fills in `epochs`, `batch_size`, `lr`, `lr_schedule`
+    ("constant", or "cosine" after a twentieth of linear warm-up), `weight_decay`, `augmentation` (where that has none,
+    after the number of channels) and options of the method, wherever these are not given.
 
     Adam with coupled weight decay; it trains parameters of the method too, without decay. Batches by permutation, the
     last partial one dropped; both views pass the encoder together. STL-10's unlabelled images are trained on by methods
@@ -184,10 +192,10 @@ def train(
     from a copy of the model that follows it, $\theta'\leftarrow m\theta'+(1-m)\theta$, $m$ = `momentum` (He et al.,
     2020; the queue starts empty).
 
-    `device`, `precision` are Fabric's words ("auto", "cpu", "cuda"; "32-true", "bf16-mixed"). `devices` > 1 shares each
-    batch among processes of one machine (a script needs `if __name__ == "__main__":`); under `torchrun` its processes
-    are used. Negatives are gathered from all of them, and the run is the one a single device makes, up to rounding and
-    to batch-norm, whose statistics are synchronised on GPUs only. `compile`: torch.compile.
+    `device` and `precision` are Fabric's words ("auto", "cpu", "cuda"; "32-true" or "bf16-mixed"). `devices` > 1 shares
+    each batch among processes of one machine (a script needs `if __name__ == "__main__":`); under `torchrun` its
+    processes are used. Negatives are gathered from all of them, and the run is the one a single device makes, up to
+    rounding and to batch-norm, whose statistics are synchronised on GPUs only. `compile`: torch.compile.
 
     The `history` has a row each `evaluate_every` epochs (0: only at the end): epoch, loss, knn, images_per_second, and
     `evaluation.diagnostics` on one batch of the training set, the same augmented views for all methods; row 0 is the
@@ -208,23 +216,22 @@ def train(
     fabric = _fabric(device, precision, devices)
     if devices == 1 or "TORCHELASTIC_RUN_ID" in os.environ:
         return _train(fabric, **chosen)
-    result = fabric.launch(_apart, chosen)
-    if isinstance(result, Exception):
-        raise result
-    record, state = result
-    model = _model(encoder, projector, record["image_shape"])
-    model.load_state_dict({key: torch.from_numpy(value) for key, value in state.items()})
-    return Run(record, model.eval().encoder, model.projector)
+    with tempfile.TemporaryDirectory() as folder:  # the launcher's own way back holds 64 KB
+        error = fabric.launch(_apart, chosen, Path(folder) / "run.safetensors")
+        if error is not None:
+            raise error
+        return load(Path(folder) / "run.safetensors", None if isinstance(encoder, str) else encoder, projector)
 
 
-def _apart(fabric, chosen: dict):
-    """`_train` in a process of its own: the record and the weights, or the error, as they can be sent back."""
+def _apart(fabric, chosen: dict, path: Path):
+    """`_train` in a process of its own; the first one leaves the run at `path`. An error is sent back."""
     try:
         run = _train(fabric, **chosen)
     except (ValueError, Interrupted) as error:
         return error
-    state = Model(run.encoder, run.projector).state_dict()
-    return run.record, {key: value.cpu().numpy() for key, value in state.items()}
+    if fabric.global_rank == 0:
+        run.save(path)
+    return None
 
 
 def _train(
@@ -260,19 +267,22 @@ def _train(
         raise ValueError(f"unknown encoder {encoder!r}; known: {', '.join(encoders.ENCODERS)}")
     if not isinstance(encoder, str) and not isinstance(getattr(encoder, "feature_dim", None), int):
         raise ValueError(f"the encoder {type(encoder).__name__} needs an attribute feature_dim, its output's width")
-    protocols = {"clean", *protocols}
+    protocols, seed = {"clean", *([protocols] if isinstance(protocols, str) else protocols)}, int(seed)
     if unknown := protocols - set(evaluation.PROTOCOLS):
         raise ValueError(f"unknown readout protocol {min(unknown)!r}; known: {', '.join(evaluation.PROTOCOLS)}")
-    method = _method(method, usual, method_options, epochs)
+    method = _own(_method(method, usual, method_options, epochs))
     _check_schedule(method, schedule or {})
     _check_queue(method, queue)
     if isinstance(dataset, str):
         dataset = data.load(dataset, data_root)
     if train_size is not None:
         dataset = data.subset(dataset, train_size, seed=0)  # for every seed: it varies the training, not the data
-    if batch_size > len(dataset.x_train) and epochs:
-        raise ValueError(f"batch_size={batch_size} exceeds the {len(dataset.x_train)} training images; "
-                         f"choose 2 to {len(dataset.x_train)}")
+    unlabelled = dataset.x_unlabelled
+    if train_size or oracle_positives or _asks(method, "supervised"):
+        unlabelled = None
+    images = len(dataset.x_train) + (0 if unlabelled is None else len(unlabelled))
+    if batch_size > images and epochs:
+        raise ValueError(f"batch_size={batch_size} exceeds the {images} training images; choose 2 to {images}")
     augmentation = augment.resolve(augmentation or augment.recipe_for(dataset.channels))
     device = fabric.device
     environment = records.environment(device)  # now: the sources on disk may be edited while this runs
@@ -281,9 +291,9 @@ def _train(
 
     configuration = {
         "experiment": experiment, "dataset": dataset.name, "dataset_digest": dataset.digest, "train_size": train_size,
-        "method": None if method is None else getattr(method, "name", type(method).__name__),
+        "method": None if method is None else getattr(method, "name", None) or _title(method),
         "options": {k: _plain(v) for k, v in getattr(method, "options", {}).items()},
-        "encoder": encoder if isinstance(encoder, str) else type(encoder).__name__,
+        "encoder": encoder if isinstance(encoder, str) else _title(encoder),
         "epochs": epochs, "batch_size": batch_size, "seed": seed, "lr": lr,
         "weight_decay": weight_decay, "augmentation": augment.recorded(augmentation), "precision": precision,
         "max_steps": max_steps, "evaluate_size": evaluate_size,
@@ -292,12 +302,15 @@ def _train(
     extra = {"recipe": (recipe, "book"), "lr_schedule": (lr_schedule, "constant"), "schedule": (schedule or {}, {}),
              "oracle_positives": (oracle_positives, False), "queue": (queue, 0), "compile": (compile, False),
              "momentum": (momentum if queue else None, None), "protocols": (sorted(protocols), ["clean"]),
-             "projector": (projector and type(projector).__name__, None)}
+             "projector": (projector and _title(projector), None)}
+    if fabric.world_size > 1 and device.type == "cpu" and _has_batch_norm(encoder, projector):
+        extra["devices"] = (fabric.world_size, 1)  # each has its own statistics there
     configuration |= {key: value for key, (value, unused) in extra.items() if value != unused}
     configuration = json.loads(json.dumps(configuration))  # as it will be read back: tuples are lists
-    if (checkpoint or record_to) and "<lambda>" in str(configuration["options"]):
-        raise ValueError("a lambda among the options has no name by which a record or checkpoint could tell it from "
-                         "another; pass a named function, or an object whose repr says what it is")
+    if (checkpoint or record_to) and (bad := [v for v in map(str, configuration["options"].values())
+                                              if any(mark in v for mark in ("<lambda>", "<locals>", " at 0x"))]):
+        raise ValueError(f"the option {bad[0]} has no name by which a record or checkpoint could tell it from another; "
+                         "pass a function of a module, or an object whose repr says what it is")
     fixed = _fixed_views(dataset, augmentation)
     size = augmentation.size or dataset.image_size
     shape = [dataset.channels, size, size]
@@ -307,12 +320,17 @@ def _train(
 
     # Nothing here touches the caller's random state, and nothing in it touches us.
     with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
-        stack.enter_context(torch.backends.cudnn.flags(enabled=True, benchmark=True))  # batches have one shape
-        if writes:
-            for file in (path, record_to and record_to / f"{records.name(configuration)}.json"):
+        stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
+        stack.enter_context(_fastest_convolutions())
+        refused = None
+        try:
+            for file in (path, record_to and record_to / f"{records.name(configuration)}.json") if writes else ():
                 if file is not None:
                     stack.enter_context(records.alone(file))
+        except ValueError as error:
+            refused = str(error)
+        if refused := fabric.broadcast(refused) if fabric.world_size > 1 else refused:  # all stop, or all go on
+            raise ValueError(refused)
         stack.enter_context(_memory(device, batch_size))
         torch.manual_seed(seed)
         model = _model(encoder, projector, shape).to(device, memory_format=torch.channels_last)
@@ -325,7 +343,7 @@ def _train(
         optimiser = torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay, fused=True)
         trained, optimiser = fabric.setup(torch.compile(model) if compile else model, optimiser)
         loop = _Loop(fabric, trained, model, method, optimiser, dataset, augmentation, configuration, evaluate_every,
-                     fixed)
+                     fixed, unlabelled)
         if path is not None and resume and path.exists():
             loop.restore(path)
         loop.run(path, progress and writes, writes)
@@ -344,29 +362,27 @@ def _train(
         if record_to is not None and writes:
             records.write(record, record_to, overwrite=True)
     model.eval()
-    return Run(record, model.encoder, model.projector)
+    return Run(record, model.encoder, model.projector, None if isinstance(method, nn.Identity) else method)
 
 
 class _Loop:
     """The state of a training that a checkpoint keeps, and the steps that change it."""
 
     def __init__(self, fabric, trained, model, method, optimiser, dataset, recipe, configuration, evaluate_every,
-                 fixed):
+                 fixed, unlabelled):
         self.fabric, self.trained, self.model, self.method, self.optimiser = fabric, trained, model, method, optimiser
         self.dataset, self.recipe, self.configuration = dataset, recipe, configuration
         self.evaluate_every = evaluate_every
         self.epoch, self.step, self.seconds, self.history, self.losses = 0, 0, 0.0, [], []
         self.x, self.y = dataset.x_train.to(fabric.device), dataset.y_train.to(fabric.device)
-        self.supervised = bool(getattr(getattr(method, "entry", method), "supervised", False))
-        self.features = bool(getattr(getattr(method, "entry", method), "features", False))
-        oracle = configuration.get("oracle_positives", False)
-        if dataset.x_unlabelled is not None and not (self.supervised or oracle or configuration["train_size"]):
-            self.x = torch.cat([self.x, dataset.x_unlabelled.to(fabric.device)])
-        self.classmates = _Classmates(self.y) if oracle else None
+        self.supervised, self.features = _asks(method, "supervised"), _asks(method, "features")
+        if unlabelled is not None:
+            self.x = torch.cat([self.x, unlabelled.to(fabric.device)])
+        self.classmates = _Classmates(self.y) if configuration.get("oracle_positives") else None
         self.queue = None
         if configuration.get("queue"):
             self.queue = _Queue(model, configuration["queue"], configuration["momentum"])
-        self.scheduled, self._z = {}, ()
+        self.scheduled, self._z, self.kept = {}, (), False  # kept: whether a file holds the state of this run
         self.limited = _limited(dataset, configuration["evaluate_size"])
         self.fixed = [part.to(fabric.device) for part in fixed]
 
@@ -399,7 +415,7 @@ class _Loop:
                     knn = next((r["knn"] for r in reversed(self.history) if r["knn"] is not None), math.nan)
                     bar.set_postfix_str(f"epoch {self.epoch}/{epochs}, loss {loss:.4f}, kNN {knn:.3f}")
             except KeyboardInterrupt as stop:
-                saved = path if path is not None and path.exists() else None
+                saved = path if self.kept else None
                 raise Interrupted(
                     f"stopped in epoch {self.epoch + 1} of {epochs}; "
                     + (f"the state after the last whole epoch is in {saved}: repeat the same call to go on from there"
@@ -449,10 +465,13 @@ class _Loop:
         """The loss of the whole batch, of which `v1`, `v2` are this device's share of the views."""
         if self.queue is not None:
             v1, v2 = (v.contiguous(memory_format=torch.channels_last) for v in (v1, v2))
-            z1, z2 = self._gathered(self.trained(v1)), self._gathered(self.queue.keys(v2))
+            with self.fabric.autocast():
+                keys = self.queue.keys(v2)
+            z1, z2 = self._gathered(self.trained(v1)), self._gathered(keys)
             self._z = z1, z2
             older = self.queue.older(z2)
-            known = () if labels is None else (labels, labels[:0] if self.queue.y is None else self.queue.y)
+            known = () if labels is None else (labels, labels[:0] if self.queue.y is None else self.queue.y,
+                                               self.method.options["positives"])
             contrast = Contrast.from_queue(z1, z2, older, *known)
             self.queue.push(z2, labels)
             return self.method.loss(contrast)
@@ -495,7 +514,7 @@ class _Loop:
             group["lr"] = self.configuration["lr"] * factor
 
     def _diverged(self, batch: int, path: Path | None) -> Diverged:
-        kept = f"last good checkpoint {path}" if path is not None and path.exists() else "no checkpoint was written"
+        kept = f"last good checkpoint {path}" if self.kept else "no checkpoint was written"
         lr = self.optimiser.param_groups[0]["lr"]
         return Diverged(f"loss or weights are not finite at step {self.step + batch + 1} (epoch {self.epoch + 1}, "
                         f"lr={lr:.4g}); {kept}; lower lr or raise the temperature")
@@ -516,7 +535,7 @@ class _Loop:
             row["knn"] = evaluation.weighted_knn(*sets, num_classes=self.dataset.num_classes,
                                                    k=evaluation.neighbours(len(sets[0])))
         # the inputs of the last layer only for those who look at them: a projector of one's own need not have any
-        needed = self.features or hasattr(module.projector, "layers")
+        needed = self.features or isinstance(getattr(module.projector, "layers", None), nn.Sequential)
         (z1, *h1), (z2, *h2) = ((module(v, hidden=True) if needed else (module(v),)) for v in (v1, v2))
         h = (*h1, *h2) or None
         observe = getattr(self.method, "observe", None)
@@ -532,6 +551,7 @@ class _Loop:
         if self.queue is not None:
             state["queue"] = self.queue.state_dict()
         records.write_atomically(path, lambda temporary: torch.save(state, temporary))
+        self.kept = True
 
     def restore(self, path: Path) -> None:
         try:
@@ -561,7 +581,10 @@ class _Loop:
         if state["unconverged"]:
             self.method.unconverged = state["unconverged"]
         self.epoch, self.step, self.seconds = state["epoch"], state["step"], state["seconds"]
-        self.history, self.losses = json.loads(state["history"]), state["losses"]
+        self.history, self.losses, self.kept = json.loads(state["history"]), state["losses"], True
+        longer = self.configuration["epochs"] > theirs["epochs"] and self.epoch == theirs["epochs"]
+        if longer and (not self.evaluate_every or self.epoch % self.evaluate_every):
+            self.history.pop()  # the last row of the shorter run is none of this one's
 
 
 class _Classmates:
@@ -703,6 +726,37 @@ def _method(method, usual: dict, options: dict, epochs: int):
     return method
 
 
+def _asks(method, what: str) -> bool:
+    """Whether the method, or its row of the catalogue, says that it needs "supervised" labels or "features"."""
+    return bool(getattr(getattr(method, "entry", method), what, False))
+
+
+def _own(method):
+    """A copy for this run alone: schedules, learned parameters and counts leave the caller's method as it was."""
+    if type(method) is not methods.Method:
+        return copy.deepcopy(method)
+    own = methods.build(method.name, **method.options)  # a copied closure would share its count
+    own.load_state_dict(method.state_dict())
+    return own
+
+
+def _has_batch_norm(*parts) -> bool:
+    """Whether any of them looks at the batch: the encoders and the projector built by name do."""
+    norm = nn.modules.batchnorm._BatchNorm
+    return any(not isinstance(p, nn.Module) or any(isinstance(m, norm) for m in p.modules()) for p in parts)
+
+
+def _title(module: nn.Module) -> str:
+    """Class and digest of a module of one's own: structure, plain attributes and weights before training."""
+    digest = hashlib.sha256(repr(module).encode())
+    for part, inner in module.named_modules():
+        plain = {k: v for k, v in vars(inner).items() if isinstance(v, bool | int | float | str) and k != "training"}
+        digest.update(repr((part, sorted(plain.items()))).encode())
+    for key, value in module.state_dict().items():
+        digest.update(key.encode() + value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return f"{type(module).__name__}-{digest.hexdigest()[:8]}"
+
+
 def _check_schedule(method, schedule: dict) -> None:
     for option, course in schedule.items():
         if not isinstance(method, methods.Method) or option not in method.options:
@@ -713,7 +767,7 @@ def _check_schedule(method, schedule: dict) -> None:
         if not whole or not all(isinstance(v, Real) and not isinstance(v, bool) for v in ends):
             raise ValueError(f"schedule: {option}={course!r} must be (start, end) or (start, end, number of changes)")
         for value in ends[:2]:
-            copy.deepcopy(method).change(**{option: value})  # refuses what the method would refuse
+            _own(method).change(**{option: float(value)})  # refuses what the method would refuse
 
 
 def _check_queue(method, queue: int) -> None:
@@ -724,7 +778,7 @@ def _check_queue(method, queue: int) -> None:
     eye, y = torch.eye(6), torch.arange(2)
     labels = (y, y + 2) if method.entry.supervised else ()
     try:
-        copy.deepcopy(method).loss(Contrast.from_queue(eye[:2], eye[2:4], eye[4:], *labels))
+        _own(method).loss(Contrast.from_queue(eye[:2], eye[2:4], eye[4:], *labels))
     except ValueError as error:
         raise ValueError(f"queue={queue} is not for {method.name}: {error}") from error
 
@@ -744,6 +798,8 @@ def _fabric(device: str, precision: str, devices: int = 1):
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     if devices < 1:
         raise ValueError(f"devices={devices} must be at least 1")
+    if precision not in PRECISIONS:
+        raise ValueError(f"unknown precision {precision!r}; known: {', '.join(PRECISIONS)}")
     chosen = dict(devices=devices, strategy="ddp_spawn" if devices > 1 else "auto")
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has started the processes already
         local = int(os.environ["LOCAL_WORLD_SIZE"])
@@ -756,6 +812,17 @@ def _fabric(device: str, precision: str, devices: int = 1):
     except Exception as error:
         raise ValueError(f"device={device!r} with devices={devices} and precision={precision!r} is not possible here: "
                          f"{error}") from error
+
+
+@contextmanager
+def _fastest_convolutions():
+    """All batches have one shape: let cuDNN try its algorithms, unless the caller wants them deterministic."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = not torch.backends.cudnn.deterministic
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 @contextmanager

@@ -219,6 +219,10 @@ def test_a_queue_adds_candidates():
     told = Contrast.from_queue(q, k, queue, y, older)
     same = y[:, None] == torch.cat([y, older])
     assert torch.equal(told.positives, same) and torch.equal(told.admissible, ~same)
+    own = Contrast.from_queue(q, k, queue, y, older, positives="view")
+    assert torch.equal(own.positives, contrast.positives) and torch.equal(own.admissible, ~same)
+    with pytest.raises(ValueError, match="positives='both' is unknown"):
+        Contrast.from_queue(q, k, queue, positives="both")
 
 
 def test_a_batch_against_its_own_keys_is_a_contrast_of_views():

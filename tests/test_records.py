@@ -180,3 +180,14 @@ def test_a_full_disk_leaves_the_old_file_and_says_so(tmp_path, monkeypatch, erro
     if isinstance(error, RuntimeError):
         with pytest.raises(RuntimeError, match="Pytorch"):  # not the disk's fault
             records.write_atomically(path, fill)
+
+
+def test_a_write_under_way_is_not_read(tmp_path):
+    path = records.write(record(), tmp_path)
+
+    def look(temporary):
+        Path(temporary).write_text("{")
+        assert len(records.load_all(tmp_path)) == 1
+        Path(temporary).write_text(path.read_text())
+
+    records.write_atomically(path, look)

@@ -159,6 +159,7 @@ def test_what_cannot_be_streamed_is_refused(name, options, words):
     ({"block": 0}, "block=0 must be at least 1"),
     ({"temperature": torch.ones(8)}, r"temperature has shape \(8,\)"),
     ({"temperature": 0.0}, "temperature=0 must be positive"),
+    ({"temperature": torch.tensor(0.5, requires_grad=True)}, "no gradient through the blocks"),
     ({"tau_plus": 1.0}, "tau_plus=1 must lie in"),
     ({"scale": 0.0}, "scale=0 must be positive"),
     ({"weights": "tilted"}, "weights='tilted' are no function of one similarity"),

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hnlib import __main__ as cli
-from hnlib import notebooks, sweep
+from hnlib import notebooks, records, sweep
 
 ROOT = Path(__file__).resolve().parents[1]
 # Each execution leaves a line in `log`; a trial may fail, kill its worker (the kernel's parent) or wait for `gate`.
@@ -233,7 +233,7 @@ def test_without_ray_one_sentence_says_how_to_get_it(checkout, no_ray, capsys):
 
 
 def test_two_sweeps_do_not_share_a_folder(checkout, no_ray):
-    with sweep._alone(checkout / "here"), pytest.raises(ValueError, match="another sweep is writing to"):
+    with records.alone(checkout / "here"), pytest.raises(ValueError, match="another process is making"):
         sweep.sweep("experiments/one", {}, {}, seeds=1, folder="here")
 
 
