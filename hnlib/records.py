@@ -224,32 +224,28 @@ def source_digest() -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """`hnlib results [--folder …]`: the runs on disk, means over the seeds of each configuration."""
+    """`hnlib results [--folder …]`: the runs on disk; accuracies in percent over the seeds of each setting."""
+    from hnlib import methods, training  # floors above, which alone know what is unusual about a run
+
     parser = argparse.ArgumentParser(prog="hnlib results", description="Print the recorded runs as a table.")
     parser.add_argument("--folder", type=Path, help=f"default: {tracked_folder()} and {default_folder()}")
     args = parser.parse_args(argv)
     for folder in [args.folder] if args.folder else [tracked_folder(), default_folder()]:
         if args.folder and not folder.is_dir():
             raise ValueError(f"{folder} is not a folder; give the one the records are in")
-        records = [r for r in load_all(folder) if r["configuration"].get("experiment") != "benchmark"]  # no accuracies
-        print(f"{folder}: {len(records)} records")
-        if records:
-            summary = table(records, by=_columns(records))
-            summary.columns = [f"{metric} {part}" for metric, part in summary.columns]
-            print(summary.reset_index().to_string(index=False, float_format=lambda v: f"{v:.4f}", na_rep="–"))
+        groups: dict[str, list[dict]] = {}
+        for record in load_all(folder):
+            c = record["configuration"]
+            if "linear" in record["metrics"] and "image_shape" in record:  # others measured time or weights
+                known = c["method"] in methods.CATALOGUE
+                options = methods.changed(c["method"], c["options"]) if known else c["options"]
+                named = " ".join([str(c["method"] or "untrained"), *(f"{k}={v}" for k, v in options.items())])
+                groups.setdefault(f"{training.setting(record)}: {named}", []).append(record)
+        print(f"{folder}: {sum(map(len, groups.values()))} trained encoders")
+        for name, runs in sorted(groups.items()):
+            scores = ", ".join(f"{metric} {spread(percent(runs, metric))}" for metric in ("knn", "linear"))
+            print(f"{name}: {scores} ({len(runs)} run{'s' * (len(runs) > 1)})")
     return 0
-
-
-def _columns(records: list[dict]) -> list[str]:
-    """What tells configurations apart: five usual choices, and any other in which runs alike in those differ."""
-    usual = ["dataset", "train_size", "encoder", "method", "epochs"]
-    groups = {}
-    for record in records:
-        chosen = _chosen(record)
-        groups.setdefault(_canonical([chosen.get(key) for key in usual]), []).append(chosen)
-    varied = {key for alike in groups.values() for key in set().union(*alike)
-              if len({_canonical(chosen.get(key)) for chosen in alike}) > 1}
-    return usual + sorted(varied - {"seed", "options", *usual})
 
 
 def _chosen(record: dict) -> dict:

@@ -689,8 +689,12 @@ def main(argv: list[str] | None = None) -> int:
     if save:
         run.save(save)
     metrics = run.metrics
-    print(f"{setting(run.record)}\nknn {metrics['knn']:.4f}  linear {metrics['linear']:.4f}  "
-          f"{run.record['seconds']:.1f} s  {folder / records.name(run.record['configuration'])}.json")
+    chosen = run.record["configuration"]
+    options = " ".join(f"{key}={value}" for key, value in chosen["options"].items())
+    released = f"  linear as released {100 * metrics['linear_paper']:.1f} %" if "linear_paper" in metrics else ""
+    print(f"{chosen['method']} ({options}): {setting(run.record)}, batch {chosen['batch_size']}, lr {chosen['lr']:g}\n"
+          f"kNN {100 * metrics['knn']:.1f} %  linear {100 * metrics['linear']:.1f} %{released}  "
+          f"{run.record['seconds']:.1f} s  {folder / records.name(chosen)}.json")
     return 0
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hnlib import records
+from hnlib import records, training
 
 
 def record(seed=0, knn=0.9, **configuration):
@@ -111,17 +111,25 @@ def test_environment_says_what_measured():
     json.dumps(environment)
 
 
+def trained(seed=0, knn=0.9, **changes):
+    """A record as `training.train` makes it, without the training."""
+    chosen = training.train("digits", None, epochs=0, evaluate_size=40, progress=False, device="cpu").record
+    chosen["configuration"] |= {"method": "hcl", "options": {"beta": 2.0}, "seed": seed} | changes
+    return chosen | {"metrics": {"knn": knn, "linear": knn + 0.05}}
+
+
 def test_the_command_prints_a_table_and_refuses_a_missing_folder(tmp_path, capsys):
     for seed in range(2):
-        records.write(record(seed, encoder="small-cnn", epochs=1), tmp_path)
+        records.write(trained(seed), tmp_path)
+    records.write({"configuration": {"experiment": "cost", "seed": 0}, "metrics": {"seconds": 1}}, tmp_path)
     assert records.main(["--folder", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    assert "2 records" in printed and "hcl" in printed and "0.9000" in printed
-    assert "batch_size" not in printed
-    records.write(record(0, 0.5, encoder="small-cnn", epochs=1, batch_size=64), tmp_path)
-    records.main(["--folder", str(tmp_path)])  # runs of another configuration are not averaged with these
+    assert "2 trained encoders" in printed and "0 epochs" in printed
+    assert "hcl beta=2.0: knn 90.0\u00a0±\u00a00.0, linear 95.0\u00a0±\u00a00.0 (2 runs)" in printed
+    records.write(trained(0, 0.5, batch_size=64), tmp_path)  # runs of another setting are not averaged with these
+    records.main(["--folder", str(tmp_path)])
     printed = capsys.readouterr().out
-    assert "batch_size" in printed and "0.9000" in printed and "0.5000" in printed
+    assert "batch_size 64" in printed and "knn 50.0, linear 55.0 (1 run)" in printed and "(2 runs)" in printed
     with pytest.raises(ValueError, match="absent"):
         records.main(["--folder", str(tmp_path / "absent")])
 

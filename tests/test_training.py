@@ -453,7 +453,8 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     saved = tmp_path / "run.safetensors"
     named = ["--experiment", "corrections"]
     assert training.main([*short, *named, "--method", "hcl", "-o", "beta=0.5", "--save", str(saved)]) == 0
-    assert "knn" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "hcl (temperature=0.5 beta=" in printed and "kNN" in printed
     (record,) = records.load_all(tmp_path / "results")
     assert record["configuration"]["options"]["beta"] == 0.5 and record["configuration"]["experiment"] == "corrections"
     assert training.load(saved).record["configuration"] == record["configuration"]
