@@ -203,7 +203,7 @@ def test_papers_that_quote_each_other(printed):
 
 
 def test_queue_names_things_that_exist():
-    from hnlib import data, encoders
+    from hnlib import data, encoders, training
 
     text = (BOOK / "results" / "QUEUE.md").read_text(encoding="utf-8")
     lines = [line for block in re.findall(r"```bash\n(.*?)```", text, re.S) for line in block.splitlines()]
@@ -211,11 +211,11 @@ def test_queue_names_things_that_exist():
     for line in lines:
         command, _, minutes = line.partition("  # ")
         assert re.fullmatch(r"\d+ min", minutes), line
-        words = shlex.split(command.removeprefix("for s in 0 1 2; do ").removesuffix("; done"))
+        words = shlex.split(re.sub(r"^for [es] in [\d ]+; do ", "", command).removesuffix("; done"))
         if words[:2] == ["hnlib", "run"]:
             given = dict(zip(words[4::3], words[5::3], strict=True))
             names = given["methods"].strip("[]").split(", ") if "methods" in given else ["simclr"]
-            dataset, encoder = given["dataset"], given["encoder"]
+            dataset, encoder = given.get("dataset", "digits"), given.get("encoder", "small-cnn")
             known = notebooks.parameters_of(notebooks.read(BOOK.parent / words[2]))
             notebooks.guard_parameters(known, given)  # refuses an unknown name, and a value that does not parse
             options = {}
@@ -223,6 +223,7 @@ def test_queue_names_things_that_exist():
             names = [words[words.index("--method") + 1]]
             dataset, encoder = words[words.index("--dataset") + 1], words[words.index("--encoder") + 1]
             options = dict(words[i + 1].split("=") for i, word in enumerate(words) if word == "-o")
+            assert "--recipe" not in words or words[words.index("--recipe") + 1] in training.RECIPES, line
         else:
             assert (BOOK.parent / words[1]).is_file(), line
             continue
