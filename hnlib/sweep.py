@@ -82,7 +82,7 @@ def grid(texts: list[str]) -> dict[str, list[str]]:
 
 
 def trials(notebook: Path, values: dict[str, list], given: dict[str, str], seeds: int | None = None) -> list[Trial]:
-    """All points of the grid ``values``, with the parameters ``given`` to each; seeds from 0 to below ``seeds`` vary fastest.
+    """All points of the grid ``values``, with the parameters ``given`` to each; ``seeds`` many seeds vary fastest.
 
     ValueError: nothing to vary, a parameter the notebook does not have, a value that does not parse, one given twice.
     """
