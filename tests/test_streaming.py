@@ -5,11 +5,10 @@ import sys
 
 import pytest
 import torch
-from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hnlib import methods, negatives, objectives, streaming
+from hnlib import methods, negatives, objectives, records, streaming
 from hnlib.contrast import Contrast
 
 STREAMED = [  # every method of the catalogue that has a score, with its options off the defaults
@@ -205,5 +204,5 @@ print(peak() - before)
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 def test_memory_does_not_grow_with_the_matrix():
     """16,384 embeddings: one matrix of their similarities would take 1,024 MB."""
-    out = subprocess.run([sys.executable, "-c", MEASURE], cwd=ROOT, capture_output=True, text=True, check=True)
+    out = subprocess.run([sys.executable, "-c", MEASURE], cwd=records.project_root(), capture_output=True, text=True, check=True)
     assert 1 < float(out.stdout) < 300
