@@ -204,5 +204,6 @@ print(peak() - before)
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 def test_memory_does_not_grow_with_the_matrix():
     """16,384 embeddings: one matrix of their similarities would take 1,024 MB."""
-    out = subprocess.run([sys.executable, "-c", MEASURE], cwd=records.project_root(), capture_output=True, text=True, check=True)
+    where = records.project_root()
+    out = subprocess.run([sys.executable, "-c", MEASURE], cwd=where, capture_output=True, text=True, check=True)
     assert 1 < float(out.stdout) < 300
