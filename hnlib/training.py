@@ -205,8 +205,8 @@ def train(
     With a `checkpoint` path the state is written after each epoch; with `resume` an existing one is continued, to the
     same weights as without the interruption (bitwise on the CPU: all randomness of an epoch comes from the seed and
     the epoch's number). A finished run goes on if `epochs` is larger now and nothing is scheduled over them.
-    `max_steps` ends training early. `record_to`: folder for the record, which replaces an older
-    one of the same configuration; the *Results* page groups records by `experiment`.
+    `max_steps` ends training early, a cosine before its end. `record_to`: folder for the record, which replaces an
+    older one of the same configuration; the *Results* page groups records by `experiment`.
 
     Raises ValueError (unknown names, sizes that do not fit, memory that does not suffice, a checkpoint that is corrupt,
     of another configuration or in use by another process), `Diverged`, `Interrupted`.
@@ -711,7 +711,7 @@ def setting(record: dict) -> str:
     text += f", recipe {c['recipe']}" if "recipe" in c else ""
     for key in ("batch_size", "lr", "weight_decay", "precision", "max_steps", "evaluate_size"):
         text += f", {key} {c[key]}" if c[key] != usual.get(key) else ""
-    for key in ("lr_schedule", "schedule", "queue", "momentum", "oracle_positives", "projector", "compile"):
+    for key in ("lr_schedule", "schedule", "queue", "momentum", "oracle_positives", "projector", "compile", "devices"):
         text += f", {key} {c[key]}" if c.get(key) != usual.get(key) else ""
     recipe = augment.resolve(usual.get("augmentation") or augment.recipe_for(record["image_shape"][0]))
     same = c["augmentation"] == json.loads(json.dumps(augment.recorded(recipe)))
