@@ -3,14 +3,14 @@
 import csv
 import json
 import re
+import statistics
 from collections import Counter
 from pathlib import Path
 
 from hnlib import claims
 
 NICKNAMES = {"hclot": "HCL-OT", "hcl": "HCL", "dro": "ADNCE", "hscl": "H-SCL", "unremix": "UnReMix"}
-PLUMBING = {"tol", "max_iterations", "on_failure"}  # how Sinkhorn is run, not what it computes
-METRICS = {"knn": "kNN", "linear": "Linear", "images_per_second": "Images/s"}  # shown of a run; its file holds more
+METRICS = {"knn": "kNN", "linear": "Linear"}  # shown of a run; its file holds more
 
 
 def harvest(executed: dict[str, dict]) -> list[dict]:
@@ -133,28 +133,37 @@ def results_page(runs: list[dict], papers: list[dict], executed: dict[str, dict]
     """The *Results* page: every tracked run, the numbers printed in the papers, and when each chapter was executed."""
     text = [
         "# Results", "",
-        "Numbers measured by the code of this book, one recorded run in each line, and the numbers printed in the "
-        "papers. Nothing on this page is written by hand.", "", "## Recorded runs", "",
-        "Times and images per second are those of the run on its machine, which may have been busy with other work: "
-        "they say what a run cost, and compare nothing.", "",
+        "Numbers measured by the code of this book, in each line the recorded runs that differ in their seed alone, "
+        "and the numbers printed in the papers. Nothing on this page is written by hand.", "", "## Recorded runs", "",
+        "Accuracies are in percent, mean ± standard deviation over the seeds; options are those that are not the "
+        "catalogue's. Times are of one run on its machine, which may have been busy with other work: they say what it "
+        "cost, and compare nothing.", "",
     ]
     speed = [run for run in runs if _chosen(run, "experiment") == "benchmark"]
-    runs = [run for run in runs if run not in speed]
+    costs = [run for run in runs if run not in speed and not METRICS.keys() & run["metrics"].keys()]
+    runs = [run for run in runs if run not in speed + costs]
     for experiment in dict.fromkeys(_chosen(run, "experiment") for run in runs):
-        group = [run for run in runs if _chosen(run, "experiment") == experiment]
+        groups: dict[str, list[dict]] = {}
+        for run in sorted((run for run in runs if _chosen(run, "experiment") == experiment), key=_key):
+            but_seed = {key: value for key, value in run["configuration"].items() if key != "seed"}
+            groups.setdefault(json.dumps([but_seed, _hardware(run)], sort_keys=True), []).append(run)
         rows = [
             [
-                _sample(run), _plain(_chosen(run, "method")), _options(run), _plain(_chosen(run, "encoder")),
-                _length(run), _plain(_chosen(run, "seed")),
-                *(_metric(run["metrics"].get(name)) for name in METRICS), _time(run.get("seconds")),
-                _hardware(run), str(run.get("environment", {}).get("date", ""))[:10],
+                _sample(run), _plain(_chosen(run, "method")), _options(run), _setting(run),
+                _plain(_chosen(run, "encoder")), _length(run), ", ".join(str(_chosen(r, "seed")) for r in group),
+                *(_accuracy([r["metrics"].get(name) for r in group]) for name in METRICS),
+                _time(run.get("seconds")), _hardware(run), str(run.get("environment", {}).get("date", ""))[:10],
             ]
-            for run in sorted(group, key=_key)
+            for run, *more in groups.values() for group in [[run, *more]]
         ]
-        head = ["Data", "Method", "Options", "Encoder", "Epochs", "Seed", *METRICS.values(), "Time", "Hardware", "Date"]
+        head = ["Data", "Method", "Options", "Setting", "Encoder", "Epochs", "Seeds", *METRICS.values(), "Time",
+                "Hardware", "Date"]
         text += [f"### {_plain(experiment).capitalize()}", "", _table(head, rows), ""]
     if not runs:
         text += ["*None yet.*", ""]
+    if costs:
+        chapters = ", ".join(sorted({_plain(_chosen(run, "experiment")) for run in costs}))
+        text += [f"Records of other things than accuracies, shown by their chapters: {len(costs)} ({chapters}).", ""]
     text += ["## Speed", "", "One training step, measured by `tests/benchmarks/training_speed.py`, beside a *plain* "
              "one in the same run: one image at a time through PIL in worker processes, float32, contiguous tensors, "
              "two forward passes. An image counts once, not its two views; the last column is 400 epochs of 50,000 "
@@ -247,6 +256,22 @@ def _length(run: dict) -> str:
     return f"{_chosen(run, 'epochs')}" + (f", {steps} steps at most" if steps else "")
 
 
+def _setting(run: dict) -> str:
+    """What is unusual about the training, beside the options of the method."""
+    usual = {"batch_size": 256, "lr": 1e-3}
+    shown = ("recipe", "batch_size", "lr", "lr_schedule", "schedule", "oracle_positives", "queue", "momentum")
+    return _plain(", ".join(f"{key} {_chosen(run, key)}" for key in shown
+                            if _chosen(run, key) not in ("", usual.get(key))))
+
+
+def _accuracy(values: list) -> str:
+    values = [100 * value for value in values if value is not None]
+    if not values:
+        return "–"
+    spread = f"&nbsp;±&nbsp;{statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.1f}{spread}"
+
+
 def _metric(value) -> str:
     return "–" if value is None else f"{value:.4g}"
 
@@ -264,8 +289,11 @@ def _plain(value) -> str:
 
 
 def _options(run: dict) -> str:
-    return _plain(", ".join(f"{name} {_short(value)}" for name, value in (_chosen(run, "options") or {}).items()
-                            if value is not None and name not in PLUMBING))
+    from hnlib import methods
+
+    options, method = _chosen(run, "options") or {}, _chosen(run, "method")
+    changed = methods.changed(method, options) if method in methods.CATALOGUE else options
+    return _plain(", ".join(f"{name} {_short(value)}" for name, value in changed.items() if value is not None))
 
 
 def _short(value):

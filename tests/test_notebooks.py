@@ -276,8 +276,12 @@ def test_results_page_shows_runs_papers_and_times(project):
     paper = {"paper": "p", "table": "Table 1", "row": "HCL", "column": "", "value": "84.4", "note": "a_b"}
     chapter = {"metadata": {"hnlib": {"seconds": 3.2, "executed": "2026-01-02T03:04+00:00", "python": "3.11",
                                       "torch": "2.13"}}}
-    page = ledgers.results_page([run], [paper], {"theory/one": chapter}, project)
-    for text in ("h\\_cl", "beta 1.0", "mixture 0.333/0.5/0.167", "0.9877", "12&nbsp;s", "A CPU, 2 threads",
+    again = run | {"configuration": run["configuration"] | {"seed": 1}, "metrics": {"knn": 0.967654}}
+    queued = run | {"configuration": run["configuration"] | {"queue": 64}}
+    cost = {"configuration": {"experiment": "cost_of", "seed": 0}, "metrics": {"megabytes": 1.0}}
+    page = ledgers.results_page([run, again, queued, cost], [paper], {"theory/one": chapter}, project)
+    for text in ("h\\_cl", "beta 1.0", "mixture 0.333/0.5/0.167", "0, 1", "97.8&nbsp;±&nbsp;1.4", "98.8", "queue 64",
+                 "shown by their chapters: 1 (cost\\_of)", "12&nbsp;s", "A CPU, 2 threads",
                  "2026-01-02", "84.4", "Table 1 (1 number)", "a\\_b", "theory/one <../notebooks/theory/one>",
                  "2026-01-02 03:04"):
         assert text in page
