@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-if TYPE_CHECKING:  # only the two tables need pandas; training and data do without it
+if TYPE_CHECKING:  # only the papers' table needs pandas; training and data do without it
     import numpy as np
     import pandas as pd
 
@@ -140,23 +140,6 @@ def load_all(folder: Path | str | None = None) -> list[dict]:
     return [_read(path) for path in sorted(folder.glob("[!.]*.json"))]  # not what is being written
 
 
-def table(records: list[dict], by=("method",), metrics=("knn", "linear")) -> pd.DataFrame:
-    """Mean, standard deviation (over $n-1$) and number of runs of each metric, one row per value of `by`.
-
-    Columns are pairs (metric, "mean" | "sd" | "n"); rows keep the order in which their groups first appear.
-    """
-    import pandas as pd
-
-    by = [by] if isinstance(by, str) else list(by)
-    rows = []
-    for record in records:
-        group = {k: _canonical(v) if isinstance(v, dict | list) else v for k, v in _chosen(record).items() if k in by}
-        rows.append({**group, **{m: record["metrics"].get(m) for m in metrics}})
-    frame = pd.DataFrame(rows, columns=by + list(metrics)).astype(dict.fromkeys(metrics, float))
-    grouped = frame.groupby(by, sort=False, dropna=False)[list(metrics)]
-    return grouped.agg(["mean", "std", "count"]).rename(columns={"std": "sd", "count": "n"}, level=1)
-
-
 def percent(records: list[dict], metric: str) -> np.ndarray:
     """A metric of each run, in percent."""
     import numpy as np
@@ -246,11 +229,6 @@ def main(argv: list[str] | None = None) -> int:
             scores = ", ".join(f"{metric} {spread(percent(runs, metric))}" for metric in ("knn", "linear"))
             print(f"{name}: {scores} ({len(runs)} run{'s' * (len(runs) > 1)})")
     return 0
-
-
-def _chosen(record: dict) -> dict:
-    """The configuration with the method's options beside it."""
-    return {**(record["configuration"].get("options") or {}), **record["configuration"]}
 
 
 def _canonical(value, indent=None) -> str:

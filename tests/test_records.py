@@ -84,15 +84,11 @@ def test_a_broken_record_is_named(tmp_path):
         records.load_all(tmp_path)
 
 
-def test_table_agrees_with_the_standard_library():
+def test_spread_agrees_with_the_standard_library():
     values = [0.9, 0.92, 0.97]
-    runs = [record(i, v) for i, v in enumerate(values)] + [record(0, 0.5, method="ot")]
-    table = records.table(runs)
-    assert list(table.index) == ["hcl", "ot"]
-    row = table.loc["hcl", "knn"]
-    assert row["mean"] == pytest.approx(statistics.mean(values))
-    assert row["sd"] == pytest.approx(statistics.stdev(values))
-    assert row["n"] == 3 and table.loc["ot", "knn"]["n"] == 1
+    x = records.percent([record(i, v) for i, v in enumerate(values)], "knn")
+    mean, sd = 100 * statistics.mean(values), 100 * statistics.stdev(values)
+    assert records.spread(x) == f"{mean:.1f}\u00a0±\u00a0{sd:.1f}" and records.spread(x[:1]) == "90.0"
 
 
 def test_papers_checks_its_columns(tmp_path):
