@@ -42,6 +42,12 @@ def test_figures_have_an_alternative_text(chapter):
     assert silent == []
 
 
+def test_proofs_begin_with_a_sentence(chapter):
+    """A list in the first line of a proof is printed as running text."""
+    assert [cell.source[:200] for cell in chapter.cells
+            if re.search(r"```\{prf:proof\}\n(:.*\n)*(\d+\.|[-*]) ", cell.source)] == []
+
+
 def test_nothing_is_left_to_do(chapter):
     assert [cell.source for cell in chapter.cells if re.search(r"\b(TODO|FIXME|XXX)\b", cell.source)] == []
 
