@@ -468,7 +468,7 @@ class _Loop:
             with self.fabric.autocast():
                 keys = self.queue.keys(v2)
             z1, z2 = self._gathered(self.trained(v1)), self._gathered(keys)
-            self._z = z1, z2
+            self._z = z1.detach(), z2
             older = self.queue.older(z2)
             known = () if labels is None else (labels, labels[:0] if self.queue.y is None else self.queue.y,
                                                self.method.options["positives"])
@@ -478,7 +478,8 @@ class _Loop:
         x = torch.cat([v1, v2]).contiguous(memory_format=torch.channels_last)
         # one pass for both views: they share the statistics of batch-norm
         z, *h = self.trained(x, hidden=True) if self.features else (self.trained(x),)
-        self._z = z1, z2 = [self._gathered(part) for part in z.chunk(2)]
+        z1, z2 = (self._gathered(part) for part in z.chunk(2))
+        self._z = z1.detach(), z2.detach()  # not the graph: the next step would carry it along
         more = {"features": tuple(self._gathered(part) for part in h[0].chunk(2))} if h else {}
         return self.method(z1, z2, labels, **more)
 
@@ -560,7 +561,7 @@ class _Loop:
             if damaged:
                 raise ValueError(f"{damaged} is damaged")
             state = torch.load(path, map_location=self.fabric.device, weights_only=True)
-            theirs = json.loads(state["configuration"])
+            theirs, losses = json.loads(state["configuration"]), state["losses"]
         except Exception as error:
             raise ValueError(f"the checkpoint {path} is corrupt ({error}); delete it or pass another path") from error
         steady = not {"lr_schedule", "schedule"} & self.configuration.keys()  # an epoch does not ask how many follow
@@ -581,7 +582,7 @@ class _Loop:
         if state["unconverged"]:
             self.method.unconverged = state["unconverged"]
         self.epoch, self.step, self.seconds = state["epoch"], state["step"], state["seconds"]
-        self.history, self.losses, self.kept = json.loads(state["history"]), state["losses"], True
+        self.history, self.losses, self.kept = json.loads(state["history"]), losses, True
         longer = self.configuration["epochs"] > theirs["epochs"] and self.epoch == theirs["epochs"]
         if longer and (not self.evaluate_every or self.epoch % self.evaluate_every):
             self.history.pop()  # the last row of the shorter run is none of this one's
