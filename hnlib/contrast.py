@@ -18,8 +18,8 @@ class Contrast:
     `labels` $[n]$ and `candidate_labels` $[m]$ are optional. `scale` is the default $Q$ of the objectives. `features`
     $[m,k]$, the inputs of the last linear layer, and `norms` $[m]$, the lengths of its outputs before normalisation,
     serve weights made of last-layer gradients.
-    Build one with `from_views` or `from_similarity`; the constructor trusts its arguments. Masks are shared by all
-    batches of one size: read them, do not write to them.
+    Build one with `from_views`, `from_queue`, `from_nodes` or `from_similarity`; the constructor trusts its arguments.
+    Masks are shared by all batches of one size: read them, do not write to them.
     """
 
     similarity: Tensor
@@ -126,6 +126,50 @@ class Contrast:
         same = labels[:, None] == y
         own = same if positives == "class" else own
         return cls(similarity, own, ~same, labels=labels, candidate_labels=y, **common)
+
+    @classmethod
+    def from_nodes(
+        cls, nodes: Tensor, graphs: Tensor, batch: Tensor, labels: Tensor | None = None, positives: str = "class"
+    ) -> Contrast:
+        r"""Nodes against graphs: the nodes of a batch $[n,d]$ are the anchors, its graphs $[m,d]$ the candidates.
+
+        `batch` $[n]$ says to which graph a node belongs. The similarity $T=\langle h_u,H_G\rangle$, the score of
+        InfoGraph, is *not* normalised. A node's positive is its own graph, every other is admissible, $Q=m-1$. With
+        `labels` $[m]$ (-1: unknown) graphs known to be of the node's class are not admissible, and `positives="class"`
+        makes them positives; "own": its own graph alone.
+        ValueError: a single graph, shapes that disagree, labels of another length; on the CPU a score that is not
+        finite or a `batch` that does not point to the graphs.
+        Source: Sun et al. (2020), Sec. 3.3.
+        """
+        if nodes.ndim != 2 or graphs.ndim != 2 or nodes.shape[1:] != graphs.shape[1:] or batch.shape != nodes.shape[:1]:
+            raise ValueError("nodes must be [n, d], graphs [m, d] and batch [n]; got "
+                             + ", ".join(str(tuple(x.shape)) for x in (nodes, graphs, batch)))
+        if (m := len(graphs)) < 2:
+            raise ValueError(f"a batch of {m} graph has no negative; use a batch of at least 2 graphs")
+        if positives not in ("class", "own"):
+            raise ValueError(f'positives={positives!r} is unknown; use "class" or "own"')
+        with torch.autocast(nodes.device.type, enabled=False):
+            nodes, graphs = (z if z.dtype == torch.float64 else z.float() for z in (nodes, graphs))
+            similarity = nodes @ graphs.T
+        if nodes.device.type == "cpu":  # on an accelerator the checks would stall every step
+            if not similarity.detach().sum().isfinite():
+                raise ValueError("a score of nodes and graphs is not finite; lower the learning rate, or look for "
+                                 "features that are not finite")
+            if len(batch) and not 0 <= int(batch.min()) <= int(batch.max()) < m:
+                raise ValueError(f"batch points to graph {int(batch.max())}; there are {m}, counted from 0")
+        own = batch[:, None] == torch.arange(m, device=batch.device)
+        common = dict(scale=m - 1, anchors=nodes, candidates=graphs)
+        if labels is None:
+            contrast = cls(similarity, own, ~own, never_empty=True, **common)
+            rows = torch.arange(len(nodes), device=batch.device)
+            vars(contrast).update(positive_pairs=(rows, batch))  # known beforehand
+            return contrast
+        if labels.shape != (m,):
+            raise ValueError(f"labels have shape {tuple(labels.shape)}; {m} graphs need labels of shape ({m},)")
+        y = labels.to(batch.device)
+        same = own | ((y[:, None] == y) & (y >= 0))[batch]
+        own = same if positives == "class" else own
+        return cls(similarity, own, ~same, labels=y[batch], candidate_labels=y, **common)
 
     @classmethod
     def from_similarity(

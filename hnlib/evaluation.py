@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -15,6 +17,7 @@ from hnlib.contrast import Contrast
 
 HARDENINGS = ("exp", "threshold")
 PROTOCOLS = ("clean", "paper")
+SVM_PENALTIES = tuple(10.0**k for k in range(-3, 4))  # the grid of C
 
 
 @torch.no_grad()
@@ -337,3 +340,189 @@ def _check_features(train_x, train_y, test_x, test_y):
                              "do not fit; features are [N,d], labels [N]")
     if train_x.shape[1] != test_x.shape[1]:
         raise ValueError(f"training features have {train_x.shape[1]} dimensions, test features {test_x.shape[1]}")
+
+
+# --- a support vector machine on frozen embeddings, folds, and comparisons of methods
+
+
+def stratified_folds(labels: Tensor, folds: int = 10, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
+    """(train index, test index) of each fold: every class is spread over the test parts as evenly as it can be.
+
+    `labels` int [N]; the indices are sorted LongTensors, the test parts disjoint with union 0 … N−1. A function of
+    labels and seed alone, so methods evaluated with one seed are paired (scikit-learn's StratifiedKFold, shuffled).
+    ValueError: folds < 2, labels of another shape or kind, unknown ones (−1), fewer than two classes, a class with
+    fewer members than folds.
+    """
+    from sklearn.model_selection import StratifiedKFold
+
+    y = _known_labels(labels)
+    if isinstance(folds, bool) or not isinstance(folds, int | np.integer) or folds < 2:
+        raise ValueError(f"folds={folds} must be a whole number, at least 2")
+    classes, counts = np.unique(y, return_counts=True)
+    if len(classes) < 2:
+        raise ValueError(f"all {len(y)} labels are {classes[0]}; stratified folds need at least 2 classes")
+    if (members := int(counts.min())) < folds:
+        remedy = f"take at most {members} folds or leave" if members > 1 else "leave"
+        raise ValueError(f"class {classes[counts.argmin()]} has {members} member{'s' * (members > 1)}, fewer than the "
+                         f"{folds} folds; {remedy} the class out")
+    parts = StratifiedKFold(int(folds), shuffle=True, random_state=seed).split(y, y)
+    return [(torch.from_numpy(train), torch.from_numpy(test)) for train, test in parts]
+
+
+@dataclass(frozen=True)
+class SvmScore:
+    """`test`: accuracy on the test part; `inner`: mean accuracy of the chosen `C` over the inner folds; shares."""
+
+    test: float
+    inner: float
+    C: float
+
+
+def svm(x: Tensor, y: Tensor, train: Tensor, test: Tensor, seed: int = 0, inner: int = 5) -> SvmScore:
+    r"""Test accuracy of a support vector machine whose $C$ the training part alone decides.
+
+    Kernel $k(x,x')=e^{-\lVert x-x'\rVert^2/(d\,\mathrm{Var})}$, Var over all entries of the features that the machine
+    is fitted on (scikit-learn's gamma="scale"; 1 for $d\,$Var where they are constant), so the inner machines have
+    kernels of their own. $C\in\{10^{-3},\dots,10^3\}$ by mean accuracy over `inner` stratified folds of the training
+    part (shuffled by `seed`), of equal ones the smallest; then the machine is fitted on the whole training part.
+
+    `x` [N,d] features, taken as they are: neither centred nor scaled, as in the code released with hcl
+    (`graph/evaluate_embedding.py`; same kernel, grid and number of folds, the inner folds there not shuffled).
+    `y` int [N]; `train`, `test` index vectors without a common row. The score is that of
+    GridSearchCV(SVC(), …, cv=StratifiedKFold(inner, shuffle=True, random_state=seed)), two to four times
+    sooner: the squared distances are computed once. libsvm iterates to its own tolerance, without any other bound.
+    ValueError: features and labels that do not fit together or are not finite, a row in both parts, and what
+    `stratified_folds` refuses of the training part.
+    """
+    x, y, train, test = (torch.as_tensor(v).detach().cpu() for v in (x, y, train, test))
+    if any(part.ndim != 1 or part.dtype != torch.long for part in (train, test)):
+        raise ValueError(f"train ({train.dtype}, shape {tuple(train.shape)}) and test ({test.dtype}, shape "
+                         f"{tuple(test.shape)}) must be vectors of row numbers, as stratified_folds gives them")
+    _check_features(x[train], y[train], x[test], y[test])
+    if shared := len(np.intersect1d(train, test)):
+        raise ValueError(f"{shared} of the {len(test)} test rows are training rows; the parts must not overlap")
+    x = x.double()
+    if bad := int((~x[torch.cat([train, test])].isfinite().all(1)).sum()):
+        raise ValueError(f"{bad} of the {len(train) + len(test)} embeddings are not finite; the encoder has diverged: "
+                         "train it with a smaller learning rate or for fewer epochs")
+    fit_x, fit_y, test_y = x[train], _known_labels(y[train]), _known_labels(y[test])
+    try:
+        parts = stratified_folds(fit_y, inner, seed)
+    except ValueError as error:
+        raise ValueError(f"inner folds of the training part: {error}") from None
+    # a diagonal of exactly 1, as in libsvm's own kernel: else its iterations take another path to another last digit
+    distances = _squared_distances(fit_x, fit_x).fill_diagonal_(0)
+    accuracy = np.empty((len(SVM_PENALTIES), inner))
+    for k, (fit, held_out) in enumerate(parts):
+        rows = distances[:, fit]
+        kernels = _kernels(fit_x[fit], rows[fit], rows[held_out])
+        for i, C in enumerate(SVM_PENALTIES):
+            accuracy[i, k] = _svm_accuracy(C, *kernels, fit_y[fit], fit_y[held_out])
+    means = accuracy.mean(1)
+    best = int(means.round(12).argmax())  # a tie is a tie whatever the order of the summands
+    kernels = _kernels(fit_x, distances, _squared_distances(x[test], fit_x))
+    return SvmScore(_svm_accuracy(SVM_PENALTIES[best], *kernels, fit_y, test_y), float(means[best]),
+                    SVM_PENALTIES[best])
+
+
+@dataclass(frozen=True)
+class Paired:
+    """`difference` ours − base, its standard `error`, the 95 % interval `low` … `high`, and the two-sided `p`."""
+
+    difference: float
+    error: float
+    low: float
+    high: float
+    p: float
+
+
+def paired(ours, base, test_share: float | None = None) -> Paired:
+    r"""Corrected resampled $t$-test of two methods on the same splits of one data set (Nadeau and Bengio, 2003).
+
+    With the $J$ differences $d_j$ (`ours` − `base`, both [seeds, folds], in any one unit) and their variance $s^2$,
+
+    $\bar d=\frac1J\sum_jd_j,\qquad\mathrm{error}^2=\Big(\frac1J+\frac{\rho}{1-\rho}\Big)s^2,\qquad
+    \bar d/\mathrm{error}\sim t_{J-1}$ if the methods are equally good,
+
+    $\rho$ = `test_share`, the share of the data that is in a test part: $\rho/(1-\rho)=n_{test}/n_{train}$. By default
+    $\rho=1/\mathrm{folds}$: `ours` has all the folds of a cross-validation. Where it has some of them only, say $\rho$.
+
+    The plain $t$-test has $1/J$ alone, as if the $d_j$ were independent. They are not: any two training sets share
+    most of their rows, and with every seed the test rows return, so a difference that one sample of the data happens
+    to show is in all $d_j$ at once. No $J$ removes it, but the plain error falls as $1/\sqrt J$: with enough of them
+    everything is significant. The correction is a rule of thumb (it takes the correlation of two $d_j$ to be $\rho$);
+    what it tests is the method on data sets of this size from this source. It pools all splits: with few
+    seeds, whose folds share one encoder, and more variance between seeds than between folds, it may be too sure.
+
+    Differences that are all equal give error 0, and p = 1 if they are zero, otherwise 0.
+    ValueError: not two tables of one shape, fewer than two values, values that are not finite, $\rho$ outside (0, 1).
+    """
+    from scipy.special import stdtr, stdtrit
+
+    ours, base = (np.asarray(v, dtype=float) for v in (ours, base))
+    if ours.ndim != 2 or ours.shape != base.shape:
+        raise ValueError(f"ours of shape {ours.shape} and base of shape {base.shape} cannot be paired; "
+                         "both are [seeds, folds]")
+    count = ours.size
+    if count < 2:
+        raise ValueError(f"a paired comparison needs at least 2 values of each method; got {count}")
+    if bad := int((~(np.isfinite(ours) & np.isfinite(base))).sum()):
+        raise ValueError(f"{bad} of the {count} pairs are not finite numbers; leave out the seeds that did not finish")
+    share = 1 / ours.shape[1] if test_share is None else test_share
+    if not 0 < share < 1:
+        hint = "; with a single fold it has to be given" if test_share is None else ""
+        raise ValueError(f"test_share={share:g} must lie between 0 and 1: it is the share of the data in a test "
+                         f"part, 0.1 in a 10-fold cross-validation{hint}")
+    d = ours - base
+    mean, spread = float(d.mean()), float(d.std(ddof=1))
+    rounding = 1e-12 * max(np.abs(ours).max(), np.abs(base).max())
+    if np.ptp(d) <= rounding:
+        mean = mean if abs(mean) > rounding else 0.0
+        return Paired(mean, 0.0, mean, mean, float(mean == 0))
+    error = math.sqrt(1 / count + share / (1 - share)) * spread
+    half = error * float(stdtrit(count - 1, 0.975))
+    return Paired(mean, error, mean - half, mean + half, 2 * float(stdtr(count - 1, -abs(mean) / error)))
+
+
+def holm(p) -> np.ndarray:
+    r"""Holm's adjusted p-values [m] of $m$ tests: reject those ≤ α, and any false rejection has probability ≤ α.
+
+    $\tilde p_{(k)}=\max_{l\le k}\min\{1,(m-l+1)\,p_{(l)}\}$, $p_{(1)}\le\dots\le p_{(m)}$; no independence is needed.
+    Source: Holm (1979). ValueError: not a vector of numbers from 0 to 1.
+    """
+    p = np.asarray(p, dtype=float)
+    if p.ndim != 1:
+        raise ValueError(f"p-values of shape {p.shape} must be a vector")
+    if bad := [value for value in p.tolist() if not 0 <= value <= 1]:
+        raise ValueError(f"p-value {bad[0]} must lie between 0 and 1")
+    order, m = np.argsort(p, kind="stable"), len(p)
+    stepped = np.maximum.accumulate(p[order] * np.arange(m, 0, -1)).clip(max=1.0)
+    return stepped[np.argsort(order)]
+
+
+def _known_labels(labels) -> np.ndarray:
+    y = torch.as_tensor(labels).detach().cpu()
+    if y.ndim != 1 or not len(y) or y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+        raise ValueError(f"labels of shape {tuple(y.shape)} and type {y.dtype} must be a non-empty vector of integers")
+    if unknown := int((y < 0).sum()):
+        raise ValueError(f"{unknown} of {len(y)} labels are unknown (negative); leave these out of the evaluation")
+    return y.numpy()
+
+
+def _squared_distances(a: Tensor, b: Tensor) -> Tensor:
+    centre = b.mean(0)  # less to cancel
+    a, b = a - centre, b - centre
+    return torch.addmm(a.square().sum(1)[:, None] + b.square().sum(1), a, b.T, alpha=-2).clamp_(min=0)
+
+
+def _kernels(x: Tensor, *distances: Tensor) -> list[np.ndarray]:
+    """Gaussian kernels of squared distances, with the width that scikit-learn calls "scale" of features `x`."""
+    variance = float(x.var(correction=0))
+    gamma = 1 / (x.shape[1] * variance) if variance else 1.0
+    return [(d * -gamma).exp_().numpy() for d in distances]
+
+
+def _svm_accuracy(C, kernel, test_kernel, y, test_y) -> float:
+    from sklearn.svm import SVC
+
+    return float((SVC(C=C, kernel="precomputed").fit(kernel, y).predict(test_kernel) == test_y).mean())

@@ -15,6 +15,7 @@ GREY = "#7b7b7b"  # axes and text: reads on white and on the dark theme alike
 # in one figure share a hue at another lightness.
 COLOURS = {
     "simclr": "#7b7b7b",
+    "infograph": "#6f7f8f",
     "debiased": "#a6761d",
     "hcl": "#d55e00",
     "ot": "#0072b2",

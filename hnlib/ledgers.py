@@ -10,7 +10,7 @@ from pathlib import Path
 from hnlib import claims
 
 NICKNAMES = {"hclot": "HCL-OT", "hcl": "HCL", "dro": "ADNCE", "hscl": "H-SCL", "unremix": "UnReMix"}
-METRICS = {"knn": "kNN", "linear": "Linear"}  # shown of a run; its file holds more
+METRICS = {"knn": "kNN", "linear": "Linear", "svm": "SVM"}  # shown of a run; its file holds more
 
 
 def harvest(executed: dict[str, dict]) -> list[dict]:
@@ -259,7 +259,8 @@ def _length(run: dict) -> str:
 def _setting(run: dict) -> str:
     """What is unusual about the training, beside the options of the method."""
     usual = {"batch_size": 256, "lr": 1e-3}
-    shown = ("recipe", "batch_size", "lr", "lr_schedule", "schedule", "oracle_positives", "queue", "momentum")
+    shown = ("framework", "labels", "recipe", "batch_size", "lr", "lr_schedule", "schedule", "oracle_positives",
+             "queue", "momentum")
     return _plain(", ".join(f"{key} {_chosen(run, key)}" for key in shown
                             if _chosen(run, key) not in ("", usual.get(key))))
 
@@ -291,8 +292,7 @@ def _plain(value) -> str:
 def _options(run: dict) -> str:
     from hnlib import methods
 
-    options, method = _chosen(run, "options") or {}, _chosen(run, "method")
-    changed = methods.changed(method, options) if method in methods.CATALOGUE else options
+    changed = methods.changed(_chosen(run, "method"), _chosen(run, "options") or {}, _chosen(run, "framework"))
     return _plain(", ".join(f"{name} {_short(value)}" for name, value in changed.items() if value is not None))
 
 

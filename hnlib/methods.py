@@ -126,9 +126,9 @@ class Method(nn.Module):
     1e-6. Built by `build`.
     """
 
-    def __init__(self, name: str, entry: Entry, options: dict):
+    def __init__(self, name: str, entry: Entry, options: dict, rebuild: Callable | None = None):
         super().__init__()
-        self.name, self.entry, self._missed = name, entry, 0
+        self.name, self.entry, self._missed, self._rebuild = name, entry, 0, rebuild or build
         if (learn := options.get("learn", "fixed")) not in LEARN:
             raise ValueError(f"learn={learn!r} is unknown; use {', '.join(LEARN)}")
         if learn != "fixed":
@@ -146,7 +146,7 @@ class Method(nn.Module):
         """
         if hasattr(self, "logits") and "mixture" in options:
             raise ValueError(f"{self.name} learns its mixture; a schedule for it needs learn='fixed'")
-        missed, options = self.unconverged, build(self.name, **self.options | options).options
+        missed, options = self.unconverged, self._rebuild(self.name, **self.options | options).options
         self._set(options)
         self._missed = missed
 
@@ -216,29 +216,49 @@ def build(name: str, **options) -> Method:
     One `temperature` serves weights and objective alike. ValueError: an unknown name, an option the method does not
     have (both list the known ones), a value of another kind than the default or out of range.
     """
-    if name not in CATALOGUE:
-        raise ValueError(f"method {name!r} is unknown; the catalogue has {', '.join(CATALOGUE)}")
-    entry = CATALOGUE[name]
+    eye = torch.eye(4)
+    return assemble(CATALOGUE, name, options, build,
+                    lambda method: method(eye[:2], eye[2:], torch.arange(2), (eye[:2], eye[2:])))
+
+
+def assemble(catalogue: dict[str, Entry], name: str, options: dict, rebuild: Callable, trial: Callable) -> Method:
+    """A method of any catalogue, its options checked; what `build` of this room and of `hnlib.graphs` share.
+
+    `trial(method)` calls it on a small contrast: every range is checked where it is used, and that brings the errors
+    forward to here. `rebuild` is the function that `Method.change` then calls.
+    """
+    if name not in catalogue:
+        raise ValueError(f"method {name!r} is unknown; the catalogue has {', '.join(catalogue)}")
+    entry = catalogue[name]
     unknown = [option for option in options if option not in entry.defaults]
     if unknown:
         raise ValueError(f"{name} has no option {unknown[0]!r}; it has {', '.join(entry.defaults)}")
     for option, value in options.items():
         _check_kind(f"{name}: {option}", value, entry.defaults[option])
     options = {**entry.defaults, **options}
-    method = Method(name, entry, options)
-    # Every range is checked where it is used; a call on four orthonormal rows brings those errors forward to here.
-    # Options made for one batch size (a value per anchor, a cost) are left out of it.
+    method = Method(name, entry, options, rebuild)
+    # Options made for one batch size (a value per anchor, a cost) are left out of the trial.
     plain = {k: entry.defaults[k] if isinstance(v, Tensor) or callable(v) else v for k, v in options.items()}
     if "on_empty" in plain:  # whether an anchor is left without negatives is for the real batch to say
         plain["on_empty"] = "skip"
-    eye = torch.eye(4)
-    Method(name, entry, plain)(eye[:2], eye[2:], torch.arange(2), (eye[:2], eye[2:]))
+    trial(Method(name, entry, plain, rebuild))
     return method
 
 
-def changed(name: str, options: dict) -> dict:
-    """The `options` that are not the catalogue's, in its order; tuples as the lists that a record makes of them."""
-    default = json.loads(json.dumps(CATALOGUE[name].defaults))
+def changed(name: str | None, options: dict, framework: str | None = None) -> dict:
+    """The `options` that are not the catalogue's, in its order; tuples as the lists that a record makes of them.
+
+    `framework` "infograph": the catalogue of `hnlib.graphs`. All options of a method that is in no catalogue.
+    """
+    catalogue = CATALOGUE
+    if framework == "infograph":
+        try:
+            from hnlib.graphs import CATALOGUE as catalogue  # a floor above, and an optional one
+        except ImportError:
+            return options
+    if name not in catalogue:
+        return options
+    default = json.loads(json.dumps(catalogue[name].defaults))
     return {k: options[k] for k in default if k in options and options[k] != default[k]}
 
 

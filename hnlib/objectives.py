@@ -196,6 +196,29 @@ def mean_variance(
     return _average(value, contrast, log_w.amax(1) != -torch.inf, average, reduction)
 
 
+def jensen_shannon(
+    contrast: Contrast, log_w: Tensor, tau_plus: float = 0.0, average: str = "anchors", reduction: str = "mean"
+) -> Tensor:
+    r"""The Jensen–Shannon objective of InfoGraph with weighted negatives and class prior $\tau^+$.
+
+    $$\mathrm{sp}(-s_i^+)+\max\Big\{\frac{\sum_jw_{ij}\,\mathrm{sp}(s_{ij})-\tau^+\mathrm{sp}(s_i^+)}{1-\tau^+},\,0\Big\},
+      \qquad\mathrm{sp}(x)=\log(1+e^x)$$
+
+    (for $\tau^+=0$ the maximum never acts). `tau_plus` $\in[0,1)$. Similarities are scores of any size. An anchor with
+    several positives contributes the mean over them. Without the maximum the objective has no lower bound.
+    ValueError: `tau_plus` out of range, weights of another shape.
+    Source: Sun et al. (2020), eq. (4); weights: hcl, App. B.2; the prior: hcl's released code, its sign corrected.
+    """
+    _check_weights(contrast, log_w)
+    if not 0 <= tau_plus < 1:
+        raise ValueError(f"tau_plus={tau_plus:g} must lie in [0, 1): it is the share of the anchor's own class")
+    rows, positive = contrast.positive_pairs[0], contrast.positive_similarity
+    negative = _moment(log_w, _softplus(contrast.similarity))[rows]
+    if tau_plus:
+        negative = ((negative - tau_plus * _softplus(positive)) / (1 - tau_plus)).clamp_min(0.0)
+    return _average(_softplus(-positive) + negative, contrast, log_w.amax(1) != -torch.inf, average, reduction)
+
+
 def _softplus(x: Tensor) -> Tensor:
     return functional.softplus(x, threshold=40.0)  # torch's own threshold, 20, is 2e-9 off in double precision
 

@@ -188,7 +188,7 @@ def environment(device=None) -> dict:
     if device.type == "cuda":
         hardware["gpu"] = torch.cuda.get_device_name(device)
     versions = {"python": platform.python_version()}
-    for package in ("torch", "torchvision", "lightning-fabric", "numpy", "scikit-learn"):
+    for package in ("torch", "torchvision", "torch-geometric", "lightning-fabric", "numpy", "scikit-learn"):
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
@@ -210,6 +210,7 @@ def main(argv: list[str] | None = None) -> int:
     """`hnlib results [--folder …]`: the runs on disk; accuracies in percent over the seeds of each setting."""
     from hnlib import methods, training  # floors above, which alone know what is unusual about a run
 
+
     parser = argparse.ArgumentParser(prog="hnlib results", description="Print the recorded runs as a table.")
     parser.add_argument("--folder", type=Path, help=f"default: {tracked_folder()} and {default_folder()}")
     args = parser.parse_args(argv)
@@ -219,14 +220,14 @@ def main(argv: list[str] | None = None) -> int:
         groups: dict[str, list[dict]] = {}
         for record in load_all(folder):
             c = record["configuration"]
-            if "linear" in record["metrics"] and "image_shape" in record:  # others measured time or weights
-                known = c["method"] in methods.CATALOGUE
-                options = methods.changed(c["method"], c["options"]) if known else c["options"]
+            if {"linear", "svm"} & record["metrics"].keys() and {"image_shape", "graphs"} & record.keys():
+                options = methods.changed(c["method"], c["options"], c.get("framework"))
                 named = " ".join([str(c["method"] or "untrained"), *(f"{k}={v}" for k, v in options.items())])
                 groups.setdefault(f"{training.setting(record)}: {named}", []).append(record)
         print(f"{folder}: {sum(map(len, groups.values()))} trained encoders")
         for name, runs in sorted(groups.items()):
-            scores = ", ".join(f"{metric} {spread(percent(runs, metric))}" for metric in ("knn", "linear"))
+            scores = ", ".join(f"{metric} {spread(percent(runs, metric))}" for metric in ("knn", "linear", "svm")
+                               if metric in runs[0]["metrics"])
             print(f"{name}: {scores} ({len(runs)} run{'s' * (len(runs) > 1)})")
     return 0
 

@@ -706,6 +706,10 @@ def setting(record: dict) -> str:
     options differ in their seed alone. Usual is the default of `train`, and for the augmentation that of the channels.
     """
     c = record["configuration"]
+    if "framework" in c:  # graphs
+        usual = {"hidden": 32, "batch_size": 128, "lr": 1e-3, "folds": 10, "labels": None}
+        text = f"{c['dataset']}, {c['framework']}, {c['encoder']}, {c['epochs']} epochs"
+        return text + "".join(f", {key} {c[key]}" for key, value in usual.items() if c[key] != value)
     usual = {"lr_schedule": "constant", "precision": "32-true"} | RECIPES[c.get("recipe", "book")]
     usual, c = usual | usual.get(c["dataset"], {}), {"lr_schedule": "constant"} | c
     text = f"{c['dataset']}, {c['train_size'] or 'all'} images, {c['encoder']}, {c['epochs']} epochs"

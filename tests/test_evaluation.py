@@ -1,4 +1,5 @@
 import copy
+import itertools
 import math
 from dataclasses import replace
 
@@ -7,7 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.svm import SVC
 from torch import nn
 from torch.nn import functional
 
@@ -435,3 +439,211 @@ def test_diagnostics_leave_no_trace_that_breaks_a_later_training_step():
     contrast = Contrast.from_views(w, z2)
     (negatives.uniform()(contrast).exp() * contrast.similarity).sum().backward()
     assert w.grad.isfinite().all()
+
+
+# --- folds, the support vector machine, comparisons
+
+
+@quick
+@given(st.lists(st.integers(5, 30), min_size=2, max_size=4), st.integers(2, 5), seeds)
+def test_folds_partition_the_rows_and_spread_every_class(sizes, folds, seed):
+    y = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    y = y[torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))]
+    parts = evaluation.stratified_folds(y, folds, seed)
+    assert len(parts) == folds and all(part.dtype == torch.long for pair in parts for part in pair)
+    assert torch.cat([test for _, test in parts]).sort().values.equal(torch.arange(len(y)))
+    for train, test in parts:
+        assert torch.cat([train, test]).sort().values.equal(torch.arange(len(y)))
+        assert all(n // folds <= int((y[test] == c).sum()) <= -(-n // folds) for c, n in enumerate(sizes))
+
+
+def test_folds_depend_on_the_seed_alone():
+    y = torch.arange(60) % 3
+    one, again, other = (torch.cat([t for _, t in evaluation.stratified_folds(y, 5, seed)]) for seed in (1, 1, 2))
+    assert one.equal(again) and not one.equal(other)
+    assert one.equal(torch.cat([t for _, t in evaluation.stratified_folds(y.numpy(), 5, 1)]))  # an array will do
+
+
+@pytest.mark.parametrize("labels, folds, message", [
+    ([0] * 9 + [4] * 3, 5, "class 4 has 3 members, fewer than the 5 folds; take at most 3 folds or leave the"),
+    ([0] * 9 + [4], 5, "class 4 has 1 member, fewer than the 5 folds; leave the class out"),
+    ([0, 1] * 9, 1, "folds=1 must be a whole number, at least 2"),
+    ([0, 1] * 9, 2.5, "folds=2.5 must be a whole number, at least 2"),
+    ([3] * 9, 5, "all 9 labels are 3; stratified folds need at least 2 classes"),
+    ([[0, 1]] * 9, 5, r"labels of shape \(9, 2\) and type torch.int64 must be a non-empty vector of integers"),
+    ([0.0, 1.0] * 9, 5, r"labels of shape \(18,\) and type torch.float32 must be"),
+    ([], 5, r"labels of shape \(0,\)"),
+    ([0, 1, -1] * 9, 5, r"9 of 27 labels are unknown \(negative\); leave these out of the evaluation"),
+])
+def test_folds_refuse(labels, folds, message):
+    with pytest.raises(ValueError, match=message):
+        evaluation.stratified_folds(torch.tensor(labels), folds)
+
+
+def heavy_tailed(n, classes, seed, d=8):
+    """Sums over graphs of very different sizes: float32, positive, some entries far above the rest."""
+    x, y = blobs(n, d, classes, seed, spread=1.5)
+    size = torch.randn(n, 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return ((0.6 * x + size).exp() * 10).float(), y
+
+
+@pytest.mark.parametrize("n, classes, seed", [(90, 2, 0), (120, 3, 1), (150, 3, 2), (100, 2, 3), (120, 6, 4)])
+def test_svm_is_scikit_learns_grid_search(n, classes, seed):
+    x, y = heavy_tailed(n, classes, seed)
+    for train, test in evaluation.stratified_folds(y, 5, seed)[:2]:
+        search = GridSearchCV(SVC(), {"C": [1e-3, 1e-2, 0.1, 1, 10, 100, 1000]},
+                              cv=StratifiedKFold(5, shuffle=True, random_state=seed)).fit(x[train], y[train])
+        score = evaluation.svm(x, y, train, test, seed)
+        assert score == evaluation.svm(x.numpy(), y.numpy(), train.numpy(), test.numpy(), seed)
+        mean = search.cv_results_["mean_test_score"].round(12)  # scikit-learn breaks ties by the last digit
+        assert search.param_grid["C"][mean.argmax()] == score.C
+        assert score.inner == pytest.approx(search.best_score_, abs=1e-12)
+        expected = SVC(C=score.C).fit(x[train], y[train]).score(x[test], y[test])
+        assert score.test == expected
+        # a machine on standardised features is another machine: the comparison can fail
+        z = (x - x[train].mean(0)) / x[train].std(0)
+        other = evaluation.svm(z, y, train, test, seed)
+        assert (other.inner, other.C) != (score.inner, score.C)
+
+
+def test_svm_takes_the_smallest_of_equal_penalties_and_never_sees_the_test_labels():
+    x, y = blobs(75, spread=1e-3)
+    (train, test), *_ = evaluation.stratified_folds(y, 5)
+    score = evaluation.svm(x, y, train, test)
+    assert score == evaluation.SvmScore(1.0, 1.0, min(evaluation.SVM_PENALTIES))
+    wrong = y.clone()
+    wrong[test] = (y[test] + 1) % 3
+    assert evaluation.svm(x, wrong, train, test) == replace(score, test=0.0)
+
+
+def test_svm_of_constant_features_answers_one_class():
+    y = torch.arange(40) // 16  # 16, 16, 8
+    (train, test), *_ = evaluation.stratified_folds(y, 4)
+    score = evaluation.svm(torch.ones(40, 3), y, train, test, inner=2)
+    assert score.test == 0.4 and score.inner == pytest.approx(0.4) and score.C == 1e-3
+
+
+@pytest.mark.parametrize("change, message", [
+    (dict(x=torch.ones(30)), "training features of shape .* do not fit"),
+    (dict(train=torch.arange(21)), "1 of the 10 test rows are training rows; the parts must not overlap"),
+    (dict(train=torch.ones(30, dtype=torch.bool)), r"train \(torch.bool, shape \(30,\)\).*vectors of row numbers"),
+    (dict(test=torch.arange(0)), "test features of shape .* do not fit"),
+    (dict(x=torch.ones(30, 2).index_fill(0, torch.tensor([3, 25]), torch.nan)),
+     "2 of the 30 embeddings are not finite; the encoder has diverged: train it with a smaller learning rate"),
+    (dict(y=-torch.ones(30, dtype=torch.long)), "20 of 20 labels are unknown"),
+    (dict(y=(torch.arange(30) > 16).long()), "inner folds of the training part: class 1 has 3 members, .*5 folds"),
+    (dict(inner=1), "inner folds of the training part: folds=1"),
+])
+def test_svm_refuses(change, message):
+    sets = dict(x=torch.randn(30, 2), y=torch.arange(30) % 2, train=torch.arange(20), test=torch.arange(20, 30))
+    with pytest.raises(ValueError, match=message):
+        evaluation.svm(**(sets | change))
+
+
+tables = st.tuples(st.integers(1, 4), st.integers(2, 10), seeds)
+
+
+def two_tables(seeds_, folds, seed):
+    rng = np.random.default_rng(seed)
+    return rng.normal(70, 3, (2, seeds_, folds)) + np.array([1, 0])[:, None, None]
+
+
+@quick
+@given(tables, st.floats(0.02, 0.9))
+def test_paired_is_the_t_test_with_a_wider_error(shape, share):
+    ours, base = two_tables(*shape)
+    found, count = evaluation.paired(ours, base, share), ours.size
+    plain = stats.ttest_rel(ours.ravel(), base.ravel())
+    widening = math.sqrt(1 + count * share / (1 - share))  # of the standard error
+    assert found.difference == pytest.approx(plain.statistic * found.error / widening)
+    assert found.p == pytest.approx(2 * stats.t.sf(abs(plain.statistic) / widening, count - 1))
+    low, high = plain.confidence_interval(0.95)
+    assert found.high - found.low == pytest.approx(widening * (high - low))
+    assert (found.low + found.high) / 2 == pytest.approx(found.difference)
+    assert (found.p < 0.05) == (not found.low <= 0 <= found.high)
+    assert found.p > plain.pvalue  # the plain test would be refused here
+
+
+@quick
+@given(tables)
+def test_paired_does_not_depend_on_unit_order_or_a_common_shift(shape):
+    ours, base = two_tables(*shape)
+    found = evaluation.paired(ours, base)
+    assert found == evaluation.paired(torch.tensor(ours), base.tolist(), 1 / shape[1])  # default: all folds are there
+    shares, swapped = evaluation.paired(ours / 100 + 0.1, base / 100 + 0.1), evaluation.paired(base, ours)
+    assert (shares.p, swapped.p) == pytest.approx((found.p, found.p), rel=1e-6)
+    assert 100 * shares.error == pytest.approx(found.error) and 100 * shares.low == pytest.approx(found.low)
+    assert (swapped.low, swapped.high) == pytest.approx((-found.high, -found.low))
+
+
+def test_paired_knows_a_clear_difference_and_repetitions_alone_do_not_make_one():
+    ours, base = two_tables(5, 10, 0)
+    assert evaluation.paired(ours + 5, base).p < 1e-3
+    one_sample = np.tile([[1.0, 0, 1, -1, 1, 0, 0, 1, -1, 1]], (100, 1))
+    for repeats in (5, 100):  # the same ten differences again and again
+        assert 0.2 < evaluation.paired(one_sample[:repeats], 0 * one_sample[:repeats]).p < 0.5
+    assert stats.ttest_1samp(one_sample.ravel(), 0).pvalue < 1e-10  # the plain test believes them
+
+
+def test_paired_of_equal_differences():
+    base = two_tables(2, 5, 1)[0]
+    assert evaluation.paired(base, base) == evaluation.Paired(0.0, 0.0, 0.0, 0.0, 1.0)
+    found = evaluation.paired(base + 0.3, base)  # equal but for rounding
+    assert (found.error, found.p) == (0, 0) and found.low == found.high == pytest.approx(0.3)
+    assert evaluation.paired([[0.1 + 0.2, 0.3]], [[0.3, 0.3]]).p == 1.0
+
+
+@pytest.mark.parametrize("ours, base, share, message", [
+    (np.zeros((2, 3)), np.zeros((3, 2)), None, r"ours of shape \(2, 3\) and base of shape \(3, 2\) cannot be paired"),
+    (np.zeros(4), np.zeros(4), None, r"both are \[seeds, folds\]"),
+    ([[1.0]], [[0.0]], 0.1, "at least 2 values of each method; got 1"),
+    ([[1.0, np.nan]], [[0.0, np.inf]], None, "1 of the 2 pairs are not finite numbers; leave out the seeds"),
+    ([[1.0, 2.0]], [[0.0, 0.0]], 0.0, "test_share=0 must lie between 0 and 1: it is the share of the data in a test"),
+    ([[1.0, 2.0]], [[0.0, 0.0]], 10, "test_share=10 must lie between 0 and 1"),
+    ([[1.0], [2.0]], [[0.0], [0.0]], None, "test_share=1 .*; with a single fold it has to be given"),
+])
+def test_paired_refuses(ours, base, share, message):
+    with pytest.raises(ValueError, match=message):
+        evaluation.paired(ours, base, share)
+
+
+p_values = st.lists(st.floats(0, 1), min_size=1, max_size=5)
+
+
+def closed_testing(p):
+    """Adjusted p by definition: the largest Bonferroni p among all intersections of hypotheses that contain one."""
+    m = len(p)
+    subsets = [s for size in range(1, m + 1) for s in itertools.combinations(range(m), size)]
+    local = {s: min(1.0, len(s) * min(p[i] for i in s)) for s in subsets}
+    return [max(value for s, value in local.items() if i in s) for i in range(m)]
+
+
+@settings(deadline=None, max_examples=200)
+@given(p_values)
+def test_holm_is_closed_testing_with_bonferroni(p):
+    assert evaluation.holm(p) == pytest.approx(closed_testing(p))
+
+
+@quick
+@given(p_values)
+def test_holm_lies_between_p_and_bonferroni(p):
+    adjusted, m = evaluation.holm(p), len(p)
+    assert (adjusted >= p).all() and (adjusted <= np.minimum(1, m * np.array(p))).all()
+    assert (np.diff(adjusted[np.argsort(p)]) >= 0).all()
+    assert adjusted.min() == min(1, m * min(p))
+    assert adjusted[::-1] == pytest.approx(evaluation.holm(p[::-1]))  # whatever their order
+
+
+def test_holm_by_hand():
+    assert evaluation.holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])  # Bonferroni: .12, .03, .09
+    assert closed_testing([0.04, 0.01, 0.03]) != pytest.approx([0.12, 0.03, 0.09])
+    assert len(evaluation.holm([])) == 0
+
+
+@pytest.mark.parametrize("p, message", [
+    ([0.1, 1.2], "p-value 1.2 must lie between 0 and 1"), ([np.nan], "p-value nan must"), ([-1e-9], "p-value -1e-09"),
+    ([[0.1]], r"p-values of shape \(1, 1\) must be a vector"), (0.1, r"shape \(\)"),
+])
+def test_holm_refuses(p, message):
+    with pytest.raises(ValueError, match=message):
+        evaluation.holm(p)

@@ -1,0 +1,334 @@
+"""InfoGraph and GraphCL: the objective against loops, the couplings, invariances, splits and labels, bad input."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import softplus
+from torch_geometric.data import Batch, Data
+
+from hnlib import evaluation, graphs, methods, objectives, records
+from hnlib.contrast import Contrast
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def random_batch(seed: int, sizes=(3, 5, 2, 4), d: int = 6, scale: float = 2.0):
+    """Embeddings of nodes and graphs, and whose node each is, in double precision."""
+    g = torch.Generator().manual_seed(seed)
+    batch = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    nodes, whole = (scale * torch.randn(k, d, generator=g, dtype=torch.float64) for k in (len(batch), len(sizes)))
+    return nodes, whole, batch
+
+
+def accurate(x):
+    return softplus(x, threshold=60)
+
+
+def by_loops(nodes, whole, batch, beta=0.0, tau=0.0, labels=None, positives="class"):
+    """The objective of the chapter, node after node and graph after graph, with nothing but scalars."""
+    n, m = len(nodes), len(whole)
+    score = [[float(nodes[u] @ whole[g]) for g in range(m)] for u in range(n)]
+    known = [-1] * m if labels is None else labels.tolist()
+    same = [[g == batch[u] or (known[g] >= 0 and known[g] == known[batch[u]]) for g in range(m)] for u in range(n)]
+    largest = max(abs(score[u][g]) for u in range(n) for g in range(m) if not same[u][g])
+    exp, sp = (lambda x, f=f: f(torch.tensor(x, dtype=torch.float64)).item() for f in (torch.exp, accurate))
+    total = 0.0
+    for u in range(n):
+        weight, value = 0.0, 0.0
+        for g in range(m):
+            if not same[u][g]:
+                w = exp(beta * 2 * score[u][g] / largest)
+                weight, value = weight + w, value + w * sp(score[u][g])
+        pulled = [g for g in range(m) if (same[u][g] if labels is not None and positives == "class" else g == batch[u])]
+        for g in pulled:
+            negative = value / weight
+            if tau:
+                negative = max((negative - tau * sp(score[u][g])) / (1 - tau), 0.0)
+            total += (sp(-score[u][g]) + negative) / len(pulled)
+    return total / n
+
+
+METHODS = [("infograph", {}), *(("hcl", {"beta": b}) for b in (1.0, -1.0, 10.0, -10.0)),
+           ("debiased", {"tau_plus": 0.3}), ("hcl", {"beta": -2.0, "tau_plus": 0.5})]
+
+
+@pytest.mark.parametrize("name, options", METHODS, ids=str)
+def test_the_objective_is_the_one_written_as_loops(name, options):
+    for seed in range(5):
+        nodes, whole, batch = random_batch(seed)
+        value = graphs.build(name, **options).loss(Contrast.from_nodes(nodes, whole, batch)).item()
+        beta, tau = options.get("beta", 0.0), options.get("tau_plus", 0.0)
+        assert value == pytest.approx(by_loops(nodes, whole, batch, beta, tau), rel=1e-6)
+        if beta:  # the other sign is another objective
+            assert abs(value - by_loops(nodes, whole, batch, -beta, tau)) > 1e-3
+
+
+@pytest.mark.parametrize("name, beta", [("scl", 0.0), ("h-scl", 2.0)])
+@pytest.mark.parametrize("positives", ["class", "own"])
+def test_with_labels_too_and_unknown_ones_are_nobody_s_class(name, beta, positives):
+    nodes, whole, batch = random_batch(3, sizes=(3, 2, 4, 2, 3))
+    options = {"positives": positives} | ({"beta": beta} if beta else {})
+    for labels in (torch.tensor([0, 1, 0, 1, 2]), torch.tensor([0, -1, 0, 1, -1])):
+        value = graphs.build(name, **options).loss(Contrast.from_nodes(nodes, whole, batch, labels, positives)).item()
+        assert value == pytest.approx(by_loops(nodes, whole, batch, beta, 0.0, labels, positives), rel=1e-6)
+    hidden = Contrast.from_nodes(nodes, whole, batch, torch.full((5,), -1))
+    plain = Contrast.from_nodes(nodes, whole, batch)
+    assert torch.equal(hidden.admissible, plain.admissible) and torch.equal(hidden.positives, plain.positives)
+
+
+def test_hard_negatives_have_the_papers_sign_and_easy_ones_the_released_one():
+    nodes, whole, batch = random_batch(0)
+    contrast = Contrast.from_nodes(nodes, whole, batch)
+    hardest = contrast.similarity.masked_fill(~contrast.admissible, -torch.inf).argmax(1, keepdim=True)
+    weight = {beta: graphs.build("hcl", beta=beta).log_weights(contrast).gather(1, hardest).squeeze(1)
+              for beta in (2.0, 0.0, -2.0)}
+    assert (weight[2.0] > weight[0.0]).all() and (weight[0.0] > weight[-2.0]).all()
+    assert weight[0.0].exp().tolist() == pytest.approx([1 / 3] * len(nodes))
+
+
+@given(st.lists(st.integers(1, 9), min_size=4, max_size=7), st.sampled_from([0.1, 0.5, 1.0]), st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_transport_has_its_marginals_or_says_why_not(sizes, epsilon, seed):
+    nodes, whole, batch = random_batch(seed, tuple(sizes))
+    n, m = len(nodes), len(whole)
+    contrast = Contrast.from_nodes(nodes, whole, batch)
+    method = graphs.build("ot", epsilon=epsilon, tol=1e-4, max_iterations=20_000, on_failure="raise")
+    if max(sizes) > (1 - 1 / m) * n + 1e-9:  # the largest graph's nodes have nowhere to send their mass
+        with pytest.raises(ValueError, match="at most"):
+            method.log_weights(contrast)
+        return
+    assume(max(sizes) < 0.9 * (1 - 1 / m) * n)  # nearer to the bound Sinkhorn takes its time
+    weights = method.log_weights(contrast).exp()
+    assert torch.allclose(weights.sum(1), torch.ones(n, dtype=torch.float64))
+    assert torch.allclose(weights.sum(0) / n, torch.full((m,), 1 / m, dtype=torch.float64), atol=1e-4)
+    assert not weights[contrast.positives].any()
+
+
+def test_the_tilt_has_not_the_transport_s_marginals():
+    contrast = Contrast.from_nodes(*random_batch(1))
+    tilt = graphs.build("hcl", beta=2.0).log_weights(contrast).exp()
+    assert (tilt.sum(0) / len(tilt) - 1 / 4).abs().max() > 0.02
+
+
+@pytest.mark.parametrize("name, options", [*METHODS, ("ot", {"epsilon": 0.5, "tol": 1e-10}), ("h-scl", {})], ids=str)
+def test_the_order_of_nodes_and_graphs_does_not_matter(name, options):
+    nodes, whole, batch = random_batch(7)
+    method = graphs.build(name, **options)
+    labels = torch.tensor([0, 1, 1, 0]) if method.entry.supervised else None
+    value = method.loss(Contrast.from_nodes(nodes, whole, batch, labels))
+    of_nodes = torch.randperm(len(nodes), generator=torch.Generator().manual_seed(0))
+    of_graphs = torch.tensor([2, 0, 3, 1])
+    back = of_graphs.argsort()
+    moved = Contrast.from_nodes(nodes[of_nodes], whole[of_graphs], back[batch[of_nodes]],
+                                None if labels is None else labels[of_graphs])
+    assert method.loss(moved).item() == pytest.approx(value.item(), rel=1e-7)
+    wrong = Contrast.from_nodes(nodes[of_nodes], whole, back[batch[of_nodes]], labels)  # nodes moved, graphs not
+    assert abs(method.loss(wrong).item() - value.item()) > 1e-3
+
+
+def test_without_its_floor_the_debiased_objective_would_have_no_bound():
+    """A positive score grows without end: the plain difference falls for ever, the objective stays above zero."""
+    for size in (1e1, 1e2, 1e3):
+        own = torch.tensor([[True, False]] * 2)
+        contrast = Contrast.from_similarity(torch.tensor([[size, -1.0]] * 2, dtype=torch.float64), own, ~own)
+        log_w = contrast.uniform_log_weights
+        value = objectives.jensen_shannon(contrast, log_w, tau_plus=0.5).item()
+        unbounded = (softplus(torch.tensor(-size)) + 2 * softplus(torch.tensor(-1.0)) - softplus(torch.tensor(size)))
+        assert value >= 0 and unbounded < 0.7 - size
+    assert objectives.jensen_shannon(contrast, log_w, reduction="none").shape == (2,)
+
+
+def test_gradients_reach_every_part_and_are_finite():
+    dataset = graphs.load("motifs")
+    model = graphs.InfoGraph(graphs.GIN(dataset.num_features))
+    batch = Batch.from_data_list(dataset.graphs[:12])
+    for name in graphs.CATALOGUE:
+        method = graphs.build(name)
+        model.zero_grad()
+        method.loss(model(batch, batch.y if method.entry.supervised else None)).backward()
+        assert all(p.grad.isfinite().all() and p.grad.abs().sum() > 0 for p in model.parameters()), name
+
+
+def test_the_encoder_forgets_the_order_of_nodes():
+    dataset = graphs.load("motifs")
+    encoder = graphs.GIN(dataset.num_features).eval()
+    graph = dataset.graphs[4]
+    order = torch.randperm(graph.num_nodes, generator=torch.Generator().manual_seed(1))
+    moved = Data(x=graph.x[order], edge_index=order.argsort()[graph.edge_index], y=graph.y)
+    a, b = (encoder(g.x, g.edge_index, torch.zeros(g.num_nodes, dtype=torch.long)) for g in (graph, moved))
+    assert torch.allclose(a[1], b[1], atol=1e-4) and torch.allclose(a[0][order], b[0], atol=1e-5)
+    assert torch.allclose(a[1], a[0].sum(0, keepdim=True), atol=1e-4) and a[1].shape == (1, 96)
+
+
+# Training
+
+
+@pytest.fixture(scope="module")
+def small():
+    """Two classes that even an untrained encoder tells apart partly, with one graph in ten of the size of two."""
+    return graphs.graph_set([g for g in graphs.motifs(120) if int(g.y) < 2], "small")
+
+
+def test_a_run_is_a_function_of_its_seed(small, tmp_path):
+    first, again, other = (graphs.train(small, "hcl", epochs=2, folds=4, seed=s, progress=False, beta=2.0,
+                                        evaluate_at=(0, 1), record_to=tmp_path) for s in (0, 0, 1))
+    assert first.metrics["svm_folds"] == again.metrics["svm_folds"] and first.record["losses"] == again.record["losses"]
+    assert first.record["losses"] != other.record["losses"]
+    assert [row["epoch"] for row in first.history] == [0, 1, 2]
+    assert len(first.metrics["svm_folds"]) == 4 and first.metrics["svm"] == first.history[-1]["svm"]
+    kept = records.load_all(tmp_path)
+    assert len(kept) == 2 and {r["configuration"]["seed"] for r in kept} == {0, 1}
+    assert kept[0]["configuration"]["options"]["beta"] == 2.0
+
+
+def test_methods_of_one_seed_meet_the_same_folds_and_start_alike(small):
+    runs = [graphs.train(small, m, epochs=1, folds=4, progress=False, evaluate_at=(0,)) for m in ("infograph", "ot")]
+    untrained = graphs.train(small, None, epochs=0, folds=4, progress=False)
+    for run in runs:
+        assert run.history[0]["svm_folds"] == untrained.metrics["svm_folds"]
+
+
+def test_labels_of_the_test_fold_are_not_seen(small, monkeypatch):
+    seen = []
+    fit = graphs._fit
+    monkeypatch.setattr(graphs, "_fit", lambda **kw: seen.append(kw["labels"]) or fit(**kw))
+    run = graphs.train(small, "scl", epochs=1, folds=4, progress=False)
+    splits = evaluation.stratified_folds(small.labels, 4, 0)
+    assert len(seen) == 4 and run.record["configuration"]["labels"] == "fold"
+    for known, (train, test) in zip(seen, splits, strict=True):
+        assert (known[test] == -1).all() and torch.equal(known[train], small.labels[train])
+    seen.clear()
+    graphs.train(small, "scl", epochs=1, folds=4, labels="all", progress=False)
+    assert len(seen) == 1 and torch.equal(seen[0], small.labels)
+    seen.clear()
+    assert graphs.train(small, "infograph", epochs=1, folds=4, progress=False).record["configuration"]["labels"] is None
+    assert seen == [None]
+
+
+def test_graphcl_takes_the_methods_of_two_views(small):
+    run = graphs.train(small, "adnce", framework="graphcl", epochs=1, folds=4, progress=False, temperature=0.2)
+    assert run.record["configuration"]["options"]["temperature"] == 0.2 and 0 <= run.metrics["svm"] <= 1
+    assert methods.changed("adnce", run.record["configuration"]["options"], "graphcl") == {"temperature": 0.2}
+    assert methods.changed("hcl", graphs.build("hcl").options, "infograph") == {}
+    assert run.encoder.feature_dim == 96 and graphs.embed(run.encoder, small).shape == (len(small), 96)
+
+
+def test_a_real_data_set_where_there_is_one():
+    """One seed of MUTAG where the data are at hand; without them the embedded graphs."""
+    root = os.environ.get("HNLIB_DATA")
+    name = "MUTAG" if root and (Path(root) / "TUDataset" / "MUTAG").is_dir() else "motifs"
+    dataset = graphs.load(name)
+    run = graphs.train(dataset, "infograph", epochs=5, progress=False)
+    share = dataset.labels.bincount().max() / len(dataset)
+    assert run.metrics["svm"] > float(share) + 0.1  # better than always the largest class
+    if name == "MUTAG":
+        assert len(dataset) == 188 and dataset.num_features == 7
+
+
+# What bad input gets
+
+
+def path(n: int, y: int = 0, **more) -> Data:
+    ends = torch.stack([torch.arange(n - 1), torch.arange(1, n)])
+    return Data(edge_index=torch.cat([ends, ends.flip(0)], 1), num_nodes=n, y=torch.tensor([y]), **more)
+
+
+@pytest.mark.parametrize("given, message", [
+    ([path(3)], "1 graph"),
+    ([path(3), Data(edge_index=path(3).edge_index[:, :0], num_nodes=4, y=torch.tensor([0]))], "graph 1.*no edges"),
+    ([path(1), path(3)], "graph 0.*1 node"),
+    ([path(3), Data(edge_index=path(3).edge_index, num_nodes=3)], "graph 1.*no label"),
+    ([path(3), path(3, x=torch.ones(3, 2))], "widths"),
+    ([path(3, x=torch.ones(3, 1)), path(3, x=torch.tensor([[1.0], [torch.nan], [2.0]]))], "graph 1.*not finite"),
+])
+def test_graphs_that_cannot_be_used_are_named(given, message):
+    with pytest.raises(ValueError, match=message):
+        graphs.graph_set(given)
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (dict(dataset="MUTANT"), "unknown data set 'MUTANT'; known: motifs, MUTAG"),
+    (dict(framework="deepwalk"), "unknown framework"),
+    (dict(method="simclr"), "method 'simclr' is unknown; the catalogue has infograph"),
+    (dict(method="adnce", framework="graphcl", beta=1.0), "adnce has no option 'beta'"),
+    (dict(method="hcl", beta=float("nan")), "beta=nan"),
+    (dict(method="debiased", tau_plus=1.0), "tau_plus=1 must lie"),
+    (dict(method=None), "method=None trains nothing"),
+    (dict(labels="some"), "labels='some'"),
+    (dict(lr=0.0), "lr=0.0"),
+    (dict(batch_size=1), "batch_size=1 must be at least 2"),
+    (dict(evaluate_at=(99,)), "evaluate_at has 99"),
+    (dict(framework="graphcl", method="simclr", augmentations=("cut",)), "unknown augmentation 'cut'"),
+    (dict(folds=40), "fewer than the 40 folds"),
+])
+def test_bad_arguments_are_refused_in_one_sentence(arguments, message):
+    with pytest.raises(ValueError, match=message) as refusal:
+        graphs.train(**{"dataset": "motifs", "epochs": 1, "progress": False} | arguments)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_class_of_one_graph_is_refused_before_training():
+    lonely = graphs.graph_set([path(3 + i % 4, i % 2) for i in range(40)] + [path(5, 2)])
+    with pytest.raises(ValueError, match="class 2 has 1 member"):
+        graphs.train(lonely, epochs=1, progress=False)
+
+
+@pytest.mark.parametrize("change, message", [
+    (dict(whole=slice(0, 1), batch=0), "a batch of 1 graph has no negative"),
+    (dict(labels=torch.zeros(3)), "need labels of shape"),
+    (dict(labels=torch.zeros(4, dtype=torch.long), positives="view"), "positives='view'"),
+    (dict(batch=7), "batch points to graph 7"),
+    (dict(factor=torch.nan), "not finite"),
+])
+def test_contrasts_that_are_none(change, message):
+    nodes, whole, batch = random_batch(0)
+    batch = torch.full_like(batch, change["batch"]) if "batch" in change else batch
+    with pytest.raises(ValueError, match=message):
+        Contrast.from_nodes(nodes * change.get("factor", 1), whole[change.get("whole", slice(None))], batch,
+                            change.get("labels"), change.get("positives", "class"))
+
+
+def test_a_batch_of_one_class_says_which_node_has_no_negative():
+    contrast = Contrast.from_nodes(*random_batch(0), torch.zeros(4, dtype=torch.long))
+    with pytest.raises(ValueError, match="anchor 0 has no admissible negative"):
+        graphs.build("scl").loss(contrast)
+
+
+def test_labels_a_supervised_method_was_not_given():
+    with pytest.raises(ValueError, match="learns from labels"):
+        methods.build("scl")(torch.eye(2), torch.eye(2))
+    unlabelled = [Data(x=torch.ones(3, 1), edge_index=path(3).edge_index) for _ in range(4)]
+    with pytest.raises(ValueError, match="has no label"):
+        graphs.graph_set(unlabelled)
+
+
+def test_a_damaged_data_set_is_named(tmp_path):
+    raw = tmp_path / "TUDataset" / "MUTAG" / "raw"
+    raw.mkdir(parents=True)
+    for part in ("A", "graph_indicator", "graph_labels"):
+        (raw / f"MUTAG_{part}.txt").write_text("1, 2\n2," if part == "A" else "")
+    with pytest.raises(ValueError, match="MUTAG is not a whole TUDataset"):
+        graphs.load("MUTAG", tmp_path)
+
+
+def test_features_follow_the_papers_rule():
+    one_hot = graphs.graph_set([path(3), path(4)])
+    assert one_hot.num_features == 3 and torch.equal(one_hot.graphs[0].x, torch.eye(3)[[1, 2, 1]])
+    star = torch.stack([torch.zeros(1000, dtype=torch.long), torch.arange(1, 1001)])
+    hub = Data(edge_index=torch.cat([star, star.flip(0)], 1), num_nodes=1001, y=torch.tensor([1]))
+    scaled = graphs.graph_set([hub, path(3)])
+    x = torch.cat([g.x for g in scaled.graphs])
+    assert x.shape == (1004, 1) and abs(float(x.mean())) < 1e-5 and float(x.std()) == pytest.approx(1, abs=1e-4)
+
+
+def test_without_pytorch_geometric_the_sentence_says_what_to_install():
+    code = ("import sys; sys.modules['torch_geometric'] = None; sys.modules['torch_geometric.data'] = None\n"
+            "from hnlib import methods, training\nfrom hnlib import graphs")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode and "pip install 'hnlib[graphs]'" in done.stderr.splitlines()[-1]
