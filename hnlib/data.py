@@ -133,8 +133,12 @@ def subset(dataset: Dataset, n: int, seed: int = 0) -> Dataset:
 
 def main(argv: list[str] | None = None) -> int:
     """`hnlib data [NAME] [--root DIR]`: fetch a data set if need be and describe it; without a name, list all."""
+    try:
+        from hnlib import graphs  # floors above, and an optional one
+    except ImportError:
+        graphs = None
     parser = argparse.ArgumentParser(prog="hnlib data", description="Fetch and describe a data set.")
-    parser.add_argument("name", nargs="?", help=f"{', '.join(KNOWN)}; without a name: where each is kept")
+    parser.add_argument("name", nargs="?", help=f"{', '.join(KNOWN)}, a set of graphs; without a name: where each is")
     parser.add_argument("--root", type=Path, help="default: $HNLIB_DATA, else the user's cache")
     args = parser.parse_args(argv)
     if args.name is None:
@@ -142,6 +146,11 @@ def main(argv: list[str] | None = None) -> int:
             path = location(known, args.root)
             place = f"{path}{'' if path.exists() else ' (not there yet)'}" if known in ARCHIVES else "embedded or given"
             print(f"{known:15}{place}")
+        if graphs is not None:
+            print(f"{'graphs':15}{', '.join(graphs.KNOWN)}: {graphs.location(args.root)}")
+        return 0
+    if graphs is not None and args.name in graphs.KNOWN:
+        print(graphs.describe(graphs.load(args.name, args.root)))
         return 0
     dataset = load(args.name, args.root)
     for part in ("x_train", "y_train", "x_test", "y_test", "x_unlabelled"):

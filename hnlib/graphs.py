@@ -139,6 +139,17 @@ def location(root: Path | str | None = None) -> Path:
     return Path(root) / "TUDataset"
 
 
+def describe(dataset: GraphSet) -> str:
+    """Sizes and classes of a data set, a line each."""
+    nodes = torch.tensor([float(graph.num_nodes) for graph in dataset.graphs])
+    edges = torch.tensor([float(graph.num_edges) for graph in dataset.graphs])
+    return "\n".join(f"{name:13}{value}" for name, value in (
+        ("graphs", len(dataset)), ("nodes", f"{nodes.mean():.1f} on average, {nodes.min():.0f} to {nodes.max():.0f}"),
+        ("edges", f"{edges.mean() / 2:.1f} on average"), ("features", dataset.num_features),
+        ("classes", f"{dataset.num_classes}, of {dataset.labels.bincount().tolist()} graphs"),
+        ("digest", dataset.digest)))
+
+
 def _degrees(graphs: list[Data]) -> list[Tensor]:
     degrees = [degree(graph.edge_index[0], graph.num_nodes, torch.long) for graph in graphs]
     every = torch.cat(degrees)
@@ -164,7 +175,7 @@ MOTIFS: dict[str, MotifGenerator] = {
 
 
 def motifs(n: int = 180, seed: int = 0) -> list[Data]:
-    """`n` connected graphs without features, in turn of the classes `MOTIFS`: a random tree with 1 to 4 such motifs.
+    """`n` connected graphs without features, in turn of the classes `MOTIFS`: a random tree with 2 to 4 such motifs.
 
     The tree is a Barabási–Albert graph of 8 to 14 nodes with one edge a node, or complete with 7, 13 or 15 nodes; each
     motif hangs by one edge on a node of its own. A function of `seed`; global random states are left as they were.
@@ -191,7 +202,7 @@ class _RandomTree(BAGraph):
 
 def _tree_with(motif: MotifGenerator, label: int) -> Data:
     trees = [_RandomTree(8 + _below(7), 1), TreeGraph(*((2, 2), (2, 3), (3, 2))[_below(3)], undirected=True)]
-    found = ExplainerDataset(trees[_below(2)], motif, 1 + _below(4))[0]
+    found = ExplainerDataset(trees[_below(2)], motif, 2 + _below(3))[0]
     return Data(edge_index=found.edge_index, num_nodes=found.num_nodes, y=torch.tensor([label])).coalesce()
 
 
@@ -240,6 +251,7 @@ def view(
         raise ValueError(f"unknown augmentation {unknown[0]!r}; known: {', '.join(VIEWS)}")
     if not kinds or len(set(kinds)) < len(kinds):
         raise ValueError(f"kinds={kinds} must name at least one augmentation, each of them once")
+    _read(batch, ratio, None)
     drawn = _uniform(batch.num_graphs, generator, batch.x).mul(len(kinds)).long()
     for kind, augmentation in VIEWS.items():
         if kind in kinds:
@@ -250,10 +262,10 @@ def view(
 def drop_nodes(batch: Batch, ratio: float, generator: torch.Generator, where: Tensor | None = None) -> Batch:
     r"""Every graph $G$ without $\lfloor r|G|\rfloor$ of its nodes, $r$ = `ratio`: uniform, without replacement.
 
-    `where` bool $[m]$: the graphs it is done to (all by default). Errors as in `view`.
+    At least one node stays. `where` bool $[m]$: the graphs it is done to (all by default). Errors as in `view`.
     """
     sizes, where = _read(batch, ratio, where)
-    dropped = _floor(ratio * sizes.double()) * where
+    dropped = torch.minimum(_floor(ratio * sizes.double()), sizes - 1) * where
     return _induced(batch, _random_rank(batch.batch, batch.ptr, generator) >= dropped[batch.batch])
 
 
