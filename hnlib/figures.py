@@ -18,6 +18,7 @@ COLOURS = {
     "infograph": "#6f7f8f",
     "debiased": "#a6761d",
     "hcl": "#d55e00",
+    "hcl-node": "#e6893c",
     "ot": "#0072b2",
     "ot-semirelaxed": "#7570b3",
     "hcl-exact": "#8659c9",

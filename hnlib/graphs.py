@@ -474,30 +474,37 @@ class GraphCL(nn.Module):
 # ------------------------------------------------------------------------------------------------------------- methods
 
 
-def scores(contrast: Contrast) -> Tensor:
+def scores(contrast: Contrast, per: str = "batch") -> Tensor:
     r"""The scores of a contrast brought to one scale: $x_{uG}=2\,T_{uG}/\max|T|$, the maximum over negatives.
 
-    In $[-2,2]$ on the admissible cells; no gradient through the maximum. All-zero scores stay zero.
-    Source: hcl, App. D.2 ("clip", by released code a rescaling).
+    `per` "batch": over those of all nodes, as released; "node": over the node's own. In $[-2,2]$ on the admissible
+    cells; no gradient through the maximum. All-zero scores stay zero. ValueError: another `per`.
+    Source: hcl, App. D.2 ("clip", by released code a rescaling); "node" is ours.
     """
-    return contrast.similarity * (2 / _largest(contrast))
+    return contrast.similarity / _half_largest(contrast, per)
 
 
-def _largest(contrast: Contrast) -> Tensor:
-    largest = contrast.similarity.detach().masked_fill(~contrast.admissible, 0.0).abs().amax()
-    return largest.clamp_min(torch.finfo(largest.dtype).tiny ** 0.5)
+def _half_largest(contrast: Contrast, per: str) -> Tensor:
+    if per not in ("batch", "node"):
+        raise ValueError(f'per={per!r} is unknown; use "batch" or "node"')
+    size = contrast.similarity.detach().masked_fill(~contrast.admissible, 0.0).abs()
+    largest = size.amax() if per == "batch" else size.amax(1, keepdim=True)
+    return largest.clamp_min(torch.finfo(largest.dtype).tiny ** 0.5) / 2
 
 
-def tilted(beta: float = 1.0, weights_gradient: bool = True, on_empty: str = "raise") -> negatives.LogWeights:
+def tilted(
+    beta: float = 1.0, weights_gradient: bool = True, on_empty: str = "raise", per: str = "batch"
+) -> negatives.LogWeights:
     r"""The tilt of the scaled score: $w_{uG}\propto e^{\beta x_{uG}}$, $x$ = `scores`.
 
     `beta` any real: positive as in the paper's text, negative as in its released code, which prefers easy negatives.
-    Source: hcl, App. B.2.
+    `per`: see `scores`. Source: hcl, App. B.2.
     """
     negatives.tilted(beta, 1.0, weights_gradient, on_empty)  # checks the options
 
     def log_weights(contrast: Contrast) -> Tensor:
-        return negatives.tilted(beta, _largest(contrast) / 2, weights_gradient, on_empty)(contrast)
+        temperature = _half_largest(contrast, per).reshape(-1 if per == "node" else ())
+        return negatives.tilted(beta, temperature, weights_gradient, on_empty)(contrast)
 
     return log_weights
 
@@ -520,6 +527,8 @@ CATALOGUE = {
     "infograph": methods.Entry("InfoGraph", "infograph", _JS, negatives.uniform, False, dict()),
     "debiased": methods.Entry("Debiased", "dcl", _JS, negatives.uniform, False, dict(tau_plus=0.1)),
     "hcl": methods.Entry("HCL", "hcl", _JS, tilted, False, dict(beta=1.0, tau_plus=0.0, weights_gradient=True)),
+    "hcl-node": methods.Entry("HCL, scaled by node", "ours", _JS, partial(tilted, per="node"), False,
+                              dict(beta=1.0, tau_plus=0.0, weights_gradient=True)),
     "ot": methods.Entry("Entropic OT", "hclot", _JS, entropic_ot, False,
                         dict(epsilon=0.5, tau_plus=0.0, tol=1e-4, max_iterations=1000, on_failure="warn")),
     "scl": methods.Entry("SCL", "hscl", _JS, negatives.uniform, True, dict(positives="class", on_empty="raise")),
@@ -547,13 +556,17 @@ def _trial(method: methods.Method) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A trained encoder with what was measured; of several (`labels="fold"`) the one of the first fold.
+    """A trained model with what was measured; of several (`labels="fold"`) the one of the first fold.
 
     `record` is what `records.write` takes.
     """
 
     record: dict
-    encoder: GIN = field(repr=False)
+    model: InfoGraph | GraphCL = field(repr=False)
+
+    @property
+    def encoder(self) -> GIN:
+        return self.model.encoder
 
     @property
     def metrics(self) -> dict:
@@ -644,7 +657,7 @@ def train(
     if supervised and labels == "fold":
         whole = [([split], f"fold {k + 1} of {folds}", y.index_fill(0, split[1], -1)) for k, split in enumerate(splits)]
     fits = [_fit(**fit, labels=known, score=partial(score, these), title=title) for these, title, known in whole]
-    encoder, seconds = fits[0][0], [value for _, _, values in fits for value in values]
+    model, seconds = fits[0][0], [value for _, _, values in fits for value in values]
     losses = [statistics.mean(values) for values in zip(*(values for _, values, _ in fits), strict=True)]
     history = [{"epoch": epoch, "loss": losses[epoch - 1] if epoch else None, **_summary(found[epoch])}
                for epoch in evaluated]
@@ -656,12 +669,12 @@ def train(
                   environment=records.environment(device), seconds=round(time.perf_counter() - started, 2))
     if record_to is not None:
         records.write(record, record_to, overwrite=True)
-    return Run(record, encoder)
+    return Run(record, model)
 
 
 def _fit(dataset, method, framework, epochs, batch_size, seed, lr, hidden, layers, view, device, progress, labels,
          score, title):
-    """One encoder: `score(epoch, encoder)` is called after every epoch, and before the first."""
+    """One model: `score(epoch, encoder)` is called after every epoch, and before the first."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = (InfoGraph if framework == "infograph" else GraphCL)(GIN(dataset.num_features, hidden, layers))
@@ -696,7 +709,7 @@ def _fit(dataset, method, framework, epochs, batch_size, seed, lr, hidden, layer
         if not math.isfinite(losses[-1]):
             raise ValueError(f"the loss of epoch {epoch} is {losses[-1]}; lower lr={lr:g}")
         score(epoch, model.encoder)
-    return model.encoder.eval(), losses, seconds
+    return model.eval(), losses, seconds
 
 
 def _loss(model, method, batch, labels, view_of, generator):

@@ -244,7 +244,8 @@ def _fail(p, q, mask, power, iterations, error, tol, epsilon, on_failure):
             raise ValueError(
                 f"the mask leaves no coupling of the two marginals: at most {placed:.4f} of the mass can be placed "
                 "(Hall's condition fails; with a forbidden diagonal no atom may exceed 1/2, in a labelled batch no "
-                "class half of it): allow more cells, or take a more balanced batch"
+                "class half of it, among m graphs no graph 1 - 1/m of the nodes): allow more cells, or take a more "
+                "balanced batch"
             )
     text = (
         f"Sinkhorn reached a marginal error of {error:.2e} after {iterations} iterations, not tol={tol:g}, at "

@@ -92,6 +92,18 @@ def test_hard_negatives_have_the_papers_sign_and_easy_ones_the_released_one():
     assert weight[0.0].exp().tolist() == pytest.approx([1 / 3] * len(nodes))
 
 
+def test_scaled_by_node_every_row_reaches_two():
+    contrast = Contrast.from_nodes(*random_batch(2))
+    size = graphs.scores(contrast, per="node").abs().masked_fill(~contrast.admissible, 0.0).amax(1)
+    assert torch.allclose(size, torch.full_like(size, 2.0))
+    x = graphs.scores(contrast, per="node")
+    expected = (1.5 * x).masked_fill(~contrast.admissible, -torch.inf).log_softmax(1)
+    assert torch.allclose(graphs.build("hcl-node", beta=1.5).log_weights(contrast), expected)
+    assert not torch.allclose(graphs.build("hcl", beta=1.5).log_weights(contrast).exp(), expected.exp(), atol=1e-2)
+    with pytest.raises(ValueError, match="per='row'"):
+        graphs.scores(contrast, per="row")
+
+
 @given(st.lists(st.integers(1, 9), min_size=4, max_size=7), st.sampled_from([0.1, 0.5, 1.0]), st.integers(0, 99))
 @settings(max_examples=40, deadline=None)
 def test_transport_has_its_marginals_or_says_why_not(sizes, epsilon, seed):
