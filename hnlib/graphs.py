@@ -7,6 +7,7 @@ sets are PyTorch Geometric's; what is chosen here is the law of the negatives.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 import statistics
@@ -90,6 +91,8 @@ def graph_set(graphs: list[Data], name: str = "graphs") -> GraphSet:
             raise ValueError(f"graph {i} of {name} has no edges, so its nodes never hear of each other; leave it out")
         if graph.y is None or graph.y.numel() != 1:
             raise ValueError(f"graph {i} of {name} has no label; give each graph one integer y")
+        if (label := graph.y.item()) != int(label) or label < 0:
+            raise ValueError(f"graph {i} of {name} has the label {label}; labels are whole numbers from 0")
     width = {None if graph.x is None else tuple(graph.x.shape[1:]) for graph in graphs}
     if len(width) > 1:
         raise ValueError(f"the graphs of {name} have features of widths {sorted(map(str, width))}; give all the same")
@@ -576,6 +579,35 @@ class Run:
     def history(self) -> list[dict]:
         return self.record["history"]
 
+    def save(self, path: Path | str) -> Path:
+        """Write model and record to one safetensors file, atomically; `restore` reads it back."""
+        from safetensors.torch import save
+
+        state = {name: value.detach().cpu().contiguous() for name, value in self.model.state_dict().items()}
+        records.write_atomically(path, save(state, metadata={"record": json.dumps(self.record)}))
+        return Path(path)
+
+
+def restore(path: Path | str) -> Run:
+    """The run that `Run.save` wrote, in eval mode on the CPU. ValueError: the file is missing or not such a file."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            record = json.loads(file.metadata()["record"])
+            state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dictionary)
+        chosen = record["configuration"]
+        features = state["encoder.convolutions.0.nn.0.weight"].shape[1]
+        model = _model(chosen["framework"], features, chosen["hidden"], int(chosen["encoder"].removeprefix("gin")))
+        model.load_state_dict(state)
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{path} is not a whole saved run ({error}); save it again with Run.save") from error
+    return Run(record, model.eval())
+
+
+def _model(framework: str, features: int, hidden: int, layers: int) -> InfoGraph | GraphCL:
+    return {"infograph": InfoGraph, "graphcl": GraphCL}[framework](GIN(features, hidden, layers))
+
 
 def train(
     dataset: str | GraphSet = "motifs",
@@ -677,7 +709,7 @@ def _fit(dataset, method, framework, epochs, batch_size, seed, lr, hidden, layer
     """One model: `score(epoch, encoder)` is called after every epoch, and before the first."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = (InfoGraph if framework == "infograph" else GraphCL)(GIN(dataset.num_features, hidden, layers))
+        model = _model(framework, dataset.num_features, hidden, layers)
         for layer in model.modules():
             if isinstance(layer, nn.Linear):  # as released
                 nn.init.xavier_uniform_(layer.weight)
@@ -716,6 +748,8 @@ def _loss(model, method, batch, labels, view_of, generator):
     if isinstance(model, InfoGraph):
         return method.loss(model(batch, labels, method.options.get("positives", "class")))
     z1, z2 = (model(view(batch, generator, *view_of)) for _ in range(2))
+    if labels is not None:  # an unknown label is a class of its own
+        labels = torch.where(labels < 0, -1 - torch.arange(len(labels), device=labels.device), labels)
     return method(z1, z2, labels)
 
 

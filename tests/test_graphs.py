@@ -231,6 +231,28 @@ def test_graphcl_takes_the_methods_of_two_views(small):
     assert run.encoder.feature_dim == 96 and graphs.embed(run.encoder, small).shape == (len(small), 96)
 
 
+def test_hidden_labels_are_classes_of_their_own_in_two_views(small, monkeypatch):
+    given = []
+    method = methods.build("scl")
+    monkeypatch.setattr(type(method), "forward", lambda self, z1, z2, labels: given.append(labels) or (z1 * z2).sum())
+    graphs.train(small, method, framework="graphcl", epochs=1, folds=4, progress=False)
+    for labels in given:
+        hidden = labels[labels < 0]
+        assert len(hidden) and len(hidden.unique()) == len(hidden)
+
+
+@pytest.mark.parametrize("framework, method", [("infograph", "hcl"), ("graphcl", "simclr")])
+def test_a_saved_run_comes_back(small, tmp_path, framework, method):
+    run = graphs.train(small, method, framework=framework, epochs=1, folds=4, hidden=8, layers=2, progress=False)
+    again = graphs.restore(run.save(tmp_path / "run.safetensors"))
+    assert again.record == run.record
+    assert torch.equal(graphs.embed(again.encoder, small), graphs.embed(run.encoder, small))
+    (tmp_path / "cut.safetensors").write_bytes((tmp_path / "run.safetensors").read_bytes()[:-9])
+    for broken in ("cut.safetensors", "absent.safetensors"):
+        with pytest.raises(ValueError, match="not a whole saved run"):
+            graphs.restore(tmp_path / broken)
+
+
 def test_a_real_data_set_where_there_is_one():
     """One seed of MUTAG where the data are at hand; without them the embedded graphs."""
     root = os.environ.get("HNLIB_DATA")
@@ -256,6 +278,8 @@ def path(n: int, y: int = 0, **more) -> Data:
     ([path(3), Data(edge_index=path(3).edge_index[:, :0], num_nodes=4, y=torch.tensor([0]))], "graph 1.*no edges"),
     ([path(1), path(3)], "graph 0.*1 node"),
     ([path(3), Data(edge_index=path(3).edge_index, num_nodes=3)], "graph 1.*no label"),
+    ([path(3), path(3, -1)], "graph 1.*label -1"),
+    ([path(3), path(3, 0.5)], "graph 1.*label 0.5"),
     ([path(3), path(3, x=torch.ones(3, 2))], "widths"),
     ([path(3, x=torch.ones(3, 1)), path(3, x=torch.tensor([[1.0], [torch.nan], [2.0]]))], "graph 1.*not finite"),
 ])
