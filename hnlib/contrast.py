@@ -139,7 +139,7 @@ class Contrast:
         makes them positives; "own": its own graph alone.
         ValueError: a single graph, shapes that disagree, labels of another length; on the CPU a score that is not
         finite or a `batch` that does not point to the graphs.
-        Source: Sun et al. (2020), Sec. 3.3.
+        Source: Sun et al. (2020).
         """
         if nodes.ndim != 2 or graphs.ndim != 2 or nodes.shape[1:] != graphs.shape[1:] or batch.shape != nodes.shape[:1]:
             raise ValueError("nodes must be [n, d], graphs [m, d] and batch [n]; got "

@@ -247,7 +247,7 @@ def view(
 
     Two calls make two views. The result has `x`, `edge_index`, `batch`, `ptr`; the batch given is not changed.
     Random numbers are drawn where the generator lives, so one on the CPU makes the same views on every device.
-    Source: You et al. (2020), Sec. 3.2, with their ratio.
+    Source: You et al. (2020), with their ratio.
     ValueError: unknown, repeated or no kinds, a ratio outside [0, 1), graphs without features or without nodes.
     """
     if unknown := [kind for kind in kinds if kind not in VIEWS]:
@@ -446,7 +446,7 @@ class Head(nn.Module):
 class InfoGraph(nn.Module):
     r"""Encoder with heads for nodes and for graphs: a batch to its `Contrast` with scores $\langle h_u,H_G\rangle$.
 
-    Source: Sun et al. (2020), Sec. 3.3.
+    Source: Sun et al. (2020).
     """
 
     def __init__(self, encoder: GIN):
@@ -462,7 +462,7 @@ class InfoGraph(nn.Module):
 class GraphCL(nn.Module):
     """Encoder with a projector of two layers: a batch to the embeddings $[m,Lk]$ of its graphs.
 
-    Source: You et al. (2020), Sec. 3.1.
+    Source: You et al. (2020).
     """
 
     def __init__(self, encoder: GIN):
@@ -481,16 +481,16 @@ def scores(contrast: Contrast, per: str = "batch") -> Tensor:
     r"""The scores of a contrast brought to one scale: $x_{uG}=2\,T_{uG}/\max|T|$, the maximum over negatives.
 
     `per` "batch": over those of all nodes, as released; "node": over the node's own. In $[-2,2]$ on the admissible
-    cells; no gradient through the maximum. All-zero scores stay zero. ValueError: another `per`.
+    cells, and differentiable, the maximum included. All-zero scores stay zero. ValueError: another `per`.
     Source: hcl, App. D.2 ("clip", by released code a rescaling); "node" is ours.
     """
-    return contrast.similarity / _half_largest(contrast, per)
+    return contrast.similarity / _half_largest(contrast.similarity, contrast, per)
 
 
-def _half_largest(contrast: Contrast, per: str) -> Tensor:
+def _half_largest(similarity: Tensor, contrast: Contrast, per: str) -> Tensor:
     if per not in ("batch", "node"):
         raise ValueError(f'per={per!r} is unknown; use "batch" or "node"')
-    size = contrast.similarity.detach().masked_fill(~contrast.admissible, 0.0).abs()
+    size = similarity.masked_fill(~contrast.admissible, 0.0).abs()
     largest = size.amax() if per == "batch" else size.amax(1, keepdim=True)
     return largest.clamp_min(torch.finfo(largest.dtype).tiny ** 0.5) / 2
 
@@ -501,12 +501,14 @@ def tilted(
     r"""The tilt of the scaled score: $w_{uG}\propto e^{\beta x_{uG}}$, $x$ = `scores`.
 
     `beta` any real: positive as in the paper's text, negative as in its released code, which prefers easy negatives.
-    `per`: see `scores`. Source: hcl, App. B.2.
+    `weights_gradient`: through the weights, and so through the scale too; with a scale held fixed what is followed
+    would be the gradient of nothing. `per`: see `scores`. Source: hcl, App. B.2.
     """
     negatives.tilted(beta, 1.0, weights_gradient, on_empty)  # checks the options
 
     def log_weights(contrast: Contrast) -> Tensor:
-        temperature = _half_largest(contrast, per).reshape(-1 if per == "node" else ())
+        similarity = contrast.similarity if weights_gradient else contrast.similarity.detach()
+        temperature = _half_largest(similarity, contrast, per).reshape(-1 if per == "node" else ())
         return negatives.tilted(beta, temperature, weights_gradient, on_empty)(contrast)
 
     return log_weights

@@ -205,9 +205,9 @@ def jensen_shannon(
       \qquad\mathrm{sp}(x)=\log(1+e^x)$$
 
     (for $\tau^+=0$ the maximum never acts). `tau_plus` $\in[0,1)$. Similarities are scores of any size. An anchor with
-    several positives contributes the mean over them. Without the maximum the objective has no lower bound.
+    several positives contributes the mean of this over them. Without the maximum the objective has no lower bound.
     ValueError: `tau_plus` out of range, weights of another shape.
-    Source: Sun et al. (2020), eq. (4); weights: hcl, App. B.2; the prior: hcl's released code, its sign corrected.
+    Source: Sun et al. (2020); weights: hcl, App. B.2; the prior: hcl's released code, its sign corrected.
     """
     _check_weights(contrast, log_w)
     if not 0 <= tau_plus < 1:

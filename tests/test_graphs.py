@@ -92,6 +92,22 @@ def test_hard_negatives_have_the_papers_sign_and_easy_ones_the_released_one():
     assert weight[0.0].exp().tolist() == pytest.approx([1 / 3] * len(nodes))
 
 
+@pytest.mark.parametrize("name", ["hcl", "hcl-node"])
+@pytest.mark.parametrize("beta", [3.0, -3.0])
+def test_the_gradient_is_that_of_the_loss_scale_and_all(name, beta):
+    """Against finite differences; with a scale held fixed, descent on easy weights would climb the loss."""
+    nodes, whole, batch = random_batch(4, sizes=(2, 3, 2), d=2, scale=1.0)
+    method = graphs.build(name, beta=beta)
+
+    def loss(x):
+        return method.loss(Contrast.from_nodes(x, whole, batch))
+
+    assert torch.autograd.gradcheck(loss, nodes.requires_grad_())
+    frozen = graphs.build(name, beta=beta, weights_gradient=False).loss(Contrast.from_nodes(nodes, whole, batch))
+    full, = torch.autograd.grad(loss(nodes), nodes)
+    assert (torch.autograd.grad(frozen, nodes)[0] - full).abs().max() > 1e-3
+
+
 def test_scaled_by_node_every_row_reaches_two():
     contrast = Contrast.from_nodes(*random_batch(2))
     size = graphs.scores(contrast, per="node").abs().masked_fill(~contrast.admissible, 0.0).amax(1)
