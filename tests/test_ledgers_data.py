@@ -203,7 +203,7 @@ def test_papers_that_quote_each_other(printed):
 
 
 def test_queue_names_things_that_exist():
-    from hnlib import data, encoders, training
+    from hnlib import data, encoders, graphs, training
 
     text = (BOOK / "results" / "QUEUE.md").read_text(encoding="utf-8")
     lines = [line for block in re.findall(r"```bash\n(.*?)```", text, re.S) for line in block.splitlines()]
@@ -226,6 +226,10 @@ def test_queue_names_things_that_exist():
             assert "--recipe" not in words or words[words.index("--recipe") + 1] in training.RECIPES, line
         else:
             assert (BOOK.parent / words[1]).is_file(), line
+            continue
+        if words[2].endswith("graphs.md"):
+            catalogue = {"graphcl": methods.CATALOGUE}.get(given.get("framework"), graphs.CATALOGUE)
+            assert set(names) <= {"untrained", *catalogue} and dataset in graphs.KNOWN, line
             continue
         assert set(names) <= set(methods.CATALOGUE), line
         assert dataset in data.KNOWN and encoder in encoders.ENCODERS, line
