@@ -250,8 +250,14 @@ def test_graphcl_takes_the_methods_of_two_views(small):
 def test_hidden_labels_are_classes_of_their_own_in_two_views(small, monkeypatch):
     given = []
     method = methods.build("scl")
-    monkeypatch.setattr(type(method), "forward", lambda self, z1, z2, labels: given.append(labels) or (z1 * z2).sum())
+
+    def forward(self, z1, z2, labels, features=None):
+        given.extend([labels] if len(z1) == len(small) else [])  # not the trial of `build`
+        return (z1 * z2).sum()
+
+    monkeypatch.setattr(type(method), "forward", forward)
     graphs.train(small, method, framework="graphcl", epochs=1, folds=4, progress=False)
+    assert len(given) == 4
     for labels in given:
         hidden = labels[labels < 0]
         assert len(hidden) and len(hidden.unique()) == len(hidden)
@@ -384,3 +390,26 @@ def test_without_pytorch_geometric_the_sentence_says_what_to_install():
             "from hnlib import methods, training\nfrom hnlib import graphs")
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode and "pip install 'hnlib[graphs]'" in done.stderr.splitlines()[-1]
+
+
+def test_without_pytorch_geometric_recorded_runs_of_graphs_are_still_listed(small, tmp_path):
+    graphs.train(small, "ot", epochs=1, folds=4, progress=False, record_to=tmp_path, epsilon=0.25)
+    code = ("import sys; sys.modules['torch_geometric'] = None\nfrom hnlib.__main__ import main\n"
+            f"sys.exit(main(['data']) or main(['results', '--folder', {str(tmp_path)!r}]))")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr
+    line = done.stdout.splitlines()[-1]
+    assert line.startswith("small, infograph, gin3, 1 epochs, folds 4: ot epsilon=0.25") and "svm" in line
+
+
+def test_two_graphs_are_enough_and_a_batch_may_be_larger_than_the_set(small):
+    nodes, whole, batch = random_batch(5, sizes=(3, 2))
+    for name, options in METHODS:
+        value = graphs.build(name, **options).loss(Contrast.from_nodes(nodes, whole, batch)).item()
+        # a single negative has all the weight
+        assert value == pytest.approx(by_loops(nodes, whole, batch, 0.0, options.get("tau_plus", 0.0)), rel=1e-6)
+    with pytest.raises(ValueError, match="no coupling"):  # the larger graph's nodes have nowhere to send their mass
+        graphs.build("ot").log_weights(Contrast.from_nodes(nodes, whole, batch))
+    run = graphs.train(small, epochs=1, folds=4, batch_size=10 * len(small), progress=False)
+    assert run.record["losses"] == graphs.train(small, epochs=1, folds=4, batch_size=len(small),
+                                                progress=False).record["losses"]
