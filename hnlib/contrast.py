@@ -156,7 +156,8 @@ class Contrast:
                 raise ValueError("a score of nodes and graphs is not finite; lower the learning rate, or look for "
                                  "features that are not finite")
             if len(batch) and not 0 <= int(batch.min()) <= int(batch.max()) < m:
-                raise ValueError(f"batch points to graph {int(batch.max())}; there are {m}, counted from 0")
+                bad = int(batch.min()) if batch.min() < 0 else int(batch.max())
+                raise ValueError(f"batch points to graph {bad}; there are {m}, counted from 0")
         own = batch[:, None] == torch.arange(m, device=batch.device)
         common = dict(scale=m - 1, anchors=nodes, candidates=graphs)
         if labels is None:
@@ -164,6 +165,7 @@ class Contrast:
             rows = torch.arange(len(nodes), device=batch.device)
             vars(contrast).update(positive_pairs=(rows, batch))  # known beforehand
             return contrast
+        labels = torch.as_tensor(labels)
         if labels.shape != (m,):
             raise ValueError(f"labels have shape {tuple(labels.shape)}; {m} graphs need labels of shape ({m},)")
         y = labels.to(batch.device)

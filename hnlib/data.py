@@ -152,6 +152,9 @@ def main(argv: list[str] | None = None) -> int:
     if graphs is not None and args.name in graphs.KNOWN:
         print(graphs.describe(graphs.load(args.name, args.root)))
         return 0
+    if graphs is None and args.name not in KNOWN and not args.name.startswith("folder:"):
+        raise ValueError(f"unknown data set {args.name!r}; known: {', '.join(KNOWN)}, and graphs once PyTorch "
+                         "Geometric is installed: pip install 'hnlib[graphs]'")
     dataset = load(args.name, args.root)
     for part in ("x_train", "y_train", "x_test", "y_test", "x_unlabelled"):
         array = getattr(dataset, part)

@@ -11,13 +11,14 @@ import json
 import math
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from pickle import UnpicklingError
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -68,7 +69,7 @@ class GraphSet:
 
     @property
     def num_classes(self) -> int:
-        return int(self.labels.max()) + 1
+        return len(self.labels.unique())
 
     def __len__(self) -> int:
         return len(self.graphs)
@@ -77,10 +78,17 @@ class GraphSet:
 def graph_set(graphs: list[Data], name: str = "graphs") -> GraphSet:
     """Graphs of one's own, checked; without node features they get the degree, as in the papers' code.
 
-    That is: one-hot where no degree reaches 1,000, else standardised over all nodes. The graphs given are not changed.
-    ValueError: fewer than two graphs, a graph of one node or without edges, without a label, features of different
-    width or not finite, for some graphs only.
+    That is: one-hot where no degree reaches 1,000, else standardised over all nodes (of directed graphs: the
+    out-degree). Attributes of edges are not used. The graphs given are not changed.
+    ValueError: fewer than two graphs; a graph of one node, without edges, with an edge to no node, or without a label;
+    features that only some graphs have, of different width, or not finite; the name of another set.
     """
+    if name in KNOWN:
+        raise ValueError(f"{name} is the name of a known data set; give graphs of your own another one")
+    return _graph_set(graphs, name)
+
+
+def _graph_set(graphs: list[Data], name: str) -> GraphSet:
     if len(graphs) < 2:
         raise ValueError(f"{name} has {len(graphs)} graph(s); a contrast needs at least 2")
     for i, graph in enumerate(graphs):
@@ -91,8 +99,14 @@ def graph_set(graphs: list[Data], name: str = "graphs") -> GraphSet:
             raise ValueError(f"graph {i} of {name} has no edges, so its nodes never hear of each other; leave it out")
         if graph.y is None or graph.y.numel() != 1:
             raise ValueError(f"graph {i} of {name} has no label; give each graph one integer y")
-        if (label := graph.y.item()) != int(label) or label < 0:
+        if not (label := graph.y.item()) >= 0 or label % 1:
             raise ValueError(f"graph {i} of {name} has the label {label}; labels are whole numbers from 0")
+        if graph.x is not None and graph.x.ndim != 2:
+            raise ValueError(f"graph {i} of {name} has features of shape {tuple(graph.x.shape)}; "
+                             "give [nodes, features]")
+        if not 0 <= int(graph.edge_index.min()) <= int(graph.edge_index.max()) < graph.num_nodes:
+            raise ValueError(f"graph {i} of {name} has an edge to a node that is not among its {graph.num_nodes}; "
+                             "count nodes from 0 in each graph")
     width = {None if graph.x is None else tuple(graph.x.shape[1:]) for graph in graphs}
     if len(width) > 1:
         raise ValueError(f"the graphs of {name} have features of widths {sorted(map(str, width))}; give all the same")
@@ -117,19 +131,23 @@ def load(name: str = "motifs", root: Path | str | None = None) -> GraphSet:
     ValueError: an unknown name, a file that is damaged or cannot be downloaded.
     """
     if name == "motifs":
-        return graph_set(motifs(), name)
+        return _graph_set(motifs(), name)
     if name not in TU:
         raise ValueError(f"unknown data set {name!r}; known: {', '.join(KNOWN)}")
     folder = location(root)
-    lock = hashlib.sha256(str((folder / name).resolve()).encode()).hexdigest()[:16]
     try:
-        with FileLock(Path(tempfile.gettempdir()) / f"hnlib-{lock}.lock"):  # two runs must not unpack it at once
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / f".{name}.lock"):  # two runs must not unpack it at once
+            for cached in (folder / name / "processed").glob("*.pt"):  # PyG would fall back on unpickling anything
+                torch.load(cached, weights_only=True)
             found = TUDataset(str(folder), name)
-            return graph_set([found[i] for i in range(len(found))], name)
-    except (OSError, RuntimeError, IndexError, EOFError, KeyError) as error:
-        raise ValueError(f"{folder / name} is not a whole TUDataset and could not be made one ({error}); delete that "
+            every = [found[i] for i in range(len(found))]
+    except (OSError, RuntimeError, LookupError, EOFError, ValueError, UnpicklingError, BadZipFile) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{folder / name} is not a whole TUDataset and could not be made one ({reason}); delete that "
                          "folder and try again with a network, or put the files of its archive into its folder raw"
                          ) from error
+    return _graph_set(every, name)
 
 
 def location(root: Path | str | None = None) -> Path:
@@ -149,7 +167,7 @@ def describe(dataset: GraphSet) -> str:
     return "\n".join(f"{name:13}{value}" for name, value in (
         ("graphs", len(dataset)), ("nodes", f"{nodes.mean():.1f} on average, {nodes.min():.0f} to {nodes.max():.0f}"),
         ("edges", f"{edges.mean() / 2:.1f} on average"), ("features", dataset.num_features),
-        ("classes", f"{dataset.num_classes}, of {dataset.labels.bincount().tolist()} graphs"),
+        ("classes", f"{dataset.num_classes}, of {dataset.labels.unique(return_counts=True)[1].tolist()} graphs"),
         ("digest", dataset.digest)))
 
 
@@ -508,8 +526,8 @@ def tilted(
 
     def log_weights(contrast: Contrast) -> Tensor:
         similarity = contrast.similarity if weights_gradient else contrast.similarity.detach()
-        temperature = _half_largest(similarity, contrast, per).reshape(-1 if per == "node" else ())
-        return negatives.tilted(beta, temperature, weights_gradient, on_empty)(contrast)
+        scale = negatives._per_anchor("beta", beta, contrast) / _half_largest(similarity, contrast, per)
+        return negatives._normalise(similarity, scale, contrast, on_empty)
 
     return log_weights
 
@@ -545,6 +563,7 @@ CATALOGUE = {
 def build(name: str, **options) -> methods.Method:
     """The InfoGraph method of that name, to call as `method.loss(contrast)`: `build("hcl", beta=2.0)`.
 
+    The option `positives` is read by `train`; for a contrast of your own give it to `Contrast.from_nodes`.
     ValueError: an unknown name or option, a value of another kind or out of range.
     """
     return methods.assemble(CATALOGUE, name, options, build, _trial)
@@ -646,7 +665,8 @@ def train(
     are unknown; "all" trains one on all labels, and the accuracy is then of labels that training has seen.
 
     `metrics`: `svm`, the mean test accuracy of the folds, with `svm_folds`, the `inner_folds` accuracy of the chosen
-    `C`; and `epoch_seconds` (median). The `history` has the same at the epochs `evaluate_at` (0: untrained).
+    `C`; `epoch_seconds` (median), couplings `unconverged`, anchors `skipped`. The `history` has the first four at the
+    epochs `evaluate_at` (0: untrained).
     `record_to`: folder for the record.
     ValueError: unknown names, sizes out of range, a class with fewer graphs than folds, a loss that is not finite.
     """
@@ -665,9 +685,16 @@ def train(
         raise ValueError(f"evaluate_at has {unreached[0]}; the run has the epochs 0 to {epochs}")
     method = _method(method, framework, epochs, method_options)
     dataset = load(dataset, data_root) if isinstance(dataset, str) else dataset
+    if batch_size == 2 and len(dataset) % 2:
+        raise ValueError(f"batch_size=2 leaves one of {len(dataset)} graphs alone, without a negative; use at least 3")
     device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    method = None if method is None else method.to(device)
     y, supervised = dataset.labels, method is not None and method.entry.supervised
     splits = evaluation.stratified_folds(y, folds, seed)
+    least = min(int(y[part].unique(return_counts=True)[1].min()) for part, _ in splits)
+    if least < 5:  # before training, not after it
+        raise ValueError(f"a class has {least} graphs in a training part, fewer than the 5 inner folds of the SVM; "
+                         "leave it out")
     configuration = dict(
         experiment=experiment, dataset=dataset.name, dataset_digest=dataset.digest, framework=framework,
         method=None if method is None else method.name, options={} if method is None else dict(method.options),
@@ -675,7 +702,11 @@ def train(
         labels=labels if supervised else None, folds=folds,
     )
     if framework == "graphcl":
+        if method is not None and (method.entry.features or method.options.get("learn", "fixed") != "fixed"):
+            raise ValueError(f"{method.name} needs the inputs of the last layer or learns a mixture, which graphcl "
+                             "does not do; choose another method or learn='fixed'")
         configuration |= dict(augmentations=list(augmentations), ratio=ratio)
+    records.name(configuration)  # what JSON cannot say is refused now, not after training
     fit = dict(dataset=dataset, method=method, framework=framework, epochs=epochs, batch_size=batch_size, seed=seed,
                lr=lr, hidden=hidden, layers=layers, view=(tuple(augmentations), ratio), device=device,
                progress=progress)
@@ -698,7 +729,7 @@ def train(
     metrics = {k: v for k, v in history[-1].items() if k not in ("epoch", "loss")}
     metrics["epoch_seconds"] = statistics.median(seconds) if seconds else None
     if method is not None:
-        metrics["unconverged"] = method.unconverged
+        metrics |= {"unconverged": method.unconverged, "skipped": int(method.skipped)}
     record = dict(configuration=configuration, metrics=metrics, history=history, losses=losses, graphs=len(dataset),
                   environment=records.environment(device), seconds=round(time.perf_counter() - started, 2))
     if record_to is not None:
@@ -710,7 +741,7 @@ def _fit(dataset, method, framework, epochs, batch_size, seed, lr, hidden, layer
          score, title):
     """One model: `score(epoch, encoder)` is called after every epoch, and before the first."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed every GPU
         model = _model(framework, dataset.num_features, hidden, layers)
         for layer in model.modules():
             if isinstance(layer, nn.Linear):  # as released
@@ -730,7 +761,8 @@ def _fit(dataset, method, framework, epochs, batch_size, seed, lr, hidden, layer
         generator = torch.Generator().manual_seed(int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0]))
         order = torch.randperm(len(dataset), generator=generator)
         parts = [part.tolist() for part in order.tensor_split(-(-len(order) // batch_size))]
-        for part, batch in zip(parts, DataLoader(dataset.graphs, batch_sampler=parts), strict=True):
+        loader = DataLoader(dataset.graphs, batch_sampler=parts, generator=torch.Generator())  # else it draws globally
+        for part, batch in zip(parts, loader, strict=True):
             batch = batch.to(device)
             known = None if labels is None else labels[part].to(device)
             loss = _loss(model, method, batch, known, view, generator)
@@ -759,10 +791,16 @@ def _method(method, framework: str, epochs: int, options: dict):
     if method is None and epochs:
         raise ValueError("method=None trains nothing; name a method or pass epochs=0")
     if isinstance(method, str):
-        return (build if framework == "infograph" else methods.build)(method, **options)
+        method, options = (build if framework == "infograph" else methods.build)(method, **options), {}
     if options:
         raise ValueError(f"unknown option {next(iter(options))!r}; method options go with a method's name")
-    return method
+    if method is None:
+        return None
+    catalogue = CATALOGUE if framework == "infograph" else methods.CATALOGUE
+    if not isinstance(method, methods.Method) or catalogue.get(method.name) is not method.entry:
+        raise ValueError(f"{framework} cannot train {getattr(method, 'name', method)!r}; its methods are "
+                         f"{', '.join(catalogue)}")
+    return method._rebuild(method.name, **method.options)  # one of our own: its counts start at zero
 
 
 def _summary(found: list) -> dict:
@@ -778,7 +816,7 @@ def embed(encoder: nn.Module, dataset: GraphSet, batch_size: int = 256, device=N
     training = encoder.training
     encoder.eval()
     parts = []
-    for batch in DataLoader(dataset.graphs, batch_size=batch_size):
+    for batch in DataLoader(dataset.graphs, batch_size=batch_size, generator=torch.Generator()):
         batch = batch.to(device)
         parts.append(encoder(batch.x, batch.edge_index, batch.batch, batch.num_graphs)[1].cpu())
     encoder.train(training)

@@ -259,8 +259,9 @@ def _length(run: dict) -> str:
 def _setting(run: dict) -> str:
     """What is unusual about the training, beside the options of the method."""
     usual = {"batch_size": 256, "lr": 1e-3}
-    shown = ("framework", "labels", "recipe", "batch_size", "lr", "lr_schedule", "schedule", "oracle_positives",
-             "queue", "momentum")
+    usual |= {"batch_size": 128, "ratio": 0.2, "hidden": 32, "folds": 10} if "framework" in run["configuration"] else {}
+    shown = ("framework", "labels", "ratio", "hidden", "folds", "recipe", "batch_size", "lr", "lr_schedule", "schedule",
+             "oracle_positives", "queue", "momentum")
     return _plain(", ".join(f"{key} {_chosen(run, key)}" for key in shown
                             if _chosen(run, key) not in ("", usual.get(key))))
 

@@ -197,6 +197,8 @@ class Method(nn.Module):
 
     def loss(self, contrast: Contrast) -> Tensor:
         """The loss of a contrast made elsewhere, with a queue for one."""
+        if self.entry.supervised and contrast.labels is None:
+            raise ValueError(f"{self.name} learns from labels; build the contrast with labels=…")
         with torch.autocast(contrast.similarity.device.type, enabled=False):
             log_w = self.log_weights(contrast)
             if self.options.get("on_empty") == "skip":

@@ -707,9 +707,10 @@ def setting(record: dict) -> str:
     """
     c = record["configuration"]
     if "framework" in c:  # graphs
-        usual = {"hidden": 32, "batch_size": 128, "lr": 1e-3, "folds": 10, "labels": None}
+        usual = {"hidden": 32, "batch_size": 128, "lr": 1e-3, "folds": 10, "labels": None,
+                 "augmentations": ["drop", "edges", "subgraph", "mask"], "ratio": 0.2}
         text = f"{c['dataset']}, {c['framework']}, {c['encoder']}, {c['epochs']} epochs"
-        return text + "".join(f", {key} {c[key]}" for key, value in usual.items() if c[key] != value)
+        return text + "".join(f", {key} {c[key]}" for key, value in usual.items() if c.get(key, value) != value)
     usual = {"lr_schedule": "constant", "precision": "32-true"} | RECIPES[c.get("recipe", "book")]
     usual, c = usual | usual.get(c["dataset"], {}), {"lr_schedule": "constant"} | c
     text = f"{c['dataset']}, {c['train_size'] or 'all'} images, {c['encoder']}, {c['epochs']} epochs"
@@ -744,7 +745,7 @@ def _own(method):
     """A copy for this run alone: schedules, learned parameters and counts leave the caller's method as it was."""
     if type(method) is not methods.Method:
         return copy.deepcopy(method)
-    own = methods.build(method.name, **method.options)  # a copied closure would share its count
+    own = method._rebuild(method.name, **method.options)  # a copied closure would share its count
     own.load_state_dict(method.state_dict())
     return own
 

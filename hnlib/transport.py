@@ -244,8 +244,8 @@ def _fail(p, q, mask, power, iterations, error, tol, epsilon, on_failure):
             raise ValueError(
                 f"the mask leaves no coupling of the two marginals: at most {placed:.4f} of the mass can be placed "
                 "(Hall's condition fails; with a forbidden diagonal no atom may exceed 1/2, in a labelled batch no "
-                "class half of it, among m graphs no graph 1 - 1/m of the nodes): allow more cells, or take a more "
-                "balanced batch"
+                "class half of it, among m graphs no graph 1 - 1/m of the nodes): allow more cells, or take a larger "
+                "or more balanced batch"
             )
     text = (
         f"Sinkhorn reached a marginal error of {error:.2e} after {iterations} iterations, not tol={tol:g}, at "
@@ -259,12 +259,13 @@ def _fail(p, q, mask, power, iterations, error, tol, epsilon, on_failure):
 def _surely_feasible(p, q, mask, error) -> bool:
     """A cheap sufficient condition, so that training that goes on with warnings pays for no flow at each step.
 
-    Between uniform laws an error of a fraction of an atom, or half of all cells allowed in every row and column (Hall),
-    rules infeasibility out.
+    Between uniform laws an error of a fraction of an atom (n = m), or rows and columns that each allow so many cells
+    that the two smallest shares add up to one (Hall), rule infeasibility out.
     """
     n, m = mask.shape
-    uniform = n == m and bool((p == p[0]).all() and (q == q[0]).all())
-    return uniform and (error < float(p[0]) / 4 or 2 * int(min(mask.sum(0).min(), mask.sum(1).min())) >= n)
+    uniform = bool((p == p[0]).all() and (q == q[0]).all())
+    shares = m * int(mask.sum(0).min()) + n * int(mask.sum(1).min())
+    return uniform and ((n == m and error < float(p[0]) / 4) or shares >= n * m)
 
 
 def _placeable(p, q, mask) -> float:

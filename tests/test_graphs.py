@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import softplus
 from torch_geometric.data import Batch, Data
 
-from hnlib import evaluation, graphs, methods, objectives, records
+from hnlib import evaluation, graphs, methods, objectives, records, transport
 from hnlib.contrast import Contrast
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -364,6 +364,73 @@ def test_labels_a_supervised_method_was_not_given():
     unlabelled = [Data(x=torch.ones(3, 1), edge_index=path(3).edge_index) for _ in range(4)]
     with pytest.raises(ValueError, match="has no label"):
         graphs.graph_set(unlabelled)
+
+
+def test_supervised_methods_ask_for_labels_in_the_contrast():
+    contrast = Contrast.from_nodes(*random_batch(0))
+    for name in ("scl", "h-scl"):
+        with pytest.raises(ValueError, match=f"{name} learns from labels"):
+            graphs.build(name).loss(contrast)
+
+
+@pytest.mark.parametrize("framework, method", [("infograph", methods.build("hcl")), ("graphcl", graphs.build("hcl"))])
+def test_a_method_of_the_other_catalogue_is_refused(framework, method):
+    with pytest.raises(ValueError, match="cannot train 'hcl'"):
+        graphs.train("motifs", method, framework=framework, epochs=1, progress=False)
+
+
+@pytest.mark.parametrize("options", [dict(method="unremix"), dict(method="unremix-repaired", learn="minimise")])
+def test_graphcl_refuses_what_it_cannot_train(options):
+    with pytest.raises(ValueError, match="which graphcl does not do"):
+        graphs.train("motifs", framework="graphcl", epochs=1, progress=False, **options)
+
+
+def test_an_edge_to_no_node_is_not_an_edge_to_the_next_graph():
+    wrong = path(3)
+    wrong.edge_index = torch.tensor([[0, 3], [3, 0]])
+    with pytest.raises(ValueError, match="graph 1 of graphs has an edge to a node that is not among its 3"):
+        graphs.graph_set([path(3), wrong])
+    with pytest.raises(ValueError, match="MUTAG is the name of a known data set"):
+        graphs.graph_set([path(3), path(4)], "MUTAG")
+
+
+@pytest.mark.parametrize("sizes, arguments, message", [
+    ((6, 5), dict(folds=4), "fewer than the 5 inner folds"),
+    ((15, 16), dict(folds=10, batch_size=2), "leaves one of 31 graphs alone"),
+])
+def test_what_would_fail_after_training_fails_before_it(sizes, arguments, message, monkeypatch):
+    monkeypatch.setattr(graphs, "_fit", None)
+    several = graphs.graph_set([path(3 + i % 4, y) for y, k in enumerate(sizes) for i in range(k)])
+    with pytest.raises(ValueError, match=message):
+        graphs.train(several, epochs=1, progress=False, **arguments)
+
+
+def test_a_run_leaves_the_caller_alone(small):
+    """The global random state stays as it was, and so does a method's count of couplings that did not converge."""
+    method, state = graphs.build("ot", epsilon=0.05, max_iterations=1), torch.get_rng_state()
+    with pytest.warns(transport.ConvergenceWarning):
+        runs = [graphs.train(small, method, epochs=1, folds=4, progress=False) for _ in range(2)]
+    assert torch.equal(torch.get_rng_state(), state) and method.unconverged == 0
+    assert runs[0].metrics["unconverged"] == runs[1].metrics["unconverged"] > 0
+
+
+class Evil:
+    def __reduce__(self):
+        return os.mkdir, (str(EVIL),)
+
+
+EVIL = Path("evil-was-here")
+
+
+@pytest.mark.parametrize("file", ["data.pt", "pre_transform.pt"])
+def test_files_that_would_run_code_are_refused(tmp_path, monkeypatch, file):
+    monkeypatch.chdir(tmp_path)
+    processed = tmp_path / "TUDataset" / "MUTAG" / "processed"
+    processed.mkdir(parents=True)
+    torch.save(Evil(), processed / file)
+    with pytest.raises(ValueError, match="MUTAG is not a whole TUDataset"):
+        graphs.load("MUTAG", tmp_path)
+    assert not EVIL.exists()
 
 
 def test_a_damaged_data_set_is_named(tmp_path):
