@@ -142,22 +142,24 @@ def results_page(runs: list[dict], papers: list[dict], executed: dict[str, dict]
     speed = [run for run in runs if _chosen(run, "experiment") == "benchmark"]
     costs = [run for run in runs if run not in speed and not METRICS.keys() & run["metrics"].keys()]
     runs = [run for run in runs if run not in speed + costs]
-    for experiment in dict.fromkeys(_chosen(run, "experiment") for run in runs):
+    for experiment in sorted({_chosen(run, "experiment") for run in runs}):
         groups: dict[str, list[dict]] = {}
-        for run in sorted((run for run in runs if _chosen(run, "experiment") == experiment), key=_key):
+        here = [run for run in runs if _chosen(run, "experiment") == experiment]
+        shown = [name for name in METRICS if any(name in run["metrics"] for run in here)]
+        for run in sorted(here, key=_key):
             but_seed = {key: value for key, value in run["configuration"].items() if key != "seed"}
             groups.setdefault(json.dumps([but_seed, _hardware(run)], sort_keys=True), []).append(run)
         rows = [
             [
                 _sample(run), _plain(_chosen(run, "method")), _options(run), _setting(run),
                 _plain(_chosen(run, "encoder")), _length(run), ", ".join(str(_chosen(r, "seed")) for r in group),
-                *(_accuracy([r["metrics"].get(name) for r in group]) for name in METRICS),
+                *(_accuracy([r["metrics"].get(name) for r in group]) for name in shown),
                 _time(run.get("seconds")), _hardware(run), str(run.get("environment", {}).get("date", ""))[:10],
             ]
             for run, *more in groups.values() for group in [[run, *more]]
         ]
-        head = ["Data", "Method", "Options", "Setting", "Encoder", "Epochs", "Seeds", *METRICS.values(), "Time",
-                "Hardware", "Date"]
+        head = ["Data", "Method", "Options", "Setting", "Encoder", "Epochs", "Seeds",
+                *(METRICS[name] for name in shown), "Time", "Hardware", "Date"]
         text += [f"### {_plain(experiment).capitalize()}", "", _table(head, rows), ""]
     if not runs:
         text += ["*None yet.*", ""]
@@ -259,7 +261,7 @@ def _length(run: dict) -> str:
 def _setting(run: dict) -> str:
     """What is unusual about the training, beside the options of the method."""
     usual = {"batch_size": 256, "lr": 1e-3}
-    usual |= {"batch_size": 128, "ratio": 0.2, "hidden": 32, "folds": 10} if "framework" in run["configuration"] else {}
+    usual |= {"batch_size": 128, "ratio": 0.2, "hidden": 32, "folds": 10} if _chosen(run, "framework") else {}
     shown = ("framework", "labels", "ratio", "hidden", "folds", "recipe", "batch_size", "lr", "lr_schedule", "schedule",
              "oracle_positives", "queue", "momentum")
     return _plain(", ".join(f"{key} {_chosen(run, key)}" for key in shown

@@ -268,6 +268,6 @@ def test_the_command_describes_a_set(place, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert data.main(["--root", str(tmp_path)]) == 0
     listed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert list(listed) == list(data.KNOWN) and listed["cifar10"] == str(path)
+    assert list(listed) == [*data.KNOWN, "graphs"] and "MUTAG" in listed["graphs"] and listed["cifar10"] == str(path)
     assert listed["stl10"].endswith("stl10.npz (not there yet)")
     assert "[12, 8, 8, 3]" in printed and str(path) in printed and data.load("cifar10", tmp_path).digest in printed
