@@ -18,6 +18,7 @@ from hnlib.contrast import Contrast
 HARDENINGS = ("exp", "threshold")
 PROTOCOLS = ("clean", "paper")
 SVM_PENALTIES = tuple(10.0**k for k in range(-3, 4))  # the grid of C
+INNER_FOLDS = 5  # of the cross-validation that chooses among them
 
 
 @torch.no_grad()
@@ -378,7 +379,9 @@ class SvmScore:
     C: float
 
 
-def svm(x: Tensor, y: Tensor, train: Tensor, test: Tensor, seed: int = 0, inner: int = 5) -> SvmScore:
+def svm(
+    x: Tensor, y: Tensor, train: Tensor, test: Tensor, seed: int = 0, inner: int = INNER_FOLDS
+) -> SvmScore:
     r"""Test accuracy of a support vector machine whose $C$ the training part alone decides.
 
     Kernel $k(x,x')=e^{-\lVert x-x'\rVert^2/(d\,\mathrm{Var})}$, Var over all entries of the features that the machine

@@ -692,9 +692,9 @@ def train(
     y, supervised = dataset.labels, method is not None and method.entry.supervised
     splits = evaluation.stratified_folds(y, folds, seed)
     least = min(int(y[part].unique(return_counts=True)[1].min()) for part, _ in splits)
-    if least < 5:  # before training, not after it
-        raise ValueError(f"a class has {least} graphs in a training part, fewer than the 5 inner folds of the SVM; "
-                         "leave it out")
+    if least < evaluation.INNER_FOLDS:  # before training, not after it
+        raise ValueError(f"a class has {least} graphs in a training part, fewer than the {evaluation.INNER_FOLDS} "
+                         "inner folds of the SVM; leave it out")
     configuration = dict(
         experiment=experiment, dataset=dataset.name, dataset_digest=dataset.digest, framework=framework,
         method=None if method is None else method.name, options={} if method is None else dict(method.options),

@@ -210,7 +210,6 @@ def main(argv: list[str] | None = None) -> int:
     """`hnlib results [--folder …]`: the runs on disk; accuracies in percent over the seeds of each setting."""
     from hnlib import methods, training  # floors above, which alone know what is unusual about a run
 
-
     parser = argparse.ArgumentParser(prog="hnlib results", description="Print the recorded runs as a table.")
     parser.add_argument("--folder", type=Path, help=f"default: {tracked_folder()} and {default_folder()}")
     args = parser.parse_args(argv)
