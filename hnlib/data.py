@@ -44,6 +44,8 @@ class Dataset:
     class_names: tuple[str, ...]
     digest: str
     x_unlabelled: Tensor | None = None
+    x_validation: Tensor | None = None
+    y_validation: Tensor | None = None
 
     @property
     def num_classes(self) -> int:
@@ -118,14 +120,35 @@ def subset(dataset: Dataset, n: int, seed: int = 0) -> Dataset:
     if not 2 <= n <= len(dataset.x_train):
         raise ValueError(f"a training subset of {n} cannot be drawn from {dataset.name} with its "
                          f"{len(dataset.x_train)} training images; choose 2 to {len(dataset.x_train)}")
+    return _train_on(dataset, _balanced(dataset.y_train.numpy(), n, seed))
+
+
+def hold_out(dataset: Dataset, n: int, seed: int = 0) -> Dataset:
+    """The data set with `n` of its training images set apart for validation, class-balanced: choices are made on them.
+
+    ValueError: `n` that does not leave at least 2 training images, or less than 1.
+    """
+    if not 1 <= n <= len(dataset.x_train) - 2:
+        raise ValueError(f"{n} validation images cannot be held out of {dataset.name} with its "
+                         f"{len(dataset.x_train)} training images; choose 1 to {len(dataset.x_train) - 2}")
+    chosen = _balanced(dataset.y_train.numpy(), n, seed)
+    rest = np.setdiff1d(np.arange(len(dataset.x_train)), chosen)
+    held = dict(x_validation=dataset.x_train[chosen], y_validation=dataset.y_train[chosen])
+    return replace(_train_on(dataset, rest), **held)
+
+
+def _balanced(y: np.ndarray, n: int, seed: int) -> np.ndarray:
+    """Indices of `n` labels, drawn as equally from all classes as possible, in ascending order."""
     generator = np.random.default_rng(seed)
-    y = dataset.y_train.numpy()
     shuffled = generator.permutation(len(y))
     rank = np.empty(len(y), int)  # rank within its class, in shuffled order: taking low ranks first balances classes
     for c in np.unique(y):
         members = shuffled[y[shuffled] == c]
         rank[members] = np.arange(len(members))
-    chosen = np.sort(np.lexsort((generator.random(len(y)), rank))[:n])
+    return np.sort(np.lexsort((generator.random(len(y)), rank))[:n])
+
+
+def _train_on(dataset: Dataset, chosen: np.ndarray) -> Dataset:
     x_train, y_train = dataset.x_train[chosen], dataset.y_train[chosen]
     digest = _digest(x_train, y_train, dataset.x_test, dataset.y_test)
     return replace(dataset, x_train=x_train, y_train=y_train, digest=digest)

@@ -38,11 +38,12 @@ def embed(encoder: nn.Module, x: Tensor, batch_size: int = 1000, device=None) ->
 
 def weighted_knn(
     train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, k: int = 200, temperature: float = 0.5,
-    num_classes: int | None = None, chunk: int = 1000,
-) -> float:
+    num_classes: int | None = None, chunk: int = 1000, reduction: str = "mean",
+):
     r"""Accuracy of the weighted $k$-nearest-neighbour vote: neighbour $j$ at cosine $s_j$ has $e^{s_j/t}$ votes.
 
     `temperature` is the readout's own; .5 and $k=200$ as in the code released with hcl. Test rows go in chunks.
+    `reduction="none"`: which test rows are right, bool [N].
     ValueError: $k$ outside 1 … number of training rows, $t\le0$, features and labels that do not fit together.
     """
     _check_features(train_x, train_y, test_x, test_y)
@@ -53,24 +54,24 @@ def weighted_knn(
         raise ValueError(f"kNN temperature={temperature} must be positive")
     num_classes = num_classes or int(train_y.max()) + 1
     bank = functional.normalize(train_x).T
-    correct = torch.zeros((), dtype=torch.long, device=test_x.device)
+    correct = []
     for x, y in zip(test_x.split(chunk), test_y.split(chunk)):
         similarity, index = (functional.normalize(x) @ bank).topk(k, sorted=False)
         votes = similarity.new_zeros(len(x), num_classes)
         votes.scatter_add_(1, train_y[index], ((similarity - 1) / temperature).exp())  # −1: the same vote, no overflow
-        correct += (votes.argmax(1) == y).sum()
-    return int(correct) / len(test_x)
+        correct.append(votes.argmax(1) == y)
+    return _share(torch.cat(correct), reduction)
 
 
 def linear_readout(
     train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, penalty: float = 1.0,
-    max_iterations: int = 300, num_classes: int | None = None,
-) -> float:
+    max_iterations: int = 300, num_classes: int | None = None, reduction: str = "mean",
+):
     r"""Accuracy of multinomial logistic regression on frozen, standardised features.
 
     $\min_{W,b}\ \frac1N\sum_i\mathrm{CE}(Wx_i+b,y_i)+\frac{\lambda}{2N}\lVert W\rVert^2$, $\lambda$ = `penalty`
     (scikit-learn's $1/C$), by L-BFGS from zero: deterministic, on any device. Features are standardised with the
-    training mean and deviation; a constant feature becomes zero.
+    training mean and deviation; a constant feature becomes zero. `reduction="none"`: which test rows are right, [N].
     ValueError: negative penalty, features and labels that do not fit together.
     """
     _check_features(train_x, train_y, test_x, test_y)
@@ -81,7 +82,13 @@ def linear_readout(
     spread = torch.where(spread > 1e-6 * (mean.abs() + spread.max()), spread, torch.inf)
     train_x, test_x = (train_x - mean) / spread, (test_x - mean) / spread
     weight, bias = fit_logistic(train_x, train_y, num_classes, penalty, max_iterations)
-    return int((torch.addmm(bias, test_x, weight.T).argmax(1) == test_y).sum()) / len(test_y)
+    return _share(torch.addmm(bias, test_x, weight.T).argmax(1) == test_y, reduction)
+
+
+def _share(correct: Tensor, reduction: str):
+    if reduction not in ("mean", "none"):
+        raise ValueError(f'reduction={reduction!r} is unknown; use "mean" or "none"')
+    return correct if reduction == "none" else int(correct.sum()) / len(correct)
 
 
 @torch.enable_grad()
@@ -167,10 +174,13 @@ def paper_readout(
 def readouts(
     encoder: nn.Module, dataset, k: int | None = None, device=None, batch_size: int = 1000,
     protocols: tuple[str, ...] = ("clean",), recipe: str | augment.Recipe | None = None, readout_epochs: int = 100,
+    correct: dict[str, Tensor] | None = None,
 ) -> dict[str, float]:
     """The readouts of the named protocols.
 
-    "clean": knn, knn_k and linear, with the frozen encoder in eval mode, plain images, features computed once.
+    "clean": knn, knn_k and linear, with the frozen encoder in eval mode, plain images, features computed once; where
+    the data set has validation images, knn_validation and linear_validation too. A dictionary given as `correct`
+    takes which images were right: bool [N] for each of these names but knn_k.
     "paper": linear_paper, by `paper_readout` with `recipe` (by default after the channels) and `readout_epochs`.
     `dataset` is a `data.Dataset`; `k` defaults to `neighbours`. `encoders.build("pixels", …)` scores the raw pixels.
     ValueError: an unknown protocol, none at all.
@@ -181,12 +191,20 @@ def readouts(
         raise ValueError(f"{named}; known: {', '.join(PROTOCOLS)}")
     scores = {}
     if "clean" in protocols:
-        train_x, test_x = (embed(encoder, x, batch_size, device) for x in (dataset.x_train, dataset.x_test))
-        train_y, test_y = dataset.y_train.to(train_x.device), dataset.y_test.to(train_x.device)
-        sets = train_x, train_y, test_x, test_y
+        correct = {} if correct is None else correct
+        held_out = [] if dataset.x_validation is None else [(dataset.x_validation, dataset.y_validation)]
+        parts = [(dataset.x_test, dataset.y_test), *held_out]
+        train_x = embed(encoder, dataset.x_train, batch_size, device)
+        train_y = dataset.y_train.to(train_x.device)
+        together = torch.cat([embed(encoder, x, batch_size, device) for x, _ in parts])
+        sets = train_x, train_y, together, torch.cat([y for _, y in parts]).to(train_x.device)
         k = neighbours(len(train_x)) if k is None else k
-        scores |= {"knn": weighted_knn(*sets, k=k, num_classes=dataset.num_classes), "knn_k": k,
-                   "linear": linear_readout(*sets, num_classes=dataset.num_classes)}
+        right = {"knn": weighted_knn(*sets, k=k, num_classes=dataset.num_classes, reduction="none"),
+                 "linear": linear_readout(*sets, num_classes=dataset.num_classes, reduction="none")}
+        for name, bits in right.items():  # one readout, judged on both parts
+            for part, judged in zip(("", "_validation"), bits.split([len(y) for _, y in parts])):
+                correct[name + part], scores[name + part] = judged, _share(judged, "mean")
+        scores["knn_k"] = k
     if "paper" in protocols:
         recipe = augment.recipe_for(dataset.channels) if recipe is None else recipe
         scores["linear_paper"] = paper_readout(encoder, dataset, recipe, readout_epochs, device=device)

@@ -8,6 +8,7 @@ the configuration, so the same run has the same name on every machine.
 from __future__ import annotations
 
 import argparse
+import base64
 import errno
 import functools
 import hashlib
@@ -138,6 +139,20 @@ def load_all(folder: Path | str | None = None) -> list[dict]:
     """All records of a folder, ordered by name; an absent folder has none. ValueError names an unreadable file."""
     folder = default_folder() if folder is None else Path(folder)
     return [_read(path) for path in sorted(folder.glob("[!.]*.json"))]  # not what is being written
+
+
+def pack(right) -> str:
+    """Which images were right, bool [N], as text for a record: one bit an image, base64."""
+    import numpy as np
+
+    return base64.b64encode(np.packbits(np.asarray(right.cpu(), bool)).tobytes()).decode()
+
+
+def unpack(text: str, n: int) -> np.ndarray:
+    """What `pack` wrote about `n` images, bool [n]."""
+    import numpy as np
+
+    return np.unpackbits(np.frombuffer(base64.b64decode(text), np.uint8), count=n).astype(bool)
 
 
 def percent(records: list[dict], metric: str) -> np.ndarray:

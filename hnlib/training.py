@@ -148,6 +148,7 @@ def train(
     lr_schedule: str | None = None,
     weight_decay: float | None = None,
     train_size: int | None = None,
+    validation: int = 0,
     augmentation: str | augment.Recipe | None = None,
     schedule: dict | None = None,
     oracle_positives: bool = False,
@@ -184,7 +185,9 @@ def train(
 
     Adam with coupled weight decay; it trains parameters of the method too, without decay. Batches by permutation, the
     last partial one dropped; both views pass the encoder together. STL-10's unlabelled images are trained on by methods
-    that need no labels. `train_size`: a class-balanced subset, the same for all seeds.
+    that need no labels. `train_size`: a class-balanced subset, the same for all seeds. `validation`: that many training
+    images, class-balanced and the same for all seeds, are set apart first; nothing is trained on them, and the readouts
+    judge them too.
     `schedule` {option: (start, end[, changes])} moves an option of the method: in epoch $e$ of $E$ it is
     $\text{start}+\frac i{\text{changes}}(\text{end}-\text{start})$, $i=\lfloor e\,\text{changes}/E\rfloor$; `changes`
     is $E$ unless given (hcl, App. D.1). `oracle_positives`: the second view is one of a random image of the same class.
@@ -236,8 +239,9 @@ def _apart(fabric, chosen: dict, path: Path):
 
 def _train(
     fabric, dataset, method, encoder, recipe, epochs, batch_size, seed, lr, lr_schedule, weight_decay, train_size,
-    augmentation, schedule, oracle_positives, queue, momentum, projector, compile, evaluate_every, evaluate_size,
-    protocols, checkpoint, resume, record_to, data_root, progress, max_steps, experiment, precision, method_options,
+    validation, augmentation, schedule, oracle_positives, queue, momentum, projector, compile, evaluate_every,
+    evaluate_size, protocols, checkpoint, resume, record_to, data_root, progress, max_steps, experiment, precision,
+    method_options,
 ) -> Run:
     started = time.perf_counter()
     if recipe not in RECIPES:
@@ -251,6 +255,7 @@ def _train(
         usual[key] if value is None else value for key, value in given.items())
     for name, value, least in (("epochs", epochs, 0), ("batch_size", batch_size, 2), ("max_steps", max_steps, 1),
                                ("seed", seed, 0), ("weight_decay", weight_decay, 0), ("queue", queue, 0),
+                               ("validation", validation, 0),
                                ("evaluate_every", evaluate_every, 0), ("evaluate_size", evaluate_size, 2)):
         if value is not None and value < least:
             raise ValueError(f"{name}={value} must be at least {least}")
@@ -275,6 +280,8 @@ def _train(
     _check_queue(method, queue)
     if isinstance(dataset, str):
         dataset = data.load(dataset, data_root)
+    if validation:
+        dataset = data.hold_out(dataset, validation)
     if train_size is not None:
         dataset = data.subset(dataset, train_size, seed=0)  # for every seed: it varies the training, not the data
     unlabelled = dataset.x_unlabelled
@@ -302,7 +309,7 @@ def _train(
     extra = {"recipe": (recipe, "book"), "lr_schedule": (lr_schedule, "constant"), "schedule": (schedule or {}, {}),
              "oracle_positives": (oracle_positives, False), "queue": (queue, 0), "compile": (compile, False),
              "momentum": (momentum if queue else None, None), "protocols": (sorted(protocols), ["clean"]),
-             "projector": (projector and _title(projector), None)}
+             "projector": (projector and _title(projector), None), "validation": (validation, 0)}
     if fabric.world_size > 1 and device.type == "cpu" and _has_batch_norm(encoder, projector):
         extra["devices"] = (fabric.world_size, 1)  # each has its own statistics there
     configuration |= {key: value for key, (value, unused) in extra.items() if value != unused}
@@ -348,7 +355,9 @@ def _train(
             loop.restore(path)
         loop.run(path, progress and writes, writes)
         limited = loop.limited
-        metrics = evaluation.readouts(model.encoder, limited, device=device, protocols=protocols, recipe=augmentation)
+        correct = {}
+        metrics = evaluation.readouts(model.encoder, limited, device=device, protocols=protocols, recipe=augmentation,
+                                      correct=correct)
         metrics |= {"loss": loop.history[-1]["loss"], "steps": loop.step,
                     "images_per_second": loop.step * batch_size / loop.seconds if loop.step else None,
                     "skipped": int(getattr(method, "skipped", 0)),
@@ -358,6 +367,7 @@ def _train(
             loop.save(path)
         record = {"configuration": configuration, "metrics": metrics, "history": loop.history, "losses": loop.losses,
                   "image_shape": shape, "test_images": len(limited.x_test), "environment": environment,
+                  "correct": {name: records.pack(bits) for name, bits in correct.items()},
                   "seconds": round(time.perf_counter() - started, 3)}
         if record_to is not None and writes:
             records.write(record, record_to, overwrite=True)
@@ -651,6 +661,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--schedule", action="append", default=[], metavar="OPTION=START:END[:CHANGES]",
                         help="an option of the method that moves over the epochs, e.g. beta=1:0 (repeatable)")
     parser.add_argument("--oracle-positives", action="store_true", help="second views of another image of the class")
+    parser.add_argument("--validation", type=int, default=0, metavar="IMAGES",
+                        help="training images set apart, on which choices can be made")
     parser.add_argument("--queue", type=int, default=0, metavar="KEYS", help="older keys that serve as candidates too")
     parser.add_argument("--momentum", type=float, default=0.999, help="of the encoder of the keys (default: 0.999)")
     parser.add_argument("--device", default="auto")
@@ -717,7 +729,8 @@ def setting(record: dict) -> str:
     text += f", recipe {c['recipe']}" if "recipe" in c else ""
     for key in ("batch_size", "lr", "weight_decay", "precision", "max_steps", "evaluate_size"):
         text += f", {key} {c[key]}" if c[key] != usual.get(key) else ""
-    for key in ("lr_schedule", "schedule", "queue", "momentum", "oracle_positives", "projector", "compile", "devices"):
+    for key in ("lr_schedule", "schedule", "queue", "momentum", "oracle_positives", "projector", "compile", "devices",
+                "validation"):
         text += f", {key} {c[key]}" if c.get(key) != usual.get(key) else ""
     recipe = augment.resolve(usual.get("augmentation") or augment.recipe_for(record["image_shape"][0]))
     same = c["augmentation"] == json.loads(json.dumps(augment.recorded(recipe)))

@@ -262,6 +262,20 @@ def test_a_subset_larger_than_the_set_is_refused(n):
         data.subset(data.load("digits"), n)
 
 
+def test_validation_images_are_set_apart_once_and_for_all():
+    x = torch.arange(40, dtype=torch.uint8).view(40, 1, 1, 1)
+    y = torch.arange(40) % 4
+    whole = data.Dataset("numbers", x, y, x, y, tuple("abcd"), "0")
+    part = data.hold_out(whole, 8)
+    assert part.y_validation.bincount().tolist() == [2, 2, 2, 2] and part.digest != whole.digest
+    assert torch.equal(torch.cat([part.x_train, part.x_validation]).unique(), x.unique()) and len(part.x_train) == 32
+    assert torch.equal(part.x_validation, data.hold_out(whole, 8).x_validation)
+    assert torch.equal(data.subset(part, 10).x_validation, part.x_validation)
+    for n in (0, 39):
+        with pytest.raises(ValueError, match=f"^{n} validation images.*choose 1 to 38"):
+            data.hold_out(whole, n)
+
+
 def test_the_command_describes_a_set(place, tmp_path, capsys):
     path = place()
     assert data.main(["cifar10", "--root", str(tmp_path)]) == 0

@@ -15,7 +15,7 @@ from sklearn.svm import SVC
 from torch import nn
 from torch.nn import functional
 
-from hnlib import augment, data, encoders, evaluation, negatives
+from hnlib import augment, data, encoders, evaluation, negatives, records
 from hnlib.contrast import Contrast
 
 seeds = st.integers(0, 10**6)
@@ -252,12 +252,25 @@ def test_paper_readout_refuses(change, message):
         evaluation.paper_readout(encoders.build("pixels", 1, 4), coloured(), **change)
 
 
+def test_readouts_say_which_images_were_right():
+    dataset, pixels = coloured(), encoders.build("pixels", 1, 4)
+    correct = {}
+    scores = evaluation.readouts(pixels, data.hold_out(dataset, 12), k=5, correct=correct)
+    assert correct.keys() == scores.keys() - {"knn_k"} == {"knn", "linear", "knn_validation", "linear_validation"}
+    for name, bits in correct.items():
+        assert len(bits) == (12 if "validation" in name else len(dataset.x_test))
+        assert float(bits.double().mean()) == pytest.approx(scores[name])
+        assert (records.unpack(records.pack(bits), len(bits)) == bits.numpy()).all()
+    with pytest.raises(ValueError, match="reduction='sum'"):
+        evaluation.weighted_knn(*(torch.eye(3), torch.arange(3)) * 2, k=1, reduction="sum")
+
+
 def test_readouts_by_protocol():
     dataset, pixels = coloured(), encoders.build("pixels", 1, 4)
     clean = evaluation.readouts(pixels, dataset, k=5)
     paper = evaluation.readouts(pixels, dataset, protocols=("paper",), readout_epochs=2)
     both = evaluation.readouts(pixels, dataset, k=5, protocols=("paper", "clean"), readout_epochs=2)
-    assert list(clean) == ["knn", "knn_k", "linear"] and both == clean | paper
+    assert clean.keys() == {"knn", "knn_k", "linear"} and both == clean | paper
     assert paper == {"linear_paper": evaluation.paper_readout(pixels, dataset, "digits", epochs=2)}
     still = evaluation.readouts(pixels, dataset, protocols="paper", recipe=nothing, readout_epochs=2)
     assert still == {"linear_paper": evaluation.paper_readout(pixels, dataset, nothing, epochs=2)}

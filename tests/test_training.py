@@ -763,3 +763,15 @@ def test_both_protocols_stand_side_by_side():
     run = train(**SMALL | dict(epochs=1), protocols=("paper",))
     assert {"knn", "linear", "linear_paper"} <= set(run.metrics) and 0 < run.metrics["linear_paper"] <= 1
     assert run.record["configuration"]["protocols"] == ["clean", "paper"]
+
+
+def test_a_record_says_which_images_were_right_also_of_those_held_out(tmp_path):
+    arguments = dict(dataset="digits", epochs=1, train_size=256, batch_size=64, evaluate_every=0, progress=False)
+    run, usual = train(**arguments, validation=100), train(**arguments)
+    assert run.record["configuration"]["validation"] == 100 and "validation" not in usual.record["configuration"]
+    for name, size in (("knn", 360), ("linear", 360), ("knn_validation", 100), ("linear_validation", 100)):
+        right = records.unpack(run.record["correct"][name], size)
+        assert right.mean() == pytest.approx(run.metrics[name])
+    assert usual.record["correct"].keys() == {"knn", "linear"}
+    with pytest.raises(ValueError, match="validation=-1"):
+        train(**arguments, validation=-1)
