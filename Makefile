@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: book test serve lint clean environment
+.PHONY: book test serve lint format clean environment
 .DEFAULT_GOAL := book
 
 book: $(READY)
@@ -17,8 +17,19 @@ serve: book
 	@echo "http://localhost:8000 (Ctrl-C stops)"
 	$(BIN)/python -m http.server 8000 --bind localhost --directory _build/html
 
+# Nothing is changed: style, form (of the chapters' cells too), the imports' direction, types, the pins.
 lint: $(READY)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python tests/notebooks/format_cells.py --check
+	$(BIN)/lint-imports --no-cache --no-logo
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+	$(BIN)/python -m pip check
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/python tests/notebooks/format_cells.py
 
 clean:
 	rm -rf _build .pytest_cache .ruff_cache .hypothesis

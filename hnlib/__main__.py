@@ -1,39 +1,119 @@
-"""The ``hnlib`` command: build the book, run one notebook or a sweep, train, prepare data, look at results."""
+"""The `hnlib` command: build the book, run one notebook or a sweep, train, prepare data, look at
+results."""
 
-import argparse
 import signal
 import sys
-from importlib import import_module
+from pathlib import Path
+from typing import Annotated
 
-# Commands that parse their own arguments: name -> (room, help).
-ROOMS = {
-    "sweep": ("sweep", "execute one notebook over a grid of parameters"),
-    "train": ("training", "train one encoder with one method"),
-    "data": ("data", "list, download and verify the data sets"),
-    "results": ("records", "list the recorded runs"),
-}
+try:
+    from cyclopts import App, CycloptsError, Parameter
+except ModuleNotFoundError as missing:
+    print(
+        f"hnlib: the package {missing.name} is missing; pip install 'hnlib[runs]'", file=sys.stderr
+    )
+    sys.exit(2)
+
+app = App(
+    "hnlib",
+    help=__doc__,
+    version_flags=[],
+    result_action="return_value",
+    suppress_keyboard_interrupt=False,
+)
+Rest = Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]  # parsed elsewhere
+Pairs = Annotated[
+    list[tuple[str, str]],
+    Parameter(
+        "-p",
+        help="set a parameter of the notebook (repeatable)",
+        allow_leading_hyphen=True,
+        negative=(),
+        json_list=False,
+    ),
+]
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line; the commands of `ROOMS` are parsed by their own rooms."""
-    top = argparse.ArgumentParser(prog="hnlib", description=__doc__)
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+def about(help: str, *names: str) -> Parameter:
+    """What `--help` says of a parameter, and its flags where they are not its name."""
+    return Parameter(names or None, help=help)
 
-    book = commands.add_parser("book", help="execute the chapters that changed and write _build/html")
-    book.add_argument("--only", metavar="PATTERN", help="a draft: execute only the chapters whose path matches, e.g. "
-                      "'transport' or 'theory/*'; warnings are shown but do not stop the build")
-    book.add_argument("--jobs", type=int, metavar="N", help="chapters executed at the same time (default: CPU count)")
 
-    run = commands.add_parser("run", help="execute one notebook with other parameters")
-    run.add_argument("notebook", metavar="NOTEBOOK", help="e.g. notebooks/experiments/images.md or experiments/images")
-    run.add_argument("-p", dest="parameters", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"),
-                     help="set a parameter of the notebook (repeatable)")
-    run.add_argument("-o", dest="out", metavar="OUT", help="the executed notebook (default: below _build/runs)")
-    run.add_argument("--timeout", type=int, metavar="SECONDS", help="limit for each cell (default: none)")
+@app.command
+def book(
+    only: Annotated[
+        str | None,
+        about(
+            "a draft: only chapters whose path matches, e.g. 'theory/*'; "
+            "warnings are shown but do not stop it",
+            "--only",
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None, about("chapters executed at once (default: CPU count)", "--jobs")
+    ] = None,
+) -> int:
+    """Execute the chapters that changed and write _build/html."""
+    from hnlib.book import build
 
-    for name, (_, text) in ROOMS.items():
-        commands.add_parser(name, help=text, add_help=False)
-    return top
+    return build.book(only=only, jobs=jobs)
+
+
+@app.command
+def run(
+    notebook: Annotated[str, about("notebooks/experiments/images.md or experiments/images")],
+    /,
+    *,
+    parameters: Pairs = [],  # noqa: B006
+    out: Annotated[
+        str | None, about("the executed notebook (default: below _build/runs)", "-o")
+    ] = None,
+    timeout: Annotated[int | None, about("seconds for each cell (default: none)")] = None,
+) -> int:
+    """Execute one notebook with other parameters."""
+    from hnlib.book import execute
+
+    execute.run(notebook, execute.given_once(parameters), out, timeout=timeout)
+    return 0
+
+
+@app.command(help_flags=[])
+def sweep(*tokens: Rest) -> int:
+    """Execute one notebook over a grid of parameters."""
+    from hnlib.book import sweep
+
+    return sweep.main(list(tokens)) or 0
+
+
+@app.command(help_flags=[])
+def train(*tokens: Rest) -> int:
+    """Train one encoder with one method."""
+    from hnlib.runs import command
+
+    return command.train(list(tokens))
+
+
+@app.command
+def data(
+    name: Annotated[str | None, about("digits, cifar10, …; without: where each is")] = None,
+    /,
+    *,
+    root: Annotated[Path | None, about("default: $HNLIB_DATA, else the user's cache")] = None,
+) -> int:
+    """List, download and verify the data sets."""
+    from hnlib.runs import command
+
+    return command.data(name, root)
+
+
+@app.command
+def results(
+    *, folder: Annotated[Path | None, about("default: book/results/runs and _build/results")] = None
+) -> int:
+    """List the recorded runs."""
+    from hnlib.runs import command
+
+    return command.results(folder)
 
 
 def _terminate(*_):
@@ -41,32 +121,29 @@ def _terminate(*_):
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line; returns the exit status. Bad input is one sentence on standard error and status 2."""
-    argv = sys.argv[1:] if argv is None else list(argv)
+    """Run the command line; returns the exit status. Bad input is one sentence on standard error
+    and status 2."""
     signal.signal(signal.SIGTERM, _terminate)
+    argv = sys.argv[1:] if argv is None else argv
     try:
-        if argv and argv[0] in ROOMS:
-            return import_module(f"hnlib.{ROOMS[argv[0]][0]}").main(argv[1:]) or 0
-        arguments = parser().parse_args(argv)
-        from hnlib import notebooks
-
-        if arguments.command == "book":
-            return notebooks.book(only=arguments.only, jobs=arguments.jobs)
-        names = [name for name, _ in arguments.parameters]
-        if twice := next((name for name in names if names.count(name) > 1), None):
-            raise ValueError(f"the parameter {twice!r} is given twice; give it once.")
-        notebooks.run(arguments.notebook, dict(arguments.parameters), arguments.out, timeout=arguments.timeout)
-        return 0
-    except KeyboardInterrupt:
-        print("hnlib: interrupted", file=sys.stderr)
-        return 130
+        if not argv:  # a script whose command is empty is to stop
+            app.help_print()
+            return 2
+        return app(argv, print_error=False, exit_on_error=False) or 0
+    except KeyboardInterrupt as stop:
+        status, text = 130, str(stop) or "interrupted"
     except ModuleNotFoundError as error:
-        print(f"hnlib: the package {error.name} is missing; pip install 'hnlib[book]' (to train only: [images])",
-              file=sys.stderr)
-        return 2
-    except (ValueError, OSError) as error:
-        print(f"hnlib: {error}", file=sys.stderr)
-        return 2
+        status, text = (
+            2,
+            (
+                f"the package {error.name} is missing; pip install 'hnlib[book]' ([runs] trains, "
+                "[graphs] also on graphs)"
+            ),
+        )
+    except (CycloptsError, ValueError, OSError) as error:
+        status, text = 2, " ".join(str(error).split())
+    print(f"hnlib: {text}", file=sys.stderr)
+    return status
 
 
 if __name__ == "__main__":

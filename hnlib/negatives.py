@@ -1,9 +1,9 @@
-r"""Distributions over negatives: factories of functions `Contrast -> log_w`.
+r"""Distributions over negatives, as values: `negatives.tilted(beta=2.0)` is called with a contrast.
 
-Each function returns $\log w_{ij}$ of shape $[n,m]$: $-\infty$ where $j\notin N(i)$, and
-$\operatorname{logsumexp}_{j\in N(i)}\log w_{ij}=0$ in every row. An anchor without an admissible negative is an error
-that names its row; with `on_empty="skip"` its row is all $-\infty$ and the objectives leave the anchor out (transport
-couples all anchors and has no such option). The result may be shared between calls: do not write to it.
+That returns $\log w_{ij}$ $[n,m]$: $-\infty$ where $j\notin N(i)$, and in every row
+$\operatorname{logsumexp}_{j\in N(i)}\log w_{ij}=0$. An anchor without an admissible negative is an
+error that names it; with `on_empty="skip"` its row is all $-\infty$ and the objectives leave it out
+(transport couples all anchors and has no such option). Do not write to it: it may be shared.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hnlib import robust, transport
+from hnlib._checks import finite, outside_autocast, per_anchor, positive, readable, refuse
 from hnlib.contrast import Contrast
 
 LogWeights = Callable[[Contrast], Tensor]
@@ -23,11 +24,10 @@ LogWeights = Callable[[Contrast], Tensor]
 
 @dataclass(frozen=True)
 class Score:
-    r"""$f$ of weights $w_{ij}\propto e^{f(s_{ij})}$ that are a function of one similarity, for `hnlib.streaming`.
+    r"""$f$ of weights $w_{ij}\propto e^{f(s_{ij})}$, for `hnlib.streaming`.
 
-    `value` is $f$, elementwise on any block of similarities, None where it is constant; `slope` is $f'$, None where no
-    gradient flows through the weights; `cuts` says that $f$ may be $-\infty$. The functions that `uniform`, `tilted`,
-    `thresholded` and `gaussian` return carry theirs as `.score`, unless an option is given for each anchor.
+    `value` is $f$ of any block of similarities, None where constant; `slope` is $f'$, None where no
+    gradient flows through the weights; `cuts` says that $f$ may be $-\infty$.
     """
 
     value: Callable[[Tensor], Tensor] | None = None
@@ -35,71 +35,162 @@ class Score:
     cuts: bool = False
 
 
-def uniform(on_empty: str = "raise") -> LogWeights:
+class Weighting:
+    r"""What the distributions of this room share: each is a frozen dataclass of its options.
+
+    Options are checked when the value is made (`RANGES`). Two of one kind are equal where their
+    options are, tensors entry by entry. Names are in lower case, as they are used like functions.
+    """
+
+    def __post_init__(self):
+        for option, value in vars(self).items():
+            if option in RANGES:
+                RANGES[option](option, value)
+
+    def __call__(self, contrast: Contrast) -> Tensor:
+        r"""$\log w_{ij}$ $[n,m]$."""
+        raise NotImplementedError
+
+    @property
+    def score(self) -> Score | None:
+        """The weights as a function of one similarity; None where they are none alike for all."""
+        return None if any(isinstance(v, Tensor) for v in vars(self).values()) else self._score()
+
+    def _score(self) -> Score | None:
+        return None
+
+    def __eq__(self, other) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(_same(value, vars(other)[option]) for option, value in vars(self).items())
+
+    def __hash__(self) -> int:
+        plain = (value for value in vars(self).values() if not isinstance(value, Tensor))
+        return hash((type(self), *plain))
+
+
+def _same(a, b) -> bool:
+    tensors = isinstance(a, Tensor), isinstance(b, Tensor)
+    return torch.equal(a, b) if all(tensors) else not any(tensors) and a == b
+
+
+@dataclass(frozen=True, eq=False)
+class uniform(Weighting):
     r"""Every admissible candidate alike: $w_{ij}=1/|N(i)|$ (SimCLR; with class labels SCL).
 
     Errors: an anchor without negatives (see the module).
     """
-    _check_on_empty(on_empty)
 
-    def log_weights(contrast: Contrast) -> Tensor:
-        _reject_empty(contrast, on_empty)
+    on_empty: str = "raise"
+
+    def __call__(self, contrast: Contrast) -> Tensor:
+        _reject_empty(contrast, self.on_empty)
         return contrast.uniform_log_weights
 
-    log_weights.score = Score()
-    return log_weights
+    def _score(self) -> Score:
+        return Score()
 
 
-def tilted(
-    beta: float = 1.0, temperature: float = 0.5, weights_gradient: bool = True, on_empty: str = "raise"
-) -> LogWeights:
-    r"""The exponential tilt: $w_{ij}\propto e^{\beta s_{ij}/t}$ (HCL, H-UCL; with class labels H-SCL($\beta$)).
+@dataclass(frozen=True, eq=False)
+class tilted(Weighting):
+    r"""The exponential tilt: $w_{ij}\propto e^{\beta s_{ij}/t}$ (HCL, H-UCL; with class labels
+    H-SCL($\beta$)).
 
     `beta` any real ($0$: uniform, negative: easy negatives), `temperature` $t>0$; numbers or $[n]$.
-    `weights_gradient`: whether the gradient flows through the weights.
-    Source: hcl, Sec. 3 and eq. (4), on the sphere of radius $1/\sqrt t$; h-scl, $\eta_{\exp}(g)=e^{\beta g}$.
+    `weights_gradient`: whether the gradient flows through the weights. Source: hcl, Sec. 3 and eq.
+    (4), on the sphere of radius $1/\sqrt t$; h-scl, $\eta_{\exp}(g)=e^{\beta g}$.
     """
-    _finite("beta", beta)
-    _positive("temperature", temperature)
-    _check_on_empty(on_empty)
 
-    def log_weights(contrast: Contrast) -> Tensor:
-        s = contrast.similarity if weights_gradient else contrast.similarity.detach()
-        scale = _per_anchor("beta", beta, contrast) / _per_anchor("temperature", temperature, contrast)
-        return _normalise(s, scale, contrast, on_empty)
+    beta: float | Tensor = 1.0
+    temperature: float | Tensor = 0.5
+    weights_gradient: bool = True
+    on_empty: str = "raise"
 
-    if not isinstance(beta, Tensor) and not isinstance(temperature, Tensor):
-        tilt = beta / temperature
-        log_weights.score = Score(lambda s: s * tilt, (lambda s: tilt) if weights_gradient else None)
-    return log_weights
+    def __call__(self, contrast: Contrast) -> Tensor:
+        s = contrast.similarity if self.weights_gradient else contrast.similarity.detach()
+        n = len(s)
+        scale = per_anchor("beta", self.beta, n) / per_anchor("temperature", self.temperature, n)
+        return normalise(s, scale, contrast, self.on_empty)
+
+    def _score(self) -> Score:
+        return Score(self._value, self._slope if self.weights_gradient else None)
+
+    def _value(self, s: Tensor) -> Tensor:
+        return s * (self.beta / self.temperature)
+
+    def _slope(self, s: Tensor) -> float | Tensor:
+        return self.beta / self.temperature
 
 
-def thresholded(
-    tau: float = math.exp(-1.0), temperature: float = 0.5, on_empty: str = "raise"
-) -> LogWeights:
-    r"""Uniform over the candidates with $e^{s_{ij}/t}\ge\tau$, that is $s_{ij}\ge t\log\tau$ (H-SCL($\tau$)).
+@dataclass(frozen=True, eq=False)
+class thresholded(Weighting):
+    r"""Uniform over the candidates with $e^{s_{ij}/t}\ge\tau$, that is $s_{ij}\ge t\log\tau$
+    (H-SCL($\tau$)).
 
-    `tau` $>0$; `temperature` $t>0$, a number or $[n]$. The better the encoder separates classes, the likelier
-    an anchor has no candidate above the threshold: see `on_empty`.
-    Source: h-scl, Sec. IV-A (where the equivalent condition is misprinted as $s\ge t\tau$).
+    `tau` $>0$; `temperature` $t>0$, a number or $[n]$. The better the encoder separates classes,
+    the likelier an anchor has no candidate above the threshold: see `on_empty`. Source: h-scl, Sec.
+    IV-A (where the equivalent condition is misprinted as $s\ge t\tau$).
     """
-    _positive("tau", tau)
-    _positive("temperature", temperature)
-    _check_on_empty(on_empty)
 
-    def log_weights(contrast: Contrast) -> Tensor:
+    tau: float = math.exp(-1.0)
+    temperature: float | Tensor = 0.5
+    on_empty: str = "raise"
+
+    def __call__(self, contrast: Contrast) -> Tensor:
         s = contrast.similarity.detach()
-        passes = contrast.admissible & (s >= math.log(tau) * _per_anchor("temperature", temperature, contrast))
+        least = math.log(self.tau) * per_anchor("temperature", self.temperature, len(s))
+        passes = (contrast.admissible & (s >= least)).to(s.dtype)
         count = passes.sum(1, keepdim=True)
-        if on_empty == "raise" and not count.all():
-            row = int((count == 0).nonzero()[0, 0])
-            raise ValueError(f"anchor {row} has no negative with exp(s/t) >= tau={tau:g}; lower tau, {_SKIP}")
-        return torch.where(passes, -count.to(s.dtype).log(), -torch.inf)
+        if self.on_empty == "raise":
+            sentence = f"no negative with exp(s/t) >= tau={self.tau:g}; lower tau, {SKIP}"
+            refuse(count.squeeze(1) == 0, "anchor {row} has " + sentence)
+        return _log_indicator(passes).sub_(count.clamp_min(1).log())
 
-    if not isinstance(temperature, Tensor):
-        least = math.log(tau) * temperature
-        log_weights.score = Score(lambda s: torch.zeros_like(s).masked_fill_(s < least, -torch.inf), cuts=True)
-    return log_weights
+    def _score(self) -> Score:
+        return Score(self._value, cuts=True)
+
+    def _value(self, s: Tensor) -> Tensor:
+        least = math.log(self.tau) * self.temperature
+        return torch.zeros_like(s).masked_fill_(s < least, -torch.inf)
+
+
+@dataclass(frozen=True, eq=False)
+class semi_relaxed_ot(Weighting):
+    r"""Entropic OT that is charged $\lambda\,\mathrm{KL}(P^\top1\|q)$ for its second marginal.
+
+    $w_{ij}\propto e^{(v_j-c_{ij})/\varepsilon}$ with $v$ shrunk by $\lambda/(\lambda+\varepsilon)$.
+    `relaxation` $\lambda\ge0$: $0$ is the tilt with $\beta/t=1/\varepsilon$, $\infty$ is
+    `entropic_ot`, whose other arguments and errors it has. Ours.
+    """
+
+    epsilon: float = 0.5
+    relaxation: float = 1.0
+    cost: Callable[[Contrast], Tensor] | None = None
+    tol: float = 1e-10
+    max_iterations: int = 1000
+    on_failure: str = "raise"
+
+    def __call__(self, contrast: Contrast) -> Tensor:
+        return self.coupling(contrast).log_conditional
+
+    def coupling(self, contrast: Contrast) -> transport.Coupling:
+        """The coupling whose rows are the weights; `converged` says whether `tol` was reached."""
+        c = -contrast.similarity.detach() if self.cost is None else self.cost(contrast)
+        if c.shape != (needed := tuple(contrast.similarity.shape)):
+            raise ValueError(f"the cost has shape {tuple(c.shape)}; this contrast needs {needed}")
+        _reject_empty(contrast, "raise", "as transport must leave every anchor a candidate")
+        # where a cost cannot be looked at, the solver for any cost serves
+        same = self.cost is None or (readable(c) and torch.equal(c, c.T))
+        return transport.sinkhorn(
+            c,
+            epsilon=self.epsilon,
+            relaxation=self.relaxation,
+            mask=contrast.admissible,
+            symmetric=contrast.symmetric and same,
+            tol=max(self.tol, 1e-5) if c.dtype == torch.float32 else self.tol,
+            max_iterations=self.max_iterations,
+            on_failure=self.on_failure,
+        )
 
 
 def entropic_ot(
@@ -108,211 +199,206 @@ def entropic_ot(
     tol: float = 1e-10,
     max_iterations: int = 1000,
     on_failure: str = "raise",
-) -> LogWeights:
-    r"""Rows of the entropic OT plan between anchors and candidates: $w_{ij}\propto e^{(v_j-c_{ij})/\varepsilon}$.
+) -> semi_relaxed_ot:
+    r"""Rows of the entropic OT plan between anchors and candidates: $w_{ij}\propto
+    e^{(v_j-c_{ij})/\varepsilon}$.
 
-    Uniform marginals on both sides, cells outside $N(i)$ forbidden. `epsilon` $\varepsilon>0$; `cost` maps a contrast
-    to $[n,m]$, default $c_{ij}=1-s_{ij}=\tfrac12\lVert z_i-z_j\rVert^2$ (released code uses $\lVert\cdot\rVert^2$,
-    which is $\varepsilon\to\varepsilon/2$). No gradient flows through the weights. `tol`, `max_iterations` and
-    `on_failure`: see `hnlib.transport.sinkhorn`; in float32 `tol` below 1e-5 is out of reach and is raised to it.
-    The returned function counts in `.unconverged` how often the tolerance was missed.
-    Errors: infeasible masks and failure to converge, as there.
-    Source: hcl-ot, eq. (5).
+    Uniform marginals on both sides, cells outside $N(i)$ forbidden. `epsilon` $\varepsilon>0$;
+    `cost` maps a contrast to $[n,m]$, default $c_{ij}=1-s_{ij}=\tfrac12\lVert z_i-z_j\rVert^2$
+    (released code uses $\lVert\cdot\rVert^2$, which is $\varepsilon\to\varepsilon/2$). No gradient
+    flows through the weights. `tol`, `max_iterations` and `on_failure`: see
+    `hnlib.transport.sinkhorn`; in float32 `tol` below 1e-5 is out of reach and is raised to it.
+    `.coupling(contrast)` says whether it was reached; a `Method` counts where it was not. Errors:
+    infeasible masks and failure to converge, as there. Source: hcl-ot, eq. (5).
     """
     return semi_relaxed_ot(epsilon, math.inf, cost, tol, max_iterations, on_failure)
 
 
-def semi_relaxed_ot(
-    epsilon: float = 0.5,
-    relaxation: float = 1.0,
-    cost: Callable[[Contrast], Tensor] | None = None,
-    tol: float = 1e-10,
-    max_iterations: int = 1000,
-    on_failure: str = "raise",
-) -> LogWeights:
-    r"""Entropic OT whose second marginal costs $\lambda\,\mathrm{KL}(P^\top1\|q)$ instead of being imposed.
+@dataclass(frozen=True, eq=False)
+class centred_tilt(Weighting):
+    r"""The tilt seen from a centred anchor: $w_{ij}\propto e^{\langle z_i-\bar
+    z,\,z_j\rangle/\varepsilon}$.
 
-    $w_{ij}\propto e^{(v_j-c_{ij})/\varepsilon}$ with $v$ shrunk by $\lambda/(\lambda+\varepsilon)$. `relaxation`
-    $\lambda\ge0$: $0$ is the tilt with $\beta/t=1/\varepsilon$, $\infty$ is `entropic_ot`. Other arguments and errors
-    as there. Ours.
+    $\bar z$ is the mean candidate. Entropic OT to first order in $1/\varepsilon$, at the price of a
+    tilt. `epsilon` $>0$, a number or $[n]$. ValueError: a contrast without embeddings. Ours.
     """
-    _positive("epsilon", epsilon)
-    if not relaxation >= 0:
-        raise ValueError(f"relaxation={relaxation} must be at least 0 (0 is the tilt, inf is entropic OT)")
 
-    def log_weights(contrast: Contrast) -> Tensor:
-        c = -contrast.similarity.detach() if cost is None else cost(contrast)
-        if c.shape != (needed := contrast.similarity.shape):
-            raise ValueError(f"the cost has shape {tuple(c.shape)}; this contrast needs {tuple(needed)}")
-        _reject_empty(contrast, "raise", "as transport must leave every anchor a candidate")
-        symmetric = contrast.symmetric and (cost is None or torch.equal(c, c.T))
-        coupling = transport.sinkhorn(
-            c, epsilon=epsilon, relaxation=relaxation, mask=contrast.admissible, symmetric=symmetric,
-            tol=max(tol, 1e-5) if c.dtype == torch.float32 else tol, max_iterations=max_iterations,
-            on_failure=on_failure,
-        )
-        log_weights.unconverged += not coupling.converged
-        return coupling.log_conditional
+    epsilon: float | Tensor = 0.5
+    weights_gradient: bool = False
+    on_empty: str = "raise"
 
-    log_weights.unconverged = 0
-    return log_weights
-
-
-def centred_tilt(epsilon: float = 0.5, weights_gradient: bool = False, on_empty: str = "raise") -> LogWeights:
-    r"""The tilt seen from a centred anchor: $w_{ij}\propto e^{\langle z_i-\bar z,\,z_j\rangle/\varepsilon}$.
-
-    $\bar z$ is the mean candidate. Entropic OT to first order in $1/\varepsilon$, at the price of a tilt. `epsilon`
-    $>0$, a number or $[n]$. Ours.
-    ValueError: a contrast without embeddings.
-    """
-    _positive("epsilon", epsilon)
-    _check_on_empty(on_empty)
-
-    def log_weights(contrast: Contrast) -> Tensor:
+    def __call__(self, contrast: Contrast) -> Tensor:
         if contrast.candidates is None:
-            raise ValueError("centred_tilt needs embeddings; build the contrast from views, or pass candidates=… too")
+            raise ValueError(
+                "centred_tilt needs embeddings; build the contrast from views, "
+                "or pass candidates=… too"
+            )
         z, s = contrast.candidates, contrast.similarity
-        if not weights_gradient:
+        if not self.weights_gradient:
             z, s = z.detach(), s.detach()
-        with torch.autocast(z.device.type, enabled=False):
+        with outside_autocast(z.device):
             centre = z @ z.mean(0)
-        return _normalise(s - centre, 1 / _per_anchor("epsilon", epsilon, contrast), contrast, on_empty)
+        scale = 1 / per_anchor("epsilon", self.epsilon, len(s))
+        return normalise(s - centre, scale, contrast, self.on_empty)
 
-    return log_weights
 
-
-def gaussian(
-    mu: float = 0.7, sigma: float = 1.0, weights_gradient: bool = False, on_empty: str = "raise"
-) -> LogWeights:
+@dataclass(frozen=True, eq=False)
+class gaussian(Weighting):
     r"""A Gaussian window on similarity: $w_{ij}\propto e^{-(s_{ij}-\mu)^2/2\sigma^2}$ (ADNCE).
 
     `mu` any real, `sigma` $>0$; numbers or $[n]$. Source: dro-adnce, eq. (11).
     """
-    _finite("mu", mu)
-    _positive("sigma", sigma)
-    _check_on_empty(on_empty)
 
-    def log_weights(contrast: Contrast) -> Tensor:
-        s = contrast.similarity if weights_gradient else contrast.similarity.detach()
-        distance = s - _per_anchor("mu", mu, contrast)
-        distance = distance.square() if distance.requires_grad else distance.square_()  # saves a matrix
-        return _normalise(distance, -0.5 / _per_anchor("sigma", sigma, contrast) ** 2, contrast, on_empty)
+    mu: float | Tensor = 0.7
+    sigma: float | Tensor = 1.0
+    weights_gradient: bool = False
+    on_empty: str = "raise"
 
-    if not isinstance(mu, Tensor) and not isinstance(sigma, Tensor):
-        log_weights.score = Score(lambda s: (s - mu).square_().mul_(-0.5 / sigma**2),
-                                  (lambda s: (mu - s).div_(sigma**2)) if weights_gradient else None)
-    return log_weights
+    def __call__(self, contrast: Contrast) -> Tensor:
+        s = contrast.similarity if self.weights_gradient else contrast.similarity.detach()
+        distance = s - per_anchor("mu", self.mu, len(s))
+        # in place where nothing needs it again: saves a matrix
+        distance = distance.square() if distance.requires_grad else distance.square_()
+        scale = -0.5 / per_anchor("sigma", self.sigma, len(s)) ** 2
+        return normalise(distance, scale, contrast, self.on_empty)
+
+    def _score(self) -> Score:
+        return Score(self._value, self._slope if self.weights_gradient else None)
+
+    def _value(self, s: Tensor) -> Tensor:
+        return (s - self.mu).square_().mul_(-0.5 / self.sigma**2)
+
+    def _slope(self, s: Tensor) -> Tensor:
+        return (self.mu - s).div_(self.sigma**2)
 
 
 def unremix_components(contrast: Contrast) -> Tensor:
-    r"""The three scores of UnReMix, $[3,n,m]$: uncertainty $u_{ij}$, similarity $s_{ij}$, distance $r_{ij}$.
+    r"""The three scores of UnReMix $[3,n,m]$: uncertainty $u$, similarity $s$ and distance $r$.
 
-    With last layer $z=Wh$, $p_{jk}\propto e^{s_{jk}}$ on $N(j)$ and the pseudo-label $\hat y_j=\arg\max_kp_{jk}$,
+    With last layer $z=Wh$, $p_{jk}\propto e^{s_{jk}}$ on $N(j)$ and the pseudo-label $\hat
+    y_j=\arg\max_kp_{jk}$,
 
     $$a_j=\frac1{|Wh_j|}(I-z_jz_j^\top)\Big(\sum_kp_{jk}z_k-z_{\hat y_j}\Big),\qquad
       u_{ij}=\langle a_i,a_j\rangle\langle h_i,h_j\rangle,\qquad
       r_{ij}=\operatorname*{mean}_{k\in N(i)\cap N(j)}(1-s_{jk}).$$
 
-    $a_jh_j^\top$ is the gradient in $W$ of $-\log p_{j\hat y_j}$, the other points held fixed. The paper says "the
-    parameter vector of the last layer"; the measure it takes up (Ash et al., 2020) is of the weights alone, and so is
-    training here. To count a bias $b$ too, append a one to every $h$: $u_{ij}$ gains $\langle a_i,a_j\rangle$. Cells
-    outside $N(i)$ mean nothing. $r=0$ for a batch of two images. No gradient flows. Memory: a few $[n,m]$ matrices.
-    ValueError: a contrast that is not of two views without labels, or was built without features.
-    Source: unremix, eqs. (2)-(4); the closed form is ours.
+    $a_jh_j^\top$ is the gradient in $W$ of $-\log p_{j\hat y_j}$, the other points held fixed. The
+    paper says "the parameter vector of the last layer"; the measure it takes up (Ash et al., 2020)
+    is of the weights alone, and so is training here. To count a bias $b$ too, append a one to every
+    $h$: $u_{ij}$ gains $\langle a_i,a_j\rangle$. Cells outside $N(i)$ mean nothing. $r=0$ for a
+    batch of two images. No gradient flows. Memory: a few $[n,m]$ matrices. ValueError: a contrast
+    that is not of two views without labels, or was built without features. Source: unremix, eqs.
+    (2)-(4); the closed form is ours.
     """
-    return torch.stack(_unremix_components(contrast))
+    uncertainty, similarity, distance = _unremix_components(contrast)
+    return torch.stack([uncertainty, similarity, distance.repeat(2, 1)])
 
 
 def _unremix_components(contrast: Contrast) -> tuple[Tensor, Tensor, Tensor]:
+    """The same, without gradient; the distance $[n/2,m]$ once for the two views of an image."""
     _needs_views("unremix", contrast)
     if contrast.features is None:
-        raise ValueError("unremix needs the inputs of the last layer; pass features=(h1, h2) to Contrast.from_views")
-    with torch.no_grad(), torch.autocast(contrast.candidates.device.type, enabled=False):
-        z, s, n = contrast.candidates, contrast.similarity, len(contrast.candidates)
+        raise ValueError(
+            "unremix needs the inputs of the last layer; "
+            "pass features=(h1, h2) to Contrast.from_views"
+        )
+    z, s = contrast.candidates.detach(), contrast.similarity.detach()
+    h, n, images = contrast.features.detach().to(z), len(z), len(z) // 2
+    with outside_autocast(z.device), torch.no_grad():
         p = torch.softmax(contrast.uniform_log_weights + s, 1)
         pull = p @ z - z[p.argmax(1)]
-        a = (pull - (pull * z).sum(1, keepdim=True) * z) / contrast.norms.to(z)[:, None]
-        h = contrast.features.to(z)
-        kept = s.masked_fill(~contrast.admissible, 0.0)
-        if n == 4:
-            distance = torch.zeros_like(s)
-        else:  # the sum over N(j) less the two views of i
-            distance = (kept + kept.roll(n // 2, 0)).div_(n - 4).add_(1 - kept.sum(0) / (n - 4))
-        return (a @ a.T).mul_(h @ h.T), s.detach(), distance
+        a = (pull - (pull * z).sum(1, keepdim=True) * z) / contrast.norms.detach().to(z)[:, None]
+        both = s[:images] + s[images:]  # a candidate's similarity to the two views of an image
+        for offset in (0, images):  # but for its own
+            both.diagonal(offset).zero_()
+        # the sum over N(j) less the two views of i; of two images nothing is left
+        distance = both.zero_() if images == 2 else (both - both.sum(0)).div_(n - 4).add_(1.0)
+        uncertainty, one, two = torch.empty_like(s), slice(images), slice(images, n)
+        for i, j in ((one, one), (one, two), (two, two)):
+            uncertainty[i, j] = (a[i] @ a[j].T).mul_(h[i] @ h[j].T)
+        uncertainty[two, one] = uncertainty[one, two].T
+    return uncertainty, s, distance
 
 
-def unremix(mixture=(1 / 3, 1 / 3, 1 / 3), on_empty: str = "raise") -> LogWeights:
+@dataclass(frozen=True, eq=False)
+class unremix(Weighting):
     r"""UnReMix, made a law: $w_{ij}\propto\max(0,\lambda_1u_{ij}+\lambda_2s_{ij}+\lambda_3r_{ij})$.
 
-    The paper's score can be negative and is not normalised. Here a candidate of negative score gets no weight, an
-    anchor without a positive score has uniform weights, and rows are normalised. `mixture` $\lambda\ge0$: three
-    numbers or a tensor $[3]$; gradient flows through the mixture alone. Scores: see `unremix_components`.
-    ValueError: as there; a mixture of other shape, negative or zero (of a tensor only the shape is checked).
-    Source: unremix, eq. (5) and Algorithm 1.
+    The paper's score can be negative and is not normalised. Here a candidate of negative score gets
+    no weight, an anchor without a positive score has uniform weights, and rows are normalised.
+    `mixture` $\lambda\ge0$: three numbers or a tensor $[3]$; gradient flows through the mixture
+    alone. Scores: see `unremix_components`. ValueError: as there; a mixture of other shape,
+    negative or zero (of a tensor only the shape is checked). Source: unremix, eq. (5), Algorithm 1.
     """
-    _check_mixture(mixture)
-    _check_on_empty(on_empty)
 
-    def log_weights(contrast: Contrast) -> Tensor:
-        weight = _as_mixture(mixture, contrast)
-        score = sum(part * share for part, share in zip(_unremix_components(contrast), weight, strict=True))
-        positive = contrast.admissible & (score > 0)
-        log_score = torch.where(positive, score.clamp_min(torch.finfo(score.dtype).tiny).log(), -torch.inf)
-        log_score = log_score.masked_fill(~positive.any(1, keepdim=True), 0.0)
-        return _normalise(log_score, 1.0, contrast, on_empty)
+    mixture: tuple[float, float, float] | Tensor = (1 / 3, 1 / 3, 1 / 3)
+    on_empty: str = "raise"
 
-    return log_weights
+    def __call__(self, contrast: Contrast) -> Tensor:
+        (u, s, r), share = _unremix_components(contrast), self.mixture
+        if isinstance(share, Tensor):
+            share = share.to(s)
+            score = u * share[0] + s * share[1] + (r * share[2]).repeat(2, 1)
+        else:  # nothing is kept for a gradient: in place
+            score = u.mul_(share[0]).add_(s, alpha=share[1])
+            score.unflatten(0, (2, -1)).add_(r, alpha=share[2])
+        tiny = torch.finfo(score.dtype).tiny
+        fits = (contrast.admissible & (score > tiny)).to(score.dtype)
+        fits += (fits.sum(1, keepdim=True) == 0).to(score.dtype)  # no score is positive: all alike
+        log_score = _log_indicator(fits).add_(score.clamp_min(tiny).log())
+        return normalise(log_score, 1.0, contrast, self.on_empty)
 
 
 def neighbour_scores(contrast: Contrast, temperature: float | None = None) -> tuple[Tensor, Tensor]:
-    r"""How unsure and how representative each candidate is, by what its neighbours predict: two vectors $[m]$.
+    r"""How unsure and how representative a candidate is, by what its neighbours predict: two $[m]$.
 
     $$\mu_j=\sum_{k\in N(j)}p_{jk}z_k,\quad p_{jk}\propto e^{s_{jk}/\tau},\qquad
       u_j=1-|\mu_j|^2\in[0,1],\qquad r_j=\langle z_j,\mu_j\rangle\in[-1,1].$$
 
-    $u_j=\sum_kp_{jk}|z_k-\mu_j|^2$: the neighbours disagree. $r_j=\sum_kp_{jk}s_{jk}$: they resemble $j$; high at the
-    centre of a cluster, low for an outlier. `temperature` $\tau>0$, default $1/\log m$. No gradient flows.
-    ValueError: a contrast that is not of two views without labels. Ours.
+    $u_j=\sum_kp_{jk}|z_k-\mu_j|^2$: the neighbours disagree. $r_j=\sum_kp_{jk}s_{jk}$: they
+    resemble $j$; high at the centre of a cluster, low for an outlier. `temperature` $\tau>0$,
+    default $1/\log m$. No gradient flows. ValueError: a contrast that is not of two views without
+    labels. Ours.
     """
     _needs_views("neighbour_scores", contrast)
     tau = 1 / math.log(len(contrast.candidates)) if temperature is None else temperature
-    _positive("temperature", tau)
-    with torch.no_grad(), torch.autocast(contrast.candidates.device.type, enabled=False):
-        z = contrast.candidates
-        mean = torch.softmax((contrast.similarity / tau).masked_fill(~contrast.admissible, -torch.inf), 1) @ z
+    positive("temperature", tau)
+    z, s = contrast.candidates.detach(), contrast.similarity.detach()
+    with torch.no_grad(), outside_autocast(z.device):
+        mean = torch.softmax(contrast.uniform_log_weights + s / tau, 1) @ z
         return 1 - mean.square().sum(1), (z * mean).sum(1)
 
 
-def unremix_repaired(
-    beta: float = 1.0, mixture=(1 / 3, 1 / 3, 1 / 3), temperature: float = 0.5, weights_gradient: bool = False,
-    on_empty: str = "raise",
-) -> LogWeights:
-    r"""UnReMix repaired: $w_{ij}\propto\exp\frac\beta t\big(\lambda_1\sigma_i\hat u_j+\lambda_2s_{ij}
-    +\lambda_3\sigma_i\hat r_j\big)$.
+@dataclass(frozen=True, eq=False)
+class unremix_repaired(Weighting):
+    r"""UnReMix repaired: $w_{ij}\propto\exp\frac\beta t\big(\lambda_1\sigma_i\hat
+    u_j+\lambda_2s_{ij} +\lambda_3\sigma_i\hat r_j\big)$.
 
     $\hat u,\hat r$ are `neighbour_scores`, standardised over the candidates; $\sigma_i$ is the
-    standard deviation of $s_{ij}$ over $N(i)$, so that the three terms spread alike. Mixture $(0,1,0)$ is `tilted`.
-    `beta` real, `temperature` $t>0$: numbers or $[n]$; `mixture` as in `unremix`. Gradient flows through the mixture,
-    and through $s_{ij}$ if `weights_gradient`. ValueError: as `neighbour_scores` and `unremix`. Ours.
+    standard deviation of $s_{ij}$ over $N(i)$, so that the three terms spread alike. Mixture
+    $(0,1,0)$ is `tilted`. `beta` real, `temperature` $t>0$: numbers or $[n]$; `mixture` as in
+    `unremix`. Gradient flows through the mixture, and through $s_{ij}$ if `weights_gradient`.
+    ValueError: as `neighbour_scores` and `unremix`. Ours.
     """
-    _finite("beta", beta)
-    _positive("temperature", temperature)
-    _check_mixture(mixture)
-    _check_on_empty(on_empty)
 
-    def log_weights(contrast: Contrast) -> Tensor:
+    beta: float | Tensor = 1.0
+    mixture: tuple[float, float, float] | Tensor = (1 / 3, 1 / 3, 1 / 3)
+    temperature: float | Tensor = 0.5
+    weights_gradient: bool = False
+    on_empty: str = "raise"
+
+    def __call__(self, contrast: Contrast) -> Tensor:
         unsure, typical = (_standardise(x) for x in neighbour_scores(contrast))
-        weight = _as_mixture(mixture, contrast)
-        s, admissible = contrast.similarity.detach(), contrast.admissible
-        count = contrast.negative_counts[:, None]
-        centred = (s - s.masked_fill(~admissible, 0.0).sum(1, keepdim=True) / count).masked_fill(~admissible, 0.0)
-        spread = (centred.square().sum(1, keepdim=True) / count).sqrt()
-        s = contrast.similarity if weights_gradient else s
-        score = weight[1] * s + spread * (weight[0] * unsure + weight[2] * typical)
-        scale = _per_anchor("beta", beta, contrast) / _per_anchor("temperature", temperature, contrast)
-        return _normalise(score, scale, contrast, on_empty)
-
-    return log_weights
+        s, outside = contrast.similarity.detach(), ~contrast.admissible
+        # numbers stay numbers: a copy to an accelerator would make it wait in every step
+        weight = self.mixture.to(s) if isinstance(self.mixture, Tensor) else self.mixture
+        n, count = len(s), contrast.negative_counts[:, None]
+        mean = s.masked_fill(outside, 0.0).sum(1, keepdim=True) / count
+        variance = (s - mean).masked_fill_(outside, 0.0).square_().sum(1, keepdim=True) / count
+        s = contrast.similarity if self.weights_gradient else s
+        score = weight[1] * s + variance.sqrt() * (weight[0] * unsure + weight[2] * typical)
+        scale = per_anchor("beta", self.beta, n) / per_anchor("temperature", self.temperature, n)
+        return normalise(score, scale, contrast, self.on_empty)
 
 
 def _standardise(x: Tensor) -> Tensor:
@@ -320,85 +406,95 @@ def _standardise(x: Tensor) -> Tensor:
     return (x - x.mean()) / x.std(correction=0).clamp_min(torch.finfo(x.dtype).eps)
 
 
-def _as_mixture(mixture, contrast: Contrast):
-    """Numbers stay numbers: a copy to an accelerator would make it wait in every step."""
-    return mixture.to(contrast.similarity) if isinstance(mixture, Tensor) else mixture
-
-
-def _check_mixture(mixture) -> None:
-    values = mixture if isinstance(mixture, Tensor) else torch.as_tensor(mixture, dtype=torch.float64)
-    if values.shape != (3,):
-        raise ValueError(f"mixture has shape {tuple(values.shape)}; give three numbers, for u, s and r")
-    if not isinstance(mixture, Tensor) and not (values.isfinite().all() and values.min() >= 0 and values.sum() > 0):
-        raise ValueError(f"mixture={tuple(values.tolist())} must be three finite numbers >= 0, not all zero")
-
-
 def _needs_views(name: str, contrast: Contrast) -> None:
     if contrast.candidates is None or not (contrast.never_empty and contrast.symmetric):
-        raise ValueError(f"{name} compares the candidates of a batch: use Contrast.from_views without labels")
+        raise ValueError(
+            f"{name} compares the candidates of a batch: use Contrast.from_views without labels"
+        )
 
 
-def chi2_ball(eta: float = 0.2, on_empty: str = "raise") -> LogWeights:
-    r"""The worst law in a $\chi^2$ ball of radius $\eta$ around the uniform one: $w_{ij}\propto(s_{ij}-\ell_i)_+$.
+@dataclass(frozen=True, eq=False)
+class chi2_ball(Weighting):
+    r"""The worst law in a $\chi^2$ ball of radius $\eta$ around the uniform one:
+    $w_{ij}\propto(s_{ij}-\ell_i)_+$.
 
-    $\tfrac12\mathbb E(\mathrm dw_i/\mathrm d\text{unif}-1)^2\le\eta$ for each anchor; while no weight is cut it is
-    $|N(i)|^{-1}\big(1+(s_{ij}-\bar s_i)\sqrt{2\eta/\mathrm{Var}_i}\big)$. `eta` $>0$. No gradient flows through the
-    weights; with `objectives.basic` that is $\chi^2$-robust optimisation.
-    Errors: an anchor without negatives. Source: dro-adnce, Theorem 3.5 made exact; `hnlib.robust.chi2_ball`.
+    $\tfrac12\mathbb E(\mathrm dw_i/\mathrm d\text{unif}-1)^2\le\eta$ for each anchor; while no
+    weight is cut it is $|N(i)|^{-1}\big(1+(s_{ij}-\bar s_i)\sqrt{2\eta/\mathrm{Var}_i}\big)$.
+    `eta` $>0$. No gradient flows through the weights; with `objectives.basic` that is robust
+    optimisation. Errors: an anchor without negatives. Source: dro-adnce, Theorem 3.5 made exact
+    (`hnlib.robust.chi2_ball`).
     """
-    _positive("eta", eta)
-    _check_on_empty(on_empty)
 
-    def log_weights(contrast: Contrast) -> Tensor:
-        _reject_empty(contrast, on_empty)
-        s, empty = contrast.similarity.detach(), (contrast.negative_counts == 0)[:, None]
-        reference = contrast.uniform_log_weights.double().masked_fill(empty, 0.0).softmax(1)
-        return robust.chi2_ball(s, reference, eta).weights.log().to(s).masked_fill(empty, -torch.inf)
+    eta: float = 0.2
+    on_empty: str = "raise"
 
-    return log_weights
+    def __call__(self, contrast: Contrast) -> Tensor:
+        _reject_empty(contrast, self.on_empty)
+        s, uniform = contrast.similarity.detach(), contrast.uniform_log_weights
+        log_w = robust.chi2_ball(s, eta=self.eta, log_reference=uniform).weights.log()
+        empty = (contrast.negative_counts == 0)[:, None]
+        return log_w if contrast.never_empty else log_w.masked_fill(empty, -torch.inf)
 
 
-def _normalise(score: Tensor, scale: float | Tensor, contrast: Contrast, on_empty: str) -> Tensor:
-    """Make every row of scale * score a log-distribution over N(i); adding log uniform weights is the mask."""
+def normalise(
+    score: Tensor, scale: float | Tensor, contrast: Contrast, on_empty: str = "raise"
+) -> Tensor:
+    r"""$\log w_{ij}$ of $w_{ij}\propto e^{c_ix_{ij}}$ on $N(i)$, for weightings of one's own.
+
+    `score` $x$ $[n,m]$, finite also outside $N(i)$; `scale` $c$, a number or a column $[n,1]$.
+    Gradient flows through both. Errors and `on_empty`: see the module.
+    """
     _reject_empty(contrast, on_empty)
-    mask = contrast.uniform_log_weights
-    masked = mask + score * scale if isinstance(scale, Tensor) else torch.add(mask, score, alpha=scale)
+    if isinstance(scale, Tensor):
+        score, scale = score * scale, 1
+    masked = torch.add(contrast.uniform_log_weights, score, alpha=scale)
     if contrast.never_empty or on_empty == "raise":
         return torch.log_softmax(masked, 1)
-    empty = (contrast.negative_counts == 0)[:, None]  # kept from the softmax, whose gradient would be NaN there
+    # kept from the softmax, whose gradient would be NaN there
+    empty = (contrast.negative_counts == 0)[:, None]
     return torch.log_softmax(masked.masked_fill(empty, 0.0), 1).masked_fill(empty, -torch.inf)
 
 
-_SKIP = 'or on_empty="skip" to leave such anchors out and count them'
+def _log_indicator(one: Tensor) -> Tensor:
+    """0 for 1 and -inf for 0, in place: a choice by a scattered mask takes ten times as long."""
+    return one.reciprocal_().neg_().add_(1)
 
 
-def _reject_empty(contrast: Contrast, on_empty: str, remedy: str = _SKIP) -> None:
-    if on_empty == "raise" and not contrast.never_empty and not contrast.negative_counts.all():
-        row = int((contrast.negative_counts == 0).nonzero()[0])
-        raise ValueError(f"anchor {row} has no admissible negative; use a batch with more classes in it, {remedy}")
+#: The remedy that sentences about an anchor without negatives end with.
+SKIP = 'or on_empty="skip" to leave such anchors out and count them'
 
 
-def _per_anchor(name: str, value, contrast: Contrast):
-    """A number as it is; one value per anchor $[n]$ as a column, to be broadcast along the anchor's row."""
-    if not isinstance(value, Tensor) or not value.ndim:
-        return value
-    n = len(contrast.similarity)
-    if value.shape != (n,):
-        raise ValueError(f"{name} has shape {tuple(value.shape)}; give one number, or one per anchor ({n},)")
-    return value[:, None]
+def _reject_empty(contrast: Contrast, on_empty: str, remedy: str = SKIP) -> None:
+    if on_empty == "raise" and not contrast.never_empty:
+        sentence = "anchor {row} has no admissible negative; use a batch with more classes in it, "
+        refuse(contrast.negative_counts == 0, sentence + remedy)
 
 
-def _positive(name: str, value) -> None:
-    smallest = value.min().item() if isinstance(value, Tensor) else value
-    if not (smallest > 0 and math.isfinite(smallest)):
-        raise ValueError(f"{name}={smallest:g} must be positive and finite")
+def _relaxation(name: str, value) -> None:
+    if not value >= 0:
+        raise ValueError(f"{name}={value} must be at least 0 (0 is the tilt, inf is entropic OT)")
 
 
-def _finite(name: str, value) -> None:
-    if not (value.isfinite().all() if isinstance(value, Tensor) else math.isfinite(value)):
-        raise ValueError(f"{name}={value} must be a finite number")
+def _mixture(name: str, value) -> None:
+    shape = tuple(value.shape) if isinstance(value, Tensor) else (len(value),)
+    if shape != (3,):
+        raise ValueError(f"{name} has shape {shape}; give three numbers, for u, s and r")
+    if not isinstance(value, Tensor) and not (any(value) and all(0 <= v < math.inf for v in value)):
+        given = tuple(float(v) for v in value)
+        raise ValueError(f"{name}={given} must be three finite numbers >= 0, not all zero")
 
 
-def _check_on_empty(value: str) -> None:
+def check_on_empty(name: str, value: str) -> None:
+    """ValueError unless it is "raise" or "skip"."""
     if value not in ("raise", "skip"):
-        raise ValueError(f'on_empty={value!r} is unknown; use "raise" or "skip"')
+        raise ValueError(f'{name}={value!r} is unknown; use "raise" or "skip"')
+
+
+#: What an option may be, by its name: it means the same in every weighting.
+RANGES = {
+    **dict.fromkeys(("temperature", "epsilon", "tau", "sigma", "eta"), positive),
+    **dict.fromkeys(("beta", "mu"), finite),
+    "relaxation": _relaxation,
+    "mixture": _mixture,
+    "on_empty": check_on_empty,
+}

@@ -1,23 +1,24 @@
 r"""Functionals that score an anchor's positive against its weighted negatives.
 
-All take a `Contrast` and the log-weights $\log w_{ij}$ of `hnlib.negatives` and return the mean over anchors
-(`reduction="mean"`) or one value per anchor $[n]$ (`"none"`). An anchor with several positives contributes the average
-over them. An anchor whose weights are all $-\infty$ (no negative, `on_empty="skip"`) is left out of the mean and is 0
-in the vector.
+All take a `Contrast` and the log-weights $\log w_{ij}$ of `hnlib.negatives` and return the mean
+over anchors (`reduction="mean"`) or one value per anchor $[n]$ (`"none"`). An anchor with several
+positives contributes the average over them. An anchor whose weights are all $-\infty$ (no negative,
+`on_empty="skip"`) is left out of the mean and is 0 in the vector.
 """
 
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.autograd import forward_ad
 from torch.nn import functional
 
-from hnlib import robust
+from hnlib import _checks, robust
 from hnlib.contrast import Contrast
-from hnlib.negatives import _per_anchor, _positive
 
 
 def info_nce(
@@ -31,41 +32,37 @@ def info_nce(
 ) -> Tensor:
     r"""InfoNCE with weighted negatives, scale $Q$ and class prior $\tau^+$.
 
-    $$\log\Big(1+Q\,e^{-s_i^+/t}\max\Big\{\frac{\sum_jw_{ij}e^{s_{ij}/t}-\tau^+e^{s_i^+/t}}{1-\tau^+},\,e^{-1/t}\Big\}\Big)$$
+    $$\log\Big(1+Q\,e^{-s_i^+/t}\max\Big\{
+    \frac{\sum_jw_{ij}e^{s_{ij}/t}-\tau^+e^{s_i^+/t}}{1-\tau^+},\,e^{-1/t}\Big\}\Big)$$
 
     (for $\tau^+=0$ the maximum never acts and the term is the plain sum). `temperature` $t>0$ and
-    `tau_plus` $\in[0,1)$ are numbers or $[n]$; `scale` $Q>0$, default `contrast.scale`. `average`: over an anchor's
-    positives first ("anchors") or over all pairs alike ("pairs", as released supervised code does; mean only).
-    Computed in the log domain: finite at $t=0.01$.
-    Source: hcl, eq. (4) and Fig. 13 (released code); h-scl, eq. (3); $\tau^+$: Chuang et al. (2020).
+    `tau_plus` $\in[0,1)$ are numbers or $[n]$; `scale` $Q>0$, default `contrast.scale`. `average`:
+    over an anchor's positives first ("anchors") or over all pairs alike ("pairs", as released
+    supervised code does; mean only). Computed in the log domain: finite at $t=0.01$. Source: hcl,
+    eq. (4) and Fig. 13 (released code); h-scl, eq. (3); $\tau^+$: Chuang et al. (2020).
     """
-    s = contrast.similarity
+    s, pairs, n = contrast.similarity, contrast.pairs, len(contrast.similarity)
     _check_weights(contrast, log_w)
-    _positive("temperature", temperature)
-    for name, value in (("temperature", temperature), ("tau_plus", tau_plus)):
-        _per_anchor(name, value, contrast)  # refuses another shape
-    low, high = (tau_plus.min(), tau_plus.max()) if isinstance(tau_plus, Tensor) else (tau_plus, tau_plus)
-    if not (low >= 0 and high < 1):
-        worst = float(high if high >= 1 else low)
-        raise ValueError(f"tau_plus={worst:g} must lie in [0, 1): it is the share of the anchor's own class")
+    _checks.positive("temperature", temperature)
+    of_row = _checks.per_anchor("temperature", temperature, n)
+    _checks.per_anchor("tau_plus", tau_plus, n)
+    _check_prior(tau_plus)
     q = contrast.scale if scale is None else scale
-    _positive("scale", q)
-    rows, inverse_t = contrast.positive_pairs[0], 1 / temperature
-    if isinstance(temperature, Tensor):
-        filled, empty = _fill_skipped(log_w)
-        negatives = torch.logsumexp(s * _per_anchor("temperature", inverse_t, contrast) + filled, 1)
-        negatives = negatives.masked_fill(empty, -torch.inf)
-        inverse_t, positive = inverse_t[rows] if temperature.ndim else inverse_t, contrast.positive_similarity
-    else:
-        negatives, positive = _Terms.apply(s, inverse_t, log_w, contrast.positive_index)
+    _checks.positive("scale", q)
+    negatives, positive = _log_sums(log_w, s, 1 / of_row, pairs)
     kept = negatives != -torch.inf  # NaN is kept: it must show
-    negatives, positive = negatives.index_select(0, rows), positive * inverse_t
+    inverse_t = pairs.spread(1 / temperature) if of_row is not temperature else 1 / temperature
+    negatives, positive = pairs.spread(negatives), positive * inverse_t
     if isinstance(tau_plus, Tensor) or tau_plus > 0:
         below_one = 1 - torch.finfo(s.dtype).eps  # float32 takes 1 - 1e-9 for 1
-        prior = tau_plus.to(s).clamp_max(below_one) if isinstance(tau_plus, Tensor) else s.new_full(
-            (), min(tau_plus, below_one))  # made there: no wait for the device
-        negatives = _debias(negatives, positive, prior[rows] if prior.ndim else prior, inverse_t)
-    return _average(_softplus(negatives - positive + math.log(q)), contrast, kept, average, reduction)
+        if isinstance(tau_plus, Tensor):
+            prior = tau_plus.to(s).clamp_max(below_one)
+        else:  # made there: no wait for the device
+            prior = s.new_full((), min(tau_plus, below_one))
+        prior = pairs.spread(prior) if prior.ndim else prior
+        negatives = _debias(negatives, positive, prior, inverse_t)
+    loss = _softplus(negatives - positive + math.log(q))
+    return _average(loss, contrast, kept, average, reduction)
 
 
 def exact_debiased(
@@ -77,54 +74,58 @@ def exact_debiased(
     scale: float | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    r"""InfoNCE over the tilted law of the *other* classes: `info_nce` with the class mass of the tilt, guarded.
+    r"""InfoNCE over the tilted law of the *other* classes: `info_nce` with the class mass of the
+    tilt, guarded.
 
     $$\log\Big(1+Q\,e^{-s_i^+/t}\,
     \frac{\max\{\sum_jw_{ij}e^{s_{ij}/t}-\pi_ie^{s_i^+/t},\ \sum_jw_{ij}k_{ij}e^{s_{ij}/t}\}}
     {\max\{1-\pi_i,\ \sum_jw_{ij}k_{ij}\}}\Big),\qquad
     \pi_i=\frac{\tau^+e^{\beta s_i^+/t}}{|N(i)|^{-1}\sum_{j\in N(i)}e^{\beta s_{ij}/t}}$$
 
-    `log_w` $[n,m]$ are the weights of `negatives.tilted(beta, temperature)`; $\pi_i$ estimates the mass that they put
-    on the anchor's class from its one positive, and may exceed 1. The guard: $k_{ij}\in[0,1]$ is 0 on the
-    $\tau^+|N(i)|$ most similar candidates (the last of them in part) and 1 on the rest, so the right-hand terms are
-    what is left when the class takes all it can; no class of mass $\tau^+$ leaves less. `guarded` says where the guard
-    acts. `beta` $\ge0$, `temperature` $>0$, `tau_plus` $\in[0,1)$ are numbers. Where `log_w` carries no gradient,
+    `log_w` $[n,m]$ are the weights of `negatives.tilted(beta, temperature)`; $\pi_i$ estimates the
+    mass that they put on the anchor's class from its one positive, and may exceed 1. The guard:
+    $k_{ij}\in[0,1]$ is 0 on the
+    $\tau^+|N(i)|$ most similar candidates (the last of them in part) and 1 on the rest, so the
+    right-hand terms are what is left when the class takes all it can; no class of mass $\tau^+$
+    leaves less. `guarded` says where the guard acts. `beta` $\ge0$, `temperature` $>0$, `tau_plus`
+    $\in[0,1)$ are numbers. Where `log_w` carries no gradient,
     $\pi$ does not.
-    ValueError: options out of range; on the CPU other weights than that tilt, of which $\pi_i$ says nothing (on an
-    accelerator the question would stall every step).
-    Source: hcl, eq. (4), corrected; ours.
+    ValueError: options out of range; other weights than that tilt, of which $\pi_i$ says nothing
+    (on an accelerator when a training loop asks for it). Source: hcl, eq. (4), corrected; ours.
     """
-    log_mass, kept = _class_mass(contrast, log_w, temperature, beta, tau_plus)
-    log_w, empty = _fill_skipped(log_w)
-    hard = log_w + contrast.similarity / temperature
-    rows, q = contrast.positive_pairs[0], contrast.scale if scale is None else scale
-    _positive("scale", q)
-    positive = contrast.positive_similarity / temperature
-    above = _log_difference(torch.logsumexp(hard, 1)[rows], log_mass + positive, torch.logsumexp(hard + kept, 1)[rows])
-    below = _log_difference(torch.zeros_like(log_mass), log_mass, torch.logsumexp(log_w + kept, 1)[rows])
+    q = contrast.scale if scale is None else scale
+    _checks.positive("scale", q)
+    log_mass, positive, *logs = _exact_parts(contrast, log_w, temperature, beta, tau_plus)
+    total, trimmed, left = (contrast.pairs.spread(x) for x in logs)
+    above = _log_difference(total, log_mass + positive, trimmed)
+    below = _log_difference(torch.zeros_like(log_mass), log_mass, left)
     loss = _softplus(above - below - positive + math.log(q))
-    return _average(loss, contrast, ~empty, "anchors", reduction)
+    return _average(loss, contrast, log_w.amax(1) != -torch.inf, "anchors", reduction)
 
 
 def guarded(
-    contrast: Contrast, log_w: Tensor, temperature: float = 0.5, beta: float = 1.0, tau_plus: float = 0.1
+    contrast: Contrast,
+    log_w: Tensor,
+    temperature: float = 0.5,
+    beta: float = 1.0,
+    tau_plus: float = 0.1,
 ) -> Tensor:
     r"""Where the guard of `exact_debiased` acts, by more than rounding $[n]$ (bool).
 
-    On the denominator it acts where the positive is closer than the hardest $\tau^+$ share of the candidates, in the
-    mean of $e^{\beta s_{ij}/t}$ over that share (never at $\beta=0$); on the numerator in the mean of
-    $e^{(\beta+1)s_{ij}/t}$. With several positives: where it acts for any of them. Arguments as there.
+    On the denominator it acts where the positive is closer than the hardest $\tau^+$ share of the
+    candidates, in the mean of $e^{\beta s_{ij}/t}$ over that share (never at $\beta=0$); on the
+    numerator in the mean of
+    $e^{(\beta+1)s_{ij}/t}$. With several positives: where it acts for any of them. Arguments as
+    there.
     """
-    log_w = log_w.detach()
-    log_mass, kept = _class_mass(contrast, log_w, temperature, beta, tau_plus)
-    hard, rows = log_w + contrast.similarity.detach() / temperature, contrast.positive_pairs[0]
-    total = torch.logsumexp(hard, 1)
-    positive = contrast.positive_similarity.detach() / temperature
-    below = 1 - log_mass.exp() < (1 - 1e-5) * torch.logsumexp(log_w + kept, 1).exp()[rows]
-    share = (log_mass + positive - total[rows]).exp()  # of the numerator, that the class is said to hold
-    above = 1 - share < (1 - 1e-5) * (torch.logsumexp(hard + kept, 1) - total).exp()[rows]
-    acts = (below | above) & (total > -torch.inf)[rows]
-    return torch.zeros_like(log_w[:, 0], dtype=torch.bool).index_put((rows[acts],), acts[acts])
+    with torch.no_grad():
+        log_mass, positive, *logs = _exact_parts(contrast, log_w, temperature, beta, tau_plus)
+    pairs, kept = contrast.pairs, log_w.amax(1) != -torch.inf
+    total, trimmed, left = (pairs.spread(x) for x in logs)
+    below = 1 - log_mass.exp() < (1 - 1e-5) * left.exp()
+    share = (log_mass + positive - total).exp()  # of the numerator, that the class is said to hold
+    above = 1 - share < (1 - 1e-5) * (trimmed - total).exp()
+    return (pairs.total((below | above).to(share)) > 0) & kept
 
 
 def kl_budget(
@@ -136,14 +137,17 @@ def kl_budget(
     scale: float | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    r"""InfoNCE at each anchor's own temperature, $t_i\log\big(1+Q\sum_jw_{ij}e^{(s_{ij}-s_i^+)/t_i}\big)$.
+    r"""InfoNCE at each anchor's own temperature,
+    $t_i\log\big(1+Q\sum_jw_{ij}e^{(s_{ij}-s_i^+)/t_i}\big)$.
 
-    $t_i=\max\{\alpha_i^*(\eta),t_0\}$ is the multiplier of a Kullback–Leibler ball of radius `eta` $>0$ around $w_i$,
-    or its expansion of `order` 1, 2 or 3 (0: exact, see `robust.kl_temperature`); `floor` $t_0>0$ is for anchors whose
-    ball holds the hardest negative alone. The temperatures carry no gradient: by the envelope theorem the gradient is
-    that of the robust loss $\sup_{\mathrm{KL}(q\|w_i)\le\eta}\mathbb E_qs_{ij}-s_i^+$, but for the positive's share
-    of the denominator. ValueError: an `eta`, `order` or `floor` out of range.
-    Source: dro-adnce, Theorem 3.2, read anchor by anchor. Ours; the temperatures of Qiu et al. (2023) are learned.
+    $t_i=\max\{\alpha_i^*(\eta),t_0\}$ is the multiplier of a Kullback–Leibler ball of radius `eta`
+    $>0$ around $w_i$, or its expansion of `order` 1, 2 or 3 (0: exact, see
+    `robust.kl_temperature`); `floor` $t_0>0$ is for anchors whose ball holds the hardest negative
+    alone. The temperatures carry no gradient: by the envelope theorem the gradient is that of the
+    robust loss $\sup_{\mathrm{KL}(q\|w_i)\le\eta}\mathbb E_qs_{ij}-s_i^+$, but for the positive's
+    share of the denominator. ValueError: an `eta`, `order` or `floor` out of range. Source:
+    dro-adnce, Theorem 3.2, read anchor by anchor. Ours; the temperatures of Qiu et al. (2023) are
+    learned.
     """
     temperature = budget_temperature(contrast, log_w, eta, order, floor)
     loss = info_nce(contrast, log_w, temperature, scale=scale, reduction="none") * temperature
@@ -158,21 +162,24 @@ def budget_temperature(
 ) -> Tensor:
     r"""The temperatures $t_i$ of `kl_budget` $[n]$, without gradient. Arguments as there."""
     _check_weights(contrast, log_w)
-    _positive("floor", floor)
+    _checks.positive("floor", floor)
     kept = log_w.amax(1) != -torch.inf
     reference = torch.where(kept[:, None], log_w.detach().double(), 0.0).softmax(1)
     t = robust.kl_temperature(contrast.similarity, reference, eta, order)
     return torch.where(kept, t, 1.0).clamp_min(floor).to(contrast.similarity.dtype)
 
 
-def basic(contrast: Contrast, log_w: Tensor, average: str = "anchors", reduction: str = "mean") -> Tensor:
-    r"""The basic contrastive loss $\sum_jw_{ij}s_{ij}-s_i^+$ (BCL; with detached tilted weights $\alpha$-CL-direct).
+def basic(
+    contrast: Contrast, log_w: Tensor, average: str = "anchors", reduction: str = "mean"
+) -> Tensor:
+    r"""The basic contrastive loss $\sum_jw_{ij}s_{ij}-s_i^+$ (BCL; with detached tilted weights
+    $\alpha$-CL-direct).
 
     Source: hcl-ot, eq. (9); dro-adnce, $L_{basic}$.
     """
     _check_weights(contrast, log_w)
-    mean = _moment(log_w, contrast.similarity)
-    value = mean[contrast.positive_pairs[0]] - contrast.positive_similarity
+    s, pairs = contrast.similarity, contrast.pairs
+    value = pairs.spread(_moment(log_w, s)) - pairs.gather(s)
     return _average(value, contrast, log_w.amax(1) != -torch.inf, average, reduction)
 
 
@@ -183,85 +190,130 @@ def mean_variance(
     average: str = "anchors",
     reduction: str = "mean",
 ) -> Tensor:
-    r"""Mean plus variance of the negatives: $\bar s_i+\mathrm{Var}_i/2t-s_i^+$, moments under $w_i$ (MW).
+    r"""Mean plus variance of the negatives: $\bar s_i+\mathrm{Var}_i/2t-s_i^+$, moments under $w_i$
+    (MW).
 
     `temperature` $t>0$, a number or $[n]$. Source: dro-adnce, eq. (8), Theorem 3.5.
     """
     _check_weights(contrast, log_w)
-    _positive("temperature", temperature)
-    _per_anchor("temperature", temperature, contrast)  # refuses another shape
-    mean = _moment(log_w, contrast.similarity)
-    variance = _moment(log_w, (contrast.similarity - mean[:, None]).square())
-    value = (mean + variance / (2 * temperature))[contrast.positive_pairs[0]] - contrast.positive_similarity
+    _checks.positive("temperature", temperature)
+    _checks.per_anchor(
+        "temperature", temperature, len(contrast.similarity)
+    )  # refuses another shape
+    s, pairs = contrast.similarity, contrast.pairs
+    mean = _moment(log_w, s)
+    variance = _moment(log_w, (s - mean[:, None]).square())
+    value = pairs.spread(mean + variance / (2 * temperature)) - pairs.gather(s)
     return _average(value, contrast, log_w.amax(1) != -torch.inf, average, reduction)
 
 
 def jensen_shannon(
-    contrast: Contrast, log_w: Tensor, tau_plus: float = 0.0, average: str = "anchors", reduction: str = "mean"
+    contrast: Contrast,
+    log_w: Tensor,
+    tau_plus: float = 0.0,
+    average: str = "anchors",
+    reduction: str = "mean",
 ) -> Tensor:
     r"""The Jensen–Shannon objective of InfoGraph with weighted negatives and class prior $\tau^+$.
 
-    $$\mathrm{sp}(-s_i^+)+\max\Big\{\frac{\sum_jw_{ij}\,\mathrm{sp}(s_{ij})-\tau^+\mathrm{sp}(s_i^+)}{1-\tau^+},\,0\Big\},
+    $$\mathrm{sp}(-s_i^+)+\max\Big\{
+      \frac{\sum_jw_{ij}\,\mathrm{sp}(s_{ij})-\tau^+\mathrm{sp}(s_i^+)}{1-\tau^+},\,0\Big\},
       \qquad\mathrm{sp}(x)=\log(1+e^x)$$
 
-    (for $\tau^+=0$ the maximum never acts). `tau_plus` $\in[0,1)$. Similarities are scores of any size. An anchor with
-    several positives contributes the mean of this over them. Without the maximum the objective has no lower bound.
-    ValueError: `tau_plus` out of range, weights of another shape.
-    Source: Sun et al. (2020); weights: hcl, App. B.2; the prior: hcl's released code, its sign corrected.
+    (for $\tau^+=0$ the maximum never acts). `tau_plus` $\in[0,1)$. Similarities are scores of any
+    size. An anchor with several positives contributes the mean of this over them. Without the
+    maximum the objective has no lower bound. ValueError: `tau_plus` out of range, weights of
+    another shape. Source: Sun et al. (2020); weights: hcl, App. B.2; the prior: hcl's released
+    code, its sign corrected.
     """
     _check_weights(contrast, log_w)
-    if not 0 <= tau_plus < 1:
-        raise ValueError(f"tau_plus={tau_plus:g} must lie in [0, 1): it is the share of the anchor's own class")
-    rows, positive = contrast.positive_pairs[0], contrast.positive_similarity
-    negative = _moment(log_w, _softplus(contrast.similarity))[rows]
+    _check_prior(tau_plus)
+    positive = contrast.pairs.gather(contrast.similarity)
+    negative = contrast.pairs.spread(_moment(log_w, _softplus(contrast.similarity)))
     if tau_plus:
         negative = ((negative - tau_plus * _softplus(positive)) / (1 - tau_plus)).clamp_min(0.0)
-    return _average(_softplus(-positive) + negative, contrast, log_w.amax(1) != -torch.inf, average, reduction)
+    return _average(
+        _softplus(-positive) + negative, contrast, log_w.amax(1) != -torch.inf, average, reduction
+    )
 
 
 def _softplus(x: Tensor) -> Tensor:
-    return functional.softplus(x, threshold=40.0)  # torch's own threshold, 20, is 2e-9 off in double precision
+    return functional.softplus(x, threshold=40.0)  # torch's own, 20, is 2e-9 off in float64
 
 
-class _Terms(torch.autograd.Function):
-    r"""$\log\sum_jw_{ij}e^{s_{ij}/t}$ by rows, and the similarities of the positives (flat indices), in few passes.
+class _LogSums(torch.autograd.Function):
+    r"""$\log\sum_jk_{ij}e^{x_{ij}}$, $x_{ij}=\log w_{ij}+s_{ij}/t$, by rows, and the similarities
+    at `cells`, in few passes; `largest` $c_i$ is that of $x_{ij}$ where $k_{ij}$ = `kept` $>0$.
 
-    Keeping the exponentials makes the backward pass one multiplication, into which the positives' gradient is added.
+    $k_{ij}e^{x_{ij}-c_i}$ and its sums are outputs too. Kept, they make the backward pass one
+    multiplication, into which the gradient at `cells` is added; and as outputs they have
+    derivatives themselves, so that the backward pass has some of every order. $c_i$ is a constant.
     """
 
     @staticmethod
-    def forward(ctx, s: Tensor, inverse_t: float, log_w: Tensor, positive_index: Tensor) -> tuple[Tensor, Tensor]:
-        x = torch.add(log_w, s, alpha=inverse_t)
-        largest = x.amax(1, keepdim=True).clamp_min(torch.finfo(x.dtype).min)  # a row that is all -inf stays -inf
-        total = x.sub_(largest).exp_().sum(1)
+    def forward(ctx, log_w, s, inverse_t: float, cells, kept, largest):
+        x = torch.add(log_w, s, alpha=inverse_t).contiguous()
+        if kept is None:
+            lowest = torch.finfo(x.dtype).min  # a row that is all -inf stays -inf
+            largest = x.amax(1).clamp_min(lowest)
+            # exp_ takes five times as long where a weight is zero
+            x.sub_(largest[:, None]).mul_(math.log2(math.e)).exp2_()
+        else:  # 1, not 0: rounding cuts nothing
+            x.sub_(largest[:, None]).clamp_max_(1.0).mul_(math.log2(math.e)).exp2_().mul_(kept)
+        total = x.sum(1)
         ctx.inverse_t = inverse_t
-        ctx.save_for_backward(x, total, positive_index)
-        return largest.squeeze(1) + total.log(), s.flatten().index_select(0, positive_index)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, total, cells)
+        chosen = None if cells is None else s.flatten().index_select(0, cells)
+        return largest + total.log(), chosen, x, total
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx, grad: Tensor, grad_positive: Tensor):
-        x, total, positive_index = ctx.saved_tensors
-        share = grad / total.clamp_min(torch.finfo(total.dtype).tiny)
-        needs_s, _, needs_w, _ = ctx.needs_input_grad
-        grad_w = x * share[:, None] if needs_w else None
+    def backward(ctx, grad, grad_chosen, grad_x, grad_total):
+        x, total, cells = ctx.saved_tensors
+        share = torch.zeros_like(total)
+        if grad is not None:
+            share = grad / total.masked_fill(total == 0, 1.0)
+        if grad_total is not None:
+            share = share + grad_total
+        inner = share[:, None] if grad_x is None else share[:, None] + grad_x
+        needs_w, needs_s = ctx.needs_input_grad[:2]
         grad_s = None
-        if needs_s:
-            grad_s = x * (share * ctx.inverse_t)[:, None]
-            grad_s.view(-1).index_add_(0, positive_index, grad_positive)
-        return grad_s, None, grad_w, None
+        if needs_s and (ctx.inverse_t or grad_chosen is not None):
+            grad_s = x * (inner * ctx.inverse_t)
+            if grad_chosen is not None:
+                grad_s.view(-1).index_add_(0, cells, grad_chosen)
+        return x * inner if needs_w else None, grad_s, None, None, None, None
+
+
+def _log_sums(log_w, s, inverse_t: float | Tensor, pairs=None, kept=None, largest=None):
+    r"""$\log\sum_jk_{ij}w_{ij}e^{s_{ij}/t}$ $[n]$, and the similarities of the pairs if given."""
+    cells = None if pairs is None else pairs.cells
+    if not isinstance(inverse_t, Tensor) and not _checks.transformed():
+        log_sum, positive, *_ = _LogSums.apply(log_w, s, inverse_t, cells, kept, largest)
+    else:
+        filled, empty = _fill_skipped(log_w if kept is None else log_w + kept.log())
+        log_sum = torch.logsumexp(s * inverse_t + filled, 1).masked_fill(empty, -torch.inf)
+        cells = None
+    return log_sum, positive if cells is not None else pairs and pairs.gather(s)
+
+
+def _check_prior(tau_plus: float | Tensor) -> None:
+    share = "lie in [0, 1): it is the share of the anchor's own class"
+    _checks.must("tau_plus", tau_plus, lambda x: (x >= 0) & (x < 1), share)
 
 
 def _check_weights(contrast: Contrast, log_w: Tensor) -> None:
     if log_w.shape != contrast.similarity.shape:
         raise ValueError(
-            f"log_w has shape {tuple(log_w.shape)}; this contrast needs {tuple(contrast.similarity.shape)}: "
-            "weights are made by hnlib.negatives from the same contrast"
+            f"log_w has shape {tuple(log_w.shape)}; "
+            f"this contrast needs {tuple(contrast.similarity.shape)}: weights are made by "
+            "hnlib.negatives from the same contrast"
         )
 
 
 def _fill_skipped(log_w: Tensor) -> tuple[Tensor, Tensor]:
-    """`log_w` with zeros in the rows of skipped anchors, where `logsumexp` has NaN for a gradient; and those rows."""
+    """`log_w` with zeros in the rows of skipped anchors, where `logsumexp` has NaN for a gradient;
+    and those rows."""
     empty = log_w.detach().amax(1) == -torch.inf
     return log_w.masked_fill(empty[:, None], 0.0), empty
 
@@ -270,75 +322,147 @@ def _moment(log_w: Tensor, x: Tensor) -> Tensor:
     return (log_w.exp() * x).sum(1)
 
 
-def _debias(negatives: Tensor, positive: Tensor, tau_plus: Tensor, inverse_t: float | Tensor) -> Tensor:
+def _debias(
+    negatives: Tensor, positive: Tensor, tau_plus: Tensor, inverse_t: float | Tensor
+) -> Tensor:
     r"""$\log\max\{(e^{A}-\tau^+e^{B})/(1-\tau^+),\,e^{-1/t}\}$ without leaving the log domain.
 
-    Where the difference is not positive the floor rules; the clamps only keep what is then discarded, and its gradient,
-    finite.
+    Where the difference is not positive the floor rules; the clamps only keep what is then
+    discarded, and its gradient, finite.
     """
     share = (positive - negatives + tau_plus.log()).clamp_max(0.0).exp()
     left = (1 - share).clamp_min(torch.finfo(share.dtype).tiny).log()
     value = negatives + left - torch.log1p(-tau_plus)
-    return torch.where((tau_plus > 0) & ((share == 1) | (value <= -inverse_t)), -inverse_t, value)  # NaN stays NaN
+    floored = (tau_plus > 0) & ((share == 1) | (value <= -inverse_t))  # NaN stays NaN
+    return torch.where(floored, -inverse_t, value)
 
 
-def _class_mass(contrast: Contrast, log_w: Tensor, temperature: float, beta: float, tau_plus: float):
-    r"""$\log\pi$ for every (anchor, positive) pair, and $\log k_{ij}$ $[n,m]$: see `exact_debiased`."""
+def _exact_parts(contrast: Contrast, log_w: Tensor, temperature, beta, tau_plus):
+    r"""Of `exact_debiased`, for each pair $\log\pi$ and $s_i^+/t$, and for each anchor the logs of
+    $\sum_jw_{ij}e^{s_{ij}/t}$, $\sum_jw_{ij}k_{ij}e^{s_{ij}/t}$ and $\sum_jw_{ij}k_{ij}$."""
     _check_weights(contrast, log_w)
     for name, value in (("temperature", temperature), ("beta", beta), ("tau_plus", tau_plus)):
         if isinstance(value, Tensor) and value.ndim:
-            raise ValueError(f"{name} has shape {tuple(value.shape)}; exact debiasing takes one number for all anchors")
-    _positive("temperature", temperature)
+            raise ValueError(
+                f"{name} has shape {tuple(value.shape)}; "
+                "exact debiasing takes one number for all anchors"
+            )
+    _checks.positive("temperature", temperature)
     if not (beta >= 0 and math.isfinite(beta)):
-        raise ValueError(f"beta={beta} must be at least 0: below, the guard would have to trim the easiest candidates")
-    if not 0 <= tau_plus < 1:
-        raise ValueError(f"tau_plus={tau_plus:g} must lie in [0, 1): it is the share of the anchor's own class")
-    s = contrast.similarity if log_w.requires_grad else contrast.similarity.detach()
-    tilt = torch.add(contrast.uniform_log_weights, s, alpha=beta / temperature)
-    rows = contrast.positive_pairs[0]
-    positive = s.flatten().index_select(0, contrast.positive_index) * (beta / temperature)
+        raise ValueError(
+            f"beta={beta} must be at least 0: "
+            "below, the guard would have to trim the easiest candidates"
+        )
+    _check_prior(tau_plus)
     if not contrast.never_empty:
-        tilt, _ = _fill_skipped(tilt)
-    total = torch.logsumexp(tilt, 1)
-    if s.device.type == "cpu":  # on an accelerator the question would stall the step
-        some = slice(None, None, max(1, s.shape[1] // 64))  # other weights differ nearly everywhere
-        gap = log_w.detach()[:, some] - tilt.detach()[:, some] + total.detach()[:, None]
-        gap = torch.where(contrast.admissible[:, some], gap, 0.0).abs().amax()
-        if gap > 1e-3 + 1e-6 * beta / temperature:  # what float32 leaves open
-            raise ValueError(f"log_w is not the tilt of beta={beta:g} and temperature={temperature:g}, but {gap:.2g} "
-                             "off; pass negatives.tilted(beta, temperature)(contrast)")
-    log_mass = positive - total[rows] + (math.log(tau_plus) if tau_plus else -torch.inf)
+        log_w, _ = _fill_skipped(log_w)
+    s, pairs, tilt = contrast.similarity, contrast.pairs, beta / temperature
+    total, positive = _log_sums(log_w, s, 1 / temperature, pairs)
+    held = positive if _varies(log_w) else positive.detach()
+    level = _level(contrast, log_w, beta, temperature)
+    log_counts = contrast.negative_counts.clamp_min(1).to(s.dtype).log()
+    log_mass = held * tilt - pairs.spread(level - log_counts)
+    if not tau_plus:  # nothing is trimmed
+        return log_mass - torch.inf, positive / temperature, total, total, torch.zeros_like(total)
+    kept, edge = _trim(contrast, tau_plus)
+    largest = edge * tilt - level.detach()  # of log_w where something is kept
+    trimmed = _log_sums(log_w, s, 1 / temperature, None, kept, largest + edge / temperature)[0]
+    left = _log_sums(log_w, s, 0.0, None, kept, largest)[0]
+    return log_mass + math.log(tau_plus), positive / temperature, total, trimmed, left
+
+
+def _level(contrast: Contrast, log_w: Tensor, beta: float, temperature: float) -> Tensor:
+    r"""$\log\sum_{j\in N(i)}e^{\beta s_{ij}/t}$ $[n]$, which a tilt tells at any of its cells.
+
+    ValueError: weights that differ from the tilt in some rows and columns; others do so nearly
+    everywhere.
+    """
+    s, counts = contrast.similarity, contrast.negative_counts
+    s, tilt = s if _varies(log_w) else s.detach(), beta / temperature
+    # without labels at most two candidates are an anchor's own: one of the first three will do
+    cell = log_w.detach()[:, : 3 if contrast.never_empty else None].argmax(1, keepdim=True)
+    level = s.gather(1, cell) * tilt - log_w.gather(1, cell)
+    rows, columns = (slice(None, None, max(1, x // 64)) for x in s.shape)
+    gap = s.detach()[:, columns] * tilt - log_w.detach()[:, columns] - level.detach()
+    gap = torch.where(contrast.admissible[:, columns], gap, 0.0).abs().amax()
+    mass = torch.where(counts[rows] > 0, torch.logsumexp(log_w.detach()[rows], 1), 0.0)
+    gap = torch.maximum(gap, mass.abs().amax())[None]
+    _checks.refuse(
+        ~(gap <= 1e-3 + 1e-6 * tilt),  # what float32 leaves open
+        f"log_w is not the tilt of beta={beta:g} and temperature={temperature:g}, but "
+        "{value:.2g} off; pass negatives.tilted(beta, temperature)(contrast)",
+        gap,
+    )
+    return level.squeeze(1)
+
+
+def _varies(x: Tensor) -> bool:
+    """Whether some derivative is followed through `x`, backward or forward, in torch.func too."""
+    if x.requires_grad or torch.compiler.is_compiling():
+        return x.requires_grad
+    if forward_ad.unpack_dual(x).tangent is not None:
+        return True
+    functorch = _checks.functorch
+    return functorch.is_functorch_wrapped_tensor(x) and _varies(functorch.get_unwrapped(x))
+
+
+def _trim(contrast: Contrast, tau_plus: float) -> tuple[Tensor, Tensor]:
+    r"""$k_{ij}$ of `exact_debiased` $[n,m]$, and the largest similarity of which something is kept
+    $[n]$; candidates that tie there share what is left.
+
+    In arithmetic where comparisons would do: on a CPU a boolean matrix costs several of numbers.
+    """
+    s, uniform = contrast.similarity.detach(), contrast.uniform_log_weights
+    lowest = torch.finfo(s.dtype).min  # not -inf, of which differences are NaN
+    # s where admissible, -inf elsewhere
+    masked = s + (uniform - uniform.amax(1, keepdim=True).clamp_min(lowest))
     # something stays, also where float32 takes tau_plus for 1
     trimmed = min(tau_plus, 1 - 1e-6) * contrast.negative_counts[:, None].to(s.dtype)
-    kept = torch.zeros_like(s)
-    if tau_plus:
-        most = s.shape[1] if not contrast.never_empty else math.ceil(tau_plus * s.shape[1])
-        hardest = s.detach().masked_fill(~contrast.admissible, -torch.inf).topk(most, 1).indices
-        removed = (trimmed - torch.arange(most, device=s.device)).clamp(0, 1)
-        kept.scatter_(1, hardest, torch.log1p(-removed))
-    return log_mass, kept
+    place = s.shape[1] - 1 - trimmed.long()
+    edge = _in_order(masked, place)
+    edge = edge.masked_fill(edge == -torch.inf, 0.0)  # of an anchor without negatives
+    side = masked.sub_(edge).neg_().sign_()  # 1 below the edge, 0 at it, -1 above
+    below, at = side.clamp_min(0), side.abs_().neg_().add_(1)
+    above = s.shape[1] - (below.sum(1, keepdim=True) + (ties := at.sum(1, keepdim=True)))
+    share = 1 - (trimmed - above) / ties.clamp_min(1)
+    return below.add_(at.mul_(share)), edge.squeeze(1)
+
+
+def _in_order(x: Tensor, place: Tensor) -> Tensor:
+    """The entries of each row at `place` $[n,1]$ of its ascending order."""
+    if x.device.type != "cpu" or _checks.transformed():
+        return x.sort(1).values.gather(1, place)
+    rows, places = x.numpy().copy(), place.unique().tolist()
+    threads = min(torch.get_num_threads(), 1 + len(rows) // 64)
+    with ThreadPoolExecutor(threads) as pool:  # numpy is several times as fast as torch, on one
+        list(pool.map(lambda part: part.partition(places, 1), np.array_split(rows, threads)))
+    return torch.from_numpy(rows).gather(1, place)
 
 
 def _log_difference(a: Tensor, b: Tensor, floor: Tensor) -> Tensor:
-    r"""$\log\max\{e^a-e^b,\,e^{\text{floor}}\}$, however low the floor; the inner `where` keeps gradients finite."""
+    r"""$\log\max\{e^a-e^b,\,e^{\text{floor}}\}$, however low the floor; the inner `where` keeps
+    gradients finite."""
     below = b < a
     left = torch.log(-torch.expm1(torch.where(below, b - a, -1.0)))
     return torch.where(below, torch.maximum(a + left, floor), floor)
 
 
-def _average(loss: Tensor, contrast: Contrast, kept: Tensor, average: str, reduction: str) -> Tensor:
+def _average(
+    loss: Tensor, contrast: Contrast, kept: Tensor, average: str, reduction: str
+) -> Tensor:
     """From one value per (anchor, positive) pair to one per anchor, to one."""
     if average not in ("anchors", "pairs"):
         raise ValueError(f'average={average!r} is unknown; use "anchors" or "pairs"')
     if reduction not in ("mean", "none"):
         raise ValueError(f'reduction={reduction!r} is unknown; use "mean" or "none"')
     if average == "pairs" and reduction == "none":
-        raise ValueError('average="pairs" is one number for all pairs; with reduction="none" use average="anchors"')
-    rows, n = contrast.positive_pairs[0], len(contrast.similarity)
+        raise ValueError(
+            'average="pairs" is one number for all pairs; '
+            'with reduction="none" use average="anchors"'
+        )
+    pairs = contrast.pairs
+    per_anchor = torch.where(kept, pairs.total(loss), 0.0)
     if average == "pairs":
-        return torch.where(kept[rows], loss, 0.0).sum() / kept[rows].sum().clamp_min(1)
-    if len(rows) > n:  # several positives: average over each anchor's first
-        positives = torch.bincount(rows, minlength=n).to(loss.dtype)
-        loss = torch.zeros(n, dtype=loss.dtype, device=loss.device).index_add(0, rows, loss) / positives
-    per_anchor = torch.where(kept, loss, 0.0)
+        return per_anchor.sum() / torch.where(kept, pairs.counts, 0).sum().clamp_min(1)
+    per_anchor = per_anchor / pairs.counts
     return per_anchor if reduction == "none" else per_anchor.sum() / kept.sum().clamp_min(1)

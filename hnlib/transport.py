@@ -9,6 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hnlib import _checks
+
+# Iterations where none may ask for its error. In training, tol 1e-4, a coupling of two views takes
+# 10 at epsilon = 0.5 and 50 at 0.03; one with a relaxed marginal 4 and 100.
+STEPS = 100
+
 
 class ConvergenceError(ValueError):
     """Sinkhorn did not reach its tolerance; the message carries the marginal error it did reach."""
@@ -22,9 +28,10 @@ class ConvergenceWarning(UserWarning):
 class Coupling:
     r"""A plan $P_{ij}=p_iq_j\,e^{(u_i+v_j-c_{ij})/\varepsilon}$.
 
-    The potentials `u` $[n]$ and `v` $[m]$ are in units of the cost. `iterations` spent; `marginal_error`
-    $\lVert P^\top1-q\rVert_1$ (with a relaxed marginal: the last relative change of the column scaling but for its
-    size, weighted by $q$); `converged`. Rows are exact, $P1=p$.
+    The potentials `u` $[n]$ and `v` $[m]$ are in units of the cost. `iterations` spent;
+    `marginal_error` $\lVert P^\top1-q\rVert_1$ (with a relaxed marginal: the last relative change
+    of the column scaling but for its size, weighted by $q$); `converged`: numbers on the CPU,
+    tensors of no dimension on an accelerator. Rows are exact, $P1=p$.
     """
 
     log_kernel: Tensor
@@ -33,13 +40,14 @@ class Coupling:
     u: Tensor
     v: Tensor
     epsilon: float
-    iterations: int
-    marginal_error: float
-    converged: bool
+    iterations: int | Tensor
+    marginal_error: float | Tensor
+    converged: bool | Tensor
 
     @property
     def log_conditional(self) -> Tensor:
-        r"""$\log P(j\mid i)$ $[n,m]$: rows sum to one in the exponential, $-\infty$ off the mask."""
+        r"""$\log P(j\mid i)$ $[n,m]$: rows sum to one in the exponential, $-\infty$ off the
+        mask."""
         rows, columns = self.u / self.epsilon, self.v / self.epsilon + self.q.log()
         return (self.log_kernel + columns).add_(rows[:, None])
 
@@ -54,7 +62,8 @@ class Coupling:
         return self.log_plan.exp()
 
 
-@torch.no_grad()  # unrolled iterations would give a gradient that depends on when they stop: the plan is a constant
+# unrolled iterations would give a gradient that depends on when they stop: the plan is a constant
+@torch.no_grad()
 def sinkhorn(
     cost: Tensor,
     p: Tensor | None = None,
@@ -76,129 +85,182 @@ def sinkhorn(
     with $\lambda$ = `relaxation`: $\infty$ is entropic OT ($P^\top1=q$), $0$ is the tilt,
     $P(j\mid i)\propto q_je^{-c_{ij}/\varepsilon}$.
 
-    `cost` $[n,m]$; `p` $[n]$ and `q` $[m]$ positive, summing to one (default uniform); `mask` $[n,m]$ is true where
-    mass may go; `epsilon` $>0$, `relaxation` $\ge0$. `symmetric=True` promises the same points and masses on both sides
-    and a symmetric cost and mask: with $\lambda=\infty$ one potential is solved for, by geometric-mean updates.
-    `domain`: "scaling" vectors, "log", or "auto" (scaling while the kernel can neither under- nor overflow).
+    `cost` $[n,m]$; `p` $[n]$ and `q` $[m]$ positive, summing to one (default uniform); `mask`
+    $[n,m]$ is true where mass may go; `epsilon` $>0$, `relaxation` $\ge0$. `symmetric=True`
+    promises the same points and masses on both sides and a symmetric cost and mask: with
+    $\lambda=\infty$ one potential is solved for, by geometric-mean updates. `domain`: "scaling"
+    vectors, "log", or "auto" (scaling while the kernel can neither under- nor overflow).
 
-    ValueError: bad shapes or ranges; a row (for $\lambda>0$, a column) without an allowed cell; a mask no coupling of
-    $p$ and $q$ fits. ConvergenceError: `tol` not reached in `max_iterations` (`on_failure="warn"`: a warning, and
-    `converged` is false). On an accelerator each iteration waits until its error is known.
+    ValueError: bad shapes or ranges; a row (for $\lambda>0$, a column) without an allowed cell; a
+    mask no coupling of $p$ and $q$ fits. ConvergenceError: `tol` not reached in `max_iterations`
+    (`on_failure="warn"`: a warning, and `converged` is false).
 
-    Source: Cuturi (2013); the relaxed marginal: Chizat et al. (2018); symmetric updates: Knight, Ruiz and Uçar (2014).
-    The problem is eq. (5) of hcl-ot with $\varphi=\mathrm{KL}$; the form of the plan is Lemma 3 there.
+    On an accelerator nothing waits for the device: `STEPS` iterations in the log domain, or
+    `max_iterations` if that is less, of which those after convergence change nothing. A failure is
+    then an error kept for `hnlib._checks.deferred`, or with "warn" `converged` alone. For
+    torch.compile the iterations are one operation, which is not traced.
+
+    Source: Cuturi (2013); the relaxed marginal: Chizat et al. (2018); symmetric updates: Knight,
+    Ruiz and Uçar (2014). The problem is eq. (5) of hcl-ot with $\varphi=\mathrm{KL}$; the form of
+    the plan is Lemma 3 there.
     """
     p, q = _marginal(p, cost, 0, "p"), _marginal(q, cost, 1, "q")
     _check(cost, epsilon, relaxation, mask, tol, max_iterations, domain, on_failure)
-    if symmetric and not (p.shape == q.shape and torch.equal(p, q)):
-        raise ValueError("symmetric=True needs the same masses on both sides; p and q differ")
+    if symmetric and p.shape != q.shape:
+        raise ValueError(_BROKEN)
+    couple = _traced if torch.compiler.is_compiling() else _couple
+    rule = epsilon, relaxation, tol, max_iterations, domain, symmetric, on_failure
+    log_kernel, log_a, log_b, iterations, error = couple(cost, p, q, mask, *rule)
+    if _checks.readable(cost):
+        iterations, error = iterations.item(), error.item()
+    u, v = epsilon * log_a, epsilon * log_b
+    return Coupling(log_kernel, p, q, u, v, epsilon, iterations, error, error <= tol)
+
+
+_BROKEN = "symmetric=True needs the same masses on both sides; p and q differ"
+
+
+def _couple(
+    cost, p, q, mask, epsilon, relaxation, tol, max_iterations, domain, symmetric, on_failure
+):
+    """The logarithms of the kernel and of its two scalings, the iterations, the error."""
+    if symmetric:
+        _checks.refuse(p != q, _BROKEN)
     lowest, highest = torch.aminmax(cost)
-    spread = float(highest - lowest)  # NaN or infinite if any cost is
-    if not math.isfinite(spread):
-        raise ValueError("the cost is not finite; forbid cells with mask=… instead of an infinite cost")
+    spread = highest - lowest  # NaN or infinite if any cost is
+    _checks.refuse(
+        ~spread.isfinite()[None],
+        "the cost is not finite; forbid cells with mask=… instead of an infinite cost",
+    )
     power = relaxation / (relaxation + epsilon) if math.isfinite(relaxation) else 1.0
     log_kernel = cost / -epsilon
     if mask is not None:
         log_kernel.masked_fill_(~mask, -torch.inf)
         _reject_empty(mask, columns=power > 0 and not symmetric)
-    symmetric = symmetric and power == 1.0
-    if domain == "auto":  # beyond this spread the kernel leaves the range of its floating-point type
-        domain = "scaling" if spread / epsilon < (60 if cost.dtype == torch.float32 else 500) else "log"
-    problem = log_kernel, p, q, power, tol, max_iterations
-    with torch.autocast(cost.device.type, enabled=False):
-        log_a, log_b, iterations, error = _SOLVERS[domain, symmetric](*problem)
-        if domain == "scaling" and not math.isfinite(error):
-            log_a, log_b, iterations, error = _SOLVERS["log", symmetric](*problem)
-    converged = error <= tol
-    if not converged:
-        _fail(p, q, mask, power, iterations, error, tol, epsilon, on_failure)
-    return Coupling(log_kernel, p, q, epsilon * log_a, epsilon * log_b, epsilon, iterations, error, converged)
+    symmetric, waits = symmetric and power == 1.0, _checks.readable(cost)
+    if not waits:
+        domain, max_iterations = "log", min(max_iterations, STEPS)
+    elif domain == "auto":  # beyond this spread the kernel leaves the range of its type
+        limit = 60 if cost.dtype == torch.float32 else 500
+        domain = "scaling" if float(spread) / epsilon < limit else "log"
+    solve = _symmetric if symmetric else _general
+    problem = p.log(), q.log(), power, tol, max_iterations, waits
+    with _checks.outside_autocast(cost.device):
+        for form in (domain, "log") if domain == "scaling" else (domain,):
+            rows, columns, of_a, of_b = _products(log_kernel, form, symmetric)
+            log_a, log_b, iterations, error = solve(rows, columns, *problem)
+            if not waits or error.isfinite():
+                break
+        log_a, log_b = log_a - of_a, log_b - of_b
+    text = (
+        f"Sinkhorn reached a marginal error of {{value:.2e}} after "
+        f"{iterations if waits else max_iterations} iterations, not tol={tol:g}, at "
+        f"epsilon={epsilon:g}; raise max_iterations, tol or epsilon (a mask that forces zeros "
+        "converges only like 1/k)"
+    )
+    if waits and not error <= tol:
+        _fail(p, q, mask if power == 1.0 else None, log_a, text.format(value=error), on_failure)
+    elif not waits and on_failure == "raise":
+        _checks.refuse(~(error <= tol)[None], text, error[None])
+    return [log_kernel, log_a, log_b, iterations, error]
 
 
-# The four solvers share one signature and return (log a, log b, iterations, error) for P = p a K b q with exact rows,
-# a = 1/K(qb). Half a step of the column scaling is b <- (1/K'(pa))^power: power = λ/(λ+ε), 1 for a hard marginal.
-# With a relaxed marginal the size of b, on which the plan does not depend, converges slowest of all (by the factor
-# power a step): the error leaves it out, and _settle sets it to its limit in the end.
+_traced = torch.library.custom_op(
+    "hnlib::couple",
+    _couple,
+    mutates_args=(),
+    schema="(Tensor cost, Tensor p, Tensor q, Tensor? mask, float epsilon, float relaxation, "
+    "float tol, int max_iterations, str domain, bool symmetric, str on_failure) -> Tensor[]",
+)
 
 
-def _scaling(log_kernel, p, q, power, tol, max_iterations):
-    shift = log_kernel.amax(1, keepdim=True)
-    kernel = (log_kernel - shift).exp_()
-    transpose = kernel.T
-    b, error = torch.ones_like(q), math.inf
-    for iteration in range(max_iterations + 1):
-        a = 1 / (kernel @ (q * b))
-        new = (1 / (transpose @ (p * a))) ** power
-        drift = (q * (new / b).log()).sum() if power < 1 else 0 * q[0]
-        error = float((q * (b / new * drift.exp() - 1).abs()).sum())
-        if error <= tol or not math.isfinite(error) or iteration == max_iterations:
-            break
-        b = new
-    return *_settle(a.log() - shift.squeeze(1), b.log(), drift, power), iteration, error
+@_traced.register_fake
+def _(cost, p, q, *_):
+    iterations = torch.empty((), dtype=torch.long, device=p.device)
+    return [*map(torch.empty_like, (cost, p, q)), iterations, p.new_empty(())]
 
 
-def _scaling_symmetric(log_kernel, p, q, power, tol, max_iterations):
-    shift = log_kernel.amax()
-    kernel = (log_kernel - shift).exp_()
-    b, error = torch.ones_like(q), math.inf
-    for iteration in range(max_iterations + 1):
-        total = kernel @ (q * b)
-        error = float((q * (b * total - 1).abs()).sum())
-        if error <= tol:  # the symmetric plan is within tol; what is returned has exact rows, so measure its columns
-            error = float((q * (b * (kernel @ (q / total)) - 1).abs()).sum())
-        if error <= tol or not math.isfinite(error) or iteration == max_iterations:
-            break
-        b = (b / total).sqrt()
-    return -total.log() - shift / 2, b.log() - shift / 2, iteration, error
+def _products(log_kernel, domain, symmetric):
+    """x -> log(K e^x) and y -> log(K' e^y) for the kernel as it is or brought to size, and by what
+    the scalings of the former are then too large: rounding must not see a size in every step."""
+    if domain == "log":
+        return (
+            lambda x: torch.logsumexp(log_kernel + x, 1),
+            lambda y: torch.logsumexp(log_kernel + y[:, None], 0),
+            0.0,
+            0.0,
+        )
+    shift = log_kernel.amax() if symmetric else log_kernel.amax(1)
+    kernel = (log_kernel - (shift if symmetric else shift[:, None])).exp_()
+    shares = (shift / 2, shift / 2) if symmetric else (shift, 0.0)
+    return lambda x: (kernel @ x.exp()).log(), lambda y: (kernel.T @ y.exp()).log(), *shares
 
 
-def _log(log_kernel, p, q, power, tol, max_iterations):
-    log_p, log_q = p.log(), q.log()
-    log_b, error = torch.zeros_like(q), math.inf
-    for iteration in range(max_iterations + 1):
-        log_a = -torch.logsumexp(log_kernel + (log_q + log_b), 1)
-        new = -power * torch.logsumexp(log_kernel + (log_p + log_a)[:, None], 0)
+# Both solvers return (log a, log b, iterations, error) for P = p a K b q with exact rows, a =
+# 1/K(qb). An update takes log b to (the next one, the error of this one, what else belongs to it).
+
+
+def _general(rows, columns, log_p, log_q, power, *rule):
+    """Half a step of the columns: b <- (1/K'(pa))^power, power = λ/(λ+ε), 1 for a hard marginal.
+
+    With a relaxed marginal the size of b, on which the plan does not depend, converges slowest of
+    all, by the factor power a step: the error leaves it out, and it is set to its limit in the end.
+    """
+    q = log_q.exp()
+
+    def update(log_b):
+        log_a = -rows(log_q + log_b)
+        new = -power * columns(log_p + log_a)
         drift = (q * (new - log_b)).sum() if power < 1 else 0 * q[0]
-        error = float((q * (log_b - new + drift).expm1().abs()).sum())
-        if error <= tol or iteration == max_iterations:
-            break
-        log_b = new
-    return *_settle(log_a, log_b, drift, power), iteration, error
+        return new, (q * (log_b - new + drift).expm1().abs()).sum(), (log_a, drift)
+
+    (log_a, drift), log_b, iterations, error = _iterate(update, torch.zeros_like(q), *rule)
+    if (
+        1 - power > torch.finfo(q.dtype).eps ** 0.5
+    ):  # else as good as hard, which leaves the size free
+        log_a, log_b = log_a - drift / (1 - power), log_b + drift / (1 - power)
+    return log_a, log_b, iterations, error
 
 
-def _log_symmetric(log_kernel, p, q, power, tol, max_iterations):
-    log_q = q.log()
-    log_b, error = torch.zeros_like(q), math.inf
-    for iteration in range(max_iterations + 1):
-        log_total = torch.logsumexp(log_kernel + (log_q + log_b), 1)
-        error = float((q * (log_b + log_total).expm1().abs()).sum())
-        if error <= tol:
-            columns = torch.logsumexp(log_kernel + (log_q - log_total), 1)
-            error = float((q * (log_b + columns).expm1().abs()).sum())
-        if error <= tol or iteration == max_iterations:
-            break
-        log_b = (log_b - log_total) / 2
-    return -log_total, log_b, iteration, error
+def _symmetric(rows, columns, log_p, log_q, power, tol, max_iterations, waits):
+    """The geometric mean of b and its half step; the error is that of the symmetric plan, and in
+    the end that of the columns of what is returned, whose rows are exact."""
+    q = log_q.exp()
+
+    def update(log_b):
+        log_total = rows(log_q + log_b)
+        error = (q * (log_b + log_total).expm1().abs()).sum()
+        if not waits or error <= tol:
+            of_columns = (q * (log_b + rows(log_q - log_total)).expm1().abs()).sum()
+            error = torch.where(error <= tol, of_columns, error)
+        return (log_b - log_total) / 2, error, log_total
+
+    log_total, *rest = _iterate(update, torch.zeros_like(q), tol, max_iterations, waits)
+    return -log_total, *rest
 
 
-def _settle(log_a, log_b, drift, power):
-    if 1 - power < torch.finfo(log_b.dtype).eps ** 0.5:  # as good as a hard marginal, which leaves the size free
-        return log_a, log_b
-    step = drift / (1 - power)
-    return log_a - step, log_b + step
-
-
-_SOLVERS = {
-    ("scaling", False): _scaling,
-    ("scaling", True): _scaling_symmetric,
-    ("log", False): _log,
-    ("log", True): _log_symmetric,
-}
+def _iterate(update, log_b, tol, max_iterations, waits):
+    """Update until the error is within tol; where none may ask for it, nothing changes then."""
+    if waits:
+        for iteration in range(max_iterations + 1):
+            new, error, rest = update(log_b)
+            if not tol < error < math.inf or iteration == max_iterations:
+                return rest, log_b, torch.tensor(iteration), error
+            log_b = new
+    iterations = torch.zeros((), dtype=torch.long, device=log_b.device)
+    for _ in range(max_iterations):
+        new, error, _ = update(log_b)
+        going = error > tol
+        log_b, iterations = torch.where(going, new, log_b), iterations + going
+    _, error, rest = update(log_b)
+    return rest, log_b, iterations, error
 
 
 def _marginal(weights, cost, axis, name):
     if cost.ndim != 2 or not cost.numel():
-        raise ValueError(f"the cost must be a matrix with at least one cell; got shape {tuple(cost.shape)}")
+        raise ValueError(
+            f"the cost must be a matrix with at least one cell; got shape {tuple(cost.shape)}"
+        )
     if cost.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"the cost is {cost.dtype}; convert it to float32 or float64")
     size = cost.shape[axis]
@@ -206,18 +268,25 @@ def _marginal(weights, cost, axis, name):
         return torch.full((size,), 1 / size, dtype=cost.dtype, device=cost.device)
     weights = torch.as_tensor(weights, dtype=cost.dtype, device=cost.device)
     if weights.shape != (size,):
-        raise ValueError(f"{name} has shape {tuple(weights.shape)}; the cost {tuple(cost.shape)} needs ({size},)")
-    if not (weights > 0).all() or abs(float(weights.sum()) - 1) > 1e-5:
-        total = float(weights.sum())
-        raise ValueError(f"{name} must be positive and sum to one (it sums to {total:.6g}); normalise it")
+        raise ValueError(
+            f"{name} has shape {tuple(weights.shape)}; the cost {tuple(cost.shape)} needs ({size},)"
+        )
+    total = weights.sum()
+    bad = ~((weights > 0).all() & ((total - 1).abs() <= 1e-5))
+    sentence = "must be positive and sum to one (it sums to {value:.6g}); normalise it"
+    _checks.refuse(bad[None], f"{name} {sentence}", total[None])
     return weights
 
 
 def _check(cost, epsilon, relaxation, mask, tol, max_iterations, domain, on_failure):
     if not (epsilon > 0 and math.isfinite(epsilon)):
-        raise ValueError(f"epsilon={epsilon} must be positive and finite; at 0 the problem is a linear programme")
+        raise ValueError(
+            f"epsilon={epsilon} must be positive and finite; at 0 the problem is a linear programme"
+        )
     if not relaxation >= 0:
-        raise ValueError(f"relaxation={relaxation} must be at least 0 (0: no second marginal, inf: a hard one)")
+        raise ValueError(
+            f"relaxation={relaxation} must be at least 0 (0: no second marginal, inf: a hard one)"
+        )
     if not tol >= 0:
         raise ValueError(f"tol={tol} must be at least 0: it bounds the marginal error")
     if max_iterations < 0:
@@ -227,58 +296,42 @@ def _check(cost, epsilon, relaxation, mask, tol, max_iterations, domain, on_fail
     if on_failure not in ("raise", "warn"):
         raise ValueError(f'on_failure={on_failure!r} is unknown; use "raise" or "warn"')
     if mask is not None and (mask.shape != cost.shape or mask.dtype != torch.bool):
-        raise ValueError(f"the mask must be boolean of shape {tuple(cost.shape)}; got {mask.dtype} {tuple(mask.shape)}")
+        raise ValueError(
+            f"the mask must be boolean of shape {tuple(cost.shape)}; "
+            f"got {mask.dtype} {tuple(mask.shape)}"
+        )
 
 
 def _reject_empty(mask, columns):
     for axis, name in ((1, "row"), (0, "column"))[: 1 + columns]:
-        empty = ~mask.any(axis)
-        if empty.any():
-            raise ValueError(f"{name} {int(empty.nonzero()[0])} of the mask allows no cell; no coupling exists")
+        sentence = f"{name} {{row}} of the mask allows no cell; no coupling exists"
+        _checks.refuse(~mask.any(axis), sentence)
 
 
-def _fail(p, q, mask, power, iterations, error, tol, epsilon, on_failure):
-    if mask is not None and power == 1.0 and not (on_failure == "warn" and _surely_feasible(p, q, mask, error)):
-        placed = _placeable(p, q, mask)
-        if placed < 1 - 1e-5:
-            raise ValueError(
-                f"the mask leaves no coupling of the two marginals: at most {placed:.4f} of the mass can be placed "
-                "(Hall's condition fails; with a forbidden diagonal no atom may exceed 1/2, in a labelled batch no "
-                "class half of it, among m graphs no graph 1 - 1/m of the nodes): allow more cells, or take a larger "
-                "or more balanced batch"
-            )
-    text = (
-        f"Sinkhorn reached a marginal error of {error:.2e} after {iterations} iterations, not tol={tol:g}, at "
-        f"epsilon={epsilon:g}; raise max_iterations, tol or epsilon (a mask that forces zeros converges only like 1/k)"
-    )
+def _fail(p, q, mask, log_a, text, on_failure):
+    placed = 1.0 if mask is None else _placeable(p, q, mask, log_a)
+    if placed < 1 - 1e-5:
+        raise ValueError(
+            f"the mask leaves no coupling of the two marginals: at most {placed:.4f} of the mass "
+            "can be placed (Hall's condition fails; with a forbidden diagonal no atom may exceed "
+            "1/2, in a labelled batch no class half of it, among m graphs no graph 1 - 1/m of the "
+            "nodes): allow more cells, or take a larger or more balanced batch"
+        )
     if on_failure == "raise":
         raise ConvergenceError(text)
-    warnings.warn(text, ConvergenceWarning, stacklevel=3)
+    warnings.warn(text, ConvergenceWarning, stacklevel=5)
 
 
-def _surely_feasible(p, q, mask, error) -> bool:
-    """A cheap sufficient condition, so that training that goes on with warnings pays for no flow at each step.
+def _placeable(p, q, mask, log_a) -> float:
+    r"""A bound on the mass that fits the mask, $\min_S1-p(S)+q(N(S))$ over the rows whose scaling
+    exceeds a threshold.
 
-    Between uniform laws an error of a fraction of an atom (n = m), or rows and columns that each allow so many cells
-    that the two smallest shares add up to one (Hall), rule infeasibility out.
+    Every set of rows $S$ gives a bound (Hall), the best one the maximum flow. Where no coupling
+    exists the scaling grows beyond all bounds on the rows that have too much mass.
     """
-    n, m = mask.shape
-    uniform = bool((p == p[0]).all() and (q == q[0]).all())
-    shares = m * int(mask.sum(0).min()) + n * int(mask.sum(1).min())
-    return uniform and ((n == m and error < float(p[0]) / 4) or shares >= n * m)
-
-
-def _placeable(p, q, mask) -> float:
-    """The largest share of the mass that fits the mask: a maximum flow from rows to columns, in units of 1e-7."""
-    import numpy as np
-    from scipy.sparse import coo_array, csr_array
-    from scipy.sparse.csgraph import maximum_flow
-
-    unit, (n, m) = 10_000_000, mask.shape
-    supply, demand = (np.rint(unit * w.double().cpu().numpy()).astype(np.int32) for w in (p, q))
-    rows, columns = mask.cpu().numpy().nonzero()
-    tail = np.concatenate([np.zeros(n, int), 1 + rows, 1 + n + np.arange(m)])
-    head = np.concatenate([1 + np.arange(n), 1 + n + columns, np.full(m, n + m + 1)])
-    room = np.concatenate([supply, np.full(len(rows), unit, np.int32), demand]).astype(np.int32)
-    graph = csr_array(coo_array((room, (tail, head)), shape=(n + m + 2, n + m + 2)))
-    return maximum_flow(graph, 0, n + m + 1).flow_value / min(supply.sum(), demand.sum())
+    order = log_a.argsort(descending=True)
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(len(order))
+    first = torch.where(mask, rank[:, None], len(order)).amin(0)  # whose row brings the column in
+    reached = torch.zeros_like(p).double().index_add_(0, first, q.double())
+    return float((1 - p.double()[order].cumsum(0) + reached.cumsum(0)).amin())

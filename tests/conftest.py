@@ -12,5 +12,7 @@ if str(ROOT) not in sys.path:
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-settings.register_profile("hnlib", derandomize=True, deadline=None, max_examples=50, print_blob=True)
+settings.register_profile(
+    "hnlib", derandomize=True, deadline=None, max_examples=50, print_blob=True
+)
 settings.load_profile("hnlib")

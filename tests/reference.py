@@ -1,7 +1,9 @@
-"""Slow references for the tests: plain loops over Python numbers, written from the equations of the papers.
+"""Slow references for the tests: plain loops over Python numbers, written from the equations of the
+papers.
 
-Matrices are numpy arrays of float64 or bool: `S` [n,m] the similarities, `A` [n,m] the admissible negatives, `P` [n,m]
-the positives, `W` [n,m] weights (rows sum to one; a row of zeros has no negative).
+Matrices are numpy arrays of float64 or bool: `S` [n,m] the similarities, `A` [n,m] the admissible
+negatives, `P` [n,m] the positives, `W` [n,m] weights (rows sum to one; a row of zeros has no
+negative).
 """
 
 import math
@@ -69,9 +71,15 @@ def centred_tilt(Z, S, A, epsilon=0.5):
 
 
 def sinkhorn(C, p, q, epsilon, relaxation=math.inf, A=None, rounds=20_000):
-    """The plan [n,m] of (semi-relaxed) entropic transport, by scaling rows and columns in turn until nothing moves."""
+    """The plan [n,m] of (semi-relaxed) entropic transport, by scaling rows and columns in turn
+    until nothing moves."""
     n, m = C.shape
-    K = np.array([[math.exp(-C[i, j] / epsilon) if A is None or A[i, j] else 0.0 for j in range(m)] for i in range(n)])
+    K = np.array(
+        [
+            [math.exp(-C[i, j] / epsilon) if A is None or A[i, j] else 0.0 for j in range(m)]
+            for i in range(n)
+        ]
+    )
     K = K * np.outer(p, q)
     power = 1.0 if math.isinf(relaxation) else relaxation / (relaxation + epsilon)
     b = np.ones(m)
@@ -118,7 +126,8 @@ def info_nce(S, P, W, temperature=0.5, tau_plus=0.0, scale=1.0, average="anchors
 
 def basic(S, P, W):
     return [
-        float(np.mean([sum(W[i] * S[i]) - S[i, k] for k in range(S.shape[1]) if P[i, k]])) for i in range(len(S))
+        float(np.mean([sum(W[i] * S[i]) - S[i, k] for k in range(S.shape[1]) if P[i, k]]))
+        for i in range(len(S))
     ]
 
 
@@ -128,7 +137,15 @@ def mean_variance(S, P, W, temperature=0.5):
         mean = sum(W[i] * S[i])
         variance = sum(W[i] * (S[i] - mean) ** 2)
         values.append(
-            float(np.mean([mean + variance / (2 * temperature) - S[i, k] for k in range(S.shape[1]) if P[i, k]]))
+            float(
+                np.mean(
+                    [
+                        mean + variance / (2 * temperature) - S[i, k]
+                        for k in range(S.shape[1])
+                        if P[i, k]
+                    ]
+                )
+            )
         )
     return values
 
@@ -142,12 +159,16 @@ def bisect(f, low, high):
 
 
 def chi2_ball(S, A, eta=0.2):
-    """Weights (s - l)_+ with the level l at which half the chi-square divergence from uniform is eta, by bisection."""
+    """Weights (s - l)_+ with the level l at which half the chi-square divergence from uniform is
+    eta, by bisection."""
     n, m = S.shape
     W = np.zeros((n, m))
     for i in range(n):
         some = [j for j in range(m) if A[i, j]]
-        top, spread = max(S[i, j] for j in some), max(S[i, j] for j in some) - min(S[i, j] for j in some)
+        top, spread = (
+            max(S[i, j] for j in some),
+            max(S[i, j] for j in some) - min(S[i, j] for j in some),
+        )
         hardest = [j for j in some if S[i, j] == top]
 
         def law(level, i=i, some=some):
@@ -161,14 +182,17 @@ def chi2_ball(S, A, eta=0.2):
             for j in hardest:
                 W[i, j] = 1 / len(hardest)
             continue
-        level = bisect(lambda x, radius=radius: radius(x) - eta, top - 1e4 * spread, top - 1e-12 * spread)
+        level = bisect(
+            lambda x, radius=radius: radius(x) - eta, top - 1e4 * spread, top - 1e-12 * spread
+        )
         for j, w in zip(some, law(level)):
             W[i, j] = w
     return W
 
 
 def kl_temperature(values, masses, eta):
-    """The temperature at which the tilt of the masses is eta away from them in divergence; 0 if none is."""
+    """The temperature at which the tilt of the masses is eta away from them in divergence; 0 if
+    none is."""
     pairs = [(float(x), float(q)) for x, q in zip(values, masses) if q > 0]
     top = max(x for x, _ in pairs)
     if eta >= -math.log(sum(q for x, q in pairs if x == top)):
@@ -189,14 +213,19 @@ def kl_budget(S, P, W, eta=0.5, floor=0.01, scale=1.0):
         terms = []
         for k in range(S.shape[1]):
             if P[i, k]:
-                ratio = sum(W[i, j] * math.exp((S[i, j] - S[i, k]) / t) for j in range(S.shape[1]) if W[i, j] > 0)
+                ratio = sum(
+                    W[i, j] * math.exp((S[i, j] - S[i, k]) / t)
+                    for j in range(S.shape[1])
+                    if W[i, j] > 0
+                )
                 terms.append(t * math.log1p(scale * ratio))
         values.append(sum(terms) / len(terms))
     return values
 
 
 def trimmed(S, A, i, tau_plus):
-    """What is kept of each candidate when the hardest tau_plus share of them goes, the last one in part."""
+    """What is kept of each candidate when the hardest tau_plus share of them goes, the last one in
+    part."""
     some = sorted((j for j in range(S.shape[1]) if A[i, j]), key=lambda j: -S[i, j])
     left, kept = tau_plus * len(some), {}
     for j in some:
@@ -206,7 +235,8 @@ def trimmed(S, A, i, tau_plus):
 
 
 def exact_debiased(S, P, A, temperature=0.5, beta=1.0, tau_plus=0.1, scale=1.0):
-    """One value per anchor [n]; for each positive its anchor, the numerator and its floor, the denominator and its."""
+    """One value per anchor [n]; for each positive its anchor, the numerator and its floor, the
+    denominator and its."""
     t, W, values, parts = temperature, tilted(S, A, beta, temperature), [], []
     for i in range(len(S)):
         kept, terms = trimmed(S, A, i, tau_plus), []
@@ -218,7 +248,9 @@ def exact_debiased(S, P, A, temperature=0.5, beta=1.0, tau_plus=0.1, scale=1.0):
                 above = sum(W[i, j] * math.exp(S[i, j] / t) for j in kept) - mass * positive
                 least_above = sum(W[i, j] * kept[j] * math.exp(S[i, j] / t) for j in kept)
                 below, least_below = 1 - mass, sum(W[i, j] * kept[j] for j in kept)
-                terms.append(math.log1p(scale / positive * max(above, least_above) / max(below, least_below)))
+                terms.append(
+                    math.log1p(scale / positive * max(above, least_above) / max(below, least_below))
+                )
                 parts.append((i, above, least_above, below, least_below))
         values.append(sum(terms) / len(terms))
     return values, parts
@@ -230,7 +262,8 @@ def mean_over_anchors(values, W):
     return sum(kept) / len(kept)
 
 
-# The catalogue, spelt out: what each method computes on two views, with the papers' options as arguments.
+# The catalogue, spelt out: what each method computes on two views, with the papers' options as
+# arguments.
 
 
 def simclr(z1, z2, y, temperature=0.5):
@@ -245,7 +278,9 @@ def debiased(z1, z2, y, temperature=0.5, tau_plus=0.1):
 
 def hcl(z1, z2, y, temperature=0.5, beta=1.0, tau_plus=0.1):
     _, S, P, A = views(z1, z2)
-    return np.mean(info_nce(S, P, tilted(S, A, beta, temperature), temperature, tau_plus, 2 * len(z1) - 2))
+    return np.mean(
+        info_nce(S, P, tilted(S, A, beta, temperature), temperature, tau_plus, 2 * len(z1) - 2)
+    )
 
 
 def ot(z1, z2, y, temperature=0.5, epsilon=0.5, tau_plus=0.1, relaxation=math.inf):
@@ -265,7 +300,9 @@ def hcl_exact(z1, z2, y, temperature=0.5, beta=1.0, tau_plus=0.1):
 
 def centred_hcl(z1, z2, y, temperature=0.5, epsilon=0.5, tau_plus=0.1):
     Z, S, P, A = views(z1, z2)
-    return np.mean(info_nce(S, P, centred_tilt(Z, S, A, epsilon), temperature, tau_plus, 2 * len(z1) - 2))
+    return np.mean(
+        info_nce(S, P, centred_tilt(Z, S, A, epsilon), temperature, tau_plus, 2 * len(z1) - 2)
+    )
 
 
 def chi2_dro(z1, z2, y, eta=0.2):
@@ -296,7 +333,10 @@ def mw(z1, z2, y, temperature=0.5):
 def unremix(z1, z2, y, features, temperature=0.5, mixture=(1 / 3, 1 / 3, 1 / 3)):
     """The score of the paper, with each point's last-layer gradient written out."""
     Z, S, P, A = views(z1, z2)
-    n, H = len(Z), np.concatenate([np.array([[float(x) for x in row] for row in h]) for h in features])
+    n, H = (
+        len(Z),
+        np.concatenate([np.array([[float(x) for x in row] for row in h]) for h in features]),
+    )
     norms = [math.sqrt(sum(float(x) ** 2 for x in row)) for z in (z1, z2) for row in z]
     P_soft, U, gradients = weigh(lambda i, j: math.exp(S[i, j]), S, A), np.zeros((n, n)), []
     for j in range(n):
@@ -305,7 +345,11 @@ def unremix(z1, z2, y, features, temperature=0.5, mixture=(1 / 3, 1 / 3, 1 / 3))
     for i in range(n):
         for j in range(n):
             far = [1 - S[j, k] for k in range(n) if A[i, k] and A[j, k]]
-            parts = np.sum(gradients[i] * gradients[j]), S[i, j], sum(far) / len(far) if far else 0.0
+            parts = (
+                np.sum(gradients[i] * gradients[j]),
+                S[i, j],
+                sum(far) / len(far) if far else 0.0,
+            )
             U[i, j] = max(0.0, sum(share * part for share, part in zip(mixture, parts)))
     W = weigh(lambda i, j: U[i, j], S, A)
     for i in range(n):
@@ -324,7 +368,11 @@ def unremix_repaired(z1, z2, y, temperature=0.5, beta=1.0, mixture=(1 / 3, 1 / 3
     spread = [np.std([S[i, j] for j in range(n) if A[i, j]]) for i in range(n)]
 
     def score(i, j):
-        raw = mixture[0] * spread[i] * unsure[j] + mixture[1] * S[i, j] + mixture[2] * spread[i] * typical[j]
+        raw = (
+            mixture[0] * spread[i] * unsure[j]
+            + mixture[1] * S[i, j]
+            + mixture[2] * spread[i] * typical[j]
+        )
         return math.exp(beta / temperature * raw)
 
     return np.mean(info_nce(S, P, weigh(score, S, A), temperature, 0.0, n - 2))
@@ -342,11 +390,15 @@ def scl(z1, z2, y, temperature=0.5, positives="class", average="anchors"):
 
 
 def h_scl(z1, z2, y, temperature=0.5, beta=1.0, positives="class", average="anchors"):
-    return _supervised(z1, z2, y, lambda S, A: tilted(S, A, beta, temperature), temperature, positives, average)
+    return _supervised(
+        z1, z2, y, lambda S, A: tilted(S, A, beta, temperature), temperature, positives, average
+    )
 
 
 def h_scl_threshold(z1, z2, y, temperature=0.5, tau=0.818731, positives="class", average="anchors"):
-    return _supervised(z1, z2, y, lambda S, A: thresholded(S, A, tau, temperature), temperature, positives, average)
+    return _supervised(
+        z1, z2, y, lambda S, A: thresholded(S, A, tau, temperature), temperature, positives, average
+    )
 
 
 METHODS = {

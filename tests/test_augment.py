@@ -9,8 +9,8 @@ from PIL import Image
 from scipy.stats import ks_2samp
 from torch.nn import functional
 
-from hnlib import augment
-from hnlib._torchvision import torchvision
+from hnlib.images import augment
+from hnlib.images._torchvision import torchvision
 
 transforms = torchvision.transforms
 one_by_one = transforms.functional
@@ -25,7 +25,9 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-@pytest.mark.parametrize("recipe, channels, size", [("simclr", 3, 32), ("digits", 1, 8), ("simclr", 3, 96)])
+@pytest.mark.parametrize(
+    "recipe, channels, size", [("simclr", 3, 32), ("digits", 1, 8), ("simclr", 3, 96)]
+)
 def test_two_views_are_different_images_of_one_shape(recipe, channels, size):
     x = images(5, size, channels)
     v1, v2 = augment.two_views(x, generator(), recipe)
@@ -51,8 +53,12 @@ def test_plain_is_the_image_and_so_is_a_recipe_that_does_nothing():
     x = images()
     expected = (x.permute(0, 3, 1, 2) / 255 - 0.5) / 0.25
     assert torch.allclose(augment.plain(x), expected, atol=1e-5)
-    assert torch.allclose(augment.two_views(x, generator(), augment.Recipe())[1], expected, atol=1e-5)
-    cut_to_the_whole = augment._resample(expected, torch.tensor([[0.0, 0, 32, 32]]).expand(6, 4), None, None)
+    assert torch.allclose(
+        augment.two_views(x, generator(), augment.Recipe())[1], expected, atol=1e-5
+    )
+    cut_to_the_whole = augment._resample(
+        expected, torch.tensor([[0.0, 0, 32, 32]]).expand(6, 4), None, None
+    )
     assert torch.allclose(cut_to_the_whole, expected, atol=1e-4)
 
 
@@ -66,7 +72,8 @@ PINNED = {  # mean squares of three images' first and second views, and the gene
 
 @pytest.mark.parametrize("name", PINNED)
 def test_a_seed_gives_the_views_it_always_gave(name):
-    """Records depend on it. Control: another order of the draws, or one draw more, changes every number."""
+    """Records depend on it. Control: another order of the draws, or one draw more, changes every
+    number."""
     channels, size, energy, following = PINNED[name]
     draw = generator()
     views = torch.cat(augment.two_views(images(3, size, channels), draw, name))
@@ -75,24 +82,41 @@ def test_a_seed_gives_the_views_it_always_gave(name):
     shifted = generator()
     torch.rand((), generator=shifted)
     control = torch.cat(augment.two_views(images(3, size, channels), shifted, name))
-    assert not torch.isclose(control.square().mean((1, 2, 3)), torch.tensor(energy), atol=1e-4).any()
+    assert not torch.isclose(
+        control.square().mean((1, 2, 3)), torch.tensor(energy), atol=1e-4
+    ).any()
 
 
 def test_records_of_recipes_without_blur_and_size_have_no_word_of_them():
     settings = augment.recorded(augment.RECIPES["simclr"])
-    assert list(settings) == ["crop_scale", "crop_ratio", "rotation", "flip", "jitter", "jitter_p", "grey", "noise"]
+    assert list(settings) == [
+        "crop_scale",
+        "crop_ratio",
+        "rotation",
+        "flip",
+        "jitter",
+        "jitter_p",
+        "grey",
+        "noise",
+    ]
     for recipe in augment.RECIPES.values():
-        assert augment.Recipe(**json.loads(json.dumps(augment.recorded(recipe)), object_hook=tuples)) == recipe
+        assert (
+            augment.Recipe(**json.loads(json.dumps(augment.recorded(recipe)), object_hook=tuples))
+            == recipe
+        )
     assert "size" in augment.recorded(augment.RECIPES["hcl-32"])
 
 
 def tuples(settings):
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
+    return {
+        key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()
+    }
 
 
-@pytest.mark.parametrize("name, channels, size", [
-    ("simclr", 3, 32), ("digits", 1, 8), ("hcl", 3, 32), ("hcl", 1, 8), ("hcl-32", 3, 48),
-])
+@pytest.mark.parametrize(
+    "name, channels, size",
+    [("simclr", 3, 32), ("digits", 1, 8), ("hcl", 3, 32), ("hcl", 1, 8), ("hcl-32", 3, 48)],
+)
 @pytest.mark.parametrize("parts", [1, 2, 3])
 def test_the_parts_of_a_batch_make_the_views_of_the_whole(name, channels, size, parts):
     x, total = images(7, size, channels), 7
@@ -100,12 +124,17 @@ def test_the_parts_of_a_batch_make_the_views_of_the_whole(name, channels, size, 
     whole = augment.two_views(x, draw, name)
     ends = [total * i // parts for i in range(parts + 1)]
     draws = [generator(1) for _ in range(parts)]
-    views = [augment.two_views(x[a:b], g, name, part=(a, total)) for a, b, g in zip(ends, ends[1:], draws)]
+    views = [
+        augment.two_views(x[a:b], g, name, part=(a, total))
+        for a, b, g in zip(ends, ends[1:], draws)
+    ]
     for expected, found in zip(whole, zip(*views)):
         assert torch.equal(expected, torch.cat(found))
     assert all(torch.equal(g.get_state(), draw.get_state()) for g in draws)
-    alone = augment.two_views(x[ends[-2]:], generator(1), name)[0]
-    assert parts == 1 or not torch.equal(alone, whole[0][ends[-2]:])  # control: draws of the part alone
+    alone = augment.two_views(x[ends[-2] :], generator(1), name)[0]
+    assert parts == 1 or not torch.equal(
+        alone, whole[0][ends[-2] :]
+    )  # control: draws of the part alone
 
 
 def test_the_second_view_may_be_of_another_image():
@@ -118,15 +147,25 @@ def test_the_second_view_may_be_of_another_image():
 
 def test_one_view():
     first = augment.view(images(), generator(2), "hcl")
-    assert first.shape == (6, 3, 32, 32) and torch.equal(first, augment.view(images(), generator(2), "hcl"))
-    assert torch.equal(augment.view(images(), generator(), augment.Recipe()), augment.plain(images()))
+    assert first.shape == (6, 3, 32, 32) and torch.equal(
+        first, augment.view(images(), generator(2), "hcl")
+    )
+    assert torch.equal(
+        augment.view(images(), generator(), augment.Recipe()), augment.plain(images())
+    )
 
 
-@pytest.mark.parametrize("change, message", [
-    (dict(blur_kernel=4), "blur_kernel=4"), (dict(blur_kernel=-1), "blur_kernel=-1"),
-    (dict(blur_sigma=(0.0, 2.0)), "blur_sigma"), (dict(blur_sigma=(2.0, 0.1)), "blur_sigma"),
-    (dict(size=0), "size=0"), (dict(size=8, rotation=15.0), "rotation=15"),
-])
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (dict(blur_kernel=4), "blur_kernel=4"),
+        (dict(blur_kernel=-1), "blur_kernel=-1"),
+        (dict(blur_sigma=(0.0, 2.0)), "blur_sigma"),
+        (dict(blur_sigma=(2.0, 0.1)), "blur_sigma"),
+        (dict(size=0), "size=0"),
+        (dict(size=8, rotation=15.0), "rotation=15"),
+    ],
+)
 def test_recipes_that_cannot_be(change, message):
     with pytest.raises(ValueError, match=message):
         augment.Recipe(**change)
@@ -151,12 +190,18 @@ def test_a_crop_equals_torchvisions_resized_crop():
     x = images(8).permute(0, 3, 1, 2).float() / 255
     boxes = augment.crop_boxes(8, 32, 32, (0.2, 0.9), (3 / 4, 4 / 3), generator())
     ours = augment._resample(x, boxes, None, None)
-    theirs = torch.stack([
-        functional.interpolate(image[None, :, t: t + h, l: l + w], (32, 32), mode="bilinear", align_corners=False)[0]
-        for image, (t, l, h, w) in zip(x, boxes.long().tolist())
-    ])
+    theirs = torch.stack(
+        [
+            functional.interpolate(
+                image[None, :, t : t + h, l : l + w], (32, 32), mode="bilinear", align_corners=False
+            )[0]
+            for image, (t, l, h, w) in zip(x, boxes.long().tolist())
+        ]
+    )
     assert torch.allclose(ours, theirs, atol=1e-4)
-    assert not torch.allclose(ours, theirs.roll(1, 3), atol=1e-2)  # one pixel aside would be noticed
+    assert not torch.allclose(
+        ours, theirs.roll(1, 3), atol=1e-2
+    )  # one pixel aside would be noticed
     mirrored = augment._resample(x, boxes, torch.tensor([True, False] * 4), None)
     assert torch.allclose(mirrored[::2], theirs[::2].flip(3), atol=1e-4)
     assert torch.allclose(mirrored[1::2], theirs[1::2], atol=1e-4)
@@ -172,18 +217,23 @@ def test_a_quarter_turn():
 
 @pytest.mark.parametrize("scale", [(0.2, 1.0), (0.08, 1.0)])
 def test_crops_are_distributed_as_torchvisions(scale):
-    """Two samples of 4,000; each mean within 4 standard errors. Control: uniform ratios instead of log-uniform ones."""
+    """Two samples of 4,000; each mean within 4 standard errors. Control: uniform ratios instead of
+    log-uniform ones."""
     n, ratio = 4000, (3 / 4, 4 / 3)
     ours = augment.crop_boxes(n, 32, 32, scale, ratio, generator())
     torch.manual_seed(0)
     picture = torch.zeros(3, 32, 32)
-    theirs = torch.tensor([transforms.RandomResizedCrop.get_params(picture, scale, ratio) for _ in range(n)]).float()
+    theirs = torch.tensor(
+        [transforms.RandomResizedCrop.get_params(picture, scale, ratio) for _ in range(n)]
+    ).float()
     assert (ours[:, :2] >= 0).all() and (ours[:, :2] + ours[:, 2:] <= 32).all()
 
     def worst(a, b):
         def features(boxes):
             top, left, h, w = boxes.T
-            return torch.stack([top, left, h, w, h * w / 100, w / h, (top == 0).float(), (h == 32).float()], 1)
+            return torch.stack(
+                [top, left, h, w, h * w / 100, w / h, (top == 0).float(), (h == 32).float()], 1
+            )
 
         a, b = features(a), features(b)
         return float(((a.mean(0) - b.mean(0)) / ((a.var(0) + b.var(0)) / n).sqrt()).abs().max())
@@ -207,7 +257,9 @@ def test_colour_jitter_equals_torchvisions_one_image_at_a_time():
 
     expected = torch.stack([theirs(i, hue) for i in range(16)])
     ours = augment.jitter(x, b, c, s, hue)
-    assert (ours - expected).abs().max() < 1e-3  # torchvision's own luma weights are rounded to four digits
+    assert (
+        ours - expected
+    ).abs().max() < 1e-3  # torchvision's own luma weights are rounded to four digits
     control = torch.stack([theirs(i, -hue) for i in range(16)])
     assert (ours - control).abs().max() > 0.05
 
@@ -247,33 +299,48 @@ def test_blur_equals_torchvisions_one_image_at_a_time(kernel, size):
     sigma = torch.rand(8, generator=generator()) * 1.9 + 0.1
 
     def theirs(sigma):
-        return torch.stack([one_by_one.gaussian_blur(image, [kernel, kernel], [s.item()])
-                            for image, s in zip(x, sigma)])
+        return torch.stack(
+            [
+                one_by_one.gaussian_blur(image, [kernel, kernel], [s.item()])
+                for image, s in zip(x, sigma)
+            ]
+        )
 
     ours = augment.blur(x, sigma, kernel)
     assert torch.allclose(ours, theirs(sigma), atol=1e-5)
     assert torch.equal(augment.blur(x, torch.zeros(8), kernel), x)
     if kernel > 1:
-        assert not torch.allclose(ours, theirs(sigma.flip(0)), atol=1e-2)  # another image's deviation
+        assert not torch.allclose(
+            ours, theirs(sigma.flip(0)), atol=1e-2
+        )  # another image's deviation
 
 
 @pytest.mark.parametrize("size, out", [(96, 32), (32, 32), (8, 32), (37, 13)])
 def test_a_resized_crop_equals_pillows(size, out):
-    """Pillow rounds twice to whole grey values. Control: bilinear without antialiasing, where the crop shrinks."""
+    """Pillow rounds twice to whole grey values. Control: bilinear without antialiasing, where the
+    crop shrinks."""
     x = images(8, size)
     boxes = augment.crop_boxes(8, size, size, (0.08, 1.0), (3 / 4, 4 / 3), generator())
     flip = torch.tensor([True, False] * 4)
     ours = augment._resize(x.permute(0, 3, 1, 2).float(), boxes, flip, out)
-    corners = [(int(left), int(top), int(left + w), int(top + h)) for top, left, h, w in boxes.tolist()]
-    theirs = [torch.from_numpy(np.array(Image.fromarray(image.numpy()).crop(box).resize((out, out), Image.BILINEAR)))
-              for image, box in zip(x, corners)]
+    corners = [
+        (int(left), int(top), int(left + w), int(top + h)) for top, left, h, w in boxes.tolist()
+    ]
+    theirs = [
+        torch.from_numpy(
+            np.array(Image.fromarray(image.numpy()).crop(box).resize((out, out), Image.BILINEAR))
+        )
+        for image, box in zip(x, corners)
+    ]
     theirs = torch.stack(theirs).permute(0, 3, 1, 2).float()
     theirs = torch.where(flip.view(-1, 1, 1, 1), theirs.flip(3), theirs)
     assert (ours - theirs).abs().max() < 1.6
     assert (ours - theirs.roll(1, 3)).abs().max() > 20
     if size == 96:
         aliased = functional.interpolate(x.permute(0, 3, 1, 2).float(), out, mode="bilinear")
-        whole = augment._resize(x.permute(0, 3, 1, 2).float(), torch.tensor([[0.0, 0, 96, 96]]).expand(8, 4), None, out)
+        whole = augment._resize(
+            x.permute(0, 3, 1, 2).float(), torch.tensor([[0.0, 0, 96, 96]]).expand(8, 4), None, out
+        )
         assert (aliased - whole).abs().max() > 20
 
 
@@ -281,10 +348,13 @@ def test_a_resized_crop_equals_pillows(size, out):
 
 
 def scene(side):
-    """A smooth orange picture with some texture, so that every operation changes something that is measured."""
+    """A smooth orange picture with some texture, so that every operation changes something that is
+    measured."""
     down, across = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
     texture = torch.randn(side, side, 1, generator=generator(5)) * 20
-    colours = torch.stack([140 + 70 * across / side, 150 - 70 * down / side, 40 + 30 * (down + across) / side], 2)
+    colours = torch.stack(
+        [140 + 70 * across / side, 150 - 70 * down / side, 40 + 30 * (down + across) / side], 2
+    )
     return (colours + texture).clamp(0, 255).round().to(torch.uint8)
 
 
@@ -295,30 +365,42 @@ def statistics(views):
     spread = views.amax(1) - views.amin(1)
     sideways, downwards = (grey[:, :, 1:] - grey[:, :, :-1]), (grey[:, 1:] - grey[:, :-1])
     hue = torch.atan2(math.sqrt(3) * (g - b).mean((1, 2)), ((r - g) + (r - b)).mean((1, 2)))
-    columns = torch.stack([
-        *(c.mean((1, 2)) for c in (r, g, b)), grey.std((1, 2)), spread.mean((1, 2)), hue,
-        sideways.abs().mean((1, 2)), downwards.abs().mean((1, 2)), sideways.mean((1, 2)) * 31, downwards.mean((1, 2)),
-    ])
+    columns = torch.stack(
+        [
+            *(c.mean((1, 2)) for c in (r, g, b)),
+            grey.std((1, 2)),
+            spread.mean((1, 2)),
+            hue,
+            sideways.abs().mean((1, 2)),
+            downwards.abs().mean((1, 2)),
+            sideways.mean((1, 2)) * 31,
+            downwards.mean((1, 2)),
+        ]
+    )
     return (columns * 200).round().numpy() / 200
 
 
 def disagreement(views, others):
-    """The smallest p-value of the two-sample Kolmogorov–Smirnov tests, times their number (Bonferroni)."""
+    """The smallest p-value of the two-sample Kolmogorov–Smirnov tests, times their number
+    (Bonferroni)."""
     pairs = list(zip(statistics(views), statistics(others)))
     return len(pairs) * min(ks_2samp(a, b, method="asymp").pvalue for a, b in pairs)
 
 
 def torchvisions(recipe, side, n, seed=0):
-    """Views by torchvision and pillow, as the released code makes them (its OpenCV blur is torchvision's here)."""
+    """Views by torchvision and pillow, as the released code makes them (its OpenCV blur is
+    torchvision's here)."""
     blur = transforms.GaussianBlur(recipe.blur_kernel, recipe.blur_sigma)
-    pipeline = transforms.Compose([
-        transforms.RandomResizedCrop(recipe.size or side, recipe.crop_scale, recipe.crop_ratio),
-        transforms.RandomHorizontalFlip(recipe.flip),
-        transforms.RandomApply([transforms.ColorJitter(*recipe.jitter)], recipe.jitter_p),
-        transforms.RandomGrayscale(recipe.grey),
-        transforms.RandomApply([blur], recipe.blur),
-        transforms.ToTensor(),
-    ])
+    pipeline = transforms.Compose(
+        [
+            transforms.RandomResizedCrop(recipe.size or side, recipe.crop_scale, recipe.crop_ratio),
+            transforms.RandomHorizontalFlip(recipe.flip),
+            transforms.RandomApply([transforms.ColorJitter(*recipe.jitter)], recipe.jitter_p),
+            transforms.RandomGrayscale(recipe.grey),
+            transforms.RandomApply([blur], recipe.blur),
+            transforms.ToTensor(),
+        ]
+    )
     picture = Image.fromarray(scene(side).numpy())
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -335,13 +417,20 @@ def test_views_are_distributed_as_torchvisions_one_image_at_a_time(name):
     n, recipe = 800, augment.RECIPES[name]
     theirs = torchvisions(recipe, 32, n)
     assert disagreement(ours(recipe, 32, n), theirs) > 0.01
-    for change in (dict(blur=0.5 - recipe.blur), dict(crop_scale=(0.5, 1.0)), dict(flip=0.0), dict(jitter_p=0.3),
-                   dict(grey=0.0), dict(jitter=(0.4, 0.4, 0.4, 0.0))):
+    for change in (
+        dict(blur=0.5 - recipe.blur),
+        dict(crop_scale=(0.5, 1.0)),
+        dict(flip=0.0),
+        dict(jitter_p=0.3),
+        dict(grey=0.0),
+        dict(jitter=(0.4, 0.4, 0.4, 0.0)),
+    ):
         assert disagreement(ours(replace(recipe, **change), 32, n), theirs) < 1e-4, change
 
 
 def test_the_coordinates_in_a_view_are_distributed_as_torchvisions():
-    """A picture of its own coordinates tells area, shape, place and mirror of the crop. Control: crops from .2."""
+    """A picture of its own coordinates tells area, shape, place and mirror of the crop. Control:
+    crops from .2."""
     n, side = 700, 96
     down, across = torch.meshgrid(*2 * [torch.arange(side)], indexing="ij")
     picture = (torch.stack([down, across, 0 * down], 2) * 2).to(torch.uint8)
@@ -350,11 +439,18 @@ def test_the_coordinates_in_a_view_are_distributed_as_torchvisions():
         down, across = views[:, 0] * 255 / 2, views[:, 1] * 255 / 2
         height = (down[:, -1, 16] - down[:, 0, 16]).abs()
         turn = across[:, 16, -1] - across[:, 16, 0]
-        columns = [height * turn.abs(), turn.abs() / height, down.mean((1, 2)), across.mean((1, 2)), turn.sign()]
+        columns = [
+            height * turn.abs(),
+            turn.abs() / height,
+            down.mean((1, 2)),
+            across.mean((1, 2)),
+            turn.sign(),
+        ]
         return torch.stack(columns).double().numpy()
 
-    crop = transforms.Compose([transforms.RandomResizedCrop(32), transforms.RandomHorizontalFlip(),
-                               transforms.ToTensor()])
+    crop = transforms.Compose(
+        [transforms.RandomResizedCrop(32), transforms.RandomHorizontalFlip(), transforms.ToTensor()]
+    )
     with torch.random.fork_rng():
         torch.manual_seed(0)
         theirs = box(torch.stack([crop(Image.fromarray(picture.numpy())) for _ in range(n)]))

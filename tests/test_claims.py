@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from hnlib import claims
-from hnlib.claims import ClaimError, check, harvest
+from hnlib.book import claims
+from hnlib.book.claims import ClaimError, check, harvest
 
 GOOD = dict(kind="inequality", value=1e-12, tolerance=1e-9, instances=4000, control=0.3)
 
@@ -24,7 +24,9 @@ def test_a_good_check_passes_and_says_so():
 @pytest.mark.parametrize("kind", claims.KINDS)
 def test_every_kind_passes_at_the_tolerance_and_not_beyond(kind):
     assert check("R1", "x", **{**GOOD, "kind": kind, "value": 1e-9})
-    with pytest.raises(ClaimError, match=r"R1 x: the discrepancy 1\.1e-09 exceeds the tolerance 1e-09"):
+    with pytest.raises(
+        ClaimError, match=r"R1 x: the discrepancy 1\.1e-09 exceeds the tolerance 1e-09"
+    ):
         check("R1", "x", **{**GOOD, "kind": kind, "value": 1.1e-9})
 
 
@@ -36,7 +38,9 @@ def test_a_false_claim_fails(value):
 
 @pytest.mark.parametrize("control", [0.0, 1e-9, -1.0, math.nan])
 def test_a_control_that_passes_fails_the_check(control):
-    with pytest.raises(ClaimError, match=r"negative control passes .*so this check could not have failed"):
+    with pytest.raises(
+        ClaimError, match=r"negative control passes .*so this check could not have failed"
+    ):
         check("S1", "x", **{**GOOD, "control": control})
 
 
@@ -52,13 +56,17 @@ def test_an_assertion_stops_a_notebook():
 
 @pytest.mark.parametrize("kind", [k for k in claims.KINDS if k != "definition"])
 def test_only_a_definition_goes_without_a_control(kind):
-    with pytest.raises(ValueError, match=r"H1: a check without a negative control cannot fail; pass control="):
+    with pytest.raises(
+        ValueError, match=r"H1: a check without a negative control cannot fail; pass control="
+    ):
         check("H1", "x", kind=kind, value=0.0, tolerance=0.0)
     assert check("H1", "x", kind="definition", value=0.0, tolerance=0.0).record["control"] is None
 
 
 def test_unknown_kinds_are_listed():
-    with pytest.raises(ValueError, match="kind='theorem' is unknown; use one of identity, inequality, refutation"):
+    with pytest.raises(
+        ValueError, match="kind='theorem' is unknown; use one of identity, inequality, refutation"
+    ):
         check("H1", "x", **{**GOOD, "kind": "theorem"})
 
 
@@ -69,7 +77,11 @@ def test_a_check_of_nothing_is_refused(instances):
 
 
 def test_the_numbers_may_be_tensors_and_the_record_is_json():
-    numbers = {"value": torch.tensor(0.0), "control": torch.tensor(2.0), "instances": torch.tensor(5)}
+    numbers = {
+        "value": torch.tensor(0.0),
+        "control": torch.tensor(2.0),
+        "instances": torch.tensor(5),
+    }
     c = check("H1", "x", **{**GOOD, **numbers})
     assert json.loads(json.dumps(c.record, allow_nan=False)) == c.record
     assert type(c.record["value"]) is float and type(c.record["instances"]) is int
@@ -91,13 +103,24 @@ def test_what_a_notebook_shows_and_keeps():
 
 def test_harvest_finds_every_record_in_order_and_nothing_else():
     one, two = check("O1", "one", **GOOD), check("O2", "two", **GOOD)
-    shown = [{"output_type": "display_data", "data": c._repr_mimebundle_(), "metadata": {}} for c in (one, two)]
+    shown = [
+        {"output_type": "display_data", "data": c._repr_mimebundle_(), "metadata": {}}
+        for c in (one, two)
+    ]
     notebook = {
         "cells": [
             {"cell_type": "markdown", "source": "text"},
-            {"cell_type": "code", "source": "", "outputs": [{"output_type": "stream", "text": "hello"}, shown[0]]},
+            {
+                "cell_type": "code",
+                "source": "",
+                "outputs": [{"output_type": "stream", "text": "hello"}, shown[0]],
+            },
             {"cell_type": "code", "source": "", "outputs": []},
-            {"cell_type": "code", "source": "", "outputs": [shown[1], {"output_type": "error", "ename": "X"}]},
+            {
+                "cell_type": "code",
+                "source": "",
+                "outputs": [shown[1], {"output_type": "error", "ename": "X"}],
+            },
         ]
     }
     assert harvest(notebook) == [one.record, two.record]
@@ -111,5 +134,7 @@ def test_a_check_displayed_by_ipython_is_harvested():
     c = check("O3", "three", **GOOD)
     data, _ = formatter.format(c)
     notebook = nbformat.v4.new_notebook()
-    notebook.cells.append(nbformat.v4.new_code_cell(outputs=[nbformat.v4.new_output("display_data", data=data)]))
+    notebook.cells.append(
+        nbformat.v4.new_code_cell(outputs=[nbformat.v4.new_output("display_data", data=data)])
+    )
     assert harvest(notebook) == [c.record]

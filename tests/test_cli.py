@@ -1,5 +1,7 @@
 """The command line: what it passes on, and what bad input gets."""
 
+import os
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -7,54 +9,204 @@ from types import SimpleNamespace
 import pytest
 
 from hnlib import __main__ as cli
-from hnlib import notebooks
+from hnlib.book import build, execute, sweep
+from hnlib.runs import config, records, training
+
+
+@pytest.fixture
+def trained(monkeypatch, tmp_path):
+    """What `hnlib train` asks `training.train` for, which does not train."""
+    seen = SimpleNamespace(run=None, execution=None, saved=None)
+
+    def train(run, **execution):
+        seen.run, seen.execution = run, execution
+        record = {"configuration": run.configuration, "seconds": 1.0, "image_shape": [1, 8, 8]}
+        metrics = {"knn": 0.5, "linear": 0.6} if isinstance(run, config.ImageRun) else {"svm": 0.7}
+        save = lambda path: setattr(seen, "saved", path)  # noqa: E731
+        return SimpleNamespace(record=record | {"metrics": metrics}, save=save)
+
+    monkeypatch.setattr(training, "train", train)
+    monkeypatch.setattr(records, "default_folder", lambda: tmp_path)
+    return seen
 
 
 def test_commands_are_passed_on(monkeypatch):
     seen = []
-    monkeypatch.setattr(notebooks, "book", lambda **options: seen.append(options) or 0)
-    monkeypatch.setattr(notebooks, "run", lambda *a, **k: seen.append((a, k)))
+    monkeypatch.setattr(build, "book", lambda **options: seen.append(options) or 0)
+    monkeypatch.setattr(execute, "run", lambda *a, **k: seen.append((a, k)))
     assert cli.main(["book", "--only", "theory/*", "--jobs", "3"]) == 0
     assert cli.main(["run", "x", "-p", "a", "1", "-p", "b", "[2, 3]", "-o", "y.ipynb"]) == 0
+    assert cli.main(["run", "x", "-p", "beta", "-1", "--timeout", "9"]) == 0
     assert seen == [
         {"only": "theory/*", "jobs": 3},
         (("x", {"a": "1", "b": "[2, 3]"}, "y.ipynb"), {"timeout": None}),
+        (("x", {"beta": "-1"}, None), {"timeout": 9}),
     ]
 
 
-@pytest.mark.parametrize(("command", "room"), [("train", "training"), ("data", "data"), ("results", "records"),
-                                               ("sweep", "sweep")])
-def test_rooms_parse_their_own_arguments(monkeypatch, command, room):
+def test_a_sweep_parses_its_own_arguments(monkeypatch):
     seen = []
-    fake = SimpleNamespace(main=lambda argv: seen.append(argv))
-    monkeypatch.setattr(cli, "import_module", lambda name: fake if name == f"hnlib.{room}" else None)
-    assert cli.main([command, "--help", "-o", "beta=1"]) == 0
-    assert seen == [["--help", "-o", "beta=1"]]
+    monkeypatch.setattr(sweep, "main", seen.append)
+    assert cli.main(["sweep", "experiments/x", "--help", "--grid", "beta=0.5,1"]) == 0
+    assert seen == [["experiments/x", "--help", "--grid", "beta=0.5,1"]]
 
 
-def test_bad_input_is_one_sentence(capsys):
-    assert cli.main(["run", "no/such/notebook"]) == 2
+def test_every_flag_of_an_image_run(trained, tmp_path, capsys):
+    flags = (
+        "--dataset digits --method hcl --encoder resnet18 --recipe hcl --epochs 3 --batch-size 32 "
+        "--seed 7 --lr 1e-4 --lr-schedule cosine --weight-decay 0 --train-size 100 --validation 50 "
+        "--augmentation simclr --schedule beta=1:0 --schedule tau_plus=0:0.1:2 --oracle-positives "
+        "--queue 64 --momentum 0.9 --precision bf16-mixed --compile --evaluate-size 10 "
+        "--protocols clean,paper --max-steps 5 --experiment x -o beta=-1 -o weights_gradient=false"
+    )
+    how = "--device cpu --devices 2 --evaluate-every 0 --evaluate-at 1,2 --restart"
+    places = ["--checkpoint", "a b.pt", "--data-root", str(tmp_path), "--save", "run"]
+    assert cli.main(["train", *flags.split(), *how.split(), *places]) == 0
+    assert trained.run == config.ImageRun(
+        dataset="digits",
+        method="hcl",
+        options={"beta": -1, "weights_gradient": False},
+        encoder="resnet18",
+        recipe="hcl",
+        epochs=3,
+        batch_size=32,
+        seed=7,
+        lr=1e-4,
+        lr_schedule="cosine",
+        weight_decay=0.0,
+        train_size=100,
+        validation=50,
+        augmentation="simclr",
+        schedule={"beta": [1.0, 0.0], "tau_plus": [0.0, 0.1, 2]},
+        oracle_positives=True,
+        queue=64,
+        momentum=0.9,
+        precision="bf16-mixed",
+        compile=True,
+        evaluate_size=10,
+        protocols=("clean", "paper"),
+        max_steps=5,
+        experiment="x",
+    )
+    assert trained.execution | {"checkpoint": str(trained.execution["checkpoint"])} == dict(
+        device="cpu",
+        devices=2,
+        checkpoint="a b.pt",
+        resume=False,
+        data_root=tmp_path,
+        record_to=tmp_path,
+        progress=False,
+        evaluate_every=0,
+        evaluate_at=(1, 2),
+    )
+    assert str(trained.saved) == "run"
+    printed = capsys.readouterr().out
+    assert "hcl (beta=-1 " in printed or "hcl (temperature=0.5 beta=-1" in printed
+    assert "kNN 50.0 %  linear 60.0 %" in printed and f"{tmp_path}" in printed
+    assert "digits, 100 images, resnet18, 3 epochs, batch_size 32" in printed
+
+
+def test_nothing_given_is_the_default_run(trained):
+    assert cli.main(["train"]) == 0
+    assert trained.run == config.ImageRun() and trained.execution["resume"] is True
+    assert trained.execution["evaluate_every"] is None
+
+
+def test_a_set_of_graphs_makes_a_run_on_graphs(trained, capsys):
+    pytest.importorskip("torch_geometric")
+    flags = (
+        "--framework graphcl --layers 2 --hidden 8 --folds 5 --augmentations drop,mask --ratio 0.1"
+    )
+    command = ["train", "--dataset=MUTAG", *flags.split(), "--method", "simclr", "--labels", "all"]
+    assert cli.main([*command, "--evaluate-at", "0,1", "-o", "temperature=0.2"]) == 0
+    assert trained.run == config.GraphRun(
+        dataset="MUTAG",
+        framework="graphcl",
+        layers=2,
+        hidden=8,
+        folds=5,
+        augmentations=("drop", "mask"),
+        ratio=0.1,
+        method="simclr",
+        options={"temperature": 0.2},
+    )
+    assert trained.execution["evaluate_at"] == (0, 1)
+    assert "SVM 70.0 %" in capsys.readouterr().out
+    assert cli.main(["train", "--dataset", "MUTAG", "--encoder", "small-cnn"]) == 2
+    assert "--encoder" in capsys.readouterr().err
+
+
+def test_only_record_writes_where_the_book_looks(trained):
+    assert cli.main(["train", "--record"]) == 0
+    assert trained.execution["record_to"] == records.tracked_folder()
+
+
+@pytest.mark.parametrize("kind", [config.ImageRun, config.GraphRun])
+def test_help_names_every_flag(kind, capsys):
+    if kind is config.GraphRun:
+        pytest.importorskip("torch_geometric")
+    dataset = {config.ImageRun: "digits", config.GraphRun: "motifs"}[kind]
+    assert cli.main(["train", "--dataset", dataset, "--help"]) == 0
+    printed = capsys.readouterr().out
+    fields = config.given(kind).keys() | config.given(config.Execution).keys()
+    for name in fields - {"options", "resume", "record_to", "progress"} | {"save", "record"}:
+        assert f"--{name.replace('_', '-')} " in printed
+    assert "-o " in printed and "--restart" in printed and "hcl, " in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["run", "no/such/notebook"], "no notebook 'no/such/notebook'; known: "),
+        (["run", "x", "-p", "a", "1", "-p", "a", "2"], "the parameter 'a' is given twice"),
+        (["train", "--bach-size", "3"], "Unknown option: --bach-size"),
+        (["train", "--epochs", "x"], "Invalid value for --epochs"),
+        (["train", "--epochs"], "Parameter --epochs requires an argument"),
+        (["train", "--epochs", "-1"], "epochs=-1 must be at least 0"),
+        (["train", "--method", "hcl", "--method", "ot"], "Parameter --method specified multiple"),
+        (["train", "--schedule", "beta=1"], "--schedule beta=1: write OPTION=START:END or"),
+        (["train", "--protocols", "clean,dirty"], "unknown readout protocol 'dirty'"),
+        (["train", "--evaluate-at", "1,x"], "--evaluate-at 1,x: write epochs with commas"),
+        (["train", "-o", "beta"], "-o beta: an option is written KEY=VALUE, for example"),
+        (["train", "-o", "seed=1"], "-o seed: this is not an option of a method; use --seed"),
+        (["train", "-o", "batch_size=1"], "-o batch_size: this is not an option of a method; use"),
+        (["data", "imagenet"], "unknown data set 'imagenet'; known: digits"),
+        (["book", "--jobs", "many"], "Invalid value for --jobs"),
+        (["results", "--folder", "no/such/folder"], "no/such/folder is not a folder; give the"),
+        (["dance"], "Unknown command"),
+    ],
+)
+def test_bad_input_is_one_sentence(capsys, trained, arguments, sentence):
+    assert cli.main(arguments) == 2
     error = capsys.readouterr().err
-    assert error.startswith("hnlib: no notebook 'no/such/notebook'; known: ")
-    assert "Traceback" not in error
-    assert error.count("\n") == 1
+    assert error.startswith("hnlib: ") and sentence in error and error.count("\n") == 1
+    assert "Traceback" not in error and trained.run is None
 
 
-def test_a_parameter_given_twice_is_refused(capsys):
-    assert cli.main(["run", "x", "-p", "a", "1", "-p", "a", "2"]) == 2
-    assert "'a' is given twice" in capsys.readouterr().err
-
-
-def test_interruption_has_its_own_status(monkeypatch):
+def test_interruption_has_its_own_status(monkeypatch, capsys):
     def interrupted(**options):
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(notebooks, "book", interrupted)
+    monkeypatch.setattr(build, "book", interrupted)
     assert cli.main(["book"]) == 130
+    assert capsys.readouterr().err == "hnlib: interrupted\n"
+
+
+def test_a_package_that_is_not_there_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "hnlib.book.sweep", None)
+    monkeypatch.delattr("hnlib.book.sweep")
+    assert cli.main(["sweep"]) == 2
+    assert "is missing; pip install 'hnlib[book]'" in capsys.readouterr().err
 
 
 def test_the_fast_path_imports_nothing_heavy():
     """`hnlib book` with nothing to do must not wait for torch."""
-    code = "import sys, hnlib.__main__, hnlib.notebooks, hnlib.ledgers; print('torch' in sys.modules)"
+    rooms = "hnlib.__main__, hnlib.book.build"
+    code = f"import sys, {rooms}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_nothing_to_do_is_an_error(capsys):
+    assert cli.main([]) == 2
+    assert "train" in capsys.readouterr().out

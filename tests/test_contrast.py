@@ -1,6 +1,8 @@
 """Who is whose positive, who may be a negative, and what a batch must not be."""
 
+import copy
 import dataclasses
+import pickle
 
 import numpy as np
 import pytest
@@ -22,11 +24,18 @@ def batch(seed, size=4, dimension=3, dtype=torch.float64):
 
 @cases
 @given(
-    seed=st.integers(0, 999), size=st.integers(2, 6), labelled=st.booleans(), mode=st.sampled_from(["class", "view"])
+    seed=st.integers(0, 999),
+    size=st.integers(2, 6),
+    labelled=st.booleans(),
+    mode=st.sampled_from(["class", "view"]),
 )
 def test_two_views_match_the_reference(seed, size, labelled, mode):
     z1, z2 = batch(seed, size)
-    y = torch.randint(3, (size,), generator=torch.Generator().manual_seed(seed)) if labelled else None
+    y = (
+        torch.randint(3, (size,), generator=torch.Generator().manual_seed(seed))
+        if labelled
+        else None
+    )
     c = Contrast.from_views(z1, z2, y, positives=mode)
     Z, S, P, A = reference.views(z1, z2, None if y is None else y.tolist(), mode)
     assert np.abs(c.similarity.numpy() - S).max() < 1e-14
@@ -63,14 +72,20 @@ def test_permuting_the_batch_permutes_everything(seed):
     both = torch.cat([order, order + 5])
     a, b = Contrast.from_views(z1, z2, y), Contrast.from_views(z1[order], z2[order], y[order])
     for name in ("similarity", "positives", "admissible"):
-        assert torch.allclose(getattr(a, name)[both][:, both].double(), getattr(b, name).double(), atol=1e-14)
+        assert torch.allclose(
+            getattr(a, name)[both][:, both].double(), getattr(b, name).double(), atol=1e-14
+        )
     assert (a.same_class()[both][:, both] == b.same_class()).all()
 
 
 @pytest.mark.parametrize(
     ("given_dtype", "kept"),
-    [(torch.float64, torch.float64), (torch.float32, torch.float32), (torch.bfloat16, torch.float32),
-     (torch.float16, torch.float32)],
+    [
+        (torch.float64, torch.float64),
+        (torch.float32, torch.float32),
+        (torch.bfloat16, torch.float32),
+        (torch.float16, torch.float32),
+    ],
 )
 def test_similarities_are_float32_or_better(given_dtype, kept):
     z1, z2 = (z.to(given_dtype) for z in batch(1))
@@ -91,7 +106,9 @@ def test_features_and_lengths_come_along(dtype):
     h1, h2 = batch(8, dimension=9, dtype=dtype)
     c = Contrast.from_views(3 * z1, z2, features=(h1, h2))
     assert torch.equal(c.features, torch.cat([h1, h2]))
-    assert torch.allclose(c.norms, torch.cat([3 * z1, z2]).square().sum(1).sqrt()) and c.norms.shape == (8,)
+    assert torch.allclose(
+        c.norms, torch.cat([3 * z1, z2]).square().sum(1).sqrt()
+    ) and c.norms.shape == (8,)
     assert torch.allclose(c.norms[:, None] * c.candidates, torch.cat([3 * z1, z2]))
     plain = Contrast.from_views(z1, z2, torch.tensor([0, 1, 0, 1]))
     assert plain.features is None and plain.norms.shape == (8,)
@@ -113,6 +130,26 @@ def test_masks_made_in_inference_mode_serve_training_afterwards():
     c = Contrast.from_views(z1, z2)
     objectives.info_nce(c, negatives.tilted()(c)).backward()
     assert z1.grad.isfinite().all()
+
+
+def test_masks_of_one_size_are_shared_and_those_of_the_size_before_are_forgotten():
+    z1, z2 = batch(4, size=5)
+    first = Contrast.from_views(z1, z2)
+    assert Contrast.from_views(z2, z1).positives is first.positives
+    Contrast.from_views(z1[:4], z2[:4])
+    again = Contrast.from_views(z1, z2)
+    assert again.positives is not first.positives and torch.equal(again.positives, first.positives)
+
+
+def test_a_contrast_is_a_value_that_pickles_and_copies():
+    y = torch.tensor([0, 1, 0, 1])
+    contrast = Contrast.from_views(*batch(4), y)
+    counts = contrast.negative_counts
+    for twin in (pickle.loads(pickle.dumps(contrast)), copy.deepcopy(contrast)):
+        assert torch.equal(twin.similarity, contrast.similarity)
+        assert torch.equal(twin.negative_counts, counts)
+    fewer = dataclasses.replace(contrast, admissible=contrast.admissible[:, :0], _facts={})
+    assert fewer.negative_counts.sum() == 0 and counts is contrast.negative_counts
 
 
 def test_a_contrast_is_frozen():
@@ -141,10 +178,14 @@ def test_same_class_takes_labels_of_the_batch_or_of_both_views():
     expected = y.repeat(2)[:, None] == y.repeat(2)
     assert torch.equal(Contrast.from_views(z1, z2, y).same_class(), expected)
     plain = Contrast.from_views(z1, z2)
-    assert torch.equal(plain.same_class(y), expected) and torch.equal(plain.same_class(y.repeat(2)), expected)
+    assert torch.equal(plain.same_class(y), expected) and torch.equal(
+        plain.same_class(y.repeat(2)), expected
+    )
     with pytest.raises(ValueError, match="no labels; pass labels="):
         plain.same_class()
-    wide = Contrast.from_similarity(torch.ones(2, 3), torch.eye(2, 3).bool(), ~torch.eye(2, 3).bool())
+    wide = Contrast.from_similarity(
+        torch.ones(2, 3), torch.eye(2, 3).bool(), ~torch.eye(2, 3).bool()
+    )
     with pytest.raises(ValueError, match="2 anchors and 3 candidates need labels each"):
         wide.same_class(torch.zeros(2))
     with pytest.raises(ValueError, match=r"labels .*3"):
@@ -172,16 +213,36 @@ good, eye3 = torch.ones(4, 3), torch.eye(3, dtype=torch.bool)
         ((broken(torch.nan), good), {}, "row 2 of view 1 has norm .*check the encoder"),
         ((good, broken(torch.inf)), {}, "row 2 of view 2 has norm .*check the encoder"),
         ((broken(0.0), good), {}, "row 2 of view 1 has norm .*check the encoder"),
-        ((good, good, torch.arange(3)), {}, r"labels have shape \(3,\); 4 images need labels of shape \(4,\)"),
+        (
+            (good, good, torch.arange(3)),
+            {},
+            r"labels have shape \(3,\); 4 images need labels of shape \(4,\)",
+        ),
         ((good, good, torch.eye(4)), {}, r"labels have shape \(4, 4\)"),
-        ((good, good), {"features": (good, good[:3])}, r"features must be one \[4, k\] .*got \(4, 3\) and \(3, 3\)"),
-        ((good, good), {"features": (good[:3], broken(1.0)[[0, 1, 2, 3, 0]])}, r"got \(3, 3\) and \(5, 3\)"),
+        (
+            (good, good),
+            {"features": (good, good[:3])},
+            r"features must be one \[4, k\] .*got \(4, 3\) and \(3, 3\)",
+        ),
+        (
+            (good, good),
+            {"features": (good[:3], broken(1.0)[[0, 1, 2, 3, 0]])},
+            r"got \(3, 3\) and \(5, 3\)",
+        ),
         ((good, good), {"features": (good, good[:, :2])}, r"got \(4, 3\) and \(4, 2\)"),
         ((good, good), {"features": (good[:, 0], good[:, 0])}, r"got \(4,\) and \(4,\)"),
-        ((good, good), {"features": (good,)}, r"features must be one \[4, k\] for each view; got \(4, 3\)"),
+        (
+            (good, good),
+            {"features": (good,)},
+            r"features must be one \[4, k\] for each view; got \(4, 3\)",
+        ),
         ((good, good), {"features": good}, r"features must be one \[4, k\] for each view"),
         ((good, good), {"features": (good, None)}, r"got \(4, 3\) and \(\)"),
-        ((good, good), {"positives": "klass"}, 'positives=.klass. is unknown; use "class" or "view"'),
+        (
+            (good, good),
+            {"positives": "klass"},
+            'positives=.klass. is unknown; use "class" or "view"',
+        ),
     ],
 )
 def test_bad_views_are_refused_with_the_value_and_the_remedy(arguments, options, message):
@@ -192,13 +253,28 @@ def test_bad_views_are_refused_with_the_value_and_the_remedy(arguments, options,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((torch.ones(3, 3), eye3[:2], ~eye3), r"positives must be a boolean mask of shape \(3, 3\); got .*\(2, 3\)"),
-        ((torch.ones(3, 3), eye3, (~eye3).float()), "admissible must be a boolean mask .*got torch.float32"),
-        ((torch.tensor([[1.0, 2, 3], [1, torch.nan, 3], [1, 2, 3]]), eye3, ~eye3), "row 1 are not finite"),
-        ((torch.ones(3, 3), torch.tensor([[1, 0, 0], [0, 0, 0], [0, 0, 1]]).bool(), ~eye3), "anchor 1 has no positive"),
+        (
+            (torch.ones(3, 3), eye3[:2], ~eye3),
+            r"positives must be a boolean mask of shape \(3, 3\); got .*\(2, 3\)",
+        ),
+        (
+            (torch.ones(3, 3), eye3, (~eye3).float()),
+            "admissible must be a boolean mask .*got torch.float32",
+        ),
+        (
+            (torch.tensor([[1.0, 2, 3], [1, torch.nan, 3], [1, 2, 3]]), eye3, ~eye3),
+            "row 1 are not finite",
+        ),
+        (
+            (torch.ones(3, 3), torch.tensor([[1, 0, 0], [0, 0, 0], [0, 0, 1]]).bool(), ~eye3),
+            "anchor 1 has no positive",
+        ),
         ((torch.ones(3, 3).half(), eye3, ~eye3), "float32 or float64; got torch.float16"),
         ((torch.ones(0, 3), eye3[:0], ~eye3[:0]), r"got torch.float32 of shape \(0, 3\)"),
-        ((torch.ones(3, 3), eye3, ~eye3, torch.zeros(2)), r"labels of length 2 do not fit; .* need 3"),
+        (
+            (torch.ones(3, 3), eye3, ~eye3, torch.zeros(2)),
+            r"labels of length 2 do not fit; .* need 3",
+        ),
     ],
 )
 def test_bad_finite_spaces_are_refused(arguments, message):
@@ -211,7 +287,11 @@ def test_a_queue_adds_candidates():
     q, k, queue = (torch.randn(n, 4, generator=g, dtype=torch.float64) for n in (3, 3, 5))
     contrast = Contrast.from_queue(q, k, queue)
     cosine = torch.nn.functional.cosine_similarity(q[:, None], torch.cat([k, queue])[None], dim=2)
-    assert torch.allclose(contrast.similarity, cosine) and contrast.scale == 7 and not contrast.symmetric
+    assert (
+        torch.allclose(contrast.similarity, cosine)
+        and contrast.scale == 7
+        and not contrast.symmetric
+    )
     assert contrast.positives.nonzero().tolist() == [[0, 0], [1, 1], [2, 2]]
     assert torch.equal(contrast.admissible, ~contrast.positives)
     assert torch.allclose(contrast.positive_similarity, cosine.diagonal())
@@ -226,20 +306,30 @@ def test_a_queue_adds_candidates():
 
 
 def test_a_batch_against_its_own_keys_is_a_contrast_of_views():
-    """Without a queue, the anchors of the first view and the candidates of the second are a block of the square."""
+    """Without a queue, the anchors of the first view and the candidates of the second are a block
+    of the square."""
     g = torch.Generator().manual_seed(1)
     q, k = (torch.randn(4, 5, generator=g, dtype=torch.float64) for _ in range(2))
     square = Contrast.from_views(q, k).similarity
     assert torch.allclose(Contrast.from_queue(q, k, k[:0]).similarity, square[:4, 4:])
 
 
-@pytest.mark.parametrize(("shapes", "labels", "message"), [
-    (((3, 4), (2, 4), (5, 4)), (), r"got \(3, 4\), \(2, 4\), \(5, 4\)"), (((3, 4), (3, 4), (5, 3)), (), r"\(5, 3\)"),
-    (((1, 4), (1, 4), (0, 4)), (), "no negative"), (((3, 4), (3, 4), (5, 4)), (3,), "give both or neither"),
-    (((3, 4), (3, 4), (5, 4)), (3, 4), r"need \(3,\) and \(5,\)"),
-])
+@pytest.mark.parametrize(
+    ("shapes", "labels", "message"),
+    [
+        (((3, 4), (2, 4), (5, 4)), (), r"got \(3, 4\), \(2, 4\), \(5, 4\)"),
+        (((3, 4), (3, 4), (5, 3)), (), r"\(5, 3\)"),
+        (((1, 4), (1, 4), (0, 4)), (), "no negative"),
+        (((3, 4), (3, 4), (5, 4)), (3,), "give both or neither"),
+        (((3, 4), (3, 4), (5, 4)), (3, 4), r"need \(3,\) and \(5,\)"),
+    ],
+)
 def test_queues_that_do_not_fit_are_refused(shapes, labels, message):
     with pytest.raises(ValueError, match=message):
-        Contrast.from_queue(*map(torch.ones, shapes), *(torch.zeros(n, dtype=torch.long) for n in labels))
+        Contrast.from_queue(
+            *map(torch.ones, shapes), *(torch.zeros(n, dtype=torch.long) for n in labels)
+        )
     with pytest.raises(ValueError, match="row 1 of the queries has norm 0"):
-        Contrast.from_queue(torch.eye(3)[[0, 0]] * torch.tensor([[1], [0]]), torch.ones(2, 3), torch.ones(1, 3))
+        Contrast.from_queue(
+            torch.eye(3)[[0, 0]] * torch.tensor([[1], [0]]), torch.ones(2, 3), torch.ones(1, 3)
+        )

@@ -11,21 +11,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from hnlib import data
-from hnlib._torchvision import torchvision
+from hnlib import __main__ as cli
+from hnlib.images import data
+from hnlib.images._torchvision import torchvision
 
 
 def arrays(n=12, m=4, size=8, classes=3, channels=3):
     generator = np.random.default_rng(0)
     return dict(
-        x_train=generator.integers(0, 256, (n, size, size, channels), np.uint8), y_train=np.arange(n) % classes,
-        x_test=generator.integers(0, 256, (m, size, size, channels), np.uint8), y_test=np.arange(m) % classes,
+        x_train=generator.integers(0, 256, (n, size, size, channels), np.uint8),
+        y_train=np.arange(n) % classes,
+        x_test=generator.integers(0, 256, (m, size, size, channels), np.uint8),
+        y_test=np.arange(m) % classes,
     )
 
 
 @pytest.fixture
 def place(tmp_path):
     """Write a file where `load("cifar10", tmp_path)` looks for it."""
+
     def write(**changes):
         path = data.location("cifar10", tmp_path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,17 +78,20 @@ def test_the_digest_sees_every_array(place, tmp_path):
         assert data.load("cifar10", tmp_path).digest != before
 
 
-@pytest.mark.parametrize("changes, fault", [
-    (dict(y_test=None), "lacks y_test"),
-    (dict(x_train=arrays()["x_train"].astype(float)), "x_train of type float64"),
-    (dict(x_test=arrays()["x_test"][..., 0]), "shape"),
-    (dict(x_test=arrays(size=6)["x_test"]), "different sizes"),
-    (dict(y_train=np.arange(5)), "y_train"),
-    (dict(y_train=np.arange(12) + 5), "labels"),
-    (dict(y_train=np.arange(12) - 1), "labels"),
-    (dict(x_unlabelled=np.zeros((2, 8, 8, 3))), "x_unlabelled"),
-    (dict(y_train=np.array([None] * 12, dtype=object)), "cannot be read"),  # needs pickle
-])
+@pytest.mark.parametrize(
+    "changes, fault",
+    [
+        (dict(y_test=None), "lacks y_test"),
+        (dict(x_train=arrays()["x_train"].astype(float)), "x_train of type float64"),
+        (dict(x_test=arrays()["x_test"][..., 0]), "shape"),
+        (dict(x_test=arrays(size=6)["x_test"]), "different sizes"),
+        (dict(y_train=np.arange(5)), "y_train"),
+        (dict(y_train=np.arange(12) + 5), "labels"),
+        (dict(y_train=np.arange(12) - 1), "labels"),
+        (dict(x_unlabelled=np.zeros((2, 8, 8, 3))), "x_unlabelled"),
+        (dict(y_train=np.array([None] * 12, dtype=object)), "cannot be read"),  # needs pickle
+    ],
+)
 def test_an_ill_formed_file_is_refused_with_the_remedy(place, tmp_path, changes, fault):
     path = place(**changes)
     with pytest.raises(ValueError, match=fault) as error:
@@ -95,7 +102,11 @@ def test_an_ill_formed_file_is_refused_with_the_remedy(place, tmp_path, changes,
 def test_truncated_and_altered_files_are_refused(place, tmp_path):
     path = place()
     whole = path.read_bytes()
-    for damaged in (whole[: len(whole) // 2], b"", whole[:700] + bytes([whole[700] ^ 1]) + whole[701:]):
+    for damaged in (
+        whole[: len(whole) // 2],
+        b"",
+        whole[:700] + bytes([whole[700] ^ 1]) + whole[701:],
+    ):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match="Delete it"):
             data.load("cifar10", tmp_path)
@@ -114,12 +125,15 @@ def test_without_network_the_place_and_the_form_are_named(tmp_path, monkeypatch)
     monkeypatch.setattr(torchvision.datasets.utils, "download_url", unreachable)
     with pytest.raises(ValueError, match="could not be downloaded") as error:
         data.load("stl10", tmp_path)
-    assert str(data.location("stl10", tmp_path)) in str(error.value) and "x_train" in str(error.value)
+    assert str(data.location("stl10", tmp_path)) in str(error.value) and "x_train" in str(
+        error.value
+    )
     assert not list(tmp_path.rglob("*"))
 
 
 def serve(monkeypatch, content: bytes):
     """Stand in for the network; the MD5 asked for must be the one in the table."""
+
     def deliver(url, folder, filename, md5):
         assert (url, md5) in data.ARCHIVES.values()
         with open(f"{folder}/{filename}", "wb") as file:
@@ -140,23 +154,42 @@ def tar(members: dict[str, bytes]) -> bytes:
 
 def test_cifar10_archive(tmp_path, monkeypatch):
     images = np.random.default_rng(1).integers(0, 256, (6, 32, 32, 3), np.uint8)
-    rows = [bytes([label]) + image.transpose(2, 0, 1).tobytes() for label, image in zip(range(6), images)]
-    members = {f"c/data_batch_{i + 1}.bin": rows[i] for i in range(5)} | {"c/test_batch.bin": rows[5]}
+    rows = [
+        bytes([label]) + image.transpose(2, 0, 1).tobytes()
+        for label, image in zip(range(6), images)
+    ]
+    members = {f"c/data_batch_{i + 1}.bin": rows[i] for i in range(5)} | {
+        "c/test_batch.bin": rows[5]
+    }
     members["c/batches.meta.txt"] = "\n".join(data.CIFAR10_CLASSES).encode()
     members["../../outside.txt"] = b"an archive must not write where it likes"
     serve(monkeypatch, tar(members))
     loaded = data.load("cifar10", tmp_path / "root")
-    assert np.array_equal(loaded.x_train.numpy(), images[:5]) and loaded.y_train.tolist() == [0, 1, 2, 3, 4]
-    assert np.array_equal(loaded.x_test[0].numpy(), images[5]) and loaded.class_names == data.CIFAR10_CLASSES
+    assert np.array_equal(loaded.x_train.numpy(), images[:5]) and loaded.y_train.tolist() == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
+    assert (
+        np.array_equal(loaded.x_test[0].numpy(), images[5])
+        and loaded.class_names == data.CIFAR10_CLASSES
+    )
     assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["cifar10.npz"]
-    monkeypatch.setattr(torchvision.datasets.utils, "download_url", None)  # the second time nothing is fetched
+    monkeypatch.setattr(
+        torchvision.datasets.utils, "download_url", None
+    )  # the second time nothing is fetched
     assert data.load("cifar10", tmp_path / "root").digest == loaded.digest
 
 
 def test_cifar100_takes_the_fine_label(tmp_path, monkeypatch):
     row = bytes([1, 42]) + bytes(3072)
     names = "\n".join(f"class{i}" for i in range(100)).encode()
-    serve(monkeypatch, tar({"c/train.bin": row * 2, "c/test.bin": row, "c/fine_label_names.txt": names}))
+    serve(
+        monkeypatch,
+        tar({"c/train.bin": row * 2, "c/test.bin": row, "c/fine_label_names.txt": names}),
+    )
     loaded = data.load("cifar100", tmp_path)
     assert loaded.y_train.tolist() == [42, 42] and loaded.class_names[42] == "class42"
 
@@ -165,8 +198,19 @@ def test_stl10_is_stored_by_columns_with_labels_from_one(tmp_path, monkeypatch):
     images = np.random.default_rng(2).integers(0, 256, (2, 96, 96, 3), np.uint8)
     raw = images.transpose(0, 3, 2, 1).tobytes()
     names = "\n".join("abcdefghij").encode()
-    serve(monkeypatch, tar({"s/train_X.bin": raw, "s/train_y.bin": bytes([1, 10]), "s/test_X.bin": raw,
-                            "s/test_y.bin": bytes([3, 4]), "s/unlabeled_X.bin": raw * 2, "s/class_names.txt": names}))
+    serve(
+        monkeypatch,
+        tar(
+            {
+                "s/train_X.bin": raw,
+                "s/train_y.bin": bytes([1, 10]),
+                "s/test_X.bin": raw,
+                "s/test_y.bin": bytes([3, 4]),
+                "s/unlabeled_X.bin": raw * 2,
+                "s/class_names.txt": names,
+            }
+        ),
+    )
     loaded = data.load("stl10", tmp_path)
     assert np.array_equal(loaded.x_train.numpy(), images) and loaded.y_train.tolist() == [0, 9]
     assert loaded.x_unlabelled.shape == (4, 96, 96, 3)
@@ -184,10 +228,16 @@ def test_tiny_imagenet_archive(tmp_path, monkeypatch):
         for wnid, shade in (("n2", 200), ("n1", 100)):
             archive.writestr(f"tiny-imagenet-200/train/{wnid}/images/{wnid}_0.JPEG", jpeg(shade))
         archive.writestr("tiny-imagenet-200/val/images/val_0.JPEG", jpeg(50))
-        archive.writestr("tiny-imagenet-200/val/val_annotations.txt", "val_0.JPEG\tn2\t0\t0\t1\t1\n")
+        archive.writestr(
+            "tiny-imagenet-200/val/val_annotations.txt", "val_0.JPEG\tn2\t0\t0\t1\t1\n"
+        )
     serve(monkeypatch, stream.getvalue())
     loaded = data.load("tiny-imagenet", tmp_path)
-    assert loaded.class_names == ("n1", "n2") and loaded.y_train.tolist() == [0, 1] and loaded.y_test.tolist() == [1]
+    assert (
+        loaded.class_names == ("n1", "n2")
+        and loaded.y_train.tolist() == [0, 1]
+        and loaded.y_test.tolist() == [1]
+    )
     assert loaded.x_train.float().mean((1, 2, 3)).tolist() == pytest.approx([100, 200], abs=2)
 
 
@@ -209,7 +259,11 @@ def test_image_folder_with_its_own_split(tmp_path):
 def test_image_folder_without_a_split_keeps_every_fifth(tmp_path):
     pictures(tmp_path, {"cat": 10, "dog": 5})
     loaded = data.image_folder(tmp_path, size=16)
-    assert loaded.y_test.tolist() == [0, 0, 1] and len(loaded.x_train) == 12 and loaded.image_size == 16
+    assert (
+        loaded.y_test.tolist() == [0, 0, 1]
+        and len(loaded.x_train) == 12
+        and loaded.image_size == 16
+    )
 
 
 def test_image_folder_faults(tmp_path):
@@ -240,8 +294,14 @@ def test_a_subset_is_balanced_and_without_repetition(n, seed):
     counts, available = part.y_train.bincount(minlength=10), digits.y_train.bincount()
     assert len(part.x_train) == n and counts.sum() == n
     exhausted = counts == available
-    assert counts[~exhausted].numel() == 0 or counts[~exhausted].max() - counts[~exhausted].min() <= 1
-    assert not exhausted.any() or exhausted.all() or counts[exhausted].max() <= counts[~exhausted].max()
+    assert (
+        counts[~exhausted].numel() == 0 or counts[~exhausted].max() - counts[~exhausted].min() <= 1
+    )
+    assert (
+        not exhausted.any()
+        or exhausted.all()
+        or counts[exhausted].max() <= counts[~exhausted].max()
+    )
     assert torch.equal(part.x_test, digits.x_test)
 
 
@@ -250,7 +310,9 @@ def test_a_subset_repeats_with_its_seed_and_takes_each_image_once():
     y = torch.arange(40) % 4
     whole = data.Dataset("numbers", x, y, x, y, tuple("abcd"), "0")
     part = data.subset(whole, 10, seed=3)
-    assert len(part.x_train.unique()) == 10 and torch.equal(part.x_train.flatten() % 4, part.y_train)
+    assert len(part.x_train.unique()) == 10 and torch.equal(
+        part.x_train.flatten() % 4, part.y_train
+    )
     assert torch.equal(part.x_train, data.subset(whole, 10, seed=3).x_train)
     assert not torch.equal(part.x_train, data.subset(whole, 10, seed=4).x_train)
     assert part.digest != whole.digest
@@ -268,7 +330,10 @@ def test_validation_images_are_set_apart_once_and_for_all():
     whole = data.Dataset("numbers", x, y, x, y, tuple("abcd"), "0")
     part = data.hold_out(whole, 8)
     assert part.y_validation.bincount().tolist() == [2, 2, 2, 2] and part.digest != whole.digest
-    assert torch.equal(torch.cat([part.x_train, part.x_validation]).unique(), x.unique()) and len(part.x_train) == 32
+    assert (
+        torch.equal(torch.cat([part.x_train, part.x_validation]).unique(), x.unique())
+        and len(part.x_train) == 32
+    )
     assert torch.equal(part.x_validation, data.hold_out(whole, 8).x_validation)
     assert torch.equal(data.subset(part, 10).x_validation, part.x_validation)
     for n in (0, 39):
@@ -278,10 +343,18 @@ def test_validation_images_are_set_apart_once_and_for_all():
 
 def test_the_command_describes_a_set(place, tmp_path, capsys):
     path = place()
-    assert data.main(["cifar10", "--root", str(tmp_path)]) == 0
+    assert cli.main(["data", "cifar10", "--root", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    assert data.main(["--root", str(tmp_path)]) == 0
+    assert cli.main(["data", "--root", str(tmp_path)]) == 0
     listed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert list(listed) == [*data.KNOWN, "graphs"] and "MUTAG" in listed["graphs"] and listed["cifar10"] == str(path)
+    assert (
+        list(listed) == [*data.KNOWN, "graphs"]
+        and "MUTAG" in listed["graphs"]
+        and listed["cifar10"] == str(path)
+    )
     assert listed["stl10"].endswith("stl10.npz (not there yet)")
-    assert "[12, 8, 8, 3]" in printed and str(path) in printed and data.load("cifar10", tmp_path).digest in printed
+    assert (
+        "[12, 8, 8, 3]" in printed
+        and str(path) in printed
+        and data.load("cifar10", tmp_path).digest in printed
+    )

@@ -1,14 +1,22 @@
 import pytest
 import torch
 
-from hnlib import encoders
-from hnlib._torchvision import torchvision
+from hnlib.images import encoders
+from hnlib.images._torchvision import torchvision
 
 
-@pytest.mark.parametrize("name, channels, size, features", [
-    ("small-cnn", 1, 8, 128), ("small-cnn", 3, 32, 128), ("small-cnn", 3, 96, 128), ("resnet18", 3, 32, 512),
-    ("resnet18", 1, 8, 512), ("resnet50", 3, 16, 2048), ("pixels", 3, 8, 192),
-])
+@pytest.mark.parametrize(
+    "name, channels, size, features",
+    [
+        ("small-cnn", 1, 8, 128),
+        ("small-cnn", 3, 32, 128),
+        ("small-cnn", 3, 96, 128),
+        ("resnet18", 3, 32, 512),
+        ("resnet18", 1, 8, 512),
+        ("resnet50", 3, 16, 2048),
+        ("pixels", 3, 8, 192),
+    ],
+)
 def test_features_have_the_promised_dimension(name, channels, size, features):
     encoder = encoders.build(name, channels, size).eval()
     with torch.no_grad():
@@ -27,7 +35,9 @@ def test_small_is_small():
 
 def test_the_stem_keeps_the_resolution_of_small_images():
     encoder, sizes = encoders.build("resnet18", 3, 32), []
-    encoder.layer1.register_forward_pre_hook(lambda module, inputs: sizes.append(tuple(inputs[0].shape[2:])))
+    encoder.layer1.register_forward_pre_hook(
+        lambda module, inputs: sizes.append(tuple(inputs[0].shape[2:]))
+    )
     encoder(torch.zeros(2, 3, 32, 32))
     assert sizes == [(32, 32)]
     assert len([m for m in encoder.modules() if isinstance(m, torch.nn.MaxPool2d)]) == 0
@@ -35,9 +45,16 @@ def test_the_stem_keeps_the_resolution_of_small_images():
 
 def test_the_projector_of_the_papers():
     projector = encoders.Projector(2048)
-    assert [m.weight.shape for m in projector.layers if isinstance(m, torch.nn.Linear)] == [(512, 2048), (128, 512)]
+    assert [m.weight.shape for m in projector.layers if isinstance(m, torch.nn.Linear)] == [
+        (512, 2048),
+        (128, 512),
+    ]
     assert projector(torch.randn(4, 2048)).shape == (4, 128)
 
 
 def test_torchvision_is_usable():
-    assert torchvision.models.resnet18 and torchvision.datasets.STL10 and torchvision.transforms.ColorJitter
+    assert (
+        torchvision.models.resnet18
+        and torchvision.datasets.STL10
+        and torchvision.transforms.ColorJitter
+    )

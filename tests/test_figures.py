@@ -14,7 +14,8 @@ import torch
 from matplotlib import colors
 from matplotlib import pyplot as plt
 
-from hnlib import figures, methods, records
+from hnlib import _files, methods
+from hnlib.book import figures
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +26,9 @@ def own_settings():
 
 
 def luminance(colour):
-    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in colors.to_rgb(colour)]
+    linear = [
+        x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in colors.to_rgb(colour)
+    ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
@@ -48,8 +51,13 @@ def test_colours_read_on_light_and_dark(name, ground):
 
 def test_the_style_is_transparent_and_reproducible():
     figures.use_style()
-    assert matplotlib.rcParams["figure.facecolor"] == "none" == matplotlib.rcParams["axes.facecolor"]
-    assert matplotlib.rcParams["savefig.transparent"] and matplotlib.rcParams["text.color"] == figures.GREY
+    assert (
+        matplotlib.rcParams["figure.facecolor"] == "none" == matplotlib.rcParams["axes.facecolor"]
+    )
+    assert (
+        matplotlib.rcParams["savefig.transparent"]
+        and matplotlib.rcParams["text.color"] == figures.GREY
+    )
 
     def svg():
         figure, ax = plt.subplots()
@@ -67,7 +75,11 @@ def test_heat_map_draws_the_matrix():
     _, ax = plt.subplots()
     matrix = np.arange(6.0).reshape(2, 3)
     image = figures.heat_map(ax, matrix, "weights")
-    assert np.array_equal(image.get_array(), matrix) and ax.get_title() == "weights" and len(ax.get_xticks()) == 0
+    assert (
+        np.array_equal(image.get_array(), matrix)
+        and ax.get_title() == "weights"
+        and len(ax.get_xticks()) == 0
+    )
 
 
 @pytest.mark.parametrize("scale", ["linear", "log"])
@@ -92,20 +104,34 @@ def test_circle_draws_points_where_they_are():
     assert [text.get_text() for text in ax.texts] == ["a", "b"]
 
 
-LABEL = "Move β and see a < b: \"the bars\" grow."
+LABEL = 'Move β and see a < b: "the bars" grow.'
 
 
 def numbers_of(picture):
     """The HTML of a picture and the numbers in it, as the script of the page reads them."""
-    page = picture._repr_mimebundle_()["text/html"]
-    return page, json.loads(re.search(r'<script type="application/json">(.*?)</script>', page, re.S)[1])
+    page = picture._repr_html_()
+    return page, json.loads(
+        re.search(r'<script type="application/json">(.*?)</script>', page, re.S)[1]
+    )
 
 
 def test_interactive_leaves_its_numbers_in_the_page():
-    data = dict(angle=np.arange(3), weight=torch.tensor([[0.123456, 2.0]]), same=[True], end="</script><b>", w=(0.5,))
+    data = dict(
+        angle=np.arange(3),
+        weight=torch.tensor([[0.123456, 2.0]]),
+        same=[True],
+        end="</script><b>",
+        w=(0.5,),
+    )
     page, numbers = numbers_of(figures.interactive("class-mass", data, LABEL))
-    assert numbers == {"colours": figures.COLOURS, "angle": [0, 1, 2], "weight": [[0.1235, 2]], "same": [True],
-                       "end": "</script><b>", "w": [0.5]}
+    assert numbers == {
+        "colours": figures.COLOURS,
+        "angle": [0, 1, 2],
+        "weight": [[0.1235, 2]],
+        "same": [True],
+        "end": "</script><b>",
+        "w": [0.5],
+    }
     assert page.count("<script") == page.count("</script") == 1
 
 
@@ -113,24 +139,31 @@ def test_interactive_is_hidden_until_it_is_drawn_and_has_a_name():
     picture = figures.interactive("path", {}, LABEL)
     page, _ = numbers_of(picture)
     name = "Move β and see a &lt; b: &quot;the bars&quot; grow."
-    assert page.startswith(f'<div class="hn-picture" data-kind="path" role="group" aria-label="{name}" hidden>')
-    assert f'<p class="hn-hint">{name}</p>' in page and " id=" not in page  # two of a kind may share a page
-    assert repr(picture) == picture._repr_mimebundle_()["text/plain"] == LABEL  # where there is no HTML
+    assert page.startswith(
+        f'<div class="hn-picture" data-kind="path" role="group" aria-label="{name}" hidden>'
+    )
+    assert (
+        f'<p class="hn-hint">{name}</p>' in page and " id=" not in page
+    )  # two of a kind may share a page
+    assert repr(picture) == LABEL  # where there is no HTML
 
 
 def test_the_script_draws_every_kind_of_picture():
-    script = (records.project_root() / "book/theme/pictures.js").read_text(encoding="utf-8")
+    script = (_files.project_root() / "book/theme/pictures.js").read_text(encoding="utf-8")
     (kinds,) = re.findall(r"const kinds = {(.*?)};", script)
     assert set(re.findall(r'"?([a-z-]+)"?(?:: \w+)?(?:,|\s*$)', kinds)) == set(figures.PICTURES)
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    (dict(kind="cube"), "use one of"),
-    (dict(label="β"), "say in a sentence"),
-    (dict(data={"x": [1.0, float("nan")]}), "holds nan"),
-    (dict(data={"x": np.array([np.inf])}), "holds inf"),
-    (dict(data={"x": np.random.default_rng(0).random(8000)}), "fewer frames"),
-])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(kind="cube"), "use one of"),
+        (dict(label="β"), "say in a sentence"),
+        (dict(data={"x": [1.0, float("nan")]}), "holds nan"),
+        (dict(data={"x": np.array([np.inf])}), "holds inf"),
+        (dict(data={"x": np.random.default_rng(0).random(8000)}), "fewer frames"),
+    ],
+)
 def test_interactive_refuses(change, message):
     with pytest.raises(ValueError, match=message):
         figures.interactive(**(dict(kind="path", data={}, label=LABEL) | change))

@@ -1,4 +1,5 @@
-"""Views of graphs and the embedded motif graphs: against slow loops and networkx, laws, reproducibility."""
+"""Views of graphs and the embedded motif graphs: against slow loops and networkx, laws,
+reproducibility."""
 
 import itertools
 import random
@@ -28,32 +29,45 @@ def generator(seed=0):
 
 
 def batch_of(*graphs_, loops=()):
-    """Graphs (nodes, undirected edges); the features of a node are its number in the batch and something else."""
+    """Graphs (nodes, undirected edges); the features of a node are its number in the batch and
+    something else."""
     many = []
     for n, edges in graphs_:
         both = [*edges, *((v, u) for u, v in edges), *((v, v) for v in loops if v < n)]
-        many.append(Data(x=torch.zeros(n, 2), edge_index=torch.tensor(both, dtype=torch.long).reshape(-1, 2).T))
+        many.append(
+            Data(
+                x=torch.zeros(n, 2),
+                edge_index=torch.tensor(both, dtype=torch.long).reshape(-1, 2).T,
+            )
+        )
     batch = Batch.from_data_list(many)
-    batch.x = torch.stack([torch.arange(batch.num_nodes).float(), torch.arange(batch.num_nodes).cos()], 1)
+    batch.x = torch.stack(
+        [torch.arange(batch.num_nodes).float(), torch.arange(batch.num_nodes).cos()], 1
+    )
     return batch
 
 
 @st.composite
 def batches(draw):
-    """One to six graphs of one to nine nodes: also without edges, in pieces, complete, with self-loops."""
+    """One to six graphs of one to nine nodes: also without edges, in pieces, complete, with
+    self-loops."""
     pick = random.Random(draw(st.integers(0, 10_000)))
     sizes = draw(st.lists(st.integers(1, 9), min_size=1, max_size=6))
     found = []
     for n in sizes:
         density = pick.choice([0, 0.2, 0.5, 0.9, 1])
-        found.append((n, [pair for pair in itertools.combinations(range(n), 2) if pick.random() < density]))
+        found.append(
+            (n, [pair for pair in itertools.combinations(range(n), 2) if pick.random() < density])
+        )
     return batch_of(*found, loops=pick.choice([(), (), (0, 3)]))
 
 
 def parts(batch):
     """(numbers of the nodes, set of edges between positions) of every graph, read off slowly."""
     assert batch.ptr[0] == 0 and batch.ptr[-1] == len(batch.batch) == len(batch.x)
-    assert torch.equal(batch.batch, torch.arange(batch.num_graphs).repeat_interleave(batch.ptr.diff()))
+    assert torch.equal(
+        batch.batch, torch.arange(batch.num_graphs).repeat_interleave(batch.ptr.diff())
+    )
     ptr, index, numbers = batch.ptr.tolist(), batch.batch.tolist(), batch.x[:, 0].long().tolist()
     edges = [set() for _ in range(batch.num_graphs)]
     for u, v in batch.edge_index.T.tolist():
@@ -75,21 +89,25 @@ def whole(part, times):
 
 
 def assert_induced(before, after):
-    """Every graph of `after` is what PyG's own `subgraph` makes of its nodes, one graph at a time."""
+    """Every graph of `after` is what PyG's own `subgraph` makes of its nodes, one graph at a
+    time."""
     for i, (kept, edges) in enumerate(parts(after)):
         numbers = range(int(before.ptr[i]), int(before.ptr[i + 1]))
         assert set(kept) <= set(numbers) and kept == sorted(kept)
-        expected, _ = induced(torch.tensor(kept), before.edge_index, relabel_nodes=True, num_nodes=before.num_nodes)
+        expected, _ = induced(
+            torch.tensor(kept), before.edge_index, relabel_nodes=True, num_nodes=before.num_nodes
+        )
         assert edges == set(map(tuple, expected.T.tolist()))
         assert torch.equal(after.x[after.batch == i], before.x[kept])
 
 
-# ------------------------------------------------------------------------------------------------------ one batch each
+# ------------------------------------------------------------------------------------------------------
+# one batch each
 
 
 @given(batches(), RATIOS, st.integers(0, 10_000))
 def test_dropping_nodes_leaves_the_induced_subgraph_of_the_others(batch, ratio, seed):
-    after = graphs.drop_nodes(batch, ratio, generator(seed))
+    after = graphs.views.drop_nodes(batch, ratio, generator(seed))
     assert_induced(batch, after)
     for n, m in zip(batch.ptr.diff().tolist(), after.ptr.diff().tolist()):
         assert m == max(1, n - whole(ratio, n)[0])
@@ -97,7 +115,7 @@ def test_dropping_nodes_leaves_the_induced_subgraph_of_the_others(batch, ratio, 
 
 @given(batches(), RATIOS, st.integers(0, 10_000))
 def test_a_subgraph_is_connected_and_as_large_as_wanted_or_a_component(batch, ratio, seed):
-    after = graphs.subgraph(batch, ratio, generator(seed))
+    after = graphs.views.subgraph(batch, ratio, generator(seed))
     assert_induced(batch, after)
     for (numbers, edges), (kept, inside) in zip(parts(batch), parts(after)):
         full = nx.Graph(edges)
@@ -111,7 +129,7 @@ def test_a_subgraph_is_connected_and_as_large_as_wanted_or_a_component(batch, ra
 
 @given(batches(), RATIOS, st.integers(0, 10_000))
 def test_perturbed_edges_are_counted_symmetric_and_inside_their_graph(batch, ratio, seed):
-    after = graphs.perturb_edges(batch, ratio, generator(seed))
+    after = graphs.views.perturb_edges(batch, ratio, generator(seed))
     assert torch.equal(after.x, batch.x) and torch.equal(after.ptr, batch.ptr)
     assert is_undirected(after.edge_index, num_nodes=after.num_nodes)
     for (numbers, old), (_, new) in zip(parts(batch), parts(after)):
@@ -122,21 +140,25 @@ def test_perturbed_edges_are_counted_symmetric_and_inside_their_graph(batch, rat
 
 
 @given(batches(), RATIOS, st.integers(0, 10_000))
-def test_masked_nodes_have_the_mean_of_the_batch_and_the_others_their_own_features(batch, ratio, seed):
-    after = graphs.mask_attributes(batch, ratio, generator(seed))
+def test_masked_nodes_have_the_mean_of_the_batch_and_the_others_their_own_features(
+    batch, ratio, seed
+):
+    after = graphs.views.mask_attributes(batch, ratio, generator(seed))
     assert torch.equal(after.edge_index, batch.edge_index) and torch.equal(after.ptr, batch.ptr)
     masked = (after.x == batch.x.mean(0)).all(1)
     assert torch.equal(after.x[~masked], batch.x[~masked])
     stays = (batch.x == batch.x.mean(0)).all(1)  # one node of all is its own mean
     for i, n in enumerate(batch.ptr.diff().tolist()):
         inside = batch.batch == i
-        assert int((masked & inside & ~stays).sum()) == whole(ratio, n)[0] or bool((stays & inside).any())
+        assert int((masked & inside & ~stays).sum()) == whole(ratio, n)[0] or bool(
+            (stays & inside).any()
+        )
 
 
 @given(batches(), RATIOS, st.integers(0, 10_000))
 def test_a_view_changes_each_graph_by_one_kind_and_keeps_their_order(batch, ratio, seed):
     given_, state = batch.clone(), torch.get_rng_state()
-    after = graphs.view(batch, generator(seed), ratio=ratio)
+    after = graphs.views.view(batch, generator(seed), ratio=ratio)
     assert after.num_graphs == batch.num_graphs and after.x.dtype == batch.x.dtype
     assert all(torch.equal(given_[key], batch[key]) for key in ("x", "edge_index", "batch", "ptr"))
     assert torch.equal(state, torch.get_rng_state())
@@ -155,11 +177,13 @@ def test_a_view_changes_each_graph_by_one_kind_and_keeps_their_order(batch, rati
 
 def test_a_batch_without_any_edge_and_graphs_of_one_node_pass():
     batch = batch_of((1, []), (4, []), (1, []))
-    for kind, augmentation in graphs.VIEWS.items():
+    for kind, augmentation in graphs.views.VIEWS.items():
         after = augmentation(batch, 0.5, generator())
         assert after.num_graphs == 3 and after.edge_index.shape == (2, 0)
-        assert after.ptr.diff().tolist() == {"drop": [1, 2, 1], "subgraph": [1, 1, 1]}.get(kind, [1, 4, 1])
-    assert torch.equal(graphs.perturb_edges(batch, 0.5, generator()).x, batch.x)
+        assert after.ptr.diff().tolist() == {"drop": [1, 2, 1], "subgraph": [1, 1, 1]}.get(
+            kind, [1, 4, 1]
+        )
+    assert torch.equal(graphs.views.perturb_edges(batch, 0.5, generator()).x, batch.x)
 
 
 def test_a_directed_or_repeated_edge_is_one_edge():
@@ -168,13 +192,13 @@ def test_a_directed_or_repeated_edge_is_one_edge():
     once.edge_index = torch.tensor(HOUSE).T
     twice = batch.clone()
     twice.edge_index = torch.cat([batch.edge_index] * 2, 1)
-    views = [graphs.perturb_edges(b, 0.5, generator(3)) for b in (batch, once, twice)]
+    views = [graphs.views.perturb_edges(b, 0.5, generator(3)) for b in (batch, once, twice)]
     assert parts(views[0]) == parts(views[1]) == parts(views[2])
 
 
 def test_where_says_which_graphs():
     batch, where = batch_of(*[(5, HOUSE)] * 4), torch.tensor([False, True, False, True])
-    for augmentation in graphs.VIEWS.values():
+    for augmentation in graphs.views.VIEWS.values():
         after = augmentation(batch, 0.4, generator(1), where)
         for i, chosen in enumerate(where.tolist()):
             x, y = batch.x[batch.batch == i], after.x[after.batch == i]
@@ -182,11 +206,13 @@ def test_where_says_which_graphs():
             assert same is not chosen
 
 
-# ---------------------------------------------------------------------------------------------------------------- laws
+# ----------------------------------------------------------------------------------------------------------------
+# laws
 
 
 def fit(outcomes, law):
-    """The p-value of the outcomes under a law {outcome: probability}; zero where one is impossible."""
+    """The p-value of the outcomes under a law {outcome: probability}; zero where one is
+    impossible."""
     count = Counter(outcomes)
     if set(count) - set(law):
         return 0.0
@@ -199,36 +225,56 @@ def uniform(outcomes):
 
 
 def copies(n, edges, ratio, name, many=3000):
-    return parts(graphs.VIEWS[name](batch_of(*[(n, edges)] * many), ratio, generator(5)))
+    return parts(graphs.views.VIEWS[name](batch_of(*[(n, edges)] * many), ratio, generator(5)))
 
 
 def test_every_set_of_nodes_is_dropped_equally_often():
     """Control: each node for itself with the same probability, which has the right mean."""
-    kept = [frozenset(v - 6 * i for v in numbers) for i, (numbers, _) in enumerate(copies(6, HOUSE, 0.34, "drop"))]
+    kept = [
+        frozenset(v - 6 * i for v in numbers)
+        for i, (numbers, _) in enumerate(copies(6, HOUSE, 0.34, "drop"))
+    ]
     law = uniform(frozenset(range(6)) - set(pair) for pair in itertools.combinations(range(6), 2))
     assert fit(kept, law) > FAIR
     draw = np.random.default_rng(0)
-    assert fit([frozenset(np.flatnonzero(row)) for row in draw.random((3000, 6)) < 2 / 3], law) < FALSE
+    assert (
+        fit([frozenset(np.flatnonzero(row)) for row in draw.random((3000, 6)) < 2 / 3], law) < FALSE
+    )
 
 
 def test_every_set_of_nodes_is_masked_equally_often():
     batch = batch_of(*[(5, HOUSE)] * 3000)
-    after = graphs.mask_attributes(batch, 0.4, generator(5))
+    after = graphs.views.mask_attributes(batch, 0.4, generator(5))
     rows = (after.x == batch.x.mean(0)).all(1).reshape(3000, 5)
-    assert fit([frozenset(np.flatnonzero(row)) for row in rows], uniform(
-        map(frozenset, itertools.combinations(range(5), 2)))) > FAIR
+    assert (
+        fit(
+            [frozenset(np.flatnonzero(row)) for row in rows],
+            uniform(map(frozenset, itertools.combinations(range(5), 2))),
+        )
+        > FAIR
+    )
 
 
 def test_edges_removed_and_edges_added_are_uniform_and_independent():
     """Control: both ends of a new edge at random, coincidences left alone, as in GraphCL's code."""
     before = set(map(frozenset, HOUSE))
-    outcomes = [(before - unordered(e), unordered(e) - before) for _, e in copies(5, HOUSE, 0.34, "edges")]
-    absent = sorted({frozenset(p) for p in itertools.combinations(range(5), 2)} - before, key=sorted)
-    law = uniform((frozenset(a), frozenset(b)) for a in itertools.combinations(before, 2)
-                  for b in itertools.combinations(absent, 2))
+    outcomes = [
+        (before - unordered(e), unordered(e) - before) for _, e in copies(5, HOUSE, 0.34, "edges")
+    ]
+    absent = sorted(
+        {frozenset(p) for p in itertools.combinations(range(5), 2)} - before, key=sorted
+    )
+    law = uniform(
+        (frozenset(a), frozenset(b))
+        for a in itertools.combinations(before, 2)
+        for b in itertools.combinations(absent, 2)
+    )
     assert fit([(frozenset(a), frozenset(b)) for a, b in outcomes], law) > FAIR
     draw = random.Random(0)
-    careless = [(frozenset(draw.sample(HOUSE_EDGES, 2)), frozenset(draw.choices(absent, k=2))) for _ in range(3000)]
+    careless = [
+        (frozenset(draw.sample(HOUSE_EDGES, 2)), frozenset(draw.choices(absent, k=2)))
+        for _ in range(3000)
+    ]
     assert fit(careless, law) < FALSE
 
 
@@ -236,7 +282,8 @@ HOUSE_EDGES = list(map(frozenset, HOUSE))
 
 
 def growth(graph, size, neighbours):
-    """The exact law of the set of nodes after growing from a uniform one; `neighbours` lists the next, with repeats."""
+    """The exact law of the set of nodes after growing from a uniform one; `neighbours` lists the
+    next, with repeats."""
     law = {frozenset([v]): 1 / len(graph) for v in graph}
     for _ in range(size - 1):
         following = Counter()
@@ -256,16 +303,25 @@ def by_edges(graph, piece):
     return [v for u in piece for v in graph[u] if v not in piece]
 
 
-def star(graph, piece):  # the first node alone is asked; with sets its identity is lost, so: the common neighbours
-    return sorted(set.intersection(*(set(graph[u]) for u in piece)) - piece) or each_once(graph, piece)
+def star(
+    graph, piece
+):  # the first node alone is asked; with sets its identity is lost, so: the common neighbours
+    return sorted(set.intersection(*(set(graph[u]) for u in piece)) - piece) or each_once(
+        graph, piece
+    )
 
 
-@pytest.mark.parametrize("n, edges, size", [
-    (5, HOUSE, 3), (6, [(0, 1), (1, 2), (2, 3), (3, 0), (0, 2), (3, 4), (4, 5)], 4),
-    (6, [(0, i) for i in range(1, 6)], 3),
-])
+@pytest.mark.parametrize(
+    "n, edges, size",
+    [
+        (5, HOUSE, 3),
+        (6, [(0, 1), (1, 2), (2, 3), (3, 0), (0, 2), (3, 4), (4, 5)], 4),
+        (6, [(0, i) for i in range(1, 6)], 3),
+    ],
+)
 def test_a_subgraph_grows_by_a_uniform_neighbour(n, edges, size):
-    """Against the law summed over all ways to grow. Controls: a uniform edge to the outside; only near the middle."""
+    """Against the law summed over all ways to grow. Controls: a uniform edge to the outside; only
+    near the middle."""
     pieces = copies(n, edges, size / n, "subgraph")
     kept = [frozenset(v - n * i for v in numbers) for i, (numbers, _) in enumerate(pieces)]
     graph = nx.Graph(edges)
@@ -279,25 +335,33 @@ def test_a_subgraph_grows_by_a_uniform_neighbour(n, edges, size):
 def test_each_kind_is_drawn_equally_often():
     """Control: two draws of the same kind for all graphs of a batch."""
     batch = batch_of(*[(6, [*HOUSE[:4], (0, 4), (4, 5)])] * 2000)
-    after = graphs.view(batch, generator(7), ratio=0.34)
+    after = graphs.views.view(batch, generator(7), ratio=0.34)
     old, mean = unordered(parts(batch)[0][1]), batch.x.mean(0)
-    masked = torch.zeros(2000).index_add(0, after.batch, (after.x == mean).all(1).float()).bool().tolist()
+    masked = (
+        torch.zeros(2000)
+        .index_add(0, after.batch, (after.x == mean).all(1).float())
+        .bool()
+        .tolist()
+    )
     kinds = []
     for n, (_, edges), hidden in zip(after.ptr.diff().tolist(), parts(after), masked):
         rest = "edges" if unordered(edges) != old else "none"
         kinds.append("mask" if hidden else {3: "subgraph", 4: "drop"}.get(n, rest))
-    assert fit(kinds, uniform(graphs.VIEWS)) > FAIR
-    assert fit(["drop"] * 2000, uniform(graphs.VIEWS)) < FALSE
-    assert not set(graphs.VIEWS) - set(kinds) and any(a != b for a, b in itertools.pairwise(kinds))
+    assert fit(kinds, uniform(graphs.views.VIEWS)) > FAIR
+    assert fit(["drop"] * 2000, uniform(graphs.views.VIEWS)) < FALSE
+    assert not set(graphs.views.VIEWS) - set(kinds) and any(
+        a != b for a, b in itertools.pairwise(kinds)
+    )
 
 
-# --------------------------------------------------------------------------------------------------- generator, errors
+# ---------------------------------------------------------------------------------------------------
+# generator, errors
 
 
-@pytest.mark.parametrize("name", [None, *graphs.VIEWS])
+@pytest.mark.parametrize("name", [None, *graphs.views.VIEWS])
 def test_the_generator_alone_decides(name):
-    make = graphs.view if name is None else lambda b, g: graphs.VIEWS[name](b, 0.3, g)
-    batch = Batch.from_data_list(graphs.motifs(24))
+    make = graphs.views.view if name is None else lambda b, g: graphs.views.VIEWS[name](b, 0.3, g)
+    batch = Batch.from_data_list(graphs.data.motifs(24))
     batch.x = degree(batch.edge_index[0], batch.num_nodes)[:, None]
     draw = generator(1)
     torch.manual_seed(0)
@@ -305,45 +369,66 @@ def test_the_generator_alone_decides(name):
     torch.manual_seed(1)
     again, following = make(batch, generator(1)), make(batch, draw)
     assert all(torch.equal(first[key], again[key]) for key in ("x", "edge_index", "batch", "ptr"))
-    assert any(first[key].shape != following[key].shape or not torch.equal(first[key], following[key])
-               for key in ("x", "edge_index"))
+    assert any(
+        first[key].shape != following[key].shape or not torch.equal(first[key], following[key])
+        for key in ("x", "edge_index")
+    )
 
 
 def test_views_of_a_part_of_the_kinds():
     batch = batch_of(*[(5, HOUSE)] * 40)
-    assert graphs.view(batch, generator(), ("drop",), 0.4).ptr.diff().tolist() == [3] * 40
-    assert set(graphs.view(batch, generator(), ("subgraph", "mask"), 0.4).ptr.diff().tolist()) == {2, 5}
+    assert graphs.views.view(batch, generator(), ("drop",), 0.4).ptr.diff().tolist() == [3] * 40
+    assert set(
+        graphs.views.view(batch, generator(), ("subgraph", "mask"), 0.4).ptr.diff().tolist()
+    ) == {2, 5}
 
 
 def test_bad_input_gets_one_clear_sentence():
     batch, draw = batch_of((5, HOUSE), (3, [(0, 1)])), generator()
     for ratio in (-0.1, 1, 1.5, float("nan")):
-        for augmentation in (*graphs.VIEWS.values(), lambda b, r, g: graphs.view(b, g, ratio=r)):
+        for augmentation in (
+            *graphs.views.VIEWS.values(),
+            lambda b, r, g: graphs.views.view(b, g, ratio=r),
+        ):
             with pytest.raises(ValueError, match=r"ratio=.* must lie in \[0, 1\)"):
                 augmentation(batch, ratio, draw)
-    with pytest.raises(ValueError, match="unknown augmentation 'nodes'; known: mask, edges, drop, subgraph"):
-        graphs.view(batch, draw, ("drop", "nodes"))
+    with pytest.raises(
+        ValueError, match="unknown augmentation 'nodes'; known: mask, edges, drop, subgraph"
+    ):
+        graphs.views.view(batch, draw, ("drop", "nodes"))
     for kinds in ((), ("drop", "drop")):
         with pytest.raises(ValueError, match="at least one augmentation, each of them once"):
-            graphs.view(batch, draw, kinds)
+            graphs.views.view(batch, draw, kinds)
     bare = batch.clone()
     bare.x = None
     for wrong in (bare, Data(x=batch.x, edge_index=batch.edge_index)):
         with pytest.raises(ValueError, match="float features"):
-            graphs.drop_nodes(wrong, 0.2, draw)
-    hollow = Batch.from_data_list([Data(x=torch.ones(n, 1), edge_index=torch.empty(2, 0).long()) for n in (2, 0)])
+            graphs.views.drop_nodes(wrong, 0.2, draw)
+    hollow = Batch.from_data_list(
+        [Data(x=torch.ones(n, 1), edge_index=torch.empty(2, 0).long()) for n in (2, 0)]
+    )
     with pytest.raises(ValueError, match="graph 1 of the batch has no nodes"):
-        graphs.view(hollow, draw)
+        graphs.views.view(hollow, draw)
 
 
-# -------------------------------------------------------------------------------------------------------------- motifs
+# --------------------------------------------------------------------------------------------------------------
+# motifs
 
 
 def test_motifs_are_trees_with_copies_of_one_motif():
-    """Without its bridges nothing is left of such a graph but the motifs. Control: those of another class."""
-    every, shapes = graphs.motifs(60), [to_networkx(m(), to_undirected=True) for m in graphs.MOTIFS.values()]
+    """Without its bridges nothing is left of such a graph but the motifs. Control: those of another
+    class."""
+    every, shapes = (
+        graphs.data.motifs(60),
+        [to_networkx(m(), to_undirected=True) for m in graphs.data.MOTIFS.values()],
+    )
     for graph in every:
-        assert graph.is_undirected() and graph.is_coalesced() and not graph.has_self_loops() and graph.x is None
+        assert (
+            graph.is_undirected()
+            and graph.is_coalesced()
+            and not graph.has_self_loops()
+            and graph.x is None
+        )
         assert not contains_isolated_nodes(graph.edge_index, graph.num_nodes)
         found = to_networkx(graph, to_undirected=True)
         assert nx.is_connected(found)
@@ -356,19 +441,23 @@ def test_motifs_are_trees_with_copies_of_one_motif():
 
 
 def test_pairs_of_motifs_share_their_degrees_but_not_who_is_joined_to_whom():
-    shape = {name: to_networkx(m(), to_undirected=True) for name, m in graphs.MOTIFS.items()}
+    shape = {name: to_networkx(m(), to_undirected=True) for name, m in graphs.data.MOTIFS.items()}
     for a, b in (("house", "K23"), ("domino", "theta")):
         assert sorted(d for _, d in shape[a].degree) == sorted(d for _, d in shape[b].degree)
-        joined = [Counter(tuple(sorted((g.degree[u], g.degree[v]))) for u, v in g.edges) for g in (shape[a], shape[b])]
+        joined = [
+            Counter(tuple(sorted((g.degree[u], g.degree[v]))) for u, v in g.edges)
+            for g in (shape[a], shape[b])
+        ]
         assert joined[0] != joined[1]
 
 
 def test_the_classes_lie_in_the_structure_and_not_in_the_degrees():
-    """An SVM on the numbers of nodes, edges and degrees, against one on the degrees of neighbours (one round of WL)."""
+    """An SVM on the numbers of nodes, edges and degrees, against one on the degrees of neighbours
+    (one round of WL)."""
     from sklearn.model_selection import cross_val_score
     from sklearn.svm import SVC
 
-    every = graphs.motifs()
+    every = graphs.data.motifs()
     y = [int(graph.y) for graph in every]
     degrees, joined = np.zeros((len(y), 12)), np.zeros((len(y), 6, 6))
     for i, graph in enumerate(every):
@@ -376,7 +465,10 @@ def test_the_classes_lie_in_the_structure_and_not_in_the_degrees():
         degrees[i, :2] = graph.num_nodes, graph.num_edges
         np.add.at(degrees[i], 2 + np.minimum(d, 9), 1)
         np.add.at(joined[i], tuple(np.minimum(d[graph.edge_index.numpy()], 5)), 1)
-    sizes, structure = (cross_val_score(SVC(C=100), x, y, cv=5).mean() for x in (degrees, joined.reshape(len(y), -1)))
+    sizes, structure = (
+        cross_val_score(SVC(C=100), x, y, cv=5).mean()
+        for x in (degrees, joined.reshape(len(y), -1))
+    )
     assert 0.25 < sizes < 0.65 < 0.7 < structure
 
 
@@ -385,13 +477,17 @@ def test_motifs_are_a_function_of_the_seed_and_leave_global_states_alone():
     np.random.seed(3)
     random.seed(3)
     states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
-    first, again, other = graphs.motifs(24, 1), graphs.motifs(24, 1), graphs.motifs(24, 2)
+    first, again, other = (
+        graphs.data.motifs(24, 1),
+        graphs.data.motifs(24, 1),
+        graphs.data.motifs(24, 2),
+    )
     assert torch.equal(states[0], torch.get_rng_state()) and random.getstate() == states[2]
     assert np.array_equal(states[1], np.random.get_state()[1])
     same = [torch.equal(a.edge_index, b.edge_index) for a, b in zip(first, again)]
     assert all(same) and not all(a.edge_index.equal(b.edge_index) for a, b in zip(first, other))
     assert [int(a.y) for a in first] == [int(b.y) for b in other] == [i % 6 for i in range(24)]
-    every = graphs.motifs()
+    every = graphs.data.motifs()
     sizes = [graph.num_nodes for graph in every]
     assert len(every) == 180 and min(sizes) >= 12 and max(sizes) <= 60
     assert (sum(sizes), sum(graph.num_edges for graph in every)) == PINNED
@@ -402,6 +498,6 @@ PINNED = (5174, 12288)  # nodes and arcs of the set that the book's pages show
 
 def test_too_few_motifs_or_a_negative_seed_are_refused():
     with pytest.raises(ValueError, match="n=11 graphs are fewer than two for each of 6 classes"):
-        graphs.motifs(11)
+        graphs.data.motifs(11)
     with pytest.raises(ValueError, match="seed=-1 must not be negative"):
-        graphs.motifs(seed=-1)
+        graphs.data.motifs(seed=-1)

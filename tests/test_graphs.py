@@ -1,4 +1,5 @@
-"""InfoGraph and GraphCL: the objective against loops, the couplings, invariances, splits and labels, bad input."""
+"""InfoGraph and GraphCL: the objective against loops, the couplings, invariances, splits and
+labels, bad input."""
 
 import os
 import subprocess
@@ -12,8 +13,11 @@ from hypothesis import strategies as st
 from torch.nn.functional import softplus
 from torch_geometric.data import Batch, Data
 
-from hnlib import evaluation, graphs, methods, objectives, records, transport
+from hnlib import graphs, methods, objectives, transport
 from hnlib.contrast import Contrast
+from hnlib.graphs import modality
+from hnlib.runs import checkpoint, config, readouts, records, training
+from hnlib.runs.training import train
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -22,7 +26,10 @@ def random_batch(seed: int, sizes=(3, 5, 2, 4), d: int = 6, scale: float = 2.0):
     """Embeddings of nodes and graphs, and whose node each is, in double precision."""
     g = torch.Generator().manual_seed(seed)
     batch = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-    nodes, whole = (scale * torch.randn(k, d, generator=g, dtype=torch.float64) for k in (len(batch), len(sizes)))
+    nodes, whole = (
+        scale * torch.randn(k, d, generator=g, dtype=torch.float64)
+        for k in (len(batch), len(sizes))
+    )
     return nodes, whole, batch
 
 
@@ -31,13 +38,19 @@ def accurate(x):
 
 
 def by_loops(nodes, whole, batch, beta=0.0, tau=0.0, labels=None, positives="class"):
-    """The objective of the chapter, node after node and graph after graph, with nothing but scalars."""
+    """The objective of the chapter, node after node and graph after graph, with nothing but
+    scalars."""
     n, m = len(nodes), len(whole)
     score = [[float(nodes[u] @ whole[g]) for g in range(m)] for u in range(n)]
     known = [-1] * m if labels is None else labels.tolist()
-    same = [[g == batch[u] or (known[g] >= 0 and known[g] == known[batch[u]]) for g in range(m)] for u in range(n)]
+    same = [
+        [g == batch[u] or (known[g] >= 0 and known[g] == known[batch[u]]) for g in range(m)]
+        for u in range(n)
+    ]
     largest = max(abs(score[u][g]) for u in range(n) for g in range(m) if not same[u][g])
-    exp, sp = (lambda x, f=f: f(torch.tensor(x, dtype=torch.float64)).item() for f in (torch.exp, accurate))
+    exp, sp = (
+        lambda x, f=f: f(torch.tensor(x, dtype=torch.float64)).item() for f in (torch.exp, accurate)
+    )
     total = 0.0
     for u in range(n):
         weight, value = 0.0, 0.0
@@ -45,7 +58,11 @@ def by_loops(nodes, whole, batch, beta=0.0, tau=0.0, labels=None, positives="cla
             if not same[u][g]:
                 w = exp(beta * 2 * score[u][g] / largest)
                 weight, value = weight + w, value + w * sp(score[u][g])
-        pulled = [g for g in range(m) if (same[u][g] if labels is not None and positives == "class" else g == batch[u])]
+        pulled = [
+            g
+            for g in range(m)
+            if (same[u][g] if labels is not None and positives == "class" else g == batch[u])
+        ]
         for g in pulled:
             negative = value / weight
             if tau:
@@ -54,15 +71,23 @@ def by_loops(nodes, whole, batch, beta=0.0, tau=0.0, labels=None, positives="cla
     return total / n
 
 
-METHODS = [("infograph", {}), *(("hcl", {"beta": b}) for b in (1.0, -1.0, 10.0, -10.0)),
-           ("debiased", {"tau_plus": 0.3}), ("hcl", {"beta": -2.0, "tau_plus": 0.5})]
+METHODS = [
+    ("infograph", {}),
+    *(("hcl", {"beta": b}) for b in (1.0, -1.0, 10.0, -10.0)),
+    ("debiased", {"tau_plus": 0.3}),
+    ("hcl", {"beta": -2.0, "tau_plus": 0.5}),
+]
 
 
 @pytest.mark.parametrize("name, options", METHODS, ids=str)
 def test_the_objective_is_the_one_written_as_loops(name, options):
     for seed in range(5):
         nodes, whole, batch = random_batch(seed)
-        value = graphs.build(name, **options).loss(Contrast.from_nodes(nodes, whole, batch)).item()
+        value = (
+            graphs.methods.build(name, **options)
+            .loss(Contrast.from_nodes(nodes, whole, batch))
+            .item()
+        )
         beta, tau = options.get("beta", 0.0), options.get("tau_plus", 0.0)
         assert value == pytest.approx(by_loops(nodes, whole, batch, beta, tau), rel=1e-6)
         if beta:  # the other sign is another objective
@@ -75,19 +100,34 @@ def test_with_labels_too_and_unknown_ones_are_nobody_s_class(name, beta, positiv
     nodes, whole, batch = random_batch(3, sizes=(3, 2, 4, 2, 3))
     options = {"positives": positives} | ({"beta": beta} if beta else {})
     for labels in (torch.tensor([0, 1, 0, 1, 2]), torch.tensor([0, -1, 0, 1, -1])):
-        value = graphs.build(name, **options).loss(Contrast.from_nodes(nodes, whole, batch, labels, positives)).item()
-        assert value == pytest.approx(by_loops(nodes, whole, batch, beta, 0.0, labels, positives), rel=1e-6)
+        value = (
+            graphs.methods.build(name, **options)
+            .loss(Contrast.from_nodes(nodes, whole, batch, labels, positives))
+            .item()
+        )
+        assert value == pytest.approx(
+            by_loops(nodes, whole, batch, beta, 0.0, labels, positives), rel=1e-6
+        )
     hidden = Contrast.from_nodes(nodes, whole, batch, torch.full((5,), -1))
     plain = Contrast.from_nodes(nodes, whole, batch)
-    assert torch.equal(hidden.admissible, plain.admissible) and torch.equal(hidden.positives, plain.positives)
+    assert torch.equal(hidden.admissible, plain.admissible) and torch.equal(
+        hidden.positives, plain.positives
+    )
 
 
 def test_hard_negatives_have_the_papers_sign_and_easy_ones_the_released_one():
     nodes, whole, batch = random_batch(0)
     contrast = Contrast.from_nodes(nodes, whole, batch)
-    hardest = contrast.similarity.masked_fill(~contrast.admissible, -torch.inf).argmax(1, keepdim=True)
-    weight = {beta: graphs.build("hcl", beta=beta).log_weights(contrast).gather(1, hardest).squeeze(1)
-              for beta in (2.0, 0.0, -2.0)}
+    hardest = contrast.similarity.masked_fill(~contrast.admissible, -torch.inf).argmax(
+        1, keepdim=True
+    )
+    weight = {
+        beta: graphs.methods.build("hcl", beta=beta)
+        .log_weights(contrast)
+        .gather(1, hardest)
+        .squeeze(1)
+        for beta in (2.0, 0.0, -2.0)
+    }
     assert (weight[2.0] > weight[0.0]).all() and (weight[0.0] > weight[-2.0]).all()
     assert weight[0.0].exp().tolist() == pytest.approx([1 / 3] * len(nodes))
 
@@ -95,101 +135,143 @@ def test_hard_negatives_have_the_papers_sign_and_easy_ones_the_released_one():
 @pytest.mark.parametrize("name", ["hcl", "hcl-node"])
 @pytest.mark.parametrize("beta", [3.0, -3.0])
 def test_the_gradient_is_that_of_the_loss_scale_and_all(name, beta):
-    """Against finite differences; with a scale held fixed, descent on easy weights would climb the loss."""
+    """Against finite differences; with a scale held fixed, descent on easy weights would climb the
+    loss."""
     nodes, whole, batch = random_batch(4, sizes=(2, 3, 2), d=2, scale=1.0)
-    method = graphs.build(name, beta=beta)
+    method = graphs.methods.build(name, beta=beta)
 
     def loss(x):
         return method.loss(Contrast.from_nodes(x, whole, batch))
 
     assert torch.autograd.gradcheck(loss, nodes.requires_grad_())
-    frozen = graphs.build(name, beta=beta, weights_gradient=False).loss(Contrast.from_nodes(nodes, whole, batch))
-    full, = torch.autograd.grad(loss(nodes), nodes)
+    frozen = graphs.methods.build(name, beta=beta, weights_gradient=False).loss(
+        Contrast.from_nodes(nodes, whole, batch)
+    )
+    (full,) = torch.autograd.grad(loss(nodes), nodes)
     assert (torch.autograd.grad(frozen, nodes)[0] - full).abs().max() > 1e-3
 
 
 def test_scaled_by_node_every_row_reaches_two():
     contrast = Contrast.from_nodes(*random_batch(2))
-    size = graphs.scores(contrast, per="node").abs().masked_fill(~contrast.admissible, 0.0).amax(1)
+    size = (
+        graphs.methods.scores(contrast, per="node")
+        .abs()
+        .masked_fill(~contrast.admissible, 0.0)
+        .amax(1)
+    )
     assert torch.allclose(size, torch.full_like(size, 2.0))
-    x = graphs.scores(contrast, per="node")
+    x = graphs.methods.scores(contrast, per="node")
     expected = (1.5 * x).masked_fill(~contrast.admissible, -torch.inf).log_softmax(1)
-    assert torch.allclose(graphs.build("hcl-node", beta=1.5).log_weights(contrast), expected)
-    assert not torch.allclose(graphs.build("hcl", beta=1.5).log_weights(contrast).exp(), expected.exp(), atol=1e-2)
+    assert torch.allclose(
+        graphs.methods.build("hcl-node", beta=1.5).log_weights(contrast), expected
+    )
+    assert not torch.allclose(
+        graphs.methods.build("hcl", beta=1.5).log_weights(contrast).exp(), expected.exp(), atol=1e-2
+    )
     with pytest.raises(ValueError, match="per='row'"):
-        graphs.scores(contrast, per="row")
+        graphs.methods.scores(contrast, per="row")
 
 
-@given(st.lists(st.integers(1, 9), min_size=4, max_size=7), st.sampled_from([0.1, 0.5, 1.0]), st.integers(0, 99))
+@given(
+    st.lists(st.integers(1, 9), min_size=4, max_size=7),
+    st.sampled_from([0.1, 0.5, 1.0]),
+    st.integers(0, 99),
+)
 @settings(max_examples=40, deadline=None)
 def test_transport_has_its_marginals_or_says_why_not(sizes, epsilon, seed):
     nodes, whole, batch = random_batch(seed, tuple(sizes))
     n, m = len(nodes), len(whole)
     contrast = Contrast.from_nodes(nodes, whole, batch)
-    method = graphs.build("ot", epsilon=epsilon, tol=1e-4, max_iterations=20_000, on_failure="raise")
-    if max(sizes) > (1 - 1 / m) * n + 1e-9:  # the largest graph's nodes have nowhere to send their mass
+    method = graphs.methods.build(
+        "ot", epsilon=epsilon, tol=1e-4, max_iterations=20_000, on_failure="raise"
+    )
+    if (
+        max(sizes) > (1 - 1 / m) * n + 1e-9
+    ):  # the largest graph's nodes have nowhere to send their mass
         with pytest.raises(ValueError, match="at most"):
             method.log_weights(contrast)
         return
     assume(max(sizes) < 0.9 * (1 - 1 / m) * n)  # nearer to the bound Sinkhorn takes its time
     weights = method.log_weights(contrast).exp()
     assert torch.allclose(weights.sum(1), torch.ones(n, dtype=torch.float64))
-    assert torch.allclose(weights.sum(0) / n, torch.full((m,), 1 / m, dtype=torch.float64), atol=1e-4)
+    assert torch.allclose(
+        weights.sum(0) / n, torch.full((m,), 1 / m, dtype=torch.float64), atol=1e-4
+    )
     assert not weights[contrast.positives].any()
 
 
 def test_the_tilt_has_not_the_transport_s_marginals():
     contrast = Contrast.from_nodes(*random_batch(1))
-    tilt = graphs.build("hcl", beta=2.0).log_weights(contrast).exp()
+    tilt = graphs.methods.build("hcl", beta=2.0).log_weights(contrast).exp()
     assert (tilt.sum(0) / len(tilt) - 1 / 4).abs().max() > 0.02
 
 
-@pytest.mark.parametrize("name, options", [*METHODS, ("ot", {"epsilon": 0.5, "tol": 1e-10}), ("h-scl", {})], ids=str)
+@pytest.mark.parametrize(
+    "name, options", [*METHODS, ("ot", {"epsilon": 0.5, "tol": 1e-10}), ("h-scl", {})], ids=str
+)
 def test_the_order_of_nodes_and_graphs_does_not_matter(name, options):
     nodes, whole, batch = random_batch(7)
-    method = graphs.build(name, **options)
+    method = graphs.methods.build(name, **options)
     labels = torch.tensor([0, 1, 1, 0]) if method.entry.supervised else None
     value = method.loss(Contrast.from_nodes(nodes, whole, batch, labels))
     of_nodes = torch.randperm(len(nodes), generator=torch.Generator().manual_seed(0))
     of_graphs = torch.tensor([2, 0, 3, 1])
     back = of_graphs.argsort()
-    moved = Contrast.from_nodes(nodes[of_nodes], whole[of_graphs], back[batch[of_nodes]],
-                                None if labels is None else labels[of_graphs])
+    moved = Contrast.from_nodes(
+        nodes[of_nodes],
+        whole[of_graphs],
+        back[batch[of_nodes]],
+        None if labels is None else labels[of_graphs],
+    )
     assert method.loss(moved).item() == pytest.approx(value.item(), rel=1e-7)
-    wrong = Contrast.from_nodes(nodes[of_nodes], whole, back[batch[of_nodes]], labels)  # nodes moved, graphs not
+    wrong = Contrast.from_nodes(
+        nodes[of_nodes], whole, back[batch[of_nodes]], labels
+    )  # nodes moved, graphs not
     assert abs(method.loss(wrong).item() - value.item()) > 1e-3
 
 
 def test_without_its_floor_the_debiased_objective_would_have_no_bound():
-    """A positive score grows without end: the plain difference falls for ever, the objective stays above zero."""
+    """A positive score grows without end: the plain difference falls for ever, the objective stays
+    above zero."""
     for size in (1e1, 1e2, 1e3):
         own = torch.tensor([[True, False]] * 2)
-        contrast = Contrast.from_similarity(torch.tensor([[size, -1.0]] * 2, dtype=torch.float64), own, ~own)
+        contrast = Contrast.from_similarity(
+            torch.tensor([[size, -1.0]] * 2, dtype=torch.float64), own, ~own
+        )
         log_w = contrast.uniform_log_weights
         value = objectives.jensen_shannon(contrast, log_w, tau_plus=0.5).item()
-        unbounded = (softplus(torch.tensor(-size)) + 2 * softplus(torch.tensor(-1.0)) - softplus(torch.tensor(size)))
+        unbounded = (
+            softplus(torch.tensor(-size))
+            + 2 * softplus(torch.tensor(-1.0))
+            - softplus(torch.tensor(size))
+        )
         assert value >= 0 and unbounded < 0.7 - size
     assert objectives.jensen_shannon(contrast, log_w, reduction="none").shape == (2,)
 
 
 def test_gradients_reach_every_part_and_are_finite():
-    dataset = graphs.load("motifs")
-    model = graphs.InfoGraph(graphs.GIN(dataset.num_features))
+    dataset = graphs.data.load("motifs")
+    model = graphs.encoders.InfoGraph(graphs.encoders.GIN(dataset.num_features))
     batch = Batch.from_data_list(dataset.graphs[:12])
-    for name in graphs.CATALOGUE:
-        method = graphs.build(name)
+    for name in graphs.methods.CATALOGUE:
+        method = graphs.methods.build(name)
         model.zero_grad()
         method.loss(model(batch, batch.y if method.entry.supervised else None)).backward()
-        assert all(p.grad.isfinite().all() and p.grad.abs().sum() > 0 for p in model.parameters()), name
+        assert all(
+            p.grad.isfinite().all() and p.grad.abs().sum() > 0 for p in model.parameters()
+        ), name
 
 
 def test_the_encoder_forgets_the_order_of_nodes():
-    dataset = graphs.load("motifs")
-    encoder = graphs.GIN(dataset.num_features).eval()
+    dataset = graphs.data.load("motifs")
+    encoder = graphs.encoders.GIN(dataset.num_features).eval()
     graph = dataset.graphs[4]
     order = torch.randperm(graph.num_nodes, generator=torch.Generator().manual_seed(1))
     moved = Data(x=graph.x[order], edge_index=order.argsort()[graph.edge_index], y=graph.y)
-    a, b = (encoder(g.x, g.edge_index, torch.zeros(g.num_nodes, dtype=torch.long)) for g in (graph, moved))
+    a, b = (
+        encoder(g.x, g.edge_index, torch.zeros(g.num_nodes, dtype=torch.long))
+        for g in (graph, moved)
+    )
     assert torch.allclose(a[1], b[1], atol=1e-4) and torch.allclose(a[0][order], b[0], atol=1e-5)
     assert torch.allclose(a[1], a[0].sum(0, keepdim=True), atol=1e-4) and a[1].shape == (1, 96)
 
@@ -199,14 +281,30 @@ def test_the_encoder_forgets_the_order_of_nodes():
 
 @pytest.fixture(scope="module")
 def small():
-    """Two classes that even an untrained encoder tells apart partly, with one graph in ten of the size of two."""
-    return graphs.graph_set([g for g in graphs.motifs(120) if int(g.y) < 2], "small")
+    """Two classes that even an untrained encoder tells apart partly, with one graph in ten of the
+    size of two."""
+    return graphs.data.graph_set([g for g in graphs.data.motifs(120) if int(g.y) < 2], "small")
 
 
 def test_a_run_is_a_function_of_its_seed(small, tmp_path):
-    first, again, other = (graphs.train(small, "hcl", epochs=2, folds=4, seed=s, progress=False, beta=2.0,
-                                        evaluate_at=(0, 1), record_to=tmp_path) for s in (0, 0, 1))
-    assert first.metrics["svm_folds"] == again.metrics["svm_folds"] and first.record["losses"] == again.record["losses"]
+    first, again, other = (
+        train(
+            small,
+            "hcl",
+            epochs=2,
+            folds=4,
+            seed=s,
+            progress=False,
+            beta=2.0,
+            evaluate_at=(0, 1),
+            record_to=tmp_path,
+        )
+        for s in (0, 0, 1)
+    )
+    assert (
+        first.metrics["svm_folds"] == again.metrics["svm_folds"]
+        and first.record["losses"] == again.record["losses"]
+    )
     assert first.record["losses"] != other.record["losses"]
     assert [row["epoch"] for row in first.history] == [0, 1, 2]
     assert len(first.metrics["svm_folds"]) == 4 and first.metrics["svm"] == first.history[-1]["svm"]
@@ -216,35 +314,58 @@ def test_a_run_is_a_function_of_its_seed(small, tmp_path):
 
 
 def test_methods_of_one_seed_meet_the_same_folds_and_start_alike(small):
-    runs = [graphs.train(small, m, epochs=1, folds=4, progress=False, evaluate_at=(0,)) for m in ("infograph", "ot")]
-    untrained = graphs.train(small, None, epochs=0, folds=4, progress=False)
+    runs = [
+        train(small, m, epochs=1, folds=4, progress=False, evaluate_at=(0,))
+        for m in ("infograph", "ot")
+    ]
+    untrained = train(small, None, epochs=0, folds=4, progress=False)
     for run in runs:
         assert run.history[0]["svm_folds"] == untrained.metrics["svm_folds"]
 
 
 def test_labels_of_the_test_fold_are_not_seen(small, monkeypatch):
-    seen = []
-    fit = graphs._fit
-    monkeypatch.setattr(graphs, "_fit", lambda **kw: seen.append(kw["labels"]) or fit(**kw))
-    run = graphs.train(small, "scl", epochs=1, folds=4, progress=False)
-    splits = evaluation.stratified_folds(small.labels, 4, 0)
+    seen, model = [], modality.Graphs.model
+
+    def watched(self):
+        seen.append(self.labels)
+        return model(self)
+
+    monkeypatch.setattr(modality.Graphs, "model", watched)
+    run = train(small, "scl", epochs=1, folds=4, progress=False)
+    splits = readouts.stratified_folds(small.labels, 4, 0)
     assert len(seen) == 4 and run.record["configuration"]["labels"] == "fold"
-    for known, (train, test) in zip(seen, splits, strict=True):
-        assert (known[test] == -1).all() and torch.equal(known[train], small.labels[train])
+    for known, (fitted, held_out) in zip(seen, splits, strict=True):
+        assert (known[held_out] == -1).all()
+        assert torch.equal(known[fitted], small.labels[fitted])
     seen.clear()
-    graphs.train(small, "scl", epochs=1, folds=4, labels="all", progress=False)
+    train(small, "scl", epochs=1, folds=4, labels="all", progress=False)
     assert len(seen) == 1 and torch.equal(seen[0], small.labels)
-    seen.clear()
-    assert graphs.train(small, "infograph", epochs=1, folds=4, progress=False).record["configuration"]["labels"] is None
-    assert seen == [None]
+    given, loss = [], modality.Graphs.loss
+    monkeypatch.setattr(
+        modality.Graphs,
+        "loss",
+        lambda self, model, method, views, labels, gather: (
+            given.append(labels) or loss(self, model, method, views, labels, gather)
+        ),
+    )
+    run = train(small, "infograph", epochs=1, folds=4, progress=False)
+    assert run.record["configuration"]["labels"] is None and given == [None]
 
 
 def test_graphcl_takes_the_methods_of_two_views(small):
-    run = graphs.train(small, "adnce", framework="graphcl", epochs=1, folds=4, progress=False, temperature=0.2)
-    assert run.record["configuration"]["options"]["temperature"] == 0.2 and 0 <= run.metrics["svm"] <= 1
-    assert methods.changed("adnce", run.record["configuration"]["options"], "graphcl") == {"temperature": 0.2}
-    assert methods.changed("hcl", graphs.build("hcl").options, "infograph") == {}
-    assert run.encoder.feature_dim == 96 and graphs.embed(run.encoder, small).shape == (len(small), 96)
+    run = train(
+        small, "adnce", framework="graphcl", epochs=1, folds=4, progress=False, temperature=0.2
+    )
+    assert (
+        run.record["configuration"]["options"]["temperature"] == 0.2
+        and 0 <= run.metrics["svm"] <= 1
+    )
+    assert config.read(run.record["configuration"]).changed_options() == {"temperature": 0.2}
+    assert config.GraphRun(method="hcl").resolved().changed_options() == {}
+    assert run.encoder.feature_dim == 96 and graphs.encoders.embed(run.encoder, small).shape == (
+        len(small),
+        96,
+    )
 
 
 def test_hidden_labels_are_classes_of_their_own_in_two_views(small, monkeypatch):
@@ -256,31 +377,138 @@ def test_hidden_labels_are_classes_of_their_own_in_two_views(small, monkeypatch)
         return (z1 * z2).sum()
 
     monkeypatch.setattr(type(method), "forward", forward)
-    graphs.train(small, method, framework="graphcl", epochs=1, folds=4, progress=False)
+    train(small, method, framework="graphcl", epochs=1, folds=4, progress=False)
     assert len(given) == 4
     for labels in given:
         hidden = labels[labels < 0]
         assert len(hidden) and len(hidden.unique()) == len(hidden)
 
 
+def watched_weights(run):
+    return [value.clone() for value in run.model.state_dict().values()]
+
+
+class Stop:
+    """Interrupts the training at the k-th state that is kept."""
+
+    def __init__(self, k):
+        self.left, self.save = k, checkpoint.Checkpoint.save
+
+    def __call__(self, kept, state):
+        self.save(kept, state)
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+RESUMED = [
+    ("infograph", "ot", dict(epsilon=0.05, max_iterations=1), 1),  # which counts
+    ("infograph", "h-scl", dict(labels="fold"), 3),  # within the second fold
+    ("infograph", "scl", dict(labels="fold"), 2),  # between two folds
+    ("graphcl", "adnce", dict(lr_schedule="cosine", schedule={"sigma": (1.0, 0.5)}), 1),
+    ("graphcl", "hcl", dict(queue=24), 1),
+    ("graphcl", "scl", dict(labels="fold"), 7),
+]
+
+
+@pytest.mark.filterwarnings("ignore::hnlib.transport.ConvergenceWarning")
+@pytest.mark.parametrize("framework, method, options, stop", RESUMED, ids=str)
+def test_interrupted_and_resumed_equals_uninterrupted(
+    small, tmp_path, monkeypatch, framework, method, options, stop
+):
+    """To the last bit of the weights, and to everything that is recorded but the time."""
+    chosen = dict(method=method, framework=framework, epochs=2, folds=4, batch_size=12, **options)
+    chosen |= dict(progress=False, evaluate_at=(1,), device="cpu")
+    whole = train(small, **chosen)
+    interrupt = Stop(stop)
+    with monkeypatch.context() as patch, pytest.raises(training.Interrupted) as stopped:
+        patch.setattr(checkpoint.Checkpoint, "save", lambda *state: interrupt(*state))
+        train(small, checkpoint=tmp_path / "c", **chosen)
+    assert "repeat the same call" in str(stopped.value)
+    assert ("fold" in str(stopped.value)) == (options.get("labels") == "fold")
+    resumed = train(small, checkpoint=tmp_path / "c", **chosen)
+    assert all(map(torch.equal, watched_weights(whole), watched_weights(resumed)))
+    timed = ("epoch_seconds", "peak_memory_mb")
+    first, second = (
+        {k: v for k, v in run.metrics.items() if k not in timed} for run in (whole, resumed)
+    )
+    assert first == second and whole.history == resumed.history
+    assert whole.record["losses"] == resumed.record["losses"]
+    again = train(small, checkpoint=tmp_path / "c", **chosen)  # nothing is left to be done
+    assert again.history == whole.history
+    with pytest.raises(ValueError, match="hidden is 32 there and 8 here"):
+        train(small, checkpoint=tmp_path / "c", **chosen, hidden=8)
+
+
+def test_a_longer_run_of_graphs_goes_on_unless_it_has_folds(small, tmp_path):
+    chosen = dict(folds=4, progress=False, checkpoint=tmp_path / "c")
+    train(small, "hcl", epochs=1, **chosen)
+    longer = train(small, "hcl", epochs=2, **chosen)
+    whole = train(small, "hcl", epochs=2, folds=4, progress=False)
+    assert longer.history == whole.history
+    assert all(map(torch.equal, watched_weights(whole), watched_weights(longer)))
+    chosen["checkpoint"] = tmp_path / "folds"
+    train(small, "scl", epochs=1, **chosen)
+    with pytest.raises(ValueError, match="epochs is 1 there and 2 here"):
+        train(small, "scl", epochs=2, **chosen)
+
+
+@pytest.mark.parametrize("framework", ["infograph", "graphcl"])
+def test_a_diverged_run_of_graphs_names_its_step(small, tmp_path, framework):
+    chosen = dict(framework=framework, epochs=3, folds=4, batch_size=12, progress=False)
+    with pytest.raises(training.Diverged, match=r"step \d+ \(epoch 1, lr=1e\+30\); no checkpoint"):
+        train(small, "hcl", lr=1e30, **chosen)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(precision="bf16-mixed"), "precision='bf16-mixed' is not for graphs"),
+        (dict(compile=True), "compile=True is not for graphs"),
+        (dict(devices=2), "devices=2 is not for graphs"),
+        (dict(queue=8), "queue=8 needs two views of each graph"),
+        (dict(queue=8, framework="graphcl", method="scl"), "queue=8 holds graphs whose label is"),
+    ],
+)
+def test_what_graphs_do_not_have_is_refused(small, options, message):
+    with pytest.raises(ValueError, match=message):
+        train(small, **dict(method="hcl", epochs=1, folds=4, progress=False) | options)
+
+
+def test_an_exported_encoder_embeds_batches_of_any_size(small, tmp_path):
+    run = train(small, epochs=1, folds=4, hidden=8, layers=2, progress=False)
+    program = torch.export.load(run.export(tmp_path / "gin.pt2")).module()
+    for size in (2, 5, len(small)):
+        batch = Batch.from_data_list(small.graphs[:size])
+        with torch.no_grad():
+            ours, theirs = (
+                f(batch.x, batch.edge_index, batch.batch, size) for f in (run.encoder, program)
+            )
+        assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(ours, theirs, strict=True))
+
+
 @pytest.mark.parametrize("framework, method", [("infograph", "hcl"), ("graphcl", "simclr")])
 def test_a_saved_run_comes_back(small, tmp_path, framework, method):
-    run = graphs.train(small, method, framework=framework, epochs=1, folds=4, hidden=8, layers=2, progress=False)
-    again = graphs.restore(run.save(tmp_path / "run.safetensors"))
+    run = train(
+        small, method, framework=framework, epochs=1, folds=4, hidden=8, layers=2, progress=False
+    )
+    again = training.load(run.save(tmp_path / "run.safetensors"))
     assert again.record == run.record
-    assert torch.equal(graphs.embed(again.encoder, small), graphs.embed(run.encoder, small))
+    assert torch.equal(
+        graphs.encoders.embed(again.encoder, small), graphs.encoders.embed(run.encoder, small)
+    )
     (tmp_path / "cut.safetensors").write_bytes((tmp_path / "run.safetensors").read_bytes()[:-9])
     for broken in ("cut.safetensors", "absent.safetensors"):
         with pytest.raises(ValueError, match="not a whole saved run"):
-            graphs.restore(tmp_path / broken)
+            training.load(tmp_path / broken)
 
 
 def test_a_real_data_set_where_there_is_one():
     """One seed of MUTAG where the data are at hand; without them the embedded graphs."""
     root = os.environ.get("HNLIB_DATA")
     name = "MUTAG" if root and (Path(root) / "TUDataset" / "MUTAG").is_dir() else "motifs"
-    dataset = graphs.load(name)
-    run = graphs.train(dataset, "infograph", epochs=5, progress=False)
+    dataset = graphs.data.load(name)
+    run = train(dataset, "infograph", epochs=5, progress=False)
     share = dataset.labels.bincount().max() / len(dataset)
     assert run.metrics["svm"] > float(share) + 0.1  # better than always the largest class
     if name == "MUTAG":
@@ -292,70 +520,95 @@ def test_a_real_data_set_where_there_is_one():
 
 def path(n: int, y: int = 0, **more) -> Data:
     ends = torch.stack([torch.arange(n - 1), torch.arange(1, n)])
-    return Data(edge_index=torch.cat([ends, ends.flip(0)], 1), num_nodes=n, y=torch.tensor([y]), **more)
+    return Data(
+        edge_index=torch.cat([ends, ends.flip(0)], 1), num_nodes=n, y=torch.tensor([y]), **more
+    )
 
 
-@pytest.mark.parametrize("given, message", [
-    ([path(3)], "1 graph"),
-    ([path(3), Data(edge_index=path(3).edge_index[:, :0], num_nodes=4, y=torch.tensor([0]))], "graph 1.*no edges"),
-    ([path(1), path(3)], "graph 0.*1 node"),
-    ([path(3), Data(edge_index=path(3).edge_index, num_nodes=3)], "graph 1.*no label"),
-    ([path(3), path(3, -1)], "graph 1.*label -1"),
-    ([path(3), path(3, 0.5)], "graph 1.*label 0.5"),
-    ([path(3), path(3, x=torch.ones(3, 2))], "widths"),
-    ([path(3, x=torch.ones(3, 1)), path(3, x=torch.tensor([[1.0], [torch.nan], [2.0]]))], "graph 1.*not finite"),
-])
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ([path(3)], "1 graph"),
+        (
+            [path(3), Data(edge_index=path(3).edge_index[:, :0], num_nodes=4, y=torch.tensor([0]))],
+            "graph 1.*no edges",
+        ),
+        ([path(1), path(3)], "graph 0.*1 node"),
+        ([path(3), Data(edge_index=path(3).edge_index, num_nodes=3)], "graph 1.*no label"),
+        ([path(3), path(3, -1)], "graph 1.*label -1"),
+        ([path(3), path(3, 0.5)], "graph 1.*label 0.5"),
+        ([path(3), path(3, x=torch.ones(3, 2))], "widths"),
+        (
+            [path(3, x=torch.ones(3, 1)), path(3, x=torch.tensor([[1.0], [torch.nan], [2.0]]))],
+            "graph 1.*not finite",
+        ),
+    ],
+)
 def test_graphs_that_cannot_be_used_are_named(given, message):
     with pytest.raises(ValueError, match=message):
-        graphs.graph_set(given)
+        graphs.data.graph_set(given)
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (dict(dataset="MUTANT"), "unknown data set 'MUTANT'; known: motifs, MUTAG"),
-    (dict(framework="deepwalk"), "unknown framework"),
-    (dict(method="simclr"), "method 'simclr' is unknown; the catalogue has infograph"),
-    (dict(method="adnce", framework="graphcl", beta=1.0), "adnce has no option 'beta'"),
-    (dict(method="hcl", beta=float("nan")), "beta=nan"),
-    (dict(method="debiased", tau_plus=1.0), "tau_plus=1 must lie"),
-    (dict(method=None), "method=None trains nothing"),
-    (dict(labels="some"), "labels='some'"),
-    (dict(lr=0.0), "lr=0.0"),
-    (dict(batch_size=1), "batch_size=1 must be at least 2"),
-    (dict(evaluate_at=(99,)), "evaluate_at has 99"),
-    (dict(framework="graphcl", method="simclr", augmentations=("cut",)), "unknown augmentation 'cut'"),
-    (dict(folds=40), "fewer than the 40 folds"),
-])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (dict(dataset="MUTANT"), "unknown data set 'MUTANT'; known: .*, motifs, MUTAG"),
+        (dict(framework="deepwalk"), "unknown framework"),
+        (dict(method="simclr"), "method 'simclr' is unknown; the catalogue has infograph"),
+        (dict(method="adnce", framework="graphcl", beta=1.0), "adnce has no option 'beta'"),
+        (dict(method="hcl", beta=float("nan")), "beta=nan"),
+        (dict(method="debiased", tau_plus=1.0), "tau_plus=1 must lie"),
+        (dict(method=None), "method=None trains nothing"),
+        (dict(labels="some"), "labels='some'"),
+        (dict(lr=0.0), "lr=0.0"),
+        (dict(batch_size=1), "batch_size=1 must be at least 2"),
+        (dict(evaluate_at=(99,)), "evaluate_at has 99"),
+        (
+            dict(framework="graphcl", method="simclr", augmentations=("cut",)),
+            "unknown augmentation 'cut'",
+        ),
+        (dict(folds=40), "fewer than the 40 folds"),
+    ],
+)
 def test_bad_arguments_are_refused_in_one_sentence(arguments, message):
     with pytest.raises(ValueError, match=message) as refusal:
-        graphs.train(**{"dataset": "motifs", "epochs": 1, "progress": False} | arguments)
+        train(**{"dataset": "motifs", "epochs": 1, "progress": False} | arguments)
     assert "\n" not in str(refusal.value)
 
 
 def test_a_class_of_one_graph_is_refused_before_training():
-    lonely = graphs.graph_set([path(3 + i % 4, i % 2) for i in range(40)] + [path(5, 2)])
+    lonely = graphs.data.graph_set([path(3 + i % 4, i % 2) for i in range(40)] + [path(5, 2)])
     with pytest.raises(ValueError, match="class 2 has 1 member"):
-        graphs.train(lonely, epochs=1, progress=False)
+        train(lonely, epochs=1, progress=False)
 
 
-@pytest.mark.parametrize("change, message", [
-    (dict(whole=slice(0, 1), batch=0), "a batch of 1 graph has no negative"),
-    (dict(labels=torch.zeros(3)), "need labels of shape"),
-    (dict(labels=torch.zeros(4, dtype=torch.long), positives="view"), "positives='view'"),
-    (dict(batch=7), "batch points to graph 7"),
-    (dict(factor=torch.nan), "not finite"),
-])
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (dict(whole=slice(0, 1), batch=0), "a batch of 1 graph has no negative"),
+        (dict(labels=torch.zeros(3)), "need labels of shape"),
+        (dict(labels=torch.zeros(4, dtype=torch.long), positives="view"), "positives='view'"),
+        (dict(batch=7), "batch points to graph 7"),
+        (dict(factor=torch.nan), "not finite"),
+    ],
+)
 def test_contrasts_that_are_none(change, message):
     nodes, whole, batch = random_batch(0)
     batch = torch.full_like(batch, change["batch"]) if "batch" in change else batch
     with pytest.raises(ValueError, match=message):
-        Contrast.from_nodes(nodes * change.get("factor", 1), whole[change.get("whole", slice(None))], batch,
-                            change.get("labels"), change.get("positives", "class"))
+        Contrast.from_nodes(
+            nodes * change.get("factor", 1),
+            whole[change.get("whole", slice(None))],
+            batch,
+            change.get("labels"),
+            change.get("positives", "class"),
+        )
 
 
 def test_a_batch_of_one_class_says_which_node_has_no_negative():
     contrast = Contrast.from_nodes(*random_batch(0), torch.zeros(4, dtype=torch.long))
     with pytest.raises(ValueError, match="anchor 0 has no admissible negative"):
-        graphs.build("scl").loss(contrast)
+        graphs.methods.build("scl").loss(contrast)
 
 
 def test_labels_a_supervised_method_was_not_given():
@@ -363,53 +616,69 @@ def test_labels_a_supervised_method_was_not_given():
         methods.build("scl")(torch.eye(2), torch.eye(2))
     unlabelled = [Data(x=torch.ones(3, 1), edge_index=path(3).edge_index) for _ in range(4)]
     with pytest.raises(ValueError, match="has no label"):
-        graphs.graph_set(unlabelled)
+        graphs.data.graph_set(unlabelled)
 
 
 def test_supervised_methods_ask_for_labels_in_the_contrast():
     contrast = Contrast.from_nodes(*random_batch(0))
     for name in ("scl", "h-scl"):
         with pytest.raises(ValueError, match=f"{name} learns from labels"):
-            graphs.build(name).loss(contrast)
+            graphs.methods.build(name).loss(contrast)
 
 
-@pytest.mark.parametrize("framework, method", [("infograph", methods.build("hcl")), ("graphcl", graphs.build("hcl"))])
+@pytest.mark.parametrize(
+    "framework, method",
+    [("infograph", methods.build("hcl")), ("graphcl", graphs.methods.build("hcl"))],
+)
 def test_a_method_of_the_other_catalogue_is_refused(framework, method):
     with pytest.raises(ValueError, match="cannot train 'hcl'"):
-        graphs.train("motifs", method, framework=framework, epochs=1, progress=False)
+        train("motifs", method, framework=framework, epochs=1, progress=False)
 
 
-@pytest.mark.parametrize("options", [dict(method="unremix"), dict(method="unremix-repaired", learn="minimise")])
+@pytest.mark.parametrize(
+    "options", [dict(method="unremix"), dict(method="unremix-repaired", learn="minimise")]
+)
 def test_graphcl_refuses_what_it_cannot_train(options):
     with pytest.raises(ValueError, match="which graphcl does not do"):
-        graphs.train("motifs", framework="graphcl", epochs=1, progress=False, **options)
+        train("motifs", framework="graphcl", epochs=1, progress=False, **options)
 
 
 def test_an_edge_to_no_node_is_not_an_edge_to_the_next_graph():
     wrong = path(3)
     wrong.edge_index = torch.tensor([[0, 3], [3, 0]])
-    with pytest.raises(ValueError, match="graph 1 of graphs has an edge to a node that is not among its 3"):
-        graphs.graph_set([path(3), wrong])
+    with pytest.raises(
+        ValueError, match="graph 1 of graphs has an edge to a node that is not among its 3"
+    ):
+        graphs.data.graph_set([path(3), wrong])
     with pytest.raises(ValueError, match="MUTAG is the name of a known data set"):
-        graphs.graph_set([path(3), path(4)], "MUTAG")
+        graphs.data.graph_set([path(3), path(4)], "MUTAG")
 
 
-@pytest.mark.parametrize("sizes, arguments, message", [
-    ((6, 5), dict(folds=4), "fewer than the 5 inner folds"),
-    ((15, 16), dict(folds=10, batch_size=2), "leaves one of 31 graphs alone"),
-])
+@pytest.mark.parametrize(
+    "sizes, arguments, message",
+    [
+        ((6, 5), dict(folds=4), "fewer than the 5 inner folds"),
+        ((15, 16), dict(folds=10, batch_size=2), "leaves one of 31 graphs alone"),
+    ],
+)
 def test_what_would_fail_after_training_fails_before_it(sizes, arguments, message, monkeypatch):
-    monkeypatch.setattr(graphs, "_fit", None)
-    several = graphs.graph_set([path(3 + i % 4, y) for y, k in enumerate(sizes) for i in range(k)])
+    monkeypatch.setattr(modality.Graphs, "model", None)
+    several = graphs.data.graph_set(
+        [path(3 + i % 4, y) for y, k in enumerate(sizes) for i in range(k)]
+    )
     with pytest.raises(ValueError, match=message):
-        graphs.train(several, epochs=1, progress=False, **arguments)
+        train(several, epochs=1, progress=False, **arguments)
 
 
 def test_a_run_leaves_the_caller_alone(small):
-    """The global random state stays as it was, and so does a method's count of couplings that did not converge."""
-    method, state = graphs.build("ot", epsilon=0.05, max_iterations=1), torch.get_rng_state()
+    """The global random state stays as it was, and so does a method's count of couplings that did
+    not converge."""
+    method, state = (
+        graphs.methods.build("ot", epsilon=0.05, max_iterations=1),
+        torch.get_rng_state(),
+    )
     with pytest.warns(transport.ConvergenceWarning):
-        runs = [graphs.train(small, method, epochs=1, folds=4, progress=False) for _ in range(2)]
+        runs = [train(small, method, epochs=1, folds=4, progress=False) for _ in range(2)]
     assert torch.equal(torch.get_rng_state(), state) and method.unconverged == 0
     assert runs[0].metrics["unconverged"] == runs[1].metrics["unconverged"] > 0
 
@@ -429,7 +698,7 @@ def test_files_that_would_run_code_are_refused(tmp_path, monkeypatch, file):
     processed.mkdir(parents=True)
     torch.save(Evil(), processed / file)
     with pytest.raises(ValueError, match="MUTAG is not a whole TUDataset"):
-        graphs.load("MUTAG", tmp_path)
+        graphs.data.load("MUTAG", tmp_path)
     assert not EVIL.exists()
 
 
@@ -439,44 +708,66 @@ def test_a_damaged_data_set_is_named(tmp_path):
     for part in ("A", "graph_indicator", "graph_labels"):
         (raw / f"MUTAG_{part}.txt").write_text("1, 2\n2," if part == "A" else "")
     with pytest.raises(ValueError, match="MUTAG is not a whole TUDataset"):
-        graphs.load("MUTAG", tmp_path)
+        graphs.data.load("MUTAG", tmp_path)
 
 
 def test_features_follow_the_papers_rule():
-    one_hot = graphs.graph_set([path(3), path(4)])
+    one_hot = graphs.data.graph_set([path(3), path(4)])
     assert one_hot.num_features == 3 and torch.equal(one_hot.graphs[0].x, torch.eye(3)[[1, 2, 1]])
     star = torch.stack([torch.zeros(1000, dtype=torch.long), torch.arange(1, 1001)])
     hub = Data(edge_index=torch.cat([star, star.flip(0)], 1), num_nodes=1001, y=torch.tensor([1]))
-    scaled = graphs.graph_set([hub, path(3)])
+    scaled = graphs.data.graph_set([hub, path(3)])
     x = torch.cat([g.x for g in scaled.graphs])
-    assert x.shape == (1004, 1) and abs(float(x.mean())) < 1e-5 and float(x.std()) == pytest.approx(1, abs=1e-4)
+    assert (
+        x.shape == (1004, 1)
+        and abs(float(x.mean())) < 1e-5
+        and float(x.std()) == pytest.approx(1, abs=1e-4)
+    )
 
 
 def test_without_pytorch_geometric_the_sentence_says_what_to_install():
-    code = ("import sys; sys.modules['torch_geometric'] = None; sys.modules['torch_geometric.data'] = None\n"
-            "from hnlib import methods, training\nfrom hnlib import graphs")
+    code = (
+        "import sys; sys.modules['torch_geometric'] = None\n"
+        "sys.modules['torch_geometric.data'] = None\n"
+        "from hnlib import methods\nfrom hnlib.runs import training\nfrom hnlib import graphs"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode and "pip install 'hnlib[graphs]'" in done.stderr.splitlines()[-1]
 
 
 def test_without_pytorch_geometric_recorded_runs_of_graphs_are_still_listed(small, tmp_path):
-    graphs.train(small, "ot", epochs=1, folds=4, progress=False, record_to=tmp_path, epsilon=0.25)
-    code = ("import sys; sys.modules['torch_geometric'] = None\nfrom hnlib.__main__ import main\n"
-            f"sys.exit(main(['data']) or main(['results', '--folder', {str(tmp_path)!r}]))")
+    train(small, "ot", epochs=1, folds=4, progress=False, record_to=tmp_path, epsilon=0.25)
+    code = (
+        "import sys; sys.modules['torch_geometric'] = None\nfrom hnlib.__main__ import main\n"
+        f"sys.exit(main(['data']) or main(['results', '--folder', {str(tmp_path)!r}]))"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and not done.stderr
     line = done.stdout.splitlines()[-1]
-    assert line.startswith("small, infograph, gin3, 1 epochs, folds 4: ot epsilon=0.25") and "svm" in line
+    assert (
+        line.startswith("small, infograph, gin3, 1 epochs, folds 4: ot epsilon=0.25")
+        and "svm" in line
+    )
 
 
 def test_two_graphs_are_enough_and_a_batch_may_be_larger_than_the_set(small):
     nodes, whole, batch = random_batch(5, sizes=(3, 2))
     for name, options in METHODS:
-        value = graphs.build(name, **options).loss(Contrast.from_nodes(nodes, whole, batch)).item()
+        value = (
+            graphs.methods.build(name, **options)
+            .loss(Contrast.from_nodes(nodes, whole, batch))
+            .item()
+        )
         # a single negative has all the weight
-        assert value == pytest.approx(by_loops(nodes, whole, batch, 0.0, options.get("tau_plus", 0.0)), rel=1e-6)
-    with pytest.raises(ValueError, match="no coupling"):  # the larger graph's nodes have nowhere to send their mass
-        graphs.build("ot").log_weights(Contrast.from_nodes(nodes, whole, batch))
-    run = graphs.train(small, epochs=1, folds=4, batch_size=10 * len(small), progress=False)
-    assert run.record["losses"] == graphs.train(small, epochs=1, folds=4, batch_size=len(small),
-                                                progress=False).record["losses"]
+        assert value == pytest.approx(
+            by_loops(nodes, whole, batch, 0.0, options.get("tau_plus", 0.0)), rel=1e-6
+        )
+    with pytest.raises(
+        ValueError, match="no coupling"
+    ):  # the larger graph's nodes have nowhere to send their mass
+        graphs.methods.build("ot").log_weights(Contrast.from_nodes(nodes, whole, batch))
+    run = train(small, epochs=1, folds=4, batch_size=10 * len(small), progress=False)
+    assert (
+        run.record["losses"]
+        == train(small, epochs=1, folds=4, batch_size=len(small), progress=False).record["losses"]
+    )

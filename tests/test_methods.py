@@ -1,7 +1,9 @@
-"""The catalogue: every entry is the loss its paper writes, every option reaches what it names, mistakes are told."""
+"""The catalogue: every entry is the loss its paper writes, every option reaches what it names,
+mistakes are told."""
 
-import contextlib
 import copy
+import dataclasses
+import functools
 import inspect
 import math
 
@@ -12,7 +14,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hnlib import figures, methods, negatives, objectives
+from hnlib import methods, negatives, objectives
+from hnlib.book import figures
 from hnlib.contrast import Contrast
 from hnlib.transport import ConvergenceWarning
 
@@ -34,12 +37,17 @@ def call(method, z1, z2, y=None):
 
 
 def contrast_for(method, z1, z2):
-    return Contrast.from_views(z1, z2, LABELS if method.entry.supervised else None, **hidden(method, z1, z2))
+    return Contrast.from_views(
+        z1, z2, LABELS if method.entry.supervised else None, **hidden(method, z1, z2)
+    )
 
 
 def tight(options, entry):
     """Transport to the accuracy of a test instead of that of training."""
-    return {**options, **({"tol": 1e-12, "max_iterations": 20_000} if "tol" in entry.defaults else {})}
+    return {
+        **options,
+        **({"tol": 1e-12, "max_iterations": 20_000} if "tol" in entry.defaults else {}),
+    }
 
 
 @pytest.mark.parametrize("name", methods.CATALOGUE)
@@ -55,8 +63,19 @@ def test_defaults_are_the_reference(name, seed):
 
 
 CHANGED = {
-    "temperature": 0.2, "tau_plus": 0.3, "beta": 2.5, "epsilon": 0.9, "relaxation": 0.2, "mu": 0.1, "sigma": 0.4,
-    "tau": 0.6, "positives": "view", "average": "pairs", "eta": 0.07, "floor": 0.6, "mixture": (0.2, 0.7, 0.1),
+    "temperature": 0.2,
+    "tau_plus": 0.3,
+    "beta": 2.5,
+    "epsilon": 0.9,
+    "relaxation": 0.2,
+    "mu": 0.1,
+    "sigma": 0.4,
+    "tau": 0.6,
+    "positives": "view",
+    "average": "pairs",
+    "eta": 0.07,
+    "floor": 0.6,
+    "mixture": (0.2, 0.7, 0.1),
 }
 EXAMPLES = [(n, o) for n, e in methods.CATALOGUE.items() for o in e.defaults if o in CHANGED]
 
@@ -65,26 +84,37 @@ EXAMPLES = [(n, o) for n, e in methods.CATALOGUE.items() for o in e.defaults if 
 def test_an_option_reaches_what_it_names(name, option):
     """One temperature serves both halves: weights built with another t would miss the reference."""
     z1, z2 = batch(1)
-    labels = torch.tensor([0, 1, 2, 1, 0, 1])  # classes of unequal size: averages over pairs and anchors differ
+    labels = torch.tensor(
+        [0, 1, 2, 1, 0, 1]
+    )  # classes of unequal size: averages over pairs and anchors differ
     entry, options = methods.CATALOGUE[name], {option: CHANGED[option]}
     method, default = (methods.build(name, **tight(o, entry)) for o in (options, {}))
     loss, more = float(call(method, z1, z2, labels)), hidden(method, z1, z2)
-    assert loss == pytest.approx(float(reference.METHODS[name](z1, z2, labels.tolist(), **options, **more)), rel=1e-8)
+    assert loss == pytest.approx(
+        float(reference.METHODS[name](z1, z2, labels.tolist(), **options, **more)), rel=1e-8
+    )
     assert abs(loss - float(call(default, z1, z2, labels))) > 1e-6
 
 
-def test_the_catalogue_is_the_one_promised():
-    assert list(methods.CATALOGUE) == [
-        "simclr", "debiased", "hcl", "ot", "ot-semirelaxed", "hcl-exact", "centred-hcl", "bcl", "alpha-cl", "adnce",
-        "mw", "chi2-dro", "kl-budget", "unremix", "unremix-repaired", "scl", "h-scl", "h-scl-threshold",
-    ]
+def test_the_catalogue_is_the_one_that_the_references_promise():
+    assert list(methods.CATALOGUE) == list(reference.METHODS)
     for name, entry in methods.CATALOGUE.items():
-        known = {p for f in (entry.objective, entry.negatives) for p in inspect.signature(f).parameters}
-        known |= {"positives"} if entry.supervised else {"learn"} if "mixture" in entry.defaults else set()
+        known = {
+            p for f in (entry.objective, entry.negatives) for p in inspect.signature(f).parameters
+        }
+        known |= (
+            {"positives"}
+            if entry.supervised
+            else {"learn"}
+            if "mixture" in entry.defaults
+            else set()
+        )
         assert set(entry.defaults) <= known, f"{name} has an option that goes nowhere"
         assert name in figures.COLOURS
         assert entry.supervised == ("positives" in entry.defaults)
-        assert ("temperature" in entry.defaults) != ("eta" in entry.defaults)  # a radius takes its place
+        assert ("temperature" in entry.defaults) != (
+            "eta" in entry.defaults
+        )  # a radius takes its place
         assert entry.title and entry.paper
 
 
@@ -104,7 +134,10 @@ def test_gradients_flow_through_the_weights_where_the_catalogue_says(name):
         flipped = methods.build(name, weights_gradient=not entry.defaults["weights_gradient"])
         loss = call(flipped, z1, z2, LABELS)
         other = torch.autograd.grad(loss, z1)[0]
-        assert torch.equal(loss, call(method, z1, z2, LABELS)) and (gradient - other).abs().max() > 1e-5
+        assert (
+            torch.equal(loss, call(method, z1, z2, LABELS))
+            and (gradient - other).abs().max() > 1e-5
+        )
 
 
 @pytest.mark.parametrize("name", [k for k, e in methods.CATALOGUE.items() if not e.supervised])
@@ -117,7 +150,9 @@ def test_methods_without_labels_ignore_them(name):
 @pytest.mark.parametrize("name", [k for k, e in methods.CATALOGUE.items() if e.supervised])
 def test_supervised_methods_need_labels(name):
     z1, z2 = batch(4)
-    with pytest.raises(ValueError, match=rf"{name} learns from labels; call it as method\(z1, z2, labels\)"):
+    with pytest.raises(
+        ValueError, match=rf"{name} learns from labels; call it as method\(z1, z2, labels\)"
+    ):
         methods.build(name)(z1, z2)
     with pytest.raises(ValueError, match=r"labels have shape \(3,\); 6 images"):
         methods.build(name)(z1, z2, LABELS[:3])
@@ -141,7 +176,11 @@ def test_a_temperature_of_a_hundredth_in_float32(name):
     """Where a radius takes the temperature's place: one that leaves the hardest negative alone."""
     z1, z2 = batch(6, size=12, dimension=8)
     y = LABELS.repeat(2)
-    cold = {"temperature": 0.01} if "temperature" in methods.CATALOGUE[name].defaults else {"eta": 30.0}
+    cold = (
+        {"temperature": 0.01}
+        if "temperature" in methods.CATALOGUE[name].defaults
+        else {"eta": 30.0}
+    )
     method = methods.build(name, **cold)
     exact, single = call(method, z1, z2, y), call(method, z1.float(), z2.float(), y)
     assert single.isfinite() and abs(float(single / exact) - 1) < 1e-3
@@ -190,7 +229,14 @@ def test_mean_plus_deviation_is_the_chi2_method_while_it_cuts_no_weight():
         total = 0.0
         for i in range(12):
             s = c.similarity[i][c.admissible[i]]
-            total += float(s.mean() + (2 * eta * s.var(correction=0)).sqrt() - c.similarity[i, (i + 6) % 12]) / 12
+            total += (
+                float(
+                    s.mean()
+                    + (2 * eta * s.var(correction=0)).sqrt()
+                    - c.similarity[i, (i + 6) % 12]
+                )
+                / 12
+            )
         assert (abs(total - float(methods.build("chi2-dro", eta=eta)(z1, z2))) < 1e-9) == equal
 
 
@@ -202,15 +248,19 @@ def test_learning_curves_see_what_the_method_shows():
         acts = []
         for views in ((z1, z2), (z1, near)):
             c = Contrast.from_views(*views)
-            parts = reference.exact_debiased(c.similarity.numpy(), c.positives.numpy(), c.admissible.numpy(), 0.5, beta,
-                                             0.3)[1]
+            parts = reference.exact_debiased(
+                c.similarity.numpy(), c.positives.numpy(), c.admissible.numpy(), 0.5, beta, 0.3
+            )[1]
             acts.append(sum(low > x or least > y for _, x, low, y, least in parts) / 12)
             assert method.observe(c) == {"guarded": pytest.approx(acts[-1], abs=1e-6)}
         assert acts[1] > 0.5 > acts[0]
     c = Contrast.from_views(z1, z2)
     method = methods.build("kl-budget", eta=0.1)
     seen = method.observe(c)
-    t = [reference.kl_temperature(c.similarity[i].numpy(), c.admissible[i].numpy() / 10, 0.1) for i in range(12)]
+    t = [
+        reference.kl_temperature(c.similarity[i].numpy(), c.admissible[i].numpy() / 10, 0.1)
+        for i in range(12)
+    ]
     for key, share in (("temperature_low", 0.1), ("temperature", 0.5), ("temperature_high", 0.9)):
         assert seen.pop(key) == pytest.approx(np.quantile(t, share), rel=1e-8)
     assert not seen
@@ -227,7 +277,9 @@ def test_a_learned_mixture_descends_or_climbs_the_loss(name):
     start = dict(mixture=(0.2, 0.5, 0.3))
     fixed, down, up = (methods.build(name, learn=how, **start) for how in methods.LEARN)
     assert not list(fixed.parameters()) and "logits" in down.state_dict()
-    assert [call(m, z1, z2).item() for m in (down, up)] == pytest.approx([call(fixed, z1, z2).item()] * 2)
+    assert [call(m, z1, z2).item() for m in (down, up)] == pytest.approx(
+        [call(fixed, z1, z2).item()] * 2
+    )
     gradients = [torch.autograd.grad(call(m, z1, z2), m.logits)[0] for m in (down, up)]
     assert torch.allclose(gradients[0], -gradients[1]) and gradients[0].abs().max() > 1e-6
     h, step = 1e-3, torch.tensor([1.0, -1.0, 0.5])  # an independent slope, through softmax by hand
@@ -270,44 +322,30 @@ def test_a_learned_mixture_holds_shares():
     """A softmax would turn (1, 1, 1), three times as hard, into thirds unasked."""
     for name in MIXED:
         assert methods.build(name, mixture=(1, 1, 1)).options["mixture"] == (1, 1, 1)
-        with pytest.raises(ValueError, match=r"mixture=\(1, 1, 1\) is learned as shares; make them sum to one"):
+        with pytest.raises(
+            ValueError, match=r"mixture=\(1, 1, 1\) is learned as shares; make them sum to one"
+        ):
             methods.build(name, mixture=(1, 1, 1), learn="minimise")
         learned = methods.build(name, mixture=tuple(np.array([0.2, 0.3, 0.5])), learn="maximise")
         assert learned.logits.dtype == torch.float32
 
 
-WAITING = {"ot", "ot-semirelaxed", "chi2-dro", "kl-budget", "scl", "h-scl", "h-scl-threshold"}  # they iterate, or check
-
-
-@pytest.mark.parametrize("name", methods.CATALOGUE)
-def test_who_makes_an_accelerator_wait(name, monkeypatch):
-    """On the meta device nothing can be asked of a value, and a copy from numbers is refused here."""
-    monkeypatch.setattr(torch, "autocast", lambda *a, **k: contextlib.nullcontext())  # it does not know the device
-    entry, z = methods.CATALOGUE[name], torch.empty(6, 4, device="meta", requires_grad=True)
-    for learn in methods.LEARN if "learn" in entry.defaults else [None]:
-        method = methods.build(name, **({"learn": learn} if learn else {})).to("meta")
-        features = {"features": (z.detach().bfloat16(),) * 2} if entry.features else {}
-        Contrast.from_views(z, z)  # the masks are made once, and from a number
-        with monkeypatch.context() as patch:
-            patch.setattr(torch, "tensor", None)
-            if not entry.supervised:
-                patch.setattr(torch, "as_tensor", None)
-            if name in WAITING:
-                with pytest.raises(RuntimeError, match=r"(?i)\bmeta\b|register_meta"):  # asked of a value
-                    method(z, z, LABELS.to("meta"), **features)
-            else:
-                method(z, z, LABELS.to("meta"), **features).backward()
-
-
 def test_features_are_asked_for_and_checked():
     z1, z2 = batch(21)
     method = methods.build("unremix")
-    with pytest.raises(ValueError, match=r"unremix needs the inputs of the last layer; call it as method\(z1, z2, fea"):
+    with pytest.raises(
+        ValueError,
+        match=r"unremix needs the inputs of the last layer; call it as method\(z1, z2, fea",
+    ):
         method(z1, z2)
-    with pytest.raises(ValueError, match=r"features must be one \[6, k\] for each view; got \(6, 4\) and \(5, 4\)"):
+    with pytest.raises(
+        ValueError, match=r"features must be one \[6, k\] for each view; got \(6, 4\) and \(5, 4\)"
+    ):
         method(z1, z2, features=(z1, z2[:5]))
     other = methods.build("simclr")
-    assert torch.equal(other(z1, z2), other(z1, z2, features=(z1, z2[:5])))  # who does not ask does not look
+    assert torch.equal(
+        other(z1, z2), other(z1, z2, features=(z1, z2[:5]))
+    )  # who does not ask does not look
 
 
 def test_skipped_anchors_are_counted():
@@ -321,17 +359,23 @@ def test_skipped_anchors_are_counted():
     method(z1, z2, LABELS)
     assert int(method.skipped) == 2 * empty
     assert "skipped" not in method.state_dict()
-    with pytest.raises(ValueError, match=r"anchor \d+ has no negative with exp\(s/t\) >= tau=2\.71828; lower tau"):
+    with pytest.raises(
+        ValueError, match=r"anchor \d+ has no negative with exp\(s/t\) >= tau=2\.71828; lower tau"
+    ):
         methods.build("h-scl-threshold", tau=math.exp(1.0), on_empty="raise")(z1, z2, LABELS)
     for name in ("scl", "h-scl"):
         with pytest.raises(ValueError, match=r"anchor 0 has no admissible negative"):
             methods.build(name)(z1, z2, torch.zeros(6, dtype=torch.long))
         lenient = methods.build(name, on_empty="skip")
-        assert float(lenient(z1, z2, torch.zeros(6, dtype=torch.long))) == 0 and int(lenient.skipped) == 12
+        assert (
+            float(lenient(z1, z2, torch.zeros(6, dtype=torch.long))) == 0
+            and int(lenient.skipped) == 12
+        )
 
 
 def test_a_threshold_that_suits_the_data_is_not_refused_beforehand():
-    """Building tries the method on points at right angles, which such a threshold empties; these data it does not."""
+    """Building tries the method on points at right angles, which such a threshold empties; these
+    data it does not."""
     z1, z2 = batch(16)
     twins = torch.cat([z1[:3], z1[:3]]) + 1e-3 * z2  # every image has a near twin of another class
     labels = torch.tensor([0, 1, 2, 3, 4, 5])
@@ -353,7 +397,10 @@ def test_an_option_of_each_anchor():
     """DESIGN 3: temperature and prior may be vectors, also through the catalogue."""
     z1, z2 = batch(12)
     n = 12
-    t, prior = torch.full((n,), 0.4, dtype=torch.float64), torch.full((n,), 0.2, dtype=torch.float64)
+    t, prior = (
+        torch.full((n,), 0.4, dtype=torch.float64),
+        torch.full((n,), 0.2, dtype=torch.float64),
+    )
     expected = methods.build("hcl", temperature=0.4, tau_plus=0.2)(z1, z2)
     assert torch.allclose(methods.build("hcl", temperature=t, tau_plus=prior)(z1, z2), expected)
 
@@ -371,7 +418,9 @@ def test_methods_are_modules_one_can_copy_and_print():
     assert isinstance(method, torch.nn.Module) and not list(method.parameters())
     assert torch.equal(copy.deepcopy(method)(z1, z2), method(z1, z2))
     assert "hcl" in repr(method) and "beta=2.0" in repr(method)
-    assert methods.CATALOGUE["hcl"].defaults["beta"] == 1.0  # the catalogue is not changed by building
+    assert (
+        methods.CATALOGUE["hcl"].defaults["beta"] == 1.0
+    )  # the catalogue is not changed by building
 
 
 def test_the_readme_loop():
@@ -403,8 +452,16 @@ def test_a_validation_in_inference_mode_does_not_break_training():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("simclrr", {}, "method 'simclrr' is unknown; the catalogue has simclr, debiased, hcl, .*h-scl-threshold"),
-        ("hcl", {"betta": 2.0}, "hcl has no option 'betta'; it has temperature, beta, tau_plus, weights_gradient"),
+        (
+            "simclrr",
+            {},
+            "method 'simclrr' is unknown; the catalogue has simclr, debiased, hcl, .*h-scl-threshold",
+        ),
+        (
+            "hcl",
+            {"betta": 2.0},
+            "hcl has no option 'betta'; it has temperature, beta, tau_plus, weights_gradient",
+        ),
         ("simclr", {"beta": 2.0}, "simclr has no option 'beta'; it has temperature"),
         ("ot", {"weights_gradient": True}, "ot has no option 'weights_gradient'"),
         ("hcl", {"temperature": 0.0}, "temperature=0 must be positive"),
@@ -423,7 +480,11 @@ def test_a_validation_in_inference_mode_does_not_break_training():
         ("h-scl", {"on_empty": "drop"}, "on_empty=.drop. is unknown"),
         ("hcl", {"beta": math.nan}, "beta=nan"),
         ("adnce", {"mu": math.nan}, "mu=nan"),
-        ("hcl", {"weights_gradient": "False"}, "weights_gradient must be True or False .*not 'False'"),
+        (
+            "hcl",
+            {"weights_gradient": "False"},
+            "weights_gradient must be True or False .*not 'False'",
+        ),
         ("hcl", {"temperature": "abc"}, "temperature must be a number, not 'abc'"),
         ("hcl", {"temperature": True}, "temperature must be a number, not True"),
         ("ot", {"cost": "squared"}, "cost must be a function, not 'squared'"),
@@ -440,12 +501,20 @@ def test_a_validation_in_inference_mode_does_not_break_training():
         ("chi2-dro", {"temperature": 0.5}, "chi2-dro has no option 'temperature'; it has eta"),
         ("kl-budget", {"eta": -1.0}, r"eta=-1\.0 must be positive"),
         ("kl-budget", {"floor": 0.0}, "floor=0 must be positive"),
-        ("kl-budget", {"order": 4}, "order=4 is unknown; use 0 for the exact temperature, or 1, 2, 3 terms"),
+        (
+            "kl-budget",
+            {"order": 4},
+            "order=4 is unknown; use 0 for the exact temperature, or 1, 2, 3 terms",
+        ),
         ("kl-budget", {"order": 1.5}, "order must be a whole number, not 1.5"),
         ("unremix", {"learn": "x"}, "learn=.x. is unknown; use fixed, minimise, maximise"),
         ("unremix", {"mixture": (0.5, 0.5)}, r"mixture must be 3 numbers, not \(0\.5, 0\.5\)"),
         ("unremix", {"mixture": "usr"}, "mixture must be 3 numbers, not 'usr'"),
-        ("unremix", {"mixture": (1.0, -1.0, 1.0)}, "mixture=.*must be three finite numbers >= 0, not all zero"),
+        (
+            "unremix",
+            {"mixture": (1.0, -1.0, 1.0)},
+            "mixture=.*must be three finite numbers >= 0, not all zero",
+        ),
         ("unremix-repaired", {"mixture": (0.0, 0.0, 0.0)}, "mixture=.*not all zero"),
         ("unremix-repaired", {"learn": True}, "learn must be a word, not True"),
     ],
@@ -478,9 +547,66 @@ def test_options_change_while_counts_and_learned_parameters_stay():
     learned = methods.build("unremix-repaired", learn="minimise")
     logits = learned.logits
     learned.change(temperature=0.4)
-    assert learned.logits is logits and learned.log_weights == learned._learned
+    assert learned.logits is logits and torch.equal(learned.log_weights.mixture, logits.softmax(0))
     with pytest.raises(ValueError, match="learns its mixture"):
         learned.change(mixture=(0.2, 0.3, 0.5))
+
+
+def test_a_record_s_name_holds_what_was_there_first_and_what_is_not_at_its_default():
+    entry = methods.CATALOGUE["unremix-repaired"]
+    older = {**entry.defaults, "mixture": [1 / 3, 1 / 3, 1 / 3]}
+    grown = dataclasses.replace(entry, later={"floor": 0.0})
+    assert entry.later == {} and entry.recorded(older) == older
+    assert grown.options == entry.defaults | {"floor": 0.0}
+    assert grown.recorded(older | {"floor": 0.0}) == older
+    assert grown.recorded(older | {"floor": 0.1}) == older | {"floor": 0.1}
+    assert entry.changed(older) == entry.changed(entry.defaults) == {}
+    several = {"floor": 0.1, "mixture": (0.2, 0.3, 0.5), "beta": 2.0, "temperature": 0.5}
+    found = grown.changed(several)
+    assert found == {"beta": 2.0, "mixture": [0.2, 0.3, 0.5], "floor": 0.1}
+    assert list(found) == ["beta", "mixture", "floor"]  # the entry's order
+
+
+def test_an_option_that_came_later_is_an_option():
+    entry = methods.CATALOGUE["simclr"]
+    later = dataclasses.replace(entry, defaults={}, later=entry.defaults)
+    method = later.build("mine", {"temperature": 0.2})
+    z1, z2 = batch(3)
+    assert torch.equal(method(z1, z2), methods.build("simclr", temperature=0.2)(z1, z2))
+    assert later.build("mine", {}).options == {"temperature": 0.5}
+    with pytest.raises(ValueError, match="mine has no option 'beta'; it has temperature"):
+        later.build("mine", {"beta": 1.0})
+
+
+def test_a_method_of_one_s_own_is_an_entry():
+    """As CONTRIBUTING says: no more than a weighting and a row."""
+    law = functools.partial(negatives.gaussian, sigma=0.4)
+    entry = methods.Entry("Mine", "ours", objectives.basic, law, False, {"mu": 0.2})
+    z1, z2 = batch(4)
+    contrast = Contrast.from_views(z1, z2)
+    expected = objectives.basic(contrast, negatives.gaussian(0.3, 0.4)(contrast))
+    assert torch.equal(entry.build("mine", {"mu": 0.3})(z1, z2), expected)
+    with pytest.raises(ValueError, match="mu=nan"):
+        entry.build("mine", {"mu": math.nan})
+
+
+def test_a_copy_has_the_options_and_parameters_but_counts_from_zero():
+    z1, z2 = batch(5)
+    method = methods.build("unremix", learn="minimise", temperature=0.3)
+    with torch.no_grad():
+        method.logits += torch.tensor([0.1, 0.2, -0.1])
+    method.unconverged.fill_(3)
+    method.skipped.fill_(4)
+    own = method.copy()
+    assert own.options == method.options and torch.equal(own.logits, method.logits)
+    assert (int(own.unconverged), int(own.skipped)) == (0, 0)
+    own.change(temperature=0.2)
+    assert (int(method.unconverged), int(method.skipped), method.options["temperature"]) == (
+        3,
+        4,
+        0.3,
+    )
+    assert torch.equal(call(method, z1, z2), call(method.copy(), z1, z2))
 
 
 def test_a_queue_is_scored_like_any_contrast():

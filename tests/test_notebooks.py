@@ -2,17 +2,26 @@
 
 import json
 import re
+import shutil
+from pathlib import Path
 
 import nbformat
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hnlib import claims, ledgers, notebooks
+from hnlib.book import build, claims, execute, pages
+from hnlib.runs import records
 
-HEAD = "---\nkernelspec:\n  name: python3\n  display_name: Python 3\njupytext:\n  text_representation:\n    " \
-       "extension: .md\n    format_name: myst\n---\n\n"
-CHAPTER = HEAD + """# A chapter
+ROOT = Path(__file__).resolve().parents[1]
+
+HEAD = (
+    "---\nkernelspec:\n  name: python3\n  display_name: Python 3\njupytext:\n  text_representation:\n    "
+    "extension: .md\n    format_name: myst\n---\n\n"
+)
+CHAPTER = (
+    HEAD
+    + """# A chapter
 
 ```{code-cell} ipython3
 :tags: [parameters]
@@ -26,11 +35,12 @@ names = ["a", "b"]
 ```
 
 ```{code-cell} ipython3
-from hnlib import claims
+from hnlib.book import claims
 print(epochs * 2, names)
 claims.check("X1", "two is two", kind="identity", value=0.0, tolerance=0.0, control=1.0)
 ```
 """
+)
 
 
 @pytest.fixture
@@ -42,19 +52,31 @@ def project(tmp_path, monkeypatch):
     (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: notebooks/theory/one\n")
     (tmp_path / "_config.yml").write_text("title: T\n")
     (tmp_path / "requirements.txt").write_text("a==1\n")
-    (tmp_path / "book/claims.csv").write_text("id,paper,location,statement,verdict\nX1,ours,,two is two,true\n")
+    (tmp_path / "book/claims.csv").write_text(
+        "id,paper,location,statement,verdict\nX1,ours,,two is two,true\n"
+    )
+    for name in ("claims", "results"):
+        shutil.copy(ROOT / f"book/{name}.md", tmp_path / "book")
     (tmp_path / "notebooks/theory/one.md").write_text(CHAPTER)
-    for room, text in {"__init__": "", "claims": "import math\n", "robust": "from hnlib import transport\n",
-                       "transport": "def f():\n    from . import contrast\n", "contrast": "", "data": ""}.items():
+    (tmp_path / "hnlib/book").mkdir()
+    for room, text in {
+        "__init__": "",
+        "book/__init__": "",
+        "book/claims": "import math\n",
+        "data": "",
+        "contrast": "",
+        "robust": "from hnlib import transport\n",
+        "transport": "def f():\n    from hnlib.contrast import Contrast\n",
+    }.items():
         (tmp_path / f"hnlib/{room}.py").write_text(text)
     monkeypatch.chdir(tmp_path)
-    notebooks.root.cache_clear()
-    notebooks.pages.cache_clear()
-    notebooks._imports.cache_clear()
+    execute.root.cache_clear()
+    build.toc.cache_clear()
+    execute._imports.cache_clear()
     yield tmp_path
-    notebooks.root.cache_clear()
-    notebooks.pages.cache_clear()
-    notebooks._imports.cache_clear()
+    execute.root.cache_clear()
+    build.toc.cache_clear()
+    execute._imports.cache_clear()
 
 
 @pytest.fixture
@@ -62,74 +84,120 @@ def one(project):
     return project / "notebooks/theory/one.md"
 
 
-KNOWN = {"epochs": 3, "rate": 0.1, "method": "hcl", "deep": False, "folder": None, "seeds": [0, 1], "names": ["a"]}
+KNOWN = {
+    "epochs": 3,
+    "rate": 0.1,
+    "method": "hcl",
+    "deep": False,
+    "folder": None,
+    "seeds": [0, 1],
+    "names": ["a"],
+}
 
 
 def test_parameters_are_read_from_the_tagged_cell(one):
-    assert notebooks.parameters_of(notebooks.read(one)) == {**KNOWN, "names": ["a", "b"]}
+    assert execute.parameters_of(execute.read(one)) == {**KNOWN, "names": ["a", "b"]}
 
 
 def test_parameters_must_be_literals(one):
     one.write_text(CHAPTER.replace("epochs = 3", "epochs = int(3)"))
     with pytest.raises(ValueError, match="not `name = literal`"):
-        notebooks.parameters_of(notebooks.read(one))
+        execute.parameters_of(execute.read(one))
 
 
-@pytest.mark.parametrize(("name", "text", "value"), [
-    ("epochs", "7", 7), ("epochs", "-1", -1), ("rate", "1e-3", 1e-3), ("rate", "2", 2.0), ("rate", "inf", float("inf")),
-    ("method", "12", "12"), ("method", "true", "true"), ("deep", "true", True), ("folder", "null", None),
-    ("folder", "runs/x", "runs/x"), ("seeds", "4", [4]), ("seeds", "[4, 5]", [4, 5]), ("seeds", "4,5", [4, 5]),
-    ("seeds", "[]", []), ("names", "hcl,h-scl", ["hcl", "h-scl"]), ("names", "[ot]", ["ot"]),
-])
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("epochs", "7", 7),
+        ("epochs", "-1", -1),
+        ("rate", "1e-3", 1e-3),
+        ("rate", "2", 2.0),
+        ("rate", "inf", float("inf")),
+        ("method", "12", "12"),
+        ("method", "true", "true"),
+        ("deep", "true", True),
+        ("folder", "null", None),
+        ("folder", "runs/x", "runs/x"),
+        ("seeds", "4", [4]),
+        ("seeds", "[4, 5]", [4, 5]),
+        ("seeds", "4,5", [4, 5]),
+        ("seeds", "[]", []),
+        ("names", "hcl,h-scl", ["hcl", "h-scl"]),
+        ("names", "[ot]", ["ot"]),
+    ],
+)
 def test_parameters_take_the_type_of_their_default(name, text, value):
-    result = notebooks.guard_parameters(KNOWN, {name: text})[name]
+    result = execute.guard_parameters(KNOWN, {name: text})[name]
     assert result == value
     assert type(result) is type(value)
 
 
-@pytest.mark.parametrize(("name", "text"), [
-    ("epochs", "3.5"), ("epochs", "abc"), ("epochs", "true"), ("rate", "fast"), ("rate", "false"), ("deep", "1"),
-    ("deep", "[true"), ("seeds", "a,b"), ("seeds", "[1.5]"),
-])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("epochs", "3.5"),
+        ("epochs", "abc"),
+        ("epochs", "true"),
+        ("rate", "fast"),
+        ("rate", "false"),
+        ("deep", "1"),
+        ("deep", "[true"),
+        ("seeds", "a,b"),
+        ("seeds", "[1.5]"),
+    ],
+)
 def test_parameters_that_do_not_parse_are_refused(name, text):
-    with pytest.raises(ValueError, match=rf"parameter {name} must be .*{re.escape(repr(text))}.*epochs=3"):
-        notebooks.guard_parameters(KNOWN, {name: text})
+    with pytest.raises(
+        ValueError, match=rf"parameter {name} must be .*{re.escape(repr(text))}.*epochs=3"
+    ):
+        execute.guard_parameters(KNOWN, {name: text})
 
 
-@given(st.integers(), st.floats(allow_nan=False), st.booleans(), st.lists(st.integers(), min_size=1))
+@given(
+    st.integers(), st.floats(allow_nan=False), st.booleans(), st.lists(st.integers(), min_size=1)
+)
 def test_what_python_prints_is_parsed_back(integer, number, flag, items):
     given_ = {"epochs": str(integer), "rate": repr(number), "deep": str(flag), "seeds": str(items)}
-    parsed = notebooks.guard_parameters(KNOWN, given_)
+    parsed = execute.guard_parameters(KNOWN, given_)
     assert parsed == {"epochs": integer, "rate": number, "deep": flag, "seeds": items}
 
 
 def test_an_unknown_parameter_stops_before_anything_runs(one, monkeypatch):
-    monkeypatch.setattr(notebooks, "execute", lambda *a, **k: pytest.fail("it was executed"))
-    with pytest.raises(ValueError, match=r"theory/one: unknown parameter 'epoch'; the notebook has: epochs=3, "):
-        notebooks.run("theory/one", {"epoch": "1"}, "out.ipynb")
+    monkeypatch.setattr(execute, "execute", lambda *a, **k: pytest.fail("it was executed"))
+    with pytest.raises(
+        ValueError, match=r"theory/one: unknown parameter 'epoch'; the notebook has: epochs=3, "
+    ):
+        execute.run("theory/one", {"epoch": "1"}, "out.ipynb")
     assert not (one.parents[2] / "out.ipynb").exists()
     assert not (one.parents[2] / "_build").exists()
 
 
 def test_output_must_be_a_notebook(one):
     with pytest.raises(ValueError, match=r"written as .ipynb"):
-        notebooks.run("theory/one", {}, "out.html")
+        execute.run("theory/one", {}, "out.html")
 
 
 def test_the_fingerprint_follows_what_the_chapter_uses(one, project):
     def mark():
-        notebooks._imports.cache_clear()
-        return notebooks.fingerprint(one)
+        execute._imports.cache_clear()
+        return execute.fingerprint(one)
 
-    one.write_text(CHAPTER.replace("from hnlib import claims", "from hnlib import claims, robust"))
+    one.write_text(
+        CHAPTER.replace(
+            "from hnlib.book import claims",
+            "from hnlib import robust\nfrom hnlib.book import claims",
+        )
+    )
     first = mark()
     assert mark() == first
-    assert notebooks.fingerprint(one, {"epochs": 4}) != first
+    assert execute.fingerprint(one, {"epochs": 4}) != first
     (project / "hnlib/data.py").write_text("x = 1\n")
     assert mark() == first, "it does not use data"
-    for room in ("claims", "robust", "transport", "contrast"):
+    for room in ("book/claims", "book/__init__", "robust", "transport", "contrast"):
         before = mark()
-        (project / f"hnlib/{room}.py").write_text((project / f"hnlib/{room}.py").read_text() + "# edited\n")
+        (project / f"hnlib/{room}.py").write_text(
+            (project / f"hnlib/{room}.py").read_text() + "# edited\n"
+        )
         assert mark() != before, room
     before = mark()
     (project / "requirements.txt").write_text("a==2\n")
@@ -137,41 +205,60 @@ def test_the_fingerprint_follows_what_the_chapter_uses(one, project):
 
 
 def test_the_fingerprint_follows_the_ledgers_only_where_they_are_read(one, project):
-    first = notebooks.fingerprint(one)
+    first = execute.fingerprint(one)
     (project / "book/results/runs/a.json").write_text("{}")
-    assert notebooks.fingerprint(one) == first
-    one.write_text(CHAPTER.replace("from hnlib import claims", "from hnlib import claims, records"))
-    first = notebooks.fingerprint(one)
+    assert execute.fingerprint(one) == first
+    one.write_text(
+        CHAPTER.replace(
+            "from hnlib.book import claims",
+            "from hnlib.runs import records\nfrom hnlib.book import claims",
+        )
+    )
+    first = execute.fingerprint(one)
     (project / "book/results/runs/b.json").write_text("{}")
-    assert notebooks.fingerprint(one) != first
+    assert execute.fingerprint(one) != first
 
 
-@pytest.mark.parametrize("code", ["import hnlib", "!python -m hnlib train", "x = (", "import importlib"])
+@pytest.mark.parametrize(
+    "code", ["import hnlib", "!python -m hnlib train", "x = (", "import importlib"]
+)
 def test_where_imports_cannot_be_told_everything_counts(project, code):
-    assert notebooks.sources(code) == sorted((project / "hnlib").glob("*.py"))
+    assert execute.sources(code) == sorted((project / "hnlib").rglob("*.py"))
 
 
 def executed(project, one, text=CHAPTER, **parameters):
     """The chapter executed in the real checkout's environment, from the temporary project."""
-    one.write_text(text.replace("from hnlib import claims\n", "").replace(
-        'claims.check("X1", "two is two", kind="identity", value=0.0, tolerance=0.0, control=1.0)', ""))
+    one.write_text(
+        text.replace("from hnlib.book import claims\n", "").replace(
+            'claims.check("X1", "two is two", kind="identity", value=0.0, tolerance=0.0, control=1.0)',
+            "",
+        )
+    )
     out = project / "_build/out.ipynb"
-    notebooks.execute(one, out, parameters, timeout=60)
+    execute.execute(one, out, parameters, timeout=60)
     return nbformat.read(out, as_version=4)
 
 
 def test_execution_stores_outputs_and_little_else(project, one):
     notebook = executed(project, one, epochs=5, names=["z"])
-    assert any("10 ['z']" in output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
+    assert any(
+        "10 ['z']" in output.get("text", "")
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+    )
     assert notebook.metadata.papermill == {"parameters": {"epochs": 5, "names": ["z"]}}
-    assert notebook.metadata.hnlib.fingerprint == notebooks.fingerprint(one, {"epochs": 5, "names": ["z"]})
-    assert not any("papermill" in cell.metadata or "execution" in cell.metadata for cell in notebook.cells)
+    assert notebook.metadata.hnlib.fingerprint == execute.fingerprint(
+        one, {"epochs": 5, "names": ["z"]}
+    )
+    assert not any(
+        "papermill" in cell.metadata or "execution" in cell.metadata for cell in notebook.cells
+    )
     assert str(project) not in json.dumps(notebook)
     assert [path.name for path in (project / "_build").iterdir()] == ["out.ipynb"]
 
 
 def test_a_failing_cell_is_named_and_kept(project, one):
-    with pytest.raises(notebooks.NotebookError) as caught:
+    with pytest.raises(execute.NotebookError) as caught:
         executed(project, one, CHAPTER.replace("print(epochs * 2, names)", "print(1)\n1 / 0"))
     message = str(caught.value)
     assert message.startswith("theory/one: cell 2 failed.")
@@ -185,9 +272,11 @@ def test_a_failing_cell_is_named_and_kept(project, one):
 
 def test_a_failing_chapter_stops_the_book(project, one, monkeypatch):
     one.write_text(CHAPTER.replace("print(epochs * 2, names)", "1 / 0"))
-    monkeypatch.setattr(notebooks, "render", lambda *a: pytest.fail("pages were rendered"))
-    with pytest.raises(notebooks.NotebookError, match=r"(?s)theory/one: cell 2 failed.*The book was not built"):
-        notebooks.book(jobs=1)
+    monkeypatch.setattr(build, "render", lambda *a: pytest.fail("pages were rendered"))
+    with pytest.raises(
+        execute.NotebookError, match=r"(?s)theory/one: cell 2 failed.*The book was not built"
+    ):
+        build.book(jobs=1)
     assert (project / "_build/failed/theory/one.ipynb").is_file()
     assert not (project / "_build/html").exists()
 
@@ -195,11 +284,15 @@ def test_a_failing_chapter_stops_the_book(project, one, monkeypatch):
 def test_after_a_failure_no_other_chapter_is_begun(project, one, monkeypatch):
     names = ["one", "two", "three", "four", "five"]
     chapters = "".join(f"  - file: notebooks/theory/{name}\n" for name in names[1:])
-    (project / "_toc.yml").write_text(f"format: jb-book\nroot: notebooks/theory/one\nchapters:\n{chapters}")
+    (project / "_toc.yml").write_text(
+        f"format: jb-book\nroot: notebooks/theory/one\nchapters:\n{chapters}"
+    )
     for name in names:
-        (project / f"notebooks/theory/{name}.md").write_text(HEAD + "# T\n\n```{code-cell}\n1 / 0\n```\n")
-    with pytest.raises(notebooks.NotebookError, match=r"theory/one: cell 1 failed"):
-        notebooks.book(jobs=1)
+        (project / f"notebooks/theory/{name}.md").write_text(
+            HEAD + "# T\n\n```{code-cell}\n1 / 0\n```\n"
+        )
+    with pytest.raises(execute.NotebookError, match=r"theory/one: cell 1 failed"):
+        build.book(jobs=1)
     assert not (project / "_build/failed/theory/five.ipynb").exists()
 
 
@@ -211,42 +304,70 @@ def test_pages_stay_when_sphinx_fails(project):
     (project / "_build/stage/_toc.yml").write_text("format: jb-book\nroot: one\n")
     (project / "_build/stage/one.md").write_text("# One\n\n{doc}`nowhere`\n")
     with pytest.raises(ValueError, match=r"(?s)_build/html is as it was.*nowhere"):
-        notebooks.render(project / "_build/stage", draft=False)
+        build.render(project / "_build/stage", draft=False)
     assert (project / "_build/html/index.html").read_text() == "old"
 
 
 def test_a_page_without_a_source_is_an_error(project):
-    (project / "_toc.yml").write_text("format: jb-book\nroot: notebooks/theory/one\nchapters:\n- file: notebooks/two\n")
+    (project / "_toc.yml").write_text(
+        "format: jb-book\nroot: notebooks/theory/one\nchapters:\n- file: notebooks/two\n"
+    )
     with pytest.raises(ValueError, match=r"chapters that do not exist: two"):
-        notebooks.book()
+        build.book()
 
 
 @pytest.mark.parametrize(
-    ("options", "words"), [({"jobs": 0}, "--jobs must be"), ({"only": "nothing"}, "no chapter matches")]
+    ("options", "words"),
+    [({"jobs": 0}, "--jobs must be"), ({"only": "nothing"}, "no chapter matches")],
 )
 def test_bad_options_of_the_book(one, options, words):
     with pytest.raises(ValueError, match=words):
-        notebooks.book(**options)
+        build.book(**options)
 
 
-RECORD = {"id": "X1", "title": "t", "kind": "identity", "value": 2.2e-16, "tolerance": 1e-12, "instances": 4000,
-          "control": 0.5, "chapter": "theory/one"}
-CLAIMS = [{"id": "X10", "paper": "ours", "location": "", "statement": "b", "verdict": "true"},
-          {"id": "X1", "paper": "ours", "location": "Thm 1", "statement": "a $|x|$", "verdict": "slip; a sign"}]
+RECORD = {
+    "id": "X1",
+    "title": "t",
+    "kind": "identity",
+    "value": 2.2e-16,
+    "tolerance": 1e-12,
+    "instances": 4000,
+    "control": 0.5,
+    "chapter": "theory/one",
+}
+CLAIMS = [
+    {"id": "X10", "paper": "ours", "location": "", "statement": "b", "verdict": "true"},
+    {
+        "id": "X1",
+        "paper": "ours",
+        "location": "Thm 1",
+        "statement": "a $|x|$",
+        "verdict": "slip; a sign",
+    },
+]
 
 
 def test_claims_page_joins_claims_and_records(project):
-    page = ledgers.claims_page(CLAIMS, [RECORD, RECORD | {"title": "once more"}], project)
-    assert "**2 claims: 1 checked (by 2 checks), 1 open.** Verdicts on those checked: slip 1." in page
+    page = pages.claims_tables(CLAIMS, [RECORD, RECORD | {"title": "once more"}], project)
+    assert (
+        "**2 claims: 1 checked (by 2 checks), 1 open.** Verdicts on those checked: slip 1." in page
+    )
     assert "**true**" not in page  # no verdict before the check
     assert page.index("**X1**") < page.index("t <../notebooks/theory/one>") < page.index("**X10**")
-    for text in ("a $|x|$ (Thm 1)", "4,000", "2.2e−16&nbsp;≤&nbsp;1e−12", "once more", "*open*", "## Of this book"):
+    for text in (
+        "a $|x|$ (Thm 1)",
+        "4,000",
+        "2.2e−16\u00a0≤\u00a01e−12",
+        "once more",
+        "*open*",
+        "## Of this book",
+    ):
         assert text in page
 
 
 def test_a_record_without_a_claim_is_an_error(project):
     with pytest.raises(ValueError, match=r"not in book/claims.csv: X9"):
-        ledgers.claims_page(CLAIMS, [RECORD | {"id": "X9"}], project)
+        pages.claims_tables(CLAIMS, [RECORD | {"id": "X9"}], project)
 
 
 def test_a_claim_nobody_checks_stops_the_book_but_not_a_draft(project):
@@ -254,34 +375,97 @@ def test_a_claim_nobody_checks_stops_the_book_but_not_a_draft(project):
         row = f"X10,ours,,a,{verdict}\n"
         (project / "book/claims.csv").write_text("id,paper,location,statement,verdict\n" + row)
         cell = {"outputs": [{"data": {claims.MIME: record}}]}
-        about = {"seconds": 1.0, "executed": "2026-01-02T03:04+00:00", "python": "3.11", "torch": "2.13"}
+        about = {
+            "seconds": 1.0,
+            "executed": "2026-01-02T03:04+00:00",
+            "python": "3.11",
+            "torch": "2.13",
+        }
         chapter = {"cells": [cell] * (record is not None), "metadata": {"hnlib": about}}
-        ledgers.write(project / "book", {"theory/one": chapter}, project, draft)
+        for name in ("claims", "results"):
+            shutil.copy(ROOT / f"book/{name}.md", project / "book")
+        pages.write(project / "book", {"theory/one": chapter}, project, draft)
+        text = (project / "book/claims.md").read_text()
+        assert ("**1 claims: 1 checked" in text) == (record is not None) and "<!--" not in text
 
     record = RECORD | {"id": "X10"}
     write("true", record)
     write("true", None, draft=True)
     write("definition", record | {"control": None})
-    for verdict, found in (("true", None), ("definition", None), ("loose; a remark", record | {"control": None})):
+    for verdict, found in (
+        ("true", None),
+        ("definition", None),
+        ("loose; a remark", record | {"control": None}),
+    ):
         with pytest.raises(ValueError, match="no chapter checks X10 with a negative control"):
             write(verdict, found)
 
 
 def test_results_page_shows_runs_papers_and_times(project):
-    run = {"configuration": {"experiment": "images", "dataset": "digits", "method": "h_cl", "options":
-                             {"beta": 1.0, "mixture": [1 / 3, 0.5, 1 / 6]},
-                             "encoder": "small-cnn", "epochs": 3, "seed": 0},
-           "metrics": {"knn": 0.987654, "history": [1]}, "seconds": 12.3,
-           "environment": {"hardware": {"cpu": "A CPU", "threads": 2}, "date": "2026-01-02T03:04"}}
-    paper = {"paper": "p", "table": "Table 1", "row": "HCL", "column": "", "value": "84.4", "note": "a_b"}
-    chapter = {"metadata": {"hnlib": {"seconds": 3.2, "executed": "2026-01-02T03:04+00:00", "python": "3.11",
-                                      "torch": "2.13"}}}
-    again = run | {"configuration": run["configuration"] | {"seed": 1}, "metrics": {"knn": 0.967654}}
+    run = {
+        "configuration": {
+            "experiment": "images",
+            "dataset": "digits",
+            "method": "h_cl",
+            "options": {"beta": 1.0, "mixture": [1 / 3, 0.5, 1 / 6]},
+            "encoder": "small-cnn",
+            "epochs": 3,
+            "seed": 0,
+        },
+        "metrics": {"knn": 0.987654, "history": [1]},
+        "image_shape": [1, 8, 8],
+        "seconds": 12.3,
+        "environment": {"hardware": {"cpu": "A CPU", "threads": 2}, "date": "2026-01-02T03:04"},
+    }
+    paper = {
+        "paper": "p",
+        "table": "Table 1",
+        "row": "HCL",
+        "column": "",
+        "value": "84.4",
+        "note": "a_b",
+    }
+    chapter = {
+        "metadata": {
+            "hnlib": {
+                "seconds": 3.2,
+                "executed": "2026-01-02T03:04+00:00",
+                "python": "3.11",
+                "torch": "2.13",
+            }
+        }
+    }
+    again = run | {
+        "configuration": run["configuration"] | {"seed": 1},
+        "metrics": {"knn": 0.967654},
+    }
     queued = run | {"configuration": run["configuration"] | {"queue": 64}}
     cost = {"configuration": {"experiment": "cost_of", "seed": 0}, "metrics": {"megabytes": 1.0}}
-    page = ledgers.results_page([run, again, queued, cost], [paper], {"theory/one": chapter}, project)
-    for text in ("h\\_cl", "beta 1.0", "mixture 0.333/0.5/0.167", "0, 1", "97.8&nbsp;±&nbsp;1.4", "98.8", "queue 64",
-                 "shown by their chapters: 1 (cost\\_of)", "12&nbsp;s", "A CPU, 2 threads",
-                 "2026-01-02", "84.4", "Table 1 (1 number)", "a\\_b", "theory/one <../notebooks/theory/one>",
-                 "2026-01-02 03:04"):
+    frame = records.frame([run, again, queued, cost])
+    parts = pages.results_parts(frame, [paper], {"theory/one": chapter}, project)
+    page = "\n".join(parts.values())
+    for text in (
+        "h\\_cl",
+        "beta 1.0",
+        "mixture 0.333/0.5/0.167",
+        "0, 1",
+        "97.8\u00a0±\u00a01.4",
+        "98.8",
+        "queue 64",
+        "shown by their chapters: 1 (cost\\_of)",
+        "12\u00a0s",
+        "A CPU, 2 threads",
+        "2026-01-02",
+        "84.4",
+        "Table 1 (1 number)",
+        "a\\_b",
+        "theory/one <../notebooks/theory/one>",
+        "2026-01-02 03:04",
+    ):
         assert text in page
+
+
+def test_a_page_without_a_place_for_its_tables_is_refused(project):
+    (project / "book/claims.md").write_text("# Claims\n")
+    with pytest.raises(ValueError, match=r"book/claims.md has no line <!-- claims -->"):
+        pages.write(project / "book", {}, project, draft=True)

@@ -1,16 +1,24 @@
 import errno
 import json
-import statistics
+import statistics as standard
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from hnlib import records, training
+from hnlib import __main__ as cli
+from hnlib import _files
+from hnlib.runs import config, records, statistics, training
 
 
 def record(seed=0, knn=0.9, **configuration):
-    chosen = {"dataset": "digits", "method": "hcl", "options": {"beta": 1.0}, "seed": seed} | configuration
+    chosen = {
+        "dataset": "digits",
+        "method": "hcl",
+        "options": {"beta": 1.0},
+        "seed": seed,
+    } | configuration
     return {"configuration": chosen, "metrics": {"knn": knn, "linear": knn + 0.05}, "history": []}
 
 
@@ -73,7 +81,7 @@ def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path):
         raise OSError("No space left on device")
 
     with pytest.raises(OSError, match="space"):
-        records.write_atomically(path, fail)
+        _files.write_atomically(path, fail)
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
@@ -84,16 +92,89 @@ def test_a_broken_record_is_named(tmp_path):
         records.load_all(tmp_path)
 
 
+def measured(seed=0, linear=0.9, experiment="images", **chosen):
+    """A record of a trained encoder, without the training."""
+    run = config.ImageRun(experiment=experiment, seed=seed, **chosen)
+    return {
+        "configuration": run.configuration,
+        "metrics": {"knn": linear - 0.1, "linear": linear},
+        "image_shape": [1, 8, 8],
+        "test_images": 400,
+    }
+
+
+def table(*values, **chosen):
+    return records.frame([measured(seed, value, **chosen) for seed, value in values])
+
+
+def test_the_table_has_a_row_a_run_and_a_column_an_option_or_metric():
+    runs = records.frame(
+        [
+            measured(method="hcl", options={"beta": 2.0}, linear=0.8),
+            measured(method="hcl", seed=1, schedule={"beta": (1.0, 0.0)}),
+            measured(method="simclr", queue=8, protocols=("paper",)),
+        ]
+    )
+    assert list(runs.query("beta == 2").linear) == [0.8] and list(runs.kind) == ["images"] * 3
+    usual = runs.query("lr_schedule == 'constant' and schedule == '' and queue == 0")
+    assert list(usual.options) == ["beta=2.0"] and list(usual.seed) == [0]
+    assert list(runs.query("schedule == 'beta=1.0:0.0'").seed) == [1]
+    (queued,) = runs.query("queue == 8 and momentum == 0.999").itertuples()
+    assert queued.changed == "queue 8, protocols clean,paper" and queued.protocols == "clean,paper"
+    assert queued.title == "digits, all images, small-cnn, 30 epochs, " + queued.changed
+    assert queued.run == config.ImageRun(queue=8, protocols="paper") and np.isnan(queued.beta)
+    assert not len(runs.query("epsilon == 0.5 or svm > 0 or oracle_positives == True"))
+
+
+def test_a_table_of_nothing_can_be_asked():
+    assert not len(records.frame([]).query("kind == 'images' and method == 'hcl' and beta == 1"))
+
+
+def test_runs_that_differ_in_their_experiment_alone_are_one(tmp_path):
+    twice = [measured(experiment=name) for name in ("images", "corrections")]
+    (run,) = records.frame(twice).itertuples()
+    assert run.experiments == ("corrections", "images")
+    twice[1]["metrics"] |= {"linear": 0.5}
+    names = [records.name(record["configuration"]) for record in twice]
+    with pytest.raises(
+        ValueError, match=rf"{names[0]}\.json and {names[1]}\.json .*linear: 0.9 and"
+    ):
+        records.frame(twice)
+    (run,) = records.frame(twice[:1], twice[1:]).itertuples()  # said anew, not contradicted
+    assert run.linear == 0.5 and run.experiments == ("corrections", "images")
+    measurement = {"configuration": twice[0]["configuration"], "metrics": {"hours": 3.0}}
+    both = records.frame([twice[0], measurement])
+    assert list(both.kind) == ["images", "measurement"] and both.run.notna().tolist() == [
+        True,
+        False,
+    ]
+
+
+def test_the_book_s_records_are_one_table():
+    everything = records.frame()
+    assert len(everything) >= 969 and everything.record.is_unique
+    counts = everything.kind.value_counts()
+    assert counts["graphs"] >= 725 and counts["images"] >= 219 and counts["measurement"] >= 25
+    cost = everything.query("measured == 'cost' and loss == 'streamed'")
+    assert (cost.seconds > 0).all() and (cost.megabytes > 0).all()
+    images = records.frame(kind="images")
+    assert set(images.record) == set(everything.query("kind == 'images'").record)
+    assert not images[["linear", "knn", "temperature"]].isna().all().any()
+
+
 def test_spread_agrees_with_the_standard_library():
     values = [0.9, 0.92, 0.97]
-    x = records.percent([record(i, v) for i, v in enumerate(values)], "knn")
-    mean, sd = 100 * statistics.mean(values), 100 * statistics.stdev(values)
-    assert records.spread(x) == f"{mean:.1f}\u00a0±\u00a0{sd:.1f}" and records.spread(x[:1]) == "90.0"
+    x = statistics.percent(table(*enumerate(values)), "linear")
+    mean, sd = 100 * standard.mean(values), 100 * standard.stdev(values)
+    assert statistics.spread(x) == f"{mean:.1f}\u00a0±\u00a0{sd:.1f}"
+    assert statistics.spread(x[:1]) == "90.0"
 
 
 def test_papers_checks_its_columns(tmp_path):
     path = tmp_path / "papers.csv"
-    path.write_text(",".join(records.PAPER_COLUMNS) + "\nhcl,Fig. 4,HCL,β=1,cifar10,linear,91.4,,example\n")
+    path.write_text(
+        ",".join(records.PAPER_COLUMNS) + "\nhcl,Fig. 4,HCL,β=1,cifar10,linear,91.4,,example\n"
+    )
     assert records.papers(path).iloc[0]["value"] == 91.4
     path.write_text("paper,value\nhcl,1\n")
     with pytest.raises(ValueError, match="columns"):
@@ -109,7 +190,9 @@ def test_environment_says_what_measured():
 
 def trained(seed=0, knn=0.9, **changes):
     """A record as `training.train` makes it, without the training."""
-    chosen = training.train("digits", None, epochs=0, evaluate_size=40, progress=False, device="cpu").record
+    chosen = training.train(
+        "digits", None, epochs=0, evaluate_size=40, progress=False, device="cpu"
+    ).record
     chosen["configuration"] |= {"method": "hcl", "options": {"beta": 2.0}, "seed": seed} | changes
     return chosen | {"metrics": {"knn": knn, "linear": knn + 0.05}}
 
@@ -117,73 +200,84 @@ def trained(seed=0, knn=0.9, **changes):
 def test_the_command_prints_a_table_and_refuses_a_missing_folder(tmp_path, capsys):
     for seed in range(2):
         records.write(trained(seed), tmp_path)
-    records.write({"configuration": {"experiment": "cost", "seed": 0}, "metrics": {"seconds": 1}}, tmp_path)
-    assert records.main(["--folder", str(tmp_path)]) == 0
+    records.write(
+        {"configuration": {"experiment": "cost", "seed": 0}, "metrics": {"seconds": 1}}, tmp_path
+    )
+    assert cli.main(["results", "--folder", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "2 trained encoders" in printed and "0 epochs" in printed
     assert "hcl beta=2.0: knn 90.0\u00a0±\u00a00.0, linear 95.0\u00a0±\u00a00.0 (2 runs)" in printed
-    records.write(trained(0, 0.5, batch_size=64), tmp_path)  # runs of another setting are not averaged with these
-    records.main(["--folder", str(tmp_path)])
+    # runs of another setting are not averaged with these
+    records.write(trained(0, 0.5, batch_size=64), tmp_path)
+    cli.main(["results", "--folder", str(tmp_path)])
     printed = capsys.readouterr().out
-    assert "batch_size 64" in printed and "knn 50.0, linear 55.0 (1 run)" in printed and "(2 runs)" in printed
-    with pytest.raises(ValueError, match="absent"):
-        records.main(["--folder", str(tmp_path / "absent")])
+    assert "batch_size 64" in printed and "knn 50.0, linear 55.0 (1 run)" in printed
+    assert "(2 runs)" in printed
+    assert cli.main(["results", "--folder", str(tmp_path / "absent")]) == 2
+    assert "absent is not a folder" in capsys.readouterr().err
 
 
 def test_a_reader_never_sees_a_half_written_file(tmp_path):
     path = tmp_path / "file"
-    records.write_atomically(path, b"old")
+    _files.write_atomically(path, b"old")
     with path.open("rb") as reader:  # opened before, it keeps the old file: a new one took its name
-        records.write_atomically(path, b"new and longer")
+        _files.write_atomically(path, b"new and longer")
         assert reader.read() == b"old"
     assert path.read_bytes() == b"new and longer"
 
 
 def test_mean_and_spread_are_over_one_less_than_the_runs():
-    runs = [record(seed, knn) for seed, knn in enumerate((0.5, 0.6, 0.85))]
-    accuracy = [50, 60, 85]
-    assert records.percent(runs, "knn").tolist() == pytest.approx(accuracy)
-    assert records.spread(records.percent(runs, "knn")) == f"65.0\u00a0±\u00a0{statistics.stdev(accuracy):.1f}"
-    assert records.spread(records.percent(runs[:1], "knn")) == "50.0"
+    runs, accuracy = table((0, 0.5), (1, 0.6), (2, 0.85)), [50, 60, 85]
+    x = statistics.percent(runs, "linear")
+    assert x.tolist() == pytest.approx(accuracy)
+    assert statistics.spread(x) == f"65.0\u00a0±\u00a0{standard.stdev(accuracy):.1f}"
 
 
 def test_a_difference_is_taken_seed_by_seed_where_the_seeds_are_the_same():
     ours, base = [(2, 0.8), (0, 0.6), (1, 0.7)], [(0, 0.5), (1, 0.65), (2, 0.7)]
-    images = 400
-    noise = sum(p * (100 - p) / images for p in (70.0, statistics.mean((50, 65, 70))))
-
-    def groups(shift=0):
-        return ([record(s, knn) | {"test_images": images} for s, knn in ours],
-                [record(s + shift, knn) | {"test_images": images} for s, knn in base])
-
-    mean, error = records.difference(*groups(), metric="knn")
+    noise = sum(p * (100 - p) / 400 for p in (70.0, standard.mean((50, 65, 70))))
+    left, right = table(*ours), table(*base)
+    mean, error = statistics.difference(left, right)
     assert mean == pytest.approx(25 / 3)
-    assert error == pytest.approx((statistics.variance((10, 5, 10)) / 3 + noise) ** 0.5)
-    mean, error = records.difference(*groups(shift=5), metric="knn")  # other seeds: two samples
-    seeds = statistics.variance((80, 60, 70)) / 3 + statistics.variance((50, 65, 70)) / 3
+    assert error == pytest.approx((standard.variance((10, 5, 10)) / 3 + noise) ** 0.5)
+    right = table(*((seed + 5, value) for seed, value in base))  # other seeds: two samples
+    mean, error = statistics.difference(left, right)
+    seeds = standard.variance((80, 60, 70)) / 3 + standard.variance((50, 65, 70)) / 3
     assert mean == pytest.approx(25 / 3) and error == pytest.approx((seeds + noise) ** 0.5)
-    one = [group[:1] for group in groups(shift=5)]  # with one run each only the images speak
-    assert records.difference(*one, metric="knn")[1] == pytest.approx(((80 * 20 + 50 * 50) / images) ** 0.5)
+    # with one run each only the images speak
+    assert statistics.difference(left[:1], right[:1])[1] == pytest.approx(
+        ((80 * 20 + 50 * 50) / 400) ** 0.5
+    )
+    lower = statistics.difference(left, right, "knn")
+    assert lower[0] == pytest.approx(25 / 3)
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"),
-                                   RuntimeError("PytorchStreamWriter failed writing file")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        RuntimeError("PytorchStreamWriter failed writing file"),
+    ],
+)
 def test_a_full_disk_leaves_the_old_file_and_says_so(tmp_path, monkeypatch, error):
     path = tmp_path / "run.pt"
-    records.write_atomically(path, b"old")
+    _files.write_atomically(path, b"old")
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=0))
 
     def fill(temporary):
         Path(temporary).write_bytes(b"half")
         raise error
 
-    with pytest.raises(OSError, match=r"run\.pt could not be written and the file that was there is intact; the disk"):
-        records.write_atomically(path, fill)
+    with pytest.raises(
+        OSError,
+        match=r"run\.pt could not be written and the file that was there is intact; the disk",
+    ):
+        _files.write_atomically(path, fill)
     assert path.read_bytes() == b"old" and [p.name for p in tmp_path.iterdir()] == ["run.pt"]
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=1 << 40))
     if isinstance(error, RuntimeError):
         with pytest.raises(RuntimeError, match="Pytorch"):  # not the disk's fault
-            records.write_atomically(path, fill)
+            _files.write_atomically(path, fill)
 
 
 def test_a_write_under_way_is_not_read(tmp_path):
@@ -194,4 +288,4 @@ def test_a_write_under_way_is_not_read(tmp_path):
         assert len(records.load_all(tmp_path)) == 1
         Path(temporary).write_text(path.read_text())
 
-    records.write_atomically(path, look)
+    _files.write_atomically(path, look)

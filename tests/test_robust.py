@@ -1,4 +1,5 @@
-"""Worst cases against convex solvers, one-dimensional duals, closed forms and finite differences."""
+"""Worst cases against convex solvers, one-dimensional duals, closed forms and finite
+differences."""
 
 import math
 from decimal import Decimal, localcontext
@@ -11,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hnlib import robust
+from hnlib import _checks, robust
 
 cases = settings(max_examples=12, deadline=None, derandomize=True)
 
@@ -28,7 +29,8 @@ def kl(q, q0):
 
 
 def grid_dual(f, q0, eta):
-    """min over alpha of alpha log E exp(f/alpha) + alpha eta, on a fine grid of log alpha, refined twice."""
+    """min over alpha of alpha log E exp(f/alpha) + alpha eta, on a fine grid of log alpha, refined
+    twice."""
     f, q0 = f.numpy(), q0.numpy()
 
     def dual(alpha):
@@ -66,7 +68,9 @@ def test_kl_ball_is_the_optimum_of_a_convex_solver(seed):
     cp = pytest.importorskip("cvxpy")
     f, q0 = draw(seed, 5)
     q = cp.Variable(5, nonneg=True)
-    problem = cp.Problem(cp.Maximize(f.numpy() @ q), [cp.sum(q) == 1, cp.sum(cp.kl_div(q, q0.numpy())) <= 0.2])
+    problem = cp.Problem(
+        cp.Maximize(f.numpy() @ q), [cp.sum(q) == 1, cp.sum(cp.kl_div(q, q0.numpy())) <= 0.2]
+    )
     problem.solve(solver=cp.CLARABEL)
     r = robust.kl_ball(f, q0, 0.2)
     assert abs(float(r.value) - problem.value) < 1e-6
@@ -79,7 +83,9 @@ def test_shared_kl_ball_is_the_optimum_of_a_convex_solver(seed):
     f, q0 = draw(seed, 3, 4)
     q = cp.Variable((3, 4), nonneg=True)
     total = cp.sum(cp.kl_div(q, q0.numpy())) / 3
-    problem = cp.Problem(cp.Maximize(cp.sum(cp.multiply(f.numpy(), q)) / 3), [cp.sum(q, 1) == 1, total <= 0.15])
+    problem = cp.Problem(
+        cp.Maximize(cp.sum(cp.multiply(f.numpy(), q)) / 3), [cp.sum(q, 1) == 1, total <= 0.15]
+    )
     problem.solve(solver=cp.CLARABEL)
     r = robust.shared_kl_ball(f, q0, 0.15)
     assert abs(float(r.value.mean()) - problem.value) < 1e-6
@@ -104,7 +110,9 @@ def test_kl_penalised_is_the_optimum_of_a_convex_solver():
     cp = pytest.importorskip("cvxpy")
     f, q0 = draw(8, 5)
     q = cp.Variable(5, nonneg=True)
-    problem = cp.Problem(cp.Maximize(f.numpy() @ q - 0.3 * cp.sum(cp.kl_div(q, q0.numpy()))), [cp.sum(q) == 1])
+    problem = cp.Problem(
+        cp.Maximize(f.numpy() @ q - 0.3 * cp.sum(cp.kl_div(q, q0.numpy()))), [cp.sum(q) == 1]
+    )
     problem.solve(solver=cp.CLARABEL)
     r = robust.kl_penalised(f, q0, 0.3)
     assert abs(float(r.value) - problem.value) < 1e-6
@@ -113,12 +121,20 @@ def test_kl_penalised_is_the_optimum_of_a_convex_solver():
 
 
 def test_the_numbers_of_claim_r2():
-    f = torch.tensor([[0.9, 0.1, -0.3, -0.5], [0.3, 0.28, 0.25, 0.2], [0.95, 0.9, -0.8, -0.9]], dtype=torch.float64)
+    f = torch.tensor(
+        [[0.9, 0.1, -0.3, -0.5], [0.3, 0.28, 0.25, 0.2], [0.95, 0.9, -0.8, -0.9]],
+        dtype=torch.float64,
+    )
     own = robust.kl_ball(f, eta=0.2)
-    assert (own.alpha - torch.tensor([0.8946, 0.0488, 1.2517], dtype=torch.float64)).abs().max() < 5e-5
+    assert (
+        own.alpha - torch.tensor([0.8946, 0.0488, 1.2517], dtype=torch.float64)
+    ).abs().max() < 5e-5
     assert abs(float(own.value.mean()) - 0.420771) < 5e-7
     shared = robust.shared_kl_ball(f, eta=0.2)
-    assert abs(float(shared.value.mean()) - 0.479043) < 5e-7 and abs(float(shared.alpha[0]) - 0.8195) < 5e-5
+    assert (
+        abs(float(shared.value.mean()) - 0.479043) < 5e-7
+        and abs(float(shared.alpha[0]) - 0.8195) < 5e-5
+    )
 
 
 @cases
@@ -128,8 +144,10 @@ def test_the_gradient_is_the_worst_case_law(seed, eta):
     g = torch.Generator().manual_seed(seed)
     step = torch.randn(2, 5, generator=g, dtype=torch.float64)
     for solve in (
-        lambda x: robust.kl_ball(x, q0, eta), lambda x: robust.kl_penalised(x, q0, eta),
-        lambda x: robust.chi2_ball(x, q0, eta), lambda x: robust.shared_kl_ball(x, q0, eta),
+        lambda x: robust.kl_ball(x, q0, eta),
+        lambda x: robust.kl_penalised(x, q0, eta),
+        lambda x: robust.chi2_ball(x, q0, eta),
+        lambda x: robust.shared_kl_ball(x, q0, eta),
     ):
         x = f.clone().requires_grad_()
         r = solve(x)
@@ -138,7 +156,8 @@ def test_the_gradient_is_the_worst_case_law(seed, eta):
         h = 1e-5
         with torch.no_grad():
             slope = (solve(f + h * step).value - solve(f - h * step).value).sum() / (2 * h)
-        # no better than this next to a kink (a radius at which a weight is cut or the law degenerates)
+        # no better than this next to a kink (a radius at which a weight is cut or the law
+        # degenerates)
         assert abs(float(slope - (r.weights * step).sum())) < 1e-4
 
 
@@ -161,7 +180,10 @@ def test_the_worst_case_grows_with_the_radius_from_mean_to_maximum(seed):
     for solve in (robust.kl_ball, robust.chi2_ball):
         values = [float(solve(f, q0, eta).value) for eta in (1e-9, 1e-4, 0.01, 0.2, 1.0, 50.0)]
         assert all(a < b + 1e-12 for a, b in pairwise(values))
-        assert abs(values[0] - float((q0 * f).sum())) < 1e-4 and abs(values[-1] - float(f.max())) < 1e-12
+        assert (
+            abs(values[0] - float((q0 * f).sum())) < 1e-4
+            and abs(values[-1] - float(f.max())) < 1e-12
+        )
 
 
 def test_a_radius_that_reaches_the_largest_atoms():
@@ -176,7 +198,9 @@ def test_a_radius_that_reaches_the_largest_atoms():
         assert torch.allclose(torch.autograd.grad(r.value, f)[0], expected, atol=1e-15)
     inside = robust.kl_ball(f.detach(), q0, 0.99 * limit)
     assert float(inside.alpha) > 0 and float(inside.value) < 1
-    assert abs(float(inside.weights[0] / inside.weights[1]) - 1 / 3) < 1e-12  # ties share as the reference does
+    assert (
+        abs(float(inside.weights[0] / inside.weights[1]) - 1 / 3) < 1e-12
+    )  # ties share as the reference does
     at_limit = robust.kl_ball(f.detach(), q0, limit)
     assert abs(float(at_limit.value) - 1) < 1e-9 and at_limit.weights.isfinite().all()
     chi = robust.chi2_ball(f.detach(), q0, 0.5 * (1 / 0.4 - 1) * 1.01)
@@ -185,7 +209,10 @@ def test_a_radius_that_reaches_the_largest_atoms():
 
 @pytest.mark.parametrize("solve", [robust.kl_ball, robust.chi2_ball, robust.shared_kl_ball])
 def test_constant_values_leave_the_reference(solve):
-    f, q0 = torch.full((2, 3), 0.7, dtype=torch.float64), torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+    f, q0 = (
+        torch.full((2, 3), 0.7, dtype=torch.float64),
+        torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64),
+    )
     r = solve(f, q0, 0.4)
     assert torch.allclose(r.value, f[:, 0]) and torch.allclose(r.weights, q0.expand(2, 3))
     one = solve(torch.tensor([[2.0]]), None, 0.4)
@@ -215,7 +242,8 @@ def test_chi2_in_its_range_is_mean_plus_deviation(seed, share):
     assert abs(float(r.value - mean - (2 * share * limit * variance).sqrt())) < 1e-12
     assert (r.weights - q0 * (1 + (f - mean) / r.alpha)).abs().max() < 1e-8
     assert abs(float(r.alpha - (variance / (2 * share * limit)).sqrt())) < 1e-6
-    # beyond it a weight would be negative: the truth lies strictly below the formula, on truncated weights
+    # beyond it a weight would be negative: the truth lies strictly below the formula, on truncated
+    # weights
     beyond = robust.chi2_ball(f, q0, 3 * limit)
     if 3 * limit < 0.5 * (1 / float(q0[f.argmax()]) - 1):
         assert float(beyond.value) < float(mean + (6 * limit * variance).sqrt()) - 1e-6
@@ -246,7 +274,8 @@ def test_one_shared_budget_is_better_than_equal_shares(seed, eta):
 
 
 def with_gaps(seed, n=3, m=7):
-    """Values and a reference in which some atoms have no mass, among them the largest value of each row."""
+    """Values and a reference in which some atoms have no mass, among them the largest value of each
+    row."""
     f, q0 = draw(seed, n, m)
     g = torch.Generator().manual_seed(seed + 1)
     massive = torch.rand(n, m, generator=g) < 0.6
@@ -257,7 +286,8 @@ def with_gaps(seed, n=3, m=7):
 
 
 BALLS = {
-    "kl": lambda f, q0, eta: robust.kl_ball(f, q0, eta), "chi2": lambda f, q0, eta: robust.chi2_ball(f, q0, eta),
+    "kl": lambda f, q0, eta: robust.kl_ball(f, q0, eta),
+    "chi2": lambda f, q0, eta: robust.chi2_ball(f, q0, eta),
     "penalised": lambda f, q0, eta: robust.kl_penalised(f, q0, eta),
 }
 
@@ -304,7 +334,9 @@ def test_balls_with_gaps_and_near_the_limit_are_the_optima_of_a_convex_solver(sh
         "chi2": (cp.sum_squares(cp.multiply(q - p, 1 / np.sqrt(p))) / 2, (1 / top - 1) / 2),
     }
     for name, (radius, limit) in constraint.items():
-        problem = cp.Problem(cp.Maximize(f.numpy()[on] @ q), [cp.sum(q) == 1, radius <= share * limit])
+        problem = cp.Problem(
+            cp.Maximize(f.numpy()[on] @ q), [cp.sum(q) == 1, radius <= share * limit]
+        )
         problem.solve(solver=cp.CLARABEL)
         r = BALLS[name](f, q0, share * limit)
         assert abs(float(r.value) - problem.value) < 1e-6 and float(r.alpha) > 0
@@ -340,7 +372,8 @@ def test_radii_are_met_at_every_scale_and_with_many_atoms(scale, eta):
 
 
 def test_an_atom_far_from_the_rest_is_found_by_a_growing_bracket():
-    """Nearly all of the variance comes from one far atom; the answer is decided between two close ones."""
+    """Nearly all of the variance comes from one far atom; the answer is decided between two close
+    ones."""
     f = torch.tensor([1.0, 1.0 - 1e-9, -1e9], dtype=torch.float64)
     q0 = torch.full((3,), 1 / 3, dtype=torch.float64)
     r = robust.kl_ball(f, q0, 0.9)  # beyond log 3/2: the two are told apart
@@ -350,6 +383,7 @@ def test_an_atom_far_from_the_rest_is_found_by_a_growing_bracket():
 
 def level_by_bisection(f, q0, eta):
     """The chi-square law from its definition: (f - l)_+ with l such that the radius is eta."""
+
     def law(level):
         w = [q * max(x - level, 0.0) for x, q in zip(f, q0)]
         return [x / sum(w) for x in w]
@@ -374,7 +408,9 @@ def test_the_chi2_law_is_that_of_a_level_found_by_bisection(seed, m, eta, ties):
             expected = level_by_bisection(f[i].tolist(), q0[i].tolist(), eta)
             assert np.abs(r.weights[i].numpy() - expected).max() < 1e-7 and float(r.alpha[i]) > 0
         else:
-            assert float(r.alpha[i]) == 0 and float(r.weights[i][f[i] == f[i].max()].sum()) == pytest.approx(1)
+            assert float(r.alpha[i]) == 0 and float(
+                r.weights[i][f[i] == f[i].max()].sum()
+            ) == pytest.approx(1)
     assert ((r.weights * f).sum(-1) - r.value).abs().max() < 1e-12
 
 
@@ -403,7 +439,8 @@ def radius_of(f, q0, t):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_each_term_of_the_expansion_gains_a_power_of_the_root_of_the_radius(seed):
-    """Errors fall as eta^0, eta^(1/2), eta^1, or 1, 1/t, 1/t^2; a wrong coefficient would leave a lower power."""
+    """Errors fall as eta^0, eta^(1/2), eta^1, or 1, 1/t, 1/t^2; a wrong coefficient would leave a
+    lower power."""
     f, q0 = draw(seed, 8)
     f = f.exp()
     errors = {k: [] for k in (1, 2, 3)}
@@ -419,15 +456,27 @@ def test_each_term_of_the_expansion_gains_a_power_of_the_root_of_the_radius(seed
 
 
 def test_the_expansion_in_closed_form():
-    """Two atoms, one of mass p: the cumulants of a coin; and values that are symmetric have no second term."""
+    """Two atoms, one of mass p: the cumulants of a coin; and values that are symmetric have no
+    second term."""
     p, eta = 0.3, 0.01
-    coin = torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.tensor([p, 1 - p], dtype=torch.float64)
+    coin = (
+        torch.tensor([[1.0, 0.0]], dtype=torch.float64),
+        torch.tensor([p, 1 - p], dtype=torch.float64),
+    )
     k2, k3, k4 = p * (1 - p), p * (1 - p) * (1 - 2 * p), p * (1 - p) * (1 - 6 * p * (1 - p))
-    terms = (math.sqrt(k2 / 2 / eta), k3 / 3 / k2, (k4 / 8 / k2 - k3**2 / 6 / k2**2) * math.sqrt(2 * eta / k2))
+    terms = (
+        math.sqrt(k2 / 2 / eta),
+        k3 / 3 / k2,
+        (k4 / 8 / k2 - k3**2 / 6 / k2**2) * math.sqrt(2 * eta / k2),
+    )
     for order in (1, 2, 3):
-        assert float(robust.kl_temperature(*coin, eta, order)) == pytest.approx(sum(terms[:order]), rel=1e-12)
+        assert float(robust.kl_temperature(*coin, eta, order)) == pytest.approx(
+            sum(terms[:order]), rel=1e-12
+        )
     symmetric = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
-    assert torch.allclose(*(robust.kl_temperature(symmetric, None, 0.01, k) for k in (1, 2)), atol=1e-14)
+    assert torch.allclose(
+        *(robust.kl_temperature(symmetric, None, 0.01, k) for k in (1, 2)), atol=1e-14
+    )
 
 
 def test_the_expansion_ignores_atoms_without_mass_and_is_cut_at_zero():
@@ -435,8 +484,13 @@ def test_the_expansion_ignores_atoms_without_mass_and_is_cut_at_zero():
     for order in (1, 2, 3):
         moved = robust.kl_temperature(torch.where(massive, f, 9.0), q0, 0.01, order)
         assert torch.equal(robust.kl_temperature(f, q0, 0.01, order), moved)
-    rare = torch.tensor([1.0, 0.0], dtype=torch.float64), torch.tensor([0.9, 0.1], dtype=torch.float64)
-    assert float(robust.kl_temperature(*rare, 5.0, 2)) == 0  # the skewness is negative and the radius large
+    rare = (
+        torch.tensor([1.0, 0.0], dtype=torch.float64),
+        torch.tensor([0.9, 0.1], dtype=torch.float64),
+    )
+    assert (
+        float(robust.kl_temperature(*rare, 5.0, 2)) == 0
+    )  # the skewness is negative and the radius large
     for order in (0, 1, 2, 3):
         constant = torch.tensor([[0.3, 0.3], [0.0, 1.0]], dtype=torch.float64)
         t = robust.kl_temperature(constant, None, 0.1, order)
@@ -467,7 +521,9 @@ def test_the_default_reference_is_uniform_and_one_row_serves_all():
     flat = torch.full((4,), 0.25, dtype=torch.float64)
     for solve in (robust.kl_ball, robust.chi2_ball, robust.shared_kl_ball, robust.kl_penalised):
         assert torch.equal(solve(f, None, 0.2).weights, solve(f, flat, 0.2).weights)
-        assert torch.allclose(solve(f, q0[0], 0.2).weights, solve(f, q0[:1].expand(3, 4), 0.2).weights, atol=1e-15)
+        assert torch.allclose(
+            solve(f, q0[0], 0.2).weights, solve(f, q0[:1].expand(3, 4), 0.2).weights, atol=1e-15
+        )
 
 
 def test_float32_values_are_solved_in_double_and_get_a_float32_gradient():
@@ -485,24 +541,139 @@ def test_float32_values_are_solved_in_double_and_get_a_float32_gradient():
         (lambda f: robust.kl_ball(f, eta=math.nan), "eta=nan must be positive"),
         (lambda f: robust.chi2_ball(f, eta=-1.0), r"eta=-1\.0 must be positive"),
         (lambda f: robust.shared_kl_ball(f, eta=math.inf), "eta=inf must be positive and finite"),
-        (lambda f: robust.shared_kl_ball(f[0], eta=0.1), r"needs values \[n, m\]; got shape \(3,\)"),
+        (
+            lambda f: robust.shared_kl_ball(f[0], eta=0.1),
+            r"needs values \[n, m\]; got shape \(3,\)",
+        ),
         (lambda f: robust.kl_penalised(f, tau=0.0), "tau=0 must be positive"),
         (lambda f: robust.kl_ball(f * math.nan), "values must be finite"),
         (lambda f: robust.kl_ball(f[:, :0]), r"at least one atom; got shape \(2, 0\)"),
         (lambda f: robust.kl_ball(f[:0]), r"at least one atom; got shape \(0, 3\)"),
-        (lambda f: robust.kl_ball(f, torch.ones(2) / 2), r"the reference has shape \(2,\); values \(2, 3\) need"),
-        (lambda f: robust.kl_ball(f, torch.tensor([1.5, -0.5, 0.0])), "must not be negative and must sum to one"),
-        (lambda f: robust.kl_ball(f, eta=torch.ones(2)), r"eta=?.*has shape \(2,\); give one radius for all rows"),
-        (lambda f: robust.kl_penalised(f, tau=torch.tensor([0.5, math.inf])), "tau=inf must be positive and finite"),
-        (lambda f: robust.kl_penalised(f, tau=torch.tensor([math.nan, 0.5])), "tau=nan must be positive"),
-        (lambda f: robust.kl_penalised(f, tau=torch.tensor([0.5, -2.0])), "tau=-2 must be positive"),
-        (lambda f: robust.kl_penalised(f, tau=torch.ones(3)), r"tau has shape \(3,\); give one number, or one per"),
+        (
+            lambda f: robust.kl_ball(f, torch.ones(2) / 2),
+            r"the reference has shape \(2,\); values \(2, 3\) need",
+        ),
+        (
+            lambda f: robust.kl_ball(f, torch.tensor([1.5, -0.5, 0.0])),
+            "must not be negative and must sum to one",
+        ),
+        (
+            lambda f: robust.kl_ball(f, eta=torch.ones(2)),
+            r"eta=?.*has shape \(2,\); give one radius for all rows",
+        ),
+        (
+            lambda f: robust.kl_penalised(f, tau=torch.tensor([0.5, math.inf])),
+            "tau=inf must be positive and finite",
+        ),
+        (
+            lambda f: robust.kl_penalised(f, tau=torch.tensor([math.nan, 0.5])),
+            "tau=nan must be positive",
+        ),
+        (
+            lambda f: robust.kl_penalised(f, tau=torch.tensor([0.5, -2.0])),
+            "tau=-2 must be positive",
+        ),
+        (
+            lambda f: robust.kl_penalised(f, tau=torch.ones(3)),
+            r"tau has shape \(3,\); give one number, or one per",
+        ),
         (lambda f: robust.kl_penalised(f, tau=torch.ones(2, 1)), r"tau has shape \(2, 1\)"),
         (lambda f: robust.kl_temperature(f, order=4), "order=4 is unknown; use 0 for the exact"),
         (lambda f: robust.kl_temperature(f, eta=0.0), r"eta=0\.0 must be positive"),
-        (lambda f: robust.kl_ball(f, torch.tensor([0.5, 0.5, 0.5])), r"a sum is 1\.5\); normalise it"),
+        (
+            lambda f: robust.kl_ball(f, torch.tensor([0.5, 0.5, 0.5])),
+            r"a sum is 1\.5\); normalise it",
+        ),
     ],
 )
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call(torch.zeros(2, 3, dtype=torch.float64))
+
+
+# --- log-weights, and where nothing may wait for the device
+
+
+@pytest.mark.parametrize("block", [1, 20, 2**17])
+@cases
+@given(seed=st.integers(0, 9999), eta=st.sampled_from([1e-3, 0.05, 0.5, 3.0]))
+def test_logarithms_of_the_reference_serve_as_well(block, seed, eta):
+    f, q0, _ = with_gaps(seed, 5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(robust, "BLOCK", block)
+        for order in (0, 1, 2, 3):
+            t = robust.kl_temperature(f, None, eta, order, log_reference=q0.log())
+            assert torch.allclose(t, robust.kl_temperature(f, q0, eta, order), rtol=1e-12, atol=0)
+        r, expected = robust.chi2_ball(f, None, eta, q0.log()), robust.chi2_ball(f, q0, eta)
+    assert (r.weights - expected.weights).abs().max() < 1e-12
+    assert (r.value - expected.value).abs().max() < 1e-12
+    assert (r.alpha - expected.alpha).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("eta", [1e-3, 0.05, 0.5, 3.0])
+def test_single_precision_comes_back_as_single_precision_solved_in_double(eta):
+    f, q0, _ = with_gaps(0, 40, 60)
+    f, log_q0 = f.float(), q0.log().float()
+    t = robust.kl_temperature(f, eta=eta, log_reference=log_q0)
+    r = robust.chi2_ball(f, eta=eta, log_reference=log_q0)
+    assert t.dtype == r.value.dtype == r.weights.dtype == torch.float32
+    q0 = log_q0.double().softmax(-1)
+    assert torch.equal(t, robust.kl_temperature(f, q0, eta).float())
+    assert (r.weights - robust.chi2_ball(f, q0, eta).weights).abs().max() < 1e-7
+
+
+def test_a_row_without_mass_leaves_the_others_alone():
+    f, q0 = draw(3, 4, 6)
+    log_q0 = q0.log()
+    log_q0[2] = -torch.inf
+    others = [0, 1, 3]
+    t = robust.kl_temperature(f, eta=0.3, log_reference=log_q0)
+    r = robust.chi2_ball(f, eta=0.3, log_reference=log_q0)
+    assert torch.equal(t[others], robust.kl_temperature(f, eta=0.3, log_reference=q0.log())[others])
+    assert torch.equal(r.weights[others], robust.chi2_ball(f, q0, 0.3).weights[others])
+
+
+LAWS = {
+    "kl": lambda f, q0, eta: robust.kl_ball(f, q0, eta).weights,
+    "shared": lambda f, q0, eta: robust.shared_kl_ball(f, q0, eta).weights,
+    "chi2": lambda f, q0, eta: robust.chi2_ball(f, q0, eta).weights,
+    "penalised": lambda f, q0, eta: robust.kl_penalised(f, q0, eta).weights,
+    "temperature": robust.kl_temperature,
+    "expansion": lambda f, q0, eta: robust.kl_temperature(f, q0, eta, 3),
+}
+
+
+@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("eta", [1e-4, 0.05, 0.5, 2.0, 6.0])
+def test_a_fixed_number_of_steps_finds_the_same(name, eta, monkeypatch):
+    f, q0, _ = with_gaps(1, 60, 50)
+    f[5] = 0.3  # constant: no step finds anything
+    stops = LAWS[name](f, q0, eta)
+    with monkeypatch.context() as patch:
+        patch.setattr(_checks, "readable", lambda x: False)
+        fixed = LAWS[name](f, q0, eta)
+    assert torch.allclose(fixed, stops, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_a_ball_on_a_device_that_has_no_values(name):
+    f, q0 = (torch.empty(4, 5, device="meta") for _ in range(2))
+    assert LAWS[name](f, q0, torch.tensor(0.3)).shape[0] == 4
+
+
+@pytest.mark.parametrize("name", ["chi2", "temperature", "expansion"])
+def test_compiled_laws_are_the_same(name):
+    f, q0 = draw(2, 3, 5)
+    compiled = torch.compile(lambda f: LAWS[name](f, q0, 0.3), fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(f), LAWS[name](f, q0, 0.3))
+
+
+def test_a_radius_may_be_a_tensor_of_one_number():
+    f, q0 = draw(2, 3, 5)
+    assert torch.equal(
+        robust.kl_ball(f, q0, torch.tensor(0.25)).weights, robust.kl_ball(f, q0, 0.25).weights
+    )
+    with pytest.raises(
+        ValueError, match=r"eta=-1\.0 must be positive and finite: it is the radius"
+    ):
+        robust.chi2_ball(f, q0, torch.tensor(-1.0))

@@ -1,4 +1,5 @@
-"""Sweeps: what a grid means, what is refused before anything starts, and trials that outlive failures and kills."""
+"""Sweeps: what a grid means, what is refused before anything starts, and trials that outlive
+failures and kills."""
 
 import json
 import os
@@ -19,10 +20,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hnlib import __main__ as cli
-from hnlib import notebooks, records, sweep
+from hnlib import _files
+from hnlib.book import execute, sweep
 
 ROOT = Path(__file__).resolve().parents[1]
-# Each execution leaves a line in `log`; a trial may fail, kill its worker (the kernel's parent) or wait for `gate`.
+# Each execution leaves a line in `log`; a trial may fail, kill its worker (the kernel's parent) or
+# wait for `gate`.
 NOTEBOOK = """---
 kernelspec:
   name: python3
@@ -72,38 +75,52 @@ def checkout(tmp_path, monkeypatch):
     (folder / "requirements.txt").write_text("a==1\n")
     (folder / "notebooks/experiments/one.md").write_text(NOTEBOOK)
     monkeypatch.chdir(folder)
-    notebooks.root.cache_clear()
+    execute.root.cache_clear()
     yield folder
-    notebooks.root.cache_clear()
+    execute.root.cache_clear()
 
 
 @pytest.fixture(scope="module")
 def environment():
     """Ray in a folder of its own, with a token of its own, and hnlib for its workers."""
     pytest.importorskip("ray")
-    folder = tempfile.mkdtemp(prefix="ray-")  # not below tmp_path: the path of a socket may have 107 characters
-    yield os.environ | {"RAY_TMPDIR": folder, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16),
-                        "PYTHONPATH": str(ROOT)}
+    folder = tempfile.mkdtemp(
+        prefix="ray-"
+    )  # not below tmp_path: the path of a socket may have 107 characters
+    yield os.environ | {
+        "RAY_TMPDIR": folder,
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(16),
+        "PYTHONPATH": str(ROOT),
+    }
     shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
 def start(environment):
-    """Start ``hnlib`` in a process of its own: Ray takes signal handlers and reads its settings only once.
+    """Start ``hnlib`` in a process of its own: Ray takes signal handlers and reads its settings
+    only once.
 
-    Returns the process and its first line, printed when Ray runs. Ray gives itself 30 seconds for that, which a busy
-    machine may miss; so there are several attempts.
+    Returns the process and its first line, printed when Ray runs. Ray gives itself 30 seconds for
+    that, which a busy machine may miss; so there are several attempts.
     """
+
     def begin(*command):
         for _ in range(4):
-            process = subprocess.Popen([sys.executable, "-m", "hnlib", *command], stdout=subprocess.PIPE,
-                                       stderr=subprocess.PIPE, text=True, env=environment)
+            process = subprocess.Popen(
+                [sys.executable, "-m", "hnlib", *command],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment,
+            )
             if line := process.stdout.readline():
                 return process, line
             error = process.communicate()[1]
             if "overloaded" not in error:
                 break
         pytest.fail(error)
+
     return begin
 
 
@@ -117,14 +134,18 @@ def one(checkout):
 
 
 def stored(checkout):
-    return {path.stem: notebooks._load(path) for path in (checkout / "_build/sweeps/experiments/one").glob("*.ipynb")}
+    return {
+        path.stem: execute.load(path)
+        for path in (checkout / "_build/sweeps/experiments/one").glob("*.ipynb")
+    }
 
 
 def log(checkout):
     return [line.rsplit(" ", 1)[0] for line in (checkout / "log").read_text().splitlines()]
 
 
-# --------------------------------------------------------------------------------------------------------------- grid
+# ---------------------------------------------------------------------------------------------------------------
+# grid
 
 LISTS = st.recursive(st.integers(), lambda inner: st.lists(inner, max_size=3), max_leaves=8)
 
@@ -134,11 +155,19 @@ def test_lists_are_split_at_their_outer_commas(items):
     assert sweep.split(",".join(map(str, items))) == [str(item) for item in items]
 
 
-@pytest.mark.parametrize(("text", "words"), [
-    ("beta", "name=value"), ("=1", "name=value"), ("beta=", "empty list"), ("beta= ", "empty list"),
-    ("beta=1,,2", "an empty value"), ("beta=1,", "an empty value"), ("methods=[a,b", "do not match"),
-    ("methods=a],[b", "do not match"),
-])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("beta", "name=value"),
+        ("=1", "name=value"),
+        ("beta=", "empty list"),
+        ("beta= ", "empty list"),
+        ("beta=1,,2", "an empty value"),
+        ("beta=1,", "an empty value"),
+        ("methods=[a,b", "do not match"),
+        ("methods=a],[b", "do not match"),
+    ],
+)
 def test_a_grid_that_cannot_be_read_is_refused(text, words):
     with pytest.raises(ValueError, match=words):
         sweep.grid([text])
@@ -153,18 +182,28 @@ def test_a_name_given_twice_is_refused():
 def test_trials_are_the_product(betas, seeds):
     known = {"beta": 1.0, "seed": 0}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(notebooks, "read", lambda path: None)
-        patch.setattr(notebooks, "parameters_of", lambda node: known)
-        patch.setattr(notebooks, "fingerprint", lambda path, parameters, ledgers: repr(parameters))
+        patch.setattr(execute, "read", lambda path: None)
+        patch.setattr(execute, "parameters_of", lambda node: known)
+        patch.setattr(execute, "fingerprint", lambda path, parameters, ledgers: repr(parameters))
         every = sweep.trials(Path("x"), {"beta": [repr(beta) for beta in betas]}, {}, seeds)
     expected = [{"beta": beta, "seed": seed} for beta, seed in product(betas, range(seeds))]
     assert [trial.parameters for trial in every] == expected
-    assert len({trial.name for trial in every}) == len({trial.fingerprint for trial in every}) == len(every)
+    assert (
+        len({trial.name for trial in every})
+        == len({trial.fingerprint for trial in every})
+        == len(every)
+    )
 
 
 def test_a_list_parameter_takes_lists(checkout):
-    every = sweep.trials(one(checkout), sweep.grid(["methods=[hcl],[ot, simclr],adnce"]), {"beta": "2"})
-    assert [trial.parameters["methods"] for trial in every] == [["hcl"], ["ot", "simclr"], ["adnce"]]
+    every = sweep.trials(
+        one(checkout), sweep.grid(["methods=[hcl],[ot, simclr],adnce"]), {"beta": "2"}
+    )
+    assert [trial.parameters["methods"] for trial in every] == [
+        ["hcl"],
+        ["ot", "simclr"],
+        ["adnce"],
+    ]
     assert all(trial.parameters["beta"] == 2.0 for trial in every)
 
 
@@ -175,44 +214,55 @@ def test_seeds_go_to_the_parameter_there_is(checkout):
 
 
 def test_a_trial_is_named_as_hnlib_run_names_it(checkout, monkeypatch):
-    monkeypatch.setattr(notebooks, "execute", lambda *a, **k: 0.0)
-    path = notebooks.run("experiments/one", {"beta": "2", "seed": "1"})
+    monkeypatch.setattr(execute, "execute", lambda *a, **k: 0.0)
+    path = execute.run("experiments/one", {"beta": "2", "seed": "1"})
     (trial,) = sweep.trials(one(checkout), {"beta": ["2"]}, {"seed": "1"})
     assert path.name == f"one-{trial.name}.ipynb"
 
 
 def test_records_do_not_change_what_a_trial_is(checkout):
-    """Trials add records; were those part of the fingerprint, no trial would be done after the next one."""
+    """Trials add records; were those part of the fingerprint, no trial would be done after the next
+    one."""
     one(checkout).write_text(NOTEBOOK + "\nIt reads the records.\n")
     first = sweep.trials(one(checkout), {}, {}, 1)
-    before = notebooks.fingerprint(one(checkout))
+    before = execute.fingerprint(one(checkout))
     (checkout / "book/results/runs").mkdir(parents=True)
     (checkout / "book/results/runs/a.json").write_text("{}")
-    assert notebooks.fingerprint(one(checkout)) != before
+    assert execute.fingerprint(one(checkout)) != before
     assert sweep.trials(one(checkout), {}, {}, 1) == first
     (checkout / "requirements.txt").write_text("a==2\n")
     assert sweep.trials(one(checkout), {}, {}, 1) != first
 
 
-# ----------------------------------------------------------------------------------------------------------- refusals
+# -----------------------------------------------------------------------------------------------------------
+# refusals
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (["--grid", "betta=1"], "experiments/one: unknown parameter 'betta'; the notebook has: beta=1.0"),
-    (["--grid", "beta=1,fast"], "parameter beta must be a number, not 'fast'"),
-    (["--grid", "beta="], "--grid beta: '' is an empty list"),
-    (["--grid", "beta=1,1.0"], "--grid beta has the value 1.0 twice"),
-    (["--grid", "beta=1", "-p", "beta", "2"], "'beta' is in the grid and given by -p"),
-    (["--grid", "beta=1", "-p", "seed", "2", "-p", "seed", "3"], "'seed' is given twice"),
-    (["--grid", "seed=1", "--seeds", "2"], "'seed' is set by --seeds"),
-    (["--seeds", "0"], "--seeds must be at least 1"),
-    ([], "nothing to vary"),
-    (["--seeds", "1", "--gpus", "1.5"], "--gpus must be a whole number or a fraction of 1, not 1.5"),
-    (["--seeds", "1", "--cpus", "0"], "--cpus must be"),
-    (["--seeds", "1", "--cpus", "nan"], "--cpus must be"),
-    (["--seeds", "1", "--retries", "-1"], "--retries must be at least 0"),
-    (["--seeds", "1", "-o", "_toc.yml"], "is a file"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["--grid", "betta=1"],
+            "experiments/one: unknown parameter 'betta'; the notebook has: beta=1.0",
+        ),
+        (["--grid", "beta=1,fast"], "parameter beta must be a number, not 'fast'"),
+        (["--grid", "beta="], "--grid beta: '' is an empty list"),
+        (["--grid", "beta=1,1.0"], "--grid beta has the value 1.0 twice"),
+        (["--grid", "beta=1", "-p", "beta", "2"], "'beta' is in the grid and given by -p"),
+        (["--grid", "beta=1", "-p", "seed", "2", "-p", "seed", "3"], "'seed' is given twice"),
+        (["--grid", "seed=1", "--seeds", "2"], "'seed' is set by --seeds"),
+        (["--seeds", "0"], "--seeds must be at least 1"),
+        ([], "nothing to vary"),
+        (
+            ["--seeds", "1", "--gpus", "1.5"],
+            "--gpus must be a whole number or a fraction of 1, not 1.5",
+        ),
+        (["--seeds", "1", "--cpus", "0"], "--cpus must be"),
+        (["--seeds", "1", "--cpus", "nan"], "--cpus must be"),
+        (["--seeds", "1", "--retries", "-1"], "--retries must be at least 0"),
+        (["--seeds", "1", "-o", "_toc.yml"], "is a file"),
+    ],
+)
 def test_bad_input_is_refused_before_anything_starts(checkout, no_ray, capsys, arguments, words):
     assert cli.main(["sweep", "experiments/one", *arguments]) == 2
     error = capsys.readouterr().err
@@ -229,11 +279,17 @@ def test_seeds_need_a_parameter_for_them(checkout):
 
 def test_without_ray_one_sentence_says_how_to_get_it(checkout, no_ray, capsys):
     assert cli.main(["sweep", "experiments/one", "--seeds", "1"]) == 2
-    assert capsys.readouterr().err == "hnlib: a sweep needs Ray (missing: ray); pip install 'hnlib[sweep]'\n"
+    assert (
+        capsys.readouterr().err
+        == "hnlib: a sweep needs Ray (missing: ray); pip install 'hnlib[sweep]'\n"
+    )
 
 
 def test_two_sweeps_do_not_share_a_folder(checkout, no_ray):
-    with records.alone(checkout / "here"), pytest.raises(ValueError, match="another process is making"):
+    with (
+        _files.only_process(checkout / "here"),
+        pytest.raises(ValueError, match="another process is making"),
+    ):
         sweep.sweep("experiments/one", {}, {}, seeds=1, folder="here")
 
 
@@ -246,8 +302,9 @@ def test_an_address_that_does_not_answer(checkout, address):
 def test_a_trial_must_fit_on_one_machine(capsys):
     machines = [{"CPU": 4.0, "GPU": 1.0}, {"CPU": 8.0}, {}]
     ray = SimpleNamespace(nodes=lambda: [{"Alive": True, "Resources": m} for m in machines])
-    assert [sweep._slots(ray, None, *asked) for asked in ((1, 0), (0.1, 0), (8, 0), (1, 0.5), (3, 0.2))] == [
-        12, 120, 1, 2, 1]
+    assert [
+        sweep._slots(ray, None, *asked) for asked in ((1, 0), (0.1, 0), (8, 0), (1, 0.5), (3, 0.2))
+    ] == [12, 120, 1, 2, 1]
     for asked in ((9, 0), (1, 2), (5, 1)):
         with pytest.raises(ValueError, match="lower --cpus or --gpus"):
             sweep._slots(ray, None, *asked)
@@ -255,12 +312,16 @@ def test_a_trial_must_fit_on_one_machine(capsys):
         assert "waiting until the cluster has grown" in capsys.readouterr().err
 
 
-# ------------------------------------------------------------------------------------------------------------ dry run
+# ------------------------------------------------------------------------------------------------------------
+# dry run
 
 
 def executed(path, parameters, seconds, fingerprint=""):
     path.parent.mkdir(parents=True, exist_ok=True)
-    about = {"hnlib": {"fingerprint": fingerprint, "seconds": seconds}, "papermill": {"parameters": parameters}}
+    about = {
+        "hnlib": {"fingerprint": fingerprint, "seconds": seconds},
+        "papermill": {"parameters": parameters},
+    }
     path.write_text(json.dumps({"metadata": about, "cells": []}))
 
 
@@ -280,12 +341,16 @@ def test_a_dry_run_starts_nothing_and_tells_the_cost(checkout, no_ray, capsys):
     assert cli.main(command) == 0
     output = capsys.readouterr().out
     # beta 0.5 seed 1 is like the first stored trial, beta 1 like the second
-    assert re.search(rf"{every[0].name} +0.5 +0 +done\n{every[1].name} +0.5 +1 +to do +10 s\n"
-                     rf"{every[2].name} +1.0 +0 +to do +40 s\n{every[3].name} +1.0 +1 +to do +40 s\n", output)
+    assert re.search(
+        rf"{every[0].name} +0.5 +0 +done\n{every[1].name} +0.5 +1 +to do +10 s\n"
+        rf"{every[2].name} +1.0 +0 +to do +40 s\n{every[3].name} +1.0 +1 +to do +40 s\n",
+        output,
+    )
     assert "4 trials, 3 to do, about 90 s of work" in output
 
 
-# ------------------------------------------------------------------------------------------------------ with real Ray
+# ------------------------------------------------------------------------------------------------------
+# with real Ray
 
 
 def wait_for(condition, seconds=200):
@@ -307,21 +372,42 @@ def test_a_sweep_outlives_failures_lost_workers_and_its_own_death(checkout, star
     fixed = {"beta": "2", "checkpoints": "c/{trial}"}
     every = sweep.trials(one(checkout), {"what": ["pass", "fail", "die once", "wait"]}, fixed)
     names = {trial.parameters["what"]: trial.name for trial in every}
-    command = ["sweep", "experiments/one", "-p", "beta", "2", "-p", "checkpoints", "c/{trial}", "--grid"]
+    command = [
+        "sweep",
+        "experiments/one",
+        "-p",
+        "beta",
+        "2",
+        "-p",
+        "checkpoints",
+        "c/{trial}",
+        "--grid",
+    ]
 
-    # a failure is tried twice and reported, a killed worker's trial is tried again, the others are stored
+    # a failure is tried twice and reported, a killed worker's trial is tried again, the others are
+    # stored
     first, _ = start(*command, "what=fail,die once,pass")
     output, error = first.communicate()
     assert first.returncode == 1, error
     for what, status in (("pass", "done"), ("fail", "failed"), ("die once", "done")):
         assert re.search(rf"^{names[what]} .* {status}\b", output, flags=re.M), output
-    assert sorted(log(checkout)) == [f"{what} 2.0 0" for what in ("die once", "die once", "fail", "fail", "pass")]
-    assert f"{names['fail']} failed: {{'beta': 2.0, 'checkpoints': 'c/{{trial}}', 'what': 'fail'}}" in error
+    assert sorted(log(checkout)) == [
+        f"{what} 2.0 0" for what in ("die once", "die once", "fail", "fail", "pass")
+    ]
+    assert (
+        f"{names['fail']} failed: {{'beta': 2.0, 'checkpoints': 'c/{{trial}}', 'what': 'fail'}}"
+        in error
+    )
     assert "RuntimeError: a broken trial" in error
     assert f"kept at _build/sweeps/experiments/one/{names['fail']}.failed.ipynb." in error
     assert set(stored(checkout)) == {names["pass"], names["die once"], f"{names['fail']}.failed"}
-    assert f"threads 1 GPUs [''] folder c/{names['pass']}" in json.dumps(stored(checkout)[names["pass"]])
-    assert sorted(os.listdir(checkout / "_build/results")) == ["die once-2.0-0.json", "pass-2.0-0.json"]
+    assert f"threads 1 GPUs [''] folder c/{names['pass']}" in json.dumps(
+        stored(checkout)[names["pass"]]
+    )
+    assert sorted(os.listdir(checkout / "_build/results")) == [
+        "die once-2.0-0.json",
+        "pass-2.0-0.json",
+    ]
 
     # the second call executes what is missing, until it is killed in the middle of a trial
     (checkout / "mended").touch()
@@ -341,11 +427,16 @@ def test_a_sweep_outlives_failures_lost_workers_and_its_own_death(checkout, star
     assert third.returncode == 0, error
     assert line.startswith("1 trials to execute, 3 done before")
     assert "4 of 4 trials are done" in output
-    assert log(checkout)[5:] in (["fail 2.0 0", *2 * ["wait 2.0 0"]], ["wait 2.0 0", "fail 2.0 0", "wait 2.0 0"])
+    assert log(checkout)[5:] in (
+        ["fail 2.0 0", *2 * ["wait 2.0 0"]],
+        ["wait 2.0 0", "fail 2.0 0", "wait 2.0 0"],
+    )
     assert set(stored(checkout)) == set(names.values())
 
     grid = {"what": ["pass", "fail", "die once", "wait"]}
-    assert sweep.sweep("experiments/one", grid, fixed) == 0, "with nothing left to do Ray is not needed"
+    assert sweep.sweep("experiments/one", grid, fixed) == 0, (
+        "with nothing left to do Ray is not needed"
+    )
 
 
 class LosingRay:
@@ -378,8 +469,12 @@ class LosingRay:
         return {"text": json.dumps(node), "error": None, "seconds": 1.0, "records": {}}
 
 
-@pytest.mark.parametrize(("retries", "losses", "status"), [(0, 0, 0), (0, 1, 1), (2, 2, 0), (2, 3, 1)])
-def test_a_lost_trial_is_tried_as_often_as_said(checkout, monkeypatch, capsys, retries, losses, status):
+@pytest.mark.parametrize(
+    ("retries", "losses", "status"), [(0, 0, 0), (0, 1, 1), (2, 2, 0), (2, 3, 1)]
+)
+def test_a_lost_trial_is_tried_as_often_as_said(
+    checkout, monkeypatch, capsys, retries, losses, status
+):
     ray = LosingRay(losses)
     monkeypatch.setattr(sweep, "_cluster", lambda address: nullcontext(ray))
     assert sweep.sweep("experiments/one", {"beta": ["7"]}, {}, retries=retries) == status
@@ -400,9 +495,9 @@ def test_records_of_a_cluster_travel_back(checkout, tmp_path, monkeypatch):
     with monkeypatch.context() as there:
         there.chdir(copy)
         there.setenv("CUDA_VISIBLE_DEVICES", "")  # so that it is restored afterwards
-        notebooks.root.cache_clear()
+        execute.root.cache_clear()
         reply = sweep._execute(None, "notebooks/experiments/one.md", trial.parameters, 1, 0)
-    notebooks.root.cache_clear()
+    execute.root.cache_clear()
     assert reply["error"] is None
     assert list(reply["records"]) == ["_build/results/pass-3.0-0.json"]
     folder = checkout / "_build/sweeps/experiments/one"

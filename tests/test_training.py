@@ -13,10 +13,22 @@ import pytest
 import torch
 from torch import nn
 
-from hnlib import augment, data, encoders, evaluation, methods, records, training
-from hnlib.training import train
+from hnlib import __main__ as cli
+from hnlib import _checks, _files, methods
+from hnlib.images import augment, data, encoders, modality
+from hnlib.runs import config, loop, readouts, records, training
+from hnlib.runs.checkpoint import Checkpoint
+from hnlib.runs.training import train
 
-SMALL = dict(epochs=3, batch_size=64, train_size=200, evaluate_every=1, evaluate_size=100, progress=False, device="cpu")
+SMALL = dict(
+    epochs=3,
+    batch_size=64,
+    train_size=200,
+    evaluate_every=1,
+    evaluate_size=100,
+    progress=False,
+    device="cpu",
+)
 
 
 class At(nn.Module):
@@ -24,9 +36,18 @@ class At(nn.Module):
 
     def __init__(self, call, action, inner="hcl", **options):
         super().__init__()
-        self.inner, self.call, self.action, self.calls = methods.build(inner, **options), call, action, 0
+        self.inner, self.call, self.action, self.calls = (
+            methods.build(inner, **options),
+            call,
+            action,
+            0,
+        )
         self.entry, self.name, self.options = self.inner.entry, self.inner.name, self.inner.options
-        self.log_weights, self.observe = self.inner.log_weights, self.inner.observe
+        self.observe = self.inner.observe
+
+    @property
+    def log_weights(self):
+        return self.inner.log_weights
 
     def forward(self, z1, z2, labels=None, **more):
         self.calls += 1
@@ -44,7 +65,10 @@ def terminate(loss):
 
 
 def weights(run):
-    return {**run.encoder.state_dict(), **{f"projector.{k}": v for k, v in run.projector.state_dict().items()}}
+    return {
+        **run.encoder.state_dict(),
+        **{f"projector.{k}": v for k, v in run.projector.state_dict().items()},
+    }
 
 
 def same(a, b):
@@ -79,7 +103,11 @@ def test_the_callers_random_state_is_left_alone():
 def test_the_record_says_what_was_chosen_and_measured(whole):
     record = whole.record
     chosen = record["configuration"]
-    assert chosen["method"] == "hcl" and chosen["options"]["beta"] == 1.0 and chosen["train_size"] == 200
+    assert (
+        chosen["method"] == "hcl"
+        and chosen["options"]["beta"] == 1.0
+        and chosen["train_size"] == 200
+    )
     assert chosen["dataset_digest"] == data.subset(data.load("digits"), 200).digest
     assert chosen["augmentation"]["rotation"] == augment.RECIPES["digits"].rotation
     assert record["metrics"]["steps"] == 9 and 0 < record["metrics"]["linear"] <= 1
@@ -89,14 +117,24 @@ def test_the_record_says_what_was_chosen_and_measured(whole):
     assert whole.history[0]["loss"] is None and whole.history[-1]["knn"] == whole.metrics["knn"]
     for row in whole.history:
         assert {"collision", "alignment", "uniformity", "exp", "threshold", "knn"} <= row.keys()
-        assert set(row["exp"]) == {"assumption", "UCL", "H-UCL", "SCL", "H-SCL", "violations", "undefined"}
+        assert set(row["exp"]) == {
+            "assumption",
+            "UCL",
+            "H-UCL",
+            "SCL",
+            "H-SCL",
+            "violations",
+            "undefined",
+        }
 
 
 def test_all_methods_start_from_the_same_encoder_and_are_watched_on_the_same_views(whole):
     other = train(method="scl", **SMALL | dict(epochs=1))
     first, second = whole.history[0], other.history[0]
     assert first["knn"] == second["knn"] and first["exp"] == second["exp"]
-    assert first["collision"] > 0 and second["collision"] == 0  # scl never takes its own class for a negative
+    assert (
+        first["collision"] > 0 and second["collision"] == 0
+    )  # scl never takes its own class for a negative
 
 
 @pytest.mark.parametrize("stop, call", [(interrupt, 5), (interrupt, 1), (terminate, 8)])
@@ -116,13 +154,17 @@ def test_interrupted_and_resumed_equals_uninterrupted(whole, tmp_path, stop, cal
 def test_a_killed_process_resumes_to_the_same_weights(whole, tmp_path):
     path = tmp_path / "run.pt"
     code = (
-        f"import os, signal, sys; sys.path[:0] = [{os.path.dirname(__file__)!r}, {str(records.project_root())!r}]\n"
+        "import os, signal, sys\n"
+        f"sys.path[:0] = [{os.path.dirname(__file__)!r}, {str(_files.project_root())!r}]\n"
         "from test_training import At, SMALL, train\n"
-        f"train(method=At(8, lambda loss: os.kill(os.getpid(), signal.SIGKILL)), checkpoint={str(path)!r}, **SMALL)\n"
+        "killed = At(8, lambda loss: os.kill(os.getpid(), signal.SIGKILL))\n"
+        f"train(method=killed, checkpoint={str(path)!r}, **SMALL)\n"
     )
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True)
     assert finished.returncode == -signal.SIGKILL and path.exists()
-    assert same(whole, train(method="hcl", checkpoint=path, **SMALL))  # the lock died with its process
+    assert same(
+        whole, train(method="hcl", checkpoint=path, **SMALL)
+    )  # the lock died with its process
     assert [p.name for p in tmp_path.iterdir()] == ["run.pt"]
 
 
@@ -131,14 +173,19 @@ def test_a_learned_mixture_is_trained_seen_and_resumed(tmp_path, name):
     path, options = tmp_path / "run.pt", dict(inner=name, learn="minimise", mixture=[0.2, 0.3, 0.5])
     given = At(0, None, **options)
     whole = train(method=given, **SMALL | dict(lr=0.01))
-    assert given.inner.mixture.tolist() == pytest.approx([0.2, 0.3, 0.5])  # the caller's is not trained
+    assert given.inner.mixture.tolist() == pytest.approx(
+        [0.2, 0.3, 0.5]
+    )  # the caller's is not trained
     with pytest.raises(training.Interrupted):
         train(method=At(5, interrupt, **options), checkpoint=path, **SMALL | dict(lr=0.01))
     resumed = train(method=given, checkpoint=path, **SMALL | dict(lr=0.01))
     assert same(whole, resumed) and learning_curve(whole) == learning_curve(resumed)
     assert torch.equal(whole.method.inner.logits, resumed.method.inner.logits)
     seen = [[row[k] for k in "usr"] for row in whole.history]
-    assert seen[0] == pytest.approx([0.2, 0.3, 0.5]) and seen[-1] == resumed.method.inner.mixture.tolist()
+    assert (
+        seen[0] == pytest.approx([0.2, 0.3, 0.5])
+        and seen[-1] == resumed.method.inner.mixture.tolist()
+    )
     assert all(sum(row) == pytest.approx(1) for row in seen)
     assert max(abs(a - b) for a, b in zip(seen[0], seen[-1])) > 1e-3
     assert whole.record["configuration"]["options"]["mixture"] == [0.2, 0.3, 0.5]
@@ -146,6 +193,7 @@ def test_a_learned_mixture_is_trained_seen_and_resumed(tmp_path, name):
 
 def test_a_learned_mixture_does_not_decay():
     """Coupled decay would be all the gradient where a loss does not ask for another mixture."""
+
     class Idle(nn.Module):
         def __init__(self):
             super().__init__()
@@ -166,7 +214,9 @@ def test_a_method_whose_own_parameters_diverge_is_told():
 
         def forward(self, z1, z2, labels=None):
             self.calls += 1
-            return (z1 - z2).square().mean() + (self.logit.sqrt() if self.calls == 3 else 0 * self.logit)
+            return (z1 - z2).square().mean() + (
+                self.logit.sqrt() if self.calls == 3 else 0 * self.logit
+            )
 
     with pytest.raises(training.Diverged, match=r"not finite at step 3 "):  # the last of the epoch
         train(method=Broken(), **SMALL | dict(epochs=1))
@@ -190,19 +240,28 @@ def test_a_finished_run_can_be_lengthened(whole, tmp_path):
     path.unlink()
     seldom = SMALL | dict(evaluate_every=2)
     train(method="hcl", checkpoint=path, **seldom | dict(epochs=3))
-    longer, once = (train(method="hcl", checkpoint=c, **seldom | dict(epochs=4)) for c in (path, None))
-    assert learning_curve(once) == learning_curve(longer) and [r["epoch"] for r in once.history] == [0, 2, 4]
+    longer, once = (
+        train(method="hcl", checkpoint=c, **seldom | dict(epochs=4)) for c in (path, None)
+    )
+    assert learning_curve(once) == learning_curve(longer) and [
+        r["epoch"] for r in once.history
+    ] == [0, 2, 4]
     path.unlink()
     train(method="hcl", checkpoint=path, lr_schedule="cosine", **SMALL | dict(epochs=2))
     with pytest.raises(ValueError, match="epochs is 2 there and 3 here"):
         train(method="hcl", checkpoint=path, lr_schedule="cosine", **SMALL)
 
 
-@pytest.mark.parametrize("change, key", [
-    (dict(seed=1), "seed is 0 there and 1 here"), (dict(lr=0.01), "lr is 0.001 there and 0.01 here"),
-    (dict(experiment="corrections"), "experiment is 'images' there and 'corrections' here"),
-    (dict(beta=2.0), r"options is .*'beta': 1.0"), (dict(train_size=199), "dataset_digest|train_size"),
-])
+@pytest.mark.parametrize(
+    "change, key",
+    [
+        (dict(seed=1), "seed is 0 there and 1 here"),
+        (dict(lr=0.01), "lr is 0.001 there and 0.01 here"),
+        (dict(experiment="corrections"), "experiment is 'images' there and 'corrections' here"),
+        (dict(beta=2.0), r"options is .*'beta': 1.0"),
+        (dict(train_size=199), "dataset_digest|train_size"),
+    ],
+)
 def test_a_checkpoint_of_another_configuration_is_refused(tmp_path, change, key):
     path = tmp_path / "run.pt"
     train(method="hcl", checkpoint=path, **SMALL | dict(epochs=1))
@@ -217,7 +276,11 @@ def test_a_corrupt_checkpoint_is_named(tmp_path):
     train(method="hcl", checkpoint=path, **SMALL | dict(epochs=1))
     content = path.read_bytes()
     middle = len(content) // 2
-    for damaged in (content[:middle], content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1:], b"x"):
+    for damaged in (
+        content[:middle],
+        content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
+        b"x",
+    ):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match=r"run\.pt is corrupt"):
             train(method="hcl", checkpoint=path, **SMALL | dict(epochs=1))
@@ -240,10 +303,26 @@ def infinite_slope(loss):
 
 @pytest.mark.parametrize("call, step", [(1, 2), (3, 3)])
 def test_weights_that_are_no_longer_finite_are_divergence_too(tmp_path, call, step):
-    """In mid-epoch the next step's embeddings show it; after an epoch's last step no bad checkpoint may be written."""
+    """In mid-epoch the next step's embeddings show it; after an epoch's last step no bad checkpoint
+    may be written."""
     with pytest.raises(training.Diverged, match=f"step {step} "):
         train(method=At(call, infinite_slope), checkpoint=tmp_path / "run.pt", **SMALL)
     assert not list(tmp_path.iterdir())
+
+
+def met(loss):
+    """What a check does on an accelerator: the condition is kept, and the loss has no value."""
+    _checks._deferred[-1].add(torch.tensor([False, True]), "anchor {row} has no negative")
+    return loss * math.nan
+
+
+def test_where_steps_do_not_wait_divergence_and_conditions_are_told_after_the_epoch(monkeypatch):
+    monkeypatch.setattr(loop.Loop, "asks_every_step", False)
+    with pytest.raises(training.Diverged, match=r"step 5 .*epoch 2"):
+        train(method=At(5, lambda loss: loss * math.nan), **SMALL)
+    with pytest.raises(ValueError, match="anchor 1 has no negative") as error:
+        train(method=At(6, met), **SMALL)  # the epoch's last step: on the CPU the next would fail
+    assert not isinstance(error.value, training.Diverged)
 
 
 def test_errors_of_a_method_stay_its_own():
@@ -269,17 +348,20 @@ def test_only_supervised_methods_see_labels():
     Spy.supervised = True
     run = train(method=Spy(), **SMALL | dict(epochs=1, max_steps=1))
     assert seen[0] is None and seen[1].shape == (64,)
-    assert run.record["configuration"]["method"].startswith("Spy-") and run.history[0]["collision"] is None
+    assert (
+        run.record["configuration"]["method"].startswith("Spy-")
+        and run.history[0]["collision"] is None
+    )
 
 
 def test_only_methods_that_ask_see_the_inputs_of_the_last_layer(monkeypatch):
-    seen, passes, forward = [], [], training.Model.forward
+    seen, passes, forward = [], [], encoders.Model.forward
 
     def watched(model, x, hidden=False):
         passes.append(forward(model, x, hidden))
         return passes[-1]
 
-    monkeypatch.setattr(training.Model, "forward", watched)
+    monkeypatch.setattr(encoders.Model, "forward", watched)
 
     class Spy(nn.Module):
         features = False
@@ -291,15 +373,23 @@ def test_only_methods_that_ask_see_the_inputs_of_the_last_layer(monkeypatch):
     for Spy.features in (False, True):
         passes.clear()
         train(method=Spy(), **SMALL | dict(epochs=1, max_steps=1))
-    (_, h), *_ = (both for both in passes if both[1].requires_grad)  # the others are looks at the learning curve
+    (_, h), *_ = (
+        both for both in passes if both[1].requires_grad
+    )  # the others are looks at the learning curve
     (a1, a2, nothing), (b1, b2, more) = seen
-    assert not nothing and list(more) == ["features"] and [h.shape for h in more["features"]] == [(64, 128)] * 2
+    assert (
+        not nothing
+        and list(more) == ["features"]
+        and [h.shape for h in more["features"]] == [(64, 128)] * 2
+    )
     assert torch.equal(a1, b1) and torch.equal(a2, b2)  # the same step, seen or not
-    assert torch.equal(torch.cat(more["features"]), h) and (h >= 0).all()  # after the ReLU, in the order of the views
+    assert (
+        torch.equal(torch.cat(more["features"]), h) and (h >= 0).all()
+    )  # after the ReLU, in the order of the views
 
 
 def test_learning_curves_show_the_last_layer_to_the_method(monkeypatch):
-    passes, contrasts, forward = [], [], training.Model.forward
+    passes, contrasts, forward = [], [], encoders.Model.forward
 
     def watched(model, x, hidden=False):
         passes.append(forward(model, x, hidden))
@@ -317,17 +407,21 @@ def test_learning_curves_show_the_last_layer_to_the_method(monkeypatch):
             contrasts.append(contrast)
             return {"seen": 1.5}
 
-    monkeypatch.setattr(training.Model, "forward", watched)
+    monkeypatch.setattr(encoders.Model, "forward", watched)
     run = train(method=Spy(), **SMALL | dict(epochs=1, max_steps=1))
     assert [row["seen"] for row in run.history] == [1.5, 1.5] and len(contrasts) == 4
     (z1, h1), (z2, h2) = passes[-2:]
     for contrast in contrasts[-2:]:
         assert torch.equal(contrast.features, torch.cat([h1, h2]))
-        assert torch.allclose(contrast.norms[:, None] * contrast.candidates, torch.cat([z1, z2]), atol=1e-6)
+        assert torch.allclose(
+            contrast.norms[:, None] * contrast.candidates, torch.cat([z1, z2]), atol=1e-6
+        )
 
 
 def test_the_model_shows_what_its_last_layer_is_given():
-    model = training.Model(encoders.build("small-cnn", 1, 8), encoders.Projector(128, hidden=32, out=16)).eval()
+    model = encoders.Model(
+        encoders.build("small-cnn", 1, 8), encoders.Projector(128, hidden=32, out=16)
+    ).eval()
     x = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     z, h = model(x, hidden=True)
     assert torch.equal(z, model(x)) and h.shape == (5, 32)
@@ -335,17 +429,28 @@ def test_the_model_shows_what_its_last_layer_is_given():
     assert torch.allclose(h @ last.weight.T + last.bias, z, atol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "options", "columns"), [
-    ("hcl-exact", dict(beta=2.0), {"guarded"}), ("kl-budget", dict(eta=0.2), {"temperature_low", "temperature",
-     "temperature_high"}), ("chi2-dro", {}, set()), ("unremix", {}, set()), ("centred-hcl", {}, set()),
-])
+@pytest.mark.parametrize(
+    ("name", "options", "columns"),
+    [
+        ("hcl-exact", dict(beta=2.0), {"guarded"}),
+        ("kl-budget", dict(eta=0.2), {"temperature_low", "temperature", "temperature_high"}),
+        ("chi2-dro", {}, set()),
+        ("unremix", {}, set()),
+        ("centred-hcl", {}, set()),
+    ],
+)
 def test_the_corrections_train_and_show_what_they_do(whole, name, options, columns):
     run = train(method=name, **SMALL | dict(epochs=2), **options)
     assert run.metrics["steps"] == 6 and math.isfinite(run.metrics["loss"])
     for row in run.history:
         assert row.keys() - whole.history[0].keys() == columns and row["collision"] > 0
-        assert row.get("guarded", 0) <= 1 and row.get("temperature_low", 0) <= row.get("temperature", 0)
-    assert run.history[0]["knn"] == whole.history[0]["knn"] and run.history[0]["exp"] == whole.history[0]["exp"]
+        assert row.get("guarded", 0) <= 1 and row.get("temperature_low", 0) <= row.get(
+            "temperature", 0
+        )
+    assert (
+        run.history[0]["knn"] == whole.history[0]["knn"]
+        and run.history[0]["exp"] == whole.history[0]["exp"]
+    )
     json.dumps(run.record, allow_nan=False)
 
 
@@ -359,9 +464,13 @@ def test_every_epoch_has_its_own_order_and_views(monkeypatch):
 
     monkeypatch.setattr(augment, "two_views", spy)
     train(method="simclr", **SMALL | dict(epochs=2, batch_size=200))
-    _, (first, view), (second, other) = batches  # before them the fixed views of the learning curves
+    _, (first, view), (second, other) = (
+        batches  # before them the fixed views of the learning curves
+    )
     assert not torch.equal(first, second) and not torch.equal(view, other)
-    assert torch.equal(first.flatten(1).sort(0).values, second.flatten(1).sort(0).values)  # the same images
+    assert torch.equal(
+        first.flatten(1).sort(0).values, second.flatten(1).sort(0).values
+    )  # the same images
 
 
 def test_the_two_baselines_need_no_training():
@@ -369,8 +478,11 @@ def test_the_two_baselines_need_no_training():
     untrained = train(method=None, epochs=0, progress=False)
     assert pixels.metrics["linear"] > 0.95 and untrained.metrics["steps"] == 0
     assert pixels.metrics["loss"] is None and pixels.record["configuration"]["method"] is None
-    by_hand = evaluation.readouts(untrained.encoder, data.load("digits"))
-    assert by_hand["knn"] == untrained.metrics["knn"] and by_hand["linear"] == untrained.metrics["linear"]
+    by_hand = readouts.readouts(untrained.encoder, data.load("digits"))
+    assert (
+        by_hand["knn"] == untrained.metrics["knn"]
+        and by_hand["linear"] == untrained.metrics["linear"]
+    )
 
 
 def test_training_improves_on_the_untrained_encoder():
@@ -388,11 +500,30 @@ def test_max_steps_ends_within_an_epoch():
 
 
 def test_colour_images_another_encoder_and_mixed_precision(tmp_path):
-    x = torch.randint(0, 256, (40, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    x = torch.randint(
+        0, 256, (40, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     y = torch.arange(40) % 4
     colours = data.Dataset("colours", x, y, x[:20], y[:20], tuple("abcd"), "0")
-    run = train(colours, "ot", "resnet18", epochs=1, batch_size=8, max_steps=1, precision="bf16-mixed", progress=False)
-    hidden = train(colours, "unremix", epochs=1, batch_size=8, max_steps=1, precision="bf16-mixed", progress=False)
+    run = train(
+        colours,
+        "ot",
+        encoder="resnet18",
+        epochs=1,
+        batch_size=8,
+        max_steps=1,
+        precision="bf16-mixed",
+        progress=False,
+    )
+    hidden = train(
+        colours,
+        "unremix",
+        epochs=1,
+        batch_size=8,
+        max_steps=1,
+        precision="bf16-mixed",
+        progress=False,
+    )
     assert math.isfinite(run.metrics["loss"]) and math.isfinite(hidden.metrics["loss"])
     assert run.record["configuration"]["augmentation"]["flip"] == 0.5
     assert all(p.dtype == torch.float32 for p in run.encoder.parameters())
@@ -418,29 +549,55 @@ def test_a_record_is_written_and_replaced(tmp_path):
     assert found["metrics"]["knn"] == run.metrics["knn"]
 
 
-@pytest.mark.parametrize("change, message", [
-    (dict(dataset="imagenet"), "digits"), (dict(encoder="vgg"), "small-cnn"), (dict(method="moco"), "simclr"),
-    (dict(method="hcl", gamma=1.0), "gamma"), (dict(augmentation="mixup"), "digits"),
-    (dict(batch_size=1), "batch_size=1"), (dict(batch_size=201), "batch_size=201.*200"),
-    (dict(train_size=1438), "1438.*1437"), (dict(epochs=-1), "epochs=-1"), (dict(lr=0.0), "lr=0.0"),
-    (dict(lr=math.nan), "lr=nan"), (dict(max_steps=0), "max_steps"), (dict(method=None), "epochs=0"),
-    (dict(method=nn.Identity(), beta=1.0), "beta"), (dict(device="abacus"), "abacus"),
-    (dict(seed=-1), "seed=-1"), (dict(weight_decay=-1.0), "weight_decay"),
-    (dict(train_size=10, batch_size=4), "no class has two of the 10 training images"),
-    (dict(precision="3-true"), "3-true"), (dict(evaluate_size=1), "evaluate_size"),
-    (dict(recipe="slow"), "recipe 'slow'; known: book, hcl"), (dict(lr_schedule="steps"), "constant, cosine"),
-    (dict(protocols=("clean", "dirty")), "'dirty'; known: clean, paper"), (dict(queue=-1), "queue=-1"),
-    (dict(momentum=1.0), r"momentum=1.0 must lie in \[0, 1\)"), (dict(devices=0), "devices=0"),
-    (dict(method="unremix", queue=8), "queue=8 is not for unremix"), (dict(method=nn.Identity(), queue=8), "queue=8"),
-    (dict(encoder=nn.Flatten()), "feature_dim"), (dict(schedule={"beta": (1, 0)}), "no option 'beta'; it has temp"),
-    (dict(schedule={"temperature": (1, 0)}), "temperature=0"), (dict(schedule={"temperature": 1}), r"must be \(start"),
-    (dict(schedule={"temperature": (1, 2, 0)}), "number of changes"),
-    (dict(method=nn.Identity(), schedule={"beta": (1, 0)}), "no option 'beta'; it has none"),
-    (dict(method="ot", cost=lambda contrast: 1 - contrast.similarity), "<lambda> has no name by which"),
-    (dict(method="ot", cost=functools.partial(torch.neg)), "has no name by which a record"),
-    (dict(precision="bf16-true"), "unknown precision 'bf16-true'; known: 32-true, bf16-mixed"),
-    (dict(method="ot", schedule={"max_iterations": (100, 1000)}), "max_iterations must be a whole number, not 100.0"),
-])
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (dict(dataset="imagenet"), "digits"),
+        (dict(encoder="vgg"), "small-cnn"),
+        (dict(method="moco"), "simclr"),
+        (dict(method="hcl", gamma=1.0), "gamma"),
+        (dict(augmentation="mixup"), "digits"),
+        (dict(batch_size=1), "batch_size=1"),
+        (dict(batch_size=201), "batch_size=201.*200"),
+        (dict(train_size=1438), "1438.*1437"),
+        (dict(epochs=-1), "epochs=-1"),
+        (dict(lr=0.0), "lr=0.0"),
+        (dict(lr=math.nan), "lr=nan"),
+        (dict(max_steps=0), "max_steps"),
+        (dict(method=None), "epochs=0"),
+        (dict(method=nn.Identity(), beta=1.0), "beta"),
+        (dict(device="abacus"), "abacus"),
+        (dict(seed=-1), "seed=-1"),
+        (dict(weight_decay=-1.0), "weight_decay"),
+        (dict(train_size=10, batch_size=4), "no class has two of the 10 training images"),
+        (dict(precision="3-true"), "3-true"),
+        (dict(evaluate_size=1), "evaluate_size"),
+        (dict(recipe="slow"), "recipe 'slow'; known: book, hcl"),
+        (dict(lr_schedule="steps"), "constant, cosine"),
+        (dict(protocols=("clean", "dirty")), "'dirty'; known: clean, paper"),
+        (dict(queue=-1), "queue=-1"),
+        (dict(momentum=1.0), r"momentum=1.0 must lie in \[0, 1\)"),
+        (dict(devices=0), "devices=0"),
+        (dict(method="unremix", queue=8), "queue=8 is not for unremix"),
+        (dict(method=nn.Identity(), queue=8), "queue=8"),
+        (dict(encoder=nn.Flatten()), "feature_dim"),
+        (dict(schedule={"beta": (1, 0)}), "no option 'beta'; it has temp"),
+        (dict(schedule={"temperature": (1, 0)}), "temperature=0"),
+        (dict(schedule={"temperature": 1}), r"must be \(start"),
+        (dict(schedule={"temperature": (1, 2, 0)}), "number of changes"),
+        (dict(method=nn.Identity(), schedule={"beta": (1, 0)}), "no option 'beta'; it has none"),
+        (
+            dict(method="ot", cost=lambda contrast: 1 - contrast.similarity),
+            "<lambda> has no name by which",
+        ),
+        (dict(method="ot", cost=functools.partial(torch.neg)), "has no name by which a record"),
+        (dict(precision="bf16-true"), "unknown precision 'bf16-true'; known: 32-true, bf16-mixed"),
+        (
+            dict(method="ot", schedule={"max_iterations": (100, 1000)}),
+            "max_iterations must be a whole number, not 100.0",
+        ),
+    ],
+)
 def test_bad_input_is_refused_before_anything_is_written(tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
         train(**SMALL | change, checkpoint=tmp_path / "c", record_to=tmp_path / "r")
@@ -452,23 +609,41 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     short = ["--epochs", "1", "--train-size", "100", "--batch-size", "32", "--device", "cpu"]
     saved = tmp_path / "run.safetensors"
     named = ["--experiment", "corrections"]
-    assert training.main([*short, *named, "--method", "hcl", "-o", "beta=0.5", "--save", str(saved)]) == 0
+    chosen = ["--method", "hcl", "-o", "beta=0.5", "--save", str(saved)]
+    assert cli.main(["train", *short, *named, *chosen]) == 0
     printed = capsys.readouterr().out
     assert "hcl (temperature=0.5 beta=" in printed and "kNN" in printed
     (record,) = records.load_all(tmp_path / "results")
-    assert record["configuration"]["options"]["beta"] == 0.5 and record["configuration"]["experiment"] == "corrections"
+    assert (
+        record["configuration"]["options"]["beta"] == 0.5
+        and record["configuration"]["experiment"] == "corrections"
+    )
     assert training.load(saved).record["configuration"] == record["configuration"]
-    for bad, message in ((["-o", "beta"], "KEY=VALUE"), (["-o", "seed=1"], "--seed"), (["-o", "kappa=1"], "kappa"),
-                         (["-o", "experiment=x"], "--experiment")):
-        with pytest.raises(ValueError, match=message):
-            training.main([*short, "--method", "hcl", *bad])
+    for bad, message in (
+        (["-o", "beta"], "KEY=VALUE"),
+        (["-o", "seed=1"], "--seed"),
+        (["-o", "kappa=1"], "kappa"),
+        (["-o", "experiment=x"], "--experiment"),
+    ):
+        assert cli.main(["train", *short, "--method", "hcl", *bad]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("hnlib: ") and message in error and error.count("\n") == 1
 
 
 def test_an_interrupted_command_says_how_to_go_on(tmp_path, monkeypatch, capsys):
     stubborn = At(5, interrupt)
     monkeypatch.setattr(methods, "build", lambda name, **options: stubborn)
-    arguments = ["--epochs", "3", "--train-size", "200", "--batch-size", "64", "--checkpoint", str(tmp_path / "c.pt")]
-    assert training.main([*arguments, "--method", "hcl", "--evaluate-every", "0"]) == 130
+    arguments = [
+        "--epochs",
+        "3",
+        "--train-size",
+        "200",
+        "--batch-size",
+        "64",
+        "--checkpoint",
+        str(tmp_path / "c.pt"),
+    ]
+    assert cli.main(["train", *arguments, "--method", "hcl", "--evaluate-every", "0"]) == 130
     assert "repeat the same call" in capsys.readouterr().err
 
 
@@ -479,7 +654,9 @@ class Plain(nn.Module):
 
     def __init__(self, width):
         super().__init__()
-        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.Tanh(), nn.Linear(width, 32))
+        self.layers = nn.Sequential(
+            nn.Flatten(), nn.Linear(64, width), nn.Tanh(), nn.Linear(width, 32)
+        )
 
     def forward(self, x):
         return self.layers(x)
@@ -500,12 +677,17 @@ def modules(width=48):
 
 
 def test_two_devices_make_the_run_of_one():
-    """After six steps, to rounding: distances are parts of the way gone. Half the batch goes another way."""
-    own = modules(width=300) | SMALL | dict(evaluate_every=0, epochs=2)  # over 64 KB: see training.train
+    """After six steps, to rounding: distances are parts of the way gone. Half the batch goes
+    another way."""
+    own = (
+        modules(width=300) | SMALL | dict(evaluate_every=0, epochs=2)
+    )  # over 64 KB: see training.train
     one, two = (train(method="hcl", devices=n, **own) for n in (1, 2))
     half = train(method="hcl", **own | dict(batch_size=32, max_steps=6))
-    a, b, c, start = (torch.cat([v.flatten() for v in weights(run).values()])
-                      for run in (one, two, half, train(method="hcl", **own | dict(epochs=0))))
+    a, b, c, start = (
+        torch.cat([v.flatten() for v in weights(run).values()])
+        for run in (one, two, half, train(method="hcl", **own | dict(epochs=0)))
+    )
     assert (a - b).norm() < 1e-4 * (a - start).norm() and (a - b).abs().mean() < 1e-6
     assert (a - c).norm() > 0.1 * (a - start).norm()
     assert two.record["losses"] == pytest.approx(one.record["losses"], abs=1e-6)
@@ -515,23 +697,23 @@ def test_two_devices_make_the_run_of_one():
 
 
 def test_errors_of_a_device_reach_the_caller():
-    with pytest.raises(ValueError, match="batch_size=63 cannot be shared by 2 devices; choose a multiple of 2"):
+    with pytest.raises(
+        ValueError, match="batch_size=63 cannot be shared by 2 devices; choose a multiple of 2"
+    ):
         train(devices=2, **SMALL | dict(batch_size=63))
 
 
-def test_a_gathered_batch_is_in_the_order_of_its_images():
-    """What a device sends is its share; what comes back is the batch, whatever the number of views."""
-    class Two:
-        world_size, sent = 2, []
-
-        def all_gather(self, z, sync_grads):
-            self.sent.append(sync_grads)
-            return torch.stack([z, z + 10])
-
-    loop = training._Loop.__new__(training._Loop)
-    loop.fabric = Two()
+def test_what_is_gathered_is_what_a_step_has_embedded(monkeypatch):
+    """The rows of all devices, by `distributed.gather`; a step's failure asks whether they are
+    finite."""
+    monkeypatch.setattr(loop.distributed, "gather", lambda z: torch.cat([z, z + 10]))
+    one = loop.Loop.__new__(loop.Loop)
+    one._embedded = ()
     z = torch.arange(3.0)[:, None].requires_grad_()
-    assert loop._gathered(z).flatten().tolist() == [0, 1, 2, 10, 11, 12] and loop.fabric.sent == [True]
+    assert one.gather(z).flatten().tolist() == [0, 1, 2, 10, 11, 12] and one._finite()
+    one.gather(z * torch.inf)
+    assert len(one._embedded) == 2 and not one._finite()
+    assert not any(seen.requires_grad for seen in one._embedded)
 
 
 def test_modules_of_ones_own_are_copied_saved_and_loaded(tmp_path):
@@ -547,46 +729,72 @@ def test_modules_of_ones_own_are_copied_saved_and_loaded(tmp_path):
         training.load(tmp_path / "run.safetensors")
 
 
-@pytest.mark.parametrize("method, dataset, expected", [
-    ("hcl", "digits", dict(temperature=0.5, tau_plus=0.1, beta=1.0)), ("simclr", "cifar10", dict(temperature=0.4)),
-    ("adnce", "cifar10", dict(temperature=0.4, mu=0.7, sigma=0.5)),
-])
+@pytest.mark.parametrize(
+    "method, dataset, expected",
+    [
+        ("hcl", "digits", dict(temperature=0.5, tau_plus=0.1, beta=1.0)),
+        ("simclr", "cifar10", dict(temperature=0.4)),
+        ("adnce", "cifar10", dict(temperature=0.4, mu=0.7, sigma=0.5)),
+    ],
+)
 def test_a_recipe_fills_in_what_is_not_given(method, dataset, expected):
     recipe = "hcl" if dataset == "digits" else "adnce"
     shown = data.load("digits")
     shown = dataclasses.replace(shown, name=dataset)
-    run = train(shown, method, recipe=recipe, **SMALL | dict(batch_size=None, epochs=0, train_size=None))
-    chosen, said = run.record["configuration"], training.RECIPES[recipe]
-    assert chosen["recipe"] == recipe and chosen["batch_size"] == said["batch_size"] and chosen["epochs"] == 0
-    assert chosen["augmentation"]["blur"] == 0.5 and chosen["options"] == methods.CATALOGUE[method].defaults | expected
+    run = train(
+        shown, method, recipe=recipe, **SMALL | dict(batch_size=None, epochs=0, train_size=None)
+    )
+    chosen, said = run.record["configuration"], config.RECIPES[recipe]
+    assert (
+        chosen["recipe"] == recipe
+        and chosen["batch_size"] == said["batch_size"]
+        and chosen["epochs"] == 0
+    )
+    assert (
+        chosen["augmentation"]["blur"] == 0.5
+        and chosen["options"] == methods.CATALOGUE[method].defaults | expected
+    )
     given = train(shown, method, recipe=recipe, temperature=0.3, lr=0.5, **SMALL | dict(epochs=0))
     chosen = given.record["configuration"]
-    assert chosen["options"]["temperature"] == 0.3 and chosen["lr"] == 0.5 and chosen["batch_size"] == 64
-    assert f"recipe {recipe}, batch_size 64, lr 0.5" in training.setting(given.record)
+    assert (
+        chosen["options"]["temperature"] == 0.3
+        and chosen["lr"] == 0.5
+        and chosen["batch_size"] == 64
+    )
+    unusual = config.read(chosen).changed()
+    assert unusual["recipe"] == recipe and (unusual["batch_size"], unusual["lr"]) == (64, 0.5)
 
 
 def test_every_recipe_can_be_built():
     known = train.__kwdefaults__ or inspect.signature(train).parameters
-    for recipe in training.RECIPES.values():
-        options = recipe.get("options", {}) | {k: v for s in data.KNOWN for k, v in recipe.get(s, {}).items()}
+    for recipe in config.RECIPES.values():
+        options = recipe.get("options", {}) | {
+            k: v for s in data.KNOWN for k, v in recipe.get(s, {}).items()
+        }
         assert set(recipe) - {"options", *data.KNOWN} <= set(known)
-        assert all(any(o in e.defaults for e in methods.CATALOGUE.values()) for o in set(options) - {"augmentation"})
-    assert {"hcl", "hcl-ot", "h-scl", "adnce", "unremix", "fast"} <= set(training.RECIPES)
+        assert all(
+            any(o in e.defaults for e in methods.CATALOGUE.values())
+            for o in set(options) - {"augmentation"}
+        )
+    assert {"hcl", "hcl-ot", "h-scl", "adnce", "unremix", "fast"} <= set(config.RECIPES)
 
 
 def test_a_scheduled_option_moves_and_resumes(tmp_path):
-    """Three plateaus of one epoch, then two of unequal length; the methods made by hand at those values agree."""
+    """Three plateaus of one epoch, then two of unequal length; the methods made by hand at those
+    values agree."""
     moved = train(method="hcl", schedule={"beta": (3, 0)}, **SMALL)
     assert [row.get("beta") for row in moved.history] == [None, 3, 2, 1]
     with pytest.raises(training.Interrupted):
         train(method=At2("hcl", 5), schedule={"beta": (3, 0)}, checkpoint=tmp_path / "c", **SMALL)
-    assert same(moved, train(method="hcl", schedule={"beta": (3, 0)}, checkpoint=tmp_path / "c", **SMALL))
+    assert same(
+        moved, train(method="hcl", schedule={"beta": (3, 0)}, checkpoint=tmp_path / "c", **SMALL)
+    )
     assert not same(moved, train(method="hcl", beta=3.0, **SMALL))
     still = train(method="hcl", schedule={"beta": (3, 3)}, **SMALL)
     assert same(still, train(method="hcl", beta=3.0, **SMALL))
     steps = train(method="hcl", schedule={"beta": (4, 0, 2)}, **SMALL)
     assert [row.get("beta") for row in steps.history] == [None, 4, 4, 2]
-    assert "schedule {'beta': [4, 0, 2]}" in training.setting(steps.record)
+    assert config.read(steps.record["configuration"]).schedule == {"beta": [4, 0, 2]}
 
 
 class At2(methods.Method):
@@ -606,9 +814,17 @@ class At2(methods.Method):
 
 def test_the_callers_method_stays_as_it_was():
     method = methods.build("hcl")
-    first, second = (train(method=method, schedule={"beta": (3, 0)}, **SMALL | dict(epochs=2)) for _ in range(2))
-    assert method.options["beta"] == 1.0 and first.method.options["beta"] == 1.5 and same(first, second)
-    assert records.name(first.record["configuration"]) == records.name(second.record["configuration"])
+    first, second = (
+        train(method=method, schedule={"beta": (3, 0)}, **SMALL | dict(epochs=2)) for _ in range(2)
+    )
+    assert (
+        method.options["beta"] == 1.0
+        and first.method.options["beta"] == 1.5
+        and same(first, second)
+    )
+    assert records.name(first.record["configuration"]) == records.name(
+        second.record["configuration"]
+    )
     learned = methods.build("unremix", learn="minimise")
     losses = [train(method=learned, **SMALL | dict(epochs=1)).record["losses"] for _ in range(2)]
     assert losses[0] == losses[1]
@@ -630,9 +846,16 @@ class Scaled(nn.Module):
 def test_modules_that_differ_have_names_that_differ():
     several = [Scaled(), Scaled(0.1), Scaled(learned=0.1), Scaled(learned=0.2), nn.Linear(2, 2)]
     torch.manual_seed(0)
-    several += [Plain(16), Plain(64), nn.Sequential(Plain(16), nn.Tanh()), nn.Sequential(Plain(16), nn.ReLU())]
-    names = [training._title(module) for module in several]
-    assert len(set(names)) == len(names) and names == [training._title(copy.deepcopy(m)) for m in several]
+    several += [
+        Plain(16),
+        Plain(64),
+        nn.Sequential(Plain(16), nn.Tanh()),
+        nn.Sequential(Plain(16), nn.ReLU()),
+    ]
+    names = [training.fingerprint(module) for module in several]
+    assert len(set(names)) == len(names) and names == [
+        training.fingerprint(copy.deepcopy(m)) for m in several
+    ]
 
 
 def test_the_learning_rate_warms_up_and_falls_to_zero(monkeypatch):
@@ -644,7 +867,11 @@ def test_the_learning_rate_warms_up_and_falls_to_zero(monkeypatch):
 
     monkeypatch.setattr(torch.optim.Adam, "step", spy)
     train(lr_schedule="cosine", lr=0.01, **SMALL | dict(epochs=20, evaluate_every=0))
-    assert len(rates) == 60 and rates[:3] == pytest.approx([0.01 / 3, 0.02 / 3, 0.01]) and max(rates) == rates[2]
+    assert (
+        len(rates) == 60
+        and rates[:3] == pytest.approx([0.01 / 3, 0.02 / 3, 0.01])
+        and max(rates) == rates[2]
+    )
     assert rates[2:] == sorted(rates[2:], reverse=True) and 0 < rates[-1] < 1e-4
 
 
@@ -658,15 +885,19 @@ def test_oracle_positives_are_images_of_the_class(monkeypatch):
     monkeypatch.setattr(augment, "two_views", spy)
     run = train(oracle_positives=True, **SMALL | dict(epochs=1))
     label = {x.numpy().tobytes(): int(y) for x, y in zip(digits.x_train, digits.y_train)}
-    pairs = [(a.numpy().tobytes(), b.numpy().tobytes()) for x, other in seen[1:] for a, b in zip(x, other)]
+    pairs = [
+        (a.numpy().tobytes(), b.numpy().tobytes())
+        for x, other in seen[1:]
+        for a, b in zip(x, other)
+    ]
     assert len(pairs) == 192 and all(label[a] == label[b] for a, b in pairs)
     assert 1 <= sum(a == b for a, b in pairs) < 40  # an image may meet itself: one time in twenty
-    assert "oracle_positives True" in training.setting(run.record)
+    assert config.read(run.record["configuration"]).oracle_positives
 
 
 def test_classmates_are_uniform_over_the_class():
     labels = torch.tensor([2, 0, 1, 2, 2, 0, 2])
-    mates, generator = training._Classmates(labels), torch.Generator().manual_seed(0)
+    mates, generator = modality.Classmates(labels), torch.Generator().manual_seed(0)
     drawn = mates.draw(torch.zeros(8000, dtype=torch.long), generator)
     share = drawn.bincount(minlength=7) / 8000
     assert share.tolist() == pytest.approx([0.25, 0, 0, 0.25, 0.25, 0, 0.25], abs=0.02)
@@ -678,15 +909,15 @@ def test_a_queue_is_filled_used_and_resumed(tmp_path, method):
     whole = train(**queued)
     assert same(whole, train(**queued)) and not same(whole, train(**queued | dict(momentum=0.99)))
     assert whole.record["configuration"]["queue"] == 100 and math.isfinite(whole.metrics["loss"])
-    path, save = tmp_path / "c", training._Loop.save
+    path, save = tmp_path / "c", Checkpoint.save
 
-    def stop(self, file):
-        save(self, file)
-        if self.epoch == 2:
+    def stop(self, state):
+        save(self, state)
+        if state["epoch"] == 2:
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(training.Interrupted):
-        patch.setattr(training._Loop, "save", stop)
+        patch.setattr(Checkpoint, "save", stop)
         train(**queued, checkpoint=path)
     kept = torch.load(path, weights_only=True)["queue"]
     assert kept["z"].shape == (100, 128) and (method != "scl" or kept["y"].shape == (100,))
@@ -694,14 +925,16 @@ def test_a_queue_is_filled_used_and_resumed(tmp_path, method):
 
 
 def test_positives_of_a_queue_are_those_asked_for():
-    losses = [train(method="h-scl", queue=100, positives=p, **SMALL | dict(epochs=1)).record["losses"]
-              for p in ("class", "view")]
+    losses = [
+        train(method="h-scl", queue=100, positives=p, **SMALL | dict(epochs=1)).record["losses"]
+        for p in ("class", "view")
+    ]
     assert losses[0] != losses[1]
 
 
 def test_keys_follow_the_model_and_the_queue_keeps_the_newest():
-    model = training.Model(Plain(48), Head())
-    queue = training._Queue(model, 5, 0.75)
+    model = encoders.Model(Plain(48), Head())
+    queue = loop.KeyQueue(model, 5, 0.75)
     old = copy.deepcopy(queue.model)
     with torch.no_grad():
         for p in model.parameters():
@@ -727,23 +960,35 @@ def test_compiling_changes_nothing_but_rounding(monkeypatch):
     plain, compiled = (train(**SMALL | dict(epochs=1), compile=c) for c in (False, True))
     assert calls and compiled.record["configuration"]["compile"] is True
     a, b = weights(plain), weights(compiled)
-    assert a.keys() == b.keys() and all(torch.allclose(a[k].float(), b[k].float(), atol=1e-5) for k in a)
+    assert a.keys() == b.keys() and all(
+        torch.allclose(a[k].float(), b[k].float(), atol=1e-5) for k in a
+    )
 
 
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(),
-                                   RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
 def test_too_little_memory_says_what_to_change(error):
     def exhausted(loss):
         raise error
 
-    with pytest.raises(ValueError, match="out of memory on cpu with batch_size=64; choose a smaller batch"):
+    with pytest.raises(
+        ValueError, match="out of memory on cpu with batch_size=64; choose a smaller batch"
+    ):
         train(method=At(2, exhausted), **SMALL)
 
 
 def test_two_processes_do_not_make_one_run(tmp_path):
     path = tmp_path / "run.pt"
-    code = (f"import sys; sys.path[:0] = [{str(records.project_root())!r}]\n"
-            f"from hnlib import records\nwith records.alone({str(path)!r}): print('ready', flush=True); input()")
+    code = (
+        f"import sys; sys.path[:0] = [{str(_files.project_root())!r}]\n"
+        f"from hnlib import _files\nwith _files.only_process({str(path)!r}): print('ready', flush=True); input()"
+    )
     with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True) as other:
         assert other.stdout.readline() == "ready\n"
         with pytest.raises(ValueError, match=r"another process is making .*run\.pt right now"):
@@ -756,22 +1001,94 @@ def test_two_processes_do_not_make_one_run(tmp_path):
 def test_losses_of_every_epoch_are_kept(whole, tmp_path):
     seldom = train(method="hcl", **SMALL | dict(evaluate_every=0))
     assert [row["epoch"] for row in seldom.history] == [0, 3] and len(seldom.record["losses"]) == 3
-    assert seldom.record["losses"] == whole.record["losses"] == [row["loss"] for row in whole.history[1:]]
+    assert (
+        seldom.record["losses"]
+        == whole.record["losses"]
+        == [row["loss"] for row in whole.history[1:]]
+    )
 
 
 def test_both_protocols_stand_side_by_side():
     run = train(**SMALL | dict(epochs=1), protocols=("paper",))
-    assert {"knn", "linear", "linear_paper"} <= set(run.metrics) and 0 < run.metrics["linear_paper"] <= 1
+    assert {"knn", "linear", "linear_paper"} <= set(run.metrics) and 0 < run.metrics[
+        "linear_paper"
+    ] <= 1
     assert run.record["configuration"]["protocols"] == ["clean", "paper"]
 
 
 def test_a_record_says_which_images_were_right_also_of_those_held_out(tmp_path):
-    arguments = dict(dataset="digits", epochs=1, train_size=256, batch_size=64, evaluate_every=0, progress=False)
+    arguments = dict(
+        dataset="digits", epochs=1, train_size=256, batch_size=64, evaluate_every=0, progress=False
+    )
     run, usual = train(**arguments, validation=100), train(**arguments)
-    assert run.record["configuration"]["validation"] == 100 and "validation" not in usual.record["configuration"]
-    for name, size in (("knn", 360), ("linear", 360), ("knn_validation", 100), ("linear_validation", 100)):
+    assert (
+        run.record["configuration"]["validation"] == 100
+        and "validation" not in usual.record["configuration"]
+    )
+    for name, size in (
+        ("knn", 360),
+        ("linear", 360),
+        ("knn_validation", 100),
+        ("linear_validation", 100),
+    ):
         right = records.unpack(run.record["correct"][name], size)
         assert right.mean() == pytest.approx(run.metrics[name])
     assert usual.record["correct"].keys() == {"knn", "linear"}
     with pytest.raises(ValueError, match="validation=-1"):
         train(**arguments, validation=-1)
+
+
+class Named(nn.Module):
+    """An encoder or a method of one's own that calls itself by a name of ours."""
+
+    feature_dim, name = 64, "resnet18"
+
+    def __init__(self, seed=0):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 64))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def test_a_module_of_ones_own_is_not_taken_for_one_of_ours(tmp_path):
+    short = dict(epochs=1, train_size=64, batch_size=32, evaluate_every=0, progress=False)
+    path = tmp_path / "run.pt"
+    run = train("digits", "simclr", encoder=Named(0), checkpoint=path, **short)
+    assert run.record["configuration"]["encoder"].startswith("Named-")
+    with pytest.raises(ValueError, match="belongs to another run: encoder is 'Named-"):
+        train("digits", "simclr", encoder=Named(1), checkpoint=path, **short)
+
+    class Mean(nn.Module):
+        name = "simclr"
+
+        def forward(self, z1, z2, labels=None):
+            return -(z1 * z2).mean()
+
+    chosen = train("digits", Mean(), **short).record["configuration"]
+    assert chosen["method"].startswith("Mean-") and chosen["options"] == {}
+
+
+@pytest.mark.parametrize("part", ["encoder", "method", "projector"])
+def test_what_is_neither_name_nor_module_is_refused(part):
+    with pytest.raises(ValueError, match=f"^the {part} is 5; give a name or a torch module"):
+        train(**{"dataset": "digits", part: 5}, epochs=1)
+
+
+def test_a_checkpoint_of_an_older_version_is_named(tmp_path):
+    short = dict(epochs=1, train_size=64, batch_size=32, evaluate_every=0, progress=False)
+    run = train("digits", "simclr", **short)
+    state = {"configuration": json.dumps(run.record["configuration"]), "epoch": 1}
+    torch.save(state, tmp_path / "old.pt")
+    with pytest.raises(
+        ValueError, match=r"old\.pt was written by hnlib 0\.1; finish the run there"
+    ):
+        train("digits", "simclr", checkpoint=tmp_path / "old.pt", **short)
+
+
+def test_only_data_set_and_method_go_by_position():
+    kinds = {p.name: p.kind for p in inspect.signature(train).parameters.values()}
+    named = [n for n, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    assert named == ["dataset", "method"] and "encoder" in kinds
+    assert config.ImageRun(schedule=None) == config.ImageRun()

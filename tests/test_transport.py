@@ -1,6 +1,9 @@
-"""Sinkhorn against a loop, POT, a convex solver and its own optimality conditions; and what it must refuse."""
+"""Sinkhorn against a loop, POT, a convex solver and its own optimality conditions; and what it must
+refuse."""
 
 import math
+import re
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -10,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hnlib import transport
+from hnlib import _checks, transport
 from hnlib.transport import ConvergenceError, ConvergenceWarning, sinkhorn
 
 cases = settings(max_examples=25, deadline=None, derandomize=True)
@@ -22,7 +25,8 @@ def law(size, g):
 
 
 def problem(seed, n=5, m=6, masked=True):
-    """A random cost, two random laws, and a mask that surely admits a coupling with full support."""
+    """A random cost, two random laws, and a mask that surely admits a coupling with full
+    support."""
     g = torch.Generator().manual_seed(seed)
     cost = 2 * torch.rand(n, m, generator=g, dtype=torch.float64)
     mask = torch.rand(n, m, generator=g) < 0.75 if masked else torch.ones(n, m, dtype=torch.bool)
@@ -35,29 +39,42 @@ def problem(seed, n=5, m=6, masked=True):
 def batch_problem(seed, size=4, dtype=torch.float64):
     """The symmetric problem of a batch: cost of two views, own view and own image forbidden."""
     g = torch.Generator().manual_seed(seed)
-    z = torch.nn.functional.normalize(torch.randn(2 * size, 3, generator=g, dtype=torch.float64), dim=1)
+    z = torch.nn.functional.normalize(
+        torch.randn(2 * size, 3, generator=g, dtype=torch.float64), dim=1
+    )
     n, eye = 2 * size, torch.eye(2 * size, dtype=torch.bool)
     return (1 - z @ z.T).to(dtype), ~(eye | eye.roll(size, 0)), n
 
 
 @cases
 @given(
-    seed=st.integers(0, 9999), n=st.integers(2, 6), m=st.integers(2, 6),
+    seed=st.integers(0, 9999),
+    n=st.integers(2, 6),
+    m=st.integers(2, 6),
     epsilon=st.sampled_from([0.05, 0.3, 1.0, 20.0]),
-    relaxation=st.sampled_from([0.0, 0.01, 0.4, 5.0, math.inf]), masked=st.booleans(),
+    relaxation=st.sampled_from([0.0, 0.01, 0.4, 5.0, math.inf]),
+    masked=st.booleans(),
     domain=st.sampled_from(["auto", "scaling", "log"]),
 )
 def test_the_plan_is_the_reference_plan(seed, n, m, epsilon, relaxation, masked, domain):
     cost, p, q, mask = problem(seed, n, m, masked)
     given_mask = mask if masked else None
-    c = sinkhorn(cost, p, q, epsilon, relaxation, given_mask, tol=1e-12, max_iterations=50_000, domain=domain)
-    expected = reference.sinkhorn(cost.numpy(), p.numpy(), q.numpy(), epsilon, relaxation, mask.numpy())
+    c = sinkhorn(
+        cost, p, q, epsilon, relaxation, given_mask, tol=1e-12, max_iterations=50_000, domain=domain
+    )
+    expected = reference.sinkhorn(
+        cost.numpy(), p.numpy(), q.numpy(), epsilon, relaxation, mask.numpy()
+    )
     assert np.abs(c.plan.numpy() - expected).max() < 1e-9
     assert c.converged and c.marginal_error <= 1e-12
 
 
 @cases
-@given(seed=st.integers(0, 9999), epsilon=st.floats(0.05, 10), domain=st.sampled_from(["scaling", "log"]))
+@given(
+    seed=st.integers(0, 9999),
+    epsilon=st.floats(0.05, 10),
+    domain=st.sampled_from(["scaling", "log"]),
+)
 def test_marginals_mask_and_form_of_the_plan(seed, epsilon, domain):
     cost, p, q, mask = problem(seed)
     c = sinkhorn(cost, p, q, epsilon, mask=mask, domain=domain, max_iterations=20_000)
@@ -76,7 +93,9 @@ def test_the_plan_solves_the_convex_problem(relaxation, masked):
     cp = pytest.importorskip("cvxpy")
     cost, p, q, mask = problem(17, 4, 5, masked)
     epsilon = 0.3
-    plan = sinkhorn(cost, p, q, epsilon, relaxation, mask, tol=1e-12, max_iterations=20_000).plan.numpy()
+    plan = sinkhorn(
+        cost, p, q, epsilon, relaxation, mask, tol=1e-12, max_iterations=20_000
+    ).plan.numpy()
     C, p, q, A = (x.numpy() for x in (cost, p, q, mask))
     P = cp.Variable(C.shape, nonneg=True)
     objective = cp.sum(cp.multiply(C, P)) + epsilon * cp.sum(cp.kl_div(P, np.outer(p, q)))
@@ -121,7 +140,9 @@ def test_small_epsilon_tends_to_unregularised_transport():
 
 @cases
 @given(
-    seed=st.integers(0, 9999), epsilon=st.sampled_from([0.3, 0.5, 3.0]), domain=st.sampled_from(["scaling", "log"])
+    seed=st.integers(0, 9999),
+    epsilon=st.sampled_from([0.3, 0.5, 3.0]),
+    domain=st.sampled_from(["scaling", "log"]),
 )
 def test_the_symmetric_solver_agrees_with_the_general_one(seed, epsilon, domain):
     cost, mask, n = batch_problem(seed)
@@ -139,7 +160,10 @@ def test_the_symmetric_solver_with_unequal_masses(seed, domain):
     cost, _, n = batch_problem(seed)
     p = law(n, torch.Generator().manual_seed(seed))
     c = sinkhorn(cost, p, p, 0.4, symmetric=True, domain=domain)
-    assert np.abs(c.plan.numpy() - reference.sinkhorn(cost.numpy(), p.numpy(), p.numpy(), 0.4)).max() < 1e-10
+    assert (
+        np.abs(c.plan.numpy() - reference.sinkhorn(cost.numpy(), p.numpy(), p.numpy(), 0.4)).max()
+        < 1e-10
+    )
 
 
 def test_the_symmetric_solver_needs_few_updates():
@@ -159,7 +183,8 @@ def test_a_promise_of_symmetry_that_is_broken_is_refused():
 
 @cases
 @given(
-    seed=st.integers(0, 9999), epsilon=st.sampled_from([0.1, 0.5, 2.0]),
+    seed=st.integers(0, 9999),
+    epsilon=st.sampled_from([0.1, 0.5, 2.0]),
     relaxation=st.sampled_from([0.0, 0.5, math.inf]),
 )
 def test_both_domains_agree(seed, epsilon, relaxation):
@@ -176,21 +201,29 @@ def test_both_domains_agree(seed, epsilon, relaxation):
 @pytest.mark.parametrize("domain", ["auto", "scaling"])
 @pytest.mark.parametrize("epsilon", [0.03, 0.005, 0.0005])
 def test_small_epsilon_is_right_without_being_asked(dtype, symmetric, domain, epsilon):
-    """exp(-c/epsilon) is zero almost everywhere here, so plain scaling would divide by zero. Solved by hand: twins.
+    """exp(-c/epsilon) is zero almost everywhere here, so plain scaling would divide by zero. Solved
+    by hand: twins.
 
-    Four pairs of near twins, the pairs at right angles: all mass goes to the twin but a share of about exp(-1/epsilon).
+    Four pairs of near twins, the pairs at right angles: all mass goes to the twin but a share of
+    about exp(-1/epsilon).
     """
     angle = torch.tensor([0.0, 0.1, 0.0, 0.12, 0.0, 0.05, 0.0, 0.08], dtype=torch.float64)
     pair, n = torch.arange(8) // 2, 8
     s = torch.where(pair[:, None] == pair, torch.cos(angle[:, None] - angle), -0.5)
     c = sinkhorn(
-        (1 - s).to(dtype), epsilon=epsilon, mask=~torch.eye(n, dtype=torch.bool), symmetric=symmetric, domain=domain,
+        (1 - s).to(dtype),
+        epsilon=epsilon,
+        mask=~torch.eye(n, dtype=torch.bool),
+        symmetric=symmetric,
+        domain=domain,
         tol=1e-5 if dtype == torch.float32 else 1e-10,
     )
     twin = torch.arange(n) ^ 1
     assert c.converged and not c.plan.isnan().any()
     assert (c.plan[torch.arange(n), twin] * n - 1).abs().max() < 1e-4
-    if symmetric:  # by symmetry the twins fix u_i + u_twin(i) = c_i,twin - epsilon log(1/n), and these the far cells
+    # by symmetry the twins fix u_i + u_twin(i) = c_i,twin - epsilon log(1/n), and these the far
+    # cells
+    if symmetric:
         far = c.log_conditional[0, 2] + c.log_conditional[1, 3]
         exact = ((1 - s[0, 1]) + (1 - s[2, 3]) - 3.0) / epsilon
         assert abs(float(far / exact) - 1) < (1e-3 if dtype == torch.float32 else 1e-9)
@@ -200,12 +233,16 @@ def test_small_epsilon_is_right_without_being_asked(dtype, symmetric, domain, ep
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("domain", ["auto", "scaling", "log"])
 def test_a_point_far_from_all_others_still_gets_its_mass(dtype, symmetric, domain):
-    """Its column of exp(-c/epsilon) is zero in either type. Solved elsewhere: h_i + h_j does not move the plan."""
+    """Its column of exp(-c/epsilon) is zero in either type. Solved elsewhere: h_i + h_j does not
+    move the plan."""
     g = torch.Generator().manual_seed(0)
     epsilon, d = 0.004, 0.01 * torch.rand(5, 5, generator=g, dtype=torch.float64)
     d, h = d + d.T, torch.tensor([0.0, 0.0, 0.0, 0.0, 4.0], dtype=torch.float64)
     c = sinkhorn(
-        (d + h[:, None] + h).to(dtype), epsilon=epsilon, symmetric=symmetric, domain=domain,
+        (d + h[:, None] + h).to(dtype),
+        epsilon=epsilon,
+        symmetric=symmetric,
+        domain=domain,
         tol=1e-4 if dtype == torch.float32 else 1e-10,
     )
     expected = reference.sinkhorn(d.numpy(), np.full(5, 0.2), np.full(5, 0.2), epsilon)
@@ -254,7 +291,9 @@ def test_permuting_points_permutes_the_plan(seed, relaxation):
     g = torch.Generator().manual_seed(seed)
     r, c = torch.randperm(len(p), generator=g), torch.randperm(len(q), generator=g)
     plan = sinkhorn(cost, p, q, 0.4, relaxation, mask, max_iterations=20_000).plan
-    moved = sinkhorn(cost[r][:, c], p[r], q[c], 0.4, relaxation, mask[r][:, c], max_iterations=20_000).plan
+    moved = sinkhorn(
+        cost[r][:, c], p[r], q[c], 0.4, relaxation, mask[r][:, c], max_iterations=20_000
+    ).plan
     assert (plan[r][:, c] - moved).abs().max() < 1e-9
 
 
@@ -278,7 +317,8 @@ def test_the_relaxation_leads_from_the_tilt_to_transport(seed):
 @pytest.mark.parametrize("domain", ["scaling", "log"])
 @pytest.mark.parametrize("relaxation", [30.0, 1000.0, 1e6])
 def test_a_strong_relaxation_converges_as_fast_as_transport(domain, relaxation):
-    """The scale of b moves by the factor lambda/(lambda+epsilon) a step, but no plan depends on it."""
+    """The scale of b moves by the factor lambda/(lambda+epsilon) a step, but no plan depends on
+    it."""
     cost, p, q, mask = problem(1)
     hard = sinkhorn(cost, p, q, 0.3, mask=mask, domain=domain)
     soft = sinkhorn(cost, p, q, 0.3, relaxation, mask, domain=domain)
@@ -299,7 +339,9 @@ def test_rows_stay_exact_in_float32_however_strong_the_relaxation(relaxation, do
 
 @cases
 @given(
-    seed=st.integers(0, 9999), relaxation=st.sampled_from([0.1, 1.0, 20.0]), domain=st.sampled_from(["scaling", "log"])
+    seed=st.integers(0, 9999),
+    relaxation=st.sampled_from([0.1, 1.0, 20.0]),
+    domain=st.sampled_from(["scaling", "log"]),
 )
 def test_the_potential_of_a_relaxed_marginal_is_its_multiplier(seed, relaxation, domain):
     """v = -lambda log(marginal / q): the whole of it, its constant too."""
@@ -312,7 +354,9 @@ def test_the_published_three_point_example():
     """CLAIMS O12: f = (1, 1, -1) on a line, epsilon = 1; the tilt's rows differ by up to .046."""
     f = torch.tensor([1.0, 1, -1], dtype=torch.float64)
     rows = sinkhorn(1 - f[:, None] * f, epsilon=1.0, symmetric=True).log_conditional.exp()
-    expected = torch.tensor([[0.4582, 0.4582, 0.0836]] * 2 + [[0.0836, 0.0836, 0.8328]], dtype=torch.float64)
+    expected = torch.tensor(
+        [[0.4582, 0.4582, 0.0836]] * 2 + [[0.0836, 0.0836, 0.8328]], dtype=torch.float64
+    )
     assert (rows - expected).abs().max() < 5e-5
     tilt = sinkhorn(1 - f[:, None] * f, epsilon=1.0, relaxation=0.0).log_conditional.exp()
     assert abs(float((rows - tilt).abs().max()) - 0.046) < 5e-4
@@ -326,16 +370,22 @@ flat = torch.zeros(3, 3, dtype=torch.float64)
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("on_failure", ["raise", "warn"])
 def test_an_infeasible_coupling_is_refused_and_explained(domain, symmetric, on_failure):
-    p = torch.tensor([0.6, 0.2, 0.2], dtype=torch.float64)  # the first atom cannot leave half of itself anywhere
+    p = torch.tensor(
+        [0.6, 0.2, 0.2], dtype=torch.float64
+    )  # the first atom cannot leave half of itself anywhere
     message = r"no coupling .*at most 0\.8000 of the mass.*no atom may exceed 1/2.*allow more"
     with pytest.raises(ValueError, match=message):
-        sinkhorn(flat, p, p, mask=forbidden, domain=domain, symmetric=symmetric, on_failure=on_failure)
+        sinkhorn(
+            flat, p, p, mask=forbidden, domain=domain, symmetric=symmetric, on_failure=on_failure
+        )
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_the_feasible_boundary_does_not_pass_for_convergence(symmetric):
     p = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)
-    with pytest.raises(ConvergenceError, match=r"marginal error of \S+ after 1000 iterations, not tol=1e-10.*raise"):
+    with pytest.raises(
+        ConvergenceError, match=r"marginal error of \S+ after 1000 iterations, not tol=1e-10.*raise"
+    ):
         sinkhorn(flat, p, p, mask=forbidden, symmetric=symmetric)
     with pytest.warns(ConvergenceWarning, match="marginal error of"):
         c = sinkhorn(flat, p, p, mask=forbidden, symmetric=symmetric, on_failure="warn")
@@ -375,10 +425,19 @@ def test_running_out_of_iterations_is_an_error_or_a_counted_warning():
         (dict(on_failure="ignore"), 'on_failure=.ignore. is unknown; use "raise" or "warn"'),
         (dict(mask=forbidden[:2]), r"boolean of shape \(3, 3\); got torch.bool \(2, 3\)"),
         (dict(mask=forbidden.float()), r"boolean of shape \(3, 3\); got torch.float32"),
-        (dict(mask=torch.tensor([[1, 1, 1], [0, 0, 0], [1, 1, 1]]).bool()), "row 1 of the mask allows no cell"),
-        (dict(mask=torch.tensor([[1, 1, 0], [1, 1, 0], [1, 1, 0]]).bool()), "column 2 of the mask allows no cell"),
+        (
+            dict(mask=torch.tensor([[1, 1, 1], [0, 0, 0], [1, 1, 1]]).bool()),
+            "row 1 of the mask allows no cell",
+        ),
+        (
+            dict(mask=torch.tensor([[1, 1, 0], [1, 1, 0], [1, 1, 0]]).bool()),
+            "column 2 of the mask allows no cell",
+        ),
         (dict(p=torch.tensor([0.5, 0.5])), r"p has shape \(2,\); .* needs \(3,\)"),
-        (dict(q=torch.tensor([0.5, 0.5, 0.5])), r"q must be positive and sum to one \(it sums to 1\.5\); normalise"),
+        (
+            dict(q=torch.tensor([0.5, 0.5, 0.5])),
+            r"q must be positive and sum to one \(it sums to 1\.5\); normalise",
+        ),
         (dict(p=torch.tensor([1.0, 0.0, 0.0])), "p must be positive"),
         (dict(cost=torch.tensor([[0.0, math.inf], [1, 1]])), "not finite; forbid cells with mask"),
         (dict(cost=torch.zeros(3)), r"must be a matrix .*got shape \(3,\)"),
@@ -399,8 +458,11 @@ def test_a_cost_of_a_type_too_coarse_is_refused(dtype):
 
 
 def test_no_gradient_is_promised_or_given():
-    """Unrolled iterations would give a gradient that depends on when they stop: the plan is a constant."""
-    cost = torch.rand(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    """Unrolled iterations would give a gradient that depends on when they stop: the plan is a
+    constant."""
+    cost = torch.rand(
+        3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    ).requires_grad_()
     assert not sinkhorn(cost).plan.requires_grad
     assert transport.sinkhorn(cost, symmetric=False, domain="log").plan.isfinite().all()
 
@@ -410,3 +472,103 @@ def test_the_cost_is_left_as_it_was():
     before = cost.clone()
     sinkhorn(cost, p, q, 0.5, mask=mask)
     assert torch.equal(cost, before)
+
+
+def test_a_cut_shows_what_a_maximum_flow_would():
+    """The largest mass that fits a mask, from the scalings that ran away."""
+    sparse = pytest.importorskip("scipy.sparse")
+    flow = pytest.importorskip("scipy.sparse.csgraph").maximum_flow
+    unit, refused = 10_000_000, 0
+    for seed in range(60):
+        g = torch.Generator().manual_seed(seed)
+        n, m = (int(k) for k in torch.randint(2, 9, (2,), generator=g))
+        mask = torch.rand(n, m, generator=g) < 0.3
+        mask[torch.arange(n), torch.randint(m, (n,), generator=g)] = True
+        mask[torch.randint(n, (m,), generator=g), torch.arange(m)] = True
+        p, q = law(n, g), law(m, g)
+        room = np.zeros((n + m + 2, n + m + 2), dtype=np.int32)
+        room[0, 1 : n + 1] = np.rint(unit * p.numpy())
+        room[1 : n + 1, n + 1 : -1] = unit * mask.numpy()
+        room[n + 1 : -1, -1] = np.rint(unit * q.numpy())
+        placed = flow(sparse.csr_array(room), 0, n + m + 1).flow_value / unit
+        try:
+            sinkhorn(torch.zeros(n, m, dtype=torch.float64), p, q, mask=mask, on_failure="warn")
+        except ValueError as error:
+            shown = float(re.search(r"at most (\S+) of", str(error)).group(1))
+            assert shown == pytest.approx(placed, abs=6e-5)
+            refused += 1
+        else:
+            assert placed > 1 - 1e-5
+    assert 20 < refused < 60
+
+
+def test_an_infeasible_mask_is_explained_without_scipy(monkeypatch):
+    for name in [name for name in sys.modules if name.split(".")[0] == "scipy"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    p = torch.tensor([0.6, 0.2, 0.2], dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"no coupling .*at most 0\.8000"):
+        sinkhorn(flat, p, p, mask=forbidden)
+
+
+# --- where nothing may wait for the device
+
+
+@pytest.fixture
+def unreadable(monkeypatch):
+    """The CPU as an accelerator: values are not looked at."""
+    return lambda: monkeypatch.setattr(_checks, "readable", lambda x: False)
+
+
+@pytest.mark.parametrize("epsilon", [0.2, 0.5])
+@pytest.mark.parametrize("relaxation", [0.0, 1.0, math.inf])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_masked_iterations_are_those_of_the_loop_that_stops(
+    unreadable, epsilon, relaxation, symmetric
+):
+    cost, mask, _ = batch_problem(7, size=6)
+    options = dict(epsilon=epsilon, relaxation=relaxation, mask=mask, symmetric=symmetric)
+    options |= dict(tol=1e-6, on_failure="warn", max_iterations=transport.STEPS)
+    stops = sinkhorn(cost, domain="log", **options)
+    assert 0 <= stops.iterations < 100 and stops.converged
+    unreadable()
+    fixed = sinkhorn(cost, **options)
+    assert torch.equal(fixed.log_conditional, stops.log_conditional)
+    assert torch.equal(fixed.u, stops.u) and torch.equal(fixed.v, stops.v)
+    assert fixed.converged.ndim == fixed.iterations.ndim == fixed.marginal_error.ndim == 0
+    assert fixed.converged and int(fixed.iterations) == stops.iterations
+    assert float(fixed.marginal_error) == stops.marginal_error
+
+
+def test_what_masked_iterations_leave_is_not_called_converged(unreadable):
+    cost, p, q, mask = problem(9)
+    options = dict(epsilon=0.05, mask=mask, on_failure="warn", domain="log")
+    with pytest.warns(ConvergenceWarning):
+        stops = sinkhorn(cost, p, q, max_iterations=3, **options)
+    unreadable()
+    fixed = sinkhorn(cost, p, q, max_iterations=3, **options)
+    assert not fixed.converged and int(fixed.iterations) == stops.iterations == 3
+    assert torch.equal(fixed.log_plan, stops.log_plan)
+    fixed = sinkhorn(cost, p, q, epsilon=1e-4, mask=mask, on_failure="warn")
+    assert int(fixed.iterations) == transport.STEPS and not fixed.converged
+
+
+@pytest.mark.parametrize("relaxation", [1.0, math.inf])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_a_coupling_on_a_device_that_has_no_values(relaxation, symmetric):
+    cost, mask = torch.empty(6, 6, device="meta"), torch.empty(6, 6, device="meta").bool()
+    p = torch.empty(6, device="meta")
+    c = sinkhorn(cost, p, p, 0.5, relaxation, mask, symmetric=symmetric)
+    assert c.plan.shape == (6, 6) and c.converged.is_meta
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_a_compiled_coupling_is_the_same(symmetric):
+    cost, mask, _ = batch_problem(7, size=4)
+
+    def rows(cost, mask):
+        return sinkhorn(cost, mask=mask, symmetric=symmetric).log_conditional
+
+    compiled = torch.compile(rows, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(cost, mask), rows(cost, mask))
+    with pytest.raises(ValueError, match="row 1 of the mask allows no cell"):
+        compiled(cost, mask & (torch.arange(8) != 1)[:, None])

@@ -1,4 +1,5 @@
-"""UnReMix: the closed forms against loops and autograd, the repaired score, and what both refuse."""
+"""UnReMix: the closed forms against loops and autograd, the repaired score, and what both
+refuse."""
 
 import math
 
@@ -12,7 +13,9 @@ from hnlib import methods, negatives, objectives
 from hnlib.contrast import Contrast
 
 cases = settings(max_examples=15, deadline=None, derandomize=True)
-sizes = dict(seed=st.integers(0, 10_000), images=st.integers(3, 6), k=st.integers(2, 5), d=st.integers(2, 4))
+sizes = dict(
+    seed=st.integers(0, 10_000), images=st.integers(3, 6), k=st.integers(2, 5), d=st.integers(2, 4)
+)
 
 
 def layer(seed, images, k, d):
@@ -66,7 +69,11 @@ def test_components_and_law_agree_with_loops(seed, images, k, d):
             r = np.mean([1 - s[j, k] for k in others_of(j, n, i)])
             np.testing.assert_allclose(components[1:, i, j], [s[i, j], r], atol=1e-12)
             score[j] = max(0.0, 0.2 * float(components[0, i, j]) + 0.3 * s[i, j] + 0.5 * r)
-        expected = score / score.sum() if score.sum() > 0 else contrast.admissible[i].numpy() / len(others_of(i, n))
+        expected = (
+            score / score.sum()
+            if score.sum() > 0
+            else contrast.admissible[i].numpy() / len(others_of(i, n))
+        )
         np.testing.assert_allclose(w[i], expected, atol=1e-10)
 
 
@@ -89,7 +96,9 @@ def test_neighbour_scores_agree_with_loops_and_stay_in_bounds(seed, images, k, d
         p = np.array([math.exp(float(z[j] @ z[k]) * math.log(n)) for k in near])
         p /= p.sum()
         mean = sum(q * z[k] for q, k in zip(p, near, strict=True))
-        variance = sum(q * float((z[k] - mean).square().sum()) for q, k in zip(p, near, strict=True))
+        variance = sum(
+            q * float((z[k] - mean).square().sum()) for q, k in zip(p, near, strict=True)
+        )
         resemblance = sum(q * float(z[j] @ z[k]) for q, k in zip(p, near, strict=True))
         np.testing.assert_allclose([u[j], r[j]], [variance, resemblance], atol=1e-10)
     assert u.min() >= -1e-12 and (u + r.square()).max() <= 1 + 1e-12
@@ -106,7 +115,12 @@ def test_repaired_agrees_with_loops(seed, images, k, d):
     for i in range(n):
         near = others_of(i, n)
         sigma = np.std([s[i, j] for j in near])
-        e = {j: math.exp(1.4 / 0.3 * (lam[0] * sigma * u[j] + lam[1] * s[i, j] + lam[2] * sigma * r[j])) for j in near}
+        e = {
+            j: math.exp(
+                1.4 / 0.3 * (lam[0] * sigma * u[j] + lam[1] * s[i, j] + lam[2] * sigma * r[j])
+            )
+            for j in near
+        }
         expected = [e.get(j, 0.0) / sum(e.values()) for j in range(n)]
         np.testing.assert_allclose(found[i], expected, atol=1e-10)
 
@@ -114,7 +128,10 @@ def test_repaired_agrees_with_loops(seed, images, k, d):
 def test_similarity_alone_is_hcl_with_its_gradient():
     h, W = layer(5, 5, 4, 3)
     grads = []
-    for law in (negatives.unremix_repaired(2.0, (0, 1, 0), weights_gradient=True), negatives.tilted(2.0)):
+    for law in (
+        negatives.unremix_repaired(2.0, (0, 1, 0), weights_gradient=True),
+        negatives.tilted(2.0),
+    ):
         z = (h @ W.T).requires_grad_()
         contrast = Contrast.from_views(z[:5], z[5:])
         grads.append(torch.autograd.grad(objectives.info_nce(contrast, law(contrast)), z)[0])
@@ -165,7 +182,10 @@ def test_rows_are_laws_also_where_nothing_varies(name, images):
 def test_refusals():
     h, W = layer(2, 4, 3, 2)
     z = h @ W.T
-    bare, labelled = Contrast.from_views(z[:4], z[4:]), Contrast.from_views(z[:4], z[4:], torch.tensor([0, 1, 0, 1]))
+    bare, labelled = (
+        Contrast.from_views(z[:4], z[4:]),
+        Contrast.from_views(z[:4], z[4:], torch.tensor([0, 1, 0, 1])),
+    )
     s = torch.eye(3) > 0
     with pytest.raises(ValueError, match="features="):
         negatives.unremix()(bare)

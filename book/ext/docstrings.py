@@ -1,9 +1,9 @@
 r"""Docstrings as they are written in hnlib, in the form Sphinx reads.
 
-A docstring is plain text: paragraphs separated by blank lines, bullets that start with ``- ``, code between backquotes
-(single or double), formulas between dollars, ``$...$`` inside a line and ``$$...$$`` as a paragraph of its own. It is a
-raw string where a formula has a backslash. A name such as ``hnlib.negatives.tilted`` between single backquotes becomes
-a link, and must exist.
+A docstring is plain text: paragraphs separated by blank lines, bullets that start with ``- ``, code
+between backquotes (single or double), formulas between dollars, ``$...$`` inside a line and
+``$$...$$`` as a paragraph of its own. It is a raw string where a formula has a backslash. A name
+such as ``hnlib.negatives.tilted`` between single backquotes becomes a link, and must exist.
 """
 
 import inspect
@@ -11,7 +11,8 @@ import re
 
 # What must not be touched while the rest is escaped: roles, code, formulas.
 TOKEN = re.compile(
-    r"(:[\w:]+:`[^`]+`|``.+?``|`[^`\n]+(?:\n[^`\n]+)*`|(?<![\\\w])\$[^$\n]+(?:\n[^$\n]+)*\$(?!\w))", re.S
+    r"(:[\w:]+:`[^`]+`|``.+?``|`[^`\n]+(?:\n[^`\n]+)*`|(?<![\\\w])\$[^$\n]+(?:\n[^$\n]+)*\$(?!\w))",
+    re.S,
 )
 BULLET = re.compile(r"\s*- ")
 
@@ -41,7 +42,7 @@ def _token(piece: str) -> str:
     inner = " ".join(piece[1:-1].split())
     if piece.startswith("$"):
         return f"\\ :math:`{inner}`\\ "
-    if re.fullmatch(r"hnlib(\.\w+)+", inner):
+    if re.fullmatch(r"hnlib(\.(?!_)\w+)+", inner):  # what is private has no place to link to
         return f"\\ :py:obj:`{inner}`\\ "
     return f"\\ ``{inner}``\\ "
 
@@ -50,12 +51,17 @@ def _bullets(text: str) -> str:
     """A blank line between a list and the sentence that introduces it on the line before."""
     lines = text.split("\n")
     first = next((i for i, line in enumerate(lines) if BULLET.match(line)), 0)
-    return "\n".join([*lines[:first], "", *lines[first:]]) if first and lines[first - 1].strip() else text
+    return (
+        "\n".join([*lines[:first], "", *lines[first:]])
+        if first and lines[first - 1].strip()
+        else text
+    )
 
 
 def _process(app, what, name, obj, options, lines):
     if what == "data" and inspect.getdoc(obj) == inspect.getdoc(type(obj)):
-        lines.clear()  # a constant without a comment of its own: what Python says about its type helps nobody
+        # a constant without a comment of its own: what Python says about its type helps nobody
+        lines.clear()
     lines[:] = convert("\n".join(lines)).split("\n")
 
 

@@ -1,4 +1,5 @@
-"""Small repairs to the pages the theme writes, so that they read offline, without script errors and with a reader."""
+"""Small repairs to the pages the theme writes, so that they read offline, without script errors and
+with a reader."""
 
 import re
 
@@ -17,9 +18,14 @@ def _repair(app, pagename, templatename, context, doctree):
             kept.append(script)
     context["script_files"][:] = kept
     body = context.get("body", "")
-    for attribute in (' aria-label="Toggle hidden content"', ' role="list"', ' role="doc-biblioentry"'):
+    for attribute in (
+        ' aria-label="Toggle hidden content"',
+        ' role="list"',
+        ' role="doc-biblioentry"',
+    ):
         body = body.replace(attribute, "")  # each is a finding of axe-core
-    body = re.sub(r' id="proof(-content)?"', "", body)  # sphinx-proof gives the same name to all of them
+    # sphinx-proof gives the same name to all of them
+    body = re.sub(r' id="proof(-content)?"', "", body)
     body = re.sub(r'<div class="proof admonition">\s*<p>Proof\.', PROOF, body)
     context["body"] = re.sub(FORMULA, r'<span class="hn-nobreak">\g<0></span>', body, flags=re.S)
 

@@ -9,8 +9,14 @@ import pytest
 HTML = Path(__file__).resolve().parents[2] / "_build/html"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # Without these the browser itself calls home.
-FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 DESK = {"width": 1280, "height": 900}
 
@@ -26,11 +32,17 @@ def missing() -> str | None:
 
 def pytest_generate_tests(metafunc):
     if "page_name" in metafunc.fixturenames:
-        found = [path.relative_to(HTML).as_posix() for path in HTML.rglob("*.html") if "_static" not in path.parts]
+        found = [
+            path.relative_to(HTML).as_posix()
+            for path in HTML.rglob("*.html")
+            if "_static" not in path.parts
+        ]
         # index.html only forwards to the first page
         names = sorted(name for name in found if name != "index.html") or ["none"]
         # With scope "module" all tests of a page run one after the other, on one loaded page.
-        metafunc.parametrize("page_name", names, ids=lambda name: name.removesuffix(".html"), scope="module")
+        metafunc.parametrize(
+            "page_name", names, ids=lambda name: name.removesuffix(".html"), scope="module"
+        )
 
 
 @pytest.fixture(scope="session")
@@ -58,15 +70,23 @@ def browser(html):
 def open_page(browser, html, name: str):
     """A page of the book with its formulas set.
 
-    What went wrong on the way is in ``page.complaints``: script errors, requests that leave the machine, missing files.
+    What went wrong on the way is in ``page.complaints``: script errors, requests that leave the
+    machine, missing files.
     """
     # reduced motion: colours do not fade in while they are being measured
     page = browser.new_page(viewport=DESK, color_scheme="light", reduced_motion="reduce")
     page.complaints = []
     page.on("pageerror", lambda error: page.complaints.append(f"script error: {error}"))
-    page.on("console", lambda message: message.type == "error" and page.complaints.append(message.text))
-    page.on("request", lambda request: request.url.startswith(("file:", "data:", "blob:"))
-            or page.complaints.append(f"request to {request.url}"))
+    page.on(
+        "console", lambda message: message.type == "error" and page.complaints.append(message.text)
+    )
+    page.on(
+        "request",
+        lambda request: (
+            request.url.startswith(("file:", "data:", "blob:"))
+            or page.complaints.append(f"request to {request.url}")
+        ),
+    )
     page.on("requestfailed", lambda request: page.complaints.append(f"not found: {request.url}"))
     target, mark, rest = name.partition("?")
     page.goto((html / target).as_uri() + mark + rest)

@@ -1,4 +1,5 @@
-"""What a reader meets: every page of the built book, from its file, in a real browser, without a network."""
+"""What a reader meets: every page of the built book, from its file, in a real browser, without a
+network."""
 
 import json
 import re
@@ -7,13 +8,13 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-from hnlib import records
+from hnlib import _files
 
 MEGABYTE = 1_000_000
 
 
-# Formulas and code are thousands of elements that axe-core takes a minute for; the colours of code are the same on all
-# pages, and looked at on one.
+# Formulas and code are thousands of elements that axe-core takes a minute for; the colours of code
+# are the same on all pages, and looked at on one.
 LIGHTEN = """(code) => {
     document.querySelectorAll('mjx-container').forEach(e => e.replaceWith('x'));
     if (code) document.querySelectorAll('.highlight pre').forEach(e => { e.textContent = e.textContent; });
@@ -21,11 +22,14 @@ LIGHTEN = """(code) => {
 
 
 def serious(page, page_name) -> list[str]:
-    """The serious and critical findings of axe-core, one line each. Takes the formulas out of the page."""
+    """The serious and critical findings of axe-core, one line each. Takes the formulas out of the
+    page."""
     page.evaluate(LIGHTEN, page_name != "notebooks/start-here.html")
     return [
         f"{finding['id']}: {finding['help']}: {node['html'][:160]}"
-        for finding in Axe().run(page, options={"preload": False, "resultTypes": ["violations"]}).response["violations"]
+        for finding in Axe()
+        .run(page, options={"preload": False, "resultTypes": ["violations"]})
+        .response["violations"]
         if finding["impact"] in ("serious", "critical")
         for node in finding["nodes"]
     ]
@@ -56,13 +60,16 @@ def test_page_reads_offline(page, page_name):
     })""")
     assert formulas["wrong"] == []
     assert formulas["set"] >= formulas["written"]
-    alts = page.evaluate("() => [...document.querySelectorAll('article img')].map(e => [e.getAttribute('src'), e.alt])")
+    alts = page.evaluate(
+        "() => [...document.querySelectorAll('article img')].map(e => [e.getAttribute('src'), e.alt])"
+    )
     assert [src for src, alt in alts if len(alt) < 15 or "_images/" in alt] == []
     assert page.complaints == []
 
 
 def test_page_on_a_phone(page):
-    """At 390 pixels nothing but a table, a formula, code or a figure of several panels scrolls, in its own box."""
+    """At 390 pixels nothing but a table, a formula, code or a figure of several panels scrolls, in
+    its own box."""
     page.set_viewport_size({"width": 390, "height": 900})
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
     outside = page.evaluate("""() => {
@@ -80,7 +87,8 @@ def test_page_is_accessible(page, page_name):
 
 
 def test_page_in_dark(page, page_name):
-    """The page follows the system: light letters on a dark ground, and still nothing serious from axe-core."""
+    """The page follows the system: light letters on a dark ground, and still nothing serious from
+    axe-core."""
     page.emulate_media(color_scheme="dark")
     page.wait_for_function("() => document.documentElement.dataset.theme === 'dark'")
     ground = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
@@ -92,7 +100,9 @@ def test_page_in_dark(page, page_name):
 def test_page_size(html, page_name):
     """A page and the pictures only it shows stay below 1.5 MB."""
     text = (html / page_name).read_text(encoding="utf-8")
-    pictures = {(html / page_name).parent / name for name in re.findall(r'src="([^"]*_images/[^"]+)"', text)}
+    pictures = {
+        (html / page_name).parent / name for name in re.findall(r'src="([^"]*_images/[^"]+)"', text)
+    }
     assert len(text.encode()) + sum(picture.stat().st_size for picture in pictures) < 1.5 * MEGABYTE
 
 
@@ -109,7 +119,9 @@ def test_links_lead_somewhere(html, page_name):
             broken.append(link)
         elif parts.fragment and target.suffix == ".html":
             anchor = unquote(parts.fragment)
-            if not re.search(rf'(id|name)="{re.escape(anchor)}"', target.read_text(encoding="utf-8")):
+            if not re.search(
+                rf'(id|name)="{re.escape(anchor)}"', target.read_text(encoding="utf-8")
+            ):
                 broken.append(link)
     assert sorted(set(broken)) == []
 
@@ -120,7 +132,8 @@ def test_figures_suit_both_grounds(html, page_name):
     faint = []
     for name in set(re.findall(r'src="([^"]*_images/[^"]+\.svg)"', text)):
         svg = ((html / page_name).parent / name).read_text(encoding="utf-8")
-        # matplotlib writes a label as <g id="text_3"><g style="fill: #808080" …>; without a fill it is black
+        # matplotlib writes a label as <g id="text_3"><g style="fill: #808080" …>; without a fill it
+        # is black
         for label in re.findall(r'<g id="[xy]tick_\d+">.*?<g id="text_\d+">(.*?)</g>', svg, re.S):
             fill = re.search(r"fill: (#[0-9a-f]{6})", label)
             colour = fill[1] if fill else "#000000"
@@ -183,8 +196,10 @@ def test_keyboard_focus_is_visible(visit):
     unseen = []
     for _ in range(30):
         page.keyboard.press("Tab")
-        where, style, width = page.evaluate("""() => { const e = document.activeElement, s = getComputedStyle(e);
+        where, style, width = (
+            page.evaluate("""() => { const e = document.activeElement, s = getComputedStyle(e);
             return [e.outerHTML.slice(0, 120), s.outlineStyle, parseFloat(s.outlineWidth)]; }""")
+        )
         if where.startswith("<body"):
             break
         if style == "none" or width < 2:
@@ -202,8 +217,13 @@ def test_theme_can_be_switched(visit):
     assert page.evaluate("() => document.documentElement.dataset.theme") == "dark"
 
 
-PICTURES = {"masks": "degeneracy", "path": "transport", "class-mass": "debiasing", "packing": "packing",
-            "balls": "kl-robustness"}
+PICTURES = {
+    "masks": "degeneracy",
+    "path": "transport",
+    "class-mass": "debiasing",
+    "packing": "packing",
+    "balls": "kl-robustness",
+}
 
 
 @pytest.fixture(params=PICTURES, ids=str)
@@ -217,11 +237,14 @@ def picture(request, visit):
 
 def drawn(box) -> str:
     """What there is to see of a picture: drawings, bars and sentences."""
-    return box.evaluate("e => [...e.querySelectorAll('svg, output, .hn-bar')].map(x => x.outerHTML).join('')")
+    return box.evaluate(
+        "e => [...e.querySelectorAll('svg, output, .hn-bar')].map(x => x.outerHTML).join('')"
+    )
 
 
 def test_picture_answers_the_keyboard(picture):
-    """Each of its controls is reached with the tab key, moved with arrows or space, and changes the drawing."""
+    """Each of its controls is reached with the tab key, moved with arrows or space, and changes the
+    drawing."""
     page, reached = picture.page, 0
     controls = picture.locator("input").count()
     picture.locator("input").first.focus()
@@ -231,7 +254,9 @@ def test_picture_answers_the_keyboard(picture):
         assert drawn(picture) != before
         if kind == "range":
             assert page.evaluate("() => document.activeElement.getAttribute('aria-valuetext')")
-        reached += 2 if kind == "radio" else 1  # the arrows go round a group of radio buttons, tab leaves it
+        reached += (
+            2 if kind == "radio" else 1
+        )  # the arrows go round a group of radio buttons, tab leaves it
         if reached >= controls:
             break
         page.keyboard.press("Tab")
@@ -240,18 +265,24 @@ def test_picture_answers_the_keyboard(picture):
 
 
 def test_picture_on_a_phone_and_in_the_dark(picture):
-    """It keeps to its page, its letters are large enough and stand out from the ground, on both themes."""
+    """It keeps to its page, its letters are large enough and stand out from the ground, on both
+    themes."""
     page = picture.page
     page.set_viewport_size({"width": 390, "height": 900})
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
-        page.wait_for_function("scheme => document.documentElement.dataset.theme === scheme", arg=scheme)
+        page.wait_for_function(
+            "scheme => document.documentElement.dataset.theme === scheme", arg=scheme
+        )
         ground = picture.evaluate("e => getComputedStyle(e).backgroundColor")
         letters = picture.evaluate("""e => [...e.querySelectorAll('text')].map(t => {
             const svg = t.ownerSVGElement, scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
             return [getComputedStyle(t).fill, scale * parseFloat(getComputedStyle(t).fontSize),
                     t.getBoundingClientRect().right - svg.getBoundingClientRect().right]; })""")
-        assert all(contrast(fill, ground) > 4.5 and size > 10 and beyond < 4 for fill, size, beyond in letters)
+        assert all(
+            contrast(fill, ground) > 4.5 and size > 10 and beyond < 4
+            for fill, size, beyond in letters
+        )
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
 
 
@@ -266,24 +297,40 @@ def test_pictures_without_a_script(browser, html, chapter):
     """Without JavaScript the page is as it was: the figure, and nothing that does not work."""
     page = browser.new_page(java_script_enabled=False)
     page.goto((html / f"notebooks/theory/{chapter}.html").as_uri())
-    assert page.locator("article img").first.is_visible() and not page.locator(".hn-picture").is_visible()
+    assert (
+        page.locator("article img").first.is_visible()
+        and not page.locator(".hn-picture").is_visible()
+    )
     page.close()
 
 
 def test_pictures_share_a_page(browser, visit):
-    """Two of a kind do not disturb each other; one whose numbers are missing stays hidden, alone, and complains."""
+    """Two of a kind do not disturb each other; one whose numbers are missing stays hidden, alone,
+    and complains."""
     boxes = {}
     for kind in ("masks", "balls"):
-        numbers = visit(f"notebooks/theory/{PICTURES[kind]}.html").locator(".hn-picture script").text_content()
-        boxes[kind] = f'<div class="hn-picture" data-kind="{kind}" hidden><script type="application/json">{numbers}' \
-                      "</script></div>"
+        numbers = (
+            visit(f"notebooks/theory/{PICTURES[kind]}.html")
+            .locator(".hn-picture script")
+            .text_content()
+        )
+        boxes[kind] = (
+            f'<div class="hn-picture" data-kind="{kind}" hidden><script type="application/json">{numbers}'
+            "</script></div>"
+        )
     broken = '<div class="hn-picture" data-kind="path" hidden><script type="application/json">{}</script></div>'
     page = browser.new_page()
     complaints = []
     page.on("console", lambda message: complaints.append(message.text))
     page.set_content(broken + 2 * boxes["masks"] + 2 * boxes["balls"])
-    page.add_script_tag(path=records.project_root() / "book/theme/pictures.js")
-    assert [box.is_visible() for box in page.locator(".hn-picture").all()] == [False, True, True, True, True]
+    page.add_script_tag(path=_files.project_root() / "book/theme/pictures.js")
+    assert [box.is_visible() for box in page.locator(".hn-picture").all()] == [
+        False,
+        True,
+        True,
+        True,
+        True,
+    ]
     assert len(complaints) == 1 and "picture path cannot be drawn" in complaints[0]
     ids = page.evaluate("() => [...document.querySelectorAll('[id]')].map(e => e.id)")
     assert len(ids) == len(set(ids)) == 2
@@ -318,8 +365,12 @@ def test_picture_of_the_balls_trades_radii_for_temperatures(visit):
     box = visit("notebooks/theory/kl-robustness.html").locator(".hn-picture")
 
     def values():
-        return [len(set(box.locator(f".hn-amount:has-text('{name}') span:last-child").all_inner_texts()))
-                for name in ("radius", "temperature")]
+        return [
+            len(
+                set(box.locator(f".hn-amount:has-text('{name}') span:last-child").all_inner_texts())
+            )
+            for name in ("radius", "temperature")
+        ]
 
     assert values() == [1, 3]
     box.get_by_label("one budget").check()
@@ -334,11 +385,14 @@ def test_picture_of_the_mass_leaves_the_prior_behind(visit):
         box.locator("input").press(key)
         shares.append([int(n) for n in re.findall(r"(\d+) %", box.locator("output").inner_text())])
     assert shares[0][0] == shares[0][1] and shares[0][2] == 0
-    assert shares[0][0] < shares[1][0] < shares[2][0] and len({prior for _, prior, _ in shares}) == 1
+    assert (
+        shares[0][0] < shares[1][0] < shares[2][0] and len({prior for _, prior, _ in shares}) == 1
+    )
 
 
 def test_picture_of_packing_merges_the_rare(visit):
-    """Rare classes share a point when the frequent two hold more than two thirds; a drag turns the solids."""
+    """Rare classes share a point when the frequent two hold more than two thirds; a drag turns the
+    solids."""
     box = visit("notebooks/theory/packing.html").locator(".hn-picture")
     turn, share = box.locator("input").all()
     merged = []

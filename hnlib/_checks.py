@@ -1,0 +1,120 @@
+"""Checks of options and of batches, at once on the CPU and later on an accelerator; and what the
+surroundings allow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch import Tensor
+
+# what torch.func is doing has no public name
+from torch._C import _functorch as functorch  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def positive(name: str, value) -> None:
+    """ValueError unless the number, or every entry of the tensor, is positive and finite."""
+    must(name, value, lambda x: (x > 0) & (x < math.inf), "be positive and finite")
+
+
+def finite(name: str, value) -> None:
+    """ValueError unless the number, or every entry of the tensor, is finite."""
+    must(name, value, lambda x: (x > -math.inf) & (x < math.inf), "be a finite number")
+
+
+def must(name: str, value, fits: Callable, what: str) -> None:
+    """ValueError "name=value must what" unless the number, or every entry of the tensor, fits."""
+    if isinstance(value, Tensor):
+        value = value.detach().reshape(-1)
+        refuse(~fits(value), f"{name}={{value:g}} must {what}", value)
+    elif not fits(value):
+        raise ValueError(f"{name}={value:g} must {what}")
+
+
+def per_anchor(name: str, value, n: int):
+    """A number as it is; one value for each of `n` anchors as a column $[n,1]$, for their rows."""
+    if not isinstance(value, Tensor) or not value.ndim:
+        return value
+    if value.shape != (n,):
+        shape = tuple(value.shape)
+        raise ValueError(f"{name} has shape {shape}; give one number, or one per anchor ({n},)")
+    return value[:, None]
+
+
+def outside_autocast(device: torch.device) -> AbstractContextManager:
+    """A block without autocast; where a device has none, there is nothing to leave."""
+    if torch.amp.is_autocast_available(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
+
+
+def transformed() -> bool:
+    """Whether torch.compile traces or torch.func transforms: then custom gradients and what is kept
+    between calls stand aside, for plain operations are followed to every order."""
+    return torch.compiler.is_compiling() or functorch.peek_interpreter_stack() is not None
+
+
+def readable(x: Tensor) -> bool:
+    """Whether `x` may be looked at: on the CPU, not traced, and not one of a batch under vmap."""
+    if torch.compiler.is_compiling() or x.device.type != "cpu":
+        return False
+    while functorch.is_functorch_wrapped_tensor(x):
+        if functorch.is_batchedtensor(x):
+            return False
+        x = functorch.get_unwrapped(x)
+    return True
+
+
+def refuse(bad: Tensor, sentence: str, value: Tensor | None = None) -> None:
+    """ValueError if any entry of `bad` $[n]$ is true; the sentence may name its {row}, and {value}.
+
+    That is so where `bad` is `readable`. An accelerator would stall in every step: there the
+    condition is kept by the innermost `deferred`, if there is one, until that is asked.
+    """
+    if readable(bad):
+        if bad.any():
+            row = int(bad.nonzero()[0])
+            shown = row if value is None else value[row].item()
+            raise ValueError(sentence.format(row=row, value=shown))
+    elif _deferred and bad.device.type not in ("cpu", "meta") and not transformed():
+        _deferred[-1].add(bad, sentence, value)
+
+
+class Deferred:
+    """Conditions that an accelerator has met; they stay there until `raise_if_any`."""
+
+    def __init__(self):
+        self._met: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+
+    def add(self, bad: Tensor, sentence: str, value: Tensor | None = None) -> None:
+        """Keep the first row of `bad` $[n]$ that is true, and its value, unless there is one."""
+        row = bad.int().argmax()
+        value = row if value is None else value.detach().index_select(0, row[None])[0]
+        met = bad.any(), row, value
+        if (before := self._met.get(sentence)) is not None:
+            first = (torch.where(before[0], a, b) for a, b in zip(before[1:], met[1:]))
+            met = before[0] | met[0], *first
+        self._met[sentence] = met
+
+    def raise_if_any(self) -> None:
+        """ValueError with the sentence of the first condition met; then all are forgotten."""
+        met, self._met = self._met, {}
+        for sentence, (bad, row, value) in met.items():
+            if bad.item():
+                raise ValueError(sentence.format(row=row.item(), value=value.item()))
+
+
+_deferred: list[Deferred] = []
+
+
+@contextmanager
+def deferred() -> Iterator[Deferred]:
+    """Collect what `refuse` meets on accelerators inside the block; a training loop raises it once
+    an epoch."""
+    _deferred.append(Deferred())
+    try:
+        yield _deferred[-1]
+    finally:
+        _deferred.pop()

@@ -1,0 +1,159 @@
+"""One style for every figure, and one colour for every method everywhere."""
+
+from __future__ import annotations
+
+import html
+import json
+
+import matplotlib.pyplot as plt  # noqa: F401  chapters take it from here
+import numpy as np
+
+GREY = "#7b7b7b"  # axes and text: reads on white and on the dark theme alike
+
+# Okabe and Ito's colour-blind-safe palette, deepened where yellow and sky blue vanish on white;
+# methods that never meet in one figure share a hue at another lightness.
+COLOURS = {
+    "simclr": "#7b7b7b",
+    "infograph": "#6f7f8f",
+    "debiased": "#a6761d",
+    "hcl": "#d55e00",
+    "hcl-node": "#e6893c",
+    "ot": "#0072b2",
+    "ot-semirelaxed": "#7570b3",
+    "hcl-exact": "#8659c9",
+    "centred-hcl": "#56a0d3",
+    "bcl": "#e7969c",
+    "alpha-cl": "#c7a76c",
+    "adnce": "#cc79a7",
+    "mw": "#9e5f88",
+    "chi2-dro": "#6b8e23",
+    "kl-budget": "#c51b7d",
+    "unremix": "#b5489a",
+    "unremix-repaired": "#4d4f9e",
+    "scl": "#97a61b",
+    "h-scl": "#009e73",
+    "h-scl-threshold": "#b8860b",
+}
+
+# the kinds that book/theme/pictures.js draws
+PICTURES = ("balls", "class-mass", "masks", "packing", "path")
+
+
+def use_style() -> None:
+    """Set matplotlib and seaborn up for the book: SVG in notebooks, transparent ground, mid-grey
+    axes."""
+    import seaborn as sns
+
+    parts = ["text.color", "xtick.color", "ytick.color", "grid.color"]
+    parts += [f"axes.{part}color" for part in ("label", "edge", "title")]
+    grounds = ["figure.facecolor", "axes.facecolor", "savefig.facecolor"]
+    off = ["legend.frameon", "axes.spines.top", "axes.spines.right"]
+    sizes = {"figure.figsize": (6.4, 3.6), "font.size": 10, "axes.titlesize": 11}
+    rest = {
+        "axes.labelsize": 10,
+        "figure.constrained_layout.use": True,
+        "grid.alpha": 0.25,
+        "savefig.transparent": True,
+        "svg.fonttype": "path",
+        "svg.hashsalt": "hnlib",
+    }
+    rest |= dict.fromkeys(grounds, "none") | dict.fromkeys(off, False) | dict.fromkeys(parts, GREY)
+    sns.set_theme(context="notebook", style="ticks", rc=sizes | rest)
+    try:
+        from matplotlib_inline.backend_inline import set_matplotlib_formats
+
+        set_matplotlib_formats("svg")
+    except ImportError:  # outside a notebook there is no inline backend to set
+        pass
+
+
+def heat_map(ax, matrix, title="", vmin=0.0, vmax=None, cmap="rocket_r"):
+    """Draw a matrix $[n,m]$ of weights with square cells and no ticks; returns the image for a
+    colour bar."""
+    image = ax.imshow(np.asarray(matrix), vmin=vmin, vmax=vmax, cmap=cmap, interpolation="nearest")
+    ax.set(xticks=[], yticks=[], title=title)
+    for spine in ax.spines.values():
+        spine.set_visible(True)
+    return image
+
+
+def label_lines(ax, pad: float = 0.01) -> None:
+    """Write each line's label at its right end in its own colour, apart enough to read, instead of
+    a legend."""
+    lines = [line for line in ax.get_lines() if not line.get_label().startswith("_")]
+    scale = np.log if ax.get_yscale() == "log" else np.asarray
+    low, high = scale(ax.get_ylim())
+    ends = [(scale(float(line.get_ydata()[-1])) - low) / (high - low) for line in lines]
+    last = -np.inf
+    for end, line in sorted(zip(ends, lines), key=lambda pair: pair[0]):
+        last = max(end, last + 0.055)
+        style = {"color": line.get_color(), "transform": ax.transAxes, "va": "center"}
+        ax.text(1 + pad, last, line.get_label(), fontsize=9, **style)
+
+
+def circle(ax, points, colours=None, labels=None) -> None:
+    """Draw unit vectors $[n,2]$ as dots on the circle."""
+    angle = np.linspace(0, 2 * np.pi, 200)
+    ax.plot(np.cos(angle), np.sin(angle), color=GREY, lw=0.8, alpha=0.6)
+    points = np.asarray(points)
+    ax.scatter(*points.T, c=GREY if colours is None else colours, zorder=3, s=42)
+    for point, label in zip(points, labels or [], strict=False):
+        ax.annotate(label, point, point * 1.18, ha="center", va="center")
+    ax.set(aspect="equal", xlim=(-1.35, 1.35), ylim=(-1.35, 1.35))
+    ax.axis("off")
+
+
+class Picture:
+    """The numbers of a picture that the reader moves, and the sentence that says what to move;
+    shown by a notebook."""
+
+    def __init__(self, kind: str, label: str, numbers: str):
+        self.kind, self.label, self.numbers = kind, label, numbers
+
+    def __repr__(self) -> str:
+        return self.label
+
+    def _repr_html_(self) -> str:
+        # hidden until the script has drawn it: without a script, and on paper, the static figure
+        # stands alone
+        name = html.escape(self.label)
+        box = f'data-kind="{self.kind}" role="group" aria-label="{name}" hidden'
+        numbers = f'<script type="application/json">{self.numbers}</script>'
+        return f'<div class="hn-picture" {box}><p class="hn-hint">{name}</p>{numbers}</div>'
+
+
+def interactive(kind: str, data: dict, label: str) -> Picture:
+    """A picture that ``book/theme/pictures.js`` draws in the page from the numbers in `data` and
+    lets the reader move.
+
+    `kind` is one of `PICTURES`. `data` holds numbers, texts, arrays, tensors, and lists and
+    dictionaries of them; numbers are rounded to four digits after the point, and `COLOURS` travel
+    with them. `label` is a sentence that says what to move and what to see; it stands above the
+    picture and is its accessible name. ValueError: an unknown kind, a label of fewer than 20
+    characters, a number that is not finite, more than 40 kB.
+    """
+    if kind not in PICTURES:
+        raise ValueError(f"kind={kind!r} is unknown; use one of {', '.join(PICTURES)}")
+    if len(label) < 20:
+        raise ValueError(
+            f"label={label!r} is too short; say in a sentence what to move and what to see"
+        )
+
+    def short(digits: str):
+        value = round(float(digits), 4)
+        return int(value) if value.is_integer() else value
+
+    def refuse(value: str):
+        raise ValueError(
+            f"the picture {kind!r} holds {value.lower()}; leave it out or name it in a text"
+        )
+
+    text = json.dumps({"colours": COLOURS, **data}, default=lambda array: array.tolist())
+    data = json.loads(text, parse_float=short, parse_constant=refuse)
+    numbers = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+    numbers = numbers.replace("<", "\\u003c")  # nothing in it can end the script element
+    if (size := len(numbers.encode())) > 40_000:
+        raise ValueError(
+            f"the picture {kind!r} holds {size:,} bytes; give it fewer frames (40,000)"
+        )
+    return Picture(kind, label, numbers)

@@ -1,0 +1,309 @@
+"""The generated pages: *Claims* (claims.csv joined with what the chapters recorded) and *Results*
+(runs, papers)."""
+
+import csv
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hnlib.book import claims
+from hnlib.book.tables import DASH, Markup, myst, percent
+from hnlib.runs import records
+
+NICKNAMES = {"hclot": "HCL-OT", "hcl": "HCL", "dro": "ADNCE", "hscl": "H-SCL", "unremix": "UnReMix"}
+METRICS = {"knn": "kNN", "linear": "Linear", "svm": "SVM"}  # shown of a run; its file holds more
+CHOSEN = ["Data", "Method", "Options", "Setting", "Encoder", "Epochs"]  # shown beside the seeds
+BLANK = Markup("&nbsp;")
+ADDED = {  # of a benchmark's rows
+    "extra": "Added to a whole step by each method",
+    "overhead": "Added by the augmentation to a step on ready views, by the training loop to that",
+}
+NONE_YET = "*None yet.*\n"
+
+
+def table(head: list[str], rows: list[list], widths: str = "auto") -> str:
+    """A MyST list-table: unlike a pipe table it takes formulas with bars. Cells are escaped unless
+    they are `Markup`."""
+    if not rows:
+        return NONE_YET
+    lines = ["`````{list-table}", ":header-rows: 1", f":widths: {widths}", ""]
+    for row in [head, *rows]:
+        marks = ["* -", *["  -"] * (len(row) - 1)]
+        lines += [f"{mark} {myst(item) or DASH}" for mark, item in zip(marks, row)]
+    return "\n".join([*lines, "`````", ""])
+
+
+def _number(value) -> str:
+    if value == "" or pd.isna(value):
+        return DASH
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return re.sub(r"e([-+])0*(?=\d)", r"e\1", f"{value:.2g}").replace("-", "−")
+
+
+def _link(text: str, chapter: str) -> Markup:
+    text = text.replace("`", "’").replace("<", "‹")  # what ends the text of a role
+    return Markup(f"{{doc}}`{text} <../notebooks/{chapter}>`")
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"
+
+
+def paper_title(key: str, root: Path) -> str:
+    """The title of the paper with bibliography key ``key``, for a heading; what is not in the
+    bibliography is ours."""
+    from pybtex.database import parse_file
+
+    bibliography = root / "book/references.bib"
+    entry = parse_file(bibliography).entries.get(key) if bibliography.is_file() else None
+    if entry is None:
+        return {"ours": "Of this book"}.get(key, key)
+    return re.sub(r"[{}]", "", entry.fields["title"])
+
+
+def _paper(key: str, root: Path, level: str) -> list[str]:
+    title = paper_title(key, root)
+    cited = [f"{{cite:t}}`{key}`, *{title}*.", ""] if title not in (key, "Of this book") else []
+    return [f"{level} {NICKNAMES.get(key, title)}", "", *cited]
+
+
+def read_csv(path: Path) -> list[dict]:
+    """The rows of a CSV file; none when there is no such file."""
+    if not path.is_file():
+        return []
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(line for line in file if not line.startswith("#")))
+
+
+def harvest(executed: dict[str, dict]) -> list[dict]:
+    """Every record that `hnlib.book.claims.check` left in ``executed`` (chapter name: notebook),
+    with its chapter."""
+    return [
+        record | {"chapter": chapter}
+        for chapter, notebook in executed.items()
+        for record in claims.harvest(notebook)
+    ]
+
+
+def _unchecked(listed: list[dict], found: list[dict]) -> list[str]:
+    """Claims without a check that could fail; for a definition any check will do."""
+    seen = {record["id"] for record in found}
+    controlled = {record["id"] for record in found if record["control"] is not None}
+
+    def checked(claim):
+        return claim["id"] in (seen if claim["verdict"].startswith("definition") else controlled)
+
+    return [claim["id"] for claim in listed if not checked(claim)]
+
+
+def _order(claim: dict) -> list:
+    parts = re.split(r"(\d+)", claim["id"])
+    return [int(part) if part.isdigit() else part for part in parts]
+
+
+def _claim(claim: dict, found: list[dict]) -> list[list]:
+    """The rows of one claim: its statement, and below it each check."""
+    statement = claim["statement"] + (f" ({claim['location']})" if claim.get("location") else "")
+    if found:  # no verdict before the check
+        verdict, mark, remark = claim["verdict"].partition(";")
+        statement += f" <br> **{verdict}**{mark}{remark}"
+    state = BLANK if found else Markup("*open*")
+    rows = [[Markup(f"**{claim['id']}**"), Markup(statement), state, BLANK, BLANK]]
+    for record in found:
+        value, tolerance = _number(record["value"]), _number(record["tolerance"])
+        check = f"{_link(record['title'], record['chapter'])} ({record['kind']})"
+        numbers = [f"{value}\u00a0≤\u00a0{tolerance}", _number(record["instances"])]
+        rows.append([BLANK, Markup(check), *numbers, _number(record["control"])])
+    return rows
+
+
+def claims_tables(listed: list[dict], found: list[dict], root: Path) -> str:
+    """What stands on the *Claims* page: one table per paper; a claim without a record is open.
+
+    ``listed`` are rows with id, paper, location, statement, verdict. A record for a claim that is
+    not listed is a ValueError: the ledger would hide it.
+    """
+    by_id = {claim["id"]: [] for claim in listed}
+    if strangers := sorted({record["id"] for record in found} - by_id.keys()):
+        raise ValueError(
+            f"checked but not in book/claims.csv: {', '.join(strangers)}; add a row for each."
+        )
+    for record in found:
+        by_id[record["id"]].append(record)
+    checked = [claim for claim in listed if by_id[claim["id"]]]
+    verdicts = Counter(claim["verdict"].split(";")[0] for claim in checked).most_common()
+    done = f"{len(checked)} checked (by {_count(len(found), 'check')})"
+    text = [
+        f"**{len(listed)} claims: {done}, {len(listed) - len(checked)} open.** "
+        f"Verdicts on those checked: {', '.join(f'{name} {n}' for name, n in verdicts)}.\n"
+    ]
+    head = ["Claim", Markup("Statement, **verdict**, checks"), "Discrepancy ≤ tolerance"]
+    for paper in dict.fromkeys(claim["paper"] for claim in listed):
+        here = sorted((claim for claim in listed if claim["paper"] == paper), key=_order)
+        rows = [row for claim in here for row in _claim(claim, by_id[claim["id"]])]
+        whole = table([*head, "Instances", "Control"], rows, "6 56 20 9 9")
+        text += [*_paper(paper, root, "##"), whole]
+    return "\n".join(text)
+
+
+def _time(seconds) -> str:
+    if pd.isna(seconds):
+        return DASH
+    return f"{seconds:.0f}\u00a0s" if seconds < 600 else f"{seconds / 60:.0f}\u00a0min"
+
+
+def _short(value) -> str:
+    return "/".join(f"{x:.3g}" for x in value) if isinstance(value, list | tuple) else str(value)
+
+
+def _run(row: dict) -> dict:
+    """What the page says of one run of `records.frame`."""
+    run, size = row["run"], getattr(row["run"], "train_size", None)
+    steps = f", {run.max_steps} steps at most" if run.max_steps else ""
+    framework = [f"framework {run.framework}"] if hasattr(run, "framework") else []
+    options = {k: v for k, v in run.changed_options().items() if v is not None}
+    return {
+        "Data": run.dataset + (f", {size:,} images" if size else ""),
+        "Method": run.method or "",
+        "Options": ", ".join(f"{name} {_short(value)}" for name, value in options.items()),
+        "Setting": ", ".join(filter(None, [*framework, row["changed"]])),
+        "Encoder": run.encoder,
+        "Epochs": f"{run.epochs}{steps}",
+        "Hardware": row["hardware"],
+        "Seeds": run.seed,
+        **{METRICS[name]: row.get(name) for name in METRICS},
+        "Time": _time(row["seconds"]),
+        "Date": row["date"],
+        "experiment": row["experiments"],
+        "order": (run.dataset, run.encoder, run.method or "", run.epochs or 0, size or 0, run.seed),
+    }
+
+
+def _runs(runs: pd.DataFrame) -> str:
+    """A table for each experiment, in each line the runs that differ in their seed alone."""
+    if runs.empty:
+        return NONE_YET
+    rows = runs.explode("experiments").sort_values("record").to_dict("records")
+    every: Any = pd.DataFrame(map(_run, rows)).sort_values("order", kind="stable")
+    text = []
+    for experiment, here in every.groupby("experiment"):
+        metrics = list(here[list(METRICS.values())].dropna(axis=1, how="all").columns)
+        head = [*CHOSEN, "Seeds", *metrics, "Time", "Hardware", "Date"]
+        rows = []
+        for _, group in here.groupby([*CHOSEN, "Hardware"], sort=False):
+            row = group.iloc[0].to_dict() | {name: percent(group[name]) for name in metrics}
+            row["Seeds"] = ", ".join(map(str, group["Seeds"]))
+            rows.append([row[name] for name in head])
+        text += [f"### {myst(experiment).capitalize()}", "", table(head, rows)]
+    return "\n".join(text)
+
+
+def _speed(run: dict) -> str:
+    """One benchmark: the rates of the machine, and a line for each step that was measured."""
+    found, versions = run["metrics"], run["environment"].get("versions", {})
+    torch = f"PyTorch {versions.get('torch', '?')}, {run['date']}"
+    rates = ", ".join(f"{x:.4g} TFLOP/s in {name}" for name, x in found["matrix_tflops"].items())
+    about = f"{run['method']}, batch size {run['batch_size']}, {torch}. A large product: {rates}."
+    toy = "it shows that the benchmark works, not how fast anything is"
+    text = [f"### {myst(run['device'])}", "", myst(about)]
+    text[-1] += f" **Toy size, as on every CPU: {toy}.**" * bool(found["toy"])
+    for encoder, times in found["speedup"].items():
+        faster = f"{times['fastest']:.1f} times the plain step ({times['fastest_is']})"
+        text += ["", myst(f"{encoder}: {faster}.")]
+    for row in found["rows"]:
+        for kind, what in ADDED.items():
+            shares = sorted(row.get(kind, {}).items(), key=lambda item: item[1])
+            if shares:
+                added = ", ".join(f"{name} {100 * x:+.1f}\u00a0%" for name, x in shares)
+                text += ["", myst(f"{what} ({row['encoder']}, {row['precision']}): {added}.")]
+    steps = [{k: v for k, v in row.items() if k not in ADDED} for row in found["rows"]]
+    rows = pd.json_normalize(steps).dropna(axis=1, how="all")
+    head = [name.replace("_", " ").replace(".", ", ") for name in rows.columns]
+    cells = [[_number(x) for x in row] for row in rows.itertuples(index=False)]
+    return "\n".join([*text, "", table(head, cells)])
+
+
+def _printed(papers: list[dict], root: Path) -> list[str]:
+    """The papers' numbers: a folded table for each of their tables."""
+    text = []
+    for paper in dict.fromkeys(row["paper"] for row in papers):
+        text += _paper(paper, root, "###")
+        rows = [row for row in papers if row["paper"] == paper]
+        for name in dict.fromkeys(row["table"] for row in rows):
+            group = [row for row in rows if row["table"] == name]
+            columns = [key for key in group[0] if any(row[key] for row in group)]
+            columns = [key for key in columns if key not in ("paper", "table")]
+            cells = [[row[key] for key in columns] for row in group]
+            title = f"{myst(name)} ({_count(len(group), 'number')})"
+            whole = table([key.capitalize() for key in columns], cells)
+            text += [f"``````{{dropdown}} {title}", "", whole, "``````", ""]
+    return text
+
+
+def _status(executed: dict[str, dict]) -> str:
+    rows = []
+    for chapter, notebook in executed.items():
+        about = notebook["metadata"]["hnlib"]
+        when = about["executed"][:16].replace("T", " ")
+        row = [f"{about['seconds']:.0f} s", when, about["python"], about["torch"]]
+        rows.append([_link(chapter, chapter), *row])
+    return table(["Chapter", "Run time", "Executed", "Python", "PyTorch"], rows)
+
+
+def results_parts(every: pd.DataFrame, papers: list[dict], executed: dict, root: Path) -> dict:
+    """What stands on the *Results* page: every run of `records.frame`, the numbers printed in the
+    papers, and when each chapter was executed."""
+    every = every.reindex(columns=[*every.columns, *(METRICS.keys() - {*every.columns})])
+    runs = every[every[list(METRICS)].notna().any(axis=1)]
+    rest = every.drop(runs.index).to_dict("records")
+    speed = [_speed(row) for row in rest if row["experiment"] == "benchmark"]
+    others = [row["experiment"] for row in rest if row["experiment"] != "benchmark"]
+    parts = {"runs": _runs(runs), "speed": "\n".join(speed) or NONE_YET}
+    if others:
+        shown = f"{len(others)} ({', '.join(sorted(set(others)))})"
+        parts["runs"] += "\n" + myst(
+            f"Records of other things than accuracies, shown by their chapters: {shown}."
+        )
+    printed = "\n".join(_printed(papers, root)) or NONE_YET
+    return parts | {"printed": printed, "status": _status(executed)}
+
+
+def _fill(page: Path, parts: dict[str, str]) -> None:
+    """Put each part in the place of the comment that names it."""
+    text = page.read_text(encoding="utf-8")
+    for name, part in parts.items():
+        if (mark := f"<!-- {name} -->") not in text:
+            raise ValueError(
+                f"book/{page.name} has no line {mark}; write it where that is to stand."
+            )
+        text = text.replace(mark, part)
+    page.write_text(text, encoding="utf-8")
+
+
+def write(folder: Path, executed: dict[str, dict], root: Path, draft: bool = False) -> None:
+    """Fill ``claims.md`` and ``results.md`` in ``folder``, the staged ``book``, and generate
+    ``claims.json``.
+
+    ValueError: a claim that no chapter checks with a control (for a definition: at all), unless it
+    is a ``draft``.
+    """
+    listed, found = read_csv(root / "book/claims.csv"), harvest(executed)
+    if not draft and (unchecked := _unchecked(listed, found)):
+        raise ValueError(
+            f"no chapter checks {', '.join(unchecked)} with a negative control; add a claims.check "
+            "for each, or take its row out of book/claims.csv."
+        )
+    papers = read_csv(root / "book/results/papers.csv")
+    runs = records.frame(root / "book/results/runs")
+    _fill(folder / "claims.md", {"claims": claims_tables(listed, found, root)})
+    _fill(folder / "results.md", results_parts(runs, papers, executed, root))
+    (folder / "theme").mkdir(exist_ok=True)
+    text = json.dumps(found, indent=1, sort_keys=True)
+    (folder / "theme/claims.json").write_text(text, encoding="utf-8")

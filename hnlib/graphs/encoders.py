@@ -1,0 +1,115 @@
+"""Graph encoders, and the two ways to contrast with them: InfoGraph and GraphCL."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Batch
+from torch_geometric.loader import DataLoader
+from torch_geometric.nn import GINConv, global_add_pool
+
+from hnlib.contrast import Contrast
+from hnlib.graphs.data import GraphSet
+
+
+class GIN(nn.Module):
+    r"""Graph isomorphism network: `(x, edge_index, batch, m)` to nodes $[n,Lk]$ and graphs
+    $[m,Lk]$.
+
+    Layer $l$: $h_u\leftarrow\mathrm{BN}\big(\mathrm{relu}\,\mathrm{MLP}_l(h_u+\sum_{v\sim
+    u}h_v)\big)$, width $k$ = `hidden`; a node's embedding is the concatenation of all $L$ =
+    `layers` outputs, a graph's the sum over its nodes. Source: Xu et al. (2019), eq. (4.1); order
+    and sizes as InfoGraph's and hcl's released code.
+    """
+
+    def __init__(self, features: int, hidden: int = 32, layers: int = 3):
+        super().__init__()
+        widths = [features, *[hidden] * (layers - 1)]
+        self.convolutions = nn.ModuleList(
+            GINConv(nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, hidden)))
+            for width in widths
+        )
+        self.norms = nn.ModuleList(nn.BatchNorm1d(hidden) for _ in widths)
+        self.feature_dim = hidden * layers
+
+    def forward(
+        self, x: Tensor, edge_index: Tensor, batch: Tensor, m: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        layers = []
+        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            x = norm(convolution(x, edge_index).relu())
+            layers.append(x)
+        nodes = torch.cat(layers, 1)
+        return nodes, global_add_pool(nodes, batch, m)
+
+
+class Head(nn.Module):
+    """One of InfoGraph's two discriminators: three layers with ReLU beside a linear shortcut, width
+    unchanged."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.layers = nn.Sequential(
+            *[layer for _ in range(3) for layer in (nn.Linear(width, width), nn.ReLU())]
+        )
+        self.shortcut = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x) + self.shortcut(x)
+
+
+class InfoGraph(nn.Module):
+    r"""Encoder with heads for nodes and for graphs: a batch to its `Contrast` with scores $\langle
+    h_u,H_G\rangle$.
+
+    Source: Sun et al. (2020).
+    """
+
+    def __init__(self, encoder: GIN):
+        super().__init__()
+        self.encoder = encoder
+        self.local, self.whole = Head(encoder.feature_dim), Head(encoder.feature_dim)
+
+    def embed(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """$h_u$ of every node $[n,Lk]$ and $H_G$ of every graph $[m,Lk]$."""
+        nodes, graphs = self.encoder(batch.x, batch.edge_index, batch.batch, batch.num_graphs)
+        return self.local(nodes), self.whole(graphs)
+
+    def forward(
+        self, batch: Batch, labels: Tensor | None = None, positives: str = "class"
+    ) -> Contrast:
+        return Contrast.from_nodes(*self.embed(batch), batch.batch, labels, positives)
+
+
+class GraphCL(nn.Module):
+    """Encoder with a projector of two layers: a batch to the embeddings $[m,Lk]$ of its graphs.
+
+    Source: You et al. (2020).
+    """
+
+    def __init__(self, encoder: GIN):
+        super().__init__()
+        k = encoder.feature_dim
+        self.encoder, self.projector = (
+            encoder,
+            nn.Sequential(nn.Linear(k, k), nn.ReLU(), nn.Linear(k, k)),
+        )
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.projector(
+            self.encoder(batch.x, batch.edge_index, batch.batch, batch.num_graphs)[1]
+        )
+
+
+@torch.no_grad()
+def embed(encoder: nn.Module, dataset: GraphSet, batch_size: int = 256, device=None) -> Tensor:
+    """The embeddings $[N,Lk]$ of all graphs in their order, in eval mode, on the CPU."""
+    device = next(encoder.parameters()).device if device is None else device
+    training = encoder.training
+    encoder.eval()
+    parts = []
+    for batch in DataLoader(dataset.graphs, batch_size=batch_size, generator=torch.Generator()):
+        batch = batch.to(device)
+        parts.append(encoder(batch.x, batch.edge_index, batch.batch, batch.num_graphs)[1].cpu())
+    encoder.train(training)
+    return torch.cat(parts)

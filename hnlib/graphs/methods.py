@@ -1,0 +1,122 @@
+"""InfoGraph's own catalogue: weights on scores that are not normalised, and the Jensen–Shannon
+objective."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hnlib import methods, negatives, objectives
+from hnlib._checks import per_anchor
+from hnlib.contrast import Contrast
+
+
+def scores(contrast: Contrast, per: str = "batch") -> Tensor:
+    r"""The scores of a contrast brought to one scale: $x_{uG}=2\,T_{uG}/\max|T|$, the maximum over
+    negatives.
+
+    `per` "batch": over those of all nodes, as released; "node": over the node's own. In $[-2,2]$ on
+    the admissible cells, and differentiable, the maximum included. All-zero scores stay zero.
+    ValueError: another `per`. Source: hcl, App. D.2 ("clip", by released code a rescaling); "node"
+    is ours.
+    """
+    return contrast.similarity / _half_largest(contrast.similarity, contrast, per)
+
+
+def _check_per(per: str) -> None:
+    if per not in ("batch", "node"):
+        raise ValueError(f'per={per!r} is unknown; use "batch" or "node"')
+
+
+def _half_largest(similarity: Tensor, contrast: Contrast, per: str) -> Tensor:
+    _check_per(per)
+    size = similarity.masked_fill(~contrast.admissible, 0.0).abs()
+    largest = size.amax() if per == "batch" else size.amax(1, keepdim=True)
+    return largest.clamp_min(torch.finfo(largest.dtype).tiny ** 0.5) / 2
+
+
+@dataclass(frozen=True, eq=False)
+class tilted(negatives.Weighting):
+    r"""The tilt of the scaled score: $w_{uG}\propto e^{\beta x_{uG}}$, $x$ = `scores`.
+
+    `beta` any real: positive as in the paper's text, negative as in its released code, which
+    prefers easy negatives. `weights_gradient`: through the weights, and so through the scale too;
+    with a scale held fixed what is followed would be the gradient of nothing. `per`: see `scores`.
+    Source: hcl, App. B.2.
+    """
+
+    beta: float | Tensor = 1.0
+    weights_gradient: bool = True
+    on_empty: str = "raise"
+    per: str = "batch"
+
+    def __call__(self, contrast: Contrast) -> Tensor:
+        similarity = contrast.similarity if self.weights_gradient else contrast.similarity.detach()
+        beta = per_anchor("beta", self.beta, len(similarity))
+        scale = beta / _half_largest(similarity, contrast, self.per)
+        return negatives.normalise(similarity, scale, contrast, self.on_empty)
+
+
+@dataclass(frozen=True, eq=False)
+class tilted_by_node(tilted):
+    """`tilted` with every node's scores brought to one scale of their own."""
+
+    per: str = "node"
+
+
+def entropic_ot(
+    epsilon: float = 0.5, tol: float = 1e-4, max_iterations: int = 1000, on_failure: str = "warn"
+) -> negatives.semi_relaxed_ot:
+    r"""Rows of the entropic plan between nodes and graphs with cost $-x_{uG}$, $x$ = `scores`.
+
+    Uniform marginals over the nodes and over the graphs, a node's own graph forbidden: `epsilon` =
+    $1/\beta$ is the tilt $\beta$ with a price for each graph. A plan exists unless a graph holds
+    more than $1-1/m$ of the nodes. Options and errors: `hnlib.negatives.entropic_ot`. Source:
+    hcl-ot, eq. (5); its graph code is not released.
+    """
+    return negatives.entropic_ot(epsilon, _minus_scores, tol, max_iterations, on_failure)
+
+
+def _minus_scores(contrast: Contrast) -> Tensor:
+    return -scores(contrast).detach()
+
+
+def _on_nodes(method: methods.Method) -> Tensor:
+    nodes, batch = torch.eye(3).repeat(2, 1), torch.arange(3).repeat(2)
+    labels = torch.arange(3) if method.entry.supervised else None
+    positives = method.options.get("positives", "class")
+    return method.loss(Contrast.from_nodes(nodes, torch.eye(3), batch, labels, positives))
+
+
+def _entry(title: str, paper: str, weights, supervised: bool = False, **defaults) -> methods.Entry:
+    js = objectives.jensen_shannon
+    return methods.Entry(title, paper, js, weights, supervised, defaults, trial=_on_nodes)
+
+
+_TILT = dict(beta=1.0, tau_plus=0.0, weights_gradient=True)
+_PLAN = dict(epsilon=0.5, tau_plus=0.0, tol=1e-4, max_iterations=1000, on_failure="warn")
+_LABELS = dict(positives="class", on_empty="raise")
+#: InfoGraph's methods by name, in the manner of `hnlib.methods.CATALOGUE`: all with the
+#: Jensen–Shannon objective.
+CATALOGUE = {
+    "infograph": _entry("InfoGraph", "infograph", negatives.uniform),
+    "debiased": _entry("Debiased", "dcl", negatives.uniform, tau_plus=0.1),
+    "hcl": _entry("HCL", "hcl", tilted, **_TILT),
+    "hcl-node": _entry("HCL, scaled by node", "ours", tilted_by_node, **_TILT),
+    "ot": _entry("Entropic OT", "hclot", entropic_ot, **_PLAN),
+    "scl": _entry("SCL", "hscl", negatives.uniform, True, **_LABELS),
+    "h-scl": _entry("H-SCL(β)", "hscl", tilted, True, beta=1.0, weights_gradient=True, **_LABELS),
+}
+
+
+def build(name: str, **options) -> methods.Method:
+    """The InfoGraph method of that name, to call as `method.loss(contrast)`: `build("hcl",
+    beta=2.0)`.
+
+    The option `positives` is read by `train`; for a contrast of your own give it to
+    `Contrast.from_nodes`. ValueError: an unknown name or option, a value of another kind or out of
+    range.
+    """
+    return methods.entry_of(CATALOGUE, name).build(name, options)

@@ -1,0 +1,232 @@
+"""Random views of every graph of a batch, made without a loop over nodes or graphs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Batch
+from torch_geometric.utils import cumsum, degree, lexsort
+from torch_geometric.utils import subgraph as induced_subgraph
+
+#
+# Where the code released with dro (graph/aug.py, after GraphCL's for the TU sets) differs:
+# - its share is 1/10 for nodes, edges and masks and 1/5 for subgraphs; only its "random2" takes a
+#   ratio;
+# - edges: entries of the directed list are removed, so one direction may stay; new ones are drawn
+#   but never added;
+# - subgraph: the neighbours of a new node are computed and thrown away, so it never leaves the
+#   first node's own neighbourhood, and holds up to one node more than its share; ours is the law
+#   that code sets out to sample;
+# - mask: Gaussian noise (mean 1/2, deviation 1/2) replaces the features; ours is GraphCL's mean, of
+#   the batch;
+# - nodes: dropped ones lose their edges first and their rows later, in a Python loop over the nodes
+#   of the batch; every graph but its last node has self-loops, which the first view keeps and these
+#   views lose;
+# - the first view is the graph itself, only the second one is changed.
+
+
+def view(
+    batch: Batch,
+    generator: torch.Generator,
+    kinds: tuple[str, ...] = ("drop", "edges", "subgraph", "mask"),
+    ratio: float = 0.2,
+) -> Batch:
+    """One random view of every graph, in the same order: each graph draws one of `kinds` (keys of
+    `VIEWS`) uniformly.
+
+    Two calls make two views. The result has `x`, `edge_index`, `batch`, `ptr`; the batch given is
+    not changed. Random numbers are drawn where the generator lives, so one on the CPU makes the
+    same views on every device. Source: You et al. (2020), with their ratio. ValueError: unknown,
+    repeated or no kinds, a ratio outside [0, 1), graphs without features or without nodes.
+    """
+    if unknown := [kind for kind in kinds if kind not in VIEWS]:
+        raise ValueError(f"unknown augmentation {unknown[0]!r}; known: {', '.join(VIEWS)}")
+    if not kinds or len(set(kinds)) < len(kinds):
+        raise ValueError(f"kinds={kinds} must name at least one augmentation, each of them once")
+    _read(batch, ratio, None)
+    drawn = _uniform(batch.num_graphs, generator, batch.x).mul(len(kinds)).long()
+    for kind, augmentation in VIEWS.items():
+        if kind in kinds:
+            batch = augmentation(batch, ratio, generator, drawn == kinds.index(kind))
+    return batch
+
+
+def drop_nodes(
+    batch: Batch, ratio: float, generator: torch.Generator, where: Tensor | None = None
+) -> Batch:
+    r"""Every graph $G$ without $\lfloor r|G|\rfloor$ of its nodes, $r$ = `ratio`: uniform, without
+    replacement.
+
+    At least one node stays. `where` bool $[m]$: the graphs it is done to (all by default). Errors
+    as in `view`.
+    """
+    sizes, where = _read(batch, ratio, where)
+    dropped = torch.minimum(_floor(ratio * sizes.double()), sizes - 1) * where
+    return _induced(batch, _random_rank(batch.batch, batch.ptr, generator) >= dropped[batch.batch])
+
+
+def perturb_edges(
+    batch: Batch, ratio: float, generator: torch.Generator, where: Tensor | None = None
+) -> Batch:
+    r"""Every graph with $k=\lfloor r|E|\rfloor$ of its edges removed and $k$ new ones in their
+    place, $r$ = `ratio`.
+
+    Removed are $k$ of its undirected edges, new are $\min\{k,\lceil M/2\rceil\}$ of the $M$ pairs
+    of different nodes that were no edge: both uniform, without replacement. Edges are undirected
+    (an arc counts as one) and come out in both directions, once; self-loops stay. `where` as in
+    `drop_nodes`, errors as in `view`.
+    """
+    sizes, where = _read(batch, ratio, where)
+    owner, m = batch.batch[batch.edge_index[0]], len(sizes)
+    chosen = where[owner] & (batch.edge_index[0] != batch.edge_index[1])
+    # all pairs of nodes u < v of one graph stand in one list, graph after graph: v (v - 1) / 2 + u
+    start = cumsum(sizes * (sizes - 1) // 2)
+    low, high = (batch.edge_index - batch.ptr[owner])[:, chosen].aminmax(dim=0)
+    edges = torch.unique(start[owner[chosen]] + high * (high - 1) // 2 + low)  # sorted
+    owner = torch.searchsorted(start, edges, right=True) - 1
+    count = degree(owner, m, torch.long)
+    removed = _floor(ratio * count.double())
+    kept = edges[_random_rank(owner, cumsum(count), generator) >= removed[owner]]
+    absent = start.diff() - count
+    added = torch.minimum(removed, (absent + 1) // 2)
+    new = _distinct((start - cumsum(count))[:-1], absent, added, generator)
+    # the t-th pair that is no edge: t plus the number of edges before it
+    new = new + torch.searchsorted(
+        edges - torch.arange(len(edges), device=edges.device), new, right=True
+    )
+    pairs = torch.cat([kept, new])
+    owner = torch.searchsorted(start, pairs, right=True) - 1
+    pairs = pairs - start[owner]
+    v = ((1 + (1 + 8 * pairs.double()).sqrt()) / 2).long()
+    ends = torch.stack([pairs - v * (v - 1) // 2, v]) + batch.ptr[owner]
+    return _batch(
+        batch.x,
+        torch.cat([batch.edge_index[:, ~chosen], ends, ends.flip(0)], 1),
+        batch.batch,
+        batch.ptr,
+    )
+
+
+def subgraph(
+    batch: Batch, ratio: float, generator: torch.Generator, where: Tensor | None = None
+) -> Batch:
+    r"""Of every graph $G$ a connected piece of $\max\{1,\lceil r|G|\rceil\}$ nodes, $r$ = `ratio`,
+    all edges included.
+
+    The first node is uniform; each next one uniform among the neighbours of those chosen. A
+    component with fewer nodes is the piece itself. `where` as in `drop_nodes`, errors as in `view`.
+
+    The law by waiting times: $t_v=w_v+\min_{u\sim v}t_u$ with independent $w_v\sim\mathrm{Exp}(1)$,
+    $t=0$ at the first node; the piece are the earliest nodes. What is still to wait is
+    $\mathrm{Exp}(1)$ for every neighbour of the chosen nodes, however long it has been one, so the
+    next to come is uniform among them. The $j$-th earliest node is at most $j-1$ edges away: as
+    many rounds of relaxation as the largest piece has nodes, less one, are enough.
+    """
+    sizes, where = _read(batch, ratio, where)
+    wanted = (-_floor(-ratio * sizes.double())).clamp(min=1)
+    first = batch.ptr[:-1] + (_uniform(len(sizes), generator, batch.x) * sizes).long()
+    wait = -torch.log1p(-_uniform(len(batch.batch), generator, batch.x))
+    source, target = batch.edge_index[:, where[batch.batch[batch.edge_index[0]]]]
+    time = torch.full_like(wait, torch.inf)
+    time[first] = 0
+    wait = wait[target]
+    for _ in range(int((wanted * where).max()) - 1):
+        before, time = time, time.scatter_reduce(0, target, time[source] + wait, "amin")
+        if torch.equal(before, time):
+            break
+    early = _rank(time, batch.batch, batch.ptr) < wanted[batch.batch]
+    return _induced(batch, early & time.isfinite() | ~where[batch.batch])
+
+
+def mask_attributes(
+    batch: Batch, ratio: float, generator: torch.Generator, where: Tensor | None = None
+) -> Batch:
+    r"""Every graph with the features of $\lfloor r|G|\rfloor$ random nodes replaced by the mean
+    over the batch.
+
+    The mean says nothing about the node, next to nothing about its graph, and has the scale of a
+    feature; zeros would also make the sums over a graph's nodes tell how many are masked. $r$ =
+    `ratio`; `where` as in `drop_nodes`, errors as in `view`.
+    """
+    sizes, where = _read(batch, ratio, where)
+    masked = (
+        _random_rank(batch.batch, batch.ptr, generator)
+        < (_floor(ratio * sizes.double()) * where)[batch.batch]
+    )
+    x = torch.where(masked[:, None], batch.x.mean(0), batch.x)
+    return _batch(x, batch.edge_index, batch.batch, batch.ptr)
+
+
+# Features and edges first: the mean is over all nodes of the batch, also over those that other
+# graphs lose.
+VIEWS = {"mask": mask_attributes, "edges": perturb_edges, "drop": drop_nodes, "subgraph": subgraph}
+
+
+def _read(batch: Batch, ratio: float, where: Tensor | None) -> tuple[Tensor, Tensor]:
+    if not 0 <= ratio < 1:
+        raise ValueError(f"ratio={ratio} must lie in [0, 1)")
+    if getattr(batch, "ptr", None) is None or batch.x is None or not batch.x.is_floating_point():
+        raise ValueError(
+            "views are made of a torch_geometric Batch whose graphs have float features x; "
+            "take the graphs of a GraphSet and Batch.from_data_list"
+        )
+    sizes = batch.ptr.diff()
+    if not sizes.all():
+        raise ValueError(f"graph {int(sizes.argmin())} of the batch has no nodes; leave it out")
+    return sizes, torch.ones_like(sizes, dtype=torch.bool) if where is None else where
+
+
+def _floor(x: Tensor) -> Tensor:
+    return (x + 1e-9).floor().long()  # .29 of 100 are 29, though .29 * 100 is less
+
+
+def _uniform(n: int, generator: torch.Generator, like: Tensor) -> Tensor:
+    return torch.rand(n, generator=generator, device=generator.device, dtype=torch.float64).to(
+        like.device
+    )
+
+
+def _rank(key: Tensor, batch: Tensor, ptr: Tensor) -> Tensor:
+    """The rank of every element among those of its graph, by `key`; `batch` is sorted."""
+    order = lexsort([key, batch])
+    return torch.empty_like(batch).scatter_(
+        0, order, torch.arange(len(batch), device=batch.device) - ptr[batch]
+    )
+
+
+def _random_rank(batch: Tensor, ptr: Tensor, generator: torch.Generator) -> Tensor:
+    return _rank(_uniform(len(batch), generator, batch), batch, ptr)
+
+
+def _distinct(start: Tensor, length: Tensor, k: Tensor, generator: torch.Generator) -> Tensor:
+    """From every range [start, start + length), `k` different numbers, each set of them equally
+    likely.
+
+    What coincides is drawn again. No rule of that kind prefers a number, hence the law; with `k` at
+    most half of a range (rounded up) a new draw is good with probability 1/2 or more, so a few
+    rounds are enough.
+    """
+    start, length = start.repeat_interleave(k), length.repeat_interleave(k)
+    found = start + (_uniform(len(start), generator, start) * length).long()
+    while True:
+        ordered, order = found.sort(stable=True)
+        again = order[1:][ordered[1:] == ordered[:-1]]
+        if not len(again):
+            return found
+        found[again] = (
+            start[again] + (_uniform(len(again), generator, start) * length[again]).long()
+        )
+
+
+def _induced(batch: Batch, keep: Tensor) -> Batch:
+    edge_index, _ = induced_subgraph(
+        keep, batch.edge_index, relabel_nodes=True, num_nodes=len(keep)
+    )
+    index = batch.batch[keep]
+    return _batch(
+        batch.x[keep], edge_index, index, cumsum(degree(index, batch.num_graphs, torch.long))
+    )
+
+
+def _batch(x: Tensor, edge_index: Tensor, batch: Tensor, ptr: Tensor) -> Batch:
+    return Batch(x=x, edge_index=edge_index, batch=batch, ptr=ptr)

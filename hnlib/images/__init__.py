@@ -1,0 +1,1 @@
+"""Images: data in memory, views made in batch on the device, encoders."""

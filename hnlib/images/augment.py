@@ -1,0 +1,367 @@
+r"""Two random views of every image, made in batch on the device that holds the images.
+
+Every choice (crop, flip, colours, noise) is drawn for each image by itself, as a pipeline of one
+image at a time would draw it; only the order of the colour operations is fixed. There is no loop
+over images and no wait for the device.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The distribution of a view. Zero or (1, 1) switches an operation off; a probability belongs
+    to one image.
+
+    `crop_scale`, `crop_ratio`: area (as a fraction) and width:height of the random crop, which is
+    resized to the whole. `rotation`: largest angle in degrees. `flip`: probability of a mirror
+    image. `jitter`: largest relative change of brightness, contrast, saturation, and largest turn
+    of the hue (1 is a full turn); applied with probability `jitter_p`. `grey`: probability of
+    losing the colour. `noise`: standard deviation of the added noise, white being 1. `blur`:
+    probability of a Gaussian blur over `blur_kernel` × `blur_kernel` pixels, its deviation in
+    pixels uniform in `blur_sigma`. `size`: side of the views in pixels, where it is not that of the
+    images; such crops are shrunk with antialiasing, as pillow does. ValueError: an even kernel, a
+    range of deviations that is not positive, a size below 1 or together with a rotation.
+    """
+
+    crop_scale: tuple[float, float] = (1.0, 1.0)
+    crop_ratio: tuple[float, float] = (1.0, 1.0)
+    rotation: float = 0.0
+    flip: float = 0.0
+    jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    jitter_p: float = 0.0
+    grey: float = 0.0
+    noise: float = 0.0
+    blur: float = 0.0
+    blur_kernel: int = 3
+    blur_sigma: tuple[float, float] = (0.1, 2.0)
+    size: int | None = None
+
+    def __post_init__(self):
+        if self.blur_kernel < 1 or self.blur_kernel % 2 == 0:
+            raise ValueError(
+                f"blur_kernel={self.blur_kernel} has no middle pixel; choose an odd number: 3, 5, …"
+            )
+        if not 0 < self.blur_sigma[0] <= self.blur_sigma[1]:
+            raise ValueError(
+                f"blur_sigma={self.blur_sigma} must be (low, high) with 0 < low <= high"
+            )
+        if self.size is not None and self.size < 1:
+            raise ValueError(
+                f"size={self.size} must be at least 1 pixel, or None for the size of the images"
+            )
+        if self.size is not None and self.rotation:
+            raise ValueError(
+                f"size={self.size} and rotation={self.rotation} do not go together; leave one out"
+            )
+
+
+RECIPES = {
+    # simclr's for 32×32 colour images (crop, flip, weak jitter, grey; no blur: its App. B.9). Its
+    # crops start at .08 of the area, ours at .2: a short training learns more from them.
+    "simclr": Recipe((0.2, 1.0), (3 / 4, 4 / 3), 0.0, 0.5, (0.4, 0.4, 0.4, 0.1), 0.8, 0.2),
+    # as in the code released with hcl and with dro: crops from .08 of the area, and half of the
+    # views blurred. The order of the four colour operations is random there and fixed here.
+    "hcl": Recipe((0.08, 1.0), (3 / 4, 4 / 3), 0.0, 0.5, (0.4, 0.4, 0.4, 0.1), 0.8, 0.2, blur=0.5),
+    # ours: what leaves a handwritten digit the same digit, so no mirror image
+    "digits": Recipe((0.5, 1.0), (3 / 4, 4 / 3), 15.0, 0.0, (0.4, 0.4, 0.0, 0.0), 0.8, 0.0, 0.1),
+}
+# the same code on STL-10: crops of 96 pixels shrink to 32
+RECIPES["hcl-32"] = replace(RECIPES["hcl"], size=32)
+
+
+def recipe_for(channels: int) -> str:
+    """The name of the recipe a data set gets unless another is asked for: "digits" without colour,
+    else "simclr"."""
+    return "digits" if channels == 1 else "simclr"
+
+
+def plain(x: Tensor) -> Tensor:
+    r"""Images as the encoder wants them: uint8 [B,H,W,C] → float [B,C,H,W], $(x/255-0.5)/0.25$,
+    nothing random.
+
+    One constant for all data sets: behind the first convolution stands a batch-norm, which undoes
+    any other.
+    """
+    return _normalise(_unit(x))
+
+
+def two_views(
+    x: Tensor,
+    generator: torch.Generator | None = None,
+    recipe: str | Recipe = "simclr",
+    part: tuple[int, int] | None = None,
+    other: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Two independent random views, float [B,C,H,W], of images uint8 [B,H,W,C]; the second of
+    `other`, if given.
+
+    `part` = (offset, total): `x` are the images offset … offset+B of a batch of `total`. The random
+    numbers drawn are those of the whole batch and each image uses its own, so that devices that
+    share a batch make together the views that one device makes (bitwise on the CPU) and their
+    generators stay together. The generator must live on the device of `x`. ValueError: an unknown
+    recipe, images that are not uint8 [B,H,W,1|3] or smaller than the blur, a part outside its
+    batch, `other` of another shape.
+    """
+    if other is not None and other.shape != x.shape:
+        raise ValueError(
+            f"other images of shape {tuple(other.shape)} do not fit images of shape "
+            f"{tuple(x.shape)}"
+        )
+    offset, total = (0, len(x)) if part is None else part
+    if not 0 <= offset <= total - len(x):
+        raise ValueError(
+            f"part={part}: the {len(x)} images do not lie in their batch; offset is at least 0 and "
+            "offset + images at most total"
+        )
+    # one pass over 2B images is faster than two over B
+    both = torch.cat([x, x if other is None else other])
+    rows = None
+    if part is not None:
+        rows = offset + torch.arange(len(x), device=x.device)
+        rows = torch.cat([rows, total + rows])
+    both = _view(both, generator, resolve(recipe), 2 * total, rows)
+    return both[: len(x)], both[len(x) :]
+
+
+def view(
+    x: Tensor, generator: torch.Generator | None = None, recipe: str | Recipe = "simclr"
+) -> Tensor:
+    """One random view of each image; images, generator and errors as in `two_views`."""
+    return _view(x, generator, resolve(recipe), len(x))
+
+
+def resolve(recipe: str | dict | Recipe) -> Recipe:
+    """A recipe by its name, as `recorded`, or itself. ValueError: an unknown name."""
+    if isinstance(recipe, Recipe):
+        return recipe
+    if isinstance(recipe, dict):
+        return Recipe(**{k: tuple(v) if isinstance(v, list) else v for k, v in recipe.items()})
+    if recipe not in RECIPES:
+        raise ValueError(f"unknown augmentation {recipe!r}; known: {', '.join(RECIPES)}")
+    return RECIPES[recipe]
+
+
+def recorded(recipe: Recipe) -> dict:
+    """A recipe as records hold it: blur and size only where they act, so that recipes without them
+    keep their records."""
+    unused = () if recipe.blur else ("blur", "blur_kernel", "blur_sigma")
+    unused += ("size",) if recipe.size is None else ()
+    return {key: value for key, value in asdict(recipe).items() if key not in unused}
+
+
+def crop_boxes(
+    n: int, height: int, width: int, scale, ratio, generator=None, device=None
+) -> Tensor:
+    """Random crops [n, 4] (top, left, height, width, in whole pixels), as torchvision's
+    RandomResizedCrop draws them.
+
+    Area uniform in `scale`, the logarithm of width:height uniform; ten attempts to find a box that
+    fits into the image, then the whole image (torchvision's centre crop, equal to it when `ratio`
+    contains the image's own).
+    """
+
+    def uniform(low, high):
+        return torch.rand(n, 10, generator=generator, device=device) * (high - low) + low
+
+    area = uniform(*scale) * (height * width)
+    aspect = uniform(math.log(ratio[0]), math.log(ratio[1])).exp()
+    w, h = (area * aspect).sqrt().round(), (area / aspect).sqrt().round()
+    fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
+    first = fits.int().argmax(1, keepdim=True)
+    found = fits.any(1)
+    w = torch.where(found, w.gather(1, first).squeeze(1), width)
+    h = torch.where(found, h.gather(1, first).squeeze(1), height)
+    corner = torch.rand(2, n, generator=generator, device=device)
+    top, left = (corner[0] * (height - h + 1)).floor(), (corner[1] * (width - w + 1)).floor()
+    return torch.stack([top, left, h, w], 1)
+
+
+def jitter(
+    x: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor, hue: Tensor
+) -> Tensor:
+    """Colour jitter with one factor an image [B]: x float [B,C,H,W] in [0,1]; factors 1 and hue 0
+    change nothing.
+
+    Brightness, contrast, saturation, hue, in this order; the operations are torchvision's.
+    """
+    b, c, s, turn = (f.view(-1, 1, 1, 1) for f in (brightness, contrast, saturation, hue))
+    x = (x * b).clamp(0, 1)
+    x = torch.lerp(_luma(x).mean((2, 3), keepdim=True), x, c).clamp(0, 1)
+    if x.shape[1] == 1:
+        return x
+    x = torch.lerp(_luma(x), x, s).clamp(0, 1)
+    return _turn_hue(x, turn)
+
+
+def blur(x: Tensor, sigma: Tensor, kernel: int = 3) -> Tensor:
+    r"""Gaussian blur with one deviation an image [B]: x float [B,C,H,W]; deviation 0 changes
+    nothing, bitwise.
+
+    Weights $e^{-k^2/2\sigma^2}$, $|k|\le$ `kernel`//2, divided by their sum; the image is mirrored
+    at its outermost pixels, which do not repeat. Both as in OpenCV's GaussianBlur.
+    """
+    weights = _gaussian(sigma, kernel)
+    return _blur_columns(_blur_columns(x, weights).mT, weights).mT
+
+
+def _gaussian(sigma: Tensor, kernel: int) -> Tensor:
+    """Weights [B, kernel//2 + 1] of the middle tap and of those on either side."""
+    k = torch.arange(kernel // 2 + 1, device=sigma.device)
+    # at 1e-3 the side taps are zero exactly
+    weights = (-0.5 * (k / sigma.clamp(min=1e-3)[:, None]).square()).exp()
+    return weights / (2 * weights.sum(1, keepdim=True) - 1)
+
+
+def _blur_columns(x: Tensor, weights: Tensor) -> Tensor:
+    """Blur along the last axis. A loop over the taps, not a convolution with one group an image,
+    which is slow."""
+    reach, width = weights.shape[1] - 1, x.shape[3]
+    padded = functional.pad(x, (reach, reach, 0, 0), mode="reflect")
+    middle, *sides = weights.view(*weights.shape, 1, 1, 1).unbind(1)
+    out = middle * x
+    for k, side in enumerate(sides, 1):
+        before, after = (padded[..., start : start + width] for start in (reach - k, reach + k))
+        out = out + side * (before + after)
+    return out
+
+
+def _view(x: Tensor, generator, recipe: Recipe, n: int, rows: Tensor | None = None) -> Tensor:
+    """Views of the images `x`, which are the given `rows` of a batch of `n` (all of it by
+    default)."""
+    _check_images(x, recipe)
+    device = x.device
+
+    def uniform(low, high):
+        return torch.rand(n, generator=generator, device=device) * (high - low) + low
+
+    def happens(p):
+        return torch.rand(n, generator=generator, device=device) < p
+
+    def ours(drawn):
+        return drawn if rows is None or drawn is None else drawn[rows]
+
+    x = _unit(x)
+    if recipe.crop_scale != (1.0, 1.0) or recipe.rotation or recipe.flip or recipe.size:
+        height, width = x.shape[2:]
+        ranges = recipe.crop_scale, recipe.crop_ratio
+        boxes = crop_boxes(n, height, width, *ranges, generator, device)
+        degrees = uniform(-recipe.rotation, recipe.rotation) if recipe.rotation else None
+        angle = None if degrees is None else degrees * (math.pi / 180)
+        flip = happens(recipe.flip) if recipe.flip else None
+        if recipe.size is None:
+            x = _resample(x, ours(boxes), ours(flip), ours(angle))
+        else:
+            x = _resize(x, ours(boxes), ours(flip), recipe.size)
+    if recipe.jitter_p:
+        on = happens(recipe.jitter_p)
+        factors = [torch.where(on, uniform(1 - j, 1 + j), 1.0) for j in recipe.jitter[:3]]
+        hue = torch.where(on, uniform(-recipe.jitter[3], recipe.jitter[3]), 0.0)
+        x = jitter(x, *map(ours, (*factors, hue)))
+    if recipe.grey:
+        x = torch.where(ours(happens(recipe.grey)).view(-1, 1, 1, 1), _luma(x), x)
+    if recipe.blur:
+        sigma = torch.where(happens(recipe.blur), uniform(*recipe.blur_sigma), 0.0)
+        x = blur(x, ours(sigma), recipe.blur_kernel)
+    if recipe.noise:
+        drawn = torch.randn((n, *x.shape[1:]), generator=generator, device=device)
+        x = x + recipe.noise * ours(drawn)
+    return _normalise(x)
+
+
+def _check_images(x: Tensor, recipe: Recipe) -> None:
+    if x.dtype != torch.uint8 or x.ndim != 4 or x.shape[3] not in (1, 3):
+        raise ValueError(
+            f"images must be uint8 [B,H,W,1 or 3]; got {x.dtype} of shape {tuple(x.shape)}"
+        )
+    side = recipe.size or min(x.shape[1:3])
+    if recipe.blur and side <= recipe.blur_kernel // 2:
+        raise ValueError(
+            f"blur_kernel={recipe.blur_kernel} is too large for views of images "
+            f"{tuple(x.shape[1:3])}; choose one at most as wide as the views"
+        )
+
+
+def _unit(x: Tensor) -> Tensor:
+    return x.permute(0, 3, 1, 2).float() / 255  # a permuted NHWC array is already channels_last
+
+
+def _normalise(x: Tensor) -> Tensor:
+    return (x - 0.5) * 4
+
+
+def _resample(x: Tensor, boxes: Tensor, flip: Tensor | None, angle: Tensor | None) -> Tensor:
+    """Cut each box out, turn it about its centre, mirror it and stretch it to the size of the image
+    (bilinear)."""
+    height, width = x.shape[2:]
+    top, left, h, w = (side.view(-1, 1, 1) for side in boxes.T)
+    # centres of the output's pixels, in the unit square
+    across = ((torch.arange(width, device=x.device) + 0.5) / width).view(1, 1, -1)
+    down = ((torch.arange(height, device=x.device) + 0.5) / height).view(1, -1, 1)
+    if flip is not None:
+        across = torch.where(flip.view(-1, 1, 1), 1 - across, across)
+    # In pixels from the corner of the box. A crop knows nothing of the pixels around it: stay half
+    # a pixel inside, as resizing the cut-out crop would.
+    columns = torch.minimum((across * w).clamp(min=0.5), w - 0.5).expand(-1, height, -1)
+    rows = torch.minimum((down * h).clamp(min=0.5), h - 0.5).expand(-1, -1, width)
+    if angle is not None:
+        sine, cosine = angle.sin().view(-1, 1, 1), angle.cos().view(-1, 1, 1)
+        dx, dy = columns - w / 2, rows - h / 2
+        columns, rows = cosine * dx - sine * dy + w / 2, sine * dx + cosine * dy + h / 2
+    grid = torch.stack([(columns + left) * (2 / width) - 1, (rows + top) * (2 / height) - 1], -1)
+    outside = "border" if angle is None else "zeros"
+    return functional.grid_sample(x, grid, "bilinear", outside, align_corners=False)
+
+
+def _resize(x: Tensor, boxes: Tensor, flip: Tensor | None, size: int) -> Tensor:
+    """Cut each box out, mirror it and resize it to size × size, bilinear with antialiasing, as two
+    matrix products."""
+    top, left, h, w = boxes.T
+    down = _interpolation(top, h, x.shape[2], size)
+    across = _interpolation(left, w, x.shape[3], size)
+    if flip is not None:
+        across = torch.where(flip[:, None, None], across.flip(1), across)
+    return down[:, None] @ x.contiguous() @ across.mT[:, None]
+
+
+def _interpolation(start: Tensor, length: Tensor, pixels: int, size: int) -> Tensor:
+    """Weights [B, size, pixels] of the source's pixels in those of the resized stretch (rows sum to
+    1).
+
+    A triangle about the centre of each new pixel, as wide as the wider of an old and a new pixel,
+    cut off at the ends.
+    """
+    start, length = start.view(-1, 1, 1), length.view(-1, 1, 1)
+    scale = length / size
+    centre = start + (torch.arange(size, device=start.device)[:, None] + 0.5) * scale
+    pixel = torch.arange(pixels, device=start.device) + 0.5
+    weights = (1 - (pixel - centre).abs() / scale.clamp(min=1)).clamp(min=0)
+    weights = weights * ((pixel > start) & (pixel < start + length))
+    return weights / weights.sum(2, keepdim=True)
+
+
+def _luma(x: Tensor) -> Tensor:
+    """Grey value [B,1,H,W] by the ITU-R 601 weights."""
+    if x.shape[1] == 1:
+        return x
+    r, g, b = x.split(1, 1)
+    return 0.299 * r + 0.587 * g + 0.114 * b
+
+
+def _turn_hue(x: Tensor, turn: Tensor) -> Tensor:
+    """Turn the hue by a fraction of the circle; value and saturation of each pixel stay."""
+    top, argmax = x.max(1, keepdim=True)
+    spread = top - x.amin(1, keepdim=True)
+    r, g, b = x.split(1, 1)
+    pairs = torch.cat([g - b, b - r, r - g], 1).gather(1, argmax)
+    hue = pairs / spread.clamp(min=1e-8) + 2.0 * argmax + 6.0 * turn  # in sixths of the circle
+    first = torch.arange(5, 0, -2, device=x.device)  # 5, 3, 1, made without a wait
+    k = (first.view(1, 3, 1, 1) + hue) % 6
+    return top - spread * torch.minimum(k, 4 - k).clamp(0, 1)

@@ -1,0 +1,380 @@
+"""Image data sets in memory: small ones embedded, real ones downloaded once and kept in one file
+each."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hnlib._files import data_folder, write_atomically
+
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer")
+CIFAR10_CLASSES += ("dog", "frog", "horse", "ship", "truck")
+# Where each archive comes from and the MD5 its publisher gives. The binary releases of CIFAR hold
+# no pickle.
+_CIFAR = "https://www.cs.toronto.edu/~kriz/"
+ARCHIVES = {
+    "cifar10": (_CIFAR + "cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
+    "cifar100": (_CIFAR + "cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),
+    "stl10": (
+        "http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
+        "91f7769df0f17e558f3565bffb0c7dfb",
+    ),
+    "tiny-imagenet": (
+        "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+        "90528d7ca1a48142e341f4ef8d21d0de",
+    ),
+}
+KNOWN = ("digits", *ARCHIVES, "folder:PATH")
+PARTS = ("x_train", "y_train", "x_test", "y_test")
+FORM = "an uncompressed .npz with uint8 x_train, x_test [N,H,W,C] and integer y_train, y_test [N]"
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Images uint8 [N,H,W,C] and labels int64 [N], split for training and test; `digest` identifies
+    the contents."""
+
+    name: str
+    x_train: Tensor
+    y_train: Tensor
+    x_test: Tensor
+    y_test: Tensor
+    class_names: tuple[str, ...]
+    digest: str
+    x_unlabelled: Tensor | None = None
+    x_validation: Tensor | None = None
+    y_validation: Tensor | None = None
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def image_size(self) -> int:
+        return self.x_train.shape[1]
+
+    @property
+    def channels(self) -> int:
+        return self.x_train.shape[3]
+
+
+def load(name: str, root: Path | str | None = None) -> Dataset:
+    """The data set `name`: digits (embedded), cifar10, cifar100, stl10, tiny-imagenet, or
+    folder:PATH.
+
+    `root` defaults to `$HNLIB_DATA`, else the user's cache. A real set lives in
+    `root/images/NAME.npz`; where that is missing it is downloaded, checked against its MD5 and
+    written there; where it is present it is used as it is. ValueError: an unknown name; a file that
+    is truncated, altered or of another form; a download that fails.
+    """
+    if name == "digits":
+        return _digits()
+    if name.startswith("folder:"):
+        return image_folder(name.removeprefix("folder:"))
+    if name not in ARCHIVES:
+        raise ValueError(f"unknown data set {name!r}; known: {', '.join(KNOWN)}")
+    path = location(name, root)
+    if not path.exists():
+        _download(name, path)
+    return _read(name, path)
+
+
+def location(name: str, root: Path | str | None = None) -> Path:
+    """The file a real data set is kept in."""
+    return data_folder(root) / "images" / f"{name}.npz"
+
+
+def image_folder(path: Path | str, size: int = 32) -> Dataset:
+    """A folder of pictures, one subfolder a class, shorter side scaled to `size`, centre cropped,
+    RGB.
+
+    With the subfolders `train` and `test` (or `val`) these are the split; else every fifth picture
+    of each class, in the order of their names, is for testing. ValueError: no such folder, no
+    pictures, classes that differ between the parts, a picture that cannot be read.
+    """
+    path = Path(path)
+    test = next((path / part for part in ("test", "val") if (path / part).is_dir()), path / "test")
+    if (path / "train").is_dir() and test.is_dir():
+        (x, y, classes), (x_test, y_test, others) = (
+            _pictures(part, size) for part in (path / "train", test)
+        )
+        if classes != others:
+            raise ValueError(
+                f"{path / 'train'} and {test} differ in {sorted(set(classes) ^ set(others))}; "
+                "give both the same class folders"
+            )
+        return _dataset(f"folder:{path.name}", x, y, x_test, y_test, classes)
+    x, y, classes = _pictures(path, size)
+    fifth = np.concatenate([np.arange(n) for n in np.bincount(y)]) % 5 == 4
+    if not fifth.any():
+        raise ValueError(
+            f"{path} has fewer than 5 pictures in every class; nothing would be left for the test"
+        )
+    return _dataset(f"folder:{path.name}", x[~fifth], y[~fifth], x[fifth], y[fifth], classes)
+
+
+def subset(dataset: Dataset, n: int, seed: int = 0) -> Dataset:
+    """The data set with `n` training images, drawn without replacement and as equally from all
+    classes as possible.
+
+    ValueError: `n` outside 2 … the number of training images.
+    """
+    if not 2 <= n <= len(dataset.x_train):
+        raise ValueError(
+            f"a training subset of {n} cannot be drawn from {dataset.name} with its "
+            f"{len(dataset.x_train)} training images; choose 2 to {len(dataset.x_train)}"
+        )
+    return _train_on(dataset, _balanced(dataset.y_train.numpy(), n, seed))
+
+
+def hold_out(dataset: Dataset, n: int, seed: int = 0) -> Dataset:
+    """The data set with `n` of its training images set apart for validation, class-balanced:
+    choices are made on them.
+
+    ValueError: `n` that does not leave at least 2 training images, or less than 1.
+    """
+    if not 1 <= n <= len(dataset.x_train) - 2:
+        raise ValueError(
+            f"{n} validation images cannot be held out of {dataset.name} with its "
+            f"{len(dataset.x_train)} training images; choose 1 to {len(dataset.x_train) - 2}"
+        )
+    chosen = _balanced(dataset.y_train.numpy(), n, seed)
+    rest = np.setdiff1d(np.arange(len(dataset.x_train)), chosen)
+    held = dict(x_validation=dataset.x_train[chosen], y_validation=dataset.y_train[chosen])
+    return replace(_train_on(dataset, rest), **held)
+
+
+def _balanced(y: np.ndarray, n: int, seed: int) -> np.ndarray:
+    """Indices of `n` labels, drawn as equally from all classes as possible, in ascending order."""
+    generator = np.random.default_rng(seed)
+    shuffled = generator.permutation(len(y))
+    # rank within its class, in shuffled order: taking low ranks first balances classes
+    rank = np.empty(len(y), int)
+    for c in np.unique(y):
+        members = shuffled[y[shuffled] == c]
+        rank[members] = np.arange(len(members))
+    return np.sort(np.lexsort((generator.random(len(y)), rank))[:n])
+
+
+def _train_on(dataset: Dataset, chosen: np.ndarray) -> Dataset:
+    x_train, y_train = dataset.x_train[chosen], dataset.y_train[chosen]
+    digest = _digest(x_train, y_train, dataset.x_test, dataset.y_test)
+    return replace(dataset, x_train=x_train, y_train=y_train, digest=digest)
+
+
+def listing(root: Path | str | None = None) -> str:
+    """Where each data set is, a line each."""
+    places = {name: "embedded or given" for name in KNOWN}
+    for name in ARCHIVES:
+        path = location(name, root)
+        places[name] = f"{path}{'' if path.exists() else ' (not there yet)'}"
+    return "\n".join(f"{name:15}{place}" for name, place in places.items())
+
+
+def describe(name: str, root: Path | str | None = None) -> str:
+    """Sizes and classes of a data set, fetched if need be, a line each."""
+    dataset = load(name, root)
+    lines = [
+        f"{part:13}{str(array.dtype).removeprefix('torch.'):7}{list(array.shape)}"
+        for part in ("x_train", "y_train", "x_test", "y_test", "x_unlabelled")
+        if (array := getattr(dataset, part)) is not None
+    ]
+    shown = ", ".join(dataset.class_names[:10]) + (", …" if dataset.num_classes > 10 else "")
+    place = location(name, root) if name in ARCHIVES else "embedded or given"
+    more = {"classes": f"{dataset.num_classes}: {shown}", "digest": dataset.digest}
+    more["location"] = place
+    return "\n".join([*lines, *(f"{key:13}{value}" for key, value in more.items())])
+
+
+def _digits() -> Dataset:
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    x, y = load_digits(return_X_y=True)
+    x = np.rint(x * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
+    x_train, x_test, y_train, y_test = train_test_split(
+        x, y, test_size=360, stratify=y, random_state=0
+    )
+    return _dataset("digits", x_train, y_train, x_test, y_test, [str(c) for c in range(10)])
+
+
+def _read(name: str, path: Path) -> Dataset:
+    try:  # an .npy file is no archive
+        with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as file:
+            arrays = {key: file[key] for key in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise _refusal(name, path, f"cannot be read ({error})") from error
+    if fault := next(_faults(arrays), None):
+        raise _refusal(name, path, fault)
+    parts = [arrays[key] for key in PARTS]
+    labels = np.concatenate([arrays["y_train"], arrays["y_test"]])
+    classes = CIFAR10_CLASSES if name == "cifar10" else range(int(labels.max()) + 1)
+    classes = [str(c) for c in np.ravel(arrays.get("class_names", classes))]
+    if labels.min() < 0 or labels.max() >= len(classes):
+        fault = f"has labels {labels.min()} to {labels.max()} for {len(classes)} classes"
+        raise _refusal(name, path, fault)
+    return _dataset(name, *parts, classes=classes, unlabelled=arrays.get("x_unlabelled"))
+
+
+def _faults(arrays: dict[str, np.ndarray]) -> Iterator[str]:
+    """What the arrays of a file lack, or have that they should not; the first is told."""
+    if missing := [key for key in PARTS if key not in arrays]:
+        yield f"lacks {', '.join(missing)}"
+    for part in ("train", "test"):
+        x, y = arrays[f"x_{part}"], arrays[f"y_{part}"]
+        pixels = x.dtype == np.uint8 and x.ndim == 4 and len(x)
+        if not pixels or x.shape[1] != x.shape[2] or x.shape[3] not in (1, 3):
+            yield f"has x_{part} of type {x.dtype} and shape {x.shape}"
+        if y.dtype.kind not in "iu" or y.shape != x.shape[:1]:
+            yield f"has y_{part} of type {y.dtype} and shape {y.shape} for {len(x)} images"
+    size = arrays["x_train"].shape[1:]
+    if size != arrays["x_test"].shape[1:]:
+        yield "has images of different sizes for training and test"
+    more = arrays.get("x_unlabelled")
+    if more is not None and (more.dtype != np.uint8 or more.shape[1:] != size):
+        yield f"has x_unlabelled of type {more.dtype} and shape {more.shape}"
+
+
+def _refusal(name: str, path: Path, fault: str) -> ValueError:
+    return ValueError(f"{path} {fault}; needed is {FORM}. Delete it, then run `hnlib data {name}`")
+
+
+def _dataset(name, x_train, y_train, x_test, y_test, classes, unlabelled=None) -> Dataset:
+    x_train, x_test = (torch.from_numpy(np.ascontiguousarray(x)) for x in (x_train, x_test))
+    y_train, y_test = (torch.from_numpy(y.astype(np.int64)) for y in (y_train, y_test))
+    unlabelled = None if unlabelled is None else torch.from_numpy(np.ascontiguousarray(unlabelled))
+    digest = _digest(x_train, y_train, x_test, y_test, unlabelled)
+    return Dataset(name, x_train, y_train, x_test, y_test, tuple(classes), digest, unlabelled)
+
+
+def _digest(*arrays: Tensor | None) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:
+        if array is not None:
+            digest.update(f"{array.dtype}{tuple(array.shape)}".encode())
+            digest.update(array.contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def _download(name: str, path: Path) -> None:
+    from hnlib.images._torchvision import torchvision
+
+    url, md5 = ARCHIVES[name]
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            fetch: Any = torchvision.datasets.utils
+            fetch.download_url(url, folder, "archive", md5)
+        except (OSError, RuntimeError) as error:
+            raise ValueError(
+                f"{name} could not be downloaded from {url} ({error}); where there is no network, "
+                f"put the data at {path}: {FORM}"
+            ) from error
+        arrays = READERS[name](Path(folder) / "archive")
+    write_atomically(path, lambda temporary: np.savez(temporary, **arrays))
+
+
+# Archives are read member by member and never unpacked: a member's path can therefore lead nowhere.
+def _members(archive: Path) -> Callable[[str], bytes]:
+    def read(name: str) -> bytes:
+        with tarfile.open(archive) as tar:
+            found = next(m for m in tar if m.isfile() and m.name.endswith("/" + name))
+            return tar.extractfile(found).read()
+
+    return read
+
+
+def _cifar(archive: Path, train: list[str], test: str, label_bytes: int, classes: str) -> dict:
+    read = _members(archive)
+
+    def part(names):
+        rows = np.frombuffer(b"".join(map(read, names)), np.uint8).reshape(-1, label_bytes + 3072)
+        x = rows[:, label_bytes:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        # the last label is the fine one
+        return np.ascontiguousarray(x), rows[:, label_bytes - 1].astype(np.int64)
+
+    arrays = dict(zip(PARTS, (*part(train), *part([test]))))
+    return arrays | {"class_names": np.array(read(classes).decode().split())}
+
+
+def _cifar10(archive: Path) -> dict:
+    train = [f"data_batch_{i}.bin" for i in range(1, 6)]
+    return _cifar(archive, train, "test_batch.bin", 1, "batches.meta.txt")
+
+
+def _cifar100(archive: Path) -> dict:
+    return _cifar(archive, ["train.bin"], "test.bin", 2, "fine_label_names.txt")
+
+
+def _stl10(archive: Path) -> dict:
+    read = _members(archive)
+
+    def images(member):  # stored column by column
+        x = np.frombuffer(read(member), np.uint8).reshape(-1, 3, 96, 96).transpose(0, 3, 2, 1)
+        return np.ascontiguousarray(x)
+
+    def labels(member):  # stored as 1 to 10
+        return np.frombuffer(read(member), np.uint8).astype(np.int64) - 1
+
+    return dict(
+        x_train=images("train_X.bin"),
+        y_train=labels("train_y.bin"),
+        x_test=images("test_X.bin"),
+        y_test=labels("test_y.bin"),
+        x_unlabelled=images("unlabeled_X.bin"),
+        class_names=np.array(read("class_names.txt").decode().split()),
+    )
+
+
+def _tiny_imagenet(archive: Path) -> dict:
+    with zipfile.ZipFile(archive) as file:
+        files = {name.split("/", 1)[1]: name for name in file.namelist() if "/" in name}
+        train = sorted(n for n in files if n.startswith("train/") and n.endswith(".JPEG"))
+        classes, y_train = np.unique([n.split("/")[1] for n in train], return_inverse=True)
+        text = file.read(files["val/val_annotations.txt"]).decode()
+        test = sorted(tuple(line.split("\t")[:2]) for line in text.splitlines())
+
+        def pictures(names):
+            return np.stack([_picture(io.BytesIO(file.read(files[name]))) for name in names])
+
+        x_train, x_test = pictures(train), pictures(f"val/images/{name}" for name, _ in test)
+    y_test = np.searchsorted(classes, [name for _, name in test])
+    return dict(zip(PARTS, (x_train, y_train, x_test, y_test))) | {"class_names": classes}
+
+
+READERS = dict(zip(ARCHIVES, (_cifar10, _cifar100, _stl10, _tiny_imagenet)))
+
+
+def _pictures(folder: Path, size: int) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    from hnlib.images._torchvision import torchvision
+
+    try:
+        found = torchvision.datasets.ImageFolder(folder)
+        x = np.stack([_picture(path, size) for path, _ in found.samples])
+    except OSError as error:  # no such folder, an empty class, or a picture that is none
+        raise ValueError(
+            f"{folder} is not a folder of pictures, one subfolder a class ({error})"
+        ) from error
+    return x, np.array(found.targets), found.classes
+
+
+def _picture(file, size: int | None = None) -> np.ndarray:
+    from PIL import Image, ImageOps
+
+    with Image.open(file) as image:
+        image = image.convert("RGB")
+        if size is not None:
+            image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
+        return np.asarray(image)

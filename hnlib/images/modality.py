@@ -1,0 +1,94 @@
+"""Images as the training loop meets them: an epoch's batches, two views, their loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from hnlib.images import augment, data, encoders
+
+
+class Images:
+    """The images that are trained on, resident on `device`: those of the training split and, where
+    no class has to be known, the unlabelled ones.
+
+    `encoder`, `projector`: as `encoders.model` takes them. `same_class`: the second view is one of
+    a random image of the same class.
+    """
+
+    title, unit, first_epoch, fused = "", "image", 0, True
+
+    def __init__(
+        self,
+        dataset: data.Dataset,
+        recipe: augment.Recipe,
+        batch_size: int,
+        device: torch.device | str = "cpu",
+        encoder: str | nn.Module = "small-cnn",
+        projector: nn.Module | None = None,
+        unlabelled: bool = True,
+        same_class: bool = False,
+    ):
+        self.recipe, self.batch_size, self.draws_on = recipe, batch_size, device
+        size = recipe.size or dataset.image_size
+        self.shape = (dataset.channels, size, size)
+        self.parts = encoder, projector
+        self.x, self.labels = dataset.x_train.to(device), dataset.y_train.to(device)
+        if unlabelled and not same_class and dataset.x_unlabelled is not None:
+            self.x = torch.cat([self.x, dataset.x_unlabelled.to(device)])
+        self.classmates = Classmates(self.labels) if same_class else None
+
+    def __len__(self) -> int:
+        return len(self.x) // self.batch_size * self.batch_size
+
+    def model(self) -> encoders.Model:
+        return encoders.model(*self.parts, self.shape)
+
+    def batches(self, generator: torch.Generator) -> Sequence[Tensor]:
+        """Index vectors of one epoch: a permutation, the last partial batch dropped."""
+        order = torch.randperm(len(self.x), generator=generator, device=self.x.device)
+        return order[: len(self)].split(self.batch_size)
+
+    def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> tuple:
+        """Two views of the images of `batch` that lie in this device's `share` of it."""
+        mine = batch[share]
+        other = None
+        if self.classmates is not None:
+            other = self.x[self.classmates.draw(batch, generator)[share]]
+        part = None if len(mine) == len(batch) else (share.start, len(batch))
+        views = augment.two_views(self.x[mine], generator, self.recipe, part=part, other=other)
+        return tuple(view.contiguous(memory_format=torch.channels_last) for view in views)
+
+    def loss(
+        self, model: nn.Module, method: nn.Module, views: tuple, labels, gather: Callable
+    ) -> Tensor:
+        """The loss of the batch whose share `views` are; `gather` brings the rows of all devices
+        together."""
+        # one pass for both views: they share the statistics of batch-norm
+        x = torch.cat(views).contiguous(memory_format=torch.channels_last)
+        wanted = bool(getattr(getattr(method, "entry", method), "features", False))
+        z, *hidden = model(x, hidden=True) if wanted else (model(x),)
+        z1, z2 = (gather(part) for part in z.chunk(2))
+        if not wanted:
+            return method(z1, z2, labels)
+        return method(z1, z2, labels, features=tuple(map(gather, hidden[0].chunk(2))))
+
+    def mean_loss(self, losses: Tensor, batches: Sequence[Tensor]) -> float:
+        return float(losses.mean())
+
+
+class Classmates:
+    """Random images of the same class, the image itself among them, drawn on the device without a
+    wait."""
+
+    def __init__(self, labels: Tensor):
+        self.labels, self.order = labels, labels.argsort(stable=True)
+        self.count = labels.bincount()
+        self.start = self.count.cumsum(0) - self.count
+
+    def draw(self, batch: Tensor, generator: torch.Generator) -> Tensor:
+        y = self.labels[batch]
+        u = torch.rand(len(batch), generator=generator, device=batch.device, dtype=torch.float64)
+        return self.order[self.start[y] + (u * self.count[y]).long()]

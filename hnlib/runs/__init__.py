@@ -1,0 +1,1 @@
+"""Runs: training, checkpoints, readouts, records of what was measured, and their comparison."""

@@ -1,0 +1,159 @@
+"""What training leaves on disk: checkpoints to go on from, and runs, saved, loaded or exported."""
+
+from __future__ import annotations
+
+import copy
+import json
+import zipfile
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch import nn
+
+from hnlib import _files
+from hnlib.runs import config
+
+# What each kind of run is made of and how it is judged; a room is imported when a run needs it.
+ROOMS = {config.ImageRun: "hnlib.runs.image_runs", config.GraphRun: "hnlib.runs.graph_runs"}
+
+
+def room(kind: type) -> ModuleType:
+    """The room of a kind of run."""
+    return import_module(ROOMS[kind])
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A trained model with what was measured on the way. `record` is what `records.write` takes.
+
+    Of several trainings (`labels="fold"`) it is the first one's model. `method` is the one trained
+    with, its learned parameters and counts; files and other processes do not bring it back.
+    """
+
+    record: dict
+    model: nn.Module = field(repr=False)
+    method: nn.Module | None = field(default=None, repr=False)
+
+    @property
+    def encoder(self) -> nn.Module:
+        return self.model.get_submodule("encoder")
+
+    @property
+    def projector(self) -> nn.Module:
+        return self.model.get_submodule("projector")
+
+    @property
+    def history(self) -> list[dict]:
+        return self.record["history"]
+
+    @property
+    def metrics(self) -> dict:
+        return self.record["metrics"]
+
+    def save(self, path: Path | str) -> Path:
+        """Write weights and record to one safetensors file, atomically; `load` reads it back."""
+        from safetensors.torch import save
+
+        state = {k: v.detach().cpu().contiguous() for k, v in self.model.state_dict().items()}
+        _files.write_atomically(path, save(state, metadata={"record": json.dumps(self.record)}))
+        return Path(path)
+
+    def export(self, path: Path | str) -> Path:
+        """Write the encoder alone as a `torch.export` program (.pt2) for inputs of any number,
+        atomically.
+
+        In eval mode and without this library it maps normalised images (`augment.plain`) to
+        features, or `x`, `edge_index`, `batch` and the number of a batch of two graphs and more to
+        the embeddings of nodes and of graphs.
+        """
+        kind = type(config.read(self.record["configuration"]))
+        inputs, sizes = room(kind).example_inputs(self.record, self.encoder)
+        encoder = copy.deepcopy(self.encoder).cpu().eval()
+        program = torch.export.export(encoder, inputs, dynamic_shapes=sizes)
+        _files.write_atomically(path, lambda temporary: torch.export.save(program, temporary))
+        return Path(path)
+
+
+def load(
+    path: Path | str, encoder: nn.Module | None = None, projector: nn.Module | None = None
+) -> Run:
+    """The run that `Run.save` wrote, in eval mode on the CPU; a run of your own modules needs such
+    modules again.
+
+    ValueError: the file is missing or not such a file.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            record = json.loads(file.metadata()["record"])
+            names = list(file.keys())  # it is no dictionary
+            state = {name: file.get_tensor(name) for name in names}
+        kind = type(config.read(record["configuration"]))
+        model = room(kind).saved_model(record, state, encoder, projector)
+        model.load_state_dict(state)
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"{path} is not a whole saved run ({error}); save it again with Run.save"
+        ) from error
+    return Run(record, model.eval())
+
+
+class Checkpoint:
+    """The file that keeps the state of a training; without a path nothing is kept.
+
+    `kept`: whether it holds the state of this run. Only a process that `writes` saves.
+    """
+
+    def __init__(self, path: Path | None, configuration: dict, writes: bool = True):
+        self.path, self.configuration, self.writes, self.kept = path, configuration, writes, False
+
+    def save(self, state: dict) -> None:
+        """Write tensors, numbers and words, atomically."""
+        if self.path is None or not self.writes:
+            return
+        state = {"configuration": json.dumps(self.configuration)} | state
+        _files.write_atomically(self.path, lambda temporary: torch.save(state, temporary))
+        self.kept = True
+
+    def read(self, device: torch.device | str, parts: int = 1) -> tuple[dict, dict] | None:
+        """The state and the configuration of the run it belongs to; None if there is no file.
+
+        ValueError: the file is damaged, or belongs to another run. One that is only shorter is
+        this run's beginning, unless something is scheduled over the epochs or a run has several
+        `parts`, each trained to its end.
+        """
+        if self.path is None or not self.path.exists():
+            return None
+        try:
+            with zipfile.ZipFile(self.path) as file:
+                damaged = file.testzip()  # torch.load does not look at the check sums
+            if damaged:
+                raise ValueError(f"{damaged} is damaged")
+            state = torch.load(self.path, map_location=device, weights_only=True)
+            theirs = json.loads(state["configuration"])
+        except Exception as error:
+            raise ValueError(
+                f"the checkpoint {self.path} is corrupt ({error}); delete it or pass another path"
+            ) from error
+        if "finished" not in state:
+            raise ValueError(
+                f"the checkpoint {self.path} was written by hnlib 0.1; finish the run there, or "
+                "delete it, pass another path or resume=False (--restart)"
+            )
+        steady = parts == 1 and not {"lr_schedule", "schedule"} & self.configuration.keys()
+        for key in self.configuration | theirs:
+            ours, other = self.configuration.get(key), theirs.get(key)
+            if key == "epochs" and steady and ours > other:
+                continue  # an epoch does not ask how many follow
+            if ours != other:
+                raise ValueError(
+                    f"the checkpoint {self.path} belongs to another run: {key} is {other!r} there "
+                    f"and {ours!r} here; use its value, another path, or resume=False (--restart) "
+                    "to start over"
+                )
+        self.kept = True
+        return state, theirs

@@ -1,0 +1,184 @@
+"""The commands that train, describe data and list runs. The flags of `hnlib train` are the fields
+of `config`."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from hnlib.images import augment
+from hnlib.images import data as images
+from hnlib.runs import config, records, statistics, training
+
+#: Flags of the command alone; they stand for the last three fields of an `Execution`.
+OWN = {
+    "save": (Path | None, None, "write the trained encoder here (safetensors)"),
+    "record": (bool, False, "write to book/results/runs, which the book shows"),
+    "restart": (bool, False, "ignore an existing checkpoint"),
+}
+INSTEAD = ("resume", "record_to", "progress")
+
+
+def train(tokens: list[str]) -> int:
+    """`hnlib train --dataset … --method … -o key=value …`: one run from the command line."""
+    kind, given = _kind(tokens), []  # which --help leaves empty
+
+    def command(**values):
+        given.append(values)
+
+    command.__signature__ = _signature(kind)
+    command.__doc__ = "Train one encoder with one method; `--dataset MUTAG --help` for graphs."
+    app = App(
+        "hnlib train", version_flags=[], result_action="return_value", default_command=command
+    )
+    app(tokens, print_error=False, exit_on_error=False)
+    return _train(kind, given[0]) if given else 0
+
+
+def _kind(tokens: list[str]) -> type:
+    words = [word for token in tokens for word in token.split("=", 1)]
+    return training.kind_of(next((b for a, b in pairwise(words) if a == "--dataset"), "digits"), {})
+
+
+def _signature(kind) -> inspect.Signature:
+    """One keyword for each field that a caller may give, as the command line spells it."""
+    fields = config.given(kind) | config.given(config.Execution)
+    types, flags = config.hints(kind) | config.hints(config.Execution), dict(OWN)
+    more = {"method": kind().catalogue, "augmentation": augment.RECIPES}
+    for name, field in fields.items():
+        known = ", ".join(field.metadata["choices"] or more.get(name, ()))
+        help = ": ".join(filter(None, (field.metadata["help"], known)))
+        if name not in INSTEAD:
+            flags[name] = types[name], config.default(field), help
+    return inspect.Signature([_flag(name, *flag) for name, flag in flags.items()])
+
+
+def _flag(name: str, hint, value, help: str) -> inspect.Parameter:
+    if isinstance(value, dict):
+        hint, value = list[str], []  # KEY=VALUE, several times
+    elif isinstance(value, tuple) or hint == str | dict | None:
+        hint, value = str | None, config.words(value) or None  # with commas
+    about = Parameter(
+        "-o" if name == "options" else None,
+        help=help,
+        negative=(),
+        allow_leading_hyphen=hint is not bool,
+        show_default=not (value is None or value is False or value == []),
+    )
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=value, annotation=Annotated[hint, about])
+
+
+def _train(kind, given: dict) -> int:
+    save, record, restart = (given.pop(name, None) for name in OWN)
+    folder = records.tracked_folder() if record else records.default_folder()
+    fields = config.given(kind) | config.given(config.Execution)
+    options = dict(map(_value, given.pop("options", [])))
+    if clash := sorted(options.keys() & fields.keys()):
+        raise ValueError(
+            f"-o {clash[0]}: this is not an option of a method; use --{clash[0].replace('_', '-')}"
+        )
+    if "schedule" in given:
+        given["schedule"] = dict(map(_course, given["schedule"]))
+    for name in given:
+        if isinstance(config.default(fields[name]), tuple):
+            given[name] = given[name].split(",")
+    if "evaluate_at" in given:
+        given["evaluate_at"] = _whole_numbers(given["evaluate_at"])
+    run, execution = config.split(kind, given | {"options": options, "resume": not restart})
+    watched = {"record_to": folder, "progress": sys.stderr.isatty()}
+    trained = training.train(run, **vars(execution) | watched)
+    if os.environ.get("RANK", "0") != "0":  # one of several processes of torchrun
+        return 0
+    if save:
+        trained.save(save)
+    print(_summary(trained.record, folder))
+    return 0
+
+
+def _summary(record: dict, folder: Path) -> str:
+    metrics, chosen = record["metrics"], record["configuration"]
+    run: Any = config.read(chosen)
+    options = " ".join(f"{key}={value}" for key, value in chosen["options"].items())
+    title = run.row(record.get("image_shape", [None])[0])["title"]
+    names = {"knn": "kNN", "linear": "linear", "linear_paper": "linear as released", "svm": "SVM"}
+    scores = [f"{names[m]} {100 * metrics[m]:.1f} %" for m in names if m in metrics]
+    return (
+        f"{run.method} ({options}): {title}, batch {run.batch_size}, lr {run.lr:g}\n"
+        f"{'  '.join(scores)}  {record['seconds']:.1f} s  {folder / run.name}.json"
+    )
+
+
+def _whole_numbers(words: list[str]) -> list[int]:
+    try:
+        return [int(word) for word in words]
+    except ValueError:
+        text = ",".join(words)
+        raise ValueError(f"--evaluate-at {text}: write epochs with commas between") from None
+
+
+def _course(text: str) -> tuple[str, list]:
+    key, _, course = text.partition("=")
+    try:
+        start, end, *changes = course.split(":")
+        return key, [float(start), float(end), *(int(c) for c in changes)]
+    except ValueError:
+        raise ValueError(
+            f"--schedule {text}: write OPTION=START:END or OPTION=START:END:CHANGES, for example "
+            "beta=1:0"
+        ) from None
+
+
+def _value(text: str) -> tuple[str, object]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ValueError(f"-o {text}: an option is written KEY=VALUE, for example -o beta=1.0")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
+def data(name: str | None, root: Path | None) -> int:
+    """`hnlib data [NAME]`: fetch a data set if need be, describe it; without a name, list all."""
+    if name is not None and training.kind_of(name, {}) is config.ImageRun:
+        print(images.describe(name, root))
+        return 0
+    if name is None:
+        print(images.listing(root))
+    try:
+        from hnlib.graphs import data as graphs
+    except ImportError:  # an optional package
+        return 0
+    if name is None:
+        print(f"{'graphs':15}{', '.join(graphs.KNOWN)}: {graphs.location(root)}")
+    elif name in graphs.KNOWN:
+        print(graphs.describe(graphs.load(name, root)))
+    return 0
+
+
+def results(folder: Path | None = None) -> int:
+    """`hnlib results`: the runs on disk; accuracies in percent over the seeds of each setting."""
+    for place in [folder] if folder else [records.tracked_folder(), records.default_folder()]:
+        if folder and not place.is_dir():
+            raise ValueError(f"{place} is not a folder; give the one the records are in")
+        runs = records.frame(place).query("kind != 'measurement'").fillna({"method": "untrained"})
+        print(f"{place}: {len(runs)} trained encoders")
+        for _, group in runs.groupby(["title", "method", "options"]):
+            title, method, options = group.iloc[0][["title", "method", "options"]]
+            scores = ", ".join(
+                f"{metric} {statistics.spread(statistics.percent(group, metric))}"
+                for metric in ("knn", "linear", "svm")
+                if not any(group[metric].isna())
+            )
+            named = " ".join([method, *options.split(",")]).strip()
+            count = f"{len(group)} run{'s' * (len(group) > 1)}"
+            print(f"{title}: {named}: {scores} ({count})")
+    return 0

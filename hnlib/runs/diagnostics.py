@@ -1,0 +1,190 @@
+"""What learning curves show: the geometry of an embedding, and the papers' losses and assumptions
+on one batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hnlib.contrast import Contrast
+
+HARDENINGS = ("exp", "threshold")
+
+
+def alignment(z1: Tensor, z2: Tensor) -> float:
+    r"""$\mathbb E\lVert z-z^+\rVert^2$ over the pairs of normalised rows; 0 is perfect (wangisola,
+    Sec. 4.1.1)."""
+    return float((functional.normalize(z1) - functional.normalize(z2)).square().sum(1).mean())
+
+
+def uniformity(z: Tensor, t: float = 2.0) -> float:
+    r"""$\log\mathbb E\,e^{-t\lVert z-z'\rVert^2}$ over pairs of rows: lower is more uniform
+    (wangisola, Sec. 4.1.2).
+
+    ValueError: fewer than two rows.
+    """
+    if len(z) < 2:
+        raise ValueError(f"uniformity needs at least 2 embeddings; got {len(z)}")
+    exponent = -t * torch.pdist(functional.normalize(z)).square()
+    return float(exponent.logsumexp(0)) - math.log(len(exponent))
+
+
+def collision_mass(contrast: Contrast, log_w: Tensor, labels: Tensor | None = None) -> float:
+    r"""Mean over the anchors of the weight on candidates of the anchor's own class,
+    $\frac1n\sum_i\sum_{j:\,y_j=y_i}w_{ij}$. Anchors without any negative (a row of $-\infty$) are
+    left out.
+
+    `labels` [B] for a contrast built without. NaN if no anchor has a negative.
+    """
+    mass = (log_w.exp() * contrast.same_class(labels)).sum(1)
+    return float(mass[log_w.amax(1) > -torch.inf].mean())
+
+
+def assumption_fraction(
+    contrast: Contrast,
+    labels: Tensor | None = None,
+    beta: float = 1.0,
+    temperature: float = 0.5,
+    hardening: str | Callable = "exp",
+    tau: float = math.exp(-0.5),
+    reduction: str = "mean",
+):
+    r"""Fraction of the anchors that satisfy H-SCL's Assumption 1,
+    $\mathbb E_{H_{col}}e^g\ge\mathbb E_{H\text{-}SCL}e^g$, with $g=s/\gamma$, $\gamma$ =
+    `temperature`.
+
+    Both expectations are over the batch law: the negatives $x^-$ are the contrast's admissible
+    candidates, for two views everyone but the anchor *and its own other view* (its positive, which
+    would mostly help the left side), each as likely as the other, reweighted by $\eta(g)$ within
+    the anchor's class and outside it. `hardening`: "exp",
+    $\eta=e^{\beta g}$; "threshold", $\eta=1(e^g\ge\tau)$; or a function $g\mapsto\log\eta(g)$.
+    The contrast must admit same-class candidates: build it with `Contrast.from_views(z1, z2)` and
+    pass `labels` here. An anchor with no (surviving) candidate on one side leaves its expectation
+    undefined and is not counted; `reduction="none"` gives [n] with 1, 0, or NaN there; NaN if no
+    anchor is defined. Source: hscl, Assumption 1. ValueError: no labels, no same-class candidate,
+    $\gamma\le0$ or $\tau\le0$, an unknown hardening.
+    """
+    collision, other, _ = _two_sides(contrast, labels, beta, temperature, hardening, tau)
+    defined = collision.isfinite() & other.isfinite()
+    holds = torch.where(defined, (collision >= other).to(collision.dtype), torch.nan)
+    return holds if reduction == "none" else float(torch.as_tensor(holds).nanmean())
+
+
+def four_losses(
+    contrast: Contrast,
+    labels: Tensor | None = None,
+    beta: float = 1.0,
+    temperature: float = 0.5,
+    hardening: str | Callable = "exp",
+    tau: float = math.exp(-0.5),
+    reduction: str = "mean",
+) -> dict[str, Tensor]:
+    r"""The four losses of H-SCL's Fig. 5 in the limit of many negatives, on the batch law and *one*
+    set of positives:
+
+    $\ell_i=\operatorname{mean}_{p\in P(i)}\log\!\big(1+M\,e^{-g_{ip}}\,\mathbb E_{q_i}e^{g}\big)$,
+    $M=2B-2$,
+
+    $P(i)$: every candidate of the anchor's class but the anchor; $q_i$ uniform over the admissible
+    candidates for UCL (everyone but the anchor and its own other view), reweighted by $\eta(g)$ for
+    H-UCL, restricted to other classes for SCL, both for H-SCL. Anchor by anchor H-UCL ≥ H-SCL
+    exactly where Assumption 1 holds.
+
+    Returns {"UCL", "H-UCL", "SCL", "H-SCL"}: means over the anchors for which all four exist (a
+    threshold may leave an anchor without negatives), or with `reduction="none"` tensors [n] with
+    NaN where one does not exist. Arguments and errors as in `assumption_fraction`. Source: hscl,
+    eq. (3), with the sign of its first exponent corrected.
+    """
+    _, _, log_e = _two_sides(contrast, labels, beta, temperature, hardening, tau)
+    g = contrast.similarity / temperature
+    others = contrast.admissible | contrast.positives  # everyone but the anchor itself
+    positives = contrast.same_class(labels) & others
+    count = positives.sum(1)
+    losses = {}
+    for name, e in log_e.items():
+        terms = functional.softplus(math.log(contrast.scale) + e[:, None] - g)
+        losses[name] = torch.where(e.isfinite(), (terms * positives).sum(1) / count, torch.nan)
+    if reduction == "none":
+        return losses
+    defined = torch.stack(list(losses.values())).isfinite().all(0)
+    return {name: loss[defined].mean() for name, loss in losses.items()}
+
+
+@torch.no_grad()
+def diagnostics(
+    z1: Tensor, z2: Tensor, labels: Tensor, log_weights=None, supervised=False, features=None
+) -> dict:
+    r"""What the learning curves show, of two views [B,d] of one fixed batch (and the last layer's
+    inputs, if needed).
+
+    "collision": weight that `log_weights` (a method's) puts on same-class negatives, zero by
+    construction for a supervised method, None without one; "alignment"; "uniformity" (of the first
+    views); and for each hardening, "exp" ($\beta=1$) and "threshold" ($\tau=e^{-1/2}$), both at
+    $\gamma=.5$: the "assumption" fraction, the four losses, "undefined" anchors, and "violations",
+    the anchors whose H-UCL falls below their H-SCL.
+    """
+    z1, z2 = z1.float(), z2.float()
+    contrast = Contrast.from_views(z1, z2, features=features)
+    row = {"collision": None, "alignment": alignment(z1, z2), "uniformity": uniformity(z1)}
+    if log_weights is not None:
+        own = Contrast.from_views(z1, z2, labels, features=features) if supervised else contrast
+        row["collision"] = collision_mass(own, log_weights(own), labels)
+    for hardening in HARDENINGS:
+        holds = assumption_fraction(contrast, labels, hardening=hardening, reduction="none")
+        losses = four_losses(contrast, labels, hardening=hardening, reduction="none")
+        defined = torch.stack(list(losses.values())).isfinite().all(0)
+        # a difference of rounding is no violation: where Assumption 1 is an equality the two losses
+        # are one number
+        below = losses["H-UCL"] < losses["H-SCL"] - 1e-6 * losses["H-SCL"].abs()
+        row[hardening] = {
+            "assumption": float(torch.as_tensor(holds).nanmean()),
+            **{name: float(loss[defined].mean()) for name, loss in losses.items()},
+            "violations": int((below & defined).sum()),
+            "undefined": int((~defined).sum()),
+        }
+    return row
+
+
+def _two_sides(contrast, labels, beta, temperature, hardening, tau):
+    """log E e^g [n] under Hcol and under H-SCL, and under the four negative distributions; not
+    finite if undefined."""
+    if not temperature > 0:
+        raise ValueError(f"temperature={temperature} must be positive")
+    g = contrast.similarity / temperature
+    if callable(hardening):
+        log_eta = hardening(g)
+    elif hardening == "exp":
+        log_eta = beta * g
+    elif hardening == "threshold":
+        if not tau > 0:
+            raise ValueError(f"tau={tau} must be positive")
+        log_eta = torch.zeros_like(g).masked_fill(g < math.log(tau), -torch.inf)
+    else:
+        raise ValueError(
+            f"unknown hardening {hardening!r}; known: {', '.join(HARDENINGS)}, or a function of g"
+        )
+    same = contrast.same_class(labels)
+    collision, other = contrast.admissible & same, contrast.admissible & ~same
+    if not collision.any():
+        raise ValueError(
+            "no anchor has an admissible candidate of its own class; build the contrast with "
+            "Contrast.from_views(z1, z2), pass the labels here, and take a batch with "
+            "repeated classes"
+        )
+
+    def log_mean(mask, log_eta):  # log of the eta-weighted mean of e^g over the mask
+        log_eta = torch.where(mask, log_eta, -torch.inf)
+        return (log_eta + g).logsumexp(1) - log_eta.logsumexp(1)
+
+    zero = torch.zeros_like(g)
+    log_e = {
+        "UCL": log_mean(contrast.admissible, zero),
+        "H-UCL": log_mean(contrast.admissible, log_eta),
+        "SCL": log_mean(other, zero),
+        "H-SCL": log_mean(other, log_eta),
+    }
+    return log_mean(collision, log_eta), log_e["H-SCL"], log_e

@@ -1,0 +1,462 @@
+"""One training loop for every kind of data.
+
+What is trained on comes from a `Modality`; the loop does the rest: steps, schedules, the queue of
+keys, devices, divergence, interruption, progress, and the course of the losses.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from numbers import Real
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hnlib import _checks, distributed, methods
+from hnlib.contrast import Contrast
+
+COUNTS = ("skipped", "unconverged")  # what a method counts while it trains
+
+
+class Diverged(ValueError):
+    """Loss or weights are not finite; the message names step, learning rate and last good
+    checkpoint."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Stopped by Ctrl-C or SIGTERM; the message says where the last checkpoint is and how to go
+    on."""
+
+
+class Modality(Protocol):
+    """What a kind of data brings to the loop.
+
+    `title` tells this training from others of the same run, `unit` is the word for an example, its
+    length the number of examples that an epoch looks at. `labels` $[N]$ lie where the indices of
+    `batches` do. Random numbers of epoch $e$ come from a generator on the device `draws_on`, seeded
+    by the run's seed and $e$ + `first_epoch`. `fused`: whether Adam takes fused steps, which round
+    differently.
+
+    `model`: one with random weights, by torch's global generator, and an attribute `encoder`.
+    `batches`: index vectors of one epoch. `views`: what the model looks at, made of the examples in
+    this device's `share` of the batch; as many random numbers are drawn as for the whole. `loss`:
+    that of the whole batch, its `Contrast` given to the method; embeddings pass through `gather`,
+    which makes the rows of all devices of this device's rows. `mean_loss`: the epoch's, from those
+    of its batches.
+    """
+
+    title: str
+    unit: str
+    labels: Tensor
+    draws_on: torch.device | str
+    first_epoch: int
+    fused: bool
+
+    def __len__(self) -> int: ...
+    def model(self) -> nn.Module: ...
+    def batches(self, generator: torch.Generator) -> Sequence[Tensor]: ...
+    def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> tuple: ...
+    def loss(self, model, method, views: tuple, labels, gather: Callable) -> Tensor: ...
+    def mean_loss(self, losses: Tensor, batches: Sequence[Tensor]) -> float: ...
+
+
+@dataclass
+class Course:
+    """What one training has come to see: rows of the history, loss and seconds of every epoch."""
+
+    history: list[dict] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    epoch: int = 0
+    step: int = 0
+
+
+class Loop:
+    """One training of one model: the state that a checkpoint keeps, and the steps that change it.
+
+    `run` is a resolved configuration, `due(epoch)` says whether the history has a row then.
+    """
+
+    def __init__(self, fabric, modality: Modality, method: nn.Module | None, run, due: Callable):
+        torch.manual_seed(run.seed)
+        self.fabric, self.modality, self.run, self.due = fabric, modality, run, due
+        model = modality.model().to(fabric.device, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        if fabric.world_size > 1 and fabric.device.type == "cuda":
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        self.model = model
+        self.method: Any = nn.Identity() if method is None else method.to(fabric.device)
+        parameters = [{"params": model.parameters(), "weight_decay": run.weight_decay}]
+        if learned := list(self.method.parameters()):
+            # no decay: it would pull a learned mixture towards equal shares
+            parameters.append({"params": learned})
+        optimiser = torch.optim.Adam(parameters, lr=run.lr, fused=modality.fused or None)
+        compiled = torch.compile(model) if run.compile else model
+        self.trained, self.optimiser = fabric.setup(compiled, optimiser)
+        self.queue = KeyQueue(model, run.queue, run.momentum) if run.queue else None
+        self.course, self.scheduled, self._embedded = Course(), {}, ()
+        self.supervised = asks_for(self.method, "supervised")
+
+    @property
+    def last(self) -> bool:
+        """Whether the training is over."""
+        run, course = self.run, self.course
+        return course.epoch >= run.epochs or course.step >= (run.max_steps or math.inf)
+
+    @property
+    def asks_every_step(self) -> bool:
+        """Whether the loss is looked at after each step; on an accelerator that would stall it."""
+        return self.fabric.device.type == "cpu"
+
+    def train(self, look: Callable, checkpoint, keep: Callable, progress: bool) -> None:
+        """Train to the end. `look(loop, loss, rate)`, called before the first epoch and after each,
+        gives a row of the history or None; then `keep(loop)` is called."""
+        course = self.course
+        if not course.epoch and not course.history:
+            self._look(look, None, None)
+        with self._bar(progress) as bar, stoppable():
+            try:
+                while not self.last:
+                    self._schedule_options()
+                    begun = time.perf_counter()
+                    loss, examples = self._train_epoch(checkpoint, bar)
+                    course.seconds.append(time.perf_counter() - begun)
+                    course.epoch += 1
+                    course.losses.append(loss)
+                    self._look(look, loss, examples / course.seconds[-1])
+                    keep(self)
+                    bar.set_postfix_str(self._postfix(loss))
+            except KeyboardInterrupt as stop:
+                raise Interrupted(self._stopped(checkpoint)) from stop
+
+    def _look(self, look: Callable, loss: float | None, rate: float | None) -> None:
+        if row := look(self, loss, rate):
+            self.course.history.append(row)
+
+    def _bar(self, progress: bool):
+        from tqdm import tqdm
+
+        run, examples = self.run, len(self.modality)
+        limit = (run.max_steps or math.inf) * run.batch_size
+        named = (run.method or "untrained", run.encoder, run.dataset, self.modality.title)
+        return tqdm(
+            total=int(min(run.epochs * examples, limit)),
+            initial=self.course.epoch * examples,
+            desc=" ".join(filter(None, named)),
+            unit=self.modality.unit,
+            unit_scale=True,
+            disable=not progress,
+        )
+
+    def _postfix(self, loss: float) -> str:
+        shown = f"epoch {self.course.epoch}/{self.run.epochs}, loss {loss:.4f}"
+        for metric in ("knn", "svm"):
+            seen = [row[metric] for row in self.course.history if row.get(metric) is not None]
+            shown += f", {metric} {seen[-1]:.3f}" if seen else ""
+        return shown
+
+    def _stopped(self, checkpoint) -> str:
+        where = f" ({self.modality.title})" if self.modality.title else ""
+        way = "nothing was saved: pass checkpoint=PATH (--checkpoint PATH) to be able to go on"
+        if checkpoint.kept:
+            way = (
+                f"the state after the last whole epoch is in {checkpoint.path}: "
+                "repeat the same call to go on from there"
+            )
+        return f"stopped in epoch {self.course.epoch + 1} of {self.run.epochs}{where}; {way}"
+
+    def _train_epoch(self, checkpoint, bar) -> tuple[float, int]:
+        """The epoch's loss, and how many examples it looked at."""
+        run, device, course = self.run, self.fabric.device, self.course
+        generator = epoch_generator(self.modality, run.seed, course.epoch)
+        # for a method or an encoder that draws random numbers itself
+        torch.manual_seed(generator.initial_seed())
+        whole = self.modality.batches(generator)
+        batches = whole if run.max_steps is None else whole[: run.max_steps - course.step]
+        self.trained.train()
+        losses = torch.empty(len(batches), device=device)
+        finite = torch.ones(len(batches), dtype=torch.bool, device=device)
+        with _checks.deferred() as conditions:
+            for i, batch in enumerate(batches):
+                self._schedule_rate(course.step + i, len(whole))
+                try:
+                    loss = self._loss(batch, generator)
+                except ValueError as error:
+                    if self._finite(*self._parameters()):
+                        raise
+                    raise self._diverged(losses[:i], checkpoint) from error
+                self.optimiser.zero_grad()
+                self.fabric.backward(loss)
+                self.optimiser.step()
+                losses[i] = loss.detach()
+                bar.update(len(batch))
+                if not self.asks_every_step:
+                    finite[i] = self._finite()
+                elif not losses[i].isfinite():
+                    raise self._diverged(losses[:i], checkpoint)
+            bad = (~losses.isfinite()).nonzero()
+            if not len(bad) or finite[bad[0]]:  # embeddings were sound: was something else not?
+                conditions.raise_if_any()
+        if len(bad) or not self._finite(*self._parameters()):
+            # where all losses are sound, the last gradient was not
+            raise self._diverged(losses[:-1], checkpoint)
+        course.step += len(batches)
+        return self.modality.mean_loss(losses, batches), sum(map(len, batches))
+
+    def _loss(self, batch: Tensor, generator: torch.Generator) -> Tensor:
+        """The loss of the whole batch; this device makes its share of the views."""
+        share = len(batch) // self.fabric.world_size
+        mine = slice(self.fabric.global_rank * share, (self.fabric.global_rank + 1) * share)
+        views = self.modality.views(batch, generator, mine)
+        labels = self.modality.labels[batch].to(self.fabric.device) if self.supervised else None
+        self._embedded = ()
+        if self.queue is None:
+            return self.modality.loss(self.trained, self.method, views, labels, self.gather)
+        v1, v2 = views
+        with self.fabric.autocast():
+            keys = self.queue.keys(v2)
+        z1, z2 = self.gather(self.trained(v1)), self.gather(keys)
+        known = ()
+        if labels is not None:
+            older = labels[:0] if self.queue.y is None else self.queue.y
+            known = (labels, older, self.method.options["positives"])
+        contrast = Contrast.from_queue(z1, z2, self.queue.older(z2), *known)
+        self.queue.push(z2, labels)
+        return self.method.loss(contrast)
+
+    def gather(self, z: Tensor) -> Tensor:
+        """The rows of all devices in the batch's order, remembered as the step's embeddings."""
+        z = distributed.gather(z)
+        self._embedded = (*self._embedded, z.detach())  # not the graph: the next step would keep it
+        return z
+
+    def _parameters(self) -> list[Tensor]:
+        return [*self.model.parameters(), *self.method.parameters()]
+
+    def _finite(self, *more: Tensor) -> Tensor:
+        """Whether the embeddings of the last step, and `more`, are finite."""
+        looked_at = [z.isfinite().all() for z in (*self._embedded, *more)]
+        return torch.stack(looked_at).all() if looked_at else torch.tensor(True)
+
+    def _schedule_options(self) -> None:
+        """Options of the method that move, at their values for this epoch."""
+        epochs, values = self.run.epochs, {}
+        for option, (start, end, *changes) in self.run.schedule.items():
+            changes = changes[0] if changes else epochs
+            moved = self.course.epoch * changes // epochs / changes
+            values[option] = start + moved * (end - start)
+        if values:
+            self.method.change(**values)
+        self.scheduled = values
+
+    def _schedule_rate(self, step: int, steps_an_epoch: int) -> None:
+        if self.run.lr_schedule == "cosine":
+            factor = cosine(step, self.run.epochs * steps_an_epoch)
+            for group in self.optimiser.param_groups:
+                group["lr"] = self.run.lr * factor
+
+    def _diverged(self, before: Tensor, checkpoint) -> Diverged:
+        """It shows in the first loss of those `before` that is not finite, or in the step after
+        them."""
+        bad = (~before.isfinite()).nonzero()
+        step = self.course.step + (int(bad[0]) if len(bad) else len(before)) + 1
+        kept = f"last good checkpoint {checkpoint.path}"
+        kept = kept if checkpoint.kept else "no checkpoint was written"
+        lr = self.optimiser.param_groups[0]["lr"]
+        options = getattr(self.method, "options", {"temperature": None})
+        warmer = " or raise the temperature" if "temperature" in options else ""
+        return Diverged(
+            f"loss or weights are not finite at step {step} (epoch {self.course.epoch + 1}, "
+            f"lr={lr:.4g}); {kept}; lower lr{warmer}"
+        )
+
+    def state_dict(self) -> dict:
+        """What a checkpoint keeps: tensors, numbers and words."""
+        counts = {name: int(getattr(self.method, name, 0)) for name in COUNTS}
+        parts = ("model", "method", "optimiser", *(["queue"] if self.queue else []))
+        modules = {name: getattr(self, name).state_dict() for name in parts}
+        return asdict(self.course) | counts | modules
+
+    def load_state_dict(self, state: dict, epochs: int) -> None:
+        """Go on from the `state` of a run of so many `epochs`."""
+        for name in ("model", "method", "optimiser", *(["queue"] if self.queue else [])):
+            getattr(self, name).load_state_dict(state[name])
+        for name in COUNTS:
+            if state[name]:  # tensors; a method of one's own may count in numbers
+                setattr(self.method, name, getattr(self.method, name) + state[name])
+        self.course = Course(**{name: state[name] for name in Course.__dataclass_fields__})
+        finished = self.course.epoch == epochs < self.run.epochs
+        if finished and not self.due(self.course.epoch):
+            self.course.history.pop()  # the last row of the shorter run is none of this one's
+
+
+class KeyQueue:
+    """Keys of the last batches, newest first, and the copy of the model that makes them.
+
+    Before each batch the copy follows the model: $\\theta'\\leftarrow m\\theta'+(1-m)\\theta$ with
+    $m$ = `inertia` (He et al., 2020). The queue starts empty.
+    """
+
+    def __init__(self, model: nn.Module, size: int, inertia: float):
+        self.model, self.source = copy.deepcopy(model).requires_grad_(False), model
+        self.size, self.inertia, self.z, self.y = size, inertia, None, None
+
+    @torch.no_grad()
+    def keys(self, views) -> Tensor:
+        self.model.train()
+        ours, theirs = list(self.model.parameters()), [p.detach() for p in self.source.parameters()]
+        torch._foreach_lerp_(ours, theirs, 1 - self.inertia)  # pyright: ignore
+        return self.model(views).float()
+
+    def older(self, keys: Tensor) -> Tensor:
+        return keys[:0] if self.z is None else self.z
+
+    def push(self, keys: Tensor, labels: Tensor | None) -> None:
+        self.z = torch.cat([keys, self.older(keys)])[: self.size]
+        if labels is not None:
+            older = labels[:0] if self.y is None else self.y
+            self.y = torch.cat([labels, older])[: self.size]
+
+    def state_dict(self) -> dict:
+        return {"model": self.model.state_dict(), "z": self.z, "y": self.y}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.model.load_state_dict(state["model"])
+        self.z, self.y = state["z"], state["y"]
+
+
+def cosine(step: int, total: int) -> float:
+    """Share of the learning rate at a step: linear over the first twentieth, then half a cosine
+    down to zero."""
+    rise = max(1, total // 20)
+    angle = math.pi * max(0, step - rise) / max(1, total - rise)
+    return min((step + 1) / rise, 0.5 + 0.5 * math.cos(angle))
+
+
+def epoch_generator(modality: Modality, seed: int, epoch: int) -> torch.Generator:
+    """All randomness of one epoch: a function of seed and epoch alone, so that resuming needs no
+    random state."""
+    drawn = np.random.SeedSequence([seed, epoch + modality.first_epoch]).generate_state(1)
+    return torch.Generator(modality.draws_on).manual_seed(int(drawn[0]))
+
+
+def asks_for(method, what: str) -> bool:
+    """Whether the method, or its row of the catalogue, says that it needs "supervised" labels or
+    "features"."""
+    return bool(getattr(getattr(method, "entry", method), what, False))
+
+
+def check_schedule(method, schedule: dict) -> None:
+    """ValueError: an option that the method has not, or a course that it cannot take."""
+    for option, course in schedule.items():
+        if not isinstance(method, methods.Method) or option not in method.options:
+            known = ", ".join(getattr(method, "options", {})) or "none"
+            raise ValueError(f"schedule: the method has no option {option!r}; it has {known}")
+        ends = list(course) if isinstance(course, list | tuple) else []
+        whole = len(ends) == 2 or (len(ends) == 3 and isinstance(ends[2], int) and ends[2] >= 1)
+        if not whole or not all(isinstance(v, Real) and not isinstance(v, bool) for v in ends):
+            raise ValueError(
+                f"schedule: {option}={course!r} must be (start, end) or (start, end, number of "
+                "changes)"
+            )
+        for value in ends[:2]:
+            method.copy().change(**{option: float(value)})  # refuses what the method would refuse
+
+
+def check_queue(method, queue: int) -> None:
+    """ValueError: the method cannot score candidates of a queue."""
+    if not queue:
+        return
+    if not isinstance(method, methods.Method):
+        raise ValueError(
+            f"queue={queue} needs a method of the catalogue, which can score candidates of a queue"
+        )
+    eye, y = torch.eye(6), torch.arange(2)
+    labels = (y, y + 2) if method.entry.supervised else ()
+    try:
+        method.copy().loss(Contrast.from_queue(eye[:2], eye[2:4], eye[4:], *labels))
+    except ValueError as error:
+        raise ValueError(f"queue={queue} is not for {method.name}: {error}") from error
+
+
+def launch(device: str, precision: str, devices: int = 1):
+    """Fabric for so many devices; under torchrun for the processes that it has started.
+
+    ValueError: what is asked for is not possible here.
+    """
+    import lightning_fabric
+
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+    chosen = dict(devices=devices, strategy="ddp_spawn" if devices > 1 else "auto")
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        local = int(os.environ["LOCAL_WORLD_SIZE"])
+        nodes = int(os.environ["WORLD_SIZE"]) // local
+        chosen = dict(devices=local, num_nodes=nodes, strategy="ddp")
+    try:
+        fabric = lightning_fabric.Fabric(accelerator=device, precision=precision, **chosen)
+        if chosen["strategy"] == "ddp":
+            fabric.launch()
+        return fabric
+    except Exception as error:
+        raise ValueError(
+            f"device={device!r} with devices={devices} and precision={precision!r} is not possible "
+            f"here: {error}"
+        ) from error
+
+
+@contextmanager
+def fastest_convolutions() -> Iterator[None]:
+    """All batches have one shape: let cuDNN try its algorithms, unless the caller wants them
+    deterministic."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = not torch.backends.cudnn.deterministic
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+@contextmanager
+def enough_memory(device: torch.device, batch_size: int) -> Iterator[None]:
+    """Where memory does not suffice, say how much there is and what to change."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        exhausted = isinstance(error, torch.OutOfMemoryError | MemoryError)
+        if not exhausted and "allocate memory" not in str(error):
+            raise
+        free = ""
+        if device.type == "cuda":
+            left, total = torch.cuda.mem_get_info(device)
+            free = f" ({left / 2**30:.1f} of {total / 2**30:.1f} GiB are free)"
+        raise ValueError(
+            f"out of memory on {device} with batch_size={batch_size}{free}; choose a smaller batch "
+            "(--batch-size), half precision (--precision bf16-mixed) or a smaller encoder"
+        ) from error
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """SIGTERM ends the training as Ctrl-C does. Signals can be handled in the main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,256 @@
+"""The ledger of results: one JSON file per measured run, all of them as one table, and the numbers
+printed in the papers beside them.
+
+A record is a dictionary with at least `configuration` (everything that was chosen, the seed
+included) and `metrics` (everything that was measured); `history`, `environment` and `seconds` are
+usual. Its file is named by a short hash of the configuration, so the same run has the same name on
+every machine.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+import os
+import platform
+import typing
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hnlib._files import project_root, write_atomically
+from hnlib.runs import config
+from hnlib.runs.config import canonical, name
+
+if TYPE_CHECKING:  # only tables need pandas; training does without it
+    import numpy as np
+    import pandas as pd
+
+PACKAGES = ["torch", "torchvision", "torch-geometric", "lightning-fabric", "numpy", "scikit-learn"]
+PAPER_COLUMNS = ["paper", "table", "row", "column", "dataset", "metric", "value", "spread", "note"]
+
+
+def default_folder() -> Path:
+    """`_build/results`: runs started by hand, by tests or by the default build."""
+    return project_root() / "_build" / "results"
+
+
+def tracked_folder() -> Path:
+    """`book/results/runs`: the recorded runs that the book shows; only `--record` writes here."""
+    return project_root() / "book" / "results" / "runs"
+
+
+def write(record: dict, folder: Path | str | None = None, overwrite: bool = False) -> Path:
+    """Write a record to `folder/NAME.json` atomically and return the path.
+
+    A run measured a second time with the same metrics leaves the first file as it is. Other metrics
+    under the same configuration are refused unless `overwrite=True`; a file whose configuration
+    does not belong to its name always is. ValueError: as said, and for a record without
+    configuration or metrics, or not expressible in JSON.
+    """
+    for key in ("configuration", "metrics"):
+        if not isinstance(record.get(key), dict):
+            raise ValueError(
+                f"a record needs a dictionary {key!r}; this one has the keys {sorted(record)}"
+            )
+    folder = default_folder() if folder is None else Path(folder)
+    path = folder / f"{name(record['configuration'])}.json"
+    text = canonical(record, indent=1) + "\n"
+    if path.exists():
+        old = _read(path)
+        if canonical(old["configuration"]) != canonical(record["configuration"]):
+            raise ValueError(f"{path} holds another configuration than its name says; move it away")
+        if not overwrite:
+            if canonical(old["metrics"]) == canonical(record["metrics"]):
+                return path
+            raise ValueError(
+                f"{path} already holds this run with other metrics; pass overwrite=True to "
+                "replace it"
+            )
+    write_atomically(path, text.encode())
+    return path
+
+
+def load_all(folder: Path | str | None = None) -> list[dict]:
+    """All records of a folder, ordered by name; an absent folder has none. ValueError names an
+    unreadable file."""
+    folder = default_folder() if folder is None else Path(folder)
+    return [_read(path) for path in sorted(folder.glob("[!.]*.json"))]  # not what is being written
+
+
+def pack(right) -> str:
+    """Which images were right, bool [N], as text for a record: one bit an image, base64."""
+    import numpy as np
+
+    return base64.b64encode(np.packbits(np.asarray(right.cpu(), bool)).tobytes()).decode()
+
+
+def unpack(text: str, n: int) -> np.ndarray:
+    """What `pack` wrote about `n` images, bool [n]."""
+    import numpy as np
+
+    return np.unpackbits(np.frombuffer(base64.b64decode(text), np.uint8), count=n).astype(bool)
+
+
+#: What must agree in two records of one run.
+ACCURACIES = ("knn", "linear", "linear_paper", "svm", "knn_validation", "linear_validation")
+
+
+def frame(*sources: Path | str | list[dict], kind: str | None = None) -> pd.DataFrame:
+    """The records as one table, a row a run: `frame().query("method == 'hcl' and beta == 1")`.
+
+    Columns: `record` (its name), `kind` ("images", "graphs" or "measurement"), every field of the
+    run (`config.ImageRun`, `config.GraphRun`), every option of its method and every metric under
+    its own name; `changed` and `title`, what is unusual about the run and where it was made, and
+    `options`, those that are not the catalogue's, in words; `seconds`, `date`, `hardware`,
+    `test_images`, `graphs`; as they are in the record, `history`, `losses`, `correct`, `metrics`,
+    `environment`; and `run` itself. What a record does not name is at its default. Several values
+    are one word, as on the command line: `schedule == "beta=0.0:4.0:5"`.
+
+    Runs whose configurations differ in `experiment` alone are one; `experiments` has all of them.
+    ValueError: two such records of one source disagree in an accuracy. `sources` are folders
+    (default: the tracked one) or lists of records; where two have the same run, the later one's
+    row stands. `kind`: no other rows (those of graphs wait for PyTorch Geometric).
+    """
+    import pandas as pd
+
+    rows: dict[str, dict] = {}
+    for source in sources or (tracked_folder(),):
+        here: dict[str, dict] = {}
+        for record in source if isinstance(source, list) else load_all(source):
+            if kind not in (None, _kind(record)):
+                continue
+            row = _row(record)
+            key = f"{row['kind']} {canonical(record['configuration'] | {'experiment': None})}"
+            known = here.get(key, rows.get(key, row))["experiments"]
+            row["experiments"] = tuple(sorted({row["experiment"], *known}))
+            here[key] = _agreeing(here.get(key, row), row)
+        rows |= here
+    table = pd.DataFrame(list(rows.values()))
+    types = {int: "Int64", bool: "boolean"}  # which stay what they are where a row has none
+    expected = {"kind": str, "title": str, **dict.fromkeys(ACCURACIES, float)}
+    for run in (config.ImageRun, config.GraphRun)[: 1 if kind == "images" else 2]:
+        expected |= config.hints(run)
+        expected |= {o: float for entry in run().catalogue.values() for o in entry.options}
+    for column, hint in expected.items():
+        if column not in table:
+            table[column] = None
+        if dtype := types.get((*typing.get_args(hint), hint)[0]):
+            table[column] = table[column].astype(dtype)
+    return table
+
+
+def _kind(record: dict) -> str:
+    trained = "graphs" if "graphs" in record else "measurement"
+    return "images" if "image_shape" in record else trained
+
+
+def _agreeing(first: dict, second: dict) -> dict:
+    """The first of two rows of one run, with the experiments of both."""
+    for metric in ACCURACIES:
+        values = [row["metrics"].get(metric) for row in (first, second)]
+        if None not in values and values[0] != values[1]:
+            raise ValueError(
+                f"{first['record']}.json and {second['record']}.json hold one run, which differs "
+                f"in {metric}: {values[0]} and {values[1]}; delete the wrong one"
+            )
+    return first | {"experiments": second["experiments"]}
+
+
+def _row(record: dict) -> dict:
+    chosen, metrics = record["configuration"], record["metrics"]
+    environment = record.get("environment", {})
+    hardware = environment.get("hardware", {})
+    row = {"record": name(chosen), "kind": _kind(record), "run": None}
+    if row["kind"] != "measurement":
+        run = config.read(chosen)
+        if not isinstance(run, config.Configuration):
+            raise ValueError(f"{row['record']}.json is no run, but has the metrics of one")
+        row |= run.row(record.get("image_shape", [None])[0]) | {"run": run}
+    else:
+        row |= {"experiment": ""} | {key: config.words(value) for key, value in chosen.items()}
+    return row | {
+        **{key: value for key, value in metrics.items() if not isinstance(value, dict)},
+        "seconds": record.get("seconds", metrics.get("seconds")),
+        "date": environment.get("date", "")[:10],
+        "hardware": hardware.get("gpu")
+        or f"{hardware.get('cpu', '')}, {hardware.get('threads', '?')} threads",
+        "experiments": (),
+        "metrics": metrics,
+        "environment": environment,
+        **{
+            key: record.get(key)
+            for key in ("test_images", "graphs", "history", "losses", "correct")
+        },
+    }
+
+
+def papers(path: Path | str | None = None) -> pd.DataFrame:
+    """The numbers printed in the papers: columns paper, table, row, column, dataset, metric, value,
+    spread, note."""
+    import pandas as pd
+
+    path = project_root() / "book" / "results" / "papers.csv" if path is None else Path(path)
+    frame = pd.read_csv(path, comment="#", skipinitialspace=True)
+    if list(frame.columns) != PAPER_COLUMNS:
+        raise ValueError(f"{path} has the columns {list(frame.columns)}; expected {PAPER_COLUMNS}")
+    return frame
+
+
+def environment(device=None) -> dict:
+    """Where and with what a run was measured: hardware, versions, digest of the library's sources,
+    date (UTC)."""
+    import torch
+
+    device = torch.device("cpu" if device is None else device)
+    hardware = {"cpu": _cpu(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
+    if device.type == "cuda":
+        hardware["gpu"] = torch.cuda.get_device_name(device)
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = None
+    return {
+        "hardware": hardware,
+        "versions": versions,
+        "hnlib": source_digest(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+@functools.cache
+def source_digest() -> str:
+    """The first 12 hexadecimal digits of the SHA-256 over all sources of this package."""
+    digest, here = hashlib.sha256(), Path(__file__).resolve().parents[1]
+    for path in sorted(here.rglob("*.py")):
+        digest.update(
+            path.relative_to(here).as_posix().encode() + b"\0" + path.read_bytes() + b"\0"
+        )
+    return digest.hexdigest()[:12]
+
+
+def _read(path: Path) -> dict:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(record["configuration"], dict) or not isinstance(record["metrics"], dict):
+            raise TypeError("configuration and metrics must be dictionaries")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} is not a whole record ({error}); delete it and repeat the run"
+        ) from error
+    return record
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(
+            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+        )
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

@@ -1,0 +1,463 @@
+"""Paired differences, their two targets, families, equivalence and power."""
+
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from statsmodels.formula.api import ols
+from statsmodels.stats.power import TTestPower
+from statsmodels.stats.weightstats import ttost_paired
+
+from hnlib.runs import comparisons, records
+from hnlib.runs.comparisons import Effect
+
+seeds = st.integers(0, 10**6)
+quick = settings(deadline=None, max_examples=40)
+
+
+def bits(n=4, m=200, seed=0, gain=0.1):
+    """Which images two methods of n seeds get right, bool [2, n, m], with effects of both."""
+    rng = np.random.default_rng(seed)
+    item, own = rng.normal(size=m), 0.3 * rng.normal(size=(2, 1, m))
+    noise = 0.5 * rng.normal(size=(2, n, m)) + 0.2 * rng.normal(size=(2, n, 1))
+    return item + own + noise + gain * np.array([1, 0])[:, None, None] > 0
+
+
+def frame(right, numbers=None, **more):
+    """The table of the runs that got these images right."""
+    numbers = range(right.shape[1]) if numbers is None else numbers
+    rows = [
+        {
+            "method": method,
+            "seed": seed,
+            "linear": row.mean(),
+            "test_images": row.size,
+            "dataset": "digits",
+            "correct": {"linear": records.pack(torch.tensor(row))},
+        }
+        | more
+        for method, both in zip(("hcl", "simclr"), right)
+        for seed, row in zip(numbers, both)
+    ]
+    return pd.DataFrame(rows)
+
+
+def compare(table, **more):
+    return comparisons.compare(table, "method == 'hcl'", "method == 'simclr'", **more)
+
+
+def same(found: Effect, wanted: Effect):
+    keys = ("difference", "error", "low", "high", "p")
+    return [getattr(found, k) for k in keys] == pytest.approx([getattr(wanted, k) for k in keys])
+
+
+# --- paired by seed
+
+
+@quick
+@given(seeds, st.integers(3, 8))
+def test_on_these_images_it_is_the_paired_t_test(seed, n):
+    right = bits(n, seed=seed)
+    found = compare(frame(right))
+    if np.ptp(right.sum(2)[0] * 1.0 - right.sum(2)[1]) < 2:
+        return  # so close to a tie that rounding rules, as below
+    plain = stats.ttest_rel(*(100 * right.mean(2)))
+    assert found.p == pytest.approx(plain.pvalue)
+    low, high = plain.confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((low, high))
+    assert (found.seeds, found.df, found.target) == (tuple(range(n)), n - 1, "these images")
+
+
+def test_neither_order_nor_further_runs_matter_and_what_is_left_out_is_named():
+    table = frame(bits())
+    more = table.assign(seed=table.seed + 10)[:2]  # two more seeds of hcl
+    other = table.assign(method="ot", linear=math.nan)
+    shuffled = pd.concat([table, more, other]).sample(frac=1, random_state=0)
+    found = compare(shuffled)
+    assert same(found, compare(table)) and found.unpaired == (10, 11)
+    swapped = comparisons.compare(table, "method == 'simclr'", "method == 'hcl'")
+    assert (swapped.low, swapped.high) == pytest.approx((-found.high, -found.low))
+
+
+@pytest.mark.parametrize("target", ["these images", "new images"])
+def test_one_seed_resolves_nothing(target):
+    found = compare(frame(bits(1, gain=2.0)), target=target)
+    assert (found.error, found.p, found.df) == (math.inf, 1.0, 0)
+    assert (found.low, found.high) == (-math.inf, math.inf)
+    assert comparisons.verdict(found) == comparisons.verdict(found, 5) == "unresolved"
+    assert comparisons.detectable(found) == math.inf == comparisons.detectable((0.5, 1))
+
+
+def test_equal_differences_keep_the_error_of_rounding():
+    """Two seeds agree to the image more often than two random numbers would: without this, equal
+    methods are told apart in up to 12 % of such comparisons."""
+    right = bits(2)
+    right[:, 1] = right[:, 0]
+    found = compare(frame(right))
+    assert found.error == pytest.approx(100 / 200 / math.sqrt(12) / math.sqrt(2)) and found.p > 0
+    assert compare(frame(right[[0, 0]])).p == 1.0
+
+
+def test_a_difference_prints_as_a_sentence():
+    text = str(Effect(-1.25, 0.25, 2, "new images", bound=True))
+    assert text == "−1.25 [−2.33, −0.17], p = 0.038; new images (a bound), df 2"
+
+
+BASE = frame(bits())
+
+
+@pytest.mark.parametrize(
+    ("table", "more", "message"),
+    [
+        (BASE, {"target": "all"}, "target='all' is unknown; it is 'these images' or 'new images'"),
+        (BASE, {"metric": "knn"}, "no column 'knn', only .*'linear'"),
+        (BASE, {"by": "start"}, "no column 'start'"),
+        (BASE[:4], {}, "\"method == 'simclr'\" should be runs of one setting; it fits none"),
+        (pd.concat([BASE, BASE[:1]]), {}, r"with seed \[0, 1, 2, 3, 0\]; each must be there"),
+        (BASE.assign(seed=[None, *range(7)]), {}, "with seed .*nan.* each must be there once"),
+        (BASE.assign(seed=range(8)), {}, r"no seed in common, only \[0, 1, 2, 3, 4, 5, 6, 7\]"),
+        (BASE.assign(linear=math.nan), {}, "linear of .* is missing or not finite"),
+        (BASE.assign(test_images=[200] * 4 + [100] * 4), {}, r"test_images is \[100, 200\]"),
+        (BASE.assign(dataset=list("aaaabbbb")), {}, r"different images: dataset is \['a', 'b'\]"),
+        (BASE.assign(linear=0.123456), {"target": "new images"}, "linear is not a share of"),
+        (BASE.drop(columns="test_images"), {"target": "new images"}, "compare on these images"),
+        (BASE.assign(linear=0.5), {"target": "new images"}, "bits of linear contradict its value"),
+    ],
+)  # fmt: skip
+def test_compare_refuses(table, more, message):
+    with pytest.raises(ValueError, match=message):
+        compare(table, **more)
+
+
+# --- new images
+
+
+@quick
+@given(seeds, st.integers(2, 6), st.integers(2, 40))
+def test_components_are_those_of_the_analysis_of_variance(seed, n, m):
+    d = np.random.default_rng(seed).normal(size=(n, m))
+    rows, columns, all_ = d.mean(1, keepdims=True), d.mean(0), d.mean()
+    between = m * ((rows - all_) ** 2).sum() / (n - 1)
+    images = n * ((columns - all_) ** 2).sum() / (m - 1)
+    rest = ((d - rows - columns + all_) ** 2).sum() / ((n - 1) * (m - 1))
+    wanted = ((between - rest) / m, (images - rest) / n, rest)
+    assert comparisons.components(d) == pytest.approx(wanted)
+    pairs = [np.cov(d[s], d[r])[0, 1] for s, r in itertools.combinations(range(n), 2)]
+    assert comparisons.components(d)[1] == pytest.approx(np.mean(pairs))  # two seeds, same images
+
+
+@pytest.mark.parametrize("d", [np.zeros(3), np.zeros((1, 5)), np.zeros((5, 1))])
+def test_components_need_two_of_each(d):
+    with pytest.raises(ValueError, match="at least 2 of each"):
+        comparisons.components(d)
+
+
+@quick
+@given(seeds, st.integers(2, 6), st.sampled_from([37, 200]))
+def test_new_images_add_their_part_and_without_bits_at_most_too_much(seed, n, m):
+    table = frame(bits(n, m, seed))
+    here, new = compare(table), compare(table, target="new images")
+    without = compare(table.drop(columns="correct"), target="new images")
+    assert not new.bound and without.bound
+    right = bits(n, m, seed) * 100.0
+    assert new.images**2 == pytest.approx(
+        max(comparisons.components(right[0] - right[1])[1], 0) / m
+    )
+    for narrow, wide in [(here, new), (new, without)]:
+        assert wide.difference == narrow.difference and wide.between == narrow.between
+        assert wide.error >= narrow.error and wide.p >= narrow.p - 1e-12
+        assert wide.low <= narrow.low + 1e-12 and wide.high >= narrow.high - 1e-12
+
+
+@given(st.integers(1, 30), st.integers(0, 30), st.integers(0, 30))
+def test_the_bound_is_attained_by_disjoint_successes(m, a, b):
+    m, a, b = m + 1, min(a, m + 1), min(b, m + 1)
+    right = np.zeros((2, 2, m), bool)
+    right[0, :, :a] = right[1, :, m - b :] = True  # disjoint, or failures disjoint
+    table = frame(right)
+    found = compare(table, target="new images")
+    assert found.images == pytest.approx(
+        compare(table.drop(columns="correct"), target="new images").images
+    )
+
+
+def test_a_run_without_bits_makes_it_a_bound_and_validation_images_are_counted_apart():
+    table = frame(bits())
+    table.at[3, "correct"] = math.nan
+    assert compare(table, target="new images").bound
+    right = bits(m=80)
+    table = frame(right, validation=80, test_images=1000).rename(
+        columns={"linear": "linear_validation"}
+    )
+    table["correct"] = [{"linear_validation": c["linear"]} for c in table["correct"]]
+    found = compare(table, metric="linear_validation", target="new images")
+    assert same(found, compare(frame(right), target="new images")) and not found.bound
+
+
+@quick
+@given(st.floats(-5, 5), st.floats(0.01, 2), st.integers(1, 11), st.floats(0, 2))
+def test_p_and_interval_agree(difference, between, df, images):
+    effect = Effect(difference, between, df, "new images", images)
+    for alpha in (0.5, 0.05, 0.001):
+        half = float(effect.half(alpha))
+        assert effect.reach(half) == pytest.approx(alpha, rel=1e-6)
+    assert 2 * stats.norm.sf(abs(difference) / effect.error) <= effect.p * (1 + 1e-9)
+    assert effect.p <= 2 * stats.t.sf(abs(difference) / effect.error, df) * (1 + 1e-8)
+    assert (effect.p > 0.05) == (effect.low <= 0 <= effect.high) or effect.p == pytest.approx(0.05)
+
+
+# --- families, equivalence, power
+
+p_values = st.lists(st.floats(0, 1), min_size=1, max_size=5)
+
+
+def closed_testing(p):
+    """Adjusted p by definition: the largest Bonferroni p among all intersections of hypotheses that
+    contain one."""
+    m = len(p)
+    subsets = [s for size in range(1, m + 1) for s in itertools.combinations(range(m), size)]
+    local = {s: min(1.0, len(s) * min(p[i] for i in s)) for s in subsets}
+    return [max(value for s, value in local.items() if i in s) for i in range(m)]
+
+
+@settings(deadline=None, max_examples=60)  # statsmodels collects garbage at each call
+@given(p_values)
+def test_holm_is_closed_testing_with_bonferroni(p):
+    assert comparisons.holm(p) == pytest.approx(closed_testing(p))
+
+
+@quick
+@given(p_values)
+def test_holm_lies_between_p_and_bonferroni(p):
+    adjusted, m = comparisons.holm(p), len(p)
+    assert (adjusted >= p).all() and (adjusted <= np.minimum(1, m * np.array(p))).all()
+    assert (np.diff(adjusted[np.argsort(p)]) >= 0).all()
+    assert adjusted.min() == min(1, m * min(p))
+    assert adjusted[::-1] == pytest.approx(comparisons.holm(p[::-1]))  # whatever their order
+
+
+def test_holm_by_hand():
+    assert comparisons.holm([0.04, 0.01, 0.03]) == pytest.approx(
+        [0.06, 0.03, 0.06]
+    )  # Bonferroni: .12, .03, .09
+    assert closed_testing([0.04, 0.01, 0.03]) != pytest.approx([0.12, 0.03, 0.09])
+    assert len(comparisons.holm([])) == 0
+
+
+@pytest.mark.parametrize(
+    "p, message",
+    [
+        ([0.1, 1.2], "p-value 1.2 must lie between 0 and 1"),
+        ([np.nan], "p-value nan must"),
+        ([-1e-9], "p-value -1e-09"),
+        ([[0.1]], r"p-values of shape \(1, 1\) must be a vector"),
+        (0.1, r"shape \(\)"),
+    ],
+)
+def test_holm_refuses(p, message):
+    with pytest.raises(ValueError, match=message):
+        comparisons.holm(p)
+
+
+def test_a_family_has_holms_p_and_simultaneous_intervals():
+    alone = [Effect(x, 0.2, 5, "these images") for x in (0.9, 0.7, 0.1)]
+    found = comparisons.family(alone)
+    assert [e.p for e in found] == pytest.approx(comparisons.holm([e.p for e in alone]))
+    for e, f in zip(alone, found):
+        assert f.high - f.difference == pytest.approx(0.2 * stats.t.isf(0.025 / 3, 5))
+        assert comparisons.equivalence(f, 2) == pytest.approx(3 * comparisons.equivalence(e, 2))
+        wanted = comparisons.detectable(e, alpha=0.05 / 3)
+        assert comparisons.detectable(f) == pytest.approx(wanted)
+    assert same(comparisons.family(alone[:1])[0], alone[0]) and comparisons.family([]) == []
+    with pytest.raises(ValueError, match="in a family already"):
+        comparisons.family(found)
+
+
+def many(k, n=4, m=300):
+    """k methods and their base."""
+    right = [bits(n, m, seed)[0] for seed in range(k)]
+    base = frame(bits(n, m, 99)).query("method == 'simclr'")
+    tables_ = [frame(r[None]).assign(method=f"m{i}") for i, r in enumerate(right)]
+    return pd.concat([base, *tables_], ignore_index=True)
+
+
+def test_a_pooled_family_has_the_residual_variance_of_the_table():
+    k, n = 5, 4
+    table = many(k, n)
+    alone = [
+        comparisons.compare(table, f"method == 'm{i}'", "method == 'simclr'") for i in range(k)
+    ]
+    fit = ols("linear ~ C(method) + C(seed)", table).fit()
+    wanted = 100 * math.sqrt(2 * fit.mse_resid / n)
+    for e, f in zip(alone, comparisons.family(alone, pooled=True)):
+        assert f.difference == e.difference and f.df == fit.df_resid == k * (n - 1)
+        assert f.between == pytest.approx(wanted)
+        assert f.high - f.difference == pytest.approx(wanted * stats.t.isf(0.025 / k, f.df))
+    assert same(comparisons.family(alone[:1], pooled=True)[0], alone[0])
+
+
+def test_what_cannot_be_pooled():
+    table = many(2)
+    a, b = (comparisons.compare(table, f"method == 'm{i}'", "method == 'simclr'") for i in (0, 1))
+    other = comparisons.compare(table, "method == 'm1'", "method == 'm0'")
+    fewer = comparisons.compare(table.query("seed < 3 or method != 'm1'"), "method == 'm1'", a.base)
+    single = comparisons.compare(table.query("seed == 0"), "method == 'm1'", a.base)
+    for effects in ([a, other], [a, fewer], [single]):
+        with pytest.raises(ValueError, match="one base and the same two or more seeds"):
+            comparisons.family(effects, pooled=True)
+    assert len(comparisons.family([a, b, fewer])) == 3 and comparisons.family([], pooled=True) == []
+
+
+@quick
+@given(seeds, st.integers(3, 9), st.floats(0.1, 3))
+def test_equivalence_is_two_one_sided_tests(seed, n, margin):
+    d = np.random.default_rng(seed).normal(0.3, 0.5, n)
+    effect = Effect(d.mean(), d.std(ddof=1) / math.sqrt(n), n - 1, "these images")
+    p = comparisons.equivalence(effect, margin)
+    assert p == pytest.approx(ttost_paired(d, 0 * d, -margin, margin)[0])
+    assert (p <= 0.05) == (abs(effect.difference) + effect.half(0.1) <= margin)
+
+
+def test_verdicts():
+    small, large, wide = (Effect(x, e, 5, "") for x, e in ((0.3, 0.05), (2, 0.1), (0.3, 1)))
+    assert [comparisons.verdict(e) for e in (small, large, wide)] == [
+        "different",
+        "different",
+        "unresolved",
+    ]
+    assert [comparisons.verdict(e, 0.5) for e in (small, large, wide)] == [
+        "equivalent",
+        "different",
+        "unresolved",
+    ]
+    assert comparisons.verdict(large, 2.5) == "equivalent"
+    for margin in (0, -1, math.inf, math.nan):
+        with pytest.raises(ValueError, match=r"margin=.* must be positive and finite"):
+            comparisons.verdict(small, margin)
+
+
+@pytest.mark.parametrize("n", [2, 3, 6, 12])
+def test_detectable_has_the_power_it_names(n):
+    wanted = 0.54 * TTestPower().solve_power(nobs=n, alpha=0.05, power=0.8)
+    assert comparisons.detectable((0.54, n)) == pytest.approx(wanted, rel=1e-3)
+    effect = Effect(9.0, 0.54 / math.sqrt(n), n - 1, "new images", images=0.2)
+    rng, size = np.random.default_rng(0), comparisons.detectable(effect)
+    seen = np.sqrt(rng.chisquare(n - 1, 40_000) / (n - 1))
+    rejected = np.abs(rng.normal(size, effect.error, 40_000)) > effect.half(0.05, seen)
+    assert rejected.mean() == pytest.approx(0.8, abs=0.01)
+    margin = comparisons.decidable(effect)
+    inside = np.abs(rng.normal(0, effect.error, 40_000)) + effect.half(0.1, seen) <= margin
+    assert inside.mean() == pytest.approx(0.8, abs=0.01)
+
+
+def test_detectable_refuses_a_power_below_its_level():
+    with pytest.raises(ValueError, match=r"power=0.01 must lie between the level 0.05 and 1"):
+        comparisons.detectable((1.0, 3), power=0.01)
+    assert comparisons.detectable((0.0, 3)) == 0.0
+
+
+# --- cross-validation
+
+tables = st.tuples(st.integers(1, 4), st.integers(2, 10), seeds)
+
+
+def two_tables(seeds_, folds, seed):
+    rng = np.random.default_rng(seed)
+    return rng.normal(70, 3, (2, seeds_, folds)) + np.array([1, 0])[:, None, None]
+
+
+@quick
+@given(tables, st.floats(0.02, 0.9))
+def test_cross_validated_is_the_t_test_with_a_wider_error(shape, share):
+    ours, base = two_tables(*shape)
+    found, count = comparisons.cross_validated(ours, base, share), ours.size
+    plain = stats.ttest_rel(ours.ravel(), base.ravel())
+    widening = math.sqrt(1 + count * share / (1 - share))  # of the standard error
+    assert found.difference == pytest.approx(plain.statistic * found.error / widening)
+    assert found.p == pytest.approx(2 * stats.t.sf(abs(plain.statistic) / widening, count - 1))
+    low, high = plain.confidence_interval(0.95)
+    assert found.high - found.low == pytest.approx(widening * (high - low))
+    assert (found.low + found.high) / 2 == pytest.approx(found.difference)
+    assert (found.p < 0.05) == (not found.low <= 0 <= found.high)
+    assert found.p > plain.pvalue  # the plain test would be refused here
+
+
+@quick
+@given(tables)
+def test_cross_validated_does_not_depend_on_unit_order_or_a_common_shift(shape):
+    ours, base = two_tables(*shape)
+    found = comparisons.cross_validated(ours, base)
+    assert found == comparisons.cross_validated(
+        torch.tensor(ours), base.tolist(), 1 / shape[1]
+    )  # default: all folds are there
+    shares, swapped = (
+        comparisons.cross_validated(ours / 100 + 0.1, base / 100 + 0.1),
+        comparisons.cross_validated(base, ours),
+    )
+    assert (shares.p, swapped.p) == pytest.approx((found.p, found.p), rel=1e-6)
+    assert 100 * shares.error == pytest.approx(found.error) and 100 * shares.low == pytest.approx(
+        found.low
+    )
+    assert (swapped.low, swapped.high) == pytest.approx((-found.high, -found.low))
+
+
+def test_cross_validated_knows_a_clear_difference_and_repetitions_alone_do_not_make_one():
+    ours, base = two_tables(5, 10, 0)
+    assert comparisons.cross_validated(ours + 5, base).p < 1e-3
+    one_sample = np.tile([[1.0, 0, 1, -1, 1, 0, 0, 1, -1, 1]], (100, 1))
+    for repeats in (5, 100):  # the same ten differences again and again
+        found = comparisons.cross_validated(one_sample[:repeats], 0 * one_sample[:repeats])
+        assert 0.2 < found.p < 0.5
+    assert stats.ttest_1samp(one_sample.ravel(), 0).pvalue < 1e-10  # the plain test believes them
+
+
+def test_cross_validated_of_equal_differences():
+    base = two_tables(2, 5, 1)[0]
+    zero = comparisons.cross_validated(base, base)
+    assert [zero.difference, zero.error, zero.low, zero.high, zero.p] == [0.0, 0.0, 0.0, 0.0, 1.0]
+    found = comparisons.cross_validated(base + 0.3, base)  # equal but for rounding
+    assert (found.error, found.p) == (0, 0) and found.low == found.high == pytest.approx(0.3)
+    assert comparisons.cross_validated([[0.1 + 0.2, 0.3]], [[0.3, 0.3]]).p == 1.0
+
+
+@pytest.mark.parametrize(
+    "ours, base, share, message",
+    [
+        (
+            np.zeros((2, 3)),
+            np.zeros((3, 2)),
+            None,
+            r"ours of shape \(2, 3\) and base of shape \(3, 2\) cannot be paired",
+        ),
+        (np.zeros(4), np.zeros(4), None, r"both are \[seeds, folds\]"),
+        ([[1.0]], [[0.0]], 0.1, "at least 2 values of each method; got 1"),
+        (
+            [[1.0, np.nan]],
+            [[0.0, np.inf]],
+            None,
+            "1 of the 2 pairs are not finite numbers; leave out the seeds",
+        ),
+        (
+            [[1.0, 2.0]],
+            [[0.0, 0.0]],
+            0.0,
+            "test_share=0 must lie between 0 and 1: it is the share of the data in a test",
+        ),
+        ([[1.0, 2.0]], [[0.0, 0.0]], 10, "test_share=10 must lie between 0 and 1"),
+        (
+            [[1.0], [2.0]],
+            [[0.0], [0.0]],
+            None,
+            "test_share=1 .*; with a single fold it has to be given",
+        ),
+    ],
+)
+def test_cross_validated_refuses(ours, base, share, message):
+    with pytest.raises(ValueError, match=message):
+        comparisons.cross_validated(ours, base, share)

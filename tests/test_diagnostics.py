@@ -1,0 +1,234 @@
+"""What learning curves show: against definitions, one anchor at a time."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+from hnlib import negatives
+from hnlib.contrast import Contrast
+from hnlib.runs import diagnostics
+
+seeds = st.integers(0, 10**6)
+quick = settings(deadline=None, max_examples=40)
+
+
+def two_views(batch=6, d=3, classes=2, seed=0, agreement=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.arange(batch) % classes
+    z = torch.randn(2, batch, d, generator=generator, dtype=torch.float64)
+    return z[0], agreement * z[0] + z[1], y
+
+
+# --- geometry
+
+
+@quick
+@given(seeds)
+def test_alignment_and_uniformity_against_their_definitions(seed):
+    z1, z2, _ = two_views(5, seed=seed)
+    u, v = functional.normalize(z1), functional.normalize(z2)
+    assert diagnostics.alignment(3 * z1, z2) == pytest.approx(
+        float(sum((a - b) @ (a - b) for a, b in zip(u, v)) / 5)
+    )
+    pairs = [
+        math.exp(-2 * float((u[i] - u[j]) @ (u[i] - u[j])))
+        for i in range(5)
+        for j in range(5)
+        if i != j
+    ]
+    assert diagnostics.uniformity(z1) == pytest.approx(math.log(sum(pairs) / len(pairs)))
+    with pytest.raises(ValueError, match="2 embeddings"):
+        diagnostics.uniformity(z1[:1])
+
+
+# --- weights and losses
+
+
+def test_collision_mass_of_uniform_weights_is_the_share_of_the_class():
+    z1, z2, y = two_views(6, classes=2)
+    contrast = Contrast.from_views(z1, z2)
+    mass = diagnostics.collision_mass(contrast, negatives.uniform()(contrast), y)
+    assert mass == pytest.approx(
+        4 / 10
+    )  # of 12 rows less anchor and own view, 2 images of the class, twice
+    supervised = Contrast.from_views(z1, z2, y)
+    assert diagnostics.collision_mass(supervised, negatives.uniform()(supervised)) == 0
+    skipped = negatives.uniform()(contrast).clone()
+    skipped[0] = -torch.inf
+    assert diagnostics.collision_mass(contrast, skipped, y) == pytest.approx(4 / 10)
+
+
+def losses_one_anchor_at_a_time(z1, z2, y, eta, gamma):
+    """The definitions in plain sums of probabilities, without logarithms or masks. Also both sides
+    of Assumption 1."""
+    z = torch.cat([functional.normalize(z1), functional.normalize(z2)]).numpy()
+    y, batch = y.repeat(2).tolist(), len(z1)
+    rows, sides = [], []
+    for i in range(2 * batch):
+        g = z @ z[i] / gamma
+        pool = [j for j in range(2 * batch) if j % batch != i % batch]
+        positives = [j for j in range(2 * batch) if j != i and y[j] == y[i]]
+
+        def mean(select, weight, g=g, pool=pool):
+            chosen = [(weight(g[j]), math.exp(g[j])) for j in pool if select(j)]
+            total = sum(w for w, _ in chosen)
+            return sum(w * e for w, e in chosen) / total if total > 0 else math.nan
+
+        other, same = (lambda j, i=i: y[j] != y[i]), (lambda j, i=i: y[j] == y[i])
+        expectations = [
+            mean(lambda j: True, lambda g: 1),
+            mean(lambda j: True, eta),
+            mean(other, lambda g: 1),
+            mean(other, eta),
+        ]
+        rows.append(
+            [
+                sum(math.log(1 + (2 * batch - 2) * math.exp(-g[p]) * e) for p in positives)
+                / len(positives)
+                for e in expectations
+            ]
+        )
+        sides.append((mean(same, eta), mean(other, eta)))
+    return np.array(rows).T, np.array(sides)
+
+
+@quick
+@given(
+    seeds,
+    st.floats(0, 3),
+    st.floats(0.1, 2),
+    st.sampled_from(["exp", "threshold"]),
+    st.floats(0.5, 1.5),
+)
+def test_four_losses_and_assumption_against_one_anchor_at_a_time(seed, beta, gamma, hardening, tau):
+    z1, z2, y = two_views(6, classes=3, seed=seed)
+    contrast = Contrast.from_views(z1, z2)
+    options = dict(beta=beta, temperature=gamma, hardening=hardening, tau=tau, reduction="none")
+    ours = diagnostics.four_losses(contrast, y, **options)
+    holds = diagnostics.assumption_fraction(contrast, y, **options).numpy()
+    eta = (
+        (lambda g: math.exp(beta * g))
+        if hardening == "exp"
+        else (lambda g: float(g >= math.log(tau)))
+    )
+    expected, sides = losses_one_anchor_at_a_time(z1, z2, y, eta, gamma)
+    assert list(ours) == ["UCL", "H-UCL", "SCL", "H-SCL"]
+    for row, loss in zip(expected, ours.values()):
+        assert np.allclose(loss.numpy(), row, rtol=1e-9, equal_nan=True)
+    clear = np.abs(sides[:, 0] - sides[:, 1]) > 1e-9
+    assert np.array_equal(np.isnan(holds), np.isnan(sides).any(1))
+    assert np.array_equal(holds[clear], (sides[clear, 0] > sides[clear, 1]).astype(float))
+
+
+@quick
+@given(seeds, st.floats(0, 3), st.floats(0.1, 2))
+def test_the_order_holds_at_exactly_the_anchors_that_satisfy_the_assumption(seed, beta, gamma):
+    z1, z2, y = two_views(8, classes=2, seed=seed, agreement=0.3)
+    contrast = Contrast.from_views(z1, z2)
+    losses = diagnostics.four_losses(contrast, y, beta, gamma, reduction="none")
+    holds = diagnostics.assumption_fraction(contrast, y, beta, gamma, reduction="none").bool()
+    gap = losses["H-UCL"] - losses["H-SCL"]
+    clear = gap.abs() > 1e-9
+    assert torch.equal(gap[clear] > 0, holds[clear])
+    ucl = losses["UCL"] - losses["H-UCL"]
+    assert (ucl <= 1e-12).all()  # hardening only raises the loss
+
+
+def test_ucl_does_not_follow_the_assumption():
+    """Negative control of the test above: with UCL in H-UCL's place the equivalence is false."""
+    different = 0
+    for seed in range(20):
+        z1, z2, y = two_views(8, classes=2, seed=seed, agreement=0.3)
+        contrast = Contrast.from_views(z1, z2)
+        losses = diagnostics.four_losses(contrast, y, reduction="none")
+        holds = diagnostics.assumption_fraction(contrast, y, reduction="none").bool()
+        different += int(((losses["UCL"] >= losses["H-SCL"]) != holds).sum())
+    assert different > 20
+
+
+def test_the_four_losses_at_neural_collapse():
+    """Ten classes on a simplex, one point each standing for its whole class, M=1, γ=.5, β=1: .180,
+    .445, .103, .103."""
+    classes = 10
+    s = torch.full((classes, classes), -1 / (classes - 1), dtype=torch.float64).fill_diagonal_(1)
+    eye, everyone = (
+        torch.eye(classes, dtype=torch.bool),
+        torch.ones(classes, classes, dtype=torch.bool),
+    )
+    labels = torch.arange(classes)
+    contrast = Contrast.from_similarity(s, eye, everyone, labels=labels, candidate_labels=labels)
+    losses = diagnostics.four_losses(contrast)
+    assert [round(float(v), 3) for v in losses.values()] == [0.180, 0.445, 0.103, 0.103]
+    assert diagnostics.assumption_fraction(contrast) == 1.0
+    threshold = diagnostics.four_losses(contrast, hardening="threshold", tau=1.0, reduction="none")
+    assert (
+        threshold["H-SCL"].isnan().all() and threshold["H-UCL"].isfinite().all()
+    )  # no other class is left
+    assert math.isnan(diagnostics.assumption_fraction(contrast, hardening="threshold", tau=1.0))
+
+
+def test_any_hardening_function_and_its_faults():
+    z1, z2, y = two_views()
+    contrast = Contrast.from_views(z1, z2)
+    by_name = diagnostics.four_losses(contrast, y, beta=2.0)
+    by_function = diagnostics.four_losses(contrast, y, hardening=lambda g: 2 * g)
+    assert all(torch.allclose(by_name[k], by_function[k]) for k in by_name)
+    with pytest.raises(ValueError, match=r"'cubic'.*exp"):
+        diagnostics.four_losses(contrast, y, hardening="cubic")
+    with pytest.raises(ValueError, match="temperature"):
+        diagnostics.assumption_fraction(contrast, y, temperature=0)
+    with pytest.raises(ValueError, match="tau=0 must be positive"):
+        diagnostics.assumption_fraction(contrast, y, hardening="threshold", tau=0)
+    with pytest.raises(ValueError, match="labels"):
+        diagnostics.four_losses(contrast)
+    with pytest.raises(ValueError, match="repeated classes"):
+        diagnostics.four_losses(contrast, torch.arange(6))
+    with pytest.raises(ValueError, match="from_views"):
+        diagnostics.assumption_fraction(Contrast.from_views(z1, z2, y))
+
+
+def test_diagnostics():
+    z1, z2, y = two_views(32, d=8, classes=4)
+    z1, z2 = z1 + 2 * functional.one_hot(y, 8), z2 + 2 * functional.one_hot(y, 8)
+    row = diagnostics.diagnostics(z1, z2, y, negatives.tilted(beta=1.0))
+    uniform = diagnostics.diagnostics(z1, z2, y, negatives.uniform())
+    assert row["collision"] > uniform["collision"] == pytest.approx(14 / 62)
+    assert (
+        diagnostics.diagnostics(z1, z2, y, negatives.uniform(), supervised=True)["collision"] == 0
+    )
+    assert diagnostics.diagnostics(z1, z2, y)["collision"] is None
+    for hardening in diagnostics.HARDENINGS:
+        part = row[hardening]
+        assert 0 <= part["assumption"] <= 1 and part["H-UCL"] >= part["UCL"]
+    defined = 64 - row["exp"]["undefined"]
+    assert row["exp"]["violations"] == round(defined * (1 - row["exp"]["assumption"]))
+
+
+def test_diagnostics_of_weights_that_need_features():
+    z1, z2, y = two_views(8, d=4, classes=2)
+    h = torch.cat([z1, z2]).square()
+    features = h[:8], h[8:]
+    row = diagnostics.diagnostics(z1, z2, y, negatives.unremix(), features=features)
+    contrast = Contrast.from_views(z1.float(), z2.float(), features=features)
+    expected = diagnostics.collision_mass(contrast, negatives.unremix()(contrast), y)
+    assert row["collision"] == expected and 0 < expected < 1
+    assert row | {"collision": None} == diagnostics.diagnostics(
+        z1, z2, y
+    )  # the rest does not ask for them
+    with pytest.raises(ValueError, match="unremix needs the inputs of the last layer"):
+        diagnostics.diagnostics(z1, z2, y, negatives.unremix())
+
+
+def test_diagnostics_leave_no_trace_that_breaks_a_later_training_step():
+    z1, z2, y = (v.float() if v.is_floating_point() else v for v in two_views(7))
+    diagnostics.diagnostics(z1, z2, y)
+    w = nn.Parameter(z1)
+    contrast = Contrast.from_views(w, z2)
+    (negatives.uniform()(contrast).exp() * contrast.similarity).sum().backward()
+    assert w.grad.isfinite().all()

@@ -1,0 +1,81 @@
+"""Two processes against one: rows, losses and gradients."""
+
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from hnlib import _files, methods
+from hnlib.distributed import gather
+
+PROCESS = r"""
+import sys, torch
+from torch import distributed, nn
+from hnlib import methods
+from hnlib.distributed import gather
+
+rank, port, folder = int(sys.argv[1]), *sys.argv[2:]
+distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+x1, x2, y = (x.chunk(2)[rank] for x in torch.load(f"{folder}/batch.pt"))
+torch.manual_seed(0)
+net = nn.Linear(5, 3, dtype=torch.float64)
+model = nn.parallel.DistributedDataParallel(net)
+z1, z2, labels = gather(model(x1)), gather(model(x2)), gather(y)
+loss = methods.build("h-scl", positives="view")(z1, z2, labels)
+loss.backward()
+try:
+    gather(x1[rank:])
+except ValueError as error:
+    refused = str(error)
+torch.save([z1.detach(), labels, loss.detach(), net.weight.grad, refused], f"{folder}/{rank}.pt")
+distributed.destroy_process_group()
+"""
+
+
+def test_two_processes_are_one_and_uneven_batches_are_refused_by_both(tmp_path):
+    g = torch.Generator().manual_seed(0)
+    x1, x2 = torch.randn(2, 8, 5, dtype=torch.float64, generator=g)
+    y = torch.tensor([0, 1, 2, 3] * 2)
+    torch.save((x1, x2, y), tmp_path / "batch.pt")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command, where = [sys.executable, "-c", PROCESS], _files.project_root()
+    running = [
+        subprocess.Popen([*command, str(rank), port, str(tmp_path)], cwd=where) for rank in (0, 1)
+    ]
+    assert [process.wait(timeout=120) for process in running] == [0, 0]
+
+    torch.manual_seed(0)
+    net = nn.Linear(5, 3, dtype=torch.float64)
+    z1, z2 = net(x1), net(x2)
+    loss = methods.build("h-scl", positives="view")(z1, z2, y)
+    loss.backward()
+    for rank in (0, 1):
+        rows, labels, value, gradient, refused = torch.load(tmp_path / f"{rank}.pt")
+        assert torch.equal(labels, y)
+        torch.testing.assert_close(rows, z1.detach(), rtol=0, atol=1e-12)
+        torch.testing.assert_close(value, loss.detach(), rtol=0, atol=1e-12)
+        torch.testing.assert_close(gradient, net.weight.grad, rtol=0, atol=1e-12)
+        held = f"process {1 - rank} holds {4 - (1 - rank)} rows and process {rank} {4 - rank};"
+        assert refused.startswith(held + " give all processes batches of one size")
+
+
+def test_without_a_process_group_it_is_the_batch_itself():
+    z = torch.ones(2, 3, requires_grad=True)
+    assert gather(z) is z
+
+
+def test_in_a_group_of_one_too(tmp_path):
+    if not torch.distributed.is_available():
+        pytest.skip("this torch has no torch.distributed")
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        z = torch.ones(2, 3, requires_grad=True)
+        assert gather(z) is z
+    finally:
+        torch.distributed.destroy_process_group()

@@ -1,0 +1,267 @@
+"""What is installed with what: declared dependencies, and the wheel beside torch and numpy alone."""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+#: A wing needs this extra; the losses need none, and `hnlib.__main__` imports what it dispatches to.
+EXTRA = {"images": "runs", "runs": "runs", "graphs": "graphs", "book": "book"}
+OPTIONAL = {  # imported inside functions, by a room that also works without: room → extra
+    "book.sweep": "sweep"
+}
+LOSSES = [path.stem for path in (ROOT / "hnlib").glob("[!_]*.py")]
+
+
+def normalised(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@cache
+def declared(extra=None):
+    """Names of the distributions that `pip install hnlib[extra]` asks for."""
+    lines = PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]
+    found = set() if extra is None else declared()
+    for requirement in map(Requirement, lines):
+        if requirement.name == "hnlib":
+            found = found.union(*map(declared, requirement.extras))
+        else:
+            found = found | {normalised(requirement.name)}
+    return frozenset(found)
+
+
+def imports(path):
+    """(top-level module, whether it is imported with its room) of each import outside hnlib."""
+    tree = ast.parse(path.read_text())
+    inside = {
+        node
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+    }
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module] if isinstance(node, ast.ImportFrom) else []
+        for name in (name.partition(".")[0] for name in names):
+            if name not in sys.stdlib_module_names | {"hnlib", "__future__"}:
+                yield name, node not in inside
+
+
+@cache
+def distributions(module):
+    found = DISTRIBUTIONS.get(module, [])
+    return {normalised(name) for name in found} or {normalised(module)}
+
+
+DISTRIBUTIONS = metadata.packages_distributions()
+
+
+def room_of(path):
+    return ".".join(path.relative_to(ROOT / "hnlib").with_suffix("").parts)
+
+
+def undeclared(path):
+    """What the room imports and neither its wing's extra nor its own brings."""
+    room = room_of(path)
+    wing = room.partition(".")[0]
+    always = declared(EXTRA.get(wing, "runs" if wing in ("_files", "__main__") else None))
+    at_call = always | (declared(OPTIONAL[room]) if room in OPTIONAL else set())
+    return {
+        module
+        for module, with_room in imports(path)
+        if not distributions(module) & (always if with_room else at_call)
+    }
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "hnlib").rglob("*.py")), ids=room_of)
+def test_what_a_room_imports_is_declared_by_its_wing(path):
+    assert undeclared(path) == set()
+
+
+def test_an_undeclared_import_is_found(tmp_path, monkeypatch):
+    """Negative control: the same reading finds it at the top, in a function, and in the wrong wing."""
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    room = tmp_path / "hnlib/images/room.py"
+    room.parent.mkdir(parents=True)
+    room.write_text("import torch\nimport torch_geometric\ndef f():\n    import unheard_of.x\n")
+    assert undeclared(room) == {"torch_geometric", "unheard_of"}
+    losses = tmp_path / "hnlib/transport.py"
+    losses.write_text("import numpy\nimport pandas\ndef f():\n    import scipy.sparse\n")
+    assert undeclared(losses) == {"pandas", "scipy"}
+
+
+def test_no_dependency_of_the_library_is_declared_in_vain():
+    used = {
+        name
+        for path in (ROOT / "hnlib").rglob("*.py")
+        for module, _ in imports(path)
+        for name in distributions(module)
+    }
+    assert declared("graphs") - used == set()
+
+
+def test_bounds_contain_the_pins_and_what_is_declared_is_pinned():
+    pins = dict(
+        line.split("==")
+        for line in (ROOT / "requirements.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+    )
+    pins = {normalised(name): version for name, version in pins.items()}
+    groups = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
+    for requirement in (Requirement(line) for group in groups for line in group):
+        if requirement.name != "hnlib":
+            name = normalised(requirement.name)
+            assert name in pins, f"{name} has no pin in requirements.txt"
+            assert requirement.specifier.contains(pins[name]), f"{requirement}, {pins[name]}"
+
+
+# The wheel
+
+
+def closure(names):
+    """The distributions that these need, themselves included, as installed here."""
+    found, open_ = {}, list(names)
+    while open_:
+        name = normalised(open_.pop())
+        if name in found:
+            continue
+        found[name] = metadata.distribution(name)
+        wanted = map(Requirement, found[name].requires or [])
+        open_ += [r.name for r in wanted if r.marker is None or r.marker.evaluate({"extra": ""})]
+    return found
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Built from a copy of the checkout's own files, offline, by the pinned setuptools."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "hnlib", folder / "hnlib", ignore=ignored)
+    command = "-m pip wheel --quiet --no-deps --no-build-isolation --no-index -w out ."
+    subprocess.run([sys.executable, *command.split()], cwd=folder, check=True)
+    (built,) = (folder / "out").glob("hnlib-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def environment(wheel, tmp_path_factory):
+    """environment(names): the python of one with the wheel, these distributions and what they need."""
+
+    def make(names):
+        folder = tmp_path_factory.mktemp("environment")
+        venv.create(folder, symlinks=os.name != "nt")
+        python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+        site = Path(
+            inside(python, "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
+        )
+        for distribution in closure(names).values():
+            for top in {file.parts[0] for file in distribution.files} - {"..", "__pycache__"}:
+                source = Path(distribution.locate_file(top))
+                if source.exists() and not (site / top).exists():
+                    (site / top).symlink_to(source)
+        command = "-m pip install --quiet --no-deps --no-index --no-compile --target"
+        subprocess.run([sys.executable, *command.split(), str(site), str(wheel)], check=True)
+        return python
+
+    return cache(make)
+
+
+@pytest.fixture(scope="module")
+def bare(environment):
+    return environment(tuple(sorted(declared())))
+
+
+def run(python, *arguments):
+    """The finished process; no variable of this environment leads out of that one."""
+    command = [python, "-I", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=python.parent)
+
+
+def inside(python, code):
+    """What the code prints there; it must not complain."""
+    done = run(python, "-c", code)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    return done.stdout
+
+
+def test_the_wheel_has_types_licence_and_every_room_and_asks_for_torch_and_numpy(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        (about,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        text = archive.read(about).decode()
+    rooms = {str(p.relative_to(ROOT).as_posix()) for p in (ROOT / "hnlib").rglob("*.py")}
+    assert rooms | {"hnlib/py.typed"} <= names and any(n.endswith("/LICENSE") for n in names)
+    asked = [Requirement(value) for value in re.findall(r"^Requires-Dist: (.*)$", text, re.M)]
+    assert {r.name for r in asked if "extra" not in str(r.marker)} == {"torch", "numpy"}
+    assert "License-Expression: MIT" in text and "Keywords: contrastive learning" in text
+
+
+def test_the_losses_work_beside_torch_and_numpy_alone(bare):
+    code = f"""
+import importlib, importlib.util, sys
+for name in "scipy pandas sklearn lightning_fabric torchvision torch_geometric".split():
+    assert importlib.util.find_spec(name) is None, name
+rooms = [importlib.import_module("hnlib." + name) for name in {LOSSES}]
+assert "filelock" not in sys.modules
+import torch
+from hnlib import methods
+torch.manual_seed(0)
+for name in ("hcl", "ot", "h-scl"):
+    z1, z2 = (torch.randn(8, 5, requires_grad=True) for _ in range(2))
+    loss = methods.build(name)(z1, z2, torch.arange(8) % 3)
+    loss.backward()
+    assert loss.isfinite() and z1.grad.norm() > 0
+print(rooms[0].__file__)
+"""
+    assert Path(inside(bare, code).strip()).is_relative_to(bare.parents[1]), "not the checkout's"
+
+
+def test_without_scipy_an_infeasible_mask_is_still_an_error_with_a_sentence(bare):
+    code = """
+import torch
+from hnlib import transport
+p = torch.tensor([0.6, 0.2, 0.2], dtype=torch.float64)
+try:
+    transport.sinkhorn(torch.zeros(3, 3, dtype=p.dtype), p, p, mask=~torch.eye(3, dtype=torch.bool))
+except ValueError as error:
+    print(error)
+"""
+    assert "the mask leaves no coupling" in inside(bare, code)
+
+
+def test_a_command_without_its_packages_says_what_to_install(bare):
+    done = run(bare, "-m", "hnlib", "train", "--dataset", "digits", "--epochs", "1")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert re.match(r"hnlib: the package \w+ is missing; pip install 'hnlib\[", done.stderr)
+
+
+def test_images_and_runs_work_with_their_extra(environment):
+    """Every room of both wings; graphs may be left out, with what they need."""
+    code = """
+import importlib, importlib.util, pkgutil
+import hnlib.images, hnlib.runs
+for name in ("torch_geometric", "matplotlib", "papermill", "ray"):
+    assert importlib.util.find_spec(name) is None, name
+for wing in (hnlib.images, hnlib.runs):
+    for room in pkgutil.iter_modules(wing.__path__, wing.__name__ + "."):
+        try:
+            importlib.import_module(room.name)
+        except ImportError as error:
+            assert "graph" in room.name and "pip install 'hnlib[graphs]'" in str(error), error
+"""
+    inside(environment(tuple(sorted(declared("runs")))), code)

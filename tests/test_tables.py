@@ -1,0 +1,134 @@
+"""Tables: nothing that comes from data is markup, what was not measured is a dash, and a summary
+says what the runs say."""
+
+import html
+import re
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hnlib.book import pages, tables
+from hnlib.runs import records
+
+NASTY = [
+    "<script>x</script>",
+    "a & b",
+    "$x$ <b>",
+    r"\(x\)",
+    "&lt;",
+    "{cite}`x`",
+    "- x",
+    "```",
+    "1. x",
+]
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"])))
+def test_a_cell_reads_as_the_text_it_was(text):
+    page = tables.table([{"a": text}])._repr_html_()
+    cell = re.search("<td>(.*)</td>", page, re.S)[1]
+    assert "<" not in cell and html.unescape(cell).strip() == text.strip()
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_heads_captions_and_sentences_are_escaped_too(text):
+    page = tables.table([{text: 1}], caption=text)._repr_html_()
+    empty = tables.table([], empty=text)._repr_html_()
+    assert page.count(html.escape(text, quote=False)) == 2
+    assert empty == f"<p>{html.escape(text, quote=False)}</p>"
+
+
+def test_formulas_are_found_and_data_is_not_taken_for_one():
+    page = tables.table([{tables.math(r"\beta<1"): r"\(x\) $y$"}])._repr_html_()
+    assert r'<th><span class="math notranslate nohighlight">\(\beta&lt;1\)</span></th>' in page
+    assert "mathjax_ignore" in re.search('<table [^>]*class="([^"]*)"', page)[1]
+
+
+def test_code_is_code():
+    page = tables.table([{"a": tables.code("x <y> & z")}])._repr_html_()
+    assert "<td><code>x &lt;y&gt; &amp; z</code></td>" in page
+
+
+@pytest.mark.parametrize("gap", [None, float("nan"), pd.NA, pd.NaT])
+def test_what_was_not_measured_is_a_dash(gap):
+    rows = [{"a": 1, "b": gap, "c": ""}, {"a": 0.5, "b": 2, "c": True}]
+    cells = re.findall("<td>(.*)</td>", tables.table(rows)._repr_html_())
+    assert cells == ["1", "–", "", "0.5", "2", "True"]
+    assert cells == re.findall("<td>(.*)</td>", tables.table(pd.DataFrame(rows))._repr_html_())
+
+
+def test_a_table_without_rows_says_so():
+    assert tables.table([])._repr_html_() == "<p>Not measured.</p>"
+    assert repr(tables.table(pd.DataFrame({"a": []}))) == "Not measured."
+
+
+def test_mean_and_deviation():
+    assert tables.percent([0.5, 0.7, None]) == "60.0\u00a0±\u00a014.1"
+    assert tables.percent([0.5]) == "50.0" and tables.percent([]) == "–"
+
+
+def test_a_gap_of_two_groups_of_runs():
+    rows = [
+        (name, seed, 0.5 + 0.1 * seed + 0.01 * (name == "a")) for name in "ab" for seed in (0, 1)
+    ]
+    frame = pd.DataFrame(rows, columns=["method", "seed", "linear"])
+    frame["record"], frame["test_images"] = frame.method + frame.seed.astype(str), 10_000
+    a, b = (frame[frame.method == name] for name in "ab")
+    assert tables.gap(a, b) == "+1.0\u00a0±\u00a00.7"
+    assert tables.gap(a, a) == "" and tables.gap(a.iloc[:0], b) == tables.gap(a, b.iloc[:0]) == "–"
+
+
+def test_a_summary_has_a_row_for_runs_that_differ_in_their_seed():
+    rows = [
+        ("ot", 0.5, 0, 0.10),
+        ("ot", 0.5, 1, 0.20),
+        ("ot", 1.0, 0, 0.30),
+        ("hcl", None, 0, None),
+    ]
+    frame = pd.DataFrame(rows, columns=["method", "epsilon", "seed", "knn"])
+    found = tables.summary(frame, by=["method", "epsilon"], metrics=["knn"])
+    assert list(found.columns) == ["method", "epsilon", "seeds", "kNN"]
+    assert found["method"].tolist() == ["ot", "ot", "hcl"]  # in the order of the runs
+    assert found["seeds"].tolist() == [2, 1, 1]
+    assert found["kNN"].tolist() == ["15.0\u00a0±\u00a07.1", "30.0", "–"]
+    assert tables.summary(frame.iloc[:0], by=["method"], metrics=["knn"]).empty
+
+
+def test_the_end_of_the_learning_curves():
+    curves = [[{"epoch": 0, "collision": 0.1}, {"epoch": 5, "collision": 0.2}], [], None]
+    frame = pd.DataFrame({"seed": [0, 1, 2], "history": curves}, index=[3, 5, 7])
+    found = tables.with_last(frame)
+    assert found["last_epoch"].fillna(-1).tolist() == [5, -1, -1] and found.loc[3, "seed"] == 0
+    assert tables.percent(found["last_collision"]) == "20.0"
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_nothing_from_a_record_is_markup_on_a_page(text, tmp_path):
+    """Every text of a record stands on the Results page as it is."""
+    from markdown_it import MarkdownIt
+
+    configuration = {
+        "experiment": "images",
+        "dataset": text,
+        "method": text,
+        "options": {"x": text},
+        "encoder": text,
+        "epochs": 1,
+        "seed": 0,
+    }
+    about = {"hardware": {"cpu": text, "threads": 1}, "date": "2026-01-02"}
+    record = {"configuration": configuration, "metrics": {"knn": 0.5}, "environment": about}
+    record["image_shape"] = [1, 8, 8]
+    paper = {"paper": "p", "table": "T", "row": text, "note": ""}
+    page = "\n".join(pages.results_parts(records.frame([record]), [paper], {}, tmp_path).values())
+    cells = [line[4:] for line in page.splitlines() if line.startswith(("* - ", "  - "))]
+    read = []
+    for cell in cells:
+        tokens = MarkdownIt().parse(cell)
+        assert [token.type for token in tokens] == ["paragraph_open", "inline", "paragraph_close"]
+        assert {child.type for child in tokens[1].children} <= {"text", "text_special"}, cell
+        assert not re.search(r"(?<!\\)[${]", cell)
+        read.append("".join(child.content for child in tokens[1].children))
+    assert read.count(text) >= 3
