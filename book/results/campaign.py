@@ -20,7 +20,6 @@ EPSILONS = (1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125)
 SMALL = dict(
     train_size=10000, epochs=10, validation=5000, precision="bf16-mixed", experiment="hardness"
 )
-WHOLE = dict(epochs=15, validation=5000, precision="bf16-mixed", experiment="hardness")
 FIXED = dict(tau_plus=0.0, weights_gradient=False)
 
 
