@@ -198,6 +198,13 @@ class Contrast:
         same = own | ((y[:, None] == y) & (y >= 0))[batch]
         return contrast._told(same, y[batch], y, positives)
 
+    def without(self, candidates: Tensor) -> Contrast:
+        """The contrast in which the pairs of a boolean mask $[n,m]$ are no negatives; all else
+        stays, $Q$ too."""
+        kept = self.admissible & ~candidates
+        symmetric = self.symmetric and readable(kept) and torch.equal(kept, kept.T)
+        return replace(self, admissible=kept, symmetric=symmetric, never_empty=False, _facts={})
+
     def _told(self, same: Tensor, labels: Tensor, candidate_labels: Tensor, positives: str):
         """The contrast with classes known: none of the anchor's is a negative, and all of it may be
         positives."""

@@ -895,6 +895,48 @@ def test_oracle_positives_are_images_of_the_class(monkeypatch):
     assert config.read(run.record["configuration"]).oracle_positives
 
 
+def test_admitted_is_the_share_of_the_pairs_of_one_class_that_stay_negatives(monkeypatch):
+    seen, without = [], modality.Contrast.without
+
+    def spy(contrast, dismissed):
+        seen.append((contrast, dismissed))
+        return without(contrast, dismissed)
+
+    monkeypatch.setattr(modality.Contrast, "without", spy)
+    run = train(method="hcl", admitted=0.25, **SMALL | dict(epochs=1))
+    assert config.read(run.record["configuration"]).admitted == 0.25
+    assert all(torch.equal(d, d.T) and len(d) == len(c.similarity) for c, d in seen)
+    labels = torch.tensor([0, 0, 1, 1, 1, 2] * 20)
+    digits = data.subset(data.load("digits"), 200, seed=0)
+    images = modality.Images(digits, augment.resolve("digits"), 32, admitted=0.25)
+    images.labels, batch = labels, torch.arange(len(labels))
+    dismissed = images._dismissed(batch, torch.Generator().manual_seed(0))
+    same = (labels[:, None] == labels).repeat(2, 2)
+    assert not dismissed[~same].any()
+    off = ~torch.eye(len(labels), dtype=torch.bool).repeat(2, 2)
+    assert float(dismissed[same & off].float().mean()) == pytest.approx(0.75, abs=0.02)
+
+
+def test_without_any_classmates_the_negatives_are_those_of_other_classes():
+    z1, z2 = torch.randn(2, 12, 5, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(12) % 4
+    classes = modality.Contrast.from_views(z1, z2, labels, positives="view")
+    thinned = modality.Contrast.from_views(z1, z2)
+    thinned = thinned.without((labels[:, None] == labels).repeat(2, 2))
+    assert torch.equal(thinned.admissible, classes.admissible)
+    for name in ("simclr", "hcl", "ot"):
+        method = methods.build(name)
+        assert float(method.loss(thinned)) == pytest.approx(float(method.loss(classes)), rel=1e-6)
+
+
+@pytest.mark.parametrize("more", [dict(method="scl"), dict(queue=64)])
+def test_admitted_is_refused_where_it_means_nothing(more):
+    with pytest.raises(ValueError, match=r"admitted=0\.5 thins the negatives"):
+        train(admitted=0.5, **SMALL | more)
+    with pytest.raises(ValueError, match=r"admitted=1\.5 must lie in \[0, 1\]"):
+        train(admitted=1.5, **SMALL)
+
+
 def test_classmates_are_uniform_over_the_class():
     labels = torch.tensor([2, 0, 1, 2, 2, 0, 2])
     mates, generator = modality.Classmates(labels), torch.Generator().manual_seed(0)

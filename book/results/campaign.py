@@ -1,5 +1,4 @@
-"""The long runs of the book on a CPU, one after another: `python book/results/campaign.py [--list]
-[--folder RUNS]`.
+"""The long runs of the book on a CPU, one after another: `python book/results/campaign.py`.
 
 Each run is resumed from its checkpoint, recorded when it ends and left out where its record exists,
 so the script may be stopped and started at any time. One process, one thread: runs are timed as
@@ -12,7 +11,8 @@ from pathlib import Path
 
 import torch
 
-from hnlib.runs import records, training
+from hnlib import methods
+from hnlib.runs import config, records, training
 
 TEMPERATURES = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05)
 BETAS = (1.0, 2.0, 4.0, 8.0)
@@ -39,66 +39,106 @@ def the_map(dataset: str, seed: int):
         yield dict(method="ot", temperature=0.5, epsilon=epsilon, tau_plus=0.0, **common)
 
 
-def campaign():
+def false_negatives(seed: int):
+    """The temperature where pairs of one class stay negatives with probability 0, .25, .5 (1 is on
+    the map)."""
+    for admitted, t in itertools.product((0.0, 0.25, 0.5), TEMPERATURES):
+        yield dict(
+            dataset="cifar10", method="simclr", seed=seed, temperature=t, admitted=admitted, **SMALL
+        )
+
+
+def precisions(seed: int):
+    """That bf16 may stand for float32."""
+    for precision in ("bf16-mixed", "32-true"):
+        common = dict(dataset="cifar10", seed=seed, **(SMALL | {"precision": precision}))
+        yield dict(method="simclr", temperature=0.5, **common)
+        yield dict(method="hcl", temperature=0.5, beta=1.0, **FIXED, **common)
+
+
+def confirmation(seed: int, chosen: float | None):
+    """All of CIFAR-10; `chosen` is the temperature of the best validation accuracy on its map."""
+    full = dict(train_size=None, epochs=15, experiment="confirmation")
+    common = dict(dataset="cifar10", seed=seed, **(SMALL | full))
+    yield dict(method="simclr", temperature=0.5, **common)
+    yield dict(method="hcl", temperature=0.5, beta=1.0, **common)
+    if chosen is not None:
+        yield dict(method="simclr", temperature=chosen, **common)
+    if seed < 3:
+        yield dict(method="hcl", temperature=0.5, beta=4.0, **common)
+        yield dict(method="ot", temperature=0.5, **common)
+
+
+def every_method(seed: int):
+    """The catalogue on CIFAR-100."""
+    for method in methods.CATALOGUE:
+        yield dict(
+            dataset="cifar100", method=method, seed=seed, **(SMALL | {"experiment": "images"})
+        )
+
+
+def chosen_temperature(known: dict[str, dict]) -> float | None:
+    """Of SimCLR on the map of CIFAR-10, by the mean of its three seeds on validation images; None
+    before all have been run."""
+    runs = [run for seed in range(3) for run in the_map("cifar10", seed)]
+    found = dict.fromkeys(TEMPERATURES, 0.0)
+    for run in (run for run in runs if run["method"] == "simclr"):
+        if (record := known.get(key_of(run))) is None:
+            return None
+        found[run["temperature"]] += record["metrics"]["linear_validation"]
+    return max(found, key=lambda t: found[t])
+
+
+def next_run(folder: Path):
+    """The first run without a record; None when all are there."""
+    read = [r for r in records.load_all(folder) if "image_shape" in r]
+    known = {key(record["configuration"]): record for record in read}
+    return next((run for run in campaign(known) if key_of(run) not in known), None)
+
+
+def campaign(known: dict[str, dict]):
     """All runs, what decides most first."""
-    for dataset in ("cifar10", "cifar100"):
-        for seed in range(3):
-            yield from the_map(dataset, seed)
-    for seed in range(6):  # that bf16 may stand for float32
-        for method in ("simclr", "hcl"):
-            options = dict(temperature=0.5) | (
-                {} if method == "simclr" else dict(beta=1.0, **FIXED)
-            )
-            for precision in ("bf16-mixed", "32-true"):
-                yield dict(
-                    dataset="cifar10",
-                    method=method,
-                    seed=seed,
-                    **options,
-                    **(SMALL | {"precision": precision}),
-                )
+    yield from (run for seed in range(3) for run in the_map("cifar10", seed))
+    yield from (run for seed in range(6) for run in precisions(seed))
+    chosen = chosen_temperature(known)
+    yield from (run for seed in range(3) for run in confirmation(seed, chosen))
+    yield from (run for seed in range(3) for run in false_negatives(seed))
+    yield from (run for seed in range(3) for run in the_map("cifar100", seed))
+    yield from (run for seed in range(3, 12) for run in confirmation(seed, chosen))
+    yield from (run for seed in range(3) for run in every_method(seed))
 
 
-def recorded(run: dict, known: list[dict]) -> bool:
-    """Whether a record has every choice of the run."""
-    return any(
-        all(c.get(k, c["options"].get(k)) == v for k, v in run.items() if k != "experiment")
-        for c in known
-    )
+def key(configuration: dict) -> str:
+    """What tells runs apart, whatever the experiment they were made for."""
+    return config.canonical(configuration | {"experiment": None, "dataset_digest": None})
+
+
+def key_of(run: dict) -> str:
+    """The key that the run's record will have."""
+    return key(config.split(config.ImageRun, run)[0].resolved(channels=3).configuration)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--list", action="store_true", help="print the runs that are missing")
     parser.add_argument(
         "--folder", type=Path, default=records.tracked_folder(), help="of the records"
     )
     args = parser.parse_args()
     torch.set_num_threads(1)
-    for run in campaign():
-        known = [r["configuration"] for r in records.load_all(args.folder) if "image_shape" in r]
-        if recorded(run, known):
-            continue
+    checkpoint = args.folder.parents[2] / "_build" / "campaign.pt"
+    while (run := next_run(args.folder)) is not None:
         print(run, flush=True)
-        if not args.list:
-            checkpoint = args.folder.parents[2] / "_build" / "campaign.pt"
-            try:
-                done = training.train(
-                    **run, checkpoint=checkpoint, record_to=args.folder, progress=False
-                )
-            except ValueError as error:
-                if not any(words in str(error) for words in ("another run", "hnlib 0.1")):
-                    raise
-                checkpoint.unlink()
-                done = training.train(
-                    **run, checkpoint=checkpoint, record_to=args.folder, progress=False
-                )
+        where = dict(checkpoint=checkpoint, record_to=args.folder, progress=False)
+        try:
+            done = training.train(**run, **where)
+        except ValueError as error:
+            if not any(words in str(error) for words in ("another run", "hnlib 0.1")):
+                raise
             checkpoint.unlink()
-            print(
-                {k: round(v, 4) for k, v in done.metrics.items() if "knn" in k or "linear" in k},
-                done.record["seconds"],
-                flush=True,
-            )
+            done = training.train(**run, **where)
+        checkpoint.unlink()
+        shown = {k: round(v, 4) for k, v in done.metrics.items() if "knn" in k or "linear" in k}
+        print(shown, done.record["seconds"], flush=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from hnlib.contrast import Contrast
 from hnlib.images import augment, data, encoders
 
 
@@ -15,7 +16,8 @@ class Images:
     no class has to be known, the unlabelled ones.
 
     `encoder`, `projector`: as `encoders.model` takes them. `same_class`: the second view is one of
-    a random image of the same class.
+    a random image of the same class. `admitted`: the share of the pairs of images of one class that
+    may be each other's negatives.
     """
 
     title, unit, first_epoch, fused = "", "image", 0, True
@@ -30,13 +32,15 @@ class Images:
         projector: nn.Module | None = None,
         unlabelled: bool = True,
         same_class: bool = False,
+        admitted: float = 1.0,
     ):
         self.recipe, self.batch_size, self.draws_on = recipe, batch_size, device
         size = recipe.size or dataset.image_size
         self.shape = (dataset.channels, size, size)
         self.parts = encoder, projector
         self.x, self.labels = dataset.x_train.to(device), dataset.y_train.to(device)
-        if unlabelled and not same_class and dataset.x_unlabelled is not None:
+        self.admitted = admitted
+        if unlabelled and not same_class and admitted == 1 and dataset.x_unlabelled is not None:
             self.x = torch.cat([self.x, dataset.x_unlabelled.to(device)])
         self.classmates = Classmates(self.labels) if same_class else None
 
@@ -52,28 +56,35 @@ class Images:
         return order[: len(self)].split(self.batch_size)
 
     def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> tuple:
-        """Two views of the images of `batch` that lie in this device's `share` of it."""
+        """Two views of the images of `batch` that lie in this device's `share` of it; with them, if
+        some are not admitted, the pairs $[2B,2B]$ of the whole batch that are no negatives."""
         mine = batch[share]
         other = None
         if self.classmates is not None:
             other = self.x[self.classmates.draw(batch, generator)[share]]
         part = None if len(mine) == len(batch) else (share.start, len(batch))
         views = augment.two_views(self.x[mine], generator, self.recipe, part=part, other=other)
-        return tuple(view.contiguous(memory_format=torch.channels_last) for view in views)
+        views = tuple(view.contiguous(memory_format=torch.channels_last) for view in views)
+        return views if self.admitted == 1 else (*views, self._dismissed(batch, generator))
 
-    def loss(
-        self, model: nn.Module, method: nn.Module, views: tuple, labels, gather: Callable
-    ) -> Tensor:
+    def _dismissed(self, batch: Tensor, generator: torch.Generator) -> Tensor:
+        y = self.labels[batch]
+        u = torch.rand(len(y), len(y), generator=generator, device=y.device).triu(1)
+        same = y[:, None].eq(y)
+        return (same & (u + u.T >= self.admitted)).repeat(2, 2)
+
+    def loss(self, model: nn.Module, method, views: tuple, labels, gather: Callable) -> Tensor:
         """The loss of the batch whose share `views` are; `gather` brings the rows of all devices
         together."""
         # one pass for both views: they share the statistics of batch-norm
-        x = torch.cat(views).contiguous(memory_format=torch.channels_last)
+        x = torch.cat(views[:2]).contiguous(memory_format=torch.channels_last)
         wanted = bool(getattr(getattr(method, "entry", method), "features", False))
         z, *hidden = model(x, hidden=True) if wanted else (model(x),)
         z1, z2 = (gather(part) for part in z.chunk(2))
-        if not wanted:
-            return method(z1, z2, labels)
-        return method(z1, z2, labels, features=tuple(map(gather, hidden[0].chunk(2))))
+        more = {"features": tuple(map(gather, hidden[0].chunk(2)))} if wanted else {}
+        if self.admitted == 1:
+            return method(z1, z2, labels, **more)
+        return method.loss(Contrast.from_views(z1, z2, **more).without(views[2]))
 
     def mean_loss(self, losses: Tensor, batches: Sequence[Tensor]) -> float:
         return float(losses.mean())

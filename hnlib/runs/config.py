@@ -303,6 +303,13 @@ class ImageRun(Configuration):
     validation: int = option(0, "training images set apart, on which to choose", least=0)
     augmentation: str | dict | None = option(None, "by the channels if not given", named=True)
     oracle_positives: bool = option(False, "second views of another image of the class")
+    admitted: float = option(
+        1.0,
+        "share of the pairs of one class that stay negatives, drawn anew in each step",
+        least=0,
+        below=math.nextafter(1, 2),
+        sentence="{name}={value} must lie in [0, 1]",
+    )
     evaluate_size: int | None = option(None, "limit of the readouts", least=2, named=True)
     protocols: tuple[str, ...] = option(
         ("clean",),

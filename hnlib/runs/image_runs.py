@@ -49,6 +49,11 @@ class Task:
             dataset = data.subset(dataset, run.train_size, seed=0)
         self.recipe = augment.resolve(run.augmentation or augment.recipe_for(dataset.channels))
         supervised = asks_for(method, "supervised")
+        if run.admitted < 1 and (supervised or run.queue or not hasattr(method, "loss")):
+            raise ValueError(
+                f"admitted={run.admitted} thins the negatives of an unsupervised method of the "
+                "catalogue, without a queue; leave it out here"
+            )
         images = Images(
             dataset,
             self.recipe,
@@ -58,6 +63,7 @@ class Task:
             own.projector,
             unlabelled=not (run.train_size or supervised),
             same_class=run.oracle_positives,
+            admitted=run.admitted,
         )
         if run.epochs and run.batch_size > len(images.x):
             raise ValueError(

@@ -1,0 +1,37 @@
+import importlib.util
+
+import pytest
+
+from hnlib._files import project_root
+from hnlib.runs import records
+
+PATH = project_root() / "book" / "results" / "campaign.py"
+
+
+@pytest.fixture(scope="module")
+def campaign():
+    spec = importlib.util.spec_from_file_location("campaign", PATH)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_what_is_on_record_is_not_run_again(campaign, tmp_path):
+    read = records.load_all(records.tracked_folder())
+    read = [r for r in read if r["configuration"]["experiment"] in ("hardness", "confirmation")]
+    known = {campaign.key(record["configuration"]): record for record in read}
+    planned = {campaign.key_of(run) for run in campaign.campaign(known)}
+    assert known and known.keys() <= planned
+    assert campaign.next_run(tmp_path) == next(campaign.campaign({}))
+
+
+def test_the_temperature_is_chosen_on_validation_images_once_all_seeds_are_there(campaign):
+    runs = [run for seed in range(3) for run in campaign.the_map("cifar10", seed)]
+    uniform = [run for run in runs if run["method"] == "simclr"]
+    known = {
+        campaign.key_of(run): {"metrics": {"linear_validation": -abs(run["temperature"] - 0.2)}}
+        for run in uniform
+    }
+    assert campaign.chosen_temperature(known) == 0.2
+    known.pop(campaign.key_of(uniform[-1]))
+    assert campaign.chosen_temperature(known) is None
