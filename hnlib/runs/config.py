@@ -32,22 +32,28 @@ _PAPERS = dict(
     stl10=dict(augmentation="hcl-32"),
 )
 #: Settings by name: fields of an `ImageRun` that are not given take these. `options` go to the
-#: methods that have them; under a data set's name stands what it needs otherwise. "book" is what
+#: methods that have them; under a data set's name stands what it needs otherwise, under a method's
+#: what that method alone does there. "book" is what
 #: the default build can afford; the next five are the papers' (hcl App. D.1 and released code;
 #: hcl-ot, whose batch is 512; h-scl Sec. V-A, without its noise, whose strength is not printed;
 #: dro-adnce's released commands; unremix, "the training setup of HCL"); "fast" is ours.
 RECIPES = {
     "book": dict(epochs=30, batch_size=256, lr=1e-3, weight_decay=1e-6),
     "hcl": _PAPERS
-    | dict(options=dict(temperature=0.5, tau_plus=0.1), cifar100=dict(tau_plus=0.05)),
+    | dict(
+        options=dict(temperature=0.5, tau_plus=0.1),
+        cifar100=dict(tau_plus=0.05),
+        **{"tiny-imagenet": dict(tau_plus=0.01)},
+    ),
     "hcl-ot": _PAPERS | dict(batch_size=512),
     "h-scl": _PAPERS | dict(epochs=200, batch_size=512),
     "adnce": _PAPERS
     | dict(
-        options={},
-        cifar10=dict(temperature=0.4, mu=0.7, sigma=0.5),
-        cifar100=dict(temperature=0.3, mu=0.5, sigma=1.0),
-        stl10=dict(temperature=0.2, mu=0.8, sigma=1.0, augmentation="hcl-32"),
+        adnce=dict(
+            cifar10=dict(temperature=0.4, mu=0.7, sigma=0.5),
+            cifar100=dict(temperature=0.3, mu=0.5, sigma=1.0),
+            stl10=dict(temperature=0.2, mu=0.8, sigma=1.0),
+        )
     ),
     "unremix": _PAPERS,
     "fast": dict(epochs=100, batch_size=128, lr=3e-3, weight_decay=1e-6, lr_schedule="cosine"),
@@ -331,7 +337,8 @@ class ImageRun(Configuration):
 
         said = RECIPES[self.recipe]
         plain = {"augmentation": augment.recipe_for(channels)} if channels else {}
-        more = said.get("options", {}) | said.get(self.dataset, {})
+        own = said.get(self.method, {}).get(self.dataset, {})
+        more = said.get("options", {}) | said.get(self.dataset, {}) | own
         return super().usual() | plain | said | more
 
     def resolved(self, channels: int | None = None):
