@@ -116,6 +116,23 @@ def results(
     return command.results(folder)
 
 
+@app.command
+def queue(
+    *,
+    run: Annotated[bool, about("work the queue off", "--run")] = False,
+    minutes: Annotated[float, about("with --run: for so long; what is cut short goes on")] = 10,
+    device: Annotated[str, about("auto, cpu, cuda")] = "auto",
+    only: Annotated[str, about("a part of 'PAPER TABLE, DATASET, METHOD', or a pattern")] = "*",
+    seeds: Annotated[int, about("runs of each setting")] = 1,
+    root: Annotated[Path | None, about("of the data (default: $HNLIB_DATA)", "--data-root")] = None,
+    dry_run: Annotated[bool, about("with --run: only list", "--dry-run")] = False,
+) -> int:
+    """List the runs that the papers' numbers wait for, best first, and work them off."""
+    from hnlib.runs import command
+
+    return command.queue(run and not dry_run, minutes, device, only, seeds, root)
+
+
 def _terminate(*_):
     raise KeyboardInterrupt  # a polite kill tidies up like Ctrl-C
 

@@ -117,7 +117,10 @@ def test_every_claim_once_and_in_order(claims):
     ]
     assert [c["id"] for c in claims] == wanted
     for claim in claims:
-        assert claim["paper"] == dict(zip("OHRSUCD", [*PAPERS, "ours", "ours"], strict=True))[claim["id"][0]]
+        assert (
+            claim["paper"]
+            == dict(zip("OHRSUCD", [*PAPERS, "ours", "ours"], strict=True))[claim["id"][0]]
+        )
 
 
 def test_claims_are_complete_and_short(claims):

@@ -11,17 +11,20 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from cyclopts import App, Parameter
 
 from hnlib.images import augment
 from hnlib.images import data as images
-from hnlib.runs import config, records, statistics, training
+from hnlib.runs import config, papers, records, statistics, training
+from hnlib.runs import queue as jobs
 
 #: Flags of the command alone; they stand for the last three fields of an `Execution`.
 OWN = {
     "save": (Path | None, None, "write the trained encoder here (safetensors)"),
     "record": (bool, False, "write to book/results/runs, which the book shows"),
     "restart": (bool, False, "ignore an existing checkpoint"),
+    "rehearse": (bool, False, "train nothing; say which printed numbers the record would fill"),
 }
 INSTEAD = ("resume", "record_to", "progress")
 
@@ -77,7 +80,7 @@ def _flag(name: str, hint, value, help: str) -> inspect.Parameter:
 
 
 def _train(kind, given: dict) -> int:
-    save, record, restart = (given.pop(name, None) for name in OWN)
+    save, record, restart, rehearse = (given.pop(name, None) for name in OWN)
     folder = records.tracked_folder() if record else records.default_folder()
     fields = config.given(kind) | config.given(config.Execution)
     options = dict(map(_value, given.pop("options", [])))
@@ -93,6 +96,9 @@ def _train(kind, given: dict) -> int:
     if "evaluate_at" in given:
         given["evaluate_at"] = _whole_numbers(given["evaluate_at"])
     run, execution = config.split(kind, given | {"options": options, "resume": not restart})
+    if rehearse:
+        print(_rehearsed(run))
+        return 0
     watched = {"record_to": folder, "progress": sys.stderr.isatty()}
     trained = training.train(run, **vars(execution) | watched)
     if os.environ.get("RANK", "0") != "0":  # one of several processes of torchrun
@@ -100,6 +106,26 @@ def _train(kind, given: dict) -> int:
     if save:
         trained.save(save)
     print(_summary(trained.record, folder))
+    return 0
+
+
+def _rehearsed(run) -> str:
+    """The run's key, and the printed numbers beside which its record will stand."""
+    key = papers.key(run)
+    cells = (cell for cell in papers.cells() if cell.key == key)
+    places = [f"{c.paper}, {c.table}, {c.row}, {c.column}: {c.value:g}" for c in cells]
+    return "\n".join([key, *(places or ["no printed number asks for it"])])
+
+
+def queue(work: bool, minutes: float, device: str, only: str, seeds: int, root: Path | None) -> int:
+    """`hnlib queue`: the runs that printed numbers wait for; with `work`, carry them out."""
+    kind = "cpu" if device == "cpu" or not torch.cuda.is_available() else "cuda"
+    found = jobs.jobs(seeds=seeds, only=only, device=kind)
+    if not work:
+        print(jobs.listing(found))
+        return 0
+    done = jobs.work(found, minutes, device, data_root=root)
+    print(f"{done} recorded, {len(found) - done} left")
     return 0
 
 

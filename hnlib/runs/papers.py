@@ -36,14 +36,14 @@ SIMILARITY = ("STS", "SICK-R")
 LABELLED = 5000  # training images of STL-10 that have labels
 
 HALF = "the released cost has no factor ½: our ε is half the printed one"
-SHARES = dict.fromkeys(("All (UnReMix)", "UnReMix", "UnReMix CE", "UnReMix Learned"), "minimise")
+LEARNED = ("All (UnReMix)", "UnReMix", "UnReMix CE", "UnReMix Learned")
 MIXTURES = {"Uncertainty": [1.0, 0.0, 0.0], "Representativeness": [0.0, 0.0, 1.0]}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One printed number: where it stands, what was said beside it, and its run or the reason why
-    there is none. `ours`: what the paper does not print, with our values."""
+    """One printed number: where it stands, what was said beside it, and its run, with its `key`,
+    or the reason why there is none. `ours`: what the paper does not print, with our values."""
 
     paper: str
     table: str
@@ -54,6 +54,7 @@ class Cell:
     value: float
     spread: float
     run: Any = None
+    key: str = ""
     reason: str = ""
     ours: tuple[str, ...] = ()
     note: str = ""
@@ -75,21 +76,20 @@ def key(run) -> str:
     return replace(run, experiment="", **same).name
 
 
-def measured(frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def measured(frame: Any) -> dict[str, Any]:
     """The rows of `records.frame` by the `key` of their run."""
     runs = frame[frame["kind"] != "measurement"]
-    return dict(tuple(runs.groupby(runs["run"].map(key)))) if len(runs) else {}
+    return dict(iter(runs.groupby(runs["run"].map(key)))) if len(runs) else {}
 
 
-def table(frame: pd.DataFrame) -> pd.DataFrame:
-    """A row for each printed number: `cell`, `key`, how many `seeds` are on record, and their
-    accuracies `found` in percent."""
+def table(frame: Any) -> pd.DataFrame:
+    """A row for each printed number: `cell`, how many `seeds` are on record, and their accuracies
+    `found` in percent."""
     known, rows = measured(frame), []
     for cell in cells():
-        name = key(cell.run) if cell.run is not None else None
-        runs = known.get(name) if name else None
+        runs = known.get(cell.key) if cell.key else None
         found = [] if runs is None else (100 * runs[READOUTS[cell.metric]].dropna()).tolist()
-        rows.append({"cell": cell, "key": name, "seeds": len(found), "found": found})
+        rows.append({"cell": cell, "seeds": len(found), "found": found})
     return pd.DataFrame(rows)
 
 
@@ -109,7 +109,7 @@ def command(run, *more: str) -> str:
     return " ".join([*parts, *more])
 
 
-def _cell(row: dict) -> Cell:
+def _cell(row: dict[Any, Any]) -> Cell:
     note = dict(part.split("=", 1) for part in row["note"].split("; ") if "=" in part)
     where = {k: row[k] for k in ("paper", "table", "row", "column", "dataset", "metric")}
     printed = Cell(**where, value=row["value"], spread=row["spread"])
@@ -146,13 +146,14 @@ def _reason(cell: Cell, note: dict) -> str:
 
 def _image_run(cell: Cell, note: dict) -> Cell:
     recipe = {"hclot": "hcl-ot", "dro": "adnce", "hscl": "h-scl"}.get(cell.paper, cell.paper)
-    method, said, notes = note["method"], _printed(note), []
+    method, notes = note["method"], []
+    said: dict[str, Any] = _printed(note)
     if note.get("loss") == "bcl":
         method = "bcl"
     if note.get("loss") == "nce" or cell.row == "H-UCL":
         said["tau_plus"] = 0.0
     if method == "unremix":
-        said |= {"learn": SHARES.get(cell.row, "fixed")}
+        said["learn"] = "minimise" if cell.row in LEARNED else "fixed"
         said |= {"mixture": MIXTURES[cell.row]} if cell.row in MIXTURES else {}
         notes.append("on plain views; the paper's stands on Un-Mix")
     if "epsilon" in said:
@@ -202,7 +203,8 @@ def _with_options(cell: Cell, run, said: dict, notes: list[str], unsaid=()) -> C
     missing = [name for name in PRINTED if name in known and name not in said]
     ours = tuple([*unsaid, *(f"{name}={whole[name]:g}" for name in missing)])
     options = {k: v for k, v in whole.items() if k in given or k in said or v != known[k]}
-    return replace(cell, run=replace(run, options=options), ours=ours, note="; ".join(notes))
+    run = replace(run, options=options)
+    return replace(cell, run=run, key=key(run), ours=ours, note="; ".join(notes))
 
 
 PRINTED = ("temperature", "beta", "tau_plus", "mu", "sigma", "epsilon")

@@ -1,0 +1,107 @@
+import shlex
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from hnlib import __main__ as cli
+from hnlib.runs import command, config, papers, queue, records
+
+RUNNABLE = {c.key: c for c in papers.cells() if c.key}
+
+
+def test_every_printed_number_has_a_run_or_a_reason():
+    for cell in papers.cells():
+        assert (cell.run is None) == bool(cell.reason)
+        assert cell.run is not None or cell.reason.startswith(papers.REASONS), cell.reason
+    assert len(papers.cells()) == len(records.papers())
+    graphs = [c for c in papers.cells() if isinstance(c.run, config.GraphRun)]
+    assert len(graphs) == 98
+
+
+@pytest.mark.parametrize("key", RUNNABLE)
+def test_the_command_of_a_cell_makes_its_record(key, capsys):
+    cell = RUNNABLE[key]
+    tokens = shlex.split(papers.command(cell.run, "--rehearse"))
+    assert tokens[:2] == ["hnlib", "train"]
+    assert command.train(tokens[2:]) == 0
+    said, *places = capsys.readouterr().out.splitlines()
+    assert said == key
+    assert f"{cell.paper}, {cell.table}, {cell.row}, {cell.column}: {cell.value:g}" in places
+    read = config.read(cell.run.configuration)  # as it will be read back from its record
+    assert papers.key(read) == key
+
+
+def test_what_does_not_tell_cells_apart():
+    run = next(c.run for c in papers.cells() if isinstance(c.run, config.ImageRun))
+    same = dict(seed=4, precision="bf16-mixed", compile=True, protocols=("paper",))
+    assert papers.key(replace(run, **same)) == papers.key(run)
+    plain = replace(run.resolved(3), recipe="book")
+    assert papers.key(plain) == papers.key(run)
+    assert papers.key(replace(run, epochs=run.epochs + 1)) != papers.key(run)
+
+
+def test_recipes_do_not_leak_into_other_methods():
+    for method in ("simclr", "hcl", "alpha-cl"):
+        run = config.ImageRun(dataset="cifar10", method=method, recipe="adnce", epochs=1)
+        assert run.resolved(3).options["temperature"] == 0.5
+    adnce = config.ImageRun(dataset="cifar10", method="adnce", recipe="adnce", epochs=1)
+    assert adnce.resolved(3).options["temperature"] == 0.4
+
+
+def test_a_record_stands_in_its_cell_whatever_its_seed_and_precision():
+    cell = next(c for c in papers.cells() if c.paper == "hcl" and c.table == "Table 1")
+    run = replace(cell.run, seed=3, precision="bf16-mixed").resolved(3)
+    record = dict(configuration=run.configuration, metrics=dict(linear=0.5, knn=0.4))
+    record |= dict(history=[], losses=[], seconds=1.0, environment={}, image_shape=[3, 64, 64])
+    table = papers.table(records.frame([record]))
+    filled = table[table["seeds"] > 0]
+    assert {c.key for c in filled["cell"]} == {cell.key} and filled["found"].iloc[0] == [50.0]
+
+
+def test_the_queue_lists_what_has_no_record_best_first():
+    nothing = records.frame([])
+    found = queue.jobs(nothing.reindex(columns=records.frame().columns), seeds=2)
+    assert len(found) == 2 * len(RUNNABLE)
+    assert [job.value for job in found] == sorted((j.value for j in found), reverse=True)
+    assert not any(job.measured for job in found)
+    with pytest.raises(ValueError, match="no printed number with a run matches 'CIFAR-1000'"):
+        queue.jobs(only="CIFAR-1000")
+    with pytest.raises(ValueError, match="seeds=0 must be at least 1"):
+        queue.jobs(seeds=0)
+
+
+def test_the_queue_is_worked_off_recorded_and_continued(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(queue, "project_root", lambda: tmp_path)
+    monkeypatch.setattr(queue, "START", 0.0)
+    short = config.GraphRun(dataset="motifs", method="infograph", epochs=1, folds=2)
+    longer = config.GraphRun(dataset="motifs", method="infograph", epochs=100_000)
+    short, longer = (queue.Job(run, 1, 0.1, False, 0.01) for run in (short, longer))
+    assert queue.work([short], 60, "cpu", tmp_path / "runs") == 1
+    assert len(list((tmp_path / "runs").glob("*.json"))) == 1
+    state = queue._state(tmp_path / "_build" / "queue", longer.run)
+
+    def ring(before):  # once there is another checkpoint
+        while not state.exists() or state.stat().st_mtime_ns == before:
+            time.sleep(0.02)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
+
+    for _ in range(2):  # the second goes on from there
+        before = state.stat().st_mtime_ns if state.exists() else None
+        threading.Thread(target=ring, args=[before], daemon=True).start()
+        assert queue.work([longer], 60, "cpu", tmp_path / "runs") == 0
+        assert "the time is over; stopped in epoch" in capsys.readouterr().out
+        assert state.exists()
+    late = queue.Job(short.run, 1, 9.0, False, 500.0)
+    assert queue.work([late], 0.1, "cpu", tmp_path / "late") == 0  # no checkpoint in that time
+    with pytest.raises(ValueError, match="minutes=0 must be positive"):
+        queue.work([short], 0)
+
+
+def test_the_command_lists_and_refuses(capsys):
+    assert cli.main(["queue", "--only", "hclot Table V, MUTAG"]) == 0
+    assert "hnlib train --dataset MUTAG" in capsys.readouterr().out
+    assert cli.main(["queue", "--only", "no such table"]) == 2
+    assert "matches 'no such table'" in capsys.readouterr().err
