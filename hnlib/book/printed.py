@@ -1,0 +1,80 @@
+"""The generated page *The papers' numbers*: every printed number, ours beside it, its command or
+its reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from hnlib.book import pages
+from hnlib.book.tables import DASH, Markup, code, percent
+from hnlib.runs import papers, queue
+from hnlib.runs.comparisons import Effect
+
+HEAD = ["Row", "Column", "Data", "Printed", "Ours", "Difference", "Run, or why there is none"]
+LISTED = 25  # runs of the queue that the page shows
+
+
+def difference(found: list[float], printed: float) -> str:
+    """Ours − printed with Student's 95 % interval over our seeds; the printed number is taken as
+    it stands."""
+    if not found:
+        return DASH
+    mean = float(np.mean(found)) - printed
+    if len(found) < 2:
+        return f"{mean:+.1f}".replace("-", "−")
+    between = float(np.std(found, ddof=1)) / len(found) ** 0.5
+    effect = Effect(mean, between, len(found) - 1, "")
+    return f"{mean:+.1f} [{effect.low:+.1f}, {effect.high:+.1f}]".replace("-", "−")
+
+
+def _line(cell: papers.Cell, found: list[float]) -> list:
+    spread = "" if np.isnan(cell.spread) else f" ± {cell.spread:g}"
+    ours = f"{percent(np.array(found) / 100)} ({pages._count(len(found), 'seed')})" if found else ""
+    said = [f"ours: {', '.join(cell.ours)}" if cell.ours else "", cell.note]
+    about = cell.reason
+    if cell.run is not None:
+        words = "".join(f"; {part}" for part in said if part)
+        about = Markup(code(papers.command(cell.run)) + pages.myst(words))
+    printed = f"{cell.value:g}{spread}"
+    where = [cell.row, cell.column, cell.dataset, printed]
+    return [*where, ours, difference(found, cell.value), about]
+
+
+def parts(frame, root: Path) -> dict[str, str]:
+    """What stands on the page: a summary, the tables of each paper, the first runs of the queue.
+
+    Of each paper's tables the one with most numbers missing comes first; in a table come the
+    numbers that have a run but no record, then those with one, then those without a run.
+    """
+    every = papers.table(frame)
+    every["missing"] = [c.run is not None and not n for c, n in zip(every["cell"], every["seeds"])]
+    rows, text = [], []
+    for paper in papers.PAPERS:
+        of_paper = every[[cell.paper == paper for cell in every["cell"]]]
+        text += pages._paper(paper, root, "##")
+        tables = of_paper.groupby([cell.table for cell in of_paper["cell"]], sort=False)
+        for name, group in sorted(tables, key=lambda pair: -pair[1]["missing"].sum()):
+            runs = [cell.run is not None for cell in group["cell"]]
+            counts = [len(group), sum(runs), int((group["seeds"] > 0).sum())]
+            rows.append([papers.PAPERS[paper], name, *counts, int(group["missing"].sum())])
+            order = group.assign(rank=[2 * (not r) - m for r, m in zip(runs, group["missing"])])
+            order = order.sort_values("rank", kind="stable")
+            lines = [_line(cell, found) for cell, found in zip(order["cell"], order["found"])]
+            title = (
+                f"{pages.myst(name)}: {pages._count(counts[0], 'number')}, {counts[2]} on record"
+            )
+            text += [f"``````{{dropdown}} {title}", "", pages.table(HEAD, lines), "``````", ""]
+    head = ["Paper", "Table", "Printed", "With a run", "On record", "Missing"]
+    rows.append(["", "all", *(sum(row[k] for row in rows) for k in range(2, 6))])
+    found = queue.jobs(frame, device="cuda")
+    first = [
+        [job.numbers, f"{job.minutes:.1f}", "measured" if job.measured else "estimated",
+         code(papers.command(job.run, "--record"))]
+        for job in found[:LISTED]
+    ]  # fmt: skip
+    listed = pages.table(["Numbers", "Minutes", "", "Command"], first)
+    hours = sum(job.minutes for job in found) / 60
+    more = f"{len(found)} runs of one seed are missing, about {hours:,.0f} hours.\n\n"
+    return {"summary": pages.table(head, rows), "printed": "\n".join(text), "queue": more + listed}

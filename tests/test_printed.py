@@ -1,0 +1,40 @@
+from dataclasses import replace
+
+import pytest
+
+from hnlib._files import project_root
+from hnlib.book import printed
+from hnlib.runs import config, papers, records
+
+
+def record(cell, seed, accuracy):
+    run = replace(cell.run, seed=seed).resolved(3)
+    metric = papers.READOUTS[cell.metric]
+    found = dict(configuration=run.configuration, metrics={metric: accuracy}, history=[])
+    shape = {} if isinstance(run, config.GraphRun) else dict(image_shape=[3, 32, 32])
+    return found | shape | dict(losses=[], seconds=1.0, environment={})
+
+
+def test_ours_stands_beside_the_printed_number_with_its_interval():
+    cell = next(c for c in papers.cells() if (c.paper, c.row) == ("hcl", "Debiased"))
+    frame = records.frame([record(cell, s, x) for s, x in enumerate((0.53, 0.54, 0.55))])
+    text = printed.parts(frame, project_root())["printed"]
+    assert text.count("(3 seeds)") == 1
+    (line,) = [part for part in text.split("* -") if "(3 seeds)" in part]
+    assert "53.7" in line and "54.0\u00a0±\u00a01.0" in line and "+0.3 \\[−2.2, +2.8\\]" in line
+    assert "hnlib train --dataset tiny-imagenet --method debiased" in line
+
+
+def test_every_number_has_its_line_and_what_is_missing_comes_first():
+    parts = printed.parts(records.frame(records.tracked_folder()), project_root())
+    assert parts["printed"].count("\n* -") == 435 + parts["printed"].count("{list-table}")
+    assert parts["summary"].rstrip().endswith("`````") and "435" in parts["summary"]
+    assert "not yet: sentences" in parts["printed"] and "(unknown)" not in parts["printed"]
+    assert "hnlib train" in parts["queue"]
+
+
+@pytest.mark.parametrize(
+    "found, shown", [([], "–"), ([50.0], "−1.0"), ([50, 52], "[−12.7, +12.7]")]
+)
+def test_a_difference_needs_seeds_for_an_interval(found, shown):
+    assert shown in printed.difference(found, 51.0)
