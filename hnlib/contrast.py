@@ -36,9 +36,9 @@ class Contrast:
     its column. `labels` $[n]$ and `candidate_labels` $[m]$ are optional. `scale` is the default $Q$
     of the objectives. `features` $[m,k]$, the inputs of the last linear layer, and `norms` $[m]$,
     the lengths of its outputs before normalisation, serve weights made of last-layer gradients.
-    Build one with `from_views`, `from_queue`, `from_nodes` or `from_similarity`; the constructor
-    trusts its arguments. Masks are shared by all batches of one size: read them, do not write to
-    them.
+    Build one with `from_views`, `from_pairs`, `from_queue`, `from_nodes` or `from_similarity`; the
+    constructor trusts its arguments. Masks are shared by all batches of one size: read them, do not
+    write to them.
     """
 
     similarity: Tensor
@@ -134,12 +134,7 @@ class Contrast:
             raise ValueError(
                 "labels of the batch and of the queue are needed together; give both or neither"
             )
-        z, _ = unit_rows(queries, "of the queries")
-        candidates, norms = unit_rows(torch.cat([keys, queue]), "of keys and queue")
-        own_key = torch.arange(batch, device=z.device)
-        own = own_key[:, None] == torch.arange(size, device=z.device)
-        known = dict(positive_index=own_key, never_empty=True, norms=norms)
-        contrast = cls(inner_products(z, candidates), own, ~own, size - 1, z, candidates, **known)
+        contrast = cls._two_towers(queries, torch.cat([keys, queue]), "of keys and queue")
         if labels is None:
             return contrast
         if labels.shape != (batch,) or queue_labels.shape != (len(queue),):
@@ -149,6 +144,72 @@ class Contrast:
             )
         y = torch.cat([labels, queue_labels])
         return contrast._told(labels[:, None] == y, labels, y, positives)
+
+    @classmethod
+    def from_pairs(
+        cls,
+        queries: Tensor,
+        keys: Tensor,
+        positives: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> Contrast:
+        r"""Two towers: $n$ queries against $m\ge n$ keys, of which key $i$ answers query $i$.
+
+        Rows are normalised. Keys beyond the first $n$ are negatives for all, hard negatives that
+        were mined for one. A boolean mask `positives` $[n,m]$ names further answers, duplicates for
+        example; `labels` $[m]$ of the keys, the first $n$ of them of the queries too, make every
+        key of a query's class an answer. An answer is no negative; $Q=m-1$. ValueError: shapes that
+        disagree, fewer keys than queries or than two, a zero or non-finite row.
+        """
+        if queries.ndim != 2 or keys.ndim != 2 or queries.shape[1:] != keys.shape[1:]:
+            raise ValueError(
+                "queries must be [n, d] and keys [m, d]; got "
+                f"{tuple(queries.shape)} and {tuple(keys.shape)}"
+            )
+        n, m = len(queries), len(keys)
+        if not 1 <= n <= m or m < 2:
+            raise ValueError(
+                f"{n} queries and {m} keys are no pairs: key i answers query i, so give at least "
+                "as many keys as queries, and at least 2"
+            )
+        contrast = cls._two_towers(queries, keys, "of the keys")
+        own = contrast.positives
+        if positives is not None:
+            if positives.shape != own.shape or positives.dtype != torch.bool:
+                raise ValueError(
+                    f"positives must be a boolean mask of shape {(n, m)}; "
+                    f"got {positives.dtype} of shape {tuple(positives.shape)}"
+                )
+            own = own | positives
+        if labels is not None:
+            y = _labels_of(labels, m, "keys").to(keys.device)
+            return contrast._told(own | (y[:n, None] == y), y[:n], y, "class")
+        if positives is None:
+            return contrast
+        changed = dict(positives=own, admissible=~own, positive_index=None, _facts={})
+        return replace(contrast, never_empty=False, **changed)
+
+    @classmethod
+    def _two_towers(cls, queries: Tensor, keys: Tensor, named: str) -> Contrast:
+        z, _ = unit_rows(queries, "of the queries")
+        candidates, norms = unit_rows(keys, named)
+        index = torch.arange(len(z), device=z.device)
+        own = index[:, None] == torch.arange(len(keys), device=z.device)
+        known = dict(positive_index=index, never_empty=True, norms=norms)
+        return cls(inner_products(z, candidates), own, ~own, len(keys) - 1, z, candidates, **known)
+
+    def reversed(self) -> Contrast:
+        """The same pairs with the keys as anchors, for a loss in both directions. ValueError: keys
+        that answer no query; labels; features."""
+        n, m = self.similarity.shape
+        if n != m or self.labels is not None or self.features is not None:
+            raise ValueError(
+                f"{n} queries and {m} keys cannot be exchanged; give pairs alone, without further "
+                "keys, labels or features"
+            )
+        turned = {name: getattr(self, name).T for name in ("similarity", "positives", "admissible")}
+        ends = dict(anchors=self.candidates, candidates=self.anchors, norms=None)
+        return replace(self, **turned, **ends, _facts={})
 
     @classmethod
     def from_nodes(

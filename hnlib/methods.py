@@ -272,6 +272,20 @@ class Method(nn.Module):
         )
         return self.loss(contrast)
 
+    def pairs(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        positives: Tensor | None = None,
+        labels: Tensor | None = None,
+        both: bool = False,
+    ) -> Tensor:
+        """The loss of queries $[n,d]$ and keys $[m,d]$, as `Contrast.from_pairs` takes them; with
+        `both` the mean of this direction and of the keys' (CLIP)."""
+        contrast = Contrast.from_pairs(queries, keys, positives, labels)
+        loss = self.loss(contrast)
+        return (loss + self.loss(contrast.reversed())) / 2 if both else loss
+
     def loss(self, contrast: Contrast) -> Tensor:
         """The loss of a contrast made elsewhere, with a queue for one."""
         if self.entry.supervised and contrast.labels is None:

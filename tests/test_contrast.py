@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hnlib import negatives, objectives
+from hnlib import methods, negatives, objectives
 from hnlib.contrast import Contrast
 
 cases = settings(max_examples=20, deadline=None, derandomize=True)
@@ -303,6 +303,79 @@ def test_a_queue_adds_candidates():
     assert torch.equal(own.positives, contrast.positives) and torch.equal(own.admissible, ~same)
     with pytest.raises(ValueError, match="positives='both' is unknown"):
         Contrast.from_queue(q, k, queue, positives="both")
+
+
+def pairs(n=4, m=6, d=5, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return [torch.randn(k, d, generator=g, dtype=torch.float64) for k in (n, m)]
+
+
+def test_pairs_are_queries_against_keys():
+    q, k = pairs()
+    contrast = Contrast.from_pairs(q, k)
+    cosine = torch.nn.functional.cosine_similarity(q[:, None], k[None], dim=2)
+    assert torch.allclose(contrast.similarity, cosine) and contrast.scale == 5
+    assert contrast.positives.nonzero().tolist() == [[i, i] for i in range(4)]
+    assert torch.equal(contrast.admissible, ~contrast.positives)
+    duplicate = torch.zeros(4, 6, dtype=torch.bool)
+    duplicate[0, 5] = True
+    told = Contrast.from_pairs(q, k, duplicate)
+    assert torch.equal(told.positives, contrast.positives | duplicate)
+    assert torch.equal(told.admissible, ~told.positives)
+    y = torch.tensor([0, 1, 0, 2, 1, 2])
+    known = Contrast.from_pairs(q, k, labels=y)
+    assert torch.equal(known.positives, y[:4, None] == y)
+    assert torch.equal(known.admissible, ~known.positives)
+
+
+@pytest.mark.parametrize("name", ["simclr", "hcl", "hcl-exact", "ot", "adnce", "bcl", "kl-budget"])
+def test_losses_of_pairs_do_not_ask_for_their_order(name):
+    q, k = pairs(5, 5)
+    method, order = methods.build(name), torch.tensor([3, 0, 4, 1, 2])
+    loss = float(method.pairs(q, k, both=True))
+    assert float(method.pairs(q[order], k[order], both=True)) == pytest.approx(loss, rel=1e-5)
+    assert float(method.pairs(k, q, both=True)) == pytest.approx(loss, rel=1e-9)
+    more = torch.cat([k, pairs(2, 2, seed=1)[0]])
+    alone = float(method.pairs(q, more))
+    shuffled = torch.cat([more[:5], more[5:].flip(0)])
+    assert float(method.pairs(q, shuffled)) == pytest.approx(alone, rel=1e-5)
+
+
+def test_pairs_in_both_directions_are_open_clips_loss():
+    q, k = pairs(6, 6)
+    a, b = (torch.nn.functional.normalize(z) for z in (q, k))
+    logits, target = a @ b.T / 0.07, torch.arange(6)
+    cross = torch.nn.functional.cross_entropy
+    theirs = (cross(logits, target) + cross(logits.T, target)) / 2
+    ours = methods.build("simclr", temperature=0.07).pairs(q, k, both=True)
+    assert float(ours) == pytest.approx(float(theirs), rel=1e-9)
+    one_way = methods.build("simclr", temperature=0.07).pairs(q, k)
+    assert float(one_way) != pytest.approx(float(theirs), rel=1e-3)
+
+
+def test_equal_towers_are_views_without_the_mask_of_views():
+    q, _ = pairs(6, 6)
+    contrast = Contrast.from_pairs(q, q)
+    square = Contrast.from_views(q, q).similarity[:6, :6]
+    assert torch.allclose(contrast.similarity, square)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "more", "message"),
+    [
+        (((3, 4), (3, 5)), {}, r"got \(3, 4\) and \(3, 5\)"),
+        (((3, 4), (2, 4)), {}, "3 queries and 2 keys are no pairs"),
+        (((1, 4), (1, 4)), {}, "1 queries and 1 keys are no pairs"),
+        (((2, 4), (3, 4)), dict(positives=torch.ones(2, 3)), r"boolean mask of shape \(2, 3\)"),
+        (((2, 4), (3, 4)), dict(labels=torch.zeros(2)), "3 keys need labels"),
+    ],
+)
+def test_bad_pairs_are_refused(shapes, more, message):
+    queries, keys = (torch.ones(shape) for shape in shapes)
+    with pytest.raises(ValueError, match=message):
+        Contrast.from_pairs(queries, keys, **more)
+    with pytest.raises(ValueError, match="2 queries and 3 keys cannot be exchanged"):
+        Contrast.from_pairs(torch.eye(3)[:2], torch.eye(3)).reversed()
 
 
 def test_a_batch_against_its_own_keys_is_a_contrast_of_views():
