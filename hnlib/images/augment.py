@@ -20,46 +20,36 @@ class Recipe:
     """The distribution of a view. Zero or (1, 1) switches an operation off; a probability belongs
     to one image.
 
-    `crop_scale`, `crop_ratio`: area (as a fraction) and width:height of the random crop, which is
-    resized to the whole. `rotation`: largest angle in degrees. `flip`: probability of a mirror
-    image. `jitter`: largest relative change of brightness, contrast, saturation, and largest turn
-    of the hue (1 is a full turn); applied with probability `jitter_p`. `grey`: probability of
-    losing the colour. `noise`: standard deviation of the added noise, white being 1. `blur`:
-    probability of a Gaussian blur over `blur_kernel` × `blur_kernel` pixels, its deviation in
-    pixels uniform in `blur_sigma`. `size`: side of the views in pixels, where it is not that of the
-    images; such crops are shrunk with antialiasing, as pillow does. ValueError: an even kernel, a
-    range of deviations that is not positive, a size below 1 or together with a rotation.
+    ValueError: an even kernel, a range of deviations that is not positive, a size below 1 or
+    together with a rotation.
     """
 
+    #: area (as a fraction) and width:height of the random crop, which is resized to the whole
     crop_scale: tuple[float, float] = (1.0, 1.0)
     crop_ratio: tuple[float, float] = (1.0, 1.0)
-    rotation: float = 0.0
-    flip: float = 0.0
+    rotation: float = 0.0  #: largest angle in degrees
+    flip: float = 0.0  #: probability of a mirror image
+    #: largest change of brightness, contrast, saturation; largest turn of the hue (1: full)
     jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
-    jitter_p: float = 0.0
-    grey: float = 0.0
-    noise: float = 0.0
-    blur: float = 0.0
-    blur_kernel: int = 3
-    blur_sigma: tuple[float, float] = (0.1, 2.0)
+    jitter_p: float = 0.0  #: its probability
+    grey: float = 0.0  #: probability of losing the colour
+    noise: float = 0.0  #: standard deviation of the added noise, white being 1
+    blur: float = 0.0  #: probability of a Gaussian blur
+    blur_kernel: int = 3  #: over so many pixels each way
+    blur_sigma: tuple[float, float] = (0.1, 2.0)  #: its deviation in pixels, uniform
+    #: side of the views, where not that of the images; shrunk with antialiasing, as pillow does
     size: int | None = None
 
     def __post_init__(self):
         if self.blur_kernel < 1 or self.blur_kernel % 2 == 0:
-            raise ValueError(
-                f"blur_kernel={self.blur_kernel} has no middle pixel; choose an odd number: 3, 5, …"
-            )
+            raise ValueError(f"blur_kernel={self.blur_kernel} must be an odd number: 3, 5, …")
         if not 0 < self.blur_sigma[0] <= self.blur_sigma[1]:
-            raise ValueError(
-                f"blur_sigma={self.blur_sigma} must be (low, high) with 0 < low <= high"
-            )
+            raise ValueError(f"blur_sigma={self.blur_sigma} must be (low, high), 0 < low <= high")
         if self.size is not None and self.size < 1:
-            raise ValueError(
-                f"size={self.size} must be at least 1 pixel, or None for the size of the images"
-            )
+            raise ValueError(f"size={self.size} must be at least 1 pixel, or None: as the images")
         if self.size is not None and self.rotation:
             raise ValueError(
-                f"size={self.size} and rotation={self.rotation} do not go together; leave one out"
+                f"size={self.size} allows no rotation={self.rotation}; drop one of them"
             )
 
 
@@ -111,15 +101,11 @@ def two_views(
     batch, `other` of another shape.
     """
     if other is not None and other.shape != x.shape:
-        raise ValueError(
-            f"other images of shape {tuple(other.shape)} do not fit images of shape "
-            f"{tuple(x.shape)}"
-        )
+        raise ValueError(f"other images {[*other.shape]} do not fit images {[*x.shape]}")
     offset, total = (0, len(x)) if part is None else part
     if not 0 <= offset <= total - len(x):
         raise ValueError(
-            f"part={part}: the {len(x)} images do not lie in their batch; offset is at least 0 and "
-            "offset + images at most total"
+            f"part={part} must be (offset, total) with 0 <= offset <= total - {len(x)} images"
         )
     # one pass over 2B images is faster than two over B
     both = torch.cat([x, x if other is None else other])
