@@ -273,9 +273,10 @@ def _download(name: str, path: Path) -> None:
     try:
         with _archives.downloaded(url, md5) as archive:
             arrays = read(archive)
-    except ValueError as error:
+    except (KeyError, ValueError) as error:
+        fault = f"the archive lacks {error}" if isinstance(error, KeyError) else error
         raise ValueError(
-            f"{name} could not be downloaded from {url} ({error}); where there is no network, "
+            f"{name} could not be downloaded from {url} ({fault}); where there is no network, "
             f"put the data at {path}: {FORM}"
         ) from error
     write_atomically(path, lambda temporary: np.savez(temporary, **arrays))
@@ -369,8 +370,7 @@ def _pictures(folder: Path, size: int) -> tuple[np.ndarray, np.ndarray, list[str
 
 
 def _refuse_loops(folder: Path) -> None:
-    """ValueError where a link leads to a folder that was met before: its pictures would count twice,
-    perhaps in both parts of the data."""
+    """ValueError: a link leads to a folder that was met before. Its pictures would count twice."""
     met = {}
     for place, folders, _ in os.walk(folder, followlinks=True):
         for path in (os.path.join(place, name) for name in folders):
