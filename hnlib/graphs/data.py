@@ -1,5 +1,4 @@
-"""Graph data sets: the benchmark sets of PyTorch Geometric, one made here, and graphs of one's
-own."""
+"""Graph data sets: the benchmark sets of the papers, one made here, and graphs of one's own."""
 
 from __future__ import annotations
 
@@ -14,31 +13,16 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torch_geometric import utils
 from torch_geometric.data import Data
 from torch_geometric.datasets import ExplainerDataset
+from torch_geometric.datasets import motif_generator as generators
 from torch_geometric.datasets.graph_generator import BAGraph, TreeGraph
-from torch_geometric.datasets.motif_generator import (
-    CustomMotif,
-    CycleMotif,
-    GridMotif,
-    HouseMotif,
-    MotifGenerator,
-)
-from torch_geometric.utils import (
-    coalesce,
-    degree,
-    one_hot,
-    remove_self_loops,
-    to_undirected,
-    unbatch,
-    unbatch_edge_index,
-)
 
 from hnlib import _archives
 from hnlib._files import data_folder
 
-#: The benchmark sets of Morris et al. (2020) that the papers use, with the digests of what is read
-#: of them.
+#: The benchmark sets of Morris et al. (2020) that the papers use, and digests of what is read there
 TU = {
     "MUTAG": "a31f1a9a407d1582b5b64e5ccf4c2246e5d0e15312844ff789fe27da0e97116d",
     "PTC_MR": "65a3d06e8dc44ae15614ea42d28a903d36889f1816fc616af433e53fa9794743",
@@ -58,8 +42,7 @@ PARTS = {"A": 2, "graph_indicator": 1, "graph_labels": 1, "node_labels": 1}  # n
 
 @dataclass(frozen=True, eq=False)
 class GraphSet:
-    """Graphs with float features `x`, `edge_index` and a class `y` each; `digest` identifies the
-    contents."""
+    """Graphs with float `x`, `edge_index` and a class `y` each; the digest is that of these."""
 
     name: str
     graphs: list[Data] = field(repr=False)
@@ -83,19 +66,16 @@ class GraphSet:
 
 
 def graph_set(graphs: list[Data], name: str = "graphs") -> GraphSet:
-    """Graphs of one's own, checked; without node features they get the degree, as in the papers'
-    code.
+    """Graphs of one's own, checked. As in the papers' code their degree replaces missing features.
 
     That is: one-hot where no degree reaches 1,000, else standardised over all nodes (of directed
     graphs: the out-degree). Attributes of edges are not used. The graphs given are not changed.
     ValueError: fewer than two graphs; a graph of one node, without edges, with an edge to no node,
-    or without a label; features that only some graphs have, of different width, or not finite; the
-    name of another set.
+    or without a label; features that only some have, of different width, or not finite; the name of
+    another set.
     """
     if name in KNOWN:
-        raise ValueError(
-            f"{name} is the name of a known data set; give graphs of your own another one"
-        )
+        raise ValueError(f"{name} is the name of a known data set; give your own graphs another")
     return _graph_set(graphs, name)
 
 
@@ -105,13 +85,10 @@ def _graph_set(graphs: list[Data], name: str) -> GraphSet:
     for i, graph in enumerate(graphs):
         if fault := next(_faults(graph), None):
             raise ValueError(f"graph {i} of {name} has {fault}")
-    width = {None if graph.x is None else tuple(graph.x.shape[1:]) for graph in graphs}
-    if len(width) > 1:
-        raise ValueError(
-            f"the graphs of {name} have features of widths {sorted(map(str, width))}; give all the "
-            "same"
-        )
-    x = _degrees(graphs) if width == {None} else [graph.x.float() for graph in graphs]
+    widths = {None if graph.x is None else graph.x.shape[1] for graph in graphs}
+    if len(widths) > 1:
+        raise ValueError(f"graphs of {name} have features of widths {widths}; give all the same")
+    x = _degrees(graphs) if widths == {None} else [graph.x.float() for graph in graphs]
     digest, whole = hashlib.sha256(), []
     for rows, graph in zip(x, graphs, strict=True):
         y = graph.y.reshape(1).long()
@@ -140,8 +117,7 @@ def _faults(graph: Data) -> Iterator[str]:
 
 
 def load(name: str = "motifs", root: Path | str | None = None) -> GraphSet:
-    """The data set `name`: "motifs" (made here), or one of `TU` in `root/TUDataset/NAME/raw`,
-    downloaded when first used.
+    """The data set "motifs" (made here), or one of `TU`, downloaded to `root/TUDataset/NAME/raw`.
 
     `root` defaults to `$HNLIB_DATA`, else the user's cache. Node labels are the features, where
     there are any; node attributes are not used, as in the papers. An edge that a file lists twice
@@ -160,8 +136,8 @@ def load(name: str = "motifs", root: Path | str | None = None) -> GraphSet:
     except (OSError, ValueError) as error:
         raise ValueError(
             f"{folder} is not the whole TUDataset {name} and could not be made it "
-            f"({_archives.said(error)}); delete that folder and try again with a network, or put "
-            "the files of its archive there"
+            f"({_archives.said(error)}); delete it and try again with a network, or put the files "
+            "of its archive there"
         ) from error
     return _graph_set(graphs, name)
 
@@ -226,11 +202,11 @@ def _misfits(A, graph_indicator, graph_labels, node_labels=None) -> Iterator[str
 def _graphs(A, graph_indicator, graph_labels, node_labels=None) -> list[Data]:
     """Graph by graph: nodes counted from 0, edges once and no loops, labels of nodes one-hot."""
     owner, y = graph_indicator - 1, graph_labels.unique(return_inverse=True)[1]
-    edges = coalesce(remove_self_loops(A.T - 1)[0], num_nodes=len(owner))
+    edges = utils.coalesce(utils.remove_self_loops(A.T - 1)[0], num_nodes=len(owner))
     sizes, x = owner.bincount().tolist(), [None] * len(y)
     if node_labels is not None:
-        x = unbatch(one_hot(node_labels - node_labels.min()), owner)
-    parts = zip(x, unbatch_edge_index(edges, owner, len(y)), y, sizes)
+        x = utils.unbatch(utils.one_hot(node_labels - node_labels.min()), owner)
+    parts = zip(x, utils.unbatch_edge_index(edges, owner, len(y)), y, sizes)
     return [Data(x=x, edge_index=edges, y=y, num_nodes=n) for x, edges, y, n in parts]
 
 
@@ -256,46 +232,43 @@ def describe(dataset: GraphSet) -> str:
 
 
 def _degrees(graphs: list[Data]) -> list[Tensor]:
-    degrees = [degree(graph.edge_index[0], graph.num_nodes, torch.long) for graph in graphs]
+    degrees = [utils.degree(graph.edge_index[0], graph.num_nodes, torch.long) for graph in graphs]
     every = torch.cat(degrees)
     if (top := int(every.max())) < 1000:
-        return [one_hot(d, top + 1) for d in degrees]
+        return [utils.one_hot(d, top + 1) for d in degrees]
     mean, deviation = every.double().mean(), every.double().std()
     return [((d - mean) / deviation).float()[:, None] for d in degrees]
 
 
-def _motif(*edges: tuple[int, int]) -> CustomMotif:
-    both = to_undirected(torch.tensor(edges).T)
-    return CustomMotif(Data(edge_index=both, num_nodes=1 + max(map(max, edges))))
+def _motif(*edges: tuple[int, int]) -> generators.CustomMotif:
+    both = utils.to_undirected(torch.tensor(edges).T)
+    return generators.CustomMotif(Data(edge_index=both, num_nodes=1 + max(map(max, edges))))
 
 
-# house and K23 have the same degrees, and so have domino and theta: what tells them apart is who is
-# joined to whom.
-MOTIFS: dict[str, MotifGenerator] = {
-    "house": HouseMotif(),
+# house and K23 have the same degrees, and so have domino and theta: they differ in who joins whom
+MOTIFS: dict[str, generators.MotifGenerator] = {
+    "house": generators.HouseMotif(),
     "K23": _motif((0, 2), (0, 3), (0, 4), (1, 2), (1, 3), (1, 4)),
     # two squares with a common side
     "domino": _motif((0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0), (0, 3)),
     # paths of lengths 2, 2, 3 from 0 to 1
     "theta": _motif((0, 2), (2, 1), (0, 3), (3, 1), (0, 4), (4, 5), (5, 1)),
-    "grid": GridMotif(),
-    "cycle": CycleMotif(5),
+    "grid": generators.GridMotif(),
+    "cycle": generators.CycleMotif(5),
 }
 
 
 def motifs(n: int = 180, seed: int = 0) -> list[Data]:
-    """`n` connected graphs without features, in turn of the classes `MOTIFS`: a random tree with 2
-    to 4 such motifs.
+    """`n` connected graphs without features, of the classes `MOTIFS` in turn: trees with motifs.
 
     The tree is a Barabási–Albert graph of 8 to 14 nodes with one edge a node, or complete with 7,
-    13 or 15 nodes; each motif hangs by one edge on a node of its own. A function of `seed`; global
-    random states are left as they were. ValueError: fewer than two graphs a class, a negative seed.
+    13 or 15 nodes; 2 to 4 motifs hang on it, each by one edge on a node of its own. A function of
+    `seed`; global random states are left as they were. ValueError: fewer than two graphs a class, a
+    negative seed.
     """
     if n < 2 * len(MOTIFS):
-        raise ValueError(
-            f"n={n} graphs are fewer than two for each of {len(MOTIFS)} classes; "
-            f"ask for at least {2 * len(MOTIFS)}"
-        )
+        few = f"n={n} graphs are fewer than two for each of {len(MOTIFS)} classes"
+        raise ValueError(f"{few}; ask for at least {2 * len(MOTIFS)}")
     if seed < 0:
         raise ValueError(f"seed={seed} must not be negative")
     kinds = list(MOTIFS.values())
@@ -304,8 +277,7 @@ def motifs(n: int = 180, seed: int = 0) -> list[Data]:
 
 
 class _RandomTree(BAGraph):
-    """A node of PyG's Barabási–Albert graph may choose itself, and then hangs on nothing: drawn
-    until none does."""
+    """A node of PyG's graph may choose itself and then hangs on nothing: drawn until none does."""
 
     def __call__(self) -> Data:
         while (tree := super().__call__()).num_edges < 2 * (self.num_nodes - 1):
@@ -313,7 +285,7 @@ class _RandomTree(BAGraph):
         return tree
 
 
-def _tree_with(motif: MotifGenerator, label: int) -> Data:
+def _tree_with(motif: generators.MotifGenerator, label: int) -> Data:
     trees = [
         _RandomTree(8 + _below(7), 1),
         TreeGraph(*((2, 2), (2, 3), (3, 2))[_below(3)], undirected=True),
@@ -329,8 +301,7 @@ def _below(n: int) -> int:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """The global generators that PyG's generators draw from, seeded inside and as before
-    outside."""
+    """The global generators that PyG draws from, seeded inside and as before outside."""
     state = np.random.get_state()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed every GPU

@@ -67,8 +67,7 @@ class Dataset:
 
 
 def load(name: str, root: Path | str | None = None) -> Dataset:
-    """The data set `name`: digits (embedded), cifar10, cifar100, stl10, tiny-imagenet, or
-    folder:PATH.
+    """The data set digits (embedded), cifar10, cifar100, stl10, tiny-imagenet, or folder:PATH.
 
     `root` defaults to `$HNLIB_DATA`, else the user's cache. A real set lives in
     `root/images/NAME.npz`; where that is missing it is downloaded, checked against its MD5 and
@@ -93,13 +92,12 @@ def location(name: str, root: Path | str | None = None) -> Path:
 
 
 def image_folder(path: Path | str, size: int = 32) -> Dataset:
-    """A folder of pictures, one subfolder a class, shorter side scaled to `size`, centre cropped,
-    RGB.
+    """A folder of pictures, one subfolder a class: RGB, shorter side `size`, centre cropped.
 
     With the subfolders `train` and `test` (or `val`) these are the split; else every fifth picture
     of each class, in the order of their names, is for testing. ValueError: no such folder, no
-    pictures, a link to a folder that is there already, classes that differ between the parts, a
-    picture that cannot be read.
+    pictures, one that cannot be read, a folder that is met twice, classes that differ between the
+    parts.
     """
     path = Path(path)
     _refuse_loops(path)
@@ -108,33 +106,22 @@ def image_folder(path: Path | str, size: int = 32) -> Dataset:
         (x, y, classes), (x_test, y_test, others) = (
             _pictures(part, size) for part in (path / "train", test)
         )
-        if classes != others:
-            raise ValueError(
-                f"{path / 'train'} and {test} differ in {sorted(set(classes) ^ set(others))}; "
-                "give both the same class folders"
-            )
+        if differ := sorted(set(classes) ^ set(others)):
+            raise ValueError(f"{test} and train differ in {differ}; give both the same classes")
         return _dataset(f"folder:{path.name}", x, y, x_test, y_test, classes)
     x, y, classes = _pictures(path, size)
     fifth = np.concatenate([np.arange(n) for n in np.bincount(y)]) % 5 == 4
     if not fifth.any():
-        raise ValueError(
-            f"{path} has fewer than 5 pictures in every class; nothing would be left for the test"
-        )
+        raise ValueError(f"{path} has fewer than 5 pictures in every class: none is for testing")
     return _dataset(f"folder:{path.name}", x[~fifth], y[~fifth], x[fifth], y[fifth], classes)
 
 
 def subset(dataset: Dataset, n: int, seed: int = 0) -> Dataset:
-    """The data set with `n` training images, drawn without replacement and as equally from all
-    classes as possible.
+    """The data set with `n` of its training images, as equally from all classes as possible.
 
     ValueError: `n` outside 2 … the number of training images.
     """
-    if not 2 <= n <= len(dataset.x_train):
-        raise ValueError(
-            f"a training subset of {n} cannot be drawn from {dataset.name} with its "
-            f"{len(dataset.x_train)} training images; choose 2 to {len(dataset.x_train)}"
-        )
-    return _train_on(dataset, _balanced(dataset.y_train.numpy(), n, seed))
+    return _train_on(dataset, _drawn(dataset, f"a training subset of {n}", n, 2, 0, seed))
 
 
 def hold_out(dataset: Dataset, n: int, seed: int = 0) -> Dataset:
@@ -143,19 +130,19 @@ def hold_out(dataset: Dataset, n: int, seed: int = 0) -> Dataset:
 
     ValueError: `n` that does not leave at least 2 training images, or less than 1.
     """
-    if not 1 <= n <= len(dataset.x_train) - 2:
-        raise ValueError(
-            f"{n} validation images cannot be held out of {dataset.name} with its "
-            f"{len(dataset.x_train)} training images; choose 1 to {len(dataset.x_train) - 2}"
-        )
-    chosen = _balanced(dataset.y_train.numpy(), n, seed)
+    chosen = _drawn(dataset, f"{n} validation images", n, 1, 2, seed)
     rest = np.setdiff1d(np.arange(len(dataset.x_train)), chosen)
     held = dict(x_validation=dataset.x_train[chosen], y_validation=dataset.y_train[chosen])
     return replace(_train_on(dataset, rest), **held)
 
 
-def _balanced(y: np.ndarray, n: int, seed: int) -> np.ndarray:
-    """Indices of `n` labels, drawn as equally from all classes as possible, in ascending order."""
+def _drawn(dataset: Dataset, what: str, n: int, least: int, left: int, seed: int) -> np.ndarray:
+    """Indices of `n` training images, as equally from all classes as possible, ascending."""
+    y = dataset.y_train.numpy()
+    most = len(y) - left
+    if not least <= n <= most:
+        of = f"{dataset.name} with its {len(y)} training images; choose {least} to {most}"
+        raise ValueError(f"{what} cannot be taken from {of}")
     generator = np.random.default_rng(seed)
     shuffled = generator.permutation(len(y))
     # rank within its class, in shuffled order: taking low ranks first balances classes
@@ -184,16 +171,15 @@ def listing(root: Path | str | None = None) -> str:
 def describe(name: str, root: Path | str | None = None) -> str:
     """Sizes and classes of a data set, fetched if need be, a line each."""
     dataset = load(name, root)
-    lines = [
-        f"{part:13}{str(array.dtype).removeprefix('torch.'):7}{list(array.shape)}"
-        for part in ("x_train", "y_train", "x_test", "y_test", "x_unlabelled")
+    said = {
+        part: f"{str(array.dtype).removeprefix('torch.'):7}{list(array.shape)}"
+        for part in (*PARTS, "x_unlabelled")
         if (array := getattr(dataset, part)) is not None
-    ]
+    }
     shown = ", ".join(dataset.class_names[:10]) + (", …" if dataset.num_classes > 10 else "")
-    place = location(name, root) if name in ARCHIVES else "embedded or given"
-    more = {"classes": f"{dataset.num_classes}: {shown}", "digest": dataset.digest}
-    more["location"] = place
-    return "\n".join([*lines, *(f"{key:13}{value}" for key, value in more.items())])
+    said |= {"classes": f"{dataset.num_classes}: {shown}", "digest": dataset.digest}
+    said["location"] = location(name, root) if name in ARCHIVES else "embedded or given"
+    return "\n".join(f"{key:13}{value}" for key, value in said.items())
 
 
 def _digits() -> Dataset:
