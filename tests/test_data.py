@@ -1,8 +1,11 @@
 import functools
+import hashlib
 import io
+import os
+import struct
 import tarfile
-import urllib.error
 import zipfile
+import zlib
 
 import numpy as np
 import pytest
@@ -13,7 +16,6 @@ from PIL import Image
 
 from hnlib import __main__ as cli
 from hnlib.images import data
-from hnlib.images._torchvision import torchvision
 
 
 def arrays(n=12, m=4, size=8, classes=3, channels=3):
@@ -90,6 +92,11 @@ def test_the_digest_sees_every_array(place, tmp_path):
         (dict(y_train=np.arange(12) - 1), "labels"),
         (dict(x_unlabelled=np.zeros((2, 8, 8, 3))), "x_unlabelled"),
         (dict(y_train=np.array([None] * 12, dtype=object)), "cannot be read"),  # needs pickle
+        (dict(y_train=np.array([np.nan] * 12)), "y_train of type float64"),
+        (dict(class_names=np.array([np.nan] * 3)), "class_names of type float64"),
+        (dict(class_names=np.array([["a", "b", "c"]])), "class_names"),
+        (dict(y_train=np.full(12, 2**60)), f"labels 0 to {2**60}"),
+        (dict(y_train=np.full(12, 2**63, np.uint64)), f"labels 0 to {2**63}"),
     ],
 )
 def test_an_ill_formed_file_is_refused_with_the_remedy(place, tmp_path, changes, fault):
@@ -97,6 +104,31 @@ def test_an_ill_formed_file_is_refused_with_the_remedy(place, tmp_path, changes,
     with pytest.raises(ValueError, match=fault) as error:
         data.load("cifar10", tmp_path)
     assert str(path) in str(error.value) and "hnlib data cifar10" in str(error.value)
+
+
+def test_more_classes_than_images_are_refused_at_once(tmp_path):
+    """A list of them would fill the memory."""
+    path = data.location("cifar100", tmp_path)
+    path.parent.mkdir()
+    np.savez(path, **arrays() | dict(y_train=np.full(12, 2**60)))
+    with pytest.raises(ValueError, match=f"labels 0 to {2**60} for 16 classes"):
+        data.load("cifar100", tmp_path)
+
+
+def test_labels_of_ones_own_are_whole_numbers():
+    x, y = torch.zeros(2, 8, 8, 1, dtype=torch.uint8), torch.tensor([0.0, torch.nan])
+    with pytest.raises(ValueError, match=r"labels of own are torch.float32"):
+        data.Dataset("own", x, y, x, torch.zeros(2, dtype=torch.int64), ("a",), "0")
+
+
+def test_a_file_that_claims_a_petabyte_is_refused(place, tmp_path):
+    path, header = place(), b"{'descr': '|u1', 'fortran_order': False, 'shape': (2**40, 32, 32, 1)}"
+    header = header.replace(b"2**40", str(2**40).encode())
+    with zipfile.ZipFile(path, "a") as file:
+        content = b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header
+        file.writestr("x_unlabelled.npy", content)
+    with pytest.raises(ValueError, match=r"x_unlabelled.npy claims uint8 of shape.*Delete it"):
+        data.load("cifar10", tmp_path)
 
 
 def test_truncated_and_altered_files_are_refused(place, tmp_path):
@@ -118,28 +150,25 @@ def test_truncated_and_altered_files_are_refused(place, tmp_path):
     data.load("cifar10", tmp_path)
 
 
-def test_without_network_the_place_and_the_form_are_named(tmp_path, monkeypatch):
-    def unreachable(*args):
-        raise urllib.error.URLError("no route")
+def serve(monkeypatch, folder, name, content: bytes | None):
+    """Stand in for the network: `content` is what the archive's address has, and has its MD5."""
+    archive = folder / "served" / name
+    if content is not None:
+        archive.parent.mkdir(exist_ok=True)
+        archive.write_bytes(content)
+    md5 = hashlib.md5(content or b"").hexdigest()
+    monkeypatch.setitem(data.ARCHIVES, name, (archive.as_uri(), md5, data.ARCHIVES[name][2]))
+    return archive
 
-    monkeypatch.setattr(torchvision.datasets.utils, "download_url", unreachable)
+
+def test_without_network_the_place_and_the_form_are_named(tmp_path, monkeypatch):
+    serve(monkeypatch, tmp_path, "stl10", None)
     with pytest.raises(ValueError, match="could not be downloaded") as error:
         data.load("stl10", tmp_path)
     assert str(data.location("stl10", tmp_path)) in str(error.value) and "x_train" in str(
         error.value
     )
     assert not list(tmp_path.rglob("*"))
-
-
-def serve(monkeypatch, content: bytes):
-    """Stand in for the network; the MD5 asked for must be the one in the table."""
-
-    def deliver(url, folder, filename, md5):
-        assert (url, md5) in data.ARCHIVES.values()
-        with open(f"{folder}/{filename}", "wb") as file:
-            file.write(content)
-
-    monkeypatch.setattr(torchvision.datasets.utils, "download_url", deliver)
 
 
 def tar(members: dict[str, bytes]) -> bytes:
@@ -162,8 +191,7 @@ def test_cifar10_archive(tmp_path, monkeypatch):
         "c/test_batch.bin": rows[5]
     }
     members["c/batches.meta.txt"] = "\n".join(data.CIFAR10_CLASSES).encode()
-    members["../../outside.txt"] = b"an archive must not write where it likes"
-    serve(monkeypatch, tar(members))
+    served = serve(monkeypatch, tmp_path, "cifar10", tar(members))
     loaded = data.load("cifar10", tmp_path / "root")
     assert np.array_equal(loaded.x_train.numpy(), images[:5]) and loaded.y_train.tolist() == [
         0,
@@ -176,20 +204,35 @@ def test_cifar10_archive(tmp_path, monkeypatch):
         np.array_equal(loaded.x_test[0].numpy(), images[5])
         and loaded.class_names == data.CIFAR10_CLASSES
     )
+    served.unlink()  # the second time nothing is fetched
     assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["cifar10.npz"]
-    monkeypatch.setattr(
-        torchvision.datasets.utils, "download_url", None
-    )  # the second time nothing is fetched
     assert data.load("cifar10", tmp_path / "root").digest == loaded.digest
+
+
+@pytest.mark.parametrize("fault", ["outside", "altered", "cut", "missing"])
+def test_a_bad_archive_leaves_nothing(tmp_path, monkeypatch, fault):
+    """Control: the same archive without its fault is read, in `test_cifar10_archive`."""
+    members = {f"c/data_batch_{i + 1}.bin": bytes(3073) for i in range(5)}
+    members |= {"c/test_batch.bin": bytes(3073), "c/batches.meta.txt": b"one"}
+    if fault == "outside":
+        members["../../outside.txt"] = b"an archive must not write where it likes"
+    if fault == "missing":
+        del members["c/data_batch_3.bin"]
+    if fault == "cut":
+        members["c/data_batch_3.bin"] = bytes(3000)
+    archive = serve(monkeypatch, tmp_path, "cifar10", tar(members))
+    if fault == "altered":
+        archive.write_bytes(archive.read_bytes()[:-9])
+    with pytest.raises(ValueError, match="cifar10 could not be downloaded from file:"):
+        data.load("cifar10", tmp_path / "root")
+    assert [p for p in tmp_path.rglob("*") if p.is_file()] == [archive]
 
 
 def test_cifar100_takes_the_fine_label(tmp_path, monkeypatch):
     row = bytes([1, 42]) + bytes(3072)
     names = "\n".join(f"class{i}" for i in range(100)).encode()
-    serve(
-        monkeypatch,
-        tar({"c/train.bin": row * 2, "c/test.bin": row, "c/fine_label_names.txt": names}),
-    )
+    members = {"c/train.bin": row * 2, "c/test.bin": row, "c/fine_label_names.txt": names}
+    serve(monkeypatch, tmp_path, "cifar100", tar(members))
     loaded = data.load("cifar100", tmp_path)
     assert loaded.y_train.tolist() == [42, 42] and loaded.class_names[42] == "class42"
 
@@ -200,6 +243,8 @@ def test_stl10_is_stored_by_columns_with_labels_from_one(tmp_path, monkeypatch):
     names = "\n".join("abcdefghij").encode()
     serve(
         monkeypatch,
+        tmp_path,
+        "stl10",
         tar(
             {
                 "s/train_X.bin": raw,
@@ -231,7 +276,7 @@ def test_tiny_imagenet_archive(tmp_path, monkeypatch):
         archive.writestr(
             "tiny-imagenet-200/val/val_annotations.txt", "val_0.JPEG\tn2\t0\t0\t1\t1\n"
         )
-    serve(monkeypatch, stream.getvalue())
+    serve(monkeypatch, tmp_path, "tiny-imagenet", stream.getvalue())
     loaded = data.load("tiny-imagenet", tmp_path)
     assert (
         loaded.class_names == ("n1", "n2")
@@ -279,6 +324,62 @@ def test_image_folder_faults(tmp_path):
     (tmp_path / "few" / "cat" / "broken.png").write_bytes(b"no picture")
     with pytest.raises(ValueError, match="folder of pictures"):
         data.image_folder(tmp_path / "few")
+
+
+@pytest.mark.parametrize("link", ["cat/loop", "cat/deep/loop", "train/cat/again"])
+def test_a_folder_that_is_met_twice_is_refused(tmp_path, link):
+    """Its pictures would be counted forty times, in both parts of the data."""
+    pictures(tmp_path / "train", {"cat": 6, "dog": 6})
+    pictures(tmp_path / "test", {"cat": 6, "dog": 6})
+    where = tmp_path if link.startswith("train") else tmp_path / "train"
+    (where / link).parent.mkdir(exist_ok=True)
+    (where / link).symlink_to(tmp_path / "test" / "cat" if where == tmp_path else where)
+    with pytest.raises(ValueError, match="are the same folder; remove one"):
+        data.image_folder(tmp_path if where == tmp_path else where)
+    (where / link).unlink()
+    data.image_folder(tmp_path)
+
+
+def test_pictures_may_be_links(tmp_path):
+    pictures(tmp_path / "kept", {"cat": 5})
+    (tmp_path / "shown").mkdir()
+    (tmp_path / "shown" / "cat").symlink_to(tmp_path / "kept" / "cat")
+    assert len(data.image_folder(tmp_path / "shown").x_train) == 4
+
+
+def bomb() -> bytes:
+    """A PNG of 20,000 × 20,000 pixels."""
+
+    def chunk(kind, content):
+        body = kind + content
+        return struct.pack(">I", len(content)) + body + struct.pack(">I", zlib.crc32(body))
+
+    header = struct.pack(">IIBBBBB", 20_000, 20_000, 8, 2, 0, 0, 0)
+    rows = zlib.compress(bytes(10**6))
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+    )
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.parametrize(
+    "content, fault",
+    [
+        (bomb(), "could be decompression bomb"),
+        (b"", "cannot identify"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", "cannot identify"),
+        (jpeg(9)[:300], "[Tt]runcated"),
+        (None, "is not a file"),  # a pipe, in which one would wait for ever
+    ],
+    ids=["bomb", "empty", "program", "cut", "pipe"],
+)
+def test_pictures_that_harm_are_refused(tmp_path, content, fault):
+    pictures(tmp_path, {"cat": 6})
+    harm = tmp_path / "cat" / "harm.png"
+    os.mkfifo(harm) if content is None else harm.write_bytes(content)
+    with pytest.raises(ValueError, match=rf"folder of pictures.*harm\.png.*{fault}") as error:
+        data.image_folder(tmp_path)
+    assert "\n" not in str(error.value)
 
 
 @functools.cache

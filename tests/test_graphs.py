@@ -4,6 +4,7 @@ labels, bad input."""
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import softplus
 from torch_geometric.data import Batch, Data
+from torch_geometric.datasets import TUDataset
 
 from hnlib import graphs, methods, objectives, transport
 from hnlib.contrast import Contrast
@@ -683,6 +685,129 @@ def test_a_run_leaves_the_caller_alone(small):
     assert runs[0].metrics["unconverged"] == runs[1].metrics["unconverged"] > 0
 
 
+# Archives and files of a TUDataset
+
+#: three graphs of 3, 2 and 3 nodes; one edge twice, and one to itself
+TOY = {
+    "A": "1, 2\n2, 1\n2, 3\n3, 2\n2, 3\n4, 5\n5, 4\n5, 5\n6, 8\n8, 6\n7, 8\n8, 7\n",
+    "graph_indicator": "1\n1\n1\n2\n2\n3\n3\n3\n",
+    "graph_labels": "-1\n1\n-1\n",
+    "node_labels": "3\n5\n3\n3\n3\n5\n5\n3\n",
+}
+TOY_DIGEST = "d035ed49345495dbe96c7aef7c7e13528fbac6e15f1a014e2b7d2c42468c1ae9"
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    """Writes the files of a small set under the name MUTAG, or puts an archive of them where it is
+    looked for; returns the folder of the files."""
+    monkeypatch.setitem(graphs.data.TU, "MUTAG", TOY_DIGEST)
+    monkeypatch.setattr(graphs.data, "SOURCE", f"file://{tmp_path}/served/{{}}.zip")
+    folder = graphs.data.location(tmp_path) / "MUTAG" / "raw"
+
+    def write(archive=False, more=(), **changes):
+        files = {f"MUTAG_{k}.txt": v for k, v in (TOY | changes).items() if v is not None}
+        if not archive:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, text in files.items():
+                (folder / name).write_text(text)
+            return folder
+        served = tmp_path / "served"
+        served.mkdir(exist_ok=True)
+        with zipfile.ZipFile(served / "MUTAG.zip", "w") as file:
+            for name, text in ({f"MUTAG/{k}": v for k, v in files.items()} | dict(more)).items():
+                file.writestr(name, text)
+        return folder
+
+    return write
+
+
+def test_graphs_are_read_from_text(toy, tmp_path):
+    toy()
+    read = graphs.data.load("MUTAG", tmp_path)
+    assert read.labels.tolist() == [0, 1, 0] and [g.num_nodes for g in read.graphs] == [3, 2, 3]
+    assert [g.edge_index.T.tolist() for g in read.graphs] == [
+        [[0, 1], [1, 0], [1, 2], [2, 1]],
+        [[0, 1], [1, 0]],
+        [[0, 2], [1, 2], [2, 0], [2, 1]],
+    ]
+    assert read.graphs[0].x.tolist() == [[1, 0, 0], [0, 0, 1], [1, 0, 0]]
+
+
+def test_graphs_are_those_of_pytorch_geometric(toy, tmp_path):
+    theirs = TUDataset(str(toy().parents[1]), "MUTAG")
+    ours = graphs.data.load("MUTAG", tmp_path)
+    for mine, other in zip(ours.graphs, theirs, strict=True):
+        assert all(torch.equal(mine[key], other[key]) for key in ("x", "edge_index", "y"))
+
+
+def test_an_archive_is_kept_whole_and_read_again(toy, tmp_path):
+    folder = toy(archive=True, more={"MUTAG/README.txt": "read me", "MUTAG/MUTAG_more.txt": "1"})
+    before = graphs.data.load("MUTAG", tmp_path).digest
+    (tmp_path / "served" / "MUTAG.zip").unlink()
+    assert graphs.data.load("MUTAG", tmp_path).digest == before
+    kept = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert sorted(kept) == sorted(folder / f"MUTAG_{part}.txt" for part in TOY)
+
+
+def test_a_folder_that_cannot_be_written_to_is_read(toy, tmp_path, monkeypatch):
+    toy()
+
+    def refuse(*args, **options):
+        raise PermissionError("read only")
+
+    for method in ("mkdir", "write_bytes", "touch"):
+        monkeypatch.setattr(Path, method, refuse)
+    assert len(graphs.data.load("MUTAG", tmp_path)) == 3
+
+
+@pytest.mark.parametrize("name", ["../../../evil.txt", "/tmp/evil.txt", "MUTAG/../../evil.txt"])
+def test_an_archive_that_writes_where_it_likes_is_refused(toy, tmp_path, name):
+    folder = toy(archive=True, more={name: "evil"})
+    with pytest.raises(ValueError, match=r"could not be made it .*evil"):
+        graphs.data.load("MUTAG", tmp_path / "a" / "b")
+    assert not folder.exists() and not list(tmp_path.parent.rglob("evil*"))
+    assert not [path for path in (tmp_path / "a").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("archive", [False, True])
+@pytest.mark.parametrize(
+    "changes, fault",
+    [
+        (dict(A=TOY["A"][:35]), "digest"),
+        (dict(A=TOY["A"][:36]), "columns"),
+        (dict(A=""), "A.txt has no lines of 2"),
+        (dict(A=TOY["A"].replace("4, 5", "4, -5")), "an edge ends at -5 or at 8; nodes are 1 to 8"),
+        (dict(A=TOY["A"].replace("4, 5", "4, 0")), "an edge ends at 0"),
+        (dict(A=TOY["A"].replace("4, 5", "4, 9")), "at 9"),
+        (dict(A=TOY["A"].replace("4, 5", "4, 6")), "an edge joins two graphs"),
+        (dict(A=TOY["A"].replace("4, 5", "4, 5, 6")), "columns"),
+        (dict(A=TOY["A"].replace("4, 5", "4, 5e9")), "."),
+        (dict(A=TOY["A"].replace("4, 5", "4, 5#")), "."),
+        (dict(A=TOY["A"].replace("4, 5", "4, 9" * 30)), "."),
+        (dict(A=None), "MUTAG_A.txt"),
+        (dict(graph_indicator=TOY["graph_indicator"][:-2]), "8 node_labels are not those of 7"),
+        (dict(graph_indicator="1\n1\n1\n3\n3\n3\n3\n3\n"), "does not go from 1 to the 3"),
+        (dict(graph_indicator="2\n1\n1\n2\n2\n3\n3\n3\n"), "does not go"),
+        (dict(graph_labels="-1\n1\n"), "does not go from 1 to the 2"),
+        (dict(graph_labels="-1\nnan\n-1\n"), "nan"),
+        (dict(graph_labels="-1\n1\n1\n"), "digest"),
+        (dict(graph_labels=None), "MUTAG_graph_labels.txt"),
+        (dict(node_labels=TOY["node_labels"][:-2]), "7 node_labels are not those of 8"),
+        (dict(node_labels=None), "digest"),
+        (dict(node_labels="3é"), "."),
+    ],
+)
+def test_a_damaged_data_set_is_named(toy, tmp_path, changes, fault, archive):
+    folder = toy(archive, **changes)
+    with pytest.raises(ValueError, match=f"not the whole TUDataset MUTAG .*{fault}") as error:
+        graphs.data.load("MUTAG", tmp_path)
+    assert "\n" not in str(error.value) and str(folder) in str(error.value)
+    assert folder.exists() != archive
+    toy(archive)
+    assert len(graphs.data.load("MUTAG", tmp_path)) == 3
+
+
 class Evil:
     def __reduce__(self):
         return os.mkdir, (str(EVIL),)
@@ -691,24 +816,51 @@ class Evil:
 EVIL = Path("evil-was-here")
 
 
-@pytest.mark.parametrize("file", ["data.pt", "pre_transform.pt"])
-def test_files_that_would_run_code_are_refused(tmp_path, monkeypatch, file):
+def test_what_others_made_of_a_set_is_not_read(toy, tmp_path, monkeypatch):
+    """PyTorch Geometric keeps a set as a pickle, which could do anything or be anything."""
     monkeypatch.chdir(tmp_path)
-    processed = tmp_path / "TUDataset" / "MUTAG" / "processed"
-    processed.mkdir(parents=True)
-    torch.save(Evil(), processed / file)
-    with pytest.raises(ValueError, match="MUTAG is not a whole TUDataset"):
-        graphs.data.load("MUTAG", tmp_path)
-    assert not EVIL.exists()
+    before = graphs.data.load("MUTAG", toy().parents[2]).digest
+    processed = toy().parent / "processed"
+    processed.mkdir()
+    for file in ("data.pt", "pre_transform.pt", "pre_filter.pt"):
+        torch.save(Evil(), processed / file)
+    assert graphs.data.load("MUTAG", tmp_path).digest == before and not EVIL.exists()
 
 
-def test_a_damaged_data_set_is_named(tmp_path):
-    raw = tmp_path / "TUDataset" / "MUTAG" / "raw"
-    raw.mkdir(parents=True)
-    for part in ("A", "graph_indicator", "graph_labels"):
-        (raw / f"MUTAG_{part}.txt").write_text("1, 2\n2," if part == "A" else "")
-    with pytest.raises(ValueError, match="MUTAG is not a whole TUDataset"):
+@pytest.mark.parametrize("archive", [False, True])
+def test_a_set_that_is_not_to_be_had_is_refused(tmp_path, monkeypatch, archive):
+    monkeypatch.setattr(graphs.data, "SOURCE", f"file://{tmp_path}/{{}}.zip")
+    (tmp_path / "MUTAG.zip").write_bytes(b"PK\5\6" if archive else b"")
+    with pytest.raises(ValueError, match=r"could not be made it .*try again") as error:
         graphs.data.load("MUTAG", tmp_path)
+    assert "\n" not in str(error.value)
+    assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["MUTAG.zip"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_an_altered_set_is_refused(tmp_path_factory, data):
+    """Bytes of the text changed, cut or added: never read as another set, never a traceback."""
+    files = {part: bytearray(text.encode()) for part, text in TOY.items()}
+    for _ in range(data.draw(st.integers(1, 3))):
+        text = files[data.draw(st.sampled_from(sorted(files)))]
+        where = data.draw(st.integers(0, len(text)))
+        text[where : where + data.draw(st.integers(0, 3))] = data.draw(
+            st.one_of(
+                st.binary(max_size=3), st.sampled_from([b"-", b"9", b"1", b"\n", b", ", b"#"])
+            )
+        )
+    folder = tmp_path_factory.mktemp("set")
+    for part, text in files.items():
+        (folder / f"MUTAG_{part}.txt").write_bytes(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(graphs.data.TU, "MUTAG", TOY_DIGEST)
+        try:
+            read = graphs.data._read("MUTAG", folder)
+        except ValueError:
+            return
+    whole = [read[0].edge_index.tolist(), [g.x.tolist() for g in read], [int(g.y) for g in read]]
+    assert whole[0] == [[0, 1, 1, 2], [1, 0, 2, 1]] and whole[2] == [0, 1, 0]
 
 
 def test_features_follow_the_papers_rule():

@@ -44,8 +44,7 @@ class GIN(nn.Module):
 
 
 class Head(nn.Module):
-    """One of InfoGraph's two discriminators: three layers with ReLU beside a linear shortcut, width
-    unchanged."""
+    """A discriminator of InfoGraph: three layers with ReLU beside a linear shortcut, one width."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -59,8 +58,7 @@ class Head(nn.Module):
 
 
 class InfoGraph(nn.Module):
-    r"""Encoder with heads for nodes and for graphs: a batch to its `Contrast` with scores $\langle
-    h_u,H_G\rangle$.
+    r"""Encoder with two heads: a batch to its `Contrast` with scores $\langle h_u,H_G\rangle$.
 
     Source: Sun et al. (2020).
     """
@@ -90,15 +88,12 @@ class GraphCL(nn.Module):
     def __init__(self, encoder: GIN):
         super().__init__()
         k = encoder.feature_dim
-        self.encoder, self.projector = (
-            encoder,
-            nn.Sequential(nn.Linear(k, k), nn.ReLU(), nn.Linear(k, k)),
-        )
+        self.encoder = encoder
+        self.projector = nn.Sequential(nn.Linear(k, k), nn.ReLU(), nn.Linear(k, k))
 
     def forward(self, batch: Batch) -> Tensor:
-        return self.projector(
-            self.encoder(batch.x, batch.edge_index, batch.batch, batch.num_graphs)[1]
-        )
+        _, graphs = self.encoder(batch.x, batch.edge_index, batch.batch, batch.num_graphs)
+        return self.projector(graphs)
 
 
 @torch.no_grad()

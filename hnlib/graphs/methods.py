@@ -1,5 +1,4 @@
-"""InfoGraph's own catalogue: weights on scores that are not normalised, and the Jensen–Shannon
-objective."""
+"""InfoGraph's own catalogue: weights on raw scores, and the Jensen–Shannon objective."""
 
 from __future__ import annotations
 
@@ -14,11 +13,10 @@ from hnlib.contrast import Contrast
 
 
 def scores(contrast: Contrast, per: str = "batch") -> Tensor:
-    r"""The scores of a contrast brought to one scale: $x_{uG}=2\,T_{uG}/\max|T|$, the maximum over
-    negatives.
+    r"""The scores of a contrast brought to one scale: $x_{uG}=2\,T_{uG}/\max|T|$.
 
-    `per` "batch": over those of all nodes, as released; "node": over the node's own. In $[-2,2]$ on
-    the admissible cells, and differentiable, the maximum included. All-zero scores stay zero.
+    The maximum is over negatives, `per` "batch": of all nodes, as released; "node": its own. In
+    $[-2,2]$ where admissible, and differentiable, maximum included. All-zero scores stay zero.
     ValueError: another `per`. Source: hcl, App. D.2 ("clip", by released code a rescaling); "node"
     is ours.
     """
@@ -98,8 +96,7 @@ def _entry(title: str, paper: str, weights, supervised: bool = False, **defaults
 _TILT = dict(beta=1.0, tau_plus=0.0, weights_gradient=True)
 _PLAN = dict(epsilon=0.5, tau_plus=0.0, tol=1e-4, max_iterations=1000, on_failure="warn")
 _LABELS = dict(positives="class", on_empty="raise")
-#: InfoGraph's methods by name, in the manner of `hnlib.methods.CATALOGUE`: all with the
-#: Jensen–Shannon objective.
+#: InfoGraph's methods by name, as in `hnlib.methods.CATALOGUE`: Jensen–Shannon objectives.
 CATALOGUE = {
     "infograph": _entry("InfoGraph", "infograph", negatives.uniform),
     "debiased": _entry("Debiased", "dcl", negatives.uniform, tau_plus=0.1),
@@ -116,7 +113,6 @@ def build(name: str, **options) -> methods.Method:
     beta=2.0)`.
 
     The option `positives` is read by `train`; for a contrast of your own give it to
-    `Contrast.from_nodes`. ValueError: an unknown name or option, a value of another kind or out of
-    range.
+    `Contrast.from_nodes`. ValueError: an unknown name or option, a value of another kind or range.
     """
     return methods.entry_of(CATALOGUE, name).build(name, options)

@@ -8,21 +8,13 @@ from torch_geometric.data import Batch
 from torch_geometric.utils import cumsum, degree, lexsort
 from torch_geometric.utils import subgraph as induced_subgraph
 
-#
 # Where the code released with dro (graph/aug.py, after GraphCL's for the TU sets) differs:
-# - its share is 1/10 for nodes, edges and masks and 1/5 for subgraphs; only its "random2" takes a
-#   ratio;
-# - edges: entries of the directed list are removed, so one direction may stay; new ones are drawn
-#   but never added;
-# - subgraph: the neighbours of a new node are computed and thrown away, so it never leaves the
-#   first node's own neighbourhood, and holds up to one node more than its share; ours is the law
-#   that code sets out to sample;
-# - mask: Gaussian noise (mean 1/2, deviation 1/2) replaces the features; ours is GraphCL's mean, of
-#   the batch;
-# - nodes: dropped ones lose their edges first and their rows later, in a Python loop over the nodes
-#   of the batch; every graph but its last node has self-loops, which the first view keeps and these
-#   views lose;
-# - the first view is the graph itself, only the second one is changed.
+# - the first view is the graph itself; the share is 1/10, of subgraphs 1/5, and not to be chosen;
+# - edges: arcs are removed, so one direction may stay; new ones are drawn but never added;
+# - subgraph: the neighbours of a new node are thrown away, so it never leaves the neighbourhood of
+#   the first, with up to one node too many; ours is the law which that code sets out to sample;
+# - mask: Gaussian noise (mean 1/2, deviation 1/2); ours is GraphCL's mean, of the batch;
+# - nodes: in a Python loop; all but the last of a graph have self-loops in the first view alone.
 
 
 def view(
@@ -31,13 +23,13 @@ def view(
     kinds: tuple[str, ...] = ("drop", "edges", "subgraph", "mask"),
     ratio: float = 0.2,
 ) -> Batch:
-    """One random view of every graph, in the same order: each graph draws one of `kinds` (keys of
-    `VIEWS`) uniformly.
+    """One random view of every graph, each by one of `kinds` (keys of `VIEWS`), drawn uniformly.
 
-    Two calls make two views. The result has `x`, `edge_index`, `batch`, `ptr`; the batch given is
-    not changed. Random numbers are drawn where the generator lives, so one on the CPU makes the
-    same views on every device. Source: You et al. (2020), with their ratio. ValueError: unknown,
-    repeated or no kinds, a ratio outside [0, 1), graphs without features or without nodes.
+    Graphs keep their order; two calls make two views. The result has `x`, `edge_index`, `batch`,
+    `ptr`; the batch given is not changed. Random numbers are drawn where the generator lives, so
+    one on the CPU makes the same views on every device. Source: You et al. (2020), with their
+    ratio. ValueError: unknown, repeated or no kinds, a ratio outside [0, 1), graphs without
+    features or without nodes.
     """
     if unknown := [kind for kind in kinds if kind not in VIEWS]:
         raise ValueError(f"unknown augmentation {unknown[0]!r}; known: {', '.join(VIEWS)}")
@@ -54,8 +46,7 @@ def view(
 def drop_nodes(
     batch: Batch, ratio: float, generator: torch.Generator, where: Tensor | None = None
 ) -> Batch:
-    r"""Every graph $G$ without $\lfloor r|G|\rfloor$ of its nodes, $r$ = `ratio`: uniform, without
-    replacement.
+    r"""Every graph $G$ without $\lfloor r|G|\rfloor$ nodes, drawn uniformly; $r$ = `ratio`.
 
     At least one node stays. `where` bool $[m]$: the graphs it is done to (all by default). Errors
     as in `view`.
@@ -68,8 +59,7 @@ def drop_nodes(
 def perturb_edges(
     batch: Batch, ratio: float, generator: torch.Generator, where: Tensor | None = None
 ) -> Batch:
-    r"""Every graph with $k=\lfloor r|E|\rfloor$ of its edges removed and $k$ new ones in their
-    place, $r$ = `ratio`.
+    r"""Every graph with $k=\lfloor r|E|\rfloor$ of its edges replaced by new ones, $r$ = `ratio`.
 
     Removed are $k$ of its undirected edges, new are $\min\{k,\lceil M/2\rceil\}$ of the $M$ pairs
     of different nodes that were no edge: both uniform, without replacement. Edges are undirected
@@ -91,30 +81,25 @@ def perturb_edges(
     added = torch.minimum(removed, (absent + 1) // 2)
     new = _distinct((start - cumsum(count))[:-1], absent, added, generator)
     # the t-th pair that is no edge: t plus the number of edges before it
-    new = new + torch.searchsorted(
-        edges - torch.arange(len(edges), device=edges.device), new, right=True
-    )
+    before = edges - torch.arange(len(edges), device=edges.device)
+    new = new + torch.searchsorted(before, new, right=True)
     pairs = torch.cat([kept, new])
     owner = torch.searchsorted(start, pairs, right=True) - 1
     pairs = pairs - start[owner]
     v = ((1 + (1 + 8 * pairs.double()).sqrt()) / 2).long()
     ends = torch.stack([pairs - v * (v - 1) // 2, v]) + batch.ptr[owner]
-    return _batch(
-        batch.x,
-        torch.cat([batch.edge_index[:, ~chosen], ends, ends.flip(0)], 1),
-        batch.batch,
-        batch.ptr,
-    )
+    edge_index = torch.cat([batch.edge_index[:, ~chosen], ends, ends.flip(0)], 1)
+    return _batch(batch.x, edge_index, batch.batch, batch.ptr)
 
 
 def subgraph(
     batch: Batch, ratio: float, generator: torch.Generator, where: Tensor | None = None
 ) -> Batch:
-    r"""Of every graph $G$ a connected piece of $\max\{1,\lceil r|G|\rceil\}$ nodes, $r$ = `ratio`,
-    all edges included.
+    r"""Of every graph $G$ a connected piece of $\max\{1,\lceil r|G|\rceil\}$ nodes, $r$ = `ratio`.
 
-    The first node is uniform; each next one uniform among the neighbours of those chosen. A
-    component with fewer nodes is the piece itself. `where` as in `drop_nodes`, errors as in `view`.
+    All edges among them stay. The first node is uniform, each next one uniform among the neighbours
+    of those chosen. A component with fewer nodes is the piece itself. `where` as in `drop_nodes`,
+    errors as in `view`.
 
     The law by waiting times: $t_v=w_v+\min_{u\sim v}t_u$ with independent $w_v\sim\mathrm{Exp}(1)$,
     $t=0$ at the first node; the piece are the earliest nodes. What is still to wait is
@@ -141,18 +126,15 @@ def subgraph(
 def mask_attributes(
     batch: Batch, ratio: float, generator: torch.Generator, where: Tensor | None = None
 ) -> Batch:
-    r"""Every graph with the features of $\lfloor r|G|\rfloor$ random nodes replaced by the mean
-    over the batch.
+    r"""Every graph with the batch's mean for the features of $\lfloor r|G|\rfloor$ random nodes.
 
     The mean says nothing about the node, next to nothing about its graph, and has the scale of a
     feature; zeros would also make the sums over a graph's nodes tell how many are masked. $r$ =
     `ratio`; `where` as in `drop_nodes`, errors as in `view`.
     """
     sizes, where = _read(batch, ratio, where)
-    masked = (
-        _random_rank(batch.batch, batch.ptr, generator)
-        < (_floor(ratio * sizes.double()) * where)[batch.batch]
-    )
+    count = _floor(ratio * sizes.double()) * where
+    masked = _random_rank(batch.batch, batch.ptr, generator) < count[batch.batch]
     x = torch.where(masked[:, None], batch.x.mean(0), batch.x)
     return _batch(x, batch.edge_index, batch.batch, batch.ptr)
 
@@ -181,17 +163,14 @@ def _floor(x: Tensor) -> Tensor:
 
 
 def _uniform(n: int, generator: torch.Generator, like: Tensor) -> Tensor:
-    return torch.rand(n, generator=generator, device=generator.device, dtype=torch.float64).to(
-        like.device
-    )
+    drawn = torch.rand(n, generator=generator, device=generator.device, dtype=torch.float64)
+    return drawn.to(like.device)
 
 
 def _rank(key: Tensor, batch: Tensor, ptr: Tensor) -> Tensor:
     """The rank of every element among those of its graph, by `key`; `batch` is sorted."""
-    order = lexsort([key, batch])
-    return torch.empty_like(batch).scatter_(
-        0, order, torch.arange(len(batch), device=batch.device) - ptr[batch]
-    )
+    place = torch.arange(len(batch), device=batch.device) - ptr[batch]
+    return torch.empty_like(batch).scatter_(0, lexsort([key, batch]), place)
 
 
 def _random_rank(batch: Tensor, ptr: Tensor, generator: torch.Generator) -> Tensor:
@@ -199,12 +178,10 @@ def _random_rank(batch: Tensor, ptr: Tensor, generator: torch.Generator) -> Tens
 
 
 def _distinct(start: Tensor, length: Tensor, k: Tensor, generator: torch.Generator) -> Tensor:
-    """From every range [start, start + length), `k` different numbers, each set of them equally
-    likely.
+    """From every range [start, start + length), `k` different numbers, all sets equally likely.
 
-    What coincides is drawn again. No rule of that kind prefers a number, hence the law; with `k` at
-    most half of a range (rounded up) a new draw is good with probability 1/2 or more, so a few
-    rounds are enough.
+    What coincides is drawn again. No rule of that kind prefers a number, hence the law. With `k` at
+    most half of a range (rounded up) half of the new draws are good: a few rounds are enough.
     """
     start, length = start.repeat_interleave(k), length.repeat_interleave(k)
     found = start + (_uniform(len(start), generator, start) * length).long()
@@ -213,19 +190,15 @@ def _distinct(start: Tensor, length: Tensor, k: Tensor, generator: torch.Generat
         again = order[1:][ordered[1:] == ordered[:-1]]
         if not len(again):
             return found
-        found[again] = (
-            start[again] + (_uniform(len(again), generator, start) * length[again]).long()
-        )
+        drawn = _uniform(len(again), generator, start) * length[again]
+        found[again] = start[again] + drawn.long()
 
 
 def _induced(batch: Batch, keep: Tensor) -> Batch:
-    edge_index, _ = induced_subgraph(
-        keep, batch.edge_index, relabel_nodes=True, num_nodes=len(keep)
-    )
-    index = batch.batch[keep]
-    return _batch(
-        batch.x[keep], edge_index, index, cumsum(degree(index, batch.num_graphs, torch.long))
-    )
+    n, index = len(keep), batch.batch[keep]
+    edge_index, _ = induced_subgraph(keep, batch.edge_index, relabel_nodes=True, num_nodes=n)
+    ptr = cumsum(degree(index, batch.num_graphs, torch.long))
+    return _batch(batch.x[keep], edge_index, index, ptr)
 
 
 def _batch(x: Tensor, edge_index: Tensor, batch: Tensor, ptr: Tensor) -> Batch:

@@ -1,11 +1,8 @@
-"""torchvision, imported with its one known fault repaired; the rest of the library imports it from
-here.
+"""torchvision, imported from here by the rest of the library: its one known fault is repaired.
 
-Beside a CPU build of torch the wheel of torchvision may come without its compiled operators. Its
-Python part still registers shape rules for two of them, `nms` and `qnms`, which fails when they do
-not exist and takes the whole import with it. We need neither: models, data sets and image reading
-are pure Python. So the plain import is tried first, and only where it fails are the two operators
-declared (never implemented) and the import repeated.
+Beside a CPU build of torch its wheel may lack the compiled operators. Shape rules for two of them,
+`nms` and `qnms`, are registered all the same, and the whole import fails. We need neither. So only
+where the plain import fails are the two declared (never implemented) and the import repeated.
 """
 
 import torch
@@ -13,9 +10,8 @@ import torch
 try:
     import torchvision
 except RuntimeError:
-    _declaration = torch.library.Library(
-        "torchvision", "FRAGMENT"
-    )  # kept alive: it withdraws its operators when freed
+    # kept alive: it withdraws its operators when freed
+    _declaration = torch.library.Library("torchvision", "FRAGMENT")
     for _name in ("nms", "qnms"):
         _declaration.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     import torchvision

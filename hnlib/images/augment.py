@@ -17,49 +17,38 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class Recipe:
-    """The distribution of a view. Zero or (1, 1) switches an operation off; a probability belongs
-    to one image.
+    """The distribution of a view. Zero or (1, 1) switches an operation off.
 
-    `crop_scale`, `crop_ratio`: area (as a fraction) and width:height of the random crop, which is
-    resized to the whole. `rotation`: largest angle in degrees. `flip`: probability of a mirror
-    image. `jitter`: largest relative change of brightness, contrast, saturation, and largest turn
-    of the hue (1 is a full turn); applied with probability `jitter_p`. `grey`: probability of
-    losing the colour. `noise`: standard deviation of the added noise, white being 1. `blur`:
-    probability of a Gaussian blur over `blur_kernel` × `blur_kernel` pixels, its deviation in
-    pixels uniform in `blur_sigma`. `size`: side of the views in pixels, where it is not that of the
-    images; such crops are shrunk with antialiasing, as pillow does. ValueError: an even kernel, a
-    range of deviations that is not positive, a size below 1 or together with a rotation.
+    Probabilities belong to one image. ValueError: an even kernel, a range of deviations that is not
+    positive, a size below 1 or together with a rotation.
     """
 
+    #: area (as a fraction) and width:height of the random crop, which is resized to the whole
     crop_scale: tuple[float, float] = (1.0, 1.0)
     crop_ratio: tuple[float, float] = (1.0, 1.0)
-    rotation: float = 0.0
-    flip: float = 0.0
+    rotation: float = 0.0  #: largest angle in degrees
+    flip: float = 0.0  #: probability of a mirror image
+    #: largest change of brightness, contrast, saturation; largest turn of the hue (1: full)
     jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
-    jitter_p: float = 0.0
-    grey: float = 0.0
-    noise: float = 0.0
-    blur: float = 0.0
-    blur_kernel: int = 3
-    blur_sigma: tuple[float, float] = (0.1, 2.0)
+    jitter_p: float = 0.0  #: its probability
+    grey: float = 0.0  #: probability of losing the colour
+    noise: float = 0.0  #: standard deviation of the added noise, white being 1
+    blur: float = 0.0  #: probability of a Gaussian blur
+    blur_kernel: int = 3  #: over so many pixels each way
+    blur_sigma: tuple[float, float] = (0.1, 2.0)  #: its deviation in pixels, uniform
+    #: side of the views, where not that of the images; shrunk with antialiasing, as pillow does
     size: int | None = None
 
     def __post_init__(self):
         if self.blur_kernel < 1 or self.blur_kernel % 2 == 0:
-            raise ValueError(
-                f"blur_kernel={self.blur_kernel} has no middle pixel; choose an odd number: 3, 5, …"
-            )
+            raise ValueError(f"blur_kernel={self.blur_kernel} must be an odd number: 3, 5, …")
         if not 0 < self.blur_sigma[0] <= self.blur_sigma[1]:
-            raise ValueError(
-                f"blur_sigma={self.blur_sigma} must be (low, high) with 0 < low <= high"
-            )
+            raise ValueError(f"blur_sigma={self.blur_sigma} must be (low, high), 0 < low <= high")
         if self.size is not None and self.size < 1:
-            raise ValueError(
-                f"size={self.size} must be at least 1 pixel, or None for the size of the images"
-            )
+            raise ValueError(f"size={self.size} must be at least 1 pixel, or None: as the images")
         if self.size is not None and self.rotation:
             raise ValueError(
-                f"size={self.size} and rotation={self.rotation} do not go together; leave one out"
+                f"size={self.size} allows no rotation={self.rotation}; drop one of them"
             )
 
 
@@ -78,17 +67,14 @@ RECIPES["hcl-32"] = replace(RECIPES["hcl"], size=32)
 
 
 def recipe_for(channels: int) -> str:
-    """The name of the recipe a data set gets unless another is asked for: "digits" without colour,
-    else "simclr"."""
+    """The name of the recipe of a data set, unless another is asked for, by its channels."""
     return "digits" if channels == 1 else "simclr"
 
 
 def plain(x: Tensor) -> Tensor:
-    r"""Images as the encoder wants them: uint8 [B,H,W,C] → float [B,C,H,W], $(x/255-0.5)/0.25$,
-    nothing random.
+    r"""Images as the encoder wants them: uint8 [B,H,W,C] → float [B,C,H,W], $(x/255-0.5)/0.25$.
 
-    One constant for all data sets: behind the first convolution stands a batch-norm, which undoes
-    any other.
+    One constant for all data sets: the batch-norm behind the first convolution undoes any other.
     """
     return _normalise(_unit(x))
 
@@ -103,24 +89,17 @@ def two_views(
     """Two independent random views, float [B,C,H,W], of images uint8 [B,H,W,C]; the second of
     `other`, if given.
 
-    `part` = (offset, total): `x` are the images offset … offset+B of a batch of `total`. The random
-    numbers drawn are those of the whole batch and each image uses its own, so that devices that
-    share a batch make together the views that one device makes (bitwise on the CPU) and their
-    generators stay together. The generator must live on the device of `x`. ValueError: an unknown
-    recipe, images that are not uint8 [B,H,W,1|3] or smaller than the blur, a part outside its
-    batch, `other` of another shape.
+    `part` = (offset, total): `x` are the images offset … offset+B of a batch of `total`. Random
+    numbers are drawn for the whole batch and each image uses its own: devices that share a batch
+    make the views that one device makes (bitwise on the CPU), and their generators stay together.
+    The generator must live on the device of `x`. ValueError: an unknown recipe, images that are not
+    uint8 [B,H,W,1|3] or smaller than the blur, a part outside its batch, `other` of another shape.
     """
     if other is not None and other.shape != x.shape:
-        raise ValueError(
-            f"other images of shape {tuple(other.shape)} do not fit images of shape "
-            f"{tuple(x.shape)}"
-        )
+        raise ValueError(f"other images {[*other.shape]} do not fit images {[*x.shape]}")
     offset, total = (0, len(x)) if part is None else part
     if not 0 <= offset <= total - len(x):
-        raise ValueError(
-            f"part={part}: the {len(x)} images do not lie in their batch; offset is at least 0 and "
-            "offset + images at most total"
-        )
+        raise ValueError(f"part={part}: {len(x)} images need 0 <= offset <= total - {len(x)}")
     # one pass over 2B images is faster than two over B
     both = torch.cat([x, x if other is None else other])
     rows = None
@@ -150,8 +129,7 @@ def resolve(recipe: str | dict | Recipe) -> Recipe:
 
 
 def recorded(recipe: Recipe) -> dict:
-    """A recipe as records hold it: blur and size only where they act, so that recipes without them
-    keep their records."""
+    """A recipe as records hold it: blur and size only where they act, for older ones have none."""
     unused = () if recipe.blur else ("blur", "blur_kernel", "blur_sigma")
     unused += ("size",) if recipe.size is None else ()
     return {key: value for key, value in asdict(recipe).items() if key not in unused}
@@ -160,12 +138,10 @@ def recorded(recipe: Recipe) -> dict:
 def crop_boxes(
     n: int, height: int, width: int, scale, ratio, generator=None, device=None
 ) -> Tensor:
-    """Random crops [n, 4] (top, left, height, width, in whole pixels), as torchvision's
-    RandomResizedCrop draws them.
+    """Random crops [n, 4]: top, left, height, width, by the law of torchvision's RandomResizedCrop.
 
-    Area uniform in `scale`, the logarithm of width:height uniform; ten attempts to find a box that
-    fits into the image, then the whole image (torchvision's centre crop, equal to it when `ratio`
-    contains the image's own).
+    Whole pixels. Area uniform in `scale`, the logarithm of width:height uniform; ten attempts to
+    find a box that fits, then the whole image (torchvision's centre crop, if `ratio` has its own).
     """
 
     def uniform(low, high):
@@ -187,10 +163,10 @@ def crop_boxes(
 def jitter(
     x: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor, hue: Tensor
 ) -> Tensor:
-    """Colour jitter with one factor an image [B]: x float [B,C,H,W] in [0,1]; factors 1 and hue 0
-    change nothing.
+    """Colour jitter with one factor an image [B]: x float [B,C,H,W] in [0,1].
 
-    Brightness, contrast, saturation, hue, in this order; the operations are torchvision's.
+    Brightness, contrast, saturation, hue, in this order; the operations are torchvision's. Factors
+    of 1 and a hue of 0 change nothing.
     """
     b, c, s, turn = (f.view(-1, 1, 1, 1) for f in (brightness, contrast, saturation, hue))
     x = (x * b).clamp(0, 1)
@@ -202,8 +178,7 @@ def jitter(
 
 
 def blur(x: Tensor, sigma: Tensor, kernel: int = 3) -> Tensor:
-    r"""Gaussian blur with one deviation an image [B]: x float [B,C,H,W]; deviation 0 changes
-    nothing, bitwise.
+    r"""Gaussian blur of x float [B,C,H,W], one deviation an image [B]; 0 changes nothing, bitwise.
 
     Weights $e^{-k^2/2\sigma^2}$, $|k|\le$ `kernel`//2, divided by their sum; the image is mirrored
     at its outermost pixels, which do not repeat. Both as in OpenCV's GaussianBlur.
@@ -221,8 +196,7 @@ def _gaussian(sigma: Tensor, kernel: int) -> Tensor:
 
 
 def _blur_columns(x: Tensor, weights: Tensor) -> Tensor:
-    """Blur along the last axis. A loop over the taps, not a convolution with one group an image,
-    which is slow."""
+    """Blur along the last axis, tap by tap: a convolution with one group an image is slow."""
     reach, width = weights.shape[1] - 1, x.shape[3]
     padded = functional.pad(x, (reach, reach, 0, 0), mode="reflect")
     middle, *sides = weights.view(*weights.shape, 1, 1, 1).unbind(1)
@@ -234,8 +208,7 @@ def _blur_columns(x: Tensor, weights: Tensor) -> Tensor:
 
 
 def _view(x: Tensor, generator, recipe: Recipe, n: int, rows: Tensor | None = None) -> Tensor:
-    """Views of the images `x`, which are the given `rows` of a batch of `n` (all of it by
-    default)."""
+    """Views of the images `x`: the given `rows` of a batch of `n`, all of it by default."""
     _check_images(x, recipe)
     device = x.device
 
@@ -278,15 +251,11 @@ def _view(x: Tensor, generator, recipe: Recipe, n: int, rows: Tensor | None = No
 
 def _check_images(x: Tensor, recipe: Recipe) -> None:
     if x.dtype != torch.uint8 or x.ndim != 4 or x.shape[3] not in (1, 3):
-        raise ValueError(
-            f"images must be uint8 [B,H,W,1 or 3]; got {x.dtype} of shape {tuple(x.shape)}"
-        )
+        raise ValueError(f"images must be uint8 [B,H,W,1 or 3], not {x.dtype} {[*x.shape]}")
     side = recipe.size or min(x.shape[1:3])
     if recipe.blur and side <= recipe.blur_kernel // 2:
-        raise ValueError(
-            f"blur_kernel={recipe.blur_kernel} is too large for views of images "
-            f"{tuple(x.shape[1:3])}; choose one at most as wide as the views"
-        )
+        kernel = recipe.blur_kernel
+        raise ValueError(f"blur_kernel={kernel} is too large for views of {side} pixels; reduce it")
 
 
 def _unit(x: Tensor) -> Tensor:
@@ -298,8 +267,7 @@ def _normalise(x: Tensor) -> Tensor:
 
 
 def _resample(x: Tensor, boxes: Tensor, flip: Tensor | None, angle: Tensor | None) -> Tensor:
-    """Cut each box out, turn it about its centre, mirror it and stretch it to the size of the image
-    (bilinear)."""
+    """Cut each box out, turn it about its centre, mirror it, stretch it to the image: bilinear."""
     height, width = x.shape[2:]
     top, left, h, w = (side.view(-1, 1, 1) for side in boxes.T)
     # centres of the output's pixels, in the unit square
@@ -321,8 +289,7 @@ def _resample(x: Tensor, boxes: Tensor, flip: Tensor | None, angle: Tensor | Non
 
 
 def _resize(x: Tensor, boxes: Tensor, flip: Tensor | None, size: int) -> Tensor:
-    """Cut each box out, mirror it and resize it to size × size, bilinear with antialiasing, as two
-    matrix products."""
+    """Cut out, mirror and resize to size × size, bilinear, antialiased, by two matrix products."""
     top, left, h, w = boxes.T
     down = _interpolation(top, h, x.shape[2], size)
     across = _interpolation(left, w, x.shape[3], size)
@@ -332,11 +299,9 @@ def _resize(x: Tensor, boxes: Tensor, flip: Tensor | None, size: int) -> Tensor:
 
 
 def _interpolation(start: Tensor, length: Tensor, pixels: int, size: int) -> Tensor:
-    """Weights [B, size, pixels] of the source's pixels in those of the resized stretch (rows sum to
-    1).
+    """Weights [B, size, pixels] of the old pixels of a stretch in its new ones; rows sum to 1.
 
-    A triangle about the centre of each new pixel, as wide as the wider of an old and a new pixel,
-    cut off at the ends.
+    A triangle about each new pixel's centre, as wide as the wider of both kinds, cut at the ends.
     """
     start, length = start.view(-1, 1, 1), length.view(-1, 1, 1)
     scale = length / size

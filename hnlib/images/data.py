@@ -1,43 +1,33 @@
-"""Image data sets in memory: small ones embedded, real ones downloaded once and kept in one file
-each."""
+"""Image data sets in memory; real ones are downloaded once and kept in one file each."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-import tarfile
-import tempfile
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hnlib import _archives
 from hnlib._files import data_folder, write_atomically
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer")
 CIFAR10_CLASSES += ("dog", "frog", "horse", "ship", "truck")
-# Where each archive comes from and the MD5 its publisher gives. The binary releases of CIFAR hold
-# no pickle.
-_CIFAR = "https://www.cs.toronto.edu/~kriz/"
-ARCHIVES = {
-    "cifar10": (_CIFAR + "cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
-    "cifar100": (_CIFAR + "cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),
-    "stl10": (
-        "http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
-        "91f7769df0f17e558f3565bffb0c7dfb",
-    ),
-    "tiny-imagenet": (
-        "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-        "90528d7ca1a48142e341f4ef8d21d0de",
-    ),
-}
-KNOWN = ("digits", *ARCHIVES, "folder:PATH")
+FORMATS = (
+    "BMP",
+    "JPEG",
+    "PNG",
+    "PPM",
+    "TIFF",
+    "WEBP",
+)  # no other reader of pillow is let near a file
 PARTS = ("x_train", "y_train", "x_test", "y_test")
 FORM = "an uncompressed .npz with uint8 x_train, x_test [N,H,W,C] and integer y_train, y_test [N]"
 
@@ -45,7 +35,7 @@ FORM = "an uncompressed .npz with uint8 x_train, x_test [N,H,W,C] and integer y_
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Images uint8 [N,H,W,C] and labels int64 [N], split for training and test; `digest` identifies
-    the contents."""
+    the contents. ValueError: labels of another type."""
 
     name: str
     x_train: Tensor
@@ -57,6 +47,11 @@ class Dataset:
     x_unlabelled: Tensor | None = None
     x_validation: Tensor | None = None
     y_validation: Tensor | None = None
+
+    def __post_init__(self):
+        for y in (self.y_train, self.y_test):
+            if y.dtype != torch.int64:
+                raise ValueError(f"labels of {self.name} are {y.dtype}; give whole numbers, int64")
 
     @property
     def num_classes(self) -> int:
@@ -72,8 +67,7 @@ class Dataset:
 
 
 def load(name: str, root: Path | str | None = None) -> Dataset:
-    """The data set `name`: digits (embedded), cifar10, cifar100, stl10, tiny-imagenet, or
-    folder:PATH.
+    """The data set digits (embedded), cifar10, cifar100, stl10, tiny-imagenet, or folder:PATH.
 
     `root` defaults to `$HNLIB_DATA`, else the user's cache. A real set lives in
     `root/images/NAME.npz`; where that is missing it is downloaded, checked against its MD5 and
@@ -98,46 +92,36 @@ def location(name: str, root: Path | str | None = None) -> Path:
 
 
 def image_folder(path: Path | str, size: int = 32) -> Dataset:
-    """A folder of pictures, one subfolder a class, shorter side scaled to `size`, centre cropped,
-    RGB.
+    """A folder of pictures, one subfolder a class: RGB, shorter side `size`, centre cropped.
 
     With the subfolders `train` and `test` (or `val`) these are the split; else every fifth picture
     of each class, in the order of their names, is for testing. ValueError: no such folder, no
-    pictures, classes that differ between the parts, a picture that cannot be read.
+    pictures, one that cannot be read, a folder that is met twice, classes that differ between the
+    parts.
     """
     path = Path(path)
+    _refuse_loops(path)
     test = next((path / part for part in ("test", "val") if (path / part).is_dir()), path / "test")
     if (path / "train").is_dir() and test.is_dir():
         (x, y, classes), (x_test, y_test, others) = (
             _pictures(part, size) for part in (path / "train", test)
         )
-        if classes != others:
-            raise ValueError(
-                f"{path / 'train'} and {test} differ in {sorted(set(classes) ^ set(others))}; "
-                "give both the same class folders"
-            )
+        if differ := sorted(set(classes) ^ set(others)):
+            raise ValueError(f"{test} and train differ in {differ}; give both the same classes")
         return _dataset(f"folder:{path.name}", x, y, x_test, y_test, classes)
     x, y, classes = _pictures(path, size)
     fifth = np.concatenate([np.arange(n) for n in np.bincount(y)]) % 5 == 4
     if not fifth.any():
-        raise ValueError(
-            f"{path} has fewer than 5 pictures in every class; nothing would be left for the test"
-        )
+        raise ValueError(f"{path} has fewer than 5 pictures in every class: none is for testing")
     return _dataset(f"folder:{path.name}", x[~fifth], y[~fifth], x[fifth], y[fifth], classes)
 
 
 def subset(dataset: Dataset, n: int, seed: int = 0) -> Dataset:
-    """The data set with `n` training images, drawn without replacement and as equally from all
-    classes as possible.
+    """The data set with `n` of its training images, as equally from all classes as possible.
 
     ValueError: `n` outside 2 … the number of training images.
     """
-    if not 2 <= n <= len(dataset.x_train):
-        raise ValueError(
-            f"a training subset of {n} cannot be drawn from {dataset.name} with its "
-            f"{len(dataset.x_train)} training images; choose 2 to {len(dataset.x_train)}"
-        )
-    return _train_on(dataset, _balanced(dataset.y_train.numpy(), n, seed))
+    return _train_on(dataset, _drawn(dataset, f"a training subset of {n}", n, 2, 0, seed))
 
 
 def hold_out(dataset: Dataset, n: int, seed: int = 0) -> Dataset:
@@ -146,19 +130,19 @@ def hold_out(dataset: Dataset, n: int, seed: int = 0) -> Dataset:
 
     ValueError: `n` that does not leave at least 2 training images, or less than 1.
     """
-    if not 1 <= n <= len(dataset.x_train) - 2:
-        raise ValueError(
-            f"{n} validation images cannot be held out of {dataset.name} with its "
-            f"{len(dataset.x_train)} training images; choose 1 to {len(dataset.x_train) - 2}"
-        )
-    chosen = _balanced(dataset.y_train.numpy(), n, seed)
+    chosen = _drawn(dataset, f"{n} validation images", n, 1, 2, seed)
     rest = np.setdiff1d(np.arange(len(dataset.x_train)), chosen)
     held = dict(x_validation=dataset.x_train[chosen], y_validation=dataset.y_train[chosen])
     return replace(_train_on(dataset, rest), **held)
 
 
-def _balanced(y: np.ndarray, n: int, seed: int) -> np.ndarray:
-    """Indices of `n` labels, drawn as equally from all classes as possible, in ascending order."""
+def _drawn(dataset: Dataset, what: str, n: int, least: int, left: int, seed: int) -> np.ndarray:
+    """Indices of `n` training images, as equally from all classes as possible, ascending."""
+    y = dataset.y_train.numpy()
+    most = len(y) - left
+    if not least <= n <= most:
+        of = f"{dataset.name} with its {len(y)} training images; choose {least} to {most}"
+        raise ValueError(f"{what} cannot be taken from {of}")
     generator = np.random.default_rng(seed)
     shuffled = generator.permutation(len(y))
     # rank within its class, in shuffled order: taking low ranks first balances classes
@@ -187,16 +171,15 @@ def listing(root: Path | str | None = None) -> str:
 def describe(name: str, root: Path | str | None = None) -> str:
     """Sizes and classes of a data set, fetched if need be, a line each."""
     dataset = load(name, root)
-    lines = [
-        f"{part:13}{str(array.dtype).removeprefix('torch.'):7}{list(array.shape)}"
-        for part in ("x_train", "y_train", "x_test", "y_test", "x_unlabelled")
+    said = {
+        part: f"{str(array.dtype).removeprefix('torch.'):7}{list(array.shape)}"
+        for part in (*PARTS, "x_unlabelled")
         if (array := getattr(dataset, part)) is not None
-    ]
+    }
     shown = ", ".join(dataset.class_names[:10]) + (", …" if dataset.num_classes > 10 else "")
-    place = location(name, root) if name in ARCHIVES else "embedded or given"
-    more = {"classes": f"{dataset.num_classes}: {shown}", "digest": dataset.digest}
-    more["location"] = place
-    return "\n".join([*lines, *(f"{key:13}{value}" for key, value in more.items())])
+    said |= {"classes": f"{dataset.num_classes}: {shown}", "digest": dataset.digest}
+    said["location"] = location(name, root) if name in ARCHIVES else "embedded or given"
+    return "\n".join(f"{key:13}{value}" for key, value in said.items())
 
 
 def _digits() -> Dataset:
@@ -212,20 +195,19 @@ def _digits() -> Dataset:
 
 
 def _read(name: str, path: Path) -> Dataset:
-    try:  # an .npy file is no archive
-        with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    try:
+        arrays = _archives.arrays(path)
+    except ValueError as error:
         raise _refusal(name, path, f"cannot be read ({error})") from error
     if fault := next(_faults(arrays), None):
         raise _refusal(name, path, fault)
-    parts = [arrays[key] for key in PARTS]
-    labels = np.concatenate([arrays["y_train"], arrays["y_test"]])
-    classes = CIFAR10_CLASSES if name == "cifar10" else range(int(labels.max()) + 1)
+    labels = [int(end) for y in ("y_train", "y_test") for end in (arrays[y].min(), arrays[y].max())]
+    low, high, images = min(labels), max(labels), len(arrays["y_train"]) + len(arrays["y_test"])
+    classes = CIFAR10_CLASSES if name == "cifar10" else range(min(high + 1, images))
     classes = [str(c) for c in np.ravel(arrays.get("class_names", classes))]
-    if labels.min() < 0 or labels.max() >= len(classes):
-        fault = f"has labels {labels.min()} to {labels.max()} for {len(classes)} classes"
-        raise _refusal(name, path, fault)
+    if low < 0 or high >= len(classes):
+        raise _refusal(name, path, f"has labels {low} to {high} for {len(classes)} classes")
+    parts = [arrays[key] for key in PARTS]
     return _dataset(name, *parts, classes=classes, unlabelled=arrays.get("x_unlabelled"))
 
 
@@ -243,6 +225,9 @@ def _faults(arrays: dict[str, np.ndarray]) -> Iterator[str]:
     size = arrays["x_train"].shape[1:]
     if size != arrays["x_test"].shape[1:]:
         yield "has images of different sizes for training and test"
+    names = arrays.get("class_names")
+    if names is not None and (names.ndim != 1 or names.dtype.kind not in "Uiu"):
+        yield f"has class_names of type {names.dtype} and shape {names.shape}"
     more = arrays.get("x_unlabelled")
     if more is not None and (more.dtype != np.uint8 or more.shape[1:] != size):
         yield f"has x_unlabelled of type {more.dtype} and shape {more.shape}"
@@ -270,91 +255,91 @@ def _digest(*arrays: Tensor | None) -> str:
 
 
 def _download(name: str, path: Path) -> None:
-    from hnlib.images._torchvision import torchvision
-
-    url, md5 = ARCHIVES[name]
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            fetch: Any = torchvision.datasets.utils
-            fetch.download_url(url, folder, "archive", md5)
-        except (OSError, RuntimeError) as error:
-            raise ValueError(
-                f"{name} could not be downloaded from {url} ({error}); where there is no network, "
-                f"put the data at {path}: {FORM}"
-            ) from error
-        arrays = READERS[name](Path(folder) / "archive")
+    url, md5, read = ARCHIVES[name]
+    try:
+        with _archives.downloaded(url, md5) as archive:
+            arrays = read(archive)
+    except (KeyError, ValueError) as error:
+        fault = f"the archive lacks {error}" if isinstance(error, KeyError) else error
+        raise ValueError(
+            f"{name} could not be downloaded from {url} ({fault}); where there is no network, "
+            f"put the data at {path}: {FORM}"
+        ) from error
     write_atomically(path, lambda temporary: np.savez(temporary, **arrays))
 
 
-# Archives are read member by member and never unpacked: a member's path can therefore lead nowhere.
-def _members(archive: Path) -> Callable[[str], bytes]:
-    def read(name: str) -> bytes:
-        with tarfile.open(archive) as tar:
-            found = next(m for m in tar if m.isfile() and m.name.endswith("/" + name))
-            return tar.extractfile(found).read()
-
-    return read
+def _files(archive: Path, names: Sequence[str]) -> list[bytes]:
+    files = _archives.unpacked(archive, names.__contains__)
+    return [files[name] for name in names]
 
 
-def _cifar(archive: Path, train: list[str], test: str, label_bytes: int, classes: str) -> dict:
-    read = _members(archive)
+def _cifar(label_bytes: int, names: Sequence[str], archive: Path) -> dict:
+    *train, test, classes = _files(archive, names)
 
-    def part(names):
-        rows = np.frombuffer(b"".join(map(read, names)), np.uint8).reshape(-1, label_bytes + 3072)
+    def part(content):
+        rows = np.frombuffer(content, np.uint8).reshape(-1, label_bytes + 3072)
         x = rows[:, label_bytes:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
         # the last label is the fine one
         return np.ascontiguousarray(x), rows[:, label_bytes - 1].astype(np.int64)
 
-    arrays = dict(zip(PARTS, (*part(train), *part([test]))))
-    return arrays | {"class_names": np.array(read(classes).decode().split())}
-
-
-def _cifar10(archive: Path) -> dict:
-    train = [f"data_batch_{i}.bin" for i in range(1, 6)]
-    return _cifar(archive, train, "test_batch.bin", 1, "batches.meta.txt")
-
-
-def _cifar100(archive: Path) -> dict:
-    return _cifar(archive, ["train.bin"], "test.bin", 2, "fine_label_names.txt")
+    arrays = dict(zip(PARTS, (*part(b"".join(train)), *part(test))))
+    return arrays | {"class_names": np.array(classes.decode().split())}
 
 
 def _stl10(archive: Path) -> dict:
-    read = _members(archive)
-
-    def images(member):  # stored column by column
-        x = np.frombuffer(read(member), np.uint8).reshape(-1, 3, 96, 96).transpose(0, 3, 2, 1)
-        return np.ascontiguousarray(x)
-
-    def labels(member):  # stored as 1 to 10
-        return np.frombuffer(read(member), np.uint8).astype(np.int64) - 1
-
-    return dict(
-        x_train=images("train_X.bin"),
-        y_train=labels("train_y.bin"),
-        x_test=images("test_X.bin"),
-        y_test=labels("test_y.bin"),
-        x_unlabelled=images("unlabeled_X.bin"),
-        class_names=np.array(read("class_names.txt").decode().split()),
-    )
+    names = "train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin", "unlabeled_X.bin"
+    *parts, classes = _files(archive, (*names, "class_names.txt"))
+    arrays = {}
+    for key, content in zip((*PARTS, "x_unlabelled"), parts):
+        content = np.frombuffer(content, np.uint8)
+        if key.startswith("x"):  # stored column by column
+            arrays[key] = content.reshape(-1, 3, 96, 96).transpose(0, 3, 2, 1).copy()
+        else:  # stored as 1 to 10
+            arrays[key] = content.astype(np.int64) - 1
+    return arrays | {"class_names": np.array(classes.decode().split())}
 
 
 def _tiny_imagenet(archive: Path) -> dict:
-    with zipfile.ZipFile(archive) as file:
-        files = {name.split("/", 1)[1]: name for name in file.namelist() if "/" in name}
-        train = sorted(n for n in files if n.startswith("train/") and n.endswith(".JPEG"))
-        classes, y_train = np.unique([n.split("/")[1] for n in train], return_inverse=True)
-        text = file.read(files["val/val_annotations.txt"]).decode()
-        test = sorted(tuple(line.split("\t")[:2]) for line in text.splitlines())
+    files = _archives.unpacked(archive, re.compile(r"train/.+\.JPEG|val/.+").fullmatch)
+    train = sorted(name for name in files if name.startswith("train/"))
+    classes, y_train = np.unique([name.split("/")[1] for name in train], return_inverse=True)
+    text = files["val/val_annotations.txt"].decode()
+    test = sorted(tuple(line.split("\t")[:2]) for line in text.splitlines())
 
-        def pictures(names):
-            return np.stack([_picture(io.BytesIO(file.read(files[name]))) for name in names])
+    def pictures(names):
+        return np.stack([_picture(io.BytesIO(files[name])) for name in names])
 
-        x_train, x_test = pictures(train), pictures(f"val/images/{name}" for name, _ in test)
+    x_train, x_test = pictures(train), pictures(f"val/images/{name}" for name, _ in test)
     y_test = np.searchsorted(classes, [name for _, name in test])
     return dict(zip(PARTS, (x_train, y_train, x_test, y_test))) | {"class_names": classes}
 
 
-READERS = dict(zip(ARCHIVES, (_cifar10, _cifar100, _stl10, _tiny_imagenet)))
+_BATCHES = *(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin", "batches.meta.txt"
+# Where each archive comes from, the MD5 its publisher gives, and its reader. The binary releases of
+# CIFAR hold no pickle.
+ARCHIVES: dict[str, tuple[str, str, Callable[[Path], dict]]] = {
+    "cifar10": (
+        "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+        "c32a1d4ab5d03f1284b67883e8d87530",
+        partial(_cifar, 1, _BATCHES),
+    ),
+    "cifar100": (
+        "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+        "03b5dce01913d631647c71ecec9e9cb8",
+        partial(_cifar, 2, ("train.bin", "test.bin", "fine_label_names.txt")),
+    ),
+    "stl10": (
+        "http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
+        "91f7769df0f17e558f3565bffb0c7dfb",
+        _stl10,
+    ),
+    "tiny-imagenet": (
+        "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+        "90528d7ca1a48142e341f4ef8d21d0de",
+        _tiny_imagenet,
+    ),
+}
+KNOWN = ("digits", *ARCHIVES, "folder:PATH")
 
 
 def _pictures(folder: Path, size: int) -> tuple[np.ndarray, np.ndarray, list[str]]:
@@ -363,18 +348,36 @@ def _pictures(folder: Path, size: int) -> tuple[np.ndarray, np.ndarray, list[str
     try:
         found = torchvision.datasets.ImageFolder(folder)
         x = np.stack([_picture(path, size) for path, _ in found.samples])
-    except OSError as error:  # no such folder, an empty class, or a picture that is none
+    except (OSError, ValueError) as error:  # no such folder, an empty class, or no picture
         raise ValueError(
             f"{folder} is not a folder of pictures, one subfolder a class ({error})"
         ) from error
     return x, np.array(found.targets), found.classes
 
 
+def _refuse_loops(folder: Path) -> None:
+    """ValueError: a link leads to a folder that was met before. Its pictures would count twice."""
+    met = {}
+    for place, folders, _ in os.walk(folder, followlinks=True):
+        for path in (os.path.join(place, name) for name in folders):
+            status = os.stat(path)
+            first = met.setdefault((status.st_dev, status.st_ino), path)
+            if first != path:
+                raise ValueError(f"{path} and {first} are the same folder; remove one of them")
+
+
 def _picture(file, size: int | None = None) -> np.ndarray:
     from PIL import Image, ImageOps
 
-    with Image.open(file) as image:
-        image = image.convert("RGB")
-        if size is not None:
-            image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
-        return np.asarray(image)
+    if isinstance(file, str) and not os.path.isfile(file):
+        raise ValueError(f"{file} is not a file")
+    try:
+        with Image.open(file, formats=FORMATS) as image:
+            image = image.convert("RGB")
+    except Exception as error:  # what a broken picture raises depends on its format
+        raise ValueError(
+            f"{file} is no picture that can be read: {_archives.said(error)}"
+        ) from error
+    if size is not None:
+        image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
+    return np.asarray(image)

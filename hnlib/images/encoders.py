@@ -1,5 +1,4 @@
-"""Encoders and the projector behind them. An encoder maps images [B,C,H,W] to features [B,
-feature_dim]."""
+"""Encoders, images [B,C,H,W] to features [B,feature_dim], and the projector behind them."""
 
 from __future__ import annotations
 
@@ -13,15 +12,14 @@ ENCODERS = ("small-cnn", "resnet18", "resnet50", "pixels")
 
 
 def build(name: str, in_channels: int = 3, image_size: int = 32) -> nn.Module:
-    r"""An encoder with random weights and an attribute `feature_dim`.
+    r"""An encoder with random weights and an attribute `feature_dim`. ValueError: an unknown name.
 
     "small-cnn": three 3×3 convolutions of 32, 64, 128 channels with batch-norm, mean over the
     picture; 93,000 weights. "resnet18", "resnet50": torchvision's networks with the stem the papers
     use on small pictures, a 3×3 convolution of stride 1 without max-pooling, and no classifier
     (features 512, 2048). The released code of hcl keeps this stem for the 96-pixel images of STL-10
     too, so we do at every size; there it trains on crops resized to 32 pixels. "pixels": no
-    weights, the normalised pixels themselves; the baseline of every table. ValueError: an unknown
-    name.
+    weights, the normalised pixels themselves; the baseline of every table.
     """
     if name == "small-cnn":
         return SmallCNN(in_channels, image_size)
@@ -35,15 +33,13 @@ def build(name: str, in_channels: int = 3, image_size: int = 32) -> nn.Module:
 
 
 class SmallCNN(nn.Module):
-    """A network small enough for a laptop: digits in seconds, CIFAR-10 in less than a minute an
-    epoch."""
+    """A network for a laptop: digits in seconds, CIFAR-10 in less than a minute an epoch."""
 
     feature_dim = 128
 
     def __init__(self, in_channels: int, image_size: int):
         super().__init__()
-        # large images are halved at once, for speed; the last layer then keeps a map of 8×8
-        # (measured: 4 points better)
+        # for speed large images are halved at once; the last map stays 8×8: 4 points better
         strides = (1, 2, 2) if image_size < 32 else (2, 2, 1)
         self.layers = nn.Sequential(
             *_convolution(in_channels, 32, strides[0]),
@@ -93,8 +89,7 @@ class Model(nn.Module):
 
 
 def model(encoder: str | nn.Module, projector: nn.Module | None, shape) -> Model:
-    """Encoder and projector for images of `shape` (C, H, W): built by name, or copies of modules of
-    one's own."""
+    """Encoder and projector for images of `shape` (C, H, W): by name, or copies of one's own."""
     if isinstance(encoder, str):
         encoder = build(encoder, shape[0], shape[1])
     if projector is None:

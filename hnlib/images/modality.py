@@ -15,9 +15,8 @@ class Images:
     """The images that are trained on, resident on `device`: those of the training split and, where
     no class has to be known, the unlabelled ones.
 
-    `encoder`, `projector`: as `encoders.model` takes them. `same_class`: the second view is one of
-    a random image of the same class. `admitted`: the share of the pairs of images of one class that
-    may be each other's negatives.
+    `encoder`, `projector`: as `encoders.model` takes them. `same_class`: the second view is of a
+    random image of the class. `admitted`: which share of a class's pairs may be negatives.
     """
 
     title, unit, first_epoch, fused = "", "image", 0, True
@@ -91,8 +90,7 @@ class Images:
 
 
 class Classmates:
-    """Random images of the same class, the image itself among them, drawn on the device without a
-    wait."""
+    """Random images of the same class, itself among them, drawn on the device without a wait."""
 
     def __init__(self, labels: Tensor):
         self.labels, self.order = labels, labels.argsort(stable=True)

@@ -1,0 +1,155 @@
+"""Downloads, archives and files of arrays: whole and harmless, or refused in a sentence."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import math
+import stat
+import tarfile
+import tempfile
+import time
+import urllib.request
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import numpy as np
+
+PATIENCE = 60  # seconds a server may stay silent
+SLOWEST = 1000  # bytes a second that it must bring on average thereafter
+LARGEST = 2**33  # bytes of a download, and of what an archive holds
+PACKED = 16  # how many times its size a file of arrays may unfold to
+HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+def said(error: BaseException) -> str:
+    """An error's message in one line, or its name where it has none."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+@contextmanager
+def downloaded(url: str, md5: str | None = None, largest: int = LARGEST) -> Iterator[Path]:
+    """The file at `url`, in a folder that is gone after the block.
+
+    ValueError: it cannot be had, stalls, is cut short or too large, or has another MD5.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "archive"
+        try:
+            found = _fetch(url, path, largest)
+        except (OSError, http.client.HTTPException) as error:
+            raise ValueError(said(error)) from error
+        if md5 not in (None, found):
+            raise ValueError(f"its MD5 is {found} instead of {md5}")
+        yield path
+
+
+def _fetch(url: str, path: Path, largest: int) -> str:
+    """Write what `url` sends to `path`, and return its MD5."""
+    from tqdm import tqdm
+
+    request = urllib.request.Request(url, headers={"User-Agent": "hnlib"})
+    digest, size, start = hashlib.md5(usedforsecurity=False), 0, time.monotonic()
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer, path.open("wb") as file:
+        total = int(answer.headers.get("Content-Length") or 0)
+        with tqdm(total=total or None, unit="B", unit_scale=True, disable=None) as bar:
+            while piece := answer.read1(2**20):
+                size += len(piece)
+                if size > largest:
+                    raise OSError(f"it has more than {largest} bytes")
+                if time.monotonic() - start > PATIENCE + size / SLOWEST:
+                    raise OSError(f"it stalls: {size} bytes in {PATIENCE} seconds")
+                digest.update(piece)
+                bar.update(file.write(piece))
+    if size < total:
+        raise OSError(f"it was cut off after {size} of {total} bytes")
+    return digest.hexdigest()
+
+
+def unpacked(
+    archive: Path, wanted: Callable[[str], bool], largest: int = LARGEST
+) -> dict[str, bytes]:
+    """The files of a tar or zip archive whose paths below its top folder are `wanted`; nothing is
+    written, so that no path leads anywhere.
+
+    ValueError: an archive that is not whole, holds more than `largest` bytes, or has a path that
+    leaves it or stands twice, a link or a device.
+    """
+    read = _zip if zipfile.is_zipfile(archive) else _tar
+    seen, size, files = set(), 0, {}
+    try:
+        for name, plain, length, content in read(archive):
+            size += length
+            if size > largest:
+                raise ValueError(f"it holds more than {largest} bytes")
+            if not plain or _leaves(name):
+                raise ValueError(f"it holds {name!r}, a link, a device or a path that leaves it")
+            _, _, below = name.partition("/")
+            folded = str(PurePosixPath(name)).casefold()
+            if folded in seen or below in files:
+                raise ValueError(f"it holds {name!r} twice, perhaps in other letters")
+            seen.add(folded)
+            if wanted(below):
+                files[below] = content()
+    except Exception as error:  # the ways in which archives break are without number
+        raise ValueError(f"the archive cannot be used: {said(error)}") from error
+    return files
+
+
+# what stands in an archive: path, whether it is a file or a folder, size, and how it is read
+Entries = Iterator[tuple[str, bool, int, Callable[[], bytes]]]
+
+
+def _zip(archive: Path) -> Entries:
+    with zipfile.ZipFile(archive) as file:
+        for entry in file.infolist():
+            kind = stat.S_IFMT(entry.external_attr >> 16)
+            plain = kind in (0, stat.S_IFREG, stat.S_IFDIR)
+            yield entry.filename, plain, entry.file_size, lambda entry=entry: file.read(entry)
+
+
+def _tar(archive: Path) -> Entries:
+    with tarfile.open(archive) as file:
+        for entry in file:
+            plain = entry.isfile() or entry.isdir()
+            yield entry.name, plain, entry.size, lambda entry=entry: file.extractfile(entry).read()
+
+
+def _leaves(name: str) -> bool:
+    path = PureWindowsPath(name)  # knows / and \ and drives
+    return bool(path.anchor) or ".." in path.parts or "\0" in name
+
+
+def arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file. What they claim is held against the file before any is read.
+
+    ValueError: a file that is not whole, wants pickle, has an array twice, or claims more than it
+    holds.
+    """
+    try:
+        with zipfile.ZipFile(path) as file:
+            _check_claims(file, path.stat().st_size)
+        with np.load(path, allow_pickle=False) as file:
+            return {key: file[key] for key in file.files}
+    except Exception as error:  # as above
+        raise ValueError(said(error)) from error
+
+
+def _check_claims(file: zipfile.ZipFile, size: int) -> None:
+    entries = file.infolist()
+    if len({entry.filename for entry in entries}) < len(entries):
+        raise ValueError("it holds an array twice")
+    claimed = sum(entry.file_size for entry in entries)
+    if claimed > PACKED * size:
+        raise ValueError(f"it claims to unfold from {size} bytes to {claimed}")
+    for entry in entries:
+        with file.open(entry) as stream:
+            shape, _, kind = HEADERS[np.lib.format.read_magic(stream)](stream)
+            if stream.tell() + math.prod(shape) * kind.itemsize != entry.file_size:
+                raise ValueError(
+                    f"{entry.filename} claims {kind} of shape {shape}, and has not that"
+                )
+            if kind.hasobject or not kind.itemsize:
+                raise ValueError(f"{entry.filename} is of type {kind}")
