@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: book test serve lint format clean environment
+.PHONY: book test serve lint format lock clean environment
 .DEFAULT_GOAL := book
 
 book: $(READY)
@@ -31,18 +31,27 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/python tests/notebooks/format_cells.py
 
+# Writes requirements.txt anew: pins that still fit stay; `make lock NEWER=--upgrade` takes the newest of all,
+# `make lock NEWER="--upgrade-package ray"` of one. (uv asks PyPI, whatever pip is configured to do.)
+lock: $(READY)
+	$(BIN)/uv pip compile --quiet $(NEWER) --constraints requirements-torch.txt pyproject.toml
+
 clean:
 	rm -rf _build .pytest_cache .ruff_cache .hypothesis
 
 environment: $(READY)
 
-# The stamp is written last, so an installation that failed half-way is tried again.
-$(READY): requirements.txt pyproject.toml
+# Three steps: the lock, whole and checked by its hashes; torch in the build that pip's configuration offers
+# this machine; the checkout itself, with the locked setuptools. The stamp is written last, so an installation
+# that failed half-way is tried again.
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
+$(READY): requirements.txt requirements-torch.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Python 3.11 or newer is needed; '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." \
 	       "Name another one: make PYTHON=/path/to/python3.12"; exit 1; }
 	@rm -f $@
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(PIP) --require-hashes --no-deps --only-binary :all: -r requirements.txt
+	$(PIP) -r requirements-torch.txt
+	$(PIP) --no-deps --no-build-isolation -e .
 	@touch $@

@@ -9,6 +9,7 @@ import sys
 import tomllib
 import venv
 import zipfile
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -113,19 +114,96 @@ def test_no_dependency_of_the_library_is_declared_in_vain():
     assert declared("graphs") - used == set()
 
 
-def test_bounds_contain_the_pins_and_what_is_declared_is_pinned():
-    pins = dict(
-        line.split("==")
-        for line in (ROOT / "requirements.txt").read_text().splitlines()
-        if line and not line.startswith("#")
-    )
-    pins = {normalised(name): version for name, version in pins.items()}
+# The lock
+
+BY_MACHINE = {"torch", "torchvision"}
+SOURCE = "hnlib (pyproject.toml)"  # how uv calls this project where it says who asks for a package
+PIN, HASH = r"([\w.-]+)==([\w.]+)( ; .*)? \\", r" +--hash=sha256:[0-9a-f]{64}( \\)?"
+
+
+@dataclass
+class Pin:
+    name: str
+    version: str
+    hashes: int = 0
+    asked: set = field(default_factory=set)
+
+
+def locked(text):
+    """The pins of a lock, and its lines that are neither pin nor hash nor comment."""
+    pins, strange = [], []
+    for line in text.splitlines():
+        if pin := re.fullmatch(PIN, line):
+            pins.append(Pin(normalised(pin[1]), pin[2]))
+        elif re.fullmatch(HASH, line):
+            pins[-1].hashes += 1
+        elif line.startswith(" ") and "#" in line:
+            pins[-1].asked.add(re.sub(r"^ *# +(via )?", "", line))
+        elif line and not line.startswith("#"):
+            strange.append(line)
+    return pins, strange
+
+
+def wrong(lock, by_machine, declarations):
+    """Sentences: what is wrong with a lock, the pins of torch, and what the project declares."""
+    pins, strange = locked(lock)
+    yield from (f"{line!r} pins no version" for line in strange)
+    yield from (f"{pin.name}=={pin.version} has no hash" for pin in pins if not pin.hashes)
+    for pin in pins:
+        if pin.name in BY_MACHINE or re.match("nvidia-|cuda-|triton", pin.name):
+            yield f"{pin.name} belongs to one build of torch: requirements-torch.txt or [tool.uv]"
+    of_torch = [line for line in by_machine.splitlines() if line and not line.startswith("#")]
+    if {line.partition("==")[0] for line in of_torch} != BY_MACHINE:
+        yield "requirements-torch.txt pins torch and torchvision, each with =="
+    pins += [Pin(*line.split("==")) for line in of_torch if "==" in line]
+    declared = [r for r in map(Requirement, declarations) if r.name != "hnlib"]
+    asked = {pin.name for pin in pins if SOURCE in pin.asked}
+    for name in asked ^ {normalised(r.name) for r in declared} - BY_MACHINE:
+        yield f"{name} stands in one of requirements.txt and pyproject.toml; make lock"
+    for requirement in declared:
+        for pin in pins:
+            fits = requirement.specifier.contains(pin.version)
+            if pin.name == normalised(requirement.name) and not fits:
+                yield f"{requirement} does not allow {pin.version}; make lock"
+
+
+@pytest.fixture
+def files():
+    """The lock, the pins of torch, and everything that the project declares."""
+    lock, torch = (ROOT / f"requirements{suffix}.txt" for suffix in ("", "-torch"))
     groups = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
-    for requirement in (Requirement(line) for group in groups for line in group):
-        if requirement.name != "hnlib":
-            name = normalised(requirement.name)
-            assert name in pins, f"{name} has no pin in requirements.txt"
-            assert requirement.specifier.contains(pins[name]), f"{requirement}, {pins[name]}"
+    return lock.read_text(), torch.read_text(), [line for group in groups for line in group]
+
+
+def test_everything_declared_is_locked_with_hashes_and_torch_is_pinned(files):
+    assert list(wrong(*files)) == []
+
+
+NONE = "0" * 64
+
+
+@pytest.mark.parametrize(
+    "where, before, after, sentence",
+    [
+        (0, r"(?<=\n)scipy==(.*\n)(.*--hash.*\n)+", r"scipy==\1", "scipy==1.17.1 has no hash"),
+        (0, r"sha256:(?=.*\n +# via)", "md5:", "pins no version"),
+        (0, r"(?<=\n)scipy==", "scipy>=", "pins no version"),
+        (0, r"\Z", "--extra-index-url https://example.org\n", "pins no version"),
+        (0, r"\Z", f"triton==3.7.1 \\\\\n    --hash=sha256:{NONE}\n", "triton belongs to one"),
+        (0, r"\Z", f"torch==2.13.0 \\\\\n    --hash=sha256:{NONE}\n", "torch belongs to one"),
+        (0, r"filelock==[\d.]+", "filelock==3.20.2", "filelock>=3.20.3 does not allow 3.20.2"),
+        (1, r"torch==[\d.]+", "torch==2.9.1", "torch>=2.10 does not allow 2.9.1"),
+        (1, r"torch==", "torch>=", "pins torch and torchvision, each with =="),
+        (1, r"torchvision==.*", "", "pins torch and torchvision"),
+        (2, r"\Z", "\nunheard-of>=1", "unheard-of stands in one of"),
+        (2, r"ray>=.*", "hnlib", "ray stands in one of"),
+    ],
+)
+def test_what_is_wrong_with_the_lock_is_said(files, where, before, after, sentence):
+    """Negative controls: one change, and the sentence that names it."""
+    texts = [*files[:2], "\n".join(files[2])]
+    texts[where], changes = re.subn(before, after, texts[where], count=1)
+    assert changes and any(sentence in said for said in wrong(*texts[:2], texts[2].splitlines()))
 
 
 # The wheel

@@ -222,7 +222,7 @@ def fingerprint(notebook: Path, parameters: dict | None = None, ledgers: bool = 
     if asked for."""
     text = notebook.read_text(encoding="utf-8")
     code = "\n".join(cell.source for cell in read(notebook).cells if cell.cell_type == "code")
-    files = [root() / "requirements.txt", *sources(code)]
+    files = [*sorted(root().glob("requirements*.txt")), *sources(code)]
     if ledgers and re.search(r"\brecords\b|papers\.csv|results", text):
         files += sorted(path for path in (root() / "book/results").rglob("*") if path.is_file())
     if ledgers and "claims.csv" in text:

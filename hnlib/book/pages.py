@@ -18,10 +18,7 @@ NICKNAMES = {"hclot": "HCL-OT", "hcl": "HCL", "dro": "ADNCE", "hscl": "H-SCL", "
 METRICS = {"knn": "kNN", "linear": "Linear", "svm": "SVM"}  # shown of a run; its file holds more
 CHOSEN = ["Data", "Method", "Options", "Setting", "Encoder", "Epochs"]  # shown beside the seeds
 BLANK = Markup("&nbsp;")
-ADDED = {  # of a benchmark's rows
-    "extra": "Added to a whole step by each method",
-    "overhead": "Added by the augmentation to a step on ready views, by the training loop to that",
-}
+ADDED = {"extra": "Added to a whole step by each method"}  # of a benchmark's rows
 NONE_YET = "*None yet.*\n"
 
 
