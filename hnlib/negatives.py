@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hnlib import robust, transport
 from hnlib._checks import finite, outside_autocast, per_anchor, positive, readable, refuse
-from hnlib.contrast import Contrast
+from hnlib.contrast import Contrast, as_numbers
 
 LogWeights = Callable[[Contrast], Tensor]
 
@@ -139,7 +139,7 @@ class thresholded(Weighting):
     def __call__(self, contrast: Contrast) -> Tensor:
         s = contrast.similarity.detach()
         least = math.log(self.tau) * per_anchor("temperature", self.temperature, len(s))
-        passes = (contrast.admissible & (s >= least)).to(s.dtype)
+        passes = (s - least).ge_(0).mul_(as_numbers(contrast.admissible, s.dtype))
         count = passes.sum(1, keepdim=True)
         if self.on_empty == "raise":
             sentence = f"no negative with exp(s/t) >= tau={self.tau:g}; lower tau, {SKIP}"
@@ -343,7 +343,7 @@ class unremix(Weighting):
             score = u.mul_(share[0]).add_(s, alpha=share[1])
             score.unflatten(0, (2, -1)).add_(r, alpha=share[2])
         tiny = torch.finfo(score.dtype).tiny
-        fits = (contrast.admissible & (score > tiny)).to(score.dtype)
+        fits = (score - tiny).gt_(0).mul_(as_numbers(contrast.admissible, score.dtype))
         fits += (fits.sum(1, keepdim=True) == 0).to(score.dtype)  # no score is positive: all alike
         log_score = _log_indicator(fits).add_(score.clamp_min(tiny).log())
         return normalise(log_score, 1.0, contrast, self.on_empty)

@@ -164,8 +164,7 @@ def budget_temperature(
     _check_weights(contrast, log_w)
     _checks.positive("floor", floor)
     kept = log_w.amax(1) != -torch.inf
-    reference = torch.where(kept[:, None], log_w.detach().double(), 0.0).softmax(1)
-    t = robust.kl_temperature(contrast.similarity, reference, eta, order)
+    t = robust.kl_temperature(contrast.similarity, eta=eta, order=order, log_reference=log_w)
     return torch.where(kept, t, 1.0).clamp_min(floor).to(contrast.similarity.dtype)
 
 
@@ -201,8 +200,9 @@ def mean_variance(
         "temperature", temperature, len(contrast.similarity)
     )  # refuses another shape
     s, pairs = contrast.similarity, contrast.pairs
-    mean = _moment(log_w, s)
-    variance = _moment(log_w, (s - mean[:, None]).square())
+    w = log_w.exp()
+    mean = (w * s).sum(1)
+    variance = (w * (s - mean[:, None]).square()).sum(1)
     value = pairs.spread(mean + variance / (2 * temperature)) - pairs.gather(s)
     return _average(value, contrast, log_w.amax(1) != -torch.inf, average, reduction)
 
@@ -251,8 +251,11 @@ class _LogSums(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, log_w, s, inverse_t: float, cells, kept, largest):
-        x = torch.add(log_w, s, alpha=inverse_t).contiguous()
+    def forward(ctx, log_w, s, inverse_t: float | Tensor, cells, kept, largest):
+        if isinstance(inverse_t, Tensor):
+            x = torch.addcmul(log_w, s, inverse_t.to(s))
+        else:
+            x = torch.add(log_w, s, alpha=inverse_t).contiguous()
         if kept is None:
             lowest = torch.finfo(x.dtype).min  # a row that is all -inf stays -inf
             largest = x.amax(1).clamp_min(lowest)
@@ -278,7 +281,7 @@ class _LogSums(torch.autograd.Function):
         inner = share[:, None] if grad_x is None else share[:, None] + grad_x
         needs_w, needs_s = ctx.needs_input_grad[:2]
         grad_s = None
-        if needs_s and (ctx.inverse_t or grad_chosen is not None):
+        if needs_s:
             grad_s = x * (inner * ctx.inverse_t)
             if grad_chosen is not None:
                 grad_s.view(-1).index_add_(0, cells, grad_chosen)
@@ -288,7 +291,8 @@ class _LogSums(torch.autograd.Function):
 def _log_sums(log_w, s, inverse_t: float | Tensor, pairs=None, kept=None, largest=None):
     r"""$\log\sum_jk_{ij}w_{ij}e^{s_{ij}/t}$ $[n]$, and the similarities of the pairs if given."""
     cells = None if pairs is None else pairs.cells
-    if not isinstance(inverse_t, Tensor) and not _checks.transformed():
+    learned = isinstance(inverse_t, Tensor) and _varies(inverse_t)
+    if not learned and not _checks.transformed():
         log_sum, positive, *_ = _LogSums.apply(log_w, s, inverse_t, cells, kept, largest)
     else:
         filled, empty = _fill_skipped(log_w if kept is None else log_w + kept.log())
@@ -367,7 +371,7 @@ def _exact_parts(contrast: Contrast, log_w: Tensor, temperature, beta, tau_plus)
     kept, edge = _trim(contrast, tau_plus)
     largest = edge * tilt - level.detach()  # of log_w where something is kept
     trimmed = _log_sums(log_w, s, 1 / temperature, None, kept, largest + edge / temperature)[0]
-    left = _log_sums(log_w, s, 0.0, None, kept, largest)[0]
+    left = _log_sums(log_w, s.detach(), 0.0, None, kept, largest)[0]
     return log_mass + math.log(tau_plus), positive / temperature, total, trimmed, left
 
 
