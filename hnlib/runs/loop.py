@@ -103,7 +103,7 @@ class Loop:
         optimiser = torch.optim.Adam(parameters, lr=run.lr, fused=modality.fused or None)
         compiled = torch.compile(model) if run.compile else model
         self.trained, self.optimiser = fabric.setup(compiled, optimiser)
-        self.queue = KeyQueue(model, run.queue, run.momentum) if run.queue else None
+        self.queue = KeyQueue(model, run) if run.queue else None
         self.course, self.scheduled, self._embedded = Course(), {}, ()
         self.supervised = asks_for(self.method, "supervised")
 
@@ -159,11 +159,10 @@ class Loop:
         )
 
     def _postfix(self, loss: float) -> str:
-        shown = f"epoch {self.course.epoch}/{self.run.epochs}, loss {loss:.4f}"
-        for metric in ("knn", "svm"):
-            seen = [row[metric] for row in self.course.history if row.get(metric) is not None]
-            shown += f", {metric} {seen[-1]:.3f}" if seen else ""
-        return shown
+        rows = self.course.history
+        seen = {k: row[k] for row in rows for k in ("knn", "svm") if row.get(k) is not None}
+        scores = "".join(f", {metric} {value:.3f}" for metric, value in seen.items())
+        return f"epoch {self.course.epoch}/{self.run.epochs}, loss {loss:.4f}{scores}"
 
     def _stopped(self, checkpoint) -> str:
         where = f" ({self.modality.title})" if self.modality.title else ""
@@ -280,17 +279,20 @@ class Loop:
             f"lr={lr:.4g}); {kept}; lower lr{warmer}"
         )
 
+    def _parts(self) -> dict[str, Any]:
+        parts = {"model": self.model, "method": self.method, "optimiser": self.optimiser}
+        return parts | {"queue": self.queue} if self.queue else parts
+
     def state_dict(self) -> dict:
         """What a checkpoint keeps: tensors, numbers and words."""
         counts = {name: int(getattr(self.method, name, 0)) for name in COUNTS}
-        parts = ("model", "method", "optimiser", *(["queue"] if self.queue else []))
-        modules = {name: getattr(self, name).state_dict() for name in parts}
-        return asdict(self.course) | counts | modules
+        states = {name: part.state_dict() for name, part in self._parts().items()}
+        return asdict(self.course) | counts | states
 
     def load_state_dict(self, state: dict, epochs: int) -> None:
         """Go on from the `state` of a run of so many `epochs`."""
-        for name in ("model", "method", "optimiser", *(["queue"] if self.queue else [])):
-            getattr(self, name).load_state_dict(state[name])
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
         for name in COUNTS:
             if state[name]:  # tensors; a method of one's own may count in numbers
                 setattr(self.method, name, getattr(self.method, name) + state[name])
@@ -304,28 +306,28 @@ class KeyQueue:
     """Keys of the last batches, newest first, and the copy of the model that makes them.
 
     Before each batch the copy follows the model: $\\theta'\\leftarrow m\\theta'+(1-m)\\theta$ with
-    $m$ = `inertia` (He et al., 2020). The queue starts empty.
+    $m$ the `momentum` of the `run` (He et al., 2020). The queue starts empty.
     """
 
-    def __init__(self, model: nn.Module, size: int, inertia: float):
+    def __init__(self, model: nn.Module, run):
         self.model, self.source = copy.deepcopy(model).requires_grad_(False), model
-        self.size, self.inertia, self.z, self.y = size, inertia, None, None
+        self.run, self.z, self.y = run, None, None
 
     @torch.no_grad()
     def keys(self, views) -> Tensor:
         self.model.train()
         ours, theirs = list(self.model.parameters()), [p.detach() for p in self.source.parameters()]
-        torch._foreach_lerp_(ours, theirs, 1 - self.inertia)  # pyright: ignore
+        torch._foreach_lerp_(ours, theirs, 1 - self.run.momentum)  # pyright: ignore
         return self.model(views).float()
 
     def older(self, keys: Tensor) -> Tensor:
         return keys[:0] if self.z is None else self.z
 
     def push(self, keys: Tensor, labels: Tensor | None) -> None:
-        self.z = torch.cat([keys, self.older(keys)])[: self.size]
+        self.z = torch.cat([keys, self.older(keys)])[: self.run.queue]
         if labels is not None:
             older = labels[:0] if self.y is None else self.y
-            self.y = torch.cat([labels, older])[: self.size]
+            self.y = torch.cat([labels, older])[: self.run.queue]
 
     def state_dict(self) -> dict:
         return {"model": self.model.state_dict(), "z": self.z, "y": self.y}
