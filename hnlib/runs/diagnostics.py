@@ -119,7 +119,11 @@ def assumption_fraction(
 
 
 def four_losses(
-    contrast: Contrast, labels: Tensor | None = None, reduction: str = "mean", **law
+    contrast: Contrast,
+    labels: Tensor | None = None,
+    temperature: float = 0.5,
+    reduction: str = "mean",
+    **law,
 ) -> dict[str, Tensor]:
     r"""The four losses of H-SCL's Fig. 5 in the limit of many negatives, on the batch law and *one*
     set of positives:
@@ -135,8 +139,8 @@ def four_losses(
     NaN where one does not exist. Source: hscl, eq. (3), with the sign of its first exponent
     corrected.
     """
-    log_e = log_expectations(contrast, labels, **law)
-    g = contrast.similarity / law.get("temperature", 0.5)
+    log_e = log_expectations(contrast, labels, temperature=temperature, **law)
+    g = contrast.similarity / temperature
     positives = contrast.same_class(labels) & (contrast.admissible | contrast.positives)
     losses = {}
     for name in ("UCL", "H-UCL", "SCL", "H-SCL"):
