@@ -131,8 +131,9 @@ def test_four_losses_and_assumption_against_one_anchor_at_a_time(seed, beta, gam
 def test_the_order_holds_at_exactly_the_anchors_that_satisfy_the_assumption(seed, beta, gamma):
     z1, z2, y = two_views(8, classes=2, seed=seed, agreement=0.3)
     contrast = Contrast.from_views(z1, z2)
-    losses = diagnostics.four_losses(contrast, y, beta, gamma, reduction="none")
-    holds = diagnostics.assumption_fraction(contrast, y, beta, gamma, reduction="none").bool()
+    law = dict(beta=beta, temperature=gamma, reduction="none")
+    losses = diagnostics.four_losses(contrast, y, **law)
+    holds = diagnostics.assumption_fraction(contrast, y, **law).bool()
     gap = losses["H-UCL"] - losses["H-SCL"]
     clear = gap.abs() > 1e-9
     assert torch.equal(gap[clear] > 0, holds[clear])

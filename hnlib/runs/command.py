@@ -52,7 +52,7 @@ def _kind(tokens: list[str]) -> type:
 
 def _signature(kind) -> inspect.Signature:
     """One keyword for each field that a caller may give, as the command line spells it."""
-    fields = config.given(kind) | config.given(config.Execution)
+    fields = config.given(kind, config.Execution)
     types, flags = config.hints(kind) | config.hints(config.Execution), dict(OWN)
     more = {"method": kind().catalogue, "augmentation": augment.RECIPES}
     for name, field in fields.items():
@@ -82,7 +82,7 @@ def _flag(name: str, hint, value, help: str) -> inspect.Parameter:
 def _train(kind, given: dict) -> int:
     save, record, restart, rehearse = (given.pop(name, None) for name in OWN)
     folder = records.tracked_folder() if record else records.default_folder()
-    fields = config.given(kind) | config.given(config.Execution)
+    fields = config.given(kind, config.Execution)
     options = dict(map(_value, given.pop("options", [])))
     if clash := sorted(options.keys() & fields.keys()):
         raise ValueError(

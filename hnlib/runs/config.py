@@ -66,25 +66,22 @@ def option(
     help: str = "",
     *,
     least: float | None = None,
-    above: float | None = None,
-    below: float = math.inf,
+    within: str = "",
     choices=(),
-    sentence: str = "",
     named: bool | str = False,
     applies: str = "",
     absent=None,
     headline: bool = False,
     derived: bool = False,
-    recorded: tuple[str, str] | None = None,
 ) -> Any:
     """A field of a run.
 
-    `least`, `above`, `below`, `choices`: its range; `sentence` replaces the usual error ({name},
-    {value}). `named`: records name it even at its default (of the kind of runs given), as they did
-    from the start; leave it False for a new option. `applies`: the attribute of a run without which
-    it means nothing. `absent`: what its absence from a record means, where that is not the default.
-    `headline`: every record and every table says it, so it is never unusual. `derived`: filled in
-    by the loop, not by the caller. `recorded`: its name and form in a record, where these differ.
+    `least`, `within` (an interval such as "[0, 1)"), `choices`: its range. `named`: records name it
+    even at its default (of the kind of runs given), as they did from the start; leave it False for
+    a new option. `applies`: the attribute of a run without which it means nothing. `absent`: what
+    its absence from a record means, where that is not the default. `headline`: every record and
+    every table says it, so it is never unusual. `derived`: filled in by the loop, not by the
+    caller.
     """
     about = {k: v for k, v in locals().items() if k != "default"}
     about["named"] = named or headline
@@ -137,18 +134,18 @@ def _of_kind(name: str, hint: Any, value: Any) -> Any:
 
 
 def _check_range(field, value) -> None:
-    about, sentence = field.metadata, ""
-    least, above, known = about["least"], about["above"], about["choices"]
+    least, within, known = (field.metadata[key] for key in ("least", "within", "choices"))
     if value is None:
         return
     if known and value not in known:
-        sentence = f"unknown {{name}} {{value!r}}; known: {', '.join(known)}"
-    elif above is not None and not above < value < about["below"]:
-        sentence = "{name}={value} must be positive"
-    elif least is not None and not least <= value < about["below"]:
-        sentence = f"{{name}}={{value}} must be at least {least}"
-    if sentence:
-        raise ValueError((about["sentence"] or sentence).format(name=field.name, value=value))
+        raise ValueError(f"unknown {field.name} {value!r}; known: {', '.join(known)}")
+    if least is not None and not least <= value < math.inf:
+        raise ValueError(f"{field.name}={value} must be at least {least}")
+    if within:
+        low, high = map(float, within[1:-1].split(","))
+        ends = [end for end, bracket in ((low, within[0]), (high, within[-1])) if bracket in "[]"]
+        if not (low < value < high or value in ends):
+            raise ValueError(f"{field.name}={value} must lie in {within}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,8 +166,40 @@ class Execution(Fields):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Configuration(Fields):
-    """What runs of all kinds have. Two are equal if their records have one name.
+class Recorded(Fields):
+    """What a record is about. Two are equal if their records have one name."""
+
+    @property
+    def configuration(self) -> dict:
+        """What the record keeps and is named by."""
+        chosen = {}
+        for field in dataclasses.fields(self):
+            about, value = field.metadata, getattr(self, field.name)
+            silent = default(field) if about["absent"] is None else about["absent"]
+            named = about["named"] in (True, *(kind.__name__ for kind in type(self).__mro__))
+            if self.has(field) and (named or value != silent):
+                chosen[field.name] = value
+        return chosen
+
+    @property
+    def name(self) -> str:
+        """The name of the record."""
+        return name(self.configuration)
+
+    def __eq__(self, other):
+        return isinstance(other, Recorded) and self.name == other.name
+
+    def __hash__(self):
+        return hash(self.name)
+
+    def has(self, field) -> bool:
+        """Whether a field means anything here."""
+        return not field.metadata["applies"] or bool(getattr(self, field.metadata["applies"]))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Configuration(Recorded):
+    """What runs of all kinds have.
 
     A field that is None is filled in by `resolved`. Modules and data of one's own stand here under
     their names, functions among the `options` of the method as they are. `schedule` {option:
@@ -187,17 +216,15 @@ class Configuration(Fields):
     epochs: int | None = option(None, "passes over the data", least=0, headline=True)
     batch_size: int | None = option(None, "images or graphs in a step", least=2, named=True)
     seed: int = option(0, "of weights, batches and views", least=0, headline=True)
-    lr: float | None = option(None, "learning rate", above=0, named=True)
+    lr: float | None = option(None, "learning rate", within="(0, inf)", named=True)
     lr_schedule: str | None = option(None, choices=("constant", "cosine"), absent="constant")
     weight_decay: float | None = option(None, "of Adam", least=0, named="ImageRun", absent=0.0)
     schedule: dict = option({}, "OPTION=START:END[:CHANGES]: one that moves, e.g. beta=1:0")
     queue: int = option(0, "older keys that serve as candidates too", least=0)
     momentum: float = option(
         0.999,
-        "of the encoder of the keys",
-        least=0,
-        below=1,
-        sentence="{name}={value} must lie in [0, 1): at 1 the keys would never follow",
+        "of the encoder of the keys, which at 1 would never follow",
+        within="[0, 1)",
         named=True,
         applies="queue",
     )
@@ -239,21 +266,10 @@ class Configuration(Fields):
     def configuration(self) -> dict:
         """What the record keeps and is named by, as it will be read back: tuples are lists."""
         run = self.resolved()
-        chosen = _recorded(run)
+        chosen = super(Configuration, run).configuration
         if (entry := run.catalogue.get(run.method)) is not None:
             chosen["options"] = entry.recorded(run.options)
         return json.loads(json.dumps(chosen, default=lambda v: getattr(v, "__qualname__", str(v))))
-
-    @property
-    def name(self) -> str:
-        """The name of the run's record."""
-        return name(self.configuration)
-
-    def __eq__(self, other):
-        return isinstance(other, Configuration) and self.name == other.name
-
-    def __hash__(self):
-        return hash(self.name)
 
     def shown(self) -> dict:
         """The fields as a table shows them: numbers and words."""
@@ -262,13 +278,10 @@ class Configuration(Fields):
     def changed(self, channels: int | None = None) -> dict:
         """What is unusual about the training, by field, as a table shows it; headlines aside."""
         run, usual = self.resolved(channels), self.usual(channels)
-        shown, found = run.shown(), {}
-        for field in dataclasses.fields(run):
-            about, value = field.metadata, shown[field.name]
-            plain = value == words(usual.get(field.name, default(field)))
-            if not (plain or about["headline"]) and _applies(field, run):
-                found[field.name] = value
-        return found
+        shown = run.shown()
+        fields = [f for f in dataclasses.fields(run) if run.has(f) and not f.metadata["headline"]]
+        plain = {field.name: words(usual.get(field.name, default(field))) for field in fields}
+        return {key: shown[key] for key, value in plain.items() if shown[key] != value}
 
     def changed_options(self) -> dict:
         """The method's options that are not the catalogue's; all of a method of one's own."""
@@ -279,13 +292,12 @@ class Configuration(Fields):
         """What a table of runs has about this one: fields and options of the method under their
         names; `options` and `changed` that are unusual; `title`, where it was made; in words."""
         run = self.resolved(channels)
-        shown = run.shown()
+        row, options = run.shown(), words(run.changed_options())
         changed = ", ".join(f"{key} {value}" for key, value in run.changed(channels).items())
-        said = shown | {"train_size": shown.get("train_size") or "all"}
-        title = self.title_form.format(**said) + (changed and f", {changed}")
-        texts = {"options": words(run.changed_options()), "changed": changed, "title": title}
+        title = self.title_form.format(**row | {"train_size": row.get("train_size") or "all"})
+        title = ", ".join(filter(None, (title, changed)))
         more = {k: tuple(v) if isinstance(v, list) else v for k, v in run.options.items()}
-        return shown | texts | more
+        return row | {"options": options, "changed": changed, "title": title} | more
 
     def refuse_unnamed(self) -> None:
         """ValueError: an option has no name by which records and checkpoints could tell it."""
@@ -312,16 +324,11 @@ class ImageRun(Configuration):
     admitted: float = option(
         1.0,
         "share of the pairs of one class that stay negatives, drawn anew in each step",
-        least=0,
-        below=math.nextafter(1, 2),
-        sentence="{name}={value} must lie in [0, 1]",
+        within="[0, 1]",
     )
     evaluate_size: int | None = option(None, "limit of the readouts", least=2, named=True)
     protocols: tuple[str, ...] = option(
-        ("clean",),
-        "of the readout, several with commas",
-        choices=("clean", "paper"),
-        sentence="unknown readout protocol {value!r}; known: clean, paper",
+        ("clean",), "of the readout, several with commas", choices=("clean", "paper")
     )
     projector: str | None = option(None, derived=True)
 
@@ -353,16 +360,14 @@ class ImageRun(Configuration):
         return super().changed(channels or (1 if self.dataset == "digits" else 3))
 
     def shown(self) -> dict:
+        from hnlib.images import augment
+
         shown = super().shown()
-        named = _augmentations().get(canonical(self.augmentation), shown["augmentation"])
-        return shown | {"augmentation": named}
-
-
-@functools.cache
-def _augmentations() -> dict[str, str]:
-    from hnlib.images import augment
-
-    return {canonical(augment.recorded(v)): k for k, v in augment.RECIPES.items()}
+        if isinstance(self.augmentation, dict):
+            recipe = augment.resolve(self.augmentation)
+            named = (name for name, known in augment.RECIPES.items() if known == recipe)
+            shown["augmentation"] = next(named, shown["augmentation"])
+        return shown
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -374,13 +379,12 @@ class GraphRun(Configuration):
     dataset: str = option("motifs", "motifs, MUTAG and others: see hnlib data", headline=True)
     method: str | None = option("infograph", "of the framework", headline=True)
     framework: str = option("infograph", choices=("infograph", "graphcl"), headline=True)
-    layers: int = option(3, "of the GIN", least=1, headline=True, recorded=("encoder", "gin{}"))
+    layers: int = option(3, "of the GIN", least=1, headline=True)
     hidden: int = option(32, "width of the GIN", least=1, named=True)
     labels: str | None = option(
         None,
         "that train; by fold (default): not those of its test graphs",
         choices=("fold", "all"),
-        sentence="{name}={value!r} is unknown; use fold or all",
         named=True,
     )
     folds: int = option(10, "of the cross-validation", least=2, named=True)
@@ -398,6 +402,13 @@ class GraphRun(Configuration):
     @property
     def two_views(self) -> bool:
         return self.framework == "graphcl"
+
+    @property
+    def configuration(self) -> dict:
+        """As in every run, but the number of layers stands in the encoder's name."""
+        chosen = super().configuration
+        del chosen["layers"]
+        return chosen | {"encoder": self.encoder}
 
     def shown(self) -> dict:
         return super().shown() | {"encoder": self.encoder}
@@ -424,8 +435,8 @@ class GraphRun(Configuration):
         return run if labels == run.labels else replace(run, labels=labels)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measurement(Fields):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Measurement(Recorded):
     """A record of something other than a trained encoder: memory and time of a loss."""
 
     experiment: str = option("large-batches", named=True)
@@ -436,24 +447,14 @@ class Measurement(Fields):
     dimension: int = option(128, least=1, named=True)
     device: str = option("cpu", named=True)
 
-    @property
-    def configuration(self) -> dict:
-        return _recorded(self)
-
-    @property
-    def name(self) -> str:
-        return name(self.configuration)
-
 
 def read(configuration: dict) -> ImageRun | GraphRun | Measurement:
     """The run of a record's configuration. ValueError: it names what no run has."""
     kind = GraphRun if "framework" in configuration else ImageRun
     kind = Measurement if "measured" in configuration else kind
     chosen = dict(configuration)
-    for field in dataclasses.fields(kind):
-        key, form = field.metadata["recorded"] or (field.name, "")
-        if form and key in chosen:
-            chosen[field.name] = int(chosen.pop(key).removeprefix(form.partition("{")[0]))
+    if kind is GraphRun and "encoder" in chosen:
+        chosen["layers"] = int(chosen.pop("encoder").removeprefix("gin"))
     if unknown := sorted(chosen.keys() - hints(kind).keys()):
         raise ValueError(
             f"the configuration names {unknown[0]}, which no {kind.__name__} has; "
@@ -465,9 +466,9 @@ def read(configuration: dict) -> ImageRun | GraphRun | Measurement:
     return kind(**chosen)
 
 
-def given(kind) -> dict:
+def given(*kinds) -> dict:
     """The fields that a caller may give, by name."""
-    fields = dataclasses.fields(kind)
+    fields = [field for kind in kinds for field in dataclasses.fields(kind)]
     return {field.name: field for field in fields if not field.metadata["derived"]}
 
 
@@ -482,7 +483,7 @@ def split(kind, keywords: dict) -> tuple:
 
 def signature(kind) -> inspect.Signature:
     """The signature of `train` for runs of a kind: data set and method come first."""
-    fields, types = given(kind) | given(Execution), hints(kind) | hints(Execution)
+    fields, types = given(kind, Execution), hints(kind) | hints(Execution)
     first, parameter = ("dataset", "method"), inspect.Parameter
     parameters = [
         parameter(
@@ -530,20 +531,3 @@ def _finite(value):
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
     return value
-
-
-def _applies(field, run) -> bool:
-    return not field.metadata["applies"] or bool(getattr(run, field.metadata["applies"]))
-
-
-def _recorded(run) -> dict:
-    """The fields that a run's record names."""
-    chosen = {}
-    for field in dataclasses.fields(run):
-        about, value = field.metadata, getattr(run, field.name)
-        silent = default(field) if about["absent"] is None else about["absent"]
-        named = about["named"] in (True, *(kind.__name__ for kind in type(run).__mro__))
-        if _applies(field, run) and (named or value != silent):
-            key, form = about["recorded"] or (field.name, "")
-            chosen[key] = form.format(value) if form else value
-    return chosen

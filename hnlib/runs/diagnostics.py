@@ -44,44 +44,86 @@ def collision_mass(contrast: Contrast, log_w: Tensor, labels: Tensor | None = No
     return float(mass[log_w.amax(1) > -torch.inf].mean())
 
 
-def assumption_fraction(
+def log_expectations(
     contrast: Contrast,
     labels: Tensor | None = None,
+    *,
     beta: float = 1.0,
     temperature: float = 0.5,
     hardening: str | Callable = "exp",
     tau: float = math.exp(-0.5),
-    reduction: str = "mean",
+) -> dict[str, Tensor]:
+    r"""$\log\mathbb E_{q_i}e^{g}$ $[n]$, $g=s/\gamma$, $\gamma$ = `temperature`, under five laws
+    $q_i$ of the negatives; not finite where nothing (that survives) is left.
+
+    The batch law: each of the contrast's admissible candidates, for two views everyone but the
+    anchor *and its own other view* (its positive), is as likely as the other. "UCL" is this law,
+    "SCL" its restriction to other classes; "H-UCL", "H-SCL" and "collision", which is restricted to
+    the anchor's class, are reweighted by $\eta(g)$. `hardening`: "exp", $\eta=e^{\beta g}$;
+    "threshold", $\eta=1(e^g\ge\tau)$; or a function $g\mapsto\log\eta(g)$. The contrast must admit
+    same-class candidates: build it with `Contrast.from_views(z1, z2)` and pass `labels` here.
+    Source: hscl, Sec. III. ValueError: no labels, no same-class candidate, $\gamma\le0$ or
+    $\tau\le0$, an unknown hardening.
+    """
+    if not temperature > 0:
+        raise ValueError(f"temperature={temperature} must be positive")
+    g = contrast.similarity / temperature
+    if callable(hardening):
+        log_eta = hardening(g)
+    elif hardening == "exp":
+        log_eta = beta * g
+    elif hardening == "threshold":
+        if not tau > 0:
+            raise ValueError(f"tau={tau} must be positive")
+        log_eta = torch.zeros_like(g).masked_fill(g < math.log(tau), -torch.inf)
+    else:
+        raise ValueError(
+            f"unknown hardening {hardening!r}; known: {', '.join(HARDENINGS)}, or a function of g"
+        )
+    everyone, same = contrast.admissible, contrast.same_class(labels)
+    if not (everyone & same).any():
+        raise ValueError(
+            "no anchor has an admissible candidate of its own class; build the contrast with "
+            "Contrast.from_views(z1, z2), pass the labels here, and take a batch with "
+            "repeated classes"
+        )
+
+    def log_mean(mask, log_eta):  # log of the eta-weighted mean of e^g over the mask
+        log_eta = torch.where(mask, log_eta, -torch.inf)
+        return (log_eta + g).logsumexp(1) - log_eta.logsumexp(1)
+
+    return {
+        "UCL": log_mean(everyone, torch.zeros_like(g)),
+        "H-UCL": log_mean(everyone, log_eta),
+        "SCL": log_mean(everyone & ~same, torch.zeros_like(g)),
+        "H-SCL": log_mean(everyone & ~same, log_eta),
+        "collision": log_mean(everyone & same, log_eta),
+    }
+
+
+def assumption_fraction(
+    contrast: Contrast, labels: Tensor | None = None, reduction: str = "mean", **law
 ):
     r"""Fraction of the anchors that satisfy H-SCL's Assumption 1,
-    $\mathbb E_{H_{col}}e^g\ge\mathbb E_{H\text{-}SCL}e^g$, with $g=s/\gamma$, $\gamma$ =
-    `temperature`.
+    $\mathbb E_{H_{col}}e^g\ge\mathbb E_{H\text{-}SCL}e^g$.
 
-    Both expectations are over the batch law: the negatives $x^-$ are the contrast's admissible
-    candidates, for two views everyone but the anchor *and its own other view* (its positive, which
-    would mostly help the left side), each as likely as the other, reweighted by $\eta(g)$ within
-    the anchor's class and outside it. `hardening`: "exp",
-    $\eta=e^{\beta g}$; "threshold", $\eta=1(e^g\ge\tau)$; or a function $g\mapsto\log\eta(g)$.
-    The contrast must admit same-class candidates: build it with `Contrast.from_views(z1, z2)` and
-    pass `labels` here. An anchor with no (surviving) candidate on one side leaves its expectation
-    undefined and is not counted; `reduction="none"` gives [n] with 1, 0, or NaN there; NaN if no
-    anchor is defined. Source: hscl, Assumption 1. ValueError: no labels, no same-class candidate,
-    $\gamma\le0$ or $\tau\le0$, an unknown hardening.
+    `law` and errors: as in `log_expectations`. An anchor of which one side is undefined is not
+    counted; `reduction="none"` gives [n] with 1, 0, or NaN there; NaN if no anchor is defined.
+    Source: hscl, Assumption 1.
     """
-    collision, other, _ = _two_sides(contrast, labels, beta, temperature, hardening, tau)
+    log_e = log_expectations(contrast, labels, **law)
+    collision, other = log_e["collision"], log_e["H-SCL"]
     defined = collision.isfinite() & other.isfinite()
     holds = torch.where(defined, (collision >= other).to(collision.dtype), torch.nan)
-    return holds if reduction == "none" else float(torch.as_tensor(holds).nanmean())
+    return holds if reduction == "none" else float(holds.nanmean())
 
 
 def four_losses(
     contrast: Contrast,
     labels: Tensor | None = None,
-    beta: float = 1.0,
     temperature: float = 0.5,
-    hardening: str | Callable = "exp",
-    tau: float = math.exp(-0.5),
     reduction: str = "mean",
+    **law,
 ) -> dict[str, Tensor]:
     r"""The four losses of H-SCL's Fig. 5 in the limit of many negatives, on the batch law and *one*
     set of positives:
@@ -89,25 +131,22 @@ def four_losses(
     $\ell_i=\operatorname{mean}_{p\in P(i)}\log\!\big(1+M\,e^{-g_{ip}}\,\mathbb E_{q_i}e^{g}\big)$,
     $M=2B-2$,
 
-    $P(i)$: every candidate of the anchor's class but the anchor; $q_i$ uniform over the admissible
-    candidates for UCL (everyone but the anchor and its own other view), reweighted by $\eta(g)$ for
-    H-UCL, restricted to other classes for SCL, both for H-SCL. Anchor by anchor H-UCL ≥ H-SCL
-    exactly where Assumption 1 holds.
+    $P(i)$: every candidate of the anchor's class but the anchor; `law` and errors: as in
+    `log_expectations`. Anchor by anchor H-UCL ≥ H-SCL exactly where Assumption 1 holds.
 
     Returns {"UCL", "H-UCL", "SCL", "H-SCL"}: means over the anchors for which all four exist (a
     threshold may leave an anchor without negatives), or with `reduction="none"` tensors [n] with
-    NaN where one does not exist. Arguments and errors as in `assumption_fraction`. Source: hscl,
-    eq. (3), with the sign of its first exponent corrected.
+    NaN where one does not exist. Source: hscl, eq. (3), with the sign of its first exponent
+    corrected.
     """
-    _, _, log_e = _two_sides(contrast, labels, beta, temperature, hardening, tau)
+    log_e = log_expectations(contrast, labels, temperature=temperature, **law)
     g = contrast.similarity / temperature
-    others = contrast.admissible | contrast.positives  # everyone but the anchor itself
-    positives = contrast.same_class(labels) & others
-    count = positives.sum(1)
+    positives = contrast.same_class(labels) & (contrast.admissible | contrast.positives)
     losses = {}
-    for name, e in log_e.items():
-        terms = functional.softplus(math.log(contrast.scale) + e[:, None] - g)
-        losses[name] = torch.where(e.isfinite(), (terms * positives).sum(1) / count, torch.nan)
+    for name in ("UCL", "H-UCL", "SCL", "H-SCL"):
+        e = log_e[name]
+        terms = functional.softplus(math.log(contrast.scale) + e[:, None] - g) * positives
+        losses[name] = torch.where(e.isfinite(), terms.sum(1) / positives.sum(1), torch.nan)
     if reduction == "none":
         return losses
     defined = torch.stack(list(losses.values())).isfinite().all(0)
@@ -141,50 +180,9 @@ def diagnostics(
         # are one number
         below = losses["H-UCL"] < losses["H-SCL"] - 1e-6 * losses["H-SCL"].abs()
         row[hardening] = {
-            "assumption": float(torch.as_tensor(holds).nanmean()),
+            "assumption": float(holds.nanmean()),
             **{name: float(loss[defined].mean()) for name, loss in losses.items()},
             "violations": int((below & defined).sum()),
             "undefined": int((~defined).sum()),
         }
     return row
-
-
-def _two_sides(contrast, labels, beta, temperature, hardening, tau):
-    """log E e^g [n] under Hcol and under H-SCL, and under the four negative distributions; not
-    finite if undefined."""
-    if not temperature > 0:
-        raise ValueError(f"temperature={temperature} must be positive")
-    g = contrast.similarity / temperature
-    if callable(hardening):
-        log_eta = hardening(g)
-    elif hardening == "exp":
-        log_eta = beta * g
-    elif hardening == "threshold":
-        if not tau > 0:
-            raise ValueError(f"tau={tau} must be positive")
-        log_eta = torch.zeros_like(g).masked_fill(g < math.log(tau), -torch.inf)
-    else:
-        raise ValueError(
-            f"unknown hardening {hardening!r}; known: {', '.join(HARDENINGS)}, or a function of g"
-        )
-    same = contrast.same_class(labels)
-    collision, other = contrast.admissible & same, contrast.admissible & ~same
-    if not collision.any():
-        raise ValueError(
-            "no anchor has an admissible candidate of its own class; build the contrast with "
-            "Contrast.from_views(z1, z2), pass the labels here, and take a batch with "
-            "repeated classes"
-        )
-
-    def log_mean(mask, log_eta):  # log of the eta-weighted mean of e^g over the mask
-        log_eta = torch.where(mask, log_eta, -torch.inf)
-        return (log_eta + g).logsumexp(1) - log_eta.logsumexp(1)
-
-    zero = torch.zeros_like(g)
-    log_e = {
-        "UCL": log_mean(contrast.admissible, zero),
-        "H-UCL": log_mean(contrast.admissible, log_eta),
-        "SCL": log_mean(other, zero),
-        "H-SCL": log_mean(other, log_eta),
-    }
-    return log_mean(collision, log_eta), log_e["H-SCL"], log_e

@@ -336,43 +336,47 @@ def svm(
 
     Kernel $k(x,x')=e^{-\lVert x-x'\rVert^2/(d\,\mathrm{Var})}$, Var over all entries of the
     features that the machine is fitted on (scikit-learn's gamma="scale"; 1 for $d\,$Var where they
-    are constant), so the inner machines have kernels of their own. $C\in\{10^{-3},\dots,10^3\}$ by
-    mean accuracy over `inner` stratified folds of the training part (shuffled by `seed`), of equal
-    ones the smallest; then the machine is fitted on the whole training part.
+    are constant). $C\in\{10^{-3},\dots,10^3\}$ by mean accuracy over `inner` stratified folds of
+    the training part (shuffled by `seed`), of equal ones the smallest; then the machine is fitted
+    on the whole training part.
 
-    `x` [N,d] features, taken as they are: neither centred nor scaled, as in the code released with
-    hcl (`graph/evaluate_embedding.py`; same kernel, grid and number of folds, the inner folds there
-    not shuffled). `y` int [N]; `train`, `test` index vectors without a common row. The score is
-    that of GridSearchCV(SVC(), …, cv=StratifiedKFold(inner, shuffle=True, random_state=seed)), two
-    to four times sooner: the squared distances are computed once. libsvm iterates to its own
-    tolerance, without any other bound. ValueError: features and labels that do not fit together or
-    are not finite, a row in both parts, and what `stratified_folds` refuses of the training part.
+    `x` [N,d] features, neither centred nor scaled, as in the code released with hcl
+    (`graph/evaluate_embedding.py`; the inner folds there are not shuffled). `y` int [N]; `train`,
+    `test` index vectors without a common row. The score is that of GridSearchCV(SVC(), …), in half
+    the time: all penalties share a kernel. ValueError: features and labels that do not fit together
+    or are not finite, a row in both parts, and what `stratified_folds` refuses.
     """
     x, y, train, test = (torch.as_tensor(v).detach().cpu() for v in (x, y, train, test))
-    x = x.double()
     _check_parts(x, y, train, test)
-    fit_x, fit_y, test_y = x[train], _known_labels(y[train]), _known_labels(y[test])
+    fit_x, fit_y, test_y = (
+        x[train].double().numpy(),
+        _known_labels(y[train]),
+        _known_labels(y[test]),
+    )
     try:
         parts = stratified_folds(fit_y, inner, seed)
     except ValueError as error:
         raise ValueError(f"inner folds of the training part: {error}") from None
-    # a diagonal of exactly 1, as in libsvm's own kernel: else its iterations take another path to
-    # another last digit
-    distances = _squared_distances(fit_x, fit_x).fill_diagonal_(0)
-    accuracy = np.empty((len(SVM_PENALTIES), inner))
-    for k, (fit, held_out) in enumerate(parts):
-        rows = distances[:, fit]
-        kernels = _kernels(fit_x[fit], rows[fit], rows[held_out])
-        for i, C in enumerate(SVM_PENALTIES):
-            accuracy[i, k] = _svm_accuracy(C, kernels, fit_y[fit], fit_y[held_out])
-    means = accuracy.mean(1)
+    accuracy = [
+        _svm_accuracy(SVM_PENALTIES, fit_x[fit], fit_y[fit], fit_x[held_out], fit_y[held_out])
+        for fit, held_out in parts
+    ]
+    means = np.mean(accuracy, 0)
     best = int(means.round(12).argmax())  # a tie is a tie whatever the order of the summands
-    kernels = _kernels(fit_x, distances, _squared_distances(x[test], fit_x))
-    return SvmScore(
-        _svm_accuracy(SVM_PENALTIES[best], kernels, fit_y, test_y),
-        float(means[best]),
-        SVM_PENALTIES[best],
-    )
+    C = SVM_PENALTIES[best]
+    (score,) = _svm_accuracy([C], fit_x, fit_y, x[test].double().numpy(), test_y)
+    return SvmScore(score, float(means[best]), C)
+
+
+def _svm_accuracy(penalties, x, y, test_x, test_y) -> list[float]:
+    from sklearn.metrics.pairwise import rbf_kernel
+    from sklearn.svm import SVC
+
+    gamma = 1 / (x.shape[1] * x.var() or 1.0)
+    x, test_x = x - x.mean(0), test_x - x.mean(0)  # less to cancel in the distances
+    kernel, test_kernel = rbf_kernel(x, gamma=gamma), rbf_kernel(test_x, x, gamma=gamma)
+    machines = [SVC(C=C, kernel="precomputed").fit(kernel, y) for C in penalties]
+    return [float((machine.predict(test_kernel) == test_y).mean()) for machine in machines]
 
 
 def _check_parts(x: Tensor, y: Tensor, train: Tensor, test: Tensor) -> None:
@@ -407,26 +411,3 @@ def _known_labels(labels) -> np.ndarray:
             "evaluation"
         )
     return y.numpy()
-
-
-def _squared_distances(a: Tensor, b: Tensor) -> Tensor:
-    centre = b.mean(0)  # less to cancel
-    a, b = a - centre, b - centre
-    norms = a.square().sum(1)[:, None] + b.square().sum(1)
-    return torch.addmm(norms, a, b.T, alpha=-2).clamp_(min=0)
-
-
-def _kernels(x: Tensor, *distances: Tensor) -> list[np.ndarray]:
-    """Gaussian kernels of squared distances, with the width that scikit-learn calls "scale" of
-    features `x`."""
-    variance = float(x.var(correction=0))
-    gamma = 1 / (x.shape[1] * variance) if variance else 1.0
-    return [(d * -gamma).exp_().numpy() for d in distances]
-
-
-def _svm_accuracy(C, kernels, y, test_y) -> float:
-    from sklearn.svm import SVC
-
-    kernel, test_kernel = kernels
-    machine = SVC(C=C, kernel="precomputed").fit(kernel, y)
-    return float((machine.predict(test_kernel) == test_y).mean())
