@@ -152,7 +152,7 @@ LISTS = st.recursive(st.integers(), lambda inner: st.lists(inner, max_size=3), m
 
 @given(st.lists(LISTS, min_size=1))
 def test_lists_are_split_at_their_outer_commas(items):
-    assert sweep.split(",".join(map(str, items))) == [str(item) for item in items]
+    assert execute.split(",".join(map(str, items))) == [str(item) for item in items]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_trials_are_the_product(betas, seeds):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(execute, "read", lambda path: None)
         patch.setattr(execute, "parameters_of", lambda node: known)
-        patch.setattr(execute, "fingerprint", lambda path, parameters, ledgers: repr(parameters))
+        patch.setattr(execute, "content", lambda path, ledgers: "")
         every = sweep.trials(Path("x"), {"beta": [repr(beta) for beta in betas]}, {}, seeds)
     expected = [{"beta": beta, "seed": seed} for beta, seed in product(betas, range(seeds))]
     assert [trial.parameters for trial in every] == expected
@@ -290,13 +290,13 @@ def test_two_sweeps_do_not_share_a_folder(checkout, no_ray):
         _files.only_process(checkout / "here"),
         pytest.raises(ValueError, match="another process is making"),
     ):
-        sweep.sweep("experiments/one", {}, {}, seeds=1, folder="here")
+        sweep.sweep("experiments/one", seeds=1, folder="here")
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "somewhere", "127.0.0.1:99999"])
 def test_an_address_that_does_not_answer(checkout, address):
     with pytest.raises(ValueError, match=rf"nothing answers at --address '{address}'"):
-        sweep.sweep("experiments/one", {}, {}, seeds=1, address=address)
+        sweep.sweep("experiments/one", seeds=1, address=address)
 
 
 def test_a_trial_must_fit_on_one_machine(capsys):
@@ -433,10 +433,9 @@ def test_a_sweep_outlives_failures_lost_workers_and_its_own_death(checkout, star
     )
     assert set(stored(checkout)) == set(names.values())
 
-    grid = {"what": ["pass", "fail", "die once", "wait"]}
-    assert sweep.sweep("experiments/one", grid, fixed) == 0, (
-        "with nothing left to do Ray is not needed"
-    )
+    grid = ["what=pass,fail,die once,wait"]
+    again = sweep.sweep("experiments/one", values=grid, given=list(fixed.items()))
+    assert again == 0, "with nothing left to do Ray is not needed"
 
 
 class LosingRay:
@@ -477,7 +476,7 @@ def test_a_lost_trial_is_tried_as_often_as_said(
 ):
     ray = LosingRay(losses)
     monkeypatch.setattr(sweep, "_cluster", lambda address: nullcontext(ray))
-    assert sweep.sweep("experiments/one", {"beta": ["7"]}, {}, retries=retries) == status
+    assert sweep.sweep("experiments/one", values=["beta=7"], retries=retries) == status
     assert ray.submitted == min(losses, retries) + 1
     output, error = capsys.readouterr()
     assert ("1 of 1" if status == 0 else "0 of 1") in output

@@ -10,11 +10,9 @@ import shutil
 import subprocess
 import sys
 import time
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import cache
 from importlib import metadata
-from multiprocessing import get_context
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -31,6 +29,7 @@ from hnlib.book.execute import (
     name,
     read,
     root,
+    stop_kernels,
 )
 
 TIMEOUT = 900  # seconds for one cell of a chapter in the default build
@@ -64,43 +63,38 @@ def execute_chapters(wanted: list[Path], jobs: int) -> None:
 
     # by the jobs asked for: threads change last digits, and an edit must not change its chapter's
     options = {"timeout": TIMEOUT, "threads": max(1, (os.cpu_count() or 1) // jobs)}
-    with ProcessPoolExecutor(min(jobs, len(wanted)), mp_context=get_context("spawn")) as pool:
-        futures = {}
-        for chapter in sorted(wanted, key=expected, reverse=True):
-            failed = root() / "_build/failed" / f"{name(chapter)}.ipynb"
-            task = pool.submit(execute, chapter, executed_path(chapter), failed=failed, **options)
-            futures[task] = name(chapter)
-        try:
-            failures = _collect(futures)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    # Threads are enough: what computes is the kernels, and those end with this process.
+    pool, tasks = ThreadPoolExecutor(min(jobs, len(wanted))), {}
+    for chapter in sorted(wanted, key=expected, reverse=True):
+        failed = root() / "_build/failed" / f"{name(chapter)}.ipynb"
+        task = pool.submit(execute, chapter, executed_path(chapter), failed=failed, **options)
+        tasks[task] = name(chapter)
+    try:
+        failures = _collect(tasks)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        while not all(task.done() for task in tasks):
+            stop_kernels()
+            time.sleep(0.1)
     if failures:
         raise NotebookError("\n\n".join(failures) + "\nThe book was not built.")
 
 
-def _collect(futures: dict) -> list[str]:
-    """Wait for the ``futures`` (values: names of their chapters), a line for each; after a failure
+def _collect(tasks: dict) -> list[str]:
+    """Wait for the ``tasks`` (values: names of their chapters), a line for each; after a failure
     none is begun any more. Returns what failed."""
-    waiting, done, failures = set(futures), 0, []
-    while waiting:
-        finished, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-        for future in finished:
-            done, chapter, error = done + 1, futures[future], future.exception()
-            if isinstance(error, BrokenProcessPool):
-                raise NotebookError(
-                    f"{chapter}: its process was killed; is there enough memory? Try --jobs 1."
-                )
-            if error is None:
-                outcome = f"{future.result():.1f} s"
-            elif isinstance(error, NotebookError):
-                outcome = "failed; what is running is finished"
-                failures.append(str(error))
-            else:
-                raise error
-            print(f"  [{done}/{len(futures)}] {chapter}: {outcome}", flush=True)
-        if failures:
-            waiting = {future for future in waiting if not future.cancel()}
+    failures = []
+    for done, task in enumerate(as_completed(tasks), 1):
+        if task.cancelled():
+            continue
+        try:
+            outcome = f"{task.result():.1f} s"
+        except NotebookError as error:
+            outcome = "failed; what is running is finished"
+            failures.append(str(error))
+            for other in tasks:
+                other.cancel()
+        print(f"  [{done}/{len(tasks)}] {tasks[task]}: {outcome}", flush=True)
     return failures
 
 

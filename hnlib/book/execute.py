@@ -1,19 +1,23 @@
 """The executor: from MyST notebooks to executed notebooks.
 
-A chapter is a MyST notebook below ``notebooks/``. `execute` runs one of them with papermill; `run`
-is the command ``hnlib run`` around it. What a chapter reads decides its fingerprint: its own text,
-the rooms of hnlib it imports (and what those import), its parameters, the pinned versions and,
-where it reads them, the ledgers. An unchanged chapter costs nothing, and nothing shown is ever
-stale.
+A chapter is a MyST notebook below ``notebooks/``. `executed` runs one with nbclient, for the book,
+for ``hnlib run`` and for a sweep alike; `execute` stores what came of it. What a chapter reads
+decides its fingerprint: its own text, the rooms of hnlib it imports (and what those import), its
+parameters, the pinned versions and, where it reads them, the ledgers. An unchanged chapter costs
+nothing, and nothing shown is ever stale.
 """
 
 import ast
+import asyncio
 import hashlib
 import json
+import math
 import os
 import platform
 import re
+import signal
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
@@ -26,9 +30,16 @@ KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "a te
 ANY_ROOM = re.compile(r"-m\s+hnlib|\bhnlib (run|sweep|train|data|results)\b|importlib")
 
 
+_clients = set()  # of the kernels that this process runs
+
+
 class NotebookError(ValueError):
     """A cell of a notebook failed: the message names the notebook and the cell and carries the
-    traceback."""
+    traceback; ``notebook`` is what was executed, as text."""
+
+    def __init__(self, message: str, notebook: str = ""):
+        super().__init__(message)
+        self.notebook = notebook
 
 
 @cache
@@ -68,10 +79,14 @@ def shown(path: Path) -> str:
 
 
 def read(path: Path):
-    """The notebook at ``path`` (MyST or ipynb) as a notebook node."""
+    """The notebook at ``path`` (MyST or ipynb) as a notebook node; ValueError: it is none."""
     import jupytext
 
-    return jupytext.read(path)
+    try:
+        return jupytext.read(path)
+    except Exception as error:  # of YAML, JSON, nbformat, jupytext: each has its own
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{shown(path)} cannot be read as a notebook ({reason}).") from None
 
 
 def load(path: Path) -> dict:
@@ -101,38 +116,94 @@ def parameters_of(notebook) -> dict:
 
     Every assignment must be a literal, ``name = value``; anything else is a ValueError.
     """
-    values = {}
+    values, line = {}, None
     for cell in notebook.cells:
         if cell.cell_type != "code" or "parameters" not in cell.metadata.get("tags", []):
             continue
-        for statement in ast.parse(cell.source).body:
-            targets = getattr(statement, "targets", [getattr(statement, "target", None)])
-            try:
+        try:
+            for statement in ast.parse(cell.source).body:
+                line = statement.lineno
+                targets = getattr(statement, "targets", [getattr(statement, "target", None)])
                 (target,) = targets
                 values[target.id] = ast.literal_eval(statement.value)
-            except (ValueError, AttributeError):
-                raise ValueError(
-                    f"line {statement.lineno} of the parameters cell is not `name = literal`."
-                ) from None
+        except (ValueError, AttributeError, SyntaxError) as error:
+            line = getattr(error, "lineno", line)
+            text = f"line {line} of the parameters cell is not `name = literal`."
+            raise ValueError(text) from None
     return values
+
+
+def split(text: str) -> list[str]:
+    """The items of ``text``: what its commas outside brackets separate. ValueError: an empty item,
+    unclosed brackets.
+
+    >>> split("[hcl],[ot,simclr]")
+    ['[hcl]', '[ot,simclr]']
+    """
+    items, depth = [""], 0
+    for letter in text:
+        depth += (letter in "[{") - (letter in "]}")
+        if depth < 0:
+            break
+        if letter == "," and not depth:
+            items.append("")
+        else:
+            items[-1] += letter
+    if depth:
+        raise ValueError(f"the brackets of {text!r} do not match.")
+    items = [item.strip() for item in items]
+    if "" in items:
+        wrong = "is an empty list" if len(items) == 1 else "has an empty value"
+        raise ValueError(f"{text!r} {wrong}.")
+    return items
+
+
+def _literal(text: str):
+    """The number, ``true``, ``false`` or ``null`` that ``text`` is; ValueError when it is none.
+
+    Numbers are JSON's: neither octal (``010``) nor sexagesimal (``1:30``).
+    """
+    value = json.loads(text.lower()) if text.strip()[:1] not in ("[", "{") else text
+    if isinstance(value, str) or value in (math.inf, -math.inf):  # 1e400
+        raise ValueError
+    return value
+
+
+def _items(text: str) -> list[str]:
+    """The items of a list, written ``[a, b]`` or ``a,b``."""
+    text = text.strip()
+    whole = text[:1] == "[" and split(text) == [text]
+    inner = text[1:-1] if whole else text
+    return [_unquoted(item) for item in split(inner)] if inner.strip() else []
+
+
+def _unquoted(text: str) -> str:
+    """``text`` without the quotes around it; ValueError: a quote on one side alone."""
+    ends = {text[:1], text[-1:]} & {"'", '"'}
+    if ends and (len(text) < 2 or text[0] != text[-1]):
+        raise ValueError
+    return text[1:-1] if ends else text
 
 
 def _parse(text: str, default):
     """``text`` as a value of the type of ``default``; ValueError when it is none."""
-    import yaml
-
     if isinstance(default, str):
         return text
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ValueError from None
     if isinstance(default, list | tuple):
-        items = value if isinstance(value, list) else filter(str.strip, text.split(","))
-        alike = len({type(item) for item in default}) == 1
-        return [_parse(str(item).strip(), default[0] if alike else None) for item in items]
-    if isinstance(default, float) and type(value) in (int, float, str):
-        return float(value)  # YAML reads 1e-3 as a string, Python does not
+        one = default[0] if len({type(item) for item in default}) == 1 else None
+        return [_parse(item, one) for item in _items(text)]
+    if default is None and text.strip()[:1] == "[":
+        return _parse(text, [])
+    if isinstance(default, float) and text.strip().lower() in ("inf", "-inf", "nan"):
+        return float(text)
+    try:
+        value = _literal(text)
+    except ValueError:
+        if default is None:  # of which nothing says that it is not a text
+            return text
+        raise
+    if isinstance(default, float) and type(value) is int:
+        return float(value)
     if default is None or type(value) is type(default):  # so that true is no integer
         return value
     raise ValueError
@@ -141,8 +212,9 @@ def _parse(text: str, default):
 def guard_parameters(known: dict, given: dict[str, str]) -> dict:
     """The ``given`` texts as values of the types of the ``known`` defaults.
 
-    Texts are YAML (``3``, ``1e-3``, ``true``, ``null``); a list is written ``[a, b]`` or ``a,b``. A
-    name that is not known, or a text that does not parse, is a ValueError that lists what is known.
+    A text is a number (``3``, ``1e-3``), ``true``, ``false`` or ``null``; a list is written ``[a,
+    b]`` or ``a,b``. Where the default is None, what is none of those is a text. ValueError, which
+    lists what is known: a name that is not, a text that does not parse.
     """
     listing = ", ".join(f"{name}={value!r}" for name, value in known.items()) or "none"
     values = {}
@@ -152,7 +224,7 @@ def guard_parameters(known: dict, given: dict[str, str]) -> dict:
         default = known[name]
         try:
             values[name] = _parse(text, default) if isinstance(text, str) else text
-        except ValueError:
+        except (ValueError, OverflowError, RecursionError):
             kind = KINDS.get(type(default), "a value")
             if isinstance(default, list | tuple):
                 kind = f"a list like {list(default)!r}"
@@ -217,84 +289,103 @@ def sources(code: str) -> list[Path]:
     return sorted(found)
 
 
-def fingerprint(notebook: Path, parameters: dict | None = None, ledgers: bool = True) -> str:
-    """A hash of everything that the executed form of ``notebook`` depends on; of the ledgers only
-    if asked for."""
+def fingerprint(notebook: Path, parameters: dict | None = None) -> str:
+    """A hash of everything that the executed form of ``notebook`` depends on."""
+    return with_parameters(content(notebook), parameters)
+
+
+def with_parameters(digest: str, parameters: dict | None) -> str:
+    """The fingerprint of a notebook whose `content` is ``digest``, with ``parameters``."""
+    chosen = sorted((parameters or {}).items())
+    return hashlib.sha256(repr((digest, chosen)).encode()).hexdigest()[:20]
+
+
+def content(notebook: Path, ledgers: bool = True) -> str:
+    """A hash of all that ``notebook`` reads, whatever its parameters; of the ledgers only if asked
+    for."""
     text = notebook.read_text(encoding="utf-8")
     code = "\n".join(cell.source for cell in read(notebook).cells if cell.cell_type == "code")
     files = [*sorted(root().glob("requirements*.txt")), *sources(code)]
     if ledgers and re.search(r"\brecords\b|papers\.csv|results", text):
-        files += sorted(path for path in (root() / "book/results").rglob("*") if path.is_file())
+        files += sorted((root() / "book/results").rglob("[!.]*.json"))
+        files.append(root() / "book/results/papers.csv")
     if ledgers and "claims.csv" in text:
         files.append(root() / "book/claims.csv")
-    chosen = sorted((parameters or {}).items())
-    digest = hashlib.sha256(repr((text, chosen, platform.python_version())).encode())
+    digest = hashlib.sha256(f"{text}\0{platform.python_version()}".encode())
     for path in files:
         digest.update(path.relative_to(root()).as_posix().encode())
         digest.update(path.read_bytes() if path.is_file() else b"missing")
-    return digest.hexdigest()[:20]
+    return digest.hexdigest()
 
 
-def execute(
+def executed(
     notebook: Path,
-    out: Path,
     parameters: dict | None = None,
     *,
     timeout: int | None = None,
     threads: int | None = None,
-    failed: Path | None = None,
     progress: bool = False,
-) -> float:
-    """Execute ``notebook`` with ``parameters`` (already guarded) and store it at ``out``; returns
-    the seconds it took.
+):
+    """``notebook`` with ``parameters`` (already guarded) as a notebook node with outputs, made by a
+    kernel in the root of the checkout.
 
-    The kernel works in the root of the checkout. ``out`` is written only when every cell passed;
-    otherwise what was executed is kept at ``failed`` (default: beside ``out``,
-    ``NAME.failed.ipynb``) and NotebookError is raised.
+    NotebookError, which carries what was executed: a cell failed, ran longer than ``timeout``
+    seconds, or took the kernel along.
     """
     import nbformat
-    import papermill
-    from nbclient.exceptions import CellTimeoutError
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellControlSignal, CellTimeoutError
+    from tqdm import tqdm
 
     _prepare_kernel(threads)
     # Before it runs: an edit made meanwhile must not count as executed.
     about = {"fingerprint": fingerprint(notebook, parameters)}
-    node = read(notebook)
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    node.metadata["kernelspec"] = kernel
-    part = out.with_name(f".{out.stem}.{os.getpid()}.part.ipynb")
-    part.parent.mkdir(parents=True, exist_ok=True)
-    started, clock = datetime.now(UTC), time.monotonic()
+    about["executed"] = datetime.now(UTC).isoformat(timespec="minutes")
+    node, clock = _with_parameters(read(notebook), parameters or {}), time.monotonic()
+    client = NotebookClient(
+        node,
+        timeout=timeout,
+        record_timing=False,
+        extra_arguments=["--log-level=50"],
+        resources={"metadata": {"path": str(root())}},
+    )
+    _clients.add(client)
     try:
-        papermill.execute_notebook(
-            node,
-            str(part),
-            parameters=parameters or None,
-            kernel_name=kernel["name"],
-            language=kernel["language"],
-            cwd=str(root()),
-            progress_bar=progress,
-            execution_timeout=timeout,
-            extra_arguments=["--log-level=50"],
-        )
-        executed = nbformat.read(part, as_version=4)
-    except (papermill.PapermillExecutionError, CellTimeoutError, RuntimeError) as error:
-        late = isinstance(error, CellTimeoutError)  # a RuntimeError: the kernel died
-        reason = _reason(error, "a cell ran out of time" if late else "the kernel stopped")
-        kept = _keep(part, failed or out.with_name(f"{out.stem}.failed.ipynb"))
-        raise NotebookError(f"{name(notebook)}: {reason}{kept}") from None
+        with client.setup_kernel():
+            cells = tqdm(node.cells, "Executing", unit="cell", disable=not progress)
+            for index, cell in enumerate(cells):
+                client.execute_cell(cell, index)
+            info = client.wait_for_reply(client.kc.kernel_info())
+    except (CellControlSignal, RuntimeError) as error:  # a RuntimeError: the kernel died
+        late = isinstance(error, CellTimeoutError)
+        otherwise = "a cell ran out of time" if late else "the kernel stopped; enough memory?"
+        reason = _failure(node) or f"{otherwise}\n{error}"
+        raise NotebookError(f"{name(notebook)}: {reason}", nbformat.writes(node)) from None
     finally:
-        part.unlink(missing_ok=True)
-    seconds = time.monotonic() - clock
-    about |= {
-        "seconds": round(seconds, 1),
-        "executed": started.isoformat(timespec="minutes"),
-        "python": platform.python_version(),
-        "torch": metadata.version("torch"),
-    }
-    _strip(executed, parameters or {}, about)
-    _files.write_atomically(out, f"{nbformat.writes(executed)}\n".encode())
-    return seconds
+        _clients.discard(client)
+    node.metadata["language_info"] = info["content"]["language_info"]
+    versions = {"python": platform.python_version(), "torch": metadata.version("torch")}
+    seconds = round(time.monotonic() - clock, 1)
+    node.metadata["hnlib"] = about | {"seconds": seconds} | versions
+    return node
+
+
+def stop_kernels() -> None:
+    """End the kernels that other threads of this process run, and what those kernels started."""
+    for client in list(_clients):
+        with suppress(AttributeError, OSError, RuntimeError):  # not started yet, or gone
+            asyncio.run(client.km.signal_kernel(signal.SIGKILL))
+
+
+def _with_parameters(node, parameters: dict):
+    """The notebook with the Python kernel, and with a cell that sets ``parameters``."""
+    from papermill.parameterize import parameterize_notebook
+
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    node.metadata |= {"kernelspec": kernel, "papermill": {"parameters": parameters}}
+    for cell in node.cells:
+        cell.metadata.setdefault("tags", [])
+    return parameterize_notebook(node, parameters) if parameters else node
 
 
 def _prepare_kernel(threads: int | None) -> None:
@@ -309,31 +400,33 @@ def _prepare_kernel(threads: int | None) -> None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
 
 
-def _reason(error, otherwise: str) -> str:
-    """Which cell failed, and its traceback; of an error without a cell what ``otherwise`` says."""
-    if not hasattr(error, "exec_count"):
-        return f"{otherwise}.\n{error}"
-    trace = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))
-    return f"cell {error.exec_count} failed.\n{trace}"
+def _failure(node) -> str:
+    """Which cell of ``node`` failed, and its traceback; empty if none did."""
+    for cell in node.cells:
+        for output in cell.get("outputs", ()):
+            if output.output_type == "error":
+                trace = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(output.traceback))
+                return f"cell {cell.execution_count} failed.\n{trace}"
+    return ""
 
 
-def _keep(part: Path, failed: Path) -> str:
-    """Move what was executed to ``failed``; the sentence that says so, empty if nothing was."""
-    failed.parent.mkdir(parents=True, exist_ok=True)
-    if not part.is_file():
-        return ""
-    os.replace(part, failed)
-    return f"\nThe executed notebook is kept at {shown(failed)}."
+def execute(notebook: Path, out: Path, *arguments, failed: Path | None = None, **options) -> float:
+    """Store what `executed` makes of ``notebook`` at ``out``; returns the seconds it took.
 
+    ``out`` is written only when every cell passed; otherwise what was executed is kept at
+    ``failed`` (default: beside ``out``, ``NAME.failed.ipynb``) and NotebookError is raised.
+    """
+    import nbformat
 
-def _strip(executed, parameters: dict, about: dict) -> None:
-    """Papermill stores paths and a time stamp for every cell; what a reader may want to know fits
-    in five lines."""
-    for cell in executed.cells:
-        for key in ("papermill", "execution"):
-            cell.metadata.pop(key, None)
-    executed.metadata["papermill"] = {"parameters": parameters}
-    executed.metadata["hnlib"] = about
+    try:
+        node = executed(notebook, *arguments, **options)
+    except NotebookError as error:
+        kept = failed or out.with_name(f"{out.stem}.failed.ipynb")
+        _files.write_atomically(kept, error.notebook.encode())
+        where = f"The executed notebook is kept at {shown(kept)}."
+        raise NotebookError(f"{error}\n{where}", error.notebook) from None
+    _files.write_atomically(out, f"{nbformat.writes(node)}\n".encode())
+    return node.metadata["hnlib"]["seconds"]
 
 
 def run(
@@ -341,6 +434,8 @@ def run(
 ) -> Path:
     """``hnlib run``: check the parameters, execute the notebook, store it at ``out``; returns where
     it is."""
+    if timeout is not None and timeout < 1:
+        raise ValueError(f"--timeout must be at least 1 second, not {timeout}.")
     path = find(notebook)
     try:
         parameters = guard_parameters(parameters_of(read(path)), given)

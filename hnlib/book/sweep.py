@@ -9,7 +9,6 @@ command executes what is missing. On a cluster the checkout travels to the machi
 notebook.
 """
 
-import argparse
 import itertools
 import json
 import logging
@@ -17,13 +16,14 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from cyclopts import App, Parameter
 
 from hnlib import _files
 from hnlib.book import execute
@@ -47,31 +47,6 @@ class Outcome(NamedTuple):
     text: str | None
 
 
-def split(text: str) -> list[str]:
-    """The items of ``text``: what its commas outside brackets separate. ValueError: an empty item,
-    unclosed brackets.
-
-    >>> split("[hcl],[ot,simclr]")
-    ['[hcl]', '[ot,simclr]']
-    """
-    items, depth = [""], 0
-    for letter in text:
-        depth += (letter in "[{") - (letter in "]}")
-        if depth < 0:
-            break
-        if letter == "," and not depth:
-            items.append("")
-        else:
-            items[-1] += letter
-    if depth:
-        raise ValueError(f"the brackets of {text!r} do not match.")
-    items = [item.strip() for item in items]
-    if "" in items:
-        wrong = "is an empty list" if len(items) == 1 else "has an empty value"
-        raise ValueError(f"{text!r} {wrong}.")
-    return items
-
-
 def grid(texts: list[str]) -> dict[str, list[str]]:
     """``["beta=0.5,1", "method=hcl,ot"]`` as a dictionary of lists of texts.
 
@@ -86,7 +61,7 @@ def grid(texts: list[str]) -> dict[str, list[str]]:
         if name in values:
             raise ValueError(f"--grid names {name!r} twice; put all its values into one list.")
         try:
-            values[name] = split(items)
+            values[name] = execute.split(items)
         except ValueError as error:
             raise ValueError(f"--grid {name}: {error}") from None
     return values
@@ -114,12 +89,9 @@ def trials(
         written = [repr(value) for value in axes[name]]
         if twice := next((value for value in written if written.count(value) > 1), None):
             raise ValueError(f"--grid {name} has the value {twice} twice; give it once.")
-    every = []
-    for point in itertools.product(*axes.values()):
-        parameters = fixed | dict(zip(axes, point))
-        depends = execute.fingerprint(notebook, parameters, ledgers=False)  # trials extend those
-        every.append(Trial(execute.mark(parameters), parameters, depends))
-    return every
+    content = execute.content(notebook, ledgers=False)  # trials extend those
+    points = [fixed | dict(zip(axes, point)) for point in itertools.product(*axes.values())]
+    return [Trial(execute.mark(p), p, execute.with_parameters(content, p)) for p in points]
 
 
 def _seeds(known: dict, seeds: int, taken) -> dict[str, list]:
@@ -197,21 +169,18 @@ def _execute(root: str | None, notebook: str, parameters: dict, cpus: float, gpu
     ``root`` is the checkout, or None on a cluster: there the worker stands in a copy of it, and the
     records that the trial wrote into that copy are returned too.
     """
+    import nbformat
+
     if root:
         os.chdir(root)
     if not gpus:  # those it asked for, Ray lets it see; none is meant to be none
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    before = {} if root else _records()
-    clock = time.monotonic()
+    before, error, clock = {} if root else _records(), None, time.monotonic()
     path, threads = execute.root() / notebook, max(1, int(cpus))
-    with tempfile.TemporaryDirectory() as folder:
-        kept, failed, error = Path(folder, "trial.ipynb"), Path(folder, "failed.ipynb"), None
-        try:
-            execute.execute(path, kept, parameters, threads=threads, failed=failed)
-        except execute.NotebookError as caught:
-            # the place it names is about to disappear
-            kept, error = failed, str(caught).partition("\nThe executed notebook is kept")[0]
-        text = kept.read_text(encoding="utf-8") if kept.is_file() else None
+    try:
+        text = nbformat.writes(execute.executed(path, parameters, threads=threads))
+    except execute.NotebookError as caught:
+        text, error = caught.notebook, str(caught)
     written = {} if root else dict(_records().items() - before.items())
     return {
         "text": text,
@@ -235,8 +204,7 @@ def _store(folder: Path, trial: Trial, reply: dict) -> Path:
         _files.write_atomically(execute.root() / name, content)
     good, failed = folder / f"{trial.name}.ipynb", folder / f"{trial.name}.failed.ipynb"
     if reply["error"]:
-        if reply["text"]:
-            _files.write_atomically(failed, reply["text"].encode())
+        _files.write_atomically(failed, reply["text"].encode())
         return failed
     node = json.loads(reply["text"])
     node["metadata"]["hnlib"]["fingerprint"] = trial.fingerprint
@@ -325,10 +293,10 @@ def _outcome(ray, future, folder: Path, trial: Trial) -> Outcome:
     except ray.exceptions.RayError as error:  # its process or its machine is gone
         first = str(error).strip().splitlines()[0]
         return Outcome("lost", None, f"{type(error).__name__}: {first}")
-    text = reply["error"]
-    if text and reply["text"]:
-        text += f"\nThe executed notebook is kept at {execute.shown(path)}."
-    return Outcome("failed" if text else "done", reply["seconds"], text)
+    if reply["error"]:
+        text = f"{reply['error']}\nThe executed notebook is kept at {execute.shown(path)}."
+        return Outcome("failed", reply["seconds"], text)
+    return Outcome("done", reply["seconds"], None)
 
 
 def _run(
@@ -382,18 +350,38 @@ def _check(cpus: float, gpus: float, retries: int) -> None:
         raise ValueError(f"--retries must be at least 0, not {retries}.")
 
 
+def _flag(help: str, *names: str) -> Parameter:
+    """What ``--help`` says of an option of `sweep`, and its flags where they are not its name."""
+    return Parameter(
+        names or None, help=help, negative=(), allow_leading_hyphen=True, json_list=False
+    )
+
+
 def sweep(
-    notebook: str,
-    values: dict[str, list[str]],
-    given: dict[str, str],
+    notebook: Annotated[str, Parameter(help="e.g. experiments/images")],
+    /,
     *,
-    seeds: int | None = None,
-    folder: str | None = None,
-    address: str | None = None,
-    cpus: float = 1,
-    gpus: float = 0,
-    retries: int = 1,
-    dry_run: bool = False,
+    values: Annotated[
+        list[str],
+        _flag(
+            "NAME=VALUE,… (repeatable: all combinations); a list in brackets: a=[1],[2,3]", "--grid"
+        ),
+    ] = [],  # noqa: B006
+    seeds: Annotated[int | None, _flag("seeds 0…N−1 for each combination")] = None,
+    given: Annotated[
+        list[tuple[str, str]],
+        _flag("set a parameter in every trial; {trial} in it stands for the trial's name", "-p"),
+    ] = [],  # noqa: B006
+    address: Annotated[
+        str | None, _flag("of a Ray cluster, or 'auto' (default: this machine alone)")
+    ] = None,
+    cpus: Annotated[float, _flag("cores for each trial")] = 1,
+    gpus: Annotated[float, _flag("GPUs for each trial, e.g. 0.5")] = 0,
+    retries: Annotated[int, _flag("of a failed or lost trial")] = 1,
+    dry_run: Annotated[bool, _flag("print the trials and what they will cost")] = False,
+    folder: Annotated[
+        str | None, _flag("executed notebooks (default: below _build/sweeps)", "-o")
+    ] = None,
 ) -> int:
     """Execute ``notebook`` at every point of the grid ``values`` that is not done yet; 0 when all
     trials are done.
@@ -405,7 +393,7 @@ def sweep(
     path = execute.find(notebook)
     name = execute.name(path)
     try:
-        every = trials(path, values, given, seeds)
+        every = trials(path, grid(values), execute.given_once(given), seeds)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
     default = execute.root() / "_build/sweeps" / name.removesuffix(".md")
@@ -461,29 +449,9 @@ def _plan(notebook: Path, folder: Path, every: list[Trial], address, cpus, gpus)
     return 0
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(tokens: list[str]) -> int:
     """``hnlib sweep NOTEBOOK --grid NAME=VALUE,VALUE …``: see ``--help``."""
-    parser = argparse.ArgumentParser(
-        prog="hnlib sweep", description="Execute one notebook over a grid of parameters."
-    )
-    option = parser.add_argument
-    option("notebook", metavar="NOTEBOOK", help="e.g. experiments/images")
-    combinations = "values of a parameter (repeatable: all combinations); a list in brackets"
-    texts = {"action": "append", "default": []}
-    option("--grid", metavar="NAME=VALUE,…", help=f"{combinations}: a=[1],[2,3]", **texts)
-    option("--seeds", type=int, metavar="N", help="seeds 0…N−1 for each combination")
-    pair = "set a parameter in every trial; {trial} in it stands for the trial's name"
-    option("-p", dest="parameters", nargs=2, metavar=("NAME", "VALUE"), help=pair, **texts)
-    option("--address", help="of a Ray cluster, or 'auto' (default: this machine alone)")
-    number = {"type": float, "metavar": "F"}
-    option("--cpus", default=1, help="cores for each trial (default: 1)", **number)
-    option("--gpus", default=0, help="GPUs for each trial, e.g. 0.5 (default: 0)", **number)
-    again = "of a failed or lost trial (default: 1)"
-    option("--retries", type=int, default=1, metavar="N", help=again)
-    option("--dry-run", action="store_true", help="print the trials and what they will cost")
-    place = "executed notebooks (default: below _build/sweeps)"
-    option("-o", dest="folder", metavar="FOLDER", help=place)
-    arguments = vars(parser.parse_args(argv))
-    values = grid(arguments.pop("grid"))
-    given = execute.given_once(arguments.pop("parameters"))
-    return sweep(arguments.pop("notebook"), values, given, **arguments)
+    about = "Execute one notebook over a grid of parameters."
+    app = App("hnlib sweep", about, version_flags=[], result_action="return_value")
+    app.default(sweep)
+    return app(tokens, print_error=False, exit_on_error=False) or 0
