@@ -233,25 +233,6 @@ def test_mean_and_spread_are_over_one_less_than_the_runs():
     assert statistics.spread(x) == f"65.0\u00a0±\u00a0{standard.stdev(accuracy):.1f}"
 
 
-def test_a_difference_is_taken_seed_by_seed_where_the_seeds_are_the_same():
-    ours, base = [(2, 0.8), (0, 0.6), (1, 0.7)], [(0, 0.5), (1, 0.65), (2, 0.7)]
-    noise = sum(p * (100 - p) / 400 for p in (70.0, standard.mean((50, 65, 70))))
-    left, right = table(*ours), table(*base)
-    mean, error = statistics.difference(left, right)
-    assert mean == pytest.approx(25 / 3)
-    assert error == pytest.approx((standard.variance((10, 5, 10)) / 3 + noise) ** 0.5)
-    right = table(*((seed + 5, value) for seed, value in base))  # other seeds: two samples
-    mean, error = statistics.difference(left, right)
-    seeds = standard.variance((80, 60, 70)) / 3 + standard.variance((50, 65, 70)) / 3
-    assert mean == pytest.approx(25 / 3) and error == pytest.approx((seeds + noise) ** 0.5)
-    # with one run each only the images speak
-    assert statistics.difference(left[:1], right[:1])[1] == pytest.approx(
-        ((80 * 20 + 50 * 50) / 400) ** 0.5
-    )
-    lower = statistics.difference(left, right, "knn")
-    assert lower[0] == pytest.approx(25 / 3)
-
-
 @pytest.mark.parametrize(
     "error",
     [
