@@ -302,6 +302,20 @@ def test_a_pooled_family_has_the_residual_variance_of_the_table():
     assert same(comparisons.family(alone[:1], pooled=True)[0], alone[0])
 
 
+def test_groups_of_runs_that_are_frames_of_their_own():
+    table = many(2).assign(record=lambda f: f.method + f.seed.astype(str))
+    a, b, base = (table.query("method == @m") for m in ("m0", "m1", "simclr"))
+    for target in ("these images", "new images"):
+        wanted = comparisons.compare(table, "method == 'm0'", "method == 'simclr'", target=target)
+        assert same(comparisons.between(a[::-1], base, target=target), wanted)
+    one, two, other = (comparisons.between(*pair) for pair in ((a, base), (b, base), (b, a)))
+    assert len(comparisons.family([one, two], pooled=True)) == 2
+    with pytest.raises(ValueError, match="one base"):
+        comparisons.family([one, other], pooled=True)
+    with pytest.raises(ValueError, match="no seed in common"):
+        comparisons.between(a[:1], base[1:])
+
+
 def test_what_cannot_be_pooled():
     table = many(2)
     a, b = (comparisons.compare(table, f"method == 'm{i}'", "method == 'simclr'") for i in (0, 1))

@@ -7,7 +7,8 @@ import re
 
 import pandas as pd
 
-from hnlib.runs.statistics import difference, spread
+from hnlib.runs.comparisons import Effect, between
+from hnlib.runs.statistics import spread
 
 DASH = "–"  # what was not measured
 TITLES = {"knn": "kNN", "svm": "SVM"}  # of metrics that are not called what they are in a record
@@ -44,13 +45,19 @@ def percent(shares) -> str:
 
 
 def gap(ours: pd.DataFrame, base: pd.DataFrame, metric: str = "linear") -> str:
-    """`statistics.difference` of two groups of runs as text, – where one of them is missing;
-    nothing in the line of `base` itself."""
-    if ours.empty or base.empty:
+    """`comparisons.between` two groups of runs, on these test images, as text; – where they have no
+    seed in common; nothing in the line of `base` itself."""
+    if not {*ours["seed"]} & {*base["seed"]}:
         return DASH
-    if list(ours["record"]) == list(base["record"]):
+    if set(ours["record"]) == set(base["record"]):
         return ""
-    return "{:+.1f}\u00a0±\u00a0{:.1f}".format(*difference(ours, base, metric))
+    return interval(between(ours, base, metric))
+
+
+def interval(effect: Effect) -> str:
+    """An effect in points and its 95 % interval, +1.7 [+0.6, +2.8]; one seed has no interval."""
+    ends = f"\u00a0[{effect.low:+z.1f},\u00a0{effect.high:+z.1f}]" if effect.df else ""
+    return f"{effect.difference:+z.1f}{ends}".replace("-", "\u2212")
 
 
 def scores(runs: pd.DataFrame, metrics=("knn", "linear")) -> dict:

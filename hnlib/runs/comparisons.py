@@ -103,6 +103,16 @@ def compare(table, ours, base, metric="linear", by="seed", target="these images"
     return Effect(float(d.mean()), between, n - 1, target, images, bound, **known)
 
 
+def between(ours, base, metric="linear", target="these images") -> Effect:
+    """`compare` of two groups of runs, each a frame of `records.frame`: for groups that no one
+    query tells apart. ValueError: as there."""
+    import pandas as pd
+
+    sides = pd.concat([ours.assign(side="ours"), base.assign(side="base")], ignore_index=True)
+    effect = compare(sides, "side == 'ours'", "side == 'base'", metric, target=target)
+    return replace(effect, base=" ".join(sorted(base["record"])))
+
+
 def components(d) -> tuple[float, float, float]:
     r"""Unbiased variances $\hat\sigma_a^2,\hat\sigma_b^2,\hat\sigma_e^2$ of seeds, of images and of
     their interaction in $d_{si}=\mu+a_s+b_i+e_{si}$, from differences $d$ [seeds, images].
