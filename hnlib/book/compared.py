@@ -27,7 +27,7 @@ class Question:
     to shift all of them alike; then every difference has the residual variance of the table
     [groups, seeds], $\mathrm{between}^2=2\hat\sigma^2/n$ (`comparisons.family`). Without it each
     has its own. `margin`: differences, in points, that would not matter. A pair with an empty
-    group is not measured.
+    group is not measured. ValueError: groups of the pool with different seeds, as in `between`.
     """
 
     pairs: dict[str, tuple[pd.DataFrame, pd.DataFrame]]
@@ -42,11 +42,14 @@ class Question:
         measured = {words: pair for words, pair in self.pairs.items() if all(map(len, pair))}
         found = [between(*map(_narrow, pair), metric, target) for pair in measured.values()]
         if pooled and self.pool:
-            found = [replace(effect, **self._common(metric)) for effect in found]
+            found = [replace(effect, **self.common(metric)) for effect in found]
         return dict(zip(measured, comparisons.family(found), strict=True))
 
     @functools.cache  # noqa: B019
-    def _common(self, metric: str) -> dict:
+    def common(self, metric: str) -> dict:
+        """`between` and `df` of every difference, from the pool."""
+        if len(seeds := {tuple(sorted(group["seed"])) for group in self.pool}) > 1:
+            raise ValueError(f"groups that are pooled need the same seeds; found {sorted(seeds)}")
         first, *others = (100 * group.set_index("seed")[metric] for group in self.pool)
         values = [(group - first).sort_index() for group in others]
         alike = [

@@ -1,0 +1,92 @@
+"""A question of a page: its families, what is pooled, and what the table says."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from hnlib.book.compared import READOUTS, Question
+from hnlib.runs import comparisons, records
+
+
+def groups(gains, seeds=(0, 1, 2), images=10_000, noise=0.002):
+    """Runs of settings that gain so many points over the first, with noise of their own."""
+    rng = np.random.default_rng(0)
+    start, found = rng.normal(0.5, 0.01, len(seeds)), []
+    for number, gain in enumerate(gains):
+        value = start + gain / 100 + rng.normal(0, noise, len(seeds))
+        counted = {metric: np.round(value * images) / images for metric in READOUTS}
+        names = [f"{number}-{seed}" for seed in seeds]
+        found.append(
+            pd.DataFrame(dict(record=names, seed=seeds, test_images=images, method="x") | counted)
+        )
+    return found
+
+
+def test_pooled_as_the_family_of_all_settings():
+    """Against one base it is `comparisons.family(pooled=True)`."""
+    base, *others = settings = groups([0, 0, 1, 2])
+    pairs = {str(k): (group, base) for k, group in enumerate(others)}
+    found = Question(pairs, tuple(settings)).effects("linear")
+    alone = [comparisons.between(group, base) for group in others]
+    for ours, theirs in zip(found.values(), comparisons.family(alone, pooled=True), strict=True):
+        assert ours.p == pytest.approx(theirs.p) and ours.df == theirs.df == 6
+        assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high))
+    two = Question({"a": (others[0], others[1])}, tuple(settings)).effects("linear")["a"]
+    assert two.between == pytest.approx(found["0"].between) and two.family == 1
+
+
+def test_without_a_pool_each_has_its_own_variance():
+    base, *others = groups([0, 1, 2])
+    pairs = {str(k): (group, base) for k, group in enumerate(others)}
+    alone = [comparisons.between(group, base) for group in others]
+    expected = [e.p for e in comparisons.family(alone)]
+    pooled = Question(pairs, (base, *others))
+    for found in (Question(pairs).effects(), pooled.effects(pooled=False)):
+        assert [e.p for e in found.values()] == pytest.approx(expected)
+
+
+def test_verdicts_and_the_table():
+    base, same, better = groups([0, 0, 3], noise=0.0002)
+    nothing = base.iloc[:0]
+    pairs = {"same": (same, base), "better": (better, base), "absent": (nothing, base)}
+    asked = Question(pairs, (base, same, better), margin=1.0)
+    assert asked.found() == {("better", metric) for metric in READOUTS}
+    assert asked.found("equivalent") == {("same", metric) for metric in READOUTS}
+    assert asked.found("equivalent", "new images") == set()  # no bits: a bound
+    page = repr(asked.show())
+    assert page.count("different") >= 2 and "absent" not in page
+    assert "2 comparisons of a readout" in asked.note() and "a bound" in asked.note()
+    assert "±1;" in asked.note() and "3 settings" in asked.note()
+    assert "Equivalent" not in Question(pairs).note() and "settings" not in Question(pairs).note()
+    assert repr(Question({"absent": (nothing, base)}).show()) == "Not measured."
+
+
+def test_new_images_take_the_bits_where_runs_have_them():
+    ours, base = groups([1, 0], images=400)
+    rng = np.random.default_rng(1)
+
+    def with_bits(group):
+        bits = [rng.permutation(400) < round(400 * share) for share in group.linear]
+        packed = [records.pack(torch.tensor(b)) for b in bits]
+        return group.assign(correct=[{m: text for m in READOUTS} for text in packed])
+
+    asked = Question({"a": (with_bits(ours), with_bits(base))}, margin=1.0)
+    assert not asked.effects("linear", "new images")["a"].bound
+    assert "recorded bits" in asked.note()
+
+
+def test_one_seed_is_unresolved():
+    ours, base = groups([5, 0], seeds=(0,))
+    asked = Question({"a": (ours, base)}, margin=1.0)
+    assert set(asked.verdicts().values()) == {"unresolved"} and "inf" in asked.note()
+    assert replace(asked.effects()["a"], family=1).difference == pytest.approx(5, abs=1)
+
+
+def test_a_pool_with_other_seeds_is_refused():
+    ours, base = groups([1, 0])
+    (other,) = groups([0], seeds=(0, 1, 5))
+    with pytest.raises(ValueError, match="same seeds"):
+        Question({"a": (ours, base)}, (base, ours, other)).effects()
