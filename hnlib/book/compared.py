@@ -40,7 +40,8 @@ class Question:
     ) -> dict[str, Effect]:
         """The family of a readout, by the words of its pairs."""
         measured = {words: pair for words, pair in self.pairs.items() if all(map(len, pair))}
-        found = [between(*map(_narrow, pair), metric, target) for pair in measured.values()]
+        sides = [map(_narrow, pair) for pair in measured.values()]
+        found = [between(ours, base, metric, target) for ours, base in sides]
         if pooled and self.pool:
             found = [replace(effect, **self.common(metric)) for effect in found]
         return dict(zip(measured, comparisons.family(found), strict=True))
@@ -121,7 +122,7 @@ class Question:
 
 def _narrow(group: pd.DataFrame) -> pd.DataFrame:
     """The columns that a comparison reads: a frame of records has many, and each costs time."""
-    return group[[column for column in NEEDED if column in group]]
+    return group.filter(items=list(NEEDED))
 
 
 def _p(p: float) -> str:
