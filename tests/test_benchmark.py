@@ -43,7 +43,7 @@ def toy():
 
 
 def page_of(record):
-    return pages.results_parts(records.frame([record]), [], {}, ROOT)
+    return pages.results_parts(records.frame([record]), {})
 
 
 # Pieces

@@ -7,13 +7,11 @@ papers say about them elsewhere: averages, stated improvements, counts.
 import csv
 import importlib
 import re
-import shlex
 from pathlib import Path
 
 import pytest
 
 from hnlib import methods
-from hnlib.book import execute
 from hnlib.runs import records
 
 BOOK = Path(__file__).resolve().parent.parent / "book"
@@ -293,58 +291,6 @@ def test_papers_that_quote_each_other(printed):
     for (row, column), value in hcl.items():
         rounded = values(printed, "hclot", "Table I", row=names[row], column=names[column])
         assert rounded == pytest.approx([value], abs=0.051)
-
-
-# Queue
-
-
-def test_queue_names_things_that_exist():
-    from hnlib import graphs
-    from hnlib.images import data, encoders
-    from hnlib.runs import config
-
-    text = (BOOK / "results" / "QUEUE.md").read_text(encoding="utf-8")
-    lines = [
-        line
-        for block in re.findall(r"```bash\n(.*?)```", text, re.S)
-        for line in block.splitlines()
-    ]
-    assert len(lines) > 20
-    for line in lines:
-        command, _, minutes = line.partition("  # ")
-        assert re.fullmatch(r"\d+ min", minutes), line
-        words = shlex.split(re.sub(r"^for [es] in [\d ]+; do ", "", command).removesuffix("; done"))
-        if words[:2] == ["hnlib", "run"]:
-            given = dict(zip(words[4::3], words[5::3], strict=True))
-            names = given["methods"].strip("[]").split(", ") if "methods" in given else ["simclr"]
-            dataset, encoder = given.get("dataset", "digits"), given.get("encoder", "small-cnn")
-            known = execute.parameters_of(execute.read(BOOK.parent / words[2]))
-            execute.guard_parameters(
-                known, given
-            )  # refuses an unknown name, and a value that does not parse
-            options = {}
-        elif words[:2] == ["hnlib", "train"]:
-            names = [words[words.index("--method") + 1]]
-            dataset, encoder = (
-                words[words.index("--dataset") + 1],
-                words[words.index("--encoder") + 1],
-            )
-            options = dict(words[i + 1].split("=") for i, word in enumerate(words) if word == "-o")
-            assert (
-                "--recipe" not in words or words[words.index("--recipe") + 1] in config.RECIPES
-            ), line
-        else:
-            assert (BOOK.parent / words[1]).is_file(), line
-            continue
-        if words[2].endswith("graphs.md"):
-            catalogue = {"graphcl": methods.CATALOGUE}.get(
-                given.get("framework"), graphs.methods.CATALOGUE
-            )
-            assert set(names) <= {"untrained", *catalogue} and dataset in graphs.data.KNOWN, line
-            continue
-        assert set(names) <= set(methods.CATALOGUE), line
-        assert dataset in data.KNOWN and encoder in encoders.ENCODERS, line
-        assert set(options) <= set(methods.CATALOGUE[names[0]].defaults), line
 
 
 # Bibliography and notation

@@ -417,14 +417,6 @@ def test_results_page_shows_runs_papers_and_times(project):
         "seconds": 12.3,
         "environment": {"hardware": {"cpu": "A CPU", "threads": 2}, "date": "2026-01-02T03:04"},
     }
-    paper = {
-        "paper": "p",
-        "table": "Table 1",
-        "row": "HCL",
-        "column": "",
-        "value": "84.4",
-        "note": "a_b",
-    }
     chapter = {
         "metadata": {
             "hnlib": {
@@ -442,7 +434,7 @@ def test_results_page_shows_runs_papers_and_times(project):
     queued = run | {"configuration": run["configuration"] | {"queue": 64}}
     cost = {"configuration": {"experiment": "cost_of", "seed": 0}, "metrics": {"megabytes": 1.0}}
     frame = records.frame([run, again, queued, cost])
-    parts = pages.results_parts(frame, [paper], {"theory/one": chapter}, project)
+    parts = pages.results_parts(frame, {"theory/one": chapter})
     page = "\n".join(parts.values())
     for text in (
         "h\\_cl",
@@ -456,9 +448,6 @@ def test_results_page_shows_runs_papers_and_times(project):
         "12\u00a0s",
         "A CPU, 2 threads",
         "2026-01-02",
-        "84.4",
-        "Table 1 (1 number)",
-        "a\\_b",
         "theory/one <../notebooks/theory/one>",
         "2026-01-02 03:04",
     ):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hnlib.book import pages, tables
+from hnlib.book import pages, printed, tables
 from hnlib.runs import records
 
 NASTY = [
@@ -124,8 +124,14 @@ def test_nothing_from_a_record_is_markup_on_a_page(text, tmp_path):
     about = {"hardware": {"cpu": text, "threads": 1}, "date": "2026-01-02"}
     record = {"configuration": configuration, "metrics": {"knn": 0.5}, "environment": about}
     record["image_shape"] = [1, 8, 8]
-    paper = {"paper": "p", "table": "T", "row": text, "note": ""}
-    page = "\n".join(pages.results_parts(records.frame([record]), [paper], {}, tmp_path).values())
+    folder = tmp_path / "book" / "results"
+    folder.mkdir(parents=True)
+    row = dict.fromkeys(records.papers().columns, text) | {"value": 1, "spread": "", "note": ""}
+    pd.DataFrame([row | {"paper": "hcl"}]).to_csv(folder / "papers.csv", index=False)
+    frame = records.frame([record])
+    parts = pages.results_parts(frame, {}) | printed.parts(frame, tmp_path)
+    del parts["queue"]  # of the papers as they are
+    page = "\n".join(parts.values())
     cells = [line[4:] for line in page.splitlines() if line.startswith(("* - ", "  - "))]
     read = []
     for cell in cells:

@@ -18,7 +18,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from hnlib import _files
-from hnlib.book import pages
+from hnlib.book import pages, printed
 from hnlib.book.execute import (
     NotebookError,
     about,
@@ -117,6 +117,7 @@ def stage(current: list[Path], draft: bool) -> Path:
         elif chapter.is_file():
             target.write_text(_without_results(chapter), encoding="utf-8")
     pages.write(folder / "book", executed, root(), draft)
+    printed.write(folder / "book", root())
     for page in toc():
         if any((folder / f"{page}{ending}").is_file() for ending in (".md", ".ipynb")):
             continue

@@ -1,5 +1,5 @@
-"""The generated pages: *Claims* (claims.csv joined with what the chapters recorded) and *Results*
-(runs, papers)."""
+"""The generated pages: *Claims* (claims.csv joined with what the chapters recorded) and
+*Results*."""
 
 import csv
 import json
@@ -13,8 +13,8 @@ import pandas as pd
 from hnlib.book import claims
 from hnlib.book.tables import DASH, Markup, myst, percent
 from hnlib.runs import records
+from hnlib.runs.papers import PAPERS
 
-NICKNAMES = {"hclot": "HCL-OT", "hcl": "HCL", "dro": "ADNCE", "hscl": "H-SCL", "unremix": "UnReMix"}
 METRICS = {"knn": "kNN", "linear": "Linear", "svm": "SVM"}  # shown of a run; its file holds more
 CHOSEN = ["Data", "Method", "Options", "Setting", "Encoder", "Epochs"]  # shown beside the seeds
 BLANK = Markup("&nbsp;")
@@ -49,7 +49,7 @@ def _link(text: str, chapter: str) -> Markup:
     return Markup(f"{{doc}}`{text} <../notebooks/{chapter}>`")
 
 
-def _count(n: int, what: str) -> str:
+def count(n: int, what: str) -> str:
     return f"{n} {what}{'s' * (n != 1)}"
 
 
@@ -65,10 +65,10 @@ def paper_title(key: str, root: Path) -> str:
     return re.sub(r"[{}]", "", entry.fields["title"])
 
 
-def _paper(key: str, root: Path, level: str) -> list[str]:
+def paper_heading(key: str, root: Path, level: str) -> list[str]:
     title = paper_title(key, root)
     cited = [f"{{cite:t}}`{key}`, *{title}*.", ""] if title not in (key, "Of this book") else []
-    return [f"{level} {NICKNAMES.get(key, title)}", "", *cited]
+    return [f"{level} {PAPERS.get(key, title)}", "", *cited]
 
 
 def read_csv(path: Path) -> list[dict]:
@@ -136,7 +136,7 @@ def claims_tables(listed: list[dict], found: list[dict], root: Path) -> str:
         by_id[record["id"]].append(record)
     checked = [claim for claim in listed if by_id[claim["id"]]]
     verdicts = Counter(claim["verdict"].split(";")[0] for claim in checked).most_common()
-    done = f"{len(checked)} checked (by {_count(len(found), 'check')})"
+    done = f"{len(checked)} checked (by {count(len(found), 'check')})"
     text = [
         f"**{len(listed)} claims: {done}, {len(listed) - len(checked)} open.** "
         f"Verdicts on those checked: {', '.join(f'{name} {n}' for name, n in verdicts)}.\n"
@@ -146,7 +146,7 @@ def claims_tables(listed: list[dict], found: list[dict], root: Path) -> str:
         here = sorted((claim for claim in listed if claim["paper"] == paper), key=_order)
         rows = [row for claim in here for row in _claim(claim, by_id[claim["id"]])]
         whole = table([*head, "Instances", "Control"], rows, "6 56 20 9 9")
-        text += [*_paper(paper, root, "##"), whole]
+        text += [*paper_heading(paper, root, "##"), whole]
     return "\n".join(text)
 
 
@@ -227,23 +227,6 @@ def _speed(run: dict) -> str:
     return "\n".join([*text, "", table(head, cells)])
 
 
-def _printed(papers: list[dict], root: Path) -> list[str]:
-    """The papers' numbers: a folded table for each of their tables."""
-    text = []
-    for paper in dict.fromkeys(row["paper"] for row in papers):
-        text += _paper(paper, root, "###")
-        rows = [row for row in papers if row["paper"] == paper]
-        for name in dict.fromkeys(row["table"] for row in rows):
-            group = [row for row in rows if row["table"] == name]
-            columns = [key for key in group[0] if any(row[key] for row in group)]
-            columns = [key for key in columns if key not in ("paper", "table")]
-            cells = [[row[key] for key in columns] for row in group]
-            title = f"{myst(name)} ({_count(len(group), 'number')})"
-            whole = table([key.capitalize() for key in columns], cells)
-            text += [f"``````{{dropdown}} {title}", "", whole, "``````", ""]
-    return text
-
-
 def _status(executed: dict[str, dict]) -> str:
     rows = []
     for chapter, notebook in executed.items():
@@ -254,9 +237,9 @@ def _status(executed: dict[str, dict]) -> str:
     return table(["Chapter", "Run time", "Executed", "Python", "PyTorch"], rows)
 
 
-def results_parts(every: pd.DataFrame, papers: list[dict], executed: dict, root: Path) -> dict:
-    """What stands on the *Results* page: every run of `records.frame`, the numbers printed in the
-    papers, and when each chapter was executed."""
+def results_parts(every: pd.DataFrame, executed: dict) -> dict:
+    """What stands on the *Results* page: every run of `records.frame`, and when each chapter was
+    executed."""
     every = every.reindex(columns=[*every.columns, *(METRICS.keys() - {*every.columns})])
     runs = every[every[list(METRICS)].notna().any(axis=1)]
     rest = every.drop(runs.index).to_dict("records")
@@ -268,11 +251,10 @@ def results_parts(every: pd.DataFrame, papers: list[dict], executed: dict, root:
         parts["runs"] += "\n" + myst(
             f"Records of other things than accuracies, shown by their chapters: {shown}."
         )
-    printed = "\n".join(_printed(papers, root)) or NONE_YET
-    return parts | {"printed": printed, "status": _status(executed)}
+    return parts | {"status": _status(executed)}
 
 
-def _fill(page: Path, parts: dict[str, str]) -> None:
+def fill(page: Path, parts: dict[str, str]) -> None:
     """Put each part in the place of the comment that names it."""
     text = page.read_text(encoding="utf-8")
     for name, part in parts.items():
@@ -297,10 +279,9 @@ def write(folder: Path, executed: dict[str, dict], root: Path, draft: bool = Fal
             f"no chapter checks {', '.join(unchecked)} with a negative control; add a claims.check "
             "for each, or take its row out of book/claims.csv."
         )
-    papers = read_csv(root / "book/results/papers.csv")
     runs = records.frame(root / "book/results/runs")
-    _fill(folder / "claims.md", {"claims": claims_tables(listed, found, root)})
-    _fill(folder / "results.md", results_parts(runs, papers, executed, root))
+    fill(folder / "claims.md", {"claims": claims_tables(listed, found, root)})
+    fill(folder / "results.md", results_parts(runs, executed))
     (folder / "theme").mkdir(exist_ok=True)
     text = json.dumps(found, indent=1, sort_keys=True)
     (folder / "theme/claims.json").write_text(text, encoding="utf-8")

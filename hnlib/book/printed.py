@@ -9,7 +9,7 @@ import numpy as np
 
 from hnlib.book import pages
 from hnlib.book.tables import DASH, Markup, code, percent
-from hnlib.runs import papers, queue
+from hnlib.runs import papers, queue, records
 from hnlib.runs.comparisons import Effect
 
 HEAD = ["Row", "Column", "Data", "Printed", "Ours", "Difference", "Run, or why there is none"]
@@ -31,7 +31,7 @@ def difference(found: list[float], printed: float) -> str:
 
 def _line(cell: papers.Cell, found: list[float]) -> list:
     spread = "" if np.isnan(cell.spread) else f" ± {cell.spread:g}"
-    ours = f"{percent(np.array(found) / 100)} ({pages._count(len(found), 'seed')})" if found else ""
+    ours = f"{percent(np.array(found) / 100)} ({pages.count(len(found), 'seed')})" if found else ""
     said = [f"ours: {', '.join(cell.ours)}" if cell.ours else "", cell.note]
     about = cell.reason
     if cell.run is not None:
@@ -48,12 +48,12 @@ def parts(frame, root: Path) -> dict[str, str]:
     Of each paper's tables the one with most numbers missing comes first; in a table come the
     numbers that have a run but no record, then those with one, then those without a run.
     """
-    every = papers.table(frame)
+    every = papers.table(frame, root / "book/results/papers.csv")
     every["missing"] = [c.run is not None and not n for c, n in zip(every["cell"], every["seeds"])]
     rows, text = [], []
     for paper in papers.PAPERS:
         of_paper = every[[cell.paper == paper for cell in every["cell"]]]
-        text += pages._paper(paper, root, "##")
+        text += pages.paper_heading(paper, root, "##")
         tables = of_paper.groupby([cell.table for cell in of_paper["cell"]], sort=False)
         for name, group in sorted(tables, key=lambda pair: -pair[1]["missing"].sum()):
             runs = [cell.run is not None for cell in group["cell"]]
@@ -62,9 +62,7 @@ def parts(frame, root: Path) -> dict[str, str]:
             order = group.assign(rank=[2 * (not r) - m for r, m in zip(runs, group["missing"])])
             order = order.sort_values("rank", kind="stable")
             lines = [_line(cell, found) for cell, found in zip(order["cell"], order["found"])]
-            title = (
-                f"{pages.myst(name)}: {pages._count(counts[0], 'number')}, {counts[2]} on record"
-            )
+            title = f"{pages.myst(name)}: {pages.count(counts[0], 'number')}, {counts[2]} on record"
             text += [f"``````{{dropdown}} {title}", "", pages.table(HEAD, lines), "``````", ""]
     head = ["Paper", "Table", "Printed", "With a run", "On record", "Missing"]
     rows.append(["", "all", *(sum(row[k] for row in rows) for k in range(2, 6))])
@@ -78,3 +76,8 @@ def parts(frame, root: Path) -> dict[str, str]:
     hours = sum(job.minutes for job in found) / 60
     more = f"{len(found)} runs of one seed are missing, about {hours:,.0f} hours.\n\n"
     return {"summary": pages.table(head, rows), "printed": "\n".join(text), "queue": more + listed}
+
+
+def write(folder: Path, root: Path) -> None:
+    """Fill ``papers.md`` in ``folder``, the staged ``book``."""
+    pages.fill(folder / "papers.md", parts(records.frame(root / "book/results/runs"), root))

@@ -180,7 +180,7 @@ def diagnostics(
         # are one number
         below = losses["H-UCL"] < losses["H-SCL"] - 1e-6 * losses["H-SCL"].abs()
         row[hardening] = {
-            "assumption": float(holds.nanmean()),
+            "assumption": float(torch.as_tensor(holds).nanmean()),
             **{name: float(loss[defined].mean()) for name, loss in losses.items()},
             "violations": int((below & defined).sum()),
             "undefined": int((~defined).sum()),

@@ -82,11 +82,11 @@ def measured(frame: Any) -> dict[str, Any]:
     return dict(iter(runs.groupby(runs["run"].map(key)))) if len(runs) else {}
 
 
-def table(frame: Any) -> pd.DataFrame:
+def table(frame: Any, path: Path | None = None) -> pd.DataFrame:
     """A row for each printed number: `cell`, how many `seeds` are on record, and their accuracies
     `found` in percent."""
     known, rows = measured(frame), []
-    for cell in cells():
+    for cell in cells(path):
         runs = known.get(cell.key) if cell.key else None
         found = [] if runs is None else (100 * runs[READOUTS[cell.metric]].dropna()).tolist()
         rows.append({"cell": cell, "seeds": len(found), "found": found})
@@ -110,7 +110,8 @@ def command(run, *more: str) -> str:
 
 
 def _cell(row: dict[Any, Any]) -> Cell:
-    note = dict(part.split("=", 1) for part in row["note"].split("; ") if "=" in part)
+    parts = row["note"].split("; ") if isinstance(row["note"], str) else []
+    note = dict(part.split("=", 1) for part in parts if "=" in part)
     where = {k: row[k] for k in ("paper", "table", "row", "column", "dataset", "metric")}
     printed = Cell(**where, value=row["value"], spread=row["spread"])
     if reason := _reason(printed, note):
