@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -24,13 +25,66 @@ def finite(name: str, value) -> None:
     must(name, value, lambda x: (x > -math.inf) & (x < math.inf), "be a finite number")
 
 
+def whole(name: str, value, least: int) -> None:
+    """ValueError unless it is a whole number, and at least that."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ValueError(f"{name}={value!r} must be a whole number")
+    must(name, value, lambda x: x >= least, f"be at least {least}")
+
+
 def must(name: str, value, fits: Callable, what: str) -> None:
     """ValueError "name=value must what" unless the number, or every entry of the tensor, fits."""
+    tensor = isinstance(value, Tensor) and not value.is_complex() and value.dtype != torch.bool
+    if isinstance(value, bool) or not (tensor or isinstance(value, Real)):
+        raise ValueError(f"{name}={value!r} must {what}; pass a number")
     if isinstance(value, Tensor):
         value = value.detach().reshape(-1)
         refuse(~fits(value), f"{name}={{value:g}} must {what}", value)
     elif not fits(value):
         raise ValueError(f"{name}={value:g} must {what}")
+
+
+def one_of(name: str, value, known: tuple[str, ...]) -> None:
+    """ValueError unless the value is one of the words."""
+    if not isinstance(value, str) or value not in known:
+        *others, last = (f'"{word}"' for word in known)
+        raise ValueError(f"{name}={value!r} is unknown; use {', '.join(others)} or {last}")
+
+
+def flag(name: str, value) -> None:
+    """ValueError unless it is true or false: the word "False", for one, would count as true."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}={value!r} must be True or False")
+
+
+def floating(**given) -> None:
+    """ValueError unless all are tensors of floating-point numbers."""
+    for name, x in given.items():
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
+            raise ValueError(f"{name} must be a tensor of floating-point numbers; got {kind}")
+
+
+def labels(values, count: int, kind: str) -> Tensor:
+    """The labels of `count` things. ValueError unless they are whole numbers, one for each."""
+    try:
+        values = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"labels must be one whole number for each of {count} {kind}") from error
+    if values.shape != (count,):
+        raise ValueError(
+            f"labels have shape {tuple(values.shape)}; "
+            f"{count} {kind} need labels of shape ({count},)"
+        )
+    if values.is_floating_point() or values.is_complex():
+        raise ValueError(f"labels are {values.dtype}; give whole numbers, as labels.long() does")
+    return values
+
+
+def single(name: str, value, remedy: str) -> None:
+    """ValueError, which ends with the remedy, for a tensor with several values."""
+    if isinstance(value, Tensor) and value.ndim:
+        raise ValueError(f"{name} has shape {tuple(value.shape)}; {remedy}")
 
 
 def per_anchor(name: str, value, n: int):

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hnlib._checks import outside_autocast, readable, refuse, transformed
+from hnlib import _checks
+from hnlib._checks import one_of, outside_autocast, readable, refuse, transformed
 
 
 def _known(make: Callable[[Contrast], Tensor]) -> property:
@@ -76,17 +77,15 @@ class Contrast:
         linear layer for both views, for methods that ask for them. ValueError: shapes that
         disagree, $B<2$, labels of another length, a zero or non-finite row (see `unit_rows`).
         """
+        _checks.floating(z1=z1, z2=z2)
         if z1.ndim != 2 or z1.shape != z2.shape:
             raise ValueError(
                 "the two views must have one shape [batch, dimension]; "
                 f"got {tuple(z1.shape)} and {tuple(z2.shape)}"
             )
         batch = len(z1)
-        if batch < 2:
-            raise ValueError(
-                f"a batch of {batch} has no negative; use a batch of at least 2 images"
-            )
-        _one_of(positives, "class", "view")
+        _at_least_two(batch, "image")
+        one_of("positives", positives, ("class", "view"))
         both = None if features is None else _both_views(features, batch)
         z, norms = unit_rows(torch.cat([z1, z2]))
         masks = _view_masks.__wrapped__ if transformed() else _view_masks
@@ -96,7 +95,7 @@ class Contrast:
         contrast = cls(inner_products(z, z), own, admissible, 2 * batch - 2, z, z, **known)
         if labels is None:
             return contrast
-        y = _labels_of(labels, batch, "images").to(z.device).repeat(2)
+        y = _checks.labels(labels, batch, "images").to(z.device).repeat(2)
         return contrast._told(y[:, None] == y, y, y, positives)
 
     @classmethod
@@ -119,17 +118,15 @@ class Contrast:
         ValueError: shapes that disagree, labels without the queue's, a zero or non-finite row.
         Source: He et al. (2020), whose negatives are the queue alone.
         """
+        _checks.floating(queries=queries, keys=keys, queue=queue)
         if queue.ndim != 2 or not queries.shape == keys.shape == keys.shape[:1] + queue.shape[1:]:
             raise ValueError(
                 "queries and keys must be [B, d] and the queue [K, d]; got "
                 + ", ".join(str(tuple(x.shape)) for x in (queries, keys, queue))
             )
         batch, size = len(queries), len(queries) + len(queue)
-        if size < 2:
-            raise ValueError(
-                "one query with an empty queue has no negative; use a batch of at least 2 images"
-            )
-        _one_of(positives, "class", "view")
+        _at_least_two(size, "key")
+        one_of("positives", positives, ("class", "view"))
         if (labels is None) != (queue_labels is None):
             raise ValueError(
                 "labels of the batch and of the queue are needed together; give both or neither"
@@ -137,12 +134,9 @@ class Contrast:
         contrast = cls._two_towers(queries, torch.cat([keys, queue]), "of keys and queue")
         if labels is None:
             return contrast
-        if labels.shape != (batch,) or queue_labels.shape != (len(queue),):
-            raise ValueError(
-                f"labels have shapes {tuple(labels.shape)} and {tuple(queue_labels.shape)}; "
-                f"{batch} queries and a queue of {len(queue)} need ({batch},) and ({len(queue)},)"
-            )
-        y = torch.cat([labels, queue_labels])
+        labels = _checks.labels(labels, batch, "queries").to(z.device)
+        older = _checks.labels(queue_labels, len(queue), "keys of the queue").to(z.device)
+        y = torch.cat([labels, older])
         return contrast._told(labels[:, None] == y, labels, y, positives)
 
     @classmethod
@@ -231,16 +225,15 @@ class Contrast:
         that is not finite or a `batch` that does not point to the graphs. Source: Sun et al.
         (2020).
         """
+        _checks.floating(nodes=nodes, graphs=graphs)
         if graphs.ndim != 2 or batch.ndim != 1 or nodes.shape != batch.shape + graphs.shape[1:]:
             raise ValueError(
                 "nodes must be [n, d], graphs [m, d] and batch [n]; got "
                 + ", ".join(str(tuple(x.shape)) for x in (nodes, graphs, batch))
             )
-        if (m := len(graphs)) < 2:
-            raise ValueError(
-                f"a batch of {m} graph has no negative; use a batch of at least 2 graphs"
-            )
-        _one_of(positives, "class", "own")
+        m = len(graphs)
+        _at_least_two(m, "graph")
+        one_of("positives", positives, ("class", "own"))
         nodes, graphs = (z if z.dtype == torch.float64 else z.float() for z in (nodes, graphs))
         similarity = inner_products(nodes, graphs)
         refuse(
@@ -248,6 +241,8 @@ class Contrast:
             "a score of nodes and graphs is not finite; lower the learning rate, or look for "
             "features that are not finite",
         )
+        if batch.is_floating_point() or batch.is_complex():
+            raise ValueError(f"batch is {batch.dtype}; it must say by whole numbers which graph")
         stray = f"batch points to graph {{value}}; there are {m}, counted from 0"
         refuse((batch < 0) | (batch >= m), stray, batch)
         own = batch[:, None] == torch.arange(m, device=batch.device)
@@ -255,7 +250,10 @@ class Contrast:
         contrast = cls(similarity, own, ~own, m - 1, nodes, graphs, **known)
         if labels is None:
             return contrast
-        y = _labels_of(labels, m, "graphs").to(batch.device)
+        y = _checks.labels(labels, m, "graphs").to(batch.device)
+        refuse(
+            y < -1, "graph {row} has label {value}; -1 is an unknown one, classes are at least 0", y
+        )
         same = own | ((y[:, None] == y) & (y >= 0))[batch]
         return contrast._told(same, y[batch], y, positives)
 
@@ -307,10 +305,10 @@ class Contrast:
         n, m = similarity.shape
         known = dict(labels=labels, candidate_labels=candidate_labels, candidates=candidates)
         for (name, given), length in zip(known.items(), (n, m, m)):
-            if given is not None and len(given) != length:
+            if given is not None and (given.shape[:1] != (length,) or given.is_complex()):
                 raise ValueError(
-                    f"{name} of length {len(given)} do not fit; "
-                    f"similarities [{n}, {m}] need {length}"
+                    f"{name} are {given.dtype} of shape {tuple(given.shape)}; "
+                    f"similarities [{n}, {m}] need {length} of them, real ones"
                 )
         for name, mask in (("positives", positives), ("admissible", admissible)):
             if mask.shape != similarity.shape or mask.dtype != torch.bool:
@@ -342,23 +340,10 @@ class Contrast:
         counts = np.bincount(rows, minlength=n)
         return ListedPositives(*(torch.from_numpy(x) for x in (rows, cells, counts)))
 
-    @_known
-    def positive_pairs(self) -> tuple[Tensor, Tensor]:
-        """Rows and columns of the positives, row by row: two index vectors of equal length.
-
-        An accelerator waits for their number, unless each anchor has one positive.
-        """
-        if self.positive_index is None:
-            rows, columns = self.positives.nonzero(as_tuple=True)
-            return rows, columns
-        rows = torch.arange(len(self.similarity), device=self.similarity.device)
-        return rows, self.positive_index
-
     @property  # not kept: a loss must not inherit a graph that another one has consumed
     def positive_similarity(self) -> Tensor:
-        """The similarities of `positive_pairs`, in their order."""
-        rows, columns = self.positive_pairs
-        return self.similarity[rows, columns]
+        """The similarities of the positives, row by row; an accelerator waits for their number."""
+        return self.similarity[self.positives]
 
     @_known
     def negative_counts(self) -> Tensor:
@@ -518,18 +503,8 @@ def _both_views(features: tuple[Tensor, Tensor], batch: int) -> Tensor:
     return torch.cat(list(features))
 
 
-def _labels_of(labels, count: int, kind: str) -> Tensor:
-    labels = torch.as_tensor(labels)
-    if labels.shape != (count,):
+def _at_least_two(count: int, kind: str) -> None:
+    if count < 2:
         raise ValueError(
-            f"labels have shape {tuple(labels.shape)}; "
-            f"{count} {kind} need labels of shape ({count},)"
-        )
-    return labels
-
-
-def _one_of(positives: str, *known: str) -> None:
-    if positives not in known:
-        raise ValueError(
-            f"positives={positives!r} is unknown; use " + " or ".join(f'"{k}"' for k in known)
+            f"a batch of {count} {kind} has no negative; use a batch of at least 2 {kind}s"
         )

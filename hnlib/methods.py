@@ -13,7 +13,7 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor, nn
 
-from hnlib import negatives, objectives
+from hnlib import _checks, negatives, objectives
 from hnlib._checks import outside_autocast, transformed
 from hnlib.contrast import Contrast
 
@@ -192,8 +192,8 @@ class Method(nn.Module):
     def __init__(self, name: str, entry: Entry, options: dict):
         super().__init__()
         self.name, self.entry = name, entry
-        if (learn := options.get("learn", "fixed")) not in LEARN:
-            raise ValueError(f"learn={learn!r} is unknown; use {', '.join(LEARN)}")
+        learn = options.get("learn", "fixed")
+        _checks.one_of("learn", learn, LEARN)
         if learn != "fixed":
             start = torch.tensor(options["mixture"], dtype=torch.float32)
             if abs(float(start.sum()) - 1) > 1e-3:  # a softmax would change the hardness unasked

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hnlib import robust, transport
-from hnlib._checks import finite, outside_autocast, per_anchor, positive, readable, refuse
+from hnlib import _checks, robust, transport
+from hnlib._checks import outside_autocast, per_anchor, positive, readable, refuse
 from hnlib.contrast import Contrast, as_numbers
 
 LogWeights = Callable[[Contrast], Tensor]
@@ -343,7 +343,7 @@ class unremix(Weighting):
             score = u.mul_(share[0]).add_(s, alpha=share[1])
             score.unflatten(0, (2, -1)).add_(r, alpha=share[2])
         tiny = torch.finfo(score.dtype).tiny
-        fits = (score - tiny).gt_(0).mul_(as_numbers(contrast.admissible, score.dtype))
+        fits = (score.detach() - tiny).gt_(0).mul_(as_numbers(contrast.admissible, score.dtype))
         fits += (fits.sum(1, keepdim=True) == 0).to(score.dtype)  # no score is positive: all alike
         log_score = _log_indicator(fits).add_(score.clamp_min(tiny).log())
         return normalise(log_score, 1.0, contrast, self.on_empty)
@@ -470,31 +470,41 @@ def _reject_empty(contrast: Contrast, on_empty: str, remedy: str = SKIP) -> None
         refuse(contrast.negative_counts == 0, sentence + remedy)
 
 
-def _relaxation(name: str, value) -> None:
-    if not value >= 0:
-        raise ValueError(f"{name}={value} must be at least 0 (0 is the tilt, inf is entropic OT)")
-
-
 def _mixture(name: str, value) -> None:
     shape = tuple(value.shape) if isinstance(value, Tensor) else (len(value),)
     if shape != (3,):
         raise ValueError(f"{name} has shape {shape}; give three numbers, for u, s and r")
-    if not isinstance(value, Tensor) and not (any(value) and all(0 <= v < math.inf for v in value)):
-        given = tuple(float(v) for v in value)
-        raise ValueError(f"{name}={given} must be three finite numbers >= 0, not all zero")
+    for share in value if isinstance(value, list | tuple) else (value,):
+        _checks.must(name, share, lambda x: (x >= 0) & (x < math.inf), _THREE)
+    if not isinstance(value, Tensor) and not any(value):
+        raise ValueError(f"{name}={value} must {_THREE}")
+
+
+_THREE = "be three finite numbers >= 0, not all zero"
+
+
+def _threshold(name: str, value) -> None:
+    _checks.single(name, value, "give one number for all anchors")
+    positive(name, value)
+
+
+def _cost(name: str, value) -> None:
+    if value is not None and not callable(value):
+        raise ValueError(f"{name}={value!r} must be a function of a contrast")
 
 
 def check_on_empty(name: str, value: str) -> None:
     """ValueError unless it is "raise" or "skip"."""
-    if value not in ("raise", "skip"):
-        raise ValueError(f'{name}={value!r} is unknown; use "raise" or "skip"')
+    _checks.one_of(name, value, ("raise", "skip"))
 
 
 #: What an option may be, by its name: it means the same in every weighting.
-RANGES = {
-    **dict.fromkeys(("temperature", "epsilon", "tau", "sigma", "eta"), positive),
-    **dict.fromkeys(("beta", "mu"), finite),
-    "relaxation": _relaxation,
+RANGES = transport.RANGES | {
+    **dict.fromkeys(("temperature", "sigma", "eta"), positive),
+    **dict.fromkeys(("beta", "mu"), _checks.finite),
+    "tau": _threshold,
     "mixture": _mixture,
+    "cost": _cost,
+    "weights_gradient": _checks.flag,
     "on_empty": check_on_empty,
 }

@@ -152,8 +152,7 @@ def kl_budget(
     temperature = budget_temperature(contrast, log_w, eta, order, floor)
     loss = info_nce(contrast, log_w, temperature, scale=scale, reduction="none") * temperature
     kept = log_w.amax(1) != -torch.inf
-    if reduction not in ("mean", "none"):
-        raise ValueError(f'reduction={reduction!r} is unknown; use "mean" or "none"')
+    _checks.one_of("reduction", reduction, ("mean", "none"))
     return loss if reduction == "none" else loss.sum() / kept.sum().clamp_min(1)
 
 
@@ -307,6 +306,7 @@ def _check_prior(tau_plus: float | Tensor) -> None:
 
 
 def _check_weights(contrast: Contrast, log_w: Tensor) -> None:
+    _checks.floating(log_w=log_w)
     if log_w.shape != contrast.similarity.shape:
         raise ValueError(
             f"log_w has shape {tuple(log_w.shape)}; "
@@ -346,17 +346,11 @@ def _exact_parts(contrast: Contrast, log_w: Tensor, temperature, beta, tau_plus)
     $\sum_jw_{ij}e^{s_{ij}/t}$, $\sum_jw_{ij}k_{ij}e^{s_{ij}/t}$ and $\sum_jw_{ij}k_{ij}$."""
     _check_weights(contrast, log_w)
     for name, value in (("temperature", temperature), ("beta", beta), ("tau_plus", tau_plus)):
-        if isinstance(value, Tensor) and value.ndim:
-            raise ValueError(
-                f"{name} has shape {tuple(value.shape)}; "
-                "exact debiasing takes one number for all anchors"
-            )
+        _checks.single(name, value, "exact debiasing takes one number for all anchors")
     _checks.positive("temperature", temperature)
-    if not (beta >= 0 and math.isfinite(beta)):
-        raise ValueError(
-            f"beta={beta} must be at least 0: "
-            "below, the guard would have to trim the easiest candidates"
-        )
+    easiest = "be at least 0: below, the guard would have to trim the easiest candidates"
+    _checks.must("beta", beta, lambda x: x >= 0, easiest)
+    _checks.finite("beta", beta)
     _check_prior(tau_plus)
     if not contrast.never_empty:
         log_w, _ = _fill_skipped(log_w)
@@ -455,10 +449,8 @@ def _average(
     loss: Tensor, contrast: Contrast, kept: Tensor, average: str, reduction: str
 ) -> Tensor:
     """From one value per (anchor, positive) pair to one per anchor, to one."""
-    if average not in ("anchors", "pairs"):
-        raise ValueError(f'average={average!r} is unknown; use "anchors" or "pairs"')
-    if reduction not in ("mean", "none"):
-        raise ValueError(f'reduction={reduction!r} is unknown; use "mean" or "none"')
+    _checks.one_of("average", average, ("anchors", "pairs"))
+    _checks.one_of("reduction", reduction, ("mean", "none"))
     if average == "pairs" and reduction == "none":
         raise ValueError(
             'average="pairs" is one number for all pairs; '

@@ -83,13 +83,13 @@ def kl_penalised(
     InfoNCE's treatment of its negatives at temperature $\tau$ (Donsker and Varadhan, 1983).
     """
     f, log_q0 = _prepare(values, reference)
+    _checks.positive("tau", tau)
     alpha = torch.as_tensor(tau, dtype=torch.float64, device=f.device).detach()
     if alpha.ndim and alpha.shape != f.shape[:-1]:
         raise ValueError(
             f"tau has shape {tuple(alpha.shape)}; give one number, or one per row "
             f"{tuple(f.shape[:-1])}"
         )
-    _checks.positive("tau", alpha)
     alpha = alpha.expand(f.shape[:-1])
     weights = torch.softmax(log_q0 + f.detach() / alpha[..., None], -1)
     return Robust(_kl_dual(f, log_q0, alpha, weights), alpha, weights)
@@ -114,7 +114,7 @@ def kl_temperature(
     negative. No gradient. ValueError: another `order`, an `eta` that is not one number $>0$.
     Source: order 1 dro-adnce, Corollary 3.4; the rest is ours.
     """
-    if order not in (0, 1, 2, 3):
+    if isinstance(order, bool) or not isinstance(order, int) or order not in range(4):
         raise ValueError(
             f"order={order} is unknown; use 0 for the exact temperature, or 1, 2, 3 terms"
         )
@@ -223,7 +223,10 @@ _UNSETTLED = f"row {{row}}: {STEPS} steps did not find the law of its ball; comp
 def _prepare(values, reference, log_reference=None):
     if log_reference is not None:
         return values, log_reference.detach()
-    f = values.double()
+    for name, law in (("values", values), ("the reference", reference)):
+        if isinstance(law, Tensor) and law.is_complex():
+            raise ValueError(f"{name} must be real; got {law.dtype}")
+    f = torch.as_tensor(values).double()
     sentence = f"values must be finite with at least one atom; got shape {tuple(f.shape)}"
     if f.ndim == 0 or f.numel() == 0:
         raise ValueError(sentence)
@@ -242,15 +245,10 @@ def _prepare(values, reference, log_reference=None):
 
 
 def _radius(eta):
-    if isinstance(eta, Tensor) and eta.ndim:
-        raise ValueError(f"eta has shape {tuple(eta.shape)}; give one radius for all rows")
-    sentence = "eta={value} must be positive and finite: it is the radius of the ball"
-    if isinstance(eta, Tensor):
-        _checks.refuse(~((eta > 0) & eta.isfinite()).reshape(1), sentence, eta.reshape(1))
-        return eta.detach()
-    if not (eta > 0 and math.isfinite(eta)):
-        raise ValueError(sentence.format(value=eta))
-    return float(eta)
+    _checks.single("eta", eta, "give one radius for all rows")
+    what = "be positive and finite: it is the radius of the ball"
+    _checks.must("eta", eta, lambda x: (x > 0) & (x < math.inf), what)
+    return eta.detach() if isinstance(eta, Tensor) else float(eta)
 
 
 def _below_top(f, q0):
@@ -303,7 +301,7 @@ def _kl_sharpness(g, top, q0, eta, pool=lambda divergence: divergence):
 def _kl_newton(g, q0, s, eta, pool):
     """Whether the divergence at s falls short of eta, and the step that Newton's method takes."""
     x = s[..., None] * g  # at most 0, and 0 on the top: no sum over- or underflows
-    tilt = x.exp().mul_(q0)
+    tilt = (x * math.log2(math.e)).exp2_().mul_(q0)  # a third of the time of exp
     total = tilt.sum(-1)
     mean = tilt.mul_(x).sum(-1) / total
     square = tilt.mul_(x).sum(-1) / total

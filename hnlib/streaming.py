@@ -52,10 +52,8 @@ def info_nce(
     an option of the weights for each anchor; weights without `.score`; a block below 1; inside
     torch.func. RuntimeError: a second derivative is asked for.
     """
-    if isinstance(temperature, Tensor) and temperature.ndim:
-        raise ValueError(
-            f"temperature has shape {tuple(temperature.shape)}; streaming takes one for all anchors"
-        )
+    _checks.floating(z1=z1, z2=z2)
+    _checks.single("temperature", temperature, "streaming takes one for all anchors")
     if isinstance(temperature, Tensor) and temperature.requires_grad:
         raise ValueError(
             "a temperature that is learned would get no gradient through the blocks; pass a number"
@@ -186,8 +184,7 @@ def _cells(z1, z2, queue, labels, block) -> tuple[_Cells, int]:
     """Unit rows and their roles, checked as `Contrast` checks them; and the default scale."""
     if block is None:
         block = 512 if z1.device.type == "cpu" else 4096
-    if block < 1:
-        raise ValueError(f"block={block} must be at least 1")
+    _checks.whole("block", block, least=1)
     batch = len(z1)
     if queue is not None:
         if labels is not None:
@@ -208,13 +205,7 @@ def _cells(z1, z2, queue, labels, block) -> tuple[_Cells, int]:
         Contrast.from_views(z1, z2)  # raises its error
     z, _ = unit_rows(torch.cat([z1, z2]))
     if labels is not None:
-        labels = torch.as_tensor(labels)
-        if labels.shape != (batch,):
-            raise ValueError(
-                f"labels have shape {tuple(labels.shape)}; "
-                f"{batch} images need labels of shape ({batch},)"
-            )
-        labels = labels.to(z.device).repeat(2)
+        labels = _checks.labels(labels, batch, "images").to(z.device).repeat(2)
     return _Cells(z, z, (0, batch, -batch), labels, True, block), 2 * batch - 2
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -104,13 +105,21 @@ def sinkhorn(
     Ruiz and Uçar (2014). The problem is eq. (5) of hcl-ot with $\varphi=\mathrm{KL}$; the form of
     the plan is Lemma 3 there.
     """
+    rule = dict(
+        epsilon=epsilon,
+        relaxation=relaxation,
+        tol=tol,
+        max_iterations=max_iterations,
+        domain=domain,
+        symmetric=symmetric,
+        on_failure=on_failure,
+    )
     p, q = _marginal(p, cost, 0, "p"), _marginal(q, cost, 1, "q")
-    _check(cost, epsilon, relaxation, mask, tol, max_iterations, domain, on_failure)
+    _check(cost, mask, rule)
     if symmetric and p.shape != q.shape:
         raise ValueError(_BROKEN)
     couple = _traced if torch.compiler.is_compiling() else _couple
-    rule = epsilon, relaxation, tol, max_iterations, domain, symmetric, on_failure
-    log_kernel, log_a, log_b, iterations, error = couple(cost, p, q, mask, *rule)
+    log_kernel, log_a, log_b, iterations, error = couple(cost, p, q, mask, **rule)
     if _checks.readable(cost):
         iterations, error = iterations.item(), error.item()
     u, v = epsilon * log_a, epsilon * log_b
@@ -257,20 +266,23 @@ def _iterate(update, log_b, tol, max_iterations, waits):
 
 
 def _marginal(weights, cost, axis, name):
+    kind = getattr(cost, "dtype", type(cost).__name__)
+    if kind not in (torch.float32, torch.float64):
+        raise ValueError(f"the cost is {kind}; convert it to a tensor of float32 or float64")
     if cost.ndim != 2 or not cost.numel():
         raise ValueError(
             f"the cost must be a matrix with at least one cell; got shape {tuple(cost.shape)}"
         )
-    if cost.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"the cost is {cost.dtype}; convert it to float32 or float64")
     size = cost.shape[axis]
     if weights is None:
         return torch.full((size,), 1 / size, dtype=cost.dtype, device=cost.device)
-    weights = torch.as_tensor(weights, dtype=cost.dtype, device=cost.device)
-    if weights.shape != (size,):
+    weights = torch.as_tensor(weights, device=cost.device)
+    if weights.shape != (size,) or weights.is_complex():
         raise ValueError(
-            f"{name} has shape {tuple(weights.shape)}; the cost {tuple(cost.shape)} needs ({size},)"
+            f"{name} has shape {tuple(weights.shape)} and {weights.dtype}; "
+            f"the cost {tuple(cost.shape)} needs ({size},) and real numbers"
         )
+    weights = weights.to(cost.dtype)
     total = weights.sum()
     bad = ~((weights > 0).all() & ((total - 1).abs() <= 1e-5))
     sentence = "must be positive and sum to one (it sums to {value:.6g}); normalise it"
@@ -278,23 +290,25 @@ def _marginal(weights, cost, axis, name):
     return weights
 
 
-def _check(cost, epsilon, relaxation, mask, tol, max_iterations, domain, on_failure):
-    if not (epsilon > 0 and math.isfinite(epsilon)):
-        raise ValueError(
-            f"epsilon={epsilon} must be positive and finite; at 0 the problem is a linear programme"
-        )
-    if not relaxation >= 0:
-        raise ValueError(
-            f"relaxation={relaxation} must be at least 0 (0: no second marginal, inf: a hard one)"
-        )
-    if not tol >= 0:
-        raise ValueError(f"tol={tol} must be at least 0: it bounds the marginal error")
-    if max_iterations < 0:
-        raise ValueError(f"max_iterations={max_iterations} must be at least 0")
-    if domain not in ("auto", "scaling", "log"):
-        raise ValueError(f'domain={domain!r} is unknown; use "auto", "scaling" or "log"')
-    if on_failure not in ("raise", "warn"):
-        raise ValueError(f'on_failure={on_failure!r} is unknown; use "raise" or "warn"')
+_LINEAR = "be positive and finite; at 0 the problem is a linear programme"
+_RELAXED = "be at least 0 (0: no second marginal, the tilt; inf: a hard one, entropic OT)"
+_BOUND = "be at least 0 and finite: it bounds the marginal error"
+#: What an option of `sinkhorn` may be, by its name.
+RANGES = {
+    "epsilon": partial(_checks.must, fits=lambda x: (x > 0) & (x < math.inf), what=_LINEAR),
+    "relaxation": partial(_checks.must, fits=lambda x: x >= 0, what=_RELAXED),
+    "tol": partial(_checks.must, fits=lambda x: (x >= 0) & (x < math.inf), what=_BOUND),
+    "max_iterations": partial(_checks.whole, least=0),
+    "domain": partial(_checks.one_of, known=("auto", "scaling", "log")),
+    "symmetric": _checks.flag,
+    "on_failure": partial(_checks.one_of, known=("raise", "warn")),
+}
+
+
+def _check(cost, mask, options: dict) -> None:
+    for name, value in options.items():
+        _checks.single(name, value, "give one number")
+        RANGES[name](name, value)
     if mask is not None and (mask.shape != cost.shape or mask.dtype != torch.bool):
         raise ValueError(
             f"the mask must be boolean of shape {tuple(cost.shape)}; "

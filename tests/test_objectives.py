@@ -841,7 +841,7 @@ def test_the_temperatures_of_a_budget():
         ),
         (
             lambda c, w: objectives.exact_debiased(c, w, beta=-1.0),
-            r"beta=-1\.0 must be at least 0: below, the guard",
+            r"beta=-1 must be at least 0: below, the guard",
         ),
         (
             lambda c, w: objectives.exact_debiased(c, w, beta=math.nan),
@@ -872,14 +872,14 @@ def test_the_temperatures_of_a_budget():
             lambda c, w: objectives.exact_debiased(c, w, tau_plus=torch.ones(4) / 9),
             r"tau_plus has shape \(4,\)",
         ),
-        (lambda c, w: objectives.guarded(c, w, beta=-1.0), r"beta=-1\.0 must be at least 0"),
+        (lambda c, w: objectives.guarded(c, w, beta=-1.0), "beta=-1 must be at least 0"),
         (
             lambda c, w: objectives.guarded(c, w[0]),
             r"log_w has shape \(6,\); this contrast needs \(4, 6\)",
         ),
         (
             lambda c, w: objectives.kl_budget(c, w, eta=0.0),
-            r"eta=0\.0 must be positive and finite: it is the radius",
+            "eta=0 must be positive and finite: it is the radius",
         ),
         (
             lambda c, w: objectives.kl_budget(c, w, eta=torch.ones(4)),

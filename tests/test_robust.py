@@ -537,9 +537,9 @@ def test_float32_values_are_solved_in_double_and_get_a_float32_gradient():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda f: robust.kl_ball(f, eta=0.0), r"eta=0\.0 must be positive and finite.*radius"),
+        (lambda f: robust.kl_ball(f, eta=0.0), r"eta=0 must be positive and finite.*radius"),
         (lambda f: robust.kl_ball(f, eta=math.nan), "eta=nan must be positive"),
-        (lambda f: robust.chi2_ball(f, eta=-1.0), r"eta=-1\.0 must be positive"),
+        (lambda f: robust.chi2_ball(f, eta=-1.0), r"eta=-1 must be positive"),
         (lambda f: robust.shared_kl_ball(f, eta=math.inf), "eta=inf must be positive and finite"),
         (
             lambda f: robust.shared_kl_ball(f[0], eta=0.1),
@@ -579,7 +579,7 @@ def test_float32_values_are_solved_in_double_and_get_a_float32_gradient():
         ),
         (lambda f: robust.kl_penalised(f, tau=torch.ones(2, 1)), r"tau has shape \(2, 1\)"),
         (lambda f: robust.kl_temperature(f, order=4), "order=4 is unknown; use 0 for the exact"),
-        (lambda f: robust.kl_temperature(f, eta=0.0), r"eta=0\.0 must be positive"),
+        (lambda f: robust.kl_temperature(f, eta=0.0), "eta=0 must be positive"),
         (
             lambda f: robust.kl_ball(f, torch.tensor([0.5, 0.5, 0.5])),
             r"a sum is 1\.5\); normalise it",
@@ -673,7 +673,5 @@ def test_a_radius_may_be_a_tensor_of_one_number():
     assert torch.equal(
         robust.kl_ball(f, q0, torch.tensor(0.25)).weights, robust.kl_ball(f, q0, 0.25).weights
     )
-    with pytest.raises(
-        ValueError, match=r"eta=-1\.0 must be positive and finite: it is the radius"
-    ):
+    with pytest.raises(ValueError, match=r"eta=-1 must be positive and finite: it is the radius"):
         robust.chi2_ball(f, q0, torch.tensor(-1.0))
