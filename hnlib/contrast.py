@@ -134,8 +134,8 @@ class Contrast:
         contrast = cls._two_towers(queries, torch.cat([keys, queue]), "of keys and queue")
         if labels is None:
             return contrast
-        labels = _checks.labels(labels, batch, "queries").to(z.device)
-        older = _checks.labels(queue_labels, len(queue), "keys of the queue").to(z.device)
+        labels = _checks.labels(labels, batch, "queries").to(queries.device)
+        older = _checks.labels(queue_labels, len(queue), "keys of the queue").to(queries.device)
         y = torch.cat([labels, older])
         return contrast._told(labels[:, None] == y, labels, y, positives)
 
@@ -155,6 +155,7 @@ class Contrast:
         key of a query's class an answer. An answer is no negative; $Q=m-1$. ValueError: shapes that
         disagree, fewer keys than queries or than two, a zero or non-finite row.
         """
+        _checks.floating(queries=queries, keys=keys)
         if queries.ndim != 2 or keys.ndim != 2 or queries.shape[1:] != keys.shape[1:]:
             raise ValueError(
                 "queries must be [n, d] and keys [m, d]; got "
@@ -176,7 +177,7 @@ class Contrast:
                 )
             own = own | positives
         if labels is not None:
-            y = _labels_of(labels, m, "keys").to(keys.device)
+            y = _checks.labels(labels, m, "keys").to(keys.device)
             return contrast._told(own | (y[:n, None] == y), y[:n], y, "class")
         if positives is None:
             return contrast
