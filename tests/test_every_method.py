@@ -50,6 +50,7 @@ NEEDS_VIEWS = ("unremix", "unremix-repaired")  # they compare the candidates of 
 EVERY = [
     *(("views", name) for name in methods.CATALOGUE),
     *(("queue", name) for name in methods.CATALOGUE if name not in NEEDS_VIEWS),
+    *(("pairs", name) for name in methods.CATALOGUE if name not in NEEDS_VIEWS),
     *(("nodes", name) for name in graphs.methods.CATALOGUE),
 ]
 VARIED = [
@@ -57,7 +58,7 @@ VARIED = [
     for kind, name in EVERY
     for options in variants((graphs.methods if kind == "nodes" else methods).CATALOGUE[name])
 ]
-BUILT = [(kind, name) for kind, name in EVERY if kind != "queue"]
+BUILT = [(kind, name) for kind, name in EVERY if kind not in ("queue", "pairs")]
 
 
 def build(kind, name, **options):
@@ -83,6 +84,9 @@ def loss(kind, method, a, b):
         queue = torch.cat([b.detach().flip(1), -a.detach()])
         labels = (y, torch.cat([y, y.flip(0)]), positives) if entry.supervised else ()
         return method.loss(Contrast.from_queue(a, b, queue, *labels))
+    if kind == "pairs":
+        keys = torch.cat([b, b.detach().flip(1)])
+        return method.pairs(a, keys, labels=torch.cat([y, y]) if entry.supervised else None)
     labels = CLASSES.to(device) if entry.supervised else None
     return method.loss(Contrast.from_nodes(a, b, BATCH.to(device), labels, positives))
 
