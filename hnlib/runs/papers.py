@@ -173,9 +173,12 @@ def _image_run(cell: Cell, note: dict) -> Cell:
 def _graph_run(cell: Cell, note: dict) -> Cell:
     said, notes = _printed(note), []
     views = cell.paper == "dro" and note["method"] != "infograph"
-    kept = dict(dataset=cell.dataset, method=note["method"], epochs=int(note.get("epochs", 20)))
+    kept: dict[str, Any] = dict(dataset=cell.dataset, method=note["method"])
+    kept["epochs"] = int(note.get("epochs", 20))
     unsaid = []
-    if cell.paper != "hcl" and (views or cell.paper != "dro"):
+    if cell.paper == "hcl":
+        kept["weight_decay"] = 1e-6
+    elif views or cell.paper != "dro":
         kept["lr"] = 0.01
     if views:
         kept["framework"] = "graphcl"
