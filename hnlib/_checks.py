@@ -4,6 +4,7 @@ surroundings allow."""
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from numbers import Integral, Real
@@ -14,10 +15,13 @@ from torch import Tensor
 # what torch.func is doing has no public name
 from torch._C import _functorch as functorch  # pyright: ignore[reportAttributeAccessIssue]
 
+SMALL = 1e-18  # of options; they and their inverses have squares in single precision
+
 
 def positive(name: str, value) -> None:
     """ValueError unless the number, or every entry of the tensor, is positive and finite."""
-    must(name, value, lambda x: (x > 0) & (x < math.inf), "be positive and finite")
+    fits = lambda x: (x >= SMALL) & (x < math.inf)  # noqa: E731
+    must(name, value, fits, f"be positive and finite, and not below {SMALL}")
 
 
 def finite(name: str, value) -> None:
@@ -28,7 +32,7 @@ def finite(name: str, value) -> None:
 def whole(name: str, value, least: int) -> None:
     """ValueError unless it is a whole number, and at least that."""
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise ValueError(f"{name}={value!r} must be a whole number")
+        raise ValueError(f"{name}={shown(value)} must be a whole number")
     must(name, value, lambda x: x >= least, f"be at least {least}")
 
 
@@ -36,25 +40,44 @@ def must(name: str, value, fits: Callable, what: str) -> None:
     """ValueError "name=value must what" unless the number, or every entry of the tensor, fits."""
     tensor = isinstance(value, Tensor) and not value.is_complex() and value.dtype != torch.bool
     if isinstance(value, bool) or not (tensor or isinstance(value, Real)):
-        raise ValueError(f"{name}={value!r} must {what}; pass a number")
+        raise ValueError(f"{name}={shown(value)} must {what}; pass a number")
     if isinstance(value, Tensor):
         value = value.detach().reshape(-1)
         refuse(~fits(value), f"{name}={{value:g}} must {what}", value)
+    elif 1 / SMALL < abs(value) < math.inf:
+        raise ValueError(f"{name}={shown(value)} is too large; give a number up to {1 / SMALL:g}")
     elif not fits(value):
         raise ValueError(f"{name}={value:g} must {what}")
+
+
+def single(name: str, value, remedy: str) -> None:
+    """ValueError, which ends with the remedy, for a tensor with several values."""
+    if isinstance(value, Tensor) and value.ndim:
+        raise ValueError(f"{name} has shape {tuple(value.shape)}; {remedy}")
+
+
+def number(name: str, value, fits: Callable, what: str) -> None:
+    """As `must`, of one number."""
+    single(name, value, "give one number")
+    must(name, value, fits, what)
 
 
 def one_of(name: str, value, known: tuple[str, ...]) -> None:
     """ValueError unless the value is one of the words."""
     if not isinstance(value, str) or value not in known:
         *others, last = (f'"{word}"' for word in known)
-        raise ValueError(f"{name}={value!r} is unknown; use {', '.join(others)} or {last}")
+        raise ValueError(f"{name}={shown(value)} is unknown; use {', '.join(others)} or {last}")
+
+
+def shown(value) -> str:
+    """A value of any kind in a sentence: on one line, and not a long one."""
+    return textwrap.shorten(repr(value), 80)
 
 
 def flag(name: str, value) -> None:
     """ValueError unless it is true or false: the word "False", for one, would count as true."""
     if not isinstance(value, bool):
-        raise ValueError(f"{name}={value!r} must be True or False")
+        raise ValueError(f"{name}={shown(value)} must be True or False")
 
 
 def floating(**given) -> None:
@@ -65,26 +88,38 @@ def floating(**given) -> None:
             raise ValueError(f"{name} must be a tensor of floating-point numbers; got {kind}")
 
 
+def mask(name: str, value, like: Tensor) -> None:
+    """ValueError unless it is a boolean mask of the shape of the other."""
+    kind, shape = getattr(value, "dtype", type(value).__name__), getattr(value, "shape", ())
+    if kind != torch.bool or shape != like.shape:
+        raise ValueError(
+            f"{name} must be a boolean mask of shape {tuple(like.shape)}; "
+            f"got {kind} of shape {tuple(shape)}"
+        )
+
+
+def as_tensor(name: str, value) -> Tensor:
+    """The value as a tensor. ValueError unless it holds real numbers."""
+    try:
+        x = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"{name}={shown(value)} must be a tensor of real numbers") from error
+    if x.is_complex():
+        raise ValueError(f"{name} must be a tensor of real numbers; got {x.dtype}")
+    return x
+
+
 def labels(values, count: int, kind: str) -> Tensor:
     """The labels of `count` things. ValueError unless they are whole numbers, one for each."""
-    try:
-        values = torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"labels must be one whole number for each of {count} {kind}") from error
+    values = as_tensor("labels", values)
     if values.shape != (count,):
         raise ValueError(
             f"labels have shape {tuple(values.shape)}; "
             f"{count} {kind} need labels of shape ({count},)"
         )
-    if values.is_floating_point() or values.is_complex():
+    if values.is_floating_point():
         raise ValueError(f"labels are {values.dtype}; give whole numbers, as labels.long() does")
-    return values
-
-
-def single(name: str, value, remedy: str) -> None:
-    """ValueError, which ends with the remedy, for a tensor with several values."""
-    if isinstance(value, Tensor) and value.ndim:
-        raise ValueError(f"{name} has shape {tuple(value.shape)}; {remedy}")
+    return values.long()
 
 
 def per_anchor(name: str, value, n: int):

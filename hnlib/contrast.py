@@ -4,7 +4,7 @@ negative."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -77,14 +77,7 @@ class Contrast:
         linear layer for both views, for methods that ask for them. ValueError: shapes that
         disagree, $B<2$, labels of another length, a zero or non-finite row (see `unit_rows`).
         """
-        _checks.floating(z1=z1, z2=z2)
-        if z1.ndim != 2 or z1.shape != z2.shape:
-            raise ValueError(
-                "the two views must have one shape [batch, dimension]; "
-                f"got {tuple(z1.shape)} and {tuple(z2.shape)}"
-            )
-        batch = len(z1)
-        _at_least_two(batch, "image")
+        batch = checked_views(z1, z2)
         one_of("positives", positives, ("class", "view"))
         both = None if features is None else _both_views(features, batch)
         z, norms = unit_rows(torch.cat([z1, z2]))
@@ -118,14 +111,8 @@ class Contrast:
         ValueError: shapes that disagree, labels without the queue's, a zero or non-finite row.
         Source: He et al. (2020), whose negatives are the queue alone.
         """
-        _checks.floating(queries=queries, keys=keys, queue=queue)
-        if queue.ndim != 2 or not queries.shape == keys.shape == keys.shape[:1] + queue.shape[1:]:
-            raise ValueError(
-                "queries and keys must be [B, d] and the queue [K, d]; got "
-                + ", ".join(str(tuple(x.shape)) for x in (queries, keys, queue))
-            )
+        queries, keys, queue = checked_queue(queries, keys, queue)
         batch, size = len(queries), len(queries) + len(queue)
-        _at_least_two(size, "key")
         one_of("positives", positives, ("class", "view"))
         if (labels is None) != (queue_labels is None):
             raise ValueError(
@@ -227,6 +214,9 @@ class Contrast:
         (2020).
         """
         _checks.floating(nodes=nodes, graphs=graphs)
+        if (batch := _checks.as_tensor("batch", batch)).is_floating_point():
+            raise ValueError(f"batch is {batch.dtype}; it must say by whole numbers which graph")
+        batch = batch.long()
         if graphs.ndim != 2 or batch.ndim != 1 or nodes.shape != batch.shape + graphs.shape[1:]:
             raise ValueError(
                 "nodes must be [n, d], graphs [m, d] and batch [n]; got "
@@ -235,15 +225,13 @@ class Contrast:
         m = len(graphs)
         _at_least_two(m, "graph")
         one_of("positives", positives, ("class", "own"))
-        nodes, graphs = (z if z.dtype == torch.float64 else z.float() for z in (nodes, graphs))
+        nodes, graphs = _in_one_precision(nodes, graphs)
         similarity = inner_products(nodes, graphs)
         refuse(
             ~similarity.detach().sum().isfinite()[None],
             "a score of nodes and graphs is not finite; lower the learning rate, or look for "
             "features that are not finite",
         )
-        if batch.is_floating_point() or batch.is_complex():
-            raise ValueError(f"batch is {batch.dtype}; it must say by whole numbers which graph")
         stray = f"batch points to graph {{value}}; there are {m}, counted from 0"
         refuse((batch < 0) | (batch >= m), stray, batch)
         own = batch[:, None] == torch.arange(m, device=batch.device)
@@ -294,29 +282,24 @@ class Contrast:
         ValueError: no anchor, masks, labels or embeddings of another shape, a similarity that is
         not float32 or float64 or not finite, an anchor without a positive.
         """
-        if (
-            similarity.ndim != 2
-            or not len(similarity)
-            or similarity.dtype not in (torch.float32, torch.float64)
-        ):
+        _checks.floating(similarity=similarity)
+        if similarity.ndim != 2 or not len(similarity) or similarity.dtype not in _PRECISE:
             raise ValueError(
                 "similarities must be a matrix [n, m] of float32 or float64; "
                 f"got {similarity.dtype} of shape {tuple(similarity.shape)}"
             )
         n, m = similarity.shape
+        if labels is not None:
+            labels = _checks.labels(labels, n, "anchors")
+        if candidate_labels is not None:
+            candidate_labels = _checks.labels(candidate_labels, m, "candidates")
+        if candidates is not None:
+            _checks.floating(candidates=candidates)
+            if candidates.ndim != 2 or len(candidates) != m:
+                raise ValueError(f"candidates have shape {tuple(candidates.shape)}; give [{m}, d]")
         known = dict(labels=labels, candidate_labels=candidate_labels, candidates=candidates)
-        for (name, given), length in zip(known.items(), (n, m, m)):
-            if given is not None and (given.shape[:1] != (length,) or given.is_complex()):
-                raise ValueError(
-                    f"{name} are {given.dtype} of shape {tuple(given.shape)}; "
-                    f"similarities [{n}, {m}] need {length} of them, real ones"
-                )
         for name, mask in (("positives", positives), ("admissible", admissible)):
-            if mask.shape != similarity.shape or mask.dtype != torch.bool:
-                raise ValueError(
-                    f"{name} must be a boolean mask of shape {tuple(similarity.shape)}; "
-                    f"got {mask.dtype} of shape {tuple(mask.shape)}"
-                )
+            _checks.mask(name, mask, similarity)
         refuse(
             ~similarity.isfinite().all(1),
             "similarities of row {row} are not finite; check the embeddings they come from",
@@ -373,12 +356,9 @@ class Contrast:
                 raise ValueError(
                     f"{n} anchors and {m} candidates need labels each; give both to from_similarity"
                 )
-            if labels.shape not in ((n,), (n / 2,)):
-                raise ValueError(
-                    f"labels have shape {tuple(labels.shape)}; "
-                    f"{n} anchors need ({n},) or ({n // 2},)"
-                )
-            y = other = labels if len(labels) == n else labels.repeat(2)
+            of_both = tuple(getattr(labels, "shape", ())) == (n,)
+            y = _checks.labels(labels, n if of_both else n // 2, "images")
+            y = other = y if of_both else y.repeat(2)
         if y is None or other is None:
             raise ValueError("this contrast has no labels; pass labels=…")
         return y[:, None] == other
@@ -453,6 +433,39 @@ def unit_rows(z: Tensor, *parts: str) -> tuple[Tensor, Tensor]:
     return z / norm[:, None], norm
 
 
+def checked_views(z1: Tensor, z2: Tensor) -> int:
+    """The size of the batch. ValueError: other shapes, fewer than two rows."""
+    _checks.floating(z1=z1, z2=z2)
+    if z1.ndim != 2 or z1.shape != z2.shape:
+        raise ValueError(
+            "the two views must have one shape [batch, dimension]; "
+            f"got {tuple(z1.shape)} and {tuple(z2.shape)}"
+        )
+    _at_least_two(len(z1), "image")
+    return len(z1)
+
+
+def checked_queue(queries: Tensor, keys: Tensor, queue: Tensor) -> Iterator[Tensor]:
+    """All in one precision. ValueError: other shapes, fewer than two keys in all."""
+    _checks.floating(queries=queries, keys=keys, queue=queue)
+    if queue.ndim != 2 or not queries.shape == keys.shape == keys.shape[:1] + queue.shape[1:]:
+        raise ValueError(
+            "queries and keys must be [B, d] and the queue [K, d]; got "
+            + ", ".join(str(tuple(x.shape)) for x in (queries, keys, queue))
+        )
+    _at_least_two(len(keys) + len(queue), "key")
+    return _in_one_precision(queries, keys, queue)
+
+
+_PRECISE = torch.float32, torch.float64
+
+
+def _in_one_precision(*tensors: Tensor) -> Iterator[Tensor]:
+    """All in float64 if one of them is, else in float32."""
+    double = any(z.dtype == torch.float64 for z in tensors)
+    return (z.double() if double else z.float() for z in tensors)
+
+
 def as_numbers(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """0 and 1 for a mask. On a CPU torch converts bytes seven times as fast as booleans, and to
     choose by a scattered mask takes twenty times as long as to multiply."""
@@ -497,10 +510,13 @@ def _view_masks(batch: int, device: torch.device, dtype: torch.dtype):
 
 
 def _both_views(features: tuple[Tensor, Tensor], batch: int) -> Tensor:
+    features = features if isinstance(features, tuple | list) else (features,)
     shapes = [tuple(getattr(h, "shape", ())) for h in features]
     if len(shapes) != 2 or shapes[0] != shapes[1] or len(shapes[0]) != 2 or shapes[0][0] != batch:
         given = " and ".join(map(str, shapes))
         raise ValueError(f"features must be one [{batch}, k] for each view; got {given}")
+    for h in features:
+        _checks.floating(features=h)
     return torch.cat(list(features))
 
 

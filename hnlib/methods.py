@@ -353,7 +353,7 @@ def _check_kind(what: str, value, default) -> None:
     else:
         fits, kind = isinstance(value, Real | Tensor) and not isinstance(value, bool), "a number"
     if not fits:
-        raise ValueError(f"{what} must be {kind}, not {value!r}")
+        raise ValueError(f"{what} must be {kind}, not {_checks.shown(value)}")
 
 
 def _accepted(function: Callable, options: dict) -> dict:

@@ -362,6 +362,7 @@ def neighbour_scores(contrast: Contrast, temperature: float | None = None) -> tu
     """
     _needs_views("neighbour_scores", contrast)
     tau = 1 / math.log(len(contrast.candidates)) if temperature is None else temperature
+    _checks.single("temperature", tau, "give one number for all candidates")
     positive("temperature", tau)
     z, s = contrast.candidates.detach(), contrast.similarity.detach()
     with torch.no_grad(), outside_autocast(z.device):
@@ -471,12 +472,13 @@ def _reject_empty(contrast: Contrast, on_empty: str, remedy: str = SKIP) -> None
 
 
 def _mixture(name: str, value) -> None:
-    shape = tuple(value.shape) if isinstance(value, Tensor) else (len(value),)
+    plain = isinstance(value, list | tuple)
+    shape = (len(value),) if plain else tuple(getattr(value, "shape", ()))
     if shape != (3,):
         raise ValueError(f"{name} has shape {shape}; give three numbers, for u, s and r")
-    for share in value if isinstance(value, list | tuple) else (value,):
+    for share in value if plain else (value,):
         _checks.must(name, share, lambda x: (x >= 0) & (x < math.inf), _THREE)
-    if not isinstance(value, Tensor) and not any(value):
+    if plain and not any(value):
         raise ValueError(f"{name}={value} must {_THREE}")
 
 
@@ -490,7 +492,7 @@ def _threshold(name: str, value) -> None:
 
 def _cost(name: str, value) -> None:
     if value is not None and not callable(value):
-        raise ValueError(f"{name}={value!r} must be a function of a contrast")
+        raise ValueError(f"{name}={_checks.shown(value)} must be a function of a contrast")
 
 
 def check_on_empty(name: str, value: str) -> None:
@@ -500,7 +502,7 @@ def check_on_empty(name: str, value: str) -> None:
 
 #: What an option may be, by its name: it means the same in every weighting.
 RANGES = transport.RANGES | {
-    **dict.fromkeys(("temperature", "sigma", "eta"), positive),
+    **dict.fromkeys(("temperature", "sigma", "eta", "epsilon"), positive),
     **dict.fromkeys(("beta", "mu"), _checks.finite),
     "tau": _threshold,
     "mixture": _mixture,

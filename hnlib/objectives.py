@@ -50,7 +50,7 @@ def info_nce(
     q = contrast.scale if scale is None else scale
     _checks.positive("scale", q)
     negatives, positive = _log_sums(log_w, s, 1 / of_row, pairs)
-    kept = negatives != -torch.inf  # NaN is kept: it must show
+    kept = _kept(negatives)
     inverse_t = pairs.spread(1 / temperature) if of_row is not temperature else 1 / temperature
     negatives, positive = pairs.spread(negatives), positive * inverse_t
     if isinstance(tau_plus, Tensor) or tau_plus > 0:
@@ -100,7 +100,7 @@ def exact_debiased(
     above = _log_difference(total, log_mass + positive, trimmed)
     below = _log_difference(torch.zeros_like(log_mass), log_mass, left)
     loss = _softplus(above - below - positive + math.log(q))
-    return _average(loss, contrast, log_w.amax(1) != -torch.inf, "anchors", reduction)
+    return _average(loss, contrast, _kept(log_w.amax(1)), "anchors", reduction)
 
 
 def guarded(
@@ -120,7 +120,7 @@ def guarded(
     """
     with torch.no_grad():
         log_mass, positive, *logs = _exact_parts(contrast, log_w, temperature, beta, tau_plus)
-    pairs, kept = contrast.pairs, log_w.amax(1) != -torch.inf
+    pairs, kept = contrast.pairs, _kept(log_w.amax(1))
     total, trimmed, left = (pairs.spread(x) for x in logs)
     below = 1 - log_mass.exp() < (1 - 1e-5) * left.exp()
     share = (log_mass + positive - total).exp()  # of the numerator, that the class is said to hold
@@ -151,7 +151,7 @@ def kl_budget(
     """
     temperature = budget_temperature(contrast, log_w, eta, order, floor)
     loss = info_nce(contrast, log_w, temperature, scale=scale, reduction="none") * temperature
-    kept = log_w.amax(1) != -torch.inf
+    kept = _kept(log_w.amax(1))
     _checks.one_of("reduction", reduction, ("mean", "none"))
     return loss if reduction == "none" else loss.sum() / kept.sum().clamp_min(1)
 
@@ -161,8 +161,9 @@ def budget_temperature(
 ) -> Tensor:
     r"""The temperatures $t_i$ of `kl_budget` $[n]$, without gradient. Arguments as there."""
     _check_weights(contrast, log_w)
+    _checks.single("floor", floor, "give one number for all anchors")
     _checks.positive("floor", floor)
-    kept = log_w.amax(1) != -torch.inf
+    kept = _kept(log_w.amax(1))
     t = robust.kl_temperature(contrast.similarity, eta=eta, order=order, log_reference=log_w)
     return torch.where(kept, t, 1.0).clamp_min(floor).to(contrast.similarity.dtype)
 
@@ -178,7 +179,7 @@ def basic(
     _check_weights(contrast, log_w)
     s, pairs = contrast.similarity, contrast.pairs
     value = pairs.spread(_moment(log_w, s)) - pairs.gather(s)
-    return _average(value, contrast, log_w.amax(1) != -torch.inf, average, reduction)
+    return _average(value, contrast, _kept(log_w.amax(1)), average, reduction)
 
 
 def mean_variance(
@@ -203,7 +204,7 @@ def mean_variance(
     mean = (w * s).sum(1)
     variance = (w * (s - mean[:, None]).square()).sum(1)
     value = pairs.spread(mean + variance / (2 * temperature)) - pairs.gather(s)
-    return _average(value, contrast, log_w.amax(1) != -torch.inf, average, reduction)
+    return _average(value, contrast, _kept(log_w.amax(1)), average, reduction)
 
 
 def jensen_shannon(
@@ -226,13 +227,14 @@ def jensen_shannon(
     code, its sign corrected.
     """
     _check_weights(contrast, log_w)
+    _checks.single("tau_plus", tau_plus, "give one number for all anchors")
     _check_prior(tau_plus)
     positive = contrast.pairs.gather(contrast.similarity)
     negative = contrast.pairs.spread(_moment(log_w, _softplus(contrast.similarity)))
     if tau_plus:
         negative = ((negative - tau_plus * _softplus(positive)) / (1 - tau_plus)).clamp_min(0.0)
     return _average(
-        _softplus(-positive) + negative, contrast, log_w.amax(1) != -torch.inf, average, reduction
+        _softplus(-positive) + negative, contrast, _kept(log_w.amax(1)), average, reduction
     )
 
 
@@ -313,6 +315,18 @@ def _check_weights(contrast: Contrast, log_w: Tensor) -> None:
             f"this contrast needs {tuple(contrast.similarity.shape)}: weights are made by "
             "hnlib.negatives from the same contrast"
         )
+
+
+def _kept(largest: Tensor) -> Tensor:
+    """The anchors that have a negative, by their largest log-weight, or a sum of them $[n]$."""
+    largest = largest.detach()
+    _checks.refuse(
+        ~(largest < torch.inf),
+        "the negatives of anchor {row} weigh {value:g}: log_w must hold no NaN and no inf, and a "
+        "temperature must not be so small that what it divides is lost",
+        largest,
+    )
+    return largest != -torch.inf
 
 
 def _fill_skipped(log_w: Tensor) -> tuple[Tensor, Tensor]:

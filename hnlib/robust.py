@@ -116,10 +116,11 @@ def kl_temperature(
     """
     if isinstance(order, bool) or not isinstance(order, int) or order not in range(4):
         raise ValueError(
-            f"order={order} is unknown; use 0 for the exact temperature, or 1, 2, 3 terms"
+            f"order={_checks.shown(order)} is unknown; "
+            "use 0 for the exact temperature, or 1, 2, 3 terms"
         )
-    f, log_q0 = _prepare(values.detach(), reference, log_reference)
-    return _by_rows(f, log_q0, _radius(eta), str(order))[0]
+    f, log_q0 = _prepare(values, reference, log_reference)
+    return _by_rows(f.detach(), log_q0, _radius(eta), str(order))[0]
 
 
 def chi2_ball(
@@ -223,17 +224,14 @@ _UNSETTLED = f"row {{row}}: {STEPS} steps did not find the law of its ball; comp
 def _prepare(values, reference, log_reference=None):
     if log_reference is not None:
         return values, log_reference.detach()
-    for name, law in (("values", values), ("the reference", reference)):
-        if isinstance(law, Tensor) and law.is_complex():
-            raise ValueError(f"{name} must be real; got {law.dtype}")
-    f = torch.as_tensor(values).double()
+    f = _checks.as_tensor("values", values).double()
     sentence = f"values must be finite with at least one atom; got shape {tuple(f.shape)}"
     if f.ndim == 0 or f.numel() == 0:
         raise ValueError(sentence)
     _checks.refuse(~f.detach().isfinite().all().reshape(1), sentence)
     if reference is None:
         return f, torch.full_like(f, -math.log(f.shape[-1])).detach()
-    q0 = torch.as_tensor(reference, device=f.device).double().detach()
+    q0 = _checks.as_tensor("reference", reference).to(f).detach()
     if q0.shape not in (f.shape, f.shape[-1:]):
         shapes = f"values {tuple(f.shape)} need that or ({f.shape[-1]},)"
         raise ValueError(f"the reference has shape {tuple(q0.shape)}; {shapes}")
@@ -246,8 +244,8 @@ def _prepare(values, reference, log_reference=None):
 
 def _radius(eta):
     _checks.single("eta", eta, "give one radius for all rows")
-    what = "be positive and finite: it is the radius of the ball"
-    _checks.must("eta", eta, lambda x: (x > 0) & (x < math.inf), what)
+    what = "be positive and finite: it is the radius of the ball, which is lost below 1e-12"
+    _checks.must("eta", eta, lambda x: (x >= 1e-12) & (x < math.inf), what)
     return eta.detach() if isinstance(eta, Tensor) else float(eta)
 
 

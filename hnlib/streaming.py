@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from hnlib import _checks, negatives, objectives
-from hnlib.contrast import Contrast, unit_rows
+from hnlib.contrast import Contrast, checked_queue, checked_views, unit_rows
 from hnlib.negatives import LogWeights, Score
 
 
@@ -60,17 +60,19 @@ def info_nce(
         )
     _checks.positive("temperature", temperature)
     negatives.check_on_empty("on_empty", on_empty)
+    if accumulator is not None and not callable(accumulator):
+        raise ValueError(f"accumulator={_checks.shown(accumulator)} must be a class like LogSumExp")
     score = getattr(negatives.uniform() if weights is None else weights, "score", None)
     if not isinstance(score, Score):
         raise ValueError(
-            f"weights={weights!r} are no function of one similarity alike for all anchors; use "
-            "negatives.uniform, tilted, thresholded or gaussian with numbers as options"
+            f"weights={_checks.shown(weights)} are no function of one similarity alike for all "
+            "anchors; use negatives.uniform, tilted, thresholded or gaussian, their options numbers"
         )
     if _checks.transformed() and not torch.compiler.is_compiling():
         raise ValueError(f"torch.func cannot follow the blocks; {_DENSE}")
     with _checks.outside_autocast(z1.device):
         cells, size = _cells(z1, z2, queue, labels, block)
-        rule = score, 1 / float(temperature), accumulator or LogSumExp
+        rule = score, 1 / float(temperature), LogSumExp if accumulator is None else accumulator
         soft = _Soft.apply(cells.anchors, cells.candidates, cells, *rule)
         empty = soft.detach() == -torch.inf
         if (score.cuts or labels is not None) and on_empty == "raise":
@@ -185,24 +187,17 @@ def _cells(z1, z2, queue, labels, block) -> tuple[_Cells, int]:
     if block is None:
         block = 512 if z1.device.type == "cpu" else 4096
     _checks.whole("block", block, least=1)
-    batch = len(z1)
     if queue is not None:
         if labels is not None:
             raise ValueError(
                 "labels with a queue make several positives; "
                 "use Contrast.from_queue and the dense loss"
             )
-        few = (z1[:2], z2[:2], queue[:1])
-        Contrast.from_queue(*(x.detach() for x in few))  # refuses other shapes
-        if len(z1) != len(z2):
-            raise ValueError(
-                f"{len(z1)} queries and {len(z2)} keys do not pair; give each query its key"
-            )
+        z1, z2, queue = checked_queue(z1, z2, queue)
         anchors = unit_rows(z1, "of the queries")[0]
         candidates = unit_rows(torch.cat([z2, queue]), "of keys and queue")[0]
         return _Cells(anchors, candidates, (0,), None, False, block), len(candidates) - 1
-    if z1.shape != z2.shape or z1.ndim != 2 or batch < 2:
-        Contrast.from_views(z1, z2)  # raises its error
+    batch = checked_views(z1, z2)
     z, _ = unit_rows(torch.cat([z1, z2]))
     if labels is not None:
         labels = _checks.labels(labels, batch, "images").to(z.device).repeat(2)

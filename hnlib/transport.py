@@ -276,13 +276,11 @@ def _marginal(weights, cost, axis, name):
     size = cost.shape[axis]
     if weights is None:
         return torch.full((size,), 1 / size, dtype=cost.dtype, device=cost.device)
-    weights = torch.as_tensor(weights, device=cost.device)
-    if weights.shape != (size,) or weights.is_complex():
+    weights = _checks.as_tensor(name, weights).to(cost)
+    if weights.shape != (size,):
         raise ValueError(
-            f"{name} has shape {tuple(weights.shape)} and {weights.dtype}; "
-            f"the cost {tuple(cost.shape)} needs ({size},) and real numbers"
+            f"{name} has shape {tuple(weights.shape)}; the cost {tuple(cost.shape)} needs ({size},)"
         )
-    weights = weights.to(cost.dtype)
     total = weights.sum()
     bad = ~((weights > 0).all() & ((total - 1).abs() <= 1e-5))
     sentence = "must be positive and sum to one (it sums to {value:.6g}); normalise it"
@@ -295,9 +293,11 @@ _RELAXED = "be at least 0 (0: no second marginal, the tilt; inf: a hard one, ent
 _BOUND = "be at least 0 and finite: it bounds the marginal error"
 #: What an option of `sinkhorn` may be, by its name.
 RANGES = {
-    "epsilon": partial(_checks.must, fits=lambda x: (x > 0) & (x < math.inf), what=_LINEAR),
-    "relaxation": partial(_checks.must, fits=lambda x: x >= 0, what=_RELAXED),
-    "tol": partial(_checks.must, fits=lambda x: (x >= 0) & (x < math.inf), what=_BOUND),
+    "epsilon": partial(
+        _checks.number, fits=lambda x: (x >= _checks.SMALL) & (x < math.inf), what=_LINEAR
+    ),
+    "relaxation": partial(_checks.number, fits=lambda x: x >= 0, what=_RELAXED),
+    "tol": partial(_checks.number, fits=lambda x: (x >= 0) & (x < math.inf), what=_BOUND),
     "max_iterations": partial(_checks.whole, least=0),
     "domain": partial(_checks.one_of, known=("auto", "scaling", "log")),
     "symmetric": _checks.flag,
@@ -307,13 +307,9 @@ RANGES = {
 
 def _check(cost, mask, options: dict) -> None:
     for name, value in options.items():
-        _checks.single(name, value, "give one number")
         RANGES[name](name, value)
-    if mask is not None and (mask.shape != cost.shape or mask.dtype != torch.bool):
-        raise ValueError(
-            f"the mask must be boolean of shape {tuple(cost.shape)}; "
-            f"got {mask.dtype} {tuple(mask.shape)}"
-        )
+    if mask is not None:
+        _checks.mask("mask", mask, cost)
 
 
 def _reject_empty(mask, columns):

@@ -423,8 +423,11 @@ def test_running_out_of_iterations_is_an_error_or_a_counted_warning():
         (dict(relaxation=math.nan), "relaxation=nan must be at least 0"),
         (dict(domain="exp"), 'domain=.exp. is unknown; use "auto", "scaling" or "log"'),
         (dict(on_failure="ignore"), 'on_failure=.ignore. is unknown; use "raise" or "warn"'),
-        (dict(mask=forbidden[:2]), r"boolean of shape \(3, 3\); got torch.bool \(2, 3\)"),
-        (dict(mask=forbidden.float()), r"boolean of shape \(3, 3\); got torch.float32"),
+        (
+            dict(mask=forbidden[:2]),
+            r"boolean mask of shape \(3, 3\); got torch.bool of shape \(2, 3\)",
+        ),
+        (dict(mask=forbidden.float()), r"boolean mask of shape \(3, 3\); got torch.float32"),
         (
             dict(mask=torch.tensor([[1, 1, 1], [0, 0, 0], [1, 1, 1]]).bool()),
             "row 1 of the mask allows no cell",
@@ -433,7 +436,7 @@ def test_running_out_of_iterations_is_an_error_or_a_counted_warning():
             dict(mask=torch.tensor([[1, 1, 0], [1, 1, 0], [1, 1, 0]]).bool()),
             "column 2 of the mask allows no cell",
         ),
-        (dict(p=torch.tensor([0.5, 0.5])), r"p has shape \(2,\) .* needs \(3,\)"),
+        (dict(p=torch.tensor([0.5, 0.5])), r"p has shape \(2,\); .* needs \(3,\)"),
         (
             dict(q=torch.tensor([0.5, 0.5, 0.5])),
             r"q must be positive and sum to one \(it sums to 1\.5\); normalise",
