@@ -77,7 +77,8 @@ class Contrast:
         linear layer for both views, for methods that ask for them. ValueError: shapes that
         disagree, $B<2$, labels of another length, a zero or non-finite row (see `unit_rows`).
         """
-        batch = checked_views(z1, z2)
+        check_views(z1, z2)
+        batch = len(z1)
         one_of("positives", positives, ("class", "view"))
         both = None if features is None else _both_views(features, batch)
         z, norms = unit_rows(torch.cat([z1, z2]))
@@ -111,8 +112,7 @@ class Contrast:
         ValueError: shapes that disagree, labels without the queue's, a zero or non-finite row.
         Source: He et al. (2020), whose negatives are the queue alone.
         """
-        queries, keys, queue = checked_queue(queries, keys, queue)
-        batch, size = len(queries), len(queries) + len(queue)
+        check_queue(queries, keys, queue)
         one_of("positives", positives, ("class", "view"))
         if (labels is None) != (queue_labels is None):
             raise ValueError(
@@ -121,7 +121,7 @@ class Contrast:
         contrast = cls._two_towers(queries, torch.cat([keys, queue]), "of keys and queue")
         if labels is None:
             return contrast
-        labels = _checks.labels(labels, batch, "queries").to(queries.device)
+        labels = _checks.labels(labels, len(queries), "queries").to(queries.device)
         older = _checks.labels(queue_labels, len(queue), "keys of the queue").to(queries.device)
         y = torch.cat([labels, older])
         return contrast._told(labels[:, None] == y, labels, y, positives)
@@ -157,11 +157,7 @@ class Contrast:
         contrast = cls._two_towers(queries, keys, "of the keys")
         own = contrast.positives
         if positives is not None:
-            if positives.shape != own.shape or positives.dtype != torch.bool:
-                raise ValueError(
-                    f"positives must be a boolean mask of shape {(n, m)}; "
-                    f"got {positives.dtype} of shape {tuple(positives.shape)}"
-                )
+            _checks.mask("positives", positives, own)
             own = own | positives
         if labels is not None:
             y = _checks.labels(labels, m, "keys").to(keys.device)
@@ -173,6 +169,7 @@ class Contrast:
 
     @classmethod
     def _two_towers(cls, queries: Tensor, keys: Tensor, named: str) -> Contrast:
+        queries, keys = in_one_precision(queries, keys)
         z, _ = unit_rows(queries, "of the queries")
         candidates, norms = unit_rows(keys, named)
         index = torch.arange(len(z), device=z.device)
@@ -225,7 +222,7 @@ class Contrast:
         m = len(graphs)
         _at_least_two(m, "graph")
         one_of("positives", positives, ("class", "own"))
-        nodes, graphs = _in_one_precision(nodes, graphs)
+        nodes, graphs = in_one_precision(nodes, graphs)
         similarity = inner_products(nodes, graphs)
         refuse(
             ~similarity.detach().sum().isfinite()[None],
@@ -249,6 +246,7 @@ class Contrast:
     def without(self, candidates: Tensor) -> Contrast:
         """The contrast in which the pairs of a boolean mask $[n,m]$ are no negatives; all else
         stays, $Q$ too."""
+        _checks.mask("candidates", candidates, self.similarity)
         kept = self.admissible & ~candidates
         symmetric = self.symmetric and readable(kept) and torch.equal(kept, kept.T)
         return replace(self, admissible=kept, symmetric=symmetric, never_empty=False, _facts={})
@@ -433,8 +431,8 @@ def unit_rows(z: Tensor, *parts: str) -> tuple[Tensor, Tensor]:
     return z / norm[:, None], norm
 
 
-def checked_views(z1: Tensor, z2: Tensor) -> int:
-    """The size of the batch. ValueError: other shapes, fewer than two rows."""
+def check_views(z1: Tensor, z2: Tensor) -> None:
+    """ValueError unless they are two views of at least two images."""
     _checks.floating(z1=z1, z2=z2)
     if z1.ndim != 2 or z1.shape != z2.shape:
         raise ValueError(
@@ -442,11 +440,10 @@ def checked_views(z1: Tensor, z2: Tensor) -> int:
             f"got {tuple(z1.shape)} and {tuple(z2.shape)}"
         )
     _at_least_two(len(z1), "image")
-    return len(z1)
 
 
-def checked_queue(queries: Tensor, keys: Tensor, queue: Tensor) -> Iterator[Tensor]:
-    """All in one precision. ValueError: other shapes, fewer than two keys in all."""
+def check_queue(queries: Tensor, keys: Tensor, queue: Tensor) -> None:
+    """ValueError unless each query has its key and, with the queue, another one."""
     _checks.floating(queries=queries, keys=keys, queue=queue)
     if queue.ndim != 2 or not queries.shape == keys.shape == keys.shape[:1] + queue.shape[1:]:
         raise ValueError(
@@ -454,13 +451,12 @@ def checked_queue(queries: Tensor, keys: Tensor, queue: Tensor) -> Iterator[Tens
             + ", ".join(str(tuple(x.shape)) for x in (queries, keys, queue))
         )
     _at_least_two(len(keys) + len(queue), "key")
-    return _in_one_precision(queries, keys, queue)
 
 
 _PRECISE = torch.float32, torch.float64
 
 
-def _in_one_precision(*tensors: Tensor) -> Iterator[Tensor]:
+def in_one_precision(*tensors: Tensor) -> Iterator[Tensor]:
     """All in float64 if one of them is, else in float32."""
     double = any(z.dtype == torch.float64 for z in tensors)
     return (z.double() if double else z.float() for z in tensors)

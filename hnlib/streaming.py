@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from hnlib import _checks, negatives, objectives
-from hnlib.contrast import Contrast, checked_queue, checked_views, unit_rows
+from hnlib.contrast import Contrast, check_queue, check_views, in_one_precision, unit_rows
 from hnlib.negatives import LogWeights, Score
 
 
@@ -193,11 +193,13 @@ def _cells(z1, z2, queue, labels, block) -> tuple[_Cells, int]:
                 "labels with a queue make several positives; "
                 "use Contrast.from_queue and the dense loss"
             )
-        z1, z2, queue = checked_queue(z1, z2, queue)
+        check_queue(z1, z2, queue)
+        z1, z2 = in_one_precision(z1, torch.cat([z2, queue]))
         anchors = unit_rows(z1, "of the queries")[0]
-        candidates = unit_rows(torch.cat([z2, queue]), "of keys and queue")[0]
+        candidates = unit_rows(z2, "of keys and queue")[0]
         return _Cells(anchors, candidates, (0,), None, False, block), len(candidates) - 1
-    batch = checked_views(z1, z2)
+    check_views(z1, z2)
+    batch = len(z1)
     z, _ = unit_rows(torch.cat([z1, z2]))
     if labels is not None:
         labels = _checks.labels(labels, batch, "images").to(z.device).repeat(2)

@@ -170,6 +170,14 @@ TARGETS = {
         space(Contrast.from_queue, queries=Z1, keys=Z2, queue=Z1, labels=Y, queue_labels=Y),
         Contrast.from_queue,
     ),
+    "from_pairs": (
+        space(Contrast.from_pairs, queries=Z1, keys=Z2, positives=EYE, labels=Y),
+        Contrast.from_pairs,
+    ),
+    "without": (
+        space(Contrast.without, self=Contrast.from_pairs(Z1, Z2), candidates=EYE),
+        Contrast.without,
+    ),
     "from_nodes": (
         space(Contrast.from_nodes, nodes=Z1, graphs=Z2, batch=Y, labels=Y),
         Contrast.from_nodes,
@@ -179,7 +187,7 @@ TARGETS = {
         Contrast.from_similarity,
     ),
 }
-TRUSTED = ("contrast", "log_reference")  # `Contrast` has checked the one, the other is internal
+TRUSTED = ("contrast", "self", "log_reference")  # made by the constructors, or internal
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -270,6 +278,9 @@ def test_a_queue_of_another_precision_is_promoted():
         z[i] = z[i].double()
         found = Contrast.from_queue(*z).similarity
         assert found.dtype == torch.float64 and torch.allclose(found, exact)
+        assert torch.allclose(
+            Contrast.from_pairs(*z[:2]).similarity.double(), exact[:, :4], atol=1e-6
+        )
         loss = streaming.info_nce(z[0], z[1], queue=z[2])
         dense = methods.build("simclr").loss(Contrast.from_queue(*z))
         assert loss.item() == pytest.approx(dense.item(), rel=1e-12)
