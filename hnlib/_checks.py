@@ -77,7 +77,9 @@ def shown(value) -> str:
 def flag(name: str, value) -> None:
     """ValueError unless it is true or false: the word "False", for one, would count as true."""
     if not isinstance(value, bool):
-        raise ValueError(f"{name}={shown(value)} must be True or False")
+        raise ValueError(
+            f"{name}={shown(value)} must be True or False (on a command line true or false)"
+        )
 
 
 def floating(**given) -> None:

@@ -506,14 +506,14 @@ def _view_masks(batch: int, device: torch.device, dtype: torch.dtype):
 
 
 def _both_views(features: tuple[Tensor, Tensor], batch: int) -> Tensor:
-    features = features if isinstance(features, tuple | list) else (features,)
-    shapes = [tuple(getattr(h, "shape", ())) for h in features]
+    views = list(features) if isinstance(features, tuple | list) else [features]
+    shapes = [tuple(getattr(h, "shape", ())) for h in views]
     if len(shapes) != 2 or shapes[0] != shapes[1] or len(shapes[0]) != 2 or shapes[0][0] != batch:
         given = " and ".join(map(str, shapes))
         raise ValueError(f"features must be one [{batch}, k] for each view; got {given}")
-    for h in features:
+    for h in views:
         _checks.floating(features=h)
-    return torch.cat(list(features))
+    return torch.cat(views)
 
 
 def _at_least_two(count: int, kind: str) -> None:

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from numbers import Integral, Real
 
 import torch
 from torch import Tensor, nn
@@ -73,8 +72,6 @@ class Entry:
         unknown = [option for option in options if option not in known]
         if unknown:
             raise ValueError(f"{name} has no option {unknown[0]!r}; it has {', '.join(known)}")
-        for option, value in options.items():
-            _check_kind(f"{name}: {option}", value, known[option])
         options = known | options
         # Options made for one batch size (a value per anchor, a cost) are left out of the trial.
         plain = {
@@ -192,6 +189,7 @@ class Method(nn.Module):
     def __init__(self, name: str, entry: Entry, options: dict):
         super().__init__()
         self.name, self.entry = name, entry
+        self._set(options)  # which checks them
         learn = options.get("learn", "fixed")
         _checks.one_of("learn", learn, LEARN)
         if learn != "fixed":
@@ -200,7 +198,6 @@ class Method(nn.Module):
                 given = tuple(options["mixture"])
                 raise ValueError(f"mixture={given} is learned as shares; make them sum to one")
             self.logits = nn.Parameter(start.clamp_min(1e-6).log())
-        self._set(options)
         for count in ("skipped", "unconverged"):
             self.register_buffer(count, torch.zeros((), dtype=torch.long), persistent=False)
 
@@ -296,10 +293,10 @@ class Method(nn.Module):
     def _counted(self, contrast: Contrast) -> Tensor:
         """The weights, after counting what they left undone."""
         weights = self.log_weights
-        if isinstance(weights, negatives.semi_relaxed_ot):
+        if hasattr(weights, "coupling"):  # they solve for their weights
             coupling = weights.coupling(contrast)
             done = coupling.converged  # a tensor where asking would make the device wait
-            self._count(self.unconverged, ~done if isinstance(done, Tensor) else not done)
+            self._count(self.unconverged, not done if isinstance(done, bool) else ~done)
             return coupling.log_conditional
         log_w = weights(contrast)
         if self.options.get("on_empty") == "skip":
@@ -323,8 +320,7 @@ def build(name: str, **options) -> Method:
     beta=2.0)`.
 
     One `temperature` serves weights and objective alike. ValueError: an unknown name, an option the
-    method does not have (both list the known ones), a value of another kind than the default or out
-    of range.
+    method does not have (both list the known ones), a value of another kind or out of range.
     """
     return entry_of(CATALOGUE, name).build(name, options)
 
@@ -334,26 +330,6 @@ def entry_of(catalogue: dict[str, Entry], name: str) -> Entry:
     if name not in catalogue:
         raise ValueError(f"method {name!r} is unknown; the catalogue has {', '.join(catalogue)}")
     return catalogue[name]
-
-
-def _check_kind(what: str, value, default) -> None:
-    """ValueError unless `value` is of the kind of `default`: the word "False", for one, would count
-    as true."""
-    if default is None:
-        fits, kind = value is None or callable(value), "a function"
-    elif isinstance(default, bool):
-        fits, kind = isinstance(value, bool), "True or False (on the command line: true or false)"
-    elif isinstance(default, tuple):
-        numbers = isinstance(value, list | tuple) and all(isinstance(v, Real) for v in value)
-        fits, kind = numbers and len(value) == len(default), f"{len(default)} numbers"
-    elif isinstance(default, str):
-        fits, kind = isinstance(value, str), "a word"
-    elif isinstance(default, int):
-        fits, kind = isinstance(value, Integral) and not isinstance(value, bool), "a whole number"
-    else:
-        fits, kind = isinstance(value, Real | Tensor) and not isinstance(value, bool), "a number"
-    if not fits:
-        raise ValueError(f"{what} must be {kind}, not {_checks.shown(value)}")
 
 
 def _accepted(function: Callable, options: dict) -> dict:
