@@ -105,15 +105,8 @@ def sinkhorn(
     Ruiz and Uçar (2014). The problem is eq. (5) of hcl-ot with $\varphi=\mathrm{KL}$; the form of
     the plan is Lemma 3 there.
     """
-    rule = dict(
-        epsilon=epsilon,
-        relaxation=relaxation,
-        tol=tol,
-        max_iterations=max_iterations,
-        domain=domain,
-        symmetric=symmetric,
-        on_failure=on_failure,
-    )
+    rule = dict(epsilon=epsilon, relaxation=relaxation, tol=tol, max_iterations=max_iterations)
+    rule |= dict(domain=domain, symmetric=symmetric, on_failure=on_failure)
     p, q = _marginal(p, cost, 0, "p"), _marginal(q, cost, 1, "q")
     _check(cost, mask, rule)
     if symmetric and p.shape != q.shape:
