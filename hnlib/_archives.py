@@ -29,6 +29,16 @@ def said(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def check_folder(folder: Path) -> None:
+    """Make the folder. ValueError: files cannot be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        reason = f"{folder} cannot be written to ({error.strerror})"
+        raise ValueError(f"{reason}; choose another place with $HNLIB_DATA") from error
+
+
 @contextmanager
 def downloaded(url: str, md5: str | None = None, largest: int = LARGEST) -> Iterator[Path]:
     """The file at `url`, in a folder that is gone after the block.

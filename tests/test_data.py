@@ -165,10 +165,19 @@ def test_without_network_the_place_and_the_form_are_named(tmp_path, monkeypatch)
     serve(monkeypatch, tmp_path, "stl10", None)
     with pytest.raises(ValueError, match="could not be downloaded") as error:
         data.load("stl10", tmp_path)
-    assert str(data.location("stl10", tmp_path)) in str(error.value) and "x_train" in str(
-        error.value
-    )
-    assert not list(tmp_path.rglob("*"))
+    assert str(data.location("stl10", tmp_path)) in str(error.value)
+    assert "x_train" in str(error.value)
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+
+
+def test_a_place_that_cannot_be_written_to_is_named_before_the_download(tmp_path, monkeypatch):
+    (tmp_path / "taken").write_bytes(b"")  # no folder can be made in a file, whoever one is
+    archive = serve(monkeypatch, tmp_path, "cifar10", None)
+    with pytest.raises(
+        ValueError, match=r"^\S+/taken/images cannot be written to \(Not a dir.*HNLIB"
+    ):
+        data.load("cifar10", tmp_path / "taken")
+    assert not archive.exists()
 
 
 def tar(members: dict[str, bytes]) -> bytes:

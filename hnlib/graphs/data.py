@@ -144,7 +144,7 @@ def load(name: str = "motifs", root: Path | str | None = None) -> GraphSet:
 
 def _download(name: str, folder: Path) -> None:
     wanted = {f"{name}_{part}.txt" for part in PARTS}
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    _archives.check_folder(folder.parent)
     with (
         _archives.downloaded(SOURCE.format(name), largest=LARGEST) as archive,
         tempfile.TemporaryDirectory(dir=folder.parent, prefix=".raw-") as temporary,

@@ -256,6 +256,7 @@ def _digest(*arrays: Tensor | None) -> str:
 
 def _download(name: str, path: Path) -> None:
     url, md5, read = ARCHIVES[name]
+    _archives.check_folder(path.parent)
     try:
         with _archives.downloaded(url, md5) as archive:
             arrays = read(archive)
