@@ -26,6 +26,8 @@ HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.re
 
 def said(error: BaseException) -> str:
     """An error's message in one line, or its name where it has none."""
+    if isinstance(error, KeyError):
+        return f"{error} is missing"
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -40,20 +42,24 @@ def check_folder(folder: Path) -> None:
 
 
 @contextmanager
-def downloaded(url: str, md5: str | None = None, largest: int = LARGEST) -> Iterator[Path]:
-    """The file at `url`, in a folder that is gone after the block.
+def downloaded(
+    name: str, url: str, instead: str, md5: str | None = None, largest: int = LARGEST
+) -> Iterator[Path]:
+    """The file at `url`, in a folder that is gone after the block, in which it is to be read.
 
-    ValueError: it cannot be had, stalls, is cut short or too large, or has another MD5.
+    ValueError, with what to do `instead`: it cannot be had or read, stalls, is cut short or too
+    large, or has another MD5.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "archive"
-        try:
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "archive"
             found = _fetch(url, path, largest)
-        except (OSError, http.client.HTTPException) as error:
-            raise ValueError(said(error)) from error
-        if md5 not in (None, found):
-            raise ValueError(f"its MD5 is {found} instead of {md5}")
-        yield path
+            if md5 not in (None, found):
+                raise ValueError(f"its MD5 is {found} instead of {md5}")
+            yield path
+    except (OSError, http.client.HTTPException, LookupError, ValueError) as error:
+        fault = f"{name} could not be downloaded from {url} ({said(error)})"
+        raise ValueError(f"{fault}; where there is no network, {instead}") from error
 
 
 def _fetch(url: str, path: Path, largest: int) -> str:

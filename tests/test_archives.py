@@ -254,18 +254,20 @@ def serve(answer: bytes, stay: bool = False) -> tuple[str, threading.Event]:
     return f"http://127.0.0.1:{listening.getsockname()[1]}/file", done
 
 
+def download(url, md5=None, largest=2**20):
+    return _archives.downloaded("set", url, "put it there", md5, largest)
+
+
 def head(length: int) -> bytes:
     return f"HTTP/1.0 200 OK\r\nContent-Length: {length}\r\n\r\n".encode()
 
 
 def test_a_download_comes_whole_and_is_gone_after(tmp_path):
-    with _archives.downloaded(serve(head(5) + b"bytes")[0]) as path:
+    with download(serve(head(5) + b"bytes")[0]) as path:
         assert path.read_bytes() == b"bytes"
     assert not path.exists()
     (tmp_path / "file").write_bytes(b"bytes")
-    with _archives.downloaded(
-        f"file://{tmp_path}/file", "4b3a6218bb3e3a7303e8a171a60fcf92"
-    ) as path:
+    with download(f"file://{tmp_path}/file", "4b3a6218bb3e3a7303e8a171a60fcf92") as path:
         assert path.read_bytes() == b"bytes"
 
 
@@ -283,7 +285,7 @@ def test_a_download_comes_whole_and_is_gone_after(tmp_path):
     ],
 )
 def test_what_is_sent_otherwise_is_refused(answer, options, fault):
-    with pytest.raises(ValueError, match=fault), _archives.downloaded(serve(answer)[0], **options):
+    with pytest.raises(ValueError, match=fault), download(serve(answer)[0], **options):
         pytest.fail("the block was entered")
 
 
@@ -291,7 +293,7 @@ def test_what_is_sent_otherwise_is_refused(answer, options, fault):
 def test_a_server_that_falls_silent_is_left(monkeypatch, answer):
     monkeypatch.setattr(_archives, "PATIENCE", 0.1)
     url, done = serve(answer, stay=True)
-    with pytest.raises(ValueError, match="timed out"), _archives.downloaded(url):
+    with pytest.raises(ValueError, match="timed out"), download(url):
         pytest.fail("the block was entered")
     done.set()
 
@@ -301,5 +303,5 @@ def test_a_server_that_drips_is_left(monkeypatch):
     clock = iter(range(0, 6000, 60))
     monkeypatch.setattr(_archives.time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(_archives, "PATIENCE", 30)
-    with pytest.raises(ValueError, match="stalls"), _archives.downloaded(serve(head(9) + b"b")[0]):
+    with pytest.raises(ValueError, match="stalls"), download(serve(head(9) + b"b")[0]):
         pytest.fail("the block was entered")

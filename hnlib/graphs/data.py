@@ -129,24 +129,21 @@ def load(name: str = "motifs", root: Path | str | None = None) -> GraphSet:
     if name not in TU:
         raise ValueError(f"unknown data set {name!r}; known: {', '.join(KNOWN)}")
     folder = location(root) / name / "raw"
+    if not folder.is_dir():
+        _download(name, folder)
     try:
-        if not folder.is_dir():
-            _download(name, folder)
-        graphs = _read(name, folder)
+        return _graph_set(_read(name, folder), name)
     except (OSError, ValueError) as error:
-        raise ValueError(
-            f"{folder} is not the whole TUDataset {name} and could not be made it "
-            f"({_archives.said(error)}); delete it and try again with a network, or put the files "
-            "of its archive there"
-        ) from error
-    return _graph_set(graphs, name)
+        fault = f"{folder} is not the whole TUDataset {name} ({_archives.said(error)})"
+        raise ValueError(f"{fault}. Delete it, then run `hnlib data {name}`") from error
 
 
 def _download(name: str, folder: Path) -> None:
-    wanted = {f"{name}_{part}.txt" for part in PARTS}
+    wanted, url = {f"{name}_{part}.txt" for part in PARTS}, SOURCE.format(name)
+    instead = f"put the files of its archive into {folder}"
     _archives.check_folder(folder.parent)
     with (
-        _archives.downloaded(SOURCE.format(name), largest=LARGEST) as archive,
+        _archives.downloaded(name, url, instead, largest=LARGEST) as archive,
         tempfile.TemporaryDirectory(dir=folder.parent, prefix=".raw-") as temporary,
     ):
         whole = Path(temporary) / "raw"

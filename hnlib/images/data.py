@@ -257,15 +257,8 @@ def _digest(*arrays: Tensor | None) -> str:
 def _download(name: str, path: Path) -> None:
     url, md5, read = ARCHIVES[name]
     _archives.check_folder(path.parent)
-    try:
-        with _archives.downloaded(url, md5) as archive:
-            arrays = read(archive)
-    except (KeyError, ValueError) as error:
-        fault = f"the archive lacks {error}" if isinstance(error, KeyError) else error
-        raise ValueError(
-            f"{name} could not be downloaded from {url} ({fault}); where there is no network, "
-            f"put the data at {path}: {FORM}"
-        ) from error
+    with _archives.downloaded(name, url, f"put the data at {path}: {FORM}", md5) as archive:
+        arrays = read(archive)
     write_atomically(path, lambda temporary: np.savez(temporary, **arrays))
 
 

@@ -47,8 +47,7 @@ class Task:
             dataset = data.hold_out(dataset, run.validation)
         if run.train_size is not None:  # for every seed: it varies the training, not the data
             dataset = data.subset(dataset, run.train_size, seed=0)
-        usual = augment.recipe_for(dataset.channels)
-        self.recipe = augment.resolve(usual if run.augmentation is None else run.augmentation)
+        self.recipe = augment.resolve(run.augmentation or augment.recipe_for(dataset.channels))
         supervised = asks_for(method, "supervised")
         if run.admitted < 1 and (supervised or run.queue or not hasattr(method, "loss")):
             raise ValueError(
