@@ -52,7 +52,7 @@ def downloaded(
     """
     try:
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "archive"
+            path = Path(folder) / PurePosixPath(url).name
             found = _fetch(url, path, largest)
             if md5 not in (None, found):
                 raise ValueError(f"its MD5 is {found} instead of {md5}")
@@ -87,13 +87,14 @@ def _fetch(url: str, path: Path, largest: int) -> str:
 def unpacked(
     archive: Path, wanted: Callable[[str], bool], largest: int = LARGEST
 ) -> dict[str, bytes]:
-    """The files of a tar or zip archive whose paths below its top folder are `wanted`; nothing is
-    written, so that no path leads anywhere.
+    """The files of an archive, by its name a zip or else a tar, whose paths below its top folder
+    are `wanted`; nothing is written, so that no path leads anywhere. A tar must have been known by
+    its digest: its headers are read whatever size they claim.
 
     ValueError: an archive that is not whole, holds more than `largest` bytes, or has a path that
     leaves it or stands twice, a link or a device.
     """
-    read = _zip if zipfile.is_zipfile(archive) else _tar
+    read = _zip if archive.suffix == ".zip" else _tar
     seen, size, files = set(), 0, {}
     try:
         for name, plain, length, content in read(archive):

@@ -59,7 +59,7 @@ def zip_link(name):
 @pytest.fixture
 def unpacked(tmp_path):
     def read(content: bytes, wanted=everything, **more):
-        path = tmp_path / "deep" / "archive"
+        path = tmp_path / "deep" / ("archive.zip" if content[:2] == b"PK" else "archive.tar.gz")
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
         files = _archives.unpacked(path, wanted, **more)
@@ -116,6 +116,13 @@ def test_a_path_that_stands_twice_is_refused(unpacked, pack, other):
         unpacked(pack(("top/a.txt", b"1"), (other, b"2")))
 
 
+def test_what_is_called_a_zip_is_read_as_one_alone(tmp_path):
+    """A tar of unknown origin could claim headers of any size."""
+    (tmp_path / "set.zip").write_bytes(tar(("top/a.txt", b"a")))
+    with pytest.raises(ValueError, match="not a zip file"):
+        _archives.unpacked(tmp_path / "set.zip", everything)
+
+
 @pytest.mark.parametrize("pack", [tar, zipped])
 def test_a_bomb_is_refused_by_what_it_claims(unpacked, pack):
     bomb = pack(("top/zeros", bytes(2**20)), ("top/more", bytes(2**20)))
@@ -146,15 +153,16 @@ def test_an_altered_archive_is_read_or_refused_and_writes_nothing(
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     content = content[: data.draw(st.one_of(st.none(), st.integers(0, len(content))))]
     folder = tmp_path_factory.mktemp("archive")
-    (folder / "archive").write_bytes(content)
+    archive = folder / ("archive.zip" if zip else "archive.tar.gz")
+    archive.write_bytes(content)
     try:
-        files = _archives.unpacked(folder / "archive", everything, largest=2**20)
+        files = _archives.unpacked(archive, everything, largest=2**20)
     except ValueError as error:
         assert "\n" not in str(error)
     else:
         assert all(isinstance(file, bytes) for file in files.values())
     assert [path.name for path in folder.parent.rglob("*evil*")] == []
-    assert [path.name for path in folder.rglob("*")] == ["archive"]
+    assert list(folder.rglob("*")) == [archive]
 
 
 # Arrays

@@ -95,6 +95,7 @@ def test_the_digest_sees_every_array(place, tmp_path):
         (dict(y_train=np.array([np.nan] * 12)), "y_train of type float64"),
         (dict(class_names=np.array([np.nan] * 3)), "class_names of type float64"),
         (dict(class_names=np.array([["a", "b", "c"]])), "class_names"),
+        (dict(class_names=np.array(["a", "b", "\x1b[2J"])), r"class_names that .* '\\x1b\[2J'"),
         (dict(y_train=np.full(12, 2**60)), f"labels 0 to {2**60}"),
         (dict(y_train=np.full(12, 2**63, np.uint64)), f"labels 0 to {2**63}"),
     ],
@@ -131,6 +132,23 @@ def test_a_file_that_claims_a_petabyte_is_refused(place, tmp_path):
         data.load("cifar10", tmp_path)
 
 
+@settings(max_examples=80)
+@given(st.data())
+def test_a_file_with_other_bytes_is_the_same_set_or_none(tmp_path_factory, drawn):
+    path = data.location("cifar10", tmp_path_factory.mktemp("data"))
+    path.parent.mkdir()
+    np.savez(path, **arrays(2, 2, 1))
+    before, content = data.load("cifar10", path.parents[1]).digest, bytearray(path.read_bytes())
+    for _ in range(drawn.draw(st.integers(1, 3))):
+        where = drawn.draw(st.integers(0, len(content) - 1))
+        content[where] = drawn.draw(st.integers(0, 255))
+    path.write_bytes(content[: drawn.draw(st.one_of(st.none(), st.integers(0, len(content))))])
+    try:
+        assert data.load("cifar10", path.parents[1]).digest == before
+    except ValueError as error:
+        assert "Delete it" in str(error) and "\n" not in str(error)
+
+
 def test_truncated_and_altered_files_are_refused(place, tmp_path):
     path = place()
     whole = path.read_bytes()
@@ -152,7 +170,7 @@ def test_truncated_and_altered_files_are_refused(place, tmp_path):
 
 def serve(monkeypatch, folder, name, content: bytes | None):
     """Stand in for the network: `content` is what the archive's address has, and has its MD5."""
-    archive = folder / "served" / name
+    archive = folder / "served" / data.ARCHIVES[name][0].split("/")[-1]
     if content is not None:
         archive.parent.mkdir(exist_ok=True)
         archive.write_bytes(content)

@@ -539,6 +539,14 @@ def path(n: int, y: int = 0, **more) -> Data:
         ([path(3), Data(edge_index=path(3).edge_index, num_nodes=3)], "graph 1.*no label"),
         ([path(3), path(3, -1)], "graph 1.*label -1"),
         ([path(3), path(3, 0.5)], "graph 1.*label 0.5"),
+        ([path(3), path(3, float("nan"))], "graph 1.*label nan"),
+        ([path(3), path(3, 1j)], "graph 1.*no label"),
+        ([path(3), Data(edge_index=path(3).edge_index, num_nodes=3, y=1)], "graph 1.*no label"),
+        ([path(3), path(3, x=torch.ones(3, 1) * 1j)], "graph 1.*complex64 features"),
+        (
+            [path(3), Data(edge_index=path(3).edge_index * 0.5, num_nodes=3, y=torch.tensor([1]))],
+            "graph 1.*edges of type torch.float32",
+        ),
         ([path(3), path(3, x=torch.ones(3, 2))], "widths"),
         (
             [path(3, x=torch.ones(3, 1)), path(3, x=torch.tensor([[1.0], [torch.nan], [2.0]]))],

@@ -104,12 +104,14 @@ def _faults(graph: Data) -> Iterator[str]:
         yield f"{n} node(s): node and graph are the same; leave it out"
     if graph.num_edges == 0:
         yield "no edges, so its nodes never hear of each other; leave it out"
-    if graph.y is None or graph.y.numel() != 1:
-        yield "no label; give each graph one integer y"
+    if not isinstance(graph.y, Tensor) or graph.y.numel() != 1 or graph.y.is_complex():
+        yield "no label; give each graph one integer y, as a tensor"
     if not (label := graph.y.item()) >= 0 or label % 1:
         yield f"the label {label}; labels are whole numbers from 0"
-    if graph.x is not None and graph.x.ndim != 2:
-        yield f"features of shape {tuple(graph.x.shape)}; give [nodes, features]"
+    if graph.x is not None and (graph.x.ndim != 2 or graph.x.is_complex()):
+        yield f"{graph.x.dtype} features of shape {tuple(graph.x.shape)}; give [nodes, features]"
+    if graph.edge_index.is_floating_point():
+        yield f"edges of type {graph.edge_index.dtype}; give whole numbers"
     if graph.x is not None and not graph.x.isfinite().all():
         yield "features that are not finite; repair or leave it out"
     if not 0 <= int(graph.edge_index.min()) <= int(graph.edge_index.max()) < n:

@@ -207,6 +207,8 @@ def _read(name: str, path: Path) -> Dataset:
     classes = [str(c) for c in np.ravel(arrays.get("class_names", classes))]
     if low < 0 or high >= len(classes):
         raise _refusal(name, path, f"has labels {low} to {high} for {len(classes)} classes")
+    if unreadable := [c for c in classes if not c.isprintable()]:
+        raise _refusal(name, path, f"has class_names that cannot be printed, as {unreadable[0]!r}")
     parts = [arrays[key] for key in PARTS]
     return _dataset(name, *parts, classes=classes, unlabelled=arrays.get("x_unlabelled"))
 
