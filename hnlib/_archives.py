@@ -75,8 +75,8 @@ def _fetch(url: str, path: Path, largest: int) -> str:
                 size += len(piece)
                 if size > largest:
                     raise OSError(f"it has more than {largest} bytes")
-                if time.monotonic() - start > PATIENCE + size / SLOWEST:
-                    raise OSError(f"it stalls: {size} bytes in {PATIENCE} seconds")
+                if (passed := time.monotonic() - start) > PATIENCE + size / SLOWEST:
+                    raise OSError(f"it stalls: {size} bytes in {passed:.0f} seconds")
                 digest.update(piece)
                 bar.update(file.write(piece))
     if size < total:
@@ -85,7 +85,7 @@ def _fetch(url: str, path: Path, largest: int) -> str:
 
 
 def unpacked(
-    archive: Path, wanted: Callable[[str], bool], largest: int = LARGEST
+    archive: Path, wanted: Callable[[str], object], largest: int = LARGEST
 ) -> dict[str, bytes]:
     """The files of an archive, by its name a zip or else a tar, whose paths below its top folder
     are `wanted`; nothing is written, so that no path leads anywhere. A tar must have been known by
@@ -103,8 +103,8 @@ def unpacked(
                 raise ValueError(f"it holds more than {largest} bytes")
             if not plain or _leaves(name):
                 raise ValueError(f"it holds {name!r}, a link, a device or a path that leaves it")
-            _, _, below = name.partition("/")
-            folded = str(PurePosixPath(name)).casefold()
+            path = str(PurePosixPath(name))  # without "./" and "//"
+            below, folded = path.partition("/")[2], path.casefold()
             if folded in seen or below in files:
                 raise ValueError(f"it holds {name!r} twice, perhaps in other letters")
             seen.add(folded)
