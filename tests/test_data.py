@@ -87,6 +87,7 @@ def test_the_digest_sees_every_array(place, tmp_path):
         (dict(x_train=arrays()["x_train"].astype(float)), "x_train of type float64"),
         (dict(x_test=arrays()["x_test"][..., 0]), "shape"),
         (dict(x_test=arrays(size=6)["x_test"]), "different sizes"),
+        (dict(x_train=np.zeros((12, 0, 0, 3), np.uint8)), "x_train of type uint8 and shape"),
         (dict(y_train=np.arange(5)), "y_train"),
         (dict(y_train=np.arange(12) + 5), "labels"),
         (dict(y_train=np.arange(12) - 1), "labels"),
