@@ -26,24 +26,40 @@ HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.re
 
 def said(error: BaseException) -> str:
     """An error's message in one line, or its name where it has none."""
+    if isinstance(error, KeyError):
+        return f"{error} is missing"
     return " ".join(str(error).split()) or type(error).__name__
 
 
-@contextmanager
-def downloaded(url: str, md5: str | None = None, largest: int = LARGEST) -> Iterator[Path]:
-    """The file at `url`, in a folder that is gone after the block.
+def check_folder(folder: Path) -> None:
+    """Make the folder. ValueError: files cannot be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        reason = f"{folder} cannot be written to ({error.strerror})"
+        raise ValueError(f"{reason}; choose another place with $HNLIB_DATA") from error
 
-    ValueError: it cannot be had, stalls, is cut short or too large, or has another MD5.
+
+@contextmanager
+def downloaded(
+    name: str, url: str, instead: str, md5: str | None = None, largest: int = LARGEST
+) -> Iterator[Path]:
+    """The file at `url`, in a folder that is gone after the block, in which it is to be read.
+
+    ValueError, with what to do `instead`: it cannot be had or read, stalls, is cut short or too
+    large, or has another MD5.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "archive"
-        try:
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / PurePosixPath(url).name
             found = _fetch(url, path, largest)
-        except (OSError, http.client.HTTPException) as error:
-            raise ValueError(said(error)) from error
-        if md5 not in (None, found):
-            raise ValueError(f"its MD5 is {found} instead of {md5}")
-        yield path
+            if md5 not in (None, found):
+                raise ValueError(f"its MD5 is {found} instead of {md5}")
+            yield path
+    except (OSError, http.client.HTTPException, LookupError, ValueError) as error:
+        fault = f"{name} could not be downloaded from {url} ({said(error)})"
+        raise ValueError(f"{fault}; where there is no network, {instead}") from error
 
 
 def _fetch(url: str, path: Path, largest: int) -> str:
@@ -59,8 +75,8 @@ def _fetch(url: str, path: Path, largest: int) -> str:
                 size += len(piece)
                 if size > largest:
                     raise OSError(f"it has more than {largest} bytes")
-                if time.monotonic() - start > PATIENCE + size / SLOWEST:
-                    raise OSError(f"it stalls: {size} bytes in {PATIENCE} seconds")
+                if (passed := time.monotonic() - start) > PATIENCE + size / SLOWEST:
+                    raise OSError(f"it stalls: {size} bytes in {passed:.0f} seconds")
                 digest.update(piece)
                 bar.update(file.write(piece))
     if size < total:
@@ -69,15 +85,16 @@ def _fetch(url: str, path: Path, largest: int) -> str:
 
 
 def unpacked(
-    archive: Path, wanted: Callable[[str], bool], largest: int = LARGEST
+    archive: Path, wanted: Callable[[str], object], largest: int = LARGEST
 ) -> dict[str, bytes]:
-    """The files of a tar or zip archive whose paths below its top folder are `wanted`; nothing is
-    written, so that no path leads anywhere.
+    """The files of an archive, by its name a zip or else a tar, whose paths below its top folder
+    are `wanted`; nothing is written, so that no path leads anywhere. A tar must have been known by
+    its digest: its headers are read whatever size they claim.
 
     ValueError: an archive that is not whole, holds more than `largest` bytes, or has a path that
     leaves it or stands twice, a link or a device.
     """
-    read = _zip if zipfile.is_zipfile(archive) else _tar
+    read = _zip if archive.suffix == ".zip" else _tar
     seen, size, files = set(), 0, {}
     try:
         for name, plain, length, content in read(archive):
@@ -86,8 +103,8 @@ def unpacked(
                 raise ValueError(f"it holds more than {largest} bytes")
             if not plain or _leaves(name):
                 raise ValueError(f"it holds {name!r}, a link, a device or a path that leaves it")
-            _, _, below = name.partition("/")
-            folded = str(PurePosixPath(name)).casefold()
+            path = str(PurePosixPath(name))  # without "./" and "//"
+            below, folded = path.partition("/")[2], path.casefold()
             if folded in seen or below in files:
                 raise ValueError(f"it holds {name!r} twice, perhaps in other letters")
             seen.add(folded)

@@ -59,7 +59,7 @@ def zip_link(name):
 @pytest.fixture
 def unpacked(tmp_path):
     def read(content: bytes, wanted=everything, **more):
-        path = tmp_path / "deep" / "archive"
+        path = tmp_path / "deep" / ("archive.zip" if content[:2] == b"PK" else "archive.tar.gz")
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
         files = _archives.unpacked(path, wanted, **more)
@@ -116,6 +116,13 @@ def test_a_path_that_stands_twice_is_refused(unpacked, pack, other):
         unpacked(pack(("top/a.txt", b"1"), (other, b"2")))
 
 
+def test_what_is_called_a_zip_is_read_as_one_alone(tmp_path):
+    """A tar of unknown origin could claim headers of any size."""
+    (tmp_path / "set.zip").write_bytes(tar(("top/a.txt", b"a")))
+    with pytest.raises(ValueError, match="not a zip file"):
+        _archives.unpacked(tmp_path / "set.zip", everything)
+
+
 @pytest.mark.parametrize("pack", [tar, zipped])
 def test_a_bomb_is_refused_by_what_it_claims(unpacked, pack):
     bomb = pack(("top/zeros", bytes(2**20)), ("top/more", bytes(2**20)))
@@ -146,15 +153,16 @@ def test_an_altered_archive_is_read_or_refused_and_writes_nothing(
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     content = content[: data.draw(st.one_of(st.none(), st.integers(0, len(content))))]
     folder = tmp_path_factory.mktemp("archive")
-    (folder / "archive").write_bytes(content)
+    archive = folder / ("archive.zip" if zip else "archive.tar.gz")
+    archive.write_bytes(content)
     try:
-        files = _archives.unpacked(folder / "archive", everything, largest=2**20)
+        files = _archives.unpacked(archive, everything, largest=2**20)
     except ValueError as error:
         assert "\n" not in str(error)
     else:
         assert all(isinstance(file, bytes) for file in files.values())
     assert [path.name for path in folder.parent.rglob("*evil*")] == []
-    assert [path.name for path in folder.rglob("*")] == ["archive"]
+    assert list(folder.rglob("*")) == [archive]
 
 
 # Arrays
@@ -254,18 +262,20 @@ def serve(answer: bytes, stay: bool = False) -> tuple[str, threading.Event]:
     return f"http://127.0.0.1:{listening.getsockname()[1]}/file", done
 
 
+def download(url, md5=None, largest=2**20):
+    return _archives.downloaded("set", url, "put it there", md5, largest)
+
+
 def head(length: int) -> bytes:
     return f"HTTP/1.0 200 OK\r\nContent-Length: {length}\r\n\r\n".encode()
 
 
 def test_a_download_comes_whole_and_is_gone_after(tmp_path):
-    with _archives.downloaded(serve(head(5) + b"bytes")[0]) as path:
+    with download(serve(head(5) + b"bytes")[0]) as path:
         assert path.read_bytes() == b"bytes"
     assert not path.exists()
     (tmp_path / "file").write_bytes(b"bytes")
-    with _archives.downloaded(
-        f"file://{tmp_path}/file", "4b3a6218bb3e3a7303e8a171a60fcf92"
-    ) as path:
+    with download(f"file://{tmp_path}/file", "4b3a6218bb3e3a7303e8a171a60fcf92") as path:
         assert path.read_bytes() == b"bytes"
 
 
@@ -283,7 +293,7 @@ def test_a_download_comes_whole_and_is_gone_after(tmp_path):
     ],
 )
 def test_what_is_sent_otherwise_is_refused(answer, options, fault):
-    with pytest.raises(ValueError, match=fault), _archives.downloaded(serve(answer)[0], **options):
+    with pytest.raises(ValueError, match=fault), download(serve(answer)[0], **options):
         pytest.fail("the block was entered")
 
 
@@ -291,7 +301,7 @@ def test_what_is_sent_otherwise_is_refused(answer, options, fault):
 def test_a_server_that_falls_silent_is_left(monkeypatch, answer):
     monkeypatch.setattr(_archives, "PATIENCE", 0.1)
     url, done = serve(answer, stay=True)
-    with pytest.raises(ValueError, match="timed out"), _archives.downloaded(url):
+    with pytest.raises(ValueError, match="timed out"), download(url):
         pytest.fail("the block was entered")
     done.set()
 
@@ -301,5 +311,5 @@ def test_a_server_that_drips_is_left(monkeypatch):
     clock = iter(range(0, 6000, 60))
     monkeypatch.setattr(_archives.time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(_archives, "PATIENCE", 30)
-    with pytest.raises(ValueError, match="stalls"), _archives.downloaded(serve(head(9) + b"b")[0]):
+    with pytest.raises(ValueError, match="stalls"), download(serve(head(9) + b"b")[0]):
         pytest.fail("the block was entered")

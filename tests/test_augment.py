@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from hnlib.images import augment
 from hnlib.images._torchvision import torchvision
+from hnlib.runs.training import train
 
 transforms = torchvision.transforms
 one_by_one = transforms.functional
@@ -184,6 +185,11 @@ def test_bad_input():
     for x in (images().float(), images()[0], images(channels=2)):
         with pytest.raises(ValueError, match="uint8"):
             augment.two_views(x, generator())
+
+
+def test_a_recipe_without_a_name_is_not_the_usual_one():
+    with pytest.raises(ValueError, match=r"unknown augmentation ''; known: simclr"):
+        train("digits", "hcl", epochs=1, augmentation="", progress=False)
 
 
 def test_a_crop_equals_torchvisions_resized_crop():

@@ -87,6 +87,7 @@ def test_the_digest_sees_every_array(place, tmp_path):
         (dict(x_train=arrays()["x_train"].astype(float)), "x_train of type float64"),
         (dict(x_test=arrays()["x_test"][..., 0]), "shape"),
         (dict(x_test=arrays(size=6)["x_test"]), "different sizes"),
+        (dict(x_train=np.zeros((12, 0, 0, 3), np.uint8)), "x_train of type uint8 and shape"),
         (dict(y_train=np.arange(5)), "y_train"),
         (dict(y_train=np.arange(12) + 5), "labels"),
         (dict(y_train=np.arange(12) - 1), "labels"),
@@ -95,6 +96,7 @@ def test_the_digest_sees_every_array(place, tmp_path):
         (dict(y_train=np.array([np.nan] * 12)), "y_train of type float64"),
         (dict(class_names=np.array([np.nan] * 3)), "class_names of type float64"),
         (dict(class_names=np.array([["a", "b", "c"]])), "class_names"),
+        (dict(class_names=np.array(["a", "b", "\x1b[2J"])), r"class_names that .* '\\x1b\[2J'"),
         (dict(y_train=np.full(12, 2**60)), f"labels 0 to {2**60}"),
         (dict(y_train=np.full(12, 2**63, np.uint64)), f"labels 0 to {2**63}"),
     ],
@@ -131,6 +133,23 @@ def test_a_file_that_claims_a_petabyte_is_refused(place, tmp_path):
         data.load("cifar10", tmp_path)
 
 
+@settings(max_examples=80)
+@given(st.data())
+def test_a_file_with_other_bytes_is_the_same_set_or_none(tmp_path_factory, drawn):
+    path = data.location("cifar10", tmp_path_factory.mktemp("data"))
+    path.parent.mkdir()
+    np.savez(path, **arrays(2, 2, 1))
+    before, content = data.load("cifar10", path.parents[1]).digest, bytearray(path.read_bytes())
+    for _ in range(drawn.draw(st.integers(1, 3))):
+        where = drawn.draw(st.integers(0, len(content) - 1))
+        content[where] = drawn.draw(st.integers(0, 255))
+    path.write_bytes(content[: drawn.draw(st.one_of(st.none(), st.integers(0, len(content))))])
+    try:
+        assert data.load("cifar10", path.parents[1]).digest == before
+    except ValueError as error:
+        assert "Delete it" in str(error) and "\n" not in str(error)
+
+
 def test_truncated_and_altered_files_are_refused(place, tmp_path):
     path = place()
     whole = path.read_bytes()
@@ -152,7 +171,7 @@ def test_truncated_and_altered_files_are_refused(place, tmp_path):
 
 def serve(monkeypatch, folder, name, content: bytes | None):
     """Stand in for the network: `content` is what the archive's address has, and has its MD5."""
-    archive = folder / "served" / name
+    archive = folder / "served" / data.ARCHIVES[name][0].split("/")[-1]
     if content is not None:
         archive.parent.mkdir(exist_ok=True)
         archive.write_bytes(content)
@@ -165,10 +184,19 @@ def test_without_network_the_place_and_the_form_are_named(tmp_path, monkeypatch)
     serve(monkeypatch, tmp_path, "stl10", None)
     with pytest.raises(ValueError, match="could not be downloaded") as error:
         data.load("stl10", tmp_path)
-    assert str(data.location("stl10", tmp_path)) in str(error.value) and "x_train" in str(
-        error.value
-    )
-    assert not list(tmp_path.rglob("*"))
+    assert str(data.location("stl10", tmp_path)) in str(error.value)
+    assert "x_train" in str(error.value)
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+
+
+def test_a_place_that_cannot_be_written_to_is_named_before_the_download(tmp_path, monkeypatch):
+    (tmp_path / "taken").write_bytes(b"")  # no folder can be made in a file, whoever one is
+    archive = serve(monkeypatch, tmp_path, "cifar10", None)
+    with pytest.raises(
+        ValueError, match=r"^\S+/taken/images cannot be written to \(Not a dir.*HNLIB"
+    ):
+        data.load("cifar10", tmp_path / "taken")
+    assert not archive.exists()
 
 
 def tar(members: dict[str, bytes]) -> bytes:

@@ -539,6 +539,14 @@ def path(n: int, y: int = 0, **more) -> Data:
         ([path(3), Data(edge_index=path(3).edge_index, num_nodes=3)], "graph 1.*no label"),
         ([path(3), path(3, -1)], "graph 1.*label -1"),
         ([path(3), path(3, 0.5)], "graph 1.*label 0.5"),
+        ([path(3), path(3, float("nan"))], "graph 1.*label nan"),
+        ([path(3), path(3, 1j)], "graph 1.*no label"),
+        ([path(3), Data(edge_index=path(3).edge_index, num_nodes=3, y=1)], "graph 1.*no label"),
+        ([path(3), path(3, x=torch.ones(3, 1) * 1j)], "graph 1.*complex64 features"),
+        (
+            [path(3), Data(edge_index=path(3).edge_index * 0.5, num_nodes=3, y=torch.tensor([1]))],
+            "graph 1.*edges of type torch.float32",
+        ),
         ([path(3), path(3, x=torch.ones(3, 2))], "widths"),
         (
             [path(3, x=torch.ones(3, 1)), path(3, x=torch.tensor([[1.0], [torch.nan], [2.0]]))],
@@ -561,7 +569,7 @@ def test_graphs_that_cannot_be_used_are_named(given, message):
         (dict(method="hcl", beta=float("nan")), "beta=nan"),
         (dict(method="debiased", tau_plus=1.0), "tau_plus=1 must lie"),
         (dict(method=None), "method=None trains nothing"),
-        (dict(labels="some"), "labels='some'"),
+        (dict(labels="some"), "unknown labels 'some'; known: fold, all"),
         (dict(lr=0.0), "lr=0.0"),
         (dict(batch_size=1), "batch_size=1 must be at least 2"),
         (dict(evaluate_at=(99,)), "evaluate_at has 99"),
@@ -764,7 +772,9 @@ def test_a_folder_that_cannot_be_written_to_is_read(toy, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["../../../evil.txt", "/tmp/evil.txt", "MUTAG/../../evil.txt"])
 def test_an_archive_that_writes_where_it_likes_is_refused(toy, tmp_path, name):
     folder = toy(archive=True, more={name: "evil"})
-    with pytest.raises(ValueError, match=r"could not be made it .*evil"):
+    with pytest.raises(
+        ValueError, match=r"MUTAG could not be downloaded from file:.*evil.*put the files"
+    ):
         graphs.data.load("MUTAG", tmp_path / "a" / "b")
     assert not folder.exists() and not list(tmp_path.parent.rglob("evil*"))
     assert not [path for path in (tmp_path / "a").rglob("*") if path.is_file()]
@@ -800,7 +810,8 @@ def test_an_archive_that_writes_where_it_likes_is_refused(toy, tmp_path, name):
 )
 def test_a_damaged_data_set_is_named(toy, tmp_path, changes, fault, archive):
     folder = toy(archive, **changes)
-    with pytest.raises(ValueError, match=f"not the whole TUDataset MUTAG .*{fault}") as error:
+    said = "MUTAG could not be downloaded" if archive else "is not the whole TUDataset MUTAG"
+    with pytest.raises(ValueError, match=f"{said} .*{fault}") as error:
         graphs.data.load("MUTAG", tmp_path)
     assert "\n" not in str(error.value) and str(folder) in str(error.value)
     assert folder.exists() != archive
@@ -831,7 +842,9 @@ def test_what_others_made_of_a_set_is_not_read(toy, tmp_path, monkeypatch):
 def test_a_set_that_is_not_to_be_had_is_refused(tmp_path, monkeypatch, archive):
     monkeypatch.setattr(graphs.data, "SOURCE", f"file://{tmp_path}/{{}}.zip")
     (tmp_path / "MUTAG.zip").write_bytes(b"PK\5\6" if archive else b"")
-    with pytest.raises(ValueError, match=r"could not be made it .*try again") as error:
+    with pytest.raises(
+        ValueError, match=r"MUTAG could not be downloaded from file:.*put the files"
+    ) as error:
         graphs.data.load("MUTAG", tmp_path)
     assert "\n" not in str(error.value)
     assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["MUTAG.zip"]

@@ -78,7 +78,9 @@ def undeclared(path):
     """What the room imports and neither its wing's extra nor its own brings."""
     room = room_of(path)
     wing = room.partition(".")[0]
-    always = declared(EXTRA.get(wing, "runs" if wing in ("_files", "__main__") else None))
+    always = declared(
+        EXTRA.get(wing, "runs" if wing in ("_archives", "_files", "__main__") else None)
+    )
     at_call = always | (declared(OPTIONAL[room]) if room in OPTIONAL else set())
     return {
         module

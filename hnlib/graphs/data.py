@@ -104,12 +104,14 @@ def _faults(graph: Data) -> Iterator[str]:
         yield f"{n} node(s): node and graph are the same; leave it out"
     if graph.num_edges == 0:
         yield "no edges, so its nodes never hear of each other; leave it out"
-    if graph.y is None or graph.y.numel() != 1:
-        yield "no label; give each graph one integer y"
+    if not isinstance(graph.y, Tensor) or graph.y.numel() != 1 or graph.y.is_complex():
+        yield "no label; give each graph one integer y, as a tensor"
     if not (label := graph.y.item()) >= 0 or label % 1:
         yield f"the label {label}; labels are whole numbers from 0"
-    if graph.x is not None and graph.x.ndim != 2:
-        yield f"features of shape {tuple(graph.x.shape)}; give [nodes, features]"
+    if graph.x is not None and (graph.x.ndim != 2 or graph.x.is_complex()):
+        yield f"{graph.x.dtype} features of shape {tuple(graph.x.shape)}; give [nodes, features]"
+    if graph.edge_index.is_floating_point():
+        yield f"edges of type {graph.edge_index.dtype}; give whole numbers"
     if graph.x is not None and not graph.x.isfinite().all():
         yield "features that are not finite; repair or leave it out"
     if not 0 <= int(graph.edge_index.min()) <= int(graph.edge_index.max()) < n:
@@ -129,24 +131,21 @@ def load(name: str = "motifs", root: Path | str | None = None) -> GraphSet:
     if name not in TU:
         raise ValueError(f"unknown data set {name!r}; known: {', '.join(KNOWN)}")
     folder = location(root) / name / "raw"
+    if not folder.is_dir():
+        _download(name, folder)
     try:
-        if not folder.is_dir():
-            _download(name, folder)
-        graphs = _read(name, folder)
+        return _graph_set(_read(name, folder), name)
     except (OSError, ValueError) as error:
-        raise ValueError(
-            f"{folder} is not the whole TUDataset {name} and could not be made it "
-            f"({_archives.said(error)}); delete it and try again with a network, or put the files "
-            "of its archive there"
-        ) from error
-    return _graph_set(graphs, name)
+        fault = f"{folder} is not the whole TUDataset {name} ({_archives.said(error)})"
+        raise ValueError(f"{fault}. Delete it, then run `hnlib data {name}`") from error
 
 
 def _download(name: str, folder: Path) -> None:
-    wanted = {f"{name}_{part}.txt" for part in PARTS}
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    wanted, url = {f"{name}_{part}.txt" for part in PARTS}, SOURCE.format(name)
+    instead = f"put the files of its archive into {folder}"
+    _archives.check_folder(folder.parent)
     with (
-        _archives.downloaded(SOURCE.format(name), largest=LARGEST) as archive,
+        _archives.downloaded(name, url, instead, largest=LARGEST) as archive,
         tempfile.TemporaryDirectory(dir=folder.parent, prefix=".raw-") as temporary,
     ):
         whole = Path(temporary) / "raw"
@@ -172,7 +171,7 @@ def _read(name: str, folder: Path) -> list[Data]:
     digest = hashlib.sha256()
     for part, table in tables.items():
         digest.update(f"{part}{table.shape}".encode() + table.astype("<i8").tobytes())
-    if name in TU and digest.hexdigest() != TU[name]:
+    if digest.hexdigest() != TU[name]:
         raise ValueError(f"its contents have the digest {digest.hexdigest()}, not {TU[name]}")
     return _graphs(**{part: torch.from_numpy(table) for part, table in tables.items()})
 

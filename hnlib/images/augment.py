@@ -86,8 +86,7 @@ def two_views(
     part: tuple[int, int] | None = None,
     other: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Two independent random views, float [B,C,H,W], of images uint8 [B,H,W,C]; the second of
-    `other`, if given.
+    """Two random views, float [B,C,H,W], of images uint8 [B,H,W,C]; the second maybe of `other`.
 
     `part` = (offset, total): `x` are the images offset … offset+B of a batch of `total`. Random
     numbers are drawn for the whole batch and each image uses its own: devices that share a batch
@@ -183,16 +182,11 @@ def blur(x: Tensor, sigma: Tensor, kernel: int = 3) -> Tensor:
     Weights $e^{-k^2/2\sigma^2}$, $|k|\le$ `kernel`//2, divided by their sum; the image is mirrored
     at its outermost pixels, which do not repeat. Both as in OpenCV's GaussianBlur.
     """
-    weights = _gaussian(sigma, kernel)
-    return _blur_columns(_blur_columns(x, weights).mT, weights).mT
-
-
-def _gaussian(sigma: Tensor, kernel: int) -> Tensor:
-    """Weights [B, kernel//2 + 1] of the middle tap and of those on either side."""
-    k = torch.arange(kernel // 2 + 1, device=sigma.device)
+    k = torch.arange(kernel // 2 + 1, device=sigma.device)  # the middle tap, and those beside it
     # at 1e-3 the side taps are zero exactly
     weights = (-0.5 * (k / sigma.clamp(min=1e-3)[:, None]).square()).exp()
-    return weights / (2 * weights.sum(1, keepdim=True) - 1)
+    weights = weights / (2 * weights.sum(1, keepdim=True) - 1)
+    return _blur_columns(_blur_columns(x, weights).mT, weights).mT
 
 
 def _blur_columns(x: Tensor, weights: Tensor) -> Tensor:

@@ -20,14 +20,7 @@ from hnlib._files import data_folder, write_atomically
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer")
 CIFAR10_CLASSES += ("dog", "frog", "horse", "ship", "truck")
-FORMATS = (
-    "BMP",
-    "JPEG",
-    "PNG",
-    "PPM",
-    "TIFF",
-    "WEBP",
-)  # no other reader of pillow is let near a file
+FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # pillow's other readers stay away
 PARTS = ("x_train", "y_train", "x_test", "y_test")
 FORM = "an uncompressed .npz with uint8 x_train, x_test [N,H,W,C] and integer y_train, y_test [N]"
 
@@ -103,9 +96,8 @@ def image_folder(path: Path | str, size: int = 32) -> Dataset:
     _refuse_loops(path)
     test = next((path / part for part in ("test", "val") if (path / part).is_dir()), path / "test")
     if (path / "train").is_dir() and test.is_dir():
-        (x, y, classes), (x_test, y_test, others) = (
-            _pictures(part, size) for part in (path / "train", test)
-        )
+        x, y, classes = _pictures(path / "train", size)
+        x_test, y_test, others = _pictures(test, size)
         if differ := sorted(set(classes) ^ set(others)):
             raise ValueError(f"{test} and train differ in {differ}; give both the same classes")
         return _dataset(f"folder:{path.name}", x, y, x_test, y_test, classes)
@@ -188,10 +180,8 @@ def _digits() -> Dataset:
 
     x, y = load_digits(return_X_y=True)
     x = np.rint(x * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
-    x_train, x_test, y_train, y_test = train_test_split(
-        x, y, test_size=360, stratify=y, random_state=0
-    )
-    return _dataset("digits", x_train, y_train, x_test, y_test, [str(c) for c in range(10)])
+    train, test = train_test_split(np.arange(len(y)), test_size=360, stratify=y, random_state=0)
+    return _dataset("digits", x[train], y[train], x[test], y[test], [str(c) for c in range(10)])
 
 
 def _read(name: str, path: Path) -> Dataset:
@@ -207,6 +197,8 @@ def _read(name: str, path: Path) -> Dataset:
     classes = [str(c) for c in np.ravel(arrays.get("class_names", classes))]
     if low < 0 or high >= len(classes):
         raise _refusal(name, path, f"has labels {low} to {high} for {len(classes)} classes")
+    if unreadable := [c for c in classes if not c.isprintable()]:
+        raise _refusal(name, path, f"has class_names that cannot be printed, as {unreadable[0]!r}")
     parts = [arrays[key] for key in PARTS]
     return _dataset(name, *parts, classes=classes, unlabelled=arrays.get("x_unlabelled"))
 
@@ -217,7 +209,7 @@ def _faults(arrays: dict[str, np.ndarray]) -> Iterator[str]:
         yield f"lacks {', '.join(missing)}"
     for part in ("train", "test"):
         x, y = arrays[f"x_{part}"], arrays[f"y_{part}"]
-        pixels = x.dtype == np.uint8 and x.ndim == 4 and len(x)
+        pixels = x.dtype == np.uint8 and x.ndim == 4 and x.size
         if not pixels or x.shape[1] != x.shape[2] or x.shape[3] not in (1, 3):
             yield f"has x_{part} of type {x.dtype} and shape {x.shape}"
         if y.dtype.kind not in "iu" or y.shape != x.shape[:1]:
@@ -256,15 +248,9 @@ def _digest(*arrays: Tensor | None) -> str:
 
 def _download(name: str, path: Path) -> None:
     url, md5, read = ARCHIVES[name]
-    try:
-        with _archives.downloaded(url, md5) as archive:
-            arrays = read(archive)
-    except (KeyError, ValueError) as error:
-        fault = f"the archive lacks {error}" if isinstance(error, KeyError) else error
-        raise ValueError(
-            f"{name} could not be downloaded from {url} ({fault}); where there is no network, "
-            f"put the data at {path}: {FORM}"
-        ) from error
+    _archives.check_folder(path.parent)
+    with _archives.downloaded(name, url, f"put the data at {path}: {FORM}", md5) as archive:
+        arrays = read(archive)
     write_atomically(path, lambda temporary: np.savez(temporary, **arrays))
 
 
@@ -279,8 +265,7 @@ def _cifar(label_bytes: int, names: Sequence[str], archive: Path) -> dict:
     def part(content):
         rows = np.frombuffer(content, np.uint8).reshape(-1, label_bytes + 3072)
         x = rows[:, label_bytes:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-        # the last label is the fine one
-        return np.ascontiguousarray(x), rows[:, label_bytes - 1].astype(np.int64)
+        return np.ascontiguousarray(x), rows[:, label_bytes - 1].astype(np.int64)  # the finer one
 
     arrays = dict(zip(PARTS, (*part(b"".join(train)), *part(test))))
     return arrays | {"class_names": np.array(classes.decode().split())}
@@ -349,9 +334,8 @@ def _pictures(folder: Path, size: int) -> tuple[np.ndarray, np.ndarray, list[str
         found = torchvision.datasets.ImageFolder(folder)
         x = np.stack([_picture(path, size) for path, _ in found.samples])
     except (OSError, ValueError) as error:  # no such folder, an empty class, or no picture
-        raise ValueError(
-            f"{folder} is not a folder of pictures, one subfolder a class ({error})"
-        ) from error
+        needed = "a folder of pictures, one subfolder a class"
+        raise ValueError(f"{folder} is not {needed} ({error})") from error
     return x, np.array(found.targets), found.classes
 
 
@@ -375,9 +359,7 @@ def _picture(file, size: int | None = None) -> np.ndarray:
         with Image.open(file, formats=FORMATS) as image:
             image = image.convert("RGB")
     except Exception as error:  # what a broken picture raises depends on its format
-        raise ValueError(
-            f"{file} is no picture that can be read: {_archives.said(error)}"
-        ) from error
+        raise ValueError(f"{file} cannot be read: {_archives.said(error)}") from error
     if size is not None:
         image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
     return np.asarray(image)
