@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 #: A wing needs this extra; the losses need none, and `hnlib.__main__` imports what it dispatches to.
 EXTRA = {"images": "runs", "runs": "runs", "graphs": "graphs", "book": "book"}
+EXTRA |= dict.fromkeys(("_files", "_archives", "__main__"), "runs")
 OPTIONAL = {  # imported inside functions, by a room that also works without: room → extra
     "book.sweep": "sweep"
 }
@@ -78,9 +79,7 @@ def undeclared(path):
     """What the room imports and neither its wing's extra nor its own brings."""
     room = room_of(path)
     wing = room.partition(".")[0]
-    always = declared(
-        EXTRA.get(wing, "runs" if wing in ("_archives", "_files", "__main__") else None)
-    )
+    always = declared(EXTRA.get(wing))
     at_call = always | (declared(OPTIONAL[room]) if room in OPTIONAL else set())
     return {
         module
