@@ -96,16 +96,18 @@ class Question:
         text = f"Points, paired by seed ({seeds}). 95\u00a0% intervals and Holm's p hold for the "
         text += f"{count} comparisons of a readout together. "
         if self.pool:
-            text += f"One variance for {len(self.pool)} settings; with its own alone "
-            text += f"{self._alone()} of {2 * count} would be different. "
+            text += f"One variance for {len(self.pool)} settings; with the own of each "
+            text += f"{self._alone()} of {2 * count} lines would be different. "
         sizes = [self._sizes(metric) for metric in READOUTS]
-        text += f"Found with 80\u00a0%: {sizes[0][0]} points (kNN) and {sizes[1][0]} (linear). "
+        text += f"Differences of {sizes[0][0]} points (kNN) and {sizes[1][0]} (linear) would be "
+        text += "found with 80\u00a0%. "
         if self.margin:
-            text += f"Equivalent: within ±{self.margin:g}; equal ones are called so with 80\u00a0% "
-            text += f"at ±{sizes[0][1]} and ±{sizes[1][1]}. "
+            text += f"Equivalent: within ±{self.margin:g}; equal methods would be called so with "
+            text += f"80\u00a0% only for ±{sizes[0][1]} and ±{sizes[1][1]}. "
         bound = any(e.bound for e in self.effects("linear", "new images").values())
         bits = "a bound, as some runs kept no bits" if bound else "from the recorded bits"
-        return text + f"New images: {bits}."
+        text += "These images: all seeds on the same test images; new images: on all others too, "
+        return text + f"{bits}."
 
     def _alone(self) -> int:
         families = [self.effects(metric, pooled=False).values() for metric in READOUTS]

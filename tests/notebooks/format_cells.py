@@ -27,8 +27,6 @@ UNCUT = [
     "errata",
     "map-of-methods",
     "start-here",
-    "experiments/anatomy",
-    "experiments/ground-cost",
     "experiments/large-batches",
     "theory/debiasing",
     "theory/degeneracy",
