@@ -29,7 +29,6 @@ UNCUT = [
     "start-here",
     "experiments/anatomy",
     "experiments/ground-cost",
-    "experiments/large-batches",
     "theory/debiasing",
     "theory/degeneracy",
     "theory/graphs",
