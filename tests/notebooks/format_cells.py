@@ -27,7 +27,6 @@ UNCUT = [
     "errata",
     "map-of-methods",
     "start-here",
-    "experiments/large-batches",
     "theory/debiasing",
     "theory/degeneracy",
     "theory/graphs",
