@@ -20,8 +20,8 @@ SMALL = 1e-18  # of options; they and their inverses have squares in single prec
 
 def positive(name: str, value) -> None:
     """ValueError unless the number, or every entry of the tensor, is positive and finite."""
-    fits = lambda x: (x >= SMALL) & (x < math.inf)  # noqa: E731
-    must(name, value, fits, f"be positive and finite, and not below {SMALL}")
+    what = f"be positive and finite, and not below {SMALL}"
+    must(name, value, lambda x: (x >= SMALL) & (x < math.inf), what)
 
 
 def finite(name: str, value) -> None:

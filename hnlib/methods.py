@@ -293,8 +293,8 @@ class Method(nn.Module):
     def _counted(self, contrast: Contrast) -> Tensor:
         """The weights, after counting what they left undone."""
         weights = self.log_weights
-        if hasattr(weights, "coupling"):  # they solve for their weights
-            coupling = weights.coupling(contrast)
+        if (solve := getattr(weights, "coupling", None)) is not None:
+            coupling = solve(contrast)
             done = coupling.converged  # a tensor where asking would make the device wait
             self._count(self.unconverged, not done if isinstance(done, bool) else ~done)
             return coupling.log_conditional
