@@ -133,14 +133,19 @@ def queue(
     return command.queue(run and not dry_run, minutes, device, only, seeds, root)
 
 
-def _terminate(*_):
-    raise KeyboardInterrupt  # a polite kill tidies up like Ctrl-C
+SIGNALS = signal.SIGINT, signal.SIGTERM  # a polite kill tidies up like Ctrl-C
+
+
+def _stop(*_):
+    for number in SIGNALS:  # who stops it again does not disturb the tidying up
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns the exit status. Bad input is one sentence on standard error
     and status 2."""
-    signal.signal(signal.SIGTERM, _terminate)
+    before = {number: signal.signal(number, _stop) for number in SIGNALS}
     argv = sys.argv[1:] if argv is None else argv
     try:
         if not argv:  # a script whose command is empty is to stop
@@ -159,6 +164,10 @@ def main(argv: list[str] | None = None) -> int:
         )
     except (CycloptsError, ValueError, OSError) as error:
         status, text = 2, " ".join(str(error).split())
+    finally:
+        for number in SIGNALS:
+            if signal.getsignal(number) is _stop:  # else the process is about to end
+                signal.signal(number, before[number])
     print(f"hnlib: {text}", file=sys.stderr)
     return status
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import platform
+import re
+import secrets
 import shutil
 import tempfile
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -33,40 +37,82 @@ def data_folder(root: Path | str | None = None) -> Path:
     return Path(root)
 
 
+def temporary(path: Path | str) -> Path:
+    """A name beside `path` for what is renamed to it once it is whole. It says whose it is: what
+    processes of this machine that are gone left in the folder is deleted."""
+    path = Path(path)
+    mine = f"~{platform.node()}~"
+    for left in path.parent.glob(".*~*~*"):
+        named = re.search(re.escape(mine) + r"(\d{1,9})~[0-9a-f]{8}\.", left.name)
+        if named and not _runs(int(named[1])):
+            with suppress(OSError):  # gone already, or another user's
+                left.unlink()
+    own = f"{mine}{os.getpid()}~{secrets.token_hex(4)}"
+    return path.with_name(f".{path.stem[:40]}{own}{path.suffix or '.part'}")  # torch.save wants one
+
+
+def _runs(process: int) -> bool:
+    if os.name != "posix":  # elsewhere asking would end it
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        pass
+    return True
+
+
+def check_writable(path: Path | str) -> None:
+    """OSError: no file can be written there; it says why."""
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; name a file")
+    with _at(path) as target:
+        probe = temporary(target)
+        try:
+            probe.write_bytes(b"1")
+        finally:
+            probe.unlink(missing_ok=True)
+
+
 def write_atomically(path: Path | str, data) -> None:
     """Write bytes, or call `data(temporary_path)`, then rename: the old file is intact until the
-    new one is whole.
+    new one is whole. A link stays one: the file that it leads to is written.
 
     OSError: a full disk, among others; it names the file and says that the old one is intact.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(
-        dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix or ".part"
-    )  # torch.save wants an ending
-    os.close(handle)
+    with _at(Path(path)) as target:
+        new = temporary(target)
+        try:
+            data(str(new)) if callable(data) else new.write_bytes(data)
+            with new.open("rb+") as written:
+                # the new name must not outlive a power cut without its contents
+                os.fsync(written.fileno())
+            new.replace(target)
+        finally:
+            new.unlink(missing_ok=True)
+
+
+@contextmanager
+def _at(path: Path) -> Iterator[Path]:
+    """Where `path` leads, its folder made. OSError: what is written there cannot be."""
+    target = Path(os.path.realpath(path))
     try:
-        data(temporary) if callable(data) else Path(temporary).write_bytes(data)
-        with open(temporary, "rb+") as written:
-            os.fsync(
-                written.fileno()
-            )  # the new name must not outlive a power cut without its contents
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)  # mkstemp makes files only their owner can read
-        os.replace(temporary, path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        yield target
     except (OSError, RuntimeError) as error:  # torch.save makes a RuntimeError of a full disk
-        full = (
-            shutil.disk_usage(path.parent).free < 2**20
-            or getattr(error, "errno", None) == errno.ENOSPC
-        )
-        if isinstance(error, RuntimeError) and not full:
-            raise
+        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+        if isinstance(error, RuntimeError):
+            full = shutil.disk_usage(target.parent).free < 2**20
+            if not full:
+                raise
         state = "the file that was there is intact" if path.exists() else "nothing was left there"
-        remedy = "the disk is full: free space or choose another folder" if full else error
+        reason = getattr(error, "strerror", None)  # without the name of the temporary file
+        remedy = f"{reason}: {target.parent}" if reason else error
+        if full:
+            remedy = "the disk is full: free space or choose another folder"
         raise OSError(f"{path} could not be written and {state}; {remedy}") from error
-    finally:
-        Path(temporary).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -79,11 +125,10 @@ def only_process(path: Path | str):
     from filelock import FileLock, Timeout  # runs need it, the losses do not
 
     path = Path(path).resolve()
-    # Locks live apart and stay: one that is deleted beside its file can be held twice.
-    folder = (
-        Path(tempfile.gettempdir())
-        / f"hnlib-locks-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
-    )
+    # Locks live apart and stay: one that is deleted beside its file can be held twice. Not in
+    # $TMPDIR where that can be helped: the other process may have another.
+    place = "/tmp" if os.access("/tmp", os.W_OK) else tempfile.gettempdir()
+    folder = Path(place) / f"hnlib-locks-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = FileLock(folder / hashlib.sha256(str(path).encode()).hexdigest()[:32], timeout=0)
     try:

@@ -16,14 +16,13 @@ from hnlib.runs import config, records, training
 @pytest.fixture
 def trained(monkeypatch, tmp_path):
     """What `hnlib train` asks `training.train` for, which does not train."""
-    seen = SimpleNamespace(run=None, execution=None, saved=None)
+    seen = SimpleNamespace(run=None, execution=None)
 
     def train(run, **execution):
         seen.run, seen.execution = run, execution
         record = {"configuration": run.configuration, "seconds": 1.0, "image_shape": [1, 8, 8]}
         metrics = {"knn": 0.5, "linear": 0.6} if isinstance(run, config.ImageRun) else {"svm": 0.7}
-        save = lambda path: setattr(seen, "saved", path)  # noqa: E731
-        return SimpleNamespace(record=record | {"metrics": metrics}, save=save)
+        return SimpleNamespace(record=record | {"metrics": metrics})
 
     monkeypatch.setattr(training, "train", train)
     monkeypatch.setattr(records, "default_folder", lambda: tmp_path)
@@ -88,6 +87,7 @@ def test_every_flag_of_an_image_run(trained, tmp_path, capsys):
         max_steps=5,
         experiment="x",
     )
+    assert trained.execution.pop("save").name == "run"
     assert trained.execution | {"checkpoint": str(trained.execution["checkpoint"])} == dict(
         device="cpu",
         devices=2,
@@ -99,7 +99,6 @@ def test_every_flag_of_an_image_run(trained, tmp_path, capsys):
         evaluate_every=0,
         evaluate_at=(1, 2),
     )
-    assert str(trained.saved) == "run"
     printed = capsys.readouterr().out
     assert "hcl (beta=-1 " in printed or "hcl (temperature=0.5 beta=-1" in printed
     assert "kNN 50.0 %  linear 60.0 %" in printed and f"{tmp_path}" in printed
@@ -149,7 +148,7 @@ def test_help_names_every_flag(kind, capsys):
     assert cli.main(["train", "--dataset", dataset, "--help"]) == 0
     printed = capsys.readouterr().out
     fields = config.given(kind).keys() | config.given(config.Execution).keys()
-    for name in fields - {"options", "resume", "record_to", "progress"} | {"save", "record"}:
+    for name in fields - {"options", "resume", "record_to", "progress"} | {"record"}:
         assert f"--{name.replace('_', '-')} " in printed
     assert "-o " in printed and "--restart" in printed and "hcl, " in printed
 
@@ -188,8 +187,13 @@ def test_interruption_has_its_own_status(monkeypatch, capsys):
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(build, "book", interrupted)
+    before = {number: signal.getsignal(number) for number in cli.SIGNALS}
+    assert cli.main(["data"]) == 0
+    assert {number: signal.getsignal(number) for number in cli.SIGNALS} == before
     assert cli.main(["book"]) == 130
     assert capsys.readouterr().err == "hnlib: interrupted\n"
+    for number, handler in before.items():
+        assert signal.signal(number, handler) == signal.SIG_IGN  # the process is about to end
 
 
 def test_a_package_that_is_not_there_is_named(monkeypatch, capsys):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import io
 import json
-import zipfile
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hnlib import _files
 from hnlib.runs import config
@@ -54,11 +55,14 @@ class Run:
         return self.record["metrics"]
 
     def save(self, path: Path | str) -> Path:
-        """Write weights and record to one safetensors file, atomically; `load` reads it back."""
+        """Write weights, record and a digest of both to one safetensors file, atomically; `load`
+        reads it back."""
         from safetensors.torch import save
 
         state = {k: v.detach().cpu().contiguous() for k, v in self.model.state_dict().items()}
-        _files.write_atomically(path, save(state, metadata={"record": json.dumps(self.record)}))
+        words = json.dumps(self.record)
+        about = {"record": words, "digest": _digest(words, state)}
+        _files.write_atomically(path, save(state, metadata=about))
         return Path(path)
 
     def export(self, path: Path | str) -> Path:
@@ -83,41 +87,71 @@ def load(
     """The run that `Run.save` wrote, in eval mode on the CPU; a run of your own modules needs such
     modules again.
 
-    ValueError: the file is missing or not such a file.
+    ValueError: the file is missing, altered or not such a file.
     """
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, "pt") as file:
-            record = json.loads(file.metadata()["record"])
+            about = file.metadata()
             names = list(file.keys())  # it is no dictionary
             state = {name: file.get_tensor(name) for name in names}
+        # until version 0.3 there was no digest
+        if about.keys() != {"record"} and about["digest"] != _digest(about["record"], state):
+            raise ValueError("its content is not what its digest says")
+        record = json.loads(about["record"])
         kind = type(config.read(record["configuration"]))
         model = room(kind).saved_model(record, state, encoder, projector)
         model.load_state_dict(state)
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (OSError, SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
             f"{path} is not a whole saved run ({error}); save it again with Run.save"
         ) from error
     return Run(record, model.eval())
 
 
+def _digest(words: str, state: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256(words.encode())
+    for name, value in sorted(state.items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+SEAL = b"hnlib checkpoint 2 "  # stands behind the content, before its digest
+
+
 class Checkpoint:
     """The file that keeps the state of a training; without a path nothing is kept.
 
-    `kept`: whether it holds the state of this run. Only a process that `writes` saves.
+    `kept`: the epoch whose state of this run it holds, None: none. Of several processes one
+    `writes`.
     """
 
     def __init__(self, path: Path | None, configuration: dict, writes: bool = True):
-        self.path, self.configuration, self.writes, self.kept = path, configuration, writes, False
+        self.path, self.configuration, self.writes, self.kept = path, configuration, writes, None
+
+    def way_on(self) -> str:
+        """What there is to go on from, and how."""
+        if self.path is None:
+            return "nothing was saved: pass checkpoint=PATH (--checkpoint PATH) to be able to go on"
+        if self.kept is None:
+            return f"nothing was saved yet: {self.path} is written after each epoch"
+        return (
+            f"the state after the last whole epoch is in {self.path}: repeat the same call to go "
+            "on from there"
+        )
 
     def save(self, state: dict) -> None:
-        """Write tensors, numbers and words, atomically."""
-        if self.path is None or not self.writes:
+        """Write tensors, numbers and words, atomically, with a digest."""
+        if self.path is None:
             return
-        state = {"configuration": json.dumps(self.configuration)} | state
-        _files.write_atomically(self.path, lambda temporary: torch.save(state, temporary))
-        self.kept = True
+        if self.writes:
+            file = io.BytesIO()
+            torch.save({"configuration": json.dumps(self.configuration)} | state, file)
+            content = file.getvalue()
+            _files.write_atomically(self.path, content + SEAL + hashlib.sha256(content).digest())
+        self.kept = state["epoch"]
 
     def read(self, device: torch.device | str, parts: int = 1) -> tuple[dict, dict] | None:
         """The state and the configuration of the run it belongs to; None if there is no file.
@@ -128,22 +162,22 @@ class Checkpoint:
         """
         if self.path is None or not self.path.exists():
             return None
+        content, seal, digest = self.path.read_bytes().rpartition(SEAL)
+        if not seal:
+            raise ValueError(
+                f"{self.path} is no checkpoint of this version of hnlib, or cut off; pass another "
+                "path, finish the run with the version that wrote it, or start over with "
+                "resume=False (--restart)"
+            )
         try:
-            with zipfile.ZipFile(self.path) as file:
-                damaged = file.testzip()  # torch.load does not look at the check sums
-            if damaged:
-                raise ValueError(f"{damaged} is damaged")
-            state = torch.load(self.path, map_location=device, weights_only=True)
-            theirs = json.loads(state["configuration"])
+            if digest != hashlib.sha256(content).digest():
+                raise ValueError("its content is not what its digest says")
+            state = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
+            theirs, epoch = dict(json.loads(state["configuration"])), state["epoch"]
         except Exception as error:
             raise ValueError(
                 f"the checkpoint {self.path} is corrupt ({error}); delete it or pass another path"
             ) from error
-        if "finished" not in state:
-            raise ValueError(
-                f"the checkpoint {self.path} was written by hnlib 0.1; finish the run there, or "
-                "delete it, pass another path or resume=False (--restart)"
-            )
         steady = parts == 1 and not {"lr_schedule", "schedule"} & self.configuration.keys()
         for key in self.configuration | theirs:
             ours, other = self.configuration.get(key), theirs.get(key)
@@ -155,5 +189,5 @@ class Checkpoint:
                     f"and {ours!r} here; use its value, another path, or resume=False (--restart) "
                     "to start over"
                 )
-        self.kept = True
+        self.kept = epoch
         return state, theirs

@@ -19,9 +19,8 @@ from hnlib.images import data as images
 from hnlib.runs import config, papers, records, statistics, training
 from hnlib.runs import queue as jobs
 
-#: Flags of the command alone; they stand for the last three fields of an `Execution`.
+#: Flags of the command alone; they stand for `INSTEAD` of an `Execution`.
 OWN = {
-    "save": (Path | None, None, "write the trained encoder here (safetensors)"),
     "record": (bool, False, "write to book/results/runs, which the book shows"),
     "restart": (bool, False, "ignore an existing checkpoint"),
     "rehearse": (bool, False, "train nothing; say which printed numbers the record would fill"),
@@ -80,7 +79,7 @@ def _flag(name: str, hint, value, help: str) -> inspect.Parameter:
 
 
 def _train(kind, given: dict) -> int:
-    save, record, restart, rehearse = (given.pop(name, None) for name in OWN)
+    record, restart, rehearse = (given.pop(name, None) for name in OWN)
     folder = records.tracked_folder() if record else records.default_folder()
     fields = config.given(kind, config.Execution)
     options = dict(map(_value, given.pop("options", [])))
@@ -103,8 +102,6 @@ def _train(kind, given: dict) -> int:
     trained = training.train(run, **vars(execution) | watched)
     if os.environ.get("RANK", "0") != "0":  # one of several processes of torchrun
         return 0
-    if save:
-        trained.save(save)
     print(_summary(trained.record, folder))
     return 0
 

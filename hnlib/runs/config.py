@@ -158,6 +158,7 @@ class Execution(Fields):
     resume: bool = option(True, "continue an existing checkpoint")
     data_root: Path | None = option(None, "default: $HNLIB_DATA, else the user's cache")
     record_to: Path | None = option(None, "folder for the record")
+    save: Path | None = option(None, "write the trained encoder here (safetensors)")
     progress: bool = option(True, "show a bar")
     evaluate_every: int | None = option(
         None, "epochs between rows of the history, 0: only the last (default: 5, graphs 0)", least=0

@@ -46,7 +46,6 @@ class Task:
     """What a run of graphs trains, and what it measures; `run` says all that was chosen."""
 
     def __init__(self, run: GraphRun, execution: Execution, own: SimpleNamespace, method, device):
-        _check_run(run, execution, method)
         self.dataset = own.dataset or data.load(run.dataset, execution.data_root)
         if run.batch_size == 2 and len(self.dataset) % 2:
             raise ValueError(
@@ -116,7 +115,7 @@ def _together(rows: tuple[dict, ...]) -> dict:
     return rows[0] | {"loss": loss, "svm": statistics.mean(lists["svm_folds"])} | lists
 
 
-def _check_run(run: GraphRun, execution: Execution, method) -> None:
+def check(run: GraphRun, execution: Execution, own: SimpleNamespace, method) -> None:
     """ValueError: an option that graphs do not have, a method of the other catalogue."""
     usual = GraphRun()
     for name, value, default in (

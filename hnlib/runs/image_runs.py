@@ -41,7 +41,6 @@ class Task:
 
     def __init__(self, run: ImageRun, execution: Execution, own: SimpleNamespace, method, device):
         encoder = run.encoder if own.encoder is None else own.encoder
-        _check_encoder(encoder)
         dataset = own.dataset or data.load(run.dataset, execution.data_root)
         if run.validation:
             dataset = data.hold_out(dataset, run.validation)
@@ -49,11 +48,6 @@ class Task:
             dataset = data.subset(dataset, run.train_size, seed=0)
         self.recipe = augment.resolve(run.augmentation or augment.recipe_for(dataset.channels))
         supervised = asks_for(method, "supervised")
-        if run.admitted < 1 and (supervised or run.queue or not hasattr(method, "loss")):
-            raise ValueError(
-                f"admitted={run.admitted} thins the negatives of an unsupervised method of the "
-                "catalogue, without a queue; leave it out here"
-            )
         images = Images(
             dataset,
             self.recipe,
@@ -156,7 +150,15 @@ def at_most(dataset: data.Dataset, size: int | None) -> data.Dataset:
     return dataclasses.replace(train, x_test=test.x_train, y_test=test.y_train)
 
 
-def _check_encoder(encoder: str | nn.Module) -> None:
+def check(run: ImageRun, execution: Execution, own: SimpleNamespace, method) -> None:
+    """ValueError: what can be refused before the images are there."""
+    supervised = asks_for(method, "supervised")
+    if run.admitted < 1 and (supervised or run.queue or not hasattr(method, "loss")):
+        raise ValueError(
+            f"admitted={run.admitted} thins the negatives of an unsupervised method of the "
+            "catalogue, without a queue; leave it out here"
+        )
+    encoder = run.encoder if own.encoder is None else own.encoder
     if isinstance(encoder, str):
         if encoder not in encoders.ENCODERS:
             raise ValueError(f"unknown encoder {encoder!r}; known: {', '.join(encoders.ENCODERS)}")

@@ -124,7 +124,7 @@ class Loop:
         course = self.course
         if not course.epoch and not course.history:
             self._look(look, None, None)
-        with self._bar(progress) as bar, stoppable():
+        with self._bar(progress) as bar:
             try:
                 while not self.last:
                     self._schedule_options()
@@ -166,13 +166,8 @@ class Loop:
 
     def _stopped(self, checkpoint) -> str:
         where = f" ({self.modality.title})" if self.modality.title else ""
-        way = "nothing was saved: pass checkpoint=PATH (--checkpoint PATH) to be able to go on"
-        if checkpoint.kept:
-            way = (
-                f"the state after the last whole epoch is in {checkpoint.path}: "
-                "repeat the same call to go on from there"
-            )
-        return f"stopped in epoch {self.course.epoch + 1} of {self.run.epochs}{where}; {way}"
+        epoch = f"{self.course.epoch + 1} of {self.run.epochs}{where}"
+        return f"stopped in epoch {epoch}; {checkpoint.way_on()}"
 
     def _train_epoch(self, checkpoint, bar) -> tuple[float, int]:
         """The epoch's loss, and how many examples it looked at."""
@@ -270,7 +265,8 @@ class Loop:
         bad = (~before.isfinite()).nonzero()
         step = self.course.step + (int(bad[0]) if len(bad) else len(before)) + 1
         kept = f"last good checkpoint {checkpoint.path}"
-        kept = kept if checkpoint.kept else "no checkpoint was written"
+        if checkpoint.kept is None:
+            kept = "no checkpoint was written"
         lr = self.optimiser.param_groups[0]["lr"]
         options = getattr(self.method, "options", {"temperature": None})
         warmer = " or raise the temperature" if "temperature" in options else ""
@@ -391,6 +387,11 @@ def check_queue(method, queue: int) -> None:
         raise ValueError(f"queue={queue} is not for {method.name}: {error}") from error
 
 
+def under_torchrun() -> bool:
+    """Whether this is one of the processes that torchrun has started."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
 def launch(device: str, precision: str, devices: int = 1):
     """Fabric for so many devices; under torchrun for the processes that it has started.
 
@@ -400,7 +401,7 @@ def launch(device: str, precision: str, devices: int = 1):
 
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     chosen = dict(devices=devices, strategy="ddp_spawn" if devices > 1 else "auto")
-    if "TORCHELASTIC_RUN_ID" in os.environ:
+    if under_torchrun():
         local = int(os.environ["LOCAL_WORLD_SIZE"])
         nodes = int(os.environ["WORLD_SIZE"]) // local
         chosen = dict(devices=local, num_nodes=nodes, strategy="ddp")
@@ -449,16 +450,23 @@ def enough_memory(device: torch.device, batch_size: int) -> Iterator[None]:
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """SIGTERM ends the training as Ctrl-C does. Signals can be handled in the main thread only."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    """SIGTERM ends the block as Ctrl-C does; stopping it again does not disturb the tidying up.
 
-    def stop(number, frame):
+    Signals can be handled in the main thread only, and where no one else does.
+    """
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    main = threading.current_thread() is threading.main_thread()
+    ours = [number for number in usual if main and signal.getsignal(number) == usual[number]]
+
+    def stop(*_):
+        for number in ours:
+            signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop)
+    for number in ours:
+        signal.signal(number, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number in ours:
+            signal.signal(number, usual[number])

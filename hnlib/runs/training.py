@@ -5,34 +5,24 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
-import sys
-import tempfile
-import time
-from contextlib import ExitStack
-from dataclasses import asdict, replace
-from functools import partial
-from pathlib import Path
+from dataclasses import replace
 from types import SimpleNamespace
 
 import torch
 from torch import nn
 
-from hnlib import _files
 from hnlib.images import augment, data
 from hnlib.methods import CATALOGUE, Method
-from hnlib.runs import config, records
-from hnlib.runs.checkpoint import Checkpoint, Run, load, room
+from hnlib.runs import config
+from hnlib.runs.checkpoint import Run, load, room
+from hnlib.runs.fit import fit, fit_in_processes
 from hnlib.runs.loop import (
-    COUNTS,
-    Course,
     Diverged,
     Interrupted,
-    Loop,
     check_queue,
     check_schedule,
-    enough_memory,
-    fastest_convolutions,
     launch,
+    under_torchrun,
 )
 
 __all__ = ["Diverged", "Interrupted", "Run", "load", "train"]
@@ -85,53 +75,49 @@ def train(*dataset_and_method, **keywords) -> Run:
 
     With a `checkpoint` path the state is written after each epoch; with `resume` an existing one is
     continued, to the same weights as without the interruption (bitwise on the CPU: all randomness
-    of an epoch comes from the seed and the epoch's number). A finished run goes on if `epochs` is
-    larger now, nothing is scheduled over them and it is no run of several folds. `max_steps` ends
-    training early, a cosine before its end. The record in `record_to` replaces an older one of the
-    same configuration.
+    of an epoch comes from the seed and the epoch's number). A finished run is not measured again;
+    it goes on if `epochs` is larger now, nothing is scheduled over them and it is no run of several
+    folds. `max_steps` ends training early, a cosine before its end. `save` is where `Run.save`
+    writes; the record in `record_to` replaces an older one of the same configuration. All these
+    places are tried before the first step, and where one fails after the last, the trained state is
+    kept elsewhere and the error says where. `sessions` of the record are the processes that worked
+    on the run, each with date, machine, versions and seconds up to the last state that it kept;
+    `seconds` is their sum.
 
     Raises ValueError (unknown names, sizes that do not fit, memory that does not suffice, a
-    checkpoint that is corrupt, of another configuration or in use by another process), `Diverged`,
+    checkpoint that is corrupt, of another configuration or in use by another process, a place that
+    cannot be written), OSError (it no longer can; a process of `devices` was killed), `Diverged`,
     `Interrupted`.
     """
     given = dict(zip(("dataset", "method"), dataset_and_method))
     if len(dataset_and_method) > 2 or given.keys() & keywords.keys():
         raise TypeError("train takes data set and method by position, once; the rest by keyword")
     run, execution, own = read_arguments(given | keywords)
+    _check_devices(run, execution.devices)
+    method = _method(run, own)
+    room(type(run)).check(run, execution, own, method)
     fabric = launch(execution.device, run.precision, execution.devices)
-    if execution.devices == 1 or "TORCHELASTIC_RUN_ID" in os.environ:
-        return _train(fabric, run, execution, own)
-    with tempfile.TemporaryDirectory() as folder:  # the launcher's own way back holds 64 KB
-        path = Path(folder) / "run.safetensors"
-        # as one function: Fabric takes arguments apart, and cannot take apart what is frozen
-        here = partial(_train_in_process, run=run, execution=execution, own=own, path=path)
-        if error := fabric.launch(here):
-            raise error
-        return load(path, own.encoder, own.projector)
+    alone = execution.devices == 1 or under_torchrun()
+    return (fit if alone else fit_in_processes)(fabric, run, execution, own, method)
 
 
 train.__signature__ = config.signature(config.ImageRun)
 
 
-def read_arguments(
-    keywords: dict,
-) -> tuple[config.Configuration, config.Execution, SimpleNamespace]:
-    """The resolved run and its execution, and the objects of one's own that the run only names."""
-    keywords, own = (
-        dict(keywords),
-        SimpleNamespace(dataset=None, method=None, encoder=None, projector=None),
-    )
-    given = keywords.get("dataset", "digits")
-    if isinstance(given, config.Configuration):
-        run, beside = given, config.given(config.Execution)
-        if wrong := [key for key in keywords if key not in (*beside, "dataset")]:
+def read_arguments(keywords: dict) -> tuple:
+    """The resolved run, its `Execution`, and the objects of one's own that the run only names."""
+    own = SimpleNamespace(dataset=None, method=None, encoder=None, projector=None)
+    run, beside = keywords.get("dataset", "digits"), config.given(config.Execution)
+    if isinstance(run, config.Configuration):
+        more = {key: value for key, value in keywords.items() if key != "dataset"}
+        if wrong := [key for key in more if key not in beside]:
             raise ValueError(
                 f"{wrong[0]} belongs into the run: dataclasses.replace(run, {wrong[0]}=…); beside "
                 f"a run stand {', '.join(beside)}"
             )
-        execution = config.Execution(**{k: v for k, v in keywords.items() if k != "dataset"})
+        execution = config.Execution(**more)
     else:
-        run, execution = _from_keywords(keywords, own)
+        run, execution = _from_keywords(dict(keywords), own)
     run = run.resolved()
     if unreached := [epoch for epoch in execution.evaluate_at if epoch > run.epochs]:
         raise ValueError(
@@ -207,121 +193,27 @@ def fingerprint(module: nn.Module) -> str:
     return f"{type(module).__name__}-{digest.hexdigest()[:8]}"
 
 
-def _train_in_process(fabric, run, execution, own, path: Path):
-    """`_train` in a process of its own; the first one leaves the run at `path`. An error is sent
-    back."""
-    try:
-        done = _train(fabric, run, execution, own)
-    except (ValueError, Interrupted) as error:
-        return error
-    if fabric.global_rank == 0:
-        done.save(path)
-    return None
-
-
-def _train(fabric, run, execution, own: SimpleNamespace) -> Run:
-    started, device = time.perf_counter(), fabric.device
-    if run.batch_size % fabric.world_size:
-        raise ValueError(
-            f"batch_size={run.batch_size} cannot be shared by {fabric.world_size} devices; "
-            f"choose a multiple of {fabric.world_size}"
-        )
-    if (method := own.method) is not None:  # the caller's stays as it was
+def _method(run, own: SimpleNamespace) -> nn.Module | None:
+    """A method of the run's own: the caller's stays as it was. ValueError: it cannot train so."""
+    method = own.method
+    if method is not None:
         method = method.copy() if hasattr(method, "copy") else copy.deepcopy(method)
     elif run.method is not None:
         method = room(type(run)).method_of(run)
     check_schedule(method, run.schedule)
     check_queue(method, run.queue)
-    task = room(type(run)).Task(run, execution, own, method, device)
-    run = task.run
-    if fabric.world_size > 1 and device.type == "cpu" and looks_at_batch(own):
-        run = replace(run, devices=fabric.world_size)
-    environment = records.environment(device)  # now: the sources may be edited while this runs
-    if fabric.world_size > 1:
-        environment["hardware"]["devices"] = fabric.world_size
-    if execution.checkpoint or execution.record_to:
-        run.refuse_unnamed()
-    writes = fabric.global_rank == 0  # every process does the same work, one of them keeps it
-    configuration = run.configuration
-    checkpoint = Checkpoint(execution.checkpoint, configuration, writes)
-    files = [checkpoint.path]
-    if execution.record_to is not None:
-        files.append(execution.record_to / f"{run.name}.json")
-    # Nothing here touches the caller's random state, and nothing in it touches us.
-    with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
-        stack.enter_context(fastest_convolutions())
-        _hold(stack, fabric, [file for file in files if file is not None and writes])
-        stack.enter_context(enough_memory(device, run.batch_size))
-        model, courses, keep = _fit(fabric, task, run, method, checkpoint, execution)
-        record = {"configuration": configuration} | task.measure(model, courses, device)
-        counts = {name: int(getattr(method, name, 0)) for name in COUNTS}
-        record["metrics"] |= counts | {"peak_memory_mb": peak_memory(device)}
-        keep()
-        record["environment"] = environment
-        record["seconds"] = round(time.perf_counter() - started, 3)
-        if execution.record_to is not None and writes:
-            records.write(record, execution.record_to, overwrite=True)
-    return Run(record, model.eval(), method)
+    return method
 
 
-def _hold(stack: ExitStack, fabric, files: list[Path]) -> None:
-    """Keep other processes from making the same files. ValueError, on all devices: one does."""
-    refused = None
-    try:
-        for file in files:
-            stack.enter_context(_files.only_process(file))
-    except ValueError as error:
-        refused = str(error)
-    if refused := fabric.broadcast(refused) if fabric.world_size > 1 else refused:
-        raise ValueError(refused)
-
-
-def _fit(fabric, task, run, method, checkpoint: Checkpoint, execution) -> tuple:
-    """Every training of the run, one after the other: the first one's model, what each has seen,
-    and how to keep the state that is now reached."""
-    every = run.evaluate_every if execution.evaluate_every is None else execution.evaluate_every
-    device, courses, first, state = fabric.device, [], None, None
-    if execution.resume and (found := checkpoint.read(device, len(task.parts))):
-        state, theirs = found
-        courses = [Course(**course) for course in state["finished"]]
-        if courses:
-            first = task.parts[0].model().to(device)
-            first.load_state_dict(state["first"])
-
-    def due(epoch: int) -> bool:
-        return epoch in execution.evaluate_at or bool(every and epoch % every == 0)
-
-    def keep(loop: Loop) -> None:
-        finished = [asdict(course) for course in courses if course is not loop.course]
-        more = {"finished": finished, "first": first.state_dict() if finished else None}
-        checkpoint.save(loop.state_dict() | more)
-
-    for part in task.parts[len(courses) :]:
-        loop = Loop(fabric, part, method, run, due)
-        if state is not None:
-            loop.load_state_dict(state, theirs["epochs"])
-            state = None
-        loop.train(task.look, checkpoint, keep, execution.progress and checkpoint.writes)
-        courses.append(loop.course)
-        first = loop.model if first is None else first
-    return first, courses, partial(keep, loop)
-
-
-def looks_at_batch(own: SimpleNamespace) -> bool:
-    """Whether a part of the model has batch statistics: those that are built by name do."""
-    norm = nn.modules.batchnorm._BatchNorm  # pyright: ignore[reportPrivateUsage]
-    parts = (own.encoder, own.projector)
-    return any(p is None or any(isinstance(m, norm) for m in p.modules()) for p in parts)
-
-
-def peak_memory(device: torch.device) -> float | None:
-    """MB: of the GPU, or of the whole process."""
-    if device.type == "cuda":
-        return round(torch.cuda.max_memory_allocated(device) / 2**20, 1)
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)
+def _check_devices(run, devices: int) -> None:
+    """ValueError: more than this machine has cores for, or than can share a batch."""
+    cores = max(2, os.cpu_count() or 1)
+    if under_torchrun():
+        devices = int(os.environ["WORLD_SIZE"])
+    elif devices > cores:
+        raise ValueError(f"devices={devices} are too many for {cores} cores; choose fewer")
+    if run.batch_size % devices:
+        raise ValueError(
+            f"batch_size={run.batch_size} cannot be shared by {devices} devices; choose a "
+            f"multiple of {devices}"
+        )
