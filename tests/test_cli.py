@@ -165,7 +165,7 @@ def test_help_names_every_flag(kind, capsys):
         (["train", "--epochs", "-1"], "epochs=-1 must be at least 0"),
         (["train", "--method", "hcl", "--method", "ot"], "Parameter --method specified multiple"),
         (["train", "--schedule", "beta=1"], "--schedule beta=1: write OPTION=START:END or"),
-        (["train", "--protocols", "clean,dirty"], "unknown protocols 'dirty'"),
+        (["train", "--protocols", "clean,dirty"], "unknown protocol 'dirty'"),
         (["train", "--evaluate-at", "1,x"], "--evaluate-at 1,x: write epochs with commas"),
         (["train", "-o", "beta"], "-o beta: an option is written KEY=VALUE, for example"),
         (["train", "-o", "seed=1"], "-o seed: this is not an option of a method; use --seed"),

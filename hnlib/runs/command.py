@@ -83,13 +83,13 @@ def _train(kind, given: dict) -> int:
     save, record, restart, rehearse = (given.pop(name, None) for name in OWN)
     folder = records.tracked_folder() if record else records.default_folder()
     fields = config.given(kind, config.Execution)
-    options = dict(map(_value, given.pop("options", [])))
+    options = _once("-o", map(_value, given.pop("options", [])))
     if clash := sorted(options.keys() & fields.keys()):
         raise ValueError(
             f"-o {clash[0]}: this is not an option of a method; use --{clash[0].replace('_', '-')}"
         )
     if "schedule" in given:
-        given["schedule"] = dict(map(_course, given["schedule"]))
+        given["schedule"] = _once("--schedule", map(_course, given["schedule"]))
     for name in given:
         if isinstance(config.default(fields[name]), tuple):
             given[name] = given[name].split(",")
@@ -150,6 +150,15 @@ def _whole_numbers(words: list[str]) -> list[int]:
         raise ValueError(f"--evaluate-at {text}: write epochs with commas between") from None
 
 
+def _once(flag: str, pairs) -> dict:
+    found = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"{flag} {key} is given twice; leave one out")
+        found[key] = value
+    return found
+
+
 def _course(text: str) -> tuple[str, list]:
     key, _, course = text.partition("=")
     try:
@@ -168,7 +177,7 @@ def _value(text: str) -> tuple[str, object]:
         raise ValueError(f"-o {text}: an option is written KEY=VALUE, for example -o beta=1.0")
     try:
         return key, json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return key, value
 
 
