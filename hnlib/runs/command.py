@@ -9,7 +9,7 @@ import os
 import sys
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import torch
 from cyclopts import App, Parameter
@@ -68,8 +68,10 @@ def _flag(name: str, hint, value, help: str) -> inspect.Parameter:
         hint, value = list[str], []  # KEY=VALUE, several times
     elif isinstance(value, tuple) or hint == str | dict | None:
         hint, value = str | None, config.words(value) or None  # with commas
+    whole = int in (hint, *get_args(hint))
     about = Parameter(
         "-o" if name == "options" else None,
+        converter=config.whole_number if whole else None,
         help=help,
         negative=(),
         allow_leading_hyphen=hint is not bool,

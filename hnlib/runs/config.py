@@ -573,6 +573,15 @@ def words(value):
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
+def whole_number(kind, tokens) -> int:
+    """What the command line says, where cyclopts would round it. ValueError: no whole number."""
+    text = tokens[0].value
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a whole number") from None
+
+
 def canonical(value, indent=None) -> str:
     """JSON with sorted keys, by which records are named and compared; an infinity is a word, what
     could not be measured is null. ValueError: JSON cannot say it."""
