@@ -189,6 +189,8 @@ def test_help_names_every_flag(kind, capsys):
             "Invalid value for --max-steps: 'nan' is not a whole num",
         ),
         (["train", "--epochs", "2.5"], "Invalid value for --epochs: '2.5' is not a whole number"),
+        (["queue", "--seeds", "0"], "seeds=0 and minutes=10 must be positive numbers"),
+        (["queue", "--run", "--minutes", "inf"], "seeds=1 and minutes=inf must be positive"),
         (["run", "x", "--timeout", "2.5"], "Invalid value for --timeout: '2.5' is not a whole"),
         (["book", "--jobs", "2.5"], "Invalid value for --jobs: '2.5' is not a whole number"),
         (["train", "--lr", "nan"], "lr=nan must be a number"),

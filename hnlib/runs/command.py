@@ -121,6 +121,8 @@ def _rehearsed(run) -> str:
 
 def queue(work: bool, minutes: float, device: str, only: str, seeds: int, root: Path | None) -> int:
     """`hnlib queue`: the runs that printed numbers wait for; with `work`, carry them out."""
+    if seeds < 1 or not 0 < minutes < 1e6:
+        raise ValueError(f"seeds={seeds} and minutes={minutes:g} must be positive numbers")
     kind = "cpu" if device == "cpu" or not torch.cuda.is_available() else "cuda"
     found = jobs.jobs(seeds=seeds, only=only, device=kind)
     if not work:
