@@ -185,7 +185,7 @@ def test_papers_checks_its_columns(tmp_path):
     whole = path.read_text()
     for value, message in [
         ("91,4", "a row of more than 9 cells"),
-        ("x", "value='x' must be a num"),
+        ("x", "a value that is no number"),
     ]:
         path.write_text(whole.replace("91.4", value))
         with pytest.raises(ValueError, match=f"papers.csv.*{message}"):

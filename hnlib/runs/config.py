@@ -15,6 +15,7 @@ import hashlib
 import inspect
 import json
 import math
+import sys
 import typing
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
@@ -58,7 +59,7 @@ RECIPES = {
     "unremix": _PAPERS,
     "fast": dict(epochs=100, batch_size=128, lr=3e-3, weight_decay=1e-6, lr_schedule="cosine"),
 }
-LARGEST = 2**63  # what tables and PyTorch take
+LARGEST = {int: 2**63 - 1, float: sys.float_info.max}  # what tables and PyTorch take
 PRECISIONS = ("32-true", "bf16-mixed")  # others need a scaler in the checkpoint, or other inputs
 
 
@@ -134,11 +135,11 @@ def _of_kind(name: str, hint: Any, value: Any) -> Any:
             raise ValueError(f"{name}={value!r} must have {len(inner)} values")
         return tuple(_of_kind(name, inner[0], v) for v in several)
     fits, words = KINDS.get(kind) or (kinds, " or ".join(k.__name__ for k in kinds))
-    odd = isinstance(value, bool) != (kind is bool) or value == "" or value != value
+    odd = isinstance(value, bool) != (kind is bool) or value != value
     if odd or not isinstance(value, fits):
         raise ValueError(f"{name}={value!r} must be {words}")
-    if kind in (int, float) and LARGEST <= abs(value) < math.inf:
-        raise ValueError(f"{name} is too large a number: it must be below 2**63")
+    if kind in LARGEST and LARGEST[kind] < abs(value) < math.inf:
+        raise ValueError(f"{name} is too large a number: {LARGEST[kind]:.3g} is the largest")
     return value if kind in (str, bool) else kind(value)  # a number of NumPy's becomes plain
 
 
@@ -338,7 +339,7 @@ class Configuration(Recorded):
         title = self.title_form.format(**row | {"train_size": row.get("train_size") or "all"})
         title = ", ".join(filter(None, (title, changed)))
         more = {k: tuple(v) if isinstance(v, list) else v for k, v in run.options.items()}
-        return row | {"options": options, "changed": changed, "title": title} | more
+        return more | row | {"options": options, "changed": changed, "title": title}
 
     def refuse_unnamed(self) -> None:
         """ValueError: an option has no name by which records and checkpoints could tell it."""
@@ -500,8 +501,9 @@ class Measurement(Recorded):
     device: str = option("cpu", named=True)
 
 
-def read(configuration: dict) -> ImageRun | GraphRun | Measurement:
-    """The run of a record's configuration. ValueError: it names what no run has."""
+def read(configuration: dict, whole: bool = False) -> ImageRun | GraphRun | Measurement:
+    """The run of a record's configuration. ValueError: it names what no run has, or a value of
+    another kind; if it is to be `whole`, it lacks what every record has, or leaves it open."""
     kind = GraphRun if "framework" in configuration else ImageRun
     kind = Measurement if "measured" in configuration else kind
     chosen = dict(configuration)
@@ -522,13 +524,12 @@ def read(configuration: dict) -> ImageRun | GraphRun | Measurement:
         far = {"inf": math.inf, "-inf": -math.inf}
         chosen["options"] = {k: far.get(str(v), v) for k, v in chosen["options"].items()}
     run = kind(**chosen)
-    for field in dataclasses.fields(run):
+    usual = run.usual() if isinstance(run, Configuration) else {}
+    for field in dataclasses.fields(run) if whole else ():
         if run.names(field) and field.name not in chosen:
             raise ValueError(f"the configuration lacks {field.name}; every {kind.__name__} has it")
-    if isinstance(run, Configuration):
-        for key, value in chosen.items():
-            if value is None and key in run.usual():
-                raise ValueError(f"the configuration leaves {key} open; a run has chosen it")
+        if field.name in usual and chosen.get(field.name, 0) is None:
+            raise ValueError(f"the configuration leaves {field.name} open; a run has chosen it")
     return run
 
 

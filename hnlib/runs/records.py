@@ -78,8 +78,8 @@ def write(record: dict, folder: Path | str | None = None, overwrite: bool = Fals
 
 
 def load_all(folder: Path | str | None = None) -> list[dict]:
-    """All records of a folder, ordered by name; an absent folder has none. ValueError names an
-    unreadable file."""
+    """All records of a folder, ordered by name; an absent folder has none. ValueError: a file that
+    was not written so, with the field."""
     folder = default_folder() if folder is None else Path(folder)
     return [_read(path) for path in sorted(folder.glob("[!.]*.json"))]  # not what is being written
 
@@ -174,20 +174,24 @@ def _row(record: dict) -> dict:
         row |= run.row(record.get("image_shape", [None])[0]) | {"run": run}
     else:
         row |= {"experiment": ""} | {key: config.words(value) for key, value in chosen.items()}
-    return row | {
-        **{key: value for key, value in metrics.items() if not isinstance(value, dict)},
-        "seconds": record.get("seconds", metrics.get("seconds")),
-        "date": environment.get("date", "")[:10],
-        "hardware": hardware.get("gpu")
-        or f"{hardware.get('cpu', '')}, {hardware.get('threads', '?')} threads",
-        "experiments": (),
-        "metrics": metrics,
-        "environment": environment,
-        **{
-            key: record.get(key)
-            for key in ("test_images", "graphs", "history", "losses", "correct")
-        },
-    }
+    numbers = {key: value for key, value in metrics.items() if not isinstance(value, dict)}
+    return (
+        numbers
+        | row
+        | {
+            "seconds": record.get("seconds", metrics.get("seconds")),
+            "date": environment.get("date", "")[:10],
+            "hardware": hardware.get("gpu")
+            or f"{hardware.get('cpu', '')}, {hardware.get('threads', '?')} threads",
+            "experiments": (),
+            "metrics": metrics,
+            "environment": environment,
+            **{
+                key: record.get(key)
+                for key in ("test_images", "graphs", "history", "losses", "correct")
+            },
+        }
+    )
 
 
 def _check_options(run: config.Configuration) -> None:
@@ -223,9 +227,8 @@ def papers(path: Path | str | None = None) -> pd.DataFrame:
     if not isinstance(frame.index, pd.RangeIndex):
         raise ValueError(f"{path} has a row of more than {len(PAPER_COLUMNS)} cells; quote commas")
     for column in ("value", "spread"):
-        odd = frame[column].notna() & pd.to_numeric(frame[column], errors="coerce").isna()
-        if odd.any():
-            raise ValueError(f"{path}: {column}={frame[column][odd].iloc[0]!r} must be a number")
+        if not pd.api.types.is_numeric_dtype(frame[column]):
+            raise ValueError(f"{path} has a {column} that is no number")
     return frame
 
 
@@ -297,7 +300,10 @@ def _numbers(value) -> bool:
 # Forms: what a value must satisfy, in words. A dictionary has one for each key, or under `...` for
 # all others; a list has one for its entries.
 WORD = (lambda v: isinstance(v, str), "a word")
-COUNT = (lambda v: isinstance(v, int) and _number(v) and 0 <= v < config.LARGEST, "a whole number")
+COUNT = (
+    lambda v: isinstance(v, int) and _number(v) and 0 <= v <= config.LARGEST[int],
+    "a whole number",
+)
 NUMBER = (lambda v: v is None or _number(v), "a number or null")
 NUMBERS = (_numbers, "made of numbers")
 SHARE = (lambda v: v is None or (_number(v) and 0 <= v <= 1), "a number from 0 to 1 or null")
@@ -331,7 +337,7 @@ def _check(record: dict) -> None:
         raise ValueError("the configuration lacks experiment, a word")
     if _kind(record) != "measurement":
         _fits(record, OF_A_RUN)
-        run = config.read(chosen)
+        run = config.read(chosen, whole=True)
         if not isinstance(run, config.Configuration):
             raise ValueError("it is no run, but has the metrics of one")
         if len(record.get("image_shape", "chw")) != 3:
@@ -343,7 +349,7 @@ def _check(record: dict) -> None:
     if found := {*ACCURACIES} & metrics.keys():
         raise ValueError(f"it has metrics.{min(found)}, but neither image_shape nor graphs")
     if "measured" in chosen:
-        config.read(chosen)
+        config.read(chosen, whole=True)
         _fits(metrics, {...: NUMBER}, "metrics")
 
 
