@@ -5,11 +5,14 @@ import json
 import math
 import operator
 import statistics as standard
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hnlib import __main__ as cli
 from hnlib import _files
@@ -289,6 +292,7 @@ def test_a_write_under_way_is_not_read(tmp_path):
 # --- what others wrote: read rightly, or refused in a sentence that names the file and the field
 
 
+@functools.cache
 def real(kind):
     """A record on disk, with one row of its history."""
     named = {
@@ -396,6 +400,34 @@ NULLABLE = (
     *(f"configuration.{k}" for k in ("method", "dataset_digest", "train_size", "labels")),
     *(f"configuration.{k}" for k in ("evaluate_size", "max_steps", "lr_schedule", "schedule")),
 )
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
+    max_leaves=4,
+)
+
+
+@settings(deadline=None, max_examples=150, derandomize=True)
+@given(st.sampled_from(["images", "graphs", "measurement"]), st.data())
+def test_a_record_with_anything_in_it_leaves_no_traceback(kind, data):
+    if kind == "graphs":
+        pytest.importorskip("torch_geometric")
+    found = real(kind)
+    for _ in range(data.draw(st.integers(1, 3))):
+        path = data.draw(st.sampled_from(list(places(found))))
+        found = changed(found, path, data.draw(JSON | st.just(GONE)))
+    with tempfile.TemporaryDirectory() as folder:
+        file = written(found, Path(folder))
+        try:
+            assert len(records.frame(folder)) == 1
+        except ValueError as error:
+            assert file.stem in str(error) and "\n" not in str(error)
+        else:
+            assert cli.main(["results", "--folder", folder]) == 0
 
 
 @pytest.mark.parametrize(
