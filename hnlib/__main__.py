@@ -3,8 +3,9 @@ results."""
 
 import signal
 import sys
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 try:
     from cyclopts import App, CycloptsError, Parameter
@@ -14,6 +15,9 @@ except ModuleNotFoundError as missing:
     )
     sys.exit(2)
 
+from hnlib.runs.config import whole_number  # needs no torch
+
+WHOLE: dict[str, Any] = {"converter": whole_number}
 app = App(
     "hnlib",
     help=__doc__,
@@ -34,9 +38,9 @@ Pairs = Annotated[
 ]
 
 
-def about(help: str, *names: str) -> Parameter:
+def about(help: str, *names: str, **more) -> Parameter:
     """What `--help` says of a parameter, and its flags where they are not its name."""
-    return Parameter(names or None, help=help)
+    return Parameter(names or None, help=help, **more)
 
 
 @app.command
@@ -50,7 +54,7 @@ def book(
         ),
     ] = None,
     jobs: Annotated[
-        int | None, about("chapters executed at once (default: CPU count)", "--jobs")
+        int | None, about("chapters executed at once (default: CPU count)", "--jobs", **WHOLE)
     ] = None,
 ) -> int:
     """Execute the chapters that changed and write _build/html."""
@@ -68,7 +72,7 @@ def run(
     out: Annotated[
         str | None, about("the executed notebook (default: below _build/runs)", "-o")
     ] = None,
-    timeout: Annotated[int | None, about("seconds for each cell (default: none)")] = None,
+    timeout: Annotated[int | None, about("seconds for each cell (default: none)", **WHOLE)] = None,
 ) -> int:
     """Execute one notebook with other parameters."""
     from hnlib.book import execute
@@ -123,7 +127,7 @@ def queue(
     minutes: Annotated[float, about("with --run: for so long; what is cut short goes on")] = 10,
     device: Annotated[str, about("auto, cpu, cuda")] = "auto",
     only: Annotated[str, about("a part of 'PAPER TABLE, DATASET, METHOD', or a pattern")] = "*",
-    seeds: Annotated[int, about("runs of each setting")] = 1,
+    seeds: Annotated[int, about("runs of each setting", **WHOLE)] = 1,
     root: Annotated[Path | None, about("of the data (default: $HNLIB_DATA)", "--data-root")] = None,
     dry_run: Annotated[bool, about("with --run: only list", "--dry-run")] = False,
 ) -> int:
@@ -131,6 +135,13 @@ def queue(
     from hnlib.runs import command
 
     return command.queue(run and not dry_run, minutes, device, only, seeds, root)
+
+
+def _refuse_empty(argv: list[str]) -> None:
+    """ValueError: a flag or name without its value, which a path would take for this folder."""
+    for before, word in pairwise(argv):
+        if not word.strip() or (word.startswith("--") and word.endswith("=")):
+            raise ValueError(f"{word.strip(' =') or before} is given an empty value; leave it out")
 
 
 SIGNALS = signal.SIGINT, signal.SIGTERM  # a polite kill tidies up like Ctrl-C
@@ -151,6 +162,8 @@ def main(argv: list[str] | None = None) -> int:
         if not argv:  # a script whose command is empty is to stop
             app.help_print()
             return 2
+        if argv[0] in ("train", "data", "results", "queue"):
+            _refuse_empty(argv)
         return app(argv, print_error=False, exit_on_error=False) or 0
     except KeyboardInterrupt as stop:
         status, text = 130, str(stop) or "interrupted"

@@ -315,7 +315,7 @@ class Method(nn.Module):
 LEARN = ("fixed", "minimise", "maximise")  # what may happen to a mixture while training
 
 
-def build(name: str, **options) -> Method:
+def build(name: str, /, **options) -> Method:
     """The method of that name with its options changed from the catalogue's defaults: `build("hcl",
     beta=2.0)`.
 

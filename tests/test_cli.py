@@ -7,10 +7,13 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from hnlib import __main__ as cli
 from hnlib.book import build, execute, sweep
-from hnlib.runs import config, records, training
+from hnlib.images import data as images
+from hnlib.runs import checkpoint, config, loop, records, training
 
 
 @pytest.fixture
@@ -19,6 +22,10 @@ def trained(monkeypatch, tmp_path):
     seen = SimpleNamespace(run=None, execution=None)
 
     def train(run, **execution):
+        resolved, *_ = training.read_arguments({"dataset": run} | execution)
+        method = checkpoint.room(type(run)).method_of(resolved)
+        loop.check_schedule(method, resolved.schedule)
+        loop.check_queue(method, resolved.queue)
         seen.run, seen.execution = run, execution
         record = {"configuration": run.configuration, "seconds": 1.0, "image_shape": [1, 8, 8]}
         metrics = {"knn": 0.5, "linear": 0.6} if isinstance(run, config.ImageRun) else {"svm": 0.7}
@@ -164,9 +171,41 @@ def test_help_names_every_flag(kind, capsys):
         (["train", "--epochs", "-1"], "epochs=-1 must be at least 0"),
         (["train", "--method", "hcl", "--method", "ot"], "Parameter --method specified multiple"),
         (["train", "--schedule", "beta=1"], "--schedule beta=1: write OPTION=START:END or"),
-        (["train", "--protocols", "clean,dirty"], "unknown protocols 'dirty'"),
+        (["train", "--protocols", "clean,dirty"], "unknown protocol 'dirty'"),
         (["train", "--evaluate-at", "1,x"], "--evaluate-at 1,x: write epochs with commas"),
         (["train", "-o", "beta"], "-o beta: an option is written KEY=VALUE, for example"),
+        (["train", "-o", "beta=1", "-o", "beta=2"], "-o beta is given twice; leave one out"),
+        (["train", "--schedule", "beta=1:0", "--schedule", "beta=2:0"], "--schedule beta is given"),
+        (["train", "-o", "tol=-1", "--method", "ot"], "tol=-1 must be at least 0"),
+        (["train", "-o", "tol=NaN", "--method", "ot"], "tol=nan must be at least 0"),
+        (["train", "-o", "name=1"], "simclr has no option 'name'; it has temperature"),
+        (["train", "-o", "self=1"], "simclr has no option 'self'"),
+        (["train", "-o", "temperature=" + "[" * 9999], "temperature must be a number, not '[[[["),
+        (["train", "--seed", str(2**64)], "seed is too large a number"),
+        (["train", "--seed", str(2**32)], "seed=4294967296 must lie in [0, 4294967295]"),
+        (
+            ["train", "--max-steps", "nan"],
+            "Invalid value for --max-steps: 'nan' is not a whole num",
+        ),
+        (["train", "--epochs", "2.5"], "Invalid value for --epochs: '2.5' is not a whole number"),
+        (["queue", "--seeds", "0"], "seeds=0 and minutes=10 must be positive numbers"),
+        (["queue", "--run", "--minutes", "inf"], "seeds=1 and minutes=inf must be positive"),
+        (["run", "x", "--timeout", "2.5"], "Invalid value for --timeout: '2.5' is not a whole"),
+        (["book", "--jobs", "2.5"], "Invalid value for --jobs: '2.5' is not a whole number"),
+        (["train", "--lr", "nan"], "lr=nan must be a number"),
+        (["train", "--augmentation", ""], "--augmentation is given an empty value; leave it out"),
+        (["train", "--experiment", " "], "--experiment is given an empty value"),
+        (["train", "--checkpoint="], "--checkpoint is given an empty value"),
+        (["results", "--folder", ""], "--folder is given an empty value"),
+        (["train", "--momentum", "0.5"], "momentum=0.5 means nothing without queue"),
+        (
+            ["train", "--dataset", "MUTAG", "--ratio", "0.5"],
+            "means nothing without framework=graph",
+        ),
+        (
+            ["train", "--dataset", "MUTAG", "--augmentations", "drop"],
+            "means nothing without framew",
+        ),
         (["train", "-o", "seed=1"], "-o seed: this is not an option of a method; use --seed"),
         (["train", "-o", "batch_size=1"], "-o batch_size: this is not an option of a method; use"),
         (["data", "imagenet"], "unknown data set 'imagenet'; known: digits"),
@@ -180,6 +219,97 @@ def test_bad_input_is_one_sentence(capsys, trained, arguments, sentence):
     error = capsys.readouterr().err
     assert error.startswith("hnlib: ") and sentence in error and error.count("\n") == 1
     assert "Traceback" not in error and trained.run is None
+
+
+HOSTILE = """
+1 0 -1 0.5 1e3 010 1_000 nan inf -inf 1e999 99999999999999999999 true None [1,2] {} = - -- -o beta=1
+beta=1:0 beta=[1] beta= =1 name=1 a,b , hcl digits MUTAG --epochs --dataset --help ../x /dev/null é
+"""
+IMAGES = """
+--epochs 3 --method hcl --dataset digits --seed 4 -o temperature=.2 --queue 8 --lr 1e-2 --devices 2
+--lr-schedule cosine --batch-size 4 --schedule temperature=1:.5 --augmentation hcl --max-steps 1
+--protocols paper,clean --evaluate-at 1,2 --checkpoint x.pt --train-size 50 --validation 20
+--precision bf16-mixed --encoder resnet18 --recipe fast --experiment mine
+"""
+GRAPHS = """
+--epochs 2 --method hcl --framework graphcl --ratio 0.1 --augmentations drop,mask --labels all --lr 1
+--layers 2 --hidden 8 --folds 3 --batch-size 9 --seed 1 -o tau_plus=0.05 --schedule beta=1:0:2
+"""
+WORDS = st.sampled_from(HOSTILE.split())
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6)
+FLAGS = sorted(
+    {
+        f"--{name.replace('_', '-')}"
+        for name in config.given(config.ImageRun, config.GraphRun, config.Execution)
+    }
+    | {"-o", "--save", "--record", "--restart"}
+)
+
+
+STRANGE = st.lists(st.tuples(st.sampled_from(FLAGS), WORDS | TEXT), max_size=1)
+
+
+@st.composite
+def command_lines(draw):
+    """Pairs of flag and value that go together, and often one that nobody meant."""
+    words = draw(st.sampled_from([IMAGES, GRAPHS])).split()
+    usual = st.sampled_from(list(zip(words[::2], words[1::2])))
+    pairs = draw(st.lists(usual, max_size=6, unique=True)) + draw(STRANGE)
+    return [("--dataset", "motifs")] * ("--layers" in words) + pairs
+
+
+def said(name, text, value):
+    """Whether a field holds what the command line said."""
+    if isinstance(value, bool) or value is None or name == "schedule":
+        return True
+    if isinstance(value, int | float):
+        return float(text.replace("_", "")) == value
+    return str(config.words(value)) == text or isinstance(value, tuple)
+
+
+@settings(
+    deadline=None,
+    max_examples=250,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(command_lines())
+def test_whatever_the_command_line_it_is_obeyed_or_refused_in_a_sentence(trained, capsys, pairs):
+    pytest.importorskip("torch_geometric")
+    trained.run = None
+    status = cli.main(["train", *(word for pair in pairs for word in pair)])
+    printed = capsys.readouterr()
+    if status:
+        assert status == 2 and trained.run is None
+        assert printed.err.startswith("hnlib: ") and printed.err.count("\n") == 1
+    elif trained.run is not None:  # not --help
+        assert not printed.err
+        for flag, text in pairs:
+            name = flag.removeprefix("--").replace("-", "_")
+            held = vars(trained.run) | trained.execution
+            assert name not in held or said(name, text, held[name]), (flag, text)
+            if flag == "-o":
+                assert text.partition("=")[0] in trained.run.options
+
+
+@settings(
+    deadline=None,
+    max_examples=60,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    st.sampled_from(["data", "results"]), st.lists(WORDS | TEXT | st.just("--folder"), max_size=3)
+)
+def test_so_do_the_other_commands(tmp_path, monkeypatch, capsys, command, words):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(images, "describe", lambda name, root: images.load(name, root).name)
+    monkeypatch.setenv("HNLIB_DATA", str(tmp_path))
+    if "MUTAG" in words:
+        return  # which would be downloaded
+    status, printed = cli.main([command, *words]), capsys.readouterr()
+    assert status in (0, 2) and (status == 0) == (not printed.err)
+    assert status == 0 or (printed.err.startswith("hnlib: ") and printed.err.count("\n") == 1)
 
 
 def test_interruption_has_its_own_status(monkeypatch, capsys):

@@ -66,7 +66,7 @@ def test_a_new_option_of_a_method_names_only_the_runs_that_use_it(monkeypatch):
         (dict(epochs="3"), "epochs='3' must be a whole number"),
         (dict(batch_size=1), "batch_size=1 must be at least 2"),
         (dict(lr=0.0), r"lr=0.0 must lie in \(0, inf\)"),
-        (dict(lr=math.nan), "lr=nan must lie in"),
+        (dict(lr=math.nan), "lr=nan must be a number"),
         (dict(lr=math.inf), "lr=inf must lie in"),
         (dict(lr=True), "lr=True must be a number"),
         (dict(weight_decay=-1.0), "weight_decay=-1.0 must be at least 0"),
@@ -80,7 +80,7 @@ def test_a_new_option_of_a_method_names_only_the_runs_that_use_it(monkeypatch):
         (dict(recipe="slow"), "unknown recipe 'slow'; known: book, hcl, hcl-ot"),
         (dict(lr_schedule="steps"), "unknown lr_schedule 'steps'; known: constant, cosine"),
         (dict(precision="3-true"), "unknown precision '3-true'; known: 32-true, bf16-mixed"),
-        (dict(protocols=("clean", "dirty")), "unknown protocols 'dirty'; known: clean, paper"),
+        (dict(protocols=("clean", "dirty")), "unknown protocol 'dirty'; known: clean, paper"),
         (dict(compile="yes"), "compile='yes' must be True or False"),
         (dict(dataset=3), "dataset=3 must be str"),
     ],
@@ -95,7 +95,7 @@ def test_bad_values_are_refused_in_one_sentence(change, message):
     "change, message",
     [
         (dict(framework="deepwalk"), "unknown framework 'deepwalk'; known: infograph, graphcl"),
-        (dict(labels="some"), "unknown labels 'some'; known: fold, all"),
+        (dict(labels="some"), "unknown label 'some'; known: fold, all"),
         (dict(layers=0), "layers=0 must be at least 1"),
         (dict(hidden=0), "hidden=0"),
         (dict(folds=1), "folds=1 must be at least 2"),
@@ -146,10 +146,10 @@ def test_labels_are_of_methods_that_learn_from_them():
 
 def test_runs_are_equal_if_their_records_have_one_name():
     given = ImageRun(method="hcl", options={"beta": 1.0}, epochs=30, batch_size=256)
-    left = ImageRun(method="hcl", momentum=0.5)  # without a queue it means nothing
-    assert given == left == ImageRun(method="hcl") and len({given, left}) == 1
+    left = ImageRun(method="hcl")
+    assert given == left and len({given, left}) == 1
     assert given != ImageRun(method="hcl", seed=1) and given != ImageRun(method="hcl", queue=8)
-    assert GraphRun(ratio=0.5) == GraphRun() != GraphRun(layers=4)
+    assert GraphRun() != GraphRun(layers=4)
     assert ImageRun(protocols="paper") == ImageRun(protocols=["paper", "clean"])
     assert pickle.loads(pickle.dumps(given)) == given == copy.deepcopy(given)
     with pytest.raises(dataclasses.FrozenInstanceError):

@@ -1,11 +1,18 @@
+import copy
 import errno
+import functools
 import json
+import math
+import operator
 import statistics as standard
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hnlib import __main__ as cli
 from hnlib import _files
@@ -13,13 +20,13 @@ from hnlib.runs import config, records, statistics, training
 
 
 def record(seed=0, knn=0.9, **configuration):
-    chosen = {
-        "dataset": "digits",
-        "method": "hcl",
-        "options": {"beta": 1.0},
-        "seed": seed,
-    } | configuration
-    return {"configuration": chosen, "metrics": {"knn": knn, "linear": knn + 0.05}, "history": []}
+    run = config.ImageRun(method="hcl", augmentation="digits", seed=seed)
+    return {
+        "configuration": run.configuration | configuration,
+        "metrics": {"knn": knn, "linear": knn + 0.05},
+        "image_shape": [1, 8, 8],
+        "history": [],
+    }
 
 
 def test_the_name_depends_on_the_configuration_alone_and_not_on_its_order():
@@ -176,6 +183,16 @@ def test_papers_checks_its_columns(tmp_path):
         ",".join(records.PAPER_COLUMNS) + "\nhcl,Fig. 4,HCL,β=1,cifar10,linear,91.4,,example\n"
     )
     assert records.papers(path).iloc[0]["value"] == 91.4
+    path.write_text("\ufeff" + path.read_text())  # as Excel writes it
+    assert records.papers(path).iloc[0]["paper"] == "hcl"
+    whole = path.read_text()
+    for value, message in [
+        ("91,4", "a row of more than 9 cells"),
+        ("x", "a value that is no number"),
+    ]:
+        path.write_text(whole.replace("91.4", value))
+        with pytest.raises(ValueError, match=f"papers.csv.*{message}"):
+            records.papers(path)
     path.write_text("paper,value\nhcl,1\n")
     with pytest.raises(ValueError, match="columns"):
         records.papers(path)
@@ -270,3 +287,174 @@ def test_a_write_under_way_is_not_read(tmp_path):
         Path(temporary).write_text(path.read_text())
 
     _files.write_atomically(path, look)
+
+
+# --- what others wrote: read rightly, or refused in a sentence that names the file and the field
+
+
+@functools.cache
+def real(kind):
+    """A record on disk, with one row of its history."""
+    named = {
+        "images": lambda r: "correct" in r and r["configuration"].get("queue", 0) == 0,
+        "graphs": lambda r: r["configuration"].get("framework") == "graphcl",
+        "measurement": lambda r: "measured" in r["configuration"],
+    }[kind]
+    every = (json.loads(p.read_text()) for p in sorted(records.tracked_folder().glob("*.json")))
+    found = next(record for record in every if named(record))
+    row = dict(list(found.get("history", [{}])[-1].items())[:3])
+    cut = {"history": [row], "losses": found.get("losses", [])[:2]}
+    found |= {key: value for key, value in cut.items() if key in found}
+    found["environment"]["versions"] = {"torch": "2.13.0"}
+    return found
+
+
+def places(value, path=()):
+    """The path of every value inside a record, its dictionaries and lists too."""
+    if path:
+        yield path
+    if isinstance(value, dict | list):
+        inner = value.items() if isinstance(value, dict) else enumerate(value[:1])
+        for key, part in inner:
+            yield from places(part, (*path, key))
+
+
+def changed(record, path, value):
+    """The record with another value at a path; None of any type: without it."""
+    record = copy.deepcopy(record)
+    *outer, last = path
+    inner = functools.reduce(operator.getitem, outer, record)
+    if value is GONE:
+        del inner[last]
+    else:
+        inner[last] = value
+    return record
+
+
+GONE = object()
+MUTANTS = [None, 3, "word", [], {"a": 1}, 10**400, math.nan, GONE]
+
+
+def kind_of(value):
+    if value is GONE:
+        return "missing"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return "number" if abs(value) < 1e200 else "odd"
+    return type(value).__name__
+
+
+def written(record, folder):
+    """A file under the name that the record's configuration has, NaN and all."""
+    text = json.dumps(record)
+    chosen = record.get("configuration")
+    try:
+        stem = records.name(chosen)
+    except (ValueError, RecursionError):
+        stem = "0" * 12
+    (folder / f"{stem}.json").write_text(text)
+    return folder / f"{stem}.json"
+
+
+@pytest.mark.parametrize("kind", ["images", "graphs", "measurement"])
+def test_a_record_with_one_value_of_another_kind_is_refused_or_means_what_it_says(kind, tmp_path):
+    if kind == "graphs":
+        pytest.importorskip("torch_geometric")
+    found, accepted = real(kind), []
+    for number, path in enumerate(places(found)):
+        old = functools.reduce(operator.getitem, path, found)
+        for value in MUTANTS:
+            folder = tmp_path / f"{number}-{MUTANTS.index(value)}"
+            folder.mkdir()
+            file = written(changed(found, path, value), folder)
+            try:
+                table = records.frame(folder)
+            except ValueError as error:
+                assert file.stem in str(error) and str(folder) in str(error)
+                assert "\n" not in str(error)
+                names = [str(key) for key in path if isinstance(key, str)]
+                assert any(name.removesuffix("s") in str(error) for name in names), (
+                    path,
+                    value,
+                    error,
+                )
+            else:
+                assert len(table) == 1
+                if old is not None and kind_of(value) != kind_of(old):
+                    accepted.append((".".join(map(str, path)), kind_of(value)))
+                assert cli.main(["results", "--folder", str(folder)]) == 0
+    # what a record need not have, or could not measure; of a configuration nothing may be missing
+    others = [(p, what) for p, what in accepted if not p.startswith("history.0.")]
+    assert not [(p, what) for p, what in others if what not in ("missing", "NoneType")]
+    assert not {place for place, what in accepted if place in NEEDED}
+    null = {place for place, what in accepted if what == "NoneType"}
+    assert all(place.startswith(NULLABLE) for place in null), null
+
+
+NEEDED = {"configuration", "metrics", "configuration.seed", "configuration.method", "image_shape"}
+NULLABLE = (
+    "metrics.",
+    "seconds",
+    "losses.",
+    "history.",
+    "environment.versions.",
+    *(f"configuration.{k}" for k in ("method", "dataset_digest", "train_size", "labels")),
+    *(f"configuration.{k}" for k in ("evaluate_size", "max_steps", "lr_schedule", "schedule")),
+)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
+    max_leaves=4,
+)
+
+
+@settings(deadline=None, max_examples=150, derandomize=True)
+@given(st.sampled_from(["images", "graphs", "measurement"]), st.data())
+def test_a_record_with_anything_in_it_leaves_no_traceback(kind, data):
+    if kind == "graphs":
+        pytest.importorskip("torch_geometric")
+    found = real(kind)
+    for _ in range(data.draw(st.integers(1, 3))):
+        path = data.draw(st.sampled_from(list(places(found))))
+        found = changed(found, path, data.draw(JSON | st.just(GONE)))
+    with tempfile.TemporaryDirectory() as folder:
+        file = written(found, Path(folder))
+        try:
+            assert len(records.frame(folder)) == 1
+        except ValueError as error:
+            assert file.stem in str(error) and "\n" not in str(error)
+        else:
+            assert cli.main(["results", "--folder", folder]) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[1]", "is not a whole record .it needs configuration and metrics"),
+        ("[" * 100_000, "is not a whole record"),
+        ('{"configuration": {"seed": ' + "9" * 5000 + "}}", "is not a whole record"),
+        ('{"configuration": {"experiment": "x"}, "metrics": {}}', "another configuration than"),
+        ("\ud800", "is not a whole record"),
+    ],
+)
+def test_what_is_no_record_is_named(tmp_path, text, message):
+    path = tmp_path / "0123456789ab.json"
+    path.write_bytes(text.encode(errors="surrogatepass"))
+    with pytest.raises(ValueError, match=f"{path.name} .*{message}|{path.name} {message}"):
+        records.load_all(tmp_path)
+    assert cli.main(["results", "--folder", str(tmp_path)]) == 2
+
+
+def test_bits_that_do_not_fit_their_images_are_refused(tmp_path):
+    found = real("images")
+    for text, message in [
+        ("??", "is no base64"),
+        ("AAAA", "has 3 bytes; test_images=10000 take 1250"),
+    ]:
+        found["correct"]["linear"] = text
+        path = written(found, tmp_path)
+        with pytest.raises(ValueError, match=rf"{path.name}: correct.linear {message}"):
+            records.load_all(tmp_path)

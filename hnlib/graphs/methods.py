@@ -108,7 +108,7 @@ CATALOGUE = {
 }
 
 
-def build(name: str, **options) -> methods.Method:
+def build(name: str, /, **options) -> methods.Method:
     """The InfoGraph method of that name, to call as `method.loss(contrast)`: `build("hcl",
     beta=2.0)`.
 

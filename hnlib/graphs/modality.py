@@ -18,7 +18,7 @@ from hnlib.graphs.encoders import GIN, GraphCL, InfoGraph
 FRAMEWORKS = {"infograph": InfoGraph, "graphcl": GraphCL}
 
 
-def build_method(framework: str, name: str, **options) -> two_views.Method:
+def build_method(framework: str, name: str, /, **options) -> two_views.Method:
     """The method of that name in the framework's catalogue. ValueError: as in `methods.build`."""
     return (methods if framework == "infograph" else two_views).build(name, **options)
 

@@ -9,7 +9,7 @@ import os
 import sys
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import torch
 from cyclopts import App, Parameter
@@ -67,8 +67,10 @@ def _flag(name: str, hint, value, help: str) -> inspect.Parameter:
         hint, value = list[str], []  # KEY=VALUE, several times
     elif isinstance(value, tuple) or hint == str | dict | None:
         hint, value = str | None, config.words(value) or None  # with commas
+    whole = int in (hint, *get_args(hint))
     about = Parameter(
         "-o" if name == "options" else None,
+        converter=config.whole_number if whole else None,
         help=help,
         negative=(),
         allow_leading_hyphen=hint is not bool,
@@ -82,13 +84,13 @@ def _train(kind, given: dict) -> int:
     record, restart, rehearse = (given.pop(name, None) for name in OWN)
     folder = records.tracked_folder() if record else records.default_folder()
     fields = config.given(kind, config.Execution)
-    options = dict(map(_value, given.pop("options", [])))
+    options = _once("-o", map(_value, given.pop("options", [])))
     if clash := sorted(options.keys() & fields.keys()):
         raise ValueError(
             f"-o {clash[0]}: this is not an option of a method; use --{clash[0].replace('_', '-')}"
         )
     if "schedule" in given:
-        given["schedule"] = dict(map(_course, given["schedule"]))
+        given["schedule"] = _once("--schedule", map(_course, given["schedule"]))
     for name in given:
         if isinstance(config.default(fields[name]), tuple):
             given[name] = given[name].split(",")
@@ -116,6 +118,8 @@ def _rehearsed(run) -> str:
 
 def queue(work: bool, minutes: float, device: str, only: str, seeds: int, root: Path | None) -> int:
     """`hnlib queue`: the runs that printed numbers wait for; with `work`, carry them out."""
+    if seeds < 1 or not 0 < minutes < 1e6:
+        raise ValueError(f"seeds={seeds} and minutes={minutes:g} must be positive numbers")
     kind = "cpu" if device == "cpu" or not torch.cuda.is_available() else "cuda"
     found = jobs.jobs(seeds=seeds, only=only, device=kind)
     if not work:
@@ -147,6 +151,15 @@ def _whole_numbers(words: list[str]) -> list[int]:
         raise ValueError(f"--evaluate-at {text}: write epochs with commas between") from None
 
 
+def _once(flag: str, pairs) -> dict:
+    found = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"{flag} {key} is given twice; leave one out")
+        found[key] = value
+    return found
+
+
 def _course(text: str) -> tuple[str, list]:
     key, _, course = text.partition("=")
     try:
@@ -165,7 +178,7 @@ def _value(text: str) -> tuple[str, object]:
         raise ValueError(f"-o {text}: an option is written KEY=VALUE, for example -o beta=1.0")
     try:
         return key, json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return key, value
 
 

@@ -15,6 +15,7 @@ import hashlib
 import inspect
 import json
 import math
+import sys
 import typing
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
@@ -58,6 +59,7 @@ RECIPES = {
     "unremix": _PAPERS,
     "fast": dict(epochs=100, batch_size=128, lr=3e-3, weight_decay=1e-6, lr_schedule="cosine"),
 }
+LARGEST = {int: 2**63 - 1, float: sys.float_info.max}  # what tables and PyTorch take
 PRECISIONS = ("32-true", "bf16-mixed")  # others need a scaler in the checkpoint, or other inputs
 
 
@@ -78,10 +80,9 @@ def option(
 
     `least`, `within` (an interval such as "[0, 1)"), `choices`: its range. `named`: records name it
     even at its default (of the kind of runs given), as they did from the start; leave it False for
-    a new option. `applies`: the attribute of a run without which it means nothing. `absent`: what
-    its absence from a record means, where that is not the default. `headline`: every record and
-    every table says it, so it is never unusual. `derived`: filled in by the loop, not by the
-    caller.
+    a new option. `applies`: the field, or field=value, without which it means nothing. `absent`:
+    what its absence from a record means, where that is not the default. `headline`: every record
+    and every table says it, so it is never unusual. `derived`: filled in by the loop.
     """
     about = {k: v for k, v in locals().items() if k != "default"}
     about["named"] = named or headline
@@ -113,6 +114,14 @@ def default(field):
     return {} if field.default is dataclasses.MISSING else field.default
 
 
+KINDS = {
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    bool: (bool, "True or False"),
+    Path: ((str, Path), "a path"),
+}
+
+
 def _of_kind(name: str, hint: Any, value: Any) -> Any:
     """The value as its field holds it. ValueError: it is of another kind."""
     kinds = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
@@ -121,15 +130,16 @@ def _of_kind(name: str, hint: Any, value: Any) -> Any:
         return {} if kind is dict else None
     if typing.get_origin(kind) is tuple:
         several = value if isinstance(value, list | tuple | set) else [value]
-        return tuple(_of_kind(name, typing.get_args(kind)[0], v) for v in several)
-    fits, words = {
-        int: (Integral, "a whole number"),
-        float: (Real, "a number"),
-        bool: (bool, "True or False"),
-        Path: (str | Path, "a path"),
-    }.get(kind, (kinds, " or ".join(k.__name__ for k in kinds)))
-    if not isinstance(value, fits) or isinstance(value, bool) != (kind is bool):
+        inner = typing.get_args(kind)
+        if Ellipsis not in inner and len(several) != len(inner):
+            raise ValueError(f"{name}={value!r} must have {len(inner)} values")
+        return tuple(_of_kind(name, inner[0], v) for v in several)
+    fits, words = KINDS.get(kind) or (kinds, " or ".join(k.__name__ for k in kinds))
+    odd = isinstance(value, bool) != (kind is bool) or value != value
+    if odd or not isinstance(value, fits):
         raise ValueError(f"{name}={value!r} must be {words}")
+    if kind in LARGEST and LARGEST[kind] < abs(value) < math.inf:
+        raise ValueError(f"{name} is too large a number: {LARGEST[kind]:.3g} is the largest")
     return value if kind in (str, bool) else kind(value)  # a number of NumPy's becomes plain
 
 
@@ -138,7 +148,8 @@ def _check_range(field, value) -> None:
     if value is None:
         return
     if known and value not in known:
-        raise ValueError(f"unknown {field.name} {value!r}; known: {', '.join(known)}")
+        word = field.name.removesuffix("s")  # of one among several
+        raise ValueError(f"unknown {word} {value!r}; known: {', '.join(known)}")
     if least is not None and not least <= value < math.inf:
         raise ValueError(f"{field.name}={value} must be at least {least}")
     if within:
@@ -170,17 +181,34 @@ class Execution(Fields):
 class Recorded(Fields):
     """What a record is about. Two are equal if their records have one name."""
 
+    def chosen(self) -> dict:
+        """The fields that the record names, as they are."""
+        chosen = {}
+        for field in dataclasses.fields(self):
+            absent, value = field.metadata["absent"], getattr(self, field.name)
+            plain = value == (default(field) if absent is None else absent)
+            if self.names(field) or (self.has(field) and not plain):
+                chosen[field.name] = value
+        return chosen
+
+    def names(self, field) -> bool:
+        """Whether the record names a field even at its default."""
+        named = field.metadata["named"]
+        if isinstance(named, str):
+            named = named in [kind.__name__ for kind in type(self).__mro__]
+        return named and self.has(field)
+
+    def __post_init__(self):
+        super().__post_init__()
+        for field in dataclasses.fields(self):
+            value, means = getattr(self, field.name), field.metadata["applies"]
+            if value != default(field) and not self.has(field):
+                raise ValueError(f"{field.name}={words(value)} means nothing without {means}")
+
     @property
     def configuration(self) -> dict:
         """What the record keeps and is named by."""
-        chosen = {}
-        for field in dataclasses.fields(self):
-            about, value = field.metadata, getattr(self, field.name)
-            silent = default(field) if about["absent"] is None else about["absent"]
-            named = about["named"] in (True, *(kind.__name__ for kind in type(self).__mro__))
-            if self.has(field) and (named or value != silent):
-                chosen[field.name] = value
-        return chosen
+        return self.chosen()
 
     @property
     def name(self) -> str:
@@ -195,7 +223,10 @@ class Recorded(Fields):
 
     def has(self, field) -> bool:
         """Whether a field means anything here."""
-        return not field.metadata["applies"] or bool(getattr(self, field.metadata["applies"]))
+        if not (applies := field.metadata["applies"]):
+            return True
+        other, _, wanted = applies.partition("=")
+        return getattr(self, other) == wanted if wanted else bool(getattr(self, other))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -216,7 +247,7 @@ class Configuration(Recorded):
     options: dict = option({}, "KEY=VALUE: an option of the method, e.g. beta=2.0", headline=True)
     epochs: int | None = option(None, "passes over the data", least=0, headline=True)
     batch_size: int | None = option(None, "images or graphs in a step", least=2, named=True)
-    seed: int = option(0, "of weights, batches and views", least=0, headline=True)
+    seed: int = option(0, "of weights, batches, views", within="[0, 4294967295]", headline=True)
     lr: float | None = option(None, "learning rate", within="(0, inf)", named=True)
     lr_schedule: str | None = option(None, choices=("constant", "cosine"), absent="constant")
     weight_decay: float | None = option(None, "of Adam", least=0, named="ImageRun", absent=0.0)
@@ -233,6 +264,17 @@ class Configuration(Recorded):
     compile: bool = option(False, "compile the model with torch.compile")
     max_steps: int | None = option(None, "end training early", least=1, named="ImageRun")
     devices: int = option(1, derived=True)
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name, course in self.schedule.items():
+            ends = list(course) if isinstance(course, list | tuple) else []
+            whole = len(ends) == 2 or (len(ends) == 3 and isinstance(ends[2], int) and ends[2] >= 1)
+            if not whole or any(isinstance(v, bool) or not isinstance(v, Real) for v in ends):
+                raise ValueError(
+                    f"schedule: {name}={course!r} must be (start, end) or (start, end, number of "
+                    "changes)"
+                )
 
     title_form = "{dataset}, {encoder}, {epochs} epochs"
     evaluate_every = 0  # what Execution.evaluate_every is where that is None
@@ -267,7 +309,7 @@ class Configuration(Recorded):
     def configuration(self) -> dict:
         """What the record keeps and is named by, as it will be read back: tuples are lists."""
         run = self.resolved()
-        chosen = super(Configuration, run).configuration
+        chosen = run.chosen()
         if (entry := run.catalogue.get(run.method)) is not None:
             chosen["options"] = entry.recorded(run.options)
         return json.loads(json.dumps(chosen, default=lambda v: getattr(v, "__qualname__", str(v))))
@@ -298,7 +340,7 @@ class Configuration(Recorded):
         title = self.title_form.format(**row | {"train_size": row.get("train_size") or "all"})
         title = ", ".join(filter(None, (title, changed)))
         more = {k: tuple(v) if isinstance(v, list) else v for k, v in run.options.items()}
-        return row | {"options": options, "changed": changed, "title": title} | more
+        return more | row | {"options": options, "changed": changed, "title": title}
 
     def refuse_unnamed(self) -> None:
         """ValueError: an option has no name by which records and checkpoints could tell it."""
@@ -341,13 +383,15 @@ class ImageRun(Configuration):
         object.__setattr__(self, "protocols", tuple(sorted({"clean", *self.protocols})))
 
     def usual(self, channels: int | None = None) -> dict:
-        from hnlib.images import augment
-
         said = RECIPES[self.recipe]
-        plain = {"augmentation": augment.recipe_for(channels)} if channels else {}
         own = said.get(self.method, {}).get(self.dataset, {})
         more = said.get("options", {}) | said.get(self.dataset, {}) | own
-        return super().usual() | plain | said | more
+        usual = super().usual() | said | more
+        if channels is None:
+            return usual
+        from hnlib.images import augment
+
+        return {"augmentation": augment.recipe_for(channels)} | usual
 
     def resolved(self, channels: int | None = None):
         from hnlib.images import augment
@@ -365,7 +409,14 @@ class ImageRun(Configuration):
 
         shown = super().shown()
         if isinstance(self.augmentation, dict):
+            kinds = hints(augment.Recipe)
+            for key, value in self.augmentation.items():
+                if key not in kinds:
+                    raise ValueError(f"augmentation has no {key!r}, only {', '.join(kinds)}")
+                _of_kind(f"augmentation: {key}", kinds[key], value)
             recipe = augment.resolve(self.augmentation)
+            if missing := sorted(augment.recorded(recipe).keys() - self.augmentation.keys()):
+                raise ValueError(f"augmentation lacks {missing[0]}, which every recipe has")
             named = (name for name, known in augment.RECIPES.items() if known == recipe)
             shown["augmentation"] = next(named, shown["augmentation"])
         return shown
@@ -390,19 +441,21 @@ class GraphRun(Configuration):
     )
     folds: int = option(10, "of the cross-validation", least=2, named=True)
     augmentations: tuple[str, ...] = option(
-        ("drop", "edges", "subgraph", "mask"), "with commas", named=True, applies="two_views"
+        ("drop", "edges", "subgraph", "mask"),
+        "with commas",
+        choices=("drop", "edges", "subgraph", "mask"),
+        named=True,
+        applies="framework=graphcl",
     )
-    ratio: float = option(0.2, "of the augmentations", named=True, applies="two_views")
+    ratio: float = option(
+        0.2, "of the augmentations", within="[0, 1)", named=True, applies="framework=graphcl"
+    )
 
     title_form = "{dataset}, {framework}, {encoder}, {epochs} epochs"
 
     @property
     def encoder(self) -> str:
         return f"gin{self.layers}"
-
-    @property
-    def two_views(self) -> bool:
-        return self.framework == "graphcl"
 
     @property
     def configuration(self) -> dict:
@@ -416,7 +469,7 @@ class GraphRun(Configuration):
 
     @property
     def catalogue(self) -> dict:
-        if self.two_views:
+        if self.framework == "graphcl":
             return super().catalogue
         try:
             from hnlib.graphs import methods
@@ -449,22 +502,36 @@ class Measurement(Recorded):
     device: str = option("cpu", named=True)
 
 
-def read(configuration: dict) -> ImageRun | GraphRun | Measurement:
-    """The run of a record's configuration. ValueError: it names what no run has."""
+def read(configuration: dict, whole: bool = False) -> ImageRun | GraphRun | Measurement:
+    """The run of a record's configuration. ValueError: it names what no run has, or a value of
+    another kind; if it is to be `whole`, it lacks what every record has, or leaves it open."""
     kind = GraphRun if "framework" in configuration else ImageRun
     kind = Measurement if "measured" in configuration else kind
     chosen = dict(configuration)
     if kind is GraphRun and "encoder" in chosen:
-        chosen["layers"] = int(chosen.pop("encoder").removeprefix("gin"))
+        name, _, layers = str(encoder := chosen.pop("encoder")).partition("gin")
+        if name or not layers.isdecimal():
+            raise ValueError(f"encoder={encoder!r} of a run on graphs must be gin1, gin2, …")
+        chosen["layers"] = int(layers)
     if unknown := sorted(chosen.keys() - hints(kind).keys()):
         raise ValueError(
             f"the configuration names {unknown[0]}, which no {kind.__name__} has; "
             "read it with the hnlib that wrote it, or a newer one"
         )
+    for key, hint in hints(kind).items():
+        if hint is dict and not isinstance(chosen.get(key, {}), dict):
+            raise ValueError(f"{key}={chosen[key]!r} must be dict")
     if "options" in chosen:  # JSON has no infinity
         far = {"inf": math.inf, "-inf": -math.inf}
         chosen["options"] = {k: far.get(str(v), v) for k, v in chosen["options"].items()}
-    return kind(**chosen)
+    run = kind(**chosen)
+    usual = run.usual() if isinstance(run, Configuration) else {}
+    for field in dataclasses.fields(run) if whole else ():
+        if run.names(field) and field.name not in chosen:
+            raise ValueError(f"the configuration lacks {field.name}; every {kind.__name__} has it")
+        if field.name in usual and chosen.get(field.name, 0) is None:
+            raise ValueError(f"the configuration leaves {field.name} open; a run has chosen it")
+    return run
 
 
 def given(*kinds) -> dict:
@@ -506,6 +573,15 @@ def words(value):
         several = ((k, v if isinstance(v, list | tuple) else [v]) for k, v in value.items())
         return ",".join(f"{k}={':'.join(map(str, v))}" for k, v in several)
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+
+def whole_number(kind, tokens) -> int:
+    """What the command line says, where cyclopts would round it. ValueError: no whole number."""
+    text = tokens[0].value
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a whole number") from None
 
 
 def canonical(value, indent=None) -> str:

@@ -13,13 +13,16 @@ import base64
 import functools
 import hashlib
 import json
+import math
 import os
 import platform
+import reprlib
+import sys
 import typing
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hnlib._files import project_root, write_atomically
 from hnlib.runs import config
@@ -30,6 +33,8 @@ if TYPE_CHECKING:  # only tables need pandas; training does without it
     import pandas as pd
 
 PACKAGES = ["torch", "torchvision", "torch-geometric", "lightning-fabric", "numpy", "scikit-learn"]
+#: What must agree in two records of one run.
+ACCURACIES = ("knn", "linear", "linear_paper", "svm", "knn_validation", "linear_validation")
 PAPER_COLUMNS = ["paper", "table", "row", "column", "dataset", "metric", "value", "spread", "note"]
 
 
@@ -61,8 +66,6 @@ def write(record: dict, folder: Path | str | None = None, overwrite: bool = Fals
     text = canonical(record, indent=1) + "\n"
     if path.exists():
         old = _read(path)
-        if canonical(old["configuration"]) != canonical(record["configuration"]):
-            raise ValueError(f"{path} holds another configuration than its name says; move it away")
         if not overwrite:
             if canonical(old["metrics"]) == canonical(record["metrics"]):
                 return path
@@ -75,8 +78,8 @@ def write(record: dict, folder: Path | str | None = None, overwrite: bool = Fals
 
 
 def load_all(folder: Path | str | None = None) -> list[dict]:
-    """All records of a folder, ordered by name; an absent folder has none. ValueError names an
-    unreadable file."""
+    """All records of a folder, ordered by name; an absent folder has none. ValueError: a file that
+    was not written so, with the field."""
     folder = default_folder() if folder is None else Path(folder)
     return [_read(path) for path in sorted(folder.glob("[!.]*.json"))]  # not what is being written
 
@@ -93,10 +96,6 @@ def unpack(text: str, n: int) -> np.ndarray:
     import numpy as np
 
     return np.unpackbits(np.frombuffer(base64.b64decode(text), np.uint8), count=n).astype(bool)
-
-
-#: What must agree in two records of one run.
-ACCURACIES = ("knn", "linear", "linear_paper", "svm", "knn_validation", "linear_validation")
 
 
 def frame(*sources: Path | str | list[dict], kind: str | None = None) -> pd.DataFrame:
@@ -123,7 +122,11 @@ def frame(*sources: Path | str | list[dict], kind: str | None = None) -> pd.Data
         for record in source if isinstance(source, list) else load_all(source):
             if kind not in (None, _kind(record)):
                 continue
-            row = _row(record)
+            try:
+                row = _row(record)
+            except ValueError as error:
+                place = "the record" if isinstance(source, list) else f"{source}:"
+                raise ValueError(f"{place} {name(record['configuration'])}: {error}") from error
             key = f"{row['kind']} {canonical(record['configuration'] | {'experiment': None})}"
             known = here.get(key, rows.get(key, row))["experiments"]
             row["experiments"] = tuple(sorted({row["experiment"], *known}))
@@ -166,26 +169,50 @@ def _row(record: dict) -> dict:
     hardware = environment.get("hardware", {})
     row = {"record": name(chosen), "kind": _kind(record), "run": None}
     if row["kind"] != "measurement":
-        run = config.read(chosen)
-        if not isinstance(run, config.Configuration):
-            raise ValueError(f"{row['record']}.json is no run, but has the metrics of one")
+        run: Any = config.read(chosen)
+        _check_options(run)
         row |= run.row(record.get("image_shape", [None])[0]) | {"run": run}
     else:
         row |= {"experiment": ""} | {key: config.words(value) for key, value in chosen.items()}
-    return row | {
-        **{key: value for key, value in metrics.items() if not isinstance(value, dict)},
-        "seconds": record.get("seconds", metrics.get("seconds")),
-        "date": environment.get("date", "")[:10],
-        "hardware": hardware.get("gpu")
-        or f"{hardware.get('cpu', '')}, {hardware.get('threads', '?')} threads",
-        "experiments": (),
-        "metrics": metrics,
-        "environment": environment,
-        **{
-            key: record.get(key)
-            for key in ("test_images", "graphs", "history", "losses", "correct")
-        },
-    }
+    numbers = {key: value for key, value in metrics.items() if not isinstance(value, dict)}
+    return (
+        numbers
+        | row
+        | {
+            "seconds": record.get("seconds", metrics.get("seconds")),
+            "date": environment.get("date", "")[:10],
+            "hardware": hardware.get("gpu")
+            or f"{hardware.get('cpu', '')}, {hardware.get('threads', '?')} threads",
+            "experiments": (),
+            "metrics": metrics,
+            "environment": environment,
+            **{
+                key: record.get(key)
+                for key in ("test_images", "graphs", "history", "losses", "correct")
+            },
+        }
+    )
+
+
+def _check_options(run: config.Configuration) -> None:
+    """ValueError: an option that the method has not, or of another kind than its default."""
+    if (entry := run.catalogue.get(run.method)) is None:  # a method of one's own
+        return
+    for key, value in run.options.items():
+        if key not in entry.options:
+            raise ValueError(f"options.{key}: {run.method} has no such option")
+        usual = entry.options[key]
+        if usual is None:
+            fits, kind = isinstance(value, str | None), "a word or null"
+        elif isinstance(usual, bool | str):
+            fits, kind = isinstance(value, type(usual)), type(usual).__name__
+        elif isinstance(usual, tuple):
+            fits = isinstance(value, list | tuple) and len(value) == len(usual) and _numbers(value)
+            kind = f"{len(usual)} numbers"
+        else:
+            fits, kind = _number(value) or value in (math.inf, -math.inf), "a number"
+        if not fits:
+            raise ValueError(f"options.{key}={reprlib.repr(value)} must be {kind}")
 
 
 def papers(path: Path | str | None = None) -> pd.DataFrame:
@@ -194,9 +221,14 @@ def papers(path: Path | str | None = None) -> pd.DataFrame:
     import pandas as pd
 
     path = project_root() / "book" / "results" / "papers.csv" if path is None else Path(path)
-    frame = pd.read_csv(path, comment="#", skipinitialspace=True)
+    frame = pd.read_csv(path, comment="#", skipinitialspace=True, encoding="utf-8-sig")
     if list(frame.columns) != PAPER_COLUMNS:
         raise ValueError(f"{path} has the columns {list(frame.columns)}; expected {PAPER_COLUMNS}")
+    if not isinstance(frame.index, pd.RangeIndex):
+        raise ValueError(f"{path} has a row of more than {len(PAPER_COLUMNS)} cells; quote commas")
+    for column in ("value", "spread"):
+        if not pd.api.types.is_numeric_dtype(frame[column]):
+            raise ValueError(f"{path} has a {column} that is no number")
     return frame
 
 
@@ -237,13 +269,114 @@ def source_digest() -> str:
 def _read(path: Path) -> dict:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(record["configuration"], dict) or not isinstance(record["metrics"], dict):
-            raise TypeError("configuration and metrics must be dictionaries")
-    except (ValueError, KeyError, TypeError) as error:
+        if not isinstance(record, dict) or not {"configuration", "metrics"} <= record.keys():
+            raise ValueError("it needs configuration and metrics")
+    except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{path} is not a whole record ({error}); delete it and repeat the run"
         ) from error
+    try:
+        _check(record)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; delete it and repeat the run") from error
+    if name(record["configuration"]) != path.stem:
+        raise ValueError(f"{path} holds another configuration than its name says; move it away")
     return record
+
+
+def _number(value) -> bool:
+    """Whether JSON's value is a number of everyday size."""
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return plain and abs(value) <= sys.float_info.max
+
+
+def _numbers(value) -> bool:
+    """Whether a value is made of numbers, and of null where there was nothing to measure."""
+    if isinstance(value, dict | list):
+        return all(map(_numbers, value.values() if isinstance(value, dict) else value))
+    return value is None or _number(value)
+
+
+# Forms: what a value must satisfy, in words. A dictionary has one for each key, or under `...` for
+# all others; a list has one for its entries.
+WORD = (lambda v: isinstance(v, str), "a word")
+COUNT = (
+    lambda v: isinstance(v, int) and _number(v) and 0 <= v <= config.LARGEST[int],
+    "a whole number",
+)
+NUMBER = (lambda v: v is None or _number(v), "a number or null")
+NUMBERS = (_numbers, "made of numbers")
+SHARE = (lambda v: v is None or (_number(v) and 0 <= v <= 1), "a number from 0 to 1 or null")
+HARDWARE = {"cpu": WORD, "gpu": WORD, ...: COUNT}
+VERSIONS = {...: (lambda v: v is None or isinstance(v, str), "a word or null")}
+ENVIRONMENT = {"hardware": HARDWARE, "versions": VERSIONS, "hnlib": WORD, "date": WORD}
+FORM = {
+    "configuration": {"experiment": WORD},
+    "metrics": {"seconds": NUMBER},
+    "environment": ENVIRONMENT,
+    "seconds": NUMBER,
+}
+FOLDS = {"svm_folds": [SHARE], "inner_folds": [SHARE], "C": [NUMBER]}
+OF_A_RUN = {
+    "configuration": {"augmentation": (lambda v: isinstance(v, dict), "a dictionary")},
+    "metrics": dict.fromkeys(ACCURACIES, SHARE) | FOLDS | {...: NUMBER},
+    "image_shape": [COUNT],
+    "test_images": COUNT,
+    "graphs": COUNT,
+    "history": [{"epoch": COUNT, "loss": NUMBER, "knn": NUMBER} | FOLDS | {...: NUMBERS}],
+    "losses": [NUMBER],
+    "correct": {...: WORD},
+}
+
+
+def _check(record: dict) -> None:
+    """ValueError, with the field: a record that was not written so."""
+    _fits(record, FORM)
+    chosen, metrics = record["configuration"], record["metrics"]
+    if not chosen.get("experiment"):
+        raise ValueError("the configuration lacks experiment, a word")
+    if _kind(record) != "measurement":
+        _fits(record, OF_A_RUN)
+        run = config.read(chosen, whole=True)
+        if not isinstance(run, config.Configuration):
+            raise ValueError("it is no run, but has the metrics of one")
+        if len(record.get("image_shape", "chw")) != 3:
+            raise ValueError(f"image_shape={record['image_shape']} must be three numbers")
+        for metric, text in record.get("correct", {}).items():
+            part = "validation" if metric.endswith("_validation") else "test_images"
+            _check_bits(f"correct.{metric}", text, part, (record | chosen).get(part, 0))
+        return
+    if found := {*ACCURACIES} & metrics.keys():
+        raise ValueError(f"it has metrics.{min(found)}, but neither image_shape nor graphs")
+    if "measured" in chosen:
+        config.read(chosen, whole=True)
+        _fits(metrics, {...: NUMBER}, "metrics")
+
+
+def _fits(value, form, field: str = "") -> None:
+    if isinstance(form, tuple):
+        fits, words = form
+        if not fits(value):
+            raise ValueError(f"{field}={reprlib.repr(value)} must be {words}")
+    elif not isinstance(value, type(form)):
+        kind = "a dictionary" if isinstance(form, dict) else "a list"
+        raise ValueError(f"{field}={reprlib.repr(value)} must be {kind}")
+    elif isinstance(form, list):
+        for entry in value:
+            _fits(entry, form[0], field)
+    else:
+        for key, inner in value.items():
+            if (known := form.get(key, form.get(...))) is not None:
+                _fits(inner, known, f"{field}.{key}".removeprefix("."))
+
+
+def _check_bits(field: str, text: str, part: str, n: int) -> None:
+    try:
+        length = len(base64.b64decode(text, validate=True))
+    except ValueError as error:
+        raise ValueError(f"{field} is no base64: {error}") from None
+    if length != -(-n // 8):
+        raise ValueError(f"{field} has {length} bytes; {part}={n} take {-(-n // 8)}")
 
 
 def _cpu() -> str:
