@@ -1,16 +1,24 @@
 """The executor: parameters, fingerprints, failures, and pages that are never half-published."""
 
+import itertools
 import json
+import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import nbformat
 import pytest
+from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hnlib.book import build, claims, execute, pages
+from hnlib import __main__ as cli
+from hnlib.book import build, claims, execute, pages, sweep
 from hnlib.runs import records
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -116,14 +124,23 @@ def test_parameters_must_be_literals(one):
         ("method", "12", "12"),
         ("method", "true", "true"),
         ("deep", "true", True),
+        ("deep", "False", False),
         ("folder", "null", None),
         ("folder", "runs/x", "runs/x"),
+        ("folder", "2020-01-01", "2020-01-01"),
+        ("folder", "1e-3", 1e-3),
+        ("folder", "010", "010"),
+        ("folder", "1:30", "1:30"),
+        ("folder", "[1, a]", [1, "a"]),
+        ("folder", "b'x'", "b'x'"),
         ("seeds", "4", [4]),
         ("seeds", "[4, 5]", [4, 5]),
         ("seeds", "4,5", [4, 5]),
         ("seeds", "[]", []),
         ("names", "hcl,h-scl", ["hcl", "h-scl"]),
         ("names", "[ot]", ["ot"]),
+        ("names", "['ot', \"hcl\"]", ["ot", "hcl"]),
+        ("names", "010,true", ["010", "true"]),
     ],
 )
 def test_parameters_take_the_type_of_their_default(name, text, value):
@@ -138,12 +155,26 @@ def test_parameters_take_the_type_of_their_default(name, text, value):
         ("epochs", "3.5"),
         ("epochs", "abc"),
         ("epochs", "true"),
+        ("epochs", "010"),
+        ("epochs", "1:30"),
+        ("epochs", "0x10"),
+        ("epochs", "[[[" * 9999),
+        ("rate", "1:30"),
+        ("rate", "010"),
+        ("rate", "1e400"),
+        ("rate", "1" + 400 * "0"),
+        ("deep", "yes"),
         ("rate", "fast"),
         ("rate", "false"),
         ("deep", "1"),
         ("deep", "[true"),
         ("seeds", "a,b"),
         ("seeds", "[1.5]"),
+        ("seeds", "[4, 5],[6]"),
+        ("seeds", "4,,5"),
+        ("seeds", "010,1:30"),
+        ("names", "['a, b']"),
+        ("names", "'a"),
     ],
 )
 def test_parameters_that_do_not_parse_are_refused(name, text):
@@ -162,6 +193,54 @@ def test_what_python_prints_is_parsed_back(integer, number, flag, items):
     assert parsed == {"epochs": integer, "rate": number, "deep": flag, "seeds": items}
 
 
+TEXTS = st.one_of(
+    st.text(),
+    st.text("0123456789+-.:_exn", max_size=8),
+    st.text("[]{},'\"a1 \n", max_size=12),
+    st.sampled_from(
+        ["true", "Null", "nan", "-inf", "1e400", "2020-01-01", "0x10", "!!python/none"]
+    ),
+)
+
+
+@given(st.sampled_from(sorted(KNOWN)), TEXTS)
+def test_a_text_is_read_as_what_it_says_or_refused(name, text):
+    """What is accepted as a number or a truth value reads back as itself; nothing else happens."""
+    default = KNOWN[name]
+    try:
+        value = execute.guard_parameters(KNOWN, {name: text})[name]
+    except ValueError as error:
+        assert str(error).startswith(f"parameter {name} must be ") and name != "method"
+        return
+    if default is not None:
+        assert type(value) is type(default)
+    for one in value if isinstance(value, list) else [value]:
+        if isinstance(one, float):
+            assert one == float(text.strip("[] \n,'\"")) or one != one or name == "folder"
+        elif type(one) is int:
+            assert str(one) in text or one == 0
+        elif isinstance(one, str):
+            assert one in text
+        else:
+            assert str(one).lower() in text.lower() or one is None or isinstance(one, list)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["epochs", "seeds", "names", "x", ""]), TEXTS), max_size=3)
+)
+def test_a_grid_is_read_or_refused(pairs):
+    try:
+        values = sweep.grid([f"{name}={text}" for name, text in pairs])
+        read = {
+            name: [execute.guard_parameters(KNOWN, {name: v}) for v in values[name]]
+            for name in values
+        }
+    except ValueError as error:
+        assert str(error).endswith(".")
+        return
+    assert read.keys() == {name.strip() for name, _ in pairs} <= KNOWN.keys()
+
+
 def test_an_unknown_parameter_stops_before_anything_runs(one, monkeypatch):
     monkeypatch.setattr(execute, "execute", lambda *a, **k: pytest.fail("it was executed"))
     with pytest.raises(
@@ -170,6 +249,41 @@ def test_an_unknown_parameter_stops_before_anything_runs(one, monkeypatch):
         execute.run("theory/one", {"epoch": "1"}, "out.ipynb")
     assert not (one.parents[2] / "out.ipynb").exists()
     assert not (one.parents[2] / "_build").exists()
+
+
+@pytest.mark.parametrize("timeout", [0, -1])
+def test_a_timeout_is_positive(one, timeout):
+    with pytest.raises(ValueError, match="--timeout must be at least 1 second"):
+        execute.run("theory/one", {}, timeout=timeout)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("kernelspec:", "kernelspec: [", "theory/one.md cannot be read as a notebook"),
+        ("epochs = 3", "epochs = = 3", "line 1 of the parameters cell is not `name = literal`"),
+        ("rate = 0.1", "%time rate = 1", "line 2 of the parameters cell is not"),
+    ],
+)
+def test_a_broken_chapter_is_one_sentence(one, capsys, old, new, words):
+    one.write_text(CHAPTER.replace(old, new))
+    assert cli.main(["run", "theory/one"]) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.startswith("hnlib: ") and error.count("\n") == 1
+
+
+def test_the_book_refuses_a_broken_header_in_a_sentence(one, capsys):
+    one.write_text(CHAPTER.replace("kernelspec:", "kernelspec: ["))
+    assert cli.main(["book"]) == 2
+    assert "theory/one.md cannot be read as a notebook" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "", '{"cells": 3}', "\0"])
+def test_an_ipynb_that_is_no_notebook_is_one_sentence(project, capsys, text):
+    (project / "x.ipynb").write_text(text)
+    assert cli.main(["run", "x.ipynb"]) == 2
+    error = capsys.readouterr().err
+    assert "x.ipynb cannot be read as a notebook" in error and error.count("\n") == 1
 
 
 def test_output_must_be_a_notebook(one):
@@ -216,6 +330,18 @@ def test_the_fingerprint_follows_the_ledgers_only_where_they_are_read(one, proje
     )
     first = execute.fingerprint(one)
     (project / "book/results/runs/b.json").write_text("{}")
+    assert execute.fingerprint(one) != first
+
+
+def test_only_what_is_read_counts_as_a_ledger(one, project):
+    one.write_text(
+        CHAPTER.replace("import claims", "import claims\nfrom hnlib.runs import records")
+    )
+    first = execute.fingerprint(one)
+    for name in ("papers.csv~", ".papers.csv.swp", "runs/.a.json-x", "runs/a.json~", "QUEUE.md"):
+        (project / "book/results" / name).write_text("x")
+        assert execute.fingerprint(one) == first, name
+    (project / "book/results/papers.csv").write_text("x")
     assert execute.fingerprint(one) != first
 
 
@@ -294,6 +420,68 @@ def test_after_a_failure_no_other_chapter_is_begun(project, one, monkeypatch):
     with pytest.raises(execute.NotebookError, match=r"theory/one: cell 1 failed"):
         build.book(jobs=1)
     assert not (project / "_build/failed/theory/five.ipynb").exists()
+
+
+ENDLESS = """import os, pathlib, subprocess
+child = subprocess.Popen(["sleep", "600"])
+pathlib.Path("pids").write_text(f"{os.getpid()} {child.pid}")
+while True:
+    pass"""
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_for(condition):
+    for _ in range(1200):
+        if condition():
+            return
+        time.sleep(0.1)
+    pytest.fail("it did not happen")
+
+
+def command(*words):
+    """``hnlib`` in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "hnlib", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
+@pytest.mark.parametrize("words", [["book", "--jobs", "2"], ["run", "theory/one"]])
+@pytest.mark.parametrize("kill", [signal.SIGTERM, signal.SIGKILL])
+def test_a_kill_is_obeyed_and_leaves_nothing(project, one, words, kill):
+    """A polite one takes the kernel and its children along; after the other no worker stays."""
+    one.write_text(CHAPTER.replace("print(epochs * 2, names)", ENDLESS))
+    process = command(*words)
+    wait_for((project / "pids").is_file)
+    tree = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.send_signal(kill)
+    kernel, child = (project / "pids").read_text().split()
+    if kill == signal.SIGKILL:  # the child is nobody's then, and holds our pipes
+        os.kill(int(child), kill)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == (130 if kill == signal.SIGTERM else -signal.SIGKILL)
+    assert ("hnlib: interrupted\n" in error) == (kill == signal.SIGTERM)
+    wait_for(lambda: not any(map(alive, [kernel, child, *tree])))
+    assert not [path.name for path in project.rglob("*.part*")]
+
+
+def test_a_second_build_says_at_its_start_that_it_waits(project):
+    with FileLock(project / "_build/.lock"):
+        second = command("book")
+        assert second.stdout.readline() == "waiting for another build of the book to finish\n"
+        second.terminate()
+        assert second.wait(timeout=60) == 130
+    assert not (project / "_build/executed").exists()
 
 
 def test_pages_stay_when_sphinx_fails(project):
@@ -401,22 +589,87 @@ def test_a_claim_nobody_checks_stops_the_book_but_not_a_draft(project):
             write(verdict, found)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"\xef\xbb\xbfid,paper,location,statement,verdict\nX1,ours,,a,true\n", None),
+        (
+            b"id,paper,location,statement\nX1,ours,,a\n",
+            "has no column 'verdict'; it needs id, paper",
+        ),
+        (b"id,paper,location,statement,verdict\nX1,ours,,a\n", "row 1 of .* more or fewer values"),
+        (
+            b"id,paper,location,statement,verdict\nX1,a,b,c,d,e\n",
+            "row 1 of .* more or fewer values",
+        ),
+        (b"id,paper,location,statement,verdict\nX1,\xff,,a,b\n", "not a CSV file in UTF-8"),
+        (b"", "has no column 'id'"),
+    ],
+)
+def test_a_ledger_is_read_whole_or_refused(project, text, words):
+    (project / "book/claims.csv").write_bytes(text)
+    if words is None:
+        pages.write(project / "book", {}, project, draft=True)
+        assert "**X1**" in (project / "book/claims.md").read_text()
+    else:
+        with pytest.raises(
+            ValueError, match=rf"(?s)claims.csv.*{words}|{words}.*claims.csv|{words}"
+        ):
+            pages.write(project / "book", {}, project, draft=True)
+
+
+IMAGE_RUN = {
+    "configuration": {
+        "experiment": "images",
+        "dataset": "digits",
+        "method": "h_cl",
+        "options": {"beta": 1.0, "mixture": [1 / 3, 0.5, 1 / 6]},
+        "encoder": "small-cnn",
+        "epochs": 3,
+        "seed": 0,
+    },
+    "metrics": {"knn": 0.987654, "history": [1]},
+    "image_shape": [1, 8, 8],
+    "seconds": 12.3,
+    "environment": {"hardware": {"cpu": "A CPU", "threads": 2}, "date": "2026-01-02T03:04"},
+}
+GRAPH_RUN = {
+    "configuration": {"framework": "infograph", "dataset": "MUTAG", "method": "infograph"},
+    "graphs": 188,
+    "metrics": {"svm": 0.8},
+    "seconds": 1.0,
+    "environment": {"hardware": {"cpu": "c", "threads": 1}, "date": "2026-01-02", "versions": {}},
+}
+WRONG = [None, "x", 1, -1.5, True, [], {}, [1], {"a": 1}, float("nan"), 10**400]
+
+
+@pytest.mark.parametrize("record", [IMAGE_RUN, GRAPH_RUN], ids=["images", "graphs"])
+def test_a_record_of_wrong_types_is_shown_or_named(project, record):
+    """Whatever stands in a record, the page is written or a sentence names the file."""
+
+    def places(part, *above):
+        for key, value in part.items():
+            yield *above, key
+            if isinstance(value, dict):
+                yield from places(value, *above, key)
+
+    path = project / "book/results/runs/wrong.json"
+    for place, value in itertools.product(places(record), WRONG):
+        changed = part = json.loads(json.dumps(record))
+        for key in place[:-1]:
+            part = part[key]
+        part[place[-1]] = value
+        path.write_text(json.dumps(changed))
+        shutil.copy(ROOT / "book/results.md", project / "book")
+        shutil.copy(ROOT / "book/claims.md", project / "book")
+        try:
+            pages.write(project / "book", {}, project, draft=True)
+        except ValueError as error:
+            assert "wrong.json" in str(error), (place, value)
+
+
 def test_results_page_shows_runs_papers_and_times(project):
-    run = {
-        "configuration": {
-            "experiment": "images",
-            "dataset": "digits",
-            "method": "h_cl",
-            "options": {"beta": 1.0, "mixture": [1 / 3, 0.5, 1 / 6]},
-            "encoder": "small-cnn",
-            "epochs": 3,
-            "seed": 0,
-        },
-        "metrics": {"knn": 0.987654, "history": [1]},
-        "image_shape": [1, 8, 8],
-        "seconds": 12.3,
-        "environment": {"hardware": {"cpu": "A CPU", "threads": 2}, "date": "2026-01-02T03:04"},
-    }
+    run = IMAGE_RUN
     chapter = {
         "metadata": {
             "hnlib": {

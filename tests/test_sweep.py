@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -283,6 +284,32 @@ def test_without_ray_one_sentence_says_how_to_get_it(checkout, no_ray, capsys):
         capsys.readouterr().err
         == "hnlib: a sweep needs Ray (missing: ray); pip install 'hnlib[sweep]'\n"
     )
+
+
+def test_a_polite_kill_while_ray_starts_is_an_interruption(checkout, monkeypatch, capsys):
+    def init(*arguments, **options):
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(15))  # as Ray does
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init))
+    assert cli.main(["sweep", "experiments/one", "--seeds", "1"]) == 130
+    assert "hnlib: interrupted" in capsys.readouterr().err
+
+
+def test_many_trials_hash_the_sources_once(checkout, monkeypatch):
+    read, texts = [], [str(beta) for beta in range(200)]
+    sources = execute.sources
+    monkeypatch.setattr(execute, "sources", lambda code: read.append(code) or sources(code))
+    every = sweep.trials(one(checkout), {"beta": texts}, {})
+    assert len({trial.fingerprint for trial in every}) == 200 and len(read) == 1
+    assert every[7].fingerprint != execute.fingerprint(one(checkout), {"beta": 8.0})
+
+
+@pytest.mark.parametrize("arguments", [["--bogus", "1"], ["--cpus", "x"], ["-p", "beta"], []])
+def test_a_command_line_that_does_not_parse_is_one_sentence(checkout, capsys, arguments):
+    assert cli.main(["sweep", *["experiments/one"] * bool(arguments), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("hnlib: ") and error.count("\n") == 1
 
 
 def test_two_sweeps_do_not_share_a_folder(checkout, no_ray):

@@ -198,8 +198,8 @@ def _digest(folder: Path) -> str:
 
 
 def _only_build():
-    """The lock of the build folder, held: two builds at once would write into each other's
-    pages."""
+    """The lock of the build folder, held: two builds at once would execute each other's chapters
+    and write into each other's pages."""
     lock = FileLock(root() / "_build/.lock")
     try:
         return lock.acquire(timeout=0)
@@ -223,12 +223,16 @@ def book(only: str | None = None, jobs: int | None = None) -> int:
     when all went well.
 
     With ``only``, a draft: other chapters that changed are shown without results, and warnings are
-    not fatal.
+    not fatal. While another process builds the book, this one waits.
     """
-    clock = time.monotonic()
     if jobs is not None and jobs < 1:
         raise ValueError(f"--jobs must be at least 1, not {jobs}.")
-    jobs, draft = jobs or os.cpu_count() or 1, only is not None
+    with _only_build():
+        return _book(only, jobs or os.cpu_count() or 1)
+
+
+def _book(only: str | None, jobs: int) -> int:
+    clock, draft = time.monotonic(), only is not None
     present = [chapter for chapter in chapters() if chapter.is_file()]
     missing = [name(chapter) for chapter in chapters() if chapter not in present]
     if missing and not draft:
@@ -240,8 +244,7 @@ def book(only: str | None = None, jobs: int | None = None) -> int:
         text = f"executing {len(wanted)} of {len(present)} chapters"
         print(f"{text}, {min(jobs, len(wanted))} at a time", flush=True)
         execute_chapters(wanted, jobs)
-    with _only_build():
-        rendered = _publish(current + wanted, draft)
+    rendered = _publish(current + wanted, draft)
     kind = "a draft of the book" if draft else "the book"
     text = f"{kind} is built" if rendered else "the book is up to date"
     print(f"{text}: _build/html/index.html ({time.monotonic() - clock:.1f} s)")

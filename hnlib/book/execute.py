@@ -352,10 +352,14 @@ def executed(
     _clients.add(client)
     try:
         with client.setup_kernel():
-            cells = tqdm(node.cells, "Executing", unit="cell", disable=not progress)
-            for index, cell in enumerate(cells):
-                client.execute_cell(cell, index)
-            info = client.wait_for_reply(client.kc.kernel_info())
+            try:
+                cells = tqdm(node.cells, "Executing", unit="cell", disable=not progress)
+                for index, cell in enumerate(cells):
+                    client.execute_cell(cell, index)
+                info = client.wait_for_reply(client.kc.kernel_info())
+            except KeyboardInterrupt:
+                stop_kernels()  # which are asked politely otherwise, and take their time
+                raise
     except (CellControlSignal, RuntimeError) as error:  # a RuntimeError: the kernel died
         late = isinstance(error, CellTimeoutError)
         otherwise = "a cell ran out of time" if late else "the kernel stopped; enough memory?"
@@ -371,7 +375,7 @@ def executed(
 
 
 def stop_kernels() -> None:
-    """End the kernels that other threads of this process run, and what those kernels started."""
+    """End the kernels of this process, whichever thread runs them, and what those started."""
     for client in list(_clients):
         with suppress(AttributeError, OSError, RuntimeError):  # not started yet, or gone
             asyncio.run(client.km.signal_kernel(signal.SIGKILL))

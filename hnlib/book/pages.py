@@ -15,6 +15,7 @@ from hnlib.book.tables import DASH, Markup, myst, percent
 from hnlib.runs import records
 from hnlib.runs.papers import PAPERS
 
+COLUMNS = ["id", "paper", "location", "statement", "verdict"]  # of claims.csv
 METRICS = {"knn": "kNN", "linear": "Linear", "svm": "SVM"}  # shown of a run; its file holds more
 CHOSEN = ["Data", "Method", "Options", "Setting", "Encoder", "Epochs"]  # shown beside the seeds
 BLANK = Markup("&nbsp;")
@@ -45,7 +46,7 @@ def _number(value) -> str:
 
 
 def _link(text: str, chapter: str) -> Markup:
-    text = text.replace("`", "’").replace("<", "‹")  # what ends the text of a role
+    text = re.sub(r"\s+", " ", text.replace("`", "’").replace("<", "‹"))  # what ends such a text
     return Markup(f"{{doc}}`{text} <../notebooks/{chapter}>`")
 
 
@@ -68,15 +69,27 @@ def paper_title(key: str, root: Path) -> str:
 def paper_heading(key: str, root: Path, level: str) -> list[str]:
     title = paper_title(key, root)
     cited = [f"{{cite:t}}`{key}`, *{title}*.", ""] if title not in (key, "Of this book") else []
-    return [f"{level} {PAPERS.get(key, title)}", "", *cited]
+    return [f"{level} {PAPERS.get(key, myst(title))}", "", *cited]
 
 
-def read_csv(path: Path) -> list[dict]:
-    """The rows of a CSV file; none when there is no such file."""
+def read_csv(path: Path, columns: list[str]) -> list[dict]:
+    """The rows of a CSV file; none when there is no such file. ValueError: it is not UTF-8, a row
+    is too long or too short, or one of the ``columns`` is missing."""
     if not path.is_file():
         return []
-    with open(path, newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(line for line in file if not line.startswith("#")))
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            table = csv.DictReader((line for line in file if not line.startswith("#")), strict=True)
+            rows = list(table)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} is not a CSV file in UTF-8 ({error}).") from None
+    if missing := [name for name in columns if name not in (table.fieldnames or ())]:
+        raise ValueError(f"{path} has no column {missing[0]!r}; it needs {', '.join(columns)}.")
+    for number, row in enumerate(rows, 1):
+        if None in row or None in row.values():
+            text = "has more or fewer values than there are columns; quote what holds a comma."
+            raise ValueError(f"row {number} of {path} {text}")
+    return rows
 
 
 def harvest(executed: dict[str, dict]) -> list[dict]:
@@ -115,7 +128,7 @@ def _claim(claim: dict, found: list[dict]) -> list[list]:
     rows = [[Markup(f"**{claim['id']}**"), Markup(statement), state, BLANK, BLANK]]
     for record in found:
         value, tolerance = _number(record["value"]), _number(record["tolerance"])
-        check = f"{_link(record['title'], record['chapter'])} ({record['kind']})"
+        check = f"{_link(record['title'], record['chapter'])} ({myst(record['kind'])})"
         numbers = [f"{value}\u00a0≤\u00a0{tolerance}", _number(record["instances"])]
         rows.append([BLANK, Markup(check), *numbers, _number(record["control"])])
     return rows
@@ -254,6 +267,17 @@ def results_parts(every: pd.DataFrame, executed: dict) -> dict:
     return parts | {"status": _status(executed)}
 
 
+def _blamed(error: Exception, runs: Path) -> Exception:
+    """``error``, or a sentence that names the record which makes it alone."""
+    for path in sorted(runs.glob("[!.]*.json")):
+        try:
+            results_parts(records.frame([json.loads(path.read_text("utf-8"))]), {})
+        except Exception as own:
+            text = f"does not hold what a record holds ({own}); delete it and repeat the run."
+            return ValueError(f"{path} {text}")
+    return error
+
+
 def fill(page: Path, parts: dict[str, str]) -> None:
     """Put each part in the place of the comment that names it."""
     text = page.read_text(encoding="utf-8")
@@ -273,15 +297,19 @@ def write(folder: Path, executed: dict[str, dict], root: Path, draft: bool = Fal
     ValueError: a claim that no chapter checks with a control (for a definition: at all), unless it
     is a ``draft``.
     """
-    listed, found = read_csv(root / "book/claims.csv"), harvest(executed)
+    listed, found = read_csv(root / "book/claims.csv", COLUMNS), harvest(executed)
     if not draft and (unchecked := _unchecked(listed, found)):
         raise ValueError(
             f"no chapter checks {', '.join(unchecked)} with a negative control; add a claims.check "
             "for each, or take its row out of book/claims.csv."
         )
-    runs = records.frame(root / "book/results/runs")
+    runs = root / "book/results/runs"
+    try:
+        parts = results_parts(records.frame(runs), executed)
+    except Exception as error:  # a record is input, and may hold anything anywhere
+        raise _blamed(error, runs) from error
     fill(folder / "claims.md", {"claims": claims_tables(listed, found, root)})
-    fill(folder / "results.md", results_parts(runs, executed))
+    fill(folder / "results.md", parts)
     (folder / "theme").mkdir(exist_ok=True)
     text = json.dumps(found, indent=1, sort_keys=True)
     (folder / "theme/claims.json").write_text(text, encoding="utf-8")

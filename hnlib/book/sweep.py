@@ -236,6 +236,8 @@ def _cluster(address: str | None):
     try:
         # "local", else Ray would join a cluster that happens to run here
         ray.init(address or "local", **options)
+    except SystemExit:  # of Ray's own handler, on a polite kill
+        raise KeyboardInterrupt from None
     except Exception as error:  # bare ones, for instance after 30 s on an overloaded machine
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         text = f"Ray could not be started here ({reason}); is the machine overloaded?"
@@ -452,6 +454,6 @@ def _plan(notebook: Path, folder: Path, every: list[Trial], address, cpus, gpus)
 def main(tokens: list[str]) -> int:
     """``hnlib sweep NOTEBOOK --grid NAME=VALUE,VALUE …``: see ``--help``."""
     about = "Execute one notebook over a grid of parameters."
-    app = App("hnlib sweep", about, version_flags=[], result_action="return_value")
-    app.default(sweep)
+    app = App("hnlib sweep", about, version_flags=[], default_command=sweep)
+    app.result_action, app.suppress_keyboard_interrupt = "return_value", False
     return app(tokens, print_error=False, exit_on_error=False) or 0

@@ -21,13 +21,11 @@ FLAGS = [
 DESK = {"width": 1280, "height": 900}
 
 
-def missing() -> str | None:
-    """Why the pages cannot be looked at, or None."""
-    if not (HTML / "index.html").is_file():
-        return "the book is not built (make book)"
-    if not any(map(shutil.which, NAMES)):
-        return "no Chromium or Chrome is installed"
-    return None
+def unchecked(reason: str):
+    """Skip the test, or fail it where a browser is required."""
+    if os.environ.get("HNLIB_BROWSER") == "required":
+        pytest.fail(f"the pages were not checked: {reason}")
+    pytest.skip(f"the pages were not checked: {reason}")
 
 
 def pytest_generate_tests(metafunc):
@@ -47,21 +45,21 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(scope="session")
 def html() -> Path:
-    """The folder of the built pages; the test is skipped when it, or a browser, is not there."""
-    reason = missing()
-    if reason is not None:
-        if os.environ.get("HNLIB_BROWSER") == "required":
-            pytest.fail(f"the pages were not checked: {reason}")
-        pytest.skip(f"the pages were not checked: {reason}")
+    """The folder of the built pages; the test is skipped when it is not there."""
+    if not (HTML / "index.html").is_file():
+        unchecked("the book is not built (make book)")
     return HTML
 
 
 @pytest.fixture(scope="session")
-def browser(html):
+def browser():
+    """The browser; the test is skipped when there is none."""
+    path = next(filter(None, map(shutil.which, NAMES)), None)
+    if path is None:
+        unchecked("no Chromium or Chrome is installed")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        path = next(filter(None, map(shutil.which, NAMES)))
         chromium = playwright.chromium.launch(executable_path=path, args=FLAGS)
         yield chromium
         chromium.close()

@@ -106,6 +106,17 @@ def test_page_size(html, page_name):
     assert len(text.encode()) + sum(picture.stat().st_size for picture in pictures) < 1.5 * MEGABYTE
 
 
+def test_page_says_what_may_run(html, page_name):
+    """Before any script stands a policy that allows scripts by their hash alone."""
+    page = (html / page_name).read_text(encoding="utf-8")
+    start, policy = re.search(
+        r'(?s)^(.*?)<meta http-equiv="Content-Sec[^"]*" content="(.*?)"', page
+    ).groups()
+    (scripts,) = re.findall(r"script-src ([^;]*);", policy)
+    assert "<script" not in start and "sha256-" in scripts
+    assert "unsafe-inline" not in scripts and "http" not in scripts
+
+
 def test_links_lead_somewhere(html, page_name):
     """Every link into the book names a file that is there, and an anchor that is in it."""
     page = html / page_name

@@ -1,0 +1,124 @@
+"""Records, printed numbers, names of data sets and outputs of cells that want to run something: a
+small book made of them, read in a real browser from its files."""
+
+import json
+import shutil
+from pathlib import Path
+
+import nbformat
+import pandas as pd
+import pytest
+
+from hnlib.book import build, claims, execute, figures, pages, printed, tables
+
+ROOT = Path(__file__).resolve().parents[2]
+HOSTILE = [
+    "<script>window.bad = alert(1)</script>$",
+    '"><img src=x onerror="window.bad = alert(2)">',
+    "[a](javascript:window.bad=alert(3)) <javascript:window.bad=alert(4)>",
+    "$$ <iframe srcdoc='<script>parent.bad = alert(5)</script>'></iframe> $$",
+    "x\n\n```{raw} html\n<svg onload='window.bad = alert(6)'></svg>\n```\n",
+    "{raw}`<b onclick='window.bad = 7'>x</b>` `` ``` ```` `````",
+    "x\n``````\n\n# <details open ontoggle='window.bad = alert(8)'>\n",
+]
+PAGES = ["book/claims", "book/results", "book/papers"]
+# What none of our own pages has in its text.
+FOREIGN = """() => [...document.querySelectorAll('article *')].filter(e =>
+    (e.tagName === 'SCRIPT' && e.type !== 'application/json')
+    || ['IFRAME', 'OBJECT', 'EMBED'].includes(e.tagName)
+    || (e.tagName === 'IMG' && e.getAttribute('src') === 'x')
+    || (e.getAttribute('href') || '').trim().toLowerCase().startsWith('javascript:')
+    || [...e.attributes].some(a => a.name.startsWith('on') && !e.closest('.article-header-buttons')))
+    .map(e => e.outerHTML.slice(0, 150))"""
+
+
+def chapter(outputs) -> str:
+    """An executed notebook that shows ``outputs``, MIME bundles."""
+    shown = [nbformat.v4.new_output("display_data", data=bundle) for bundle in outputs]
+    node = nbformat.v4.new_notebook(
+        cells=[
+            nbformat.v4.new_markdown_cell("# A chapter"),
+            nbformat.v4.new_code_cell("1", outputs=shown, execution_count=1),
+        ]
+    )
+    node.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    node.metadata["hnlib"] = dict(seconds=1.0, executed="2026-01-02T03:04", python="3", torch="2")
+    return nbformat.writes(node)
+
+
+def ledgers(folder: Path) -> None:
+    """Records and printed numbers in which every text is hostile."""
+    (folder / "runs").mkdir(parents=True)
+    for seed, text in enumerate(HOSTILE):
+        about = {"hardware": {"gpu": text}, "date": text, "versions": {"torch": text}}
+        configuration = {"experiment": text, "dataset": text, "method": text, "encoder": text}
+        configuration |= {"options": {text: text}, "epochs": 1, "seed": seed}
+        record = {"configuration": configuration, "metrics": {"knn": 0.5}, "environment": about}
+        path = folder / f"runs/{seed}.json"
+        path.write_text(json.dumps(record | {"image_shape": [1, 8, 8], "seconds": 1.0}))
+    rows = pd.read_csv(ROOT / "book/results/papers.csv", comment="#", dtype=str).fillna("")
+    for row, text in enumerate(HOSTILE):
+        for column in ("table", "row", "column", "note"):
+            rows.loc[row::29, column] += f"; remark={text}" if column == "note" else text
+    rows.to_csv(folder / "papers.csv", index=False)
+
+
+def shown(text: str) -> list[dict]:
+    """``text`` on all ways that a chapter has to show it."""
+    check = claims.check("X1", text, kind="definition", value=0.0, tolerance=0.0)
+    table = tables.table([{text: text}], caption=text)
+    picture = figures.interactive("balls", {"x": text}, f"{text} moves as you like it.")
+    frame = pd.DataFrame({text: [text]}, index=[text])
+    html = [x._repr_html_() for x in (table, tables.table([], empty=text), picture, frame)]
+    bundles = [{"text/html": page} for page in html]
+    markdown = [{"text/markdown": x} for x in (text, f"**{text}**", f"```bash\n{text}\n```")]
+    return [check._repr_mimebundle_(), *bundles, *markdown, {"text/plain": text}]
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    """The pages of a book made of hostile data: ``one`` as chapters show data, ``two`` with HTML
+    that nobody escaped."""
+    folder = tmp_path_factory.mktemp("hostile")
+    stage = folder / "_build/stage"
+    shutil.copytree(ROOT / "book", stage / "book", ignore=shutil.ignore_patterns("results"))
+    shutil.copy(ROOT / "_config.yml", stage)
+    (folder / "notebooks").mkdir()
+    (stage / "notebooks").mkdir()
+    files = "".join(f"- file: {name}\n" for name in ("notebooks/two", *PAGES))
+    for place in (folder, stage):
+        (place / "_toc.yml").write_text(f"format: jb-book\nroot: notebooks/one\nchapters:\n{files}")
+    (folder / "book").mkdir()
+    row = "X1,ours,,a statement,definition\n"
+    (folder / "book/claims.csv").write_text("id,paper,location,statement,verdict\n" + row)
+    ledgers(folder / "book/results")
+    texts = {
+        "one": chapter([bundle for text in HOSTILE for bundle in shown(text)]),
+        "two": chapter([{"text/html": text} for text in HOSTILE]),
+    }
+    for name, text in texts.items():
+        (stage / f"notebooks/{name}.ipynb").write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        execute.root.cache_clear()
+        executed = {name: json.loads(text) for name, text in texts.items()}
+        pages.write(stage / "book", executed, folder, draft=True)
+        printed.write(stage / "book", folder)
+        build.render(stage, draft=True)
+    execute.root.cache_clear()
+    return folder / "_build/html"
+
+
+@pytest.mark.parametrize("name", ["notebooks/one", "notebooks/two", *PAGES])
+def test_nothing_that_came_with_data_runs(browser, hostile, name):
+    """No dialog, nothing set, and but for what nobody escaped no foreign element."""
+    page, dialogs = browser.new_page(), []
+    page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    page.goto((hostile / f"{name}.html").as_uri())
+    page.evaluate("() => window.MathJax?.startup?.promise")
+    for link in page.query_selector_all("article a[href^='javascript:'], article b[onclick]"):
+        link.dispatch_event("click")
+    assert dialogs == [] and page.evaluate("window.bad") is None
+    foreign = page.evaluate(FOREIGN)
+    assert (foreign != []) == (name == "notebooks/two"), foreign
+    page.close()
