@@ -101,7 +101,7 @@ hidden = st.one_of(st.just((Z1, Z2)), embeddings, st.tuples(embeddings, embeddin
 
 
 @pytest.mark.parametrize("name", methods.CATALOGUE)
-@settings(max_examples=25)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_a_method_answers_or_refuses(name, data):
     """A sound batch with one option changed, or sound options with a batch of anything."""
@@ -191,7 +191,7 @@ TRUSTED = ("contrast", "self", "log_reference")  # made by the constructors, or 
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_every_argument_of_the_rest_is_answered_or_refused(name, data):
     call, signature = TARGETS[name]
