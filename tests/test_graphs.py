@@ -561,7 +561,7 @@ def test_graphs_that_cannot_be_used_are_named(given, message):
         (dict(method="hcl", beta=float("nan")), "beta=nan"),
         (dict(method="debiased", tau_plus=1.0), "tau_plus=1 must lie"),
         (dict(method=None), "method=None trains nothing"),
-        (dict(labels="some"), "labels='some'"),
+        (dict(labels="some"), "labels 'some'"),
         (dict(lr=0.0), "lr=0.0"),
         (dict(batch_size=1), "batch_size=1 must be at least 2"),
         (dict(evaluate_at=(99,)), "evaluate_at has 99"),
