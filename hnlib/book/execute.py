@@ -1,6 +1,6 @@
 """The executor: from MyST notebooks to executed notebooks.
 
-A chapter is a MyST notebook below ``notebooks/``. `executed` runs one with nbclient, for the book,
+A chapter is a MyST notebook below ``notebooks/``. `executed` runs one with papermill, for the book,
 for ``hnlib run`` and for a sweep alike; `execute` stores what came of it. What a chapter reads
 decides its fingerprint: its own text, the rooms of hnlib it imports (and what those import), its
 parameters, the pinned versions and, where it reads them, the ledgers. An unchanged chapter costs
@@ -333,41 +333,50 @@ def executed(
     seconds, or took the kernel along.
     """
     import nbformat
-    from nbclient import NotebookClient
-    from nbclient.exceptions import CellControlSignal, CellTimeoutError
-    from tqdm import tqdm
+    from nbclient.exceptions import CellTimeoutError
+    from papermill.clientwrap import PapermillNotebookClient
+    from papermill.engines import NotebookExecutionManager
+
+    class Client(PapermillNotebookClient):
+        def papermill_execute_cells(self):
+            try:
+                super().papermill_execute_cells()
+            except KeyboardInterrupt:
+                stop_kernels()  # which are asked politely otherwise, and take their time
+                raise
 
     _prepare_kernel(threads)
     # Before it runs: an edit made meanwhile must not count as executed.
     about = {"fingerprint": fingerprint(notebook, parameters)}
     about["executed"] = datetime.now(UTC).isoformat(timespec="minutes")
     node, clock = _with_parameters(read(notebook), parameters or {}), time.monotonic()
-    client = NotebookClient(
-        node,
+    kept = dict(node.metadata["papermill"])
+    manager = NotebookExecutionManager(node, progress_bar=progress)
+    manager.notebook_start()
+    client = Client(
+        manager,
         timeout=timeout,
         record_timing=False,
         extra_arguments=["--log-level=50"],
         resources={"metadata": {"path": str(root())}},
     )
     _clients.add(client)
+    reason = ""
     try:
-        with client.setup_kernel():
-            try:
-                cells = tqdm(node.cells, "Executing", unit="cell", disable=not progress)
-                for index, cell in enumerate(cells):
-                    client.execute_cell(cell, index)
-                info = client.wait_for_reply(client.kc.kernel_info())
-            except KeyboardInterrupt:
-                stop_kernels()  # which are asked politely otherwise, and take their time
-                raise
-    except (CellControlSignal, RuntimeError) as error:  # a RuntimeError: the kernel died
+        client.execute()
+        reason = _failure(node)
+    except (CellTimeoutError, RuntimeError) as error:  # a RuntimeError: the kernel died
         late = isinstance(error, CellTimeoutError)
         otherwise = "a cell ran out of time" if late else "the kernel stopped; enough memory?"
         reason = _failure(node) or f"{otherwise}\n{error}"
-        raise NotebookError(f"{name(notebook)}: {reason}", nbformat.writes(node)) from None
     finally:
         _clients.discard(client)
-    node.metadata["language_info"] = info["content"]["language_info"]
+        manager.notebook_complete()
+        node.metadata["papermill"] = kept  # its times would differ with every execution
+        for cell in node.cells:
+            cell.metadata.pop("papermill", None)
+    if reason:
+        raise NotebookError(f"{name(notebook)}: {reason}", nbformat.writes(node))
     versions = {"python": platform.python_version(), "torch": metadata.version("torch")}
     seconds = round(time.monotonic() - clock, 1)
     node.metadata["hnlib"] = about | {"seconds": seconds} | versions
