@@ -232,6 +232,7 @@ def book(only: str | None = None, jobs: int | None = None) -> int:
 
 
 def _book(only: str | None, jobs: int) -> int:
+    """`book`, alone in the build folder."""
     clock, draft = time.monotonic(), only is not None
     present = [chapter for chapter in chapters() if chapter.is_file()]
     missing = [name(chapter) for chapter in chapters() if chapter not in present]
