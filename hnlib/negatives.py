@@ -187,7 +187,7 @@ class semi_relaxed_ot(Weighting):
             relaxation=self.relaxation,
             mask=contrast.admissible,
             symmetric=contrast.symmetric and same,
-            tol=max(self.tol, 1e-5) if c.dtype == torch.float32 and self.tol >= 0 else self.tol,
+            tol=max(self.tol, 1e-5) if c.dtype == torch.float32 else self.tol,
             max_iterations=self.max_iterations,
             on_failure=self.on_failure,
         )
