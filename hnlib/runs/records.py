@@ -315,6 +315,7 @@ FORM = {
     "metrics": {"seconds": NUMBER},
     "environment": ENVIRONMENT,
     "seconds": NUMBER,
+    "sessions": [ENVIRONMENT | {"seconds": NUMBER}],
 }
 FOLDS = {"svm_folds": [SHARE], "inner_folds": [SHARE], "C": [NUMBER]}
 OF_A_RUN = {
