@@ -774,7 +774,7 @@ def test_every_recipe_can_be_built():
         options = recipe.get("options", {}) | {
             k: v for s in data.KNOWN for k, v in recipe.get(s, {}).items()
         }
-        assert set(recipe) - {"options", *data.KNOWN} <= set(known)
+        assert set(recipe) - {"options", *data.KNOWN, *methods.CATALOGUE} <= set(known)
         assert all(
             any(o in e.defaults for e in methods.CATALOGUE.values())
             for o in set(options) - {"augmentation"}

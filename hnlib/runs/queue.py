@@ -22,10 +22,6 @@ SECONDS = {
     "cuda": {"resnet50": 0.18, "resnet18": 0.07, "small-cnn": 0.02, "gin3": 0.004},
     "cpu": {"resnet50": 150.0, "resnet18": 25.0, "small-cnn": 1.0, "gin3": 0.013},
 }
-#: Thousands of images, or of nodes, in an epoch; Tiny-ImageNet's have four times the pixels.
-SIZES = {"cifar10": 50, "cifar100": 50, "stl10": 105, "tiny-imagenet": 400}
-SIZES |= {"MUTAG": 3, "PTC_MR": 5, "ENZYMES": 20, "IMDB-BINARY": 20, "IMDB-MULTI": 20}
-SIZES |= {"PROTEINS": 43, "NCI1": 123, "DD": 335, "REDDIT-BINARY": 859}
 START = 30.0  # seconds before the first step, and for the readouts
 
 
@@ -89,7 +85,7 @@ def _epoch(run, frame: Any, device: str) -> tuple[float, bool]:
         return float((long["seconds"] / long["epochs"]).median()), True
     kind = SECONDS["cpu" if device == "cpu" else "cuda"]
     size = papers.LABELLED / 1000 if run.dataset == "stl10" and run.train_size else None
-    return kind[run.encoder] * (size or SIZES[run.dataset]), False
+    return kind[run.encoder] * (size or papers.SIZES[run.dataset]), False
 
 
 def listing(found: list[Job]) -> str:

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from hnlib.book import build, claims, execute, figures, pages, printed, tables
+from hnlib.runs import config, records
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = [
@@ -48,14 +49,12 @@ def chapter(outputs) -> str:
 
 def ledgers(folder: Path) -> None:
     """Records and printed numbers in which every text is hostile."""
-    (folder / "runs").mkdir(parents=True)
-    for seed, text in enumerate(HOSTILE):
+    for text in HOSTILE:
         about = {"hardware": {"gpu": text}, "date": text, "versions": {"torch": text}}
-        configuration = {"experiment": text, "dataset": text, "method": text, "encoder": text}
-        configuration |= {"options": {text: text}, "epochs": 1, "seed": seed}
-        record = {"configuration": configuration, "metrics": {"knn": 0.5}, "environment": about}
-        path = folder / f"runs/{seed}.json"
-        path.write_text(json.dumps(record | {"image_shape": [1, 8, 8], "seconds": 1.0}))
+        words = dict.fromkeys(("experiment", "dataset", "method", "encoder"), text)
+        run = config.ImageRun(**words, options={text: text}, epochs=1).resolved(channels=1)
+        record = {"configuration": run.configuration, "metrics": {"knn": 0.5}, "environment": about}
+        records.write(record | {"image_shape": [1, 8, 8], "seconds": 1.0}, folder / "runs")
     rows = pd.read_csv(ROOT / "book/results/papers.csv", comment="#", dtype=str).fillna("")
     for row, text in enumerate(HOSTILE):
         for column in ("table", "row", "column", "note"):
