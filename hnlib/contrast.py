@@ -188,7 +188,7 @@ class Contrast:
             )
         turned = {name: getattr(self, name).T for name in ("similarity", "positives", "admissible")}
         ends = dict(anchors=self.candidates, candidates=self.anchors, norms=None)
-        return replace(self, **turned, **ends, _facts={})
+        return replace(self, **turned, **ends, positive_index=None, never_empty=False, _facts={})
 
     @classmethod
     def from_nodes(

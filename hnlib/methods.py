@@ -278,8 +278,13 @@ class Method(nn.Module):
         both: bool = False,
     ) -> Tensor:
         """The loss of queries $[n,d]$ and keys $[m,d]$, as `Contrast.from_pairs` takes them; with
-        `both` the mean of this direction and of the keys' (CLIP)."""
+        `both` the mean of this direction and of the keys' (CLIP). With the option
+        `positives="view"` labels take negatives away and add no answers."""
         contrast = Contrast.from_pairs(queries, keys, positives, labels)
+        if labels is not None and self.options.get("positives") == "view":
+            own = torch.eye(*contrast.similarity.shape, dtype=torch.bool, device=keys.device)
+            own = own if positives is None else own | positives
+            contrast = replace(contrast, positives=own, _facts={})
         loss = self.loss(contrast)
         return (loss + self.loss(contrast.reversed())) / 2 if both else loss
 

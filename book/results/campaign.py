@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from hnlib import methods
+from hnlib._files import project_root
 from hnlib.runs import config, records, training
 
 TEMPERATURES = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05)
@@ -125,14 +126,14 @@ def main() -> None:
     )
     args = parser.parse_args()
     torch.set_num_threads(1)
-    checkpoint = args.folder.parents[2] / "_build" / "campaign.pt"
+    checkpoint = project_root() / "_build" / "campaign.pt"
     while (run := next_run(args.folder)) is not None:
         print(run, flush=True)
         where = dict(checkpoint=checkpoint, record_to=args.folder, progress=False)
         try:
             done = training.train(**run, **where)
         except ValueError as error:
-            if not any(words in str(error) for words in ("another run", "hnlib 0.1")):
+            if not any(words in str(error) for words in ("another run", "this version of hnlib")):
                 raise
             checkpoint.unlink()
             done = training.train(**run, **where)

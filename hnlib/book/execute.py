@@ -27,7 +27,7 @@ from hnlib import _files
 
 KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
 # Where a chapter calls the command, or imports what cannot be told from outside, all rooms count.
-ANY_ROOM = re.compile(r"-m\s+hnlib|\bhnlib (run|sweep|train|data|results)\b|importlib")
+ANY_ROOM = re.compile(r"-m\s+hnlib|\bhnlib (run|sweep|train|data|results|queue)\b|importlib")
 
 
 _clients = set()  # of the kernels that this process runs

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from hnlib.book import pages
-from hnlib.book.tables import DASH, Markup, code, percent
+from hnlib.book.tables import DASH, Markup, percent
 from hnlib.runs import papers, queue, records
 from hnlib.runs.comparisons import Effect
 
@@ -36,7 +36,7 @@ def _line(cell: papers.Cell, found: list[float]) -> list:
     about = cell.reason
     if cell.run is not None:
         words = "".join(f"; {part}" for part in said if part)
-        about = Markup(code(papers.command(cell.run)) + pages.myst(words))
+        about = Markup(f"`{papers.command(cell.run)}`" + pages.myst(words))
     printed = f"{cell.value:g}{spread}"
     where = [cell.row, cell.column, cell.dataset, printed]
     return [*where, ours, difference(found, cell.value), about]
@@ -69,7 +69,7 @@ def parts(frame, root: Path) -> dict[str, str]:
     found = queue.jobs(frame, device="cuda")
     first = [
         [job.numbers, f"{job.minutes:.1f}", "measured" if job.measured else "estimated",
-         code(papers.command(job.run, "--record"))]
+         Markup(f"`{papers.command(job.run, '--record')}`")]
         for job in found[:LISTED]
     ]  # fmt: skip
     listed = pages.table(["Numbers", "Minutes", "", "Command"], first)

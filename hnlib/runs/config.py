@@ -32,6 +32,11 @@ _PAPERS = dict(
     options=dict(temperature=0.5),
     stl10=dict(augmentation="hcl-32"),
 )
+_HCL = _PAPERS | dict(
+    options=dict(temperature=0.5, tau_plus=0.1),
+    cifar100=dict(tau_plus=0.05),
+    **{"tiny-imagenet": dict(tau_plus=0.01)},
+)
 #: Settings by name: fields of an `ImageRun` that are not given take these. `options` go to the
 #: methods that have them; under a data set's name stands what it needs otherwise, under a method's
 #: what that method alone does there. "book" is what
@@ -40,12 +45,7 @@ _PAPERS = dict(
 #: dro-adnce's released commands; unremix, "the training setup of HCL"); "fast" is ours.
 RECIPES = {
     "book": dict(epochs=30, batch_size=256, lr=1e-3, weight_decay=1e-6),
-    "hcl": _PAPERS
-    | dict(
-        options=dict(temperature=0.5, tau_plus=0.1),
-        cifar100=dict(tau_plus=0.05),
-        **{"tiny-imagenet": dict(tau_plus=0.01)},
-    ),
+    "hcl": _HCL,
     "hcl-ot": _PAPERS | dict(batch_size=512),
     "h-scl": _PAPERS | dict(epochs=200, batch_size=512),
     "adnce": _PAPERS
@@ -56,7 +56,7 @@ RECIPES = {
             stl10=dict(temperature=0.2, mu=0.8, sigma=1.0),
         )
     ),
-    "unremix": _PAPERS,
+    "unremix": _HCL,
     "fast": dict(epochs=100, batch_size=128, lr=3e-3, weight_decay=1e-6, lr_schedule="cosine"),
 }
 LARGEST = {int: 2**63 - 1, float: sys.float_info.max}  # what tables and PyTorch take

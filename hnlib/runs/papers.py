@@ -21,7 +21,7 @@ from hnlib.runs import config, records
 
 #: Why a printed number has no run; a colon and what is meant may follow.
 REASONS = (
-    "not printed",  # the encoder, the length or a course
+    "not printed",  # the encoder, the length, a course, a tuned temperature
     "not in the library",
     "data not obtainable",
     "needs pretrained weights",
@@ -77,7 +77,8 @@ def key(run) -> str:
     same = dict(seed=0, precision="32-true", compile=False, devices=1, dataset_digest=None)
     if isinstance(run, config.ImageRun):
         same |= dict(protocols=("clean",), recipe="book")
-    return replace(run, experiment="", **same).name
+    chosen = replace(run, experiment="", **same).configuration
+    return config.name(json.loads(json.dumps(chosen), parse_int=float))  # β = 1 is β = 1.0
 
 
 def measured(frame: Any) -> dict[str, Any]:
@@ -148,6 +149,8 @@ def _reason(cell: Cell, note: dict) -> str:
         return "not in the library: scores from the gradient of NT-Xent"
     if method == "h-scl-threshold":
         return "not printed: the course of the threshold"
+    if "τ*" in cell.row and "temperature" not in note:
+        return "not printed: the temperature"
     graphs = cell.metric == "SVM accuracy"
     lacking = [what for what in ("encoder", "epochs") if what not in note and not graphs]
     return f"not printed: {' and '.join(lacking)}" if lacking else ""

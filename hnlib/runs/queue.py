@@ -3,8 +3,10 @@ time."""
 
 from __future__ import annotations
 
+import itertools
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ from typing import Any
 
 from hnlib._files import project_root
 from hnlib.runs import config, papers, records
+from hnlib.runs.loop import Diverged, launch
 
 #: Seconds for 1,000 images and for 1,000 nodes, an epoch, where no record tells: estimates for one
 #: H200 in bf16 and for one thread of a CPU.
@@ -59,7 +62,8 @@ def jobs(frame: Any = None, seeds: int = 1, only: str = "*", device: str = "cpu"
     for key, cells in wanted.items():
         done = set(known[key]["seed"]) if key in known else set()
         seconds, measured = _epoch(cells[0].run, frame, device)
-        for seed in set(range(seeds)) - done:
+        free = (seed for seed in itertools.count() if seed not in done)
+        for seed in itertools.islice(free, max(0, seeds - len(done))):
             run = _executed(cells[0].run, seed)
             minutes = (START + seconds * run.epochs) / 60
             found.append(Job(run, len(cells), minutes, measured, seconds))
@@ -78,7 +82,7 @@ def _epoch(run, frame: Any, device: str) -> tuple[float, bool]:
     """Seconds of an epoch, and whether records on such a device say so."""
     same = (frame["dataset"] == run.dataset) & (frame["encoder"] == run.encoder)
     like = frame[same & frame["epochs"].gt(0) & frame["train_size"].isna()]
-    gpu = like["hardware"].map(lambda h: "gpu" in str(h).lower()) if len(like) else same[:0]
+    gpu = like["environment"].map(lambda e: "gpu" in e.get("hardware", {})) if len(like) else []
     like = like[gpu == (device != "cpu")] if len(like) else like
     if len(like):
         long = like[like["epochs"] == like["epochs"].max()]  # readouts weigh least there
@@ -116,6 +120,9 @@ def work(
 
     if not minutes > 0:
         raise ValueError(f"minutes={minutes} must be positive")
+    if not hasattr(signal, "setitimer") or threading.current_thread() != threading.main_thread():
+        raise ValueError("a queue needs the main thread of a system with timers; not this one")
+    launch(device, "32-true")  # ValueError: no such device
     end, done = time.monotonic() + 60 * minutes, 0
     folder = records.tracked_folder() if folder is None else folder
     states = project_root() / "_build" / "queue"
@@ -128,14 +135,20 @@ def work(
         state = _state(states, job.run)
         where = dict(device=device, checkpoint=state, record_to=folder, data_root=data_root)
         where["progress"] = sys.stderr.isatty()
+        trained = None
         try:
             with _alarm(left) as rang:
                 trained = training.train(job.run, **where)
         except KeyboardInterrupt as stop:
             if not rang:
                 raise
-            say(f"the time is over; {stop}" if str(stop) else "the time is over")
-            break
+            if trained is None:
+                say(f"the time is over; {stop}" if str(stop) else "the time is over")
+                break
+        except Diverged as error:
+            state.unlink(missing_ok=True)  # it would be tried first of all, each time
+            say(f"left out: {error}")
+            continue
         except (ValueError, OSError) as error:
             say(f"left out: {error}")
             continue
@@ -147,9 +160,12 @@ def work(
 
 
 def _lineage(run) -> str:
-    """Runs that differ in their length alone continue one another, if nothing was scheduled."""
-    alone = isinstance(run, config.GraphRun) or run.resolved(3).lr_schedule == "cosine"
-    return papers.key(run if alone or run.schedule else replace(run, epochs=0))
+    """Runs of images that differ in their length alone continue one another, if nothing was
+    scheduled."""
+    if isinstance(run, config.GraphRun):
+        return papers.key(run)
+    alone = run.schedule or run.resolved(3).lr_schedule == "cosine"
+    return f"{papers.key(run if alone else replace(run, epochs=0))}-{run.recipe}"
 
 
 def _state(folder: Path, run) -> Path:
