@@ -68,6 +68,8 @@ def check_writable(path: Path | str) -> None:
     path = Path(path)
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; name a file")
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path} is a device or a pipe; name a file")
     with _at(path) as target:
         probe = temporary(target)
         try:

@@ -361,3 +361,10 @@ def test_killed_at_random_moments_and_resumed_to_the_same_bits(tmp_path):
     assert all(map(torch.equal, ours["model"].values(), theirs["model"].values()))
     assert len(ours["sessions"]) > 1 == len(theirs["sessions"])
     assert {p.name for p in tmp_path.iterdir()} == {"c.pt", "whole.pt"}, "swept"
+
+
+def test_a_pipe_or_device_is_no_place_for_a_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for place in ("checkpoint", "save"):
+        with pytest.raises((OSError, ValueError), match="pipe is a device or a pipe; name a file"):
+            train("digits", "simclr", epochs=1, train_size=200, **{place: tmp_path / "pipe"})

@@ -1,9 +1,10 @@
+import shlex
 from dataclasses import replace
 
 import pytest
 
 from hnlib._files import project_root
-from hnlib.book import printed
+from hnlib.book import pages, printed
 from hnlib.runs import config, papers, records
 
 
@@ -38,3 +39,16 @@ def test_every_number_has_its_line_and_what_is_missing_comes_first():
 )
 def test_a_difference_needs_seeds_for_an_interval(found, shown):
     assert shown in printed.difference(found, 51.0)
+
+
+def test_a_command_on_the_page_is_text_whatever_it_holds():
+    from markdown_it import MarkdownIt
+
+    for text in ("x`{{ 1 }}`y", "``", "a `b`` c", "$x$ <b> {raw}`x`"):
+        (inline,) = MarkdownIt().parse(pages.literal(text))[1:2]
+        assert [(c.type, c.content.strip()) for c in inline.children] == [("code_inline", text)]
+
+
+def test_words_of_a_command_are_words_of_the_shell():
+    run = config.ImageRun(dataset="cifar10", method="simclr", encoder="$(touch x)", epochs=1)
+    assert shlex.split(papers.command(run))[-1] == "$(touch x)"

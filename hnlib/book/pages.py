@@ -35,6 +35,13 @@ def table(head: list[str], rows: list[list], widths: str = "auto") -> str:
     return "\n".join([*lines, "`````", ""])
 
 
+def literal(text: str) -> Markup:
+    """A command in a cell: nothing in it is markup, whatever it holds."""
+    text = " ".join(text.split())
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    return Markup(f"{fence} {text} {fence}" if "`" in text else f"`{text}`")
+
+
 def _number(value) -> str:
     if value == "" or pd.isna(value):
         return DASH

@@ -36,7 +36,7 @@ def _line(cell: papers.Cell, found: list[float]) -> list:
     about = cell.reason
     if cell.run is not None:
         words = "".join(f"; {part}" for part in said if part)
-        about = Markup(f"`{papers.command(cell.run)}`" + pages.myst(words))
+        about = Markup(pages.literal(papers.command(cell.run)) + pages.myst(words))
     printed = f"{cell.value:g}{spread}"
     where = [cell.row, cell.column, cell.dataset, printed]
     return [*where, ours, difference(found, cell.value), about]
@@ -69,7 +69,7 @@ def parts(frame, root: Path) -> dict[str, str]:
     found = queue.jobs(frame, device="cuda")
     first = [
         [job.numbers, f"{job.minutes:.1f}", "measured" if job.measured else "estimated",
-         Markup(f"`{papers.command(job.run, '--record')}`")]
+         pages.literal(papers.command(job.run, "--record"))]
         for job in found[:LISTED]
     ]  # fmt: skip
     listed = pages.table(["Numbers", "Minutes", "", "Command"], first)

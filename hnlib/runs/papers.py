@@ -100,14 +100,15 @@ def table(frame: Any, path: Path | None = None) -> pd.DataFrame:
 
 def command(run, *more: str) -> str:
     """One line of shell that makes the run's record."""
-    kind, parts = type(run), ["hnlib train", "--dataset", run.dataset, "--method", run.method]
+    kind, parts = type(run), ["hnlib train"]
+    parts += ["--dataset", shlex.quote(run.dataset), "--method", shlex.quote(run.method)]
     for field in fields(kind):
         about, value = field.metadata, getattr(run, field.name)
         plain = about["derived"] or field.name in ("dataset", "method", "options", "experiment")
         if plain or value is None or value == config.default(field):
             continue
         flag = "--" + field.name.replace("_", "-")
-        parts += [flag] if value is True else [flag, str(config.words(value))]
+        parts += [flag] if value is True else [flag, shlex.quote(str(config.words(value)))]
     for name, value in run.options.items():
         word = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
         parts += ["-o", shlex.quote(f"{name}={word}")]
