@@ -367,4 +367,4 @@ def test_a_pipe_or_device_is_no_place_for_a_file(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for place in ("checkpoint", "save"):
         with pytest.raises((OSError, ValueError), match="pipe is a device or a pipe; name a file"):
-            train("digits", "simclr", epochs=1, train_size=200, **{place: tmp_path / "pipe"})
+            train("digits", "simclr", epochs=1, batch_size=64, **{place: tmp_path / "pipe"})
