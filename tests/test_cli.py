@@ -178,6 +178,8 @@ def test_help_names_every_flag(kind, capsys):
         (["train", "--schedule", "beta=1:0", "--schedule", "beta=2:0"], "--schedule beta is given"),
         (["train", "-o", "tol=-1", "--method", "ot"], "tol=-1 must be at least 0"),
         (["train", "-o", "tol=NaN", "--method", "ot"], "tol=nan must be at least 0"),
+        (["train", "--seed", "1_0"], "'1_0' is not a whole number"),
+        (["train", "--epochs", "٣"], "'٣' is not a whole number"),
         (["train", "-o", "name=1"], "simclr has no option 'name'; it has temperature"),
         (["train", "-o", "self=1"], "simclr has no option 'self'"),
         (["train", "-o", "temperature=" + "[" * 9999], "temperature=[...] must be positive"),

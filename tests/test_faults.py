@@ -19,7 +19,7 @@ import torch
 from test_training import SMALL, At, interrupt, same
 
 from hnlib import _files
-from hnlib.runs import checkpoint, image_runs, records, training
+from hnlib.runs import checkpoint, fit, image_runs, records, training
 from hnlib.runs.training import train
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -368,3 +368,14 @@ def test_a_pipe_or_device_is_no_place_for_a_file(tmp_path):
     for place in ("checkpoint", "save"):
         with pytest.raises((OSError, ValueError), match="pipe is a device or a pipe; name a file"):
             train("digits", "simclr", epochs=1, batch_size=64, **{place: tmp_path / "pipe"})
+
+
+def test_a_broken_record_in_the_place_of_this_one_is_met_before_training(tmp_path, monkeypatch):
+    few = dict(epochs=1, batch_size=64, train_size=200, progress=False)
+    run = train("digits", "simclr", record_to=tmp_path, **few)
+    (path,) = tmp_path.glob("*.json")
+    path.write_text("{}")
+    monkeypatch.setattr(fit.Trainings, "train", lambda self: pytest.fail("it trains"))
+    with pytest.raises(ValueError, match="is not a whole record"):
+        train("digits", "simclr", record_to=tmp_path, **few)
+    assert run.metrics

@@ -458,3 +458,11 @@ def test_bits_that_do_not_fit_their_images_are_refused(tmp_path):
         path = written(found, tmp_path)
         with pytest.raises(ValueError, match=rf"{path.name}: correct.linear {message}"):
             records.load_all(tmp_path)
+
+
+def test_half_a_character_is_no_text(tmp_path):
+    text = next(records.tracked_folder().glob("*.json")).read_text("utf-8")
+    path = tmp_path / "x.json"
+    path.write_text(text.replace('"experiment": "', '"experiment": "\\ud800', 1))
+    with pytest.raises(ValueError, match=r"x\.json is not a whole record .*surrogates"):
+        records.load_all(tmp_path)

@@ -93,7 +93,7 @@ def load(
 
     try:
         with safe_open(path, "pt") as file:
-            about = file.metadata()
+            about = file.metadata() or {}
             names = list(file.keys())  # it is no dictionary
             state = {name: file.get_tensor(name) for name in names}
         # until version 0.3 there was no digest

@@ -15,6 +15,7 @@ import hashlib
 import inspect
 import json
 import math
+import re
 import sys
 import typing
 from dataclasses import dataclass, replace
@@ -578,10 +579,9 @@ def words(value):
 def whole_number(kind, tokens) -> int:
     """What the command line says, where cyclopts would round it. ValueError: no whole number."""
     text = tokens[0].value
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a whole number") from None
+    if not re.fullmatch(r"[+-]?[0-9]+", text):  # int() reads 1_0 and digits of other scripts
+        raise ValueError(f"{text!r} is not a whole number")
+    return int(text)
 
 
 def canonical(value, indent=None) -> str:

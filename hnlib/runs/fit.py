@@ -98,7 +98,7 @@ def fit(fabric, run, execution, own: SimpleNamespace, method) -> Run:
         stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
         stack.enter_context(fastest_convolutions())
         stack.enter_context(stoppable())
-        _hold(stack, fabric, places)
+        _hold(stack, fabric, places, record)
         trainings = Trainings(fabric, task, method, execution)
         with enough_memory(fabric.device, run.batch_size):
             trainings.train()
@@ -106,7 +106,7 @@ def fit(fabric, run, execution, own: SimpleNamespace, method) -> Run:
     return done
 
 
-def _hold(stack: ExitStack, fabric, files: list[Path]) -> None:
+def _hold(stack: ExitStack, fabric, files: list[Path], record: Path | None) -> None:
     """Keep other processes from making the same files, and see that they can be written.
     ValueError, on all devices: they cannot."""
     refused = None
@@ -114,6 +114,8 @@ def _hold(stack: ExitStack, fabric, files: list[Path]) -> None:
         for file in files if fabric.global_rank == 0 else ():
             stack.enter_context(_files.only_process(file))
             _files.check_writable(file)
+            if file == record and file.exists():
+                records.read(file)  # which is replaced at the end, if it is one
     except (ValueError, OSError) as error:
         refused = str(error)
     if refused := fabric.broadcast(refused) if fabric.world_size > 1 else refused:

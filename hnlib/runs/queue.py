@@ -17,7 +17,6 @@ from typing import Any
 
 from hnlib._files import project_root
 from hnlib.runs import config, papers, records
-from hnlib.runs.loop import Diverged, launch
 
 #: Seconds for 1,000 images and for 1,000 nodes, an epoch, where no record tells: estimates for one
 #: H200 in bf16 and for one thread of a CPU.
@@ -116,7 +115,8 @@ def work(
     whose first checkpoint would come too late. One that cannot be run (data that are not to be
     had) is named and left. ValueError: minutes that are not positive.
     """
-    from hnlib.runs import training
+    from hnlib.runs import training  # here: a list need not wait for torch
+    from hnlib.runs.loop import Diverged, launch
 
     if not minutes > 0:
         raise ValueError(f"minutes={minutes} must be positive")

@@ -65,7 +65,7 @@ def write(record: dict, folder: Path | str | None = None, overwrite: bool = Fals
     path = folder / f"{name(record['configuration'])}.json"
     text = canonical(record, indent=1) + "\n"
     if path.exists():
-        old = _read(path)
+        old = read(path)
         if not overwrite:
             if canonical(old["metrics"]) == canonical(record["metrics"]):
                 return path
@@ -81,7 +81,7 @@ def load_all(folder: Path | str | None = None) -> list[dict]:
     """All records of a folder, ordered by name; an absent folder has none. ValueError: a file that
     was not written so, with the field."""
     folder = default_folder() if folder is None else Path(folder)
-    return [_read(path) for path in sorted(folder.glob("[!.]*.json"))]  # not what is being written
+    return [read(path) for path in sorted(folder.glob("[!.]*.json"))]  # not what is being written
 
 
 def pack(right) -> str:
@@ -266,9 +266,13 @@ def source_digest() -> str:
     return digest.hexdigest()[:12]
 
 
-def _read(path: Path) -> dict:
+def read(path: Path) -> dict:
+    """The record in a file. ValueError, with file and field: it was not written so."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        record = json.loads(text)
+        if "\\u" in text:  # half a character can be escaped, and then be shown nowhere
+            json.dumps(record, ensure_ascii=False).encode()
         if not isinstance(record, dict) or not {"configuration", "metrics"} <= record.keys():
             raise ValueError("it needs configuration and metrics")
     except (ValueError, RecursionError) as error:
