@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: book test serve lint format lock clean environment
+.PHONY: book test serve lint format lock repository clean environment
 .DEFAULT_GOAL := book
 
 book: $(READY)
@@ -35,6 +35,12 @@ format: $(READY)
 # `make lock NEWER="--upgrade-package ray"` of one. (uv asks PyPI, whatever pip is configured to do.)
 lock: $(READY)
 	$(BIN)/uv pip compile --quiet $(NEWER) --constraints requirements-torch.txt pyproject.toml
+
+# The address of the repository, in every file that names it: make repository URL=https://github.com/you/hard-negatives
+repository:
+	@[ -n "$(URL)" ] || { echo "Name the address: make repository URL=https://github.com/you/hard-negatives"; exit 1; }
+	old=$$(sed -n 's/^Repository = "\(.*\)"$$/\1/p' pyproject.toml); for file in pyproject.toml README.md CITATION.cff; do \
+	  sed "s|$$old|$(URL)|g" $$file > $$file.new && cat $$file.new > $$file && rm $$file.new || exit 1; done
 
 clean:
 	rm -rf _build .pytest_cache .ruff_cache .hypothesis

@@ -15,9 +15,10 @@ except ModuleNotFoundError as missing:
     )
     sys.exit(2)
 
-from hnlib.runs.config import whole_number  # needs no torch
+from hnlib.runs.config import any_number, whole_number  # needs no torch
 
 WHOLE: dict[str, Any] = {"converter": whole_number}
+NUMBER: dict[str, Any] = {"converter": any_number}
 app = App(
     "hnlib",
     help=__doc__,
@@ -124,9 +125,13 @@ def results(
 def queue(
     *,
     run: Annotated[bool, about("work the queue off", "--run")] = False,
-    minutes: Annotated[float, about("with --run: for so long; what is cut short goes on")] = 10,
+    minutes: Annotated[
+        float, about("with --run: for so long; what is cut short goes on", **NUMBER)
+    ] = 10,
     device: Annotated[str, about("auto, cpu, cuda")] = "auto",
-    only: Annotated[str, about("a part of 'PAPER TABLE, DATASET, METHOD', or a pattern")] = "*",
+    only: Annotated[
+        str, about("a part of 'PAPER TABLE, DATASET, METHOD', or chapters…, or a pattern")
+    ] = "*",
     seeds: Annotated[int, about("runs of each setting", **WHOLE)] = 1,
     root: Annotated[Path | None, about("of the data (default: $HNLIB_DATA)", "--data-root")] = None,
     dry_run: Annotated[bool, about("with --run: only list", "--dry-run")] = False,
@@ -144,7 +149,8 @@ def _refuse_empty(argv: list[str]) -> None:
             raise ValueError(f"{word.strip(' =') or before} is given an empty value; leave it out")
 
 
-SIGNALS = signal.SIGINT, signal.SIGTERM  # a polite kill tidies up like Ctrl-C
+# a polite kill, and the end of a terminal, tidy up like Ctrl-C
+SIGNALS = [getattr(signal, s) for s in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, s)]
 
 
 def _stop(*_):
@@ -156,8 +162,10 @@ def _stop(*_):
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; returns the exit status. Bad input is one sentence on standard error
     and status 2."""
-    before = {number: signal.signal(number, _stop) for number in SIGNALS}
-    argv = sys.argv[1:] if argv is None else argv
+    heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # nohup
+    before = {number: signal.signal(number, _stop) for number in heard}
+    if argv is None:  # a process of its own: what stops it while it ends needs no traceback
+        argv, before = sys.argv[1:], dict.fromkeys(heard, signal.SIG_DFL)
     try:
         if not argv:  # a script whose command is empty is to stop
             app.help_print()
@@ -178,7 +186,7 @@ def main(argv: list[str] | None = None) -> int:
     except (CycloptsError, ValueError, OSError) as error:
         status, text = 2, " ".join(str(error).split())
     finally:
-        for number in SIGNALS:
+        for number in before:
             if signal.getsignal(number) is _stop:  # else the process is about to end
                 signal.signal(number, before[number])
     print(f"hnlib: {text}", file=sys.stderr)

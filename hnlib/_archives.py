@@ -9,6 +9,7 @@ import stat
 import tarfile
 import tempfile
 import time
+import unicodedata
 import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator
@@ -104,7 +105,7 @@ def unpacked(
             if not plain or _leaves(name):
                 raise ValueError(f"it holds {name!r}, a link, a device or a path that leaves it")
             path = str(PurePosixPath(name))  # without "./" and "//"
-            below, folded = path.partition("/")[2], path.casefold()
+            below, folded = path.partition("/")[2], alike(path)
             if folded in seen or below in files:
                 raise ValueError(f"it holds {name!r} twice, perhaps in other letters")
             seen.add(folded)
@@ -124,7 +125,16 @@ def _zip(archive: Path) -> Entries:
         for entry in file.infolist():
             kind = stat.S_IFMT(entry.external_attr >> 16)
             plain = kind in (0, stat.S_IFREG, stat.S_IFDIR)
-            yield entry.filename, plain, entry.file_size, lambda entry=entry: file.read(entry)
+            yield entry.filename, plain, entry.file_size, lambda entry=entry: _held(file, entry)
+
+
+def _held(file: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    """What an entry holds; of one that holds more than it says, no more is unfolded."""
+    with file.open(entry) as stream:
+        content = stream.read(entry.file_size)
+        if len(content) < entry.file_size or stream.read(1):
+            raise ValueError(f"{entry.filename} does not hold the {entry.file_size} bytes it says")
+    return content
 
 
 def _tar(archive: Path) -> Entries:
@@ -132,6 +142,11 @@ def _tar(archive: Path) -> Entries:
         for entry in file:
             plain = entry.isfile() or entry.isdir()
             yield entry.name, plain, entry.size, lambda entry=entry: file.extractfile(entry).read()
+
+
+def alike(name: str) -> str:
+    """The same for names that differ in case or in how their accents are written."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
 def _leaves(name: str) -> bool:
@@ -156,7 +171,7 @@ def arrays(path: Path) -> dict[str, np.ndarray]:
 
 def _check_claims(file: zipfile.ZipFile, size: int) -> None:
     entries = file.infolist()
-    if len({entry.filename for entry in entries}) < len(entries):
+    if len({alike(entry.filename.removesuffix(".npy")) for entry in entries}) < len(entries):
         raise ValueError("it holds an array twice")
     claimed = sum(entry.file_size for entry in entries)
     if claimed > PACKED * size:
@@ -164,7 +179,8 @@ def _check_claims(file: zipfile.ZipFile, size: int) -> None:
     for entry in entries:
         with file.open(entry) as stream:
             shape, _, kind = HEADERS[np.lib.format.read_magic(stream)](stream)
-            if stream.tell() + math.prod(shape) * kind.itemsize != entry.file_size:
+            large = math.prod(n or 1 for n in shape) > LARGEST  # and empty otherwise
+            if large or stream.tell() + math.prod(shape) * kind.itemsize != entry.file_size:
                 raise ValueError(
                     f"{entry.filename} claims {kind} of shape {shape}, and has not that"
                 )

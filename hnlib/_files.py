@@ -9,6 +9,7 @@ import platform
 import re
 import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -101,6 +102,8 @@ def _at(path: Path) -> Iterator[Path]:
     """Where `path` leads, its folder made. OSError: what is written there cannot be."""
     target = Path(os.path.realpath(path))
     try:
+        if target.is_symlink():
+            raise OSError(errno.ELOOP, "the link leads in a circle")
         target.parent.mkdir(parents=True, exist_ok=True)
         yield target
     except (OSError, RuntimeError) as error:  # torch.save makes a RuntimeError of a full disk
@@ -122,17 +125,21 @@ def only_process(path: Path | str):
     """Keep other processes of this machine from making the same file while the block runs, however
     it ends.
 
-    ValueError: another process is making it.
+    ValueError: another process is making it, or the folder of locks is another user's.
     """
     from filelock import FileLock, Timeout  # runs need it, the losses do not
 
-    path = Path(path).resolve()
+    path = os.path.realpath(path)
     # Locks live apart and stay: one that is deleted beside its file can be held twice. Not in
     # $TMPDIR where that can be helped: the other process may have another.
     place = "/tmp" if os.access("/tmp", os.W_OK) else tempfile.gettempdir()
     folder = Path(place) / f"hnlib-locks-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = FileLock(folder / hashlib.sha256(str(path).encode()).hexdigest()[:32], timeout=0)
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700, parents=True)
+    there = folder.lstat()  # a link would lead to another's
+    if not stat.S_ISDIR(there.st_mode) or there.st_uid != getattr(os, "getuid", int)():
+        raise ValueError(f"{folder} is not this user's folder of locks; have it removed")
+    lock = FileLock(folder / hashlib.sha256(os.fsencode(path)).hexdigest()[:32], timeout=0)
     try:
         lock.acquire()
     except Timeout:

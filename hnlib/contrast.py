@@ -251,6 +251,45 @@ class Contrast:
         symmetric = self.symmetric and readable(kept) and torch.equal(kept, kept.T)
         return replace(self, admissible=kept, symmetric=symmetric, never_empty=False, _facts={})
 
+    def with_candidates(self, made: Tensor, admissible: Tensor | None = None) -> Contrast:
+        r"""The contrast with $k$ more negatives for each anchor, its own: `made` $[n,k,d]$.
+
+        Rows are normalised; $Q$ grows by $k$. Gradient flows through `made` where it has one.
+        `admissible`, a boolean mask $[n,k]$ or $[n,1]$, says which count; default: all. Embeddings,
+        norms, features and labels of the candidates are those of shared ones and are dropped, so
+        weights that need them refuse the result. ValueError: a contrast without embeddings or, as
+        `from_nodes`, with anchors that are not normalised, shapes that disagree, a zero or
+        non-finite row.
+        """
+        z, n = self.anchors, len(self.similarity)
+        if z is None:
+            raise ValueError(
+                "more candidates need the anchors' embeddings; build the contrast from views, "
+                "pairs or a queue"
+            )
+        _checks.floating(made=made)
+        if made.ndim != 3 or made.shape[::2] != z.shape:
+            raise ValueError(
+                f"made-up candidates have shape {tuple(made.shape)}; {n} anchors of {z.shape[1]} "
+                f"dimensions need [{n}, k, {z.shape[1]}]"
+            )
+        k = made.shape[1]
+        refuse(
+            (z.detach().norm(dim=1) - 1).abs() > 1e-3,
+            "anchor {row} is not normalised, and made-up candidates are; build the contrast from "
+            "views, pairs or a queue",
+        )
+        rows, _ = unit_rows(made.to(z).flatten(0, 1), "of the made-up candidates")
+        # not a matrix product: a backward pass inside autocast would take half precision for it
+        similarity = (z[:, None] * rows.view(made.shape)).sum(2)
+        count = torch.ones_like(similarity, dtype=torch.bool)
+        count = count if admissible is None else count & admissible
+        wide = dict(similarity=similarity, positives=torch.zeros_like(count), admissible=count)
+        grown = {name: torch.cat([getattr(self, name), more], 1) for name, more in wide.items()}
+        known = dict(candidates=None, candidate_labels=None, features=None, norms=None)
+        known |= dict(scale=self.scale + k, symmetric=False, _facts={})
+        return replace(self, **grown, **known)
+
     def _told(self, same: Tensor, labels: Tensor, candidate_labels: Tensor, positives: str):
         """The contrast with classes known: none of the anchor's is a negative, and all of it may be
         positives."""

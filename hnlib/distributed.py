@@ -29,12 +29,50 @@ def gather(z: Tensor) -> Tensor:
         return z
     if distributed.get_world_size() == 1:
         return z
-    from torch.distributed.nn.functional import all_gather  # not in every build of torch
-
-    sizes = torch.cat(all_gather(torch.full((1,), len(z), device=z.device)))
+    sizes = torch.cat(_parts(torch.full((1,), len(z), device=z.device)))
     uneven = (
         f"process {{row}} holds {{value}} rows and process {distributed.get_rank()} {len(z)}; "
         "give all processes batches of one size (drop_last=True of the sampler or loader)"
     )
     _checks.refuse(sizes != len(z), uneven, sizes)
-    return torch.cat(all_gather(z.contiguous()))
+    return _Gather.apply(z)
+
+
+def _parts(z: Tensor) -> list[Tensor]:
+    parts = [torch.empty_like(z) for _ in range(distributed.get_world_size())]
+    distributed.all_gather(parts, z)
+    return parts
+
+
+class _Gather(torch.autograd.Function):
+    """The rows of all processes; the gradient of a process's rows is the sum over processes."""
+
+    @staticmethod
+    def forward(z):
+        return torch.cat(_parts(z.contiguous()))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.rows = len(inputs[0])
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return _Sum.apply(gradient).split(ctx.rows)[distributed.get_rank()]
+
+
+class _Sum(torch.autograd.Function):
+    """The sum over processes, which is its own adjoint."""
+
+    @staticmethod
+    def forward(x):
+        x = x.contiguous().clone()  # gloo sends memory as it lies, and keys' gradient is transposed
+        distributed.all_reduce(x)
+        return x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return _Sum.apply(gradient)

@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from hnlib import _checks, negatives, objectives
+from hnlib import _checks, mixtures, negatives, objectives
 from hnlib._checks import outside_autocast, transformed
 from hnlib.contrast import Contrast
 
@@ -27,11 +27,13 @@ class Entry:
     """One row of the catalogue: title, paper (bibliography key), the two choices, need of labels,
     default options.
 
-    `features`: whether the weights need the inputs of the last linear layer. `observe`: what a
-    learning curve should also show, `observe(contrast, log_w, options) -> {name: number}`. `later`:
-    options, with defaults, that came after the first records: a record's name holds them only where
-    they are not at their default, so that old names stay true. `trial(method)` calls a method on a
-    small contrast: every range is checked where it is used, and that brings the errors forward.
+    `features`: whether the weights need the inputs of the last linear layer. `made_up`: what adds
+    negatives that no image has to a contrast (`hnlib.mixtures`), before it is weighted. `observe`:
+    what a learning curve should also show, `observe(contrast, log_w, options) -> {name: number}`.
+    `later`: options, with defaults, that came after the first records: a record's name holds them
+    only where they are not at their default, so that old names stay true. `trial(method)` calls a
+    method on a small contrast: every range is checked where it is used, and that brings the errors
+    forward.
     """
 
     title: str
@@ -41,6 +43,7 @@ class Entry:
     supervised: bool
     defaults: dict
     features: bool = False
+    made_up: Callable | None = None
     observe: Callable | None = None
     later: dict = field(default_factory=dict)
     trial: Callable[[Method], Tensor] = _on_views
@@ -51,8 +54,11 @@ class Entry:
         return self.defaults | self.later
 
     def recorded(self, options: dict) -> dict:
-        """The options that enter a record's name: all but those of `later` at their default."""
-        return {k: v for k, v in options.items() if k not in self.later or v != self.later[k]}
+        """The options that enter a record's name, 1 as 1.0: all but those of `later` at their
+        default."""
+        exact = {k for k, v in self.options.items() if isinstance(v, float)}
+        plain = {k: float(v) if k in exact and type(v) is int else v for k, v in options.items()}
+        return {k: v for k, v in plain.items() if k not in self.later or v != self.later[k]}
 
     def changed(self, options: dict) -> dict:
         """The options not at their default, in the entry's order; tuples as a record's lists."""
@@ -108,7 +114,9 @@ _SINKHORN = dict(cost=None, tol=1e-4, max_iterations=1000, on_failure="warn")
 _THIRDS = dict(mixture=(1 / 3, 1 / 3, 1 / 3), learn="fixed")
 #: Every method by name. Read it: `CATALOGUE["hcl"].defaults`.
 CATALOGUE = {
-    "simclr": _row("SimCLR", "simclr", _NCE, negatives.uniform)(temperature=0.5),
+    "simclr": _row("SimCLR", "simclr", _NCE, negatives.uniform, later={"hardness_strength": 0.0})(
+        temperature=0.5
+    ),
     "debiased": _row("Debiased", "dcl", _NCE, negatives.uniform)(temperature=0.5, tau_plus=0.1),
     "hcl": _row("HCL", "hcl", _NCE, negatives.tilted)(
         temperature=0.5, beta=1.0, tau_plus=0.1, weights_gradient=True
@@ -132,9 +140,12 @@ CATALOGUE = {
     "bcl": _row("BCL", "hclot", objectives.basic, negatives.tilted)(
         temperature=0.5, beta=1.0, weights_gradient=True
     ),
-    "alpha-cl": _row("α-CL-direct", "tian2022", objectives.basic, negatives.tilted)(
-        temperature=0.5, beta=1.0, weights_gradient=False
+    "bcl-ot": _row("BCL, entropic OT", "hclot", objectives.basic, negatives.entropic_ot)(
+        epsilon=0.5, **_SINKHORN
     ),
+    "alpha-cl": _row(
+        "α-CL-direct", "tian2022", objectives.basic, negatives.tilted, later=dict(exponent=1.0)
+    )(temperature=0.5, beta=1.0, weights_gradient=False),
     "adnce": _row("ADNCE", "dro", _NCE, negatives.gaussian)(
         temperature=0.5, mu=0.7, sigma=1.0, weights_gradient=False
     ),
@@ -145,11 +156,19 @@ CATALOGUE = {
     "kl-budget": _row(
         "KL budget", "ours", objectives.kl_budget, negatives.uniform, observe=_temperatures
     )(eta=0.5, order=0, floor=0.01),
-    "unremix": _row("UnReMix", "unremix", _NCE, negatives.unremix, features=True)(
-        temperature=0.5, **_THIRDS
-    ),
+    "unremix": _row(
+        "UnReMix",
+        "unremix",
+        _NCE,
+        negatives.unremix,
+        features=True,
+        later=dict(gradient="pseudo-label"),
+    )(temperature=0.5, **_THIRDS),
     "unremix-repaired": _row("UnReMix, repaired", "ours", _NCE, negatives.unremix_repaired)(
         temperature=0.5, beta=1.0, **_THIRDS, weights_gradient=False
+    ),
+    "mochi": _row("MoCHi", "kalantidis2020", _NCE, negatives.uniform, made_up=mixtures.mochi)(
+        temperature=0.5, hardest=32, pairs=32, with_anchor=4
     ),
     "scl": _row("SCL", "supcon", _NCE, negatives.uniform, True)(
         temperature=0.5, positives="class", average="anchors", on_empty="raise"
@@ -162,9 +181,9 @@ CATALOGUE = {
         average="anchors",
         on_empty="raise",
     ),
-    "h-scl-threshold": _row("H-SCL(τ)", "hscl", _NCE, negatives.thresholded, True)(
-        temperature=0.5, tau=math.exp(-0.2), positives="class", average="anchors", on_empty="skip"
-    ),
+    "h-scl-threshold": _row(
+        "H-SCL(τ)", "hscl", _NCE, negatives.thresholded, True, later=dict(level=None)
+    )(temperature=0.5, tau=math.exp(-0.2), positives="class", average="anchors", on_empty="skip"),
 }
 
 
@@ -205,6 +224,8 @@ class Method(nn.Module):
         self.options = options
         self.objective = partial(self.entry.objective, **_accepted(self.entry.objective, options))
         self._weights = self.entry.negatives(**_accepted(self.entry.negatives, options))
+        made_up = self.entry.made_up
+        self._made_up = None if made_up is None else made_up(**_accepted(made_up, options))
 
     def change(self, **options) -> None:
         """Give options other values while training, as a schedule does; the counts and learned
@@ -288,12 +309,18 @@ class Method(nn.Module):
         loss = self.loss(contrast)
         return (loss + self.loss(contrast.reversed())) / 2 if both else loss
 
-    def loss(self, contrast: Contrast) -> Tensor:
-        """The loss of a contrast made elsewhere, with a queue for one."""
+    def extended(self, contrast: Contrast) -> Contrast:
+        """The contrast with the negatives that the method makes up; most methods make up none."""
+        return contrast if self._made_up is None else self._made_up(contrast)
+
+    def loss(self, contrast: Contrast, reduction: str = "mean") -> Tensor:
+        """The loss of a contrast made elsewhere, with a queue for one; or $[n]$, that of each
+        anchor ("none")."""
         if self.entry.supervised and contrast.labels is None:
             raise ValueError(f"{self.name} learns from labels; build the contrast with labels=…")
         with outside_autocast(contrast.similarity.device):
-            return self.objective(contrast, self._counted(contrast))
+            contrast = self.extended(contrast)
+            return self.objective(contrast, self._counted(contrast), reduction=reduction)
 
     def _counted(self, contrast: Contrast) -> Tensor:
         """The weights, after counting what they left undone."""

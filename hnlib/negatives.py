@@ -97,29 +97,36 @@ class tilted(Weighting):
     H-SCL($\beta$)).
 
     `beta` any real ($0$: uniform, negative: easy negatives), `temperature` $t>0$; numbers or $[n]$.
-    `weights_gradient`: whether the gradient flows through the weights. Source: hcl, Sec. 3 and eq.
-    (4), on the sphere of radius $1/\sqrt t$; h-scl, $\eta_{\exp}(g)=e^{\beta g}$.
+    `weights_gradient`: whether the gradient flows through the weights. `exponent` $p\ge1$ bends the
+    cost, $w_{ij}\propto e^{-\beta(1-s_{ij})^p/t}$; $1$ is the tilt. Source: hcl, Sec. 3 and eq.
+    (4), on the sphere of radius $1/\sqrt t$; h-scl, $\eta_{\exp}(g)=e^{\beta g}$; the exponent: the
+    code that dro-adnce released for $\alpha$-CL-direct.
     """
 
     beta: float | Tensor = 1.0
     temperature: float | Tensor = 0.5
     weights_gradient: bool = True
     on_empty: str = "raise"
+    exponent: float = 1.0
 
     def __call__(self, contrast: Contrast) -> Tensor:
         s = contrast.similarity if self.weights_gradient else contrast.similarity.detach()
         n = len(s)
         scale = per_anchor("beta", self.beta, n) / per_anchor("temperature", self.temperature, n)
-        return normalise(s, scale, contrast, self.on_empty)
+        return normalise(self._bent(s), scale, contrast, self.on_empty)
+
+    def _bent(self, s: Tensor) -> Tensor:
+        return s if self.exponent == 1 else -_cost_of(s).pow(self.exponent)
 
     def _score(self) -> Score:
         return Score(self._value, self._slope if self.weights_gradient else None)
 
     def _value(self, s: Tensor) -> Tensor:
-        return s * (self.beta / self.temperature)
+        return self._bent(s) * (self.beta / self.temperature)
 
     def _slope(self, s: Tensor) -> float | Tensor:
-        return self.beta / self.temperature
+        slope, p = self.beta / self.temperature, self.exponent
+        return slope if p == 1 else _cost_of(s).pow(p - 1) * (p * slope)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,31 +134,39 @@ class thresholded(Weighting):
     r"""Uniform over the candidates with $e^{s_{ij}/t}\ge\tau$, that is $s_{ij}\ge t\log\tau$
     (H-SCL($\tau$)).
 
-    `tau` $>0$; `temperature` $t>0$, a number or $[n]$. The better the encoder separates classes,
-    the likelier an anchor has no candidate above the threshold: see `on_empty`. Source: h-scl, Sec.
-    IV-A (where the equivalent condition is misprinted as $s\ge t\tau$).
+    `tau` $>0$; `temperature` $t>0$, a number or $[n]$. `level` $l$, where it is given, stands for
+    them both: $\tau=e^{l/t}$, so $s_{ij}\ge l$; it is what h-scl moves while training. The better
+    the encoder separates classes, the likelier an anchor has no candidate above the threshold: see
+    `on_empty`. Source: h-scl, Sec. IV-A (where the equivalent condition is misprinted as $s\ge
+    t\tau$) and eq. (4).
     """
 
     tau: float = math.exp(-1.0)
     temperature: float | Tensor = 0.5
     on_empty: str = "raise"
+    level: float | None = None
 
     def __call__(self, contrast: Contrast) -> Tensor:
         s = contrast.similarity.detach()
-        least = math.log(self.tau) * per_anchor("temperature", self.temperature, len(s))
+        least = self._least(per_anchor("temperature", self.temperature, len(s)))
         passes = (s - least).ge_(0).mul_(as_numbers(contrast.admissible, s.dtype))
         count = passes.sum(1, keepdim=True)
         if self.on_empty == "raise":
-            sentence = f"no negative with exp(s/t) >= tau={self.tau:g}; lower tau, {SKIP}"
+            above, lower = f"exp(s/t) >= tau={self.tau:g}", "tau"
+            if self.level is not None:
+                above, lower = f"s >= level={self.level:g}", "level"
+            sentence = f"no negative with {above}; lower {lower}, {SKIP}"
             refuse(count.squeeze(1) == 0, "anchor {row} has " + sentence)
         return _log_indicator(passes).sub_(count.clamp_min(1).log())
+
+    def _least(self, temperature: float | Tensor) -> float | Tensor:
+        return math.log(self.tau) * temperature if self.level is None else self.level
 
     def _score(self) -> Score:
         return Score(self._value, cuts=True)
 
     def _value(self, s: Tensor) -> Tensor:
-        least = math.log(self.tau) * self.temperature
-        return torch.zeros_like(s).masked_fill_(s < least, -torch.inf)
+        return torch.zeros_like(s).masked_fill_(s < self._least(self.temperature), -torch.inf)
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,7 +287,9 @@ class gaussian(Weighting):
         return (self.mu - s).div_(self.sigma**2)
 
 
-def unremix_components(contrast: Contrast) -> Tensor:
+def unremix_components(
+    contrast: Contrast, gradient: str = "pseudo-label", temperature: float | Tensor = 0.5
+) -> Tensor:
     r"""The three scores of UnReMix $[3,n,m]$: uncertainty $u$, similarity $s$ and distance $r$.
 
     With last layer $z=Wh$, $p_{jk}\propto e^{s_{jk}}$ on $N(j)$ and the pseudo-label $\hat
@@ -285,16 +302,22 @@ def unremix_components(contrast: Contrast) -> Tensor:
     $a_jh_j^\top$ is the gradient in $W$ of $-\log p_{j\hat y_j}$, the other points held fixed. The
     paper says "the parameter vector of the last layer"; the measure it takes up (Ash et al., 2020)
     is of the weights alone, and so is training here. To count a bias $b$ too, append a one to every
-    $h$: $u_{ij}$ gains $\langle a_i,a_j\rangle$. Cells outside $N(i)$ mean nothing. $r=0$ for a
+    $h$: $u_{ij}$ gains $\langle a_i,a_j\rangle$. With `gradient` "nt-xent" it is the gradient of
+    the contrastive loss at `temperature` $t>0$, a number or $[n]$: $\hat y_j$ is the other view,
+    $p_{jk}\propto e^{s_{jk}/t}$ on it and $N(j)$, and $a_j$ is divided by $t$. Cells outside $N(i)$
+    mean nothing. $r=0$ for a
     batch of two images. No gradient flows. Memory: a few $[n,m]$ matrices. ValueError: a contrast
-    that is not of two views without labels, or was built without features. Source: unremix, eqs.
-    (2)-(4); the closed form is ours.
+    that is not of two views without labels, or was built without features; another `gradient`.
+    Source: unremix, eqs. (2)-(4) and App. B.3; the closed form is ours.
     """
-    uncertainty, similarity, distance = _unremix_components(contrast)
+    _checks.one_of("gradient", gradient, GRADIENTS)
+    uncertainty, similarity, distance = _unremix_components(contrast, gradient, temperature)
     return torch.stack([uncertainty, similarity, distance.repeat(2, 1)])
 
 
-def _unremix_components(contrast: Contrast) -> tuple[Tensor, Tensor, Tensor]:
+def _unremix_components(
+    contrast: Contrast, gradient: str, temperature: float | Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """The same, without gradient; the distance $[n/2,m]$ once for the two views of an image."""
     _needs_views("unremix", contrast)
     if contrast.features is None:
@@ -305,8 +328,7 @@ def _unremix_components(contrast: Contrast) -> tuple[Tensor, Tensor, Tensor]:
     z, s = contrast.candidates.detach(), contrast.similarity.detach()
     h, n, images = contrast.features.detach().to(z), len(z), len(z) // 2
     with outside_autocast(z.device), torch.no_grad():
-        p = torch.softmax(contrast.uniform_log_weights + s, 1)
-        pull = p @ z - z[p.argmax(1)]
+        pull = _pull(contrast, z, s, None if gradient == "pseudo-label" else temperature)
         a = (pull - (pull * z).sum(1, keepdim=True) * z) / contrast.norms.detach().to(z)[:, None]
         both = s[:images] + s[images:]  # a candidate's similarity to the two views of an image
         for offset in (0, images):  # but for its own
@@ -320,6 +342,17 @@ def _unremix_components(contrast: Contrast) -> tuple[Tensor, Tensor, Tensor]:
     return uncertainty, s, distance
 
 
+def _pull(contrast: Contrast, z: Tensor, s: Tensor, temperature=None) -> Tensor:
+    """The gradient in $z$ of the loss that `unremix_components` speaks of; None: of the
+    pseudo-label's."""
+    if temperature is None:
+        p = torch.softmax(contrast.uniform_log_weights + s, 1)
+        return p @ z - z[p.argmax(1)]
+    t = per_anchor("temperature", temperature, len(s))
+    p = torch.softmax((s / t).fill_diagonal_(-torch.inf), 1)
+    return (p @ z - z.roll(len(z) // 2, 0)) / t
+
+
 @dataclass(frozen=True, eq=False)
 class unremix(Weighting):
     r"""UnReMix, made a law: $w_{ij}\propto\max(0,\lambda_1u_{ij}+\lambda_2s_{ij}+\lambda_3r_{ij})$.
@@ -327,15 +360,19 @@ class unremix(Weighting):
     The paper's score can be negative and is not normalised. Here a candidate of negative score gets
     no weight, an anchor without a positive score has uniform weights, and rows are normalised.
     `mixture` $\lambda\ge0$: three numbers or a tensor $[3]$; gradient flows through the mixture
-    alone. Scores: see `unremix_components`. ValueError: as there; a mixture of other shape,
-    negative or zero (of a tensor only the shape is checked). Source: unremix, eq. (5), Algorithm 1.
+    alone. Scores, `gradient`, `temperature`: see `unremix_components`. ValueError: as there; a
+    mixture of other shape, negative or zero (of a tensor only the shape is checked). Source:
+    unremix, eq. (5), Algorithm 1.
     """
 
     mixture: tuple[float, float, float] | Tensor = (1 / 3, 1 / 3, 1 / 3)
     on_empty: str = "raise"
+    gradient: str = "pseudo-label"
+    temperature: float | Tensor = 0.5
 
     def __call__(self, contrast: Contrast) -> Tensor:
-        (u, s, r), share = _unremix_components(contrast), self.mixture
+        u, s, r = _unremix_components(contrast, self.gradient, self.temperature)
+        share = self.mixture
         if isinstance(share, Tensor):
             share = share.to(s)
             score = u * share[0] + s * share[1] + (r * share[2]).repeat(2, 1)
@@ -437,6 +474,11 @@ class chi2_ball(Weighting):
         return log_w if contrast.never_empty else log_w.masked_fill(empty, -torch.inf)
 
 
+def _cost_of(s: Tensor) -> Tensor:
+    """The cost $1-s$; rounding makes no cost negative or zero, where powers have no slope."""
+    return (1 - s).clamp_min(torch.finfo(s.dtype).eps)
+
+
 def normalise(
     score: Tensor, scale: float | Tensor, contrast: Contrast, on_empty: str = "raise"
 ) -> Tensor:
@@ -490,6 +532,25 @@ def _threshold(name: str, value) -> None:
     positive(name, value)
 
 
+def _level(name: str, value) -> None:
+    if value is not None:
+        _checks.single(name, value, "give one number for all anchors")
+        _checks.finite(name, value)
+
+
+def _exponent(name: str, value) -> None:
+    _checks.single(name, value, "give one number for all anchors")
+    _checks.must(name, value, lambda x: (x >= 1) & (x < math.inf), "be finite and at least 1")
+
+
+#: What UnReMix may take for a candidate's gradient.
+GRADIENTS = ("pseudo-label", "nt-xent")
+
+
+def _gradient(name: str, value: str) -> None:
+    _checks.one_of(name, value, GRADIENTS)
+
+
 def _cost(name: str, value) -> None:
     if value is not None and not callable(value):
         raise ValueError(f"{name}={_checks.shown(value)} must be a function of a contrast")
@@ -505,6 +566,9 @@ RANGES = transport.RANGES | {
     **dict.fromkeys(("temperature", "sigma", "eta", "epsilon"), positive),
     **dict.fromkeys(("beta", "mu"), _checks.finite),
     "tau": _threshold,
+    "level": _level,
+    "exponent": _exponent,
+    "gradient": _gradient,
     "mixture": _mixture,
     "cost": _cost,
     "weights_gradient": _checks.flag,

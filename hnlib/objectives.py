@@ -29,6 +29,7 @@ def info_nce(
     scale: float | None = None,
     average: str = "anchors",
     reduction: str = "mean",
+    hardness_strength: float = 0.0,
 ) -> Tensor:
     r"""InfoNCE with weighted negatives, scale $Q$ and class prior $\tau^+$.
 
@@ -38,8 +39,11 @@ def info_nce(
     (for $\tau^+=0$ the maximum never acts and the term is the plain sum). `temperature` $t>0$ and
     `tau_plus` $\in[0,1)$ are numbers or $[n]$; `scale` $Q>0$, default `contrast.scale`. `average`:
     over an anchor's positives first ("anchors") or over all pairs alike ("pairs", as released
-    supervised code does; mean only). Computed in the log domain: finite at $t=0.01$. Source: hcl,
-    eq. (4) and Fig. 13 (released code); h-scl, eq. (3); $\tau^+$: Chuang et al. (2020).
+    supervised code does; mean only). `hardness_strength` $\alpha\ge0$ multiplies $w_{ij}$ by
+    $e^{\alpha s_{ij}}$, without gradient and without normalising again: with uniform weights the
+    option of that name of sentence-transformers. Computed in the log domain: finite at $t=0.01$.
+    Source: hcl, eq. (4) and Fig. 13 (released code); h-scl, eq. (3); $\tau^+$: Chuang et al.
+    (2020); $\alpha$: Lan et al. (2025), eq. (5).
     """
     s, pairs, n = contrast.similarity, contrast.pairs, len(contrast.similarity)
     _check_weights(contrast, log_w)
@@ -49,7 +53,14 @@ def info_nce(
     _check_prior(tau_plus)
     q = contrast.scale if scale is None else scale
     _checks.positive("scale", q)
-    negatives, positive = _log_sums(log_w, s, 1 / of_row, pairs)
+    harder = "be finite and at least 0: below, the easiest negatives would weigh most"
+    _checks.number(
+        "hardness_strength", hardness_strength, lambda x: (x >= 0) & (x < math.inf), harder
+    )
+    if hardness_strength:
+        log_w = log_w + hardness_strength * s.detach()
+    negatives, positive, _ = _log_sums(log_w, s, 1 / of_row, pairs.cells)
+    positive = pairs.gather(s) if positive is None else positive
     kept = _kept(negatives)
     inverse_t = pairs.spread(1 / temperature) if of_row is not temperature else 1 / temperature
     negatives, positive = pairs.spread(negatives), positive * inverse_t
@@ -243,8 +254,8 @@ def _softplus(x: Tensor) -> Tensor:
 
 
 class _LogSums(torch.autograd.Function):
-    r"""$\log\sum_jk_{ij}e^{x_{ij}}$, $x_{ij}=\log w_{ij}+s_{ij}/t$, by rows, and the similarities
-    at `cells`, in few passes; `largest` $c_i$ is that of $x_{ij}$ where $k_{ij}$ = `kept` $>0$.
+    r"""$\log\sum_jk_{ij}e^{x_{ij}}$, $x_{ij}=\log w_{ij}+s_{ij}/t$, by rows, and what $s$ and
+    $\log w$ are at `cells`; `largest` $c_i$ is that of $x_{ij}$ where $k_{ij}$ = `kept` $>0$.
 
     $k_{ij}e^{x_{ij}-c_i}$ and its sums are outputs too. Kept, they make the backward pass one
     multiplication, into which the gradient at `cells` is added; and as outputs they have
@@ -268,11 +279,11 @@ class _LogSums(torch.autograd.Function):
         ctx.inverse_t = inverse_t
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, total, cells)
-        chosen = None if cells is None else s.flatten().index_select(0, cells)
-        return largest + total.log(), chosen, x, total
+        chosen = (None, None) if cells is None else (_at(s, cells), _at(log_w, cells))
+        return largest + total.log(), *chosen, x, total
 
     @staticmethod
-    def backward(ctx, grad, grad_chosen, grad_x, grad_total):
+    def backward(ctx, grad, grad_s_at, grad_w_at, grad_x, grad_total):
         x, total, cells = ctx.saved_tensors
         share = torch.zeros_like(total)
         if grad is not None:
@@ -280,26 +291,28 @@ class _LogSums(torch.autograd.Function):
         if grad_total is not None:
             share = share + grad_total
         inner = share[:, None] if grad_x is None else share[:, None] + grad_x
-        needs_w, needs_s = ctx.needs_input_grad[:2]
-        grad_s = None
-        if needs_s:
-            grad_s = x * (inner * ctx.inverse_t)
-            if grad_chosen is not None:
-                grad_s.view(-1).index_add_(0, cells, grad_chosen)
-        return x * inner if needs_w else None, grad_s, None, None, None, None
+        grads: list[Tensor | None] = [None, None]
+        for k, scale, at in ((0, 1.0, grad_w_at), (1, ctx.inverse_t, grad_s_at)):
+            if ctx.needs_input_grad[k]:
+                grads[k] = here = x * (inner * scale)
+                if at is not None:
+                    here.view(-1).index_add_(0, cells, at)
+        return *grads, None, None, None, None
 
 
-def _log_sums(log_w, s, inverse_t: float | Tensor, pairs=None, kept=None, largest=None):
-    r"""$\log\sum_jk_{ij}w_{ij}e^{s_{ij}/t}$ $[n]$, and the similarities of the pairs if given."""
-    cells = None if pairs is None else pairs.cells
+def _at(matrix: Tensor, cells: Tensor) -> Tensor:
+    return matrix.flatten().index_select(0, cells)
+
+
+def _log_sums(log_w, s, inverse_t: float | Tensor, cells=None, kept=None, largest=None):
+    r"""$\log\sum_jk_{ij}w_{ij}e^{s_{ij}/t}$ $[n]$, and $s$ and $\log w$ at the cells, if given."""
     learned = isinstance(inverse_t, Tensor) and _varies(inverse_t)
     if not learned and not _checks.transformed():
-        log_sum, positive, *_ = _LogSums.apply(log_w, s, inverse_t, cells, kept, largest)
-    else:
-        filled, empty = _fill_skipped(log_w if kept is None else log_w + kept.log())
-        log_sum = torch.logsumexp(s * inverse_t + filled, 1).masked_fill(empty, -torch.inf)
-        cells = None
-    return log_sum, positive if cells is not None else pairs and pairs.gather(s)
+        return _LogSums.apply(log_w, s, inverse_t, cells, kept, largest)[:3]
+    chosen = (None, None) if cells is None else (_at(s, cells), _at(log_w, cells))
+    filled, empty = _fill_skipped(log_w if kept is None else log_w + kept.log())
+    log_sum = torch.logsumexp(s * inverse_t + filled, 1).masked_fill(empty, -torch.inf)
+    return log_sum, *chosen
 
 
 def _check_prior(tau_plus: float | Tensor) -> None:
@@ -369,9 +382,16 @@ def _exact_parts(contrast: Contrast, log_w: Tensor, temperature, beta, tau_plus)
     if not contrast.never_empty:
         log_w, _ = _fill_skipped(log_w)
     s, pairs, tilt = contrast.similarity, contrast.pairs, beta / temperature
-    total, positive = _log_sums(log_w, s, 1 / temperature, pairs)
-    held = positive if _varies(log_w) else positive.detach()
-    level = _level(contrast, log_w, beta, temperature)
+    # without labels at most two candidates are an anchor's own: one of the first three will do
+    heavy = log_w.detach()[:, : 3 if contrast.never_empty else None].argmax(1)
+    heavy = heavy + torch.arange(0, s.numel(), s.shape[1], device=s.device)
+    cells = heavy if pairs.cells is None else torch.cat([heavy, pairs.cells])
+    total, *chosen = _log_sums(log_w, s, 1 / temperature, cells)
+    (at, positive), (weights, _) = (x.tensor_split([len(s)]) for x in chosen)
+    positive = pairs.gather(s) if pairs.cells is None else positive
+    held, at = (x if _varies(log_w) else x.detach() for x in (positive, at))
+    level = at * tilt - weights
+    _check_tilt(contrast, log_w, level, beta, temperature)
     log_counts = contrast.negative_counts.clamp_min(1).to(s.dtype).log()
     log_mass = held * tilt - pairs.spread(level - log_counts)
     if not tau_plus:  # nothing is trimmed
@@ -383,29 +403,21 @@ def _exact_parts(contrast: Contrast, log_w: Tensor, temperature, beta, tau_plus)
     return log_mass + math.log(tau_plus), positive / temperature, total, trimmed, left
 
 
-def _level(contrast: Contrast, log_w: Tensor, beta: float, temperature: float) -> Tensor:
-    r"""$\log\sum_{j\in N(i)}e^{\beta s_{ij}/t}$ $[n]$, which a tilt tells at any of its cells.
-
-    ValueError: weights that differ from the tilt in some rows and columns; others do so nearly
-    everywhere.
-    """
-    s, counts = contrast.similarity, contrast.negative_counts
-    s, tilt = s if _varies(log_w) else s.detach(), beta / temperature
-    # without labels at most two candidates are an anchor's own: one of the first three will do
-    cell = log_w.detach()[:, : 3 if contrast.never_empty else None].argmax(1, keepdim=True)
-    level = s.gather(1, cell) * tilt - log_w.gather(1, cell)
+def _check_tilt(contrast, log_w, level, beta: float, temperature: float) -> None:
+    r"""ValueError where `level` $[n]$ is not $\log\sum_{j\in N(i)}e^{\beta s_{ij}/t}$, as far as
+    some rows and columns tell; other weights differ from the tilt nearly everywhere."""
+    s, log_w, counts = contrast.similarity.detach(), log_w.detach(), contrast.negative_counts
     rows, columns = (slice(None, None, max(1, x // 64)) for x in s.shape)
-    gap = s.detach()[:, columns] * tilt - log_w.detach()[:, columns] - level.detach()
+    gap = s[:, columns] * (beta / temperature) - log_w[:, columns] - level.detach()[:, None]
     gap = torch.where(contrast.admissible[:, columns], gap, 0.0).abs().amax()
-    mass = torch.where(counts[rows] > 0, torch.logsumexp(log_w.detach()[rows], 1), 0.0)
+    mass = torch.where(counts[rows] > 0, torch.logsumexp(log_w[rows], 1), 0.0)
     gap = torch.maximum(gap, mass.abs().amax())[None]
     _checks.refuse(
-        ~(gap <= 1e-3 + 1e-6 * tilt),  # what float32 leaves open
+        ~(gap <= 1e-3 + 1e-6 * beta / temperature),  # what float32 leaves open
         f"log_w is not the tilt of beta={beta:g} and temperature={temperature:g}, but "
         "{value:.2g} off; pass negatives.tilted(beta, temperature)(contrast)",
         gap,
     )
-    return level.squeeze(1)
 
 
 def _varies(x: Tensor) -> bool:

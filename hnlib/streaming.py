@@ -111,6 +111,11 @@ def streamed(
         raise ValueError(
             f"{method.name} is not InfoNCE but {entry.objective.__name__}; call the method itself"
         )
+    if entry.made_up is not None:
+        raise ValueError(
+            f"{method.name} makes up negatives for each anchor, which cannot be streamed; call the "
+            "method itself"
+        )
     if method.log_weights.score is None:
         raise ValueError(
             f"the weights of {method.name} ({entry.negatives.__name__}) are no function of one "
@@ -119,6 +124,12 @@ def streamed(
     if entry.supervised and options["positives"] != "view":
         raise ValueError(
             f'{method.name} has every candidate of the class for a positive; pass positives="view"'
+        )
+    if options.get("hardness_strength"):
+        raise ValueError(
+            f"hardness_strength={options['hardness_strength']:g} cannot be streamed; hcl with "
+            "beta=hardness_strength·temperature, tau_plus=0 and weights_gradient=False is its "
+            "normalised form"
         )
     known = inspect.signature(info_nce).parameters
     loss = partial(

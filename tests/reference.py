@@ -53,11 +53,12 @@ def uniform(S, A):
     return weigh(lambda i, j: 1.0, S, A)
 
 
-def tilted(S, A, beta=1.0, temperature=0.5):
-    return weigh(lambda i, j: math.exp(beta * S[i, j] / temperature), S, A)
+def tilted(S, A, beta=1.0, temperature=0.5, exponent=1.0):
+    return weigh(lambda i, j: math.exp(-beta * (1 - S[i, j]) ** exponent / temperature), S, A)
 
 
-def thresholded(S, A, tau, temperature=0.5):
+def thresholded(S, A, tau, temperature=0.5, level=None):
+    tau = tau if level is None else math.exp(level / temperature)
     return weigh(lambda i, j: float(math.exp(S[i, j] / temperature) >= tau), S, A)
 
 
@@ -266,9 +267,10 @@ def mean_over_anchors(values, W):
 # arguments.
 
 
-def simclr(z1, z2, y, temperature=0.5):
+def simclr(z1, z2, y, temperature=0.5, hardness_strength=0.0):
     _, S, P, A = views(z1, z2)
-    return np.mean(info_nce(S, P, uniform(S, A), temperature, 0.0, 2 * len(z1) - 2))
+    W = uniform(S, A) * np.exp(hardness_strength * S)
+    return np.mean(info_nce(S, P, W, temperature, 0.0, 2 * len(z1) - 2))
 
 
 def debiased(z1, z2, y, temperature=0.5, tau_plus=0.1):
@@ -315,9 +317,14 @@ def kl_budgets(z1, z2, y, eta=0.5, floor=0.01):
     return np.mean(kl_budget(S, P, uniform(S, A), eta, floor, 2 * len(z1) - 2))
 
 
-def bcl(z1, z2, y, temperature=0.5, beta=1.0):
+def bcl(z1, z2, y, temperature=0.5, beta=1.0, exponent=1.0):
     _, S, P, A = views(z1, z2)
-    return np.mean(basic(S, P, tilted(S, A, beta, temperature)))
+    return np.mean(basic(S, P, tilted(S, A, beta, temperature, exponent)))
+
+
+def bcl_ot(z1, z2, y, epsilon=0.5):
+    _, S, P, A = views(z1, z2)
+    return np.mean(basic(S, P, transport_weights(S, A, epsilon)))
 
 
 def adnce(z1, z2, y, temperature=0.5, mu=0.7, sigma=1.0):
@@ -330,7 +337,9 @@ def mw(z1, z2, y, temperature=0.5):
     return np.mean(mean_variance(S, P, uniform(S, A), temperature))
 
 
-def unremix(z1, z2, y, features, temperature=0.5, mixture=(1 / 3, 1 / 3, 1 / 3)):
+def unremix(
+    z1, z2, y, features, temperature=0.5, mixture=(1 / 3, 1 / 3, 1 / 3), gradient="pseudo-label"
+):
     """The score of the paper, with each point's last-layer gradient written out."""
     Z, S, P, A = views(z1, z2)
     n, H = (
@@ -338,9 +347,11 @@ def unremix(z1, z2, y, features, temperature=0.5, mixture=(1 / 3, 1 / 3, 1 / 3))
         np.concatenate([np.array([[float(x) for x in row] for row in h]) for h in features]),
     )
     norms = [math.sqrt(sum(float(x) ** 2 for x in row)) for z in (z1, z2) for row in z]
-    P_soft, U, gradients = weigh(lambda i, j: math.exp(S[i, j]), S, A), np.zeros((n, n)), []
+    t, seen = (1.0, A) if gradient == "pseudo-label" else (temperature, A | P)
+    P_soft, U, gradients = weigh(lambda i, j: math.exp(S[i, j] / t), S, seen), np.zeros((n, n)), []
     for j in range(n):
-        pull = sum(P_soft[j, k] * Z[k] for k in range(n)) - Z[int(np.argmax(P_soft[j]))]
+        target = np.argmax(P_soft[j] if gradient == "pseudo-label" else P[j])
+        pull = (sum(P_soft[j, k] * Z[k] for k in range(n)) - Z[int(target)]) / t
         gradients.append(np.outer((pull - sum(pull * Z[j]) * Z[j]) / norms[j], H[j]))
     for i in range(n):
         for j in range(n):
@@ -378,6 +389,28 @@ def unremix_repaired(z1, z2, y, temperature=0.5, beta=1.0, mixture=(1 / 3, 1 / 3
     return np.mean(info_nce(S, P, weigh(score, S, A), temperature, 0.0, n - 2))
 
 
+def mochi(z1, z2, y, temperature=0.5, hardest=32, pairs=32, with_anchor=4):
+    Z, S, P, A = views(z1, z2)
+    n, k = len(Z), pairs + with_anchor
+    grown = [np.zeros((n, k)), np.zeros((n, k), bool), np.ones((n, k), bool)]
+    for i in range(n):
+        order = sorted((j for j in range(n) if A[i, j]), key=lambda j: -S[i, j])[:hardest]
+        for c in range(k):
+            index = i * k + c + 1
+            # whole numbers below 2³²: multiples of three steps
+            one, other, share = (
+                index * int(2**32 / 1.2207440846057596**power) % 2**32 for power in (1, 2, 3)
+            )
+            first = one * len(order) // 2**32
+            second = (first + 1 + other * (len(order) - 1) // 2**32) % len(order)
+            a = (share + 0.5) / 2**32 / (1 if c < pairs else 2)
+            partner = Z[order[second]] if c < pairs else Z[i]
+            mixed = a * partner + (1 - a) * Z[order[first]]
+            grown[0][i, c] = sum(Z[i] * mixed) / math.sqrt(sum(mixed**2))
+    S, P, A = (np.concatenate(pair, 1) for pair in zip((S, P, A), grown))
+    return np.mean(info_nce(S, P, uniform(S, A), temperature, 0.0, n - 2 + k))
+
+
 def _supervised(z1, z2, y, weights, temperature, positives, average):
     _, S, P, A = views(z1, z2, y, positives)
     W = weights(S, A)
@@ -395,10 +428,13 @@ def h_scl(z1, z2, y, temperature=0.5, beta=1.0, positives="class", average="anch
     )
 
 
-def h_scl_threshold(z1, z2, y, temperature=0.5, tau=0.818731, positives="class", average="anchors"):
-    return _supervised(
-        z1, z2, y, lambda S, A: thresholded(S, A, tau, temperature), temperature, positives, average
-    )
+def h_scl_threshold(
+    z1, z2, y, temperature=0.5, tau=0.818731, positives="class", average="anchors", level=None
+):
+    def weights(S, A):
+        return thresholded(S, A, tau, temperature, level)
+
+    return _supervised(z1, z2, y, weights, temperature, positives, average)
 
 
 METHODS = {
@@ -410,6 +446,7 @@ METHODS = {
     "hcl-exact": hcl_exact,
     "centred-hcl": centred_hcl,
     "bcl": bcl,
+    "bcl-ot": bcl_ot,
     "alpha-cl": bcl,
     "adnce": adnce,
     "mw": mw,
@@ -417,6 +454,7 @@ METHODS = {
     "kl-budget": kl_budgets,
     "unremix": unremix,
     "unremix-repaired": unremix_repaired,
+    "mochi": mochi,
     "scl": scl,
     "h-scl": h_scl,
     "h-scl-threshold": h_scl_threshold,

@@ -7,6 +7,7 @@ import stat
 import struct
 import tarfile
 import threading
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -110,10 +111,12 @@ def test_links_and_devices_are_refused(unpacked, content):
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize("pack", [tar, zipped])
-@pytest.mark.parametrize("other", ["top/a.txt", "top/A.TXT", "top//a.txt", "other/a.txt"])
+@pytest.mark.parametrize(
+    "other", ["top/á.txt", "top/Á.TXT", "top/a\u0301.txt", "top//á.txt", "o/á.txt"]
+)
 def test_a_path_that_stands_twice_is_refused(unpacked, pack, other):
     with pytest.raises(ValueError, match="twice"):
-        unpacked(pack(("top/a.txt", b"1"), (other, b"2")))
+        unpacked(pack(("top/á.txt", b"1"), (other, b"2")))
 
 
 def test_what_is_called_a_zip_is_read_as_one_alone(tmp_path):
@@ -137,6 +140,18 @@ def test_a_zip_that_claims_less_than_it_unfolds_to_is_refused(unpacked):
         struct.pack_into("<I", bomb, bomb.index(signature) + place, 1000)
     with pytest.raises(ValueError, match="cannot be used"):
         unpacked(bytes(bomb), largest=2000)
+
+
+def test_of_an_entry_that_holds_more_than_it_says_no_more_is_unfolded(unpacked):
+    bomb = bytearray(zipped(("top/zeros", bytes(2**25))))
+    for signature, place in ((b"PK\1\2", 24), (b"PK\3\4", 22)):
+        struct.pack_into("<I", bomb, bomb.index(signature) + place, 1000)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="cannot be used"):
+        unpacked(bytes(bomb))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**22
 
 
 NAMES = st.sampled_from(["top/a", "top/b", "TOP/A", "../x", "/x", "top/\0", "a" * 300, ".", "é/ü"])
@@ -201,8 +216,9 @@ def test_arrays_come_as_they_were_written(tmp_path):
         (npy(shape=(2**30, 2**30, 2**30)), "claims int64 of shape"),
         (npy(shape=(3,)), "claims int64 of shape"),
         (npy(shape=(-1, -2)), "."),
+        (npy(shape=(0, 2**40), body=b""), "claims int64 of shape"),
         (npy(kind="|O"), "of type object"),
-        (npy(shape=(2**60,), kind="<U0", body=b""), "of type <U0"),
+        (npy(shape=(2**30,), kind="<U0", body=b""), "of type <U0"),
         (npy()[:-1], "claims"),
         (b"", "."),
         (b"\x93NUMPY\7\0" + npy()[8:], "."),
@@ -219,6 +235,10 @@ def test_arrays_that_claim_what_they_do_not_hold_are_refused(tmp_path, content, 
 def test_arrays_twice_and_bombs_are_refused(tmp_path):
     with pytest.raises(ValueError, match="twice"):
         _archives.arrays(write(tmp_path / "a.npz", ("a.npy", npy()), ("a.npy", npy())))
+    for other in ("a", "A.npy", "á", "a\u0301.npy"):
+        names = ("a.npy", npy()), ("á.npy", npy()), (other, npy())
+        with pytest.raises(ValueError, match="twice"):
+            _archives.arrays(write(tmp_path / "a.npz", *names))
     np.savez_compressed(tmp_path / "bomb.npz", a=np.zeros(2**20))
     with pytest.raises(ValueError, match=r"unfold from \d+ bytes to 8388"):
         _archives.arrays(tmp_path / "bomb.npz")

@@ -2,6 +2,7 @@ import importlib.util
 
 import pytest
 
+from hnlib import methods
 from hnlib._files import project_root
 from hnlib.runs import records
 
@@ -35,3 +36,16 @@ def test_the_temperature_is_chosen_on_validation_images_once_all_seeds_are_there
     assert campaign.chosen_temperature(known) == 0.2
     known.pop(campaign.key_of(uniform[-1]))
     assert campaign.chosen_temperature(known) is None
+
+
+def test_sentences_have_whole_blocks_of_a_seed_and_share_the_uniform_row(campaign, tmp_path):
+    runs = list(campaign.sentences())
+    keys = [campaign.key_of(run) for run in runs]
+    per_seed = {
+        seed: {k for k, run in zip(keys, runs) if run["seed"] == seed} for seed in range(10)
+    }
+    assert len(set(keys)) == sum(map(len, per_seed.values())) and len(set(keys)) >= 300
+    seeds = [run["seed"] for run in runs if run["train_size"]]
+    assert seeds == sorted(seeds) and campaign.next_run(tmp_path, "sentences") == runs[0]
+    assert [row for row in methods.CATALOGUE if row in campaign.ON_PAIRS] == [*campaign.ON_PAIRS]
+    assert set(keys) <= {campaign.key_of(run) for run in campaign.campaign({})}

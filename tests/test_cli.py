@@ -62,6 +62,7 @@ def test_every_flag_of_an_image_run(trained, tmp_path, capsys):
         "--dataset digits --method hcl --encoder resnet18 --recipe hcl --epochs 3 --batch-size 32 "
         "--seed 7 --lr 1e-4 --lr-schedule cosine --weight-decay 0 --train-size 100 --validation 50 "
         "--augmentation simclr --schedule beta=1:0 --schedule tau_plus=0:0.1:2 --oracle-positives "
+        "--reach-end --separate-views "
         "--queue 64 --momentum 0.9 --precision bf16-mixed --compile --evaluate-size 10 "
         "--protocols clean,paper --max-steps 5 --experiment x -o beta=-1 -o weights_gradient=false"
     )
@@ -84,6 +85,8 @@ def test_every_flag_of_an_image_run(trained, tmp_path, capsys):
         validation=50,
         augmentation="simclr",
         schedule={"beta": [1.0, 0.0], "tau_plus": [0.0, 0.1, 2]},
+        reach_end=True,
+        separate_views=True,
         oracle_positives=True,
         queue=64,
         momentum=0.9,
@@ -123,7 +126,7 @@ def test_a_set_of_graphs_makes_a_run_on_graphs(trained, capsys):
     flags = (
         "--framework graphcl --layers 2 --hidden 8 --folds 5 --augmentations drop,mask --ratio 0.1"
     )
-    command = ["train", "--dataset=MUTAG", *flags.split(), "--method", "simclr", "--labels", "all"]
+    command = ["train", "--dataset=MUTAG", *flags.split(), "--method", "scl", "--labels", "all"]
     assert cli.main([*command, "--evaluate-at", "0,1", "-o", "temperature=0.2"]) == 0
     assert trained.run == config.GraphRun(
         dataset="MUTAG",
@@ -133,7 +136,8 @@ def test_a_set_of_graphs_makes_a_run_on_graphs(trained, capsys):
         folds=5,
         augmentations=("drop", "mask"),
         ratio=0.1,
-        method="simclr",
+        labels="all",
+        method="scl",
         options={"temperature": 0.2},
     )
     assert trained.execution["evaluate_at"] == (0, 1)
@@ -158,6 +162,9 @@ def test_help_names_every_flag(kind, capsys):
     for name in fields - {"options", "resume", "record_to", "progress"} | {"record"}:
         assert f"--{name.replace('_', '-')} " in printed
     assert "-o " in printed and "--restart" in printed and "hcl, " in printed
+
+
+ODD = ["1_0", "٣", "nan", "inf", "1e", ".", "0x1", "1 0"]  # most of which float() reads
 
 
 @pytest.mark.parametrize(
@@ -191,10 +198,26 @@ def test_help_names_every_flag(kind, capsys):
         ),
         (["train", "--epochs", "2.5"], "Invalid value for --epochs: '2.5' is not a whole number"),
         (["queue", "--seeds", "0"], "seeds=0 and minutes=10 must be positive numbers"),
-        (["queue", "--run", "--minutes", "inf"], "seeds=1 and minutes=inf must be positive"),
+        (["queue", "--run", "--minutes", "1e7"], "seeds=1 and minutes=1e+07 must be positive"),
         (["run", "x", "--timeout", "2.5"], "Invalid value for --timeout: '2.5' is not a whole"),
         (["book", "--jobs", "2.5"], "Invalid value for --jobs: '2.5' is not a whole number"),
-        (["train", "--lr", "nan"], "lr=nan must be a number"),
+        *((["train", "--lr", x], f"Invalid value for --lr: '{x}' is not a nu") for x in ODD),
+        *((["train", "--schedule", f"beta={x}:0"], "write OPTION=START:END or") for x in ODD),
+        *((["train", "--evaluate-at", x], "write epochs with commas between") for x in ODD),
+        *((["queue", "--minutes", x], f"--minutes: '{x}' is not a number") for x in ODD),
+        *((["sweep", "x", "--cpus", x], f"--cpus: '{x}' is not a number") for x in ODD),
+        *((["sweep", "x", "--seeds", x], f"--seeds: '{x}' is not a whole num") for x in ODD),
+        (["queue", "--seeds", "99999999999"], "seeds=99999999999 and minutes=10 must be positive"),
+        (["queue", "--device", "vax"], "--device='vax' is unknown; use"),
+        (["sweep", "experiments/images", "--seeds", "999999999999"], "at least 1 and at most 10,"),
+        (["train", "--data-root", "a\0b"], r"data_root='a\x00b' is no name; leave it out"),
+        (["train", "--restart"], "--restart means nothing without --checkpoint; leave it out"),
+        (["train", "--lr", "1e999"], "Invalid value for --lr: '1e999' is too large a number"),
+        (["train", "--experiment", "a\0"], r"experiment='a\x00' is no name; leave it out"),
+        (
+            ["train", "--dataset", "motifs", "--labels", "all"],
+            "--labels all means nothing to infograph; leave it out",
+        ),
         (["train", "--augmentation", ""], "--augmentation is given an empty value; leave it out"),
         (["train", "--experiment", " "], "--experiment is given an empty value"),
         (["train", "--checkpoint="], "--checkpoint is given an empty value"),
@@ -224,7 +247,7 @@ def test_bad_input_is_one_sentence(capsys, trained, arguments, sentence):
 
 
 HOSTILE = """
-1 0 -1 0.5 1e3 010 1_000 nan inf -inf 1e999 99999999999999999999 true None [1,2] {} = - -- -o beta=1
+1 0 -1 0.5 1e3 -0.0 1_0 ٣ ²  beta=1_0:0 beta=-0.0:٣ 010 1_000 nan inf -inf 1e999 99999999999999999999 true None [1,2] {} = - -- -o beta=1
 beta=1:0 beta=[1] beta= =1 name=1 a,b , hcl digits MUTAG --epochs --dataset --help ../x /dev/null é
 """
 IMAGES = """
@@ -265,7 +288,7 @@ def said(name, text, value):
     if isinstance(value, bool) or value is None or name == "schedule":
         return True
     if isinstance(value, int | float):
-        return float(text.replace("_", "")) == value
+        return text.isascii() and "_" not in text and float(text) == value
     return str(config.words(value)) == text or isinstance(value, tuple)
 
 

@@ -13,13 +13,13 @@ import pytest
 
 from hnlib import methods
 from hnlib.runs import config, records
-from hnlib.runs.config import GraphRun, ImageRun, Measurement, option
+from hnlib.runs.config import GraphRun, ImageRun, Measurement, SentenceRun, option
 
 ON_RECORD = sorted(records.tracked_folder().glob("*.json"))
 
 
 def test_every_record_reads_into_its_run_and_back_to_its_own_name():
-    kinds = {ImageRun: 0, GraphRun: 0, Measurement: 0}
+    kinds = {ImageRun: 0, GraphRun: 0, SentenceRun: 0, Measurement: 0}
     for path in ON_RECORD:
         run = config.read(json.loads(path.read_text())["configuration"])
         kinds[type(run)] += 1
@@ -121,7 +121,7 @@ def test_a_recipe_fills_in_what_is_not_given_and_only_what_the_method_has():
         temperature=0.4, mu=0.7, sigma=0.5
     )
     plain = ImageRun(dataset="cifar10", method="simclr", recipe="adnce", options={"temperature": 1})
-    assert plain.resolved().options == {"temperature": 1}
+    assert plain.resolved().options == {"temperature": 1, "hardness_strength": 0.0}
     assert ImageRun(recipe="fast").resolved().lr_schedule == "cosine"
     assert ImageRun().resolved().lr_schedule == "constant" and ImageRun().resolved().epochs == 30
     assert ImageRun(recipe="hcl").resolved().augmentation["blur"] == 0.5
@@ -159,7 +159,7 @@ def test_runs_are_equal_if_their_records_have_one_name():
 def test_what_is_unusual_about_a_run():
     assert ImageRun(method="hcl", epochs=3, seed=1, train_size=10).changed() == {}
     run = ImageRun(recipe="fast", lr=1e-3, schedule={"beta": (1, 0)}, queue=16, method="hcl")
-    assert run.changed() == dict(recipe="fast", lr=1e-3, schedule="beta=1:0", queue=16)
+    assert run.changed() == dict(recipe="fast", lr=1e-3, schedule="beta=1.0:0.0", queue=16)
     assert ImageRun(recipe="fast").changed() == {"recipe": "fast"}  # its cosine is its own
     assert ImageRun(augmentation="hcl").changed() == {"augmentation": "hcl"}
     assert ImageRun(recipe="hcl", augmentation="hcl").changed() == {"recipe": "hcl"}

@@ -477,7 +477,7 @@ def test_the_command_describes_a_set(place, tmp_path, capsys):
     assert cli.main(["data", "--root", str(tmp_path)]) == 0
     listed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert (
-        list(listed) == [*data.KNOWN, "graphs"]
+        list(listed) == [*data.KNOWN, "sentences", "graphs"]
         and "MUTAG" in listed["graphs"]
         and listed["cifar10"] == str(path)
     )

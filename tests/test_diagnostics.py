@@ -233,3 +233,49 @@ def test_diagnostics_leave_no_trace_that_breaks_a_later_training_step():
     contrast = Contrast.from_views(w, z2)
     (negatives.uniform()(contrast).exp() * contrast.similarity).sum().backward()
     assert w.grad.isfinite().all()
+
+
+# --- the class prior
+
+
+def test_the_class_prior_is_the_share_of_pairs_of_one_class():
+    y = torch.tensor([0, 0, 0, 1, 1, 5])
+    same = [y[i] == y[j] for i in range(6) for j in range(6) if i != j]
+    assert diagnostics.class_prior(y) == pytest.approx(sum(map(float, same)) / 30)
+    with pytest.raises(ValueError, match="at least 2 labels; got 1"):
+        diagnostics.class_prior(y[:1])
+
+
+def sampled_pairs(generator, n, shares=(0.1, 0.3, 0.6), noise=0.6, dimension=8):
+    """Similarities of n random pairs, of n pairs of one class, and of two views of one point."""
+    centres = functional.normalize(torch.randn(3, dimension, generator=generator))
+    shares = torch.tensor(shares)
+
+    def points(classes):
+        drawn = torch.randn(n, dimension, generator=generator)
+        return functional.normalize(centres[classes] + noise / dimension**0.5 * drawn)
+
+    def draw(law):
+        return torch.multinomial(law, n, replacement=True, generator=generator)
+
+    one, other, mates = draw(shares), draw(shares), draw(shares**2)
+    z = points(mates)
+    views = functional.normalize(z + 0.02 * torch.randn(n, dimension, generator=generator))
+    return (points(one) * points(other)).sum(1), (z * points(mates)).sum(1), (z * views).sum(1)
+
+
+def test_the_bound_of_the_class_prior_holds_and_needs_pairs_of_a_class():
+    generator, prior = torch.Generator().manual_seed(0), 0.1**2 + 0.3**2 + 0.6**2
+    bounds, views = [], []
+    for _ in range(100):
+        pairs, mates, twins = sampled_pairs(generator, 500)
+        bounds.append(diagnostics.class_prior_bound(mates, pairs))
+        views.append(diagnostics.class_prior_bound(twins, pairs))
+    assert np.mean(np.array(bounds) >= prior) >= 0.95
+    assert np.median(bounds) < 1.4 * prior
+    assert max(views) < prior  # two views of one image are no pair of a class
+    pairs, mates, _ = sampled_pairs(generator, 50_000)
+    assert prior <= diagnostics.class_prior_bound(mates, pairs) < 1.1 * prior
+    assert diagnostics.class_prior_bound(mates[:1], pairs) == 1.0
+    with pytest.raises(ValueError, match=r"0 and 50000 pairs and level=0\.05"):
+        diagnostics.class_prior_bound(mates[:0], pairs)

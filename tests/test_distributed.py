@@ -1,24 +1,14 @@
 """Two processes against one: rows, losses and gradients."""
 
-import socket
-import subprocess
-import sys
-
 import pytest
 import torch
+from processes import two_processes
 from torch import nn
 
-from hnlib import _files, methods
-from hnlib.distributed import gather
-
-PROCESS = r"""
-import sys, torch
-from torch import distributed, nn
 from hnlib import methods
 from hnlib.distributed import gather
 
-rank, port, folder = int(sys.argv[1]), *sys.argv[2:]
-distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+PROCESS = r"""
 x1, x2, y = (x.chunk(2)[rank] for x in torch.load(f"{folder}/batch.pt"))
 torch.manual_seed(0)
 net = nn.Linear(5, 3, dtype=torch.float64)
@@ -31,7 +21,6 @@ try:
 except ValueError as error:
     refused = str(error)
 torch.save([z1.detach(), labels, loss.detach(), net.weight.grad, refused], f"{folder}/{rank}.pt")
-distributed.destroy_process_group()
 """
 
 
@@ -40,14 +29,7 @@ def test_two_processes_are_one_and_uneven_batches_are_refused_by_both(tmp_path):
     x1, x2 = torch.randn(2, 8, 5, dtype=torch.float64, generator=g)
     y = torch.tensor([0, 1, 2, 3] * 2)
     torch.save((x1, x2, y), tmp_path / "batch.pt")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    command, where = [sys.executable, "-c", PROCESS], _files.project_root()
-    running = [
-        subprocess.Popen([*command, str(rank), port, str(tmp_path)], cwd=where) for rank in (0, 1)
-    ]
-    assert [process.wait(timeout=120) for process in running] == [0, 0]
+    assert two_processes(PROCESS, tmp_path) == [0, 0]
 
     torch.manual_seed(0)
     net = nn.Linear(5, 3, dtype=torch.float64)
@@ -62,6 +44,24 @@ def test_two_processes_are_one_and_uneven_batches_are_refused_by_both(tmp_path):
         torch.testing.assert_close(gradient, net.weight.grad, rtol=0, atol=1e-12)
         held = f"process {1 - rank} holds {4 - (1 - rank)} rows and process {rank} {4 - rank};"
         assert refused.startswith(held + " give all processes batches of one size")
+
+
+SECOND = r"""
+x = torch.load(f"{folder}/x.pt").chunk(2)[rank].clone().requires_grad_()
+first = torch.autograd.grad(gather(x).pow(3).sum(), x, create_graph=True)[0]
+torch.save(torch.autograd.grad(first.pow(2).sum(), x)[0], f"{folder}/{rank}.pt")
+"""
+
+
+def test_second_derivatives_cross_processes_too(tmp_path):
+    r"""A process's gradient is $6x^2$, the sum over both; of its square, $\partial/\partial x$ is
+    $144x^3$, and comes from both again."""
+    x = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    torch.save(x, tmp_path / "x.pt")
+    assert two_processes(SECOND, tmp_path) == [0, 0]
+    for rank in (0, 1):
+        found, mine = torch.load(tmp_path / f"{rank}.pt"), x.chunk(2)[rank]
+        torch.testing.assert_close(found, 144 * mine**3, rtol=1e-12, atol=0)
 
 
 def test_without_a_process_group_it_is_the_batch_itself():

@@ -33,6 +33,8 @@ def variants(entry):
         chosen += [{"order": 3}]
     if "cost" in entry.defaults:
         chosen += [{"cost": cubed}]
+    later = {"exponent": 1.5, "level": 0.1, "gradient": "nt-xent"}
+    chosen += [{name: value} for name, value in later.items() if name in entry.later]
     return chosen
 
 
@@ -256,7 +258,7 @@ def test_weightings_are_values(weights, duplicate):
 def test_a_weighting_prints_the_call_that_makes_it():
     assert (
         repr(negatives.tilted(beta=1))
-        == "tilted(beta=1, temperature=0.5, weights_gradient=True, on_empty='raise')"
+        == "tilted(beta=1, temperature=0.5, weights_gradient=True, on_empty='raise', exponent=1.0)"
     )
     for weights in WEIGHTINGS:
         if "function" not in repr(weights) and "tensor" not in repr(weights):

@@ -1,10 +1,14 @@
 """What faults leave: full disks, folders in the way, flipped bits, kills, impatient users."""
 
+import functools
 import hashlib
 import json
+import math
 import multiprocessing
+import operator
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -16,10 +20,16 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from test_records import GONE, changed, places
 from test_training import SMALL, At, interrupt, same
+from torch import Tensor
 
+from hnlib import __main__ as cli
 from hnlib import _files
-from hnlib.runs import checkpoint, fit, image_runs, records, training
+from hnlib.book import build
+from hnlib.runs import checkpoint, fit, image_runs, loop, records, training
 from hnlib.runs.training import train
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -199,40 +209,91 @@ def content_of(path):
     return torch.load(path, weights_only=True)
 
 
-def test_saved_runs_from_before_there_was_a_digest_are_loaded(tmp_path):
+def test_a_saved_run_without_its_digest_is_refused(tmp_path):
     from safetensors.torch import save_file
 
     run = train(**SHORT | dict(epochs=1))
     state = {k: v.contiguous() for k, v in run.model.state_dict().items()}
-    save_file(state, tmp_path / "old", {"record": json.dumps(run.record)})
-    assert same(training.load(tmp_path / "old"), run)
-    save_file(state, tmp_path / "odd", {"record": json.dumps(run.record), "digesu": ""})
-    with pytest.raises(ValueError, match="is not a whole saved run"):
-        training.load(tmp_path / "odd")
+    for more in ({}, {"digesu": ""}):
+        save_file(state, tmp_path / "run", {"record": json.dumps(run.record)} | more)
+        with pytest.raises(ValueError, match="it has no digest"):
+            training.load(tmp_path / "run")
+    wrong = run.record | {"metrics": {"knn": "high"}}
+    about = {"record": json.dumps(wrong), "digest": checkpoint._digest(json.dumps(wrong), state)}
+    save_file(state, tmp_path / "run", about)
+    with pytest.raises(ValueError, match=r"run is not a .*knn='high' must be"):
+        training.load(tmp_path / "run")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        dict(model={}),
-        dict(model={"encoder.layers.0.weight": torch.zeros(2)}),
-        dict(epoch=None),
-        dict(finished=[{"weeks": 1}]),
-        dict(optimiser=None),
-        dict(sessions=None),
-        dict(configuration="[1]"),
-    ],
-    ids=str,
-)
-def test_a_state_of_another_make_is_one_sentence(tmp_path, change):
-    path = tmp_path / "c.pt"
-    train(**SHORT | dict(epochs=1), checkpoint=path)
-    state = content_of(path) | change
-    torch.save({k: v for k, v in state.items() if v is not None}, path)
+# of many kinds, with labels in the queue and a part of the method that learns
+STATES = {
+    "images": SHORT | dict(epochs=1, train_size=64, batch_size=32),
+    "queue": SHORT | dict(epochs=1, train_size=64, batch_size=32, method="scl", queue=40),
+    "learning": SHORT
+    | dict(epochs=1, train_size=64, batch_size=32, method="unremix", learn="minimise"),
+    "graphs": dict(dataset="motifs", method="scl", folds=2, epochs=1, hidden=4, layers=1),
+}
+
+
+def sealed(state, path):
+    torch.save(state, path)
     content = path.read_bytes()
     path.write_bytes(content + checkpoint.SEAL + hashlib.sha256(content).digest())
-    with pytest.raises(ValueError, match=r"c\.pt (does not fit the run that it names|is corrupt)"):
-        train(**SHORT | dict(epochs=1), checkpoint=path)
+
+
+@functools.cache
+def state_of(kind):
+    if kind == "graphs":
+        pytest.importorskip("torch_geometric")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "c.pt"
+        train(**STATES[kind] | dict(progress=False), checkpoint=path)
+        return content_of(path)
+
+
+def not_finite(value):
+    return torch.full_like(value, math.nan)
+
+
+OTHERS = [None, -1, 10**30, math.nan, "word", [], {}, torch.zeros(2), torch.tensor(1j), GONE]
+OTHERS += [not_finite, Tensor.double, Tensor.neg, lambda value: value[None]]
+
+
+def make(value):
+    """Of what kind a value of a state is: what another of that kind says cannot be told."""
+    if isinstance(value, Tensor):
+        return value.dtype, value.shape, bool(value.isfinite().all())
+    plain = isinstance(value, int | float) and abs(value) < 1e20
+    return type(value).__name__ if not plain else "number"
+
+
+@functools.cache
+def places_of(kind):
+    """All but the numbers inside a history or a session, which need not say them."""
+    free = ("history", "sessions")
+    return [path for path in places(state_of(kind)) if path[0] not in free or len(path) < 3]
+
+
+@settings(max_examples=40)
+@given(kind=st.sampled_from([*STATES]), data=st.data())
+def test_a_sealed_state_of_another_make_is_one_sentence(kind, data):
+    """The digest is right and a value is not: of another type, shape or range, or missing."""
+    state, value = state_of(kind), data.draw(st.sampled_from(OTHERS))
+    path = data.draw(st.sampled_from(places_of(kind)))
+    old = functools.reduce(operator.getitem, path, state)
+    if callable(value):
+        assume(isinstance(old, Tensor) and old.is_floating_point())
+        value = value(old)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "c.pt"
+        sealed(changed(state, path, value), file)
+        try:
+            train(**STATES[kind] | dict(progress=False), checkpoint=file)
+        except ValueError as error:
+            assert re.search(r"c\.pt (does not fit|is corrupt|belongs)", str(error)), error
+            assert "\n" not in str(error)
+        else:
+            assert make(value) == make(old) or (path == ("record",) and value is None)
 
 
 # Other processes
@@ -278,6 +339,26 @@ def test_a_lock_holds_for_processes_with_another_temporary_folder(tmp_path):
     assert not python(code, tmp_path / "run.pt", **there).stdout.read()
 
 
+@pytest.mark.parametrize("how", ["link", "file", "foreign"])
+def test_a_folder_of_locks_that_another_made_is_not_used(tmp_path, monkeypatch, how):
+    monkeypatch.setattr(os, "access", lambda *_: False)  # so that it is not /tmp
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with _files.only_process(tmp_path / "run"):
+        (folder,) = tmp_path.iterdir()
+    if how == "foreign":
+        name, uid = folder.name, os.getuid() + 1
+        monkeypatch.setattr(os, "getuid", lambda: uid)
+        folder.rename(tmp_path / name.replace(str(uid - 1), str(uid)))
+    else:
+        folder.rename(tmp_path / "theirs")
+        folder.symlink_to("theirs") if how == "link" else folder.write_text("")
+    with (
+        pytest.raises(ValueError, match="is not this user's folder of locks; have it removed"),
+        _files.only_process(tmp_path / "run"),
+    ):
+        pytest.fail("the block was entered")
+
+
 def test_a_link_leads_where_it_did(tmp_path):
     (tmp_path / "large disk").mkdir()
     link, target = tmp_path / "run.pt", tmp_path / "large disk" / "run.pt"
@@ -321,7 +402,7 @@ def test_devices_are_refused_before_they_are_launched(monkeypatch):
 COMMAND = [sys.executable, "-m", "hnlib", "train", "--method", "hcl", "--epochs", "2000"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_impatient_user_still_reads_one_sentence(tmp_path, number):
     path = tmp_path / "c.pt"
     where = dict(cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
@@ -334,6 +415,60 @@ def test_an_impatient_user_still_reads_one_sentence(tmp_path, number):
             time.sleep(0.01)
         said = process.stderr.read()
     assert process.returncode == 130 and "repeat the same call" in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("moment", ["training", "ending"])
+def test_stopped_at_any_moment_nothing_is_left_behind(tmp_path, number, moment):
+    """A script of one's own in its training, and the command while its interpreter ends."""
+    path = tmp_path / "c.pt"
+    there = dict(cwd=tmp_path, stderr=subprocess.PIPE)
+    if moment == "training":
+        code = "import os, test_faults\n"
+        code += f"def stop(loss):\n    os.kill(os.getpid(), {number:d})\n    return loss\n"
+        code += "at = test_faults.At(5, stop)\n"
+        code += f"chosen = test_faults.SHORT | dict(method=at, checkpoint={str(path)!r})\n"
+        code += "try: test_faults.train(**chosen)\n"
+        code += "except KeyboardInterrupt as error: raise SystemExit(str(error))"
+    else:
+        code = "import atexit, os, sys; from hnlib.__main__ import main\n"
+        code += f"atexit.register(os.kill, os.getpid(), {number:d}); sys.argv[1:] = ['data']\n"
+        code += "sys.exit(main())"
+    process = python(code, **there)
+    said = process.communicate()[1]
+    assert "Traceback" not in said and process.returncode == (
+        1 if moment == "training" else -number
+    )
+    if moment == "training":
+        assert "repeat the same call to go on" in said and content_of(path)["epoch"] == 1
+        assert {p.name for p in tmp_path.iterdir()} == {"c.pt"}
+
+
+def test_who_asked_for_no_end_with_the_terminal_gets_none(monkeypatch):
+    """As nohup does."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with loop.stoppable():
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        monkeypatch.setattr(build, "book", lambda **_: os.kill(os.getpid(), signal.SIGHUP) or 0)
+        assert cli.main(["book"]) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_queue_that_no_memory_holds_is_refused_before_training():
+    huge = SHORT | dict(method="simclr", queue=2**62, epochs=2**40)
+    with pytest.raises(
+        ValueError, match=r"takes [0-9]+ GiB with batch_size=64, .* a smaller queue"
+    ):
+        train(**huge)
+
+
+def test_a_run_whose_record_could_not_be_read_back_does_not_train(tmp_path):
+    for wrong in (dict(experiment=" "), dict(temperature=torch.full((128,), 0.5))):
+        with pytest.raises(ValueError, match=r"experiment=|options.temperature="):
+            train(**SHORT | dict(method="simclr", record_to=tmp_path) | wrong)
+    assert not list(tmp_path.iterdir())
 
 
 GRAPHS = """
@@ -361,6 +496,16 @@ def test_killed_at_random_moments_and_resumed_to_the_same_bits(tmp_path):
     assert all(map(torch.equal, ours["model"].values(), theirs["model"].values()))
     assert len(ours["sessions"]) > 1 == len(theirs["sessions"])
     assert {p.name for p in tmp_path.iterdir()} == {"c.pt", "whole.pt"}, "swept"
+
+
+def test_a_circle_of_links_or_one_file_for_two_is_no_place(tmp_path):
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    for place in ("checkpoint", "save"):
+        with pytest.raises(ValueError, match=r"circle could not be written .*leads in a circle"):
+            train(**SHORT | {place: tmp_path / "circle"})
+    with pytest.raises(ValueError, match="one is named for two things; give each its own file"):
+        train(**SHORT, checkpoint=tmp_path / "one", save=tmp_path / "x" / ".." / "one")
+    assert (tmp_path / "circle").is_symlink() and len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_pipe_or_device_is_no_place_for_a_file(tmp_path):

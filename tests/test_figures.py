@@ -5,6 +5,7 @@ import matplotlib
 matplotlib.use("Agg")
 
 import io
+import itertools
 import json
 import re
 
@@ -37,16 +38,64 @@ def contrast(a, b):
     return (y + 0.05) / (x + 0.05)
 
 
-def test_every_method_has_a_colour_of_its_own():
+def oklab(colour):
+    """The colour in a space where distance is what one sees (Ottosson, 2020)."""
+    x = np.array(colors.to_rgb(colour))
+    linear = np.where(x <= 0.04045, x / 12.92, ((x + 0.055) / 1.055) ** 2.4)
+    cones = [[0.41222, 0.53633, 0.05145], [0.21190, 0.68070, 0.10740], [0.08830, 0.28172, 0.62998]]
+    axes = [
+        [0.21045, 0.79362, -0.00407],
+        [1.97800, -2.42859, 0.45059],
+        [0.02590, 0.78277, -0.80868],
+    ]
+    return np.array(axes) @ np.cbrt(np.array(cones) @ linear)
+
+
+def apart(a, b):
+    return float(np.linalg.norm(oklab(a) - oklab(b)))
+
+
+def test_no_two_methods_look_alike():
+    """Whatever legend they meet in. Two that once did are the control."""
     assert set(methods.CATALOGUE) <= set(figures.COLOURS)
-    assert len(set(figures.COLOURS.values())) == len(figures.COLOURS)
+    pairs = itertools.combinations(figures.COLOURS.values(), 2)
+    assert min(apart(a, b) for a, b in pairs) > 0.085 > apart("#a6761d", "#b8860b")
 
 
-@pytest.mark.parametrize("ground", ["#ffffff", "#121212"])
-@pytest.mark.parametrize("name", [*figures.COLOURS, "axes"])
-def test_colours_read_on_light_and_dark(name, ground):
-    colour = figures.GREY if name == "axes" else figures.COLOURS[name]
-    assert contrast(colour, ground) > (3 if name == "axes" else 2.1)
+CSS = (_files.project_root() / "book/theme/book.css").read_text(encoding="utf-8")
+LIGHT, DARK = re.findall(r"--pst-color-background: (#[0-9a-f]{6})", CSS)
+
+
+def lifted(colour):
+    """A colour of a figure as the dark theme shows it."""
+    (factor,) = re.findall(r"filter: brightness\(([\d.]+)\)", CSS)
+    return [min(1.0, float(factor) * x) for x in colors.to_rgb(colour)]
+
+
+def test_greys_read_on_both_grounds():
+    for grey in (figures.GREY, figures.COLOURS["simclr"]):
+        assert contrast(grey, LIGHT) > 4.5 and contrast(lifted(grey), DARK) > 4.5
+
+
+@pytest.mark.parametrize("name", figures.COLOURS)
+def test_colours_read_on_light_and_dark(name):
+    colour = figures.COLOURS[name]
+    assert contrast(colour, LIGHT) > 2.1 and contrast(colour, DARK) > 2.1
+    assert contrast(lifted(colour), DARK) > 3
+
+
+@pytest.mark.parametrize("cmap", ["rocket_r", "vlag"])
+def test_forbidden_cells_are_no_weights(cmap):
+    """They stand out from the heaviest weights and from both grounds, in grey, which no weight is."""
+    figures.use_style()
+    _, ax = plt.subplots()
+    image = figures.heat_map(ax, [[0.0, np.nan], [1.0, 0.5]], cmap=cmap)
+    shown = image.to_rgba(image.get_array())[..., :3]
+    forbidden, heaviest = shown[0, 1], shown[1, 0]
+    assert np.allclose(forbidden, colors.to_rgb(figures.GREY))
+    assert min(contrast(lifted(forbidden), DARK), contrast(forbidden, LIGHT)) > 3
+    assert min(apart(forbidden, weight) for weight in image.cmap(np.linspace(0, 1, 64))) > 0.085
+    assert apart(forbidden, heaviest) > 0.15
 
 
 def test_the_style_is_transparent_and_reproducible():
@@ -161,7 +210,7 @@ def test_the_script_draws_every_kind_of_picture():
         (dict(label="β"), "say in a sentence"),
         (dict(data={"x": [1.0, float("nan")]}), "holds nan"),
         (dict(data={"x": np.array([np.inf])}), "holds inf"),
-        (dict(data={"x": np.random.default_rng(0).random(8000)}), "fewer frames"),
+        (dict(data={"x": np.random.default_rng(0).random(30_000)}), "fewer frames"),
     ],
 )
 def test_interactive_refuses(change, message):

@@ -645,6 +645,74 @@ def test_a_method_of_the_other_catalogue_is_refused(framework, method):
         train("motifs", method, framework=framework, epochs=1, progress=False)
 
 
+class Plain(torch.nn.Module):
+    """InfoGraph's loss, and SimCLR's, as a module of one's own."""
+
+    name, supervised = "plain", False
+
+    def __init__(self, **options):
+        super().__init__()
+        self.options = options
+
+    def loss(self, contrast):
+        return graphs.methods.build("infograph").loss(contrast)
+
+    def forward(self, z1, z2, labels=None):
+        return methods.build("simclr")(z1, z2)
+
+
+@pytest.mark.parametrize("framework, method", [("infograph", "infograph"), ("graphcl", "simclr")])
+def test_a_loss_of_one_s_own_trains_and_is_recorded(small, tmp_path, framework, method):
+    chosen = dict(framework=framework, epochs=2, folds=4, progress=False, record_to=tmp_path)
+    run = train(small, Plain(beta=2.0), labels="fold", **chosen)
+    ours = train(small, method, **chosen)
+    assert run.record["losses"] == ours.record["losses"]
+    kept = run.record["configuration"]
+    assert kept["method"] == "plain" and kept["options"] == {"beta": 2.0}
+    assert kept["labels"] is None  # it asks for none
+    row = records.frame(records.load_all(tmp_path)).query("method == 'plain'").iloc[0]
+    assert row["beta"] == 2.0 and row["run"].configuration == kept
+
+
+def test_a_loss_of_one_s_own_that_asks_for_labels_does_not_see_those_of_the_test_fold(small):
+    class Labelled(Plain):
+        name, supervised = "labelled", True
+
+        def loss(self, contrast):
+            seen.append(contrast.labels)
+            return super().loss(contrast)
+
+    seen = []
+    train(small, Labelled(), labels="fold", epochs=1, folds=4, progress=False)
+    assert len(seen) == 4 and all((labels < 0).any() for labels in seen)
+
+
+@pytest.mark.parametrize(
+    "changes, options, message",
+    [
+        (dict(name="hcl"), {}, "'hcl' is a method of the catalogue; name your own otherwise"),
+        (dict(loss=None), {}, r"infograph calls plain.loss\(contrast\), which is not there"),
+        (dict(supervised=True), {}, "plain learns from labels; say labels='fold' or 'all'"),
+        ({}, dict(queue=8, framework="graphcl"), "queue=8 needs a method of the catalogue"),
+    ],
+)
+def test_a_loss_of_one_s_own_that_cannot_train_is_refused(small, changes, options, message):
+    own = type("Own", (Plain,), changes)()
+    with pytest.raises(ValueError, match=message):
+        train(small, own, epochs=1, folds=4, progress=False, **options)
+
+
+def test_the_first_view_may_be_the_graph_itself(small):
+    generator = torch.Generator().manual_seed(0)
+    same = modality.Graphs(small, small.labels, 8, "graphcl", original=True)
+    whole, view = same.views(torch.arange(8), generator, slice(None))
+    batch = Batch.from_data_list(small.graphs[:8])
+    assert torch.equal(whole.x, batch.x) and torch.equal(whole.edge_index, batch.edge_index)
+    assert view.edge_index.shape != batch.edge_index.shape
+    with pytest.raises(ValueError, match="original=True means nothing without framework=graphcl"):
+        train(small, original=True, epochs=1, folds=4, progress=False)
+
+
 @pytest.mark.parametrize(
     "options", [dict(method="unremix"), dict(method="unremix-repaired", learn="minimise")]
 )

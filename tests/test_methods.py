@@ -76,8 +76,15 @@ CHANGED = {
     "eta": 0.07,
     "floor": 0.6,
     "mixture": (0.2, 0.7, 0.1),
+    "hardness_strength": 5.0,
+    "exponent": 1.7,
+    "level": 0.1,
+    "gradient": "nt-xent",
+    "hardest": 3,
+    "pairs": 7,
+    "with_anchor": 0,
 }
-EXAMPLES = [(n, o) for n, e in methods.CATALOGUE.items() for o in e.defaults if o in CHANGED]
+EXAMPLES = [(n, o) for n, e in methods.CATALOGUE.items() for o in e.options if o in CHANGED]
 
 
 @pytest.mark.parametrize(("name", "option"), EXAMPLES)
@@ -99,9 +106,8 @@ def test_an_option_reaches_what_it_names(name, option):
 def test_the_catalogue_is_the_one_that_the_references_promise():
     assert list(methods.CATALOGUE) == list(reference.METHODS)
     for name, entry in methods.CATALOGUE.items():
-        known = {
-            p for f in (entry.objective, entry.negatives) for p in inspect.signature(f).parameters
-        }
+        halves = (entry.objective, entry.negatives, entry.made_up)
+        known = {p for f in halves if f for p in inspect.signature(f).parameters}
         known |= (
             {"positives"}
             if entry.supervised
@@ -109,12 +115,11 @@ def test_the_catalogue_is_the_one_that_the_references_promise():
             if "mixture" in entry.defaults
             else set()
         )
-        assert set(entry.defaults) <= known, f"{name} has an option that goes nowhere"
+        assert set(entry.options) <= known, f"{name} has an option that goes nowhere"
         assert name in figures.COLOURS
         assert entry.supervised == ("positives" in entry.defaults)
-        assert ("temperature" in entry.defaults) != (
-            "eta" in entry.defaults
-        )  # a radius takes its place
+        radius = "eta" in entry.defaults or name == "bcl-ot"  # which takes its place
+        assert ("temperature" in entry.defaults) != radius
         assert entry.title and entry.paper
 
 
@@ -123,7 +128,7 @@ def test_gradients_flow_through_the_weights_where_the_catalogue_says(name):
     entry = methods.CATALOGUE[name]
     z1, z2 = (z.requires_grad_() for z in batch(2))
     method = methods.build(name)
-    contrast = contrast_for(method, z1, z2)
+    contrast = method.extended(contrast_for(method, z1, z2))
     log_w = method.log_weights(contrast)
     assert log_w.requires_grad == entry.defaults.get("weights_gradient", False)
     assert log_w.requires_grad == (name in ("hcl", "hcl-exact", "bcl", "h-scl"))
@@ -176,12 +181,9 @@ def test_a_temperature_of_a_hundredth_in_float32(name):
     """Where a radius takes the temperature's place: one that leaves the hardest negative alone."""
     z1, z2 = batch(6, size=12, dimension=8)
     y = LABELS.repeat(2)
-    cold = (
-        {"temperature": 0.01}
-        if "temperature" in methods.CATALOGUE[name].defaults
-        else {"eta": 30.0}
-    )
-    method = methods.build(name, **cold)
+    known = methods.CATALOGUE[name].defaults
+    cold = {"temperature": 0.01} if "temperature" in known else {"eta": 30.0}
+    method = methods.build(name, **(cold if name != "bcl-ot" else {"epsilon": 0.05}))
     exact, single = call(method, z1, z2, y), call(method, z1.float(), z2.float(), y)
     assert single.isfinite() and abs(float(single / exact) - 1) < 1e-3
     x = z1.float().requires_grad_()
@@ -216,6 +218,8 @@ def test_methods_meet_where_their_options_say():
     assert same(loss("ot-semirelaxed", relaxation=math.inf, tol=1e-12), loss("ot", tol=1e-12))
     assert same(loss("h-scl", beta=0.0), loss("scl"))
     assert same(loss("h-scl-threshold", tau=1e-9), loss("scl"))
+    assert same(loss("h-scl-threshold", level=-0.1, tau=9.0), loss("h-scl-threshold"))
+    assert abs(loss("bcl-ot", epsilon=1e4) - loss("bcl", beta=0.0)) < 1e-4  # uniform in the limit
     assert same(loss("hcl-exact", tau_plus=0.0, beta=2.0), loss("hcl", tau_plus=0.0, beta=2.0))
     assert same(loss("unremix-repaired", mixture=(0.0, 1.0, 0.0)), loss("hcl", tau_plus=0.0))
     assert same(loss("chi2-dro", eta=1e3), loss("bcl", beta=1e6))  # the hardest negative alone

@@ -63,7 +63,8 @@ def project(tmp_path, monkeypatch):
     (tmp_path / "book/claims.csv").write_text(
         "id,paper,location,statement,verdict\nX1,ours,,two is two,true\n"
     )
-    for name in ("claims", "results"):
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for name in ("claims", "results", "reproduce"):
         shutil.copy(ROOT / f"book/{name}.md", tmp_path / "book")
     (tmp_path / "notebooks/theory/one.md").write_text(CHAPTER)
     (tmp_path / "hnlib/book").mkdir()
@@ -541,7 +542,7 @@ def test_claims_page_joins_claims_and_records(project):
         "**2 claims: 1 checked (by 2 checks), 1 open.** Verdicts on those checked: slip 1." in page
     )
     assert "**true**" not in page  # no verdict before the check
-    assert page.index("**X1**") < page.index("t <../notebooks/theory/one>") < page.index("**X10**")
+    assert page.index("**X1**") < page.index("theory/one.html#check-x1-") < page.index("**X10**")
     for text in (
         "a $|x|$ (Thm 1)",
         "4,000",
@@ -589,21 +590,36 @@ def test_a_claim_nobody_checks_stops_the_book_but_not_a_draft(project):
             write(verdict, found)
 
 
+CLAIMS_HEAD = b"id,paper,location,statement,verdict\n"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         (b"\xef\xbb\xbfid,paper,location,statement,verdict\nX1,ours,,a,true\n", None),
         (
             b"id,paper,location,statement\nX1,ours,,a\n",
-            "has no column 'verdict'; it needs id, paper",
+            r"has the columns .*; it needs \['id', 'paper'",
         ),
-        (b"id,paper,location,statement,verdict\nX1,ours,,a\n", "row 1 of .* more or fewer values"),
+        (CLAIMS_HEAD + b"X1,ours,,a\n", "line 2 of .* has not 5 values"),
+        (CLAIMS_HEAD + b"X1,a,b,c,d,e\n", "line 2 of .* has not 5 values"),
+        (CLAIMS_HEAD + b"X1,\xff,,a,b\n", "not a CSV file in UTF-8"),
+        (CLAIMS_HEAD + b"# of ours\nX1,ours,,,b\n", "line 3 of .* has no statement; write one"),
+        (CLAIMS_HEAD + b"X1,ours,,a,\n", "line 2 of .* has no verdict; write one"),
         (
-            b"id,paper,location,statement,verdict\nX1,a,b,c,d,e\n",
-            "row 1 of .* more or fewer values",
+            CLAIMS_HEAD + b"X1,ours,,a,true\nX1,ours,,a,true\n",
+            "line 3 of .*X1 stands in line 2 already",
         ),
-        (b"id,paper,location,statement,verdict\nX1,\xff,,a,b\n", "not a CSV file in UTF-8"),
-        (b"", "has no column 'id'"),
+        (
+            CLAIMS_HEAD + "X²,ours,,a,true\n".encode(),
+            "line 2 of .*the id 'X²' is not letters and a num",
+        ),
+        (
+            CLAIMS_HEAD + "²,ours,,a,true\n".encode(),
+            "line 2 of .*the id '²' is not letters and a num",
+        ),
+        (CLAIMS_HEAD + b"1,ours,,a,true\n", "line 2 of .*the id '1' is not letters and a number"),
+        (b"", r"has the columns \[\]; it needs"),
     ],
 )
 def test_a_ledger_is_read_whole_or_refused(project, text, words):

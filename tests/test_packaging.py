@@ -1,6 +1,8 @@
 """What is installed with what: declared dependencies, and the wheel beside torch and numpy alone."""
 
 import ast
+import importlib.util
+import json
 import os
 import re
 import shutil
@@ -13,14 +15,19 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
+import nbformat
 import pytest
 from packaging.requirements import Requirement
+
+from hnlib.book import build, elsewhere, execute
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 #: A wing needs this extra; the losses need none, and `hnlib.__main__` imports what it dispatches to.
 EXTRA = {"images": "runs", "runs": "runs", "graphs": "graphs", "book": "book"}
+EXTRA |= {"sentences": "sentences", "integrations": "sentence-transformers"}
 EXTRA |= dict.fromkeys(("_files", "_archives", "__main__"), "runs")
 OPTIONAL = {  # imported inside functions, by a room that also works without: room → extra
     "book.sweep": "sweep"
@@ -172,7 +179,10 @@ def wrong(lock, by_machine, declarations):
 def files():
     """The lock, the pins of torch, and everything that the project declares."""
     lock, torch = (ROOT / f"requirements{suffix}.txt" for suffix in ("", "-torch"))
-    groups = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
+    extras = {
+        name: lines for name, lines in PROJECT["optional-dependencies"].items() if name != "lab"
+    }
+    groups = [PROJECT["dependencies"], *extras.values()]  # an editor is nobody's dependency
     return lock.read_text(), torch.read_text(), [line for group in groups for line in group]
 
 
@@ -227,10 +237,11 @@ def closure(names):
 def wheel(tmp_path_factory):
     """Built from a copy of the checkout's own files, offline, by the pinned setuptools."""
     folder = tmp_path_factory.mktemp("wheel")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "hnlib", folder / "hnlib", ignore=ignored)
+    for name in ("hnlib", "book", "notebooks"):
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     command = "-m pip wheel --quiet --no-deps --no-build-isolation --no-index -w out ."
     subprocess.run([sys.executable, *command.split()], cwd=folder, check=True)
     (built,) = (folder / "out").glob("hnlib-*.whl")
@@ -287,6 +298,11 @@ def test_the_wheel_has_types_licence_and_every_room_and_asks_for_torch_and_numpy
     assert rooms | {"hnlib/py.typed"} <= names and any(n.endswith("/LICENSE") for n in names)
     asked = [Requirement(value) for value in re.findall(r"^Requires-Dist: (.*)$", text, re.M)]
     assert {r.name for r in asked if "extra" not in str(r.marker)} == {"torch", "numpy"}
+    read = {name.removeprefix("hnlib/_ledgers/") for name in names if "/_ledgers/" in name}
+    runs = {p.relative_to(ROOT).as_posix() for p in (ROOT / "book/results/runs").glob("[!.]*.json")}
+    ledgers = {f"book/results/{name}" for name in ("papers.csv", "motion.json", "retrieved.json")}
+    ledgers |= {"book/claims.csv", "notebooks/errata.md"}
+    assert read == runs | ledgers
     assert "License-Expression: MIT" in text and "Keywords: contrastive learning" in text
 
 
@@ -330,17 +346,106 @@ def test_a_command_without_its_packages_says_what_to_install(bare):
 
 
 def test_images_and_runs_work_with_their_extra(environment):
-    """Every room of both wings; graphs may be left out, with what they need."""
+    """Every room of both wings; graphs and sentences may be left out, with what they need."""
     code = """
 import importlib, importlib.util, pkgutil
 import hnlib.images, hnlib.runs
-for name in ("torch_geometric", "matplotlib", "papermill", "ray"):
+for name in ("torch_geometric", "tokenizers", "matplotlib", "papermill", "ray"):
     assert importlib.util.find_spec(name) is None, name
 for wing in (hnlib.images, hnlib.runs):
     for room in pkgutil.iter_modules(wing.__path__, wing.__name__ + "."):
         try:
             importlib.import_module(room.name)
         except ImportError as error:
-            assert "graph" in room.name and "pip install 'hnlib[graphs]'" in str(error), error
+            wing = "graphs" if "graph" in room.name else "sentences"
+            assert f"pip install 'hnlib[{wing}]'" in str(error), error
 """
     inside(environment(tuple(sorted(declared("runs")))), code)
+
+
+# Notebooks away from the checkout
+
+CELLS = """
+import json, os, sys
+from pathlib import Path
+os.environ["MPLBACKEND"] = "agg"
+from IPython.core.interactiveshell import InteractiveShell
+failed = []
+for name, sources in json.loads(Path(sys.argv[1]).read_text()).items():
+    shell = InteractiveShell()
+    shell.reset()
+    for source in sources:
+        done = shell.run_cell(source, silent=True)
+        if not done.success:
+            failed.append(f"{name}: {done.error_before_exec or done.error_in_exec!r}")
+            break
+print("FAILED", json.dumps(failed))
+"""
+
+
+@pytest.fixture(scope="module")
+def away(environment, tmp_path_factory):
+    """away({name: cells}): the notebooks that fail in an empty folder, beside the wheel alone."""
+    python = environment(tuple(sorted(declared("notebooks"))))
+
+    def execute(cells):
+        empty = tmp_path_factory.mktemp("empty")
+        told = tmp_path_factory.mktemp("told") / "cells.json"
+        told.write_text(json.dumps(cells))
+        kept = {"HOME": str(empty), "PATH": os.environ["PATH"], "MPLCONFIGDIR": str(told.parent)}
+        command = [python, "-I", "-c", CELLS, str(told)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=empty, env=kept)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.rpartition("FAILED ")[2])
+
+    return execute
+
+
+def code(name, first=None):
+    """The code of a chapter as it is downloaded, of its first cells."""
+    node = elsewhere.portable(execute.read(ROOT / f"{name}.md"), "https://github.com/a/b")
+    return [cell.source for cell in node.cells if cell.cell_type == "code"][:first]
+
+
+def test_what_a_page_imports_in_any_cell_is_declared_for_notebooks():
+    missing = set()
+    for path in (ROOT / "notebooks").rglob("*.md"):
+        cells = [c.source for c in execute.read(path).cells if c.cell_type == "code"]
+        for node in ast.walk(ast.parse("\n".join(cells))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) else []
+            for name in {name.partition(".")[0] for name in names} - sys.stdlib_module_names:
+                if name != "hnlib" and not distributions(name) & set(
+                    closure(declared("notebooks"))
+                ):
+                    missing.add((path.stem, name))
+    assert missing == set()
+
+
+def test_every_downloaded_notebook_starts_in_an_empty_folder(away):
+    """Its first cell, and the one that imports what it needs and may read the records."""
+    pages = [page for page in build.toc() if page.startswith("notebooks/")]
+    cells = {page: code(page, 2) for page in pages}
+    assert len(cells) > 30 and all(len(sources) == 2 for sources in cells.values())
+    cells["control"] = ["import hnlib", "from hnlib import no_such_room"]
+    *failed, control = away(cells)
+    assert failed == [] and control.startswith("control: ImportError")
+
+
+def test_which_method_runs_to_its_end_in_an_empty_folder(away):
+    assert away({"which": code("notebooks/experiments/which-method")}) == []
+
+
+def test_without_the_library_the_first_cell_installs_it_or_says_how(monkeypatch):
+    """An address: pip, from there. The placeholder: one sentence."""
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    chapter, ran = nbformat.v4.new_notebook(), []
+    first = elsewhere.portable(chapter, "https://github.com/a/b").cells[0].source
+    shell = SimpleNamespace(run_line_magic=lambda *words: ran.append(words))
+    exec(TransformerManager().transform_cell(first), {"get_ipython": lambda: shell})
+    assert ran == [("pip", 'install --quiet "hnlib[notebooks] @ git+https://github.com/a/b"')]
+    chapter = elsewhere.portable(nbformat.v4.new_notebook(), "https://a.invalid/b")
+    with pytest.raises(ImportError, match="hnlib is missing here; run pip install"):
+        exec(chapter.cells[0].source, {})

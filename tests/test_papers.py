@@ -1,15 +1,24 @@
+import csv
+import math
 import shlex
 import signal
+import tempfile
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hnlib import __main__ as cli
+from hnlib import _files
 from hnlib.runs import command, config, papers, queue, records
 
 RUNNABLE = {c.key: c for c in papers.cells() if c.key}
+LEDGER = _files.project_root() / "book" / "results" / "papers.csv"
+PRINTED = list(records.read_csv(LEDGER, records.PAPER_COLUMNS, records.PAPER_COLUMNS).values())
 
 
 def test_every_printed_number_has_a_run_or_a_reason():
@@ -18,7 +27,7 @@ def test_every_printed_number_has_a_run_or_a_reason():
         assert cell.run is not None or cell.reason.startswith(papers.REASONS), cell.reason
     assert len(papers.cells()) == len(records.papers())
     graphs = [c for c in papers.cells() if isinstance(c.run, config.GraphRun)]
-    assert len(graphs) == 94  # and four whose tuned temperature is not printed
+    assert len(graphs) == 98
 
 
 @pytest.mark.parametrize("key", RUNNABLE)
@@ -119,8 +128,118 @@ def test_the_queue_is_worked_off_recorded_and_continued(tmp_path, monkeypatch, c
         queue.work([short], 1, "tpu")
 
 
+def test_an_epoch_costs_what_records_of_the_same_setting_say():
+    """And not what another share of the data, framework or use of labels took."""
+    run = config.ImageRun(dataset="cifar10", method="simclr", epochs=10, encoder="small-cnn")
+    mutag = config.GraphRun(dataset="MUTAG", method="scl", epochs=4)
+
+    def record(run, seconds):
+        kept = dict(metrics={}, history=[], losses=[], environment={}, image_shape=[3, 32, 32])
+        return kept | dict(configuration=run.resolved().configuration, seconds=seconds)
+
+    timed = {
+        replace(run, train_size=100): 5.0,
+        run: 70.0,
+        replace(mutag, labels="all"): 8.0,
+        replace(mutag, method="infograph"): 6.0,
+        replace(mutag, method="infograph", framework="graphcl", layers=3): 2.0,
+    }
+    frame = records.frame([record(*pair) for pair in timed.items()])
+    assert [queue._epoch(r, frame, "cpu")[0] for r in timed] == [0.5, 7.0, 2.0, 1.5, 0.5]
+    seconds, measured = queue._epoch(mutag, frame, "cpu")  # by fold: nobody has measured it
+    assert not measured and seconds == pytest.approx(10 * 3 * queue.SECONDS["cpu"]["gin3"])
+    assert queue._job(mutag, 1, frame, "cpu").epoch == pytest.approx(seconds / 10)
+    assert queue._epoch(replace(run, train_size=200), frame, "cpu") == (0.2, False)
+
+
+def test_chapters_have_their_runs_in_the_queue(capsys):
+    found = queue.planned(only="chapters hardness, cifar100")
+    for job in found[:3]:
+        assert job.numbers == 0 and job.value == 0 and job.run.experiment == "hardness"
+        assert "--experiment hardness" in papers.command(job.run)
+        tokens = shlex.split(papers.command(job.run, "--rehearse"))
+        assert command.train(tokens[2:]) == 0
+        assert capsys.readouterr().out.splitlines()[0] == papers.key(job.run)
+    assert not queue.planned(only="chapters nobody's")
+
+
 def test_the_command_lists_and_refuses(capsys):
     assert cli.main(["queue", "--only", "hclot Table V, MUTAG", "--seeds", "99"]) == 0
     assert "hnlib train --dataset MUTAG" in capsys.readouterr().out
     assert cli.main(["queue", "--only", "no such table"]) == 2
     assert "matches 'no such table'" in capsys.readouterr().err
+
+
+WORDS = [
+    "",
+    " ",
+    "7",
+    "nan",
+    "inf",
+    "1_0",
+    "٣",
+    "²",
+    "1e999",
+    "-1",
+    "method=hcl",
+    "=",
+    "; ",
+    "\0",
+    "#",
+]
+WORDS += [
+    "method=hcl; method=ot",
+    "weeks=3",
+    "encoder=vgg",
+    "epochs=2.5",
+    "method=; epochs=9",
+    "hcl",
+]
+WORDS += ["SVM accuracy", "linear top-1", "cifar10", "MUTAG", "HCL", '"', "a,b", "loss=x", "beta=²"]
+WORDS += [
+    "method=vgg; encoder=resnet50; epochs=4",
+    "method=hcl; encoder=gin3; epochs=4",
+    "epochs=0",
+]
+
+
+@settings(max_examples=120)
+@given(st.integers(0, 434), st.sampled_from(records.PAPER_COLUMNS), st.sampled_from(WORDS))
+def test_a_row_with_anything_in_it_is_read_or_refused_with_its_line(number, column, word):
+    rows = PRINTED[number : number + 1]
+    rows = [row | {column: word} for row in rows]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "papers.csv"
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            table = csv.DictWriter(file, records.PAPER_COLUMNS)
+            table.writeheader()
+            table.writerows(rows)
+        try:
+            (cell,) = papers.cells(path)
+        except ValueError as error:
+            assert "line 2" in str(error) and "\n" not in str(error)
+        else:
+            assert math.isfinite(cell.value) and (cell.reason or papers.command(cell.run))
+            assert column != "value" or str(cell.value).removesuffix(".0") == word.strip()
+
+
+@pytest.mark.parametrize(
+    ("column", "word", "message"),
+    [
+        ("paper", "7", "unknown paper '7'; known: hcl"),
+        ("metric", "acuracy", "unknown metric 'acuracy'; known"),
+        ("note", "weeks=3", "the note's 'weeks' is unknown; known: method"),
+        ("note", "beta=1; beta=2", "the note's 'beta' is given twice"),
+        ("note", "method=hcl; encoder=vgg", "encoder=vgg is unknown; known: resnet50"),
+        ("note", "method=vgg; encoder=resnet50; epochs=4", "unknown method 'vgg'; known: simclr"),
+        ("note", "epochs=2.5", "'2.5' is not a whole number"),
+        ("note", "beta=nan", "'nan' is not a number"),
+        ("value", "inf", "'inf' is not a number"),
+    ],
+)
+def test_what_was_silent_or_broke_in_a_row_is_refused(tmp_path, column, word, message):
+    head = ",".join(records.PAPER_COLUMNS)
+    row = PRINTED[0] | {column: word}
+    (tmp_path / "p.csv").write_text(f"{head}\n# of ours\n" + ",".join(row.values()) + "\n")
+    with pytest.raises(ValueError, match=rf"line 3.*{message}"):
+        papers.cells(tmp_path / "p.csv")

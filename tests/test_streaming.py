@@ -185,6 +185,7 @@ def test_half_precision_is_promoted_as_in_the_dense_loss():
         ("mw", {}, "not InfoNCE but mean_variance"),
         ("hcl-exact", {}, "not InfoNCE but exact_debiased"),
         ("h-scl", {}, 'positives="view"'),
+        ("simclr", {"hardness_strength": 5.0}, "hardness_strength=5 cannot be streamed; hcl with"),
     ],
 )
 def test_what_cannot_be_streamed_is_refused(name, options, words):

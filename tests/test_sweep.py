@@ -259,7 +259,7 @@ def test_records_do_not_change_what_a_trial_is(checkout):
             "--gpus must be a whole number or a fraction of 1, not 1.5",
         ),
         (["--seeds", "1", "--cpus", "0"], "--cpus must be"),
-        (["--seeds", "1", "--cpus", "nan"], "--cpus must be"),
+        (["--seeds", "1", "--cpus", "nan"], "Invalid value for --cpus: 'nan' is not a number"),
         (["--seeds", "1", "--retries", "-1"], "--retries must be at least 0"),
         (["--seeds", "1", "-o", "_toc.yml"], "is a file"),
     ],

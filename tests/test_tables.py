@@ -127,7 +127,8 @@ def test_nothing_from_a_record_is_markup_on_a_page(text, tmp_path):
     folder = tmp_path / "book" / "results"
     folder.mkdir(parents=True)
     row = dict.fromkeys(records.papers().columns, text) | {"value": 1, "spread": "", "note": ""}
-    pd.DataFrame([row | {"paper": "hcl"}]).to_csv(folder / "papers.csv", index=False)
+    row |= {"paper": "hcl", "metric": "accuracy"}  # other words are refused
+    pd.DataFrame([row]).to_csv(folder / "papers.csv", index=False)
     frame = records.frame([record])
     parts = pages.results_parts(frame, {}) | printed.parts(frame, tmp_path)
     del parts["queue"]  # of the papers as they are

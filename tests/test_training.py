@@ -798,6 +798,9 @@ def test_a_scheduled_option_moves_and_resumes(tmp_path):
     steps = train(method="hcl", schedule={"beta": (4, 0, 2)}, **SMALL)
     assert [row.get("beta") for row in steps.history] == [None, 4, 4, 2]
     assert config.read(steps.record["configuration"]).schedule == {"beta": [4, 0, 2]}
+    whole = train(method="hcl", schedule={"beta": (3, 0)}, reach_end=True, **SMALL)
+    assert [row.get("beta") for row in whole.history] == [None, 3, 1.5, 0]
+    assert whole.record["configuration"]["reach_end"] and not same(whole, moved)
 
 
 class At2(methods.Method):
@@ -938,6 +941,8 @@ def test_admitted_is_refused_where_it_means_nothing(more):
         train(admitted=0.5, **SMALL | more)
     with pytest.raises(ValueError, match=r"admitted=1\.5 must lie in \[0, 1\]"):
         train(admitted=1.5, **SMALL)
+    with pytest.raises(ValueError, match="separate_views means nothing with queue=64"):
+        train(separate_views=True, queue=64, **SMALL)
 
 
 def test_classmates_are_uniform_over_the_class():
@@ -1137,3 +1142,20 @@ def test_only_data_set_and_method_go_by_position():
     named = [n for n, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
     assert named == ["dataset", "method"] and "encoder" in kinds
     assert config.ImageRun(schedule=None) == config.ImageRun()
+
+
+@pytest.mark.parametrize("name", ["hcl", "unremix"])
+def test_separate_views_have_batch_statistics_of_their_own(name):
+    digits, torch_model = data.load("digits"), encoders.model("small-cnn", None, (1, 8, 8)).train()
+    parts = {s: modality.Images(digits, augment.resolve("digits"), 32, separate=s) for s in (0, 1)}
+    views = parts[0].views(torch.arange(32), torch.Generator().manual_seed(0), slice(0, 32))
+    method = methods.build(name)
+    losses = [
+        p.loss(copy.deepcopy(torch_model), method, views, None, lambda z: z) for p in parts.values()
+    ]
+    z, h = zip(*(torch_model(view, hidden=True) for view in views))
+    alone = method(*z, features=h if name == "unremix" else None)
+    assert float(losses[1]) == pytest.approx(float(alone), rel=1e-5)
+    assert abs(float(losses[0] - alone)) > 1e-4
+    run = train(method=name, separate_views=True, **SMALL | dict(epochs=1))
+    assert config.read(run.record["configuration"]).separate_views

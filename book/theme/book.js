@@ -4,10 +4,33 @@ if (location.protocol === "file:" && typeof DOCUMENTATION_OPTIONS !== "undefined
   DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
 }
 
-// Figures of several panels are wider than the column (640 px is 6.7 inches); on a phone they may leave the screen.
+// The smallest letters of a figure are 9 pt, 12 px; at five sixths they are 10 px. A figure that is wider still is swiped.
 document.addEventListener("DOMContentLoaded", () => {
   for (const img of document.querySelectorAll("figure > img")) {
-    const mark = () => img.classList.toggle("hn-wide", img.naturalWidth > 640);
-    img.complete ? mark() : img.addEventListener("load", mark);
+    const keep = () => { img.style.minWidth = `${Math.ceil(img.naturalWidth * 5 / 6)}px`; reach(); };
+    img.complete ? keep() : img.addEventListener("load", keep);
   }
 });
+
+// What is swiped can be scrolled from the keyboard too.
+function reach() {
+  for (const figure of document.querySelectorAll("figure:has(> img)")) {
+    if (figure.scrollWidth > figure.clientWidth) figure.tabIndex = 0;
+    else figure.removeAttribute("tabindex");
+  }
+}
+addEventListener("load", reach);
+addEventListener("resize", reach);
+
+// A link to a check in a strip that is closed opens it; not every browser does this by itself.
+function openTarget() {
+  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const closed = [];
+  for (let e = target?.parentElement; e; e = e.parentElement) {
+    if (e.tagName === "DETAILS" && !e.open) closed.push(e);
+  }
+  closed.forEach((e) => (e.open = true));
+  if (closed.length) target.scrollIntoView();
+}
+addEventListener("hashchange", openTarget);
+addEventListener("DOMContentLoaded", openTarget);

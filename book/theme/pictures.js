@@ -96,6 +96,80 @@
     return (share) => set(bar, { y: y0 - share * (y0 - y1), height: Math.max(0, share * (y0 - y1)) });
   }
 
+  // A caption with a number over a bar of a share in [0, 1].
+  function amount(parent, name, fill) {
+    const caption = add(parent, "div", { class: "hn-amount" });
+    add(caption, "span", {}, name);
+    const number = add(caption, "span");
+    const bar = add(add(parent, "div", { class: "hn-bar" }), "div", { style: `background:${fill}` });
+    return (words, share) => {
+      number.textContent = words;
+      bar.style.width = `${100 * share}%`;
+    };
+  }
+
+  // A globe turned by some degrees and seen from a little above: how far right and up a point is, and how far away.
+  const above = turn(22);
+  function globe(degrees) {
+    const [c, s] = turn(degrees);
+    return ([x, y, z]) => {
+      const away = s * x + c * y;
+      return { right: c * x - s * y, up: above[0] * z + above[1] * away, depth: above[0] * away - above[1] * z };
+    };
+  }
+
+  function equator(view, [cx, cy], radius) {
+    return add(view, "ellipse", { cx, cy, rx: radius, ry: radius * above[1], fill: "none", stroke: "currentColor",
+      opacity: 0.18 });
+  }
+
+  const angles = Array.from({ length: 73 }, (_, k) => 5 * k);
+
+  // Dragging a drawing moves the slider of the angles.
+  function draggable(view, knob) {
+    let from = null;
+    view.classList.add("hn-drag");
+    view.addEventListener("pointerdown", (event) => {
+      from = event.clientX - 2 * knob.input.value;
+      view.setPointerCapture(event.pointerId);
+    });
+    view.addEventListener("pointermove", (event) => {
+      if (from === null) return;
+      knob.input.value = (((Math.round((event.clientX - from) / 2)) % 72) + 72) % 72;
+      knob.update();
+    });
+    for (const end of ["pointerup", "pointercancel"]) view.addEventListener(end, () => { from = null; });
+  }
+
+  // A button that moves a slider on to its end; for those who want no motion, in few and slow steps.
+  function player(parent, knob, moves) {
+    const button = add(parent, "button", { type: "button", class: "hn-play" }, "Play");
+    const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    const last = Number(knob.input.max);
+    let timer = null;
+    const stop = () => {
+      clearInterval(timer);
+      timer = null;
+      button.textContent = "Play";
+      moves(false);
+    };
+    function go() {
+      knob.input.value = Math.min(last, Number(knob.input.value) + (calm ? 8 : 1));
+      knob.update();
+      if (Number(knob.input.value) === last) stop();
+    }
+    button.addEventListener("click", () => {
+      if (timer !== null) return stop();
+      timer = setInterval(go, calm ? 1200 : 150);
+      button.textContent = "Pause";
+      moves(true);
+      if (Number(knob.input.value) < last) return go();
+      knob.input.value = 0;  // from the start again
+      knob.update();
+    });
+    knob.input.addEventListener("input", () => timer === null || stop());
+  }
+
   // ---- 1. same-class mass under the tilt against the fixed class prior ----
 
   function classMass(box, data) {
@@ -142,22 +216,20 @@
 
   function packing(box, data) {
     const first = controls(box), solids = row(box), said = reading(box);
-    const colour = [data.colours.ot, data.colours["h-scl"]], tilt = turn(22);
+    const colour = [data.colours.ot, data.colours["h-scl"]];
     const views = data.solids.map((solid) => panel(solids, 320, 300, `${solid.name}: ${solid.summary}`));
 
     function look(degrees) {
-      const [c, s] = turn(degrees);
+      const seenFrom = globe(degrees);
       views.forEach((view, k) => {
         view.replaceChildren();
         const { points, near, edges, name, summary } = data.solids[k];
-        const seen = points.map(([x, y, z]) => {
-          const right = c * x - s * y, away = s * x + c * y;
-          const up = tilt[0] * z + tilt[1] * away;
-          return { at: [160 + 100 * right, 128 - 100 * up], depth: tilt[0] * away - tilt[1] * z };
+        const seen = points.map((point) => {
+          const { right, up, depth } = seenFrom(point);
+          return { at: [160 + 100 * right, 128 - 100 * up], depth };
         });
         circle(view, [160, 128], 100, { fill: "none", stroke: "currentColor", opacity: 0.35 });
-        add(view, "ellipse", { cx: 160, cy: 128, rx: 100, ry: 100 * tilt[1], fill: "none", stroke: "currentColor",
-          opacity: 0.18 });
+        equator(view, [160, 128], 100);
         for (const [i, j, nearest] of edges) {
           const behind = seen[i].depth + seen[j].depth > 0.3;
           line(view, ...seen[i].at, ...seen[j].at, nearest
@@ -175,24 +247,10 @@
       });
     }
 
-    const angles = Array.from({ length: 73 }, (_, k) => 5 * k);
     const knob = slider(first, "turn", angles.map((x) => `${x}°`), 5, (k) => look(angles[k]));
     knob.update();
     said.textContent = data.remark;
-    for (const view of views) {  // dragging a solid moves the slider
-      let from = null;
-      view.classList.add("hn-drag");
-      view.addEventListener("pointerdown", (event) => {
-        from = event.clientX - 2 * knob.input.value;
-        view.setPointerCapture(event.pointerId);
-      });
-      view.addEventListener("pointermove", (event) => {
-        if (from === null) return;
-        knob.input.value = (((Math.round((event.clientX - from) / 2)) % 72) + 72) % 72;
-        knob.update();
-      });
-      for (const end of ["pointerup", "pointercancel"]) view.addEventListener(end, () => { from = null; });
-    }
+    views.forEach((view) => draggable(view, knob));
 
     const hue = [data.colours.ot, data.colours.ot, data.colours.hcl, data.colours.hcl];
     const second = controls(box), plane = row(box), words = reading(box);
@@ -349,14 +407,8 @@
       corner.forEach(([x, y], j) => text(view, x, y + (j ? 13 : -4), places(2)(f[j]),
         { "text-anchor": ["middle", "start", "end"][j], dx: [0, -6, 6][j] }));
       const bars = [["radius", ball], ["temperature", tilt]].map(([name, fill]) => {
-        const caption = add(item, "div", { class: "hn-amount" });
-        add(caption, "span", {}, name);
-        const number = add(caption, "span");
-        const bar = add(add(item, "div", { class: "hn-bar" }), "div", { style: `background:${fill}` });
-        return (value, most) => {
-          number.textContent = value.toFixed(3);
-          bar.style.width = `${(100 * value) / most}%`;
-        };
+        const show = amount(item, name, fill);
+        return (value, most) => show(value.toFixed(3), value / most);
       });
       return { area, worst, bars };
     });
@@ -393,7 +445,11 @@
     const cells = Array.from({ length: n * n }, (_, c) =>
       rect(map, x0 + (c % n) * cell, y0 + Math.floor(c / n) * cell, cell + 0.15, cell + 0.15, { "fill-opacity": 0 }));
     for (let b = 0; b < n; b += 2) {  // an anchor and its other view: never negatives
-      rect(view, x0 + b * cell, y0 + b * cell, 2 * cell, 2 * cell, { fill: "currentColor", opacity: 0.12 });
+      const [x, y, end] = [x0 + b * cell, y0 + b * cell, 2 * cell];
+      rect(view, x, y, end, end, { fill: "currentColor", opacity: 0.08 });
+      for (const [above, below] of [[3, end - 3], [end - 3, 3]]) {
+        line(view, x + 3, y + above, x + end - 3, y + below, { opacity: 0.45 });
+      }
     }
     text(view, 0, 0, "anchors", { transform: `translate(22 ${y0 + side / 2}) rotate(-90)` });
     const floor = 398, ceiling = 308, most = data.top;
@@ -404,13 +460,18 @@
     line(view, x0, fair, x0 + side, fair, { "stroke-dasharray": "5 4" });
     text(view, x0 - 5, fair, "1", { dy: 4, "text-anchor": "end" });
     text(view, x0 - 5, floor, "0", { dy: 4, "text-anchor": "end" });
-    text(view, x0 + side / 2, 414, "candidates (bars: column sums; grey: forbidden)", { class: "hn-fine" });
+    text(view, x0 + side / 2, 414, "candidates (bars: column sums; ×: forbidden)", { class: "hn-fine" });
 
     slider(top, "λ", data.relaxation, 0, (k) => {
       const share = k / (data.relaxation.length - 1);
       const colour = `color-mix(in oklab, ${data.colours.ot} ${100 * share}%, ${data.colours.hcl})`;
-      map.style.fill = `color-mix(in oklab, ${colour} 80%, currentColor)`;
-      cells.forEach((square, c) => set(square, { "fill-opacity": Math.min(1, data.weight[k][c] / data.full) }));
+      cells.forEach((square, c) => {  // who has gained since HCL turns blue, who has lost orange
+        const [before, now] = [data.weight[0][c], data.weight[k][c]];
+        const change = Math.min(1, Math.abs(now - before) / (0.25 * Math.max(before, now, 1)));
+        const side = now > before ? data.colours.ot : data.colours.hcl;
+        square.style.fill = `color-mix(in oklab, ${side} ${100 * change}%, currentColor)`;
+        set(square, { "fill-opacity": Math.min(1, data.weight[k][c] / data.full) });
+      });
       bars.forEach((bar, j) => bar(Math.min(1, data.sums[k][j] / most)));
       for (const bar of drawn) bar.style.fill = colour;
       const sums = data.sums[k];
@@ -419,7 +480,178 @@
     }).update();
   }
 
-  const kinds = { "class-mass": classMass, packing, masks, balls, path: lambdaPath };
+  // ---- 6. temperature and tilt are one dial ----
+
+  function oneDial(box, data) {
+    const own = data.colours.hcl, other = data.colours["h-scl"];
+    const top = controls(box), panels = row(box), words = reading(box);
+    const ring = panel(panels, 320, 270, "Candidates on a circle; the area of a dot is its weight as a negative.");
+    const place = (degrees, radius = 98) => turn(-degrees).map((x, i) => [160, 135][i] + radius * x);
+    circle(ring, [160, 135], 98, { fill: "none", stroke: "currentColor", opacity: 0.35 });
+    const points = data.angle.map((degrees, j) => circle(ring, place(degrees), 1, {
+      fill: data.same[j] ? own : other, "fill-opacity": 0.6, stroke: data.same[j] ? own : other }));
+    const at = place(data.anchor);
+    for (const way of [1, -1]) line(ring, at[0] - 7, at[1] - 7 * way, at[0] + 7, at[1] + 7 * way, { "stroke-width": 2.5 });
+    text(ring, ...place(data.anchor, 72), "anchor", { dy: 5 });
+    legend(ring, 112, 130, own, "its own class");
+    legend(ring, 112, 152, other, "other classes");
+
+    const chart = panel(panels, 320, 270, "One mark on three scales: sharpness, temperature, tilt; below, the share of the class.");
+    const [first, last] = [data.gamma[0], data.gamma[data.gamma.length - 1]];
+    const x = (gamma) => 30 + (260 * Math.log(gamma / first)) / Math.log(last / first);
+    const scale = (y, name, ticks) => {
+      text(chart, 20, y - 14, name, { "text-anchor": "start" });
+      line(chart, x(first), y, x(last), y, { opacity: 0.5 });
+      for (const [value, gamma] of ticks) {
+        line(chart, x(gamma), y - 4, x(gamma), y + 4, { opacity: 0.5 });
+        text(chart, x(gamma), y + 18, String(value), { class: "hn-fine" });
+      }
+    };
+    scale(30, "sharpness γ", [1, 2, 4, 8, 16, 32, 64].map((g) => [g, g]));
+    scale(96, "is SimCLR at temperature t", [1, 0.5, 0.2, 0.1, 0.05, 0.02].map((t) => [t, 1 / t]));
+    scale(162, "is a tilt β at t = 0.5", [0, 1, 3, 7, 15, 31].map((b) => [b, 2 + 2 * b]));
+    const marks = [30, 96, 162].map((y) => circle(chart, [x(first), y], 7, { fill: data.colours.ot }));
+    rect(chart, 30, 222, 260, 14, { fill: other, "fill-opacity": 0.45 });
+    const share = rect(chart, 30, 222, 0, 14, { fill: own });
+    text(chart, 20, 212, "weight on the anchor's own class", { "text-anchor": "start" });
+    line(chart, 30 + 260 * data.own[0], 216, 30 + 260 * data.own[0], 242, { "stroke-dasharray": "4 3" });
+
+    slider(top, "γ", data.gamma.map((g) => g.toFixed(g < 10 ? 1 : 0)), data.start, (k) => {
+      const gamma = data.gamma[k];
+      points.forEach((point, j) => set(point, { r: 2 + 30 * Math.sqrt(data.weight[k][j]) }));
+      marks.forEach((mark, i) => set(mark, { cx: x(gamma), opacity: i === 2 && gamma < 1.99 ? 0.25 : 1 }));
+      set(share, { width: 260 * data.own[k] });
+      const tilt = gamma < 1.99 ? "no tilt at t = 0.5 is as mild" : `so does β = ${(gamma / 2 - 1).toFixed(1)} at t = 0.5`;
+      words.textContent = `SimCLR at t = ${(1 / gamma).toFixed(2)} pulls on these negatives with γ = ${gamma.toFixed(1)}; `
+        + `${tilt}. ${percent(data.own[k])} of the weight lies on the anchor's own class.`;
+    }).update();
+  }
+
+  // ---- 7. embeddings that move while they are trained, under three sharpnesses ----
+
+  function motion(box, data) {
+    const top = controls(box), panels = row(box, "hn-wrap"), key = add(box, "p", { class: "hn-key" }), words = reading(box);
+    const centre = [110, 102], radius = 92, last = data.steps.length - 1, digits = [...data.hues.keys()];
+    let space = data.spaces[0], step = last, angle = data.turn, moving = false;
+    const trainings = data.gamma.map((gamma, i) => {
+      const item = add(panels, "div");
+      add(add(item, "div", { class: "hn-title" }, `γ = ${gamma}`), "span", {}, data.rule[i]);
+      const view = panel(item, 220, 204, `Embeddings of ${data.labels.length} digits at γ = ${gamma}, coloured by class.`);
+      circle(view, centre, radius, { fill: "none", stroke: "currentColor", opacity: 0.35 });
+      const ring = equator(view, centre, radius);
+      const dots = data.labels.map((c) => circle(view, centre, 4, { fill: data.hues[c] }));
+      const bar = amount(item, "own class near by", data.colours.ot);
+      const [alignment, uniformity] = ["alignment", "uniformity"].map((name) => {
+        const caption = add(item, "div", { class: "hn-amount" });
+        add(caption, "span", {}, name);
+        return add(caption, "span");
+      });
+      return { view, ring, dots, bar, alignment, uniformity };
+    });
+    digits.forEach((c) => {
+      add(key, "span", { class: "hn-swatch", style: `background:${data.hues[c]}` });
+      add(key, "span", {}, `${c}`);
+    });
+
+    const onSphere = ([longitude, latitude = 0]) => {
+      const [x, y] = turn(longitude), [level, z] = turn(latitude);
+      return [level * x, level * y, z];
+    };
+    function draw() {
+      const flat = space === "circle", seenFrom = globe(angle);
+      trainings.forEach(({ view, ring, dots, bar, alignment, uniformity }, i) => {
+        const frame = data.runs[space][i][step];
+        set(ring, { display: flat ? "none" : "inline" });
+        dots.forEach((dot, j) => {
+          const place = frame.at.map((axis) => axis[j]);
+          let [right, up] = turn(place[0] + angle), depth = 0;
+          if (!flat) ({ right, up, depth } = seenFrom(onSphere(place)));
+          set(dot, { cx: (centre[0] + radius * right).toFixed(1), cy: (centre[1] - radius * up).toFixed(1),
+            r: (4 - depth).toFixed(1), "fill-opacity": (0.7 - 0.3 * depth).toFixed(2) });
+        });
+        bar(percent(frame.own), frame.own);
+        alignment.textContent = frame.alignment.toFixed(3);
+        uniformity.textContent = places(2)(frame.uniformity);
+      });
+      if (moving) return;  // a screen reader hears where it stops
+      const own = data.gamma.map((gamma, i) => `${percent(data.runs[space][i][step].own)} at γ = ${gamma}`);
+      words.textContent = `After ${data.steps[step]} steps on the ${space}, of the ${data.neighbours} nearest neighbours `
+        + `of an image as many are of its own class: ${own.join(", ")}.`;
+    }
+
+    const steps = slider(top, "step", data.steps.map(String), last, (k) => { step = k; draw(); });
+    player(top, steps, (on) => {
+      moving = on;
+      box.classList.toggle("hn-moving", on);
+      draw();
+    });
+    choice(top, "on the", data.spaces, (i) => { space = data.spaces[i]; draw(); });
+    const knob = slider(top, "turn", angles.map((x) => `${x}°`), data.turn / 5, (k) => { angle = angles[k]; draw(); });
+    trainings.forEach(({ view }) => draggable(view, knob));
+    steps.update();
+    knob.update();
+  }
+
+  // ---- 8. one temperature is as many radii as there are anchors ----
+
+  function radius(box, data) {
+    const top = controls(box), panels = row(box), words = reading(box);
+    const [low, high] = [-0.8, 1], x = (s) => 12 + (296 * (s - low)) / (high - low);
+    const view = panel(panels, 320, 300, "Three anchors' negatives by similarity; a dot grows with its weight.");
+    const [priced, price] = [data.colours.adnce, data.colours.hcl];
+    const rows = data.anchors.map(({ name, similarity }, i) => {
+      const y = 40 + 84 * i, hue = data.hues[i];
+      text(view, 12, y - 20, name, { "text-anchor": "start" });
+      const eta = text(view, 308, y - 20, "", { "text-anchor": "end" });
+      line(view, x(low), y, x(high), y, { opacity: 0.25 });
+      const dots = similarity.map((s) => circle(view, [x(s), y], 1, { fill: hue, "fill-opacity": 0.6, stroke: hue }));
+      const bars = [priced, price].map((fill) => rect(view, x(0), y + 22, 0, 7, { fill }));
+      return { eta, dots, bars };
+    });
+    for (const s of [-0.5, 0, 0.5, 1]) text(view, x(s), 262, places(1)(s), { class: "hn-fine" });
+    legend(view, 12, 290, priced, "τ log E exp(f/τ)");
+    legend(view, 168, 290, price, "the price τη");
+
+    const chart = panel(panels, 320, 300, "Temperature against radius for the three anchors, and the slides' line.");
+    const etas = data.anchors.flatMap(({ eta }) => eta), log = Math.log;
+    const [left, right] = [Math.min(...etas), Math.max(...etas)], [cold, warm] = [data.tau[0], data.tau[data.tau.length - 1]];
+    const u = (eta) => 52 + (252 * log(eta / left)) / log(right / left);
+    const v = (tau) => 244 - (226 * log(tau / cold)) / log(warm / cold);
+    line(chart, 52, 244, 304, 244, { opacity: 0.5 });
+    line(chart, 52, 18, 52, 244, { opacity: 0.5 });
+    for (const eta of [0.01, 0.1, 1]) text(chart, u(eta), 262, String(eta), { class: "hn-fine" });
+    for (const tau of [0.05, 0.2, 1]) text(chart, 46, v(tau), String(tau), { class: "hn-fine", "text-anchor": "end", dy: 4 });
+    text(chart, 178, 284, "radius η");
+    text(chart, 0, 0, "temperature τ", { transform: "translate(12 131) rotate(-90)" });
+    const slides = data.slides.map((eta, k) => [u(eta), v(data.tau[k])]).filter(([at]) => at <= 304);
+    add(chart, "path", { d: path(slides), fill: "none", stroke: "currentColor", "stroke-dasharray": "5 4", opacity: 0.7 });
+    text(chart, 68, v(0.9), "√(Var/2η)", { class: "hn-fine", "text-anchor": "start", dy: 40 });
+    const level = line(chart, 52, 0, 304, 0, { opacity: 0.5 });
+    const marks = data.anchors.map(({ eta }, i) => {
+      add(chart, "path", { d: path(eta.map((e, k) => [u(e), v(data.tau[k])])), fill: "none", stroke: data.hues[i],
+        "stroke-width": 2 });
+      return circle(chart, [0, 0], 5, { fill: data.hues[i] });
+    });
+
+    slider(top, "temperature τ", data.tau.map((t) => t.toFixed(t < 0.1 ? 3 : 2)), data.start, (k) => {
+      const tau = data.tau[k], shown = tau.toFixed(tau < 0.1 ? 3 : 2);
+      set(level, { y1: v(tau), y2: v(tau) });
+      rows.forEach(({ eta, dots, bars }, i) => {
+        const anchor = data.anchors[i];
+        eta.textContent = `η = ${anchor.eta[k].toFixed(anchor.eta[k] < 0.1 ? 3 : 2)}`;
+        dots.forEach((dot, j) => set(dot, { r: 1.5 + 17 * Math.sqrt(anchor.weight[k][j]) }));
+        set(bars[0], { width: x(anchor.penalised[k]) - x(0) });
+        set(bars[1], { x: x(anchor.penalised[k]), width: x(anchor.worst[k]) - x(anchor.penalised[k]) });
+        set(marks[i], { cx: u(anchor.eta[k]), cy: v(tau) });
+      });
+      const most = data.anchors[data.anchors.length - 1], three = data.anchors.map(({ eta }) => eta[k].toFixed(3));
+      words.textContent = `One temperature, τ = ${shown}, is three radii: η = ${three.join(", ")} nats; the slides' formula says `
+        + `${data.slides[k].toFixed(3)} for all. Of the anchor ${most.name} the loss sees `
+        + `${most.penalised[k].toFixed(2)}; with the price τη = ${(tau * most.eta[k]).toFixed(2)} it is the mean under the worst law, ${most.worst[k].toFixed(2)}.`;
+    }).update();
+  }
+
+  const kinds = { "class-mass": classMass, dial: oneDial, packing, masks, balls, path: lambdaPath, motion, radius };
 
   function start() {
     for (const box of document.querySelectorAll(".hn-picture[hidden]")) {

@@ -18,7 +18,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from hnlib import _files
-from hnlib.book import pages, printed
+from hnlib.book import elsewhere, pages, printed
 from hnlib.book.execute import (
     NotebookError,
     about,
@@ -105,8 +105,9 @@ def stage(current: list[Path], draft: bool) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     ignored = shutil.ignore_patterns("__pycache__", "runs")
     shutil.copytree(root() / "book", folder / "book", ignore=ignored)
-    for file in ("_config.yml", "_toc.yml"):
-        shutil.copyfile(root() / file, folder / file)
+    shutil.copyfile(root() / "_toc.yml", folder / "_toc.yml")
+    url, config = elsewhere.repository(root()), (root() / "_config.yml").read_text("utf-8")
+    (folder / "_config.yml").write_text(elsewhere.configured(config, url), encoding="utf-8")
     executed = {}
     for chapter in chapters():
         target = (folder / chapter.relative_to(root())).with_suffix(".ipynb")
@@ -118,6 +119,7 @@ def stage(current: list[Path], draft: bool) -> Path:
             target.write_text(_without_results(chapter), encoding="utf-8")
     pages.write(folder / "book", executed, root(), draft)
     printed.write(folder / "book", root())
+    pages.fill(folder / "book/reproduce.md", elsewhere.parts(url))
     for page in toc():
         if any((folder / f"{page}{ending}").is_file() for ending in (".md", ".ipynb")):
             continue
@@ -165,6 +167,7 @@ def render(folder: Path, draft: bool) -> None:
     if warnings:
         print(warnings, file=sys.stderr)
     shutil.rmtree(page / ".doctrees", ignore_errors=True)
+    elsewhere.downloads(page / "_sources", elsewhere.repository(root()))
     html, old = root() / "_build/html", root() / "_build/html.old"
     shutil.rmtree(old, ignore_errors=True)
     if html.exists():

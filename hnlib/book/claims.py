@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import html
 import math
+import re
 
 MIME = "application/vnd.hnlib.claim+json"
 KINDS = ("identity", "inequality", "refutation", "rate", "stochastic", "definition")
@@ -12,6 +13,11 @@ KINDS = ("identity", "inequality", "refutation", "rate", "stochastic", "definiti
 
 class ClaimError(AssertionError):
     """A claim's check failed, or its negative control passed."""
+
+
+def anchor(record: dict) -> str:
+    """Where the line of a check stands on its chapter's page, for links to it."""
+    return "check-" + re.sub(r"\W+", "-", f"{record['id']} {record['title']}".lower()).strip("-")
 
 
 class Check:
@@ -37,8 +43,10 @@ class Check:
             f"{r['kind']} · discrepancy <b>{r['value']:.2g}</b> ≤ {r['tolerance']:.2g} · "
             f"{r['instances']:,} {self.cases}{control}"
         )
+        data = {key: r[key] for key in ("value", "tolerance", "control", "instances")}
+        marks = "".join(f' data-{key}="{x}"' for key, x in data.items() if x is not None)
         line = (
-            f'<div class="hn-claim" data-status="ok">'
+            f'<div class="hn-claim" id="{html.escape(anchor(r))}" data-status="ok"{marks}>'
             f'<span class="hn-claim-id">{html.escape(r["id"])}</span> '
             f'<span class="hn-claim-title">{html.escape(r["title"])}</span> '
             f'<span class="hn-claim-numbers">{numbers}</span></div>'

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 READOUTS = ("knn", "linear")
-NEEDED = ("record", "seed", *READOUTS, "dataset", "dataset_digest", "test_images", "correct")
+NEEDED = ("record", "seed", "dataset", "dataset_digest", "test_images", "correct")
 TARGETS = ("these images", "new images")
 
 
@@ -40,7 +40,7 @@ class Question:
     ) -> dict[str, Effect]:
         """The family of a readout, by the words of its pairs."""
         measured = {words: pair for words, pair in self.pairs.items() if all(map(len, pair))}
-        sides = [map(_narrow, pair) for pair in measured.values()]
+        sides = [[_narrow(group, metric) for group in pair] for pair in measured.values()]
         found = [between(ours, base, metric, target) for ours, base in sides]
         if pooled and self.pool:
             found = [replace(effect, **self.common(metric)) for effect in found]
@@ -122,9 +122,9 @@ class Question:
         return first, second
 
 
-def _narrow(group: pd.DataFrame) -> pd.DataFrame:
+def _narrow(group: pd.DataFrame, metric: str) -> pd.DataFrame:
     """The columns that a comparison reads: a frame of records has many, and each costs time."""
-    return group.filter(items=list(NEEDED))
+    return group.filter(items=[*NEEDED, metric])
 
 
 def _p(p: float) -> str:

@@ -1,7 +1,7 @@
 """The generated pages: *Claims* (claims.csv joined with what the chapters recorded) and
 *Results*."""
 
-import csv
+import html
 import json
 import re
 from collections import Counter
@@ -17,7 +17,9 @@ from hnlib.runs.papers import PAPERS
 
 COLUMNS = ["id", "paper", "location", "statement", "verdict"]  # of claims.csv
 METRICS = {"knn": "kNN", "linear": "Linear", "svm": "SVM"}  # shown of a run; its file holds more
+METRICS |= {"transfer": "Transfer", "sts": "STS", "topic": "Topic"}
 CHOSEN = ["Data", "Method", "Options", "Setting", "Encoder", "Epochs"]  # shown beside the seeds
+UNITS = {"images": "images", "sentences": "pairs"}  # of a training set
 BLANK = Markup("&nbsp;")
 ADDED = {"extra": "Added to a whole step by each method"}  # of a benchmark's rows
 NONE_YET = "*None yet.*\n"
@@ -52,6 +54,12 @@ def _number(value) -> str:
     return re.sub(r"e([-+])0*(?=\d)", r"e\1", f"{value:.2g}").replace("-", "−")
 
 
+def _check_link(record: dict) -> Markup:
+    """The title of a check, linked to its line, which may stand in a strip that is closed."""
+    place = html.escape(f"../notebooks/{record['chapter']}.html#{claims.anchor(record)}")
+    return Markup(f'<a class="reference internal" href="{place}">{myst(record["title"])}</a>')
+
+
 def _link(text: str, chapter: str) -> Markup:
     text = re.sub(r"\s+", " ", text.replace("`", "’").replace("<", "‹"))  # what ends such a text
     return Markup(f"{{doc}}`{text} <../notebooks/{chapter}>`")
@@ -79,24 +87,17 @@ def paper_heading(key: str, root: Path, level: str) -> list[str]:
     return [f"{level} {PAPERS.get(key, myst(title))}", "", *cited]
 
 
-def read_csv(path: Path, columns: list[str]) -> list[dict]:
-    """The rows of a CSV file; none when there is no such file. ValueError: it is not UTF-8, a row
-    is too long or too short, or one of the ``columns`` is missing."""
-    if not path.is_file():
-        return []
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            table = csv.DictReader((line for line in file if not line.startswith("#")), strict=True)
-            rows = list(table)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path} is not a CSV file in UTF-8 ({error}).") from None
-    if missing := [name for name in columns if name not in (table.fieldnames or ())]:
-        raise ValueError(f"{path} has no column {missing[0]!r}; it needs {', '.join(columns)}.")
-    for number, row in enumerate(rows, 1):
-        if None in row or None in row.values():
-            text = "has more or fewer values than there are columns; quote what holds a comma."
-            raise ValueError(f"row {number} of {path} {text}")
-    return rows
+def listed_claims(path: Path) -> list[dict]:
+    """The rows of claims.csv; none when there is no such file. ValueError: as in
+    `records.read_csv`; an id that is no letters and a number, or stands twice."""
+    rows, ids = records.read_csv(path, COLUMNS, empty=("location",)) if path.is_file() else {}, {}
+    for line, row in rows.items():
+        if not re.fullmatch("[A-Za-z]+[0-9]{1,9}", row["id"]):
+            text = f"the id {row['id']!r} is not letters and a number, as O9"
+            raise ValueError(f"line {line} of {path}: {text}; correct it")
+        if (first := ids.setdefault(row["id"], line)) != line:
+            raise ValueError(f"line {line} of {path}: {row['id']} stands in line {first} already")
+    return list(rows.values())
 
 
 def harvest(executed: dict[str, dict]) -> list[dict]:
@@ -121,8 +122,8 @@ def _unchecked(listed: list[dict], found: list[dict]) -> list[str]:
 
 
 def _order(claim: dict) -> list:
-    parts = re.split(r"(\d+)", claim["id"])
-    return [int(part) if part.isdigit() else part for part in parts]
+    letters, number = re.fullmatch(r"(\D*)(\d*)", claim["id"]).groups()
+    return [letters, int(number)]
 
 
 def _claim(claim: dict, found: list[dict]) -> list[list]:
@@ -132,10 +133,11 @@ def _claim(claim: dict, found: list[dict]) -> list[list]:
         verdict, mark, remark = claim["verdict"].partition(";")
         statement += f" <br> **{verdict}**{mark}{remark}"
     state = BLANK if found else Markup("*open*")
-    rows = [[Markup(f"**{claim['id']}**"), Markup(statement), state, BLANK, BLANK]]
+    name = Markup(f'<span id="claim-{html.escape(claim["id"])}">**{myst(claim["id"])}**</span>')
+    rows = [[name, Markup(statement), state, BLANK, BLANK]]
     for record in found:
         value, tolerance = _number(record["value"]), _number(record["tolerance"])
-        check = f"{_link(record['title'], record['chapter'])} ({myst(record['kind'])})"
+        check = f"{_check_link(record)} ({myst(record['kind'])})"
         numbers = [f"{value}\u00a0≤\u00a0{tolerance}", _number(record["instances"])]
         rows.append([BLANK, Markup(check), *numbers, _number(record["control"])])
     return rows
@@ -187,7 +189,7 @@ def _run(row: dict) -> dict:
     framework = [f"framework {run.framework}"] if hasattr(run, "framework") else []
     options = {k: v for k, v in run.changed_options().items() if v is not None}
     return {
-        "Data": run.dataset + (f", {size:,} images" if size else ""),
+        "Data": run.dataset + (f", {size:,} {UNITS[row['kind']]}" if size else ""),
         "Method": run.method or "",
         "Options": ", ".join(f"{name} {_short(value)}" for name, value in options.items()),
         "Setting": ", ".join(filter(None, [*framework, row["changed"]])),
@@ -199,16 +201,18 @@ def _run(row: dict) -> dict:
         "Time": _time(row["seconds"]),
         "Date": row["date"],
         "experiment": row["experiments"],
-        "order": (run.dataset, run.encoder, run.method or "", run.epochs or 0, size or 0, run.seed),
+        "order": (run.dataset, run.encoder, run.epochs or 0, size or 0, run.method or ""),
     }
 
 
 def _runs(runs: pd.DataFrame) -> str:
-    """A table for each experiment, in each line the runs that differ in their seed alone."""
+    """A table for each experiment, folded, in each line the runs that differ in their seed alone;
+    those of one data set, encoder and length by method, then by the first readout, the best on
+    top."""
     if runs.empty:
         return NONE_YET
     rows = runs.explode("experiments").sort_values("record").to_dict("records")
-    every: Any = pd.DataFrame(map(_run, rows)).sort_values("order", kind="stable")
+    every: Any = pd.DataFrame(map(_run, rows)).sort_values(["order", "Seeds"], kind="stable")
     text = []
     for experiment, here in every.groupby("experiment"):
         metrics = list(here[list(METRICS.values())].dropna(axis=1, how="all").columns)
@@ -217,8 +221,12 @@ def _runs(runs: pd.DataFrame) -> str:
         for _, group in here.groupby([*CHOSEN, "Hardware"], sort=False):
             row = group.iloc[0].to_dict() | {name: percent(group[name]) for name in metrics}
             row["Seeds"] = ", ".join(map(str, group["Seeds"]))
-            rows.append([row[name] for name in head])
-        text += [f"### {myst(experiment).capitalize()}", "", table(head, rows)]
+            best = -group[metrics].mean().fillna(-1.0)
+            rows.append(((row["order"], *best), [row[name] for name in head]))
+        lines = [cells for _, cells in sorted(rows, key=lambda row: row[0])]
+        text += [f"### {myst(experiment).capitalize()}", ""]
+        text += [f":::{{dropdown}} {len(here)} runs in {len(lines)} settings", table(head, lines)]
+        text += [":::", ""]
     return "\n".join(text)
 
 
@@ -304,7 +312,7 @@ def write(folder: Path, executed: dict[str, dict], root: Path, draft: bool = Fal
     ValueError: a claim that no chapter checks with a control (for a definition: at all), unless it
     is a ``draft``.
     """
-    listed, found = read_csv(root / "book/claims.csv", COLUMNS), harvest(executed)
+    listed, found = listed_claims(root / "book/claims.csv"), harvest(executed)
     if not draft and (unchecked := _unchecked(listed, found)):
         raise ValueError(
             f"no chapter checks {', '.join(unchecked)} with a negative control; add a claims.check "

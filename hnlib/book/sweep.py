@@ -12,6 +12,7 @@ notebook.
 import itertools
 import json
 import logging
+import math
 import os
 import signal
 import socket
@@ -27,6 +28,9 @@ from cyclopts import App, Parameter
 
 from hnlib import _files
 from hnlib.book import execute
+from hnlib.runs.config import any_number, whole_number
+
+MOST = 10_000  # trials of a sweep, which are listed before the first
 
 
 @dataclass(frozen=True)
@@ -89,14 +93,16 @@ def trials(
         written = [repr(value) for value in axes[name]]
         if twice := next((value for value in written if written.count(value) > 1), None):
             raise ValueError(f"--grid {name} has the value {twice} twice; give it once.")
+    if (number := math.prod(map(len, axes.values()))) > MOST:
+        raise ValueError(f"these are {number:,} trials; a sweep has at most {MOST:,}.")
     content = execute.content(notebook, ledgers=False)  # trials extend those
     points = [fixed | dict(zip(axes, point)) for point in itertools.product(*axes.values())]
     return [Trial(execute.mark(p), p, execute.with_parameters(content, p)) for p in points]
 
 
 def _seeds(known: dict, seeds: int, taken) -> dict[str, list]:
-    if seeds < 1:
-        raise ValueError(f"--seeds must be at least 1, not {seeds}.")
+    if not 1 <= seeds <= MOST:
+        raise ValueError(f"--seeds must be at least 1 and at most {MOST:,}, not {seeds}.")
     if "seed" in known:
         name, items = "seed", list(range(seeds))
     elif isinstance(known.get("seeds"), list | tuple):
@@ -352,11 +358,11 @@ def _check(cpus: float, gpus: float, retries: int) -> None:
         raise ValueError(f"--retries must be at least 0, not {retries}.")
 
 
-def _flag(help: str, *names: str) -> Parameter:
-    """What ``--help`` says of an option of `sweep`, and its flags where they are not its name."""
-    return Parameter(
-        names or None, help=help, negative=(), allow_leading_hyphen=True, json_list=False
-    )
+def _flag(help: str, *names: str, read=None) -> Parameter:
+    """What ``--help`` says of an option of `sweep`, its flags where they are not its name, and how
+    its number is ``read``."""
+    plain = dict(negative=(), allow_leading_hyphen=True, json_list=False)
+    return Parameter(names or None, help=help, converter=read, **plain)
 
 
 def sweep(
@@ -369,7 +375,9 @@ def sweep(
             "NAME=VALUE,… (repeatable: all combinations); a list in brackets: a=[1],[2,3]", "--grid"
         ),
     ] = [],  # noqa: B006
-    seeds: Annotated[int | None, _flag("seeds 0…N−1 for each combination")] = None,
+    seeds: Annotated[
+        int | None, _flag("seeds 0…N−1 for each combination", read=whole_number)
+    ] = None,
     given: Annotated[
         list[tuple[str, str]],
         _flag("set a parameter in every trial; {trial} in it stands for the trial's name", "-p"),
@@ -377,9 +385,9 @@ def sweep(
     address: Annotated[
         str | None, _flag("of a Ray cluster, or 'auto' (default: this machine alone)")
     ] = None,
-    cpus: Annotated[float, _flag("cores for each trial")] = 1,
-    gpus: Annotated[float, _flag("GPUs for each trial, e.g. 0.5")] = 0,
-    retries: Annotated[int, _flag("of a failed or lost trial")] = 1,
+    cpus: Annotated[float, _flag("cores for each trial", read=any_number)] = 1,
+    gpus: Annotated[float, _flag("GPUs for each trial, e.g. 0.5", read=any_number)] = 0,
+    retries: Annotated[int, _flag("of a failed or lost trial", read=whole_number)] = 1,
     dry_run: Annotated[bool, _flag("print the trials and what they will cost")] = False,
     folder: Annotated[
         str | None, _flag("executed notebooks (default: below _build/sweeps)", "-o")

@@ -113,5 +113,9 @@ def table(rows, *, words: bool = False, caption: str = "", empty: str = "Not mea
     """The rows (a data frame, or dictionaries) as a table: what is None or NaN is –, without rows
     stands `empty`. Texts are escaped unless they are `Markup` (`math`, `code`). `words`: cells of
     text, flush left."""
-    frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(list(rows), dtype=object)
-    return Table(frame, words, caption, empty)
+    if isinstance(rows, pd.DataFrame):
+        return Table(rows, words, caption, empty)
+    rows = list(rows)
+    # as objects: columns of pandas' own strings would take a formula for a text
+    heads = pd.Index(list(dict.fromkeys(head for row in rows for head in row)), dtype=object)
+    return Table(pd.DataFrame(rows, columns=heads, dtype=object), words, caption, empty)

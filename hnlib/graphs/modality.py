@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +39,8 @@ class Graphs:
     """The graphs that are trained on, with the `labels` that may be known (−1: this one is not).
 
     `sizes`: width and number of layers, as `build_model` takes them; `augmentations`: kinds and
-    ratio of `views.view`. `title`: what the progress bar calls this training.
+    ratio of `views.view`; `original`: the first view is the graph itself, as GraphCL's released
+    code has it. `title`: what the progress bar calls this training.
     """
 
     dataset: GraphSet
@@ -47,6 +49,7 @@ class Graphs:
     framework: str = "infograph"
     sizes: tuple[int, int] = (32, 3)
     augmentations: tuple = (tuple(views.VIEWS), 0.2)
+    original: bool = False
     device: torch.device | str = "cpu"
     title: str = ""
 
@@ -71,7 +74,8 @@ class Graphs:
         whole = Batch.from_data_list(graphs).to(self.device)
         if self.framework == "infograph":
             return (whole,)
-        return tuple(views.view(whole, generator, *self.augmentations) for _ in range(2))
+        view = partial(views.view, whole, generator, *self.augmentations)
+        return (whole if self.original else view(), view())
 
     def loss(self, model, method, views: tuple, labels, gather: Callable) -> Tensor:
         """The loss of the batch whose `views` these are."""
@@ -79,7 +83,7 @@ class Graphs:
             (batch,) = views
             model = getattr(model, "module", model)  # Fabric's wrapper lends out `forward` alone
             nodes, graphs = (gather(rows) for rows in model.embed(batch))
-            positives = method.options.get("positives", "class")
+            positives = getattr(method, "options", {}).get("positives", "class")
             known = batch.batch, labels, positives
             return method.loss(Contrast.from_nodes(nodes, graphs, *known))
         z1, z2 = (gather(model(view)) for view in views)

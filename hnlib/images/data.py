@@ -332,6 +332,8 @@ def _pictures(folder: Path, size: int) -> tuple[np.ndarray, np.ndarray, list[str
 
     try:
         found = torchvision.datasets.ImageFolder(folder)
+        if len({_archives.alike(name) for name in found.classes}) < len(found.classes):
+            raise ValueError("two classes differ in case or in the writing of accents alone")
         x = np.stack([_picture(path, size) for path, _ in found.samples])
     except (OSError, ValueError) as error:  # no such folder, an empty class, or no picture
         needed = "a folder of pictures, one subfolder a class"

@@ -14,11 +14,16 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
-from hnlib import _files
-from hnlib.runs import config
+from hnlib import _checks, _files
+from hnlib._archives import said
+from hnlib.runs import config, records
 
 # What each kind of run is made of and how it is judged; a room is imported when a run needs it.
-ROOMS = {config.ImageRun: "hnlib.runs.image_runs", config.GraphRun: "hnlib.runs.graph_runs"}
+ROOMS = {
+    config.ImageRun: "hnlib.runs.image_runs",
+    config.GraphRun: "hnlib.runs.graph_runs",
+    config.SentenceRun: "hnlib.runs.sentence_runs",
+}
 
 
 def room(kind: type) -> ModuleType:
@@ -96,16 +101,18 @@ def load(
             about = file.metadata() or {}
             names = list(file.keys())  # it is no dictionary
             state = {name: file.get_tensor(name) for name in names}
-        # until version 0.3 there was no digest
-        if about.keys() != {"record"} and about["digest"] != _digest(about["record"], state):
+        if "digest" not in about:
+            raise ValueError("it has no digest; hnlib 0.2 wrote none and still loads it")
+        if about["digest"] != _digest(about["record"], state):
             raise ValueError("its content is not what its digest says")
         record = json.loads(about["record"])
+        records.check(json.loads(config.canonical(record)))
         kind = type(config.read(record["configuration"]))
         model = room(kind).saved_model(record, state, encoder, projector)
         model.load_state_dict(state)
     except (OSError, SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
-            f"{path} is not a whole saved run ({error}); save it again with Run.save"
+            f"{path} is not a whole saved run ({said(error)}); save it again with Run.save"
         ) from error
     return Run(record, model.eval())
 
@@ -116,6 +123,24 @@ def _digest(words: str, state: dict[str, Tensor]) -> str:
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.view(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
+
+
+def check_like(name: str, value, fresh) -> None:
+    """ValueError unless a state is made as a `fresh` one: keys, types, shapes, and no number that
+    is not finite where the fresh one is."""
+    if isinstance(fresh, dict) and isinstance(value, dict) and value.keys() == fresh.keys():
+        for key in fresh:
+            check_like(f"{name}.{key}", value[key], fresh[key])
+    elif isinstance(fresh, list) and isinstance(value, list) and len(value) == len(fresh):
+        for i, (one, like) in enumerate(zip(value, fresh)):
+            check_like(f"{name}.{i}", one, like)
+    elif isinstance(fresh, Tensor) and isinstance(value, Tensor):
+        forms = [(x.dtype, x.shape, x.layout, x.is_meta) for x in (value, fresh)]
+        if forms[0] != forms[1] or (fresh.isfinite().all() and not value.isfinite().all()):
+            form = f"{forms[0][0]} of shape {tuple(value.shape)}"
+            raise ValueError(f"{name} is {form}, or not finite, where {forms[1]} is trained")
+    elif isinstance(fresh, dict | list | Tensor) or value != fresh:
+        raise ValueError(f"{name} is {_checks.shown(value)}, which this training has not")
 
 
 SEAL = b"hnlib checkpoint 2 "  # stands behind the content, before its digest
@@ -176,12 +201,13 @@ class Checkpoint:
             theirs, epoch = dict(json.loads(state["configuration"])), state["epoch"]
         except Exception as error:
             raise ValueError(
-                f"the checkpoint {self.path} is corrupt ({error}); delete it or pass another path"
+                f"the checkpoint {self.path} is corrupt ({said(error)}); delete it or pass another "
+                "path"
             ) from error
         steady = parts == 1 and not {"lr_schedule", "schedule"} & self.configuration.keys()
         for key in self.configuration | theirs:
             ours, other = self.configuration.get(key), theirs.get(key)
-            if key == "epochs" and steady and ours > other:
+            if key == "epochs" and steady and isinstance(other, int) and ours > other:
                 continue  # an epoch does not ask how many follow
             if ours != other:
                 raise ValueError(

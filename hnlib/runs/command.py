@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import sys
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -14,6 +15,7 @@ from typing import Annotated, Any, get_args
 import torch
 from cyclopts import App, Parameter
 
+from hnlib import _checks
 from hnlib.images import augment
 from hnlib.images import data as images
 from hnlib.runs import config, papers, records, statistics, training
@@ -36,7 +38,10 @@ def train(tokens: list[str]) -> int:
         given.append(values)
 
     command.__signature__ = _signature(kind)
-    command.__doc__ = "Train one encoder with one method; `--dataset MUTAG --help` for graphs."
+    command.__doc__ = (
+        "Train one encoder with one method; `--dataset MUTAG --help` for graphs, `--dataset topics "
+        "--help` for sentences."
+    )
     app = App(
         "hnlib train", version_flags=[], result_action="return_value", default_command=command
     )
@@ -67,10 +72,10 @@ def _flag(name: str, hint, value, help: str) -> inspect.Parameter:
         hint, value = list[str], []  # KEY=VALUE, several times
     elif isinstance(value, tuple) or hint == str | dict | None:
         hint, value = str | None, config.words(value) or None  # with commas
-    whole = int in (hint, *get_args(hint))
+    converters = {int: config.whole_number, float: config.any_number}
     about = Parameter(
         "-o" if name == "options" else None,
-        converter=config.whole_number if whole else None,
+        converter=next((converters[k] for k in (hint, *get_args(hint)) if k in converters), None),
         help=help,
         negative=(),
         allow_leading_hyphen=hint is not bool,
@@ -97,6 +102,10 @@ def _train(kind, given: dict) -> int:
     if "evaluate_at" in given:
         given["evaluate_at"] = _whole_numbers(given["evaluate_at"])
     run, execution = config.split(kind, given | {"options": options, "resume": not restart})
+    if "labels" in given and run.resolved().labels is None:
+        raise ValueError(f"--labels {run.labels} means nothing to {run.method}; leave it out")
+    if restart and execution.checkpoint is None:
+        raise ValueError("--restart means nothing without --checkpoint; leave it out")
     if rehearse:
         print(_rehearsed(run))
         return 0
@@ -118,11 +127,18 @@ def _rehearsed(run) -> str:
 
 
 def queue(work: bool, minutes: float, device: str, only: str, seeds: int, root: Path | None) -> int:
-    """`hnlib queue`: the runs that printed numbers wait for; with `work`, carry them out."""
-    if seeds < 1 or not 0 < minutes < 1e6:
-        raise ValueError(f"seeds={seeds} and minutes={minutes:g} must be positive numbers")
+    """`hnlib queue`: the runs that printed numbers and chapters wait for; with `work`, carry them
+    out."""
+    if not 1 <= seeds <= 1000 or not 0 < minutes < 1e6:
+        raise ValueError(
+            f"seeds={seeds} and minutes={minutes:g} must be positive numbers of everyday size"
+        )
+    _checks.one_of("--device", device, ("auto", "cpu", "cuda"))
     kind = "cpu" if device == "cpu" or not torch.cuda.is_available() else "cuda"
-    found = jobs.jobs(seeds=seeds, only=only, device=kind)
+    frame = records.frame()
+    found = [] if only.startswith("chapters") else jobs.jobs(frame, seeds, only, kind)
+    if only == "*" or not found:
+        found += jobs.planned(frame, only, kind)
     if not work:
         print(jobs.listing(found))
         return 0
@@ -137,7 +153,9 @@ def _summary(record: dict, folder: Path) -> str:
     options = " ".join(f"{key}={value}" for key, value in chosen["options"].items())
     title = run.row(record.get("image_shape", [None])[0])["title"]
     names = {"knn": "kNN", "linear": "linear", "linear_paper": "linear as released", "svm": "SVM"}
-    scores = [f"{names[m]} {100 * metrics[m]:.1f} %" for m in names if m in metrics]
+    names |= {m: m.upper() for m in (*config.SENTENCE_TASKS, "transfer", "sts") if m in metrics}
+    unit = {m: "" if m in records.CORRELATIONS else " %" for m in names}
+    scores = [f"{names[m]} {100 * metrics[m]:.1f}{unit[m]}" for m in names if m in metrics]
     return (
         f"{run.method} ({options}): {title}, batch {run.batch_size}, lr {run.lr:g}\n"
         f"{'  '.join(scores)}  {record['seconds']:.1f} s  {folder / run.name}.json"
@@ -146,7 +164,7 @@ def _summary(record: dict, folder: Path) -> str:
 
 def _whole_numbers(words: list[str]) -> list[int]:
     try:
-        return [int(word) for word in words]
+        return [int(config.number(word, whole=True)) for word in words]
     except ValueError:
         text = ",".join(words)
         raise ValueError(f"--evaluate-at {text}: write epochs with commas between") from None
@@ -165,7 +183,8 @@ def _course(text: str) -> tuple[str, list]:
     key, _, course = text.partition("=")
     try:
         start, end, *changes = course.split(":")
-        return key, [float(start), float(end), *(int(c) for c in changes)]
+        ends = [config.number(start), config.number(end)]
+        return key, [*ends, *(config.number(text, whole=True) for text in changes)]
     except ValueError:
         raise ValueError(
             f"--schedule {text}: write OPTION=START:END or OPTION=START:END:CHANGES, for example "
@@ -185,19 +204,20 @@ def _value(text: str) -> tuple[str, object]:
 
 def data(name: str | None, root: Path | None) -> int:
     """`hnlib data [NAME]`: fetch a data set if need be, describe it; without a name, list all."""
-    if name is not None and training.kind_of(name, {}) is config.ImageRun:
-        print(images.describe(name, root))
-        return 0
+    kind = None if name is None else training.kind_of(name, {})
     if name is None:
         print(images.listing(root))
-    try:
-        from hnlib.graphs import data as graphs
-    except ImportError:  # an optional package
-        return 0
-    if name is None:
-        print(f"{'graphs':15}{', '.join(graphs.KNOWN)}: {graphs.location(root)}")
-    elif name in graphs.KNOWN:
-        print(graphs.describe(graphs.load(name, root)))
+    elif kind is config.ImageRun:
+        print(images.describe(name, root))
+    for wing, (its, *_) in training.WINGS.items():
+        try:
+            found = import_module(f"hnlib.{wing}.data")
+        except ImportError:  # an optional package
+            continue
+        if name is None:
+            print(f"{wing:15}{', '.join(found.KNOWN)}: {found.location(root)}")
+        elif kind is its:
+            print(found.describe(found.load(name, root)))
     return 0
 
 
@@ -212,7 +232,7 @@ def results(folder: Path | None = None) -> int:
             title, method, options = group.iloc[0][["title", "method", "options"]]
             scores = ", ".join(
                 f"{metric} {statistics.spread(statistics.percent(group, metric))}"
-                for metric in ("knn", "linear", "svm")
+                for metric in ("knn", "linear", "svm", "transfer", "sts", "topic", "alike")
                 if not any(group[metric].isna())
             )
             named = " ".join([method, *options.split(",")]).strip()

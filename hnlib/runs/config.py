@@ -40,10 +40,10 @@ _HCL = _PAPERS | dict(
 )
 #: Settings by name: fields of an `ImageRun` that are not given take these. `options` go to the
 #: methods that have them; under a data set's name stands what it needs otherwise, under a method's
-#: what that method alone does there. "book" is what
-#: the default build can afford; the next five are the papers' (hcl App. D.1 and released code;
-#: hcl-ot, whose batch is 512; h-scl Sec. V-A, without its noise, whose strength is not printed;
-#: dro-adnce's released commands; unremix, "the training setup of HCL"); "fast" is ours.
+#: what that method alone does there. "book" is what the default build can afford; the next five are
+#: the papers' (hcl App. D.1 and released code; hcl-ot, whose batch is 512; h-scl Sec. V-A, without
+#: its noise, whose strength is not printed; dro-adnce's released commands; unremix, "the training
+#: setup of HCL"); "fast" is ours.
 RECIPES = {
     "book": dict(epochs=30, batch_size=256, lr=1e-3, weight_decay=1e-6),
     "hcl": _HCL,
@@ -61,6 +61,10 @@ RECIPES = {
     "fast": dict(epochs=100, batch_size=128, lr=3e-3, weight_decay=1e-6, lr_schedule="cosine"),
 }
 LARGEST = {int: 2**63 - 1, float: sys.float_info.max}  # what tables and PyTorch take
+#: What embeddings of sentences are judged by: classes, and likeness; the last two are generated.
+TRANSFER = ("mr", "cr", "subj", "mpqa", "trec", "msrp")
+SIMILARITY = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sick")
+SENTENCE_TASKS = (*TRANSFER, *SIMILARITY, "topic", "alike")
 PRECISIONS = ("32-true", "bf16-mixed")  # others need a scaler in the checkpoint, or other inputs
 
 
@@ -136,6 +140,9 @@ def _of_kind(name: str, hint: Any, value: Any) -> Any:
             raise ValueError(f"{name}={value!r} must have {len(inner)} values")
         return tuple(_of_kind(name, inner[0], v) for v in several)
     fits, words = KINDS.get(kind) or (kinds, " or ".join(k.__name__ for k in kinds))
+    text = str(value) if isinstance(value, str | Path) else name
+    if "\0" in text or (kind is Path and not text.strip()):
+        raise ValueError(f"{name}={text!r} is no name; leave it out or write one")
     odd = isinstance(value, bool) != (kind is bool) or value != value
     if odd or not isinstance(value, fits):
         raise ValueError(f"{name}={value!r} must be {words}")
@@ -247,12 +254,15 @@ class Configuration(Recorded):
     dataset_digest: str | None = option(None, headline=True, derived=True)
     options: dict = option({}, "KEY=VALUE: an option of the method, e.g. beta=2.0", headline=True)
     epochs: int | None = option(None, "passes over the data", least=0, headline=True)
-    batch_size: int | None = option(None, "images or graphs in a step", least=2, named=True)
+    batch_size: int | None = option(None, "images, graphs or pairs in a step", least=2, named=True)
     seed: int = option(0, "of weights, batches, views", within="[0, 4294967295]", headline=True)
     lr: float | None = option(None, "learning rate", within="(0, inf)", named=True)
     lr_schedule: str | None = option(None, choices=("constant", "cosine"), absent="constant")
     weight_decay: float | None = option(None, "of Adam", least=0, named="ImageRun", absent=0.0)
     schedule: dict = option({}, "OPTION=START:END[:CHANGES]: one that moves, e.g. beta=1:0")
+    reach_end: bool = option(
+        False, "a schedule has its END in the last epoch, not after it", applies="schedule"
+    )
     queue: int = option(0, "older keys that serve as candidates too", least=0)
     momentum: float = option(
         0.999,
@@ -276,6 +286,8 @@ class Configuration(Recorded):
                     f"schedule: {name}={course!r} must be (start, end) or (start, end, number of "
                     "changes)"
                 )
+        exact = {k: [float(v) for v in c[:2]] + [*c[2:]] for k, c in self.schedule.items()}
+        object.__setattr__(self, "schedule", exact)
 
     title_form = "{dataset}, {encoder}, {epochs} epochs"
     evaluate_every = 0  # what Execution.evaluate_every is where that is None
@@ -364,11 +376,20 @@ class ImageRun(Configuration):
     train_size: int | None = option(None, "a class-balanced subset of the images", headline=True)
     validation: int = option(0, "training images set apart, on which to choose", least=0)
     augmentation: str | dict | None = option(None, "by the channels if not given", named=True)
+    separate_views: bool = option(
+        False, "each view passes the encoder by itself, with batch statistics of its own"
+    )
     oracle_positives: bool = option(False, "second views of another image of the class")
     admitted: float = option(
         1.0,
         "share of the pairs of one class that stay negatives, drawn anew in each step",
         within="[0, 1]",
+    )
+    mixing: str | None = option(
+        None, "i-mix or un-mix: views that mix two images", choices=("i-mix", "un-mix")
+    )
+    mixing_share: float | None = option(
+        None, "of the own image in a mixture, if not drawn", within="[0, 1]", applies="mixing"
     )
     evaluate_size: int | None = option(None, "limit of the readouts", least=2, named=True)
     protocols: tuple[str, ...] = option(
@@ -451,6 +472,9 @@ class GraphRun(Configuration):
     ratio: float = option(
         0.2, "of the augmentations", within="[0, 1)", named=True, applies="framework=graphcl"
     )
+    original: bool = option(
+        False, "the first view is the graph itself", applies="framework=graphcl"
+    )
 
     title_form = "{dataset}, {framework}, {encoder}, {epochs} epochs"
 
@@ -491,6 +515,33 @@ class GraphRun(Configuration):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class SentenceRun(Configuration):
+    """An encoder of sentences, trained on neighbours of a corpus or on each sentence twice under
+    dropout, with a tokenizer learned on the corpus."""
+
+    experiment: str = option("sentences", "heading on the Results page", headline=True)
+    dataset: str = option("topics", "topics, novels, text:PATH", headline=True)
+    method: str | None = option("simclr", "of the catalogue", headline=True)
+    encoder: str = option("bag", choices=("bag", "gru", "transformer"), headline=True)
+    views: str = option(
+        "neighbours", "what a pair is", choices=("neighbours", "dropout"), headline=True
+    )
+    train_size: int | None = option(None, "pairs, the same for all seeds", least=2, headline=True)
+    dimension: int = option(256, "of an encoder's embeddings", least=1, named=True)
+    towers: int = option(1, "2: one encoder for each sentence of a pair", within="[1, 2]")
+    vocabulary: int = option(16384, "tokens at most", within="[300, 32767]", named=True)
+    length: int = option(64, "tokens after which a sentence is cut", within="[2, 64]", named=True)
+    both: bool = option(False, "the loss in both directions", applies="views=neighbours")
+    tasks: tuple[str, ...] = option((), "default: those of the corpus", choices=SENTENCE_TASKS)
+
+    title_form = "{dataset}, {train_size} pairs, {encoder}, {epochs} epochs"
+
+    def usual(self, channels: int | None = None) -> dict:
+        lr = 0.1 if self.encoder == "bag" else 1e-3  # a word is seldom met, and then moves alone
+        return super().usual() | dict(epochs=5, batch_size=256, lr=lr)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Measurement(Recorded):
     """A record of something other than a trained encoder: memory and time of a loss."""
 
@@ -503,10 +554,13 @@ class Measurement(Recorded):
     device: str = option("cpu", named=True)
 
 
-def read(configuration: dict, whole: bool = False) -> ImageRun | GraphRun | Measurement:
+def read(
+    configuration: dict, whole: bool = False
+) -> ImageRun | GraphRun | SentenceRun | Measurement:
     """The run of a record's configuration. ValueError: it names what no run has, or a value of
     another kind; if it is to be `whole`, it lacks what every record has, or leaves it open."""
     kind = GraphRun if "framework" in configuration else ImageRun
+    kind = SentenceRun if "vocabulary" in configuration else kind
     kind = Measurement if "measured" in configuration else kind
     chosen = dict(configuration)
     if kind is GraphRun and "encoder" in chosen:
@@ -576,12 +630,30 @@ def words(value):
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
+# int() and float() also read 1_0, digits of other scripts, and more
+WHOLE = re.compile(r"[+-]?[0-9]{1,4000}")
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+
+def number(text: str, whole: bool = False) -> float:
+    """The number that a text is, wherever a user writes one. ValueError: it is none, or infinite
+    as 1e999 is."""
+    if not (WHOLE if whole else NUMBER).fullmatch(text):
+        raise ValueError(f"{text!r} is not a {'whole ' * whole}number")
+    value = int(text) if whole else float(text)
+    if abs(value) == math.inf:
+        raise ValueError(f"{text!r} is too large a number")
+    return value + 0  # -0.0 is 0.0
+
+
 def whole_number(kind, tokens) -> int:
     """What the command line says, where cyclopts would round it. ValueError: no whole number."""
-    text = tokens[0].value
-    if not re.fullmatch(r"[+-]?[0-9]+", text):  # int() reads 1_0 and digits of other scripts
-        raise ValueError(f"{text!r} is not a whole number")
-    return int(text)
+    return int(number(tokens[0].value, whole=True))
+
+
+def any_number(kind, tokens) -> float:
+    """What the command line says. ValueError: no number."""
+    return number(tokens[0].value)
 
 
 def canonical(value, indent=None) -> str:
@@ -607,4 +679,4 @@ def _finite(value):
         return [_finite(v) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
-    return value
+    return value + 0 if isinstance(value, float) else value  # -0.0 is 0.0

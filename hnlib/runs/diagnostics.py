@@ -44,6 +44,44 @@ def collision_mass(contrast: Contrast, log_w: Tensor, labels: Tensor | None = No
     return float(mass[log_w.amax(1) > -torch.inf].mean())
 
 
+def class_prior(labels: Tensor) -> float:
+    r"""The class prior $\tau^+$ of labelled data, $\sum_c\frac{n_c(n_c-1)}{n(n-1)}$: how often two
+    of them, `labels` [n], are of one class.
+
+    Without bias for $\sum_c\rho_c^2$, which is hcl's $\tau^+$ where classes are alike. ValueError:
+    fewer than two labels.
+    """
+    if len(labels) < 2:
+        raise ValueError(f"class_prior needs at least 2 labels; got {len(labels)}")
+    counts = labels.unique(return_counts=True)[1].double()
+    return float((counts * (counts - 1)).sum() / (len(labels) * (len(labels) - 1)))
+
+
+def class_prior_bound(positive: Tensor, pairs: Tensor, level: float = 0.05) -> float:
+    r"""An upper bound of the class prior $\tau^+$ from similarities, wrong with probability `level`
+    at most.
+
+    Random pairs are a mixture, $P=\tau^+P^++(1-\tau^+)P^-$, so that $\tau^+\le P(s\ge c)/P^+(s\ge
+    c)$ at every $c$; this is the least of these ratios over the $c$ that were met, both tails
+    widened by $\sqrt{\log(2/\text{level})/2n}$. It is near $\tau^+$ where some similarities are met
+    within classes alone. `positive` [m]: independent pairs of one class; `pairs` [n]: independent
+    random pairs. It needs such pairs, and so some labels: two views of one image are closer than
+    two images of a class, and with them this bounds the share of near copies, not $\tau^+$.
+    ValueError: an empty sample; a level outside (0, 1). Source: Massart's constant in the
+    inequality of Dvoretzky, Kiefer and Wolfowitz; hcl, Sec. 5, refers to estimates of this kind.
+    """
+    if not len(positive) or not len(pairs) or not 0 < level < 1:
+        sizes = f"{len(positive)} and {len(pairs)} pairs and level={level}"
+        raise ValueError(f"class_prior_bound got {sizes}; give some pairs and a level in (0, 1)")
+    at, found = positive.double().sort().values, pairs.double().sort().values
+    within = 1 - torch.arange(len(at)).to(at) / len(at)
+    among = 1 - torch.searchsorted(found, at).double() / len(found)
+    wider = [math.sqrt(math.log(2 / level) / (2 * len(x))) for x in (found, at)]
+    kept = within > wider[1]
+    ratio = (among[kept] + wider[0]) / (within[kept] - wider[1])
+    return min(1.0, float(ratio.min())) if len(ratio) else 1.0
+
+
 def log_expectations(
     contrast: Contrast,
     labels: Tensor | None = None,

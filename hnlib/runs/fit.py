@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import sys
 import tempfile
 import time
@@ -19,8 +20,9 @@ from torch import nn
 from torch.multiprocessing.spawn import ProcessException
 
 from hnlib import _files
+from hnlib._archives import said
 from hnlib.runs import config, records
-from hnlib.runs.checkpoint import Checkpoint, Run, load, room
+from hnlib.runs.checkpoint import Checkpoint, Run, check_like, load, room
 from hnlib.runs.loop import (
     COUNTS,
     Course,
@@ -28,6 +30,7 @@ from hnlib.runs.loop import (
     Interrupted,
     Loop,
     enough_memory,
+    epoch_generator,
     fastest_convolutions,
     stoppable,
 )
@@ -91,6 +94,7 @@ def fit(fabric, run, execution, own: SimpleNamespace, method) -> Run:
         run = task.run = replace(run, devices=fabric.world_size)
     if execution.checkpoint or execution.record_to:
         run.refuse_unnamed()
+        records.check_run(run)
     record = execution.record_to and execution.record_to / f"{run.name}.json"
     places = [place for place in (execution.checkpoint, record, execution.save) if place]
     # Nothing here touches the caller's random state, and nothing in it touches us.
@@ -111,6 +115,8 @@ def _hold(stack: ExitStack, fabric, files: list[Path], record: Path | None) -> N
     ValueError, on all devices: they cannot."""
     refused = None
     try:
+        if len({os.path.realpath(file) for file in files}) < len(files):
+            raise ValueError(f"{files[0]} is named for two things; give each its own file")
         for file in files if fabric.global_rank == 0 else ():
             stack.enter_context(_files.only_process(file))
             _files.check_writable(file)
@@ -120,6 +126,22 @@ def _hold(stack: ExitStack, fabric, files: list[Path], record: Path | None) -> N
         refused = str(error)
     if refused := fabric.broadcast(refused) if fabric.world_size > 1 else refused:
         raise ValueError(refused)
+
+
+COURSE = {
+    "history": [{"epoch": records.COUNT, ...: records.NUMBERS}],
+    "losses": [records.EXACT],
+    "seconds": [records.SECONDS],
+    "epoch": records.COUNT,
+    "step": records.COUNT,
+}
+#: The numbers and words of a state (`records.fits`).
+STATE = COURSE | {
+    "finished": [COURSE],
+    "sessions": [records.ENVIRONMENT | {"seconds": records.SECONDS}],
+    "record": (lambda v: v is None or isinstance(v, str), "a word or null"),
+    **dict.fromkeys(COUNTS, records.COUNT),
+}
 
 
 class Trainings:
@@ -163,21 +185,46 @@ class Trainings:
     def _resumed(self, state: dict, theirs: dict) -> Loop:
         """The training that was under way. ValueError: the state is not one of such a run."""
         try:
+            records.fits(json.loads(config.canonical({k: state[k] for k in STATE})), STATE)
             self.courses = [Course(**course) for course in state["finished"]]
             self.before = list(state["sessions"])
-            if theirs["epochs"] == self.task.run.epochs:
-                self.record = state["record"] and json.loads(state["record"])
+            if any("seconds" not in session for session in self.before):
+                raise ValueError("a session lacks its seconds")
+            if theirs["epochs"] == self.task.run.epochs and state["record"] is not None:
+                self.record = json.loads(state["record"])
+                records.check(json.loads(config.canonical(self.record)))
+                if self.record["configuration"] != theirs:
+                    raise ValueError("its record is of another run")
             if self.courses:
                 self.model = self.task.parts[0].model().to(self.fabric.device)
+            check_like("first", state["first"], self.model and self.model.state_dict())
+            if self.model is not None:
                 self.model.load_state_dict(state["first"])
             loop = self._loop(self.task.parts[len(self.courses)])
             loop.load_state_dict(state, theirs["epochs"])
+            for course, part in zip([*self.courses, loop.course], self.task.parts):
+                self._check_course(course, part, course is loop.course)
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise ValueError(
                 f"the checkpoint {self.checkpoint.path} does not fit the run that it names "
-                f"({error}); delete it or pass another path"
+                f"({said(error)}); delete it or pass another path"
             ) from error
         return loop
+
+    def _check_course(self, course: Course, part, under_way: bool) -> None:
+        """ValueError: so many epochs of this training leave another course."""
+        run, done = self.task.run, course.epoch
+        steps = done * len(part.batches(epoch_generator(part, run.seed, 0)))
+        epochs = [row.get("epoch") for row in course.history]
+        ended = done == run.epochs or course.step == run.max_steps
+        if not (
+            done == len(course.losses) == len(course.seconds) <= run.epochs
+            and course.step == min(steps, run.max_steps or steps)
+            and epochs == sorted({*epochs} & {*range(done + 1)})
+            and (epochs[-1:] == [done] if ended else under_way)
+            and all(row.keys() >= self.task.ROW for row in course.history)
+        ):
+            raise ValueError(f"its losses or its history are not those of {done} epochs")
 
     def sessions(self) -> list[dict]:
         """The processes that worked on the run, this one last."""

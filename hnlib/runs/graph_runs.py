@@ -16,7 +16,7 @@ from hnlib.graphs.encoders import GIN, embed
 from hnlib.graphs.modality import Graphs, build_method, build_model
 from hnlib.runs import readouts
 from hnlib.runs.config import Execution, GraphRun
-from hnlib.runs.loop import Course, Loop
+from hnlib.runs.loop import Course, Loop, asks_for
 
 
 def method_of(run: GraphRun) -> methods.Method:
@@ -45,6 +45,8 @@ def example_inputs(record: dict, encoder: GIN) -> tuple[tuple, tuple]:
 class Task:
     """What a run of graphs trains, and what it measures; `run` says all that was chosen."""
 
+    ROW = frozenset({"epoch", "loss", "svm_folds", "inner_folds", "C"})  # what is read of a row
+
     def __init__(self, run: GraphRun, execution: Execution, own: SimpleNamespace, method, device):
         self.dataset = own.dataset or data.load(run.dataset, execution.data_root)
         if run.batch_size == 2 and len(self.dataset) % 2:
@@ -61,6 +63,7 @@ class Task:
                 f"{readouts.INNER_FOLDS} inner folds of the SVM; leave it out"
             )
         named = dict(dataset=self.dataset.name, dataset_digest=self.dataset.digest)
+        named |= dict(labels=run.labels if asks_for(method, "supervised") else None)
         self.run = dataclasses.replace(run, **named)
         graphs = Graphs(
             self.dataset,
@@ -69,10 +72,11 @@ class Task:
             run.framework,
             (run.hidden, run.layers),
             (run.augmentations, run.ratio),
+            run.original,
             device,
         )
         self.parts, self.judged = [graphs], {graphs: self.splits}
-        if method is not None and method.entry.supervised and run.labels == "fold":
+        if asks_for(method, "supervised") and run.labels == "fold":
             self.judged = {
                 dataclasses.replace(
                     graphs, labels=y.index_fill(0, test, -1), title=f"fold {k + 1} of {run.folds}"
@@ -135,10 +139,11 @@ def check(run: GraphRun, execution: Execution, own: SimpleNamespace, method) -> 
         raise ValueError(
             f"queue={run.queue} holds graphs whose label is unknown to labels='fold'; use 'all'"
         )
-    known = run.catalogue.get(getattr(method, "name", None))
-    if not isinstance(method, methods.Method) or known != method.entry:
+    if not isinstance(method, methods.Method):
+        return _check_own(run, method)
+    if run.catalogue.get(method.name) != method.entry:
         raise ValueError(
-            f"{run.framework} cannot train {getattr(method, 'name', method)!r}; its methods are "
+            f"{run.framework} cannot train {method.name!r}; its methods are "
             f"{', '.join(run.catalogue)}"
         )
     learned = method.options.get("learn", "fixed") != "fixed"
@@ -147,3 +152,15 @@ def check(run: GraphRun, execution: Execution, own: SimpleNamespace, method) -> 
             f"{method.name} needs the inputs of the last layer or learns a mixture, which graphcl "
             "does not do; choose another method or learn='fixed'"
         )
+
+
+def _check_own(run: GraphRun, method: nn.Module) -> None:
+    """ValueError: a method of one's own that the framework cannot call, or its record not tell."""
+    if run.method in run.catalogue:
+        raise ValueError(f"{run.method!r} is a method of the catalogue; name your own otherwise")
+    if run.framework == "infograph" and not callable(getattr(method, "loss", None)):
+        raise ValueError(
+            f"infograph calls {run.method}.loss(contrast), which is not there; define it"
+        )
+    if asks_for(method, "supervised") and run.labels is None:
+        raise ValueError(f"{run.method} learns from labels; say labels='fold' or 'all'")

@@ -39,6 +39,8 @@ def example_inputs(record: dict, encoder: nn.Module) -> tuple[tuple, tuple]:
 class Task:
     """What a run of images trains, and what it measures; `run` says all that was chosen."""
 
+    ROW = frozenset({"epoch", "loss"})  # what is read of a row of the history
+
     def __init__(self, run: ImageRun, execution: Execution, own: SimpleNamespace, method, device):
         encoder = run.encoder if own.encoder is None else own.encoder
         dataset = own.dataset or data.load(run.dataset, execution.data_root)
@@ -58,6 +60,8 @@ class Task:
             unlabelled=not (run.train_size or supervised),
             same_class=run.oracle_positives,
             admitted=run.admitted,
+            mixed=(run.mixing, run.mixing_share),
+            separate=run.separate_views,
         )
         if run.epochs and run.batch_size > len(images.x):
             raise ValueError(
@@ -158,6 +162,13 @@ def check(run: ImageRun, execution: Execution, own: SimpleNamespace, method) -> 
             f"admitted={run.admitted} thins the negatives of an unsupervised method of the "
             "catalogue, without a queue; leave it out here"
         )
+    if run.separate_views and run.queue:
+        raise ValueError(
+            f"separate_views means nothing with queue={run.queue}, whose keys come from another "
+            "model; leave it out"
+        )
+    if run.mixing:
+        _check_mixing(run, method, supervised)
     encoder = run.encoder if own.encoder is None else own.encoder
     if isinstance(encoder, str):
         if encoder not in encoders.ENCODERS:
@@ -167,3 +178,20 @@ def check(run: ImageRun, execution: Execution, own: SimpleNamespace, method) -> 
             f"the encoder {type(encoder).__name__} needs an attribute feature_dim, its output's "
             "width"
         )
+
+
+def _check_mixing(run: ImageRun, method, supervised: bool) -> None:
+    """ValueError: mixtures of images mean nothing for this run, or to its method."""
+    if supervised or run.queue or run.admitted < 1:
+        raise ValueError(
+            f"mixing={run.mixing} is for methods without labels, without a queue and with all "
+            "pairs admitted; leave it out here"
+        )
+    if run.mixing == "i-mix":
+        if not isinstance(method, methods.Method):
+            raise ValueError("mixing=i-mix needs a method of the catalogue; use un-mix here")
+        eye = torch.eye(4)
+        try:
+            method.copy().loss(Contrast.from_pairs(eye[:2], eye[2:]), reduction="none")
+        except ValueError as error:
+            raise ValueError(f"mixing=i-mix is not for {method.name}: {error}") from error

@@ -24,7 +24,11 @@ from torch import Tensor, nn
 
 from hnlib import _checks, distributed, methods
 from hnlib.contrast import Contrast
+from hnlib.runs import records
+from hnlib.runs.checkpoint import check_like
 
+#: How a state's parts begin; their tensors are held against fresh ones.
+PARTS = {"optimiser": {"state": {}, "param_groups": [{}]}, ...: {}}
 COUNTS = ("skipped", "unconverged")  # what a method counts while it trains
 
 
@@ -102,9 +106,26 @@ class Loop:
         optimiser = torch.optim.Adam(parameters, lr=run.lr, fused=modality.fused or None)
         compiled = torch.compile(model) if run.compile else model
         self.trained, self.optimiser = fabric.setup(compiled, optimiser)
+        self._refuse_large_queue()
         self.queue = KeyQueue(model, run) if run.queue else None
         self.course, self.scheduled, self._embedded = Course(), {}, ()
         self.supervised = asks_for(self.method, "supervised")
+
+    def _refuse_large_queue(self) -> None:
+        """ValueError: no machine of this memory holds the similarities of the keys to come."""
+        run, device = self.run, self.fabric.device
+        if not run.queue or not hasattr(os, "sysconf"):
+            return
+        seen = min(run.epochs * len(self.modality), (run.max_steps or math.inf) * run.batch_size)
+        needed = 12 * run.batch_size * min(run.queue, seen)  # similarity, weight, gradient
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if device.type == "cuda":
+            there = torch.cuda.mem_get_info(device)[1]
+        if needed > there:
+            raise ValueError(
+                f"queue={run.queue} takes {needed / 2**30:.0f} GiB with batch_size="
+                f"{run.batch_size}, and {device} has {there / 2**30:.0f}; choose a smaller queue"
+            )
 
     @property
     def last(self) -> bool:
@@ -165,8 +186,9 @@ class Loop:
 
     def _stopped(self, checkpoint) -> str:
         where = f" ({self.modality.title})" if self.modality.title else ""
-        epoch = f"{self.course.epoch + 1} of {self.run.epochs}{where}"
-        return f"stopped in epoch {epoch}; {checkpoint.way_on()}"
+        epoch = f"in epoch {self.course.epoch + 1} of {self.run.epochs}"
+        epoch = "after the last epoch" if self.course.epoch == self.run.epochs else epoch
+        return f"stopped {epoch}{where}; {checkpoint.way_on()}"
 
     def _train_epoch(self, checkpoint, bar) -> tuple[float, int]:
         """The epoch's loss, and how many examples it looked at."""
@@ -243,10 +265,11 @@ class Loop:
 
     def _schedule_options(self) -> None:
         """Options of the method that move, at their values for this epoch."""
-        epochs, values = self.run.epochs, {}
+        values = {}
+        span = max(1, self.run.epochs - self.run.reach_end)
         for option, (start, end, *changes) in self.run.schedule.items():
-            changes = changes[0] if changes else epochs
-            moved = self.course.epoch * changes // epochs / changes
+            changes = changes[0] if changes else span
+            moved = self.course.epoch * changes // span / changes
             values[option] = start + moved * (end - start)
         if values:
             self.method.change(**values)
@@ -285,7 +308,11 @@ class Loop:
         return asdict(self.course) | counts | states
 
     def load_state_dict(self, state: dict, epochs: int) -> None:
-        """Go on from the `state` of a run of so many `epochs`."""
+        """Go on from the `state` of a run of so many `epochs`. ValueError: it is none."""
+        records.fits({name: state[name] for name in self._parts()}, PARTS)
+        for name in ("model", "method"):
+            check_like(name, state[name], self._parts()[name].state_dict())
+        self._check_optimiser(state["optimiser"], state["step"])
         for name, part in self._parts().items():
             part.load_state_dict(state[name])
         for name in COUNTS:
@@ -295,6 +322,23 @@ class Loop:
         finished = self.course.epoch == epochs < self.run.epochs
         if finished and not self.due(self.course.epoch):
             self.course.history.pop()  # the last row of the shorter run is none of this one's
+
+    def _check_optimiser(self, state: dict, steps: int) -> None:
+        fresh, kept = self.optimiser.state_dict(), state["state"]
+        rates = [group["lr"] for group in state["param_groups"]]
+        groups = [group | {"lr": rate} for group, rate in zip(fresh["param_groups"], rates)]
+        every = [p for group in self.optimiser.param_groups for p in group["params"]]
+        moments = {
+            i: {"step": torch.tensor(0.0), "exp_avg": every[i], "exp_avg_sq": every[i]}
+            for i in kept
+        }
+        check_like("optimiser", state, {"state": moments, "param_groups": groups})
+        sound = bool(kept) == bool(steps)
+        sound &= all(isinstance(rate, float) and 0 <= rate <= self.run.lr for rate in rates)
+        for of_one in kept.values():
+            sound &= 0 <= of_one["step"] <= steps and bool((of_one["exp_avg_sq"] >= 0).all())
+        if not sound:
+            raise ValueError("the optimiser has a rate, a step or a mean square out of its range")
 
 
 class KeyQueue:
@@ -328,8 +372,12 @@ class KeyQueue:
         return {"model": self.model.state_dict(), "z": self.z, "y": self.y}
 
     def load_state_dict(self, state: dict) -> None:
+        check_like("queue", state["model"], self.model.state_dict())
         self.model.load_state_dict(state["model"])
-        self.z, self.y = state["z"], state["y"]
+        self.z, self.y = z, y = state["z"], state["y"]
+        sound = z is None or (z.ndim == 2 and len(z) <= self.run.queue and z.isfinite().all())
+        if not sound or (y is not None and (y.dtype != torch.int64 or y.shape != z.shape[:1])):
+            raise ValueError("the queue does not hold keys with their labels")
 
 
 def cosine(step: int, total: int) -> float:
@@ -442,11 +490,13 @@ def enough_memory(device: torch.device, batch_size: int) -> Iterator[None]:
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """SIGTERM ends the block as Ctrl-C does; stopping it again does not disturb the tidying up.
+    """SIGTERM, and the end of the terminal, end the block as Ctrl-C does; stopping it again does
+    not disturb the tidying up.
 
     Signals can be handled in the main thread only, and where no one else does.
     """
     usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    usual |= {signal.SIGHUP: signal.SIG_DFL} if hasattr(signal, "SIGHUP") else {}
     main = threading.current_thread() is threading.main_thread()
     ours = [number for number in usual if main and signal.getsignal(number) == usual[number]]
 

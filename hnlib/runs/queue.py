@@ -1,9 +1,10 @@
-"""What to run next: printed numbers without a record, best first, and working them off within a
-time."""
+"""What to run next: printed numbers without a record, best first, then what the book's own chapters
+lack; and working them off within a time."""
 
 from __future__ import annotations
 
 import itertools
+import runpy
 import signal
 import sys
 import threading
@@ -18,11 +19,11 @@ from typing import Any
 from hnlib._files import project_root
 from hnlib.runs import config, papers, records
 
-#: Seconds for 1,000 images and for 1,000 nodes, an epoch, where no record tells: estimates for one
+#: Seconds for 1,000 images, nodes or pairs, an epoch, where no record tells: estimates for one
 #: H200 in bf16 and for one thread of a CPU.
 SECONDS = {
-    "cuda": {"resnet50": 0.18, "resnet18": 0.07, "small-cnn": 0.02, "gin3": 0.004},
-    "cpu": {"resnet50": 150.0, "resnet18": 25.0, "small-cnn": 1.0, "gin3": 0.013},
+    "cuda": {"resnet50": 0.18, "resnet18": 0.07, "small-cnn": 0.02, "gin3": 0.004, "gru": 0.05},
+    "cpu": {"resnet50": 150.0, "resnet18": 25.0, "small-cnn": 1.0, "gin3": 0.013, "gru": 2.0},
 }
 START = 30.0  # seconds before the first step, and for the readouts
 
@@ -30,7 +31,7 @@ START = 30.0  # seconds before the first step, and for the readouts
 @dataclass(frozen=True)
 class Job:
     """A run that is missing: how many printed numbers it fills, its minutes, whether they were
-    measured, and the seconds of one of its epochs."""
+    measured, and the seconds to a checkpoint."""
 
     run: Any
     numbers: int
@@ -50,45 +51,75 @@ def jobs(frame: Any = None, seeds: int = 1, only: str = "*", device: str = "cpu"
     if seeds < 1:
         raise ValueError(f"seeds={seeds} must be at least 1")
     frame = records.frame() if frame is None else frame
-    wanted: dict[str, list[papers.Cell]] = {}
+    alike: dict[str, list[papers.Cell]] = {}
     for cell in papers.cells():
-        text = f"{cell.paper} {cell.table}, {cell.dataset}, {cell.run and cell.run.method}"
-        if cell.run is not None and (fnmatch(text, only) or only in text):
-            wanted.setdefault(cell.key, []).append(cell)
+        if cell.run is not None:
+            alike.setdefault(cell.key, []).append(cell)
+    wanted = {key: cells for key, cells in alike.items() if any(_matches(c, only) for c in cells)}
     if not wanted:
         raise ValueError(f"no printed number with a run matches {only!r}; hnlib queue lists all")
     known, found = papers.measured(frame), []
     for key, cells in wanted.items():
         done = set(known[key]["seed"]) if key in known else set()
-        seconds, measured = _epoch(cells[0].run, frame, device)
         free = (seed for seed in itertools.count() if seed not in done)
         for seed in itertools.islice(free, max(0, seeds - len(done))):
-            run = _executed(cells[0].run, seed)
-            minutes = (START + seconds * run.epochs) / 60
-            found.append(Job(run, len(cells), minutes, measured, seconds))
+            found.append(_job(_executed(cells[0].run, seed), len(cells), frame, device))
     return sorted(found, key=lambda job: (-job.value, job.run.seed, job.run.dataset))
+
+
+def _matches(cell: papers.Cell, only: str) -> bool:
+    text = f"{cell.paper} {cell.table}, {cell.dataset}, {cell.run.method}"
+    return fnmatch(text, only) or only in text
+
+
+def planned(frame: Any = None, only: str = "*", device: str = "cpu") -> list[Job]:
+    """The runs that the book's chapters wait for, in the order of `book/results/campaign.py`;
+    `only` matches "chapters EXPERIMENT, DATASET, METHOD"."""
+    frame = records.frame() if frame is None else frame
+    plan = runpy.run_path(str(project_root() / "book" / "results" / "campaign.py"))
+    runs = [config.split(config.ImageRun, run)[0] for run in plan["missing"]()]
+    named = [(f"chapters {run.experiment}, {run.dataset}, {run.method}", run) for run in runs]
+    return [
+        _job(run, 0, frame, device) for text, run in named if fnmatch(text, only) or only in text
+    ]
+
+
+def _job(run, numbers: int, frame: Any, device: str) -> Job:
+    seconds, measured = _epoch(run, frame, device)
+    return Job(
+        run, numbers, (START + seconds * run.epochs) / 60, measured, seconds / _trainings(run)
+    )
+
+
+def _trainings(run) -> int:
+    """How many encoders a run trains: where labels train, one for each fold."""
+    whole = run.resolved()
+    return whole.folds if getattr(whole, "labels", None) == "fold" else 1
 
 
 def _executed(run, seed: int):
     """The cell's run as the queue carries it out; what is changed here does not tell cells
     apart."""
-    if isinstance(run, config.GraphRun):
+    if not isinstance(run, config.ImageRun):
         return replace(run, seed=seed)
     return replace(run, seed=seed, precision="bf16-mixed", protocols=("clean", "paper"))
 
 
 def _epoch(run, frame: Any, device: str) -> tuple[float, bool]:
-    """Seconds of an epoch, and whether records on such a device say so."""
-    same = (frame["dataset"] == run.dataset) & (frame["encoder"] == run.encoder)
-    like = frame[same & frame["epochs"].gt(0) & frame["train_size"].isna()]
+    """Seconds of an epoch of all its trainings, and whether records on such a device say so."""
+    like, whole = frame[frame["epochs"].gt(0)], run.resolved(3)
+    for name in ("dataset", "encoder", "train_size", "framework", "labels"):
+        if name in like:
+            value = getattr(whole, name, None)
+            like = like[like[name].isna() if value is None else like[name].eq(value)]
     gpu = like["environment"].map(lambda e: "gpu" in e.get("hardware", {})) if len(like) else []
     like = like[gpu == (device != "cpu")] if len(like) else like
     if len(like):
         long = like[like["epochs"] == like["epochs"].max()]  # readouts weigh least there
         return float((long["seconds"] / long["epochs"]).median()), True
     kind = SECONDS["cpu" if device == "cpu" else "cuda"]
-    size = papers.LABELLED / 1000 if run.dataset == "stl10" and run.train_size else None
-    return kind[run.encoder] * (size or papers.SIZES[run.dataset]), False
+    size = (getattr(run, "train_size", None) or 0) / 1000 or papers.SIZES[run.dataset]
+    return kind[run.encoder] * size * _trainings(run), False
 
 
 def listing(found: list[Job]) -> str:
@@ -96,7 +127,8 @@ def listing(found: list[Job]) -> str:
     lines = []
     for job in found:
         time_ = f"{job.minutes:8.1f} min {'measured ' if job.measured else 'estimated'}"
-        lines.append(f"{job.numbers:2} numbers {time_}  {papers.command(job.run, '--record')}")
+        fills = f"{job.numbers:2} numbers" if job.numbers else "a chapter "
+        lines.append(f"{fills} {time_}  {papers.command(job.run, '--record')}")
     total = sum(job.minutes for job in found) / 60
     return "\n".join([*lines, f"{len(found)} runs, {total:,.1f} hours"])
 
@@ -149,7 +181,7 @@ def work(
             state.unlink(missing_ok=True)  # it would be tried first of all, each time
             say(f"left out: {error}")
             continue
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, ImportError) as error:  # a wing's library may not be there
             say(f"left out: {error}")
             continue
         done += 1
@@ -162,7 +194,7 @@ def work(
 def _lineage(run) -> str:
     """Runs of images that differ in their length alone continue one another, if nothing was
     scheduled."""
-    if isinstance(run, config.GraphRun):
+    if not isinstance(run, config.ImageRun):
         return papers.key(run)
     alone = run.schedule or run.resolved(3).lr_schedule == "cosine"
     return f"{papers.key(run if alone else replace(run, epochs=0))}-{run.recipe}"

@@ -10,6 +10,7 @@ every machine.
 from __future__ import annotations
 
 import base64
+import csv
 import functools
 import hashlib
 import json
@@ -33,9 +34,28 @@ if TYPE_CHECKING:  # only tables need pandas; training does without it
     import pandas as pd
 
 PACKAGES = ["torch", "torchvision", "torch-geometric", "lightning-fabric", "numpy", "scikit-learn"]
-#: What must agree in two records of one run.
+PACKAGES += ["tokenizers"]
+#: Accuracies; they and the correlations must agree in two records of one run.
 ACCURACIES = ("knn", "linear", "linear_paper", "svm", "knn_validation", "linear_validation")
+ACCURACIES += (*config.TRANSFER, "msrp_f1", "topic", "transfer")
+#: Rank correlations, which may be negative.
+CORRELATIONS = (*config.SIMILARITY, "alike", "sts")
+INSTALLED = Path(__file__).resolve().parents[1] / "_ledgers"  # a wheel's, of setup.py
+#: Parts of a record that are a column each, as they are.
+SHOWN = ("test_images", "graphs", "sentences", "judged", "history", "losses", "correct")
 PAPER_COLUMNS = ["paper", "table", "row", "column", "dataset", "metric", "value", "spread", "note"]
+
+
+def ledger(name: str) -> Path:
+    """A file or folder of the book that pages read, as `book/claims.csv`: the checkout's, elsewhere
+    the copy that was installed with the library. ValueError: there is neither."""
+    for folder in (project_root(), INSTALLED):
+        if (folder / name).exists():
+            return folder / name
+    raise ValueError(
+        f"{name} is neither in a checkout around {Path.cwd()} nor installed with hnlib; change "
+        "into a checkout, or install hnlib from one with pip."
+    )
 
 
 def default_folder() -> Path:
@@ -44,8 +64,9 @@ def default_folder() -> Path:
 
 
 def tracked_folder() -> Path:
-    """`book/results/runs`: the recorded runs that the book shows; only `--record` writes here."""
-    return project_root() / "book" / "results" / "runs"
+    """`book/results/runs`: the recorded runs that the book shows; only `--record` writes here, and
+    only in a checkout. ValueError: as in `ledger`."""
+    return ledger("book/results/runs")
 
 
 def write(record: dict, folder: Path | str | None = None, overwrite: bool = False) -> Path:
@@ -53,8 +74,8 @@ def write(record: dict, folder: Path | str | None = None, overwrite: bool = Fals
 
     A run measured a second time with the same metrics leaves the first file as it is. Other metrics
     under the same configuration are refused unless `overwrite=True`; a file whose configuration
-    does not belong to its name always is. ValueError: as said, and for a record without
-    configuration or metrics, or not expressible in JSON.
+    does not belong to its name always is. ValueError: as said, and for a record that could not be
+    read back.
     """
     for key in ("configuration", "metrics"):
         if not isinstance(record.get(key), dict):
@@ -62,8 +83,12 @@ def write(record: dict, folder: Path | str | None = None, overwrite: bool = Fals
                 f"a record needs a dictionary {key!r}; this one has the keys {sorted(record)}"
             )
     folder = default_folder() if folder is None else Path(folder)
+    if folder.is_relative_to(INSTALLED):
+        raise ValueError("what is recorded for the book belongs to a checkout; change into one.")
     path = folder / f"{name(record['configuration'])}.json"
     text = canonical(record, indent=1) + "\n"
+    check(json.loads(text))
+    _row(json.loads(text))
     if path.exists():
         old = read(path)
         if not overwrite:
@@ -101,16 +126,17 @@ def unpack(text: str, n: int) -> np.ndarray:
 def frame(*sources: Path | str | list[dict], kind: str | None = None) -> pd.DataFrame:
     """The records as one table, a row a run: `frame().query("method == 'hcl' and beta == 1")`.
 
-    Columns: `record` (its name), `kind` ("images", "graphs" or "measurement"), every field of the
-    run (`config.ImageRun`, `config.GraphRun`), every option of its method and every metric under
-    its own name; `changed` and `title`, what is unusual about the run and where it was made, and
-    `options`, those that are not the catalogue's, in words; `seconds`, `date`, `hardware`,
-    `test_images`, `graphs`; as they are in the record, `history`, `losses`, `correct`, `metrics`,
-    `environment`; and `run` itself. What a record does not name is at its default. Several values
-    are one word, as on the command line: `schedule == "beta=0.0:4.0:5"`.
+    Columns: `record` (its name), `kind` ("images", "graphs", "sentences" or "measurement"), every
+    field of the run (`config.ImageRun`, `GraphRun`, `SentenceRun`), every option of its method and
+    every metric under its own name; `changed` and `title`, what is unusual about the run and where
+    it was made, and `options`, those that are not the catalogue's, in words; `seconds`, `date`,
+    `hardware`, `test_images`, `graphs`, `sentences`; as they are in the record, `judged` (examples
+    of a task), `history`, `losses`, `correct`, `metrics`, `environment`; and `run` itself. What a
+    record does not name is at its default. Several values are one word, as on the command line:
+    `schedule == "beta=0.0:4.0:5"`.
 
     Runs whose configurations differ in `experiment` alone are one; `experiments` has all of them.
-    ValueError: two such records of one source disagree in an accuracy. `sources` are folders
+    ValueError: two such records of one source disagree in a score. `sources` are folders
     (default: the tracked one) or lists of records; where two have the same run, the later one's
     row stands. `kind`: no other rows (those of graphs wait for PyTorch Geometric).
     """
@@ -134,8 +160,9 @@ def frame(*sources: Path | str | list[dict], kind: str | None = None) -> pd.Data
         rows |= here
     table = pd.DataFrame(list(rows.values()))
     types = {int: "Int64", bool: "boolean"}  # which stay what they are where a row has none
-    expected = {"kind": str, "title": str, **dict.fromkeys(ACCURACIES, float)}
-    for run in (config.ImageRun, config.GraphRun)[: 1 if kind == "images" else 2]:
+    expected = {"kind": str, "title": str, **dict.fromkeys(ACCURACIES + CORRELATIONS, float)}
+    kinds = (config.ImageRun, config.GraphRun, config.SentenceRun)
+    for run in kinds[: 1 if kind == "images" else 3]:
         expected |= config.hints(run)
         expected |= {o: float for entry in run().catalogue.values() for o in entry.options}
     for column, hint in expected.items():
@@ -147,13 +174,13 @@ def frame(*sources: Path | str | list[dict], kind: str | None = None) -> pd.Data
 
 
 def _kind(record: dict) -> str:
-    trained = "graphs" if "graphs" in record else "measurement"
-    return "images" if "image_shape" in record else trained
+    kinds = {"image_shape": "images", "graphs": "graphs", "sentences": "sentences"}
+    return next((kind for key, kind in kinds.items() if key in record), "measurement")
 
 
 def _agreeing(first: dict, second: dict) -> dict:
     """The first of two rows of one run, with the experiments of both."""
-    for metric in ACCURACIES:
+    for metric in ACCURACIES + CORRELATIONS:
         values = [row["metrics"].get(metric) for row in (first, second)]
         if None not in values and values[0] != values[1]:
             raise ValueError(
@@ -186,10 +213,7 @@ def _row(record: dict) -> dict:
             "experiments": (),
             "metrics": metrics,
             "environment": environment,
-            **{
-                key: record.get(key)
-                for key in ("test_images", "graphs", "history", "losses", "correct")
-            },
+            **{key: record.get(key) for key in SHOWN},
         }
     )
 
@@ -203,7 +227,7 @@ def _check_options(run: config.Configuration) -> None:
             raise ValueError(f"options.{key}: {run.method} has no such option")
         usual = entry.options[key]
         if usual is None:
-            fits, kind = isinstance(value, str | None), "a word or null"
+            fits, kind = isinstance(value, str | None) or _number(value), "a word, a number or null"
         elif isinstance(usual, bool | str):
             fits, kind = isinstance(value, type(usual)), type(usual).__name__
         elif isinstance(usual, tuple):
@@ -217,19 +241,45 @@ def _check_options(run: config.Configuration) -> None:
 
 def papers(path: Path | str | None = None) -> pd.DataFrame:
     """The numbers printed in the papers: columns paper, table, row, column, dataset, metric, value,
-    spread, note."""
+    spread, note; the index is the line. ValueError: as in `read_csv`; a value that is no number."""
     import pandas as pd
 
-    path = project_root() / "book" / "results" / "papers.csv" if path is None else Path(path)
-    frame = pd.read_csv(path, comment="#", skipinitialspace=True, encoding="utf-8-sig")
-    if list(frame.columns) != PAPER_COLUMNS:
-        raise ValueError(f"{path} has the columns {list(frame.columns)}; expected {PAPER_COLUMNS}")
-    if not isinstance(frame.index, pd.RangeIndex):
-        raise ValueError(f"{path} has a row of more than {len(PAPER_COLUMNS)} cells; quote commas")
-    for column in ("value", "spread"):
-        if not pd.api.types.is_numeric_dtype(frame[column]):
-            raise ValueError(f"{path} has a {column} that is no number")
-    return frame
+    path = ledger("book/results/papers.csv") if path is None else Path(path)
+    rows = read_csv(path, PAPER_COLUMNS, empty=("column", "spread", "note"))
+    for line, row in rows.items():
+        for column in ("value", "spread"):
+            try:
+                row[column] = config.number(row[column]) if row[column] else math.nan
+            except ValueError as error:
+                raise ValueError(f"line {line} of {path}: {column}: {error}; correct it") from None
+        row["note"] = row["note"] or math.nan
+    frame = pd.DataFrame.from_dict(rows, orient="index", columns=PAPER_COLUMNS)
+    return frame.astype({"value": float, "spread": float})
+
+
+def read_csv(path: Path, columns: list[str], empty: tuple[str, ...] = ()) -> dict[int, dict]:
+    """The rows of a CSV file by the line where they end; lines that begin with # are remarks.
+
+    ValueError, with the line: it is not UTF-8 or not there, other `columns`, more or fewer values,
+    one that is not among the `empty` and says nothing.
+    """
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            lines = ("\n" if line.startswith("#") else line for line in file)
+            table = csv.reader(lines, strict=True, skipinitialspace=True)
+            head, *rows = [(table.line_num, row) for row in table if row] or [(0, [])]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} is not a CSV file in UTF-8 ({error})") from None
+    if head[1] != columns:
+        raise ValueError(f"{path} has the columns {head[1]}; it needs {columns}")
+    for line, row in rows:
+        if len(row) != len(columns):
+            text = f"has not {len(columns)} values; quote what holds a comma"
+            raise ValueError(f"line {line} of {path} {text}")
+        lacking = [c for c, word in zip(columns, row) if c not in empty and not word.strip()]
+        if lacking:
+            raise ValueError(f"line {line} of {path} has no {lacking[0]}; write one")
+    return {line: dict(zip(columns, row)) for line, row in rows}
 
 
 def environment(device=None) -> dict:
@@ -280,7 +330,7 @@ def read(path: Path) -> dict:
             f"{path} is not a whole record ({error}); delete it and repeat the run"
         ) from error
     try:
-        _check(record)
+        check(record)
     except ValueError as error:
         raise ValueError(f"{path}: {error}; delete it and repeat the run") from error
     if name(record["configuration"]) != path.stem:
@@ -310,7 +360,13 @@ COUNT = (
 )
 NUMBER = (lambda v: v is None or _number(v), "a number or null")
 NUMBERS = (_numbers, "made of numbers")
+EXACT = (_number, "a number")
+SECONDS = (lambda v: _number(v) and v >= 0, "a number from 0")
 SHARE = (lambda v: v is None or (_number(v) and 0 <= v <= 1), "a number from 0 to 1 or null")
+CORRELATION = (
+    lambda v: v is None or (_number(v) and -1 <= v <= 1),
+    "a number from -1 to 1 or null",
+)
 HARDWARE = {"cpu": WORD, "gpu": WORD, ...: COUNT}
 VERSIONS = {...: (lambda v: v is None or isinstance(v, str), "a word or null")}
 ENVIRONMENT = {"hardware": HARDWARE, "versions": VERSIONS, "hnlib": WORD, "date": WORD}
@@ -324,24 +380,29 @@ FORM = {
 FOLDS = {"svm_folds": [SHARE], "inner_folds": [SHARE], "C": [NUMBER]}
 OF_A_RUN = {
     "configuration": {"augmentation": (lambda v: isinstance(v, dict), "a dictionary")},
-    "metrics": dict.fromkeys(ACCURACIES, SHARE) | FOLDS | {...: NUMBER},
+    "metrics": dict.fromkeys(ACCURACIES, SHARE)
+    | dict.fromkeys(CORRELATIONS, CORRELATION)
+    | FOLDS
+    | {...: NUMBER},
     "image_shape": [COUNT],
     "test_images": COUNT,
     "graphs": COUNT,
+    "sentences": COUNT,
+    "judged": {...: COUNT},
     "history": [{"epoch": COUNT, "loss": NUMBER, "knn": NUMBER} | FOLDS | {...: NUMBERS}],
     "losses": [NUMBER],
     "correct": {...: WORD},
 }
 
 
-def _check(record: dict) -> None:
+def check(record: dict) -> None:
     """ValueError, with the field: a record that was not written so."""
-    _fits(record, FORM)
+    fits(record, FORM)
     chosen, metrics = record["configuration"], record["metrics"]
     if not chosen.get("experiment"):
         raise ValueError("the configuration lacks experiment, a word")
     if _kind(record) != "measurement":
-        _fits(record, OF_A_RUN)
+        fits(record, OF_A_RUN)
         run = config.read(chosen, whole=True)
         if not isinstance(run, config.Configuration):
             raise ValueError("it is no run, but has the metrics of one")
@@ -349,30 +410,42 @@ def _check(record: dict) -> None:
             raise ValueError(f"image_shape={record['image_shape']} must be three numbers")
         for metric, text in record.get("correct", {}).items():
             part = "validation" if metric.endswith("_validation") else "test_images"
-            _check_bits(f"correct.{metric}", text, part, (record | chosen).get(part, 0))
+            counts = record.get("judged", {part: (record | chosen).get(part, 0)})
+            part = metric if "judged" in record else part
+            _check_bits(f"correct.{metric}", text, part, counts.get(part, 0))
         return
-    if found := {*ACCURACIES} & metrics.keys():
-        raise ValueError(f"it has metrics.{min(found)}, but neither image_shape nor graphs")
+    if found := {*ACCURACIES, *CORRELATIONS} & metrics.keys():
+        raise ValueError(
+            f"it has metrics.{min(found)}, but neither image_shape nor graphs nor sentences"
+        )
     if "measured" in chosen:
         config.read(chosen, whole=True)
-        _fits(metrics, {...: NUMBER}, "metrics")
+        fits(metrics, {...: NUMBER}, "metrics")
 
 
-def _fits(value, form, field: str = "") -> None:
+def check_run(run: config.Configuration) -> None:
+    """ValueError: a record of the run could not be read back."""
+    if not run.experiment.strip():
+        raise ValueError("experiment='' is no heading; leave it out or write one")
+    _check_options(config.read(run.configuration, whole=True))
+
+
+def fits(value, form, field: str = "") -> None:
+    """ValueError, with the field, unless the value has such a form."""
     if isinstance(form, tuple):
-        fits, words = form
-        if not fits(value):
+        fit, words = form
+        if not fit(value):
             raise ValueError(f"{field}={reprlib.repr(value)} must be {words}")
     elif not isinstance(value, type(form)):
         kind = "a dictionary" if isinstance(form, dict) else "a list"
         raise ValueError(f"{field}={reprlib.repr(value)} must be {kind}")
     elif isinstance(form, list):
         for entry in value:
-            _fits(entry, form[0], field)
+            fits(entry, form[0], field)
     else:
         for key, inner in value.items():
             if (known := form.get(key, form.get(...))) is not None:
-                _fits(inner, known, f"{field}.{key}".removeprefix("."))
+                fits(inner, known, f"{field}.{key}".removeprefix("."))
 
 
 def _check_bits(field: str, text: str, part: str, n: int) -> None:

@@ -1,4 +1,4 @@
-"""`train`: a run on images or graphs from its configuration to its record."""
+"""`train`: a run on images, graphs or sentences from its configuration to its record."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 import hashlib
 import os
 from dataclasses import replace
+from importlib import import_module
 from types import SimpleNamespace
 
 import torch
@@ -25,24 +26,32 @@ from hnlib.runs.loop import (
     under_torchrun,
 )
 
+#: Kinds of data whose library may not be there: runs, the class of a set of one's own, the library
+WINGS = {
+    "sentences": (config.SentenceRun, "Corpus", "the library tokenizers"),
+    "graphs": (config.GraphRun, "GraphSet", "PyTorch Geometric"),
+}
 __all__ = ["Diverged", "Interrupted", "Run", "load", "train"]
 
 
 def train(*dataset_and_method, **keywords) -> Run:
-    r"""Train an encoder of images or graphs by contrast, evaluate it, and return the `Run`.
+    r"""Train an encoder of images, graphs or sentences by contrast, evaluate it, and return the
+    `Run`.
 
-    `train(run)` with an `ImageRun` or `GraphRun` and keywords of `Execution`, or the same in
-    keywords: `train("digits", "hcl", beta=1.0, epochs=3, record_to=folder)`. What neither run nor
-    execution has is an option of the method. The data set decides which run it is.
+    `train(run)` with an `ImageRun`, `GraphRun` or `SentenceRun` and keywords of `Execution`, or the
+    same in keywords: `train("digits", "hcl", beta=1.0, epochs=3, record_to=folder)`. What neither
+    run nor execution has is an option of the method. The data set decides which run it is.
 
-    Instead of names: `dataset` a `data.Dataset` or a `GraphSet`; `method` any module to call as
-    `method(z1, z2, labels)` (labels reach it if it has a true attribute `supervised`; with a true
-    attribute `features` it is called with `features=(h1, h2)`, the inputs of the projector's last
-    layer, bias left out; where it has `log_weights(contrast)` or `observe(contrast)`, learning
-    curves show what these say), or None for `epochs=0`, which evaluates the untrained encoder, the
-    same for all methods of one seed; `encoder` a module with an attribute `feature_dim`, to which a
-    `projector` may belong (with `.layers`, an `nn.Sequential`, if the method wants features);
-    `augmentation` an `augment.Recipe`. Modules given are copied; `Run` has the trained ones.
+    Instead of names: `dataset` a `data.Dataset`, a `GraphSet` or a `Corpus`; `method` any module to
+    call as `method(z1, z2, labels)` (labels reach it if it has a true attribute `supervised`; with
+    a true attribute `features` it is called with `features=(h1, h2)`, the inputs of the projector's
+    last layer, bias left out; where it has `log_weights(contrast)` or `observe(contrast)`, learning
+    curves show what these say; InfoGraph calls `method.loss(contrast)` instead; a `name` and
+    `options` of its own are the record's), or None for `epochs=0`, which evaluates the untrained
+    encoder, the same for all methods of one seed; `encoder` a module with an attribute
+    `feature_dim`, to which a `projector` may belong (with `.layers`, an `nn.Sequential`, if the
+    method wants features); `augmentation` an `augment.Recipe`. Modules given are copied; `Run` has
+    the trained ones.
 
     **Images.** Two views of each pass the encoder together; batches by permutation, the last
     partial one dropped. STL-10's unlabelled images are trained on by methods that need no labels.
@@ -50,8 +59,11 @@ def train(*dataset_and_method, **keywords) -> Run:
     with coupled weight decay; it trains parameters of the method too, without decay. `schedule`
     {option: (start, end[, changes])} moves an option of the method: in epoch $e$ of $E$ it is
     $\text{start}+\frac i{\text{changes}}(\text{end}-\text{start})$, $i=\lfloor
-    e\,\text{changes}/E\rfloor$; `changes` is $E$ unless given (hcl, App. D.1). With a `queue` only
+    e\,\text{changes}/E\rfloor$; `changes` is $E$ unless given (hcl, App. D.1). With `reach_end`
+    $E-1$ stands for $E$, so that the last epoch has the end (h-scl, eq. 4). With a `queue` only
     the first views are anchors, and the keys come from a copy that follows the model (`KeyQueue`).
+    `mixing` mixes images (`hnlib.images.mixing`): "i-mix" the first views, which then look for the
+    second ones as in `Contrast.from_pairs`; "un-mix" a third view, for two more losses.
     "cosine" falls after a twentieth of linear warm-up. The `history` has a row each
     `evaluate_every` epochs (0: only at the end): epoch, loss, knn, images_per_second, and
     `diagnostics.diagnostics` on one batch of the training set, the same augmented views for all
@@ -67,6 +79,12 @@ def train(*dataset_and_method, **keywords) -> Run:
     accuracy is then of labels that training has seen. `metrics`: `svm`, the mean test accuracy of
     the folds, with `svm_folds`, the `inner_folds` accuracy of the chosen `C`, `epoch_seconds`
     (median). The `history` has the first four at the epochs `evaluate_at` (0: untrained).
+
+    **Sentences.** Pairs of neighbours of a corpus by `Method.pairs`, or each sentence twice under
+    dropout as two views; batches by permutation, the last partial one dropped; `train_size` pairs
+    are the same for all seeds. The embeddings, in eval mode, go to the `tasks` (`transfer.Judged`):
+    `metrics` has an accuracy or a rank correlation for each, and `transfer` and `sts`, the means of
+    six and of seven. The `history` has them at the epochs `evaluate_at`.
 
     `device` and `precision` are Fabric's words. `devices` > 1 shares each batch among processes of
     one machine (a script needs `if __name__ == "__main__":`); under `torchrun` its processes are
@@ -154,17 +172,20 @@ def kind_of(dataset, keywords: dict) -> type:
         return config.ImageRun
     if isinstance(dataset, str) and (dataset in data.KNOWN or dataset.startswith("folder:")):
         return config.ImageRun
-    try:
-        from hnlib.graphs.data import KNOWN, GraphSet
-    except ImportError:
-        known = ", ".join(data.KNOWN)
-        raise ValueError(
-            f"unknown data set {dataset!r}; known: {known}, and graphs once PyTorch Geometric is "
-            "installed: pip install 'hnlib[graphs]'"
-        ) from None
-    if isinstance(dataset, GraphSet) or dataset in KNOWN or "framework" in keywords:
+    known, missing = [*data.KNOWN], ""
+    for wing, (kind, own, package) in WINGS.items():
+        try:
+            found = import_module(f"hnlib.{wing}.data")
+        except ImportError:
+            missing += f", and {wing} once {package} is installed: pip install 'hnlib[{wing}]'"
+            continue
+        path = isinstance(dataset, str) and dataset.startswith(getattr(found, "PREFIX", "folder:"))
+        if path or dataset in found.KNOWN or isinstance(dataset, getattr(found, own)):
+            return kind
+        known += found.KNOWN
+    if "framework" in keywords and not missing:
         return config.GraphRun
-    raise ValueError(f"unknown data set {dataset!r}; known: {', '.join((*data.KNOWN, *KNOWN))}")
+    raise ValueError(f"unknown data set {dataset!r}; known: {', '.join(known)}{missing}")
 
 
 def named(part: str, given) -> str:
@@ -206,7 +227,7 @@ def _method(run, own: SimpleNamespace) -> nn.Module | None:
 
 
 def _check_devices(run, devices: int) -> None:
-    """ValueError: more than this machine has cores for, or than can share a batch."""
+    """ValueError: more than this machine has cores for, or than can share the run's batches."""
     cores = max(2, os.cpu_count() or 1)
     if under_torchrun():
         devices = int(os.environ["WORLD_SIZE"])
@@ -217,3 +238,5 @@ def _check_devices(run, devices: int) -> None:
             f"batch_size={run.batch_size} cannot be shared by {devices} devices; choose a "
             f"multiple of {devices}"
         )
+    if devices > 1 and getattr(run, "mixing", None):
+        raise ValueError(f"mixing={run.mixing} needs the whole batch on one device; use devices=1")

@@ -82,6 +82,7 @@ def hostile(tmp_path_factory):
     stage = folder / "_build/stage"
     shutil.copytree(ROOT / "book", stage / "book", ignore=shutil.ignore_patterns("results"))
     shutil.copy(ROOT / "_config.yml", stage)
+    shutil.copy(ROOT / "pyproject.toml", folder)
     (folder / "notebooks").mkdir()
     (stage / "notebooks").mkdir()
     files = "".join(f"- file: {name}\n" for name in ("notebooks/two", *PAGES))

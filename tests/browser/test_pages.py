@@ -3,6 +3,7 @@ network."""
 
 import json
 import re
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -11,6 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 from hnlib import _files
 
 MEGABYTE = 1_000_000
+CSS = _files.project_root() / "book/theme/book.css"
 
 
 # Formulas and code are thousands of elements that axe-core takes a minute for; the colours of code
@@ -68,17 +70,90 @@ def test_page_reads_offline(page, page_name):
 
 
 def test_page_on_a_phone(page):
-    """At 390 pixels nothing but a table, a formula, code or a figure of several panels scrolls, in
-    its own box."""
+    """At 390 pixels nothing but a table, a formula, code or a figure scrolls, in its own box."""
     page.set_viewport_size({"width": 390, "height": 900})
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
     outside = page.evaluate("""() => {
         const scrolls = e => { for (; e; e = e.parentElement)
             if (['auto', 'scroll'].includes(getComputedStyle(e).overflowX)) return true; return false; };
         return [...document.querySelectorAll('article :is(p, img, pre, table, mjx-container)')]
-            .filter(e => e.getBoundingClientRect().right > 391 && (!scrolls(e) || e.matches('img:not(.hn-wide)')))
+            .filter(e => e.getBoundingClientRect().right > 391 && !scrolls(e))
             .map(e => e.outerHTML.slice(0, 120)); }""")
     assert outside == []
+
+
+# Lines of code, or of what code printed, of which something stands beyond the edge of a box that does not show it.
+CUT = """() => {
+    const closed = [...document.querySelectorAll('article details:not([open])')];
+    closed.forEach(e => { e.open = true; });
+    const edge = e => e.getBoundingClientRect().left + e.clientLeft + e.clientWidth;
+    const clips = e => getComputedStyle(e).overflowX !== 'visible';
+    const cut = [];
+    for (const pre of document.querySelectorAll('article pre')) {
+        let right = innerWidth;
+        for (let e = pre; e && e.tagName !== 'ARTICLE'; e = e.parentElement) if (clips(e)) right = Math.min(right, edge(e));
+        const walk = document.createTreeWalker(pre, NodeFilter.SHOW_TEXT), range = document.createRange(), lines = new Set();
+        while (walk.nextNode()) {
+            range.selectNodeContents(walk.currentNode);
+            for (const box of range.getClientRects())
+                if (box.right > right + 1) lines.add(Math.round(box.bottom / 4));
+        }
+        const longest = pre.textContent.split('\\n').reduce((a, b) => a.length < b.length ? b : a);
+        lines.forEach(() => cut.push(longest.trim()));
+    }
+    closed.forEach(e => { e.open = false; });
+    return cut; }"""
+PAPER = {"width": 717, "height": 1000}  # A4 between the margins that a browser prints with
+DESK = {"width": 1280, "height": 900}
+
+
+@pytest.mark.parametrize("media, size", [("screen", DESK), ("print", PAPER)], ids=["1280", "print"])
+def test_no_line_of_code_is_cut(page, media, size):
+    """Whatever stands in a strip or a dropdown, too; on a desk and on paper."""
+    page.set_viewport_size(size)
+    page.emulate_media(media=media, color_scheme="light")
+    cut = page.evaluate(CUT)
+    page.emulate_media(media="screen")
+    assert cut == []
+
+
+def test_a_cut_line_is_counted(visit):
+    """Negative control: two lines of four are too long for their box."""
+    page = visit("book/reproduce.html")
+    page.evaluate("""() => { const pre = document.querySelector('article pre'), word = 'word '.repeat(60);
+        pre.style.whiteSpace = 'pre';  // as in chapters' cells; commands are broken
+        pre.innerHTML = `<span>short</span>\\n<span>${word}</span>${word}\\nshort\\n<b>${word}</b>`; }""")
+    assert len(page.evaluate(CUT)) == 2
+
+
+# Toggles of hidden code, or code under a title of its own: without the output it explains; behind another one.
+IDLE = """() => {
+    const closed = [...document.querySelectorAll('article details:is(.hide, .hn-code-only)')];
+    const before = e => { while (!e.previousElementSibling && e.parentElement.matches('.cell')) e = e.parentElement;
+        return e.previousElementSibling; };
+    const last = e => e?.matches('.cell') ? last(e.lastElementChild) : e;
+    const explains = e => e.matches('.hn-code-only') || e.previousElementSibling?.matches('.cell_output');
+    return {idle: closed.filter(e => !explains(e)).map(e => e.innerText),
+            adjacent: closed.filter(e => closed.includes(last(before(e)))).map(e => e.innerText)}; }"""
+
+
+def test_every_toggle_explains_an_output(page):
+    """But one, the set-up; and none stands next to another."""
+    found = page.evaluate(IDLE)
+    assert found["adjacent"] == []
+    assert [text.split("\n")[0] for text in found["idle"]] in ([], ["Set-up"])
+
+
+def test_an_idle_toggle_is_found(visit):
+    """Negative control: two toggles in a row, the first without its output."""
+    page = visit("notebooks/experiments/images.html")
+    idle = len(page.evaluate(IDLE)["idle"])
+    page.evaluate("""() => { const cell = document.querySelector('.cell:has(> .cell_output + details.hide)');
+        const copy = cell.cloneNode(true);
+        copy.querySelector('.cell_output').remove();
+        cell.after(copy); }""")
+    found = page.evaluate(IDLE)
+    assert len(found["idle"]) == idle + 1 and len(found["adjacent"]) == 1
 
 
 def test_page_is_accessible(page, page_name):
@@ -138,7 +213,9 @@ def test_links_lead_somewhere(html, page_name):
 
 
 def test_figures_suit_both_grounds(html, page_name):
-    """Labels of the ticks in a vector figure are legible on a light and on a dark page."""
+    """Labels of the ticks in a vector figure are legible on a light page, and on a dark one, where
+    figures are made lighter; those in the colour of a method are at least seen."""
+    (factor,) = re.findall(r"filter: brightness\(([\d.]+)\)", CSS.read_text(encoding="utf-8"))
     text = (html / page_name).read_text(encoding="utf-8")
     faint = []
     for name in set(re.findall(r'src="([^"]*_images/[^"]+\.svg)"', text)):
@@ -148,9 +225,37 @@ def test_figures_suit_both_grounds(html, page_name):
         for label in re.findall(r'<g id="[xy]tick_\d+">.*?<g id="text_\d+">(.*?)</g>', svg, re.S):
             fill = re.search(r"fill: (#[0-9a-f]{6})", label)
             colour = fill[1] if fill else "#000000"
-            if min(contrast(colour, "#ffffff"), contrast(colour, "#15171b")) < 3:
+            lifted = [min(255, float(factor) * int(colour[i : i + 2], 16)) for i in (1, 3, 5)]
+            least = 4.5 if len({colour[i : i + 2] for i in (1, 3, 5)}) == 1 else 3  # of a method
+            if min(contrast(colour, "#fffefb"), contrast(f"rgb{(*lifted,)}", "#15171b")) < least:
                 faint.append((name, colour))
     assert sorted(set(faint)) == []
+
+
+def letters(svg: str) -> list[float]:
+    """The size in pt of each text of a figure; of a formula its largest letters."""
+    texts = re.findall(r'<g id="text_\d+">(.*?)</g>\s*(?=<g id|</g>)', svg, re.S)
+    found = [re.findall(r"scale\(([\d.]+) -[\d.]+\)", text) for text in texts]
+    return [100 * max(map(float, sizes)) for sizes in found if sizes]
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_letters_of_figures_can_be_read(page, width):
+    """10 px or more as shown, on a phone and on a desk."""
+    page.set_viewport_size({"width": width, "height": 900})
+    shown = page.evaluate("""() => [...document.querySelectorAll('article figure > img')].filter(e => e.offsetParent)
+        .map(e => [e.src, e.getBoundingClientRect().width / e.naturalWidth])""")
+    small = []
+    for source, scale in shown:
+        svg = Path(unquote(urlsplit(source).path)).read_text(encoding="utf-8")
+        small += [(source[-24:], pt) for pt in letters(svg) if pt * 4 / 3 * scale < 9.95]
+    assert small == []
+
+
+def test_small_letters_are_found():
+    """Negative control, as matplotlib writes a label."""
+    label = '<g id="text_1"><g transform="translate(9 9) scale({} -{})"><use/></g></g>\n</g>'
+    assert letters(label.format(0.08, 0.08) + label.format(0.1, 0.1)) == [8, 10]
 
 
 def notebooks(html):
@@ -168,7 +273,8 @@ def test_executed_notebooks_can_be_downloaded(html):
     for page, link in pages:
         assert link, f"{page.name} offers no notebook"
         notebook = json.loads((page.parent / link[1]).read_text(encoding="utf-8"))
-        code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+        first, *code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+        assert first["id"] == "elsewhere", f"{page.name}: no first cell that finds the library"
         assert all(cell["execution_count"] for cell in code), page.name
 
 
@@ -229,18 +335,21 @@ def test_theme_can_be_switched(visit):
 
 
 PICTURES = {
-    "masks": "degeneracy",
-    "path": "transport",
-    "class-mass": "debiasing",
-    "packing": "packing",
-    "balls": "kl-robustness",
+    "dial": "start-here",
+    "masks": "theory/degeneracy",
+    "path": "theory/transport",
+    "class-mass": "theory/debiasing",
+    "packing": "theory/packing",
+    "balls": "theory/kl-robustness",
+    "radius": "theory/temperature",
+    "motion": "experiments/hardness-or-temperature",
 }
 
 
 @pytest.fixture(params=PICTURES, ids=str)
 def picture(request, visit):
     """A picture the reader can move, in its chapter."""
-    page = visit(f"notebooks/theory/{PICTURES[request.param]}.html")
+    page = visit(f"notebooks/{PICTURES[request.param]}.html")
     box = page.locator(f".hn-picture[data-kind={request.param}]")
     assert box.count() == 1 and box.is_visible()
     return box
@@ -257,11 +366,14 @@ def test_picture_answers_the_keyboard(picture):
     """Each of its controls is reached with the tab key, moved with arrows or space, and changes the
     drawing."""
     page, reached = picture.page, 0
-    controls = picture.locator("input").count()
-    picture.locator("input").first.focus()
+    controls = picture.locator("input, button").count()
+    picture.locator("input, button").first.focus()
     for _ in range(controls):
-        kind, before = page.evaluate("() => document.activeElement.type"), drawn(picture)
-        page.keyboard.press("Space" if kind == "checkbox" else "ArrowRight")
+        kind, full = page.evaluate(
+            "() => { const e = document.activeElement; return [e.type, e.value === e.max]; }"
+        )
+        before, arrow = drawn(picture), "ArrowLeft" if full else "ArrowRight"
+        page.keyboard.press("Space" if kind in ("checkbox", "button") else arrow)
         assert drawn(picture) != before
         if kind == "range":
             assert page.evaluate("() => document.activeElement.getAttribute('aria-valuetext')")
@@ -307,7 +419,7 @@ def test_picture_stays_off_paper(picture):
 def test_pictures_without_a_script(browser, html, chapter):
     """Without JavaScript the page is as it was: the figure, and nothing that does not work."""
     page = browser.new_page(java_script_enabled=False)
-    page.goto((html / f"notebooks/theory/{chapter}.html").as_uri())
+    page.goto((html / f"notebooks/{chapter}.html").as_uri())
     assert (
         page.locator("article img").first.is_visible()
         and not page.locator(".hn-picture").is_visible()
@@ -321,9 +433,7 @@ def test_pictures_share_a_page(browser, visit):
     boxes = {}
     for kind in ("masks", "balls"):
         numbers = (
-            visit(f"notebooks/theory/{PICTURES[kind]}.html")
-            .locator(".hn-picture script")
-            .text_content()
+            visit(f"notebooks/{PICTURES[kind]}.html").locator(".hn-picture script").text_content()
         )
         boxes[kind] = (
             f'<div class="hn-picture" data-kind="{kind}" hidden><script type="application/json">{numbers}'
@@ -363,6 +473,20 @@ def test_picture_of_masks_says_what_is_proved(visit):
     assert better == [False, False, False, True]
 
 
+def test_a_link_from_claims_opens_the_strip_of_its_check(visit):
+    """The line of the check is on the screen, in a strip that was closed; its code leads back."""
+    page = visit("book/claims.html")
+    page.locator("a[href*='theory/kl-robustness.html#check-r2-']").first.click()
+    page.wait_for_url("**/kl-robustness.html#check-r2-*")
+    line = page.locator(".hn-claim:target")
+    line.wait_for(state="visible")
+    strip = page.locator("details.hn-checks", has=line)
+    assert strip.get_attribute("open") is not None
+    assert page.locator("details.hn-checks[open]").count() == 1
+    line.locator("a.hn-claim-id").click()
+    page.wait_for_url("**/book/claims.html#claim-R2")
+
+
 def test_picture_of_the_path_ends_level(visit):
     """At λ = ∞ all column sums are one."""
     box = visit("notebooks/theory/transport.html").locator(".hn-picture")
@@ -399,6 +523,52 @@ def test_picture_of_the_mass_leaves_the_prior_behind(visit):
     assert (
         shares[0][0] < shares[1][0] < shares[2][0] and len({prior for _, prior, _ in shares}) == 1
     )
+
+
+def numbers(text: str) -> list[float]:
+    """The numbers in a text, in order."""
+    return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", text)]
+
+
+def test_picture_of_the_radius_has_three_radii_for_a_temperature(visit):
+    """Colder is a larger radius for each anchor; the loss and the price add up to the worst mean."""
+    box = visit("notebooks/theory/temperature.html").locator(".hn-picture")
+    read = []
+    for key in ("End", "PageDown", "Home"):
+        box.locator("input").press(key)
+        read.append(numbers(box.locator("output").inner_text()))
+    for tau, *radii, slides, seen, price, worst in read:
+        assert len(set(radii)) == 3 and slides == pytest.approx(0.25**2 / 2 / tau**2, rel=0.05)
+        assert seen + price == pytest.approx(worst, abs=0.011)
+    assert all(list(radii) == sorted(set(radii)) for radii in list(zip(*read))[1:4])
+
+
+def test_picture_of_motion_plays_to_the_end_and_turns(visit):
+    """Played from the start to its end, with a pause; a drag turns it; circle and sphere differ."""
+    box = visit("notebooks/experiments/hardness-or-temperature.html").locator(".hn-picture")
+    page, step, turn = box.page, *box.locator("input[type=range]").all()
+    page.clock.install()
+    step.press("Home")
+    start, button = drawn(box), box.get_by_role("button")
+    button.click()
+    assert button.inner_text() == "Pause" and drawn(box) != start
+    button.click()
+    held = drawn(box)
+    page.clock.run_for(60_000)
+    assert button.inner_text() == "Play" and drawn(box) == held
+    button.click()
+    page.clock.run_for(60_000)
+    assert button.inner_text() == "Play" and step.input_value() == step.get_attribute("max")
+    flat = drawn(box)
+    box.get_by_label("sphere").check()
+    assert "on the sphere" in box.locator("output").inner_text() and drawn(box) != flat
+    before, ball = turn.input_value(), box.locator("svg").nth(1).bounding_box()
+    page.mouse.move(ball["x"] + 100, ball["y"] + 100)
+    page.mouse.down()
+    page.mouse.move(ball["x"] + 160, ball["y"] + 100)
+    page.mouse.up()
+    assert turn.input_value() != before
+    assert page.complaints == []
 
 
 def test_picture_of_packing_merges_the_rare(visit):

@@ -21,23 +21,6 @@ from pathlib import Path
 import jupytext
 
 COLUMNS = 88
-# Chapters whose cells have to be cut before they are formatted: one line of theirs becomes five, and a
-# cell has 25. A chapter that is rewritten leaves this list.
-UNCUT = [
-    "errata",
-    "map-of-methods",
-    "start-here",
-    "theory/debiasing",
-    "theory/degeneracy",
-    "theory/graphs",
-    "theory/how-we-compare",
-    "theory/kl-robustness",
-    "theory/labels",
-    "theory/packing",
-    "theory/temperature",
-    "theory/transport",
-    "theory/uncertainty",
-]
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -88,11 +71,9 @@ def main(argv: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true", help="change nothing; 1 if something would")
-    parser.add_argument("chapters", nargs="*", type=Path, help="default: all but the uncut")
+    parser.add_argument("chapters", nargs="*", type=Path, help="default: all")
     arguments = parser.parse_args(argv)
-    every, folder = sorted((ROOT / "notebooks").rglob("*.md")), ROOT / "notebooks"
-    cut = [p for p in every if p.relative_to(folder).with_suffix("").as_posix() not in UNCUT]
-    chapters = arguments.chapters or cut
+    chapters = arguments.chapters or sorted((ROOT / "notebooks").rglob("*.md"))
     sources = {path: path.read_text() for path in chapters}
     try:
         changed = [(path, new) for path, new in formatted(sources).items() if new != sources[path]]

@@ -1,0 +1,110 @@
+"""All checks of a statement in one strip that folds open, and claim codes that link.
+
+What stands in a chapter between ``<!-- checks -->`` and ``<!-- end of checks -->``, words, code and
+the lines of `hnlib.book.claims.check`, becomes a closed strip that says how many checks there are,
+the largest discrepancy and the smallest of a false variant. Code that only a strip or a figure needs
+folds under a title of its own, ``<!-- fold: title -->`` to ``<!-- end of fold -->``, and so does what
+a reader may leave out, words, strips and figures, ``<!-- more: title -->`` to ``<!-- end of more -->``.
+A claim's code in the text of a chapter, R2 say, is a link to its row on the *Claims* page.
+"""
+
+import csv
+import html
+import re
+from functools import partial
+from pathlib import Path
+
+from docutils import nodes
+
+LEDGER = "book/claims"
+STRIP = re.compile(r"<!-- (checks|fold: [^>]*) -->(.*?)<!-- end of (?:checks|fold) -->", re.S)
+MORE = re.compile(r"<!-- (more: [^>]*) -->(.*?)<!-- end of more -->", re.S)
+LINE = re.compile(r'<div class="hn-claim"[^>]*>.*?</div>', re.S)
+CODE = r'(<span class="hn-claim-id">)(\w+)(</span>)'
+NO_LINK = nodes.reference, nodes.title, nodes.literal, nodes.literal_block, nodes.math, nodes.raw
+
+
+def _part(line: str, name: str) -> str:
+    return re.search(rf'<span class="hn-claim-{name}">(.*?)</span>', line, re.S)[1]
+
+
+def _number(line: str, name: str) -> float | None:
+    found = re.search(rf' data-{name}="(.*?)"', line)
+    return float(found[1]) if found else None
+
+
+def _short(value: float) -> str:
+    text = f"{value:.0f}" if value >= 10 else f"{value:.1g}"
+    return re.sub(r"e([-+])0*(?=\d)", r"e\1", text).replace("-", "−")
+
+
+def _sentence(lines: list[str]) -> str:
+    """What a closed strip says: the title of its only check or how many there are, and numbers."""
+    instances = sum(int(_number(line, "instances")) for line in lines)
+    worst = max(_number(line, "value") for line in lines)
+    controls = [c for line in lines if (c := _number(line, "control")) is not None]
+    on = f"on {instances:,} instance{'s' * (instances != 1)}"
+    what = f"verified {on}" if len(lines) == 1 else f"verified {len(lines)} ways {on}"
+    said = [what, f"worst {_short(worst)}" if worst > 0 else "no violation"]
+    if controls:
+        many = "s give at least" if len(controls) > 1 else " gives"
+        said += [f"the false variant{many} {_short(min(controls))}"]
+    return ", ".join(said)
+
+
+def fold(page: str, found: re.Match) -> str:
+    """One strip. ValueError: it begins in one section and ends in another."""
+    kind, inside = found[1], found[2]
+    crossing = inside.count("<section") != inside.count("</section")
+    if crossing or re.search("<!-- (checks|fold: |more: )", inside):
+        raise ValueError(f"{page}: a strip of {kind} is not closed within its section")
+    what, _, title = kind.partition(": ")
+    if title:
+        summary = title
+    elif lines := LINE.findall(inside):
+        codes = ", ".join(dict.fromkeys(_part(line, "id") for line in lines))
+        title = f"{_part(lines[0], 'title')}: " if len(lines) == 1 else ""
+        summary = f'<span class="hn-claim-id">{codes}</span> {title}{_sentence(lines)}'
+    else:
+        summary = "Checks, not executed in this draft"
+    name = {"checks": "", "fold": " hn-code-only", "more": " hn-more"}[what]
+    return f'<details class="hn-checks{name}"><summary>{summary}</summary>{inside}</details>'
+
+
+def _strips(app, pagename, templatename, context, doctree):
+    body = context.get("body", "")
+    for part in (STRIP, MORE):  # a strip may stand in what may be left out
+        body = part.sub(partial(fold, pagename), body)
+    if pagename.startswith("notebooks/"):
+        ledger = html.escape(app.builder.get_relative_uri(pagename, LEDGER))
+        linked = rf'<a class="hn-claim-id" href="{ledger}#claim-\2">\2</a>'
+        body = LINE.sub(lambda line: re.sub(CODE, linked, line[0]), body)
+    context["body"] = body
+
+
+def _link_codes(app, doctree, docname):
+    if not docname.startswith("notebooks/"):
+        return
+    with open(Path(app.srcdir) / f"{LEDGER}.csv", newline="", encoding="utf-8") as file:
+        codes = "|".join(re.escape(row["id"]) for row in csv.DictReader(file))
+    code = re.compile(rf"(?<![\w.-])({codes})(?![\w-]|\.\d)")
+    ledger = app.builder.get_relative_uri(docname, LEDGER)
+    for text in list(doctree.findall(nodes.Text)):
+        parts = code.split(text.astext())
+        node = text.parent
+        while node is not None and not isinstance(node, NO_LINK):
+            node = node.parent
+        if len(parts) == 1 or node is not None:
+            continue
+        new = [nodes.Text(part) for part in parts]
+        for i in range(1, len(parts), 2):
+            uri = f"{ledger}#claim-{parts[i]}"
+            new[i] = nodes.reference("", parts[i], refuri=uri, internal=True, classes=["hn-code"])
+        text.parent.replace(text, new)
+
+
+def setup(app):
+    """Called by Sphinx."""
+    app.connect("doctree-resolved", _link_codes)
+    app.connect("html-page-context", _strips, priority=800)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,135 @@
+"""The map of accuracy over temperature and tilt, and what of it one number, the sharpness γ,
+explains."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+import statsmodels.formula.api as smf
+
+from hnlib.book import figures
+from hnlib.runs import comparisons
+
+TEMPERATURES = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05)
+BETAS = (0.0, 1.0, 2.0, 4.0, 8.0)
+CELLS = [(t, beta) for t in TEMPERATURES for beta in BETAS]
+GAMMAS = np.array([(1 + beta) / t for t, beta in CELLS])
+HELD = "method == 'hcl' and tau_plus == 0 and weights_gradient == False"  # the theory's case
+
+
+@dataclass(frozen=True, eq=False)
+class Map:
+    """Runs on one data set over `CELLS`, one a cell and seed (ValueError: two of them); cells with
+    other $t$ or $β$ are left out, and so are seeds that lack a cell.
+
+    `runs`: a frame of `records.frame` with SimCLR ($β=0$) and HCL with its weights held fixed.
+    """
+
+    runs: pd.DataFrame
+
+    @functools.cached_property
+    def cells(self) -> pd.DataFrame:
+        """The runs of the map, with `beta` 0 for SimCLR."""
+        some = self.runs.query(f"method == 'simclr' or ({HELD})")
+        some = some.assign(beta=some["beta"].fillna(0.0))
+        there = [cell in CELLS for cell in zip(some["temperature"], some["beta"], strict=True)]
+        some = some.loc[np.array(there, bool)]
+        if len(twice := some[some.duplicated(["temperature", "beta", "seed"], keep=False)]):
+            raise ValueError(
+                f"records {' and '.join(map(str, twice['record'][:2]))} are of one cell and seed; "
+                "give runs that are equal in all but temperature, beta and seed"
+            )
+        return some
+
+    @functools.cached_property
+    def seeds(self) -> tuple[int, ...]:
+        """That have the whole map."""
+        seeds, counts = np.unique(self.cells["seed"].to_numpy(), return_counts=True)
+        return tuple(int(seed) for seed in seeds[counts == len(CELLS)])
+
+    def accuracy(self, metric: str = "linear") -> np.ndarray:
+        """Percent [cells, seeds], in the orders of `CELLS` and `seeds`."""
+        keys = ["temperature", "beta"]
+        wide = self.cells.pivot(index=keys, columns="seed", values=metric)
+        return 100 * wide.reindex(CELLS)[[*self.seeds]].to_numpy()
+
+    def chosen(self, where=lambda beta: True) -> tuple[float, float]:
+        """The cell $(t,β)$ with the best linear probe on validation images, of those with such a
+        $β$."""
+        mean = self.accuracy("linear_validation").mean(1)
+        allowed = [where(beta) for _, beta in CELLS]
+        return CELLS[int(np.where(allowed, mean, -np.inf).argmax())]
+
+    def compare(self, ours, base, metric="linear", target="these images") -> comparisons.Effect:
+        """`comparisons.compare` of two cells $(t,β)$, over the seeds with the whole map."""
+        first, second = (f"temperature == {t} and beta == {beta}" for t, beta in (ours, base))
+        some = self.cells[self.cells["seed"].isin(self.seeds)]
+        return comparisons.compare(some, first, second, metric, target=target)
+
+    def curve(self, metric: str = "linear"):
+        """The means over seeds as a smooth function of γ."""
+        return smooth(GAMMAS, self.accuracy(metric).mean(1))
+
+    def heat(self, ax, metric: str = "linear") -> None:
+        """Draw the means in percent over $(t,β)$, with level lines of γ between the cells."""
+        rows, columns = range(len(TEMPERATURES)), range(len(BETAS))
+        mean = self.accuracy(metric).mean(1).reshape(len(rows), len(columns))
+        ax.imshow(mean, cmap=sns.color_palette("crest", as_cmap=True), aspect="auto")
+        for (i, j), value in np.ndenumerate(mean):
+            ink = "white" if value > (mean.min() + mean.max()) / 2 else "black"
+            ax.text(j, i, f"{value:.1f}", ha="center", va="center", color=ink, fontsize=9)
+        y = np.linspace(0, rows[-1], 200)
+        t = np.exp(np.interp(y, rows, np.log(TEMPERATURES)))
+        for gamma in (5, 10, 20, 40):
+            beta = gamma * t - 1
+            on = (beta >= 0) & (beta <= BETAS[-1])
+            x = np.interp(beta[on], BETAS, columns)
+            ax.plot(x, y[on], color=figures.COLOURS["hcl"], lw=1)
+        ax.set_xticks(columns, [f"{b:g}" for b in BETAS])
+        ax.set_yticks(rows, [f"{x:g}" for x in TEMPERATURES])
+
+    def noise(self, metric: str = "linear") -> float:
+        """Deviation of a cell about the effects of cell and seed, in points; needs two seeds."""
+        return _noise(self.accuracy(metric))
+
+    def share(self, metric: str = "linear", draws: int = 400) -> tuple[float, float, float]:
+        """Share of the variance between cells that a smooth function of γ explains, the noise of
+        seeds taken out, and its 95 % interval from normal errors around the means; two seeds or
+        more."""
+        accuracy, rng = self.accuracy(metric), np.random.default_rng(0)
+        noise = _noise(accuracy) * rng.standard_normal((draws, *accuracy.shape))
+        # the means bring noise of their own, so it is there twice
+        drawn = [_explained(one, 2) for one in accuracy.mean(1)[:, None] + noise]
+        low, high = np.quantile(drawn, (0.025, 0.975))
+        return _explained(accuracy, 1), float(low), float(high)
+
+
+def smooth(gamma, accuracy):
+    """Natural cubic spline in log γ, four degrees of freedom beside the mean, as a function of
+    γ."""
+    given = pd.DataFrame({"x": np.log(gamma), "y": accuracy})
+    fit = smf.ols("y ~ cr(x, df=5) - 1", given).fit()
+    return lambda at: fit.predict(pd.DataFrame({"x": np.log(np.atleast_1d(at))})).to_numpy()
+
+
+@functools.cache
+def _residual() -> np.ndarray:
+    """The matrix [cells, cells] that takes the fit of `smooth` off, to fit it hundreds of times."""
+    return np.eye(len(CELLS)) - np.stack([smooth(GAMMAS, y)(GAMMAS) for y in np.eye(len(CELLS))], 1)
+
+
+def _noise(accuracy: np.ndarray) -> float:
+    means = accuracy.mean(1, keepdims=True) + accuracy.mean(0) - accuracy.mean()
+    cells, seeds = accuracy.shape
+    return float(np.sqrt(((accuracy - means) ** 2).sum() / (cells - 1) / (seeds - 1)))
+
+
+def _explained(accuracy: np.ndarray, times: int) -> float:
+    """With the seeds' noise, so many times, taken out of both sums of squares."""
+    mean, variance = accuracy.mean(1), times * _noise(accuracy) ** 2 / accuracy.shape[1]
+    lost = ((_residual() @ mean) ** 2).sum() - (len(mean) - 5) * variance
+    return 1 - max(0.0, lost) / (((mean - mean.mean()) ** 2).sum() - (len(mean) - 1) * variance)

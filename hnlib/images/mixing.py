@@ -1,0 +1,75 @@
+r"""Views that no image has: every image mixed with a partner, $\tilde x=m\odot x+(1-m)\odot x'$.
+
+The share of the own image is $\lambda$, the mean of the mask $m$. A mixture is to be recognised as
+both: the loss of its own key counts $\lambda$, that of the partner's key $1-\lambda$. Both papers
+draw $\lambda$ from $\mathrm{Beta}(1,1)$ on CIFAR, so it is uniform here, or a given `share`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from hnlib.contrast import Contrast
+
+MIXINGS = ("i-mix", "un-mix")
+
+
+def i_mix(
+    x: Tensor, generator: torch.Generator | None = None, share: float | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Mixtures of the images `x` $[B,C,H,W]$, the partners' rows $[B]$ and $\lambda$ $[B]$.
+
+    Each image has its own $\lambda\ge\tfrac12$, the larger of $u$ and $1-u$, $u$ uniform, unless a
+    `share` is given; partners are a random permutation. Source: Lee et al. (2021) and their code.
+    """
+    u = torch.rand(len(x), generator=generator, device=x.device)
+    partner = torch.randperm(len(x), generator=generator, device=x.device)
+    own = torch.maximum(u, 1 - u) if share is None else torch.full_like(u, share)
+    return torch.lerp(x[partner], x, own.to(x)[:, None, None, None]), partner, own
+
+
+def un_mix(
+    x: Tensor, generator: torch.Generator | None = None, share: float | None = None
+) -> tuple[Tensor, Tensor]:
+    r"""Mixtures of the images `x` $[B,C,H,W]$ with those of the batch reversed, and $\lambda$.
+
+    One $u$ for the batch, uniform unless a `share` is given. With probability ½ it is $\lambda$ for
+    every pixel; else a box of $1-u$ of the area, with a uniform centre and cut off at the border,
+    comes from the partner. Source: Shen et al. (2022) and their code; the box: Yun et al. (2019).
+    """
+    coin, u, *centre = torch.rand(4, generator=generator, device=x.device)
+    u = u if share is None else torch.full_like(u, share)
+    inside = []
+    for side, middle in zip(x.shape[2:], centre):
+        half = (side * (1 - u).sqrt()).floor() // 2
+        away = (torch.arange(side, device=x.device) - (middle * side).floor()).add(0.5).abs()
+        inside.append(away < half)
+    box = inside[0][:, None] & inside[1]
+    own = torch.where((coin < 0.5) | ~box, torch.where(coin < 0.5, u, 1.0), 0.0)
+    return torch.lerp(x.flip(0), x, own.to(x)), own.mean()
+
+
+def i_mix_loss(method, queries: Tensor, keys: Tensor, partner: Tensor, own: Tensor) -> Tensor:
+    r"""$\frac1B\sum_i\lambda_i\ell_i(\tilde z_i,z_i)+(1-\lambda_i)\ell_i(\tilde z_i,z_{\pi(i)})$:
+    mixed `queries` among the `keys` of the batch, $[B,d]$ each, for a method of the catalogue.
+
+    With InfoNCE and uniform weights it is the N-pair loss of Lee et al. (2021).
+    """
+    pairs = (Contrast.from_pairs(queries, answers) for answers in (keys, keys[partner]))
+    mine, theirs = (method.loss(contrast, reduction="none") for contrast in pairs)
+    return (own * mine + (1 - own) * theirs).mean()
+
+
+def un_mix_loss(
+    method: Callable, z: Sequence[Tensor], own: Tensor, hidden: Sequence[Tensor] = ()
+) -> Tensor:
+    r"""$L(z_1,z_2)+\lambda L(\tilde z,z_2)+(1-\lambda)L(\mathrm{rev}\,\tilde z,z_2)$ for any method
+    $L$ of two views; `z` are $z_1,z_2,\tilde z$ $[B,d]$ each, `hidden` the inputs of the last
+    layer, if the method wants them. Source: Shen et al. (2022)."""
+    firsts, *layers = ((part[0], part[2], part[2].flip(0)) for part in (z, hidden) if part)
+    features = [{"features": (h, hidden[1])} for h in layers[0]] if layers else [{}, {}, {}]
+    plain, mixed, turned = (method(first, z[1], **h) for first, h in zip(firsts, features))
+    return plain + own * mixed + (1 - own) * turned

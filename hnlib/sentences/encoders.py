@@ -1,0 +1,125 @@
+"""Encoders of sentences: a bag of embeddings, a recurrent network, a small transformer; and towers
+of them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from hnlib._checks import refuse
+
+
+class Bag(nn.Module):
+    """The mean of the embeddings of a sentence's tokens: tokens $[B,L]$, zero fills up, to $[B,d]$.
+
+    ValueError: an empty sentence, a token that is not of the vocabulary.
+    """
+
+    def __init__(self, vocabulary: int, dimension: int = 256):
+        super().__init__()
+        self.embedding = nn.EmbeddingBag(vocabulary, dimension, mode="mean", padding_idx=0)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        check(tokens, self.embedding.num_embeddings)
+        if tokens.device.type != "cpu" or torch.compiler.is_compiling():
+            return self.embedding(tokens)
+        mask = tokens != 0  # on a CPU what fills up costs as much as what is there
+        counts = mask.sum(1)
+        return self.embedding(tokens[mask], counts.cumsum(0) - counts)
+
+
+class GRU(nn.Module):
+    """The last states of a recurrent network (GRU) in both directions, $d/2$ each: tokens $[B,L]$
+    to $[B,d]$, as in Quick-Thoughts (Logeswaran & Lee, 2018). ValueError: as `Bag`."""
+
+    def __init__(self, vocabulary: int, dimension: int = 256):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, dimension, padding_idx=0)
+        self.network = nn.GRU(dimension, dimension // 2, batch_first=True, bidirectional=True)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        check(tokens, self.embedding.num_embeddings)
+        lengths = (tokens != 0).sum(1).cpu()  # where PyTorch wants them
+        packed = nn.utils.rnn.pack_padded_sequence(
+            self.embedding(tokens), lengths, batch_first=True, enforce_sorted=False
+        )
+        return torch.cat([*self.network(packed)[1]], 1)
+
+
+class Transformer(nn.Module):
+    """Two layers of attention, four heads, and the mean over the tokens: $[B,L]$ to $[B,d]$, with
+    learned positions up to `length` and dropout, whose noise can make views (SimCSE, Gao et al.,
+    2021). ValueError: as `Bag`; a longer sentence."""
+
+    def __init__(
+        self, vocabulary: int, dimension: int = 256, length: int = 64, dropout: float = 0.1
+    ):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, dimension, padding_idx=0)
+        self.position = nn.Parameter(0.02 * torch.randn(length, dimension))
+        layer = nn.TransformerEncoderLayer(dimension, 4, 4 * dimension, dropout, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        check(tokens, self.embedding.num_embeddings)
+        if tokens.shape[1] > (longest := len(self.position)):
+            raise ValueError(
+                f"sentences of {tokens.shape[1]} tokens exceed length={longest}; cut them"
+            )
+        there = tokens != 0
+        x = self.embedding(tokens) + self.position[: tokens.shape[1]]
+        x = self.layers(x, src_key_padding_mask=~there) * there[..., None]
+        return x.sum(1) / there.sum(1, keepdim=True)
+
+
+ENCODERS = {"bag": Bag, "gru": GRU, "transformer": Transformer}
+
+
+def check(tokens: Tensor, vocabulary: int) -> None:
+    """ValueError: tokens that are no $[B,L]$ of whole numbers, or not of the vocabulary; an empty
+    sentence."""
+    if tokens.ndim != 2 or tokens.is_floating_point() or not tokens.numel():
+        raise ValueError(
+            f"tokens are {tokens.dtype} {tuple(tokens.shape)}; give whole numbers [B, L]"
+        )
+    refuse(
+        ~((tokens >= 0) & (tokens < vocabulary)).all(1),
+        f"sentence {{row}} has a token outside the vocabulary of {vocabulary}; "
+        "use the tokenizer that the encoder was trained with",
+    )
+    refuse((tokens == 0).all(1), "sentence {row} is empty; leave it out")
+
+
+class Towers(nn.Module):
+    """One encoder for both sentences of a pair, or two, each with its own weights. As a whole,
+    `encoder` gives the outputs of all beside each other."""
+
+    def __init__(self, encoders: list[nn.Module]):
+        super().__init__()
+        self.encoder = Joined(encoders)
+
+    def forward(self, tokens: Tensor, tower: int = 0) -> Tensor:
+        towers = self.encoder.towers
+        return towers[tower % len(towers)](tokens)
+
+
+class Joined(nn.Module):
+    """The embeddings of several encoders beside each other: tokens $[B,L]$ to $[B,kd]$."""
+
+    def __init__(self, encoders: list[nn.Module]):
+        super().__init__()
+        self.towers = nn.ModuleList(encoders)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return torch.cat([tower(tokens) for tower in self.towers], 1)
+
+
+def build(name: str, vocabulary: int, dimension: int = 256, towers: int = 1) -> Towers:
+    """Towers of new encoders. ValueError: an unknown name, a dimension that its parts cannot
+    share."""
+    if name not in ENCODERS:
+        raise ValueError(f"unknown encoder {name!r}; known: {', '.join(ENCODERS)}")
+    shares = {"bag": 1, "gru": 2, "transformer": 4}[name]
+    if dimension % shares:
+        raise ValueError(f"dimension={dimension} of a {name} must be a multiple of {shares}")
+    return Towers([ENCODERS[name](vocabulary, dimension) for _ in range(towers)])

@@ -1,0 +1,30 @@
+"""What pyproject.toml cannot say: a wheel carries what the pages of the book read, for notebooks
+that run away from a checkout (`hnlib.runs.records.ledger`)."""
+
+import shutil
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+READ = ("book/claims.csv", "book/results/papers.csv", "notebooks/errata.md")
+READ += ("book/results/runs", "book/results/motion.json", "book/results/retrieved.json")
+
+
+class WithLedgers(build_py):
+    def run(self):
+        super().run()
+        if self.editable_mode:  # a checkout has its own
+            return
+        ledgers = Path(self.build_lib, "hnlib/_ledgers")
+        shutil.rmtree(ledgers, ignore_errors=True)  # of the build before
+        for name in READ:
+            source, target = Path(name), ledgers / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if source.is_dir():
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns(".*"))
+            else:
+                shutil.copyfile(source, target)
+
+
+setup(cmdclass={"build_py": WithLedgers})

@@ -1,0 +1,88 @@
+"""The map over temperature and tilt, on invented runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hnlib.book import dial
+
+
+def invented(accuracy, seeds=3, noise=0.001, leave_out=()):
+    """Runs of which cell (t, β) has such an accuracy, and rows that are on no map."""
+    rng, rows = np.random.default_rng(0), []
+    for seed in range(seeds):
+        for t, beta in dial.CELLS:
+            if (seed, t, beta) in leave_out:
+                continue
+            row = dict(temperature=t, beta=beta, tau_plus=0.0, weights_gradient=False)
+            row |= dict(method="hcl") if beta else dict(method="simclr", beta=None)
+            value = accuracy(t, beta) + noise * rng.standard_normal()
+            rows.append(row | dict(seed=seed, linear=value, linear_validation=value, knn=value))
+    other = rows[0] | dict(temperature=0.07)
+    through = rows[-1] | dict(weights_gradient=True, linear=0.0)
+    return pd.DataFrame([*rows, other, through])
+
+
+def hill(gamma):
+    return 0.6 - 0.02 * np.log(gamma / 10) ** 2
+
+
+def test_a_function_of_gamma_is_explained_and_one_of_temperature_is_not():
+    one = dial.Map(invented(lambda t, beta: hill((1 + beta) / t)))
+    share, low, high = one.share()
+    assert 0.97 < low <= share <= high <= 1
+    two = dial.Map(invented(lambda t, beta: hill(1 / t)))  # the tilt does nothing
+    assert two.share()[2] < 0.8
+
+
+def test_the_noise_is_that_of_cells_about_seeds():
+    shifted = invented(lambda t, beta: hill((1 + beta) / t), noise=0.004, seeds=6)
+    shifted["linear"] += 0.05 * shifted["seed"]  # the same for all cells of a seed
+    assert dial.Map(shifted).noise() == pytest.approx(0.4, rel=0.2)
+
+
+def test_two_runs_of_a_cell_are_named():
+    runs = invented(lambda t, beta: hill(1 / t)).assign(record=lambda f: f.index.map("r{}".format))
+    with pytest.raises(
+        ValueError, match=r"records r3 and r\d+ are of one cell and seed; give runs"
+    ):
+        dial.Map(pd.concat([runs, runs.loc[[3]].assign(record="r999")])).share()
+
+
+def test_seeds_that_lack_a_cell_do_not_count():
+    runs = invented(lambda t, beta: hill((1 + beta) / t), leave_out={(1, 0.3, 2.0)})
+    here = dial.Map(runs)
+    assert here.seeds == (0, 2)
+    assert here.accuracy().shape == (len(dial.CELLS), 2)
+    assert dial.Map(runs.iloc[:0]).seeds == ()
+
+
+def test_cells_are_chosen_on_validation_images_and_compared_on_test_images():
+    runs = invented(lambda t, beta: hill((1 + beta) / t), noise=0)
+    runs["linear"] = np.where(runs["temperature"] == 0.5, 0.5, 0.25)
+    here = dial.Map(runs)
+    t, beta = here.chosen()
+    assert (1 + beta) / t == pytest.approx(10)
+    assert here.chosen(lambda beta: beta == 0) == (0.1, 0.0)
+    assert here.compare((0.5, 1.0), (0.1, 0.0)).difference == pytest.approx(25)
+
+
+def test_the_curve_goes_through_a_smooth_hill():
+    curve = dial.Map(invented(lambda t, beta: hill((1 + beta) / t), noise=0)).curve()
+    assert curve([2, 10, 60]) == pytest.approx([100 * hill(g) for g in (2, 10, 60)], abs=0.3)
+
+
+def test_the_heat_map_shows_every_cell_and_lines_of_equal_sharpness():
+    from matplotlib.figure import Figure
+
+    ax = Figure().subplots()
+    here = dial.Map(invented(lambda t, beta: hill((1 + beta) / t), noise=0))
+    here.heat(ax)
+    shown = [float(text.get_text()) for text in ax.texts]
+    assert shown == pytest.approx(here.accuracy().mean(1), abs=0.06)
+    assert len(ax.lines) == 4
+    row, column = dial.TEMPERATURES.index(0.1), dial.BETAS.index(0.0)
+    x, y = ax.lines[1].get_data()  # γ = 10 begins at the cell t = .1, β = 0
+    assert np.hypot(x - column, y - row).min() < 0.1

@@ -1,0 +1,160 @@
+"""The book away from its checkout: one address for all, and notebooks that start elsewhere."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hnlib.book import elsewhere, execute
+from hnlib.runs import records
+
+ROOT = Path(__file__).resolve().parents[1]
+NAMING = ("pyproject.toml", "README.md", "CITATION.cff")  # the files that are not built
+URL = "https://github.com/somebody/a-book"
+
+
+def addresses(folder):
+    """Every address of a repository of ours that a file of the folder names, by file."""
+    found = {}
+    for name in NAMING:
+        text = (folder / name).read_text(encoding="utf-8")
+        named = re.findall(r"(?:git clone|Repository =|repository-code:) \"?([^\s\"]+)", text)
+        found[name] = tuple(sorted(set(named)))
+    return found
+
+
+def test_every_file_names_the_address_of_pyproject():
+    assert addresses(ROOT) == dict.fromkeys(NAMING, (elsewhere.repository(ROOT),))
+
+
+def test_nothing_else_in_the_checkout_names_it():
+    """What is built, and the workflow, follow it or do without."""
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    url = elsewhere.repository(ROOT).encode()
+    files = (ROOT / name for name in listed.stdout.splitlines())
+    naming = {
+        p.relative_to(ROOT).as_posix() for p in files if p.is_file() and url in p.read_bytes()
+    }
+    assert naming == set(NAMING)
+
+
+def test_one_command_changes_it_everywhere(tmp_path):
+    for name in (*NAMING, "Makefile"):
+        shutil.copy(ROOT / name, tmp_path)
+    done = subprocess.run(["make", "repository"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode and "Name the address" in done.stdout
+    subprocess.run(["make", "repository", f"URL={URL}"], cwd=tmp_path, check=True)
+    assert addresses(tmp_path) == dict.fromkeys(NAMING, (URL,))
+    assert {path.name for path in tmp_path.iterdir()} == {*NAMING, "Makefile"}
+
+
+@pytest.mark.parametrize(
+    "url", ["http://a.b/c", "https://a.b/c d", "https://a.b/<x>", "https://a.b"]
+)
+def test_an_address_that_could_be_markup_is_refused(tmp_path, url):
+    (tmp_path / "pyproject.toml").write_text(f'[project.urls]\nRepository = "{url}"\n')
+    with pytest.raises(ValueError, match=r"write https://HOST/PATH"):
+        elsewhere.repository(tmp_path)
+
+
+def test_the_buttons_wait_for_an_address():
+    """None for the placeholder; the repository's for any; Colab's where Colab can read it."""
+    config = (ROOT / "_config.yml").read_text(encoding="utf-8")
+    assert elsewhere.configured(config, "https://repository.invalid/owner/x") == config
+    here = yaml.safe_load(elsewhere.configured(config, "https://git.somewhere.org/x"))
+    assert here["html"]["use_repository_button"] and "launch_buttons" not in here
+    there = yaml.safe_load(elsewhere.configured(config, URL))
+    assert there["launch_buttons"] == {"colab_url": elsewhere.COLAB}
+    assert there["repository"] == {"url": URL, "branch": elsewhere.BRANCH}
+    rest = there.keys() - {"launch_buttons", "repository", "html"}
+    assert all(there[key] == yaml.safe_load(config)[key] for key in rest)
+
+
+MYST = """\
+(a-label)=
+## A title
+
+````{prf:theorem} Prices
+:label: thm-prices
+
+See {prf:ref}`thm-other`, {eq}`eq-one`, {cite:t}`hcl` and
+{doc}`the page of
+losses </notebooks/map-of-methods>`, {py:func}`~hnlib.transport.sinkhorn`.
+
+$$
+x
+$$ (eq-one)
+
+:::{admonition} In ten lines
+:class: tip
+- one
+:::
+````
+
+```{math}
+:label: eq-two
+y
+```
+
+```python
+d = {":key": 1}
+:label: not an option
+```
+"""
+PLAIN = """\
+## A title
+
+**Theorem.** Prices (thm-prices)
+
+See *thm-other*, (eq-one), [hcl] and
+*the page of losses*, `hnlib.transport.sinkhorn`.
+
+$$
+x
+$$ (eq-one)
+
+**In ten lines**
+
+- one
+
+$$
+y
+$$ (eq-two)
+
+```python
+d = {":key": 1}
+:label: not an option
+```"""
+
+
+def test_myst_becomes_markdown_that_any_notebook_shows():
+    assert elsewhere.plain(MYST) == PLAIN
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").rglob("*.md")), ids=lambda p: p.stem)
+def test_no_directive_and_no_role_is_left_in_a_download(path):
+    node = elsewhere.portable(execute.read(path), URL)
+    text = "\n".join(cell.source for cell in node.cells if cell.cell_type == "markdown")
+    assert re.findall(r"^ *[`:]{3,}\{.*|\{[a-z:+-]+\}`|^\([\w-]+\)=$", text, re.M) == []
+    marks = re.findall(r"^ *(`{3,}|:{3,})", text, re.M)
+    assert len(marks) % 2 == 0 and set(marks) <= {"```"}
+
+
+def test_records_are_found_where_they_are_or_one_sentence_says_what_to_do(tmp_path, monkeypatch):
+    """The checkout's, then what was installed; what is not there is no traceback of pandas."""
+    monkeypatch.setattr(records, "project_root", lambda: tmp_path / "here")
+    monkeypatch.setattr(records, "INSTALLED", tmp_path / "installed")
+    with pytest.raises(ValueError, match=r"book/results/runs is neither .* change into a checkout"):
+        records.frame()
+    installed = tmp_path / "installed/book/results/runs"
+    installed.mkdir(parents=True)
+    assert records.tracked_folder() == installed and records.frame().empty
+    with pytest.raises(ValueError, match="belongs to a checkout"):
+        records.write({"configuration": {}, "metrics": {}}, installed)
+    (tmp_path / "here/book/results/runs").mkdir(parents=True)
+    assert records.tracked_folder() == tmp_path / "here/book/results/runs"

@@ -1,0 +1,149 @@
+"""The losses in other people's trainers, and their losses as ours with uniform weights."""
+
+import re
+
+import pytest
+import torch
+from processes import two_processes
+from torch.nn import functional
+
+from hnlib import methods
+from hnlib.images import _torchvision  # noqa: F401, which the packages below import: see there
+from hnlib.integrations.sentence_transformers import HardNegatives
+
+import open_clip  # isort: skip
+from pytorch_metric_learning.losses import NTXentLoss  # isort: skip
+from sentence_transformers.sentence_transformer import losses  # isort: skip
+
+BOTH = dict(directions=("query_to_doc", "doc_to_query"), partition_mode="per_direction")
+
+
+def columns(seed, count=2, n=7, d=5):
+    """Embeddings, not of length one, of so many columns of texts."""
+    g = torch.Generator().manual_seed(seed)
+    drawn = [3 * torch.randn(n, d, generator=g, dtype=torch.float64) for _ in range(count)]
+    return [z.requires_grad_() for z in drawn]
+
+
+def ours(z, method="simclr", **options):
+    return HardNegatives(None, method, **options).of_columns(z)
+
+
+def ranking(z, **options):
+    loss = losses.MultipleNegativesRankingLoss(None, **options)
+    return loss.compute_loss_from_embeddings(z, None)
+
+
+def far(first, second, z):
+    """The largest difference of two losses and of their gradients."""
+    both = [[x, *torch.autograd.grad(x, z, retain_graph=True)] for x in (first, second)]
+    return max(float((a - b).detach().abs().max()) for a, b in zip(*both, strict=True))
+
+
+@pytest.mark.parametrize("mined", [0, 1, 2])
+@pytest.mark.parametrize("scale", [20.0, 1.0])
+def test_uniform_weights_are_multiple_negatives_ranking(mined, scale):
+    z = columns(mined, 2 + mined)
+    theirs = ranking(z, scale=scale)
+    assert far(ours(z, temperature=1 / scale), theirs, z) < 1e-9
+    assert far(ours(z, temperature=1.001 / scale), theirs, z) > 1e-6
+
+
+@pytest.mark.parametrize("mined", [0, 2])
+def test_a_hardness_strength_is_theirs_on_all_negatives(mined):
+    z = columns(mined, 2 + mined)
+    hard = ours(z, hardness_strength=5.0)
+    assert far(hard, ranking(z, hardness_mode="all_negatives", hardness_strength=5.0), z) < 1e-9
+    assert far(hard, ranking(z, hardness_mode="all_negatives", hardness_strength=5.01), z) > 1e-6
+    others = ranking(z, hardness_mode="in_batch_negatives", hardness_strength=5.0)
+    assert (far(hard, others, z) < 1e-9) == (mined == 0)
+    for wrong in (-1.0, torch.inf, torch.ones(2)):
+        with pytest.raises(ValueError, match=r"hardness_strength.*(finite and at least 0|shape)"):
+            ours(z, hardness_strength=wrong)
+
+
+def test_both_directions_are_theirs_and_those_of_clip():
+    z = columns(3)
+    clip = open_clip.loss.ClipLoss()(*(functional.normalize(x, dim=1) for x in z), 20.0)
+    two = ours(z, both=True)
+    assert far(two, ranking(z, **BOTH), z) < 1e-9 and far(two, clip, z) < 1e-9
+    assert far(ours(z), clip, z) > 1e-6
+
+
+PROCESS = r"""
+z = [x.chunk(2)[rank].clone().requires_grad_() for x in torch.load(f"{folder}/batch.pt")]
+loss = methods.build("simclr", temperature=0.05).pairs(*map(gather, z), both=True)
+torch.save([loss.detach(), *torch.autograd.grad(loss, z)], f"{folder}/{rank}.pt")
+"""
+
+
+def test_two_towers_gathered_from_two_devices_are_clip_on_the_whole_batch(tmp_path):
+    """Gradients are twice those of one process: DistributedDataParallel takes their mean."""
+    z = columns(6, n=8)
+    torch.save([x.detach() for x in z], tmp_path / "batch.pt")
+    clip = open_clip.loss.ClipLoss()(*(functional.normalize(x, dim=1) for x in z), 20.0)
+    whole = torch.autograd.grad(clip, z)
+    assert two_processes(PROCESS, tmp_path) == [0, 0]
+    for rank in (0, 1):
+        value, *gradients = torch.load(tmp_path / f"{rank}.pt")
+        assert abs(float(value - clip.detach())) < 1e-9
+        for mine, theirs in zip(gradients, whole, strict=True):
+            torch.testing.assert_close(mine, 2 * theirs.chunk(2)[rank], rtol=0, atol=1e-9)
+
+
+def nt_xent(z1, z2, t):
+    """What lightly's NTXentLoss computes without a memory bank: cross-entropy of each of 2n rows
+    against the 2n − 1 others. (Its package needs a parser that has no wheel.)"""
+    z = functional.normalize(torch.cat([z1, z2]), dim=1)
+    logits = (z @ z.T / t).fill_diagonal_(-torch.inf)
+    return functional.cross_entropy(logits, torch.arange(len(z)).roll(len(z1)))
+
+
+@pytest.mark.parametrize("t", [0.07, 0.5])
+def test_two_views_are_nt_xent(t):
+    z = columns(4)
+    one, off = (methods.build("simclr", temperature=x)(*z) for x in (t, 1.01 * t))
+    labels = torch.arange(len(z[0])).repeat(2)
+    for theirs in (nt_xent(*z, t), NTXentLoss(t)(torch.cat(z), labels)):
+        assert far(one, theirs, z) < 1e-6
+        assert far(off, theirs, z) > 1e-5
+
+
+def test_classes_come_from_the_labels_and_only_where_they_are_learned_from():
+    z, y = columns(5), torch.tensor([0, 1, 2, 0, 1, 2, 3])
+    expected = methods.build("scl", temperature=0.05).pairs(*z, labels=y)
+    assert torch.equal(HardNegatives(None, "scl").of_columns(z, y), expected)
+    assert torch.equal(HardNegatives(None, "hcl").of_columns(z, y), ours(z, "hcl"))
+
+
+def test_defaults_are_those_of_pairs_and_any_may_be_said():
+    assert HardNegatives(None).method.options["temperature"] == 0.05
+    assert HardNegatives(None, "debiased").method.options["tau_plus"] == 0.0
+    assert HardNegatives(None, "debiased", tau_plus=0.01).method.options["tau_plus"] == 0.01
+    card = HardNegatives(None, "hcl", beta=2.0).get_config_dict()
+    assert card["method"] == "hcl" and card["beta"] == 2.0 and card["both"] is False
+
+
+@pytest.mark.parametrize(
+    ("given", "count", "labels", "sentence"),
+    [
+        (dict(method="hlc"), 2, None, "method 'hlc' is unknown; the catalogue has simclr"),
+        (dict(method="hcl", gamma=1), 2, None, "hcl has no option 'gamma'; it has temperature"),
+        (dict(method="hcl", beta="1"), 2, None, "beta='1' must be a finite number; pass a number"),
+        (dict(method="unremix"), 2, None, "unremix needs the inputs of the last linear layer"),
+        (dict(), 1, None, "one column of texts has no answers; give pairs"),
+        (dict(method="scl"), 2, None, "scl learns from labels"),
+        (dict(method="scl"), 3, True, "scl needs the class of each key, and a row has one label"),
+        (dict(both=True), 3, None, "7 queries and 14 keys cannot be exchanged"),
+        (
+            dict(method="simclr", hardness_strength=-1),
+            2,
+            None,
+            "hardness_strength=-1 must be finite and at",
+        ),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_sentence(given, count, labels, sentence):
+    y = torch.arange(7) if labels else None
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}"):
+        HardNegatives(None, **given).of_columns(columns(6, count), y)

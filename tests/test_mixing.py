@@ -1,0 +1,140 @@
+"""Views that mix two images: what they show, what they are to be recognised as, how a run has
+them."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch.nn import functional
+
+from hnlib import methods
+from hnlib.images import augment, data, mixing, modality
+from hnlib.runs import config, training
+
+SMALL = dict(epochs=2, batch_size=64, train_size=200, evaluate_size=100, progress=False)
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def test_i_mix_shows_the_own_image_most():
+    x = torch.randn(50, 3, 4, 4, generator=generator())
+    mixed, partner, own = mixing.i_mix(x, generator(1))
+    assert sorted(partner.tolist()) == list(range(50))
+    assert own.min() >= 0.5 and own.max() <= 1 and 0.7 < own.mean() < 0.8
+    for i in range(50):
+        expected = own[i] * x[i] + (1 - own[i]) * x[partner[i]]
+        torch.testing.assert_close(mixed[i], expected)
+    assert torch.equal(mixing.i_mix(x, generator(1), 1.0)[0], x)
+
+
+def test_un_mix_shows_a_share_of_the_own_image():
+    """Of a bright image whose partner is dark, the mean is the share."""
+    x = torch.tensor([1.0, 0.0]).view(2, 1, 1, 1).expand(2, 1, 8, 6)
+    shares, boxes = [], 0
+    for seed in range(300):
+        mixed, own = mixing.un_mix(x, generator(seed))
+        assert float(mixed[0].mean()) == pytest.approx(float(own), abs=1e-6)
+        torch.testing.assert_close(mixed[1], 1 - mixed[0])
+        shares.append(float(own))
+        if mixed[0].unique().numel() > 1:  # a box, dark inside
+            boxes += 1
+            dark = mixed[0, 0] == 0
+            assert torch.equal(dark, dark.any(1)[:, None] & dark.any(0))
+            assert dark.sum() == (~(mixed[0, 0] == 1)).sum()
+    assert 90 < boxes < 160 and 0.45 < sum(shares) / 300 < 0.75
+    assert torch.equal(mixing.un_mix(x, generator(), 1.0)[0], x)
+
+
+def test_a_box_has_at_most_its_share_of_the_area_and_may_be_cut_off():
+    x = torch.tensor([1.0, 0.0]).view(2, 1, 1, 1).expand(2, 1, 32, 32)
+    found = [mixing.un_mix(x, generator(seed), 0.75) for seed in range(200)]
+    areas = {round((1 - float(own)) * 1024) for mixed, own in found if mixed[0].min() == 0}
+    assert max(areas) == 16 * 16 and min(areas) < 16 * 16
+
+
+def test_the_loss_of_i_mix_is_a_soft_cross_entropy():
+    queries, keys = torch.randn(2, 7, 5, generator=generator(), dtype=torch.float64)
+    partner, own = torch.randperm(7, generator=generator(3)), torch.rand(7, generator=generator(4))
+    found = mixing.i_mix_loss(methods.build("simclr"), queries, keys, partner, own)
+    logits = functional.normalize(queries) @ functional.normalize(keys).T / 0.5
+    target = torch.zeros(7, 7, dtype=torch.float64)
+    for i in range(7):
+        target[i, i] += own[i]
+        target[i, partner[i]] += 1 - own[i]
+    torch.testing.assert_close(found, functional.cross_entropy(logits, target))
+
+
+@pytest.mark.parametrize("name", ["simclr", "hcl", "unremix", "mochi"])
+def test_the_loss_of_un_mix_is_three_losses(name):
+    z = list(torch.randn(3, 6, 5, generator=generator(), dtype=torch.float64))
+    h, own = [part.relu() for part in z], torch.tensor(0.3, dtype=torch.float64)
+    method = methods.build(name)
+    hidden = h if method.entry.features else ()
+    order = torch.arange(5, -1, -1)
+
+    def loss(first, features):
+        return method(first, z[1], features=(features, h[1]))
+
+    expected = loss(z[0], h[0]) + 0.3 * loss(z[2], h[2]) + 0.7 * loss(z[2][order], h[2][order])
+    torch.testing.assert_close(mixing.un_mix_loss(method, z, own, hidden), expected)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        dict(method="simclr", mixing="i-mix"),
+        dict(method="mochi", mixing="i-mix", mixing_share=0.8),
+        dict(method="unremix", mixing="un-mix"),
+    ],
+)
+def test_a_run_has_mixed_views_and_says_so(run, tmp_path):
+    first = training.train("digits", **SMALL, **run)
+    again = training.train("digits", **SMALL, **run)
+    plain = training.train("digits", **SMALL, method=run["method"])
+    assert first.metrics["loss"] == again.metrics["loss"] != plain.metrics["loss"]
+    chosen = first.record["configuration"]
+    assert {k: chosen[k] for k in run if k != "method"} == {
+        k: v for k, v in run.items() if k != "method"
+    }
+    assert not {"mixing", "mixing_share"} & plain.record["configuration"].keys()
+    assert config.read(chosen).mixing == run["mixing"]
+
+
+def test_a_share_of_one_is_no_mixture():
+    images = data.subset(data.load("digits"), 64, seed=0)
+    method, model = methods.build("simclr"), None
+    for name in (None, *mixing.MIXINGS):
+        part = modality.Images(
+            images, augment.resolve("digits"), 64, mixed=(name, 1.0 if name else None)
+        )
+        torch.manual_seed(0)
+        model = part.model() if model is None else model
+        views = part.views(torch.arange(64), generator(), slice(0, 64))
+        loss = part.loss(model.eval(), method, views, None, lambda z: z)
+        if name is None:
+            z1, z2 = (model(view) for view in views)
+            plain = loss
+        elif name == "un-mix":
+            torch.testing.assert_close(loss, 2 * plain)
+        else:
+            torch.testing.assert_close(loss, method.pairs(z1, z2))
+
+
+def test_what_is_refused():
+    for more, words in (
+        (dict(devices=2), "un-mix needs the whole batch on one device; use devices=1"),
+        (dict(method="scl"), "mixing=un-mix is for methods without labels"),
+        (dict(queue=64), "mixing=un-mix is for methods without labels, without a queue"),
+        (dict(admitted=0.5), "with all pairs admitted"),
+        (dict(method="unremix", mixing="i-mix"), "mixing=i-mix is not for unremix: unremix comp"),
+        (dict(mixing="cutmix"), "unknown mixing 'cutmix'; known: i-mix, un-mix"),
+        (dict(mixing=None, mixing_share=0.5), "mixing_share=0.5 means nothing without mixing"),
+        (dict(mixing_share=1.5), r"mixing_share=1.5 must lie in \[0, 1\]"),
+        (dict(mixing="i-mix", method=torch.nn.Identity()), "needs a method of the catalogue"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            training.train("digits", **dict(mixing="un-mix") | SMALL | more)
+    run = config.ImageRun(mixing="un-mix")
+    assert dataclasses.replace(run, mixing=None) == config.ImageRun()

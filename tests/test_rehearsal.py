@@ -1,0 +1,136 @@
+"""What the papers' tables ask for, rehearsed small: one run of each kind trains, is recorded and
+stands in its cell, and its step is ready for a GPU that is not here."""
+
+from contextlib import nullcontext
+from dataclasses import fields, replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from hnlib.images import augment, data, encoders
+from hnlib.images.modality import Images
+from hnlib.runs import config, loop, papers, records, training
+from hnlib.runs.checkpoint import room
+
+#: What a rehearsal makes smaller; the rest of a run is as printed.
+SMALL = {
+    config.ImageRun: dict(epochs=1, batch_size=4, evaluate_size=8),
+    config.GraphRun: dict(epochs=1, batch_size=32, folds=2, dataset="motifs"),
+    config.SentenceRun: dict(
+        epochs=1, batch_size=16, max_steps=2, dimension=16, dataset="topics", tasks=("alike",)
+    ),
+}
+
+
+def kind(cell):
+    """What tells rehearsals apart: recipe, method, encoder, and what UnReMix learns from."""
+    run = cell.run
+    named = ("recipe", "framework", "labels", "method", "encoder", "lr", "weight_decay")
+    parts = [getattr(run, name, None) for name in named]
+    parts += [run.options.get(name) for name in ("learn", "gradient")]
+    return " ".join(map(str, filter(None, parts)))
+
+
+KINDS = {kind(c): c for c in papers.cells() if c.run is not None}  # the last, on small pictures
+IMAGES = {k: c for k, c in KINDS.items() if isinstance(c.run, config.ImageRun)}
+
+
+def tiny(name):
+    """Eight pictures to train on and eight to test, of four classes."""
+    x = np.random.default_rng(0).integers(0, 256, (16, 8, 8, 3), np.uint8)
+    y = np.arange(16) % 4
+    parts = dict(x_train=x[:8], y_train=y[:8], x_test=x[8:], y_test=y[8:])
+    more = {"x_unlabelled": x[:4]} if name == "stl10" else {}
+    return parts | more | {"class_names": np.array(list("abcd"))}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("data")
+    for name in data.ARCHIVES:
+        path = data.location(name, root)
+        path.parent.mkdir(exist_ok=True)
+        np.savez(path, **tiny(name))
+    return root
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_small_run_is_recorded_and_stands_in_its_cell(name, root, tmp_path):
+    cell = KINDS[name]
+    small = SMALL[type(cell.run)]
+    if getattr(cell.run, "train_size", None):
+        small = small | dict(train_size=8)
+    run = replace(cell.run, **small)
+    done = training.train(
+        run, device="cpu", data_root=root, record_to=tmp_path, evaluate_every=0, progress=False
+    )
+    (record,) = records.load_all(tmp_path)
+    sentences = isinstance(run, config.SentenceRun)  # whose tasks are those of the corpus
+    assert ("alike" if sentences else papers.READOUTS[cell.metric]) in done.metrics
+    assert all(np.isfinite(loss) for loss in record["losses"]) and record["losses"]
+    read = config.read(record["configuration"], whole=True)
+    printed = {f.name: getattr(cell.run, f.name) for f in fields(cell.run) if f.name in small}
+    assert papers.key(replace(read, **printed)) == cell.key
+
+
+class OnMeta(Images):
+    """Images on a device that has no values, and so answers no question; all in bfloat16."""
+
+    def __init__(self, run):
+        parts = data._dataset(run.dataset, *(tiny("")[k] for k in data.PARTS), list("abcd"))
+        super().__init__(parts, augment.RECIPES["simclr"], 4, encoder=run.encoder)
+        self.shape, self.labels = (3, 32, 32), self.labels.to("meta")
+
+    def model(self):
+        return super().model().to("meta", torch.bfloat16)
+
+    def views(self, batch, generator, share):
+        x = torch.empty(2, len(batch), *self.shape, dtype=torch.bfloat16, device="meta")
+        return tuple(part.contiguous(memory_format=torch.channels_last) for part in x)
+
+
+@pytest.mark.parametrize("queue", [0, 8])
+@pytest.mark.parametrize("name", IMAGES)
+def test_a_step_asks_nothing_of_the_device(name, queue):
+    run = replace(IMAGES[name].run, queue=queue).resolved(3)
+    method = room(type(run)).method_of(run)
+    for option, course in run.schedule.items():
+        method.change(**{option: course[0]})
+    if queue and method.name == "unremix":
+        with pytest.raises(ValueError, match="queue=8 is not for unremix"):
+            loop.check_queue(method, queue)
+        return
+    fabric = SimpleNamespace(
+        device=torch.device("meta"),
+        world_size=1,
+        global_rank=0,
+        setup=lambda *parts: parts,
+        autocast=nullcontext,
+    )
+    one = loop.Loop(fabric, OnMeta(run), method, run, lambda epoch: False)
+    batch = torch.arange(4, device="meta")
+    for _ in range(2):  # the second finds keys of the first in the queue
+        loss = one._loss(batch, torch.Generator())
+    loss.backward()
+    assert loss.is_meta and loss.dtype == torch.float32
+    weights = dict(one.model.named_parameters())
+    assert all(p.grad is not None and p.grad.dtype == torch.bfloat16 for p in weights.values())
+    first = next(p for p in weights.values() if p.ndim == 4)
+    assert first.is_contiguous(memory_format=torch.channels_last)
+    assert not queue or len(one.queue.z) == 8
+
+
+WHOLE = [*((name, False) for name in encoders.ENCODERS), ("small-cnn", True)]
+
+
+@pytest.mark.parametrize(("name", "hidden"), WHOLE)
+def test_encoder_and_projector_are_captured_whole(name, hidden):
+    """As a CUDA graph needs; of the losses tests/test_every_method.py says the same."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = encoders.model(name, None, (3, 8, 8)).eval()
+    x = torch.randn(4, 3, 8, 8).contiguous(memory_format=torch.channels_last)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x, hidden=hidden), model(x, hidden=hidden))

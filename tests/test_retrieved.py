@@ -1,0 +1,118 @@
+"""The recorded negatives of four methods: the file is whole and agrees with itself, and the pull in
+it is the loss's."""
+
+import base64
+import importlib.util
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.nn import functional
+
+from hnlib._files import project_root
+from hnlib.images import data
+from hnlib.runs import records
+
+FOLDER = project_root() / "book" / "results"
+
+
+@pytest.fixture(scope="module")
+def retrieved():
+    spec = importlib.util.spec_from_file_location("retrieved", FOLDER / "retrieved.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def kept():
+    path = records.ledger("book/results/retrieved.json")
+    assert path.stat().st_size < 300_000
+    return json.loads(path.read_text("utf-8"))
+
+
+def test_it_says_what_it_was_made_of(kept, retrieved):
+    assert kept["class_names"] == list(data.CIFAR10_CLASSES)
+    assert re.fullmatch("[0-9a-f]{64}", kept["digest"])
+    assert {"date", "hnlib", "versions"} <= kept["environment"].keys()
+    known = [row["configuration"] for row in kept["methods"]]
+    assert [c["method"] for c in known] == [shown["method"] for shown in retrieved.SHOWN]
+    for configuration, shown in zip(known, retrieved.SHOWN, strict=True):
+        assert configuration["options"]["temperature"] == shown["temperature"]
+        for name in ("dataset", "train_size", "epochs", "validation", "precision"):
+            assert configuration[name] == retrieved.COMMON[name]
+    assert len({configuration["dataset_digest"] for configuration in known}) == 1  # of the subset
+
+
+def test_anchors_follow_the_rule(kept, retrieved):
+    assert [anchor["class"] for anchor in kept["anchors"]] == list(range(retrieved.CLASSES))
+    classes = {anchor["image"]: anchor["class"] for anchor in kept["anchors"]}
+    for row in kept["methods"]:
+        for anchor, shown in zip(kept["anchors"], row["shown"], strict=True):
+            images = [negative["image"] for negative in shown]
+            weights = [negative["weight"] for negative in shown]
+            assert len({*images, anchor["image"]}) == retrieved.PICTURES + 1
+            assert weights == sorted(weights, reverse=True) and weights[-1] > 1
+            assert all(-1 <= negative["similarity"] <= 1 for negative in shown)
+            for negative in shown:  # one image has one class, whoever retrieves it
+                assert classes.setdefault(negative["image"], negative["class"]) < 10
+                assert classes[negative["image"]] == negative["class"]
+    assert {*map(str, classes)} == kept["pictures"].keys()
+    assert max(classes) < kept["batch"]
+
+
+def test_pictures_are_small_pngs(kept):
+    for text in kept["pictures"].values():
+        image = Image.open(io.BytesIO(base64.b64decode(text, validate=True)))
+        assert (image.format, image.size, image.mode) == ("PNG", (32, 32), "RGB")
+
+
+def test_numbers_agree(kept, retrieved):
+    """The share on the own class by a method's own pull stands there twice."""
+    seeds = [[one["seed"] for one in row["seeds"]] for row in kept["methods"]]
+    assert seeds == [list(range(len(seeds[0])))] * 4 and len(kept["base"]) == retrieved.BATCHES
+    for k, row in enumerate(kept["methods"]):
+        for one in row["seeds"]:
+            assert {len(one[name]) for name in ("own", "own_heaviest", "heaviest")} == {
+                retrieved.BATCHES
+            }
+            assert one["own_by_pull_of"][k] == pytest.approx(np.mean(one["own"]), abs=1e-4)
+            assert all(0 < share < 1 for share in one["own"] + one["own_heaviest"])
+            # the ten have more than an equal share, and no more than all
+            assert all(kept["heaviest"] / kept["batch"] < share < 1 for share in one["heaviest"])
+
+
+def test_pull_is_the_tilt_as_released(retrieved):
+    """(1 + β) p − β w, with w ∝ e^{βs/t} and p ∝ w e^{s/t}; held fixed it would be p."""
+    torch.manual_seed(0)
+    z = functional.normalize(torch.randn(20, 5, dtype=torch.float64))
+    s, pull = retrieved.pull(dict(method="hcl", options=dict(temperature=0.3, beta=2.0)), z)
+    s = s.masked_fill(torch.eye(20, dtype=torch.bool), -torch.inf)
+    w, p = (2 * s / 0.3).softmax(1), (3 * s / 0.3).softmax(1)
+    assert torch.allclose(pull, 3 * p - 2 * w, atol=1e-12)
+    assert not torch.allclose(pull, p, atol=1e-3)
+    shown = retrieved.heaviest(s, pull, torch.arange(20), 3)
+    assert [negative["image"] for negative in shown] == pull[3].argsort().flip(0)[:4].tolist()
+    assert shown[0]["weight"] == pytest.approx(19 * float(pull[3].max()), abs=1e-4)
+
+
+def test_what_is_measured_counts_by_hand(retrieved, monkeypatch):
+    """One batch of three classes, by loops."""
+    monkeypatch.setattr(retrieved, "BATCH", 30)
+    torch.manual_seed(0)
+    z = functional.normalize(torch.randn(30, 4, dtype=torch.float64))
+    y, chosen = torch.arange(30) % 3, dict(method="simclr", options=dict(temperature=0.2))
+    _, pull = retrieved.pull(chosen, z)
+    own, ten = [], []
+    for i in range(30):
+        order = sorted(range(30), key=lambda j: -float(pull[i, j]))[:10]
+        own.append(sum(float(pull[i, j]) for j in range(30) if y[j] == y[i]))
+        top = [float(pull[i, j]) for j in order]
+        false = [float(pull[i, j]) for j in order if y[j] == y[i]]
+        ten.append((sum(false) / sum(top), sum(top)))
+    (found,) = zip(*retrieved.measured(chosen, z, y).values())
+    assert found == pytest.approx((np.mean(own), *np.mean(ten, 0)), abs=1e-4)

@@ -1,0 +1,547 @@
+"""Sentences: corpora and their pairs, encoders, the tasks that judge them, and the runs."""
+
+import copy
+import itertools
+import json
+import zipfile
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+from sklearn.metrics import f1_score
+
+from hnlib import methods
+from hnlib.contrast import Contrast
+from hnlib.runs import command, config, records, transfer
+from hnlib.runs.training import load, train
+from hnlib.sentences import data, encoders, tasks
+from hnlib.sentences.modality import Pairs
+
+DOCUMENTS = [
+    ["the cat sat .", "the dog ran off", "a bird sang"],
+    ["ships sail", "the sea is wide and deep"],
+]
+QUICK = dict(progress=False, device="cpu", tasks="alike", dimension=16)
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return data.corpus(DOCUMENTS, "small", vocabulary=300)
+
+
+# Corpora
+
+
+def test_prose_is_cut_into_sentences():
+    text = 'Mr. Poe met\r\nDr. J. Hyde.  "Come in!" he said. "Why?" She went .\nall right? No'
+    assert data.sentences(text) == [
+        "Mr. Poe met Dr. J. Hyde.",
+        '"Come in!" he said.',
+        '"Why?"',
+        "She went . all right?",
+        "No",
+    ]
+
+
+def test_tokens_are_the_sentences_and_neighbours_stay_in_their_document(corpus):
+    assert len(corpus) == 5 and corpus.documents.tolist() == [0, 0, 0, 1, 1]
+    assert corpus.neighbours.tolist() == [0, 1, 3]
+    for i, sentence in enumerate(itertools.chain(*DOCUMENTS)):
+        ids = corpus.ids[corpus.ends[i] : corpus.ends[i + 1]].tolist()
+        assert ids == corpus.tokenizer.encode(sentence).ids and 0 not in ids
+    rows = corpus.rows(torch.tensor([4, 3]), 4)
+    assert rows.shape == (2, 4) and rows[0].tolist() == corpus.ids[corpus.ends[4] :][:4].tolist()
+    size = int(corpus.ends[4] - corpus.ends[3])
+    assert (rows[1, size:] == 0).all() and (rows[1, :size] > 0).all()
+
+
+def test_a_tokenizer_is_a_function_of_the_text(corpus):
+    again = data.corpus(DOCUMENTS, "small", vocabulary=300)
+    assert again.digest == corpus.digest and torch.equal(again.ids, corpus.ids)
+    other = data.corpus([DOCUMENTS[0], ["ships sail", "the sea is wide"]], "small", 300)
+    assert other.digest != corpus.digest
+    lower, upper = (corpus.tokenizer.encode(text).ids for text in ("the café", "THE CAFE"))
+    assert lower == upper and corpus.tokenizer.encode("猫").ids == [1]
+
+
+@pytest.mark.parametrize(
+    "documents, fault",
+    [
+        ([], "has no document"),
+        ([["one sentence"]], "document 0 of mine has fewer than two sentences"),
+        (["two sentences. as a text"], "give a list of sentences"),
+        ([["one", "two"], ["three", " "]], "sentence 3 is empty"),
+    ],
+)
+def test_a_corpus_that_is_none(documents, fault):
+    with pytest.raises(ValueError, match=fault):
+        data.corpus(documents, "mine", 300)
+
+
+def test_a_vocabulary_that_is_too_large():
+    with pytest.raises(ValueError, match=r"vocabulary=40000 must lie in \[3, 32767\]"):
+        data.corpus(DOCUMENTS, "mine", 40000)
+
+
+def test_the_generated_corpus_has_topics_that_neighbours_share():
+    made = data.load("topics")
+    assert int(made.documents[-1]) + 1 == 60 and made.digest == data.load("topics").digest
+    with pytest.raises(ValueError, match="topics is the name of a known corpus"):
+        data.corpus(DOCUMENTS, "topics")
+    with pytest.raises(ValueError, match="unknown corpus 'nope'; known: topics, novels, text:PATH"):
+        data.load("nope")
+
+
+@pytest.fixture
+def novels(tmp_path, monkeypatch):
+    """Two novels and a protected one, in a folder or in an archive that is downloaded."""
+    texts = {
+        "A_B_1900.txt": "﻿One day.\r\nHe left. She stayed.",
+        "C_D_1910.txt": "Two men. They met.",
+    }
+    whole = "One day.\nHe left.\nShe stayed.\n\nTwo men.\nThey met.\n"
+    texts[data.PROTECTED[0]] = "Not this. Nor this."
+    monkeypatch.setattr(data, "NOVELS_DIGEST", data.hashlib.sha256(whole.encode()).hexdigest())
+    monkeypatch.setattr(data, "NOVELS", f"file://{tmp_path}/served")
+
+    def lay(archive, **changes):
+        files = {name: text for name, text in (texts | changes).items() if text is not None}
+        if archive:
+            with zipfile.ZipFile(tmp_path / "served", "w") as file:
+                for name, text in files.items():
+                    file.writestr(f"novels-1/corpus/{name}", text)
+            return tmp_path / "sentences" / "novels.txt"
+        folder = tmp_path / "sentences" / "novels"
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text, newline="")
+        return folder.with_suffix(".txt")
+
+    return lay
+
+
+@pytest.mark.parametrize("archive", [True, False])
+def test_novels_are_split_once_and_read_again(novels, tmp_path, archive, monkeypatch):
+    path = novels(archive)
+    first = data.load("novels", tmp_path, 300)
+    assert path.read_text().startswith("One day.\nHe left.\nShe stayed.\n\nTwo men.")
+    assert len(first) == 5 and len(first.neighbours) == 3
+    monkeypatch.setattr(data, "learned", None)  # what the tokenizer made is kept
+    again = data.load("novels", tmp_path, 300)
+    assert again.digest == first.digest and torch.equal(again.ids, first.ids)
+    assert "5 in 2 documents" in data.describe(again)
+
+
+@pytest.mark.parametrize("archive", [True, False])
+def test_other_novels_are_refused(novels, tmp_path, archive):
+    path = novels(archive, **{"A_B_1900.txt": None})
+    with pytest.raises(ValueError, match=r"1 novels of digest .* are not the 98"):
+        data.load("novels", tmp_path, 300)
+    assert not path.exists()
+
+
+def test_damaged_files_are_named(novels, tmp_path):
+    path = novels(False)
+    data.load("novels", tmp_path, 300)
+    kept = next((tmp_path / "sentences" / "tokens").iterdir())
+    content = kept.read_bytes()
+    for bad in (content[:-3], content[:-9] + b"\7" + content[-8:], b"", b"\x80\4."):
+        kept.write_bytes(bad)
+        with pytest.raises(ValueError, match=r"is damaged .*; delete it, it is made anew"):
+            data.load("novels", tmp_path, 300)
+    path.write_text(path.read_text()[:-4])
+    with pytest.raises(ValueError, match=r"novels.txt is damaged .* run `hnlib data novels`"):
+        data.load("novels", tmp_path, 300)
+
+
+def test_a_text_of_ones_own(tmp_path):
+    text = tmp_path / "mine.txt"
+    text.write_bytes(b"one day\r\nhe left\r\n\r\n\r\ntwo men\r\nthey met\r\n")
+    mine = data.load(f"text:{text}", tmp_path, 300)
+    assert len(mine) == 4 and mine.neighbours.tolist() == [0, 2]
+    assert mine.name.startswith("text:mine-")
+    text.write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match=r"mine.txt is not UTF-8 text"):
+        data.load(f"text:{text}", tmp_path)
+    text.write_text("one\ntwo\n\nalone\n")
+    with pytest.raises(ValueError, match=r"document 1 of text:mine-.* fewer than two sentences"):
+        data.load(f"text:{text}", tmp_path)
+    with pytest.raises(ValueError, match=r"nothing.txt cannot be read"):
+        data.load(f"text:{tmp_path}/nothing.txt", tmp_path)
+
+
+# Encoders and pairs
+
+
+@pytest.mark.parametrize("name", encoders.ENCODERS)
+def test_what_fills_up_changes_nothing(name):
+    torch.manual_seed(0)
+    model = encoders.build(name, 30, 8).eval()
+    with torch.no_grad():
+        long, short = torch.tensor([[3, 4, 5, 6, 7]]), torch.tensor([[8, 9]])
+        both = torch.zeros(2, 7, dtype=torch.long)
+        both[0, :5], both[1, :2] = long, short
+        apart = torch.cat([model(long), model(short)])
+        assert torch.allclose(model(both), apart, atol=1e-6)
+        other = torch.cat([model(long.flip(1)), model(short)])
+    assert torch.allclose(apart, other) == (name == "bag")  # which alone does not see the order
+
+
+def test_a_bag_is_the_mean_of_its_embeddings():
+    bag = encoders.Bag(9, 4)
+    expected = torch.stack([bag.embedding.weight[i] for i in (2, 2, 5)]).mean(0)
+    assert torch.allclose(bag(torch.tensor([[2, 0, 2, 5, 0]]))[0], expected)
+    both = encoders.build("bag", 9, 4, towers=2)
+    tokens = torch.tensor([[1, 2], [3, 0]])
+    assert torch.equal(both.encoder(tokens), torch.cat([both(tokens, 0), both(tokens, 1)], 1))
+    assert not torch.equal(both(tokens, 0), both(tokens, 1))
+
+
+@pytest.mark.parametrize("name", encoders.ENCODERS)
+@pytest.mark.parametrize(
+    "tokens, fault",
+    [
+        ([[1, 2], [3, 9]], "sentence 1 has a token outside the vocabulary of 9"),
+        ([[-1, 2]], "sentence 0 has a token outside"),
+        ([[1, 2], [0, 0]], "sentence 1 is empty"),
+        ([1, 2], r"tokens are torch.int64 \(2,\)"),
+        ([[0.5]], "give whole numbers"),
+        ([[]], "give whole numbers"),
+    ],
+)
+def test_tokens_that_are_none(name, tokens, fault):
+    with pytest.raises(ValueError, match=fault):
+        encoders.build(name, 9, 4)(torch.tensor(tokens))
+
+
+def test_encoders_that_are_none():
+    with pytest.raises(ValueError, match="unknown encoder 'lstm'; known: bag, gru, transformer"):
+        encoders.build("lstm", 9)
+    with pytest.raises(ValueError, match="dimension=6 of a transformer must be a multiple of 4"):
+        encoders.build("transformer", 9, 6)
+    with pytest.raises(ValueError, match="of 65 tokens exceed length=64"):
+        encoders.build("transformer", 9, 4)(torch.ones(1, 65, dtype=torch.long))
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_the_loss_of_a_batch_is_that_of_its_pairs(corpus, both):
+    pairs = Pairs(corpus, 3, ("gru", 8, 2), both=both)
+    torch.manual_seed(0)
+    model, method = pairs.model(), methods.build("hcl")
+    (batch,) = pairs.batches(torch.Generator().manual_seed(0))
+    views = pairs.views(batch, torch.Generator(), slice(None))
+    found = pairs.loss(model, method, views, None, lambda z: z)
+    z = [
+        [model(corpus.rows(i + k, 64)[None][0], k) for i in pairs.first[batch][:, None]]
+        for k in (0, 1)
+    ]
+    contrast = Contrast.from_pairs(torch.cat(z[0]), torch.cat(z[1]))
+    expected = method.loss(contrast)
+    if both:
+        expected = (expected + method.loss(contrast.reversed())) / 2
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_dropout_makes_two_views_of_every_sentence(corpus):
+    pairs = Pairs(corpus, 2, ("transformer", 8, 1), views="dropout")
+    assert len(pairs.first) == 5
+    v1, v2 = pairs.views(torch.tensor([0, 4]), torch.Generator(), slice(None))
+    assert torch.equal(v1, v2)
+    model = pairs.model().train()
+    method = SimpleNamespace(calls=[])
+    pairs.loss(model, lambda *z: method.calls.append(z), (v1, v2), None, lambda z: z)
+    ((z1, z2),) = method.calls
+    assert z1.shape == (2, 8) and not torch.allclose(z1, z2)
+
+
+def test_pairs_are_the_same_for_all_seeds_and_must_suffice(corpus):
+    assert Pairs(corpus, 2, size=2).first.tolist() == Pairs(corpus, 2, size=2).first.tolist()
+    for asked in (dict(batch_size=4), dict(batch_size=2, size=9)):
+        with pytest.raises(ValueError, match=r"small has 3 pairs, fewer than .* choose at most 3"):
+            Pairs(corpus, **asked)
+
+
+# Tasks
+
+
+FILES = {
+    "MR/rt-polarity.neg": "dull \x85 film\n\nbad\n".encode("latin-1"),
+    "MR/rt-polarity.pos": "caf\xe9 good\n".encode("latin-1"),
+    "TREC/TREC.train": b"DESC:manner How did it ?\nNUM:count How many ?\n",
+    "TREC/TREC.test": b"DESC:def What is it ?\n",
+    "MSRP/msr_paraphrase_train.txt": '﻿Quality\tA\tB\tS\tT\r\n1\t1\t2\ta "b\tc\r\n'.encode(),
+    "MSRP/msr_paraphrase_test.txt": b"Quality\tA\tB\tS\tT\r\n0\t1\t2\td\te\r\n",
+    "SICK/SICK_test_annotated.txt": b"id\tA\tB\tr\tj\n1\ta b\tc d\t4.5\tNEUTRAL\n2\te\tf\t1\tX\n",
+    "STS/STSBenchmark/sts-test.csv": b"g\tf\ty\t4\t2.5\tone a\ttwo b\nmain\tf\ty\t5\t5\tx\ty\n",
+    "STS/STS13-en-test/STS.input.FNWN.txt": b"a\tb\nc\td\n",
+    "STS/STS13-en-test/STS.gs.FNWN.txt": b"3.5\n\n",
+    "STS/STS13-en-test/STS.input.OnWN.txt": b"e\tf\n",
+    "STS/STS13-en-test/STS.gs.OnWN.txt": b"1\n",
+}
+
+
+@pytest.fixture
+def published(tmp_path, monkeypatch):
+    """Small files in the form of the published sets, and their digests."""
+    folder = tmp_path / "sentences"
+    for name, content in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    for name in ("mr", "trec", "msrp", "sick", "stsb", "sts13"):
+        content = b"".join((folder / path).read_bytes() for path in tasks._paths(name, folder))
+        monkeypatch.setitem(tasks.DIGESTS, name, data.hashlib.sha256(content).hexdigest()[:16])
+    return tmp_path
+
+
+def test_published_sets_are_read(published):
+    mr, trec, msrp, sick, stsb, sts = (
+        tasks.load(name, published) for name in ("mr", "trec", "msrp", "sick", "stsb", "sts13")
+    )
+    assert mr.first == ["dull \x85 film", "bad", "café good"] and mr.y.tolist() == [0, 0, 1]
+    assert trec.first[2] == "What is it ?" and trec.y.tolist() == [0, 1, 0] and trec.train == 2
+    assert (msrp.first, msrp.second, msrp.train) == (['a "b', "d"], ["c", "e"], 1)
+    assert msrp.y.tolist() == [1, 0] and not msrp.graded
+    assert sick.second == ["c d", "f"] and sick.y.tolist() == [4.5, 1.0] and sick.graded
+    assert stsb.first == ["one a", "x"] and stsb.y.tolist() == [2.5, 5.0]
+    assert sts.first == ["a", "e"] and sts.y.tolist() == [3.5, 1.0]  # one pair has no degree
+
+
+def test_sets_that_are_missing_or_damaged_are_named(published):
+    (published / "sentences/MR/rt-polarity.pos").write_bytes(b"caf")
+    with pytest.raises(ValueError, match=r"mr in .* is damaged or another edition .*harvardnlp"):
+        tasks.load("mr", published)
+    with pytest.raises(
+        ValueError, match=r"cr is not in .*custrev.neg.*or choose other tasks: topic"
+    ):
+        tasks.load("cr", published)
+    with pytest.raises(ValueError, match="sts12 is not in"):
+        tasks.load("sts12", published)
+    with pytest.raises(ValueError, match="unknown task 'sst'"):
+        tasks.load("sst", published)
+
+
+@pytest.mark.parametrize(
+    "first, y, second, fault",
+    [
+        (["a"], [0, 1], None, "mine has 1 and 1 sentences with 2 labels"),
+        (["a", "b"], [0, 1], ["c"], "2 and 1 sentences with 2 labels"),
+        (["a", " "], [0, 1], None, "sentence 1 of mine is empty"),
+    ],
+)
+def test_a_task_that_is_none(first, y, second, fault):
+    with pytest.raises(ValueError, match=fault):
+        tasks.Task("mine", first, np.array(y), second)
+
+
+# What embeddings are worth
+
+
+def test_the_penalty_is_chosen_by_the_training_part_alone():
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1, 2], 40)
+    x = rng.normal(size=(120, 5)) + 3 * np.eye(3, 5)[y]
+    order = rng.permutation(120)
+    x, y = x[order], y[order]
+    test = rng.normal(size=(30, 5)) + 3 * np.eye(3, 5)[y[:30]]
+    found, seen = transfer.classify(x, y, test)
+    assert (found == y[:30]).mean() > 0.85 and 0.8 < seen <= 1
+    shifted = np.concatenate([test, 100 + test])  # other test rows, in other numbers
+    again, before = transfer.classify(x, y, shifted)
+    assert (again[:30] == found).all() and before == seen
+    wide = [1, 10, 1e3, 1, 1]
+    assert (transfer.classify(x * wide, y, test * wide)[0] == found).all()
+    noise = [transfer.classify(x, rng.permutation(y), test) for _ in range(5)]
+    assert np.mean([predicted == y[:30] for predicted, _ in noise]) < 0.75
+    assert np.mean([accuracy for _, accuracy in noise]) < 0.6
+
+
+class Table(torch.nn.Module):
+    """An embedding for each first token."""
+
+    def __init__(self, weight):
+        super().__init__()
+        self.weight = torch.nn.Parameter(weight)
+
+    def forward(self, tokens):
+        return self.weight[tokens[:, 0]]
+
+
+def judged(corpus, first, second=None, **task):
+    """A task whose sentences are single letters, given by their numbers."""
+    first, second = (None if x is None else ["abcdefgh"[i] for i in x] for x in (first, second))
+    return transfer.Judged(tasks.Task(first=first, second=second, **task), corpus.tokenizer, 8)
+
+
+def test_scores_of_pairs(corpus):
+    torch.manual_seed(0)
+    model, rng = Table(torch.randn(300, 6)), np.random.default_rng(0)
+    first, second = rng.integers(8, size=(2, 90))
+    one = judged(corpus, name="alike", first=first, second=second, y=rng.normal(size=90))
+    (found, right), ids = (
+        one.scores(model, 0),
+        [corpus.tokenizer.encode(w).ids[0] for w in "abcdefgh"],
+    )
+    z = torch.nn.functional.normalize(model.weight[ids].double()).detach().numpy()
+    expected = spearmanr((z[first] * z[second]).sum(1).round(6), one.task.y).statistic
+    assert found["alike"] == pytest.approx(expected) and not right
+    y = (first == second).astype(int) | (rng.random(90) < 0.2)
+    one = judged(corpus, name="msrp", first=first, second=second, y=y, train=60)
+    found, right = one.scores(model, 0)
+    assert right["msrp"].shape == (30,) and found["msrp"] == right["msrp"].double().mean()
+    predicted = np.where(right["msrp"], y[60:], 1 - y[60:])
+    assert found["msrp_f1"] == pytest.approx(f1_score(y[60:], predicted))
+
+
+def test_every_example_is_judged_once_by_cross_validation(corpus):
+    model = Table(torch.eye(300))
+    first = np.arange(80) % 8
+    found, right = judged(corpus, name="mr", first=first, y=first % 2).scores(model, 0)
+    assert found["mr"] == 1 and right["mr"].shape == (80,)
+    y = np.random.default_rng(0).permutation(first % 2)
+    assert judged(corpus, name="mr", first=first, y=y).scores(model, 0)[0]["mr"] < 0.8
+
+
+# Runs
+
+
+def test_every_task_can_be_chosen_and_is_a_metric_of_records():
+    assert {*config.SENTENCE_TASKS} == {*tasks.PUBLISHED, *tasks.GENERATED}
+    assert {*config.SENTENCE_TASKS} <= {*records.ACCURACIES, *records.CORRELATIONS}
+
+
+def test_a_run_is_recorded_read_and_shown(tmp_path, capsys):
+    run = config.SentenceRun(
+        method="hcl", options=dict(beta=2.0), epochs=2, batch_size=200, dimension=16
+    )
+    done = train(run, progress=False, record_to=tmp_path, evaluate_at=(1,))
+    (path,) = tmp_path.glob("*.json")
+    record = records.read(path)
+    assert config.read(record["configuration"]).configuration == record["configuration"]
+    assert [row["epoch"] for row in done.history] == [1, 2]
+    assert all({"topic", "alike", "loss"} <= row.keys() for row in done.history)
+    right = records.unpack(record["correct"]["topic"], record["judged"]["topic"])
+    assert right.mean() == record["metrics"]["topic"] and record["judged"] == {"topic": 300}
+    row = records.frame(tmp_path).iloc[0]
+    assert (row.kind, row.beta, row.encoder, row.sentences) == ("sentences", 2.0, "bag", 1800)
+    untrained = train("topics", None, epochs=0, **QUICK)
+    assert done.metrics["alike"] > untrained.metrics["alike"] + 0.2
+    assert command.results(tmp_path) == 0 and "alike" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        dict(queue=300),
+        dict(encoder="gru", towers=2),
+        dict(encoder="transformer", views="dropout"),
+    ],
+)
+def test_an_interrupted_run_ends_as_a_whole_one(tmp_path, more):
+    more = QUICK | dict(batch_size=400, length=6, evaluate_at=(1,)) | more
+    whole = train("topics", "hcl", epochs=2, **more)
+    train("topics", "hcl", epochs=1, checkpoint=tmp_path / "c.pt", **more)
+    rest = train("topics", "hcl", epochs=2, checkpoint=tmp_path / "c.pt", **more)
+    for key, value in whole.model.state_dict().items():
+        assert torch.equal(value, rest.model.state_dict()[key]), key
+    assert whole.record["losses"] == rest.record["losses"]
+    assert whole.metrics["alike"] == rest.metrics["alike"]
+    assert [row["epoch"] for row in rest.history] == [1, 2]
+    assert whole.record["losses"][0] > whole.record["losses"][1]
+
+
+def test_two_records_of_one_run_agree_in_correlations_too():
+    known = dict(sentences=10, history=[])
+    pair = [
+        known
+        | dict(configuration=config.SentenceRun(experiment=name).configuration)
+        | dict(metrics={"alike": alike})
+        for name, alike in (("one", 0.5), ("other", 0.4))
+    ]
+    with pytest.raises(ValueError, match=r"differs in alike: 0\.5 and 0\.4"):
+        records.frame(pair)
+    pair[1]["metrics"] = pair[0]["metrics"]
+    assert records.frame(pair)["experiments"].item() == ("one", "other")
+
+
+def test_a_saved_encoder_comes_back(tmp_path):
+    done = train("topics", epochs=1, towers=2, **QUICK)
+    again = load(done.save(tmp_path / "run.safetensors"))
+    tokens = torch.tensor([[2, 3, 0], [4, 5, 6]])
+    expected = done.encoder(tokens)
+    assert torch.equal(again.encoder(tokens), expected) and expected.shape == (2, 32)
+    exported = torch.export.load(done.export(tmp_path / "run.pt2")).module()
+    assert torch.allclose(exported(torch.nn.functional.pad(tokens, (0, 2))), expected, atol=1e-6)
+
+
+REFUSED = {
+    "scl": "learns from labels",
+    "h-scl": "learns from labels",
+    "h-scl-threshold": "learns from labels",
+    "unremix": "compares the candidates of a batch",
+    "unremix-repaired": "compares the candidates of a batch",
+}
+
+
+def test_methods_that_apply_train_and_the_others_say_why_not():
+    for name in methods.CATALOGUE.keys() - REFUSED.keys():
+        done = train("topics", name, epochs=1, batch_size=128, max_steps=2, **QUICK)
+        assert np.isfinite(done.metrics["loss"]), name
+    for name, fault in REFUSED.items():
+        with pytest.raises(ValueError, match=f"{name} is not for views='neighbours': .*{fault}"):
+            train("topics", name, epochs=1, **QUICK)
+
+
+@pytest.mark.parametrize(
+    "more, fault",
+    [
+        (dict(precision="bf16-mixed"), "precision='bf16-mixed' is not for sentences"),
+        (dict(devices=2), "devices=2 is not for sentences"),
+        (dict(queue=9, towers=2), "queue=9 needs one tower"),
+        (dict(queue=9, both=True), "both=True means nothing with queue=9"),
+        (dict(views="dropout"), "views='dropout' needs one transformer"),
+        (dict(views="dropout", both=True), "both=True means nothing without views=neighbours"),
+        (dict(encoder="lstm"), "unknown encoder 'lstm'; known: bag, gru, transformer"),
+        (dict(tasks="sst"), "unknown task 'sst'"),
+        (dict(vocabulary=40000), r"vocabulary=40000 must lie in \[300, 32767\]"),
+        (dict(batch_size=4000), "topics has 1740 pairs, fewer than batch_size=4000"),
+        (dict(method=torch.nn.Identity()), "cannot train on pairs; give a method of hnlib.methods"),
+    ],
+)
+def test_what_sentences_have_not_is_refused(more, fault):
+    more = QUICK | dict(method="simclr", epochs=1) | more
+    with pytest.raises(ValueError, match=fault):
+        train("topics", **more)
+
+
+def test_the_command_trains_on_sentences(capsys):
+    tokens = (
+        "--dataset topics --method simclr --epochs 1 --dimension 16 --tasks alike --batch-size 500"
+    )
+    assert command.train(tokens.split()) == 0
+    said = capsys.readouterr().out
+    assert "topics, all pairs, bag, 1 epochs" in said and "ALIKE" in said
+    assert command.data("topics", None) == 0 and "60 documents" in capsys.readouterr().out
+
+
+def test_a_record_that_was_not_written_so(tmp_path):
+    done = train("topics", None, epochs=0, record_to=tmp_path, **QUICK | dict(tasks=()))
+    (path,) = tmp_path.glob("*.json")
+    for change, fault in (
+        (
+            lambda r: r["metrics"].update(alike=1.5),
+            "metrics.alike=1.5 must be a number from -1 to 1",
+        ),
+        (
+            lambda r: r["correct"].update(topic="AA=="),
+            "correct.topic has 1 bytes; topic=300 take 38",
+        ),
+        (lambda r: r.update(sentences=-1), "sentences=-1 must be a whole number"),
+    ):
+        record = copy.deepcopy(done.record)
+        change(record)
+        path.write_text(json.dumps(record))
+        with pytest.raises(ValueError, match=fault):
+            records.read(path)

@@ -1,0 +1,76 @@
+"""The checks of a statement stand in one strip that folds open."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from hnlib.book.claims import anchor, check
+
+PLACE = Path(__file__).resolve().parents[1] / "book/ext/checks.py"
+spec = importlib.util.spec_from_file_location("checks", PLACE)
+checks = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(checks)
+
+
+def line(title="mean hardness falls", **other):
+    numbers = dict(kind="identity", value=3e-9, tolerance=1e-6, instances=40, control=0.5)
+    return check("O9", title, **(numbers | other))._repr_mimebundle_()["text/html"]
+
+
+def folded(*inside):
+    body = f"<p>a</p><!-- checks -->{''.join(inside)}<!-- end of checks --><p>b</p>"
+    return checks.STRIP.sub(lambda found: checks.fold("page", found), body)
+
+
+def test_one_check_shows_its_title_and_its_numbers():
+    page = folded("<p>why</p>", line("a < b"))
+    said = "a &lt; b: verified on 40 instances, worst 3e−9, the false variant gives 0.5</summary>"
+    assert page.startswith("<p>a</p><details") and page.endswith("</details><p>b</p>")
+    assert said in page and "<p>why</p>" in page
+
+
+def test_many_are_counted_with_the_worst_and_the_weakest_control():
+    wider = line("two", value=2e-8, control=0.25, instances=2)
+    defined = line("three", kind="definition", value=0, control=None, instances=1)
+    said = "verified 3 ways on 43 instances, worst 2e−8, the false variants give at least 0.2"
+    assert said in folded(line(), wider, defined)
+
+
+def test_an_inequality_with_room_has_no_violation():
+    page = folded(line(kind="inequality", value=-0.1))
+    assert "on 40 instances, no violation, the false variant gives 0.5" in page
+
+
+@pytest.mark.parametrize("inside", ["<!-- checks -->", "</section>", "<section>"])
+def test_a_strip_ends_where_it_began(inside):
+    with pytest.raises(ValueError, match="page: a strip of checks is not closed"):
+        folded(line(), inside)
+
+
+def test_code_folds_under_its_title():
+    page = checks.STRIP.sub(
+        lambda found: checks.fold("page", found),
+        "<!-- fold: The solver -->x<!-- end of fold --><p>b</p>",
+    )
+    assert "<summary>The solver</summary>x</details><p>b</p>" in page
+
+
+def test_what_may_be_left_out_folds_with_its_strips():
+    inner = checks.STRIP.sub(
+        lambda found: checks.fold("page", found),
+        f"<!-- more: At length --><!-- checks -->{line()}<!-- end of checks --><!-- end of more -->",
+    )
+    page = checks.MORE.sub(lambda found: checks.fold("page", found), inner)
+    assert page.startswith('<details class="hn-checks hn-more"><summary>At length</summary>')
+    assert page.count("<details") == page.count("</details>") == 2
+
+
+def test_a_draft_without_results_has_a_strip():
+    assert "not executed" in folded("<pre>claims.check(...)</pre>")
+
+
+def test_a_check_has_a_place():
+    record = dict(id="R2", title="V′(η) = α*, “always”")
+    assert anchor(record) == "check-r2-v-η-α-always"
+    assert f'id="{anchor(dict(id="O9", title="a <b>"))}"' in line("a <b>")
