@@ -1,16 +1,11 @@
 """The checks of a statement stand in one strip that folds open."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
+from scripts import script
 
 from hnlib.book.claims import anchor, check
 
-PLACE = Path(__file__).resolve().parents[1] / "book/ext/checks.py"
-spec = importlib.util.spec_from_file_location("checks", PLACE)
-checks = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(checks)
+checks = script("book/ext/checks.py")
 
 
 def line(title="mean hardness falls", **other):
