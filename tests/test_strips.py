@@ -15,7 +15,7 @@ def line(title="mean hardness falls", **other):
 
 def folded(*inside):
     body = f"<p>a</p><!-- checks -->{''.join(inside)}<!-- end of checks --><p>b</p>"
-    return checks.STRIP.sub(lambda found: checks.fold("page", found), body)
+    return checks.folded("page", body)
 
 
 def test_one_check_shows_its_title_and_its_numbers():
@@ -43,20 +43,22 @@ def test_a_strip_ends_where_it_began(inside):
         folded(line(), inside)
 
 
+@pytest.mark.parametrize(
+    "mark", ["<!-- checks -->", "<!-- end of fold -->", "<!-- more: a > b -->"]
+)
+def test_a_strip_without_beginning_or_end_is_refused(mark):
+    with pytest.raises(ValueError, match=f"page: {mark} stands alone"):
+        checks.folded("page", f"<p>a</p>{mark}<p>b</p>")
+
+
 def test_code_folds_under_its_title():
-    page = checks.STRIP.sub(
-        lambda found: checks.fold("page", found),
-        "<!-- fold: The solver -->x<!-- end of fold --><p>b</p>",
-    )
+    page = checks.folded("page", "<!-- fold: The solver -->x<!-- end of fold --><p>b</p>")
     assert "<summary>The solver</summary>x</details><p>b</p>" in page
 
 
 def test_what_may_be_left_out_folds_with_its_strips():
-    inner = checks.STRIP.sub(
-        lambda found: checks.fold("page", found),
-        f"<!-- more: At length --><!-- checks -->{line()}<!-- end of checks --><!-- end of more -->",
-    )
-    page = checks.MORE.sub(lambda found: checks.fold("page", found), inner)
+    strip = f"<!-- checks -->{line()}<!-- end of checks -->"
+    page = checks.folded("page", f"<!-- more: At length -->{strip}<!-- end of more -->")
     assert page.startswith('<details class="hn-checks hn-more"><summary>At length</summary>')
     assert page.count("<details") == page.count("</details>") == 2
 
