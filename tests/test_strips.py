@@ -1,6 +1,10 @@
 """The checks of a statement stand in one strip that folds open."""
 
+from types import SimpleNamespace
+
 import pytest
+from docutils import nodes
+from docutils.utils import new_document
 from scripts import script
 
 from hnlib.book.claims import anchor, check
@@ -61,6 +65,26 @@ def test_what_may_be_left_out_folds_with_its_strips():
     page = checks.folded("page", f"<!-- more: At length -->{strip}<!-- end of more -->")
     assert page.startswith('<details class="hn-checks hn-more"><summary>At length</summary>')
     assert page.count("<details") == page.count("</details>") == 2
+
+
+def test_codes_of_claims_in_words_are_links(tmp_path):
+    """But no part of another name, nothing in a title or in code, and no page that is no chapter."""
+    (tmp_path / "book").mkdir()
+    (tmp_path / "book/claims.csv").write_text("id\nR1\nR2\n")
+    app = SimpleNamespace(srcdir=tmp_path)
+    app.builder = SimpleNamespace(get_relative_uri=lambda page, to: f"../{to}.html")
+
+    def links(page):
+        document = new_document("page")
+        document += nodes.title("", "On R1")
+        document += nodes.paragraph("", "By R2 and R1. Not R23, AR2, R2-x, R2.1.")
+        document += nodes.literal("", "R2")
+        checks._link_codes(app, document, page)
+        assert document.astext().count("R2") == 6
+        return [node["refuri"] for node in document.findall(nodes.reference)]
+
+    assert links("notebooks/one") == [f"../book/claims.html#claim-{code}" for code in ("R2", "R1")]
+    assert links("book/claims") == []
 
 
 def test_a_draft_without_results_has_a_strip():
