@@ -133,11 +133,12 @@ def only_process(path: Path | str):
     # Locks live apart and stay: one that is deleted beside its file can be held twice. Not in
     # $TMPDIR where that can be helped: the other process may have another.
     place = "/tmp" if os.access("/tmp", os.W_OK) else tempfile.gettempdir()
-    folder = Path(place) / f"hnlib-locks-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+    user = os.getuid() if hasattr(os, "getuid") else 0  # which Windows says of every file
+    folder = Path(place) / f"hnlib-locks-{user}"
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700, parents=True)
     there = folder.lstat()  # a link would lead to another's
-    if not stat.S_ISDIR(there.st_mode) or there.st_uid != getattr(os, "getuid", int)():
+    if not stat.S_ISDIR(there.st_mode) or there.st_uid != user:
         raise ValueError(f"{folder} is not this user's folder of locks; have it removed")
     lock = FileLock(folder / hashlib.sha256(os.fsencode(path)).hexdigest()[:32], timeout=0)
     try:

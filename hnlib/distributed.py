@@ -65,7 +65,8 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def forward(x):
-        x = x.contiguous().clone()  # gloo sends memory as it lies, and keys' gradient is transposed
+        # gloo sends memory as it lies, and keys' gradient is transposed
+        x = x.clone(memory_format=torch.contiguous_format)
         distributed.all_reduce(x)
         return x
 

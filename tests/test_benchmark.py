@@ -1,14 +1,12 @@
 """The training benchmark: its pieces, and a toy run from end to end. Nothing here asserts how fast
 anything is."""
 
-import importlib.util
 import json
 import math
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from scripts import script
 from torch import nn
 from torch.nn import functional
 
@@ -16,13 +14,7 @@ from hnlib import methods
 from hnlib.book import pages
 from hnlib.runs import records
 
-ROOT = Path(__file__).resolve().parents[1]
-spec = importlib.util.spec_from_file_location(
-    "training_speed", ROOT / "tests/benchmarks/training_speed.py"
-)
-speed = importlib.util.module_from_spec(spec)
-sys.modules["training_speed"] = speed  # worker processes look the module up by its name
-spec.loader.exec_module(speed)
+speed = script("tests/benchmarks/training_speed.py")
 
 WORDS = (
     "--device cpu --encoders small-cnn --precisions 32-true --batch-size 8 --steps 2 --workers 1"

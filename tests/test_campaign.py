@@ -1,20 +1,13 @@
-import importlib.util
-
 import pytest
+from scripts import script
 
 from hnlib import methods
-from hnlib._files import project_root
 from hnlib.runs import records
-
-PATH = project_root() / "book" / "results" / "campaign.py"
 
 
 @pytest.fixture(scope="module")
 def campaign():
-    spec = importlib.util.spec_from_file_location("campaign", PATH)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("book/results/campaign.py")
 
 
 def test_what_is_on_record_is_not_run_again(campaign, tmp_path):

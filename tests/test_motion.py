@@ -1,28 +1,25 @@
 """The frames of embeddings that move while they are trained."""
 
-import importlib.util
 import json
 
 import pytest
 import torch
+from scripts import script
 
 from hnlib import _files
 from hnlib.book import figures
 
-PATH = _files.project_root() / "book/results/motion.py"
+TOLD = _files.project_root() / "book/results/motion.json"
 
 
 @pytest.fixture(scope="module")
 def motion():
-    spec = importlib.util.spec_from_file_location("motion", PATH)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("book/results/motion.py")
 
 
 @pytest.fixture(scope="module")
 def told():
-    return json.loads(PATH.with_suffix(".json").read_text(encoding="utf-8"))
+    return json.loads(TOLD.read_text(encoding="utf-8"))
 
 
 def points(at):
@@ -41,7 +38,7 @@ def test_the_frames_are_those_of_the_script(motion, told):
         assert len(run["frames"]) == len(told["steps"]) and len(run["ends"]) == motion.SEEDS
         last = run["frames"][-1]
         assert run["ends"][0] == {name: last[name] for name in run["ends"][0]}
-    assert PATH.with_suffix(".json").stat().st_size < figures.LARGEST
+    assert TOLD.stat().st_size < figures.LARGEST
 
 
 def test_what_is_measured_is_what_is_shown(motion, told):

@@ -152,15 +152,27 @@ def test_an_epoch_costs_what_records_of_the_same_setting_say():
     assert queue._epoch(replace(run, train_size=200), frame, "cpu") == (0.2, False)
 
 
-def test_chapters_have_their_runs_in_the_queue(capsys):
-    found = queue.planned(only="chapters hardness, cifar100")
-    for job in found[:3]:
-        assert job.numbers == 0 and job.value == 0 and job.run.experiment == "hardness"
-        assert "--experiment hardness" in papers.command(job.run)
+@pytest.mark.parametrize(
+    ("experiment", "dataset", "kind"),
+    [("hardness", "cifar100", config.ImageRun), ("sentences", "novels", config.SentenceRun)],
+)
+def test_chapters_have_their_runs_in_the_queue(
+    experiment, dataset, kind, tmp_path, monkeypatch, capsys
+):
+    """All of them where nothing is on record; each with the command that makes it."""
+    monkeypatch.setattr(records, "tracked_folder", lambda: tmp_path)
+    nothing, only = records.frame([]), f"chapters {experiment}, {dataset}"
+    found = queue.planned(nothing, only, "cuda")
+    assert len(found) > 30 and not any(job.measured for job in found)
+    for job in (found[0], found[-1]):
+        assert job.numbers == 0 and job.value == 0 and type(job.run) is kind
+        assert job.run.experiment == experiment
+        usual = kind().experiment == experiment
+        assert usual or f"--experiment {experiment}" in papers.command(job.run)
         tokens = shlex.split(papers.command(job.run, "--rehearse"))
         assert command.train(tokens[2:]) == 0
         assert capsys.readouterr().out.splitlines()[0] == papers.key(job.run)
-    assert not queue.planned(only="chapters nobody's")
+    assert not queue.planned(nothing, "chapters nobody's")
 
 
 def test_the_command_lists_and_refuses(capsys):

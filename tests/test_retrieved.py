@@ -2,7 +2,6 @@
 it is the loss's."""
 
 import base64
-import importlib.util
 import io
 import json
 import re
@@ -11,21 +10,16 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from scripts import script
 from torch.nn import functional
 
-from hnlib._files import project_root
 from hnlib.images import data
 from hnlib.runs import records
-
-FOLDER = project_root() / "book" / "results"
 
 
 @pytest.fixture(scope="module")
 def retrieved():
-    spec = importlib.util.spec_from_file_location("retrieved", FOLDER / "retrieved.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("book/results/retrieved.py")
 
 
 @pytest.fixture(scope="module")

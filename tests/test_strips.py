@@ -1,16 +1,15 @@
 """The checks of a statement stand in one strip that folds open."""
 
-import importlib.util
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from docutils import nodes
+from docutils.utils import new_document
+from scripts import script
 
 from hnlib.book.claims import anchor, check
 
-PLACE = Path(__file__).resolve().parents[1] / "book/ext/checks.py"
-spec = importlib.util.spec_from_file_location("checks", PLACE)
-checks = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(checks)
+checks = script("book/ext/checks.py")
 
 
 def line(title="mean hardness falls", **other):
@@ -20,7 +19,7 @@ def line(title="mean hardness falls", **other):
 
 def folded(*inside):
     body = f"<p>a</p><!-- checks -->{''.join(inside)}<!-- end of checks --><p>b</p>"
-    return checks.STRIP.sub(lambda found: checks.fold("page", found), body)
+    return checks.folded("page", body)
 
 
 def test_one_check_shows_its_title_and_its_numbers():
@@ -48,22 +47,44 @@ def test_a_strip_ends_where_it_began(inside):
         folded(line(), inside)
 
 
+@pytest.mark.parametrize(
+    "mark", ["<!-- checks -->", "<!-- end of fold -->", "<!-- more: a > b -->"]
+)
+def test_a_strip_without_beginning_or_end_is_refused(mark):
+    with pytest.raises(ValueError, match=f"page: {mark} stands alone"):
+        checks.folded("page", f"<p>a</p>{mark}<p>b</p>")
+
+
 def test_code_folds_under_its_title():
-    page = checks.STRIP.sub(
-        lambda found: checks.fold("page", found),
-        "<!-- fold: The solver -->x<!-- end of fold --><p>b</p>",
-    )
+    page = checks.folded("page", "<!-- fold: The solver -->x<!-- end of fold --><p>b</p>")
     assert "<summary>The solver</summary>x</details><p>b</p>" in page
 
 
 def test_what_may_be_left_out_folds_with_its_strips():
-    inner = checks.STRIP.sub(
-        lambda found: checks.fold("page", found),
-        f"<!-- more: At length --><!-- checks -->{line()}<!-- end of checks --><!-- end of more -->",
-    )
-    page = checks.MORE.sub(lambda found: checks.fold("page", found), inner)
+    strip = f"<!-- checks -->{line()}<!-- end of checks -->"
+    page = checks.folded("page", f"<!-- more: At length -->{strip}<!-- end of more -->")
     assert page.startswith('<details class="hn-checks hn-more"><summary>At length</summary>')
     assert page.count("<details") == page.count("</details>") == 2
+
+
+def test_codes_of_claims_in_words_are_links(tmp_path):
+    """But no part of another name, nothing in a title or in code, and no page that is no chapter."""
+    (tmp_path / "book").mkdir()
+    (tmp_path / "book/claims.csv").write_text("id\nR1\nR2\n")
+    app = SimpleNamespace(srcdir=tmp_path)
+    app.builder = SimpleNamespace(get_relative_uri=lambda page, to: f"../{to}.html")
+
+    def links(page):
+        document = new_document("page")
+        document += nodes.title("", "On R1")
+        document += nodes.paragraph("", "By R2 and R1. Not R23, AR2, R2-x, R2.1.")
+        document += nodes.literal("", "R2")
+        checks._link_codes(app, document, page)
+        assert document.astext().count("R2") == 6
+        return [node["refuri"] for node in document.findall(nodes.reference)]
+
+    assert links("notebooks/one") == [f"../book/claims.html#claim-{code}" for code in ("R2", "R1")]
+    assert links("book/claims") == []
 
 
 def test_a_draft_without_results_has_a_strip():

@@ -1,19 +1,15 @@
 """Hidden cells become one toggle for each output, and no code is lost."""
 
-import importlib.util
 import re
-from pathlib import Path
 
 import pytest
 from docutils import nodes
 from docutils.utils import new_document
 from hypothesis import given
 from hypothesis import strategies as st
+from scripts import script
 
-PLACE = Path(__file__).resolve().parents[1] / "book/ext/toggles.py"
-spec = importlib.util.spec_from_file_location("toggles", PLACE)
-toggles = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(toggles)
+toggles = script("book/ext/toggles.py")
 
 HIDDEN, OUTPUT, SHOWN = "h", "o", "s"  # a hidden cell, one with an output, one that is shown
 

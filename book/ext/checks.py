@@ -19,6 +19,7 @@ from docutils import nodes
 LEDGER = "book/claims"
 STRIP = re.compile(r"<!-- (checks|fold: [^>]*) -->(.*?)<!-- end of (?:checks|fold) -->", re.S)
 MORE = re.compile(r"<!-- (more: [^>]*) -->(.*?)<!-- end of more -->", re.S)
+MARK = re.compile(r"<!-- (?:end of )?(?:checks|fold|more)\b.*?-->")
 LINE = re.compile(r'<div class="hn-claim"[^>]*>.*?</div>', re.S)
 CODE = r'(<span class="hn-claim-id">)(\w+)(</span>)'
 NO_LINK = nodes.reference, nodes.title, nodes.literal, nodes.literal_block, nodes.math, nodes.raw
@@ -71,10 +72,17 @@ def fold(page: str, found: re.Match) -> str:
     return f'<details class="hn-checks{name}"><summary>{summary}</summary>{inside}</details>'
 
 
-def _strips(app, pagename, templatename, context, doctree):
-    body = context.get("body", "")
+def folded(page: str, body: str) -> str:
+    """The page with its strips. ValueError: as in `fold`; one that has no beginning or no end."""
     for part in (STRIP, MORE):  # a strip may stand in what may be left out
-        body = part.sub(partial(fold, pagename), body)
+        body = part.sub(partial(fold, page), body)
+    if left := MARK.search(body):
+        raise ValueError(f"{page}: {left[0]} stands alone; a strip needs a beginning and an end")
+    return body
+
+
+def _strips(app, pagename, templatename, context, doctree):
+    body = folded(pagename, context.get("body", ""))
     if pagename.startswith("notebooks/"):
         ledger = html.escape(app.builder.get_relative_uri(pagename, LEDGER))
         linked = rf'<a class="hn-claim-id" href="{ledger}#claim-\2">\2</a>'

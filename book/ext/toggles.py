@@ -3,9 +3,9 @@
 A chapter's cells are short, so a figure may need several hidden ones (``hide-input``). On the page
 those without an output of their own wait for the next output of hidden code, or, at the end of a
 section, join the one before, so that nothing is shut that explains nothing; outputs in a row share
-one toggle. The first hidden cell
-is the chapter's set-up and stays where it is, unless there is one under that title. What stands in a strip or under a title of its own
-(`checks`) is closed already and is not closed twice. Notebooks keep all their cells.
+one toggle. The first hidden cell is the chapter's set-up and stays where it is, unless there is one
+under that title. What stands in a strip or under a title of its own (`checks`) is closed already and
+is not closed twice. Notebooks keep all their cells.
 """
 
 import re

@@ -201,8 +201,12 @@ def key(configuration: dict) -> str:
 
 def key_of(run: dict) -> str:
     """The key that the run's record will have."""
-    kind = training.kind_of(run["dataset"], run)
-    return key(config.split(kind, run)[0].resolved(channels=3).configuration)
+    return key(run_of(run).resolved(channels=3).configuration)
+
+
+def run_of(run: dict) -> config.Configuration:
+    """The run of the kind that its data set asks for."""
+    return config.split(training.kind_of(run["dataset"], run), run)[0]
 
 
 def main() -> None:

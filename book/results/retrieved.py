@@ -151,6 +151,8 @@ def main() -> None:
         runs.append(trained(options, seed, not args.no_training))
     per_method = [[run for run in runs[k :: len(SHOWN)] if run] for k in range(len(SHOWN))]
     whole = min(map(len, per_method))  # seeds that all methods have
+    if not whole:
+        parser.error("no seed has the models of all methods; give --seeds, without --no-training")
     text = json.dumps(artefact([group[:whole] for group in per_method]), indent=1)
     write_atomically(args.to / "retrieved.json", (text + "\n").encode())
     print(f"{args.to / 'retrieved.json'}: {whole} seeds, {len(text):,} bytes")

@@ -123,6 +123,23 @@
       opacity: 0.18 });
   }
 
+  // An anchor and candidates of two kinds on a circle; returns what gives the dots their weights.
+  function candidates(view, data, { y, radius, key }) {
+    const own = data.colours.hcl, other = data.colours["h-scl"];
+    const place = (degrees, away = radius) => turn(-degrees).map((x, i) => [160, y][i] + away * x);
+    circle(view, [160, y], radius, { fill: "none", stroke: "currentColor", opacity: 0.35 });
+    const dots = data.angle.map((degrees, j) => {
+      const hue = data.same[j] ? own : other;
+      return circle(view, place(degrees), 1, { fill: hue, "fill-opacity": 0.6, stroke: hue });
+    });
+    const at = place(data.anchor);
+    for (const way of [1, -1]) line(view, at[0] - 7, at[1] - 7 * way, at[0] + 7, at[1] + 7 * way, { "stroke-width": 2.5 });
+    text(view, ...place(data.anchor, 72), "anchor", { dy: 5 });
+    legend(view, 112, key, own, "its own class");
+    legend(view, 112, key + 22, other, "other classes");
+    return (weights) => dots.forEach((dot, j) => set(dot, { r: 2 + 30 * Math.sqrt(weights[j]) }));
+  }
+
   const angles = Array.from({ length: 73 }, (_, k) => 5 * k);
 
   // Dragging a drawing moves the slider of the angles.
@@ -176,15 +193,7 @@
     const own = data.colours.hcl, other = data.colours["h-scl"];
     const top = controls(box), panels = row(box), words = reading(box);
     const ring = panel(panels, 320, 290, "Candidates on a circle; the area of a point is its weight.");
-    const place = (degrees, radius = 100) => turn(-degrees).map((x, i) => [160, 145][i] + radius * x);
-    circle(ring, [160, 145], 100, { fill: "none", stroke: "currentColor", opacity: 0.35 });
-    const points = data.angle.map((degrees, j) => circle(ring, place(degrees), 1, {
-      fill: data.same[j] ? own : other, "fill-opacity": 0.6, stroke: data.same[j] ? own : other }));
-    const at = place(data.anchor);
-    for (const way of [1, -1]) line(ring, at[0] - 7, at[1] - 7 * way, at[0] + 7, at[1] + 7 * way, { "stroke-width": 2.5 });
-    text(ring, ...place(data.anchor, 72), "anchor", { dy: 5 });
-    legend(ring, 112, 145, own, "its own class");
-    legend(ring, 112, 167, other, "other classes");
+    const weigh = candidates(ring, data, { y: 145, radius: 100, key: 145 });
 
     const chart = panel(panels, 320, 290, "The share of the anchor's own class in the tilt, and the share taken off.");
     const y0 = 240, y1 = 20, level = y0 - data.prior * (y0 - y1);
@@ -201,7 +210,7 @@
     text(chart, 230, 278, "takes off: τ⁺");
 
     slider(top, "β", data.beta.map(places(2)), data.start, (k) => {
-      points.forEach((point, j) => set(point, { r: 2 + 30 * Math.sqrt(data.weight[k][j]) }));
+      weigh(data.weight[k]);
       mass(data.mass[k]);
       share.textContent = percent(data.mass[k]);
       // inside the column where there is no room above it
@@ -486,15 +495,7 @@
     const own = data.colours.hcl, other = data.colours["h-scl"];
     const top = controls(box), panels = row(box), words = reading(box);
     const ring = panel(panels, 320, 270, "Candidates on a circle; the area of a dot is its weight as a negative.");
-    const place = (degrees, radius = 98) => turn(-degrees).map((x, i) => [160, 135][i] + radius * x);
-    circle(ring, [160, 135], 98, { fill: "none", stroke: "currentColor", opacity: 0.35 });
-    const points = data.angle.map((degrees, j) => circle(ring, place(degrees), 1, {
-      fill: data.same[j] ? own : other, "fill-opacity": 0.6, stroke: data.same[j] ? own : other }));
-    const at = place(data.anchor);
-    for (const way of [1, -1]) line(ring, at[0] - 7, at[1] - 7 * way, at[0] + 7, at[1] + 7 * way, { "stroke-width": 2.5 });
-    text(ring, ...place(data.anchor, 72), "anchor", { dy: 5 });
-    legend(ring, 112, 130, own, "its own class");
-    legend(ring, 112, 152, other, "other classes");
+    const weigh = candidates(ring, data, { y: 135, radius: 98, key: 130 });
 
     const chart = panel(panels, 320, 270, "One mark on three scales: sharpness, temperature, tilt; below, the share of the class.");
     const [first, last] = [data.gamma[0], data.gamma[data.gamma.length - 1]];
@@ -518,7 +519,7 @@
 
     slider(top, "γ", data.gamma.map((g) => g.toFixed(g < 10 ? 1 : 0)), data.start, (k) => {
       const gamma = data.gamma[k];
-      points.forEach((point, j) => set(point, { r: 2 + 30 * Math.sqrt(data.weight[k][j]) }));
+      weigh(data.weight[k]);
       marks.forEach((mark, i) => set(mark, { cx: x(gamma), opacity: i === 2 && gamma < 1.99 ? 0.25 : 1 }));
       set(share, { width: 260 * data.own[k] });
       const tilt = gamma < 1.99 ? "no tilt at t = 0.5 is as mild" : `so does β = ${(gamma / 2 - 1).toFixed(1)} at t = 0.5`;

@@ -69,7 +69,10 @@ def un_mix_loss(
     r"""$L(z_1,z_2)+\lambda L(\tilde z,z_2)+(1-\lambda)L(\mathrm{rev}\,\tilde z,z_2)$ for any method
     $L$ of two views; `z` are $z_1,z_2,\tilde z$ $[B,d]$ each, `hidden` the inputs of the last
     layer, if the method wants them. Source: Shen et al. (2022)."""
-    firsts, *layers = ((part[0], part[2], part[2].flip(0)) for part in (z, hidden) if part)
-    features = [{"features": (h, hidden[1])} for h in layers[0]] if layers else [{}, {}, {}]
-    plain, mixed, turned = (method(first, z[1], **h) for first, h in zip(firsts, features))
-    return plain + own * mixed + (1 - own) * turned
+
+    def loss(view: int, turned: bool = False) -> Tensor:
+        """Of that view, in the order of the batch or turned round, and the second."""
+        first, *h = (part[view].flip(0) if turned else part[view] for part in (z, hidden) if part)
+        return method(first, z[1], **({"features": (*h, hidden[1])} if hidden else {}))
+
+    return loss(0) + own * loss(2) + (1 - own) * loss(2, turned=True)

@@ -286,6 +286,7 @@ class Configuration(Recorded):
                     f"schedule: {name}={course!r} must be (start, end) or (start, end, number of "
                     "changes)"
                 )
+        # ends of 1 and of 1.0 are one course, and so name one record
         exact = {k: [float(v) for v in c[:2]] + [*c[2:]] for k, c in self.schedule.items()}
         object.__setattr__(self, "schedule", exact)
 

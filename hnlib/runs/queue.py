@@ -22,9 +22,11 @@ from hnlib.runs import config, papers, records
 #: Seconds for 1,000 images, nodes or pairs, an epoch, where no record tells: estimates for one
 #: H200 in bf16 and for one thread of a CPU.
 SECONDS = {
-    "cuda": {"resnet50": 0.18, "resnet18": 0.07, "small-cnn": 0.02, "gin3": 0.004, "gru": 0.05},
-    "cpu": {"resnet50": 150.0, "resnet18": 25.0, "small-cnn": 1.0, "gin3": 0.013, "gru": 2.0},
+    "cuda": {"resnet50": 0.18, "resnet18": 0.07, "small-cnn": 0.02},
+    "cpu": {"resnet50": 150.0, "resnet18": 25.0, "small-cnn": 1.0},
 }
+SECONDS["cuda"] |= {"gin3": 0.004, "gru": 0.05, "bag": 0.01}
+SECONDS["cpu"] |= {"gin3": 0.013, "gru": 2.0, "bag": 0.1}
 START = 30.0  # seconds before the first step, and for the readouts
 
 
@@ -55,7 +57,11 @@ def jobs(frame: Any = None, seeds: int = 1, only: str = "*", device: str = "cpu"
     for cell in papers.cells():
         if cell.run is not None:
             alike.setdefault(cell.key, []).append(cell)
-    wanted = {key: cells for key, cells in alike.items() if any(_matches(c, only) for c in cells)}
+    wanted = {
+        key: cells
+        for key, cells in alike.items()
+        if any(_matches(f"{c.paper} {c.table}, {c.dataset}, {c.run.method}", only) for c in cells)
+    }
     if not wanted:
         raise ValueError(f"no printed number with a run matches {only!r}; hnlib queue lists all")
     known, found = papers.measured(frame), []
@@ -67,8 +73,7 @@ def jobs(frame: Any = None, seeds: int = 1, only: str = "*", device: str = "cpu"
     return sorted(found, key=lambda job: (-job.value, job.run.seed, job.run.dataset))
 
 
-def _matches(cell: papers.Cell, only: str) -> bool:
-    text = f"{cell.paper} {cell.table}, {cell.dataset}, {cell.run.method}"
+def _matches(text: str, only: str) -> bool:
     return fnmatch(text, only) or only in text
 
 
@@ -77,10 +82,12 @@ def planned(frame: Any = None, only: str = "*", device: str = "cpu") -> list[Job
     `only` matches "chapters EXPERIMENT, DATASET, METHOD"."""
     frame = records.frame() if frame is None else frame
     plan = runpy.run_path(str(project_root() / "book" / "results" / "campaign.py"))
-    runs = [config.split(config.ImageRun, run)[0] for run in plan["missing"]()]
-    named = [(f"chapters {run.experiment}, {run.dataset}, {run.method}", run) for run in runs]
+    runs = map(plan["run_of"], plan["missing"]())
     return [
-        _job(run, 0, frame, device) for text, run in named if fnmatch(text, only) or only in text
+        _job(run, 0, frame, device)
+        for run in runs
+        if run.method is not None  # no command evaluates an untrained encoder
+        and _matches(f"chapters {run.experiment}, {run.dataset}, {run.method}", only)
     ]
 
 

