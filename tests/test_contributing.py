@@ -8,6 +8,7 @@ from pathlib import Path
 import jupytext
 import pytest
 import reference
+import test_figures
 import torch
 
 from hnlib import methods, negatives
@@ -31,7 +32,7 @@ def test_the_method_is_the_one_of_its_reference_and_fits_into_twenty_lines(monke
     theirs = executed("tests/reference.py", vars(reference))["power"]
     weighting = executed("hnlib/negatives.py", vars(negatives) | {"__name__": "hnlib.negatives"})
     monkeypatch.setattr(negatives, "power", weighting["power"], raising=False)
-    row = executed("hnlib/methods.py", vars(methods))["power"]
+    row = executed("hnlib/methods.py", vars(methods) | {"CATALOGUE": {}})["CATALOGUE"]["power"]
     monkeypatch.setitem(methods.CATALOGUE, "power", row)
     g = torch.Generator().manual_seed(0)
     z1, z2 = torch.randn(2, 6, 4, generator=g, dtype=torch.float64)
@@ -42,8 +43,13 @@ def test_the_method_is_the_one_of_its_reference_and_fits_into_twenty_lines(monke
         assert abs(loss - other) > 1e-4, "negative control"
     with pytest.raises(ValueError, match="beta=nan"):
         methods.build("power", beta=float("nan"))
-    colours = executed("hnlib/book/figures.py", {"COLOURS": dict(figures.COLOURS)})["COLOURS"]
-    assert len(set(colours.values())) == len(colours)
+    colour = executed("hnlib/book/figures.py", {"COLOURS": {}})["COLOURS"]["power"]
+    monkeypatch.setitem(figures.COLOURS, "power", colour)
+    test_figures.test_no_two_methods_look_alike()
+    test_figures.test_colours_read_on_light_and_dark("power")
+    monkeypatch.setitem(figures.COLOURS, "power", "#3f8f6b")  # as the text once had it
+    with pytest.raises(AssertionError, match="h-scl"):
+        test_figures.test_no_two_methods_look_alike()
     files = (
         "hnlib/negatives.py",
         "hnlib/methods.py",

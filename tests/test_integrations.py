@@ -132,7 +132,7 @@ def test_defaults_are_those_of_pairs_and_any_may_be_said():
         (dict(method="hcl", beta="1"), 2, None, "beta='1' must be a finite number; pass a number"),
         (dict(method="unremix"), 2, None, "unremix needs the inputs of the last linear layer"),
         (dict(), 1, None, "one column of texts has no answers; give pairs"),
-        (dict(method="scl"), 2, None, "scl learns from labels"),
+        (dict(method="scl"), 2, None, "scl learns from labels; give the data a column `label`"),
         (dict(method="scl"), 3, True, "scl needs the class of each key, and a row has one label"),
         (dict(both=True), 3, None, "7 queries and 14 keys cannot be exchanged"),
         (

@@ -31,7 +31,8 @@ class HardNegatives(nn.Module):
     from the column `label`; others do not look at it.
 
     ValueError: a method that needs more than two embeddings; an option out of range; a row of data
-    without an answer; further negatives with `both` or with labels.
+    without an answer, or without the label that the method learns from; further negatives with
+    `both` or with labels.
     """
 
     def __init__(
@@ -65,7 +66,13 @@ class HardNegatives(nn.Module):
         """The loss of the embeddings $[n,d]$ of each column."""
         if len(embeddings) < 2:
             raise ValueError("one column of texts has no answers; give pairs: query, answer")
-        classes = labels if self.method.entry.supervised else None
+        supervised = self.method.entry.supervised
+        if supervised and labels is None:
+            raise ValueError(
+                f"{self.method.name} learns from labels; give the data a column `label`, the class "
+                "of each pair"
+            )
+        classes = labels if supervised else None
         if classes is not None and len(embeddings) > 2:
             raise ValueError(
                 f"{self.method.name} needs the class of each key, and a row has one label; "
