@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from hnlib.book.compared import READOUTS, Question
+from hnlib.book.compared import READOUTS, Question, word
 from hnlib.runs import comparisons, records
 
 
@@ -62,6 +62,15 @@ def test_verdicts_and_the_table():
     assert "±1;" in asked.note() and "3 settings" in asked.note()
     assert "Equivalent" not in Question(pairs).note() and "settings" not in Question(pairs).note()
     assert repr(Question({"absent": (nothing, base)}).show()) == "Not measured."
+
+
+def test_a_word_that_stands_on_p_alone_says_so():
+    """Holm's last step has no correction, Bonferroni's interval the whole one."""
+    alike = [comparisons.Effect(d, 0.4, 9, "these images") for d in (1.0, 5.0, 5.0)]
+    edge, sure, _ = comparisons.family(alike)
+    assert edge.p <= 0.05 and edge.low < 0 < edge.high and sure.low > 0
+    assert (word(edge), word(sure)) == ("different, by p alone", "different")
+    assert word(comparisons.Effect(0.1, 0.4, 9, "these images")) == "unresolved"
 
 
 def test_new_images_take_the_bits_where_runs_have_them():

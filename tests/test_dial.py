@@ -86,3 +86,22 @@ def test_the_heat_map_shows_every_cell_and_lines_of_equal_sharpness():
     row, column = dial.TEMPERATURES.index(0.1), dial.BETAS.index(0.0)
     x, y = ax.lines[1].get_data()  # γ = 10 begins at the cell t = .1, β = 0
     assert np.hypot(x - column, y - row).min() < 0.1
+
+
+def test_the_scatter_has_a_point_for_each_cell_and_a_row_what_gamma_explains():
+    from matplotlib.figure import Figure
+
+    here, ax = dial.Map(invented(lambda t, beta: hill((1 + beta) / t))), Figure().subplots()
+    here.scatter(ax)
+    points = [line.get_xydata()[0] for line in ax.lines if line.get_marker() == "o"]
+    assert points == pytest.approx(np.column_stack([dial.GAMMAS, here.accuracy().mean(1)]))
+    rings = [line for line in ax.lines if line.get_label().startswith("$t=")]
+    assert len(rings) == len(dial.TEMPERATURES)
+    row = here.row()
+    assert row["seeds"] == 3 and row["γ alone"] == dial.said(here.share())
+    one = dial.Map(invented(lambda t, beta: hill((1 + beta) / t), seeds=1))
+    assert one.row() == {"seeds": 1}
+
+
+def test_a_share_is_said_in_percent():
+    assert dial.said((0.944, 0.84, 0.999)) == "94\u00a0% [84, 100]"

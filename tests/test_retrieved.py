@@ -80,6 +80,25 @@ def test_numbers_agree(kept, retrieved):
             assert all(kept["heaviest"] / kept["batch"] < share < 1 for share in one["heaviest"])
 
 
+def test_controls_of_one_sharpness_pull_alike(kept, retrieved):
+    """SimCLR at t = .25 and the tilt held fixed: one γ, one pull; and they stand apart from others."""
+    rows = kept["controls"]
+    for row, shown in zip(rows, retrieved.CONTROLS, strict=True):
+        found = {"method": row["configuration"]["method"]} | row["configuration"]["options"]
+        assert shown.items() <= found.items() and found.get("beta", 1.0) == 1.0
+        assert [one["seed"] for one in row["seeds"]] == list(range(retrieved.CONTROL_SEEDS))
+        for one in row["seeds"]:
+            *others, simclr, tilt = one["own_by_pull_of"]
+            assert simclr == tilt and len(others) == len(retrieved.SHOWN)
+            assert simclr not in others
+    torch.manual_seed(0)
+    z = functional.normalize(torch.randn(20, 5, dtype=torch.float64))
+    pulls = [retrieved.pull(row["configuration"], z)[1] for row in rows]
+    assert torch.allclose(*pulls, atol=1e-12)
+    released = dict(method="hcl", options=dict(temperature=0.5, beta=1.0))
+    assert not torch.allclose(pulls[1], retrieved.pull(released, z)[1], atol=1e-3)
+
+
 def test_pull_is_the_tilt_as_released(retrieved):
     """(1 + β) p − β w, with w ∝ e^{βs/t} and p ∝ w e^{s/t}; held fixed it would be p."""
     torch.manual_seed(0)

@@ -8,9 +8,11 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from hnlib.book import pages, printed, tables
 from hnlib.runs import records
+from hnlib.runs.comparisons import Effect
 
 NASTY = [
     "<script>x</script>",
@@ -142,3 +144,12 @@ def test_nothing_from_a_record_is_markup_on_a_page(text, tmp_path):
         assert not re.search(r"(?<!\\)[${]", cell)
         read.append("".join(child.content for child in tokens[1].children))
     assert read.count(text) >= 3
+
+
+def test_an_end_beside_zero_shows_its_side():
+    def shown(difference, half):
+        effect = Effect(difference, half / stats.t.isf(0.025, 4), 4, "these images")
+        return tables.interval(effect).replace("\u00a0", " ")
+
+    assert shown(0.8, 0.78) == "+0.8 [+0.02, +1.6]" and shown(-0.8, 0.84) == "−0.8 [−1.6, +0.04]"
+    assert shown(1.7, 1.1) == "+1.7 [+0.6, +2.8]"

@@ -4,13 +4,13 @@ Trains what `retrieved.json` lacks a model of (kept in `_build/retrieved`; a sto
 then looks at the test images of CIFAR-10, plain and in eval mode, and writes `retrieved.json` anew.
 Anchors: of each of the first `CLASSES` classes its first test image. Batches: consecutive test
 images in their order. `own_by_pull_of`: the pull on the own class, were the encoder pulled at by
-each of the methods in turn.
+each of the methods in turn. `controls`: encoders of one sharpness, pulled at by the methods and by
+the controls; `--only-controls` trains these alone and keeps what the file has of the methods.
 """
 
 import argparse
 import base64
 import io
-import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +30,11 @@ SHOWN = (
     dict(method="hcl", temperature=0.5),
     dict(method="ot", temperature=0.5),
 )
+CONTROLS = (  # γ = (1 + β)/t = 4, as HCL's and transport's above
+    dict(method="simclr", temperature=0.25),
+    dict(method="hcl", temperature=0.5, tau_plus=0.0, weights_gradient=False),
+)
+CONTROL_SEEDS = 2
 COMMON = dict(dataset="cifar10", train_size=10_000, epochs=10, validation=5000, evaluate_every=0)
 COMMON |= dict(precision="bf16-mixed", experiment="retrieved")
 BATCH, BATCHES, CLASSES, PICTURES, HEAVIEST = 512, 19, 6, 4, 10
@@ -39,7 +44,7 @@ DIGITS = 4  # of what is written
 def trained(options: dict, seed: int, train: bool) -> checkpoint.Run | None:
     """The saved run; it is trained first, or None where that is not wanted."""
     folder = project_root() / "_build" / "retrieved"
-    stem = f"{options['method']}-{options['temperature']}-{seed}"
+    stem = "-".join(str(part) for part in [*options.values(), seed])
     saved = folder / f"{stem}.safetensors"
     if not saved.exists():
         if not train:
@@ -93,6 +98,29 @@ def measured(chosen: dict, z, y) -> dict:
     return {name: rounded(values) for name, values in found.items()}
 
 
+def _about(run: checkpoint.Run, each: list[dict]) -> dict:
+    """A seed's readouts, and the pull on the own class by `each` of some methods."""
+    known = {metric: run.record["metrics"][metric] for metric in ("knn", "linear")}
+    crossed = rounded(torch.tensor(seen["own"]).mean() for seen in each)
+    seed = run.record["configuration"]["seed"]
+    return {"seed": seed, "metrics": known, "own_by_pull_of": crossed}
+
+
+def controls(groups: list[list[checkpoint.Run]], chosen: list[dict]) -> list[dict]:
+    """The encoders of each control, pulled at by the methods `chosen` and by the controls."""
+    images = data.load("cifar10")
+    pulls = chosen + [group[0].record["configuration"] for group in groups]
+    rows = []
+    for k, group in enumerate(groups, len(chosen)):
+        seeds = []
+        for run in group:
+            z = embedded(run, images.x_test)
+            seeds.append(_about(run, [measured(one, z, images.y_test) for one in pulls]))
+        environment = group[0].record["environment"]
+        rows.append({"configuration": pulls[k], "seeds": seeds, "environment": environment})
+    return rows
+
+
 def png(image) -> str:
     """An image uint8 [H, W, 3] as text."""
     from PIL import Image
@@ -119,10 +147,7 @@ def artefact(runs: list[list[checkpoint.Run]]) -> dict:
         for run in group:
             z = embedded(run, x)
             each = [measured(one, z, y) for one in chosen]
-            crossed = rounded(torch.tensor(seen["own"]).mean() for seen in each)
-            known = {metric: run.record["metrics"][metric] for metric in ("knn", "linear")}
-            seed = {"seed": run.record["configuration"]["seed"], "metrics": known}
-            seeds.append(seed | each[k] | {"own_by_pull_of": crossed})
+            seeds.append(_about(run, each) | each[k])
         rows.append({"configuration": chosen[k], "shown": shown, "seeds": seeds})
     return {
         "dataset": images.name,
@@ -143,19 +168,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3, help="of each method")
     parser.add_argument("--no-training", action="store_true", help="look at what is there")
+    parser.add_argument("--only-controls", action="store_true", help="keep the methods' numbers")
     parser.add_argument("--to", type=Path, default=records.ledger("book/results"), help="folder")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    runs = []
-    for seed, options in itertools.product(range(args.seeds), SHOWN):
-        runs.append(trained(options, seed, not args.no_training))
-    per_method = [[run for run in runs[k :: len(SHOWN)] if run] for k in range(len(SHOWN))]
-    whole = min(map(len, per_method))  # seeds that all methods have
-    if not whole:
-        parser.error("no seed has the models of all methods; give --seeds, without --no-training")
-    text = json.dumps(artefact([group[:whole] for group in per_method]), indent=1)
-    write_atomically(args.to / "retrieved.json", (text + "\n").encode())
-    print(f"{args.to / 'retrieved.json'}: {whole} seeds, {len(text):,} bytes")
+    path = args.to / "retrieved.json"
+
+    def runs(wanted, seeds):
+        """Of each method the saved runs, as many seeds as all of them have."""
+        every = [[trained(one, s, not args.no_training) for one in wanted] for s in range(seeds)]
+        if not (whole := [row for row in every if all(row)]):
+            parser.error(
+                "no seed has the models of all methods; give --seeds, without --no-training"
+            )
+        return list(zip(*whole))
+
+    if args.only_controls:
+        kept = json.loads(path.read_text("utf-8"))
+    else:
+        kept = artefact(runs(SHOWN, args.seeds))
+    chosen = [row["configuration"] for row in kept["methods"]]
+    kept["controls"] = controls(runs(CONTROLS, CONTROL_SEEDS), chosen)
+    text = json.dumps(kept, indent=1)
+    write_atomically(path, (text + "\n").encode())
+    print(f"{path}: {len(kept['methods'][0]['seeds'])} seeds, {len(text):,} bytes")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,14 @@ NEEDED = ("record", "seed", "dataset", "dataset_digest", "test_images", "correct
 TARGETS = ("these images", "new images")
 
 
+def word(effect: Effect, margin: float | None = None) -> str:
+    """`comparisons.verdict`, and where a family's interval has zero in it all the same, on what the
+    word stands: Holm's p finds more than intervals that hold together."""
+    said = comparisons.verdict(effect, margin)
+    alone = said == "different" and effect.low <= 0 <= effect.high
+    return f"{said}, by p alone" if alone else said
+
+
 @dataclass(frozen=True, eq=False)
 class Question:
     r"""Comparisons `pairs`, in words, of two groups of runs each; those of one readout are one
@@ -76,7 +84,6 @@ class Question:
 
     def show(self) -> Table:
         """A line for each pair and readout, and what the lines mean as a caption."""
-        here, new = (self.verdicts(target) for target in TARGETS)
         rows = []
         for words in self.effects():
             for metric in READOUTS:
@@ -86,7 +93,9 @@ class Question:
                     "": TITLES.get(metric, metric),
                 }
                 row |= {"difference": interval(effect), "p": _p(effect.p)}
-                rows.append(row | dict(zip(TARGETS, (here[words, metric], new[words, metric]))))
+                for target in TARGETS:
+                    row[target] = word(self.effects(metric, target)[words], self.margin)
+                rows.append(row)
         return table(rows, words=True, caption=self.note() if rows else "")
 
     def note(self) -> str:
@@ -94,7 +103,8 @@ class Question:
         one = next(iter(self.effects().values()))
         seeds, count = ", ".join(map(str, one.seeds)), len(self.effects())
         text = f"Points, paired by seed ({seeds}). 95\u00a0% intervals and Holm's p hold for the "
-        text += f"{count} comparisons of a readout together. "
+        text += f"{count} comparisons of a readout together; p finds more, and alone where the "
+        text += "interval has zero in it. "
         if self.pool:
             text += f"One variance for {len(self.pool)} settings; with the own of each "
             text += f"{self._alone()} of {2 * count} lines would be different. "

@@ -18,6 +18,7 @@ TEMPERATURES = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05)
 BETAS = (0.0, 1.0, 2.0, 4.0, 8.0)
 CELLS = [(t, beta) for t in TEMPERATURES for beta in BETAS]
 GAMMAS = np.array([(1 + beta) / t for t, beta in CELLS])
+HUES = ("#d55e00", "#b8860b", "#6b8e23", "#009e73", "#0b7fbf", "#8a79c9")  # of `TEMPERATURES`
 HELD = "method == 'hcl' and tau_plus == 0 and weights_gradient == False"  # the theory's case
 
 
@@ -92,6 +93,29 @@ class Map:
         ax.set_xticks(columns, [f"{b:g}" for b in BETAS])
         ax.set_yticks(rows, [f"{x:g}" for x in TEMPERATURES])
 
+    def scatter(self, ax, metric: str = "linear") -> None:
+        """Draw the means in percent over γ, a point for each cell and a ring where $β=0$, and their
+        curve; from two seeds on with the deviation of a cell as a bar."""
+        mean = self.accuracy(metric).mean(1)
+        for (t, beta), gamma, y in zip(CELLS, GAMMAS, mean, strict=True):
+            style = dict(ms=9, mfc="none", mew=1.8) if beta == 0 else dict(ms=6)
+            label = f"$t={t:g}$" * (beta == 0)
+            ax.plot(gamma, y, "o", color=HUES[TEMPERATURES.index(t)], label=label, **style)
+        x = np.geomspace(GAMMAS.min(), GAMMAS.max(), 100)
+        ax.plot(x, self.curve(metric)(x), color=figures.GREY, lw=1.2, zorder=0)
+        if len(self.seeds) > 1:
+            ax.errorbar(1.1, mean.max(), self.noise(metric), color=figures.GREY, capsize=3)
+        ax.set(xscale="log", xlabel=r"sharpness $\gamma=(1+\beta)/t$")
+
+    def row(self, metric: str = "linear") -> dict:
+        """A row of a table: how many seeds, and with two or more what γ explains."""
+        row = {"seeds": len(self.seeds)}
+        if len(self.seeds) > 1:
+            row |= {"γ alone": said(self.share(metric))}
+            row |= {"a cell's deviation between seeds": f"{self.noise(metric):.2f}"}
+            row |= {"highest − lowest cell": f"{np.ptp(self.accuracy(metric).mean(1)):.1f}"}
+        return row
+
     def noise(self, metric: str = "linear") -> float:
         """Deviation of a cell about the effects of cell and seed, in points; needs two seeds."""
         return _noise(self.accuracy(metric))
@@ -106,6 +130,11 @@ class Map:
         drawn = [_explained(one, 2) for one in accuracy.mean(1)[:, None] + noise]
         low, high = np.quantile(drawn, (0.025, 0.975))
         return _explained(accuracy, 1), float(low), float(high)
+
+
+def said(share) -> str:
+    """A share and its interval in percent: 97 % [93, 99]."""
+    return "{:.0f}\u00a0% [{:.0f}, {:.0f}]".format(*(100 * x for x in share))
 
 
 def smooth(gamma, accuracy):

@@ -55,8 +55,10 @@ def gap(ours: pd.DataFrame, base: pd.DataFrame, metric: str = "linear") -> str:
 
 
 def interval(effect: Effect) -> str:
-    """An effect in points and its 95 % interval, +1.7 [+0.6, +2.8]; one seed has no interval."""
-    ends = f"\u00a0[{effect.low:+z.1f},\u00a0{effect.high:+z.1f}]" if effect.df else ""
+    """An effect in points and its 95 % interval, +1.7 [+0.6, +2.8]; one seed has no interval. An
+    end that one digit would round to zero has two: whether zero is inside is to be seen."""
+    low, high = (f"{x:+z.{1 + (abs(x) < 0.05)}f}" for x in (effect.low, effect.high))
+    ends = f"\u00a0[{low},\u00a0{high}]" if effect.df else ""
     return f"{effect.difference:+z.1f}{ends}".replace("-", "\u2212")
 
 

@@ -5,6 +5,7 @@ import re
 
 import jupytext
 import pytest
+from format_cells import COLUMNS
 
 from hnlib.book import build, execute
 
@@ -137,6 +138,22 @@ def test_there_are_chapters():
 
 def test_cells_fit_on_a_screen(chapter):
     assert [cell.source for cell in code_cells(chapter) if len(cell.source.splitlines()) > 25] == []
+
+
+def too_wide(chapter) -> list[str]:
+    """Lines of code that a page shows only in part, strings and comments too: those ruff leaves."""
+    lines = (line for cell in code_cells(chapter) for line in cell.source.splitlines())
+    return [line for line in lines if len(line) > COLUMNS]
+
+
+def test_lines_fit_their_box(chapter):
+    assert too_wide(chapter) == []
+
+
+def test_a_line_that_is_too_wide_is_found():
+    fits, comment, string = "x" * 88, f"# {'x' * 87}", f'"{"x" * 87}"'
+    text = f"# A title\n{'x' * 99}\n\n```{{code-cell}} ipython3\n{fits}\n{comment}\n{string}\n```\n"
+    assert too_wide(jupytext.reads(text, "md:myst")) == [comment, string]
 
 
 def test_figures_have_an_alternative_text(chapter):
