@@ -22,6 +22,13 @@ function reach() {
 addEventListener("load", reach);
 addEventListener("resize", reach);
 
+// The theme leaves the title of the book outside of every landmark.
+document.addEventListener("DOMContentLoaded", () => {
+  const sidebar = document.getElementById("pst-primary-sidebar");
+  sidebar?.setAttribute("role", "navigation");
+  sidebar?.setAttribute("aria-label", "The book and its chapters");
+});
+
 // A link to a check in a strip that is closed opens it; not every browser does this by itself.
 function openTarget() {
   const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));

@@ -29,16 +29,14 @@ LIGHTEN = """(code) => {
 }"""
 
 
-def serious(page, page_name) -> list[str]:
-    """The serious and critical findings of axe-core, one line each. Takes the formulas out of the
-    page."""
+def findings(page, page_name) -> list[str]:
+    """The findings of axe-core, one line each. Takes the formulas out of the page."""
     page.evaluate(LIGHTEN, page_name != "notebooks/start-here.html")
     return [
         f"{finding['id']}: {finding['help']}: {node['html'][:160]}"
         for finding in Axe()
         .run(page, options={"preload": False, "resultTypes": ["violations"]})
         .response["violations"]
-        if finding["impact"] in ("serious", "critical")
         for node in finding["nodes"]
     ]
 
@@ -165,18 +163,18 @@ def test_an_idle_toggle_is_found(visit):
 
 
 def test_page_is_accessible(page, page_name):
-    """Nothing serious from axe-core."""
-    assert serious(page, page_name) == []
+    """Nothing from axe-core."""
+    assert findings(page, page_name) == []
 
 
 def test_page_in_dark(page, page_name):
-    """The page follows the system: light letters on a dark ground, and still nothing serious from
+    """The page follows the system: light letters on a dark ground, and still nothing from
     axe-core."""
     turn(page, "dark")
     ground = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
     letters = page.evaluate("() => getComputedStyle(document.body).color")
     assert luminance(ground) < 0.05 < luminance(letters)
-    assert serious(page, page_name) == []
+    assert findings(page, page_name) == []
 
 
 def test_page_size(html, page_name):
