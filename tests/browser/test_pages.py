@@ -167,6 +167,17 @@ def test_page_is_accessible(page, page_name):
     assert findings(page, page_name) == []
 
 
+def test_a_head_without_words_and_a_lost_paragraph_are_found(visit):
+    """Negative control: a minor finding and a moderate one."""
+    page = visit("book/reproduce.html")
+    page.evaluate("""() => {
+        document.body.insertAdjacentHTML('beforeend', '<p>outside of all landmarks</p>');
+        document.querySelector('article').insertAdjacentHTML('beforeend',
+            '<table><thead><tr><th></th><th>a</th></tr></thead><tr><td>1</td><td>2</td></tr></table>'); }""")
+    found = {line.partition(":")[0] for line in findings(page, "book/reproduce.html")}
+    assert found == {"region", "empty-table-header"}
+
+
 def test_page_in_dark(page, page_name):
     """The page follows the system: light letters on a dark ground, and still nothing from
     axe-core."""
