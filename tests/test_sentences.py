@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import spearmanr
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
+from sklearn.model_selection import StratifiedKFold, cross_val_score
+from sklearn.preprocessing import StandardScaler
 
 from hnlib import methods
 from hnlib.contrast import Contrast
@@ -338,23 +341,47 @@ def test_a_task_that_is_none(first, y, second, fault):
 # What embeddings are worth
 
 
+def clouds(classes: int, n: int = 120, seed: int = 0):
+    """Points of overlapping clouds, the last 30 of them to be tested, and their parts."""
+    rng = np.random.default_rng(seed)
+    y = rng.permutation(np.arange(n + 30) % classes)
+    x = rng.normal(size=(n + 30, 5)) + 2 * np.eye(max(classes, 3), 5)[y]
+    x = torch.from_numpy(np.c_[x * [1, 10, 1e3, 1, 1], np.ones(n + 30)])  # the last is constant
+    return x, torch.from_numpy(y), torch.arange(n), torch.arange(n, n + 30)
+
+
 def test_the_penalty_is_chosen_by_the_training_part_alone():
-    rng = np.random.default_rng(0)
-    y = np.repeat([0, 1, 2], 40)
-    x = rng.normal(size=(120, 5)) + 3 * np.eye(3, 5)[y]
-    order = rng.permutation(120)
-    x, y = x[order], y[order]
-    test = rng.normal(size=(30, 5)) + 3 * np.eye(3, 5)[y[:30]]
-    found, seen = transfer.classify(x, y, test)
-    assert (found == y[:30]).mean() > 0.85 and 0.8 < seen <= 1
-    shifted = np.concatenate([test, 100 + test])  # other test rows, in other numbers
-    again, before = transfer.classify(x, y, shifted)
+    x, y, train, test = clouds(3)
+    ((found, seen),) = transfer.classify(x, y, [(train, test)])
+    assert (found == y[test]).double().mean() > 0.7 and 0.7 < seen <= 1
+    more = torch.cat([x, 100 + x[test]])  # further test rows, in other numbers
+    further = torch.arange(120, 180)
+    ((again, before),) = transfer.classify(more, torch.cat([y, y[test]]), [(train, further)])
     assert (again[:30] == found).all() and before == seen
-    wide = [1, 10, 1e3, 1, 1]
-    assert (transfer.classify(x * wide, y, test * wide)[0] == found).all()
-    noise = [transfer.classify(x, rng.permutation(y), test) for _ in range(5)]
-    assert np.mean([predicted == y[:30] for predicted, _ in noise]) < 0.75
-    assert np.mean([accuracy for _, accuracy in noise]) < 0.6
+    rng = np.random.default_rng(0)
+    noise = [y[torch.from_numpy(rng.permutation(150))] for _ in range(5)]
+    noise = [transfer.classify(x, labels, [(train, test)])[0][1] for labels in noise]
+    assert np.mean(noise) < 0.5
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_regressions_solved_together_are_those_of_scikit_learn(monkeypatch, classes):
+    """Each against its own solver, to a tight tolerance; other penalties or the features of another
+    part would be seen."""
+    x, y, train, test = clouds(classes)
+    parts = [(train, test), (torch.arange(30, 150), torch.arange(30))]
+    scale, apart = StandardScaler(), 0
+    for C in transfer.PENALTIES:
+        monkeypatch.setattr(transfer, "PENALTIES", (C,))
+        for (a, b), (labels, seen) in zip(parts, transfer.classify(x, y, parts)):
+            scaled, other = scale.fit_transform(x[a]), scale.transform(x[b])
+            model, looser = (LogisticRegression(C=c, tol=1e-8) for c in (C, 100 * C))
+            assert (model.fit(scaled, y[a]).predict(other) != labels.numpy()).sum() <= 1
+            apart += (looser.fit(scaled, y[a]).predict(other) != labels.numpy()).sum()
+            inner = StratifiedKFold(transfer.INNER, shuffle=True, random_state=0)
+            accuracy = cross_val_score(model, scaled, y[a], cv=inner)
+            assert seen == pytest.approx(accuracy.mean(), abs=1 / 120)
+    assert apart > 3
 
 
 class Table(torch.nn.Module):
