@@ -82,15 +82,13 @@ class Contrast:
         one_of("positives", positives, ("class", "view"))
         both = None if features is None else _both_views(features, batch)
         z, norms = unit_rows(torch.cat([z1, z2]))
-        masks = _view_masks.__wrapped__ if transformed() else _view_masks
-        own, admissible, other_view, facts = masks(batch, z.device, z.dtype)
-        known = dict(positive_index=other_view, features=both, norms=norms, _facts=dict(facts))
-        known |= dict(symmetric=True, never_empty=True)
-        contrast = cls(inner_products(z, z), own, admissible, 2 * batch - 2, z, z, **known)
+        masks = _masks(2 * batch, 2 * batch, batch, z)
+        known = dict(symmetric=True, features=both, norms=norms) | masks
+        contrast = cls(inner_products(z, z), scale=2 * batch - 2, anchors=z, candidates=z, **known)
         if labels is None:
             return contrast
         y = _checks.labels(labels, batch, "images").to(z.device).repeat(2)
-        return contrast._told(y[:, None] == y, y, y, positives)
+        return contrast._told(_alike(y, y), y, y, positives)
 
     @classmethod
     def from_queue(
@@ -124,7 +122,7 @@ class Contrast:
         labels = _checks.labels(labels, len(queries), "queries").to(queries.device)
         older = _checks.labels(queue_labels, len(queue), "keys of the queue").to(queries.device)
         y = torch.cat([labels, older])
-        return contrast._told(labels[:, None] == y, labels, y, positives)
+        return contrast._told(_alike(labels, y), labels, y, positives)
 
     @classmethod
     def from_pairs(
@@ -161,7 +159,7 @@ class Contrast:
             own = own | positives
         if labels is not None:
             y = _checks.labels(labels, m, "keys").to(keys.device)
-            return contrast._told(own | (y[:n, None] == y), y[:n], y, "class")
+            return contrast._told(own | _alike(y[:n], y), y[:n], y, "class")
         if positives is None:
             return contrast
         changed = dict(positives=own, admissible=~own, positive_index=None, _facts={})
@@ -172,10 +170,8 @@ class Contrast:
         queries, keys = in_one_precision(queries, keys)
         z, _ = unit_rows(queries, "of the queries")
         candidates, norms = unit_rows(keys, named)
-        index = torch.arange(len(z), device=z.device)
-        own = index[:, None] == torch.arange(len(keys), device=z.device)
-        known = dict(positive_index=index, never_empty=True, norms=norms)
-        return cls(inner_products(z, candidates), own, ~own, len(keys) - 1, z, candidates, **known)
+        known = dict(scale=len(keys) - 1, norms=norms) | _masks(len(z), len(keys), 0, z)
+        return cls(inner_products(z, candidates), anchors=z, candidates=candidates, **known)
 
     def reversed(self) -> Contrast:
         """The same pairs with the keys as anchors, for a loss in both directions. ValueError: keys
@@ -357,8 +353,8 @@ class Contrast:
         if transformed() or self.positives.device.type != "cpu":
             return MaskedPositives(self.positives)
         cells = np.flatnonzero(self.positives.numpy())  # twice as fast as torch
-        rows = cells // m
-        counts = np.bincount(rows, minlength=n)
+        counts = np.diff(cells.searchsorted(m * np.arange(n + 1)))
+        rows = np.arange(n).repeat(counts)
         return ListedPositives(*(torch.from_numpy(x) for x in (rows, cells, counts)))
 
     @property  # not kept: a loss must not inherit a graph that another one has consumed
@@ -398,7 +394,7 @@ class Contrast:
             y = other = y if of_both else y.repeat(2)
         if y is None or other is None:
             raise ValueError("this contrast has no labels; pass labels=…")
-        return y[:, None] == other
+        return _alike(y, other)
 
 
 @dataclass(frozen=True, eq=False)
@@ -530,18 +526,36 @@ def inner_products(a: Tensor, b: Tensor) -> Tensor:
         return a @ b.T if transformed() else _InnerProducts.apply(a, b)
 
 
-@lru_cache(maxsize=1)  # one run has one size of batch; the masks of another may be large
+def _masks(n: int, m: int, other: int, like: Tensor) -> dict:
+    """Where row i's positive is column i + `other` (mod n), and with `other` row i is no negative
+    of its own: the masks of a `Contrast`, and what follows from them."""
+    make = _made_masks.__wrapped__ if transformed() else _made_masks
+    made = make(n, m, other, like.device, like.dtype)
+    return made | dict(_facts=dict(made["_facts"]))
+
+
+@lru_cache(maxsize=2)  # of the batches of a run and of its last one; each may be large
 @torch.inference_mode(False)  # or masks first made in inference mode could not serve training
-def _view_masks(batch: int, device: torch.device, dtype: torch.dtype):
-    """Positives, admissible candidates, the column of each positive, and what follows from them."""
-    rows = torch.arange(2 * batch, device=device)
-    other_view = rows.roll(batch)
-    own = other_view[:, None] == rows
-    admissible = ~own & (rows[:, None] != rows)
-    each = torch.full((), -math.log(2 * batch - 2), dtype=dtype, device=device)
+def _made_masks(n: int, m: int, other: int, device: torch.device, dtype: torch.dtype) -> dict:
+    rows, columns = torch.arange(n, device=device), torch.arange(m, device=device)
+    index = rows.roll(other)
+    own = index[:, None] == columns
+    admissible = ~own & (rows[:, None] != columns)  # without `other` the same cells
+    count = m - 2 if other else m - 1
+    each = torch.full((), -math.log(count), dtype=dtype, device=device)
     uniform = torch.where(admissible, each, -torch.inf)
-    counts = torch.full_like(rows, 2 * batch - 2)
-    return own, admissible, other_view, dict(uniform_log_weights=uniform, negative_counts=counts)
+    facts = dict(uniform_log_weights=uniform, negative_counts=torch.full_like(rows, count))
+    known = dict(positive_index=index, never_empty=True, _facts=facts)
+    return dict(positives=own, admissible=admissible, **known)
+
+
+def _alike(labels: Tensor, others: Tensor) -> Tensor:
+    """Which labels are the same $[n,m]$; on a CPU by copies of one row for each class, as comparing
+    them all takes six times as long."""
+    if not readable(labels):
+        return labels[:, None] == others
+    classes, which = labels.unique(return_inverse=True)
+    return (classes[:, None] == others).index_select(0, which)
 
 
 def _both_views(features: tuple[Tensor, Tensor], batch: int) -> Tensor:

@@ -211,7 +211,7 @@ def mean_variance(
         "temperature", temperature, len(contrast.similarity)
     )  # refuses another shape
     s, pairs = contrast.similarity, contrast.pairs
-    w = log_w.exp()
+    w = _exp(log_w)
     mean = (w * s).sum(1)
     variance = (w * (s - mean[:, None]).square()).sum(1)
     value = pairs.spread(mean + variance / (2 * temperature)) - pairs.gather(s)
@@ -350,7 +350,12 @@ def _fill_skipped(log_w: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _moment(log_w: Tensor, x: Tensor) -> Tensor:
-    return (log_w.exp() * x).sum(1)
+    return (_exp(log_w) * x).sum(1)
+
+
+def _exp(log_w: Tensor) -> Tensor:
+    """The weights: torch's own `exp` takes nine times as long where one in ten is zero."""
+    return (log_w * math.log2(math.e)).exp2()
 
 
 def _debias(

@@ -150,6 +150,8 @@ def _solve(f: Tensor, log_q0: Tensor, eta: float, law: str) -> list[Tensor]:
     """Rows in double precision; a few at a time on the CPU, to stay within its cache."""
     m = f.shape[-1]
     rows = max(1, BLOCK // m) if _checks.readable(f) else f.numel()
+    if law == "0" and f.dtype == torch.float32 and _checks.readable(f):
+        law = "rough"
     blocks = zip(*(x.reshape(-1, m).split(rows) for x in (f, log_q0)), strict=True)
     solved = [_LAWS[law](g.double(), h.double(), eta) for g, h in blocks]
     return [torch.cat([x.to(f.dtype) for x in part]) for part in zip(*solved, strict=True)]
@@ -164,9 +166,9 @@ def _(f, log_q0, eta, law):
     return [rows.new_empty(rows.shape)] * (law == "chi2") + [rows.new_empty(len(rows))]
 
 
-def _temperature(f, log_q0, eta):
+def _temperature(f, log_q0, eta, rough=False):
     q0 = log_q0.softmax(-1)
-    s, inside = _kl_sharpness(*_below_top(f, q0), q0, eta)
+    s, inside = _kl_sharpness(*_below_top(f, q0), q0, eta, rough=rough)
     return (torch.where(inside, 1 / s, 0.0),)
 
 
@@ -217,7 +219,7 @@ def _chi2_law(f, log_q0, eta):
 
 
 _LAWS = {str(order): partial(_expansion, order=order) for order in (1, 2, 3)}
-_LAWS |= {"0": _temperature, "chi2": _chi2_law}
+_LAWS |= {"0": _temperature, "rough": partial(_temperature, rough=True), "chi2": _chi2_law}
 _UNSETTLED = f"row {{row}}: {STEPS} steps did not find the law of its ball; compute it on the CPU"
 
 
@@ -266,11 +268,12 @@ def _kl_law(f, log_q0, eta, pool=lambda divergence: divergence):
     return weights, torch.where(inside, 1 / s, 0.0)
 
 
-def _kl_sharpness(g, top, q0, eta, pool=lambda divergence: divergence):
+def _kl_sharpness(g, top, q0, eta, pool=lambda divergence: divergence, rough=False):
     r"""The sharpness $s=1/\alpha$ of that tilt, and whether it exists: else the ball holds the top.
 
     The divergence at $s$ has the slope $s\,\mathrm{Var}$ of the tilt, and its root is nearly
-    linear: Newton's method on the root, inside a bracket, from two terms of `kl_temperature`.
+    linear: Newton's method on the root, inside a bracket, from two terms of `kl_temperature`;
+    `rough`: in single precision first, which values that came in it do not overflow.
     """
     centred = g - (q0 * g).sum(-1, keepdim=True)
     power = q0 * centred
@@ -279,26 +282,34 @@ def _kl_sharpness(g, top, q0, eta, pool=lambda divergence: divergence):
     first = (variance / (2 * eta)).sqrt()
     start = torch.maximum(first + third / (3 * variance), first / 4)
     s = torch.where(variance > 0, 1 / start, 1.0)
+    if rough:
+        s, _ = _newton(g.float(), q0.float(), s, eta, pool, inside, 1e-3)
+    s, going = _newton(g, q0, s, eta, pool, inside, 1e-8)
+    _checks.refuse(going.reshape(-1), _UNSETTLED)
+    return torch.where(inside, s, 1.0), inside
+
+
+def _newton(g, q0, s, eta, pool, inside, tolerance: float):
+    """The sharpness from a start s, and where it has not settled: Newton's error is of the order of
+    its step squared, so after a relative one of `tolerance` its square is left."""
     low, high, going = torch.zeros_like(s), torch.full_like(s, torch.inf), inside
     waits = _checks.readable(g)
     for _ in range(200 if waits else STEPS):  # 2**200: beyond any gap between distinct doubles
         short, gain = _kl_newton(g, q0, s, eta, pool)
         low, high = torch.where(short, s, low), torch.where(short, high, s)
-        # Newton's error is of the order of its step squared: after so small a one nothing is left
-        last = gain.abs() <= 1e-8 * s
+        last = gain.abs() <= tolerance * s
         within = last | (s + gain > low) & (s + gain < high) & (gain < 3 * s)
         halved = torch.where(high.isfinite(), (low + high) / 2, 2 * s)
         s = torch.where(going, torch.where(within, s + gain, halved), s)
         going = going & ~last & (high - low > 1e-15 * low)
         if waits and not going.any():
             break
-    _checks.refuse(going.reshape(-1), _UNSETTLED)
-    return torch.where(inside, s, 1.0), inside
+    return s, going
 
 
 def _kl_newton(g, q0, s, eta, pool):
     """Whether the divergence at s falls short of eta, and the step that Newton's method takes."""
-    x = s[..., None] * g  # at most 0, and 0 on the top: no sum over- or underflows
+    x = s[..., None].to(g) * g  # at most 0, and 0 on the top: no sum over- or underflows
     tilt = (x * math.log2(math.e)).exp2_().mul_(q0)  # a third of the time of exp
     total = tilt.sum(-1)
     mean = tilt.mul_(x).sum(-1) / total

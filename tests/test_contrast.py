@@ -131,12 +131,14 @@ def test_masks_made_in_inference_mode_serve_training_afterwards():
     assert z1.grad.isfinite().all()
 
 
-def test_masks_of_one_size_are_shared_and_those_of_the_size_before_are_forgotten():
+@pytest.mark.parametrize("make", [Contrast.from_views, Contrast.from_pairs])
+def test_masks_of_two_sizes_are_shared_and_those_before_are_forgotten(make):
     z1, z2 = batch(4, size=5)
-    first = Contrast.from_views(z1, z2)
-    assert Contrast.from_views(z2, z1).positives is first.positives
-    Contrast.from_views(z1[:4], z2[:4])
-    again = Contrast.from_views(z1, z2)
+    first, last = make(z1, z2), make(z1[:4], z2[:4])
+    assert make(z2, z1).positives is first.positives
+    assert make(z2[:4], z1[:4]).positives is last.positives
+    make(z1[:3], z2[:3])
+    again = make(z1, z2)
     assert again.positives is not first.positives and torch.equal(again.positives, first.positives)
 
 
