@@ -106,26 +106,11 @@ class Loop:
         optimiser = torch.optim.Adam(parameters, lr=run.lr, fused=modality.fused or None)
         compiled = torch.compile(model) if run.compile else model
         self.trained, self.optimiser = fabric.setup(compiled, optimiser)
-        self._refuse_large_queue()
+        if run.queue:
+            check_memory(run, fabric.device, len(modality))
         self.queue = KeyQueue(model, run) if run.queue else None
         self.course, self.scheduled, self._embedded = Course(), {}, ()
         self.supervised = asks_for(self.method, "supervised")
-
-    def _refuse_large_queue(self) -> None:
-        """ValueError: no machine of this memory holds the similarities of the keys to come."""
-        run, device = self.run, self.fabric.device
-        if not run.queue or not hasattr(os, "sysconf"):
-            return
-        seen = min(run.epochs * len(self.modality), (run.max_steps or math.inf) * run.batch_size)
-        needed = 12 * run.batch_size * min(run.queue, seen)  # similarity, weight, gradient
-        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if device.type == "cuda":
-            there = torch.cuda.mem_get_info(device)[1]
-        if needed > there:
-            raise ValueError(
-                f"queue={run.queue} takes {needed / 2**30:.0f} GiB with batch_size="
-                f"{run.batch_size}, and {device} has {there / 2**30:.0f}; choose a smaller queue"
-            )
 
     @property
     def last(self) -> bool:
@@ -144,7 +129,7 @@ class Loop:
         course = self.course
         if not course.epoch and not course.history:
             self._look(look, None, None)
-        with self._bar(progress) as bar:
+        with progress_bar(self.run, self.modality, course.epoch, progress) as bar:
             try:
                 while not self.last:
                     self._schedule_options()
@@ -162,21 +147,6 @@ class Loop:
     def _look(self, look: Callable, loss: float | None, rate: float | None) -> None:
         if row := look(self, loss, rate):
             self.course.history.append(row)
-
-    def _bar(self, progress: bool):
-        from tqdm import tqdm
-
-        run, examples = self.run, len(self.modality)
-        limit = (run.max_steps or math.inf) * run.batch_size
-        named = (run.method or "untrained", run.encoder, run.dataset, self.modality.title)
-        return tqdm(
-            total=int(min(run.epochs * examples, limit)),
-            initial=self.course.epoch * examples,
-            desc=" ".join(filter(None, named)),
-            unit=self.modality.unit,
-            unit_scale=True,
-            disable=not progress,
-        )
 
     def _postfix(self, loss: float) -> str:
         rows = self.course.history
@@ -312,7 +282,7 @@ class Loop:
         records.fits({name: state[name] for name in self._parts()}, PARTS)
         for name in ("model", "method"):
             check_like(name, state[name], self._parts()[name].state_dict())
-        self._check_optimiser(state["optimiser"], state["step"])
+        check_adam(self.optimiser, state["optimiser"], state["step"], self.run.lr)
         for name, part in self._parts().items():
             part.load_state_dict(state[name])
         for name in COUNTS:
@@ -323,22 +293,23 @@ class Loop:
         if finished and not self.due(self.course.epoch):
             self.course.history.pop()  # the last row of the shorter run is none of this one's
 
-    def _check_optimiser(self, state: dict, steps: int) -> None:
-        fresh, kept = self.optimiser.state_dict(), state["state"]
-        rates = [group["lr"] for group in state["param_groups"]]
-        groups = [group | {"lr": rate} for group, rate in zip(fresh["param_groups"], rates)]
-        every = [p for group in self.optimiser.param_groups for p in group["params"]]
-        moments = {
-            i: {"step": torch.tensor(0.0), "exp_avg": every[i], "exp_avg_sq": every[i]}
-            for i in kept
-        }
-        check_like("optimiser", state, {"state": moments, "param_groups": groups})
-        sound = bool(kept) == bool(steps)
-        sound &= all(isinstance(rate, float) and 0 <= rate <= self.run.lr for rate in rates)
-        for of_one in kept.values():
-            sound &= 0 <= of_one["step"] <= steps and bool((of_one["exp_avg_sq"] >= 0).all())
-        if not sound:
-            raise ValueError("the optimiser has a rate, a step or a mean square out of its range")
+
+def check_adam(optimiser, state: dict, steps: int, lr: float) -> None:
+    """ValueError: the `state` is none that Adam could have after so many steps."""
+    fresh, kept = optimiser.state_dict(), state["state"]
+    rates = [group["lr"] for group in state["param_groups"]]
+    groups = [group | {"lr": rate} for group, rate in zip(fresh["param_groups"], rates)]
+    every = [p for group in optimiser.param_groups for p in group["params"]]
+    moments = {
+        i: {"step": torch.tensor(0.0), "exp_avg": every[i], "exp_avg_sq": every[i]} for i in kept
+    }
+    check_like("optimiser", state, {"state": moments, "param_groups": groups})
+    sound = bool(kept) == bool(steps)
+    sound &= all(isinstance(rate, float) and 0 <= rate <= lr for rate in rates)
+    for of_one in kept.values():
+        sound &= 0 <= of_one["step"] <= steps and bool((of_one["exp_avg_sq"] >= 0).all())
+    if not sound:
+        raise ValueError("the optimiser has a rate, a step or a mean square out of its range")
 
 
 class KeyQueue:
@@ -378,6 +349,22 @@ class KeyQueue:
         sound = z is None or (z.ndim == 2 and len(z) <= self.run.queue and z.isfinite().all())
         if not sound or (y is not None and (y.dtype != torch.int64 or y.shape != z.shape[:1])):
             raise ValueError("the queue does not hold keys with their labels")
+
+
+def progress_bar(run, modality: Modality, epochs: int, shown: bool):
+    """The bar of a run of which so many epochs are over."""
+    from tqdm import tqdm
+
+    examples, limit = len(modality), (run.max_steps or math.inf) * run.batch_size
+    named = (run.method or "untrained", run.encoder, run.dataset, modality.title)
+    return tqdm(
+        total=int(min(run.epochs * examples, limit)),
+        initial=epochs * examples,
+        desc=" ".join(filter(None, named)),
+        unit=modality.unit,
+        unit_scale=True,
+        disable=not shown,
+    )
 
 
 def cosine(step: int, total: int) -> float:
@@ -425,6 +412,22 @@ def check_queue(method, queue: int) -> None:
         method.copy().loss(Contrast.from_queue(eye[:2], eye[2:4], eye[4:], *labels))
     except ValueError as error:
         raise ValueError(f"queue={queue} is not for {method.name}: {error}") from error
+
+
+def check_memory(run, device: torch.device, examples: int) -> None:
+    """ValueError: no machine of this memory holds the similarities of the queue's keys to come."""
+    if not hasattr(os, "sysconf"):
+        return
+    seen = min(run.epochs * examples, (run.max_steps or math.inf) * run.batch_size)
+    needed = 12 * run.batch_size * min(run.queue, seen)  # similarity, weight, gradient
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if device.type == "cuda":
+        there = torch.cuda.mem_get_info(device)[1]
+    if needed > there:
+        raise ValueError(
+            f"queue={run.queue} takes {needed / 2**30:.0f} GiB with batch_size="
+            f"{run.batch_size}, and {device} has {there / 2**30:.0f}; choose a smaller queue"
+        )
 
 
 def under_torchrun() -> bool:
