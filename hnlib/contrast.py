@@ -526,22 +526,22 @@ def inner_products(a: Tensor, b: Tensor) -> Tensor:
         return a @ b.T if transformed() else _InnerProducts.apply(a, b)
 
 
-def _masks(n: int, m: int, other: int, like: Tensor) -> dict:
-    """Where row i's positive is column i + `other` (mod n), and with `other` row i is no negative
-    of its own: the masks of a `Contrast`, and what follows from them."""
+def _masks(n: int, m: int, shift: int, like: Tensor) -> dict:
+    """The masks of a `Contrast` in which row i's positive is column i + `shift` (mod n), and what
+    follows from them; with a shift, that of two views, column i is row i itself and no negative."""
     make = _made_masks.__wrapped__ if transformed() else _made_masks
-    made = make(n, m, other, like.device, like.dtype)
+    made = make(n, m, shift, like.device, like.dtype)
     return made | dict(_facts=dict(made["_facts"]))
 
 
 @lru_cache(maxsize=2)  # of the batches of a run and of its last one; each may be large
 @torch.inference_mode(False)  # or masks first made in inference mode could not serve training
-def _made_masks(n: int, m: int, other: int, device: torch.device, dtype: torch.dtype) -> dict:
+def _made_masks(n: int, m: int, shift: int, device: torch.device, dtype: torch.dtype) -> dict:
     rows, columns = torch.arange(n, device=device), torch.arange(m, device=device)
-    index = rows.roll(other)
+    index = rows.roll(shift)
     own = index[:, None] == columns
-    admissible = ~own & (rows[:, None] != columns)  # without `other` the same cells
-    count = m - 2 if other else m - 1
+    admissible = ~own & (rows[:, None] != columns)  # without a shift the same cells
+    count = m - 2 if shift else m - 1
     each = torch.full((), -math.log(count), dtype=dtype, device=device)
     uniform = torch.where(admissible, each, -torch.inf)
     facts = dict(uniform_log_weights=uniform, negative_counts=torch.full_like(rows, count))
@@ -550,12 +550,13 @@ def _made_masks(n: int, m: int, other: int, device: torch.device, dtype: torch.d
 
 
 def _alike(labels: Tensor, others: Tensor) -> Tensor:
-    """Which labels are the same $[n,m]$; on a CPU by copies of one row for each class, as comparing
-    them all takes six times as long."""
-    if not readable(labels):
-        return labels[:, None] == others
-    classes, which = labels.unique(return_inverse=True)
-    return (classes[:, None] == others).index_select(0, which)
+    """Which labels are the same $[n,m]$. On a CPU it is several times cheaper to compare each class
+    once and to copy the row than to compare all, if classes are few."""
+    if readable(labels):
+        classes, which = labels.unique(return_inverse=True)
+        if 4 * len(classes) < len(labels):
+            return (classes[:, None] == others).index_select(0, which)
+    return labels[:, None] == others
 
 
 def _both_views(features: tuple[Tensor, Tensor], batch: int) -> Tensor:

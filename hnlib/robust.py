@@ -25,6 +25,7 @@ from torch import Tensor
 from hnlib import _checks
 
 BLOCK = 2**17  # atoms solved together on the CPU: 1 MB in double precision, which its cache holds
+ROUGH = 1e-4  # of radii, the least to which single precision comes close
 STEPS = 30  # of an iteration that may not ask whether it has settled; on similarities 4 to 8 do
 
 
@@ -150,7 +151,7 @@ def _solve(f: Tensor, log_q0: Tensor, eta: float, law: str) -> list[Tensor]:
     """Rows in double precision; a few at a time on the CPU, to stay within its cache."""
     m = f.shape[-1]
     rows = max(1, BLOCK // m) if _checks.readable(f) else f.numel()
-    if law == "0" and f.dtype == torch.float32 and _checks.readable(f):
+    if law == "0" and f.dtype == torch.float32 and eta >= ROUGH and _checks.readable(f):
         law = "rough"
     blocks = zip(*(x.reshape(-1, m).split(rows) for x in (f, log_q0)), strict=True)
     solved = [_LAWS[law](g.double(), h.double(), eta) for g, h in blocks]
@@ -220,7 +221,7 @@ def _chi2_law(f, log_q0, eta):
 
 _LAWS = {str(order): partial(_expansion, order=order) for order in (1, 2, 3)}
 _LAWS |= {"0": _temperature, "rough": partial(_temperature, rough=True), "chi2": _chi2_law}
-_UNSETTLED = f"row {{row}}: {STEPS} steps did not find the law of its ball; compute it on the CPU"
+_UNSETTLED = "row {row}: the law of its ball was not found; compute it in float64, on the CPU"
 
 
 def _prepare(values, reference, log_reference=None):
@@ -273,7 +274,7 @@ def _kl_sharpness(g, top, q0, eta, pool=lambda divergence: divergence, rough=Fal
 
     The divergence at $s$ has the slope $s\,\mathrm{Var}$ of the tilt, and its root is nearly
     linear: Newton's method on the root, inside a bracket, from two terms of `kl_temperature`;
-    `rough`: in single precision first, which values that came in it do not overflow.
+    `rough`: in single precision first, to begin nearer.
     """
     centred = g - (q0 * g).sum(-1, keepdim=True)
     power = q0 * centred
@@ -282,8 +283,9 @@ def _kl_sharpness(g, top, q0, eta, pool=lambda divergence: divergence, rough=Fal
     first = (variance / (2 * eta)).sqrt()
     start = torch.maximum(first + third / (3 * variance), first / 4)
     s = torch.where(variance > 0, 1 / start, 1.0)
-    if rough:
-        s, _ = _newton(g.float(), q0.float(), s, eta, pool, inside, 1e-3)
+    if rough:  # but where that overflows
+        near, lost = _newton(g.float(), q0.float(), s, eta, pool, inside, 1e-3)
+        s = torch.where(lost | ~near.isfinite(), s, near)
     s, going = _newton(g, q0, s, eta, pool, inside, 1e-8)
     _checks.refuse(going.reshape(-1), _UNSETTLED)
     return torch.where(inside, s, 1.0), inside
@@ -316,7 +318,8 @@ def _kl_newton(g, q0, s, eta, pool):
     square = tilt.mul_(x).sum(-1) / total
     kl = pool(mean - total.log()).clamp_min(0)
     slope = pool((square - mean.square()).clamp_min(0)) / s
-    return kl < eta, 2 * kl.sqrt() * (eta**0.5 - kl.sqrt()) / slope
+    gain = 2 * kl.sqrt() * (eta**0.5 - kl.sqrt()) / slope
+    return kl < eta, torch.where(kl > 0, gain, torch.inf)  # of a divergence lost in rounding: more
 
 
 def _kl_dual(f, log_q0, alpha, weights):

@@ -346,15 +346,16 @@ def clouds(classes: int, n: int = 120, seed: int = 0):
     rng = np.random.default_rng(seed)
     y = rng.permutation(np.arange(n + 30) % classes)
     x = rng.normal(size=(n + 30, 5)) + 2 * np.eye(max(classes, 3), 5)[y]
-    x = torch.from_numpy(np.c_[x * [1, 10, 1e3, 1, 1], np.ones(n + 30)])  # the last is constant
+    x[:, 3] = x[:, 0] + 0.1 * x[:, 3]  # nearly the same as another
+    x = torch.from_numpy(np.c_[x * [1, 10, 1e3, 1, 1e-8], np.ones(n + 30)])  # the last is constant
     return x, torch.from_numpy(y), torch.arange(n), torch.arange(n, n + 30)
 
 
 def test_the_penalty_is_chosen_by_the_training_part_alone():
     x, y, train, test = clouds(3)
     ((found, seen),) = transfer.classify(x, y, [(train, test)])
-    assert (found == y[test]).double().mean() > 0.7 and 0.7 < seen <= 1
-    more = torch.cat([x, 100 + x[test]])  # further test rows, in other numbers
+    assert (found == y[test]).double().mean() > 0.6 and 0.6 < seen <= 1
+    more = torch.cat([x, 1e12 + x[test]])  # further test rows, in other numbers
     further = torch.arange(120, 180)
     ((again, before),) = transfer.classify(more, torch.cat([y, y[test]]), [(train, further)])
     assert (again[:30] == found).all() and before == seen
@@ -364,24 +365,65 @@ def test_the_penalty_is_chosen_by_the_training_part_alone():
     assert np.mean(noise) < 0.5
 
 
-@pytest.mark.parametrize("classes", [2, 3])
-def test_regressions_solved_together_are_those_of_scikit_learn(monkeypatch, classes):
-    """Each against its own solver, to a tight tolerance; other penalties or the features of another
-    part would be seen."""
-    x, y, train, test = clouds(classes)
-    parts = [(train, test), (torch.arange(30, 150), torch.arange(30))]
-    scale, apart = StandardScaler(), 0
+def disagreements(x, y, parts, found, C) -> tuple[int, float]:
+    """With regressions of scikit-learn, one for each part: how many predictions, and how much of
+    the inner folds' accuracy."""
+    scale, labels, accuracy = StandardScaler(), 0, 0.0
+    for (a, b), (predicted, seen) in zip(parts, found):
+        scaled, model = scale.fit_transform(x[a]), LogisticRegression(C=C, tol=1e-8, max_iter=1000)
+        theirs = model.fit(scaled, y[a]).predict(scale.transform(x[b]))
+        labels += (theirs != predicted.numpy()).sum()
+        inner = StratifiedKFold(transfer.INNER, shuffle=True, random_state=0)
+        theirs = cross_val_score(model, scaled, y[a], cv=inner).mean()
+        accuracy = max(accuracy, abs(theirs - seen))
+    return labels, accuracy
+
+
+@pytest.mark.parametrize("words", [(0, 1), (-1, 1), (2, 1), (0, 1, 2), (5, 3, 9)])
+def test_regressions_solved_together_are_those_of_scikit_learn(monkeypatch, words):
+    x, y, train, test = clouds(len(words))
+    x[:30, 1:] *= torch.tensor([1.0, 9, 0, 30, 1])  # the parts differ in what they spread
+    y = torch.tensor(words)[y]
+    parts, others = [(train, test), (torch.arange(30, 150), torch.arange(30))], 0
     for C in transfer.PENALTIES:
         monkeypatch.setattr(transfer, "PENALTIES", (C,))
-        for (a, b), (labels, seen) in zip(parts, transfer.classify(x, y, parts)):
-            scaled, other = scale.fit_transform(x[a]), scale.transform(x[b])
-            model, looser = (LogisticRegression(C=c, tol=1e-8) for c in (C, 100 * C))
-            assert (model.fit(scaled, y[a]).predict(other) != labels.numpy()).sum() <= 1
-            apart += (looser.fit(scaled, y[a]).predict(other) != labels.numpy()).sum()
-            inner = StratifiedKFold(transfer.INNER, shuffle=True, random_state=0)
-            accuracy = cross_val_score(model, scaled, y[a], cv=inner)
-            assert seen == pytest.approx(accuracy.mean(), abs=1 / 120)
-    assert apart > 3
+        found = transfer.classify(x, y, parts)
+        labels, accuracy = disagreements(x, y, parts, found, C)
+        assert labels <= 1 and accuracy < 1.5 / 120
+        others += disagreements(x, y, parts, found, 30 * C)[0]
+    assert others > 3
+    monkeypatch.setattr(transfer, "_scaled", of_the_first(transfer._scaled))
+    labels, accuracy = disagreements(x, y, parts, transfer.classify(x, y, parts), C)
+    assert labels > 1 or accuracy > 1.5 / 120
+
+
+def of_the_first(scaled):
+    """A false variant: the features of all parts in the numbers of the first."""
+
+    def variant(x, fits):
+        x, *numbers = scaled(x, fits)
+        return x, *(v[:1].expand_as(v) for v in numbers)
+
+    return variant
+
+
+def test_what_cannot_be_classified_is_said():
+    x, y, train, test = clouds(2)
+    with torch.inference_mode():
+        assert transfer.classify(x, y, [(train, test)])[0][1] > 0.6
+    with pytest.raises(ValueError, match="all 120 labels of a training part are 7; give two"):
+        transfer.classify(x, torch.where(torch.arange(150) < 120, 7, y), [(train, test)])
+    x[3, 1] = np.nan
+    with pytest.raises(ValueError, match="1 of the 150 embeddings are not finite; the encoder has"):
+        transfer.classify(x, y, [(train, test)])
+
+
+def test_a_class_that_a_fold_lacks_is_never_predicted():
+    x, y, train, test = clouds(3)
+    y[train[y[train] == 2][1:]] = 0  # one member alone: two of three folds train without it
+    with pytest.warns(UserWarning, match="least populated class"):
+        ((found, seen),) = transfer.classify(x, y, [(train, test)])
+    assert set(found.tolist()) <= {0, 1} and 0.5 < seen <= 1
 
 
 class Table(torch.nn.Module):

@@ -86,52 +86,62 @@ def spearman(x: Tensor, other: Tensor, degrees: np.ndarray) -> float:
     return float(spearmanr(cosines.numpy().round(6), degrees)[0])
 
 
+@torch.inference_mode(False)
 def classify(
     x: Tensor, y: Tensor, parts: list[tuple[Tensor, Tensor]], seed: int = 0
 ) -> list[tuple[Tensor, float]]:
     r"""For each (train, test) of `parts`, index vectors: the predictions on test of a logistic
     regression whose $C$ train alone decides, and the accuracy on train's own folds that decided it.
 
-    `x` $[N,d]$, `y` int64 $[N]$. Features are standardised with the mean and deviation of train, a
-    constant one is left out. $C\in\{10^{-4},\dots,10^{-1}\}$ by accuracy over three stratified
-    folds of train (shuffled by `seed`), of equal ones the smallest. The optimum is that of
-    scikit-learn's LogisticRegression, for all parts and folds together: each step is two matrix
-    products. Source: SentEval (Conneau & Kiela, 2018), whose grid is another and whose inner folds
-    are ten.
+    `x` $[N,d]$; `y` int64 $[N]$, any numbers. Features are standardised with the mean and deviation
+    of train, a constant one is left out. $C\in\{10^{-4},\dots,10^{-1}\}$ by accuracy over three
+    stratified folds of train (shuffled by `seed`), of equal ones the smallest. The optimum is that
+    of scikit-learn's LogisticRegression, for all parts and folds together: each step is two matrix
+    products. ValueError: features that are not finite, a train of one class. Source: SentEval
+    (Conneau & Kiela, 2018), whose grid is another and whose inner folds are ten.
     """
     from sklearn.model_selection import StratifiedKFold
 
+    if bad := int((~x.isfinite().all(1)).sum()):
+        raise ValueError(
+            f"{bad} of the {len(x)} embeddings are not finite; the encoder has diverged: train it "
+            "with a smaller learning rate or for fewer epochs"
+        )
+    classes, y = y.unique(return_inverse=True)
     splits = []  # for each part its inner ones, and itself
     for train, test in parts:
+        if not (y[train] != y[train[0]]).any():
+            label = classes[y[train[0]]]
+            raise ValueError(f"all {len(train)} labels of a training part are {label}; give two")
         inner = StratifiedKFold(INNER, shuffle=True, random_state=seed).split(train, y[train])
         splits += [*((train[a], train[b]) for a, b in inner), (train, test)]
     fits, held_out = zip(*splits)
-    x = x.double() - x.double().mean(0)  # less to cancel
-    mean, spread = (
-        v.repeat_interleave(INNER + 1, 0) for v in _moments(x, fits[INNER :: INNER + 1])
-    )
-    every = _path(x.float(), y, fits, mean.float(), spread.float())
+    every = _path(*_scaled(x, fits), y, fits)
     found = []
     for k in range(0, len(splits), INNER + 1):
+        inner, (train, test) = held_out[k : k + INNER], splits[k + INNER]
         right = [
-            sum(
-                int((p[rows, k + i] == y[rows]).sum())
-                for i, rows in enumerate(held_out[k:][:INNER])
-            )
+            sum(int((p[rows, k + i] == y[rows]).sum()) for i, rows in enumerate(inner))
             for p in every
         ]
-        test, best = held_out[k + INNER], max(range(len(right)), key=lambda c: right[c])
-        found.append((every[best][test, k + INNER], right[best] / len(fits[k + INNER])))
+        best = max(range(len(right)), key=lambda c: right[c])
+        found.append((classes[every[best][test, k + INNER]], right[best] / len(train)))
     return found
 
 
-def _moments(x: Tensor, subsets) -> tuple[Tensor, Tensor]:
-    """Means and deviations $[P,d]$ of the rows of each subset; inf where nothing varies."""
-    inside = _shares(len(x), subsets, x.dtype).T
+def _scaled(x: Tensor, fits) -> tuple[Tensor, Tensor, Tensor]:
+    """Features in single precision, centred so that little cancels, and the mean and deviation
+    $[P,d]$ of the part that each fit belongs to; inf where nothing varies."""
+    parts = fits[INNER :: INNER + 1]
+    raw = x.double()
+    x = raw - raw[torch.cat(parts).unique()].mean(0)
+    inside = _shares(len(x), parts, x.dtype).T
     mean = inside @ x
     spread = (inside @ x.square() - mean.square()).clamp_min(0).sqrt()
-    varies = spread > 1e-6 * spread.amax(1, keepdim=True)
-    return mean, torch.where(varies, spread, torch.inf)
+    rounding = 1e-6 * mean.abs() + 1e-12 * (inside @ raw.abs())
+    spread = torch.where(spread > rounding, spread, torch.inf)
+    mean, spread = (v.float().repeat_interleave(INNER + 1, 0) for v in (mean, spread))
+    return x.float(), mean, spread
 
 
 def _shares(n: int, subsets, dtype: torch.dtype) -> Tensor:
@@ -143,12 +153,13 @@ def _shares(n: int, subsets, dtype: torch.dtype) -> Tensor:
 
 
 @torch.enable_grad()
-def _path(x: Tensor, y: Tensor, fits, mean: Tensor, spread: Tensor) -> list[Tensor]:
+def _path(x: Tensor, mean: Tensor, spread: Tensor, y: Tensor, fits) -> list[Tensor]:
     """For each $C$ in turn the predictions $[N,P]$ of the regressions on the rows `fits`, each
     starting where the last one ended."""
-    classes = max(2, int(y.max()) + 1)
-    width = 1 if classes == 2 else classes  # two classes need one score
     share, counts = _shares(len(x), fits, x.dtype), torch.tensor([len(rows) for rows in fits])
+    seen = torch.stack([y[rows].bincount(minlength=int(y.max()) + 1) for rows in fits]) > 0
+    width = 1 if seen.shape[1] == 2 else seen.shape[1]  # two classes need one score
+    absent = torch.where(seen, 0.0, -1e30)  # a class that a fold lacks plays no part
     w = x.new_zeros(len(fits), width, x.shape[1], requires_grad=True)
     b = x.new_zeros(len(fits), width, requires_grad=True)
     sign, rows = (1 - 2 * y).to(x)[:, None], torch.arange(len(x))
@@ -156,11 +167,15 @@ def _path(x: Tensor, y: Tensor, fits, mean: Tensor, spread: Tensor) -> list[Tens
     def scores():
         v = w / spread[:, None]  # so that no part needs its own standardised copy of x
         offset = b - (v * mean[:, None]).sum(2)
-        return torch.addmm(offset.flatten(), x, v.flatten(0, 1).T).unflatten(1, b.shape)
+        s = torch.addmm(offset.flatten(), x, v.flatten(0, 1).T).unflatten(1, b.shape)
+        return s if width == 1 else s + absent
 
     def loss(C: float):
         s = scores()
-        each = functional.softplus(s.squeeze(2) * sign) if width == 1 else _entropy(s, rows, y)
+        if width == 1:
+            each = functional.softplus(s.squeeze(2) * sign)
+        else:
+            each = s.logsumexp(2) - s[rows, :, y]
         penalty = w.square().sum((1, 2)) / (2 * C * counts)
         return (each * share).sum(dtype=torch.float64) + penalty.sum(dtype=torch.float64)
 
@@ -177,7 +192,3 @@ def _path(x: Tensor, y: Tensor, fits, mean: Tensor, spread: Tensor) -> list[Tens
         s = scores().detach()
         found.append((s.squeeze(2) > 0).long() if width == 1 else s.argmax(2))
     return found
-
-
-def _entropy(s: Tensor, rows: Tensor, y: Tensor) -> Tensor:
-    return s.logsumexp(2) - s[rows, :, y]
