@@ -142,6 +142,15 @@ def test_masks_of_two_sizes_are_shared_and_those_before_are_forgotten(make):
     assert again.positives is not first.positives and torch.equal(again.positives, first.positives)
 
 
+@pytest.mark.parametrize("classes", [1, 3, 40])  # many are compared in another way
+def test_the_same_class_is_the_same_number(classes):
+    y = torch.randint(-1, classes - 1, (26,), generator=torch.Generator().manual_seed(classes))
+    contrast = Contrast.from_views(*batch(4, size=26), y)
+    expected = [[a == b for b in y.repeat(2).tolist()] for a in y.repeat(2).tolist()]
+    assert contrast.same_class().tolist() == expected
+    assert (~contrast.admissible).tolist() == expected
+
+
 def test_a_contrast_is_a_value_that_pickles_and_copies():
     y = torch.tensor([0, 1, 0, 1])
     contrast = Contrast.from_views(*batch(4), y)

@@ -390,10 +390,15 @@ def _check_parts(x: Tensor, y: Tensor, train: Tensor, test: Tensor) -> None:
         raise ValueError(
             f"{shared} of the {len(test)} test rows are training rows; the parts must not overlap"
         )
-    if bad := int((~x[torch.cat([train, test])].isfinite().all(1)).sum()):
+    check_finite(x[torch.cat([train, test])])
+
+
+def check_finite(x: Tensor) -> None:
+    """ValueError unless all embeddings $[N,d]$ are finite."""
+    if bad := int((~x.isfinite().all(1)).sum()):
         raise ValueError(
-            f"{bad} of the {len(train) + len(test)} embeddings are not finite; the encoder has "
-            "diverged: train it with a smaller learning rate or for fewer epochs"
+            f"{bad} of the {len(x)} embeddings are not finite; the encoder has diverged: train it "
+            "with a smaller learning rate or for fewer epochs"
         )
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hnlib.runs.readouts import stratified_folds
+from hnlib.runs.readouts import check_finite, stratified_folds
 from hnlib.sentences import data
 from hnlib.sentences.tasks import Task
 
@@ -102,11 +102,7 @@ def classify(
     """
     from sklearn.model_selection import StratifiedKFold
 
-    if bad := int((~x.isfinite().all(1)).sum()):
-        raise ValueError(
-            f"{bad} of the {len(x)} embeddings are not finite; the encoder has diverged: train it "
-            "with a smaller learning rate or for fewer epochs"
-        )
+    check_finite(x)
     classes, y = y.unique(return_inverse=True)
     splits = []  # for each part its inner ones, and itself
     for train, test in parts:
