@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from hnlib import negatives
+from hnlib import methods, negatives
 from hnlib.contrast import Contrast
 from hnlib.runs import diagnostics
 
@@ -279,3 +279,20 @@ def test_the_bound_of_the_class_prior_holds_and_needs_pairs_of_a_class():
     assert diagnostics.class_prior_bound(mates[:1], pairs) == 1.0
     with pytest.raises(ValueError, match=r"0 and 50000 pairs and level=0\.05"):
         diagnostics.class_prior_bound(mates[:0], pairs)
+
+
+def test_loudness_is_the_pull_on_the_positive():
+    z1, z2 = torch.randn(2, 16, 8, generator=torch.Generator().manual_seed(0))
+    method = methods.build("simclr", temperature=0.1)
+    loss = method.loss(Contrast.from_views(z1.double(), z2.double()), reduction="none")
+    seen = diagnostics.loudness(method, z1, z2)
+    assert seen["loudness"] == pytest.approx(float((1 - (-loss).exp()).mean()), abs=1e-9)
+    assert seen["loudness_low"] <= seen["loudness"] <= 1 and seen["dial_angle"] is None
+
+
+@pytest.mark.parametrize(("through", "apart"), [(False, False), (True, True)])
+def test_a_held_tilt_with_few_winners_pulls_as_a_lower_temperature(through, apart):
+    z1, z2 = torch.randn(2, 64, 8, generator=torch.Generator().manual_seed(0))
+    options = dict(beta=1.0, tau_plus=0.0, temperature=0.5, weights_gradient=through)
+    seen = diagnostics.loudness(methods.build("hcl", **options), z1, z2)
+    assert seen["loudness"] > 0.95 and (seen["dial_angle"] > 5) == apart

@@ -77,6 +77,26 @@ def confirmation(seed: int, chosen: float | None):
         yield dict(method="ot", temperature=0.5, **common)
 
 
+def decomposition(seed: int):
+    """What HCL's gain on all of CIFAR-10 is made of: the temperatures between the confirmation's,
+    and HCL without the gradient through its weights, without tau_plus, without both."""
+    full = dict(train_size=None, epochs=15, experiment="decomposition")
+    common = dict(dataset="cifar10", seed=seed, **(SMALL | full))
+    for t in (0.25, 0.35, 0.2):
+        yield dict(method="simclr", temperature=t, **common)
+    hcl = dict(method="hcl", temperature=0.5, beta=1.0, **common)
+    yield hcl | FIXED
+    yield hcl | dict(tau_plus=0.0, weights_gradient=True)
+    yield hcl | dict(tau_plus=0.1, weights_gradient=False)
+
+
+def full_size(chosen: float | None):
+    """Seed by seed, so that all arms of a seed are of one machine."""
+    for seed in range(6, 12):
+        yield from confirmation(seed, chosen)
+        yield from decomposition(seed)
+
+
 def pools(seed: int):
     """Accuracy against the number of negatives, 2B − 2, without and with hardness."""
     for batch, method in itertools.product((32, 64, 128, 256), ("simclr", "debiased", "hcl")):
@@ -185,9 +205,10 @@ def campaign(known: dict[str, dict]):
     yield from (run for seed in range(3) for run in the_map("cifar10", seed))
     yield from (run for seed in range(6) for run in precisions(seed))
     yield from (run for seed in range(3) for run in false_negatives(seed))
-    yield from (run for seed in range(3) for run in the_map("cifar100", seed))
     chosen = chosen_temperature(known)
-    yield from (run for seed in range(12) for run in confirmation(seed, chosen))
+    yield from full_size(chosen)
+    yield from (run for seed in range(3) for run in the_map("cifar100", seed))
+    yield from (run for seed in range(6) for run in confirmation(seed, chosen))
     yield from (run for seed in range(3) for run in every_method(seed))
     yield from (run for seed in range(3) for run in pools(seed))
     yield from mixtures()

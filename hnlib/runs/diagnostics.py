@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hnlib import methods
 from hnlib.contrast import Contrast
 
 HARDENINGS = ("exp", "threshold")
@@ -189,6 +191,47 @@ def four_losses(
         return losses
     defined = torch.stack(list(losses.values())).isfinite().all(0)
     return {name: loss[defined].mean() for name, loss in losses.items()}
+
+
+def loudness(method, z1: Tensor, z2: Tensor) -> dict:
+    r"""Measure how loud the anchors of a batch are, and how far the method is from the dial.
+
+    "loudness" and "loudness_low" are the mean and the 10 % quantile of
+    $c_i=-t\,\partial\ell_i/\partial s_i^+$ over the anchors of two views [B, d]; for InfoNCE
+    $c_i=1-p_i$. "dial_angle" is the angle in degrees between the gradients with respect to the
+    embeddings of this method and of SimCLR at the temperature $t/(1+\beta)$; None where a method
+    has no $\beta$. `method` is one of the catalogue with an option `temperature`.
+    """
+    t, beta = method.options["temperature"], method.options.get("beta")
+    with torch.enable_grad():
+        contrast = Contrast.from_views(z1.double(), z2.double())
+        pull = _similarity_gradient(method, contrast)
+        c = -t * pull[contrast.positives]
+        angle = None
+        if beta is not None:
+            simclr = methods.build("simclr", temperature=t / (1 + beta))
+            ends = [
+                _embedding_gradient(g, contrast.anchors)
+                for g in (pull, _similarity_gradient(simclr, contrast))
+            ]
+            cosine = functional.cosine_similarity(*(end.flatten() for end in ends), dim=0)
+            angle = math.degrees(math.acos(min(1.0, float(cosine))))
+    return {
+        "loudness": float(c.mean()),
+        "loudness_low": float(c.quantile(0.1)),
+        "dial_angle": angle,
+    }
+
+
+def _similarity_gradient(method, contrast: Contrast) -> Tensor:
+    similarity = contrast.similarity.detach().clone().requires_grad_()
+    losses = method.loss(replace(contrast, similarity=similarity, _facts={}), reduction="none")
+    return torch.autograd.grad(losses.sum(), similarity)[0]
+
+
+def _embedding_gradient(pull: Tensor, z: Tensor) -> Tensor:
+    gradient = (pull + pull.T) @ z.detach()
+    return gradient - (gradient * z.detach()).sum(1, keepdim=True) * z.detach()
 
 
 @torch.no_grad()

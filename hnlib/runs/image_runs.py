@@ -17,6 +17,8 @@ from hnlib.runs.config import Execution, ImageRun
 from hnlib.runs.loop import Course, Loop, asks_for
 
 DIAGNOSTIC_BATCH = 256  # images in the fixed batch of the learning curves
+#: Methods whose learning curves show how loud their anchors are
+LOUDNESS = ("simclr", "debiased", "hcl", "ot", "adnce")
 
 
 def method_of(run: ImageRun):
@@ -108,6 +110,8 @@ class Task:
             seen = observe(Contrast.from_views(z1.float(), z2.float(), features=h))
         weights = getattr(method, "log_weights", None)
         shown = diagnostics.diagnostics(z1, z2, labels, weights, loop.supervised, h)
+        if isinstance(method, methods.Method) and method.name in LOUDNESS:
+            shown |= diagnostics.loudness(method, z1, z2)
         return shown | seen | loop.scheduled
 
     def measure(self, model: nn.Module, courses: list[Course], device) -> dict:

@@ -301,8 +301,19 @@ def environment(device=None) -> dict:
         "hardware": hardware,
         "versions": versions,
         "hnlib": source_digest(),
+        "predictions": predictions_digest(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+@functools.cache
+def predictions_digest() -> str | None:
+    """Return 12 hexadecimal digits of the SHA-256 of `predictions.md`, None without a checkout."""
+    try:
+        text = ledger("book/results/predictions.md").read_bytes()
+    except ValueError:
+        return None
+    return hashlib.sha256(text).hexdigest()[:12]
 
 
 @functools.cache
