@@ -1,5 +1,5 @@
 """What pyproject.toml cannot say: a wheel carries what the pages of the book read, for notebooks
-that run away from a checkout (`hnlib.runs.records.ledger`)."""
+that run away from a checkout (`hnlib.training.records.ledger`)."""
 
 import shutil
 from pathlib import Path

@@ -11,11 +11,11 @@ try:
     from cyclopts import App, CycloptsError, Parameter
 except ModuleNotFoundError as missing:
     print(
-        f"hnlib: the package {missing.name} is missing; pip install 'hnlib[runs]'", file=sys.stderr
+        f"hnlib: the package {missing.name} is missing; pip install 'hnlib[training]'", file=sys.stderr
     )
     sys.exit(2)
 
-from hnlib.runs.config import any_number, whole_number  # needs no torch
+from hnlib.training.config import any_number, whole_number  # needs no torch
 
 WHOLE: dict[str, Any] = {"converter": whole_number}
 NUMBER: dict[str, Any] = {"converter": any_number}
@@ -93,7 +93,7 @@ def sweep(*tokens: Rest) -> int:
 @app.command(help_flags=[])
 def train(*tokens: Rest) -> int:
     """Train one encoder with one method."""
-    from hnlib.runs import command
+    from hnlib import commands as command
 
     return command.train(list(tokens))
 
@@ -106,7 +106,7 @@ def data(
     root: Annotated[Path | None, about("default: $HNLIB_DATA, else the user's cache")] = None,
 ) -> int:
     """List, download and verify the data sets."""
-    from hnlib.runs import command
+    from hnlib import commands as command
 
     return command.data(name, root)
 
@@ -116,7 +116,7 @@ def results(
     *, folder: Annotated[Path | None, about("default: book/results/runs and _build/results")] = None
 ) -> int:
     """List the recorded runs."""
-    from hnlib.runs import command
+    from hnlib import commands as command
 
     return command.results(folder)
 
@@ -137,7 +137,7 @@ def queue(
     dry_run: Annotated[bool, about("with --run: only list", "--dry-run")] = False,
 ) -> int:
     """List the runs that the papers' numbers wait for, best first, and work them off."""
-    from hnlib.runs import command
+    from hnlib import commands as command
 
     return command.queue(run and not dry_run, minutes, device, only, seeds, root)
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from hnlib import methods
 from hnlib.book import pages
-from hnlib.runs import records
+from hnlib.training import records
 
 speed = script("tests/benchmarks/training_speed.py")
 

@@ -2,7 +2,7 @@ import pytest
 from scripts import script
 
 from hnlib import methods
-from hnlib.runs import records
+from hnlib.training import records
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hnlib import __main__ as cli
 from hnlib.book import build, execute, sweep
 from hnlib.images import data as images
-from hnlib.runs import checkpoint, config, loop, records, training
+from hnlib.training import checkpoint, config, loop, records
+from hnlib.training import run as training
 
 
 @pytest.fixture

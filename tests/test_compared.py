@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from hnlib.book.compared import READOUTS, Question, word
-from hnlib.runs import comparisons, records
+from hnlib.results import comparisons
+from hnlib.training import records
 
 
 def groups(gains, seeds=(0, 1, 2), images=10_000, noise=0.002):

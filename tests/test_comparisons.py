@@ -14,8 +14,9 @@ from statsmodels.formula.api import ols
 from statsmodels.stats.power import TTestPower
 from statsmodels.stats.weightstats import ttost_paired
 
-from hnlib.runs import comparisons, records
-from hnlib.runs.comparisons import Effect
+from hnlib.results import comparisons
+from hnlib.results.comparisons import Effect
+from hnlib.training import records
 
 seeds = st.integers(0, 10**6)
 quick = settings(deadline=None, max_examples=40)

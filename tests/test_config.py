@@ -12,8 +12,8 @@ import sys
 import pytest
 
 from hnlib import methods
-from hnlib.runs import config, records
-from hnlib.runs.config import GraphRun, ImageRun, Measurement, SentenceRun, option
+from hnlib.training import config, records
+from hnlib.training.config import GraphRun, ImageRun, Measurement, SentenceRun, option
 
 ON_RECORD = sorted(records.tracked_folder().glob("*.json"))
 
@@ -210,6 +210,6 @@ def test_an_infinity_survives_the_record():
 
 
 def test_reading_records_does_not_wait_for_torch():
-    code = "import sys, hnlib.runs.records as r; r.load_all('.'); print('torch' in sys.modules)"
+    code = "import sys, hnlib.training.records as r; r.load_all('.'); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -13,7 +13,7 @@ import torch
 
 from hnlib import methods, negatives
 from hnlib.book import execute, figures
-from hnlib.runs import checkpoint, config, loop
+from hnlib.training import checkpoint, config, loop
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT, CHANGES = ((ROOT / f"{name}.md").read_text() for name in ("CONTRIBUTING", "CHANGELOG"))
@@ -62,7 +62,7 @@ def test_the_method_is_the_one_of_its_reference_and_fits_into_twenty_lines(monke
 
 def test_the_loop_trains_rows_of_numbers_and_learns():
     rows = executed("hnlib/rows/modality.py", {"__name__": "rows"})["Rows"]
-    kind = executed("hnlib/runs/config.py", vars(config))["RowRun"]
+    kind = executed("hnlib/training/config.py", vars(config))["RowRun"]
     assert kind(noise=0.5).name != kind().name == kind(noise=1.0).name
     run = kind(epochs=15, batch_size=32, lr=1e-2).resolved()
     g = torch.Generator().manual_seed(0)

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from hnlib import methods, negatives
 from hnlib.contrast import Contrast
-from hnlib.runs import diagnostics
+from hnlib.results import diagnostics
 
 seeds = st.integers(0, 10**6)
 quick = settings(deadline=None, max_examples=40)
@@ -290,9 +290,12 @@ def test_loudness_is_the_pull_on_the_positive():
     assert seen["loudness_low"] <= seen["loudness"] <= 1 and seen["dial_angle"] is None
 
 
-@pytest.mark.parametrize(("through", "apart"), [(False, False), (True, True)])
-def test_a_held_tilt_with_few_winners_pulls_as_a_lower_temperature(through, apart):
+def test_a_held_tilt_with_few_winners_pulls_as_a_lower_temperature():
     z1, z2 = torch.randn(2, 64, 8, generator=torch.Generator().manual_seed(0))
-    options = dict(beta=1.0, tau_plus=0.0, temperature=0.5, weights_gradient=through)
-    seen = diagnostics.loudness(methods.build("hcl", **options), z1, z2)
-    assert seen["loudness"] > 0.95 and (seen["dial_angle"] > 5) == apart
+    options = dict(beta=1.0, tau_plus=0.0, temperature=0.5)
+    held, through = (
+        diagnostics.loudness(methods.build("hcl", weights_gradient=grad, **options), z1, z2)
+        for grad in (False, True)
+    )
+    assert held["loudness"] > 0.95 and held["dial_angle"] < 3
+    assert through["dial_angle"] > 2 * held["dial_angle"]  # the near miss

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from hnlib.book import elsewhere, execute
-from hnlib.runs import records
+from hnlib.training import records
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMING = ("pyproject.toml", "README.md", "CITATION.cff")  # the files that are not built

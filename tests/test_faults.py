@@ -29,8 +29,10 @@ from torch import Tensor
 from hnlib import __main__ as cli
 from hnlib import _files
 from hnlib.book import build
-from hnlib.runs import checkpoint, fit, image_runs, loop, records, training
-from hnlib.runs.training import train
+from hnlib.images import task as image_runs
+from hnlib.training import checkpoint, fit, loop, records
+from hnlib.training import run as training
+from hnlib.training.run import train
 
 ROOT = Path(__file__).resolve().parents[1]
 SHORT = SMALL | dict(method="hcl", epochs=2, evaluate_every=0)
@@ -473,7 +475,7 @@ def test_a_run_whose_record_could_not_be_read_back_does_not_train(tmp_path):
 
 GRAPHS = """
 import sys, torch
-from hnlib.runs.training import train
+from hnlib.training.run import train
 torch.set_num_threads(1)
 graphs = dict(dataset="motifs", method="scl", folds=3, epochs=3, hidden=8)
 train(**graphs, checkpoint=sys.argv[1], progress=False)

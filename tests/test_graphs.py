@@ -18,8 +18,10 @@ from torch_geometric.datasets import TUDataset
 from hnlib import graphs, methods, objectives, transport
 from hnlib.contrast import Contrast
 from hnlib.graphs import modality
-from hnlib.runs import checkpoint, config, readouts, records, training
-from hnlib.runs.training import train
+from hnlib.training import checkpoint, config, records
+from hnlib.training import evaluation as readouts
+from hnlib.training import run as training
+from hnlib.training.run import train
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from hnlib import methods
-from hnlib.runs import papers, records
+from hnlib.book import papers
+from hnlib.training import records
 
 BOOK = Path(__file__).resolve().parent.parent / "book"
 PAPERS = ["hclot", "hcl", "dro", "hscl", "unremix"]

@@ -9,7 +9,8 @@ from torch.nn import functional
 
 from hnlib import methods
 from hnlib.images import augment, data, mixing, modality
-from hnlib.runs import config, training
+from hnlib.training import config
+from hnlib.training import run as training
 
 SMALL = dict(epochs=2, batch_size=64, train_size=200, evaluate_size=100, progress=False)
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from hnlib import __main__ as cli
 from hnlib.book import build, claims, execute, pages, sweep
-from hnlib.runs import records
+from hnlib.training import records
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from hnlib import __main__ as cli
 from hnlib import _files
-from hnlib.runs import command, config, papers, queue, records
+from hnlib import commands as command
+from hnlib.book import papers, queue
+from hnlib.training import config, records
 
 RUNNABLE = {c.key: c for c in papers.cells() if c.key}
 LEDGER = _files.project_root() / "book" / "results" / "papers.csv"

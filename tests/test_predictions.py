@@ -3,7 +3,7 @@
 import pytest
 
 from hnlib.book.predictions import Verdicts, inside, outside
-from hnlib.runs.comparisons import Effect
+from hnlib.results.comparisons import Effect
 
 
 def effect(difference, error, df=9):

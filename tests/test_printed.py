@@ -4,8 +4,8 @@ from dataclasses import replace
 import pytest
 
 from hnlib._files import project_root
-from hnlib.book import pages, printed
-from hnlib.runs import config, papers, records
+from hnlib.book import pages, papers, printed
+from hnlib.training import config, records
 
 
 def record(cell, seed, accuracy):

@@ -16,7 +16,8 @@ from torch import nn
 from torch.nn import functional
 
 from hnlib.images import augment, data, encoders
-from hnlib.runs import readouts, records
+from hnlib.training import evaluation as readouts
+from hnlib.training import records
 
 seeds = st.integers(0, 10**6)
 quick = settings(deadline=None, max_examples=40)

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 
 from hnlib import __main__ as cli
 from hnlib import _files
-from hnlib.runs import config, records, statistics, training
+from hnlib.results import statistics
+from hnlib.training import config, records
+from hnlib.training import run as training
 
 
 def record(seed=0, knn=0.9, **configuration):

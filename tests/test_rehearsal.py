@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from hnlib.book import papers
 from hnlib.images import augment, data, encoders
 from hnlib.images.modality import Images
-from hnlib.runs import config, loop, papers, records, training
-from hnlib.runs.checkpoint import room
+from hnlib.training import config, loop, records
+from hnlib.training import run as training
+from hnlib.training.checkpoint import room
 
 #: What a rehearsal makes smaller; the rest of a run is as printed.
 SMALL = {

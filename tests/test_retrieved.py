@@ -14,7 +14,7 @@ from scripts import script
 from torch.nn import functional
 
 from hnlib.images import data
-from hnlib.runs import records
+from hnlib.training import records
 
 
 @pytest.fixture(scope="module")

@@ -15,12 +15,14 @@ from sklearn.metrics import f1_score
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.preprocessing import StandardScaler
 
+from hnlib import commands as command
 from hnlib import methods
 from hnlib.contrast import Contrast
-from hnlib.runs import command, config, records, transfer
-from hnlib.runs.training import load, train
 from hnlib.sentences import data, encoders, tasks
+from hnlib.sentences import evaluation as transfer
 from hnlib.sentences.modality import Pairs
+from hnlib.training import config, records
+from hnlib.training.run import load, train
 
 DOCUMENTS = [
     ["the cat sat .", "the dog ran off", "a bird sang"],

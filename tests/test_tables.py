@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from hnlib.book import pages, printed, tables
-from hnlib.runs import records
-from hnlib.runs.comparisons import Effect
+from hnlib.results.comparisons import Effect
+from hnlib.training import records
 
 NASTY = [
     "<script>x</script>",

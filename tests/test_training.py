@@ -16,9 +16,11 @@ from torch import nn
 from hnlib import __main__ as cli
 from hnlib import _checks, _files, methods
 from hnlib.images import augment, data, encoders, modality
-from hnlib.runs import config, loop, readouts, records, training
-from hnlib.runs.checkpoint import Checkpoint
-from hnlib.runs.training import train
+from hnlib.training import config, loop, records
+from hnlib.training import evaluation as readouts
+from hnlib.training import run as training
+from hnlib.training.checkpoint import Checkpoint
+from hnlib.training.run import train
 
 SMALL = dict(
     epochs=3,

@@ -13,7 +13,8 @@ import torch
 
 from hnlib import methods
 from hnlib._files import project_root
-from hnlib.runs import config, records, training
+from hnlib.training import config, records
+from hnlib.training import run as training
 
 TEMPERATURES = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05)
 BETAS = (1.0, 2.0, 4.0, 8.0)

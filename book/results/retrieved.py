@@ -22,7 +22,9 @@ from hnlib import methods, objectives
 from hnlib._files import project_root, write_atomically
 from hnlib.contrast import Contrast
 from hnlib.images import data
-from hnlib.runs import checkpoint, readouts, records, training
+from hnlib.training import checkpoint, records
+from hnlib.training import evaluation as readouts
+from hnlib.training import run as training
 
 SHOWN = (
     dict(method="simclr", temperature=0.5),

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hnlib.book.tables import TITLES, Table, interval, table
-from hnlib.runs import comparisons
-from hnlib.runs.comparisons import Effect, between
+from hnlib.results import comparisons
+from hnlib.results.comparisons import Effect, between
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,7 @@ import seaborn as sns
 import statsmodels.formula.api as smf
 
 from hnlib.book import figures
-from hnlib.runs import comparisons
+from hnlib.results import comparisons
 
 TEMPERATURES = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05)
 BETAS = (0.0, 1.0, 2.0, 4.0, 8.0)

@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 
 from hnlib.book import claims
+from hnlib.book.papers import PAPERS
 from hnlib.book.tables import DASH, Markup, myst, percent
-from hnlib.runs import records
-from hnlib.runs.papers import PAPERS
+from hnlib.training import records
 
 COLUMNS = ["id", "paper", "location", "statement", "verdict"]  # of claims.csv
 METRICS = {"knn": "kNN", "linear": "Linear", "svm": "SVM"}  # shown of a run; its file holds more

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hnlib.book.tables import Table, table
-from hnlib.runs import comparisons
-from hnlib.runs.comparisons import Effect
+from hnlib.results import comparisons
+from hnlib.results.comparisons import Effect
 
 
 def inside(effect: Effect, margin: float) -> bool:

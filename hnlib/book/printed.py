@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from hnlib.book import pages
+from hnlib.book import pages, papers, queue
 from hnlib.book.tables import DASH, Markup, percent
-from hnlib.runs import papers, queue, records
-from hnlib.runs.comparisons import Effect
+from hnlib.results.comparisons import Effect
+from hnlib.training import records
 
 HEAD = ["Row", "Column", "Data", "Printed", "Ours", "Difference", "Run, or why there is none"]
 LISTED = 25  # runs of the queue that the page shows

@@ -28,7 +28,7 @@ from cyclopts import App, Parameter
 
 from hnlib import _files
 from hnlib.book import execute
-from hnlib.runs.config import any_number, whole_number
+from hnlib.training.config import any_number, whole_number
 
 MOST = 10_000  # trials of a sweep, which are listed before the first
 

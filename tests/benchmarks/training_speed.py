@@ -2,7 +2,7 @@
 
     python tests/benchmarks/training_speed.py [--record] [--minutes 8] [--encoders resnet18 …] …
 
-"ours", for every encoder, precision, eager and compiled, is `hnlib.runs.training.train` itself:
+"ours", for every encoder, precision, eager and compiled, is `hnlib.training.run.train` itself:
 images on the device as uint8, two views in batch, channels_last, autocast, fused Adam; the median
 over the epochs after the first, which pays for the start. "plain" is written from the description
 of hcl's released training script: a DataLoader that transforms one PIL image at a time, float32,
@@ -41,8 +41,9 @@ from hnlib.images import augment, data
 from hnlib.images._torchvision import torchvision
 from hnlib.images.encoders import ENCODERS, model
 from hnlib.methods import CATALOGUE
-from hnlib.runs import records, training
-from hnlib.runs.loop import enough_memory
+from hnlib.training import records
+from hnlib.training import run as training
+from hnlib.training.loop import enough_memory
 
 SHAPE = (3, 32, 32)  # channels, height, width: CIFAR
 IMAGES, EPOCHS = 50_000, 400  # the run that is extrapolated: hcl's and hcl-ot's on CIFAR-10

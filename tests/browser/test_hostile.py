@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from hnlib.book import build, claims, execute, figures, pages, printed, tables
-from hnlib.runs import config, records
+from hnlib.training import config, records
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = [

@@ -16,10 +16,13 @@ import torch
 from cyclopts import App, Parameter
 
 from hnlib import _checks
+from hnlib.book import papers
+from hnlib.book import queue as jobs
 from hnlib.images import augment
 from hnlib.images import data as images
-from hnlib.runs import config, papers, records, statistics, training
-from hnlib.runs import queue as jobs
+from hnlib.results import statistics
+from hnlib.training import config, records
+from hnlib.training import run as training
 
 #: Flags of the command alone; they stand for `INSTEAD` of an `Execution`.
 OWN = {

@@ -21,9 +21,9 @@ from torch.multiprocessing.spawn import ProcessException
 
 from hnlib import _files
 from hnlib._archives import said
-from hnlib.runs import config, records
-from hnlib.runs.checkpoint import Checkpoint, Run, check_like, load, room
-from hnlib.runs.loop import (
+from hnlib.training import config, records
+from hnlib.training.checkpoint import Checkpoint, Run, check_like, load, room
+from hnlib.training.loop import (
     COUNTS,
     Course,
     Diverged,

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from hnlib.runs import config, records
+from hnlib.training import config, records
 
 #: Why a printed number has no run; a colon and what is meant may follow.
 REASONS = (

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from hnlib._files import project_root
-from hnlib.runs import config, papers, records
+from hnlib.book import papers
+from hnlib.training import config, records
 
 #: Seconds for 1,000 images, nodes or pairs, an epoch, where no record tells: estimates for one
 #: H200 in bf16 and for one thread of a CPU.
@@ -154,8 +155,8 @@ def work(
     whose first checkpoint would come too late. One that cannot be run (data that are not to be
     had) is named and left. ValueError: minutes that are not positive.
     """
-    from hnlib.runs import training  # here: a list need not wait for torch
-    from hnlib.runs.loop import Diverged, launch
+    from hnlib.training import run as training  # here: a list need not wait for torch
+    from hnlib.training.loop import Diverged, launch
 
     if not minutes > 0:
         raise ValueError(f"minutes={minutes} must be positive")

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from hnlib import methods
-from hnlib.runs import config, records, transfer
-from hnlib.runs.config import Execution, SentenceRun
-from hnlib.runs.loop import Course, Loop
 from hnlib.sentences import data, encoders, tasks
+from hnlib.sentences import evaluation as transfer
 from hnlib.sentences.modality import Pairs
+from hnlib.training import config, records
+from hnlib.training.config import Execution, SentenceRun
+from hnlib.training.loop import Course, Loop
 
 
 def method_of(run: SentenceRun) -> methods.Method:

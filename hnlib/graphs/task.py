@@ -14,9 +14,9 @@ from hnlib import methods
 from hnlib.graphs import data
 from hnlib.graphs.encoders import GIN, embed
 from hnlib.graphs.modality import Graphs, build_method, build_model
-from hnlib.runs import readouts
-from hnlib.runs.config import Execution, GraphRun
-from hnlib.runs.loop import Course, Loop, asks_for
+from hnlib.training import evaluation as readouts
+from hnlib.training.config import Execution, GraphRun
+from hnlib.training.loop import Course, Loop, asks_for
 
 
 def method_of(run: GraphRun) -> methods.Method:

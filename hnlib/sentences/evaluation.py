@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hnlib.runs.readouts import check_finite, stratified_folds
 from hnlib.sentences import data
 from hnlib.sentences.tasks import Task
+from hnlib.training.evaluation import check_finite, stratified_folds
 
 PENALTIES = tuple(10.0**k for k in range(-4, 0))  # the grid of C
 FOLDS, INNER = 10, 3

@@ -14,10 +14,10 @@ from torch import nn
 
 from hnlib.images import augment, data
 from hnlib.methods import CATALOGUE, Method
-from hnlib.runs import config
-from hnlib.runs.checkpoint import Run, load, room
-from hnlib.runs.fit import fit, fit_in_processes
-from hnlib.runs.loop import (
+from hnlib.training import config
+from hnlib.training.checkpoint import Run, load, room
+from hnlib.training.fit import fit, fit_in_processes
+from hnlib.training.loop import (
     Diverged,
     Interrupted,
     check_queue,

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from hnlib import _checks, _files
 from hnlib._archives import said
-from hnlib.runs import config, records
+from hnlib.training import config, records
 
 # What each kind of run is made of and how it is judged; a room is imported when a run needs it.
 ROOMS = {
-    config.ImageRun: "hnlib.runs.image_runs",
-    config.GraphRun: "hnlib.runs.graph_runs",
-    config.SentenceRun: "hnlib.runs.sentence_runs",
+    config.ImageRun: "hnlib.images.task",
+    config.GraphRun: "hnlib.graphs.task",
+    config.SentenceRun: "hnlib.sentences.task",
 }
 
 

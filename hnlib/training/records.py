@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hnlib._files import project_root, write_atomically
-from hnlib.runs import config
-from hnlib.runs.config import canonical, name
+from hnlib.training import config
+from hnlib.training.config import canonical, name
 
 if TYPE_CHECKING:  # only tables need pandas; training does without it
     import numpy as np

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from hnlib import _checks, distributed, methods
 from hnlib.contrast import Contrast
-from hnlib.runs import records
-from hnlib.runs.checkpoint import check_like
+from hnlib.training import records
+from hnlib.training.checkpoint import check_like
 
 #: How a state's parts begin; their tensors are held against fresh ones.
 PARTS = {"optimiser": {"state": {}, "param_groups": [{}]}, ...: {}}

@@ -12,9 +12,11 @@ from hnlib import methods
 from hnlib.contrast import Contrast
 from hnlib.images import augment, data, encoders
 from hnlib.images.modality import Images
-from hnlib.runs import diagnostics, readouts, records
-from hnlib.runs.config import Execution, ImageRun
-from hnlib.runs.loop import Course, Loop, asks_for
+from hnlib.results import diagnostics
+from hnlib.training import evaluation as readouts
+from hnlib.training import records
+from hnlib.training.config import Execution, ImageRun
+from hnlib.training.loop import Course, Loop, asks_for
 
 DIAGNOSTIC_BATCH = 256  # images in the fixed batch of the learning curves
 #: Methods whose learning curves show how loud their anchors are

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import optimize, stats
 
-from hnlib.runs import records
+from hnlib.training import records
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""What runs say together: paired comparisons, their statistics, learning curves."""

@@ -1,1 +1,0 @@
-"""Runs: training, checkpoints, readouts, records of what was measured, and their comparison."""
