@@ -110,8 +110,9 @@ def _seconds(run, frame: Any, device: str) -> tuple[float, bool]:
         if name in alike:
             value = getattr(resolved, name, None)
             alike = alike[alike[name].isna() if value is None else alike[name].eq(value)]
-    on_gpu = [("gpu" in e.get("hardware", {})) == (device != "cpu") for e in alike["environment"]]
-    alike = alike[on_gpu]
+    if len(alike):
+        gpu = alike["environment"].map(lambda e: "gpu" in e.get("hardware", {}))
+        alike = alike[gpu == (device != "cpu")]
     if len(alike):
         longest = alike[alike["epochs"] == alike["epochs"].max()]  # evaluation weighs least there
         return float((longest["seconds"] / longest["epochs"]).median()), True
