@@ -114,10 +114,10 @@ def cells(path: Path | None = None) -> tuple[Cell, ...]:
 
 
 def key(run) -> str:
-    """What a cell asks of a record: all but seed, precision, compilation, devices, additional
+    """What a cell asks of a record: all but seed, precision, compilation, additional
     readouts, and the names of recipe and experiment."""
     run = run.resolved(channels=1 if run.dataset == "digits" else 3)
-    same = dict(seed=0, precision="32-true", compile=False, devices=1, dataset_digest=None)
+    same = dict(seed=0, precision="32-true", compile=False, dataset_digest=None)
     if isinstance(run, config.ImageRun):
         same |= dict(protocols=("clean",), recipe="book")
     chosen = replace(run, **same).configuration | {"experiment": ""}
