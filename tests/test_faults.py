@@ -100,9 +100,7 @@ def test_a_run_that_fails_after_training_resumes_from_its_checkpoint(tmp_path, m
 def test_sigterm_ends_the_command_with_one_sentence(tmp_path):
     path = tmp_path / "c.pt"
     arguments = "-m hnlib train --method hcl --epochs 2000 --train-size 100 --batch-size 32"
-    process = python(
-        *arguments.split(), "--checkpoint", path, cwd=tmp_path, stderr=subprocess.PIPE
-    )
+    process = python(*arguments.split(), "--checkpoint", path, cwd=tmp_path, stderr=subprocess.PIPE)
     with process:
         while not path.exists():
             time.sleep(0.05)
@@ -148,13 +146,14 @@ train(method="hcl", **modules(), **SMALL | dict(epochs=1), save=sys.argv[1])
 def test_two_processes_of_torchrun_make_the_run_of_one(tmp_path):
     script, saved = tmp_path / "script.py", tmp_path / "run"
     script.write_text(SHARED)
-    launcher = "-m torch.distributed.run --standalone --nproc-per-node 2".split()
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     assert python(*launcher, script, saved).wait(240) == 0
     two = training.load(saved, **modules())
     one = train(method="hcl", **modules(), **SMALL | dict(epochs=1))
     assert two.record["environment"]["hardware"]["devices"] == 2
-    for ours, theirs in zip(weights(two), weights(one), strict=True):
+    for ours, theirs in zip(weights(two).values(), weights(one).values(), strict=True):
         assert torch.allclose(ours, theirs, atol=1e-5)
     assert json.dumps(two.record["configuration"]) == json.dumps(one.record["configuration"])
     other = train(method="hcl", **modules(), **SMALL | dict(epochs=1, seed=1))
-    assert not torch.allclose(weights(two)[0], weights(other)[0], atol=1e-5), "negative control"
+    first, second = (next(iter(weights(run).values())) for run in (two, other))
+    assert not torch.allclose(first, second, atol=1e-5), "negative control"

@@ -6,7 +6,6 @@ import operator
 import statistics as standard
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest

@@ -99,8 +99,8 @@ def train(*dataset_and_method, **keywords) -> Run:
     the record are the processes that worked on the run, each with date, machine, versions and
     seconds up to the last state that it saved; `seconds` is their sum.
 
-    Raises ValueError (unknown names, sizes that do not fit, a checkpoint of another configuration or
-    in use by another process), `Diverged`, `Interrupted`.
+    Raises ValueError (unknown names, sizes that do not fit, a checkpoint of another configuration
+    or in use by another process), `Diverged`, `Interrupted`.
     """
     given = dict(zip(("dataset", "method"), dataset_and_method))
     if len(dataset_and_method) > 2 or given.keys() & keywords.keys():
