@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 import statsmodels.formula.api as smf
+from scipy import stats
 
 from hnlib.book import figures
 from hnlib.results import comparisons
@@ -119,6 +120,47 @@ class Map:
     def noise(self, metric: str = "linear") -> float:
         """Deviation of a cell about the effects of cell and seed, in points; needs two seeds."""
         return _noise(self.accuracy(metric))
+
+    def exponent(self, metric: str = "linear") -> tuple[float, float, float]:
+        """Return the exponent a for which a smooth function of (1 + β)^a / t explains the most,
+        and the ends of its 95 % interval by the F test; two seeds or more."""
+        mean, tries = self.accuracy(metric).mean(1), np.linspace(0.6, 1.7, 56)
+        temperature, beta = np.array(CELLS).T
+        lost = np.array(
+            [
+                ((mean - smooth(g, mean)(g)) ** 2).sum()
+                for g in ((1 + beta) ** a / temperature for a in tries)
+            ]
+        )
+        variance, df = self._error(metric)
+        near = tries[lost <= lost.min() + variance * stats.f.ppf(0.95, 1, df)]
+        return float(tries[lost.argmin()]), float(near.min()), float(near.max())
+
+    def pure_error(self, metric: str = "linear") -> tuple[int, float, float]:
+        """Test whether cells of equal γ differ, without a curve: degrees of freedom, F and p."""
+        mean, groups = pd.Series(self.accuracy(metric).mean(1)), GAMMAS.round(6)
+        within = mean - mean.groupby(groups).transform("mean")
+        freedom = len(mean) - len(np.unique(groups))
+        variance, df = self._error(metric)
+        f = float((within**2).sum() / freedom / variance)
+        return freedom, f, float(stats.f.sf(f, freedom, df))
+
+    def _error(self, metric: str) -> tuple[float, int]:
+        """Return the variance of a cell's mean over seeds and its degrees of freedom."""
+        df = (len(CELLS) - 1) * (len(self.seeds) - 1)
+        return self.noise(metric) ** 2 / len(self.seeds), df
+
+    def tilted(self, metric: str = "linear") -> dict[float, np.ndarray]:
+        """Return, for each γ that cells with and without a tilt have in common, the mean of the
+        tilted ones minus the untilted one, a value a seed."""
+        points = self.accuracy(metric)
+        beta, gammas = np.array(CELLS)[:, 1], GAMMAS.round(6)
+        return {
+            gamma: points[(gammas == gamma) & (beta > 0)].mean(0)
+            - points[(gammas == gamma) & (beta == 0)][0]
+            for gamma in np.unique(gammas[beta == 0])
+            if ((gammas == gamma) & (beta > 0)).any()
+        }
 
     def share(self, metric: str = "linear", draws: int = 400) -> tuple[float, float, float]:
         """Share of the variance between cells that a smooth function of γ explains, the noise of
