@@ -103,11 +103,11 @@ def parse_note(note: Any) -> dict[str, str]:
 def key(run) -> str:
     """Return what a cell asks of a record.
 
-    Seed, precision, compilation, devices, additional readouts and the names of recipe and
+    Seed, precision, compilation, additional readouts and the names of recipe and
     experiment do not matter.
     """
     run = run.resolved(channels=1 if run.dataset == "digits" else 3)
-    same = dict(seed=0, precision="32-true", compile=False, devices=1, dataset_digest=None)
+    same = dict(seed=0, precision="32-true", compile=False, dataset_digest=None)
     if isinstance(run, config.ImageRun):
         same |= dict(protocols=("clean",), recipe="book")
     chosen = replace(run, **same).configuration | {"experiment": ""}
