@@ -76,6 +76,7 @@ def pull(chosen: dict, z):
 
 
 def rounded(values) -> list[float]:
+    """Round to the digits that are written."""
     return [round(float(x), DIGITS) for x in values]
 
 
