@@ -282,17 +282,6 @@ def results_parts(every: pd.DataFrame, executed: dict) -> dict:
     return parts | {"status": _status(executed)}
 
 
-def _blamed(error: Exception, runs: Path) -> Exception:
-    """``error``, or a sentence that names the record which makes it alone."""
-    for path in sorted(runs.glob("[!.]*.json")):
-        try:
-            results_parts(records.frame([json.loads(path.read_text("utf-8"))]), {})
-        except Exception as own:
-            text = f"does not hold what a record holds ({own}); delete it and repeat the run."
-            return ValueError(f"{path} {text}")
-    return error
-
-
 def fill(page: Path, parts: dict[str, str]) -> None:
     """Put each part in the place of the comment that names it."""
     text = page.read_text(encoding="utf-8")
@@ -305,26 +294,17 @@ def fill(page: Path, parts: dict[str, str]) -> None:
     page.write_text(text, encoding="utf-8")
 
 
-def write(folder: Path, executed: dict[str, dict], root: Path, draft: bool = False) -> None:
-    """Fill ``claims.md`` and ``results.md`` in ``folder``, the staged ``book``, and generate
-    ``claims.json``.
+def write(folder: Path, executed: dict[str, dict], runs, root: Path, draft: bool = False) -> None:
+    """Fill ``claims.md`` and ``results.md`` in ``folder``, the staged ``book``.
 
-    ValueError: a claim that no chapter checks with a control (for a definition: at all), unless it
-    is a ``draft``.
+    Raises ValueError if a claim has no check with a control (a definition: no check), unless it is
+    a ``draft``.
     """
     listed, found = listed_claims(root / "book/claims.csv"), harvest(executed)
     if not draft and (unchecked := _unchecked(listed, found)):
-        raise ValueError(
-            f"no chapter checks {', '.join(unchecked)} with a negative control; add a claims.check "
-            "for each, or take its row out of book/claims.csv."
-        )
-    runs = root / "book/results/runs"
-    try:
-        parts = results_parts(records.frame(runs), executed)
-    except Exception as error:  # a record is input, and may hold anything anywhere
-        raise _blamed(error, runs) from error
+        raise ValueError(f"no chapter checks {', '.join(unchecked)} with a negative control")
     fill(folder / "claims.md", {"claims": claims_tables(listed, found, root)})
-    fill(folder / "results.md", parts)
+    fill(folder / "results.md", results_parts(runs, executed))
     (folder / "theme").mkdir(exist_ok=True)
     text = json.dumps(found, indent=1, sort_keys=True)
     (folder / "theme/claims.json").write_text(text, encoding="utf-8")
