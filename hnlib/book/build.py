@@ -98,7 +98,7 @@ def execute_chapters(wanted: list[Path], jobs: int) -> None:
         for done, task in enumerate(as_completed(tasks), 1):
             print(f"  [{done}/{len(tasks)}] {tasks[task]}: {task.result():.1f} s", flush=True)
     except NotebookError as error:
-        raise NotebookError(f"{error}\nThe book was not built.", error.notebook) from None
+        raise NotebookError(f"{error}\nThe book was not built.") from None
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         while not all(task.done() for task in tasks):

@@ -10,7 +10,6 @@ import json
 import os
 import platform
 import re
-import tempfile
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
@@ -20,7 +19,7 @@ from hnlib import _files
 from hnlib.book import kernels
 
 # A chapter that runs the command may use any module.
-COMMAND = re.compile(r"-m\s+hnlib|!\s*hnlib\b")
+COMMAND = re.compile(r"-m\W+hnlib|!\s*hnlib\b")
 PROBE = """
 import json, sys
 modules = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
@@ -30,14 +29,7 @@ print("\\n" + json.dumps({"modules": modules, "read": getattr(records, "READ", {
 
 
 class NotebookError(ValueError):
-    """A cell of a notebook failed. The message names the notebook and carries the traceback.
-
-    ``notebook`` is what was executed, as text.
-    """
-
-    def __init__(self, message: str, notebook: str = ""):
-        super().__init__(message)
-        self.notebook = notebook
+    """A cell of a notebook failed. The message names the notebook and carries the traceback."""
 
 
 @cache
@@ -211,62 +203,73 @@ def is_current(stored: Path, notebook: Path, parameters: dict | None = None) -> 
     return made["fingerprint"] == fingerprint(notebook, parameters, made["files"])
 
 
-def executed(
+def execute(
     notebook: Path,
+    out: Path,
     parameters: dict | None = None,
     *,
     timeout: int | None = None,
     threads: int | None = None,
     progress: bool = False,
-):
-    """Return ``notebook`` executed in the root of the checkout, with ``parameters`` (checked).
+    failed: Path | None = None,
+) -> float:
+    """Execute ``notebook`` in the root of the checkout, store it at ``out``, return its seconds.
 
     Raises NotebookError if a cell failed, ran longer than ``timeout`` seconds, or killed the kernel.
+    A notebook with a failed cell is stored at ``failed`` (default: ``NAME.failed.ipynb``).
     """
+    import nbformat
     import papermill
     from nbclient.exceptions import CellTimeoutError
-    from nbformat.v4 import new_code_cell
 
     _prepare_environment(threads)
     sources()  # an edit from here on does not count as executed
     about = {"executed": datetime.now(UTC).isoformat(timespec="minutes")}
     node = read(notebook)
-    node.cells.append(new_code_cell(PROBE))
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder, "executed.ipynb")
-        try:
-            node = papermill.execute_notebook(
-                node,
-                output,
-                parameters,
-                request_save_on_cell_execute=False,
-                kernel_name="python3",
-                language="python",
-                progress_bar=progress,
-                execution_timeout=timeout,
-                record_timing=False,
-                kernel_manager_class=kernels.KernelManager,
-                shutdown_kernel="immediate",
-                extra_arguments=["--log-level=50"],
-                resources={"metadata": {"path": str(root())}},
-            )
-        except papermill.PapermillExecutionError as error:
-            trace = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))
-            text = f"{name(notebook)}: cell {error.exec_count} failed.\n{trace}"
-            raise NotebookError(text, output.read_text("utf-8")) from None
-        except (CellTimeoutError, RuntimeError) as error:  # a RuntimeError: the kernel died
-            raise NotebookError(f"{name(notebook)}: {error}") from None
+    node.cells.append(nbformat.v4.new_code_cell(PROBE))
+    failed = failed or out.with_name(f"{out.stem}.failed.ipynb")
+    failed.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        node = papermill.execute_notebook(
+            node,
+            failed,
+            parameters,
+            request_save_on_cell_execute=False,
+            kernel_name="python3",
+            language="python",
+            progress_bar=progress,
+            execution_timeout=timeout,
+            record_timing=False,
+            kernel_manager_class=kernels.KernelManager,
+            shutdown_kernel="immediate",
+            extra_arguments=["--log-level=50"],
+            resources={"metadata": {"path": str(root())}},
+        )
+    except papermill.PapermillExecutionError as error:
+        trace = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))
+        where = f"The executed notebook is at {shown(failed)}."
+        text = f"{name(notebook)}: cell {error.exec_count} failed.\n{trace}\n{where}"
+        raise NotebookError(text) from None
+    except (CellTimeoutError, RuntimeError) as error:  # a RuntimeError: the kernel died
+        raise NotebookError(f"{name(notebook)}: {error}") from None
+    failed.unlink()
     probe = json.loads(node.cells.pop().outputs[-1].text.splitlines()[-1])
     times = [cell.metadata.pop("papermill")["duration"] or 0 for cell in node.cells]
     node.metadata["papermill"] = {"parameters": parameters or {}}  # without paths and times
     files = sorted({shown(Path(path)) for path in probe["modules"] if path} & sources().keys())
     if COMMAND.search(notebook.read_text("utf-8")):
         files = list(sources())
-    about |= {"fingerprint": fingerprint(notebook, parameters, files), "files": files}
-    about |= {"read": probe["read"], "seconds": round(sum(times), 1), "machine": _machine(threads)}
-    about |= {"python": platform.python_version(), "torch": metadata.version("torch")}
-    node.metadata["hnlib"] = about
-    return node
+    node.metadata["hnlib"] = about | {
+        "fingerprint": fingerprint(notebook, parameters, files),
+        "files": files,
+        "read": probe["read"],
+        "seconds": round(sum(times), 1),
+        "machine": _machine(threads),
+        "python": platform.python_version(),
+        "torch": metadata.version("torch"),
+    }
+    _files.write_atomically(out, f"{nbformat.writes(node)}\n".encode())
+    return node.metadata["hnlib"]["seconds"]
 
 
 def _prepare_environment(threads: int | None) -> None:
@@ -289,26 +292,6 @@ def _machine(threads: int | None) -> str:
 
     count = threads or os.cpu_count() or 1
     return f"{count} thread{'s' * (count > 1)} of {records.cpu_name()}"
-
-
-def execute(notebook: Path, out: Path, *arguments, failed: Path | None = None, **options) -> float:
-    """Store what `executed` makes of ``notebook`` at ``out`` and return the seconds it took.
-
-    A notebook that failed is stored at ``failed`` (default: ``NAME.failed.ipynb`` beside ``out``).
-    """
-    import nbformat
-
-    try:
-        node = executed(notebook, *arguments, **options)
-    except NotebookError as error:
-        if not error.notebook:
-            raise
-        failed = failed or out.with_name(f"{out.stem}.failed.ipynb")
-        _files.write_atomically(failed, error.notebook.encode())
-        where = f"The executed notebook is at {shown(failed)}."
-        raise NotebookError(f"{error}\n{where}", error.notebook) from None
-    _files.write_atomically(out, f"{nbformat.writes(node)}\n".encode())
-    return node.metadata["hnlib"]["seconds"]
 
 
 def run(

@@ -45,7 +45,8 @@ INSTALLED = Path(__file__).resolve().parents[1] / "_ledgers"  # a wheel's, of se
 SHOWN = ("test_images", "graphs", "sentences", "judged", "history", "losses", "correct")
 #: What this process has read of the book's records, each with its digest: a file, or a selection.
 READ: dict[str, str] = {}
-PAPER_COLUMNS = ["paper", "table", "row", "column", "dataset", "metric", "value", "spread", "note"]
+PAPER_COLUMNS = ["paper", "table", "row", "column", "dataset", "metric", "value", "spread"]
+PAPER_COLUMNS += ["run", "note"]  # the setting in papers.toml, or why there is none
 
 
 def ledger(name: str) -> Path:
