@@ -51,7 +51,7 @@ This chapter has not been executed since its last change; in this draft it is sh
 SPHINX = """
 import sys
 from jupyter_book.sphinx import REDIRECT_TEXT, build_sphinx
-folder, html, strict, jobs, first = sys.argv[1:]
+folder, html, strict, first = sys.argv[1:]
 failed = build_sphinx(
     folder, html, noconfig=True, path_config=folder + "/_config.yml", keep_going=True, quiet=True,
     confoverrides={
@@ -59,7 +59,7 @@ failed = build_sphinx(
         "external_toc_path": folder + "/_toc.yml",
         "latex_individualpages": False,
     },
-    warningiserror=strict == "True", jobs=int(jobs),
+    warningiserror=strict == "True",
 )
 open(html + "/index.html", "w").write(REDIRECT_TEXT.format(first_page=first + ".html"))
 sys.exit(bool(failed))
@@ -80,7 +80,7 @@ def chapters() -> list[Path]:
 
 
 def execute_chapters(wanted: list[Path], jobs: int) -> None:
-    """Execute chapters, ``jobs`` at a time, the longest first. Raises NotebookError if one fails."""
+    """Execute chapters, ``jobs`` at a time, the longest first. Raises NotebookError on failure."""
 
     def seconds(chapter: Path) -> float:
         unknown = 1e6 if "experiments" in chapter.parts else 1e3
@@ -148,7 +148,7 @@ def render(folder: Path, draft: bool) -> None:
     build = root() / "_build/sphinx"
     shutil.rmtree(build, ignore_errors=True)
     page = build / "html"
-    arguments = [folder, page, not draft, os.cpu_count() or 1, toc()[0]]
+    arguments = [folder, page, not draft, toc()[0]]
     environment = os.environ | {"PYTHONPATH": str(root()), "PYTHONDONTWRITEBYTECODE": "1"}
     result = subprocess.run(
         [sys.executable, "-c", SPHINX, *map(str, arguments)],
@@ -212,7 +212,8 @@ def _matching(pattern: str) -> list[Path]:
     every = chapters()
     matches = [c for c in every if fnmatch.fnmatch(name(c), pattern) or wanted in name(c)]
     if not matches:
-        raise ValueError(f"no chapter matches {pattern!r}; choose from {', '.join(map(name, every))}")
+        choices = ", ".join(map(name, every))
+        raise ValueError(f"no chapter matches {pattern!r}; choose from {choices}")
     return matches
 
 

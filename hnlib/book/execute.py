@@ -1,7 +1,7 @@
 """Execute MyST notebooks with papermill: for the book, for ``hnlib run`` and for a sweep.
 
-An executed notebook holds what it depended on: the Python files of the checkout that it imported and
-what it read of the records. Its fingerprint says whether any of them has changed since.
+An executed notebook holds what it depended on: the Python files of the checkout that it imported
+and what it read of the records. Its fingerprint says whether any of them has changed since.
 """
 
 import ast
@@ -165,7 +165,7 @@ def guard_parameters(defaults: dict, given: dict) -> dict:
 
 
 def given_once(pairs: list) -> dict[str, str]:
-    """Return the pairs of ``-p NAME VALUE`` as a dictionary. Raises ValueError on a repeated name."""
+    """Return the pairs of ``-p NAME VALUE`` as a dictionary. Raises ValueError on a repetition."""
     given = dict(pairs)
     if len(given) < len(pairs):
         names = [name for name, _ in pairs]
@@ -215,7 +215,7 @@ def execute(
 ) -> float:
     """Execute ``notebook`` in the root of the checkout, store it at ``out``, return its seconds.
 
-    Raises NotebookError if a cell failed, ran longer than ``timeout`` seconds, or killed the kernel.
+    Raises NotebookError if a cell failed, took more than ``timeout`` seconds, or killed the kernel.
     A notebook with a failed cell is stored at ``failed`` (default: ``NAME.failed.ipynb``).
     """
     import nbformat

@@ -13,9 +13,7 @@ import pandas as pd
 from hnlib.book import claims
 from hnlib.book.papers import PAPERS
 from hnlib.book.tables import DASH, Markup, myst, percent
-from hnlib.training import records
 
-COLUMNS = ["id", "paper", "location", "statement", "verdict"]  # of claims.csv
 METRICS = {"knn": "kNN", "linear": "Linear", "svm": "SVM"}  # shown of a run; its file holds more
 METRICS |= {"transfer": "Transfer", "sts": "STS", "topic": "Topic"}
 CHOSEN = ["Data", "Method", "Options", "Setting", "Encoder", "Epochs"]  # shown beside the seeds
@@ -88,16 +86,14 @@ def paper_heading(key: str, root: Path, level: str) -> list[str]:
 
 
 def listed_claims(path: Path) -> list[dict]:
-    """The rows of claims.csv; none when there is no such file. ValueError: as in
-    `records.read_csv`; an id that is no letters and a number, or stands twice."""
-    rows, ids = records.read_csv(path, COLUMNS, empty=("location",)) if path.is_file() else {}, {}
-    for line, row in rows.items():
+    """Return the rows of claims.csv. Raises ValueError if an id is malformed or listed twice."""
+    rows = pd.read_csv(path, comment="#", dtype=str).fillna("").to_dict("records")
+    for n, row in enumerate(rows):
         if not re.fullmatch("[A-Za-z]+[0-9]{1,9}", row["id"]):
-            text = f"the id {row['id']!r} is not letters and a number, as O9"
-            raise ValueError(f"line {line} of {path}: {text}; correct it")
-        if (first := ids.setdefault(row["id"], line)) != line:
-            raise ValueError(f"line {line} of {path}: {row['id']} stands in line {first} already")
-    return list(rows.values())
+            raise ValueError(f"{path}: the id {row['id']!r} must be letters and a number, as O9")
+        if any(row["id"] == other["id"] for other in rows[:n]):
+            raise ValueError(f"{path}: {row['id']} is listed twice")
+    return rows
 
 
 def harvest(executed: dict[str, dict]) -> list[dict]:
