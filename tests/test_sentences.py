@@ -194,32 +194,6 @@ def test_a_bag_is_the_mean_of_its_embeddings():
     assert not torch.equal(both(tokens, 0), both(tokens, 1))
 
 
-@pytest.mark.parametrize("name", encoders.ENCODERS)
-@pytest.mark.parametrize(
-    "tokens, fault",
-    [
-        ([[1, 2], [3, 9]], "sentence 1 has a token outside the vocabulary of 9"),
-        ([[-1, 2]], "sentence 0 has a token outside"),
-        ([[1, 2], [0, 0]], "sentence 1 is empty"),
-        ([1, 2], r"tokens are torch.int64 \(2,\)"),
-        ([[0.5]], "give whole numbers"),
-        ([[]], "give whole numbers"),
-    ],
-)
-def test_tokens_that_are_none(name, tokens, fault):
-    with pytest.raises(ValueError, match=fault):
-        encoders.build(name, 9, 4)(torch.tensor(tokens))
-
-
-def test_encoders_that_are_none():
-    with pytest.raises(ValueError, match="unknown encoder 'lstm'; known: bag, gru, transformer"):
-        encoders.build("lstm", 9)
-    with pytest.raises(ValueError, match="dimension=6 of a transformer must be a multiple of 4"):
-        encoders.build("transformer", 9, 6)
-    with pytest.raises(ValueError, match="of 65 tokens exceed length=64"):
-        encoders.build("transformer", 9, 4)(torch.ones(1, 65, dtype=torch.long))
-
-
 @pytest.mark.parametrize("both", [False, True])
 def test_the_loss_of_a_batch_is_that_of_its_pairs(corpus, both):
     pairs = Pairs(corpus, 3, ("gru", 8, 2), both=both)

@@ -1,4 +1,4 @@
-"""Graph data sets: the benchmark sets of the papers, one made here, and graphs of one's own."""
+"""Graph data sets: the benchmark sets of the papers, one generated here, and your own graphs."""
 
 from __future__ import annotations
 
@@ -48,15 +48,17 @@ class GraphSet:
 
     @property
     def labels(self) -> Tensor:
-        """$[N]$ int64."""
+        """Return the class of each graph $[N]$, int64."""
         return torch.cat([graph.y for graph in self.graphs])
 
     @property
     def num_features(self) -> int:
+        """Return the width of the features."""
         return self.graphs[0].x.shape[1]
 
     @property
     def num_classes(self) -> int:
+        """Return the number of classes."""
         return len(self.labels.unique())
 
     def __len__(self) -> int:
@@ -196,10 +198,10 @@ MOTIFS: dict[str, generators.MotifGenerator] = {
 
 
 def motifs(n: int = 180, seed: int = 0) -> list[Data]:
-    """Make `n` connected graphs without features, of the classes `MOTIFS` in turn: trees with motifs.
+    """Make `n` connected trees with motifs, of the classes `MOTIFS` in turn, without features.
 
     The tree is a Barabási–Albert graph of 8 to 14 nodes with one edge a node, or complete with 7,
-    13 or 15 nodes; 2 to 4 motifs hang on it, each by one edge on a node of its own. A function of
+    13 or 15 nodes; 2 to 4 motifs hang on it, each by one edge on a different node. A function of
     `seed`; global random states are left as they were.
     """
     kinds = list(MOTIFS.values())

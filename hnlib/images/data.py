@@ -1,4 +1,4 @@
-"""Image data sets in memory; real ones are downloaded once and kept in one file each."""
+"""Image data sets in memory; real ones are downloaded once and stored in one file each."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ FORM = "an uncompressed .npz with uint8 x_train, x_test [N,H,W,C] and integer y_
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images uint8 [N,H,W,C] and labels int64 [N], split for training and test; `digest` identifies
-    the contents."""
+    """Images uint8 [N,H,W,C] and labels int64 [N], split for training and test.
+
+    `digest` identifies the contents.
+    """
 
     name: str
     x_train: Tensor
@@ -43,14 +45,17 @@ class Dataset:
 
     @property
     def num_classes(self) -> int:
+        """Return the number of classes."""
         return len(self.class_names)
 
     @property
     def image_size(self) -> int:
+        """Return the side in pixels."""
         return self.x_train.shape[1]
 
     @property
     def channels(self) -> int:
+        """Return 1 or 3."""
         return self.x_train.shape[3]
 
 

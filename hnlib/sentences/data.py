@@ -1,5 +1,4 @@
-"""Corpora, one sentence a line with an empty line between documents, and tokenizers learned on
-them."""
+"""Corpora, one sentence a line with an empty line between documents, and their tokenizers."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from torch import Tensor
 from hnlib._files import data_folder, write_atomically
 
 KNOWN = ("topics", "novels")
-PREFIX = "text:"  # before the path of a corpus of one's own
+PREFIX = "text:"  # before the path of a text file
 #: 100 English novels, 1839–1937, as collected by Eder and Rybicki; two are not in the public domain
 NOVELS = (
     "https://codeload.github.com/computationalstylistics/100_english_novels/zip/"
@@ -39,9 +38,11 @@ _END = re.compile(
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Sentences as token ids: those of sentence $i$ are `ids[ends[i]:ends[i + 1]]`, int16, none is
-    zero. `documents` $[N]$ int64 counts up by one where a document begins. The digest is that of
-    all three and of the tokenizer."""
+    """Sentences as token ids, int16, none of them zero.
+
+    Those of sentence $i$ are `ids[ends[i]:ends[i + 1]]`. `documents` $[N]$ int64 counts up by one
+    where a document begins. The digest is that of all three and of the tokenizer.
+    """
 
     name: str
     ids: Tensor = field(repr=False)
@@ -55,6 +56,7 @@ class Corpus:
 
     @property
     def vocabulary(self) -> int:
+        """Return the number of tokens."""
         return self.tokenizer.get_vocab_size()
 
     @property
@@ -134,12 +136,12 @@ def encode(tokenizer: Tokenizer, sentences: Sequence[str]) -> tuple[Tensor, Tens
 
 
 def load(name: str = "topics", root: Path | str | None = None, vocabulary: int = 16384) -> Corpus:
-    """Load "topics" (made here), "novels" (98 English novels), or "text:PATH", a text file of one
-    sentence a line with an empty line between documents.
+    """Load "topics" (made here), "novels" (98 English novels), or "text:PATH".
 
-    The novels lie in `root/sentences/novels.txt`, split here, from `root/sentences/novels/*.txt` or
-    downloaded; `root` defaults to `$HNLIB_DATA`, else the user's cache. The token ids of a corpus
-    are cached in `root/sentences/tokens`, under the digest of its text.
+    A text file has one sentence a line and an empty line between documents. The novels lie in
+    `root/sentences/novels.txt`, split here, from `root/sentences/novels/*.txt` or downloaded;
+    `root` defaults to `$HNLIB_DATA`, else the user's cache. The token ids of a corpus are cached in
+    `root/sentences/tokens`, under the digest of its text.
     """
     if name == "topics":
         return _corpus(topics(), name, vocabulary)
@@ -211,8 +213,11 @@ def _prepare_novels(path: Path) -> None:
 
 
 def sentences(text: str) -> list[str]:
-    """Cut prose after ".", "!" or "?" with closing quotes, where a capital follows; not after a
-    single capital, Mr., Mrs., Dr. or St. Lines are joined first."""
+    """Cut prose into sentences.
+
+    A sentence ends after ".", "!" or "?" with closing quotes, where a capital follows; not after a
+    single capital, Mr., Mrs., Dr. or St. Lines are joined first.
+    """
     text = " ".join(text.split())
     ends = [match.end() for match in _END.finditer(text)]
     return [text[a:b].strip() for a, b in itertools.pairwise([0, *ends, len(text)]) if a < b]
@@ -256,11 +261,11 @@ WHEN = ("morning", "evening", "day", "night", "winter", "summer")
 
 
 def sentence(rng: np.random.Generator, topic: int, mood: int) -> str:
-    """One made sentence of a topic, in a mood. A word may be of any topic: alone it says little."""
+    """Make a sentence of a topic, in a mood. A word may be of any topic: alone it says little."""
 
     def word(part: int, given: int, share: float = 0.6) -> str:
-        said = given if rng.random() < share else rng.integers(len(TOPICS))
-        return str(rng.choice(list(TOPICS.values())[said].split("|")[part].split()))
+        drawn = given if rng.random() < share else rng.integers(len(TOPICS))
+        return str(rng.choice(list(TOPICS.values())[drawn].split("|")[part].split()))
 
     n, m, v = word(0, topic), word(0, topic), word(1, topic)
     a, w = rng.choice(MOODS[mood].split()), rng.choice(WHEN)
@@ -268,7 +273,7 @@ def sentence(rng: np.random.Generator, topic: int, mood: int) -> str:
 
 
 def topics(documents: int = 60, length: int = 30, seed: int = 0) -> list[list[str]]:
-    """Generated documents, each of one of the `TOPICS`; the mood changes every few sentences."""
+    """Generate documents, each of one of the `TOPICS`; the mood changes every few sentences."""
     rng = np.random.default_rng(seed)
     made = []
     for i in range(documents):
