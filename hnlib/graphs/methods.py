@@ -60,7 +60,7 @@ class tilted_by_node(tilted):
 def entropic_ot(
     epsilon: float = 0.5, tol: float = 1e-4, max_iterations: int = 1000, on_failure: str = "warn"
 ) -> negatives.semi_relaxed_ot:
-    r"""Take the rows of the entropic plan between nodes and graphs with cost $-x_{uG}$, $x$ = `scores`.
+    r"""Take the rows of the entropic plan of nodes and graphs with cost $-x_{uG}$, $x$ = `scores`.
 
     Uniform marginals over the nodes and over the graphs, the node's graph forbidden: `epsilon` =
     $1/\beta$ is the tilt $\beta$ with a price for each graph. A plan exists unless a graph holds
@@ -102,10 +102,9 @@ CATALOGUE = {
 
 
 def build(name: str, /, **options) -> methods.Method:
-    """The InfoGraph method of that name, to call as `method.loss(contrast)`: `build("hcl",
-    beta=2.0)`.
+    """Build an InfoGraph method, to call as `method.loss(contrast)`: `build("hcl", beta=2.0)`.
 
-    The option `positives` is read by `train`; for a contrast of your own give it to
-    `Contrast.from_nodes`. ValueError: an unknown name or option, a value of another kind or range.
+    `train` reads the option `positives`; for a contrast of your own pass it to
+    `Contrast.from_nodes`.
     """
     return methods.entry_of(CATALOGUE, name).build(name, options)
