@@ -101,7 +101,7 @@ def _matches(text: str, only: str) -> bool:
 
 
 def epoch_seconds(frame: Any, device: str) -> dict[tuple, float]:
-    """Return the seconds of an epoch by setting, as measured by the longest runs on such a device."""
+    """Return the seconds of an epoch by setting, measured by the longest runs on a device."""
     epochs, seconds = {}, {}
     for row in frame.filter(items=["run", "seconds", "environment"]).to_dict("records"):
         on_gpu = "gpu" in row["environment"].get("hardware", {})
