@@ -225,15 +225,16 @@ def test_spread_agrees_with_the_standard_library():
 def test_papers_checks_its_columns(tmp_path):
     path = tmp_path / "papers.csv"
     path.write_text(
-        ",".join(records.PAPER_COLUMNS) + "\nhcl,Fig. 4,HCL,β=1,cifar10,linear,91.4,,example\n"
+        ",".join(records.PAPER_COLUMNS)
+        + "\nhcl,Fig. 4,HCL,β=1,cifar10,linear,91.4,,hcl-images hcl,example\n"
     )
     assert records.papers(path).iloc[0]["value"] == 91.4
     path.write_text("\ufeff" + path.read_text())  # as Excel writes it
     assert records.papers(path).iloc[0]["paper"] == "hcl"
     whole = path.read_text().removeprefix("\ufeff")
     for old, value, message in [
-        ("91.4", "91,4", "has not 9 values; quote what holds a comma"),
-        ("91.4,", "91.4", "has not 9 values"),
+        ("91.4", "91,4", "has not 10 values; quote what holds a comma"),
+        ("91.4,", "91.4", "has not 10 values"),
         *(("91.4", x, "value: .* is not a number") for x in ("x", "nan", "inf", "9_1", "٩")),
         ("91.4", "1e999", "value: '1e999' is too large"),
         ("91.4,", "91.4,?", "spread: '\\?' is not a number"),
