@@ -469,7 +469,6 @@ def test_a_diverged_run_of_graphs_names_its_step(small, tmp_path, framework):
     [
         (dict(precision="bf16-mixed"), "precision='bf16-mixed' is not for graphs"),
         (dict(compile=True), "compile=True is not for graphs"),
-        (dict(devices=2), "devices=2 is not for graphs"),
         (dict(queue=8), "queue=8 needs two views of each graph"),
         (dict(queue=8, framework="graphcl", method="scl"), "queue=8 holds graphs whose label is"),
     ],

@@ -573,7 +573,6 @@ def test_methods_that_apply_train_and_the_others_say_why_not():
     "more, fault",
     [
         (dict(precision="bf16-mixed"), "precision='bf16-mixed' is not for sentences"),
-        (dict(devices=2), "devices=2 is not for sentences"),
         (dict(queue=9, towers=2), "queue=9 needs one tower"),
         (dict(queue=9, both=True), "both=True means nothing with queue=9"),
         (dict(views="dropout"), "views='dropout' needs one transformer"),

@@ -90,7 +90,7 @@ def paper_heading(key: str, root: Path, level: str) -> list[str]:
 def listed_claims(path: Path) -> list[dict]:
     """The rows of claims.csv; none when there is no such file. ValueError: as in
     `records.read_csv`; an id that is no letters and a number, or stands twice."""
-    rows, ids = records.read_csv(path, COLUMNS, empty=("location",)) if path.is_file() else {}, {}
+    rows, ids = records.read_csv(path, COLUMNS) if path.is_file() else {}, {}
     for line, row in rows.items():
         if not re.fullmatch("[A-Za-z]+[0-9]{1,9}", row["id"]):
             text = f"the id {row['id']!r} is not letters and a number, as O9"

@@ -13,7 +13,7 @@ from typing import Any
 
 from hnlib._files import project_root
 from hnlib.book import campaign, papers
-from hnlib.training import config, records
+from hnlib.training import records
 
 #: Seconds of an epoch of 1,000 images, nodes or pairs, where no record says: on one H200 in bf16,
 #: and on one thread of a CPU.
@@ -72,7 +72,7 @@ def jobs(frame: Any = None, seeds: int = 1, only: str = "*", device: str = "cpu"
         free = (seed for seed in itertools.count() if seed not in done)
         for seed in itertools.islice(free, max(0, seeds - len(done))):
             run = replace(cells[0].run, seed=seed)
-            if isinstance(run, config.ImageRun):  # neither changes the cell's key
+            if run.kind == "images":  # neither changes the cell's key
                 run = replace(run, precision="bf16-mixed", protocols=("clean", "paper"))
             missing.append(_job(run, len(cells), frame, device))
     if not matches:
@@ -105,7 +105,7 @@ def _job(run, numbers: int, frame: Any, device: str) -> Job:
 
 def _seconds(run, frame: Any, device: str) -> tuple[float, bool]:
     """Return the seconds of an epoch, and whether records of the same setting measured them."""
-    alike, resolved = frame[frame["epochs"].gt(0)], run.resolved(3)
+    alike, resolved = frame[frame["epochs"].gt(0)], run.resolved()
     for name in ("dataset", "encoder", "train_size", "framework", "labels"):
         if name in alike:
             value = getattr(resolved, name, None)

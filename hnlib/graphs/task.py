@@ -117,12 +117,11 @@ class Task(task.Task):
 
     def evaluate(self, loop, loss: float | None, rate: float | None) -> dict | None:
         """Return the accuracies of an SVM on the embeddings of all graphs, for the folds."""
-        fold = loop.modality
         if not (loop.due(loop.course.epoch) or loop.last):
             return None
         x = embed(loop.model.encoder, self.dataset, device=loop.fabric.device)
         y, seed = self.dataset.labels, self.run.seed
-        scores = [evaluation.svm(x, y, *split, seed=seed) for split in fold.splits]
+        scores = [evaluation.svm(x, y, *split, seed=seed) for split in self.splits]
         return {
             "epoch": loop.course.epoch,
             "loss": loss,

@@ -224,6 +224,11 @@ class Configuration:
         """Return the fields as numbers and words."""
         return {name: words(getattr(self, name)) for name in defaults(type(self))}
 
+    def changed_options(self) -> dict:
+        """Return the method's options that are not the catalogue's; all of a user's method."""
+        entry = self.catalogue.get(self.method)
+        return self.options if entry is None else entry.changed(self.options)
+
     def row(self) -> dict:
         """Return what a table of runs has about this resolved run, in numbers and words.
 
@@ -238,14 +243,11 @@ class Configuration:
             and self.applies(name)
             and shown[name] != words(usual.get(name, default))
         )
-        options, changed_options = self.options, self.options
-        if entry is not None:
-            options = entry.options | self.options
-            changed_options = entry.changed(self.options)
+        options = self.options if entry is None else entry.options | self.options
         options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
         title = self.title.format(**shown | {"train_size": shown.get("train_size") or "all"})
         about = {
-            "options": words(changed_options),
+            "options": words(self.changed_options()),
             "changed": changed,
             "title": f"{title}, {changed}" if changed else title,
         }
