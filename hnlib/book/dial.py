@@ -4,7 +4,8 @@ explains."""
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -66,11 +67,18 @@ class Map:
         allowed = [where(beta) for _, beta in CELLS]
         return CELLS[int(np.where(allowed, mean, -np.inf).argmax())]
 
-    def compare(self, ours, base, metric="linear", target="these images") -> comparisons.Effect:
-        """`comparisons.compare` of two cells $(t,β)$, over the seeds with the whole map."""
+    def compare(
+        self, ours, base, metric="linear", target="these images", pooled=False
+    ) -> comparisons.Effect:
+        """Compare two cells (t, β) over the seeds with the whole map; `pooled` takes one variance
+        for all cells."""
         first, second = (f"temperature == {t} and beta == {beta}" for t, beta in (ours, base))
         some = self.cells[self.cells["seed"].isin(self.seeds)]
-        return comparisons.compare(some, first, second, metric, target=target)
+        effect = comparisons.compare(some, first, second, metric, target=target)
+        if not pooled:
+            return effect
+        variance, df = self._error(metric)
+        return replace(effect, between=math.sqrt(2 * variance), df=df)
 
     def curve(self, metric: str = "linear"):
         """The means over seeds as a smooth function of γ."""
@@ -128,7 +136,7 @@ class Map:
         temperature, beta = np.array(CELLS).T
         lost = np.array(
             [
-                ((mean - smooth(g, mean)(g)) ** 2).sum()
+                ((mean - smooth(g, mean, df=9)(g)) ** 2).sum()
                 for g in ((1 + beta) ** a / temperature for a in tries)
             ]
         )
@@ -179,11 +187,10 @@ def said(share) -> str:
     return "{:.0f}\u00a0% [{:.0f}, {:.0f}]".format(*(100 * x for x in share))
 
 
-def smooth(gamma, accuracy):
-    """Natural cubic spline in log γ, four degrees of freedom beside the mean, as a function of
-    γ."""
+def smooth(gamma, accuracy, df: int = 5):
+    """Fit a natural cubic spline in log γ, `df` numbers with the mean; return a function of γ."""
     given = pd.DataFrame({"x": np.log(gamma), "y": accuracy})
-    fit = smf.ols("y ~ cr(x, df=5) - 1", given).fit()
+    fit = smf.ols(f"y ~ cr(x, df={df}) - 1", given).fit()
     return lambda at: fit.predict(pd.DataFrame({"x": np.log(np.atleast_1d(at))})).to_numpy()
 
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from hnlib import methods
 from hnlib.contrast import Contrast
-from hnlib.images import augment, data, encoders, mixing
+from hnlib.images import augment, data, encoders, evaluation, mixing
 from hnlib.images.run import ImageRun
 from hnlib.results import diagnostics
-from hnlib.training import evaluation, records, task
+from hnlib.training import records, task
 from hnlib.training.loop import asks_for
 
 DIAGNOSTIC_BATCH = 256  # images in the fixed batch of the learning curves

@@ -97,9 +97,7 @@ class Checkpoint:
     def resume_hint(self) -> str:
         """Describe how to resume."""
         if self.path is None:
-            return (
-                "nothing was saved: pass checkpoint=PATH (--checkpoint PATH) to resume later"
-            )
+            return "nothing was saved: pass checkpoint=PATH (--checkpoint PATH) to resume later"
         if self.epoch is None:
             return f"nothing was saved yet: {self.path} is written after each epoch"
         return (
