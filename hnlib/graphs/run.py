@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from hnlib.training.config import Configuration, Hidden, checked
+from hnlib.training.config import Configuration, Hidden, Rare, checked
 
 TWO_VIEWS = ("framework", "graphcl")
 
@@ -21,24 +21,24 @@ class GraphRun(Configuration):
     Parameters
     ----------
     framework
-        InfoGraph contrasts nodes with graphs, GraphCL two views of each graph
+        infograph (nodes against graphs) or graphcl
     layers
         of the GIN
     hidden
         width of the GIN
     labels
-        that train a method with labels: not those of the test graphs, or all (default: fold)
+        for methods with labels: fold (no test graphs), all
     folds
         of the cross-validation
     augmentations
-        of the views
+        of the views: drop, edges, subgraph, mask
     ratio
         share of a graph that a view changes
     original
         the first view is the graph itself
     """
 
-    experiment: Annotated[str, Field(min_length=1)] = "graphs"
+    experiment: Annotated[str, Field(min_length=1), Rare] = "graphs"
     dataset: str = "motifs"
     method: str | None = "infograph"
     framework: Literal["infograph", "graphcl"] = "infograph"

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
-from hnlib.training.config import Configuration, checked
+from hnlib.training.config import Configuration, Rare, checked
 
 _PAPERS = dict(
     epochs=400,
@@ -139,27 +139,27 @@ class ImageRun(Configuration):
     encoder
         small-cnn, resnet18, resnet50 or pixels
     recipe
-        settings for what is not given
+        book, hcl, hcl-ot, h-scl, adnce, unremix or fast
     train_size
-        a class-balanced subset of the images
+        images in a class-balanced subset
     validation
-        training images set apart, on which to choose
+        training images held out, on which to choose
     augmentation
-        digits, simclr, hcl or hcl-32 (default: by the channels)
+        digits, simclr, hcl or hcl-32
     separate_views
         each view passes the encoder by itself, with batch statistics of its own
     oracle_positives
         second views of another image of the class
     admitted
-        share of the pairs of one class that stay negatives, drawn in each step
+        share of the pairs of one class kept as negatives
     mixing
-        views that mix two images
+        i-mix or un-mix
     mixing_share
         of the image itself in a mixture (default: drawn)
     evaluate_size
         largest number of images in each split of the readouts
     protocols
-        of the readouts
+        of the readouts: clean, paper
     """
 
     encoder: str = "small-cnn"
@@ -169,12 +169,12 @@ class ImageRun(Configuration):
     augmentation: Annotated[
         str | dict | None, AfterValidator(_check_augmentation), Parameter(accepts_keys=False)
     ] = None
-    separate_views: bool = False
-    oracle_positives: bool = False
+    separate_views: Annotated[bool, Rare] = False
+    oracle_positives: Annotated[bool, Rare] = False
     admitted: Annotated[float, Field(ge=0, le=1)] = 1.0
     mixing: Literal["i-mix", "un-mix"] | None = None
-    mixing_share: Annotated[float, Field(ge=0, le=1)] | None = None
-    evaluate_size: Annotated[int, Field(ge=2)] | None = None
+    mixing_share: Annotated[Annotated[float, Field(ge=0, le=1)] | None, Rare] = None
+    evaluate_size: Annotated[Annotated[int, Field(ge=2)] | None, Rare] = None
     protocols: Annotated[
         tuple[Literal["clean", "paper"], ...],
         AfterValidator(lambda given: tuple(sorted({"clean", *given}))),

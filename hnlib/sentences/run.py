@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from hnlib.training.config import Configuration, Hidden, checked
+from hnlib.training.config import Configuration, Hidden, Rare, checked
 
 #: What embeddings are evaluated by: classification and similarity; the last two are generated.
 TRANSFER = ("mr", "cr", "subj", "mpqa", "trec", "msrp")
@@ -27,7 +27,7 @@ class SentenceRun(Configuration):
     Parameters
     ----------
     encoder
-        bag: the mean of its tokens
+        bag (mean of the tokens), gru or transformer
     views
         what a pair is
     train_size
@@ -41,10 +41,10 @@ class SentenceRun(Configuration):
     length
         tokens after which a sentence is cut
     tasks
-        of the evaluation (default: those of the corpus)
+        mr, …, sts12, …, topic (default: the corpus's)
     """
 
-    experiment: Annotated[str, Field(min_length=1)] = "sentences"
+    experiment: Annotated[str, Field(min_length=1), Rare] = "sentences"
     dataset: str = "topics"
     encoder: Literal["bag", "gru", "transformer"] = "bag"
     views: Annotated[Literal["neighbours"], Hidden] = "neighbours"

@@ -23,6 +23,7 @@ from pydantic.dataclasses import dataclass
 Positive = Annotated[float, Field(gt=0)]
 Course = tuple[float, float] | tuple[float, float, Annotated[int, Field(ge=1)]]
 Hidden = Parameter(parse=False)  # not an option of the command line
+Rare = Parameter(show=False)  # not in its help
 checked = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
@@ -39,15 +40,15 @@ class Execution:
     resume
         resume from an existing checkpoint
     data_root
-        folder of the data sets (default: $HNLIB_DATA, else the user's cache)
+        of the data sets (default: $HNLIB_DATA or the cache)
     record_to
         folder for the record
     save
-        write the trained encoder to this file (safetensors)
+        file for the trained encoder (safetensors)
     progress
         show a progress bar
     evaluate_every
-        epochs between rows of the history; 0: only after the last
+        epochs between rows of the history (0: the last)
     evaluate_at
         more epochs with a row of the history
     """
@@ -74,9 +75,9 @@ class Configuration:
     experiment
         heading on the Results page
     dataset
-        name of the data set, see hnlib data
+        name of a data set, see hnlib data
     method
-        name of the method, None: untrained
+        name of a method; None: untrained
     options
         of the method
     epochs
@@ -88,7 +89,7 @@ class Configuration:
     lr
         learning rate
     lr_schedule
-        cosine falls to 0 after a twentieth of linear warm-up
+        constant, or cosine with a linear warm-up
     weight_decay
         of Adam
     schedule
@@ -101,14 +102,14 @@ class Configuration:
     momentum
         of the encoder of the keys
     precision
-        of the model; losses are always float32
+        32-true or bf16-mixed; losses are float32
     compile
         compile the model with torch.compile
     max_steps
         end training early
     """
 
-    experiment: Annotated[str, Field(min_length=1)] = "images"
+    experiment: Annotated[str, Field(min_length=1), Rare] = "images"
     dataset: str = "digits"
     method: str | None = "simclr"
     dataset_digest: Annotated[str | None, Hidden] = None
@@ -120,7 +121,7 @@ class Configuration:
     lr_schedule: Literal["constant", "cosine"] | None = None
     weight_decay: Annotated[float, Field(ge=0)] | None = None
     schedule: Annotated[dict[str, Course], Hidden] = field(default_factory=dict)
-    reach_end: bool = False
+    reach_end: Annotated[bool, Rare] = False
     queue: Annotated[int, Field(ge=0)] = 0
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.999
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
