@@ -145,8 +145,7 @@ def work(
     The job under way is finished. Each epoch is checkpointed, and a run that was interrupted comes
     first in the next call. A run that fails, for instance without its data, is left out.
     """
-    from hnlib.training import run as training  # a list need not wait for torch
-    from hnlib.training.loop import Diverged
+    from hnlib.training.run import Diverged, train  # a list need not wait for torch
 
     end, done = time.monotonic() + 60 * minutes, 0
     folder = folder or records.tracked_folder()
@@ -160,7 +159,7 @@ def work(
         say(papers.command(job.run, "--record"))
         where = dict(device=device, checkpoint=state(job), record_to=folder, data_root=data_root)
         try:
-            trained = training.train(job.run, **where, progress=sys.stderr.isatty())
+            trained = train(job.run, **where, progress=sys.stderr.isatty())
         except (Diverged, ValueError, OSError, ImportError) as error:
             say(f"left out: {error}")
             continue
