@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from hnlib.images import augment
 from hnlib.images._torchvision import torchvision
-from hnlib.training.run import train
+from one_call import train
 
 transforms = torchvision.transforms
 one_by_one = transforms.functional

@@ -144,7 +144,7 @@ class Configuration:
     #: What a field means that a record does not name, where that is not its default
     absent: ClassVar[dict[str, Any]] = {"lr_schedule": "constant", "weight_decay": 0.0}
     #: Fields that apply only together with another one, or with a value of it
-    requires: ClassVar[dict[str, tuple]] = {"momentum": ("queue",), "reach_end": ("schedule",)}
+    requires: ClassVar[dict[str, tuple]] = {"momentum": ("queue",)}
     #: Measured accuracies, and rank correlations, which may be negative
     accuracies: ClassVar[tuple[str, ...]] = ()
     correlations: ClassVar[tuple[str, ...]] = ()
