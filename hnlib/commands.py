@@ -28,16 +28,19 @@ app.command("hnlib.book.sweep:sweep", help="Execute one notebook over a grid of 
 def _train_command(kind: str):
     """Return the command that trains runs of a kind."""
     run_class = kinds.run_class(kind)
+    usual, usually = run_class(), Execution()
 
     def command(
-        run: Annotated[run_class, flattened] = run_class(),
-        execution: Annotated[Execution, flattened] = Execution(),
+        run: Annotated[run_class, flattened] = usual,
+        execution: Annotated[Execution, flattened] = usually,
         *,
         option: Annotated[list[str], Parameter("-o", help="KEY=VALUE, of the method")] = [],  # noqa: B006
         schedule: Annotated[list[str], Parameter(help="KEY=START:END or KEY=START:END:STEPS")] = [],  # noqa: B006
         record: Annotated[bool, Parameter(help="write to book/results/runs")] = False,
         restart: Annotated[bool, Parameter(help="ignore the checkpoint")] = False,
-        rehearse: Annotated[bool, Parameter(help="list the printed numbers it fills", show=False)] = False,
+        rehearse: Annotated[
+            bool, Parameter(help="list the printed numbers it fills", show=False)
+        ] = False,
     ) -> None:
         from dataclasses import replace
 

@@ -7,6 +7,7 @@ from hnlib.training import run as training
 from hnlib.training.config import Execution, defaults
 
 CLASSES = {"Dataset": "images", "GraphSet": "graphs", "Corpus": "sentences"}
+DEFAULT = object()  # the method of a run that names none
 BEGINNINGS = {"folder:": "images", "text:": "sentences"}
 
 
@@ -20,14 +21,12 @@ def run_class(dataset, framework=None):
     return kinds.run_class(kind or "images")
 
 
-def train(dataset="digits", method="simclr", encoder=None, **keywords):
+def train(dataset="digits", method=DEFAULT, encoder=None, **keywords):
     """Train a run on a data set, with a method and an encoder that are named or objects."""
     objects = {"dataset": dataset, "method": method, "encoder": encoder}
     named = {k: v for k, v in objects.items() if isinstance(v, str) or (k, v) == ("method", None)}
-    own = {k: v for k, v in objects.items() if k not in named and v is not None}
+    own = {k: v for k, v in objects.items() if k not in named and v not in (None, DEFAULT)}
     kind = run_class(dataset, keywords.get("framework"))
-    if kind.kind == "graphs" and method == "simclr" and "framework" not in keywords:
-        named.pop("method")
     execution = {f.name for f in dataclasses.fields(Execution)} & keywords.keys()
     fields = keywords.keys() & defaults(kind).keys()
     options = keywords.get("options", {}) | {

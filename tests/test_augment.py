@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from one_call import train
 from PIL import Image
 from scipy.stats import ks_2samp
 from torch.nn import functional
 
 from hnlib.images import augment
 from hnlib.images._torchvision import torchvision
-from one_call import train
 
 transforms = torchvision.transforms
 one_by_one = transforms.functional

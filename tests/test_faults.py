@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from one_call import train
 from test_training import SMALL, At, interrupt, modules, same, weights
 
 from hnlib import _files
 from hnlib.images import task as image_task
 from hnlib.training import records
 from hnlib.training import run as training
-from one_call import train
 
 ROOT = Path(__file__).resolve().parents[1]
 SHORT = SMALL | dict(method="hcl", epochs=2, evaluate_every=0)

@@ -5,12 +5,12 @@ import dataclasses
 
 import pytest
 import torch
+from one_call import train
 from torch.nn import functional
 
 from hnlib import methods
-from hnlib.images import augment, data, mixing, task
+from hnlib.images import data, mixing, task
 from hnlib.images.run import ImageRun
-from one_call import train
 
 SMALL = dict(epochs=2, batch_size=64, train_size=200, evaluate_size=100, progress=False)
 

@@ -80,7 +80,9 @@ class OnMeta(task.Task):
 
     def __init__(self, run):
         parts = data._dataset(run.dataset, *(tiny("")[k] for k in data.PARTS), list("abcd"))
-        super().__init__(replace(run, batch_size=4, augmentation="simclr", train_size=None), dataset=parts)
+        super().__init__(
+            replace(run, batch_size=4, augmentation="simclr", train_size=None), dataset=parts
+        )
         self.shape, self.labels = (3, 32, 32), self.labels.to("meta")
 
     def model(self):
@@ -94,7 +96,8 @@ class OnMeta(task.Task):
 @pytest.mark.parametrize("queue", [0, 8])
 @pytest.mark.parametrize("name", IMAGES)
 def test_a_step_asks_nothing_of_the_device(name, queue):
-    run = replace(IMAGES[name].run, queue=queue).resolved()
+    plain = dict(momentum=0.999, separate_views=False, mixing=None, mixing_share=None)
+    run = replace(IMAGES[name].run, queue=queue, **plain).resolved()
     method = task.Task.build_method(run)
     for option, course in run.schedule.items():
         method.change(**{option: course[0]})

@@ -56,9 +56,7 @@ class GraphRun(Configuration):
 
     kind: ClassVar = "graphs"
     headline: ClassVar = (*Configuration.headline, "framework", "layers")
-    named: ClassVar = (
-        *Configuration.named, "hidden", "labels", "folds", "augmentations", "ratio"
-    )
+    named: ClassVar = (*Configuration.named, "hidden", "labels", "folds", "augmentations", "ratio")
     requires: ClassVar = Configuration.requires | {
         "augmentations": TWO_VIEWS,
         "ratio": TWO_VIEWS,

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hnlib.images.run import AUGMENTATIONS as RECIPES
-from hnlib.images.run import Recipe, recipe_for, recorded, resolve
+from hnlib.images.run import Recipe, resolve
 
 
 def plain(x: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ LOUDNESS = ("simclr", "debiased", "hcl", "ot", "adnce")
 
 
 class Task(task.Task):
-    """Two views of each image. The images, and those without a label, are resident on the device."""
+    """Two views of each image. The images are resident on the device."""
 
     unit = "image"
 

@@ -13,6 +13,7 @@ from torch import nn
 from hnlib import _files
 from hnlib.training import kinds
 
+
 @dataclass(frozen=True, eq=False)
 class Run:
     """A trained model with what was measured on the way. `record` is what `records.write` takes.

@@ -10,11 +10,7 @@ from importlib import import_module
 
 from hnlib.training.config import Configuration
 
-KINDS = {
-    "images": "hnlib.images",
-    "graphs": "hnlib.graphs",
-    "sentences": "hnlib.sentences",
-}
+KINDS = {"images": "hnlib.images", "graphs": "hnlib.graphs", "sentences": "hnlib.sentences"}
 
 
 def run_class(kind: str) -> type[Configuration]:

@@ -131,7 +131,9 @@ def frame(*sources: Path | str | list[dict], kind: str | None = None) -> pd.Data
             if kind not in (None, its_kind):
                 continue
             row = _row(stem, its_kind, record)
-            key = json.dumps([its_kind, record["configuration"] | {"experiment": ""}], sort_keys=True)
+            key = json.dumps(
+                [its_kind, record["configuration"] | {"experiment": ""}], sort_keys=True
+            )
             before = here.get(key, rows.get(key, row))
             experiments = tuple(sorted({row["experiment"], *before["experiments"]}))
             here[key] = here.get(key, row) | {"experiments": experiments}
@@ -172,7 +174,9 @@ def _completed(table: pd.DataFrame) -> pd.DataFrame:
         expected |= {*defaults(run), *run.accuracies, *run.correlations}
         expected |= {option for entry in run().catalogue.values() for option in entry.options}
         for field in defaults(run):
-            dtypes |= {field: dtype for t, dtype in DTYPES.items() if hints[field] in (t, t | None)}
+            for hint, dtype in DTYPES.items():
+                if hints[field] in (hint, hint | None):
+                    dtypes[field] = dtype
     missing = dict.fromkeys(sorted(expected - {*table.columns}))
     return table.assign(**missing).astype(dtypes)
 
@@ -197,7 +201,9 @@ def read_csv(path: Path, columns: list[str]) -> dict[int, dict]:
     with open(path, newline="", encoding="utf-8-sig") as file:
         lines = ("\n" if line.startswith("#") else line for line in file)
         table = csv.DictReader(lines, skipinitialspace=True, strict=True)
-        rows = {table.line_num: row for row in table}
+        rows = {}
+        for row in table:
+            rows[table.line_num] = row
     if table.fieldnames != columns:
         raise ValueError(f"{path} must have the columns {columns}, got {table.fieldnames}")
     for line, row in rows.items():

@@ -47,8 +47,8 @@ def train(
         Your own loss in place of ``run.method``, called as ``method(z1, z2, labels)``. Labels reach
         it if its attribute ``supervised`` is true; with a true attribute ``features`` it is called
         with ``features=(h1, h2)``, the inputs of the projector's last layer. InfoGraph calls
-        ``method.loss(contrast)``. Its attributes ``name`` and ``options`` go to the record; learning
-        curves show what its ``log_weights(contrast)`` and ``observe(contrast)`` return.
+        ``method.loss(contrast)``. Its attributes ``name`` and ``options`` go to the record;
+        learning curves show what its ``log_weights(contrast)`` and ``observe(contrast)`` return.
     encoder : torch.nn.Module, optional
         Your own encoder of images, with an attribute ``feature_dim``.
     **execution
@@ -78,9 +78,9 @@ def train(
     $\text{start}+\frac i{\text{changes}}(\text{end}-\text{start})$, $i=\lfloor
     e\,\text{changes}/E\rfloor$ (hcl, App. D.1); with ``reach_end``, $E-1$ stands for $E$. With a
     ``queue`` only the first views are anchors, and keys come from a copy that follows the model.
-    A run that was interrupted ends with the same weights as one that was not, bitwise on the CPU: all
-    randomness of an epoch comes from the seed and the epoch's number. Under ``torchrun`` each batch
-    is shared by its processes. Modules given are copied.
+    A run that was interrupted ends with the same weights as one that was not, bitwise on the CPU:
+    all randomness of an epoch comes from the seed and the epoch's number. Under ``torchrun`` each
+    batch is shared by its processes. Modules given are copied.
     """
     settings, given = Execution(**execution), {}
     if dataset is not None:

@@ -40,8 +40,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a checkout that 
 from hnlib.images import augment, data
 from hnlib.images._torchvision import torchvision
 from hnlib.images.encoders import ENCODERS, model
-from hnlib.methods import CATALOGUE
 from hnlib.images.run import ImageRun
+from hnlib.methods import CATALOGUE
 from hnlib.training import records
 from hnlib.training.run import train
 
