@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 from hnlib import methods
@@ -19,6 +20,7 @@ RELEASED = (
 )
 
 
+@functools.cache
 def small_map() -> dial.Map:
     """Return the map of CIFAR-10: ten epochs of 10,000 images."""
     return dial.Map(_runs().query(f"{SMALL} and {HELD_OUT}"))
@@ -52,6 +54,7 @@ def headlines(metric: str = "linear") -> dict[str, Effect]:
     return dict(zip(effects, comparisons.family(effects.values())))
 
 
+@functools.cache
 def _runs():
     return records.frame(kind="images").query(
         "dataset == 'cifar10' and encoder == 'small-cnn' and batch_size == 256 "

@@ -7,7 +7,7 @@ from dataclasses import dataclass as plain_dataclass
 from typing import Annotated, ClassVar, Literal
 
 from cyclopts import Parameter
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from hnlib.training.config import Configuration, Rare, checked
@@ -124,7 +124,9 @@ def recipe_for(channels: int) -> str:
     return "digits" if channels == 1 else "simclr"
 
 
-def _check_augmentation(value: str | dict | None):
+def _check_augmentation(value):
+    if isinstance(value, Recipe):
+        return recorded(value)
     if value is not None:
         resolve(value)
     return value
@@ -167,7 +169,7 @@ class ImageRun(Configuration):
     train_size: Annotated[int, Field(ge=2)] | None = None
     validation: Annotated[int, Field(ge=0)] = 0
     augmentation: Annotated[
-        str | dict | None, AfterValidator(_check_augmentation), Parameter(accepts_keys=False)
+        str | dict | None, BeforeValidator(_check_augmentation), Parameter(accepts_keys=False)
     ] = None
     separate_views: Annotated[bool, Rare] = False
     oracle_positives: Annotated[bool, Rare] = False
