@@ -130,7 +130,12 @@ def run(
     *,
     parameters: Annotated[
         list[tuple[str, str]],
-        Parameter("-p", help="NAME VALUE of a parameter (repeatable)", allow_leading_hyphen=True),
+        Parameter(
+            "-p",
+            help="NAME VALUE of a parameter (repeatable)",
+            allow_leading_hyphen=True,
+            json_list=False,
+        ),
     ] = [],  # noqa: B006
     out: Annotated[
         str | None, Parameter("-o", help="the executed notebook (default: below _build/runs)")
@@ -158,14 +163,13 @@ def data(
     by_name = {known: kind for kind in kinds.KINDS for known in kinds.run_class(kind).datasets}
     if name is None:
         for kind in kinds.KINDS:
-            print(f"{kind:12}{', '.join(kinds.run_class(kind).datasets)}")
-        print(f"{'folder':12}{data_folder(root)}")
-        return
-    kind = by_name.get(name) or by_name.get(name.partition(":")[0] + ":")
-    if kind is None:
+            print(f"{kind:13}{', '.join(kinds.run_class(kind).datasets)}")
+    elif name in by_name:
+        module = import_module(f"{kinds.KINDS[by_name[name]]}.data")
+        print(module.describe(module.load(name, root)))
+    else:
         raise ValueError(f"unknown data set {name!r}; known: {', '.join(by_name)}")
-    module = import_module(f"{kinds.KINDS[kind]}.data")
-    print(module.describe(module.load(name, root)))
+    print(f"{'folder':13}{data_folder(root)}")
 
 
 @app.command

@@ -200,16 +200,14 @@ def read_csv(path: Path, columns: list[str]) -> dict[int, dict]:
     """Return the rows of a CSV file by line; lines that begin with # are comments."""
     with open(path, newline="", encoding="utf-8-sig") as file:
         lines = ("\n" if line.startswith("#") else line for line in file)
-        table = csv.DictReader(lines, skipinitialspace=True, strict=True)
-        rows = {}
-        for row in table:
-            rows[table.line_num] = row
-    if table.fieldnames != columns:
-        raise ValueError(f"{path} must have the columns {columns}, got {table.fieldnames}")
-    for line, row in rows.items():
-        if None in row or None in row.values():
+        table = csv.reader(lines, skipinitialspace=True, strict=True)
+        head, *rows = [(table.line_num, row) for row in table if row]
+    if head[1] != columns:
+        raise ValueError(f"{path} must have the columns {columns}, got {head[1]}")
+    for line, row in rows:
+        if len(row) != len(columns):
             raise ValueError(f"line {line} of {path} must have {len(columns)} values")
-    return rows
+    return {line: dict(zip(columns, row)) for line, row in rows}
 
 
 def environment(device=None) -> dict:
