@@ -177,7 +177,7 @@ def results(
     *, folder: Annotated[Path | None, Parameter(help="default: tracked and own records")] = None
 ) -> None:
     """List the recorded runs, with accuracies in percent."""
-    from hnlib.results import statistics
+    from hnlib.results import comparisons
     from hnlib.training import records
 
     for place in [folder] if folder else [records.tracked_folder(), records.default_folder()]:
@@ -187,7 +187,7 @@ def results(
         print(f"{place}: {len(runs)} trained encoders")
         for (title, method, options), group in runs.groupby(["title", "method", "options"]):
             scores = ", ".join(
-                f"{metric} {statistics.spread(statistics.percent(group, metric))}"
+                f"{metric} {comparisons.spread(comparisons.percent(group, metric))}"
                 for metric in ("knn", "linear", "svm", "transfer", "sts", "topic", "alike")
                 if not any(group[metric].isna())
             )

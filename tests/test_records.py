@@ -13,7 +13,7 @@ import pytest
 from hnlib import __main__ as cli
 from hnlib import _files
 from hnlib.images.run import ImageRun
-from hnlib.results import statistics
+from hnlib.results import comparisons
 from hnlib.training import kinds, records
 
 
@@ -187,13 +187,13 @@ def test_the_tracked_records_are_whole():
 
 def test_mean_and_spread():
     accuracies = [0.5, 0.6, 0.85]
-    x = statistics.percent(
+    x = comparisons.percent(
         records.frame([record(s, a) for s, a in enumerate(accuracies)]), "linear"
     )
     assert x.tolist() == pytest.approx([50, 60, 85])
     spread = standard.stdev([50, 60, 85])  # over n − 1
-    assert statistics.spread(x) == f"65.0\u00a0±\u00a0{spread:.1f}"
-    assert statistics.spread(x[:1]) == "50.0"
+    assert comparisons.spread(x) == f"65.0\u00a0±\u00a0{spread:.1f}"
+    assert comparisons.spread(x[:1]) == "50.0"
 
 
 def test_the_printed_numbers_are_read(tmp_path):

@@ -35,6 +35,8 @@ PACKAGES += ("tokenizers",)
 INSTALLED = Path(__file__).resolve().parents[1] / "_ledgers"  # a wheel's, of setup.py
 #: Parts of a record that are a column each, as they are.
 SHOWN = ("test_images", "graphs", "sentences", "judged", "history", "losses", "correct")
+#: What this process has read of the book's records, each with its digest: a file, or a selection.
+READ: dict[str, str] = {}
 PAPER_COLUMNS = ["paper", "table", "row", "column", "dataset", "metric", "value", "spread"]
 PAPER_COLUMNS += ["run", "note"]  # the setting in papers.toml, or why there is none
 
@@ -42,8 +44,11 @@ PAPER_COLUMNS += ["run", "note"]  # the setting in papers.toml, or why there is 
 def ledger(name: str) -> Path:
     """Return a file or folder of the book, from the checkout or as installed with the library."""
     for folder in (project_root(), INSTALLED):
-        if (folder / name).exists():
-            return folder / name
+        path = folder / name
+        if path.exists():
+            if path.is_file():
+                READ[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+            return path
     raise ValueError(f"{name} is neither in a checkout around {Path.cwd()} nor installed")
 
 
@@ -103,7 +108,31 @@ def run_of(record: dict):
     return kinds.run_class(kinds.kind_of(record)).read(record["configuration"])
 
 
-def frame(*sources: Path | str | list[dict], kind: str | None = None) -> pd.DataFrame:
+def digest(runs: pd.DataFrame) -> str:
+    """Return a digest of the names and metrics of the runs of a `frame`."""
+    rows = [] if runs.empty else zip(runs["record"], map(str, runs["metrics"]))
+    text = repr(sorted(rows))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def unchanged(read: dict[str, str], runs: pd.DataFrame) -> bool:
+    """Return whether what another process has `READ` is the same today; `runs`: all tracked runs."""
+    for key, before in read.items():
+        if not key.startswith("["):
+            path = project_root() / key
+            now = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+        else:
+            kind, where = json.loads(key)
+            rows = runs if kind is None else runs[runs["kind"] == kind]
+            now = digest(rows.query(where) if where else rows)
+        if now != before:
+            return False
+    return True
+
+
+def frame(
+    *sources: Path | str | list[dict], kind: str | None = None, where: str | None = None
+) -> pd.DataFrame:
     """Return the records as a table: `frame().query("method == 'hcl' and beta == 1")`.
 
     Columns: `record` (its name), `kind` (a key of `kinds.KINDS` or "measurement"), every field of
@@ -115,7 +144,8 @@ def frame(*sources: Path | str | list[dict], kind: str | None = None) -> pd.Data
 
     Runs whose configurations differ in `experiment` alone are one; `experiments` has all of them.
     `sources` are folders (default: the tracked one) or lists of records; where two have the same
-    run, the later one's row stands. `kind` selects rows.
+    run, the later one's row stands. `kind` selects rows, and so does `where`, a query; the build of
+    the book executes a chapter again when the tracked rows change that it selected.
     """
     import pandas as pd
 
@@ -138,7 +168,13 @@ def frame(*sources: Path | str | list[dict], kind: str | None = None) -> pd.Data
             experiments = tuple(sorted({row["experiment"], *before["experiments"]}))
             here[key] = here.get(key, row) | {"experiments": experiments}
         rows |= here
-    return _completed(pd.DataFrame(list(rows.values())))
+    table = _completed(pd.DataFrame(list(rows.values())))
+    table = table.query(where) if where else table
+    if not sources or tracked_folder() in sources:
+        tracked = {path.stem for path in tracked_folder().glob("[!.]*.json")}
+        read = table if table.empty else table[table["record"].isin(tracked)]
+        READ[json.dumps([kind, where])] = digest(read)
+    return table
 
 
 def _row(stem: str, kind: str, record: dict) -> dict:
@@ -215,7 +251,7 @@ def environment(device=None) -> dict:
     import torch
 
     device = torch.device("cpu" if device is None else device)
-    hardware = {"cpu": _cpu(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
+    hardware = {"cpu": cpu_name(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
     if device.type == "cuda":
         hardware["gpu"] = torch.cuda.get_device_name(device)
     versions: dict[str, str | None] = {"python": platform.python_version()}
@@ -237,8 +273,8 @@ def environment(device=None) -> dict:
 def predictions_digest() -> str | None:
     """Return 12 hexadecimal digits of the SHA-256 of `predictions.md`, None without a checkout."""
     try:
-        text = ledger("book/results/predictions.md").read_bytes()
-    except ValueError:
+        text = (project_root() / "book/results/predictions.md").read_bytes()
+    except OSError:
         return None
     return hashlib.sha256(text).hexdigest()[:12]
 
@@ -254,7 +290,8 @@ def source_digest() -> str:
     return digest.hexdigest()[:12]
 
 
-def _cpu() -> str:
+def cpu_name() -> str:
+    """Return the name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(
