@@ -461,9 +461,7 @@ def test_a_run_is_recorded_read_and_shown(tmp_path, capsys):
     assert "alike" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "more", [{}, dict(queue=300), dict(encoder="gru", towers=2), dict(encoder="transformer")]
-)
+@pytest.mark.parametrize("more", [{}, dict(queue=300), dict(encoder="gru", towers=2)])
 def test_an_interrupted_run_ends_as_a_whole_one(tmp_path, more):
     more = QUICK | dict(batch_size=400, length=6, evaluate_at=(1,)) | more
     whole = train("topics", "hcl", epochs=2, **more)
@@ -512,7 +510,7 @@ def test_methods_that_apply_train_and_the_others_say_why_not():
     [
         (dict(precision="bf16-mixed"), "Input should be '32-true'"),
         (dict(queue=9, towers=2), "queue=9 requires towers=1"),
-        (dict(encoder="lstm"), "Input should be 'bag', 'gru' or 'transformer'"),
+        (dict(encoder="lstm"), "Input should be 'bag' or 'gru'"),
         (dict(vocabulary=40000), "less than or equal to 32767"),
         (dict(batch_size=4000), "must be at most the 1740 pairs of topics"),
     ],
