@@ -11,7 +11,8 @@ try:
     from cyclopts import App, CycloptsError, Parameter
 except ModuleNotFoundError as missing:
     print(
-        f"hnlib: the package {missing.name} is missing; pip install 'hnlib[training]'", file=sys.stderr
+        f"hnlib: the package {missing.name} is missing; pip install 'hnlib[training]'",
+        file=sys.stderr,
     )
     sys.exit(2)
 

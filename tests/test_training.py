@@ -560,7 +560,10 @@ def test_a_record_is_written_and_replaced(tmp_path):
         (dict(schedule={"temperature": (1, 0)}), "temperature=0"),
         (dict(schedule={"temperature": 1}), r"must be \(start"),
         (dict(schedule={"temperature": (1, 2, 0)}), "number of changes"),
-        (dict(method=nn.Identity(), schedule={"beta": (1, 0)}), "schedule requires a method of the catalogue"),
+        (
+            dict(method=nn.Identity(), schedule={"beta": (1, 0)}),
+            "schedule requires a method of the catalogue",
+        ),
         (
             dict(method="ot", cost=lambda contrast: 1 - contrast.similarity),
             "<lambda> has no name by which",
