@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from hnlib import _checks, negatives, objectives
-from hnlib.contrast import Contrast, check_queue, check_views, in_one_precision, unit_rows
+from hnlib.contrast import Contrast, Masks, check_queue, check_views, in_one_precision, unit_rows
 from hnlib.negatives import LogWeights, Score
 
 
@@ -86,7 +86,7 @@ def info_nce(
         own = torch.zeros_like(pair, dtype=torch.bool)
         own[:, 0] = True
         first = torch.zeros_like(empty, dtype=torch.long)
-        contrast = Contrast(pair, own, ~own, size, positive_index=first)
+        contrast = Contrast(pair, Masks(own, ~own, pair.dtype, first), size)
         log_w = torch.zeros_like(pair).masked_fill_(own | empty[:, None], -torch.inf)
         return objectives.info_nce(
             contrast, log_w, temperature, tau_plus, scale, reduction=reduction
