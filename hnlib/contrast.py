@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -57,10 +58,12 @@ class Masks:
         if not readable(self.positives):  # an accelerator would wait for the largest count
             columns = torch.arange(m, device=self.positives.device).expand(n, m)
             return Positives(columns, self.positives)
-        counts = as_numbers(self.positives, torch.float32).sum(1, keepdim=True)
-        counted = torch.arange(int(counts.max())) < counts
-        columns = torch.zeros(counted.shape, dtype=torch.long)
-        return Positives(columns.masked_scatter_(counted, self.positives.nonzero()[:, 1]), counted)
+        cells = np.flatnonzero(self.positives.numpy())  # several times as fast as torch
+        counts = np.diff(cells.searchsorted(m * np.arange(n + 1)))
+        counted = np.arange(counts.max()) < counts[:, None]
+        columns = np.zeros(counted.shape, dtype=np.int64)
+        columns[counted] = cells % m
+        return Positives(torch.from_numpy(columns), torch.from_numpy(counted))
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +79,9 @@ class Positives:
 
     def total(self, values: Tensor) -> Tensor:
         """Return the sums of values [n, k] over the positives of each anchor, of shape [n]."""
-        return (values if self.counted is None else torch.where(self.counted, values, 0.0)).sum(1)
+        if self.counted is not None:
+            values = values * as_numbers(self.counted, values.dtype)
+        return values.sum(1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -111,8 +111,7 @@ def info_nce(
     if hardness_strength:
         log_w = log_w + hardness_strength * s.detach()
     negatives, chosen = _log_sums(log_w, s, 1 / temperature, pairs.columns)
-    has_negative = _has_negative(negatives)
-    negatives, chosen = negatives[:, None], chosen / temperature
+    has_negative, chosen = _has_negative(negatives[:, 0]), chosen / temperature
     if isinstance(tau_plus, Tensor) or tau_plus > 0:
         negatives = _debias(negatives, chosen, tau_plus, temperature)
     scale = contrast.scale if scale is None else scale
@@ -439,23 +438,27 @@ def _mean(log_w: Tensor, x: Tensor) -> Tensor:
 
 
 class _LogSums(torch.autograd.Function):
-    r"""$\log\sum_j e^{x_{ij}}$ with $x_{ij} = \log w_{ij} + s_{ij}/t$, and $s$ at some columns.
+    r"""$\log\sum_j k_{ij} e^{x_{ij}}$, $x_{ij} = \log w_{ij} + s_{ij}/t$, and $s$ at some columns.
 
-    The terms $e^{x_{ij} - c_i}$ with the largest $c_i$ of a row, a constant, and their sums are
-    outputs too. They make the backward pass one multiplication, and as outputs they have
-    derivatives themselves, so that there are second derivatives.
+    `kept` is $k_{ij}$, and the column `edge` has the largest $x$ of which something is kept; None
+    keeps all. The terms $k_{ij} e^{x_{ij} - c_i}$, with the constant $c_i$ the largest $x$, and
+    their sums are outputs too. They make the backward pass one multiplication, and as outputs they
+    have derivatives themselves, so that there are second derivatives.
     """
 
     @staticmethod
-    def forward(ctx, log_w, s, inverse_t: float | Tensor, columns):
+    def forward(ctx, log_w, s, inverse_t: float | Tensor, columns, kept, edge):
         if isinstance(inverse_t, Tensor):
             x = torch.addcmul(log_w, s, inverse_t.to(s))
         else:
             x = torch.add(log_w, s, alpha=inverse_t).contiguous()
-        largest = x.amax(1).clamp_min(torch.finfo(x.dtype).min)  # a row of -inf stays one
-        # exp_ takes five times as long where a weight is zero
-        x.sub_(largest[:, None]).mul_(math.log2(math.e)).exp2_()
-        total = x.sum(1)
+        largest = x.amax(1, keepdim=True) if edge is None else x.gather(1, edge)
+        largest = largest.clamp_min(torch.finfo(x.dtype).min)  # a row of -inf stays one
+        x.sub_(largest) if kept is None else x.sub_(largest).clamp_max_(1.0)  # 1: rounding
+        x.mul_(math.log2(math.e)).exp2_()  # exp_ takes five times as long where a weight is zero
+        if kept is not None:
+            x.mul_(kept)
+        total = x.sum(1, keepdim=True)
         ctx.inverse_t = inverse_t
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, total, columns)
@@ -469,21 +472,21 @@ class _LogSums(torch.autograd.Function):
             share = grad / total.masked_fill(total == 0, 1.0)
         if grad_total is not None:
             share = share + grad_total
-        inner = share[:, None] if grad_x is None else share[:, None] + grad_x
+        inner = share if grad_x is None else share + grad_x
         in_log_w = x * inner if ctx.needs_input_grad[0] else None
         in_s = x * (inner * ctx.inverse_t) if ctx.needs_input_grad[1] else None
         if in_s is not None and grad_chosen is not None:
             in_s.scatter_add_(1, columns, grad_chosen)
-        return in_log_w, in_s, None, None
+        return in_log_w, in_s, None, None, None, None
 
 
-def _log_sums(log_w: Tensor, s: Tensor, inverse_t: float | Tensor, columns: Tensor):
-    r"""Return $\log\sum_j w_{ij} e^{s_{ij}/t}$ of shape [n], and $s$ at the columns."""
+def _log_sums(log_w: Tensor, s: Tensor, inverse_t, columns: Tensor, kept=None, edge=None):
+    r"""Return $\log\sum_j k_{ij} w_{ij} e^{s_{ij}/t}$ of shape [n, 1], and $s$ at the columns."""
     if not isinstance(inverse_t, Tensor) or not inverse_t.requires_grad:
-        return _LogSums.apply(log_w, s, inverse_t, columns)[:2]
+        return _LogSums.apply(log_w, s, inverse_t, columns, kept, edge)[:2]
     filled, empty = _fill_empty(log_w)  # a learned temperature
-    log_sum = torch.logsumexp(s * inverse_t + filled, 1).masked_fill(empty[:, 0], -torch.inf)
-    return log_sum, s.gather(1, columns)
+    log_sum = torch.logsumexp(s * inverse_t + filled, 1, keepdim=True)
+    return log_sum.masked_fill(empty, -torch.inf), s.gather(1, columns)
 
 
 def _fill_empty(log_w: Tensor) -> tuple[Tensor, Tensor]:
@@ -543,31 +546,36 @@ def _class_mass(contrast: Contrast, log_w: Tensor, temperature, beta, tau_plus) 
     temperature, beta, tau_plus = float(temperature), float(beta), float(tau_plus)
     check(temperature=temperature, tau_plus=tau_plus)
     _AT_LEAST_0("beta", beta)  # below, the guard would have to trim the easiest candidates
-    s, pairs, tilt = contrast.similarity, contrast.masks.pairs, beta / temperature
+    s, columns, tilt = contrast.similarity, contrast.masks.pairs.columns, beta / temperature
     held = s if log_w.requires_grad else s.detach()
-    log_w, _ = _fill_empty(log_w)
-    uniform, _ = _fill_empty(contrast.uniform_log_weights)
-    log_mean = torch.logsumexp(held * tilt + uniform, 1, keepdim=True)
+    log_w, uniform = _fill_empty(log_w)[0], _fill_empty(contrast.uniform_log_weights)[0]
+    log_mean, held_positive = _log_sums(uniform, held, tilt, columns)
+    log_total, positive = _log_sums(log_w, s, 1 / temperature, columns)
     log_prior = math.log(tau_plus) if tau_plus else -math.inf
-    log_kept, terms = _log_kept(contrast, tau_plus), log_w + s / temperature
-    return _ClassMass(
-        pairs.gather(held) * tilt - log_mean + log_prior,
-        pairs.gather(s) / temperature,
-        torch.logsumexp(terms, 1, keepdim=True),
-        torch.logsumexp(terms + log_kept, 1, keepdim=True),
-        torch.logsumexp(log_w + log_kept, 1, keepdim=True),
-    )
+    kept = _kept(contrast, tau_plus)
+    total_left, _ = _log_sums(log_w, s, 1 / temperature, columns, *kept)
+    left, _ = _log_sums(log_w, s.detach(), 0.0, columns, *kept)
+    share = held_positive * tilt - log_mean + log_prior
+    return _ClassMass(share, positive / temperature, log_total, total_left, left)
 
 
-def _log_kept(contrast: Contrast, tau_plus: float) -> Tensor:
-    r"""$\log k_{ij}$ of `exact_debiased`; candidates tied at the edge share what is left."""
+def _kept(contrast: Contrast, tau_plus: float) -> tuple[Tensor, Tensor]:
+    r"""Return $k_{ij}$ of `exact_debiased`, and the column of the hardest that is not all trimmed.
+
+    Candidates tied there share what is left. On a CPU arithmetic is faster than comparisons.
+    """
     s = contrast.similarity.detach().masked_fill(~contrast.admissible, -torch.inf)
     # something stays, also where float32 takes tau_plus for 1
     trimmed = min(tau_plus, 1 - 1e-6) * contrast.negative_counts[:, None].to(s.dtype)
-    edge = s.sort(1).values.gather(1, s.shape[1] - 1 - trimmed.long())
-    above, tied = s > edge, s == edge
-    share = 1 - (trimmed - above.sum(1, keepdim=True)) / tied.sum(1, keepdim=True)
-    return torch.where(above, 0.0, torch.where(tied, share, 1.0)).log()
+    hardest = s.topk(int(tau_plus * s.shape[1]) + 1)
+    place = trimmed.long()
+    edge = hardest.values.gather(1, place).clamp_min(torch.finfo(s.dtype).min)
+    side = (edge - s).sign_()  # 1 below the edge, 0 at it, -1 above
+    below, tied = side.clamp_min(0), 1 - side.abs()
+    ties = tied.sum(1, keepdim=True)
+    above = s.shape[1] - below.sum(1, keepdim=True) - ties
+    share = 1 - (trimmed - above) / ties.clamp_min(1)
+    return below + tied * share, hardest.indices.gather(1, place)
 
 
 def _log_difference(a: Tensor, b: Tensor, floor: Tensor) -> Tensor:
