@@ -16,8 +16,10 @@ def must(name: str, value, holds: Callable, rule: str) -> None:
     if isinstance(value, Tensor):
         value = value.detach().reshape(-1)
         refuse(~holds(value), f"{name} must {rule}, got {{value:g}}", value)
-    elif not isinstance(value, Real) or not holds(value):
-        raise ValueError(f"{name} must {rule}, got {value!r}")
+    elif not isinstance(value, Real):
+        raise ValueError(f"{name} must be a number, got {value!r}")
+    elif not holds(value):
+        raise ValueError(f"{name} must {rule}, got {value:g}")
 
 
 def positive(name: str, value) -> None:
