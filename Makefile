@@ -4,14 +4,21 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: book test serve lint format lock repository clean environment
+.PHONY: book test check serve lint format lock repository clean environment
 .DEFAULT_GOAL := book
 
 book: $(READY)
 	$(BIN)/python -m hnlib book
 
+# Tests run on all cores; a file's tests stay in one process, because they may share what is slow to make.
+PYTEST := $(BIN)/python -m pytest -n logical --dist loadfile
+
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+# The quick tests: nothing that starts processes, notebooks, browsers or compilers.
+check: $(READY)
+	$(PYTEST) -m "not slow"
 
 serve: book
 	@echo "http://localhost:8000 (Ctrl-C stops)"

@@ -7,7 +7,8 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-READ = ("book/claims.csv", "book/results/papers.csv", "notebooks/errata.md")
+READ = ("book/claims.csv", "book/results/papers.csv", "book/results/papers.toml")
+READ += ("notebooks/errata.md",)
 READ += ("book/results/runs", "book/results/motion.json", "book/results/retrieved.json")
 
 

@@ -15,6 +15,7 @@ from hnlib.book import pages
 from hnlib.training import records
 
 speed = script("tests/benchmarks/training_speed.py")
+pytestmark = pytest.mark.slow
 
 WORDS = (
     "--device cpu --encoders small-cnn --precisions 32-true --batch-size 8 --steps 2 --workers 1"
@@ -87,19 +88,8 @@ def test_the_indispensable_comes_first():
 @pytest.mark.parametrize(
     "words, message",
     [
-        ("--device tpu", "--device: invalid choice: 'tpu'"),
-        ("--encoders vgg", "--encoders: invalid choice: 'vgg'"),
         ("--encoders pixels", "--encoders: invalid choice: 'pixels'"),
-        ("--precisions 64-true", "--precisions: invalid choice: '64-true'"),
-        ("--compile maybe", "--compile: invalid choice: 'maybe'"),
-        ("--method simcrl", "--method: invalid choice: 'simcrl'"),
-        ("--methods hcl simcrl", "--methods: invalid choice: 'simcrl'"),
         ("--batch-size 1", "batch_size=1 must be at least 2"),
-        ("--steps 0", "steps=0 must be at least 1"),
-        ("--workers -1", "workers=-1 must be at least 0"),
-        ("--minutes -1", "minutes=-1.0 must be at least 0"),
-        ("--minutes nan", "minutes=nan must be at least 0"),
-        ("--augmentation none", "--augmentation: invalid choice: 'none'"),
     ],
 )
 def test_bad_settings_are_refused_before_anything_runs(words, message, capsys):
@@ -111,24 +101,13 @@ def test_bad_settings_are_refused_before_anything_runs(words, message, capsys):
 # Failures stay in their cell
 
 
-@pytest.mark.parametrize(
-    "error, words",
-    [
-        (
-            torch.OutOfMemoryError("CUDA out of memory"),
-            "out of memory on cpu with batch_size=8; choose a smaller batch",
-        ),
-        (MemoryError(), "out of memory"),
-        (RuntimeError("no kernel\nsecond line"), "RuntimeError: no kernel"),
-    ],
-)
-def test_a_failing_cell_says_so_in_its_row_and_the_next_one_goes_on(monkeypatch, error, words):
+def test_a_failing_cell_says_so_in_its_row_and_the_next_one_goes_on(monkeypatch):
     def fail(*_):
-        raise error
+        raise RuntimeError("no kernel\nsecond line")
 
     monkeypatch.setattr(speed, "trained", fail)
     ours, plain, _ = speed.benchmark(settings(), lambda _: None)["metrics"]["rows"]
-    assert ours["error"].startswith(words) and "\n" not in ours["error"]
+    assert ours["error"] == "RuntimeError: no kernel"
     assert ours["images_per_second"] is None and "step_ms" not in ours
     assert plain["error"] is None and plain["images_per_second"] > 0
 

@@ -1,44 +1,75 @@
+"""The planned runs: what is recorded is not run again, and each group is what was asked for."""
+
+from collections import Counter
+
 import pytest
 from scripts import script
 
 from hnlib import methods
+from hnlib.book import campaign
 from hnlib.training import records
 
 
 @pytest.fixture(scope="module")
-def campaign():
-    return script("book/results/campaign.py")
+def recorded():
+    return records.load_all(records.tracked_folder())
 
 
-def test_what_is_on_record_is_not_run_again(campaign, tmp_path):
-    read = records.load_all(records.tracked_folder())
-    read = [r for r in read if r["configuration"]["experiment"] in ("hardness", "confirmation")]
-    known = {campaign.key(record["configuration"]): record for record in read}
-    planned = {campaign.key_of(run) for run in campaign.campaign(known)}
-    assert known and known.keys() <= planned
-    assert campaign.next_run(tmp_path) == next(campaign.campaign({}))
-
-
-def test_the_temperature_is_chosen_on_validation_images_once_all_seeds_are_there(campaign):
-    runs = [run for seed in range(3) for run in campaign.the_map("cifar10", seed)]
-    uniform = [run for run in runs if run["method"] == "simclr"]
-    known = {
-        campaign.key_of(run): {"metrics": {"linear_validation": -abs(run["temperature"] - 0.2)}}
-        for run in uniform
+def test_what_is_recorded_is_planned_and_not_run_again(recorded, tmp_path):
+    planned = {campaign.key_of(run) for run in campaign.campaign()}
+    keys = {
+        campaign.key(record["configuration"])
+        for record in recorded
+        if record["configuration"].get("experiment") in ("hardness", "confirmation")
     }
-    assert campaign.chosen_temperature(known) == 0.2
-    known.pop(campaign.key_of(uniform[-1]))
-    assert campaign.chosen_temperature(known) is None
+    assert keys and keys <= planned
+    assert next(campaign.missing(tmp_path)) == next(campaign.campaign())
+    assert not keys & {campaign.key_of(run) for run in campaign.missing()}
 
 
-def test_sentences_have_whole_blocks_of_a_seed_and_share_the_uniform_row(campaign, tmp_path):
+def test_the_temperature_was_chosen_on_validation_images(recorded):
+    by_key = {campaign.key(record["configuration"]): record["metrics"] for record in recorded}
+    total = Counter()
+    for seed in range(3):
+        for run in campaign.the_map("cifar10", seed):
+            if run.method == "simclr":
+                accuracy = by_key[campaign.key_of(run)]["linear_validation"]
+                total[run.options["temperature"]] += accuracy
+    assert max(total, key=total.get) == campaign.CHOSEN
+
+
+def test_cells_of_equal_gamma_share_it():
+    gammas = Counter(round((1 + beta) / t, 9) for t, beta in campaign.EQUAL_GAMMA)
+    assert gammas == {5: 2, 10: 4, 20: 2, 30: 2}
+    pairs = [(1 + beta) / t for t, beta in campaign.LENGTHENED]
+    assert pairs[::2] == pytest.approx(pairs[1::2])
+
+
+def test_sentences_have_whole_blocks_of_a_seed_and_share_the_uniform_row(tmp_path):
     runs = list(campaign.sentences())
     keys = [campaign.key_of(run) for run in runs]
-    per_seed = {
-        seed: {k for k, run in zip(keys, runs) if run["seed"] == seed} for seed in range(10)
-    }
-    assert len(set(keys)) == sum(map(len, per_seed.values())) and len(set(keys)) >= 300
-    seeds = [run["seed"] for run in runs if run["train_size"]]
-    assert seeds == sorted(seeds) and campaign.next_run(tmp_path, "sentences") == runs[0]
+    seeds = Counter({(run.seed, key) for run, key in zip(runs, keys)})
+    assert len(set(keys)) == len(seeds) >= 300
+    ordered = [run.seed for run in runs if run.train_size]
+    assert ordered == sorted(ordered)
+    assert next(campaign.missing(tmp_path, "sentences")) == runs[0]
     assert [row for row in methods.CATALOGUE if row in campaign.ON_PAIRS] == [*campaign.ON_PAIRS]
-    assert set(keys) <= {campaign.key_of(run) for run in campaign.campaign({})}
+    assert set(keys) <= {campaign.key_of(run) for run in campaign.campaign()}
+
+
+def test_the_script_trains_what_its_folder_lacks(tmp_path, monkeypatch, capsys):
+    main = script("book/results/campaign.py")
+    runs = iter([next(campaign.sentences()), None])
+    monkeypatch.setattr(main.campaign, "missing", lambda folder, part: runs)
+    monkeypatch.setattr(main, "project_root", lambda: tmp_path)
+    monkeypatch.setattr("sys.argv", ["campaign.py", "--folder", str(tmp_path)])
+
+    def train(run, checkpoint, **where):
+        checkpoint.parent.mkdir()
+        checkpoint.touch()
+        assert where["record_to"] == tmp_path
+        return type("Trained", (), {"metrics": {"sts": 0.5}, "record": {"seconds": 3}})
+
+    monkeypatch.setattr(main.training, "train", train)
+    main.main()
+    assert "{'sts': 0.5} 3" in capsys.readouterr().out

@@ -67,7 +67,7 @@ def test_every_flag_of_an_image_run(trained, tmp_path, capsys):
         "--queue 64 --momentum 0.9 --precision bf16-mixed --compile --evaluate-size 10 "
         "--protocols clean,paper --max-steps 5 --experiment x -o beta=-1 -o weights_gradient=false"
     )
-    how = "--device cpu --devices 2 --evaluate-every 0 --evaluate-at 1,2 --restart"
+    how = "--device cpu --evaluate-every 0 --evaluate-at 1,2 --restart"
     places = ["--checkpoint", "a b.pt", "--data-root", str(tmp_path), "--save", "run"]
     assert cli.main(["train", *flags.split(), *how.split(), *places]) == 0
     assert trained.run == config.ImageRun(
@@ -101,7 +101,6 @@ def test_every_flag_of_an_image_run(trained, tmp_path, capsys):
     assert trained.execution.pop("save").name == "run"
     assert trained.execution | {"checkpoint": str(trained.execution["checkpoint"])} == dict(
         device="cpu",
-        devices=2,
         checkpoint="a b.pt",
         resume=False,
         data_root=tmp_path,
@@ -252,7 +251,7 @@ HOSTILE = """
 beta=1:0 beta=[1] beta= =1 name=1 a,b , hcl digits MUTAG --epochs --dataset --help ../x /dev/null é
 """
 IMAGES = """
---epochs 3 --method hcl --dataset digits --seed 4 -o temperature=.2 --queue 8 --lr 1e-2 --devices 2
+--epochs 3 --method hcl --dataset digits --seed 4 -o temperature=.2 --queue 8 --lr 1e-2
 --lr-schedule cosine --batch-size 4 --schedule temperature=1:.5 --augmentation hcl --max-steps 1
 --protocols paper,clean --evaluate-at 1,2 --checkpoint x.pt --train-size 50 --validation 20
 --precision bf16-mixed --encoder resnet18 --recipe fast --experiment mine

@@ -107,8 +107,8 @@ def test_bad_values_of_graph_runs(change, message):
 
 
 def test_executions_are_checked_too():
-    with pytest.raises(ValueError, match="devices=0 must be at least 1"):
-        config.Execution(devices=0)
+    with pytest.raises(ValueError, match="evaluate_every=-1 must be at least 0"):
+        config.Execution(evaluate_every=-1)
     with pytest.raises(ValueError, match="evaluate_at=-1 must be at least 0"):
         config.Execution(evaluate_at=(1, -1))
     assert str(config.Execution(checkpoint="a/b.pt").checkpoint.name) == "b.pt"

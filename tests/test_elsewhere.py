@@ -53,12 +53,10 @@ def test_one_command_changes_it_everywhere(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {*NAMING, "Makefile"}
 
 
-@pytest.mark.parametrize(
-    "url", ["http://a.b/c", "https://a.b/c d", "https://a.b/<x>", "https://a.b"]
-)
+@pytest.mark.parametrize("url", ["http://a.b/c", "https://a.b/<x>", "https://a.b"])
 def test_an_address_that_could_be_markup_is_refused(tmp_path, url):
     (tmp_path / "pyproject.toml").write_text(f'[project.urls]\nRepository = "{url}"\n')
-    with pytest.raises(ValueError, match=r"write https://HOST/PATH"):
+    with pytest.raises(ValueError, match=r"must be https://HOST/PATH"):
         elsewhere.repository(tmp_path)
 
 
@@ -136,13 +134,14 @@ def test_myst_becomes_markdown_that_any_notebook_shows():
     assert elsewhere.plain(MYST) == PLAIN
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").rglob("*.md")), ids=lambda p: p.stem)
-def test_no_directive_and_no_role_is_left_in_a_download(path):
-    node = elsewhere.portable(execute.read(path), URL)
-    text = "\n".join(cell.source for cell in node.cells if cell.cell_type == "markdown")
-    assert re.findall(r"^ *[`:]{3,}\{.*|\{[a-z:+-]+\}`|^\([\w-]+\)=$", text, re.M) == []
-    marks = re.findall(r"^ *(`{3,}|:{3,})", text, re.M)
-    assert len(marks) % 2 == 0 and set(marks) <= {"```"}
+@pytest.mark.slow
+def test_no_directive_and_no_role_is_left_in_a_download():
+    for path in sorted((ROOT / "notebooks").rglob("*.md")):
+        node = elsewhere.portable(execute.read(path), URL)
+        text = "\n".join(cell.source for cell in node.cells if cell.cell_type == "markdown")
+        assert not re.findall(r"^ *[`:]{3,}\{.*|\{[a-z:+-]+\}`|^\([\w-]+\)=$", text, re.M), path
+        fences = re.findall(r"^ *(`{3,}|:{3,})", text, re.M)
+        assert len(fences) % 2 == 0 and set(fences) <= {"```"}, path
 
 
 def test_records_are_found_where_they_are_or_one_sentence_says_what_to_do(tmp_path, monkeypatch):

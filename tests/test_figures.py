@@ -59,11 +59,10 @@ def test_greys_read_on_both_grounds():
     assert contrast(figures.GREY, DARK) < 4.5
 
 
-@pytest.mark.parametrize("name", figures.COLOURS)
-def test_colours_read_on_light_and_dark(name):
-    colour = figures.COLOURS[name]
-    assert contrast(colour, LIGHT) > 2.1 and contrast(colour, DARK) > 2.1
-    assert contrast(lifted(colour), DARK) > 3
+def test_colours_read_on_light_and_dark():
+    for colour in figures.COLOURS.values():
+        assert contrast(colour, LIGHT) > 2.1 and contrast(colour, DARK) > 2.1
+        assert contrast(lifted(colour), DARK) > 3
 
 
 @pytest.mark.parametrize("cmap", ["rocket_r", "vlag"])
@@ -83,17 +82,14 @@ def test_forbidden_cells_are_no_weights(cmap):
 def test_the_style_is_transparent_and_reproducible():
     figures.use_style()
     assert (
-        matplotlib.rcParams["figure.facecolor"] == "none" == matplotlib.rcParams["axes.facecolor"]
+        matplotlib.rcParams["figure.facecolor"] == matplotlib.rcParams["axes.facecolor"] == "none"
     )
-    assert (
-        matplotlib.rcParams["savefig.transparent"]
-        and matplotlib.rcParams["text.color"] == figures.GREY
-    )
+    assert matplotlib.rcParams["savefig.transparent"]
+    assert matplotlib.rcParams["text.color"] == figures.GREY
 
     def svg():
         figure, ax = plt.subplots()
         ax.plot([0, 1], [0, 1], color=figures.COLOURS["hcl"])
-        ax.set(xlabel="x (units)")
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata={"Date": None})
         return file.getvalue()
@@ -106,11 +102,8 @@ def test_heat_map_draws_the_matrix():
     _, ax = plt.subplots()
     matrix = np.arange(6.0).reshape(2, 3)
     image = figures.heat_map(ax, matrix, "weights")
-    assert (
-        np.array_equal(image.get_array(), matrix)
-        and ax.get_title() == "weights"
-        and len(ax.get_xticks()) == 0
-    )
+    assert np.array_equal(image.get_array(), matrix)
+    assert ax.get_title() == "weights" and len(ax.get_xticks()) == 0
 
 
 @pytest.mark.parametrize("scale", ["linear", "log"])
@@ -139,21 +132,14 @@ LABEL = 'Move β and see a < b: "the bars" grow.'
 
 
 def numbers_of(picture):
-    """The HTML of a picture and the numbers in it, as the script of the page reads them."""
+    """Return the HTML of a picture and the numbers in it, as the script of the page reads them."""
     page = picture._repr_html_()
-    return page, json.loads(
-        re.search(r'<script type="application/json">(.*?)</script>', page, re.S)[1]
-    )
+    return page, json.loads(re.search(r'application/json">(.*?)</script>', page, re.S)[1])
 
 
 def test_interactive_leaves_its_numbers_in_the_page():
-    data = dict(
-        angle=np.arange(3),
-        weight=torch.tensor([[0.123456, 2.0]]),
-        same=[True],
-        end="</script><b>",
-        w=(0.5,),
-    )
+    tensor = torch.tensor([[0.123456, 2.0]])
+    data = dict(angle=np.arange(3), weight=tensor, same=[True], end="</script><b>", w=(0.5,))
     page, numbers = numbers_of(figures.interactive("class-mass", data, LABEL))
     assert numbers == {
         "colours": figures.COLOURS,
@@ -170,12 +156,9 @@ def test_interactive_is_hidden_until_it_is_drawn_and_has_a_name():
     picture = figures.interactive("path", {}, LABEL)
     page, _ = numbers_of(picture)
     name = "Move β and see a &lt; b: &quot;the bars&quot; grow."
-    assert page.startswith(
-        f'<div class="hn-picture" data-kind="path" role="group" aria-label="{name}" hidden>'
-    )
-    assert (
-        f'<p class="hn-hint">{name}</p>' in page and " id=" not in page
-    )  # two of a kind may share a page
+    assert page.startswith('<div class="hn-picture" data-kind="path" role="group"')
+    assert f'aria-label="{name}" hidden>' in page and f'<p class="hn-hint">{name}</p>' in page
+    assert " id=" not in page  # two of a kind may share a page
     assert repr(picture) == LABEL  # where there is no HTML
 
 
@@ -188,13 +171,12 @@ def test_the_script_draws_every_kind_of_picture():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (dict(kind="cube"), "use one of"),
-        (dict(label="β"), "say in a sentence"),
-        (dict(data={"x": [1.0, float("nan")]}), "holds nan"),
-        (dict(data={"x": np.array([np.inf])}), "holds inf"),
-        (dict(data={"x": np.random.default_rng(0).random(30_000)}), "fewer frames"),
+        (dict(kind="cube"), "kind must be one of .*, got 'cube'"),
+        (dict(label="β"), "label must be a sentence"),
+        (dict(data={"x": np.array([np.inf])}), "not JSON compliant"),
+        (dict(data={"x": np.random.default_rng(0).random(30_000)}), "must have at most 150,000"),
     ],
 )
 def test_interactive_refuses(change, message):
     with pytest.raises(ValueError, match=message):
-        figures.interactive(**(dict(kind="path", data={}, label=LABEL) | change))
+        figures.interactive(**dict(kind="path", data={}, label=LABEL) | change)

@@ -125,7 +125,6 @@ def test_a_share_of_one_is_no_mixture():
 
 def test_what_is_refused():
     for more, words in (
-        (dict(devices=2), "un-mix needs the whole batch on one device; use devices=1"),
         (dict(method="scl"), "mixing=un-mix is for methods without labels"),
         (dict(queue=64), "mixing=un-mix is for methods without labels, without a queue"),
         (dict(admitted=0.5), "with all pairs admitted"),

@@ -21,7 +21,7 @@ from hnlib.contrast import Contrast
 from hnlib.sentences import data, encoders, tasks
 from hnlib.sentences import evaluation as transfer
 from hnlib.sentences.modality import Pairs
-from hnlib.training import config, records
+from hnlib.training import config, evaluation, records
 from hnlib.training.run import load, train
 
 DOCUMENTS = [
@@ -355,15 +355,15 @@ def clouds(classes: int, n: int = 120, seed: int = 0):
 
 def test_the_penalty_is_chosen_by_the_training_part_alone():
     x, y, train, test = clouds(3)
-    ((found, seen),) = transfer.classify(x, y, [(train, test)])
+    ((found, seen),) = evaluation.classify(x, y, [(train, test)])
     assert (found == y[test]).double().mean() > 0.6 and 0.6 < seen <= 1
     more = torch.cat([x, 1e12 + x[test]])  # further test rows, in other numbers
     further = torch.arange(120, 180)
-    ((again, before),) = transfer.classify(more, torch.cat([y, y[test]]), [(train, further)])
+    ((again, before),) = evaluation.classify(more, torch.cat([y, y[test]]), [(train, further)])
     assert (again[:30] == found).all() and before == seen
     rng = np.random.default_rng(0)
     noise = [y[torch.from_numpy(rng.permutation(150))] for _ in range(5)]
-    noise = [transfer.classify(x, labels, [(train, test)])[0][1] for labels in noise]
+    noise = [evaluation.classify(x, labels, [(train, test)])[0][1] for labels in noise]
     assert np.mean(noise) < 0.5
 
 
@@ -375,7 +375,7 @@ def disagreements(x, y, parts, found, C) -> tuple[int, float]:
         scaled, model = scale.fit_transform(x[a]), LogisticRegression(C=C, tol=1e-8, max_iter=1000)
         theirs = model.fit(scaled, y[a]).predict(scale.transform(x[b]))
         labels += (theirs != predicted.numpy()).sum()
-        inner = StratifiedKFold(transfer.INNER, shuffle=True, random_state=0)
+        inner = StratifiedKFold(evaluation.INNER, shuffle=True, random_state=0)
         theirs = cross_val_score(model, scaled, y[a], cv=inner).mean()
         accuracy = max(accuracy, abs(theirs - seen))
     return labels, accuracy
@@ -393,14 +393,14 @@ def test_regressions_solved_together_are_those_of_scikit_learn(monkeypatch, word
         return labels <= 1 and accuracy < 1.5 / 120
 
     looser = []
-    for C in transfer.PENALTIES:
-        monkeypatch.setattr(transfer, "PENALTIES", (C,))
-        found = transfer.classify(x, y, parts)
+    for C in evaluation.PENALTIES:
+        monkeypatch.setattr(evaluation, "PENALTIES", (C,))
+        found = evaluation.classify(x, y, parts)
         assert same(found, C)
         looser.append(same(found, 30 * C))
     assert not all(looser)
-    monkeypatch.setattr(transfer, "_scaled", of_the_first(transfer._scaled))
-    assert not same(transfer.classify(x, y, parts), C)
+    monkeypatch.setattr(evaluation, "_standardisation", of_the_first(evaluation._standardisation))
+    assert not same(evaluation.classify(x, y, parts), C)
 
 
 def of_the_first(scaled):
@@ -416,19 +416,19 @@ def of_the_first(scaled):
 def test_what_cannot_be_classified_is_said():
     x, y, train, test = clouds(2)
     with torch.inference_mode():
-        assert transfer.classify(x, y, [(train, test)])[0][1] > 0.6
-    with pytest.raises(ValueError, match="all 120 labels of a training part are 7; give two"):
-        transfer.classify(x, torch.where(torch.arange(150) < 120, 7, y), [(train, test)])
+        assert evaluation.classify(x, y, [(train, test)])[0][1] > 0.6
+    with pytest.raises(ValueError, match="all 120 labels of a training part are the same"):
+        evaluation.classify(x, torch.where(torch.arange(150) < 120, 7, y), [(train, test)])
     x[3, 1] = np.nan
     with pytest.raises(ValueError, match="1 of the 150 embeddings are not finite; the encoder has"):
-        transfer.classify(x, y, [(train, test)])
+        evaluation.classify(x, y, [(train, test)])
 
 
 def test_a_class_that_a_fold_lacks_is_never_predicted():
     x, y, train, test = clouds(3)
     y[train[y[train] == 2][1:]] = 0  # one member alone: two of three folds train without it
     with pytest.warns(UserWarning, match="least populated class"):
-        ((found, seen),) = transfer.classify(x, y, [(train, test)])
+        ((found, seen),) = evaluation.classify(x, y, [(train, test)])
     assert set(found.tolist()) <= {0, 1} and 0.5 < seen <= 1
 
 
@@ -573,7 +573,6 @@ def test_methods_that_apply_train_and_the_others_say_why_not():
     "more, fault",
     [
         (dict(precision="bf16-mixed"), "precision='bf16-mixed' is not for sentences"),
-        (dict(devices=2), "devices=2 is not for sentences"),
         (dict(queue=9, towers=2), "queue=9 needs one tower"),
         (dict(queue=9, both=True), "both=True means nothing with queue=9"),
         (dict(views="dropout"), "views='dropout' needs one transformer"),

@@ -22,8 +22,8 @@ from hnlib import methods, objectives
 from hnlib._files import project_root, write_atomically
 from hnlib.contrast import Contrast
 from hnlib.images import data
+from hnlib.images import evaluation as readouts
 from hnlib.training import checkpoint, records
-from hnlib.training import evaluation as readouts
 from hnlib.training import run as training
 
 SHOWN = (

@@ -517,14 +517,29 @@
     text(chart, 20, 212, "weight on the anchor's own class", { "text-anchor": "start" });
     line(chart, 30 + 260 * data.own[0], 216, 30 + 260 * data.own[0], 242, { "stroke-dasharray": "4 3" });
 
+    const measured = panel(panels, 320, 270, "Measured accuracy against sharpness; the mark moves with the dial.");
+    const all = data.points.map(([, accuracy]) => accuracy), low = Math.min(...all), high = Math.max(...all);
+    const y = (accuracy) => 220 - (180 * (accuracy - low)) / (high - low);
+    text(measured, 20, 16, "measured accuracy, %", { "text-anchor": "start" });
+    for (const g of [1, 2, 4, 8, 16, 32, 64]) text(measured, x(g), 248, String(g), { class: "hn-fine" });
+    for (const a of [low, high]) text(measured, 2, y(a) + 4, a.toFixed(1), { class: "hn-fine", "text-anchor": "start" });
+    data.points.filter(([g]) => g <= last).forEach(([g, accuracy, tilted]) => circle(measured, [x(g), y(accuracy)], 4,
+      { fill: tilted ? "none" : "currentColor", stroke: "currentColor", opacity: 0.6 }));
+    add(measured, "path", { d: path(data.gamma.map((g, k) => [x(g), y(data.accuracy[k])])), fill: "none",
+      stroke: "currentColor", opacity: 0.6 });
+    text(measured, 300, 266, "γ; full: temperature, hollow: with a tilt", { class: "hn-fine", "text-anchor": "end" });
+    const here = circle(measured, [0, 0], 7, { fill: data.colours.ot });
+
     slider(top, "γ", data.gamma.map((g) => g.toFixed(g < 10 ? 1 : 0)), data.start, (k) => {
       const gamma = data.gamma[k];
+      set(here, { cx: x(gamma), cy: y(data.accuracy[k]) });
       weigh(data.weight[k]);
       marks.forEach((mark, i) => set(mark, { cx: x(gamma), opacity: i === 2 && gamma < 1.99 ? 0.25 : 1 }));
       set(share, { width: 260 * data.own[k] });
       const tilt = gamma < 1.99 ? "no tilt at t = 0.5 is as mild" : `so does β = ${(gamma / 2 - 1).toFixed(1)} at t = 0.5`;
       words.textContent = `SimCLR at t = ${(1 / gamma).toFixed(2)} pulls on these negatives with γ = ${gamma.toFixed(1)}; `
-        + `${tilt}. ${percent(data.own[k])} of the weight lies on the anchor's own class.`;
+        + `${tilt}. ${percent(data.own[k])} of the weight lies on the anchor's own class. `
+        + `In ten short epochs on CIFAR-10 this γ reached about ${data.accuracy[k].toFixed(1)} %.`;
     }).update();
   }
 

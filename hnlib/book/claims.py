@@ -1,5 +1,4 @@
-"""Checks of claims that can fail: a discrepancy against a tolerance, and a false variant against
-the same one."""
+"""Checks of claims: a discrepancy, and that of a false variant, against one tolerance."""
 
 from __future__ import annotations
 
@@ -16,13 +15,12 @@ class ClaimError(AssertionError):
 
 
 def anchor(record: dict) -> str:
-    """Where the line of a check stands on its chapter's page, for links to it."""
+    """Return the id of a check's line on its chapter's page."""
     return "check-" + re.sub(r"\W+", "-", f"{record['id']} {record['title']}".lower()).strip("-")
 
 
 class Check:
-    """The outcome of one check; displays as one line and leaves its record in the notebook's
-    outputs."""
+    """The outcome of one check, shown as one line; its record stays in the notebook's outputs."""
 
     def __init__(self, record: dict):
         self.record = record
@@ -64,29 +62,42 @@ def check(
     instances: int = 1,
     control: float | None = None,
 ) -> Check:
-    """Pass if `value` <= `tolerance` < `control`; otherwise stop the chapter.
+    """Pass if `value` ≤ `tolerance` < `control`; otherwise stop the chapter.
 
-    `value`: the largest discrepancy found (of an inequality: by how much it is violated, negative
-    when it holds with room). `control`: the same quantity for a variant known to be false; required
-    unless `kind` is "definition". `kind`: identity, inequality, refutation (the printed statement
-    is the control), rate, stochastic, definition. `instances`: how many random or listed cases
-    `value` is the worst of. NaN never passes. ClaimError: the check failed or its control passed.
-    ValueError: an unknown kind, a missing control, no instance, a tolerance that is not finite, a
-    negative discrepancy of an identity (a difference without its absolute value).
+    Parameters
+    ----------
+    id, title : str
+        The claim in claims.csv, and what is checked of it.
+    kind : {"identity", "inequality", "refutation", "rate", "stochastic", "definition"}
+        In a refutation, the printed statement is the control.
+    value : float
+        The largest discrepancy; of an inequality, by how much it is violated. NaN never passes.
+    tolerance : float
+        The largest `value` that passes.
+    instances : int, default 1
+        How many random or listed cases `value` is the worst of.
+    control : float
+        The same quantity for a variant known to be false; optional for a definition alone.
+
+    Raises
+    ------
+    ClaimError
+        If the check fails or its control passes.
+    ValueError
+        If the check could not fail: without a control, an instance or a finite tolerance, or with
+        a negative discrepancy of an identity.
     """
     if kind not in KINDS:
-        raise ValueError(f"kind={kind!r} is unknown; use one of {', '.join(KINDS)}")
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
     if control is None and kind != "definition":
-        raise ValueError(f"{id}: a check without a negative control cannot fail; pass control=…")
-    value, tolerance = float(value), float(tolerance)
-    if int(instances) < 1:
-        raise ValueError(f"{id}: instances={instances}; a check needs at least one instance")
+        raise ValueError(f"{id}: a check needs a negative control; pass control=…")
+    value, tolerance, instances = float(value), float(tolerance), int(instances)
+    if instances < 1:
+        raise ValueError(f"{id}: instances must be at least 1, got {instances}")
     if not math.isfinite(tolerance):
-        raise ValueError(f"{id}: tolerance={tolerance} rejects nothing; choose a finite one")
+        raise ValueError(f"{id}: tolerance must be finite, got {tolerance}")
     if kind in ("identity", "definition") and value < 0:
-        raise ValueError(
-            f"{id}: a discrepancy of kind {kind} cannot be {value:.3g} < 0; take absolute values"
-        )
+        raise ValueError(f"{id}: value must be an absolute difference, got {value:.3g}")
     control = None if control is None else float(control)
     if not value <= tolerance:  # also for NaN
         raise ClaimError(
@@ -98,7 +109,7 @@ def check(
             f"{tolerance:.3g}), so this check could not have failed"
         )
     record = {"id": id, "title": title, "kind": kind, "value": value, "tolerance": tolerance}
-    record |= {"instances": int(instances), "control": control}
+    record |= {"instances": instances, "control": control}
     for key in ("value", "control"):  # JSON has no infinity
         if record[key] is not None:
             record[key] = min(max(record[key], -1e308), 1e308)
@@ -106,7 +117,7 @@ def check(
 
 
 def harvest(notebook) -> list[dict]:
-    """The records that `check` left in an executed notebook (an nbformat node or its JSON)."""
+    """Return the records that `check` left in an executed notebook (a node or its JSON)."""
     return [
         output["data"][MIME]
         for cell in notebook["cells"]

@@ -4,12 +4,14 @@ explains."""
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 import seaborn as sns
 import statsmodels.formula.api as smf
+from scipy import stats
 
 from hnlib.book import figures
 from hnlib.results import comparisons
@@ -65,11 +67,18 @@ class Map:
         allowed = [where(beta) for _, beta in CELLS]
         return CELLS[int(np.where(allowed, mean, -np.inf).argmax())]
 
-    def compare(self, ours, base, metric="linear", target="these images") -> comparisons.Effect:
-        """`comparisons.compare` of two cells $(t,β)$, over the seeds with the whole map."""
+    def compare(
+        self, ours, base, metric="linear", target="these images", pooled=False
+    ) -> comparisons.Effect:
+        """Compare two cells (t, β) over the seeds with the whole map; `pooled` takes one variance
+        for all cells."""
         first, second = (f"temperature == {t} and beta == {beta}" for t, beta in (ours, base))
         some = self.cells[self.cells["seed"].isin(self.seeds)]
-        return comparisons.compare(some, first, second, metric, target=target)
+        effect = comparisons.compare(some, first, second, metric, target=target)
+        if not pooled:
+            return effect
+        variance, df = self._error(metric)
+        return replace(effect, between=math.sqrt(2 * variance), df=df)
 
     def curve(self, metric: str = "linear"):
         """The means over seeds as a smooth function of γ."""
@@ -120,6 +129,47 @@ class Map:
         """Deviation of a cell about the effects of cell and seed, in points; needs two seeds."""
         return _noise(self.accuracy(metric))
 
+    def exponent(self, metric: str = "linear") -> tuple[float, float, float]:
+        """Return the exponent a for which a smooth function of (1 + β)^a / t explains the most,
+        and the ends of its 95 % interval by the F test; two seeds or more."""
+        mean, tries = self.accuracy(metric).mean(1), np.linspace(0.6, 1.7, 56)
+        temperature, beta = np.array(CELLS).T
+        lost = np.array(
+            [
+                ((mean - smooth(g, mean, df=9)(g)) ** 2).sum()
+                for g in ((1 + beta) ** a / temperature for a in tries)
+            ]
+        )
+        variance, df = self._error(metric)
+        near = tries[lost <= lost.min() + variance * stats.f.ppf(0.95, 1, df)]
+        return float(tries[lost.argmin()]), float(near.min()), float(near.max())
+
+    def pure_error(self, metric: str = "linear") -> tuple[int, float, float]:
+        """Test whether cells of equal γ differ, without a curve: degrees of freedom, F and p."""
+        mean, groups = pd.Series(self.accuracy(metric).mean(1)), GAMMAS.round(6)
+        within = mean - mean.groupby(groups).transform("mean")
+        freedom = len(mean) - len(np.unique(groups))
+        variance, df = self._error(metric)
+        f = float((within**2).sum() / freedom / variance)
+        return freedom, f, float(stats.f.sf(f, freedom, df))
+
+    def _error(self, metric: str) -> tuple[float, int]:
+        """Return the variance of a cell's mean over seeds and its degrees of freedom."""
+        df = (len(CELLS) - 1) * (len(self.seeds) - 1)
+        return self.noise(metric) ** 2 / len(self.seeds), df
+
+    def tilted(self, metric: str = "linear") -> dict[float, np.ndarray]:
+        """Return, for each γ that cells with and without a tilt have in common, the mean of the
+        tilted ones minus the untilted one, a value a seed."""
+        points = self.accuracy(metric)
+        beta, gammas = np.array(CELLS)[:, 1], GAMMAS.round(6)
+        return {
+            gamma: points[(gammas == gamma) & (beta > 0)].mean(0)
+            - points[(gammas == gamma) & (beta == 0)][0]
+            for gamma in np.unique(gammas[beta == 0])
+            if ((gammas == gamma) & (beta > 0)).any()
+        }
+
     def share(self, metric: str = "linear", draws: int = 400) -> tuple[float, float, float]:
         """Share of the variance between cells that a smooth function of γ explains, the noise of
         seeds taken out, and its 95 % interval from normal errors around the means; two seeds or
@@ -137,11 +187,10 @@ def said(share) -> str:
     return "{:.0f}\u00a0% [{:.0f}, {:.0f}]".format(*(100 * x for x in share))
 
 
-def smooth(gamma, accuracy):
-    """Natural cubic spline in log γ, four degrees of freedom beside the mean, as a function of
-    γ."""
+def smooth(gamma, accuracy, df: int = 5):
+    """Fit a natural cubic spline in log γ, `df` numbers with the mean; return a function of γ."""
     given = pd.DataFrame({"x": np.log(gamma), "y": accuracy})
-    fit = smf.ols("y ~ cr(x, df=5) - 1", given).fit()
+    fit = smf.ols(f"y ~ cr(x, df={df}) - 1", given).fit()
     return lambda at: fit.predict(pd.DataFrame({"x": np.log(np.atleast_1d(at))})).to_numpy()
 
 

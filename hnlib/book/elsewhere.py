@@ -1,5 +1,4 @@
-"""The book away from its checkout: the repository that its pages name, and notebooks that start
-where they are downloaded to."""
+"""The book away from its checkout: its repository, and notebooks that one downloads."""
 
 import re
 import tomllib
@@ -18,22 +17,22 @@ one downloads.
 
 
 def repository(root: Path) -> str:
-    """The address in `pyproject.toml`; ValueError: it is no plain https address."""
+    """Return the address in `pyproject.toml`."""
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     url = project["urls"]["Repository"]
     if not re.fullmatch(r"https://[\w.-]+(/[\w.-]+)+", url, re.ASCII):
-        raise ValueError(f"pyproject.toml names the repository {url!r}; write https://HOST/PATH.")
+        raise ValueError(f"the repository in pyproject.toml must be https://HOST/PATH, got {url!r}")
     return url
 
 
-def known(url: str) -> bool:
-    """Whether the address is one: nothing ever answers under ``.invalid`` (RFC 2606)."""
+def is_set(url: str) -> bool:
+    """Return whether the address is real: no host ends in ``.invalid`` (RFC 2606)."""
     return not urlsplit(url).netloc.endswith(".invalid")
 
 
 def configured(config: str, url: str) -> str:
-    """``_config.yml`` with the buttons that lead to the repository and, from GitHub, to Colab."""
-    if not known(url):
+    """Return ``_config.yml`` with buttons for the repository and, if it is on GitHub, for Colab."""
+    if not is_set(url):
         return config
     button = "use_repository_button: "
     config = config.replace(f"{button}false", f"{button}true")
@@ -44,8 +43,8 @@ def configured(config: str, url: str) -> str:
 
 
 def parts(url: str) -> dict[str, str]:
-    """What *How to reproduce* says of the address."""
-    return {"repository": url, "address": "" if known(url) else NO_ADDRESS}
+    """Return what *How to reproduce* says about the address."""
+    return {"repository": url, "address": "" if is_set(url) else NO_ADDRESS}
 
 
 # Notebooks that are downloaded
@@ -63,12 +62,12 @@ REFUSE = """raise ImportError(
     )"""
 DIRECTIVE = re.compile(r"(`{3,}|:{3,})\{([\w:-]+)\} *(.*)")
 ROLE = re.compile(r"\{([\w:+-]+)\}`([^`]+)`")
-TITLED = ("admonition", "dropdown", "grid-item-card", "tab-item")  # whose name says nothing
+TITLED = ("admonition", "dropdown", "grid-item-card", "tab-item")  # shown as their title alone
 FRAMES = ("grid", "tab-set")
 
 
 def _opening(kind: str, title: str) -> str:
-    """The line of Markdown that says what a directive began with."""
+    """Return the Markdown that replaces the opening of a directive."""
     if kind == "math" or kind in FRAMES:
         return "$$" if kind == "math" else ""
     if kind in TITLED:
@@ -77,7 +76,7 @@ def _opening(kind: str, title: str) -> str:
 
 
 def _words(role: re.Match) -> str:
-    """What is left of a role where nothing can be linked."""
+    """Return the Markdown that replaces a role."""
     kind, text = role[1], " ".join(role[2].split())
     shown = re.sub(r" <[^<>]*>$", "", text)
     if kind == "math":
@@ -90,8 +89,10 @@ def _words(role: re.Match) -> str:
 
 
 def plain(text: str) -> str:
-    """MyST as Markdown that a notebook without MyST shows well: a directive is its title above its
-    contents, a reference the words or the label it was written with."""
+    """Convert MyST to plain Markdown.
+
+    A directive becomes its title above its contents, a reference the words or the label in it.
+    """
     lines, open_, options = [], [], False
     for line in text.splitlines():
         bare = line.strip()
@@ -104,9 +105,10 @@ def plain(text: str) -> str:
         if options and lines[-1] != "$$":  # a title is a paragraph
             lines.append("")
         options = False
-        if found := DIRECTIVE.fullmatch(bare):
-            open_.append((found[1], "$$" if found[2] == "math" else ""))
-            lines += ["", _opening(found[2], found[3])]
+        if directive := DIRECTIVE.fullmatch(bare):
+            fence, kind, title = directive.groups()
+            open_.append((fence, "$$" if kind == "math" else ""))
+            lines += ["", _opening(kind, title)]
             options = True
         elif open_ and bare == open_[-1][0]:
             lines += [open_.pop()[1], ""]
@@ -116,11 +118,10 @@ def plain(text: str) -> str:
 
 
 def portable(node, url: str):
-    """The notebook as it is downloaded: a first cell that finds the library or installs it, and
-    plain Markdown. Changed in place, and returned."""
+    """Change a notebook to plain Markdown, with a first cell that installs the library."""
     from nbformat.v4 import new_code_cell
 
-    install = INSTALL.format(url=url) if known(url) else REFUSE
+    install = INSTALL.format(url=url) if is_set(url) else REFUSE
     for cell in node.cells:
         if cell.cell_type == "markdown":
             cell.source = plain(cell.source)

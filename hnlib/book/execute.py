@@ -294,6 +294,11 @@ def fingerprint(notebook: Path, parameters: dict | None = None) -> str:
     return with_parameters(content(notebook), parameters)
 
 
+def is_current(stored: Path, notebook: Path, parameters: dict | None = None) -> bool:
+    """Return whether ``stored`` was executed from the same text, parameters and code."""
+    return about(stored).get("fingerprint") == fingerprint(notebook, parameters)
+
+
 def with_parameters(digest: str, parameters: dict | None) -> str:
     """The fingerprint of a notebook whose `content` is ``digest``, with ``parameters``."""
     chosen = sorted((parameters or {}).items())

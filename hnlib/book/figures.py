@@ -44,8 +44,7 @@ LARGEST = 150_000  # bytes of one picture's numbers: a tenth of what a page may 
 
 
 def use_style() -> None:
-    """Set matplotlib and seaborn up for the book: SVG in notebooks, transparent ground, mid-grey
-    axes."""
+    """Set matplotlib and seaborn up for the book: SVG, transparent ground, mid-grey axes."""
     import seaborn as sns
 
     parts = ["text.color", "xtick.color", "ytick.color", "grid.color"]
@@ -74,8 +73,7 @@ def use_style() -> None:
 
 
 def heat_map(ax, matrix, title="", vmin=0.0, vmax=None, cmap="rocket_r"):
-    """Draw a matrix $[n,m]$ of weights with square cells and no ticks; returns the image for a
-    colour bar. Forbidden cells, NaN, are grey, which no weight is and neither ground."""
+    """Draw a matrix [n, m] of weights, with NaN in grey, and return the image for a colour bar."""
     colours = plt.get_cmap(cmap).with_extremes(bad=GREY)
     look = {"vmin": vmin, "vmax": vmax, "cmap": colours, "interpolation": "nearest"}
     image = ax.imshow(np.asarray(matrix), **look)
@@ -86,8 +84,7 @@ def heat_map(ax, matrix, title="", vmin=0.0, vmax=None, cmap="rocket_r"):
 
 
 def label_lines(ax, pad: float = 0.01) -> None:
-    """Write each line's label at its right end in its own colour, apart enough to read, instead of
-    a legend."""
+    """Write each line's label at its right end in the line's colour, without overlaps."""
     lines = [line for line in ax.get_lines() if not line.get_label().startswith("_")]
     scale = np.log if ax.get_yscale() == "log" else np.asarray
     low, high = scale(ax.get_ylim())
@@ -100,7 +97,7 @@ def label_lines(ax, pad: float = 0.01) -> None:
 
 
 def circle(ax, points, colours=None, labels=None) -> None:
-    """Draw unit vectors $[n,2]$ as dots on the circle."""
+    """Draw unit vectors [n, 2] as dots on the circle."""
     angle = np.linspace(0, 2 * np.pi, 200)
     ax.plot(np.cos(angle), np.sin(angle), color=GREY, lw=0.8, alpha=0.6)
     points = np.asarray(points)
@@ -112,8 +109,7 @@ def circle(ax, points, colours=None, labels=None) -> None:
 
 
 class Picture:
-    """The numbers of a picture that the reader moves, and the sentence that says what to move;
-    shown by a notebook."""
+    """An interactive picture: its kind, its numbers, and a sentence that says what to move."""
 
     def __init__(self, kind: str, label: str, numbers: str):
         self.kind, self.label, self.numbers = kind, label, numbers
@@ -122,8 +118,8 @@ class Picture:
         return self.label
 
     def _repr_html_(self) -> str:
-        # hidden until the script has drawn it: without a script, and on paper, the static figure
-        # stands alone
+        # hidden until the script has drawn it: without a script, and on paper, only the static
+        # figure is shown
         name = html.escape(self.label)
         box = f'data-kind="{self.kind}" role="group" aria-label="{name}" hidden'
         numbers = f'<script type="application/json">{self.numbers}</script>'
@@ -131,37 +127,38 @@ class Picture:
 
 
 def interactive(kind: str, data: dict, label: str) -> Picture:
-    """A picture that ``book/theme/pictures.js`` draws in the page from the numbers in `data` and
-    lets the reader move.
+    """Return a picture that ``book/theme/pictures.js`` draws and lets the reader change.
 
-    `kind` is one of `PICTURES`. `data` holds numbers, texts, arrays, tensors, and lists and
-    dictionaries of them; numbers are rounded to four digits after the point, and `COLOURS` travel
-    with them. `label` is a sentence that says what to move and what to see; it stands above the
-    picture and is its accessible name. ValueError: an unknown kind, a label of fewer than 20
-    characters, a number that is not finite, more than 150 kB.
+    Parameters
+    ----------
+    kind : str
+        One of `PICTURES`.
+    data : dict
+        Numbers, texts, arrays, tensors, and lists and dictionaries of them. Numbers are rounded to
+        four digits after the point; `COLOURS` are added.
+    label : str
+        A sentence that says what to move and what to see: the text above the picture and its
+        accessible name.
+
+    Raises
+    ------
+    ValueError
+        If the kind is unknown, the label has fewer than 20 characters, a number is not finite, or
+        the numbers take more than 150 kB.
     """
     if kind not in PICTURES:
-        raise ValueError(f"kind={kind!r} is unknown; use one of {', '.join(PICTURES)}")
+        raise ValueError(f"kind must be one of {', '.join(PICTURES)}, got {kind!r}")
     if len(label) < 20:
-        raise ValueError(
-            f"label={label!r} is too short; say in a sentence what to move and what to see"
-        )
+        raise ValueError(f"label must be a sentence that says what to move, got {label!r}")
 
-    def short(digits: str):
+    def rounded(digits: str):
         value = round(float(digits), 4)
         return int(value) if value.is_integer() else value
 
-    def refuse(value: str):
-        raise ValueError(
-            f"the picture {kind!r} holds {value.lower()}; leave it out or name it in a text"
-        )
-
-    text = json.dumps({"colours": COLOURS, **data}, default=lambda array: array.tolist())
-    data = json.loads(text, parse_float=short, parse_constant=refuse)
+    text = json.dumps(data, default=lambda array: array.tolist(), allow_nan=False)
+    data = {"colours": COLOURS} | json.loads(text, parse_float=rounded)
     numbers = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
-    numbers = numbers.replace("<", "\\u003c")  # nothing in it can end the script element
+    numbers = numbers.replace("<", "\\u003c")  # so that nothing in it ends the script element
     if (size := len(numbers.encode())) > LARGEST:
-        raise ValueError(
-            f"the picture {kind!r} holds {size:,} bytes; give it fewer frames ({LARGEST:,})"
-        )
+        raise ValueError(f"{kind!r} must have at most {LARGEST:,} bytes of numbers, got {size:,}")
     return Picture(kind, label, numbers)

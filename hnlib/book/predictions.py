@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hnlib.book.tables import Table, table
+from hnlib.book.tables import Table, interval, table
 from hnlib.results import comparisons
 from hnlib.results.comparisons import Effect
 
@@ -17,6 +17,11 @@ def inside(effect: Effect, margin: float) -> bool:
 def outside(effect: Effect, margin: float) -> bool:
     """Whether the whole interval lies outside ± margin."""
     return effect.low > margin or effect.high < -margin
+
+
+def worded(effects: dict[str, Effect]) -> str:
+    """Write differences with their intervals, each after its name."""
+    return "; ".join(f"{name} {interval(effect)}".strip() for name, effect in effects.items())
 
 
 @dataclass
@@ -43,6 +48,43 @@ class Verdicts:
         word = "refuted" if refuted else f"open: {missing}" if missing else word
         row = {"": name, "prediction": prediction, "measured": measured, "verdict": word}
         self.rows[name] = row
+
+    def undefined(self, name: str, prediction: str, reason: str) -> None:
+        """Add a line that the runs cannot decide, and why."""
+        self.rows[name] = {
+            "": name,
+            "prediction": prediction,
+            "measured": reason,
+            "verdict": "undefined",
+        }
+
+    def equivalent(
+        self, name: str, prediction: str, effects: dict[str, Effect], margin: float, missing=""
+    ) -> None:
+        """Add a line that holds if every difference is within ± margin, and is refuted if one
+        interval lies wholly outside."""
+        self.add(
+            name,
+            prediction,
+            worded(effects),
+            bool(effects) and all(inside(effect, margin) for effect in effects.values()),
+            any(outside(effect, margin) for effect in effects.values()),
+            missing,
+        )
+
+    def between(
+        self, name: str, prediction: str, effect: Effect | None, low: float, high: float, missing=""
+    ) -> None:
+        """Add a line that holds if the interval lies in [low, high], and is refuted if it lies
+        wholly outside."""
+        self.add(
+            name,
+            prediction,
+            "" if effect is None else interval(effect),
+            effect is not None and low <= effect.low and effect.high <= high,
+            effect is not None and (effect.high < low or effect.low > high),
+            missing,
+        )
 
     def show(self, caption: str) -> Table:
         """The lines as a table."""

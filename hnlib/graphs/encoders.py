@@ -10,6 +10,7 @@ from torch_geometric.nn import GINConv, global_add_pool
 
 from hnlib.contrast import Contrast
 from hnlib.graphs.data import GraphSet
+from hnlib.training.evaluation import eval_mode
 
 
 class GIN(nn.Module):
@@ -96,15 +97,13 @@ class GraphCL(nn.Module):
         return self.projector(graphs)
 
 
-@torch.no_grad()
 def embed(encoder: nn.Module, dataset: GraphSet, batch_size: int = 256, device=None) -> Tensor:
-    """The embeddings $[N,Lk]$ of all graphs in their order, in eval mode, on the CPU."""
+    """Return the embeddings $[N,Lk]$ of all graphs, in eval mode, on the CPU."""
     device = next(encoder.parameters()).device if device is None else device
-    training = encoder.training
-    encoder.eval()
     parts = []
-    for batch in DataLoader(dataset.graphs, batch_size=batch_size, generator=torch.Generator()):
-        batch = batch.to(device)
-        parts.append(encoder(batch.x, batch.edge_index, batch.batch, batch.num_graphs)[1].cpu())
-    encoder.train(training)
+    with eval_mode(encoder):
+        for batch in DataLoader(dataset.graphs, batch_size=batch_size, generator=torch.Generator()):
+            batch = batch.to(device)
+            _, graphs = encoder(batch.x, batch.edge_index, batch.batch, batch.num_graphs)
+            parts.append(graphs.cpu())
     return torch.cat(parts)

@@ -125,7 +125,6 @@ def check(run: GraphRun, execution: Execution, own: SimpleNamespace, method) -> 
     for name, value, default in (
         ("precision", run.precision, usual.precision),
         ("compile", run.compile, usual.compile),
-        ("devices", execution.devices, 1),
     ):
         if value != default:
             raise ValueError(f"{name}={value!r} is not for graphs; leave it at {default!r}")

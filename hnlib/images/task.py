@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from hnlib import methods
 from hnlib.contrast import Contrast
 from hnlib.images import augment, data, encoders
+from hnlib.images import evaluation as readouts
 from hnlib.images.modality import Images
 from hnlib.results import diagnostics
-from hnlib.training import evaluation as readouts
 from hnlib.training import records
 from hnlib.training.config import Execution, ImageRun
 from hnlib.training.loop import Course, Loop, asks_for

@@ -104,7 +104,6 @@ def check(run: SentenceRun, execution: Execution, own: SimpleNamespace, method) 
     for name, value, default in (
         ("precision", run.precision, usual.precision),
         ("compile", run.compile, usual.compile),
-        ("devices", execution.devices, 1),
     ):
         if value != default:
             raise ValueError(f"{name}={value!r} is not for sentences; leave it at {default!r}")

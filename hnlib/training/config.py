@@ -172,7 +172,6 @@ class Execution(Fields):
     """How a run is carried out. Nothing here changes what it is; no record is named by it."""
 
     device: str = option("auto", "auto, cpu, cuda")
-    devices: int = option(1, "processes of this machine that share each batch", least=1)
     checkpoint: Path | None = option(None, "written after each epoch, continued if present")
     resume: bool = option(True, "continue an existing checkpoint")
     data_root: Path | None = option(None, "default: $HNLIB_DATA, else the user's cache")
@@ -243,7 +242,7 @@ class Configuration(Recorded):
 
     A field that is None is filled in by `resolved`. Modules and data of one's own stand here under
     their names, functions among the `options` of the method as they are. `schedule` {option:
-    (start, end[, changes])}. `devices` counts only where each has batch statistics of its own.
+    (start, end[, changes])}.
     """
 
     experiment: str = option("images", "heading on the Results page", headline=True)
@@ -274,7 +273,6 @@ class Configuration(Recorded):
     precision: str = option("32-true", choices=PRECISIONS, named="ImageRun")
     compile: bool = option(False, "compile the model with torch.compile")
     max_steps: int | None = option(None, "end training early", least=1, named="ImageRun")
-    devices: int = option(1, derived=True)
 
     def __post_init__(self):
         super().__post_init__()

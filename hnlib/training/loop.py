@@ -1,34 +1,34 @@
-"""One training loop for every kind of data.
+"""The training loop for every kind of data.
 
-What is trained on comes from a `Modality`; the loop does the rest: steps, schedules, the queue of
-keys, devices, divergence, interruption, progress, and the course of the losses.
+The loop trains any `Modality`: it provides data, model, views and loss; the loop provides steps,
+schedules, the key queue, checkpoints and progress. `fit` trains a run and measures it.
 """
 
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import math
 import os
-import signal
-import threading
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.backends import cudnn
 
-from hnlib import _checks, distributed, methods
+from hnlib import _checks, _files, distributed, methods
 from hnlib.contrast import Contrast
-from hnlib.training import records
-from hnlib.training.checkpoint import check_like
+from hnlib.training import config, records
+from hnlib.training.checkpoint import Checkpoint, Run, room
 
-#: How a state's parts begin; their tensors are held against fresh ones.
-PARTS = {"optimiser": {"state": {}, "param_groups": [{}]}, ...: {}}
 COUNTS = ("skipped", "unconverged")  # what a method counts while it trains
 
 
@@ -106,8 +106,6 @@ class Loop:
         optimiser = torch.optim.Adam(parameters, lr=run.lr, fused=modality.fused or None)
         compiled = torch.compile(model) if run.compile else model
         self.trained, self.optimiser = fabric.setup(compiled, optimiser)
-        if run.queue:
-            check_memory(run, fabric.device, len(modality))
         self.queue = KeyQueue(model, run) if run.queue else None
         self.course, self.scheduled, self._embedded = Course(), {}, ()
         self.supervised = asks_for(self.method, "supervised")
@@ -123,9 +121,12 @@ class Loop:
         """Whether the loss is looked at after each step; on an accelerator that would stall it."""
         return self.fabric.device.type == "cpu"
 
-    def train(self, look: Callable, checkpoint, keep: Callable, progress: bool) -> None:
-        """Train to the end. `look(loop, loss, rate)`, called before the first epoch and after each,
-        gives a row of the history or None; then `keep(loop)` is called."""
+    def train(self, look: Callable, checkpoint, save: Callable, progress: bool) -> None:
+        """Train to the end.
+
+        `look(loop, loss, rate)` is called before the first epoch and after each and returns a row
+        of the history or None; after each epoch `save()` is called.
+        """
         course = self.course
         if not course.epoch and not course.history:
             self._look(look, None, None)
@@ -139,7 +140,7 @@ class Loop:
                     course.epoch += 1
                     course.losses.append(loss)
                     self._look(look, loss, examples / course.seconds[-1])
-                    keep(self)
+                    save()
                     bar.set_postfix_str(self._postfix(loss))
             except KeyboardInterrupt as stop:
                 raise Interrupted(self._stopped(checkpoint)) from stop
@@ -158,7 +159,7 @@ class Loop:
         where = f" ({self.modality.title})" if self.modality.title else ""
         epoch = f"in epoch {self.course.epoch + 1} of {self.run.epochs}"
         epoch = "after the last epoch" if self.course.epoch == self.run.epochs else epoch
-        return f"stopped {epoch}{where}; {checkpoint.way_on()}"
+        return f"stopped {epoch}{where}; {checkpoint.resume_hint()}"
 
     def _train_epoch(self, checkpoint, bar) -> tuple[float, int]:
         """The epoch's loss, and how many examples it looked at."""
@@ -256,15 +257,15 @@ class Loop:
         them."""
         bad = (~before.isfinite()).nonzero()
         step = self.course.step + (int(bad[0]) if len(bad) else len(before)) + 1
-        kept = f"last good checkpoint {checkpoint.path}"
-        if checkpoint.kept is None:
-            kept = "no checkpoint was written"
+        saved = f"last good checkpoint {checkpoint.path}"
+        if checkpoint.epoch is None:
+            saved = "no checkpoint was written"
         lr = self.optimiser.param_groups[0]["lr"]
         options = getattr(self.method, "options", {"temperature": None})
         warmer = " or raise the temperature" if "temperature" in options else ""
         return Diverged(
             f"loss or weights are not finite at step {step} (epoch {self.course.epoch + 1}, "
-            f"lr={lr:.4g}); {kept}; lower lr{warmer}"
+            f"lr={lr:.4g}); {saved}; lower lr{warmer}"
         )
 
     def _parts(self) -> dict[str, Any]:
@@ -278,38 +279,16 @@ class Loop:
         return asdict(self.course) | counts | states
 
     def load_state_dict(self, state: dict, epochs: int) -> None:
-        """Go on from the `state` of a run of so many `epochs`. ValueError: it is none."""
-        records.fits({name: state[name] for name in self._parts()}, PARTS)
-        for name in ("model", "method"):
-            check_like(name, state[name], self._parts()[name].state_dict())
-        check_adam(self.optimiser, state["optimiser"], state["step"], self.run.lr)
+        """Continue from the `state` of a run with that number of `epochs`."""
         for name, part in self._parts().items():
             part.load_state_dict(state[name])
         for name in COUNTS:
-            if state[name]:  # tensors; a method of one's own may count in numbers
+            if state[name]:  # tensors; a user's method may count in numbers
                 setattr(self.method, name, getattr(self.method, name) + state[name])
         self.course = Course(**{name: state[name] for name in Course.__dataclass_fields__})
         finished = self.course.epoch == epochs < self.run.epochs
         if finished and not self.due(self.course.epoch):
-            self.course.history.pop()  # the last row of the shorter run is none of this one's
-
-
-def check_adam(optimiser, state: dict, steps: int, lr: float) -> None:
-    """ValueError: the `state` is none that Adam could have after so many steps."""
-    fresh, kept = optimiser.state_dict(), state["state"]
-    rates = [group["lr"] for group in state["param_groups"]]
-    groups = [group | {"lr": rate} for group, rate in zip(fresh["param_groups"], rates)]
-    every = [p for group in optimiser.param_groups for p in group["params"]]
-    moments = {
-        i: {"step": torch.tensor(0.0), "exp_avg": every[i], "exp_avg_sq": every[i]} for i in kept
-    }
-    check_like("optimiser", state, {"state": moments, "param_groups": groups})
-    sound = bool(kept) == bool(steps)
-    sound &= all(isinstance(rate, float) and 0 <= rate <= lr for rate in rates)
-    for of_one in kept.values():
-        sound &= 0 <= of_one["step"] <= steps and bool((of_one["exp_avg_sq"] >= 0).all())
-    if not sound:
-        raise ValueError("the optimiser has a rate, a step or a mean square out of its range")
+            self.course.history.pop()  # the last row of the shorter run is not one of this run
 
 
 class KeyQueue:
@@ -343,12 +322,8 @@ class KeyQueue:
         return {"model": self.model.state_dict(), "z": self.z, "y": self.y}
 
     def load_state_dict(self, state: dict) -> None:
-        check_like("queue", state["model"], self.model.state_dict())
         self.model.load_state_dict(state["model"])
-        self.z, self.y = z, y = state["z"], state["y"]
-        sound = z is None or (z.ndim == 2 and len(z) <= self.run.queue and z.isfinite().all())
-        if not sound or (y is not None and (y.dtype != torch.int64 or y.shape != z.shape[:1])):
-            raise ValueError("the queue does not hold keys with their labels")
+        self.z, self.y = state["z"], state["y"]
 
 
 def progress_bar(run, modality: Modality, epochs: int, shown: bool):
@@ -414,104 +389,158 @@ def check_queue(method, queue: int) -> None:
         raise ValueError(f"queue={queue} is not for {method.name}: {error}") from error
 
 
-def check_memory(run, device: torch.device, examples: int) -> None:
-    """ValueError: no machine of this memory holds the similarities of the queue's keys to come."""
-    if not hasattr(os, "sysconf"):
-        return
-    seen = min(run.epochs * examples, (run.max_steps or math.inf) * run.batch_size)
-    needed = 12 * run.batch_size * min(run.queue, seen)  # similarity, weight, gradient
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if device.type == "cuda":
-        there = torch.cuda.mem_get_info(device)[1]
-    if needed > there:
-        raise ValueError(
-            f"queue={run.queue} takes {needed / 2**30:.0f} GiB with batch_size="
-            f"{run.batch_size}, and {device} has {there / 2**30:.0f}; choose a smaller queue"
-        )
-
-
 def under_torchrun() -> bool:
     """Whether this is one of the processes that torchrun has started."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def launch(device: str, precision: str, devices: int = 1):
-    """Fabric for so many devices; under torchrun for the processes that it has started.
+def launch(device: str, precision: str):
+    """Return Fabric on a device, or on the processes that torchrun started.
 
-    ValueError: what is asked for is not possible here.
+    ValueError: Fabric refuses it.
     """
     import lightning_fabric
 
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
-    chosen = dict(devices=devices, strategy="ddp_spawn" if devices > 1 else "auto")
+    several = {}
     if under_torchrun():
         local = int(os.environ["LOCAL_WORLD_SIZE"])
         nodes = int(os.environ["WORLD_SIZE"]) // local
-        chosen = dict(devices=local, num_nodes=nodes, strategy="ddp")
+        several = dict(devices=local, num_nodes=nodes, strategy="ddp")
     try:
-        fabric = lightning_fabric.Fabric(accelerator=device, precision=precision, **chosen)
-        if chosen["strategy"] == "ddp":
-            fabric.launch()
-        return fabric
-    except Exception as error:
+        fabric = lightning_fabric.Fabric(accelerator=device, precision=precision, **several)
+    except Exception as error:  # Fabric's own type
         raise ValueError(
-            f"device={device!r} with devices={devices} and precision={precision!r} is not possible "
-            f"here: {error}"
+            f"device={device!r} with precision={precision!r} is not possible here: {error}"
         ) from error
+    if several:
+        fabric.launch()
+    return fabric
 
 
-@contextmanager
-def fastest_convolutions() -> Iterator[None]:
-    """All batches have one shape: let cuDNN try its algorithms, unless the caller wants them
-    deterministic."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = not torch.backends.cudnn.deterministic
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
+def fit(fabric, run, execution, own: SimpleNamespace, method) -> Run:
+    """Train and measure a run, and write what `execution` asks for."""
+    task = room(type(run)).Task(run, execution, own, method, fabric.device)
+    if execution.checkpoint or execution.record_to:
+        task.run.refuse_unnamed()
+        records.check_run(task.run)
+    # Nothing here touches the caller's random state, and nothing in it touches us.
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
+        # all batches have one shape: let cuDNN try its algorithms
+        stack.callback(setattr, cudnn, "benchmark", cudnn.benchmark)
+        cudnn.benchmark = not cudnn.deterministic
+        if execution.checkpoint and fabric.global_rank == 0:
+            stack.enter_context(_files.only_process(execution.checkpoint))
+        trainings = Trainings(fabric, task, method, execution)
+        trainings.train()
+        return trainings.finish()
 
 
-@contextmanager
-def enough_memory(device: torch.device, batch_size: int) -> Iterator[None]:
-    """Where memory does not suffice, say how much there is and what to change."""
-    try:
-        yield
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        exhausted = isinstance(error, torch.OutOfMemoryError | MemoryError)
-        if not exhausted and "allocate memory" not in str(error):
-            raise
-        free = ""
-        if device.type == "cuda":
-            left, total = torch.cuda.mem_get_info(device)
-            free = f" ({left / 2**30:.1f} of {total / 2**30:.1f} GiB are free)"
-        raise ValueError(
-            f"out of memory on {device} with batch_size={batch_size}{free}; choose a smaller batch "
-            "(--batch-size), half precision (--precision bf16-mixed) or a smaller encoder"
-        ) from error
+class Trainings:
+    """All trainings of a run, one after the other, from its checkpoint to its record.
 
-
-@contextmanager
-def stoppable() -> Iterator[None]:
-    """SIGTERM, and the end of the terminal, end the block as Ctrl-C does; stopping it again does
-    not disturb the tidying up.
-
-    Signals can be handled in the main thread only, and where no one else does.
+    `model` is the first one's.
     """
-    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-    usual |= {signal.SIGHUP: signal.SIG_DFL} if hasattr(signal, "SIGHUP") else {}
-    main = threading.current_thread() is threading.main_thread()
-    ours = [number for number in usual if main and signal.getsignal(number) == usual[number]]
 
-    def stop(*_):
-        for number in ours:
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
+    def __init__(self, fabric, task, method, execution: config.Execution):
+        self.fabric, self.task, self.method, self.execution = fabric, task, method, execution
+        self.writes = fabric.global_rank == 0  # all processes do the same work
+        self.checkpoint = Checkpoint(execution.checkpoint, task.run.configuration, self.writes)
+        # now: the sources may be edited while this runs
+        self.environment, self.begun = records.environment(fabric.device), time.perf_counter()
+        if fabric.world_size > 1:
+            self.environment["hardware"]["devices"] = fabric.world_size
+        self.courses, self.before, self.model, self.record = [], [], None, None
 
-    for number in ours:
-        signal.signal(number, stop)
+    def train(self) -> None:
+        """Train what is not trained yet."""
+        parts, resumed = self.task.parts, None
+        saved = None
+        if self.execution.resume:
+            saved = self.checkpoint.read(self.fabric.device, len(parts))
+        if saved:
+            resumed = self._resumed(*saved)
+        for part in parts[len(self.courses) :]:
+            self.loop = resumed or self._loop(part)
+            resumed = None
+            progress = self.execution.progress and self.writes
+            self.loop.train(self.task.look, self.checkpoint, self.save, progress)
+            self.courses.append(self.loop.course)
+            self.model = self.loop.model if self.model is None else self.model
+
+    def _loop(self, part) -> Loop:
+        run, execution = self.task.run, self.execution
+        every = run.evaluate_every if execution.evaluate_every is None else execution.evaluate_every
+
+        def due(epoch: int) -> bool:
+            return epoch in execution.evaluate_at or bool(every and epoch % every == 0)
+
+        return Loop(self.fabric, part, self.method, run, due)
+
+    def _resumed(self, state: dict, theirs: dict) -> Loop:
+        """Restore the training in progress."""
+        self.courses = [Course(**course) for course in state["finished"]]
+        self.before = state["sessions"]
+        if state["record"] is not None and theirs["epochs"] == self.task.run.epochs:
+            self.record = json.loads(state["record"])
+        if self.courses:
+            self.model = self.task.parts[0].model().to(self.fabric.device)
+            self.model.load_state_dict(state["first"])
+        loop = self._loop(self.task.parts[len(self.courses)])
+        loop.load_state_dict(state, theirs["epochs"])
+        return loop
+
+    def sessions(self) -> list[dict]:
+        """Return the processes that worked on the run, this one last."""
+        seconds = round(time.perf_counter() - self.begun, 3)
+        return [*self.before, self.environment | {"seconds": seconds}]
+
+    def save(self) -> None:
+        """Write the state to the checkpoint."""
+        finished = [asdict(course) for course in self.courses if course is not self.loop.course]
+        run_state = {
+            "finished": finished,
+            "first": self.model.state_dict() if finished else None,
+            # JSON, because torch.load(weights_only=True) refuses NumPy's numbers
+            "record": self.record and json.dumps(self.record, default=float),
+            "sessions": self.sessions(),
+        }
+        self.checkpoint.save(self.loop.state_dict() | run_state)
+
+    def finish(self) -> Run:
+        """Measure the model unless that was done before, and write record and model."""
+        if self.record is None:
+            self.record = self._measured()
+            self.save()
+        run = Run(self.record, self.model.eval(), self.method)
+        if self.writes and self.execution.record_to is not None:
+            records.write(run.record, self.execution.record_to, overwrite=True)
+        if self.writes and self.execution.save is not None:
+            run.save(self.execution.save)
+        return run
+
+    def _measured(self) -> dict:
+        measured = self.task.measure(self.model, self.courses, self.fabric.device)
+        counts = {name: int(getattr(self.method, name, 0)) for name in COUNTS}
+        measured["metrics"] |= counts | {"peak_memory_mb": peak_memory(self.fabric.device)}
+        sessions = self.sessions()
+        return {
+            "configuration": self.task.run.configuration,
+            **measured,
+            "environment": self.environment,
+            "seconds": round(sum(session["seconds"] for session in sessions), 3),
+            "sessions": sessions,
+        }
+
+
+def peak_memory(device: torch.device) -> float | None:
+    """Return the peak memory in MB, of the GPU or of the whole process."""
+    if device.type == "cuda":
+        return round(torch.cuda.max_memory_allocated(device) / 2**20, 1)
     try:
-        yield
-    finally:
-        for number in ours:
-            signal.signal(number, usual[number])
+        import resource
+    except ImportError:  # not on Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)

@@ -43,7 +43,8 @@ CORRELATIONS = (*config.SIMILARITY, "alike", "sts")
 INSTALLED = Path(__file__).resolve().parents[1] / "_ledgers"  # a wheel's, of setup.py
 #: Parts of a record that are a column each, as they are.
 SHOWN = ("test_images", "graphs", "sentences", "judged", "history", "losses", "correct")
-PAPER_COLUMNS = ["paper", "table", "row", "column", "dataset", "metric", "value", "spread", "note"]
+PAPER_COLUMNS = ["paper", "table", "row", "column", "dataset", "metric", "value", "spread"]
+PAPER_COLUMNS += ["run", "note"]  # the setting in papers.toml, or why there is none
 
 
 def ledger(name: str) -> Path:

@@ -16,12 +16,12 @@ from hnlib.images import augment, data
 from hnlib.methods import CATALOGUE, Method
 from hnlib.training import config
 from hnlib.training.checkpoint import Run, load, room
-from hnlib.training.fit import fit, fit_in_processes
 from hnlib.training.loop import (
     Diverged,
     Interrupted,
     check_queue,
     check_schedule,
+    fit,
     launch,
     under_torchrun,
 )
@@ -86,37 +86,31 @@ def train(*dataset_and_method, **keywords) -> Run:
     `metrics` has an accuracy or a rank correlation for each, and `transfer` and `sts`, the means of
     six and of seven. The `history` has them at the epochs `evaluate_at`.
 
-    `device` and `precision` are Fabric's words. `devices` > 1 shares each batch among processes of
-    one machine (a script needs `if __name__ == "__main__":`); under `torchrun` its processes are
-    used. Negatives are gathered from all of them, and the run is the one a single device makes, up
-    to rounding and to batch-norm, whose statistics are synchronised on GPUs only.
+    `device` and `precision` are Fabric's words. Under `torchrun` each batch is shared by its
+    processes. Negatives are gathered from all of them, and the run is the one a single process
+    makes, up to rounding and to batch-norm, whose statistics are synchronised on GPUs only.
 
     With a `checkpoint` path the state is written after each epoch; with `resume` an existing one is
     continued, to the same weights as without the interruption (bitwise on the CPU: all randomness
     of an epoch comes from the seed and the epoch's number). A finished run is not measured again;
     it goes on if `epochs` is larger now, nothing is scheduled over them and it is no run of several
     folds. `max_steps` ends training early, a cosine before its end. `save` is where `Run.save`
-    writes; the record in `record_to` replaces an older one of the same configuration. All these
-    places are tried before the first step, and where one fails after the last, the trained state is
-    kept elsewhere and the error says where. `sessions` of the record are the processes that worked
-    on the run, each with date, machine, versions and seconds up to the last state that it kept;
-    `seconds` is their sum.
+    writes; the record in `record_to` replaces an older one of the same configuration. `sessions` of
+    the record are the processes that worked on the run, each with date, machine, versions and
+    seconds up to the last state that it saved; `seconds` is their sum.
 
-    Raises ValueError (unknown names, sizes that do not fit, memory that does not suffice, a
-    checkpoint that is corrupt, of another configuration or in use by another process, a place that
-    cannot be written), OSError (it no longer can; a process of `devices` was killed), `Diverged`,
-    `Interrupted`.
+    Raises ValueError (unknown names, sizes that do not fit, a checkpoint of another configuration
+    or in use by another process), `Diverged`, `Interrupted`.
     """
     given = dict(zip(("dataset", "method"), dataset_and_method))
     if len(dataset_and_method) > 2 or given.keys() & keywords.keys():
         raise TypeError("train takes data set and method by position, once; the rest by keyword")
     run, execution, own = read_arguments(given | keywords)
-    _check_devices(run, execution.devices)
+    if under_torchrun():
+        _check_devices(run, int(os.environ["WORLD_SIZE"]))
     method = _method(run, own)
     room(type(run)).check(run, execution, own, method)
-    fabric = launch(execution.device, run.precision, execution.devices)
-    alone = execution.devices == 1 or under_torchrun()
-    return (fit if alone else fit_in_processes)(fabric, run, execution, own, method)
+    return fit(launch(execution.device, run.precision), run, execution, own, method)
 
 
 train.__signature__ = config.signature(config.ImageRun)
@@ -227,16 +221,10 @@ def _method(run, own: SimpleNamespace) -> nn.Module | None:
 
 
 def _check_devices(run, devices: int) -> None:
-    """ValueError: more than this machine has cores for, or than can share the run's batches."""
-    cores = max(2, os.cpu_count() or 1)
-    if under_torchrun():
-        devices = int(os.environ["WORLD_SIZE"])
-    elif devices > cores:
-        raise ValueError(f"devices={devices} are too many for {cores} cores; choose fewer")
+    """ValueError: the processes cannot share the run's batches."""
     if run.batch_size % devices:
         raise ValueError(
-            f"batch_size={run.batch_size} cannot be shared by {devices} devices; choose a "
-            f"multiple of {devices}"
+            f"batch_size={run.batch_size} must be a multiple of the {devices} processes"
         )
     if devices > 1 and getattr(run, "mixing", None):
-        raise ValueError(f"mixing={run.mixing} needs the whole batch on one device; use devices=1")
+        raise ValueError(f"mixing={run.mixing} needs the whole batch in one process")

@@ -1,0 +1,74 @@
+"""The comparisons that the front page, the decision page and the README quote: one family."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+from hnlib import methods
+from hnlib.book import dial
+from hnlib.results import comparisons
+from hnlib.results.comparisons import Effect
+from hnlib.training import records
+
+SMALL = "train_size == 10000 and epochs == 10"
+LONG = "train_size.isna() and epochs == 15"
+HELD_OUT = "validation == 5000 and precision == 'bf16-mixed'"
+RELEASED = (
+    "method == 'hcl' and beta == 1 and temperature == 0.5 and tau_plus == 0.1 "
+    "and weights_gradient == True"
+)
+
+
+@functools.cache
+def small_map() -> dial.Map:
+    """Return the map of CIFAR-10: ten epochs of 10,000 images."""
+    return dial.Map(_runs().query(f"{SMALL} and {HELD_OUT}"))
+
+
+def headlines(metric: str = "linear") -> dict[str, Effect]:
+    """Return the quoted differences in points, corrected together as one family.
+
+    Each setting (the map, the long runs, the catalogue) has one variance for all its arms.
+    """
+    small, runs = small_map(), _runs()
+    cold, tilt = small.chosen(lambda beta: beta == 0), small.chosen(lambda beta: beta > 0)
+    pairs = {"short temperature": (cold, (0.5, 0.0)), "short tilt": ((0.5, 1.0), (0.5, 0.0))}
+    pairs["short both"] = (tilt, cold)
+    effects = {name: small.compare(*pair, metric, pooled=True) for name, pair in pairs.items()}
+
+    base, cold_run = (f"method == 'simclr' and temperature == {t}" for t in (0.5, cold[0]))
+    long = _complete(runs.query(f"{LONG} and {HELD_OUT}"), (base, cold_run, RELEASED))
+    arms = {"long hcl": (RELEASED, base), "long temperature": (cold_run, base)}
+    arms["long hcl over temperature"] = (RELEASED, cold_run)
+    compared = [comparisons.compare(long, *arm, metric) for arm in arms.values()]
+    effects |= dict(zip(arms, _pooled(compared, compared[:2])))
+
+    catalogue = runs.query(f"{SMALL} and options == '' and changed == ''")
+    groups = {name: catalogue.query("method == @name") for name in methods.CATALOGUE}
+    groups = {name: group for name, group in groups.items() if len(group) == 3}
+    simclr = groups.pop("simclr")
+    gains = [comparisons.between(group, simclr, metric) for group in groups.values()]
+    labels = gains[list(groups).index("scl")]
+    effects["labels"] = _pooled([labels], gains)[0]
+    return dict(zip(effects, comparisons.family(effects.values())))
+
+
+@functools.cache
+def _runs():
+    return records.frame(kind="images").query(
+        "dataset == 'cifar10' and encoder == 'small-cnn' and batch_size == 256 "
+        "and admitted == 1 and mixing.isna()"
+    )
+
+
+def _complete(runs, arms):
+    """Keep the seeds for which every arm has been run."""
+    seeds = set.intersection(*(set(runs.query(arm)["seed"]) for arm in arms))
+    return runs[runs["seed"].isin(seeds)]
+
+
+def _pooled(effects: list[Effect], together: list[Effect]) -> list[Effect]:
+    """Give effects the variance that those of one setting share."""
+    common = comparisons.family(together, pooled=True)[0]
+    return [replace(effect, between=common.between, df=common.df) for effect in effects]

@@ -1,0 +1,141 @@
+"""Evaluate encoders of images by kNN and linear probes."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hnlib.images import augment
+from hnlib.training.evaluation import eval_mode, linear_probe, neighbours, weighted_knn
+
+PROTOCOLS = ("clean", "paper")
+
+
+def embed(encoder: nn.Module, x: Tensor, batch_size: int = 1000, device=None) -> Tensor:
+    """Return the features [N,d], float32, of the plain images `x` uint8 [N,H,W,C], in eval mode.
+
+    Batches go to `device` (default: where the encoder is), the features stay there.
+    """
+    if device is None:
+        device = next((p.device for p in encoder.parameters()), x.device)
+    with eval_mode(encoder):
+        parts = [encoder(augment.plain(part.to(device))).float() for part in x.split(batch_size)]
+    return torch.cat(parts)
+
+
+def knn(encoder: nn.Module, dataset, device=None) -> float:
+    """Return the test accuracy of `weighted_knn` with `neighbours`."""
+    x, x_test = (embed(encoder, part, device=device) for part in (dataset.x_train, dataset.x_test))
+    y, y_test = dataset.y_train.to(x.device), dataset.y_test.to(x.device)
+    return _accuracy(weighted_knn(x, y, x_test, y_test, neighbours(len(x))))
+
+
+def _accuracy(correct: Tensor) -> float:
+    return int(correct.sum()) / len(correct)
+
+
+def readouts(
+    encoder: nn.Module,
+    dataset,
+    k: int | None = None,
+    device=None,
+    protocols: tuple[str, ...] = ("clean",),
+    recipe: str | augment.Recipe | None = None,
+    readout_epochs: int = 100,
+    correct: dict[str, Tensor] | None = None,
+) -> dict[str, float]:
+    """Return the accuracies of the named protocols.
+
+    "clean": knn, knn_k and linear, with the frozen encoder in eval mode, plain images, features
+    computed once; where the data set has validation images, knn_validation and linear_validation
+    too. A dictionary given as `correct` is filled with which images were right, bool [N], for each
+    of these names but knn_k. "paper": linear_paper, by `paper_readout` with `recipe` (by default
+    after the channels) and `readout_epochs`.
+    """
+    scores = {}
+    if "clean" in protocols:
+        bits = _clean(encoder, dataset, k, device, scores)
+        scores |= {name: _accuracy(right) for name, right in bits.items()}
+        if correct is not None:
+            correct.update(bits)
+    if "paper" in protocols:
+        recipe = augment.recipe_for(dataset.channels) if recipe is None else recipe
+        scores["linear_paper"] = paper_readout(
+            encoder, dataset, recipe, readout_epochs, device=device
+        )
+    return scores
+
+
+def _clean(encoder, dataset, k, device, scores: dict) -> dict[str, Tensor]:
+    """Return which test and validation images were right; set `knn_k`."""
+    train_x = embed(encoder, dataset.x_train, device=device)
+    train_y = dataset.y_train.to(train_x.device)
+    scores["knn_k"] = k = neighbours(len(train_x)) if k is None else k
+    parts = {"": (dataset.x_test, dataset.y_test)}
+    if dataset.x_validation is not None:
+        parts["_validation"] = (dataset.x_validation, dataset.y_validation)
+    x = torch.cat([embed(encoder, images, device=device) for images, _ in parts.values()])
+    y = torch.cat([labels for _, labels in parts.values()]).to(x.device)
+    sizes = [len(labels) for _, labels in parts.values()]
+    right = {
+        "knn": weighted_knn(train_x, train_y, x, y, k).split(sizes),
+        "linear": linear_probe(train_x, train_y, x, y).split(sizes),
+    }
+    return {metric + part: bits for metric in right for part, bits in zip(parts, right[metric])}
+
+
+def paper_readout(
+    encoder: nn.Module,
+    dataset,
+    recipe: str | augment.Recipe = "hcl",
+    epochs: int = 100,
+    batch_size: int = 512,
+    lr: float = 1e-3,
+    weight_decay: float = 1e-6,
+    seed: int = 0,
+    device=None,
+) -> float:
+    """Return the test accuracy of a linear layer trained as in the code released with hcl
+    (`image/linear.py`); its defaults.
+
+    Odd, but theirs: the weights of the encoder are frozen, but while the layer learns the encoder
+    is in train mode. So the layer learns on features normalised by the statistics of their batch,
+    and each batch moves the running statistics, which the test images then meet in eval mode. The
+    layer learns from augmented images, one fresh view an epoch, and is tested on plain ones.
+    Nothing is standardised; Adam, batches shuffled, the last partial one used.
+
+    The encoder is not changed: this works on a copy. A `recipe` with a size (STL-10 as released)
+    needs an encoder for images of any size.
+    """
+    recipe = augment.resolve(recipe)
+    if device is None:
+        device = next((p.device for p in encoder.parameters()), dataset.x_train.device)
+    device = torch.device(device)
+    x, y = dataset.x_train.to(device), dataset.y_train.to(device)
+    encoder = copy.deepcopy(encoder).to(device)
+    dimension = embed(encoder, dataset.x_train[:1], device=device).shape[1]
+    generator = torch.Generator(device).manual_seed(seed)
+    # The caller's random state stays; ours decides the layer's start and what an encoder draws
+    # itself in train mode.
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())), torch.enable_grad():
+        torch.manual_seed(seed)
+        layer = nn.Linear(dimension, dataset.num_classes).to(device)
+        optimiser = torch.optim.Adam(layer.parameters(), lr=lr, weight_decay=weight_decay)
+        encoder.train()
+        for _ in range(epochs):
+            order = torch.randperm(len(x), generator=generator, device=device)
+            for batch in order.split(batch_size):
+                views = augment.view(x[batch], generator, recipe)
+                with torch.no_grad():
+                    views = views.contiguous(memory_format=torch.channels_last)
+                    features = encoder(views).float()
+                loss = functional.cross_entropy(layer(features), y[batch])
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+    with torch.no_grad():
+        predicted = layer(embed(encoder, dataset.x_test, device=device)).argmax(1)
+    return _accuracy(predicted == dataset.y_test.to(device))
