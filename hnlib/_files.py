@@ -10,8 +10,11 @@ from pathlib import Path
 
 
 def project_root() -> Path:
-    """Return the checkout: the nearest folder with `_toc.yml` and `notebooks` above the working
-    directory or this package; without one, the working directory."""
+    """Return the checkout.
+
+    That is the nearest folder with `_toc.yml` and `notebooks` above the working directory or this
+    package; without one, the working directory.
+    """
     for folder in (Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[1]):
         if (folder / "_toc.yml").is_file() and (folder / "notebooks").is_dir():
             return folder

@@ -11,7 +11,6 @@ from torch.nn import functional
 
 from hnlib.images import augment
 from hnlib.images._torchvision import torchvision
-from hnlib.training.run import train
 
 transforms = torchvision.transforms
 one_by_one = transforms.functional
@@ -115,10 +114,9 @@ def tuples(settings):
 
 
 @pytest.mark.parametrize(
-    "name, channels, size",
-    [("simclr", 3, 32), ("digits", 1, 8), ("hcl", 3, 32), ("hcl", 1, 8), ("hcl-32", 3, 48)],
+    "name, channels, size", [("simclr", 3, 32), ("digits", 1, 8), ("hcl-32", 3, 48)]
 )
-@pytest.mark.parametrize("parts", [1, 2, 3])
+@pytest.mark.parametrize("parts", [1, 3])
 def test_the_parts_of_a_batch_make_the_views_of_the_whole(name, channels, size, parts):
     x, total = images(7, size, channels), 7
     draw = generator(1)
@@ -158,14 +156,7 @@ def test_one_view():
 
 @pytest.mark.parametrize(
     "change, message",
-    [
-        (dict(blur_kernel=4), "blur_kernel=4"),
-        (dict(blur_kernel=-1), "blur_kernel=-1"),
-        (dict(blur_sigma=(0.0, 2.0)), "blur_sigma"),
-        (dict(blur_sigma=(2.0, 0.1)), "blur_sigma"),
-        (dict(size=0), "size=0"),
-        (dict(size=8, rotation=15.0), "rotation=15"),
-    ],
+    [(dict(blur_kernel=4), "blur_kernel=4"), (dict(size=8, rotation=15.0), "rotation=15")],
 )
 def test_recipes_that_cannot_be(change, message):
     with pytest.raises(ValueError, match=message):
@@ -175,21 +166,11 @@ def test_recipes_that_cannot_be(change, message):
 def test_bad_input():
     with pytest.raises(ValueError, match=r"blur_kernel=17.*too large"):
         augment.two_views(images(size=8), generator(), augment.Recipe(blur=1.0, blur_kernel=17))
-    for part in ((-1, 8), (3, 8), (0, 5)):
-        with pytest.raises(ValueError, match=r"part=.*6 images"):
-            augment.two_views(images(), generator(), part=part)
-    with pytest.raises(ValueError, match="do not fit"):
-        augment.two_views(images(), generator(), other=images(5))
     with pytest.raises(ValueError, match=r"'mixup'.*simclr"):
         augment.two_views(images(), generator(), "mixup")
     for x in (images().float(), images()[0], images(channels=2)):
         with pytest.raises(ValueError, match="uint8"):
             augment.two_views(x, generator())
-
-
-def test_a_recipe_without_a_name_is_not_the_usual_one():
-    with pytest.raises(ValueError, match=r"unknown augmentation ''; known: simclr"):
-        train("digits", "hcl", epochs=1, augmentation="", progress=False)
 
 
 def test_a_crop_equals_torchvisions_resized_crop():
@@ -299,7 +280,7 @@ def test_the_probabilities_belong_to_the_images():
     assert augment.RECIPES["digits"].flip == 0
 
 
-@pytest.mark.parametrize("kernel, size", [(1, 8), (3, 32), (5, 9), (9, 8)])
+@pytest.mark.parametrize("kernel, size", [(3, 32), (9, 8)])
 def test_blur_equals_torchvisions_one_image_at_a_time(kernel, size):
     x = images(8, size).permute(0, 3, 1, 2).float() / 255
     sigma = torch.rand(8, generator=generator()) * 1.9 + 0.1
@@ -321,7 +302,7 @@ def test_blur_equals_torchvisions_one_image_at_a_time(kernel, size):
         )  # another image's deviation
 
 
-@pytest.mark.parametrize("size, out", [(96, 32), (32, 32), (8, 32), (37, 13)])
+@pytest.mark.parametrize("size, out", [(96, 32), (8, 32)])
 def test_a_resized_crop_equals_pillows(size, out):
     """Pillow rounds twice to whole grey values. Control: bilinear without antialiasing, where the
     crop shrinks."""
@@ -417,6 +398,7 @@ def ours(recipe, side, n, seed=1):
     return augment.view(scene(side).expand(n, -1, -1, -1), generator(seed), recipe) / 4 + 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hcl", "simclr"])
 def test_views_are_distributed_as_torchvisions_one_image_at_a_time(name):
     """Controls: each recipe with one operation changed is told apart by the same test."""
@@ -434,6 +416,7 @@ def test_views_are_distributed_as_torchvisions_one_image_at_a_time(name):
         assert disagreement(ours(replace(recipe, **change), 32, n), theirs) < 1e-4, change
 
 
+@pytest.mark.slow
 def test_the_coordinates_in_a_view_are_distributed_as_torchvisions():
     """A picture of its own coordinates tells area, shape, place and mirror of the crop. Control:
     crops from .2."""

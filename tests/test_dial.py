@@ -45,9 +45,7 @@ def test_the_noise_is_that_of_cells_about_seeds():
 
 def test_two_runs_of_a_cell_are_named():
     runs = invented(lambda t, beta: hill(1 / t)).assign(record=lambda f: f.index.map("r{}".format))
-    with pytest.raises(
-        ValueError, match=r"records r3 and r\d+ are of one cell and seed; give runs"
-    ):
+    with pytest.raises(ValueError, match=r"records r3 and r\d+ are of one cell and seed"):
         dial.Map(pd.concat([runs, runs.loc[[3]].assign(record="r999")])).share()
 
 
@@ -88,7 +86,7 @@ def test_the_heat_map_shows_every_cell_and_lines_of_equal_sharpness():
     assert np.hypot(x - column, y - row).min() < 0.1
 
 
-def test_the_scatter_has_a_point_for_each_cell_and_a_row_what_gamma_explains():
+def test_the_scatter_has_a_point_for_each_cell():
     from matplotlib.figure import Figure
 
     here, ax = dial.Map(invented(lambda t, beta: hill((1 + beta) / t))), Figure().subplots()
@@ -97,11 +95,7 @@ def test_the_scatter_has_a_point_for_each_cell_and_a_row_what_gamma_explains():
     assert points == pytest.approx(np.column_stack([dial.GAMMAS, here.accuracy().mean(1)]))
     rings = [line for line in ax.lines if line.get_label().startswith("$t=")]
     assert len(rings) == len(dial.TEMPERATURES)
-    row = here.row()
-    assert row["seeds"] == 3 and row["γ alone"] == dial.said(here.share())
-    one = dial.Map(invented(lambda t, beta: hill((1 + beta) / t), seeds=1))
-    assert one.row() == {"seeds": 1}
 
 
-def test_a_share_is_said_in_percent():
-    assert dial.said((0.944, 0.84, 0.999)) == "94\u00a0% [84, 100]"
+def test_a_share_is_shown_in_percent():
+    assert dial.format_share((0.944, 0.84, 0.999)) == "94\u00a0% [84, 100]"

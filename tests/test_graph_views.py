@@ -1,4 +1,4 @@
-"""Views of graphs and the embedded motif graphs: against slow loops and networkx, laws,
+"""Views of graphs and the embedded motif graphs: against slow loops and networkx, distributions,
 reproducibility."""
 
 import itertools
@@ -383,32 +383,11 @@ def test_views_of_a_part_of_the_kinds():
     ) == {2, 5}
 
 
-def test_bad_input_gets_one_clear_sentence():
-    batch, draw = batch_of((5, HOUSE), (3, [(0, 1)])), generator()
-    for ratio in (-0.1, 1, 1.5, float("nan")):
-        for augmentation in (
-            *graphs.views.VIEWS.values(),
-            lambda b, r, g: graphs.views.view(b, g, ratio=r),
-        ):
-            with pytest.raises(ValueError, match=r"ratio=.* must lie in \[0, 1\)"):
-                augmentation(batch, ratio, draw)
-    with pytest.raises(
-        ValueError, match="unknown augmentation 'nodes'; known: mask, edges, drop, subgraph"
-    ):
-        graphs.views.view(batch, draw, ("drop", "nodes"))
-    for kinds in ((), ("drop", "drop")):
-        with pytest.raises(ValueError, match="at least one augmentation, each of them once"):
-            graphs.views.view(batch, draw, kinds)
-    bare = batch.clone()
-    bare.x = None
-    for wrong in (bare, Data(x=batch.x, edge_index=batch.edge_index)):
-        with pytest.raises(ValueError, match="float features"):
-            graphs.views.drop_nodes(wrong, 0.2, draw)
-    hollow = Batch.from_data_list(
-        [Data(x=torch.ones(n, 1), edge_index=torch.empty(2, 0).long()) for n in (2, 0)]
-    )
-    with pytest.raises(ValueError, match="graph 1 of the batch has no nodes"):
-        graphs.views.view(hollow, draw)
+def test_unknown_kinds_and_ratios_are_refused():
+    batch, draw = batch_of((5, HOUSE)), generator()
+    for kinds, ratio in ((("drop", "nodes"), 0.2), ((), 0.2), (("drop",), 1.0)):
+        with pytest.raises(ValueError, match="kinds must be some of mask, edges, drop, subgraph"):
+            graphs.views.view(batch, draw, kinds, ratio)
 
 
 # --------------------------------------------------------------------------------------------------------------
@@ -494,10 +473,3 @@ def test_motifs_are_a_function_of_the_seed_and_leave_global_states_alone():
 
 
 PINNED = (5174, 12288)  # nodes and arcs of the set that the book's pages show
-
-
-def test_too_few_motifs_or_a_negative_seed_are_refused():
-    with pytest.raises(ValueError, match="n=11 graphs are fewer than two for each of 6 classes"):
-        graphs.data.motifs(11)
-    with pytest.raises(ValueError, match="seed=-1 must not be negative"):
-        graphs.data.motifs(seed=-1)

@@ -28,7 +28,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 #: A wing needs this extra; the losses need none, and `hnlib.__main__` imports what it dispatches to.
 EXTRA = {"images": "runs", "runs": "runs", "graphs": "graphs", "book": "book"}
 EXTRA |= {"sentences": "sentences", "integrations": "sentence-transformers"}
-EXTRA |= dict.fromkeys(("_files", "_archives", "__main__"), "runs")
+EXTRA |= dict.fromkeys(("_files", "__main__"), "runs")
 OPTIONAL = {  # imported inside functions, by a room that also works without: room → extra
     "book.sweep": "sweep"
 }

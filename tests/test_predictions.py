@@ -32,3 +32,24 @@ def test_a_verdict_is_open_while_something_is_missing():
         verdicts.add("X6", "f", "9", True, True)
     shown = verdicts.show("caption")._repr_html_()
     assert shown.count("<tr") == 6 and "open: 1 of 3 seeds" in shown and "caption" in shown
+
+
+def test_lines_by_their_margins():
+    verdicts, close, far = Verdicts(), effect(0.1, 0.1), effect(1.0, 0.1)
+    verdicts.equivalent("X1", "a", {"one": close, "two": close}, 0.5)
+    verdicts.equivalent("X2", "b", {"one": close, "two": far}, 0.5)
+    verdicts.equivalent("X3", "c", {}, 0.5, missing="2 seeds")
+    verdicts.between("X4", "d", far, 0.5, 1.5)
+    verdicts.between("X5", "e", close, 0.5, 1.5)
+    verdicts.between("X6", "f", None, 0.5, 1.5)
+    verdicts.undefined("X7", "g", "too few cells")
+    words = [row["verdict"] for row in verdicts.rows.values()]
+    assert words == [
+        "holds",
+        "refuted",
+        "open: 2 seeds",
+        "holds",
+        "refuted",
+        "unresolved",
+        "undefined",
+    ]

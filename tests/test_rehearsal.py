@@ -51,7 +51,7 @@ def tiny(name):
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("data")
-    for name in data.ARCHIVES:
+    for name in data.DOWNLOADED:
         path = data.location(name, root)
         path.parent.mkdir(exist_ok=True)
         np.savez(path, **tiny(name))

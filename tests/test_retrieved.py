@@ -1,5 +1,4 @@
-"""The recorded negatives of four methods: the file is whole and agrees with itself, and the pull in
-it is the loss's."""
+"""The recorded negatives of four methods: the file agrees with itself, and the pull with the loss."""
 
 import base64
 import io
@@ -23,30 +22,30 @@ def retrieved():
 
 
 @pytest.fixture(scope="module")
-def kept():
+def recorded():
     path = records.ledger("book/results/retrieved.json")
     assert path.stat().st_size < 300_000
     return json.loads(path.read_text("utf-8"))
 
 
-def test_it_says_what_it_was_made_of(kept, retrieved):
-    assert kept["class_names"] == list(data.CIFAR10_CLASSES)
-    assert re.fullmatch("[0-9a-f]{64}", kept["digest"])
-    assert {"date", "hnlib", "versions"} <= kept["environment"].keys()
-    known = [row["configuration"] for row in kept["methods"]]
-    assert [c["method"] for c in known] == [shown["method"] for shown in retrieved.SHOWN]
-    for configuration, shown in zip(known, retrieved.SHOWN, strict=True):
+def test_it_says_what_it_was_made_of(recorded, retrieved):
+    assert recorded["class_names"] == list(data.CIFAR10_CLASSES)
+    assert re.fullmatch("[0-9a-f]{64}", recorded["digest"])
+    assert {"date", "hnlib", "versions"} <= recorded["environment"].keys()
+    configurations = [row["configuration"] for row in recorded["methods"]]
+    for configuration, shown in zip(configurations, retrieved.SHOWN, strict=True):
+        assert configuration["method"] == shown["method"]
         assert configuration["options"]["temperature"] == shown["temperature"]
         for name in ("dataset", "train_size", "epochs", "validation", "precision"):
             assert configuration[name] == retrieved.COMMON[name]
-    assert len({configuration["dataset_digest"] for configuration in known}) == 1  # of the subset
+    assert len({configuration["dataset_digest"] for configuration in configurations}) == 1
 
 
-def test_anchors_follow_the_rule(kept, retrieved):
-    assert [anchor["class"] for anchor in kept["anchors"]] == list(range(retrieved.CLASSES))
-    classes = {anchor["image"]: anchor["class"] for anchor in kept["anchors"]}
-    for row in kept["methods"]:
-        for anchor, shown in zip(kept["anchors"], row["shown"], strict=True):
+def test_anchors_follow_the_rule(recorded, retrieved):
+    assert [anchor["class"] for anchor in recorded["anchors"]] == list(range(retrieved.CLASSES))
+    classes = {anchor["image"]: anchor["class"] for anchor in recorded["anchors"]}
+    for row in recorded["methods"]:
+        for anchor, shown in zip(recorded["anchors"], row["shown"], strict=True):
             images = [negative["image"] for negative in shown]
             weights = [negative["weight"] for negative in shown]
             assert len({*images, anchor["image"]}) == retrieved.PICTURES + 1
@@ -55,34 +54,35 @@ def test_anchors_follow_the_rule(kept, retrieved):
             for negative in shown:  # one image has one class, whoever retrieves it
                 assert classes.setdefault(negative["image"], negative["class"]) < 10
                 assert classes[negative["image"]] == negative["class"]
-    assert {*map(str, classes)} == kept["pictures"].keys()
-    assert max(classes) < kept["batch"]
+    assert {*map(str, classes)} == recorded["pictures"].keys()
+    assert max(classes) < recorded["batch"]
 
 
-def test_pictures_are_small_pngs(kept):
-    for text in kept["pictures"].values():
+def test_pictures_are_small_pngs(recorded):
+    for text in recorded["pictures"].values():
         image = Image.open(io.BytesIO(base64.b64decode(text, validate=True)))
         assert (image.format, image.size, image.mode) == ("PNG", (32, 32), "RGB")
 
 
-def test_numbers_agree(kept, retrieved):
+def test_numbers_agree(recorded, retrieved):
     """The share on the own class by a method's own pull stands there twice."""
-    seeds = [[one["seed"] for one in row["seeds"]] for row in kept["methods"]]
-    assert seeds == [list(range(len(seeds[0])))] * 4 and len(kept["base"]) == retrieved.BATCHES
-    for k, row in enumerate(kept["methods"]):
+    seeds = [[one["seed"] for one in row["seeds"]] for row in recorded["methods"]]
+    assert seeds == [list(range(len(seeds[0])))] * 4 and len(recorded["base"]) == retrieved.BATCHES
+    for k, row in enumerate(recorded["methods"]):
         for one in row["seeds"]:
-            assert {len(one[name]) for name in ("own", "own_heaviest", "heaviest")} == {
-                retrieved.BATCHES
-            }
+            for name in ("own", "own_heaviest", "heaviest"):
+                assert len(one[name]) == retrieved.BATCHES
             assert one["own_by_pull_of"][k] == pytest.approx(np.mean(one["own"]), abs=1e-4)
             assert all(0 < share < 1 for share in one["own"] + one["own_heaviest"])
             # the ten have more than an equal share, and no more than all
-            assert all(kept["heaviest"] / kept["batch"] < share < 1 for share in one["heaviest"])
+            assert all(
+                recorded["heaviest"] / recorded["batch"] < share < 1 for share in one["heaviest"]
+            )
 
 
-def test_controls_of_one_sharpness_pull_alike(kept, retrieved):
+def test_controls_of_one_sharpness_pull_alike(recorded, retrieved):
     """SimCLR at t = .25 and the tilt held fixed: one γ, one pull; and they stand apart from others."""
-    rows = kept["controls"]
+    rows = recorded["controls"]
     for row, shown in zip(rows, retrieved.CONTROLS, strict=True):
         found = {"method": row["configuration"]["method"]} | row["configuration"]["options"]
         assert shown.items() <= found.items() and found.get("beta", 1.0) == 1.0
@@ -91,8 +91,7 @@ def test_controls_of_one_sharpness_pull_alike(kept, retrieved):
             *others, simclr, tilt = one["own_by_pull_of"]
             assert simclr == tilt and len(others) == len(retrieved.SHOWN)
             assert simclr not in others
-    torch.manual_seed(0)
-    z = functional.normalize(torch.randn(20, 5, dtype=torch.float64))
+    z = embeddings(20, 5)
     pulls = [retrieved.pull(row["configuration"], z)[1] for row in rows]
     assert torch.allclose(*pulls, atol=1e-12)
     released = dict(method="hcl", options=dict(temperature=0.5, beta=1.0))
@@ -100,9 +99,8 @@ def test_controls_of_one_sharpness_pull_alike(kept, retrieved):
 
 
 def test_pull_is_the_tilt_as_released(retrieved):
-    """(1 + β) p − β w, with w ∝ e^{βs/t} and p ∝ w e^{s/t}; held fixed it would be p."""
-    torch.manual_seed(0)
-    z = functional.normalize(torch.randn(20, 5, dtype=torch.float64))
+    """(1 + β) p − β w, with w ∝ e^{βs/t} and p ∝ w e^{s/t}; with weights held fixed it would be p."""
+    z = embeddings(20, 5)
     s, pull = retrieved.pull(dict(method="hcl", options=dict(temperature=0.3, beta=2.0)), z)
     s = s.masked_fill(torch.eye(20, dtype=torch.bool), -torch.inf)
     w, p = (2 * s / 0.3).softmax(1), (3 * s / 0.3).softmax(1)
@@ -116,16 +114,20 @@ def test_pull_is_the_tilt_as_released(retrieved):
 def test_what_is_measured_counts_by_hand(retrieved, monkeypatch):
     """One batch of three classes, by loops."""
     monkeypatch.setattr(retrieved, "BATCH", 30)
-    torch.manual_seed(0)
-    z = functional.normalize(torch.randn(30, 4, dtype=torch.float64))
+    z = embeddings(30, 4)
     y, chosen = torch.arange(30) % 3, dict(method="simclr", options=dict(temperature=0.2))
     _, pull = retrieved.pull(chosen, z)
-    own, ten = [], []
+    expected = []
     for i in range(30):
         order = sorted(range(30), key=lambda j: -float(pull[i, j]))[:10]
-        own.append(sum(float(pull[i, j]) for j in range(30) if y[j] == y[i]))
-        top = [float(pull[i, j]) for j in order]
-        false = [float(pull[i, j]) for j in order if y[j] == y[i]]
-        ten.append((sum(false) / sum(top), sum(top)))
-    (found,) = zip(*retrieved.measured(chosen, z, y).values())
-    assert found == pytest.approx((np.mean(own), *np.mean(ten, 0)), abs=1e-4)
+        top = sum(float(pull[i, j]) for j in order)
+        false = sum(float(pull[i, j]) for j in order if y[j] == y[i])
+        same = sum(float(pull[i, j]) for j in range(30) if y[j] == y[i])
+        expected.append((same, false / top, top))
+    (means,) = zip(*retrieved.measured(chosen, z, y).values())
+    assert means == pytest.approx(np.mean(expected, 0), abs=1e-4)
+
+
+def embeddings(n, d):
+    torch.manual_seed(0)
+    return functional.normalize(torch.randn(n, d, dtype=torch.float64))

@@ -1,11 +1,10 @@
-"""The negatives that four methods pull at, as pictures: `python book/results/retrieved.py`.
+"""Record the negatives on which four methods put their weight: `python book/results/retrieved.py`.
 
-Trains what `retrieved.json` lacks a model of (kept in `_build/retrieved`; a stop loses nothing),
-then looks at the test images of CIFAR-10, plain and in eval mode, and writes `retrieved.json` anew.
-Anchors: of each of the first `CLASSES` classes its first test image. Batches: consecutive test
-images in their order. `own_by_pull_of`: the pull on the own class, were the encoder pulled at by
-each of the methods in turn. `controls`: encoders of one sharpness, pulled at by the methods and by
-the controls; `--only-controls` trains these alone and keeps what the file has of the methods.
+Trains the models that `_build/retrieved` lacks (an interrupted training resumes), evaluates
+them on the test images of CIFAR-10, plain and in eval mode, and writes `retrieved.json`. Anchors:
+the first test image of each of the first `CLASSES` classes. Batches: consecutive test images.
+`own_by_pull_of`: the weight on the anchor's class by the gradient of each method in turn, on one
+encoder. `controls`: encoders of one sharpness, under the methods and the controls.
 """
 
 import argparse
@@ -43,14 +42,12 @@ BATCH, BATCHES, CLASSES, PICTURES, HEAVIEST = 512, 19, 6, 4, 10
 DIGITS = 4  # of what is written
 
 
-def trained(options: dict, seed: int, train: bool) -> checkpoint.Run | None:
-    """The saved run; it is trained first, or None where that is not wanted."""
+def trained(options: dict, seed: int) -> checkpoint.Run:
+    """Return the saved run, trained first if there is none."""
     folder = project_root() / "_build" / "retrieved"
     stem = "-".join(str(part) for part in [*options.values(), seed])
     saved = folder / f"{stem}.safetensors"
     if not saved.exists():
-        if not train:
-            return None
         where = dict(checkpoint=folder / f"{stem}.pt", save=saved, record_to=folder / "records")
         done = training.train(**options, **COMMON, seed=seed, progress=False, **where)
         print(stem, done.metrics["linear"], done.record["seconds"], flush=True)
@@ -59,72 +56,80 @@ def trained(options: dict, seed: int, train: bool) -> checkpoint.Run | None:
 
 @torch.no_grad()
 def embedded(run: checkpoint.Run, x):
-    """Unit embeddings [N, d] of plain images, in eval mode, float64."""
+    """Return unit embeddings [N, d] of plain images, in eval mode, float64."""
     return functional.normalize(run.projector(readouts.embed(run.encoder, x)).double())
 
 
 def pull(chosen: dict, z):
-    """Similarities and pull [n, n]: of each anchor the derivative of its loss in each s_ij, as
-    shares that sum to one. It has no class prior, which sets one factor for each anchor (D1)."""
+    """Return similarities and pull [n, n] of a method on embeddings.
+
+    The pull is the derivative of an anchor's loss in each similarity, scaled to sum to one. No
+    class prior enters: it is one factor for each anchor (D1).
+    """
     method = methods.build(chosen["method"], **chosen["options"])
-    own = torch.eye(len(z), dtype=torch.bool)
-    contrast = Contrast.from_similarity((z @ z.T).clamp(-1, 1), own, ~own)
+    diagonal = torch.eye(len(z), dtype=torch.bool)
+    contrast = Contrast.from_similarity((z @ z.T).clamp(-1, 1), diagonal, ~diagonal)
     live = replace(contrast, similarity=contrast.similarity.clone().requires_grad_())
     objectives.info_nce(live, method.log_weights(live), method.options["temperature"]).backward()
-    shares = live.similarity.grad.masked_fill(own, 0)
+    shares = live.similarity.grad.masked_fill(diagonal, 0)
     return contrast.similarity, shares / shares.sum(1, keepdim=True)
 
 
 def rounded(values) -> list[float]:
+    """Round to the digits that are written."""
     return [round(float(x), DIGITS) for x in values]
 
 
 def heaviest(s, p, y, anchor: int) -> list[dict]:
-    """Of one anchor the negatives with the most pull; `weight` is in units of an equal share."""
+    """Return an anchor's negatives with the most pull; `weight` is in units of an equal share."""
     weight, j = (p[anchor] * (len(p) - 1)).topk(PICTURES)
-    shown = zip(j.tolist(), y[j].tolist(), rounded(s[anchor, j]), rounded(weight))
-    return [dict(zip(("image", "class", "similarity", "weight"), one)) for one in shown]
+    columns = zip(j.tolist(), y[j].tolist(), rounded(s[anchor, j]), rounded(weight))
+    return [dict(zip(("image", "class", "similarity", "weight"), row)) for row in columns]
 
 
 def measured(chosen: dict, z, y) -> dict:
-    """For each batch, means over its anchors: the pull on the anchor's own class (`own`); the same
-    within the ten heaviest (`own_heaviest`); the pull that these ten have (`heaviest`)."""
-    found = {"own": [], "own_heaviest": [], "heaviest": []}
+    """Return means over the anchors of each batch.
+
+    `own`: the pull on the anchor's class; `own_heaviest`: the same within the ten heaviest;
+    `heaviest`: the pull of these ten.
+    """
+    means = {"own": [], "own_heaviest": [], "heaviest": []}
     for part, labels in zip(z.split(BATCH)[:BATCHES], y.split(BATCH)):
         _, p = pull(chosen, part)
         same = labels[:, None] == labels
         top, j = p.topk(HEAVIEST, 1)
-        found["own"].append((p * same).sum(1).mean())
-        found["own_heaviest"].append(((top * same.gather(1, j)).sum(1) / top.sum(1)).mean())
-        found["heaviest"].append(top.sum(1).mean())
-    return {name: rounded(values) for name, values in found.items()}
+        means["own"].append((p * same).sum(1).mean())
+        means["own_heaviest"].append(((top * same.gather(1, j)).sum(1) / top.sum(1)).mean())
+        means["heaviest"].append(top.sum(1).mean())
+    return {name: rounded(values) for name, values in means.items()}
 
 
-def _about(run: checkpoint.Run, each: list[dict]) -> dict:
-    """A seed's readouts, and the pull on the own class by `each` of some methods."""
-    known = {metric: run.record["metrics"][metric] for metric in ("knn", "linear")}
-    crossed = rounded(torch.tensor(seen["own"]).mean() for seen in each)
-    seed = run.record["configuration"]["seed"]
-    return {"seed": seed, "metrics": known, "own_by_pull_of": crossed}
+def readout(run: checkpoint.Run, by_method: list[dict]) -> dict:
+    """Return a seed's accuracies, and the pull on the anchor's class by each method."""
+    return {
+        "seed": run.record["configuration"]["seed"],
+        "metrics": {metric: run.record["metrics"][metric] for metric in ("knn", "linear")},
+        "own_by_pull_of": rounded(torch.tensor(means["own"]).mean() for means in by_method),
+    }
 
 
-def controls(groups: list[list[checkpoint.Run]], chosen: list[dict]) -> list[dict]:
-    """The encoders of each control, pulled at by the methods `chosen` and by the controls."""
-    images = data.load("cifar10")
-    pulls = chosen + [group[0].record["configuration"] for group in groups]
+def controls(groups: list[list[checkpoint.Run]], chosen: list[dict], images) -> list[dict]:
+    """Evaluate the encoders of each control under the methods `chosen` and the controls."""
+    own = [group[0].record["configuration"] for group in groups]
     rows = []
-    for k, group in enumerate(groups, len(chosen)):
+    for configuration, group in zip(own, groups):
         seeds = []
         for run in group:
             z = embedded(run, images.x_test)
-            seeds.append(_about(run, [measured(one, z, images.y_test) for one in pulls]))
+            by_method = [measured(one, z, images.y_test) for one in chosen + own]
+            seeds.append(readout(run, by_method))
         environment = group[0].record["environment"]
-        rows.append({"configuration": pulls[k], "seeds": seeds, "environment": environment})
+        rows.append(dict(configuration=configuration, seeds=seeds, environment=environment))
     return rows
 
 
 def png(image) -> str:
-    """An image uint8 [H, W, 3] as text."""
+    """Encode an image uint8 [H, W, 3] as text."""
     from PIL import Image
 
     file = io.BytesIO()
@@ -132,24 +137,22 @@ def png(image) -> str:
     return base64.b64encode(file.getvalue()).decode()
 
 
-def artefact(runs: list[list[checkpoint.Run]]) -> dict:
-    """All that the page shows, of the runs of each method; pictures are those of the first seed."""
-    images = data.load("cifar10")
+def artefact(groups: list[list[checkpoint.Run]], images) -> dict:
+    """Return all that the page shows of the runs of each method; pictures are of the first seed."""
     x, y = images.x_test, images.y_test
     anchors = [int((y == k).nonzero()[0]) for k in range(CLASSES)]
-    assert max(anchors) < BATCH, "an anchor is not in the first batch"
     same = [(part[:, None] == part).double() for part in y.split(BATCH)[:BATCHES]]
-    rows, needed = [], set(anchors)
-    chosen = [group[0].record["configuration"] for group in runs]
-    for k, group in enumerate(runs):
+    rows, pictures = [], set(anchors)
+    chosen = [group[0].record["configuration"] for group in groups]
+    for k, group in enumerate(groups):
         s, p = pull(chosen[k], embedded(group[0], x[:BATCH]))
         shown = [heaviest(s, p, y, anchor) for anchor in anchors]
-        needed |= {negative["image"] for row in shown for negative in row}
+        pictures |= {negative["image"] for row in shown for negative in row}
         seeds = []
         for run in group:
             z = embedded(run, x)
-            each = [measured(one, z, y) for one in chosen]
-            seeds.append(_about(run, each) | each[k])
+            by_method = [measured(one, z, y) for one in chosen]
+            seeds.append(readout(run, by_method) | by_method[k])
         rows.append({"configuration": chosen[k], "shown": shown, "seeds": seeds})
     return {
         "dataset": images.name,
@@ -161,39 +164,27 @@ def artefact(runs: list[list[checkpoint.Run]]) -> dict:
         "base": rounded((m.sum() - len(m)) / (len(m) * (len(m) - 1)) for m in same),
         "anchors": [{"image": i, "class": int(y[i])} for i in anchors],
         "methods": rows,
-        "pictures": {str(i): png(x[i]) for i in sorted(needed)},
-        "environment": runs[0][0].record["environment"],
+        "pictures": {str(i): png(x[i]) for i in sorted(pictures)},
+        "environment": groups[0][0].record["environment"],
     }
 
 
 def main() -> None:
+    """Train what is missing and write retrieved.json."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3, help="of each method")
-    parser.add_argument("--no-training", action="store_true", help="look at what is there")
-    parser.add_argument("--only-controls", action="store_true", help="keep the methods' numbers")
     parser.add_argument("--to", type=Path, default=records.ledger("book/results"), help="folder")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    images = data.load("cifar10")
+    groups = [[trained(one, seed) for seed in range(args.seeds)] for one in SHOWN]
+    content = artefact(groups, images)
+    chosen = [row["configuration"] for row in content["methods"]]
+    groups = [[trained(one, seed) for seed in range(CONTROL_SEEDS)] for one in CONTROLS]
+    content["controls"] = controls(groups, chosen, images)
     path = args.to / "retrieved.json"
-
-    def runs(wanted, seeds):
-        """Of each method the saved runs, as many seeds as all of them have."""
-        every = [[trained(one, s, not args.no_training) for one in wanted] for s in range(seeds)]
-        if not (whole := [row for row in every if all(row)]):
-            parser.error(
-                "no seed has the models of all methods; give --seeds, without --no-training"
-            )
-        return list(zip(*whole))
-
-    if args.only_controls:
-        kept = json.loads(path.read_text("utf-8"))
-    else:
-        kept = artefact(runs(SHOWN, args.seeds))
-    chosen = [row["configuration"] for row in kept["methods"]]
-    kept["controls"] = controls(runs(CONTROLS, CONTROL_SEEDS), chosen)
-    text = json.dumps(kept, indent=1)
-    write_atomically(path, (text + "\n").encode())
-    print(f"{path}: {len(kept['methods'][0]['seeds'])} seeds, {len(text):,} bytes")
+    write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
+    print(f"{path}: {args.seeds} seeds, {path.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

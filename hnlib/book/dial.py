@@ -1,5 +1,4 @@
-"""The map of accuracy over temperature and tilt, and what of it one number, the sharpness γ,
-explains."""
+"""The map of accuracy over temperature and tilt, and how much of it the sharpness γ explains."""
 
 from __future__ import annotations
 
@@ -26,43 +25,45 @@ HELD = "method == 'hcl' and tau_plus == 0 and weights_gradient == False"  # the 
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """Runs on one data set over `CELLS`, one a cell and seed (ValueError: two of them); cells with
-    other $t$ or $β$ are left out, and so are seeds that lack a cell.
+    """Runs on one data set over `CELLS`, at most one for each cell and seed.
 
-    `runs`: a frame of `records.frame` with SimCLR ($β=0$) and HCL with its weights held fixed.
+    Parameters
+    ----------
+    runs : DataFrame
+        Rows of `records.frame` with SimCLR (β = 0) and HCL with its weights held fixed. Other
+        temperatures and β are left out, and so are seeds that lack a cell.
     """
 
     runs: pd.DataFrame
 
     @functools.cached_property
     def cells(self) -> pd.DataFrame:
-        """The runs of the map, with `beta` 0 for SimCLR."""
+        """Return the runs of the map, with `beta` 0 for SimCLR."""
         some = self.runs.query(f"method == 'simclr' or ({HELD})")
         some = some.assign(beta=some["beta"].fillna(0.0))
-        there = [cell in CELLS for cell in zip(some["temperature"], some["beta"], strict=True)]
-        some = some.loc[np.array(there, bool)]
+        on_map = [cell in CELLS for cell in zip(some["temperature"], some["beta"], strict=True)]
+        some = some.loc[np.array(on_map, bool)]
         if len(twice := some[some.duplicated(["temperature", "beta", "seed"], keep=False)]):
             raise ValueError(
                 f"records {' and '.join(map(str, twice['record'][:2]))} are of one cell and seed; "
-                "give runs that are equal in all but temperature, beta and seed"
+                "runs must be equal in all but temperature, beta and seed"
             )
         return some
 
     @functools.cached_property
     def seeds(self) -> tuple[int, ...]:
-        """That have the whole map."""
+        """Return the seeds for which every cell of the map has been run."""
         seeds, counts = np.unique(self.cells["seed"].to_numpy(), return_counts=True)
         return tuple(int(seed) for seed in seeds[counts == len(CELLS)])
 
     def accuracy(self, metric: str = "linear") -> np.ndarray:
-        """Percent [cells, seeds], in the orders of `CELLS` and `seeds`."""
+        """Return percents [cells, seeds], in the orders of `CELLS` and `seeds`."""
         keys = ["temperature", "beta"]
         wide = self.cells.pivot(index=keys, columns="seed", values=metric)
         return 100 * wide.reindex(CELLS)[[*self.seeds]].to_numpy()
 
     def chosen(self, where=lambda beta: True) -> tuple[float, float]:
-        """The cell $(t,β)$ with the best linear probe on validation images, of those with such a
-        $β$."""
+        """Return the cell (t, β) with the highest validation accuracy, of those with such a β."""
         mean = self.accuracy("linear_validation").mean(1)
         allowed = [where(beta) for _, beta in CELLS]
         return CELLS[int(np.where(allowed, mean, -np.inf).argmax())]
@@ -70,8 +71,10 @@ class Map:
     def compare(
         self, ours, base, metric="linear", target="these images", pooled=False
     ) -> comparisons.Effect:
-        """Compare two cells (t, β) over the seeds with the whole map; `pooled` takes one variance
-        for all cells."""
+        """Compare two cells (t, β) over the seeds with the whole map.
+
+        With `pooled`, all cells have one variance.
+        """
         first, second = (f"temperature == {t} and beta == {beta}" for t, beta in (ours, base))
         some = self.cells[self.cells["seed"].isin(self.seeds)]
         effect = comparisons.compare(some, first, second, metric, target=target)
@@ -81,11 +84,11 @@ class Map:
         return replace(effect, between=math.sqrt(2 * variance), df=df)
 
     def curve(self, metric: str = "linear"):
-        """The means over seeds as a smooth function of γ."""
+        """Fit the means over seeds by a smooth function of γ."""
         return smooth(GAMMAS, self.accuracy(metric).mean(1))
 
     def heat(self, ax, metric: str = "linear") -> None:
-        """Draw the means in percent over $(t,β)$, with level lines of γ between the cells."""
+        """Draw the means in percent over (t, β), with level lines of γ between the cells."""
         rows, columns = range(len(TEMPERATURES)), range(len(BETAS))
         mean = self.accuracy(metric).mean(1).reshape(len(rows), len(columns))
         ax.imshow(mean, cmap=sns.color_palette("crest", as_cmap=True), aspect="auto")
@@ -103,8 +106,10 @@ class Map:
         ax.set_yticks(rows, [f"{x:g}" for x in TEMPERATURES])
 
     def scatter(self, ax, metric: str = "linear") -> None:
-        """Draw the means in percent over γ, a point for each cell and a ring where $β=0$, and their
-        curve; from two seeds on with the deviation of a cell as a bar."""
+        """Draw the means in percent over γ and their curve; a ring marks β = 0.
+
+        With two seeds or more, a bar shows the standard deviation of a cell.
+        """
         mean = self.accuracy(metric).mean(1)
         for (t, beta), gamma, y in zip(CELLS, GAMMAS, mean, strict=True):
             style = dict(ms=9, mfc="none", mew=1.8) if beta == 0 else dict(ms=6)
@@ -116,30 +121,21 @@ class Map:
             ax.errorbar(1.1, mean.max(), self.noise(metric), color=figures.GREY, capsize=3)
         ax.set(xscale="log", xlabel=r"sharpness $\gamma=(1+\beta)/t$")
 
-    def row(self, metric: str = "linear") -> dict:
-        """A row of a table: how many seeds, and with two or more what γ explains."""
-        row = {"seeds": len(self.seeds)}
-        if len(self.seeds) > 1:
-            row |= {"γ alone": said(self.share(metric))}
-            row |= {"a cell's deviation between seeds": f"{self.noise(metric):.2f}"}
-            row |= {"highest − lowest cell": f"{np.ptp(self.accuracy(metric).mean(1)):.1f}"}
-        return row
-
     def noise(self, metric: str = "linear") -> float:
-        """Deviation of a cell about the effects of cell and seed, in points; needs two seeds."""
+        """Return the residual standard deviation of cell and seed, in points; needs two seeds."""
         return _noise(self.accuracy(metric))
 
     def exponent(self, metric: str = "linear") -> tuple[float, float, float]:
-        """Return the exponent a for which a smooth function of (1 + β)^a / t explains the most,
-        and the ends of its 95 % interval by the F test; two seeds or more."""
-        mean, tries = self.accuracy(metric).mean(1), np.linspace(0.6, 1.7, 56)
+        """Return the exponent a for which a smooth function of (1 + β)^a / t explains the most.
+
+        The other two numbers are its 95 % interval by the F test. Needs two seeds.
+        """
+        mean, tries, lost = self.accuracy(metric).mean(1), np.linspace(0.6, 1.7, 56), []
         temperature, beta = np.array(CELLS).T
-        lost = np.array(
-            [
-                ((mean - smooth(g, mean, df=9)(g)) ** 2).sum()
-                for g in ((1 + beta) ** a / temperature for a in tries)
-            ]
-        )
+        for exponent in tries:
+            sharpness = (1 + beta) ** exponent / temperature
+            lost.append(((mean - smooth(sharpness, mean, df=9)(sharpness)) ** 2).sum())
+        lost = np.array(lost)
         variance, df = self._error(metric)
         near = tries[lost <= lost.min() + variance * stats.f.ppf(0.95, 1, df)]
         return float(tries[lost.argmin()]), float(near.min()), float(near.max())
@@ -159,8 +155,10 @@ class Map:
         return self.noise(metric) ** 2 / len(self.seeds), df
 
     def tilted(self, metric: str = "linear") -> dict[float, np.ndarray]:
-        """Return, for each γ that cells with and without a tilt have in common, the mean of the
-        tilted ones minus the untilted one, a value a seed."""
+        """Return the mean of the tilted cells minus the untilted one, for each γ that has both.
+
+        Each difference has one value for each seed.
+        """
         points = self.accuracy(metric)
         beta, gammas = np.array(CELLS)[:, 1], GAMMAS.round(6)
         return {
@@ -171,9 +169,11 @@ class Map:
         }
 
     def share(self, metric: str = "linear", draws: int = 400) -> tuple[float, float, float]:
-        """Share of the variance between cells that a smooth function of γ explains, the noise of
-        seeds taken out, and its 95 % interval from normal errors around the means; two seeds or
-        more."""
+        """Return the share of the variance between cells that a smooth function of γ explains.
+
+        The noise of seeds is subtracted. The other two numbers are its 95 % interval, simulated
+        with normal errors around the means. Needs two seeds.
+        """
         accuracy, rng = self.accuracy(metric), np.random.default_rng(0)
         noise = _noise(accuracy) * rng.standard_normal((draws, *accuracy.shape))
         # the means bring noise of their own, so it is there twice
@@ -182,8 +182,8 @@ class Map:
         return _explained(accuracy, 1), float(low), float(high)
 
 
-def said(share) -> str:
-    """A share and its interval in percent: 97 % [93, 99]."""
+def format_share(share) -> str:
+    """Format a share and its interval in percent: 97 % [93, 99]."""
     return "{:.0f}\u00a0% [{:.0f}, {:.0f}]".format(*(100 * x for x in share))
 
 
@@ -196,7 +196,7 @@ def smooth(gamma, accuracy, df: int = 5):
 
 @functools.cache
 def _residual() -> np.ndarray:
-    """The matrix [cells, cells] that takes the fit of `smooth` off, to fit it hundreds of times."""
+    """Return the matrix [cells, cells] that subtracts the fit of `smooth`, to use it often."""
     return np.eye(len(CELLS)) - np.stack([smooth(GAMMAS, y)(GAMMAS) for y in np.eye(len(CELLS))], 1)
 
 
@@ -207,7 +207,7 @@ def _noise(accuracy: np.ndarray) -> float:
 
 
 def _explained(accuracy: np.ndarray, times: int) -> float:
-    """With the seeds' noise, so many times, taken out of both sums of squares."""
+    """Return the share explained, after subtracting the seeds' noise `times` times."""
     mean, variance = accuracy.mean(1), times * _noise(accuracy) ** 2 / accuracy.shape[1]
     lost = ((_residual() @ mean) ** 2).sum() - (len(mean) - 5) * variance
     return 1 - max(0.0, lost) / (((mean - mean.mean()) ** 2).sum() - (len(mean) - 1) * variance)

@@ -1,4 +1,4 @@
-"""Predictions that were written down before the runs, and what the runs say of them."""
+"""Predictions made before the runs, and their verdicts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hnlib.results.comparisons import Effect
 
 
 def inside(effect: Effect, margin: float) -> bool:
-    """Whether the difference is within ± margin by two one-sided tests; one seed says nothing."""
+    """Return whether two one-sided tests find the difference within ± margin."""
     return effect.df > 0 and comparisons.verdict(effect, margin) == "equivalent"
 
 
 def outside(effect: Effect, margin: float) -> bool:
-    """Whether the whole interval lies outside ± margin."""
+    """Return whether the whole interval lies outside ± margin."""
     return effect.low > margin or effect.high < -margin
 
 
@@ -26,7 +26,7 @@ def worded(effects: dict[str, Effect]) -> str:
 
 @dataclass
 class Verdicts:
-    """The table of predictions, filled line by line."""
+    """A table of predictions, filled line by line."""
 
     rows: dict[str, dict] = field(default_factory=dict)
 
@@ -39,30 +39,31 @@ class Verdicts:
         refuted: bool = False,
         missing: str = "",
     ) -> None:
-        """A line with its verdict: "open" while something is `missing`, unless the runs so far
-        refute it already; else what was found, or "unresolved" where that is neither. ValueError:
-        both were."""
+        """Add a line: refuted, else open while something is `missing`, else holds or unresolved."""
         if holds and refuted and not missing:
-            raise ValueError(f"{name} cannot both hold and be refuted; one of the two is wrong")
-        word = "holds" if holds else "unresolved"
-        word = "refuted" if refuted else f"open: {missing}" if missing else word
-        row = {"": name, "prediction": prediction, "measured": measured, "verdict": word}
-        self.rows[name] = row
+            raise ValueError(f"{name} cannot both hold and be refuted")
+        verdict = "holds" if holds else "unresolved"
+        if missing:
+            verdict = f"open: {missing}"
+        if refuted:  # no further run changes that
+            verdict = "refuted"
+        self._line(name, prediction, measured, verdict)
+
+    def _line(self, name: str, prediction: str, measured: str, verdict: str) -> None:
+        line = {"": name, "prediction": prediction, "measured": measured, "verdict": verdict}
+        self.rows[name] = line
 
     def undefined(self, name: str, prediction: str, reason: str) -> None:
         """Add a line that the runs cannot decide, and why."""
-        self.rows[name] = {
-            "": name,
-            "prediction": prediction,
-            "measured": reason,
-            "verdict": "undefined",
-        }
+        self._line(name, prediction, reason, "undefined")
 
     def equivalent(
         self, name: str, prediction: str, effects: dict[str, Effect], margin: float, missing=""
     ) -> None:
-        """Add a line that holds if every difference is within ± margin, and is refuted if one
-        interval lies wholly outside."""
+        """Add a line that holds if every difference is within ± margin.
+
+        It is refuted if one interval lies wholly outside.
+        """
         self.add(
             name,
             prediction,
@@ -75,8 +76,10 @@ class Verdicts:
     def between(
         self, name: str, prediction: str, effect: Effect | None, low: float, high: float, missing=""
     ) -> None:
-        """Add a line that holds if the interval lies in [low, high], and is refuted if it lies
-        wholly outside."""
+        """Add a line that holds if the interval lies in [low, high].
+
+        It is refuted if the interval lies wholly outside.
+        """
         self.add(
             name,
             prediction,
@@ -87,5 +90,5 @@ class Verdicts:
         )
 
     def show(self, caption: str) -> Table:
-        """The lines as a table."""
+        """Return the lines as a table."""
         return table(self.rows.values(), words=True, caption=caption)

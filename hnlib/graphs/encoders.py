@@ -14,8 +14,7 @@ from hnlib.training.evaluation import eval_mode
 
 
 class GIN(nn.Module):
-    r"""Graph isomorphism network: `(x, edge_index, batch, m)` to nodes $[n,Lk]$ and graphs
-    $[m,Lk]$.
+    r"""Graph isomorphism network: `(x, edge_index, batch, m)` to nodes and graphs $[\cdot,Lk]$.
 
     Layer $l$: $h_u\leftarrow\mathrm{BN}\big(\mathrm{relu}\,\mathrm{MLP}_l(h_u+\sum_{v\sim
     u}h_v)\big)$, width $k$ = `hidden`; a node's embedding is the concatenation of all $L$ =
@@ -70,7 +69,7 @@ class InfoGraph(nn.Module):
         self.local, self.whole = Head(encoder.feature_dim), Head(encoder.feature_dim)
 
     def embed(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """$h_u$ of every node $[n,Lk]$ and $H_G$ of every graph $[m,Lk]$."""
+        """Return $h_u$ of every node $[n,Lk]$ and $H_G$ of every graph $[m,Lk]$."""
         nodes, graphs = self.encoder(batch.x, batch.edge_index, batch.batch, batch.num_graphs)
         return self.local(nodes), self.whole(graphs)
 

