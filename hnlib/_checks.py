@@ -38,10 +38,10 @@ def whole(name: str, value, least: int) -> None:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
 
 
-def one_of(name: str, value, known: tuple[str, ...]) -> None:
+def one_of(name: str, value, choices: tuple[str, ...]) -> None:
     """Raise ValueError unless the value is one of the choices."""
-    if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 
 
 def flag(name: str, value) -> None:
@@ -149,29 +149,3 @@ def deferred() -> Iterator[Deferred]:
         yield _deferred[-1]
     finally:
         _deferred.pop()
-
-
-# --- until negatives, transport, robust and streaming have landed without these
-SMALL = 1e-18
-
-
-def single(name, value, remedy):
-    if isinstance(value, Tensor) and value.ndim:
-        raise ValueError(f"{name} has shape {tuple(value.shape)}; {remedy}")
-
-
-def number(name, value, fits, what):
-    single(name, value, "give one number")
-    must(name, value, fits, what)
-
-
-def shown(value):
-    return repr(value)
-
-
-def as_tensor(name, value):
-    return torch.as_tensor(value)
-
-
-def transformed():
-    return False

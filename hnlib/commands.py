@@ -20,7 +20,6 @@ from hnlib.book import papers
 from hnlib.book import queue as jobs
 from hnlib.images import augment
 from hnlib.images import data as images
-from hnlib.results import statistics
 from hnlib.training import config, records
 from hnlib.training import run as training
 
@@ -226,6 +225,8 @@ def data(name: str | None, root: Path | None) -> int:
 
 def results(folder: Path | None = None) -> int:
     """`hnlib results`: the runs on disk; accuracies in percent over the seeds of each setting."""
+    from hnlib.results import comparisons  # scipy is slow to import
+
     for place in [folder] if folder else [records.tracked_folder(), records.default_folder()]:
         if folder and not place.is_dir():
             raise ValueError(f"{place} is not a folder; give the one the records are in")
@@ -234,7 +235,7 @@ def results(folder: Path | None = None) -> int:
         for _, group in runs.groupby(["title", "method", "options"]):
             title, method, options = group.iloc[0][["title", "method", "options"]]
             scores = ", ".join(
-                f"{metric} {statistics.spread(statistics.percent(group, metric))}"
+                f"{metric} {comparisons.spread(comparisons.percent(group, metric))}"
                 for metric in ("knn", "linear", "svm", "transfer", "sts", "topic", "alike")
                 if not any(group[metric].isna())
             )

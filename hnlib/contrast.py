@@ -257,7 +257,9 @@ class Contrast:
         .. [moco] He et al., *Momentum Contrast for Unsupervised Visual Representation Learning*,
            CVPR 2020.
         """
-        check_queue(queries, keys, queue)
+        _checks.floating(queries=queries, keys=keys, queue=queue)
+        fits = queue.ndim == 2 and queries.shape == keys.shape == (len(keys), queue.shape[1])
+        shapes(fits, "queries and keys must be [B, d] and the queue [K, d]", queries, keys, queue)
         one_of("positives", positives, ("class", "view"))
         if (labels is None) != (queue_labels is None):
             raise ValueError("labels and queue_labels must be given together")
@@ -596,14 +598,6 @@ def check_views(z1: Tensor, z2: Tensor) -> None:
     fits = z1.ndim == 2 and z1.shape == z2.shape
     shapes(fits, "both views must have one shape [batch, dimension]", z1, z2)
     _at_least_two(len(z1), "images")
-
-
-def check_queue(queries: Tensor, keys: Tensor, queue: Tensor) -> None:
-    """Raise ValueError unless each query has its key and, with the queue, another one."""
-    _checks.floating(queries=queries, keys=keys, queue=queue)
-    fits = queue.ndim == 2 and queries.shape == keys.shape == (len(keys), queue.shape[1])
-    shapes(fits, "queries and keys must be [B, d] and the queue [K, d]", queries, keys, queue)
-    _at_least_two(len(keys) + len(queue), "keys")
 
 
 def _at_least_two(count: int, kind: str) -> None:

@@ -1,4 +1,4 @@
-"""The rows of all processes as one batch, for training loops under torch.distributed."""
+"""Gather the rows of all processes into one batch, for training under torch.distributed."""
 
 from __future__ import annotations
 
@@ -9,32 +9,43 @@ from hnlib import _checks
 
 
 def gather(z: Tensor) -> Tensor:
-    r"""The rows of `z` $[B,\dots]$ of all $W$ processes, $[WB,\dots]$, in the order of their ranks.
+    r"""Gather the rows of all processes, in the order of their ranks, with gradients.
 
-    Every process then computes the loss of the whole batch, $L$, the same in each:
+    Every process then computes the loss of the whole batch::
 
         z1, z2 = gather(model(view1)), gather(model(view2))
         methods.build("hcl")(z1, z2).backward()
 
-    The gradient that a process hands back to its own rows is the *sum* of what arrives for them in
-    all processes, $W\,\partial L/\partial z$; `DistributedDataParallel` averages the gradients of
-    the parameters over processes, and the mean is that of one process with the whole batch.
-    Lightning's `all_gather(sync_grads=True)` does the same. Labels, or whatever needs no gradient,
-    are gathered without. Without a process group, or in a group of one, `z` itself.
+    Parameters
+    ----------
+    z : Tensor of shape [B, ...]
+        The rows of this process, as many in each.
 
-    ValueError: processes that hold batches of different size (on an accelerator when
-    `_checks.deferred` is asked).
+    Returns
+    -------
+    Tensor of shape [WB, ...]
+        The rows of all $W$ processes; without a process group `z` itself.
+
+    Raises
+    ------
+    ValueError
+        If the processes hold batches of different sizes.
+
+    Notes
+    -----
+    The gradient that a process hands back to its rows is the *sum* of what arrives for them in all
+    processes, $W\,\partial L/\partial z$; `DistributedDataParallel` averages the gradients of the
+    parameters over processes, and the mean is that of one process with the whole batch. Lightning's
+    `all_gather(sync_grads=True)` does the same.
     """
     if not (distributed.is_available() and distributed.is_initialized()):
         return z
-    if distributed.get_world_size() == 1:
-        return z
     sizes = torch.cat(_parts(torch.full((1,), len(z), device=z.device)))
-    uneven = (
+    message = (
         f"process {{row}} holds {{value}} rows and process {distributed.get_rank()} {len(z)}; "
-        "give all processes batches of one size (drop_last=True of the sampler or loader)"
+        "use batches of one size (drop_last=True of the sampler or loader)"
     )
-    _checks.refuse(sizes != len(z), uneven, sizes)
+    _checks.refuse(sizes != len(z), message, sizes)
     return _Gather.apply(z)
 
 
@@ -48,12 +59,9 @@ class _Gather(torch.autograd.Function):
     """The rows of all processes; the gradient of a process's rows is the sum over processes."""
 
     @staticmethod
-    def forward(z):
+    def forward(ctx, z):
+        ctx.rows = len(z)
         return torch.cat(_parts(z.contiguous()))
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.rows = len(inputs[0])
 
     @staticmethod
     def backward(ctx, gradient):
@@ -64,15 +72,11 @@ class _Sum(torch.autograd.Function):
     """The sum over processes, which is its own adjoint."""
 
     @staticmethod
-    def forward(x):
+    def forward(ctx, x):
         # gloo sends memory as it lies, and keys' gradient is transposed
         x = x.clone(memory_format=torch.contiguous_format)
         distributed.all_reduce(x)
         return x
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
 
     @staticmethod
     def backward(ctx, gradient):

@@ -29,8 +29,8 @@ RANGES = {
     "scale": positive,
     "floor": positive,
     "hardness_strength": _AT_LEAST_0,
-    "average": partial(one_of, known=("anchors", "pairs")),
-    "reduction": partial(one_of, known=("mean", "none")),
+    "average": partial(one_of, choices=("anchors", "pairs")),
+    "reduction": partial(one_of, choices=("mean", "none")),
 }
 
 

@@ -1,13 +1,12 @@
-r"""InfoNCE without the matrix: blocks of similarities, used and forgotten, for batches and banks of
-any size.
+r"""InfoNCE without the similarity matrix: block by block, for batches of any size.
 
 For weights that are functions of one similarity,
-$\log w_{ij}=f(s_{ij})-\operatorname{logsumexp}_{k\in N(i)}f(s_{ik})$, an anchor needs two numbers
-of all its negatives, $\operatorname{logsumexp}_j(f(s_{ij})+s_{ij}/t)$ and
-$\operatorname{logsumexp}_jf(s_{ij})$. Both grow with the block; the backward pass computes each
-block again. Memory $O(nd)$ instead of $O(nm)$; values and gradients are those of
-`hnlib.objectives.info_nce`. Weights that look at all candidates together (transport, a $\chi^2$
-ball, UnReMix, the centred tilt) have no such $f$.
+$\log w_{ij} = f(s_{ij}) - \operatorname{logsumexp}_{k \in N(i)} f(s_{ik})$, an anchor needs two
+numbers of its negatives, $\operatorname{logsumexp}_j(f(s_{ij}) + s_{ij}/t)$ and
+$\operatorname{logsumexp}_j f(s_{ij})$. Both accumulate over the blocks, and the backward pass
+computes every block again. Memory is $O(nd)$ instead of $O(nm)$; values and gradients are those of
+`hnlib.objectives.info_nce`. Weights that compare all candidates (transport, a $\chi^2$ ball,
+UnReMix, the centred tilt) have no such $f$.
 """
 
 from __future__ import annotations
@@ -21,205 +20,188 @@ import torch
 from torch import Tensor
 
 from hnlib import _checks, negatives, objectives
-from hnlib.contrast import Contrast, Masks, check_queue, check_views, in_one_precision, unit_rows
-from hnlib.negatives import LogWeights, Score
+from hnlib.contrast import Contrast, Masks, check_views, unit_rows
+from hnlib.negatives import SimilarityWeighting, uniform
 
 
 def info_nce(
     z1: Tensor,
     z2: Tensor,
-    weights: LogWeights | None = None,
+    weights: SimilarityWeighting | None = None,
     temperature: float = 0.5,
     tau_plus: float | Tensor = 0.0,
     scale: float | None = None,
-    queue: Tensor | None = None,
     labels: Tensor | None = None,
     on_empty: str = "raise",
     reduction: str = "mean",
     block: int | None = None,
-    accumulator: type[LogSumExp] | None = None,
 ) -> Tensor:
-    r"""`hnlib.objectives.info_nce` in memory $O(nd)$: the same value, the same gradient.
+    r"""Compute `hnlib.objectives.info_nce` in memory $O(nd)$: same value, same gradient.
 
-    Two views `z1`, `z2` $[B,d]$ as in `Contrast.from_views`; with a `queue` $[K,d]$ queries, keys
-    and older keys as in `Contrast.from_queue`. `weights`: `negatives.uniform` (the default),
-    `tilted`, `thresholded` or `gaussian`, or any value with such a `.score`; it is not called. With
-    `labels` $[B]$ the negatives are those of other classes and the positive is the other view
-    (`positives="view"`); not with a queue. `block`: side of the blocks, default 512, on an
-    accelerator 4096; beyond the embeddings and their gradients the memory is a few blocks.
-    `accumulator`: how the sums of the blocks are kept, default `LogSumExp`. Other arguments as
-    there and in `hnlib.negatives`, `temperature` a number. ValueError: as there; a temperature or
-    an option of the weights for each anchor; weights without `.score`; a block below 1; inside
-    torch.func. RuntimeError: a second derivative is asked for.
+    Parameters
+    ----------
+    z1, z2 : Tensor of shape [B, d]
+        Two views, as in `Contrast.from_views`.
+    weights : SimilarityWeighting, optional
+        `negatives.uniform` (the default), `tilted`, `thresholded` or `gaussian`, their options
+        numbers.
+    temperature : float, default 0.5
+        Temperature $t > 0$, one for all anchors.
+    tau_plus : float or Tensor of shape [n], default 0.0
+        Class prior $\tau^+$ in [0, 1).
+    scale : float, optional
+        $Q > 0$; default as in `Contrast`.
+    labels : Tensor of shape [B], optional
+        Classes. Negatives are those of other classes; the positive is the other view.
+    on_empty : {"raise", "skip"}, default "raise"
+        What happens to an anchor without a negative; replaces the option of `weights`.
+    reduction : {"mean", "none"}, default "mean"
+        Mean over the anchors, or one loss for each.
+    block : int, optional
+        Side of the blocks; default 512, on an accelerator 4096.
+
+    Returns
+    -------
+    Tensor of shape [] or [n]
+        The loss.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, weights are not a function of one similarity, or an anchor
+        has no negative and ``on_empty="raise"``.
+    RuntimeError
+        If a second derivative is asked for.
     """
-    _checks.floating(z1=z1, z2=z2)
-    _checks.single("temperature", temperature, "streaming takes one for all anchors")
-    if isinstance(temperature, Tensor) and temperature.requires_grad:
-        raise ValueError(
-            "a temperature that is learned would get no gradient through the blocks; pass a number"
-        )
     _checks.positive("temperature", temperature)
-    negatives.check_on_empty("on_empty", on_empty)
-    if accumulator is not None and not callable(accumulator):
-        raise ValueError(f"accumulator={_checks.shown(accumulator)} must be a class like LogSumExp")
-    score = getattr(negatives.uniform() if weights is None else weights, "score", None)
-    if not isinstance(score, Score):
+    if isinstance(temperature, Tensor) and (temperature.ndim or temperature.requires_grad):
+        raise ValueError("streaming needs a temperature that is one number, without gradient")
+    negatives.RANGES["on_empty"]("on_empty", on_empty)
+    weights = uniform() if weights is None else weights
+    if not _is_streamable(weights):
         raise ValueError(
-            f"weights={_checks.shown(weights)} are no function of one similarity alike for all "
-            "anchors; use negatives.uniform, tilted, thresholded or gaussian, their options numbers"
+            "weights must be negatives.uniform, tilted, thresholded or gaussian with options that "
+            f"are numbers, got {weights}"
         )
-    if _checks.transformed() and not torch.compiler.is_compiling():
-        raise ValueError(f"torch.func cannot follow the blocks; {_DENSE}")
+    if block is None:
+        block = 512 if z1.device.type == "cpu" else 4096
+    _checks.whole("block", block, least=1)
+    check_views(z1, z2)
+    batch = len(z1)
+    if labels is not None:
+        labels = _checks.labels(labels, batch, "images").to(z1.device).repeat(2)
     with _checks.outside_autocast(z1.device):
-        cells, size = _cells(z1, z2, queue, labels, block)
-        rule = score, 1 / float(temperature), LogSumExp if accumulator is None else accumulator
-        soft = _Soft.apply(cells.anchors, cells.candidates, cells, *rule)
+        z, _ = unit_rows(torch.cat([z1, z2]))
+        blocks = _Blocks(z.detach(), labels, block)
+        soft = _SoftMaximum.apply(z, blocks, weights, 1 / float(temperature))
         empty = soft.detach() == -torch.inf
-        if (score.cuts or labels is not None) and on_empty == "raise":
-            sentence = f"anchor {{row}} has no negative of positive weight; {negatives.SKIP}"
-            _checks.refuse(empty, sentence)
-        # All negatives of an anchor count as one at t times their soft maximum: what is left is a
-        # contrast [n, 2].
-        keys = cells.candidates[: len(z1)] if queue is not None else cells.anchors.roll(len(z1), 0)
-        positive = (cells.anchors * keys).sum(1)
+        if on_empty == "raise":
+            message = f"anchor {{row}} has no negative of positive weight; {negatives.SKIP}"
+            _checks.refuse(empty, message)
+        # All negatives of an anchor are as one at t times their soft maximum: a contrast [n, 2].
+        positive = (z * z.roll(batch, 0)).sum(1)
         pair = torch.stack([positive, torch.where(empty, 0.0, soft) * temperature], 1)
-        own = torch.zeros_like(pair, dtype=torch.bool)
-        own[:, 0] = True
+        positives = torch.zeros_like(pair, dtype=torch.bool)
+        positives[:, 0] = True
         first = torch.zeros_like(empty, dtype=torch.long)
-        contrast = Contrast(pair, Masks(own, ~own, pair.dtype, first), size)
-        log_w = torch.zeros_like(pair).masked_fill_(own | empty[:, None], -torch.inf)
+        contrast = Contrast(pair, Masks(positives, ~positives, pair.dtype, first), 2 * batch - 2)
+        log_w = torch.zeros_like(pair).masked_fill_(positives | empty[:, None], -torch.inf)
         return objectives.info_nce(
             contrast, log_w, temperature, tau_plus, scale, reduction=reduction
         )
 
 
-_DENSE = "use the dense loss, hnlib.objectives.info_nce or the method itself, on a smaller batch"
+def streamed(method, block: int | None = None) -> Callable[..., Tensor]:
+    """Return the loss of a method of the catalogue, streamed.
 
+    Parameters
+    ----------
+    method : hnlib.methods.Method
+        InfoNCE with weights that are a function of one similarity, and one positive.
+    block : int, optional
+        As in `info_nce`.
 
-def streamed(
-    method, block: int | None = None, accumulator: type[LogSumExp] | None = None
-) -> Callable[..., Tensor]:
-    """The loss of a method of the catalogue, streamed: `streamed(methods.build("hcl",
-    beta=2.0))(z1, z2)`.
+    Returns
+    -------
+    callable
+        Called as the method is, on two views and, if it needs them, `labels`.
 
-    Called as the method is, on two views and, where it learns from labels, `labels`; a `queue` may
-    be named too. ValueError: another objective than InfoNCE, weights that are no function of one
-    similarity, several positives.
+    Raises
+    ------
+    ValueError
+        If the method cannot be streamed.
     """
-    entry, options = method.entry, method.options
-    if entry.objective is not objectives.info_nce:
+    entry, options, name = method.entry, method.options, method.name
+    if not (
+        entry.objective is objectives.info_nce
+        and entry.made_up is None
+        and _is_streamable(method.log_weights)
+        and options.get("positives", "view") == "view"
+        and not options.get("hardness_strength")
+    ):
         raise ValueError(
-            f"{method.name} is not InfoNCE but {entry.objective.__name__}; call the method itself"
+            f"{name} cannot be streamed with these options: it takes InfoNCE, uniform, tilted, "
+            'thresholded or gaussian weights and one positive (positives="view"); '
+            "call the method itself"
         )
-    if entry.made_up is not None:
-        raise ValueError(
-            f"{method.name} makes up negatives for each anchor, which cannot be streamed; call the "
-            "method itself"
-        )
-    if method.log_weights.score is None:
-        raise ValueError(
-            f"the weights of {method.name} ({entry.negatives.__name__}) are no function of one "
-            "similarity and cannot be streamed; call the method itself"
-        )
-    if entry.supervised and options["positives"] != "view":
-        raise ValueError(
-            f'{method.name} has every candidate of the class for a positive; pass positives="view"'
-        )
-    if options.get("hardness_strength"):
-        raise ValueError(
-            f"hardness_strength={options['hardness_strength']:g} cannot be streamed; hcl with "
-            "beta=hardness_strength·temperature, tau_plus=0 and weights_gradient=False is its "
-            "normalised form"
-        )
-    known = inspect.signature(info_nce).parameters
-    loss = partial(
-        info_nce,
-        weights=method.log_weights,
-        block=block,
-        accumulator=accumulator,
-        **{key: value for key, value in options.items() if key in known},
-    )
+    accepted = inspect.signature(info_nce).parameters
+    chosen = {key: value for key, value in options.items() if key in accepted}
+    loss = partial(info_nce, weights=method.log_weights, block=block, **chosen)
 
-    def call(
-        z1: Tensor, z2: Tensor, labels: Tensor | None = None, queue: Tensor | None = None
-    ) -> Tensor:
+    def call(z1: Tensor, z2: Tensor, labels: Tensor | None = None) -> Tensor:
         if entry.supervised and labels is None:
-            raise ValueError(f"{method.name} learns from labels; call it as loss(z1, z2, labels)")
-        return loss(z1, z2, labels=labels if entry.supervised else None, queue=queue)
+            raise ValueError(f"{name} needs labels; call it as loss(z1, z2, labels)")
+        return loss(z1, z2, labels=labels if entry.supervised else None)
 
     return call
 
 
-@dataclass(frozen=True, eq=False)
-class _Cells:
-    """The pairs (anchor, candidate) in blocks. Not admissible: the diagonals `own`, and candidates
-    of the same class.
+def _is_streamable(weights) -> bool:
+    per_anchor = any(isinstance(value, Tensor) for value in vars(weights).values())
+    return isinstance(weights, SimilarityWeighting) and not per_anchor
 
-    Where the candidates are the anchors, blocks below the diagonal are the transposes of those
-    above and left out.
+
+@dataclass(frozen=True, eq=False)
+class _Blocks:
+    """The similarities of two views [n, n] in blocks.
+
+    Blocks below the diagonal are the transposes of those above and left out.
     """
 
-    anchors: Tensor
-    candidates: Tensor
-    own: tuple[int, ...]
+    z: Tensor
     labels: Tensor | None
-    symmetric: bool
-    block: int
+    side: int
 
     def __iter__(self) -> Iterator[tuple[slice, slice, Tensor]]:
-        n, m = len(self.anchors), len(self.candidates)
-        for i in range(0, n, self.block):
-            rows = slice(i, min(i + self.block, n))
-            for j in range(i if self.symmetric else 0, m, self.block):
-                columns = slice(j, min(j + self.block, m))
-                yield rows, columns, self.anchors[rows] @ self.candidates[columns].T
+        n = len(self.z)
+        for i in range(0, n, self.side):
+            rows = slice(i, min(i + self.side, n))
+            for j in range(i, n, self.side):
+                columns = slice(j, min(j + self.side, n))
+                yield rows, columns, self.z[rows] @ self.z[columns].T
 
     def mask(self, f: Tensor, rows: slice, columns: slice) -> Tensor:
-        """Write -inf where the pair is not admissible; an own diagonal of the matrix is one of the
-        block, or misses."""
-        for offset in self.own:
+        """Write −inf for the anchor, its other view and, with labels, its class."""
+        batch = len(self.z) // 2
+        for offset in (0, batch, -batch):
             f.diagonal(offset + rows.start - columns.start).fill_(-torch.inf)
         if self.labels is not None:
             f.masked_fill_(self.labels[rows, None] == self.labels[columns], -torch.inf)
         return f
 
     def log_counts(self) -> Tensor:
-        n, m = len(self.anchors), len(self.candidates)
-        left = torch.full((n,), m - (2 if self.symmetric else 1), device=self.anchors.device)
+        """Return the logarithms of the numbers of negatives."""
+        n = len(self.z)
+        count = torch.full((n,), n - 2, device=self.z.device)
         if self.labels is not None:
             ranked = self.labels.sort().values  # `unique` would wait for the number of classes
-            alike = (torch.searchsorted(ranked, self.labels, right=r) for r in (True, False))
-            left = m - torch.sub(*alike)
-        return left.to(self.anchors.dtype).log()
-
-
-def _cells(z1, z2, queue, labels, block) -> tuple[_Cells, int]:
-    """Unit rows and their roles, checked as `Contrast` checks them; and the default scale."""
-    if block is None:
-        block = 512 if z1.device.type == "cpu" else 4096
-    _checks.whole("block", block, least=1)
-    if queue is not None:
-        if labels is not None:
-            raise ValueError(
-                "labels with a queue make several positives; "
-                "use Contrast.from_queue and the dense loss"
-            )
-        check_queue(z1, z2, queue)
-        z1, z2 = in_one_precision(z1, torch.cat([z2, queue]))
-        anchors = unit_rows(z1, "of the queries")[0]
-        candidates = unit_rows(z2, "of keys and queue")[0]
-        return _Cells(anchors, candidates, (0,), None, False, block), len(candidates) - 1
-    check_views(z1, z2)
-    batch = len(z1)
-    z, _ = unit_rows(torch.cat([z1, z2]))
-    if labels is not None:
-        labels = _checks.labels(labels, batch, "images").to(z.device).repeat(2)
-    return _Cells(z, z, (0, batch, -batch), labels, True, block), 2 * batch - 2
+            end, start = (torch.searchsorted(ranked, self.labels, right=r) for r in (True, False))
+            count = n - (end - start)
+        return count.to(self.z.dtype).log()
 
 
 class LogSumExp:
-    r"""$\log\sum_je^{x_{ij}}$ by rows, block after block: the largest so far, and the sum relative
-    to it."""
+    r"""Accumulate $\log\sum_j e^{x_{ij}}$ by rows: the largest so far, the sum relative to it."""
 
     def __init__(self, like: Tensor):
         lowest = torch.finfo(like.dtype).min  # not -inf: -inf + inf is NaN
@@ -227,6 +209,7 @@ class LogSumExp:
         self.total = torch.zeros_like(self.largest)
 
     def add(self, rows: slice, x: Tensor) -> None:
+        """Add a block of some rows."""
         before = self.largest[rows]
         largest = torch.maximum(before, x.amax(1))
         terms = (x - largest[:, None]).exp_().sum(1)
@@ -234,81 +217,72 @@ class LogSumExp:
         self.largest[rows] = largest
 
     def value(self) -> Tensor:
+        """Return the logarithms of the sums."""
         return self.largest + self.total.log()
 
 
-class _Soft(torch.autograd.Function):
-    r"""$\log\sum_jw_{ij}e^{s_{ij}/t}$ $[n]$, $-\infty$ without negatives. With the shares $p\propto
-    we^{s/t}$ and $w$,
+class _SoftMaximum(torch.autograd.Function):
+    r"""$\log\sum_j w_{ij} e^{s_{ij}/t}$ of shape [n], $-\infty$ without negatives.
 
-    $\partial/\partial s_{ij}=p_{ij}/t+(p_{ij}-w_{ij})f'(s_{ij})$, the second term where gradient
-    flows through weights.
+    With the shares $p \propto we^{s/t}$ and $w$, the derivative in $s_{ij}$ is
+    $p_{ij}/t + (p_{ij} - w_{ij}) f'(s_{ij})$, the second term if gradient flows through weights.
     """
 
     @staticmethod
-    def forward(ctx, anchors: Tensor, candidates: Tensor, cells, score, inverse_t, accumulator):
-        above, below = accumulator(anchors), accumulator(anchors)
-        for rows, columns, s in cells:
-            f, x = _logits(cells, score, inverse_t, rows, columns, s)
-            mirrored = cells.symmetric and rows != columns
+    def forward(ctx, z: Tensor, blocks, weights, inverse_t):
+        above, below = LogSumExp(z), LogSumExp(z)
+        for rows, columns, s in blocks:
+            f, x = _logits(blocks, weights, inverse_t, rows, columns, s)
             for total, y in ((above, x), (below, f)):
                 if y is not None:
                     total.add(rows, y)
-                    if mirrored:
+                    if rows != columns:
                         total.add(columns, y.T)
         above = above.value()
-        below = cells.log_counts() if score.value is None else below.value()
-        ctx.cells, ctx.score, ctx.inverse_t = cells, score, inverse_t
+        below = blocks.log_counts() if isinstance(weights, uniform) else below.value()
+        ctx.blocks, ctx.weights, ctx.inverse_t = blocks, weights, inverse_t
         ctx.save_for_backward(above, below)
-        empty = below == -torch.inf
-        return torch.where(empty, -torch.inf, above - below)
+        return torch.where(below == -torch.inf, -torch.inf, above - below)
 
     @staticmethod
     def backward(ctx, grad: Tensor):
         if torch.is_grad_enabled():
-            raise RuntimeError(f"a streamed loss has no second derivative; {_DENSE}")
+            raise RuntimeError(
+                "a streamed loss has no second derivative; use the dense loss, "
+                "hnlib.objectives.info_nce or the method itself, on a smaller batch"
+            )
         with _checks.outside_autocast(grad.device):
-            return *_gradients(ctx, grad), None, None, None, None
+            sums = *ctx.saved_tensors, grad
+            return _gradient(ctx.blocks, ctx.weights, ctx.inverse_t, sums), None, None, None
 
 
-def _gradients(ctx, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    cells, score, inverse_t = ctx.cells, ctx.score, ctx.inverse_t
-    above, below = ctx.saved_tensors
-    empty = below == -torch.inf  # their shares are e^{-inf} = 0, not e^{-inf + inf}
-    above, below, grad = (x.masked_fill(empty, 0.0)[:, None] for x in (above, below, grad))
-    needs_anchors, needs_candidates = ctx.needs_input_grad[:2]
-    grad_a = torch.zeros_like(cells.anchors) if needs_anchors else None
-    grad_c = grad_a
-    if not cells.symmetric:
-        grad_c = torch.zeros_like(cells.candidates) if needs_candidates else None
+def _gradient(blocks, weights, inverse_t: float, sums) -> Tensor:
+    empty = sums[1] == -torch.inf  # their shares are e^{-inf} = 0, not e^{-inf + inf}
+    sums = [x.masked_fill(empty, 0.0) for x in sums]
+    z, gradient = blocks.z, torch.zeros_like(blocks.z)
 
-    def in_s(rows, f, x, slope):
-        p = (x - above[rows]).exp_()
+    def in_s(f, x, slope, above, below, grad):
+        p = (x - above).exp_()
         if slope is None:
-            return p.mul_(grad[rows] * inverse_t)
-        w = (f - below[rows]).exp_()
-        return torch.sub(p, w).mul_(slope).add_(p, alpha=inverse_t).mul_(grad[rows])
+            return p.mul_(grad * inverse_t)
+        w = (f - below).exp_()
+        return torch.sub(p, w).mul_(slope).add_(p, alpha=inverse_t).mul_(grad)
 
-    for rows, columns, s in cells:
-        f, x = _logits(cells, score, inverse_t, rows, columns, s)
-        slope = None if score.slope is None else score.slope(s)
-        g = in_s(rows, f, x, slope)
-        if cells.symmetric and rows != columns:
-            flip = slope.T if isinstance(slope, Tensor) else slope
-            g += in_s(columns, f.T if f is not None else None, x.T, flip).T
-        if grad_a is not None:
-            grad_a[rows] += g @ cells.candidates[columns]
-        if grad_c is not None and (not cells.symmetric or rows != columns):
-            grad_c[columns] += g.T @ cells.anchors[rows]
-        elif cells.symmetric:
-            grad_a[rows] += g.T @ cells.anchors[rows]
-    return grad_a, None if cells.symmetric else grad_c
+    for rows, columns, s in blocks:
+        f, x = _logits(blocks, weights, inverse_t, rows, columns, s)
+        slope = weights.slope(s) if weights.weights_gradient else None
+        g = in_s(f, x, slope, *(y[rows, None] for y in sums))
+        if rows != columns:
+            g += in_s(f, x, slope, *(y[columns] for y in sums))
+        gradient[rows] += g @ z[columns]
+        gradient[columns] += g.T @ z[rows]
+    return gradient
 
 
-def _logits(cells: _Cells, score: Score, inverse_t: float, rows: slice, columns: slice, s: Tensor):
-    """$f(s)$ and $f(s)+s/t$ on a block, $-\\infty$ where not admissible; no $f$ where it is
-    constant."""
-    if score.value is None:
-        return None, cells.mask(s * inverse_t, rows, columns)
-    f = cells.mask(score.value(s), rows, columns)
+def _logits(blocks, weights, inverse_t: float, rows: slice, columns: slice, s: Tensor):
+    """Return $f(s)$, None for uniform weights, and $f(s) + s/t$, both −inf if not admissible."""
+    if isinstance(weights, uniform):
+        return None, blocks.mask(s * inverse_t, rows, columns)
+    f, scale = weights.score(s)
+    f = blocks.mask(s * scale if f is s else f.mul_(scale), rows, columns)
     return f, torch.add(f, s, alpha=inverse_t)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -18,21 +17,31 @@ STEPS = 100
 
 
 class ConvergenceError(ValueError):
-    """Sinkhorn did not reach its tolerance; the message carries the marginal error it did reach."""
+    """Sinkhorn did not reach its tolerance; the message has the marginal error that it reached."""
 
 
 class ConvergenceWarning(UserWarning):
-    """The same, where the caller asked to go on with the best plan found."""
+    """Sinkhorn did not reach its tolerance and goes on with the best plan that it has."""
 
 
 @dataclass(frozen=True, eq=False)
 class Coupling:
-    r"""A plan $P_{ij}=p_iq_j\,e^{(u_i+v_j-c_{ij})/\varepsilon}$.
+    r"""A plan $P_{ij} = p_i q_j\, e^{(u_i + v_j - c_{ij})/\epsilon}$ with exact rows, $P1 = p$.
 
-    The potentials `u` $[n]$ and `v` $[m]$ are in units of the cost. `iterations` spent;
-    `marginal_error` $\lVert P^\top1-q\rVert_1$ (with a relaxed marginal: the last relative change
-    of the column scaling but for its size, weighted by $q$); `converged`: numbers on the CPU,
-    tensors of no dimension on an accelerator. Rows are exact, $P1=p$.
+    Attributes
+    ----------
+    log_kernel : Tensor of shape [n, m]
+        $-c_{ij}/\epsilon$, −inf off the mask.
+    p, q : Tensor of shape [n], [m]
+        The marginals.
+    u, v : Tensor of shape [n], [m]
+        The potentials, in units of the cost.
+    epsilon : float
+        The regularisation.
+    marginal_error, converged : float, bool
+        The error $\lVert P^\top 1 - q\rVert_1$ (with a relaxed marginal the last relative change of
+        the column scaling up to its size, weighted by $q$), and whether it is within the tolerance.
+        On an accelerator tensors of no dimension.
     """
 
     log_kernel: Tensor
@@ -41,25 +50,23 @@ class Coupling:
     u: Tensor
     v: Tensor
     epsilon: float
-    iterations: int | Tensor
     marginal_error: float | Tensor
     converged: bool | Tensor
 
     @property
     def log_conditional(self) -> Tensor:
-        r"""$\log P(j\mid i)$ $[n,m]$: rows sum to one in the exponential, $-\infty$ off the
-        mask."""
+        r"""Return $\log P(j \mid i)$ of shape [n, m], −inf off the mask."""
         rows, columns = self.u / self.epsilon, self.v / self.epsilon + self.q.log()
         return (self.log_kernel + columns).add_(rows[:, None])
 
     @property
     def log_plan(self) -> Tensor:
-        r"""$\log P_{ij}$ $[n,m]$, $-\infty$ off the mask."""
+        r"""Return $\log P_{ij}$ of shape [n, m], −inf off the mask."""
         return self.log_conditional + self.p.log()[:, None]
 
     @property
     def plan(self) -> Tensor:
-        """The coupling itself $[n,m]$."""
+        """Return the coupling itself, of shape [n, m]."""
         return self.log_plan.exp()
 
 
@@ -78,56 +85,79 @@ def sinkhorn(
     symmetric: bool = False,
     on_failure: str = "raise",
 ) -> Coupling:
-    r"""Entropic optimal transport with a hard or a relaxed second marginal.
+    r"""Solve entropic optimal transport with a hard or a relaxed second marginal.
 
-    $$\min_{P\ge0,\;P1=p}\ \langle c,P\rangle+\varepsilon\,\mathrm{KL}(P\,\|\,p\otimes q)
-      +\lambda\,\mathrm{KL}(P^\top1\,\|\,q)$$
+    $$\min_{P \ge 0,\; P1 = p}\ \langle c, P\rangle + \epsilon\,\mathrm{KL}(P\,\|\,p \otimes q)
+      + \lambda\,\mathrm{KL}(P^\top 1\,\|\,q)$$
 
-    with $\lambda$ = `relaxation`: $\infty$ is entropic OT ($P^\top1=q$), $0$ is the tilt,
-    $P(j\mid i)\propto q_je^{-c_{ij}/\varepsilon}$.
+    Parameters
+    ----------
+    cost : Tensor of shape [n, m]
+        Finite costs, float32 or float64.
+    p, q : Tensor of shape [n], [m], optional
+        Positive marginals that sum to one; default uniform.
+    epsilon : float, default 0.5
+        Regularisation $\epsilon > 0$.
+    relaxation : float, default infinity
+        $\lambda \ge 0$: infinity is entropic OT ($P^\top 1 = q$), 0 the tilt,
+        $P(j \mid i) \propto q_j e^{-c_{ij}/\epsilon}$.
+    mask : Tensor of shape [n, m], optional
+        True where mass may go.
+    tol : float, default 1e-10
+        Marginal error at which to stop.
+    max_iterations : int, default 1000
+        Limit of the iterations.
+    domain : {"auto", "scaling", "log"}, default "auto"
+        Iterate on scaling vectors or on their logarithms; "auto" scales while the kernel can
+        neither under- nor overflow.
+    symmetric : bool, default False
+        Promise that both sides are the same points and masses and that cost and mask are symmetric:
+        with $\lambda = \infty$ one potential is solved for, by geometric-mean updates.
+    on_failure : {"raise", "warn"}, default "raise"
+        What happens if `tol` is not reached.
 
-    `cost` $[n,m]$; `p` $[n]$ and `q` $[m]$ positive, summing to one (default uniform); `mask`
-    $[n,m]$ is true where mass may go; `epsilon` $>0$, `relaxation` $\ge0$. `symmetric=True`
-    promises the same points and masses on both sides and a symmetric cost and mask: with
-    $\lambda=\infty$ one potential is solved for, by geometric-mean updates. `domain`: "scaling"
-    vectors, "log", or "auto" (scaling while the kernel can neither under- nor overflow).
+    Returns
+    -------
+    Coupling
+        The plan, without gradient.
 
-    ValueError: bad shapes or ranges; a row (for $\lambda>0$, a column) without an allowed cell; a
-    mask no coupling of $p$ and $q$ fits. ConvergenceError: `tol` not reached in `max_iterations`
-    (`on_failure="warn"`: a warning, and `converged` is false).
+    Raises
+    ------
+    ValueError
+        If a shape or an option is wrong, a row (for $\lambda > 0$, a column) has no allowed cell,
+        or no coupling of the marginals fits the mask.
+    ConvergenceError
+        If `tol` is not reached in `max_iterations` and ``on_failure="raise"``.
 
+    Notes
+    -----
     On an accelerator nothing waits for the device: `STEPS` iterations in the log domain, or
     `max_iterations` if that is less, of which those after convergence change nothing. A failure is
-    then an error kept for `hnlib._checks.deferred`, or with "warn" `converged` alone. For
-    torch.compile the iterations are one operation, which is not traced.
+    then an error kept for `hnlib._checks.deferred`, or with "warn" `converged` alone.
 
-    Source: Cuturi (2013); the relaxed marginal: Chizat et al. (2018); symmetric updates: Knight,
-    Ruiz and Uçar (2014). The problem is eq. (5) of hcl-ot with $\varphi=\mathrm{KL}$; the form of
-    the plan is Lemma 3 there.
+    References
+    ----------
+    Cuturi (2013); the relaxed marginal: Chizat et al. (2018); symmetric updates: Knight, Ruiz and
+    Uçar (2014). The problem is eq. (5) of [hclot]_ with $\varphi = \mathrm{KL}$ and the form of the
+    plan its Lemma 3.
+
+    .. [hclot] Jiang et al., *Hard Negative Sampling via Regularized Optimal Transport for
+       Contrastive Representation Learning*, IJCNN 2023.
     """
-    rule = dict(epsilon=epsilon, relaxation=relaxation, tol=tol, max_iterations=max_iterations)
-    rule |= dict(domain=domain, symmetric=symmetric, on_failure=on_failure)
+    if cost.dtype not in (torch.float32, torch.float64) or cost.ndim != 2 or not cost.numel():
+        raise ValueError(
+            "cost must be a float32 or float64 matrix, "
+            f"got {cost.dtype} of shape {tuple(cost.shape)}"
+        )
+    _checks.positive("epsilon", epsilon)
+    _checks.must("relaxation", relaxation, lambda x: x >= 0, "be at least 0")
+    _checks.one_of("domain", domain, ("auto", "scaling", "log"))
+    _checks.one_of("on_failure", on_failure, ("raise", "warn"))
+    if mask is not None:
+        _checks.mask("mask", mask, cost)
     p, q = _marginal(p, cost, 0, "p"), _marginal(q, cost, 1, "q")
-    _check(cost, mask, rule)
-    if symmetric and p.shape != q.shape:
-        raise ValueError(_BROKEN)
-    couple = _traced if torch.compiler.is_compiling() else _couple
-    log_kernel, log_a, log_b, iterations, error = couple(cost, p, q, mask, **rule)
-    if _checks.readable(cost):
-        iterations, error = iterations.item(), error.item()
-    u, v = epsilon * log_a, epsilon * log_b
-    return Coupling(log_kernel, p, q, u, v, epsilon, iterations, error, error <= tol)
-
-
-_BROKEN = "symmetric=True needs the same masses on both sides; p and q differ"
-
-
-def _couple(
-    cost, p, q, mask, epsilon, relaxation, tol, max_iterations, domain, symmetric, on_failure
-):
-    """The logarithms of the kernel and of its two scalings, the iterations, the error."""
     if symmetric:
-        _checks.refuse(p != q, _BROKEN)
+        _checks.refuse(p != q, "symmetric=True needs the same masses on both sides")
     lowest, highest = torch.aminmax(cost)
     spread = highest - lowest  # NaN or infinite if any cost is
     _checks.refuse(
@@ -138,72 +168,80 @@ def _couple(
     log_kernel = cost / -epsilon
     if mask is not None:
         log_kernel.masked_fill_(~mask, -torch.inf)
-        _reject_empty(mask, columns=power > 0 and not symmetric)
-    symmetric, waits = symmetric and power == 1.0, _checks.readable(cost)
+        _refuse_empty(mask, "row", 1)
+        if power > 0 and not symmetric:
+            _refuse_empty(mask, "column", 0)
+    waits = _checks.readable(cost)
     if not waits:
         domain, max_iterations = "log", min(max_iterations, STEPS)
     elif domain == "auto":  # beyond this spread the kernel leaves the range of its type
         limit = 60 if cost.dtype == torch.float32 else 500
         domain = "scaling" if float(spread) / epsilon < limit else "log"
+    loop = _Loop(tol, max_iterations, waits)
+    symmetric = symmetric and power == 1.0
     solve = _symmetric if symmetric else _general
-    problem = p.log(), q.log(), power, tol, max_iterations, waits
     with _checks.outside_autocast(cost.device):
-        for form in (domain, "log") if domain == "scaling" else (domain,):
-            rows, columns, of_a, of_b = _products(log_kernel, form, symmetric)
-            log_a, log_b, iterations, error = solve(rows, columns, *problem)
+        for form in (_Scaling, _Log) if domain == "scaling" else (_Log,):
+            kernel = form(log_kernel, symmetric)
+            log_a, log_b, error = solve(kernel, p.log(), q.log(), power, loop)
             if not waits or error.isfinite():
                 break
-        log_a, log_b = log_a - of_a, log_b - of_b
-    text = (
-        f"Sinkhorn reached a marginal error of {{value:.2e}} after "
-        f"{iterations if waits else max_iterations} iterations, not tol={tol:g}, at "
-        f"epsilon={epsilon:g}; raise max_iterations, tol or epsilon (a mask that forces zeros "
-        "converges only like 1/k)"
+        log_a, log_b = log_a - kernel.offsets[0], log_b - kernel.offsets[1]
+    converged = error <= tol
+    message = (
+        f"Sinkhorn reached a marginal error of {{value:.2e}}, not tol={tol:g}, in "
+        f"{max_iterations} iterations at epsilon={epsilon:g}; raise max_iterations, tol or epsilon"
     )
-    if waits and not error <= tol:
-        _fail(p, q, mask if power == 1.0 else None, log_a, text.format(value=error), on_failure)
-    elif not waits and on_failure == "raise":
-        _checks.refuse(~(error <= tol)[None], text, error[None])
-    return [log_kernel, log_a, log_b, iterations, error]
+    if waits:
+        error, converged = error.item(), bool(converged)
+        if not converged:
+            message = message.format(value=error)
+            _fail(p, q, mask if power == 1.0 else None, log_a, message, on_failure)
+    elif on_failure == "raise":
+        _checks.refuse(~converged[None], message, error[None])
+    u, v = epsilon * log_a, epsilon * log_b
+    return Coupling(log_kernel, p, q, u, v, epsilon, error, converged)
 
 
-_traced = torch.library.custom_op(
-    "hnlib::couple",
-    _couple,
-    mutates_args=(),
-    schema="(Tensor cost, Tensor p, Tensor q, Tensor? mask, float epsilon, float relaxation, "
-    "float tol, int max_iterations, str domain, bool symmetric, str on_failure) -> Tensor[]",
-)
+class _Log:
+    r"""The products $\log(K e^x)$ and $\log(K^\top e^y)$ in the log domain."""
+
+    offsets = 0.0, 0.0
+
+    def __init__(self, log_kernel: Tensor, symmetric: bool):
+        self.log_kernel = log_kernel
+
+    def rows(self, x: Tensor) -> Tensor:
+        return torch.logsumexp(self.log_kernel + x, 1)
+
+    def columns(self, y: Tensor) -> Tensor:
+        return torch.logsumexp(self.log_kernel + y[:, None], 0)
 
 
-@_traced.register_fake
-def _(cost, p, q, *_):
-    iterations = torch.empty((), dtype=torch.long, device=p.device)
-    return [*map(torch.empty_like, (cost, p, q)), iterations, p.new_empty(())]
+class _Scaling:
+    """The same as matrix–vector products with a kernel whose largest entries are 1.
+
+    The scalings of the true kernel are smaller by `offsets`. They are subtracted in the end:
+    rounding must not meet them in every step.
+    """
+
+    def __init__(self, log_kernel: Tensor, symmetric: bool):
+        shift = log_kernel.amax() if symmetric else log_kernel.amax(1, keepdim=True)
+        self.kernel = (log_kernel - shift).exp_()
+        self.offsets = (shift / 2, shift / 2) if symmetric else (shift.squeeze(1), 0.0)
+
+    def rows(self, x: Tensor) -> Tensor:
+        return (self.kernel @ x.exp()).log()
+
+    def columns(self, y: Tensor) -> Tensor:
+        return (self.kernel.T @ y.exp()).log()
 
 
-def _products(log_kernel, domain, symmetric):
-    """x -> log(K e^x) and y -> log(K' e^y) for the kernel as it is or brought to size, and by what
-    the scalings of the former are then too large: rounding must not see a size in every step."""
-    if domain == "log":
-        return (
-            lambda x: torch.logsumexp(log_kernel + x, 1),
-            lambda y: torch.logsumexp(log_kernel + y[:, None], 0),
-            0.0,
-            0.0,
-        )
-    shift = log_kernel.amax() if symmetric else log_kernel.amax(1)
-    kernel = (log_kernel - (shift if symmetric else shift[:, None])).exp_()
-    shares = (shift / 2, shift / 2) if symmetric else (shift, 0.0)
-    return lambda x: (kernel @ x.exp()).log(), lambda y: (kernel.T @ y.exp()).log(), *shares
+# The solvers return (log a, log b, error) of P = p a K b q with exact rows.
 
 
-# Both solvers return (log a, log b, iterations, error) for P = p a K b q with exact rows, a =
-# 1/K(qb). An update takes log b to (the next one, the error of this one, what else belongs to it).
-
-
-def _general(rows, columns, log_p, log_q, power, *rule):
-    """Half a step of the columns: b <- (1/K'(pa))^power, power = λ/(λ+ε), 1 for a hard marginal.
+def _general(kernel, log_p, log_q, power, loop):
+    """Take half steps of the columns: b <- (1/K'(pa))^power, power = λ/(λ+ε), 1 if hard.
 
     With a relaxed marginal the size of b, on which the plan does not depend, converges slowest of
     all, by the factor power a step: the error leaves it out, and it is set to its limit in the end.
@@ -211,123 +249,90 @@ def _general(rows, columns, log_p, log_q, power, *rule):
     q = log_q.exp()
 
     def update(log_b):
-        log_a = -rows(log_q + log_b)
-        new = -power * columns(log_p + log_a)
+        log_a = -kernel.rows(log_q + log_b)
+        new = -power * kernel.columns(log_p + log_a)
         drift = (q * (new - log_b)).sum() if power < 1 else 0 * q[0]
         return new, (q * (log_b - new + drift).expm1().abs()).sum(), (log_a, drift)
 
-    (log_a, drift), log_b, iterations, error = _iterate(update, torch.zeros_like(q), *rule)
-    if (
-        1 - power > torch.finfo(q.dtype).eps ** 0.5
-    ):  # else as good as hard, which leaves the size free
+    (log_a, drift), log_b, error = loop.run(update, torch.zeros_like(q))
+    if 1 - power > torch.finfo(q.dtype).eps ** 0.5:  # else as good as hard: the size is free
         log_a, log_b = log_a - drift / (1 - power), log_b + drift / (1 - power)
-    return log_a, log_b, iterations, error
+    return log_a, log_b, error
 
 
-def _symmetric(rows, columns, log_p, log_q, power, tol, max_iterations, waits):
-    """The geometric mean of b and its half step; the error is that of the symmetric plan, and in
-    the end that of the columns of what is returned, whose rows are exact."""
+def _symmetric(kernel, log_p, log_q, power, loop):
+    """Take the geometric mean of b and its half step.
+
+    The error is that of the symmetric plan until it is within the tolerance, then that of the
+    columns of what is returned, whose rows are exact.
+    """
     q = log_q.exp()
 
     def update(log_b):
-        log_total = rows(log_q + log_b)
+        log_total = kernel.rows(log_q + log_b)
         error = (q * (log_b + log_total).expm1().abs()).sum()
-        if not waits or error <= tol:
-            of_columns = (q * (log_b + rows(log_q - log_total)).expm1().abs()).sum()
-            error = torch.where(error <= tol, of_columns, error)
+        if not loop.waits or error <= loop.tol:
+            of_columns = (q * (log_b + kernel.rows(log_q - log_total)).expm1().abs()).sum()
+            error = torch.where(error <= loop.tol, of_columns, error)
         return (log_b - log_total) / 2, error, log_total
 
-    log_total, *rest = _iterate(update, torch.zeros_like(q), tol, max_iterations, waits)
-    return -log_total, *rest
+    log_total, log_b, error = loop.run(update, torch.zeros_like(q))
+    return -log_total, log_b, error
 
 
-def _iterate(update, log_b, tol, max_iterations, waits):
-    """Update until the error is within tol; where none may ask for it, nothing changes then."""
-    if waits:
-        for iteration in range(max_iterations + 1):
+@dataclass(frozen=True)
+class _Loop:
+    tol: float
+    max_iterations: int
+    waits: bool
+
+    def run(self, update, log_b):
+        """Update until the error is within `tol`; where none may ask for it, nothing changes then.
+
+        `update` takes log b to (the next one, the error of this one, what else belongs to it).
+        """
+        for step in range(self.max_iterations + 1):
             new, error, rest = update(log_b)
-            if not tol < error < math.inf or iteration == max_iterations:
-                return rest, log_b, torch.tensor(iteration), error
-            log_b = new
-    iterations = torch.zeros((), dtype=torch.long, device=log_b.device)
-    for _ in range(max_iterations):
-        new, error, _ = update(log_b)
-        going = error > tol
-        log_b, iterations = torch.where(going, new, log_b), iterations + going
-    _, error, rest = update(log_b)
-    return rest, log_b, iterations, error
+            if step == self.max_iterations or (self.waits and not self.tol < error < math.inf):
+                break
+            log_b = torch.where(error > self.tol, new, log_b)
+        return rest, log_b, error
 
 
 def _marginal(weights, cost, axis, name):
-    kind = getattr(cost, "dtype", type(cost).__name__)
-    if kind not in (torch.float32, torch.float64):
-        raise ValueError(f"the cost is {kind}; convert it to a tensor of float32 or float64")
-    if cost.ndim != 2 or not cost.numel():
-        raise ValueError(
-            f"the cost must be a matrix with at least one cell; got shape {tuple(cost.shape)}"
-        )
     size = cost.shape[axis]
     if weights is None:
         return torch.full((size,), 1 / size, dtype=cost.dtype, device=cost.device)
-    weights = _checks.as_tensor(name, weights).to(cost)
+    weights = torch.as_tensor(weights).to(cost)
     if weights.shape != (size,):
-        raise ValueError(
-            f"{name} has shape {tuple(weights.shape)}; the cost {tuple(cost.shape)} needs ({size},)"
-        )
+        raise ValueError(f"{name} must have shape ({size},), got {tuple(weights.shape)}")
     total = weights.sum()
     bad = ~((weights > 0).all() & ((total - 1).abs() <= 1e-5))
-    sentence = "must be positive and sum to one (it sums to {value:.6g}); normalise it"
-    _checks.refuse(bad[None], f"{name} {sentence}", total[None])
+    message = f"{name} must be positive and sum to one, got a sum of {{value:.6g}}"
+    _checks.refuse(bad[None], message, total[None])
     return weights
 
 
-_LINEAR = "be positive and finite; at 0 the problem is a linear programme"
-_RELAXED = "be at least 0 (0: no second marginal, the tilt; inf: a hard one, entropic OT)"
-_BOUND = "be at least 0 and finite: it bounds the marginal error"
-#: What an option of `sinkhorn` may be, by its name.
-RANGES = {
-    "epsilon": partial(
-        _checks.number, fits=lambda x: (x >= _checks.SMALL) & (x < math.inf), what=_LINEAR
-    ),
-    "relaxation": partial(_checks.number, fits=lambda x: x >= 0, what=_RELAXED),
-    "tol": partial(_checks.number, fits=lambda x: (x >= 0) & (x < math.inf), what=_BOUND),
-    "max_iterations": partial(_checks.whole, least=0),
-    "domain": partial(_checks.one_of, known=("auto", "scaling", "log")),
-    "symmetric": _checks.flag,
-    "on_failure": partial(_checks.one_of, known=("raise", "warn")),
-}
+def _refuse_empty(mask, name, axis):
+    message = f"{name} {{row}} of the mask allows no cell; no coupling exists"
+    _checks.refuse(~mask.any(axis), message)
 
 
-def _check(cost, mask, options: dict) -> None:
-    for name, value in options.items():
-        RANGES[name](name, value)
-    if mask is not None:
-        _checks.mask("mask", mask, cost)
-
-
-def _reject_empty(mask, columns):
-    for axis, name in ((1, "row"), (0, "column"))[: 1 + columns]:
-        sentence = f"{name} {{row}} of the mask allows no cell; no coupling exists"
-        _checks.refuse(~mask.any(axis), sentence)
-
-
-def _fail(p, q, mask, log_a, text, on_failure):
+def _fail(p, q, mask, log_a, message, on_failure):
     placed = 1.0 if mask is None else _placeable(p, q, mask, log_a)
     if placed < 1 - 1e-5:
         raise ValueError(
-            f"the mask leaves no coupling of the two marginals: at most {placed:.4f} of the mass "
-            "can be placed (Hall's condition fails; with a forbidden diagonal no atom may exceed "
-            "1/2, in a labelled batch no class half of it, among m graphs no graph 1 - 1/m of the "
-            "nodes): allow more cells, or take a larger or more balanced batch"
+            f"no coupling of the two marginals fits the mask: at most {placed:.4f} of the mass "
+            "can be placed; allow more cells or use a larger or more balanced batch (no class may "
+            "hold half of a labelled batch, no graph 1 - 1/m of the nodes of m graphs)"
         )
     if on_failure == "raise":
-        raise ConvergenceError(text)
-    warnings.warn(text, ConvergenceWarning, stacklevel=5)
+        raise ConvergenceError(message)
+    warnings.warn(message, ConvergenceWarning, stacklevel=4)
 
 
 def _placeable(p, q, mask, log_a) -> float:
-    r"""A bound on the mass that fits the mask, $\min_S1-p(S)+q(N(S))$ over the rows whose scaling
-    exceeds a threshold.
+    r"""Bound the mass that fits the mask, $\min_S 1 - p(S) + q(N(S))$ over level sets of a.
 
     Every set of rows $S$ gives a bound (Hall), the best one the maximum flow. Where no coupling
     exists the scaling grows beyond all bounds on the rows that have too much mass.

@@ -1,4 +1,4 @@
-"""What learning curves show: against definitions, one anchor at a time."""
+"""Diagnostics against their definitions, one anchor at a time."""
 
 import math
 
@@ -15,7 +15,7 @@ from hnlib.contrast import Contrast
 from hnlib.results import diagnostics
 
 seeds = st.integers(0, 10**6)
-quick = settings(deadline=None, max_examples=40)
+quick = settings(deadline=None, max_examples=15)
 
 
 def two_views(batch=6, d=3, classes=2, seed=0, agreement=1.0):
@@ -43,8 +43,6 @@ def test_alignment_and_uniformity_against_their_definitions(seed):
         if i != j
     ]
     assert diagnostics.uniformity(z1) == pytest.approx(math.log(sum(pairs) / len(pairs)))
-    with pytest.raises(ValueError, match="2 embeddings"):
-        diagnostics.uniformity(z1[:1])
 
 
 # --- weights and losses
@@ -109,9 +107,9 @@ def losses_one_anchor_at_a_time(z1, z2, y, eta, gamma):
 def test_four_losses_and_assumption_against_one_anchor_at_a_time(seed, beta, gamma, hardening, tau):
     z1, z2, y = two_views(6, classes=3, seed=seed)
     contrast = Contrast.from_views(z1, z2)
-    options = dict(beta=beta, temperature=gamma, hardening=hardening, tau=tau, reduction="none")
+    options = dict(beta=beta, temperature=gamma, hardening=hardening, tau=tau)
     ours = diagnostics.four_losses(contrast, y, **options)
-    holds = diagnostics.assumption_fraction(contrast, y, **options).numpy()
+    holds = diagnostics.assumption_holds(contrast, y, **options).numpy()
     eta = (
         (lambda g: math.exp(beta * g))
         if hardening == "exp"
@@ -131,9 +129,9 @@ def test_four_losses_and_assumption_against_one_anchor_at_a_time(seed, beta, gam
 def test_the_order_holds_at_exactly_the_anchors_that_satisfy_the_assumption(seed, beta, gamma):
     z1, z2, y = two_views(8, classes=2, seed=seed, agreement=0.3)
     contrast = Contrast.from_views(z1, z2)
-    law = dict(beta=beta, temperature=gamma, reduction="none")
-    losses = diagnostics.four_losses(contrast, y, **law)
-    holds = diagnostics.assumption_fraction(contrast, y, **law).bool()
+    options = dict(beta=beta, temperature=gamma)
+    losses = diagnostics.four_losses(contrast, y, **options)
+    holds = diagnostics.assumption_holds(contrast, y, **options).bool()
     gap = losses["H-UCL"] - losses["H-SCL"]
     clear = gap.abs() > 1e-9
     assert torch.equal(gap[clear] > 0, holds[clear])
@@ -147,51 +145,28 @@ def test_ucl_does_not_follow_the_assumption():
     for seed in range(20):
         z1, z2, y = two_views(8, classes=2, seed=seed, agreement=0.3)
         contrast = Contrast.from_views(z1, z2)
-        losses = diagnostics.four_losses(contrast, y, reduction="none")
-        holds = diagnostics.assumption_fraction(contrast, y, reduction="none").bool()
+        losses = diagnostics.four_losses(contrast, y)
+        holds = diagnostics.assumption_holds(contrast, y).bool()
         different += int(((losses["UCL"] >= losses["H-SCL"]) != holds).sum())
     assert different > 20
 
 
 def test_the_four_losses_at_neural_collapse():
-    """Ten classes on a simplex, one point each standing for its whole class, M=1, γ=.5, β=1: .180,
-    .445, .103, .103."""
+    """Ten classes on a simplex, one point each standing for its whole class; M=1, γ=.5, β=1."""
     classes = 10
     s = torch.full((classes, classes), -1 / (classes - 1), dtype=torch.float64).fill_diagonal_(1)
-    eye, everyone = (
-        torch.eye(classes, dtype=torch.bool),
-        torch.ones(classes, classes, dtype=torch.bool),
-    )
-    labels = torch.arange(classes)
-    contrast = Contrast.from_similarity(s, eye, everyone, labels=labels, candidate_labels=labels)
+    eye, everyone = torch.eye(classes) > 0, torch.ones(classes, classes) > 0
+    y = torch.arange(classes)
+    contrast = Contrast.from_similarity(s, eye, everyone, labels=y, candidate_labels=y)
     losses = diagnostics.four_losses(contrast)
-    assert [round(float(v), 3) for v in losses.values()] == [0.180, 0.445, 0.103, 0.103]
-    assert diagnostics.assumption_fraction(contrast) == 1.0
-    threshold = diagnostics.four_losses(contrast, hardening="threshold", tau=1.0, reduction="none")
-    assert (
-        threshold["H-SCL"].isnan().all() and threshold["H-UCL"].isfinite().all()
-    )  # no other class is left
-    assert math.isnan(diagnostics.assumption_fraction(contrast, hardening="threshold", tau=1.0))
-
-
-def test_any_hardening_function_and_its_faults():
-    z1, z2, y = two_views()
-    contrast = Contrast.from_views(z1, z2)
-    by_name = diagnostics.four_losses(contrast, y, beta=2.0)
-    by_function = diagnostics.four_losses(contrast, y, hardening=lambda g: 2 * g)
-    assert all(torch.allclose(by_name[k], by_function[k]) for k in by_name)
-    with pytest.raises(ValueError, match=r"'cubic'.*exp"):
-        diagnostics.four_losses(contrast, y, hardening="cubic")
-    with pytest.raises(ValueError, match="temperature"):
-        diagnostics.assumption_fraction(contrast, y, temperature=0)
-    with pytest.raises(ValueError, match="tau=0 must be positive"):
-        diagnostics.assumption_fraction(contrast, y, hardening="threshold", tau=0)
-    with pytest.raises(ValueError, match="labels"):
-        diagnostics.four_losses(contrast)
-    with pytest.raises(ValueError, match="repeated classes"):
-        diagnostics.four_losses(contrast, torch.arange(6))
-    with pytest.raises(ValueError, match="from_views"):
-        diagnostics.assumption_fraction(Contrast.from_views(z1, z2, y))
+    assert [round(float(v[0]), 3) for v in losses.values()] == [0.180, 0.445, 0.103, 0.103]
+    assert diagnostics.assumption_holds(contrast).eq(1).all()
+    options = dict(hardening="threshold", tau=1.0)  # no other class is left
+    threshold = diagnostics.four_losses(contrast, **options)
+    assert threshold["H-SCL"].isnan().all() and threshold["H-UCL"].isfinite().all()
+    assert diagnostics.assumption_holds(contrast, **options).isnan().all()
+    with pytest.raises(ValueError, match="hardening"):
+        diagnostics.four_losses(contrast, hardening="cubic")
 
 
 def test_diagnostics():
@@ -200,15 +175,11 @@ def test_diagnostics():
     row = diagnostics.diagnostics(z1, z2, y, negatives.tilted(beta=1.0))
     uniform = diagnostics.diagnostics(z1, z2, y, negatives.uniform())
     assert row["collision"] > uniform["collision"] == pytest.approx(14 / 62)
-    assert (
-        diagnostics.diagnostics(z1, z2, y, negatives.uniform(), supervised=True)["collision"] == 0
-    )
+    supervised = diagnostics.diagnostics(z1, z2, y, negatives.uniform(), supervised=True)
+    assert supervised["collision"] == 0
+    assert row["alignment"] == diagnostics.alignment(z1.float(), z2.float())
+    assert row["uniformity"] == diagnostics.uniformity(z1.float())
     assert diagnostics.diagnostics(z1, z2, y)["collision"] is None
-    for hardening in diagnostics.HARDENINGS:
-        part = row[hardening]
-        assert 0 <= part["assumption"] <= 1 and part["H-UCL"] >= part["UCL"]
-    defined = 64 - row["exp"]["undefined"]
-    assert row["exp"]["violations"] == round(defined * (1 - row["exp"]["assumption"]))
 
 
 def test_diagnostics_of_weights_that_need_features():
@@ -219,9 +190,6 @@ def test_diagnostics_of_weights_that_need_features():
     contrast = Contrast.from_views(z1.float(), z2.float(), features=features)
     expected = diagnostics.collision_mass(contrast, negatives.unremix()(contrast), y)
     assert row["collision"] == expected and 0 < expected < 1
-    assert row | {"collision": None} == diagnostics.diagnostics(
-        z1, z2, y
-    )  # the rest does not ask for them
     with pytest.raises(ValueError, match="unremix needs the inputs of the last layer"):
         diagnostics.diagnostics(z1, z2, y, negatives.unremix())
 
@@ -233,52 +201,6 @@ def test_diagnostics_leave_no_trace_that_breaks_a_later_training_step():
     contrast = Contrast.from_views(w, z2)
     (negatives.uniform()(contrast).exp() * contrast.similarity).sum().backward()
     assert w.grad.isfinite().all()
-
-
-# --- the class prior
-
-
-def test_the_class_prior_is_the_share_of_pairs_of_one_class():
-    y = torch.tensor([0, 0, 0, 1, 1, 5])
-    same = [y[i] == y[j] for i in range(6) for j in range(6) if i != j]
-    assert diagnostics.class_prior(y) == pytest.approx(sum(map(float, same)) / 30)
-    with pytest.raises(ValueError, match="at least 2 labels; got 1"):
-        diagnostics.class_prior(y[:1])
-
-
-def sampled_pairs(generator, n, shares=(0.1, 0.3, 0.6), noise=0.6, dimension=8):
-    """Similarities of n random pairs, of n pairs of one class, and of two views of one point."""
-    centres = functional.normalize(torch.randn(3, dimension, generator=generator))
-    shares = torch.tensor(shares)
-
-    def points(classes):
-        drawn = torch.randn(n, dimension, generator=generator)
-        return functional.normalize(centres[classes] + noise / dimension**0.5 * drawn)
-
-    def draw(law):
-        return torch.multinomial(law, n, replacement=True, generator=generator)
-
-    one, other, mates = draw(shares), draw(shares), draw(shares**2)
-    z = points(mates)
-    views = functional.normalize(z + 0.02 * torch.randn(n, dimension, generator=generator))
-    return (points(one) * points(other)).sum(1), (z * points(mates)).sum(1), (z * views).sum(1)
-
-
-def test_the_bound_of_the_class_prior_holds_and_needs_pairs_of_a_class():
-    generator, prior = torch.Generator().manual_seed(0), 0.1**2 + 0.3**2 + 0.6**2
-    bounds, views = [], []
-    for _ in range(100):
-        pairs, mates, twins = sampled_pairs(generator, 500)
-        bounds.append(diagnostics.class_prior_bound(mates, pairs))
-        views.append(diagnostics.class_prior_bound(twins, pairs))
-    assert np.mean(np.array(bounds) >= prior) >= 0.95
-    assert np.median(bounds) < 1.4 * prior
-    assert max(views) < prior  # two views of one image are no pair of a class
-    pairs, mates, _ = sampled_pairs(generator, 50_000)
-    assert prior <= diagnostics.class_prior_bound(mates, pairs) < 1.1 * prior
-    assert diagnostics.class_prior_bound(mates[:1], pairs) == 1.0
-    with pytest.raises(ValueError, match=r"0 and 50000 pairs and level=0\.05"):
-        diagnostics.class_prior_bound(mates[:0], pairs)
 
 
 def test_loudness_is_the_pull_on_the_positive():

@@ -687,7 +687,7 @@ def test_a_loss_of_one_s_own_that_asks_for_labels_does_not_see_those_of_the_test
         (dict(name="hcl"), {}, "'hcl' is a method of the catalogue; name your own otherwise"),
         (dict(loss=None), {}, r"infograph calls plain.loss\(contrast\), which is not there"),
         (dict(supervised=True), {}, "plain learns from labels; say labels='fold' or 'all'"),
-        ({}, dict(queue=8, framework="graphcl"), "queue=8 needs a method of the catalogue"),
+        ({}, dict(queue=8, framework="graphcl"), "queue=8 requires a method of the catalogue"),
     ],
 )
 def test_a_loss_of_one_s_own_that_cannot_train_is_refused(small, changes, options, message):

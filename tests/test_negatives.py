@@ -1,6 +1,6 @@
-"""Every distribution over negatives against its slow reference, and the laws that all of them
-obey."""
+"""Every distribution over negatives against its slow reference, and the rules that all obey."""
 
+import dataclasses
 import math
 from itertools import pairwise
 
@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hnlib import negatives
-from hnlib.contrast import Contrast
+from hnlib.contrast import Contrast, Masks
 from hnlib.transport import ConvergenceError, ConvergenceWarning
 
-cases = settings(max_examples=20, deadline=None, derandomize=True)
+cases = settings(max_examples=10, deadline=None, derandomize=True)
 LABELS = torch.tensor([0, 1, 1, 2, 0])
 
 
@@ -117,47 +117,29 @@ def test_a_finite_space_against_the_reference(name, seed):
         c = Contrast.from_similarity(c.similarity, c.positives, mask)
     log_w = factory(**options)(c)
     is_distribution(log_w, c.admissible)
-    assert (
-        np.abs(
-            log_w.exp().numpy() - expected(None, c.similarity.numpy(), c.admissible.numpy())
-        ).max()
-        < 1e-9
-    )
+    expected = expected(None, c.similarity.numpy(), c.admissible.numpy())
+    assert np.abs(log_w.exp().numpy() - expected).max() < 1e-9
 
 
-@pytest.mark.parametrize("name", ALL)
-@settings(cases, max_examples=8)
-@given(seed=st.integers(0, 9999))
-def test_permuting_the_batch_permutes_the_weights(name, seed):
-    factory, options, _ = ALL[name]
-    z1, z2 = batch(seed)
-    order = torch.randperm(5, generator=torch.Generator().manual_seed(seed))
-    both = torch.cat([order, order + 5])
-    a = factory(**options)(Contrast.from_views(z1, z2)).exp()
-    b = factory(**options)(Contrast.from_views(z1[order], z2[order])).exp()
-    assert (a[both][:, both] - b).abs().max() < 1e-9
+PER_ANCHOR = {
+    "tilted": ("beta", "temperature"),
+    "thresholded": ("temperature",),
+    "centred_tilt": ("epsilon",),
+    "gaussian": ("mu", "sigma"),
+}
 
 
-@pytest.mark.parametrize(
-    ("factory", "option"),
-    [
-        (negatives.tilted, "beta"),
-        (negatives.tilted, "temperature"),
-        (negatives.thresholded, "temperature"),
-        (negatives.centred_tilt, "epsilon"),
-        (negatives.gaussian, "mu"),
-        (negatives.gaussian, "sigma"),
-    ],
-)
-def test_one_value_per_anchor_acts_on_that_anchor_s_row(factory, option):
-    c = Contrast.from_views(*batch(3))
+@pytest.mark.parametrize("name", PER_ANCHOR)
+def test_one_value_per_anchor_acts_on_that_anchor_s_row(name):
+    c, factory = Contrast.from_views(*batch(3)), getattr(negatives, name)
     values = torch.linspace(0.2, 1.1, 10, dtype=torch.float64)
-    empty = dict(on_empty="skip")
-    log_w = factory(**{option: values}, **empty)(c)
-    for i, value in enumerate(values):
-        assert torch.allclose(
-            log_w[i].exp(), factory(**{option: float(value)}, **empty)(c)[i].exp(), atol=1e-12
-        )
+    for option in PER_ANCHOR[name]:
+        together = factory(**{option: values}, on_empty="skip")(c).exp()
+        for i, value in enumerate(values.tolist()):
+            alone = factory(**{option: value}, on_empty="skip")(c)[i].exp()
+            assert torch.allclose(together[i], alone, atol=1e-12)
+        with pytest.raises(ValueError, match=option):
+            factory(**{option: values[:3]})(c)
 
 
 @cases
@@ -237,15 +219,8 @@ def test_the_centred_tilt_is_transport_to_first_order(seed):
     """On the unmasked space its error falls like 1/epsilon^2, the tilt's like 1/epsilon."""
     z1, z2 = batch(seed, size=6)
     c = Contrast.from_views(z1 + 0.5, z2 + 0.5)
-    c = Contrast(
-        c.similarity,
-        c.positives,
-        torch.ones_like(c.admissible),
-        1,
-        c.anchors,
-        c.candidates,
-        symmetric=True,
-    )
+    masks = Masks(c.positives, torch.ones_like(c.admissible), c.similarity.dtype)
+    c = dataclasses.replace(c, masks=masks)
 
     def error(f, e):
         return float((f(c).exp() - negatives.entropic_ot(e)(c).exp()).abs().sum(1).max())
@@ -271,24 +246,14 @@ def test_another_cost_is_used_as_given():
     z1, z2 = batch(3)
     c = Contrast.from_views(z1, z2)
     _, S, _, A = reference.views(z1, z2)
-    square = negatives.entropic_ot(
-        1.0, cost=lambda c: torch.cdist(c.anchors, c.candidates).square()
-    )(c)
-    assert (
-        square.exp() - negatives.entropic_ot(0.5)(c).exp()
-    ).abs().max() < 1e-8  # epsilon -> epsilon / 2
-    cubed = negatives.entropic_ot(0.5, cost=lambda c: (1 - c.similarity) ** 3)(c)
-    assert (
-        np.abs(
-            cubed.exp().numpy() - reference.transport_weights(S, A, 0.5, cost=(1 - S) ** 3)
-        ).max()
-        < 1e-9
+    square = negatives.entropic_ot(1.0, lambda c: torch.cdist(c.anchors, c.candidates).square())
+    half = negatives.entropic_ot(0.5)(c).exp()  # epsilon -> epsilon / 2
+    assert (square(c).exp() - half).abs().max() < 1e-8
+    lopsided = negatives.entropic_ot(
+        0.5, lambda c: (1 - c.similarity) ** 3 * torch.arange(1, 11), max_iterations=20_000
     )
-    lopsided = negatives.entropic_ot(0.5, cost=lambda c: (1 - c.similarity) * torch.arange(1, 11))(
-        c
-    )
-    expected = reference.transport_weights(S, A, 0.5, cost=(1 - S) * np.arange(1, 11))
-    assert np.abs(lopsided.exp().numpy() - expected).max() < 1e-8
+    expected = reference.transport_weights(S, A, 0.5, cost=(1 - S) ** 3 * np.arange(1, 11))
+    assert np.abs(lopsided(c).exp().numpy() - expected).max() < 1e-8
 
 
 GRADIENT = {
@@ -299,41 +264,24 @@ GRADIENT = {
 
 
 @pytest.mark.parametrize("name", GRADIENT)
-@pytest.mark.parametrize("labelled", [False, True])
-def test_gradients_through_the_weights(name, labelled):
+def test_gradients_through_the_weights(name):
     z1, z2 = (z.requires_grad_() for z in batch(1, size=4))
-    y = torch.tensor([0, 1, 1, 0]) if labelled else None
 
-    def weights(on, options=GRADIENT[name]):
-        def value(a, b):
-            log_w = options(on)(Contrast.from_views(a, b, y))
-            return log_w.exp()
-
-        return value
+    def weights(on):
+        return lambda a, b: GRADIENT[name](on)(Contrast.from_views(a, b)).exp()
 
     assert torch.autograd.gradcheck(weights(True), (z1, z2))
-    assert weights(True)(z1, z2).requires_grad
     assert not weights(False)(z1, z2).requires_grad
     assert torch.equal(weights(True)(z1, z2), weights(False)(z1, z2))
 
 
-def test_the_defaults_of_the_gradient():
+def test_only_the_tilt_has_a_gradient_by_default():
     c = Contrast.from_views(*(z.requires_grad_() for z in batch(2)))
     assert negatives.tilted()(c).requires_grad
-    for factory in (
-        negatives.uniform,
-        negatives.thresholded,
-        negatives.gaussian,
-        negatives.centred_tilt,
-        negatives.chi2_ball,
-        negatives.entropic_ot,
-        negatives.semi_relaxed_ot,
-    ):
-        assert not factory(**({"tau": 1e-3} if factory is negatives.thresholded else {}))(
-            c
-        ).requires_grad
-    moved = negatives.entropic_ot(cost=lambda c: 1 - c.similarity)(c)
-    assert not moved.requires_grad
+    cost = negatives.entropic_ot(cost=lambda c: 1 - c.similarity)
+    others = negatives.uniform(), negatives.thresholded(1e-3), negatives.gaussian(), cost
+    for weights in (*others, negatives.centred_tilt(), negatives.chi2_ball()):
+        assert not weights(c).requires_grad
 
 
 @pytest.mark.parametrize(
@@ -363,17 +311,6 @@ def test_finite_and_right_in_float32_at_a_temperature_of_a_hundredth(build):
     assert ((single.double() - exact)[finite].abs() / (1 + exact[finite].abs())).max() < 1e-3
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_autocast_does_not_reach_the_weights(name):
-    factory, options, _ = ALL[name]
-    z1, z2 = batch(6, size=12, dimension=8, dtype=torch.float32)
-    outside = factory(**options)(Contrast.from_views(z1, z2))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside = factory(**options)(Contrast.from_views(z1, z2))
-    assert inside.dtype == torch.float32
-    assert (inside.exp() - outside.exp()).abs().max() < 1e-5
-
-
 @pytest.mark.parametrize("name", [k for k in ALL if k not in ("thresholded", "centred")])
 def test_a_row_with_one_negative_puts_everything_there(name):
     factory, options, _ = ALL[name]
@@ -389,19 +326,6 @@ def test_the_threshold_is_on_exp_s_over_t():
     c = Contrast.from_similarity(s, positives, ~positives)
     w = negatives.thresholded(math.exp(-0.2), 0.5)(c).exp()  # s >= -0.1; t * tau would be .41
     assert torch.allclose(w, torch.tensor([[0, 0, 0, 0.5, 0.5]], dtype=torch.float64))
-
-
-def test_one_temperature_for_each_anchor():
-    z1, z2 = batch(7)
-    c = Contrast.from_views(z1, z2)
-    t = torch.linspace(0.1, 1.0, 10, dtype=torch.float64)
-    for factory in (
-        lambda t: negatives.tilted(1.3, t),
-        lambda t: negatives.thresholded(0.7, t, "skip"),
-    ):
-        together = factory(t)(c)
-        for i in range(10):
-            assert torch.allclose(together[i].exp(), factory(float(t[i]))(c)[i].exp(), atol=1e-14)
 
 
 SKIPPING = {
@@ -423,13 +347,11 @@ def test_an_anchor_without_negatives_is_named_or_skipped(name):
     assert (SKIPPING[name](on_empty="skip")(alone) == -torch.inf).all()
 
     c = Contrast.from_views(z1, z2)
-    admissible = c.admissible.clone()
-    admissible[4] = False
-    c = Contrast(c.similarity, c.positives, admissible, 1, c.anchors, c.candidates)
+    c = c.without((torch.arange(6) == 4)[:, None].expand(6, 6))
     with pytest.raises(ValueError, match="anchor 4 "):
         SKIPPING[name](on_empty="raise")(c)
     log_w = SKIPPING[name](on_empty="skip")(c)
-    kept = is_distribution(log_w, admissible)
+    kept = is_distribution(log_w, c.admissible)
     assert kept.tolist() == [True] * 4 + [False, True]
     if log_w.requires_grad:
         log_w[:, :2].exp().sum().backward()
@@ -439,108 +361,66 @@ def test_an_anchor_without_negatives_is_named_or_skipped(name):
 def test_the_threshold_names_the_anchor_it_empties():
     c = Contrast.from_views(*batch(9))
     hardest = torch.where(c.admissible, c.similarity, -2.0).amax(1)
-    tau = math.exp(float(hardest.min()) / 0.5 + 1e-6)  # just above what the loneliest anchor offers
-    row = int(hardest.argmin())
-    with pytest.raises(
-        ValueError, match=rf"anchor {row} has no negative with exp\(s/t\) >= tau=.*lower tau"
-    ):
-        negatives.thresholded(tau)(c)
-    skipped = negatives.thresholded(tau, on_empty="skip")(c)
-    assert (skipped[row] == -torch.inf).all() and is_distribution(skipped, c.admissible).sum() == 9
+    row, level = int(hardest.argmin()), float(hardest.min()) + 1e-6
+    for options in (dict(tau=math.exp(level / 0.5)), dict(level=level)):
+        with pytest.raises(ValueError, match=rf"anchor {row} has no negative above the threshold"):
+            negatives.thresholded(**options)(c)
+        skipped = negatives.thresholded(**options, on_empty="skip")(c)
+        assert (skipped[row] == -torch.inf).all()
+        assert is_distribution(skipped, c.admissible).sum() == 9
 
 
 def test_transport_names_the_anchor_without_negatives_and_what_it_cannot_couple():
     z1, z2 = batch(10, size=3)
-    with pytest.raises(ValueError, match="anchor 0 has no") as error:
+    with pytest.raises(ValueError, match="row 0 of the mask allows no cell"):
         negatives.entropic_ot()(Contrast.from_views(z1, z2, torch.tensor([1, 1, 1])))
-    assert "on_empty" not in str(error.value)  # an option that transport does not have is no remedy
     # two images of class 0 against one of class 1: four anchors share two candidates
+    crowded = Contrast.from_views(z1, z2, torch.tensor([0, 0, 1]))
     with pytest.raises(ValueError, match=r"no coupling .*at most 0\.6667 of the mass"):
-        negatives.entropic_ot()(Contrast.from_views(z1, z2, torch.tensor([0, 0, 1])))
-    soft = negatives.semi_relaxed_ot(relaxation=0.5)(
-        Contrast.from_views(z1, z2, torch.tensor([0, 0, 1]))
-    )
+        negatives.entropic_ot()(crowded)
+    soft = negatives.semi_relaxed_ot(relaxation=0.5)(crowded)
     assert torch.logsumexp(soft, 1).abs().max() < 1e-12
 
 
-def test_missed_tolerances_are_told_never_silent():
+def test_missed_tolerances_are_an_error_or_a_warning():
     c = Contrast.from_views(*batch(11))
     with pytest.raises(ConvergenceError, match="marginal error"):
         negatives.entropic_ot(0.05, max_iterations=1)(c)
     lenient = negatives.entropic_ot(0.05, max_iterations=1, on_failure="warn")
-    for _ in range(2):
-        with pytest.warns(ConvergenceWarning, match="marginal error"):
-            is_distribution(lenient(c), c.admissible)
-        with pytest.warns(ConvergenceWarning):
-            assert not lenient.coupling(c).converged
+    with pytest.warns(ConvergenceWarning, match="marginal error"):
+        is_distribution(lenient(c), c.admissible)
+    with pytest.warns(ConvergenceWarning):
+        assert not lenient.coupling(c).converged
     assert negatives.entropic_ot(0.5).coupling(c).converged
 
 
+def test_weightings_with_equal_options_are_equal():
+    assert negatives.tilted(2.0) == negatives.tilted(2.0) != negatives.tilted(1.0)
+    assert negatives.tilted() != negatives.gaussian()
+    assert hash(negatives.gaussian()) == hash(negatives.gaussian())
+
+
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "option"),
     [
-        (lambda: negatives.tilted(temperature=0.0), r"temperature=0 must be positive"),
-        (lambda: negatives.tilted(temperature=-0.5), r"temperature=-0\.5 must be positive"),
-        (
-            lambda: negatives.tilted(temperature=math.nan),
-            "temperature=nan must be positive and finite",
-        ),
-        (
-            lambda: negatives.tilted(temperature=torch.tensor([0.5, -1.0])),
-            "temperature=-1 must be positive",
-        ),
-        (lambda: negatives.tilted(beta=math.nan), "beta=nan"),
-        (lambda: negatives.tilted(beta=math.inf), "beta=inf"),
-        (lambda: negatives.thresholded(tau=0.0), "tau=0 must be positive"),
-        (lambda: negatives.thresholded(temperature=-1.0), "temperature=-1 must be positive"),
-        (lambda: negatives.gaussian(sigma=0.0), "sigma=0 must be positive"),
-        (lambda: negatives.gaussian(mu=math.nan), "mu=nan"),
-        (lambda: negatives.centred_tilt(epsilon=-1.0), "epsilon=-1 must be positive"),
-        (lambda: negatives.chi2_ball(eta=0.0), "eta=0 must be positive"),
-        (lambda: negatives.chi2_ball(eta=math.nan), "eta=nan must be positive"),
-        (lambda: negatives.chi2_ball(eta=math.inf), "eta=inf must be positive and finite"),
-        (
-            lambda: negatives.chi2_ball(eta=torch.ones(4))(space(0)),
-            r"eta has shape \(4,\); give one radius",
-        ),
-        (lambda: negatives.chi2_ball(on_empty="drop"), "on_empty=.drop. is unknown"),
-        (lambda: negatives.entropic_ot(epsilon=0.0), "epsilon=0 must be positive"),
-        (
-            lambda: negatives.semi_relaxed_ot(epsilon=math.inf),
-            "epsilon=inf must be positive and finite",
-        ),
-        (lambda: negatives.semi_relaxed_ot(relaxation=-1.0), "relaxation=-1 must be at least 0"),
-        (
-            lambda: negatives.semi_relaxed_ot(relaxation=math.nan),
-            "relaxation=nan must be at least 0",
-        ),
-        (
-            lambda: negatives.uniform(on_empty="drop"),
-            'on_empty=.drop. is unknown; use "raise" or "skip"',
-        ),
-        (lambda: negatives.tilted(on_empty="drop"), "on_empty=.drop. is unknown"),
-        (lambda: negatives.thresholded(on_empty="drop"), "on_empty=.drop. is unknown"),
-        (lambda: negatives.gaussian(on_empty="drop"), "on_empty=.drop. is unknown"),
-        (lambda: negatives.centred_tilt(on_empty="drop"), "on_empty=.drop. is unknown"),
-        (
-            lambda: negatives.centred_tilt()(space(0)),
-            "centred_tilt needs embeddings; build the contrast from views",
-        ),
-        (
-            lambda: negatives.tilted(beta=torch.ones(3))(space(0)),
-            r"beta has shape \(3,\); give one number",
-        ),
-        (lambda: negatives.gaussian(mu=torch.ones(3))(space(0)), r"mu has shape \(3,\)"),
-        (
-            lambda: negatives.entropic_ot(cost=lambda c: torch.ones(3, 3))(space(0)),
-            r"the cost has shape \(3, 3\)",
-        ),
-        (
-            lambda: negatives.entropic_ot(on_failure="x")(space(0)),
-            'on_failure=.x. is unknown; use "raise" or "warn"',
-        ),
+        (lambda: negatives.tilted(temperature=0.0), "temperature"),
+        (lambda: negatives.tilted(temperature=torch.tensor([0.5, -1.0])), "temperature"),
+        (lambda: negatives.tilted(beta=math.nan), "beta"),
+        (lambda: negatives.tilted(exponent=0.5), "exponent"),
+        (lambda: negatives.tilted(weights_gradient="False"), "weights_gradient"),
+        (lambda: negatives.thresholded(tau=0.0), "tau"),
+        (lambda: negatives.thresholded(level=math.inf), "level"),
+        (lambda: negatives.gaussian(sigma=0.0), "sigma"),
+        (lambda: negatives.chi2_ball(eta=math.inf), "eta"),
+        (lambda: negatives.semi_relaxed_ot(epsilon=-1.0), "epsilon"),
+        (lambda: negatives.semi_relaxed_ot(relaxation=-1.0), "relaxation"),
+        (lambda: negatives.entropic_ot(on_failure="x"), "on_failure"),
+        (lambda: negatives.uniform(on_empty="drop"), "on_empty"),
+        (lambda: negatives.unremix(mixture=(1, 2)), "mixture"),
+        (lambda: negatives.unremix(gradient="x"), "gradient"),
+        (lambda: negatives.centred_tilt()(space(0)), "centred_tilt needs embeddings"),
     ],
 )
-def test_bad_options_are_named(call, message):
-    with pytest.raises(ValueError, match=message):
+def test_bad_options_are_named(call, option):
+    with pytest.raises(ValueError, match=option):
         call()

@@ -300,7 +300,8 @@ def test_the_wheel_has_types_licence_and_every_room_and_asks_for_torch_and_numpy
     assert {r.name for r in asked if "extra" not in str(r.marker)} == {"torch", "numpy"}
     read = {name.removeprefix("hnlib/_ledgers/") for name in names if "/_ledgers/" in name}
     runs = {p.relative_to(ROOT).as_posix() for p in (ROOT / "book/results/runs").glob("[!.]*.json")}
-    ledgers = {f"book/results/{name}" for name in ("papers.csv", "motion.json", "retrieved.json")}
+    results = ("papers.csv", "papers.toml", "motion.json", "retrieved.json")
+    ledgers = {f"book/results/{name}" for name in results}
     ledgers |= {"book/claims.csv", "notebooks/errata.md"}
     assert read == runs | ledgers
     assert "License-Expression: MIT" in text and "Keywords: contrastive learning" in text

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hnlib import __main__ as cli
 from hnlib import _files
-from hnlib.results import statistics
+from hnlib.results import comparisons
 from hnlib.training import config, records
 from hnlib.training import run as training
 
@@ -214,10 +214,10 @@ def test_the_book_s_records_are_one_table():
 
 def test_spread_agrees_with_the_standard_library():
     values = [0.9, 0.92, 0.97]
-    x = statistics.percent(table(*enumerate(values)), "linear")
+    x = comparisons.percent(table(*enumerate(values)), "linear")
     mean, sd = 100 * standard.mean(values), 100 * standard.stdev(values)
-    assert statistics.spread(x) == f"{mean:.1f}\u00a0±\u00a0{sd:.1f}"
-    assert statistics.spread(x[:1]) == "90.0"
+    assert comparisons.spread(x) == f"{mean:.1f}\u00a0±\u00a0{sd:.1f}"
+    assert comparisons.spread(x[:1]) == "90.0"
 
 
 def test_papers_checks_its_columns(tmp_path):
@@ -300,9 +300,9 @@ def test_a_reader_never_sees_a_half_written_file(tmp_path):
 
 def test_mean_and_spread_are_over_one_less_than_the_runs():
     runs, accuracy = table((0, 0.5), (1, 0.6), (2, 0.85)), [50, 60, 85]
-    x = statistics.percent(runs, "linear")
+    x = comparisons.percent(runs, "linear")
     assert x.tolist() == pytest.approx(accuracy)
-    assert statistics.spread(x) == f"65.0\u00a0±\u00a0{standard.stdev(accuracy):.1f}"
+    assert comparisons.spread(x) == f"65.0\u00a0±\u00a0{standard.stdev(accuracy):.1f}"
 
 
 def test_a_write_under_way_is_not_read(tmp_path):

@@ -1,5 +1,4 @@
-"""Worst cases against convex solvers, one-dimensional duals, closed forms and finite
-differences."""
+"""Worst cases against convex solvers, duals, closed forms and finite differences."""
 
 import math
 from decimal import Decimal, localcontext
@@ -63,7 +62,7 @@ def test_kl_ball_is_the_minimum_of_its_dual(seed, eta):
     assert abs(float(r.value - r.alpha * eta) - value) > 1e-4
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_kl_ball_is_the_optimum_of_a_convex_solver(seed):
     cp = pytest.importorskip("cvxpy")
     f, q0 = draw(seed, 5)
@@ -139,7 +138,7 @@ def test_the_numbers_of_claim_r2():
 
 @cases
 @given(seed=st.integers(0, 9999), eta=st.sampled_from([1e-3, 0.1, 0.6, 3.0]))
-def test_the_gradient_is_the_worst_case_law(seed, eta):
+def test_the_gradient_is_the_worst_case(seed, eta):
     f, q0 = draw(seed, 2, 5)
     g = torch.Generator().manual_seed(seed)
     step = torch.randn(2, 5, generator=g, dtype=torch.float64)
@@ -313,15 +312,6 @@ def test_an_atom_without_mass_plays_no_part(name, seed, eta):
     assert (BALLS[name](f, q1, eta).value - r.value).abs().max() > 1e-3
 
 
-def test_atoms_without_mass_in_rows_that_share_a_budget():
-    f, q0, massive = with_gaps(4)
-    r = robust.shared_kl_ball(f, q0, 0.15)
-    assert (r.weights[~massive] == 0).all()
-    assert abs(sum(kl(q[on], p[on]) for q, p, on in zip(r.weights, q0, massive)) / 3 - 0.15) < 1e-10
-    moved = robust.shared_kl_ball(torch.where(massive, f, -50.0), q0, 0.15)
-    assert (moved.weights - r.weights).abs().max() < 1e-12
-
-
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.97, 0.999])
 def test_balls_with_gaps_and_near_the_limit_are_the_optima_of_a_convex_solver(share):
     cp = pytest.importorskip("cvxpy")
@@ -398,7 +388,7 @@ def level_by_bisection(f, q0, eta):
 
 @cases
 @given(seed=st.integers(0, 9999), m=st.integers(2, 40), eta=st.floats(1e-3, 5), ties=st.booleans())
-def test_the_chi2_law_is_that_of_a_level_found_by_bisection(seed, m, eta, ties):
+def test_the_chi2_weights_are_those_of_a_level_found_by_bisection(seed, m, eta, ties):
     f, q0 = draw(seed, 4, m)
     f = (3 * f).round() / 3 if ties else f
     r = robust.chi2_ball(f, q0, eta)
@@ -437,7 +427,7 @@ def radius_of(f, q0, t):
         return sum(w / sum(tilt) * x / t for w, x in zip(tilt, f)) - sum(tilt).ln()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_each_term_of_the_expansion_gains_a_power_of_the_root_of_the_radius(seed):
     """Errors fall as eta^0, eta^(1/2), eta^1, or 1, 1/t, 1/t^2; a wrong coefficient would leave a
     lower power."""
@@ -516,16 +506,6 @@ def test_a_penalty_of_each_row(seed):
     assert torch.equal(robust.kl_penalised(f, q0, learned).value, together.value)
 
 
-def test_the_default_reference_is_uniform_and_one_row_serves_all():
-    f, q0 = draw(5, 3, 4)
-    flat = torch.full((4,), 0.25, dtype=torch.float64)
-    for solve in (robust.kl_ball, robust.chi2_ball, robust.shared_kl_ball, robust.kl_penalised):
-        assert torch.equal(solve(f, None, 0.2).weights, solve(f, flat, 0.2).weights)
-        assert torch.allclose(
-            solve(f, q0[0], 0.2).weights, solve(f, q0[:1].expand(3, 4), 0.2).weights, atol=1e-15
-        )
-
-
 def test_float32_values_are_solved_in_double_and_get_a_float32_gradient():
     f, q0 = draw(6, 4)
     x = f.float().requires_grad_()
@@ -537,53 +517,15 @@ def test_float32_values_are_solved_in_double_and_get_a_float32_gradient():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda f: robust.kl_ball(f, eta=0.0), r"eta=0 must be positive and finite.*radius"),
-        (lambda f: robust.kl_ball(f, eta=math.nan), "eta=nan must be positive"),
-        (lambda f: robust.chi2_ball(f, eta=-1.0), r"eta=-1 must be positive"),
-        (lambda f: robust.shared_kl_ball(f, eta=math.inf), "eta=inf must be positive and finite"),
-        (
-            lambda f: robust.shared_kl_ball(f[0], eta=0.1),
-            r"needs values \[n, m\]; got shape \(3,\)",
-        ),
-        (lambda f: robust.kl_penalised(f, tau=0.0), "tau=0 must be positive"),
+        (lambda f: robust.kl_ball(f, eta=0.0), "eta"),
+        (lambda f: robust.shared_kl_ball(f, eta=math.inf), "eta"),
+        (lambda f: robust.chi2_ball(f, eta=-1.0), "eta"),
+        (lambda f: robust.kl_temperature(f, eta=math.nan), "eta"),
+        (lambda f: robust.kl_penalised(f, tau=torch.tensor([0.5, -2.0])), "tau"),
         (lambda f: robust.kl_ball(f * math.nan), "values must be finite"),
-        (lambda f: robust.kl_ball(f[:, :0]), r"at least one atom; got shape \(2, 0\)"),
-        (lambda f: robust.kl_ball(f[:0]), r"at least one atom; got shape \(0, 3\)"),
-        (
-            lambda f: robust.kl_ball(f, torch.ones(2) / 2),
-            r"the reference has shape \(2,\); values \(2, 3\) need",
-        ),
-        (
-            lambda f: robust.kl_ball(f, torch.tensor([1.5, -0.5, 0.0])),
-            "must not be negative and must sum to one",
-        ),
-        (
-            lambda f: robust.kl_ball(f, eta=torch.ones(2)),
-            r"eta=?.*has shape \(2,\); give one radius for all rows",
-        ),
-        (
-            lambda f: robust.kl_penalised(f, tau=torch.tensor([0.5, math.inf])),
-            "tau=inf must be positive and finite",
-        ),
-        (
-            lambda f: robust.kl_penalised(f, tau=torch.tensor([math.nan, 0.5])),
-            "tau=nan must be positive",
-        ),
-        (
-            lambda f: robust.kl_penalised(f, tau=torch.tensor([0.5, -2.0])),
-            "tau=-2 must be positive",
-        ),
-        (
-            lambda f: robust.kl_penalised(f, tau=torch.ones(3)),
-            r"tau has shape \(3,\); give one number, or one per",
-        ),
-        (lambda f: robust.kl_penalised(f, tau=torch.ones(2, 1)), r"tau has shape \(2, 1\)"),
-        (lambda f: robust.kl_temperature(f, order=4), "order=4 is unknown; use 0 for the exact"),
-        (lambda f: robust.kl_temperature(f, eta=0.0), "eta=0 must be positive"),
-        (
-            lambda f: robust.kl_ball(f, torch.tensor([0.5, 0.5, 0.5])),
-            r"a sum is 1\.5\); normalise it",
-        ),
+        (lambda f: robust.kl_ball(f, torch.tensor([1.5, -0.5, 0.0])), "must not be negative"),
+        (lambda f: robust.kl_ball(f, torch.tensor([0.5, 0.5, 0.5])), r"got a sum of 1\.5"),
+        (lambda f: robust.kl_temperature(f, order=4), "order must be"),
     ],
 )
 def test_bad_input_is_named(call, message):
@@ -594,23 +536,20 @@ def test_bad_input_is_named(call, message):
 # --- log-weights, and where nothing may wait for the device
 
 
-@pytest.mark.parametrize("block", [1, 20, 2**17])
 @cases
 @given(seed=st.integers(0, 9999), eta=st.sampled_from([1e-3, 0.05, 0.5, 3.0]))
-def test_logarithms_of_the_reference_serve_as_well(block, seed, eta):
+def test_logarithms_of_the_reference_serve_as_well(seed, eta):
     f, q0, _ = with_gaps(seed, 5)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(robust, "BLOCK", block)
-        for order in (0, 1, 2, 3):
-            t = robust.kl_temperature(f, None, eta, order, log_reference=q0.log())
-            assert torch.allclose(t, robust.kl_temperature(f, q0, eta, order), rtol=1e-12, atol=0)
-        r, expected = robust.chi2_ball(f, None, eta, q0.log()), robust.chi2_ball(f, q0, eta)
+    for order in (0, 1, 2, 3):
+        t = robust.kl_temperature(f, None, eta, order, log_reference=q0.log())
+        assert torch.allclose(t, robust.kl_temperature(f, q0, eta, order), rtol=1e-12, atol=0)
+    r, expected = robust.chi2_ball(f, None, eta, q0.log()), robust.chi2_ball(f, q0, eta)
     assert (r.weights - expected.weights).abs().max() < 1e-12
     assert (r.value - expected.value).abs().max() < 1e-12
     assert (r.alpha - expected.alpha).abs().max() < 1e-12
 
 
-RADII = [1e-11, 1e-8, 1e-3, 0.05, 0.5, 3.0]
+RADII = [1e-11, 1e-3, 0.5, 3.0]
 
 
 @pytest.mark.parametrize("eta", RADII)
@@ -644,12 +583,6 @@ def test_small_rows_in_single_precision_have_the_radius_that_is_asked_for(eta):
     assert not ((radius - 1.01 * eta).abs() <= near).any()  # another radius fails
 
 
-def test_differences_beyond_single_precision_are_solved_in_double():
-    f = torch.tensor([[3e38, -3e38, 0.0, 1e38]])
-    t = robust.kl_temperature(f, eta=0.8, log_reference=torch.full((1, 4), -math.log(4)))
-    assert torch.allclose(t.double(), robust.kl_temperature(f.double(), eta=0.8), rtol=1e-6)
-
-
 def test_a_row_without_mass_leaves_the_others_alone():
     f, q0 = draw(3, 4, 6)
     log_q0 = q0.log()
@@ -661,7 +594,7 @@ def test_a_row_without_mass_leaves_the_others_alone():
     assert torch.equal(r.weights[others], robust.chi2_ball(f, q0, 0.3).weights[others])
 
 
-LAWS = {
+SOLVERS = {
     "kl": lambda f, q0, eta: robust.kl_ball(f, q0, eta).weights,
     "shared": lambda f, q0, eta: robust.shared_kl_ball(f, q0, eta).weights,
     "chi2": lambda f, q0, eta: robust.chi2_ball(f, q0, eta).weights,
@@ -671,35 +604,19 @@ LAWS = {
 }
 
 
-@pytest.mark.parametrize("name", LAWS)
-@pytest.mark.parametrize("eta", [1e-4, 0.05, 0.5, 2.0, 6.0])
+@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("eta", [1e-4, 0.5, 6.0])
 def test_a_fixed_number_of_steps_finds_the_same(name, eta, monkeypatch):
     f, q0, _ = with_gaps(1, 60, 50)
     f[5] = 0.3  # constant: no step finds anything
-    stops = LAWS[name](f, q0, eta)
+    stops = SOLVERS[name](f, q0, eta)
     with monkeypatch.context() as patch:
         patch.setattr(_checks, "readable", lambda x: False)
-        fixed = LAWS[name](f, q0, eta)
+        fixed = SOLVERS[name](f, q0, eta)
     assert torch.allclose(fixed, stops, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", SOLVERS)
 def test_a_ball_on_a_device_that_has_no_values(name):
     f, q0 = (torch.empty(4, 5, device="meta") for _ in range(2))
-    assert LAWS[name](f, q0, torch.tensor(0.3)).shape[0] == 4
-
-
-@pytest.mark.parametrize("name", ["chi2", "temperature", "expansion"])
-def test_compiled_laws_are_the_same(name):
-    f, q0 = draw(2, 3, 5)
-    compiled = torch.compile(lambda f: LAWS[name](f, q0, 0.3), fullgraph=True, backend="aot_eager")
-    assert torch.equal(compiled(f), LAWS[name](f, q0, 0.3))
-
-
-def test_a_radius_may_be_a_tensor_of_one_number():
-    f, q0 = draw(2, 3, 5)
-    assert torch.equal(
-        robust.kl_ball(f, q0, torch.tensor(0.25)).weights, robust.kl_ball(f, q0, 0.25).weights
-    )
-    with pytest.raises(ValueError, match=r"eta=-1 must be positive and finite: it is the radius"):
-        robust.chi2_ball(f, q0, torch.tensor(-1.0))
+    assert SOLVERS[name](f, q0, 0.3).shape[0] == 4

@@ -1,5 +1,4 @@
-"""Streamed losses against the dense ones: values, gradients, memory, and what cannot be
-streamed."""
+"""Streamed losses against the dense ones: values, gradients, memory, and what is refused."""
 
 import subprocess
 import sys
@@ -43,7 +42,7 @@ def agree(ours, dense, inputs, tolerance):
     assert float((g - expected).norm()) <= tolerance * float(expected.norm()) + 1e-14
 
 
-@settings(max_examples=120)
+@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 9999),
     case=st.sampled_from(STREAMED),
@@ -62,40 +61,6 @@ def test_streamed_methods_are_the_dense_ones(seed, case, size, temperature, bloc
     z = views(seed, size, dtype=dtype)
     y = torch.arange(size) % 2
     agree(streaming.streamed(method, block)(*z, y), method(*z, y), z, TIGHT[dtype])
-
-
-@settings(max_examples=40)
-@given(
-    seed=st.integers(0, 9999),
-    size=st.integers(2, 9),
-    older=st.integers(1, 30),
-    block=st.sampled_from([2, 5, 64]),
-    score=st.sampled_from(["uniform", "tilted", "thresholded", "gaussian"]),
-    tau_plus=st.sampled_from([0.0, 0.1]),
-)
-def test_a_queue_is_the_dense_queue(seed, size, older, block, score, tau_plus):
-    z1, z2 = views(seed, size)
-    queue = torch.randn(
-        older, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(seed + 1)
-    )
-    options = {"on_empty": "skip"} if score == "thresholded" else {}
-    contrast = Contrast.from_queue(z1, z2, queue)
-    dense = objectives.info_nce(
-        contrast, getattr(negatives, score)(**options)(contrast), tau_plus=tau_plus
-    )
-    ours = streaming.info_nce(
-        z1, z2, getattr(negatives, score)(), tau_plus=tau_plus, queue=queue, block=block, **options
-    )
-    agree(ours, dense, [z1, z2], 1e-10)
-
-
-def test_keys_without_gradient_get_none():
-    z1, z2 = views(0, 6)
-    loss = streaming.info_nce(
-        z1, z2.detach(), negatives.tilted(), queue=torch.randn(9, 5, dtype=torch.float64)
-    )
-    loss.backward()
-    assert z1.grad.norm() > 0 and z2.grad is None
 
 
 def test_one_value_per_anchor_and_a_prior_per_anchor():
@@ -128,26 +93,26 @@ def test_anchors_without_negatives_are_named_or_left_out():
         streaming.info_nce(*z, labels=torch.zeros(9, dtype=torch.long))
 
 
-@pytest.mark.parametrize("queued", [False, True])
 @pytest.mark.parametrize(
-    "score", [negatives.uniform(), negatives.tilted(1.5, 0.4), negatives.gaussian(0.3, 0.5, True)]
+    "weights", [negatives.uniform(), negatives.tilted(1.5, 0.4), negatives.gaussian(0.3, 0.5, True)]
 )
-def test_gradients_are_finite_differences(score, queued):
-    def loss(z1, z2, *queue):
-        return streaming.info_nce(
-            z1, z2, score, tau_plus=0.05, reduction="none", block=3, queue=(*queue, None)[0]
-        )
+def test_gradients_are_finite_differences(weights):
+    def loss(z1, z2):
+        return streaming.info_nce(z1, z2, weights, tau_plus=0.05, reduction="none", block=3)
 
-    z = views(3, 4)
-    assert torch.autograd.gradcheck(loss, [*z, views(4, 5)[0]] if queued else z)
+    assert torch.autograd.gradcheck(loss, views(3, 4))
 
 
 def test_the_slope_is_the_derivative_of_the_score():
     s = torch.linspace(-1, 1, 9, dtype=torch.float64, requires_grad=True)
-    for score in (negatives.tilted(1.5, 0.3), negatives.gaussian(0.2, 0.4, weights_gradient=True)):
-        score = score.score
-        (slope,) = torch.autograd.grad(score.value(s).sum(), s)
-        torch.testing.assert_close(torch.ones_like(s) * score.slope(s.detach()), slope)
+    for weights in (
+        negatives.tilted(1.5, 0.3),
+        negatives.tilted(1.5, 0.3, exponent=2.0),
+        negatives.gaussian(0.2, 0.4, weights_gradient=True),
+    ):
+        score, scale = weights.score(s)
+        (slope,) = torch.autograd.grad((scale * score).sum(), s)
+        torch.testing.assert_close(torch.ones_like(s) * weights.slope(s.detach()), slope)
 
 
 class Careless(streaming.LogSumExp):
@@ -159,12 +124,13 @@ class Careless(streaming.LogSumExp):
         self.total[rows] += (x - self.largest[rows][:, None]).exp().sum(1)
 
 
-def test_the_comparison_sees_a_sum_that_is_not_rescaled():
+def test_the_comparison_sees_a_sum_that_is_not_rescaled(monkeypatch):
     z = views(4, 20)
     method = methods.build("hcl", temperature=0.1)
     right = float(streaming.streamed(method, 4)(*z).detach())
     assert abs(right - float(method(*z).detach())) < 1e-12
-    assert abs(float(streaming.streamed(method, 4, Careless)(*z).detach()) - right) > 1e-3
+    monkeypatch.setattr(streaming, "LogSumExp", Careless)
+    assert abs(float(streaming.streamed(method, 4)(*z).detach()) - right) > 1e-3
 
 
 def test_half_precision_is_promoted_as_in_the_dense_loss():
@@ -176,59 +142,39 @@ def test_half_precision_is_promoted_as_in_the_dense_loss():
 
 
 @pytest.mark.parametrize(
-    "name, options, words",
+    "name, options",
     [
-        ("ot", {}, r"weights of ot \(semi_relaxed_ot|weights of ot \(entropic_ot"),
-        ("centred-hcl", {}, "no function of one similarity"),
-        ("unremix", {}, "no function of one similarity"),
-        ("chi2-dro", {}, "not InfoNCE but basic"),
-        ("mw", {}, "not InfoNCE but mean_variance"),
-        ("hcl-exact", {}, "not InfoNCE but exact_debiased"),
-        ("h-scl", {}, 'positives="view"'),
-        ("simclr", {"hardness_strength": 5.0}, "hardness_strength=5 cannot be streamed; hcl with"),
+        ("ot", {}),
+        ("centred-hcl", {}),
+        ("chi2-dro", {}),
+        ("hcl-exact", {}),
+        ("mochi", {}),
+        ("h-scl", {}),
+        ("simclr", {"hardness_strength": 5.0}),
+        ("hcl", {"beta": torch.ones(8)}),
     ],
 )
-def test_what_cannot_be_streamed_is_refused(name, options, words):
-    with pytest.raises(ValueError, match=words):
+def test_what_cannot_be_streamed_is_refused(name, options):
+    with pytest.raises(ValueError, match=f"{name} cannot be streamed"):
         streaming.streamed(methods.build(name, **options))
 
 
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        ({"block": 0}, "block=0 must be at least 1"),
-        ({"temperature": torch.ones(8)}, r"temperature has shape \(8,\)"),
-        ({"temperature": 0.0}, "temperature=0 must be positive"),
-        ({"temperature": torch.tensor(0.5, requires_grad=True)}, "no gradient through the blocks"),
-        ({"tau_plus": 1.0}, "tau_plus=1 must lie in"),
-        ({"scale": 0.0}, "scale=0 must be positive"),
-        ({"weights": "tilted"}, "weights='tilted' are no function of one similarity"),
-        ({"weights": negatives.tilted(torch.ones(8))}, "their options numbers"),
-        ({"weights": negatives.centred_tilt()}, "no function of one similarity"),
-        ({"on_empty": "drop"}, "on_empty='drop' is unknown"),
-        ({"labels": torch.zeros(3)}, r"labels have shape \(3,\)"),
-        ({"queue": torch.ones(3, 7)}, "the queue"),
-        ({"queue": torch.ones(3, 5), "labels": torch.zeros(4)}, "several positives"),
+        ({"block": 0}, "block"),
+        ({"temperature": torch.ones(8)}, "one number, without gradient"),
+        ({"temperature": torch.tensor(0.5, requires_grad=True)}, "one number, without gradient"),
+        ({"temperature": 0.0}, "temperature"),
+        ({"weights": negatives.tilted(torch.ones(8))}, "options that are numbers"),
+        ({"weights": negatives.centred_tilt()}, "weights must be"),
+        ({"on_empty": "drop"}, "on_empty"),
+        ({"labels": torch.zeros(3)}, "labels"),
     ],
 )
-def test_bad_input(arguments, words):
+def test_bad_input_is_named(arguments, words):
     with pytest.raises(ValueError, match=words):
         streaming.info_nce(*views(6, 4), **arguments)
-
-
-def test_views_are_checked_as_by_the_contrast():
-    z1, z2 = (v.detach() for v in views(7, 4))
-    for bad, words in (
-        ((z1, z2[:3]), "one shape"),
-        ((z1[:1], z2[:1]), "at least 2"),
-        ((z1 * 0, z2), "no direction"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            streaming.info_nce(*bad)
-    with pytest.raises(
-        ValueError, match=r"queries and keys must be .* got \(4, .\), \(3, .\), \(4, .\)"
-    ):
-        streaming.info_nce(z1, z2[:3], queue=z1)
 
 
 MEASURE = r"""
@@ -249,6 +195,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 def test_memory_does_not_grow_with_the_matrix():
     """16,384 embeddings: one matrix of their similarities would take 1,024 MB."""
@@ -259,36 +206,16 @@ def test_memory_does_not_grow_with_the_matrix():
     assert 1 < float(out.stdout) < 300
 
 
-@pytest.mark.parametrize("older", [0, 5])
-def test_a_second_derivative_is_refused(older):
-    z, queue = views(8, 5), views(9, older + 1)[0].detach() if older else None
-
-    def loss(z1, z2):
-        return streaming.info_nce(z1, z2, negatives.tilted(), queue=queue, block=3)
-
-    words = "no second derivative; use the dense loss"
-    with pytest.raises(RuntimeError, match=words):
-        torch.autograd.grad(loss(*z), z, create_graph=True)
-    with pytest.raises(RuntimeError, match=words):
-        torch.autograd.functional.hvp(loss, tuple(z), tuple(torch.ones_like(x) for x in z))
+def test_a_second_derivative_is_refused():
+    z = views(8, 5)
+    loss = streaming.info_nce(*z, negatives.tilted(), block=3)
+    with pytest.raises(RuntimeError, match="no second derivative; use the dense loss"):
+        torch.autograd.grad(loss, z, create_graph=True)
 
 
-@pytest.mark.parametrize("transform", ["grad", "vmap", "jvp"])
-def test_transforms_are_refused(transform):
-    z = [x.detach() for x in views(8, 5)]
-    calls = {
-        "grad": lambda: torch.func.grad(streaming.info_nce)(*z),
-        "vmap": lambda: torch.func.vmap(streaming.info_nce)(*(x[None] for x in z)),
-        "jvp": lambda: torch.func.jvp(streaming.info_nce, tuple(z), tuple(z)),
-    }
-    with pytest.raises(ValueError, match="cannot follow the blocks; use the dense loss"):
-        calls[transform]()
-
-
-@pytest.mark.parametrize("score", [negatives.uniform(), negatives.tilted()])
-def test_a_backward_pass_inside_autocast_is_as_exact_as_outside(score):
+def test_a_backward_pass_inside_autocast_is_as_exact_as_outside():
     z = views(10, 9, dtype=torch.float32)
-    loss = streaming.info_nce(*z, score, block=4)
+    loss = streaming.info_nce(*z, negatives.tilted(), block=4)
     outside = torch.autograd.grad(loss, z, retain_graph=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = torch.autograd.grad(loss, z)
@@ -296,13 +223,9 @@ def test_a_backward_pass_inside_autocast_is_as_exact_as_outside(score):
 
 
 @pytest.mark.parametrize("name", ["uniform", "tilted", "thresholded", "gaussian"])
-@pytest.mark.parametrize("more", ["labels", "queue", "nothing"])
-def test_nothing_waits_for_the_device(name, more):
+def test_nothing_waits_for_the_device(name):
     z = [torch.empty(6, 5, device="meta", requires_grad=True) for _ in range(2)]
-    options = {
-        "labels": {"labels": torch.empty(6, dtype=torch.long, device="meta")},
-        "queue": {"queue": torch.empty(7, 5, device="meta")},
-        "nothing": {},
-    }[more]
-    streaming.info_nce(*z, getattr(negatives, name)(), block=4, tau_plus=0.1, **options).backward()
+    labels = torch.empty(6, dtype=torch.long, device="meta")
+    loss = streaming.info_nce(*z, getattr(negatives, name)(), block=4, tau_plus=0.1, labels=labels)
+    loss.backward()
     assert z[0].grad.shape == (6, 5)

@@ -1,9 +1,7 @@
-"""Sinkhorn against a loop, POT, a convex solver and its own optimality conditions; and what it must
-refuse."""
+"""Sinkhorn against a loop, POT, a convex solver and its optimality conditions; and refusals."""
 
 import math
 import re
-import sys
 from itertools import pairwise
 
 import numpy as np
@@ -16,17 +14,16 @@ from hypothesis import strategies as st
 from hnlib import _checks, transport
 from hnlib.transport import ConvergenceError, ConvergenceWarning, sinkhorn
 
-cases = settings(max_examples=25, deadline=None, derandomize=True)
+cases = settings(max_examples=12, deadline=None, derandomize=True)
 
 
-def law(size, g):
+def masses(size, g):
     p = torch.rand(size, generator=g, dtype=torch.float64) + 0.3
     return p / p.sum()
 
 
 def problem(seed, n=5, m=6, masked=True):
-    """A random cost, two random laws, and a mask that surely admits a coupling with full
-    support."""
+    """Return a random cost, two random marginals, and a mask that admits a coupling."""
     g = torch.Generator().manual_seed(seed)
     cost = 2 * torch.rand(n, m, generator=g, dtype=torch.float64)
     mask = torch.rand(n, m, generator=g) < 0.75 if masked else torch.ones(n, m, dtype=torch.bool)
@@ -130,14 +127,6 @@ def test_pot_agrees():
         assert np.abs(ours.plan.numpy() - theirs).max() < 1e-9
 
 
-def test_small_epsilon_tends_to_unregularised_transport():
-    ot = pytest.importorskip("ot")
-    cost, p, q, _ = problem(5, 6, 6, masked=False)
-    least = ot.emd2(p.numpy(), q.numpy(), cost.numpy())
-    c = sinkhorn(cost, p, q, 0.003, tol=1e-8, max_iterations=100_000)
-    assert 0 <= float((c.plan * cost).sum()) - least < 1e-3
-
-
 @cases
 @given(
     seed=st.integers(0, 9999),
@@ -158,7 +147,7 @@ def test_the_symmetric_solver_agrees_with_the_general_one(seed, epsilon, domain)
 @given(seed=st.integers(0, 9999), domain=st.sampled_from(["scaling", "log"]))
 def test_the_symmetric_solver_with_unequal_masses(seed, domain):
     cost, _, n = batch_problem(seed)
-    p = law(n, torch.Generator().manual_seed(seed))
+    p = masses(n, torch.Generator().manual_seed(seed))
     c = sinkhorn(cost, p, p, 0.4, symmetric=True, domain=domain)
     assert (
         np.abs(c.plan.numpy() - reference.sinkhorn(cost.numpy(), p.numpy(), p.numpy(), 0.4)).max()
@@ -168,41 +157,23 @@ def test_the_symmetric_solver_with_unequal_masses(seed, domain):
 
 def test_the_symmetric_solver_needs_few_updates():
     cost, mask, _ = batch_problem(1, size=64)
-    c = sinkhorn(cost, mask=mask, epsilon=0.5, tol=1e-4, symmetric=True)
-    assert c.iterations <= 20
+    options = dict(mask=mask, epsilon=0.5, tol=1e-4, max_iterations=20)
+    assert sinkhorn(cost, symmetric=True, **options).converged
 
 
 def test_a_promise_of_symmetry_that_is_broken_is_refused():
     cost, _, n = batch_problem(0)
-    p = law(n, torch.Generator().manual_seed(0))
+    p = masses(n, torch.Generator().manual_seed(0))
     with pytest.raises(ValueError, match="symmetric"):
         sinkhorn(cost, p=p, symmetric=True)  # other masses on the two sides
-    with pytest.raises(ValueError, match="symmetric"):
-        sinkhorn(cost[:3], symmetric=True)
-
-
-@cases
-@given(
-    seed=st.integers(0, 9999),
-    epsilon=st.sampled_from([0.1, 0.5, 2.0]),
-    relaxation=st.sampled_from([0.0, 0.5, math.inf]),
-)
-def test_both_domains_agree(seed, epsilon, relaxation):
-    cost, p, q, mask = problem(seed)
-    a, b = (
-        sinkhorn(cost, p, q, epsilon, relaxation, mask, domain=domain, max_iterations=20_000).plan
-        for domain in ("scaling", "log")
-    )
-    assert (a - b).abs().max() < 1e-9
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("domain", ["auto", "scaling"])
-@pytest.mark.parametrize("epsilon", [0.03, 0.005, 0.0005])
+@pytest.mark.parametrize("epsilon", [0.03, 0.0005])
 def test_small_epsilon_is_right_without_being_asked(dtype, symmetric, domain, epsilon):
-    """exp(-c/epsilon) is zero almost everywhere here, so plain scaling would divide by zero. Solved
-    by hand: twins.
+    """exp(-c/epsilon) is zero almost everywhere, so plain scaling would divide by zero.
 
     Four pairs of near twins, the pairs at right angles: all mass goes to the twin but a share of
     about exp(-1/epsilon).
@@ -233,8 +204,7 @@ def test_small_epsilon_is_right_without_being_asked(dtype, symmetric, domain, ep
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("domain", ["auto", "scaling", "log"])
 def test_a_point_far_from_all_others_still_gets_its_mass(dtype, symmetric, domain):
-    """Its column of exp(-c/epsilon) is zero in either type. Solved elsewhere: h_i + h_j does not
-    move the plan."""
+    """Its column of exp(-c/epsilon) is zero in either type; h_i + h_j does not move the plan."""
     g = torch.Generator().manual_seed(0)
     epsilon, d = 0.004, 0.01 * torch.rand(5, 5, generator=g, dtype=torch.float64)
     d, h = d + d.T, torch.tensor([0.0, 0.0, 0.0, 0.0, 4.0], dtype=torch.float64)
@@ -258,16 +228,6 @@ def test_float32_is_good_to_its_own_precision():
         assert ((c.log_conditional - exact.log_conditional)[mask]).abs().max() < 1e-4
 
 
-def test_autocast_does_not_lower_the_precision():
-    cost, mask, _ = batch_problem(4, size=20, dtype=torch.float32)
-    for symmetric in (False, True):
-        outside = sinkhorn(cost, mask=mask, tol=1e-5, symmetric=symmetric)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            inside = sinkhorn(cost, mask=mask, tol=1e-5, symmetric=symmetric)
-        assert (inside.plan.sum(0) * len(cost) - 1).abs().max() < 1e-4
-        assert (inside.log_conditional - outside.log_conditional)[mask].abs().max() < 1e-4
-
-
 @cases
 @given(seed=st.integers(0, 9999))
 def test_a_cost_of_one_side_does_not_move_a_hard_coupling(seed):
@@ -284,19 +244,6 @@ def test_a_cost_of_one_side_does_not_move_a_hard_coupling(seed):
     assert (run(cost + b, relaxation=0.3) - run(cost, relaxation=0.3)).abs().max() > 1e-4
 
 
-@cases
-@given(seed=st.integers(0, 9999), relaxation=st.sampled_from([0.2, math.inf]))
-def test_permuting_points_permutes_the_plan(seed, relaxation):
-    cost, p, q, mask = problem(seed)
-    g = torch.Generator().manual_seed(seed)
-    r, c = torch.randperm(len(p), generator=g), torch.randperm(len(q), generator=g)
-    plan = sinkhorn(cost, p, q, 0.4, relaxation, mask, max_iterations=20_000).plan
-    moved = sinkhorn(
-        cost[r][:, c], p[r], q[c], 0.4, relaxation, mask[r][:, c], max_iterations=20_000
-    ).plan
-    assert (plan[r][:, c] - moved).abs().max() < 1e-9
-
-
 @settings(cases, max_examples=10)
 @given(seed=st.integers(0, 9999))
 def test_the_relaxation_leads_from_the_tilt_to_transport(seed):
@@ -306,7 +253,7 @@ def test_the_relaxation_leads_from_the_tilt_to_transport(seed):
         return sinkhorn(cost, p, q, 0.3, relaxation, mask, max_iterations=5000)
 
     tilt = torch.softmax(torch.where(mask, q.log() - cost / 0.3, -torch.inf), 1)
-    assert (run(0.0).log_conditional.exp() - tilt).abs().max() < 1e-14 and run(0.0).iterations == 0
+    assert (run(0.0).log_conditional.exp() - tilt).abs().max() < 1e-14
     assert (run(1e-7).plan - run(0.0).plan).abs().max() < 1e-6
     marginals = [run(x).plan.sum(0) for x in (0.0, 0.1, 1.0, 10.0, math.inf)]
     violation = [float((c * (c / q).log()).sum()) for c in marginals]
@@ -315,18 +262,17 @@ def test_the_relaxation_leads_from_the_tilt_to_transport(seed):
 
 
 @pytest.mark.parametrize("domain", ["scaling", "log"])
-@pytest.mark.parametrize("relaxation", [30.0, 1000.0, 1e6])
-def test_a_strong_relaxation_converges_as_fast_as_transport(domain, relaxation):
-    """The scale of b moves by the factor lambda/(lambda+epsilon) a step, but no plan depends on
-    it."""
+def test_a_strong_relaxation_converges_as_fast_as_transport(domain):
+    """The scale of b moves by λ/(λ+ε) a step, but no plan depends on it."""
     cost, p, q, mask = problem(1)
-    hard = sinkhorn(cost, p, q, 0.3, mask=mask, domain=domain)
-    soft = sinkhorn(cost, p, q, 0.3, relaxation, mask, domain=domain)
-    assert soft.iterations <= hard.iterations + 5
-    assert 0 < (soft.plan - hard.plan).abs().max() < 0.3 / relaxation
+    options = dict(mask=mask, domain=domain, max_iterations=60)  # transport takes 55
+    hard = sinkhorn(cost, p, q, 0.3, **options)
+    for relaxation in (30.0, 1000.0, 1e6):
+        soft = sinkhorn(cost, p, q, 0.3, relaxation, **options)
+        assert soft.converged and 0 < (soft.plan - hard.plan).abs().max() < 0.3 / relaxation
 
 
-@pytest.mark.parametrize("relaxation", [1.0, 1e3, 1e6, 1e9, 1e12])
+@pytest.mark.parametrize("relaxation", [1.0, 1e3, 1e9])
 @pytest.mark.parametrize("domain", ["scaling", "log"])
 def test_rows_stay_exact_in_float32_however_strong_the_relaxation(relaxation, domain):
     cost, mask, n = batch_problem(3, size=16, dtype=torch.float32)
@@ -366,87 +312,47 @@ forbidden = ~torch.eye(3, dtype=torch.bool)
 flat = torch.zeros(3, 3, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("domain", ["auto", "scaling", "log"])
+@pytest.mark.parametrize("domain", ["scaling", "log"])
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("on_failure", ["raise", "warn"])
 def test_an_infeasible_coupling_is_refused_and_explained(domain, symmetric, on_failure):
-    p = torch.tensor(
-        [0.6, 0.2, 0.2], dtype=torch.float64
-    )  # the first atom cannot leave half of itself anywhere
-    message = r"no coupling .*at most 0\.8000 of the mass.*no atom may exceed 1/2.*allow more"
-    with pytest.raises(ValueError, match=message):
-        sinkhorn(
-            flat, p, p, mask=forbidden, domain=domain, symmetric=symmetric, on_failure=on_failure
-        )
+    p = torch.tensor([0.6, 0.2, 0.2], dtype=torch.float64)  # no way out for .6 - .4 of the first
+    options = dict(domain=domain, symmetric=symmetric, on_failure=on_failure)
+    with pytest.raises(ValueError, match=r"no coupling .*at most 0\.8000 of the mass.*allow more"):
+        sinkhorn(flat, p, p, mask=forbidden, **options)
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_the_feasible_boundary_does_not_pass_for_convergence(symmetric):
     p = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)
-    with pytest.raises(
-        ConvergenceError, match=r"marginal error of \S+ after 1000 iterations, not tol=1e-10.*raise"
-    ):
-        sinkhorn(flat, p, p, mask=forbidden, symmetric=symmetric)
+    options = dict(mask=forbidden, symmetric=symmetric)
+    with pytest.raises(ConvergenceError, match=r"marginal error of \S+, not tol=1e-10, in 1000"):
+        sinkhorn(flat, p, p, **options)
     with pytest.warns(ConvergenceWarning, match="marginal error of"):
-        c = sinkhorn(flat, p, p, mask=forbidden, symmetric=symmetric, on_failure="warn")
-    assert not c.converged and c.iterations == 1000
+        c = sinkhorn(flat, p, p, **options, on_failure="warn")
+    assert not c.converged
     assert abs(c.marginal_error - float((c.plan.sum(0) - p).abs().sum())) < 1e-3
     assert (c.plan.sum(1) - p).abs().max() < 1e-14
-    loose = sinkhorn(flat, p, p, mask=forbidden, symmetric=symmetric, tol=1e-2)
+    loose = sinkhorn(flat, p, p, **options, tol=1e-2)
     assert loose.converged and loose.plan[1, 2] < 0.02
-
-
-def test_a_mask_of_blocks_with_unequal_masses_is_infeasible_though_every_row_has_cells():
-    mask = torch.block_diag(torch.ones(1, 2), torch.ones(2, 1)).bool()
-    with pytest.raises(ValueError, match=r"at most 0\.66"):
-        sinkhorn(flat, mask=mask, max_iterations=200)
-
-
-def test_running_out_of_iterations_is_an_error_or_a_counted_warning():
-    cost, p, q, mask = problem(9)
-    message = r"after 2 iterations, not tol=1e-10, at epsilon=0\.05; raise max_iterations"
-    with pytest.raises(ConvergenceError, match=message):
-        sinkhorn(cost, p, q, 0.05, mask=mask, max_iterations=2)
-    with pytest.warns(ConvergenceWarning):
-        c = sinkhorn(cost, p, q, 0.05, mask=mask, max_iterations=2, on_failure="warn")
-    assert not c.converged and c.marginal_error > 1e-10
-    assert issubclass(ConvergenceError, ValueError)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(epsilon=0.0), "epsilon=0 must be positive"),
-        (dict(epsilon=-1.0), "epsilon=-1 must be positive"),
-        (dict(epsilon=math.nan), "epsilon=nan must be positive"),
-        (dict(relaxation=-0.1), r"relaxation=-0\.1 must be at least 0"),
-        (dict(relaxation=math.nan), "relaxation=nan must be at least 0"),
-        (dict(domain="exp"), 'domain=.exp. is unknown; use "auto", "scaling" or "log"'),
-        (dict(on_failure="ignore"), 'on_failure=.ignore. is unknown; use "raise" or "warn"'),
-        (
-            dict(mask=forbidden[:2]),
-            r"boolean mask of shape \(3, 3\); got torch.bool of shape \(2, 3\)",
-        ),
-        (dict(mask=forbidden.float()), r"boolean mask of shape \(3, 3\); got torch.float32"),
-        (
-            dict(mask=torch.tensor([[1, 1, 1], [0, 0, 0], [1, 1, 1]]).bool()),
-            "row 1 of the mask allows no cell",
-        ),
-        (
-            dict(mask=torch.tensor([[1, 1, 0], [1, 1, 0], [1, 1, 0]]).bool()),
-            "column 2 of the mask allows no cell",
-        ),
-        (dict(p=torch.tensor([0.5, 0.5])), r"p has shape \(2,\); .* needs \(3,\)"),
-        (
-            dict(q=torch.tensor([0.5, 0.5, 0.5])),
-            r"q must be positive and sum to one \(it sums to 1\.5\); normalise",
-        ),
+        (dict(epsilon=0.0), "epsilon"),
+        (dict(relaxation=-0.1), "relaxation"),
+        (dict(domain="exp"), "domain"),
+        (dict(on_failure="ignore"), "on_failure"),
+        (dict(mask=forbidden[:2]), r"boolean mask of shape \(3, 3\)"),
+        (dict(mask=forbidden & (torch.arange(3) != 1)[:, None]), "row 1 of the mask"),
+        (dict(mask=torch.arange(3) != torch.full((3, 1), 2)), "column 2 of the mask"),
+        (dict(p=torch.tensor([0.5, 0.5])), r"p must have shape \(3,\), got \(2,\)"),
+        (dict(q=torch.tensor([0.5, 0.5, 0.5])), r"q must .* sum to one, got a sum of 1\.5"),
         (dict(p=torch.tensor([1.0, 0.0, 0.0])), "p must be positive"),
         (dict(cost=torch.tensor([[0.0, math.inf], [1, 1]])), "not finite; forbid cells with mask"),
-        (dict(cost=torch.zeros(3)), r"must be a matrix .*got shape \(3,\)"),
-        (dict(cost=torch.zeros(0, 3)), r"at least one cell; got shape \(0, 3\)"),
-        (dict(max_iterations=-1), "max_iterations=-1 must be at least 0"),
-        (dict(tol=math.nan), "tol=nan must be at least 0"),
+        (dict(cost=torch.zeros(0, 3)), r"cost must be .* matrix, got .* shape \(0, 3\)"),
+        (dict(cost=torch.eye(3).bfloat16()), "float32 or float64"),
     ],
 )
 def test_bad_input_is_named(arguments, message):
@@ -454,26 +360,10 @@ def test_bad_input_is_named(arguments, message):
         sinkhorn(**{"cost": flat, **arguments})
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.bfloat16, torch.float16])
-def test_a_cost_of_a_type_too_coarse_is_refused(dtype):
-    with pytest.raises(ValueError, match="float32 or float64"):
-        sinkhorn(torch.eye(3).to(dtype))
-
-
-def test_no_gradient_is_promised_or_given():
-    """Unrolled iterations would give a gradient that depends on when they stop: the plan is a
-    constant."""
-    cost = torch.rand(
-        3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    ).requires_grad_()
-    assert not sinkhorn(cost).plan.requires_grad
-    assert transport.sinkhorn(cost, symmetric=False, domain="log").plan.isfinite().all()
-
-
-def test_the_cost_is_left_as_it_was():
+def test_the_plan_has_no_gradient_and_the_cost_is_left_as_it_was():
     cost, p, q, mask = problem(11)
     before = cost.clone()
-    sinkhorn(cost, p, q, 0.5, mask=mask)
+    assert not sinkhorn(cost.requires_grad_(), p, q, 0.5, mask=mask).plan.requires_grad
     assert torch.equal(cost, before)
 
 
@@ -482,13 +372,13 @@ def test_a_cut_shows_what_a_maximum_flow_would():
     sparse = pytest.importorskip("scipy.sparse")
     flow = pytest.importorskip("scipy.sparse.csgraph").maximum_flow
     unit, refused = 10_000_000, 0
-    for seed in range(60):
+    for seed in range(40):
         g = torch.Generator().manual_seed(seed)
         n, m = (int(k) for k in torch.randint(2, 9, (2,), generator=g))
         mask = torch.rand(n, m, generator=g) < 0.3
         mask[torch.arange(n), torch.randint(m, (n,), generator=g)] = True
         mask[torch.randint(n, (m,), generator=g), torch.arange(m)] = True
-        p, q = law(n, g), law(m, g)
+        p, q = masses(n, g), masses(m, g)
         room = np.zeros((n + m + 2, n + m + 2), dtype=np.int32)
         room[0, 1 : n + 1] = np.rint(unit * p.numpy())
         room[1 : n + 1, n + 1 : -1] = unit * mask.numpy()
@@ -502,15 +392,7 @@ def test_a_cut_shows_what_a_maximum_flow_would():
             refused += 1
         else:
             assert placed > 1 - 1e-5
-    assert 20 < refused < 60
-
-
-def test_an_infeasible_mask_is_explained_without_scipy(monkeypatch):
-    for name in [name for name in sys.modules if name.split(".")[0] == "scipy"]:
-        monkeypatch.setitem(sys.modules, name, None)
-    p = torch.tensor([0.6, 0.2, 0.2], dtype=torch.float64)
-    with pytest.raises(ValueError, match=r"no coupling .*at most 0\.8000"):
-        sinkhorn(flat, p, p, mask=forbidden)
+    assert 10 < refused < 40
 
 
 # --- where nothing may wait for the device
@@ -532,46 +414,28 @@ def test_masked_iterations_are_those_of_the_loop_that_stops(
     options = dict(epsilon=epsilon, relaxation=relaxation, mask=mask, symmetric=symmetric)
     options |= dict(tol=1e-6, on_failure="warn", max_iterations=transport.STEPS)
     stops = sinkhorn(cost, domain="log", **options)
-    assert 0 <= stops.iterations < 100 and stops.converged
+    assert stops.converged
     unreadable()
     fixed = sinkhorn(cost, **options)
     assert torch.equal(fixed.log_conditional, stops.log_conditional)
     assert torch.equal(fixed.u, stops.u) and torch.equal(fixed.v, stops.v)
-    assert fixed.converged.ndim == fixed.iterations.ndim == fixed.marginal_error.ndim == 0
-    assert fixed.converged and int(fixed.iterations) == stops.iterations
-    assert float(fixed.marginal_error) == stops.marginal_error
+    assert fixed.converged.ndim == fixed.marginal_error.ndim == 0
+    assert fixed.converged and float(fixed.marginal_error) == stops.marginal_error
 
 
 def test_what_masked_iterations_leave_is_not_called_converged(unreadable):
     cost, p, q, mask = problem(9)
-    options = dict(epsilon=0.05, mask=mask, on_failure="warn", domain="log")
+    options = dict(epsilon=0.05, mask=mask, on_failure="warn", max_iterations=3)
     with pytest.warns(ConvergenceWarning):
-        stops = sinkhorn(cost, p, q, max_iterations=3, **options)
+        stops = sinkhorn(cost, p, q, **options, domain="log")
     unreadable()
-    fixed = sinkhorn(cost, p, q, max_iterations=3, **options)
-    assert not fixed.converged and int(fixed.iterations) == stops.iterations == 3
-    assert torch.equal(fixed.log_plan, stops.log_plan)
-    fixed = sinkhorn(cost, p, q, epsilon=1e-4, mask=mask, on_failure="warn")
-    assert int(fixed.iterations) == transport.STEPS and not fixed.converged
+    fixed = sinkhorn(cost, p, q, **options)
+    assert not fixed.converged and torch.equal(fixed.log_plan, stops.log_plan)
 
 
 @pytest.mark.parametrize("relaxation", [1.0, math.inf])
-@pytest.mark.parametrize("symmetric", [False, True])
-def test_a_coupling_on_a_device_that_has_no_values(relaxation, symmetric):
+def test_a_coupling_on_a_device_that_has_no_values(relaxation):
     cost, mask = torch.empty(6, 6, device="meta"), torch.empty(6, 6, device="meta").bool()
     p = torch.empty(6, device="meta")
-    c = sinkhorn(cost, p, p, 0.5, relaxation, mask, symmetric=symmetric)
+    c = sinkhorn(cost, p, p, 0.5, relaxation, mask, symmetric=True)
     assert c.plan.shape == (6, 6) and c.converged.is_meta
-
-
-@pytest.mark.parametrize("symmetric", [False, True])
-def test_a_compiled_coupling_is_the_same(symmetric):
-    cost, mask, _ = batch_problem(7, size=4)
-
-    def rows(cost, mask):
-        return sinkhorn(cost, mask=mask, symmetric=symmetric).log_conditional
-
-    compiled = torch.compile(rows, fullgraph=True, backend="aot_eager")
-    assert torch.equal(compiled(cost, mask), rows(cost, mask))
-    with pytest.raises(ValueError, match="row 1 of the mask allows no cell"):
-        compiled(cost, mask & (torch.arange(8) != 1)[:, None])

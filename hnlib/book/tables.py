@@ -7,8 +7,7 @@ import re
 
 import pandas as pd
 
-from hnlib.results.comparisons import Effect, between
-from hnlib.results.statistics import spread
+from hnlib.results.comparisons import Effect, between, spread
 
 DASH = "–"  # what was not measured
 TITLES = {"knn": "kNN", "svm": "SVM"}  # of metrics that are not called what they are in a record

@@ -1,1 +1,1 @@
-"""What runs say together: paired comparisons, their statistics, learning curves."""
+"""Compare runs: paired differences, diagnostics of embeddings."""

@@ -1,185 +1,105 @@
-"""What learning curves show: the geometry of an embedding, and the papers' losses and assumptions
-on one batch."""
+"""Diagnose an embedding: its geometry, the losses of H-SCL, the loudness of anchors."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hnlib import methods
+from hnlib import _checks, methods
 from hnlib.contrast import Contrast
-
-HARDENINGS = ("exp", "threshold")
 
 
 def alignment(z1: Tensor, z2: Tensor) -> float:
-    r"""$\mathbb E\lVert z-z^+\rVert^2$ over the pairs of normalised rows; 0 is perfect (wangisola,
-    Sec. 4.1.1)."""
+    r"""Return $\mathbb E\lVert z-z^+\rVert^2$ over the pairs of normalised rows; 0 is perfect.
+
+    Source: wangisola, Sec. 4.1.1.
+    """
     return float((functional.normalize(z1) - functional.normalize(z2)).square().sum(1).mean())
 
 
 def uniformity(z: Tensor, t: float = 2.0) -> float:
-    r"""$\log\mathbb E\,e^{-t\lVert z-z'\rVert^2}$ over pairs of rows: lower is more uniform
-    (wangisola, Sec. 4.1.2).
+    r"""Return $\log\mathbb E\,e^{-t\lVert z-z'\rVert^2}$ over pairs of rows; lower is more uniform.
 
-    ValueError: fewer than two rows.
+    Source: wangisola, Sec. 4.1.2.
     """
-    if len(z) < 2:
-        raise ValueError(f"uniformity needs at least 2 embeddings; got {len(z)}")
     exponent = -t * torch.pdist(functional.normalize(z)).square()
     return float(exponent.logsumexp(0)) - math.log(len(exponent))
 
 
 def collision_mass(contrast: Contrast, log_w: Tensor, labels: Tensor | None = None) -> float:
-    r"""Mean over the anchors of the weight on candidates of the anchor's own class,
-    $\frac1n\sum_i\sum_{j:\,y_j=y_i}w_{ij}$. Anchors without any negative (a row of $-\infty$) are
-    left out.
+    r"""Return the mean weight on candidates of the anchor's class.
 
-    `labels` [B] for a contrast built without. NaN if no anchor has a negative.
+    $\frac1n\sum_i\sum_{j:\,y_j=y_i}w_{ij}$ over the anchors that have a negative; NaN if none has.
+    `labels` [B] for a contrast built without.
     """
     mass = (log_w.exp() * contrast.same_class(labels)).sum(1)
     return float(mass[log_w.amax(1) > -torch.inf].mean())
 
 
-def class_prior(labels: Tensor) -> float:
-    r"""The class prior $\tau^+$ of labelled data, $\sum_c\frac{n_c(n_c-1)}{n(n-1)}$: how often two
-    of them, `labels` [n], are of one class.
-
-    Without bias for $\sum_c\rho_c^2$, which is hcl's $\tau^+$ where classes are alike. ValueError:
-    fewer than two labels.
-    """
-    if len(labels) < 2:
-        raise ValueError(f"class_prior needs at least 2 labels; got {len(labels)}")
-    counts = labels.unique(return_counts=True)[1].double()
-    return float((counts * (counts - 1)).sum() / (len(labels) * (len(labels) - 1)))
-
-
-def class_prior_bound(positive: Tensor, pairs: Tensor, level: float = 0.05) -> float:
-    r"""An upper bound of the class prior $\tau^+$ from similarities, wrong with probability `level`
-    at most.
-
-    Random pairs are a mixture, $P=\tau^+P^++(1-\tau^+)P^-$, so that $\tau^+\le P(s\ge c)/P^+(s\ge
-    c)$ at every $c$; this is the least of these ratios over the $c$ that were met, both tails
-    widened by $\sqrt{\log(2/\text{level})/2n}$. It is near $\tau^+$ where some similarities are met
-    within classes alone. `positive` [m]: independent pairs of one class; `pairs` [n]: independent
-    random pairs. It needs such pairs, and so some labels: two views of one image are closer than
-    two images of a class, and with them this bounds the share of near copies, not $\tau^+$.
-    ValueError: an empty sample; a level outside (0, 1). Source: Massart's constant in the
-    inequality of Dvoretzky, Kiefer and Wolfowitz; hcl, Sec. 5, refers to estimates of this kind.
-    """
-    if not len(positive) or not len(pairs) or not 0 < level < 1:
-        sizes = f"{len(positive)} and {len(pairs)} pairs and level={level}"
-        raise ValueError(f"class_prior_bound got {sizes}; give some pairs and a level in (0, 1)")
-    at, found = positive.double().sort().values, pairs.double().sort().values
-    within = 1 - torch.arange(len(at)).to(at) / len(at)
-    among = 1 - torch.searchsorted(found, at).double() / len(found)
-    wider = [math.sqrt(math.log(2 / level) / (2 * len(x))) for x in (found, at)]
-    kept = within > wider[1]
-    ratio = (among[kept] + wider[0]) / (within[kept] - wider[1])
-    return min(1.0, float(ratio.min())) if len(ratio) else 1.0
-
-
 def log_expectations(
     contrast: Contrast,
     labels: Tensor | None = None,
-    *,
     beta: float = 1.0,
     temperature: float = 0.5,
-    hardening: str | Callable = "exp",
+    hardening: str = "exp",
     tau: float = math.exp(-0.5),
 ) -> dict[str, Tensor]:
-    r"""$\log\mathbb E_{q_i}e^{g}$ $[n]$, $g=s/\gamma$, $\gamma$ = `temperature`, under five laws
-    $q_i$ of the negatives; not finite where nothing (that survives) is left.
+    r"""Return $\log\mathbb E_{q_i}e^{g}$ [n] under five distributions $q_i$ of the negatives.
 
-    The batch law: each of the contrast's admissible candidates, for two views everyone but the
-    anchor *and its own other view* (its positive), is as likely as the other. "UCL" is this law,
-    "SCL" its restriction to other classes; "H-UCL", "H-SCL" and "collision", which is restricted to
-    the anchor's class, are reweighted by $\eta(g)$. `hardening`: "exp", $\eta=e^{\beta g}$;
-    "threshold", $\eta=1(e^g\ge\tau)$; or a function $g\mapsto\log\eta(g)$. The contrast must admit
-    same-class candidates: build it with `Contrast.from_views(z1, z2)` and pass `labels` here.
-    Source: hscl, Sec. III. ValueError: no labels, no same-class candidate, $\gamma\le0$ or
-    $\tau\le0$, an unknown hardening.
+    Here $g=s/\gamma$ with $\gamma$ = `temperature`. "UCL" is uniform over the contrast's admissible
+    candidates (of two views, all but the anchor and its positive), "SCL" its restriction to other
+    classes; "H-UCL", "H-SCL" and "collision", which is restricted to the anchor's class, are
+    reweighted by $\eta(g)$: $e^{\beta g}$ for `hardening` "exp", $1(e^g\ge\tau)$ for "threshold".
+    Not finite where nothing is left. Build the contrast without labels and pass them here. Source:
+    hscl, Sec. III.
     """
-    if not temperature > 0:
-        raise ValueError(f"temperature={temperature} must be positive")
+    _checks.one_of("hardening", hardening, ("exp", "threshold"))
     g = contrast.similarity / temperature
-    if callable(hardening):
-        log_eta = hardening(g)
-    elif hardening == "exp":
-        log_eta = beta * g
-    elif hardening == "threshold":
-        if not tau > 0:
-            raise ValueError(f"tau={tau} must be positive")
-        log_eta = torch.zeros_like(g).masked_fill(g < math.log(tau), -torch.inf)
-    else:
-        raise ValueError(
-            f"unknown hardening {hardening!r}; known: {', '.join(HARDENINGS)}, or a function of g"
-        )
+    uniform, hardened = torch.zeros_like(g), beta * g
+    if hardening == "threshold":
+        hardened = uniform.masked_fill(g < math.log(tau), -torch.inf)
     everyone, same = contrast.admissible, contrast.same_class(labels)
-    if not (everyone & same).any():
-        raise ValueError(
-            "no anchor has an admissible candidate of its own class; build the contrast with "
-            "Contrast.from_views(z1, z2), pass the labels here, and take a batch with "
-            "repeated classes"
-        )
 
-    def log_mean(mask, log_eta):  # log of the eta-weighted mean of e^g over the mask
+    def log_mean(mask, log_eta):
         log_eta = torch.where(mask, log_eta, -torch.inf)
         return (log_eta + g).logsumexp(1) - log_eta.logsumexp(1)
 
     return {
-        "UCL": log_mean(everyone, torch.zeros_like(g)),
-        "H-UCL": log_mean(everyone, log_eta),
-        "SCL": log_mean(everyone & ~same, torch.zeros_like(g)),
-        "H-SCL": log_mean(everyone & ~same, log_eta),
-        "collision": log_mean(everyone & same, log_eta),
+        "UCL": log_mean(everyone, uniform),
+        "H-UCL": log_mean(everyone, hardened),
+        "SCL": log_mean(everyone & ~same, uniform),
+        "H-SCL": log_mean(everyone & ~same, hardened),
+        "collision": log_mean(everyone & same, hardened),
     }
 
 
-def assumption_fraction(
-    contrast: Contrast, labels: Tensor | None = None, reduction: str = "mean", **law
-):
-    r"""Fraction of the anchors that satisfy H-SCL's Assumption 1,
-    $\mathbb E_{H_{col}}e^g\ge\mathbb E_{H\text{-}SCL}e^g$.
+def assumption_holds(contrast: Contrast, labels: Tensor | None = None, **options) -> Tensor:
+    r"""Return where H-SCL's Assumption 1 holds, $\mathbb E_{col}e^g\ge\mathbb E_{H\text{-}SCL}e^g$.
 
-    `law` and errors: as in `log_expectations`. An anchor of which one side is undefined is not
-    counted; `reduction="none"` gives [n] with 1, 0, or NaN there; NaN if no anchor is defined.
-    Source: hscl, Assumption 1.
+    Shape [n], 1 or 0, NaN where a side is undefined. Options as in `log_expectations`.
     """
-    log_e = log_expectations(contrast, labels, **law)
+    log_e = log_expectations(contrast, labels, **options)
     collision, other = log_e["collision"], log_e["H-SCL"]
     defined = collision.isfinite() & other.isfinite()
-    holds = torch.where(defined, (collision >= other).to(collision.dtype), torch.nan)
-    return holds if reduction == "none" else float(holds.nanmean())
+    return torch.where(defined, (collision >= other).to(collision.dtype), torch.nan)
 
 
 def four_losses(
-    contrast: Contrast,
-    labels: Tensor | None = None,
-    temperature: float = 0.5,
-    reduction: str = "mean",
-    **law,
+    contrast: Contrast, labels: Tensor | None = None, temperature: float = 0.5, **options
 ) -> dict[str, Tensor]:
-    r"""The four losses of H-SCL's Fig. 5 in the limit of many negatives, on the batch law and *one*
-    set of positives:
+    r"""Return the four losses of H-SCL's Fig. 5, in the limit of many negatives.
 
-    $\ell_i=\operatorname{mean}_{p\in P(i)}\log\!\big(1+M\,e^{-g_{ip}}\,\mathbb E_{q_i}e^{g}\big)$,
-    $M=2B-2$,
-
-    $P(i)$: every candidate of the anchor's class but the anchor; `law` and errors: as in
-    `log_expectations`. Anchor by anchor H-UCL ≥ H-SCL exactly where Assumption 1 holds.
-
-    Returns {"UCL", "H-UCL", "SCL", "H-SCL"}: means over the anchors for which all four exist (a
-    threshold may leave an anchor without negatives), or with `reduction="none"` tensors [n] with
-    NaN where one does not exist. Source: hscl, eq. (3), with the sign of its first exponent
-    corrected.
+    $\ell_i=\operatorname{mean}_{p\in P(i)}\log\!\big(1+M\,e^{-g_{ip}}\,\mathbb E_{q_i}e^{g}\big)$
+    of shape [n], $M=2B-2$, NaN where undefined, for "UCL", "H-UCL", "SCL" and "H-SCL". $P(i)$ is
+    every candidate of the anchor's class but the anchor; options as in `log_expectations`. Anchor
+    by anchor H-UCL ≥ H-SCL exactly where Assumption 1 holds. Source: hscl, eq. (3), with the sign
+    of its first exponent corrected.
     """
-    log_e = log_expectations(contrast, labels, temperature=temperature, **law)
+    log_e = log_expectations(contrast, labels, temperature=temperature, **options)
     g = contrast.similarity / temperature
     positives = contrast.same_class(labels) & (contrast.admissible | contrast.positives)
     losses = {}
@@ -187,10 +107,7 @@ def four_losses(
         e = log_e[name]
         terms = functional.softplus(math.log(contrast.scale) + e[:, None] - g) * positives
         losses[name] = torch.where(e.isfinite(), terms.sum(1) / positives.sum(1), torch.nan)
-    if reduction == "none":
-        return losses
-    defined = torch.stack(list(losses.values())).isfinite().all(0)
-    return {name: loss[defined].mean() for name, loss in losses.items()}
+    return losses
 
 
 def loudness(method, z1: Tensor, z2: Tensor) -> dict:
@@ -238,32 +155,15 @@ def _embedding_gradient(pull: Tensor, z: Tensor) -> Tensor:
 def diagnostics(
     z1: Tensor, z2: Tensor, labels: Tensor, log_weights=None, supervised=False, features=None
 ) -> dict:
-    r"""What the learning curves show, of two views [B,d] of one fixed batch (and the last layer's
-    inputs, if needed).
+    """Return what learning curves show, of two views [B, d] of one fixed batch.
 
-    "collision": weight that `log_weights` (a method's) puts on same-class negatives, zero by
-    construction for a supervised method, None without one; "alignment"; "uniformity" (of the first
-    views); and for each hardening, "exp" ($\beta=1$) and "threshold" ($\tau=e^{-1/2}$), both at
-    $\gamma=.5$: the "assumption" fraction, the four losses, "undefined" anchors, and "violations",
-    the anchors whose H-UCL falls below their H-SCL.
+    "collision" is the weight that `log_weights` (a method's) puts on negatives of the same class,
+    zero by construction for a supervised method, None without one; "alignment"; "uniformity" of the
+    first views. `features` are the last layer's inputs, if the weights need them.
     """
     z1, z2 = z1.float(), z2.float()
-    contrast = Contrast.from_views(z1, z2, features=features)
     row = {"collision": None, "alignment": alignment(z1, z2), "uniformity": uniformity(z1)}
     if log_weights is not None:
-        own = Contrast.from_views(z1, z2, labels, features=features) if supervised else contrast
-        row["collision"] = collision_mass(own, log_weights(own), labels)
-    for hardening in HARDENINGS:
-        holds = assumption_fraction(contrast, labels, hardening=hardening, reduction="none")
-        losses = four_losses(contrast, labels, hardening=hardening, reduction="none")
-        defined = torch.stack(list(losses.values())).isfinite().all(0)
-        # a difference of rounding is no violation: where Assumption 1 is an equality the two losses
-        # are one number
-        below = losses["H-UCL"] < losses["H-SCL"] - 1e-6 * losses["H-SCL"].abs()
-        row[hardening] = {
-            "assumption": float(torch.as_tensor(holds).nanmean()),
-            **{name: float(loss[defined].mean()) for name, loss in losses.items()},
-            "violations": int((below & defined).sum()),
-            "undefined": int((~defined).sum()),
-        }
+        contrast = Contrast.from_views(z1, z2, labels if supervised else None, features=features)
+        row["collision"] = collision_mass(contrast, log_weights(contrast), labels)
     return row
