@@ -172,8 +172,6 @@ def test_scaled_by_node_every_row_reaches_two():
     assert not torch.allclose(
         graphs.methods.build("hcl", beta=1.5).log_weights(contrast).exp(), expected.exp(), atol=1e-2
     )
-    with pytest.raises(ValueError, match="per='row'"):
-        graphs.methods.scores(contrast, per="row")
 
 
 @given(

@@ -131,7 +131,8 @@ def unpack(text: str, n: int) -> np.ndarray:
 
 def digest(runs: pd.DataFrame) -> str:
     """Return a digest of the names and metrics of the runs of a `frame`."""
-    text = repr(sorted(zip(runs["record"], map(str, runs["metrics"]))))
+    rows = [] if runs.empty else zip(runs["record"], map(str, runs["metrics"]))
+    text = repr(sorted(rows))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -204,7 +205,8 @@ def frame(
     table = table.query(where) if where else table
     if not sources or tracked_folder() in sources:
         tracked = {path.stem for path in tracked_folder().glob("[!.]*.json")}
-        READ[json.dumps([kind, where])] = digest(table[table["record"].isin(tracked)])
+        rows = table if table.empty else table[table["record"].isin(tracked)]
+        READ[json.dumps([kind, where])] = digest(rows)
     return table
 
 
