@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from one_call import train
 from PIL import Image
 from scipy.stats import ks_2samp
 from torch.nn import functional

@@ -149,7 +149,7 @@ def test_help_fits_a_screen_and_a_half(kind, capsys):
         ("train images --schedule beta=1", "schedule.beta"),
         ("train images --momentum 0.5", "momentum requires queue"),
         ("train mosaics", "mosaics"),
-        ("run no/such/notebook", "no notebook 'no/such/notebook'; known: "),
+        ("run no/such/notebook", "no notebook 'no/such/notebook'"),
         ("data imagenet", "unknown data set 'imagenet'; known: digits"),
         ("results --folder no/such/folder", "no/such/folder is not a folder"),
         ("queue --seeds 0", "seeds must be at least 1, got 0"),

@@ -489,7 +489,7 @@ def test_a_record_is_written_and_replaced(tmp_path):
         (dict(batch_size=201), "at most the 200 training images, got 201"),
         (dict(train_size=10, batch_size=4), "no class has two of the 10 training images"),
         (dict(device="abacus"), "abacus"),
-        (dict(method="unremix", queue=8), "unremix compares the candidates of a batch"),
+        (dict(method="unremix", queue=8), "unremix needs a contrast of two views"),
         (dict(method=nn.Identity(), queue=8), "queue=8"),
         (dict(schedule={"beta": (1, 0)}), "no option 'beta'; it has temp"),
         (dict(schedule={"temperature": (1, 0)}), "temperature=0"),
@@ -597,7 +597,7 @@ def test_a_scheduled_option_moves_and_resumes(tmp_path):
     assert same(still, train(method="hcl", beta=3.0, **SMALL))
     steps = train(method="hcl", schedule={"beta": (4, 0, 2)}, **SMALL)
     assert [row.get("beta") for row in steps.history] == [None, 4, 4, 2]
-    assert ImageRun.read(steps.record["configuration"]).schedule == {"beta": [4, 0, 2]}
+    assert ImageRun.read(steps.record["configuration"]).schedule == {"beta": (4, 0, 2)}
     whole = train(method="hcl", schedule={"beta": (3, 0)}, reach_end=True, **SMALL)
     assert [row.get("beta") for row in whole.history] == [None, 3, 1.5, 0]
     assert whole.record["configuration"]["reach_end"] and not same(whole, moved)

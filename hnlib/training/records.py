@@ -116,7 +116,7 @@ def digest(runs: pd.DataFrame) -> str:
 
 
 def unchanged(read: dict[str, str], runs: pd.DataFrame) -> bool:
-    """Return whether what another process has `READ` is the same today; `runs`: all tracked runs."""
+    """Return whether what another process has `READ` is the same today in `runs`, all tracked."""
     for key, before in read.items():
         if not key.startswith("["):
             path = project_root() / key
