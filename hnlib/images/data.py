@@ -106,24 +106,22 @@ def image_folder(path: Path | str, size: int = 32) -> Dataset:
 
 def subset(dataset: Dataset, n: int, seed: int = 0) -> Dataset:
     """Take `n` of the training images, as equally from all classes as possible."""
-    return _train_on(dataset, _drawn(dataset, f"a training subset of {n}", n, 2, 0, seed))
+    return _train_on(dataset, _balanced(dataset, n, seed))
 
 
 def hold_out(dataset: Dataset, n: int, seed: int = 0) -> Dataset:
     """Set `n` of the training images apart for validation, class-balanced."""
-    chosen = _drawn(dataset, f"{n} validation images", n, 1, 2, seed)
+    chosen = _balanced(dataset, n, seed)
     rest = np.setdiff1d(np.arange(len(dataset.x_train)), chosen)
-    held = dict(x_validation=dataset.x_train[chosen], y_validation=dataset.y_train[chosen])
-    return replace(_train_on(dataset, rest), **held)
+    validation = dict(x_validation=dataset.x_train[chosen], y_validation=dataset.y_train[chosen])
+    return replace(_train_on(dataset, rest), **validation)
 
 
-def _drawn(dataset: Dataset, what: str, n: int, least: int, left: int, seed: int) -> np.ndarray:
+def _balanced(dataset: Dataset, n: int, seed: int) -> np.ndarray:
     """Return ascending indices of `n` training images, as equally from all classes as possible."""
     y = dataset.y_train.numpy()
-    most = len(y) - left
-    if not least <= n <= most:
-        of = f"{dataset.name} with its {len(y)} training images; choose {least} to {most}"
-        raise ValueError(f"{what} cannot be taken from {of}")
+    if not 1 <= n <= len(y):
+        raise ValueError(f"{dataset.name} has {len(y)} training images, {n} were asked for")
     generator = np.random.default_rng(seed)
     shuffled = generator.permutation(len(y))
     # rank within its class, in shuffled order: taking low ranks first balances classes
@@ -149,9 +147,8 @@ def listing(root: Path | str | None = None) -> str:
     return "\n".join(f"{name:15}{place}" for name, place in places.items())
 
 
-def describe(name: str, root: Path | str | None = None) -> str:
-    """Return sizes and classes of a data set, downloaded if need be, a line each."""
-    dataset = load(name, root)
+def describe(dataset: Dataset) -> str:
+    """Return sizes and classes of a data set, a line each."""
     lines = {}
     for part in (*PARTS, "x_unlabelled"):
         array = getattr(dataset, part)
@@ -160,7 +157,6 @@ def describe(name: str, root: Path | str | None = None) -> str:
     names = ", ".join(dataset.class_names[:10]) + (", …" if dataset.num_classes > 10 else "")
     lines["classes"] = f"{dataset.num_classes}: {names}"
     lines["digest"] = dataset.digest
-    lines["location"] = location(name, root) if name in DOWNLOADED else "embedded or given"
     return "\n".join(f"{key:13}{value}" for key, value in lines.items())
 
 
