@@ -229,9 +229,10 @@ def holm(p) -> np.ndarray:
     $\tilde p_{(k)}=\max_{l\le k}\min\{1,(m-l+1)\,p_{(l)}\}$, $p_{(1)}\le\dots\le p_{(m)}$; no
     independence is needed.
     """
-    from statsmodels.stats.multitest import multipletests  # slow to import
-
-    return np.asarray(multipletests(np.asarray(p, dtype=float), method="holm")[1])
+    p = np.asarray(p, dtype=float)
+    order = np.argsort(p)
+    adjusted = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)).clip(max=1)
+    return adjusted[np.argsort(order)]
 
 
 def family(effects, pooled: bool = False) -> list[Effect]:
