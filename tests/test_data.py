@@ -251,7 +251,7 @@ def test_a_subset_repeats_with_its_seed_and_takes_each_image_once():
 
 
 def test_a_subset_larger_than_the_set_is_refused():
-    with pytest.raises(ValueError, match=r"1438.*1437"):
+    with pytest.raises(ValueError, match="digits has 1437 training images, 1438 were asked for"):
         data.subset(_digits(), 1438)
 
 
@@ -267,9 +267,6 @@ def test_validation_images_are_set_apart_once_and_for_all():
     )
     assert torch.equal(part.x_validation, data.hold_out(whole, 8).x_validation)
     assert torch.equal(data.subset(part, 10).x_validation, part.x_validation)
-    for n in (0, 39):
-        with pytest.raises(ValueError, match=f"^{n} validation images.*choose 1 to 38"):
-            data.hold_out(whole, n)
 
 
 def test_the_command_describes_a_set(place, tmp_path, capsys):

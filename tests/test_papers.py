@@ -145,10 +145,13 @@ def test_an_epoch_costs_what_records_of_the_same_setting_say():
         replace(mutag, method="infograph", framework="graphcl", layers=3): 2.0,
     }
     frame = records.frame([record(run, {}, seconds) for run, seconds in timed.items()])
-    assert [queue._seconds(r, frame, "cpu")[0] for r in timed] == [0.5, 7.0, 2.0, 1.5, 0.5]
-    seconds, measured = queue._seconds(mutag, frame, "cpu")  # by fold: no record has measured it
-    assert not measured and seconds == pytest.approx(10 * 3 * queue.SECONDS["cpu"]["gin3"])
-    assert queue._seconds(replace(run, train_size=200), frame, "cpu") == (0.2, False)
+    seconds = queue.epoch_seconds(frame, "cpu")
+    jobs = [queue._job(run, 1, seconds, "cpu") for run in timed]
+    assert all(job.measured for job in jobs)
+    assert [60 * job.minutes / job.run.epochs for job in jobs] == [0.5, 7.0, 2.0, 1.5, 0.5]
+    by_fold = queue._job(mutag, 1, seconds, "cpu")  # no record has measured it
+    assert not by_fold.measured and by_fold.minutes == pytest.approx(4 * 10 * 3 * 0.013 / 60)
+    assert not queue._job(run, 1, queue.epoch_seconds(frame, "cuda"), "cuda").measured
 
 
 @pytest.mark.parametrize(

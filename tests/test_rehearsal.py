@@ -101,7 +101,7 @@ def test_a_step_asks_nothing_of_the_device(name, queue):
     for option, course in run.schedule.items():
         method.change(**{option: course[0]})
     if queue and method.name == "unremix":
-        with pytest.raises(ValueError, match="queue=8 is not for unremix"):
+        with pytest.raises(ValueError, match="unremix compares the candidates of a batch"):
             loop.check_queue(method, queue)
         return
     fabric = SimpleNamespace(

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from hnlib.book import pages, printed, tables
+from hnlib.book import tables
 from hnlib.results.comparisons import Effect
-from hnlib.training import records
 
 NASTY = [
     "<script>x</script>",
@@ -107,43 +106,6 @@ def test_the_end_of_the_learning_curves():
     found = tables.with_last(frame)
     assert found["last_epoch"].fillna(-1).tolist() == [5, -1, -1] and found.loc[3, "seed"] == 0
     assert tables.percent(found["last_collision"]) == "20.0"
-
-
-@pytest.mark.parametrize("text", NASTY)
-def test_nothing_from_a_record_is_markup_on_a_page(text, tmp_path):
-    """Every text of a record stands on the Results page as it is."""
-    from markdown_it import MarkdownIt
-
-    configuration = {
-        "experiment": "images",
-        "dataset": text,
-        "method": text,
-        "options": {"x": text},
-        "encoder": text,
-        "epochs": 1,
-        "seed": 0,
-    }
-    about = {"hardware": {"cpu": text, "threads": 1}, "date": "2026-01-02"}
-    record = {"configuration": configuration, "metrics": {"knn": 0.5}, "environment": about}
-    record["image_shape"] = [1, 8, 8]
-    folder = tmp_path / "book" / "results"
-    folder.mkdir(parents=True)
-    row = dict.fromkeys(records.papers().columns, text) | {"value": 1, "spread": "", "note": ""}
-    row |= {"paper": "hcl", "metric": "accuracy"}  # other words are refused
-    pd.DataFrame([row]).to_csv(folder / "papers.csv", index=False)
-    frame = records.frame([record])
-    parts = pages.results_parts(frame, {}) | printed.parts(frame, tmp_path)
-    del parts["queue"]  # of the papers as they are
-    page = "\n".join(parts.values())
-    cells = [line[4:] for line in page.splitlines() if line.startswith(("* - ", "  - "))]
-    read = []
-    for cell in cells:
-        tokens = MarkdownIt().parse(cell)
-        assert [token.type for token in tokens] == ["paragraph_open", "inline", "paragraph_close"]
-        assert {child.type for child in tokens[1].children} <= {"text", "text_special"}, cell
-        assert not re.search(r"(?<!\\)[${]", cell)
-        read.append("".join(child.content for child in tokens[1].children))
-    assert read.count(text) >= 3
 
 
 def test_an_end_beside_zero_shows_its_side():

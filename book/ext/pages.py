@@ -1,7 +1,12 @@
 """Small repairs to the pages the theme writes, so that they read offline, without script errors and
 with a reader."""
 
+import os
 import re
+
+from pybtex.backends import plaintext
+from pybtex.plugin import register_plugin
+from sphinx_proof.domain import ProofDomain
 
 PROOF = '<div class="proof hn-proof admonition"><p><em class="hn-proof-word">Proof.</em>'
 # A formula in a line with the marks that touch it: a browser would let a comma start the next line.
@@ -32,7 +37,19 @@ def _repair(app, pagename, templatename, context, doctree):
     context["body"] = re.sub(FORMULA, r'<span class="hn-nobreak">\g<0></span>', body, flags=re.S)
 
 
+def _in_parallel(app, env, docnames):
+    app.parallel = os.cpu_count() or 1
+    # these do not say, or not in full, that they can be read in parallel
+    for name in ("sphinx-mathjax-offline", "sphinx_multitoc_numbering"):
+        if name in app.extensions:
+            app.extensions[name].parallel_read_safe = True
+    ProofDomain.merge_domaindata = lambda *nothing: None
+
+
 def setup(app):
     """Called by Sphinx."""
+    # pybtex looks through all installed packages for this at each citation
+    register_plugin("pybtex.backends", "plaintext", plaintext.Backend, force=True)
+    app.connect("env-before-read-docs", _in_parallel)
     app.connect("html-page-context", _repair, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

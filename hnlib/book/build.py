@@ -1,5 +1,4 @@
-"""``hnlib book``: execute every chapter whose fingerprint changed, lay out what Sphinx reads,
-render it, and publish the pages at ``_build/html``, or leave those there untouched."""
+"""Build the book: execute the chapters that changed, render the pages and publish them."""
 
 import fnmatch
 import hashlib
@@ -18,89 +17,97 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from hnlib import _files
-from hnlib.book import elsewhere, pages, printed
+from hnlib.book import elsewhere, kernels, pages, printed
 from hnlib.book.execute import (
     NotebookError,
     about,
     execute,
     executed_path,
-    fingerprint,
+    is_current,
     load,
     name,
     read,
     root,
-    stop_kernels,
 )
+from hnlib.training import records
 
 TIMEOUT = 900  # seconds for one cell of a chapter in the default build
+LIBRARIES = [  # slow to import, and used by many chapters
+    "ipykernel.kernelapp",
+    "matplotlib.pyplot",
+    "pandas",
+    "scipy.optimize",
+    "scipy.special",
+    "scipy.stats",
+    "seaborn",
+    "sklearn.linear_model",
+    "torch",
+    "lightning_fabric",
+]
 NOT_EXECUTED = """```{admonition} Not executed
 :class: warning
 This chapter has not been executed since its last change; in this draft it is shown without results.
-```
+```"""
+SPHINX = """
+import sys
+from jupyter_book.sphinx import REDIRECT_TEXT, build_sphinx
+folder, html, strict, first = sys.argv[1:]
+failed = build_sphinx(
+    folder, html, noconfig=True, path_config=folder + "/_config.yml", keep_going=True, quiet=True,
+    confoverrides={
+        "nitpicky": True,
+        "external_toc_path": folder + "/_toc.yml",
+        "latex_individualpages": False,
+    },
+    warningiserror=strict == "True",
+)
+open(html + "/index.html", "w").write(REDIRECT_TEXT.format(first_page=first + ".html"))
+sys.exit(bool(failed))
 """
 
 
 @cache
 def toc() -> tuple[str, ...]:
-    """Every page named in ``_toc.yml``, without its ending."""
+    """Return every page named in ``_toc.yml``, without its ending."""
     from sphinx_external_toc.parsing import parse_toc_yaml
 
     return tuple(parse_toc_yaml(root() / "_toc.yml"))
 
 
 def chapters() -> list[Path]:
-    """The notebooks of the book, in the order of ``_toc.yml``."""
+    """Return the notebooks of the book in the order of ``_toc.yml``."""
     return [root() / f"{page}.md" for page in toc() if page.startswith("notebooks/")]
 
 
 def execute_chapters(wanted: list[Path], jobs: int) -> None:
-    """Execute ``wanted`` chapters, ``jobs`` at a time, the longest first; NotebookError when one of
-    them fails."""
+    """Execute chapters, ``jobs`` at a time, the longest first. Raises NotebookError on failure."""
 
-    def expected(chapter: Path) -> float:
+    def seconds(chapter: Path) -> float:
         unknown = 1e6 if "experiments" in chapter.parts else 1e3
         return about(executed_path(chapter)).get("seconds", unknown)
 
+    kernels.preload(LIBRARIES)
     # by the jobs asked for: threads change last digits, and an edit must not change its chapter's
     options = {"timeout": TIMEOUT, "threads": max(1, (os.cpu_count() or 1) // jobs)}
-    # Threads are enough: what computes is the kernels, and those end with this process.
-    pool, tasks = ThreadPoolExecutor(min(jobs, len(wanted))), {}
-    for chapter in sorted(wanted, key=expected, reverse=True):
+    pool, tasks = ThreadPoolExecutor(jobs), {}
+    for chapter in sorted(wanted, key=seconds, reverse=True):
         failed = root() / "_build/failed" / f"{name(chapter)}.ipynb"
         task = pool.submit(execute, chapter, executed_path(chapter), failed=failed, **options)
         tasks[task] = name(chapter)
     try:
-        failures = _collect(tasks)
+        for done, task in enumerate(as_completed(tasks), 1):
+            print(f"  [{done}/{len(tasks)}] {tasks[task]}: {task.result():.1f} s", flush=True)
+    except NotebookError as error:
+        raise NotebookError(f"{error}\nThe book was not built.") from None
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         while not all(task.done() for task in tasks):
-            stop_kernels()
+            kernels.stop_all()
             time.sleep(0.1)
-    if failures:
-        raise NotebookError("\n\n".join(failures) + "\nThe book was not built.")
 
 
-def _collect(tasks: dict) -> list[str]:
-    """Wait for the ``tasks`` (values: names of their chapters), a line for each; after a failure
-    none is begun any more. Returns what failed."""
-    failures = []
-    for done, task in enumerate(as_completed(tasks), 1):
-        if task.cancelled():
-            continue
-        try:
-            outcome = f"{task.result():.1f} s"
-        except NotebookError as error:
-            outcome = "failed; what is running is finished"
-            failures.append(str(error))
-            for other in tasks:
-                other.cancel()
-        print(f"  [{done}/{len(tasks)}] {tasks[task]}: {outcome}", flush=True)
-    return failures
-
-
-def stage(current: list[Path], draft: bool) -> Path:
-    """Lay out what Sphinx reads: configuration, prose, executed notebooks, generated ledgers.
-    Returns the folder."""
+def stage(current: list[Path], runs, draft: bool) -> Path:
+    """Write what Sphinx reads: configuration, prose, executed notebooks, generated tables."""
     folder = root() / "_build/stage"
     shutil.rmtree(folder, ignore_errors=True)
     ignored = shutil.ignore_patterns("__pycache__", "runs")
@@ -110,63 +117,52 @@ def stage(current: list[Path], draft: bool) -> Path:
     (folder / "_config.yml").write_text(elsewhere.configured(config, url), encoding="utf-8")
     executed = {}
     for chapter in chapters():
+        if chapter in current:
+            notebook = executed[name(chapter)] = load(executed_path(chapter))
+            made = notebook["metadata"]["hnlib"]
+            note = f"*Computed in {made['seconds']:.0f} s on {made['machine']}.*"
+        else:
+            notebook, note = dict(read(chapter)), NOT_EXECUTED
         target = (folder / chapter.relative_to(root())).with_suffix(".ipynb")
         target.parent.mkdir(parents=True, exist_ok=True)
-        if chapter in current:
-            shutil.copyfile(executed_path(chapter), target)
-            executed[name(chapter)] = load(target)
-        elif chapter.is_file():
-            target.write_text(_without_results(chapter), encoding="utf-8")
-    pages.write(folder / "book", executed, root(), draft)
-    printed.write(folder / "book", root())
+        target.write_text(json.dumps(_with_note(notebook, note)), encoding="utf-8")
+    pages.write(folder / "book", executed, runs, root(), draft)
+    printed.write(folder / "book", runs, root())
     pages.fill(folder / "book/reproduce.md", elsewhere.parts(url))
-    for page in toc():
-        if any((folder / f"{page}{ending}").is_file() for ending in (".md", ".ipynb")):
-            continue
-        if not draft:
-            raise ValueError(
-                f"_toc.yml names {page}, but there is no {page}.md; write it or take it out."
-            )
-        path = folder / f"{page}.md"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"# {path.stem}\n\nThis page is not written yet.\n", encoding="utf-8")
     return folder
 
 
-def _without_results(chapter: Path) -> str:
-    """The chapter as an ipynb that was not executed, with a warning below its title."""
-    import nbformat
-
-    node = read(chapter)
-    head = next(cell for cell in node.cells if cell.cell_type == "markdown")
-    titled = rf"\g<0>\n\n{NOT_EXECUTED}"
-    head.source = re.sub(r"^# .*$", titled, head.source, count=1, flags=re.M)
-    return nbformat.writes(node)
+def _with_note(notebook: dict, note: str) -> dict:
+    """Return a notebook with a note at the end of its first cell, which holds the title."""
+    first, *rest = notebook["cells"]
+    text = "".join(first["source"])
+    return notebook | {"cells": [first | {"source": f"{text}\n\n{note}"}, *rest]}
 
 
 def render(folder: Path, draft: bool) -> None:
-    """Render the staging tree with Sphinx and put the pages at ``_build/html``, or leave those
-    there untouched.
+    """Render the staged files with Sphinx and replace the pages at ``_build/html``.
 
     Sphinx always starts afresh: its incremental builds do not see that an unchanged page refers to
     something that was renamed elsewhere, and forget the warnings of the build before.
     """
     build = root() / "_build/sphinx"
     shutil.rmtree(build, ignore_errors=True)
-    start = "from jupyter_book.cli.main import main; main()"
-    command = [sys.executable, "-c", start, "build", str(folder), "--path-output", str(build)]
-    command += ["-n", "-q", "--keep-going", *([] if draft else ["-W"])]
+    page = build / "html"
+    arguments = [folder, page, not draft, toc()[0]]
     environment = os.environ | {"PYTHONPATH": str(root()), "PYTHONDONTWRITEBYTECODE": "1"}
     result = subprocess.run(
-        command, env=environment, text=True, capture_output=True, cwd=root(), check=False
+        [sys.executable, "-c", SPHINX, *map(str, arguments)],
+        env=environment,
+        text=True,
+        capture_output=True,
+        cwd=root(),
+        check=False,
     )
     warnings = re.sub(r"\x1b\[[0-9;]*m", "", result.stderr).replace(f"{folder}/", "").strip()
-    page = build / "_build/html"
-    if result.returncode or not (page / "index.html").is_file():
-        raise ValueError(f"Sphinx could not build the book; _build/html is as it was.\n{warnings}")
+    if result.returncode:
+        raise ValueError(f"Sphinx could not build the book; _build/html is unchanged.\n{warnings}")
     if warnings:
         print(warnings, file=sys.stderr)
-    shutil.rmtree(page / ".doctrees", ignore_errors=True)
     elsewhere.downloads(page / "_sources", elsewhere.repository(root()))
     html, old = root() / "_build/html", root() / "_build/html.old"
     shutil.rmtree(old, ignore_errors=True)
@@ -177,9 +173,9 @@ def render(folder: Path, draft: bool) -> None:
     shutil.rmtree(build, ignore_errors=True)
 
 
-def _publish(current: list[Path], draft: bool) -> bool:
-    """Render the pages, unless those at ``_build/html`` were made of the same; whether it did."""
-    folder = stage(current, draft)
+def _publish(current: list[Path], runs, draft: bool) -> bool:
+    """Render the pages, unless those at ``_build/html`` have the same sources."""
+    folder = stage(current, runs, draft)
     made_of = f"{draft} {_digest(folder)} {_digest(root() / 'hnlib')} {metadata.version('sphinx')}"
     state = hashlib.sha256(made_of.encode()).hexdigest()
     mark, index = root() / "_build/book.json", root() / "_build/html/index.html"
@@ -201,8 +197,7 @@ def _digest(folder: Path) -> str:
 
 
 def _only_build():
-    """The lock of the build folder, held: two builds at once would execute each other's chapters
-    and write into each other's pages."""
+    """Hold the lock of the build folder: two builds at once would overwrite each other's files."""
     lock = FileLock(root() / "_build/.lock")
     try:
         return lock.acquire(timeout=0)
@@ -211,45 +206,44 @@ def _only_build():
         return lock.acquire()
 
 
-def _matching(present: list[Path], only: str) -> list[Path]:
-    """The chapters that the pattern ``only`` means; ValueError when it means none."""
-    wanted = only.strip("*")
-    found = [c for c in present if fnmatch.fnmatch(name(c), only) or wanted in name(c)]
-    if not found:
-        known = ", ".join(map(name, present))
-        raise ValueError(f"no chapter matches {only!r}; known: {known or 'none'}.")
-    return found
+def _matching(pattern: str) -> list[Path]:
+    """Return the chapters that a pattern names. Raises ValueError if there is none."""
+    wanted = pattern.strip("*")
+    every = chapters()
+    matches = [c for c in every if fnmatch.fnmatch(name(c), pattern) or wanted in name(c)]
+    if not matches:
+        choices = ", ".join(map(name, every))
+        raise ValueError(f"no chapter matches {pattern!r}; choose from {choices}")
+    return matches
 
 
 def book(only: str | None = None, jobs: int | None = None) -> int:
-    """``hnlib book``: execute what changed, render the pages, publish them at ``_build/html``; 0
-    when all went well.
+    """Execute the chapters that changed, render the pages and publish them at ``_build/html``.
 
     With ``only``, a draft: other chapters that changed are shown without results, and warnings are
     not fatal. While another process builds the book, this one waits.
     """
     if jobs is not None and jobs < 1:
-        raise ValueError(f"--jobs must be at least 1, not {jobs}.")
+        raise ValueError(f"jobs must be at least 1, got {jobs}")
+    wanted = chapters() if only is None else _matching(only)
     with _only_build():
-        return _book(only, jobs or os.cpu_count() or 1)
+        return _book(wanted, only is not None, jobs or os.cpu_count() or 1)
 
 
-def _book(only: str | None, jobs: int) -> int:
-    """`book`, alone in the build folder."""
-    clock, draft = time.monotonic(), only is not None
-    present = [chapter for chapter in chapters() if chapter.is_file()]
-    missing = [name(chapter) for chapter in chapters() if chapter not in present]
-    if missing and not draft:
-        raise ValueError(f"_toc.yml names chapters that do not exist: {', '.join(missing)}.")
-    stored = {chapter: about(executed_path(chapter)).get("fingerprint") for chapter in present}
-    current = [chapter for chapter in present if stored[chapter] == fingerprint(chapter)]
-    wanted = _matching(present, only) if draft else present
-    if wanted := [chapter for chapter in wanted if chapter not in current]:
-        text = f"executing {len(wanted)} of {len(present)} chapters"
-        print(f"{text}, {min(jobs, len(wanted))} at a time", flush=True)
-        execute_chapters(wanted, jobs)
-    rendered = _publish(current + wanted, draft)
+def _book(wanted: list[Path], draft: bool, jobs: int) -> int:
+    start = time.monotonic()
+    runs = records.frame()
+
+    def unchanged(chapter: Path) -> bool:
+        stored = executed_path(chapter)
+        return is_current(stored, chapter) and records.unchanged(about(stored)["read"], runs)
+
+    current = [chapter for chapter in chapters() if unchanged(chapter)]
+    if todo := [chapter for chapter in wanted if chapter not in current]:
+        print(f"executing {len(todo)} of {len(chapters())} chapters", flush=True)
+        execute_chapters(todo, jobs)
+    rendered = _publish(current + todo, runs, draft)
     kind = "a draft of the book" if draft else "the book"
     text = f"{kind} is built" if rendered else "the book is up to date"
-    print(f"{text}: _build/html/index.html ({time.monotonic() - clock:.1f} s)")
+    print(f"{text}: _build/html/index.html ({time.monotonic() - start:.1f} s)")
     return 0

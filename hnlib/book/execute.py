@@ -1,96 +1,82 @@
-"""The executor: from MyST notebooks to executed notebooks.
+"""Execute MyST notebooks with papermill: for the book, for ``hnlib run`` and for a sweep.
 
-A chapter is a MyST notebook below ``notebooks/``. `executed` runs one with papermill, for the book,
-for ``hnlib run`` and for a sweep alike; `execute` stores what came of it. What a chapter reads
-decides its fingerprint: its own text, the rooms of hnlib it imports (and what those import), its
-parameters, the pinned versions and, where it reads them, the ledgers. An unchanged chapter costs
-nothing, and nothing shown is ever stale.
+An executed notebook holds what it depended on: the Python files of the checkout that it imported
+and what it read of the records. Its fingerprint says whether any of them has changed since.
 """
 
 import ast
-import asyncio
 import hashlib
 import json
-import math
 import os
 import platform
 import re
-import signal
-import time
-from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 
 from hnlib import _files
+from hnlib.book import kernels
 
-KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
-# Where a chapter calls the command, or imports what cannot be told from outside, all rooms count.
-ANY_ROOM = re.compile(r"-m\s+hnlib|\bhnlib (run|sweep|train|data|results|queue)\b|importlib")
-
-
-_clients = set()  # of the kernels that this process runs
+# A chapter that runs the command may use any module.
+COMMAND = re.compile(r"-m\W+hnlib|!\s*hnlib\b")
+PROBE = """
+import json, sys
+modules = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+records = sys.modules.get("hnlib.training.records")
+print("\\n" + json.dumps({"modules": modules, "read": getattr(records, "READ", {})}))
+"""
 
 
 class NotebookError(ValueError):
-    """A cell of a notebook failed: the message names the notebook and the cell and carries the
-    traceback; ``notebook`` is what was executed, as text."""
-
-    def __init__(self, message: str, notebook: str = ""):
-        super().__init__(message)
-        self.notebook = notebook
+    """A cell of a notebook failed. The message names the notebook and carries the traceback."""
 
 
 @cache
 def root() -> Path:
-    """The checkout, `_files.project_root`; without one there is no book, and that is a
-    ValueError."""
+    """Return the checkout around the working directory. Raises ValueError if there is none."""
     folder = _files.project_root()
     if not (folder / "_toc.yml").is_file():
-        raise ValueError(
-            f"{folder} is not inside a checkout of the book (no _toc.yml); "
-            "change into one and try again."
-        )
+        raise ValueError(f"{folder} is not inside a checkout of the book (no _toc.yml)")
     return folder
 
 
 def find(notebook: str | Path) -> Path:
-    """The notebook called ``notebook``: a path, or the end of a path below ``notebooks/`` with or
-    without ``.md``."""
+    """Return the path of ``notebook``: a path, or the end of one below ``notebooks/``."""
     folder = root() / "notebooks"
     for candidate in (Path(notebook), folder / notebook, folder / f"{notebook}.md"):
         if candidate.is_file():
             return candidate.resolve()
-    known = ", ".join(sorted(name(path) for path in folder.rglob("*.md")))
-    raise ValueError(f"no notebook {str(notebook)!r}; known: {known or 'none'}.")
+    choices = ", ".join(sorted(name(path) for path in folder.rglob("*.md")))
+    raise ValueError(f"no notebook {str(notebook)!r}; choose one of {choices}")
 
 
 def name(notebook: Path) -> str:
-    """What messages call a notebook: ``theory/transport``; outside ``notebooks/`` its file name."""
+    """Return a notebook's short name, as ``theory/transport``."""
     folder = root() / "notebooks"
-    inside = notebook.is_relative_to(folder)
-    return notebook.relative_to(folder).with_suffix("").as_posix() if inside else notebook.name
+    if not notebook.is_relative_to(folder):
+        return notebook.name
+    return notebook.relative_to(folder).with_suffix("").as_posix()
 
 
 def shown(path: Path) -> str:
-    """A path as messages name it: from the root of the checkout where it is inside."""
+    """Return a path relative to the checkout if it is inside."""
     return path.relative_to(root()).as_posix() if path.is_relative_to(root()) else str(path)
 
 
 def read(path: Path):
-    """The notebook at ``path`` (MyST or ipynb) as a notebook node; ValueError: it is none."""
+    """Return the notebook at ``path`` (MyST or ipynb). Raises ValueError if it is not one."""
     import jupytext
 
     try:
         return jupytext.read(path)
-    except Exception as error:  # of YAML, JSON, nbformat, jupytext: each has its own
+    except Exception as error:  # YAML, JSON, nbformat and jupytext each raise their own
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"{shown(path)} cannot be read as a notebook ({reason}).") from None
+        raise ValueError(f"{shown(path)} cannot be read as a notebook ({reason})") from None
 
 
 def load(path: Path) -> dict:
-    """A stored notebook as plain JSON; empty when there is none that can be read."""
+    """Return a stored notebook as plain JSON, empty if it cannot be read."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -98,23 +84,21 @@ def load(path: Path) -> dict:
 
 
 def executed_path(chapter: Path) -> Path:
-    """Where the executed form of ``chapter`` is kept."""
+    """Return where the executed form of ``chapter`` is stored."""
     inside = chapter.relative_to(root() / "notebooks")
     return (root() / "_build/executed" / inside).with_suffix(".ipynb")
 
 
 def about(path: Path) -> dict:
-    """What a stored notebook says of itself: fingerprint, seconds, parameters, versions; empty when
-    there is none."""
+    """Return what a stored notebook says of its execution: fingerprint, seconds, parameters, …"""
     stored = load(path).get("metadata", {})
     return stored.get("hnlib", {}) | stored.get("papermill", {})
 
 
 def parameters_of(notebook) -> dict:
-    """The parameters of a notebook: names and default values assigned in its cell tagged
-    ``parameters``.
+    """Return the names and default values assigned in the cell tagged ``parameters``.
 
-    Every assignment must be a literal, ``name = value``; anything else is a ValueError.
+    Raises ValueError if a line is not ``name = literal``.
     """
     values, line = {}, None
     for cell in notebook.cells:
@@ -123,337 +107,199 @@ def parameters_of(notebook) -> dict:
         try:
             for statement in ast.parse(cell.source).body:
                 line = statement.lineno
-                targets = getattr(statement, "targets", [getattr(statement, "target", None)])
-                (target,) = targets
+                (target,) = statement.targets
                 values[target.id] = ast.literal_eval(statement.value)
         except (ValueError, AttributeError, SyntaxError) as error:
             line = getattr(error, "lineno", line)
-            text = f"line {line} of the parameters cell is not `name = literal`."
+            text = f"line {line} of the parameters cell is not `name = literal`"
             raise ValueError(text) from None
     return values
 
 
 def split(text: str) -> list[str]:
-    """The items of ``text``: what its commas outside brackets separate. ValueError: an empty item,
-    unclosed brackets.
+    """Split a list at its commas, but not inside brackets.
 
     >>> split("[hcl],[ot,simclr]")
     ['[hcl]', '[ot,simclr]']
     """
-    items, depth = [""], 0
-    for letter in text:
-        depth += (letter in "[{") - (letter in "]}")
-        if depth < 0:
-            break
-        if letter == "," and not depth:
-            items.append("")
-        else:
-            items[-1] += letter
-    if depth:
-        raise ValueError(f"the brackets of {text!r} do not match.")
-    items = [item.strip() for item in items]
-    if "" in items:
-        wrong = "is an empty list" if len(items) == 1 else "has an empty value"
-        raise ValueError(f"{text!r} {wrong}.")
-    return items
+    return [item.strip() for item in re.findall(r"\[[^\]]*\]|[^,]+", text)]
 
 
-def _literal(text: str):
-    """The number, ``true``, ``false`` or ``null`` that ``text`` is; ValueError when it is none.
-
-    Numbers are JSON's: neither octal (``010``) nor sexagesimal (``1:30``).
-    """
-    value = json.loads(text.lower()) if text.strip()[:1] not in ("[", "{") else text
-    if isinstance(value, str) or value in (math.inf, -math.inf):  # 1e400
+def _parse(text: str, default):
+    """Return ``text`` as a value of the type of ``default``: JSON, or a list ``a,b``."""
+    if isinstance(default, str):
+        return text.strip("'\"")
+    if isinstance(default, list | tuple):
+        inner = text.strip()
+        inner = inner[1:-1] if inner.startswith("[") else inner
+        return [_parse(item, default[0] if default else None) for item in split(inner)]
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text
+    if isinstance(default, float) and type(value) is int:
+        value = float(value)
+    if default is not None and type(value) is not type(default):
         raise ValueError
     return value
 
 
-def _items(text: str) -> list[str]:
-    """The items of a list, written ``[a, b]`` or ``a,b``."""
-    text = text.strip()
-    whole = text[:1] == "[" and split(text) == [text]
-    inner = text[1:-1] if whole else text
-    return [_unquoted(item) for item in split(inner)] if inner.strip() else []
+def guard_parameters(defaults: dict, given: dict) -> dict:
+    """Return the ``given`` texts as values of the types of the ``defaults``.
 
-
-def _unquoted(text: str) -> str:
-    """``text`` without the quotes around it; ValueError: a quote on one side alone."""
-    ends = {text[:1], text[-1:]} & {"'", '"'}
-    if ends and (len(text) < 2 or text[0] != text[-1]):
-        raise ValueError
-    return text[1:-1] if ends else text
-
-
-def _parse(text: str, default):
-    """``text`` as a value of the type of ``default``; ValueError when it is none."""
-    if isinstance(default, str):
-        return text
-    if isinstance(default, list | tuple):
-        one = default[0] if len({type(item) for item in default}) == 1 else None
-        return [_parse(item, one) for item in _items(text)]
-    if default is None and text.strip()[:1] == "[":
-        return _parse(text, [])
-    if isinstance(default, float) and text.strip().lower() in ("inf", "-inf", "nan"):
-        return float(text)
-    try:
-        value = _literal(text)
-    except ValueError:
-        if default is None:  # of which nothing says that it is not a text
-            return text
-        raise
-    if isinstance(default, float) and type(value) is int:
-        return float(value)
-    if default is None or type(value) is type(default):  # so that true is no integer
-        return value
-    raise ValueError
-
-
-def guard_parameters(known: dict, given: dict[str, str]) -> dict:
-    """The ``given`` texts as values of the types of the ``known`` defaults.
-
-    A text is a number (``3``, ``1e-3``), ``true``, ``false`` or ``null``; a list is written ``[a,
-    b]`` or ``a,b``. Where the default is None, what is none of those is a text. ValueError, which
-    lists what is known: a name that is not, a text that does not parse.
+    Raises ValueError, which lists the notebook's parameters, for an unknown name or a bad value.
     """
-    listing = ", ".join(f"{name}={value!r}" for name, value in known.items()) or "none"
+    listing = ", ".join(f"{name}={value!r}" for name, value in defaults.items()) or "none"
     values = {}
     for name, text in given.items():
-        if name not in known:
-            raise ValueError(f"unknown parameter {name!r}; the notebook has: {listing}.")
-        default = known[name]
+        if name not in defaults:
+            raise ValueError(f"unknown parameter {name!r}; the notebook has {listing}")
         try:
-            values[name] = _parse(text, default) if isinstance(text, str) else text
-        except (ValueError, OverflowError, RecursionError):
-            kind = KINDS.get(type(default), "a value")
-            if isinstance(default, list | tuple):
-                kind = f"a list like {list(default)!r}"
+            values[name] = _parse(text, defaults[name]) if isinstance(text, str) else text
+        except ValueError:
             raise ValueError(
-                f"parameter {name} must be {kind}, not {text!r}; the notebook has: {listing}."
+                f"parameter {name} must be like {defaults[name]!r}, got {text!r}; "
+                f"the notebook has {listing}"
             ) from None
     return values
 
 
 def given_once(pairs: list) -> dict[str, str]:
-    """The pairs of ``-p NAME VALUE`` as a dictionary; ValueError for a name given twice."""
-    names = [name for name, _ in pairs]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ValueError(f"the parameter {twice!r} is given twice; give it once.")
-    return dict(pairs)
+    """Return the pairs of ``-p NAME VALUE`` as a dictionary. Raises ValueError on a repetition."""
+    given = dict(pairs)
+    if len(given) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"parameter {twice!r} is given twice")
+    return given
 
 
 def mark(parameters: dict) -> str:
-    """The eight letters that tell apart executions of one notebook with other parameters."""
+    """Return eight characters that identify the parameters of an execution."""
     return hashlib.sha256(repr(sorted(parameters.items())).encode()).hexdigest()[:8]
 
 
 @cache
-def _imports(path: Path) -> frozenset[str]:
-    """Rooms of hnlib that the source file ``path`` imports, directly."""
-    return frozenset(_rooms(path.read_text(encoding="utf-8")))
+def sources() -> dict[str, str]:
+    """Return the digest of each Python file that a chapter may import, as of the first call."""
+    files = [*root().glob("hnlib/**/*.py"), *root().glob("notebooks/**/*.py")]
+    return {shown(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(files)}
 
 
-def _rooms(source: str) -> set[str]:
-    """What imports anywhere in ``source`` (Python) may mean as rooms: ``images.data`` and its
-    names, and ``images``; ``*`` for hnlib itself."""
-    names = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Import):
-            modules = [alias.name for alias in node.names]
-            names |= {f"{module}.*" if module == "hnlib" else module for module in modules}
-    inside = [name.split(".")[1:] for name in names if name.split(".")[0] == "hnlib"]
-    return {".".join(parts[:k]) for parts in inside for k in range(1, len(parts) + 1)}
-
-
-def sources(code: str) -> list[Path]:
-    """Source files of hnlib on which ``code`` depends through its imports; all of them where that
-    cannot be told."""
-    folder = root() / "hnlib"
-    magic = ("%", "!")
-    python = [line for line in code.splitlines() if not line.lstrip().startswith(magic)]
-    try:
-        frontier = _rooms("\n".join(python))
-    except SyntaxError:
-        frontier = {"*"}
-    if "*" in frontier or ANY_ROOM.search(code):
-        return sorted(folder.rglob("*.py"))
-    found = {folder / "__init__.py"}
-    while frontier:
-        room = frontier.pop().replace(".", "/")
-        for path in (folder / f"{room}.py", folder / room / "__init__.py"):
-            if path not in found and path.is_file():
-                found.add(path)
-                frontier |= _imports(path)
-    return sorted(found)
-
-
-def fingerprint(notebook: Path, parameters: dict | None = None) -> str:
-    """A hash of everything that the executed form of ``notebook`` depends on."""
-    return with_parameters(content(notebook), parameters)
+def fingerprint(notebook: Path, parameters: dict | None, files: list[str]) -> str:
+    """Return a hash of a notebook's text, parameters, environment and the source ``files``."""
+    pins = [path.read_text("utf-8") for path in sorted(root().glob("requirements*.txt"))]
+    text = notebook.read_text(encoding="utf-8")
+    code = [(name, sources().get(name)) for name in files]
+    everything = [text, sorted((parameters or {}).items()), platform.python_version(), pins, code]
+    return hashlib.sha256(repr(everything).encode()).hexdigest()[:20]
 
 
 def is_current(stored: Path, notebook: Path, parameters: dict | None = None) -> bool:
     """Return whether ``stored`` was executed from the same text, parameters and code."""
-    return about(stored).get("fingerprint") == fingerprint(notebook, parameters)
+    made = about(stored)
+    if "files" not in made:
+        return False
+    return made["fingerprint"] == fingerprint(notebook, parameters, made["files"])
 
 
-def with_parameters(digest: str, parameters: dict | None) -> str:
-    """The fingerprint of a notebook whose `content` is ``digest``, with ``parameters``."""
-    chosen = sorted((parameters or {}).items())
-    return hashlib.sha256(repr((digest, chosen)).encode()).hexdigest()[:20]
-
-
-def content(notebook: Path, ledgers: bool = True) -> str:
-    """A hash of all that ``notebook`` reads, whatever its parameters; of the ledgers only if asked
-    for."""
-    text = notebook.read_text(encoding="utf-8")
-    code = "\n".join(cell.source for cell in read(notebook).cells if cell.cell_type == "code")
-    files = [*sorted(root().glob("requirements*.txt")), *sources(code)]
-    if ledgers and re.search(r"\brecords\b|papers\.csv|results", text):
-        files += sorted((root() / "book/results").rglob("[!.]*.json"))
-        files.append(root() / "book/results/papers.csv")
-    if ledgers and "claims.csv" in text:
-        files.append(root() / "book/claims.csv")
-    digest = hashlib.sha256(f"{text}\0{platform.python_version()}".encode())
-    for path in files:
-        digest.update(path.relative_to(root()).as_posix().encode())
-        digest.update(path.read_bytes() if path.is_file() else b"missing")
-    return digest.hexdigest()
-
-
-def executed(
+def execute(
     notebook: Path,
+    out: Path,
     parameters: dict | None = None,
     *,
     timeout: int | None = None,
     threads: int | None = None,
     progress: bool = False,
-):
-    """``notebook`` with ``parameters`` (already guarded) as a notebook node with outputs, made by a
-    kernel in the root of the checkout.
+    failed: Path | None = None,
+) -> float:
+    """Execute ``notebook`` in the root of the checkout, store it at ``out``, return its seconds.
 
-    NotebookError, which carries what was executed: a cell failed, ran longer than ``timeout``
-    seconds, or took the kernel along.
+    Raises NotebookError if a cell failed, took more than ``timeout`` seconds, or killed the kernel.
+    A notebook with a failed cell is stored at ``failed`` (default: ``NAME.failed.ipynb``).
     """
     import nbformat
+    import papermill
     from nbclient.exceptions import CellTimeoutError
-    from papermill.clientwrap import PapermillNotebookClient
-    from papermill.engines import NotebookExecutionManager
 
-    class Client(PapermillNotebookClient):
-        def papermill_execute_cells(self):
-            try:
-                super().papermill_execute_cells()
-            except KeyboardInterrupt:
-                stop_kernels()  # which are asked politely otherwise, and take their time
-                raise
-
-    _prepare_kernel(threads)
-    # Before it runs: an edit made meanwhile must not count as executed.
-    about = {"fingerprint": fingerprint(notebook, parameters)}
-    about["executed"] = datetime.now(UTC).isoformat(timespec="minutes")
-    node, clock = _with_parameters(read(notebook), parameters or {}), time.monotonic()
-    kept = dict(node.metadata["papermill"])
-    manager = NotebookExecutionManager(node, progress_bar=progress)
-    manager.notebook_start()
-    client = Client(
-        manager,
-        timeout=timeout,
-        record_timing=False,
-        extra_arguments=["--log-level=50"],
-        resources={"metadata": {"path": str(root())}},
-    )
-    _clients.add(client)
-    reason = ""
+    _prepare_environment(threads)
+    sources()  # an edit from here on does not count as executed
+    about = {"executed": datetime.now(UTC).isoformat(timespec="minutes")}
+    node = read(notebook)
+    node.cells.append(nbformat.v4.new_code_cell(PROBE))
+    failed = failed or out.with_name(f"{out.stem}.failed.ipynb")
+    failed.parent.mkdir(parents=True, exist_ok=True)
     try:
-        client.execute()
-        reason = _failure(node)
+        node = papermill.execute_notebook(
+            node,
+            failed,
+            parameters,
+            request_save_on_cell_execute=False,
+            kernel_name="python3",
+            language="python",
+            progress_bar=progress,
+            execution_timeout=timeout,
+            record_timing=False,
+            kernel_manager_class=kernels.KernelManager,
+            shutdown_kernel="immediate",
+            extra_arguments=["--log-level=50"],
+            resources={"metadata": {"path": str(root())}},
+        )
+    except papermill.PapermillExecutionError as error:
+        trace = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))
+        where = f"The executed notebook is at {shown(failed)}."
+        text = f"{name(notebook)}: cell {error.exec_count} failed.\n{trace}\n{where}"
+        raise NotebookError(text) from None
     except (CellTimeoutError, RuntimeError) as error:  # a RuntimeError: the kernel died
-        late = isinstance(error, CellTimeoutError)
-        otherwise = "a cell ran out of time" if late else "the kernel stopped; enough memory?"
-        reason = _failure(node) or f"{otherwise}\n{error}"
-    finally:
-        _clients.discard(client)
-        manager.notebook_complete()
-        node.metadata["papermill"] = kept  # its times would differ with every execution
-        for cell in node.cells:
-            cell.metadata.pop("papermill", None)
-    if reason:
-        raise NotebookError(f"{name(notebook)}: {reason}", nbformat.writes(node))
-    versions = {"python": platform.python_version(), "torch": metadata.version("torch")}
-    seconds = round(time.monotonic() - clock, 1)
-    node.metadata["hnlib"] = about | {"seconds": seconds} | versions
-    return node
+        raise NotebookError(f"{name(notebook)}: {error}") from None
+    failed.unlink()
+    probe = json.loads(node.cells.pop().outputs[-1].text.splitlines()[-1])
+    times = [cell.metadata.pop("papermill")["duration"] or 0 for cell in node.cells]
+    node.metadata["papermill"] = {"parameters": parameters or {}}  # without paths and times
+    files = sorted({shown(Path(path)) for path in probe["modules"] if path} & sources().keys())
+    if COMMAND.search(notebook.read_text("utf-8")):
+        files = list(sources())
+    node.metadata["hnlib"] = about | {
+        "fingerprint": fingerprint(notebook, parameters, files),
+        "files": files,
+        "read": probe["read"],
+        "seconds": round(sum(times), 1),
+        "machine": _machine(threads),
+        "python": platform.python_version(),
+        "torch": metadata.version("torch"),
+    }
+    _files.write_atomically(out, f"{nbformat.writes(node)}\n".encode())
+    return node.metadata["hnlib"]["seconds"]
 
 
-def stop_kernels() -> None:
-    """End the kernels of this process, whichever thread runs them, and what those started."""
-    for client in list(_clients):
-        with suppress(AttributeError, OSError, RuntimeError):  # not started yet, or gone
-            asyncio.run(client.km.signal_kernel(signal.SIGKILL))
-
-
-def _with_parameters(node, parameters: dict):
-    """The notebook with the Python kernel, and with a cell that sets ``parameters``."""
-    from papermill.parameterize import parameterize_notebook
-
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    node.metadata |= {"kernelspec": kernel, "papermill": {"parameters": parameters}}
-    for cell in node.cells:
-        cell.metadata.setdefault("tags", [])
-    return parameterize_notebook(node, parameters) if parameters else node
-
-
-def _prepare_kernel(threads: int | None) -> None:
-    """Settings that the kernel inherits."""
-    # else the kernel warns inside the first cell
-    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
-    os.environ.setdefault("JUPYTER_PLATFORM_DIRS", "1")
-    os.environ.setdefault("PYTHONWARNINGS", "ignore:IProgress not found")  # a widget of tqdm's
-    # spinning threads starve whoever shares the machine
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+def _prepare_environment(threads: int | None) -> None:
+    """Set what the kernel inherits."""
+    settings = {
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # else the kernel warns inside the first cell
+        "JUPYTER_PLATFORM_DIRS": "1",
+        "PYTHONWARNINGS": "ignore:IProgress not found",  # a widget of tqdm's
+        "OMP_WAIT_POLICY": "passive",  # spinning threads starve whoever shares the machine
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+    }
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
     if threads:
         os.environ["OMP_NUM_THREADS"] = str(threads)
 
 
-def _failure(node) -> str:
-    """Which cell of ``node`` failed, and its traceback; empty if none did."""
-    for cell in node.cells:
-        for output in cell.get("outputs", ()):
-            if output.output_type == "error":
-                trace = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(output.traceback))
-                return f"cell {cell.execution_count} failed.\n{trace}"
-    return ""
+def _machine(threads: int | None) -> str:
+    from hnlib.training import records
 
-
-def execute(notebook: Path, out: Path, *arguments, failed: Path | None = None, **options) -> float:
-    """Store what `executed` makes of ``notebook`` at ``out``; returns the seconds it took.
-
-    ``out`` is written only when every cell passed; otherwise what was executed is kept at
-    ``failed`` (default: beside ``out``, ``NAME.failed.ipynb``) and NotebookError is raised.
-    """
-    import nbformat
-
-    try:
-        node = executed(notebook, *arguments, **options)
-    except NotebookError as error:
-        kept = failed or out.with_name(f"{out.stem}.failed.ipynb")
-        _files.write_atomically(kept, error.notebook.encode())
-        where = f"The executed notebook is kept at {shown(kept)}."
-        raise NotebookError(f"{error}\n{where}", error.notebook) from None
-    _files.write_atomically(out, f"{nbformat.writes(node)}\n".encode())
-    return node.metadata["hnlib"]["seconds"]
+    count = threads or os.cpu_count() or 1
+    return f"{count} thread{'s' * (count > 1)} of {records.cpu_name()}"
 
 
 def run(
     notebook: str, given: dict[str, str], out: str | None = None, *, timeout: int | None = None
 ) -> Path:
-    """``hnlib run``: check the parameters, execute the notebook, store it at ``out``; returns where
-    it is."""
+    """Execute a notebook with the parameters ``given`` and return where the result is stored."""
     if timeout is not None and timeout < 1:
-        raise ValueError(f"--timeout must be at least 1 second, not {timeout}.")
+        raise ValueError(f"timeout must be at least 1 second, got {timeout}")
     path = find(notebook)
     try:
         parameters = guard_parameters(parameters_of(read(path)), given)
@@ -463,7 +309,7 @@ def run(
     default = root() / "_build/runs" / f"{path.stem}{suffix}.ipynb"
     target = default if out is None else Path(out).resolve()
     if target.suffix != ".ipynb":
-        raise ValueError(f"the executed notebook is written as .ipynb; {out!r} has another ending.")
+        raise ValueError(f"the output must be an .ipynb file, got {out!r}")
     seconds = execute(path, target, parameters, timeout=timeout, progress=True)
     print(f"{name(path)}: {seconds:.1f} s, {shown(target)}")
     return target

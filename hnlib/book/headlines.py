@@ -56,9 +56,10 @@ def headlines(metric: str = "linear") -> dict[str, Effect]:
 
 @functools.cache
 def _runs():
-    return records.frame(kind="images").query(
-        "dataset == 'cifar10' and encoder == 'small-cnn' and batch_size == 256 "
-        "and admitted == 1 and mixing.isna()"
+    return records.frame(
+        kind="images",
+        where="dataset == 'cifar10' and encoder == 'small-cnn' and batch_size == 256 "
+        "and admitted == 1 and mixing.isna()",
     )
 
 

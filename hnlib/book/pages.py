@@ -13,9 +13,7 @@ import pandas as pd
 from hnlib.book import claims
 from hnlib.book.papers import PAPERS
 from hnlib.book.tables import DASH, Markup, myst, percent
-from hnlib.training import records
 
-COLUMNS = ["id", "paper", "location", "statement", "verdict"]  # of claims.csv
 METRICS = {"knn": "kNN", "linear": "Linear", "svm": "SVM"}  # shown of a run; its file holds more
 METRICS |= {"transfer": "Transfer", "sts": "STS", "topic": "Topic"}
 CHOSEN = ["Data", "Method", "Options", "Setting", "Encoder", "Epochs"]  # shown beside the seeds
@@ -88,16 +86,14 @@ def paper_heading(key: str, root: Path, level: str) -> list[str]:
 
 
 def listed_claims(path: Path) -> list[dict]:
-    """The rows of claims.csv; none when there is no such file. ValueError: as in
-    `records.read_csv`; an id that is no letters and a number, or stands twice."""
-    rows, ids = records.read_csv(path, COLUMNS, empty=("location",)) if path.is_file() else {}, {}
-    for line, row in rows.items():
+    """Return the rows of claims.csv. Raises ValueError if an id is malformed or listed twice."""
+    rows = pd.read_csv(path, comment="#", dtype=str).fillna("").to_dict("records")
+    for n, row in enumerate(rows):
         if not re.fullmatch("[A-Za-z]+[0-9]{1,9}", row["id"]):
-            text = f"the id {row['id']!r} is not letters and a number, as O9"
-            raise ValueError(f"line {line} of {path}: {text}; correct it")
-        if (first := ids.setdefault(row["id"], line)) != line:
-            raise ValueError(f"line {line} of {path}: {row['id']} stands in line {first} already")
-    return list(rows.values())
+            raise ValueError(f"{path}: the id {row['id']!r} must be letters and a number, as O9")
+        if any(row["id"] == other["id"] for other in rows[:n]):
+            raise ValueError(f"{path}: {row['id']} is listed twice")
+    return rows
 
 
 def harvest(executed: dict[str, dict]) -> list[dict]:
@@ -282,17 +278,6 @@ def results_parts(every: pd.DataFrame, executed: dict) -> dict:
     return parts | {"status": _status(executed)}
 
 
-def _blamed(error: Exception, runs: Path) -> Exception:
-    """``error``, or a sentence that names the record which makes it alone."""
-    for path in sorted(runs.glob("[!.]*.json")):
-        try:
-            results_parts(records.frame([json.loads(path.read_text("utf-8"))]), {})
-        except Exception as own:
-            text = f"does not hold what a record holds ({own}); delete it and repeat the run."
-            return ValueError(f"{path} {text}")
-    return error
-
-
 def fill(page: Path, parts: dict[str, str]) -> None:
     """Put each part in the place of the comment that names it."""
     text = page.read_text(encoding="utf-8")
@@ -305,26 +290,17 @@ def fill(page: Path, parts: dict[str, str]) -> None:
     page.write_text(text, encoding="utf-8")
 
 
-def write(folder: Path, executed: dict[str, dict], root: Path, draft: bool = False) -> None:
-    """Fill ``claims.md`` and ``results.md`` in ``folder``, the staged ``book``, and generate
-    ``claims.json``.
+def write(folder: Path, executed: dict[str, dict], runs, root: Path, draft: bool = False) -> None:
+    """Fill ``claims.md`` and ``results.md`` in ``folder``, the staged ``book``.
 
-    ValueError: a claim that no chapter checks with a control (for a definition: at all), unless it
-    is a ``draft``.
+    Raises ValueError if a claim has no check with a control (a definition: no check), unless it is
+    a ``draft``.
     """
     listed, found = listed_claims(root / "book/claims.csv"), harvest(executed)
     if not draft and (unchecked := _unchecked(listed, found)):
-        raise ValueError(
-            f"no chapter checks {', '.join(unchecked)} with a negative control; add a claims.check "
-            "for each, or take its row out of book/claims.csv."
-        )
-    runs = root / "book/results/runs"
-    try:
-        parts = results_parts(records.frame(runs), executed)
-    except Exception as error:  # a record is input, and may hold anything anywhere
-        raise _blamed(error, runs) from error
+        raise ValueError(f"no chapter checks {', '.join(unchecked)} with a negative control")
     fill(folder / "claims.md", {"claims": claims_tables(listed, found, root)})
-    fill(folder / "results.md", parts)
+    fill(folder / "results.md", results_parts(runs, executed))
     (folder / "theme").mkdir(exist_ok=True)
     text = json.dumps(found, indent=1, sort_keys=True)
     (folder / "theme/claims.json").write_text(text, encoding="utf-8")

@@ -10,7 +10,6 @@ import numpy as np
 from hnlib.book import pages, papers, queue
 from hnlib.book.tables import DASH, Markup, percent
 from hnlib.results.comparisons import Effect
-from hnlib.training import records
 
 HEAD = ["Row", "Column", "Data", "Printed", "Ours", "Difference", "Run, or why there is none"]
 LISTED = 25  # runs of the queue that the page shows
@@ -88,6 +87,6 @@ def parts(frame, root: Path) -> dict[str, str]:
     }
 
 
-def write(folder: Path, root: Path) -> None:
-    """Fill `papers.md` in `folder`, the staged `book`."""
-    pages.fill(folder / "papers.md", parts(records.frame(root / "book/results/runs"), root))
+def write(folder: Path, runs, root: Path) -> None:
+    """Fill ``papers.md`` in ``folder``, the staged ``book``."""
+    pages.fill(folder / "papers.md", parts(runs, root))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -62,7 +63,8 @@ def jobs(frame: Any = None, seeds: int = 1, only: str = "*", device: str = "cpu"
     for cell in papers.cells():
         if cell.run is not None:
             by_key.setdefault(cell.key, []).append(cell)
-    recorded, matches, missing = papers.measured(frame), False, []
+    recorded, seconds = papers.measured(frame), epoch_seconds(frame, device)
+    matches, missing = False, []
     for key, cells in by_key.items():
         names = [f"{c.paper} {c.table}, {c.dataset}, {c.run.method}" for c in cells]
         if not any(_matches(name, only) for name in names):
@@ -74,7 +76,7 @@ def jobs(frame: Any = None, seeds: int = 1, only: str = "*", device: str = "cpu"
             run = replace(cells[0].run, seed=seed)
             if isinstance(run, config.ImageRun):  # neither changes the cell's key
                 run = replace(run, precision="bf16-mixed", protocols=("clean", "paper"))
-            missing.append(_job(run, len(cells), frame, device))
+            missing.append(_job(run, len(cells), seconds, device))
     if not matches:
         raise ValueError(f"no printed number with a run matches {only!r}; hnlib queue lists all")
     return sorted(missing, key=lambda job: (-job.numbers / job.minutes, job.run.seed))
@@ -85,9 +87,9 @@ def planned(frame: Any = None, only: str = "*", device: str = "cpu") -> list[Job
 
     `only` matches "chapters EXPERIMENT, DATASET, METHOD".
     """
-    frame = records.frame() if frame is None else frame
+    seconds = epoch_seconds(records.frame() if frame is None else frame, device)
     return [
-        _job(run, 0, frame, device)
+        _job(run, 0, seconds, device)
         for run in campaign.missing()
         if run.method is not None  # no command evaluates an untrained encoder
         and _matches(f"chapters {run.experiment}, {run.dataset}, {run.method}", only)
@@ -98,27 +100,35 @@ def _matches(text: str, only: str) -> bool:
     return fnmatch(text, only) or only in text
 
 
-def _job(run, numbers: int, frame: Any, device: str) -> Job:
-    seconds, measured = _seconds(run, frame, device)
-    return Job(run, numbers, seconds * run.epochs / 60, measured)
+def epoch_seconds(frame: Any, device: str) -> dict[tuple, float]:
+    """Return the seconds of an epoch by setting, measured by the longest runs on a device."""
+    epochs, seconds = {}, {}
+    for row in frame.filter(items=["run", "seconds", "environment"]).to_dict("records"):
+        on_gpu = "gpu" in row["environment"].get("hardware", {})
+        if row["run"] is None or not row["run"].epochs or on_gpu != (device != "cpu"):
+            continue
+        setting = _setting(row["run"])
+        if row["run"].epochs > epochs.get(setting, 0):  # evaluation weighs least in long runs
+            epochs[setting], seconds[setting] = row["run"].epochs, []
+        if row["run"].epochs == epochs[setting]:
+            seconds[setting].append(row["seconds"])
+    return {s: statistics.median(times) / epochs[s] for s, times in seconds.items()}
 
 
-def _seconds(run, frame: Any, device: str) -> tuple[float, bool]:
-    """Return the seconds of an epoch, and whether records of the same setting measured them."""
-    alike, resolved = frame[frame["epochs"].gt(0)], run.resolved(3)
-    for name in ("dataset", "encoder", "train_size", "framework", "labels"):
-        if name in alike:
-            value = getattr(resolved, name, None)
-            alike = alike[alike[name].isna() if value is None else alike[name].eq(value)]
-    if len(alike):
-        gpu = alike["environment"].map(lambda e: "gpu" in e.get("hardware", {}))
-        alike = alike[gpu == (device != "cpu")]
-    if len(alike):
-        longest = alike[alike["epochs"] == alike["epochs"].max()]  # evaluation weighs least there
-        return float((longest["seconds"] / longest["epochs"]).median()), True
-    size = (getattr(run, "train_size", None) or 0) / 1000 or SIZES[run.dataset]
-    folds = resolved.folds if getattr(resolved, "labels", None) == "fold" else 1
-    return SECONDS["cpu" if device == "cpu" else "cuda"][run.encoder] * size * folds, False
+def _setting(run) -> tuple:
+    names = ("dataset", "encoder", "train_size", "framework", "labels")
+    return tuple(getattr(run, name, None) for name in names)
+
+
+def _job(run, numbers: int, measured: dict[tuple, float], device: str) -> Job:
+    resolved = run.resolved(3)
+    seconds = measured.get(_setting(resolved))
+    if seconds is None:
+        size = (getattr(run, "train_size", None) or 0) / 1000 or SIZES[run.dataset]
+        folds = resolved.folds if getattr(resolved, "labels", None) == "fold" else 1
+        estimate = SECONDS["cpu" if device == "cpu" else "cuda"][run.encoder] * size * folds
+        return Job(run, numbers, estimate * run.epochs / 60, False)
+    return Job(run, numbers, seconds * run.epochs / 60, True)
 
 
 def listing(found: list[Job]) -> str:

@@ -87,38 +87,44 @@ def _seeds(defaults: dict, seeds: int) -> tuple[str, list]:
 
 
 def sweep(
-    notebook: Annotated[str, Parameter(help="e.g. experiments/images")],
+    notebook: str,
     /,
     *,
-    values: Annotated[
-        list[str],
-        Parameter("--grid", help="NAME=VALUE,… (repeatable: all combinations)", negative=()),
-    ] = [],  # noqa: B006
-    seeds: Annotated[int | None, Parameter(help="seeds 0…N−1 for each combination")] = None,
-    given: Annotated[
-        list[tuple[str, str]],
-        Parameter(
-            "-p",
-            help="set a parameter in every trial; {trial} stands for the trial's name",
-            allow_leading_hyphen=True,
-            negative=(),
-            json_list=False,
-        ),
-    ] = [],  # noqa: B006
-    address: Annotated[
-        str | None, Parameter(help="of a Ray cluster, or 'auto' (default: this machine alone)")
-    ] = None,
-    cpus: Annotated[float, Parameter(help="cores for each trial")] = 1,
-    gpus: Annotated[float, Parameter(help="GPUs for each trial, e.g. 0.5")] = 0,
-    retries: Annotated[int, Parameter(help="of a failed or lost trial")] = 1,
-    dry_run: Annotated[
-        bool, Parameter(help="list the trials and what they will cost", negative=())
-    ] = False,
-    folder: Annotated[
-        Path | None, Parameter("-o", help="executed notebooks (default: below _build/sweeps)")
-    ] = None,
+    values: Annotated[list[str], Parameter("--grid")] = [],  # noqa: B006
+    seeds: int | None = None,
+    given: Annotated[list[tuple[str, str]], Parameter("-p", allow_leading_hyphen=True)] = [],  # noqa: B006
+    address: str | None = None,
+    cpus: float = 1,
+    gpus: float = 0,
+    retries: int = 1,
+    dry_run: bool = False,
+    folder: Annotated[Path | None, Parameter("-o")] = None,
 ) -> int:
-    """Execute one notebook over a grid of parameters."""
+    """Execute one notebook over a grid of parameters.
+
+    Parameters
+    ----------
+    notebook
+        For example experiments/images.
+    values
+        NAME=VALUE,VALUE,… (repeatable: all combinations).
+    seeds
+        Seeds 0…N−1 for each combination.
+    given
+        Set a parameter in every trial; {trial} stands for the trial's name.
+    address
+        Of a Ray cluster, or 'auto' (default: this machine alone).
+    cpus
+        Cores for each trial.
+    gpus
+        GPUs for each trial, e.g. 0.5.
+    retries
+        Of a failed or lost trial.
+    dry_run
+        List the trials and what they will cost.
+    folder
+        Executed notebooks (default: below _build/sweeps).
+    """
     path = execute.find(notebook)
     every = trials(path, grid(values), execute.given_once(given), seeds)
     default = execute.root() / "_build/sweeps" / execute.name(path).removesuffix(".md")
@@ -251,6 +257,7 @@ def _records() -> dict[Path, int]:
 
 def main(tokens: list[str]) -> int:
     """Run `hnlib sweep` with the words of a command line."""
-    app = App("hnlib sweep", version_flags=[], default_command=sweep)
+    plain = Parameter(negative=(), json_list=False)
+    app = App("hnlib sweep", version_flags=[], default_command=sweep, default_parameter=plain)
     app.result_action, app.suppress_keyboard_interrupt = "return_value", False
     return app(tokens, print_error=False, exit_on_error=False) or 0

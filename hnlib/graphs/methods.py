@@ -1,4 +1,4 @@
-"""InfoGraph's own catalogue: weights on raw scores, and the Jensen–Shannon objective."""
+"""InfoGraph's catalogue: weights on raw scores, and the Jensen–Shannon objective."""
 
 from __future__ import annotations
 
@@ -13,23 +13,16 @@ from hnlib.contrast import Contrast
 
 
 def scores(contrast: Contrast, per: str = "batch") -> Tensor:
-    r"""The scores of a contrast brought to one scale: $x_{uG}=2\,T_{uG}/\max|T|$.
+    r"""Scale the scores of a contrast: $x_{uG}=2\,T_{uG}/\max|T|$.
 
-    The maximum is over negatives, `per` "batch": of all nodes, as released; "node": its own. In
-    $[-2,2]$ where admissible, and differentiable, maximum included. All-zero scores stay zero.
-    ValueError: another `per`. Source: hcl, App. D.2 ("clip", by released code a rescaling); "node"
-    is ours.
+    The maximum is over the negatives of all nodes (`per` "batch", as released) or of each ("node").
+    In $[-2,2]$ where admissible, and differentiable, maximum included. Zero scores stay zero.
+    Source: hcl, App. D.2 ("clip", by released code a rescaling); "node" is ours.
     """
     return contrast.similarity / _half_largest(contrast.similarity, contrast, per)
 
 
-def _check_per(per: str) -> None:
-    if per not in ("batch", "node"):
-        raise ValueError(f'per={per!r} is unknown; use "batch" or "node"')
-
-
 def _half_largest(similarity: Tensor, contrast: Contrast, per: str) -> Tensor:
-    _check_per(per)
     size = similarity.masked_fill(~contrast.admissible, 0.0).abs()
     largest = size.amax() if per == "batch" else size.amax(1, keepdim=True)
     return largest.clamp_min(torch.finfo(largest.dtype).tiny ** 0.5) / 2
@@ -59,7 +52,7 @@ class tilted(negatives.Weighting):
 
 @dataclass(frozen=True, eq=False)
 class tilted_by_node(tilted):
-    """`tilted` with every node's scores brought to one scale of their own."""
+    """`tilted` with the scores of every node on a scale of that node."""
 
     per: str = "node"
 
@@ -67,9 +60,9 @@ class tilted_by_node(tilted):
 def entropic_ot(
     epsilon: float = 0.5, tol: float = 1e-4, max_iterations: int = 1000, on_failure: str = "warn"
 ) -> negatives.semi_relaxed_ot:
-    r"""Rows of the entropic plan between nodes and graphs with cost $-x_{uG}$, $x$ = `scores`.
+    r"""Take the rows of the entropic plan of nodes and graphs with cost $-x_{uG}$, $x$ = `scores`.
 
-    Uniform marginals over the nodes and over the graphs, a node's own graph forbidden: `epsilon` =
+    Uniform marginals over the nodes and over the graphs, the node's graph forbidden: `epsilon` =
     $1/\beta$ is the tilt $\beta$ with a price for each graph. A plan exists unless a graph holds
     more than $1-1/m$ of the nodes. Options and errors: `hnlib.negatives.entropic_ot`. Source:
     hcl-ot, eq. (5); its graph code is not released.
@@ -109,10 +102,9 @@ CATALOGUE = {
 
 
 def build(name: str, /, **options) -> methods.Method:
-    """The InfoGraph method of that name, to call as `method.loss(contrast)`: `build("hcl",
-    beta=2.0)`.
+    """Build an InfoGraph method, to call as `method.loss(contrast)`: `build("hcl", beta=2.0)`.
 
-    The option `positives` is read by `train`; for a contrast of your own give it to
-    `Contrast.from_nodes`. ValueError: an unknown name or option, a value of another kind or range.
+    `train` reads the option `positives`; for a contrast of your own pass it to
+    `Contrast.from_nodes`.
     """
     return methods.entry_of(CATALOGUE, name).build(name, options)

@@ -106,24 +106,22 @@ def image_folder(path: Path | str, size: int = 32) -> Dataset:
 
 def subset(dataset: Dataset, n: int, seed: int = 0) -> Dataset:
     """Take `n` of the training images, as equally from all classes as possible."""
-    return _train_on(dataset, _drawn(dataset, f"a training subset of {n}", n, 2, 0, seed))
+    return _train_on(dataset, _balanced(dataset, n, seed))
 
 
 def hold_out(dataset: Dataset, n: int, seed: int = 0) -> Dataset:
     """Set `n` of the training images apart for validation, class-balanced."""
-    chosen = _drawn(dataset, f"{n} validation images", n, 1, 2, seed)
+    chosen = _balanced(dataset, n, seed)
     rest = np.setdiff1d(np.arange(len(dataset.x_train)), chosen)
-    held = dict(x_validation=dataset.x_train[chosen], y_validation=dataset.y_train[chosen])
-    return replace(_train_on(dataset, rest), **held)
+    validation = dict(x_validation=dataset.x_train[chosen], y_validation=dataset.y_train[chosen])
+    return replace(_train_on(dataset, rest), **validation)
 
 
-def _drawn(dataset: Dataset, what: str, n: int, least: int, left: int, seed: int) -> np.ndarray:
+def _balanced(dataset: Dataset, n: int, seed: int) -> np.ndarray:
     """Return ascending indices of `n` training images, as equally from all classes as possible."""
     y = dataset.y_train.numpy()
-    most = len(y) - left
-    if not least <= n <= most:
-        of = f"{dataset.name} with its {len(y)} training images; choose {least} to {most}"
-        raise ValueError(f"{what} cannot be taken from {of}")
+    if not 1 <= n <= len(y):
+        raise ValueError(f"{dataset.name} has {len(y)} training images, {n} were asked for")
     generator = np.random.default_rng(seed)
     shuffled = generator.permutation(len(y))
     # rank within its class, in shuffled order: taking low ranks first balances classes

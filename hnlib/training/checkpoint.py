@@ -42,18 +42,22 @@ class Run:
 
     @property
     def encoder(self) -> nn.Module:
+        """Return the trained encoder."""
         return self.model.get_submodule("encoder")
 
     @property
     def projector(self) -> nn.Module:
+        """Return the head that was trained with the encoder."""
         return self.model.get_submodule("projector")
 
     @property
     def history(self) -> list[dict]:
+        """Return the rows of the learning curves."""
         return self.record["history"]
 
     @property
     def metrics(self) -> dict:
+        """Return the metrics of the trained encoder."""
         return self.record["metrics"]
 
     def save(self, path: Path | str) -> Path:

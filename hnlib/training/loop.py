@@ -33,13 +33,11 @@ COUNTS = ("skipped", "unconverged")  # what a method counts while it trains
 
 
 class Diverged(ValueError):
-    """Loss or weights are not finite; the message names step, learning rate and last good
-    checkpoint."""
+    """Loss or weights are not finite; the message names the step and the last good checkpoint."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Stopped by Ctrl-C or SIGTERM; the message says where the last checkpoint is and how to go
-    on."""
+    """Stopped by Ctrl-C or SIGTERM; the message says where the last checkpoint is."""
 
 
 class Modality(Protocol):
@@ -76,7 +74,7 @@ class Modality(Protocol):
 
 @dataclass
 class Course:
-    """What one training has come to see: rows of the history, loss and seconds of every epoch."""
+    """Progress of one training: rows of the history, loss and seconds of every epoch."""
 
     history: list[dict] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
@@ -112,13 +110,13 @@ class Loop:
 
     @property
     def last(self) -> bool:
-        """Whether the training is over."""
+        """Return whether the training is over."""
         run, course = self.run, self.course
         return course.epoch >= run.epochs or course.step >= (run.max_steps or math.inf)
 
     @property
     def asks_every_step(self) -> bool:
-        """Whether the loss is looked at after each step; on an accelerator that would stall it."""
+        """Return whether each step reads the loss; on an accelerator that would stall it."""
         return self.fabric.device.type == "cpu"
 
     def train(self, look: Callable, checkpoint, save: Callable, progress: bool) -> None:
@@ -141,7 +139,7 @@ class Loop:
                     course.losses.append(loss)
                     self._look(look, loss, examples / course.seconds[-1])
                     save()
-                    bar.set_postfix_str(self._postfix(loss))
+                    bar.set_postfix_str(f"epoch {course.epoch}/{self.run.epochs}, loss {loss:.4f}")
             except KeyboardInterrupt as stop:
                 raise Interrupted(self._stopped(checkpoint)) from stop
 
@@ -149,17 +147,10 @@ class Loop:
         if row := look(self, loss, rate):
             self.course.history.append(row)
 
-    def _postfix(self, loss: float) -> str:
-        rows = self.course.history
-        seen = {k: row[k] for row in rows for k in ("knn", "svm") if row.get(k) is not None}
-        scores = "".join(f", {metric} {value:.3f}" for metric, value in seen.items())
-        return f"epoch {self.course.epoch}/{self.run.epochs}, loss {loss:.4f}{scores}"
-
     def _stopped(self, checkpoint) -> str:
         where = f" ({self.modality.title})" if self.modality.title else ""
-        epoch = f"in epoch {self.course.epoch + 1} of {self.run.epochs}"
-        epoch = "after the last epoch" if self.course.epoch == self.run.epochs else epoch
-        return f"stopped {epoch}{where}; {checkpoint.resume_hint()}"
+        epochs = f"{self.course.epoch} of {self.run.epochs} epochs"
+        return f"stopped after {epochs}{where}; {checkpoint.resume_hint()}"
 
     def _train_epoch(self, checkpoint, bar) -> tuple[float, int]:
         """The epoch's loss, and how many examples it looked at."""
@@ -212,16 +203,16 @@ class Loop:
         with self.fabric.autocast():
             keys = self.queue.keys(v2)
         z1, z2 = self.gather(self.trained(v1)), self.gather(keys)
-        known = ()
+        classes = ()
         if labels is not None:
-            older = labels[:0] if self.queue.y is None else self.queue.y
-            known = (labels, older, self.method.options["positives"])
-        contrast = Contrast.from_queue(z1, z2, self.queue.older(z2), *known)
+            older = self.queue.older_labels(labels)
+            classes = (labels, older, self.method.options["positives"])
+        contrast = Contrast.from_queue(z1, z2, self.queue.older(z2), *classes)
         self.queue.push(z2, labels)
         return self.method.loss(contrast)
 
     def gather(self, z: Tensor) -> Tensor:
-        """The rows of all devices in the batch's order, remembered as the step's embeddings."""
+        """Return the rows of all devices in the batch's order, and remember them."""
         z = distributed.gather(z)
         self._embedded = (*self._embedded, z.detach())  # not the graph: the next step would keep it
         return z
@@ -230,9 +221,9 @@ class Loop:
         return [*self.model.parameters(), *self.method.parameters()]
 
     def _finite(self, *more: Tensor) -> Tensor:
-        """Whether the embeddings of the last step, and `more`, are finite."""
-        looked_at = [z.isfinite().all() for z in (*self._embedded, *more)]
-        return torch.stack(looked_at).all() if looked_at else torch.tensor(True)
+        """Return whether the embeddings of the last step, and `more`, are finite."""
+        finite = [z.isfinite().all() for z in (*self._embedded, *more)]
+        return torch.stack(finite).all() if finite else torch.tensor(True)
 
     def _schedule_options(self) -> None:
         """Options of the method that move, at their values for this epoch."""
@@ -253,19 +244,16 @@ class Loop:
                 group["lr"] = self.run.lr * factor
 
     def _diverged(self, before: Tensor, checkpoint) -> Diverged:
-        """It shows in the first loss of those `before` that is not finite, or in the step after
-        them."""
+        """Return the error for the first loss of `before` that is not finite, or the step after."""
         bad = (~before.isfinite()).nonzero()
         step = self.course.step + (int(bad[0]) if len(bad) else len(before)) + 1
         saved = f"last good checkpoint {checkpoint.path}"
         if checkpoint.epoch is None:
             saved = "no checkpoint was written"
         lr = self.optimiser.param_groups[0]["lr"]
-        options = getattr(self.method, "options", {"temperature": None})
-        warmer = " or raise the temperature" if "temperature" in options else ""
         return Diverged(
             f"loss or weights are not finite at step {step} (epoch {self.course.epoch + 1}, "
-            f"lr={lr:.4g}); {saved}; lower lr{warmer}"
+            f"lr={lr:.4g}); {saved}; lower lr or raise the temperature"
         )
 
     def _parts(self) -> dict[str, Any]:
@@ -273,7 +261,7 @@ class Loop:
         return parts | {"queue": self.queue} if self.queue else parts
 
     def state_dict(self) -> dict:
-        """What a checkpoint keeps: tensors, numbers and words."""
+        """Return tensors, numbers and strings for a checkpoint."""
         counts = {name: int(getattr(self.method, name, 0)) for name in COUNTS}
         states = {name: part.state_dict() for name, part in self._parts().items()}
         return asdict(self.course) | counts | states
@@ -304,30 +292,39 @@ class KeyQueue:
 
     @torch.no_grad()
     def keys(self, views) -> Tensor:
+        """Update the copy and return its embeddings."""
         self.model.train()
-        ours, theirs = list(self.model.parameters()), [p.detach() for p in self.source.parameters()]
-        torch._foreach_lerp_(ours, theirs, 1 - self.run.momentum)  # pyright: ignore
+        weights = [p.detach() for p in self.source.parameters()]
+        copies = list(self.model.parameters())
+        torch._foreach_lerp_(copies, weights, 1 - self.run.momentum)  # pyright: ignore
         return self.model(views).float()
 
     def older(self, keys: Tensor) -> Tensor:
+        """Return the keys of earlier batches."""
         return keys[:0] if self.z is None else self.z
 
+    def older_labels(self, labels: Tensor) -> Tensor:
+        """Return the labels of earlier batches."""
+        return labels[:0] if self.y is None else self.y
+
     def push(self, keys: Tensor, labels: Tensor | None) -> None:
+        """Add the keys of a batch."""
         self.z = torch.cat([keys, self.older(keys)])[: self.run.queue]
         if labels is not None:
-            older = labels[:0] if self.y is None else self.y
-            self.y = torch.cat([labels, older])[: self.run.queue]
+            self.y = torch.cat([labels, self.older_labels(labels)])[: self.run.queue]
 
     def state_dict(self) -> dict:
+        """Return the state of the copy and the keys."""
         return {"model": self.model.state_dict(), "z": self.z, "y": self.y}
 
     def load_state_dict(self, state: dict) -> None:
+        """Restore the state."""
         self.model.load_state_dict(state["model"])
         self.z, self.y = state["z"], state["y"]
 
 
 def progress_bar(run, modality: Modality, epochs: int, shown: bool):
-    """The bar of a run of which so many epochs are over."""
+    """Return the progress bar of a run after a number of `epochs`."""
     from tqdm import tqdm
 
     examples, limit = len(modality), (run.max_steps or math.inf) * run.batch_size
@@ -343,54 +340,45 @@ def progress_bar(run, modality: Modality, epochs: int, shown: bool):
 
 
 def cosine(step: int, total: int) -> float:
-    """Share of the learning rate at a step: linear over the first twentieth, then half a cosine
-    down to zero."""
+    """Return the factor of the learning rate at a step: linear warm-up, then half a cosine."""
     rise = max(1, total // 20)
     angle = math.pi * max(0, step - rise) / max(1, total - rise)
     return min((step + 1) / rise, 0.5 + 0.5 * math.cos(angle))
 
 
 def epoch_generator(modality: Modality, seed: int, epoch: int) -> torch.Generator:
-    """All randomness of one epoch: a function of seed and epoch alone, so that resuming needs no
-    random state."""
+    """Return the generator of one epoch, a function of seed and epoch: resuming needs no state."""
     drawn = np.random.SeedSequence([seed, epoch + modality.first_epoch]).generate_state(1)
     return torch.Generator(modality.draws_on).manual_seed(int(drawn[0]))
 
 
 def asks_for(method, what: str) -> bool:
-    """Whether the method, or its row of the catalogue, says that it needs "supervised" labels or
-    "features"."""
+    """Return whether the method or its catalogue row is "supervised" or needs "features"."""
     return bool(getattr(getattr(method, "entry", method), what, False))
 
 
 def check_schedule(method, schedule: dict) -> None:
-    """ValueError: an option that the method has not, or a course that it cannot take."""
+    """Check that the method takes the ends of each schedule."""
+    if schedule and not isinstance(method, methods.Method):
+        raise ValueError("schedule requires a method of the catalogue")
     for option, course in schedule.items():
-        if not isinstance(method, methods.Method) or option not in method.options:
-            known = ", ".join(getattr(method, "options", {})) or "none"
-            raise ValueError(f"schedule: the method has no option {option!r}; it has {known}")
         for value in course[:2]:
-            method.copy().change(**{option: float(value)})  # refuses what the method would refuse
+            method.copy().change(**{option: float(value)})
 
 
 def check_queue(method, queue: int) -> None:
-    """ValueError: the method cannot score candidates of a queue."""
+    """Check that the method scores candidates of a queue."""
     if not queue:
         return
     if not isinstance(method, methods.Method):
-        raise ValueError(
-            f"queue={queue} needs a method of the catalogue, which can score candidates of a queue"
-        )
+        raise ValueError(f"queue={queue} requires a method of the catalogue")
     eye, y = torch.eye(6), torch.arange(2)
     labels = (y, y + 2) if method.entry.supervised else ()
-    try:
-        method.copy().loss(Contrast.from_queue(eye[:2], eye[2:4], eye[4:], *labels))
-    except ValueError as error:
-        raise ValueError(f"queue={queue} is not for {method.name}: {error}") from error
+    method.copy().loss(Contrast.from_queue(eye[:2], eye[2:4], eye[4:], *labels))
 
 
 def under_torchrun() -> bool:
-    """Whether this is one of the processes that torchrun has started."""
+    """Return whether torchrun started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
@@ -455,19 +443,17 @@ class Trainings:
 
     def train(self) -> None:
         """Train what is not trained yet."""
-        parts, resumed = self.task.parts, None
-        saved = None
+        parts, saved = self.task.parts, None
         if self.execution.resume:
             saved = self.checkpoint.read(self.fabric.device, len(parts))
-        if saved:
-            resumed = self._resumed(*saved)
+        resumed = self._resumed(*saved) if saved else None
         for part in parts[len(self.courses) :]:
             self.loop = resumed or self._loop(part)
             resumed = None
             progress = self.execution.progress and self.writes
             self.loop.train(self.task.look, self.checkpoint, self.save, progress)
             self.courses.append(self.loop.course)
-            self.model = self.loop.model if self.model is None else self.model
+            self.model = self.model or self.loop.model
 
     def _loop(self, part) -> Loop:
         run, execution = self.task.run, self.execution

@@ -43,6 +43,8 @@ CORRELATIONS = (*config.SIMILARITY, "alike", "sts")
 INSTALLED = Path(__file__).resolve().parents[1] / "_ledgers"  # a wheel's, of setup.py
 #: Parts of a record that are a column each, as they are.
 SHOWN = ("test_images", "graphs", "sentences", "judged", "history", "losses", "correct")
+#: What this process has read of the book's records, each with its digest: a file, or a selection.
+READ: dict[str, str] = {}
 PAPER_COLUMNS = ["paper", "table", "row", "column", "dataset", "metric", "value", "spread"]
 PAPER_COLUMNS += ["run", "note"]  # the setting in papers.toml, or why there is none
 
@@ -51,8 +53,11 @@ def ledger(name: str) -> Path:
     """A file or folder of the book that pages read, as `book/claims.csv`: the checkout's, elsewhere
     the copy that was installed with the library. ValueError: there is neither."""
     for folder in (project_root(), INSTALLED):
-        if (folder / name).exists():
-            return folder / name
+        path = folder / name
+        if path.exists():
+            if path.is_file():
+                READ[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+            return path
     raise ValueError(
         f"{name} is neither in a checkout around {Path.cwd()} nor installed with hnlib; change "
         "into a checkout, or install hnlib from one with pip."
@@ -124,7 +129,31 @@ def unpack(text: str, n: int) -> np.ndarray:
     return np.unpackbits(np.frombuffer(base64.b64decode(text), np.uint8), count=n).astype(bool)
 
 
-def frame(*sources: Path | str | list[dict], kind: str | None = None) -> pd.DataFrame:
+def digest(runs: pd.DataFrame) -> str:
+    """Return a digest of the names and metrics of the runs of a `frame`."""
+    rows = [] if runs.empty else zip(runs["record"], map(str, runs["metrics"]))
+    text = repr(sorted(rows))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def unchanged(read: dict[str, str], runs: pd.DataFrame) -> bool:
+    """Return whether what another process has `READ` is the same today; `runs`: all tracked runs."""
+    for key, before in read.items():
+        if not key.startswith("["):
+            path = project_root() / key
+            now = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+        else:
+            kind, where = json.loads(key)
+            rows = runs if kind is None else runs[runs["kind"] == kind]
+            now = digest(rows.query(where) if where else rows)
+        if now != before:
+            return False
+    return True
+
+
+def frame(
+    *sources: Path | str | list[dict], kind: str | None = None, where: str | None = None
+) -> pd.DataFrame:
     """The records as one table, a row a run: `frame().query("method == 'hcl' and beta == 1")`.
 
     Columns: `record` (its name), `kind` ("images", "graphs", "sentences" or "measurement"), every
@@ -139,7 +168,9 @@ def frame(*sources: Path | str | list[dict], kind: str | None = None) -> pd.Data
     Runs whose configurations differ in `experiment` alone are one; `experiments` has all of them.
     ValueError: two such records of one source disagree in a score. `sources` are folders
     (default: the tracked one) or lists of records; where two have the same run, the later one's
-    row stands. `kind`: no other rows (those of graphs wait for PyTorch Geometric).
+    row stands. `kind`: no other rows (those of graphs wait for PyTorch Geometric). `where` is a
+    query, as of `DataFrame.query`; the build of the book executes a chapter again when the tracked
+    rows change that it asked for.
     """
     import pandas as pd
 
@@ -171,6 +202,11 @@ def frame(*sources: Path | str | list[dict], kind: str | None = None) -> pd.Data
             table[column] = None
         if dtype := types.get((*typing.get_args(hint), hint)[0]):
             table[column] = table[column].astype(dtype)
+    table = table.query(where) if where else table
+    if not sources or tracked_folder() in sources:
+        tracked = {path.stem for path in tracked_folder().glob("[!.]*.json")}
+        rows = table if table.empty else table[table["record"].isin(tracked)]
+        READ[json.dumps([kind, where])] = digest(rows)
     return table
 
 
@@ -289,7 +325,7 @@ def environment(device=None) -> dict:
     import torch
 
     device = torch.device("cpu" if device is None else device)
-    hardware = {"cpu": _cpu(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
+    hardware = {"cpu": cpu_name(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
     if device.type == "cuda":
         hardware["gpu"] = torch.cuda.get_device_name(device)
     versions: dict[str, str | None] = {"python": platform.python_version()}
@@ -311,8 +347,8 @@ def environment(device=None) -> dict:
 def predictions_digest() -> str | None:
     """Return 12 hexadecimal digits of the SHA-256 of `predictions.md`, None without a checkout."""
     try:
-        text = ledger("book/results/predictions.md").read_bytes()
-    except ValueError:
+        text = (project_root() / "book/results/predictions.md").read_bytes()
+    except OSError:
         return None
     return hashlib.sha256(text).hexdigest()[:12]
 
@@ -469,7 +505,8 @@ def _check_bits(field: str, text: str, part: str, n: int) -> None:
         raise ValueError(f"{field} has {length} bytes; {part}={n} take {-(-n // 8)}")
 
 
-def _cpu() -> str:
+def cpu_name() -> str:
+    """Return the name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(

@@ -132,36 +132,6 @@ def test_a_cut_line_is_counted(visit):
     assert len(page.evaluate(CUT)) == 2
 
 
-# Toggles of hidden code, or code under a title of its own: without the output it explains; behind another one.
-IDLE = """() => {
-    const closed = [...document.querySelectorAll('article details:is(.hide, .hn-code-only)')];
-    const before = e => { while (!e.previousElementSibling && e.parentElement.matches('.cell')) e = e.parentElement;
-        return e.previousElementSibling; };
-    const last = e => e?.matches('.cell') ? last(e.lastElementChild) : e;
-    const explains = e => e.matches('.hn-code-only') || e.previousElementSibling?.matches('.cell_output');
-    return {idle: closed.filter(e => !explains(e)).map(e => e.innerText),
-            adjacent: closed.filter(e => closed.includes(last(before(e)))).map(e => e.innerText)}; }"""
-
-
-def test_every_toggle_explains_an_output(page):
-    """But one, the set-up; and none stands next to another."""
-    found = page.evaluate(IDLE)
-    assert found["adjacent"] == []
-    assert [text.split("\n")[0] for text in found["idle"]] in ([], ["Set-up"])
-
-
-def test_an_idle_toggle_is_found(visit):
-    """Negative control: two toggles in a row, the first without its output."""
-    page = visit("notebooks/experiments/images.html")
-    idle = len(page.evaluate(IDLE)["idle"])
-    page.evaluate("""() => { const cell = document.querySelector('.cell:has(> .cell_output + details.hide)');
-        const copy = cell.cloneNode(true);
-        copy.querySelector('.cell_output').remove();
-        cell.after(copy); }""")
-    found = page.evaluate(IDLE)
-    assert len(found["idle"]) == idle + 1 and len(found["adjacent"]) == 1
-
-
 def test_page_is_accessible(page, page_name):
     """Nothing from axe-core."""
     assert findings(page, page_name) == []
@@ -195,17 +165,6 @@ def test_page_size(html, page_name):
         (html / page_name).parent / name for name in re.findall(r'src="([^"]*_images/[^"]+)"', text)
     }
     assert len(text.encode()) + sum(picture.stat().st_size for picture in pictures) < 1.5 * MEGABYTE
-
-
-def test_page_says_what_may_run(html, page_name):
-    """Before any script stands a policy that allows scripts by their hash alone."""
-    page = (html / page_name).read_text(encoding="utf-8")
-    start, policy = re.search(
-        r'(?s)^(.*?)<meta http-equiv="Content-Sec[^"]*" content="(.*?)"', page
-    ).groups()
-    (scripts,) = re.findall(r"script-src ([^;]*);", policy)
-    assert "<script" not in start and "sha256-" in scripts
-    assert "unsafe-inline" not in scripts and "http" not in scripts
 
 
 def test_links_lead_somewhere(html, page_name):

@@ -1,4 +1,4 @@
-"""The sources of the chapters keep the rules of the house."""
+"""The sources of the chapters: what can be read, and that nothing is cut, small or unexplained."""
 
 import ast
 import re
@@ -18,11 +18,7 @@ STRIP = re.compile(r"<!-- (end of )?(checks|fold|more)\b[^>]*-->")
 HIDDEN = {"hide-input", "remove-input", "remove-cell"}
 FORMULA = re.compile(r"\$\$.+?\$\$|\$[^$]+\$", re.S)
 DROPDOWN = re.compile(r"^(`{3,}|:{3,})\{.*\n(?::.*\n)*?:class:.*dropdown.*\n[\s\S]*?^\1$", re.M)
-
-
-@pytest.fixture(scope="module", params=CHAPTERS, ids=lambda path: path.stem)
-def chapter(request):
-    return jupytext.read(request.param)
+SIZE = re.compile(r"(?:fontsize|labelsize|font_size)=([\d.]+)")
 
 
 def code_cells(chapter):
@@ -33,45 +29,178 @@ def hidden(cell):
     return bool(HIDDEN & {*cell.metadata.get("tags", [])})
 
 
+def words(chapter):
+    return [cell.source for cell in chapter.cells if cell.cell_type == "markdown"]
+
+
+def of_figure(cell, part, key):
+    return cell.metadata.get("mystnb", {}).get(part, {}).get(key, "")
+
+
 def opened(chapter):
-    """The cells of a page and the words between them that no strip closes, in order."""
+    """Yield the cells of a page, and the words between them, that no strip closes."""
     closed = False
     for cell in chapter.cells:
         if cell.cell_type == "code":
             if not closed:
                 yield cell
             continue
-        parts = STRIP.split(cell.source)  # text, "end of ", kind, text, …
-        for text, end in zip(parts[::3], [*parts[1::3], None], strict=True):
+        end = 0
+        for strip in STRIP.finditer(cell.source):
             if not closed:
-                yield text
-            closed = closed if text is parts[-1] else end is None
+                yield cell.source[end : strip.start()]
+            closed, end = strip[1] is None, strip.end()
+        if not closed:
+            yield cell.source[end:]
 
 
 def minutes(chapter) -> float:
-    """Reading time of a page's core at 200 words a minute, a formula counted as three words: prose,
-    captions and the code that is shown; strips and dropdowns are closed."""
+    """Return the reading time at 200 words a minute; a formula counts as three words."""
     core = []
     for part in opened(chapter):
         if isinstance(part, str):
             core.append(re.sub(r"^\s*[`:]{3,}.*$", "", DROPDOWN.sub("", part), flags=re.M))
         else:
-            core.append(part.metadata.get("mystnb", {}).get("figure", {}).get("caption", ""))
+            core.append(of_figure(part, "figure", "caption"))
             core.append("" if hidden(part) else part.source)
     return len(re.findall(r"\S*\w\S*", FORMULA.sub(" f f f ", "\n".join(core)))) / 200
 
 
-def test_a_core_is_read_in_25_minutes(chapter):
-    assert minutes(chapter) <= 25
+def unseen(chapter) -> set[str]:
+    """Return the functions that shown code calls and hidden code defines."""
+    found, defined = set(), {}
+    for cell in code_cells(chapter):
+        nodes = list(ast.walk(ast.parse(cell.source)))
+        functions = {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+        stored = [n for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)]
+        bound = functions | {n.id for n in stored}
+        if hidden(cell):
+            defined |= {name: name in functions for name in bound}
+            continue
+        called = {n.func.id for n in nodes if isinstance(n, ast.Call) and hasattr(n.func, "id")}
+        read = {n.id for n in nodes if isinstance(n, ast.Name)}
+        defined = {name: function for name, function in defined.items() if name not in bound}
+        found |= {
+            name for name, function in defined.items() if name in (read if function else called)
+        }
+    return found
 
 
-def test_a_reader_who_must_choose_needs_40_minutes():
-    way = ("start-here", "experiments/which-method", "experiments/hardness-or-temperature")
-    pages = (execute.root() / f"notebooks/{name}.md" for name in way)
-    assert sum(minutes(jupytext.read(page)) for page in pages) <= 40
+def without_bars_explained(chapter) -> list[str]:
+    """Return the captions of figures with error bars that do not say what the bars are."""
+    found = []
+    for cell in code_cells(chapter):
+        caption = of_figure(cell, "figure", "caption")
+        bars = re.search(r"(?<!def )errorbars?\(|± ?sd|[-+] sd\b", cell.source)
+        explained = re.search(r"standard\s+deviation|95\s%\s+interval", caption)
+        if (bars and caption and not explained) or re.search(r"standard\s+error", caption):
+            found.append(caption)
+    return found
+
+
+def draws(cell) -> bool:
+    """Return whether a cell draws; a function draws where it is called."""
+    statements = ast.parse(cell.source).body
+    shown = [ast.unparse(s) for s in statements if not isinstance(s, ast.FunctionDef)]
+    return any(DRAWS.search(text) for text in shown)
+
+
+def violations(chapter) -> list:
+    """Return everything that is wrong with a chapter's source."""
+    cells, text = code_cells(chapter), "\n".join(words(chapter))
+    lines = [line for cell in cells for line in cell.source.splitlines()]
+    titles = re.findall(r"^# .*", re.sub(r"```.*?```", "", text, flags=re.S), re.M)
+    tagged = [cell for cell in cells if "parameters" in cell.metadata.get("tags", [])]
+    shown = [cell.source for cell in cells if not hidden(cell)]
+    every = [cell.source for cell in chapter.cells]
+    alt = [(cell, of_figure(cell, "image", "alt")) for cell in cells]
+    rules = {
+        "more than 25 minutes": [minutes(chapter)] * (minutes(chapter) > 25),
+        "shown code calls hidden code": unseen(chapter),
+        "shown cell of more than 25 lines": [s for s in shown if len(s.splitlines()) > 25],
+        "line that is cut": [line for line in lines if len(line) > COLUMNS],
+        "figure without an alternative text": [
+            c.source for c, a in alt if draws(c) and len(a) < 20
+        ],
+        # figures are shown at five sixths of their size or more (book.js), and 9 pt are 10 px then
+        "letters below 9 pt": [
+            size for line in lines for size in SIZE.findall(line) if float(size) < 9
+        ],
+        "bars without a meaning": without_bars_explained(chapter),
+        "proof that begins with a list": re.findall(
+            r"```\{prf:proof\}\n(?::.*\n)*(?:\d+\.|[-*]) .*", text
+        ),
+        "left to do": [s for s in every if re.search(r"\b(TODO|FIXME|XXX)\b", s)],
+        "not one title, at the start": titles
+        if len(titles) != 1 or not text.startswith("# ")
+        else [],
+        "two cells of parameters": tagged[1:],
+        "output in the source": [cell.source for cell in cells if cell.outputs],
+    }
+    return [(rule, found) for rule, found in rules.items() if found]
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_chapter(path):
+    chapter = jupytext.read(path)
+    assert violations(chapter) == []
+    execute.parameters_of(chapter)  # literals, which `hnlib run` can check
+
+
+def test_every_violation_is_found():
+    """Negative control: a chapter that breaks the rules, and how many times each."""
+    text = f"""# A title
+```{{code-cell}} ipython3
+:tags: [hide-input]
+def f(x): return x
+g = f
+a = 1
+```
+
+# Another title
+
+TODO
+
+```{{prf:proof}}
+1. A list.
+```
+
+```{{code-cell}} ipython3
+---
+mystnb:
+  figure:
+    caption: Accuracy, with bars.
+---
+h = map(f, [g(1)])
+ax = plt.subplots()
+ax.errorbar(x, y, e)
+ax.legend(fontsize=8.5)
+ax.set_title("x", fontsize=9)
+```
+
+```{{code-cell}} ipython3
+{"x" * 88}
+# {"x" * 87}
+"{"x" * 87}"
+{("d = 1" + chr(10)) * 25}
+```
+"""
+    found = dict(violations(jupytext.reads(text, "md:myst")))
+    assert {rule: len(wrong) for rule, wrong in found.items()} == {
+        "shown code calls hidden code": 2,
+        "shown cell of more than 25 lines": 1,
+        "line that is cut": 2,
+        "figure without an alternative text": 1,
+        "letters below 9 pt": 1,
+        "bars without a meaning": 1,
+        "proof that begins with a list": 1,
+        "left to do": 1,
+        "not one title, at the start": 2,
+    }
 
 
 def test_reading_time_counts_what_is_open():
+    """A strip may begin and end in a cell of its own, or among words."""
     text = """# A title
 One $x+y$ two.
 
@@ -79,7 +208,23 @@ One $x+y$ two.
 
 Three hundred words.
 
+```{code-cell} ipython3
+closed()
+```
+
 <!-- end of checks -->
+
+```{code-cell} ipython3
+opened()
+```
+
+<!-- fold: A title -->
+
+```{code-cell} ipython3
+closed()
+```
+
+<!-- end of fold -->
 
 ```{solution} some
 :class: dropdown
@@ -88,172 +233,14 @@ Closed.
 
 Four <!-- more: Title --> five <!-- end of more --> six.
 """
-    assert minutes(jupytext.reads(text, "md:myst")) == pytest.approx(9 / 200)
+    assert minutes(jupytext.reads(text, "md:myst")) == pytest.approx(10 / 200)
 
 
-def unseen(chapter) -> set[str]:
-    """What shown code calls of the functions that hidden code defines."""
-    found, kept = set(), {}
-    for cell in code_cells(chapter):
-        names = list(ast.walk(ast.parse(cell.source)))
-        functions = {n.name for n in names if isinstance(n, ast.FunctionDef | ast.ClassDef)}
-        bound = functions | {
-            n.id for n in names if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)
-        }
-        if hidden(cell):
-            kept |= {name: name in functions for name in bound}
-            continue
-        called = {n.func.id for n in names if isinstance(n, ast.Call) and hasattr(n.func, "id")}
-        read = {n.id for n in names if isinstance(n, ast.Name)}
-        kept = {name: function for name, function in kept.items() if name not in bound}
-        found |= {name for name, function in kept.items() if name in (read if function else called)}
-    return found
+def test_a_reader_who_must_choose_needs_40_minutes():
+    way = ("start-here", "experiments/which-method", "experiments/hardness-or-temperature")
+    pages = (execute.root() / f"notebooks/{name}.md" for name in way)
+    assert sum(minutes(jupytext.read(page)) for page in pages) <= 40
 
 
-def test_shown_code_calls_what_was_shown(chapter):
-    """Or what a library exports; hidden code is for figures and tables (a title makes it shown)."""
-    assert unseen(chapter) == set()
-
-
-def test_a_call_of_hidden_code_is_found():
-    text = """# A title
-```{code-cell} ipython3
-:tags: [hide-input]
-def f(x): return x
-g = f
-```
-
-```{code-cell} ipython3
-h = map(f, [g(1)])
-```
-"""
-    assert unseen(jupytext.reads(text, "md:myst")) == {"f", "g"}
-
-
-def test_there_are_chapters():
-    assert set(build.chapters()) == set(CHAPTERS), (
-        "a notebook is missing in _toc.yml, or named there in vain"
-    )
-
-
-def test_cells_fit_on_a_screen(chapter):
-    assert [cell.source for cell in code_cells(chapter) if len(cell.source.splitlines()) > 25] == []
-
-
-def too_wide(chapter) -> list[str]:
-    """Lines of code that a page shows only in part, strings and comments too: those ruff leaves."""
-    lines = (line for cell in code_cells(chapter) for line in cell.source.splitlines())
-    return [line for line in lines if len(line) > COLUMNS]
-
-
-def test_lines_fit_their_box(chapter):
-    assert too_wide(chapter) == []
-
-
-def test_a_line_that_is_too_wide_is_found():
-    fits, comment, string = "x" * 88, f"# {'x' * 87}", f'"{"x" * 87}"'
-    text = f"# A title\n{'x' * 99}\n\n```{{code-cell}} ipython3\n{fits}\n{comment}\n{string}\n```\n"
-    assert too_wide(jupytext.reads(text, "md:myst")) == [comment, string]
-
-
-def test_figures_have_an_alternative_text(chapter):
-    """A cell that draws says in words what there is to see (``mystnb: image: alt``)."""
-    silent = [
-        cell.source
-        for cell in code_cells(chapter)
-        if any(
-            DRAWS.search(ast.unparse(statement))
-            for statement in ast.parse(cell.source).body
-            if not isinstance(statement, ast.FunctionDef)
-        )  # a function draws where it is called
-        and len(cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")) < 20
-    ]
-    assert silent == []
-
-
-def small(chapter) -> list[float]:
-    """Sizes of letters, in pt, that are too small: figures are shown at five sixths of their size
-    or more (``book.js``), and 9 pt are 10 px then."""
-    sizes = re.compile(r"(?:fontsize|labelsize|font_size)=([\d.]+)")
-    found = [float(size) for cell in code_cells(chapter) for size in sizes.findall(cell.source)]
-    return [size for size in found if size < 9]
-
-
-def test_letters_of_figures_are_large_enough(chapter):
-    assert small(chapter) == []
-
-
-def unsaid(chapter) -> list[str]:
-    """Captions of figures whose bars mean we do not know what."""
-    found = []
-    for cell in code_cells(chapter):
-        caption = cell.metadata.get("mystnb", {}).get("figure", {}).get("caption", "")
-        bars = re.search(r"(?<!def )errorbars?\(|± ?sd|[-+] sd\b", cell.source)
-        said = re.search(r"standard\s+deviation|95\s%\s+interval", caption)
-        if (bars and caption and not said) or re.search(r"standard\s+error", caption):
-            found.append(caption)
-    return found
-
-
-def test_bars_mean_one_thing(chapter):
-    """Of runs the deviation over seeds, of all else the 95 % interval; a caption says which."""
-    assert unsaid(chapter) == []
-
-
-def test_small_letters_and_bars_of_no_meaning_are_found():
-    text = """# A title
-```{code-cell} ipython3
----
-mystnb:
-  figure:
-    caption: Accuracy, with bars.
----
-ax.errorbar(x, y, e)
-ax.legend(fontsize=8.5)
-ax.set_title("x", fontsize=9)
-```
-"""
-    assert small(bad := jupytext.reads(text, "md:myst")) == [8.5]
-    assert unsaid(bad) == ["Accuracy, with bars."]
-    for words, count in (("95 % interval", 0), ("standard error", 1)):
-        other = jupytext.reads(text.replace("bars", words), "md:myst")
-        assert len(unsaid(other)) == count
-
-
-def test_proofs_begin_with_a_sentence(chapter):
-    """A list in the first line of a proof is printed as running text."""
-    assert [
-        cell.source[:200]
-        for cell in chapter.cells
-        if re.search(r"```\{prf:proof\}\n(:.*\n)*(\d+\.|[-*]) ", cell.source)
-    ] == []
-
-
-def test_nothing_is_left_to_do(chapter):
-    assert [
-        cell.source for cell in chapter.cells if re.search(r"\b(TODO|FIXME|XXX)\b", cell.source)
-    ] == []
-
-
-def test_begins_with_its_title(chapter):
-    assert chapter.cells[0].source.startswith("# ")
-    titles = [
-        line
-        for cell in chapter.cells
-        if cell.cell_type == "markdown"
-        for line in re.sub(r"```.*?```", "", cell.source, flags=re.S).splitlines()
-        if re.match(r"# ", line)
-    ]
-    assert len(titles) == 1
-
-
-def test_parameters_can_be_read(chapter):
-    """The parameters cell, where there is one, is a list of literal assignments, which `hnlib run`
-    can check."""
-    tagged = [cell for cell in code_cells(chapter) if "parameters" in cell.metadata.get("tags", [])]
-    assert len(tagged) <= 1
-    assert bool(execute.parameters_of(chapter)) == bool(tagged)
-
-
-def test_has_no_outputs(chapter):
-    assert all(not cell.outputs for cell in code_cells(chapter))
+def test_every_notebook_is_in_the_table_of_contents():
+    assert set(build.chapters()) == set(CHAPTERS)
