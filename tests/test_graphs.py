@@ -558,8 +558,8 @@ def test_the_name_of_a_built_in_set_is_refused():
         (dict(framework="deepwalk"), "unknown framework"),
         (dict(method="simclr"), "method 'simclr' is unknown; the catalogue has infograph"),
         (dict(method="adnce", framework="graphcl", beta=1.0), "adnce has no option 'beta'"),
-        (dict(method="hcl", beta=float("nan")), "beta=nan"),
-        (dict(method="debiased", tau_plus=1.0), "tau_plus=1 must lie"),
+        (dict(method="hcl", beta=float("nan")), "beta must be a finite number, got nan"),
+        (dict(method="debiased", tau_plus=1.0), "tau_plus must lie"),
         (dict(method=None), "method=None trains nothing"),
         (dict(labels="some"), "unknown label 'some'"),
         (dict(lr=0.0), "lr=0.0"),
@@ -587,10 +587,13 @@ def test_a_class_of_one_graph_is_refused_before_training():
 @pytest.mark.parametrize(
     "change, message",
     [
-        (dict(whole=slice(0, 1), batch=0), "a batch of 1 graph has no negative"),
-        (dict(labels=torch.zeros(3)), "need labels of shape"),
-        (dict(labels=torch.zeros(4, dtype=torch.long), positives="view"), "positives='view'"),
-        (dict(batch=7), "batch points to graph 7"),
+        (dict(whole=slice(0, 1), batch=0), "a batch must have at least 2 graphs, got 1"),
+        (dict(labels=torch.zeros(3)), "labels of 4 graphs must be integers"),
+        (
+            dict(labels=torch.zeros(4, dtype=torch.long), positives="view"),
+            "positives must be one of class, own",
+        ),
+        (dict(batch=7), "graphs from 0 to 3, got 7"),
         (dict(factor=torch.nan), "not finite"),
     ],
 )

@@ -569,7 +569,7 @@ def test_a_record_is_written_and_replaced(tmp_path):
         (dict(precision="bf16-true"), "unknown precision 'bf16-true'; known: 32-true, bf16-mixed"),
         (
             dict(method="ot", schedule={"max_iterations": (100, 1000)}),
-            "max_iterations=100.0 must be a whole number",
+            "max_iterations must be an integer",
         ),
     ],
 )
