@@ -70,6 +70,7 @@ class Effect:
     p = property(lambda self: self.reach(self.difference) if self.holm is None else self.holm)
 
     def __str__(self) -> str:
+        """Format the difference, its interval, p and target."""
         target = f"{self.target}{' (a bound)' * self.bound}, df {self.df}"
         interval = f"{self.difference:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
         return f"{interval}, p = {self.p:.2g}; {target}".replace("-", "−")
