@@ -235,7 +235,7 @@ def results(folder: Path | None = None) -> int:
         for _, group in runs.groupby(["title", "method", "options"]):
             title, method, options = group.iloc[0][["title", "method", "options"]]
             scores = ", ".join(
-                f"{metric} {comparisons.spread(comparisons.percent(group, metric))}"
+                f"{metric} {comparisons.spread(100 * group[metric])}"
                 for metric in ("knn", "linear", "svm", "transfer", "sts", "topic", "alike")
                 if not any(group[metric].isna())
             )

@@ -579,7 +579,7 @@ def neighbour_scores(contrast: Contrast, temperature: float | None = None) -> tu
 
 @dataclass(frozen=True)
 class unremix_repaired(Weighting):
-    r"""UnReMix repaired, $w\propto e^{\beta(\lambda_1\sigma_iu_j+\lambda_2s_{ij}+\lambda_3\sigma_ir_j)/t}$.
+    r"""UnReMix repaired, $w \propto e^{\beta(\lambda_1\sigma u+\lambda_2s+\lambda_3\sigma r)/t}$.
 
     $u$ and $r$ are `neighbour_scores`, standardised over the candidates; $\sigma_i$ is the standard
     deviation of $s_{ij}$ over $N(i)$, so that the three terms have equal spread.

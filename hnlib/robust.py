@@ -80,7 +80,7 @@ def kl_ball(values: Tensor, reference: Tensor | None = None, eta: float = 0.1) -
     """
     f, log_q0 = _prepare(values, reference, eta)
     weights, alpha = _kl_worst_case(f.detach(), log_q0, eta)
-    return Robust(_kl_dual(f, log_q0, alpha, weights) + alpha * eta, alpha, weights)
+    return Robust((weights * f).sum(-1), alpha, weights)
 
 
 def shared_kl_ball(values: Tensor, reference: Tensor | None = None, eta: float = 0.1) -> Robust:
@@ -144,8 +144,8 @@ def kl_penalised(
     _checks.positive("tau", tau)
     alpha = torch.as_tensor(tau, dtype=torch.float64, device=f.device).detach()
     alpha = alpha.expand(f.shape[:-1])
-    weights = torch.softmax(log_q0 + f.detach() / alpha[..., None], -1)
-    return Robust(_kl_dual(f, log_q0, alpha, weights), alpha, weights)
+    x = log_q0 + f / alpha[..., None]
+    return Robust(alpha * x.logsumexp(-1), alpha, x.detach().softmax(-1))
 
 
 def kl_temperature(
@@ -327,13 +327,6 @@ def _newton_step(g, q0, s, eta, pool):
     slope = pool((square - mean.square()).clamp_min(0)) / s
     gain = 2 * kl.sqrt() * (eta**0.5 - kl.sqrt()) / slope
     return kl < eta, torch.where(kl > 0, gain, torch.inf)  # of a divergence lost in rounding: more
-
-
-def _kl_dual(f, log_q0, alpha, weights):
-    r"""Return $\alpha\log E e^{f/\alpha}$ with alpha held fixed; at 0 the largest value."""
-    safe = torch.where(alpha > 0, alpha, 1.0)[..., None]
-    smooth = alpha * torch.logsumexp(log_q0 + f / safe, -1)
-    return torch.where(alpha > 0, smooth, (weights * f).sum(-1))
 
 
 def _chi2_worst_case(f, log_q0, eta):
