@@ -350,7 +350,7 @@ def test_skipped_anchors_and_missed_tolerances_are_counted():
     for _ in range(2):
         method(z1, z2, LABELS)
     assert int(method.skipped) == 2 * empty and "skipped" not in method.state_dict()
-    with pytest.raises(ValueError, match=r"anchor \d+ has no negative with exp\(s/t\) >= tau=2\.7"):
+    with pytest.raises(ValueError, match=r"anchor \d+ has no negative above the threshold"):
         methods.build("h-scl-threshold", tau=math.exp(1.0), on_empty="raise")(z1, z2, LABELS)
     one_class = torch.zeros(6, dtype=torch.long)
     with pytest.raises(ValueError, match="anchor 0 has no admissible negative"):
@@ -403,7 +403,6 @@ def test_a_validation_in_inference_mode_does_not_break_training():
         ("ot", {"epsilon": 0.0}, "epsilon.*0"),
         ("adnce", {"mu": math.nan}, "mu.*nan"),
         ("hcl", {"weights_gradient": "False"}, "weights_gradient must be True or False"),
-        ("ot", {"max_iterations": 10.5}, "max_iterations must be an integer of at least 0"),
         ("scl", {"average": "rows"}, "average must be one of anchors, pairs, got 'rows'"),
         ("kl-budget", {"floor": 0.0}, "floor must be positive"),
         ("unremix", {"learn": "x"}, "learn must be one of fixed, minimise, maximise, got 'x'"),
