@@ -68,6 +68,7 @@ def test_the_buttons_wait_for_an_address():
     assert here["html"]["use_repository_button"] and "launch_buttons" not in here
     there = yaml.safe_load(elsewhere.configured(config, URL))
     assert there["launch_buttons"] == {"colab_url": elsewhere.COLAB}
+    assert there["html"]["baseurl"] == "https://somebody.github.io/a-book/"
     assert there["repository"] == {"url": URL, "branch": elsewhere.BRANCH}
     rest = there.keys() - {"launch_buttons", "repository", "html"}
     assert all(there[key] == yaml.safe_load(config)[key] for key in rest)

@@ -9,6 +9,12 @@ from pybtex.plugin import register_plugin
 from sphinx_proof.domain import ProofDomain
 
 PROOF = '<div class="proof hn-proof admonition"><p><em class="hn-proof-word">Proof.</em>'
+# The title of a theorem, a definition or an exercise, to which it gets a link.
+TITLE = re.compile(
+    r'(<div class="(?:proof|exercise) (\w+)[^"]*" id="([^"]+)">\s*<p class="admonition-title">.*?)(</p>)',
+    re.S,
+)
+LINK = r'\1<a class="headerlink" href="#\3" title="Link to this \2">#</a>\4'
 # A formula in a line with the marks that touch it: a browser would let a comma start the next line.
 FORMULA = r'[(“‘]?<span class="math notranslate nohighlight">(?:(?!</span>).)*</span>[,.;:!?)”’\]s-]*(?!\w)'
 
@@ -34,6 +40,7 @@ def _repair(app, pagename, templatename, context, doctree):
     # sphinx-proof gives the same name to all of them
     body = re.sub(r' id="proof(-content)?"', "", body)
     body = re.sub(r'<div class="proof admonition">\s*<p>Proof\.', PROOF, body)
+    body = TITLE.sub(LINK, body)
     context["body"] = re.sub(FORMULA, r'<span class="hn-nobreak">\g<0></span>', body, flags=re.S)
 
 

@@ -7,20 +7,48 @@ if (location.protocol === "file:" && typeof DOCUMENTATION_OPTIONS !== "undefined
 // The smallest letters of a figure are 9 pt, 12 px; at five sixths they are 10 px. A figure that is wider still is swiped.
 document.addEventListener("DOMContentLoaded", () => {
   for (const img of document.querySelectorAll("figure > img")) {
-    const keep = () => { img.style.minWidth = `${Math.ceil(img.naturalWidth * 5 / 6)}px`; reach(); };
+    const keep = () => { img.style.minWidth = `${Math.ceil(img.naturalWidth * 5 / 6)}px`; };
     img.complete ? keep() : img.addEventListener("load", keep);
   }
 });
 
-// What is swiped can be scrolled from the keyboard too.
-function reach() {
-  for (const figure of document.querySelectorAll("figure:has(> img)")) {
-    if (figure.scrollWidth > figure.clientWidth) figure.tabIndex = 0;
-    else figure.removeAttribute("tabindex");
-  }
+// What is wider than its box fades at the edges beyond which there is more, and can be scrolled from the keyboard.
+const WIDE = 'figure, div.math, span.math, mjx-container[display="true"], pre, .pst-scrollable-table-container, .text_html';
+function fade(box) {
+  const beyond = box.scrollWidth - box.clientWidth;
+  const swiped = beyond > 2 && getComputedStyle(box).overflowX !== "visible";
+  box.classList.toggle("hn-swiped", swiped);
+  box.classList.toggle("hn-before", swiped && box.scrollLeft > 2);
+  box.classList.toggle("hn-beyond", swiped && box.scrollLeft < beyond - 2);
+  if (swiped) box.tabIndex = 0;
+  else box.removeAttribute("tabindex");
 }
-addEventListener("load", reach);
-addEventListener("resize", reach);
+addEventListener("load", async () => {
+  await window.MathJax?.startup?.promise;
+  const sizes = new ResizeObserver((changed) => changed.forEach(({ target }) => fade(target.closest(WIDE))));
+  for (const box of document.querySelectorAll(`article :is(${WIDE})`)) {
+    sizes.observe(box);
+    for (const inside of box.querySelectorAll(":scope > :is(img, table)")) sizes.observe(inside);
+    box.addEventListener("scroll", () => fade(box), { passive: true });
+  }
+});
+
+// Fine print stands under its chapter.
+document.addEventListener("DOMContentLoaded", () => {
+  for (const link of document.querySelectorAll("#pst-primary-sidebar li > a")) {
+    const page = new URL(link.href).pathname;
+    if (/theory\/.*-(more|cost|finite|simulated)\.html$/.test(page)) link.classList.add("hn-fine-print");
+  }
+});
+
+// The sidebar keeps its place from page to page; the page that is shown stays in sight.
+addEventListener("load", () => {
+  const sidebar = document.getElementById("pst-primary-sidebar");
+  const here = sidebar?.querySelector("li.current.active > a");
+  if (!here) return;
+  const [box, frame] = [here, sidebar].map((e) => e.getBoundingClientRect());
+  if (box.top < frame.top || box.bottom > frame.bottom) here.scrollIntoView({ block: "center" });
+});
 
 // The theme leaves the title of the book outside of every landmark.
 document.addEventListener("DOMContentLoaded", () => {

@@ -589,7 +589,7 @@
         alignment.textContent = frame.alignment.toFixed(3);
         uniformity.textContent = places(2)(frame.uniformity);
       });
-      if (moving) return;  // a screen reader hears where it stops
+      words.setAttribute("aria-live", moving ? "off" : "polite");  // a screen reader hears where it stops
       const own = data.gamma.map((gamma, i) => `${percent(data.runs[space][i][step].own)} at γ = ${gamma}`);
       words.textContent = `After ${data.steps[step]} steps on the ${space}, of the ${data.neighbours} nearest neighbours `
         + `of an image as many are of its own class: ${own.join(", ")}.`;

@@ -50,8 +50,8 @@ This chapter has not been executed since its last change; in this draft it is sh
 ```"""
 SPHINX = """
 import sys
-from jupyter_book.sphinx import REDIRECT_TEXT, build_sphinx
-folder, html, strict, first = sys.argv[1:]
+from jupyter_book.sphinx import build_sphinx
+folder, html, strict = sys.argv[1:]
 failed = build_sphinx(
     folder, html, noconfig=True, path_config=folder + "/_config.yml", keep_going=True, quiet=True,
     confoverrides={
@@ -61,7 +61,6 @@ failed = build_sphinx(
     },
     warningiserror=strict == "True",
 )
-open(html + "/index.html", "w").write(REDIRECT_TEXT.format(first_page=first + ".html"))
 sys.exit(bool(failed))
 """
 
@@ -148,7 +147,7 @@ def render(folder: Path, draft: bool) -> None:
     build = root() / "_build/sphinx"
     shutil.rmtree(build, ignore_errors=True)
     page = build / "html"
-    arguments = [folder, page, not draft, toc()[0]]
+    arguments = [folder, page, not draft]
     environment = os.environ | {"PYTHONPATH": str(root()), "PYTHONDONTWRITEBYTECODE": "1"}
     result = subprocess.run(
         [sys.executable, "-c", SPHINX, *map(str, arguments)],

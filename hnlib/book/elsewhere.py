@@ -39,6 +39,9 @@ def configured(config: str, url: str) -> str:
     config += f"\nrepository:\n  url: {url}\n  branch: {BRANCH}\n"
     if urlsplit(url).netloc == "github.com":
         config += f"launch_buttons:\n  colab_url: {COLAB}\n"
+        owner, _, name = urlsplit(url).path.strip("/").partition("/")
+        pages = f"https://{owner}.github.io/{name}/"
+        config = config.replace("\nhtml:\n", f"\nhtml:\n  baseurl: {pages}\n")
     return config
 
 

@@ -55,6 +55,7 @@ def ledgers(folder: Path) -> None:
         run = ImageRun(**words, options={text: text}, epochs=1).resolved()
         record = {"configuration": run.configuration, "metrics": {"knn": 0.5}, "environment": about}
         records.write(record | {"image_shape": [1, 8, 8], "seconds": 1.0}, folder / "runs")
+    shutil.copy(ROOT / "book/results/papers.toml", folder)
     rows = pd.read_csv(ROOT / "book/results/papers.csv", comment="#", dtype=str).fillna("")
     for row, text in enumerate(HOSTILE):
         for column in ("table", "row", "column", "note"):
@@ -91,6 +92,7 @@ def hostile(tmp_path_factory):
         (place / "_toc.yml").write_text(f"format: jb-book\nroot: notebooks/one\nchapters:\n{files}")
     (folder / "book").mkdir()
     row = "X1,ours,,a statement,definition\n"
+    shutil.copy(ROOT / "book/references.bib", folder / "book")
     (folder / "book/claims.csv").write_text("id,paper,location,statement,verdict\n" + row)
     ledgers(folder / "book/results")
     texts = {

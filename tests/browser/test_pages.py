@@ -106,6 +106,26 @@ CUT = """() => {
     }
     closed.forEach(e => { e.open = false; });
     return cut; }"""
+# On a desk: formulas that are tab stops, displayed ones that are cut, theorems without a link to themselves.
+FAULTS = """() => {
+    const wide = e => e.scrollWidth > e.clientWidth + 2;
+    const shown = s => [...document.querySelectorAll(`article ${s}`)].filter(e => !e.closest('dl.py, details:not([open])'));
+    const linked = e => e.querySelector(`.admonition-title > a[href="#${e.id}"]`);
+    return [
+        ...shown('mjx-container[tabindex]'),
+        ...shown('div.math').filter(e => wide(e) || [...e.querySelectorAll('mjx-container')].some(wide)),
+        ...shown('div.proof[id]').filter(e => !linked(e)),
+    ].map(e => e.textContent.slice(0, 80)); }"""
+
+# On a phone: pictures, tables and formulas that are wider than a box that does not fade.
+SILENT = """() => {
+    const scrolls = e => ['auto', 'scroll'].includes(getComputedStyle(e).overflowX) && e.scrollWidth > e.clientWidth + 8;
+    const silent = new Set();
+    for (let e of document.querySelectorAll('article :is(figure img, table, mjx-container)')) {
+        while (e.tagName !== 'ARTICLE' && !scrolls(e)) e = e.parentElement;
+        if (e.tagName !== 'ARTICLE' && getComputedStyle(e).maskImage === 'none') silent.add(e);
+    }
+    return [...silent].map(e => e.outerHTML.slice(0, 120)); }"""
 PAPER = {"width": 717, "height": 1000}  # A4 between the margins that a browser prints with
 DESK = {"width": 1280, "height": 900}
 
@@ -113,7 +133,10 @@ DESK = {"width": 1280, "height": 900}
 def test_page(page, page_name):
     """On a desk, on a phone and on paper a page is read whole, and axe-core has no findings."""
     wrong = {"unread": unread(page), "cut": page.evaluate(CUT), "small": small(page)}
+    wrong["formulas and theorems"] = page.evaluate(FAULTS)
     page.set_viewport_size({"width": 390, "height": 900})
+    page.wait_for_timeout(100)  # sizes are observed, not asked for
+    wrong["does not fade"] = page.evaluate(SILENT)
     wrong |= {"outside": page.evaluate(OUTSIDE), "small on a phone": small(page)}
     page.set_viewport_size(PAPER)
     page.emulate_media(media="print", color_scheme="light")
@@ -131,6 +154,18 @@ def test_a_cut_line_is_counted(visit):
         pre.style.whiteSpace = 'pre';  // as in chapters' cells; commands are broken
         pre.innerHTML = `<span>short</span>\\n<span>${word}</span>${word}\\nshort\\n<b>${word}</b>`; }""")
     assert len(page.evaluate(CUT)) == 2
+
+
+def test_faults_and_what_does_not_fade_are_found(visit):
+    """Negative control: a formula as MathJax's menu leaves it, a wide one, a theorem without a link,
+    and a table in a box that the script does not know."""
+    page = visit("book/reproduce.html")
+    page.evaluate("""() => document.querySelector('article').insertAdjacentHTML('beforeend',
+        '<mjx-container tabindex="0">stop</mjx-container><div class="proof" id="bare">bare</div>'
+        + '<div class="math"><div style="width: 3000px">wide</div></div>'
+        + '<aside style="overflow-x: auto"><table style="width: 3000px"><tr><td>a</td></tr></table></aside>')""")
+    assert page.evaluate(FAULTS) == ["stop", "wide", "bare"]
+    assert len(page.evaluate(SILENT)) == 1
 
 
 def test_a_head_without_words_and_a_lost_paragraph_are_found(visit):
@@ -178,6 +213,43 @@ def broken_links(page: Path, text: str) -> list:
     return sorted(broken)
 
 
+HEAD = {
+    "description": r'<meta name="description" content="[^"]{40,}',
+    "card": r'<meta property="og:image" content="[^"]*card\.png"',
+    "icon": r'<link [^>]*rel="(?:shortcut )?icon"',
+    "title": r"<title>[^<]{8,}</title>",
+}
+
+
+def lacking(page: Path, text: str) -> list:
+    """What search engines and shared links do not find; how to cite a chapter."""
+    if page.name in ("search.html", "genindex.html", "404.html"):
+        return []
+    chapter = "notebooks" in page.parts
+    cite = ["cite"] * (chapter and "@misc{hnlib-" not in text)
+    return [name for name, pattern in HEAD.items() if not re.search(pattern, text)] + cite
+
+
+def test_what_a_head_lacks_is_found():
+    """Negative control: the page that Jupyter Book writes for forwarding."""
+    text = '<meta http-equiv="Refresh" content="0; url=first.html" />'
+    assert lacking(Path("notebooks/page.html"), text) == [*HEAD, "cite"]
+
+
+@pytest.mark.parametrize("name", ["index.html", "404.html"])
+def test_pages_without_a_frame(html, name):
+    """They have a language and lead to the pages of the book."""
+    text = (html / name).read_text(encoding="utf-8")
+    assert '<html lang="en">' in text and "Hard negatives</title>" in text
+    assert 'href="notebooks/theory/packing.html"' in text and not broken_links(html / name, text)
+
+
+def test_machines_find_plain_markdown(html):
+    """`llms.txt` names every page, with a sentence and a copy that is there."""
+    listed = re.findall(r"- \[.+\]\((.+)\): .+", (html / "llms.txt").read_text(encoding="utf-8"))
+    assert len(listed) > 40 and all((html / name).stat().st_size > 500 for name in listed)
+
+
 def tick_colours(svg: str) -> set[str]:
     """The colours of the labels of ticks in a figure of matplotlib's."""
     found = set()
@@ -204,7 +276,7 @@ def test_files(html):
     for page in sorted(html.rglob("*.html")):
         if "_static" not in page.parts and page.name != "index.html":
             text = page.read_text(encoding="utf-8")
-            for check in (too_large, broken_links, faint):
+            for check in (too_large, broken_links, faint, lacking):
                 wrong += [(page.name, check.__name__, found) for found in check(page, text)]
     assert wrong == []
 
@@ -528,6 +600,9 @@ def test_picture_of_motion_plays_to_the_end_and_turns(visit):
     start, button = drawn(box), box.get_by_role("button")
     button.click()
     assert button.inner_text() == "Pause" and drawn(box) != start
+    assert (
+        f"After {step.get_attribute('aria-valuetext')} steps" in box.locator("output").inner_text()
+    )
     button.click()
     held = drawn(box)
     page.clock.run_for(60_000)

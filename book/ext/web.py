@@ -1,0 +1,213 @@
+"""What a search engine, a shared link, a machine and a reader of pages look for.
+
+Each page gets a description, a card and an entry for citing it; beside the pages stand `index.html`,
+`404.html`, `llms.txt` with a plain Markdown copy of each page and, where the pages have an address,
+`sitemap.xml` and `robots.txt`. *Next* leads from chapter to chapter; fine print is read from its chapter.
+"""
+
+import html
+import json
+import re
+import unicodedata
+from pathlib import Path
+
+from docutils import nodes
+
+import hnlib
+from hnlib.book import elsewhere
+from hnlib.book.build import toc
+from hnlib.book.execute import root
+
+ASIDE = nodes.Admonition, nodes.admonition, nodes.table, nodes.figure, nodes.list_item
+FINE_PRINT = re.compile(r"theory/.*-(more|cost|finite|simulated)$")
+SIGNS = {"propto": "∝", "le": "≤", "ge": "≥", "infty": "∞"}
+LENGTH = 200  # of a description: what a search engine shows of it
+PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+{head}
+<link rel="icon" type="image/svg+xml" href="{base}_static/favicon.svg">
+<style>body {{ max-width: 40rem; margin: 3rem auto; padding: 0 1rem; font: 1.1rem/1.5 serif; color-scheme: light dark; }}</style>
+</head>
+<body><main>
+<h1>{title}</h1>
+<p>{words}</p>
+<ul>
+{pages}
+</ul>
+</main></body>
+</html>
+"""
+
+
+def _letter(command: re.Match) -> str:
+    name = command[1]
+    try:
+        return unicodedata.lookup(f"GREEK SMALL LETTER {name.removeprefix('var')}")
+    except KeyError:
+        return f" {SIGNS.get(name, name)} "
+
+
+def _words(node) -> str:
+    """The text of a node, its formulas without their markup."""
+    if isinstance(node, nodes.math):
+        return re.sub(r"\\(\w+)\s*", _letter, node.astext()).translate(
+            str.maketrans("", "", "\\{}$")
+        )
+    return "".join(map(_words, node.children)) if node.children else node.astext()
+
+
+def description(doctree) -> str:
+    """The first sentences of the first paragraph, as many as have room."""
+    for paragraph in doctree.findall(nodes.paragraph):
+        text, parent = " ".join(_words(paragraph).split()), paragraph.parent
+        while parent is not None and not isinstance(parent, ASIDE):
+            parent = parent.parent
+        note = all(isinstance(child, nodes.emphasis) for child in paragraph.children)
+        if parent is None and len(text) >= 60 and not note:
+            break
+    else:
+        return ""
+    if len(text) <= LENGTH:
+        return re.sub(":$", ".", text)
+    sentences = list(re.finditer(r"(?<! al)[.?!:](?= )", text[:LENGTH]))
+    if sentences and sentences[-1].end() >= 60:
+        return re.sub(":$", ".", text[: sentences[-1].end()])
+    return text[:LENGTH].rpartition(" ")[0] + " …"
+
+
+def _title(context) -> str:
+    """A page's title in words, without its number."""
+    text = html.unescape(re.sub("<[^>]+>", "", context["title"]))
+    return re.sub(r"^\d+\.\s*", "", text)
+
+
+def _meta(app, title: str, about: str, image: str) -> str:
+    tags = {"og:type": "article", "og:site_name": app.config.html_title, "og:title": title}
+    tags |= {"og:description": about, "og:image": image}
+    escaped = {name: html.escape(text) for name, text in tags.items()}
+    lines = [f'<meta property="{name}" content="{text}">' for name, text in escaped.items()]
+    lines.append(f'<meta name="description" content="{html.escape(about)}">')
+    lines.append('<meta name="twitter:card" content="summary_large_image">')
+    return "\n".join(lines)
+
+
+def entry(app, page: str, title: str) -> str:
+    """The BibTeX entry of a page."""
+    url = elsewhere.repository(root())
+    fields = {
+        "author": f"{{{app.config.author}}}",
+        "title": title,
+        "howpublished": rf"In \emph{{{app.config.html_title}}}, version {hnlib.__version__}",
+        "year": re.sub(r"\D", "", app.config.copyright),
+    }
+    if address := app.config.html_baseurl:
+        fields["url"] = f"{address}{page}.html"
+    elif elsewhere.is_set(url):
+        fields["url"] = url
+    key = re.sub(r"\W", "", page.rpartition("/")[2])
+    lines = [f"  {name} = {{{text}}}," for name, text in fields.items()]
+    return "\n".join([f"@misc{{hnlib-{key},", *lines, "}"])
+
+
+def _neighbours(app, pagename, context):
+    """Let *Next* and *Previous* pass over fine print."""
+    line = [page for page in toc() if page == pagename or not FINE_PRINT.search(page)]
+    if pagename not in line:
+        return
+    place = line.index(pagename)
+    for name, page in ("prev", line[place - 1 : place]), ("next", line[place + 1 : place + 2]):
+        for target in page:
+            title = app.builder.render_partial(app.env.titles[target])["title"]
+            context[name] = {"link": app.builder.get_relative_uri(pagename, target), "title": title}
+
+
+def _page(app, pagename, templatename, context, doctree):
+    if doctree is None:
+        return
+    _neighbours(app, pagename, context)
+    base = app.config.html_baseurl or context["pathto"]("", resource=True)
+    about = description(doctree) or f"{_title(context)}: a page of {app.config.html_title}."
+    context["metatags"] += _meta(app, _title(context), about, f"{base}_static/card.png")
+    if pagename.startswith("notebooks/"):
+        bibtex = html.escape(entry(app, pagename, _title(context)))
+        cite = (
+            '<details class="hn-checks hn-code-only hn-cite"><summary>Cite this chapter</summary>'
+            f'<div class="highlight-none notranslate"><div class="highlight"><pre>{bibtex}\n</pre></div></div></details>'
+        )
+        before, end, after = context["body"].rpartition("</section>")
+        context["body"] = f"{before}{cite}{end}{after}"
+
+
+def markdown(source: Path) -> str:
+    """A page in plain Markdown, with its code and the tables and texts that it printed."""
+    if source.suffix == ".md":
+        return elsewhere.plain(source.read_text(encoding="utf-8"))
+    parts = []
+    for cell in json.loads(source.read_text(encoding="utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        parts.append(
+            elsewhere.plain(text) if cell["cell_type"] == "markdown" else f"```python\n{text}\n```"
+        )
+        for output in cell.get("outputs", ()):
+            shown = "".join(output.get("data", {}).get("text/markdown", output.get("text", "")))
+            parts.append(elsewhere.plain(shown))
+    return re.sub(r"<!--.*?-->\n*", "", "\n\n".join(filter(None, parts)), flags=re.S)
+
+
+def _about(page: Path) -> str:
+    found = re.search('<meta name="description" content="(.*?)">', page.read_text(encoding="utf-8"))
+    return html.unescape(found[1])
+
+
+def _site(app, error):
+    if error or app.builder.name != "html":
+        return
+    out, base, book = Path(app.outdir), app.config.html_baseurl, app.config.html_title
+    first, *_ = pages = [page for page in toc() if page in app.env.titles]
+    titles = {page: app.env.titles[page].astext() for page in pages}
+    about = {page: _about(out / f"{page}.html") for page in pages}
+    links = "\n".join(
+        f'<li><a href="{base}{page}.html">{html.escape(titles[page])}</a></li>' for page in pages
+    )
+    meta = _meta(app, book, about[first], f"{base}_static/card.png")
+    refresh = f'<meta http-equiv="Refresh" content="0; url={first}.html">'
+    for name, title, words, head in (
+        ("index", book, about[first], f"{refresh}\n<title>{html.escape(book)}</title>\n{meta}"),
+        (
+            "404",
+            "No such page",
+            "Perhaps it was renamed. These are the pages of the book:",
+            f"<title>No such page — {html.escape(book)}</title>",
+        ),
+    ):
+        text = PAGE.format(
+            head=head, base=base, title=html.escape(title), words=html.escape(words), pages=links
+        )
+        (out / f"{name}.html").write_text(text, encoding="utf-8")
+    listed = [f"# {book}", "", f"> {about[first]}", "", "## Pages", ""]
+    for page in pages:
+        (out / f"{page}.md").write_text(markdown(Path(app.env.doc2path(page))), encoding="utf-8")
+        listed.append(f"- [{titles[page]}]({base}{page}.md): {about[page]}")
+    (out / "llms.txt").write_text("\n".join([*listed, ""]), encoding="utf-8")
+    if base:
+        urls = "".join(f"<url><loc>{base}{page}.html</loc></url>\n" for page in pages)
+        space = "http://www.sitemaps.org/schemas/sitemap/0.9"
+        (out / "sitemap.xml").write_text(
+            f'<urlset xmlns="{space}">\n{urls}</urlset>\n', encoding="utf-8"
+        )
+        (out / "robots.txt").write_text(f"Sitemap: {base}sitemap.xml\n", encoding="utf-8")
+
+
+def _version(app, config):
+    config.html_theme_options["extra_footer"] = f"Version {hnlib.__version__}"
+
+
+def setup(app):
+    """Called by Sphinx."""
+    app.connect("config-inited", _version)
+    app.connect("html-page-context", _page, priority=950)
+    app.connect("build-finished", _site)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

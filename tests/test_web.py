@@ -1,0 +1,71 @@
+"""What stands in a page's head and beside the pages."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from docutils import nodes
+from docutils.utils import new_document
+from scripts import script
+
+import hnlib
+
+web = script("book/ext/web.py")
+pages = script("book/ext/pages.py")
+
+
+def document(*texts):
+    page = new_document("page")
+    for text in texts:
+        page += text if isinstance(text, nodes.Node) else nodes.paragraph("", text)
+    return page
+
+
+def test_a_description_is_the_first_sentences_of_the_first_paragraph():
+    box = nodes.note("", nodes.paragraph("", "What a box says is not what a page is about. " * 3))
+    note = nodes.paragraph(
+        "", "", nodes.emphasis("", "Computed in a number of seconds on a machine. " * 3)
+    )
+    long = "A sentence of some words that says what the page is about, and ends. " * 4
+    found = web.description(document(box, "Too short.", note, long))
+    assert (
+        found
+        == (2 * "A sentence of some words that says what the page is about, and ends. ").strip()
+    )
+    assert web.description(document(box, "Too short.")) == ""
+
+
+def test_a_description_has_formulas_without_markup():
+    text = nodes.paragraph("", "A tilt multiplies every weight of a negative by the number ")
+    text += nodes.math("", r"e^{\beta s}")
+    assert web.description(document(text)).endswith("by the number e^βs")
+
+
+@pytest.mark.parametrize("address", ["", "https://name.github.io/book/"])
+def test_an_entry_for_citing_names_page_book_and_version(address):
+    config = SimpleNamespace(
+        author="A & B", html_title="Book", html_baseurl=address, copyright="2026"
+    )
+    entry = web.entry(SimpleNamespace(config=config), "notebooks/theory/packing", "Packing")
+    assert entry.startswith("@misc{hnlib-packing,") and entry.count("{") == entry.count("}")
+    assert "title = {Packing}" in entry and hnlib.__version__ in entry
+    assert (f"url = {{{address}notebooks/theory/packing.html}}" in entry) == bool(address)
+
+
+def test_a_page_in_plain_markdown_has_code_and_printed_tables(tmp_path):
+    shown = {"data": {"text/markdown": "| a table |"}}
+    cells = [
+        {"cell_type": "markdown", "source": "See {doc}`/one`.\n\n<!-- checks -->"},
+        {"cell_type": "code", "source": "1 + 1", "outputs": [shown, {"text": "printed"}]},
+    ]
+    (tmp_path / "page.ipynb").write_text(json.dumps({"cells": cells}))
+    text = web.markdown(tmp_path / "page.ipynb")
+    assert text.split("\n\n") == ["See *one*.", "```python\n1 + 1\n```", "| a table |", "printed"]
+
+
+def test_a_theorem_gets_a_link_to_itself_and_a_note_does_not():
+    box = '<div class="{}" id="here">\n<p class="admonition-title">A title</p>'
+    linked = pages.TITLE.sub(pages.LINK, box.format("proof theorem admonition"))
+    assert '<a class="headerlink" href="#here" title="Link to this theorem">#</a></p>' in linked
+    note = box.format("admonition note")
+    assert pages.TITLE.sub(pages.LINK, note) == note
