@@ -1,61 +1,158 @@
-"""The set-up every method shares: anchors, candidates, who is a positive, who is admissible as a
-negative."""
+"""Similarities of anchors and candidates, and which candidates are positives or negatives."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hnlib import _checks
-from hnlib._checks import one_of, outside_autocast, readable, refuse, transformed
+from hnlib._checks import one_of, outside_autocast, readable, refuse, shapes
 
 
-def _known(make: Callable[[Contrast], Tensor]) -> property:
-    """What follows from the masks, once; torch.compile cannot trace a `cached_property`."""
+@dataclass(frozen=True, eq=False)
+class Masks:
+    """The roles of the candidates; shared by all batches of one size, so do not write to them.
 
-    def get(self):
-        if make.__name__ not in self._facts:
-            self._facts[make.__name__] = make(self)
-        return self._facts[make.__name__]
+    Parameters
+    ----------
+    positives, admissible : bool Tensor of shape [n, m]
+        Whether candidate j is a positive of anchor i, and whether it may be its negative.
+    dtype : torch.dtype
+        Type of the similarities.
+    positive_index : int64 Tensor of shape [n], optional
+        The column of the positive, where every anchor has exactly one.
+    never_empty : bool, default False
+        Whether every anchor is certain to have a negative.
+    """
 
-    return property(get, doc=make.__doc__)
+    positives: Tensor
+    admissible: Tensor
+    dtype: torch.dtype
+    positive_index: Tensor | None = None
+    never_empty: bool = False
+
+    @cached_property
+    def negative_counts(self) -> Tensor:
+        """Number of admissible negatives, of shape [n]."""
+        return as_numbers(self.admissible, torch.float32).sum(1).long()
+
+    @cached_property
+    def uniform_log_weights(self) -> Tensor:
+        """Minus the log of the number of negatives where admissible, −inf elsewhere."""
+        # of a single negative a little above 0, as 0 times inf is not a number
+        log_count = (
+            self.negative_counts.to(self.dtype).log().clamp_min(torch.finfo(self.dtype).tiny)
+        )
+        return as_numbers(self.admissible, self.dtype).reciprocal_().mul_(-log_count[:, None])
+
+    @cached_property
+    def pairs(self) -> Positives:
+        """The positives as columns."""
+        n, m = self.positives.shape
+        if self.positive_index is not None:
+            return Positives(self.positive_index[:, None], None)
+        if not readable(self.positives):  # an accelerator would wait for the largest count
+            columns = torch.arange(m, device=self.positives.device).expand(n, m)
+            return Positives(columns, self.positives)
+        cells = np.flatnonzero(self.positives.numpy())  # several times as fast as torch
+        counts = np.diff(cells.searchsorted(m * np.arange(n + 1)))
+        counted = np.arange(counts.max()) < counts[:, None]
+        columns = np.zeros(counted.shape, dtype=np.int64)
+        columns[counted] = cells % m
+        return Positives(torch.from_numpy(columns), torch.from_numpy(counted))
+
+
+@dataclass(frozen=True, eq=False)
+class Positives:
+    """The columns [n, k] of each anchor's positives; those outside `counted` are padding."""
+
+    columns: Tensor
+    counted: Tensor | None
+
+    def gather(self, matrix: Tensor) -> Tensor:
+        """Return the values of a matrix [n, m] at the positives, of shape [n, k]."""
+        return matrix.gather(1, self.columns)
+
+    def total(self, values: Tensor) -> Tensor:
+        """Return the sums of values [n, k] over the positives of each anchor, of shape [n]."""
+        if self.counted is not None:
+            values = values * as_numbers(self.counted, values.dtype)
+        return values.sum(1)
 
 
 @dataclass(frozen=True, eq=False)
 class Contrast:
-    r"""Similarities of $n$ anchors and $m$ candidates with the masks that give them their roles.
+    r"""Similarities of n anchors and m candidates with the masks that give them their roles.
 
-    `similarity` $[n,m]$ holds $s_{ij}=\langle z_i,z_j\rangle$, float32 or float64; `positives` and
-    `admissible` are boolean $[n,m]$: candidate $j$ is a positive of anchor $i$, or may serve as its
-    negative (the set $N(i)$). `positive_index` $[n]$: where every anchor has exactly one positive,
-    its column. `labels` $[n]$ and `candidate_labels` $[m]$ are optional. `scale` is the default $Q$
-    of the objectives. `features` $[m,k]$, the inputs of the last linear layer, and `norms` $[m]$,
-    the lengths of its outputs before normalisation, serve weights made of last-layer gradients.
     Build one with `from_views`, `from_pairs`, `from_queue`, `from_nodes` or `from_similarity`; the
-    constructor trusts its arguments. Masks are shared by all batches of one size: read them, do not
-    write to them.
+    constructor does not check its arguments.
+
+    Parameters
+    ----------
+    similarity : Tensor of shape [n, m]
+        $s_{ij} = \langle z_i, z_j\rangle$ in float32 or float64.
+    masks : Masks
+        Positives and admissible negatives.
+    scale : int
+        Default scale $Q$ of the objectives.
+    anchors : Tensor of shape [n, d], optional
+        Embeddings of the anchors.
+    candidates : Tensor of shape [m, d], optional
+        Embeddings of the candidates.
+    labels, candidate_labels : int64 Tensor of shape [n] and [m], optional
+        Classes.
+    symmetric : bool, default False
+        Whether similarities and admissible negatives are symmetric matrices.
+    features : Tensor of shape [m, k], optional
+        Inputs of the last linear layer, for weights made of its gradients.
+    norms : Tensor of shape [m], optional
+        Norms of the embeddings before they were normalised.
     """
 
     similarity: Tensor
-    positives: Tensor
-    admissible: Tensor
+    masks: Masks
     scale: int
     anchors: Tensor | None = None
     candidates: Tensor | None = None
     labels: Tensor | None = None
     candidate_labels: Tensor | None = None
     symmetric: bool = False
-    never_empty: bool = False
     features: Tensor | None = None
     norms: Tensor | None = None
-    positive_index: Tensor | None = None
-    _facts: dict = field(default_factory=dict, repr=False)
+
+    @property
+    def positives(self) -> Tensor:
+        """Mask of shape [n, m] of the positives."""
+        return self.masks.positives
+
+    @property
+    def admissible(self) -> Tensor:
+        """Mask of shape [n, m] of the admissible negatives, the sets $N(i)$."""
+        return self.masks.admissible
+
+    @property
+    def never_empty(self) -> bool:
+        """Whether every anchor is certain to have a negative."""
+        return self.masks.never_empty
+
+    @property
+    def negative_counts(self) -> Tensor:
+        r"""Number of negatives $|N(i)|$, of shape [n]."""
+        return self.masks.negative_counts
+
+    @property
+    def uniform_log_weights(self) -> Tensor:
+        r"""$-\log|N(i)|$ where admissible, $-\infty$ elsewhere, of shape [n, m]."""
+        return self.masks.uniform_log_weights
+
+    @property
+    def positive_similarity(self) -> Tensor:
+        """The similarities of the positives, row by row; an accelerator waits for their number."""
+        return self.similarity[self.positives]
 
     @classmethod
     def from_views(
@@ -66,29 +163,58 @@ class Contrast:
         positives: str = "class",
         features: tuple[Tensor, Tensor] | None = None,
     ) -> Contrast:
-        r"""Two views of a batch: $n=m=2B$ anchors and candidates, row $i$'s other view in row $i\pm
-        B$.
+        r"""Contrast two views of a batch, $n = m = 2B$.
 
-        Rows of `z1`, `z2` $[B,d]$ are normalised; similarities are float32 also under autocast
-        (float64 if given). Without `labels`: the positive is the other view, every candidate but
-        the two views is admissible. With `labels` $[B]$: negatives are the candidates of other
-        classes; `positives="class"` takes every candidate of the anchor's class but the anchor as a
-        positive, `positives="view"` the other view only. `features`: the inputs $[B,k]$ of the last
-        linear layer for both views, for methods that ask for them. ValueError: shapes that
-        disagree, $B<2$, labels of another length, a zero or non-finite row (see `unit_rows`).
+        The other view of row $i$ is row $i \pm B$.
+
+        Parameters
+        ----------
+        z1, z2 : Tensor of shape [B, d], B ≥ 2
+            Embeddings of the views. Rows are normalised, and similarities are float32 also under
+            autocast (float64 if given).
+        labels : integers of shape [B], optional
+            Classes. Without them the positive is the other view and every candidate but the two
+            views is admissible; with them candidates of other classes are.
+        positives : {"class", "view"}, default "class"
+            With labels: whether all candidates of the anchor's class are positives, or only its
+            other view.
+        features : pair of Tensors of shape [B, k], optional
+            Inputs of the last linear layer for both views, for methods that ask for them.
+
+        Returns
+        -------
+        Contrast
+            With scale $Q = 2B - 2$.
+
+        Raises
+        ------
+        ValueError
+            If shapes disagree, $B < 2$, or a row is zero or not finite (see `unit_rows`).
         """
         check_views(z1, z2)
         batch = len(z1)
         one_of("positives", positives, ("class", "view"))
-        both = None if features is None else _both_views(features, batch)
+        if features is not None:
+            h1, h2 = features
+            fits = h1.ndim == 2 and len(h1) == batch and h1.shape == h2.shape
+            shapes(fits, f"features must be two tensors of shape [{batch}, k]", h1, h2)
+            features = torch.cat([h1, h2])
         z, norms = unit_rows(torch.cat([z1, z2]))
-        masks = _masks(2 * batch, 2 * batch, batch, z)
-        known = dict(symmetric=True, features=both, norms=norms) | masks
-        contrast = cls(inner_products(z, z), scale=2 * batch - 2, anchors=z, candidates=z, **known)
+        masks = _shared_masks(2 * batch, 2 * batch, batch, z.device, z.dtype)
+        contrast = cls(
+            inner_products(z, z),
+            masks,
+            scale=2 * batch - 2,
+            anchors=z,
+            candidates=z,
+            symmetric=True,
+            features=features,
+            norms=norms,
+        )
         if labels is None:
             return contrast
         y = _checks.labels(labels, batch, "images").to(z.device).repeat(2)
-        return contrast._told(_alike(y, y), y, y, positives)
+        return contrast._with_labels(_same(y, y), y, y, positives)
 
     @classmethod
     def from_queue(
@@ -100,29 +226,50 @@ class Contrast:
         queue_labels: Tensor | None = None,
         positives: str = "class",
     ) -> Contrast:
-        r"""Queries $[B,d]$ against their keys $[B,d]$ and a queue $[K,d]$ of older keys: $n=B$,
-        $m=B+K$.
+        r"""Contrast queries with their keys and a queue of older keys, $n = B$ and $m = B + K$.
 
-        Query $i$'s positive is key $i$; the other keys and the whole queue are admissible, $Q=m-1$.
-        Rows are normalised as by `from_views`. With `labels` $[B]$ and `queue_labels` $[K]$ keys of
-        other classes are the negatives, and `positives="class"` takes every key of the query's
-        class, "view" its own key alone. No gradient is stopped here: give keys that carry none.
-        ValueError: shapes that disagree, labels without the queue's, a zero or non-finite row.
-        Source: He et al. (2020), whose negatives are the queue alone.
+        Query $i$'s positive is key $i$; the other keys and the whole queue are admissible. (In MoCo
+        [moco]_ the negatives are the queue alone.) No gradient is stopped: give keys without one.
+
+        Parameters
+        ----------
+        queries, keys : Tensor of shape [B, d]
+            Embeddings; rows are normalised.
+        queue : Tensor of shape [K, d]
+            Embeddings of older keys.
+        labels, queue_labels : integers of shape [B] and [K], optional
+            Classes, both or neither. With them keys of other classes are the negatives.
+        positives : {"class", "view"}, default "class"
+            With labels: whether every key of the query's class is a positive, or only its own key.
+
+        Returns
+        -------
+        Contrast
+            With scale $Q = m - 1$.
+
+        Raises
+        ------
+        ValueError
+            If shapes disagree, only one of the two labels is given, or a row is zero or not finite.
+
+        References
+        ----------
+        .. [moco] He et al., *Momentum Contrast for Unsupervised Visual Representation Learning*,
+           CVPR 2020.
         """
-        check_queue(queries, keys, queue)
+        _checks.floating(queries=queries, keys=keys, queue=queue)
+        fits = queue.ndim == 2 and queries.shape == keys.shape == (len(keys), queue.shape[1])
+        shapes(fits, "queries and keys must be [B, d] and the queue [K, d]", queries, keys, queue)
         one_of("positives", positives, ("class", "view"))
         if (labels is None) != (queue_labels is None):
-            raise ValueError(
-                "labels of the batch and of the queue are needed together; give both or neither"
-            )
+            raise ValueError("labels and queue_labels must be given together")
         contrast = cls._two_towers(queries, torch.cat([keys, queue]), "of keys and queue")
         if labels is None:
             return contrast
         labels = _checks.labels(labels, len(queries), "queries").to(queries.device)
         older = _checks.labels(queue_labels, len(queue), "keys of the queue").to(queries.device)
         y = torch.cat([labels, older])
-        return contrast._told(_alike(labels, y), labels, y, positives)
+        return contrast._with_labels(_same(labels, y), labels, y, positives)
 
     @classmethod
     def from_pairs(
@@ -131,60 +278,79 @@ class Contrast:
         keys: Tensor,
         positives: Tensor | None = None,
         labels: Tensor | None = None,
+        label_positives: bool = True,
     ) -> Contrast:
-        r"""Two towers: $n$ queries against $m\ge n$ keys, of which key $i$ answers query $i$.
+        r"""Contrast two towers: key $i$ answers query $i$.
 
-        Rows are normalised. Keys beyond the first $n$ are negatives for all, hard negatives that
-        were mined for one. A boolean mask `positives` $[n,m]$ names further answers, duplicates for
-        example; `labels` $[m]$ of the keys, the first $n$ of them of the queries too, make every
-        key of a query's class an answer. An answer is no negative; $Q=m-1$. ValueError: shapes that
-        disagree, fewer keys than queries or than two, a zero or non-finite row.
+        Parameters
+        ----------
+        queries : Tensor of shape [n, d]
+            Embeddings; rows are normalised.
+        keys : Tensor of shape [m, d], m ≥ n and m ≥ 2
+            Embeddings. Keys beyond the first n are negatives for all queries, such as hard
+            negatives that were mined for one.
+        positives : bool Tensor of shape [n, m], optional
+            Further answers, such as duplicates. An answer is not a negative.
+        labels : integers of shape [m], optional
+            Classes of the keys, the first n also of the queries. Keys of a query's class are not
+            its negatives.
+        label_positives : bool, default True
+            Whether keys of a query's class are answers too.
+
+        Returns
+        -------
+        Contrast
+            With scale $Q = m - 1$.
+
+        Raises
+        ------
+        ValueError
+            If shapes disagree, there are too few keys, or a row is zero or not finite.
         """
         _checks.floating(queries=queries, keys=keys)
-        if queries.ndim != 2 or keys.ndim != 2 or queries.shape[1:] != keys.shape[1:]:
-            raise ValueError(
-                "queries must be [n, d] and keys [m, d]; got "
-                f"{tuple(queries.shape)} and {tuple(keys.shape)}"
-            )
+        fits = queries.ndim == keys.ndim == 2 and queries.shape[1] == keys.shape[1]
+        shapes(fits, "queries must be [n, d] and keys [m, d]", queries, keys)
         n, m = len(queries), len(keys)
         if not 1 <= n <= m or m < 2:
-            raise ValueError(
-                f"{n} queries and {m} keys are no pairs: key i answers query i, so give at least "
-                "as many keys as queries, and at least 2"
-            )
+            raise ValueError(f"need at least as many keys as queries, and 2, got {n} and {m}")
         contrast = cls._two_towers(queries, keys, "of the keys")
-        own = contrast.positives
         if positives is not None:
-            _checks.mask("positives", positives, own)
-            own = own | positives
-        if labels is not None:
-            y = _checks.labels(labels, m, "keys").to(keys.device)
-            return contrast._told(own | _alike(y[:n], y), y[:n], y, "class")
-        if positives is None:
+            _checks.mask("positives", positives, contrast.similarity)
+            positives = contrast.positives | positives
+            masks = Masks(positives, ~positives, contrast.similarity.dtype)
+            contrast = replace(contrast, masks=masks)
+        if labels is None:
             return contrast
-        changed = dict(positives=own, admissible=~own, positive_index=None, _facts={})
-        return replace(contrast, never_empty=False, **changed)
+        y = _checks.labels(labels, m, "keys").to(keys.device)
+        same = contrast.positives | _same(y[:n], y)
+        return contrast._with_labels(same, y[:n], y, "class" if label_positives else "view")
 
     @classmethod
-    def _two_towers(cls, queries: Tensor, keys: Tensor, named: str) -> Contrast:
+    def _two_towers(cls, queries: Tensor, keys: Tensor, part: str) -> Contrast:
         queries, keys = in_one_precision(queries, keys)
         z, _ = unit_rows(queries, "of the queries")
-        candidates, norms = unit_rows(keys, named)
-        known = dict(scale=len(keys) - 1, norms=norms) | _masks(len(z), len(keys), 0, z)
-        return cls(inner_products(z, candidates), anchors=z, candidates=candidates, **known)
+        candidates, norms = unit_rows(keys, part)
+        masks = _shared_masks(len(z), len(keys), 0, z.device, z.dtype)
+        similarity = inner_products(z, candidates)
+        return cls(similarity, masks, len(keys) - 1, z, candidates, norms=norms)
 
     def reversed(self) -> Contrast:
-        """The same pairs with the keys as anchors, for a loss in both directions. ValueError: keys
-        that answer no query; labels; features."""
+        """Return the same pairs with the keys as anchors, for a loss in both directions.
+
+        Raises
+        ------
+        ValueError
+            If some keys answer no query, or the contrast has labels or features.
+        """
         n, m = self.similarity.shape
         if n != m or self.labels is not None or self.features is not None:
             raise ValueError(
-                f"{n} queries and {m} keys cannot be exchanged; give pairs alone, without further "
-                "keys, labels or features"
+                "only pairs without further keys, labels or features can be reversed, "
+                f"got {n} queries and {m} keys"
             )
-        turned = {name: getattr(self, name).T for name in ("similarity", "positives", "admissible")}
+        masks = Masks(self.positives.T, self.admissible.T, self.masks.dtype)
         ends = dict(anchors=self.candidates, candidates=self.anchors, norms=None)
-        return replace(self, **turned, **ends, positive_index=None, never_empty=False, _facts={})
+        return replace(self, similarity=self.similarity.T, masks=masks, **ends)
 
     @classmethod
     def from_nodes(
@@ -195,28 +361,46 @@ class Contrast:
         labels: Tensor | None = None,
         positives: str = "class",
     ) -> Contrast:
-        r"""Nodes against graphs: the nodes of a batch $[n,d]$ are the anchors, its graphs $[m,d]$
-        the candidates.
+        r"""Contrast the nodes of a batch with its graphs, as InfoGraph does.
 
-        `batch` $[n]$ says to which graph a node belongs. The similarity $T=\langle h_u,H_G\rangle$,
-        the score of InfoGraph, is *not* normalised. A node's positive is its own graph, every other
-        is admissible, $Q=m-1$. With `labels` $[m]$ (-1: unknown) graphs known to be of the node's
-        class are not admissible, and `positives="class"` makes them positives; "own": its own graph
-        alone. ValueError: a single graph, shapes that disagree, labels of another length, a score
-        that is not finite or a `batch` that does not point to the graphs. Source: Sun et al.
-        (2020).
+        The similarity $T = \langle h_u, H_G\rangle$, a score, is not normalised. A node's positive
+        is its own graph; every other graph is admissible.
+
+        Parameters
+        ----------
+        nodes : Tensor of shape [n, d]
+            Embeddings of the nodes, the anchors.
+        graphs : Tensor of shape [m, d], m ≥ 2
+            Embeddings of the graphs, the candidates.
+        batch : integers of shape [n]
+            The graph of each node, from 0 to m − 1.
+        labels : integers of shape [m], optional
+            Classes of the graphs, −1 where unknown. Graphs of the node's class are not admissible.
+        positives : {"class", "own"}, default "class"
+            With labels: whether graphs of the node's class are positives, or only its own graph.
+
+        Returns
+        -------
+        Contrast
+            With scale $Q = m - 1$.
+
+        Raises
+        ------
+        ValueError
+            If shapes disagree, there is a single graph, a score is not finite, or `batch` or
+            `labels` are out of range.
+
+        References
+        ----------
+        .. [infograph] Sun et al., *InfoGraph: Unsupervised and Semi-supervised Graph-Level
+           Representation Learning via Mutual Information Maximization*, ICLR 2020.
         """
         _checks.floating(nodes=nodes, graphs=graphs)
-        if (batch := _checks.as_tensor("batch", batch)).is_floating_point():
-            raise ValueError(f"batch is {batch.dtype}; it must say by whole numbers which graph")
-        batch = batch.long()
-        if graphs.ndim != 2 or batch.ndim != 1 or nodes.shape != batch.shape + graphs.shape[1:]:
-            raise ValueError(
-                "nodes must be [n, d], graphs [m, d] and batch [n]; got "
-                + ", ".join(str(tuple(x.shape)) for x in (nodes, graphs, batch))
-            )
+        fits = graphs.ndim == 2 and nodes.shape == (*batch.shape, graphs.shape[1])
+        rule = "nodes must be [n, d], graphs [m, d] and batch [n]"
+        shapes(fits and nodes.ndim == 2, rule, nodes, graphs, batch)
         m = len(graphs)
-        _at_least_two(m, "graph")
+        _at_least_two(m, "graphs")
         one_of("positives", positives, ("class", "own"))
         nodes, graphs = in_one_precision(nodes, graphs)
         similarity = inner_products(nodes, graphs)
@@ -225,75 +409,17 @@ class Contrast:
             "a score of nodes and graphs is not finite; lower the learning rate, or look for "
             "features that are not finite",
         )
-        stray = f"batch points to graph {{value}}; there are {m}, counted from 0"
+        stray = f"batch must hold graphs from 0 to {m - 1}, got {{value}}"
         refuse((batch < 0) | (batch >= m), stray, batch)
         own = batch[:, None] == torch.arange(m, device=batch.device)
-        known = dict(positive_index=batch, never_empty=True)
-        contrast = cls(similarity, own, ~own, m - 1, nodes, graphs, **known)
+        masks = Masks(own, ~own, similarity.dtype, batch.long(), never_empty=True)
+        contrast = cls(similarity, masks, m - 1, nodes, graphs)
         if labels is None:
             return contrast
         y = _checks.labels(labels, m, "graphs").to(batch.device)
-        refuse(
-            y < -1, "graph {row} has label {value}; -1 is an unknown one, classes are at least 0", y
-        )
+        refuse(y < -1, "label of graph {row} must be at least -1 (unknown), got {value}", y)
         same = own | ((y[:, None] == y) & (y >= 0))[batch]
-        return contrast._told(same, y[batch], y, positives)
-
-    def without(self, candidates: Tensor) -> Contrast:
-        """The contrast in which the pairs of a boolean mask $[n,m]$ are no negatives; all else
-        stays, $Q$ too."""
-        _checks.mask("candidates", candidates, self.similarity)
-        kept = self.admissible & ~candidates
-        symmetric = self.symmetric and readable(kept) and torch.equal(kept, kept.T)
-        return replace(self, admissible=kept, symmetric=symmetric, never_empty=False, _facts={})
-
-    def with_candidates(self, made: Tensor, admissible: Tensor | None = None) -> Contrast:
-        r"""The contrast with $k$ more negatives for each anchor, its own: `made` $[n,k,d]$.
-
-        Rows are normalised; $Q$ grows by $k$. Gradient flows through `made` where it has one.
-        `admissible`, a boolean mask $[n,k]$ or $[n,1]$, says which count; default: all. Embeddings,
-        norms, features and labels of the candidates are those of shared ones and are dropped, so
-        weights that need them refuse the result. ValueError: a contrast without embeddings or, as
-        `from_nodes`, with anchors that are not normalised, shapes that disagree, a zero or
-        non-finite row.
-        """
-        z, n = self.anchors, len(self.similarity)
-        if z is None:
-            raise ValueError(
-                "more candidates need the anchors' embeddings; build the contrast from views, "
-                "pairs or a queue"
-            )
-        _checks.floating(made=made)
-        if made.ndim != 3 or made.shape[::2] != z.shape:
-            raise ValueError(
-                f"made-up candidates have shape {tuple(made.shape)}; {n} anchors of {z.shape[1]} "
-                f"dimensions need [{n}, k, {z.shape[1]}]"
-            )
-        k = made.shape[1]
-        refuse(
-            (z.detach().norm(dim=1) - 1).abs() > 1e-3,
-            "anchor {row} is not normalised, and made-up candidates are; build the contrast from "
-            "views, pairs or a queue",
-        )
-        rows, _ = unit_rows(made.to(z).flatten(0, 1), "of the made-up candidates")
-        # not a matrix product: a backward pass inside autocast would take half precision for it
-        similarity = (z[:, None] * rows.view(made.shape)).sum(2)
-        count = torch.ones_like(similarity, dtype=torch.bool)
-        count = count if admissible is None else count & admissible
-        wide = dict(similarity=similarity, positives=torch.zeros_like(count), admissible=count)
-        grown = {name: torch.cat([getattr(self, name), more], 1) for name, more in wide.items()}
-        known = dict(candidates=None, candidate_labels=None, features=None, norms=None)
-        known |= dict(scale=self.scale + k, symmetric=False, _facts={})
-        return replace(self, **grown, **known)
-
-    def _told(self, same: Tensor, labels: Tensor, candidate_labels: Tensor, positives: str):
-        """The contrast with classes known: none of the anchor's is a negative, and all of it may be
-        positives."""
-        told = dict(admissible=~same, labels=labels, candidate_labels=candidate_labels)
-        if positives == "class":  # everyone of it but the anchor
-            own = same & (self.admissible | self.positives)
-            told |= dict(positives=own, positive_index=None)
-        return replace(self, never_empty=False, _facts={}, **told)
+        return contrast._with_labels(same, y[batch], y, positives)
 
     @classmethod
     def from_similarity(
@@ -306,272 +432,220 @@ class Contrast:
         scale: int = 1,
         candidates: Tensor | None = None,
     ) -> Contrast:
-        r"""Any finite space: a matrix $[n,m]$ of similarities and two masks. For theory, queues and
-        other modalities.
+        r"""Build a contrast from any matrix of similarities and two masks.
 
-        `candidates` $[m,d]$, the embeddings, are needed by weights that are not functions of
-        similarity alone.
+        Parameters
+        ----------
+        similarity : Tensor of shape [n, m], n ≥ 1
+            Finite similarities in float32 or float64.
+        positives : bool Tensor of shape [n, m]
+            Positives, at least one for each anchor.
+        admissible : bool Tensor of shape [n, m]
+            Admissible negatives.
+        labels, candidate_labels : integers of shape [n] and [m], optional
+            Classes.
+        scale : int, default 1
+            Default scale $Q$ of the objectives.
+        candidates : Tensor of shape [m, d], optional
+            Embeddings, for weights that are not functions of similarity alone.
 
-        ValueError: no anchor, masks, labels or embeddings of another shape, a similarity that is
-        not float32 or float64 or not finite, an anchor without a positive.
+        Returns
+        -------
+        Contrast
+            The contrast; it is found to be symmetric where that can be read (on a CPU).
+
+        Raises
+        ------
+        ValueError
+            If a shape or type is wrong, a similarity is not finite, or an anchor has no positive.
         """
         _checks.floating(similarity=similarity)
-        if similarity.ndim != 2 or not len(similarity) or similarity.dtype not in _PRECISE:
-            raise ValueError(
-                "similarities must be a matrix [n, m] of float32 or float64; "
-                f"got {similarity.dtype} of shape {tuple(similarity.shape)}"
-            )
+        fits = similarity.ndim == 2 and len(similarity) > 0
+        shapes(fits, "similarities must be a matrix [n, m]", similarity)
         n, m = similarity.shape
+        if similarity.dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"similarity must be float32 or float64, got {similarity.dtype}")
         if labels is not None:
             labels = _checks.labels(labels, n, "anchors")
         if candidate_labels is not None:
             candidate_labels = _checks.labels(candidate_labels, m, "candidates")
-        if candidates is not None:
-            _checks.floating(candidates=candidates)
-            if candidates.ndim != 2 or len(candidates) != m:
-                raise ValueError(f"candidates have shape {tuple(candidates.shape)}; give [{m}, d]")
-        known = dict(labels=labels, candidate_labels=candidate_labels, candidates=candidates)
-        for name, mask in (("positives", positives), ("admissible", admissible)):
-            _checks.mask(name, mask, similarity)
+        _checks.mask("positives", positives, similarity)
+        _checks.mask("admissible", admissible, similarity)
         refuse(
             ~similarity.isfinite().all(1),
             "similarities of row {row} are not finite; check the embeddings they come from",
         )
         refuse(~positives.any(1), "anchor {row} has no positive; give each anchor at least one")
-        symmetric = n == m and all(  # where it cannot be seen, the general case is as right
+        symmetric = n == m and all(
             readable(x) and torch.equal(x, x.T) for x in (similarity, admissible)
         )
-        return cls(similarity, positives, admissible, scale, symmetric=symmetric, **known)
+        masks = Masks(positives, admissible, similarity.dtype)
+        ends = dict(candidates=candidates, labels=labels, candidate_labels=candidate_labels)
+        return cls(similarity, masks, scale, symmetric=symmetric, **ends)
 
-    @_known
-    def pairs(self) -> Positives:
-        """The pairs (anchor, positive), in the form that is cheapest where they are."""
-        n, m = self.similarity.shape
-        if self.positive_index is not None:
-            rows = torch.arange(n, device=self.similarity.device)
-            return ListedPositives(None, rows * m + self.positive_index, torch.ones_like(rows))
-        if transformed() or self.positives.device.type != "cpu":
-            return MaskedPositives(self.positives)
-        cells = np.flatnonzero(self.positives.numpy())  # twice as fast as torch
-        counts = np.diff(cells.searchsorted(m * np.arange(n + 1)))
-        rows = np.arange(n).repeat(counts)
-        return ListedPositives(*(torch.from_numpy(x) for x in (rows, cells, counts)))
+    def without(self, candidates: Tensor) -> Contrast:
+        """Return the contrast in which the pairs of a boolean mask [n, m] are not negatives.
 
-    @property  # not kept: a loss must not inherit a graph that another one has consumed
-    def positive_similarity(self) -> Tensor:
-        """The similarities of the positives, row by row; an accelerator waits for their number."""
-        return self.similarity[self.positives]
+        All else stays, the scale $Q$ too.
+        """
+        _checks.mask("candidates", candidates, self.similarity)
+        admissible = self.admissible & ~candidates
+        symmetric = (
+            self.symmetric and readable(admissible) and torch.equal(admissible, admissible.T)
+        )
+        masks = replace(self.masks, admissible=admissible, never_empty=False)
+        return replace(self, masks=masks, symmetric=symmetric)
 
-    @_known
-    def negative_counts(self) -> Tensor:
-        r"""$|N(i)|$ $[n]$."""
-        return as_numbers(self.admissible, torch.float32).sum(1).long()
+    def with_candidates(self, made: Tensor, admissible: Tensor | None = None) -> Contrast:
+        r"""Return the contrast with k more negatives for each anchor, which no other anchor has.
 
-    @_known
-    def uniform_log_weights(self) -> Tensor:
-        r"""$-\log|N(i)|$ where admissible, $-\infty$ elsewhere $[n,m]$; a row without negatives is
-        all $-\infty$."""
-        dtype = self.similarity.dtype
-        # of a single negative a little above 0, as 0 times inf is not a number
-        log_count = self.negative_counts.to(dtype).log().clamp_min(torch.finfo(dtype).tiny)
-        return as_numbers(self.admissible, dtype).reciprocal_().mul_(-log_count[:, None])
+        Candidates' embeddings, norms, features and labels are dropped, so weights that need them
+        refuse the result. The anchors must be normalised (not those of `from_nodes`).
+
+        Parameters
+        ----------
+        made : Tensor of shape [n, k, d]
+            Embeddings; rows are normalised, and gradients flow through them.
+        admissible : bool Tensor of shape [n, k] or [n, 1], optional
+            Which of them count; by default all.
+
+        Returns
+        -------
+        Contrast
+            With m + k candidates and a scale $Q$ that is larger by k.
+
+        Raises
+        ------
+        ValueError
+            If the contrast has no embeddings, shapes disagree, or a row is zero or not finite.
+        """
+        z = self.anchors
+        if z is None:
+            raise ValueError("more candidates need the embeddings of the anchors")
+        n, d = z.shape
+        fits = made.ndim == 3 and made.shape[::2] == z.shape
+        shapes(fits, f"candidates must have shape [{n}, k, {d}]", made)
+        rows, _ = unit_rows(made.to(z).flatten(0, 1), "of the made-up candidates")
+        similarity = (z[:, None] * rows.view(made.shape)).sum(2)
+        count = torch.ones_like(similarity, dtype=torch.bool)
+        count = count if admissible is None else count & admissible
+        masks = Masks(
+            torch.cat([self.positives, torch.zeros_like(count)], 1),
+            torch.cat([self.admissible, count], 1),
+            self.masks.dtype,
+            self.masks.positive_index,
+            self.never_empty,
+        )
+        return Contrast(
+            torch.cat([self.similarity, similarity], 1),
+            masks,
+            self.scale + made.shape[1],
+            anchors=z,
+            labels=self.labels,
+        )
+
+    def _with_labels(self, same: Tensor, labels: Tensor, others: Tensor, positives: str):
+        """Take candidates of the same class from the negatives, and for "class" as positives."""
+        masks = replace(self.masks, admissible=~same, never_empty=False)
+        if positives == "class":  # all of the class but the anchor itself
+            chosen = same & (self.admissible | self.positives)
+            masks = Masks(chosen, ~same, self.masks.dtype)
+        return replace(self, masks=masks, labels=labels, candidate_labels=others)
 
     def same_class(self, labels: Tensor | None = None) -> Tensor:
-        """Mask $[n,m]$ of the candidates that share the anchor's class; the anchor and its other
-        views included.
+        """Return the mask [n, m] of the candidates of the anchor's class, the anchor included.
 
-        `labels` $[B]$ or $[2B]$ may be given for a contrast of two views built without any.
+        Parameters
+        ----------
+        labels : integers of shape [B] or [2B], optional
+            Classes, for a contrast of two views that was built without them.
         """
-        y, other = self.labels, self.candidate_labels
+        y, others = self.labels, self.candidate_labels
         if labels is not None:
-            n, m = self.similarity.shape
-            if n != m:
-                raise ValueError(
-                    f"{n} anchors and {m} candidates need labels each; give both to from_similarity"
-                )
-            of_both = tuple(getattr(labels, "shape", ())) == (n,)
-            y = _checks.labels(labels, n if of_both else n // 2, "images")
-            y = other = y if of_both else y.repeat(2)
-        if y is None or other is None:
+            n = len(self.similarity)
+            y = others = labels.repeat(n // len(labels))
+            shapes(len(y) == n, f"labels must have shape ({n // 2},) or ({n},)", labels)
+        if y is None or others is None:
             raise ValueError("this contrast has no labels; pass labels=…")
-        return _alike(y, other)
-
-
-@dataclass(frozen=True, eq=False)
-class ListedPositives:
-    """The pairs (anchor, positive) as a list $[P]$, row by row; no `rows` if each anchor has one.
-
-    `cells` are the pairs as indices into the flattened matrix, `counts` $[n]$ the positives of each
-    anchor. `gather` takes a value for each pair out of a matrix, `spread` gives each pair its
-    anchor's, `total` adds them up for each anchor.
-    """
-
-    rows: Tensor | None
-    cells: Tensor
-    counts: Tensor
-
-    def gather(self, matrix: Tensor) -> Tensor:
-        return matrix.flatten().index_select(0, self.cells)
-
-    def spread(self, values: Tensor) -> Tensor:
-        return values if self.rows is None else values.index_select(0, self.rows)
-
-    def total(self, values: Tensor) -> Tensor:
-        if self.rows is None:
-            return values
-        return torch.zeros_like(self.counts, dtype=values.dtype).index_add(0, self.rows, values)
-
-
-@dataclass(frozen=True, eq=False)
-class MaskedPositives:
-    """The same as a matrix $[n,m]$, for a device that would have to wait for the length of a list;
-    values outside `mask` mean nothing."""
-
-    mask: Tensor
-    cells = None
-
-    @property
-    def counts(self) -> Tensor:
-        return self.mask.sum(1)
-
-    def gather(self, matrix: Tensor) -> Tensor:
-        return matrix
-
-    def spread(self, values: Tensor) -> Tensor:
-        return values[:, None]
-
-    def total(self, values: Tensor) -> Tensor:
-        return torch.where(self.mask, values, 0.0).sum(1)
-
-
-Positives = ListedPositives | MaskedPositives
+        return _same(y, others)
 
 
 def unit_rows(z: Tensor, *parts: str) -> tuple[Tensor, Tensor]:
-    """The rows of `z` $[n,d]$ divided by their norms, in float32 or better, and the norms $[n]$.
+    """Normalise the rows of `z` and return them with their norms, in float32 or better.
 
-    ValueError: a zero or non-finite row, named after its part of `z` ("of view 1" and "of view 2"
-    if nothing else is said); on an accelerator such a row makes the loss NaN, and the error comes
-    when a training loop asks for it.
+    Raises
+    ------
+    ValueError
+        If a row is zero or not finite. The message names the row and which of the `parts` of `z`
+        ("of view 1" and "of view 2" by default) it is in. On an accelerator such a row makes the
+        loss NaN, and the error comes when a training loop asks for it.
     """
     parts = parts or ("of view 1", "of view 2")
-    z = z if z.dtype == torch.float64 else z.float()
+    z = z.to(torch.promote_types(z.dtype, torch.float32))
     norm = torch.linalg.vector_norm(z, dim=1)
     for part, rows in zip(parts, norm.detach().chunk(len(parts))):
-        sentence = (
+        message = (
             f"row {{row}} {part} has norm {{value:g}} and so no direction; "
             "check the encoder's output (a diverged run, or a dead projection)"
         )
-        refuse(~((rows > 0) & (rows < torch.inf)), sentence, rows)
+        refuse(~((rows > 0) & (rows < torch.inf)), message, rows)
     return z / norm[:, None], norm
 
 
 def check_views(z1: Tensor, z2: Tensor) -> None:
-    """ValueError unless they are two views of at least two images."""
+    """Raise ValueError unless they are two views of at least two images."""
     _checks.floating(z1=z1, z2=z2)
-    if z1.ndim != 2 or z1.shape != z2.shape:
-        raise ValueError(
-            "the two views must have one shape [batch, dimension]; "
-            f"got {tuple(z1.shape)} and {tuple(z2.shape)}"
-        )
-    _at_least_two(len(z1), "image")
+    fits = z1.ndim == 2 and z1.shape == z2.shape
+    shapes(fits, "both views must have one shape [batch, dimension]", z1, z2)
+    _at_least_two(len(z1), "images")
 
 
-def check_queue(queries: Tensor, keys: Tensor, queue: Tensor) -> None:
-    """ValueError unless each query has its key and, with the queue, another one."""
-    _checks.floating(queries=queries, keys=keys, queue=queue)
-    if queue.ndim != 2 or not queries.shape == keys.shape == keys.shape[:1] + queue.shape[1:]:
-        raise ValueError(
-            "queries and keys must be [B, d] and the queue [K, d]; got "
-            + ", ".join(str(tuple(x.shape)) for x in (queries, keys, queue))
-        )
-    _at_least_two(len(keys) + len(queue), "key")
+def _at_least_two(count: int, kind: str) -> None:
+    if count < 2:
+        raise ValueError(f"a batch must have at least 2 {kind}, got {count}")
 
 
-_PRECISE = torch.float32, torch.float64
-
-
-def in_one_precision(*tensors: Tensor) -> Iterator[Tensor]:
-    """All in float64 if one of them is, else in float32."""
-    double = any(z.dtype == torch.float64 for z in tensors)
-    return (z.double() if double else z.float() for z in tensors)
+def in_one_precision(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both in float64 if one of them is, else in float32."""
+    dtype = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
+    return a.to(dtype), b.to(dtype)
 
 
 def as_numbers(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 and 1 for a mask. On a CPU torch converts bytes seven times as fast as booleans, and to
-    choose by a scattered mask takes twenty times as long as to multiply."""
+    """Return 0 and 1 for a mask: on a CPU torch converts bytes much faster than booleans."""
     return mask.view(torch.uint8).to(dtype)
 
 
-class _InnerProducts(torch.autograd.Function):
-    """A backward pass that starts inside autocast would multiply in half precision; not here."""
-
-    @staticmethod
-    def forward(ctx, a: Tensor, b: Tensor) -> Tensor:
-        ctx.save_for_backward(a, b)
+def inner_products(a: Tensor, b: Tensor) -> Tensor:
+    """Return the inner products of the rows of two matrices, outside autocast."""
+    with outside_autocast(a.device):
         return a @ b.T
 
-    @staticmethod
-    def backward(ctx, grad: Tensor):
-        a, b = ctx.saved_tensors
-        needs_a, needs_b = ctx.needs_input_grad
-        in_a = inner_products(grad, b.T) if needs_a else None
-        return in_a, inner_products(a.T, grad.T).T if needs_b else None
 
+@lru_cache(maxsize=2)  # for the batches of a run and its last one; each may be large
+@torch.inference_mode(False)  # masks first made in inference mode could not serve training
+def _shared_masks(n: int, m: int, shift: int, device: torch.device, dtype: torch.dtype) -> Masks:
+    """Make the masks in which the positive of row i is column i + `shift` (mod n).
 
-def inner_products(a: Tensor, b: Tensor) -> Tensor:
-    r"""$\langle a_i,b_j\rangle$ $[n,m]$ of the rows of two matrices, outside autocast, as are all
-    derivatives."""
-    with outside_autocast(a.device):
-        return a @ b.T if transformed() else _InnerProducts.apply(a, b)
-
-
-def _masks(n: int, m: int, shift: int, like: Tensor) -> dict:
-    """The masks of a `Contrast` in which row i's positive is column i + `shift` (mod n), and what
-    follows from them; with a shift, that of two views, column i is row i itself and no negative."""
-    make = _made_masks.__wrapped__ if transformed() else _made_masks
-    made = make(n, m, shift, like.device, like.dtype)
-    return made | dict(_facts=dict(made["_facts"]))
-
-
-@lru_cache(maxsize=2)  # of the batches of a run and of its last one; each may be large
-@torch.inference_mode(False)  # or masks first made in inference mode could not serve training
-def _made_masks(n: int, m: int, shift: int, device: torch.device, dtype: torch.dtype) -> dict:
+    With a shift, that of two views, column i is row i itself and not a negative.
+    """
     rows, columns = torch.arange(n, device=device), torch.arange(m, device=device)
     index = rows.roll(shift)
-    own = index[:, None] == columns
-    admissible = ~own & (rows[:, None] != columns)  # without a shift the same cells
-    count = m - 2 if shift else m - 1
-    each = torch.full((), -math.log(count), dtype=dtype, device=device)
-    uniform = torch.where(admissible, each, -torch.inf)
-    facts = dict(uniform_log_weights=uniform, negative_counts=torch.full_like(rows, count))
-    known = dict(positive_index=index, never_empty=True, _facts=facts)
-    return dict(positives=own, admissible=admissible, **known)
+    positives = index[:, None] == columns
+    admissible = ~positives & (rows[:, None] != columns)  # without a shift the same cells
+    masks = Masks(positives, admissible, dtype, index, never_empty=True)
+    _ = masks.uniform_log_weights, masks.pairs  # now, not when first used in inference mode
+    return masks
 
 
-def _alike(labels: Tensor, others: Tensor) -> Tensor:
-    """Which labels are the same $[n,m]$. On a CPU it is several times cheaper to compare each class
-    once and to copy the row than to compare all, if classes are few."""
+def _same(labels: Tensor, others: Tensor) -> Tensor:
+    """Return which labels are equal, of shape [n, m].
+
+    On a CPU it is several times cheaper to compare each class once and copy its row, if there are
+    few classes.
+    """
     if readable(labels):
         classes, which = labels.unique(return_inverse=True)
         if 4 * len(classes) < len(labels):
             return (classes[:, None] == others).index_select(0, which)
     return labels[:, None] == others
-
-
-def _both_views(features: tuple[Tensor, Tensor], batch: int) -> Tensor:
-    views = list(features) if isinstance(features, tuple | list) else [features]
-    shapes = [tuple(getattr(h, "shape", ())) for h in views]
-    if len(shapes) != 2 or shapes[0] != shapes[1] or len(shapes[0]) != 2 or shapes[0][0] != batch:
-        given = " and ".join(map(str, shapes))
-        raise ValueError(f"features must be one [{batch}, k] for each view; got {given}")
-    for h in views:
-        _checks.floating(features=h)
-    return torch.cat(views)
-
-
-def _at_least_two(count: int, kind: str) -> None:
-    if count < 2:
-        raise ValueError(
-            f"a batch of {count} {kind} has no negative; use a batch of at least 2 {kind}s"
-        )

@@ -12,28 +12,38 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from hnlib import _checks, mixtures, negatives, objectives
-from hnlib._checks import outside_autocast, transformed
+from hnlib import mixtures, negatives, objectives
+from hnlib._checks import one_of, outside_autocast
 from hnlib.contrast import Contrast
-
-
-def _on_views(method: Method) -> Tensor:
-    eye = torch.eye(4)
-    return method(eye[:2], eye[2:], torch.arange(2), (eye[:2], eye[2:]))
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of the catalogue: title, paper (bibliography key), the two choices, need of labels,
-    default options.
+    """One row of the catalogue.
 
-    `features`: whether the weights need the inputs of the last linear layer. `made_up`: what adds
-    negatives that no image has to a contrast (`hnlib.mixtures`), before it is weighted. `observe`:
-    what a learning curve should also show, `observe(contrast, log_w, options) -> {name: number}`.
-    `later`: options, with defaults, that came after the first records: a record's name holds them
-    only where they are not at their default, so that old names stay true. `trial(method)` calls a
-    method on a small contrast: every range is checked where it is used, and that brings the errors
-    forward.
+    Parameters
+    ----------
+    title : str
+        Name as printed.
+    paper : str
+        Key of the bibliography.
+    objective : callable
+        Function of `hnlib.objectives`.
+    negatives : callable
+        Makes a weighting of `hnlib.negatives` from its options.
+    supervised : bool
+        Whether the method needs labels.
+    defaults : dict
+        Options with their defaults.
+    features : bool, default False
+        Whether the weights need the inputs of the last linear layer.
+    made_up : callable, optional
+        Makes a mixture of `hnlib.mixtures`, which adds negatives before they are weighted.
+    observe : callable, optional
+        ``observe(contrast, log_w, options)`` returns further numbers of learning curves by name.
+    later : dict
+        Options, with defaults, that came after the first records: a record's name holds them only
+        where they are not at their default, so that old names stay true.
     """
 
     title: str
@@ -46,7 +56,6 @@ class Entry:
     made_up: Callable | None = None
     observe: Callable | None = None
     later: dict = field(default_factory=dict)
-    trial: Callable[[Method], Tensor] = _on_views
 
     @property
     def options(self) -> dict:
@@ -54,62 +63,44 @@ class Entry:
         return self.defaults | self.later
 
     def recorded(self, options: dict) -> dict:
-        """The options that enter a record's name, 1 as 1.0: all but those of `later` at their
-        default."""
+        """Return the options of a record's name, all but those of `later` at their default."""
         exact = {k for k, v in self.options.items() if isinstance(v, float)}
         plain = {k: float(v) if k in exact and type(v) is int else v for k, v in options.items()}
         return {k: v for k, v in plain.items() if k not in self.later or v != self.later[k]}
 
     def changed(self, options: dict) -> dict:
-        """The options not at their default, in the entry's order; tuples as a record's lists."""
-        known, given = (
+        """Return the options not at their default, in the entry's order, with tuples as lists."""
+        defaults, options = (
             {k: list(v) if isinstance(v, tuple) else v for k, v in all_of.items()}
             for all_of in (self.options, options)
         )
-        return {k: given[k] for k in known if k in given and given[k] != known[k]}
+        return {k: options[k] for k in defaults if k in options and options[k] != defaults[k]}
 
     def build(self, name: str, options: dict) -> Method:
-        """The method of this row with `options` changed, checked as `hnlib.methods.build` says."""
-        return Method(name, self, self.checked(name, options))
-
-    def checked(self, name: str, options: dict) -> dict:
-        """All options, `options` in the place of defaults. ValueError: as `hnlib.methods.build`."""
-        known = self.options
-        unknown = [option for option in options if option not in known]
-        if unknown:
-            raise ValueError(f"{name} has no option {unknown[0]!r}; it has {', '.join(known)}")
-        options = known | options
-        # Options made for one batch size (a value per anchor, a cost) are left out of the trial.
-        plain = {
-            k: known[k] if isinstance(v, Tensor) or callable(v) else v for k, v in options.items()
-        }
-        if "on_empty" in plain:  # that an anchor has no negative is for the real batch to say
-            plain["on_empty"] = "skip"
-        self.trial(Method(name, self, plain))
-        return options
+        """Build the method of this row with `options` changed; errors as in `build`."""
+        return Method(name, self, self.options | options)
 
 
 def _guarded(contrast: Contrast, log_w: Tensor, options: dict) -> dict:
-    acts = objectives.guarded(contrast, log_w, **_accepted(objectives.guarded, options))
+    acts = _with_options(objectives.guarded, options)(contrast, log_w)
     return {"guarded": float(acts.float().mean())}
 
 
 def _temperatures(contrast: Contrast, log_w: Tensor, options: dict) -> dict:
-    t = objectives.budget_temperature(
-        contrast, log_w, **_accepted(objectives.budget_temperature, options)
-    )
+    t = _with_options(objectives.budget_temperature, options)(contrast, log_w)
     low, middle, high = torch.quantile(t, t.new_tensor([0.1, 0.5, 0.9])).tolist()
     return {"temperature": middle, "temperature_low": low, "temperature_high": high}
 
 
-def _row(
-    title: str, paper: str, objective, weights, supervised=False, **more
-) -> Callable[..., Entry]:
-    """A row whose options, with their defaults, are said in a second call."""
+def _row(title: str, paper: str, objective, weights, supervised=False, **more) -> Callable:
+    """Return a function that makes the row from the defaults of its options."""
     return lambda **defaults: Entry(title, paper, objective, weights, supervised, defaults, **more)
 
 
-_NCE = objectives.info_nce
+_NCE, _BASIC = objectives.info_nce, objectives.basic
+_TILT = dict(temperature=0.5, beta=1.0, weights_gradient=True)
+_HCL = dict(temperature=0.5, beta=1.0, tau_plus=0.1, weights_gradient=True)
+_LABELS = dict(positives="class", average="anchors")
 _SINKHORN = dict(cost=None, tol=1e-4, max_iterations=1000, on_failure="warn")
 _THIRDS = dict(mixture=(1 / 3, 1 / 3, 1 / 3), learn="fixed")
 #: Every method by name. Read it: `CATALOGUE["hcl"].defaults`.
@@ -118,9 +109,7 @@ CATALOGUE = {
         temperature=0.5
     ),
     "debiased": _row("Debiased", "dcl", _NCE, negatives.uniform)(temperature=0.5, tau_plus=0.1),
-    "hcl": _row("HCL", "hcl", _NCE, negatives.tilted)(
-        temperature=0.5, beta=1.0, tau_plus=0.1, weights_gradient=True
-    ),
+    "hcl": _row("HCL", "hcl", _NCE, negatives.tilted)(**_HCL),
     "ot": _row("Entropic OT", "hclot", _NCE, negatives.entropic_ot)(
         temperature=0.5, epsilon=0.5, tau_plus=0.1, **_SINKHORN
     ),
@@ -133,26 +122,24 @@ CATALOGUE = {
         objectives.exact_debiased,
         negatives.tilted,
         observe=_guarded,
-    )(temperature=0.5, beta=1.0, tau_plus=0.1, weights_gradient=True),
+    )(**_HCL),
     "centred-hcl": _row("Centred HCL", "ours", _NCE, negatives.centred_tilt)(
         temperature=0.5, epsilon=0.5, tau_plus=0.1, weights_gradient=False
     ),
-    "bcl": _row("BCL", "hclot", objectives.basic, negatives.tilted)(
-        temperature=0.5, beta=1.0, weights_gradient=True
-    ),
-    "bcl-ot": _row("BCL, entropic OT", "hclot", objectives.basic, negatives.entropic_ot)(
+    "bcl": _row("BCL", "hclot", _BASIC, negatives.tilted)(**_TILT),
+    "bcl-ot": _row("BCL, entropic OT", "hclot", _BASIC, negatives.entropic_ot)(
         epsilon=0.5, **_SINKHORN
     ),
-    "alpha-cl": _row(
-        "α-CL-direct", "tian2022", objectives.basic, negatives.tilted, later=dict(exponent=1.0)
-    )(temperature=0.5, beta=1.0, weights_gradient=False),
+    "alpha-cl": _row("α-CL-direct", "tian2022", _BASIC, negatives.tilted, later=dict(exponent=1.0))(
+        temperature=0.5, beta=1.0, weights_gradient=False
+    ),
     "adnce": _row("ADNCE", "dro", _NCE, negatives.gaussian)(
         temperature=0.5, mu=0.7, sigma=1.0, weights_gradient=False
     ),
     "mw": _row("Mean–variance", "dro", objectives.mean_variance, negatives.uniform)(
         temperature=0.5
     ),
-    "chi2-dro": _row("χ²-DRO", "dro", objectives.basic, negatives.chi2_ball)(eta=0.2),
+    "chi2-dro": _row("χ²-DRO", "dro", _BASIC, negatives.chi2_ball)(eta=0.2),
     "kl-budget": _row(
         "KL budget", "ours", objectives.kl_budget, negatives.uniform, observe=_temperatures
     )(eta=0.5, order=0, floor=0.01),
@@ -171,35 +158,46 @@ CATALOGUE = {
         temperature=0.5, hardest=32, pairs=32, with_anchor=4
     ),
     "scl": _row("SCL", "supcon", _NCE, negatives.uniform, True)(
-        temperature=0.5, positives="class", average="anchors", on_empty="raise"
+        temperature=0.5, **_LABELS, on_empty="raise"
     ),
     "h-scl": _row("H-SCL(β)", "hscl", _NCE, negatives.tilted, True)(
-        temperature=0.5,
-        beta=1.0,
-        weights_gradient=True,
-        positives="class",
-        average="anchors",
-        on_empty="raise",
+        **_TILT, **_LABELS, on_empty="raise"
     ),
     "h-scl-threshold": _row(
         "H-SCL(τ)", "hscl", _NCE, negatives.thresholded, True, later=dict(level=None)
-    )(temperature=0.5, tau=math.exp(-0.2), positives="class", average="anchors", on_empty="skip"),
+    )(temperature=0.5, tau=math.exp(-0.2), **_LABELS, on_empty="skip"),
 }
 
 
 class Method(nn.Module):
-    """A loss to call on two views: `method(z1, z2, labels=None)`, with `z1`, `z2` $[B,d]$ and
-    `labels` $[B]$.
+    r"""A loss of the catalogue as a module; built by `build`.
 
-    Supervised methods need the labels; the others ignore them. Where `entry.features` is true the
-    inputs of the last linear layer are needed too: `features=(h1, h2)`, $[B,k]$ each. The loss is
-    computed outside autocast, in float32. `log_weights` is the distribution over negatives, a value
-    of `hnlib.negatives` to call with a contrast, and `objective` what is made of it;
-    `observe(contrast)` gives the numbers that a method wants to see in its learning curve.
-    `skipped` counts the anchors left out for want of a negative, `unconverged` the couplings that
-    missed their tolerance, both on the device. A `mixture` is kept (`learn="fixed"`) or the start
-    of a softmax of trained parameters, which descend the loss ("minimise", as UnReMix) or climb it
-    ("maximise"); a share of zero starts at 1e-6. Built by `build`; pickles and copies.
+    Called as ``method(z1, z2, labels=None, features=None)``, it returns the loss of two views.
+
+    Parameters
+    ----------
+    name : str
+        Name of the method.
+    entry : Entry
+        Row of the catalogue.
+    options : dict
+        All options of the entry. Those out of range are refused here, or at the first call where
+        they depend on the batch.
+
+    Attributes
+    ----------
+    objective : callable
+        The objective with its options.
+    skipped : Tensor
+        Number of anchors that were left out because they had no negative.
+    unconverged : Tensor
+        Number of couplings that missed their tolerance.
+
+    Notes
+    -----
+    The loss is computed outside autocast, in float32 or better. A `mixture` is fixed
+    (``learn="fixed"``) or the start of a softmax of trained parameters, which descend the loss
+    ("minimise", as UnReMix) or climb it ("maximise"); a share of zero starts at 1e-6.
     """
 
     skipped: Tensor
@@ -208,63 +206,71 @@ class Method(nn.Module):
     def __init__(self, name: str, entry: Entry, options: dict):
         super().__init__()
         self.name, self.entry = name, entry
-        self._set(options)  # which checks them
+        self._set(options)
         learn = options.get("learn", "fixed")
-        _checks.one_of("learn", learn, LEARN)
+        one_of("learn", learn, LEARN)
         if learn != "fixed":
             start = torch.tensor(options["mixture"], dtype=torch.float32)
-            if abs(float(start.sum()) - 1) > 1e-3:  # a softmax would change the hardness unasked
-                given = tuple(options["mixture"])
-                raise ValueError(f"mixture={given} is learned as shares; make them sum to one")
+            if abs(float(start.sum()) - 1) > 1e-3:  # a softmax would change the hardness
+                raise ValueError(f"a learned mixture must sum to 1, got {options['mixture']}")
             self.logits = nn.Parameter(start.clamp_min(1e-6).log())
         for count in ("skipped", "unconverged"):
             self.register_buffer(count, torch.zeros((), dtype=torch.long), persistent=False)
 
     def _set(self, options: dict) -> None:
-        self.options = options
-        self.objective = partial(self.entry.objective, **_accepted(self.entry.objective, options))
-        self._weights = self.entry.negatives(**_accepted(self.entry.negatives, options))
-        made_up = self.entry.made_up
-        self._made_up = None if made_up is None else made_up(**_accepted(made_up, options))
+        entry = self.entry
+        for option in options:
+            if option not in entry.options:
+                choices = ", ".join(entry.options)
+                raise ValueError(f"{self.name} has no option {option!r}; it has {choices}")
+        objectives.check(**options)
+        weights = _with_options(entry.negatives, options)()
+        made_up = entry.made_up and _with_options(entry.made_up, options)()
+        self.objective = _with_options(entry.objective, options)
+        self.options, self._weights, self._made_up = options, weights, made_up
 
     def change(self, **options) -> None:
-        """Give options other values while training, as a schedule does; the counts and learned
-        parameters stay.
+        """Give options other values during training; counts and learned parameters stay.
 
-        ValueError: as in `build`; a mixture that is learned.
+        Raises
+        ------
+        ValueError
+            As in `build`, or if a learned mixture is given.
         """
         if hasattr(self, "logits") and "mixture" in options:
-            raise ValueError(
-                f"{self.name} learns its mixture; a schedule for it needs learn='fixed'"
-            )
-        self._set(self.entry.checked(self.name, self.options | options))
+            raise ValueError(f"{self.name} learns its mixture; a schedule needs learn='fixed'")
+        self._set(self.options | options)
 
     def copy(self) -> Method:
-        """A method of the same options, with parameters of its own and counts at zero."""
-        own = copy.deepcopy(self)
-        own.skipped.zero_()
-        own.unconverged.zero_()
-        return own
+        """Return a copy with parameters of its own and counts at zero."""
+        twin = copy.deepcopy(self)
+        twin.skipped.zero_()
+        twin.unconverged.zero_()
+        return twin
 
     @property
     def log_weights(self) -> negatives.Weighting:
         """The distribution over negatives, with the mixture as learned so far."""
-        learned = {"mixture": self.mixture} if hasattr(self, "logits") else {}
-        return replace(self._weights, **learned) if learned else self._weights
+        return (
+            replace(self._weights, mixture=self.mixture)
+            if hasattr(self, "logits")
+            else self._weights
+        )
 
     @property
     def mixture(self) -> Tensor:
-        r"""The learned $\lambda$ $[3]$; its gradient is turned round where it climbs the loss."""
+        r"""The learned shares of shape [3]; their gradient is reversed for "maximise"."""
         mixture = self.logits.softmax(0)
         return mixture if self.options["learn"] == "minimise" else 2 * mixture.detach() - mixture
 
     def observe(self, contrast: Contrast) -> dict[str, float]:
-        """What the learning curve should also show of this contrast; {} for most methods."""
-        learned = hasattr(self, "logits")
-        seen = dict(zip("usr", self.mixture.tolist(), strict=True)) if learned else {}
+        """Return further numbers of learning curves; {} for most methods."""
+        numbers = {}
+        if hasattr(self, "logits"):
+            numbers = dict(zip("usr", self.mixture.tolist(), strict=True))
         if self.entry.observe is not None:
-            seen |= self.entry.observe(contrast, self.log_weights(contrast), self.options)
-        return seen
+            numbers |= self.entry.observe(contrast, self.log_weights(contrast), self.options)
+        return numbers
 
     def forward(
         self,
@@ -273,14 +279,30 @@ class Method(nn.Module):
         labels: Tensor | None = None,
         features: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
+        """Return the loss of two views.
+
+        Parameters
+        ----------
+        z1, z2 : Tensor of shape [B, d]
+            Embeddings of the views.
+        labels : integers of shape [B], optional
+            Classes; supervised methods need them, others ignore them.
+        features : pair of Tensors of shape [B, k], optional
+            Inputs of the last linear layer; methods with ``entry.features`` need them.
+
+        Returns
+        -------
+        Tensor of shape []
+            The loss.
+
+        Raises
+        ------
+        ValueError
+            If labels or features are missing; further errors as in `Contrast.from_views`.
+        """
         entry = self.entry
-        if entry.supervised and labels is None:
-            raise ValueError(f"{self.name} learns from labels; call it as method(z1, z2, labels)")
         if entry.features and features is None:
-            raise ValueError(
-                f"{self.name} needs the inputs of the last layer; call it as method(z1, z2, "
-                "features=(h1, h2))"
-            )
+            raise ValueError(f"{self.name} needs the inputs of the last layer, features=(h1, h2)")
         contrast = Contrast.from_views(
             z1,
             z2,
@@ -298,71 +320,103 @@ class Method(nn.Module):
         labels: Tensor | None = None,
         both: bool = False,
     ) -> Tensor:
-        """The loss of queries $[n,d]$ and keys $[m,d]$, as `Contrast.from_pairs` takes them; with
-        `both` the mean of this direction and of the keys' (CLIP). With the option
-        `positives="view"` labels take negatives away and add no answers."""
-        contrast = Contrast.from_pairs(queries, keys, positives, labels)
-        if labels is not None and self.options.get("positives") == "view":
-            own = torch.eye(*contrast.similarity.shape, dtype=torch.bool, device=keys.device)
-            own = own if positives is None else own | positives
-            contrast = replace(contrast, positives=own, _facts={})
+        """Return the loss of queries and keys.
+
+        Parameters
+        ----------
+        queries, keys, positives, labels
+            As in `Contrast.from_pairs`. With the option ``positives="view"`` labels take negatives
+            away and add no answers.
+        both : bool, default False
+            Whether to return the mean of this direction and of the keys' (CLIP).
+
+        Returns
+        -------
+        Tensor of shape []
+            The loss.
+        """
+        of_class = self.options.get("positives") != "view"
+        contrast = Contrast.from_pairs(queries, keys, positives, labels, of_class)
         loss = self.loss(contrast)
         return (loss + self.loss(contrast.reversed())) / 2 if both else loss
 
     def extended(self, contrast: Contrast) -> Contrast:
-        """The contrast with the negatives that the method makes up; most methods make up none."""
+        """Return the contrast with the negatives that the method makes up; most make up none."""
         return contrast if self._made_up is None else self._made_up(contrast)
 
     def loss(self, contrast: Contrast, reduction: str = "mean") -> Tensor:
-        """The loss of a contrast made elsewhere, with a queue for one; or $[n]$, that of each
-        anchor ("none")."""
+        """Return the loss of a contrast, such as one with a queue.
+
+        Parameters
+        ----------
+        contrast : Contrast
+            Built with labels if the method is supervised.
+        reduction : {"mean", "none"}, default "mean"
+            Whether to return the mean or one value per anchor.
+
+        Returns
+        -------
+        Tensor of shape [] or [n]
+            The loss.
+        """
         if self.entry.supervised and contrast.labels is None:
-            raise ValueError(f"{self.name} learns from labels; build the contrast with labels=…")
+            raise ValueError(f"{self.name} learns from labels; pass labels")
         with outside_autocast(contrast.similarity.device):
             contrast = self.extended(contrast)
             return self.objective(contrast, self._counted(contrast), reduction=reduction)
 
     def _counted(self, contrast: Contrast) -> Tensor:
-        """The weights, after counting what they left undone."""
+        """Return the weights, after counting skipped anchors and couplings that missed `tol`."""
         weights = self.log_weights
-        if (solve := getattr(weights, "coupling", None)) is not None:
-            coupling = solve(contrast)
-            done = coupling.converged  # a tensor where asking would make the device wait
-            self._count(self.unconverged, not done if isinstance(done, bool) else ~done)
+        if hasattr(weights, "coupling"):
+            coupling = weights.coupling(contrast)
+            self.unconverged += 1 - 1 * coupling.converged  # a bool, or a tensor of one
             return coupling.log_conditional
         log_w = weights(contrast)
         if self.options.get("on_empty") == "skip":
-            self._count(self.skipped, (log_w.detach().amax(1) == -torch.inf).sum())
+            self.skipped += (log_w.detach().amax(1) == -torch.inf).sum()
         return log_w
 
-    def _count(self, counter: Tensor, more: Tensor | bool) -> None:
-        """Nothing is counted inside a transform of torch.func, whose results cannot be kept."""
-        if torch.compiler.is_compiling() or not transformed():
-            counter += more
-
     def extra_repr(self) -> str:
+        """Return name and options for `repr`."""
         return ", ".join([self.name, *(f"{k}={v}" for k, v in self.options.items())])
 
 
-LEARN = ("fixed", "minimise", "maximise")  # what may happen to a mixture while training
+LEARN = ("fixed", "minimise", "maximise")  # what may happen to a mixture during training
 
 
 def build(name: str, /, **options) -> Method:
-    """The method of that name with its options changed from the catalogue's defaults: `build("hcl",
-    beta=2.0)`.
+    """Build a method of the catalogue: ``build("hcl", beta=2.0)``.
 
-    One `temperature` serves weights and objective alike. ValueError: an unknown name, an option the
-    method does not have (both list the known ones), a value of another kind or out of range.
+    Parameters
+    ----------
+    name : str
+        Key of `CATALOGUE`.
+    **options
+        Options to change from ``CATALOGUE[name].options``. One `temperature` serves weights and
+        objective alike.
+
+    Returns
+    -------
+    Method
+        The loss, to call as ``method(z1, z2, labels)``.
+
+    Raises
+    ------
+    ValueError
+        If the name or an option is unknown, or a value is out of range.
     """
     return entry_of(CATALOGUE, name).build(name, options)
 
 
 def entry_of(catalogue: dict[str, Entry], name: str) -> Entry:
-    """The row of that name. ValueError: an unknown one, with those that are known."""
+    """Return a row of a catalogue; raise ValueError with the choices if there is none."""
     if name not in catalogue:
         raise ValueError(f"method {name!r} is unknown; the catalogue has {', '.join(catalogue)}")
     return catalogue[name]
 
 
-def _accepted(function: Callable, options: dict) -> dict:
-    return {k: v for k, v in options.items() if k in inspect.signature(function).parameters}
+def _with_options(function: Callable, options: dict) -> Callable:
+    """Bind those options that are parameters of the function."""
+    parameters = inspect.signature(function).parameters
+    return partial(function, **{k: v for k, v in options.items() if k in parameters})

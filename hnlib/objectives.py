@@ -1,24 +1,44 @@
-r"""Functionals that score an anchor's positive against its weighted negatives.
+r"""Losses that score an anchor's positives against its weighted negatives.
 
 All take a `Contrast` and the log-weights $\log w_{ij}$ of `hnlib.negatives` and return the mean
-over anchors (`reduction="mean"`) or one value per anchor $[n]$ (`"none"`). An anchor with several
+over anchors (``reduction="mean"``) or one value per anchor (``"none"``). An anchor with several
 positives contributes the average over them. An anchor whose weights are all $-\infty$ (no negative,
-`on_empty="skip"`) is left out of the mean and is 0 in the vector.
+``on_empty="skip"``) is left out of the mean and is 0 in the vector; if all are, the mean is 0 with
+gradient 0.
 """
 
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.nn import functional
 
-from hnlib import _checks, robust
+from hnlib import robust
+from hnlib._checks import must, one_of, per_anchor, positive, refuse, shapes
 from hnlib.contrast import Contrast
+
+_AT_LEAST_0 = partial(must, holds=lambda x: (x >= 0) & (x < math.inf), rule="be finite and >= 0")
+#: What the options of objectives may be, by name.
+RANGES = {
+    "temperature": positive,
+    "tau_plus": partial(must, holds=lambda x: (x >= 0) & (x < 1), rule="lie in [0, 1)"),
+    "scale": positive,
+    "floor": positive,
+    "hardness_strength": _AT_LEAST_0,
+    "average": partial(one_of, choices=("anchors", "pairs")),
+    "reduction": partial(one_of, choices=("mean", "none")),
+}
+
+
+def check(**options) -> None:
+    """Raise ValueError for an option out of its range; None stands for a default."""
+    for name, value in options.items():
+        if name in RANGES and value is not None:
+            RANGES[name](name, value)
 
 
 def info_nce(
@@ -31,49 +51,72 @@ def info_nce(
     reduction: str = "mean",
     hardness_strength: float = 0.0,
 ) -> Tensor:
-    r"""InfoNCE with weighted negatives, scale $Q$ and class prior $\tau^+$.
+    r"""Compute InfoNCE with weighted negatives, scale $Q$ and class prior $\tau^+$.
 
-    $$\log\Big(1+Q\,e^{-s_i^+/t}\max\Big\{
-    \frac{\sum_jw_{ij}e^{s_{ij}/t}-\tau^+e^{s_i^+/t}}{1-\tau^+},\,e^{-1/t}\Big\}\Big)$$
+    Parameters
+    ----------
+    contrast : Contrast
+        Similarities of n anchors and m candidates.
+    log_w : Tensor of shape [n, m]
+        Log-weights of the negatives.
+    temperature : float or Tensor of shape [n], default 0.5
+        Temperature $t > 0$.
+    tau_plus : float or Tensor of shape [n], default 0.0
+        Class prior $\tau^+ \in [0, 1)$, the share of negatives taken to be of the anchor's class.
+    scale : float, optional
+        Scale $Q > 0$; default `contrast.scale`.
+    average : {"anchors", "pairs"}, default "anchors"
+        Whether each anchor counts alike, or each pair of anchor and positive, as in released
+        supervised code (with ``reduction="mean"`` only).
+    reduction : {"mean", "none"}, default "mean"
+        Whether to return the mean or one value per anchor.
+    hardness_strength : float, default 0.0
+        $\alpha \ge 0$ multiplies $w_{ij}$ by $e^{\alpha s_{ij}}$, without gradient and without
+        normalising again; with uniform weights the option of that name in sentence-transformers
+        [lan]_.
 
-    (for $\tau^+=0$ the maximum never acts and the term is the plain sum). `temperature` $t>0$ and
-    `tau_plus` $\in[0,1)$ are numbers or $[n]$; `scale` $Q>0$, default `contrast.scale`. `average`:
-    over an anchor's positives first ("anchors") or over all pairs alike ("pairs", as released
-    supervised code does; mean only). `hardness_strength` $\alpha\ge0$ multiplies $w_{ij}$ by
-    $e^{\alpha s_{ij}}$, without gradient and without normalising again: with uniform weights the
-    option of that name of sentence-transformers. Computed in the log domain: finite at $t=0.01$.
-    Source: hcl, eq. (4) and Fig. 13 (released code); h-scl, eq. (3); $\tau^+$: Chuang et al.
-    (2020); $\alpha$: Lan et al. (2025), eq. (5).
+    Returns
+    -------
+    Tensor of shape [] or [n]
+        The loss.
+
+    Raises
+    ------
+    ValueError
+        If an option is out of range or has another shape, or a weight is NaN or infinite.
+
+    Notes
+    -----
+    $$\log\Big(1 + Q\,e^{-s_i^+/t} \max\Big\{
+    \frac{\sum_j w_{ij} e^{s_{ij}/t} - \tau^+ e^{s_i^+/t}}{1 - \tau^+},\, e^{-1/t}\Big\}\Big)$$
+
+    For $\tau^+ = 0$ the maximum never acts and the term is the plain sum. Computed in the log
+    domain: finite at $t = 0.01$ in float32.
+
+    References
+    ----------
+    .. [hcl] Robinson et al., *Contrastive Learning with Hard Negative Samples*, ICLR 2021, eq. (4)
+       and Fig. 13 (released code).
+    .. [hscl] Jiang et al., *Supervised Contrastive Learning with Hard Negative Samples*, 2024,
+       eq. (3).
+    .. [dcl] Chuang et al., *Debiased Contrastive Learning*, NeurIPS 2020, for $\tau^+$.
+    .. [lan] Lan et al., 2025, eq. (5), for $\alpha$.
     """
-    s, pairs, n = contrast.similarity, contrast.pairs, len(contrast.similarity)
+    options = dict(temperature=temperature, tau_plus=tau_plus, hardness_strength=hardness_strength)
+    check(scale=scale, **options)
     _check_weights(contrast, log_w)
-    _checks.positive("temperature", temperature)
-    of_row = _checks.per_anchor("temperature", temperature, n)
-    _checks.per_anchor("tau_plus", tau_plus, n)
-    _check_prior(tau_plus)
-    q = contrast.scale if scale is None else scale
-    _checks.positive("scale", q)
-    harder = "be finite and at least 0: below, the easiest negatives would weigh most"
-    _checks.number(
-        "hardness_strength", hardness_strength, lambda x: (x >= 0) & (x < math.inf), harder
-    )
+    s, pairs = contrast.similarity, contrast.masks.pairs
+    temperature = per_anchor("temperature", temperature, len(s))
+    tau_plus = per_anchor("tau_plus", tau_plus, len(s))
     if hardness_strength:
         log_w = log_w + hardness_strength * s.detach()
-    negatives, positive, _ = _log_sums(log_w, s, 1 / of_row, pairs.cells)
-    positive = pairs.gather(s) if positive is None else positive
-    kept = _kept(negatives)
-    inverse_t = pairs.spread(1 / temperature) if of_row is not temperature else 1 / temperature
-    negatives, positive = pairs.spread(negatives), positive * inverse_t
+    negatives, chosen = _log_sums(log_w, s, 1 / temperature, pairs.columns)
+    has_negative, chosen = _has_negative(negatives[:, 0]), chosen / temperature
     if isinstance(tau_plus, Tensor) or tau_plus > 0:
-        below_one = 1 - torch.finfo(s.dtype).eps  # float32 takes 1 - 1e-9 for 1
-        if isinstance(tau_plus, Tensor):
-            prior = tau_plus.to(s).clamp_max(below_one)
-        else:  # made there: no wait for the device
-            prior = s.new_full((), min(tau_plus, below_one))
-        prior = pairs.spread(prior) if prior.ndim else prior
-        negatives = _debias(negatives, positive, prior, inverse_t)
-    loss = _softplus(negatives - positive + math.log(q))
-    return _average(loss, contrast, kept, average, reduction)
+        negatives = _debias(negatives, chosen, tau_plus, temperature)
+    scale = contrast.scale if scale is None else scale
+    loss = _softplus(negatives - chosen + math.log(scale))
+    return _average(loss, contrast, has_negative, average, reduction)
 
 
 def exact_debiased(
@@ -85,33 +128,63 @@ def exact_debiased(
     scale: float | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    r"""InfoNCE over the tilted law of the *other* classes: `info_nce` with the class mass of the
-    tilt, guarded.
+    r"""Compute InfoNCE over the tilted distribution of the *other* classes.
 
-    $$\log\Big(1+Q\,e^{-s_i^+/t}\,
-    \frac{\max\{\sum_jw_{ij}e^{s_{ij}/t}-\pi_ie^{s_i^+/t},\ \sum_jw_{ij}k_{ij}e^{s_{ij}/t}\}}
-    {\max\{1-\pi_i,\ \sum_jw_{ij}k_{ij}\}}\Big),\qquad
-    \pi_i=\frac{\tau^+e^{\beta s_i^+/t}}{|N(i)|^{-1}\sum_{j\in N(i)}e^{\beta s_{ij}/t}}$$
+    This is `info_nce` with the class mass of the tilt in place of the prior, guarded.
 
-    `log_w` $[n,m]$ are the weights of `negatives.tilted(beta, temperature)`; $\pi_i$ estimates the
-    mass that they put on the anchor's class from its one positive, and may exceed 1. The guard:
-    $k_{ij}\in[0,1]$ is 0 on the
-    $\tau^+|N(i)|$ most similar candidates (the last of them in part) and 1 on the rest, so the
-    right-hand terms are what is left when the class takes all it can; no class of mass $\tau^+$
-    leaves less. `guarded` says where the guard acts. `beta` $\ge0$, `temperature` $>0$, `tau_plus`
-    $\in[0,1)$ are numbers. Where `log_w` carries no gradient,
-    $\pi$ does not.
-    ValueError: options out of range; other weights than that tilt, of which $\pi_i$ says nothing
-    (on an accelerator when a training loop asks for it). Source: hcl, eq. (4), corrected; ours.
+    Parameters
+    ----------
+    contrast : Contrast
+        Similarities of n anchors and m candidates.
+    log_w : Tensor of shape [n, m]
+        The weights ``negatives.tilted(beta, temperature)(contrast)``, and no others. The class mass
+        has a gradient if they have one.
+    temperature : float, default 0.5
+        Temperature $t > 0$.
+    beta : float, default 1.0
+        Concentration $\beta \ge 0$ of the tilt.
+    tau_plus : float, default 0.1
+        Class prior $\tau^+ \in [0, 1)$.
+    scale : float, optional
+        Scale $Q > 0$; default `contrast.scale`.
+    reduction : {"mean", "none"}, default "mean"
+        Whether to return the mean or one value per anchor.
+
+    Returns
+    -------
+    Tensor of shape [] or [n]
+        The loss.
+
+    Raises
+    ------
+    ValueError
+        If an option is out of range.
+
+    Notes
+    -----
+    $$\log\Big(1 + Q\,e^{-s_i^+/t}\,
+    \frac{\max\{\sum_j w_{ij} e^{s_{ij}/t} - \pi_i e^{s_i^+/t},\
+    \sum_j w_{ij} k_{ij} e^{s_{ij}/t}\}}
+    {\max\{1 - \pi_i,\ \sum_j w_{ij} k_{ij}\}}\Big),\qquad
+    \pi_i = \frac{\tau^+ e^{\beta s_i^+/t}}{|N(i)|^{-1} \sum_{j \in N(i)} e^{\beta s_{ij}/t}}$$
+
+    $\pi_i$ estimates the mass that the weights put on the anchor's class from its one positive, and
+    may exceed 1. The guard: $k_{ij} \in [0, 1]$ is 0 on the $\tau^+ |N(i)|$ most similar candidates
+    (the last of them in part) and 1 on the rest, so the right-hand terms are what is left when the
+    class takes all it can; no class of mass $\tau^+$ leaves less. `guarded` says where it acts.
+
+    References
+    ----------
+    .. [hcl] Robinson et al., *Contrastive Learning with Hard Negative Samples*, ICLR 2021, eq. (4),
+       here corrected.
     """
-    q = contrast.scale if scale is None else scale
-    _checks.positive("scale", q)
-    log_mass, positive, *logs = _exact_parts(contrast, log_w, temperature, beta, tau_plus)
-    total, trimmed, left = (contrast.pairs.spread(x) for x in logs)
-    above = _log_difference(total, log_mass + positive, trimmed)
-    below = _log_difference(torch.zeros_like(log_mass), log_mass, left)
-    loss = _softplus(above - below - positive + math.log(q))
-    return _average(loss, contrast, _kept(log_w.amax(1)), "anchors", reduction)
+    check(scale=scale)
+    mass = _class_mass(contrast, log_w, temperature, beta, tau_plus)
+    above = _log_difference(mass.total, mass.share + mass.positive, mass.total_left)
+    below = _log_difference(torch.zeros_like(mass.share), mass.share, mass.left)
+    scale = contrast.scale if scale is None else scale
+    loss = _softplus(above - below - mass.positive + math.log(scale))
+    return _average(loss, contrast, _has_negative(log_w.amax(1)), "anchors", reduction)
 
 
 def guarded(
@@ -121,22 +194,31 @@ def guarded(
     beta: float = 1.0,
     tau_plus: float = 0.1,
 ) -> Tensor:
-    r"""Where the guard of `exact_debiased` acts, by more than rounding $[n]$ (bool).
+    r"""Return where the guard of `exact_debiased` acts by more than rounding.
 
+    Parameters
+    ----------
+    contrast, log_w, temperature, beta, tau_plus
+        As in `exact_debiased`.
+
+    Returns
+    -------
+    bool Tensor of shape [n]
+        True if the guard acts for any of the anchor's positives.
+
+    Notes
+    -----
     On the denominator it acts where the positive is closer than the hardest $\tau^+$ share of the
-    candidates, in the mean of $e^{\beta s_{ij}/t}$ over that share (never at $\beta=0$); on the
-    numerator in the mean of
-    $e^{(\beta+1)s_{ij}/t}$. With several positives: where it acts for any of them. Arguments as
-    there.
+    candidates, in the mean of $e^{\beta s_{ij}/t}$ over that share (never at $\beta = 0$); on the
+    numerator in the mean of $e^{(\beta+1) s_{ij}/t}$.
     """
     with torch.no_grad():
-        log_mass, positive, *logs = _exact_parts(contrast, log_w, temperature, beta, tau_plus)
-    pairs, kept = contrast.pairs, _kept(log_w.amax(1))
-    total, trimmed, left = (pairs.spread(x) for x in logs)
-    below = 1 - log_mass.exp() < (1 - 1e-5) * left.exp()
-    share = (log_mass + positive - total).exp()  # of the numerator, that the class is said to hold
-    above = 1 - share < (1 - 1e-5) * (trimmed - total).exp()
-    return (pairs.total((below | above).to(share)) > 0) & kept
+        mass = _class_mass(contrast, log_w, temperature, beta, tau_plus)
+    below = 1 - mass.share.exp() < (1 - 1e-5) * mass.left.exp()
+    share = (mass.share + mass.positive - mass.total).exp()  # of the numerator
+    above = 1 - share < (1 - 1e-5) * (mass.total_left - mass.total).exp()
+    acts = contrast.masks.pairs.total((below | above).to(share)) > 0
+    return acts & _has_negative(log_w.amax(1))
 
 
 def kl_budget(
@@ -148,49 +230,108 @@ def kl_budget(
     scale: float | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    r"""InfoNCE at each anchor's own temperature,
-    $t_i\log\big(1+Q\sum_jw_{ij}e^{(s_{ij}-s_i^+)/t_i}\big)$.
+    r"""Compute InfoNCE at each anchor's own temperature, the price of a Kullback–Leibler budget.
 
-    $t_i=\max\{\alpha_i^*(\eta),t_0\}$ is the multiplier of a Kullback–Leibler ball of radius `eta`
-    $>0$ around $w_i$, or its expansion of `order` 1, 2 or 3 (0: exact, see
-    `robust.kl_temperature`); `floor` $t_0>0$ is for anchors whose ball holds the hardest negative
-    alone. The temperatures carry no gradient: by the envelope theorem the gradient is that of the
-    robust loss $\sup_{\mathrm{KL}(q\|w_i)\le\eta}\mathbb E_qs_{ij}-s_i^+$, but for the positive's
-    share of the denominator. ValueError: an `eta`, `order` or `floor` out of range. Source:
-    dro-adnce, Theorem 3.2, read anchor by anchor. Ours; the temperatures of Qiu et al. (2023) are
-    learned.
+    Parameters
+    ----------
+    contrast : Contrast
+        Similarities of n anchors and m candidates.
+    log_w : Tensor of shape [n, m]
+        Log-weights of the negatives, the centre of the ball.
+    eta : float, default 0.5
+        Radius $\eta > 0$ of the ball.
+    order : {0, 1, 2, 3}, default 0
+        Terms of the expansion of the temperature in $\eta$; 0 is the exact temperature (see
+        `robust.kl_temperature`).
+    floor : float, default 0.01
+        Least temperature $t_0 > 0$, for anchors whose ball holds the hardest negative alone.
+    scale : float, optional
+        Scale $Q > 0$; default `contrast.scale`.
+    reduction : {"mean", "none"}, default "mean"
+        Whether to return the mean or one value per anchor.
+
+    Returns
+    -------
+    Tensor of shape [] or [n]
+        The loss.
+
+    Raises
+    ------
+    ValueError
+        If an option is out of range.
+
+    Notes
+    -----
+    $$t_i \log\Big(1 + Q \sum_j w_{ij} e^{(s_{ij} - s_i^+)/t_i}\Big),\qquad
+    t_i = \max\{\alpha_i^*(\eta),\, t_0\}$$
+
+    where $\alpha_i^*$ is the multiplier of a Kullback–Leibler ball of radius $\eta$ around $w_i$.
+    The temperatures carry no gradient: by the envelope theorem the gradient is that of the robust
+    loss $\sup_{\mathrm{KL}(q \| w_i) \le \eta} \mathbb E_q s_{ij} - s_i^+$, but for the positive's
+    share of the denominator. The temperatures of Qiu et al. (2023) are learned.
+
+    References
+    ----------
+    .. [adnce] Wu et al., *Understanding Contrastive Learning via Distributionally Robust
+       Optimization*, NeurIPS 2023, Theorem 3.2, here read anchor by anchor.
     """
     temperature = budget_temperature(contrast, log_w, eta, order, floor)
     loss = info_nce(contrast, log_w, temperature, scale=scale, reduction="none") * temperature
-    kept = _kept(log_w.amax(1))
-    _checks.one_of("reduction", reduction, ("mean", "none"))
-    return loss if reduction == "none" else loss.sum() / kept.sum().clamp_min(1)
+    check(reduction=reduction)
+    count = _has_negative(log_w.amax(1)).sum().clamp_min(1)
+    return loss if reduction == "none" else loss.sum() / count
 
 
 def budget_temperature(
     contrast: Contrast, log_w: Tensor, eta: float = 0.5, order: int = 0, floor: float = 0.01
 ) -> Tensor:
-    r"""The temperatures $t_i$ of `kl_budget` $[n]$, without gradient. Arguments as there."""
+    r"""Return the temperatures $t_i$ of `kl_budget`, without gradient.
+
+    Parameters
+    ----------
+    contrast, log_w, eta, order, floor
+        As in `kl_budget`.
+
+    Returns
+    -------
+    Tensor of shape [n]
+        The temperatures.
+    """
     _check_weights(contrast, log_w)
-    _checks.single("floor", floor, "give one number for all anchors")
-    _checks.positive("floor", floor)
-    kept = _kept(log_w.amax(1))
+    check(floor=floor)
     t = robust.kl_temperature(contrast.similarity, eta=eta, order=order, log_reference=log_w)
-    return torch.where(kept, t, 1.0).clamp_min(floor).to(contrast.similarity.dtype)
+    t = torch.where(_has_negative(log_w.amax(1)), t, 1.0)
+    return t.clamp_min(floor).to(contrast.similarity.dtype)
 
 
 def basic(
     contrast: Contrast, log_w: Tensor, average: str = "anchors", reduction: str = "mean"
 ) -> Tensor:
-    r"""The basic contrastive loss $\sum_jw_{ij}s_{ij}-s_i^+$ (BCL; with detached tilted weights
-    $\alpha$-CL-direct).
+    r"""Compute the basic contrastive loss $\sum_j w_{ij} s_{ij} - s_i^+$.
 
-    Source: hcl-ot, eq. (9); dro-adnce, $L_{basic}$.
+    With tilted weights this is BCL; if they are detached, $\alpha$-CL-direct.
+
+    Parameters
+    ----------
+    contrast, log_w, average, reduction
+        As in `info_nce`.
+
+    Returns
+    -------
+    Tensor of shape [] or [n]
+        The loss.
+
+    References
+    ----------
+    .. [hclot] Jiang et al., *Hard Negative Sampling via Regularized Optimal Transport for
+       Contrastive Representation Learning*, IJCNN 2023, eq. (9).
+    .. [adnce] Wu et al., *Understanding Contrastive Learning via Distributionally Robust
+       Optimization*, NeurIPS 2023, $L_{basic}$.
     """
     _check_weights(contrast, log_w)
-    s, pairs = contrast.similarity, contrast.pairs
-    value = pairs.spread(_moment(log_w, s)) - pairs.gather(s)
-    return _average(value, contrast, _kept(log_w.amax(1)), average, reduction)
+    s = contrast.similarity
+    loss = _mean(log_w, s) - contrast.masks.pairs.gather(s)
+    return _average(loss, contrast, _has_negative(log_w.amax(1)), average, reduction)
 
 
 def mean_variance(
@@ -200,22 +341,38 @@ def mean_variance(
     average: str = "anchors",
     reduction: str = "mean",
 ) -> Tensor:
-    r"""Mean plus variance of the negatives: $\bar s_i+\mathrm{Var}_i/2t-s_i^+$, moments under $w_i$
-    (MW).
+    r"""Compute mean plus variance of the negatives, $\bar s_i + \mathrm{Var}_i/2t - s_i^+$ (MW).
 
-    `temperature` $t>0$, a number or $[n]$. Source: dro-adnce, eq. (8), Theorem 3.5.
+    Parameters
+    ----------
+    contrast, log_w, average, reduction
+        As in `info_nce`; the moments are those under $w_i$.
+    temperature : float or Tensor of shape [n], default 0.5
+        Temperature $t > 0$.
+
+    Returns
+    -------
+    Tensor of shape [] or [n]
+        The loss.
+
+    Raises
+    ------
+    ValueError
+        If an option is out of range.
+
+    References
+    ----------
+    .. [adnce] Wu et al., *Understanding Contrastive Learning via Distributionally Robust
+       Optimization*, NeurIPS 2023, eq. (8) and Theorem 3.5.
     """
     _check_weights(contrast, log_w)
-    _checks.positive("temperature", temperature)
-    _checks.per_anchor(
-        "temperature", temperature, len(contrast.similarity)
-    )  # refuses another shape
-    s, pairs = contrast.similarity, contrast.pairs
-    w = _exp(log_w)
-    mean = (w * s).sum(1)
-    variance = (w * (s - mean[:, None]).square()).sum(1)
-    value = pairs.spread(mean + variance / (2 * temperature)) - pairs.gather(s)
-    return _average(value, contrast, _kept(log_w.amax(1)), average, reduction)
+    check(temperature=temperature)
+    s = contrast.similarity
+    temperature = per_anchor("temperature", temperature, len(s))
+    mean = _mean(log_w, s)
+    variance = _mean(log_w, (s - mean).square())
+    loss = mean + variance / (2 * temperature) - contrast.masks.pairs.gather(s)
+    return _average(loss, contrast, _has_negative(log_w.amax(1)), average, reduction)
 
 
 def jensen_shannon(
@@ -225,115 +382,128 @@ def jensen_shannon(
     average: str = "anchors",
     reduction: str = "mean",
 ) -> Tensor:
-    r"""The Jensen–Shannon objective of InfoGraph with weighted negatives and class prior $\tau^+$.
+    r"""Compute InfoGraph's Jensen–Shannon objective with weighted negatives and a class prior.
 
-    $$\mathrm{sp}(-s_i^+)+\max\Big\{
-      \frac{\sum_jw_{ij}\,\mathrm{sp}(s_{ij})-\tau^+\mathrm{sp}(s_i^+)}{1-\tau^+},\,0\Big\},
-      \qquad\mathrm{sp}(x)=\log(1+e^x)$$
+    Parameters
+    ----------
+    contrast, log_w, average, reduction
+        As in `info_nce`; similarities are scores of any size.
+    tau_plus : float or Tensor of shape [n], default 0.0
+        Class prior $\tau^+ \in [0, 1)$.
 
-    (for $\tau^+=0$ the maximum never acts). `tau_plus` $\in[0,1)$. Similarities are scores of any
-    size. An anchor with several positives contributes the mean of this over them. Without the
-    maximum the objective has no lower bound. ValueError: `tau_plus` out of range, weights of
-    another shape. Source: Sun et al. (2020); weights: hcl, App. B.2; the prior: hcl's released
-    code, its sign corrected.
+    Returns
+    -------
+    Tensor of shape [] or [n]
+        The loss.
+
+    Raises
+    ------
+    ValueError
+        If an option is out of range.
+
+    Notes
+    -----
+    $$\mathrm{sp}(-s_i^+) + \max\Big\{
+      \frac{\sum_j w_{ij}\,\mathrm{sp}(s_{ij}) - \tau^+ \mathrm{sp}(s_i^+)}{1 - \tau^+},\, 0\Big\},
+      \qquad \mathrm{sp}(x) = \log(1 + e^x)$$
+
+    For $\tau^+ = 0$ the maximum never acts; without it the objective has no lower bound.
+
+    References
+    ----------
+    .. [infograph] Sun et al., *InfoGraph: Unsupervised and Semi-supervised Graph-Level
+       Representation Learning via Mutual Information Maximization*, ICLR 2020.
+    .. [hcl] Robinson et al., *Contrastive Learning with Hard Negative Samples*, ICLR 2021,
+       App. B.2; the prior is that of the released code with its sign corrected.
     """
     _check_weights(contrast, log_w)
-    _checks.single("tau_plus", tau_plus, "give one number for all anchors")
-    _check_prior(tau_plus)
-    positive = contrast.pairs.gather(contrast.similarity)
-    negative = contrast.pairs.spread(_moment(log_w, _softplus(contrast.similarity)))
-    if tau_plus:
-        negative = ((negative - tau_plus * _softplus(positive)) / (1 - tau_plus)).clamp_min(0.0)
-    return _average(
-        _softplus(-positive) + negative, contrast, _kept(log_w.amax(1)), average, reduction
-    )
+    check(tau_plus=tau_plus)
+    tau_plus = per_anchor("tau_plus", tau_plus, len(log_w))
+    chosen = contrast.masks.pairs.gather(contrast.similarity)
+    negative = _mean(log_w, _softplus(contrast.similarity))
+    if isinstance(tau_plus, Tensor) or tau_plus > 0:
+        negative = ((negative - tau_plus * _softplus(chosen)) / (1 - tau_plus)).clamp_min(0.0)
+    loss = _softplus(-chosen) + negative
+    return _average(loss, contrast, _has_negative(log_w.amax(1)), average, reduction)
 
 
 def _softplus(x: Tensor) -> Tensor:
     return functional.softplus(x, threshold=40.0)  # torch's own, 20, is 2e-9 off in float64
 
 
-class _LogSums(torch.autograd.Function):
-    r"""$\log\sum_jk_{ij}e^{x_{ij}}$, $x_{ij}=\log w_{ij}+s_{ij}/t$, by rows, and what $s$ and
-    $\log w$ are at `cells`; `largest` $c_i$ is that of $x_{ij}$ where $k_{ij}$ = `kept` $>0$.
+def _mean(log_w: Tensor, x: Tensor) -> Tensor:
+    """Return the weighted means of the rows, of shape [n, 1]."""
+    # torch's own `exp` takes nine times as long where one weight in ten is zero
+    return ((log_w * math.log2(math.e)).exp2() * x).sum(1, keepdim=True)
 
-    $k_{ij}e^{x_{ij}-c_i}$ and its sums are outputs too. Kept, they make the backward pass one
-    multiplication, into which the gradient at `cells` is added; and as outputs they have
-    derivatives themselves, so that the backward pass has some of every order. $c_i$ is a constant.
+
+class _LogSums(torch.autograd.Function):
+    r"""$\log\sum_j k_{ij} e^{x_{ij}}$, $x_{ij} = \log w_{ij} + s_{ij}/t$, and $s$ at some columns.
+
+    `kept` is $k_{ij}$, and the column `edge` has the largest $x$ of which something is kept; None
+    keeps all. The terms $k_{ij} e^{x_{ij} - c_i}$, with the constant $c_i$ the largest $x$, and
+    their sums are outputs too. They make the backward pass one multiplication, and as outputs they
+    have derivatives themselves, so that there are second derivatives.
     """
 
     @staticmethod
-    def forward(ctx, log_w, s, inverse_t: float | Tensor, cells, kept, largest):
+    def forward(ctx, log_w, s, inverse_t: float | Tensor, columns, kept, edge):
         if isinstance(inverse_t, Tensor):
             x = torch.addcmul(log_w, s, inverse_t.to(s))
         else:
             x = torch.add(log_w, s, alpha=inverse_t).contiguous()
-        if kept is None:
-            lowest = torch.finfo(x.dtype).min  # a row that is all -inf stays -inf
-            largest = x.amax(1).clamp_min(lowest)
-            # exp_ takes five times as long where a weight is zero
-            x.sub_(largest[:, None]).mul_(math.log2(math.e)).exp2_()
-        else:  # 1, not 0: rounding cuts nothing
-            x.sub_(largest[:, None]).clamp_max_(1.0).mul_(math.log2(math.e)).exp2_().mul_(kept)
-        total = x.sum(1)
+        largest = x.amax(1, keepdim=True) if edge is None else x.gather(1, edge)
+        largest = largest.clamp_min(torch.finfo(x.dtype).min)  # a row of -inf stays one
+        x.sub_(largest) if kept is None else x.sub_(largest).clamp_max_(1.0)  # 1: rounding
+        x.mul_(math.log2(math.e)).exp2_()  # exp_ takes five times as long where a weight is zero
+        if kept is not None:
+            x.mul_(kept)
+        total = x.sum(1, keepdim=True)
         ctx.inverse_t = inverse_t
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, total, cells)
-        chosen = (None, None) if cells is None else (_at(s, cells), _at(log_w, cells))
-        return largest + total.log(), *chosen, x, total
+        ctx.save_for_backward(x, total, columns)
+        return largest + total.log(), s.gather(1, columns), x, total
 
     @staticmethod
-    def backward(ctx, grad, grad_s_at, grad_w_at, grad_x, grad_total):
-        x, total, cells = ctx.saved_tensors
+    def backward(ctx, grad, grad_chosen, grad_x, grad_total):
+        x, total, columns = ctx.saved_tensors
         share = torch.zeros_like(total)
         if grad is not None:
             share = grad / total.masked_fill(total == 0, 1.0)
         if grad_total is not None:
             share = share + grad_total
-        inner = share[:, None] if grad_x is None else share[:, None] + grad_x
-        grads: list[Tensor | None] = [None, None]
-        for k, scale, at in ((0, 1.0, grad_w_at), (1, ctx.inverse_t, grad_s_at)):
-            if ctx.needs_input_grad[k]:
-                grads[k] = here = x * (inner * scale)
-                if at is not None:
-                    here.view(-1).index_add_(0, cells, at)
-        return *grads, None, None, None, None
+        inner = share if grad_x is None else share + grad_x
+        in_log_w = x * inner if ctx.needs_input_grad[0] else None
+        in_s = x * (inner * ctx.inverse_t) if ctx.needs_input_grad[1] else None
+        if in_s is not None and grad_chosen is not None:
+            in_s.scatter_add_(1, columns, grad_chosen)
+        return in_log_w, in_s, None, None, None, None
 
 
-def _at(matrix: Tensor, cells: Tensor) -> Tensor:
-    return matrix.flatten().index_select(0, cells)
+def _log_sums(log_w: Tensor, s: Tensor, inverse_t, columns: Tensor, kept=None, edge=None):
+    r"""Return $\log\sum_j k_{ij} w_{ij} e^{s_{ij}/t}$ of shape [n, 1], and $s$ at the columns."""
+    if not isinstance(inverse_t, Tensor) or not inverse_t.requires_grad:
+        return _LogSums.apply(log_w, s, inverse_t, columns, kept, edge)[:2]
+    filled, empty = _fill_empty(log_w)  # a learned temperature
+    log_sum = torch.logsumexp(s * inverse_t + filled, 1, keepdim=True)
+    return log_sum.masked_fill(empty, -torch.inf), s.gather(1, columns)
 
 
-def _log_sums(log_w, s, inverse_t: float | Tensor, cells=None, kept=None, largest=None):
-    r"""$\log\sum_jk_{ij}w_{ij}e^{s_{ij}/t}$ $[n]$, and $s$ and $\log w$ at the cells, if given."""
-    learned = isinstance(inverse_t, Tensor) and _varies(inverse_t)
-    if not learned and not _checks.transformed():
-        return _LogSums.apply(log_w, s, inverse_t, cells, kept, largest)[:3]
-    chosen = (None, None) if cells is None else (_at(s, cells), _at(log_w, cells))
-    filled, empty = _fill_skipped(log_w if kept is None else log_w + kept.log())
-    log_sum = torch.logsumexp(s * inverse_t + filled, 1).masked_fill(empty, -torch.inf)
-    return log_sum, *chosen
-
-
-def _check_prior(tau_plus: float | Tensor) -> None:
-    share = "lie in [0, 1): it is the share of the anchor's own class"
-    _checks.must("tau_plus", tau_plus, lambda x: (x >= 0) & (x < 1), share)
+def _fill_empty(log_w: Tensor) -> tuple[Tensor, Tensor]:
+    """Fill rows of −inf with 0, as `logsumexp` has no gradient there; return those rows too."""
+    empty = log_w.detach().amax(1, keepdim=True) == -torch.inf
+    return log_w.masked_fill(empty, 0.0), empty
 
 
 def _check_weights(contrast: Contrast, log_w: Tensor) -> None:
-    _checks.floating(log_w=log_w)
-    if log_w.shape != contrast.similarity.shape:
-        raise ValueError(
-            f"log_w has shape {tuple(log_w.shape)}; "
-            f"this contrast needs {tuple(contrast.similarity.shape)}: weights are made by "
-            "hnlib.negatives from the same contrast"
-        )
+    needed = tuple(contrast.similarity.shape)
+    shapes(log_w.shape == needed, f"log_w must have the contrast's shape {needed}", log_w)
 
 
-def _kept(largest: Tensor) -> Tensor:
-    """The anchors that have a negative, by their largest log-weight, or a sum of them $[n]$."""
+def _has_negative(largest: Tensor) -> Tensor:
+    """Return the anchors that have a negative, by their largest log-weight or a sum [n] of them."""
     largest = largest.detach()
-    _checks.refuse(
+    refuse(
         ~(largest < torch.inf),
         "the negatives of anchor {row} weigh {value:g}: log_w must hold no NaN and no inf, and a "
         "temperature must not be so small that what it divides is lost",
@@ -342,154 +512,90 @@ def _kept(largest: Tensor) -> Tensor:
     return largest != -torch.inf
 
 
-def _fill_skipped(log_w: Tensor) -> tuple[Tensor, Tensor]:
-    """`log_w` with zeros in the rows of skipped anchors, where `logsumexp` has NaN for a gradient;
-    and those rows."""
-    empty = log_w.detach().amax(1) == -torch.inf
-    return log_w.masked_fill(empty[:, None], 0.0), empty
-
-
-def _moment(log_w: Tensor, x: Tensor) -> Tensor:
-    return (_exp(log_w) * x).sum(1)
-
-
-def _exp(log_w: Tensor) -> Tensor:
-    """The weights: torch's own `exp` takes nine times as long where one in ten is zero."""
-    return (log_w * math.log2(math.e)).exp2()
-
-
-def _debias(
-    negatives: Tensor, positive: Tensor, tau_plus: Tensor, inverse_t: float | Tensor
-) -> Tensor:
-    r"""$\log\max\{(e^{A}-\tau^+e^{B})/(1-\tau^+),\,e^{-1/t}\}$ without leaving the log domain.
+def _debias(negatives: Tensor, chosen: Tensor, prior, temperature) -> Tensor:
+    r"""$\log\max\{(e^A - \tau^+ e^B)/(1 - \tau^+),\, e^{-1/t}\}$ without leaving the log domain.
 
     Where the difference is not positive the floor rules; the clamps only keep what is then
     discarded, and its gradient, finite.
     """
-    share = (positive - negatives + tau_plus.log()).clamp_max(0.0).exp()
+    below_one = 1 - torch.finfo(chosen.dtype).eps  # float32 takes 1 - 1e-9 for 1
+    if isinstance(prior, Tensor):
+        prior = prior.to(chosen).clamp_max(below_one)
+    else:  # a tensor made on the device: copying a number there would wait
+        prior = chosen.new_full((), min(prior, below_one))
+    share = (chosen - negatives + prior.log()).clamp_max(0.0).exp()
     left = (1 - share).clamp_min(torch.finfo(share.dtype).tiny).log()
-    value = negatives + left - torch.log1p(-tau_plus)
-    floored = (tau_plus > 0) & ((share == 1) | (value <= -inverse_t))  # NaN stays NaN
-    return torch.where(floored, -inverse_t, value)
+    value = negatives + left - torch.log1p(-prior)
+    floor = -1 / temperature
+    floored = (prior > 0) & ((share == 1) | (value <= floor))  # NaN stays NaN
+    return torch.where(floored, floor, value)
 
 
-def _exact_parts(contrast: Contrast, log_w: Tensor, temperature, beta, tau_plus):
-    r"""Of `exact_debiased`, for each pair $\log\pi$ and $s_i^+/t$, and for each anchor the logs of
-    $\sum_jw_{ij}e^{s_{ij}/t}$, $\sum_jw_{ij}k_{ij}e^{s_{ij}/t}$ and $\sum_jw_{ij}k_{ij}$."""
+class _ClassMass(NamedTuple):
+    r"""Logarithms of the terms of `exact_debiased`."""
+
+    share: Tensor  # π [n, k]
+    positive: Tensor  # e^{s⁺/t} [n, k]
+    total: Tensor  # Σ w e^{s/t} [n, 1]
+    total_left: Tensor  # Σ w k e^{s/t} [n, 1]
+    left: Tensor  # Σ w k [n, 1]
+
+
+def _class_mass(contrast: Contrast, log_w: Tensor, temperature, beta, tau_plus) -> _ClassMass:
     _check_weights(contrast, log_w)
-    for name, value in (("temperature", temperature), ("beta", beta), ("tau_plus", tau_plus)):
-        _checks.single(name, value, "exact debiasing takes one number for all anchors")
-    _checks.positive("temperature", temperature)
-    easiest = "be at least 0: below, the guard would have to trim the easiest candidates"
-    _checks.must("beta", beta, lambda x: x >= 0, easiest)
-    _checks.finite("beta", beta)
-    _check_prior(tau_plus)
-    if not contrast.never_empty:
-        log_w, _ = _fill_skipped(log_w)
-    s, pairs, tilt = contrast.similarity, contrast.pairs, beta / temperature
-    # without labels at most two candidates are an anchor's own: one of the first three will do
-    heavy = log_w.detach()[:, : 3 if contrast.never_empty else None].argmax(1)
-    heavy = heavy + torch.arange(0, s.numel(), s.shape[1], device=s.device)
-    cells = heavy if pairs.cells is None else torch.cat([heavy, pairs.cells])
-    total, *chosen = _log_sums(log_w, s, 1 / temperature, cells)
-    (at, positive), (weights, _) = (x.tensor_split([len(s)]) for x in chosen)
-    positive = pairs.gather(s) if pairs.cells is None else positive
-    held, at = (x if _varies(log_w) else x.detach() for x in (positive, at))
-    level = at * tilt - weights
-    _check_tilt(contrast, log_w, level, beta, temperature)
-    log_counts = contrast.negative_counts.clamp_min(1).to(s.dtype).log()
-    log_mass = held * tilt - pairs.spread(level - log_counts)
-    if not tau_plus:  # nothing is trimmed
-        return log_mass - torch.inf, positive / temperature, total, total, torch.zeros_like(total)
-    kept, edge = _trim(contrast, tau_plus)
-    largest = edge * tilt - level.detach()  # of log_w where something is kept
-    trimmed = _log_sums(log_w, s, 1 / temperature, None, kept, largest + edge / temperature)[0]
-    left = _log_sums(log_w, s.detach(), 0.0, None, kept, largest)[0]
-    return log_mass + math.log(tau_plus), positive / temperature, total, trimmed, left
+    temperature, beta, tau_plus = float(temperature), float(beta), float(tau_plus)
+    check(temperature=temperature, tau_plus=tau_plus)
+    _AT_LEAST_0("beta", beta)  # below, the guard would have to trim the easiest candidates
+    s, columns, tilt = contrast.similarity, contrast.masks.pairs.columns, beta / temperature
+    held = s if log_w.requires_grad else s.detach()
+    log_w, uniform = _fill_empty(log_w)[0], _fill_empty(contrast.uniform_log_weights)[0]
+    log_mean, held_positive = _log_sums(uniform, held, tilt, columns)
+    log_total, positive = _log_sums(log_w, s, 1 / temperature, columns)
+    log_prior = math.log(tau_plus) if tau_plus else -math.inf
+    kept = _kept(contrast, tau_plus)
+    total_left, _ = _log_sums(log_w, s, 1 / temperature, columns, *kept)
+    left, _ = _log_sums(log_w, s.detach(), 0.0, columns, *kept)
+    share = held_positive * tilt - log_mean + log_prior
+    return _ClassMass(share, positive / temperature, log_total, total_left, left)
 
 
-def _check_tilt(contrast, log_w, level, beta: float, temperature: float) -> None:
-    r"""ValueError where `level` $[n]$ is not $\log\sum_{j\in N(i)}e^{\beta s_{ij}/t}$, as far as
-    some rows and columns tell; other weights differ from the tilt nearly everywhere."""
-    s, log_w, counts = contrast.similarity.detach(), log_w.detach(), contrast.negative_counts
-    rows, columns = (slice(None, None, max(1, x // 64)) for x in s.shape)
-    gap = s[:, columns] * (beta / temperature) - log_w[:, columns] - level.detach()[:, None]
-    gap = torch.where(contrast.admissible[:, columns], gap, 0.0).abs().amax()
-    mass = torch.where(counts[rows] > 0, torch.logsumexp(log_w[rows], 1), 0.0)
-    gap = torch.maximum(gap, mass.abs().amax())[None]
-    _checks.refuse(
-        ~(gap <= 1e-3 + 1e-6 * beta / temperature),  # what float32 leaves open
-        f"log_w is not the tilt of beta={beta:g} and temperature={temperature:g}, but "
-        "{value:.2g} off; pass negatives.tilted(beta, temperature)(contrast)",
-        gap,
-    )
+def _kept(contrast: Contrast, tau_plus: float) -> tuple[Tensor, Tensor]:
+    r"""Return $k_{ij}$ of `exact_debiased`, and the column of the hardest that is not all trimmed.
 
-
-def _varies(x: Tensor) -> bool:
-    """Whether some derivative is followed through `x`, backward or forward, in torch.func too."""
-    if x.requires_grad or torch.compiler.is_compiling():
-        return x.requires_grad
-    if forward_ad.unpack_dual(x).tangent is not None:
-        return True
-    functorch = _checks.functorch
-    return functorch.is_functorch_wrapped_tensor(x) and _varies(functorch.get_unwrapped(x))
-
-
-def _trim(contrast: Contrast, tau_plus: float) -> tuple[Tensor, Tensor]:
-    r"""$k_{ij}$ of `exact_debiased` $[n,m]$, and the largest similarity of which something is kept
-    $[n]$; candidates that tie there share what is left.
-
-    In arithmetic where comparisons would do: on a CPU a boolean matrix costs several of numbers.
+    Candidates tied there share what is left. On a CPU arithmetic is faster than comparisons.
     """
-    s, uniform = contrast.similarity.detach(), contrast.uniform_log_weights
-    lowest = torch.finfo(s.dtype).min  # not -inf, of which differences are NaN
-    # s where admissible, -inf elsewhere
-    masked = s + (uniform - uniform.amax(1, keepdim=True).clamp_min(lowest))
+    s = contrast.similarity.detach().masked_fill(~contrast.admissible, -torch.inf)
     # something stays, also where float32 takes tau_plus for 1
     trimmed = min(tau_plus, 1 - 1e-6) * contrast.negative_counts[:, None].to(s.dtype)
-    place = s.shape[1] - 1 - trimmed.long()
-    edge = _in_order(masked, place)
-    edge = edge.masked_fill(edge == -torch.inf, 0.0)  # of an anchor without negatives
-    side = masked.sub_(edge).neg_().sign_()  # 1 below the edge, 0 at it, -1 above
-    below, at = side.clamp_min(0), side.abs_().neg_().add_(1)
-    above = s.shape[1] - (below.sum(1, keepdim=True) + (ties := at.sum(1, keepdim=True)))
+    hardest = s.topk(int(tau_plus * s.shape[1]) + 1)
+    place = trimmed.long()
+    edge = hardest.values.gather(1, place).clamp_min(torch.finfo(s.dtype).min)
+    side = (edge - s).sign_()  # 1 below the edge, 0 at it, -1 above
+    below, tied = side.clamp_min(0), 1 - side.abs()
+    ties = tied.sum(1, keepdim=True)
+    above = s.shape[1] - below.sum(1, keepdim=True) - ties
     share = 1 - (trimmed - above) / ties.clamp_min(1)
-    return below.add_(at.mul_(share)), edge.squeeze(1)
-
-
-def _in_order(x: Tensor, place: Tensor) -> Tensor:
-    """The entries of each row at `place` $[n,1]$ of its ascending order."""
-    if x.device.type != "cpu" or _checks.transformed():
-        return x.sort(1).values.gather(1, place)
-    rows, places = x.numpy().copy(), place.unique().tolist()
-    threads = min(torch.get_num_threads(), 1 + len(rows) // 64)
-    with ThreadPoolExecutor(threads) as pool:  # numpy is several times as fast as torch, on one
-        list(pool.map(lambda part: part.partition(places, 1), np.array_split(rows, threads)))
-    return torch.from_numpy(rows).gather(1, place)
+    return below + tied * share, hardest.indices.gather(1, place)
 
 
 def _log_difference(a: Tensor, b: Tensor, floor: Tensor) -> Tensor:
-    r"""$\log\max\{e^a-e^b,\,e^{\text{floor}}\}$, however low the floor; the inner `where` keeps
-    gradients finite."""
+    r"""$\log\max\{e^a - e^b, e^{\text{floor}}\}$; the inner `where` keeps gradients finite."""
     below = b < a
     left = torch.log(-torch.expm1(torch.where(below, b - a, -1.0)))
     return torch.where(below, torch.maximum(a + left, floor), floor)
 
 
 def _average(
-    loss: Tensor, contrast: Contrast, kept: Tensor, average: str, reduction: str
+    loss: Tensor, contrast: Contrast, has_negative: Tensor, average: str, reduction: str
 ) -> Tensor:
-    """From one value per (anchor, positive) pair to one per anchor, to one."""
-    _checks.one_of("average", average, ("anchors", "pairs"))
-    _checks.one_of("reduction", reduction, ("mean", "none"))
+    """Average values [n, k], one for each positive, over positives and over anchors."""
+    check(average=average, reduction=reduction)
     if average == "pairs" and reduction == "none":
-        raise ValueError(
-            'average="pairs" is one number for all pairs; '
-            'with reduction="none" use average="anchors"'
-        )
-    pairs = contrast.pairs
-    per_anchor = torch.where(kept, pairs.total(loss), 0.0)
+        raise ValueError('average="pairs" needs reduction="mean": it is one number for all pairs')
+    pairs = contrast.masks.pairs
+    per_anchor = torch.where(has_negative, pairs.total(loss), 0.0)
+    counts = pairs.total(torch.ones_like(loss))
     if average == "pairs":
-        return per_anchor.sum() / torch.where(kept, pairs.counts, 0).sum().clamp_min(1)
-    per_anchor = per_anchor / pairs.counts
-    return per_anchor if reduction == "none" else per_anchor.sum() / kept.sum().clamp_min(1)
+        return per_anchor.sum() / torch.where(has_negative, counts, 0).sum().clamp_min(1)
+    per_anchor = per_anchor / counts
+    return per_anchor if reduction == "none" else per_anchor.sum() / has_negative.sum().clamp_min(1)

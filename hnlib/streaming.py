@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from hnlib import _checks, negatives, objectives
-from hnlib.contrast import Contrast, check_views, unit_rows
+from hnlib.contrast import Contrast, Masks, check_views, unit_rows
 from hnlib.negatives import SimilarityWeighting, uniform
 
 
@@ -104,7 +104,7 @@ def info_nce(
         positives = torch.zeros_like(pair, dtype=torch.bool)
         positives[:, 0] = True
         first = torch.zeros_like(empty, dtype=torch.long)
-        contrast = Contrast(pair, positives, ~positives, 2 * batch - 2, positive_index=first)
+        contrast = Contrast(pair, Masks(positives, ~positives, pair.dtype, first), 2 * batch - 2)
         log_w = torch.zeros_like(pair).masked_fill_(positives | empty[:, None], -torch.inf)
         return objectives.info_nce(
             contrast, log_w, temperature, tau_plus, scale, reduction=reduction

@@ -70,6 +70,6 @@ def test_the_script_trains_what_its_folder_lacks(tmp_path, monkeypatch, capsys):
         assert where["record_to"] == tmp_path
         return type("Trained", (), {"metrics": {"sts": 0.5}, "record": {"seconds": 3}})
 
-    monkeypatch.setattr(main.training, "train", train)
+    monkeypatch.setattr(main, "train", train)
     main.main()
     assert "{'sts': 0.5} 3" in capsys.readouterr().out

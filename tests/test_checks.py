@@ -5,31 +5,32 @@ import torch
 
 from hnlib import _checks
 
-SENTENCE = "row {row} has norm {value:g}"
+MESSAGE = "row {row} has norm {value:g}"
 
 
 def test_a_condition_on_the_cpu_is_an_error_at_once():
     bad, norm = torch.tensor([False, True, True]), torch.tensor([1.0, 0.5, 0.0])
     with pytest.raises(ValueError, match=r"^row 1 has norm 0\.5$"):
-        _checks.refuse(bad, SENTENCE, norm)
-    _checks.refuse(~bad[1:], SENTENCE)
-    _checks.refuse(bad.to("meta"), SENTENCE)  # nothing is known there
+        _checks.refuse(bad, MESSAGE, norm)
+    _checks.refuse(~bad[1:], MESSAGE)
+    _checks.refuse(bad.to("meta"), MESSAGE)  # its values cannot be read
+    assert not _checks.readable(torch.ones(2, device="meta"))
 
 
-def test_kept_conditions_name_the_first_row_ever_met_and_are_then_forgotten():
-    kept, norm = _checks.Deferred(), torch.tensor([1.0, 0.5, 0.25])
+def test_deferred_conditions_name_the_first_row_ever_met_and_are_then_forgotten():
+    conditions, norm = _checks.Deferred(), torch.tensor([1.0, 0.5, 0.25])
     for rows in ([], [2], [0, 1]):
-        kept.add(torch.tensor([i in rows for i in range(3)]), SENTENCE, norm)
+        conditions.add(torch.tensor([i in rows for i in range(3)]), MESSAGE, norm)
     with pytest.raises(ValueError, match=r"^row 2 has norm 0\.25$"):
-        kept.raise_if_any()
-    kept.raise_if_any()
+        conditions.raise_if_any()
+    conditions.raise_if_any()
 
 
 @pytest.mark.parametrize(
     "value", [0.0, -1.0, float("nan"), float("inf"), torch.tensor([1.0, float("nan")])]
 )
 def test_what_is_not_positive_is_named(value):
-    with pytest.raises(ValueError, match=r"^t=(0|-1|nan|inf) must be positive and finite"):
+    with pytest.raises(ValueError, match=r"^t must be positive and finite, got (0|-1|nan|inf)"):
         _checks.positive("t", value)
     _checks.positive("t", torch.tensor([1.0, 2.0]))
 
@@ -37,28 +38,8 @@ def test_what_is_not_positive_is_named(value):
 def test_a_value_for_each_anchor_is_a_column():
     assert _checks.per_anchor("t", 0.5, 3) == 0.5
     assert _checks.per_anchor("t", torch.ones(3), 3).shape == (3, 1)
-    with pytest.raises(ValueError, match=r"t has shape \(2,\); .*\(3,\)"):
+    with pytest.raises(ValueError, match=r"t must be a number or have shape \(3,\), got \(2,\)"):
         _checks.per_anchor("t", torch.ones(2), 3)
-
-
-def test_what_may_be_looked_at():
-    """On the CPU, but not inside vmap, where an entry stands for many; a derivative is no hindrance."""
-    seen = []
-
-    def look(x):
-        seen.append((_checks.readable(x), _checks.transformed()))
-        _checks.refuse(x < 0, SENTENCE, x)
-        return x.sum()
-
-    look(torch.ones(2))
-    torch.func.grad(look)(torch.ones(2))
-    torch.vmap(look)(-torch.ones(3, 2))
-    torch.vmap(torch.func.grad(look))(-torch.ones(3, 2))
-    torch.func.grad(lambda x: torch.vmap(look)(x).sum())(-torch.ones(3, 2))
-    assert seen == [(True, False), (True, True), (False, True), (False, True), (False, True)]
-    assert not _checks.readable(torch.ones(2, device="meta"))
-    with pytest.raises(ValueError, match="row 0 has norm -1"):
-        torch.func.grad(look)(-torch.ones(2))
 
 
 def test_outside_autocast_there_is_none():

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hnlib import methods, negatives, objectives
+from hnlib import methods
 from hnlib.contrast import Contrast
 
 cases = settings(max_examples=20, deadline=None, derandomize=True)
@@ -48,12 +48,6 @@ def test_two_views_match_the_reference(seed, size, labelled, mode):
     assert ((c.uniform_log_weights == -torch.inf).numpy() == ~A).all()
 
 
-def test_the_other_view_of_row_i_is_row_i_plus_or_minus_b():
-    z1, z2 = batch(0, 5)
-    positives = Contrast.from_views(z1, z2).positives
-    assert positives.nonzero().tolist() == [[i, (i + 5) % 10] for i in range(10)]
-
-
 @cases
 @given(seed=st.integers(0, 999), factor=st.floats(1e-6, 1e6))
 def test_the_length_of_an_embedding_does_not_matter(seed, factor):
@@ -77,60 +71,6 @@ def test_permuting_the_batch_permutes_everything(seed):
     assert (a.same_class()[both][:, both] == b.same_class()).all()
 
 
-@pytest.mark.parametrize(
-    ("given_dtype", "kept"),
-    [
-        (torch.float64, torch.float64),
-        (torch.float32, torch.float32),
-        (torch.bfloat16, torch.float32),
-        (torch.float16, torch.float32),
-    ],
-)
-def test_similarities_are_float32_or_better(given_dtype, kept):
-    z1, z2 = (z.to(given_dtype) for z in batch(1))
-    assert Contrast.from_views(z1, z2).similarity.dtype == kept
-
-
-def test_autocast_does_not_reach_the_similarities():
-    z1, z2 = batch(2, dtype=torch.float32)
-    outside = Contrast.from_views(z1, z2).similarity
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside = Contrast.from_views(z1, z2).similarity
-    assert inside.dtype == torch.float32 and torch.equal(inside, outside)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_features_and_lengths_come_along(dtype):
-    z1, z2 = batch(7, dtype=dtype)
-    h1, h2 = batch(8, dimension=9, dtype=dtype)
-    c = Contrast.from_views(3 * z1, z2, features=(h1, h2))
-    assert torch.equal(c.features, torch.cat([h1, h2]))
-    assert torch.allclose(
-        c.norms, torch.cat([3 * z1, z2]).square().sum(1).sqrt()
-    ) and c.norms.shape == (8,)
-    assert torch.allclose(c.norms[:, None] * c.candidates, torch.cat([3 * z1, z2]))
-    plain = Contrast.from_views(z1, z2, torch.tensor([0, 1, 0, 1]))
-    assert plain.features is None and plain.norms.shape == (8,)
-    labelled = Contrast.from_views(z1, z2, torch.tensor([0, 1, 0, 1]), features=[h1, h2])
-    assert torch.equal(labelled.features, c.features)
-
-
-def test_gradients_reach_both_views():
-    z1, z2 = (z.requires_grad_() for z in batch(3))
-    Contrast.from_views(z1, z2).similarity[0].square().sum().backward()
-    assert z1.grad.abs().sum() > 0 and z2.grad.abs().sum() > 0
-
-
-def test_masks_made_in_inference_mode_serve_training_afterwards():
-    z1, z2 = batch(4, size=17)  # a size no other test uses: its masks are made here
-    with torch.inference_mode():
-        Contrast.from_views(z1, z2)
-    z1.requires_grad_()
-    c = Contrast.from_views(z1, z2)
-    objectives.info_nce(c, negatives.tilted()(c)).backward()
-    assert z1.grad.isfinite().all()
-
-
 @pytest.mark.parametrize("make", [Contrast.from_views, Contrast.from_pairs])
 def test_masks_of_two_sizes_are_shared_and_those_before_are_forgotten(make):
     z1, z2 = batch(4, size=5)
@@ -151,22 +91,6 @@ def test_the_same_class_is_the_same_number(classes):
     assert (~contrast.admissible).tolist() == expected
 
 
-def test_a_contrast_is_a_value_that_pickles_and_copies():
-    y = torch.tensor([0, 1, 0, 1])
-    contrast = Contrast.from_views(*batch(4), y)
-    counts = contrast.negative_counts
-    for twin in (pickle.loads(pickle.dumps(contrast)), copy.deepcopy(contrast)):
-        assert torch.equal(twin.similarity, contrast.similarity)
-        assert torch.equal(twin.negative_counts, counts)
-    fewer = dataclasses.replace(contrast, admissible=contrast.admissible[:, :0], _facts={})
-    assert fewer.negative_counts.sum() == 0 and counts is contrast.negative_counts
-
-
-def test_a_contrast_is_frozen():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        Contrast.from_views(*batch(5)).scale = 3
-
-
 def test_from_similarity_keeps_what_it_is_given_and_sees_symmetry():
     s = torch.rand(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     positives = torch.zeros(3, 4, dtype=torch.bool)
@@ -180,116 +104,6 @@ def test_from_similarity_keeps_what_it_is_given_and_sees_symmetry():
     lopsided[0, 1] = False
     assert not Contrast.from_similarity(square, eye, lopsided).symmetric
     assert not Contrast.from_similarity(s[:, :3], eye, ~eye).symmetric
-
-
-def test_same_class_takes_labels_of_the_batch_or_of_both_views():
-    z1, z2 = batch(6)
-    y = torch.tensor([0, 1, 0, 2])
-    expected = y.repeat(2)[:, None] == y.repeat(2)
-    assert torch.equal(Contrast.from_views(z1, z2, y).same_class(), expected)
-    plain = Contrast.from_views(z1, z2)
-    assert torch.equal(plain.same_class(y), expected) and torch.equal(
-        plain.same_class(y.repeat(2)), expected
-    )
-    with pytest.raises(ValueError, match="no labels; pass labels="):
-        plain.same_class()
-    wide = Contrast.from_similarity(
-        torch.ones(2, 3), torch.eye(2, 3).bool(), ~torch.eye(2, 3).bool()
-    )
-    with pytest.raises(ValueError, match="2 anchors and 3 candidates need labels each"):
-        wide.same_class(torch.zeros(2))
-    with pytest.raises(ValueError, match=r"labels .*3"):
-        plain.same_class(y[:3])
-
-
-def broken(value, row=2):
-    z = torch.ones(4, 3)
-    z[row] = value
-    return z
-
-
-good, eye3 = torch.ones(4, 3), torch.eye(3, dtype=torch.bool)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "options", "message"),
-    [
-        ((good, good[:3]), {}, r"one shape .*\(4, 3\) and \(3, 3\)"),
-        ((good, good[:, :2]), {}, r"one shape .*\(4, 3\) and \(4, 2\)"),
-        ((good[0], good[0]), {}, r"\[batch, dimension\]; got \(3,\)"),
-        ((good[None], good[None]), {}, r"\[batch, dimension\]; got \(1, 4, 3\)"),
-        ((good[:1], good[:1]), {}, "batch of 1 .* at least 2"),
-        ((good[:0], good[:0]), {}, "batch of 0 .* at least 2"),
-        ((broken(torch.nan), good), {}, "row 2 of view 1 has norm .*check the encoder"),
-        ((good, broken(torch.inf)), {}, "row 2 of view 2 has norm .*check the encoder"),
-        ((broken(0.0), good), {}, "row 2 of view 1 has norm .*check the encoder"),
-        (
-            (good, good, torch.arange(3)),
-            {},
-            r"labels have shape \(3,\); 4 images need labels of shape \(4,\)",
-        ),
-        ((good, good, torch.eye(4)), {}, r"labels have shape \(4, 4\)"),
-        (
-            (good, good),
-            {"features": (good, good[:3])},
-            r"features must be one \[4, k\] .*got \(4, 3\) and \(3, 3\)",
-        ),
-        (
-            (good, good),
-            {"features": (good[:3], broken(1.0)[[0, 1, 2, 3, 0]])},
-            r"got \(3, 3\) and \(5, 3\)",
-        ),
-        ((good, good), {"features": (good, good[:, :2])}, r"got \(4, 3\) and \(4, 2\)"),
-        ((good, good), {"features": (good[:, 0], good[:, 0])}, r"got \(4,\) and \(4,\)"),
-        (
-            (good, good),
-            {"features": (good,)},
-            r"features must be one \[4, k\] for each view; got \(4, 3\)",
-        ),
-        ((good, good), {"features": good}, r"features must be one \[4, k\] for each view"),
-        ((good, good), {"features": (good, None)}, r"got \(4, 3\) and \(\)"),
-        (
-            (good, good),
-            {"positives": "klass"},
-            'positives=.klass. is unknown; use "class" or "view"',
-        ),
-    ],
-)
-def test_bad_views_are_refused_with_the_value_and_the_remedy(arguments, options, message):
-    with pytest.raises(ValueError, match=message):
-        Contrast.from_views(*arguments, **options)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            (torch.ones(3, 3), eye3[:2], ~eye3),
-            r"positives must be a boolean mask of shape \(3, 3\); got .*\(2, 3\)",
-        ),
-        (
-            (torch.ones(3, 3), eye3, (~eye3).float()),
-            "admissible must be a boolean mask .*got torch.float32",
-        ),
-        (
-            (torch.tensor([[1.0, 2, 3], [1, torch.nan, 3], [1, 2, 3]]), eye3, ~eye3),
-            "row 1 are not finite",
-        ),
-        (
-            (torch.ones(3, 3), torch.tensor([[1, 0, 0], [0, 0, 0], [0, 0, 1]]).bool(), ~eye3),
-            "anchor 1 has no positive",
-        ),
-        ((torch.ones(3, 3).half(), eye3, ~eye3), "float32 or float64; got torch.float16"),
-        ((torch.ones(0, 3), eye3[:0], ~eye3[:0]), r"got torch.float32 of shape \(0, 3\)"),
-        (
-            (torch.ones(3, 3), eye3, ~eye3, torch.zeros(2)),
-            r"labels have shape \(2,\); 3 anchors need",
-        ),
-    ],
-)
-def test_bad_finite_spaces_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        Contrast.from_similarity(*arguments)
 
 
 def test_a_queue_adds_candidates():
@@ -311,8 +125,6 @@ def test_a_queue_adds_candidates():
     assert torch.equal(told.positives, same) and torch.equal(told.admissible, ~same)
     own = Contrast.from_queue(q, k, queue, y, older, positives="view")
     assert torch.equal(own.positives, contrast.positives) and torch.equal(own.admissible, ~same)
-    with pytest.raises(ValueError, match="positives='both' is unknown"):
-        Contrast.from_queue(q, k, queue, positives="both")
 
 
 def pairs(n=4, m=6, d=5, seed=0):
@@ -338,7 +150,7 @@ def test_pairs_are_queries_against_keys():
     assert torch.equal(known.admissible, ~known.positives)
 
 
-@pytest.mark.parametrize("name", ["simclr", "hcl", "hcl-exact", "ot", "adnce", "bcl", "kl-budget"])
+@pytest.mark.parametrize("name", ["hcl-exact", "ot", "kl-budget"])
 def test_losses_of_pairs_do_not_ask_for_their_order(name):
     q, k = pairs(5, 5)
     method, order = methods.build(name), torch.tensor([3, 0, 4, 1, 2])
@@ -363,56 +175,94 @@ def test_pairs_in_both_directions_are_open_clips_loss():
     assert float(one_way) != pytest.approx(float(theirs), rel=1e-3)
 
 
-def test_equal_towers_are_views_without_the_mask_of_views():
-    q, _ = pairs(6, 6)
-    contrast = Contrast.from_pairs(q, q)
-    square = Contrast.from_views(q, q).similarity[:6, :6]
-    assert torch.allclose(contrast.similarity, square)
+def test_similarities_are_float32_or_better_also_under_autocast():
+    z1, z2 = batch(1)
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        expected = torch.float64 if dtype == torch.float64 else torch.float32
+        assert Contrast.from_views(z1.to(dtype), z2.to(dtype)).similarity.dtype == expected
+    outside = Contrast.from_views(z1.float(), z2.float()).similarity
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = Contrast.from_views(z1.float(), z2.float()).similarity
+    assert inside.dtype == torch.float32 and torch.equal(inside, outside)
+
+
+def test_features_and_norms_come_along():
+    z1, z2 = batch(7)
+    h1, h2 = batch(8, dimension=9)
+    c = Contrast.from_views(3 * z1, z2, torch.tensor([0, 1, 0, 1]), features=(h1, h2))
+    assert torch.equal(c.features, torch.cat([h1, h2]))
+    assert torch.allclose(c.norms[:, None] * c.candidates, torch.cat([3 * z1, z2]))
+    assert Contrast.from_views(z1, z2).features is None
+
+
+def test_a_contrast_pickles_and_copies_with_masks_of_its_own():
+    contrast = Contrast.from_views(*batch(4), torch.tensor([0, 1, 0, 1]))
+    counts = contrast.negative_counts
+    for twin in (pickle.loads(pickle.dumps(contrast)), copy.deepcopy(contrast)):
+        assert torch.equal(twin.similarity, contrast.similarity)
+        assert torch.equal(twin.negative_counts, counts)
+    fewer = contrast.without(torch.ones_like(contrast.admissible))
+    assert fewer.negative_counts.sum() == 0 and counts is contrast.negative_counts
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        contrast.scale = 3
+
+
+def test_same_class_takes_labels_of_the_batch_or_of_both_views():
+    z1, z2 = batch(6)
+    y = torch.tensor([0, 1, 0, 2])
+    expected = y.repeat(2)[:, None] == y.repeat(2)
+    assert torch.equal(Contrast.from_views(z1, z2, y).same_class(), expected)
+    plain = Contrast.from_views(z1, z2)
+    for labels in (y, y.repeat(2)):
+        assert torch.equal(plain.same_class(labels), expected)
+    with pytest.raises(ValueError, match="no labels; pass labels="):
+        plain.same_class()
+    with pytest.raises(ValueError, match=r"labels must have shape \(4,\) or \(8,\), got \(3,\)"):
+        plain.same_class(y[:3])
+
+
+def broken(value):
+    z = torch.ones(4, 3)
+    z[2] = value
+    return z
+
+
+good, eye = torch.ones(4, 3), torch.eye(3, dtype=torch.bool)
+views, queue = Contrast.from_views, Contrast.from_queue
+space, nodes = Contrast.from_similarity, Contrast.from_nodes
 
 
 @pytest.mark.parametrize(
-    ("shapes", "more", "message"),
+    ("call", "message"),
     [
-        (((3, 4), (3, 5)), {}, r"got \(3, 4\) and \(3, 5\)"),
-        (((3, 4), (2, 4)), {}, "3 queries and 2 keys are no pairs"),
-        (((1, 4), (1, 4)), {}, "1 queries and 1 keys are no pairs"),
-        (((2, 4), (3, 4)), dict(positives=torch.ones(2, 3)), r"boolean mask of shape \(2, 3\)"),
-        (((2, 4), (3, 4)), dict(labels=torch.zeros(2)), "3 keys need labels"),
+        (lambda: views(good, good[:3]), r"both views .*got \(4, 3\), \(3, 3\)"),
+        (lambda: views(good[:1], good[:1]), "a batch must have at least 2 images, got 1"),
+        (lambda: views(good.long(), good), "z1 must be a floating-point tensor, got torch.int64"),
+        (lambda: views(good.numpy(), good), "z1 must be a floating-point tensor, got float32"),
+        (lambda: views(broken(torch.nan), good), "row 2 of view 1 has norm nan .*check the enc"),
+        (lambda: views(good, broken(torch.inf)), "row 2 of view 2 has norm inf"),
+        (lambda: views(broken(0.0), good), "row 2 of view 1 has norm 0"),
+        (lambda: views(good, good, torch.arange(3)), r"labels of 4 images .*got \(3,\)"),
+        (lambda: views(good, good, torch.ones(4)), "labels of 4 images must be integers"),
+        (lambda: views(good, good, features=(good, good[:3])), r"features .*\(4, 3\), \(3, 3\)"),
+        (lambda: views(good, good, positives="x"), "positives must be one of class, view, got"),
+        (lambda: space(good, eye, ~eye), r"positives must be a boolean mask of shape \(4, 3\)"),
+        (lambda: space(good[:3], eye, (~eye).float()), "admissible must be a boolean mask"),
+        (lambda: space(broken(torch.nan)[:3], eye, ~eye), "row 2 are not finite"),
+        (lambda: space(good[:3], eye & ~eye, ~eye), "anchor 0 has no positive"),
+        (lambda: space(good[:3].half(), eye, ~eye), "float32 or float64, got torch.float16"),
+        (lambda: space(good[0], eye, ~eye), r"a matrix \[n, m\], got \(3,\)"),
+        (lambda: Contrast.from_pairs(good, good[:3]), "and 2, got 4 and 3"),
+        (lambda: Contrast.from_pairs(good, good[:, :2]), r"keys \[m, d\], got \(4, 3\), \(4, 2\)"),
+        (lambda: Contrast.from_pairs(good[:3], good).reversed(), "got 3 queries and 4 keys"),
+        (lambda: queue(good, good, good[:, :2]), r"queue \[K, d\], got .*\(4, 2\)"),
+        (lambda: queue(good, good, good, torch.arange(4)), "must be given together"),
+        (lambda: queue(broken(0.0), good, good), "row 2 of the queries has norm 0"),
+        (lambda: nodes(good, good[:1], torch.zeros(4).long()), "at least 2 graphs, got 1"),
+        (lambda: nodes(good, good, torch.arange(4) + 1), "graphs from 0 to 3, got 4"),
+        (lambda: nodes(good, good, *[torch.arange(4) - 2] * 2), "graphs from 0 to 3, got -2"),
     ],
 )
-def test_bad_pairs_are_refused(shapes, more, message):
-    queries, keys = (torch.ones(shape) for shape in shapes)
+def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
-        Contrast.from_pairs(queries, keys, **more)
-    with pytest.raises(ValueError, match="2 queries and 3 keys cannot be exchanged"):
-        Contrast.from_pairs(torch.eye(3)[:2], torch.eye(3)).reversed()
-
-
-def test_a_batch_against_its_own_keys_is_a_contrast_of_views():
-    """Without a queue, the anchors of the first view and the candidates of the second are a block
-    of the square."""
-    g = torch.Generator().manual_seed(1)
-    q, k = (torch.randn(4, 5, generator=g, dtype=torch.float64) for _ in range(2))
-    square = Contrast.from_views(q, k).similarity
-    assert torch.allclose(Contrast.from_queue(q, k, k[:0]).similarity, square[:4, 4:])
-
-
-@pytest.mark.parametrize(
-    ("shapes", "labels", "message"),
-    [
-        (((3, 4), (2, 4), (5, 4)), (), r"got \(3, 4\), \(2, 4\), \(5, 4\)"),
-        (((3, 4), (3, 4), (5, 3)), (), r"\(5, 3\)"),
-        (((1, 4), (1, 4), (0, 4)), (), "no negative"),
-        (((3, 4), (3, 4), (5, 4)), (3,), "give both or neither"),
-        (((3, 4), (3, 4), (5, 4)), (3, 4), r"5 keys of the queue need labels of shape \(5,\)"),
-    ],
-)
-def test_queues_that_do_not_fit_are_refused(shapes, labels, message):
-    with pytest.raises(ValueError, match=message):
-        Contrast.from_queue(
-            *map(torch.ones, shapes), *(torch.zeros(n, dtype=torch.long) for n in labels)
-        )
-    with pytest.raises(ValueError, match="row 1 of the queries has norm 0"):
-        Contrast.from_queue(
-            torch.eye(3)[[0, 0]] * torch.tensor([[1], [0]]), torch.ones(2, 3), torch.ones(1, 3)
-        )
+        call()

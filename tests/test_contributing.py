@@ -41,7 +41,7 @@ def test_the_method_is_the_one_of_its_reference_and_fits_into_twenty_lines(monke
         assert float(loss) == pytest.approx(float(theirs(z1, z2, None, **options)), rel=1e-9)
         other = methods.build("power", **options | {"beta": 5.0})(z1, z2)
         assert abs(loss - other) > 1e-4, "negative control"
-    with pytest.raises(ValueError, match="beta=nan"):
+    with pytest.raises(ValueError, match="beta must be a finite number, got nan"):
         methods.build("power", beta=float("nan"))
     colour = executed("hnlib/book/figures.py", {"COLOURS": {}})["COLOURS"]["power"]
     monkeypatch.setitem(figures.COLOURS, "power", colour)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from one_call import train
 from test_training import SMALL, At, interrupt, modules, same, weights
 
 from hnlib import _files
 from hnlib.images import task as image_task
 from hnlib.training import records
 from hnlib.training import run as training
-from hnlib.training.run import train
 
 ROOT = Path(__file__).resolve().parents[1]
 SHORT = SMALL | dict(method="hcl", epochs=2, evaluate_every=0)
@@ -99,7 +99,7 @@ def test_a_run_that_fails_after_training_resumes_from_its_checkpoint(tmp_path, m
 @pytest.mark.slow
 def test_sigterm_ends_the_command_with_one_sentence(tmp_path):
     path = tmp_path / "c.pt"
-    arguments = "-m hnlib train --method hcl --epochs 2000 --train-size 100 --batch-size 32"
+    arguments = "-m hnlib train images --method hcl --epochs 2000 --train-size 100 --batch-size 32"
     process = python(*arguments.split(), "--checkpoint", path, cwd=tmp_path, stderr=subprocess.PIPE)
     with process:
         while not path.exists():
@@ -112,7 +112,7 @@ def test_sigterm_ends_the_command_with_one_sentence(tmp_path):
 
 GRAPHS = """
 import sys, torch
-from hnlib.training.run import train
+from one_call import train
 torch.set_num_threads(1)
 graphs = dict(dataset="motifs", method="scl", folds=3, epochs=3, hidden=8)
 train(**graphs, checkpoint=sys.argv[1], progress=False)
@@ -137,7 +137,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
 SHARED = """
 import sys
 from test_training import SMALL, modules
-from hnlib.training.run import train
+from one_call import train
 train(method="hcl", **modules(), **SMALL | dict(epochs=1), save=sys.argv[1])
 """
 

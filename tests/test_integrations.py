@@ -57,8 +57,8 @@ def test_a_hardness_strength_is_theirs_on_all_negatives(mined):
     assert far(hard, ranking(z, hardness_mode="all_negatives", hardness_strength=5.01), z) > 1e-6
     others = ranking(z, hardness_mode="in_batch_negatives", hardness_strength=5.0)
     assert (far(hard, others, z) < 1e-9) == (mined == 0)
-    for wrong in (-1.0, torch.inf, torch.ones(2)):
-        with pytest.raises(ValueError, match=r"hardness_strength.*(finite and at least 0|shape)"):
+    for wrong in (-1.0, torch.inf):
+        with pytest.raises(ValueError, match="hardness_strength must be finite and >= 0"):
             ours(z, hardness_strength=wrong)
 
 
@@ -129,17 +129,17 @@ def test_defaults_are_those_of_pairs_and_any_may_be_said():
     [
         (dict(method="hlc"), 2, None, "method 'hlc' is unknown; the catalogue has simclr"),
         (dict(method="hcl", gamma=1), 2, None, "hcl has no option 'gamma'; it has temperature"),
-        (dict(method="hcl", beta="1"), 2, None, "beta='1' must be a finite number; pass a number"),
+        (dict(method="hcl", beta="1"), 2, None, "beta must be a number, got '1'"),
         (dict(method="unremix"), 2, None, "unremix needs the inputs of the last linear layer"),
         (dict(), 1, None, "one column of texts has no answers; give pairs"),
-        (dict(method="scl"), 2, None, "scl learns from labels; give the data a column `label`"),
-        (dict(method="scl"), 3, True, "scl needs the class of each key, and a row has one label"),
-        (dict(both=True), 3, None, "7 queries and 14 keys cannot be exchanged"),
+        (dict(method="scl"), 2, None, "scl learns from labels; pass labels"),
+        (dict(method="scl"), 3, True, "labels of 14 keys must be integers of shape (14,)"),
+        (dict(both=True), 3, None, "only pairs without further keys"),
         (
             dict(method="simclr", hardness_strength=-1),
             2,
             None,
-            "hardness_strength=-1 must be finite and at",
+            "hardness_strength must be finite and >= 0, got -1",
         ),
     ],
 )

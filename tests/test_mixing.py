@@ -5,12 +5,12 @@ import dataclasses
 
 import pytest
 import torch
+from one_call import train
 from torch.nn import functional
 
 from hnlib import methods
-from hnlib.images import augment, data, mixing, modality
-from hnlib.training import config
-from hnlib.training import run as training
+from hnlib.images import data, mixing, task
+from hnlib.images.run import ImageRun
 
 SMALL = dict(epochs=2, batch_size=64, train_size=200, evaluate_size=100, progress=False)
 
@@ -91,25 +91,24 @@ def test_the_loss_of_un_mix_is_three_losses(name):
     ],
 )
 def test_a_run_has_mixed_views_and_says_so(run, tmp_path):
-    first = training.train("digits", **SMALL, **run)
-    again = training.train("digits", **SMALL, **run)
-    plain = training.train("digits", **SMALL, method=run["method"])
+    first = train("digits", **SMALL, **run)
+    again = train("digits", **SMALL, **run)
+    plain = train("digits", **SMALL, method=run["method"])
     assert first.metrics["loss"] == again.metrics["loss"] != plain.metrics["loss"]
     chosen = first.record["configuration"]
     assert {k: chosen[k] for k in run if k != "method"} == {
         k: v for k, v in run.items() if k != "method"
     }
     assert not {"mixing", "mixing_share"} & plain.record["configuration"].keys()
-    assert config.read(chosen).mixing == run["mixing"]
+    assert ImageRun.read(chosen).mixing == run["mixing"]
 
 
 def test_a_share_of_one_is_no_mixture():
     images = data.subset(data.load("digits"), 64, seed=0)
     method, model = methods.build("simclr"), None
     for name in (None, *mixing.MIXINGS):
-        part = modality.Images(
-            images, augment.resolve("digits"), 64, mixed=(name, 1.0 if name else None)
-        )
+        run = ImageRun(batch_size=64, mixing=name, mixing_share=1.0 if name else None)
+        part = task.Task(run.resolved(), method, dataset=images)
         torch.manual_seed(0)
         model = part.model() if model is None else model
         views = part.views(torch.arange(64), generator(), slice(0, 64))
@@ -125,16 +124,15 @@ def test_a_share_of_one_is_no_mixture():
 
 def test_what_is_refused():
     for more, words in (
-        (dict(method="scl"), "mixing=un-mix is for methods without labels"),
-        (dict(queue=64), "mixing=un-mix is for methods without labels, without a queue"),
+        (dict(method="scl"), "mixing=un-mix requires a method without labels"),
+        (dict(queue=64), "mixing=un-mix requires a method without labels"),
         (dict(admitted=0.5), "with all pairs admitted"),
-        (dict(method="unremix", mixing="i-mix"), "mixing=i-mix is not for unremix: unremix comp"),
-        (dict(mixing="cutmix"), "unknown mixing 'cutmix'; known: i-mix, un-mix"),
-        (dict(mixing=None, mixing_share=0.5), "mixing_share=0.5 means nothing without mixing"),
-        (dict(mixing_share=1.5), r"mixing_share=1.5 must lie in \[0, 1\]"),
-        (dict(mixing="i-mix", method=torch.nn.Identity()), "needs a method of the catalogue"),
+        (dict(method="unremix", mixing="i-mix"), "unremix"),
+        (dict(mixing="cutmix"), "Input should be 'i-mix' or 'un-mix'"),
+        (dict(mixing=None, mixing_share=0.5), "mixing_share requires mixing"),
+        (dict(mixing_share=1.5), "less than or equal to 1"),
     ):
         with pytest.raises(ValueError, match=words):
-            training.train("digits", **dict(mixing="un-mix") | SMALL | more)
-    run = config.ImageRun(mixing="un-mix")
-    assert dataclasses.replace(run, mixing=None) == config.ImageRun()
+            train("digits", **dict(mixing="un-mix") | SMALL | more)
+    run = ImageRun(mixing="un-mix")
+    assert dataclasses.replace(run, mixing=None) == ImageRun()

@@ -1,14 +1,16 @@
 """The printed numbers with their runs, and the queue of runs without a record."""
 
 import shlex
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from hnlib import __main__ as cli
-from hnlib import commands as command
 from hnlib.book import papers, queue
-from hnlib.training import config, records
+from hnlib.graphs.run import GraphRun
+from hnlib.images.run import ImageRun
+from hnlib.training import kinds, records
 
 CELLS = papers.cells()
 RUNNABLE = [cell for cell in CELLS if cell.run is not None]
@@ -17,8 +19,8 @@ PRINTED += ("weight_decay",)
 
 
 def record(run, metrics, seconds=1.0):
-    resolved = run.resolved(3)
-    rest = dict(history=[], losses=[], environment={}, image_shape=[3, 64, 64])
+    resolved = run.resolved()
+    rest = dict(history=[], losses=[], environment={}, kind=run.kind)
     return rest | dict(configuration=resolved.configuration, metrics=metrics, seconds=seconds)
 
 
@@ -27,9 +29,8 @@ def test_every_printed_number_has_a_run_or_a_reason():
         assert (cell.run is None) == bool(cell.reason)
         assert cell.run is not None or cell.reason.startswith(papers.REASONS), cell.reason
     assert (len(CELLS), len(RUNNABLE), len({cell.key for cell in RUNNABLE})) == (435, 282, 225)
-    assert {
-        kind: sum(isinstance(cell.run, run) for cell in CELLS) for kind, run in papers.KINDS.items()
-    } == {"images": 144, "graphs": 98, "sentences": 40}
+    counts = Counter(cell.run.kind for cell in RUNNABLE)
+    assert counts == {"images": 144, "graphs": 98, "sentences": 40}
 
 
 def test_every_setting_is_used():
@@ -39,12 +40,12 @@ def test_every_setting_is_used():
 
 def disagreements(note: dict, run, ours: str) -> list[str]:
     """Return what the row prints, or names as ours, and its run does not have."""
-    run = run.resolved(3)
+    run = run.resolved()
     chosen = dict(epochs=run.epochs, lr=run.lr, weight_decay=run.weight_decay) | run.options
     stated = dict(part.split("=") for part in ours.split(", ") if part) | note
     wrong = [n for n in PRINTED if n in stated and n in chosen and float(stated[n]) != chosen[n]]
     if "eps" in note:  # the released cost of images has no factor ½
-        scale = 1 if isinstance(run, config.GraphRun) else 2
+        scale = 1 if run.kind == "graphs" else 2
         wrong += ["eps"] * (float(note["eps"]) != scale * chosen["epsilon"])
     return wrong
 
@@ -59,23 +60,23 @@ def test_runs_have_the_printed_values_and_name_ours():
     assert disagreements(note, cell.run, "temperature=0.7")
 
 
-@pytest.mark.parametrize("kind", papers.KINDS)
+@pytest.mark.parametrize("kind", kinds.KINDS)
 def test_the_command_of_a_cell_makes_its_record(kind, capsys):
-    cells = [cell for cell in RUNNABLE if isinstance(cell.run, papers.KINDS[kind])]
+    cells = [cell for cell in RUNNABLE if cell.run.kind == kind]
     for cell in {papers.command(c.run): c for c in cells}.values():
         tokens = shlex.split(papers.command(cell.run, "--rehearse"))
-        assert command.train(tokens[2:]) == 0
+        assert cli.main(tokens[1:]) == 0
         key, *places = capsys.readouterr().out.splitlines()
         assert key == cell.key
         assert f"{cell.paper}, {cell.table}, {cell.row}, {cell.column}: {cell.value:g}" in places
-        assert papers.key(config.read(cell.run.configuration)) == cell.key
+        assert papers.key(cell.run.read(cell.run.configuration)) == cell.key
 
 
 def test_what_does_not_tell_cells_apart():
-    run = next(cell.run for cell in RUNNABLE if isinstance(cell.run, config.ImageRun))
+    run = next(cell.run for cell in RUNNABLE if cell.run.kind == "images")
     same = dict(seed=4, precision="bf16-mixed", protocols=("paper",))
     assert papers.key(replace(run, **same)) == papers.key(run)
-    assert papers.key(replace(run.resolved(3), recipe="book")) == papers.key(run)
+    assert papers.key(replace(run.resolved(), recipe="book")) == papers.key(run)
     assert papers.key(replace(run, epochs=run.epochs + 1)) != papers.key(run)
     whole, half = (replace(run, method="hcl", options={"beta": b}) for b in (1, 1.0))
     assert papers.key(whole) == papers.key(half)
@@ -83,8 +84,8 @@ def test_what_does_not_tell_cells_apart():
 
 def test_recipes_do_not_leak_into_other_methods():
     for method, temperature in {"simclr": 0.5, "hcl": 0.5, "alpha-cl": 0.5, "adnce": 0.4}.items():
-        run = config.ImageRun(dataset="cifar10", method=method, recipe="adnce", epochs=1)
-        assert run.resolved(3).options["temperature"] == temperature
+        run = ImageRun(dataset="cifar10", method=method, recipe="adnce", epochs=1)
+        assert run.resolved().options["temperature"] == temperature
 
 
 def test_a_record_stands_in_its_cell_whatever_its_seed_and_precision():
@@ -112,7 +113,7 @@ def test_the_queue_lists_what_has_no_record_best_first():
 
 def test_the_queue_is_worked_off_recorded_and_resumed(tmp_path, monkeypatch):
     monkeypatch.setattr(queue, "project_root", lambda: tmp_path)
-    run = config.GraphRun(dataset="motifs", method="infograph", epochs=1, folds=2)
+    run = GraphRun(dataset="motifs", method="infograph", epochs=1, folds=2)
     first, second = (queue.Job(replace(run, seed=seed), 1, 0.1, False) for seed in (0, 1))
     broken = queue.Job(replace(run, dataset="nowhere"), 1, 0.1, False)
     interrupted = tmp_path / "_build" / "queue" / f"{second.run.name}.pt"
@@ -135,18 +136,18 @@ def test_the_queue_is_worked_off_recorded_and_resumed(tmp_path, monkeypatch):
 
 def test_an_epoch_costs_what_records_of_the_same_setting_say():
     """And not what another share of the data, framework or use of labels took."""
-    run = config.ImageRun(dataset="cifar10", method="simclr", epochs=10, encoder="small-cnn")
-    mutag = config.GraphRun(dataset="MUTAG", method="scl", epochs=4)
-    timed = {
-        replace(run, train_size=100): 5.0,
-        run: 70.0,
-        replace(mutag, labels="all"): 8.0,
-        replace(mutag, method="infograph"): 6.0,
-        replace(mutag, method="infograph", framework="graphcl", layers=3): 2.0,
-    }
-    frame = records.frame([record(run, {}, seconds) for run, seconds in timed.items()])
+    run = ImageRun(dataset="cifar10", method="simclr", epochs=10, encoder="small-cnn")
+    mutag = GraphRun(dataset="MUTAG", method="scl", epochs=4)
+    timed = [
+        (replace(run, train_size=100), 5.0),
+        (run, 70.0),
+        (replace(mutag, labels="all"), 8.0),
+        (replace(mutag, method="infograph"), 6.0),
+        (replace(mutag, method="infograph", framework="graphcl", layers=3), 2.0),
+    ]
+    frame = records.frame([record(run, {}, seconds) for run, seconds in timed])
     seconds = queue.epoch_seconds(frame, "cpu")
-    jobs = [queue._job(run, 1, seconds, "cpu") for run in timed]
+    jobs = [queue._job(run, 1, seconds, "cpu") for run, _ in timed]
     assert all(job.measured for job in jobs)
     assert [60 * job.minutes / job.run.epochs for job in jobs] == [0.5, 7.0, 2.0, 1.5, 0.5]
     by_fold = queue._job(mutag, 1, seconds, "cpu")  # no record has measured it

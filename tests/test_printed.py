@@ -5,16 +5,16 @@ import pytest
 
 from hnlib._files import project_root
 from hnlib.book import pages, papers, printed
-from hnlib.training import config, records
+from hnlib.images.run import ImageRun
+from hnlib.training import records
 
 
 def record(cell, seed, accuracy):
-    run = replace(cell.run, seed=seed).resolved(3)
+    run = replace(cell.run, seed=seed).resolved()
     metric = papers.READOUTS[cell.metric]
     metrics = {metric: accuracy, "linear_paper": accuracy - 0.1}
     found = dict(configuration=run.configuration, metrics=metrics, history=[])
-    shape = {} if isinstance(run, config.GraphRun) else dict(image_shape=[3, 32, 32])
-    return found | shape | dict(losses=[], seconds=1.0, environment={})
+    return found | dict(kind=run.kind, losses=[], seconds=1.0, environment={})
 
 
 def test_ours_stands_beside_the_printed_number_with_its_interval():
@@ -25,7 +25,7 @@ def test_ours_stands_beside_the_printed_number_with_its_interval():
     (line,) = [part for part in text.split("* -") if "(3 seeds)" in part]
     assert "53.7" in line and "54.0\u00a0±\u00a01.0" in line and "+0.3 \\[−2.2, +2.8\\]" in line
     assert "as released 44.0\u00a0±\u00a01.0" in line and "as released −9.7" in line
-    assert "hnlib train --dataset tiny-imagenet --method debiased" in line
+    assert "hnlib train images --dataset tiny-imagenet --method debiased" in line
 
 
 def test_every_number_has_its_line_and_what_is_missing_comes_first():
@@ -52,5 +52,5 @@ def test_a_command_on_the_page_is_text_whatever_it_holds():
 
 
 def test_words_of_a_command_are_words_of_the_shell():
-    run = config.ImageRun(dataset="cifar10", method="simclr", encoder="$(touch x)", epochs=1)
+    run = ImageRun(dataset="cifar10", method="simclr", encoder="$(touch x)", epochs=1)
     assert shlex.split(papers.command(run))[-1] == "$(touch x)"

@@ -10,17 +10,15 @@ import pytest
 import torch
 
 from hnlib.book import papers
-from hnlib.images import augment, data, encoders
-from hnlib.images.modality import Images
-from hnlib.training import config, loop, records
-from hnlib.training import run as training
-from hnlib.training.checkpoint import room
+from hnlib.images import data, encoders, task
+from hnlib.training import loop, records
+from hnlib.training.run import train
 
 #: What a rehearsal makes smaller; the rest of a run is as printed.
 SMALL = {
-    config.ImageRun: dict(epochs=1, batch_size=4, evaluate_size=8),
-    config.GraphRun: dict(epochs=1, batch_size=32, folds=2, dataset="motifs"),
-    config.SentenceRun: dict(
+    "images": dict(epochs=1, batch_size=4, evaluate_size=8),
+    "graphs": dict(epochs=1, batch_size=32, folds=2, dataset="motifs"),
+    "sentences": dict(
         epochs=1, batch_size=16, max_steps=2, dimension=16, dataset="topics", tasks=("alike",)
     ),
 }
@@ -36,7 +34,7 @@ def kind(cell):
 
 
 KINDS = {kind(c): c for c in papers.cells() if c.run is not None}  # the last, on small pictures
-IMAGES = {k: c for k, c in KINDS.items() if isinstance(c.run, config.ImageRun)}
+IMAGES = {k: c for k, c in KINDS.items() if c.run.kind == "images"}
 
 
 def tiny(name):
@@ -61,28 +59,30 @@ def root(tmp_path_factory):
 @pytest.mark.parametrize("name", KINDS)
 def test_a_small_run_is_recorded_and_stands_in_its_cell(name, root, tmp_path):
     cell = KINDS[name]
-    small = SMALL[type(cell.run)]
+    small = SMALL[cell.run.kind]
     if getattr(cell.run, "train_size", None):
         small = small | dict(train_size=8)
     run = replace(cell.run, **small)
-    done = training.train(
+    done = train(
         run, device="cpu", data_root=root, record_to=tmp_path, evaluate_every=0, progress=False
     )
     (record,) = records.load_all(tmp_path)
-    sentences = isinstance(run, config.SentenceRun)  # whose tasks are those of the corpus
+    sentences = run.kind == "sentences"  # whose tasks are those of the corpus
     assert ("alike" if sentences else papers.READOUTS[cell.metric]) in done.metrics
     assert all(np.isfinite(loss) for loss in record["losses"]) and record["losses"]
-    read = config.read(record["configuration"], whole=True)
+    read = records.run_of(record)
     printed = {f.name: getattr(cell.run, f.name) for f in fields(cell.run) if f.name in small}
     assert papers.key(replace(read, **printed)) == cell.key
 
 
-class OnMeta(Images):
+class OnMeta(task.Task):
     """Images on a device that has no values, and so answers no question; all in bfloat16."""
 
     def __init__(self, run):
         parts = data._dataset(run.dataset, *(tiny("")[k] for k in data.PARTS), list("abcd"))
-        super().__init__(parts, augment.RECIPES["simclr"], 4, encoder=run.encoder)
+        super().__init__(
+            replace(run, batch_size=4, augmentation="simclr", train_size=None), dataset=parts
+        )
         self.shape, self.labels = (3, 32, 32), self.labels.to("meta")
 
     def model(self):
@@ -96,8 +96,9 @@ class OnMeta(Images):
 @pytest.mark.parametrize("queue", [0, 8])
 @pytest.mark.parametrize("name", IMAGES)
 def test_a_step_asks_nothing_of_the_device(name, queue):
-    run = replace(IMAGES[name].run, queue=queue).resolved(3)
-    method = room(type(run)).method_of(run)
+    plain = dict(momentum=0.999, separate_views=False, mixing=None, mixing_share=None)
+    run = replace(IMAGES[name].run, queue=queue, **plain).resolved()
+    method = task.Task.build_method(run)
     for option, course in run.schedule.items():
         method.change(**{option: course[0]})
     if queue and method.name == "unremix":

@@ -1,35 +1,34 @@
 """Sentences: corpora and their pairs, encoders, the tasks that judge them, and the runs."""
 
-import copy
 import itertools
-import json
 import time
 import zipfile
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from one_call import train
 from scipy.stats import spearmanr
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.preprocessing import StandardScaler
 
-from hnlib import commands as command
 from hnlib import methods
+from hnlib.__main__ import main
 from hnlib.contrast import Contrast
 from hnlib.sentences import data, encoders, tasks
 from hnlib.sentences import evaluation as transfer
-from hnlib.sentences.modality import Pairs
-from hnlib.training import config, evaluation, records
-from hnlib.training.run import load, train
+from hnlib.sentences.run import SIMILARITY, TRANSFER, SentenceRun
+from hnlib.sentences.task import Task
+from hnlib.training import evaluation, records
+from hnlib.training.run import load
 
 DOCUMENTS = [
     ["the cat sat .", "the dog ran off", "a bird sang"],
     ["ships sail", "the sea is wide and deep"],
 ]
-QUICK = dict(progress=False, device="cpu", tasks="alike", dimension=16)
+QUICK = dict(progress=False, device="cpu", tasks=("alike",), dimension=16)
 
 
 @pytest.fixture(scope="module")
@@ -194,9 +193,13 @@ def test_a_bag_is_the_mean_of_its_embeddings():
     assert not torch.equal(both(tokens, 0), both(tokens, 1))
 
 
-@pytest.mark.parametrize("both", [False, True])
-def test_the_loss_of_a_batch_is_that_of_its_pairs(corpus, both):
-    pairs = Pairs(corpus, 3, ("gru", 8, 2), both=both)
+def task(corpus, **options):
+    run = SentenceRun(tasks=("alike",), batch_size=options.pop("batch_size", 2), **options)
+    return Task(run.resolved(), dataset=corpus)
+
+
+def test_the_loss_of_a_batch_is_that_of_its_pairs(corpus):
+    pairs = task(corpus, batch_size=3, encoder="gru", dimension=8, towers=2)
     torch.manual_seed(0)
     model, method = pairs.model(), methods.build("hcl")
     (batch,) = pairs.batches(torch.Generator().manual_seed(0))
@@ -208,28 +211,15 @@ def test_the_loss_of_a_batch_is_that_of_its_pairs(corpus, both):
     ]
     contrast = Contrast.from_pairs(torch.cat(z[0]), torch.cat(z[1]))
     expected = method.loss(contrast)
-    if both:
-        expected = (expected + method.loss(contrast.reversed())) / 2
     assert found.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_dropout_makes_two_views_of_every_sentence(corpus):
-    pairs = Pairs(corpus, 2, ("transformer", 8, 1), views="dropout")
-    assert len(pairs.first) == 5
-    v1, v2 = pairs.views(torch.tensor([0, 4]), torch.Generator(), slice(None))
-    assert torch.equal(v1, v2)
-    model = pairs.model().train()
-    method = SimpleNamespace(calls=[])
-    pairs.loss(model, lambda *z: method.calls.append(z), (v1, v2), None, lambda z: z)
-    ((z1, z2),) = method.calls
-    assert z1.shape == (2, 8) and not torch.allclose(z1, z2)
-
-
 def test_pairs_are_the_same_for_all_seeds_and_must_suffice(corpus):
-    assert Pairs(corpus, 2, size=2).first.tolist() == Pairs(corpus, 2, size=2).first.tolist()
-    for asked in (dict(batch_size=4), dict(batch_size=2, size=9)):
-        with pytest.raises(ValueError, match=r"small has 3 pairs, fewer than .* choose at most 3"):
-            Pairs(corpus, **asked)
+    first = [task(corpus, train_size=2, seed=seed).first.tolist() for seed in (0, 1)]
+    assert first[0] == first[1]
+    for asked in (dict(batch_size=4), dict(train_size=9)):
+        with pytest.raises(ValueError, match="must be at most the 3 pairs of small"):
+            task(corpus, **asked)
 
 
 # Tasks
@@ -446,18 +436,18 @@ def test_every_example_is_judged_once_by_cross_validation(corpus):
 
 
 def test_every_task_can_be_chosen_and_is_a_metric_of_records():
-    assert {*config.SENTENCE_TASKS} == {*tasks.PUBLISHED, *tasks.GENERATED}
-    assert {*config.SENTENCE_TASKS} <= {*records.ACCURACIES, *records.CORRELATIONS}
+    every = SentenceRun(tasks=(*tasks.PUBLISHED, *tasks.GENERATED)).tasks
+    assert {*every} == {*TRANSFER, *SIMILARITY, "topic", "alike"}
+    assert {*every} <= {*SentenceRun.accuracies, *SentenceRun.correlations}
+    with pytest.raises(ValueError, match=r"tasks\.0"):
+        SentenceRun(tasks=("sst",))
 
 
 def test_a_run_is_recorded_read_and_shown(tmp_path, capsys):
-    run = config.SentenceRun(
-        method="hcl", options=dict(beta=2.0), epochs=2, batch_size=200, dimension=16
-    )
-    done = train(run, progress=False, record_to=tmp_path, evaluate_at=(1,))
-    (path,) = tmp_path.glob("*.json")
-    record = records.read(path)
-    assert config.read(record["configuration"]).configuration == record["configuration"]
+    chosen = dict(method="hcl", options=dict(beta=2.0), epochs=2, batch_size=200, dimension=16)
+    done = train("topics", **chosen, progress=False, record_to=tmp_path, evaluate_at=(1,))
+    (record,) = records.load_all(tmp_path)
+    assert records.run_of(record).configuration == record["configuration"]
     assert [row["epoch"] for row in done.history] == [1, 2]
     assert all({"topic", "alike", "loss"} <= row.keys() for row in done.history)
     right = records.unpack(record["correct"]["topic"], record["judged"]["topic"])
@@ -466,17 +456,12 @@ def test_a_run_is_recorded_read_and_shown(tmp_path, capsys):
     assert (row.kind, row.beta, row.encoder, row.sentences) == ("sentences", 2.0, "bag", 1800)
     untrained = train("topics", None, epochs=0, **QUICK)
     assert done.metrics["alike"] > untrained.metrics["alike"] + 0.2
-    assert command.results(tmp_path) == 0 and "alike" in capsys.readouterr().out
+    assert main(["results", "--folder", str(tmp_path)]) == 0
+    assert "alike" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    "more",
-    [
-        {},
-        dict(queue=300),
-        dict(encoder="gru", towers=2),
-        dict(encoder="transformer", views="dropout"),
-    ],
+    "more", [{}, dict(queue=300), dict(encoder="gru", towers=2), dict(encoder="transformer")]
 )
 def test_an_interrupted_run_ends_as_a_whole_one(tmp_path, more):
     more = QUICK | dict(batch_size=400, length=6, evaluate_at=(1,)) | more
@@ -489,20 +474,6 @@ def test_an_interrupted_run_ends_as_a_whole_one(tmp_path, more):
     assert whole.metrics["alike"] == rest.metrics["alike"]
     assert [row["epoch"] for row in rest.history] == [1, 2]
     assert whole.record["losses"][0] > whole.record["losses"][1]
-
-
-def test_two_records_of_one_run_agree_in_correlations_too():
-    known = dict(sentences=10, history=[])
-    pair = [
-        known
-        | dict(configuration=config.SentenceRun(experiment=name).configuration)
-        | dict(metrics={"alike": alike})
-        for name, alike in (("one", 0.5), ("other", 0.4))
-    ]
-    with pytest.raises(ValueError, match=r"differs in alike: 0\.5 and 0\.4"):
-        records.frame(pair)
-    pair[1]["metrics"] = pair[0]["metrics"]
-    assert records.frame(pair)["experiments"].item() == ("one", "other")
 
 
 def test_a_saved_encoder_comes_back(tmp_path):
@@ -529,23 +500,18 @@ def test_methods_that_apply_train_and_the_others_say_why_not():
         done = train("topics", name, epochs=1, batch_size=128, max_steps=2, **QUICK)
         assert np.isfinite(done.metrics["loss"]), name
     for name, fault in REFUSED.items():
-        with pytest.raises(ValueError, match=f"{name} is not for views='neighbours': .*{fault}"):
+        with pytest.raises(ValueError, match=fault):
             train("topics", name, epochs=1, **QUICK)
 
 
 @pytest.mark.parametrize(
     "more, fault",
     [
-        (dict(precision="bf16-mixed"), "precision='bf16-mixed' is not for sentences"),
-        (dict(queue=9, towers=2), "queue=9 needs one tower"),
-        (dict(queue=9, both=True), "both=True means nothing with queue=9"),
-        (dict(views="dropout"), "views='dropout' needs one transformer"),
-        (dict(views="dropout", both=True), "both=True means nothing without views=neighbours"),
-        (dict(encoder="lstm"), "unknown encoder 'lstm'; known: bag, gru, transformer"),
-        (dict(tasks="sst"), "unknown task 'sst'"),
-        (dict(vocabulary=40000), r"vocabulary=40000 must lie in \[300, 32767\]"),
-        (dict(batch_size=4000), "topics has 1740 pairs, fewer than batch_size=4000"),
-        (dict(method=torch.nn.Identity()), "cannot train on pairs; give a method of hnlib.methods"),
+        (dict(precision="bf16-mixed"), "Input should be '32-true'"),
+        (dict(queue=9, towers=2), "queue=9 requires towers=1"),
+        (dict(encoder="lstm"), "Input should be 'bag', 'gru' or 'transformer'"),
+        (dict(vocabulary=40000), "less than or equal to 32767"),
+        (dict(batch_size=4000), "must be at most the 1740 pairs of topics"),
     ],
 )
 def test_what_sentences_have_not_is_refused(more, fault):
@@ -555,31 +521,8 @@ def test_what_sentences_have_not_is_refused(more, fault):
 
 
 def test_the_command_trains_on_sentences(capsys):
-    tokens = (
-        "--dataset topics --method simclr --epochs 1 --dimension 16 --tasks alike --batch-size 500"
-    )
-    assert command.train(tokens.split()) == 0
-    said = capsys.readouterr().out
-    assert "topics, all pairs, bag, 1 epochs" in said and "ALIKE" in said
-    assert command.data("topics", None) == 0 and "60 documents" in capsys.readouterr().out
-
-
-def test_a_record_that_was_not_written_so(tmp_path):
-    done = train("topics", None, epochs=0, record_to=tmp_path, **QUICK | dict(tasks=()))
-    (path,) = tmp_path.glob("*.json")
-    for change, fault in (
-        (
-            lambda r: r["metrics"].update(alike=1.5),
-            "metrics.alike=1.5 must be a number from -1 to 1",
-        ),
-        (
-            lambda r: r["correct"].update(topic="AA=="),
-            "correct.topic has 1 bytes; topic=300 take 38",
-        ),
-        (lambda r: r.update(sentences=-1), "sentences=-1 must be a whole number"),
-    ):
-        record = copy.deepcopy(done.record)
-        change(record)
-        path.write_text(json.dumps(record))
-        with pytest.raises(ValueError, match=fault):
-            records.read(path)
+    tokens = "train sentences --epochs 1 --dimension 16 --tasks alike --batch-size 500"
+    assert main(tokens.split()) == 0
+    assert "alike" in capsys.readouterr().out
+    assert main(["data", "topics"]) == 0
+    assert "60 documents" in capsys.readouterr().out

@@ -13,7 +13,7 @@ import torch
 from hnlib._files import project_root
 from hnlib.book import campaign
 from hnlib.training import records
-from hnlib.training import run as training
+from hnlib.training.run import train
 
 SCORES = ("knn", "linear", "knn_validation", "linear_validation", "transfer", "sts")
 
@@ -34,12 +34,12 @@ def main() -> None:
         print(run, flush=True)
         where = dict(checkpoint=checkpoint, record_to=args.folder, progress=False)
         try:
-            done = training.train(run, **where)
+            done = train(run, **where)
         except ValueError as error:  # a checkpoint of another run, or of an older version
             if not any(words in str(error) for words in ("another run", "this version of hnlib")):
                 raise
             checkpoint.unlink()
-            done = training.train(run, **where)
+            done = train(run, **where)
         checkpoint.unlink()
         scores = {name: round(done.metrics[name], 4) for name in SCORES if name in done.metrics}
         print(scores, done.record["seconds"], flush=True)

@@ -22,8 +22,9 @@ from hnlib._files import project_root, write_atomically
 from hnlib.contrast import Contrast
 from hnlib.images import data
 from hnlib.images import evaluation as readouts
+from hnlib.images.run import ImageRun
 from hnlib.training import checkpoint, records
-from hnlib.training import run as training
+from hnlib.training.run import train
 
 SHOWN = (
     dict(method="simclr", temperature=0.5),
@@ -36,7 +37,7 @@ CONTROLS = (  # γ = (1 + β)/t = 4, as HCL's and transport's above
     dict(method="hcl", temperature=0.5, tau_plus=0.0, weights_gradient=False),
 )
 CONTROL_SEEDS = 2
-COMMON = dict(dataset="cifar10", train_size=10_000, epochs=10, validation=5000, evaluate_every=0)
+COMMON = dict(dataset="cifar10", train_size=10_000, epochs=10, validation=5000)
 COMMON |= dict(precision="bf16-mixed", experiment="retrieved")
 BATCH, BATCHES, CLASSES, PICTURES, HEAVIEST = 512, 19, 6, 4, 10
 DIGITS = 4  # of what is written
@@ -49,7 +50,9 @@ def trained(options: dict, seed: int) -> checkpoint.Run:
     saved = folder / f"{stem}.safetensors"
     if not saved.exists():
         where = dict(checkpoint=folder / f"{stem}.pt", save=saved, record_to=folder / "records")
-        done = training.train(**options, **COMMON, seed=seed, progress=False, **where)
+        chosen = dict(options)
+        run = ImageRun(method=chosen.pop("method"), options=chosen, seed=seed, **COMMON)
+        done = train(run, evaluate_every=0, progress=False, **where)
         print(stem, done.metrics["linear"], done.record["seconds"], flush=True)
     return checkpoint.load(saved)
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hnlib import methods
+from hnlib.images.run import ImageRun
+from hnlib.sentences.run import SentenceRun
 from hnlib.training import config, records
 
 TEMPERATURES = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05)
@@ -35,7 +37,7 @@ Runs = Iterator[config.Configuration]
 
 
 def _run(method: str | None, fields: dict, **options) -> config.Configuration:
-    kind = config.SentenceRun if fields["dataset"] == "novels" else config.ImageRun
+    kind = SentenceRun if fields["dataset"] == "novels" else ImageRun
     return kind(method=method, options=options, **fields)
 
 
@@ -235,4 +237,4 @@ def key(configuration: dict) -> str:
 
 def key_of(run: config.Configuration) -> str:
     """Return the key that the run's record will have."""
-    return key(run.resolved(channels=3).configuration)
+    return key(run.resolved().configuration)

@@ -9,13 +9,13 @@ import functools
 import json
 import shlex
 import tomllib
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from hnlib.training import config, records
+from hnlib.training import config, kinds, records
 
 #: Why a printed number has no run; details may follow a colon.
 REASONS = (
@@ -31,7 +31,6 @@ WHERE = ("paper", "table", "row", "column", "dataset", "metric")
 READOUTS = {"linear top-1": "linear", "accuracy": "linear", "SVM accuracy": "svm"}
 SENTENCES = ("MR", "CR", "SUBJ", "MPQA", "TREC", "MSRP", "SICK")
 READOUTS |= {f"{name} accuracy": name.lower() for name in SENTENCES} | {"MSRP F1": "msrp_f1"}
-KINDS = {"images": config.ImageRun, "graphs": config.GraphRun, "sentences": config.SentenceRun}
 ALL_OF_STL10 = "trains on STL-10's labelled and unlabelled images"
 
 
@@ -89,7 +88,7 @@ def _cell(row: dict[Any, Any], by_name: dict[str, dict]) -> Cell:
         chosen["epochs"] = int(printed["epochs"])
     if cell.dataset == "stl10" and "train_size" not in chosen:
         note = f"{note}; {ALL_OF_STL10}" if note else ALL_OF_STL10
-    run = KINDS[kind](**chosen)
+    run = kinds.run_class(kind)(**chosen)
     return replace(cell, run=run, key=key(run), ours=ours, note=note)
 
 
@@ -103,14 +102,13 @@ def parse_note(note: Any) -> dict[str, str]:
 def key(run) -> str:
     """Return what a cell asks of a record.
 
-    Seed, precision, compilation, additional readouts and the names of recipe and
-    experiment do not matter.
+    Seed, precision, compilation, additional readouts and the names of recipe and experiment do not
+    matter.
     """
-    run = run.resolved(channels=1 if run.dataset == "digits" else 3)
     same = dict(seed=0, precision="32-true", compile=False, dataset_digest=None)
-    if isinstance(run, config.ImageRun):
-        same |= dict(protocols=("clean",), recipe="book")
-    chosen = replace(run, **same).configuration | {"experiment": ""}
+    same |= dict(protocols=("clean",), recipe="book")
+    same = {name: value for name, value in same.items() if name in config.defaults(type(run))}
+    chosen = replace(run.resolved(), **same).configuration | {"experiment": ""}
     return config.name(json.loads(json.dumps(chosen), parse_int=float))  # β = 1 is β = 1.0
 
 
@@ -152,16 +150,19 @@ def _percents(runs: Any, metric: str) -> list[float]:
 
 def command(run, *flags: str) -> str:
     """Return the line of shell that makes the run's record."""
-    parts = ["hnlib train"]
-    parts += ["--dataset", shlex.quote(run.dataset), "--method", shlex.quote(run.method)]
-    for field in fields(type(run)):
-        about, value = field.metadata, getattr(run, field.name)
-        plain = about["derived"] or field.name in ("dataset", "method", "options")
-        if plain or value is None or value == config.default(field):
+    parts = ["hnlib train", run.kind, "--dataset", run.dataset, "--method", run.method]
+    for name, default in config.defaults(type(run)).items():
+        value = getattr(run, name)
+        if value in (default, None) or name in ("dataset", "method", "dataset_digest", "options"):
             continue
-        flag = "--" + field.name.replace("_", "-")
-        parts += [flag] if value is True else [flag, shlex.quote(str(config.words(value)))]
+        flag = "--" + name.replace("_", "-")
+        if isinstance(value, dict):
+            parts += [part for pair in config.words(value).split(",") for part in (flag, pair)]
+        elif isinstance(value, tuple):
+            parts += [flag, *map(str, value)]
+        else:
+            parts += [flag] if value is True else [flag, str(value)]
     for name, value in run.options.items():
         word = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-        parts += ["-o", shlex.quote(f"{name}={word}")]
-    return " ".join([*parts, *flags])
+        parts += ["-o", f"{name}={word}"]
+    return " ".join([parts[0], *map(shlex.quote, parts[1:]), *flags])

@@ -14,7 +14,7 @@ from typing import Any
 
 from hnlib._files import project_root
 from hnlib.book import campaign, papers
-from hnlib.training import config, records
+from hnlib.training import records
 
 #: Seconds of an epoch of 1,000 images, nodes or pairs, where no record says: on one H200 in bf16,
 #: and on one thread of a CPU.
@@ -74,7 +74,7 @@ def jobs(frame: Any = None, seeds: int = 1, only: str = "*", device: str = "cpu"
         free = (seed for seed in itertools.count() if seed not in done)
         for seed in itertools.islice(free, max(0, seeds - len(done))):
             run = replace(cells[0].run, seed=seed)
-            if isinstance(run, config.ImageRun):  # neither changes the cell's key
+            if run.kind == "images":  # neither changes the cell's key
                 run = replace(run, precision="bf16-mixed", protocols=("clean", "paper"))
             missing.append(_job(run, len(cells), seconds, device))
     if not matches:
@@ -121,7 +121,7 @@ def _setting(run) -> tuple:
 
 
 def _job(run, numbers: int, measured: dict[tuple, float], device: str) -> Job:
-    resolved = run.resolved(3)
+    resolved = run.resolved()
     seconds = measured.get(_setting(resolved))
     if seconds is None:
         size = (getattr(run, "train_size", None) or 0) / 1000 or SIZES[run.dataset]
@@ -155,8 +155,7 @@ def work(
     The job under way is finished. Each epoch is checkpointed, and a run that was interrupted comes
     first in the next call. A run that fails, for instance without its data, is left out.
     """
-    from hnlib.training import run as training  # a list need not wait for torch
-    from hnlib.training.loop import Diverged
+    from hnlib.training.run import Diverged, train  # a list need not wait for torch
 
     end, done = time.monotonic() + 60 * minutes, 0
     folder = folder or records.tracked_folder()
@@ -170,7 +169,7 @@ def work(
         say(papers.command(job.run, "--record"))
         where = dict(device=device, checkpoint=state(job), record_to=folder, data_root=data_root)
         try:
-            trained = training.train(job.run, **where, progress=sys.stderr.isatty())
+            trained = train(job.run, **where, progress=sys.stderr.isatty())
         except (Diverged, ValueError, OSError, ImportError) as error:
             say(f"left out: {error}")
             continue

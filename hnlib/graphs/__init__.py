@@ -1,17 +1,9 @@
-r"""Graphs: InfoGraph and GraphCL with any negatives, on PyTorch Geometric.
+"""Graphs: InfoGraph and GraphCL with any negatives, on PyTorch Geometric."""
 
-InfoGraph contrasts every node with the graphs of its batch, GraphCL two views of every graph.
-Layers, batches and data sets are PyTorch Geometric's; what is chosen here is the law of the
-negatives.
-"""
+from importlib import import_module
 
-try:
-    import torch_geometric  # noqa: F401
-except ImportError as error:
-    raise ImportError(
-        "hnlib.graphs needs PyTorch Geometric; install it with: pip install 'hnlib[graphs]'"
-    ) from error
 
-from hnlib.graphs import data, encoders, methods, views
-
-__all__ = ["data", "encoders", "methods", "views"]
+def __getattr__(name: str):  # on first use: the options of a run need no PyTorch Geometric
+    if name in ("data", "encoders", "methods", "task", "views"):
+        return import_module(f"hnlib.graphs.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

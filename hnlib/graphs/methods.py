@@ -74,16 +74,9 @@ def _minus_scores(contrast: Contrast) -> Tensor:
     return -scores(contrast).detach()
 
 
-def _on_nodes(method: methods.Method) -> Tensor:
-    nodes, batch = torch.eye(3).repeat(2, 1), torch.arange(3).repeat(2)
-    labels = torch.arange(3) if method.entry.supervised else None
-    positives = method.options.get("positives", "class")
-    return method.loss(Contrast.from_nodes(nodes, torch.eye(3), batch, labels, positives))
-
-
 def _entry(title: str, paper: str, weights, supervised: bool = False, **defaults) -> methods.Entry:
     js = objectives.jensen_shannon
-    return methods.Entry(title, paper, js, weights, supervised, defaults, trial=_on_nodes)
+    return methods.Entry(title, paper, js, weights, supervised, defaults)
 
 
 _TILT = dict(beta=1.0, tau_plus=0.0, weights_gradient=True)

@@ -1,165 +1,200 @@
-"""Runs on graphs: what is trained, fold by fold where labels are learned from, and the machine that
-judges the embeddings."""
+"""What a run on graphs trains and measures."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import statistics
-from types import SimpleNamespace
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch_geometric.data import Batch
 
-from hnlib import methods
-from hnlib.graphs import data
-from hnlib.graphs.encoders import GIN, embed
-from hnlib.graphs.modality import Graphs, build_method, build_model
-from hnlib.training import evaluation as readouts
-from hnlib.training.config import Execution, GraphRun
-from hnlib.training.loop import Course, Loop, asks_for
+from hnlib import methods as two_views
+from hnlib.contrast import Contrast
+from hnlib.graphs import data, methods, views
+from hnlib.graphs.encoders import GIN, GraphCL, InfoGraph, embed
+from hnlib.graphs.run import GraphRun
+from hnlib.training import evaluation, task
+from hnlib.training.loop import asks_for
 
-
-def method_of(run: GraphRun) -> methods.Method:
-    """The method that the run names. ValueError: as in `methods.build`."""
-    return build_method(run.framework, run.method, **run.options)
+FRAMEWORKS = {"infograph": InfoGraph, "graphcl": GraphCL}
 
 
-def saved_model(record: dict, state: dict, *modules) -> nn.Module:
-    """The model of a saved run, before its weights are loaded."""
-    chosen = record["configuration"]
-    features = state["encoder.convolutions.0.nn.0.weight"].shape[1]
-    layers = int(chosen["encoder"].removeprefix("gin"))
-    return build_model(chosen["framework"], features, chosen["hidden"], layers)
+class Task(task.Task):
+    """Nodes against graphs, or two views of each graph; with labels, one training for each fold.
 
+    `labels` holds −1 for a test graph. Epochs count from 1, random numbers are drawn on the CPU and
+    the steps are not fused, as when the records were made.
+    """
 
-def example_inputs(record: dict, encoder: GIN) -> tuple[tuple, tuple]:
-    """Inputs of an encoder, and which of their sizes are free."""
-    features = encoder.get_parameter("convolutions.0.nn.0.weight").shape[1]
-    ring = torch.arange(6)
-    edges = torch.stack([ring, (ring + 1) % 3 + ring // 3 * 3])
-    nodes, arcs = torch.export.Dim("nodes", min=2), torch.export.Dim("edges", min=2)
-    inputs = (torch.zeros(6, features), edges, ring // 3, 2)
-    return inputs, ({0: nodes}, {1: arcs}, {0: nodes}, torch.export.Dim.DYNAMIC)
+    unit, first_epoch, fused = "graph", 1, False
 
-
-class Task:
-    """What a run of graphs trains, and what it measures; `run` says all that was chosen."""
-
-    ROW = frozenset({"epoch", "loss", "svm_folds", "inner_folds", "C"})  # what is read of a row
-
-    def __init__(self, run: GraphRun, execution: Execution, own: SimpleNamespace, method, device):
-        self.dataset = own.dataset or data.load(run.dataset, execution.data_root)
+    def __init__(self, run: GraphRun, method=None, device="cpu", data_root=None, dataset=None):
+        self.device = device
+        self.dataset = dataset or data.load(run.dataset, data_root)
+        self.labels = y = self.dataset.labels
         if run.batch_size == 2 and len(self.dataset) % 2:
-            raise ValueError(
-                f"batch_size=2 leaves one of {len(self.dataset)} graphs alone, without a negative; "
-                "use at least 3"
-            )
-        y = self.dataset.labels
-        self.splits = readouts.stratified_folds(y, run.folds, run.seed)
+            raise ValueError(f"batch_size must be at least 3 for {len(self.dataset)} graphs, got 2")
+        _check(run, method)
+        self.splits = evaluation.stratified_folds(y, run.folds, run.seed)
         least = min(int(y[part].unique(return_counts=True)[1].min()) for part, _ in self.splits)
-        if least < readouts.INNER_FOLDS:  # before training, not after it
+        if least < evaluation.INNER_FOLDS:  # before training, not after it
             raise ValueError(
-                f"a class has {least} graphs in a training part, fewer than the "
-                f"{readouts.INNER_FOLDS} inner folds of the SVM; leave it out"
+                f"each class needs {evaluation.INNER_FOLDS} graphs in each training part, "
+                f"got {least}"
             )
-        named = dict(dataset=self.dataset.name, dataset_digest=self.dataset.digest)
-        named |= dict(labels=run.labels if asks_for(method, "supervised") else None)
-        self.run = dataclasses.replace(run, **named)
-        graphs = Graphs(
-            self.dataset,
-            y,
-            run.batch_size,
-            run.framework,
-            (run.hidden, run.layers),
-            (run.augmentations, run.ratio),
-            run.original,
-            device,
+        self.run = dataclasses.replace(
+            run,
+            dataset=self.dataset.name,
+            dataset_digest=self.dataset.digest,
+            labels=run.labels if asks_for(method, "supervised") else None,
         )
-        self.parts, self.judged = [graphs], {graphs: self.splits}
-        if asks_for(method, "supervised") and run.labels == "fold":
-            self.judged = {
-                dataclasses.replace(
-                    graphs, labels=y.index_fill(0, test, -1), title=f"fold {k + 1} of {run.folds}"
-                ): [(train, test)]
-                for k, (train, test) in enumerate(self.splits)
-            }
-            self.parts = list(self.judged)
+        self.folds = [self]
+        if self.run.labels == "fold":
+            self.folds = [self._fold(k) for k in range(run.folds)]
 
-    def look(self, loop: Loop, loss: float | None, rate: float | None) -> dict | None:
-        """What the machines of this training's folds say of the embeddings of all graphs."""
-        epoch = loop.course.epoch
-        if not (loop.due(epoch) or loop.last):
+    def _fold(self, k: int) -> Task:
+        """Return the training that does not see the labels of a fold's test graphs."""
+        fold, (_, test) = copy.copy(self), self.splits[k]
+        fold.splits, fold.labels = [self.splits[k]], self.labels.index_fill(0, test, -1)
+        fold.title = f"fold {k + 1} of {self.run.folds}"
+        return fold
+
+    @staticmethod
+    def build_method(run) -> two_views.Method:
+        """Return the method that a resolved run names."""
+        catalogue = methods if run.framework == "infograph" else two_views
+        return catalogue.build(run.method, **run.options)
+
+    @property
+    def parts(self) -> list[task.Task]:
+        """The trainings of the run: one, or one for each fold."""
+        return self.folds
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def model(self) -> InfoGraph | GraphCL:
+        """Return a model with random weights."""
+        run = self.run
+        return build_model(run.framework, self.dataset.num_features, run.hidden, run.layers)
+
+    def batches(self, generator: torch.Generator) -> Sequence[Tensor]:
+        """Return a permutation in nearly equal parts."""
+        order = torch.randperm(len(self), generator=generator)
+        return order.tensor_split(-(-len(order) // self.run.batch_size))
+
+    def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> tuple:
+        """Return two views of the graphs for GraphCL, the graphs themselves for InfoGraph."""
+        graphs = [self.dataset.graphs[i] for i in batch[share].tolist()]
+        whole = Batch.from_data_list(graphs).to(self.device)
+        if self.run.framework == "infograph":
+            return (whole,)
+        view = partial(views.view, whole, generator, self.run.augmentations, self.run.ratio)
+        return (whole if self.run.original else view(), view())
+
+    def loss(self, model, method, views: tuple, labels, gather: Callable) -> Tensor:
+        """Return the loss of the whole batch; `gather` collects the rows of all processes."""
+        if self.run.framework == "infograph":
+            (batch,) = views
+            model = getattr(model, "module", model)  # Fabric wraps `forward` alone
+            nodes, graphs = (gather(rows) for rows in model.embed(batch))
+            positives = getattr(method, "options", {}).get("positives", "class")
+            contrast = Contrast.from_nodes(nodes, graphs, batch.batch, labels, positives)
+            return method.loss(contrast)
+        z1, z2 = (gather(model(view)) for view in views)
+        if labels is not None:  # an unknown label is a class by itself
+            alone = -1 - torch.arange(len(labels), device=labels.device)
+            labels = torch.where(labels < 0, alone, labels)
+        return method(z1, z2, labels)
+
+    def mean_loss(self, losses: Tensor, batches: Sequence[Tensor]) -> float:
+        """Return the mean over the graphs of an epoch."""
+        return float(sum(loss * len(part) for loss, part in zip(losses, batches))) / len(self)
+
+    def evaluate(self, loop, loss: float | None, rate: float | None) -> dict | None:
+        """Return the accuracies of an SVM on the embeddings of all graphs, for the folds."""
+        if not (loop.due(loop.course.epoch) or loop.last):
             return None
         x = embed(loop.model.encoder, self.dataset, device=loop.fabric.device)
         y, seed = self.dataset.labels, self.run.seed
-        scores = [readouts.svm(x, y, *split, seed=seed) for split in self.judged[loop.modality]]
-        row = dict(epoch=epoch, loss=loss, svm=statistics.mean(score.test for score in scores))
-        row |= dict(svm_folds=[score.test for score in scores])
-        row |= dict(inner_folds=[score.inner for score in scores], C=[score.C for score in scores])
-        return row | loop.scheduled
+        scores = [evaluation.svm(x, y, *split, seed=seed) for split in self.splits]
+        return {
+            "epoch": loop.course.epoch,
+            "loss": loss,
+            "svm": statistics.mean(score.test for score in scores),
+            "svm_folds": [score.test for score in scores],
+            "inner_folds": [score.inner for score in scores],
+            "C": [score.C for score in scores],
+        } | loop.scheduled
 
-    def measure(self, model: nn.Module, courses: list[Course], device) -> dict:
-        """What the record says of the trainings besides the configuration: one row of the history
-        for all folds."""
+    def measure(self, model: nn.Module, courses: list, device) -> dict:
+        """Return metrics and history, with one row for all folds."""
         epochs = set.intersection(*({row["epoch"] for row in c.history} for c in courses))
-        kept = [[row for row in c.history if row["epoch"] in epochs] for c in courses]
-        history = [_together(rows) for rows in zip(*kept)]
+        shared = [[row for row in c.history if row["epoch"] in epochs] for c in courses]
+        history = [_together(rows) for rows in zip(*shared)]
         metrics = {k: v for k, v in history[-1].items() if k not in ("epoch", "loss")}
         seconds = [value for course in courses for value in course.seconds]
         metrics["epoch_seconds"] = round(statistics.median(seconds), 4) if seconds else None
-        losses = [statistics.mean(found) for found in zip(*(course.losses for course in courses))]
+        losses = [statistics.mean(epoch) for epoch in zip(*(course.losses for course in courses))]
         return dict(metrics=metrics, history=history, losses=losses, graphs=len(self.dataset))
+
+    @staticmethod
+    def saved_model(record: dict, state: dict, encoder=None) -> nn.Module:
+        """Return the model of a saved run, before its weights are loaded."""
+        run = GraphRun.read(record["configuration"])
+        features = state["encoder.convolutions.0.nn.0.weight"].shape[1]
+        return build_model(run.framework, features, run.hidden, run.layers)
+
+    @staticmethod
+    def example_inputs(record: dict, encoder: GIN) -> tuple[tuple, tuple]:
+        """Return inputs of an encoder, and which of their sizes vary."""
+        features = encoder.get_parameter("convolutions.0.nn.0.weight").shape[1]
+        ring = torch.arange(6)
+        edges = torch.stack([ring, (ring + 1) % 3 + ring // 3 * 3])
+        nodes, arcs = torch.export.Dim("nodes", min=2), torch.export.Dim("edges", min=2)
+        inputs = (torch.zeros(6, features), edges, ring // 3, 2)
+        return inputs, ({0: nodes}, {1: arcs}, {0: nodes}, torch.export.Dim.DYNAMIC)
+
+
+def build_model(framework: str, features: int, hidden: int, layers: int) -> InfoGraph | GraphCL:
+    """Return encoder and heads; linear layers start as in the released code."""
+    model = FRAMEWORKS[framework](GIN(features, hidden, layers))
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+    return model
 
 
 def _together(rows: tuple[dict, ...]) -> dict:
-    """One row for all folds: those that the trainings judged, in their order."""
+    """Return one row for all folds."""
     lists = {k: [v for row in rows for v in row[k]] for k in ("svm_folds", "inner_folds", "C")}
     losses = [row["loss"] for row in rows]
     loss = None if losses[0] is None else statistics.mean(losses)
     return rows[0] | {"loss": loss, "svm": statistics.mean(lists["svm_folds"])} | lists
 
 
-def check(run: GraphRun, execution: Execution, own: SimpleNamespace, method) -> None:
-    """ValueError: an option that graphs do not have, a method of the other catalogue."""
-    usual = GraphRun()
-    for name, value, default in (
-        ("precision", run.precision, usual.precision),
-        ("compile", run.compile, usual.compile),
-    ):
-        if value != default:
-            raise ValueError(f"{name}={value!r} is not for graphs; leave it at {default!r}")
+def _check(run: GraphRun, method) -> None:
+    """Check that the method belongs to the framework and to the other options."""
     if run.queue and run.framework == "infograph":
-        raise ValueError(
-            f"queue={run.queue} needs two views of each graph; use framework='graphcl'"
-        )
+        raise ValueError(f"queue={run.queue} requires framework='graphcl'")
+    if run.queue and run.labels == "fold":
+        raise ValueError(f"queue={run.queue} requires labels='all': it holds test graphs")
     if method is None:
         return
-    if run.queue and run.labels == "fold":
-        raise ValueError(
-            f"queue={run.queue} holds graphs whose label is unknown to labels='fold'; use 'all'"
-        )
-    if not isinstance(method, methods.Method):
-        return _check_own(run, method)
+    if not isinstance(method, two_views.Method):
+        if asks_for(method, "supervised") and run.labels is None:
+            raise ValueError(f"{run.method} learns from labels; pass labels='fold' or 'all'")
+        return
     if run.catalogue.get(method.name) != method.entry:
-        raise ValueError(
-            f"{run.framework} cannot train {method.name!r}; its methods are "
-            f"{', '.join(run.catalogue)}"
-        )
+        raise ValueError(f"{run.framework} has no method {method.name!r}")
     learned = method.options.get("learn", "fixed") != "fixed"
     if run.framework == "graphcl" and (method.entry.features or learned):
         raise ValueError(
-            f"{method.name} needs the inputs of the last layer or learns a mixture, which graphcl "
-            "does not do; choose another method or learn='fixed'"
+            f"graphcl cannot train {method.name}, which needs the inputs of the last layer or "
+            "learns a mixture"
         )
-
-
-def _check_own(run: GraphRun, method: nn.Module) -> None:
-    """ValueError: a method of one's own that the framework cannot call, or its record not tell."""
-    if run.method in run.catalogue:
-        raise ValueError(f"{run.method!r} is a method of the catalogue; name your own otherwise")
-    if run.framework == "infograph" and not callable(getattr(method, "loss", None)):
-        raise ValueError(
-            f"infograph calls {run.method}.loss(contrast), which is not there; define it"
-        )
-    if asks_for(method, "supervised") and run.labels is None:
-        raise ValueError(f"{run.method} learns from labels; say labels='fold' or 'all'")

@@ -8,67 +8,13 @@ over images and no wait for the device.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-
-@dataclass(frozen=True)
-class Recipe:
-    """The distribution of a view. Zero or (1, 1) switches an operation off.
-
-    Probabilities belong to one image. ValueError: an even kernel, a range of deviations that is not
-    positive, a size below 1 or together with a rotation.
-    """
-
-    #: area (as a fraction) and width:height of the random crop, which is resized to the whole
-    crop_scale: tuple[float, float] = (1.0, 1.0)
-    crop_ratio: tuple[float, float] = (1.0, 1.0)
-    rotation: float = 0.0  #: largest angle in degrees
-    flip: float = 0.0  #: probability of a mirror image
-    #: largest change of brightness, contrast, saturation; largest turn of the hue (1: full)
-    jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
-    jitter_p: float = 0.0  #: its probability
-    grey: float = 0.0  #: probability of losing the colour
-    noise: float = 0.0  #: standard deviation of the added noise, white being 1
-    blur: float = 0.0  #: probability of a Gaussian blur
-    blur_kernel: int = 3  #: over so many pixels each way
-    blur_sigma: tuple[float, float] = (0.1, 2.0)  #: its deviation in pixels, uniform
-    #: side of the views, where not that of the images; shrunk with antialiasing, as pillow does
-    size: int | None = None
-
-    def __post_init__(self):
-        if self.blur_kernel < 1 or self.blur_kernel % 2 == 0:
-            raise ValueError(f"blur_kernel={self.blur_kernel} must be an odd number: 3, 5, …")
-        if not 0 < self.blur_sigma[0] <= self.blur_sigma[1]:
-            raise ValueError(f"blur_sigma={self.blur_sigma} must be (low, high), 0 < low <= high")
-        if self.size is not None and self.size < 1:
-            raise ValueError(f"size={self.size} must be at least 1 pixel, or None: as the images")
-        if self.size is not None and self.rotation:
-            raise ValueError(
-                f"size={self.size} allows no rotation={self.rotation}; drop one of them"
-            )
-
-
-RECIPES = {
-    # simclr's for 32×32 colour images (crop, flip, weak jitter, grey; no blur: its App. B.9). Its
-    # crops start at .08 of the area, ours at .2: a short training learns more from them.
-    "simclr": Recipe((0.2, 1.0), (3 / 4, 4 / 3), 0.0, 0.5, (0.4, 0.4, 0.4, 0.1), 0.8, 0.2),
-    # as in the code released with hcl and with dro: crops from .08 of the area, and half of the
-    # views blurred. The order of the four colour operations is random there and fixed here.
-    "hcl": Recipe((0.08, 1.0), (3 / 4, 4 / 3), 0.0, 0.5, (0.4, 0.4, 0.4, 0.1), 0.8, 0.2, blur=0.5),
-    # ours: what leaves a handwritten digit the same digit, so no mirror image
-    "digits": Recipe((0.5, 1.0), (3 / 4, 4 / 3), 15.0, 0.0, (0.4, 0.4, 0.0, 0.0), 0.8, 0.0, 0.1),
-}
-# the same code on STL-10: crops of 96 pixels shrink to 32
-RECIPES["hcl-32"] = replace(RECIPES["hcl"], size=32)
-
-
-def recipe_for(channels: int) -> str:
-    """The name of the recipe of a data set, unless another is asked for, by its channels."""
-    return "digits" if channels == 1 else "simclr"
+from hnlib.images.run import AUGMENTATIONS as RECIPES  # noqa: F401
+from hnlib.images.run import Recipe, recipe_for, recorded, resolve  # noqa: F401
 
 
 def plain(x: Tensor) -> Tensor:
@@ -109,24 +55,6 @@ def view(
 ) -> Tensor:
     """Return one random view of each image; images and generator as in `two_views`."""
     return _view(x, generator, resolve(recipe), len(x))
-
-
-def resolve(recipe: str | dict | Recipe) -> Recipe:
-    """A recipe by its name, as `recorded`, or itself. ValueError: an unknown name."""
-    if isinstance(recipe, Recipe):
-        return recipe
-    if isinstance(recipe, dict):
-        return Recipe(**{k: tuple(v) if isinstance(v, list) else v for k, v in recipe.items()})
-    if recipe not in RECIPES:
-        raise ValueError(f"unknown augmentation {recipe!r}; known: {', '.join(RECIPES)}")
-    return RECIPES[recipe]
-
-
-def recorded(recipe: Recipe) -> dict:
-    """A recipe as records hold it: blur and size only where they act, for older ones have none."""
-    unused = () if recipe.blur else ("blur", "blur_kernel", "blur_sigma")
-    unused += ("size",) if recipe.size is None else ()
-    return {key: value for key, value in asdict(recipe).items() if key not in unused}
 
 
 def crop_boxes(

@@ -147,9 +147,8 @@ def listing(root: Path | str | None = None) -> str:
     return "\n".join(f"{name:15}{place}" for name, place in places.items())
 
 
-def describe(name: str, root: Path | str | None = None) -> str:
-    """Return sizes and classes of a data set, downloaded if need be, a line each."""
-    dataset = load(name, root)
+def describe(dataset: Dataset) -> str:
+    """Return sizes and classes of a data set, a line each."""
     lines = {}
     for part in (*PARTS, "x_unlabelled"):
         array = getattr(dataset, part)
@@ -158,7 +157,6 @@ def describe(name: str, root: Path | str | None = None) -> str:
     names = ", ".join(dataset.class_names[:10]) + (", …" if dataset.num_classes > 10 else "")
     lines["classes"] = f"{dataset.num_classes}: {names}"
     lines["digest"] = dataset.digest
-    lines["location"] = location(name, root) if name in DOWNLOADED else "embedded or given"
     return "\n".join(f"{key:13}{value}" for key, value in lines.items())
 
 

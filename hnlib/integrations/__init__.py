@@ -1,1 +1,1 @@
-"""The losses inside other people's trainers: a room for each, and an extra of its name."""
+"""The losses inside other people's trainers: a module for each, and an extra of its name."""

@@ -142,7 +142,7 @@ def loudness(method, z1: Tensor, z2: Tensor) -> dict:
 
 def _similarity_gradient(method, contrast: Contrast) -> Tensor:
     similarity = contrast.similarity.detach().clone().requires_grad_()
-    losses = method.loss(replace(contrast, similarity=similarity, _facts={}), reduction="none")
+    losses = method.loss(replace(contrast, similarity=similarity), reduction="none")
     return torch.autograd.grad(losses.sum(), similarity)[0]
 
 

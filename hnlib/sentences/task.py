@@ -1,128 +1,123 @@
-"""Runs on sentences: what is trained, and the tasks by which the embeddings are judged."""
+"""What a run on sentences trains and measures."""
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
-from types import SimpleNamespace
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from hnlib import methods
-from hnlib.sentences import data, encoders, tasks
-from hnlib.sentences import evaluation as transfer
-from hnlib.sentences.modality import Pairs
-from hnlib.training import config, records
-from hnlib.training.config import Execution, SentenceRun
-from hnlib.training.loop import Course, Loop
+from hnlib.sentences import data, encoders, evaluation, tasks
+from hnlib.sentences.run import SIMILARITY, TRANSFER, SentenceRun
+from hnlib.training import records, task
 
 
-def method_of(run: SentenceRun) -> methods.Method:
-    """The method that the run names. ValueError: as in `methods.build`."""
-    return methods.build(run.method, **run.options)
+class Task(task.Task):
+    """Pairs of neighbours of a corpus."""
 
+    unit = "pair"
 
-def saved_model(record: dict, state: dict, *modules) -> nn.Module:
-    """The model of a saved run, before its weights are loaded."""
-    chosen = record["configuration"]
-    vocabulary, dimension = next(v for k, v in state.items() if "embedding.weight" in k).shape
-    return encoders.build(chosen["encoder"], vocabulary, dimension, chosen.get("towers", 1))
-
-
-def example_inputs(record: dict, encoder: nn.Module) -> tuple[tuple, tuple]:
-    """Inputs of an encoder, and which of their sizes are free."""
-    tokens = torch.ones(3, 7, dtype=torch.long)
-    free = {0: torch.export.Dim("sentences", min=2), 1: torch.export.Dim("tokens", min=2, max=64)}
-    return (tokens,), (free,)
-
-
-class Task:
-    """What a run of sentences trains, and what it measures; `run` says all that was chosen."""
-
-    ROW = frozenset({"epoch", "loss"})  # what is read of a row of the history
-
-    def __init__(
-        self, run: SentenceRun, execution: Execution, own: SimpleNamespace, method, device
-    ):
-        root = execution.data_root
-        corpus = own.dataset or data.load(run.dataset, root, run.vocabulary)
-        usual = tasks.GENERATED if corpus.name == "topics" else tasks.PUBLISHED
+    def __init__(self, run: SentenceRun, method=None, device="cpu", data_root=None, dataset=None):
+        if run.queue and run.towers > 1:
+            raise ValueError(f"queue={run.queue} requires towers=1")
+        if method is not None:
+            eye = torch.eye(4)
+            method.copy().pairs(eye, eye)  # ValueError: it needs more than pairs
+        self.device = device
+        self.corpus = dataset or data.load(run.dataset, data_root, run.vocabulary)
+        self.run = dataclasses.replace(
+            run, dataset=self.corpus.name, dataset_digest=self.corpus.digest
+        )
+        self.first = self.corpus.neighbours
+        if run.train_size is not None and run.train_size < len(self.first):
+            generator = torch.Generator().manual_seed(0)  # the same pairs for all seeds
+            chosen = torch.randperm(len(self.first), generator=generator)[: run.train_size]
+            self.first = self.first[chosen.sort().values]
+        if len(self.first) < max(run.batch_size, run.train_size or 0):
+            raise ValueError(
+                f"batch_size and train_size must be at most the {len(self.first)} pairs of "
+                f"{self.corpus.name}, got {run.batch_size} and {run.train_size}"
+            )
+        default = tasks.GENERATED if self.corpus.name == "topics" else tasks.PUBLISHED
         self.judged = [
-            transfer.Judged(tasks.load(name, root), corpus.tokenizer, run.length)
-            for name in dict.fromkeys(run.tasks) or usual
+            evaluation.Judged(tasks.load(name, data_root), self.corpus.tokenizer, run.length)
+            for name in dict.fromkeys(run.tasks) or default
         ]
-        parts = (run.encoder, run.dimension, run.towers)
-        more = (run.views, run.both, run.length, run.train_size, device)
-        self.parts = [Pairs(corpus, run.batch_size, parts, *more)]
-        named = dict(dataset=corpus.name, dataset_digest=corpus.digest)
-        self.run = dataclasses.replace(run, **named)
 
-    def look(self, loop: Loop, loss: float | None, rate: float | None) -> dict | None:
-        """A row of the history; the last row's scores are filled in with the final ones."""
-        course, due = loop.course, loop.due(loop.course.epoch)
-        if not (due or loop.last):
+    def __len__(self) -> int:
+        return len(self.first) // self.run.batch_size * self.run.batch_size
+
+    def model(self) -> encoders.Towers:
+        """Return a model with random weights."""
+        run = self.run
+        return encoders.build(run.encoder, self.corpus.vocabulary, run.dimension, run.towers)
+
+    def batches(self, generator: torch.Generator) -> Sequence[Tensor]:
+        """Return a permutation in batches, the last partial one dropped."""
+        order = torch.randperm(len(self.first), generator=generator)
+        return order[: len(self)].split(self.run.batch_size)
+
+    def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> tuple:
+        """Return the tokens of the first sentences and of the second."""
+        first = self.first[batch[share]]
+        return tuple(
+            self.corpus.rows(index, self.run.length).to(self.device) for index in (first, first + 1)
+        )
+
+    def loss(self, model: nn.Module, method, views: tuple, labels, gather: Callable) -> Tensor:
+        """Return the loss of the whole batch; `gather` collects the rows of all processes."""
+        queries, keys = (gather(model(view, tower)) for tower, view in enumerate(views))
+        return method.pairs(queries, keys)
+
+    def evaluate(self, loop, loss: float | None, rate: float | None) -> dict | None:
+        """Return a row of the history; `measure` fills in the last row's scores."""
+        row = super().evaluate(loop, loss, rate)
+        if row is None:
             return None
-        row = dict(epoch=course.epoch, step=course.step, loss=loss, pairs_per_second=rate)
-        row |= loop.scheduled
+        row["pairs_per_second"] = rate
         return row if loop.last else row | self._scores(loop.model)[0]
 
     def _scores(self, model: nn.Module) -> tuple[dict, dict[str, Tensor]]:
         scores, correct = {}, {}
-        for one in self.judged:
-            found, right = one.scores(model.get_submodule("encoder"), self.run.seed)
-            scores |= found
-            correct |= right
-        seen = [f"{task}_validation" for task in config.TRANSFER]
-        means = {"transfer": config.TRANSFER, "transfer_validation": seen}
-        for name, metrics in (means | {"sts": config.SIMILARITY}).items():
+        for judged in self.judged:
+            more_scores, more_correct = judged.scores(model.get_submodule("encoder"), self.run.seed)
+            scores |= more_scores
+            correct |= more_correct
+        validation = [f"{task}_validation" for task in TRANSFER]
+        means = {"transfer": TRANSFER, "transfer_validation": validation, "sts": SIMILARITY}
+        for name, metrics in means.items():
             if all(metric in scores for metric in metrics):
                 scores[name] = statistics.mean(scores[metric] for metric in metrics)
         return scores, correct
 
-    def measure(self, model: nn.Module, courses: list[Course], device) -> dict:
-        """What the record says of the trained model besides the configuration."""
+    def measure(self, model: nn.Module, courses: list, device) -> dict:
+        """Return metrics and history of the trained model."""
         (course,) = courses
         scores, correct = self._scores(model)
         course.history[-1] |= scores
-        seconds = sum(course.seconds)
-        rate = course.step * self.run.batch_size / seconds if course.step else None
-        metrics = scores | dict(loss=course.history[-1]["loss"], steps=course.step)
+        rate = course.step * self.run.batch_size / sum(course.seconds) if course.step else None
+        more = dict(loss=course.history[-1]["loss"], steps=course.step, pairs_per_second=rate)
         return {
-            "metrics": metrics | {"pairs_per_second": rate},
+            "metrics": scores | more,
             "history": course.history,
             "losses": course.losses,
-            "sentences": len(self.parts[0].corpus),
+            "sentences": len(self.corpus),
             "judged": {name: len(right) for name, right in correct.items()},
             "correct": {name: records.pack(right) for name, right in correct.items()},
         }
 
+    @staticmethod
+    def saved_model(record: dict, state: dict, encoder=None) -> nn.Module:
+        """Return the model of a saved run, before its weights are loaded."""
+        run = SentenceRun.read(record["configuration"])
+        vocabulary, dimension = next(v for k, v in state.items() if "embedding.weight" in k).shape
+        return encoders.build(run.encoder, vocabulary, dimension, run.towers)
 
-def check(run: SentenceRun, execution: Execution, own: SimpleNamespace, method) -> None:
-    """ValueError: an option that sentences do not have, a method that needs what they lack."""
-    usual = SentenceRun()
-    for name, value, default in (
-        ("precision", run.precision, usual.precision),
-        ("compile", run.compile, usual.compile),
-    ):
-        if value != default:
-            raise ValueError(f"{name}={value!r} is not for sentences; leave it at {default!r}")
-    if run.queue and run.towers > 1:
-        raise ValueError(f"queue={run.queue} needs one tower for its copy to follow; use towers=1")
-    if run.queue and run.both:
-        raise ValueError(f"both=True means nothing with queue={run.queue}; leave it out")
-    if run.views == "dropout" and (run.encoder != "transformer" or run.towers > 1):
-        raise ValueError(
-            "views='dropout' needs one transformer, whose noise makes them; "
-            f"encoder={run.encoder!r} with towers={run.towers} is none"
-        )
-    if method is None:
-        return
-    if not isinstance(method, methods.Method):
-        raise ValueError(f"{method!r} cannot train on pairs; give a method of hnlib.methods")
-    eye = torch.eye(4)
-    trial = method.copy()
-    try:
-        trial(eye, eye.roll(1, 0)) if run.views == "dropout" else trial.pairs(eye, eye)
-    except ValueError as error:
-        raise ValueError(f"{method.name} is not for views={run.views!r}: {error}") from error
+    @staticmethod
+    def example_inputs(record: dict, encoder: nn.Module) -> tuple[tuple, tuple]:
+        """Return inputs of an encoder, and which of their sizes vary."""
+        free = {0: torch.export.Dim("sentences", min=2)}
+        free[1] = torch.export.Dim("tokens", min=2, max=64)
+        return (torch.ones(3, 7, dtype=torch.long),), (free,)

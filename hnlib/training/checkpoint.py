@@ -5,27 +5,13 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import torch
 from torch import nn
 
 from hnlib import _files
-from hnlib.training import config
-
-# What each kind of run is made of and how it is judged; a room is imported when a run needs it.
-ROOMS = {
-    config.ImageRun: "hnlib.images.task",
-    config.GraphRun: "hnlib.graphs.task",
-    config.SentenceRun: "hnlib.sentences.task",
-}
-
-
-def room(kind: type) -> ModuleType:
-    """The room of a kind of run."""
-    return import_module(ROOMS[kind])
+from hnlib.training import kinds
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,20 +61,18 @@ class Run:
         or `x`, `edge_index`, `batch` and the number of graphs (at least 2) to the embeddings of
         nodes and of graphs.
         """
-        kind = type(config.read(self.record["configuration"]))
-        inputs, sizes = room(kind).example_inputs(self.record, self.encoder)
+        task = kinds.task_class(kinds.kind_of(self.record))
+        inputs, sizes = task.example_inputs(self.record, self.encoder)
         encoder = copy.deepcopy(self.encoder).cpu().eval()
         program = torch.export.export(encoder, inputs, dynamic_shapes=sizes)
         _files.write_atomically(path, lambda temporary: torch.export.save(program, temporary))
         return Path(path)
 
 
-def load(
-    path: Path | str, encoder: nn.Module | None = None, projector: nn.Module | None = None
-) -> Run:
+def load(path: Path | str, encoder: nn.Module | None = None) -> Run:
     """Read a run that `Run.save` wrote, in eval mode on the CPU.
 
-    A run of your own modules needs such modules again.
+    A run of your own encoder needs such an encoder again.
     """
     from safetensors import safe_open
 
@@ -99,8 +83,7 @@ def load(
     if "record" not in metadata:
         raise ValueError(f"{path} holds no record; Run.save did not write it")
     record = json.loads(metadata["record"])
-    kind = type(config.read(record["configuration"]))
-    model = room(kind).saved_model(record, state, encoder, projector)
+    model = kinds.task_class(kinds.kind_of(record)).saved_model(record, state, encoder)
     model.load_state_dict(state)
     return Run(record, model.eval())
 

@@ -1,7 +1,7 @@
 """The training loop for every kind of data.
 
-The loop trains any `Modality`: it provides data, model, views and loss; the loop provides steps,
-schedules, the key queue, checkpoints and progress. `fit` trains a run and measures it.
+The loop trains any `Task`: the task provides data, model, views, loss and evaluation; the loop
+provides steps, schedules, the key queue, checkpoints and progress. `fit` trains and measures a run.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +26,8 @@ from torch.backends import cudnn
 from hnlib import _checks, _files, distributed, methods
 from hnlib.contrast import Contrast
 from hnlib.training import config, records
-from hnlib.training.checkpoint import Checkpoint, Run, room
+from hnlib.training.checkpoint import Checkpoint, Run
+from hnlib.training.task import Task
 
 COUNTS = ("skipped", "unconverged")  # what a method counts while it trains
 
@@ -38,38 +38,6 @@ class Diverged(ValueError):
 
 class Interrupted(KeyboardInterrupt):
     """Stopped by Ctrl-C or SIGTERM; the message says where the last checkpoint is."""
-
-
-class Modality(Protocol):
-    """What a kind of data brings to the loop.
-
-    `title` tells this training from others of the same run, `unit` is the word for an example, its
-    length the number of examples that an epoch looks at. `labels` $[N]$ lie where the indices of
-    `batches` do. Random numbers of epoch $e$ come from a generator on the device `draws_on`, seeded
-    by the run's seed and $e$ + `first_epoch`. `fused`: whether Adam takes fused steps, which round
-    differently.
-
-    `model`: one with random weights, by torch's global generator, and an attribute `encoder`.
-    `batches`: index vectors of one epoch. `views`: what the model looks at, made of the examples in
-    this device's `share` of the batch; as many random numbers are drawn as for the whole. `loss`:
-    that of the whole batch, its `Contrast` given to the method; embeddings pass through `gather`,
-    which makes the rows of all devices of this device's rows. `mean_loss`: the epoch's, from those
-    of its batches.
-    """
-
-    title: str
-    unit: str
-    labels: Tensor
-    draws_on: torch.device | str
-    first_epoch: int
-    fused: bool
-
-    def __len__(self) -> int: ...
-    def model(self) -> nn.Module: ...
-    def batches(self, generator: torch.Generator) -> Sequence[Tensor]: ...
-    def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> tuple: ...
-    def loss(self, model, method, views: tuple, labels, gather: Callable) -> Tensor: ...
-    def mean_loss(self, losses: Tensor, batches: Sequence[Tensor]) -> float: ...
 
 
 @dataclass
@@ -89,10 +57,10 @@ class Loop:
     `run` is a resolved configuration, `due(epoch)` says whether the history has a row then.
     """
 
-    def __init__(self, fabric, modality: Modality, method: nn.Module | None, run, due: Callable):
+    def __init__(self, fabric, task: Task, method: nn.Module | None, run, due: Callable):
         torch.manual_seed(run.seed)
-        self.fabric, self.modality, self.run, self.due = fabric, modality, run, due
-        model = modality.model().to(fabric.device, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        self.fabric, self.task, self.run, self.due = fabric, task, run, due
+        model = task.model().to(fabric.device, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         if fabric.world_size > 1 and fabric.device.type == "cuda":
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
         self.model = model
@@ -101,7 +69,7 @@ class Loop:
         if learned := list(self.method.parameters()):
             # no decay: it would pull a learned mixture towards equal shares
             parameters.append({"params": learned})
-        optimiser = torch.optim.Adam(parameters, lr=run.lr, fused=modality.fused or None)
+        optimiser = torch.optim.Adam(parameters, lr=run.lr, fused=task.fused or None)
         compiled = torch.compile(model) if run.compile else model
         self.trained, self.optimiser = fabric.setup(compiled, optimiser)
         self.queue = KeyQueue(model, run) if run.queue else None
@@ -119,16 +87,12 @@ class Loop:
         """Return whether each step reads the loss; on an accelerator that would stall it."""
         return self.fabric.device.type == "cpu"
 
-    def train(self, look: Callable, checkpoint, save: Callable, progress: bool) -> None:
-        """Train to the end.
-
-        `look(loop, loss, rate)` is called before the first epoch and after each and returns a row
-        of the history or None; after each epoch `save()` is called.
-        """
+    def train(self, checkpoint, save: Callable, progress: bool) -> None:
+        """Train to the end; after each epoch call `save()`."""
         course = self.course
         if not course.epoch and not course.history:
-            self._look(look, None, None)
-        with progress_bar(self.run, self.modality, course.epoch, progress) as bar:
+            self._evaluate(None, None)
+        with progress_bar(self.run, self.task, course.epoch, progress) as bar:
             try:
                 while not self.last:
                     self._schedule_options()
@@ -137,28 +101,29 @@ class Loop:
                     course.seconds.append(time.perf_counter() - begun)
                     course.epoch += 1
                     course.losses.append(loss)
-                    self._look(look, loss, examples / course.seconds[-1])
+                    self._evaluate(loss, examples / course.seconds[-1])
                     save()
                     bar.set_postfix_str(f"epoch {course.epoch}/{self.run.epochs}, loss {loss:.4f}")
             except KeyboardInterrupt as stop:
                 raise Interrupted(self._stopped(checkpoint)) from stop
 
-    def _look(self, look: Callable, loss: float | None, rate: float | None) -> None:
-        if row := look(self, loss, rate):
+    def _evaluate(self, loss: float | None, rate: float | None) -> None:
+        row = self.task.evaluate(self, loss, rate)
+        if row:
             self.course.history.append(row)
 
     def _stopped(self, checkpoint) -> str:
-        where = f" ({self.modality.title})" if self.modality.title else ""
+        where = f" ({self.task.title})" if self.task.title else ""
         epochs = f"{self.course.epoch} of {self.run.epochs} epochs"
         return f"stopped after {epochs}{where}; {checkpoint.resume_hint()}"
 
     def _train_epoch(self, checkpoint, bar) -> tuple[float, int]:
         """The epoch's loss, and how many examples it looked at."""
         run, device, course = self.run, self.fabric.device, self.course
-        generator = epoch_generator(self.modality, run.seed, course.epoch)
+        generator = epoch_generator(self.task, run.seed, course.epoch)
         # for a method or an encoder that draws random numbers itself
         torch.manual_seed(generator.initial_seed())
-        whole = self.modality.batches(generator)
+        whole = self.task.batches(generator)
         batches = whole if run.max_steps is None else whole[: run.max_steps - course.step]
         self.trained.train()
         losses = torch.empty(len(batches), device=device)
@@ -188,17 +153,17 @@ class Loop:
             # where all losses are sound, the last gradient was not
             raise self._diverged(losses[:-1], checkpoint)
         course.step += len(batches)
-        return self.modality.mean_loss(losses, batches), sum(map(len, batches))
+        return self.task.mean_loss(losses, batches), sum(map(len, batches))
 
     def _loss(self, batch: Tensor, generator: torch.Generator) -> Tensor:
         """The loss of the whole batch; this device makes its share of the views."""
         share = len(batch) // self.fabric.world_size
         mine = slice(self.fabric.global_rank * share, (self.fabric.global_rank + 1) * share)
-        views = self.modality.views(batch, generator, mine)
-        labels = self.modality.labels[batch].to(self.fabric.device) if self.supervised else None
+        views = self.task.views(batch, generator, mine)
+        labels = self.task.labels[batch].to(self.fabric.device) if self.supervised else None
         self._embedded = ()
         if self.queue is None:
-            return self.modality.loss(self.trained, self.method, views, labels, self.gather)
+            return self.task.loss(self.trained, self.method, views, labels, self.gather)
         v1, v2 = views
         with self.fabric.autocast():
             keys = self.queue.keys(v2)
@@ -323,17 +288,17 @@ class KeyQueue:
         self.z, self.y = state["z"], state["y"]
 
 
-def progress_bar(run, modality: Modality, epochs: int, shown: bool):
+def progress_bar(run, task: Task, epochs: int, shown: bool):
     """Return the progress bar of a run after a number of `epochs`."""
     from tqdm import tqdm
 
-    examples, limit = len(modality), (run.max_steps or math.inf) * run.batch_size
-    named = (run.method or "untrained", run.encoder, run.dataset, modality.title)
+    examples, limit = len(task), (run.max_steps or math.inf) * run.batch_size
+    named = (run.method or "untrained", run.encoder, run.dataset, task.title)
     return tqdm(
         total=int(min(run.epochs * examples, limit)),
         initial=epochs * examples,
         desc=" ".join(filter(None, named)),
-        unit=modality.unit,
+        unit=task.unit,
         unit_scale=True,
         disable=not shown,
     )
@@ -346,10 +311,10 @@ def cosine(step: int, total: int) -> float:
     return min((step + 1) / rise, 0.5 + 0.5 * math.cos(angle))
 
 
-def epoch_generator(modality: Modality, seed: int, epoch: int) -> torch.Generator:
+def epoch_generator(task: Task, seed: int, epoch: int) -> torch.Generator:
     """Return the generator of one epoch, a function of seed and epoch: resuming needs no state."""
-    drawn = np.random.SeedSequence([seed, epoch + modality.first_epoch]).generate_state(1)
-    return torch.Generator(modality.draws_on).manual_seed(int(drawn[0]))
+    drawn = np.random.SeedSequence([seed, epoch + task.first_epoch]).generate_state(1)
+    return torch.Generator(task.draws_on).manual_seed(int(drawn[0]))
 
 
 def asks_for(method, what: str) -> bool:
@@ -406,12 +371,8 @@ def launch(device: str, precision: str):
     return fabric
 
 
-def fit(fabric, run, execution, own: SimpleNamespace, method) -> Run:
+def fit(fabric, task: Task, method, execution: config.Execution) -> Run:
     """Train and measure a run, and write what `execution` asks for."""
-    task = room(type(run)).Task(run, execution, own, method, fabric.device)
-    if execution.checkpoint or execution.record_to:
-        task.run.refuse_unnamed()
-        records.check_run(task.run)
     # Nothing here touches the caller's random state, and nothing in it touches us.
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
@@ -451,7 +412,7 @@ class Trainings:
             self.loop = resumed or self._loop(part)
             resumed = None
             progress = self.execution.progress and self.writes
-            self.loop.train(self.task.look, self.checkpoint, self.save, progress)
+            self.loop.train(self.checkpoint, self.save, progress)
             self.courses.append(self.loop.course)
             self.model = self.model or self.loop.model
 
@@ -512,6 +473,7 @@ class Trainings:
         measured["metrics"] |= counts | {"peak_memory_mb": peak_memory(self.fabric.device)}
         sessions = self.sessions()
         return {
+            "kind": self.task.run.kind,
             "configuration": self.task.run.configuration,
             **measured,
             "environment": self.environment,

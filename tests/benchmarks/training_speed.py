@@ -40,9 +40,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a checkout that 
 from hnlib.images import augment, data
 from hnlib.images._torchvision import torchvision
 from hnlib.images.encoders import ENCODERS, model
+from hnlib.images.run import ImageRun
 from hnlib.methods import CATALOGUE
 from hnlib.training import records
-from hnlib.training import run as training
+from hnlib.training.run import train
 
 SHAPE = (3, 32, 32)  # channels, height, width: CIFAR
 IMAGES, EPOCHS = 50_000, 400  # the run that is extrapolated: hcl's and hcl-ot's on CIFAR-10
@@ -139,11 +140,17 @@ def synthetic(n: int) -> data.Dataset:
 
 def trained(cell: Cell, s: argparse.Namespace, method: str) -> list[float]:
     """Seconds of a step of `train`, in each epoch but the first."""
-    how = {"encoder": cell.encoder, "precision": cell.precision, "compile": cell.compiled}
-    how |= {"device": s.device, "batch_size": s.batch_size, "augmentation": s.augmentation}
+    chosen = ImageRun(
+        method=method,
+        encoder=cell.encoder,
+        precision=cell.precision,
+        compile=cell.compiled,
+        batch_size=s.batch_size,
+        augmentation=s.augmentation,
+        epochs=1 + BLOCKS,
+    )
     images = synthetic(max(s.steps * s.batch_size, 32))
-    how |= {"epochs": 1 + BLOCKS, "evaluate_every": 1, "progress": False}
-    run = training.train(images, method, **how)
+    run = train(chosen, dataset=images, device=s.device, evaluate_every=1, progress=False)
     rates = [row["images_per_second"] for row in run.history if row["images_per_second"]]
     return [s.batch_size / rate for rate in rates[1:]]
 

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from hnlib.book import build, claims, execute, figures, pages, printed, tables
-from hnlib.training import config, records
+from hnlib.images.run import ImageRun
+from hnlib.training import records
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = [
@@ -51,7 +52,7 @@ def ledgers(folder: Path) -> None:
     for text in HOSTILE:
         about = {"hardware": {"gpu": text}, "date": text, "versions": {"torch": text}}
         words = dict.fromkeys(("experiment", "dataset", "method", "encoder"), text)
-        run = config.ImageRun(**words, options={text: text}, epochs=1).resolved(channels=1)
+        run = ImageRun(**words, options={text: text}, epochs=1).resolved()
         record = {"configuration": run.configuration, "metrics": {"knn": 0.5}, "environment": about}
         records.write(record | {"image_shape": [1, 8, 8], "seconds": 1.0}, folder / "runs")
     rows = pd.read_csv(ROOT / "book/results/papers.csv", comment="#", dtype=str).fillna("")

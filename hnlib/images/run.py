@@ -1,0 +1,228 @@
+"""What a run on images is; needs no torch."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from dataclasses import dataclass as plain_dataclass
+from typing import Annotated, ClassVar, Literal
+
+from cyclopts import Parameter
+from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic.dataclasses import dataclass
+
+from hnlib.training.config import Configuration, Rare, checked
+
+_PAPERS = dict(
+    epochs=400,
+    batch_size=256,
+    lr=1e-3,
+    weight_decay=1e-6,
+    augmentation="hcl",
+    options=dict(temperature=0.5),
+    stl10=dict(augmentation="hcl-32"),
+)
+_HCL = _PAPERS | dict(
+    options=dict(temperature=0.5, tau_plus=0.1),
+    cifar100=dict(tau_plus=0.05),
+    **{"tiny-imagenet": dict(tau_plus=0.01)},
+)
+#: Settings by name: fields of an `ImageRun` that are None take these. `options` go to the methods
+#: that have them; under the name of a data set stands what it needs otherwise, under a method's
+#: what that method alone does there. "book" is what the default build can afford; the next five are
+#: the papers' (hcl App. D.1 and released code; hcl-ot, whose batch is 512; h-scl Sec. V-A, without
+#: its noise, whose strength is not printed; dro-adnce's released commands; unremix, "the training
+#: setup of HCL"); "fast" is ours.
+RECIPES = {
+    "book": dict(epochs=30, batch_size=256, lr=1e-3, weight_decay=1e-6),
+    "hcl": _HCL,
+    "hcl-ot": _PAPERS | dict(batch_size=512),
+    "h-scl": _PAPERS | dict(epochs=200, batch_size=512),
+    "adnce": _PAPERS
+    | dict(
+        adnce=dict(
+            cifar10=dict(temperature=0.4, mu=0.7, sigma=0.5),
+            cifar100=dict(temperature=0.3, mu=0.5, sigma=1.0),
+            stl10=dict(temperature=0.2, mu=0.8, sigma=1.0),
+        )
+    ),
+    "unremix": _HCL,
+    "fast": dict(epochs=100, batch_size=128, lr=3e-3, weight_decay=1e-6, lr_schedule="cosine"),
+}
+
+
+@plain_dataclass(frozen=True)
+class Recipe:
+    """The distribution of a view. Zero or (1, 1) switches an operation off.
+
+    Probabilities belong to one image. ValueError: an even kernel, a range of deviations that is not
+    positive, a size below 1 or together with a rotation.
+    """
+
+    #: area (as a fraction) and width:height of the random crop, which is resized to the whole
+    crop_scale: tuple[float, float] = (1.0, 1.0)
+    crop_ratio: tuple[float, float] = (1.0, 1.0)
+    rotation: float = 0.0  #: largest angle in degrees
+    flip: float = 0.0  #: probability of a mirror image
+    #: largest change of brightness, contrast, saturation; largest turn of the hue (1: full)
+    jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    jitter_p: float = 0.0  #: its probability
+    grey: float = 0.0  #: probability of losing the colour
+    noise: float = 0.0  #: standard deviation of the added noise, white being 1
+    blur: float = 0.0  #: probability of a Gaussian blur
+    blur_kernel: int = 3  #: over so many pixels each way
+    blur_sigma: tuple[float, float] = (0.1, 2.0)  #: its deviation in pixels, uniform
+    #: side of the views, where not that of the images; shrunk with antialiasing, as pillow does
+    size: int | None = None
+
+    def __post_init__(self):
+        if self.blur_kernel < 1 or self.blur_kernel % 2 == 0:
+            raise ValueError(f"blur_kernel={self.blur_kernel} must be an odd number: 3, 5, …")
+        if not 0 < self.blur_sigma[0] <= self.blur_sigma[1]:
+            raise ValueError(f"blur_sigma={self.blur_sigma} must be (low, high), 0 < low <= high")
+        if self.size is not None and self.size < 1:
+            raise ValueError(f"size={self.size} must be at least 1 pixel, or None: as the images")
+        if self.size is not None and self.rotation:
+            raise ValueError(
+                f"size={self.size} allows no rotation={self.rotation}; drop one of them"
+            )
+
+
+AUGMENTATIONS = {
+    # simclr's for 32×32 colour images (crop, flip, weak jitter, grey; no blur: its App. B.9). Its
+    # crops start at .08 of the area, ours at .2: a short training learns more from them.
+    "simclr": Recipe((0.2, 1.0), (3 / 4, 4 / 3), 0.0, 0.5, (0.4, 0.4, 0.4, 0.1), 0.8, 0.2),
+    # as in the code released with hcl and with dro: crops from .08 of the area, and half of the
+    # views blurred. The order of the four colour operations is random there and fixed here.
+    "hcl": Recipe((0.08, 1.0), (3 / 4, 4 / 3), 0.0, 0.5, (0.4, 0.4, 0.4, 0.1), 0.8, 0.2, blur=0.5),
+    # ours: what leaves a handwritten digit the same digit, so no mirror image
+    "digits": Recipe((0.5, 1.0), (3 / 4, 4 / 3), 15.0, 0.0, (0.4, 0.4, 0.0, 0.0), 0.8, 0.0, 0.1),
+}
+# the same code on STL-10: crops of 96 pixels shrink to 32
+AUGMENTATIONS["hcl-32"] = replace(AUGMENTATIONS["hcl"], size=32)
+
+
+def resolve(recipe: str | dict | Recipe) -> Recipe:
+    """Return an augmentation given by its name, as `recorded`, or itself."""
+    if isinstance(recipe, Recipe):
+        return recipe
+    if isinstance(recipe, dict):
+        return Recipe(**{k: tuple(v) if isinstance(v, list) else v for k, v in recipe.items()})
+    if recipe not in AUGMENTATIONS:
+        raise ValueError(f"unknown augmentation {recipe!r}; known: {', '.join(AUGMENTATIONS)}")
+    return AUGMENTATIONS[recipe]
+
+
+def recorded(recipe: Recipe) -> dict:
+    """Return an augmentation as records hold it: blur and size only where they act."""
+    unused = () if recipe.blur else ("blur", "blur_kernel", "blur_sigma")
+    unused += ("size",) if recipe.size is None else ()
+    return {key: value for key, value in asdict(recipe).items() if key not in unused}
+
+
+def recipe_for(channels: int) -> str:
+    """Return the name of the default augmentation of images with that number of channels."""
+    return "digits" if channels == 1 else "simclr"
+
+
+def _check_augmentation(value):
+    if isinstance(value, Recipe):
+        return recorded(value)
+    if value is not None:
+        resolve(value)
+    return value
+
+
+@dataclass(frozen=True, kw_only=True, config=checked)
+class ImageRun(Configuration):
+    """An encoder of images, trained on two views of each.
+
+    Parameters
+    ----------
+    encoder
+        small-cnn, resnet18, resnet50 or pixels
+    recipe
+        book, hcl, hcl-ot, h-scl, adnce, unremix or fast
+    train_size
+        images in a class-balanced subset
+    validation
+        training images held out, on which to choose
+    augmentation
+        digits, simclr, hcl or hcl-32
+    separate_views
+        each view passes the encoder by itself, with batch statistics of its own
+    oracle_positives
+        second views of another image of the class
+    admitted
+        share of the pairs of one class kept as negatives
+    mixing
+        i-mix or un-mix
+    mixing_share
+        of the image itself in a mixture (default: drawn)
+    evaluate_size
+        largest number of images in each split of the readouts
+    protocols
+        of the readouts: clean, paper
+    """
+
+    encoder: str = "small-cnn"
+    recipe: Literal["book", "hcl", "hcl-ot", "h-scl", "adnce", "unremix", "fast"] = "book"
+    train_size: Annotated[int, Field(ge=2)] | None = None
+    validation: Annotated[int, Field(ge=0)] = 0
+    augmentation: Annotated[
+        str | dict | None, BeforeValidator(_check_augmentation), Parameter(accepts_keys=False)
+    ] = None
+    separate_views: Annotated[bool, Rare] = False
+    oracle_positives: Annotated[bool, Rare] = False
+    admitted: Annotated[float, Field(ge=0, le=1)] = 1.0
+    mixing: Literal["i-mix", "un-mix"] | None = None
+    mixing_share: Annotated[Annotated[float, Field(ge=0, le=1)] | None, Rare] = None
+    evaluate_size: Annotated[Annotated[int, Field(ge=2)] | None, Rare] = None
+    protocols: Annotated[
+        tuple[Literal["clean", "paper"], ...],
+        AfterValidator(lambda given: tuple(sorted({"clean", *given}))),
+        Parameter(consume_multiple=True),
+    ] = ("clean",)
+
+    kind: ClassVar = "images"
+    headline: ClassVar = (*Configuration.headline, "encoder", "train_size")
+    named: ClassVar = (
+        *Configuration.named,
+        "weight_decay",
+        "precision",
+        "max_steps",
+        "augmentation",
+        "evaluate_size",
+    )
+    requires: ClassVar = Configuration.requires | {"mixing_share": ("mixing",)}
+    accuracies: ClassVar = ("knn", "linear", "linear_paper", "knn_validation", "linear_validation")
+    datasets: ClassVar = ("digits", "cifar10", "cifar100", "stl10", "tiny-imagenet")
+    title: ClassVar = "{dataset}, {train_size} images, {encoder}, {epochs} epochs"
+    evaluate_every: ClassVar = 5
+
+    def usual(self) -> dict:
+        """Return what is taken where a field is None, and options of methods beside it."""
+        recipe = RECIPES[self.recipe]
+        usual = self.absent | recipe | recipe.get("options", {}) | recipe.get(self.dataset, {})
+        if self.dataset in self.datasets or self.dataset.startswith("folder:"):
+            default = recipe_for(1 if self.dataset == "digits" else 3)
+            usual = {"augmentation": default} | usual
+        return usual | recipe.get(self.method, {}).get(self.dataset, {})
+
+    def resolved(self):
+        """Return this run with nothing left to recipe and catalogue."""
+        run = super().resolved()
+        if isinstance(run.augmentation, str):
+            return replace(run, augmentation=recorded(resolve(run.augmentation)))
+        return run
+
+    def shown(self) -> dict:
+        """Return the fields as numbers and words, an augmentation of ours by its name."""
+        shown = super().shown()
+        if isinstance(self.augmentation, dict):
+            recipe = resolve(self.augmentation)
+            names = [name for name, known in AUGMENTATIONS.items() if known == recipe]
+            shown["augmentation"] = names[0] if names else shown["augmentation"]
+        return shown
+
+
+Run = ImageRun

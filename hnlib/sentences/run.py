@@ -1,0 +1,74 @@
+"""What a run on sentences is; needs no torch."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from cyclopts import Parameter
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from hnlib.training.config import Configuration, Hidden, Rare, checked
+
+#: What embeddings are evaluated by: classification and similarity; the last two are generated.
+TRANSFER = ("mr", "cr", "subj", "mpqa", "trec", "msrp")
+SIMILARITY = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sick")
+TaskName = Literal[
+    "mr", "cr", "subj", "mpqa", "trec", "msrp",
+    "sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sick",
+    "topic", "alike",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, config=checked)
+class SentenceRun(Configuration):
+    """An encoder of sentences, trained on neighbours of a corpus, with a tokenizer learned on it.
+
+    Parameters
+    ----------
+    encoder
+        bag (mean of the tokens), gru or transformer
+    views
+        what a pair is
+    train_size
+        pairs, the same for all seeds
+    dimension
+        of an encoder's embeddings
+    towers
+        2: one encoder for each sentence of a pair
+    vocabulary
+        largest number of tokens
+    length
+        tokens after which a sentence is cut
+    tasks
+        mr, …, sts12, …, topic (default: the corpus's)
+    """
+
+    experiment: Annotated[str, Field(min_length=1), Rare] = "sentences"
+    dataset: str = "topics"
+    encoder: Literal["bag", "gru", "transformer"] = "bag"
+    views: Annotated[Literal["neighbours"], Hidden] = "neighbours"
+    train_size: Annotated[int, Field(ge=2)] | None = None
+    dimension: Annotated[int, Field(ge=1)] = 256
+    towers: Annotated[int, Field(ge=1, le=2)] = 1
+    vocabulary: Annotated[int, Field(ge=300, le=32767)] = 16384
+    length: Annotated[int, Field(ge=2, le=64)] = 64
+    tasks: Annotated[tuple[TaskName, ...], Parameter(consume_multiple=True)] = ()
+    precision: Annotated[Literal["32-true"], Hidden] = "32-true"
+    compile: Annotated[Literal[False], Hidden] = False
+
+    kind: ClassVar = "sentences"
+    headline: ClassVar = (*Configuration.headline, "encoder", "views", "train_size")
+    named: ClassVar = (*Configuration.named, "dimension", "vocabulary", "length")
+    accuracies: ClassVar = (*TRANSFER, "msrp_f1", "topic", "transfer")
+    correlations: ClassVar = (*SIMILARITY, "alike", "sts")
+    datasets: ClassVar = ("topics", "novels")
+    title: ClassVar = "{dataset}, {train_size} pairs, {encoder}, {epochs} epochs"
+
+    def usual(self) -> dict:
+        """Return what is taken where a field is None."""
+        lr = 0.1 if self.encoder == "bag" else 1e-3  # a token is rare, and then moves alone
+        return self.absent | dict(epochs=5, batch_size=256, lr=lr)
+
+
+Run = SentenceRun

@@ -1,0 +1,101 @@
+"""The part of training that depends on the kind of data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Task:
+    """What a run trains and measures; each kind of data has its subclass.
+
+    The task provides data, model, views, the loss of a batch and evaluation; the loop provides
+    steps, schedules, the key queue, checkpoints and progress.
+
+    `run` is the resolved run, with name and digest of the data that were loaded. `labels` $[N]$ is
+    indexed by what `batches` returns. `title` tells trainings of one run apart, `unit` is the word
+    for an example, `len` the number of examples in an epoch. Random numbers of epoch $e$ come from
+    a generator on the device `draws_on`, seeded by the run's seed and $e$ + `first_epoch`. `fused`
+    steps of Adam round differently. `dataset` and `encoder` are the user's own, if any.
+    """
+
+    run: Any
+    labels: Tensor = torch.zeros(0)
+    title, unit, first_epoch, fused = "", "example", 0, True
+    draws_on: torch.device | str = "cpu"
+
+    def __init__(
+        self,
+        run,
+        method: nn.Module | None = None,
+        device: torch.device | str = "cpu",
+        data_root: Path | None = None,
+        dataset=None,
+        encoder: nn.Module | None = None,
+    ):
+        raise NotImplementedError
+
+    @staticmethod
+    def build_method(run) -> nn.Module:
+        """Return the method that a resolved run names."""
+        from hnlib import methods
+
+        return methods.build(run.method, **run.options)
+
+    @property
+    def parts(self) -> list[Task]:
+        """The trainings of the run: one, or one for each fold."""
+        return [self]
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def model(self) -> nn.Module:
+        """Return a model with random weights and an attribute `encoder`."""
+        raise NotImplementedError
+
+    def batches(self, generator: torch.Generator) -> Sequence[Tensor]:
+        """Return the index vectors of one epoch."""
+        raise NotImplementedError
+
+    def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> tuple:
+        """Return the model's inputs, made of the examples in this process's `share` of the batch.
+
+        As many random numbers are drawn as for the whole batch.
+        """
+        raise NotImplementedError
+
+    def loss(self, model, method, views: tuple, labels, gather: Callable) -> Tensor:
+        """Return the loss of the whole batch; `gather` collects the rows of all processes."""
+        raise NotImplementedError
+
+    def mean_loss(self, losses: Tensor, batches: Sequence[Tensor]) -> float:
+        """Return the loss of an epoch from those of its batches."""
+        return float(losses.mean())
+
+    def evaluate(self, loop, loss: float | None, rate: float | None) -> dict | None:
+        """Return a row of the history with at least `epoch` and `loss`, or None.
+
+        Called before the first epoch and after each one with its loss and examples per second.
+        """
+        if not (loop.due(loop.course.epoch) or loop.last):
+            return None
+        return dict(epoch=loop.course.epoch, step=loop.course.step, loss=loss) | loop.scheduled
+
+    def measure(self, model: nn.Module, courses: list, device) -> dict:
+        """Return what the record has besides the configuration, with at least `metrics`."""
+        raise NotImplementedError
+
+    @staticmethod
+    def saved_model(record: dict, state: dict, encoder: nn.Module | None = None) -> nn.Module:
+        """Return the model of a saved run, before its weights are loaded."""
+        raise NotImplementedError
+
+    @staticmethod
+    def example_inputs(record: dict, encoder: nn.Module) -> tuple[tuple, tuple]:
+        """Return inputs of an encoder, and which of their sizes vary."""
+        raise NotImplementedError
