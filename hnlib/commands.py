@@ -187,7 +187,7 @@ def results(
         print(f"{place}: {len(runs)} trained encoders")
         for (title, method, options), group in runs.groupby(["title", "method", "options"]):
             scores = ", ".join(
-                f"{metric} {comparisons.spread(comparisons.percent(group, metric))}"
+                f"{metric} {comparisons.spread(100 * group[metric])}"
                 for metric in ("knn", "linear", "svm", "transfer", "sts", "topic", "alike")
                 if not any(group[metric].isna())
             )

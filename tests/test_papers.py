@@ -60,6 +60,7 @@ def test_runs_have_the_printed_values_and_name_ours():
     assert disagreements(note, cell.run, "temperature=0.7")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", kinds.KINDS)
 def test_the_command_of_a_cell_makes_its_record(kind, capsys):
     cells = [cell for cell in RUNNABLE if cell.run.kind == kind]

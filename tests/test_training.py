@@ -263,7 +263,7 @@ def met(loss):
 
 
 def test_where_steps_do_not_wait_divergence_and_conditions_are_told_after_the_epoch(monkeypatch):
-    monkeypatch.setattr(loop.Loop, "asks_every_step", False)
+    monkeypatch.setattr(loop.Loop, "reads_every_loss", False)
     with pytest.raises(training.Diverged, match=r"step 5 .*epoch 2"):
         train(method=At(5, lambda loss: loss * math.nan), **SMALL)
     with pytest.raises(ValueError, match="anchor 1 has no negative") as error:

@@ -1,5 +1,4 @@
-"""The generated pages: *Claims* (claims.csv joined with what the chapters recorded) and
-*Results*."""
+"""The generated pages: *Claims* (claims.csv joined with what the chapters checked), *Results*."""
 
 import html
 import json
@@ -19,13 +18,11 @@ METRICS |= {"transfer": "Transfer", "sts": "STS", "topic": "Topic"}
 CHOSEN = ["Data", "Method", "Options", "Setting", "Encoder", "Epochs"]  # shown beside the seeds
 UNITS = {"images": "images", "sentences": "pairs"}  # of a training set
 BLANK = Markup("&nbsp;")
-ADDED = {"extra": "Added to a whole step by each method"}  # of a benchmark's rows
 NONE_YET = "*None yet.*\n"
 
 
 def table(head: list[str], rows: list[list], widths: str = "auto") -> str:
-    """A MyST list-table: unlike a pipe table it takes formulas with bars. Cells are escaped unless
-    they are `Markup`."""
+    """Return a MyST list-table, which takes formulas with bars; cells are escaped, but `Markup`."""
     if not rows:
         return NONE_YET
     lines = ["`````{list-table}", ":header-rows: 1", f":widths: {widths}", ""]
@@ -36,7 +33,7 @@ def table(head: list[str], rows: list[list], widths: str = "auto") -> str:
 
 
 def literal(text: str) -> Markup:
-    """A command in a cell: nothing in it is markup, whatever it holds."""
+    """Return a command for a cell; nothing in it is markup, whatever it holds."""
     text = " ".join(text.split())
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     return Markup(f"{fence} {text} {fence}" if "`" in text else f"`{text}`")
@@ -53,35 +50,30 @@ def _number(value) -> str:
 
 
 def _check_link(record: dict) -> Markup:
-    """The title of a check, linked to its line, which may stand in a strip that is closed."""
+    """Return the title of a check, linked to its line, which may be in a closed strip."""
     place = html.escape(f"../notebooks/{record['chapter']}.html#{claims.anchor(record)}")
     return Markup(f'<a class="reference internal" href="{place}">{myst(record["title"])}</a>')
 
 
-def _link(text: str, chapter: str) -> Markup:
-    text = re.sub(r"\s+", " ", text.replace("`", "’").replace("<", "‹"))  # what ends such a text
-    return Markup(f"{{doc}}`{text} <../notebooks/{chapter}>`")
-
-
 def count(n: int, what: str) -> str:
+    """Return a number with its noun, as "2 seeds"."""
     return f"{n} {what}{'s' * (n != 1)}"
 
 
 def paper_title(key: str, root: Path) -> str:
-    """The title of the paper with bibliography key ``key``, for a heading; what is not in the
-    bibliography is ours."""
+    """Return the title of the paper with a bibliography key; "ours" is not in the bibliography."""
     from pybtex.database import parse_file
 
-    bibliography = root / "book/references.bib"
-    entry = parse_file(bibliography).entries.get(key) if bibliography.is_file() else None
-    if entry is None:
-        return {"ours": "Of this book"}.get(key, key)
-    return re.sub(r"[{}]", "", entry.fields["title"])
+    if key == "ours":
+        return "Of this book"
+    title = parse_file(root / "book/references.bib").entries[key].fields["title"]
+    return re.sub(r"[{}]", "", title)
 
 
 def paper_heading(key: str, root: Path, level: str) -> list[str]:
+    """Return the heading of a paper's tables, and below it a citation."""
     title = paper_title(key, root)
-    cited = [f"{{cite:t}}`{key}`, *{title}*.", ""] if title not in (key, "Of this book") else []
+    cited = [] if key == "ours" else [f"{{cite:t}}`{key}`, *{title}*.", ""]
     return [f"{level} {PAPERS.get(key, myst(title))}", "", *cited]
 
 
@@ -96,25 +88,13 @@ def listed_claims(path: Path) -> list[dict]:
     return rows
 
 
-def harvest(executed: dict[str, dict]) -> list[dict]:
-    """Every record that `hnlib.book.claims.check` left in ``executed`` (chapter name: notebook),
-    with its chapter."""
-    return [
-        record | {"chapter": chapter}
-        for chapter, notebook in executed.items()
-        for record in claims.harvest(notebook)
-    ]
-
-
-def _unchecked(listed: list[dict], found: list[dict]) -> list[str]:
-    """Claims without a check that could fail; for a definition any check will do."""
-    seen = {record["id"] for record in found}
-    controlled = {record["id"] for record in found if record["control"] is not None}
-
-    def checked(claim):
-        return claim["id"] in (seen if claim["verdict"].startswith("definition") else controlled)
-
-    return [claim["id"] for claim in listed if not checked(claim)]
+def _unchecked(listed: list[dict], checks: list[dict]) -> list[str]:
+    """Return the claims without a check that could fail; for a definition any check will do."""
+    checked = {check["id"] for check in checks}
+    controlled = {check["id"] for check in checks if check["control"] is not None}
+    definitions = {claim["id"] for claim in listed if claim["verdict"].startswith("definition")}
+    needed = {claim["id"] for claim in listed}
+    return sorted(needed - controlled - (definitions & checked))
 
 
 def _order(claim: dict) -> list:
@@ -123,7 +103,7 @@ def _order(claim: dict) -> list:
 
 
 def _claim(claim: dict, found: list[dict]) -> list[list]:
-    """The rows of one claim: its statement, and below it each check."""
+    """Return the rows of one claim: its statement, and below it each check."""
     statement = claim["statement"] + (f" ({claim['location']})" if claim.get("location") else "")
     if found:  # no verdict before the check
         verdict, mark, remark = claim["verdict"].partition(";")
@@ -140,16 +120,13 @@ def _claim(claim: dict, found: list[dict]) -> list[list]:
 
 
 def claims_tables(listed: list[dict], found: list[dict], root: Path) -> str:
-    """What stands on the *Claims* page: one table per paper; a claim without a record is open.
+    """Return the *Claims* page: one table per paper; a claim without a check is open.
 
-    ``listed`` are rows with id, paper, location, statement, verdict. A record for a claim that is
-    not listed is a ValueError: the ledger would hide it.
+    Raises ValueError for a check of a claim that is not listed: the page would not show it.
     """
     by_id = {claim["id"]: [] for claim in listed}
     if strangers := sorted({record["id"] for record in found} - by_id.keys()):
-        raise ValueError(
-            f"checked but not in book/claims.csv: {', '.join(strangers)}; add a row for each."
-        )
+        raise ValueError(f"checked but not in book/claims.csv: {', '.join(strangers)}")
     for record in found:
         by_id[record["id"]].append(record)
     checked = [claim for claim in listed if by_id[claim["id"]]]
@@ -179,7 +156,7 @@ def _short(value) -> str:
 
 
 def _run(row: dict) -> dict:
-    """What the page says of one run of `records.frame`."""
+    """Return what the page says of one run of `records.frame`."""
     run, size = row["run"], getattr(row["run"], "train_size", None)
     steps = f", {run.max_steps} steps at most" if run.max_steps else ""
     framework = [f"framework {run.framework}"] if hasattr(run, "framework") else []
@@ -202,9 +179,10 @@ def _run(row: dict) -> dict:
 
 
 def _runs(runs: pd.DataFrame) -> str:
-    """A table for each experiment, folded, in each line the runs that differ in their seed alone;
-    those of one data set, encoder and length by method, then by the first readout, the best on
-    top."""
+    """Return a folded table for each experiment; a line has the runs that differ in their seed.
+
+    Lines of one data set, encoder and length are ordered by method, then by accuracy.
+    """
     if runs.empty:
         return NONE_YET
     rows = runs.explode("experiments").sort_values("record").to_dict("records")
@@ -226,66 +204,19 @@ def _runs(runs: pd.DataFrame) -> str:
     return "\n".join(text)
 
 
-def _speed(run: dict) -> str:
-    """One benchmark: the rates of the machine, and a line for each step that was measured."""
-    found, versions = run["metrics"], run["environment"].get("versions", {})
-    torch = f"PyTorch {versions.get('torch', '?')}, {run['date']}"
-    rates = ", ".join(f"{x:.4g} TFLOP/s in {name}" for name, x in found["matrix_tflops"].items())
-    about = f"{run['method']}, batch size {run['batch_size']}, {torch}. A large product: {rates}."
-    toy = "it shows that the benchmark works, not how fast anything is"
-    text = [f"### {myst(run['device'])}", "", myst(about)]
-    text[-1] += f" **Toy size, as on every CPU: {toy}.**" * bool(found["toy"])
-    for encoder, times in found["speedup"].items():
-        faster = f"{times['fastest']:.1f} times the plain step ({times['fastest_is']})"
-        text += ["", myst(f"{encoder}: {faster}.")]
-    for row in found["rows"]:
-        for kind, what in ADDED.items():
-            shares = sorted(row.get(kind, {}).items(), key=lambda item: item[1])
-            if shares:
-                added = ", ".join(f"{name} {100 * x:+.1f}\u00a0%" for name, x in shares)
-                text += ["", myst(f"{what} ({row['encoder']}, {row['precision']}): {added}.")]
-    steps = [{k: v for k, v in row.items() if k not in ADDED} for row in found["rows"]]
-    rows = pd.json_normalize(steps).dropna(axis=1, how="all")
-    head = [name.replace("_", " ").replace(".", ", ") for name in rows.columns]
-    cells = [[_number(x) for x in row] for row in rows.itertuples(index=False)]
-    return "\n".join([*text, "", table(head, cells)])
-
-
-def _status(executed: dict[str, dict]) -> str:
-    rows = []
-    for chapter, notebook in executed.items():
-        about = notebook["metadata"]["hnlib"]
-        when = about["executed"][:16].replace("T", " ")
-        row = [f"{about['seconds']:.0f} s", when, about["python"], about["torch"]]
-        rows.append([_link(chapter, chapter), *row])
-    return table(["Chapter", "Run time", "Executed", "Python", "PyTorch"], rows)
-
-
-def results_parts(every: pd.DataFrame, executed: dict) -> dict:
-    """What stands on the *Results* page: every run of `records.frame`, and when each chapter was
-    executed."""
-    every = every.reindex(columns=[*every.columns, *(METRICS.keys() - {*every.columns})])
-    runs = every[every[list(METRICS)].notna().any(axis=1)]
-    rest = every.drop(runs.index).to_dict("records")
-    speed = [_speed(row) for row in rest if row["experiment"] == "benchmark"]
-    others = [row["experiment"] for row in rest if row["experiment"] != "benchmark"]
-    parts = {"runs": _runs(runs), "speed": "\n".join(speed) or NONE_YET}
-    if others:
-        shown = f"{len(others)} ({', '.join(sorted(set(others)))})"
-        parts["runs"] += "\n" + myst(
-            f"Records of other things than accuracies, shown by their chapters: {shown}."
-        )
-    return parts | {"status": _status(executed)}
+def results_tables(runs: pd.DataFrame) -> str:
+    """Return the tables of the *Results* page: every run of `records.frame` with an accuracy."""
+    columns = [*runs.columns, *(METRICS.keys() - {*runs.columns})]
+    runs = runs.reindex(columns=columns)
+    return _runs(runs[runs[list(METRICS)].notna().any(axis=1)])
 
 
 def fill(page: Path, parts: dict[str, str]) -> None:
-    """Put each part in the place of the comment that names it."""
+    """Replace the comments that name the parts by the parts."""
     text = page.read_text(encoding="utf-8")
     for name, part in parts.items():
         if (mark := f"<!-- {name} -->") not in text:
-            raise ValueError(
-                f"book/{page.name} has no line {mark}; write it where that is to stand."
-            )
+            raise ValueError(f"book/{page.name} has no line {mark}")
         text = text.replace(mark, part)
     page.write_text(text, encoding="utf-8")
 
@@ -296,11 +227,13 @@ def write(folder: Path, executed: dict[str, dict], runs, root: Path, draft: bool
     Raises ValueError if a claim has no check with a control (a definition: no check), unless it is
     a ``draft``.
     """
-    listed, found = listed_claims(root / "book/claims.csv"), harvest(executed)
-    if not draft and (unchecked := _unchecked(listed, found)):
+    listed, checks = listed_claims(root / "book/claims.csv"), []
+    for chapter, notebook in executed.items():
+        checks += [check | {"chapter": chapter} for check in claims.harvest(notebook)]
+    if not draft and (unchecked := _unchecked(listed, checks)):
         raise ValueError(f"no chapter checks {', '.join(unchecked)} with a negative control")
-    fill(folder / "claims.md", {"claims": claims_tables(listed, found, root)})
-    fill(folder / "results.md", results_parts(runs, executed))
+    fill(folder / "claims.md", {"claims": claims_tables(listed, checks, root)})
+    fill(folder / "results.md", {"runs": results_tables(runs)})
     (folder / "theme").mkdir(exist_ok=True)
-    text = json.dumps(found, indent=1, sort_keys=True)
+    text = json.dumps(checks, indent=1, sort_keys=True)
     (folder / "theme/claims.json").write_text(text, encoding="utf-8")

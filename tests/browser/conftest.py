@@ -37,10 +37,7 @@ def pytest_generate_tests(metafunc):
         ]
         # index.html only forwards to the first page
         names = sorted(name for name in found if name != "index.html") or ["none"]
-        # With scope "module" all tests of a page run one after the other, on one loaded page.
-        metafunc.parametrize(
-            "page_name", names, ids=lambda name: name.removesuffix(".html"), scope="module"
-        )
+        metafunc.parametrize("page_name", names, ids=lambda name: name.removesuffix(".html"))
 
 
 @pytest.fixture(scope="session")
@@ -92,19 +89,12 @@ def open_page(browser, html, name: str):
     return page
 
 
-@pytest.fixture(scope="module")
-def loaded(html, browser, page_name):
+@pytest.fixture
+def page(html, browser, page_name):
+    """The page ``page_name``, light and on a desk."""
     page = open_page(browser, html, page_name)
     yield page
     page.close()
-
-
-@pytest.fixture
-def page(loaded):
-    """The page ``page_name``, loaded once for all its tests; each finds it light and on a desk."""
-    loaded.set_viewport_size(DESK)
-    loaded.emulate_media(color_scheme="light")
-    return loaded
 
 
 @pytest.fixture

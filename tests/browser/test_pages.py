@@ -19,6 +19,7 @@ from hnlib import _files
 from hnlib.book import figures
 
 MEGABYTE = 1_000_000
+pytestmark = pytest.mark.slow
 
 
 # Formulas and code are thousands of elements that axe-core takes a minute for; the colours of code
@@ -59,33 +60,29 @@ def turn(page, scheme: str):
         follows()
 
 
-def test_page_reads_offline(page, page_name):
-    """No complaint, every formula set, an alternative text for every picture."""
+def unread(page) -> list:
+    """Formulas that are not set, pictures without a text, and what went wrong while loading."""
     formulas = page.evaluate("""() => ({
         written: document.querySelectorAll('.math').length,
         set: document.querySelectorAll('.math mjx-container').length,
         wrong: [...document.querySelectorAll('mjx-merror')].map(e => e.parentElement.outerHTML.slice(0, 200)),
     })""")
-    assert formulas["wrong"] == []
-    assert formulas["set"] >= formulas["written"]
     alts = page.evaluate(
         "() => [...document.querySelectorAll('article img')].map(e => [e.getAttribute('src'), e.alt])"
     )
-    assert [src for src, alt in alts if len(alt) < 15 or "_images/" in alt] == []
-    assert page.complaints == []
+    silent = [src for src, alt in alts if len(alt) < 15 or "_images/" in alt]
+    unset = [formulas] * (formulas["set"] < formulas["written"])
+    return [*formulas["wrong"], *unset, *silent, *page.complaints]
 
 
-def test_page_on_a_phone(page):
-    """At 390 pixels nothing but a table, a formula, code or a figure scrolls, in its own box."""
-    page.set_viewport_size({"width": 390, "height": 900})
-    assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
-    outside = page.evaluate("""() => {
-        const scrolls = e => { for (; e; e = e.parentElement)
-            if (['auto', 'scroll'].includes(getComputedStyle(e).overflowX)) return true; return false; };
-        return [...document.querySelectorAll('article :is(p, img, pre, table, mjx-container)')]
-            .filter(e => e.getBoundingClientRect().right > 391 && !scrolls(e))
-            .map(e => e.outerHTML.slice(0, 120)); }""")
-    assert outside == []
+# At 390 pixels nothing but a table, a formula, code or a figure scrolls, in its own box.
+OUTSIDE = """() => {
+    const scrolls = e => { for (; e; e = e.parentElement)
+        if (['auto', 'scroll'].includes(getComputedStyle(e).overflowX)) return true; return false; };
+    const wide = document.documentElement.scrollWidth > 390 ? ['the page'] : [];
+    return [...document.querySelectorAll('article :is(p, img, pre, table, mjx-container)')]
+        .filter(e => e.getBoundingClientRect().right > 391 && !scrolls(e))
+        .map(e => e.outerHTML.slice(0, 120)).concat(wide); }"""
 
 
 # Lines of code, or of what code printed, of which something stands beyond the edge of a box that does not show it.
@@ -113,14 +110,18 @@ PAPER = {"width": 717, "height": 1000}  # A4 between the margins that a browser 
 DESK = {"width": 1280, "height": 900}
 
 
-@pytest.mark.parametrize("media, size", [("screen", DESK), ("print", PAPER)], ids=["1280", "print"])
-def test_no_line_of_code_is_cut(page, media, size):
-    """Whatever stands in a strip or a dropdown, too; on a desk and on paper."""
-    page.set_viewport_size(size)
-    page.emulate_media(media=media, color_scheme="light")
-    cut = page.evaluate(CUT)
+def test_page(page, page_name):
+    """On a desk, on a phone and on paper a page is read whole, and axe-core has no findings."""
+    wrong = {"unread": unread(page), "cut": page.evaluate(CUT), "small": small(page)}
+    page.set_viewport_size({"width": 390, "height": 900})
+    wrong |= {"outside": page.evaluate(OUTSIDE), "small on a phone": small(page)}
+    page.set_viewport_size(PAPER)
+    page.emulate_media(media="print", color_scheme="light")
+    wrong["cut on paper"] = page.evaluate(CUT)
     page.emulate_media(media="screen")
-    assert cut == []
+    page.set_viewport_size(DESK)
+    wrong["axe-core"] = findings(page, page_name)
+    assert {name: found for name, found in wrong.items() if found} == {}
 
 
 def test_a_cut_line_is_counted(visit):
@@ -130,11 +131,6 @@ def test_a_cut_line_is_counted(visit):
         pre.style.whiteSpace = 'pre';  // as in chapters' cells; commands are broken
         pre.innerHTML = `<span>short</span>\\n<span>${word}</span>${word}\\nshort\\n<b>${word}</b>`; }""")
     assert len(page.evaluate(CUT)) == 2
-
-
-def test_page_is_accessible(page, page_name):
-    """Nothing from axe-core."""
-    assert findings(page, page_name) == []
 
 
 def test_a_head_without_words_and_a_lost_paragraph_are_found(visit):
@@ -158,33 +154,28 @@ def test_page_in_dark(page, page_name):
     assert findings(page, page_name) == []
 
 
-def test_page_size(html, page_name):
+def too_large(page: Path, text: str) -> list:
     """A page and the pictures only it shows stay below 1.5 MB."""
-    text = (html / page_name).read_text(encoding="utf-8")
-    pictures = {
-        (html / page_name).parent / name for name in re.findall(r'src="([^"]*_images/[^"]+)"', text)
-    }
-    assert len(text.encode()) + sum(picture.stat().st_size for picture in pictures) < 1.5 * MEGABYTE
+    pictures = {page.parent / name for name in re.findall(r'src="([^"]*_images/[^"]+)"', text)}
+    size = len(text.encode()) + sum(picture.stat().st_size for picture in pictures)
+    return [size] * (size > 1.5 * MEGABYTE)
 
 
-def test_links_lead_somewhere(html, page_name):
-    """Every link into the book names a file that is there, and an anchor that is in it."""
-    page = html / page_name
-    broken = []
-    for link in re.findall(r'<a [^>]*href="([^"]+)"', page.read_text(encoding="utf-8")):
+def broken_links(page: Path, text: str) -> list:
+    """Links into the book whose file is missing, or the anchor in it."""
+    broken = set()
+    for link in re.findall(r'<a [^>]*href="([^"]+)"', text):
         parts = urlsplit(link)
         if parts.scheme or link.startswith("javascript:"):
             continue
         target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
         if not target.is_file():
-            broken.append(link)
+            broken.add(link)
         elif parts.fragment and target.suffix == ".html":
-            anchor = unquote(parts.fragment)
-            if not re.search(
-                rf'(id|name)="{re.escape(anchor)}"', target.read_text(encoding="utf-8")
-            ):
-                broken.append(link)
-    assert sorted(set(broken)) == []
+            anchor = re.escape(unquote(parts.fragment))
+            if not re.search(rf'(id|name)="{anchor}"', target.read_text("utf-8")):
+                broken.add(link)
+    return sorted(broken)
 
 
 def tick_colours(svg: str) -> set[str]:
@@ -200,15 +191,22 @@ def tick_colours(svg: str) -> set[str]:
     return found
 
 
-def test_figures_suit_both_grounds(html, page_name):
-    """Labels of the ticks in a vector figure are legible on a light page, and on a dark one, where
-    figures are made lighter."""
-    text = (html / page_name).read_text(encoding="utf-8")
-    faint = []
-    for name in set(re.findall(r'src="([^"]*_images/[^"]+\.svg)"', text)):
-        svg = ((html / page_name).parent / name).read_text(encoding="utf-8")
-        faint += [(name, colour) for colour in tick_colours(svg) if not legible(colour)]
-    assert sorted(faint) == []
+def faint(page: Path, text: str) -> list:
+    """Labels of ticks that are not legible on a light page, or on a dark one."""
+    svgs = {page.parent / name for name in re.findall(r'src="([^"]*_images/[^"]+\.svg)"', text)}
+    labels = [(svg.name, c) for svg in sorted(svgs) for c in tick_colours(svg.read_text("utf-8"))]
+    return [(name, colour) for name, colour in labels if not legible(colour)]
+
+
+def test_files(html):
+    """What can be seen without a browser, of every page."""
+    wrong = []
+    for page in sorted(html.rglob("*.html")):
+        if "_static" not in page.parts and page.name != "index.html":
+            text = page.read_text(encoding="utf-8")
+            for check in (too_large, broken_links, faint):
+                wrong += [(page.name, check.__name__, found) for found in check(page, text)]
+    assert wrong == []
 
 
 def test_faint_labels_are_found():
@@ -235,17 +233,15 @@ def letters(svg: str) -> list[float]:
     return [100 * max(map(float, sizes)) for sizes in found if sizes]
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-def test_letters_of_figures_can_be_read(page, width):
-    """10 px or more as shown, on a phone and on a desk."""
-    page.set_viewport_size({"width": width, "height": 900})
+def small(page) -> list:
+    """Letters of figures below 10 px as they are shown."""
     shown = page.evaluate("""() => [...document.querySelectorAll('article figure > img')].filter(e => e.offsetParent)
         .map(e => [e.src, e.getBoundingClientRect().width / e.naturalWidth])""")
-    small = []
+    found = []
     for source, scale in shown:
         svg = Path(unquote(urlsplit(source).path)).read_text(encoding="utf-8")
-        small += [(source[-24:], pt) for pt in letters(svg) if pt * 4 / 3 * scale < 9.95]
-    assert small == []
+        found += [(source[-24:], pt) for pt in letters(svg) if pt * 4 / 3 * scale < 9.95]
+    return found
 
 
 def test_small_letters_are_found():
@@ -342,15 +338,6 @@ PICTURES = {
 }
 
 
-@pytest.fixture(params=PICTURES, ids=str)
-def picture(request, visit):
-    """A picture the reader can move, in its chapter."""
-    page = visit(f"notebooks/{PICTURES[request.param]}.html")
-    box = page.locator(f".hn-picture[data-kind={request.param}]")
-    assert box.count() == 1 and box.is_visible()
-    return box
-
-
 def drawn(box) -> str:
     """What there is to see of a picture: drawings, bars and sentences."""
     return box.evaluate(
@@ -358,11 +345,32 @@ def drawn(box) -> str:
     )
 
 
-def test_picture_answers_the_keyboard(picture):
-    """Each of its controls is reached with the tab key, moved with arrows or space, and changes the
-    drawing."""
-    page, reached = picture.page, 0
-    controls = picture.locator("input, button").count()
+@pytest.mark.parametrize("kind", PICTURES)
+def test_picture(browser, html, visit, kind):
+    """A picture that moves: by the keyboard, on a phone, in the dark; not on paper or without a script."""
+    page = visit(f"notebooks/{PICTURES[kind]}.html")
+    picture = page.locator(f".hn-picture[data-kind={kind}]")
+    assert picture.count() == 1
+    assert picture.is_visible()
+    assert moved_by_keyboard(page, picture) == picture.locator("input, button").count()
+    assert page.complaints == []
+    page.set_viewport_size({"width": 390, "height": 900})
+    for scheme in ("light", "dark"):
+        turn(page, scheme)
+        assert unreadable(picture) == []
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+    page.emulate_media(media="print")
+    assert not picture.is_visible()
+    bare = browser.new_page(java_script_enabled=False)
+    bare.goto((html / f"notebooks/{PICTURES[kind]}.html").as_uri())
+    assert bare.locator("article img").first.is_visible()
+    assert not bare.locator(".hn-picture").is_visible()
+    bare.close()
+
+
+def moved_by_keyboard(page, picture) -> int:
+    """Move each control that the tab key reaches, and count those that change the drawing."""
+    reached, controls = 0, picture.locator("input, button").count()
     picture.locator("input, button").first.focus()
     for _ in range(controls):
         kind, full = page.evaluate(
@@ -373,51 +381,26 @@ def test_picture_answers_the_keyboard(picture):
         assert drawn(picture) != before
         if kind == "range":
             assert page.evaluate("() => document.activeElement.getAttribute('aria-valuetext')")
-        reached += (
-            2 if kind == "radio" else 1
-        )  # the arrows go round a group of radio buttons, tab leaves it
+        # the arrows go round a group of radio buttons, tab leaves it
+        reached += 2 if kind == "radio" else 1
         if reached >= controls:
             break
         page.keyboard.press("Tab")
-    assert reached == controls
-    assert page.complaints == []
+    return reached
 
 
-def test_picture_on_a_phone_and_in_the_dark(picture):
-    """It keeps to its page, its letters are large enough and stand out from the ground, on both
-    themes."""
-    page = picture.page
-    page.set_viewport_size({"width": 390, "height": 900})
-    for scheme in ("light", "dark"):
-        turn(page, scheme)
-        ground = picture.evaluate("e => getComputedStyle(e).backgroundColor")
-        letters = picture.evaluate("""e => [...e.querySelectorAll('text')].map(t => {
-            const svg = t.ownerSVGElement, scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
-            return [getComputedStyle(t).fill, scale * parseFloat(getComputedStyle(t).fontSize),
-                    t.getBoundingClientRect().right - svg.getBoundingClientRect().right]; })""")
-        assert all(
-            contrast(fill, ground) > 4.5 and size > 10 and beyond < 4
-            for fill, size, beyond in letters
-        )
-    assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
-
-
-def test_picture_stays_off_paper(picture):
-    """On paper the static figure stands alone."""
-    picture.page.emulate_media(media="print")
-    assert not picture.is_visible()
-
-
-@pytest.mark.parametrize("chapter", PICTURES.values())
-def test_pictures_without_a_script(browser, html, chapter):
-    """Without JavaScript the page is as it was: the figure, and nothing that does not work."""
-    page = browser.new_page(java_script_enabled=False)
-    page.goto((html / f"notebooks/{chapter}.html").as_uri())
-    assert (
-        page.locator("article img").first.is_visible()
-        and not page.locator(".hn-picture").is_visible()
-    )
-    page.close()
+def unreadable(picture) -> list:
+    """Letters that are too small, too faint, or beyond the edge."""
+    ground = picture.evaluate("e => getComputedStyle(e).backgroundColor")
+    letters = picture.evaluate("""e => [...e.querySelectorAll('text')].map(t => {
+        const svg = t.ownerSVGElement, scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+        return [getComputedStyle(t).fill, scale * parseFloat(getComputedStyle(t).fontSize),
+                t.getBoundingClientRect().right - svg.getBoundingClientRect().right]; })""")
+    return [
+        (fill, size, beyond)
+        for fill, size, beyond in letters
+        if contrast(fill, ground) <= 4.5 or size <= 10 or beyond >= 4
+    ]
 
 
 def test_pictures_share_a_page(browser, visit):
