@@ -187,7 +187,7 @@ def results(
         print(f"{place}: {len(runs)} trained encoders")
         for (title, method, options), group in runs.groupby(["title", "method", "options"]):
             scores = ", ".join(
-                f"{metric} {comparisons.spread(comparisons.percent(group, metric))}"
+                f"{metric} {comparisons.spread(100 * group[metric])}"
                 for metric in ("knn", "linear", "svm", "transfer", "sts", "topic", "alike")
                 if not any(group[metric].isna())
             )
@@ -208,13 +208,13 @@ def queue(
     data_root: Annotated[Path | None, Parameter(help="default: $HNLIB_DATA or the cache")] = None,
 ) -> None:
     """List the runs that the papers' numbers wait for, best first, and carry them out."""
+    import torch
+
     from hnlib.book import queue as jobs
     from hnlib.training import records
 
     on = device
-    if device == "auto" and run:
-        import torch
-
+    if device == "auto":
         on = "cuda" if torch.cuda.is_available() else "cpu"
     frame, waiting = records.frame(), []
     if not only.startswith("chapters"):

@@ -58,6 +58,7 @@ class mochi:
     with_anchor: int = 4
 
     def __post_init__(self):
+        """Check the options."""
         for option, value in vars(self).items():
             _checks.whole(option, value, least=int(option == "hardest"))
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,8 +20,6 @@ from torch import Tensor
 from hnlib import _checks, robust, transport
 from hnlib._checks import outside_autocast, per_anchor, positive, readable, refuse
 from hnlib.contrast import Contrast, as_numbers
-
-Cost = Callable[[Contrast], Tensor] | None
 
 #: The remedy at the end of errors about an anchor without negatives.
 SKIP = 'or on_empty="skip" to leave such anchors out and count them'
@@ -34,8 +33,9 @@ class Weighting:
     """
 
     def __post_init__(self):
+        """Check the options."""
         for name, value in vars(self).items():
-            if name in RANGES:
+            if name in RANGES and value is not None:
                 RANGES[name](name, value)
 
     def __call__(self, contrast: Contrast) -> Tensor:
@@ -286,7 +286,7 @@ class semi_relaxed_ot(Weighting):
 
     epsilon: float = 0.5
     relaxation: float = 1.0
-    cost: Cost = None
+    cost: Callable[[Contrast], Tensor] | None = None
     tol: float = 1e-10
     max_iterations: int = 1000
     on_failure: str = "raise"
@@ -312,16 +312,12 @@ class semi_relaxed_ot(Weighting):
         )
 
 
-def entropic_ot(
-    epsilon: float = 0.5,
-    cost: Cost = None,
-    tol: float = 1e-10,
-    max_iterations: int = 1000,
-    on_failure: str = "raise",
-) -> semi_relaxed_ot:
-    r"""Make the rows of the entropic transport plan, $w_{ij} \propto e^{(v_j - c_{ij})/\epsilon}$.
+@dataclass(frozen=True)
+class entropic_ot(semi_relaxed_ot):
+    r"""Rows of the entropic transport plan, $w_{ij} \propto e^{(v_j - c_{ij})/\epsilon}$.
 
-    Anchors and candidates have uniform marginals and cells outside $N(i)$ are forbidden.
+    Anchors and candidates have uniform marginals and cells outside $N(i)$ are forbidden. This is
+    `semi_relaxed_ot` with an infinite `relaxation`; errors and notes as there.
 
     Parameters
     ----------
@@ -334,17 +330,13 @@ def entropic_ot(
     tol, max_iterations, on_failure
         As in `semi_relaxed_ot`.
 
-    Returns
-    -------
-    semi_relaxed_ot
-        The weighting with an infinite `relaxation`; errors and notes as there.
-
     References
     ----------
     .. [hclot] Jiang et al., *Hard Negative Sampling via Regularized Optimal Transport for
        Contrastive Representation Learning*, IJCNN 2023, eq. (5).
     """
-    return semi_relaxed_ot(epsilon, math.inf, cost, tol, max_iterations, on_failure)
+
+    relaxation: float = field(default=math.inf, init=False)
 
 
 @dataclass(frozen=True)
@@ -466,10 +458,10 @@ def unremix_components(
       r_{ij} = \operatorname*{mean}_{k \in N(i) \cap N(j)} (1 - s_{jk}).$$
 
     $a_j h_j^\top$ is the gradient in $W$ of $-\log p_{j \hat y_j}$, the other points held fixed.
-    The paper says "the parameter vector of the last layer"; the measure it takes up (Ash et al., 2020)
-    is of the weights alone, and so is training here. To count a bias too, append a one to every
-    $h$: $u_{ij}$ gains $\langle a_i, a_j\rangle$. With "nt-xent" $\hat y_j$ is the other view,
-    $p_{jk} \propto e^{s_{jk}/t}$ on it and $N(j)$, and $a_j$ is divided by $t$.
+    The paper says "the parameter vector of the last layer"; the measure it takes up (Ash et al.,
+    2020) is of the weights alone, and so is training here. To count a bias too, append a one to
+    every $h$: $u_{ij}$ gains $\langle a_i, a_j\rangle$. With "nt-xent" $\hat y_j$ is the other
+    view, $p_{jk} \propto e^{s_{jk}/t}$ on it and $N(j)$, and $a_j$ is divided by $t$.
 
     References
     ----------
@@ -502,7 +494,7 @@ def unremix_components(
 
 @dataclass(frozen=True)
 class unremix(Weighting):
-    r"""UnReMix normalised, $w_{ij}\propto(\lambda_1u_{ij}+\lambda_2s_{ij}+\lambda_3r_{ij})_+$.
+    r"""UnReMix normalised, $w\propto(\lambda_1u_{ij}+\lambda_2s_{ij}+\lambda_3r_{ij})_+$.
 
     The paper's score can be negative and is not normalised. Here a candidate with a negative score
     has no weight, an anchor without a positive score has uniform weights, and rows are normalised.
@@ -539,10 +531,10 @@ class unremix(Weighting):
         u, s, r = unremix_components(contrast, self.gradient, self.temperature)
         share = _shares(self.mixture, s)
         score = share[0] * u + share[1] * s + share[2] * r
+        positive = (score > 0) & contrast.admissible
+        positive = positive | ~positive.any(1, keepdim=True)  # if none is: uniform
         tiny = torch.finfo(score.dtype).tiny
-        passes = (score.detach() - tiny).gt_(0).mul_(as_numbers(contrast.admissible, score.dtype))
-        passes += (passes.sum(1, keepdim=True) == 0).to(score.dtype)  # no positive score: uniform
-        log_score = _log_indicator(passes).add_(score.clamp_min(tiny).log())
+        log_score = score.clamp_min(tiny).log().masked_fill(~positive, -torch.inf)
         return normalise(log_score, 1.0, contrast, self.on_empty)
 
 
@@ -587,7 +579,7 @@ def neighbour_scores(contrast: Contrast, temperature: float | None = None) -> tu
 
 @dataclass(frozen=True)
 class unremix_repaired(Weighting):
-    r"""UnReMix repaired, $w_{ij}\propto\exp\frac\beta t(\lambda_1\sigma_iu_j+\lambda_2s_{ij}+\lambda_3\sigma_ir_j)$.
+    r"""UnReMix repaired, $w \propto e^{\beta(\lambda_1\sigma u+\lambda_2s+\lambda_3\sigma r)/t}$.
 
     $u$ and $r$ are `neighbour_scores`, standardised over the candidates; $\sigma_i$ is the standard
     deviation of $s_{ij}$ over $N(i)$, so that the three terms have equal spread.
@@ -712,30 +704,15 @@ def _mixture(name: str, value) -> None:
         raise ValueError(f"{name} must be three shares, at least 0 and not all 0, got {value}")
 
 
-def _level(name: str, value) -> None:
-    if value is not None:
-        _checks.finite(name, value)
-
-
-def _at_least(least: float):
-    rule = f"be at least {least}"
-    return lambda name, value: _checks.must(name, value, lambda x: x >= least, rule)
-
-
-def _choice(*choices: str):
-    return lambda name, value: _checks.one_of(name, value, choices)
-
-
 #: The check of an option by its name, which means the same in every weighting.
 RANGES = {
     **dict.fromkeys(("temperature", "sigma", "eta", "epsilon", "tau"), positive),
-    **dict.fromkeys(("beta", "mu"), _checks.finite),
-    "level": _level,
-    "exponent": _at_least(1),
-    "relaxation": _at_least(0),
-    "gradient": _choice("pseudo-label", "nt-xent"),
+    **dict.fromkeys(("beta", "mu", "level"), _checks.finite),
+    "exponent": partial(_checks.must, holds=lambda x: x >= 1, rule="be at least 1"),
+    "relaxation": partial(_checks.must, holds=lambda x: x >= 0, rule="be at least 0"),
     "mixture": _mixture,
     "weights_gradient": _checks.flag,
-    "on_empty": _choice("raise", "skip"),
-    "on_failure": _choice("raise", "warn"),
+    "gradient": partial(_checks.one_of, choices=("pseudo-label", "nt-xent")),
+    "on_empty": partial(_checks.one_of, choices=("raise", "skip")),
+    "on_failure": partial(_checks.one_of, choices=("raise", "warn")),
 }

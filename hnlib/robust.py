@@ -78,10 +78,9 @@ def kl_ball(values: Tensor, reference: Tensor | None = None, eta: float = 0.1) -
     .. [adnce] Wu et al., *Understanding Contrastive Learning via Distributionally Robust
        Optimization*, NeurIPS 2023, Theorem 3.2 and its eq. (4), read anchor by anchor.
     """
-    f, log_q0 = _prepare(values, reference)
-    _checks.positive("eta", eta)
+    f, log_q0 = _prepare(values, reference, eta)
     weights, alpha = _kl_worst_case(f.detach(), log_q0, eta)
-    return Robust(_kl_dual(f, log_q0, alpha, weights) + alpha * eta, alpha, weights)
+    return Robust((weights * f).sum(-1), alpha, weights)
 
 
 def shared_kl_ball(values: Tensor, reference: Tensor | None = None, eta: float = 0.1) -> Robust:
@@ -108,8 +107,7 @@ def shared_kl_ball(values: Tensor, reference: Tensor | None = None, eta: float =
     ValueError
         As `kl_ball`.
     """
-    f, log_q0 = _prepare(values, reference)
-    _checks.positive("eta", eta)
+    f, log_q0 = _prepare(values, reference, eta)
     mean_of_rows = partial(torch.mean, dim=0, keepdim=True)
     weights, alpha = _kl_worst_case(f.detach(), log_q0, eta, mean_of_rows)
     return Robust((weights * f).sum(-1), alpha.expand(len(f)), weights)
@@ -120,8 +118,8 @@ def kl_penalised(
 ) -> Robust:
     r"""Find the worst case at a price, $\sup_Q\mathbb E_Qf-\tau\,\mathrm{KL}(Q\|Q_0)$.
 
-    It is $\tau\log\mathbb E_{Q_0} e^{f/\tau}$: how InfoNCE treats its negatives at temperature $\tau$
-    (Donsker and Varadhan, 1983).
+    It is $\tau\log\mathbb E_{Q_0} e^{f/\tau}$ (Donsker and Varadhan, 1983), which is how InfoNCE
+    treats its negatives at temperature $\tau$.
 
     Parameters
     ----------
@@ -146,8 +144,8 @@ def kl_penalised(
     _checks.positive("tau", tau)
     alpha = torch.as_tensor(tau, dtype=torch.float64, device=f.device).detach()
     alpha = alpha.expand(f.shape[:-1])
-    weights = torch.softmax(log_q0 + f.detach() / alpha[..., None], -1)
-    return Robust(_kl_dual(f, log_q0, alpha, weights), alpha, weights)
+    x = log_q0 + f / alpha[..., None]
+    return Robust(alpha * x.logsumexp(-1), alpha, x.detach().softmax(-1))
 
 
 def kl_temperature(
@@ -195,8 +193,7 @@ def kl_temperature(
     """
     if order not in (0, 1, 2, 3):
         raise ValueError(f"order must be 0 (exact), 1, 2 or 3, got {order!r}")
-    f, log_q0 = _prepare(values, reference, log_reference)
-    _checks.positive("eta", eta)
+    f, log_q0 = _prepare(values, reference, eta, log_reference)
     g, q0 = f.detach().double(), log_q0.double().softmax(-1)
     if order == 0:
         s, inside = _kl_sharpness(*_below_top(g, q0), q0, eta)
@@ -249,15 +246,15 @@ def chi2_ball(
     .. [adnce] Wu et al., *Understanding Contrastive Learning via Distributionally Robust
        Optimization*, NeurIPS 2023, Theorem 3.5, here made exact.
     """
-    f, log_q0 = _prepare(values, reference, log_reference)
-    _checks.positive("eta", eta)
+    f, log_q0 = _prepare(values, reference, eta, log_reference)
     weights, alpha = _chi2_worst_case(f.detach().double(), log_q0.double(), eta)
     weights = weights.to(f.dtype)
     return Robust((weights * f).sum(-1), alpha.to(f.dtype), weights)
 
 
-def _prepare(values, reference, log_reference=None):
+def _prepare(values, reference, eta=1.0, log_reference=None):
     """Return f and the logarithms of the masses, of the same shape."""
+    _checks.positive("eta", eta)
     if log_reference is not None:
         return values, log_reference.detach()
     f = torch.as_tensor(values).double()
@@ -330,13 +327,6 @@ def _newton_step(g, q0, s, eta, pool):
     slope = pool((square - mean.square()).clamp_min(0)) / s
     gain = 2 * kl.sqrt() * (eta**0.5 - kl.sqrt()) / slope
     return kl < eta, torch.where(kl > 0, gain, torch.inf)  # of a divergence lost in rounding: more
-
-
-def _kl_dual(f, log_q0, alpha, weights):
-    r"""Return $\alpha\log E e^{f/\alpha}$ with alpha held fixed; at 0 the largest value."""
-    safe = torch.where(alpha > 0, alpha, 1.0)[..., None]
-    smooth = alpha * torch.logsumexp(log_q0 + f / safe, -1)
-    return torch.where(alpha > 0, smooth, (weights * f).sum(-1))
 
 
 def _chi2_worst_case(f, log_q0, eta):

@@ -43,12 +43,6 @@ def test_views_are_a_function_of_the_generator():
     assert not torch.equal(first[0], other[0])
 
 
-def test_every_image_draws_for_itself():
-    same = images(1).expand(50, -1, -1, -1)
-    view, _ = augment.two_views(same, generator())
-    assert len(view.flatten(1).unique(dim=0)) == 50
-
-
 def test_plain_is_the_image_and_so_is_a_recipe_that_does_nothing():
     x = images()
     expected = (x.permute(0, 3, 1, 2) / 255 - 0.5) / 0.25
@@ -144,16 +138,6 @@ def test_the_second_view_may_be_of_another_image():
     assert torch.equal(w2, augment.two_views(x.flip(0), generator())[1])
 
 
-def test_one_view():
-    first = augment.view(images(), generator(2), "hcl")
-    assert first.shape == (6, 3, 32, 32) and torch.equal(
-        first, augment.view(images(), generator(2), "hcl")
-    )
-    assert torch.equal(
-        augment.view(images(), generator(), augment.Recipe()), augment.plain(images())
-    )
-
-
 @pytest.mark.parametrize(
     "change, message",
     [(dict(blur_kernel=4), "blur_kernel=4"), (dict(size=8, rotation=15.0), "rotation=15")],
@@ -202,7 +186,7 @@ def test_a_quarter_turn():
     assert any(torch.allclose(turned, expected, atol=1e-4) for expected in both)
 
 
-@pytest.mark.parametrize("scale", [(0.2, 1.0), (0.08, 1.0)])
+@pytest.mark.parametrize("scale", [(0.08, 1.0)])
 def test_crops_are_distributed_as_torchvisions(scale):
     """Two samples of 4,000; each mean within 4 standard errors. Control: uniform ratios instead of
     log-uniform ones."""
@@ -249,12 +233,6 @@ def test_colour_jitter_equals_torchvisions_one_image_at_a_time():
     ).abs().max() < 1e-3  # torchvision's own luma weights are rounded to four digits
     control = torch.stack([theirs(i, -hue) for i in range(16)])
     assert (ours - control).abs().max() > 0.05
-
-
-def test_jitter_of_nothing_changes_nothing():
-    x = images(4).permute(0, 3, 1, 2).float() / 255
-    one, zero = torch.ones(4), torch.zeros(4)
-    assert torch.allclose(augment.jitter(x, one, one, one, zero), x, atol=1e-5)
 
 
 def test_the_probabilities_belong_to_the_images():

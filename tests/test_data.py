@@ -270,19 +270,10 @@ def test_validation_images_are_set_apart_once_and_for_all():
 
 
 def test_the_command_describes_a_set(place, tmp_path, capsys):
-    path = place()
+    place()
     assert cli.main(["data", "cifar10", "--root", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
+    assert "[12, 8, 8, 3]" in printed and data.load("cifar10", tmp_path).digest in printed
     assert cli.main(["data", "--root", str(tmp_path)]) == 0
-    listed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert (
-        list(listed) == [*data.KNOWN, "sentences", "graphs"]
-        and "MUTAG" in listed["graphs"]
-        and listed["cifar10"] == str(path)
-    )
-    assert listed["stl10"].endswith("stl10.npz (not there yet)")
-    assert (
-        "[12, 8, 8, 3]" in printed
-        and str(path) in printed
-        and data.load("cifar10", tmp_path).digest in printed
-    )
+    listed = capsys.readouterr().out
+    assert "cifar10" in listed and "MUTAG" in listed and str(tmp_path) in listed

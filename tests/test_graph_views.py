@@ -9,7 +9,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 from torch_geometric.data import Batch, Data
@@ -105,6 +105,7 @@ def assert_induced(before, after):
 # one batch each
 
 
+@settings(max_examples=25)
 @given(batches(), RATIOS, st.integers(0, 10_000))
 def test_dropping_nodes_leaves_the_induced_subgraph_of_the_others(batch, ratio, seed):
     after = graphs.views.drop_nodes(batch, ratio, generator(seed))
@@ -113,6 +114,7 @@ def test_dropping_nodes_leaves_the_induced_subgraph_of_the_others(batch, ratio, 
         assert m == max(1, n - whole(ratio, n)[0])
 
 
+@settings(max_examples=25)
 @given(batches(), RATIOS, st.integers(0, 10_000))
 def test_a_subgraph_is_connected_and_as_large_as_wanted_or_a_component(batch, ratio, seed):
     after = graphs.views.subgraph(batch, ratio, generator(seed))
@@ -127,6 +129,7 @@ def test_a_subgraph_is_connected_and_as_large_as_wanted_or_a_component(batch, ra
         assert len(kept) == min(max(1, whole(ratio, len(numbers))[1]), len(component))
 
 
+@settings(max_examples=25)
 @given(batches(), RATIOS, st.integers(0, 10_000))
 def test_perturbed_edges_are_counted_symmetric_and_inside_their_graph(batch, ratio, seed):
     after = graphs.views.perturb_edges(batch, ratio, generator(seed))
@@ -139,6 +142,7 @@ def test_perturbed_edges_are_counted_symmetric_and_inside_their_graph(batch, rat
         assert {e for e in old if e[0] == e[1]} == {e for e in new if e[0] == e[1]}
 
 
+@settings(max_examples=25)
 @given(batches(), RATIOS, st.integers(0, 10_000))
 def test_masked_nodes_have_the_mean_of_the_batch_and_the_others_their_own_features(
     batch, ratio, seed
@@ -155,6 +159,7 @@ def test_masked_nodes_have_the_mean_of_the_batch_and_the_others_their_own_featur
         )
 
 
+@settings(max_examples=25)
 @given(batches(), RATIOS, st.integers(0, 10_000))
 def test_a_view_changes_each_graph_by_one_kind_and_keeps_their_order(batch, ratio, seed):
     given_, state = batch.clone(), torch.get_rng_state()
@@ -430,6 +435,7 @@ def test_pairs_of_motifs_share_their_degrees_but_not_who_is_joined_to_whom():
         assert joined[0] != joined[1]
 
 
+@pytest.mark.slow
 def test_the_classes_lie_in_the_structure_and_not_in_the_degrees():
     """An SVM on the numbers of nodes, edges and degrees, against one on the degrees of neighbours
     (one round of WL)."""

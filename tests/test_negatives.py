@@ -19,10 +19,6 @@ cases = settings(max_examples=10, deadline=None, derandomize=True)
 LABELS = torch.tensor([0, 1, 1, 2, 0])
 
 
-def rising(values, slack=0.0):
-    return all(a < b + slack for a, b in pairwise(values))
-
-
 def batch(seed, size=5, dimension=3, dtype=torch.float64):
     g = torch.Generator().manual_seed(seed)
     return [torch.randn(size, dimension, generator=g, dtype=dtype) for _ in range(2)]
@@ -142,50 +138,16 @@ def test_one_value_per_anchor_acts_on_that_anchor_s_row(name):
             factory(**{option: values[:3]})(c)
 
 
+@pytest.mark.parametrize(
+    ("weights", "options"),
+    [(negatives.tilted, (-1.0, 0.0, 0.5, 2.0, 8.0)), (negatives.chi2_ball, (1e-3, 0.1, 0.7, 2.0))],
+)
 @cases
-@given(seed=st.integers(0, 9999), beta=st.floats(0.1, 20))
-def test_harder_negatives_weigh_more(seed, beta):
+@given(seed=st.integers(0, 9999))
+def test_hardness_grows_with_the_option(weights, options, seed):
     c = Contrast.from_views(*batch(seed))
-    for sign in (1, -1):
-        log_w = negatives.tilted(beta=sign * beta)(c)
-        for i in range(10):
-            allowed = c.admissible[i]
-            order = c.similarity[i][allowed].argsort()
-            assert (log_w[i][allowed][order].diff() * sign >= -1e-12).all()
-    hardness = [
-        float((negatives.tilted(b)(c).exp() * c.similarity).sum())
-        for b in (-1.0, 0.0, 0.5, 2.0, 8.0)
-    ]
-    assert rising(hardness)
-
-
-@cases
-@given(seed=st.integers(0, 9999), labelled=st.booleans())
-def test_the_chi2_ball_is_full_and_its_weights_are_affine_where_they_are_not_cut(seed, labelled):
-    c = Contrast.from_views(
-        *batch(seed, size=6), torch.tensor([0, 1, 1, 2, 0, 2]) if labelled else None
-    )
-    count, hardness = c.negative_counts.double(), []
-    for eta in (1e-3, 0.1, 0.7, 2.0, 50.0):
-        w = negatives.chi2_ball(eta)(c).exp()
-        hardness.append(float((w * c.similarity).sum()))
-        radius = 0.5 * (((w * count[:, None] - 1) ** 2) * c.admissible).sum(1) / count
-        for i in range(12):
-            on = (w[i] > 0).nonzero()[:, 0]
-            order = on[c.similarity[i][on].argsort()]
-            cut = (c.admissible[i] & (w[i] == 0)).nonzero()[:, 0]
-            assert (w[i][order].diff() >= -1e-14).all()
-            if len(cut):  # those cut are the easiest
-                assert c.similarity[i][cut].max() < c.similarity[i][order[0]]
-            if len(on) == 1:  # the ball holds the hardest alone; its radius is then that of a point
-                assert (
-                    radius[i] == pytest.approx(float(count[i] - 1) / 2) and eta >= radius[i] - 1e-9
-                )
-                continue
-            assert radius[i] == pytest.approx(eta, rel=1e-8)
-            slopes = w[i][order].diff() / c.similarity[i][order].diff()
-            assert slopes.numpy() == pytest.approx(float(slopes.mean()), rel=1e-6)
-    assert rising(hardness)
+    hardness = [float((weights(x)(c).exp() * c.similarity).sum()) for x in options]
+    assert all(a < b for a, b in pairwise(hardness))
 
 
 @cases
@@ -203,14 +165,11 @@ def test_the_limits_that_join_the_families(seed):
     assert gap(n.semi_relaxed_ot(0.5, math.inf), n.entropic_ot(0.5)) == 0
     assert gap(n.thresholded(1e-9), n.uniform()) < 1e-14
     assert gap(n.gaussian(0.7, 1e5), n.uniform()) < 1e-9
-    # far away from the data a Gaussian window is a tilt: -(s-mu)^2/2sigma^2 = const + s mu/sigma^2
-    # - s^2/2sigma^2
+    # far from the data a Gaussian window is a tilt: const + s mu/sigma^2 - s^2/2sigma^2
     assert gap(n.gaussian(1e6, 1e3), n.tilted(1.0, 1.0)) < 1e-5
     assert gap(n.chi2_ball(1e-12), n.uniform()) < 1e-5
     assert gap(n.chi2_ball(1e3), n.tilted(1e9)) < 1e-9  # the hardest alone
-    assert (
-        gap(n.entropic_ot(1e4), n.uniform()) < 1e-3
-    )  # every row and column of the mask has 2B-2 cells
+    assert gap(n.entropic_ot(1e4), n.uniform()) < 1e-3  # all rows and columns have 2B-2 cells
 
 
 @settings(cases, max_examples=10)
@@ -228,18 +187,6 @@ def test_the_centred_tilt_is_transport_to_first_order(seed):
     centred = [error(negatives.centred_tilt(e), e) for e in (20.0, 80.0)]
     tilt = [error(negatives.tilted(1.0, e), e) for e in (20.0, 80.0)]
     assert 14 < centred[0] / centred[1] < 18 and 3.7 < tilt[0] / tilt[1] < 4.3
-
-
-@cases
-@given(seed=st.integers(0, 9999), masked_column=st.booleans())
-def test_transport_spreads_the_anchors_over_all_candidates(seed, masked_column):
-    """Columns sum to n/m; and forbidden cells, self and own view, get nothing."""
-    c = Contrast.from_views(*batch(seed))
-    w = negatives.entropic_ot(0.5)(c).exp()
-    assert (w.sum(0) - 1).abs().max() < 1e-8
-    rows = torch.arange(10)
-    assert (w[rows, rows] == 0).all() and (w[rows, (rows + 5) % 10] == 0).all()
-    assert (negatives.tilted()(c).exp().sum(0) - 1).abs().max() > 1e-3  # the tilt has hubs
 
 
 def test_another_cost_is_used_as_given():
@@ -309,15 +256,6 @@ def test_finite_and_right_in_float32_at_a_temperature_of_a_hundredth(build):
     finite = exact > -torch.inf
     assert torch.equal(finite, single > -torch.inf)
     assert ((single.double() - exact)[finite].abs() / (1 + exact[finite].abs())).max() < 1e-3
-
-
-@pytest.mark.parametrize("name", [k for k in ALL if k not in ("thresholded", "centred")])
-def test_a_row_with_one_negative_puts_everything_there(name):
-    factory, options, _ = ALL[name]
-    s = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)
-    eye = torch.eye(2, dtype=torch.bool)
-    log_w = factory(**options)(Contrast.from_similarity(s, eye, ~eye))
-    assert torch.equal(log_w == -torch.inf, eye) and log_w[~eye].abs().max() < 1e-12
 
 
 def test_the_threshold_is_on_exp_s_over_t():

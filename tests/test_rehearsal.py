@@ -102,7 +102,7 @@ def test_a_step_asks_nothing_of_the_device(name, queue):
     for option, course in run.schedule.items():
         method.change(**{option: course[0]})
     if queue and method.name == "unremix":
-        with pytest.raises(ValueError, match="unremix compares the candidates of a batch"):
+        with pytest.raises(ValueError, match="unremix needs a contrast of two views"):
             loop.check_queue(method, queue)
         return
     fabric = SimpleNamespace(

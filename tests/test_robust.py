@@ -1,8 +1,8 @@
 """Worst cases against convex solvers, duals, closed forms and finite differences."""
 
+import itertools
 import math
 from decimal import Decimal, localcontext
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -27,59 +27,9 @@ def kl(q, q0):
     return float(torch.special.xlogy(q, q / q0).sum())
 
 
-def grid_dual(f, q0, eta):
-    """min over alpha of alpha log E exp(f/alpha) + alpha eta, on a fine grid of log alpha, refined
-    twice."""
-    f, q0 = f.numpy(), q0.numpy()
-
-    def dual(alpha):
-        g = f.max()
-        return alpha * np.log((q0 * np.exp((f - g) / alpha)).sum()) + g + alpha * eta
-
-    low, high = -12.0, 12.0
-    for _ in range(4):
-        grid = np.linspace(low, high, 2001)
-        best = grid[np.argmin([dual(math.exp(x)) for x in grid])]
-        low, high = best - (high - low) / 1000, best + (high - low) / 1000
-    return dual(math.exp(best)), math.exp(best)
-
-
-@cases
-@given(seed=st.integers(0, 9999), eta=st.sampled_from([1e-3, 0.05, 0.3]))
-def test_kl_ball_is_the_minimum_of_its_dual(seed, eta):
-    f, q0 = draw(seed, 6)
-    if eta >= -math.log(float(q0[f.argmax()])):
-        return
-    r = robust.kl_ball(f, q0, eta)
-    value, alpha = grid_dual(f, q0, eta)
-    assert abs(float(r.value) - value) < 1e-9
-    assert abs(float(r.alpha) / alpha - 1) < 1e-4
-    # primal side: the weights lie on the sphere of radius eta and attain the value
-    assert abs(kl(r.weights, q0) - eta) < 1e-10
-    assert abs(float((r.weights * f).sum()) - value) < 1e-9
-    assert (r.weights - torch.softmax(q0.log() + f / r.alpha, -1)).abs().max() < 1e-12
-    # negative control: without alpha * eta the dual is another number
-    assert abs(float(r.value - r.alpha * eta) - value) > 1e-4
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_kl_ball_is_the_optimum_of_a_convex_solver(seed):
+def test_shared_kl_ball_is_the_optimum_of_a_convex_solver():
     cp = pytest.importorskip("cvxpy")
-    f, q0 = draw(seed, 5)
-    q = cp.Variable(5, nonneg=True)
-    problem = cp.Problem(
-        cp.Maximize(f.numpy() @ q), [cp.sum(q) == 1, cp.sum(cp.kl_div(q, q0.numpy())) <= 0.2]
-    )
-    problem.solve(solver=cp.CLARABEL)
-    r = robust.kl_ball(f, q0, 0.2)
-    assert abs(float(r.value) - problem.value) < 1e-6
-    assert np.abs(r.weights.numpy() - q.value).max() < 1e-4
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_shared_kl_ball_is_the_optimum_of_a_convex_solver(seed):
-    cp = pytest.importorskip("cvxpy")
-    f, q0 = draw(seed, 3, 4)
+    f, q0 = draw(1, 3, 4)
     q = cp.Variable((3, 4), nonneg=True)
     total = cp.sum(cp.kl_div(q, q0.numpy())) / 3
     problem = cp.Problem(
@@ -90,19 +40,6 @@ def test_shared_kl_ball_is_the_optimum_of_a_convex_solver(seed):
     assert abs(float(r.value.mean()) - problem.value) < 1e-6
     assert np.abs(r.weights.numpy() - q.value).max() < 1e-3
     assert len(set(r.alpha.tolist())) == 1
-
-
-@pytest.mark.parametrize("eta", [0.02, 0.3, 1.2])
-def test_chi2_ball_is_the_optimum_of_a_convex_solver(eta):
-    cp = pytest.importorskip("cvxpy")
-    f, q0 = draw(7, 6)
-    q = cp.Variable(6, nonneg=True)
-    radius = cp.sum_squares(cp.multiply(q - q0.numpy(), 1 / np.sqrt(q0.numpy()))) / 2
-    problem = cp.Problem(cp.Maximize(f.numpy() @ q), [cp.sum(q) == 1, radius <= eta])
-    problem.solve(solver=cp.CLARABEL)
-    r = robust.chi2_ball(f, q0, eta)
-    assert abs(float(r.value) - problem.value) < 1e-6
-    assert np.abs(r.weights.numpy() - q.value).max() < 1e-3
 
 
 def test_kl_penalised_is_the_optimum_of_a_convex_solver():
@@ -119,70 +56,22 @@ def test_kl_penalised_is_the_optimum_of_a_convex_solver():
     assert abs(float((r.weights * f).sum()) - 0.3 * kl(r.weights, q0) - float(r.value)) < 1e-12
 
 
-def test_the_numbers_of_claim_r2():
-    f = torch.tensor(
-        [[0.9, 0.1, -0.3, -0.5], [0.3, 0.28, 0.25, 0.2], [0.95, 0.9, -0.8, -0.9]],
-        dtype=torch.float64,
-    )
-    own = robust.kl_ball(f, eta=0.2)
-    assert (
-        own.alpha - torch.tensor([0.8946, 0.0488, 1.2517], dtype=torch.float64)
-    ).abs().max() < 5e-5
-    assert abs(float(own.value.mean()) - 0.420771) < 5e-7
-    shared = robust.shared_kl_ball(f, eta=0.2)
-    assert (
-        abs(float(shared.value.mean()) - 0.479043) < 5e-7
-        and abs(float(shared.alpha[0]) - 0.8195) < 5e-5
-    )
-
-
 @cases
 @given(seed=st.integers(0, 9999), eta=st.sampled_from([1e-3, 0.1, 0.6, 3.0]))
 def test_the_gradient_is_the_worst_case(seed, eta):
     f, q0 = draw(seed, 2, 5)
     g = torch.Generator().manual_seed(seed)
     step = torch.randn(2, 5, generator=g, dtype=torch.float64)
-    for solve in (
-        lambda x: robust.kl_ball(x, q0, eta),
-        lambda x: robust.kl_penalised(x, q0, eta),
-        lambda x: robust.chi2_ball(x, q0, eta),
-        lambda x: robust.shared_kl_ball(x, q0, eta),
-    ):
+    solvers = robust.kl_ball, robust.kl_penalised, robust.chi2_ball, robust.shared_kl_ball
+    for solve in solvers:
         x = f.clone().requires_grad_()
-        r = solve(x)
+        r = solve(x, q0, eta)
         r.value.sum().backward()
         assert (x.grad - r.weights).abs().max() < 1e-9
         h = 1e-5
-        with torch.no_grad():
-            slope = (solve(f + h * step).value - solve(f - h * step).value).sum() / (2 * h)
-        # no better than this next to a kink (a radius at which a weight is cut or the law
-        # degenerates)
-        assert abs(float(slope - (r.weights * step).sum())) < 1e-4
-
-
-@cases
-@given(seed=st.integers(0, 9999), shift=st.floats(-5, 5), factor=st.floats(0.1, 10))
-def test_shifts_and_factors(seed, shift, factor):
-    """Every ball's value is equivariant under x -> factor x + shift, and its law does not move."""
-    f, q0 = draw(seed, 2, 5)
-    for solve in (robust.kl_ball, robust.chi2_ball, robust.shared_kl_ball):
-        a, b = solve(f, q0, 0.1), solve(factor * f + shift, q0, 0.1)
-        assert (factor * a.value + shift - b.value).abs().max() < 1e-8
-        assert (a.weights - b.weights).abs().max() < 1e-8
-        assert (factor * a.alpha - b.alpha).abs().max() < 1e-6
-
-
-@cases
-@given(seed=st.integers(0, 9999))
-def test_the_worst_case_grows_with_the_radius_from_mean_to_maximum(seed):
-    f, q0 = draw(seed, 5)
-    for solve in (robust.kl_ball, robust.chi2_ball):
-        values = [float(solve(f, q0, eta).value) for eta in (1e-9, 1e-4, 0.01, 0.2, 1.0, 50.0)]
-        assert all(a < b + 1e-12 for a, b in pairwise(values))
-        assert (
-            abs(values[0] - float((q0 * f).sum())) < 1e-4
-            and abs(values[-1] - float(f.max())) < 1e-12
-        )
+        slope = (solve(f + h * step, q0, eta).value - solve(f - h * step, q0, eta).value).sum()
+        # no better than this next to a kink (a radius at which a weight is cut)
+        assert abs(float(slope / (2 * h) - (r.weights * step).sum())) < 1e-4
 
 
 def test_a_radius_that_reaches_the_largest_atoms():
@@ -197,9 +86,7 @@ def test_a_radius_that_reaches_the_largest_atoms():
         assert torch.allclose(torch.autograd.grad(r.value, f)[0], expected, atol=1e-15)
     inside = robust.kl_ball(f.detach(), q0, 0.99 * limit)
     assert float(inside.alpha) > 0 and float(inside.value) < 1
-    assert (
-        abs(float(inside.weights[0] / inside.weights[1]) - 1 / 3) < 1e-12
-    )  # ties share as the reference does
+    assert float(inside.weights[0] / inside.weights[1]) == pytest.approx(1 / 3)  # ties share
     at_limit = robust.kl_ball(f.detach(), q0, limit)
     assert abs(float(at_limit.value) - 1) < 1e-9 and at_limit.weights.isfinite().all()
     chi = robust.chi2_ball(f.detach(), q0, 0.5 * (1 / 0.4 - 1) * 1.01)
@@ -208,26 +95,12 @@ def test_a_radius_that_reaches_the_largest_atoms():
 
 @pytest.mark.parametrize("solve", [robust.kl_ball, robust.chi2_ball, robust.shared_kl_ball])
 def test_constant_values_leave_the_reference(solve):
-    f, q0 = (
-        torch.full((2, 3), 0.7, dtype=torch.float64),
-        torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64),
-    )
+    f = torch.full((2, 3), 0.7, dtype=torch.float64)
+    q0 = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
     r = solve(f, q0, 0.4)
     assert torch.allclose(r.value, f[:, 0]) and torch.allclose(r.weights, q0.expand(2, 3))
     one = solve(torch.tensor([[2.0]]), None, 0.4)
     assert float(one.value) == 2 and float(one.weights) == 1
-
-
-@pytest.mark.parametrize("solve", [robust.kl_ball, robust.chi2_ball])
-def test_rows_do_not_influence_each_other(solve):
-    f, q0 = draw(3, 4, 5)
-    f = f * torch.tensor([[1.0], [1e-6], [0.0], [1e5]], dtype=torch.float64)
-    together = solve(f, q0, 0.1)
-    for i in range(4):
-        alone = solve(f[i], q0[i], 0.1)
-        assert abs(float(alone.value - together.value[i])) < 1e-9 * max(1, float(f[i].abs().max()))
-        assert (alone.weights - together.weights[i]).abs().max() < 1e-9
-    assert solve(f.reshape(2, 2, 5), q0.reshape(2, 2, 5), 0.1).weights.shape == (2, 2, 5)
 
 
 @cases
@@ -241,40 +114,17 @@ def test_chi2_in_its_range_is_mean_plus_deviation(seed, share):
     assert abs(float(r.value - mean - (2 * share * limit * variance).sqrt())) < 1e-12
     assert (r.weights - q0 * (1 + (f - mean) / r.alpha)).abs().max() < 1e-8
     assert abs(float(r.alpha - (variance / (2 * share * limit)).sqrt())) < 1e-6
-    # beyond it a weight would be negative: the truth lies strictly below the formula, on truncated
-    # weights
-    beyond = robust.chi2_ball(f, q0, 3 * limit)
-    if 3 * limit < 0.5 * (1 / float(q0[f.argmax()]) - 1):
+    if 3 * limit < 0.5 * (1 / float(q0[f.argmax()]) - 1):  # a weight would be negative
+        beyond = robust.chi2_ball(f, q0, 3 * limit)
         assert float(beyond.value) < float(mean + (6 * limit * variance).sqrt()) - 1e-6
         assert (beyond.weights == 0).any() and (beyond.weights >= 0).all()
-        ratio = beyond.weights / q0
-        on = ratio > 0
-        slope = (ratio[on] - ratio[on].min()) * float(beyond.alpha) - (f[on] - f[on].min())
-        assert slope.abs().max() < 1e-7  # affine in f where positive, with slope 1/alpha
-        assert abs(0.5 * float((q0 * (ratio - 1).square()).sum()) - 3 * limit) < 1e-9
-
-
-@cases
-@given(seed=st.integers(0, 9999), eta=st.sampled_from([0.02, 0.2]))
-def test_one_shared_budget_is_better_than_equal_shares(seed, eta):
-    f, q0 = draw(seed, 3, 5)
-    shared, own = robust.shared_kl_ball(f, q0, eta), robust.kl_ball(f, q0, eta)
-    spent = [kl(q, r) for q, r in zip(shared.weights, q0)]
-    assert abs(sum(spent) / 3 - eta) < 1e-9
-    assert float(shared.value.mean()) >= float(own.value.mean()) - 1e-12
-    alpha = float(shared.alpha[0])
-    dual = sum(alpha * math.log(float((q0[i] * (f[i] / alpha).exp()).sum())) for i in range(3)) / 3
-    assert abs(dual + alpha * eta - float(shared.value.mean())) < 1e-9
-    single = robust.shared_kl_ball(f[:1], q0[:1], eta)
-    assert abs(float(single.value[0] - own.value[0])) < 1e-9
 
 
 # --- the new corners: atoms without mass, radii near the limit, extreme numbers
 
 
 def with_gaps(seed, n=3, m=7):
-    """Values and a reference in which some atoms have no mass, among them the largest value of each
-    row."""
+    """Return values and masses, some of them zero, among them that of the largest value."""
     f, q0 = draw(seed, n, m)
     g = torch.Generator().manual_seed(seed + 1)
     massive = torch.rand(n, m, generator=g) < 0.6
@@ -335,20 +185,8 @@ def test_balls_with_gaps_and_near_the_limit_are_the_optima_of_a_convex_solver(sh
         assert float(beyond.alpha) == 0 and float(beyond.value) == float(f[massive[0]].max())
 
 
-def test_the_way_to_the_limit_has_no_jump():
-    f = torch.tensor([1.0, 1.0, 0.0, -1.0], dtype=torch.float64)
-    q0 = torch.tensor([0.1, 0.3, 0.4, 0.2], dtype=torch.float64)
-    for name, limit in (("kl", -math.log(0.4)), ("chi2", 0.75)):
-        short = [1e-2, 1e-4, 1e-6, 1e-9, 1e-12, 1e-15, 0.0, -1e-15, -1e-3]
-        results = [BALLS[name](f, q0, limit * (1 - d)) for d in short]
-        values = [float(r.value) for r in results]
-        assert all(a <= b + 1e-15 for a, b in pairwise(values)) and values[-1] == 1
-        assert all(1 - v < 2 * max(d, 1e-15) for v, d in zip(values, short))
-        assert all((r.weights.sum() - 1).abs() < 1e-14 and (r.weights >= 0).all() for r in results)
-
-
-@pytest.mark.parametrize("scale", [1e-100, 1e-12, 1.0, 1e12, 1e100])
-@pytest.mark.parametrize("eta", [1e-6, 1e-2, 0.5, 2.0])
+@pytest.mark.parametrize("scale", [1e-100, 1.0, 1e100])
+@pytest.mark.parametrize("eta", [1e-6, 1e-2, 2.0])
 def test_radii_are_met_at_every_scale_and_with_many_atoms(scale, eta):
     g = torch.Generator().manual_seed(1)
     f = scale * torch.randn(4, 300, generator=g, dtype=torch.float64)
@@ -445,30 +283,6 @@ def test_each_term_of_the_expansion_gains_a_power_of_the_root_of_the_radius(seed
     assert abs(math.log10(abs(wrong[0] / wrong[1]))) < 0.06
 
 
-def test_the_expansion_in_closed_form():
-    """Two atoms, one of mass p: the cumulants of a coin; and values that are symmetric have no
-    second term."""
-    p, eta = 0.3, 0.01
-    coin = (
-        torch.tensor([[1.0, 0.0]], dtype=torch.float64),
-        torch.tensor([p, 1 - p], dtype=torch.float64),
-    )
-    k2, k3, k4 = p * (1 - p), p * (1 - p) * (1 - 2 * p), p * (1 - p) * (1 - 6 * p * (1 - p))
-    terms = (
-        math.sqrt(k2 / 2 / eta),
-        k3 / 3 / k2,
-        (k4 / 8 / k2 - k3**2 / 6 / k2**2) * math.sqrt(2 * eta / k2),
-    )
-    for order in (1, 2, 3):
-        assert float(robust.kl_temperature(*coin, eta, order)) == pytest.approx(
-            sum(terms[:order]), rel=1e-12
-        )
-    symmetric = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
-    assert torch.allclose(
-        *(robust.kl_temperature(symmetric, None, 0.01, k) for k in (1, 2)), atol=1e-14
-    )
-
-
 def test_the_expansion_ignores_atoms_without_mass_and_is_cut_at_zero():
     f, q0, massive = with_gaps(6)
     for order in (1, 2, 3):
@@ -487,31 +301,14 @@ def test_the_expansion_ignores_atoms_without_mass_and_is_cut_at_zero():
         assert t[0] == 0 and t[1] > 0
 
 
-@cases
-@given(seed=st.integers(0, 9999))
-def test_a_penalty_of_each_row(seed):
-    f, q0 = draw(seed, 2, 3, 5)
+def test_a_penalty_of_each_row():
+    f, q0 = draw(0, 2, 3, 5)
     tau = torch.linspace(0.05, 2.0, 6, dtype=torch.float64).reshape(2, 3)
-    x = f.clone().requires_grad_()
-    together = robust.kl_penalised(x, q0, tau)
-    assert torch.equal(together.alpha, tau)
-    for i in range(2):
-        for j in range(3):
-            alone = robust.kl_penalised(f[i, j], q0[i, j], float(tau[i, j]))
-            assert abs(float(together.value[i, j].detach() - alone.value)) < 1e-13
-            assert (together.weights[i, j] - alone.weights).abs().max() < 1e-14
-    (gradient,) = torch.autograd.grad(together.value.sum(), x)
-    assert (gradient - together.weights).abs().max() < 1e-12
-    learned = tau.clone().requires_grad_()
-    assert torch.equal(robust.kl_penalised(f, q0, learned).value, together.value)
-
-
-def test_float32_values_are_solved_in_double_and_get_a_float32_gradient():
-    f, q0 = draw(6, 4)
-    x = f.float().requires_grad_()
-    r = robust.kl_ball(x, q0, 0.2)
-    r.value.backward()
-    assert r.value.dtype == torch.float64 and x.grad.dtype == torch.float32
+    together = robust.kl_penalised(f, q0, tau)
+    for i, j in itertools.product(range(2), range(3)):
+        alone = robust.kl_penalised(f[i, j], q0[i, j], float(tau[i, j]))
+        torch.testing.assert_close(together.value[i, j], alone.value)
+        torch.testing.assert_close(together.weights[i, j], alone.weights)
 
 
 @pytest.mark.parametrize(
@@ -549,10 +346,7 @@ def test_logarithms_of_the_reference_serve_as_well(seed, eta):
     assert (r.alpha - expected.alpha).abs().max() < 1e-12
 
 
-RADII = [1e-11, 1e-3, 0.5, 3.0]
-
-
-@pytest.mark.parametrize("eta", RADII)
+@pytest.mark.parametrize("eta", [1e-11, 0.5])
 def test_single_precision_comes_back_as_single_precision_solved_in_double(eta):
     f, q0, _ = with_gaps(0, 40, 60)
     f, log_q0 = f.float(), q0.log().float()
@@ -563,24 +357,6 @@ def test_single_precision_comes_back_as_single_precision_solved_in_double(eta):
     near = 1e-6 + 1e-15 / eta  # what rounding of the divergence leaves open
     assert torch.allclose(t, robust.kl_temperature(f, q0, eta).float(), rtol=near, atol=0)
     assert (r.weights - robust.chi2_ball(f, q0, eta).weights).abs().max() < 1e-7
-
-
-@pytest.mark.parametrize("eta", RADII)
-def test_small_rows_in_single_precision_have_the_radius_that_is_asked_for(eta):
-    """Of thousands of rows some meet every corner of the rounding."""
-    generator = torch.Generator().manual_seed(4)
-    f = torch.rand(5000, 4, generator=generator)
-    log_q0 = torch.randn(5000, 4, generator=generator).log_softmax(-1)
-    t = robust.kl_temperature(f, eta=eta, log_reference=log_q0).double()
-    q0 = log_q0.double().softmax(-1)
-    top = q0.gather(1, f.argmax(1, keepdim=True)).squeeze(1)
-    assert ((t == 0) == (eta >= -top.log())).all() and t.isfinite().all()
-    inside = t > 0
-    q = (q0.log() + f.double() / t[:, None]).softmax(-1)[inside]
-    radius = (q.xlogy(q) - q.xlogy(q0[inside])).sum(1)
-    near = 1e-4 * eta + 1e-15
-    assert ((radius - eta).abs() <= near).all()
-    assert not ((radius - 1.01 * eta).abs() <= near).any()  # another radius fails
 
 
 def test_a_row_without_mass_leaves_the_others_alone():
@@ -605,15 +381,14 @@ SOLVERS = {
 
 
 @pytest.mark.parametrize("name", SOLVERS)
-@pytest.mark.parametrize("eta", [1e-4, 0.5, 6.0])
-def test_a_fixed_number_of_steps_finds_the_same(name, eta, monkeypatch):
+def test_a_fixed_number_of_steps_finds_the_same(name, monkeypatch):
     f, q0, _ = with_gaps(1, 60, 50)
     f[5] = 0.3  # constant: no step finds anything
-    stops = SOLVERS[name](f, q0, eta)
-    with monkeypatch.context() as patch:
-        patch.setattr(_checks, "readable", lambda x: False)
-        fixed = SOLVERS[name](f, q0, eta)
-    assert torch.allclose(fixed, stops, rtol=1e-9, atol=1e-12)
+    etas = (1e-4, 0.5, 6.0)
+    stops = [SOLVERS[name](f, q0, eta) for eta in etas]
+    monkeypatch.setattr(_checks, "readable", lambda x: False)
+    for eta, expected in zip(etas, stops):
+        assert torch.allclose(SOLVERS[name](f, q0, eta), expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", SOLVERS)

@@ -133,14 +133,6 @@ def test_the_comparison_sees_a_sum_that_is_not_rescaled(monkeypatch):
     assert abs(float(streaming.streamed(method, 4)(*z).detach()) - right) > 1e-3
 
 
-def test_half_precision_is_promoted_as_in_the_dense_loss():
-    z = [v.detach().bfloat16() for v in views(5, 6)]
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        ours, dense = streaming.streamed(methods.build("hcl"))(*z), methods.build("hcl")(*z)
-    assert ours.dtype == torch.float32
-    assert float(ours) == pytest.approx(float(dense), rel=1e-6)
-
-
 @pytest.mark.parametrize(
     "name, options",
     [

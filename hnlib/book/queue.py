@@ -6,6 +6,7 @@ import itertools
 import statistics
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
@@ -101,18 +102,13 @@ def _matches(text: str, only: str) -> bool:
 
 
 def epoch_seconds(frame: Any, device: str) -> dict[tuple, float]:
-    """Return the seconds of an epoch by setting, measured by the longest runs on a device."""
-    epochs, seconds = {}, {}
+    """Return the median seconds of an epoch by setting, evaluation included."""
+    seconds = defaultdict(list)
     for row in frame.filter(items=["run", "seconds", "environment"]).to_dict("records"):
-        on_gpu = "gpu" in row["environment"].get("hardware", {})
-        if row["run"] is None or not row["run"].epochs or on_gpu != (device != "cpu"):
-            continue
-        setting = _setting(row["run"])
-        if row["run"].epochs > epochs.get(setting, 0):  # evaluation weighs least in long runs
-            epochs[setting], seconds[setting] = row["run"].epochs, []
-        if row["run"].epochs == epochs[setting]:
-            seconds[setting].append(row["seconds"])
-    return {s: statistics.median(times) / epochs[s] for s, times in seconds.items()}
+        run, on_gpu = row["run"], "gpu" in row["environment"].get("hardware", {})
+        if run is not None and run.epochs and on_gpu == (device != "cpu"):
+            seconds[_setting(run)].append(row["seconds"] / run.epochs)
+    return {setting: statistics.median(times) for setting, times in seconds.items()}
 
 
 def _setting(run) -> tuple:

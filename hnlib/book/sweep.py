@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
 from hnlib import _files
 from hnlib.book import execute
@@ -253,11 +253,3 @@ def _records() -> dict[Path, int]:
     folders = [execute.root() / name for name in ("_build/results", "book/results/runs")]
     paths = itertools.chain.from_iterable(folder.glob("[!.]*.json") for folder in folders)
     return {path: path.stat().st_mtime_ns for path in paths}
-
-
-def main(tokens: list[str]) -> int:
-    """Run `hnlib sweep` with the words of a command line."""
-    plain = Parameter(negative=(), json_list=False)
-    app = App("hnlib sweep", version_flags=[], default_command=sweep, default_parameter=plain)
-    app.result_action, app.suppress_keyboard_interrupt = "return_value", False
-    return app(tokens, print_error=False, exit_on_error=False) or 0

@@ -117,13 +117,13 @@ class Task(task.Task):
 
     def evaluate(self, loop, loss: float | None, rate: float | None) -> dict | None:
         """Return the accuracies of an SVM on the embeddings of all graphs, for the folds."""
-        if not (loop.due(loop.course.epoch) or loop.last):
+        if not (loop.should_evaluate(loop.progress.epoch) or loop.finished):
             return None
         x = embed(loop.model.encoder, self.dataset, device=loop.fabric.device)
         y, seed = self.dataset.labels, self.run.seed
         scores = [evaluation.svm(x, y, *split, seed=seed) for split in self.splits]
         return {
-            "epoch": loop.course.epoch,
+            "epoch": loop.progress.epoch,
             "loss": loss,
             "svm": statistics.mean(score.test for score in scores),
             "svm_folds": [score.test for score in scores],
@@ -131,15 +131,17 @@ class Task(task.Task):
             "C": [score.C for score in scores],
         } | loop.scheduled
 
-    def measure(self, model: nn.Module, courses: list, device) -> dict:
+    def measure(self, model: nn.Module, trainings: list, device) -> dict:
         """Return metrics and history, with one row for all folds."""
-        epochs = set.intersection(*({row["epoch"] for row in c.history} for c in courses))
-        shared = [[row for row in c.history if row["epoch"] in epochs] for c in courses]
+        epochs = set.intersection(*({row["epoch"] for row in c.history} for c in trainings))
+        shared = [[row for row in c.history if row["epoch"] in epochs] for c in trainings]
         history = [_together(rows) for rows in zip(*shared)]
         metrics = {k: v for k, v in history[-1].items() if k not in ("epoch", "loss")}
-        seconds = [value for course in courses for value in course.seconds]
+        seconds = [value for training in trainings for value in training.seconds]
         metrics["epoch_seconds"] = round(statistics.median(seconds), 4) if seconds else None
-        losses = [statistics.mean(epoch) for epoch in zip(*(course.losses for course in courses))]
+        losses = [
+            statistics.mean(epoch) for epoch in zip(*(training.losses for training in trainings))
+        ]
         return dict(metrics=metrics, history=history, losses=losses, graphs=len(self.dataset))
 
     @staticmethod

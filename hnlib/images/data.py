@@ -138,15 +138,6 @@ def _train_on(dataset: Dataset, chosen: np.ndarray) -> Dataset:
     return replace(dataset, x_train=x_train, y_train=y_train, digest=digest)
 
 
-def listing(root: Path | str | None = None) -> str:
-    """Return where each data set is, a line each."""
-    places = dict.fromkeys(KNOWN, "embedded or given")
-    for name in DOWNLOADED:
-        path = location(name, root)
-        places[name] = f"{path}{'' if path.exists() else ' (not there yet)'}"
-    return "\n".join(f"{name:15}{place}" for name, place in places.items())
-
-
 def describe(dataset: Dataset) -> str:
     """Return sizes and classes of a data set, a line each."""
     lines = {}

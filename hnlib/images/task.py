@@ -127,12 +127,12 @@ class Task(task.Task):
     @torch.no_grad()
     def evaluate(self, loop, loss: float | None, rate: float | None) -> dict | None:
         """Return a row of the history; `measure` fills in the last row's kNN."""
-        due = loop.due(loop.course.epoch)
-        if not (due or loop.last or loop.course.epoch == 0):
+        due = loop.should_evaluate(loop.progress.epoch)
+        if not (due or loop.finished or loop.progress.epoch == 0):
             return None
         loop.model.eval()  # not Fabric's wrapper: evaluation is in float32
-        row = dict(epoch=loop.course.epoch, step=loop.course.step, loss=loss, knn=None)
-        if due and not loop.last:
+        row = dict(epoch=loop.progress.epoch, step=loop.progress.step, loss=loss, knn=None)
+        if due and not loop.finished:
             row["knn"] = evaluation.knn(loop.model.encoder, self.judged, device=loop.fabric.device)
         return row | {"images_per_second": rate} | self._geometry(loop)
 
@@ -151,9 +151,9 @@ class Task(task.Task):
             shown |= diagnostics.loudness(method, z1, z2)
         return shown | observed | loop.scheduled
 
-    def measure(self, model: nn.Module, courses: list, device) -> dict:
+    def measure(self, model: nn.Module, trainings: list, device) -> dict:
         """Return metrics and history of the trained model."""
-        (course,), correct = courses, {}
+        (training,), correct = trainings, {}
         metrics = evaluation.readouts(
             model.encoder,
             self.judged,
@@ -162,17 +162,19 @@ class Task(task.Task):
             recipe=self.recipe,
             correct=correct,
         )
-        course.history[-1]["knn"] = metrics["knn"]
-        rate = course.step * self.run.batch_size / sum(course.seconds) if course.step else None
+        training.history[-1]["knn"] = metrics["knn"]
+        rate = (
+            training.step * self.run.batch_size / sum(training.seconds) if training.step else None
+        )
         metrics |= {
-            "loss": course.history[-1]["loss"],
-            "steps": course.step,
+            "loss": training.history[-1]["loss"],
+            "steps": training.step,
             "images_per_second": rate,
         }
         return {
             "metrics": metrics,
-            "history": course.history,
-            "losses": course.losses,
+            "history": training.history,
+            "losses": training.losses,
             "image_shape": list(self.shape),
             "test_images": len(self.judged.x_test),
             "correct": {name: records.pack(bits) for name, bits in correct.items()},

@@ -15,11 +15,6 @@ from scipy import optimize, stats
 from hnlib.training import records
 
 
-def percent(runs, metric: str) -> np.ndarray:
-    """Return a metric of each run of a frame, in percent."""
-    return 100 * runs[metric].to_numpy(float)
-
-
 def spread(x) -> str:
     """Format the mean ± standard deviation over $n-1$, or the only value."""
     return f"{x.mean():.1f}\u00a0±\u00a0{x.std(ddof=1):.1f}" if len(x) > 1 else f"{x.mean():.1f}"
@@ -70,6 +65,7 @@ class Effect:
     p = property(lambda self: self.reach(self.difference) if self.holm is None else self.holm)
 
     def __str__(self) -> str:
+        """Format the difference, its interval, p and target."""
         target = f"{self.target}{' (a bound)' * self.bound}, df {self.df}"
         interval = f"{self.difference:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
         return f"{interval}, p = {self.p:.2g}; {target}".replace("-", "−")
@@ -138,8 +134,8 @@ def compare(table, ours, base, metric="linear", by="seed", target="these images"
     $\hat\sigma_b^2$ being the images' variance (`components`) from the bits in the column
     `correct`. Where runs have none it is at most
     $\frac m{m-1}[\min(\bar A+\bar B,2-\bar A-\bar B)-(\bar A-\bar B)^2]$, with the mean
-    accuracies: this is taken, and `bound` is true. The deviation $s$ is taken to be at least that of rounding
-    to multiples of $1/m$, $1/m\sqrt{12}$.
+    accuracies: this is taken, and `bound` is true. The deviation $s$ is taken to be at least that
+    of rounding to multiples of $1/m$, $1/m\sqrt{12}$.
     """
     if target not in ("these images", "new images"):
         raise ValueError(f"target must be 'these images' or 'new images', got {target!r}")
@@ -168,10 +164,10 @@ def components(d) -> tuple[float, float, float]:
     r"""Estimate the variances of seeds, of images and of their interaction, without bias.
 
     Those are $\hat\sigma_a^2,\hat\sigma_b^2,\hat\sigma_e^2$ in $d_{si}=\mu+a_s+b_i+e_{si}$, from
-    differences $d$ [seeds, images], at least 2 of each. With $V$ the variance over images of the mean over seeds, $W$ the mean over seeds of the
-    variance over images: $\hat\sigma_b^2=\frac{nV-W}{n-1}$, $\hat\sigma_e^2=\frac{n(W-V)}{n-1}$;
-    $\hat\sigma_a^2$ is the variance of the seeds' means less $\hat\sigma_e^2/m$. Being unbiased
-    they may be negative.
+    differences $d$ [seeds, images], at least 2 of each. With $V$ the variance over images of the
+    mean over seeds, $W$ the mean over seeds of the variance over images:
+    $\hat\sigma_b^2=\frac{nV-W}{n-1}$, $\hat\sigma_e^2=\frac{n(W-V)}{n-1}$; $\hat\sigma_a^2$ is the
+    variance of the seeds' means less $\hat\sigma_e^2/m$. Being unbiased they may be negative.
     """
     d = np.asarray(d, float)
     (n, m), v, w = d.shape, d.mean(0).var(ddof=1), d.var(1, ddof=1).mean()
@@ -229,9 +225,10 @@ def holm(p) -> np.ndarray:
     $\tilde p_{(k)}=\max_{l\le k}\min\{1,(m-l+1)\,p_{(l)}\}$, $p_{(1)}\le\dots\le p_{(m)}$; no
     independence is needed.
     """
-    from statsmodels.stats.multitest import multipletests  # slow to import
-
-    return np.asarray(multipletests(np.asarray(p, dtype=float), method="holm")[1])
+    p = np.asarray(p, dtype=float)
+    order = np.argsort(p)
+    adjusted = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)).clip(max=1)
+    return adjusted[np.argsort(order)]
 
 
 def family(effects, pooled: bool = False) -> list[Effect]:

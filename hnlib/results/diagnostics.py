@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -120,35 +119,25 @@ def loudness(method, z1: Tensor, z2: Tensor) -> dict:
     has no $\beta$. `method` is one of the catalogue with an option `temperature`.
     """
     t, beta = method.options["temperature"], method.options.get("beta")
-    with torch.enable_grad():
-        contrast = Contrast.from_views(z1.double(), z2.double())
-        pull = _similarity_gradient(method, contrast)
-        c = -t * pull[contrast.positives]
-        angle = None
-        if beta is not None:
-            simclr = methods.build("simclr", temperature=t / (1 + beta))
-            ends = [
-                _embedding_gradient(g, contrast.anchors)
-                for g in (pull, _similarity_gradient(simclr, contrast))
-            ]
-            cosine = functional.cosine_similarity(*(end.flatten() for end in ends), dim=0)
-            angle = math.degrees(math.acos(min(1.0, float(cosine))))
-    return {
-        "loudness": float(c.mean()),
-        "loudness_low": float(c.quantile(0.1)),
-        "dial_angle": angle,
-    }
+    views = [functional.normalize(z.detach().double()).requires_grad_() for z in (z1, z2)]
+    pull, gradient = _gradients(method, *views)
+    angle = None
+    if beta is not None:
+        _, other = _gradients(methods.build("simclr", temperature=t / (1 + beta)), *views)
+        cosine = float(functional.cosine_similarity(gradient, other, dim=0))
+        angle = math.degrees(math.acos(min(1.0, cosine)))
+    c = -t * pull
+    low = float(c.quantile(0.1))
+    return {"loudness": float(c.mean()), "loudness_low": low, "dial_angle": angle}
 
 
-def _similarity_gradient(method, contrast: Contrast) -> Tensor:
-    similarity = contrast.similarity.detach().clone().requires_grad_()
-    losses = method.loss(replace(contrast, similarity=similarity), reduction="none")
-    return torch.autograd.grad(losses.sum(), similarity)[0]
-
-
-def _embedding_gradient(pull: Tensor, z: Tensor) -> Tensor:
-    gradient = (pull + pull.T) @ z.detach()
-    return gradient - (gradient * z.detach()).sum(1, keepdim=True) * z.detach()
+@torch.enable_grad()
+def _gradients(method, z1: Tensor, z2: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients at the similarities of the positives and at the embeddings."""
+    contrast = Contrast.from_views(z1, z2)
+    loss = method.loss(contrast, reduction="none").sum()
+    pull, *gradient = torch.autograd.grad(loss, (contrast.similarity, z1, z2))
+    return pull[contrast.positives], torch.cat(gradient).flatten()
 
 
 @torch.no_grad()

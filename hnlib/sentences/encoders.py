@@ -40,32 +40,7 @@ class GRU(nn.Module):
         return torch.cat([*self.network(packed)[1]], 1)
 
 
-class Transformer(nn.Module):
-    """Two layers of attention, four heads, and the mean over the tokens: $[B,L]$ to $[B,d]$, with
-    learned positions up to `length` and dropout, whose noise can make views (SimCSE, Gao et al.,
-    2021). ValueError: as `Bag`; a longer sentence."""
-
-    def __init__(
-        self, vocabulary: int, dimension: int = 256, length: int = 64, dropout: float = 0.1
-    ):
-        super().__init__()
-        self.embedding = nn.Embedding(vocabulary, dimension, padding_idx=0)
-        self.position = nn.Parameter(0.02 * torch.randn(length, dimension))
-        layer = nn.TransformerEncoderLayer(dimension, 4, 4 * dimension, dropout, batch_first=True)
-        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        if tokens.shape[1] > (longest := len(self.position)):
-            raise ValueError(
-                f"sentences of {tokens.shape[1]} tokens exceed length={longest}; cut them"
-            )
-        there = tokens != 0
-        x = self.embedding(tokens) + self.position[: tokens.shape[1]]
-        x = self.layers(x, src_key_padding_mask=~there) * there[..., None]
-        return x.sum(1) / there.sum(1, keepdim=True)
-
-
-ENCODERS = {"bag": Bag, "gru": GRU, "transformer": Transformer}
+ENCODERS = {"bag": Bag, "gru": GRU}
 
 
 class Towers(nn.Module):

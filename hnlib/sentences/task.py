@@ -77,7 +77,7 @@ class Task(task.Task):
         if row is None:
             return None
         row["pairs_per_second"] = rate
-        return row if loop.last else row | self._scores(loop.model)[0]
+        return row if loop.finished else row | self._scores(loop.model)[0]
 
     def _scores(self, model: nn.Module) -> tuple[dict, dict[str, Tensor]]:
         scores, correct = {}, {}
@@ -92,17 +92,19 @@ class Task(task.Task):
                 scores[name] = statistics.mean(scores[metric] for metric in metrics)
         return scores, correct
 
-    def measure(self, model: nn.Module, courses: list, device) -> dict:
+    def measure(self, model: nn.Module, trainings: list, device) -> dict:
         """Return metrics and history of the trained model."""
-        (course,) = courses
+        (training,) = trainings
         scores, correct = self._scores(model)
-        course.history[-1] |= scores
-        rate = course.step * self.run.batch_size / sum(course.seconds) if course.step else None
-        more = dict(loss=course.history[-1]["loss"], steps=course.step, pairs_per_second=rate)
+        training.history[-1] |= scores
+        rate = (
+            training.step * self.run.batch_size / sum(training.seconds) if training.step else None
+        )
+        more = dict(loss=training.history[-1]["loss"], steps=training.step, pairs_per_second=rate)
         return {
             "metrics": scores | more,
-            "history": course.history,
-            "losses": course.losses,
+            "history": training.history,
+            "losses": training.losses,
             "sentences": len(self.corpus),
             "judged": {name: len(right) for name, right in correct.items()},
             "correct": {name: records.pack(right) for name, right in correct.items()},

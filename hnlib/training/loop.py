@@ -41,7 +41,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 @dataclass
-class Course:
+class Progress:
     """Progress of one training: rows of the history, loss and seconds of every epoch."""
 
     history: list[dict] = field(default_factory=list)
@@ -54,12 +54,14 @@ class Course:
 class Loop:
     """One training of one model: the state that a checkpoint keeps, and the steps that change it.
 
-    `run` is a resolved configuration, `due(epoch)` says whether the history has a row then.
+    `run` is a resolved configuration; `should_evaluate(epoch)` tells whether to evaluate then.
     """
 
-    def __init__(self, fabric, task: Task, method: nn.Module | None, run, due: Callable):
+    def __init__(
+        self, fabric, task: Task, method: nn.Module | None, run, should_evaluate: Callable
+    ):
         torch.manual_seed(run.seed)
-        self.fabric, self.task, self.run, self.due = fabric, task, run, due
+        self.fabric, self.task, self.run, self.should_evaluate = fabric, task, run, should_evaluate
         model = task.model().to(fabric.device, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         if fabric.world_size > 1 and fabric.device.type == "cuda":
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
@@ -73,64 +75,66 @@ class Loop:
         compiled = torch.compile(model) if run.compile else model
         self.trained, self.optimiser = fabric.setup(compiled, optimiser)
         self.queue = KeyQueue(model, run) if run.queue else None
-        self.course, self.scheduled, self._embedded = Course(), {}, ()
+        self.progress, self.scheduled, self._embedded = Progress(), {}, ()
         self.supervised = asks_for(self.method, "supervised")
 
     @property
-    def last(self) -> bool:
+    def finished(self) -> bool:
         """Return whether the training is over."""
-        run, course = self.run, self.course
-        return course.epoch >= run.epochs or course.step >= (run.max_steps or math.inf)
+        run, progress = self.run, self.progress
+        return progress.epoch >= run.epochs or progress.step >= (run.max_steps or math.inf)
 
     @property
-    def asks_every_step(self) -> bool:
+    def reads_every_loss(self) -> bool:
         """Return whether each step reads the loss; on an accelerator that would stall it."""
         return self.fabric.device.type == "cpu"
 
-    def train(self, checkpoint, save: Callable, progress: bool) -> None:
+    def train(self, checkpoint, save: Callable, show_progress: bool) -> None:
         """Train to the end; after each epoch call `save()`."""
-        course = self.course
-        if not course.epoch and not course.history:
+        progress = self.progress
+        if not progress.epoch and not progress.history:
             self._evaluate(None, None)
-        with progress_bar(self.run, self.task, course.epoch, progress) as bar:
+        with progress_bar(self.run, self.task, progress.epoch, show_progress) as bar:
             try:
-                while not self.last:
+                while not self.finished:
                     self._schedule_options()
                     begun = time.perf_counter()
                     loss, examples = self._train_epoch(checkpoint, bar)
-                    course.seconds.append(time.perf_counter() - begun)
-                    course.epoch += 1
-                    course.losses.append(loss)
-                    self._evaluate(loss, examples / course.seconds[-1])
+                    progress.seconds.append(time.perf_counter() - begun)
+                    progress.epoch += 1
+                    progress.losses.append(loss)
+                    self._evaluate(loss, examples / progress.seconds[-1])
                     save()
-                    bar.set_postfix_str(f"epoch {course.epoch}/{self.run.epochs}, loss {loss:.4f}")
+                    bar.set_postfix_str(
+                        f"epoch {progress.epoch}/{self.run.epochs}, loss {loss:.4f}"
+                    )
             except KeyboardInterrupt as stop:
                 raise Interrupted(self._stopped(checkpoint)) from stop
 
     def _evaluate(self, loss: float | None, rate: float | None) -> None:
         row = self.task.evaluate(self, loss, rate)
         if row:
-            self.course.history.append(row)
+            self.progress.history.append(row)
 
     def _stopped(self, checkpoint) -> str:
         where = f" ({self.task.title})" if self.task.title else ""
-        epochs = f"{self.course.epoch} of {self.run.epochs} epochs"
+        epochs = f"{self.progress.epoch} of {self.run.epochs} epochs"
         return f"stopped after {epochs}{where}; {checkpoint.resume_hint()}"
 
     def _train_epoch(self, checkpoint, bar) -> tuple[float, int]:
-        """The epoch's loss, and how many examples it looked at."""
-        run, device, course = self.run, self.fabric.device, self.course
-        generator = epoch_generator(self.task, run.seed, course.epoch)
+        """Return the epoch's loss and the number of examples."""
+        run, device, progress = self.run, self.fabric.device, self.progress
+        generator = epoch_generator(self.task, run.seed, progress.epoch)
         # for a method or an encoder that draws random numbers itself
         torch.manual_seed(generator.initial_seed())
         whole = self.task.batches(generator)
-        batches = whole if run.max_steps is None else whole[: run.max_steps - course.step]
+        batches = whole if run.max_steps is None else whole[: run.max_steps - progress.step]
         self.trained.train()
         losses = torch.empty(len(batches), device=device)
         finite = torch.ones(len(batches), dtype=torch.bool, device=device)
         with _checks.deferred() as conditions:
             for i, batch in enumerate(batches):
-                self._schedule_rate(course.step + i, len(whole))
+                self._schedule_rate(progress.step + i, len(whole))
                 try:
                     loss = self._loss(batch, generator)
                 except ValueError as error:
@@ -142,7 +146,7 @@ class Loop:
                 self.optimiser.step()
                 losses[i] = loss.detach()
                 bar.update(len(batch))
-                if not self.asks_every_step:
+                if not self.reads_every_loss:
                     finite[i] = self._finite()
                 elif not losses[i].isfinite():
                     raise self._diverged(losses[:i], checkpoint)
@@ -152,14 +156,14 @@ class Loop:
         if len(bad) or not self._finite(*self._parameters()):
             # where all losses are sound, the last gradient was not
             raise self._diverged(losses[:-1], checkpoint)
-        course.step += len(batches)
+        progress.step += len(batches)
         return self.task.mean_loss(losses, batches), sum(map(len, batches))
 
     def _loss(self, batch: Tensor, generator: torch.Generator) -> Tensor:
-        """The loss of the whole batch; this device makes its share of the views."""
-        share = len(batch) // self.fabric.world_size
-        mine = slice(self.fabric.global_rank * share, (self.fabric.global_rank + 1) * share)
-        views = self.task.views(batch, generator, mine)
+        """Return the loss of the whole batch; this process makes its share of the views."""
+        size, rank = len(batch) // self.fabric.world_size, self.fabric.global_rank
+        share = slice(rank * size, (rank + 1) * size)
+        views = self.task.views(batch, generator, share)
         labels = self.task.labels[batch].to(self.fabric.device) if self.supervised else None
         self._embedded = ()
         if self.queue is None:
@@ -191,12 +195,12 @@ class Loop:
         return torch.stack(finite).all() if finite else torch.tensor(True)
 
     def _schedule_options(self) -> None:
-        """Options of the method that move, at their values for this epoch."""
+        """Set the scheduled options of the method for this epoch."""
         values = {}
         span = max(1, self.run.epochs - self.run.reach_end)
         for option, (start, end, *changes) in self.run.schedule.items():
             changes = changes[0] if changes else span
-            moved = self.course.epoch * changes // span / changes
+            moved = self.progress.epoch * changes // span / changes
             values[option] = start + moved * (end - start)
         if values:
             self.method.change(**values)
@@ -211,13 +215,13 @@ class Loop:
     def _diverged(self, before: Tensor, checkpoint) -> Diverged:
         """Return the error for the first loss of `before` that is not finite, or the step after."""
         bad = (~before.isfinite()).nonzero()
-        step = self.course.step + (int(bad[0]) if len(bad) else len(before)) + 1
+        step = self.progress.step + (int(bad[0]) if len(bad) else len(before)) + 1
         saved = f"last good checkpoint {checkpoint.path}"
         if checkpoint.epoch is None:
             saved = "no checkpoint was written"
         lr = self.optimiser.param_groups[0]["lr"]
         return Diverged(
-            f"loss or weights are not finite at step {step} (epoch {self.course.epoch + 1}, "
+            f"loss or weights are not finite at step {step} (epoch {self.progress.epoch + 1}, "
             f"lr={lr:.4g}); {saved}; lower lr or raise the temperature"
         )
 
@@ -229,7 +233,7 @@ class Loop:
         """Return tensors, numbers and strings for a checkpoint."""
         counts = {name: int(getattr(self.method, name, 0)) for name in COUNTS}
         states = {name: part.state_dict() for name, part in self._parts().items()}
-        return asdict(self.course) | counts | states
+        return asdict(self.progress) | counts | states
 
     def load_state_dict(self, state: dict, epochs: int) -> None:
         """Continue from the `state` of a run with that number of `epochs`."""
@@ -238,10 +242,10 @@ class Loop:
         for name in COUNTS:
             if state[name]:  # tensors; a user's method may count in numbers
                 setattr(self.method, name, getattr(self.method, name) + state[name])
-        self.course = Course(**{name: state[name] for name in Course.__dataclass_fields__})
-        finished = self.course.epoch == epochs < self.run.epochs
-        if finished and not self.due(self.course.epoch):
-            self.course.history.pop()  # the last row of the shorter run is not one of this run
+        self.progress = Progress(**{name: state[name] for name in Progress.__dataclass_fields__})
+        finished = self.progress.epoch == epochs < self.run.epochs
+        if finished and not self.should_evaluate(self.progress.epoch):
+            self.progress.history.pop()  # the last row of the shorter run is not one of this run
 
 
 class KeyQueue:
@@ -326,8 +330,8 @@ def check_schedule(method, schedule: dict) -> None:
     """Check that the method takes the ends of each schedule."""
     if schedule and not isinstance(method, methods.Method):
         raise ValueError("schedule requires a method of the catalogue")
-    for option, course in schedule.items():
-        for value in course[:2]:
+    for option, ends in schedule.items():
+        for value in ends[:2]:
             method.copy().change(**{option: float(value)})
 
 
@@ -400,7 +404,7 @@ class Trainings:
         self.environment, self.begun = records.environment(fabric.device), time.perf_counter()
         if fabric.world_size > 1:
             self.environment["hardware"]["devices"] = fabric.world_size
-        self.courses, self.before, self.model, self.record = [], [], None, None
+        self.trainings, self.before, self.model, self.record = [], [], None, None
 
     def train(self) -> None:
         """Train what is not trained yet."""
@@ -408,33 +412,33 @@ class Trainings:
         if self.execution.resume:
             saved = self.checkpoint.read(self.fabric.device, len(parts))
         resumed = self._resumed(*saved) if saved else None
-        for part in parts[len(self.courses) :]:
+        for part in parts[len(self.trainings) :]:
             self.loop = resumed or self._loop(part)
             resumed = None
-            progress = self.execution.progress and self.writes
-            self.loop.train(self.checkpoint, self.save, progress)
-            self.courses.append(self.loop.course)
+            show_progress = self.execution.progress and self.writes
+            self.loop.train(self.checkpoint, self.save, show_progress)
+            self.trainings.append(self.loop.progress)
             self.model = self.model or self.loop.model
 
     def _loop(self, part) -> Loop:
         run, execution = self.task.run, self.execution
         every = run.evaluate_every if execution.evaluate_every is None else execution.evaluate_every
 
-        def due(epoch: int) -> bool:
+        def should_evaluate(epoch: int) -> bool:
             return epoch in execution.evaluate_at or bool(every and epoch % every == 0)
 
-        return Loop(self.fabric, part, self.method, run, due)
+        return Loop(self.fabric, part, self.method, run, should_evaluate)
 
     def _resumed(self, state: dict, theirs: dict) -> Loop:
         """Restore the training in progress."""
-        self.courses = [Course(**course) for course in state["finished"]]
+        self.trainings = [Progress(**one) for one in state["finished"]]
         self.before = state["sessions"]
         if state["record"] is not None and theirs["epochs"] == self.task.run.epochs:
             self.record = json.loads(state["record"])
-        if self.courses:
+        if self.trainings:
             self.model = self.task.parts[0].model().to(self.fabric.device)
             self.model.load_state_dict(state["first"])
-        loop = self._loop(self.task.parts[len(self.courses)])
+        loop = self._loop(self.task.parts[len(self.trainings)])
         loop.load_state_dict(state, theirs["epochs"])
         return loop
 
@@ -445,7 +449,7 @@ class Trainings:
 
     def save(self) -> None:
         """Write the state to the checkpoint."""
-        finished = [asdict(course) for course in self.courses if course is not self.loop.course]
+        finished = [asdict(one) for one in self.trainings if one is not self.loop.progress]
         run_state = {
             "finished": finished,
             "first": self.model.state_dict() if finished else None,
@@ -468,7 +472,7 @@ class Trainings:
         return run
 
     def _measured(self) -> dict:
-        measured = self.task.measure(self.model, self.courses, self.fabric.device)
+        measured = self.task.measure(self.model, self.trainings, self.fabric.device)
         counts = {name: int(getattr(self.method, name, 0)) for name in COUNTS}
         measured["metrics"] |= counts | {"peak_memory_mb": peak_memory(self.fabric.device)}
         sessions = self.sessions()

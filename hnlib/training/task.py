@@ -82,11 +82,11 @@ class Task:
 
         Called before the first epoch and after each one with its loss and examples per second.
         """
-        if not (loop.due(loop.course.epoch) or loop.last):
+        if not (loop.should_evaluate(loop.progress.epoch) or loop.finished):
             return None
-        return dict(epoch=loop.course.epoch, step=loop.course.step, loss=loss) | loop.scheduled
+        return dict(epoch=loop.progress.epoch, step=loop.progress.step, loss=loss) | loop.scheduled
 
-    def measure(self, model: nn.Module, courses: list, device) -> dict:
+    def measure(self, model: nn.Module, trainings: list, device) -> dict:
         """Return what the record has besides the configuration, with at least `metrics`."""
         raise NotImplementedError
 
