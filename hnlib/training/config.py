@@ -189,8 +189,8 @@ class Configuration:
         if self.method is None and chosen.get("epochs", self.epochs):
             raise ValueError("method=None trains nothing; pass a method or epochs=0")
         if entry is not None:  # otherwise none, or the user's own
-            beside = {name: value for name, value in usual.items() if name in entry.options}
-            chosen["options"] = entry.options | beside | self.options
+            beside = {name: value for name, value in usual.items() if name in entry.defaults}
+            chosen["options"] = entry.defaults | beside | self.options
         return replace(self, **chosen)
 
     @property
@@ -206,7 +206,7 @@ class Configuration:
                 chosen[name] = value
         entry = run.catalogue.get(run.method)
         if entry is not None:
-            chosen["options"] = recorded(entry, run.options)
+            chosen["options"] = recorded_options(run.options, entry.defaults)
         return json.loads(json.dumps(chosen, default=lambda v: getattr(v, "__qualname__", str(v))))
 
     @property
@@ -231,7 +231,7 @@ class Configuration:
     def changed_options(self) -> dict:
         """Return the method's options that are not the catalogue's; all of a user's method."""
         entry = self.catalogue.get(self.method)
-        return self.options if entry is None else changed(entry, self.options)
+        return self.options if entry is None else changed_options(self.options, entry.defaults)
 
     def row(self) -> dict:
         """Return what a table of runs has about this resolved run, in numbers and words.
@@ -247,7 +247,7 @@ class Configuration:
             and name not in self.headline
             and self.applies(name)
         )
-        options = self.options if entry is None else entry.options | self.options
+        options = self.options if entry is None else entry.defaults | self.options
         options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
         title = self.title.format(**shown | {"train_size": shown.get("train_size") or "all"})
         about = {
@@ -258,32 +258,35 @@ class Configuration:
         return options | shown | about
 
 
+#: Options that came after the first records: names of records hold them only if they were changed.
+LATER_OPTIONS = {"hardness_strength", "exponent", "gradient", "level"}
+
+
+def recorded_options(options: dict, defaults: dict) -> dict:
+    """Return the options of a record's name, with 1 as 1.0 where the default is a float."""
+    recorded = {}
+    for name, value in options.items():
+        if name not in LATER_OPTIONS or value != defaults[name]:
+            is_float = isinstance(defaults.get(name), float) and type(value) is int
+            recorded[name] = float(value) if is_float else value
+    return recorded
+
+
+def changed_options(options: dict, defaults: dict) -> dict:
+    """Return the options that are not at their default, in the order of the defaults."""
+    return {
+        name: options[name]
+        for name, value in defaults.items()
+        if name in options and words(options[name]) != words(value)
+    }
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The options of a method with their defaults; `later` ones came after the first records."""
+    """The options of a method with their defaults, and whether it needs labels."""
 
     defaults: dict
-    later: dict
     supervised: bool
-
-    @property
-    def options(self) -> dict:
-        """All options with their defaults."""
-        return self.defaults | self.later
-
-
-def recorded(entry, options: dict) -> dict:
-    """Return the options of a record's name, 1 as 1.0: all but `later` ones at their default."""
-    exact = {k for k, v in entry.options.items() if isinstance(v, float)}
-    plain = {k: float(v) if k in exact and type(v) is int else v for k, v in options.items()}
-    return {k: v for k, v in plain.items() if k not in entry.later or v != entry.later[k]}
-
-
-def changed(entry, options: dict) -> dict:
-    """Return the options not at their default, in the order of the defaults."""
-    plain = {k: list(v) if isinstance(v, tuple) else v for k, v in options.items()}
-    usual = {k: list(v) if isinstance(v, tuple) else v for k, v in entry.options.items()}
-    return {k: plain[k] for k, v in usual.items() if k in plain and plain[k] != v}
 
 
 def catalogue(module: str) -> dict:
@@ -305,7 +308,7 @@ def _cached(module: str) -> dict[str, Options]:
         entries = import_module(module).CATALOGUE
     except ModuleNotFoundError:  # records of graphs are read without PyTorch Geometric too
         return {}
-    options = {k: Options(e.defaults, e.later, e.supervised) for k, e in entries.items()}
+    options = {k: Options(e.defaults, e.supervised) for k, e in entries.items()}
     about = {name: dataclasses.asdict(entry) for name, entry in options.items()}
     write_atomically(path, json.dumps(about).encode())
     return options
