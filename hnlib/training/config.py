@@ -298,10 +298,10 @@ def catalogue(module: str) -> dict:
 
 @functools.cache
 def _cached(module: str) -> dict[str, Options]:
-    """Return options from a file, whose name has the digest of the module that they are from."""
-    source = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py").read_bytes()
-    name = f"{module}-{hashlib.sha256(source).hexdigest()[:12]}.json"
-    path = platformdirs.user_cache_path("hnlib") / name
+    """Return options from a file, whose name has the digest of the source."""
+    source = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
+    digest = hashlib.sha256(source.read_bytes() + Path(__file__).read_bytes()).hexdigest()[:12]
+    path = platformdirs.user_cache_path("hnlib") / f"{module}-{digest}.json"
     if path.exists():
         return {k: Options(**about) for k, about in json.loads(path.read_text("utf-8")).items()}
     try:
