@@ -158,7 +158,7 @@ def faults(name, record):
         if isinstance(value, float) and not low <= value <= high:
             wrong.append(metric)
     entry = run.catalogue.get(run.method)
-    wrong += [] if entry is None else [o for o in run.options if o not in entry.options]
+    wrong += [] if entry is None else [o for o in run.options if o not in entry.defaults]
     sizes = record.get("judged", {})
     for metric, bits in record.get("correct", {}).items():
         test = run.validation if metric.endswith("_validation") else record.get("test_images")

@@ -173,7 +173,7 @@ def sentences() -> Runs:
         fields = NOVELS | dict(seed=seed)
         yield _run(None, fields | dict(epochs=0))
         for method in ON_PAIRS:
-            prior = {"tau_plus": 0.01} if "tau_plus" in methods.CATALOGUE[method].options else {}
+            prior = {"tau_plus": 0.01} if "tau_plus" in methods.CATALOGUE[method].defaults else {}
             yield _run(method, fields, **prior)
         yield from hardness(fields)
         for t in TEMPERATURES if seed < 6 else ():

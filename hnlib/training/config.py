@@ -186,8 +186,8 @@ class Configuration:
         if self.method is None and chosen.get("epochs", self.epochs):
             raise ValueError("method=None trains nothing; pass a method or epochs=0")
         if entry is not None:  # otherwise none, or the user's own
-            beside = {name: value for name, value in usual.items() if name in entry.options}
-            chosen["options"] = entry.options | beside | self.options
+            beside = {name: value for name, value in usual.items() if name in entry.defaults}
+            chosen["options"] = entry.defaults | beside | self.options
         return replace(self, **chosen)
 
     @property
@@ -203,7 +203,7 @@ class Configuration:
                 chosen[name] = value
         entry = run.catalogue.get(run.method)
         if entry is not None:
-            chosen["options"] = entry.recorded(run.options)
+            chosen["options"] = recorded_options(run.options, entry.defaults)
         return json.loads(json.dumps(chosen, default=lambda v: getattr(v, "__qualname__", str(v))))
 
     @property
@@ -228,7 +228,7 @@ class Configuration:
     def changed_options(self) -> dict:
         """Return the method's options that are not the catalogue's; all of a user's method."""
         entry = self.catalogue.get(self.method)
-        return self.options if entry is None else entry.changed(self.options)
+        return self.options if entry is None else changed_options(self.options, entry.defaults)
 
     def row(self) -> dict:
         """Return what a table of runs has about this resolved run, in numbers and words.
@@ -244,7 +244,7 @@ class Configuration:
             and self.applies(name)
             and shown[name] != words(usual.get(name, default))
         )
-        options = self.options if entry is None else entry.options | self.options
+        options = self.options if entry is None else entry.defaults | self.options
         options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
         title = self.title.format(**shown | {"train_size": shown.get("train_size") or "all"})
         about = {
@@ -253,6 +253,29 @@ class Configuration:
             "title": f"{title}, {changed}" if changed else title,
         }
         return options | shown | about
+
+
+#: Options that came after the first records: names of records hold them only if they were changed.
+LATER_OPTIONS = {"hardness_strength", "exponent", "gradient", "level"}
+
+
+def recorded_options(options: dict, defaults: dict) -> dict:
+    """Return the options of a record's name, with 1 as 1.0 where the default is a float."""
+    recorded = {}
+    for name, value in options.items():
+        if name not in LATER_OPTIONS or value != defaults[name]:
+            is_float = isinstance(defaults.get(name), float) and type(value) is int
+            recorded[name] = float(value) if is_float else value
+    return recorded
+
+
+def changed_options(options: dict, defaults: dict) -> dict:
+    """Return the options that are not at their default, in the order of the defaults."""
+    return {
+        name: options[name]
+        for name, value in defaults.items()
+        if name in options and words(options[name]) != words(value)
+    }
 
 
 @functools.cache

@@ -208,7 +208,7 @@ def _completed(table: pd.DataFrame) -> pd.DataFrame:
         run = kinds.run_class(kind)
         hints = typing.get_type_hints(run)
         expected |= {*defaults(run), *run.accuracies, *run.correlations}
-        expected |= {option for entry in run().catalogue.values() for option in entry.options}
+        expected |= {option for entry in run().catalogue.values() for option in entry.defaults}
         for field in defaults(run):
             for hint, dtype in DTYPES.items():
                 if hints[field] in (hint, hint | None):
