@@ -62,6 +62,7 @@ class GraphSet:
         return len(self.labels.unique())
 
     def __len__(self) -> int:
+        """Return the number of graphs."""
         return len(self.graphs)
 
 
