@@ -10,7 +10,7 @@ import re
 CODE = r"``.+?``|:[\w:]+:`[^`]+`"  # stays as it is
 DISPLAY = re.compile(r"^( *)\$\$(.+?)\$\$ *$", re.S | re.M)
 INLINE = re.compile(
-    rf"({CODE})|(?<![\\\w])\$([^$\n]+(?:\n[^$\n]+)*?)\$(?!\w)|`(hnlib[\w.]+)`", re.S
+    rf"({CODE})|(?<![\\\w])\$([^$\n]+(?:\n[^$\n]+)*?)\$(?!\w)|`(hnlib(?:\.(?!_)\w+)+)`", re.S
 )
 
 
