@@ -14,6 +14,7 @@ from one_call import train
 from test_training import SMALL, At, Head, interrupt, modules, same, weights
 
 from hnlib import _files, methods
+from hnlib.images import encoders
 from hnlib.images import task as image_task
 from hnlib.training import checkpoint, records
 from hnlib.training import run as training
