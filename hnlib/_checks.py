@@ -56,14 +56,6 @@ def shapes(fits: bool, rule: str, *tensors: Tensor) -> None:
         raise ValueError(f"{rule}, got {', '.join(str(tuple(x.shape)) for x in tensors)}")
 
 
-def floating(**values) -> None:
-    """Raise ValueError unless all values are floating-point tensors."""
-    for name, x in values.items():
-        if not isinstance(x, Tensor) or not x.is_floating_point():
-            kind = getattr(x, "dtype", type(x).__name__)
-            raise ValueError(f"{name} must be a floating-point tensor, got {kind}")
-
-
 def mask(name: str, value: Tensor, like: Tensor) -> None:
     """Raise ValueError unless the value is a boolean mask of the shape of `like`."""
     fits = value.dtype == torch.bool and value.shape == like.shape

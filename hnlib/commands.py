@@ -145,7 +145,7 @@ def run(
     """Execute one notebook with other parameters."""
     from hnlib.book import execute
 
-    execute.run(notebook, execute.given_once(parameters), out, timeout=timeout)
+    execute.run(notebook, dict(parameters), out, timeout=timeout)
 
 
 @app.command
@@ -208,13 +208,13 @@ def queue(
     data_root: Annotated[Path | None, Parameter(help="default: $HNLIB_DATA or the cache")] = None,
 ) -> None:
     """List the runs that the papers' numbers wait for, best first, and carry them out."""
+    import torch
+
     from hnlib.book import queue as jobs
     from hnlib.training import records
 
     on = device
-    if device == "auto" and run:
-        import torch
-
+    if device == "auto":
         on = "cuda" if torch.cuda.is_available() else "cpu"
     frame, waiting = records.frame(), []
     if not only.startswith("chapters"):

@@ -195,10 +195,7 @@ class Contrast:
         batch = len(z1)
         one_of("positives", positives, ("class", "view"))
         if features is not None:
-            h1, h2 = features
-            fits = h1.ndim == 2 and len(h1) == batch and h1.shape == h2.shape
-            shapes(fits, f"features must be two tensors of shape [{batch}, k]", h1, h2)
-            features = torch.cat([h1, h2])
+            features = torch.cat([*features])
         z, norms = unit_rows(torch.cat([z1, z2]))
         masks = _shared_masks(2 * batch, 2 * batch, batch, z.device, z.dtype)
         contrast = cls(
@@ -257,7 +254,6 @@ class Contrast:
         .. [moco] He et al., *Momentum Contrast for Unsupervised Visual Representation Learning*,
            CVPR 2020.
         """
-        _checks.floating(queries=queries, keys=keys, queue=queue)
         fits = queue.ndim == 2 and queries.shape == keys.shape == (len(keys), queue.shape[1])
         shapes(fits, "queries and keys must be [B, d] and the queue [K, d]", queries, keys, queue)
         one_of("positives", positives, ("class", "view"))
@@ -307,7 +303,6 @@ class Contrast:
         ValueError
             If shapes disagree, there are too few keys, or a row is zero or not finite.
         """
-        _checks.floating(queries=queries, keys=keys)
         fits = queries.ndim == keys.ndim == 2 and queries.shape[1] == keys.shape[1]
         shapes(fits, "queries must be [n, d] and keys [m, d]", queries, keys)
         n, m = len(queries), len(keys)
@@ -395,7 +390,6 @@ class Contrast:
         .. [infograph] Sun et al., *InfoGraph: Unsupervised and Semi-supervised Graph-Level
            Representation Learning via Mutual Information Maximization*, ICLR 2020.
         """
-        _checks.floating(nodes=nodes, graphs=graphs)
         fits = graphs.ndim == 2 and nodes.shape == (*batch.shape, graphs.shape[1])
         rule = "nodes must be [n, d], graphs [m, d] and batch [n]"
         shapes(fits and nodes.ndim == 2, rule, nodes, graphs, batch)
@@ -459,7 +453,6 @@ class Contrast:
         ValueError
             If a shape or type is wrong, a similarity is not finite, or an anchor has no positive.
         """
-        _checks.floating(similarity=similarity)
         fits = similarity.ndim == 2 and len(similarity) > 0
         shapes(fits, "similarities must be a matrix [n, m]", similarity)
         n, m = similarity.shape
@@ -529,12 +522,10 @@ class Contrast:
         similarity = (z[:, None] * rows.view(made.shape)).sum(2)
         count = torch.ones_like(similarity, dtype=torch.bool)
         count = count if admissible is None else count & admissible
-        masks = Masks(
-            torch.cat([self.positives, torch.zeros_like(count)], 1),
-            torch.cat([self.admissible, count], 1),
-            self.masks.dtype,
-            self.masks.positive_index,
-            self.never_empty,
+        masks = replace(
+            self.masks,
+            positives=torch.cat([self.positives, torch.zeros_like(count)], 1),
+            admissible=torch.cat([self.admissible, count], 1),
         )
         return Contrast(
             torch.cat([self.similarity, similarity], 1),
@@ -594,7 +585,6 @@ def unit_rows(z: Tensor, *parts: str) -> tuple[Tensor, Tensor]:
 
 def check_views(z1: Tensor, z2: Tensor) -> None:
     """Raise ValueError unless they are two views of at least two images."""
-    _checks.floating(z1=z1, z2=z2)
     fits = z1.ndim == 2 and z1.shape == z2.shape
     shapes(fits, "both views must have one shape [batch, dimension]", z1, z2)
     _at_least_two(len(z1), "images")

@@ -6,7 +6,7 @@ import copy
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -41,9 +41,6 @@ class Entry:
         Makes a mixture of `hnlib.mixtures`, which adds negatives before they are weighted.
     observe : callable, optional
         ``observe(contrast, log_w, options)`` returns further numbers of learning curves by name.
-    later : dict
-        Options, with defaults, that came after the first records: a record's name holds them only
-        where they are not at their default, so that old names stay true.
     """
 
     title: str
@@ -55,30 +52,10 @@ class Entry:
     features: bool = False
     made_up: Callable | None = None
     observe: Callable | None = None
-    later: dict = field(default_factory=dict)
-
-    @property
-    def options(self) -> dict:
-        """Every option with its default."""
-        return self.defaults | self.later
-
-    def recorded(self, options: dict) -> dict:
-        """Return the options of a record's name, all but those of `later` at their default."""
-        exact = {k for k, v in self.options.items() if isinstance(v, float)}
-        plain = {k: float(v) if k in exact and type(v) is int else v for k, v in options.items()}
-        return {k: v for k, v in plain.items() if k not in self.later or v != self.later[k]}
-
-    def changed(self, options: dict) -> dict:
-        """Return the options not at their default, in the entry's order, with tuples as lists."""
-        defaults, options = (
-            {k: list(v) if isinstance(v, tuple) else v for k, v in all_of.items()}
-            for all_of in (self.options, options)
-        )
-        return {k: options[k] for k in defaults if k in options and options[k] != defaults[k]}
 
     def build(self, name: str, options: dict) -> Method:
         """Build the method of this row with `options` changed; errors as in `build`."""
-        return Method(name, self, self.options | options)
+        return Method(name, self, self.defaults | options)
 
 
 def _guarded(contrast: Contrast, log_w: Tensor, options: dict) -> dict:
@@ -105,8 +82,8 @@ _SINKHORN = dict(cost=None, tol=1e-4, max_iterations=1000, on_failure="warn")
 _THIRDS = dict(mixture=(1 / 3, 1 / 3, 1 / 3), learn="fixed")
 #: Every method by name. Read it: `CATALOGUE["hcl"].defaults`.
 CATALOGUE = {
-    "simclr": _row("SimCLR", "simclr", _NCE, negatives.uniform, later={"hardness_strength": 0.0})(
-        temperature=0.5
+    "simclr": _row("SimCLR", "simclr", _NCE, negatives.uniform)(
+        temperature=0.5, hardness_strength=0.0
     ),
     "debiased": _row("Debiased", "dcl", _NCE, negatives.uniform)(temperature=0.5, tau_plus=0.1),
     "hcl": _row("HCL", "hcl", _NCE, negatives.tilted)(**_HCL),
@@ -130,8 +107,8 @@ CATALOGUE = {
     "bcl-ot": _row("BCL, entropic OT", "hclot", _BASIC, negatives.entropic_ot)(
         epsilon=0.5, **_SINKHORN
     ),
-    "alpha-cl": _row("α-CL-direct", "tian2022", _BASIC, negatives.tilted, later=dict(exponent=1.0))(
-        temperature=0.5, beta=1.0, weights_gradient=False
+    "alpha-cl": _row("α-CL-direct", "tian2022", _BASIC, negatives.tilted)(
+        temperature=0.5, beta=1.0, weights_gradient=False, exponent=1.0
     ),
     "adnce": _row("ADNCE", "dro", _NCE, negatives.gaussian)(
         temperature=0.5, mu=0.7, sigma=1.0, weights_gradient=False
@@ -143,14 +120,9 @@ CATALOGUE = {
     "kl-budget": _row(
         "KL budget", "ours", objectives.kl_budget, negatives.uniform, observe=_temperatures
     )(eta=0.5, order=0, floor=0.01),
-    "unremix": _row(
-        "UnReMix",
-        "unremix",
-        _NCE,
-        negatives.unremix,
-        features=True,
-        later=dict(gradient="pseudo-label"),
-    )(temperature=0.5, **_THIRDS),
+    "unremix": _row("UnReMix", "unremix", _NCE, negatives.unremix, features=True)(
+        temperature=0.5, **_THIRDS, gradient="pseudo-label"
+    ),
     "unremix-repaired": _row("UnReMix, repaired", "ours", _NCE, negatives.unremix_repaired)(
         temperature=0.5, beta=1.0, **_THIRDS, weights_gradient=False
     ),
@@ -163,9 +135,9 @@ CATALOGUE = {
     "h-scl": _row("H-SCL(β)", "hscl", _NCE, negatives.tilted, True)(
         **_TILT, **_LABELS, on_empty="raise"
     ),
-    "h-scl-threshold": _row(
-        "H-SCL(τ)", "hscl", _NCE, negatives.thresholded, True, later=dict(level=None)
-    )(temperature=0.5, tau=math.exp(-0.2), **_LABELS, on_empty="skip"),
+    "h-scl-threshold": _row("H-SCL(τ)", "hscl", _NCE, negatives.thresholded, True)(
+        temperature=0.5, tau=math.exp(-0.2), **_LABELS, on_empty="skip", level=None
+    ),
 }
 
 
@@ -220,8 +192,8 @@ class Method(nn.Module):
     def _set(self, options: dict) -> None:
         entry = self.entry
         for option in options:
-            if option not in entry.options:
-                choices = ", ".join(entry.options)
+            if option not in entry.defaults:
+                choices = ", ".join(entry.defaults)
                 raise ValueError(f"{self.name} has no option {option!r}; it has {choices}")
         objectives.check(**options)
         weights = _with_options(entry.negatives, options)()
@@ -393,7 +365,7 @@ def build(name: str, /, **options) -> Method:
     name : str
         Key of `CATALOGUE`.
     **options
-        Options to change from ``CATALOGUE[name].options``. One `temperature` serves weights and
+        Options to change from ``CATALOGUE[name].defaults``. One `temperature` serves weights and
         objective alike.
 
     Returns

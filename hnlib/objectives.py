@@ -111,7 +111,7 @@ def info_nce(
     if hardness_strength:
         log_w = log_w + hardness_strength * s.detach()
     negatives, chosen = _log_sums(log_w, s, 1 / temperature, pairs.columns)
-    has_negative, chosen = _has_negative(negatives[:, 0]), chosen / temperature
+    has_negative = _has_negative(negatives[:, 0])
     if isinstance(tau_plus, Tensor) or tau_plus > 0:
         negatives = _debias(negatives, chosen, tau_plus, temperature)
     scale = contrast.scale if scale is None else scale
@@ -481,18 +481,16 @@ class _LogSums(torch.autograd.Function):
 
 
 def _log_sums(log_w: Tensor, s: Tensor, inverse_t, columns: Tensor, kept=None, edge=None):
-    r"""Return $\log\sum_j k_{ij} w_{ij} e^{s_{ij}/t}$ of shape [n, 1], and $s$ at the columns."""
-    if not isinstance(inverse_t, Tensor) or not inverse_t.requires_grad:
-        return _LogSums.apply(log_w, s, inverse_t, columns, kept, edge)[:2]
-    filled, empty = _fill_empty(log_w)  # a learned temperature
-    log_sum = torch.logsumexp(s * inverse_t + filled, 1, keepdim=True)
-    return log_sum.masked_fill(empty, -torch.inf), s.gather(1, columns)
+    r"""Return $\log\sum_j k_{ij} w_{ij} e^{s_{ij}/t}$ of shape [n, 1], and $s/t$ at the columns."""
+    if isinstance(inverse_t, Tensor) and inverse_t.requires_grad:  # a learned temperature
+        s, inverse_t = s * inverse_t, 1.0
+    log_sum, chosen, _, _ = _LogSums.apply(log_w, s, inverse_t, columns, kept, edge)
+    return log_sum, chosen * inverse_t
 
 
-def _fill_empty(log_w: Tensor) -> tuple[Tensor, Tensor]:
-    """Fill rows of −inf with 0, as `logsumexp` has no gradient there; return those rows too."""
-    empty = log_w.detach().amax(1, keepdim=True) == -torch.inf
-    return log_w.masked_fill(empty, 0.0), empty
+def _fill_empty(log_w: Tensor) -> Tensor:
+    """Fill rows of −inf with 0, which keeps gradients finite until the rows are left out."""
+    return log_w.masked_fill(log_w.detach().amax(1, keepdim=True) == -torch.inf, 0.0)
 
 
 def _check_weights(contrast: Contrast, log_w: Tensor) -> None:
@@ -548,15 +546,15 @@ def _class_mass(contrast: Contrast, log_w: Tensor, temperature, beta, tau_plus) 
     _AT_LEAST_0("beta", beta)  # below, the guard would have to trim the easiest candidates
     s, columns, tilt = contrast.similarity, contrast.masks.pairs.columns, beta / temperature
     held = s if log_w.requires_grad else s.detach()
-    log_w, uniform = _fill_empty(log_w)[0], _fill_empty(contrast.uniform_log_weights)[0]
-    log_mean, held_positive = _log_sums(uniform, held, tilt, columns)
+    log_w, uniform = _fill_empty(log_w), _fill_empty(contrast.uniform_log_weights)
+    log_mean, tilt_positive = _log_sums(uniform, held, tilt, columns)
     log_total, positive = _log_sums(log_w, s, 1 / temperature, columns)
     log_prior = math.log(tau_plus) if tau_plus else -math.inf
     kept = _kept(contrast, tau_plus)
     total_left, _ = _log_sums(log_w, s, 1 / temperature, columns, *kept)
     left, _ = _log_sums(log_w, s.detach(), 0.0, columns, *kept)
-    share = held_positive * tilt - log_mean + log_prior
-    return _ClassMass(share, positive / temperature, log_total, total_left, left)
+    share = tilt_positive - log_mean + log_prior
+    return _ClassMass(share, positive, log_total, total_left, left)
 
 
 def _kept(contrast: Contrast, tau_plus: float) -> tuple[Tensor, Tensor]:

@@ -55,7 +55,9 @@ def test_a_new_option_is_one_line_and_names_only_the_runs_that_use_it():
 
 def test_a_new_option_of_a_method_names_only_the_runs_that_use_it(monkeypatch):
     before = ImageRun(method="hcl").name
-    entry = dataclasses.replace(methods.CATALOGUE["hcl"], later={"margin": 0.0})
+    entry = methods.CATALOGUE["hcl"]
+    entry = dataclasses.replace(entry, defaults=entry.defaults | {"margin": 0.0})
+    monkeypatch.setattr(config, "LATER_OPTIONS", {"margin"})
     monkeypatch.setitem(methods.CATALOGUE, "hcl", entry)
     assert ImageRun(method="hcl").name == before
     assert ImageRun(method="hcl", options={"margin": 0.0}).name == before
@@ -95,7 +97,7 @@ def test_a_recipe_fills_in_what_is_not_given_and_only_what_the_method_has():
     run = ImageRun(dataset="cifar10", method="adnce", recipe="adnce", batch_size=64).resolved()
     assert (run.epochs, run.batch_size, run.weight_decay) == (400, 64, 1e-6)
     tuned = dict(temperature=0.4, mu=0.7, sigma=0.5)
-    assert run.options == methods.CATALOGUE["adnce"].options | tuned
+    assert run.options == methods.CATALOGUE["adnce"].defaults | tuned
     plain = ImageRun(dataset="cifar10", method="simclr", recipe="adnce", options={"temperature": 1})
     assert plain.resolved().options == {"temperature": 1, "hardness_strength": 0.0}
     assert ImageRun(recipe="fast").resolved().lr_schedule == "cosine"
@@ -109,7 +111,7 @@ def test_a_recipe_fills_in_what_is_not_given_and_only_what_the_method_has():
 
 def test_every_recipe_names_fields_and_options():
     fields = config.defaults(ImageRun).keys()
-    options = {option for entry in methods.CATALOGUE.values() for option in entry.options}
+    options = {option for entry in methods.CATALOGUE.values() for option in entry.defaults}
     for recipe in RECIPES.values():
         beside = {"options", *ImageRun.datasets, *methods.CATALOGUE}
         assert recipe.keys() - beside <= fields

@@ -33,7 +33,7 @@ def variants(entry):
     if "learn" in entry.defaults:
         chosen += [{"learn": "minimise"}, {"learn": "maximise"}]
     changed = {"order": 3, "cost": cubed, "exponent": 1.5, "level": 0.1, "gradient": "nt-xent"}
-    return chosen + [{k: v} for k, v in changed.items() if k in entry.options]
+    return chosen + [{k: v} for k, v in changed.items() if k in entry.defaults]
 
 
 def cubed(contrast):

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 from one_call import train
-from test_training import SMALL, At, interrupt, modules, same, weights
+from test_training import SMALL, At, Head, interrupt, modules, same, weights
 
-from hnlib import _files
+from hnlib import _files, methods
+from hnlib.images import encoders
 from hnlib.images import task as image_task
-from hnlib.training import records
+from hnlib.training import checkpoint, records
 from hnlib.training import run as training
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -96,6 +97,16 @@ def test_a_run_that_fails_after_training_resumes_from_its_checkpoint(tmp_path, m
     assert len(records.load_all(tmp_path / "records")) == 1
 
 
+def test_a_saved_run_with_a_list_for_an_option_is_read_and_not_trained(tmp_path):
+    run = train(**SHORT | dict(epochs=0))
+    record = json.loads(json.dumps(run.record))
+    record["configuration"]["options"]["temperature"] = [0.5]
+    path = checkpoint.Run(record, run.model).save(tmp_path / "run.safetensors")
+    options = training.load(path).record["configuration"]["options"]
+    with pytest.raises(ValueError, match=r"temperature must be a number, got \[0\.5\]"):
+        methods.build("hcl", **options)
+
+
 @pytest.mark.slow
 def test_sigterm_ends_the_command_with_one_sentence(tmp_path):
     path = tmp_path / "c.pt"
@@ -136,14 +147,19 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
 
 SHARED = """
 import sys
-from test_training import SMALL, modules
 from one_call import train
+from test_training import SMALL, Head, modules
+
+from hnlib.images import encoders
+
+encoders.Projector = Head  # statistics of a batch are those of one process
 train(method="hcl", **modules(), **SMALL | dict(epochs=1), save=sys.argv[1])
 """
 
 
 @pytest.mark.slow
-def test_two_processes_of_torchrun_make_the_run_of_one(tmp_path):
+def test_two_processes_of_torchrun_make_the_run_of_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(encoders, "Projector", Head)
     script, saved = tmp_path / "script.py", tmp_path / "run"
     script.write_text(SHARED)
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -17,7 +17,7 @@ def view(seed=0, n=4, d=3, dtype=torch.float32):
 Z1, Z2, Y = view(0), view(1), torch.tensor([0, 1, 2, 1])
 NUMBERS = [0, 1, -1, 2, 0.5, -0.5, 1e-3, 1e3, 1e-30, 1e30, math.nan, math.inf, -math.inf]
 TENSORS = [torch.tensor(0.5), torch.tensor(math.nan), torch.full((8,), 0.5), torch.ones(3)]
-OPTIONS = [(name, option) for name, e in methods.CATALOGUE.items() for option in e.options]
+OPTIONS = [(name, option) for name, e in methods.CATALOGUE.items() for option in e.defaults]
 
 
 @settings(max_examples=150)

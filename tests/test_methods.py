@@ -1,6 +1,5 @@
 """The catalogue: every entry is its reference, every option has its effect, errors name mistakes."""
 
-import dataclasses
 import functools
 import inspect
 import math
@@ -96,7 +95,7 @@ def test_the_catalogue_is_the_one_that_the_references_promise():
             if "mixture" in entry.defaults
             else set()
         )
-        assert set(entry.options) <= known, f"{name} has an option that goes nowhere"
+        assert set(entry.defaults) <= known, f"{name} has an option that goes nowhere"
         assert getattr(objectives, entry.objective.__name__) is entry.objective, name
         assert getattr(negatives, entry.negatives.__name__) is entry.negatives, name
         assert name in figures.COLOURS
@@ -229,21 +228,6 @@ def test_options_change_while_counts_and_learned_parameters_stay():
         learned.change(mixture=(0.2, 0.3, 0.5))
 
 
-def test_a_record_s_name_holds_what_was_there_first_and_what_is_not_at_its_default():
-    entry = methods.CATALOGUE["unremix-repaired"]
-    older = {**entry.defaults, "mixture": [1 / 3, 1 / 3, 1 / 3]}
-    grown = dataclasses.replace(entry, later={"floor": 0.0})
-    assert entry.later == {} and entry.recorded(older) == older
-    assert grown.options == entry.defaults | {"floor": 0.0}
-    assert grown.recorded(older | {"floor": 0.0}) == older
-    assert grown.recorded(older | {"floor": 0.1}) == older | {"floor": 0.1}
-    assert entry.changed(older) == entry.changed(entry.defaults) == {}
-    several = {"floor": 0.1, "mixture": (0.2, 0.3, 0.5), "beta": 2.0, "temperature": 0.5}
-    found = grown.changed(several)
-    assert found == {"beta": 2.0, "mixture": [0.2, 0.3, 0.5], "floor": 0.1}
-    assert list(found) == ["beta", "mixture", "floor"]  # the entry's order
-
-
 def test_a_method_of_one_s_own_is_an_entry():
     """As CONTRIBUTING says: no more than a weighting and a row."""
     law = functools.partial(negatives.gaussian, sigma=0.4)
@@ -267,7 +251,7 @@ def test_every_option_has_the_effect_of_the_reference(name):
     entry = methods.CATALOGUE[name]
     plain = methods.build(name, **tight({}, entry))
     more, default = hidden(plain, z1, z2), float(call(plain, z1, z2, labels))
-    for option in CHANGED.keys() & entry.options.keys():
+    for option in CHANGED.keys() & entry.defaults.keys():
         options = {option: CHANGED[option]}
         loss = float(call(methods.build(name, **tight(options, entry)), z1, z2, labels))
         expected = float(reference.METHODS[name](z1, z2, labels.tolist(), **options, **more))

@@ -171,5 +171,8 @@ def test_the_command_lists_and_refuses(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(records, "tracked_folder", lambda: tmp_path)
     assert cli.main(["queue", "--only", "hclot Table V, MUTAG"]) == 0
     assert "--dataset MUTAG" in capsys.readouterr().out
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert cli.main(["queue", "--only", "chapters pools, cifar10"]) == 0
+    assert capsys.readouterr().out.startswith("a chapter       1.7 min estimated")  # of a CPU
     assert cli.main(["queue", "--only", "no such table"]) == 2
     assert "matches 'no such table'" in capsys.readouterr().err

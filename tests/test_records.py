@@ -158,7 +158,7 @@ def faults(name, record):
         if isinstance(value, float) and not low <= value <= high:
             wrong.append(metric)
     entry = run.catalogue.get(run.method)
-    wrong += [] if entry is None else [o for o in run.options if o not in entry.options]
+    wrong += [] if entry is None else [o for o in run.options if o not in entry.defaults]
     sizes = record.get("judged", {})
     for metric, bits in record.get("correct", {}).items():
         test = run.validation if metric.endswith("_validation") else record.get("test_images")
@@ -187,9 +187,8 @@ def test_the_tracked_records_are_whole():
 
 def test_mean_and_spread():
     accuracies = [0.5, 0.6, 0.85]
-    x = comparisons.percent(
-        records.frame([record(s, a) for s, a in enumerate(accuracies)]), "linear"
-    )
+    frame = records.frame([record(s, a) for s, a in enumerate(accuracies)])
+    x = 100 * frame.linear
     assert x.tolist() == pytest.approx([50, 60, 85])
     spread = standard.stdev([50, 60, 85])  # over n − 1
     assert comparisons.spread(x) == f"65.0\u00a0±\u00a0{spread:.1f}"

@@ -492,7 +492,7 @@ def test_a_record_is_written_and_replaced(tmp_path):
         (dict(method="unremix", queue=8), "unremix needs a contrast of two views"),
         (dict(method=nn.Identity(), queue=8), "queue=8"),
         (dict(schedule={"beta": (1, 0)}), "no option 'beta'; it has temp"),
-        (dict(schedule={"temperature": (1, 0)}), "temperature=0"),
+        (dict(schedule={"temperature": (1, 0)}), "temperature must be positive"),
         (dict(admitted=0.5, method="scl"), "admitted=0.5 requires an unsupervised method"),
         (dict(separate_views=True, queue=64), "separate_views does not apply with queue=64"),
     ],

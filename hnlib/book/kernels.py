@@ -7,10 +7,11 @@ import gc
 import multiprocessing
 import os
 import signal
+import threading
 from contextlib import suppress
 
 from jupyter_client.manager import AsyncKernelManager
-from jupyter_client.provisioning import LocalProvisioner
+from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
 CAN_FORK = "forkserver" in multiprocessing.get_all_start_methods()
 context = multiprocessing.get_context("forkserver" if CAN_FORK else None)
@@ -37,11 +38,16 @@ def _serve(arguments: list[str], environment: dict, folder: str) -> None:
     os.environ.update(environment)
     from ipykernel.kernelapp import IPKernelApp
 
-    # the kernel ends when the process that it was forked from does
-    IPKernelApp.launch_instance([*arguments, f"--IPKernelApp.parent_handle={os.getppid()}"])
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    IPKernelApp.launch_instance(arguments)
 
 
-class _Process(context.Process):
+def _end_with_parent() -> None:
+    multiprocessing.parent_process().join()
+    os._exit(1)
+
+
+class _Process(context.Process):  # pyright: ignore[reportGeneralTypeIssues]
     """A process with the methods of `subprocess.Popen` that a provisioner calls."""
 
     stdin = stdout = stderr = None

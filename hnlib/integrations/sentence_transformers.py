@@ -63,7 +63,7 @@ class HardNegatives(nn.Module):
         entry = methods.entry_of(methods.CATALOGUE, method)
         if entry.features:
             raise ValueError(f"{method} needs the inputs of the last linear layer, not given here")
-        defaults = {name: value for name, value in DEFAULTS.items() if name in entry.options}
+        defaults = {name: value for name, value in DEFAULTS.items() if name in entry.defaults}
         self.model = model
         self.method = methods.build(method, **defaults | options)
         self.both, self.gather_across_devices = both, gather_across_devices

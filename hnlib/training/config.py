@@ -12,13 +12,18 @@ import functools
 import hashlib
 import json
 import math
+import sys
 from dataclasses import field, fields, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
+import platformdirs
 from cyclopts import Parameter
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
+
+from hnlib._files import write_atomically
 
 Positive = Annotated[float, Field(gt=0)]
 Course = tuple[float, float] | tuple[float, float, Annotated[int, Field(ge=1)]]
@@ -167,9 +172,7 @@ class Configuration:
     @property
     def catalogue(self) -> dict:
         """The methods that such a run can have."""
-        from hnlib.methods import CATALOGUE  # here: most commands need no torch
-
-        return CATALOGUE
+        return catalogue("hnlib.methods")
 
     def usual(self) -> dict:
         """Return what is taken where a field is None, and options of methods beside it."""
@@ -186,8 +189,8 @@ class Configuration:
         if self.method is None and chosen.get("epochs", self.epochs):
             raise ValueError("method=None trains nothing; pass a method or epochs=0")
         if entry is not None:  # otherwise none, or the user's own
-            beside = {name: value for name, value in usual.items() if name in entry.options}
-            chosen["options"] = entry.options | beside | self.options
+            beside = {name: value for name, value in usual.items() if name in entry.defaults}
+            chosen["options"] = entry.defaults | beside | self.options
         return replace(self, **chosen)
 
     @property
@@ -203,7 +206,7 @@ class Configuration:
                 chosen[name] = value
         entry = run.catalogue.get(run.method)
         if entry is not None:
-            chosen["options"] = entry.recorded(run.options)
+            chosen["options"] = recorded_options(run.options, entry.defaults)
         return json.loads(json.dumps(chosen, default=lambda v: getattr(v, "__qualname__", str(v))))
 
     @property
@@ -228,7 +231,7 @@ class Configuration:
     def changed_options(self) -> dict:
         """Return the method's options that are not the catalogue's; all of a user's method."""
         entry = self.catalogue.get(self.method)
-        return self.options if entry is None else entry.changed(self.options)
+        return self.options if entry is None else changed_options(self.options, entry.defaults)
 
     def row(self) -> dict:
         """Return what a table of runs has about this resolved run, in numbers and words.
@@ -237,22 +240,78 @@ class Configuration:
         of them are unusual, `title` where the run was made.
         """
         shown, usual, entry = self.shown(), self.usual(), self.catalogue.get(self.method)
-        changed = ", ".join(
+        unusual = ", ".join(
             f"{name} {shown[name]}"
             for name, default in defaults(type(self)).items()
-            if name not in self.headline
+            if shown[name] != words(usual.get(name, default))
+            and name not in self.headline
             and self.applies(name)
-            and shown[name] != words(usual.get(name, default))
         )
-        options = self.options if entry is None else entry.options | self.options
+        options = self.options if entry is None else entry.defaults | self.options
         options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
         title = self.title.format(**shown | {"train_size": shown.get("train_size") or "all"})
         about = {
             "options": words(self.changed_options()),
-            "changed": changed,
-            "title": f"{title}, {changed}" if changed else title,
+            "changed": unusual,
+            "title": f"{title}, {unusual}" if unusual else title,
         }
         return options | shown | about
+
+
+#: Options that came after the first records: names of records hold them only if they were changed.
+LATER_OPTIONS = {"hardness_strength", "exponent", "gradient", "level"}
+
+
+def recorded_options(options: dict, defaults: dict) -> dict:
+    """Return the options of a record's name, with 1 as 1.0 where the default is a float."""
+    recorded = {}
+    for name, value in options.items():
+        if name not in LATER_OPTIONS or value != defaults[name]:
+            is_float = isinstance(defaults.get(name), float) and type(value) is int
+            recorded[name] = float(value) if is_float else value
+    return recorded
+
+
+def changed_options(options: dict, defaults: dict) -> dict:
+    """Return the options that are not at their default, in the order of the defaults."""
+    return {
+        name: options[name]
+        for name, value in defaults.items()
+        if name in options and words(options[name]) != words(value)
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The options of a method with their defaults, and whether it needs labels."""
+
+    defaults: dict
+    supervised: bool
+
+
+def catalogue(module: str) -> dict:
+    """Return the methods of a module; those who do not wait for torch see only their options."""
+    if module in sys.modules:
+        return sys.modules[module].CATALOGUE
+    return _cached(module)
+
+
+@functools.cache
+def _cached(module: str) -> dict[str, Options]:
+    """Return options from a file, whose name has the digest of the source."""
+    source = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
+    digest = hashlib.sha256(source.read_bytes() + Path(__file__).read_bytes()).hexdigest()[:12]
+    path = platformdirs.user_cache_path("hnlib") / f"{module}-{digest}.json"
+    if path.exists():
+        return {k: Options(**about) for k, about in json.loads(path.read_text("utf-8")).items()}
+    try:
+        entries = import_module(module).CATALOGUE
+    except ModuleNotFoundError:  # records of graphs are read without PyTorch Geometric too
+        return {}
+    options = {k: Options(e.defaults, e.supervised) for k, e in entries.items()}
+    about = {name: dataclasses.asdict(entry) for name, entry in options.items()}
+    write_atomically(path, json.dumps(about).encode())
+    return options
 
 
 @functools.cache
@@ -263,10 +322,12 @@ def defaults(kind: type) -> dict[str, Any]:
 
 def words(value):
     """Return a value as a table shows it."""
-    if isinstance(value, dict):
-        several = {k: v if isinstance(v, list | tuple) else [v] for k, v in value.items()}
-        return ",".join(f"{k}={':'.join(map(str, v))}" for k, v in several.items())
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    if not isinstance(value, dict):
+        return value
+    several = {k: v if isinstance(v, list | tuple) else [v] for k, v in value.items()}
+    return ",".join(f"{k}={':'.join(map(str, v))}" for k, v in several.items())
 
 
 def canonical(value, indent=None) -> str:
