@@ -453,8 +453,8 @@ def unremix_components(
     With last layer $z = Wh$, $p_{jk} \propto e^{s_{jk}}$ on $N(j)$ and the pseudo-label
     $\hat y_j = \arg\max_k p_{jk}$,
 
-    $$a_j = \frac{1}{|Wh_j|} (I - z_j z_j^\top) \Big(\sum_k p_{jk} z_k - z_{\hat y_j}\Big),\qquad
-      u_{ij} = \langle a_i, a_j\rangle \langle h_i, h_j\rangle,\qquad
+    $$a_j = \frac{1}{|Wh_j|} (I - z_j z_j^\top) \Big(\sum_k p_{jk} z_k - z_{\hat y_j}\Big),\\
+      u_{ij} = \langle a_i, a_j\rangle \langle h_i, h_j\rangle,\\
       r_{ij} = \operatorname*{mean}_{k \in N(i) \cap N(j)} (1 - s_{jk}).$$
 
     $a_j h_j^\top$ is the gradient in $W$ of $-\log p_{j \hat y_j}$, the other points held fixed.
@@ -562,8 +562,8 @@ def neighbour_scores(contrast: Contrast, temperature: float | None = None) -> tu
 
     Notes
     -----
-    $$\mu_j = \sum_{k \in N(j)} p_{jk} z_k,\quad p_{jk} \propto e^{s_{jk}/\tau},\qquad
-      u_j = 1 - |\mu_j|^2 = \sum_k p_{jk} |z_k - \mu_j|^2,\qquad
+    $$\mu_j = \sum_{k \in N(j)} p_{jk} z_k,\quad p_{jk} \propto e^{s_{jk}/\tau},\\
+      u_j = 1 - |\mu_j|^2 = \sum_k p_{jk} |z_k - \mu_j|^2,\\
       r_j = \langle z_j, \mu_j\rangle = \sum_k p_{jk} s_{jk}.$$
 
     No gradient flows.

@@ -165,7 +165,7 @@ def exact_debiased(
     $$\log\Big(1 + Q\,e^{-s_i^+/t}\,
     \frac{\max\{\sum_j w_{ij} e^{s_{ij}/t} - \pi_i e^{s_i^+/t},\
     \sum_j w_{ij} k_{ij} e^{s_{ij}/t}\}}
-    {\max\{1 - \pi_i,\ \sum_j w_{ij} k_{ij}\}}\Big),\qquad
+    {\max\{1 - \pi_i,\ \sum_j w_{ij} k_{ij}\}}\Big),\\
     \pi_i = \frac{\tau^+ e^{\beta s_i^+/t}}{|N(i)|^{-1} \sum_{j \in N(i)} e^{\beta s_{ij}/t}}$$
 
     $\pi_i$ estimates the mass that the weights put on the anchor's class from its one positive, and
@@ -404,8 +404,8 @@ def jensen_shannon(
     Notes
     -----
     $$\mathrm{sp}(-s_i^+) + \max\Big\{
-      \frac{\sum_j w_{ij}\,\mathrm{sp}(s_{ij}) - \tau^+ \mathrm{sp}(s_i^+)}{1 - \tau^+},\, 0\Big\},
-      \qquad \mathrm{sp}(x) = \log(1 + e^x)$$
+      \frac{\sum_j w_{ij}\,\mathrm{sp}(s_{ij}) - \tau^+ \mathrm{sp}(s_i^+)}{1 - \tau^+},\, 0\Big\},\\
+      \mathrm{sp}(x) = \log(1 + e^x)$$
 
     For $\tau^+ = 0$ the maximum never acts; without it the objective has no lower bound.
 
