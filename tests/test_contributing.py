@@ -46,7 +46,7 @@ def test_the_method_is_the_one_of_its_reference_and_fits_into_twenty_lines(monke
     colour = executed("hnlib/book/figures.py", {"COLOURS": {}})["COLOURS"]["power"]
     monkeypatch.setitem(figures.COLOURS, "power", colour)
     test_figures.test_no_two_methods_look_alike()
-    test_figures.test_colours_read_on_light_and_dark("power")
+    test_figures.test_colours_read_on_light_and_dark()
     monkeypatch.setitem(figures.COLOURS, "power", "#3f8f6b")  # as the text once had it
     with pytest.raises(AssertionError, match="h-scl"):
         test_figures.test_no_two_methods_look_alike()

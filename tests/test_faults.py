@@ -13,9 +13,9 @@ import torch
 from one_call import train
 from test_training import SMALL, At, interrupt, modules, same, weights
 
-from hnlib import _files
+from hnlib import _files, methods
 from hnlib.images import task as image_task
-from hnlib.training import records
+from hnlib.training import checkpoint, records
 from hnlib.training import run as training
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -94,6 +94,16 @@ def test_a_run_that_fails_after_training_resumes_from_its_checkpoint(tmp_path, m
     done = train(**chosen | dict(method=At(1, never)))
     assert same(done, train(**SHORT))
     assert len(records.load_all(tmp_path / "records")) == 1
+
+
+def test_a_saved_run_with_a_list_for_an_option_is_read_and_not_trained(tmp_path):
+    run = train(**SHORT | dict(epochs=0))
+    record = json.loads(json.dumps(run.record))
+    record["configuration"]["options"]["temperature"] = [0.5]
+    path = checkpoint.Run(record, run.model).save(tmp_path / "run.safetensors")
+    options = training.load(path).record["configuration"]["options"]
+    with pytest.raises(ValueError, match=r"temperature must be a number, got \[0\.5\]"):
+        methods.build("hcl", **options)
 
 
 @pytest.mark.slow

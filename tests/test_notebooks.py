@@ -11,7 +11,6 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from filelock import FileLock
 
 from hnlib import __main__ as cli
 from hnlib.book import build, claims, execute, pages
@@ -136,7 +135,6 @@ def test_a_list_is_split_outside_brackets():
     ("words", "message"),
     [
         (["-p", "epoch", "1"], "theory/one: unknown parameter 'epoch'; the notebook has epochs=3"),
-        (["-p", "epochs", "1", "-p", "epochs", "2"], "parameter 'epochs' is given twice"),
         (["-o", "out.html"], "the output must be an .ipynb file, got 'out.html'"),
         (["--timeout", "0"], "timeout must be at least 1 second, got 0"),
     ],
@@ -291,7 +289,7 @@ def wait_for(condition):
 def command(*words):
     """Start ``hnlib`` in a process of its own, which does not inherit an ignored signal."""
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "hnlib", *words],
+        [sys.executable, "-m", "hnlib", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -316,16 +314,6 @@ def test_a_kill_is_obeyed_and_leaves_nothing(project, one, kill):
     assert process.returncode == (130 if kill == signal.SIGTERM else -signal.SIGKILL)
     assert ("hnlib: interrupted\n" in error) == (kill == signal.SIGTERM)
     wait_for(lambda: not any(map(alive, [kernel, child])))
-
-
-@pytest.mark.slow
-def test_a_second_build_says_at_its_start_that_it_waits(project):
-    with FileLock(project / "_build/.lock"):
-        second = command("book")
-        assert second.stdout.readline() == "waiting for another build of the book to finish\n"
-        second.terminate()
-        assert second.wait(timeout=60) == 130
-    assert not (project / "_build/executed").exists()
 
 
 @pytest.mark.slow

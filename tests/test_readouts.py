@@ -153,16 +153,6 @@ nothing = augment.Recipe()
 fast = dict(recipe=nothing, epochs=60, batch_size=16, lr=0.05)
 
 
-def test_paper_readout_reaches_the_clean_accuracy_on_separable_features():
-    dataset, pixels = coloured(), encoders.build("pixels", 1, 4)
-    assert images.readouts(pixels, dataset, k=5)["linear"] == 1
-    assert images.paper_readout(pixels, dataset, **fast) == 1
-    shuffled = replace(
-        dataset, y_train=dataset.y_train.roll(1)
-    )  # control: labels of the neighbours
-    assert images.paper_readout(pixels, shuffled, **fast) == 0
-
-
 def test_paper_readout_learns_in_train_mode_and_tests_in_eval_mode():
     dataset, encoder = coloured(), Normalised().eval()
     images.paper_readout(encoder, dataset, **fast | dict(epochs=2))

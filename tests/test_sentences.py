@@ -284,7 +284,6 @@ def test_sets_that_are_missing_or_damaged_are_named(published):
 @pytest.mark.parametrize(
     "first, y, second, fault",
     [
-        (["a"], [0, 1], None, "mine has 1 and 1 sentences with 2 labels"),
         (["a", "b"], [0, 1], ["c"], "2 and 1 sentences with 2 labels"),
         (["a", " "], [0, 1], None, "sentence 1 of mine is empty"),
     ],
@@ -335,7 +334,7 @@ def disagreements(x, y, parts, found, C) -> tuple[int, float]:
     return labels, accuracy
 
 
-@pytest.mark.parametrize("words", [(0, 1), (-1, 1), (2, 1), (0, 1, 2), (5, 3, 9)])
+@pytest.mark.parametrize("words", [(-1, 1), (5, 3, 9)])
 def test_regressions_solved_together_are_those_of_scikit_learn(monkeypatch, words):
     x, y, train, test = clouds(len(words))
     x[:30, 1:] *= torch.tensor([1.0, 9, 0, 30, 1])  # the parts differ in what they spread

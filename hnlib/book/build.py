@@ -1,6 +1,5 @@
 """Build the book: execute the chapters that changed, render the pages and publish them."""
 
-import fnmatch
 import hashlib
 import json
 import os
@@ -10,11 +9,12 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from fnmatch import fnmatch
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from hnlib import _files
 from hnlib.book import elsewhere, kernels, pages, printed
@@ -120,7 +120,8 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
         if chapter in current:
             notebook = executed[name(chapter)] = load(executed_path(chapter))
             made = notebook["metadata"]["hnlib"]
-            note = f"*Computed in {made['seconds']:.0f} s on {made['machine']}.*"
+            threads = pages.count(made["threads"], "thread")
+            note = f"*Computed in {made['seconds']:.0f} s on {threads} of {made['cpu']}.*"
         else:
             notebook, note = dict(read(chapter)), NOT_EXECUTED
         target = (folder / chapter.relative_to(root())).with_suffix(".ipynb")
@@ -196,27 +197,6 @@ def _digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _only_build():
-    """Hold the lock of the build folder: two builds at once would overwrite each other's files."""
-    lock = FileLock(root() / "_build/.lock")
-    try:
-        return lock.acquire(timeout=0)
-    except Timeout:
-        print("waiting for another build of the book to finish", flush=True)
-        return lock.acquire()
-
-
-def _matching(pattern: str) -> list[Path]:
-    """Return the chapters that a pattern names. Raises ValueError if there is none."""
-    wanted = pattern.strip("*")
-    every = chapters()
-    matches = [c for c in every if fnmatch.fnmatch(name(c), pattern) or wanted in name(c)]
-    if not matches:
-        choices = ", ".join(map(name, every))
-        raise ValueError(f"no chapter matches {pattern!r}; choose from {choices}")
-    return matches
-
-
 def book(only: str | None = None, jobs: int | None = None) -> int:
     """Execute the chapters that changed, render the pages and publish them at ``_build/html``.
 
@@ -225,8 +205,11 @@ def book(only: str | None = None, jobs: int | None = None) -> int:
     """
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs must be at least 1, got {jobs}")
-    wanted = chapters() if only is None else _matching(only)
-    with _only_build():
+    wanted = [chapter for chapter in chapters() if fnmatch(name(chapter), f"*{only or ''}*")]
+    if not wanted:
+        choices = ", ".join(map(name, chapters()))
+        raise ValueError(f"no chapter matches {only!r}; choose from {choices}")
+    with FileLock(root() / "_build/.lock"):
         return _book(wanted, only is not None, jobs or os.cpu_count() or 1)
 
 

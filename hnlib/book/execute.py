@@ -17,6 +17,7 @@ from pathlib import Path
 
 from hnlib import _files
 from hnlib.book import kernels
+from hnlib.training import records
 
 # A chapter that runs the command may use any module.
 COMMAND = re.compile(r"-m\W+hnlib|!\s*hnlib\b")
@@ -90,7 +91,7 @@ def executed_path(chapter: Path) -> Path:
 
 
 def about(path: Path) -> dict:
-    """Return what a stored notebook says of its execution: fingerprint, seconds, parameters, …"""
+    """Return what a stored notebook says of its execution, such as its fingerprint and seconds."""
     stored = load(path).get("metadata", {})
     return stored.get("hnlib", {}) | stored.get("papermill", {})
 
@@ -162,16 +163,6 @@ def guard_parameters(defaults: dict, given: dict) -> dict:
                 f"the notebook has {listing}"
             ) from None
     return values
-
-
-def given_once(pairs: list) -> dict[str, str]:
-    """Return the pairs of ``-p NAME VALUE`` as a dictionary. Raises ValueError on a repetition."""
-    given = dict(pairs)
-    if len(given) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"parameter {twice!r} is given twice")
-    return given
 
 
 def mark(parameters: dict) -> str:
@@ -264,7 +255,8 @@ def execute(
         "files": files,
         "read": probe["read"],
         "seconds": round(sum(times), 1),
-        "machine": _machine(threads),
+        "threads": threads or os.cpu_count(),
+        "cpu": records.cpu_name(),
         "python": platform.python_version(),
         "torch": metadata.version("torch"),
     }
@@ -285,13 +277,6 @@ def _prepare_environment(threads: int | None) -> None:
         os.environ.setdefault(name, value)
     if threads:
         os.environ["OMP_NUM_THREADS"] = str(threads)
-
-
-def _machine(threads: int | None) -> str:
-    from hnlib.training import records
-
-    count = threads or os.cpu_count() or 1
-    return f"{count} thread{'s' * (count > 1)} of {records.cpu_name()}"
 
 
 def run(

@@ -7,6 +7,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import threading
 from contextlib import suppress
 
 from jupyter_client.manager import AsyncKernelManager
@@ -37,8 +38,13 @@ def _serve(arguments: list[str], environment: dict, folder: str) -> None:
     os.environ.update(environment)
     from ipykernel.kernelapp import IPKernelApp
 
-    # the kernel ends when the process that it was forked from does
-    IPKernelApp.launch_instance([*arguments, f"--IPKernelApp.parent_handle={os.getppid()}"])
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    IPKernelApp.launch_instance(arguments)
+
+
+def _end_with_parent() -> None:
+    multiprocessing.parent_process().join()
+    os._exit(1)
 
 
 class _Process(context.Process):

@@ -65,8 +65,8 @@ def parts(frame, root: Path) -> dict[str, str]:
             recorded = int((group["seeds"] > 0).sum())
             counts = [len(group), int(group["runs"].sum()), recorded, int(group["missing"].sum())]
             summary.append([papers.PAPERS[paper], name, *counts])
-            ordered = group.sort_values("rank", kind="stable")
-            lines = [_line(row) for row in ordered.to_dict("records")]
+            ordered = sorted(group.to_dict("records"), key=lambda row: row["rank"])
+            lines = [_line(row) for row in ordered]
             title = f"{pages.myst(name)}: {pages.count(len(group), 'number')}, {recorded} on record"
             text += [f"``````{{dropdown}} {title}", "", pages.table(HEAD, lines), "``````", ""]
     head = ["Paper", "Table", "Printed", "With a run", "On record", "Missing"]

@@ -1,4 +1,4 @@
-"""How a table stands on a page: what comes from data is escaped, what we mean as markup says so."""
+"""Tables on a page: text from data is escaped, text that we mean as markup is `Markup`."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ TITLES = {"knn": "kNN", "svm": "SVM"}  # of metrics that are not called what the
 
 
 class Markup(str):
-    """Text that is meant as markup, HTML in a notebook and MyST on a generated page: ours, never
-    read from data. All other text is escaped where it is shown."""
+    """Text that is markup, HTML in a notebook and MyST on a generated page; never from data."""
 
 
 def math(formula: str) -> Markup:
-    r"""A formula in a head or a cell of a table, as MathJax finds it: `math(r"\beta")`."""
+    r"""Return a formula for a head or a cell of a table, as `math(r"\beta")`."""
     return Markup(f'<span class="math notranslate nohighlight">\\({html.escape(formula)}\\)</span>')
 
 
 def code(text: str) -> Markup:
-    """A command in a cell of a table."""
+    """Return a command for a cell of a table."""
     return Markup(f"<code>{html.escape(text)}</code>")
 
 
 def myst(value) -> str:
-    """A value as a piece of one line of MyST in which nothing is markup but `Markup`."""
+    """Return a value as part of a line of MyST, escaped unless it is `Markup`."""
     text = re.sub(r"[ \t\r\n]+", " ", str(value)).strip(" ")  # a hard space stays
     if isinstance(value, Markup):
         return text
@@ -38,14 +37,16 @@ def myst(value) -> str:
 
 
 def percent(shares) -> str:
-    """Mean ± standard deviation (over n − 1) of `shares` in percent; what is NaN does not count."""
+    """Format the mean and sample standard deviation of `shares` as percentages, ignoring NaN."""
     values = 100 * pd.Series(shares, dtype=float).dropna()
     return spread(values) if len(values) else DASH
 
 
 def gap(ours: pd.DataFrame, base: pd.DataFrame, metric: str = "linear") -> str:
-    """`comparisons.between` two groups of runs, on these test images, as text; – where they have no
-    seed in common; nothing in the line of `base` itself."""
+    """Return the difference of two groups of runs as text, – if they have no seed in common.
+
+    The line of `base` itself is empty.
+    """
     if not {*ours["seed"]} & {*base["seed"]}:
         return DASH
     if set(ours["record"]) == set(base["record"]):
@@ -54,21 +55,22 @@ def gap(ours: pd.DataFrame, base: pd.DataFrame, metric: str = "linear") -> str:
 
 
 def interval(effect: Effect) -> str:
-    """An effect in points and its 95 % interval, +1.7 [+0.6, +2.8]; one seed has no interval. An
-    end that one digit would round to zero has two: whether zero is inside is to be seen."""
+    """Return an effect in points and its 95 % interval, as +1.7 [+0.6, +2.8].
+
+    One seed has no interval. An end that rounds to zero has a second digit, which shows its sign.
+    """
     low, high = (f"{x:+z.{1 + (abs(x) < 0.05)}f}" for x in (effect.low, effect.high))
     ends = f"\u00a0[{low},\u00a0{high}]" if effect.df else ""
     return f"{effect.difference:+z.1f}{ends}".replace("-", "\u2212")
 
 
 def scores(runs: pd.DataFrame, metrics=("knn", "linear")) -> dict:
-    """How many seeds a group of runs has, and its accuracies: the middle of a row of a table."""
+    """Return the number of seeds of a group of runs and its accuracies, for a row of a table."""
     return {"seeds": len(runs)} | {TITLES.get(m, m): percent(runs[m]) for m in metrics}
 
 
 def summary(frame: pd.DataFrame, by: list[str], metrics=("knn", "linear")) -> pd.DataFrame:
-    """Runs that differ in their seed alone as one row: the columns `by`, how many `seeds`, and each
-    metric as mean ± standard deviation in percent. Rows stand in the order of `frame`."""
+    """Return one row for runs that differ in their seed: `by`, the number of seeds, the metrics."""
     rows = []
     for _, runs in frame.groupby(list(by), sort=False, dropna=False):
         rows.append(runs[list(by)].iloc[0].to_dict() | scores(runs, metrics))
@@ -76,8 +78,7 @@ def summary(frame: pd.DataFrame, by: list[str], metrics=("knn", "linear")) -> pd
 
 
 def with_last(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs with what their learning curves show after training, as columns `last_collision`
-    and so on."""
+    """Return the runs with the end of their learning curves, as columns `last_collision` etc."""
     ends = [history[-1] if history else {} for history in runs["history"]]
     return runs.join(pd.DataFrame(ends, index=runs.index).add_prefix("last_"))
 
@@ -111,9 +112,11 @@ def _html(value) -> str:
 
 
 def table(rows, *, words: bool = False, caption: str = "", empty: str = "Not measured.") -> Table:
-    """The rows (a data frame, or dictionaries) as a table: what is None or NaN is –, without rows
-    stands `empty`. Texts are escaped unless they are `Markup` (`math`, `code`). `words`: cells of
-    text, flush left."""
+    """Return rows (a data frame, or dictionaries) as a table that a notebook shows.
+
+    None and NaN are –; text is escaped unless it is `Markup` (`math`, `code`). `empty` is shown
+    without rows; with `words`, cells are flush left.
+    """
     if isinstance(rows, pd.DataFrame):
         return Table(rows, words, caption, empty)
     rows = list(rows)

@@ -62,6 +62,7 @@ class GraphSet:
         return len(self.labels.unique())
 
     def __len__(self) -> int:
+        """Return the number of graphs."""
         return len(self.graphs)
 
 
@@ -234,7 +235,7 @@ def _below(n: int) -> int:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """The global generators that PyG draws from, seeded inside and as before outside."""
+    """Seed the global generators that PyG draws from, and restore them afterwards."""
     state = np.random.get_state()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed every GPU

@@ -35,6 +35,7 @@ class GIN(nn.Module):
     def forward(
         self, x: Tensor, edge_index: Tensor, batch: Tensor, m: int | None = None
     ) -> tuple[Tensor, Tensor]:
+        """Return the embeddings of nodes and of graphs."""
         layers = []
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             x = norm(convolution(x, edge_index).relu())
@@ -54,6 +55,7 @@ class Head(nn.Module):
         self.shortcut = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the transformed embeddings."""
         return self.layers(x) + self.shortcut(x)
 
 
@@ -76,6 +78,7 @@ class InfoGraph(nn.Module):
     def forward(
         self, batch: Batch, labels: Tensor | None = None, positives: str = "class"
     ) -> Contrast:
+        """Return the contrast of a batch."""
         return Contrast.from_nodes(*self.embed(batch), batch.batch, labels, positives)
 
 
@@ -92,6 +95,7 @@ class GraphCL(nn.Module):
         self.projector = nn.Sequential(nn.Linear(k, k), nn.ReLU(), nn.Linear(k, k))
 
     def forward(self, batch: Batch) -> Tensor:
+        """Return the embeddings of the graphs."""
         _, graphs = self.encoder(batch.x, batch.edge_index, batch.batch, batch.num_graphs)
         return self.projector(graphs)
 

@@ -44,6 +44,7 @@ class tilted(negatives.Weighting):
     per: str = "batch"
 
     def __call__(self, contrast: Contrast) -> Tensor:
+        """Return the log-weights $[n,m]$."""
         similarity = contrast.similarity if self.weights_gradient else contrast.similarity.detach()
         beta = per_anchor("beta", self.beta, len(similarity))
         scale = beta / _half_largest(similarity, contrast, self.per)

@@ -156,7 +156,7 @@ def _uniform(n: int, generator: torch.Generator, like: Tensor) -> Tensor:
 
 
 def _rank(key: Tensor, batch: Tensor, ptr: Tensor) -> Tensor:
-    """The rank of every element among those of its graph, by `key`; `batch` is sorted."""
+    """Rank the elements of each graph by `key`; `batch` is sorted."""
     place = torch.arange(len(batch), device=batch.device) - ptr[batch]
     return torch.empty_like(batch).scatter_(0, lexsort([key, batch]), place)
 

@@ -48,6 +48,7 @@ class SmallCNN(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the features."""
         return self.layers(x).mean((2, 3))
 
 
@@ -68,6 +69,7 @@ class Projector(nn.Module):
         )
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Return the embeddings."""
         return self.layers(features)
 
 

@@ -52,6 +52,7 @@ class Corpus:
     digest: str
 
     def __len__(self) -> int:
+        """Return the number of sentences."""
         return len(self.documents)
 
     @property

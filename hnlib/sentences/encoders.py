@@ -14,6 +14,7 @@ class Bag(nn.Module):
         self.embedding = nn.EmbeddingBag(vocabulary, dimension, mode="mean", padding_idx=0)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """Return the embeddings."""
         if tokens.device.type != "cpu" or torch.compiler.is_compiling():
             return self.embedding(tokens)
         mask = tokens != 0  # on a CPU padding costs as much as tokens
@@ -33,6 +34,7 @@ class GRU(nn.Module):
         self.network = nn.GRU(dimension, dimension // 2, batch_first=True, bidirectional=True)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """Return the embeddings."""
         lengths = (tokens != 0).sum(1).cpu()  # where PyTorch wants them
         packed = nn.utils.rnn.pack_padded_sequence(
             self.embedding(tokens), lengths, batch_first=True, enforce_sorted=False
@@ -54,6 +56,7 @@ class Towers(nn.Module):
         self.encoder = Joined(encoders)
 
     def forward(self, tokens: Tensor, tower: int = 0) -> Tensor:
+        """Return the embeddings by one tower."""
         towers = self.encoder.towers
         return towers[tower % len(towers)](tokens)
 
@@ -66,6 +69,7 @@ class Joined(nn.Module):
         self.towers = nn.ModuleList(encoders)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """Return the embeddings by all towers."""
         return torch.cat([tower(tokens) for tower in self.towers], 1)
 
 

@@ -15,10 +15,10 @@ FOLDS = 10
 
 
 class Judged:
-    """A task in the tokens of a corpus, of which each sentence has at most `length`.
+    r"""A task in the tokens of a corpus, of which each sentence has at most `length`.
 
-    Pairs are judged by $(|u-v|,u\\odot v)$, or where they are graded by the rank correlation of
-    $\\cos(u,v)$; a task without a test part by ten folds, the same for all methods of one seed.
+    Pairs are judged by $(|u-v|,u\odot v)$, or where they are graded by the rank correlation of
+    $\cos(u,v)$; a task without a test part by ten folds, the same for all methods of one seed.
     """
 
     def __init__(self, task: Task, tokenizer, length: int):

@@ -249,9 +249,9 @@ class Loop:
 
 
 class KeyQueue:
-    """Keys of the last batches, newest first, and the copy of the model that makes them.
+    r"""Keys of the last batches, newest first, and the copy of the model that makes them.
 
-    Before each batch the copy follows the model: $\\theta'\\leftarrow m\\theta'+(1-m)\\theta$ with
+    Before each batch the copy follows the model: $\theta'\leftarrow m\theta'+(1-m)\theta$ with
     $m$ the `momentum` of the `run` (He et al., 2020). The queue starts empty.
     """
 
