@@ -187,9 +187,8 @@ def test_the_tracked_records_are_whole():
 
 def test_mean_and_spread():
     accuracies = [0.5, 0.6, 0.85]
-    x = comparisons.percent(
-        records.frame([record(s, a) for s, a in enumerate(accuracies)]), "linear"
-    )
+    frame = records.frame([record(s, a) for s, a in enumerate(accuracies)])
+    x = 100 * frame.linear
     assert x.tolist() == pytest.approx([50, 60, 85])
     spread = standard.stdev([50, 60, 85])  # over n − 1
     assert comparisons.spread(x) == f"65.0\u00a0±\u00a0{spread:.1f}"

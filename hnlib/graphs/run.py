@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from hnlib.training.config import Configuration, Hidden, Rare, checked
+from hnlib.training.config import Configuration, Hidden, Rare, catalogue, checked
 
 TWO_VIEWS = ("framework", "graphcl")
 
@@ -102,12 +102,10 @@ class GraphRun(Configuration):
 
     @property
     def catalogue(self) -> dict:
-        """The methods of the framework."""
+        """The options of the framework's methods."""
         if self.framework == "graphcl":
             return super().catalogue
-        from hnlib.graphs.methods import CATALOGUE  # here: most commands need no torch
-
-        return CATALOGUE
+        return catalogue("hnlib.graphs.methods")
 
     def usual(self) -> dict:
         """Return what is taken where a field is None."""

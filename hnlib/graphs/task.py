@@ -192,7 +192,8 @@ def _check(run: GraphRun, method) -> None:
         if asks_for(method, "supervised") and run.labels is None:
             raise ValueError(f"{run.method} learns from labels; pass labels='fold' or 'all'")
         return
-    if run.catalogue.get(method.name) != method.entry:
+    catalogue = methods if run.framework == "infograph" else two_views
+    if catalogue.CATALOGUE.get(method.name) != method.entry:
         raise ValueError(f"{run.framework} has no method {method.name!r}")
     learned = method.options.get("learn", "fixed") != "fixed"
     if run.framework == "graphcl" and (method.entry.features or learned):

@@ -12,13 +12,18 @@ import functools
 import hashlib
 import json
 import math
+import sys
 from dataclasses import field, fields, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
+import platformdirs
 from cyclopts import Parameter
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
+
+from hnlib._files import write_atomically
 
 Positive = Annotated[float, Field(gt=0)]
 Course = tuple[float, float] | tuple[float, float, Annotated[int, Field(ge=1)]]
@@ -167,9 +172,7 @@ class Configuration:
     @property
     def catalogue(self) -> dict:
         """The methods that such a run can have."""
-        from hnlib.methods import CATALOGUE  # here: most commands need no torch
-
-        return CATALOGUE
+        return catalogue("hnlib.methods")
 
     def usual(self) -> dict:
         """Return what is taken where a field is None, and options of methods beside it."""
@@ -237,20 +240,20 @@ class Configuration:
         of them are unusual, `title` where the run was made.
         """
         shown, usual, entry = self.shown(), self.usual(), self.catalogue.get(self.method)
-        changed = ", ".join(
+        unusual = ", ".join(
             f"{name} {shown[name]}"
             for name, default in defaults(type(self)).items()
-            if name not in self.headline
+            if shown[name] != words(usual.get(name, default))
+            and name not in self.headline
             and self.applies(name)
-            and shown[name] != words(usual.get(name, default))
         )
         options = self.options if entry is None else entry.defaults | self.options
         options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
         title = self.title.format(**shown | {"train_size": shown.get("train_size") or "all"})
         about = {
             "options": words(self.changed_options()),
-            "changed": changed,
-            "title": f"{title}, {changed}" if changed else title,
+            "changed": unusual,
+            "title": f"{title}, {unusual}" if unusual else title,
         }
         return options | shown | about
 
@@ -278,6 +281,39 @@ def changed_options(options: dict, defaults: dict) -> dict:
     }
 
 
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The options of a method with their defaults, and whether it needs labels."""
+
+    defaults: dict
+    supervised: bool
+
+
+def catalogue(module: str) -> dict:
+    """Return the methods of a module; those who do not wait for torch see only their options."""
+    if module in sys.modules:
+        return sys.modules[module].CATALOGUE
+    return _cached(module)
+
+
+@functools.cache
+def _cached(module: str) -> dict[str, Options]:
+    """Return options from a file, whose name has the digest of the source."""
+    source = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
+    digest = hashlib.sha256(source.read_bytes() + Path(__file__).read_bytes()).hexdigest()[:12]
+    path = platformdirs.user_cache_path("hnlib") / f"{module}-{digest}.json"
+    if path.exists():
+        return {k: Options(**about) for k, about in json.loads(path.read_text("utf-8")).items()}
+    try:
+        entries = import_module(module).CATALOGUE
+    except ModuleNotFoundError:  # records of graphs are read without PyTorch Geometric too
+        return {}
+    options = {k: Options(e.defaults, e.supervised) for k, e in entries.items()}
+    about = {name: dataclasses.asdict(entry) for name, entry in options.items()}
+    write_atomically(path, json.dumps(about).encode())
+    return options
+
+
 @functools.cache
 def defaults(kind: type) -> dict[str, Any]:
     """Return the fields of a dataclass with their defaults."""
@@ -286,10 +322,12 @@ def defaults(kind: type) -> dict[str, Any]:
 
 def words(value):
     """Return a value as a table shows it."""
-    if isinstance(value, dict):
-        several = {k: v if isinstance(v, list | tuple) else [v] for k, v in value.items()}
-        return ",".join(f"{k}={':'.join(map(str, v))}" for k, v in several.items())
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    if not isinstance(value, dict):
+        return value
+    several = {k: v if isinstance(v, list | tuple) else [v] for k, v in value.items()}
+    return ",".join(f"{k}={':'.join(map(str, v))}" for k, v in several.items())
 
 
 def canonical(value, indent=None) -> str:

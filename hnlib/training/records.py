@@ -22,6 +22,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic_core import from_json  # three times as fast as json
+
 from hnlib._files import project_root, write_atomically
 from hnlib.training import kinds
 from hnlib.training.config import canonical, defaults, name, words
@@ -86,7 +88,7 @@ def load_all(folder: Path | str | None = None) -> list[dict]:
 
 def _named(folder: Path) -> list[tuple[str, dict]]:
     paths = sorted(folder.glob("[!.]*.json"))  # not what is being written
-    return [(path.stem, json.loads(path.read_bytes())) for path in paths]
+    return [(path.stem, from_json(path.read_bytes())) for path in paths]
 
 
 def pack(right) -> str:
