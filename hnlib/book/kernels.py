@@ -11,7 +11,7 @@ import threading
 from contextlib import suppress
 
 from jupyter_client.manager import AsyncKernelManager
-from jupyter_client.provisioning import LocalProvisioner
+from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
 CAN_FORK = "forkserver" in multiprocessing.get_all_start_methods()
 context = multiprocessing.get_context("forkserver" if CAN_FORK else None)
@@ -47,7 +47,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-class _Process(context.Process):
+class _Process(context.Process):  # pyright: ignore[reportGeneralTypeIssues]
     """A process with the methods of `subprocess.Popen` that a provisioner calls."""
 
     stdin = stdout = stderr = None
