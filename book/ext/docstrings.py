@@ -10,7 +10,7 @@ import re
 CODE = r"``.+?``|:[\w:]+:`[^`]+`"  # stays as it is
 DISPLAY = re.compile(r"^( *)\$\$(.+?)\$\$ *$", re.S | re.M)
 INLINE = re.compile(
-    rf"({CODE})|(?<![\\\w])\$([^$\n]+(?:\n[^$\n]+)*?)\$(?!\w)|`(hnlib[\w.]+)`", re.S
+    rf"({CODE})|(?<![\\\w])\$([^$\n]+(?:\n[^$\n]+)*?)\$(?!\w)|`(hnlib(?:\.(?!_)\w+)+)`", re.S
 )
 
 
@@ -31,6 +31,10 @@ def _process(app, what, name, obj, options, lines):
     if what == "data" and inspect.getdoc(obj) == inspect.getdoc(type(obj)):
         lines.clear()  # what Python says of a constant's type
     text = DISPLAY.sub(_display, "\n".join(lines))
+    # citations of several docstrings on one page would have the same targets
+    text = re.sub(
+        r"^( *)\.\. (\[[\w-]+\] )", r"\1\2", re.sub(r"(\[[\w-]+\])_(?!\w)", r"\1", text), flags=re.M
+    )
     lines[:] = INLINE.sub(_inline, text).split("\n")
 
 
