@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 from one_call import train
-from test_training import SMALL, At, interrupt, modules, same, weights
+from test_training import SMALL, At, Head, interrupt, modules, same, weights
 
 from hnlib import _files, methods
+from hnlib.images import encoders
 from hnlib.images import task as image_task
 from hnlib.training import checkpoint, records
 from hnlib.training import run as training
@@ -146,14 +147,19 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
 
 SHARED = """
 import sys
-from test_training import SMALL, modules
 from one_call import train
+from test_training import SMALL, Head, modules
+
+from hnlib.images import encoders
+
+encoders.Projector = Head  # statistics of a batch are those of one process
 train(method="hcl", **modules(), **SMALL | dict(epochs=1), save=sys.argv[1])
 """
 
 
 @pytest.mark.slow
-def test_two_processes_of_torchrun_make_the_run_of_one(tmp_path):
+def test_two_processes_of_torchrun_make_the_run_of_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(encoders, "Projector", Head)
     script, saved = tmp_path / "script.py", tmp_path / "run"
     script.write_text(SHARED)
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-from hnlib import methods
 from hnlib.images.run import ImageRun
 from hnlib.sentences.run import SentenceRun
 from hnlib.training import config, records
@@ -136,7 +135,7 @@ def pools(seed: int) -> Runs:
 
 def every_method(seed: int) -> Runs:
     """Yield the catalogue on CIFAR-100."""
-    for method in methods.CATALOGUE:
+    for method in ImageRun().catalogue:
         yield _run(method, SMALL | dict(dataset="cifar100", seed=seed, experiment="images"))
 
 
@@ -173,7 +172,9 @@ def sentences() -> Runs:
         fields = NOVELS | dict(seed=seed)
         yield _run(None, fields | dict(epochs=0))
         for method in ON_PAIRS:
-            prior = {"tau_plus": 0.01} if "tau_plus" in methods.CATALOGUE[method].defaults else {}
+            prior = (
+                {"tau_plus": 0.01} if "tau_plus" in ImageRun().catalogue[method].defaults else {}
+            )
             yield _run(method, fields, **prior)
         yield from hardness(fields)
         for t in TEMPERATURES if seed < 6 else ():
