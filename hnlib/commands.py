@@ -31,7 +31,7 @@ def _train_command(kind: str):
     usual, usually = run_class(), Execution()
 
     def command(
-        run: Annotated[run_class, flattened] = usual,
+        run: Annotated[run_class, flattened] = usual,  # pyright: ignore[reportInvalidTypeForm]
         execution: Annotated[Execution, flattened] = usually,
         *,
         option: Annotated[list[str], Parameter("-o", help="KEY=VALUE, of the method")] = [],  # noqa: B006
@@ -185,7 +185,8 @@ def results(
             raise ValueError(f"{place} is not a folder")
         runs = records.frame(place).query("kind != 'measurement'").fillna({"method": "untrained"})
         print(f"{place}: {len(runs)} trained encoders")
-        for (title, method, options), group in runs.groupby(["title", "method", "options"]):
+        for _, group in runs.groupby(["title", "method", "options"]):
+            title, method, options = group.iloc[0][["title", "method", "options"]]
             scores = ", ".join(
                 f"{metric} {comparisons.spread(100 * group[metric])}"
                 for metric in ("knn", "linear", "svm", "transfer", "sts", "topic", "alike")

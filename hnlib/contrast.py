@@ -194,8 +194,7 @@ class Contrast:
         check_views(z1, z2)
         batch = len(z1)
         one_of("positives", positives, ("class", "view"))
-        if features is not None:
-            features = torch.cat([*features])
+        both = None if features is None else torch.cat([*features])
         z, norms = unit_rows(torch.cat([z1, z2]))
         masks = _shared_masks(2 * batch, 2 * batch, batch, z.device, z.dtype)
         contrast = cls(
@@ -205,7 +204,7 @@ class Contrast:
             anchors=z,
             candidates=z,
             symmetric=True,
-            features=features,
+            features=both,
             norms=norms,
         )
         if labels is None:

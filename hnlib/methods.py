@@ -340,7 +340,7 @@ class Method(nn.Module):
     def _counted(self, contrast: Contrast) -> Tensor:
         """Return the weights, after counting skipped anchors and couplings that missed `tol`."""
         weights = self.log_weights
-        if hasattr(weights, "coupling"):
+        if isinstance(weights, negatives.semi_relaxed_ot):
             coupling = weights.coupling(contrast)
             self.unconverged += 1 - 1 * coupling.converged  # a bool, or a tensor of one
             return coupling.log_conditional

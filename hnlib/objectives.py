@@ -418,11 +418,11 @@ def jensen_shannon(
     """
     _check_weights(contrast, log_w)
     check(tau_plus=tau_plus)
-    tau_plus = per_anchor("tau_plus", tau_plus, len(log_w))
+    prior = per_anchor("tau_plus", tau_plus, len(log_w))
     chosen = contrast.masks.pairs.gather(contrast.similarity)
     negative = _mean(log_w, _softplus(contrast.similarity))
-    if isinstance(tau_plus, Tensor) or tau_plus > 0:
-        negative = ((negative - tau_plus * _softplus(chosen)) / (1 - tau_plus)).clamp_min(0.0)
+    if isinstance(prior, Tensor) or prior > 0:
+        negative = ((negative - prior * _softplus(chosen)) / (1 - prior)).clamp_min(0.0)
     loss = _softplus(-chosen) + negative
     return _average(loss, contrast, _has_negative(log_w.amax(1)), average, reduction)
 

@@ -198,7 +198,7 @@ def sinkhorn(
             message = message.format(value=error)
             _fail(p, q, mask if power == 1.0 else None, log_a, message, on_failure)
     elif on_failure == "raise":
-        _checks.refuse(~converged[None], message, error[None])
+        _checks.refuse((~torch.le(error, tol))[None], message, error[None])
     u, v = epsilon * log_a, epsilon * log_b
     return Coupling(log_kernel, p, q, u, v, epsilon, error, converged)
 

@@ -31,10 +31,9 @@ def _process(app, what, name, obj, options, lines):
     if what == "data" and inspect.getdoc(obj) == inspect.getdoc(type(obj)):
         lines.clear()  # what Python says of a constant's type
     text = DISPLAY.sub(_display, "\n".join(lines))
-    # citations of several docstrings on one page would have the same targets
-    text = re.sub(
-        r"^( *)\.\. (\[[\w-]+\] )", r"\1\2", re.sub(r"(\[[\w-]+\])_(?!\w)", r"\1", text), flags=re.M
-    )
+    # as a list, not as citations: those of several docstrings on one page would have the same target
+    text = re.sub(r"(\[[\w-]+\])_(?!\w)", r"\1", text)
+    text = re.sub(r"^( *)\.\. (\[[\w-]+\] )", r"\1*  \2", text, flags=re.M)
     lines[:] = INLINE.sub(_inline, text).split("\n")
 
 

@@ -65,7 +65,7 @@ def parts(frame, root: Path) -> dict[str, str]:
             recorded = int((group["seeds"] > 0).sum())
             counts = [len(group), int(group["runs"].sum()), recorded, int(group["missing"].sum())]
             summary.append([papers.PAPERS[paper], name, *counts])
-            ordered = sorted(group.to_dict("records"), key=lambda row: row["rank"])
+            ordered = group.sort_values("rank", kind="stable").to_dict(orient="records")  # pyright: ignore
             lines = [_line(row) for row in ordered]
             title = f"{pages.myst(name)}: {pages.count(len(group), 'number')}, {recorded} on record"
             text += [f"``````{{dropdown}} {title}", "", pages.table(HEAD, lines), "``````", ""]

@@ -52,7 +52,7 @@ class Task(task.Task):
             dataset_digest=self.dataset.digest,
             labels=run.labels if asks_for(method, "supervised") else None,
         )
-        self.folds = [self]
+        self.folds: list[task.Task] = [self]
         if self.run.labels == "fold":
             self.folds = [self._fold(k) for k in range(run.folds)]
 

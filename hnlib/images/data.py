@@ -6,6 +6,7 @@ import hashlib
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -215,7 +216,7 @@ def _cifar(name: str, folder: str) -> dict[str, np.ndarray]:
     return dict(arrays) | {"class_names": np.array(train.classes)}
 
 
-def _stl10(name: str, folder: str) -> dict[str, np.ndarray]:
+def _stl10(name: str, folder: str) -> dict[str, Any]:
     from hnlib.images._torchvision import torchvision
 
     train, test, unlabelled = (
@@ -236,7 +237,8 @@ def _tiny_imagenet(name: str, folder: str) -> dict[str, np.ndarray]:
     from hnlib.images._torchvision import torchvision
 
     url, md5 = TINY_IMAGENET
-    torchvision.datasets.utils.download_and_extract_archive(url, folder, md5=md5)
+    utils: Any = torchvision.datasets.utils
+    utils.download_and_extract_archive(url, folder, md5=md5)
     root = Path(folder) / "tiny-imagenet-200"
     train = sorted(root.glob("train/*/images/*.JPEG"))
     classes, y_train = np.unique([file.parts[-3] for file in train], return_inverse=True)

@@ -331,7 +331,7 @@ def _images(a, b, metric) -> int | None:
     count = "validation" if metric.endswith("_validation") else "test_images"
     both = pd.concat([a, b])
     for name in ("dataset", "dataset_digest", count):
-        if name in both and both[name].nunique() > 1:
+        if name in both and len(both[name].dropna().unique()) > 1:
             values = sorted({*both[name].dropna().tolist()})
             raise ValueError(f"the runs were tested on different images: {name} is {values}")
     m = int(both[count].fillna(0).max()) if count in both else 0

@@ -186,8 +186,9 @@ def _read(path: Path, name: str) -> Corpus:
 
     with safe_open(path, "pt") as file:
         metadata = file.metadata()
-        tensors = [file.get_tensor(part) for part in PARTS]
-    return Corpus(name, *tensors, Tokenizer.from_str(metadata["tokenizer"]), metadata["digest"])
+        ids, ends, documents = (file.get_tensor(part) for part in PARTS)
+    tokenizer = Tokenizer.from_str(metadata["tokenizer"])
+    return Corpus(name, ids, ends, documents, tokenizer, metadata["digest"])
 
 
 def _prepare_novels(path: Path) -> None:

@@ -90,7 +90,7 @@ def train(
     if method is not None:
         name, options = recorded_name(method, run.catalogue), getattr(method, "options", {})
         run = replace(run, method=name, options=dict(options))
-        method = method.copy() if hasattr(method, "copy") else copy.deepcopy(method)
+        method = method.copy() if isinstance(method, Method) else copy.deepcopy(method)
     run = run.resolved()
     task = kinds.task_class(run.kind)
     if method is None and run.method is not None:
