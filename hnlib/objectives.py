@@ -404,7 +404,7 @@ def jensen_shannon(
     Notes
     -----
     $$\mathrm{sp}(-s_i^+) + \max\Big\{
-      \frac{\sum_j w_{ij}\,\mathrm{sp}(s_{ij}) - \tau^+ \mathrm{sp}(s_i^+)}{1 - \tau^+},\, 0\Big\},\\
+      \frac{\sum_j w_{ij}\,\mathrm{sp}(s_{ij}) - \tau^+ \mathrm{sp}(s_i^+)}{1 - \tau^+}, 0\Big\},\\
       \mathrm{sp}(x) = \log(1 + e^x)$$
 
     For $\tau^+ = 0$ the maximum never acts; without it the objective has no lower bound.

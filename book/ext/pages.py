@@ -9,6 +9,8 @@ from pybtex.plugin import register_plugin
 from sphinx_proof.domain import ProofDomain
 
 PROOF = '<div class="proof hn-proof admonition"><p><em class="hn-proof-word">Proof.</em>'
+# What a page would need to start a kernel of its own, which none does.
+KERNEL = r"<script type=\"text/x-thebe-config\">.*?</script>\s*<script>kernelName = '\w+'</script>"
 # The title of a theorem, a definition or an exercise, to which it gets a link.
 TITLE = re.compile(
     r'(<div class="(?:proof|exercise) (\w+)[^"]*" id="([^"]+)">\s*<p class="admonition-title">.*?)(</p>)',
@@ -28,7 +30,7 @@ def _repair(app, pagename, templatename, context, doctree):
             seen.add(key)
             kept.append(script)
     context["script_files"][:] = kept
-    body = context.get("body", "")
+    body = re.sub(KERNEL, "", context.get("body", ""), flags=re.S)
     for attribute in (
         ' aria-label="Toggle hidden content"',
         ' role="list"',
