@@ -49,7 +49,7 @@ def _repair(app, pagename, templatename, context, doctree):
 def _in_parallel(app, env, docnames):
     app.parallel = os.cpu_count() or 1
     # these do not say, or not in full, that they can be read in parallel
-    for name in ("sphinx-mathjax-offline", "sphinx_multitoc_numbering"):
+    for name in ("sphinx-mathjax-offline", "sphinx_multitoc_numbering", "sphinx_jupyterbook_latex"):
         if name in app.extensions:
             app.extensions[name].parallel_read_safe = True
     ProofDomain.merge_domaindata = lambda *nothing: None
