@@ -511,6 +511,26 @@ def test_pictures_share_a_page(browser, visit):
     page.close()
 
 
+def test_a_theorem_shows_its_link(visit):
+    """Under the pointer and from the keyboard, and not before."""
+    page = visit("notebooks/theory/packing.html")
+    link = page.locator("#thm-packing-gap > .admonition-title > a.headerlink")
+    shown = "e => [getComputedStyle(e).opacity, getComputedStyle(e).visibility]"
+    assert link.evaluate(shown) == ["0", "visible"]
+    page.hover("#thm-packing-gap > .admonition-title")
+    assert link.evaluate(shown) == ["1", "visible"]
+    link.click()
+    assert page.url.endswith("#thm-packing-gap")
+
+
+def test_next_passes_over_fine_print(visit):
+    """From chapter to chapter; fine print stands indented under its own."""
+    page = visit("notebooks/theory/packing.html")
+    assert page.locator("a.right-next").get_attribute("href") == "kl-robustness.html"
+    fine = page.locator("#pst-primary-sidebar a.hn-fine-print").all_inner_texts()
+    assert len(fine) == 10 and "8. Worst-case negatives and ball packing" not in fine
+
+
 def test_picture_of_masks_says_what_is_proved(visit):
     """Only with both masks is the triangle better than collapse."""
     box = visit("notebooks/theory/degeneracy.html").locator(".hn-picture")
