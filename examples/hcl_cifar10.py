@@ -107,8 +107,8 @@ def train(x, epochs, width, beta, temperature, batch=256):
     head = nn.Sequential(nn.Linear(8 * width, 512), nn.ReLU(), nn.Linear(512, 128)).to(x.device)
     parameters = nn.ModuleList([encoder, head]).parameters()
     optimiser = torch.optim.Adam(parameters, lr=1e-3, weight_decay=1e-6)
+    encoder.train()
     for _ in range(epochs):
-        encoder.train()
         for index in torch.randperm(len(x), device=x.device).split(batch)[: len(x) // batch]:
             views = torch.cat([augment(x[index].float() / 255) for _ in range(2)])
             views = views.contiguous(memory_format=torch.channels_last)
@@ -139,11 +139,10 @@ def main():
     arrays = dict(np.load(args.data)) if args.data else random_images()
     arrays = {name: torch.tensor(array).to(device) for name, array in arrays.items()}
     x, test = (arrays[name].permute(0, 3, 1, 2) for name in ("x_train", "x_test"))
-    y, y_test = (arrays[name].long() for name in ("y_train", "y_test"))
+    y, y_test = arrays["y_train"].long(), arrays["y_test"].long()
     for name, beta, t in (("HCL", 1.0, 0.5), ("SimCLR", 0.0, 0.25)):
         encoder = train(x, args.epochs, args.width, beta, t)
-        accuracy = knn(encoder, x, y, test, y_test)
-        print(f"{name}, beta = {beta:g}, t = {t:g}: kNN {accuracy:.1%}")
+        print(f"{name}, beta = {beta:g}, t = {t:g}: kNN {knn(encoder, x, y, test, y_test):.1%}")
 
 
 if __name__ == "__main__":

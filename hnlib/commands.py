@@ -145,7 +145,7 @@ def run(
     """Execute one notebook with other parameters."""
     from hnlib.book import execute
 
-    execute.run(notebook, dict(parameters), out, timeout=timeout)
+    execute.run(notebook, execute.once(parameters), out, timeout=timeout)
 
 
 @app.command

@@ -145,6 +145,15 @@ def _parse(text: str, default):
     return value
 
 
+def once(pairs) -> dict:
+    """Return (name, value) pairs as a dictionary; a name that is given twice is an error."""
+    values = dict(pairs)
+    for name in values:
+        if sum(name == other for other, _ in pairs) > 1:
+            raise ValueError(f"parameter {name!r} is given twice")
+    return values
+
+
 def guard_parameters(defaults: dict, given: dict) -> dict:
     """Return the ``given`` texts as values of the types of the ``defaults``.
 

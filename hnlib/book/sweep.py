@@ -126,7 +126,7 @@ def sweep(
         Executed notebooks (default: below _build/sweeps).
     """
     path = execute.find(notebook)
-    every = trials(path, grid(values), dict(given), seeds)
+    every = trials(path, grid(values), execute.once(given), seeds)
     default = execute.root() / "_build/sweeps" / execute.name(path).removesuffix(".md")
     folder = default if folder is None else folder.resolve()
     todo = [trial for trial in every if not _is_done(folder, path, trial)]
