@@ -489,8 +489,8 @@ REFUSED = {
     "scl": "learns from labels",
     "h-scl": "learns from labels",
     "h-scl-threshold": "learns from labels",
-    "unremix": "compares the candidates of a batch",
-    "unremix-repaired": "compares the candidates of a batch",
+    "unremix": "needs a contrast of two views",
+    "unremix-repaired": "needs a contrast of two views",
 }
 
 
