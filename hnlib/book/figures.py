@@ -39,7 +39,7 @@ COLOURS = {
 }
 
 # the kinds that book/theme/pictures.js draws
-PICTURES = ("balls", "class-mass", "dial", "masks", "motion", "packing", "path", "radius")
+PICTURES = ("balls", "class-mass", "dial", "masks", "motion", "packing", "path", "radius", "sinkhorn")
 LARGEST = 150_000  # bytes of one picture's numbers: a tenth of what a page may weigh
 
 
