@@ -123,7 +123,7 @@ CATALOGUE = {
     "dcl": _row("DCL", "decoupled", _NCE, negatives.uniform)(temperature=0.5, loudness=0.0),
     "focal": _row("Focal InfoNCE", "kalm", _NCE, negatives.uniform)(temperature=0.5, loudness=2.0),
     "siglip": _row("SigLIP", "siglip", objectives.sigmoid, negatives.uniform)(
-        temperature=0.1, bias=None, learn_scale=False
+        temperature=0.5, bias=None, learn_scale=False
     ),
     "unremix": _row("UnReMix", "unremix", _NCE, negatives.unremix, features=True)(
         temperature=0.5, **_THIRDS, gradient="pseudo-label"

@@ -394,7 +394,7 @@ def mean_variance(
 def sigmoid(
     contrast: Contrast,
     log_w: Tensor,
-    temperature: float | Tensor = 0.1,
+    temperature: float | Tensor = 0.5,
     bias: float | Tensor | None = None,
     scale: float | None = None,
     average: str = "anchors",
@@ -406,7 +406,7 @@ def sigmoid(
     ----------
     contrast, log_w, average, reduction
         As in `info_nce`.
-    temperature : float or Tensor, default 0.1
+    temperature : float or Tensor, default 0.5
         Temperature $t > 0$; a tensor may carry a gradient.
     bias : float or Tensor, optional
         Bias $b$; a tensor may carry a gradient. Default $-\log Q$, the log-odds of a positive.

@@ -283,7 +283,7 @@ def loud(z1, z2, y, temperature=0.5, loudness=1.0):
     return np.mean([x * (1 - math.exp(-x)) ** (loudness - 1) for x in values])
 
 
-def siglip(z1, z2, y, temperature=0.1, bias=None):
+def siglip(z1, z2, y, temperature=0.5, bias=None):
     _, S, P, A = views(z1, z2)
     bias = -math.log(2 * len(z1) - 2) if bias is None else bias
     total = 0.0

@@ -223,8 +223,10 @@ def test_siglip_learns_its_scale_and_bias():
     for i, (gradient, changed) in enumerate(
         zip(gradients, (lambda x: dict(temperature=0.2 * math.exp(-x)), lambda x: dict(bias=x - 3)))
     ):
-        up, down = (methods.build("siglip", **dict(temperature=0.2, bias=-3.0) | changed(x))(z1, z2)
-                    for x in (h, -h))
+        up, down = (
+            methods.build("siglip", **dict(temperature=0.2, bias=-3.0) | changed(x))(z1, z2)
+            for x in (h, -h)
+        )
         assert gradient.item() == pytest.approx(((up - down) / (2 * h)).item(), rel=1e-4), i
     with pytest.raises(ValueError, match="a learned bias needs a number to start from"):
         methods.build("siglip", learn_scale=True)
