@@ -67,5 +67,7 @@ def test_severity_is_the_rate_of_refutation_in_simulated_experiments(low, high, 
     half = stats.t.isf(0.025, n - 1) * d.std(1, ddof=1) / n**0.5
     refuted = (d.mean(1) + half < low) | (d.mean(1) - half > high)
     assert at == truth and abs(refuted.mean() - chance) < 0.01
-    normal = stats.norm.cdf(-1.96 - (low - at) / (sd / n**0.5))  # the seeds' deviation not estimated
+    normal = stats.norm.cdf(
+        -1.96 - (low - at) / (sd / n**0.5)
+    )  # the seeds' deviation not estimated
     assert low != -1 or abs(refuted.mean() - normal) > 0.05

@@ -15,15 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 READOUTS = ("knn", "linear")
-COLUMNS = [
-    "record",
-    "seed",
-    "dataset",
-    "dataset_digest",
-    "test_images",
-    "correct",
-    "environment",
-]
+COLUMNS = ["record", "seed", "dataset", "dataset_digest", "test_images", "correct", "environment"]
 TARGETS = ("these images", "new images")
 
 CAPTION = (  # words in brackets are terms of the glossary

@@ -80,9 +80,7 @@ class Map:
         """
         first, second = (f"temperature == {t} and beta == {beta}" for t, beta in (ours, base))
         some = self.cells[self.cells["seed"].isin(self.seeds)]
-        effect = comparisons.compare(
-            some, first, second, metric, target=target, mixed=self.mixed
-        )
+        effect = comparisons.compare(some, first, second, metric, target=target, mixed=self.mixed)
         if not pooled:
             return effect
         variance, df = self._error(metric)

@@ -68,4 +68,3 @@ def _complete(runs, arms):
     """Keep the seeds for which every arm has been run."""
     seeds = set.intersection(*(set(runs.query(arm)["seed"]) for arm in arms))
     return runs[runs["seed"].isin(seeds)]
-

@@ -24,11 +24,12 @@ def severity(effect: Effect, low: float, high: float) -> tuple[float, float]:
     """Return a true difference that would matter, and the probability that it is refuted.
 
     The difference lies as far below [low, high] as the middle of the range lies above its edge
-    (below a range without an upper edge, by |low| or one point); refuted means that the whole interval lies
-    outside. The seeds' deviation counts as the true one.
+    (below a range without an upper edge, by |low| or one point). Refuted means that the whole
+    interval lies outside. The seeds' deviation counts as the true one.
     """
     if math.isinf(low):
-        return tuple(-x if k == 0 else x for k, x in enumerate(severity(effect, -high, math.inf)))
+        truth, chance = severity(effect, -high, math.inf)
+        return -truth, chance
     truth = low - ((abs(low) or 1.0) if math.isinf(high) else (high - low) / 2)
     quantile = stats.t.isf(0.025 / effect.family, effect.df)
     return truth, float(stats.nct.cdf(-quantile, effect.df, (truth - low) / effect.between))
