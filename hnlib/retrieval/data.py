@@ -93,6 +93,9 @@ def read(folder: Path, name: str) -> Collection:
     digest = hashlib.sha256()
     documents = _lines(folder / "corpus.jsonl", digest)
     queries = _lines(folder / "queries.jsonl", digest)
+    for key, one in queries.items():
+        if not one["text"].strip():
+            raise ValueError(f"query {key!r} of {folder} has no text; leave it out")
     number = {key: i for i, key in enumerate(documents)}
     asked = {key: i for i, key in enumerate(queries)}
     judgements = {}
@@ -108,9 +111,6 @@ def read(folder: Path, name: str) -> Collection:
                 split.setdefault(asked[query], {})[number[document]] = float(grade)
     if not judgements.get("test"):
         raise ValueError(f"{folder} judges no document relevant in qrels/test.tsv; add such a file")
-    for key, one in queries.items():
-        if not one["text"].strip():
-            raise ValueError(f"query {key!r} of {folder} has no text; leave it out")
     titles = [(one.get("title") or "").strip() for one in documents.values()]
     texts = [one["text"].strip() for one in documents.values()]
     asked_texts = [one["text"] for one in queries.values()]
