@@ -308,7 +308,7 @@ def letters(svg: str) -> list[float]:
 
 def small(page) -> list:
     """Letters of figures below 10 px as they are shown."""
-    shown = page.evaluate("""() => [...document.querySelectorAll('article figure > img')].filter(e => e.offsetParent)
+    shown = page.evaluate("""() => [...document.querySelectorAll('article figure img')].filter(e => e.offsetParent)
         .map(e => [e.src, e.getBoundingClientRect().width / e.naturalWidth])""")
     found = []
     for source, scale in shown:
