@@ -6,17 +6,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hnlib.images import _torchvision  # isort: skip  # before sentence-transformers
-from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 from sklearn.metrics import ndcg_score
 
 from hnlib import methods
 from hnlib.contrast import Contrast
+from hnlib.images import _torchvision  # noqa: F401
 from hnlib.retrieval import data, metrics, mining
 from hnlib.retrieval.run import RetrievalRun
 from hnlib.retrieval.task import Task
 from hnlib.training import checkpoint, records
 from hnlib.training.run import train
+
+# after torchvision, which the kinds of data import
+from sentence_transformers.sentence_transformer.evaluation import (  # isort: skip
+    InformationRetrievalEvaluator,
+)
 
 TINY = dict(batch_size=32, epochs=1, max_steps=3, vocabulary=500, dimension=16)
 OURS = {"ndcg": "ndcg@k", "recall10": "recall@k", "mrr": "mrr@k"}
@@ -66,8 +70,8 @@ def ranked_by(scores):
 def test_metrics_are_those_of_sentence_transformers(seed):
     scores, judged = random_ranking(seed)
     ranked = ranked_by(scores)
-    relevant = {str(q): {str(d) for d in of} for q, of in enumerate(judged)}
-    ids = list(map(str, range(scores.shape[1])))
+    relevant = {str(q): {f"{d:03}" for d in of} for q, of in enumerate(judged)}
+    ids = [f"{d:03}" for d in range(scores.shape[1])]  # among equals the first leads
     evaluator = InformationRetrievalEvaluator(
         {q: q for q in relevant}, {i: i for i in ids}, relevant, ndcg_at_k=[10], mrr_at_k=[10],
         precision_recall_at_k=[10, 100],
@@ -109,7 +113,9 @@ def test_graded_ndcg_is_that_of_scikit_learn(seed):
 
 
 def test_search_leaves_out_what_was_seen():
-    ranked = metrics.search(torch.eye(3), torch.eye(3), 1, [torch.tensor([0]), torch.tensor([], dtype=torch.long)] * 2)
+    ranked = metrics.search(
+        torch.eye(3), torch.eye(3), 1, [torch.tensor([0]), torch.tensor([], dtype=torch.long)] * 2
+    )
     assert ranked[:2].flatten().tolist() == [1, 1]
 
 
@@ -128,7 +134,9 @@ def test_training_queries_linked_to_test_queries_are_left_out(folder):
 
 
 def test_a_folder_of_ones_own_trains_resumes_and_is_recorded(folder, tmp_path):
-    run = RetrievalRun(dataset=f"folder:{folder}", **TINY | dict(epochs=2, batch_size=16, max_steps=None))
+    run = RetrievalRun(
+        dataset=f"folder:{folder}", **TINY | dict(epochs=2, batch_size=16, max_steps=None)
+    )
     once = train(run, progress=False)
     path, out = tmp_path / "state.pt", tmp_path / "records"
     train(replace(run, epochs=1), checkpoint=path, progress=False)
@@ -168,7 +176,10 @@ def test_a_collection_that_is_not_there(tmp_path):
 
 def test_candidates_are_the_ranks_without_what_is_judged():
     s = torch.tensor([[5.0, 4, 3, 2, 1, 0], [0.0, 1, 2, 3, 4, 5]])
-    positives, judged = torch.tensor([0, 5]), lambda rows: (torch.tensor([0, 0, 1]), torch.tensor([0, 2, 5]))
+    positives, judged = (
+        torch.tensor([0, 5]),
+        lambda rows: (torch.tensor([0, 0, 1]), torch.tensor([0, 2, 5])),
+    )
     ranked = mining.candidates(lambda rows: s[rows].clone(), positives, judged, (1, 3))
     assert ranked.tolist() == [[3, 4], [3, 2]]
     limited = mining.candidates(lambda rows: s[rows].clone(), positives, judged, (0, 2), margin=0.7)
@@ -190,7 +201,7 @@ def views(**fields):
 
 @pytest.mark.parametrize("mined", ["bm25", "model"])
 def test_judged_documents_are_no_negatives(mined):
-    task, _, _, (_, _, negatives, excluded, own), batch = views(mined=mined, negatives=2)
+    task, _, _, (_, _, negatives, excluded, own, _), batch = views(mined=mined, negatives=2)
     assert negatives.shape[0] == 64 and excluded.shape == own.shape == (32, 96)
     relevant = {divmod(code, 500) for code in task.relevant.tolist()}
     keys = task.document[batch].tolist()
@@ -204,7 +215,7 @@ def test_hardness_modes(mode):
     strength = dict(hardness_strength=5.0, hardness_mode=mode)
     task, model, method, given, _ = views(mined="model", negatives=2, **strength)
     loss = float(task.loss(model, method, given, None, lambda z: z))
-    *tokens, excluded, own = given
+    *tokens, excluded, own, _ = given
     queries, *keys = (model(view) for view in tokens)
     contrast = Contrast.from_pairs(queries, torch.cat(keys)).without(excluded)
     s = contrast.similarity
@@ -216,6 +227,22 @@ def test_hardness_modes(mode):
     plain = replace(task.run, hardness_strength=0.0, hardness_mode="all")
     task.run = plain
     assert float(task.loss(model, method, given, None, lambda z: z)) < loss - 1e-3  # the control
+
+
+@pytest.mark.parametrize("logq", ["on", "refined"])
+def test_log_q_corrections(logq):
+    task, model, method, given, batch = views(logq=logq)
+    loss = float(task.loss(model, method, given, None, lambda z: z))
+    contrast = Contrast.from_pairs(*(model(view) for view in given[:2])).without(given[2])
+    q = task.counts[task.document[batch]] / len(task.asked)
+    negatives = (10 * contrast.similarity).exp() / q * contrast.admissible
+    share = contrast.scale / contrast.negative_counts  # of excluded documents, as others have it
+    positive = (10 * contrast.similarity.diagonal()).exp()
+    positive = positive / q if logq == "on" else positive * 32
+    expected = (1 + share * negatives.sum(1) / positive).log().mean()
+    assert loss == pytest.approx(float(expected), rel=1e-5)
+    wrong = (1 + share * negatives.sum(1) / (positive * q)).log().mean()  # the control
+    assert loss != pytest.approx(float(wrong), rel=1e-2)
 
 
 def test_a_guide_takes_away_what_it_scores_above_the_answer():

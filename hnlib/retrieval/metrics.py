@@ -58,7 +58,9 @@ def judged_rankings(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return rankings of the judged queries, whose embeddings are given for all, and scores."""
     asked = torch.tensor(list(judgements))
-    without = [torch.tensor(list(seen.get(q, {})), dtype=torch.long) for q in judgements] if seen else ()
+    without = (
+        [torch.tensor(list(seen.get(q, {})), dtype=torch.long) for q in judgements] if seen else ()
+    )
     ranked = search(queries[asked], documents, without=without)
     return ranked, evaluate(ranked, list(judgements.values()))
 
@@ -74,7 +76,4 @@ def tail_share(ranked: Tensor, counts: Tensor, head: float = 0.8) -> dict[str, f
     tail = torch.zeros(len(counts), dtype=torch.bool)
     tail[order] = before >= head * counts.sum()
     top = ranked[:, :10]
-    return {
-        "tail": float(tail[top].double().mean()),
-        "coverage": len(top.unique()) / len(counts),
-    }
+    return {"tail": float(tail[top].double().mean()), "coverage": len(top.unique()) / len(counts)}

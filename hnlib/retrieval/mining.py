@@ -61,4 +61,3 @@ def candidates(
             )
         parts.append(order[:, first:])
     return torch.cat(parts)
-

@@ -53,6 +53,8 @@ class RetrievalRun(Configuration):
         negatives that hardness_strength applies to: all, mined or in-batch
     hardness_strength
         of sentence-transformers; of no unit
+    logq
+        correct for the frequency of documents in training: on (positives too) or refined
     guide
         model that takes negatives away: self or static, as it is before training
     guide_margin
@@ -79,6 +81,7 @@ class RetrievalRun(Configuration):
     refresh: bool = False
     hardness_mode: Literal["all", "mined", "in-batch"] = "all"
     hardness_strength: Annotated[float, Field(ge=0)] = 0.0
+    logq: Literal["on", "refined"] | None = None
     guide: Literal["self", "static"] | None = None
     guide_margin: float = 0.0
     transfer: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -41,6 +42,7 @@ class Task(task.Task):
                 f"batch_size must be at most the {len(self.asked)} pairs of "
                 f"{self.collection.name}, got {run.batch_size}"
             )
+        self.counts = self.document.bincount(minlength=len(self.documents))
         self._model: nn.Module | None = None
         self._guide: tuple[Tensor, Tensor] | None = None
         self.candidates: Tensor | None = None
@@ -150,9 +152,10 @@ class Task(task.Task):
         return order[: len(self)].split(self.run.batch_size)
 
     def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> tuple:
-        """Return tokens of queries, of their documents and of mined ones, and two masks.
+        """Return tokens of queries, of their documents and of mined ones, two masks, and a correction.
 
-        The masks [B, m] say what is no negative, and what was mined for the query.
+        The masks [B, m] say what is no negative, and what was mined for the query; with `logq`
+        the correction is taken off the log-weights.
         """
         run, keys = self.run, self.document[batch]
         ends = (self.asked[batch[share]], self.answers[batch[share]])
@@ -176,11 +179,17 @@ class Task(task.Task):
             excluded |= s > s.diagonal()[:, None] + run.guide_margin
         of_query = own.repeat_interleave(mined.shape[1], 1)
         of_query = torch.cat([torch.zeros_like(own), of_query], 1)
-        return (*(view.to(self.device) for view in tokens), excluded, of_query)
+        frequency = self.counts[keys].clamp_min(1) / len(self.asked)
+        log_q = frequency.log()[None]
+        if run.logq == "on":  # the positive's logit is corrected as well
+            log_q = log_q - log_q[0, : len(batch), None]
+        else:  # it was not sampled; the others were, in as many draws as there are keys
+            log_q = log_q + math.log(len(keys))
+        return (*(view.to(self.device) for view in tokens), excluded, of_query, log_q)
 
     def loss(self, model: nn.Module, method, views: tuple, labels, gather: Callable) -> Tensor:
         """Return the loss of the whole batch; `gather` collects the rows of all processes."""
-        *tokens, excluded, of_query = views
+        *tokens, excluded, of_query, log_q = views
         queries, *keys = map(gather, self._forward(model, tokens))
         contrast = Contrast.from_pairs(queries, torch.cat(keys))
         s = contrast.similarity.detach()
@@ -188,11 +197,16 @@ class Task(task.Task):
         if self.run.guide == "self":
             excluded = excluded | (s > s.diagonal()[:, None] + self.run.guide_margin)
         contrast = contrast.without(excluded)
-        if not self.run.hardness_strength:
+        if not (self.run.hardness_strength or self.run.logq):
             return method.loss(contrast)
-        applies = of_query.to(s.device)
-        applies = {"all": True, "mined": applies, "in-batch": ~applies}[self.run.hardness_mode]
-        log_w = method.log_weights(contrast) + self.run.hardness_strength * s * applies
+        log_w = method.log_weights(contrast)
+        if self.run.hardness_strength:
+            applies = of_query.to(s.device)
+            modes = {"all": True, "mined": applies, "in-batch": ~applies}
+            applies = modes[self.run.hardness_mode]
+            log_w = log_w + self.run.hardness_strength * s * applies
+        if self.run.logq:
+            log_w = log_w - log_q.to(s.device)
         return method.objective(contrast, log_w)
 
     def _forward(self, model: nn.Module, tokens: list[Tensor]) -> list[Tensor]:
@@ -225,9 +239,7 @@ class Task(task.Task):
             _, values = metrics.judged_rankings(queries, documents, self.validation, seen)
             scores["ndcg_validation"] = float(values["ndcg"].mean())
         if collection.repeated:
-            watched = torch.cat([torch.tensor(list(of)) for of in self.train.values()])
-            counts = watched.bincount(minlength=len(documents))
-            scores |= metrics.tail_share(ranked, counts)
+            scores |= metrics.tail_share(ranked, self.counts)
         for name in self.run.transfer:
             other = data.load(name, self.data_root)
             unit = self._unit(towers, *self._tokens(other)[1:])

@@ -178,6 +178,7 @@ PARTS = ("ids", "ends", "documents")
 
 
 def write(made: Corpus, path: Path) -> None:
+    """Write a corpus that `read` reads."""
     from safetensors.torch import save
 
     metadata = {"tokenizer": made.tokenizer.to_str(), "digest": made.digest}
@@ -187,6 +188,7 @@ def write(made: Corpus, path: Path) -> None:
 
 
 def read(path: Path, name: str) -> Corpus:
+    """Read a corpus that `write` wrote."""
     from safetensors import safe_open
 
     with safe_open(path, "pt") as file:
