@@ -20,11 +20,11 @@ class RetrievalRun(Configuration):
     Parameters
     ----------
     dataset
-        generated, a folder of BEIR's layout in retrieval/, folder:PATH, or ml-100k
+        generated, ml-100k, or a folder of BEIR's layout: scifact, …, folder:PATH
     encoder
-        bag (mean of the tokens), gru, or static (a bag that wordllama trained)
+        bag (mean of the tokens), gru, static (wordllama's bag)
     pairs
-        titles with their texts, queries with judged documents, or both
+        titles (with their texts), judged, or both
     leak
         train on queries that share judged documents with test queries
     dimension
@@ -38,7 +38,7 @@ class RetrievalRun(Configuration):
     search_length
         tokens after which a text is cut in search
     mined
-        what ranks documents to find more negatives: bm25, or the model before training
+        ranks documents for further negatives: bm25 or model
     negatives
         mined negatives of each query
     ranks
@@ -60,30 +60,30 @@ class RetrievalRun(Configuration):
     guide_margin
         negatives that the guide scores above the judged document plus this are taken away
     transfer
-        further collections to search, unseen in training
+        further collections to search
     """
 
     experiment: Annotated[str, Field(min_length=1), Rare] = "retrieval"
     dataset: str = "generated"
     encoder: Literal["bag", "gru", "static"] = "bag"
     pairs: Literal["titles", "judged", "both"] = "both"
-    leak: bool = False
+    leak: Annotated[bool, Rare] = False
     dimension: Annotated[int, Field(ge=1)] = 256
-    towers: Annotated[int, Field(ge=1, le=2)] = 1
-    vocabulary: Annotated[int, Field(ge=300, le=32767)] = 16384
+    towers: Annotated[int, Field(ge=1, le=2), Rare] = 1
+    vocabulary: Annotated[int, Field(ge=300, le=32767), Rare] = 16384
     length: Annotated[int, Field(ge=2)] = 128
-    search_length: Annotated[int, Field(ge=2)] = 512
+    search_length: Annotated[int, Field(ge=2), Rare] = 512
     mined: Literal["bm25", "model"] | None = None
-    negatives: Annotated[int, Field(ge=1)] = 1
-    ranks: tuple[Rank, Rank] = (0, 30)
-    best_of: Annotated[int, Field(ge=1)] = 1
-    margin: Positive | None = None
-    refresh: bool = False
-    hardness_mode: Literal["all", "mined", "in-batch"] = "all"
-    hardness_strength: Annotated[float, Field(ge=0)] = 0.0
-    logq: Literal["on", "refined"] | None = None
-    guide: Literal["self", "static"] | None = None
-    guide_margin: float = 0.0
+    negatives: Annotated[int, Field(ge=1), Rare] = 1
+    ranks: Annotated[tuple[Rank, Rank], Rare] = (0, 30)
+    best_of: Annotated[int, Field(ge=1), Rare] = 1
+    margin: Annotated[Positive | None, Rare] = None
+    refresh: Annotated[bool, Rare] = False
+    hardness_mode: Annotated[Literal["all", "mined", "in-batch"], Rare] = "all"
+    hardness_strength: Annotated[float, Field(ge=0), Rare] = 0.0
+    logq: Annotated[Literal["on", "refined"] | None, Rare] = None
+    guide: Annotated[Literal["self", "static"] | None, Rare] = None
+    guide_margin: Annotated[float, Rare] = 0.0
     transfer: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = ()
     precision: Annotated[Literal["32-true"], Hidden] = "32-true"
     compile: Annotated[Literal[False], Hidden] = False

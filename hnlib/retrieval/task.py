@@ -152,7 +152,7 @@ class Task(task.Task):
         return order[: len(self)].split(self.run.batch_size)
 
     def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> tuple:
-        """Return tokens of queries, of their documents and of mined ones, two masks, and a correction.
+        """Return tokens of queries, their documents and mined ones, two masks, a correction.
 
         The masks [B, m] say what is no negative, and what was mined for the query; with `logq`
         the correction is taken off the log-weights.
