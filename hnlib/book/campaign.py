@@ -18,6 +18,9 @@ CHOSEN = 0.1
 #: Cells (t, β) of the map that share γ = (1 + β)/t = 5, 10, 20, 30
 EQUAL_GAMMA = ((1.0, 4.0), (0.2, 0.0), (0.5, 4.0), (0.3, 2.0), (0.2, 1.0), (0.1, 0.0))
 EQUAL_GAMMA += ((0.1, 1.0), (0.05, 0.0), (0.3, 8.0), (0.1, 2.0))
+#: One tilted and one untilted cell for each of γ = 2, 5, 10, 20
+PAIRED = ((1.0, 1.0), (0.5, 0.0), (1.0, 4.0), (0.2, 0.0), (0.5, 4.0), (0.1, 0.0), (0.1, 1.0))
+PAIRED += ((0.05, 0.0),)
 #: Pairs of cells (t, β) that share γ, for longer and longer trainings
 LENGTHENED = ((0.1, 0.0), (0.5, 4.0), (0.05, 0.0), (0.5, 9.0), (0.25, 0.0), (0.5, 1.0))
 SMALL = dict(
@@ -126,6 +129,19 @@ def equal_gamma(seed: int) -> Runs:
         yield _cell(*cell, SMALL | dict(dataset="cifar10", seed=seed, experiment="equal-gamma"))
 
 
+def batch_sizes(seed: int) -> Runs:
+    """Yield pairs of equal γ at a quarter of the batch and at twice the batch."""
+    for batch_size, cell in itertools.product((64, 512), PAIRED):
+        fields = dict(dataset="cifar10", seed=seed, batch_size=batch_size)
+        yield _cell(*cell, SMALL | fields | dict(experiment="equal-gamma"))
+
+
+def learning_rates(seed: int) -> Runs:
+    """Yield temperature × learning rate on sentences."""
+    for lr, t in itertools.product((0.01, 0.03, 0.1, 0.3), (0.5, 0.1, 0.05)):
+        yield _cell(t, 0, NOVELS | dict(seed=seed, lr=lr))
+
+
 def pools(seed: int) -> Runs:
     """Yield batch sizes, without and with hardness."""
     for batch_size, method in itertools.product((32, 64, 128, 256), ("simclr", "debiased", "hcl")):
@@ -168,7 +184,7 @@ def loudness() -> Runs:
 
 def mixtures() -> Runs:
     """Yield `made_up` on both data sets, seed by seed."""
-    for seed, dataset in itertools.product(range(5), ("cifar10", "cifar100")):
+    for seed, dataset in itertools.product(range(10), ("cifar10", "cifar100")):
         yield from made_up(dataset, seed)
 
 
@@ -224,12 +240,14 @@ def campaign() -> Runs:
         *(low_temperatures(d, seed) for seed in range(3) for d in ("cifar10", "cifar100")),
         *(the_map("cifar100", seed) for seed in range(3)),
         *(equal_gamma(seed) for seed in range(3, 13)),
+        *(learning_rates(seed) for seed in range(5)),
         *(confirmation(seed) for seed in range(6)),
         *(every_method(seed) for seed in range(3)),
         *(pools(seed) for seed in range(3)),
         mixtures(),
         loudness(),
         sentences(),
+        *(batch_sizes(seed) for seed in range(5)),
     )
     return itertools.chain.from_iterable(blocks)
 
