@@ -13,6 +13,7 @@ import hnlib
 
 web = script("book/ext/web.py")
 pages = script("book/ext/pages.py")
+search = script("book/ext/search.py")
 
 
 def document(*texts):
@@ -87,3 +88,17 @@ def test_a_phone_is_offered_the_narrow_drawing_of_a_figure(tmp_path):
     source = f'<source media="(max-width: 600px)" srcset="../_images/{name}-narrow.svg">'
     assert context["body"] == f"<picture>{source}{images[0]}</picture>{images[1]}"
     assert Path(tmp_path, "_images", f"{name}-narrow.svg").read_text() == "<svg/>"
+
+
+def test_the_index_of_the_search_has_sections_statements_and_checks():
+    """Each with its own text alone, formulas without markup, code and links left out."""
+    page = """<main>menu<article><section id="one"><h2>1. Title<a class="headerlink">#</a></h2>
+    <p>Words \\(\\tfrac{a}{\\beta}\\) here.</p><pre>code</pre>
+    <div class="proof theorem" id="thm"><p class="admonition-title">Theorem 2.6 (Name)</p><p>Stated.</p></div>
+    <div class="hn-claim" id="check"><a class="hn-claim-id">O9</a><span class="hn-claim-title">verified</span></div>
+    </section></article></main>"""
+    assert search.entries(page) == [
+        ["one", "1. Title", "Words aβ here."],
+        ["thm", "Theorem 2.6 (Name)", "Stated."],
+        ["check", "O9 verified", "O9"],
+    ]
