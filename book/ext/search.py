@@ -11,8 +11,6 @@ from pathlib import Path
 from bs4 import BeautifulSoup
 from web import letter
 
-from hnlib.book.build import toc
-
 CODE = re.compile(r"<(pre|script|style)\b.*?</\1>", re.S)
 LEFT_OUT = ".headerlink, .hn-cite, .cell_input, .hn-hint, .hn-checks > summary"
 SHAPES = (
@@ -57,9 +55,8 @@ def entries(page: str) -> list[list[str]]:
 def _index(app, error):
     if error or app.builder.name != "html":
         return
-    pages = [page for page in toc() if page in app.env.titles]
     index = []
-    for page in pages:
+    for page in app.env.titles:
         parts = entries(Path(app.outdir, f"{page}.html").read_text(encoding="utf-8"))
         index.append([f"{page}.html", app.env.titles[page].astext(), parts])
     text = json.dumps(index, ensure_ascii=False, separators=(",", ":"))

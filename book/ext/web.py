@@ -66,8 +66,7 @@ def description(doctree) -> str:
         text, parent = " ".join(_words(paragraph).split()), paragraph.parent
         while parent is not None and not isinstance(parent, ASIDE):
             parent = parent.parent
-        note = all(isinstance(child, nodes.emphasis) for child in paragraph.children)
-        if parent is None and len(text) >= 60 and not note:
+        if parent is None and len(text) >= 60:
             break
     else:
         return ""
