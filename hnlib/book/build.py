@@ -154,7 +154,8 @@ def _api_pages(folder: Path) -> None:
         source = root() / name.replace(".", "/")
         source = source / "__init__.py" if source.is_dir() else source.with_suffix(".py")
         about = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""
-        return f"- {{doc}}`/book/api/{name}`: {' '.join(about.partition('\n\n')[0].split())}\n"
+        first = " ".join(about.partition("\n\n")[0].split())
+        return f"- {{doc}}`/book/api/{name}`: {first}\n"
 
     section = re.compile(r"^### `(\S+)`\n\n(```\{eval-rst\}\n.*?\n```)\n+", re.M | re.S)
     text = section.sub(module, page.read_text(encoding="utf-8")).replace("\n## ", "\n\n## ")
