@@ -42,7 +42,9 @@ def chromium() -> str:
     """Return the path of a Chromium or Chrome. Raises ValueError if none is installed."""
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
-        raise ValueError("make pdf needs Chromium or Chrome; install one, as apt-get install chromium")
+        raise ValueError(
+            "make pdf needs Chromium or Chrome; install one, as apt-get install chromium"
+        )
     return path
 
 
@@ -65,7 +67,9 @@ def document(folder: Path, numbers: dict[str, int]) -> str:
         text = (folder / f"{page}.html").read_text(encoding="utf-8")
         (article,) = re.findall(r'<article class="bd-article">.*?</article>', text, re.S)
         folded = " data-folded" * page.startswith(LEDGERS)
-        sheets.append(f'<div class="hn-sheet" id="{page}" data-page="{page}"{folded}>{article}</div>')
+        sheets.append(
+            f'<div class="hn-sheet" id="{page}" data-page="{page}"{folded}>{article}</div>'
+        )
         name, number = html.escape(title(text)), numbers.get(page, "")
         contents.append(f'<li><a href="#{page}">{name}</a><span>{number}</span></li>')
     book = html.unescape(re.search('property="og:site_name" content="(.*?)"', start)[1])
