@@ -433,7 +433,9 @@ def test_without_the_library_the_first_cell_installs_it_or_says_how(monkeypatch)
     first = elsewhere.portable(chapter, "https://github.com/a/b").cells[0].source
     shell = SimpleNamespace(run_line_magic=lambda *words: ran.append(words))
     exec(TransformerManager().transform_cell(first), {"get_ipython": lambda: shell})
-    assert ran == [("pip", 'install --quiet "hnlib[notebooks] @ git+https://github.com/a/b"')]
+    assert ran == [
+        ("pip", f'install --quiet "hnlib[notebooks] @ https://a.github.io/b/{elsewhere.WHEEL}"')
+    ]
     chapter = elsewhere.portable(nbformat.v4.new_notebook(), "https://a.invalid/b")
-    with pytest.raises(ImportError, match="hnlib is missing here; run pip install"):
+    with pytest.raises(ImportError, match=f"take {elsewhere.WHEEL} from the book"):
         exec(chapter.cells[0].source, {})
