@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hnlib import robust
-from hnlib._checks import must, one_of, per_anchor, positive, refuse, shapes
+from hnlib._checks import finite, must, one_of, per_anchor, positive, refuse, shapes
 from hnlib.contrast import Contrast
 
 _AT_LEAST_0 = partial(must, holds=lambda x: (x >= 0) & (x < math.inf), rule="be finite and >= 0")
@@ -29,6 +29,10 @@ RANGES = {
     "scale": positive,
     "floor": positive,
     "hardness_strength": _AT_LEAST_0,
+    "loudness": partial(
+        must, holds=lambda x: (x == 0) | ((x >= 1) & (x < math.inf)), rule="be 0 or at least 1"
+    ),
+    "bias": finite,
     "average": partial(one_of, choices=("anchors", "pairs")),
     "reduction": partial(one_of, choices=("mean", "none")),
 }
@@ -50,6 +54,7 @@ def info_nce(
     average: str = "anchors",
     reduction: str = "mean",
     hardness_strength: float = 0.0,
+    loudness: float = 1.0,
 ) -> Tensor:
     r"""Compute InfoNCE with weighted negatives, scale $Q$ and class prior $\tau^+$.
 
@@ -74,6 +79,10 @@ def info_nce(
         $\alpha \ge 0$ multiplies $w_{ij}$ by $e^{\alpha s_{ij}}$, without gradient and without
         normalising again; with uniform weights the option of that name in sentence-transformers
         [lan]_.
+    loudness : float, default 1.0
+        Power $k$, 0 or at least 1: the gradient of an anchor is $(1 - p_i)^k$ times that of its
+        log-ratio, where $p_i$ is the softmax share of its positive. 1 is InfoNCE, 0 leaves the
+        positive out of the denominator [yeh]_, $1 + \varphi$ is a focal weight [focal]_.
 
     Returns
     -------
@@ -91,7 +100,9 @@ def info_nce(
     \frac{\sum_j w_{ij} e^{s_{ij}/t} - \tau^+ e^{s_i^+/t}}{1 - \tau^+},\, e^{-1/t}\Big\}\Big)$$
 
     For $\tau^+ = 0$ the maximum never acts and the term is the plain sum. Computed in the log
-    domain: finite at $t = 0.01$ in float32.
+    domain: finite at $t = 0.01$ in float32. Writing the term as $\log(1 + e^{x_i})$, so that
+    $p_i = 1/(1 + e^{x_i})$, a `loudness` of 0 returns $x_i$ and $k > 1$ returns
+    $(1 - p_i)^{k-1}\log(1 + e^{x_i})$ with the first factor held fixed.
 
     References
     ----------
@@ -101,9 +112,11 @@ def info_nce(
        eq. (3).
     .. [dcl] Chuang et al., *Debiased Contrastive Learning*, NeurIPS 2020, for $\tau^+$.
     .. [lan] Lan et al., 2025, eq. (5), for $\alpha$.
+    .. [yeh] Yeh et al., *Decoupled Contrastive Learning*, ECCV 2022, eq. (6), for $k = 0$.
+    .. [focal] Zhao et al., *KaLM-Embedding-V2*, 2025, for $k > 1$.
     """
     options = dict(temperature=temperature, tau_plus=tau_plus, hardness_strength=hardness_strength)
-    check(scale=scale, **options)
+    check(scale=scale, loudness=loudness, **options)
     _check_weights(contrast, log_w)
     s, pairs = contrast.similarity, contrast.masks.pairs
     temperature = per_anchor("temperature", temperature, len(s))
@@ -115,7 +128,10 @@ def info_nce(
     if isinstance(tau_plus, Tensor) or tau_plus > 0:
         negatives = _debias(negatives, chosen, tau_plus, temperature)
     scale = contrast.scale if scale is None else scale
-    loss = _softplus(negatives - chosen + math.log(scale))
+    ratio = negatives - chosen + math.log(scale)
+    loss = _softplus(ratio) if loudness else ratio
+    if loudness > 1:
+        loss = loss * ratio.detach().sigmoid() ** (loudness - 1)
     return _average(loss, contrast, has_negative, average, reduction)
 
 
@@ -372,6 +388,56 @@ def mean_variance(
     mean = _mean(log_w, s)
     variance = _mean(log_w, (s - mean).square())
     loss = mean + variance / (2 * temperature) - contrast.masks.pairs.gather(s)
+    return _average(loss, contrast, _has_negative(log_w.amax(1)), average, reduction)
+
+
+def sigmoid(
+    contrast: Contrast,
+    log_w: Tensor,
+    temperature: float | Tensor = 0.5,
+    bias: float | Tensor | None = None,
+    scale: float | None = None,
+    average: str = "anchors",
+    reduction: str = "mean",
+) -> Tensor:
+    r"""Compute the sigmoid loss of SigLIP: every pair is a decision of its own.
+
+    Parameters
+    ----------
+    contrast, log_w, average, reduction
+        As in `info_nce`.
+    temperature : float or Tensor, default 0.5
+        Temperature $t > 0$; a tensor may carry a gradient.
+    bias : float or Tensor, optional
+        Bias $b$; a tensor may carry a gradient. Default $-\log Q$, the log-odds of a positive.
+    scale : float, optional
+        Scale $Q > 0$; default `contrast.scale`.
+
+    Returns
+    -------
+    Tensor of shape [] or [n]
+        The loss.
+
+    Raises
+    ------
+    ValueError
+        If an option is out of range.
+
+    Notes
+    -----
+    $$\mathrm{sp}(-s_i^+/t - b) + Q \sum_j w_{ij}\,\mathrm{sp}(s_{ij}/t + b),\qquad
+    \mathrm{sp}(x) = \log(1 + e^x)$$
+
+    References
+    ----------
+    .. [siglip] Zhai et al., *Sigmoid Loss for Language Image Pre-Training*, ICCV 2023.
+    """
+    _check_weights(contrast, log_w)
+    check(temperature=temperature, bias=bias, scale=scale)
+    scale = contrast.scale if scale is None else scale
+    bias = -math.log(scale) if bias is None else bias
+    logits = contrast.similarity / temperature + bias
+    loss = _softplus(-contrast.masks.pairs.gather(logits)) + scale * _mean(log_w, _softplus(logits))
     return _average(loss, contrast, _has_negative(log_w.amax(1)), average, reduction)
 
 

@@ -74,6 +74,8 @@ CHANGED = {
     "floor": 0.6,
     "mixture": (0.2, 0.7, 0.1),
     "hardness_strength": 5.0,
+    "loudness": 3.0,
+    "bias": -1.0,
     "exponent": 1.7,
     "level": 0.1,
     "gradient": "nt-xent",
@@ -95,6 +97,7 @@ def test_the_catalogue_is_the_one_that_the_references_promise():
             if "mixture" in entry.defaults
             else set()
         )
+        known |= {"learn_scale"} if name == "siglip" else set()
         assert set(entry.defaults) <= known, f"{name} has an option that goes nowhere"
         assert getattr(objectives, entry.objective.__name__) is entry.objective, name
         assert getattr(negatives, entry.negatives.__name__) is entry.negatives, name
@@ -116,6 +119,8 @@ def test_methods_meet_where_their_options_say():
 
     assert same(loss("hcl", beta=0.0), loss("debiased"))
     assert same(loss("debiased", tau_plus=0.0), loss("simclr"))
+    assert same(loss("focal", loudness=1.0), loss("simclr"))
+    assert same(loss("focal", loudness=0.0), loss("dcl"))
     assert same(loss("ot-semirelaxed", relaxation=0.0), loss("hcl"))
     assert same(loss("ot-semirelaxed", relaxation=math.inf, tol=1e-12), loss("ot", tol=1e-12))
     assert same(loss("h-scl", beta=0.0), loss("scl"))
@@ -204,6 +209,27 @@ def test_a_learned_mixture_descends_or_climbs_the_loss(name):
         seen = method.observe(contrast_for(method, z1, z2))
         assert seen == dict(zip("usr", method.mixture.tolist()))
     assert call(down, z1.requires_grad_(), z2).requires_grad
+
+
+def test_siglip_learns_its_scale_and_bias():
+    z1, z2 = batch(19)
+    fixed = methods.build("siglip", temperature=0.2, bias=-3.0)
+    method = methods.build("siglip", temperature=0.2, bias=-3.0, learn_scale=True)
+    assert not list(fixed.parameters()) and set(method.state_dict()) == {"log_scale", "bias"}
+    loss = method(z1, z2)
+    assert loss.item() == pytest.approx(fixed(z1, z2).item(), rel=1e-6)
+    gradients = torch.autograd.grad(loss, list(method.parameters()))
+    h = 1e-5
+    for i, (gradient, changed) in enumerate(
+        zip(gradients, (lambda x: dict(temperature=0.2 * math.exp(-x)), lambda x: dict(bias=x - 3)))
+    ):
+        up, down = (
+            methods.build("siglip", **dict(temperature=0.2, bias=-3.0) | changed(x))(z1, z2)
+            for x in (h, -h)
+        )
+        assert gradient.item() == pytest.approx(((up - down) / (2 * h)).item(), rel=1e-4), i
+    with pytest.raises(ValueError, match="a learned bias needs a number to start from"):
+        methods.build("siglip", learn_scale=True)
 
 
 def test_options_change_while_counts_and_learned_parameters_stay():

@@ -16,6 +16,9 @@ GREY = "#737373"
 COLOURS = {
     "simclr": "#737373",
     "infograph": "#6ba3aa",
+    "dcl": "#d64ae6",
+    "focal": "#215c38",
+    "siglip": "#3a44e6",
     "debiased": "#955415",
     "hcl": "#d55e00",
     "hcl-node": "#e6893c",

@@ -22,6 +22,11 @@ def math(formula: str) -> Markup:
     return Markup(f'<span class="math notranslate nohighlight">\\({html.escape(formula)}\\)</span>')
 
 
+def term(word: str) -> Markup:
+    """Return a word of the glossary; on a page it carries its definition (book/ext/words.py)."""
+    return Markup(f'<a class="hn-term">{html.escape(word)}</a>')
+
+
 def code(text: str) -> Markup:
     """Return a command for a cell of a table."""
     return Markup(f"<code>{html.escape(text)}</code>")
