@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 READOUTS = ("knn", "linear")
-COLUMNS = ["record", "seed", "dataset", "dataset_digest", "test_images", "correct"]
+COLUMNS = ["record", "seed", "dataset", "dataset_digest", "test_images", "correct", "environment"]
 TARGETS = ("these images", "new images")
 
 CAPTION = (  # words in brackets are terms of the glossary
@@ -29,8 +29,13 @@ EQUIVALENCE = "[Equivalent]: within ±{margin:g}, decidable from ±{knn} and ±{
 
 
 def word(effect: Effect, margin: float | None = None) -> str:
-    """Return the verdict, and whether only Holm's p, not the family's interval, excludes zero."""
+    """Return the verdict; equivalent effects may be different from zero, too.
+
+    "By p alone": Holm's p excludes zero and the family's interval does not.
+    """
     verdict = comparisons.verdict(effect, margin)
+    if verdict == "equivalent" and effect.p <= 0.05:
+        return "equivalent, and different"
     alone = verdict == "different" and effect.low <= 0 <= effect.high
     return f"{verdict}, by p alone" if alone else verdict
 

@@ -10,7 +10,7 @@ import pandas as pd
 from hnlib.results.comparisons import Effect, between, spread
 
 DASH = "–"  # what was not measured
-TITLES = {"knn": "kNN", "svm": "SVM"}  # of metrics that are not called what they are in a record
+TITLES = {"knn": "kNN", "svm": "SVM", "sts": "STS"}  # of metrics whose name differs in a record
 
 
 class Markup(str):
