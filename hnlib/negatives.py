@@ -248,6 +248,41 @@ class gaussian(SimilarityWeighting):
         return (self.mu - s).div_(self.sigma**2)
 
 
+@dataclass(frozen=True, eq=False)
+class popularity(Weighting):
+    r"""Negatives weighted against their popularity, $w_{ij} \propto 1/q_j$ (the logQ correction).
+
+    Parameters
+    ----------
+    frequency : Tensor of shape [m]
+        How often each candidate is sampled, $q_j > 0$, up to a factor; its count in the batch makes
+        copies of one key count once.
+    on_empty : {"raise", "skip"}, default "raise"
+        What happens to an anchor without an admissible negative.
+
+    Raises
+    ------
+    ValueError
+        If a frequency is not positive; when called, if their number is not that of the candidates,
+        or an anchor has no admissible negative and ``on_empty="raise"``.
+
+    References
+    ----------
+    .. [logq] Yi et al., *Sampling-Bias-Corrected Neural Modeling for Large Corpus Item
+       Recommendations*, RecSys 2019.
+    """
+
+    frequency: Tensor
+    on_empty: str = "raise"
+
+    def __call__(self, contrast: Contrast) -> Tensor:
+        """Return the log-weights of shape [n, m]."""
+        s = contrast.similarity
+        log_q = self.frequency.to(s).log()
+        _checks.shapes(log_q.shape == s.shape[1:], f"frequency must be [{s.shape[1]}]", log_q)
+        return normalise(-log_q.expand_as(s), 1.0, contrast, self.on_empty)
+
+
 @dataclass(frozen=True)
 class semi_relaxed_ot(Weighting):
     r"""Rows of a semi-relaxed entropic plan, $w_{ij} \propto e^{(v_j - c_{ij})/\epsilon}$.
@@ -708,6 +743,7 @@ def _mixture(name: str, value) -> None:
 RANGES = {
     **dict.fromkeys(("temperature", "sigma", "eta", "epsilon", "tau"), positive),
     **dict.fromkeys(("beta", "mu", "level"), _checks.finite),
+    "frequency": positive,
     "exponent": partial(_checks.must, holds=lambda x: x >= 1, rule="be at least 1"),
     "relaxation": partial(_checks.must, holds=lambda x: x >= 0, rule="be at least 0"),
     "mixture": _mixture,

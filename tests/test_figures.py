@@ -186,7 +186,7 @@ def test_interactive_is_hidden_until_it_is_drawn_and_has_a_name():
 
 def test_the_script_draws_every_kind_of_picture():
     script = (_files.project_root() / "book/theme/pictures.js").read_text(encoding="utf-8")
-    (kinds,) = re.findall(r"const kinds = {(.*?)};", script)
+    (kinds,) = re.findall(r"const kinds = {(.*?)};", script, re.S)
     assert set(re.findall(r'"?([a-z-]+)"?(?:: \w+)?(?:,|\s*$)', kinds)) == set(figures.PICTURES)
 
 

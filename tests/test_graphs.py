@@ -445,19 +445,6 @@ def test_what_graphs_do_not_have_is_refused(small, options, message):
 
 
 @pytest.mark.slow
-def test_an_exported_encoder_embeds_batches_of_any_size(small, tmp_path):
-    run = train(small, epochs=1, folds=4, hidden=8, layers=2, progress=False)
-    program = torch.export.load(run.export(tmp_path / "gin.pt2")).module()
-    for size in (2, 5, len(small)):
-        batch = Batch.from_data_list(small.graphs[:size])
-        with torch.no_grad():
-            ours, theirs = (
-                f(batch.x, batch.edge_index, batch.batch, size) for f in (run.encoder, program)
-            )
-        assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(ours, theirs, strict=True))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("framework, method", [("infograph", "hcl"), ("graphcl", "simclr")])
 def test_a_saved_run_comes_back(small, tmp_path, framework, method):
     run = train(

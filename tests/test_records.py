@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from hnlib import __main__ as cli
-from hnlib import _files
+from hnlib import _files, results
 from hnlib.images.run import ImageRun
-from hnlib.results import comparisons
 from hnlib.training import kinds, records
 
 
@@ -191,8 +190,8 @@ def test_mean_and_spread():
     x = 100 * frame.linear
     assert x.tolist() == pytest.approx([50, 60, 85])
     spread = standard.stdev([50, 60, 85])  # over n − 1
-    assert comparisons.spread(x) == f"65.0\u00a0±\u00a0{spread:.1f}"
-    assert comparisons.spread(x[:1]) == "50.0"
+    assert results.spread(x) == f"65.0\u00a0±\u00a0{spread:.1f}"
+    assert results.spread(x[:1]) == "50.0"
 
 
 def test_the_printed_numbers_are_read(tmp_path):

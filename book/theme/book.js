@@ -70,3 +70,4 @@ function openTarget() {
 }
 addEventListener("hashchange", openTarget);
 addEventListener("DOMContentLoaded", openTarget);
+addEventListener("click", (event) => event.target.closest?.(".hn-tick") && setTimeout(openTarget));  // a second time, too

@@ -43,7 +43,7 @@ COLOURS = {
 
 NARROW = 4.3  # inches: on a phone of 390 pixels, letters of 9 pt are 10 pixels high
 # the kinds that book/theme/pictures.js draws
-PICTURES = ("balls", "class-mass", "dial", "masks", "motion", "packing", "path", "radius")
+PICTURES = ("balls", "class-mass", "dial", "masks", "motion", "packing", "path", "radius", "sinkhorn")
 LARGEST = 150_000  # bytes of one picture's numbers: a tenth of what a page may weigh
 
 

@@ -151,16 +151,6 @@ class Task(task.Task):
         features = state["encoder.convolutions.0.nn.0.weight"].shape[1]
         return build_model(run.framework, features, run.hidden, run.layers)
 
-    @staticmethod
-    def example_inputs(record: dict, encoder: GIN) -> tuple[tuple, tuple]:
-        """Return inputs of an encoder, and which of their sizes vary."""
-        features = encoder.get_parameter("convolutions.0.nn.0.weight").shape[1]
-        ring = torch.arange(6)
-        edges = torch.stack([ring, (ring + 1) % 3 + ring // 3 * 3])
-        nodes, arcs = torch.export.Dim("nodes", min=2), torch.export.Dim("edges", min=2)
-        inputs = (torch.zeros(6, features), edges, ring // 3, 2)
-        return inputs, ({0: nodes}, {1: arcs}, {0: nodes}, torch.export.Dim.DYNAMIC)
-
 
 def build_model(framework: str, features: int, hidden: int, layers: int) -> InfoGraph | GraphCL:
     """Return encoder and heads; linear layers start as in the released code."""

@@ -166,18 +166,19 @@ def load(name: str = "topics", root: Path | str | None = None, vocabulary: int =
         raise ValueError(f"{path} has another digest; delete it, then run `hnlib data novels`")
     cache = location(root) / "tokens" / f"{digest[:16]}-{vocabulary}.safetensors"
     if cache.exists():
-        return _read(cache, name)
+        return read(cache, name)
     words = text.decode("utf-8-sig").replace("\r\n", "\n").strip("\n")
     documents = [part.split("\n") for part in re.split(r"\n{2,}", words)]
     made = _corpus(documents, name, vocabulary)
-    _write(made, cache)
+    write(made, cache)
     return made
 
 
 PARTS = ("ids", "ends", "documents")
 
 
-def _write(made: Corpus, path: Path) -> None:
+def write(made: Corpus, path: Path) -> None:
+    """Write a corpus that `read` reads."""
     from safetensors.torch import save
 
     metadata = {"tokenizer": made.tokenizer.to_str(), "digest": made.digest}
@@ -186,7 +187,8 @@ def _write(made: Corpus, path: Path) -> None:
     write_atomically(path, save(tensors, metadata=metadata), private=made.name != "novels")
 
 
-def _read(path: Path, name: str) -> Corpus:
+def read(path: Path, name: str) -> Corpus:
+    """Read a corpus that `write` wrote."""
     from safetensors import safe_open
 
     with safe_open(path, "pt") as file:
