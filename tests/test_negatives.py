@@ -355,6 +355,7 @@ def test_weightings_with_equal_options_are_equal():
         (lambda: negatives.entropic_ot(on_failure="x"), "on_failure"),
         (lambda: negatives.uniform(on_empty="drop"), "on_empty"),
         (lambda: negatives.unremix(mixture=(1, 2)), "mixture"),
+        (lambda: negatives.unremix(mixture=("a", 1, 1)), "mixture"),
         (lambda: negatives.unremix(gradient="x"), "gradient"),
         (lambda: negatives.centred_tilt()(space(0)), "centred_tilt needs embeddings"),
     ],

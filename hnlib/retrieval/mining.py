@@ -59,5 +59,5 @@ def candidates(
                 f"ranks={ranks} reach beyond the {short} documents that a query has besides the "
                 "judged ones (and within the margin); lower the last rank or raise the margin"
             )
-        parts.append(order[:, first:])
+        parts.append(order[:, first:].int())
     return torch.cat(parts)

@@ -166,7 +166,7 @@ class Task(task.Task):
             drawn = drawn.argsort(1)[:, : run.negatives * run.best_of].sort(1).values
             # candidates are ordered: the first drawn of each group is the most similar
             groups = drawn.view(len(batch), run.best_of, run.negatives)[:, 0]
-            mined = self.candidates[batch].gather(1, groups)
+            mined = self.candidates[batch].gather(1, groups).long()
             tokens.append(self.texts.rows(mined[share].flatten(), run.length))
         keys = torch.cat([keys, mined.flatten()])
         codes = batch[:, None] * len(self.documents) + keys
