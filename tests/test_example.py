@@ -1,5 +1,6 @@
 """The script in one file trains with the losses of the library."""
 
+import runpy
 import sys
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from hnlib import methods
+from hnlib.images import _torchvision  # noqa: F401, before transformers is imported: see there
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
@@ -40,3 +42,21 @@ def test_it_runs_without_data(example, monkeypatch, capsys):
 
 def test_it_fits_on_a_few_screens():
     assert len((EXAMPLES / "hcl_cifar10.py").read_text().splitlines()) < 150
+
+
+@pytest.mark.slow
+def test_simcse_trains_a_transformer_and_reads_a_set_of_similarity(tmp_path, monkeypatch, capsys):
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    words = "[PAD] [UNK] [CLS] [SEP] [MASK] the a dog cat runs sleeps on under table tree"
+    (tmp_path / "vocab.txt").write_text(words.replace(" ", "\n"))
+    BertTokenizerFast(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
+    sizes = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    BertModel(BertConfig(vocab_size=15, **sizes)).save_pretrained(tmp_path)
+    sentences = tmp_path / "sentences.txt"
+    sentences.write_text("the dog runs\nthe cat sleeps\na cat on the table\na dog under a tree\n")
+    arguments = ["--model", tmp_path, "--sentences", sentences, "--sets", "alike", "-o", "mu=0.4"]
+    arguments += ["--method", "adnce", "--batch-size", 4]
+    monkeypatch.setattr(sys, "argv", ["simcse.py", *map(str, arguments)])
+    runpy.run_path(str(EXAMPLES / "simcse.py"), run_name="__main__")
+    assert capsys.readouterr().out.startswith("alike: ")
