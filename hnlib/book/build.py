@@ -211,6 +211,7 @@ def _publish(current: list[Path], runs, draft: bool) -> bool:
     print("rendering the pages", flush=True)
     mark.unlink(missing_ok=True)
     render(folder, draft)
+    elsewhere.wheel(root() / "_build/html")
     _files.write_atomically(mark, json.dumps({"state": state}).encode())
     return True
 

@@ -15,34 +15,15 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-backgroun
 LEDGERS = ("book/results", "book/papers")  # whose folded tables stay folded
 FOOT = """<div style="width: 100%; text-align: center; font: 8px sans-serif; color: #565b66">
 <span class="pageNumber"></span></div>"""
-# Every page's names get its own in front, links lead to them, and what is folded is opened but checks.
-PREPARE = """() => {
-  const sheets = [...document.querySelectorAll('.hn-sheet[data-page]')];
-  const pages = new Set(sheets.map(sheet => sheet.dataset.page));
-  for (const sheet of sheets) {
-    const page = sheet.dataset.page;
-    for (const e of sheet.querySelectorAll('[id]')) e.id = `${page}--${e.id}`;
-    sheet.querySelectorAll('details.hide.above-input').forEach(e => e.remove());
-    for (const e of sheet.querySelectorAll('details')) {
-      const folded = e.matches('.hn-checks:not(.hn-more)') || sheet.hasAttribute('data-folded');
-      if (!folded) e.open = true;
-    }
-    for (const link of sheet.querySelectorAll('a[href]')) {
-      const url = new URL(link.getAttribute('href'), `https://book/${page}.html`);
-      if (url.host !== 'book') continue;
-      const target = url.pathname.slice(1).replace(/[.]html$/, '');
-      if (!pages.has(target)) link.removeAttribute('href');
-      else link.href = url.hash ? `#${target}--${decodeURIComponent(url.hash.slice(1))}` : `#${target}`;
-    }
-  }
-}"""
 
 
 def chromium() -> str:
     """Return the path of a Chromium or Chrome. Raises ValueError if none is installed."""
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
-        raise ValueError("make pdf needs Chromium or Chrome; install one, as apt-get install chromium")
+        raise ValueError(
+            "make pdf needs Chromium or Chrome; install one, as apt-get install chromium"
+        )
     return path
 
 
@@ -65,7 +46,9 @@ def document(folder: Path, numbers: dict[str, int]) -> str:
         text = (folder / f"{page}.html").read_text(encoding="utf-8")
         (article,) = re.findall(r'<article class="bd-article">.*?</article>', text, re.S)
         folded = " data-folded" * page.startswith(LEDGERS)
-        sheets.append(f'<div class="hn-sheet" id="{page}" data-page="{page}"{folded}>{article}</div>')
+        sheets.append(
+            f'<div class="hn-sheet" id="{page}" data-page="{page}"{folded}>{article}</div>'
+        )
         name, number = html.escape(title(text)), numbers.get(page, "")
         contents.append(f'<li><a href="#{page}">{name}</a><span>{number}</span></li>')
     book = html.unescape(re.search('property="og:site_name" content="(.*?)"', start)[1])
@@ -78,7 +61,8 @@ def document(folder: Path, numbers: dict[str, int]) -> str:
     text = f"""<!DOCTYPE html><html lang="en" data-theme="light"><head><meta charset="utf-8">
 <title>{book}</title>{"".join(head)}</head><body><main class="bd-main"><div class="bd-content">
 <div class="bd-article-container"><article class="bd-article">{front}
-{"".join(sheets)}</article></div></div></main></body></html>"""
+{"".join(sheets)}</article></div></div></main>
+<script src="_static/paper.js"></script></body></html>"""
     return re.sub(r'(src|href|srcset)="(?:\.\./)+_', r'\1="_', text)
 
 
@@ -94,7 +78,6 @@ def pdf(folder: Path, out: Path) -> None:
         page.set_default_timeout(600_000)
         page.emulate_media(media="print", color_scheme="light")
         page.goto(source.as_uri(), wait_until="domcontentloaded")
-        page.evaluate(PREPARE)
         page.evaluate("() => window.MathJax.startup.promise")
         page.wait_for_load_state("load")
         page.pdf(
