@@ -21,9 +21,7 @@ def chromium() -> str:
     """Return the path of a Chromium or Chrome. Raises ValueError if none is installed."""
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
-        raise ValueError(
-            "make pdf needs Chromium or Chrome; install one, as apt-get install chromium"
-        )
+        raise ValueError("the PDF needs Chromium or Chrome: apt-get install chromium")
     return path
 
 
