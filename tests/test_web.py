@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from docutils import nodes
 from docutils.utils import new_document
+from PIL import Image
 from scripts import script
 
 import hnlib
@@ -99,3 +100,15 @@ def test_the_index_of_the_search_has_sections_statements_and_checks():
         ["thm", "Theorem 2.6 (Name)", "Stated."],
         ["check", "O9 verified", "O9"],
     ]
+
+
+def test_a_card_says_what_a_page_is_about(tmp_path):
+    """Its words stand on the left; the picture of the book stays on the right."""
+    paths = [tmp_path / "cards" / name for name in ("one.png", "other.png")]
+    for path, title in zip(paths, ("A title of a page", "Another")):
+        web.card(title, "What the page says first. " * 6, path)
+    one, other = (Image.open(path).convert("RGB") for path in paths)
+    left, right = (0, 0, 690, 630), (700, 0, 1200, 630)
+    assert one.size == (1200, 630)
+    assert one.crop(left).tobytes() != other.crop(left).tobytes()
+    assert one.crop(right).tobytes() == other.crop(right).tobytes()
