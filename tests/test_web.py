@@ -11,6 +11,7 @@ from PIL import Image
 from scripts import script
 
 import hnlib
+from hnlib.book import build
 
 web = script("book/ext/web.py")
 pages = script("book/ext/pages.py")
@@ -112,3 +113,21 @@ def test_a_card_says_what_a_page_is_about(tmp_path):
     assert one.size == (1200, 630)
     assert one.crop(left).tobytes() != other.crop(left).tobytes()
     assert one.crop(right).tobytes() == other.crop(right).tobytes()
+
+
+def test_each_module_of_the_api_has_a_page(tmp_path):
+    """And the page of all lists them, with the first line that each says of itself."""
+    (tmp_path / "book").mkdir()
+    block = "```{eval-rst}\n.. automodule:: hnlib.negatives\n```"
+    text = f"# API\n\n## Losses\n\n### `hnlib.negatives`\n\n{block}\n\n## Others\n\nWords.\n"
+    (tmp_path / "book/api.md").write_text(text)
+    (tmp_path / "_toc.yml").write_text("      - file: book/api\n      - file: book/references\n")
+    build._api_pages(tmp_path)
+    assert (
+        tmp_path / "book/api/hnlib.negatives.md"
+    ).read_text() == f"# hnlib.negatives\n\n{block}\n"
+    listed = (tmp_path / "book/api.md").read_text()
+    assert "- {doc}`/book/api/hnlib.negatives`: Distributions over negatives" in listed
+    assert "\n\n## Others" in listed and "automodule" not in listed
+    toc = "- file: book/api\n        sections:\n          - file: book/api/hnlib.negatives\n"
+    assert toc in (tmp_path / "_toc.yml").read_text()

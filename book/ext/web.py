@@ -99,7 +99,7 @@ def _meta(app, title: str, about: str, image: str) -> str:
 
 def card(title: str, about: str, path: Path) -> None:
     """Draw a page's title and first sentences beside the picture of the book's card."""
-    image = Image.open(root() / "book/theme/card.png").convert("RGB")
+    image = Image.open(Path(__file__).parents[1] / "theme/card.png").convert("RGB")
     draw, y = ImageDraw.Draw(image), 70
     draw.rectangle((0, 0, 690, 630), fill=image.getpixel((0, 0)))
     serif = font_manager.findfont("DejaVu Serif")
