@@ -3,6 +3,7 @@
 import copy
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,9 +16,12 @@ from sklearn.svm import SVC
 from torch import nn
 from torch.nn import functional
 
+from hnlib import __main__ as cli
 from hnlib.images import augment, data, encoders
 from hnlib.images import evaluation as images
+from hnlib.images.run import ImageRun
 from hnlib.training import evaluation, records
+from hnlib.training.run import train
 
 seeds = st.integers(0, 10**6)
 
@@ -344,3 +348,31 @@ def test_embeddings_that_are_not_finite_are_refused():
     (train, test), *_ = evaluation.stratified_folds(y, 3)
     with pytest.raises(ValueError, match=r"2 of the 30 embeddings are not finite; .* has diverged"):
         evaluation.svm(x, y, train, test)
+
+
+def test_top_k_counts_a_class_among_the_best():
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(300, 8, generator=g), torch.arange(300) % 10
+    x[:, 0] += y
+    known = x[:200], y[:200], x[200:], y[200:]
+    for readout in (partial(evaluation.weighted_knn, k=20), evaluation.linear_probe):
+        right = [readout(*known, top=k) for k in (1, 3, 10)]
+        assert torch.equal(right[0], readout(*known))
+        assert right[0].sum() < right[1].sum() < right[2].sum() == 100
+        assert not (right[0] & ~right[1]).any()
+
+
+@pytest.mark.slow
+def test_evaluate_reads_saved_and_foreign_encoders(tmp_path, capsys):
+    run = ImageRun(dataset="digits", method="simclr", epochs=1, train_size=256)
+    trained = train(run, save=tmp_path / "saved.safetensors", progress=False)
+    assert cli.main(["evaluate", str(tmp_path / "saved.safetensors"), "--dataset", "digits"]) == 0
+    scores = images.top(trained.encoder, data.load("digits"))
+    expected = [f"{name}: {100 * accuracy:.1f} %" for name, accuracy in scores.items()]
+    assert capsys.readouterr().out.splitlines() == expected
+    state = encoders.build("resnet18", in_channels=1).state_dict()
+    torch.save({f"module.{key}": value for key, value in state.items()}, tmp_path / "foreign.pth")
+    foreign = encoders.from_state_dict(tmp_path / "foreign.pth", "resnet18")
+    assert all(torch.equal(value, state[key]) for key, value in foreign.state_dict().items())
+    with pytest.raises(ValueError, match="no state_dict of torchvision's resnet50"):
+        encoders.from_state_dict(tmp_path / "foreign.pth")

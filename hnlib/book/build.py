@@ -112,6 +112,7 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     ignored = shutil.ignore_patterns("__pycache__", "runs")
     shutil.copytree(root() / "book", folder / "book", ignore=ignored)
+    shutil.copytree(root() / "examples", folder / "examples", ignore=ignored)  # a page includes it
     shutil.copyfile(root() / "_toc.yml", folder / "_toc.yml")
     url, config = elsewhere.repository(root()), (root() / "_config.yml").read_text("utf-8")
     (folder / "_config.yml").write_text(elsewhere.configured(config, url), encoding="utf-8")

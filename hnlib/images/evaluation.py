@@ -87,6 +87,15 @@ def _clean(encoder, dataset, k, device, scores: dict) -> dict[str, Tensor]:
     return {metric + part: bits for metric in right for part, bits in zip(parts, right[metric])}
 
 
+def top(encoder: nn.Module, dataset, device=None, tops=(1, 5)) -> dict[str, float]:
+    """Return top-1 and top-5 accuracies of kNN and a linear probe on plain images."""
+    x, x_test = (embed(encoder, part, device=device) for part in (dataset.x_train, dataset.x_test))
+    known = x, dataset.y_train.to(x.device), x_test, dataset.y_test.to(x.device)
+    scores = {f"knn top-{k}": weighted_knn(*known, neighbours(len(x)), top=k) for k in tops}
+    scores |= {f"linear top-{k}": linear_probe(*known, top=k) for k in tops}
+    return {name: _accuracy(right) for name, right in scores.items()}
+
+
 def paper_readout(
     encoder: nn.Module,
     dataset,
