@@ -601,6 +601,14 @@ def test_a_link_from_claims_opens_the_strip_of_its_check(visit):
     page.wait_for_url("**/book/claims.html#claim-R2")
 
 
+def test_a_tick_beside_a_theorem_opens_its_strip(visit):
+    page = visit("notebooks/theory/transport.html")
+    strip = page.locator("details.hn-beside").first
+    assert not strip.is_visible()
+    page.locator(".hn-tick").first.click()
+    strip.wait_for(state="visible")
+
+
 def test_picture_of_the_path_ends_level(visit):
     """At λ = ∞ all column sums are one."""
     box = visit("notebooks/theory/transport.html").locator("[data-kind=path]")
