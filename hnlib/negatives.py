@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -695,7 +696,7 @@ def normalise(
     masked = torch.add(contrast.uniform_log_weights, score, alpha=scale)
     if contrast.never_empty or on_empty == "raise":
         return torch.log_softmax(masked, 1)
-    # kept from the softmax, whose gradient would be NaN there
+    # outside the softmax, whose gradient would be NaN there
     empty = (contrast.negative_counts == 0)[:, None]
     return torch.log_softmax(masked.masked_fill(empty, 0.0), 1).masked_fill(empty, -torch.inf)
 
@@ -735,7 +736,8 @@ def _refuse_empty(contrast: Contrast, on_empty: str) -> None:
 def _mixture(name: str, value) -> None:
     if isinstance(value, Tensor):  # learned: it comes out of a softmax
         return
-    if len(value) != 3 or not (min(value) >= 0 and 0 < sum(value) < math.inf):
+    shares = [share for share in value if isinstance(share, Real) and share >= 0]
+    if not (len(value) == len(shares) == 3 and 0 < sum(shares) < math.inf):
         raise ValueError(f"{name} must be three shares, at least 0 and not all 0, got {value}")
 
 

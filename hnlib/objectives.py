@@ -51,7 +51,7 @@ def info_nce(
     log_w: Tensor,
     temperature: float | Tensor = 0.5,
     tau_plus: float | Tensor = 0.0,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
     average: str = "anchors",
     reduction: str = "mean",
     hardness_strength: float = 0.0,
@@ -69,7 +69,7 @@ def info_nce(
         Temperature $t > 0$.
     tau_plus : float or Tensor of shape [n], default 0.0
         Class prior $\tau^+ \in [0, 1)$, the share of negatives taken to be of the anchor's class.
-    scale : float, optional
+    scale : float or Tensor of shape [n], optional
         Scale $Q > 0$; default `contrast.scale`.
     average : {"anchors", "pairs"}, default "anchors"
         Whether each anchor counts alike, or each pair of anchor and positive, as in released
@@ -128,8 +128,7 @@ def info_nce(
     has_negative = _has_negative(negatives[:, 0])
     if isinstance(tau_plus, Tensor) or tau_plus > 0:
         negatives = _debias(negatives, chosen, tau_plus, temperature)
-    scale = contrast.scale if scale is None else scale
-    ratio = negatives - chosen + math.log(scale)
+    ratio = negatives - chosen + _log_scale(contrast, scale)
     loss = _softplus(ratio) if loudness else ratio
     if loudness > 1:
         loss = loss * ratio.detach().sigmoid() ** (loudness - 1)
@@ -142,7 +141,7 @@ def exact_debiased(
     temperature: float = 0.5,
     beta: float = 1.0,
     tau_plus: float = 0.1,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     r"""Compute InfoNCE over the tilted distribution of the *other* classes.
@@ -162,7 +161,7 @@ def exact_debiased(
         Concentration $\beta \ge 0$ of the tilt.
     tau_plus : float, default 0.1
         Class prior $\tau^+ \in [0, 1)$.
-    scale : float, optional
+    scale : float or Tensor of shape [n], optional
         Scale $Q > 0$; default `contrast.scale`.
     reduction : {"mean", "none"}, default "mean"
         Whether to return the mean or one value per anchor.
@@ -199,8 +198,7 @@ def exact_debiased(
     mass = _class_mass(contrast, log_w, temperature, beta, tau_plus)
     above = _log_difference(mass.total, mass.share + mass.positive, mass.total_left)
     below = _log_difference(torch.zeros_like(mass.share), mass.share, mass.left)
-    scale = contrast.scale if scale is None else scale
-    loss = _softplus(above - below - mass.positive + math.log(scale))
+    loss = _softplus(above - below - mass.positive + _log_scale(contrast, scale))
     return _average(loss, contrast, _has_negative(log_w.amax(1)), "anchors", reduction)
 
 
@@ -244,7 +242,7 @@ def kl_budget(
     eta: float = 0.5,
     order: int = 0,
     floor: float = 0.01,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     r"""Compute InfoNCE at each anchor's own temperature, the price of a Kullback–Leibler budget.
@@ -262,7 +260,7 @@ def kl_budget(
         `robust.kl_temperature`).
     floor : float, default 0.01
         Least temperature $t_0 > 0$, for anchors whose ball holds the hardest negative alone.
-    scale : float, optional
+    scale : float or Tensor of shape [n], optional
         Scale $Q > 0$; default `contrast.scale`.
     reduction : {"mean", "none"}, default "mean"
         Whether to return the mean or one value per anchor.
@@ -397,7 +395,7 @@ def sigmoid(
     log_w: Tensor,
     temperature: float | Tensor = 0.5,
     bias: float | Tensor | None = None,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
     average: str = "anchors",
     reduction: str = "mean",
 ) -> Tensor:
@@ -411,7 +409,7 @@ def sigmoid(
         Temperature $t > 0$; a tensor may carry a gradient.
     bias : float or Tensor, optional
         Bias $b$; a tensor may carry a gradient. Default $-\log Q$, the log-odds of a positive.
-    scale : float, optional
+    scale : float or Tensor of shape [n], optional
         Scale $Q > 0$; default `contrast.scale`.
 
     Returns
@@ -435,10 +433,10 @@ def sigmoid(
     """
     _check_weights(contrast, log_w)
     check(temperature=temperature, bias=bias, scale=scale)
-    scale = contrast.scale if scale is None else scale
-    bias = -math.log(scale) if bias is None else bias
-    logits = contrast.similarity / temperature + bias
-    loss = _softplus(-contrast.masks.pairs.gather(logits)) + scale * _mean(log_w, _softplus(logits))
+    log_scale = _log_scale(contrast, scale)
+    logits = contrast.similarity / temperature + (-log_scale if bias is None else bias)
+    loss = _softplus(-contrast.masks.pairs.gather(logits))
+    loss = loss + _mean(log_w + log_scale, _softplus(logits))
     return _average(loss, contrast, _has_negative(log_w.amax(1)), average, reduction)
 
 
@@ -494,6 +492,15 @@ def jensen_shannon(
     return _average(loss, contrast, _has_negative(log_w.amax(1)), average, reduction)
 
 
+def _log_scale(contrast: Contrast, scale: float | Tensor | None) -> float | Tensor:
+    r"""Return $\log Q$, a number or a column."""
+    scale = contrast.scale if scale is None else scale
+    if not isinstance(scale, Tensor):
+        return math.log(scale)
+    s = contrast.similarity
+    return per_anchor("scale", scale.to(s).log(), len(s))
+
+
 def _softplus(x: Tensor) -> Tensor:
     return functional.softplus(x, threshold=40.0)  # torch's own, 20, is 2e-9 off in float64
 
@@ -507,24 +514,24 @@ def _mean(log_w: Tensor, x: Tensor) -> Tensor:
 class _LogSums(torch.autograd.Function):
     r"""$\log\sum_j k_{ij} e^{x_{ij}}$, $x_{ij} = \log w_{ij} + s_{ij}/t$, and $s$ at some columns.
 
-    `kept` is $k_{ij}$, and the column `edge` has the largest $x$ of which something is kept; None
-    keeps all. The terms $k_{ij} e^{x_{ij} - c_i}$, with the constant $c_i$ the largest $x$, and
+    `remaining` is $k_{ij}$, None for ones, and the column `edge` has the largest $x$ with $k>0$.
+    The terms $k_{ij} e^{x_{ij} - c_i}$, with the constant $c_i$ the largest $x$, and
     their sums are outputs too. They make the backward pass one multiplication, and as outputs they
     have derivatives themselves, so that there are second derivatives.
     """
 
     @staticmethod
-    def forward(ctx, log_w, s, inverse_t: float | Tensor, columns, kept, edge):
+    def forward(ctx, log_w, s, inverse_t: float | Tensor, columns, remaining, edge):
         if isinstance(inverse_t, Tensor):
             x = torch.addcmul(log_w, s, inverse_t.to(s))
         else:
             x = torch.add(log_w, s, alpha=inverse_t).contiguous()
         largest = x.amax(1, keepdim=True) if edge is None else x.gather(1, edge)
         largest = largest.clamp_min(torch.finfo(x.dtype).min)  # a row of -inf stays one
-        x.sub_(largest) if kept is None else x.sub_(largest).clamp_max_(1.0)  # 1: rounding
+        x.sub_(largest) if remaining is None else x.sub_(largest).clamp_max_(1.0)  # 1: rounding
         x.mul_(math.log2(math.e)).exp2_()  # exp_ takes five times as long where a weight is zero
-        if kept is not None:
-            x.mul_(kept)
+        if remaining is not None:
+            x.mul_(remaining)
         total = x.sum(1, keepdim=True)
         ctx.inverse_t = inverse_t
         ctx.set_materialize_grads(False)
@@ -547,11 +554,11 @@ class _LogSums(torch.autograd.Function):
         return in_log_w, in_s, None, None, None, None
 
 
-def _log_sums(log_w: Tensor, s: Tensor, inverse_t, columns: Tensor, kept=None, edge=None):
+def _log_sums(log_w: Tensor, s: Tensor, inverse_t, columns: Tensor, remaining=None, edge=None):
     r"""Return $\log\sum_j k_{ij} w_{ij} e^{s_{ij}/t}$ of shape [n, 1], and $s/t$ at the columns."""
     if isinstance(inverse_t, Tensor) and inverse_t.requires_grad:  # a learned temperature
         s, inverse_t = s * inverse_t, 1.0
-    log_sum, chosen, _, _ = _LogSums.apply(log_w, s, inverse_t, columns, kept, edge)
+    log_sum, chosen, _, _ = _LogSums.apply(log_w, s, inverse_t, columns, remaining, edge)
     return log_sum, chosen * inverse_t
 
 
@@ -610,19 +617,19 @@ def _class_mass(contrast: Contrast, log_w: Tensor, temperature, beta, tau_plus) 
     held = s if log_w.requires_grad else s.detach()
     if not contrast.never_empty:  # zeros keep gradients finite until such rows are left out
         log_w = log_w.masked_fill(log_w.detach().amax(1, keepdim=True) == -torch.inf, 0.0)
-    kept, edge = _kept(contrast, tau_plus)
+    remaining, edge = _remaining(contrast, tau_plus)
     log_count = contrast.negative_counts[:, None].clamp_min(1).to(s.dtype).log()
     # as log w = βs/t − log |N| − log mean at any admissible column
     log_mean = tilt * held.gather(1, edge) - log_w.gather(1, edge) - log_count
     log_total, positive = _log_sums(log_w, s, 1 / temperature, columns)
     log_prior = math.log(tau_plus) if tau_plus else -math.inf
-    total_left, _ = _log_sums(log_w, s, 1 / temperature, columns, kept, edge)
-    left, _ = _log_sums(log_w, s.detach(), 0.0, columns, kept, edge)
+    total_left, _ = _log_sums(log_w, s, 1 / temperature, columns, remaining, edge)
+    left, _ = _log_sums(log_w, s.detach(), 0.0, columns, remaining, edge)
     share = tilt * held.gather(1, columns) - log_mean + log_prior
     return _ClassMass(share, positive, log_total, total_left, left)
 
 
-def _kept(contrast: Contrast, tau_plus: float) -> tuple[Tensor, Tensor]:
+def _remaining(contrast: Contrast, tau_plus: float) -> tuple[Tensor, Tensor]:
     r"""Return $k_{ij}$ of `exact_debiased`, and a column of the hardest that is not all trimmed.
 
     Candidates tied there share what is left. On a CPU arithmetic is faster than comparisons.

@@ -65,7 +65,7 @@ def clear():
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """A book of one chapter, in a folder of its own."""
-    for folder in ("notebooks/theory", "book/results/runs", "hnlib"):
+    for folder in ("notebooks/theory", "book/results/runs", "hnlib", "examples"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: notebooks/theory/one\n")
     (tmp_path / "_config.yml").write_text("title: T\n")
@@ -198,12 +198,22 @@ def test_execution_stores_outputs_and_what_they_depend_on(project, one):
     assert not current()
 
 
+@pytest.mark.slow
+def test_a_lock_in_a_chapter_leaves_nothing_to_clean_up(one):
+    one.write_text(
+        CHAPTER + "\n```{code-cell} ipython3\nfrom multiprocessing import RLock\nRLock()\n```\n"
+    )
+    done = command("run", "theory/one")
+    _, errors = done.communicate(timeout=120)
+    assert done.returncode == 0 and "leaked" not in errors, errors
+
+
 RUN = {
     "configuration": {
         "experiment": "images",
         "dataset": "digits",
         "method": "h_cl",
-        "options": {"beta": 1.0, "mixture": [1 / 3, 0.5, 1 / 6]},
+        "options": {"beta": 1.0, "mixture": [1 / 3, 0.5, 1 / 6], "nested": [[1, 0.5], "a"]},
         "encoder": "small-cnn",
         "epochs": 3,
         "seed": 0,
@@ -422,6 +432,7 @@ def test_results_page_shows_runs():
         "h\\_cl",
         "beta 1.0",
         "mixture 0.333/0.5/0.167",
+        "nested 1/0.5/a",
         "0, 1",
         "97.8\u00a0±\u00a01.4",
         "98.8",

@@ -281,18 +281,6 @@ def test_sets_that_are_missing_or_damaged_are_named(published):
         tasks.load("sst", published)
 
 
-@pytest.mark.parametrize(
-    "first, y, second, fault",
-    [
-        (["a", "b"], [0, 1], ["c"], "2 and 1 sentences with 2 labels"),
-        (["a", " "], [0, 1], None, "sentence 1 of mine is empty"),
-    ],
-)
-def test_a_task_that_is_none(first, y, second, fault):
-    with pytest.raises(ValueError, match=fault):
-        tasks.Task("mine", first, np.array(y), second)
-
-
 # What embeddings are worth
 
 

@@ -7,12 +7,15 @@ from types import SimpleNamespace
 import pytest
 from docutils import nodes
 from docutils.utils import new_document
+from PIL import Image
 from scripts import script
 
 import hnlib
+from hnlib.book import build
 
 web = script("book/ext/web.py")
 pages = script("book/ext/pages.py")
+search = script("book/ext/search.py")
 
 
 def document(*texts):
@@ -24,11 +27,8 @@ def document(*texts):
 
 def test_a_description_is_the_first_sentences_of_the_first_paragraph():
     box = nodes.note("", nodes.paragraph("", "What a box says is not what a page is about. " * 3))
-    note = nodes.paragraph(
-        "", "", nodes.emphasis("", "Computed in a number of seconds on a machine. " * 3)
-    )
     long = "A sentence of some words that says what the page is about, and ends. " * 4
-    found = web.description(document(box, "Too short.", note, long))
+    found = web.description(document(box, "Too short.", long))
     assert (
         found
         == (2 * "A sentence of some words that says what the page is about, and ends. ").strip()
@@ -87,3 +87,47 @@ def test_a_phone_is_offered_the_narrow_drawing_of_a_figure(tmp_path):
     source = f'<source media="(max-width: 600px)" srcset="../_images/{name}-narrow.svg">'
     assert context["body"] == f"<picture>{source}{images[0]}</picture>{images[1]}"
     assert Path(tmp_path, "_images", f"{name}-narrow.svg").read_text() == "<svg/>"
+
+
+def test_the_index_of_the_search_has_sections_statements_and_checks():
+    """Each with its own text alone, formulas without markup, code and links left out."""
+    page = """<main>menu<article><section id="one"><h2>1. Title<a class="headerlink">#</a></h2>
+    <p>Words \\(\\tfrac{a}{\\beta}\\) here.</p><pre>code</pre>
+    <div class="proof theorem" id="thm"><p class="admonition-title">Theorem 2.6 (Name)</p><p>Stated.</p></div>
+    <div class="hn-claim" id="check"><a class="hn-claim-id">O9</a><span class="hn-claim-title">verified</span></div>
+    </section></article></main>"""
+    assert search.entries(page) == [
+        ["one", "1. Title", "Words aβ here."],
+        ["thm", "Theorem 2.6 (Name)", "Stated."],
+        ["check", "O9 verified", "O9"],
+    ]
+
+
+def test_a_card_says_what_a_page_is_about(tmp_path):
+    """Its words stand on the left; the picture of the book stays on the right."""
+    paths = [tmp_path / "cards" / name for name in ("one.png", "other.png")]
+    for path, title in zip(paths, ("A title of a page", "Another")):
+        web.card(title, "What the page says first. " * 6, path)
+    one, other = (Image.open(path).convert("RGB") for path in paths)
+    left, right = (0, 0, 690, 630), (700, 0, 1200, 630)
+    assert one.size == (1200, 630)
+    assert one.crop(left).tobytes() != other.crop(left).tobytes()
+    assert one.crop(right).tobytes() == other.crop(right).tobytes()
+
+
+def test_each_module_of_the_api_has_a_page(tmp_path):
+    """And the page of all lists them, with the first line that each says of itself."""
+    (tmp_path / "book").mkdir()
+    block = "```{eval-rst}\n.. automodule:: hnlib.negatives\n```"
+    text = f"# API\n\n## Losses\n\n### `hnlib.negatives`\n\n{block}\n\n## Others\n\nWords.\n"
+    (tmp_path / "book/api.md").write_text(text)
+    (tmp_path / "_toc.yml").write_text("      - file: book/api\n      - file: book/references\n")
+    build._api_pages(tmp_path)
+    assert (
+        tmp_path / "book/api/hnlib.negatives.md"
+    ).read_text() == f"# hnlib.negatives\n\n{block}\n"
+    listed = (tmp_path / "book/api.md").read_text()
+    assert "- {doc}`/book/api/hnlib.negatives`: Distributions over negatives" in listed
+    assert "\n\n## Others" in listed and "automodule" not in listed
+    toc = "- file: book/api\n        sections:\n          - file: book/api/hnlib.negatives\n"
+    assert toc in (tmp_path / "_toc.yml").read_text()

@@ -1,9 +1,3 @@
-// From a file a browser may not fetch other pages, which the search does to show a line of each hit:
-// there the hits are shown without it, instead of with an error.
-if (location.protocol === "file:" && typeof DOCUMENTATION_OPTIONS !== "undefined") {
-  DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
-}
-
 // The smallest letters of a figure are 9 pt, 12 px; at five sixths they are 10 px. A figure that is wider still is swiped.
 document.addEventListener("DOMContentLoaded", () => {
   for (const img of document.querySelectorAll("figure img")) {
@@ -56,6 +50,15 @@ document.addEventListener("DOMContentLoaded", () => {
   const sidebar = document.getElementById("pst-primary-sidebar");
   sidebar?.setAttribute("role", "navigation");
   sidebar?.setAttribute("aria-label", "The book and its chapters");
+  sidebar?.querySelectorAll("summary").forEach((part) => part.setAttribute("aria-label", "Pages of this part"));
+});
+
+// On paper proofs and solutions are open; checks stay one line each.
+addEventListener("beforeprint", () => {
+  for (const fold of document.querySelectorAll("article details:not([open], .hn-checks:not(.hn-more), .hide)")) {
+    fold.open = true;
+    addEventListener("afterprint", () => { fold.open = false; }, { once: true });
+  }
 });
 
 // A link to a check in a strip that is closed opens it; not every browser does this by itself.

@@ -102,25 +102,25 @@ def duration(job: Job) -> str:
     return "not timed" if job.minutes is None else f"{job.minutes:.1f} min"
 
 
-def listing(found: list[Job]) -> str:
+def listing(waiting: list[Job]) -> str:
     """Return one line per job: what it fills, its minutes, its command."""
     lines = []
-    for job in found:
+    for job in waiting:
         fills = f"{job.numbers:2} numbers" if job.numbers else "a chapter "
         command = papers.command(job.run, "--record")
         lines.append(f"{fills} {duration(job):>12}  {command}")
-    return "\n".join([*lines, total(found)])
+    return "\n".join([*lines, total(waiting)])
 
 
-def total(found: list[Job]) -> str:
+def total(waiting: list[Job]) -> str:
     """Format how many jobs there are, and the hours of those that are timed."""
-    minutes = [job.minutes for job in found if job.minutes is not None]
+    minutes = [job.minutes for job in waiting if job.minutes is not None]
     hours = f"{sum(minutes) / 60:,.1f} hours for the {len(minutes)} that are timed"
-    return f"{len(found)} runs, {hours}"
+    return f"{len(waiting)} runs, {hours}"
 
 
 def work(
-    found: list[Job],
+    waiting: list[Job],
     minutes: float,
     device: str = "auto",
     folder: Path | None = None,
@@ -140,7 +140,7 @@ def work(
     def state(job: Job) -> Path:
         return project_root() / "_build" / "queue" / f"{job.run.name}.pt"
 
-    for job in sorted(found, key=lambda job: not state(job).exists()):
+    for job in sorted(waiting, key=lambda job: not state(job).exists()):
         if time.monotonic() > end:
             break
         say(papers.command(job.run, "--record"))

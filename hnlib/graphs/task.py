@@ -90,11 +90,11 @@ class Task(task.Task):
     def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> tuple:
         """Return two views of the graphs for GraphCL, the graphs themselves for InfoGraph."""
         graphs = [self.dataset.graphs[i] for i in batch[share].tolist()]
-        whole = Batch.from_data_list(graphs).to(self.device)
+        originals = Batch.from_data_list(graphs).to(self.device)
         if self.run.framework == "infograph":
-            return (whole,)
-        view = partial(views.view, whole, generator, self.run.augmentations, self.run.ratio)
-        return (whole if self.run.original else view(), view())
+            return (originals,)
+        view = partial(views.view, originals, generator, self.run.augmentations, self.run.ratio)
+        return (originals if self.run.original else view(), view())
 
     def loss(self, model, method, views: tuple, labels, gather: Callable) -> Tensor:
         """Return the loss of the whole batch; `gather` collects the rows of all processes."""

@@ -20,7 +20,7 @@ TINY_IMAGENET = (
 )
 CIFAR10_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()  # noqa: SIM905
 DOWNLOADED = ("cifar10", "cifar100", "stl10", "tiny-imagenet")
-KNOWN = ("digits", *DOWNLOADED, "folder:PATH")
+NAMES = ("digits", *DOWNLOADED, "folder:PATH")
 FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # pillow's other readers stay away
 PARTS = ("x_train", "y_train", "x_test", "y_test")
 FORM = "an uncompressed .npz with uint8 x_train, x_test [N,H,W,C] and integer y_train, y_test [N]"
@@ -61,7 +61,7 @@ class Dataset:
 
 
 def load(name: str, root: Path | str | None = None) -> Dataset:
-    """Load digits (embedded), cifar10, cifar100, stl10, tiny-imagenet, or folder:PATH.
+    """Load digits (embedded), cifar10, cifar100, stl10, tiny-imagenet, folder:PATH[@SIZE].
 
     `root` defaults to `$HNLIB_DATA`, else the user's cache. A real set lives in
     `root/images/NAME.npz`; a file in that place is used as it is, else the set is downloaded,
@@ -70,9 +70,10 @@ def load(name: str, root: Path | str | None = None) -> Dataset:
     if name == "digits":
         return _digits()
     if name.startswith("folder:"):
-        return image_folder(name.removeprefix("folder:"))
+        path, _, size = name.removeprefix("folder:").rpartition("@")
+        return image_folder(path, int(size)) if path and size.isdigit() else image_folder(name[7:])
     if name not in DOWNLOADED:
-        raise ValueError(f"unknown data set {name!r}; known: {', '.join(KNOWN)}")
+        raise ValueError(f"unknown data set {name!r}; known: {', '.join(NAMES)}")
     path = location(name, root)
     if not path.exists():
         _download(name, path)

@@ -24,7 +24,7 @@ except ModuleNotFoundError as error:
     text = "sentences need tokenizers; pip install 'hnlib[sentences]'"
     raise ModuleNotFoundError(text, name=error.name) from error
 
-KNOWN = ("topics", "novels")
+NAMES = ("topics", "novels")
 PREFIX = "text:"  # before the path of a text file
 #: 100 English novels, 1839–1937, as collected by Eder and Rybicki; two are not in the public domain
 NOVELS = (
@@ -86,7 +86,7 @@ def corpus(
     A tokenizer is learned on them: byte-pair encoding of lower-case words without accents, with at
     most `vocabulary` tokens; id 0 is padding, 1 an unknown character.
     """
-    if name in KNOWN:
+    if name in NAMES:
         raise ValueError(f"{name} is the name of a built-in corpus; choose another")
     return _corpus(documents, name, vocabulary)
 
@@ -152,7 +152,7 @@ def load(name: str = "topics", root: Path | str | None = None, vocabulary: int =
     if name == "topics":
         return _corpus(topics(), name, vocabulary)
     if name != "novels" and not name.startswith(PREFIX):
-        raise ValueError(f"unknown corpus {name!r}; known: {', '.join(KNOWN)}, {PREFIX}PATH")
+        raise ValueError(f"unknown corpus {name!r}; known: {', '.join(NAMES)}, {PREFIX}PATH")
     path = location(root) / "novels.txt"
     if name != "novels":
         path = Path(name.removeprefix(PREFIX)).expanduser()

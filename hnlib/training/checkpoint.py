@@ -115,14 +115,14 @@ class Checkpoint:
             return None
         try:
             state = torch.load(self.path, map_location=device, weights_only=True)
-            theirs, epoch = json.loads(state["configuration"]), state["epoch"]
+            saved, epoch = json.loads(state["configuration"]), state["epoch"]
         except Exception as error:  # torch.load raises many types
             raise ValueError(
                 f"{self.path} is not a checkpoint; pass another path or resume=False (--restart)"
             ) from error
         scheduled = {"lr_schedule", "schedule"} & self.configuration.keys()
-        for key in self.configuration | theirs:
-            ours, other = self.configuration.get(key), theirs.get(key)
+        for key in self.configuration | saved:
+            ours, other = self.configuration.get(key), saved.get(key)
             if key == "epochs" and parts == 1 and not scheduled and ours > other:
                 continue
             if ours != other:
@@ -132,4 +132,4 @@ class Checkpoint:
                     "to start over"
                 )
         self.epoch = epoch
-        return state, theirs
+        return state, saved

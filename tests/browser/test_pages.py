@@ -22,21 +22,21 @@ MEGABYTE = 1_000_000
 pytestmark = pytest.mark.slow
 
 
-# Formulas and code are thousands of elements that axe-core takes a minute for; the colours of code
-# are the same on all pages, and looked at on one.
+# What a formula draws is hidden from a screen reader, which reads its MathML; the colours of code are
+# the same on all pages, and looked at on one. Both are thousands of elements.
 LIGHTEN = """(code) => {
-    document.querySelectorAll('mjx-container').forEach(e => e.replaceWith('x'));
+    document.querySelectorAll('mjx-container > [aria-hidden="true"]').forEach(e => { e.textContent = 'x'; });
     if (code) document.querySelectorAll('.highlight pre').forEach(e => { e.textContent = e.textContent; });
 }"""
 
 
-def findings(page, page_name) -> list[str]:
-    """The findings of axe-core, one line each. Takes the formulas out of the page."""
+def findings(page, page_name, **options) -> list[str]:
+    """The findings of axe-core, one line each. Formulas stay in place."""
     page.evaluate(LIGHTEN, page_name != "notebooks/start-here.html")
     return [
         f"{finding['id']}: {finding['help']}: {node['html'][:160]}"
         for finding in Axe()
-        .run(page, options={"preload": False, "resultTypes": ["violations"]})
+        .run(page, options={"preload": False, "resultTypes": ["violations"]} | options)
         .response["violations"]
         for node in finding["nodes"]
     ]
@@ -127,6 +127,11 @@ SILENT = """() => {
         if (e.tagName !== 'ARTICLE' && getComputedStyle(e).maskImage === 'none') silent.add(e);
     }
     return [...silent].map(e => e.outerHTML.slice(0, 120)); }"""
+# On a phone: the first picture of a page, if it is wider than the screen.
+FIRST = """() => [...document.querySelectorAll('article figure img')]
+    .filter(e => e.offsetParent && !e.closest('details:not([open])')).slice(0, 1)
+    .filter(e => { const box = e.closest('figure'); return box.scrollWidth > box.clientWidth + 8; })
+    .map(e => e.alt)"""
 PAPER = {"width": 717, "height": 1000}  # A4 between the margins that a browser prints with
 DESK = {"width": 1280, "height": 900}
 
@@ -139,12 +144,20 @@ def test_page(page, page_name):
     page.wait_for_timeout(100)  # sizes are observed, not asked for
     wrong["does not fade"] = page.evaluate(SILENT)
     wrong |= {"outside": page.evaluate(OUTSIDE), "small on a phone": small(page)}
+    wrong["first picture"] = page.evaluate(FIRST)
     page.set_viewport_size(PAPER)
     page.emulate_media(media="print", color_scheme="light")
     wrong["cut on paper"] = page.evaluate(CUT)
     page.emulate_media(media="screen")
     page.set_viewport_size(DESK)
     wrong["axe-core"] = findings(page, page_name)
+    turn(page, "dark")
+    ground, letters = (
+        page.evaluate("""() => { const { backgroundColor, color } = getComputedStyle(document.body);
+        return [backgroundColor, color]; }""")
+    )
+    wrong["not dark"] = [ground, letters] * (not luminance(ground) < 0.05 < luminance(letters))
+    wrong["faint in the dark"] = findings(page, page_name, runOnly=["color-contrast"])
     assert {name: found for name, found in wrong.items() if found} == {}
 
 
@@ -169,6 +182,30 @@ def test_faults_and_what_does_not_fade_are_found(visit):
     assert len(page.evaluate(SILENT)) == 1
 
 
+def test_a_picture_wider_than_a_phone_is_found(visit):
+    """Negative control: one of 900 pixels as the first of a page; narrow, it fits."""
+    page = visit("book/reproduce.html")
+    page.set_viewport_size({"width": 390, "height": 900})
+    page.evaluate("""() => document.querySelector('article section').insertAdjacentHTML('afterbegin',
+        '<div class="cell_output"><figure><img alt="a picture" style="min-width: 900px" src="data:,"></figure></div>')""")
+    assert page.evaluate(FIRST) == ["a picture"]
+    page.evaluate(
+        "() => { document.querySelector('article figure img').style.minWidth = '300px'; }"
+    )
+    assert page.evaluate(FIRST) == []
+
+
+def test_proofs_are_open_on_paper(visit):
+    """A page that is printed opens its proofs and solutions and leaves its checks folded."""
+    page = visit("notebooks/theory/packing.html")
+    count = "() => document.querySelectorAll('article details.sd-dropdown:not([open])').length"
+    closed, checks = page.evaluate(count), "details.hn-checks:not(.hn-more)[open]"
+    page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    assert closed > 3 and page.evaluate(count) == 0 and page.locator(checks).count() == 0
+    page.evaluate("() => dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate(count) == closed
+
+
 def test_a_head_without_words_and_a_lost_paragraph_are_found(visit):
     """Negative control: a minor finding and a moderate one."""
     page = visit("book/reproduce.html")
@@ -178,16 +215,6 @@ def test_a_head_without_words_and_a_lost_paragraph_are_found(visit):
             '<table><thead><tr><th></th><th>a</th></tr></thead><tr><td>1</td><td>2</td></tr></table>'); }""")
     found = {line.partition(":")[0] for line in findings(page, "book/reproduce.html")}
     assert found == {"region", "empty-table-header"}
-
-
-def test_page_in_dark(page, page_name):
-    """The page follows the system: light letters on a dark ground, and still nothing from
-    axe-core."""
-    turn(page, "dark")
-    ground = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
-    letters = page.evaluate("() => getComputedStyle(document.body).color")
-    assert luminance(ground) < 0.05 < luminance(letters)
-    assert findings(page, page_name) == []
 
 
 def too_large(page: Path, text: str) -> list:
@@ -216,7 +243,7 @@ def broken_links(page: Path, text: str) -> list:
 
 HEAD = {
     "description": r'<meta name="description" content="[^"]{40,}',
-    "card": r'<meta property="og:image" content="[^"]*card\.png"',
+    "card": r'<meta property="og:image" content="[^"]*/(?:card|cards/[^"]+)\.png"',
     "icon": r'<link [^>]*rel="(?:shortcut )?icon"',
     "title": r"<title>[^<]{8,}</title>",
 }
@@ -355,12 +382,29 @@ def test_measure(visit):
     assert 65 <= characters <= 75
 
 
-def test_search_finds(visit):
-    """A search from the files finds pages, without a server."""
-    page = visit("search.html?q=transport")
-    page.wait_for_selector("#search-results li a", timeout=10_000)
-    assert page.locator("#search-results li a").count() >= 1
-    assert not [line for line in page.complaints if line.startswith(("script error", "request to"))]
+@pytest.mark.parametrize(
+    ("query", "title", "page"),
+    [
+        ("Theorem 3.2", "Theorem 3.2 (", "theory/transport"),
+        ("O9", "O9", "theory/transport"),
+        ("Sinkhorn", "Sinkhorn", "theory/transport"),
+        ("DCL", "", ""),
+    ],
+)
+def test_search_finds(visit, query, title, page):
+    """From the files, what is about it first and the API last, each with a line of its text."""
+    found = visit(f"search.html?q={query}")
+    hits = found.locator("#search-results li")
+    assert title in hits.first.inner_text() and hits.first.locator("p").inner_text()
+    pages = [link.get_attribute("href") for link in hits.locator("a").all()]
+    assert page in pages[0] and "book/api" not in pages[0]
+    assert sorted(pages, key=lambda link: "book/api" in link) == pages
+    assert found.complaints == []
+
+
+def test_search_says_that_there_is_nothing(visit):
+    page = visit("search.html?q=unfindable+thing")
+    assert "Nothing is found" in page.locator("#search-results").inner_text()
 
 
 def test_search_opens_from_the_keyboard(visit):
@@ -557,6 +601,14 @@ def test_a_link_from_claims_opens_the_strip_of_its_check(visit):
     page.wait_for_url("**/book/claims.html#claim-R2")
 
 
+def test_a_tick_beside_a_theorem_opens_its_strip(visit):
+    page = visit("notebooks/theory/transport.html")
+    strip = page.locator("details.hn-beside").first
+    assert not strip.is_visible()
+    page.locator(".hn-tick").first.click()
+    strip.wait_for(state="visible")
+
+
 def test_picture_of_the_path_ends_level(visit):
     """At λ = ∞ all column sums are one."""
     box = visit("notebooks/theory/transport.html").locator("[data-kind=path]")
@@ -662,3 +714,42 @@ def test_picture_of_packing_merges_the_rare(visit):
     box.page.mouse.move(solid["x"] + 160, solid["y"] + 100)
     box.page.mouse.up()
     assert turn.input_value() != before
+
+
+LEDGER = """<section><div class="hn-filter" data-headings="Part" data-columns="Data"></div>
+<section><h2><span>One</span></h2><details><summary>folded</summary><table>
+<thead><tr><th>Data</th><th>Note</th></tr></thead>
+<tbody><tr><td>digits</td><td>plain</td></tr><tr><td></td><td>its check</td></tr></tbody></table></details></section>
+<section><h2><span>Two</span></h2><table><thead><tr><th>Data</th></tr></thead>
+<tbody><tr><td>cifar10</td></tr><tr><td>digits</td></tr></tbody></table></section></section>"""
+
+
+def test_a_filter_leaves_the_rows_asked_for(browser):
+    """A row with an empty first cell goes with the one above; folds open; empty parts are hidden."""
+    page = browser.new_page()
+    page.set_content(LEDGER)
+    page.add_script_tag(path=_files.project_root() / "book/theme/ledgers.js")
+    page.evaluate("() => ledger(document.querySelector('.hn-filter'))")
+    count, words = page.locator("output"), page.get_by_label("Filter")
+    part, data = page.get_by_label("Part"), page.get_by_label("Data")
+
+    def seen():
+        return [cell.inner_text() for cell in page.locator("td").all() if cell.is_visible()]
+
+    assert count.inner_text() == "3 of 3" and seen() == ["cifar10", "digits"]
+    data.select_option("digits")
+    assert count.inner_text() == "2 of 3" and seen() == [
+        "digits",
+        "plain",
+        "",
+        "its check",
+        "digits",
+    ]
+    words.fill("CHECK digits")
+    assert count.inner_text() == "1 of 3" and seen() == ["digits", "plain", "", "its check"]
+    assert not page.get_by_text("Two").last.is_visible()
+    words.fill("")
+    data.select_option("")
+    part.select_option("Two")
+    assert seen() == ["cifar10", "digits"]
+    page.close()
