@@ -12,6 +12,7 @@ import pandas as pd
 from hnlib.book import claims
 from hnlib.book.papers import PAPERS
 from hnlib.book.tables import DASH, Markup, myst, percent
+from hnlib.training import kinds
 
 METRICS = kinds.scores()  # shown of a run; its file holds more
 CHOSEN = ["Data", "Method", "Options", "Setting", "Encoder", "Epochs"]  # shown beside the seeds
