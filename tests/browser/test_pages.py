@@ -243,7 +243,7 @@ def broken_links(page: Path, text: str) -> list:
 
 HEAD = {
     "description": r'<meta name="description" content="[^"]{40,}',
-    "card": r'<meta property="og:image" content="[^"]*card\.png"',
+    "card": r'<meta property="og:image" content="[^"]*/(?:card|cards/[^"]+)\.png"',
     "icon": r'<link [^>]*rel="(?:shortcut )?icon"',
     "title": r"<title>[^<]{8,}</title>",
 }
@@ -599,6 +599,14 @@ def test_a_link_from_claims_opens_the_strip_of_its_check(visit):
     assert page.locator("details.hn-checks[open]").count() == 1
     line.locator("a.hn-claim-id").click()
     page.wait_for_url("**/book/claims.html#claim-R2")
+
+
+def test_a_tick_beside_a_theorem_opens_its_strip(visit):
+    page = visit("notebooks/theory/transport.html")
+    strip = page.locator("details.hn-beside").first
+    assert not strip.is_visible()
+    page.locator(".hn-tick").first.click()
+    strip.wait_for(state="visible")
 
 
 def test_picture_of_the_path_ends_level(visit):
