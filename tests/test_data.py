@@ -175,6 +175,7 @@ def test_image_folder_with_its_own_split(tmp_path):
     loaded = data.load(f"folder:{tmp_path}")
     assert loaded.x_train.shape == (5, 32, 32, 3) and loaded.x_test.shape == (2, 32, 32, 3)
     assert loaded.class_names == ("cat", "dog") and loaded.x_train[4, 0, 0, 0] == 60
+    assert data.load(f"folder:{tmp_path}@48").x_test.shape == (2, 48, 48, 3)
 
 
 def test_image_folder_without_a_split_keeps_every_fifth(tmp_path):

@@ -3,6 +3,7 @@
 import copy
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,9 +16,12 @@ from sklearn.svm import SVC
 from torch import nn
 from torch.nn import functional
 
+from hnlib import __main__ as cli
 from hnlib.images import augment, data, encoders
 from hnlib.images import evaluation as images
+from hnlib.images.run import ImageRun
 from hnlib.training import evaluation, records
+from hnlib.training.run import train
 
 seeds = st.integers(0, 10**6)
 
@@ -106,9 +110,8 @@ def test_embed_is_clean_and_leaves_the_encoder_as_it_was():
 
 def test_readouts_of_raw_pixels():
     digits = data.load("digits")
-    scores = images.readouts(encoders.build("pixels", 1, 8), digits)
+    scores, _ = images.readouts(encoders.build("pixels", 1, 8), digits)
     assert scores["knn_k"] == 28 and 0.93 < scores["knn"] < 0.97 and 0.95 < scores["linear"] < 0.985
-    assert images.readouts(encoders.build("pixels", 1, 8), digits, k=1)["knn"] > scores["knn"]
 
 
 # --- the readout as released
@@ -169,7 +172,7 @@ def test_paper_readout_tests_with_the_statistics_that_learning_moved():
         Normalised(stale=30.0),
         Normalised(momentum=0.0, stale=30.0),
     )
-    clean = [images.readouts(encoder, dataset, k=5)["linear"] for encoder in (drifting, fixed)]
+    clean = [images.readouts(encoder, dataset)[0]["linear"] for encoder in (drifting, fixed)]
     paper = [images.paper_readout(encoder, dataset, **fast) for encoder in (drifting, fixed)]
     assert paper[0] == 1 and paper[1] == pytest.approx(1 / 3)
     assert clean != paper
@@ -239,8 +242,7 @@ class Still(nn.Module):
 
 def test_readouts_say_which_images_were_right():
     dataset, pixels = coloured(), encoders.build("pixels", 1, 4)
-    correct = {}
-    scores = images.readouts(pixels, data.hold_out(dataset, 12), k=5, correct=correct)
+    scores, correct = images.readouts(pixels, data.hold_out(dataset, 12))
     assert (
         correct.keys()
         == scores.keys() - {"knn_k"}
@@ -250,17 +252,6 @@ def test_readouts_say_which_images_were_right():
         assert len(bits) == (12 if "validation" in name else len(dataset.x_test))
         assert float(bits.double().mean()) == pytest.approx(scores[name])
         assert (records.unpack(records.pack(bits), len(bits)) == bits.numpy()).all()
-
-
-def test_readouts_by_protocol():
-    dataset, pixels = coloured(), encoders.build("pixels", 1, 4)
-    clean = images.readouts(pixels, dataset, k=5)
-    paper = images.readouts(pixels, dataset, protocols=("paper",), readout_epochs=2)
-    both = images.readouts(pixels, dataset, k=5, protocols=("paper", "clean"), readout_epochs=2)
-    assert clean.keys() == {"knn", "knn_k", "linear"} and both == clean | paper
-    assert paper == {"linear_paper": images.paper_readout(pixels, dataset, "digits", epochs=2)}
-    still = images.readouts(pixels, dataset, protocols="paper", recipe=nothing, readout_epochs=2)
-    assert still == {"linear_paper": images.paper_readout(pixels, dataset, nothing, epochs=2)}
 
 
 def test_neighbours():
@@ -344,3 +335,31 @@ def test_embeddings_that_are_not_finite_are_refused():
     (train, test), *_ = evaluation.stratified_folds(y, 3)
     with pytest.raises(ValueError, match=r"2 of the 30 embeddings are not finite; .* has diverged"):
         evaluation.svm(x, y, train, test)
+
+
+def test_top_k_counts_a_class_among_the_best():
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(300, 8, generator=g), torch.arange(300) % 10
+    x[:, 0] += y
+    known = x[:200], y[:200], x[200:], y[200:]
+    for readout in (partial(evaluation.weighted_knn, k=20), evaluation.linear_probe):
+        right = [readout(*known, top=k) for k in (1, 3, 10)]
+        assert torch.equal(right[0], readout(*known))
+        assert right[0].sum() < right[1].sum() < right[2].sum() == 100
+        assert not (right[0] & ~right[1]).any()
+
+
+@pytest.mark.slow
+def test_evaluate_reads_saved_and_foreign_encoders(tmp_path, capsys):
+    run = ImageRun(dataset="digits", method="simclr", epochs=1, train_size=256)
+    trained = train(run, save=tmp_path / "saved.safetensors", progress=False)
+    assert cli.main(["evaluate", str(tmp_path / "saved.safetensors"), "--dataset", "digits"]) == 0
+    scores = images.top(trained.encoder, data.load("digits"))
+    expected = [f"{name}: {100 * accuracy:.1f} %" for name, accuracy in scores.items()]
+    assert capsys.readouterr().out.splitlines() == expected
+    state = encoders.build("resnet18", in_channels=1).state_dict()
+    torch.save({f"module.{key}": value for key, value in state.items()}, tmp_path / "foreign.pth")
+    foreign = encoders.from_state_dict(tmp_path / "foreign.pth", "resnet18")
+    assert all(torch.equal(value, state[key]) for key, value in foreign.state_dict().items())
+    with pytest.raises(ValueError, match="no state_dict of torchvision's resnet50"):
+        encoders.from_state_dict(tmp_path / "foreign.pth")

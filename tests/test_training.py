@@ -413,7 +413,7 @@ def test_the_two_baselines_need_no_training():
     untrained = train(method=None, epochs=0, progress=False)
     assert pixels.metrics["linear"] > 0.95 and untrained.metrics["steps"] == 0
     assert pixels.metrics["loss"] is None and pixels.record["configuration"]["method"] is None
-    by_hand = readouts.readouts(untrained.encoder, data.load("digits"))
+    by_hand, _ = readouts.readouts(untrained.encoder, data.load("digits"))
     assert (
         by_hand["knn"] == untrained.metrics["knn"]
         and by_hand["linear"] == untrained.metrics["linear"]

@@ -344,4 +344,4 @@ def key(configuration: dict) -> str:
 
 def key_of(run: config.Configuration) -> str:
     """Return the key that the run's record will have."""
-    return key(run.resolved().configuration)
+    return key(run.configuration)

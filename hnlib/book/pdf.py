@@ -21,9 +21,7 @@ def chromium() -> str:
     """Return the path of a Chromium or Chrome. Raises ValueError if none is installed."""
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
-        raise ValueError(
-            "make pdf needs Chromium or Chrome; install one, as apt-get install chromium"
-        )
+        raise ValueError("the PDF needs Chromium or Chrome: apt-get install chromium")
     return path
 
 
@@ -33,7 +31,7 @@ def title(page: str) -> str:
     return html.unescape(re.sub("<[^>]+>", "", found[1])).strip()
 
 
-def document(folder: Path, numbers: dict[str, int]) -> str:
+def document(folder: Path) -> str:
     """Return all built pages as one, behind a cover and a table of contents."""
     start = (folder / f"{toc()[0]}.html").read_text(encoding="utf-8")
     head = re.findall(
@@ -49,8 +47,7 @@ def document(folder: Path, numbers: dict[str, int]) -> str:
         sheets.append(
             f'<div class="hn-sheet" id="{page}" data-page="{page}"{folded}>{article}</div>'
         )
-        name, number = html.escape(title(text)), numbers.get(page, "")
-        contents.append(f'<li><a href="#{page}">{name}</a><span>{number}</span></li>')
+        contents.append(f'<li><a href="#{page}">{html.escape(title(text))}</a></li>')
     book = html.unescape(re.search('property="og:site_name" content="(.*?)"', start)[1])
     version = f"Version {hnlib.__version__}"
     front = (
@@ -71,7 +68,7 @@ def pdf(folder: Path, out: Path) -> None:
     from playwright.sync_api import sync_playwright
 
     path, source = chromium(), folder / "paper.html"
-    source.write_text(document(folder, {}), encoding="utf-8")
+    source.write_text(document(folder), encoding="utf-8")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         page = browser.new_page(java_script_enabled=True)
@@ -91,6 +88,11 @@ def pdf(folder: Path, out: Path) -> None:
         )
         browser.close()
     source.unlink()
+    start = folder / f"{toc()[0]}.html"
+    text, version = start.read_text(encoding="utf-8"), f"Version {hnlib.__version__}"
+    link = f'{version} · <a href="../{out.name}">This book as a PDF</a>'
+    if out.name not in text:
+        start.write_text(text.replace(version, link), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -146,15 +146,12 @@ class Task(task.Task):
 
     def measure(self, model: nn.Module, trainings: list, device) -> dict:
         """Return metrics and history of the trained model."""
-        (training,), correct = trainings, {}
-        metrics = evaluation.readouts(
-            model.encoder,
-            self.judged,
-            device=device,
-            protocols=self.run.protocols,
-            recipe=self.recipe,
-            correct=correct,
-        )
+        (training,), encoder = trainings, model.encoder
+        metrics, correct = evaluation.readouts(encoder, self.judged, device)
+        if "paper" in self.run.protocols:
+            metrics["linear_paper"] = evaluation.paper_readout(
+                encoder, self.judged, self.recipe, device=device
+            )
         training.history[-1]["knn"] = metrics["knn"]
         return {
             "metrics": metrics | self.totals(training),

@@ -373,7 +373,7 @@ def _spread(a, b, metric, m) -> tuple[float, bool]:
 
 
 def _bits(rows, metric, m):
-    """Return which images were right, or the scores of queries, [seeds, m]; None if not recorded."""
+    """Return which images were right, or queries' scores, [seeds, m]; None if not recorded."""
     parts = [c.get(metric) if isinstance(c, dict) else None for c in rows.get("correct", [None])]
     if None in parts:
         return None

@@ -64,14 +64,6 @@ class Task(task.Task):
         queries, keys = (gather(model(view, tower)) for tower, view in enumerate(views))
         return method.pairs(queries, keys)
 
-    def evaluate(self, loop, loss: float | None, rate: float | None) -> dict | None:
-        """Return a row of the history; `measure` fills in the last row's scores."""
-        row = super().evaluate(loop, loss, rate)
-        if row is None:
-            return None
-        row["pairs_per_second"] = rate
-        return row if loop.finished else row | self._scores(loop.model)[0]
-
     def _scores(self, model: nn.Module) -> tuple[dict, dict[str, Tensor]]:
         scores, correct = {}, {}
         for judged in self.judged:

@@ -87,7 +87,16 @@ class Task:
         """
         if not (loop.should_evaluate(loop.progress.epoch) or loop.finished):
             return None
-        return dict(epoch=loop.progress.epoch, step=loop.progress.step, loss=loss) | loop.scheduled
+        row = dict(epoch=loop.progress.epoch, step=loop.progress.step, loss=loss) | loop.scheduled
+        row[f"{self.unit}s_per_second"] = rate
+        return row if loop.finished else row | self._scores(loop.model)[0]
+
+    def _scores(self, model: nn.Module) -> tuple[dict, dict]:
+        """Return the metrics of a model in training, and what the record has of each example.
+
+        The loop's last row is completed by `measure`.
+        """
+        return {}, {}
 
     def totals(self, training) -> dict:
         """Return the loss, the steps and the examples per second of a training."""
