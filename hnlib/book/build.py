@@ -151,7 +151,7 @@ def _api_pages(folder: Path) -> None:
 
     def module(found: re.Match) -> str:
         name, contents = found.groups()
-        (pages / f"{name}.md").write_text(f"# `{name}`\n\n{contents}\n", encoding="utf-8")
+        (pages / f"{name}.md").write_text(f"# {name}\n\n{contents}\n", encoding="utf-8")
         source = root() / name.replace(".", "/")
         source = source / "__init__.py" if source.is_dir() else source.with_suffix(".py")
         about = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""
@@ -161,7 +161,8 @@ def _api_pages(folder: Path) -> None:
     section = re.compile(r"^### `(\S+)`\n\n(```\{eval-rst\}\n.*?\n```)\n+", re.M | re.S)
     text = section.sub(module, page.read_text(encoding="utf-8")).replace("\n## ", "\n\n## ")
     page.write_text(text, encoding="utf-8")
-    files = "".join(f"\n          - file: book/api/{file.stem}" for file in sorted(pages.iterdir()))
+    names = re.findall(r"`/book/api/(\S+)`", text)
+    files = "".join(f"\n          - file: book/api/{name}" for name in names)
     listed = toc.read_text(encoding="utf-8")
     listed = listed.replace("- file: book/api\n", f"- file: book/api\n        sections:{files}\n")
     toc.write_text(listed, encoding="utf-8")

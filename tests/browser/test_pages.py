@@ -243,7 +243,7 @@ def broken_links(page: Path, text: str) -> list:
 
 HEAD = {
     "description": r'<meta name="description" content="[^"]{40,}',
-    "card": r'<meta property="og:image" content="[^"]*card\.png"',
+    "card": r'<meta property="og:image" content="[^"]*/(?:card|cards/[^"]+)\.png"',
     "icon": r'<link [^>]*rel="(?:shortcut )?icon"',
     "title": r"<title>[^<]{8,}</title>",
 }
