@@ -269,8 +269,8 @@ def test_folds_partition_the_rows_and_spread_every_class(sizes, folds, seed):
     parts = evaluation.stratified_folds(y, folds, seed)
     assert len(parts) == folds and all(part.dtype == torch.long for pair in parts for part in pair)
     assert torch.cat([test for _, test in parts]).sort().values.equal(torch.arange(len(y)))
-    for train, test in parts:
-        assert torch.cat([train, test]).sort().values.equal(torch.arange(len(y)))
+    for fit, test in parts:
+        assert torch.cat([fit, test]).sort().values.equal(torch.arange(len(y)))
         assert all(
             n // folds <= int((y[test] == c).sum()) <= -(-n // folds) for c, n in enumerate(sizes)
         )
