@@ -235,11 +235,11 @@ def papers(path: Path | str | None = None) -> pd.DataFrame:
 
     path = ledger("book/results/papers.csv") if path is None else Path(path)
     numbers = dict.fromkeys(("value", "spread"), float)
-    return pd.read_csv(
+    return pd.read_csv(  # pyright: ignore[reportCallIssue]
         path,
         comment="#",
         skipinitialspace=True,
-        dtype=defaultdict(lambda: str, numbers),
+        dtype=defaultdict(lambda: str, numbers),  # pyright: ignore[reportArgumentType]
         keep_default_na=False,
         na_values={name: [""] for name in (*numbers, "note")},
     )
