@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hnlib import methods
 from hnlib.contrast import Contrast
 
-cases = settings(max_examples=20, deadline=None, derandomize=True)
+cases = settings(max_examples=12)
 
 
 def batch(seed, size=4, dimension=3, dtype=torch.float64):
@@ -28,32 +28,26 @@ def batch(seed, size=4, dimension=3, dtype=torch.float64):
     size=st.integers(2, 6),
     labelled=st.booleans(),
     mode=st.sampled_from(["class", "view"]),
+    factor=st.floats(1e-6, 1e6),
 )
-def test_two_views_match_the_reference(seed, size, labelled, mode):
+def test_two_views_match_the_reference(seed, size, labelled, mode, factor):
     z1, z2 = batch(seed, size)
-    y = (
-        torch.randint(3, (size,), generator=torch.Generator().manual_seed(seed))
-        if labelled
-        else None
-    )
-    c = Contrast.from_views(z1, z2, y, positives=mode)
+    g = torch.Generator().manual_seed(seed)
+    y = torch.randint(3, (size,), generator=g) if labelled else None
+    c = Contrast.from_views(factor * z1, z2, y, positives=mode)
     Z, S, P, A = reference.views(z1, z2, None if y is None else y.tolist(), mode)
-    assert np.abs(c.similarity.numpy() - S).max() < 1e-14
-    assert np.abs(c.anchors.numpy() - Z).max() < 1e-14 and c.candidates is c.anchors
+    assert np.abs(c.similarity.numpy() - S).max() < 1e-13
+    assert np.abs(c.anchors.numpy() - Z).max() < 1e-13 and c.candidates is c.anchors
     assert (c.positives.numpy() == P).all()
     assert (c.admissible.numpy() == A).all()
     assert c.symmetric and c.scale == 2 * size - 2
     assert np.array_equal(c.positive_similarity, c.similarity.numpy()[P])
     assert np.abs(c.uniform_log_weights.exp().numpy() - reference.uniform(S, A)).max() < 1e-14
     assert ((c.uniform_log_weights == -torch.inf).numpy() == ~A).all()
-
-
-@cases
-@given(seed=st.integers(0, 999), factor=st.floats(1e-6, 1e6))
-def test_the_length_of_an_embedding_does_not_matter(seed, factor):
-    z1, z2 = batch(seed)
-    a, b = Contrast.from_views(z1, z2).similarity, Contrast.from_views(factor * z1, z2).similarity
-    assert (a - b).abs().max() < 1e-13
+    with_features = Contrast.from_views(factor * z1, z2, y, features=(z2, z1))
+    assert c.features is None and torch.equal(with_features.features, torch.cat([z2, z1]))
+    z = with_features.norms[:, None] * with_features.candidates
+    assert torch.allclose(z, torch.cat([factor * z1, z2]))
 
 
 @cases
@@ -65,9 +59,8 @@ def test_permuting_the_batch_permutes_everything(seed):
     both = torch.cat([order, order + 5])
     a, b = Contrast.from_views(z1, z2, y), Contrast.from_views(z1[order], z2[order], y[order])
     for name in ("similarity", "positives", "admissible"):
-        assert torch.allclose(
-            getattr(a, name)[both][:, both].double(), getattr(b, name).double(), atol=1e-14
-        )
+        before, after = (getattr(c, name).double() for c in (a, b))
+        assert torch.allclose(before[both][:, both], after, atol=1e-14)
     assert (a.same_class()[both][:, both] == b.same_class()).all()
 
 
@@ -111,20 +104,17 @@ def test_a_queue_adds_candidates():
     q, k, queue = (torch.randn(n, 4, generator=g, dtype=torch.float64) for n in (3, 3, 5))
     contrast = Contrast.from_queue(q, k, queue)
     cosine = torch.nn.functional.cosine_similarity(q[:, None], torch.cat([k, queue])[None], dim=2)
-    assert (
-        torch.allclose(contrast.similarity, cosine)
-        and contrast.scale == 7
-        and not contrast.symmetric
-    )
+    assert torch.allclose(contrast.similarity, cosine)
+    assert contrast.scale == 7 and not contrast.symmetric
     assert contrast.positives.nonzero().tolist() == [[0, 0], [1, 1], [2, 2]]
     assert torch.equal(contrast.admissible, ~contrast.positives)
     assert torch.allclose(contrast.positive_similarity, cosine.diagonal())
     y, older = torch.tensor([0, 1, 0]), torch.tensor([1, 1, 2, 0, 2])
-    told = Contrast.from_queue(q, k, queue, y, older)
     same = y[:, None] == torch.cat([y, older])
-    assert torch.equal(told.positives, same) and torch.equal(told.admissible, ~same)
-    own = Contrast.from_queue(q, k, queue, y, older, positives="view")
-    assert torch.equal(own.positives, contrast.positives) and torch.equal(own.admissible, ~same)
+    for positives, expected in (("class", same), ("view", contrast.positives)):
+        labelled = Contrast.from_queue(q, k, queue, y, older, positives=positives)
+        assert torch.equal(labelled.positives, expected)
+        assert torch.equal(labelled.admissible, ~same)
 
 
 def pairs(n=4, m=6, d=5, seed=0):
@@ -184,15 +174,6 @@ def test_similarities_are_float32_or_better_also_under_autocast():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = Contrast.from_views(z1.float(), z2.float()).similarity
     assert inside.dtype == torch.float32 and torch.equal(inside, outside)
-
-
-def test_features_and_norms_come_along():
-    z1, z2 = batch(7)
-    h1, h2 = batch(8, dimension=9)
-    c = Contrast.from_views(3 * z1, z2, torch.tensor([0, 1, 0, 1]), features=(h1, h2))
-    assert torch.equal(c.features, torch.cat([h1, h2]))
-    assert torch.allclose(c.norms[:, None] * c.candidates, torch.cat([3 * z1, z2]))
-    assert Contrast.from_views(z1, z2).features is None
 
 
 def test_a_contrast_pickles_and_copies_with_masks_of_its_own():

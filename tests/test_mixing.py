@@ -85,15 +85,14 @@ def test_the_loss_of_un_mix_is_three_losses(name):
 @pytest.mark.parametrize(
     "run", [dict(method="simclr", mixing="i-mix"), dict(method="unremix", mixing="un-mix")]
 )
+@pytest.mark.slow
 def test_a_run_has_mixed_views_and_says_so(run, tmp_path):
     first = train("digits", **SMALL, **run)
     again = train("digits", **SMALL, **run)
     plain = train("digits", **SMALL, method=run["method"])
     assert first.metrics["loss"] == again.metrics["loss"] != plain.metrics["loss"]
     chosen = first.record["configuration"]
-    assert {k: chosen[k] for k in run if k != "method"} == {
-        k: v for k, v in run.items() if k != "method"
-    }
+    assert chosen["mixing"] == run["mixing"]
     assert not {"mixing", "mixing_share"} & plain.record["configuration"].keys()
     assert ImageRun.read(chosen).mixing == run["mixing"]
 
