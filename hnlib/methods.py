@@ -120,6 +120,11 @@ CATALOGUE = {
     "kl-budget": _row(
         "KL budget", "ours", objectives.kl_budget, negatives.uniform, observe=_temperatures
     )(eta=0.5, order=0, floor=0.01),
+    "dcl": _row("DCL", "decoupled", _NCE, negatives.uniform)(temperature=0.5, loudness=0.0),
+    "focal": _row("Focal InfoNCE", "kalm", _NCE, negatives.uniform)(temperature=0.5, loudness=2.0),
+    "siglip": _row("SigLIP", "siglip", objectives.sigmoid, negatives.uniform)(
+        temperature=0.5, bias=None, learn_scale=False
+    ),
     "unremix": _row("UnReMix", "unremix", _NCE, negatives.unremix, features=True)(
         temperature=0.5, **_THIRDS, gradient="pseudo-label"
     ),
@@ -169,7 +174,8 @@ class Method(nn.Module):
     -----
     The loss is computed outside autocast, in float32 or better. A `mixture` is fixed
     (``learn="fixed"``) or the start of a softmax of trained parameters, which descend the loss
-    ("minimise", as UnReMix) or climb it ("maximise"); a share of zero starts at 1e-6.
+    ("minimise", as UnReMix) or climb it ("maximise"); a share of zero starts at 1e-6. With
+    `learn_scale` temperature and bias are trained, the former as $e^{-\texttt{log\_scale}}$.
     """
 
     skipped: Tensor
@@ -186,6 +192,11 @@ class Method(nn.Module):
             if abs(float(start.sum()) - 1) > 1e-3:  # a softmax would change the hardness
                 raise ValueError(f"a learned mixture must sum to 1, got {options['mixture']}")
             self.logits = nn.Parameter(start.clamp_min(1e-6).log())
+        if options.get("learn_scale"):
+            if options["bias"] is None:
+                raise ValueError("a learned bias needs a number to start from; pass bias=")
+            self.log_scale = nn.Parameter(torch.tensor(-math.log(options["temperature"])))
+            self.bias = nn.Parameter(torch.tensor(float(options["bias"])))
         for count in ("skipped", "unconverged"):
             self.register_buffer(count, torch.zeros((), dtype=torch.long), persistent=False)
 
@@ -334,8 +345,11 @@ class Method(nn.Module):
         if self.entry.supervised and contrast.labels is None:
             raise ValueError(f"{self.name} learns from labels; pass labels")
         with outside_autocast(contrast.similarity.device):
-            contrast = self.extended(contrast)
-            return self.objective(contrast, self._counted(contrast), reduction=reduction)
+            contrast, learned = self.extended(contrast), {}
+            if hasattr(self, "log_scale"):
+                learned = dict(temperature=(-self.log_scale).exp(), bias=self.bias)
+            log_w = self._counted(contrast)
+            return self.objective(contrast, log_w, reduction=reduction, **learned)
 
     def _counted(self, contrast: Contrast) -> Tensor:
         """Return the weights, after counting skipped anchors and couplings that missed `tol`."""

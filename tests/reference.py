@@ -6,6 +6,7 @@ negatives, `P` [n,m] the positives, `W` [n,m] weights (rows sum to one; a row of
 negative).
 """
 
+import functools
 import math
 
 import numpy as np
@@ -273,6 +274,25 @@ def simclr(z1, z2, y, temperature=0.5, hardness_strength=0.0):
     return np.mean(info_nce(S, P, W, temperature, 0.0, 2 * len(z1) - 2))
 
 
+def loud(z1, z2, y, temperature=0.5, loudness=1.0):
+    """The ratio that InfoNCE takes the softplus of, its loss at other powers of the loudness."""
+    _, S, P, A = views(z1, z2)
+    values = info_nce(S, P, uniform(S, A), temperature, 0.0, 2 * len(z1) - 2)
+    if loudness == 0:
+        return np.mean([math.log(math.expm1(x)) for x in values])
+    return np.mean([x * (1 - math.exp(-x)) ** (loudness - 1) for x in values])
+
+
+def siglip(z1, z2, y, temperature=0.5, bias=None):
+    _, S, P, A = views(z1, z2)
+    bias = -math.log(2 * len(z1) - 2) if bias is None else bias
+    total = 0.0
+    for i, j in np.ndindex(*S.shape):
+        x = S[i, j] / temperature + bias
+        total += math.log1p(math.exp(-x)) if P[i, j] else math.log1p(math.exp(x)) * A[i, j]
+    return total / len(S)
+
+
 def debiased(z1, z2, y, temperature=0.5, tau_plus=0.1):
     _, S, P, A = views(z1, z2)
     return np.mean(info_nce(S, P, uniform(S, A), temperature, tau_plus, 2 * len(z1) - 2))
@@ -452,6 +472,9 @@ METHODS = {
     "mw": mw,
     "chi2-dro": chi2_dro,
     "kl-budget": kl_budgets,
+    "dcl": functools.partial(loud, loudness=0.0),
+    "focal": functools.partial(loud, loudness=2.0),
+    "siglip": siglip,
     "unremix": unremix,
     "unremix-repaired": unremix_repaired,
     "mochi": mochi,

@@ -58,6 +58,16 @@ def same(found: Effect, wanted: Effect):
     return [getattr(found, k) for k in keys] == pytest.approx([getattr(wanted, k) for k in keys])
 
 
+def test_a_seed_is_paired_on_one_kind_of_processor():
+    table = frame(bits())
+    table["environment"] = [{"hardware": {"cpu": "A"}}] * len(table)
+    assert same(compare(table), compare(table.drop(columns="environment")))
+    table.at[1, "environment"] = {"hardware": {"cpu": "B"}}
+    with pytest.raises(ValueError, match=r"seed 1 ran on B for .* and on A for .*; run one"):
+        compare(table)
+    assert same(compare(table, mixed=True), compare(table.drop(columns="environment")))
+
+
 # --- paired by seed
 
 

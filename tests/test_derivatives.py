@@ -17,6 +17,8 @@ OBJECTIVES = {
     "pairs": partial(objectives.info_nce, temperature=0.3, average="pairs"),
     "debiased": partial(objectives.info_nce, temperature=0.5, tau_plus=0.1),
     "exact_debiased": partial(objectives.exact_debiased, temperature=0.5, beta=1.5, tau_plus=0.2),
+    "decoupled": partial(objectives.info_nce, temperature=0.3, loudness=0.0),
+    "sigmoid": partial(objectives.sigmoid, temperature=0.3, bias=-0.7),
     "basic": objectives.basic,
     "mean_variance": partial(objectives.mean_variance, temperature=0.4),
     "jensen_shannon": partial(objectives.jensen_shannon, tau_plus=0.1),
@@ -62,6 +64,20 @@ def test_derivatives_are_those_of_finite_differences(name, way):
     assert torch.autograd.gradcheck(loss, point)
     if name in ("info_nce", "exact_debiased", "mean_variance"):
         assert torch.autograd.gradgradcheck(loss, point)
+
+
+@pytest.mark.parametrize("power", [0.0, 1.0, 1.5, 2.0, 3.0])
+def test_loudness_is_the_power_of_one_minus_the_positive_s_share(power):
+    z1, z2 = (z.requires_grad_() for z in views(2))
+    c = Contrast.from_views(z1, z2)
+    log_w = weigh(c).detach()
+    each = objectives.info_nce(c, log_w, 0.3, loudness=power, reduction="none").sum()
+    pull = 0.3 * torch.autograd.grad(each, c.similarity, retain_graph=True)[0]
+    logits = torch.where(c.admissible, log_w + math.log(c.scale), 0.0) + c.similarity / 0.3
+    share = (logits.masked_fill(~(c.admissible | c.positives), -math.inf)).softmax(1)
+    expected = (share - c.positives.double()) * (1 - share[c.positives][:, None]) ** (power - 1)
+    torch.testing.assert_close(pull, expected)
+    assert (pull - expected * (1 - share[c.positives][:, None]) ** 0.1).abs().max() > 1e-3
 
 
 def plain(name, z, gradient, way):

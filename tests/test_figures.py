@@ -128,6 +128,28 @@ def test_circle_draws_points_where_they_are():
     assert [text.get_text() for text in ax.texts] == ["a", "b"]
 
 
+def test_a_figure_is_drawn_for_a_phone_too(monkeypatch):
+    """Its panels one below the other, and no wider than a phone shows in letters of 10 pixels."""
+    shown = []
+    monkeypatch.setattr(
+        "IPython.display.display", lambda data, **about: shown.append((data, about))
+    )
+
+    def draw(narrow, width=7.0):
+        figure, _ = figures.panels(narrow, 2, (width, 3.0), width_ratios=[1, 2], sharey=True)
+        return figure
+
+    figures.show(draw)
+    ((data, about),) = shown
+    drawn = data["image/svg+xml"], about["metadata"]["narrow"]
+    size = r'<svg [^>]*width="([\d.]+)pt" height="([\d.]+)pt"'
+    (wide, high), (narrow, higher) = (map(float, re.search(size, svg).groups()) for svg in drawn)
+    assert narrow <= figures.NARROW * 72 < wide and higher > 1.8 * high
+    assert not plt.get_fignums()
+    with pytest.raises(ValueError, match=r"at most 4\.3 inches, got 7\.0"):
+        figures.show(lambda narrow: draw(False))
+
+
 LABEL = 'Move β and see a < b: "the bars" grow.'
 
 
@@ -164,7 +186,7 @@ def test_interactive_is_hidden_until_it_is_drawn_and_has_a_name():
 
 def test_the_script_draws_every_kind_of_picture():
     script = (_files.project_root() / "book/theme/pictures.js").read_text(encoding="utf-8")
-    (kinds,) = re.findall(r"const kinds = {(.*?)};", script)
+    (kinds,) = re.findall(r"const kinds = {(.*?)};", script, re.S)
     assert set(re.findall(r'"?([a-z-]+)"?(?:: \w+)?(?:,|\s*$)', kinds)) == set(figures.PICTURES)
 
 

@@ -80,6 +80,8 @@ CHANGED = {
     "floor": 0.6,
     "mixture": (0.2, 0.7, 0.1),
     "hardness_strength": 5.0,
+    "loudness": 3.0,
+    "bias": -1.0,
     "exponent": 1.7,
     "level": 0.1,
     "gradient": "nt-xent",
@@ -94,7 +96,7 @@ def test_the_catalogue_is_the_one_that_the_references_promise():
     for name, entry in methods.CATALOGUE.items():
         halves = (entry.objective, entry.negatives, entry.made_up)
         known = {p for f in halves if f for p in inspect.signature(f).parameters}
-        assert set(entry.defaults) <= known | {"positives", "learn"}, name
+        assert set(entry.defaults) <= known | {"positives", "learn", "learn_scale"}, name
         assert getattr(objectives, entry.objective.__name__) is entry.objective, name
         assert getattr(negatives, entry.negatives.__name__) is entry.negatives, name
         assert name in figures.COLOURS
@@ -110,6 +112,8 @@ def test_methods_meet_where_their_options_say():
     for (name, options), (other, others) in (
         (("hcl", dict(beta=0.0)), ("debiased", {})),
         (("debiased", dict(tau_plus=0.0)), ("simclr", {})),
+        (("focal", dict(loudness=1.0)), ("simclr", {})),
+        (("focal", dict(loudness=0.0)), ("dcl", {})),
         (("ot-semirelaxed", dict(relaxation=0.0)), ("hcl", {})),
         (("ot-semirelaxed", dict(relaxation=math.inf) | exact), ("ot", exact)),
         (("h-scl", dict(beta=0.0)), ("scl", {})),
@@ -190,6 +194,27 @@ def test_a_learned_mixture_descends_or_climbs_the_loss(name):
         methods.build(name, mixture=(1, 1, 1), learn="minimise")
     vertex = methods.build(name, mixture=(0.0, 1.0, 0.0), learn="minimise")
     assert vertex.mixture.tolist() == pytest.approx([0, 1, 0], abs=1e-5)
+
+
+def test_siglip_learns_its_scale_and_bias():
+    z1, z2 = batch(19)
+    fixed = methods.build("siglip", temperature=0.2, bias=-3.0)
+    method = methods.build("siglip", temperature=0.2, bias=-3.0, learn_scale=True)
+    assert not list(fixed.parameters()) and set(method.state_dict()) == {"log_scale", "bias"}
+    loss = method(z1, z2)
+    assert loss.item() == pytest.approx(fixed(z1, z2).item(), rel=1e-6)
+    gradients = torch.autograd.grad(loss, list(method.parameters()))
+    h = 1e-5
+    for i, (gradient, changed) in enumerate(
+        zip(gradients, (lambda x: dict(temperature=0.2 * math.exp(-x)), lambda x: dict(bias=x - 3)))
+    ):
+        up, down = (
+            methods.build("siglip", **dict(temperature=0.2, bias=-3.0) | changed(x))(z1, z2)
+            for x in (h, -h)
+        )
+        assert gradient.item() == pytest.approx(((up - down) / (2 * h)).item(), rel=1e-4), i
+    with pytest.raises(ValueError, match="a learned bias needs a number to start from"):
+        methods.build("siglip", learn_scale=True)
 
 
 def test_options_change_while_counts_and_learned_parameters_stay():

@@ -1,5 +1,6 @@
 """The checks of a statement stand in one strip that folds open."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -53,6 +54,23 @@ def test_a_strip_ends_where_it_began(inside):
 def test_a_strip_without_beginning_or_end_is_refused(mark):
     with pytest.raises(ValueError, match=f"page: {mark} stands alone"):
         checks.folded("page", f"<p>a</p>{mark}<p>b</p>")
+
+
+def test_a_strip_after_a_theorem_is_a_tick_beside_its_number():
+    """Two strips are two ticks; without a theorem in the section a strip stays a strip."""
+    theorem = '<p><span class="caption-number">Theorem 3.1 </span> (Form)</p>'
+    strip = f"<!-- checks -->{line()}<!-- end of checks -->"
+    page = checks.folded(
+        "page", f"{strip}<h2>One</h2>{theorem}{strip}<p>b</p>{strip}<h2>Two</h2>{strip}"
+    )
+    _, first, second = re.split("<h2>", page)
+    ticks = re.findall(r"</span>(.*?) \(Form\)", first)[0]
+    assert re.findall(r'href="#(strip-\d)" title="O9 mean .*? gives 0.5"', ticks) == [
+        "strip-3",
+        "strip-4",
+    ]
+    assert re.findall(r'hn-beside"><summary id="(strip-\d)">', first) == ["strip-3", "strip-4"]
+    assert page.count("hn-tick") == 2 and "hn-beside" not in second + page.partition("<h2>")[0]
 
 
 def test_code_folds_under_its_title():

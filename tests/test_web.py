@@ -1,6 +1,7 @@
 """What stands in a page's head and beside the pages."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -69,3 +70,20 @@ def test_a_theorem_gets_a_link_to_itself_and_a_note_does_not():
     assert '<a class="headerlink" href="#here" title="Link to this theorem">#</a></p>' in linked
     note = box.format("admonition note")
     assert pages.TITLE.sub(pages.LINK, note) == note
+
+
+def test_a_phone_is_offered_the_narrow_drawing_of_a_figure(tmp_path):
+    """One with a narrow drawing in its output; a figure without one stays as it is."""
+    outputs = [
+        {"data": {"image/svg+xml": ["<svg>\n", "wide</svg>"]}, "metadata": {"narrow": "<svg/>"}},
+        {"data": {"image/svg+xml": "<svg/>"}, "metadata": {}},
+    ]
+    (tmp_path / "page.ipynb").write_text(json.dumps({"cells": [{"outputs": outputs}]}))
+    name = pages.hashlib.sha256(b"<svg>\nwide</svg>").hexdigest()
+    images = [f'<img alt="A" src="../_images/{file}.svg" />' for file in (name, "other")]
+    env = SimpleNamespace(doc2path=lambda page: str(tmp_path / f"{page}.ipynb"))
+    context = {"body": "".join(images)}
+    pages._narrow(SimpleNamespace(env=env, outdir=tmp_path), "page", "", context, "a tree")
+    source = f'<source media="(max-width: 600px)" srcset="../_images/{name}-narrow.svg">'
+    assert context["body"] == f"<picture>{source}{images[0]}</picture>{images[1]}"
+    assert Path(tmp_path, "_images", f"{name}-narrow.svg").read_text() == "<svg/>"

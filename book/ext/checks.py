@@ -2,7 +2,8 @@
 
 What stands in a chapter between ``<!-- checks -->`` and ``<!-- end of checks -->``, words, code and
 the lines of `hnlib.book.claims.check`, becomes a closed strip that says how many checks there are,
-the largest discrepancy and the smallest of a false variant. Code that only a strip or a figure needs
+the largest discrepancy and the smallest of a false variant. After a theorem of the same section it is a
+✓ beside the theorem's number, which opens it. Code that only a strip or a figure needs
 folds under a title of its own, ``<!-- fold: title -->`` to ``<!-- end of fold -->``, and so does what
 a reader may leave out, words, strips and figures, ``<!-- more: title -->`` to ``<!-- end of more -->``.
 A claim's code in the text of a chapter, R2 say, is a link to its row on the *Claims* page.
@@ -20,6 +21,12 @@ LEDGER = "book/claims"
 STRIP = re.compile(r"<!-- (checks|fold: [^>]*) -->(.*?)<!-- end of (?:checks|fold) -->", re.S)
 MORE = re.compile(r"<!-- (more: [^>]*) -->(.*?)<!-- end of more -->", re.S)
 MARK = re.compile(r"<!-- (?:end of )?(?:checks|fold|more)\b.*?-->")
+# what a page's strips follow: sections, statements with a number, and the strips themselves
+PLACE = re.compile(
+    r"<h2>|(?P<number><span class=\"caption-number\">(?:Theorem|Proposition|Corollary|Lemma|Definition) "
+    r"[^<]*</span>)|<details class=\"hn-checks\"><summary>(?P<says>.*?)</summary>",
+    re.S,
+)
 LINE = re.compile(r'<div class="hn-claim"[^>]*>.*?</div>', re.S)
 CODE = r'(<span class="hn-claim-id">)(\w+)(</span>)'
 NO_LINK = nodes.reference, nodes.title, nodes.literal, nodes.literal_block, nodes.math, nodes.raw
@@ -78,6 +85,22 @@ def folded(page: str, body: str) -> str:
         body = part.sub(partial(fold, page), body)
     if left := MARK.search(body):
         raise ValueError(f"{page}: {left[0]} stands alone; a strip needs a beginning and an end")
+    return ticked(body)
+
+
+def ticked(body: str) -> str:
+    """Put a ✓ beside the number of the statement that a strip of checks follows in its section."""
+    inserted, end = [], None  # (where, what)
+    for i, place in enumerate(PLACE.finditer(body)):
+        if place["says"] is None:
+            end = place.end() if place["number"] else None
+        elif end is not None:
+            says = html.escape(re.sub("<.*?>", "", html.unescape(place["says"])))
+            tick = f'<a class="hn-tick" href="#strip-{i}" title="{says}" aria-label="{says}">✓</a>'
+            strip = f'<details class="hn-checks hn-beside"><summary id="strip-{i}">{place["says"]}</summary>'
+            inserted += [(end, end, tick), (*place.span(), strip)]
+    for start, end, text in reversed(sorted(inserted, key=lambda part: part[0])):
+        body = body[:start] + text + body[end:]
     return body
 
 

@@ -1,8 +1,11 @@
 """Small repairs to the pages the theme writes, so that they read offline, without script errors and
 with a reader."""
 
+import hashlib
+import json
 import os
 import re
+from pathlib import Path
 
 from pybtex.backends import plaintext
 from pybtex.plugin import register_plugin
@@ -46,6 +49,26 @@ def _repair(app, pagename, templatename, context, doctree):
     context["body"] = re.sub(FORMULA, r'<span class="hn-nobreak">\g<0></span>', body, flags=re.S)
 
 
+def _narrow(app, pagename, templatename, context, doctree):
+    """Offer a phone the second drawing of a figure (`hnlib.book.figures.show`)."""
+    if doctree is None or not (source := app.env.doc2path(pagename)).endswith(".ipynb"):
+        return
+    for cell in json.loads(Path(source).read_text(encoding="utf-8"))["cells"]:
+        for output in cell.get("outputs", ()):
+            if drawing := output.get("metadata", {}).get("narrow"):
+                wide = "".join(output["data"]["image/svg+xml"])
+                # as myst-nb names it
+                name = hashlib.sha256("\n".join(wide.splitlines()).encode()).hexdigest()
+                path = Path(app.outdir, "_images", f"{name}-narrow.svg")
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(drawing, encoding="utf-8")
+                context["body"] = re.sub(
+                    rf'<img [^>]*src="([^"]*){name}\.svg"[^>]*>',
+                    rf'<picture><source media="(max-width: 600px)" srcset="\g<1>{path.name}">\g<0></picture>',
+                    context["body"],
+                )
+
+
 def _in_parallel(app, env, docnames):
     app.parallel = os.cpu_count() or 1
     # these do not say, or not in full, that they can be read in parallel
@@ -60,5 +83,6 @@ def setup(app):
     # pybtex looks through all installed packages for this at each citation
     register_plugin("pybtex.backends", "plaintext", plaintext.Backend, force=True)
     app.connect("env-before-read-docs", _in_parallel)
+    app.connect("html-page-context", _narrow)
     app.connect("html-page-context", _repair, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -6,9 +6,10 @@ if (location.protocol === "file:" && typeof DOCUMENTATION_OPTIONS !== "undefined
 
 // The smallest letters of a figure are 9 pt, 12 px; at five sixths they are 10 px. A figure that is wider still is swiped.
 document.addEventListener("DOMContentLoaded", () => {
-  for (const img of document.querySelectorAll("figure > img")) {
+  for (const img of document.querySelectorAll("figure img")) {
     const keep = () => { img.style.minWidth = `${Math.ceil(img.naturalWidth * 5 / 6)}px`; };
-    img.complete ? keep() : img.addEventListener("load", keep);
+    if (img.complete) keep();
+    img.addEventListener("load", keep);  // again where a narrow picture takes the place of the wide one
   }
 });
 
@@ -28,7 +29,7 @@ addEventListener("load", async () => {
   const sizes = new ResizeObserver((changed) => changed.forEach(({ target }) => fade(target.closest(WIDE))));
   for (const box of document.querySelectorAll(`article :is(${WIDE})`)) {
     sizes.observe(box);
-    for (const inside of box.querySelectorAll(":scope > :is(img, table)")) sizes.observe(inside);
+    for (const inside of box.querySelectorAll("img, table")) sizes.observe(inside);
     box.addEventListener("scroll", () => fade(box), { passive: true });
   }
 });
@@ -69,3 +70,4 @@ function openTarget() {
 }
 addEventListener("hashchange", openTarget);
 addEventListener("DOMContentLoaded", openTarget);
+addEventListener("click", (event) => event.target.closest?.(".hn-tick") && setTimeout(openTarget));  // a second time, too

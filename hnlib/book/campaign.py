@@ -156,6 +156,16 @@ def made_up(dataset: str, seed: int) -> Runs:
     yield _cell(0.5, 0, fields | dict(mixing="un-mix"))
 
 
+def loudness() -> Runs:
+    """Yield five losses that differ in how loud each anchor is, at three temperatures."""
+    losses = (("simclr", {}), ("dcl", {}), ("focal", {}), ("focal", {"loudness": 3.0}))
+    losses += (("siglip", {}),)
+    for seed, t in itertools.product(range(20, 25), (0.5, 0.1, 0.05)):
+        fields = SMALL | dict(dataset="cifar10", seed=seed, experiment="loudness")
+        for method, options in losses:
+            yield _run(method, fields, temperature=t, **options)
+
+
 def mixtures() -> Runs:
     """Yield `made_up` on both data sets, seed by seed."""
     for seed, dataset in itertools.product(range(5), ("cifar10", "cifar100")):
@@ -200,7 +210,7 @@ def hardness(fields: dict) -> Runs:
 
 
 #: Parts that a second process may work on
-PARTS = {"sentences": sentences, "made-up": mixtures}
+PARTS = {"sentences": sentences, "made-up": mixtures, "loudness": loudness}
 
 
 def campaign() -> Runs:
@@ -218,6 +228,7 @@ def campaign() -> Runs:
         *(every_method(seed) for seed in range(3)),
         *(pools(seed) for seed in range(3)),
         mixtures(),
+        loudness(),
         sentences(),
     )
     return itertools.chain.from_iterable(blocks)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hnlib.book.tables import TITLES, Table, interval, table
+from hnlib.book.tables import TITLES, Markup, Table, interval, table, term
 from hnlib.results import comparisons
 from hnlib.results.comparisons import Effect, between
 
@@ -14,29 +15,27 @@ if TYPE_CHECKING:
     import pandas as pd
 
 READOUTS = ("knn", "linear")
-COLUMNS = ["record", "seed", "dataset", "dataset_digest", "test_images", "correct"]
+COLUMNS = ["record", "seed", "dataset", "dataset_digest", "test_images", "correct", "environment"]
 TARGETS = ("these images", "new images")
 
-CAPTION = (
-    "Points, paired by seed ({seeds}). 95\u00a0% intervals and Holm's p hold for the {count} "
-    "comparisons of a readout together; “by p alone”: p excludes zero, the interval does not. "
-    "{pooled}Differences of {knn} points (kNN) and {linear} (linear) would be detected with a "
-    "probability of 80\u00a0%. {equivalence}These images: all seeds on the same test images; new "
-    "images: on all others too, {bits}."
+CAPTION = (  # words in brackets are terms of the glossary
+    "Points, [paired by seed] ({seeds}); {count} comparisons a readout, [corrected together]. "
+    "{pooled}[Detectable]: {knn} (kNN), {linear} (linear). {equivalence}[New images]: {bits}."
 )
 POOLED = (
-    "One variance for {settings} settings; with a variance for each comparison, {alone} of {lines} "
-    "lines would be different. "
+    "[One variance] for {settings} settings; without it {alone} of {lines} lines are different. "
 )
-EQUIVALENCE = (
-    "Equivalent: within ±{margin:g}; equal methods would be called so with a probability of "
-    "80\u00a0% only for ±{knn} and ±{linear}. "
-)
+EQUIVALENCE = "[Equivalent]: within ±{margin:g}, decidable from ±{knn} and ±{linear}. "
 
 
 def word(effect: Effect, margin: float | None = None) -> str:
-    """Return the verdict, and whether only Holm's p, not the family's interval, excludes zero."""
+    """Return the verdict; equivalent effects may be different from zero, too.
+
+    "By p alone": Holm's p excludes zero and the family's interval does not.
+    """
     verdict = comparisons.verdict(effect, margin)
+    if verdict == "equivalent" and effect.p <= 0.05:
+        return "equivalent, and different"
     alone = verdict == "different" and effect.low <= 0 <= effect.high
     return f"{verdict}, by p alone" if alone else verdict
 
@@ -103,8 +102,17 @@ class Question:
         """Return the pairs and readouts with this verdict."""
         return {key for key, verdict in self.verdicts(target).items() if verdict == word}
 
+    def _for_new_images(self) -> set[str]:
+        """Return the verdicts for new images that occur."""
+        families = (self.effects(metric, "new images") for metric in READOUTS)
+        return {word(e, self.margin) for effects in families for e in effects.values()}
+
     def show(self) -> Table:
-        """Return a line for each pair and readout, with a caption that explains them."""
+        """Return a line for each pair and readout, with a caption that links to the glossary.
+
+        New images have a column where their verdicts differ from line to line.
+        """
+        targets = TARGETS if len(self._for_new_images()) > 1 else TARGETS[:1]
         rows = []
         for name in self.effects():
             for metric in READOUTS:
@@ -112,12 +120,12 @@ class Question:
                 row = {"comparison": name if metric == READOUTS[0] else ""}
                 row |= {"": TITLES.get(metric, metric), "difference": interval(effect)}
                 row["p"] = _p(effect.p)
-                for target in TARGETS:
-                    row[target] = word(self.effects(metric, target)[name], self.margin)
+                for target in targets:
+                    row[term(target)] = word(self.effects(metric, target)[name], self.margin)
                 rows.append(row)
         return table(rows, words=True, caption=self.note() if rows else "")
 
-    def note(self) -> str:
+    def note(self) -> Markup:
         """Return what the intervals of `show` hold for, and what they could have detected."""
         count, pooled, equivalence = len(self.effects()), "", ""
         if self.pool:
@@ -128,14 +136,18 @@ class Question:
             sizes = {metric: self._range(comparisons.decidable, metric) for metric in READOUTS}
             equivalence = EQUIVALENCE.format(margin=self.margin, **sizes)
         bound = any(e.bound for e in self.effects("linear", "new images").values())
-        return CAPTION.format(
+        bits = "by a bound, as some runs recorded no bits" if bound else "from the recorded bits"
+        if len(new := self._for_new_images()) == 1:
+            bits = f"{new.pop()} in every line, {bits}"
+        caption = CAPTION.format(
             seeds=", ".join(map(str, next(iter(self.effects().values())).seeds)),
             count=count,
             pooled=pooled,
             equivalence=equivalence,
-            bits="a bound, as some runs recorded no bits" if bound else "from the recorded bits",
+            bits=bits,
             **{metric: self._range(comparisons.detectable, metric) for metric in READOUTS},
         )
+        return Markup(re.sub(r"\[(.*?)\]", lambda found: term(found[1]), caption))
 
     def _range(self, size, metric: str) -> str:
         """Format a size for the smallest and, if it differs, the largest error of the family."""

@@ -32,9 +32,12 @@ class Map:
     runs : DataFrame
         Rows of `records.frame` with SimCLR (β = 0) and HCL with its weights held fixed. Other
         temperatures and β are left out, and so are seeds that lack a cell.
+    mixed : bool, default False
+        Whether the cells of a seed may come from different processors, see `comparisons.compare`.
     """
 
     runs: pd.DataFrame
+    mixed: bool = False
 
     @functools.cached_property
     def cells(self) -> pd.DataFrame:
@@ -77,7 +80,7 @@ class Map:
         """
         first, second = (f"temperature == {t} and beta == {beta}" for t, beta in (ours, base))
         some = self.cells[self.cells["seed"].isin(self.seeds)]
-        effect = comparisons.compare(some, first, second, metric, target=target)
+        effect = comparisons.compare(some, first, second, metric, target=target, mixed=self.mixed)
         if not pooled:
             return effect
         variance, df = self._error(metric)

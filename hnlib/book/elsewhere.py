@@ -129,6 +129,7 @@ def portable(node, url: str):
         if cell.cell_type == "markdown":
             cell.source = plain(cell.source)
         for output in cell.get("outputs", ()):
+            output.get("metadata", {}).pop("narrow", None)
             if "text/markdown" in output.get("data", {}):
                 output.data["text/markdown"] = plain(output.data["text/markdown"])
     first = new_code_cell(MISSING.format(install=install).strip(), id="elsewhere")

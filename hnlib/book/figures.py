@@ -16,6 +16,9 @@ GREY = "#737373"
 COLOURS = {
     "simclr": "#737373",
     "infograph": "#6ba3aa",
+    "dcl": "#d64ae6",
+    "focal": "#215c38",
+    "siglip": "#3a44e6",
     "debiased": "#955415",
     "hcl": "#d55e00",
     "hcl-node": "#e6893c",
@@ -38,8 +41,9 @@ COLOURS = {
     "h-scl-threshold": "#b8860b",
 }
 
+NARROW = 4.3  # inches: on a phone of 390 pixels, letters of 9 pt are 10 pixels high
 # the kinds that book/theme/pictures.js draws
-PICTURES = ("balls", "class-mass", "dial", "masks", "motion", "packing", "path", "radius")
+PICTURES = ("balls", "class-mass", "dial", "masks", "motion", "packing", "path", "radius", "sinkhorn")
 LARGEST = 150_000  # bytes of one picture's numbers: a tenth of what a page may weigh
 
 
@@ -106,6 +110,37 @@ def circle(ax, points, colours=None, labels=None) -> None:
         ax.annotate(label, point, point * 1.18, ha="center", va="center")
     ax.set(aspect="equal", xlim=(-1.35, 1.35), ylim=(-1.35, 1.35))
     ax.axis("off")
+
+
+def panels(narrow: bool, count: int, size: tuple[float, float], **options):
+    """Return a figure and its ``count`` axes: side by side, or stacked if ``narrow``.
+
+    ``size`` is that of the wide figure in inches; a stacked panel has the same height.
+    """
+    if narrow:
+        options.pop("width_ratios", None)
+        return plt.subplots(count, 1, figsize=(NARROW, count * size[1]), **options)
+    return plt.subplots(1, count, figsize=size, **options)
+
+
+def show(draw) -> None:
+    """Display a figure for wide screens that a phone replaces by a narrow one.
+
+    ``draw(narrow)`` returns a figure; if ``narrow``, it is at most `NARROW` inches wide. Its panels
+    are then best stacked, which `panels` does. *How we compare* has an example.
+    """
+    from IPython.core.pylabtools import print_figure
+    from IPython.display import display
+
+    wide, narrow = draw(False), draw(True)
+    if (width := narrow.get_figwidth()) > NARROW:
+        raise ValueError(f"a narrow figure has at most {NARROW} inches, got {width}")
+    drawn = [print_figure(figure, "svg", metadata={"Date": None}) for figure in (wide, narrow)]
+    plt.close(wide)
+    plt.close(narrow)
+    display(
+        {"image/svg+xml": drawn[0], "text/plain": "figure"}, raw=True, metadata={"narrow": drawn[1]}
+    )
 
 
 class Picture:

@@ -29,7 +29,8 @@ def small_map() -> dial.Map:
 def headlines(metric: str = "linear") -> dict[str, Effect]:
     """Return the quoted differences in points, corrected together as one family.
 
-    Each setting (the map, the long runs, the catalogue) has one variance for all its arms.
+    The map and the catalogue have three seeds and one variance for all their arms; each comparison
+    of the long runs has its own.
     """
     small, runs = small_map(), _runs()
     cold, tilt = small.chosen(lambda beta: beta == 0), small.chosen(lambda beta: beta > 0)
@@ -41,8 +42,7 @@ def headlines(metric: str = "linear") -> dict[str, Effect]:
     long = _complete(runs.query(f"{LONG} and {HELD_OUT}"), (base, cold_run, RELEASED))
     arms = {"long hcl": (RELEASED, base), "long temperature": (cold_run, base)}
     arms["long hcl over temperature"] = (RELEASED, cold_run)
-    compared = [comparisons.compare(long, *arm, metric) for arm in arms.values()]
-    effects |= dict(zip(arms, _pooled(compared, compared[:2])))
+    effects |= {name: comparisons.compare(long, *arm, metric) for name, arm in arms.items()}
 
     catalogue = runs.query(f"{SMALL} and options == '' and changed == ''")
     groups = {name: catalogue.query("method == @name") for name in methods.CATALOGUE}
@@ -50,7 +50,8 @@ def headlines(metric: str = "linear") -> dict[str, Effect]:
     simclr = groups.pop("simclr")
     gains = [comparisons.between(group, simclr, metric) for group in groups.values()]
     labels = gains[list(groups).index("scl")]
-    effects["labels"] = _pooled([labels], gains)[0]
+    shared = comparisons.family(gains, pooled=True)[0]  # three seeds
+    effects["labels"] = replace(labels, between=shared.between, df=shared.df)
     return dict(zip(effects, comparisons.family(effects.values())))
 
 
@@ -67,9 +68,3 @@ def _complete(runs, arms):
     """Keep the seeds for which every arm has been run."""
     seeds = set.intersection(*(set(runs.query(arm)["seed"]) for arm in arms))
     return runs[runs["seed"].isin(seeds)]
-
-
-def _pooled(effects: list[Effect], together: list[Effect]) -> list[Effect]:
-    """Give effects the variance that those of one setting share."""
-    common = comparisons.family(together, pooled=True)[0]
-    return [replace(effect, between=common.between, df=common.df) for effect in effects]

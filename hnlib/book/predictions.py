@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from hnlib.book.tables import Table, interval, table
+from scipy import stats
+
+from hnlib.book.tables import TITLES, Table, interval, table
 from hnlib.results import comparisons
 from hnlib.results.comparisons import Effect
+
+Effects = Callable[[str], dict[str, Effect]]
 
 
 def inside(effect: Effect, margin: float) -> bool:
     """Return whether two one-sided tests find the difference within ± margin."""
-    return effect.df > 0 and comparisons.verdict(effect, margin) == "equivalent"
+    return effect.df > 0 and comparisons.equivalence(effect, margin) <= 0.05
 
 
-def outside(effect: Effect, margin: float) -> bool:
-    """Return whether the whole interval lies outside ± margin."""
-    return effect.low > margin or effect.high < -margin
+def severity(effect: Effect, low: float, high: float) -> tuple[float, float]:
+    """Return a true difference that would matter, and the probability that it is refuted.
+
+    The difference lies as far below [low, high] as the middle of the range lies above its edge
+    (below a range without an upper edge, by |low| or one point). Refuted means that the whole
+    interval lies outside. The seeds' deviation counts as the true one.
+    """
+    if math.isinf(low):
+        truth, chance = severity(effect, -high, math.inf)
+        return -truth, chance
+    truth = low - ((abs(low) or 1.0) if math.isinf(high) else (high - low) / 2)
+    quantile = stats.t.isf(0.025 / effect.family, effect.df)
+    return truth, float(stats.nct.cdf(-quantile, effect.df, (truth - low) / effect.between))
 
 
 def worded(effects: dict[str, Effect]) -> str:
@@ -26,69 +42,77 @@ def worded(effects: dict[str, Effect]) -> str:
 
 @dataclass
 class Verdicts:
-    """A table of predictions, filled line by line."""
+    """A table of predictions, filled line by line.
 
-    rows: dict[str, dict] = field(default_factory=dict)
+    The first of `metrics` is the primary one and decides; the second is shown beside it. Nothing is
+    called before all runs of a prediction are there: one look, fixed beforehand.
+    """
+
+    metrics: tuple[str, str] = ("linear", "knn")
+    rows: list[dict] = field(default_factory=list)
 
     def add(
         self,
         name: str,
         prediction: str,
-        measured: str = "",
+        measured: tuple[str, str] = ("", ""),
         holds: bool = False,
         refuted: bool = False,
         missing: str = "",
+        severe: str = "",
     ) -> None:
-        """Add a line: refuted, else open while something is `missing`, else holds or unresolved."""
-        if holds and refuted and not missing:
-            raise ValueError(f"{name} cannot both hold and be refuted")
-        verdict = "holds" if holds else "unresolved"
-        if missing:
-            verdict = f"open: {missing}"
-        if refuted:  # no further run changes that
-            verdict = "refuted"
-        self._line(name, prediction, measured, verdict)
+        """Add a line: open while something is `missing`, else holds, refuted or unresolved."""
+        verdict = "holds" if holds else "refuted" if refuted else "unresolved"
+        self._line(name, prediction, measured, severe, f"open: {missing}" if missing else verdict)
 
-    def _line(self, name: str, prediction: str, measured: str, verdict: str) -> None:
-        line = {"": name, "prediction": prediction, "measured": measured, "verdict": verdict}
-        self.rows[name] = line
+    def _line(self, name, prediction, measured, severe, verdict) -> None:
+        titles = (TITLES.get(metric, metric) for metric in self.metrics)
+        line = {"": name, "prediction": prediction, **dict(zip(titles, measured, strict=True))}
+        self.rows.append(line | {"severity": severe, "verdict": verdict})
 
     def undefined(self, name: str, prediction: str, reason: str) -> None:
         """Add a line that the runs cannot decide, and why."""
-        self._line(name, prediction, reason, "undefined")
+        self._line(name, prediction, (reason, ""), "", "undefined")
 
     def equivalent(
-        self, name: str, prediction: str, effects: dict[str, Effect], margin: float, missing=""
+        self, name: str, prediction: str, effects: Effects, margin: float, missing=""
     ) -> None:
-        """Add a line that holds if every difference is within ± margin.
+        """Add a line that holds if every difference is within ± margin by two one-sided tests.
 
-        It is refuted if one interval lies wholly outside.
+        `effects` returns the differences of a metric by name. The line is refuted if one interval
+        lies wholly outside.
         """
-        self.add(
-            name,
-            prediction,
-            worded(effects),
-            bool(effects) and all(inside(effect, margin) for effect in effects.values()),
-            any(outside(effect, margin) for effect in effects.values()),
-            missing,
-        )
+        self._within(name, prediction, effects, (-margin, margin), missing, inside)
 
     def between(
-        self, name: str, prediction: str, effect: Effect | None, low: float, high: float, missing=""
+        self, name: str, prediction: str, effects: Effects, low: float, high: float, missing=""
     ) -> None:
-        """Add a line that holds if the interval lies in [low, high].
+        """Add a line that holds if every interval lies in [low, high].
 
-        It is refuted if the interval lies wholly outside.
+        It is refuted if one lies wholly outside.
         """
+
+        def covered(effect: Effect, _) -> bool:
+            return low <= effect.low and effect.high <= high
+
+        self._within(name, prediction, effects, (low, high), missing, covered)
+
+    def _within(self, name, prediction, effects, span, missing, holds) -> None:
+        low, high = span
+        primary, beside = (effects(metric) for metric in self.metrics)
+        every = [effect for effect in primary.values() if effect.df > 0]
+        sizes = [severity(effect, low, high) for effect in every]
+        severe = "{1:.2f} at {0:g}".format(*min(sizes, key=lambda pair: pair[1])) if sizes else ""
         self.add(
             name,
             prediction,
-            "" if effect is None else interval(effect),
-            effect is not None and low <= effect.low and effect.high <= high,
-            effect is not None and (effect.high < low or effect.low > high),
+            (worded(primary), worded(beside)),
+            bool(every) and all(holds(effect, high) for effect in primary.values()),
+            any(effect.high < low or effect.low > high for effect in every),
             missing,
+            severe.replace("-", "−"),
         )
 
     def show(self, caption: str) -> Table:
         """Return the lines as a table."""
-        return table(self.rows.values(), words=True, caption=caption)
+        return table(self.rows, words=True, caption=caption)

@@ -10,7 +10,7 @@ import pandas as pd
 from hnlib.results.comparisons import Effect, between, spread
 
 DASH = "–"  # what was not measured
-TITLES = {"knn": "kNN", "svm": "SVM"}  # of metrics that are not called what they are in a record
+TITLES = {"knn": "kNN", "svm": "SVM", "sts": "STS"}  # of metrics whose name differs in a record
 
 
 class Markup(str):
@@ -20,6 +20,11 @@ class Markup(str):
 def math(formula: str) -> Markup:
     r"""Return a formula for a head or a cell of a table, as `math(r"\beta")`."""
     return Markup(f'<span class="math notranslate nohighlight">\\({html.escape(formula)}\\)</span>')
+
+
+def term(word: str) -> Markup:
+    """Return a word of the glossary; on a page it carries its definition (book/ext/words.py)."""
+    return Markup(f'<a class="hn-term">{html.escape(word)}</a>')
 
 
 def code(text: str) -> Markup:

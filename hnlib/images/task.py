@@ -18,7 +18,7 @@ from hnlib.training.loop import asks_for
 
 DIAGNOSTIC_BATCH = 256  # images in the fixed batch of the learning curves
 #: Methods whose learning curves show how loud their anchors are
-LOUDNESS = ("simclr", "debiased", "hcl", "ot", "adnce")
+LOUDNESS = ("simclr", "dcl", "focal", "siglip", "debiased", "hcl", "ot", "adnce")
 
 
 class Task(task.Task):

@@ -94,7 +94,9 @@ class Effect:
         return optimize.root_scalar(gap, bracket=bracket, xtol=1e-12 * high).root
 
 
-def compare(table, ours, base, metric="linear", by="seed", target="these images") -> Effect:
+def compare(
+    table, ours, base, metric="linear", by="seed", target="these images", mixed=False
+) -> Effect:
     r"""Compare two methods, in points, paired by seed.
 
     Parameters
@@ -109,6 +111,8 @@ def compare(table, ours, base, metric="linear", by="seed", target="these images"
         Column that pairs the runs.
     target : {"these images", "new images"}, default "these images"
         What the effect speaks of.
+    mixed : bool, default False
+        Whether the two runs of a seed may come from different processors, whose rounding differs.
 
     Returns
     -------
@@ -119,7 +123,8 @@ def compare(table, ours, base, metric="linear", by="seed", target="these images"
     ------
     ValueError
         If a query has no run or a seed twice, no seed is common, the metric is not finite or, for
-        new images, not a share of counted images, or the test images differ.
+        new images, not a share of counted images, the test images differ, or a seed mixes
+        processors and `mixed` is false.
 
     Notes
     -----
@@ -144,6 +149,8 @@ def compare(table, ours, base, metric="linear", by="seed", target="these images"
     if not seeds:
         raise ValueError(f"{ours!r} and {base!r} have no {by} in common, only {unpaired}")
     a, b, n = a.loc[seeds], b.loc[seeds], len(seeds)
+    if not mixed:
+        _require_same_processor(a, b, ours, base)
     d = 100 * (a[metric] - b[metric]).to_numpy(float)
     m = _images(a, b, metric)
     images, bound = (0.0, False) if target == "these images" else _spread(a, b, metric, m)
@@ -153,10 +160,10 @@ def compare(table, ours, base, metric="linear", by="seed", target="these images"
     return Effect(float(d.mean()), between, n - 1, target, images, bound, *values, base)
 
 
-def between(ours, base, metric="linear", target="these images") -> Effect:
+def between(ours, base, metric="linear", target="these images", mixed=False) -> Effect:
     """Compare two groups of runs, each a frame of `records.frame`, as `compare` does."""
     sides = pd.concat([ours.assign(side="ours"), base.assign(side="base")], ignore_index=True)
-    effect = compare(sides, "side == 'ours'", "side == 'base'", metric, target=target)
+    effect = compare(sides, "side == 'ours'", "side == 'base'", metric, target=target, mixed=mixed)
     return replace(effect, base=" ".join(sorted(base["record"])))
 
 
@@ -324,6 +331,19 @@ def _runs(table, query, metric, by):
     if not np.isfinite(rows[metric].to_numpy(float)).all():
         raise ValueError(f"{metric} of {query!r} is missing or not finite; leave such runs out")
     return rows.set_index(by)
+
+
+def _require_same_processor(a, b, ours, base) -> None:
+    """Refuse a seed whose two runs come from different processors."""
+    if "environment" not in a:
+        return
+    for seed, first, second in zip(a.index, a["environment"], b["environment"], strict=True):
+        pair = [run["hardware"].get("gpu", run["hardware"]["cpu"]) for run in (first, second)]
+        if pair[0] != pair[1]:
+            raise ValueError(
+                f"seed {seed} ran on {pair[0]} for {ours!r} and on {pair[1]} for {base!r}; run one "
+                "of them again, or pass mixed=True"
+            )
 
 
 def _images(a, b, metric) -> int | None:

@@ -308,7 +308,7 @@ def letters(svg: str) -> list[float]:
 
 def small(page) -> list:
     """Letters of figures below 10 px as they are shown."""
-    shown = page.evaluate("""() => [...document.querySelectorAll('article figure > img')].filter(e => e.offsetParent)
+    shown = page.evaluate("""() => [...document.querySelectorAll('article figure img')].filter(e => e.offsetParent)
         .map(e => [e.src, e.getBoundingClientRect().width / e.naturalWidth])""")
     found = []
     for source, scale in shown:
@@ -403,6 +403,7 @@ PICTURES = {
     "dial": "start-here",
     "masks": "theory/degeneracy",
     "path": "theory/transport",
+    "sinkhorn": "theory/transport",
     "class-mass": "theory/debiasing",
     "packing": "theory/packing",
     "balls": "theory/kl-robustness",
@@ -437,7 +438,7 @@ def test_picture(browser, html, visit, kind):
     bare = browser.new_page(java_script_enabled=False)
     bare.goto((html / f"notebooks/{PICTURES[kind]}.html").as_uri())
     assert bare.locator("article img").first.is_visible()
-    assert not bare.locator(".hn-picture").is_visible()
+    assert not bare.locator(f".hn-picture[data-kind={kind}]").is_visible()
     bare.close()
 
 
@@ -558,7 +559,7 @@ def test_a_link_from_claims_opens_the_strip_of_its_check(visit):
 
 def test_picture_of_the_path_ends_level(visit):
     """At λ = ∞ all column sums are one."""
-    box = visit("notebooks/theory/transport.html").locator(".hn-picture")
+    box = visit("notebooks/theory/transport.html").locator("[data-kind=path]")
     assert "receives 1.00" not in box.locator("output").inner_text()
     box.locator("input").press("End")
     assert "receives 1.00 fair shares, the loneliest 1.00" in box.locator("output").inner_text()

@@ -1,0 +1,35 @@
+"""Exercises that answer back: the reader writes a line, which is compared with the library."""
+
+from __future__ import annotations
+
+import torch
+
+
+def check(answer, reference, instances, tolerance: float = 1e-6) -> bool:
+    """Print how the function `answer` compares with `reference`; return whether it is right.
+
+    Parameters
+    ----------
+    answer, reference : callable
+        The reader's function, which returns None until it is written, and the library's.
+    instances : list of tuple
+        The arguments of each comparison.
+    tolerance : float, default 1e-6
+        The largest difference of an entry that is right.
+    """
+    for arguments in instances:
+        given = answer(*arguments)
+        if given is None:
+            print("Not answered yet: replace None by your line and run the cell again.")
+            return False
+        given, expected = (torch.as_tensor(x).double() for x in (given, reference(*arguments)))
+        if given.shape != expected.shape:
+            print(f"Not yet: the shape is {[*given.shape]}, it should be {[*expected.shape]}.")
+            return False
+        gap = float((given - expected).abs().max())
+        if not gap <= tolerance:  # also for NaN
+            print(f"Not yet: an entry is off by {gap:.2g}.")
+            print(f"For {arguments}\nyours is {given}\nhnlib has {expected}")
+            return False
+    print(f"Right, on {len(instances)} instances.")
+    return True
