@@ -146,19 +146,6 @@ SPACES = {
 
 
 @pytest.mark.parametrize("space", SPACES)
-def test_an_accelerator_never_waits(space):
-    """On the meta device no value can be asked for."""
-    for objective in OBJECTIVES.values():
-        z = torch.empty(12, 5, device="meta", requires_grad=True)
-        y = torch.empty(12, dtype=torch.long, device="meta")
-        c = SPACES[space](z, y)
-        log_w = torch.where(c.admissible, c.similarity, -torch.inf).log_softmax(1)
-        objective(c, log_w).backward()
-        objectives.guarded(c, log_w)
-        assert z.grad.shape == (12, 5)
-
-
-@pytest.mark.parametrize("space", SPACES)
 def test_an_accelerator_s_positives_give_the_same_losses(space, monkeypatch):
     """There all candidates are gathered, and a mask says which are positives."""
     z, y = torch.cat(views(5, 6, 5)), torch.arange(12) % 3

@@ -9,23 +9,13 @@ from pathlib import Path
 import nbformat
 import pytest
 from processes import is_alive, start_hnlib, wait_for
+from scripts import HEAD
 
 from hnlib import __main__ as cli
 from hnlib.book import build, claims, execute, pages
 from hnlib.training import records
 
 ROOT = Path(__file__).resolve().parents[1]
-HEAD = """---
-kernelspec:
-  name: python3
-  display_name: Python 3
-jupytext:
-  text_representation:
-    extension: .md
-    format_name: myst
----
-
-"""
 CHAPTER = f"""{HEAD}# A chapter
 
 ```{{code-cell}} ipython3

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from processes import is_alive, start_hnlib, wait_for
+from scripts import HEAD
 
 from hnlib import __main__ as cli
 from hnlib.book import execute, sweep
@@ -17,17 +18,9 @@ from hnlib.book import execute, sweep
 ROOT = Path(__file__).resolve().parents[1]
 # Each execution appends a line to `log`; a trial may fail, kill its worker (the kernel's parent) or
 # wait for `gate`.
-NOTEBOOK = """---
-kernelspec:
-  name: python3
-  display_name: Python 3
-jupytext:
-  text_representation:
-    extension: .md
-    format_name: myst
----
-
-# One
+NOTEBOOK = (
+    HEAD
+    + """# One
 
 ```{code-cell} ipython3
 :tags: [parameters]
@@ -56,6 +49,7 @@ print("threads", os.environ["OMP_NUM_THREADS"], "GPUs", [os.environ["CUDA_VISIBL
 print("folder", checkpoints)
 ```
 """
+)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from hnlib import _checks, transport
 from hnlib.transport import ConvergenceError, ConvergenceWarning, sinkhorn
 
 cases = settings(max_examples=12)
+seeds, domains = st.integers(0, 9999), st.sampled_from(["scaling", "log"])
 
 
 def masses(size, g):
@@ -66,11 +67,7 @@ def test_the_plan_is_the_reference_plan(seed, n, m, epsilon, relaxation, masked,
 
 
 @cases
-@given(
-    seed=st.integers(0, 9999),
-    epsilon=st.floats(0.05, 10),
-    domain=st.sampled_from(["scaling", "log"]),
-)
+@given(seed=seeds, epsilon=st.floats(0.05, 10), domain=domains)
 def test_marginals_mask_and_form_of_the_plan(seed, epsilon, domain):
     cost, p, q, mask = problem(seed)
     c = sinkhorn(cost, p, q, epsilon, mask=mask, domain=domain, max_iterations=20_000)
@@ -116,11 +113,7 @@ def test_pot_agrees():
 
 
 @cases
-@given(
-    seed=st.integers(0, 9999),
-    epsilon=st.sampled_from([0.3, 0.5, 3.0]),
-    domain=st.sampled_from(["scaling", "log"]),
-)
+@given(seed=seeds, epsilon=st.sampled_from([0.3, 0.5, 3.0]), domain=domains)
 def test_the_symmetric_solver_agrees_with_the_general_one(seed, epsilon, domain):
     cost, mask, n = batch_problem(seed)
     options = dict(epsilon=epsilon, mask=mask, max_iterations=20_000, domain=domain)
@@ -214,11 +207,7 @@ def test_a_strong_relaxation_converges_as_fast_as_transport(domain):
 
 
 @cases
-@given(
-    seed=st.integers(0, 9999),
-    relaxation=st.sampled_from([0.1, 1.0, 20.0]),
-    domain=st.sampled_from(["scaling", "log"]),
-)
+@given(seed=seeds, relaxation=st.sampled_from([0.1, 1.0, 20.0]), domain=domains)
 def test_the_potential_of_a_relaxed_marginal_is_its_multiplier(seed, relaxation, domain):
     """v = -lambda log(marginal / q): the whole of it, its constant too."""
     cost, p, q, mask = problem(seed)
