@@ -1,7 +1,6 @@
 """Programs in processes of their own."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -32,14 +31,13 @@ def two_processes(program, folder):
 
 
 def start_hnlib(*words, **environment):
-    """Start `hnlib` in a process of its own, which does not inherit an ignored signal."""
+    """Start `hnlib` in a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "hnlib", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": str(_files.project_root())} | environment,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
 

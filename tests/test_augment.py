@@ -317,30 +317,3 @@ def test_views_are_distributed_as_torchvisions_one_image_at_a_time(name):
         dict(jitter=(0.4, 0.4, 0.4, 0.0)),
     ):
         assert disagreement(ours(replace(recipe, **change), picture, n), theirs) < 1e-4, change
-
-
-@pytest.mark.slow
-def test_the_coordinates_in_a_view_are_distributed_as_torchvisions():
-    """A picture of its own coordinates tells area, shape, place and mirror of the crop. Control:
-    crops from .2."""
-    n, side = 700, 96
-    down, across = torch.meshgrid(*2 * [torch.arange(side)], indexing="ij")
-    picture = (torch.stack([down, across, 0 * down], 2) * 2).to(torch.uint8)
-
-    def box(views):
-        down, across = (views[:, :2] * 255 / 2).unbind(1)
-        height = (down[:, -1, 16] - down[:, 0, 16]).abs()
-        turn = across[:, 16, -1] - across[:, 16, 0]
-        place = down.mean((1, 2)), across.mean((1, 2))
-        columns = [height * turn.abs(), turn.abs() / height, *place, turn.sign()]
-        return torch.stack(columns).double().numpy()
-
-    recipe = replace(augment.RECIPES["hcl-32"], jitter_p=0.0, grey=0.0, blur=0.0)
-    theirs = box(torchvisions(recipe, picture, n))
-
-    def p(recipe):
-        pairs = zip(box(ours(recipe, picture, n, seed=0)), theirs)
-        return 5 * min(ks_2samp(a, b, method="asymp").pvalue for a, b in pairs)
-
-    assert p(recipe) > 0.01
-    assert p(replace(recipe, crop_scale=(0.2, 1.0))) < 1e-4 and p(replace(recipe, flip=0.0)) < 1e-4

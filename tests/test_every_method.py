@@ -96,17 +96,6 @@ def test_nothing_is_asked_of_a_device(kind, name, monkeypatch):
         assert method.skipped.is_meta and method.unconverged.is_meta
 
 
-@pytest.mark.parametrize(("kind", "name"), EVERY)
-def test_single_precision_is_close_to_double(kind, name):
-    options = {"tol": 1e-5} if "tol" in build(kind, name).options else {}
-    method = build(kind, name, **options)
-    single, double = (
-        loss(kind, method, *embeddings(kind, 1, dtype)) for dtype in (torch.float32, torch.float64)
-    )
-    assert single.dtype == torch.float32
-    assert single.item() == pytest.approx(double.item(), rel=3e-5, abs=3e-6)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), [("views", "hcl"), ("views", "h-scl")])
 def test_a_compiled_loss_is_the_same(kind, name):

@@ -2,7 +2,6 @@
 labels, bad input."""
 
 import math
-import os
 import shutil
 import subprocess
 import sys
@@ -11,8 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 from one_call import train
 from torch_geometric.data import Batch, Data
 
@@ -148,35 +145,6 @@ def test_scaled_by_node_every_row_reaches_two():
     )
     assert torch.allclose(by_node, expected)
     assert not torch.allclose(by_batch, expected, atol=1e-2)
-
-
-@given(
-    st.lists(st.integers(1, 9), min_size=4, max_size=7),
-    st.sampled_from([0.1, 0.5, 1.0]),
-    st.integers(0, 99),
-)
-@settings(max_examples=15)
-def test_transport_has_its_marginals_or_says_why_not(sizes, epsilon, seed):
-    contrast = Contrast.from_nodes(*random_batch(seed, tuple(sizes)))
-    n, m = contrast.similarity.shape
-    options = dict(tol=1e-4, max_iterations=20_000, on_failure="raise")
-    method = graphs.methods.build("ot", epsilon=epsilon, **options)
-    room = (1 - 1 / m) * n  # for the nodes of the largest graph to send their mass to
-    if max(sizes) > room + 1e-9:
-        with pytest.raises(ValueError, match="at most"):
-            method.log_weights(contrast)
-        return
-    assume(max(sizes) < 0.9 * room)  # nearer to the bound Sinkhorn takes its time
-    weights = method.log_weights(contrast).exp()
-    assert (weights.sum(1) - 1).abs().max() < 1e-8
-    assert (weights.sum(0) / n - 1 / m).abs().max() < 1e-4
-    assert not weights[contrast.positives].any()
-
-
-def test_the_tilt_has_not_the_transport_s_marginals():
-    contrast = Contrast.from_nodes(*random_batch(1))
-    tilt = graphs.methods.build("hcl", beta=2.0).log_weights(contrast).exp()
-    assert (tilt.sum(0) / len(tilt) - 1 / 4).abs().max() > 0.02
 
 
 @pytest.mark.parametrize(
@@ -396,16 +364,10 @@ def test_a_saved_run_comes_back_and_its_encoder_embeds_batches_of_any_size(small
 
 
 @pytest.mark.slow
-def test_a_real_data_set_where_there_is_one():
-    """One seed of MUTAG where the data are at hand; without them the embedded graphs."""
-    root = os.environ.get("HNLIB_DATA")
-    name = "MUTAG" if root and (Path(root) / "TUDataset" / "MUTAG").is_dir() else "motifs"
-    dataset = graphs.data.load(name)
+def test_a_trained_encoder_beats_the_largest_class():
+    dataset = graphs.data.load("motifs")
     run = train(dataset, "infograph", epochs=5, progress=False)
-    share = dataset.labels.bincount().max() / len(dataset)
-    assert run.metrics["svm"] > float(share) + 0.1  # better than always the largest class
-    if name == "MUTAG":
-        assert len(dataset) == 188 and dataset.num_features == 7
+    assert run.metrics["svm"] > float(dataset.labels.bincount().max() / len(dataset)) + 0.1
 
 
 # What bad input gets

@@ -229,33 +229,6 @@ def test_gradients_through_the_weights(name):
         assert not weigh(c).requires_grad
 
 
-@pytest.mark.parametrize(
-    "build",
-    [
-        negatives.uniform,
-        lambda: negatives.tilted(1.0, 0.01),
-        lambda: negatives.tilted(5.0, 0.01),
-        lambda: negatives.gaussian(0.9, 0.02),
-        lambda: negatives.centred_tilt(0.01),
-        lambda: negatives.chi2_ball(0.01),
-        lambda: negatives.chi2_ball(5.0),
-        lambda: negatives.thresholded(0.5, 0.01, "skip"),
-        lambda: negatives.semi_relaxed_ot(0.02, 0.1, tol=1e-4),
-        lambda: negatives.entropic_ot(0.1, tol=1e-4),
-    ],
-)
-def test_finite_and_right_in_float32_at_a_temperature_of_a_hundredth(build):
-    z1, z2 = batch(5, size=20, dimension=16)
-    exact = build()(Contrast.from_views(z1, z2))
-    single = build()(Contrast.from_views(z1.float(), z2.float()))
-    assert single.dtype == torch.float32
-    is_distribution(single, torch.ones_like(single, dtype=torch.bool))
-    assert (single.exp().double() - exact.exp()).abs().max() < 1e-3
-    finite = exact > -torch.inf
-    assert torch.equal(finite, single > -torch.inf)
-    assert ((single.double() - exact)[finite].abs() / (1 + exact[finite].abs())).max() < 1e-3
-
-
 def test_the_threshold_is_on_exp_s_over_t():
     s = torch.tensor([[1.0, -0.3, -0.11, -0.09, 0.5]], dtype=torch.float64)
     positives = torch.tensor([[True, False, False, False, False]])

@@ -326,23 +326,6 @@ def test_learning_curves_show_the_last_layer_to_the_method(passes):
         assert torch.allclose(z, torch.cat([z1, z2]), atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "columns"),
-    [
-        ("hcl-exact", dict(beta=2.0), {"guarded"}),
-        ("kl-budget", dict(eta=0.2), {"temperature_low", "temperature", "temperature_high"}),
-    ],
-)
-def test_the_corrections_train_and_show_what_they_do(whole, name, options, columns):
-    run = train(method=name, **ONE, **options)
-    assert math.isfinite(run.metrics["loss"])
-    for row in run.history:
-        assert row.keys() - whole.history[0].keys() == columns
-        assert row.get("guarded", 0) <= 1
-        assert row.get("temperature_low", 0) <= row.get("temperature", 0)
-    json.dumps(run.record, allow_nan=False)
-
-
 @pytest.fixture
 def batches(monkeypatch):
     """The images, the first view and the other images of each pair of views that is made."""
