@@ -276,6 +276,22 @@ def test_exact_debiasing_in_float32_also_where_the_guard_is_far_below(beta, temp
     np.testing.assert_allclose(exact(c, *options, reduction="none").numpy(), expected, rtol=1e-7)
 
 
+def test_the_class_mass_is_held_fixed_with_the_weights():
+    z1, z2 = (z.requires_grad_() for z in views(7, 3.0))
+    c = Contrast.from_views(z1, z2)
+    log_w = negatives.tilted(2.0, weights_gradient=False)(c)
+    free = ~objectives.guarded(c, log_w, 0.5, 2.0, 0.05)
+    assert free.any()
+    s, positive = c.similarity, c.positive_similarity
+    mass = (0.05 * 10 * (4 * positive).exp() / ((4 * s).exp() * c.admissible).sum(1)).detach()
+    ratio = ((log_w.exp() * (2 * s).exp()).sum(1) / (2 * positive).exp() - mass) / (1 - mass)
+    expected = torch.log1p(10 * ratio)
+    found = objectives.exact_debiased(c, log_w, 0.5, 2.0, 0.05, reduction="none")
+    assert torch.allclose(found[free], expected[free])
+    a, b = (torch.autograd.grad(x[free].sum(), z1, retain_graph=True)[0] for x in (found, expected))
+    assert torch.allclose(a, b, atol=1e-12) and a.abs().max() > 1e-3
+
+
 # --- a temperature from a budget
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from hnlib.images import augment, data, encoders
 from hnlib.images import evaluation as images
-from hnlib.training import evaluation, records
+from hnlib.training import evaluation
 
 seeds = st.integers(0, 10**6)
 
@@ -200,18 +200,6 @@ class Still(nn.Module):
 
     def forward(self, x):
         return self.encoder.eval()(x)
-
-
-def test_readouts_say_which_images_were_right():
-    dataset, correct = coloured(), {}
-    held_out, pixels = data.hold_out(dataset, 12), encoders.build("pixels", 1, 4)
-    scores = images.readouts(pixels, held_out, k=5, correct=correct)
-    assert correct.keys() == {"knn", "linear", "knn_validation", "linear_validation"}
-    assert correct.keys() == scores.keys() - {"knn_k"}
-    for name, bits in correct.items():
-        assert len(bits) == (12 if "validation" in name else len(dataset.x_test))
-        assert accuracy(bits) == pytest.approx(scores[name])
-        assert (records.unpack(records.pack(bits), len(bits)) == bits.numpy()).all()
 
 
 def test_readouts_by_protocol():

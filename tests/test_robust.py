@@ -191,37 +191,6 @@ def test_an_atom_far_from_the_rest_is_found_by_a_growing_bracket():
     assert float(r.weights[0]) > 2 * float(r.weights[1]) > 0
 
 
-def level_by_bisection(f, q0, eta):
-    """The chi-square law from its definition: (f - l)_+ with l such that the radius is eta."""
-
-    def law(level):
-        w = [q * max(x - level, 0.0) for x, q in zip(f, q0)]
-        return [x / sum(w) for x in w]
-
-    low, high = min(f) - 1e6, max(f) - 1e-12
-    for _ in range(200):
-        middle = (low + high) / 2
-        radius = 0.5 * sum(q * (w / q - 1) ** 2 for w, q in zip(law(middle), q0) if q > 0)
-        low, high = (middle, high) if radius < eta else (low, middle)
-    return law(low)
-
-
-@cases
-@given(seed=st.integers(0, 9999), m=st.integers(2, 40), eta=st.floats(1e-3, 5), ties=st.booleans())
-def test_the_chi2_weights_are_those_of_a_level_found_by_bisection(seed, m, eta, ties):
-    f, q0 = draw(seed, 4, m)
-    f = (3 * f).round() / 3 if ties else f
-    r = robust.chi2_ball(f, q0, eta)
-    for values, masses, weights, alpha in zip(f, q0, r.weights, r.alpha.tolist()):
-        largest = values == values.max()
-        if eta < (1 / float(masses[largest].sum()) - 1) / 2:
-            expected = level_by_bisection(values.tolist(), masses.tolist(), eta)
-            assert np.abs(weights.numpy() - expected).max() < 1e-7 and alpha > 0
-        else:
-            assert alpha == 0 and float(weights[largest].sum()) == pytest.approx(1)
-    assert ((r.weights * f).sum(-1) - r.value).abs().max() < 1e-12
-
-
 # --- the temperature of a radius
 
 

@@ -14,7 +14,7 @@ from hnlib import __main__ as cli
 from hnlib import _checks, methods
 from hnlib.images import augment, data, encoders, task
 from hnlib.images import evaluation as readouts
-from hnlib.images.run import RECIPES, ImageRun
+from hnlib.images.run import ImageRun
 from hnlib.training import loop, records
 from hnlib.training import run as training
 from hnlib.training.checkpoint import Checkpoint
@@ -271,7 +271,7 @@ class Spy(nn.Module):
 
     def __init__(self, **attributes):
         super().__init__()
-        self.seen, self.contrasts = [], []
+        self.seen = []
         vars(self).update(attributes)
 
     def __deepcopy__(self, memo):
@@ -303,27 +303,6 @@ def test_only_methods_that_ask_see_the_inputs_of_the_last_layer(passes):
     (_, h), *_ = (both for both in passes if both[1].requires_grad)  # the others are evaluations
     assert torch.equal(torch.cat(more["features"]), h), "in the order of the views"
     assert h.shape == (64, 128) and (h >= 0).all(), "after the ReLU"
-
-
-def test_learning_curves_show_the_last_layer_to_the_method(passes):
-    class Observer(Spy):
-        def log_weights(self, contrast):
-            self.contrasts.append(contrast)
-            return contrast.uniform_log_weights
-
-        def observe(self, contrast):
-            self.contrasts.append(contrast)
-            return {"seen": 1.5}
-
-    method = Observer()
-    run = train(method=method, **STEP)
-    assert [row["seen"] for row in run.history] == [1.5, 1.5]
-    assert len(method.contrasts) == 4
-    (z1, h1), (z2, h2) = passes[-2:]
-    for contrast in method.contrasts[-2:]:
-        assert torch.equal(contrast.features, torch.cat([h1, h2]))
-        z = contrast.norms[:, None] * contrast.candidates
-        assert torch.allclose(z, torch.cat([z1, z2]), atol=1e-6)
 
 
 @pytest.fixture
@@ -480,16 +459,6 @@ def test_a_method_of_ones_own_is_not_taken_for_one_of_ours():
     chosen = train(method=Spy(name="simclr"), **STEP).record["configuration"]
     assert chosen["method"].startswith("Spy-")
     assert chosen["options"] == {}
-
-
-def test_the_record_of_a_recipe(whole):
-    given = train(recipe="adnce", method="adnce", temperature=0.3, lr=0.5, **STEP)
-    chosen = given.record["configuration"]
-    assert chosen["recipe"] == "adnce"
-    assert chosen["augmentation"]["blur"] == 0.5
-    assert (chosen["options"]["temperature"], chosen["lr"], chosen["batch_size"]) == (0.3, 0.5, 32)
-    assert RECIPES["adnce"]["batch_size"] == 256
-    assert "recipe" not in whole.record["configuration"]
 
 
 def interrupted_after(epoch, path, **chosen):
