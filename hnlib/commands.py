@@ -1,5 +1,6 @@
 """The commands of `hnlib`. Each imports what it uses."""
 
+import itertools
 import json
 import os
 import sys
@@ -34,13 +35,11 @@ def _train_command(kind: str):
         run: Annotated[run_class, flattened] = usual,  # pyright: ignore[reportInvalidTypeForm]
         execution: Annotated[Execution, flattened] = usually,
         *,
-        option: Annotated[list[str], Parameter("-o", help="KEY=VALUE, of the method")] = [],  # noqa: B006
-        schedule: Annotated[list[str], Parameter(help="KEY=START:END or KEY=START:END:STEPS")] = [],  # noqa: B006
-        record: Annotated[bool, Parameter(help="write to book/results/runs")] = False,
-        restart: Annotated[bool, Parameter(help="ignore the checkpoint")] = False,
-        rehearse: Annotated[
-            bool, Parameter(help="list the printed numbers it fills", show=False)
-        ] = False,
+        option: Annotated[list[str], Parameter("-o")] = [],  # noqa: B006
+        schedule: list[str] = [],  # noqa: B006
+        record: bool = False,
+        restart: bool = False,
+        rehearse: Annotated[bool, Parameter(show=False)] = False,
     ) -> None:
         from dataclasses import replace
 
@@ -60,10 +59,25 @@ def _train_command(kind: str):
         )
         _train(run, execution)
 
-    command.__doc__ = run_class.__doc__.split("\n\n")[0]
+    command.__doc__ = run_class.__doc__.split("\n\n")[0] + TRAIN
     return command
 
 
+TRAIN = """
+
+Parameters
+----------
+option
+    KEY=VALUE, of the method
+schedule
+    KEY=START:END or KEY=START:END:STEPS
+record
+    write to book/results/runs
+restart
+    ignore the checkpoint
+rehearse
+    list the printed numbers it fills
+"""
 for kind in kinds.KINDS:
     train.command(_train_command(kind), name=kind)
 
@@ -112,12 +126,16 @@ def _rehearse(run) -> None:
 
 
 @app.command
-def book(
-    *,
-    only: Annotated[str | None, Parameter(help="a draft of chapters, e.g. 'theory/*'")] = None,
-    jobs: Annotated[int | None, Parameter(help="chapters at once (default: CPU count)")] = None,
-) -> int:
-    """Execute the chapters that changed and write _build/html."""
+def book(*, only: str | None = None, jobs: int | None = None) -> int:
+    """Execute the chapters that changed and write _build/html.
+
+    Parameters
+    ----------
+    only
+        a draft of chapters, e.g. 'theory/*'
+    jobs
+        chapters at once (default: CPU count)
+    """
     from hnlib.book import build
 
     return build.book(only=only, jobs=jobs)
@@ -125,90 +143,116 @@ def book(
 
 @app.command
 def run(
-    notebook: Annotated[str, Parameter(help="e.g. experiments/images")],
+    notebook: str,
     /,
     *,
     parameters: Annotated[
-        list[tuple[str, str]],
-        Parameter(
-            "-p",
-            help="NAME VALUE of a parameter (repeatable)",
-            allow_leading_hyphen=True,
-            json_list=False,
-        ),
+        list[tuple[str, str]], Parameter("-p", allow_leading_hyphen=True, json_list=False)
     ] = [],  # noqa: B006
-    out: Annotated[
-        str | None, Parameter("-o", help="the executed notebook (default: below _build/runs)")
-    ] = None,
-    timeout: Annotated[int | None, Parameter(help="seconds for each cell")] = None,
+    out: Annotated[str | None, Parameter("-o")] = None,
+    timeout: int | None = None,
 ) -> None:
-    """Execute one notebook with other parameters."""
+    """Execute one notebook with other parameters.
+
+    Parameters
+    ----------
+    notebook
+        e.g. experiments/images
+    parameters
+        NAME VALUE of a parameter (repeatable)
+    out
+        the executed notebook (default: below _build/runs)
+    timeout
+        seconds for each cell
+    """
     from hnlib.book import execute
 
     execute.run(notebook, execute.once(parameters), out, timeout=timeout)
 
 
 @app.command
-def data(
-    name: Annotated[str | None, Parameter(help="load and describe this data set")] = None,
-    /,
-    *,
-    root: Annotated[Path | None, Parameter(help="default: $HNLIB_DATA or the cache")] = None,
-) -> None:
-    """List the data sets, or download, verify and describe one."""
+def data(name: str | None = None, /, *, root: Path | None = None) -> None:
+    """List the data sets, or download, verify and describe one.
+
+    Parameters
+    ----------
+    name
+        load and describe this data set
+    root
+        default: $HNLIB_DATA or the cache
+    """
     from importlib import import_module
 
     from hnlib._files import data_folder
 
-    by_name = {known: kind for kind in kinds.KINDS for known in kinds.run_class(kind).datasets}
+    by_kind = {kind: kinds.run_class(kind).datasets for kind in kinds.KINDS}
     if name is None:
-        for kind in kinds.KINDS:
-            print(f"{kind:13}{', '.join(kinds.run_class(kind).datasets)}")
-    elif name in by_name:
-        module = import_module(f"{kinds.KINDS[by_name[name]]}.data")
-        print(module.describe(module.load(name, root)))
+        for kind, names in by_kind.items():
+            print(f"{kind:13}{', '.join(names)}")
     else:
-        raise ValueError(f"unknown data set {name!r}; known: {', '.join(by_name)}")
+        matches = [kind for kind, names in by_kind.items() if name in names]
+        if not matches:
+            choices = ", ".join(itertools.chain.from_iterable(by_kind.values()))
+            raise ValueError(f"unknown data set {name!r}; known: {choices}")
+        module = import_module(f"{kinds.KINDS[matches[0]]}.data")
+        print(module.describe(module.load(name, root)))
     print(f"{'folder':13}{data_folder(root)}")
 
 
 @app.command
-def results(
-    *, folder: Annotated[Path | None, Parameter(help="default: tracked and own records")] = None
-) -> None:
-    """List the recorded runs, with accuracies in percent."""
-    from hnlib.results import comparisons
+def results(*, folder: Path | None = None) -> None:
+    """List the recorded runs, with accuracies in percent.
+
+    Parameters
+    ----------
+    folder
+        default: tracked and own records
+    """
+    from hnlib.results import spread
     from hnlib.training import records
 
+    shown = ["knn", "linear", "svm", "transfer", "sts", "topic", "alike"]
     for place in [folder] if folder else [records.tracked_folder(), records.default_folder()]:
         if folder and not place.is_dir():
             raise ValueError(f"{place} is not a folder")
         runs = records.frame(place).query("kind != 'measurement'").fillna({"method": "untrained"})
         print(f"{place}: {len(runs)} trained encoders")
-        for _, group in runs.groupby(["title", "method", "options"]):
-            title, method, options = group.iloc[0][["title", "method", "options"]]
-            scores = ", ".join(
-                f"{metric} {comparisons.spread(100 * group[metric])}"
-                for metric in ("knn", "linear", "svm", "transfer", "sts", "topic", "alike")
-                if not any(group[metric].isna())
-            )
+        percents = 100 * runs.reindex(columns=shown).astype(float)
+        for names, group in percents.groupby([runs[x] for x in ("title", "method", "options")]):
+            title, method, options = names
             named = " ".join([method, *options.split(",")]).strip()
+            columns = group.dropna(axis=1).items()
+            scores = ", ".join(f"{metric} {spread(values)}" for metric, values in columns)
             print(f"{title}: {named}: {scores} ({len(group)} run{'s' * (len(group) > 1)})")
 
 
 @app.command
 def queue(
     *,
-    run: Annotated[bool, Parameter(help="carry the runs out")] = False,
-    minutes: Annotated[float, Parameter(help="with --run: start none after so long")] = 10,
-    device: Annotated[str, Parameter(help="auto, cpu or cuda")] = "auto",
-    only: Annotated[
-        str, Parameter(help="part of 'PAPER TABLE, DATASET, METHOD' or 'chapters …', or a pattern")
-    ] = "*",
-    seeds: Annotated[int, Parameter(help="runs of each setting")] = 1,
-    data_root: Annotated[Path | None, Parameter(help="default: $HNLIB_DATA or the cache")] = None,
+    run: bool = False,
+    minutes: float = 10,
+    device: str = "auto",
+    only: str = "*",
+    seeds: int = 1,
+    data_root: Path | None = None,
 ) -> None:
-    """List the runs that the papers' numbers wait for, best first, and carry them out."""
+    """List the runs that the papers' numbers wait for, best first, and carry them out.
+
+    Parameters
+    ----------
+    run
+        carry the runs out
+    minutes
+        with --run: start none after so long
+    device
+        auto, cpu or cuda
+    only
+        part of 'PAPER TABLE, DATASET, METHOD' or 'chapters …', or a pattern
+    seeds
+        runs of each setting
+    data_root
+        default: $HNLIB_DATA or the cache
+    """
     import torch
 
     from hnlib.book import queue as jobs

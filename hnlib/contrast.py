@@ -404,14 +404,14 @@ class Contrast:
         )
         stray = f"batch must hold graphs from 0 to {m - 1}, got {{value}}"
         refuse((batch < 0) | (batch >= m), stray, batch)
-        own = batch[:, None] == torch.arange(m, device=batch.device)
-        masks = Masks(own, ~own, similarity.dtype, batch.long(), never_empty=True)
+        itself = batch[:, None] == torch.arange(m, device=batch.device)
+        masks = Masks(itself, ~itself, similarity.dtype, batch.long(), never_empty=True)
         contrast = cls(similarity, masks, m - 1, nodes, graphs)
         if labels is None:
             return contrast
         y = _checks.labels(labels, m, "graphs").to(batch.device)
         refuse(y < -1, "label of graph {row} must be at least -1 (unknown), got {value}", y)
-        same = own | ((y[:, None] == y) & (y >= 0))[batch]
+        same = itself | ((y[:, None] == y) & (y >= 0))[batch]
         return contrast._with_labels(same, y[batch], y, positives)
 
     @classmethod
@@ -445,7 +445,7 @@ class Contrast:
         Returns
         -------
         Contrast
-            The contrast; it is found to be symmetric where that can be read (on a CPU).
+            The contrast; whether it is symmetric is read off on a CPU.
 
         Raises
         ------

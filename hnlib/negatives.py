@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -246,6 +247,41 @@ class gaussian(SimilarityWeighting):
     def slope(self, s: Tensor) -> Tensor:
         r"""Return $(\mu-s)/\sigma^2$."""
         return (self.mu - s).div_(self.sigma**2)
+
+
+@dataclass(frozen=True, eq=False)
+class popularity(Weighting):
+    r"""Negatives weighted against their popularity, $w_{ij} \propto 1/q_j$ (the logQ correction).
+
+    Parameters
+    ----------
+    frequency : Tensor of shape [m]
+        How often each candidate is sampled, $q_j > 0$, up to a factor; its count in the batch makes
+        copies of one key count once.
+    on_empty : {"raise", "skip"}, default "raise"
+        What happens to an anchor without an admissible negative.
+
+    Raises
+    ------
+    ValueError
+        If a frequency is not positive; when called, if their number is not that of the candidates,
+        or an anchor has no admissible negative and ``on_empty="raise"``.
+
+    References
+    ----------
+    .. [logq] Yi et al., *Sampling-Bias-Corrected Neural Modeling for Large Corpus Item
+       Recommendations*, RecSys 2019.
+    """
+
+    frequency: Tensor
+    on_empty: str = "raise"
+
+    def __call__(self, contrast: Contrast) -> Tensor:
+        """Return the log-weights of shape [n, m]."""
+        s = contrast.similarity
+        log_q = self.frequency.to(s).log()
+        _checks.shapes(log_q.shape == s.shape[1:], f"frequency must be [{s.shape[1]}]", log_q)
+        return normalise(-log_q.expand_as(s), 1.0, contrast, self.on_empty)
 
 
 @dataclass(frozen=True)
@@ -660,7 +696,7 @@ def normalise(
     masked = torch.add(contrast.uniform_log_weights, score, alpha=scale)
     if contrast.never_empty or on_empty == "raise":
         return torch.log_softmax(masked, 1)
-    # kept from the softmax, whose gradient would be NaN there
+    # outside the softmax, whose gradient would be NaN there
     empty = (contrast.negative_counts == 0)[:, None]
     return torch.log_softmax(masked.masked_fill(empty, 0.0), 1).masked_fill(empty, -torch.inf)
 
@@ -700,7 +736,8 @@ def _refuse_empty(contrast: Contrast, on_empty: str) -> None:
 def _mixture(name: str, value) -> None:
     if isinstance(value, Tensor):  # learned: it comes out of a softmax
         return
-    if len(value) != 3 or not (min(value) >= 0 and 0 < sum(value) < math.inf):
+    shares = [share for share in value if isinstance(share, Real) and share >= 0]
+    if not (len(value) == len(shares) == 3 and 0 < sum(shares) < math.inf):
         raise ValueError(f"{name} must be three shares, at least 0 and not all 0, got {value}")
 
 
@@ -708,6 +745,7 @@ def _mixture(name: str, value) -> None:
 RANGES = {
     **dict.fromkeys(("temperature", "sigma", "eta", "epsilon", "tau"), positive),
     **dict.fromkeys(("beta", "mu", "level"), _checks.finite),
+    "frequency": positive,
     "exponent": partial(_checks.must, holds=lambda x: x >= 1, rule="be at least 1"),
     "relaxation": partial(_checks.must, holds=lambda x: x >= 0, rule="be at least 0"),
     "mixture": _mixture,

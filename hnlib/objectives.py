@@ -507,24 +507,24 @@ def _mean(log_w: Tensor, x: Tensor) -> Tensor:
 class _LogSums(torch.autograd.Function):
     r"""$\log\sum_j k_{ij} e^{x_{ij}}$, $x_{ij} = \log w_{ij} + s_{ij}/t$, and $s$ at some columns.
 
-    `kept` is $k_{ij}$, and the column `edge` has the largest $x$ of which something is kept; None
-    keeps all. The terms $k_{ij} e^{x_{ij} - c_i}$, with the constant $c_i$ the largest $x$, and
+    `remaining` is $k_{ij}$, None for ones, and the column `edge` has the largest $x$ with $k>0$.
+    The terms $k_{ij} e^{x_{ij} - c_i}$, with the constant $c_i$ the largest $x$, and
     their sums are outputs too. They make the backward pass one multiplication, and as outputs they
     have derivatives themselves, so that there are second derivatives.
     """
 
     @staticmethod
-    def forward(ctx, log_w, s, inverse_t: float | Tensor, columns, kept, edge):
+    def forward(ctx, log_w, s, inverse_t: float | Tensor, columns, remaining, edge):
         if isinstance(inverse_t, Tensor):
             x = torch.addcmul(log_w, s, inverse_t.to(s))
         else:
             x = torch.add(log_w, s, alpha=inverse_t).contiguous()
         largest = x.amax(1, keepdim=True) if edge is None else x.gather(1, edge)
         largest = largest.clamp_min(torch.finfo(x.dtype).min)  # a row of -inf stays one
-        x.sub_(largest) if kept is None else x.sub_(largest).clamp_max_(1.0)  # 1: rounding
+        x.sub_(largest) if remaining is None else x.sub_(largest).clamp_max_(1.0)  # 1: rounding
         x.mul_(math.log2(math.e)).exp2_()  # exp_ takes five times as long where a weight is zero
-        if kept is not None:
-            x.mul_(kept)
+        if remaining is not None:
+            x.mul_(remaining)
         total = x.sum(1, keepdim=True)
         ctx.inverse_t = inverse_t
         ctx.set_materialize_grads(False)
@@ -547,11 +547,11 @@ class _LogSums(torch.autograd.Function):
         return in_log_w, in_s, None, None, None, None
 
 
-def _log_sums(log_w: Tensor, s: Tensor, inverse_t, columns: Tensor, kept=None, edge=None):
+def _log_sums(log_w: Tensor, s: Tensor, inverse_t, columns: Tensor, remaining=None, edge=None):
     r"""Return $\log\sum_j k_{ij} w_{ij} e^{s_{ij}/t}$ of shape [n, 1], and $s/t$ at the columns."""
     if isinstance(inverse_t, Tensor) and inverse_t.requires_grad:  # a learned temperature
         s, inverse_t = s * inverse_t, 1.0
-    log_sum, chosen, _, _ = _LogSums.apply(log_w, s, inverse_t, columns, kept, edge)
+    log_sum, chosen, _, _ = _LogSums.apply(log_w, s, inverse_t, columns, remaining, edge)
     return log_sum, chosen * inverse_t
 
 
@@ -610,19 +610,19 @@ def _class_mass(contrast: Contrast, log_w: Tensor, temperature, beta, tau_plus) 
     held = s if log_w.requires_grad else s.detach()
     if not contrast.never_empty:  # zeros keep gradients finite until such rows are left out
         log_w = log_w.masked_fill(log_w.detach().amax(1, keepdim=True) == -torch.inf, 0.0)
-    kept, edge = _kept(contrast, tau_plus)
+    remaining, edge = _remaining(contrast, tau_plus)
     log_count = contrast.negative_counts[:, None].clamp_min(1).to(s.dtype).log()
     # as log w = βs/t − log |N| − log mean at any admissible column
     log_mean = tilt * held.gather(1, edge) - log_w.gather(1, edge) - log_count
     log_total, positive = _log_sums(log_w, s, 1 / temperature, columns)
     log_prior = math.log(tau_plus) if tau_plus else -math.inf
-    total_left, _ = _log_sums(log_w, s, 1 / temperature, columns, kept, edge)
-    left, _ = _log_sums(log_w, s.detach(), 0.0, columns, kept, edge)
+    total_left, _ = _log_sums(log_w, s, 1 / temperature, columns, remaining, edge)
+    left, _ = _log_sums(log_w, s.detach(), 0.0, columns, remaining, edge)
     share = tilt * held.gather(1, columns) - log_mean + log_prior
     return _ClassMass(share, positive, log_total, total_left, left)
 
 
-def _kept(contrast: Contrast, tau_plus: float) -> tuple[Tensor, Tensor]:
+def _remaining(contrast: Contrast, tau_plus: float) -> tuple[Tensor, Tensor]:
     r"""Return $k_{ij}$ of `exact_debiased`, and a column of the hardest that is not all trimmed.
 
     Candidates tied there share what is left. On a CPU arithmetic is faster than comparisons.

@@ -41,8 +41,9 @@ def test_the_temperature_was_chosen_on_validation_images(recorded):
 def test_cells_of_equal_gamma_share_it():
     gammas = Counter(round((1 + beta) / t, 9) for t, beta in campaign.EQUAL_GAMMA)
     assert gammas == {5: 2, 10: 4, 20: 2, 30: 2}
-    pairs = [(1 + beta) / t for t, beta in campaign.LENGTHENED]
-    assert pairs[::2] == pytest.approx(pairs[1::2])
+    for cells in (campaign.LENGTHENED, campaign.PAIRED):
+        pairs = [(1 + beta) / t for t, beta in cells]
+        assert pairs[::2] == pytest.approx(pairs[1::2])
 
 
 def test_sentences_have_whole_blocks_of_a_seed_and_share_the_uniform_row(tmp_path):

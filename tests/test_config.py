@@ -16,21 +16,18 @@ from hnlib.images.run import RECIPES, ImageRun
 from hnlib.sentences.run import SentenceRun
 from hnlib.training import config, kinds, records
 
-LEDGER = {
-    path.stem: json.loads(path.read_text())
-    for path in sorted(records.tracked_folder().glob("*.json"))
-}
-RUNS = {name: r for name, r in LEDGER.items() if kinds.kind_of(r) != "measurement"}
-
 
 def test_every_record_reads_into_its_run_and_back_to_its_own_name():
-    assert len(RUNS) >= 1600
-    for name, record in RUNS.items():
+    paths = records.tracked_folder().glob("*.json")
+    ledger = {path.stem: json.loads(path.read_text()) for path in sorted(paths)}
+    runs = {name: r for name, r in ledger.items() if kinds.kind_of(r) != "measurement"}
+    assert len(runs) >= 1600
+    for name, record in runs.items():
         assert records.run_of(record).name == name
-    for record in [*RUNS.values()][:: len(RUNS) // 60]:
+    for record in [*runs.values()][:: len(runs) // 60]:
         assert records.run_of(record).configuration == record["configuration"]
     other = record | {"configuration": record["configuration"] | {"seed": 1234}}
-    assert records.run_of(other).name not in RUNS, "negative control"
+    assert records.run_of(other).name not in runs, "negative control"
 
 
 def test_a_new_option_is_one_line_and_names_only_the_runs_that_use_it():

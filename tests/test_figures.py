@@ -146,7 +146,7 @@ def test_a_figure_is_drawn_for_a_phone_too(monkeypatch):
     (wide, high), (narrow, higher) = (map(float, re.search(size, svg).groups()) for svg in drawn)
     assert narrow <= figures.NARROW * 72 < wide and higher > 1.8 * high
     assert not plt.get_fignums()
-    with pytest.raises(ValueError, match=r"at most 4\.3 inches, got 7\.0"):
+    with pytest.raises(ValueError, match=r"at most 4\.2 inches, got 7\.0"):
         figures.show(lambda narrow: draw(False))
 
 

@@ -302,6 +302,7 @@ def test_missed_tolerances_are_an_error_or_a_warning():
         (lambda: negatives.entropic_ot(on_failure="x"), "on_failure"),
         (lambda: negatives.uniform(on_empty="drop"), "on_empty"),
         (lambda: negatives.unremix(mixture=(1, 2)), "mixture"),
+        (lambda: negatives.unremix(mixture=("a", 1, 1)), "mixture"),
         (lambda: negatives.centred_tilt()(space(0)), "centred_tilt needs embeddings"),
     ],
 )

@@ -150,7 +150,7 @@ def test_everything_declared_is_pinned_and_torch_apart():
     declared = [line for line in declared if not line.startswith("hnlib")]
     assert unlocked(declared, lock + torch) == set()
     assert {line.partition("==")[0] for line in torch} == {"torch", "torchvision"}
-    assert not [pin for pin in lock if re.match("torch|nvidia-|cuda-|triton", pin)]
+    assert not [pin for pin in lock if re.match("(torch|torchvision|triton)==|nvidia-|cuda-", pin)]
     # negative controls: not in the lock, another version
     assert unlocked(["unheard-of>=1"], lock) == {"unheard-of>=1"}
     assert unlocked(["scipy>=1", "scipy>=9"], lock) == {"scipy>=9"}

@@ -104,8 +104,8 @@ def test_the_queue_lists_what_has_no_record_best_first():
     )
     found = queue.jobs(nothing, seeds=2)
     assert len(found) == 2 * 225
-    values = [job.numbers / job.minutes for job in found]
-    assert values == sorted(values, reverse=True) and not any(job.measured for job in found)
+    values = [job.numbers for job in found]
+    assert values == sorted(values, reverse=True) and {job.minutes for job in found} == {None}
     only = queue.jobs(nothing, only="hclot Table V, MUTAG")
     assert {job.run.dataset for job in only} == {"MUTAG"}
     with pytest.raises(ValueError, match="no printed number with a run matches 'CIFAR-1000'"):
@@ -115,8 +115,8 @@ def test_the_queue_lists_what_has_no_record_best_first():
 def test_the_queue_is_worked_off_recorded_and_resumed(tmp_path, monkeypatch):
     monkeypatch.setattr(queue, "project_root", lambda: tmp_path)
     run = GraphRun(dataset="motifs", method="infograph", epochs=1, folds=2)
-    first, second = (queue.Job(replace(run, seed=seed), 1, 0.1, False) for seed in (0, 1))
-    broken = queue.Job(replace(run, dataset="nowhere"), 1, 0.1, False)
+    first, second = (queue.Job(replace(run, seed=seed), 1, 0.1) for seed in (0, 1))
+    broken = queue.Job(replace(run, dataset="nowhere"), 1, None)
     interrupted = tmp_path / "_build" / "queue" / f"{second.run.name}.pt"
     interrupted.parent.mkdir(parents=True)
     trained, said = [], []
@@ -148,12 +148,14 @@ def test_an_epoch_costs_what_records_of_the_same_setting_say():
     ]
     frame = records.frame([record(run, {}, seconds) for run, seconds in timed])
     seconds = queue.epoch_seconds(frame, "cpu")
-    jobs = [queue._job(run, 1, seconds, "cpu") for run, _ in timed]
-    assert all(job.measured for job in jobs)
+    jobs = [queue._job(run, 1, seconds) for run, _ in timed]
     assert [60 * job.minutes / job.run.epochs for job in jobs] == [0.5, 7.0, 2.0, 1.5, 0.5]
-    by_fold = queue._job(mutag, 1, seconds, "cpu")  # no record has measured it
-    assert not by_fold.measured and by_fold.minutes == pytest.approx(4 * 10 * 3 * 0.013 / 60)
-    assert not queue._job(run, 1, queue.epoch_seconds(frame, "cuda"), "cuda").measured
+    assert queue._job(mutag, 1, seconds).minutes is None  # no record has measured it
+    assert queue._job(run, 1, queue.epoch_seconds(frame, "cuda")).minutes is None
+    assert (
+        queue.total([*jobs, queue.Job(run, 1, None)])
+        == "6 runs, 0.0 hours for the 5 that are timed"
+    )
 
 
 @pytest.mark.parametrize(
@@ -173,6 +175,6 @@ def test_the_command_lists_and_refuses(tmp_path, monkeypatch, capsys):
     assert "--dataset MUTAG" in capsys.readouterr().out
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert cli.main(["queue", "--only", "chapters pools, cifar10"]) == 0
-    assert capsys.readouterr().out.startswith("a chapter       1.7 min estimated")  # of a CPU
+    assert capsys.readouterr().out.startswith("a chapter     not timed  hnlib train")
     assert cli.main(["queue", "--only", "no such table"]) == 2
     assert "matches 'no such table'" in capsys.readouterr().err

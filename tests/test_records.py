@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from hnlib import __main__ as cli
-from hnlib import _files
+from hnlib import _files, results
 from hnlib.images.run import ImageRun
-from hnlib.results import comparisons
 from hnlib.training import records
 
 
@@ -136,8 +135,8 @@ def test_mean_and_spread():
     frame = records.frame([record(s, a) for s, a in enumerate([0.5, 0.6, 0.85])])
     x = 100 * frame.linear
     assert x.tolist() == pytest.approx([50, 60, 85])
-    assert comparisons.spread(x) == "65.0\u00a0±\u00a018.0"  # over n − 1
-    assert comparisons.spread(x[:1]) == "50.0"
+    assert results.spread(x) == "65.0\u00a0±\u00a018.0"  # over n − 1
+    assert results.spread(x[:1]) == "50.0"
     assert not len(records.frame([]).query("kind == 'images' and method == 'hcl' and beta == 1"))
 
 

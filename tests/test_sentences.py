@@ -431,8 +431,6 @@ def test_a_saved_encoder_comes_back(tmp_path):
     tokens = torch.tensor([[2, 3, 0], [4, 5, 6]])
     expected = done.encoder(tokens)
     assert torch.equal(again.encoder(tokens), expected) and expected.shape == (2, 32)
-    exported = torch.export.load(done.export(tmp_path / "run.pt2")).module()
-    assert torch.allclose(exported(torch.nn.functional.pad(tokens, (0, 2))), expected, atol=1e-6)
 
 
 @pytest.mark.slow

@@ -69,8 +69,8 @@ def test_one_value_per_anchor_and_a_prior_per_anchor():
 
 def test_anchors_without_negatives_are_named_or_left_out():
     z = views(2, 9)
-    contrast = Contrast.from_views(*z)
     for tau, empty in ((5.0, True), (0.01, False)):
+        contrast = Contrast.from_views(*z)
         log_w = negatives.thresholded(tau, on_empty="skip")(contrast)
         skipped = log_w.amax(1) == -torch.inf
         assert skipped.any() == empty and not skipped.all()

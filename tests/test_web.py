@@ -13,6 +13,7 @@ import hnlib
 
 web = script("book/ext/web.py")
 pages = script("book/ext/pages.py")
+search = script("book/ext/search.py")
 
 
 def document(*texts):
@@ -24,11 +25,8 @@ def document(*texts):
 
 def test_a_description_is_the_first_sentences_of_the_first_paragraph():
     box = nodes.note("", nodes.paragraph("", "What a box says is not what a page is about. " * 3))
-    note = nodes.paragraph(
-        "", "", nodes.emphasis("", "Computed in a number of seconds on a machine. " * 3)
-    )
     long = "A sentence of some words that says what the page is about, and ends. " * 4
-    found = web.description(document(box, "Too short.", note, long))
+    found = web.description(document(box, "Too short.", long))
     assert (
         found
         == (2 * "A sentence of some words that says what the page is about, and ends. ").strip()
@@ -87,3 +85,17 @@ def test_a_phone_is_offered_the_narrow_drawing_of_a_figure(tmp_path):
     source = f'<source media="(max-width: 600px)" srcset="../_images/{name}-narrow.svg">'
     assert context["body"] == f"<picture>{source}{images[0]}</picture>{images[1]}"
     assert Path(tmp_path, "_images", f"{name}-narrow.svg").read_text() == "<svg/>"
+
+
+def test_the_index_of_the_search_has_sections_statements_and_checks():
+    """Each with its own text alone, formulas without markup, code and links left out."""
+    page = """<main>menu<article><section id="one"><h2>1. Title<a class="headerlink">#</a></h2>
+    <p>Words \\(\\tfrac{a}{\\beta}\\) here.</p><pre>code</pre>
+    <div class="proof theorem" id="thm"><p class="admonition-title">Theorem 2.6 (Name)</p><p>Stated.</p></div>
+    <div class="hn-claim" id="check"><a class="hn-claim-id">O9</a><span class="hn-claim-title">verified</span></div>
+    </section></article></main>"""
+    assert search.entries(page) == [
+        ["one", "1. Title", "Words aβ here."],
+        ["thm", "Theorem 2.6 (Name)", "Stated."],
+        ["check", "O9 verified", "O9"],
+    ]

@@ -20,7 +20,7 @@ from hnlib.book.execute import root
 
 ASIDE = nodes.Admonition, nodes.admonition, nodes.table, nodes.figure, nodes.list_item
 FINE_PRINT = re.compile(r"theory/.*-(more|cost|finite|simulated)$")
-SIGNS = {"propto": "∝", "le": "≤", "ge": "≥", "infty": "∞"}
+SIGNS = {"propto": "∝", "le": "≤", "ge": "≥", "infty": "∞", "to": "→", "in": "∈", "cdot": "·"}
 LENGTH = 200  # of a description: what a search engine shows of it
 PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -42,7 +42,8 @@ PAGE = """<!DOCTYPE html>
 """
 
 
-def _letter(command: re.Match) -> str:
+def letter(command: re.Match) -> str:
+    """Return the letter that a command of TeX stands for, or its name."""
     name = command[1]
     try:
         return unicodedata.lookup(f"GREEK SMALL LETTER {name.removeprefix('var')}")
@@ -53,7 +54,7 @@ def _letter(command: re.Match) -> str:
 def _words(node) -> str:
     """The text of a node, its formulas without their markup."""
     if isinstance(node, nodes.math):
-        return re.sub(r"\\(\w+)\s*", _letter, node.astext()).translate(
+        return re.sub(r"\\(\w+)\s*", letter, node.astext()).translate(
             str.maketrans("", "", "\\{}$")
         )
     return "".join(map(_words, node.children)) if node.children else node.astext()
@@ -65,8 +66,7 @@ def description(doctree) -> str:
         text, parent = " ".join(_words(paragraph).split()), paragraph.parent
         while parent is not None and not isinstance(parent, ASIDE):
             parent = parent.parent
-        note = all(isinstance(child, nodes.emphasis) for child in paragraph.children)
-        if parent is None and len(text) >= 60 and not note:
+        if parent is None and len(text) >= 60:
             break
     else:
         return ""

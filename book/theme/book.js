@@ -1,9 +1,3 @@
-// From a file a browser may not fetch other pages, which the search does to show a line of each hit:
-// there the hits are shown without it, instead of with an error.
-if (location.protocol === "file:" && typeof DOCUMENTATION_OPTIONS !== "undefined") {
-  DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
-}
-
 // The smallest letters of a figure are 9 pt, 12 px; at five sixths they are 10 px. A figure that is wider still is swiped.
 document.addEventListener("DOMContentLoaded", () => {
   for (const img of document.querySelectorAll("figure img")) {

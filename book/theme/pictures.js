@@ -671,9 +671,9 @@
 
   function halfSteps(box, data) {
     const top = controls(box), panels = row(box, "hn-one"), words = reading(box);
-    const n = data.names.length, last = data.weight.length - 1, share = places(3);
+    const n = data.names.length, last = data.thousandths.length - 1, share = places(3);
     const x = (j) => 106 + 62 * j, y = (i) => 52 + 44 * i;
-    const view = panel(panels, 320, 60 + 44 * (n + 1), "Weights, anchors by candidates, with the sum of each row and column.");
+    const view = panel(panels, 320, 34 + 44 * (n + 1), "Weights, anchors by candidates, with the sum of each row and column.");
     const entry = (i, j) => text(view, x(j), y(i), "", { dy: 5 });
     data.names.forEach((name, i) => {
       text(view, 70, y(i), name, { dy: 5, "text-anchor": "end" });
@@ -688,8 +688,8 @@
     });
     const sums = [0, 1].map((side) => data.names.map((_, k) => (side ? entry(n, k) : entry(k, n))));
 
-    const knob = slider(top, "half-step", data.weight.map((_, k) => String(k + 1)), 0, (k) => {
-      const weight = data.weight[k], total = [0, 1].map((side) => data.names.map((_, a) =>
+    const knob = slider(top, "half-step", data.thousandths.map((_, k) => String(k + 1)), 0, (k) => {
+      const weight = data.thousandths[k].map((w) => w / 1000), total = [0, 1].map((side) => data.names.map((_, a) =>
         data.names.reduce((sum, _, b) => sum + weight[side ? b * n + a : a * n + b], 0)));
       cells.forEach(([square, number], c) => {
         set(square, { "fill-opacity": 0.4 * weight[c] });

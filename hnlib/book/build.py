@@ -1,5 +1,6 @@
 """Build the book: execute the chapters that changed, render the pages and publish them."""
 
+import ast
 import hashlib
 import json
 import os
@@ -121,22 +122,48 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
             made = notebook["metadata"]["hnlib"]
             threads = pages.count(made["threads"], "thread")
             note = f"*Computed in {made['seconds']:.0f} s on {threads} of {made['cpu']}.*"
+            notebook = _with_note(notebook, note, len(notebook["cells"]))
         else:
-            notebook, note = dict(read(chapter)), NOT_EXECUTED
+            notebook = _with_note(dict(read(chapter)), NOT_EXECUTED, 1)
         target = (folder / chapter.relative_to(root())).with_suffix(".ipynb")
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(json.dumps(_with_note(notebook, note)), encoding="utf-8")
+        target.write_text(json.dumps(notebook), encoding="utf-8")
     pages.write(folder / "book", executed, runs, root(), draft)
     printed.write(folder / "book", runs, root())
     pages.fill(folder / "book/reproduce.md", elsewhere.parts(url))
+    _api_pages(folder)
     return folder
 
 
-def _with_note(notebook: dict, note: str) -> dict:
-    """Return a notebook with a note at the end of its first cell, which holds the title."""
-    first, *rest = notebook["cells"]
-    text = "".join(first["source"])
-    return notebook | {"cells": [first | {"source": f"{text}\n\n{note}"}, *rest]}
+def _with_note(notebook: dict, note: str, place: int) -> dict:
+    """Return a notebook with a note after so many of its cells."""
+    cell = {"cell_type": "markdown", "id": "computed", "metadata": {}, "source": note}
+    cells = notebook["cells"]
+    return notebook | {"cells": [*cells[:place], cell, *cells[place:]]}
+
+
+def _api_pages(folder: Path) -> None:
+    """Give each module of ``book/api.md`` a page, and the page a list of them."""
+    page, toc = folder / "book/api.md", folder / "_toc.yml"
+    pages = folder / "book/api"
+    pages.mkdir()
+
+    def module(found: re.Match) -> str:
+        name, contents = found.groups()
+        (pages / f"{name}.md").write_text(f"# `{name}`\n\n{contents}\n", encoding="utf-8")
+        source = root() / name.replace(".", "/")
+        source = source / "__init__.py" if source.is_dir() else source.with_suffix(".py")
+        about = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""
+        first = " ".join(about.partition("\n\n")[0].split())
+        return f"- {{doc}}`/book/api/{name}`: {first}\n"
+
+    section = re.compile(r"^### `(\S+)`\n\n(```\{eval-rst\}\n.*?\n```)\n+", re.M | re.S)
+    text = section.sub(module, page.read_text(encoding="utf-8")).replace("\n## ", "\n\n## ")
+    page.write_text(text, encoding="utf-8")
+    files = "".join(f"\n          - file: book/api/{file.stem}" for file in sorted(pages.iterdir()))
+    listed = toc.read_text(encoding="utf-8")
+    listed = listed.replace("- file: book/api\n", f"- file: book/api\n        sections:{files}\n")
+    toc.write_text(listed, encoding="utf-8")
 
 
 def render(folder: Path, draft: bool) -> None:

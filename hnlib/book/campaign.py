@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hnlib.images.run import ImageRun
+from hnlib.retrieval.run import RetrievalRun
 from hnlib.sentences.run import SentenceRun
 from hnlib.training import config, records
 
@@ -18,6 +19,9 @@ CHOSEN = 0.1
 #: Cells (t, β) of the map that share γ = (1 + β)/t = 5, 10, 20, 30
 EQUAL_GAMMA = ((1.0, 4.0), (0.2, 0.0), (0.5, 4.0), (0.3, 2.0), (0.2, 1.0), (0.1, 0.0))
 EQUAL_GAMMA += ((0.1, 1.0), (0.05, 0.0), (0.3, 8.0), (0.1, 2.0))
+#: One tilted and one untilted cell for each of γ = 2, 5, 10, 20
+PAIRED = ((1.0, 1.0), (0.5, 0.0), (1.0, 4.0), (0.2, 0.0), (0.5, 4.0), (0.1, 0.0), (0.1, 1.0))
+PAIRED += ((0.05, 0.0),)
 #: Pairs of cells (t, β) that share γ, for longer and longer trainings
 LENGTHENED = ((0.1, 0.0), (0.5, 4.0), (0.05, 0.0), (0.5, 9.0), (0.25, 0.0), (0.5, 1.0))
 SMALL = dict(
@@ -31,13 +35,22 @@ NOVELS = dict(dataset="novels", train_size=200_000, epochs=1, batch_size=512, lr
 #: Methods that apply to pairs: the others need labels, two views or the inputs of a last layer
 ON_PAIRS = ("simclr", "debiased", "hcl", "ot", "ot-semirelaxed", "hcl-exact", "centred-hcl")
 ON_PAIRS += ("bcl", "alpha-cl", "adnce", "mw", "chi2-dro", "kl-budget")
+KINDS = {"novels": SentenceRun, "scifact": RetrievalRun, "ml-100k": RetrievalRun}
+SCIFACT = dict(dataset="scifact", epochs=3, max_steps=100)
+SCIFACT |= dict(transfer=("cranfield", "cisi", "med", "npl"))
+#: A bag of random embeddings, and the one that wordllama trained; temperatures of their maps
+BAGS = {
+    "random": (SCIFACT | dict(vocabulary=8192, lr=0.1), (0.5, 0.2, 0.1, 0.05, 0.02)),
+    "static": (SCIFACT | dict(encoder="static", lr=0.01), (0.2, 0.1, 0.05, 0.02)),
+}
+MINED = dict(mined="bm25")
+FILMS = dict(dataset="ml-100k", towers=2, dimension=64, batch_size=256, epochs=3, lr=0.03)
 
 Runs = Iterator[config.Configuration]
 
 
 def _run(method: str | None, fields: dict, **options) -> config.Configuration:
-    kind = SentenceRun if fields["dataset"] == "novels" else ImageRun
-    return kind(method=method, options=options, **fields)
+    return KINDS.get(fields["dataset"], ImageRun)(method=method, options=options, **fields)
 
 
 def _cell(t: float, beta: float, fields: dict) -> config.Configuration:
@@ -126,6 +139,19 @@ def equal_gamma(seed: int) -> Runs:
         yield _cell(*cell, SMALL | dict(dataset="cifar10", seed=seed, experiment="equal-gamma"))
 
 
+def batch_sizes(seed: int) -> Runs:
+    """Yield pairs of equal γ at a quarter of the batch and at twice the batch."""
+    for batch_size, cell in itertools.product((64, 512), PAIRED):
+        fields = dict(dataset="cifar10", seed=seed, batch_size=batch_size)
+        yield _cell(*cell, SMALL | fields | dict(experiment="equal-gamma"))
+
+
+def learning_rates(seed: int) -> Runs:
+    """Yield temperature × learning rate on sentences."""
+    for lr, t in itertools.product((0.01, 0.03, 0.1, 0.3), (0.5, 0.1, 0.05)):
+        yield _cell(t, 0, NOVELS | dict(seed=seed, lr=lr))
+
+
 def pools(seed: int) -> Runs:
     """Yield batch sizes, without and with hardness."""
     for batch_size, method in itertools.product((32, 64, 128, 256), ("simclr", "debiased", "hcl")):
@@ -168,7 +194,7 @@ def loudness() -> Runs:
 
 def mixtures() -> Runs:
     """Yield `made_up` on both data sets, seed by seed."""
-    for seed, dataset in itertools.product(range(5), ("cifar10", "cifar100")):
+    for seed, dataset in itertools.product(range(10), ("cifar10", "cifar100")):
         yield from made_up(dataset, seed)
 
 
@@ -209,8 +235,73 @@ def hardness(fields: dict) -> Runs:
     yield _run("ot", fields, tau_plus=0.0)
 
 
+def searches(seed: int, bag: str) -> Runs:
+    """Yield retrieval by a bag: the map, `hardness_strength`, and for the random one the rest."""
+    fields, temperatures = BAGS[bag]
+    fields = fields | dict(seed=seed)
+    yield _run(None, fields | dict(epochs=0, max_steps=None))
+    for t in temperatures:
+        yield _cell(t, 0, fields)
+    for t, beta in ((0.5, 4.0), (0.2, 4.0)):
+        yield _cell(t, beta, fields)
+    yield _cell(0.05, 0, fields | MINED)
+    yield _cell(1 / 29, 0, fields | MINED)
+    modes = ("all", "mined", "in-batch") if bag == "random" else ("all",)
+    for mode in modes:
+        harder = MINED | dict(hardness_mode=mode, hardness_strength=9.0)
+        yield _cell(0.05, 0, fields | harder)
+    if bag == "static":
+        yield _cell(0.05, 0, fields | MINED | dict(guide="static"))
+        return
+    for t, beta in itertools.product(temperatures, (1.0, 4.0)):
+        if (t, beta) not in ((0.5, 4.0), (0.2, 4.0)):
+            yield _cell(t, beta, fields)
+    yield from mining(fields)
+    for method, options in IN_BATCH.items():
+        yield _run(method, fields, temperature=0.1, **options)
+
+
+def mining(fields: dict) -> Runs:
+    """Yield mined negatives: further down, the hardest of four, by the model, with a margin."""
+    further = dict(ranks=(30, 100))
+    hardest = dict(best_of=4)
+    model = dict(mined="model", refresh=True)
+    for chosen in (further, hardest, dict(guide="self"), model, model | dict(margin=0.95)):
+        yield _cell(0.05, 0, fields | MINED | chosen)
+
+
+#: Methods beside InfoNCE at t = 0.1, with negatives of the batch alone
+IN_BATCH = {
+    "debiased": dict(tau_plus=0.01),
+    "ot": dict(tau_plus=0.0),
+    "adnce": {},
+    "dcl": {},
+    "siglip": {},
+}
+
+
+def two_towers(seed: int) -> Runs:
+    """Yield users and films: three corrections, a tilt, and the most similar of M films."""
+    fields = FILMS | dict(seed=seed)
+    yield _run(None, fields | dict(epochs=0))
+    for logq, t in itertools.product((None, "on", "refined"), (0.1, 0.2, 0.4)):
+        yield _cell(t, 0, fields | dict(logq=logq))
+    yield _cell(0.4, 1.0, fields | dict(logq="refined"))
+    for best_of in (1, 4, 16):
+        drawn = dict(mined="model", refresh=True, ranks=(0, 600), best_of=best_of)
+        yield _cell(0.2, 0, fields | drawn)
+
+
+def retrieval() -> Runs:
+    """Yield retrieval and two towers, seed by seed."""
+    for seed in range(10):
+        yield from searches(seed, "random")
+        yield from two_towers(seed)
+        yield from searches(seed, "static")
+
+
 #: Parts that a second process may work on
-PARTS = {"sentences": sentences, "made-up": mixtures, "loudness": loudness}
+PARTS = {"retrieval": retrieval, "sentences": sentences, "made-up": mixtures, "loudness": loudness}
 
 
 def campaign() -> Runs:
@@ -224,12 +315,15 @@ def campaign() -> Runs:
         *(low_temperatures(d, seed) for seed in range(3) for d in ("cifar10", "cifar100")),
         *(the_map("cifar100", seed) for seed in range(3)),
         *(equal_gamma(seed) for seed in range(3, 13)),
+        *(learning_rates(seed) for seed in range(5)),
         *(confirmation(seed) for seed in range(6)),
         *(every_method(seed) for seed in range(3)),
         *(pools(seed) for seed in range(3)),
         mixtures(),
         loudness(),
         sentences(),
+        retrieval(),
+        *(batch_sizes(seed) for seed in range(5)),
     )
     return itertools.chain.from_iterable(blocks)
 

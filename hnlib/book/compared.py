@@ -147,7 +147,7 @@ class Question:
             bits=bits,
             **{metric: self._range(comparisons.detectable, metric) for metric in READOUTS},
         )
-        return Markup(re.sub(r"\[(.*?)\]", lambda found: term(found[1]), caption))
+        return Markup(re.sub(r"\[(.*?)\]", lambda match: term(match[1]), caption))
 
     def _range(self, size, metric: str) -> str:
         """Format a size for the smallest and, if it differs, the largest error of the family."""

@@ -41,9 +41,19 @@ COLOURS = {
     "h-scl-threshold": "#b8860b",
 }
 
-NARROW = 4.3  # inches: on a phone of 390 pixels, letters of 9 pt are 10 pixels high
+NARROW = 4.2  # inches: on a phone of 390 pixels, letters of 9 pt are 10 pixels high
 # the kinds that book/theme/pictures.js draws
-PICTURES = ("balls", "class-mass", "dial", "masks", "motion", "packing", "path", "radius", "sinkhorn")
+PICTURES = (
+    "balls",
+    "class-mass",
+    "dial",
+    "masks",
+    "motion",
+    "packing",
+    "path",
+    "radius",
+    "sinkhorn",
+)
 LARGEST = 150_000  # bytes of one picture's numbers: a tenth of what a page may weigh
 
 

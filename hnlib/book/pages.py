@@ -102,16 +102,16 @@ def _order(claim: dict) -> list:
     return [letters, int(number)]
 
 
-def _claim(claim: dict, found: list[dict]) -> list[list]:
+def _claim(claim: dict, checks: list[dict]) -> list[list]:
     """Return the rows of one claim: its statement, and below it each check."""
     statement = claim["statement"] + (f" ({claim['location']})" if claim.get("location") else "")
-    if found:  # no verdict before the check
+    if checks:  # no verdict before the check
         verdict, mark, remark = claim["verdict"].partition(";")
         statement += f" <br> **{verdict}**{mark}{remark}"
-    state = BLANK if found else Markup("*open*")
+    state = BLANK if checks else Markup("*open*")
     name = Markup(f'<span id="claim-{html.escape(claim["id"])}">**{myst(claim["id"])}**</span>')
     rows = [[name, Markup(statement), state, BLANK, BLANK]]
-    for record in found:
+    for record in checks:
         value, tolerance = _number(record["value"]), _number(record["tolerance"])
         check = f"{_check_link(record)} ({myst(record['kind'])})"
         numbers = [f"{value}\u00a0≤\u00a0{tolerance}", _number(record["instances"])]
@@ -119,19 +119,19 @@ def _claim(claim: dict, found: list[dict]) -> list[list]:
     return rows
 
 
-def claims_tables(listed: list[dict], found: list[dict], root: Path) -> str:
+def claims_tables(listed: list[dict], checks: list[dict], root: Path) -> str:
     """Return the *Claims* page: one table per paper; a claim without a check is open.
 
     Raises ValueError for a check of a claim that is not listed: the page would not show it.
     """
     by_id = {claim["id"]: [] for claim in listed}
-    if strangers := sorted({record["id"] for record in found} - by_id.keys()):
+    if strangers := sorted({record["id"] for record in checks} - by_id.keys()):
         raise ValueError(f"checked but not in book/claims.csv: {', '.join(strangers)}")
-    for record in found:
+    for record in checks:
         by_id[record["id"]].append(record)
     checked = [claim for claim in listed if by_id[claim["id"]]]
     verdicts = Counter(claim["verdict"].split(";")[0] for claim in checked).most_common()
-    done = f"{len(checked)} checked (by {count(len(found), 'check')})"
+    done = f"{len(checked)} checked (by {count(len(checks), 'check')})"
     text = [
         f"**{len(listed)} claims: {done}, {len(listed) - len(checked)} open.** "
         f"Verdicts on those checked: {', '.join(f'{name} {n}' for name, n in verdicts)}.\n"
@@ -140,8 +140,8 @@ def claims_tables(listed: list[dict], found: list[dict], root: Path) -> str:
     for paper in dict.fromkeys(claim["paper"] for claim in listed):
         here = sorted((claim for claim in listed if claim["paper"] == paper), key=_order)
         rows = [row for claim in here for row in _claim(claim, by_id[claim["id"]])]
-        whole = table([*head, "Instances", "Control"], rows, "6 56 20 9 9")
-        text += [*paper_heading(paper, root, "##"), whole]
+        listed_here = table([*head, "Instances", "Control"], rows, "6 56 20 9 9")
+        text += [*paper_heading(paper, root, "##"), listed_here]
     return "\n".join(text)
 
 
@@ -152,7 +152,9 @@ def _time(seconds) -> str:
 
 
 def _short(value) -> str:
-    return "/".join(f"{x:.3g}" for x in value) if isinstance(value, list | tuple) else str(value)
+    if not isinstance(value, list | tuple):
+        return str(value)
+    return "/".join(f"{x:.3g}" if isinstance(x, float) else _short(x) for x in value)
 
 
 def _run(row: dict) -> dict:

@@ -74,12 +74,10 @@ def parts(frame, root: Path) -> dict[str, str]:
     missing = queue.jobs(frame, device="cuda")
     first = []
     for job in missing[:LISTED]:
-        minutes = [f"{job.minutes:.1f}", "measured" if job.measured else "estimated"]
         command = pages.literal(papers.command(job.run, "--record"))
-        first.append([job.numbers, *minutes, command])
-    hours = sum(job.minutes for job in missing) / 60
-    total = f"{len(missing)} runs of one seed are missing, about {hours:,.0f} hours.\n\n"
-    listed = pages.table(["Numbers", "Minutes", "", "Command"], first)
+        first.append([job.numbers, queue.duration(job), command])
+    total = f"Missing, with one seed: {queue.total(missing)}.\n\n"
+    listed = pages.table(["Numbers", "Time", "Command"], first)
     return {
         "summary": pages.table(head, summary),
         "printed": "\n".join(text),

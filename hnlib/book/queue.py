@@ -17,39 +17,14 @@ from hnlib._files import project_root
 from hnlib.book import campaign, papers
 from hnlib.training import records
 
-#: Seconds of an epoch of 1,000 images, nodes or pairs, where no record says: on one H200 in bf16,
-#: and on one thread of a CPU.
-SECONDS = {
-    "cuda": {"resnet50": 0.18, "small-cnn": 0.02, "gin3": 0.004, "gru": 0.05, "bag": 0.01},
-    "cpu": {"resnet50": 150.0, "small-cnn": 1.0, "gin3": 0.013, "gru": 2.0, "bag": 0.1},
-}
-#: Thousands of images, nodes or pairs; Tiny-ImageNet's have four times the pixels.
-SIZES = {
-    "cifar10": 50,
-    "cifar100": 50,
-    "stl10": 105,
-    "tiny-imagenet": 400,
-    "MUTAG": 3,
-    "PTC_MR": 5,
-    "ENZYMES": 20,
-    "IMDB-BINARY": 20,
-    "IMDB-MULTI": 20,
-    "PROTEINS": 43,
-    "NCI1": 123,
-    "DD": 335,
-    "REDDIT-BINARY": 859,
-    "novels": 745,
-}
-
 
 @dataclass(frozen=True)
 class Job:
-    """A run without a record: how many printed numbers it fills, and its minutes."""
+    """A run without a record: how many printed numbers it fills, and its minutes, if measured."""
 
     run: Any
     numbers: int
-    minutes: float
-    measured: bool  # else estimated
+    minutes: float | None
 
 
 def jobs(frame: Any = None, seeds: int = 1, only: str = "*", device: str = "cpu") -> list[Job]:
@@ -77,10 +52,10 @@ def jobs(frame: Any = None, seeds: int = 1, only: str = "*", device: str = "cpu"
             run = replace(cells[0].run, seed=seed)
             if run.kind == "images":  # neither changes the cell's key
                 run = replace(run, precision="bf16-mixed", protocols=("clean", "paper"))
-            missing.append(_job(run, len(cells), seconds, device))
+            missing.append(_job(run, len(cells), seconds))
     if not matches:
         raise ValueError(f"no printed number with a run matches {only!r}; hnlib queue lists all")
-    return sorted(missing, key=lambda job: (-job.numbers / job.minutes, job.run.seed))
+    return sorted(missing, key=lambda job: (-job.numbers / (job.minutes or 1e9), job.run.seed))
 
 
 def planned(frame: Any = None, only: str = "*", device: str = "cpu") -> list[Job]:
@@ -90,7 +65,7 @@ def planned(frame: Any = None, only: str = "*", device: str = "cpu") -> list[Job
     """
     seconds = epoch_seconds(records.frame() if frame is None else frame, device)
     return [
-        _job(run, 0, seconds, device)
+        _job(run, 0, seconds)
         for run in campaign.missing()
         if run.method is not None  # no command evaluates an untrained encoder
         and _matches(f"chapters {run.experiment}, {run.dataset}, {run.method}", only)
@@ -116,30 +91,36 @@ def _setting(run) -> tuple:
     return tuple(getattr(run, name, None) for name in names)
 
 
-def _job(run, numbers: int, measured: dict[tuple, float], device: str) -> Job:
+def _job(run, numbers: int, measured: dict[tuple, float]) -> Job:
     resolved = run.resolved()
     seconds = measured.get(_setting(resolved))
-    if seconds is None:
-        size = (getattr(run, "train_size", None) or 0) / 1000 or SIZES[run.dataset]
-        folds = resolved.folds if getattr(resolved, "labels", None) == "fold" else 1
-        estimate = SECONDS["cpu" if device == "cpu" else "cuda"][run.encoder] * size * folds
-        return Job(run, numbers, estimate * run.epochs / 60, False)
-    return Job(run, numbers, seconds * run.epochs / 60, True)
+    return Job(run, numbers, None if seconds is None else seconds * resolved.epochs / 60)
 
 
-def listing(found: list[Job]) -> str:
+def duration(job: Job) -> str:
+    """Format the minutes of a job."""
+    return "not timed" if job.minutes is None else f"{job.minutes:.1f} min"
+
+
+def listing(waiting: list[Job]) -> str:
     """Return one line per job: what it fills, its minutes, its command."""
     lines = []
-    for job in found:
-        minutes = f"{job.minutes:8.1f} min {'measured ' if job.measured else 'estimated'}"
+    for job in waiting:
         fills = f"{job.numbers:2} numbers" if job.numbers else "a chapter "
-        lines.append(f"{fills} {minutes}  {papers.command(job.run, '--record')}")
-    total = sum(job.minutes for job in found) / 60
-    return "\n".join([*lines, f"{len(found)} runs, {total:,.1f} hours"])
+        command = papers.command(job.run, "--record")
+        lines.append(f"{fills} {duration(job):>12}  {command}")
+    return "\n".join([*lines, total(waiting)])
+
+
+def total(waiting: list[Job]) -> str:
+    """Format how many jobs there are, and the hours of those that are timed."""
+    minutes = [job.minutes for job in waiting if job.minutes is not None]
+    hours = f"{sum(minutes) / 60:,.1f} hours for the {len(minutes)} that are timed"
+    return f"{len(waiting)} runs, {hours}"
 
 
 def work(
-    found: list[Job],
+    waiting: list[Job],
     minutes: float,
     device: str = "auto",
     folder: Path | None = None,
@@ -159,7 +140,7 @@ def work(
     def state(job: Job) -> Path:
         return project_root() / "_build" / "queue" / f"{job.run.name}.pt"
 
-    for job in sorted(found, key=lambda job: not state(job).exists()):
+    for job in sorted(waiting, key=lambda job: not state(job).exists()):
         if time.monotonic() > end:
             break
         say(papers.command(job.run, "--record"))

@@ -7,7 +7,8 @@ import re
 
 import pandas as pd
 
-from hnlib.results.comparisons import Effect, between, spread
+from hnlib.results import spread
+from hnlib.results.comparisons import Effect, between
 
 DASH = "–"  # what was not measured
 TITLES = {"knn": "kNN", "svm": "SVM", "sts": "STS"}  # of metrics whose name differs in a record

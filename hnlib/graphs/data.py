@@ -39,7 +39,7 @@ TU = {
     "DD": "04b2f042fc32",
     "REDDIT-BINARY": "0740ed72961c",
 }
-KNOWN = ("motifs", *TU)
+NAMES = ("motifs", *TU)
 SOURCE = "https://www.chrsmrrs.com/graphkerneldatasets/{}.zip"
 
 
@@ -78,7 +78,7 @@ def graph_set(graphs: list[Data], name: str = "graphs") -> GraphSet:
     nodes (of directed graphs: the out-degree). Attributes of edges are not used. The graphs given
     are not changed.
     """
-    if name in KNOWN:
+    if name in NAMES:
         raise ValueError(f"{name} is the name of a built-in data set; choose another")
     for i, graph in enumerate(graphs):
         _check(graph, f"graph {i} of {name}")
@@ -124,7 +124,7 @@ def load(name: str = "motifs", root: Path | str | None = None) -> GraphSet:
     if name == "motifs":
         return _graph_set(motifs(), name)
     if name not in TU:
-        raise ValueError(f"unknown data set {name!r}; known: {', '.join(KNOWN)}")
+        raise ValueError(f"unknown data set {name!r}; known: {', '.join(NAMES)}")
     folder = location(root) / name / "raw"
     if not folder.is_dir():
         _download(name, folder)

@@ -90,11 +90,11 @@ class Task(task.Task):
     def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> tuple:
         """Return two views of the graphs for GraphCL, the graphs themselves for InfoGraph."""
         graphs = [self.dataset.graphs[i] for i in batch[share].tolist()]
-        whole = Batch.from_data_list(graphs).to(self.device)
+        originals = Batch.from_data_list(graphs).to(self.device)
         if self.run.framework == "infograph":
-            return (whole,)
-        view = partial(views.view, whole, generator, self.run.augmentations, self.run.ratio)
-        return (whole if self.run.original else view(), view())
+            return (originals,)
+        view = partial(views.view, originals, generator, self.run.augmentations, self.run.ratio)
+        return (originals if self.run.original else view(), view())
 
     def loss(self, model, method, views: tuple, labels, gather: Callable) -> Tensor:
         """Return the loss of the whole batch; `gather` collects the rows of all processes."""
@@ -150,16 +150,6 @@ class Task(task.Task):
         run = GraphRun.read(record["configuration"])
         features = state["encoder.convolutions.0.nn.0.weight"].shape[1]
         return build_model(run.framework, features, run.hidden, run.layers)
-
-    @staticmethod
-    def example_inputs(record: dict, encoder: GIN) -> tuple[tuple, tuple]:
-        """Return inputs of an encoder, and which of their sizes vary."""
-        features = encoder.get_parameter("convolutions.0.nn.0.weight").shape[1]
-        ring = torch.arange(6)
-        edges = torch.stack([ring, (ring + 1) % 3 + ring // 3 * 3])
-        nodes, arcs = torch.export.Dim("nodes", min=2), torch.export.Dim("edges", min=2)
-        inputs = (torch.zeros(6, features), edges, ring // 3, 2)
-        return inputs, ({0: nodes}, {1: arcs}, {0: nodes}, torch.export.Dim.DYNAMIC)
 
 
 def build_model(framework: str, features: int, hidden: int, layers: int) -> InfoGraph | GraphCL:

@@ -20,7 +20,7 @@ TINY_IMAGENET = (
 )
 CIFAR10_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()  # noqa: SIM905
 DOWNLOADED = ("cifar10", "cifar100", "stl10", "tiny-imagenet")
-KNOWN = ("digits", *DOWNLOADED, "folder:PATH")
+NAMES = ("digits", *DOWNLOADED, "folder:PATH")
 FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # pillow's other readers stay away
 PARTS = ("x_train", "y_train", "x_test", "y_test")
 FORM = "an uncompressed .npz with uint8 x_train, x_test [N,H,W,C] and integer y_train, y_test [N]"
@@ -72,7 +72,7 @@ def load(name: str, root: Path | str | None = None) -> Dataset:
     if name.startswith("folder:"):
         return image_folder(name.removeprefix("folder:"))
     if name not in DOWNLOADED:
-        raise ValueError(f"unknown data set {name!r}; known: {', '.join(KNOWN)}")
+        raise ValueError(f"unknown data set {name!r}; known: {', '.join(NAMES)}")
     path = location(name, root)
     if not path.exists():
         _download(name, path)

@@ -220,7 +220,7 @@ class ImageRun(Configuration):
         shown = super().shown()
         if isinstance(self.augmentation, dict):
             recipe = resolve(self.augmentation)
-            names = [name for name, known in AUGMENTATIONS.items() if known == recipe]
+            names = [name for name, other in AUGMENTATIONS.items() if other == recipe]
             shown["augmentation"] = names[0] if names else shown["augmentation"]
         return shown
 

@@ -186,12 +186,6 @@ class Task(task.Task):
         named = encoder or record["configuration"]["encoder"]
         return encoders.model(named, None, record["image_shape"])
 
-    @staticmethod
-    def example_inputs(record: dict, encoder: nn.Module) -> tuple[tuple, tuple]:
-        """Return inputs of an encoder, and which of their sizes vary."""
-        free = {0: torch.export.Dim("batch", min=1)}
-        return (torch.zeros(2, *record["image_shape"]),), (free,)
-
 
 class Classmates:
     """Random images of the same class, the image itself among them, drawn on the device."""

@@ -1,1 +1,6 @@
 """Compare runs: paired differences, diagnostics of embeddings."""
+
+
+def spread(x) -> str:
+    """Format the mean ± standard deviation over $n-1$, or the only value."""
+    return f"{x.mean():.1f}\u00a0±\u00a0{x.std(ddof=1):.1f}" if len(x) > 1 else f"{x.mean():.1f}"

@@ -15,11 +15,6 @@ from scipy import optimize, stats
 from hnlib.training import records
 
 
-def spread(x) -> str:
-    """Format the mean ± standard deviation over $n-1$, or the only value."""
-    return f"{x.mean():.1f}\u00a0±\u00a0{x.std(ddof=1):.1f}" if len(x) > 1 else f"{x.mean():.1f}"
-
-
 @dataclass(frozen=True)
 class Effect:
     r"""A difference, ours − base, with its error.

@@ -24,7 +24,7 @@ except ModuleNotFoundError as error:
     text = "sentences need tokenizers; pip install 'hnlib[sentences]'"
     raise ModuleNotFoundError(text, name=error.name) from error
 
-KNOWN = ("topics", "novels")
+NAMES = ("topics", "novels")
 PREFIX = "text:"  # before the path of a text file
 #: 100 English novels, 1839–1937, as collected by Eder and Rybicki; two are not in the public domain
 NOVELS = (
@@ -86,7 +86,7 @@ def corpus(
     A tokenizer is learned on them: byte-pair encoding of lower-case words without accents, with at
     most `vocabulary` tokens; id 0 is padding, 1 an unknown character.
     """
-    if name in KNOWN:
+    if name in NAMES:
         raise ValueError(f"{name} is the name of a built-in corpus; choose another")
     return _corpus(documents, name, vocabulary)
 
@@ -152,7 +152,7 @@ def load(name: str = "topics", root: Path | str | None = None, vocabulary: int =
     if name == "topics":
         return _corpus(topics(), name, vocabulary)
     if name != "novels" and not name.startswith(PREFIX):
-        raise ValueError(f"unknown corpus {name!r}; known: {', '.join(KNOWN)}, {PREFIX}PATH")
+        raise ValueError(f"unknown corpus {name!r}; known: {', '.join(NAMES)}, {PREFIX}PATH")
     path = location(root) / "novels.txt"
     if name != "novels":
         path = Path(name.removeprefix(PREFIX)).expanduser()
@@ -166,18 +166,19 @@ def load(name: str = "topics", root: Path | str | None = None, vocabulary: int =
         raise ValueError(f"{path} has another digest; delete it, then run `hnlib data novels`")
     cache = location(root) / "tokens" / f"{digest[:16]}-{vocabulary}.safetensors"
     if cache.exists():
-        return _read(cache, name)
+        return read(cache, name)
     words = text.decode("utf-8-sig").replace("\r\n", "\n").strip("\n")
     documents = [part.split("\n") for part in re.split(r"\n{2,}", words)]
     made = _corpus(documents, name, vocabulary)
-    _write(made, cache)
+    write(made, cache)
     return made
 
 
 PARTS = ("ids", "ends", "documents")
 
 
-def _write(made: Corpus, path: Path) -> None:
+def write(made: Corpus, path: Path) -> None:
+    """Write a corpus that `read` reads."""
     from safetensors.torch import save
 
     metadata = {"tokenizer": made.tokenizer.to_str(), "digest": made.digest}
@@ -186,7 +187,8 @@ def _write(made: Corpus, path: Path) -> None:
     write_atomically(path, save(tensors, metadata=metadata), private=made.name != "novels")
 
 
-def _read(path: Path, name: str) -> Corpus:
+def read(path: Path, name: str) -> Corpus:
+    """Read a corpus that `write` wrote."""
     from safetensors import safe_open
 
     with safe_open(path, "pt") as file:

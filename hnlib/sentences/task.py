@@ -116,10 +116,3 @@ class Task(task.Task):
         run = SentenceRun.read(record["configuration"])
         vocabulary, dimension = next(v for k, v in state.items() if "embedding.weight" in k).shape
         return encoders.build(run.encoder, vocabulary, dimension, run.towers)
-
-    @staticmethod
-    def example_inputs(record: dict, encoder: nn.Module) -> tuple[tuple, tuple]:
-        """Return inputs of an encoder, and which of their sizes vary."""
-        free = {0: torch.export.Dim("sentences", min=2)}
-        free[1] = torch.export.Dim("tokens", min=2, max=64)
-        return (torch.ones(3, 7, dtype=torch.long),), (free,)

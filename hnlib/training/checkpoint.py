@@ -1,8 +1,7 @@
-"""What training leaves on disk: checkpoints to go on from, and runs, saved, loaded or exported."""
+"""What training leaves on disk: checkpoints to resume from, and runs, saved or loaded."""
 
 from __future__ import annotations
 
-import copy
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,20 +51,6 @@ class Run:
 
         state = {k: v.detach().cpu().contiguous() for k, v in self.model.state_dict().items()}
         _files.write_atomically(path, save(state, metadata={"record": json.dumps(self.record)}))
-        return Path(path)
-
-    def export(self, path: Path | str) -> Path:
-        """Write the encoder in eval mode as a `torch.export` program (.pt2).
-
-        Without this library it maps any number of normalised images (`augment.plain`) to features,
-        or `x`, `edge_index`, `batch` and the number of graphs (at least 2) to the embeddings of
-        nodes and of graphs.
-        """
-        task = kinds.task_class(kinds.kind_of(self.record))
-        inputs, sizes = task.example_inputs(self.record, self.encoder)
-        encoder = copy.deepcopy(self.encoder).cpu().eval()
-        program = torch.export.export(encoder, inputs, dynamic_shapes=sizes)
-        _files.write_atomically(path, lambda temporary: torch.export.save(program, temporary))
         return Path(path)
 
 
@@ -130,14 +115,14 @@ class Checkpoint:
             return None
         try:
             state = torch.load(self.path, map_location=device, weights_only=True)
-            theirs, epoch = json.loads(state["configuration"]), state["epoch"]
+            saved, epoch = json.loads(state["configuration"]), state["epoch"]
         except Exception as error:  # torch.load raises many types
             raise ValueError(
                 f"{self.path} is not a checkpoint; pass another path or resume=False (--restart)"
             ) from error
         scheduled = {"lr_schedule", "schedule"} & self.configuration.keys()
-        for key in self.configuration | theirs:
-            ours, other = self.configuration.get(key), theirs.get(key)
+        for key in self.configuration | saved:
+            ours, other = self.configuration.get(key), saved.get(key)
             if key == "epochs" and parts == 1 and not scheduled and ours > other:
                 continue
             if ours != other:
@@ -147,4 +132,4 @@ class Checkpoint:
                     "to start over"
                 )
         self.epoch = epoch
-        return state, theirs
+        return state, saved

@@ -10,7 +10,12 @@ from importlib import import_module
 
 from hnlib.training.config import Configuration
 
-KINDS = {"images": "hnlib.images", "graphs": "hnlib.graphs", "sentences": "hnlib.sentences"}
+KINDS = {
+    "images": "hnlib.images",
+    "graphs": "hnlib.graphs",
+    "sentences": "hnlib.sentences",
+    "retrieval": "hnlib.retrieval",
+}
 
 
 def run_class(kind: str) -> type[Configuration]:

@@ -127,14 +127,14 @@ class Loop:
         generator = epoch_generator(self.task, run.seed, progress.epoch)
         # for a method or an encoder that draws random numbers itself
         torch.manual_seed(generator.initial_seed())
-        whole = self.task.batches(generator)
-        batches = whole if run.max_steps is None else whole[: run.max_steps - progress.step]
+        every = self.task.batches(generator)
+        batches = every if run.max_steps is None else every[: run.max_steps - progress.step]
         self.trained.train()
         losses = torch.empty(len(batches), device=device)
         finite = torch.ones(len(batches), dtype=torch.bool, device=device)
         with _checks.deferred() as conditions:
             for i, batch in enumerate(batches):
-                self._schedule_rate(progress.step + i, len(whole))
+                self._schedule_rate(progress.step + i, len(every))
                 try:
                     loss = self._loss(batch, generator)
                 except ValueError as error:
@@ -429,17 +429,17 @@ class Trainings:
 
         return Loop(self.fabric, part, self.method, run, should_evaluate)
 
-    def _resumed(self, state: dict, theirs: dict) -> Loop:
+    def _resumed(self, state: dict, saved_configuration: dict) -> Loop:
         """Restore the training in progress."""
         self.trainings = [Progress(**one) for one in state["finished"]]
         self.before = state["sessions"]
-        if state["record"] is not None and theirs["epochs"] == self.task.run.epochs:
+        if state["record"] is not None and saved_configuration["epochs"] == self.task.run.epochs:
             self.record = json.loads(state["record"])
         if self.trainings:
             self.model = self.task.parts[0].model().to(self.fabric.device)
             self.model.load_state_dict(state["first"])
         loop = self._loop(self.task.parts[len(self.trainings)])
-        loop.load_state_dict(state, theirs["epochs"])
+        loop.load_state_dict(state, saved_configuration["epochs"])
         return loop
 
     def sessions(self) -> list[dict]:

@@ -185,8 +185,9 @@ def _row(stem: str, kind: str, record: dict) -> dict:
     if kind == "measurement":
         row |= {"experiment": "", "run": None} | {key: words(v) for key, v in chosen.items()}
     else:
+        setting = json.dumps(chosen | {"seed": 0}, sort_keys=True)
         run = kinds.run_class(kind).read(chosen)
-        row |= run.row() | {"run": run}
+        row |= _setting(kind, setting) | {"seed": run.seed, "run": run}
     environment = record.get("environment", {})
     hardware = environment.get("hardware", {})
     cpu = f"{hardware.get('cpu', '')}, {hardware.get('threads', '?')} threads"
@@ -203,6 +204,12 @@ def _row(stem: str, kind: str, record: dict) -> dict:
     return row | {key: record.get(key) for key in SHOWN}
 
 
+@functools.cache
+def _setting(kind: str, configuration: str) -> dict:
+    """Return the columns that runs share which differ in their seed alone."""
+    return kinds.run_class(kind).read(json.loads(configuration)).row()
+
+
 def _completed(table: pd.DataFrame) -> pd.DataFrame:
     """Return the table with a column for all that a run can have."""
     dtypes, expected = {}, {"kind", "title"}
@@ -215,8 +222,8 @@ def _completed(table: pd.DataFrame) -> pd.DataFrame:
             for hint, dtype in DTYPES.items():
                 if hints[field] in (hint, hint | None):
                     dtypes[field] = dtype
-    missing = dict.fromkeys(sorted(expected - {*table.columns}))
-    return table.assign(**missing).astype(dtypes)
+    missing = sorted(expected - {*table.columns})
+    return table.reindex(columns=[*table.columns, *missing]).astype(dtypes)
 
 
 DTYPES = {int: "Int64", bool: "boolean"}  # which stay what they are where a row has none

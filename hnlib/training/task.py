@@ -94,8 +94,3 @@ class Task:
     def saved_model(record: dict, state: dict, encoder: nn.Module | None = None) -> nn.Module:
         """Return the model of a saved run, before its weights are loaded."""
         raise NotImplementedError
-
-    @staticmethod
-    def example_inputs(record: dict, encoder: nn.Module) -> tuple[tuple, tuple]:
-        """Return inputs of an encoder, and which of their sizes vary."""
-        raise NotImplementedError

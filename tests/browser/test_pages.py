@@ -355,12 +355,29 @@ def test_measure(visit):
     assert 65 <= characters <= 75
 
 
-def test_search_finds(visit):
-    """A search from the files finds pages, without a server."""
-    page = visit("search.html?q=transport")
-    page.wait_for_selector("#search-results li a", timeout=10_000)
-    assert page.locator("#search-results li a").count() >= 1
-    assert not [line for line in page.complaints if line.startswith(("script error", "request to"))]
+@pytest.mark.parametrize(
+    ("query", "title", "page"),
+    [
+        ("Theorem 3.2", "Theorem 3.2 (", "theory/transport"),
+        ("O9", "O9", "theory/transport"),
+        ("Sinkhorn", "Sinkhorn", "theory/transport"),
+        ("DCL", "", ""),
+    ],
+)
+def test_search_finds(visit, query, title, page):
+    """From the files, what is about it first and the API last, each with a line of its text."""
+    found = visit(f"search.html?q={query}")
+    hits = found.locator("#search-results li")
+    assert title in hits.first.inner_text() and hits.first.locator("p").inner_text()
+    pages = [link.get_attribute("href") for link in hits.locator("a").all()]
+    assert page in pages[0] and "book/api" not in pages[0]
+    assert sorted(pages, key=lambda link: "book/api" in link) == pages
+    assert found.complaints == []
+
+
+def test_search_says_that_there_is_nothing(visit):
+    page = visit("search.html?q=unfindable+thing")
+    assert "Nothing is found" in page.locator("#search-results").inner_text()
 
 
 def test_search_opens_from_the_keyboard(visit):
@@ -662,3 +679,42 @@ def test_picture_of_packing_merges_the_rare(visit):
     box.page.mouse.move(solid["x"] + 160, solid["y"] + 100)
     box.page.mouse.up()
     assert turn.input_value() != before
+
+
+LEDGER = """<section><div class="hn-filter" data-headings="Part" data-columns="Data"></div>
+<section><h2><span>One</span></h2><details><summary>folded</summary><table>
+<thead><tr><th>Data</th><th>Note</th></tr></thead>
+<tbody><tr><td>digits</td><td>plain</td></tr><tr><td></td><td>its check</td></tr></tbody></table></details></section>
+<section><h2><span>Two</span></h2><table><thead><tr><th>Data</th></tr></thead>
+<tbody><tr><td>cifar10</td></tr><tr><td>digits</td></tr></tbody></table></section></section>"""
+
+
+def test_a_filter_leaves_the_rows_asked_for(browser):
+    """A row with an empty first cell goes with the one above; folds open; empty parts are hidden."""
+    page = browser.new_page()
+    page.set_content(LEDGER)
+    page.add_script_tag(path=_files.project_root() / "book/theme/ledgers.js")
+    page.evaluate("() => ledger(document.querySelector('.hn-filter'))")
+    count, words = page.locator("output"), page.get_by_label("Filter")
+    part, data = page.get_by_label("Part"), page.get_by_label("Data")
+
+    def seen():
+        return [cell.inner_text() for cell in page.locator("td").all() if cell.is_visible()]
+
+    assert count.inner_text() == "3 of 3" and seen() == ["cifar10", "digits"]
+    data.select_option("digits")
+    assert count.inner_text() == "2 of 3" and seen() == [
+        "digits",
+        "plain",
+        "",
+        "its check",
+        "digits",
+    ]
+    words.fill("CHECK digits")
+    assert count.inner_text() == "1 of 3" and seen() == ["digits", "plain", "", "its check"]
+    assert not page.get_by_text("Two").last.is_visible()
+    words.fill("")
+    data.select_option("")
+    part.select_option("Two")
+    assert seen() == ["cifar10", "digits"]
+    page.close()

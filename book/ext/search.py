@@ -1,0 +1,69 @@
+"""The index of the search, read from the built pages: sections, statements and claims with their text.
+
+It takes the place of Sphinx's, in the same file, which the search page loads as a script; so a book
+that is read from files is searched too. `book/theme/search.js` ranks what it finds.
+"""
+
+import json
+import re
+from pathlib import Path
+
+from bs4 import BeautifulSoup
+from web import letter
+
+CODE = re.compile(r"<(pre|script|style)\b.*?</\1>", re.S)
+LEFT_OUT = ".headerlink, .hn-cite, .cell_input, .hn-hint, .hn-checks > summary"
+SHAPES = (
+    r"\\(?:[dt]?frac|sqrt|overline|big\w*|left|right|q?quad|math\w+|text|operatorname)(?![a-z])"
+)
+# An entry and its title; the text of one inside another is the inner one's.
+ENTRIES = {
+    "section[id]": ":scope > :is(h1, h2, h3, h4)",
+    ".proof[id], .exercise[id]": ".admonition-title",
+    ".hn-claim[id]": ".hn-claim-title",
+    "tr:has([id^=claim-])": "[id^=claim-]",
+    "dt.sig[id]": ".sig-name",
+}
+
+
+def _text(element) -> str:
+    text = re.sub(r"\\([a-zA-Z]+)\s*", letter, re.sub(SHAPES, "", element.get_text(" ")))
+    text = re.sub(r"\\\W|[{}$]", "", text)
+    return re.sub(r"\s+([,.;:)])", r"\1", " ".join(text.split()))
+
+
+def entries(page: str) -> list[list[str]]:
+    """Return [anchor, title, text] for each part of a page's HTML."""
+    whole = re.search("<article.*?</article>", page, re.S)[0]
+    article = BeautifulSoup(CODE.sub(" ", whole), "html.parser")
+    for element in article.select(LEFT_OUT):
+        element.decompose()
+    found = []
+    for element in reversed(article.select(", ".join(ENTRIES))):  # inner ones first
+        (selector,) = (one for part, one in ENTRIES.items() if element.css.match(part))
+        if (title := element.select_one(selector)) is None:
+            continue
+        code = element.select(":scope > .hn-claim-id")
+        words = " ".join(_text(part) for part in (*code[:1], title))
+        anchor = element.get("id") or title["id"]
+        title.extract()
+        whole = element.find_next_sibling("dd") if element.name == "dt" else element.extract()
+        found.append([anchor, words, _text(whole) if whole else ""])
+    return found[::-1]
+
+
+def _index(app, error):
+    if error or app.builder.name != "html":
+        return
+    index = []
+    for page in app.env.titles:
+        parts = entries(Path(app.outdir, f"{page}.html").read_text(encoding="utf-8"))
+        index.append([f"{page}.html", app.env.titles[page].astext(), parts])
+    text = json.dumps(index, ensure_ascii=False, separators=(",", ":"))
+    Path(app.outdir, "searchindex.js").write_text(f"Search.setIndex({text})", encoding="utf-8")
+
+
+def setup(app):
+    """Called by Sphinx."""
+    app.connect("build-finished", _index)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

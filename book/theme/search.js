@@ -1,0 +1,52 @@
+// What the search finds, the page that is about it first. The index (book/ext/search.py) is
+// [page, its title, [[anchor, title, text], …]] for each page.
+const escapeRegExp = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
+const wholeWord = (text, flags) => new RegExp(`(?<![\\p{L}\\d.])${escapeRegExp(text)}(?![\\p{L}\\d]|\\.\\d)`, flags);
+
+// Chapters before fine print before ledgers; the API last.
+const isAPI = (page) => /^book\/api/.test(page);
+const weightOf = (page) => (/^book\/|errata/.test(page) ? 0.3 : /-(more|cost|finite|simulated)\./.test(page) ? 0.6 : 1);
+
+function findIn(index, query) {
+  const words = query.trim().split(/\s+/).filter(Boolean);
+  if (!words.length) return [];
+  const phrase = wholeWord(words.join(" "), "giu"), each = words.map((word) => wholeWord(word, "iu"));
+  const hits = [];
+  for (const [page, about, parts] of index) {
+    const here = parts.map(([, title, text]) => `${title} ${text}`.match(phrase)?.length ?? 0);
+    const onPage = Math.log2(1 + here.reduce((a, b) => a + b, 0)) + (about.match(phrase) ? 8 : 0);
+    const found = parts.map(([anchor, title, text], i) => {
+      if (!each.every((word) => word.test(title) || word.test(text))) return null;
+      const at = title.search(phrase);
+      const inTitle = at < 0 ? 4 * each.filter((word) => word.test(title)).length : (at ? 12 : 30) + 20 * query.length / title.length;
+      return { score: weightOf(page) * (inTitle + onPage + Math.log2(1 + here[i])), page, about, anchor, title, text };
+    });
+    hits.push(...found.filter(Boolean).sort((a, b) => b.score - a.score).slice(0, 3));
+  }
+  return hits.sort((a, b) => isAPI(a.page) - isAPI(b.page) || b.score - a.score).slice(0, 40);
+}
+
+function line(text, words) {
+  const at = Math.max(0, text.search(new RegExp(words.map(escapeRegExp).join("|"), "i")) - 70);
+  const start = at && text.indexOf(" ", at) + 1;
+  const end = text.length > start + 200 ? text.lastIndexOf(" ", start + 200) : text.length;
+  return (start ? "… " : "") + text.slice(start, end) + (end < text.length ? " …" : "");
+}
+
+document.addEventListener("DOMContentLoaded", () => {
+  if (typeof Search === "undefined") return;
+  Search.query = (query) => {
+    const root = document.documentElement.dataset.content_root, hits = findIn(Search._index, query);
+    Search.stopPulse();
+    Search.title.innerText = "Search results";
+    Search.status.textContent = hits.length ? "" : `Nothing is found for “${query}”.`;
+    for (const { page, about, anchor, title, text } of hits) {
+      const item = Search.output.appendChild(document.createElement("li"));
+      const link = item.appendChild(document.createElement("a"));
+      link.href = `${root}${page}#${anchor}`;
+      link.textContent = title;
+      if (title !== about) item.append(` · ${about}`);
+      item.appendChild(document.createElement("p")).textContent = line(text, query.trim().split(/\s+/));
+    }
+  };
+});

@@ -1,0 +1,117 @@
+"""Print the built book into one PDF with headless Chromium: ``python -m hnlib.book.pdf``."""
+
+import html
+import re
+import shutil
+import time
+from pathlib import Path
+
+import hnlib
+from hnlib.book.build import toc
+from hnlib.book.execute import root
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+LEDGERS = ("book/results", "book/papers")  # whose folded tables stay folded
+FOOT = """<div style="width: 100%; text-align: center; font: 8px sans-serif; color: #565b66">
+<span class="pageNumber"></span></div>"""
+# Every page's names get its own in front, links lead to them, and what is folded is opened but checks.
+PREPARE = """() => {
+  const sheets = [...document.querySelectorAll('.hn-sheet[data-page]')];
+  const pages = new Set(sheets.map(sheet => sheet.dataset.page));
+  for (const sheet of sheets) {
+    const page = sheet.dataset.page;
+    for (const e of sheet.querySelectorAll('[id]')) e.id = `${page}--${e.id}`;
+    sheet.querySelectorAll('details.hide.above-input').forEach(e => e.remove());
+    for (const e of sheet.querySelectorAll('details')) {
+      const folded = e.matches('.hn-checks:not(.hn-more)') || sheet.hasAttribute('data-folded');
+      if (!folded) e.open = true;
+    }
+    for (const link of sheet.querySelectorAll('a[href]')) {
+      const url = new URL(link.getAttribute('href'), `https://book/${page}.html`);
+      if (url.host !== 'book') continue;
+      const target = url.pathname.slice(1).replace(/[.]html$/, '');
+      if (!pages.has(target)) link.removeAttribute('href');
+      else link.href = url.hash ? `#${target}--${decodeURIComponent(url.hash.slice(1))}` : `#${target}`;
+    }
+  }
+}"""
+
+
+def chromium() -> str:
+    """Return the path of a Chromium or Chrome. Raises ValueError if none is installed."""
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        raise ValueError("make pdf needs Chromium or Chrome; install one, as apt-get install chromium")
+    return path
+
+
+def title(page: str) -> str:
+    """Return the title of a built page in words, with its number."""
+    found = re.search(r'<h1>((?:(?!</h1>).)*?)<a class="headerlink"', page, re.S)
+    return html.unescape(re.sub("<[^>]+>", "", found[1])).strip()
+
+
+def document(folder: Path, numbers: dict[str, int]) -> str:
+    """Return all built pages as one, behind a cover and a table of contents."""
+    start = (folder / f"{toc()[0]}.html").read_text(encoding="utf-8")
+    head = re.findall(
+        r'<link [^>]*rel="stylesheet"[^>]*>|<script>window\.MathJax.*?</script>'
+        r"|<script[^>]*/mathjax/[^>]*></script>",
+        start,
+    )
+    sheets, contents = [], []
+    for page in toc():
+        text = (folder / f"{page}.html").read_text(encoding="utf-8")
+        (article,) = re.findall(r'<article class="bd-article">.*?</article>', text, re.S)
+        folded = " data-folded" * page.startswith(LEDGERS)
+        sheets.append(f'<div class="hn-sheet" id="{page}" data-page="{page}"{folded}>{article}</div>')
+        name, number = html.escape(title(text)), numbers.get(page, "")
+        contents.append(f'<li><a href="#{page}">{name}</a><span>{number}</span></li>')
+    book = html.unescape(re.search('property="og:site_name" content="(.*?)"', start)[1])
+    version = f"Version {hnlib.__version__}"
+    front = (
+        f'<div class="hn-cover"><h1>{book}</h1><p>{version}</p></div>'
+        f'<div class="hn-sheet hn-contents"><h1>Contents</h1><ul>{"".join(contents)}</ul></div>'
+    )
+    head.append('<link rel="stylesheet" href="_static/paper.css">')
+    text = f"""<!DOCTYPE html><html lang="en" data-theme="light"><head><meta charset="utf-8">
+<title>{book}</title>{"".join(head)}</head><body><main class="bd-main"><div class="bd-content">
+<div class="bd-article-container"><article class="bd-article">{front}
+{"".join(sheets)}</article></div></div></main></body></html>"""
+    return re.sub(r'(src|href|srcset)="(?:\.\./)+_', r'\1="_', text)
+
+
+def pdf(folder: Path, out: Path) -> None:
+    """Print the pages in ``folder`` into ``out``."""
+    from playwright.sync_api import sync_playwright
+
+    path, source = chromium(), folder / "paper.html"
+    source.write_text(document(folder, {}), encoding="utf-8")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        page = browser.new_page(java_script_enabled=True)
+        page.set_default_timeout(600_000)
+        page.emulate_media(media="print", color_scheme="light")
+        page.goto(source.as_uri(), wait_until="domcontentloaded")
+        page.evaluate(PREPARE)
+        page.evaluate("() => window.MathJax.startup.promise")
+        page.wait_for_load_state("load")
+        page.pdf(
+            path=out,
+            prefer_css_page_size=True,
+            display_header_footer=True,
+            header_template="<span></span>",
+            footer_template=FOOT,
+            outline=True,
+            tagged=True,
+        )
+        browser.close()
+    source.unlink()
+
+
+if __name__ == "__main__":
+    start, html_folder = time.monotonic(), root() / "_build/html"
+    target = html_folder / "hard-negatives.pdf"
+    pdf(html_folder, target)
+    print(f"{target.relative_to(root())} ({time.monotonic() - start:.0f} s)")

@@ -1,0 +1,1 @@
+"""Retrieval: encoders of queries and documents, trained with any negatives, judged by search."""

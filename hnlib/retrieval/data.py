@@ -1,0 +1,295 @@
+"""Collections of documents and queries with judgements, in the layout of BEIR."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from hnlib._files import data_folder
+from hnlib.sentences import data as sentences
+
+PREFIX = "folder:"  # before the path of a folder
+Judgements = dict[int, dict[int, float]]
+"""The judged documents of each query, with their grades; a grade above 0 means relevant."""
+
+
+@dataclass(frozen=True, eq=False)
+class Collection:
+    """Documents, each a title (perhaps empty) and a text, and queries with judgements by split.
+
+    Where `repeated`, queries of the training part return in the test part (users of a shop), and
+    what they had then is not searched again; words are tokens.
+    """
+
+    name: str
+    titles: list[str] = field(repr=False)
+    texts: list[str] = field(repr=False)
+    queries: list[str] = field(repr=False)
+    judgements: dict[str, Judgements] = field(repr=False)
+    digest: str
+    repeated: bool = False
+
+    @property
+    def documents(self) -> list[str]:
+        """Return each document's title and text in one."""
+        both = zip(self.titles, self.texts)
+        # an encoder needs a token, and published collections have empty documents
+        return [f"{title} {text}".strip() or "." for title, text in both]
+
+    @property
+    def titled(self) -> list[int]:
+        """Return the documents with a title and a text."""
+        return [i for i, title in enumerate(self.titles) if title and self.texts[i]]
+
+    def split(self, leak: bool = False) -> tuple[Judgements, Judgements]:
+        """Return the training and the validation part.
+
+        Training queries that share a judged document with a test query, directly or through other
+        queries, are left out of training unless `leak`; they validate if there is no split "dev".
+        """
+        train, test = self.judgements.get("train", {}), self.judgements.get("test", {})
+        dev = self.judgements.get("dev", {})
+        if leak or self.repeated:
+            return train, dev
+        linked = set(itertools.chain.from_iterable(test.values()))
+        count = -1
+        while count != len(linked):
+            count = len(linked)
+            for documents in train.values():
+                if not linked.isdisjoint(documents):
+                    linked.update(documents)
+        left_out = {q: d for q, d in train.items() if not linked.isdisjoint(d)}
+        return {q: d for q, d in train.items() if q not in left_out}, dev or left_out
+
+
+def load(name: str = "generated", root: Path | str | None = None) -> Collection:
+    """Load "generated" (made here), a folder of `root/retrieval`, or "folder:PATH".
+
+    A folder has `corpus.jsonl`, `queries.jsonl` and `qrels/SPLIT.tsv` (BEIR), with the splits
+    "train", "dev" and "test"; "ml-100k" has the files that RecBole writes. `root` defaults to
+    `$HNLIB_DATA`, else the user's cache.
+    """
+    if name == "generated":
+        return generated()
+    if name.startswith(PREFIX):
+        folder = Path(name.removeprefix(PREFIX)).expanduser()
+        made = read(folder, folder.stem)
+        return replace(made, name=f"{PREFIX}{folder.stem}-{made.digest[:8]}")
+    folder = data_folder(root) / "retrieval" / name
+    return movielens(folder) if name == "ml-100k" else read(folder, name)
+
+
+def read(folder: Path, name: str) -> Collection:
+    """Read a folder of BEIR's layout."""
+    digest = hashlib.sha256()
+    documents = _lines(folder / "corpus.jsonl", digest)
+    queries = _lines(folder / "queries.jsonl", digest)
+    for key, one in queries.items():
+        if not one["text"].strip():
+            raise ValueError(f"query {key!r} of {folder} has no text; leave it out")
+    number = {key: i for i, key in enumerate(documents)}
+    asked = {key: i for i, key in enumerate(queries)}
+    judgements = {}
+    for path in sorted((folder / "qrels").glob("*.tsv")):
+        split = judgements[path.stem] = {}
+        for line, (query, document, grade) in enumerate(_table(path, digest), 2):
+            if query not in asked or document not in number:
+                raise ValueError(
+                    f"line {line} of {path} judges document {document!r} for query {query!r}, "
+                    f"but corpus.jsonl or queries.jsonl lacks it; remove the line or add the text"
+                )
+            if float(grade) > 0:
+                split.setdefault(asked[query], {})[number[document]] = float(grade)
+    if not judgements.get("test"):
+        raise ValueError(f"{folder} judges no document relevant in qrels/test.tsv; add such a file")
+    titles = [(one.get("title") or "").strip() for one in documents.values()]
+    texts = [one["text"].strip() for one in documents.values()]
+    asked_texts = [one["text"] for one in queries.values()]
+    return Collection(name, titles, texts, asked_texts, judgements, digest.hexdigest()[:12])
+
+
+def _content(path: Path, digest) -> str:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(
+            f"{path} cannot be read ({error.strerror}); a collection is a folder with "
+            "corpus.jsonl, queries.jsonl and qrels/test.tsv, as BEIR writes it"
+        ) from error
+    digest.update(content)
+    return content.decode("utf-8-sig")
+
+
+def _lines(path: Path, digest) -> dict[str, dict]:
+    """Return the objects of a JSON-lines file by `_id`."""
+    rows = {}
+    for number, line in enumerate(_content(path, digest).split("\n"), 1):
+        if line.strip():
+            row = json.loads(line)
+            if not {"_id", "text"} <= row.keys():
+                raise ValueError(f"line {number} of {path} needs _id and text, got {sorted(row)}")
+            if row["_id"] in rows:
+                raise ValueError(f"{path} has the _id {row['_id']!r} twice; give each line its own")
+            rows[row["_id"]] = row
+    if not rows:
+        raise ValueError(f"{path} is empty; write one JSON object with _id and text a line")
+    return rows
+
+
+def _table(path: Path, digest) -> list[list[str]]:
+    """Return the rows of a TSV file below its head."""
+    rows = list(csv.reader(_content(path, digest).splitlines(), delimiter="\t"))
+    for line, row in enumerate(rows, 1):
+        if len(row) != 3:
+            raise ValueError(f"line {line} of {path} must be query, document, score; got {row}")
+    return rows[1:]
+
+
+def movielens(folder: Path, like: float = 4) -> Collection:
+    """Read MovieLens: users as queries, films as documents, ratings of at least `like` as judged.
+
+    Users and films are their id and features as words. The first 80 % of a user's likes, by time,
+    are the training part, then come dev and test.
+    """
+    digest = hashlib.sha256()
+
+    def rows(part: str) -> list[dict]:
+        content = _content(folder / f"ml-100k.{part}", digest).splitlines()
+        head = [name.split(":")[0] for name in content[0].split("\t")]
+        return [dict(zip(head, line.split("\t"))) for line in content[1:]]
+
+    users, items = rows("user"), rows("item")
+    user_number = {one["user_id"]: i for i, one in enumerate(users)}
+    item_number = {one["item_id"]: i for i, one in enumerate(items)}
+    likes = [one for one in rows("inter") if float(one["rating"]) >= like]
+    likes.sort(key=lambda one: (float(one["timestamp"]), one["item_id"]))
+    by_user: dict[int, list[int]] = {}
+    for one in likes:
+        by_user.setdefault(user_number[one["user_id"]], []).append(item_number[one["item_id"]])
+    judgements: dict[str, Judgements] = {"train": {}, "dev": {}, "test": {}}
+    for user, films in by_user.items():
+        ends = [0, int(0.8 * len(films)), int(0.9 * len(films)), len(films)]
+        for split, (start, stop) in zip(judgements, itertools.pairwise(ends)):
+            if start < stop:
+                judgements[split][user] = dict.fromkeys(films[start:stop], 1.0)
+    queries = [
+        f"user{u['user_id']} age{int(u['age']) // 10} {u['gender']} {u['occupation']}"
+        for u in users
+    ]
+    texts = [
+        f"film{i['item_id']} year{i['release_year'][:3]} {i['class'].replace(' ', ' genre:')}"
+        for i in items
+    ]
+    titles = [""] * len(items)
+    digest = digest.hexdigest()[:12]
+    return Collection("ml-100k", titles, texts, queries, judgements, digest, repeated=True)
+
+
+def generated(documents: int = 500, seed: int = 0) -> Collection:
+    """Generate documents of four things each, and queries that call two of them by other words.
+
+    A thing has a word for titles and queries and another that texts prefer, so words alone do not
+    find everything. The documents with both things are relevant: false negatives are known.
+    """
+    rng = np.random.default_rng(seed)
+    syllables = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
+    words = ["".join(word) for word in itertools.product(syllables, repeat=2)]
+    things = rng.choice(words, (100, 2), replace=False)
+    filler = rng.choice(words, 60)
+    about = np.array([rng.choice(100, 4, replace=False) for _ in range(documents)])
+    titles = [" ".join(things[about[i], 0]) for i in range(documents)]
+    texts = []
+    for i in range(documents):
+        named = [str(things[k, int(rng.random() < 0.8)]) for k in rng.choice(about[i], 8)]
+        texts.append(" ".join(rng.permutation([*named, *rng.choice(filler, 12)])))
+    queries, judgements = [], {"train": {}, "test": {}}
+    for split, count in (("train", 300), ("test", 100)):
+        for document in rng.choice(documents, count):
+            pair = rng.choice(about[document], 2, replace=False)
+            relevant = (about[:, :, None] == pair).any(1).all(1).nonzero()[0]
+            judgements[split][len(queries)] = dict.fromkeys(map(int, relevant), 1.0)
+            queries.append(" ".join([*things[pair, 0], *rng.choice(filler, 2)]))
+    return collection("generated", titles, texts, queries, judgements)
+
+
+def collection(
+    name: str,
+    titles: list[str],
+    texts: list[str],
+    queries: list[str],
+    judgements: dict[str, Judgements],
+) -> Collection:
+    """Make a collection of your own; documents and queries are numbered from 0."""
+    content = json.dumps([titles, texts, queries, list(map(str, judgements.items()))]).encode()
+    digest = hashlib.sha256(content).hexdigest()[:12]
+    return Collection(name, titles, texts, queries, judgements, digest)
+
+
+def tokenizer_of(collection: Collection, vocabulary: int) -> Tokenizer:
+    """Learn a tokenizer on the documents (words where queries repeat, else byte pairs)."""
+    if not collection.repeated:
+        return sentences.learned(collection.documents, vocabulary)
+    tokenizer = Tokenizer(models.WordLevel(unk_token=sentences.UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = [sentences.PAD, sentences.UNKNOWN]
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=vocabulary, special_tokens=special, show_progress=False
+    )
+    tokenizer.train_from_iterator([*collection.documents, *collection.queries], trainer)
+    return tokenizer
+
+
+#: Tokenised collections of this process, by what they are made of
+_TOKENISED: dict[str, sentences.Corpus] = {}
+
+
+def tokenised(
+    collection: Collection, tokenizer: Callable[[], Tokenizer], name: str, folder: Path
+) -> sentences.Corpus:
+    """Return the tokens of documents, queries, titles and texts, in that order.
+
+    They are cached in a `folder` under the collection's digest and the tokenizer's `name`.
+    """
+    key = f"{collection.digest}-{name}"
+    path = folder / f"{key}.safetensors"
+    if key not in _TOKENISED and not path.exists():
+        titled = collection.titled
+        every = [*collection.documents, *collection.queries]
+        every += [collection.titles[i] for i in titled] + [collection.texts[i] for i in titled]
+        made = tokenizer()
+        rows = torch.arange(len(every))
+        ids, ends = sentences.encode(made, every)
+        sentences.write(sentences.Corpus(key, ids, ends, rows, made, key), path)
+    if key not in _TOKENISED:
+        _TOKENISED[key] = sentences.read(path, key)
+    return _TOKENISED[key]
+
+
+def part(texts: sentences.Corpus, start: int, stop: int) -> sentences.Corpus:
+    """Return some texts in a row."""
+    return replace(texts, ends=texts.ends[start : stop + 1], documents=torch.arange(stop - start))
+
+
+def cache_folder(root: Path | str | None) -> Path:
+    """Return the folder of what is computed from collections and may be deleted."""
+    return data_folder(root) / "retrieval" / "cache"
+
+
+def describe(collection: Collection) -> str:
+    """Return sizes of a collection, a line each."""
+    train, validation = collection.split()
+    judged = {"train": train, "validation": validation, "test": collection.judgements["test"]}
+    lines = {"documents": f"{len(collection.texts):,}, {len(collection.titled):,} with a title"}
+    for split, queries in judged.items():
+        lines[split] = f"{len(queries):,} queries, {sum(map(len, queries.values())):,} judged"
+    lines["digest"] = collection.digest
+    return "\n".join(f"{name:13}{value}" for name, value in lines.items())

@@ -1,0 +1,63 @@
+"""Rank documents for training queries, and draw more negatives from the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class BM25:
+    """BM25 of bm25s over documents, without stemming."""
+
+    def __init__(self, documents: Sequence[str]):
+        try:
+            import bm25s
+        except ModuleNotFoundError as error:
+            text = "BM25 needs bm25s; pip install 'hnlib[retrieval]'"
+            raise ModuleNotFoundError(text, name=error.name) from error
+        self._tokens = bm25s.tokenization.Tokenizer(stopwords="en")
+        self._index = bm25s.BM25()
+        tokens = self._tokens.tokenize(list(documents), show_progress=False)
+        self._index.index(tokens, show_progress=False)
+
+    def scores(self, queries: Sequence[str]) -> Tensor:
+        """Return the scores of all documents, [Q, N]."""
+        words = self._tokens.tokenize(
+            list(queries), update_vocab=False, return_as="ids", show_progress=False
+        )
+        return torch.from_numpy(np.stack([self._index.get_scores(list(ids)) for ids in words]))
+
+
+def candidates(
+    scores: Callable[[Tensor], Tensor],
+    positives: Tensor,
+    judged: Callable[[Tensor], tuple[Tensor, Tensor]],
+    ranks: tuple[int, int],
+    margin: float | None = None,
+) -> Tensor:
+    """Return the documents at some ranks of each pair's query, [P, last − first].
+
+    `scores(rows)` are those of all documents for some pairs, `positives` [P] their documents.
+    `judged(rows)` are the row and the document of what is relevant: it has no rank, nor has a
+    document that scores above `margin` times the positive.
+    """
+    first, last = ranks
+    parts = []
+    for rows in torch.arange(len(positives)).split(512):
+        s = scores(rows)
+        limit = s.gather(1, positives[rows][:, None])
+        s[judged(rows)] = -torch.inf
+        if margin is not None:
+            s[s > margin * limit] = -torch.inf
+        best, order = s.topk(min(last, s.shape[1]), dim=1)
+        short = (best > -torch.inf).sum(1).min()
+        if short < last:
+            raise ValueError(
+                f"ranks={ranks} reach beyond the {short} documents that a query has besides the "
+                "judged ones (and within the margin); lower the last rank or raise the margin"
+            )
+        parts.append(order[:, first:].int())
+    return torch.cat(parts)

@@ -1,0 +1,120 @@
+"""What a run on retrieval is; needs no torch."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from cyclopts import Parameter
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from hnlib.training.config import Configuration, Hidden, Positive, Rare, checked
+
+Rank = Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True, kw_only=True, config=checked)
+class RetrievalRun(Configuration):
+    """An encoder of queries and documents, trained on pairs of a collection, judged by search.
+
+    Parameters
+    ----------
+    dataset
+        generated, ml-100k, or a folder of BEIR's layout: scifact, …, folder:PATH
+    encoder
+        bag (mean of the tokens), gru, static (wordllama's bag)
+    pairs
+        titles (with their texts), judged, or both
+    leak
+        train on queries that share judged documents with test queries
+    dimension
+        of an encoder's embeddings
+    towers
+        2: one encoder for queries and one for documents
+    vocabulary
+        largest number of tokens
+    length
+        tokens after which a text is cut in training
+    search_length
+        tokens after which a text is cut in search
+    mined
+        ranks documents for further negatives: bm25 or model
+    negatives
+        mined negatives of each query
+    ranks
+        first and last + 1 of the ranks they are drawn from, judged documents left out
+    best_of
+        a mined negative is the most similar of so many drawn ones
+    margin
+        documents that score above so many times the judged one are no mined negatives
+    refresh
+        mine again with the model before each epoch
+    hardness_mode
+        negatives that hardness_strength applies to: all, mined or in-batch
+    hardness_strength
+        of sentence-transformers; of no unit
+    logq
+        correct for the frequency of documents in training: on (positives too) or refined
+    guide
+        model that takes negatives away: self or static, as it is before training
+    guide_margin
+        negatives that the guide scores above the judged document plus this are taken away
+    transfer
+        further collections to search
+    """
+
+    experiment: Annotated[str, Field(min_length=1), Rare] = "retrieval"
+    dataset: str = "generated"
+    encoder: Literal["bag", "gru", "static"] = "bag"
+    pairs: Literal["titles", "judged", "both"] = "both"
+    leak: Annotated[bool, Rare] = False
+    dimension: Annotated[int, Field(ge=1)] = 256
+    towers: Annotated[int, Field(ge=1, le=2), Rare] = 1
+    vocabulary: Annotated[int, Field(ge=300, le=32767), Rare] = 16384
+    length: Annotated[int, Field(ge=2)] = 128
+    search_length: Annotated[int, Field(ge=2), Rare] = 512
+    mined: Literal["bm25", "model"] | None = None
+    negatives: Annotated[int, Field(ge=1), Rare] = 1
+    ranks: Annotated[tuple[Rank, Rank], Rare] = (0, 30)
+    best_of: Annotated[int, Field(ge=1), Rare] = 1
+    margin: Annotated[Positive | None, Rare] = None
+    refresh: Annotated[bool, Rare] = False
+    hardness_mode: Annotated[Literal["all", "mined", "in-batch"], Rare] = "all"
+    hardness_strength: Annotated[float, Field(ge=0), Rare] = 0.0
+    logq: Annotated[Literal["on", "refined"] | None, Rare] = None
+    guide: Annotated[Literal["self", "static"] | None, Rare] = None
+    guide_margin: Annotated[float, Rare] = 0.0
+    transfer: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = ()
+    precision: Annotated[Literal["32-true"], Hidden] = "32-true"
+    compile: Annotated[Literal[False], Hidden] = False
+
+    kind: ClassVar = "retrieval"
+    headline: ClassVar = (*Configuration.headline, "encoder", "pairs")
+    named: ClassVar = (*Configuration.named, "dimension", "vocabulary", "length")
+    requires: ClassVar = Configuration.requires | {
+        "negatives": ("mined",),
+        "ranks": ("mined",),
+        "best_of": ("mined",),
+        "margin": ("mined",),
+        "refresh": ("mined", "model"),
+        "hardness_mode": ("hardness_strength",),
+        "guide_margin": ("guide",),
+    }
+    accuracies: ClassVar = ("ndcg", "recall10", "recall100", "mrr", "ndcg_validation")
+    datasets: ClassVar = ("generated", "scifact", "cranfield", "cisi", "med", "npl", "ml-100k")
+    title: ClassVar = "{dataset}, {pairs} pairs, {encoder}, {epochs} epochs"
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.ranks[1] - self.ranks[0] < self.negatives * self.best_of:
+            raise ValueError(
+                f"ranks={self.ranks} are too few for {self.negatives} negatives, each the best "
+                f"of {self.best_of}"
+            )
+
+    def usual(self) -> dict:
+        """Return what is taken where a field is None."""
+        return self.absent | dict(epochs=5, batch_size=128, lr=1e-3)
+
+
+Run = RetrievalRun

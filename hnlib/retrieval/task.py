@@ -1,0 +1,276 @@
+"""What a run on retrieval trains and measures."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hnlib.contrast import Contrast
+from hnlib.retrieval import data, encoders, metrics, mining
+from hnlib.retrieval.run import RetrievalRun
+from hnlib.sentences.data import Corpus
+from hnlib.sentences.evaluation import embed
+from hnlib.training import task
+
+
+class Task(task.Task):
+    """Pairs of queries, or titles, and documents of a collection."""
+
+    unit = "pair"
+
+    def __init__(self, run: RetrievalRun, method=None, device="cpu", data_root=None, dataset=None):
+        if run.queue:
+            raise ValueError(f"queue={run.queue} does not apply to retrieval; use mined=…")
+        self.device, self.data_root = device, data_root
+        self.collection = dataset or data.load(run.dataset, data_root)
+        self.run = dataclasses.replace(
+            run, dataset=self.collection.name, dataset_digest=self.collection.digest
+        )
+        self.train, self.validation = self.collection.split(run.leak)
+        self._folder = data.cache_folder(data_root)
+        self.texts, self.queries, self.documents = self._tokens(self.collection)
+        self._set_pairs()
+        if method is not None and len(self.asked) < run.batch_size:
+            raise ValueError(
+                f"batch_size must be at most the {len(self.asked)} pairs of "
+                f"{self.collection.name}, got {run.batch_size}"
+            )
+        self.counts = self.document.bincount(minlength=len(self.documents))
+        self._model: nn.Module | None = None
+        self._guide: tuple[Tensor, Tensor] | None = None
+        self.candidates: Tensor | None = None
+
+    def _tokens(self, collection: data.Collection) -> tuple[Corpus, Corpus, Corpus]:
+        """Return all texts of a collection, its queries, and its documents, in our tokens."""
+        run, trained = self.run, collection is self.collection
+        name = "static" if run.encoder == "static" else str(run.vocabulary)
+
+        def tokenizer() -> Tokenizer:
+            if not trained:
+                return self.texts.tokenizer
+            if run.encoder == "static":
+                return encoders.static_tokenizer()
+            return data.tokenizer_of(collection, run.vocabulary)
+
+        if not trained and name != "static":
+            name = f"{self.collection.digest}-{name}"
+        texts = data.tokenised(collection, tokenizer, name, self._folder)
+        n = len(collection.texts)
+        queries = data.part(texts, n, n + len(collection.queries))
+        return texts, queries, data.part(texts, 0, n)
+
+    def _set_pairs(self) -> None:
+        """Set the rows `asked` and `answers` of `texts` and the `document` of each pair."""
+        collection, n = self.collection, len(self.documents)
+        titled = collection.titled
+        titles = n + len(self.queries) + torch.arange(len(titled))
+        judged = self.train if self.run.pairs != "titles" else {}
+        if self.run.pairs == "judged":
+            titled, titles = [], titles[:0]
+        pairs = [(query, document) for query, of in judged.items() for document in of]
+        if not titled and not pairs and self.run.method is not None:
+            raise ValueError(
+                f"pairs={self.run.pairs!r} finds none in {collection.name}: it has "
+                f"{len(collection.titled)} titles and {len(self.train)} training queries"
+            )
+        queries, documents = torch.tensor(pairs, dtype=torch.long).view(-1, 2).T
+        self.asked = torch.cat([titles, n + queries])
+        # a text without its title, which is the query
+        self.answers = torch.cat([titles + len(titled), documents])
+        self.document = torch.cat([torch.tensor(titled, dtype=torch.long), documents])
+        self.asked_texts = [collection.titles[i] for i in titled]
+        self.asked_texts += [collection.queries[query] for query, _ in pairs]
+        relevant = [[i] for i in titled] + [list(judged[query]) for query, _ in pairs]
+        rows = torch.arange(len(relevant)).repeat_interleave(torch.tensor([*map(len, relevant)]))
+        of = torch.tensor(list(itertools.chain.from_iterable(relevant)), dtype=torch.long)
+        self.relevant = (rows * n + of).sort().values  # one number for a pair and a document
+
+    def __len__(self) -> int:
+        return len(self.asked) // self.run.batch_size * self.run.batch_size
+
+    def model(self) -> nn.Module:
+        """Return a model with random or pretrained weights."""
+        run = self.run
+        vocabulary = self.texts.vocabulary
+        self._model = encoders.build(run.encoder, vocabulary, run.dimension, run.towers)
+        self._model.to(self.device)
+        if run.mined and not run.refresh:
+            self.candidates = self._mined()
+        if run.guide == "static":
+            guide = encoders.build(run.encoder, vocabulary, run.dimension, run.towers)
+            guide.load_state_dict(self._model.state_dict())
+            self._guide = self._embedded(guide.to(self.device))
+        return self._model
+
+    def _embedded(self, model: nn.Module) -> tuple[Tensor, Tensor]:
+        """Return the unit embeddings of the pairs' queries, and of all documents."""
+        towers = model.get_submodule("encoder.towers")
+        queries, documents = self._unit(towers, self.texts, self.documents)
+        return queries[self.asked], documents
+
+    def _unit(self, towers, queries: Corpus, documents: Corpus) -> tuple[Tensor, Tensor]:
+        length = self.run.search_length
+        return tuple(
+            functional.normalize(embed(tower, texts, length), dim=1)
+            for tower, texts in ((towers[0], queries), (towers[len(towers) - 1], documents))
+        )
+
+    def _mined(self) -> Tensor:
+        """Return candidates for mined negatives of each pair, [P, last − first]."""
+        run, n = self.run, len(self.documents)
+
+        def judged(rows: Tensor) -> tuple[Tensor, Tensor]:
+            ends = torch.stack([rows[0] * n, (rows[-1] + 1) * n])
+            start, stop = torch.searchsorted(self.relevant, ends).tolist()
+            return self.relevant[start:stop] // n - rows[0], self.relevant[start:stop] % n
+
+        if run.mined == "bm25":
+            bm25 = mining.BM25(self.collection.documents)
+
+            def scores(rows: Tensor) -> Tensor:
+                return bm25.scores([self.asked_texts[i] for i in rows])
+        else:
+            queries, documents = self._embedded(self._model)
+
+            def scores(rows: Tensor) -> Tensor:
+                return queries[rows] @ documents.T
+
+        return mining.candidates(scores, self.document, judged, run.ranks, run.margin)
+
+    def batches(self, generator: torch.Generator) -> Sequence[Tensor]:
+        """Return a permutation in batches, the last partial one dropped."""
+        if self.run.refresh:
+            self.candidates = self._mined()
+        order = torch.randperm(len(self.asked), generator=generator)
+        return order[: len(self)].split(self.run.batch_size)
+
+    def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> tuple:
+        """Return tokens of queries, their documents and mined ones, two masks, a correction.
+
+        The masks [B, m] say what is no negative, and what was mined for the query; with `logq`
+        the correction is taken off the log-weights.
+        """
+        run, keys = self.run, self.document[batch]
+        ends = (self.asked[batch[share]], self.answers[batch[share]])
+        tokens = [self.texts.rows(rows, run.length) for rows in ends]
+        mined = torch.zeros(len(batch), 0, dtype=torch.long)
+        if self.candidates is not None:
+            drawn = torch.rand(len(batch), self.candidates.shape[1], generator=generator)
+            drawn = drawn.argsort(1)[:, : run.negatives * run.best_of].sort(1).values
+            # candidates are ordered: the first drawn of each group is the most similar
+            groups = drawn.view(len(batch), run.best_of, run.negatives)[:, 0]
+            mined = self.candidates[batch].gather(1, groups).long()
+            tokens.append(self.texts.rows(mined[share].flatten(), run.length))
+        keys = torch.cat([keys, mined.flatten()])
+        codes = batch[:, None] * len(self.documents) + keys
+        where = torch.searchsorted(self.relevant, codes).clamp_max(len(self.relevant) - 1)
+        excluded = self.relevant[where] == codes
+        own = torch.eye(len(batch), dtype=torch.bool)
+        if self._guide is not None:
+            asked, documents = self._guide
+            s = asked[batch] @ documents[keys].T
+            excluded |= s > s.diagonal()[:, None] + run.guide_margin
+        of_query = own.repeat_interleave(mined.shape[1], 1)
+        of_query = torch.cat([torch.zeros_like(own), of_query], 1)
+        frequency = self.counts[keys].clamp_min(1) / len(self.asked)
+        log_q = frequency.log()[None]
+        if run.logq == "on":  # the positive's logit is corrected as well
+            log_q = log_q - log_q[0, : len(batch), None]
+        else:  # it was not sampled; the others were, in as many draws as there are keys
+            log_q = log_q + math.log(len(keys))
+        return (*(view.to(self.device) for view in tokens), excluded, of_query, log_q)
+
+    def loss(self, model: nn.Module, method, views: tuple, labels, gather: Callable) -> Tensor:
+        """Return the loss of the whole batch; `gather` collects the rows of all processes."""
+        *tokens, excluded, of_query, log_q = views
+        queries, *keys = map(gather, self._forward(model, tokens))
+        contrast = Contrast.from_pairs(queries, torch.cat(keys))
+        s = contrast.similarity.detach()
+        excluded = excluded.to(s.device)
+        if self.run.guide == "self":
+            excluded = excluded | (s > s.diagonal()[:, None] + self.run.guide_margin)
+        contrast = contrast.without(excluded)
+        if not (self.run.hardness_strength or self.run.logq):
+            return method.loss(contrast)
+        log_w = method.log_weights(contrast)
+        if self.run.hardness_strength:
+            applies = of_query.to(s.device)
+            modes = {"all": True, "mined": applies, "in-batch": ~applies}
+            applies = modes[self.run.hardness_mode]
+            log_w = log_w + self.run.hardness_strength * s * applies
+        if self.run.logq:
+            log_w = log_w - log_q.to(s.device)
+        return method.objective(contrast, log_w)
+
+    def _forward(self, model: nn.Module, tokens: list[Tensor]) -> list[Tensor]:
+        """Return the embeddings of queries and of keys."""
+        if self.run.towers > 1:
+            return [model(view, min(tower, 1)) for tower, view in enumerate(tokens)]
+        longest = max(view.shape[1] for view in tokens)  # one backward costs half as much as two
+        padded = [functional.pad(view, (0, longest - view.shape[1])) for view in tokens]
+        return list(model(torch.cat(padded)).split([len(view) for view in tokens]))
+
+    def evaluate(self, loop, loss: float | None, rate: float | None) -> dict | None:
+        """Return a row of the history; `measure` fills in the last row's scores."""
+        row = super().evaluate(loop, loss, rate)
+        if row is None:
+            return None
+        row["pairs_per_second"] = rate
+        return row if loop.finished else row | self._scores(loop.model)[0]
+
+    def _scores(self, model: nn.Module) -> tuple[dict, dict[str, Tensor]]:
+        """Return mean scores, and those of each test query."""
+        collection, towers = self.collection, model.get_submodule("encoder.towers")
+        queries, documents = self._unit(towers, self.queries, self.documents)
+        test = collection.judgements["test"]
+        seen, scores = None, {}
+        if collection.repeated:
+            seen = {q: {**self.train.get(q, {}), **self.validation.get(q, {})} for q in test}
+        ranked, by_query = metrics.judged_rankings(queries, documents, test, seen)
+        if self.validation:
+            seen = self.train if collection.repeated else None
+            _, values = metrics.judged_rankings(queries, documents, self.validation, seen)
+            scores["ndcg_validation"] = float(values["ndcg"].mean())
+        if collection.repeated:
+            scores |= metrics.tail_share(ranked, self.counts)
+        for name in self.run.transfer:
+            other = data.load(name, self.data_root)
+            unit = self._unit(towers, *self._tokens(other)[1:])
+            _, values = metrics.judged_rankings(*unit, other.judgements["test"])
+            scores[f"{other.name}_ndcg"] = float(values["ndcg"].mean())
+        return {k: float(v.mean()) for k, v in by_query.items()} | scores, by_query
+
+    def measure(self, model: nn.Module, trainings: list, device) -> dict:
+        """Return metrics and history of the trained model."""
+        (training,) = trainings
+        scores, by_query = self._scores(model)
+        training.history[-1] |= scores
+        more = dict(loss=training.history[-1]["loss"], steps=training.step)
+        ndcg = [round(value, 5) for value in by_query["ndcg"].tolist()]
+        return {
+            "metrics": scores | more,
+            "history": training.history,
+            "losses": training.losses,
+            "judged": {"ndcg": len(ndcg)},
+            "correct": {"ndcg": ndcg},
+        }
+
+    @staticmethod
+    def saved_model(record: dict, state: dict, encoder=None) -> nn.Module:
+        """Return the model of a saved run, before its weights are loaded."""
+        run = RetrievalRun.read(record["configuration"])
+        vocabulary, dimension = next(v for k, v in state.items() if "embedding.weight" in k).shape
+        return encoders.build(run.encoder, vocabulary, dimension, run.towers, untrained=True)
+
+    @staticmethod
+    def example_inputs(record: dict, encoder: nn.Module) -> tuple[tuple, tuple]:
+        """Return inputs of an encoder, and which of their sizes vary."""
+        free = {0: torch.export.Dim("texts", min=2), 1: torch.export.Dim("tokens", min=2)}
+        return (torch.ones(3, 7, dtype=torch.long),), (free,)

@@ -1,0 +1,274 @@
+"""Retrieval: collections, metrics, mining, training."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import ndcg_score
+
+from hnlib import methods
+from hnlib.contrast import Contrast
+from hnlib.images import _torchvision  # noqa: F401
+from hnlib.retrieval import data, metrics, mining
+from hnlib.retrieval.run import RetrievalRun
+from hnlib.retrieval.task import Task
+from hnlib.training import checkpoint, records
+from hnlib.training.run import train
+
+# after torchvision, which the kinds of data import
+from sentence_transformers.sentence_transformer.evaluation import (  # isort: skip
+    InformationRetrievalEvaluator,
+)
+
+TINY = dict(batch_size=32, epochs=1, max_steps=3, vocabulary=500, dimension=16)
+OURS = {"ndcg": "ndcg@k", "recall10": "recall@k", "mrr": "mrr@k"}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HNLIB_DATA", str(tmp_path / "data"))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A collection as a user writes it: queries 0 and 1 share a document."""
+    root = tmp_path / "mine"
+    (root / "qrels").mkdir(parents=True)
+    words = ["tide", "oven", "judge", "violin", "chalk"]
+    documents = [
+        {"_id": f"d{i}", "title": f"{words[i % 5]} {i}", "text": f"about {words[i % 5]} no {i}"}
+        for i in range(40)
+    ]
+    queries = [{"_id": f"q{i}", "text": f"{words[i % 5]} number {i}"} for i in range(20)]
+    for name, rows in (("corpus", documents), ("queries", queries)):
+        (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    head = "query-id\tcorpus-id\tscore\n"
+    test = [f"q{i}\td{i}\t1\n" for i in range(5)]
+    train = ["q5\td0\t1\n", "q5\td7\t1\n", "q6\td7\t1\n"]
+    train += [f"q{i}\td{i + 1}\t1\n" for i in range(7, 20)]
+    (root / "qrels/test.tsv").write_text(head + "".join(test))
+    (root / "qrels/train.tsv").write_text(head + "".join(train))
+    return root
+
+
+def random_ranking(seed, binary=True):
+    """Return scores [Q, N] with many ties, and judgements."""
+    rng = np.random.default_rng(seed)
+    scores = torch.from_numpy(rng.integers(0, 12, (6, 150)) / 10).float()
+    grades = rng.integers(1, 2 if binary else 4, (6, 150))
+    judged = [rng.choice(150, rng.integers(1, 20), replace=False) for _ in range(6)]
+    return scores, [{int(d): float(grades[q, d]) for d in of} for q, of in enumerate(judged)]
+
+
+def ranked_by(scores):
+    return metrics.search(scores, torch.eye(scores.shape[1]))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_metrics_are_those_of_sentence_transformers(seed):
+    scores, judged = random_ranking(seed)
+    ranked = ranked_by(scores)
+    relevant = {str(q): {f"{d:03}" for d in of} for q, of in enumerate(judged)}
+    ids = [f"{d:03}" for d in range(scores.shape[1])]  # among equals the first leads
+    evaluator = InformationRetrievalEvaluator(
+        {q: q for q in relevant}, {i: i for i in ids}, relevant, ndcg_at_k=[10], mrr_at_k=[10],
+        precision_recall_at_k=[10, 100],
+    )  # fmt: skip
+    hits = [
+        [{"corpus_id": i, "score": float(s)} for i, s in zip(ids, row)] for row in scores.double()
+    ]
+    theirs = evaluator.compute_metrics(hits)
+    ours = {k: float(v.mean()) for k, v in metrics.evaluate(ranked, judged).items()}
+    reversed_ties = scores.flip(1).sort(dim=1, descending=True, stable=True).indices
+    wrong = metrics.evaluate(149 - reversed_ties[:, :100], judged)
+    expected = {
+        "ndcg": theirs["ndcg@k"][10],
+        "recall10": theirs["recall@k"][10],
+        "recall100": theirs["recall@k"][100],
+        "mrr": theirs["mrr@k"][10],
+    }
+    assert ours == pytest.approx(expected, abs=1e-6)
+    assert float(wrong["ndcg"].mean()) != pytest.approx(expected["ndcg"], abs=1e-6)  # the control
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_graded_ndcg_is_that_of_scikit_learn(seed):
+    scores, judged = random_ranking(seed, binary=False)
+    ranked = ranked_by(scores)
+    grades = np.zeros(scores.shape)
+    order = np.zeros(scores.shape)
+    for q, of in enumerate(judged):
+        grades[q, list(of)] = list(of.values())
+        order[q, ranked[q]] = -np.arange(100.0)
+        order[q, grades[q] < 0] = -1000
+    order[order == 0] = -1000
+    order[np.arange(6), ranked[:, 0]] = 1
+    theirs = ndcg_score(grades, order, k=10)
+    ours = metrics.evaluate(ranked, judged)["ndcg"].double().mean()
+    squared = metrics.evaluate(ranked, [{d: 2**g - 1 for d, g in of.items()} for of in judged])
+    assert float(ours) == pytest.approx(theirs, abs=1e-6)
+    assert float(squared["ndcg"].mean()) != pytest.approx(theirs, abs=1e-6)  # the control
+
+
+def test_search_leaves_out_what_was_seen():
+    ranked = metrics.search(
+        torch.eye(3), torch.eye(3), 1, [torch.tensor([0]), torch.tensor([], dtype=torch.long)] * 2
+    )
+    assert ranked[:2].flatten().tolist() == [1, 1]
+
+
+def test_tail_is_what_the_head_leaves():
+    counts = torch.tensor([50, 30, 10, 10])
+    shares = metrics.tail_share(torch.tensor([[0, 1], [2, 0]]), counts)
+    assert shares == {"tail": 0.25, "coverage": 0.75}
+
+
+def test_training_queries_linked_to_test_queries_are_left_out(folder):
+    collection = data.read(folder, "mine")
+    train, validation = collection.split()
+    assert sorted(validation) == [5, 6]  # 5 shares d0 with a test query, 6 shares d7 with 5
+    assert not {0, 1, 2, 3, 4} & {d for of in train.values() for d in of}
+    assert len(collection.split(leak=True)[0]) == len(train) + 2
+
+
+def test_a_folder_of_ones_own_trains_resumes_and_is_recorded(folder, tmp_path):
+    run = RetrievalRun(
+        dataset=f"folder:{folder}", **TINY | dict(epochs=2, batch_size=16, max_steps=None)
+    )
+    once = train(run, progress=False)
+    path, out = tmp_path / "state.pt", tmp_path / "records"
+    train(replace(run, epochs=1), checkpoint=path, progress=False)
+    resumed = train(run, checkpoint=path, progress=False, record_to=out)
+    for a, b in zip(once.model.parameters(), resumed.model.parameters()):
+        assert torch.equal(a, b)
+    (row,) = records.frame(out).to_dict("records")
+    assert row["ndcg"] == pytest.approx(np.mean(row["correct"]["ndcg"]), abs=1e-4)
+    assert row["dataset"].startswith("folder:mine-")
+    saved = checkpoint.load(once.save(tmp_path / "model.safetensors"))
+    assert torch.equal(*(next(run.encoder.parameters()) for run in (once, saved)))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("corpus.jsonl", "", "is empty"),
+        ("corpus.jsonl", '{"_id": "d0", "text": "a"}\n' * 2, "'d0' twice"),
+        ("corpus.jsonl", '{"_id": "d0"}\n', "needs _id and text"),
+        ("queries.jsonl", '{"_id": "q0", "text": " "}\n', "has no text"),
+        ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq0\td99\t1\n", "document 'd99'"),
+        ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq0\td0\t0\n", "no document relevant"),
+        ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq0 d0 1\n", "line 2"),
+    ],
+)
+def test_bad_collections_get_one_sentence(folder, name, content, message):
+    (folder / name).write_text(content)
+    with pytest.raises(ValueError, match=message) as error:
+        data.load(f"folder:{folder}")
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_collection_that_is_not_there(tmp_path):
+    with pytest.raises(ValueError, match=r"corpus.jsonl, queries.jsonl and qrels"):
+        data.load("scifact", tmp_path)
+
+
+def test_candidates_are_the_ranks_without_what_is_judged():
+    s = torch.tensor([[5.0, 4, 3, 2, 1, 0], [0.0, 1, 2, 3, 4, 5]])
+    positives, judged = (
+        torch.tensor([0, 5]),
+        lambda rows: (torch.tensor([0, 0, 1]), torch.tensor([0, 2, 5])),
+    )
+    ranked = mining.candidates(lambda rows: s[rows].clone(), positives, judged, (1, 3))
+    assert ranked.tolist() == [[3, 4], [3, 2]]
+    limited = mining.candidates(lambda rows: s[rows].clone(), positives, judged, (0, 2), margin=0.7)
+    assert limited.tolist() == [[3, 4], [3, 2]]
+    with pytest.raises(ValueError, match="lower the last rank"):
+        mining.candidates(lambda rows: s[rows].clone(), positives, judged, (0, 5))
+
+
+def views(**fields):
+    run = RetrievalRun(**TINY | fields).resolved()
+    method = methods.build("simclr", temperature=0.1)
+    task = Task(run, method)
+    torch.manual_seed(0)
+    model = task.model()
+    generator = torch.Generator().manual_seed(0)
+    batch = task.batches(generator)[0]
+    return task, model, method, task.views(batch, generator, slice(None)), batch
+
+
+@pytest.mark.parametrize("mined", ["bm25", "model"])
+def test_judged_documents_are_no_negatives(mined):
+    task, _, _, (_, _, negatives, excluded, own, _), batch = views(mined=mined, negatives=2)
+    assert negatives.shape[0] == 64 and excluded.shape == own.shape == (32, 96)
+    relevant = {divmod(code, 500) for code in task.relevant.tolist()}
+    keys = task.document[batch].tolist()
+    for i, j in np.ndindex(32, 32):
+        assert bool(excluded[i, j]) == ((int(batch[i]), keys[j]) in relevant)
+    assert not (excluded & own).any() and own.sum(1).eq(2).all()
+
+
+@pytest.mark.parametrize("mode", ["all", "mined", "in-batch"])
+def test_hardness_modes(mode):
+    strength = dict(hardness_strength=5.0, hardness_mode=mode)
+    task, model, method, given, _ = views(mined="model", negatives=2, **strength)
+    loss = float(task.loss(model, method, given, None, lambda z: z))
+    *tokens, excluded, own, _ = given
+    queries, *keys = (model(view) for view in tokens)
+    contrast = Contrast.from_pairs(queries, torch.cat(keys)).without(excluded)
+    s = contrast.similarity
+    applies = {"all": torch.ones_like(own), "mined": own, "in-batch": ~own}[mode]
+    rivals = (10 * s + 5 * s * applies).masked_fill(~contrast.admissible, -torch.inf)
+    rivals = rivals.logsumexp(1) - contrast.negative_counts.log() + np.log(contrast.scale)
+    expected = torch.nn.functional.softplus(rivals - 10 * s.diagonal()).mean()
+    assert loss == pytest.approx(float(expected), rel=1e-5)
+    plain = replace(task.run, hardness_strength=0.0, hardness_mode="all")
+    task.run = plain
+    assert float(task.loss(model, method, given, None, lambda z: z)) < loss - 1e-3  # the control
+
+
+@pytest.mark.parametrize("logq", ["on", "refined"])
+def test_log_q_corrections(logq):
+    task, model, method, given, batch = views(logq=logq)
+    loss = float(task.loss(model, method, given, None, lambda z: z))
+    contrast = Contrast.from_pairs(*(model(view) for view in given[:2])).without(given[2])
+    q = task.counts[task.document[batch]] / len(task.asked)
+    negatives = (10 * contrast.similarity).exp() / q * contrast.admissible
+    share = contrast.scale / contrast.negative_counts  # of excluded documents, as others have it
+    positive = (10 * contrast.similarity.diagonal()).exp()
+    positive = positive / q if logq == "on" else positive * 32
+    expected = (1 + share * negatives.sum(1) / positive).log().mean()
+    assert loss == pytest.approx(float(expected), rel=1e-5)
+    wrong = (1 + share * negatives.sum(1) / (positive * q)).log().mean()  # the control
+    assert loss != pytest.approx(float(wrong), rel=1e-2)
+
+
+def test_a_guide_takes_away_what_it_scores_above_the_answer():
+    task, model, method, given, _ = views(guide="self", guide_margin=-2.0)
+    with pytest.raises(ValueError, match="negative"):  # a margin of −2 leaves none
+        task.loss(model, method, given, None, lambda z: z)
+
+
+@pytest.mark.slow
+def test_training_finds_documents_that_use_other_words():
+    run = RetrievalRun(epochs=3, batch_size=64, lr=0.01, options={"temperature": 0.1})
+    untrained = train(replace(run, method=None, epochs=0, options={}), progress=False)
+    assert train(run, progress=False).metrics["ndcg"] > untrained.metrics["ndcg"] + 0.1
+
+
+@pytest.mark.slow
+def test_users_and_films(tmp_path):
+    folder = tmp_path / "data/retrieval/ml-100k"
+    folder.mkdir(parents=True)
+    users = [f"{u}\t{20 + u}\tF\tnurse\t1" for u in range(10)]
+    films = [f"{i}\tFilm {i}\t199{i % 10}\tDrama Comedy" for i in range(30)]
+    likes = [f"{u}\t{(3 * u + i) % 30}\t5\t{i}" for u in range(10) for i in range(20)]
+    heads = ("user_id:token\tage:token\tgender:token\toccupation:token\tzip_code:token",
+             "item_id:token\tmovie_title:token_seq\trelease_year:token\tclass:token_seq",
+             "user_id:token\titem_id:token\trating:float\ttimestamp:float")  # fmt: skip
+    for part, head, rows in zip(("user", "item", "inter"), heads, (users, films, likes)):
+        (folder / f"ml-100k.{part}").write_text("\n".join([head, *rows]) + "\n")
+    trained = train(RetrievalRun(dataset="ml-100k", towers=2, **TINY), progress=False)
+    assert {"ndcg", "tail", "coverage", "ndcg_validation"} <= trained.metrics.keys()
