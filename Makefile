@@ -4,11 +4,19 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: book test check serve lint format lock repository clean environment
+.PHONY: book pdf wheel test check serve lint format lock repository clean environment
 .DEFAULT_GOAL := book
 
 book: $(READY)
 	$(BIN)/python -m hnlib book
+
+# The built book as one file, printed by Chromium: _build/html/hard-negatives.pdf
+pdf: $(READY)
+	$(BIN)/python -m hnlib.book.pdf
+
+# The library with the recorded runs, for other environments: _build/hnlib-….whl
+wheel: $(READY)
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir _build .
 
 # Tests run on all cores; a file's tests stay in one process, because they may share what is slow to make.
 PYTEST := $(BIN)/python -m pytest -n logical --dist loadfile
@@ -47,7 +55,8 @@ lock: $(READY)
 repository:
 	@[ -n "$(URL)" ] || { echo "Name the address: make repository URL=https://github.com/you/hard-negatives"; exit 1; }
 	old=$$(sed -n 's/^Repository = "\(.*\)"$$/\1/p' pyproject.toml); for file in pyproject.toml README.md CITATION.cff; do \
-	  sed "s|$$old|$(URL)|g" $$file > $$file.new && cat $$file.new > $$file && rm $$file.new || exit 1; done
+	  sed -e "s|$$old|$(URL)|g" -e "s|^# in a checkout of this repository$$|git clone $(URL) hard-negatives \&\& cd hard-negatives|" \
+	    $$file > $$file.new && cat $$file.new > $$file && rm $$file.new || exit 1; done
 
 clean:
 	rm -rf _build .pytest_cache .ruff_cache .hypothesis

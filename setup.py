@@ -10,6 +10,7 @@ from setuptools.command.build_py import build_py
 READ = ("book/claims.csv", "book/results/papers.csv", "book/results/papers.toml")
 READ += ("notebooks/errata.md",)
 READ += ("book/results/runs", "book/results/motion.json", "book/results/retrieved.json")
+READ += ("book/results/searched.json",)
 
 
 class WithLedgers(build_py):

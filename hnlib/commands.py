@@ -200,6 +200,43 @@ def data(name: str | None = None, /, *, root: Path | None = None) -> None:
 
 
 @app.command
+def evaluate(
+    saved: Path,
+    /,
+    *,
+    dataset: str,
+    encoder: str = "resnet50",
+    root: Path | None = None,
+    device: str = "cpu",
+) -> None:
+    """Evaluate an encoder of images by kNN and a linear probe, top-1 and top-5.
+
+    Parameters
+    ----------
+    saved
+        what --save wrote, or a state_dict of torchvision's ResNet
+    dataset
+        name of a data set, or folder:PATH@SIZE
+    encoder
+        which ResNet a state_dict is of: resnet18, resnet34, resnet50 …
+    root
+        default: $HNLIB_DATA or the cache
+    device
+        cpu or cuda
+    """
+    from hnlib.images import data, encoders, evaluation
+    from hnlib.training import checkpoint
+
+    if saved.suffix in (".pt", ".pth", ".tar"):
+        network = encoders.from_state_dict(saved, encoder)
+    else:
+        network = checkpoint.load(saved).encoder
+    scores = evaluation.top(network.to(device), data.load(dataset, root), device)
+    for name, accuracy in scores.items():
+        print(f"{name}: {100 * accuracy:.1f} %")
+
+
+@app.command
 def results(*, folder: Path | None = None) -> None:
     """List the recorded runs, with accuracies in percent.
 

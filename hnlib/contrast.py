@@ -97,7 +97,7 @@ class Contrast:
         $s_{ij} = \langle z_i, z_j\rangle$ in float32 or float64.
     masks : Masks
         Positives and admissible negatives.
-    scale : int
+    scale : int or Tensor of shape [n]
         Default scale $Q$ of the objectives.
     anchors : Tensor of shape [n, d], optional
         Embeddings of the anchors.
@@ -115,7 +115,7 @@ class Contrast:
 
     similarity: Tensor
     masks: Masks
-    scale: int
+    scale: int | Tensor
     anchors: Tensor | None = None
     candidates: Tensor | None = None
     labels: Tensor | None = None

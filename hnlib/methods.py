@@ -302,6 +302,7 @@ class Method(nn.Module):
         positives: Tensor | None = None,
         labels: Tensor | None = None,
         both: bool = False,
+        excluded: Tensor | None = None,
     ) -> Tensor:
         """Return the loss of queries and keys.
 
@@ -312,6 +313,9 @@ class Method(nn.Module):
             away and add no answers.
         both : bool, default False
             Whether to return the mean of this direction and of the keys' (CLIP).
+        excluded : bool Tensor of shape [n, m], optional
+            Candidates that are no negatives; what is left counts as before. A query without any is
+            left out.
 
         Returns
         -------
@@ -320,14 +324,22 @@ class Method(nn.Module):
         """
         of_class = self.options.get("positives") != "view"
         contrast = Contrast.from_pairs(queries, keys, positives, labels, of_class)
-        loss = self.loss(contrast)
-        return (loss + self.loss(contrast.reversed())) / 2 if both else loss
+        directions = [contrast]
+        if excluded is not None:
+            directions = [contrast.without(excluded)]
+        if both:
+            directions.append(directions[0].reversed())
+        if excluded is not None:
+            counts = [c.negative_counts.clamp_min(1) for c in directions]
+            directions = [replace(c, scale=n) for c, n in zip(directions, counts)]
+        losses = [self.loss(c, skip=excluded is not None) for c in directions]
+        return sum(losses[1:], losses[0]) / len(losses)
 
     def extended(self, contrast: Contrast) -> Contrast:
         """Return the contrast with the negatives that the method makes up; most make up none."""
         return contrast if self._made_up is None else self._made_up(contrast)
 
-    def loss(self, contrast: Contrast, reduction: str = "mean") -> Tensor:
+    def loss(self, contrast: Contrast, reduction: str = "mean", skip: bool = False) -> Tensor:
         """Return the loss of a contrast, such as one with a queue.
 
         Parameters
@@ -336,6 +348,8 @@ class Method(nn.Module):
             Built with labels if the method is supervised.
         reduction : {"mean", "none"}, default "mean"
             Whether to return the mean or one value per anchor.
+        skip : bool, default False
+            Whether to leave out anchors without negatives, where the weights can.
 
         Returns
         -------
@@ -348,18 +362,19 @@ class Method(nn.Module):
             contrast, learned = self.extended(contrast), {}
             if hasattr(self, "log_scale"):
                 learned = dict(temperature=(-self.log_scale).exp(), bias=self.bias)
-            log_w = self._counted(contrast)
+            log_w = self._counted(contrast, skip)
             return self.objective(contrast, log_w, reduction=reduction, **learned)
 
-    def _counted(self, contrast: Contrast) -> Tensor:
+    def _counted(self, contrast: Contrast, skip: bool) -> Tensor:
         """Return the weights, after counting skipped anchors and couplings that missed `tol`."""
         weights = self.log_weights
         if isinstance(weights, negatives.semi_relaxed_ot):
             coupling = weights.coupling(contrast)
             self.unconverged += 1 - 1 * coupling.converged  # a bool, or a tensor of one
             return coupling.log_conditional
-        log_w = weights(contrast)
-        if self.options.get("on_empty") == "skip":
+        skip = skip and hasattr(weights, "on_empty")
+        log_w = (replace(weights, on_empty="skip") if skip else weights)(contrast)
+        if skip or self.options.get("on_empty") == "skip":
             self.skipped += (log_w.detach().amax(1) == -torch.inf).sum()
         return log_w
 

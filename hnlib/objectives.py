@@ -51,7 +51,7 @@ def info_nce(
     log_w: Tensor,
     temperature: float | Tensor = 0.5,
     tau_plus: float | Tensor = 0.0,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
     average: str = "anchors",
     reduction: str = "mean",
     hardness_strength: float = 0.0,
@@ -69,7 +69,7 @@ def info_nce(
         Temperature $t > 0$.
     tau_plus : float or Tensor of shape [n], default 0.0
         Class prior $\tau^+ \in [0, 1)$, the share of negatives taken to be of the anchor's class.
-    scale : float, optional
+    scale : float or Tensor of shape [n], optional
         Scale $Q > 0$; default `contrast.scale`.
     average : {"anchors", "pairs"}, default "anchors"
         Whether each anchor counts alike, or each pair of anchor and positive, as in released
@@ -128,8 +128,7 @@ def info_nce(
     has_negative = _has_negative(negatives[:, 0])
     if isinstance(tau_plus, Tensor) or tau_plus > 0:
         negatives = _debias(negatives, chosen, tau_plus, temperature)
-    scale = contrast.scale if scale is None else scale
-    ratio = negatives - chosen + math.log(scale)
+    ratio = negatives - chosen + _log_scale(contrast, scale)
     loss = _softplus(ratio) if loudness else ratio
     if loudness > 1:
         loss = loss * ratio.detach().sigmoid() ** (loudness - 1)
@@ -142,7 +141,7 @@ def exact_debiased(
     temperature: float = 0.5,
     beta: float = 1.0,
     tau_plus: float = 0.1,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     r"""Compute InfoNCE over the tilted distribution of the *other* classes.
@@ -162,7 +161,7 @@ def exact_debiased(
         Concentration $\beta \ge 0$ of the tilt.
     tau_plus : float, default 0.1
         Class prior $\tau^+ \in [0, 1)$.
-    scale : float, optional
+    scale : float or Tensor of shape [n], optional
         Scale $Q > 0$; default `contrast.scale`.
     reduction : {"mean", "none"}, default "mean"
         Whether to return the mean or one value per anchor.
@@ -199,8 +198,7 @@ def exact_debiased(
     mass = _class_mass(contrast, log_w, temperature, beta, tau_plus)
     above = _log_difference(mass.total, mass.share + mass.positive, mass.total_left)
     below = _log_difference(torch.zeros_like(mass.share), mass.share, mass.left)
-    scale = contrast.scale if scale is None else scale
-    loss = _softplus(above - below - mass.positive + math.log(scale))
+    loss = _softplus(above - below - mass.positive + _log_scale(contrast, scale))
     return _average(loss, contrast, _has_negative(log_w.amax(1)), "anchors", reduction)
 
 
@@ -244,7 +242,7 @@ def kl_budget(
     eta: float = 0.5,
     order: int = 0,
     floor: float = 0.01,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
     reduction: str = "mean",
 ) -> Tensor:
     r"""Compute InfoNCE at each anchor's own temperature, the price of a Kullback–Leibler budget.
@@ -262,7 +260,7 @@ def kl_budget(
         `robust.kl_temperature`).
     floor : float, default 0.01
         Least temperature $t_0 > 0$, for anchors whose ball holds the hardest negative alone.
-    scale : float, optional
+    scale : float or Tensor of shape [n], optional
         Scale $Q > 0$; default `contrast.scale`.
     reduction : {"mean", "none"}, default "mean"
         Whether to return the mean or one value per anchor.
@@ -397,7 +395,7 @@ def sigmoid(
     log_w: Tensor,
     temperature: float | Tensor = 0.5,
     bias: float | Tensor | None = None,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
     average: str = "anchors",
     reduction: str = "mean",
 ) -> Tensor:
@@ -411,7 +409,7 @@ def sigmoid(
         Temperature $t > 0$; a tensor may carry a gradient.
     bias : float or Tensor, optional
         Bias $b$; a tensor may carry a gradient. Default $-\log Q$, the log-odds of a positive.
-    scale : float, optional
+    scale : float or Tensor of shape [n], optional
         Scale $Q > 0$; default `contrast.scale`.
 
     Returns
@@ -435,10 +433,10 @@ def sigmoid(
     """
     _check_weights(contrast, log_w)
     check(temperature=temperature, bias=bias, scale=scale)
-    scale = contrast.scale if scale is None else scale
-    bias = -math.log(scale) if bias is None else bias
-    logits = contrast.similarity / temperature + bias
-    loss = _softplus(-contrast.masks.pairs.gather(logits)) + scale * _mean(log_w, _softplus(logits))
+    log_scale = _log_scale(contrast, scale)
+    logits = contrast.similarity / temperature + (-log_scale if bias is None else bias)
+    loss = _softplus(-contrast.masks.pairs.gather(logits))
+    loss = loss + _mean(log_w + log_scale, _softplus(logits))
     return _average(loss, contrast, _has_negative(log_w.amax(1)), average, reduction)
 
 
@@ -492,6 +490,15 @@ def jensen_shannon(
         negative = ((negative - prior * _softplus(chosen)) / (1 - prior)).clamp_min(0.0)
     loss = _softplus(-chosen) + negative
     return _average(loss, contrast, _has_negative(log_w.amax(1)), average, reduction)
+
+
+def _log_scale(contrast: Contrast, scale: float | Tensor | None) -> float | Tensor:
+    r"""Return $\log Q$, a number or a column."""
+    scale = contrast.scale if scale is None else scale
+    if not isinstance(scale, Tensor):
+        return math.log(scale)
+    s = contrast.similarity
+    return per_anchor("scale", scale.to(s).log(), len(s))
 
 
 def _softplus(x: Tensor) -> Tensor:

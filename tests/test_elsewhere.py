@@ -27,7 +27,10 @@ def addresses(folder):
 
 
 def test_every_file_names_the_address_of_pyproject():
-    assert addresses(ROOT) == dict.fromkeys(NAMING, (elsewhere.repository(ROOT),))
+    named = dict.fromkeys(NAMING, (elsewhere.repository(ROOT),))
+    if not elsewhere.is_set(elsewhere.repository(ROOT)):  # a reader is shown no placeholder
+        named["README.md"] = ()
+    assert addresses(ROOT) == named
 
 
 def test_nothing_else_in_the_checkout_names_it():
@@ -40,7 +43,7 @@ def test_nothing_else_in_the_checkout_names_it():
     naming = {
         p.relative_to(ROOT).as_posix() for p in files if p.is_file() and url in p.read_bytes()
     }
-    assert naming == set(NAMING)
+    assert naming == {name for name, named in addresses(ROOT).items() if named}
 
 
 @pytest.mark.slow
@@ -52,6 +55,18 @@ def test_one_command_changes_it_everywhere(tmp_path):
     subprocess.run(["make", "repository", f"URL={URL}"], cwd=tmp_path, check=True)
     assert addresses(tmp_path) == dict.fromkeys(NAMING, (URL,))
     assert {path.name for path in tmp_path.iterdir()} == {*NAMING, "Makefile"}
+    texts = [(tmp_path / name).read_text(encoding="utf-8") for name in NAMING]
+    assert not any("repository.invalid" in text or "in a checkout" in text for text in texts)
+
+
+def test_no_page_shows_the_placeholder():
+    """Only an address that was set is a line to copy; the wheel can be downloaded with either."""
+    shown = {url: elsewhere.parts(url) for url in (elsewhere.repository(ROOT), URL)}
+    assert shown[URL]["clone"].startswith(f"git clone {URL} ")
+    if not elsewhere.is_set(elsewhere.repository(ROOT)):
+        assert "invalid" not in str(shown[elsewhere.repository(ROOT)])
+    page = (ROOT / "book/reproduce.md").read_text(encoding="utf-8")
+    assert all(f"<!-- {part} -->" in page for part in shown[URL])
 
 
 @pytest.mark.parametrize("url", ["http://a.b/c", "https://a.b/<x>", "https://a.b"])

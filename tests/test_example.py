@@ -1,5 +1,6 @@
 """The script in one file trains with the losses of the library."""
 
+import runpy
 import sys
 from pathlib import Path
 
@@ -7,8 +8,17 @@ import pytest
 import torch
 
 from hnlib import methods
+from hnlib.images import _torchvision  # noqa: F401, before transformers is imported: see there
+from hnlib.training import records
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples"
+SHORT = (
+    "dataset == 'cifar10' and encoder == 'small-cnn' and batch_size == 256 and admitted == 1 "
+    "and train_size == 10000 and epochs == 10 and validation == 5000 and mixing.isna() "
+    "and precision == 'bf16-mixed' and seed < 3"
+)
+SIMCLR = "method == 'simclr' and temperature == "
 
 
 @pytest.fixture
@@ -40,3 +50,38 @@ def test_it_runs_without_data(example, monkeypatch, capsys):
 
 def test_it_fits_on_a_few_screens():
     assert len((EXAMPLES / "hcl_cifar10.py").read_text().splitlines()) < 150
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arm",
+    [
+        "method == 'hcl' and temperature == 0.5 and beta == 1 and tau_plus == 0 "
+        "and weights_gradient == False",
+        *(f"{SIMCLR}{t}" for t in (0.2, 0.3, 0.5)),
+    ],
+)
+def test_its_page_quotes_the_records(arm):
+    runs = records.frame(kind="images", where=SHORT).query(arm)
+    knn, linear = 100 * runs[["knn", "linear"]].mean()
+    page = (ROOT / "book/example.md").read_text(encoding="utf-8")
+    assert len(runs) == 3
+    assert f"{knn:.1f}, {linear:.1f}" in page.replace("linear probe ", "")
+
+
+@pytest.mark.slow
+def test_simcse_trains_a_transformer_and_reads_a_set_of_similarity(tmp_path, monkeypatch, capsys):
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    words = "[PAD] [UNK] [CLS] [SEP] [MASK] the a dog cat runs sleeps on under table tree"
+    (tmp_path / "vocab.txt").write_text(words.replace(" ", "\n"))
+    BertTokenizerFast(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
+    sizes = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    BertModel(BertConfig(vocab_size=15, **sizes)).save_pretrained(tmp_path)
+    sentences = tmp_path / "sentences.txt"
+    sentences.write_text("the dog runs\nthe cat sleeps\na cat on the table\na dog under a tree\n")
+    arguments = ["--model", tmp_path, "--sentences", sentences, "--sets", "alike", "-o", "mu=0.4"]
+    arguments += ["--method", "adnce", "--batch-size", 4]
+    monkeypatch.setattr(sys, "argv", ["simcse.py", *map(str, arguments)])
+    runpy.run_path(str(EXAMPLES / "simcse.py"), run_name="__main__")
+    assert capsys.readouterr().out.startswith("alike: ")

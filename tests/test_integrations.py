@@ -8,6 +8,7 @@ from processes import two_processes
 from torch.nn import functional
 
 from hnlib import methods
+from hnlib.contrast import Contrast
 from hnlib.images import _torchvision  # noqa: F401, which the packages below import: see there
 from hnlib.integrations.sentence_transformers import HardNegatives
 
@@ -92,22 +93,114 @@ def test_two_towers_gathered_from_two_devices_are_clip_on_the_whole_batch(tmp_pa
             torch.testing.assert_close(mine, 2 * theirs.chunk(2)[rank], rtol=0, atol=1e-9)
 
 
-def nt_xent(z1, z2, t):
-    """What lightly's NTXentLoss computes without a memory bank: cross-entropy of each of 2n rows
-    against the 2n − 1 others. (Its package needs a parser that has no wheel.)"""
-    z = functional.normalize(torch.cat([z1, z2]), dim=1)
-    logits = (z @ z.T / t).fill_diagonal_(-torch.inf)
-    return functional.cross_entropy(logits, torch.arange(len(z)).roll(len(z1)))
+@pytest.mark.parametrize("t", [0.07, 0.5])
+def test_two_views_are_nt_xent_of_pytorch_metric_learning(t):
+    z = columns(4)
+    one, off = (methods.build("simclr", temperature=x)(*z) for x in (t, 1.01 * t))
+    theirs = NTXentLoss(t)(torch.cat(z), torch.arange(len(z[0])).repeat(2))
+    assert far(one, theirs, z) < 1e-6 and far(off, theirs, z) > 1e-5
 
 
 @pytest.mark.parametrize("t", [0.07, 0.5])
-def test_two_views_are_nt_xent(t):
+@pytest.mark.parametrize("method", ["simclr", "dcl"])
+def test_two_views_are_the_losses_of_lightly(method, t):
+    """`pip install --no-deps lightly`: one of its requirements has no wheel, so it is not locked."""
+    lightly = pytest.importorskip("lightly.loss")
+    name = {"simclr": "NTXentLoss", "dcl": "DCLLoss"}
+    other = name["dcl" if method == "simclr" else "simclr"]
     z = columns(4)
-    one, off = (methods.build("simclr", temperature=x)(*z) for x in (t, 1.01 * t))
-    labels = torch.arange(len(z[0])).repeat(2)
-    for theirs in (nt_xent(*z, t), NTXentLoss(t)(torch.cat(z), labels)):
-        assert far(one, theirs, z) < 1e-6
-        assert far(off, theirs, z) > 1e-5
+    ours = methods.build(method, temperature=t)(*z)
+    assert far(ours, getattr(lightly, name[method])(temperature=t)(*z), z) < 1e-6
+    assert far(ours, getattr(lightly, other)(temperature=t)(*z), z) > 1e-3
+
+
+@pytest.mark.parametrize("bias", [-10.0, -1.0])
+def test_the_sigmoid_loss_is_that_of_open_clip(bias):
+    z = columns(5)
+    unit = [functional.normalize(x, dim=1) for x in z]
+    theirs = open_clip.loss.SigLipLoss()(*unit, 10.0, bias)
+    one, off = (
+        methods.build("siglip", temperature=0.1, bias=b).pairs(*z) for b in (bias, bias + 0.01)
+    )
+    assert far(one, theirs, z) < 1e-6 and far(off, theirs, z) > 1e-5
+
+
+class Tower(torch.nn.Sequential):
+    """Stands where a SentenceTransformer would: from features to embeddings."""
+
+    def __init__(self, seed):
+        torch.manual_seed(seed)
+        super().__init__(torch.nn.Linear(5, 4, dtype=torch.float64))
+
+    def forward(self, features):
+        return features | {"sentence_embedding": self[0](features["input_ids"])}
+
+
+def texts(seed, count, n=12):
+    query, answer, *mined = (z.detach() for z in columns(seed, count, n))
+    return [{"input_ids": z} for z in (query, query + 0.5 * answer, *mined)]
+
+
+def gist(model, guide, margin):
+    """Theirs without its constructor, which asks for tokenizers."""
+    loss = losses.GISTEmbedLoss.__new__(losses.GISTEmbedLoss)
+    torch.nn.Module.__init__(loss)
+    chosen = dict(temperature=0.05, margin=margin, margin_strategy="absolute")
+    off = ("must_retokenize", "contrast_anchors", "contrast_positives", "gather_across_devices")
+    chosen |= dict.fromkeys(off, False)
+    loss.model, loss.guide = model, guide
+    loss.similarity_fct, loss.cross_entropy_loss = (
+        torch.nn.CosineSimilarity(dim=-1),
+        torch.nn.CrossEntropyLoss(),
+    )
+    for name, value in chosen.items():
+        setattr(loss, name, value)
+    return loss
+
+
+@pytest.mark.parametrize("mined", [0, 1])
+@pytest.mark.parametrize("margin", [-0.1, 0.0, 0.1])
+def test_a_guide_is_gist_embed(mined, margin):
+    model, guide = Tower(0), Tower(1)
+    features, weights = texts(mined, 2 + mined), list(model.parameters())
+    ours = HardNegatives(model, "simclr", guide=guide, margin=margin)(features)
+    theirs = gist(model, guide, margin)(features, None)
+    assert far(ours, theirs, weights) < 1e-6
+    itself = gist(model, model, margin)(features, None)
+    assert far(ours, itself, weights) > 1e-4
+
+    def beats(contrast, labels):
+        return contrast.similarity > contrast.similarity.diagonal()[:, None] - margin
+
+    assert far(HardNegatives(model, "simclr", mask=beats)(features), itself, weights) < 1e-6
+
+
+def test_a_query_of_which_the_mask_leaves_nothing_is_left_out():
+    z = columns(7, n=4)
+    mask = torch.zeros(4, 4, dtype=torch.bool)
+    mask[0] = True
+    some = methods.build("hcl", tau_plus=0.0).pairs(*z, excluded=mask)
+    rows = Contrast.from_pairs(z[0][1:], torch.cat([z[1][1:], z[1][:1]]))
+    assert some.item() == pytest.approx(methods.build("hcl", tau_plus=0.0).loss(rows).item())
+
+
+def test_the_whole_batch_is_their_cached_loss():
+    model, features = Tower(0), texts(3, 3)
+    whole = ours([model(x)["sentence_embedding"] for x in features])
+    gradients = [torch.autograd.grad(whole, list(model.parameters()))]
+    for size in (4, 12):
+        cached = losses.CachedMultipleNegativesRankingLoss(model, mini_batch_size=size)
+        theirs = cached(features, None)
+        assert float((whole - theirs).detach().abs()) < 1e-6
+        model.zero_grad()
+        theirs.backward()
+        gradients.append([p.grad.clone() for p in model.parameters()])
+    for other in gradients[1:]:
+        for mine, their in zip(gradients[0], other, strict=True):
+            torch.testing.assert_close(mine, their, rtol=0, atol=1e-6)
+    parts = [ours([model(x)["sentence_embedding"][i : i + 4] for x in features]) for i in (0, 4, 8)]
+    accumulated = torch.autograd.grad(sum(parts) / 3, list(model.parameters()))
+    assert max(float((a - b).abs().max()) for a, b in zip(accumulated, gradients[0])) > 1e-3
 
 
 def test_classes_come_from_the_labels_and_only_where_they_are_learned_from():

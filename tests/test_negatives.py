@@ -309,3 +309,19 @@ def test_missed_tolerances_are_an_error_or_a_warning():
 def test_bad_options_are_named(call, option):
     with pytest.raises(ValueError, match=option):
         call()
+
+
+def test_popularity_divides_by_the_frequency_and_counts_copies_once():
+    c = space(3)
+    q = torch.tensor([3.0, 1, 2, 5, 1, 4])
+    expected = reference.weigh(lambda i, j: 1 / q[j].item(), c.similarity, c.admissible)
+    torch.testing.assert_close(negatives.popularity(q)(c).exp(), torch.tensor(expected))
+    with pytest.raises(ValueError, match="frequency must be positive and finite, got 0"):
+        negatives.popularity(torch.tensor([1.0, 0.0]))
+    with pytest.raises(ValueError, match=r"frequency must be \[6\], got \(5,\)"):
+        negatives.popularity(q[1:])(c)
+    keys = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    copied = Contrast.from_pairs(keys[:1], keys[[0, 1, 2, 3, 3, 3]])
+    w = negatives.popularity(torch.tensor([1, 1, 1, 3, 3, 3]))(copied).exp()
+    once = negatives.uniform()(Contrast.from_pairs(keys[:1], keys)).exp()
+    torch.testing.assert_close(torch.cat([w[:, :3], w[:, 3:].sum(1, keepdim=True)], 1), once)

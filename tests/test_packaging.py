@@ -34,6 +34,7 @@ EXTRA = {
     "__main__": "training",
     "graphs": "graphs",
     "sentences": "sentences",
+    "retrieval": "retrieval",
     "integrations": "sentence-transformers",
     "book": "book",
 }
@@ -239,7 +240,7 @@ def test_the_wheel_has_every_module_and_asks_for_torch_and_numpy(wheel):
     asked = [Requirement(value) for value in re.findall(r"^Requires-Dist: (.*)$", text, re.M)]
     assert {r.name for r in asked if "extra" not in str(r.marker)} == {"torch", "numpy"}
     runs = {p.relative_to(ROOT).as_posix() for p in (ROOT / "book/results/runs").glob("[!.]*.json")}
-    results = ("papers.csv", "papers.toml", "motion.json", "retrieved.json")
+    results = ("papers.csv", "papers.toml", "motion.json", "retrieved.json", "searched.json")
     ledgers = {f"book/results/{name}" for name in results}
     ledgers |= {"book/claims.csv", "notebooks/errata.md"}
     packed = {name.removeprefix("hnlib/_ledgers/") for name in names if "/_ledgers/" in name}
@@ -370,7 +371,9 @@ def test_without_the_library_the_first_cell_installs_it_or_says_how(monkeypatch)
     first = elsewhere.portable(chapter, "https://github.com/a/b").cells[0].source
     shell = SimpleNamespace(run_line_magic=lambda *words: ran.append(words))
     exec(TransformerManager().transform_cell(first), {"get_ipython": lambda: shell})
-    assert ran == [("pip", 'install --quiet "hnlib[notebooks] @ git+https://github.com/a/b"')]
+    assert ran == [
+        ("pip", f'install --quiet "hnlib[notebooks] @ https://a.github.io/b/{elsewhere.WHEEL}"')
+    ]
     chapter = elsewhere.portable(nbformat.v4.new_notebook(), "https://a.invalid/b")
-    with pytest.raises(ImportError, match="hnlib is missing here; run pip install"):
+    with pytest.raises(ImportError, match=f"take {elsewhere.WHEEL} from the book"):
         exec(chapter.cells[0].source, {})

@@ -3,6 +3,7 @@
 import copy
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,9 +16,12 @@ from sklearn.svm import SVC
 from torch import nn
 from torch.nn import functional
 
+from hnlib import __main__ as cli
 from hnlib.images import augment, data, encoders
 from hnlib.images import evaluation as images
+from hnlib.images.run import ImageRun
 from hnlib.training import evaluation
+from hnlib.training.run import train
 
 seeds = st.integers(0, 10**6)
 
@@ -93,9 +97,8 @@ def test_the_probe_sees_all_features_beside_one_of_a_large_deviation():
 
 def test_readouts_of_raw_pixels():
     digits, pixels = data.load("digits"), encoders.build("pixels", 1, 8)
-    scores = images.readouts(pixels, digits)
+    scores, _ = images.readouts(pixels, digits)
     assert scores["knn_k"] == 28 and 0.93 < scores["knn"] < 0.97 and 0.95 < scores["linear"] < 0.985
-    assert images.readouts(pixels, digits, k=1)["knn"] > scores["knn"]
     assert [evaluation.neighbours(n) for n in (10, 1437, 10_000, 50_000)] == [1, 28, 200, 200]
 
 
@@ -147,7 +150,7 @@ def test_paper_readout_tests_with_the_statistics_that_learning_moved():
     """Stale running means: the clean readout does not care, this one needs them to drift, which
     momentum 0 forbids."""
     dataset, encoder = coloured(), [Normalised(stale=30.0), Normalised(momentum=0.0, stale=30.0)]
-    clean = [images.readouts(e, dataset, k=5)["linear"] for e in encoder]
+    clean = [images.readouts(e, dataset)[0]["linear"] for e in encoder]
     drifting, fixed = (images.paper_readout(e, dataset, **fast) for e in encoder)
     assert drifting == 1 and fixed == pytest.approx(1 / 3)
     assert clean != [drifting, fixed]
@@ -202,16 +205,6 @@ class Still(nn.Module):
         return self.encoder.eval()(x)
 
 
-def test_readouts_by_protocol():
-    dataset, pixels = coloured(), encoders.build("pixels", 1, 4)
-    clean = images.readouts(pixels, dataset, k=5)
-    both = images.readouts(pixels, dataset, k=5, protocols=("paper", "clean"), readout_epochs=2)
-    paper = {"linear_paper": images.paper_readout(pixels, dataset, "digits", epochs=2)}
-    assert clean.keys() == {"knn", "knn_k", "linear"} and both == clean | paper
-    still = images.readouts(pixels, dataset, protocols="paper", recipe=nothing, readout_epochs=2)
-    assert still == {"linear_paper": images.paper_readout(pixels, dataset, nothing, epochs=2)}
-
-
 # --- folds and the support vector machine
 
 
@@ -224,8 +217,8 @@ def test_folds_partition_the_rows_and_spread_every_class(sizes, folds, seed):
     assert len(parts) == folds
     every = torch.arange(len(y))
     assert torch.cat([test for _, test in parts]).sort().values.equal(every)
-    for train, test in parts:
-        assert torch.cat([train, test]).sort().values.equal(every)
+    for fitted, test in parts:
+        assert torch.cat([fitted, test]).sort().values.equal(every)
         for size, held_out in zip(sizes, y[test].bincount(minlength=len(sizes)).tolist()):
             assert size // folds <= held_out <= -(-size // folds)
     again, other = (evaluation.stratified_folds(y, folds, s) for s in (seed, seed + 1))
@@ -278,3 +271,31 @@ def test_svm_takes_the_smallest_of_equal_penalties_and_never_sees_the_test_label
     wrong = y.clone()
     wrong[test] = (y[test] + 1) % 3
     assert evaluation.svm(x, wrong, train, test) == replace(score, test=0.0)
+
+
+def test_top_k_counts_a_class_among_the_best():
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(300, 8, generator=g), torch.arange(300) % 10
+    x[:, 0] += y
+    known = x[:200], y[:200], x[200:], y[200:]
+    for readout in (partial(evaluation.weighted_knn, k=20), evaluation.linear_probe):
+        right = [readout(*known, top=k) for k in (1, 3, 10)]
+        assert torch.equal(right[0], readout(*known))
+        assert right[0].sum() < right[1].sum() < right[2].sum() == 100
+        assert not (right[0] & ~right[1]).any()
+
+
+@pytest.mark.slow
+def test_evaluate_reads_saved_and_foreign_encoders(tmp_path, capsys):
+    run = ImageRun(dataset="digits", method="simclr", epochs=1, train_size=256)
+    trained = train(run, save=tmp_path / "saved.safetensors", progress=False)
+    assert cli.main(["evaluate", str(tmp_path / "saved.safetensors"), "--dataset", "digits"]) == 0
+    scores = images.top(trained.encoder, data.load("digits"))
+    expected = [f"{name}: {100 * accuracy:.1f} %" for name, accuracy in scores.items()]
+    assert capsys.readouterr().out.splitlines() == expected
+    state = encoders.build("resnet18", in_channels=1).state_dict()
+    torch.save({f"module.{key}": value for key, value in state.items()}, tmp_path / "foreign.pth")
+    foreign = encoders.from_state_dict(tmp_path / "foreign.pth", "resnet18")
+    assert all(torch.equal(value, state[key]) for key, value in foreign.state_dict().items())
+    with pytest.raises(ValueError, match="no state_dict of torchvision's resnet50"):
+        encoders.from_state_dict(tmp_path / "foreign.pth")

@@ -183,7 +183,9 @@ def test_candidates_are_the_ranks_without_what_is_judged():
     ranked = mining.candidates(lambda rows: s[rows].clone(), positives, judged, (1, 3))
     assert ranked.tolist() == [[3, 4], [3, 2]]
     limited = mining.candidates(lambda rows: s[rows].clone(), positives, judged, (0, 2), margin=0.7)
-    assert limited.tolist() == [[3, 4], [3, 2]]
+    assert limited.tolist() == [[3, 4], [3, 2]]  # 4 is above 0.7 of 5
+    strict = mining.candidates(lambda rows: s[rows].clone(), positives, judged, (0, 3), margin=0.3)
+    assert strict.tolist() == [[4, 5, 3], [1, 0, 2]]  # above the margin, least similar first
     with pytest.raises(ValueError, match="lower the last rank"):
         mining.candidates(lambda rows: s[rows].clone(), positives, judged, (0, 5))
 

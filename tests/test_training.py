@@ -348,7 +348,7 @@ def test_training_improves_on_pixels_and_on_the_untrained_encoder():
     untrained = train(method=None, epochs=0, **quick)
     assert pixels.metrics["linear"] > 0.95
     assert pixels.record["configuration"]["method"] is None
-    by_hand = readouts.readouts(untrained.encoder, data.load("digits"))
+    by_hand, _ = readouts.readouts(untrained.encoder, data.load("digits"))
     assert by_hand.items() <= untrained.metrics.items()
     run = train(method="simclr", epochs=10, evaluate_every=0, **quick)
     assert run.metrics["knn"] > untrained.metrics["knn"] + 0.01

@@ -7,9 +7,11 @@ from types import SimpleNamespace
 import pytest
 from docutils import nodes
 from docutils.utils import new_document
+from PIL import Image
 from scripts import script
 
 import hnlib
+from hnlib.book import build
 
 web = script("book/ext/web.py")
 pages = script("book/ext/pages.py")
@@ -99,3 +101,33 @@ def test_the_index_of_the_search_has_sections_statements_and_checks():
         ["thm", "Theorem 2.6 (Name)", "Stated."],
         ["check", "O9 verified", "O9"],
     ]
+
+
+def test_a_card_says_what_a_page_is_about(tmp_path):
+    """Its words stand on the left; the picture of the book stays on the right."""
+    paths = [tmp_path / "cards" / name for name in ("one.png", "other.png")]
+    for path, title in zip(paths, ("A title of a page", "Another")):
+        web.card(title, "What the page says first. " * 6, path)
+    one, other = (Image.open(path).convert("RGB") for path in paths)
+    left, right = (0, 0, 690, 630), (700, 0, 1200, 630)
+    assert one.size == (1200, 630)
+    assert one.crop(left).tobytes() != other.crop(left).tobytes()
+    assert one.crop(right).tobytes() == other.crop(right).tobytes()
+
+
+def test_each_module_of_the_api_has_a_page(tmp_path):
+    """And the page of all lists them, with the first line that each says of itself."""
+    (tmp_path / "book").mkdir()
+    block = "```{eval-rst}\n.. automodule:: hnlib.negatives\n```"
+    text = f"# API\n\n## Losses\n\n### `hnlib.negatives`\n\n{block}\n\n## Others\n\nWords.\n"
+    (tmp_path / "book/api.md").write_text(text)
+    (tmp_path / "_toc.yml").write_text("      - file: book/api\n      - file: book/references\n")
+    build._api_pages(tmp_path)
+    assert (
+        tmp_path / "book/api/hnlib.negatives.md"
+    ).read_text() == f"# hnlib.negatives\n\n{block}\n"
+    listed = (tmp_path / "book/api.md").read_text()
+    assert "- {doc}`/book/api/hnlib.negatives`: Distributions over negatives" in listed
+    assert "\n\n## Others" in listed and "automodule" not in listed
+    toc = "- file: book/api\n        sections:\n          - file: book/api/hnlib.negatives\n"
+    assert toc in (tmp_path / "_toc.yml").read_text()

@@ -8,10 +8,13 @@ Each page gets a description, a card and an entry for citing it; beside the page
 import html
 import json
 import re
+import textwrap
 import unicodedata
 from pathlib import Path
 
 from docutils import nodes
+from matplotlib import font_manager
+from PIL import Image, ImageDraw, ImageFont
 
 import hnlib
 from hnlib.book import elsewhere
@@ -94,6 +97,21 @@ def _meta(app, title: str, about: str, image: str) -> str:
     return "\n".join(lines)
 
 
+def card(title: str, about: str, path: Path) -> None:
+    """Draw a page's title and first sentences beside the picture of the book's card."""
+    image = Image.open(Path(__file__).parents[1] / "theme/card.png").convert("RGB")
+    draw, y = ImageDraw.Draw(image), 70
+    draw.rectangle((0, 0, 690, 630), fill=image.getpixel((0, 0)))
+    serif = font_manager.findfont("DejaVu Serif")
+    for text, size, width, colour in ((title, 50, 22, "#22242a"), (about, 25, 42, "#565b66")):
+        for line in textwrap.wrap(text, width):
+            draw.text((72, y), line, colour, ImageFont.truetype(serif, size))
+            y += 1.35 * size
+        y += 30
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.save(path)
+
+
 def entry(app, page: str, title: str) -> str:
     """The BibTeX entry of a page."""
     url = elsewhere.repository(root())
@@ -130,7 +148,12 @@ def _page(app, pagename, templatename, context, doctree):
     _neighbours(app, pagename, context)
     base = app.config.html_baseurl or context["pathto"]("", resource=True)
     about = description(doctree) or f"{_title(context)}: a page of {app.config.html_title}."
-    context["metatags"] += _meta(app, _title(context), about, f"{base}_static/card.png")
+    image = f"_images/cards/{pagename.replace('/', '-')}.png"
+    if pagename == app.config.root_doc:
+        image = "_static/card.png"
+    else:
+        card(_title(context), about, Path(app.outdir, image))
+    context["metatags"] += _meta(app, _title(context), about, f"{base}{image}")
     if pagename.startswith("notebooks/"):
         bibtex = html.escape(entry(app, pagename, _title(context)))
         cite = (

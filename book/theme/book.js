@@ -50,6 +50,15 @@ document.addEventListener("DOMContentLoaded", () => {
   const sidebar = document.getElementById("pst-primary-sidebar");
   sidebar?.setAttribute("role", "navigation");
   sidebar?.setAttribute("aria-label", "The book and its chapters");
+  sidebar?.querySelectorAll("summary").forEach((part) => part.setAttribute("aria-label", "Pages of this part"));
+});
+
+// On paper proofs and solutions are open; checks stay one line each.
+addEventListener("beforeprint", () => {
+  for (const fold of document.querySelectorAll("article details:not([open], .hn-checks:not(.hn-more), .hide)")) {
+    fold.open = true;
+    addEventListener("afterprint", () => { fold.open = false; }, { once: true });
+  }
 });
 
 // A link to a check in a strip that is closed opens it; not every browser does this by itself.

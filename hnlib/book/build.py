@@ -112,6 +112,7 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     ignored = shutil.ignore_patterns("__pycache__", "runs")
     shutil.copytree(root() / "book", folder / "book", ignore=ignored)
+    shutil.copytree(root() / "examples", folder / "examples", ignore=ignored)  # a page includes it
     shutil.copyfile(root() / "_toc.yml", folder / "_toc.yml")
     url, config = elsewhere.repository(root()), (root() / "_config.yml").read_text("utf-8")
     (folder / "_config.yml").write_text(elsewhere.configured(config, url), encoding="utf-8")
@@ -150,7 +151,7 @@ def _api_pages(folder: Path) -> None:
 
     def module(found: re.Match) -> str:
         name, contents = found.groups()
-        (pages / f"{name}.md").write_text(f"# `{name}`\n\n{contents}\n", encoding="utf-8")
+        (pages / f"{name}.md").write_text(f"# {name}\n\n{contents}\n", encoding="utf-8")
         source = root() / name.replace(".", "/")
         source = source / "__init__.py" if source.is_dir() else source.with_suffix(".py")
         about = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""
@@ -160,7 +161,8 @@ def _api_pages(folder: Path) -> None:
     section = re.compile(r"^### `(\S+)`\n\n(```\{eval-rst\}\n.*?\n```)\n+", re.M | re.S)
     text = section.sub(module, page.read_text(encoding="utf-8")).replace("\n## ", "\n\n## ")
     page.write_text(text, encoding="utf-8")
-    files = "".join(f"\n          - file: book/api/{file.stem}" for file in sorted(pages.iterdir()))
+    names = re.findall(r"`/book/api/(\S+)`", text)
+    files = "".join(f"\n          - file: book/api/{name}" for name in names)
     listed = toc.read_text(encoding="utf-8")
     listed = listed.replace("- file: book/api\n", f"- file: book/api\n        sections:{files}\n")
     toc.write_text(listed, encoding="utf-8")
@@ -211,6 +213,7 @@ def _publish(current: list[Path], runs, draft: bool) -> bool:
     print("rendering the pages", flush=True)
     mark.unlink(missing_ok=True)
     render(folder, draft)
+    elsewhere.wheel(root() / "_build/html")
     _files.write_atomically(mark, json.dumps({"state": state}).encode())
     return True
 

@@ -28,6 +28,23 @@ POOLED = (
 EQUIVALENCE = "[Equivalent]: within ±{margin:g}, decidable from ±{knn} and ±{linear}. "
 
 
+def whole_seeds(runs: pd.DataFrame, queries: dict[str, str]) -> dict[str, pd.DataFrame]:
+    """Return the runs of each query, for the seeds that all queries have."""
+    groups = {name: runs.query(query) for name, query in queries.items()}
+    seeds = set.intersection(*({*group["seed"]} for group in groups.values()))
+    return {name: group[group["seed"].isin(seeds)] for name, group in groups.items()}
+
+
+def differences(
+    groups: dict[str, pd.DataFrame], pairs: dict[str, tuple[str, str]], metric: str
+) -> dict[str, Effect]:
+    """Return the differences of named pairs of groups as one family; none without two seeds."""
+    if min(map(len, groups.values())) < 2:
+        return {}
+    effects = [between(groups[ours], groups[base], metric) for ours, base in pairs.values()]
+    return dict(zip(pairs, comparisons.family(effects), strict=True))
+
+
 def word(effect: Effect, margin: float | None = None) -> str:
     """Return the verdict; equivalent effects may be different from zero, too.
 

@@ -1,19 +1,18 @@
 """The book away from its checkout: its repository, and notebooks that one downloads."""
 
 import re
+import subprocess
+import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from hnlib.book.execute import root
+
 BRANCH = "notebooks"  # where the workflow puts the downloads, for Colab
 COLAB = "https://colab.research.google.com"
-NO_ADDRESS = """
-```{note}
-This copy of the book does not know its repository: the address above is a placeholder. In a
-checkout, `make repository URL=…` sets it, here, in the buttons of every page and in the notebooks
-one downloads.
-```
-"""
+WHEEL = f"hnlib-{metadata.version('hnlib')}-py3-none-any.whl"
 
 
 def repository(root: Path) -> str:
@@ -37,17 +36,32 @@ def configured(config: str, url: str) -> str:
     button = "use_repository_button: "
     config = config.replace(f"{button}false", f"{button}true")
     config += f"\nrepository:\n  url: {url}\n  branch: {BRANCH}\n"
-    if urlsplit(url).netloc == "github.com":
+    if pages := address(url):
         config += f"launch_buttons:\n  colab_url: {COLAB}\n"
-        owner, _, name = urlsplit(url).path.strip("/").partition("/")
-        pages = f"https://{owner}.github.io/{name}/"
         config = config.replace("\nhtml:\n", f"\nhtml:\n  baseurl: {pages}\n")
     return config
 
 
+def address(url: str) -> str:
+    """Return where the workflow publishes the pages, if the repository is on GitHub."""
+    if urlsplit(url).netloc != "github.com":
+        return ""
+    owner, _, name = urlsplit(url).path.strip("/").partition("/")
+    return f"https://{owner}.github.io/{name}/"
+
+
 def parts(url: str) -> dict[str, str]:
     """Return what *How to reproduce* says about the address."""
-    return {"repository": url, "address": "" if is_set(url) else NO_ADDRESS}
+    clone = f"git clone {url} hard-negatives\ncd hard-negatives"
+    link = f'<a href="../{WHEEL}" download>{WHEEL}</a>'
+    return {"clone": clone if is_set(url) else "# in a checkout of this book", "wheel": link}
+
+
+def wheel(folder: Path) -> None:
+    """Build the library's wheel into the folder, for who has the pages and no checkout."""
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
+    command = [sys.executable, "-m", "pip", "wheel", *options, str(root())]
+    subprocess.run(command, check=True)
 
 
 # Notebooks that are downloaded
@@ -59,9 +73,10 @@ import importlib.util
 if importlib.util.find_spec("hnlib") is None:
     {install}
 """
-INSTALL = '%pip install --quiet "hnlib[notebooks] @ git+{url}"'
-REFUSE = """raise ImportError(
-        "hnlib is missing here; run pip install '.[notebooks]' in a checkout of the book"
+INSTALL = '%pip install --quiet "hnlib[notebooks] @ {source}"'
+REFUSE = f"""raise ImportError(
+        "hnlib is missing here; take {WHEEL} from the book's page "
+        "'How to reproduce any number' and run pip install './{WHEEL}[notebooks]'"
     )"""
 DIRECTIVE = re.compile(r"(`{3,}|:{3,})\{([\w:-]+)\} *(.*)")
 ROLE = re.compile(r"\{([\w:+-]+)\}`([^`]+)`")
@@ -124,7 +139,9 @@ def portable(node, url: str):
     """Change a notebook to plain Markdown, with a first cell that installs the library."""
     from nbformat.v4 import new_code_cell
 
-    install = INSTALL.format(url=url) if is_set(url) else REFUSE
+    pages = address(url)
+    source = f"{pages}{WHEEL}" if pages else f"git+{url}"
+    install = INSTALL.format(source=source) if is_set(url) else REFUSE
     for cell in node.cells:
         if cell.cell_type == "markdown":
             cell.source = plain(cell.source)

@@ -21,8 +21,9 @@ from hnlib.training import config, kinds, records
 REASONS = (
     "not printed",  # the encoder, the length, a tuned temperature
     "not in the library",
-    "data not obtainable",
-    "needs pretrained weights",
+    "no recipe",  # the paper does not say enough, or the library cannot train so
+    "needs pretrained weights",  # the reader's download
+    "read off a learning curve",
     "derived from other cells",
 )
 PAPERS = {"hcl": "HCL", "hclot": "HCL-OT", "hscl": "H-SCL", "dro": "ADNCE", "unremix": "UnReMix"}
@@ -31,7 +32,10 @@ WHERE = ("paper", "table", "row", "column", "dataset", "metric")
 READOUTS = {"linear top-1": "linear", "accuracy": "linear", "SVM accuracy": "svm"}
 SENTENCES = ("MR", "CR", "SUBJ", "MPQA", "TREC", "MSRP", "SICK")
 READOUTS |= {f"{name} accuracy": name.lower() for name in SENTENCES} | {"MSRP F1": "msrp_f1"}
-ALL_OF_STL10 = "trains on STL-10's labelled and unlabelled images"
+REMARKS = {
+    "stl10": "trains on STL-10's labelled and unlabelled images",
+    "tiny-imagenet": "views of 64 pixels; the released codes crop to 32",
+}
 
 
 @dataclass(frozen=True)
@@ -86,8 +90,8 @@ def _cell(row: dict[Any, Any], by_name: dict[str, dict]) -> Cell:
     kind, ours, note = (chosen.pop(name) for name in ("kind", "ours", "note"))
     if "epochs" not in chosen:
         chosen["epochs"] = int(printed["epochs"])
-    if cell.dataset == "stl10" and "train_size" not in chosen:
-        note = f"{note}; {ALL_OF_STL10}" if note else ALL_OF_STL10
+    if cell.dataset in REMARKS and "train_size" not in chosen:
+        note = "; ".join(filter(None, (note, REMARKS[cell.dataset])))
     run = kinds.run_class(kind)(**chosen)
     return replace(cell, run=run, key=key(run), ours=ours, note=note)
 

@@ -15,34 +15,13 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-backgroun
 LEDGERS = ("book/results", "book/papers")  # whose folded tables stay folded
 FOOT = """<div style="width: 100%; text-align: center; font: 8px sans-serif; color: #565b66">
 <span class="pageNumber"></span></div>"""
-# Every page's names get its own in front, links lead to them, and what is folded is opened but checks.
-PREPARE = """() => {
-  const sheets = [...document.querySelectorAll('.hn-sheet[data-page]')];
-  const pages = new Set(sheets.map(sheet => sheet.dataset.page));
-  for (const sheet of sheets) {
-    const page = sheet.dataset.page;
-    for (const e of sheet.querySelectorAll('[id]')) e.id = `${page}--${e.id}`;
-    sheet.querySelectorAll('details.hide.above-input').forEach(e => e.remove());
-    for (const e of sheet.querySelectorAll('details')) {
-      const folded = e.matches('.hn-checks:not(.hn-more)') || sheet.hasAttribute('data-folded');
-      if (!folded) e.open = true;
-    }
-    for (const link of sheet.querySelectorAll('a[href]')) {
-      const url = new URL(link.getAttribute('href'), `https://book/${page}.html`);
-      if (url.host !== 'book') continue;
-      const target = url.pathname.slice(1).replace(/[.]html$/, '');
-      if (!pages.has(target)) link.removeAttribute('href');
-      else link.href = url.hash ? `#${target}--${decodeURIComponent(url.hash.slice(1))}` : `#${target}`;
-    }
-  }
-}"""
 
 
 def chromium() -> str:
     """Return the path of a Chromium or Chrome. Raises ValueError if none is installed."""
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
-        raise ValueError("make pdf needs Chromium or Chrome; install one, as apt-get install chromium")
+        raise ValueError("the PDF needs Chromium or Chrome: apt-get install chromium")
     return path
 
 
@@ -52,7 +31,7 @@ def title(page: str) -> str:
     return html.unescape(re.sub("<[^>]+>", "", found[1])).strip()
 
 
-def document(folder: Path, numbers: dict[str, int]) -> str:
+def document(folder: Path) -> str:
     """Return all built pages as one, behind a cover and a table of contents."""
     start = (folder / f"{toc()[0]}.html").read_text(encoding="utf-8")
     head = re.findall(
@@ -65,9 +44,10 @@ def document(folder: Path, numbers: dict[str, int]) -> str:
         text = (folder / f"{page}.html").read_text(encoding="utf-8")
         (article,) = re.findall(r'<article class="bd-article">.*?</article>', text, re.S)
         folded = " data-folded" * page.startswith(LEDGERS)
-        sheets.append(f'<div class="hn-sheet" id="{page}" data-page="{page}"{folded}>{article}</div>')
-        name, number = html.escape(title(text)), numbers.get(page, "")
-        contents.append(f'<li><a href="#{page}">{name}</a><span>{number}</span></li>')
+        sheets.append(
+            f'<div class="hn-sheet" id="{page}" data-page="{page}"{folded}>{article}</div>'
+        )
+        contents.append(f'<li><a href="#{page}">{html.escape(title(text))}</a></li>')
     book = html.unescape(re.search('property="og:site_name" content="(.*?)"', start)[1])
     version = f"Version {hnlib.__version__}"
     front = (
@@ -78,7 +58,8 @@ def document(folder: Path, numbers: dict[str, int]) -> str:
     text = f"""<!DOCTYPE html><html lang="en" data-theme="light"><head><meta charset="utf-8">
 <title>{book}</title>{"".join(head)}</head><body><main class="bd-main"><div class="bd-content">
 <div class="bd-article-container"><article class="bd-article">{front}
-{"".join(sheets)}</article></div></div></main></body></html>"""
+{"".join(sheets)}</article></div></div></main>
+<script src="_static/paper.js"></script></body></html>"""
     return re.sub(r'(src|href|srcset)="(?:\.\./)+_', r'\1="_', text)
 
 
@@ -87,14 +68,13 @@ def pdf(folder: Path, out: Path) -> None:
     from playwright.sync_api import sync_playwright
 
     path, source = chromium(), folder / "paper.html"
-    source.write_text(document(folder, {}), encoding="utf-8")
+    source.write_text(document(folder), encoding="utf-8")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         page = browser.new_page(java_script_enabled=True)
         page.set_default_timeout(600_000)
         page.emulate_media(media="print", color_scheme="light")
         page.goto(source.as_uri(), wait_until="domcontentloaded")
-        page.evaluate(PREPARE)
         page.evaluate("() => window.MathJax.startup.promise")
         page.wait_for_load_state("load")
         page.pdf(
@@ -108,6 +88,11 @@ def pdf(folder: Path, out: Path) -> None:
         )
         browser.close()
     source.unlink()
+    start = folder / f"{toc()[0]}.html"
+    text, version = start.read_text(encoding="utf-8"), f"Version {hnlib.__version__}"
+    link = f'{version} · <a href="../{out.name}">This book as a PDF</a>'
+    if out.name not in text:
+        start.write_text(text.replace(version, link), encoding="utf-8")
 
 
 if __name__ == "__main__":

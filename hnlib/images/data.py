@@ -61,7 +61,7 @@ class Dataset:
 
 
 def load(name: str, root: Path | str | None = None) -> Dataset:
-    """Load digits (embedded), cifar10, cifar100, stl10, tiny-imagenet, or folder:PATH.
+    """Load digits (embedded), cifar10, cifar100, stl10, tiny-imagenet, folder:PATH[@SIZE].
 
     `root` defaults to `$HNLIB_DATA`, else the user's cache. A real set lives in
     `root/images/NAME.npz`; a file in that place is used as it is, else the set is downloaded,
@@ -70,7 +70,8 @@ def load(name: str, root: Path | str | None = None) -> Dataset:
     if name == "digits":
         return _digits()
     if name.startswith("folder:"):
-        return image_folder(name.removeprefix("folder:"))
+        path, _, size = name.removeprefix("folder:").rpartition("@")
+        return image_folder(path, int(size)) if path and size.isdigit() else image_folder(name[7:])
     if name not in DOWNLOADED:
         raise ValueError(f"unknown data set {name!r}; known: {', '.join(NAMES)}")
     path = location(name, root)

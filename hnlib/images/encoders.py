@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -97,6 +98,31 @@ def model(encoder: str | nn.Module, projector: nn.Module | None, shape) -> Model
     if projector is None:
         projector = Projector(encoder.feature_dim, hidden=min(512, encoder.feature_dim))
     return copy.deepcopy(Model(encoder, projector))
+
+
+def from_state_dict(path: Path, name: str = "resnet50") -> nn.Module:
+    """Return torchvision's ResNet with the weights of a file that `torch.save` wrote.
+
+    The stem may be torchvision's or that of `build`; a classifier is left out, and so is the prefix
+    "module." of a model trained on several devices. ValueError: weights are missing or of another
+    shape.
+    """
+    from hnlib.images._torchvision import torchvision
+
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    state = {key.removeprefix("module."): value for key, value in state.items()}
+    stem = state.get("conv1.weight", torch.empty(64, 3, 7, 7))
+    if stem.shape[-1] == 3:
+        encoder = build(name, stem.shape[1])
+    else:
+        encoder = getattr(torchvision.models, name)(weights=None)
+        encoder.feature_dim, encoder.fc = encoder.fc.in_features, nn.Identity()
+    state = {key: value for key, value in state.items() if not key.startswith("fc.")}
+    try:
+        encoder.load_state_dict(state)
+    except RuntimeError as error:
+        raise ValueError(f"{path} is no state_dict of torchvision's {name}: {error}") from error
+    return encoder
 
 
 def _convolution(inputs: int, outputs: int, stride: int) -> tuple[nn.Module, ...]:

@@ -11,8 +11,6 @@ from torch.nn import functional
 from hnlib.images import augment
 from hnlib.training.evaluation import eval_mode, linear_probe, neighbours, weighted_knn
 
-PROTOCOLS = ("clean", "paper")
-
 
 def embed(encoder: nn.Module, x: Tensor, batch_size: int = 1000, device=None) -> Tensor:
     """Return the features [N,d], float32, of the plain images `x` uint8 [N,H,W,C], in eval mode.
@@ -38,53 +36,36 @@ def _accuracy(correct: Tensor) -> float:
 
 
 def readouts(
-    encoder: nn.Module,
-    dataset,
-    k: int | None = None,
-    device=None,
-    protocols: tuple[str, ...] = ("clean",),
-    recipe: str | augment.Recipe | None = None,
-    readout_epochs: int = 100,
-    correct: dict[str, Tensor] | None = None,
-) -> dict[str, float]:
-    """Return the accuracies of the named protocols.
+    encoder: nn.Module, dataset, device=None
+) -> tuple[dict[str, float], dict[str, Tensor]]:
+    """Return the accuracies of kNN and of a linear probe, and which images were right, bool [N].
 
-    "clean": knn, knn_k and linear, with the frozen encoder in eval mode, plain images, features
-    computed once; where the data set has validation images, knn_validation and linear_validation
-    too. A dictionary given as `correct` is filled with which images were right, bool [N], for each
-    of these names but knn_k. "paper": linear_paper, by `paper_readout` with `recipe` (by default
-    after the channels) and `readout_epochs`.
+    The encoder is frozen and in eval mode, images are plain, features are computed once. Where the
+    data set has validation images, there are knn_validation and linear_validation too.
     """
-    scores = {}
-    if "clean" in protocols:
-        bits = _clean(encoder, dataset, k, device, scores)
-        scores |= {name: _accuracy(right) for name, right in bits.items()}
-        if correct is not None:
-            correct.update(bits)
-    if "paper" in protocols:
-        recipe = augment.recipe_for(dataset.channels) if recipe is None else recipe
-        scores["linear_paper"] = paper_readout(
-            encoder, dataset, recipe, readout_epochs, device=device
-        )
-    return scores
-
-
-def _clean(encoder, dataset, k, device, scores: dict) -> dict[str, Tensor]:
-    """Return which test and validation images were right; set `knn_k`."""
     train_x = embed(encoder, dataset.x_train, device=device)
     train_y = dataset.y_train.to(train_x.device)
-    scores["knn_k"] = k = neighbours(len(train_x)) if k is None else k
     parts = {"": (dataset.x_test, dataset.y_test)}
     if dataset.x_validation is not None:
         parts["_validation"] = (dataset.x_validation, dataset.y_validation)
     x = torch.cat([embed(encoder, images, device=device) for images, _ in parts.values()])
     y = torch.cat([labels for _, labels in parts.values()]).to(x.device)
-    sizes = [len(labels) for _, labels in parts.values()]
+    sizes, k = [len(labels) for _, labels in parts.values()], neighbours(len(train_x))
     right = {
         "knn": weighted_knn(train_x, train_y, x, y, k).split(sizes),
         "linear": linear_probe(train_x, train_y, x, y).split(sizes),
     }
-    return {metric + part: bits for metric in right for part, bits in zip(parts, right[metric])}
+    correct = {name + part: bits for name in right for part, bits in zip(parts, right[name])}
+    return {"knn_k": k} | {name: _accuracy(bits) for name, bits in correct.items()}, correct
+
+
+def top(encoder: nn.Module, dataset, device=None, tops=(1, 5)) -> dict[str, float]:
+    """Return top-1 and top-5 accuracies of kNN and a linear probe on plain images."""
+    x, x_test = (embed(encoder, part, device=device) for part in (dataset.x_train, dataset.x_test))
+    known = x, dataset.y_train.to(x.device), x_test, dataset.y_test.to(x.device)
+    scores = {f"knn top-{k}": weighted_knn(*known, neighbours(len(x)), top=k) for k in tops}
+    scores |= {f"linear top-{k}": linear_probe(*known, top=k) for k in tops}
+    return {name: _accuracy(right) for name, right in scores.items()}
 
 
 def paper_readout(

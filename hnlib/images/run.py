@@ -29,14 +29,14 @@ _HCL = _PAPERS | dict(
 #: Settings by name: fields of an `ImageRun` that are None take these. `options` go to the methods
 #: that have them; under the name of a data set stands what it needs otherwise, under a method's
 #: what that method alone does there. "book" is what the default build can afford; the next five are
-#: the papers' (hcl App. D.1 and released code; hcl-ot, whose batch is 512; h-scl Sec. V-A, without
-#: its noise, whose strength is not printed; dro-adnce's released commands; unremix, "the training
-#: setup of HCL"); "fast" is ours.
+#: the papers' (hcl App. D.1 and released code; hcl-ot, whose batch is 512; h-scl Sec. V-A, 512
+#: views, without its noise, whose strength is not printed; dro-adnce's released commands; unremix,
+#: "the training setup of HCL"); "fast" is ours.
 RECIPES = {
     "book": dict(epochs=30, batch_size=256, lr=1e-3, weight_decay=1e-6),
     "hcl": _HCL,
     "hcl-ot": _PAPERS | dict(batch_size=512),
-    "h-scl": _PAPERS | dict(epochs=200, batch_size=512),
+    "h-scl": _PAPERS | dict(epochs=200, batch_size=256),
     "adnce": _PAPERS
     | dict(
         adnce=dict(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -50,26 +50,19 @@ class Task(task.Task):
         needs_class = run.train_size or supervised or run.oracle_positives or run.admitted < 1
         if dataset.x_unlabelled is not None and not needs_class:
             self.x = torch.cat([self.x, dataset.x_unlabelled.to(device)])
-        if run.epochs and run.batch_size > len(self.x):
+        self.examples = len(self.x)
+        if run.epochs and run.batch_size > self.examples:
             raise ValueError(
-                f"batch_size must be at most the {len(self.x)} training images, "
+                f"batch_size must be at most the {self.examples} training images, "
                 f"got {run.batch_size}"
             )
         self.classmates = Classmates(self.labels) if run.oracle_positives else None
         self.judged = at_most(dataset, run.evaluate_size)
         self.fixed = [part.to(device) for part in fixed_views(dataset, recipe)]
 
-    def __len__(self) -> int:
-        return len(self.x) // self.run.batch_size * self.run.batch_size
-
     def model(self) -> encoders.Model:
         """Return a model with random weights."""
         return encoders.model(self.encoder or self.run.encoder, None, self.shape)
-
-    def batches(self, generator: torch.Generator) -> Sequence[Tensor]:
-        """Return a permutation in batches, the last partial one dropped."""
-        order = torch.randperm(len(self.x), generator=generator, device=self.x.device)
-        return order[: len(self)].split(self.run.batch_size)
 
     def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> tuple:
         """Return two views of the images in this process's `share`.
@@ -153,26 +146,15 @@ class Task(task.Task):
 
     def measure(self, model: nn.Module, trainings: list, device) -> dict:
         """Return metrics and history of the trained model."""
-        (training,), correct = trainings, {}
-        metrics = evaluation.readouts(
-            model.encoder,
-            self.judged,
-            device=device,
-            protocols=self.run.protocols,
-            recipe=self.recipe,
-            correct=correct,
-        )
+        (training,), encoder = trainings, model.encoder
+        metrics, correct = evaluation.readouts(encoder, self.judged, device)
+        if "paper" in self.run.protocols:
+            metrics["linear_paper"] = evaluation.paper_readout(
+                encoder, self.judged, self.recipe, device=device
+            )
         training.history[-1]["knn"] = metrics["knn"]
-        rate = (
-            training.step * self.run.batch_size / sum(training.seconds) if training.step else None
-        )
-        metrics |= {
-            "loss": training.history[-1]["loss"],
-            "steps": training.step,
-            "images_per_second": rate,
-        }
         return {
-            "metrics": metrics,
+            "metrics": metrics | self.totals(training),
             "history": training.history,
             "losses": training.losses,
             "image_shape": list(self.shape),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from hnlib import methods
+from hnlib.contrast import Contrast
 from hnlib.distributed import gather
 
 if TYPE_CHECKING:
@@ -33,6 +34,15 @@ class HardNegatives(nn.Module):
         Whether to take the mean of both directions, for two columns.
     gather_across_devices : bool, default False
         Whether negatives come from all processes.
+    guide : SentenceTransformer, optional
+        Model with the same tokenizer that says what is no negative: a candidate whose cosine with
+        the query exceeds that of the answer minus `margin`, as in `GISTEmbedLoss`.
+    margin : float, default 0.0
+        Margin of the guide. Negative values mask less.
+    mask : callable, optional
+        ``mask(contrast, labels)`` returns bool [n, m]: further candidates that are no negatives. A
+        model that guides itself is ``lambda c, _: c.similarity > c.similarity.diagonal()[:, None] +
+        0.1``.
     **options
         Options as in `hnlib.methods.build`, with the defaults $t = 0.05$ (``scale=20``) and
         $\tau^+ = 0$.
@@ -57,6 +67,9 @@ class HardNegatives(nn.Module):
         *,
         both: bool = False,
         gather_across_devices: bool = False,
+        guide: SentenceTransformer | None = None,
+        margin: float = 0.0,
+        mask: Callable | None = None,
         **options,
     ):
         super().__init__()
@@ -67,15 +80,25 @@ class HardNegatives(nn.Module):
         self.model = model
         self.method = methods.build(method, **defaults | options)
         self.both, self.gather_across_devices = both, gather_across_devices
+        self.guide, self.margin, self.mask = guide, margin, mask
 
     def forward(
         self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None
     ) -> Tensor:
         """Return the loss of a batch of texts, one dictionary for each column."""
-        columns = [self.model(features)["sentence_embedding"] for features in sentence_features]
-        return self.of_columns(columns, labels)
+        features, guided = [*sentence_features], None
+        if self.guide is not None:
+            with torch.no_grad():  # copies, because models write into them
+                guided = [self.guide(dict(column))["sentence_embedding"] for column in features]
+        columns = [self.model(column)["sentence_embedding"] for column in features]
+        return self.of_columns(columns, labels, guided)
 
-    def of_columns(self, embeddings: list[Tensor], labels: Tensor | None = None) -> Tensor:
+    def of_columns(
+        self,
+        embeddings: list[Tensor],
+        labels: Tensor | None = None,
+        guided: list[Tensor] | None = None,
+    ) -> Tensor:
         """Return the loss of the embeddings of shape [n, d] of each column.
 
         Parameters
@@ -84,6 +107,8 @@ class HardNegatives(nn.Module):
             At least queries and answers.
         labels : integers of shape [n], optional
             Class of each row, for methods that learn from labels; these take two columns.
+        guided : list of Tensors of shape [n, k], optional
+            The guide's embeddings of the columns.
 
         Returns
         -------
@@ -92,14 +117,30 @@ class HardNegatives(nn.Module):
         """
         if len(embeddings) < 2:
             raise ValueError("one column of texts has no answers; give pairs: query, answer")
-        labels = labels if self.method.entry.supervised else None
         if self.gather_across_devices:
             embeddings = [gather(column) for column in embeddings]
+            guided = None if guided is None else [gather(column) for column in guided]
             labels = None if labels is None else gather(labels)
         queries, *keys = embeddings
-        return self.method.pairs(queries, torch.cat(keys), labels=labels, both=self.both)
+        excluded = self._excluded(queries, torch.cat(keys), labels, guided)
+        labels = labels if self.method.entry.supervised else None
+        return self.method.pairs(
+            queries, torch.cat(keys), labels=labels, both=self.both, excluded=excluded
+        )
+
+    @torch.no_grad()
+    def _excluded(self, queries, keys, labels, guided) -> Tensor | None:
+        """Return which candidates are no negatives, of shape [n, m]."""
+        masks = []
+        if guided is not None:
+            scores = Contrast.from_pairs(guided[0], torch.cat(guided[1:])).similarity
+            masks.append(scores > scores.diagonal()[:, None] - self.margin)
+        if self.mask is not None:
+            masks.append(self.mask(Contrast.from_pairs(queries, keys), labels))
+        return torch.stack(masks).any(0) if masks else None
 
     def get_config_dict(self) -> dict:
         """Return what the model card shows."""
         shown = {"method": self.method.name, **self.method.options, "both": self.both}
+        shown |= {} if self.guide is None else {"margin": self.margin}
         return {k: v for k, v in shown.items() if isinstance(v, str | bool | int | float)}

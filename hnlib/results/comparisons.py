@@ -349,6 +349,9 @@ def _images(a, b, metric) -> int | None:
         if name in both and len(both[name].dropna().unique()) > 1:
             values = sorted({*both[name].dropna().tolist()})
             raise ValueError(f"the runs were tested on different images: {name} is {values}")
+    first = both["correct"].iloc[0] if "correct" in both else None
+    if isinstance(first, dict) and isinstance(first.get(metric), list):
+        return len(first[metric])  # the score of each query
     m = int(both[count].fillna(0).max()) if count in both else 0
     right = m * both[metric].to_numpy(float)
     counted = (abs(right - right.round()) < 0.01).all() and 0 <= right.min() <= right.max() <= m
@@ -370,6 +373,8 @@ def _spread(a, b, metric, m) -> tuple[float, bool]:
 
 
 def _bits(rows, metric, m):
-    """Return which images were right, bool [seeds, m]; None if a run does not say."""
-    texts = [c.get(metric) if isinstance(c, dict) else None for c in rows.get("correct", [None])]
-    return None if None in texts else np.stack([records.unpack(text, m) for text in texts])
+    """Return which images were right, or queries' scores, [seeds, m]; None if not recorded."""
+    parts = [c.get(metric) if isinstance(c, dict) else None for c in rows.get("correct", [None])]
+    if None in parts:
+        return None
+    return np.stack([p if isinstance(p, list) else records.unpack(p, m) for p in parts])

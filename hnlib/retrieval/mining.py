@@ -41,23 +41,23 @@ def candidates(
     """Return the documents at some ranks of each pair's query, [P, last − first].
 
     `scores(rows)` are those of all documents for some pairs, `positives` [P] their documents.
-    `judged(rows)` are the row and the document of what is relevant: it has no rank, nor has a
-    document that scores above `margin` times the positive.
+    `judged(rows)` are the row and the document of what is relevant: it has no rank. Documents that
+    score above `margin` times the positive come after all others, the least similar first.
     """
     first, last = ranks
     parts = []
     for rows in torch.arange(len(positives)).split(512):
         s = scores(rows)
         limit = s.gather(1, positives[rows][:, None])
-        s[judged(rows)] = -torch.inf
         if margin is not None:
-            s[s > margin * limit] = -torch.inf
+            s = torch.where(s > margin * limit, 2 * s.min() - 1 - s, s)
+        s[judged(rows)] = -torch.inf
         best, order = s.topk(min(last, s.shape[1]), dim=1)
         short = (best > -torch.inf).sum(1).min()
         if short < last:
             raise ValueError(
                 f"ranks={ranks} reach beyond the {short} documents that a query has besides the "
-                "judged ones (and within the margin); lower the last rank or raise the margin"
+                "judged ones; lower the last rank"
             )
         parts.append(order[:, first:].int())
     return torch.cat(parts)

@@ -46,7 +46,7 @@ class RetrievalRun(Configuration):
     best_of
         a mined negative is the most similar of so many drawn ones
     margin
-        documents that score above so many times the judged one are no mined negatives
+        documents that score above so many times the judged one are mined last
     refresh
         mine again with the model before each epoch
     hardness_mode

@@ -91,9 +91,7 @@ class Task(task.Task):
         rows = torch.arange(len(relevant)).repeat_interleave(torch.tensor([*map(len, relevant)]))
         of = torch.tensor(list(itertools.chain.from_iterable(relevant)), dtype=torch.long)
         self.relevant = (rows * n + of).sort().values  # one number for a pair and a document
-
-    def __len__(self) -> int:
-        return len(self.asked) // self.run.batch_size * self.run.batch_size
+        self.examples = len(self.asked)
 
     def model(self) -> nn.Module:
         """Return a model with random or pretrained weights."""
@@ -148,8 +146,7 @@ class Task(task.Task):
         """Return a permutation in batches, the last partial one dropped."""
         if self.run.refresh:
             self.candidates = self._mined()
-        order = torch.randperm(len(self.asked), generator=generator)
-        return order[: len(self)].split(self.run.batch_size)
+        return super().batches(generator)
 
     def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> tuple:
         """Return tokens of queries, their documents and mined ones, two masks, a correction.
@@ -216,14 +213,6 @@ class Task(task.Task):
         longest = max(view.shape[1] for view in tokens)  # one backward costs half as much as two
         padded = [functional.pad(view, (0, longest - view.shape[1])) for view in tokens]
         return list(model(torch.cat(padded)).split([len(view) for view in tokens]))
-
-    def evaluate(self, loop, loss: float | None, rate: float | None) -> dict | None:
-        """Return a row of the history; `measure` fills in the last row's scores."""
-        row = super().evaluate(loop, loss, rate)
-        if row is None:
-            return None
-        row["pairs_per_second"] = rate
-        return row if loop.finished else row | self._scores(loop.model)[0]
 
     def _scores(self, model: nn.Module) -> tuple[dict, dict[str, Tensor]]:
         """Return mean scores, and those of each test query."""

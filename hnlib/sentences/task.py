@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -35,9 +35,10 @@ class Task(task.Task):
             generator = torch.Generator().manual_seed(0)  # the same pairs for all seeds
             chosen = torch.randperm(len(self.first), generator=generator)[: run.train_size]
             self.first = self.first[chosen.sort().values]
-        if len(self.first) < max(run.batch_size, run.train_size or 0):
+        self.examples = len(self.first)
+        if self.examples < max(run.batch_size, run.train_size or 0):
             raise ValueError(
-                f"batch_size and train_size must be at most the {len(self.first)} pairs of "
+                f"batch_size and train_size must be at most the {self.examples} pairs of "
                 f"{self.corpus.name}, got {run.batch_size} and {run.train_size}"
             )
         default = tasks.GENERATED if self.corpus.name == "topics" else tasks.PUBLISHED
@@ -46,18 +47,10 @@ class Task(task.Task):
             for name in dict.fromkeys(run.tasks) or default
         ]
 
-    def __len__(self) -> int:
-        return len(self.first) // self.run.batch_size * self.run.batch_size
-
     def model(self) -> encoders.Towers:
         """Return a model with random weights."""
         run = self.run
         return encoders.build(run.encoder, self.corpus.vocabulary, run.dimension, run.towers)
-
-    def batches(self, generator: torch.Generator) -> Sequence[Tensor]:
-        """Return a permutation in batches, the last partial one dropped."""
-        order = torch.randperm(len(self.first), generator=generator)
-        return order[: len(self)].split(self.run.batch_size)
 
     def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> tuple:
         """Return the tokens of the first sentences and of the second."""
@@ -70,14 +63,6 @@ class Task(task.Task):
         """Return the loss of the whole batch; `gather` collects the rows of all processes."""
         queries, keys = (gather(model(view, tower)) for tower, view in enumerate(views))
         return method.pairs(queries, keys)
-
-    def evaluate(self, loop, loss: float | None, rate: float | None) -> dict | None:
-        """Return a row of the history; `measure` fills in the last row's scores."""
-        row = super().evaluate(loop, loss, rate)
-        if row is None:
-            return None
-        row["pairs_per_second"] = rate
-        return row if loop.finished else row | self._scores(loop.model)[0]
 
     def _scores(self, model: nn.Module) -> tuple[dict, dict[str, Tensor]]:
         scores, correct = {}, {}
@@ -97,12 +82,8 @@ class Task(task.Task):
         (training,) = trainings
         scores, correct = self._scores(model)
         training.history[-1] |= scores
-        rate = (
-            training.step * self.run.batch_size / sum(training.seconds) if training.step else None
-        )
-        more = dict(loss=training.history[-1]["loss"], steps=training.step, pairs_per_second=rate)
         return {
-            "metrics": scores | more,
+            "metrics": scores | self.totals(training),
             "history": training.history,
             "losses": training.losses,
             "sentences": len(self.corpus),

@@ -59,15 +59,6 @@ class Task:
     second: list[str] | None = field(default=None, repr=False)
     train: int = 0
 
-    def __post_init__(self):
-        if len(self.first) != len(self.y) or len(self.second or self.first) != len(self.y):
-            counts = f"{len(self.first)} and {len(self.second or self.first)} sentences"
-            raise ValueError(f"{self.name} has {counts} with {len(self.y)} labels; give one each")
-        for part in (self.first, self.second or ()):
-            for i, text in enumerate(part):
-                if not text.strip():
-                    raise ValueError(f"sentence {i} of {self.name} is empty; leave it out")
-
     @property
     def graded(self) -> bool:
         """Return whether `y` are degrees of similarity."""

@@ -46,11 +46,12 @@ def weighted_knn(
     k: int = 200,
     temperature: float = 0.5,
     chunk: int = 1000,
+    top: int = 1,
 ) -> Tensor:
     r"""Return which test rows the weighted $k$-nearest-neighbour vote gets right, bool [N].
 
     Neighbour $j$ at cosine $s_j$ has $e^{s_j/t}$ votes; $t=.5$ and $k=200$ as in the code released
-    with hcl. Test rows go in chunks.
+    with hcl. Right is a class among the `top` with most votes. Test rows go in chunks.
     """
     if not 1 <= k <= len(train_x):
         raise ValueError(f"k must lie between 1 and {len(train_x)} training images, got {k}")
@@ -61,14 +62,14 @@ def weighted_knn(
         votes = similarity.new_zeros(len(x), classes)
         # −1: the same vote, no overflow
         votes.scatter_add_(1, train_y[index], ((similarity - 1) / temperature).exp())
-        correct.append(votes.argmax(1) == y)
+        correct.append(_among(votes, y, top))
     return torch.cat(correct)
 
 
 def linear_probe(
-    train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, C: float = 1.0
+    train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, C: float = 1.0, top: int = 1
 ) -> Tensor:
-    r"""Return which test rows a linear probe gets right, bool [N].
+    r"""Return which test rows a linear probe has right among its `top` classes, bool [N].
 
     It is a logistic regression with scikit-learn's `C` on features standardised by the training
     mean and deviation; a constant feature becomes zero. Deterministic, on any device.
@@ -79,7 +80,17 @@ def linear_probe(
     rows = torch.arange(len(train_x), device=train_x.device)
     options = dict(max_iter=300, history_size=20, tolerance_grad=1e-5)
     (solution,) = _regressions(standardised[0], train_y, [rows], [C], **options)
+    if top > 1:
+        return _among(_scores(standardised[1], *solution)[:, 0], test_y, top)
     return _predicted(standardised[1], *solution)[:, 0] == test_y
+
+
+def _among(scores: Tensor, y: Tensor, top: int) -> Tensor:
+    """Return whether the class is among the `top` with the highest scores [N,C]."""
+    if top == 1:
+        return scores.argmax(1) == y
+    best = scores.topk(min(top, scores.shape[1]), dim=1).indices
+    return (best == y[:, None]).any(1)
 
 
 def stratified_folds(labels, folds: int = 10, seed: int = 0) -> list[tuple[Tensor, Tensor]]:

@@ -9,14 +9,13 @@ same name on every machine. Readers trust the tracked records; a test checks the
 from __future__ import annotations
 
 import base64
-import csv
 import functools
 import hashlib
 import json
-import math
 import os
 import platform
 import typing
+from collections import defaultdict
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -39,8 +38,6 @@ INSTALLED = Path(__file__).resolve().parents[1] / "_ledgers"  # a wheel's, of se
 SHOWN = ("test_images", "graphs", "sentences", "judged", "history", "losses", "correct")
 #: What this process has read of the book's records, each with its digest: a file, or a selection.
 READ: dict[str, str] = {}
-PAPER_COLUMNS = ["paper", "table", "row", "column", "dataset", "metric", "value", "spread"]
-PAPER_COLUMNS += ["run", "note"]  # the setting in papers.toml, or why there is none
 
 
 def ledger(name: str) -> Path:
@@ -230,29 +227,22 @@ DTYPES = {int: "Int64", bool: "boolean"}  # which stay what they are where a row
 
 
 def papers(path: Path | str | None = None) -> pd.DataFrame:
-    """Return the numbers printed in the papers; the index is the line of papers.csv."""
+    """Return the numbers printed in the papers; lines of papers.csv that begin with # are left out.
+
+    `run` is the setting in papers.toml, or why there is none.
+    """
     import pandas as pd
 
     path = ledger("book/results/papers.csv") if path is None else Path(path)
-    rows = pd.DataFrame.from_dict(read_csv(path, PAPER_COLUMNS), orient="index")
-    for column in ("value", "spread"):
-        rows[column] = pd.to_numeric(rows[column].replace("", math.nan))
-    rows["note"] = rows["note"].replace("", math.nan)
-    return rows
-
-
-def read_csv(path: Path, columns: list[str]) -> dict[int, dict]:
-    """Return the rows of a CSV file by line; lines that begin with # are comments."""
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        lines = ("\n" if line.startswith("#") else line for line in file)
-        table = csv.reader(lines, skipinitialspace=True, strict=True)
-        head, *rows = [(table.line_num, row) for row in table if row]
-    if head[1] != columns:
-        raise ValueError(f"{path} must have the columns {columns}, got {head[1]}")
-    for line, row in rows:
-        if len(row) != len(columns):
-            raise ValueError(f"line {line} of {path} must have {len(columns)} values")
-    return {line: dict(zip(columns, row)) for line, row in rows}
+    numbers = dict.fromkeys(("value", "spread"), float)
+    return pd.read_csv(
+        path,
+        comment="#",
+        skipinitialspace=True,
+        dtype=defaultdict(lambda: str, numbers),
+        keep_default_na=False,
+        na_values={name: [""] for name in (*numbers, "note")},
+    )
 
 
 def environment(device=None) -> dict:

@@ -11,18 +11,10 @@ import torch
 from torch import nn
 
 from hnlib.methods import Method
-from hnlib.training import kinds
+from hnlib.training import kinds, loop
 from hnlib.training.checkpoint import Run, load
 from hnlib.training.config import Configuration, Execution
-from hnlib.training.loop import (
-    Diverged,
-    Interrupted,
-    check_queue,
-    check_schedule,
-    fit,
-    launch,
-    under_torchrun,
-)
+from hnlib.training.loop import Diverged, Interrupted
 
 __all__ = ["Diverged", "Interrupted", "Run", "load", "train"]
 
@@ -95,16 +87,16 @@ def train(
     task = kinds.task_class(run.kind)
     if method is None and run.method is not None:
         method = task.build_method(run)
-    check_schedule(method, run.schedule)
-    check_queue(method, run.queue)
-    processes = int(os.environ["WORLD_SIZE"]) if under_torchrun() else 1
+    loop.check_schedule(method, run.schedule)
+    loop.check_queue(method, run.queue)
+    processes = int(os.environ["WORLD_SIZE"]) if loop.under_torchrun() else 1
     if run.batch_size % processes:
         raise ValueError(
             f"batch_size must be a multiple of the {processes} processes, got {run.batch_size}"
         )
-    fabric = launch(settings.device, run.precision)
+    fabric = loop.launch(settings.device, run.precision)
     trained = task(run, method, fabric.device, settings.data_root, **given)
-    return fit(fabric, trained, method, settings)
+    return loop.fit(fabric, trained, method, settings)
 
 
 def recorded_name(method: nn.Module, catalogue: dict) -> str:

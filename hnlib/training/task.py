@@ -18,12 +18,14 @@ class Task:
 
     `run` is the resolved run, with name and digest of the data that were loaded. `labels` $[N]$ is
     indexed by what `batches` returns. `title` tells trainings of one run apart, `unit` is the word
-    for an example, `len` the number of examples in an epoch. Random numbers of epoch $e$ come from
-    a generator on the device `draws_on`, seeded by the run's seed and $e$ + `first_epoch`. `fused`
-    steps of Adam round differently. `dataset` and `encoder` are the user's own, if any.
+    for an example, `examples` their number, `len` the number of examples in an epoch. Random
+    numbers of epoch $e$ come from a generator on the device `draws_on`, seeded by the run's seed
+    and $e$ + `first_epoch`. `fused` steps of Adam round differently. `dataset` and `encoder` are
+    the user's, if any.
     """
 
     run: Any
+    examples: int
     labels: Tensor = torch.zeros(0)
     title, unit, first_epoch, fused = "", "example", 0, True
     draws_on: torch.device | str = "cpu"
@@ -52,15 +54,16 @@ class Task:
         return [self]
 
     def __len__(self) -> int:
-        raise NotImplementedError
+        return self.examples // self.run.batch_size * self.run.batch_size
 
     def model(self) -> nn.Module:
         """Return a model with random weights and an attribute `encoder`."""
         raise NotImplementedError
 
     def batches(self, generator: torch.Generator) -> Sequence[Tensor]:
-        """Return the index vectors of one epoch."""
-        raise NotImplementedError
+        """Return the index vectors of one epoch: a permutation, the last partial batch dropped."""
+        order = torch.randperm(self.examples, generator=generator, device=generator.device)
+        return order[: len(self)].split(self.run.batch_size)
 
     def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> tuple:
         """Return the model's inputs, made of the examples in this process's `share` of the batch.
@@ -84,7 +87,24 @@ class Task:
         """
         if not (loop.should_evaluate(loop.progress.epoch) or loop.finished):
             return None
-        return dict(epoch=loop.progress.epoch, step=loop.progress.step, loss=loss) | loop.scheduled
+        row = dict(epoch=loop.progress.epoch, step=loop.progress.step, loss=loss) | loop.scheduled
+        row[f"{self.unit}s_per_second"] = rate
+        return row if loop.finished else row | self._scores(loop.model)[0]
+
+    def _scores(self, model: nn.Module) -> tuple[dict, dict]:
+        """Return the metrics of a model in training, and what the record has of each example.
+
+        The loop's last row is completed by `measure`.
+        """
+        return {}, {}
+
+    def totals(self, training) -> dict:
+        """Return the loss, the steps and the examples per second of a training."""
+        steps, rate = training.step, None
+        if steps:
+            rate = steps * self.run.batch_size / sum(training.seconds)
+        loss = training.history[-1]["loss"]
+        return {"loss": loss, "steps": steps, f"{self.unit}s_per_second": rate}
 
     def measure(self, model: nn.Module, trainings: list, device) -> dict:
         """Return what the record has besides the configuration, with at least `metrics`."""

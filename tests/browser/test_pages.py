@@ -22,21 +22,21 @@ MEGABYTE = 1_000_000
 pytestmark = pytest.mark.slow
 
 
-# Formulas and code are thousands of elements that axe-core takes a minute for; the colours of code
-# are the same on all pages, and looked at on one.
+# What a formula draws is hidden from a screen reader, which reads its MathML; the colours of code are
+# the same on all pages, and looked at on one. Both are thousands of elements.
 LIGHTEN = """(code) => {
-    document.querySelectorAll('mjx-container').forEach(e => e.replaceWith('x'));
+    document.querySelectorAll('mjx-container > [aria-hidden="true"]').forEach(e => { e.textContent = 'x'; });
     if (code) document.querySelectorAll('.highlight pre').forEach(e => { e.textContent = e.textContent; });
 }"""
 
 
-def findings(page, page_name) -> list[str]:
-    """The findings of axe-core, one line each. Takes the formulas out of the page."""
+def findings(page, page_name, **options) -> list[str]:
+    """The findings of axe-core, one line each. Formulas stay in place."""
     page.evaluate(LIGHTEN, page_name != "notebooks/start-here.html")
     return [
         f"{finding['id']}: {finding['help']}: {node['html'][:160]}"
         for finding in Axe()
-        .run(page, options={"preload": False, "resultTypes": ["violations"]})
+        .run(page, options={"preload": False, "resultTypes": ["violations"]} | options)
         .response["violations"]
         for node in finding["nodes"]
     ]
@@ -127,6 +127,11 @@ SILENT = """() => {
         if (e.tagName !== 'ARTICLE' && getComputedStyle(e).maskImage === 'none') silent.add(e);
     }
     return [...silent].map(e => e.outerHTML.slice(0, 120)); }"""
+# On a phone: the first picture of a page, if it is wider than the screen.
+FIRST = """() => [...document.querySelectorAll('article figure img')]
+    .filter(e => e.offsetParent && !e.closest('details:not([open])')).slice(0, 1)
+    .filter(e => { const box = e.closest('figure'); return box.scrollWidth > box.clientWidth + 8; })
+    .map(e => e.alt)"""
 PAPER = {"width": 717, "height": 1000}  # A4 between the margins that a browser prints with
 DESK = {"width": 1280, "height": 900}
 
@@ -139,12 +144,20 @@ def test_page(page, page_name):
     page.wait_for_timeout(100)  # sizes are observed, not asked for
     wrong["does not fade"] = page.evaluate(SILENT)
     wrong |= {"outside": page.evaluate(OUTSIDE), "small on a phone": small(page)}
+    wrong["first picture"] = page.evaluate(FIRST)
     page.set_viewport_size(PAPER)
     page.emulate_media(media="print", color_scheme="light")
     wrong["cut on paper"] = page.evaluate(CUT)
     page.emulate_media(media="screen")
     page.set_viewport_size(DESK)
     wrong["axe-core"] = findings(page, page_name)
+    turn(page, "dark")
+    ground, letters = (
+        page.evaluate("""() => { const { backgroundColor, color } = getComputedStyle(document.body);
+        return [backgroundColor, color]; }""")
+    )
+    wrong["not dark"] = [ground, letters] * (not luminance(ground) < 0.05 < luminance(letters))
+    wrong["faint in the dark"] = findings(page, page_name, runOnly=["color-contrast"])
     assert {name: found for name, found in wrong.items() if found} == {}
 
 
@@ -169,6 +182,30 @@ def test_faults_and_what_does_not_fade_are_found(visit):
     assert len(page.evaluate(SILENT)) == 1
 
 
+def test_a_picture_wider_than_a_phone_is_found(visit):
+    """Negative control: one of 900 pixels as the first of a page; narrow, it fits."""
+    page = visit("book/reproduce.html")
+    page.set_viewport_size({"width": 390, "height": 900})
+    page.evaluate("""() => document.querySelector('article section').insertAdjacentHTML('afterbegin',
+        '<div class="cell_output"><figure><img alt="a picture" style="min-width: 900px" src="data:,"></figure></div>')""")
+    assert page.evaluate(FIRST) == ["a picture"]
+    page.evaluate(
+        "() => { document.querySelector('article figure img').style.minWidth = '300px'; }"
+    )
+    assert page.evaluate(FIRST) == []
+
+
+def test_proofs_are_open_on_paper(visit):
+    """A page that is printed opens its proofs and solutions and leaves its checks folded."""
+    page = visit("notebooks/theory/packing.html")
+    count = "() => document.querySelectorAll('article details.sd-dropdown:not([open])').length"
+    closed, checks = page.evaluate(count), "details.hn-checks:not(.hn-more)[open]"
+    page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    assert closed > 3 and page.evaluate(count) == 0 and page.locator(checks).count() == 0
+    page.evaluate("() => dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate(count) == closed
+
+
 def test_a_head_without_words_and_a_lost_paragraph_are_found(visit):
     """Negative control: a minor finding and a moderate one."""
     page = visit("book/reproduce.html")
@@ -178,16 +215,6 @@ def test_a_head_without_words_and_a_lost_paragraph_are_found(visit):
             '<table><thead><tr><th></th><th>a</th></tr></thead><tr><td>1</td><td>2</td></tr></table>'); }""")
     found = {line.partition(":")[0] for line in findings(page, "book/reproduce.html")}
     assert found == {"region", "empty-table-header"}
-
-
-def test_page_in_dark(page, page_name):
-    """The page follows the system: light letters on a dark ground, and still nothing from
-    axe-core."""
-    turn(page, "dark")
-    ground = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
-    letters = page.evaluate("() => getComputedStyle(document.body).color")
-    assert luminance(ground) < 0.05 < luminance(letters)
-    assert findings(page, page_name) == []
 
 
 def too_large(page: Path, text: str) -> list:
@@ -216,7 +243,7 @@ def broken_links(page: Path, text: str) -> list:
 
 HEAD = {
     "description": r'<meta name="description" content="[^"]{40,}',
-    "card": r'<meta property="og:image" content="[^"]*card\.png"',
+    "card": r'<meta property="og:image" content="[^"]*/(?:card|cards/[^"]+)\.png"',
     "icon": r'<link [^>]*rel="(?:shortcut )?icon"',
     "title": r"<title>[^<]{8,}</title>",
 }
@@ -572,6 +599,14 @@ def test_a_link_from_claims_opens_the_strip_of_its_check(visit):
     assert page.locator("details.hn-checks[open]").count() == 1
     line.locator("a.hn-claim-id").click()
     page.wait_for_url("**/book/claims.html#claim-R2")
+
+
+def test_a_tick_beside_a_theorem_opens_its_strip(visit):
+    page = visit("notebooks/theory/transport.html")
+    strip = page.locator("details.hn-beside").first
+    assert not strip.is_visible()
+    page.locator(".hn-tick").first.click()
+    strip.wait_for(state="visible")
 
 
 def test_picture_of_the_path_ends_level(visit):

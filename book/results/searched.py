@@ -1,0 +1,102 @@
+"""Record baselines of retrieval, and how many false negatives stand at which rank.
+
+`python book/results/searched.py` writes `searched.json`: BM25 on the collections in BEIR's layout,
+the most liked films on MovieLens, and for Banking77 (an intent is known for each text) and
+Flickr8k (five captions of one photograph) the share of the documents at each rank that answer the
+query, by BM25 and by the static embeddings.
+"""
+
+import csv
+import json
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from hnlib._files import data_folder, project_root, write_atomically
+from hnlib.retrieval import data, encoders, metrics, mining
+from hnlib.sentences import data as sentences
+
+COLLECTIONS = ("scifact", "cranfield", "cisi", "med", "npl")
+QUERIES = 1000  # of the texts whose class is known
+
+
+def mean(scores):
+    """The means over queries, in percent."""
+    return {name: round(100 * float(values.mean()), 3) for name, values in scores.items()}
+
+
+def bm25(collection):
+    """Search the test part by BM25."""
+    test = collection.judgements["test"]
+    scores = mining.BM25(collection.documents).scores([collection.queries[q] for q in test])
+    ranked = scores.sort(dim=1, descending=True, stable=True).indices
+    return metrics.evaluate(ranked, list(test.values()))
+
+
+def most_liked(collection):
+    """Recommend the films with the most likes."""
+    train, dev = collection.split()
+    test = collection.judgements["test"]
+    liked = torch.tensor([film for films in train.values() for film in films])
+    counts = liked.bincount(minlength=len(collection.texts))
+    seen = {user: {**train.get(user, {}), **dev.get(user, {})} for user in test}
+    one = torch.ones(len(collection.queries), 1)
+    ranked, scores = metrics.judged_rankings(one, counts[:, None].float(), test, seen)
+    return mean(scores) | {k: 100 * v for k, v in metrics.tail_share(ranked, counts).items()}
+
+
+def banking(folder):
+    """The texts and their intents."""
+    with open(folder / "banking77" / "train.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    return [row["text"] for row in rows], [row["category"] for row in rows]
+
+
+def flickr(folder):
+    """The captions and their photographs."""
+    lines = (folder / "flickr8k" / "Flickr8k.token.txt").read_text("utf-8").splitlines()
+    rows = [line.split("\t") for line in lines if "\t" in line]  # one line has no caption
+    return [text for _, text in rows], [name.split("#")[0] for name, _ in rows]
+
+
+def by_rank(texts, classes, depth=100):
+    """Return the share of the texts at each rank that have the query's class."""
+    numbers = torch.from_numpy(np.unique(classes, return_inverse=True)[1])
+    asked = torch.from_numpy(np.random.default_rng(0).permutation(len(texts))[:QUERIES])
+    ids, ends = sentences.encode(encoders.static_tokenizer(), texts)
+    bags = functional.embedding_bag(ids.long(), encoders.static_embeddings(), ends[:-1])
+    unit = functional.normalize(bags, dim=1)
+    index, shares = mining.BM25(texts), {"bm25": torch.zeros(depth), "static": torch.zeros(depth)}
+    for part in asked.split(100):
+        for name in shares:
+            scores = unit[part] @ unit.T
+            if name == "bm25":
+                scores = index.scores([texts[i] for i in part])
+            scores[torch.arange(len(part)), part] = -torch.inf
+            ranked = scores.topk(depth, dim=1).indices
+            shares[name] += (numbers[ranked] == numbers[part][:, None]).sum(0) / len(asked)
+    return {name: [round(100 * x, 2) for x in share.tolist()] for name, share in shares.items()}
+
+
+def main() -> None:
+    """Measure and write."""
+    folder = data_folder() / "retrieval"
+    loaded = {name: data.load(name) for name in COLLECTIONS}
+    searched = {name: bm25(collection) for name, collection in loaded.items()}
+    found = {
+        "bm25": {name: mean(scores) for name, scores in searched.items()},
+        "most_liked": most_liked(data.load("ml-100k")),
+        "by_query": [round(x, 5) for x in searched["scifact"]["ndcg"].tolist()],
+        "digests": {name: collection.digest for name, collection in loaded.items()},
+        "false_negatives": {
+            "Banking77": by_rank(*banking(folder)),
+            "Flickr8k": by_rank(*flickr(folder)),
+        },
+    }
+    path = project_root() / "book" / "results" / "searched.json"
+    write_atomically(path, (json.dumps(found, indent=1) + "\n").encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+// All pages as one document (hnlib/book/pdf.py): names get their page's in front, links lead to them within the document,
+// and what is folded is opened, but checks.
+{
+  const sheets = [...document.querySelectorAll(".hn-sheet[data-page]")];
+  const pages = new Set(sheets.map((sheet) => sheet.dataset.page));
+  for (const sheet of sheets) {
+    const page = sheet.dataset.page;
+    for (const e of sheet.querySelectorAll("[id]")) e.id = `${page}--${e.id}`;
+    sheet.querySelectorAll("details.hide.above-input").forEach((e) => e.remove());
+    for (const e of sheet.querySelectorAll("details")) {
+      if (!e.matches(".hn-checks:not(.hn-more)") && !("folded" in sheet.dataset)) e.open = true;
+    }
+    for (const link of sheet.querySelectorAll("a[href]")) {
+      const url = new URL(link.getAttribute("href"), `https://book/${page}.html`);
+      if (url.host !== "book") continue;
+      const target = url.pathname.slice(1).replace(/\.html$/, "");
+      if (!pages.has(target)) link.removeAttribute("href");
+      else link.href = url.hash ? `#${target}--${decodeURIComponent(url.hash.slice(1))}` : `#${target}`;
+    }
+  }
+}
