@@ -568,6 +568,7 @@ def test_two_graphs_are_enough(small):
         loss("ot", *point)
 
 
+@pytest.mark.slow
 def test_a_batch_may_be_larger_than_the_set(small):
     large, whole = (train(small, **SHORT, batch_size=k * len(small)) for k in (10, 1))
     assert large.record["losses"] == whole.record["losses"]

@@ -488,6 +488,7 @@ def test_a_scheduled_option_moves_and_resumes(whole, tmp_path):
     assert to_the_end.record["configuration"]["reach_end"]
 
 
+@pytest.mark.slow
 def test_the_callers_method_stays_as_it_was():
     method = methods.build("hcl")
     two = SMALL | dict(epochs=2, schedule={"beta": (3, 0)})
@@ -519,6 +520,7 @@ def test_modules_that_differ_have_names_that_differ():
     assert names == [training.fingerprint(copy.deepcopy(m)) for m in several]
 
 
+@pytest.mark.slow
 def test_the_learning_rate_warms_up_and_falls_to_zero(monkeypatch):
     rates, step = [], torch.optim.Adam.step
 
@@ -576,6 +578,7 @@ def test_classmates_are_uniform_over_the_class():
 
 
 @pytest.mark.parametrize("method", ["hcl", "scl"])
+@pytest.mark.slow
 def test_a_queue_is_filled_used_and_resumed(tmp_path, method):
     queued = dict(method=method, queue=50, momentum=0.9, **SMALL)
     whole, path = train(**queued), tmp_path / "c"
@@ -623,6 +626,7 @@ def test_compiling_changes_nothing_but_rounding(monkeypatch):
     assert all(torch.allclose(a[k].float(), b[k].float(), atol=1e-5) for k in a)
 
 
+@pytest.mark.slow
 def test_protocols_and_held_out_images_stand_side_by_side():
     run = train(**STEP, protocols=("paper",), validation=40)
     assert run.record["configuration"]["protocols"] == ["clean", "paper"]
