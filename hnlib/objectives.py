@@ -161,10 +161,8 @@ def exact_debiased(
         Concentration $\beta \ge 0$ of the tilt.
     tau_plus : float, default 0.1
         Class prior $\tau^+ \in [0, 1)$.
-    scale : float or Tensor of shape [n], optional
-        Scale $Q > 0$; default `contrast.scale`.
-    reduction : {"mean", "none"}, default "mean"
-        Whether to return the mean or one value per anchor.
+    scale, reduction
+        As in `info_nce`.
 
     Returns
     -------
@@ -260,10 +258,8 @@ def kl_budget(
         `robust.kl_temperature`).
     floor : float, default 0.01
         Least temperature $t_0 > 0$, for anchors whose ball holds the hardest negative alone.
-    scale : float or Tensor of shape [n], optional
-        Scale $Q > 0$; default `contrast.scale`.
-    reduction : {"mean", "none"}, default "mean"
-        Whether to return the mean or one value per anchor.
+    scale, reduction
+        As in `info_nce`.
 
     Returns
     -------

@@ -124,10 +124,8 @@ def kl_penalised(
 
     Parameters
     ----------
-    values : Tensor of shape [..., m]
-        $f$.
-    reference : Tensor of shape [..., m] or [m], optional
-        Masses of $Q_0$, default uniform.
+    values, reference
+        As in `kl_ball`.
     tau : float or Tensor of shape [...], default 0.5
         Price $\tau > 0$ of a nat.
 
@@ -160,12 +158,8 @@ def kl_temperature(
 
     Parameters
     ----------
-    values : Tensor of shape [..., m]
-        $f$.
-    reference : Tensor of shape [..., m] or [m], optional
-        Masses of $Q_0$, default uniform.
-    eta : float, default 0.1
-        Radius $\eta > 0$.
+    values, reference, eta
+        As in `kl_ball`.
     order : {0, 1, 2, 3}, default 0
         0: exact, as the `alpha` of `kl_ball`; 1, 2, 3: the first terms of its expansion, cut at 0
         where they turn negative.
@@ -221,12 +215,8 @@ def chi2_ball(
 
     Parameters
     ----------
-    values : Tensor of shape [..., m]
-        $f$.
-    reference : Tensor of shape [..., m] or [m], optional
-        Masses of $Q_0$, default uniform.
-    eta : float, default 0.1
-        Radius $\eta > 0$.
+    values, reference, eta
+        As in `kl_ball`.
     log_reference : Tensor of shape [..., m], optional
         Logarithms of the masses, in place of `reference`.
 

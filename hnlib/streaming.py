@@ -47,16 +47,12 @@ def info_nce(
         numbers.
     temperature : float, default 0.5
         Temperature $t > 0$, one for all anchors.
-    tau_plus : float or Tensor of shape [n], default 0.0
-        Class prior $\tau^+$ in [0, 1).
-    scale : float, optional
-        $Q > 0$; default as in `Contrast`.
+    tau_plus, scale, reduction
+        As in `hnlib.objectives.info_nce`.
     labels : Tensor of shape [B], optional
         Classes. Negatives are those of other classes; the positive is the other view.
     on_empty : {"raise", "skip"}, default "raise"
         What happens to an anchor without a negative; replaces the option of `weights`.
-    reduction : {"mean", "none"}, default "mean"
-        Mean over the anchors, or one loss for each.
     block : int, optional
         Side of the blocks; default 512, on an accelerator 4096.
 

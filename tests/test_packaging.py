@@ -38,7 +38,7 @@ EXTRA = {
     "integrations": "sentence-transformers",
     "book": "book",
 }
-OPTIONAL = {"book.sweep": "sweep"}  # imported inside functions
+OPTIONAL = {"book.sweep": "sweep", "book.pdf": "test"}  # imported inside functions
 LOSSES = [path.stem for path in (ROOT / "hnlib").glob("[!_]*.py") if path.stem != "commands"]
 
 

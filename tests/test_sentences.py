@@ -267,12 +267,6 @@ def test_sets_that_are_missing_or_damaged_are_named(published):
     ):
         with pytest.raises(ValueError, match=message):
             tasks.load(name, published)
-    for first, second, message in (
-        (["a", "b"], ["c"], "2 and 1 sentences with 2 labels"),
-        (["a", " "], None, "sentence 1 of mine is empty"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            tasks.Task("mine", first, np.array([0, 1]), second)
 
 
 # What embeddings are worth

@@ -137,8 +137,6 @@ class Task(task.Task):
         shared = [[row for row in c.history if row["epoch"] in epochs] for c in trainings]
         history = [_together(rows) for rows in zip(*shared)]
         metrics = {k: v for k, v in history[-1].items() if k not in ("epoch", "loss")}
-        seconds = [value for training in trainings for value in training.seconds]
-        metrics["epoch_seconds"] = round(statistics.median(seconds), 4) if seconds else None
         losses = [
             statistics.mean(epoch) for epoch in zip(*(training.losses for training in trainings))
         ]

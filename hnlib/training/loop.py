@@ -11,7 +11,6 @@ import json
 import logging
 import math
 import os
-import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -474,7 +473,7 @@ class Trainings:
     def _measured(self) -> dict:
         measured = self.task.measure(self.model, self.trainings, self.fabric.device)
         counts = {name: int(getattr(self.method, name, 0)) for name in COUNTS}
-        measured["metrics"] |= counts | {"peak_memory_mb": peak_memory(self.fabric.device)}
+        measured["metrics"] |= counts
         sessions = self.sessions()
         return {
             "kind": self.task.run.kind,
@@ -484,15 +483,3 @@ class Trainings:
             "seconds": round(sum(session["seconds"] for session in sessions), 3),
             "sessions": sessions,
         }
-
-
-def peak_memory(device: torch.device) -> float | None:
-    """Return the peak memory in MB, of the GPU or of the whole process."""
-    if device.type == "cuda":
-        return round(torch.cuda.max_memory_allocated(device) / 2**20, 1)
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)
