@@ -248,7 +248,7 @@ def results(*, folder: Path | None = None) -> None:
     from hnlib.results import spread
     from hnlib.training import records
 
-    shown = ["knn", "linear", "svm", "transfer", "sts", "topic", "alike"]
+    shown = list(kinds.scores())
     for place in [folder] if folder else [records.tracked_folder(), records.default_folder()]:
         if folder and not place.is_dir():
             raise ValueError(f"{place} is not a folder")

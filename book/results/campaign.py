@@ -12,10 +12,8 @@ import torch
 
 from hnlib._files import project_root
 from hnlib.book import campaign
-from hnlib.training import records
+from hnlib.training import kinds, records
 from hnlib.training.run import train
-
-SCORES = ("knn", "linear", "knn_validation", "linear_validation", "transfer", "sts")
 
 
 def main() -> None:
@@ -41,7 +39,8 @@ def main() -> None:
             checkpoint.unlink()
             done = train(run, **where)
         checkpoint.unlink()
-        scores = {name: round(done.metrics[name], 4) for name in SCORES if name in done.metrics}
+        shown = [name for name in kinds.scores() if name in done.metrics]
+        scores = {name: round(done.metrics[name], 4) for name in shown}
         print(scores, done.record["seconds"], flush=True)
 
 

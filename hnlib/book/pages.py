@@ -12,9 +12,9 @@ import pandas as pd
 from hnlib.book import claims
 from hnlib.book.papers import PAPERS
 from hnlib.book.tables import DASH, Markup, myst, percent
+from hnlib.training import kinds
 
-METRICS = {"knn": "kNN", "linear": "Linear", "svm": "SVM"}  # shown of a run; its file holds more
-METRICS |= {"transfer": "Transfer", "sts": "STS", "topic": "Topic"}
+METRICS = kinds.scores()  # shown of a run; its file holds more
 CHOSEN = ["Data", "Method", "Options", "Setting", "Encoder", "Epochs"]  # shown beside the seeds
 UNITS = {"images": "images", "sentences": "pairs"}  # of a training set
 BLANK = Markup("&nbsp;")

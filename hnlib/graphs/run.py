@@ -62,6 +62,7 @@ class GraphRun(Configuration):
         "ratio": TWO_VIEWS,
         "original": TWO_VIEWS,
     }
+    scores: ClassVar = {"svm": "SVM"}
     accuracies: ClassVar = ("svm",)
     datasets: ClassVar = (
         "motifs",

@@ -194,6 +194,7 @@ class ImageRun(Configuration):
         "evaluate_size",
     )
     requires: ClassVar = Configuration.requires | {"mixing_share": ("mixing",)}
+    scores: ClassVar = {"knn": "kNN", "linear": "Linear"}
     accuracies: ClassVar = ("knn", "linear", "linear_paper", "knn_validation", "linear_validation")
     datasets: ClassVar = ("digits", "cifar10", "cifar100", "stl10", "tiny-imagenet")
     title: ClassVar = "{dataset}, {train_size} images, {encoder}, {epochs} epochs"

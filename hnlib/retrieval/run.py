@@ -100,6 +100,7 @@ class RetrievalRun(Configuration):
         "hardness_mode": ("hardness_strength",),
         "guide_margin": ("guide",),
     }
+    scores: ClassVar = {"ndcg": "nDCG@10"}
     accuracies: ClassVar = ("ndcg", "recall10", "recall100", "mrr", "ndcg_validation")
     datasets: ClassVar = ("generated", "scifact", "cranfield", "cisi", "med", "npl", "ml-100k")
     title: ClassVar = "{dataset}, {pairs} pairs, {encoder}, {epochs} epochs"

@@ -60,6 +60,7 @@ class SentenceRun(Configuration):
     kind: ClassVar = "sentences"
     headline: ClassVar = (*Configuration.headline, "encoder", "views", "train_size")
     named: ClassVar = (*Configuration.named, "dimension", "vocabulary", "length")
+    scores: ClassVar = {"transfer": "Transfer", "sts": "STS", "topic": "Topic"}
     accuracies: ClassVar = (*TRANSFER, "msrp_f1", "topic", "transfer")
     correlations: ClassVar = (*SIMILARITY, "alike", "sts")
     datasets: ClassVar = ("topics", "novels")

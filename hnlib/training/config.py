@@ -153,6 +153,8 @@ class Configuration:
     #: Measured accuracies, and rank correlations, which may be negative
     accuracies: ClassVar[tuple[str, ...]] = ()
     correlations: ClassVar[tuple[str, ...]] = ()
+    #: Metrics that lists of runs show, with their titles
+    scores: ClassVar[dict[str, str]] = {}
     #: Names of data sets; "folder:" begins the path of one
     datasets: ClassVar[tuple[str, ...]] = ()
     title: ClassVar[str] = "{dataset}, {encoder}, {epochs} epochs"

@@ -28,6 +28,11 @@ def task_class(kind: str):
     return import_module(f"{KINDS[kind]}.task").Task
 
 
+def scores() -> dict[str, str]:
+    """Return the metrics that lists of runs show, with their titles."""
+    return {name: title for kind in KINDS for name, title in run_class(kind).scores.items()}
+
+
 def kind_of(record: dict) -> str:
     """Return the kind of run that a record is of, or "measurement"."""
     before = {"image_shape": "images", "graphs": "graphs", "sentences": "sentences"}
