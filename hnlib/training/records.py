@@ -239,7 +239,7 @@ def papers(path: Path | str | None = None) -> pd.DataFrame:
         path,
         comment="#",
         skipinitialspace=True,
-        dtype=defaultdict(lambda: str, numbers),  # pyright: ignore[reportArgumentType]
+        dtype=defaultdict(lambda: str, numbers),
         keep_default_na=False,
         na_values={name: [""] for name in (*numbers, "note")},
     )
