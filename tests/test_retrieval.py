@@ -13,7 +13,7 @@ from hnlib.contrast import Contrast
 from hnlib.images import _torchvision  # noqa: F401
 from hnlib.retrieval import data, metrics, mining
 from hnlib.retrieval.run import RetrievalRun
-from hnlib.retrieval.task import Task
+from hnlib.retrieval.task import Task, _guided
 from hnlib.training import checkpoint, records
 from hnlib.training.run import train
 
@@ -249,9 +249,11 @@ def test_log_q_corrections(logq):
 
 
 def test_a_guide_takes_away_what_it_scores_above_the_answer():
-    task, model, method, given, _ = views(guide="self", guide_margin=-2.0)
-    with pytest.raises(ValueError, match="negative"):  # a margin of −2 leaves none
-        task.loss(model, method, given, None, lambda z: z)
+    s = torch.tensor([[0.5, 0.9, 0.1, 0.2], [0.3, 0.1, 0.2, 0.4], [0.0, 0.5, 0.4, 0.6]])
+    excluded = torch.zeros(3, 4, dtype=torch.bool)
+    taken = _guided(s, 0.0, excluded).nonzero().tolist()
+    assert taken == [[0, 1], [2, 1], [2, 3]]  # query 1 would have no negative left
+    assert _guided(s, 0.15, excluded).nonzero().tolist() == [[0, 1], [1, 0], [1, 3], [2, 3]]
 
 
 @pytest.mark.slow

@@ -58,7 +58,8 @@ class RetrievalRun(Configuration):
     guide
         model that takes negatives away: self or static, as it is before training
     guide_margin
-        negatives that the guide scores above the judged document plus this are taken away
+        negatives that the guide scores above the judged document plus this are taken away,
+        unless none would be left
     transfer
         further collections to search
     """

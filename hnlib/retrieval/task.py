@@ -20,6 +20,13 @@ from hnlib.sentences.evaluation import embed
 from hnlib.training import task
 
 
+def _guided(s: Tensor, margin: float, excluded: Tensor) -> Tensor:
+    """Return what scores above the answer, but for queries that would have no negative left."""
+    above = s > s.diagonal()[:, None] + margin
+    left = ~(above | excluded)
+    return above & left.fill_diagonal_(False).any(1, keepdim=True)
+
+
 class Task(task.Task):
     """Pairs of queries, or titles, and documents of a collection."""
 
@@ -171,7 +178,7 @@ class Task(task.Task):
         if self._guide is not None:
             asked, documents = self._guide
             s = asked[batch] @ documents[keys].T
-            excluded |= s > s.diagonal()[:, None] + run.guide_margin
+            excluded |= _guided(s, run.guide_margin, excluded)
         of_query = own.repeat_interleave(mined.shape[1], 1)
         of_query = torch.cat([torch.zeros_like(own), of_query], 1)
         frequency = self.counts[keys].clamp_min(1) / len(self.asked)
@@ -190,7 +197,7 @@ class Task(task.Task):
         s = contrast.similarity.detach()
         excluded = excluded.to(s.device)
         if self.run.guide == "self":
-            excluded = excluded | (s > s.diagonal()[:, None] + self.run.guide_margin)
+            excluded = excluded | _guided(s, self.run.guide_margin, excluded)
         contrast = contrast.without(excluded)
         if not (self.run.hardness_strength or self.run.logq):
             return method.loss(contrast)
