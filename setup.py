@@ -15,11 +15,11 @@ READ += ("book/results/searched.json",)
 
 class WithLedgers(build_py):
     def run(self):
-        super().run()
         if self.editable_mode:  # a checkout has its own
-            return
+            return super().run()
+        shutil.rmtree(self.build_lib, ignore_errors=True)  # of the build before
+        super().run()
         ledgers = Path(self.build_lib, "hnlib/_ledgers")
-        shutil.rmtree(ledgers, ignore_errors=True)  # of the build before
         for name in READ:
             source, target = Path(name), ledgers / name
             target.parent.mkdir(parents=True, exist_ok=True)

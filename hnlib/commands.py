@@ -256,7 +256,7 @@ def results(*, folder: Path | None = None) -> None:
         print(f"{place}: {len(runs)} trained encoders")
         percents = 100 * runs.reindex(columns=shown).astype(float)
         for names, group in percents.groupby([runs[x] for x in ("title", "method", "options")]):
-            title, method, options = names
+            title, method, options = names  # pyright: ignore
             named = " ".join([method, *options.split(",")]).strip()
             columns = group.dropna(axis=1).items()
             scores = ", ".join(f"{metric} {spread(values)}" for metric, values in columns)

@@ -1,7 +1,10 @@
-"""Programs that two processes run together."""
+"""Programs in processes of their own."""
 
+import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 from hnlib import _files
 
@@ -25,3 +28,30 @@ def two_processes(program, folder):
         for rank in (0, 1)
     ]
     return [process.wait(timeout=240) for process in started]
+
+
+def start_hnlib(*words, **environment):
+    """Start `hnlib` in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "hnlib", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(_files.project_root())} | environment,
+    )
+
+
+def is_alive(pid):
+    """Return whether a process runs and is not a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_for(condition, seconds=200):
+    """Wait until a condition holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.1)

@@ -1,9 +1,21 @@
-"""Scripts that belong to no package, as modules."""
+"""Scripts that belong to no package, as modules, and the head of a notebook."""
 
 import importlib.util
 import sys
 from pathlib import Path
 
+#: The front matter of a MyST notebook.
+HEAD = """---
+kernelspec:
+  name: python3
+  display_name: Python 3
+jupytext:
+  text_representation:
+    extension: .md
+    format_name: myst
+---
+
+"""
 ROOT = Path(__file__).resolve().parents[1]
 
 

@@ -15,6 +15,7 @@ def recorded():
     return records.load_all(records.tracked_folder())
 
 
+@pytest.mark.slow
 def test_what_is_recorded_is_planned_and_not_run_again(recorded, tmp_path):
     planned = {campaign.key_of(run) for run in campaign.campaign()}
     keys = {

@@ -46,21 +46,9 @@ def test_commands_are_passed_on(monkeypatch):
 
 
 def test_every_flag_of_an_image_run(trained, tmp_path, capsys):
-    flags = (
-        "--dataset digits --method hcl --encoder resnet18 --recipe hcl --epochs 3 --batch-size 32 "
-        "--seed 7 --lr 1e-4 --lr-schedule cosine --weight-decay 0 --train-size 100 --validation 50 "
-        "--augmentation simclr --schedule beta=1:0 --schedule tau_plus=0:0.1:2 --oracle-positives "
-        "--reach-end --separate-views "
-        "--queue 64 --momentum 0.9 --precision bf16-mixed --compile --evaluate-size 10 "
-        "--protocols clean paper --max-steps 5 --experiment x -o beta=-1 -o weights_gradient=false "
-        "--device cpu --evaluate-every 0 --evaluate-at 1 2 --restart"
-    )
-    places = ["--checkpoint", "a b.pt", "--data-root", str(tmp_path), "--save", "run"]
-    assert cli.main(["train", "images", *flags.split(), *places]) == 0
-    assert trained.run == ImageRun(
+    chosen = dict(
         dataset="digits",
         method="hcl",
-        options={"beta": -1, "weights_gradient": False},
         encoder="resnet18",
         recipe="hcl",
         epochs=3,
@@ -72,18 +60,26 @@ def test_every_flag_of_an_image_run(trained, tmp_path, capsys):
         train_size=100,
         validation=50,
         augmentation="simclr",
-        schedule={"beta": [1.0, 0.0], "tau_plus": [0.0, 0.1, 2]},
-        reach_end=True,
-        separate_views=True,
-        oracle_positives=True,
         queue=64,
         momentum=0.9,
         precision="bf16-mixed",
-        compile=True,
         evaluate_size=10,
-        protocols=("clean", "paper"),
         max_steps=5,
         experiment="x",
+    )
+    flags = [word for k, v in chosen.items() for word in (f"--{k.replace('_', '-')}", str(v))]
+    switches = ("compile", "oracle_positives", "reach_end", "separate_views")
+    flags += [f"--{name.replace('_', '-')}" for name in switches]
+    more = "--schedule beta=1:0 --schedule tau_plus=0:0.1:2 --protocols clean paper -o beta=-1 "
+    more += "-o weights_gradient=false --device cpu --evaluate-every 0 --evaluate-at 1 2 --restart"
+    places = ["--checkpoint", "a b.pt", "--data-root", str(tmp_path), "--save", "run"]
+    assert cli.main(["train", "images", *flags, *more.split(), *places]) == 0
+    assert trained.run == ImageRun(
+        **chosen,
+        **dict.fromkeys(switches, True),
+        options={"beta": -1, "weights_gradient": False},
+        schedule={"beta": [1.0, 0.0], "tau_plus": [0.0, 0.1, 2]},
+        protocols=("clean", "paper"),
     )
     places = {k: str(trained.execution.pop(k)) for k in ("checkpoint", "save", "data_root")}
     assert places == {"checkpoint": "a b.pt", "save": "run", "data_root": str(tmp_path)}
@@ -96,9 +92,8 @@ def test_every_flag_of_an_image_run(trained, tmp_path, capsys):
         evaluate_at=(1, 2),
     )
     printed = capsys.readouterr().out
-    assert "beta=-1" in printed
-    assert "knn 50.0 %" in printed
-    assert str(tmp_path) in printed
+    for text in ("beta=-1", "knn 50.0 %", str(tmp_path)):
+        assert text in printed
 
 
 @pytest.mark.parametrize("kind", kinds.KINDS)
@@ -106,6 +101,8 @@ def test_nothing_given_is_the_default_run(trained, kind):
     assert cli.main(["train", kind]) == 0
     assert trained.run == kinds.run_class(kind)()
     assert trained.execution["resume"] is True
+    assert cli.main(["train", kind, "--record"]) == 0
+    assert trained.execution["record_to"] == records.tracked_folder()
 
 
 def test_a_run_on_graphs(trained, capsys):
@@ -121,11 +118,6 @@ def test_a_run_on_graphs(trained, capsys):
     )
     assert "svm 70.0 %" in capsys.readouterr().out
     assert cli.main(["train", "graphs", "--encoder", "small-cnn"]) == 2
-
-
-def test_only_record_writes_where_the_book_looks(trained):
-    assert cli.main(["train", "images", "--record"]) == 0
-    assert trained.execution["record_to"] == records.tracked_folder()
 
 
 @pytest.mark.parametrize("kind", kinds.KINDS)
@@ -144,7 +136,6 @@ def test_help_fits_a_screen_and_a_half(kind, capsys):
         ("train images --epochs", "--epochs requires an argument"),
         ("train images --epochs 2.5", "epochs Input should be a valid integer"),
         ("train images --method hcl --method ot", "--method specified multiple"),
-        ("train images --protocols dirty", "protocols"),
         ("train images -o beta", "'beta' must be KEY=VALUE"),
         ("train images --schedule beta=1", "schedule.beta"),
         ("train images --momentum 0.5", "momentum requires queue"),
@@ -163,13 +154,8 @@ def test_bad_input_is_one_line(capsys, trained, arguments, message):
     assert message in error
     assert error.count("\n") == 1
     assert trained.run is None
-
-
-def test_the_data_sets_are_listed_and_described(capsys):
-    assert cli.main(["data"]) == 0
-    assert "tiny-imagenet" in capsys.readouterr().out
-    assert cli.main(["data", "digits"]) == 0
-    assert "1437" in capsys.readouterr().out
+    assert cli.main([]) == 2
+    assert "train" in capsys.readouterr().out
 
 
 def test_interruption_has_its_own_status(monkeypatch, capsys):
@@ -187,7 +173,8 @@ def test_a_package_that_is_missing_is_named(monkeypatch, capsys):
     assert "pip install 'hnlib[book]'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "images", "--help"], ["data"]])
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [["train", "images", "--help"], ["data"]])
 def test_what_needs_no_torch_does_not_import_it(arguments):
     code = (
         "import sys; from hnlib.__main__ import main\n"
@@ -195,8 +182,3 @@ def test_what_needs_no_torch_does_not_import_it(arguments):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
-
-
-def test_no_command_is_an_error(capsys):
-    assert cli.main([]) == 2
-    assert "train" in capsys.readouterr().out

@@ -1,10 +1,8 @@
 """What a run is: names that stay true, ranges, recipes, and one line for a new option."""
 
-import copy
 import dataclasses
 import json
 import math
-import pickle
 import subprocess
 import sys
 from typing import Annotated
@@ -18,25 +16,18 @@ from hnlib.images.run import RECIPES, ImageRun
 from hnlib.sentences.run import SentenceRun
 from hnlib.training import config, kinds, records
 
-LEDGER = {
-    path.stem: json.loads(path.read_text())
-    for path in sorted(records.tracked_folder().glob("*.json"))
-}
-RUNS = {name: r for name, r in LEDGER.items() if kinds.kind_of(r) != "measurement"}
-
 
 def test_every_record_reads_into_its_run_and_back_to_its_own_name():
-    assert len(RUNS) >= 1600
-    for name, record in RUNS.items():
+    paths = records.tracked_folder().glob("*.json")
+    ledger = {path.stem: json.loads(path.read_text()) for path in sorted(paths)}
+    runs = {name: r for name, r in ledger.items() if kinds.kind_of(r) != "measurement"}
+    assert len(runs) >= 1600
+    for name, record in runs.items():
         assert records.run_of(record).name == name
-    some = next(iter(RUNS.values()))
-    other = some | {"configuration": some["configuration"] | {"seed": 1234}}
-    assert records.run_of(other).name not in RUNS, "negative control"
-
-
-def test_what_is_recorded_is_what_was_recorded():
-    for record in [*RUNS.values()][:: len(RUNS) // 60]:
+    for record in [*runs.values()][:: len(runs) // 60]:
         assert records.run_of(record).configuration == record["configuration"]
+    other = record | {"configuration": record["configuration"] | {"seed": 1234}}
+    assert records.run_of(other).name not in runs, "negative control"
 
 
 def test_a_new_option_is_one_line_and_names_only_the_runs_that_use_it():
@@ -69,12 +60,9 @@ def test_a_new_option_of_a_method_names_only_the_runs_that_use_it(monkeypatch):
 @pytest.mark.parametrize(
     "kind, change, message",
     [
-        (ImageRun, dict(epochs=-1), "greater than or equal to 0"),
         (ImageRun, dict(epochs=2.5), "valid integer"),
         (ImageRun, dict(batch_size=1), "greater than or equal to 2"),
-        (ImageRun, dict(lr=0.0), "greater than 0"),
         (ImageRun, dict(lr=math.nan), "finite number"),
-        (ImageRun, dict(momentum=1.0), "less than 1"),
         (ImageRun, dict(momentum=0.5), "momentum requires queue"),
         (ImageRun, dict(recipe="slow"), "'book', 'hcl', "),
         (ImageRun, dict(augmentation="mixup"), "unknown augmentation 'mixup'"),
@@ -83,8 +71,8 @@ def test_a_new_option_of_a_method_names_only_the_runs_that_use_it(monkeypatch):
         (ImageRun, dict(patience=3), "Unexpected keyword"),
         (GraphRun, dict(framework="deepwalk"), "'infograph' or 'graphcl'"),
         (GraphRun, dict(ratio=0.5), "ratio requires framework=graphcl"),
-        (GraphRun, dict(compile=True), "compile"),
         (SentenceRun, dict(vocabulary=40000), "less than or equal to 32767"),
+        (SentenceRun, dict(precision="bf16-mixed"), "Input should be '32-true'"),
         (config.Execution, dict(evaluate_at=(1, -1)), "evaluate_at.1"),
     ],
 )
@@ -142,13 +130,6 @@ def test_equal_numbers_name_one_record():
     assert ImageRun(method="hcl", options={"beta": 2}).name != ImageRun(method="hcl").name
 
 
-def test_a_run_is_a_value():
-    run = ImageRun(method="hcl", options={"beta": 1.0})
-    assert pickle.loads(pickle.dumps(run)) == run == copy.deepcopy(run)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        run.seed = 2
-
-
 def test_what_is_unusual_about_a_run():
     def changed(**fields):
         return ImageRun(**fields).resolved().row()["changed"]
@@ -177,6 +158,7 @@ def test_an_infinity_and_a_function_survive_the_record():
     assert named.configuration["options"]["cost"] == "dumps"
 
 
+@pytest.mark.slow
 def test_runs_need_no_torch():
     code = (
         "import sys\nfrom hnlib.training import kinds, records\nrecords.load_all('.')\n"

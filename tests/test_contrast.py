@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hnlib import methods
 from hnlib.contrast import Contrast
 
-cases = settings(max_examples=20, deadline=None, derandomize=True)
+cases = settings(max_examples=12)
 
 
 def batch(seed, size=4, dimension=3, dtype=torch.float64):
@@ -28,32 +28,26 @@ def batch(seed, size=4, dimension=3, dtype=torch.float64):
     size=st.integers(2, 6),
     labelled=st.booleans(),
     mode=st.sampled_from(["class", "view"]),
+    factor=st.floats(1e-6, 1e6),
 )
-def test_two_views_match_the_reference(seed, size, labelled, mode):
+def test_two_views_match_the_reference(seed, size, labelled, mode, factor):
     z1, z2 = batch(seed, size)
-    y = (
-        torch.randint(3, (size,), generator=torch.Generator().manual_seed(seed))
-        if labelled
-        else None
-    )
-    c = Contrast.from_views(z1, z2, y, positives=mode)
+    g = torch.Generator().manual_seed(seed)
+    y = torch.randint(3, (size,), generator=g) if labelled else None
+    c = Contrast.from_views(factor * z1, z2, y, positives=mode)
     Z, S, P, A = reference.views(z1, z2, None if y is None else y.tolist(), mode)
-    assert np.abs(c.similarity.numpy() - S).max() < 1e-14
-    assert np.abs(c.anchors.numpy() - Z).max() < 1e-14 and c.candidates is c.anchors
+    assert np.abs(c.similarity.numpy() - S).max() < 1e-13
+    assert np.abs(c.anchors.numpy() - Z).max() < 1e-13 and c.candidates is c.anchors
     assert (c.positives.numpy() == P).all()
     assert (c.admissible.numpy() == A).all()
     assert c.symmetric and c.scale == 2 * size - 2
     assert np.array_equal(c.positive_similarity, c.similarity.numpy()[P])
     assert np.abs(c.uniform_log_weights.exp().numpy() - reference.uniform(S, A)).max() < 1e-14
     assert ((c.uniform_log_weights == -torch.inf).numpy() == ~A).all()
-
-
-@cases
-@given(seed=st.integers(0, 999), factor=st.floats(1e-6, 1e6))
-def test_the_length_of_an_embedding_does_not_matter(seed, factor):
-    z1, z2 = batch(seed)
-    a, b = Contrast.from_views(z1, z2).similarity, Contrast.from_views(factor * z1, z2).similarity
-    assert (a - b).abs().max() < 1e-13
+    with_features = Contrast.from_views(factor * z1, z2, y, features=(z2, z1))
+    assert c.features is None and torch.equal(with_features.features, torch.cat([z2, z1]))
+    z = with_features.norms[:, None] * with_features.candidates
+    assert torch.allclose(z, torch.cat([factor * z1, z2]))
 
 
 @cases
@@ -65,9 +59,8 @@ def test_permuting_the_batch_permutes_everything(seed):
     both = torch.cat([order, order + 5])
     a, b = Contrast.from_views(z1, z2, y), Contrast.from_views(z1[order], z2[order], y[order])
     for name in ("similarity", "positives", "admissible"):
-        assert torch.allclose(
-            getattr(a, name)[both][:, both].double(), getattr(b, name).double(), atol=1e-14
-        )
+        before, after = (getattr(c, name).double() for c in (a, b))
+        assert torch.allclose(before[both][:, both], after, atol=1e-14)
     assert (a.same_class()[both][:, both] == b.same_class()).all()
 
 
@@ -111,20 +104,17 @@ def test_a_queue_adds_candidates():
     q, k, queue = (torch.randn(n, 4, generator=g, dtype=torch.float64) for n in (3, 3, 5))
     contrast = Contrast.from_queue(q, k, queue)
     cosine = torch.nn.functional.cosine_similarity(q[:, None], torch.cat([k, queue])[None], dim=2)
-    assert (
-        torch.allclose(contrast.similarity, cosine)
-        and contrast.scale == 7
-        and not contrast.symmetric
-    )
+    assert torch.allclose(contrast.similarity, cosine)
+    assert contrast.scale == 7 and not contrast.symmetric
     assert contrast.positives.nonzero().tolist() == [[0, 0], [1, 1], [2, 2]]
     assert torch.equal(contrast.admissible, ~contrast.positives)
     assert torch.allclose(contrast.positive_similarity, cosine.diagonal())
     y, older = torch.tensor([0, 1, 0]), torch.tensor([1, 1, 2, 0, 2])
-    told = Contrast.from_queue(q, k, queue, y, older)
     same = y[:, None] == torch.cat([y, older])
-    assert torch.equal(told.positives, same) and torch.equal(told.admissible, ~same)
-    own = Contrast.from_queue(q, k, queue, y, older, positives="view")
-    assert torch.equal(own.positives, contrast.positives) and torch.equal(own.admissible, ~same)
+    for positives, expected in (("class", same), ("view", contrast.positives)):
+        labelled = Contrast.from_queue(q, k, queue, y, older, positives=positives)
+        assert torch.equal(labelled.positives, expected)
+        assert torch.equal(labelled.admissible, ~same)
 
 
 def pairs(n=4, m=6, d=5, seed=0):
@@ -186,15 +176,6 @@ def test_similarities_are_float32_or_better_also_under_autocast():
     assert inside.dtype == torch.float32 and torch.equal(inside, outside)
 
 
-def test_features_and_norms_come_along():
-    z1, z2 = batch(7)
-    h1, h2 = batch(8, dimension=9)
-    c = Contrast.from_views(3 * z1, z2, torch.tensor([0, 1, 0, 1]), features=(h1, h2))
-    assert torch.equal(c.features, torch.cat([h1, h2]))
-    assert torch.allclose(c.norms[:, None] * c.candidates, torch.cat([3 * z1, z2]))
-    assert Contrast.from_views(z1, z2).features is None
-
-
 def test_a_contrast_pickles_and_copies_with_masks_of_its_own():
     contrast = Contrast.from_views(*batch(4), torch.tensor([0, 1, 0, 1]))
     counts = contrast.negative_counts
@@ -238,26 +219,18 @@ space, nodes = Contrast.from_similarity, Contrast.from_nodes
         (lambda: views(good, good[:3]), r"both views .*got \(4, 3\), \(3, 3\)"),
         (lambda: views(good[:1], good[:1]), "a batch must have at least 2 images, got 1"),
         (lambda: views(broken(torch.nan), good), "row 2 of view 1 has norm nan .*check the enc"),
-        (lambda: views(good, broken(torch.inf)), "row 2 of view 2 has norm inf"),
-        (lambda: views(broken(0.0), good), "row 2 of view 1 has norm 0"),
         (lambda: views(good, good, torch.arange(3)), r"labels of 4 images .*got \(3,\)"),
         (lambda: views(good, good, torch.ones(4)), "labels of 4 images must be integers"),
         (lambda: views(good, good, positives="x"), "positives must be one of class, view, got"),
         (lambda: space(good, eye, ~eye), r"positives must be a boolean mask of shape \(4, 3\)"),
-        (lambda: space(good[:3], eye, (~eye).float()), "admissible must be a boolean mask"),
         (lambda: space(broken(torch.nan)[:3], eye, ~eye), "row 2 are not finite"),
         (lambda: space(good[:3], eye & ~eye, ~eye), "anchor 0 has no positive"),
-        (lambda: space(good[:3].half(), eye, ~eye), "float32 or float64, got torch.float16"),
-        (lambda: space(good[0], eye, ~eye), r"a matrix \[n, m\], got \(3,\)"),
         (lambda: Contrast.from_pairs(good, good[:3]), "and 2, got 4 and 3"),
-        (lambda: Contrast.from_pairs(good, good[:, :2]), r"keys \[m, d\], got \(4, 3\), \(4, 2\)"),
         (lambda: Contrast.from_pairs(good[:3], good).reversed(), "got 3 queries and 4 keys"),
         (lambda: queue(good, good, good[:, :2]), r"queue \[K, d\], got .*\(4, 2\)"),
         (lambda: queue(good, good, good, torch.arange(4)), "must be given together"),
-        (lambda: queue(broken(0.0), good, good), "row 2 of the queries has norm 0"),
         (lambda: nodes(good, good[:1], torch.zeros(4).long()), "at least 2 graphs, got 1"),
         (lambda: nodes(good, good, torch.arange(4) + 1), "graphs from 0 to 3, got 4"),
-        (lambda: nodes(good, good, *[torch.arange(4) - 2] * 2), "graphs from 0 to 3, got -2"),
     ],
 )
 def test_bad_input_is_named(call, message):

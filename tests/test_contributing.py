@@ -81,6 +81,7 @@ def rows(tmp_path, monkeypatch):
     del hnlib.rows
 
 
+@pytest.mark.slow
 def test_a_kind_of_data_is_one_package_and_one_line(rows, tmp_path, capsys):
     assert rows(noise=0.5).name != rows().name == rows(noise=1.0).name
     with pytest.raises(ValueError, match="noise"):
@@ -104,6 +105,7 @@ def test_a_kind_of_data_is_one_package_and_one_line(rows, tmp_path, capsys):
     assert "blobs, perceptron, 4 epochs, noise 0.5: hcl" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_chapter_is_one(tmp_path):
     (source,) = re.findall(r"^````md\n(.*?)^````", TEXT, re.M | re.S)
     chapter = jupytext.reads(source, fmt="md:myst")
@@ -121,7 +123,7 @@ def test_what_else_it_names_exists():
     assert not missing
 
 
-def test_the_rooms_that_the_changelog_points_to_exist():
+def test_the_modules_that_the_changelog_points_to_exist():
     rows = re.findall(r"^\|(.*)\|(.*)\|$", CHANGES, re.M)[2:]
     assert len(rows) > 15
     for name in {name for _, new in rows for name in re.findall(r"`(hnlib\.[\w.]+)`", new)}:

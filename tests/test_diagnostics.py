@@ -1,5 +1,7 @@
 """Diagnostics against their definitions, one anchor at a time."""
 
+import functools
+import itertools
 import math
 
 import numpy as np
@@ -14,7 +16,7 @@ from hnlib.contrast import Contrast
 from hnlib.results import diagnostics
 
 seeds = st.integers(0, 10**6)
-quick = settings(deadline=None, max_examples=15)
+quick = settings(max_examples=12)
 
 
 def two_views(batch=6, d=3, classes=2, seed=0, agreement=1.0):
@@ -31,17 +33,11 @@ def two_views(batch=6, d=3, classes=2, seed=0, agreement=1.0):
 @given(seeds)
 def test_alignment_and_uniformity_against_their_definitions(seed):
     z1, z2, _ = two_views(5, seed=seed)
-    u, v = functional.normalize(z1), functional.normalize(z2)
-    assert diagnostics.alignment(3 * z1, z2) == pytest.approx(
-        float(sum((a - b) @ (a - b) for a, b in zip(u, v)) / 5)
-    )
-    pairs = [
-        math.exp(-2 * float((u[i] - u[j]) @ (u[i] - u[j])))
-        for i in range(5)
-        for j in range(5)
-        if i != j
-    ]
-    assert diagnostics.uniformity(z1) == pytest.approx(math.log(sum(pairs) / len(pairs)))
+    u, v = (functional.normalize(z).numpy() for z in (z1, z2))
+    alignment = np.mean([(a - b) @ (a - b) for a, b in zip(u, v)])
+    assert diagnostics.alignment(3 * z1, z2) == pytest.approx(alignment)
+    pairs = [math.exp(-2 * (a - b) @ (a - b)) for a, b in itertools.permutations(u, 2)]
+    assert diagnostics.uniformity(z1) == pytest.approx(math.log(np.mean(pairs)))
 
 
 # --- weights and losses
@@ -49,71 +45,59 @@ def test_alignment_and_uniformity_against_their_definitions(seed):
 
 def test_collision_mass_of_uniform_weights_is_the_share_of_the_class():
     z1, z2, y = two_views(6, classes=2)
-    contrast = Contrast.from_views(z1, z2)
-    mass = diagnostics.collision_mass(contrast, negatives.uniform()(contrast), y)
-    assert mass == pytest.approx(
-        4 / 10
-    )  # of 12 rows less anchor and own view, 2 images of the class, twice
-    supervised = Contrast.from_views(z1, z2, y)
-    assert diagnostics.collision_mass(supervised, negatives.uniform()(supervised)) == 0
-    skipped = negatives.uniform()(contrast).clone()
+    contrast, supervised = Contrast.from_views(z1, z2), Contrast.from_views(z1, z2, y)
+    log_w = negatives.uniform()(contrast)
+    skipped = log_w.clone()
     skipped[0] = -torch.inf
-    assert diagnostics.collision_mass(contrast, skipped, y) == pytest.approx(4 / 10)
+    share = 4 / 10  # of 12 rows less anchor and own view, 2 images of the class, twice
+    for weights in (log_w, skipped):
+        assert diagnostics.collision_mass(contrast, weights, y) == pytest.approx(share)
+    assert diagnostics.collision_mass(supervised, negatives.uniform()(supervised)) == 0
 
 
 def losses_one_anchor_at_a_time(z1, z2, y, eta, gamma):
     """The definitions in plain sums of probabilities, without logarithms or masks. Also both sides
     of Assumption 1."""
     z = torch.cat([functional.normalize(z1), functional.normalize(z2)]).numpy()
-    y, batch = y.repeat(2).tolist(), len(z1)
+    y, n = y.repeat(2).tolist(), 2 * len(z1)
     rows, sides = [], []
-    for i in range(2 * batch):
+    for i in range(n):
         g = z @ z[i] / gamma
-        pool = [j for j in range(2 * batch) if j % batch != i % batch]
-        positives = [j for j in range(2 * batch) if j != i and y[j] == y[i]]
+        pool = [j for j in range(n) if j % (n // 2) != i % (n // 2)]
+        same, other = ([j for j in pool if (y[j] == y[i]) == own] for own in (True, False))
+        positives = [j for j in range(n) if j != i and y[j] == y[i]]
 
-        def mean(select, weight, g=g, pool=pool):
-            chosen = [(weight(g[j]), math.exp(g[j])) for j in pool if select(j)]
-            total = sum(w for w, _ in chosen)
-            return sum(w * e for w, e in chosen) / total if total > 0 else math.nan
+        def mean(chosen, weight, g=g):
+            total = sum(weight(g[j]) for j in chosen)
+            return sum(weight(g[j]) * math.exp(g[j]) for j in chosen) / total if total else math.nan
 
-        other, same = (lambda j, i=i: y[j] != y[i]), (lambda j, i=i: y[j] == y[i])
-        expectations = [
-            mean(lambda j: True, lambda g: 1),
-            mean(lambda j: True, eta),
-            mean(other, lambda g: 1),
-            mean(other, eta),
-        ]
+        weights = (lambda g: 1, eta)
+        expectations = [mean(chosen, weight) for chosen in (pool, other) for weight in weights]
         rows.append(
             [
-                sum(math.log(1 + (2 * batch - 2) * math.exp(-g[p]) * e) for p in positives)
-                / len(positives)
+                np.mean([math.log(1 + (n - 2) * math.exp(-g[p]) * e) for p in positives])
                 for e in expectations
             ]
         )
-        sides.append((mean(same, eta), mean(other, eta)))
+        sides.append((mean(same, eta), expectations[3]))
     return np.array(rows).T, np.array(sides)
 
 
+HARDENINGS = {
+    "exp": lambda g, beta, tau: math.exp(beta * g),
+    "threshold": lambda g, beta, tau: float(g >= math.log(tau)),
+}
+
+
 @quick
-@given(
-    seeds,
-    st.floats(0, 3),
-    st.floats(0.1, 2),
-    st.sampled_from(["exp", "threshold"]),
-    st.floats(0.5, 1.5),
-)
+@given(seeds, st.floats(0, 3), st.floats(0.1, 2), st.sampled_from([*HARDENINGS]), st.floats(0.5, 2))
 def test_four_losses_and_assumption_against_one_anchor_at_a_time(seed, beta, gamma, hardening, tau):
     z1, z2, y = two_views(6, classes=3, seed=seed)
     contrast = Contrast.from_views(z1, z2)
     options = dict(beta=beta, temperature=gamma, hardening=hardening, tau=tau)
     ours = diagnostics.four_losses(contrast, y, **options)
     holds = diagnostics.assumption_holds(contrast, y, **options).numpy()
-    eta = (
-        (lambda g: math.exp(beta * g))
-        if hardening == "exp"
-        else (lambda g: float(g >= math.log(tau)))
-    )
+    eta = functools.partial(HARDENINGS[hardening], beta=beta, tau=tau)
     expected, sides = losses_one_anchor_at_a_time(z1, z2, y, eta, gamma)
     assert list(ours) == ["UCL", "H-UCL", "SCL", "H-SCL"]
     for row, loss in zip(expected, ours.values()):
@@ -121,33 +105,6 @@ def test_four_losses_and_assumption_against_one_anchor_at_a_time(seed, beta, gam
     clear = np.abs(sides[:, 0] - sides[:, 1]) > 1e-9
     assert np.array_equal(np.isnan(holds), np.isnan(sides).any(1))
     assert np.array_equal(holds[clear], (sides[clear, 0] > sides[clear, 1]).astype(float))
-
-
-@quick
-@given(seeds, st.floats(0, 3), st.floats(0.1, 2))
-def test_the_order_holds_at_exactly_the_anchors_that_satisfy_the_assumption(seed, beta, gamma):
-    z1, z2, y = two_views(8, classes=2, seed=seed, agreement=0.3)
-    contrast = Contrast.from_views(z1, z2)
-    options = dict(beta=beta, temperature=gamma)
-    losses = diagnostics.four_losses(contrast, y, **options)
-    holds = diagnostics.assumption_holds(contrast, y, **options).bool()
-    gap = losses["H-UCL"] - losses["H-SCL"]
-    clear = gap.abs() > 1e-9
-    assert torch.equal(gap[clear] > 0, holds[clear])
-    ucl = losses["UCL"] - losses["H-UCL"]
-    assert (ucl <= 1e-12).all()  # hardening only raises the loss
-
-
-def test_ucl_does_not_follow_the_assumption():
-    """Negative control of the test above: with UCL in H-UCL's place the equivalence is false."""
-    different = 0
-    for seed in range(20):
-        z1, z2, y = two_views(8, classes=2, seed=seed, agreement=0.3)
-        contrast = Contrast.from_views(z1, z2)
-        losses = diagnostics.four_losses(contrast, y)
-        holds = diagnostics.assumption_holds(contrast, y).bool()
-        different += int(((losses["UCL"] >= losses["H-SCL"]) != holds).sum())
-    assert different > 20
 
 
 def test_the_four_losses_at_neural_collapse():
@@ -183,8 +140,7 @@ def test_diagnostics():
 
 def test_diagnostics_of_weights_that_need_features():
     z1, z2, y = two_views(8, d=4, classes=2)
-    h = torch.cat([z1, z2]).square()
-    features = h[:8], h[8:]
+    features = z1.square(), z2.square()
     row = diagnostics.diagnostics(z1, z2, y, negatives.unremix(), features=features)
     contrast = Contrast.from_views(z1.float(), z2.float(), features=features)
     expected = diagnostics.collision_mass(contrast, negatives.unremix()(contrast), y)

@@ -46,6 +46,7 @@ def test_nothing_else_in_the_checkout_names_it():
     assert naming == {name for name, named in addresses(ROOT).items() if named}
 
 
+@pytest.mark.slow
 def test_one_command_changes_it_everywhere(tmp_path):
     for name in (*NAMING, "Makefile"):
         shutil.copy(ROOT / name, tmp_path)

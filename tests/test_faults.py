@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 from one_call import train
-from test_training import SMALL, At, Head, interrupt, modules, same, weights
+from test_training import SMALL, At, Plain, interrupt, same, weights
+from torch import nn
 
 from hnlib import _files, methods
 from hnlib.images import encoders
@@ -145,15 +146,23 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
     assert len(ours["sessions"]) == 2 and len(theirs["sessions"]) == 1
 
 
+class Head(nn.Sequential):
+    """A projector without batch statistics, which would be those of one process."""
+
+    def __init__(self, *sizes, **more):
+        super().__init__(nn.Linear(32, 24), nn.ReLU(), nn.Linear(24, 16))
+
+
 SHARED = """
 import sys
 from one_call import train
-from test_training import SMALL, Head, modules
+from test_faults import Head
+from test_training import SMALL, Plain
 
 from hnlib.images import encoders
 
-encoders.Projector = Head  # statistics of a batch are those of one process
-train(method="hcl", **modules(), **SMALL | dict(epochs=1), save=sys.argv[1])
+encoders.Projector = Head
+train(method="hcl", encoder=Plain(), **SMALL | dict(epochs=1), save=sys.argv[1])
 """
 
 
@@ -164,12 +173,12 @@ def test_two_processes_of_torchrun_make_the_run_of_one(tmp_path, monkeypatch):
     script.write_text(SHARED)
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     assert python(*launcher, script, saved).wait(240) == 0
-    two = training.load(saved, **modules())
-    one = train(method="hcl", **modules(), **SMALL | dict(epochs=1))
+    two = training.load(saved, encoder=Plain())
+    one = train(method="hcl", encoder=Plain(), **SMALL | dict(epochs=1))
     assert two.record["environment"]["hardware"]["devices"] == 2
     for ours, theirs in zip(weights(two).values(), weights(one).values(), strict=True):
         assert torch.allclose(ours, theirs, atol=1e-5)
     assert json.dumps(two.record["configuration"]) == json.dumps(one.record["configuration"])
-    other = train(method="hcl", **modules(), **SMALL | dict(epochs=1, seed=1))
+    other = train(method="hcl", encoder=Plain(), **SMALL | dict(epochs=1, seed=1))
     first, second = (next(iter(weights(run).values())) for run in (two, other))
     assert not torch.allclose(first, second, atol=1e-5), "negative control"

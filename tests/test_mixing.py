@@ -48,13 +48,6 @@ def test_un_mix_shows_a_share_of_the_own_image():
     assert torch.equal(mixing.un_mix(x, generator(), 1.0)[0], x)
 
 
-def test_a_box_has_at_most_its_share_of_the_area_and_may_be_cut_off():
-    x = torch.tensor([1.0, 0.0]).view(2, 1, 1, 1).expand(2, 1, 32, 32)
-    found = [mixing.un_mix(x, generator(seed), 0.75) for seed in range(200)]
-    areas = {round((1 - float(own)) * 1024) for mixed, own in found if mixed[0].min() == 0}
-    assert max(areas) == 16 * 16 and min(areas) < 16 * 16
-
-
 def test_the_loss_of_i_mix_is_a_soft_cross_entropy():
     queries, keys = torch.randn(2, 7, 5, generator=generator(), dtype=torch.float64)
     partner, own = torch.randperm(7, generator=generator(3)), torch.rand(7, generator=generator(4))
@@ -85,15 +78,14 @@ def test_the_loss_of_un_mix_is_three_losses(name):
 @pytest.mark.parametrize(
     "run", [dict(method="simclr", mixing="i-mix"), dict(method="unremix", mixing="un-mix")]
 )
+@pytest.mark.slow
 def test_a_run_has_mixed_views_and_says_so(run, tmp_path):
     first = train("digits", **SMALL, **run)
     again = train("digits", **SMALL, **run)
     plain = train("digits", **SMALL, method=run["method"])
     assert first.metrics["loss"] == again.metrics["loss"] != plain.metrics["loss"]
     chosen = first.record["configuration"]
-    assert {k: chosen[k] for k in run if k != "method"} == {
-        k: v for k, v in run.items() if k != "method"
-    }
+    assert chosen["mixing"] == run["mixing"]
     assert not {"mixing", "mixing_share"} & plain.record["configuration"].keys()
     assert ImageRun.read(chosen).mixing == run["mixing"]
 

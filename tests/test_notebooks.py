@@ -4,30 +4,18 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import nbformat
 import pytest
+from processes import is_alive, start_hnlib, wait_for
+from scripts import HEAD
 
 from hnlib import __main__ as cli
 from hnlib.book import build, claims, execute, pages
 from hnlib.training import records
 
 ROOT = Path(__file__).resolve().parents[1]
-HEAD = """---
-kernelspec:
-  name: python3
-  display_name: Python 3
-jupytext:
-  text_representation:
-    extension: .md
-    format_name: myst
----
-
-"""
 CHAPTER = f"""{HEAD}# A chapter
 
 ```{{code-cell}} ipython3
@@ -95,16 +83,13 @@ def test_parameters_are_read_from_the_tagged_cell(one):
     ("name", "text", "value"),
     [
         ("epochs", "-1", -1),
-        ("rate", "1e-3", 1e-3),
         ("rate", "2", 2.0),
         ("method", "12", "12"),
         ("deep", "true", True),
         ("folder", "null", None),
-        ("folder", "runs/x", "runs/x"),
         ("folder", "1e-3", 1e-3),
         ("seeds", "4", [4]),
         ("seeds", "[4, 5]", [4, 5]),
-        ("seeds", "[]", []),
         ("names", "hcl,h-scl", ["hcl", "h-scl"]),
         ("names", '["ot", "12"]', ["ot", "12"]),
     ],
@@ -113,22 +98,16 @@ def test_parameters_take_the_type_of_their_default(name, text, value):
     result = execute.guard_parameters(DEFAULTS, {name: text})[name]
     assert result == value
     assert type(result) is type(value)
+    assert execute.split("[hcl],[ot,simclr]") == ["[hcl]", "[ot,simclr]"]
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
-    [("epochs", "3.5"), ("epochs", "true"), ("rate", "fast"), ("deep", "yes"), ("seeds", "a,b")],
+    ("name", "text"), [("epochs", "3.5"), ("rate", "fast"), ("deep", "yes"), ("seeds", "a,b")]
 )
 def test_parameters_of_another_type_are_refused(name, text):
-    with pytest.raises(
-        ValueError, match=rf"parameter {name} must be like .*, got '{text}'.*epochs=3"
-    ):
+    message = rf"parameter {name} must be like .*, got '{text}'.*epochs=3"
+    with pytest.raises(ValueError, match=message):
         execute.guard_parameters(DEFAULTS, {name: text})
-
-
-def test_a_list_is_split_outside_brackets():
-    assert execute.split("[hcl],[ot,simclr]") == ["[hcl]", "[ot,simclr]"]
-    assert execute.split("0.5, 1") == ["0.5", "1"]
 
 
 @pytest.mark.parametrize(
@@ -143,6 +122,8 @@ def test_bad_options_stop_before_anything_runs(one, monkeypatch, capsys, words, 
     monkeypatch.setattr(execute, "execute", lambda *a, **k: pytest.fail("it was executed"))
     assert cli.main(["run", "theory/one", *words]) == 2
     assert message in capsys.readouterr().err
+    with pytest.raises(ValueError, match="no chapter matches"):
+        build.book(only="nothing")
 
 
 @pytest.mark.parametrize(
@@ -159,15 +140,6 @@ def test_a_broken_chapter_is_one_sentence(one, capsys, old, new, message):
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"jobs": 0}, "jobs must be at least 1"), ({"only": "nothing"}, "no chapter matches")],
-)
-def test_bad_options_of_the_book(one, options, message):
-    with pytest.raises(ValueError, match=message):
-        build.book(**options)
 
 
 @pytest.mark.slow
@@ -203,7 +175,7 @@ def test_a_lock_in_a_chapter_leaves_nothing_to_clean_up(one):
     one.write_text(
         CHAPTER + "\n```{code-cell} ipython3\nfrom multiprocessing import RLock\nRLock()\n```\n"
     )
-    done = command("run", "theory/one")
+    done = start_hnlib("run", "theory/one")
     _, errors = done.communicate(timeout=120)
     assert done.returncode == 0 and "leaked" not in errors, errors
 
@@ -253,11 +225,9 @@ def test_a_chapter_depends_on_the_rows_that_it_asked_for(project, monkeypatch):
 
 @pytest.mark.slow
 def test_a_failing_chapter_stops_the_book_and_is_kept(project, one, monkeypatch):
-    names = ["one", "two", "three", "four", "five"]
-    files = "".join(f"  - file: notebooks/theory/{name}\n" for name in names[1:])
-    toc = f"format: jb-book\nroot: notebooks/theory/one\nchapters:\n{files}"
+    toc = (project / "_toc.yml").read_text() + "chapters:\n  - file: notebooks/theory/two\n"
     (project / "_toc.yml").write_text(toc)
-    for name in names:
+    for name in ("one", "two"):
         source = f"{HEAD}# T\n\n```{{code-cell}}\nprint(1)\n1 / 0\n```\n"
         (project / f"notebooks/theory/{name}.md").write_text(source)
     monkeypatch.setattr(build, "LIBRARIES", [])
@@ -270,7 +240,7 @@ def test_a_failing_chapter_stops_the_book_and_is_kept(project, one, monkeypatch)
     failed = nbformat.read(project / "_build/failed/theory/one.ipynb", as_version=4)
     outputs = [output for cell in failed.cells for output in cell.get("outputs", [])]
     assert any(output.get("ename") == "ZeroDivisionError" for output in outputs)
-    assert not (project / "_build/failed/theory/five.ipynb").exists()
+    assert not (project / "_build/failed/theory/two.ipynb").exists()
     assert not (project / "_build/executed/theory/one.ipynb").exists()
 
 
@@ -281,40 +251,13 @@ while True:
     pass"""
 
 
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def wait_for(condition):
-    for _ in range(1200):
-        if condition():
-            return
-        time.sleep(0.1)
-    pytest.fail("it did not happen")
-
-
-def command(*words):
-    """Start ``hnlib`` in a process of its own, which does not inherit an ignored signal."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "hnlib", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
 @pytest.mark.parametrize("kill", [signal.SIGTERM, signal.SIGKILL])
 def test_a_kill_is_obeyed_and_leaves_nothing(project, one, kill):
     """SIGTERM takes the kernel and its children along; after SIGKILL no kernel stays."""
     one.write_text(CHAPTER.replace("print(epochs * 2, names)", ENDLESS))
-    process = command("run", "theory/one")
+    process = start_hnlib("run", "theory/one")
     wait_for((project / "pids").is_file)
     process.send_signal(kill)
     kernel, child = (project / "pids").read_text().split()
@@ -323,7 +266,7 @@ def test_a_kill_is_obeyed_and_leaves_nothing(project, one, kill):
     _, error = process.communicate(timeout=60)
     assert process.returncode == (130 if kill == signal.SIGTERM else -signal.SIGKILL)
     assert ("hnlib: interrupted\n" in error) == (kill == signal.SIGTERM)
-    wait_for(lambda: not any(map(alive, [kernel, child])))
+    wait_for(lambda: not any(map(is_alive, [kernel, child])))
 
 
 @pytest.mark.slow
@@ -356,7 +299,7 @@ CLAIMS = [
         "paper": "ours",
         "location": "Thm 1",
         "statement": "a $|x|$",
-        "verdict": "slip; a sign",
+        "verdict": "slip; s",
     },
 ]
 
@@ -369,9 +312,6 @@ def test_claims_page_joins_claims_and_records(project):
     assert page.index("**X1**") < page.index("theory/one.html#check-x1-") < page.index("**X10**")
     for text in ("a $|x|$ (Thm 1)", "4,000", "2.2e−16\u00a0≤\u00a01e−12", "once more", "*open*"):
         assert text in page
-
-
-def test_a_record_without_a_claim_is_an_error(project):
     with pytest.raises(ValueError, match=r"not in book/claims.csv: X9"):
         pages.claims_tables(CLAIMS, [RECORD | {"id": "X9"}], project)
 
@@ -386,7 +326,6 @@ NO_RUNS = records.frame([])
         ("definition", None, True),
         ("loose; a remark", None, False),
         ("true", "unchecked", False),
-        ("definition", "unchecked", False),
     ],
 )
 def test_a_claim_without_a_control_stops_the_book_but_not_a_draft(project, verdict, control, fine):
@@ -394,8 +333,7 @@ def test_a_claim_without_a_control_stops_the_book_but_not_a_draft(project, verdi
     (project / "book/claims.csv").write_text("id,paper,location,statement,verdict\n" + row)
     record = RECORD | {"id": "X10", "control": control}
     cell = {"outputs": [{"data": {claims.MIME: record}}]}
-    cells = [] if control == "unchecked" else [cell]
-    executed = {"theory/one": {"cells": cells}}
+    executed = {"theory/one": {"cells": [] if control == "unchecked" else [cell]}}
     if not fine:
         with pytest.raises(ValueError, match="no chapter checks X10 with a negative control"):
             pages.write(project / "book", executed, NO_RUNS, project)
@@ -404,44 +342,22 @@ def test_a_claim_without_a_control_stops_the_book_but_not_a_draft(project, verdi
     assert ("**1 claims: 1 checked" in text) == (control != "unchecked")
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ("X1,ours,,a,true\nX1,ours,,a,true\n", "X1 is listed twice"),
-        ("X²,ours,,a,true\n", "the id 'X²' must be letters and a number"),
-    ],
-)
-def test_ids_of_claims_are_unique_and_sortable(project, rows, message):
-    path = project / "book/claims.csv"
-    path.write_text("id,paper,location,statement,verdict\n" + rows)
-    with pytest.raises(ValueError, match=message):
-        pages.listed_claims(path)
-
-
 def test_results_page_shows_runs():
-    run = RUN
-    again = run | {
-        "configuration": run["configuration"] | {"seed": 1},
-        "metrics": {"knn": 0.967654},
-    }
-    queued = run | {"configuration": run["configuration"] | {"queue": 64}}
+    chosen = RUN["configuration"]
+    again = RUN | {"configuration": chosen | {"seed": 1}, "metrics": {"knn": 0.967654}}
+    queued = RUN | {"configuration": chosen | {"queue": 64}}
     cost = {"configuration": {"experiment": "cost_of", "seed": 0}, "metrics": {"megabytes": 1.0}}
-    frame = records.frame([run, again, queued, cost])
-    page = pages.results_tables(frame)
-    for text in (
+    page = pages.results_tables(records.frame([RUN, again, queued, cost]))
+    shown = [
         "h\\_cl",
         "beta 1.0",
         "mixture 0.333/0.5/0.167",
         "nested 1/0.5/a",
         "0, 1",
         "97.8\u00a0±\u00a01.4",
-        "98.8",
-        "queue 64",
-        "12\u00a0s",
-        "A CPU, 2 threads",
-        "2026-01-02",
-    ):
-        assert text in page
+    ]
+    shown += ["98.8", "queue 64", "12\u00a0s", "A CPU, 2 threads", "2026-01-02"]
+    assert [text for text in shown if text not in page] == []
 
 
 def test_a_page_without_a_place_for_its_tables_is_refused(project):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hnlib import negatives, objectives, robust
 from hnlib.contrast import Contrast, Masks
 
-cases = settings(max_examples=25, deadline=None, derandomize=True)
+cases = settings(max_examples=12)
 
 
 def space(seed, n=4, m=6, several=True):
@@ -51,18 +51,13 @@ def test_info_nce_is_the_reference(seed, temperature, scale, tau_plus, beta):
     c = space(seed)
     log_w = negatives.tilted(beta)(c)
     options = dict(temperature=temperature, tau_plus=tau_plus, scale=scale)
-    S, P, W = arrays(c, log_w)
-    expected = reference.info_nce(S, P, W, **options)
-    each = objectives.info_nce(c, log_w, **options, reduction="none")
-    assert each.shape == (4,)
-    np.testing.assert_allclose(each.numpy(), expected, rtol=1e-9, atol=1e-12)
-    assert float(objectives.info_nce(c, log_w, **options)) == pytest.approx(
-        np.mean(expected), rel=1e-9
-    )
-    pairs = reference.info_nce(S, P, W, **options, average="pairs")
-    assert float(objectives.info_nce(c, log_w, **options, average="pairs")) == pytest.approx(
-        pairs, rel=1e-9
-    )
+    masks = arrays(c, log_w)
+    expected = reference.info_nce(*masks, **options)
+    pairs = reference.info_nce(*masks, **options, average="pairs")
+    loss = partial(objectives.info_nce, c, log_w, **options)
+    assert loss(reduction="none").tolist() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    assert float(loss()) == pytest.approx(np.mean(expected), rel=1e-9)
+    assert float(loss(average="pairs")) == pytest.approx(pairs, rel=1e-9)
 
 
 @cases
@@ -72,32 +67,16 @@ def test_basic_and_mean_variance_are_the_reference(seed, tau):
     log_w = negatives.tilted(1.3)(c)
     S, P, W = arrays(c, log_w)
     counts = P.sum(1)
-    for ours, theirs in (
-        (partial(objectives.basic, c, log_w), reference.basic(S, P, W)),
-        (
-            partial(objectives.mean_variance, c, log_w, temperature=tau),
-            reference.mean_variance(S, P, W, tau),
-        ),
+    variance = partial(objectives.mean_variance, temperature=tau)
+    for objective, theirs in (
+        (objectives.basic, reference.basic(S, P, W)),
+        (variance, reference.mean_variance(S, P, W, tau)),
     ):
-        np.testing.assert_allclose(ours(reduction="none").numpy(), theirs, atol=1e-12)
+        ours = partial(objective, c, log_w)
+        assert ours(reduction="none").tolist() == pytest.approx(theirs, abs=1e-12)
         assert float(ours()) == pytest.approx(np.mean(theirs), abs=1e-12)
         pairs = (counts * np.array(theirs)).sum() / counts.sum()
         assert float(ours(average="pairs")) == pytest.approx(pairs, abs=1e-12)
-
-
-@cases
-@given(seed=st.integers(0, 9999))
-def test_info_nce_on_a_batch_is_simclr_written_as_cross_entropy(seed):
-    """An independent route: torch's cross entropy over all candidates but the anchor."""
-    z1, z2 = batch(seed)
-    c = Contrast.from_views(z1, z2)
-    z = torch.nn.functional.normalize(torch.cat([z1, z2]), dim=1)
-    logits = (z @ z.T / 0.3).fill_diagonal_(-torch.inf)
-    expected = torch.nn.functional.cross_entropy(logits, (torch.arange(10) + 5) % 10)
-    assert (
-        abs(float(objectives.info_nce(c, negatives.uniform()(c), temperature=0.3) - expected))
-        < 1e-12
-    )
 
 
 @cases
@@ -107,37 +86,20 @@ def test_temperature_and_prior_of_each_anchor(seed, several):
     t = torch.tensor([0.1, 0.3, 0.5, 1.0], dtype=torch.float64)
     prior = torch.tensor([0.0, 0.05, 0.3, 0.9], dtype=torch.float64)
     log_w = negatives.tilted(1.0, t)(c)
-    S, P, W = arrays(c, log_w)
-    for tt in (t, 0.4):
-        for pp in (prior, 0.2):
-            ours = objectives.info_nce(c, log_w, temperature=tt, tau_plus=pp, reduction="none")
-            theirs = reference.info_nce(S, P, W, np.asarray(tt), np.asarray(pp))
-            np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-9)
-    zero = torch.zeros(4, dtype=torch.float64)
-    assert torch.allclose(
-        objectives.info_nce(c, log_w, tau_plus=zero), objectives.info_nce(c, log_w, tau_plus=0.0)
-    )
-    scalar = torch.tensor(0.4, dtype=torch.float64)
-    assert torch.allclose(
-        objectives.info_nce(c, log_w, scalar, scalar / 4), objectives.info_nce(c, log_w, 0.4, 0.1)
-    )
+    masks = arrays(c, log_w)
+    for options in ((t, prior), (0.4, prior), (t, 0.2), (t[1], prior[2])):
+        ours = objectives.info_nce(c, log_w, *options, reduction="none")
+        theirs = reference.info_nce(*masks, *map(np.asarray, options))
+        assert ours.tolist() == pytest.approx(theirs, rel=1e-9)
 
 
 def test_the_temperature_may_be_learned():
     c = space(1)
     log_w = negatives.uniform()(c)
-    for t in (
-        torch.tensor(0.4, dtype=torch.float64),
-        torch.linspace(0.2, 0.8, 4, dtype=torch.float64),
-    ):
-        t.requires_grad_()
+    for t in (torch.tensor(0.4).double(), torch.linspace(0.2, 0.8, 4).double()):
         for prior in (0.0, 0.1):
             loss = partial(objectives.info_nce, c, log_w, tau_plus=prior)
-            assert torch.autograd.gradcheck(lambda t, loss=loss: loss(temperature=t), (t,))
-
-
-def own_temperatures(c, w, **options):
-    return objectives.info_nce(c, w, w.new_full((len(w),), 0.4), 0.1, **options)
+            assert torch.autograd.gradcheck(lambda t, f=loss: f(temperature=t), t.requires_grad_())
 
 
 ALL = {
@@ -146,7 +108,6 @@ ALL = {
     "basic": objectives.basic,
     "mean_variance": partial(objectives.mean_variance, temperature=0.4),
     "exact": partial(objectives.exact_debiased, temperature=0.5, beta=1.5, tau_plus=0.2),
-    "own temperatures": own_temperatures,
     "kl_budget": objectives.kl_budget,
 }
 
@@ -157,53 +118,29 @@ def one_anchor(negative, positive=0.5):
     return s, Contrast.from_similarity(s, mask, ~mask)
 
 
-@pytest.mark.parametrize("temperature", [0.5, 0.05])
-def test_the_clamp_on_both_sides(temperature):
+@pytest.mark.parametrize("t", [0.5, 0.05])
+def test_the_clamp_on_both_sides(t):
     """Above the floor e^{-1/t} the difference rules, below it (and where the difference is
     negative) the floor."""
-    t, prior, positive = temperature, 0.1, 0.5
+    prior, positive = 0.1, math.exp(0.5 / t)
     floor = math.exp(-1 / t)
     # the similarity at which (e^{s/t} - prior e^{s+/t}) / (1 - prior) meets the floor
-    edge = t * math.log(floor * (1 - prior) + prior * math.exp(positive / t))
+    edge = t * math.log(floor * (1 - prior) + prior * positive)
     for shift, clamped in ((1e-3, False), (0.3, False), (-1e-3, True), (-0.9, True)):
         s, c = one_anchor(edge + shift)
         log_w = negatives.uniform()(c)
-        loss = objectives.info_nce(c, log_w, t, prior, scale=10)
-        (gradient,) = torch.autograd.grad(loss, s)
-        value = (
-            floor
-            if clamped
-            else (math.exp((edge + shift) / t) - prior * math.exp(positive / t)) / (1 - prior)
-        )
-        assert loss.item() == pytest.approx(
-            math.log1p(10 * value / math.exp(positive / t)), rel=1e-9
-        )
-        assert gradient.isfinite().all() and gradient[0, 0] < 0
-        assert (gradient[0, 1] == 0) if clamped else (gradient[0, 1] > 0)
 
-        def again(x, c=c, log_w=log_w):
+        def loss(x, c=c, log_w=log_w):
             same = Contrast.from_similarity(x, c.positives, c.admissible)
             return objectives.info_nce(same, log_w, t, prior, scale=10)
 
-        assert torch.autograd.gradcheck(again, (s,), eps=1e-7)
-
-
-def test_the_exact_prior_of_a_tilt_leaves_the_true_negatives():
-    """With the class mass of the tilt itself for a prior, the correction recovers the mean over the
-    other classes."""
-    s = torch.tensor(
-        [[0.6, 0.6, 0.6, 0.1, -0.2, 0.4]], dtype=torch.float64
-    )  # own class at s+ = .6, three others
-    own = torch.tensor([[True, True, True, False, False, False]])
-    positives = torch.tensor([[True, False, False, False, False, False]])
-    everyone = Contrast.from_similarity(s, positives, torch.ones_like(own))
-    others = Contrast.from_similarity(s, positives, ~own)
-    tilt = negatives.tilted(2.0, 0.5)
-    prior = tilt(everyone).exp()[:, :3].sum(1)
-    debiased = objectives.info_nce(everyone, tilt(everyone), 0.5, prior)
-    assert abs(float(debiased - objectives.info_nce(others, tilt(others), 0.5))) < 1e-12
-    plain = objectives.info_nce(everyone, tilt(everyone), 0.5, 0.5)
-    assert abs(float(plain - objectives.info_nce(others, tilt(others), 0.5))) > 1e-2
+        difference = (math.exp((edge + shift) / t) - prior * positive) / (1 - prior)
+        value = math.log1p(10 * (floor if clamped else difference) / positive)
+        assert loss(s).item() == pytest.approx(value, rel=1e-9)
+        (gradient,) = torch.autograd.grad(loss(s), s)
+        assert gradient.isfinite().all() and gradient[0, 0] < 0
+        assert (gradient[0, 1] == 0) if clamped else (gradient[0, 1] > 0)
+        assert torch.autograd.gradcheck(loss, (s,), eps=1e-7)
 
 
 # --- exact debiasing
@@ -233,16 +170,13 @@ strengths = dict(seed=st.integers(0, 9999), noise=st.sampled_from([0.02, 0.3, 3.
 )
 def test_exact_debiasing_is_the_reference(seed, temperature, beta, tau_plus, scale):
     c = space(seed)
-    S, P, A = c.similarity.numpy(), c.positives.numpy(), c.admissible.numpy()
-    expected, parts = reference.exact_debiased(S, P, A, temperature, beta, tau_plus, scale)
-    each = exact(c, temperature, beta, tau_plus, scale=scale, reduction="none")
-    np.testing.assert_allclose(each.numpy(), expected, rtol=1e-9, atol=1e-12)
-    assert float(exact(c, temperature, beta, tau_plus, scale=scale)) == pytest.approx(
-        np.mean(expected), rel=1e-9
-    )
-    acts = objectives.guarded(
-        c, negatives.tilted(beta, temperature)(c), temperature, beta, tau_plus
-    )
+    masks = (x.numpy() for x in (c.similarity, c.positives, c.admissible))
+    options = (temperature, beta, tau_plus)
+    expected, parts = reference.exact_debiased(*masks, *options, scale)
+    each = exact(c, *options, scale=scale, reduction="none")
+    assert each.tolist() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    assert float(exact(c, *options, scale=scale)) == pytest.approx(np.mean(expected), rel=1e-9)
+    acts = objectives.guarded(c, negatives.tilted(beta, temperature)(c), *options)
     assert acts.dtype == torch.bool and acts.shape == (4,)
     for i in range(4):
         own = [part[1:] for part in parts if part[0] == i]
@@ -257,25 +191,21 @@ def test_exact_debiasing_is_the_reference(seed, temperature, beta, tau_plus, sca
 def test_no_class_leaves_less_than_the_guard(beta):
     """Every set of the class's size is tried; with a positive far too close the guard is all there
     is."""
-    g = torch.Generator().manual_seed(3)
-    s = torch.cat(
-        [torch.tensor([[9.0]]), torch.rand(1, 8, generator=g) * 2 - 1], 1
-    ).double()  # no cosine
+    others = 2 * torch.rand(8, generator=torch.Generator().manual_seed(3)).double() - 1
+    s = torch.cat([torch.tensor([9.0]).double(), others])[None]  # 9 is no cosine
     mask = torch.arange(9)[None] == 0
     c = Contrast.from_similarity(s, mask, ~mask)
-    w = negatives.tilted(beta)(c).exp()[0, 1:]
+    log_w = negatives.tilted(beta)(c)
+    w = log_w.exp()[0, 1:]
+    e = w * (others / 0.5).exp()
     for size in (1, 2, 5):
-        left = [
-            torch.tensor([j for j in range(8) if j not in out])
-            for out in combinations(range(8), size)
-        ]
-        above = min(float((w[j] * (s[0, 1:][j] / 0.5).exp()).sum()) for j in left)
-        below = min(float(w[j].sum()) for j in left)
+        left = [[j for j in range(8) if j not in out] for out in combinations(range(8), size)]
+        above, below = (min(float(x[j].sum()) for j in left) for x in (e, w))
         loss = math.log1p(above / below * math.exp(-9.0 / 0.5))
         assert float(exact(c, beta=beta, tau_plus=size / 8)) == pytest.approx(loss, rel=1e-9)
-        assert objectives.guarded(c, negatives.tilted(beta)(c), 0.5, beta, size / 8).all()
-        easiest = s[0, 1:].argsort()[size:]  # another set is not the guard's
-        assert abs(float((w[easiest] * (s[0, 1:][easiest] / 0.5).exp()).sum()) / above - 1) > 0.1
+        assert objectives.guarded(c, log_w, 0.5, beta, size / 8).all()
+        easiest = others.argsort()[size:]  # another set is not the guard's
+        assert abs(float(e[easiest].sum()) / above - 1) > 0.1
 
 
 @cases
@@ -290,81 +220,23 @@ def test_a_class_at_the_positive_s_place_is_taken_out_whole(seed, beta, size, le
     on the hardest."""
     g = torch.Generator().manual_seed(seed)
     s = 2 * torch.rand(3, 9, generator=g, dtype=torch.float64) - 1
-    own = torch.zeros(3, 9, dtype=torch.bool)
-    own[:, : size + 1] = True
-    s[own] = level
-    positives = torch.zeros_like(own)
-    positives[:, 0] = True
+    own = (torch.arange(9) <= size).expand(3, 9)
+    s = torch.where(own, level, s)
+    positives = (torch.arange(9) == 0).expand(3, 9)
     c = Contrast.from_similarity(s, positives, ~positives)
+    log_w = negatives.tilted(beta)(c)
     others = Contrast.from_similarity(s, positives, ~own)
     supervised = objectives.info_nce(others, negatives.tilted(beta)(others), reduction="none")
     # The mass of the class is taken from 1, and what it adds from the numerator: where little is
     # left, as little is left of the digits. So the error is measured against those two differences.
-    w = negatives.tilted(beta)(c).exp() * torch.stack([torch.ones_like(s), (s / 0.5).exp()])
+    w = log_w.exp() * torch.stack([torch.ones_like(s), (s / 0.5).exp()])
     left = ((w * ~own).sum(2) / w.sum(2)).amin(0)
     error = (exact(c, beta=beta, tau_plus=size / 8, reduction="none") / supervised - 1).abs()
     assert (error * left).max() < 1e-14
-    assert not objectives.guarded(c, negatives.tilted(beta)(c), 0.5, beta, size / 8).any()
+    assert not objectives.guarded(c, log_w, 0.5, beta, size / 8).any()
     if beta > 1 and level > 0.5:  # the fixed share, right at beta = 0 alone, misses it
-        fixed = objectives.info_nce(
-            c, negatives.tilted(beta)(c), tau_plus=size / 8, reduction="none"
-        )
+        fixed = objectives.info_nce(c, log_w, tau_plus=size / 8, reduction="none")
         assert (fixed / supervised - 1).abs().max() > 1e-3
-
-
-@cases
-@given(**strengths, beta=st.sampled_from([0.0, 0.5, 2.0]))
-def test_where_nothing_is_guarded_it_is_info_nce_with_the_mass_for_a_prior(seed, noise, beta):
-    c = Contrast.from_views(*views(seed, noise))
-    log_w = negatives.tilted(beta)(c)
-    s = c.similarity
-    mass = 0.05 * (beta * c.positive_similarity / 0.5).exp() * 10
-    mass = mass / ((beta * s / 0.5).exp() * c.admissible).sum(1)
-    # `guarded` passes over a guard that acts by less than 1e-5, as rounding may; here it must not
-    _, parts = reference.exact_debiased(
-        s.numpy(), c.positives.numpy(), c.admissible.numpy(), 0.5, beta, 0.05
-    )
-    acts = torch.tensor([low > x or least > (1 + 1e-12) * y for _, x, low, y, least in parts])
-    guarded = objectives.guarded(c, log_w, 0.5, beta, 0.05)
-    assert (guarded <= acts).all()
-    free, floor = ~acts, math.exp(-2.0)  # the other clamp
-    left = (log_w.exp() * (s / 0.5).exp()).sum(1) - mass * (c.positive_similarity / 0.5).exp()
-    free &= (mass < 1) & (left / (1 - mass) > floor)
-    expected = objectives.info_nce(c, log_w, tau_plus=mass.clamp(0, 0.999), reduction="none")
-    assert (exact(c, beta=beta, tau_plus=0.05, reduction="none") - expected)[
-        free
-    ].abs().sum() < 1e-10
-    assert noise < 1 or free.any()
-    if beta == 0:
-        debiased = objectives.info_nce(c, log_w, tau_plus=0.05, reduction="none")
-        assert (debiased - expected)[free].abs().sum() < 1e-12
-
-
-@cases
-@given(**strengths, beta=st.sampled_from([0.0, 1.0, 5.0]))
-def test_a_guarded_loss_falls_with_the_share_of_the_class(seed, noise, beta):
-    """Where the guard is all, a larger share removes harder candidates."""
-    c = Contrast.from_views(*views(seed, noise))
-    log_w, last = negatives.tilted(beta)(c), torch.full((12,), torch.inf, dtype=torch.float64)
-    for tau_plus in (0.1, 0.3, 0.55, 0.8, 0.99):
-        loss = exact(c, beta=beta, tau_plus=tau_plus, reduction="none")
-        both = loss  # log(1 + Q e^{-s+/t} mean of e^{s/t} over what is left)
-        kept = [
-            reference.trimmed(c.similarity.numpy(), c.admissible.numpy(), i, tau_plus)
-            for i in range(12)
-        ]
-        w = torch.zeros_like(c.similarity)
-        for i, shares in enumerate(kept):
-            for j, share in shares.items():
-                w[i, j] = share * log_w[i, j].exp()
-        mean = (w * (c.similarity / 0.5).exp()).sum(1) / w.sum(1)
-        trimmed = torch.log1p(10 * mean * (-c.positive_similarity / 0.5).exp())
-        assert (trimmed < last + 1e-12).all()
-        rows = (
-            c.similarity.masked_fill(~c.admissible, -2).amax(1) < c.positive_similarity
-        )  # closer than all: both act
-        assert (both - trimmed)[rows].abs().sum() < 1e-9
-        last = trimmed
 
 
 @cases
@@ -391,17 +263,14 @@ def test_exact_debiasing_is_finite_everywhere(
         assert slope.isfinite().all()
 
 
-@pytest.mark.parametrize(
-    ("beta", "temperature"), [(1.0, 0.5), (2.0, 0.1), (10.0, 0.1), (10.0, 0.05)]
-)
+@pytest.mark.parametrize(("beta", "temperature"), [(1.0, 0.5), (10.0, 0.05)])
 @pytest.mark.parametrize("noise", [0.1, 1.0])
 def test_exact_debiasing_in_float32_also_where_the_guard_is_far_below(beta, temperature, noise):
     """What a class leaves of a sharp tilt can be less than the smallest float32."""
     (z1, z2), options = views(1, noise, size=8), (temperature, beta, 0.3)
     c = Contrast.from_views(z1, z2)
-    expected, _ = reference.exact_debiased(
-        c.similarity.numpy(), c.positives.numpy(), c.admissible.numpy(), *options, scale=14
-    )
+    masks = (x.numpy() for x in (c.similarity, c.positives, c.admissible))
+    expected, _ = reference.exact_debiased(*masks, *options, scale=14)
     single = exact(Contrast.from_views(z1.float(), z2.float()), *options, reduction="none")
     np.testing.assert_allclose(single.numpy(), expected, rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(exact(c, *options, reduction="none").numpy(), expected, rtol=1e-7)
@@ -439,49 +308,12 @@ def test_kl_budget_is_the_reference(seed, eta, floor, scale, beta):
     log_w = negatives.tilted(beta)(c)
     S, P, W = arrays(c, log_w)
     expected = reference.kl_budget(S, P, W, eta, floor, scale)
-    each = objectives.kl_budget(c, log_w, eta, floor=floor, scale=scale, reduction="none")
-    np.testing.assert_allclose(each.numpy(), expected, rtol=1e-7)
-    assert float(objectives.kl_budget(c, log_w, eta, floor=floor, scale=scale)) == pytest.approx(
-        np.mean(expected)
-    )
+    loss = partial(objectives.kl_budget, c, log_w, eta, floor=floor, scale=scale)
+    assert loss(reduction="none").tolist() == pytest.approx(expected, rel=1e-7)
+    assert float(loss()) == pytest.approx(np.mean(expected))
     t = [max(reference.kl_temperature(s, w, eta), floor) for s, w in zip(S, W)]
-    np.testing.assert_allclose(
-        objectives.budget_temperature(c, log_w, eta, floor=floor).numpy(), t, rtol=1e-7
-    )
-
-
-@cases
-@given(
-    seed=st.integers(0, 9999), eta=st.sampled_from([0.05, 0.4]), beta=st.sampled_from([0.0, 1.5])
-)
-def test_without_the_positive_s_share_it_is_the_worst_case_in_the_ball(seed, eta, beta):
-    """As Q grows, value (less t log Q, with the ball's radius paid for) and gradient tend to those
-    of the ball."""
-    base = space(seed, n=3, m=7, several=False)
-    s = base.similarity.clone().requires_grad_()
-    c = Contrast.from_similarity(s, base.positives, base.admissible | ~base.positives)
-    log_w = negatives.tilted(beta)(c).detach()
-    ball = robust.kl_ball(s, log_w.exp(), eta)
-    inside = ball.alpha > 0.05
-    t = objectives.budget_temperature(c, log_w, eta, floor=0.05)
-    assert not t.requires_grad and torch.allclose(t[inside], ball.alpha[inside])
-    worst = (ball.value - c.positive_similarity)[inside]
-    (slope,) = torch.autograd.grad(worst.sum(), s)
-    ratio = (
-        (log_w + (s.detach() - c.positive_similarity[:, None].detach()) / t[:, None])
-        .logsumexp(1)
-        .exp()
-    )
-    for k in (1.0, 1e3, 1e6):  # how often the negatives' part of the denominator is the positive's
-        q = k / ratio[inside].min().item() if inside.any() else k
-        loss = objectives.kl_budget(c, log_w, eta, floor=0.05, scale=q, reduction="none")[inside]
-        (gradient,) = torch.autograd.grad(loss.sum(), s)
-        value = (loss - t[inside] * math.log(q) + t[inside] * eta - worst).abs()
-        gaps = value.sum().item(), (gradient - slope).abs().sum().item()
-        assert max(gaps) < 10 / k + 1e-9
-        assert (
-            k > 1 or not inside.any() or min(gaps) > 0.03
-        )  # with as large a part as the negatives', far from it
+    ours = objectives.budget_temperature(c, log_w, eta, floor=floor)
+    assert ours.tolist() == pytest.approx(t, rel=1e-7)
 
 
 def test_the_temperatures_of_a_budget():
@@ -520,22 +352,40 @@ def rows_of(c, rows):
     return Contrast(c.similarity[rows], masks, c.scale)
 
 
-@pytest.mark.parametrize("name", [name for name in ALL if name != "exact"])
-@pytest.mark.parametrize("labelled", [False, True])
-def test_skipped_anchors_are_left_out_of_the_mean_and_zero_in_the_vector(name, labelled):
+def dismissed_row(c):
+    return c.without((torch.arange(10) == 4)[:, None].expand(10, 10))
+
+
+WITHOUT_NEGATIVES = {
+    "threshold": (None, lambda c: (c, skipping(c))),
+    "threshold, classes": (torch.tensor([0, 1, 1, 2, 0]), lambda c: (c, skipping(c))),
+    "dismissed": (
+        None,
+        lambda c: (dismissed_row(c), negatives.tilted(1.5, on_empty="skip")(dismissed_row(c))),
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WITHOUT_NEGATIVES)
+@pytest.mark.parametrize("name", ALL)
+def test_skipped_anchors_are_left_out_of_the_mean_and_zero_in_the_vector(name, way):
     z1, z2 = (z.requires_grad_() for z in batch(6))
-    y = torch.tensor([0, 1, 1, 2, 0]) if labelled else None
-    c = Contrast.from_views(z1, z2, y, positives="view")
-    log_w = skipping(c)
+    y, weigh = WITHOUT_NEGATIVES[way]
+    if name == "exact" and way != "dismissed":
+        return  # it computes the tilt itself
+    c, log_w = weigh(Contrast.from_views(z1, z2, y, positives="view"))
     counted = log_w.amax(1) > -torch.inf
     assert 0 < counted.sum() < 10
     expected = ALL[name](rows_of(c, counted), log_w[counted])
     loss = ALL[name](c, log_w)
     assert abs((loss - expected).item()) < 1e-12
-    gradient = torch.autograd.grad(loss, z1, retain_graph=True)[0]
-    assert torch.allclose(gradient, torch.autograd.grad(expected, z1)[0], atol=1e-12)
+    a, b = (torch.autograd.grad(x, z1, retain_graph=True)[0] for x in (loss, expected))
+    assert torch.allclose(a, b, atol=1e-12)
     each = ALL[name](c, log_w, reduction="none")
     assert (each[~counted] == 0).all() and (each[counted] != 0).all()
+    none_left = c.without(torch.ones_like(c.admissible))
+    loss = ALL[name](none_left, negatives.tilted(1.5, on_empty="skip")(none_left))
+    assert loss.item() == 0 and (torch.autograd.grad(loss, z1)[0] == 0).all()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -557,22 +407,6 @@ def test_a_threshold_averaged_over_pairs_leaves_empty_rows_out(seed):
     alone = objectives.info_nce(rows_of(c, rows), log_w[rows], average="pairs")
     a, b = (torch.autograd.grad(x, z1, retain_graph=True)[0] for x in (loss, alone))
     assert torch.allclose(a, b, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_anchors_without_candidates(name):
-    z1, z2 = (z.requires_grad_() for z in batch(6))
-    c = Contrast.from_views(z1, z2)
-    rows = torch.arange(10) != 4
-    c = c.without(~rows[:, None].expand(10, 10))
-    weigh = negatives.tilted(1.5, on_empty="skip")
-    loss, expected = (ALL[name](x, weigh(x)) for x in (c, rows_of(c, rows)))
-    assert (loss - expected).abs().item() < 1e-12
-    a, b = (torch.autograd.grad(x, z1, retain_graph=True)[0] for x in (loss, expected))
-    assert (a - b).abs().max() < 1e-12
-    none_left = c.without(torch.ones_like(c.admissible))
-    loss = ALL[name](none_left, weigh(none_left))
-    assert loss.item() == 0 and (torch.autograd.grad(loss, z1)[0] == 0).all()
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -630,23 +464,17 @@ def test_not_a_number_is_never_hidden_by_the_clamp():
         ("info_nce", dict(temperature=torch.tensor([0.5, 0, 1, 1])), "temperature .* got 0"),
         ("info_nce", dict(temperature=torch.ones(3)), r"temperature must .* \(4,\), got \(3,\)"),
         ("info_nce", dict(tau_plus=1.0), r"tau_plus must lie in \[0, 1\), got 1"),
-        ("info_nce", dict(tau_plus=torch.tensor([0.1, 0, 0, 1.5])), "tau_plus .* got 1.5"),
         ("info_nce", dict(scale=-3), "scale must be positive and finite, got -3"),
         ("info_nce", dict(hardness_strength=-1.0), "hardness_strength must be finite and >= 0"),
         ("info_nce", dict(loudness=0.5), "loudness must be 0 or at least 1, got 0.5"),
         ("sigmoid", dict(bias=math.nan), "bias must be a finite number, got nan"),
         ("sigmoid", dict(scale=0), "scale must be positive"),
         ("info_nce", dict(average="rows"), "average must be one of anchors, pairs, got 'rows'"),
-        ("basic", dict(reduction="sum"), "reduction must be one of mean, none, got 'sum'"),
         ("basic", dict(average="pairs", reduction="none"), 'needs reduction="mean"'),
-        ("mean_variance", dict(temperature=0.0), "temperature must be positive"),
         ("jensen_shannon", dict(tau_plus=1.0), "tau_plus must lie"),
         ("exact_debiased", dict(beta=-1.0), "beta must be finite and >= 0, got -1"),
-        ("guarded", dict(tau_plus=1.0), "tau_plus must lie"),
         ("kl_budget", dict(eta=0.0), "eta"),
-        ("kl_budget", dict(floor=0.0), "floor must be positive"),
         ("kl_budget", dict(order=4), "order"),
-        ("kl_budget", dict(reduction="sum"), "reduction must be one of"),
     ],
 )
 def test_bad_options_are_named(objective, options, message):

@@ -161,6 +161,7 @@ def test_an_epoch_costs_what_records_of_the_same_setting_say():
 @pytest.mark.parametrize(
     ("experiment", "dataset"), [("hardness", "cifar100"), ("sentences", "novels")]
 )
+@pytest.mark.slow
 def test_chapters_have_their_runs_in_the_queue(experiment, dataset, tmp_path, monkeypatch):
     monkeypatch.setattr(records, "tracked_folder", lambda: tmp_path)
     frame = records.frame([record(RUNNABLE[0].run, {})])

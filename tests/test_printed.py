@@ -28,6 +28,7 @@ def test_ours_stands_beside_the_printed_number_with_its_interval():
     assert "hnlib train images --dataset tiny-imagenet --method debiased" in line
 
 
+@pytest.mark.slow
 def test_every_number_has_its_line_and_what_is_missing_comes_first():
     parts = printed.parts(records.frame(records.tracked_folder()), project_root())
     assert parts["printed"].count("\n* -") == 435 + parts["printed"].count("{list-table}")

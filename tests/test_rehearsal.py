@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from hnlib import transport
 from hnlib.book import papers
 from hnlib.images import data, encoders, task
 from hnlib.training import loop, records
@@ -16,7 +17,7 @@ from hnlib.training.run import train
 
 #: What a rehearsal makes smaller; the rest of a run is as printed.
 SMALL = {
-    "images": dict(epochs=1, batch_size=4, evaluate_size=8),
+    "images": dict(epochs=1, batch_size=4, evaluate_size=8, encoder="small-cnn"),
     "graphs": dict(epochs=1, batch_size=32, folds=2, dataset="motifs"),
     "sentences": dict(
         epochs=1, batch_size=16, max_steps=2, dimension=16, dataset="topics", tasks=("alike",)
@@ -25,7 +26,7 @@ SMALL = {
 
 
 def kind(cell):
-    """What tells rehearsals apart: recipe, method, encoder, and what UnReMix learns from."""
+    """Return what tells rehearsals apart: recipe, method, encoder, and what UnReMix learns from."""
     run = cell.run
     named = ("recipe", "framework", "labels", "method", "encoder", "lr", "weight_decay")
     parts = [getattr(run, name, None) for name in named]
@@ -34,7 +35,7 @@ def kind(cell):
 
 
 KINDS = {kind(c): c for c in papers.cells() if c.run is not None}  # the last, on small pictures
-IMAGES = {k: c for k, c in KINDS.items() if c.run.kind == "images"}
+STEPS = {c.run.method: c.run for c in KINDS.values() if c.run.kind == "images"}
 
 
 def tiny(name):
@@ -56,6 +57,7 @@ def root(tmp_path_factory):
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_a_small_run_is_recorded_and_stands_in_its_cell(name, root, tmp_path):
     cell = KINDS[name]
@@ -94,14 +96,13 @@ class OnMeta(task.Task):
 
 
 @pytest.mark.parametrize("queue", [0, 8])
-@pytest.mark.parametrize("name", IMAGES)
-def test_a_step_asks_nothing_of_the_device(name, queue):
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_asks_nothing_of_the_device(name, queue, monkeypatch):
+    monkeypatch.setattr(transport, "STEPS", 3)
     plain = dict(momentum=0.999, separate_views=False, mixing=None, mixing_share=None)
-    run = replace(IMAGES[name].run, queue=queue, **plain).resolved()
+    run = replace(STEPS[name], queue=queue, encoder="small-cnn", **plain).resolved()
     method = task.Task.build_method(run)
-    for option, course in run.schedule.items():
-        method.change(**{option: course[0]})
-    if queue and method.name == "unremix":
+    if queue and name == "unremix":
         with pytest.raises(ValueError, match="unremix needs a contrast of two views"):
             loop.check_queue(method, queue)
         return
@@ -117,7 +118,8 @@ def test_a_step_asks_nothing_of_the_device(name, queue):
     for _ in range(2):  # the second finds keys of the first in the queue
         loss = one._loss(batch, torch.Generator())
     loss.backward()
-    assert loss.is_meta and loss.dtype == torch.float32
+    assert loss.is_meta
+    assert loss.dtype == torch.float32
     weights = dict(one.model.named_parameters())
     assert all(p.grad is not None and p.grad.dtype == torch.bfloat16 for p in weights.values())
     first = next(p for p in weights.values() if p.ndim == 4)
@@ -125,15 +127,13 @@ def test_a_step_asks_nothing_of_the_device(name, queue):
     assert not queue or len(one.queue.z) == 8
 
 
-WHOLE = [*((name, False) for name in encoders.ENCODERS), ("small-cnn", True)]
-
-
-@pytest.mark.parametrize(("name", "hidden"), WHOLE)
-def test_encoder_and_projector_are_captured_whole(name, hidden):
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet18", "small-cnn"])
+def test_encoder_and_projector_are_captured_whole(name):
     """As a CUDA graph needs; of the losses tests/test_every_method.py says the same."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     model = encoders.model(name, None, (3, 8, 8)).eval()
     x = torch.randn(4, 3, 8, 8).contiguous(memory_format=torch.channels_last)
     compiled = torch.compile(model, fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(x, hidden=hidden), model(x, hidden=hidden))
+    torch.testing.assert_close(compiled(x, hidden=True), model(x, hidden=True))

@@ -133,6 +133,7 @@ def test_training_queries_linked_to_test_queries_are_left_out(folder):
     assert len(collection.split(leak=True)[0]) == len(train) + 2
 
 
+@pytest.mark.slow
 def test_a_folder_of_ones_own_trains_resumes_and_is_recorded(folder, tmp_path):
     run = RetrievalRun(
         dataset=f"folder:{folder}", **TINY | dict(epochs=2, batch_size=16, max_steps=None)

@@ -1,14 +1,10 @@
 """The recorded negatives of four methods: the file agrees with itself, and the pull with the loss."""
 
-import base64
-import io
 import json
-import re
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from scripts import script
 from torch.nn import functional
 
@@ -30,8 +26,8 @@ def recorded():
 
 def test_it_says_what_it_was_made_of(recorded, retrieved):
     assert recorded["class_names"] == list(data.CIFAR10_CLASSES)
-    assert re.fullmatch("[0-9a-f]{64}", recorded["digest"])
     assert {"date", "hnlib", "versions"} <= recorded["environment"].keys()
+    assert all(text.startswith("iVBORw0KGgo") for text in recorded["pictures"].values())  # PNG
     configurations = [row["configuration"] for row in recorded["methods"]]
     for configuration, shown in zip(configurations, retrieved.SHOWN, strict=True):
         assert configuration["method"] == shown["method"]
@@ -46,38 +42,26 @@ def test_anchors_follow_the_rule(recorded, retrieved):
     classes = {anchor["image"]: anchor["class"] for anchor in recorded["anchors"]}
     for row in recorded["methods"]:
         for anchor, shown in zip(recorded["anchors"], row["shown"], strict=True):
-            images = [negative["image"] for negative in shown]
             weights = [negative["weight"] for negative in shown]
-            assert len({*images, anchor["image"]}) == retrieved.PICTURES + 1
+            images = {anchor["image"], *(negative["image"] for negative in shown)}
+            assert len(images) == retrieved.PICTURES + 1
             assert weights == sorted(weights, reverse=True) and weights[-1] > 1
-            assert all(-1 <= negative["similarity"] <= 1 for negative in shown)
             for negative in shown:  # one image has one class, whoever retrieves it
-                assert classes.setdefault(negative["image"], negative["class"]) < 10
-                assert classes[negative["image"]] == negative["class"]
+                assert classes.setdefault(negative["image"], negative["class"]) == negative["class"]
     assert {*map(str, classes)} == recorded["pictures"].keys()
-    assert max(classes) < recorded["batch"]
-
-
-def test_pictures_are_small_pngs(recorded):
-    for text in recorded["pictures"].values():
-        image = Image.open(io.BytesIO(base64.b64decode(text, validate=True)))
-        assert (image.format, image.size, image.mode) == ("PNG", (32, 32), "RGB")
 
 
 def test_numbers_agree(recorded, retrieved):
     """The share on the own class by a method's own pull stands there twice."""
     seeds = [[one["seed"] for one in row["seeds"]] for row in recorded["methods"]]
-    assert seeds == [list(range(len(seeds[0])))] * 4 and len(recorded["base"]) == retrieved.BATCHES
+    assert seeds == [list(range(len(seeds[0])))] * 4
+    equal = recorded["heaviest"] / recorded["batch"]
     for k, row in enumerate(recorded["methods"]):
         for one in row["seeds"]:
-            for name in ("own", "own_heaviest", "heaviest"):
-                assert len(one[name]) == retrieved.BATCHES
+            assert len(one["own"]) == len(recorded["base"]) == retrieved.BATCHES
             assert one["own_by_pull_of"][k] == pytest.approx(np.mean(one["own"]), abs=1e-4)
             assert all(0 < share < 1 for share in one["own"] + one["own_heaviest"])
-            # the ten have more than an equal share, and no more than all
-            assert all(
-                recorded["heaviest"] / recorded["batch"] < share < 1 for share in one["heaviest"]
-            )
+            assert all(equal < share < 1 for share in one["heaviest"]), "of the ten heaviest"
 
 
 def test_controls_of_one_sharpness_pull_alike(recorded, retrieved):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hnlib import _checks, robust
 
-cases = settings(max_examples=12, deadline=None, derandomize=True)
+cases = settings(max_examples=12)
 
 
 def draw(seed, *shape):
@@ -27,33 +27,22 @@ def kl(q, q0):
     return float(torch.special.xlogy(q, q / q0).sum())
 
 
-def test_shared_kl_ball_is_the_optimum_of_a_convex_solver():
+def test_shared_ball_and_penalty_are_the_optima_of_a_convex_solver():
     cp = pytest.importorskip("cvxpy")
     f, q0 = draw(1, 3, 4)
     q = cp.Variable((3, 4), nonneg=True)
-    total = cp.sum(cp.kl_div(q, q0.numpy())) / 3
-    problem = cp.Problem(
-        cp.Maximize(cp.sum(cp.multiply(f.numpy(), q)) / 3), [cp.sum(q, 1) == 1, total <= 0.15]
-    )
-    problem.solve(solver=cp.CLARABEL)
-    r = robust.shared_kl_ball(f, q0, 0.15)
-    assert abs(float(r.value.mean()) - problem.value) < 1e-6
-    assert np.abs(r.weights.numpy() - q.value).max() < 1e-3
-    assert len(set(r.alpha.tolist())) == 1
-
-
-def test_kl_penalised_is_the_optimum_of_a_convex_solver():
-    cp = pytest.importorskip("cvxpy")
-    f, q0 = draw(8, 5)
-    q = cp.Variable(5, nonneg=True)
-    problem = cp.Problem(
-        cp.Maximize(f.numpy() @ q - 0.3 * cp.sum(cp.kl_div(q, q0.numpy()))), [cp.sum(q) == 1]
-    )
-    problem.solve(solver=cp.CLARABEL)
-    r = robust.kl_penalised(f, q0, 0.3)
-    assert abs(float(r.value) - problem.value) < 1e-6
-    assert np.abs(r.weights.numpy() - q.value).max() < 1e-4
-    assert abs(float((r.weights * f).sum()) - 0.3 * kl(r.weights, q0) - float(r.value)) < 1e-12
+    simplex = [cp.sum(q, 1) == 1]
+    mean, radius = (cp.sum(x) / 3 for x in (cp.multiply(f.numpy(), q), cp.kl_div(q, q0.numpy())))
+    shared = robust.shared_kl_ball(f, q0, 0.15)
+    assert len(set(shared.alpha.tolist())) == 1
+    penalised = robust.kl_penalised(f, q0, 0.3)
+    for r, problem in (
+        (shared, cp.Problem(cp.Maximize(mean), [*simplex, radius <= 0.15])),
+        (penalised, cp.Problem(cp.Maximize(mean - 0.3 * radius), simplex)),
+    ):
+        problem.solve(solver=cp.CLARABEL)
+        assert abs(float(r.value.mean()) - problem.value) < 1e-6
+        assert np.abs(r.weights.numpy() - q.value).max() < 1e-3
 
 
 @cases
@@ -61,17 +50,15 @@ def test_kl_penalised_is_the_optimum_of_a_convex_solver():
 def test_the_gradient_is_the_worst_case(seed, eta):
     f, q0 = draw(seed, 2, 5)
     g = torch.Generator().manual_seed(seed)
-    step = torch.randn(2, 5, generator=g, dtype=torch.float64)
-    solvers = robust.kl_ball, robust.kl_penalised, robust.chi2_ball, robust.shared_kl_ball
-    for solve in solvers:
+    step = 1e-5 * torch.randn(2, 5, generator=g, dtype=torch.float64)
+    for solve in (*BALLS.values(), robust.shared_kl_ball):
         x = f.clone().requires_grad_()
         r = solve(x, q0, eta)
         r.value.sum().backward()
         assert (x.grad - r.weights).abs().max() < 1e-9
-        h = 1e-5
-        slope = (solve(f + h * step, q0, eta).value - solve(f - h * step, q0, eta).value).sum()
+        above, below = (solve(y, q0, eta).value.sum() for y in (f + step, f - step))
         # no better than this next to a kink (a radius at which a weight is cut)
-        assert abs(float(slope / (2 * h) - (r.weights * step).sum())) < 1e-4
+        assert abs(float((above - below) / 2e-5 - (r.weights * step).sum() / 1e-5)) < 1e-4
 
 
 def test_a_radius_that_reaches_the_largest_atoms():
@@ -134,11 +121,7 @@ def with_gaps(seed, n=3, m=7):
     return f, q0 / q0.sum(-1, keepdim=True), massive
 
 
-BALLS = {
-    "kl": lambda f, q0, eta: robust.kl_ball(f, q0, eta),
-    "chi2": lambda f, q0, eta: robust.chi2_ball(f, q0, eta),
-    "penalised": lambda f, q0, eta: robust.kl_penalised(f, q0, eta),
-}
+BALLS = {"kl": robust.kl_ball, "chi2": robust.chi2_ball, "penalised": robust.kl_penalised}
 
 
 @pytest.mark.parametrize("name", BALLS)
@@ -151,8 +134,7 @@ def test_an_atom_without_mass_plays_no_part(name, seed, eta):
     (gradient,) = torch.autograd.grad(r.value.sum(), x)
     assert (gradient - r.weights).abs().max() < 1e-9
     assert (r.weights[~massive] == 0).all() and (gradient[~massive] == 0).all()
-    for i in range(3):
-        on = massive[i]
+    for i, on in enumerate(massive):
         alone = BALLS[name](f[i, on], q0[i, on], eta)
         assert abs(float(r.value[i].detach() - alone.value)) < 1e-9
         assert (r.weights[i, on] - alone.weights).abs().max() < 1e-8
@@ -162,41 +144,41 @@ def test_an_atom_without_mass_plays_no_part(name, seed, eta):
     assert (BALLS[name](f, q1, eta).value - r.value).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("share", [0.01, 0.5, 0.97, 0.999])
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.999])
 def test_balls_with_gaps_and_near_the_limit_are_the_optima_of_a_convex_solver(share):
     cp = pytest.importorskip("cvxpy")
-    f, q0, massive = with_gaps(5, n=1)
-    f, q0, on = f[0], q0[0], massive[0].numpy()
-    top = float(q0[f.masked_fill(~massive[0], -9).argmax()])
+    f, q0, massive = (x[0] for x in with_gaps(5, n=1))
+    on, largest = massive.numpy(), float(f[massive].max())
+    top = float(q0[massive & (f == largest)])
     q, p = cp.Variable(int(on.sum()), nonneg=True), q0.numpy()[on]
     constraint = {
         "kl": (cp.sum(cp.kl_div(q, p)), -math.log(top)),
         "chi2": (cp.sum_squares(cp.multiply(q - p, 1 / np.sqrt(p))) / 2, (1 / top - 1) / 2),
     }
     for name, (radius, limit) in constraint.items():
-        problem = cp.Problem(
-            cp.Maximize(f.numpy()[on] @ q), [cp.sum(q) == 1, radius <= share * limit]
-        )
+        inside = [cp.sum(q) == 1, radius <= share * limit]
+        problem = cp.Problem(cp.Maximize(f.numpy()[on] @ q), inside)
         problem.solve(solver=cp.CLARABEL)
         r = BALLS[name](f, q0, share * limit)
         assert abs(float(r.value) - problem.value) < 1e-6 and float(r.alpha) > 0
         assert np.abs(r.weights.numpy()[on] - q.value).max() < 1e-3
         beyond = BALLS[name](f, q0, 1.001 * limit)
-        assert float(beyond.alpha) == 0 and float(beyond.value) == float(f[massive[0]].max())
+        assert float(beyond.alpha) == 0 and float(beyond.value) == largest
 
 
 @pytest.mark.parametrize("scale", [1e-100, 1.0, 1e100])
-@pytest.mark.parametrize("eta", [1e-6, 1e-2, 2.0])
-def test_radii_are_met_at_every_scale_and_with_many_atoms(scale, eta):
+def test_radii_are_met_at_every_scale_and_with_many_atoms(scale):
     g = torch.Generator().manual_seed(1)
     f = scale * torch.randn(4, 300, generator=g, dtype=torch.float64)
     f[3, 5] = 40 * scale  # an outlier: a ball that is nearly a point
     q0 = torch.rand(4, 300, generator=g, dtype=torch.float64)
     q0 /= q0.sum(-1, keepdim=True)
-    r, c = robust.kl_ball(f, q0, eta), robust.chi2_ball(f, q0, eta)
-    assert (torch.special.xlogy(r.weights, r.weights / q0).sum(-1) - eta).abs().max() < 1e-13
-    assert (0.5 * (q0 * (c.weights / q0 - 1).square()).sum(-1) / eta - 1).abs().max() < 1e-8
-    assert (torch.softmax(q0.log() + f / r.alpha[:, None], -1) - r.weights).abs().max() < 1e-12
+    for eta in (1e-6, 1e-2, 2.0):
+        r, c = robust.kl_ball(f, q0, eta), robust.chi2_ball(f, q0, eta)
+        assert (torch.special.xlogy(r.weights, r.weights / q0).sum(-1) - eta).abs().max() < 1e-13
+        assert (0.5 * (q0 * (c.weights / q0 - 1).square()).sum(-1) / eta - 1).abs().max() < 1e-8
+        tilt = torch.softmax(q0.log() + f / r.alpha[:, None], -1)
+        assert (tilt - r.weights).abs().max() < 1e-12
 
 
 def test_an_atom_far_from_the_rest_is_found_by_a_growing_bracket():
@@ -207,39 +189,6 @@ def test_an_atom_far_from_the_rest_is_found_by_a_growing_bracket():
     r = robust.kl_ball(f, q0, 0.9)  # beyond log 3/2: the two are told apart
     assert abs(kl(r.weights[:2], q0[:2]) - 0.9) < 1e-9 and 0 < float(r.alpha) < 1e-8
     assert float(r.weights[0]) > 2 * float(r.weights[1]) > 0
-
-
-def level_by_bisection(f, q0, eta):
-    """The chi-square law from its definition: (f - l)_+ with l such that the radius is eta."""
-
-    def law(level):
-        w = [q * max(x - level, 0.0) for x, q in zip(f, q0)]
-        return [x / sum(w) for x in w]
-
-    low, high = min(f) - 1e6, max(f) - 1e-12
-    for _ in range(200):
-        middle = (low + high) / 2
-        radius = 0.5 * sum(q * (w / q - 1) ** 2 for w, q in zip(law(middle), q0) if q > 0)
-        low, high = (middle, high) if radius < eta else (low, middle)
-    return law(low)
-
-
-@cases
-@given(seed=st.integers(0, 9999), m=st.integers(2, 40), eta=st.floats(1e-3, 5), ties=st.booleans())
-def test_the_chi2_weights_are_those_of_a_level_found_by_bisection(seed, m, eta, ties):
-    f, q0 = draw(seed, 4, m)
-    f = (3 * f).round() / 3 if ties else f
-    r = robust.chi2_ball(f, q0, eta)
-    for i in range(4):
-        top = float(q0[i][f[i] == f[i].max()].sum())
-        if eta < (1 / top - 1) / 2:
-            expected = level_by_bisection(f[i].tolist(), q0[i].tolist(), eta)
-            assert np.abs(r.weights[i].numpy() - expected).max() < 1e-7 and float(r.alpha[i]) > 0
-        else:
-            assert float(r.alpha[i]) == 0 and float(
-                r.weights[i][f[i] == f[i].max()].sum()
-            ) == pytest.approx(1)
-    assert ((r.weights * f).sum(-1) - r.value).abs().max() < 1e-12
 
 
 # --- the temperature of a radius
@@ -285,20 +234,16 @@ def test_each_term_of_the_expansion_gains_a_power_of_the_root_of_the_radius(seed
 
 def test_the_expansion_ignores_atoms_without_mass_and_is_cut_at_zero():
     f, q0, massive = with_gaps(6)
-    for order in (1, 2, 3):
-        moved = robust.kl_temperature(torch.where(massive, f, 9.0), q0, 0.01, order)
-        assert torch.equal(robust.kl_temperature(f, q0, 0.01, order), moved)
-    rare = (
-        torch.tensor([1.0, 0.0], dtype=torch.float64),
-        torch.tensor([0.9, 0.1], dtype=torch.float64),
-    )
-    assert (
-        float(robust.kl_temperature(*rare, 5.0, 2)) == 0
-    )  # the skewness is negative and the radius large
+    constant = torch.tensor([[0.3, 0.3], [0.0, 1.0]], dtype=torch.float64)
     for order in (0, 1, 2, 3):
-        constant = torch.tensor([[0.3, 0.3], [0.0, 1.0]], dtype=torch.float64)
+        if order:
+            moved = robust.kl_temperature(torch.where(massive, f, 9.0), q0, 0.01, order)
+            assert torch.equal(robust.kl_temperature(f, q0, 0.01, order), moved)
         t = robust.kl_temperature(constant, None, 0.1, order)
         assert t[0] == 0 and t[1] > 0
+    rare = torch.tensor([[1.0, 0.0], [0.9, 0.1]], dtype=torch.float64)
+    # the skewness is negative and the radius large
+    assert float(robust.kl_temperature(*rare, 5.0, 2)) == 0
 
 
 def test_a_penalty_of_each_row():
@@ -341,9 +286,8 @@ def test_logarithms_of_the_reference_serve_as_well(seed, eta):
         t = robust.kl_temperature(f, None, eta, order, log_reference=q0.log())
         assert torch.allclose(t, robust.kl_temperature(f, q0, eta, order), rtol=1e-12, atol=0)
     r, expected = robust.chi2_ball(f, None, eta, q0.log()), robust.chi2_ball(f, q0, eta)
-    assert (r.weights - expected.weights).abs().max() < 1e-12
-    assert (r.value - expected.value).abs().max() < 1e-12
-    assert (r.alpha - expected.alpha).abs().max() < 1e-12
+    for part in ("weights", "value", "alpha"):
+        assert (getattr(r, part) - getattr(expected, part)).abs().max() < 1e-12
 
 
 @pytest.mark.parametrize("eta", [1e-11, 0.5])
@@ -371,17 +315,16 @@ def test_a_row_without_mass_leaves_the_others_alone():
 
 
 SOLVERS = {
-    "kl": lambda f, q0, eta: robust.kl_ball(f, q0, eta).weights,
-    "shared": lambda f, q0, eta: robust.shared_kl_ball(f, q0, eta).weights,
-    "chi2": lambda f, q0, eta: robust.chi2_ball(f, q0, eta).weights,
-    "penalised": lambda f, q0, eta: robust.kl_penalised(f, q0, eta).weights,
+    name: lambda *problem, ball=ball: ball(*problem).weights
+    for name, ball in {**BALLS, "shared": robust.shared_kl_ball}.items()
+} | {
     "temperature": robust.kl_temperature,
-    "expansion": lambda f, q0, eta: robust.kl_temperature(f, q0, eta, 3),
+    "expansion": lambda *problem: robust.kl_temperature(*problem, 3),
 }
 
 
 @pytest.mark.parametrize("name", SOLVERS)
-def test_a_fixed_number_of_steps_finds_the_same(name, monkeypatch):
+def test_a_fixed_number_of_steps_finds_the_same_without_values_too(name, monkeypatch):
     f, q0, _ = with_gaps(1, 60, 50)
     f[5] = 0.3  # constant: no step finds anything
     etas = (1e-4, 0.5, 6.0)
@@ -389,9 +332,6 @@ def test_a_fixed_number_of_steps_finds_the_same(name, monkeypatch):
     monkeypatch.setattr(_checks, "readable", lambda x: False)
     for eta, expected in zip(etas, stops):
         assert torch.allclose(SOLVERS[name](f, q0, eta), expected, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", SOLVERS)
-def test_a_ball_on_a_device_that_has_no_values(name):
+    monkeypatch.undo()
     f, q0 = (torch.empty(4, 5, device="meta") for _ in range(2))
     assert SOLVERS[name](f, q0, 0.3).shape[0] == 4

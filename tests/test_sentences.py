@@ -1,7 +1,6 @@
 """Sentences: corpora and their pairs, encoders, the tasks that judge them, and the runs."""
 
 import itertools
-import time
 import zipfile
 
 import numpy as np
@@ -71,35 +70,31 @@ def test_a_tokenizer_is_a_function_of_the_text(corpus):
     assert lower == upper and corpus.tokenizer.encode("猫").ids == [1]
 
 
-@pytest.mark.parametrize("documents", [[], [["one sentence"]], ["two sentences. as a text"]])
-def test_a_corpus_needs_documents_of_two_sentences(documents):
-    with pytest.raises(ValueError, match=r"mine has . documents, of which .* give lists of"):
-        data.corpus(documents, "mine", 300)
+@pytest.mark.parametrize(
+    "documents, options, message",
+    [
+        ([], {}, r"mine has . documents, of which .* give lists of"),
+        ([["one sentence"]], {}, "mine has . documents, of which"),
+        (["two sentences. as a text"], {}, "mine has . documents, of which"),
+        ([["one", "two"], ["three", " "]], {}, "sentence 3 is empty"),
+        (DOCUMENTS, dict(vocabulary=40000), r"vocabulary must lie in \[3, 32767\], got 40000"),
+        (DOCUMENTS, dict(name="topics"), "topics is the name of a built-in corpus"),
+    ],
+)
+def test_a_corpus_that_cannot_be_used_is_refused(documents, options, message):
+    with pytest.raises(ValueError, match=message):
+        data.corpus(documents, **{"name": "mine", "vocabulary": 300} | options)
 
 
-def test_an_empty_sentence_is_refused():
-    with pytest.raises(ValueError, match="sentence 3 is empty"):
-        data.corpus([["one", "two"], ["three", " "]], "mine", 300)
-
-
-def test_a_vocabulary_that_is_too_large():
-    with pytest.raises(ValueError, match=r"vocabulary must lie in \[3, 32767\], got 40000"):
-        data.corpus(DOCUMENTS, "mine", 40000)
-
-
-def test_a_long_word_takes_no_longer_than_many_short_ones(corpus):
-    """Byte-pair encoding is quadratic in a word: this took 54 seconds."""
-    begun = time.process_time()
+def test_a_long_word_is_cut(corpus):
+    """Byte-pair encoding is quadratic in a word: 70,000 letters took 54 seconds."""
     ids, ends = data.encode(corpus.tokenizer, ["cat" * 70_000, "cat " * 3])
-    assert time.process_time() - begun < 5
     assert len(ends) == 3 and ids[-3:].tolist() == corpus.tokenizer.encode("cat cat cat").ids
 
 
-def test_the_generated_corpus_has_topics_that_neighbours_share():
+def test_the_generated_corpus_is_a_function_of_its_name():
     made = data.load("topics")
     assert int(made.documents[-1]) + 1 == 60 and made.digest == data.load("topics").digest
-    with pytest.raises(ValueError, match="topics is the name of a built-in corpus"):
-        data.corpus(DOCUMENTS, "topics")
     with pytest.raises(ValueError, match="unknown corpus 'nope'; known: topics, novels, text:PATH"):
         data.load("nope")
 
@@ -134,6 +129,11 @@ def novels(tmp_path, monkeypatch):
 @pytest.mark.parametrize("archive", [True, False])
 def test_novels_are_split_once_and_read_again(novels, tmp_path, archive, monkeypatch):
     path = novels(archive)
+    with monkeypatch.context() as patch:
+        patch.setattr(data, "NOVELS_DIGEST", "another")
+        with pytest.raises(ValueError, match="2 novels are not the 98 expected"):
+            data.load("novels", tmp_path, 300)
+    assert not path.exists()
     first = data.load("novels", tmp_path, 300)
     assert path.read_text().startswith("One day.\nHe left.\nShe stayed.\n\nTwo men.")
     assert len(first) == 5 and len(first.neighbours) == 3
@@ -141,14 +141,6 @@ def test_novels_are_split_once_and_read_again(novels, tmp_path, archive, monkeyp
     again = data.load("novels", tmp_path, 300)
     assert again.digest == first.digest and torch.equal(again.ids, first.ids)
     assert "5 in 2 documents" in data.describe(again)
-
-
-def test_other_novels_are_refused(novels, tmp_path, monkeypatch):
-    path = novels(True)
-    monkeypatch.setattr(data, "NOVELS_DIGEST", "another")
-    with pytest.raises(ValueError, match="2 novels are not the 98 expected"):
-        data.load("novels", tmp_path, 300)
-    assert not path.exists()
 
 
 def test_a_text_of_ones_own(tmp_path):
@@ -204,14 +196,12 @@ def test_the_loss_of_a_batch_is_that_of_its_pairs(corpus):
     model, method = pairs.model(), methods.build("hcl")
     (batch,) = pairs.batches(torch.Generator().manual_seed(0))
     views = pairs.views(batch, torch.Generator(), slice(None))
-    found = pairs.loss(model, method, views, None, lambda z: z)
-    z = [
-        [model(corpus.rows(i + k, 64)[None][0], k) for i in pairs.first[batch][:, None]]
+    queries, keys = (
+        torch.cat([model(corpus.rows(i + k, 64)[None][0], k) for i in pairs.first[batch][:, None]])
         for k in (0, 1)
-    ]
-    contrast = Contrast.from_pairs(torch.cat(z[0]), torch.cat(z[1]))
-    expected = method.loss(contrast)
-    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+    )
+    expected = method.loss(Contrast.from_pairs(queries, keys)).item()
+    assert pairs.loss(model, method, views, None, lambda z: z).item() == pytest.approx(expected)
 
 
 def test_pairs_are_the_same_for_all_seeds_and_must_suffice(corpus):
@@ -269,16 +259,14 @@ def test_published_sets_are_read(published):
 
 def test_sets_that_are_missing_or_damaged_are_named(published):
     (published / "sentences/MR/rt-polarity.pos").write_bytes(b"caf")
-    with pytest.raises(ValueError, match=r"mr in .* is damaged or another edition .*harvardnlp"):
-        tasks.load("mr", published)
-    with pytest.raises(
-        ValueError, match=r"cr is not in .*custrev.neg.*or choose other tasks: topic"
+    for name, message in (
+        ("mr", r"mr in .* is damaged or another edition .*harvardnlp"),
+        ("cr", r"cr is not in .*custrev.neg.*or choose other tasks: topic"),
+        ("sts12", "sts12 is not in"),
+        ("sst", "unknown task 'sst'"),
     ):
-        tasks.load("cr", published)
-    with pytest.raises(ValueError, match="sts12 is not in"):
-        tasks.load("sts12", published)
-    with pytest.raises(ValueError, match="unknown task 'sst'"):
-        tasks.load("sst", published)
+        with pytest.raises(ValueError, match=message):
+            tasks.load(name, published)
 
 
 # What embeddings are worth
@@ -308,29 +296,25 @@ def test_the_penalty_is_chosen_by_the_training_part_alone():
     assert np.mean(noise) < 0.5
 
 
-def disagreements(x, y, parts, found, C) -> tuple[int, float]:
-    """With regressions of scikit-learn, one for each part: how many predictions, and how much of
-    the inner folds' accuracy."""
-    scale, labels, accuracy = StandardScaler(), 0, 0.0
-    for (a, b), (predicted, seen) in zip(parts, found):
-        scaled, model = scale.fit_transform(x[a]), LogisticRegression(C=C, tol=1e-8, max_iter=1000)
-        theirs = model.fit(scaled, y[a]).predict(scale.transform(x[b]))
-        labels += (theirs != predicted.numpy()).sum()
-        inner = StratifiedKFold(evaluation.INNER, shuffle=True, random_state=0)
-        theirs = cross_val_score(model, scaled, y[a], cv=inner).mean()
-        accuracy = max(accuracy, abs(theirs - seen))
-    return labels, accuracy
-
-
 @pytest.mark.parametrize("words", [(-1, 1), (5, 3, 9)])
 def test_regressions_solved_together_are_those_of_scikit_learn(monkeypatch, words):
+    """Also the accuracy of the inner folds. Negative control: thirty times the penalty."""
     x, y, train, test = clouds(len(words))
     x[:30, 1:] *= torch.tensor([1.0, 9, 0, 30, 1])  # the parts differ in what they spread
     y = torch.tensor(words)[y]
     parts = [(train, test), (torch.arange(30, 150), torch.arange(30))]
+    inner = StratifiedKFold(evaluation.INNER, shuffle=True, random_state=0)
 
     def same(found, C):
-        labels, accuracy = disagreements(x, y, parts, found, C)
+        regression = LogisticRegression(C=C, tol=1e-8, max_iter=1000)
+        labels, accuracy = 0, 0.0
+        for (a, b), (predicted, seen) in zip(parts, found):
+            scale = StandardScaler().fit(x[a])
+            scaled = scale.transform(x[a])
+            theirs = regression.fit(scaled, y[a]).predict(scale.transform(x[b]))
+            labels += (theirs != predicted.numpy()).sum()
+            theirs = cross_val_score(regression, scaled, y[a], cv=inner).mean()
+            accuracy = max(accuracy, abs(theirs - seen))
         return labels <= 1 and accuracy < 1.5 / 120
 
     looser = []
@@ -340,29 +324,6 @@ def test_regressions_solved_together_are_those_of_scikit_learn(monkeypatch, word
         assert same(found, C)
         looser.append(same(found, 30 * C))
     assert not all(looser)
-    monkeypatch.setattr(evaluation, "_standardisation", of_the_first(evaluation._standardisation))
-    assert not same(evaluation.classify(x, y, parts), C)
-
-
-def of_the_first(scaled):
-    """A false variant: the features of all parts in the numbers of the first."""
-
-    def variant(x, fits):
-        x, *numbers = scaled(x, fits)
-        return x, *(v[:1].expand_as(v) for v in numbers)
-
-    return variant
-
-
-def test_what_cannot_be_classified_is_said():
-    x, y, train, test = clouds(2)
-    with torch.inference_mode():
-        assert evaluation.classify(x, y, [(train, test)])[0][1] > 0.6
-    with pytest.raises(ValueError, match="all 120 labels of a training part are the same"):
-        evaluation.classify(x, torch.where(torch.arange(150) < 120, 7, y), [(train, test)])
-    x[3, 1] = np.nan
-    with pytest.raises(ValueError, match="1 of the 150 embeddings are not finite; the encoder has"):
-        evaluation.classify(x, y, [(train, test)])
 
 
 def test_a_class_that_a_fold_lacks_is_never_predicted():
@@ -371,6 +332,11 @@ def test_a_class_that_a_fold_lacks_is_never_predicted():
     with pytest.warns(UserWarning, match="least populated class"):
         ((found, seen),) = evaluation.classify(x, y, [(train, test)])
     assert set(found.tolist()) <= {0, 1} and 0.5 < seen <= 1
+    with pytest.raises(ValueError, match="all 120 labels of a training part are the same"):
+        evaluation.classify(x, torch.where(torch.arange(150) < 120, 7, y), [(train, test)])
+    x[3, 1] = np.nan
+    with pytest.raises(ValueError, match="1 of the 150 embeddings are not finite; the encoder has"):
+        evaluation.classify(x, y, [(train, test)])
 
 
 class Table(torch.nn.Module):
@@ -395,10 +361,8 @@ def test_scores_of_pairs(corpus):
     model, rng = Table(torch.randn(300, 6)), np.random.default_rng(0)
     first, second = rng.integers(8, size=(2, 90))
     one = judged(corpus, name="alike", first=first, second=second, y=rng.normal(size=90))
-    (found, right), ids = (
-        one.scores(model, 0),
-        [corpus.tokenizer.encode(w).ids[0] for w in "abcdefgh"],
-    )
+    found, right = one.scores(model, 0)
+    ids = [corpus.tokenizer.encode(w).ids[0] for w in "abcdefgh"]
     z = torch.nn.functional.normalize(model.weight[ids].double()).detach().numpy()
     expected = spearmanr((z[first] * z[second]).sum(1).round(6), one.task.y).statistic
     assert found["alike"] == pytest.approx(expected) and not right
@@ -422,14 +386,6 @@ def test_every_example_is_judged_once_by_cross_validation(corpus):
 # Runs
 
 
-def test_every_task_can_be_chosen_and_is_a_metric_of_records():
-    every = SentenceRun(tasks=(*tasks.PUBLISHED, *tasks.GENERATED)).tasks
-    assert {*every} == {*TRANSFER, *SIMILARITY, "topic", "alike"}
-    assert {*every} <= {*SentenceRun.accuracies, *SentenceRun.correlations}
-    with pytest.raises(ValueError, match=r"tasks\.0"):
-        SentenceRun(tasks=("sst",))
-
-
 @pytest.mark.slow
 def test_a_run_is_recorded_read_and_shown(tmp_path, capsys):
     chosen = dict(method="hcl", options=dict(beta=2.0), epochs=2, batch_size=200, dimension=16)
@@ -448,8 +404,9 @@ def test_a_run_is_recorded_read_and_shown(tmp_path, capsys):
     assert "alike" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, dict(queue=300), dict(encoder="gru", towers=2)])
-def test_an_interrupted_run_ends_as_a_whole_one(tmp_path, more):
+def test_a_lengthened_run_ends_as_a_whole_one(tmp_path, more):
     more = QUICK | dict(batch_size=400, length=6, evaluate_at=(1,)) | more
     whole = train("topics", "hcl", epochs=2, **more)
     train("topics", "hcl", epochs=1, checkpoint=tmp_path / "c.pt", **more)
@@ -459,7 +416,6 @@ def test_an_interrupted_run_ends_as_a_whole_one(tmp_path, more):
     assert whole.record["losses"] == rest.record["losses"]
     assert whole.metrics["alike"] == rest.metrics["alike"]
     assert [row["epoch"] for row in rest.history] == [1, 2]
-    assert whole.record["losses"][0] > whole.record["losses"][1]
 
 
 @pytest.mark.slow
@@ -471,21 +427,14 @@ def test_a_saved_encoder_comes_back(tmp_path):
     assert torch.equal(again.encoder(tokens), expected) and expected.shape == (2, 32)
 
 
-REFUSED = {
-    "scl": "learns from labels",
-    "h-scl": "learns from labels",
-    "h-scl-threshold": "learns from labels",
-    "unremix": "needs a contrast of two views",
-    "unremix-repaired": "needs a contrast of two views",
-}
-
-
 @pytest.mark.slow
 def test_methods_that_apply_train_and_the_others_say_why_not():
-    for name in methods.CATALOGUE.keys() - REFUSED.keys():
-        done = train("topics", name, epochs=1, batch_size=128, max_steps=2, **QUICK)
-        assert np.isfinite(done.metrics["loss"]), name
-    for name, fault in REFUSED.items():
+    for name, entry in methods.CATALOGUE.items():
+        if not entry.supervised and not entry.features:
+            done = train("topics", name, epochs=1, batch_size=128, max_steps=2, **QUICK)
+            assert np.isfinite(done.metrics["loss"]), name
+            continue
+        fault = "learns from labels" if entry.supervised else "needs a contrast of two views"
         with pytest.raises(ValueError, match=fault):
             train("topics", name, epochs=1, **QUICK)
 
@@ -493,17 +442,18 @@ def test_methods_that_apply_train_and_the_others_say_why_not():
 @pytest.mark.parametrize(
     "more, fault",
     [
-        (dict(precision="bf16-mixed"), "Input should be '32-true'"),
+        (dict(tasks=("sst",)), r"tasks\.0"),
         (dict(queue=9, towers=2), "queue=9 requires towers=1"),
         (dict(encoder="lstm"), "Input should be 'bag' or 'gru'"),
-        (dict(vocabulary=40000), "less than or equal to 32767"),
         (dict(batch_size=4000), "must be at most the 1740 pairs of topics"),
     ],
 )
 def test_what_sentences_have_not_is_refused(more, fault):
-    more = QUICK | dict(method="simclr", epochs=1) | more
+    every = {*tasks.PUBLISHED, *tasks.GENERATED}
+    assert every == {*TRANSFER, *SIMILARITY, "topic", "alike"}
+    assert every <= {*SentenceRun.accuracies, *SentenceRun.correlations}
     with pytest.raises(ValueError, match=fault):
-        train("topics", **more)
+        train("topics", **QUICK | dict(method="simclr", epochs=1) | more)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import math
 import re
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,11 +9,14 @@ import reference
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_flow
 
 from hnlib import _checks, transport
 from hnlib.transport import ConvergenceError, ConvergenceWarning, sinkhorn
 
-cases = settings(max_examples=12, deadline=None, derandomize=True)
+cases = settings(max_examples=12)
+seeds, domains = st.integers(0, 9999), st.sampled_from(["scaling", "log"])
 
 
 def masses(size, g):
@@ -55,23 +57,16 @@ def batch_problem(seed, size=4, dtype=torch.float64):
 )
 def test_the_plan_is_the_reference_plan(seed, n, m, epsilon, relaxation, masked, domain):
     cost, p, q, mask = problem(seed, n, m, masked)
-    given_mask = mask if masked else None
-    c = sinkhorn(
-        cost, p, q, epsilon, relaxation, given_mask, tol=1e-12, max_iterations=50_000, domain=domain
-    )
-    expected = reference.sinkhorn(
-        cost.numpy(), p.numpy(), q.numpy(), epsilon, relaxation, mask.numpy()
-    )
+    options = dict(tol=1e-12, max_iterations=50_000, domain=domain)
+    c = sinkhorn(cost, p, q, epsilon, relaxation, mask if masked else None, **options)
+    problem_ = (x.numpy() for x in (cost, p, q))
+    expected = reference.sinkhorn(*problem_, epsilon, relaxation, mask.numpy())
     assert np.abs(c.plan.numpy() - expected).max() < 1e-9
     assert c.converged and c.marginal_error <= 1e-12
 
 
 @cases
-@given(
-    seed=st.integers(0, 9999),
-    epsilon=st.floats(0.05, 10),
-    domain=st.sampled_from(["scaling", "log"]),
-)
+@given(seed=seeds, epsilon=st.floats(0.05, 10), domain=domains)
 def test_marginals_mask_and_form_of_the_plan(seed, epsilon, domain):
     cost, p, q, mask = problem(seed)
     c = sinkhorn(cost, p, q, epsilon, mask=mask, domain=domain, max_iterations=20_000)
@@ -84,18 +79,16 @@ def test_marginals_mask_and_form_of_the_plan(seed, epsilon, domain):
     assert (form - c.log_plan)[mask].abs().max() < 1e-10
 
 
-@pytest.mark.parametrize("relaxation", [0.0, 0.2, 3.0, math.inf])
+@pytest.mark.parametrize("relaxation", [0.0, 0.2, math.inf])
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_plan_solves_the_convex_problem(relaxation, masked):
     cp = pytest.importorskip("cvxpy")
     cost, p, q, mask = problem(17, 4, 5, masked)
-    epsilon = 0.3
-    plan = sinkhorn(
-        cost, p, q, epsilon, relaxation, mask, tol=1e-12, max_iterations=20_000
-    ).plan.numpy()
+    options = dict(tol=1e-12, max_iterations=20_000)
+    plan = sinkhorn(cost, p, q, 0.3, relaxation, mask, **options).plan.numpy()
     C, p, q, A = (x.numpy() for x in (cost, p, q, mask))
     P = cp.Variable(C.shape, nonneg=True)
-    objective = cp.sum(cp.multiply(C, P)) + epsilon * cp.sum(cp.kl_div(P, np.outer(p, q)))
+    objective = cp.sum(cp.multiply(C, P)) + 0.3 * cp.sum(cp.kl_div(P, np.outer(p, q)))
     constraints = [cp.sum(P, 1) == p, P[~A] == 0] if masked else [cp.sum(P, 1) == p]
     if math.isinf(relaxation):
         constraints.append(cp.sum(P, 0) == q)
@@ -104,7 +97,7 @@ def test_the_plan_solves_the_convex_problem(relaxation, masked):
     cp.Problem(cp.Minimize(objective), constraints).solve(solver=cp.CLARABEL)
     assert np.abs(P.value - plan).max() < 2e-5
     # negative control: the tilt is the solution at relaxation 0 alone
-    tilt = reference.sinkhorn(C, p, q, epsilon, 0.0, A)
+    tilt = reference.sinkhorn(C, p, q, 0.3, 0.0, A)
     assert (np.abs(P.value - tilt).max() < 2e-5) == (relaxation == 0)
 
 
@@ -119,15 +112,11 @@ def test_pot_agrees():
 
 
 @cases
-@given(
-    seed=st.integers(0, 9999),
-    epsilon=st.sampled_from([0.3, 0.5, 3.0]),
-    domain=st.sampled_from(["scaling", "log"]),
-)
+@given(seed=seeds, epsilon=st.sampled_from([0.3, 0.5, 3.0]), domain=domains)
 def test_the_symmetric_solver_agrees_with_the_general_one(seed, epsilon, domain):
     cost, mask, n = batch_problem(seed)
     options = dict(epsilon=epsilon, mask=mask, max_iterations=20_000, domain=domain)
-    one, two = sinkhorn(cost, symmetric=True, **options), sinkhorn(cost, symmetric=False, **options)
+    one, two = (sinkhorn(cost, symmetric=s, **options) for s in (True, False))
     assert (one.plan - two.plan).abs().max() < 1e-9
     assert (one.plan - one.plan.T).abs().max() < 1e-9
     assert (one.plan.sum(0) * n - 1).abs().max() < 1e-8
@@ -138,13 +127,6 @@ def test_the_symmetric_solver_needs_few_updates():
     cost, mask, _ = batch_problem(1, size=64)
     options = dict(mask=mask, epsilon=0.5, tol=1e-4, max_iterations=20)
     assert sinkhorn(cost, symmetric=True, **options).converged
-
-
-def test_a_promise_of_symmetry_that_is_broken_is_refused():
-    cost, _, n = batch_problem(0)
-    p = masses(n, torch.Generator().manual_seed(0))
-    with pytest.raises(ValueError, match="symmetric"):
-        sinkhorn(cost, p=p, symmetric=True)  # other masses on the two sides
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -195,23 +177,6 @@ def test_a_point_far_from_all_others_still_gets_its_mass(dtype, symmetric, domai
     assert np.abs(c.plan.numpy() - expected).max() < (1e-4 if dtype == torch.float32 else 1e-9)
 
 
-@settings(cases, max_examples=10)
-@given(seed=st.integers(0, 9999))
-def test_the_relaxation_leads_from_the_tilt_to_transport(seed):
-    cost, p, q, mask = problem(seed)
-
-    def run(relaxation):
-        return sinkhorn(cost, p, q, 0.3, relaxation, mask, max_iterations=5000)
-
-    tilt = torch.softmax(torch.where(mask, q.log() - cost / 0.3, -torch.inf), 1)
-    assert (run(0.0).log_conditional.exp() - tilt).abs().max() < 1e-14
-    assert (run(1e-7).plan - run(0.0).plan).abs().max() < 1e-6
-    marginals = [run(x).plan.sum(0) for x in (0.0, 0.1, 1.0, 10.0, math.inf)]
-    violation = [float((c * (c / q).log()).sum()) for c in marginals]
-    assert all(a >= b - 1e-12 for a, b in pairwise(violation))
-    assert violation[-1] < 1e-12
-
-
 @pytest.mark.parametrize("domain", ["scaling", "log"])
 def test_a_strong_relaxation_converges_as_fast_as_transport(domain):
     """The scale of b moves by λ/(λ+ε) a step, but no plan depends on it."""
@@ -223,20 +188,8 @@ def test_a_strong_relaxation_converges_as_fast_as_transport(domain):
         assert soft.converged and 0 < (soft.plan - hard.plan).abs().max() < 0.3 / relaxation
 
 
-@pytest.mark.parametrize("relaxation", [1.0, 1e9])
-@pytest.mark.parametrize("domain", ["scaling", "log"])
-def test_rows_stay_exact_in_float32_however_strong_the_relaxation(relaxation, domain):
-    cost, mask, _ = batch_problem(3, size=16, dtype=torch.float32)
-    c = sinkhorn(cost, epsilon=0.3, relaxation=relaxation, mask=mask, tol=1e-4, domain=domain)
-    assert torch.logsumexp(c.log_conditional, 1).abs().max() < 1e-4
-
-
 @cases
-@given(
-    seed=st.integers(0, 9999),
-    relaxation=st.sampled_from([0.1, 1.0, 20.0]),
-    domain=st.sampled_from(["scaling", "log"]),
-)
+@given(seed=seeds, relaxation=st.sampled_from([0.1, 1.0, 20.0]), domain=domains)
 def test_the_potential_of_a_relaxed_marginal_is_its_multiplier(seed, relaxation, domain):
     """v = -lambda log(marginal / q): the whole of it, its constant too."""
     cost, p, q, mask = problem(seed)
@@ -279,15 +232,14 @@ def test_the_feasible_boundary_does_not_pass_for_convergence(symmetric):
         (dict(epsilon=0.0), "epsilon"),
         (dict(relaxation=-0.1), "relaxation"),
         (dict(domain="exp"), "domain"),
-        (dict(on_failure="ignore"), "on_failure"),
         (dict(mask=forbidden[:2]), r"boolean mask of shape \(3, 3\)"),
         (dict(mask=forbidden & (torch.arange(3) != 1)[:, None]), "row 1 of the mask"),
         (dict(mask=torch.arange(3) != torch.full((3, 1), 2)), "column 2 of the mask"),
         (dict(p=torch.tensor([0.5, 0.5])), r"p must have shape \(3,\), got \(2,\)"),
         (dict(q=torch.tensor([0.5, 0.5, 0.5])), r"q must .* sum to one, got a sum of 1\.5"),
         (dict(p=torch.tensor([1.0, 0.0, 0.0])), "p must be positive"),
+        (dict(p=torch.tensor([0.5, 0.3, 0.2]), symmetric=True), "symmetric"),
         (dict(cost=torch.tensor([[0.0, math.inf], [1, 1]])), "not finite; forbid cells with mask"),
-        (dict(cost=torch.zeros(0, 3)), r"cost must be .* matrix, got .* shape \(0, 3\)"),
         (dict(cost=torch.eye(3).bfloat16()), "float32 or float64"),
     ],
 )
@@ -305,21 +257,19 @@ def test_the_plan_has_no_gradient_and_the_cost_is_left_as_it_was():
 
 def test_a_cut_shows_what_a_maximum_flow_would():
     """The largest mass that fits a mask, from the scalings that ran away."""
-    sparse = pytest.importorskip("scipy.sparse")
-    flow = pytest.importorskip("scipy.sparse.csgraph").maximum_flow
     unit, refused = 10_000_000, 0
-    for seed in range(40):
+    for seed in range(15):
         g = torch.Generator().manual_seed(seed)
         n, m = (int(k) for k in torch.randint(2, 9, (2,), generator=g))
         mask = torch.rand(n, m, generator=g) < 0.3
         mask[torch.arange(n), torch.randint(m, (n,), generator=g)] = True
         mask[torch.randint(n, (m,), generator=g), torch.arange(m)] = True
         p, q = masses(n, g), masses(m, g)
-        room = np.zeros((n + m + 2, n + m + 2), dtype=np.int32)
-        room[0, 1 : n + 1] = np.rint(unit * p.numpy())
-        room[1 : n + 1, n + 1 : -1] = unit * mask.numpy()
-        room[n + 1 : -1, -1] = np.rint(unit * q.numpy())
-        placed = flow(sparse.csr_array(room), 0, n + m + 1).flow_value / unit
+        capacity = np.zeros((n + m + 2, n + m + 2), dtype=np.int32)
+        capacity[0, 1 : n + 1] = np.rint(unit * p.numpy())
+        capacity[1 : n + 1, n + 1 : -1] = unit * mask.numpy()
+        capacity[n + 1 : -1, -1] = np.rint(unit * q.numpy())
+        placed = maximum_flow(csr_array(capacity), 0, n + m + 1).flow_value / unit
         try:
             sinkhorn(torch.zeros(n, m, dtype=torch.float64), p, q, mask=mask, on_failure="warn")
         except ValueError as error:
@@ -328,7 +278,7 @@ def test_a_cut_shows_what_a_maximum_flow_would():
             refused += 1
         else:
             assert placed > 1 - 1e-5
-    assert 10 < refused < 40
+    assert 3 < refused < 15
 
 
 # --- where nothing may wait for the device
@@ -340,14 +290,11 @@ def unreadable(monkeypatch):
     return lambda: monkeypatch.setattr(_checks, "readable", lambda x: False)
 
 
-@pytest.mark.parametrize("epsilon", [0.2, 0.5])
 @pytest.mark.parametrize("relaxation", [0.0, 1.0, math.inf])
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_masked_iterations_are_those_of_the_loop_that_stops(
-    unreadable, epsilon, relaxation, symmetric
-):
+def test_masked_iterations_are_those_of_the_loop_that_stops(unreadable, relaxation, symmetric):
     cost, mask, _ = batch_problem(7, size=6)
-    options = dict(epsilon=epsilon, relaxation=relaxation, mask=mask, symmetric=symmetric)
+    options = dict(epsilon=0.5, relaxation=relaxation, mask=mask, symmetric=symmetric)
     options |= dict(tol=1e-6, on_failure="warn", max_iterations=transport.STEPS)
     stops = sinkhorn(cost, domain="log", **options)
     assert stops.converged
@@ -369,9 +316,10 @@ def test_what_masked_iterations_leave_is_not_called_converged(unreadable):
     assert not fixed.converged and torch.equal(fixed.log_plan, stops.log_plan)
 
 
-@pytest.mark.parametrize("relaxation", [1.0, math.inf])
-def test_a_coupling_on_a_device_that_has_no_values(relaxation):
+def test_a_coupling_on_a_device_that_has_no_values(monkeypatch):
+    monkeypatch.setattr(transport, "STEPS", 3)
     cost, mask = torch.empty(6, 6, device="meta"), torch.empty(6, 6, device="meta").bool()
     p = torch.empty(6, device="meta")
-    c = sinkhorn(cost, p, p, 0.5, relaxation, mask, symmetric=True)
-    assert c.plan.shape == (6, 6) and c.converged.is_meta
+    for relaxation in (1.0, math.inf):
+        c = sinkhorn(cost, p, p, 0.5, relaxation, mask, symmetric=True)
+        assert c.plan.shape == (6, 6) and c.converged.is_meta

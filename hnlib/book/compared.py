@@ -32,7 +32,7 @@ def whole_seeds(runs: pd.DataFrame, queries: dict[str, str]) -> dict[str, pd.Dat
     """Return the runs of each query, for the seeds that all queries have."""
     groups = {name: runs.query(query) for name, query in queries.items()}
     seeds = set.intersection(*({*group["seed"]} for group in groups.values()))
-    return {name: group[group["seed"].isin(seeds)] for name, group in groups.items()}
+    return {name: group.loc[group["seed"].isin(seeds)] for name, group in groups.items()}
 
 
 def differences(

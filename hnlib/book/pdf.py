@@ -71,7 +71,7 @@ def pdf(folder: Path, out: Path) -> None:
     source.write_text(document(folder), encoding="utf-8")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        page = browser.new_page(java_script_enabled=True)
+        page = browser.new_page()
         page.set_default_timeout(600_000)
         page.emulate_media(media="print", color_scheme="light")
         page.goto(source.as_uri(), wait_until="domcontentloaded")

@@ -26,7 +26,7 @@ def static_tokenizer() -> Tokenizer:
     """Return the tokenizer of the static embeddings, without tokens of its own around a text."""
     path = _wordllama() / "tokenizers" / "l2_supercat_tokenizer_config.json"
     tokenizer = Tokenizer.from_file(str(path))
-    tokenizer.post_processor = processors.Sequence([])  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.post_processor = processors.Sequence([])
     return tokenizer
 
 

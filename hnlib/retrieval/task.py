@@ -114,11 +114,9 @@ class Task(task.Task):
         return queries[self.asked], documents
 
     def _unit(self, towers, queries: Corpus, documents: Corpus) -> tuple[Tensor, Tensor]:
-        length = self.run.search_length
-        return tuple(
-            functional.normalize(embed(tower, texts, length), dim=1)
-            for tower, texts in ((towers[0], queries), (towers[len(towers) - 1], documents))
-        )
+        q = embed(towers[0], queries, self.run.search_length)
+        d = embed(towers[len(towers) - 1], documents, self.run.search_length)
+        return functional.normalize(q, dim=1), functional.normalize(d, dim=1)
 
     def _mined(self) -> Tensor:
         """Return candidates for mined negatives of each pair, [P, last − first]."""

@@ -235,7 +235,7 @@ def papers(path: Path | str | None = None) -> pd.DataFrame:
 
     path = ledger("book/results/papers.csv") if path is None else Path(path)
     numbers = dict.fromkeys(("value", "spread"), float)
-    return pd.read_csv(
+    return pd.read_csv(  # pyright: ignore[reportCallIssue]
         path,
         comment="#",
         skipinitialspace=True,
