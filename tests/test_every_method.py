@@ -96,17 +96,6 @@ def test_nothing_is_asked_of_a_device(kind, name, monkeypatch):
         assert method.skipped.is_meta and method.unconverged.is_meta
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "name"), [("views", "hcl"), ("views", "h-scl")])
-def test_a_compiled_loss_is_the_same(kind, name):
-    method, (a, b) = build(kind, name), embeddings(kind)
-    torch._dynamo.reset()
-    compiled = torch.compile(lambda a, b: loss(kind, method, a, b), backend="aot_eager")
-    values = compiled(a, b), loss(kind, method, a, b)
-    torch.testing.assert_close(*values)
-    torch.testing.assert_close(*(torch.autograd.grad(value, a)[0] for value in values))
-
-
 def pickled(x):
     return pickle.loads(pickle.dumps(x))
 

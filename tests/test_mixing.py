@@ -9,7 +9,7 @@ from one_call import train
 from torch.nn import functional
 
 from hnlib import methods
-from hnlib.images import data, mixing, task
+from hnlib.images import mixing
 from hnlib.images.run import ImageRun
 
 SMALL = dict(epochs=2, batch_size=64, train_size=200, evaluate_size=100, progress=False)
@@ -88,25 +88,6 @@ def test_a_run_has_mixed_views_and_says_so(run, tmp_path):
     assert chosen["mixing"] == run["mixing"]
     assert not {"mixing", "mixing_share"} & plain.record["configuration"].keys()
     assert ImageRun.read(chosen).mixing == run["mixing"]
-
-
-def test_a_share_of_one_is_no_mixture():
-    images = data.subset(data.load("digits"), 64, seed=0)
-    method, model = methods.build("simclr"), None
-    for name in (None, *mixing.MIXINGS):
-        run = ImageRun(batch_size=64, mixing=name, mixing_share=1.0 if name else None)
-        part = task.Task(run.resolved(), method, dataset=images)
-        torch.manual_seed(0)
-        model = part.model() if model is None else model
-        views = part.views(torch.arange(64), generator(), slice(0, 64))
-        loss = part.loss(model.eval(), method, views, None, lambda z: z)
-        if name is None:
-            z1, z2 = (model(view) for view in views)
-            plain = loss
-        elif name == "un-mix":
-            torch.testing.assert_close(loss, 2 * plain)
-        else:
-            torch.testing.assert_close(loss, method.pairs(z1, z2))
 
 
 def test_what_is_refused():

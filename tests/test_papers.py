@@ -135,29 +135,6 @@ def test_the_queue_is_worked_off_recorded_and_resumed(tmp_path, monkeypatch):
     assert queue.work([first], -1, "cpu", tmp_path, say=said.append) == 0  # the time is over
 
 
-def test_an_epoch_costs_what_records_of_the_same_setting_say():
-    """And not what another share of the data, framework or use of labels took."""
-    run = ImageRun(dataset="cifar10", method="simclr", epochs=10, encoder="small-cnn")
-    mutag = GraphRun(dataset="MUTAG", method="scl", epochs=4)
-    timed = [
-        (replace(run, train_size=100), 5.0),
-        (run, 70.0),
-        (replace(mutag, labels="all"), 8.0),
-        (replace(mutag, method="infograph"), 6.0),
-        (replace(mutag, method="infograph", framework="graphcl", layers=3), 2.0),
-    ]
-    frame = records.frame([record(run, {}, seconds) for run, seconds in timed])
-    seconds = queue.epoch_seconds(frame, "cpu")
-    jobs = [queue._job(run, 1, seconds) for run, _ in timed]
-    assert [60 * job.minutes / job.run.epochs for job in jobs] == [0.5, 7.0, 2.0, 1.5, 0.5]
-    assert queue._job(mutag, 1, seconds).minutes is None  # no record has measured it
-    assert queue._job(run, 1, queue.epoch_seconds(frame, "cuda")).minutes is None
-    assert (
-        queue.total([*jobs, queue.Job(run, 1, None)])
-        == "6 runs, 0.0 hours for the 5 that are timed"
-    )
-
-
 @pytest.mark.parametrize(
     ("experiment", "dataset"), [("hardness", "cifar100"), ("sentences", "novels")]
 )

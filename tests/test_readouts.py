@@ -121,41 +121,6 @@ def assert_untouched(encoder, before):
 # --- the readout as released
 
 
-def coloured(n_train=60, n_test=30, size=4, noise=8, seed=0):
-    """Three classes of grey images: dark, middle and bright, with noise."""
-    y = torch.arange(n_train + n_test) % 3
-    draw, shape = torch.Generator().manual_seed(seed), (len(y), size, size, 1)
-    x = 60 + 70 * y.view(-1, 1, 1, 1) + torch.randint(-noise, noise + 1, shape, generator=draw)
-    x, names = x.to(torch.uint8), ("dark", "middle", "bright")
-    return data.Dataset("coloured", x[:n_train], y[:n_train], x[n_train:], y[n_train:], names, "0")
-
-
-class Normalised(nn.Module):
-    """Batch-norm, then the mean brightness as five shifted features."""
-
-    def __init__(self, momentum=0.1, stale=0.0):
-        super().__init__()
-        self.norm = nn.BatchNorm2d(1, momentum=momentum)
-        self.norm.running_mean.fill_(stale)
-
-    def forward(self, x):
-        return torch.relu(self.norm(x).mean((2, 3)) - torch.linspace(-2, 2, 5))
-
-
-nothing = augment.Recipe()
-fast = dict(recipe=nothing, epochs=60, batch_size=16, lr=0.05)
-
-
-def test_paper_readout_tests_with_the_statistics_that_learning_moved():
-    """Stale running means: the clean readout does not care, this one needs them to drift, which
-    momentum 0 forbids."""
-    dataset, encoder = coloured(), [Normalised(stale=30.0), Normalised(momentum=0.0, stale=30.0)]
-    clean = [images.readouts(e, dataset)[0]["linear"] for e in encoder]
-    drifting, fixed = (images.paper_readout(e, dataset, **fast) for e in encoder)
-    assert drifting == 1 and fixed == pytest.approx(1 / 3)
-    assert clean != [drifting, fixed]
-
-
 def released(encoder, dataset, recipe, epochs, batch_size, lr, weight_decay, seed):
     """The released script's net and loop, with gradients switched off per parameter; draws as
     ours."""

@@ -130,7 +130,7 @@ def test_a_step_asks_nothing_of_the_device(name, queue, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "small-cnn"])
 def test_encoder_and_projector_are_captured_whole(name):
-    """As a CUDA graph needs; of the losses tests/test_every_method.py says the same."""
+    """As a CUDA graph needs."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     model = encoders.model(name, None, (3, 8, 8)).eval()
