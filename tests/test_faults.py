@@ -146,11 +146,15 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
     assert len(ours["sessions"]) == 2 and len(theirs["sessions"]) == 1
 
 
-class Head(nn.Sequential):
+class Head(nn.Module):
     """A projector without batch statistics, which would be those of one process."""
 
     def __init__(self, *sizes, **more):
-        super().__init__(nn.Linear(32, 24), nn.ReLU(), nn.Linear(24, 16))
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(32, 24), nn.ReLU(), nn.Linear(24, 16))
+
+    def forward(self, x):
+        return self.layers(x)
 
 
 SHARED = """
