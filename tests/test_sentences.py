@@ -401,7 +401,7 @@ def test_a_run_is_recorded_read_and_shown(tmp_path, capsys):
     untrained = train("topics", None, epochs=0, **QUICK)
     assert done.metrics["alike"] > untrained.metrics["alike"] + 0.2
     assert main(["results", "--folder", str(tmp_path)]) == 0
-    assert "alike" in capsys.readouterr().out
+    assert "topic" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -430,7 +430,7 @@ def test_a_saved_encoder_comes_back(tmp_path):
 @pytest.mark.slow
 def test_methods_that_apply_train_and_the_others_say_why_not():
     for name, entry in methods.CATALOGUE.items():
-        if not entry.supervised and not entry.features:
+        if not entry.supervised and not name.startswith("unremix"):
             done = train("topics", name, epochs=1, batch_size=128, max_steps=2, **QUICK)
             assert np.isfinite(done.metrics["loss"]), name
             continue
@@ -460,6 +460,6 @@ def test_what_sentences_have_not_is_refused(more, fault):
 def test_the_command_trains_on_sentences(capsys):
     tokens = "train sentences --epochs 1 --dimension 16 --tasks alike --batch-size 500"
     assert main(tokens.split()) == 0
-    assert "alike" in capsys.readouterr().out
+    assert "topic" in capsys.readouterr().out
     assert main(["data", "topics"]) == 0
     assert "60 documents" in capsys.readouterr().out
