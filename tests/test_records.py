@@ -11,6 +11,7 @@ import pytest
 from hnlib import __main__ as cli
 from hnlib import _files, results
 from hnlib.images.run import ImageRun
+from hnlib.retrieval.run import RetrievalRun
 from hnlib.training import records
 
 
@@ -169,3 +170,10 @@ def test_the_command_prints_a_table(tmp_path, capsys):
     assert "3 trained encoders" in printed
     assert "hcl beta=2.0: knn 80.0\u00a0±\u00a00.0, linear 90.0\u00a0±\u00a00.0 (2 runs)" in printed
     assert "batch_size 64: hcl beta=2.0: knn 50.0, linear 60.0 (1 run)" in printed
+
+
+def test_a_field_does_not_hide_the_score_of_another_kind():
+    run = RetrievalRun(dataset="generated", transfer=("cranfield",)).resolved()
+    rest = dict(history=[], losses=[], environment={}, kind="retrieval", seconds=1.0)
+    rows = records.frame([rest | dict(configuration=run.configuration, metrics={"ndcg": 0.5})])
+    assert rows["transfer"].isna().all() and rows["run"][0].transfer == ("cranfield",)

@@ -6,6 +6,7 @@ the class `Task` that trains and measures them; `PACKAGE/data.py` has `load` and
 
 from __future__ import annotations
 
+import functools
 from importlib import import_module
 
 from hnlib.training.config import Configuration
@@ -28,6 +29,7 @@ def task_class(kind: str):
     return import_module(f"{KINDS[kind]}.task").Task
 
 
+@functools.cache
 def scores() -> dict[str, str]:
     """Return the metrics that lists of runs show, with their titles."""
     return {name: title for kind in KINDS for name, title in run_class(kind).scores.items()}

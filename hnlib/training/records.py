@@ -184,7 +184,8 @@ def _row(stem: str, kind: str, record: dict) -> dict:
     else:
         setting = json.dumps(chosen | {"seed": 0}, sort_keys=True)
         run = kinds.run_class(kind).read(chosen)
-        row |= _setting(kind, setting) | {"seed": run.seed, "run": run}
+        fields = _setting(kind, setting) | {"seed": run.seed, "run": run}
+        row |= {key: value for key, value in fields.items() if key not in kinds.scores()}
     environment = record.get("environment", {})
     hardware = environment.get("hardware", {})
     cpu = f"{hardware.get('cpu', '')}, {hardware.get('threads', '?')} threads"
