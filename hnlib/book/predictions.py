@@ -24,8 +24,8 @@ def severity(effect: Effect, low: float, high: float) -> tuple[float, float]:
     """Return a true difference that would matter, and the probability that it is refuted.
 
     The difference lies as far below [low, high] as the middle of the range lies above its edge
-    (below a range without an upper edge, by |low| or one point). Refuted means that the whole
-    interval lies outside. The seeds' deviation counts as the true one.
+    (below a range without an upper edge, as far as the edge is from zero, or one point if it is
+    zero). Refuted means that the whole interval lies outside. The seeds' deviation counts as true.
     """
     if math.isinf(low):
         truth, chance = severity(effect, -high, math.inf)
