@@ -50,7 +50,7 @@ def weighted_knn(
 ) -> Tensor:
     r"""Return which test rows the weighted $k$-nearest-neighbour vote gets right, bool [N].
 
-    Neighbour $j$ at cosine $s_j$ has $e^{s_j/t}$ votes; $t=.5$ and $k=200$ as in the code released
+    Neighbour $j$ at cosine $s_j$ has $e^{s_j/t}$ votes; $t=0.5$ and $k=200$ as in the code released
     with hcl. Right is a class among the `top` with most votes. Test rows go in chunks.
     """
     if not 1 <= k <= len(train_x):
