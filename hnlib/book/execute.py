@@ -29,6 +29,12 @@ print("\\n" + json.dumps({"modules": modules, "read": getattr(records, "READ", {
 """
 
 
+def probed(outputs: list) -> dict:
+    """Read what `PROBE` printed; a late message of another cell may stand in its midst."""
+    text = "".join(output.text for output in outputs if output.get("name") == "stdout")
+    return json.loads(next(line for line in text.splitlines() if line.startswith('{"modules"')))
+
+
 class NotebookError(ValueError):
     """A cell of a notebook failed. The message names the notebook and carries the traceback."""
 
@@ -253,7 +259,7 @@ def execute(
     except (CellTimeoutError, RuntimeError) as error:  # a RuntimeError: the kernel died
         raise NotebookError(f"{name(notebook)}: {error}") from None
     failed.unlink()
-    probe = json.loads(node.cells.pop().outputs[-1].text.splitlines()[-1])
+    probe = probed(node.cells.pop().outputs)
     times = [cell.metadata.pop("papermill")["duration"] or 0 for cell in node.cells]
     node.metadata["papermill"] = {"parameters": parameters or {}}  # without paths and times
     files = sorted({shown(Path(path)) for path in probe["modules"] if path} & sources().keys())
