@@ -12,7 +12,7 @@ from bs4 import BeautifulSoup
 from web import letter
 
 CODE = re.compile(r"<(pre|script|style)\b.*?</\1>", re.S)
-LEFT_OUT = ".headerlink, .hn-cite, .cell_input, .hn-hint, .hn-checks > summary"
+LEFT_OUT = ".headerlink, .hn-tick, .hn-cite, .cell_input, .hn-hint, .hn-checks > summary"
 SHAPES = (
     r"\\(?:[dt]?frac|sqrt|overline|big\w*|left|right|q?quad|math\w+|text|operatorname)(?![a-z])"
 )
