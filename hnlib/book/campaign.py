@@ -296,7 +296,9 @@ def further(seed: int) -> Runs:
     """Yield the second round: the rest of the static map, loudness, modes, ranks and margins."""
     for bag, (fields, temperatures) in BAGS.items():
         fields = fields | dict(seed=seed, transfer=())
-        mined = fields | MINED
+        mined, longer = fields | MINED, fields | dict(epochs=5, max_steps=200)
+        yield _cell(0.2, 4.0, longer)
+        yield _cell(0.1 if bag == "static" else 0.2, 0, longer)
         yield _cell(0.05, 0, mined | dict(negatives=4))
         yield _run("dcl", mined, temperature=1 / 29)
         if bag == "static":
