@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from dataclasses import dataclass as plain_dataclass
+from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 from cyclopts import Parameter
