@@ -153,21 +153,21 @@ def frame(
     """
     import pandas as pd
 
-    rows: dict[str, dict] = {}
+    rows: dict[tuple, dict] = {}
     for source in sources or (tracked_folder(),):
         if isinstance(source, list):
             named = [(name(record["configuration"]), record) for record in source]
         else:
             named = _named(Path(source))
-        here: dict[str, dict] = {}
+        here: dict[tuple, dict] = {}
         for stem, record in named:
             its_kind = kinds.kind_of(record)
             if kind not in (None, its_kind):
                 continue
-            setting = record["configuration"] | {"experiment": "-", "seed": 0}
-            text = json.dumps(setting, sort_keys=True)
-            row = _row(stem, its_kind, record, text)
-            key = its_kind, record["configuration"].get("seed"), text
+            chosen: dict = record["configuration"]
+            setting = json.dumps(chosen | {"experiment": "-", "seed": 0}, sort_keys=True)
+            row = _row(stem, its_kind, record, setting)
+            key = its_kind, chosen.get("seed"), setting
             before = here.get(key, rows.get(key, row))
             experiments = tuple(sorted({row["experiment"], *before["experiments"]}))
             here[key] = here.get(key, row) | {"experiments": experiments}
