@@ -15,7 +15,8 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-backgroun
 LEDGERS = ("book/results", "book/papers")  # whose folded tables stay folded
 WIDTH = {"width": 665, "height": 970}  # of A4 between the margins of book/theme/paper.css
 TIGHT = """() => { for (const table of document.querySelectorAll("article table"))
-    if (table.offsetWidth > table.parentElement.clientWidth + 1) table.classList.add("hn-tight"); }"""
+    if (table.offsetWidth > table.parentElement.clientWidth + 1)
+        table.classList.add("hn-tight"); }"""
 FOOT = """<div style="width: 100%; text-align: center; font: 8px sans-serif; color: #565b66">
 <span class="pageNumber"></span></div>"""
 
