@@ -292,13 +292,41 @@ def two_towers(seed: int) -> Runs:
         yield _cell(0.2, 0, fields | drawn)
 
 
+def further(seed: int) -> Runs:
+    """Yield the second round: the rest of the static map, loudness, modes, ranks and margins."""
+    for bag, (fields, temperatures) in BAGS.items():
+        fields = fields | dict(seed=seed, transfer=())
+        mined, longer = fields | MINED, fields | dict(epochs=5, max_steps=200)
+        yield _cell(0.2, 4.0, longer)
+        yield _cell(0.1 if bag == "static" else 0.2, 0, longer)
+        yield _cell(0.05, 0, mined | dict(negatives=4))
+        yield _run("dcl", mined, temperature=1 / 29)
+        if bag == "static":
+            yield _run("dcl", fields, temperature=0.1)
+            yield _cell(0.05, 0, mined | dict(guide="self"))
+            for mode in ("mined", "in-batch"):
+                yield _cell(0.05, 0, mined | dict(hardness_mode=mode, hardness_strength=9.0))
+            first = {(0.5, 4.0), (0.2, 4.0), *itertools.product(temperatures, (0.0,))}
+            for cell in itertools.product((0.5, *temperatures), (0.0, 1.0, 4.0)):
+                if cell not in first:
+                    yield _cell(*cell, fields)
+            continue
+        yield _run("focal", fields, temperature=0.1)
+        below = dict(negatives=4, ranks=(30, 100))
+        guides = [dict(guide="self", guide_margin=margin) for margin in (0.1, -0.1)]
+        for chosen in (below, dict(margin=0.95), *guides):
+            yield _cell(0.05, 0, mined | chosen)
+
+
 def retrieval() -> Runs:
-    """Yield retrieval and two towers, seed by seed."""
+    """Yield retrieval and two towers, seed by seed, then the second round."""
     for seed in range(10):
         yield from searches(seed, "random")
         yield from two_towers(seed)
         yield from searches(seed, "static")
         yield _cell(0.1, 0, BAGS["random"][0] | dict(seed=seed, leak=True))
+    for seed in range(10):
+        yield from further(seed)
 
 
 #: Parts that a second process may work on

@@ -221,7 +221,8 @@ def _completed(table: pd.DataFrame) -> pd.DataFrame:
                 if hints[field] in (hint, hint | None):
                     dtypes[field] = dtype
     missing = sorted(expected - {*table.columns})
-    return table.reindex(columns=[*table.columns, *missing]).astype(dtypes)
+    whole = table.reindex(columns=[*table.columns, *missing]).astype(dtypes)
+    return whole.copy()  # in few blocks: pandas warns when a column is added to many
 
 
 DTYPES = {int: "Int64", bool: "boolean"}  # which stay what they are where a row has none
