@@ -194,7 +194,7 @@ def data(name: str | None = None, /, *, root: Path | None = None) -> None:
         matches = [kind for kind, names in by_kind.items() if name in names]
         if not matches:
             choices = ", ".join(itertools.chain.from_iterable(by_kind.values()))
-            raise ValueError(f"unknown data set {name!r}; known: {choices}")
+            raise ValueError(f"data set {name!r} is unknown; choose from {choices}")
         module = import_module(f"{kinds.KINDS[matches[0]]}.data")
         print(module.describe(module.load(name, root)))
     print(f"{'folder':13}{data_folder(root)}")
@@ -244,7 +244,7 @@ def results(*, folder: Path | None = None) -> None:
     Parameters
     ----------
     folder
-        default: tracked and own records
+        default: the tracked records, then those of your runs
     """
     from hnlib.results import spread
     from hnlib.training import records

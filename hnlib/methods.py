@@ -317,7 +317,7 @@ class Method(nn.Module):
         both : bool, default False
             Whether to return the mean of this direction and of the keys' (CLIP).
         excluded : bool Tensor of shape [n, m], optional
-            Candidates that are no negatives; what is left counts as before. A query without any is
+            Candidates that are not negatives; the others count as before. A query without any is
             left out.
 
         Returns

@@ -67,7 +67,7 @@ def info_nce(
         If an argument is out of range, weights are not a function of one similarity, or an anchor
         has no negative and ``on_empty="raise"``.
     RuntimeError
-        If a second derivative is asked for.
+        If a second derivative is requested.
     """
     _checks.positive("temperature", temperature)
     if isinstance(temperature, Tensor) and (temperature.ndim or temperature.requires_grad):

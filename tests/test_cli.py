@@ -141,7 +141,7 @@ def test_help_fits_a_screen_and_a_half(kind, capsys):
         ("train images --momentum 0.5", "momentum requires queue"),
         ("train mosaics", "mosaics"),
         ("run no/such/notebook", "no notebook 'no/such/notebook'"),
-        ("data imagenet", "unknown data set 'imagenet'; known: digits"),
+        ("data imagenet", "data set 'imagenet' is unknown; choose from digits"),
         ("results --folder no/such/folder", "no/such/folder is not a folder"),
         ("queue --seeds 0", "seeds must be at least 1, got 0"),
         ("dance", "Unknown command"),
@@ -174,11 +174,19 @@ def test_a_package_that_is_missing_is_named(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [["train", "images", "--help"], ["data"]])
-def test_what_needs_no_torch_does_not_import_it(arguments):
+@pytest.mark.parametrize(
+    "arguments, slow_imports",
+    [
+        (["train", "images", "--help"], ("torch", "pandas")),
+        (["data"], ("torch", "pandas")),
+        (["results"], ("torch",)),
+        (["queue", "--only", "chapters loudness"], ("torch",)),
+    ],
+)
+def test_a_command_imports_only_what_it_uses(arguments, slow_imports):
     code = (
         "import sys; from hnlib.__main__ import main\n"
-        f"main({arguments})\nprint([m for m in ('torch', 'pandas') if m in sys.modules])"
+        f"main({arguments})\nprint([m for m in {slow_imports} if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"

@@ -49,7 +49,7 @@ def test_digits_are_embedded_and_split_by_class():
     assert data.load("digits").digest == digits.digest and len(digits.digest) == 64
     with pytest.raises(ValueError, match=r"'imagenet'.*digits, cifar10"):
         data.load("imagenet")
-    with pytest.raises(ValueError, match="digits has 1437 training images, 1438 were asked for"):
+    with pytest.raises(ValueError, match="digits has 1437 training images, got a size of 1438"):
         data.subset(digits, 1438)
 
 

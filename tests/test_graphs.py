@@ -528,7 +528,7 @@ def test_without_network_the_place_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(graphs.data, "SOURCE", f"file://{tmp_path}/{{}}.zip")
     with pytest.raises(ValueError, match=r"MUTAG could not be downloaded .*MUTAG/raw"):
         graphs.data.load("MUTAG", tmp_path)
-    with pytest.raises(ValueError, match="unknown data set 'MUTANT'"):
+    with pytest.raises(ValueError, match=r"dataset must be one of motifs.*got 'MUTANT'"):
         graphs.data.load("MUTANT", tmp_path)
 
 

@@ -90,9 +90,9 @@ def log(checkout):
 
 def test_trials_are_the_product_and_seeds_vary_fastest(checkout):
     values = sweep.grid(["beta=0.5,1", "methods=[hcl],[ot, simclr]"])
-    every = sweep.trials(one(checkout), values, {"what": "wait"}, 2)
+    every = sweep.trials(one(checkout), values, [("what", "wait")], 2)
     assert [list(trial.parameters.values()) for trial in every] == [
-        ["wait", beta, methods, seed]
+        [beta, methods, seed, "wait"]
         for beta in (0.5, 1.0)
         for methods in (["hcl"], ["ot", "simclr"])
         for seed in (0, 1)
@@ -102,17 +102,14 @@ def test_trials_are_the_product_and_seeds_vary_fastest(checkout):
 
 def test_seeds_go_to_the_parameter_there_is(checkout):
     one(checkout).write_text(NOTEBOOK.replace("seed = 0\n", "seeds = [0, 1, 2]\n"))
-    every = sweep.trials(one(checkout), {}, {}, 2)
+    every = sweep.trials(one(checkout), [], [], 2)
     assert [trial.parameters for trial in every] == [{"seeds": [0]}, {"seeds": [1]}]
-    one(checkout).write_text(NOTEBOOK.replace("seed = 0\n", "seeds = 3\n"))
-    with pytest.raises(ValueError, match="has neither"):
-        sweep.trials(one(checkout), {}, {}, 2)
 
 
 def test_a_trial_is_named_as_hnlib_run_names_it(checkout, monkeypatch):
     monkeypatch.setattr(execute, "execute", lambda *a, **k: 0.0)
     path = execute.run("experiments/one", {"beta": "2", "checkpoints": "c/{trial}"})
-    (trial,) = sweep.trials(one(checkout), {"beta": ["2"]}, {"checkpoints": "c/{trial}"})
+    (trial,) = sweep.trials(one(checkout), [("beta", ["2"])], [("checkpoints", "c/{trial}")])
     assert path.name == f"one-{trial.name}.ipynb"
     assert trial.parameters["checkpoints"] == f"c/{trial.name}"
 
@@ -123,10 +120,9 @@ def test_a_trial_is_named_as_hnlib_run_names_it(checkout, monkeypatch):
         (["--grid", "betta=1"], "unknown parameter 'betta'; the notebook has"),
         (["--grid", "beta=1,fast"], "parameter beta must be"),
         (["--grid", "beta="], "--grid must be NAME=VALUE,VALUE,…, got 'beta='"),
-        (["--grid", "beta=1", "--grid", "beta=2"], "--grid gives 'beta' twice"),
-        (["--grid", "beta=1", "-p", "beta", "2"], "'beta' is in the grid and given by -p"),
-        (["--grid", "seed=1", "--seeds", "2"], "'seed' is set by --seeds and by --grid"),
-        (["--seeds", "0"], "--seeds must be at least 1, got 0"),
+        (["--grid", "beta=1", "--grid", "beta=2"], "parameter 'beta' is given twice"),
+        (["--grid", "beta=1", "-p", "beta", "2"], "parameter 'beta' is given twice"),
+        (["--grid", "seed=1", "--seeds", "2"], "parameter 'seed' is given twice"),
         ([], "nothing to vary"),
     ],
 )
@@ -150,12 +146,12 @@ def test_a_dry_run_lists_the_trials_and_their_cost(checkout, capsys):
     executed(checkout / "_build/executed/experiments/one.ipynb", 90.0)
     assert cli.main(command) == 0
     assert "4 trials, 4 to do, about 90 s each" in capsys.readouterr().out
-    first = sweep.trials(one(checkout), {"beta": ["0.5", "1"]}, {}, 2)[0]
+    first = sweep.trials(one(checkout), [("beta", ["0.5", "1"])], [], 2)[0]
     executed(checkout / f"_build/sweeps/experiments/one/{first.name}.ipynb", 10.0)
     assert cli.main(command) == 0
     output = capsys.readouterr().out
-    assert re.search(rf"{first.name} +0.5 +0 +to do", output)
-    assert "about 10 s each, as in 1 executed before" in output
+    assert f"{first.name}  to do  beta=0.5 seed=0" in output
+    assert "about 10 s each, as executed before" in output
 
 
 @pytest.mark.slow
@@ -164,7 +160,7 @@ def test_records_of_a_cluster_travel_back(checkout, monkeypatch):
     results = checkout / "_build/results"
     results.mkdir(parents=True)
     (results / "of-another-trial.json").write_text("{}")
-    (trial,) = sweep.trials(one(checkout), {"beta": ["3"]}, {})
+    (trial,) = sweep.trials(one(checkout), [("beta", ["3"])], [])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # so that it is restored afterwards
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     notebook = "notebooks/experiments/one.md"
@@ -180,8 +176,8 @@ def test_records_of_a_cluster_travel_back(checkout, monkeypatch):
 def test_a_sweep_survives_failures_lost_workers_and_its_own_death(checkout, start):
     fixed = ["-p", "beta", "2", "-p", "checkpoints", "c/{trial}"]
     command = ["sweep", "experiments/one", *fixed, "--grid"]
-    given = {"beta": "2", "checkpoints": "c/{trial}"}
-    every = sweep.trials(one(checkout), {"what": ["pass", "fail", "die once", "wait"]}, given)
+    given = [("beta", "2"), ("checkpoints", "c/{trial}")]
+    every = sweep.trials(one(checkout), [("what", ["pass", "fail", "die once", "wait"])], given)
     names = {trial.parameters["what"]: trial.name for trial in every}
 
     # a failed trial and the trial of a killed worker are executed again, the others are stored
@@ -189,7 +185,7 @@ def test_a_sweep_survives_failures_lost_workers_and_its_own_death(checkout, star
     output, error = first.communicate()
     assert first.returncode == 1, error
     for what, status in (("pass", "done"), ("fail", "failed"), ("die once", "done")):
-        assert re.search(rf"^ *{names[what]} .* {status}$", output, flags=re.M), output
+        assert re.search(rf"^{names[what]}  {status} ", output, flags=re.M), output
     executions = ("die once", "die once", "fail", "fail", "pass")
     assert sorted(log(checkout)) == [f"{what} 2.0 0" for what in executions]
     assert f"{names['fail']} failed: " in output

@@ -379,6 +379,12 @@ def test_save_and_load(whole, tmp_path):
     loaded = training.load(whole.save(tmp_path / "run.safetensors"))
     assert same(whole, loaded)
     assert loaded.record == json.loads(json.dumps(whole.record))
+    options = {"mixture": [0.5, 0.25, 0.25], "words": ["{0}", "{a} ["]}  # a list, and braces
+    configuration = whole.record["configuration"] | {"options": options}
+    other = dataclasses.replace(whole, record=whole.record | {"configuration": configuration})
+    record = training.load(other.save(tmp_path / "other.safetensors")).record
+    (row,) = records.frame([record]).to_dict("records")
+    assert row["run"].options == options and "{a}" in row["options"]
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def execute_chapters(wanted: list[Path], jobs: int) -> None:
         return about(executed_path(chapter)).get("seconds", unknown)
 
     kernels.preload(LIBRARIES)
-    # by the jobs asked for: threads change last digits, and an edit must not change its chapter's
+    # from `jobs`, not from what is to do: threads change last digits, and results must not vary
     options = {"timeout": TIMEOUT, "threads": max(1, (os.cpu_count() or 1) // jobs)}
     pool, tasks = ThreadPoolExecutor(jobs), {}
     for chapter in sorted(wanted, key=seconds, reverse=True):

@@ -38,7 +38,7 @@ def cells(temperatures: Iterable[float], betas: Iterable[float] = (0.0,)) -> Arm
 
 
 def on(fields: dict, arms: Arms) -> Arms:
-    """Return arms with more fields; those of the arm stand."""
+    """Return arms with more fields; where an arm has one already, it stays."""
     return [fields | arm for arm in arms]
 
 

@@ -18,10 +18,7 @@ WHEEL = f"hnlib-{metadata.version('hnlib')}-py3-none-any.whl"
 def repository(root: Path) -> str:
     """Return the address in `pyproject.toml`."""
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    url = project["urls"]["Repository"]
-    if not re.fullmatch(r"https://[\w.-]+(/[\w.-]+)+", url, re.ASCII):
-        raise ValueError(f"the repository in pyproject.toml must be https://HOST/PATH, got {url!r}")
-    return url
+    return project["urls"]["Repository"]
 
 
 def is_set(url: str) -> bool:
@@ -58,7 +55,7 @@ def parts(url: str) -> dict[str, str]:
 
 
 def wheel(folder: Path) -> None:
-    """Build the library's wheel into the folder, for who has the pages and no checkout."""
+    """Build the library's wheel into the folder, for readers of the pages without a checkout."""
     options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
     command = [sys.executable, "-m", "pip", "wheel", *options, str(root())]
     subprocess.run(command, check=True)
@@ -78,19 +75,26 @@ REFUSE = f"""raise ImportError(
         "hnlib is missing here; take {WHEEL} from the book's page "
         "'How to reproduce any number' and run pip install './{WHEEL}[notebooks]'"
     )"""
-DIRECTIVE = re.compile(r"(`{3,}|:{3,})\{([\w:-]+)\} *(.*)")
+DIRECTIVE = re.compile(
+    r"^ *(`{3,}|:{3,})\{([\w:-]+)\} *(.*)\n((?: *:[\w-]+:.*\n)*)(.*?)^ *\1 *$", re.M | re.S
+)
 ROLE = re.compile(r"\{([\w:+-]+)\}`([^`]+)`")
 TITLED = ("admonition", "dropdown", "grid-item-card", "tab-item")  # shown as their title alone
 FRAMES = ("grid", "tab-set")
 
 
-def _opening(kind: str, title: str) -> str:
-    """Return the Markdown that replaces the opening of a directive."""
-    if kind == "math" or kind in FRAMES:
-        return "$$" if kind == "math" else ""
-    if kind in TITLED:
-        return f"**{title}**"
-    return f"**{kind.rpartition(':')[2].capitalize()}.** {title}".strip()
+def _directive(match: re.Match) -> str:
+    """Return the Markdown that replaces a directive: its title above its contents."""
+    _, kind, title, options, contents = match.groups()
+    label = re.search(r":label:\s*(.*)", options)
+    number = f" ({label[1]})" if label else ""
+    if kind == "math":
+        return f"\n$$\n{contents}$${number}\n"
+    if kind in FRAMES:
+        return contents
+    name = kind.rpartition(":")[2].capitalize()
+    head = f"**{title}**" if kind in TITLED else f"**{name}.** {title}".strip()
+    return f"\n{head}{number}\n\n{contents}\n"
 
 
 def _words(role: re.Match) -> str:
@@ -107,32 +111,12 @@ def _words(role: re.Match) -> str:
 
 
 def plain(text: str) -> str:
-    """Convert MyST to plain Markdown.
-
-    A directive becomes its title above its contents, a reference the words or the label in it.
-    """
-    lines, open_, options = [], [], False
-    for line in text.splitlines():
-        bare = line.strip()
-        if options and (option := re.fullmatch(r":([\w-]+):\s*(.*)", bare)):
-            if option[1] == "label" and lines[-1] == "$$":
-                open_[-1] = (open_[-1][0], f"$$ ({option[2]})")
-            elif option[1] == "label":
-                lines[-1] += f" ({option[2]})"
-            continue
-        if options and lines[-1] != "$$":  # a title is a paragraph
-            lines.append("")
-        options = False
-        if directive := DIRECTIVE.fullmatch(bare):
-            fence, kind, title = directive.groups()
-            open_.append((fence, "$$" if kind == "math" else ""))
-            lines += ["", _opening(kind, title)]
-            options = True
-        elif open_ and bare == open_[-1][0]:
-            lines += [open_.pop()[1], ""]
-        elif not re.fullmatch(r"\([\w-]+\)=", bare):
-            lines.append(line)
-    return ROLE.sub(_words, re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n"))
+    """Convert MyST to plain Markdown: directives, targets and roles, the labels of which stay."""
+    text, count = f"{text}\n", 1
+    while count:  # one directive may contain another
+        text, count = DIRECTIVE.subn(_directive, text)
+    text = re.sub(r"^\([\w-]+\)=\n", "", text, flags=re.M)
+    return ROLE.sub(_words, re.sub(r"\n{3,}", "\n\n", text).strip("\n"))
 
 
 def portable(node, url: str):

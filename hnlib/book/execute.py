@@ -30,7 +30,7 @@ print("\\n" + json.dumps({"modules": modules, "read": getattr(records, "READ", {
 
 
 def probed(outputs: list) -> dict:
-    """Read what `PROBE` printed; a late message of another cell may stand in its midst."""
+    """Read what `PROBE` printed; a late message of another cell may interrupt it."""
     text = "".join(output.text for output in outputs if output.get("name") == "stdout")
     return json.loads(next(line for line in text.splitlines() if line.startswith('{"modules"')))
 

@@ -43,18 +43,6 @@ COLOURS = {
 }
 
 NARROW = 4.2  # inches: on a phone of 390 pixels, letters of 9 pt are 10 pixels high
-# the kinds that book/theme/pictures.js draws
-PICTURES = (
-    "balls",
-    "class-mass",
-    "dial",
-    "masks",
-    "motion",
-    "packing",
-    "path",
-    "radius",
-    "sinkhorn",
-)
 LARGEST = 150_000  # bytes of one picture's numbers: a tenth of what a page may weigh
 
 
@@ -178,7 +166,7 @@ def interactive(kind: str, data: dict, label: str) -> Picture:
     Parameters
     ----------
     kind : str
-        One of `PICTURES`.
+        One of the kinds in that script.
     data : dict
         Numbers, texts, arrays, tensors, and lists and dictionaries of them. Numbers are rounded to
         four digits after the point; `COLOURS` are added.
@@ -189,13 +177,8 @@ def interactive(kind: str, data: dict, label: str) -> Picture:
     Raises
     ------
     ValueError
-        If the kind is unknown, the label has fewer than 20 characters, a number is not finite, or
-        the numbers take more than 150 kB.
+        If a number is not finite, or the numbers take more than 150 kB.
     """
-    if kind not in PICTURES:
-        raise ValueError(f"kind must be one of {', '.join(PICTURES)}, got {kind!r}")
-    if len(label) < 20:
-        raise ValueError(f"label must be a sentence that says what to move, got {label!r}")
 
     def rounded(digits: str):
         value = round(float(digits), 4)

@@ -1,6 +1,6 @@
 """The numbers that the five papers print, each with its run or the reason why it has none.
 
-The ledger is `book/results/papers.csv`; the settings of the runs stand in `papers.toml` beside it.
+The ledger is `book/results/papers.csv`; the settings of the runs are in `papers.toml` beside it.
 """
 
 from __future__ import annotations

@@ -27,44 +27,34 @@ class Trial(NamedTuple):
     parameters: dict
 
 
-def grid(texts: list[str]) -> dict[str, list[str]]:
-    """Parse `["beta=0.5,1", "method=hcl,ot"]` into a list of texts per name."""
-    values = {}
+def grid(texts: list[str]) -> list[tuple[str, list[str]]]:
+    """Parse `["beta=0.5,1", "method=hcl,ot"]` into names with a list of texts each."""
+    values = []
     for text in texts:
         name, _, items = text.partition("=")
         if not name or not items:
             raise ValueError(f"--grid must be NAME=VALUE,VALUE,…, got {text!r}")
-        if name in values:
-            raise ValueError(f"--grid gives {name!r} twice")
-        values[name] = execute.split(items)
+        values.append((name, execute.split(items)))
     return values
 
 
 def trials(
-    notebook: Path, values: dict[str, list], given: dict[str, str], seeds: int | None = None
+    notebook: Path, values: list[tuple[str, list]], given: list[tuple], seeds: int | None = None
 ) -> list[Trial]:
     """Return the points of the grid `values`, each with the parameters `given`.
 
-    `seeds` many seeds vary fastest.
+    `seeds` many seeds, of a parameter `seed` or of a list `seeds`, vary fastest.
     """
     defaults = execute.parameters_of(execute.read(notebook))
-    if seeds is not None:
-        name, items = _seeds(defaults, seeds)
-        if name in values:
-            raise ValueError(f"{name!r} is set by --seeds and by --grid")
-        values = values | {name: items}
+    if seeds:
+        one = "seed" in defaults
+        values = [*values, ("seed" if one else "seeds", [k if one else [k] for k in range(seeds)])]
     if not values:
         raise ValueError("nothing to vary: give --grid NAME=VALUE,VALUE,… or --seeds N")
-    if both := sorted(values.keys() & given.keys()):
-        raise ValueError(f"{both[0]!r} is in the grid and given by -p")
-    fixed = execute.guard_parameters(defaults, given)
-    axes = [
-        [execute.guard_parameters(defaults, {name: item}) for item in items]
-        for name, items in values.items()
-    ]
+    axes = execute.once([*values, *((name, [text]) for name, text in given)])
     every = {}
-    for point in itertools.product(*axes):
-        parameters = fixed | {name: value for axis in point for name, value in axis.items()}
+    for point in itertools.product(*axes.values()):
+        parameters = execute.guard_parameters(defaults, dict(zip(axes, point)))
         name = execute.mark(parameters)
         every[name] = {key: _named(value, name) for key, value in parameters.items()}
     return list(itertools.starmap(Trial, every.items()))
@@ -72,18 +62,6 @@ def trials(
 
 def _named(value, trial: str):
     return value.replace("{trial}", trial) if isinstance(value, str) else value
-
-
-def _seeds(defaults: dict, seeds: int) -> tuple[str, list]:
-    if seeds < 1:
-        raise ValueError(f"--seeds must be at least 1, got {seeds}")
-    if "seed" in defaults:
-        return "seed", list(range(seeds))
-    if isinstance(defaults.get("seeds"), list | tuple):
-        return "seeds", [[seed] for seed in range(seeds)]
-    raise ValueError(
-        "--seeds needs a parameter `seed`, or a list `seeds`; the notebook has neither"
-    )
 
 
 def sweep(
@@ -126,12 +104,12 @@ def sweep(
         Executed notebooks (default: below _build/sweeps).
     """
     path = execute.find(notebook)
-    every = trials(path, grid(values), execute.once(given), seeds)
+    every = trials(path, grid(values), given, seeds)
     default = execute.root() / "_build/sweeps" / execute.name(path).removesuffix(".md")
     folder = default if folder is None else folder.resolve()
     todo = [trial for trial in every if not _is_done(folder, path, trial)]
     if dry_run:
-        print(_table(every, todo, {}))
+        _print(every, todo, {})
         print(f"{len(every)} trials, {len(todo)} to do{_cost(path, folder)}")
         return 0
     errors = {}
@@ -139,7 +117,7 @@ def sweep(
         print(f"{len(todo)} of {len(every)} trials to execute", flush=True)
         errors = _run(path, folder, todo, address, cpus, gpus, retries)
     todo = [trial for trial in todo if not _is_done(folder, path, trial)]
-    print(_table(every, todo, errors))
+    _print(every, todo, errors)
     print(f"{len(every) - len(todo)} of {len(every)} trials are done: {execute.shown(folder)}")
     return 1 if todo else 0
 
@@ -148,26 +126,19 @@ def _is_done(folder: Path, notebook: Path, trial: Trial) -> bool:
     return execute.is_current(folder / f"{trial.name}.ipynb", notebook, trial.parameters)
 
 
-def _table(every: list[Trial], todo: list[Trial], errors: dict[str, str]) -> str:
-    import pandas as pd
-
-    rows = []
+def _print(every: list[Trial], todo: list[Trial], errors: dict[str, str]) -> None:
     for trial in every:
         status = "failed" if trial.name in errors else "to do" if trial in todo else "done"
-        rows.append({"trial": trial.name, **trial.parameters, "status": status})
-    return pd.DataFrame(rows).to_string(index=False)
+        print(f"{trial.name}  {status:6}", *(f"{k}={v}" for k, v in trial.parameters.items()))
 
 
 def _cost(notebook: Path, folder: Path) -> str:
-    """Estimate the cost of a trial from those executed before, else from the chapter's build."""
+    """Return the seconds of a trial executed before, else of the chapter's build."""
     stored = [*folder.glob("*.ipynb")]
     if not stored and notebook.is_relative_to(execute.root() / "notebooks"):
         stored = [execute.executed_path(notebook)]
-    made = [execute.about(path) for path in stored]
-    seconds = [about["seconds"] for about in made if "seconds" in about]
-    if not seconds:
-        return ""
-    return f", about {sum(seconds) / len(seconds):.0f} s each, as in {len(seconds)} executed before"
+    seconds = execute.about(stored[0]).get("seconds") if stored else None
+    return f", about {seconds:.0f} s each, as executed before" if seconds else ""
 
 
 def _run(

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hnlib._checks import one_of
 from hnlib._files import data_folder
 
 try:
@@ -123,8 +124,7 @@ def load(name: str = "motifs", root: Path | str | None = None) -> GraphSet:
     """
     if name == "motifs":
         return _graph_set(motifs(), name)
-    if name not in TU:
-        raise ValueError(f"unknown data set {name!r}; known: {', '.join(NAMES)}")
+    one_of("dataset", name, NAMES)
     folder = location(root) / name / "raw"
     if not folder.is_dir():
         _download(name, folder)

@@ -78,7 +78,7 @@ def perturb_edges(
     absent = start.diff() - count
     added = torch.minimum(removed, (absent + 1) // 2)
     new = _distinct((start - cumsum(count))[:-1], absent, added, generator)
-    # the t-th pair that is no edge: t plus the number of edges before it
+    # the t-th pair that is not an edge: t plus the number of edges before it
     before = edges - torch.arange(len(edges), device=edges.device)
     new = new + torch.searchsorted(before, new, right=True)
     pairs = torch.cat([remaining, new])

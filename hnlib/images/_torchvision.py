@@ -1,4 +1,4 @@
-"""torchvision, imported from here by the rest of the library: its one known fault is repaired.
+"""Import torchvision, also where its wheel lacks the compiled operators.
 
 Beside a CPU build of torch its wheel may lack the compiled operators. Shape rules for two of them,
 `nms` and `qnms`, are registered all the same, and the whole import fails. We need neither. So only

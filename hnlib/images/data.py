@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hnlib._checks import one_of
 from hnlib._files import data_folder, write_atomically
 
 TINY_IMAGENET = (
@@ -72,8 +73,7 @@ def load(name: str, root: Path | str | None = None) -> Dataset:
     if name.startswith("folder:"):
         path, _, size = name.removeprefix("folder:").rpartition("@")
         return image_folder(path, int(size)) if path and size.isdigit() else image_folder(name[7:])
-    if name not in DOWNLOADED:
-        raise ValueError(f"unknown data set {name!r}; known: {', '.join(NAMES)}")
+    one_of("dataset", name, NAMES)
     path = location(name, root)
     if not path.exists():
         _download(name, path)
@@ -123,7 +123,7 @@ def _balanced(dataset: Dataset, n: int, seed: int) -> np.ndarray:
     """Return ascending indices of `n` training images, as equally from all classes as possible."""
     y = dataset.y_train.numpy()
     if not 1 <= n <= len(y):
-        raise ValueError(f"{dataset.name} has {len(y)} training images, {n} were asked for")
+        raise ValueError(f"{dataset.name} has {len(y)} training images, got a size of {n}")
     generator = np.random.default_rng(seed)
     shuffled = generator.permutation(len(y))
     # rank within its class, in shuffled order: taking low ranks first balances classes

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from hnlib._checks import one_of
+
 ENCODERS = ("small-cnn", "resnet18", "resnet50", "pixels")
 
 
@@ -24,13 +26,12 @@ def build(name: str, in_channels: int = 3, image_size: int = 32) -> nn.Module:
     """
     if name == "small-cnn":
         return SmallCNN(in_channels, image_size)
-    if name in ("resnet18", "resnet50"):
-        return _resnet(name, in_channels)
     if name == "pixels":
         encoder = nn.Flatten()
         encoder.feature_dim = in_channels * image_size**2
         return encoder
-    raise ValueError(f"unknown encoder {name!r}; known: {', '.join(ENCODERS)}")
+    one_of("encoder", name, ENCODERS)
+    return _resnet(name, in_channels)
 
 
 class SmallCNN(nn.Module):
@@ -121,7 +122,7 @@ def from_state_dict(path: Path, name: str = "resnet50") -> nn.Module:
     try:
         encoder.load_state_dict(state)
     except RuntimeError as error:
-        raise ValueError(f"{path} is no state_dict of torchvision's {name}: {error}") from error
+        raise ValueError(f"{path} is not a state_dict of torchvision's {name}: {error}") from error
     return encoder
 
 

@@ -108,7 +108,8 @@ def resolve(recipe: str | dict | Recipe) -> Recipe:
     if isinstance(recipe, dict):
         return Recipe(**{k: tuple(v) if isinstance(v, list) else v for k, v in recipe.items()})
     if recipe not in AUGMENTATIONS:
-        raise ValueError(f"unknown augmentation {recipe!r}; known: {', '.join(AUGMENTATIONS)}")
+        choices = ", ".join(AUGMENTATIONS)
+        raise ValueError(f"augmentation must be one of {choices}, got {recipe!r}")
     return AUGMENTATIONS[recipe]
 
 

@@ -67,8 +67,8 @@ class Task(task.Task):
     def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> tuple:
         """Return two views of the images in this process's `share`.
 
-        With them, if some are not admitted, the pairs $[2B,2B]$ of the whole batch that are no
-        negatives. With i-Mix the first view is mixed, with Un-Mix there is a third; their shares
+        If only some pairs of one class are admitted, a mask $[2B,2B]$ of the others in the whole
+        batch follows. With i-Mix the first view is mixed, with Un-Mix a third view is; their shares
         come last.
         """
         images = batch[share]

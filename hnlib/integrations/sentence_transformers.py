@@ -35,12 +35,12 @@ class HardNegatives(nn.Module):
     gather_across_devices : bool, default False
         Whether negatives come from all processes.
     guide : SentenceTransformer, optional
-        Model with the same tokenizer that says what is no negative: a candidate whose cosine with
-        the query exceeds that of the answer minus `margin`, as in `GISTEmbedLoss`.
+        Model with the same tokenizer. A candidate is not a negative if its cosine with the query by
+        the guide exceeds that of the answer minus `margin`, as in `GISTEmbedLoss`.
     margin : float, default 0.0
         Margin of the guide. Negative values mask less.
     mask : callable, optional
-        ``mask(contrast, labels)`` returns bool [n, m]: further candidates that are no negatives. A
+        ``mask(contrast, labels)`` returns bool [n, m]: further candidates that are not negatives. A
         model that guides itself is ``lambda c, _: c.similarity > c.similarity.diagonal()[:, None] +
         0.1``.
     **options
@@ -128,7 +128,7 @@ class HardNegatives(nn.Module):
 
     @torch.no_grad()
     def _excluded(self, queries, keys, labels, guided) -> Tensor | None:
-        """Return which candidates are no negatives, of shape [n, m]."""
+        """Return which candidates are not negatives, of shape [n, m]."""
         masks = []
         if guided is not None:
             scores = Contrast.from_pairs(guided[0], torch.cat(guided[1:])).similarity

@@ -262,9 +262,3 @@ class Task(task.Task):
         run = RetrievalRun.read(record["configuration"])
         vocabulary, dimension = next(v for k, v in state.items() if "embedding.weight" in k).shape
         return encoders.build(run.encoder, vocabulary, dimension, run.towers, untrained=True)
-
-    @staticmethod
-    def example_inputs(record: dict, encoder: nn.Module) -> tuple[tuple, tuple]:
-        """Return inputs of an encoder, and which of their sizes vary."""
-        free = {0: torch.export.Dim("texts", min=2), 1: torch.export.Dim("tokens", min=2)}
-        return (torch.ones(3, 7, dtype=torch.long),), (free,)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hnlib._checks import one_of
 from hnlib._files import data_folder, write_atomically
 
 try:
@@ -151,8 +152,8 @@ def load(name: str = "topics", root: Path | str | None = None, vocabulary: int =
     """
     if name == "topics":
         return _corpus(topics(), name, vocabulary)
-    if name != "novels" and not name.startswith(PREFIX):
-        raise ValueError(f"unknown corpus {name!r}; known: {', '.join(NAMES)}, {PREFIX}PATH")
+    if not name.startswith(PREFIX):
+        one_of("dataset", name, (*NAMES, f"{PREFIX}PATH"))
     path = location(root) / "novels.txt"
     if name != "novels":
         path = Path(name.removeprefix(PREFIX)).expanduser()

@@ -75,6 +75,4 @@ class Joined(nn.Module):
 
 def build(name: str, vocabulary: int, dimension: int = 256, towers: int = 1) -> Towers:
     """Build towers of new encoders."""
-    if name not in ENCODERS:
-        raise ValueError(f"unknown encoder {name!r}; known: {', '.join(ENCODERS)}")
     return Towers([ENCODERS[name](vocabulary, dimension) for _ in range(towers)])

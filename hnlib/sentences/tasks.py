@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hnlib._checks import one_of
 from hnlib.sentences import data
 
 #: Sets under `root/sentences`; none may be passed on with this project
@@ -76,8 +77,7 @@ def load(name: str, root: Path | str | None = None) -> Task:
     """
     if name in GENERATED:
         return _generated(name)
-    if name not in PUBLISHED:
-        raise ValueError(f"unknown task {name!r}; known: {', '.join((*PUBLISHED, *GENERATED))}")
+    one_of("task", name, (*PUBLISHED, *GENERATED))
     folder, digest = data.location(root), hashlib.sha256()
     texts = []
     try:

@@ -190,7 +190,7 @@ class Configuration:
         }
         if self.method is None and chosen.get("epochs", self.epochs):
             raise ValueError("method=None trains nothing; pass a method or epochs=0")
-        if entry is not None:  # otherwise none, or the user's own
+        if entry is not None:  # otherwise there is none, or it is the user's
             beside = {name: value for name, value in usual.items() if name in entry.defaults}
             chosen["options"] = entry.defaults | beside | self.options
         return replace(self, **chosen)
@@ -292,7 +292,7 @@ class Options:
 
 
 def catalogue(module: str) -> dict:
-    """Return the methods of a module; those who do not wait for torch see only their options."""
+    """Return the methods of a module, or only their options as long as torch is not imported."""
     if module in sys.modules:
         return sys.modules[module].CATALOGUE
     return _cached(module)
@@ -300,7 +300,7 @@ def catalogue(module: str) -> dict:
 
 @functools.cache
 def _cached(module: str) -> dict[str, Options]:
-    """Return options from a file, whose name has the digest of the source."""
+    """Return the options, cached in a file that is named by the digest of the source."""
     source = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
     digest = hashlib.sha256(source.read_bytes() + Path(__file__).read_bytes()).hexdigest()[:12]
     path = platformdirs.user_cache_path("hnlib") / f"{module}-{digest}.json"

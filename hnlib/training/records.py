@@ -148,8 +148,8 @@ def frame(
 
     Runs whose configurations differ in `experiment` alone are one; `experiments` has all of them.
     `sources` are folders (default: the tracked one) or lists of records; where two have the same
-    run, the later one's row stands. `kind` selects rows, and so does `where`, a query; the build of
-    the book executes a chapter again when the tracked rows change that it selected.
+    run, the later one's row is taken. `kind` selects rows, and so does `where`, a query; the build
+    of the book executes a chapter again when the tracked rows change that it selected.
     """
     import pandas as pd
 

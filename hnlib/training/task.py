@@ -68,7 +68,7 @@ class Task:
     def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> tuple:
         """Return the model's inputs, made of the examples in this process's `share` of the batch.
 
-        As many random numbers are drawn as for the whole batch.
+        Draw as many random numbers as for the whole batch.
         """
         raise NotImplementedError
 
