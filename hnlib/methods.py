@@ -422,7 +422,7 @@ def entry_of(catalogue: dict[str, Entry], name: str) -> Entry:
     return catalogue[name]
 
 
-def _with_options(function: Callable, options: dict) -> Callable:
+def _with_options(function: Callable, options: dict) -> partial:
     """Bind those options that are parameters of the function."""
     parameters = inspect.signature(function).parameters
     return partial(function, **{k: v for k, v in options.items() if k in parameters})

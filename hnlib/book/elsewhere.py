@@ -76,7 +76,7 @@ REFUSE = f"""raise ImportError(
         "'How to reproduce any number' and run pip install './{WHEEL}[notebooks]'"
     )"""
 DIRECTIVE = re.compile(
-    r"^ *(`{3,}|:{3,})\{([\w:-]+)\} *(.*)\n((?: *:[\w-]+:.*\n)*)(.*?)^ *\1 *$", re.M | re.S
+    r"^ *(`{3,}|:{3,})\{([\w:-]+)\} *([^\n]*)\n((?: *:[\w-]+:[^\n]*\n)*)(.*?)^ *\1 *$", re.M | re.S
 )
 ROLE = re.compile(r"\{([\w:+-]+)\}`([^`]+)`")
 TITLED = ("admonition", "dropdown", "grid-item-card", "tab-item")  # shown as their title alone

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -78,7 +79,7 @@ def _quick(rows: list[dict]) -> str:
 
 def parts(frame, root: Path) -> dict[str, str]:
     """Return the page's summary, the quickest numbers, all of them, and the queue's first runs."""
-    every = papers.table(frame, root / "book/results/papers.csv")
+    every: Any = papers.table(frame, root / "book/results/papers.csv")
     every["runs"] = [cell.run is not None for cell in every["cell"]]
     every["recorded"] = every["seeds"] > 0
     summary = []

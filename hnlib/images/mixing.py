@@ -14,8 +14,6 @@ from torch import Tensor
 
 from hnlib.contrast import Contrast
 
-MIXINGS = ("i-mix", "un-mix")
-
 
 def i_mix(
     x: Tensor, generator: torch.Generator | None = None, share: float | None = None
