@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -290,14 +291,12 @@ def queue(
     data_root
         default: $HNLIB_DATA or the cache
     """
-    import torch
-
     from hnlib.book import queue as jobs
     from hnlib.training import records
 
     on = device
-    if device == "auto":
-        on = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "auto":  # a list need not wait for torch
+        on = "cuda" if shutil.which("nvidia-smi") else "cpu"
     frame, waiting = records.frame(), []
     if not only.startswith("chapters"):
         waiting = jobs.jobs(frame, seeds, only, on)

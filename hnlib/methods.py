@@ -128,6 +128,9 @@ CATALOGUE = {
     "unremix": _row("UnReMix", "unremix", _NCE, negatives.unremix, features=True)(
         temperature=0.5, **_THIRDS, gradient="pseudo-label"
     ),
+    "unremix-printed": _row(
+        "UnReMix, as printed", "unremix", objectives.signed, negatives.unremix, features=True
+    )(temperature=0.5, **_THIRDS, gradient="pseudo-label"),
     "unremix-repaired": _row("UnReMix, repaired", "ours", _NCE, negatives.unremix_repaired)(
         temperature=0.5, beta=1.0, **_THIRDS, weights_gradient=False
     ),
@@ -360,6 +363,8 @@ class Method(nn.Module):
             raise ValueError(f"{self.name} learns from labels; pass labels")
         with outside_autocast(contrast.similarity.device):
             contrast, learned = self.extended(contrast), {}
+            if hasattr(self, "logits") and "mixture" in self.objective.keywords:
+                learned = dict(mixture=self.mixture)
             if hasattr(self, "log_scale"):
                 learned = dict(temperature=(-self.log_scale).exp(), bias=self.bias)
             log_w = self._counted(contrast, skip)

@@ -17,6 +17,7 @@ from numbers import Real
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from hnlib import _checks, robust, transport
 from hnlib._checks import outside_autocast, per_anchor, positive, readable, refuse
@@ -297,8 +298,10 @@ class semi_relaxed_ot(Weighting):
     relaxation : float, default 1.0
         Price $\lambda \ge 0$ of the second marginal: 0 is the tilt with $\beta/t = 1/\epsilon$,
         infinity is `entropic_ot`.
-    cost : callable, optional
-        Maps a contrast to its costs of shape [n, m]; default $1 - s_{ij}$.
+    cost : callable or "exponential", optional
+        Maps a contrast to its costs of shape [n, m]; default $1 - s_{ij}$. "exponential" is
+        $e^{2 - 2s_{ij}}$, the cost of Sec. VII-C of [hclot]_; its factor $e^{-\kappa}$ is
+        $\epsilon \to \epsilon e^\kappa$.
     tol : float, default 1e-10
         Marginal error at which Sinkhorn stops; raised to 1e-5 in float32, which cannot reach less.
     max_iterations : int, default 1000
@@ -318,11 +321,16 @@ class semi_relaxed_ot(Weighting):
     -----
     No gradient flows through the weights. `coupling` returns the plan itself and says whether `tol`
     was reached; a `Method` counts where it was not. See `hnlib.transport.sinkhorn`.
+
+    References
+    ----------
+    .. [hclot] Jiang et al., *Hard Negative Sampling via Regularized Optimal Transport for
+       Contrastive Representation Learning*, IJCNN 2023.
     """
 
     epsilon: float = 0.5
     relaxation: float = 1.0
-    cost: Callable[[Contrast], Tensor] | None = None
+    cost: Callable[[Contrast], Tensor] | str | None = None
     tol: float = 1e-10
     max_iterations: int = 1000
     on_failure: str = "raise"
@@ -333,9 +341,13 @@ class semi_relaxed_ot(Weighting):
 
     def coupling(self, contrast: Contrast) -> transport.Coupling:
         """Return the coupling whose rows are the weights."""
-        c = -contrast.similarity.detach() if self.cost is None else self.cost(contrast)
-        # a cost that cannot be read is taken to be asymmetric: right for any cost
-        same = self.cost is None or (readable(c) and torch.equal(c, c.T))
+        if callable(self.cost):
+            c = self.cost(contrast)
+            # a cost that cannot be read is taken to be asymmetric: right for any cost
+            same = readable(c) and torch.equal(c, c.T)
+        else:
+            s, same = contrast.similarity.detach(), True
+            c = -s if self.cost is None else torch.exp(2 - 2 * s)
         return transport.sinkhorn(
             c,
             epsilon=self.epsilon,
@@ -359,8 +371,8 @@ class entropic_ot(semi_relaxed_ot):
     ----------
     epsilon : float, default 0.5
         Regularisation $\epsilon > 0$.
-    cost : callable, optional
-        Maps a contrast to its costs of shape [n, m]; default
+    cost : callable or "exponential", optional
+        As in `semi_relaxed_ot`; default
         $1 - s_{ij} = \tfrac12 \lVert z_i - z_j \rVert^2$. The code released with [hclot]_ uses
         $\lVert z_i - z_j \rVert^2$, which is $\epsilon \to \epsilon/2$.
     tol, max_iterations, on_failure
@@ -467,9 +479,10 @@ def unremix_components(
     Parameters
     ----------
     contrast : Contrast
-        Of two views without labels, built with the inputs of the last layer as `features`.
+        Without labels: of two views, built with the inputs of the last layer as `features`; or of
+        pairs, a queue, or nodes and graphs.
     gradient : {"pseudo-label", "nt-xent"}, default "pseudo-label"
-        The loss of which the uncertainty is the gradient.
+        The loss of which the uncertainty is the gradient; "nt-xent" needs two views.
     temperature : float or Tensor of shape [n], default 0.5
         Temperature $t > 0$ of that loss, for "nt-xent".
 
@@ -482,7 +495,8 @@ def unremix_components(
     Raises
     ------
     ValueError
-        If the contrast has labels or no features, or `gradient` is another word.
+        If the contrast has labels, no embeddings or, of two views, no features; or if `gradient` is
+        another word, or does not apply.
 
     Notes
     -----
@@ -499,13 +513,23 @@ def unremix_components(
     every $h$: $u_{ij}$ gains $\langle a_i, a_j\rangle$. With "nt-xent" $\hat y_j$ is the other
     view, $p_{jk} \propto e^{s_{jk}/t}$ on it and $N(j)$, and $a_j$ is divided by $t$.
 
+    Where anchors and candidates come from two encoders that need not end in a linear layer, the
+    gradients are those in the normalised embeddings, $u_{ij} = \langle a_i, b_j\rangle$: anchor
+    $i$ is told apart among $N(i)$, candidate $j$ among the anchors whose negative it is. $s$ is the
+    cosine, and $r_{ij}$ the mean of $1 - s_{jk}$ over the other candidates $k \in N(i)$.
+
     References
     ----------
     .. [unremix] Tabassum et al., *Hard Negative Sampling Strategies for Contrastive Representation
        Learning*, 2022, eqs. (2)-(4) and App. B.3; the closed form is ours.
     """
     RANGES["gradient"]("gradient", gradient)
-    _needs_views("unremix", contrast)
+    if contrast.anchors is None or not contrast.never_empty:
+        raise ValueError("unremix needs embeddings, and no labels")
+    if not contrast.symmetric:
+        if gradient == "nt-xent":
+            raise ValueError("gradient='nt-xent' needs a contrast of two views")
+        return _unremix_between(contrast)
     if contrast.features is None:
         raise ValueError("unremix needs the inputs of the last layer, features=(h1, h2)")
     z, s = contrast.candidates.detach(), contrast.similarity.detach()
@@ -528,12 +552,57 @@ def unremix_components(
         return torch.stack([uncertainty, s, distance.repeat(2, 1)])
 
 
+@torch.no_grad()
+def _unremix_between(contrast: Contrast) -> Tensor:
+    """Return the scores where anchors and candidates are of two kinds."""
+    z, c = (normalize(part.detach(), dim=1) for part in (contrast.anchors, contrast.candidates))
+    mask = contrast.uniform_log_weights
+    with outside_autocast(z.device):
+        s = z @ c.T
+        u = _embedding_gradient(z, c, s + mask) @ _embedding_gradient(c, z, (s + mask).T).T
+        positive = as_numbers(contrast.positives, z.dtype) @ c
+        others = c.sum(0) - positive  # of an anchor's candidates all but one are its negatives
+        m = len(c)
+        return torch.stack([u, s, (m - 1 - others @ c.T) / max(m - 2, 1)])
+
+
+def _embedding_gradient(z: Tensor, others: Tensor, logits: Tensor) -> Tensor:
+    """Return the gradient of −log p at the nearest of the others, tangent to the sphere at z."""
+    p = torch.softmax(logits, 1).nan_to_num()  # a key that answers the only query has no others
+    pull = p @ others - others[p.argmax(1)]
+    return pull - (pull * z).sum(1, keepdim=True) * z
+
+
+def unremix_score(
+    contrast: Contrast,
+    mixture: tuple[float, float, float] | Tensor = (1 / 3, 1 / 3, 1 / 3),
+    gradient: str = "pseudo-label",
+    temperature: float | Tensor = 0.5,
+) -> Tensor:
+    r"""Return the score of UnReMix as printed, $\lambda_1u_{ij}+\lambda_2s_{ij}+\lambda_3r_{ij}$.
+
+    Parameters
+    ----------
+    contrast, mixture, gradient, temperature
+        As in `unremix_components` and `unremix`.
+
+    Returns
+    -------
+    Tensor of shape [n, m]
+        The scores, of either sign; cells outside $N(i)$ are arbitrary.
+    """
+    u, s, r = unremix_components(contrast, gradient, temperature)
+    share = _shares(mixture, s)
+    return share[0] * u + share[1] * s + share[2] * r
+
+
 @dataclass(frozen=True)
 class unremix(Weighting):
     r"""UnReMix normalised, $w\propto(\lambda_1u_{ij}+\lambda_2s_{ij}+\lambda_3r_{ij})_+$.
 
-    The paper's score can be negative and is not normalised. Here a candidate with a negative score
-    has no weight, an anchor without a positive score has uniform weights, and rows are normalised.
+    The paper's score can be negative and is not normalised (`objectives.signed`). Here a candidate
+    with a negative score has no weight, an anchor without a positive score has uniform weights, and
+    rows are normalised.
 
     Parameters
     ----------
@@ -564,9 +633,7 @@ class unremix(Weighting):
 
     def __call__(self, contrast: Contrast) -> Tensor:
         """Return the log-weights of shape [n, m]."""
-        u, s, r = unremix_components(contrast, self.gradient, self.temperature)
-        share = _shares(self.mixture, s)
-        score = share[0] * u + share[1] * s + share[2] * r
+        score = unremix_score(contrast, self.mixture, self.gradient, self.temperature)
         positive = (score > 0) & contrast.admissible
         positive = positive | ~positive.any(1, keepdim=True)  # if none is: uniform
         tiny = torch.finfo(score.dtype).tiny
@@ -733,6 +800,11 @@ def _refuse_empty(contrast: Contrast, on_empty: str) -> None:
         refuse(contrast.negative_counts == 0, message + SKIP)
 
 
+def _ground_cost(name: str, value) -> None:
+    if not callable(value):
+        _checks.one_of(name, value, ("exponential",))
+
+
 def _mixture(name: str, value) -> None:
     if isinstance(value, Tensor):  # learned: it comes out of a softmax
         return
@@ -749,6 +821,7 @@ RANGES = {
     "exponent": partial(_checks.must, holds=lambda x: x >= 1, rule="be at least 1"),
     "relaxation": partial(_checks.must, holds=lambda x: x >= 0, rule="be at least 0"),
     "mixture": _mixture,
+    "cost": _ground_cost,
     "weights_gradient": _checks.flag,
     "gradient": partial(_checks.one_of, choices=("pseudo-label", "nt-xent")),
     "on_empty": partial(_checks.one_of, choices=("raise", "skip")),

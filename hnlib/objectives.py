@@ -21,6 +21,7 @@ from torch.nn import functional
 from hnlib import robust
 from hnlib._checks import finite, must, one_of, per_anchor, positive, readable, refuse, shapes
 from hnlib.contrast import Contrast
+from hnlib.negatives import unremix_score
 
 _AT_LEAST_0 = partial(must, holds=lambda x: (x >= 0) & (x < math.inf), rule="be finite and >= 0")
 #: What the options of objectives may be, by name.
@@ -133,6 +134,64 @@ def info_nce(
     if loudness > 1:
         loss = loss * ratio.detach().sigmoid() ** (loudness - 1)
     return _average(loss, contrast, has_negative, average, reduction)
+
+
+def signed(
+    contrast: Contrast,
+    log_w: Tensor,
+    temperature: float | Tensor = 0.5,
+    mixture: tuple[float, float, float] | Tensor = (1 / 3, 1 / 3, 1 / 3),
+    gradient: str = "pseudo-label",
+    reduction: str = "mean",
+) -> Tensor:
+    r"""Compute UnReMix's loss as printed, with weights of either sign that are not normalised.
+
+    Parameters
+    ----------
+    contrast : Contrast
+        As in `negatives.unremix_components`.
+    log_w : Tensor of shape [n, m]
+        Not used: no log-weights are negative.
+    temperature : float or Tensor of shape [n], default 0.5
+        Temperature $t > 0$.
+    mixture, gradient
+        As in `negatives.unremix`; gradient flows through the mixture.
+    reduction
+        As in `info_nce`.
+
+    Returns
+    -------
+    Tensor of shape [] or [n]
+        The loss.
+
+    Raises
+    ------
+    ValueError
+        If an option is out of range, or as in `negatives.unremix_components`.
+
+    Notes
+    -----
+    $$\log\Big(e^{s_i^+/t} + \sum_{j \in N(i)} w_{ij} e^{s_{ij}/t}\Big) - s_i^+/t,\qquad
+    w_{ij} = \lambda_1 u_{ij} + \lambda_2 s_{ij} + \lambda_3 r_{ij}$$
+
+    Where the bracket is not positive the loss is not a number. For fixed embeddings the loss is
+    least at a vertex of the mixtures, which a learned mixture finds. `negatives.unremix` clamps and
+    normalises these weights.
+
+    References
+    ----------
+    .. [unremix] Tabassum et al., *Hard Negative Sampling Strategies for Contrastive Representation
+       Learning*, 2022, Algorithm 1.
+    """
+    check(temperature=temperature, reduction=reduction)
+    w = unremix_score(contrast, mixture, gradient, temperature)
+    s = contrast.similarity
+    s = s / per_anchor("temperature", temperature, len(s))
+    positive, top = contrast.masks.pairs.gather(s), s.detach().amax(1, keepdim=True)
+    mass = (w * (s - top).masked_fill(~contrast.admissible, -torch.inf).exp()).sum(1, keepdim=True)
+    loss = ((positive - top).exp() + mass).log() + top - positive
+    every = torch.ones_like(mass[:, 0], dtype=torch.bool)
+    return _average(loss, contrast, every, "anchors", reduction)
 
 
 def exact_debiased(

@@ -357,9 +357,7 @@ def mw(z1, z2, y, temperature=0.5):
     return np.mean(mean_variance(S, P, uniform(S, A), temperature))
 
 
-def unremix(
-    z1, z2, y, features, temperature=0.5, mixture=(1 / 3, 1 / 3, 1 / 3), gradient="pseudo-label"
-):
+def unremix_score(z1, z2, features, temperature, mixture, gradient):
     """The score of the paper, with each point's last-layer gradient written out."""
     Z, S, P, A = views(z1, z2)
     n, H = (
@@ -381,15 +379,35 @@ def unremix(
                 S[i, j],
                 sum(far) / len(far) if far else 0.0,
             )
-            U[i, j] = max(0.0, sum(share * part for share, part in zip(mixture, parts)))
-    W = weigh(lambda i, j: U[i, j], S, A)
+            U[i, j] = sum(share * part for share, part in zip(mixture, parts))
+    return U
+
+
+THIRDS = (1 / 3, 1 / 3, 1 / 3)
+
+
+def unremix(z1, z2, y, features, temperature=0.5, mixture=THIRDS, gradient="pseudo-label"):
+    _, S, P, A = views(z1, z2)
+    U, n = unremix_score(z1, z2, features, temperature, mixture, gradient), len(S)
+    W = weigh(lambda i, j: max(0.0, U[i, j]), S, A)
     for i in range(n):
         if W[i].sum() == 0:
             W[i] = A[i] / A[i].sum()
     return np.mean(info_nce(S, P, W, temperature, 0.0, n - 2))
 
 
-def unremix_repaired(z1, z2, y, temperature=0.5, beta=1.0, mixture=(1 / 3, 1 / 3, 1 / 3)):
+def unremix_printed(z1, z2, y, features, temperature=0.5, mixture=THIRDS, gradient="pseudo-label"):
+    _, S, P, A = views(z1, z2)
+    U, n = unremix_score(z1, z2, features, temperature, mixture, gradient), len(S)
+    values = []
+    for i in range(n):
+        top = sum(math.exp(S[i, j] / temperature) for j in range(n) if P[i, j])
+        mass = sum(U[i, j] * math.exp(S[i, j] / temperature) for j in range(n) if A[i, j])
+        values.append(-math.log(top / (top + mass)))
+    return np.mean(values)
+
+
+def unremix_repaired(z1, z2, y, temperature=0.5, beta=1.0, mixture=THIRDS):
     Z, S, P, A = views(z1, z2)
     n = len(Z)
     near = weigh(lambda i, j: math.exp(S[i, j] * math.log(n)), S, A)
@@ -476,6 +494,7 @@ METHODS = {
     "focal": functools.partial(loud, loudness=2.0),
     "siglip": siglip,
     "unremix": unremix,
+    "unremix-printed": unremix_printed,
     "unremix-repaired": unremix_repaired,
     "mochi": mochi,
     "scl": scl,

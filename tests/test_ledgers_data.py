@@ -32,7 +32,18 @@ SENTENCES = ["STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R", "ST
 SENTENCES += ["MR", "CR", "SUBJ", "MPQA", "TREC", "MSRP", "SICK"]
 
 #: Metrics of records that are not shares between 0 and 1.
-CORRELATIONS = ("sts", "sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sick", "alike")
+CORRELATIONS = (
+    "sts",
+    "sts12",
+    "sts13",
+    "sts14",
+    "sts15",
+    "sts16",
+    "stsb",
+    "sick",
+    "sick_pearson",
+    "alike",
+)
 COUNTS = ("unconverged", "skipped", "steps", "knn_k")
 COSTS = ("peak_memory_mb", "loss", "epoch_seconds", "images_per_second", "pairs_per_second")
 LISTS = ("svm_folds", "inner_folds")

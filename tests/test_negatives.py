@@ -188,6 +188,11 @@ def test_another_cost_is_used_as_given():
     )
     expected = reference.transport_weights(S, A, 0.5, cost=(1 - S) ** 3 * np.arange(1, 11))
     assert np.abs(lopsided(c).exp().numpy() - expected).max() < 1e-8
+    named = negatives.entropic_ot(0.5 * math.e, "exponential")(c).exp().numpy()  # kappa = 1
+    expected = reference.transport_weights(S, A, 0.5, cost=np.exp(2 - 2 * S - 1))
+    assert np.abs(named - expected).max() < 1e-8
+    with pytest.raises(ValueError, match="cost must be one of exponential, got 'cubic'"):
+        negatives.entropic_ot(cost="cubic")
 
 
 GRADIENT = {

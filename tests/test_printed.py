@@ -21,20 +21,23 @@ def test_ours_stands_beside_the_printed_number_with_its_interval():
     cell = next(c for c in papers.cells() if (c.paper, c.row) == ("hcl", "Debiased"))
     frame = records.frame([record(cell, s, x) for s, x in enumerate((0.53, 0.54, 0.55))])
     text = printed.parts(frame, project_root())["printed"]
-    assert text.count("(3 seeds)") == 1
-    (line,) = [part for part in text.split("* -") if "(3 seeds)" in part]
+    assert text.count("(3 seeds, 1\u00a0s") == 1
+    (line,) = [part for part in text.split("* -") if "(3 seeds" in part]
     assert "53.7" in line and "54.0\u00a0±\u00a01.0" in line and "+0.3 \\[−2.2, +2.8\\]" in line
     assert "as released 44.0\u00a0±\u00a01.0" in line and "as released −9.7" in line
     assert "hnlib train images --dataset tiny-imagenet --method debiased" in line
 
 
 @pytest.mark.slow
-def test_every_number_has_its_line_and_what_is_missing_comes_first():
+def test_every_number_has_its_line_and_those_on_record_come_first():
     parts = printed.parts(records.frame(records.tracked_folder()), project_root())
     assert parts["printed"].count("\n* -") == 435 + parts["printed"].count("{list-table}")
     assert parts["summary"].rstrip().endswith("`````") and "435" in parts["summary"]
     assert "needs pretrained weights" in parts["printed"] and "(unknown)" not in parts["printed"]
     assert "hnlib train" in parts["queue"]
+    states = [text for text in parts["printed"].split("\n") if text.startswith("  - ")]
+    places = [states.index(f"  - {state}") for state in ("on record", "no record yet", "no run")]
+    assert places == sorted(places) and parts["quick"].count("hnlib train") == printed.QUICK
 
 
 @pytest.mark.parametrize(

@@ -223,6 +223,7 @@ FILES = {
     "MSRP/msr_paraphrase_train.txt": '﻿Quality\tA\tB\tS\tT\r\n1\t1\t2\ta "b\tc\r\n'.encode(),
     "MSRP/msr_paraphrase_test.txt": b"Quality\tA\tB\tS\tT\r\n0\t1\t2\td\te\r\n",
     "SICK/SICK_test_annotated.txt": b"id\tA\tB\tr\tj\n1\ta b\tc d\t4.5\tNEUTRAL\n2\te\tf\t1\tX\n",
+    "SICK/SICK_train.txt": b"id\tA\tB\tr\tj\n7\tg\th\t2.5\tNEUTRAL\n",
     "STS/STSBenchmark/sts-test.csv": b"g\tf\ty\t4\t2.5\tone a\ttwo b\nmain\tf\ty\t5\t5\tx\ty\n",
     "STS/STS13-en-test/STS.input.FNWN.txt": b"a\tb\nc\td\n",
     "STS/STS13-en-test/STS.gs.FNWN.txt": b"3.5\n\n",
@@ -238,7 +239,7 @@ def published(tmp_path, monkeypatch):
     for name, content in FILES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
-    for name in ("mr", "trec", "msrp", "sick", "stsb", "sts13"):
+    for name in ("mr", "trec", "msrp", "sick", "sick_pearson", "stsb", "sts13"):
         content = b"".join((folder / path).read_bytes() for path in tasks._paths(name, folder))
         monkeypatch.setitem(tasks.DIGESTS, name, data.hashlib.sha256(content).hexdigest()[:16])
     return tmp_path
@@ -253,6 +254,8 @@ def test_published_sets_are_read(published):
     assert (msrp.first, msrp.second, msrp.train) == (['a "b', "d"], ["c", "e"], 1)
     assert msrp.y.tolist() == [1, 0] and not msrp.graded
     assert sick.second == ["c d", "f"] and sick.y.tolist() == [4.5, 1.0] and sick.graded
+    learned = tasks.load("sick_pearson", published)
+    assert learned.first == ["g", *sick.first] and learned.train == 1 and learned.graded
     assert stsb.first == ["one a", "x"] and stsb.y.tolist() == [2.5, 5.0]
     assert sts.first == ["a", "e"] and sts.y.tolist() == [3.5, 1.0]  # one pair has no degree
 
@@ -294,6 +297,16 @@ def test_the_penalty_is_chosen_by_the_training_part_alone():
     noise = [y[torch.from_numpy(rng.permutation(150))] for _ in range(5)]
     noise = [evaluation.classify(x, labels, [(train, test)])[0][1] for labels in noise]
     assert np.mean(noise) < 0.5
+
+
+def test_relatedness_is_learned_from_the_training_part_alone():
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.normal(size=(300, 4)))
+    degrees = x[:, 1].numpy() + 0.5 * rng.normal(size=300)
+    best = np.corrcoef(x[200:, 1], degrees[200:])[0, 1]
+    assert transfer.pearson(x, degrees, 200) == pytest.approx(best, abs=0.02)
+    other = np.r_[rng.permutation(degrees[:200]), degrees[200:]]
+    assert transfer.pearson(x, other, 200) < 0.7 * best
 
 
 @pytest.mark.parametrize("words", [(-1, 1), (5, 3, 9)])
@@ -430,7 +443,7 @@ def test_a_saved_encoder_comes_back(tmp_path):
 @pytest.mark.slow
 def test_methods_that_apply_train_and_the_others_say_why_not():
     for name, entry in methods.CATALOGUE.items():
-        if not entry.supervised and not name.startswith("unremix"):
+        if not entry.supervised and name != "unremix-repaired":
             done = train("topics", name, epochs=1, batch_size=128, max_steps=2, **QUICK)
             assert np.isfinite(done.metrics["loss"]), name
             continue
@@ -450,7 +463,7 @@ def test_methods_that_apply_train_and_the_others_say_why_not():
 )
 def test_what_sentences_have_not_is_refused(more, fault):
     every = {*tasks.PUBLISHED, *tasks.GENERATED}
-    assert every == {*TRANSFER, *SIMILARITY, "topic", "alike"}
+    assert every == {*TRANSFER, *SIMILARITY, "sick_pearson", "topic", "alike"}
     assert every <= {*SentenceRun.accuracies, *SentenceRun.correlations}
     with pytest.raises(ValueError, match=fault):
         train("topics", **QUICK | dict(method="simclr", epochs=1) | more)

@@ -389,7 +389,7 @@ def test_save_and_load(whole, tmp_path):
         (dict(batch_size=101), "at most the 100 training images, got 101"),
         (dict(train_size=10, batch_size=4), "no class has two of the 10 training images"),
         (dict(device="abacus"), "abacus"),
-        (dict(method="unremix", queue=8), "unremix needs a contrast of two views"),
+        (dict(method="unremix-repaired", queue=8), "neighbour_scores needs a contrast of two"),
         (dict(method=nn.Identity(), queue=8), "queue=8"),
         (dict(schedule={"beta": (1, 0)}), "no option 'beta'; it has temp"),
         (dict(schedule={"temperature": (1, 0)}), "temperature must be positive"),

@@ -73,6 +73,51 @@ def test_components_and_weights_agree_with_loops(seed, images, k, d):
         np.testing.assert_allclose(w[i], score / score.sum(), atol=1e-10)
 
 
+def tangent_gradient(z, others):
+    """The gradient of -log p at the nearest of the others in z, along the sphere, by autograd."""
+    z = z.clone().requires_grad_()
+    logits = others @ (z / z.norm())
+    return torch.autograd.grad(torch.logsumexp(logits, 0) - logits.max(), z)[0]
+
+
+@pytest.mark.parametrize("kind", ["pairs", "queue", "nodes"])
+def test_components_of_two_encoders_agree_with_loops(kind):
+    g = torch.Generator().manual_seed(1)
+    z, c = (torch.randn(n, 3, generator=g, dtype=torch.float64) for n in (4, 6))
+    owner = torch.tensor([0, 1, 2, 3])
+    if kind == "pairs":
+        contrast = Contrast.from_pairs(z, c)
+    elif kind == "queue":
+        contrast = Contrast.from_queue(z, c[:4], c[4:])
+    else:
+        owner = torch.tensor([0, 5, 5, 2])
+        contrast = Contrast.from_nodes(z, c, owner)
+    z, c = (x / x.norm(dim=1, keepdim=True) for x in (z, c))
+    u, s, r = negatives.unremix_components(contrast)
+    for i in range(4):
+        near = [j for j in range(6) if j != owner[i]]
+        mine = tangent_gradient(z[i], c[near])
+        for j in near:
+            theirs = tangent_gradient(c[j], z[[k for k in range(4) if owner[k] != j]])
+            away = np.mean([1 - float(c[j] @ c[k]) for k in near if k != j])
+            found = [u[i, j], s[i, j], r[i, j]]
+            np.testing.assert_allclose(found, [mine @ theirs, z[i] @ c[j], away], atol=1e-12)
+
+
+def test_signed_weights_learn_a_mixture():
+    h, W = layer(3, 5, 4, 3)
+    z = h @ W.T
+    method = methods.build("unremix-printed", learn="minimise")
+    loss = method(z[:5], z[5:], features=(h[:5], h[5:]))
+    fixed = methods.build("unremix-printed")(z[:5], z[5:], features=(h[:5], h[5:]))
+    assert loss.item() == pytest.approx(fixed.item())
+    loss.backward()
+    assert method.logits.grad.abs().max() > 1e-3
+    with pytest.raises(ValueError, match="unremix needs embeddings"):
+        positives = torch.eye(4, dtype=torch.bool)
+        method.loss(Contrast.from_similarity(torch.eye(4), positives, ~positives))
+
+
 def test_an_anchor_without_a_positive_score_is_uniform():
     z = torch.eye(4)[[0, 1, 2, 3]] - 0.25  # a simplex: all similarities of other images are -1/3
     contrast = Contrast.from_views(z, z, features=(z, z))
@@ -170,10 +215,13 @@ def test_refusals():
     s = torch.eye(3) > 0
     with pytest.raises(ValueError, match="features="):
         negatives.unremix()(bare)
-    for weights in (negatives.unremix(), negatives.unremix_repaired()):
+    cases = (negatives.unremix(), "no labels"), (negatives.unremix_repaired(), "without labels")
+    for weights, message in cases:
         for contrast in (labelled, Contrast.from_similarity(torch.eye(3), s, ~s)):
-            with pytest.raises(ValueError, match="without labels"):
+            with pytest.raises(ValueError, match=message):
                 weights(contrast)
+    with pytest.raises(ValueError, match="needs a contrast of two views"):
+        negatives.unremix(gradient="nt-xent")(Contrast.from_pairs(z[:4], z[4:]))
     for bad in ((1, 2), (0, 0, 0), (-0.1, 0.6, 0.5), (math.nan, 1, 1), (1, math.nan, 1)):
         with pytest.raises(ValueError, match="mixture"):
             negatives.unremix(mixture=bad)

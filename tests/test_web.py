@@ -1,10 +1,12 @@
 """What stands in a page's head and beside the pages."""
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from docutils import nodes
 from docutils.utils import new_document
 from PIL import Image
@@ -42,7 +44,51 @@ def test_a_description_has_formulas_without_markup():
     assert web.description(document(text)).endswith("by the number e^βs")
 
 
-@pytest.mark.parametrize("address", ["", "https://name.github.io/book/"])
+def test_formulas_keep_their_letters_and_lose_their_accents():
+    text = r"$\hat\Pi \ne \Lambda$, $\lambda \in \langle a\rangle$"
+    assert " ".join(re.sub(r"\\(\w+)\s*", web.letter, text).split()) == "$Π ≠ Λ$, $λ ∈ ⟨a⟩$"
+
+
+ADDRESS = "https://name.github.io/book/"
+
+
+@pytest.mark.parametrize("address", ["", ADDRESS])
+def test_beside_the_pages_stand_those_for_machines(tmp_path, monkeypatch, address):
+    """With an address also the map of the site, every link whole; without one none is invented."""
+    built = ["one", "part/two"]
+    monkeypatch.setattr(web, "toc", lambda: [*built, "not/built"])
+    for page in built:
+        (tmp_path / page).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{page}.html").write_text('<meta name="description" content="A &lt; B.">')
+        (tmp_path / f"{page}.source.md").write_text("See {doc}`/one`.")
+    env = SimpleNamespace(
+        titles={page: nodes.title("", f"Title of {page}") for page in built},
+        doc2path=lambda page: tmp_path / f"{page}.source.md",
+    )
+    config = SimpleNamespace(html_baseurl=address, html_title="Book")
+    builder = SimpleNamespace(name="html")
+    web._site(SimpleNamespace(builder=builder, outdir=tmp_path, config=config, env=env), None)
+    texts = {path.name: path.read_text() for path in tmp_path.iterdir() if path.is_file()}
+    assert f"- [Title of part/two]({address}part/two.md): A < B." in texts["llms.txt"]
+    assert (tmp_path / "part/two.md").read_text() == "See *one*."
+    for name in ("index.html", "404.html"):
+        assert f'<a href="{address}part/two.html">Title of part/two</a>' in texts[name]
+    assert f'property="og:image" content="{address}_static/card.png"' in texts["index.html"]
+    if address:
+        locations = re.findall("<loc>(.*?)</loc>", texts["sitemap.xml"])
+        assert locations == [f"{ADDRESS}{page}.html" for page in built]
+        assert texts["robots.txt"] == f"Sitemap: {ADDRESS}sitemap.xml\n"
+    else:
+        assert not {"sitemap.xml", "robots.txt"} & texts.keys() and "https:" not in str(texts)
+
+
+def test_the_sidebar_has_five_groups():
+    parts = yaml.safe_load((web.root() / "_toc.yml").read_text())["parts"]
+    names = ["Start here", "Theory", "Experiments", "In practice", "Ledgers"]
+    assert [part["caption"] for part in parts] == names
+
+
+@pytest.mark.parametrize("address", ["", ADDRESS])
 def test_an_entry_for_citing_names_page_book_and_version(address):
     config = SimpleNamespace(
         author="A & B", html_title="Book", html_baseurl=address, copyright="2026"

@@ -14,6 +14,7 @@ from web import letter
 CODE = re.compile(r"<(pre|script|style)\b.*?</\1>", re.S)
 LEFT_OUT = ".headerlink, .hn-tick, .hn-cite, .cell_input, .hn-hint, .hn-checks > summary"
 SHAPES = (
+    r"\\(?:begin|end)\{\w+\*?\}|"
     r"\\(?:[dt]?frac|sqrt|overline|big\w*|left|right|q?quad|math\w+|text|operatorname)(?![a-z])"
 )
 # An entry and its title; the text of one inside another is the inner one's.

@@ -9,10 +9,10 @@ import html
 import json
 import re
 import textwrap
-import unicodedata
 from pathlib import Path
 
 from docutils import nodes
+from docutils.utils.math import tex2unichar
 from matplotlib import font_manager
 from PIL import Image, ImageDraw, ImageFont
 
@@ -23,7 +23,8 @@ from hnlib.book.execute import root
 
 ASIDE = nodes.Admonition, nodes.admonition, nodes.table, nodes.figure, nodes.list_item
 FINE_PRINT = re.compile(r"theory/.*-(more|cost|finite|simulated)$")
-SIGNS = {"propto": "∝", "le": "≤", "ge": "≥", "infty": "∞", "to": "→", "in": "∈", "cdot": "·"}
+LETTERS = tex2unichar.mathalpha | tex2unichar.mathord | tex2unichar.mathopen | tex2unichar.mathclose
+SIGNS = tex2unichar.mathrel | tex2unichar.mathbin | tex2unichar.mathop | {"dots": "…", "cdot": "·"}
 LENGTH = 200  # of a description: what a search engine shows of it
 PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -46,12 +47,11 @@ PAGE = """<!DOCTYPE html>
 
 
 def letter(command: re.Match) -> str:
-    """Return the letter that a command of TeX stands for, or its name."""
+    """Return the sign that a command of TeX stands for, or its name; nothing for an accent."""
     name = command[1]
-    try:
-        return unicodedata.lookup(f"GREEK SMALL LETTER {name.removeprefix('var')}")
-    except KeyError:
-        return f" {SIGNS.get(name, name)} "
+    if name in tex2unichar.mathaccent:
+        return ""
+    return LETTERS.get(name) or f" {SIGNS.get(name, name)} "
 
 
 def _words(node) -> str:

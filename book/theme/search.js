@@ -1,16 +1,19 @@
 // What the search finds, the page that is about it first. The index (book/ext/search.py) is
 // [page, its title, [[anchor, title, text], …]] for each page.
 const escapeRegExp = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
-const wholeWord = (text, flags) => new RegExp(`(?<![\\p{L}\\d.])${escapeRegExp(text)}(?![\\p{L}\\d]|\\.\\d)`, flags);
+const startOfWord = (text, flags) => new RegExp(`(?<![\\p{L}\\d.])${escapeRegExp(text)}`, flags);
+const wholeWord = (text, flags) => new RegExp(`${startOfWord(text).source}(?![\\p{L}\\d]|\\.\\d)`, flags);
 
 // Chapters before fine print before ledgers; the API last.
 const isAPI = (page) => /^book\/api/.test(page);
 const weightOf = (page) => (/^book\/|errata/.test(page) ? 0.3 : /-(more|cost|finite|simulated)\./.test(page) ? 0.6 : 1);
 
-function findIn(index, query) {
-  const words = query.trim().split(/\s+/).filter(Boolean);
+// A number of a statement belongs to the word before it.
+const split = (query) => query.trim().split(/\s+(?!\d+\.\d*$)/).filter(Boolean);
+function findIn(index, query, match = wholeWord) {
+  const words = split(query);
   if (!words.length) return [];
-  const phrase = wholeWord(words.join(" "), "giu"), each = words.map((word) => wholeWord(word, "iu"));
+  const phrase = match(words.join(" "), "giu"), each = words.map((word) => match(word, "iu"));
   const hits = [];
   for (const [page, about, parts] of index) {
     const here = parts.map(([, title, text]) => `${title} ${text}`.match(phrase)?.length ?? 0);
@@ -26,6 +29,12 @@ function findIn(index, query) {
   return hits.sort((a, b) => isAPI(a.page) - isAPI(b.page) || b.score - a.score).slice(0, 40);
 }
 
+// What begins like the words; else, for a number that no statement has, the others of its chapter.
+function findNear(index, query) {
+  const near = findIn(index, query, startOfWord);
+  return near.length ? near : findIn(index, query.replace(/(\d\.)\d+$/, "$1"), startOfWord);
+}
+
 function line(text, words) {
   const at = Math.max(0, text.search(new RegExp(words.map(escapeRegExp).join("|"), "i")) - 70);
   const start = at && text.indexOf(" ", at) + 1;
@@ -36,17 +45,19 @@ function line(text, words) {
 document.addEventListener("DOMContentLoaded", () => {
   if (typeof Search === "undefined") return;
   Search.query = (query) => {
-    const root = document.documentElement.dataset.content_root, hits = findIn(Search._index, query);
+    const root = document.documentElement.dataset.content_root, exact = findIn(Search._index, query);
+    const hits = exact.length ? exact : findNear(Search._index, query);
     Search.stopPulse();
     Search.title.innerText = "Search results";
-    Search.status.textContent = hits.length ? "" : `Nothing is found for “${query}”.`;
+    const none = hits.length ? `Nothing has exactly “${query}”. Near it:` : `Nothing is found for “${query}”.`;
+    Search.status.textContent = exact.length ? "" : none;
     for (const { page, about, anchor, title, text } of hits) {
       const item = Search.output.appendChild(document.createElement("li"));
       const link = item.appendChild(document.createElement("a"));
       link.href = `${root}${page}#${anchor}`;
       link.textContent = title;
       if (title !== about) item.append(` · ${about}`);
-      item.appendChild(document.createElement("p")).textContent = line(text, query.trim().split(/\s+/));
+      item.appendChild(document.createElement("p")).textContent = line(text, split(query));
     }
   };
 });

@@ -34,6 +34,7 @@ COLOURS = {
     "chi2-dro": "#6f8125",
     "kl-budget": "#d30a5f",
     "unremix": "#b5489a",
+    "unremix-printed": "#7d3665",
     "unremix-repaired": "#4d4f9e",
     "mochi": "#128b99",
     "scl": "#84ac12",

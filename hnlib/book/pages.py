@@ -145,7 +145,8 @@ def claims_tables(listed: list[dict], checks: list[dict], root: Path) -> str:
     return "\n".join(text)
 
 
-def _time(seconds) -> str:
+def duration(seconds) -> str:
+    """Format seconds of a run."""
     if pd.isna(seconds):
         return DASH
     return f"{seconds:.0f}\u00a0s" if seconds < 600 else f"{seconds / 60:.0f}\u00a0min"
@@ -173,7 +174,7 @@ def _run(row: dict) -> dict:
         "Hardware": row["hardware"],
         "Seeds": run.seed,
         **{METRICS[name]: row.get(name) for name in METRICS},
-        "Time": _time(row["seconds"]),
+        "Time": duration(row["seconds"]),
         "Date": row["date"],
         "experiment": row["experiments"],
         "order": (run.dataset, run.encoder, run.epochs or 0, size or 0, run.method or ""),

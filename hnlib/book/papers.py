@@ -31,7 +31,8 @@ WHERE = ("paper", "table", "row", "column", "dataset", "metric")
 #: The metric of a record that is compared with a printed one.
 READOUTS = {"linear top-1": "linear", "accuracy": "linear", "SVM accuracy": "svm"}
 SENTENCES = ("MR", "CR", "SUBJ", "MPQA", "TREC", "MSRP", "SICK")
-READOUTS |= {f"{name} accuracy": name.lower() for name in SENTENCES} | {"MSRP F1": "msrp_f1"}
+READOUTS |= {f"{name} accuracy": name.lower() for name in SENTENCES}
+READOUTS |= {"MSRP F1": "msrp_f1", "SICK Pearson": "sick_pearson"}
 REMARKS = {
     "stl10": "trains on STL-10's labelled and unlabelled images",
     "tiny-imagenet": "views of 64 pixels; the released codes crop to 32",
@@ -131,15 +132,20 @@ def table(frame: Any, path: Path | None = None) -> pd.DataFrame:
     """Return a row for each printed number with our runs of it.
 
     Columns: where the number is printed, its `cell`, how many `seeds` are recorded, and their
-    accuracies in percent as `found` and, read out as released, `released`.
+    accuracies in percent as `found` and, read out as released, `released`; the median `seconds` of
+    a run and the `hardware`.
     """
     by_key, rows = measured(frame), []
     for cell in cells(path):
         runs = by_key.get(cell.key)
         ours = _percents(runs, readout(cell))
         released = _percents(runs, "linear_paper")
-        where = {name: getattr(cell, name) for name in WHERE}
-        rows.append(where | dict(cell=cell, seeds=len(ours), found=ours, released=released))
+        about = dict(cell=cell, seeds=len(ours), found=ours, released=released)
+        about |= dict(seconds=float("nan"), hardware="")
+        if ours:
+            hardware = ", ".join(sorted({*runs["hardware"]}))
+            about |= dict(seconds=runs["seconds"].median(), hardware=hardware)
+        rows.append({name: getattr(cell, name) for name in WHERE} | about)
     return pd.DataFrame(rows)
 
 

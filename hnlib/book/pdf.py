@@ -13,6 +13,10 @@ from hnlib.book.execute import root
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 LEDGERS = ("book/results", "book/papers")  # whose folded tables stay folded
+WIDTH = {"width": 665, "height": 970}  # of A4 between the margins of book/theme/paper.css
+TIGHT = """() => { for (const table of document.querySelectorAll("article table"))
+    if (table.offsetWidth > table.parentElement.clientWidth + 1)
+        table.classList.add("hn-tight"); }"""
 FOOT = """<div style="width: 100%; text-align: center; font: 8px sans-serif; color: #565b66">
 <span class="pageNumber"></span></div>"""
 
@@ -71,12 +75,13 @@ def pdf(folder: Path, out: Path) -> None:
     source.write_text(document(folder), encoding="utf-8")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        page = browser.new_page()
+        page = browser.new_page(viewport=WIDTH)
         page.set_default_timeout(600_000)
         page.emulate_media(media="print", color_scheme="light")
         page.goto(source.as_uri(), wait_until="domcontentloaded")
         page.evaluate("() => window.MathJax.startup.promise")
         page.wait_for_load_state("load")
+        page.evaluate(TIGHT)
         page.pdf(
             path=out,
             prefer_css_page_size=True,

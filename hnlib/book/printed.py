@@ -11,8 +11,10 @@ from hnlib.book import pages, papers, queue
 from hnlib.book.tables import DASH, Markup, percent
 from hnlib.results.comparisons import Effect
 
-HEAD = ["Row", "Column", "Data", "Printed", "Ours", "Difference", "Run, or why there is none"]
+HEAD = ["Printed in", "Row", "Data", "Printed", "Ours", "Difference", "State"]
+HEAD += ["Run, or why there is none"]
 LISTED = 25  # runs of the queue that the page shows
+QUICK = 4  # of the numbers that are reproduced fastest
 
 
 def difference(ours: list[float], printed: float) -> str:
@@ -33,54 +35,73 @@ def _by_readout(row: dict, form: Callable[[list[float]], str]) -> str:
     return "; ".join(name + form(values) for name, values in readouts.items() if values)
 
 
-def _line(row: dict) -> list:
+def _where(cell: papers.Cell) -> list[str]:
+    column = "" if cell.column in (cell.dataset, cell.row) else f", {cell.column}"
+    return [f"{papers.PAPERS[cell.paper]}, {cell.table}", cell.row + column, cell.dataset]
+
+
+def _ours(row: dict) -> str:
+    ours = _by_readout(row, lambda values: percent(np.array(values) / 100))
+    about = [pages.count(row["seeds"], "seed"), pages.duration(row["seconds"]), row["hardware"]]
+    return f"{ours} ({', '.join(filter(None, about))})" if ours else ""
+
+
+def _line(row: dict, minutes: dict[str, float | None]) -> list:
     cell = row["cell"]
     spread = "" if np.isnan(cell.spread) else f" ± {cell.spread:g}"
-    ours = _by_readout(row, lambda values: percent(np.array(values) / 100))
-    ours += f" ({pages.count(row['seeds'], 'seed')})" if ours else ""
     gap = _by_readout(row, lambda values: difference(values, cell.value))
     origin = cell.reason
     if cell.run is not None:
+        time = minutes.get(cell.key)
         remarks = [f"ours: {cell.ours}" if cell.ours else "", cell.note, cell.remark]
+        remarks += [f"{time:.0f} min on a CPU" if time and not row["seeds"] else ""]
         text = "".join(f"; {remark}" for remark in remarks if remark)
         origin = Markup(pages.literal(papers.command(cell.run)) + pages.myst(text))
-    return [cell.row, cell.column, cell.dataset, f"{cell.value:g}{spread}", ours, gap, origin]
+    state = "on record" if row["seeds"] else "no record yet" if cell.run else "no run"
+    printed = f"{cell.value:g}{spread}"
+    return [*_where(cell), printed, _ours(row), gap, state, origin]
+
+
+def _quick(rows: list[dict]) -> str:
+    """Return the numbers on record that take the least time, one of each paper's data set."""
+    fastest = {}
+    for row in sorted(rows, key=lambda row: row["seconds"]):
+        if row["seeds"]:
+            fastest.setdefault(row["cell"].dataset, row)
+    lines = []
+    for row in [*fastest.values()][:QUICK]:
+        cell = row["cell"]
+        command = pages.literal(papers.command(cell.run))
+        lines.append([*_where(cell), f"{cell.value:g}", _ours(row), command])
+    return pages.table([*HEAD[:5], "Command"], lines)
 
 
 def parts(frame, root: Path) -> dict[str, str]:
-    """Return the page's summary, the tables of each paper, and the first runs of the queue.
-
-    The table with the most missing numbers of a paper comes first; in it, the numbers with a run
-    but no record, then those with a record, then those without a run.
-    """
+    """Return the page's summary, the quickest numbers, all of them, and the queue's first runs."""
     every = papers.table(frame, root / "book/results/papers.csv")
     every["runs"] = [cell.run is not None for cell in every["cell"]]
-    every["missing"] = every["runs"] & every["seeds"].eq(0)
-    every["rank"] = 2 * ~every["runs"] - every["missing"].astype(int)
-    summary, text = [], []
-    for paper in papers.PAPERS:
-        text += pages.paper_heading(paper, root, "##")
-        tables = every[every["paper"] == paper].groupby("table", sort=False)
-        for name, group in sorted(tables, key=lambda pair: -pair[1]["missing"].sum()):
-            recorded = int((group["seeds"] > 0).sum())
-            counts = [len(group), int(group["runs"].sum()), recorded, int(group["missing"].sum())]
-            summary.append([papers.PAPERS[paper], name, *counts])
-            ordered = group.sort_values("rank", kind="stable").to_dict(orient="records")  # pyright: ignore
-            lines = [_line(row) for row in ordered]
-            title = f"{pages.myst(name)}: {pages.count(len(group), 'number')}, {recorded} on record"
-            text += [f"``````{{dropdown}} {title}", "", pages.table(HEAD, lines), "``````", ""]
+    every["recorded"] = every["seeds"] > 0
+    summary = []
+    for (paper, name), group in every.groupby(["paper", "table"], sort=False):
+        runs, recorded = int(group["runs"].sum()), int(group["recorded"].sum())
+        counts = [len(group), runs, recorded, runs - recorded]
+        summary.append([papers.PAPERS[paper], name, *counts])
     head = ["Paper", "Table", "Printed", "With a run", "On record", "Missing"]
     summary.append(["", "all", *(sum(row[k] for row in summary) for k in range(2, 6))])
-    missing = queue.jobs(frame, device="cuda")
+    missing = queue.jobs(frame)
     first = []
     for job in missing[:LISTED]:
         command = pages.literal(papers.command(job.run, "--record"))
         first.append([job.numbers, queue.duration(job), command])
     total = f"Missing, with one seed: {queue.total(missing)}.\n\n"
     listed = pages.table(["Numbers", "Time", "Command"], first)
+    rank = every["runs"].astype(int) + every["recorded"]  # those on record first
+    rows = every.loc[rank.sort_values(ascending=False, kind="stable").index].to_dict("records")
+    minutes = queue.minutes(frame)
     return {
         "summary": pages.table(head, summary),
-        "printed": "\n".join(text),
+        "quick": _quick(rows),
+        "printed": pages.table(HEAD, [_line(row, minutes) for row in rows]),
         "queue": total + listed,
     }
 

@@ -86,6 +86,12 @@ def epoch_seconds(frame: Any, device: str) -> dict[tuple, float]:
     return {setting: statistics.median(times) for setting, times in seconds.items()}
 
 
+def minutes(frame: Any, device: str = "cpu") -> dict[str, float | None]:
+    """Return the minutes of the runs of printed numbers by their keys, where they are timed."""
+    seconds = epoch_seconds(frame, device)
+    return {c.key: _job(c.run, 1, seconds).minutes for c in papers.cells() if c.run is not None}
+
+
 def _setting(run) -> tuple:
     names = ("dataset", "encoder", "train_size", "framework", "labels")
     return tuple(getattr(run, name, None) for name in names)

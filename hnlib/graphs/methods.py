@@ -90,6 +90,9 @@ CATALOGUE = {
     "hcl": _entry("HCL", "hcl", tilted, **_TILT),
     "hcl-node": _entry("HCL, scaled by node", "ours", tilted_by_node, **_TILT),
     "ot": _entry("Entropic OT", "hclot", entropic_ot, **_PLAN),
+    "unremix": _entry(
+        "UnReMix", "unremix", negatives.unremix, mixture=(1 / 3, 1 / 3, 1 / 3), learn="fixed"
+    ),
     "scl": _entry("SCL", "hscl", negatives.uniform, True, **_LABELS),
     "h-scl": _entry("H-SCL(β)", "hscl", tilted, True, beta=1.0, weights_gradient=True, **_LABELS),
 }

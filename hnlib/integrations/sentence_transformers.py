@@ -74,8 +74,6 @@ class HardNegatives(nn.Module):
     ):
         super().__init__()
         entry = methods.entry_of(methods.CATALOGUE, method)
-        if entry.features:
-            raise ValueError(f"{method} needs the inputs of the last linear layer, not given here")
         defaults = {name: value for name, value in DEFAULTS.items() if name in entry.defaults}
         self.model = model
         self.method = methods.build(method, **defaults | options)

@@ -15,7 +15,7 @@ TRANSFER = ("mr", "cr", "subj", "mpqa", "trec", "msrp")
 SIMILARITY = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sick")
 TaskName = Literal[
     "mr", "cr", "subj", "mpqa", "trec", "msrp",
-    "sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sick",
+    "sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sick", "sick_pearson",
     "topic", "alike",
 ]  # fmt: skip
 
@@ -62,7 +62,7 @@ class SentenceRun(Configuration):
     named: ClassVar = (*Configuration.named, "dimension", "vocabulary", "length")
     scores: ClassVar = {"transfer": "Transfer", "sts": "STS", "topic": "Topic"}
     accuracies: ClassVar = (*TRANSFER, "msrp_f1", "topic", "transfer")
-    correlations: ClassVar = (*SIMILARITY, "alike", "sts")
+    correlations: ClassVar = (*SIMILARITY, "alike", "sts", "sick_pearson")
     datasets: ClassVar = ("topics", "novels")
     title: ClassVar = "{dataset}, {train_size} pairs, {encoder}, {epochs} epochs"
 

