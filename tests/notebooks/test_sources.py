@@ -86,12 +86,12 @@ def minutes_with_pencil(chapter) -> tuple[int, int]:
     Mathematics is read at 120 words a minute, a displayed formula in 15 seconds; a folded proof at
     half that speed, and an exercise takes ten minutes. Both are rounded to five minutes.
     """
-    words_of = lambda text: counted(DISPLAY.sub(" f" * 30, text))
     parts = [part for part in opened(chapter) if isinstance(part, str)]
-    proofs = "\n".join(m[0] for part in parts for m in DROPDOWN.finditer(part) if "prf:proof" in m[0])
-    exercises = 10 * "\n".join(words(chapter)).count("```{exercise}")
-    short = words_of(core(chapter)) / 120
-    return 5 * round(short / 5), 5 * round((short + words_of(proofs) / 60 + exercises) / 5)
+    folded = [found[0] for part in parts for found in DROPDOWN.finditer(part)]
+    proofs = "\n".join(text for text in folded if "{prf:proof}" in text)
+    exercises = "\n".join(words(chapter)).count("```{exercise}")
+    short, long = (counted(DISPLAY.sub(" f" * 30, text)) for text in (core(chapter), proofs))
+    return 5 * round(short / 600), 5 * round((short / 120 + long / 60 + 10 * exercises) / 5)
 
 
 def unseen(chapter) -> set[str]:
