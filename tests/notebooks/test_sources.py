@@ -7,16 +7,12 @@ import jupytext
 import pytest
 from format_cells import COLUMNS
 
-from hnlib.book import build, execute, reading
-from hnlib.book.reading import figure, hidden, minutes
+from hnlib.book import build, execute
+from hnlib.book.reading import figure, hidden, minutes, minutes_with_pencil
 
 CHAPTERS = sorted((execute.root() / "notebooks").rglob("*.md"))
 DRAWS = re.compile(
     r"\.(subplots|figure|subplot_mosaic)\(|\bfigures\.(?!use_style|COLOU?RS|LABELS|interactive)[a-z_]+\("
-)
-DISPLAY = re.compile(r"\$\$.+?\$\$", re.S)
-DROPDOWN = re.compile(
-    r"^(`{3,}|:{3,})\{(?:dropdown\}.*\n|.*\n(?::.*\n)*?:class:.*dropdown.*\n)[\s\S]*?^\1$", re.M
 )
 SAID = re.compile(r"Time: (\d+) minutes for the core, (\d+) with proofs, pencil and exercises")
 SIZE = re.compile(r"(?:fontsize|labelsize|font_size)=([\d.]+)")
@@ -28,28 +24,6 @@ def code_cells(chapter):
 
 def words(chapter):
     return [cell.source for cell in chapter.cells if cell.cell_type == "markdown"]
-
-
-def minutes_with_pencil(chapter) -> tuple[int, int]:
-    """Return the time of a theory chapter's core, and with its folded proofs and exercises.
-
-    Mathematics is read at 120 words a minute, a formula counts as three words, a displayed one as
-    thirty; a folded proof is read at half that speed, and an exercise takes ten minutes. Both are
-    rounded to five minutes.
-    """
-    core, proofs = [], []
-    for part in reading.opened(chapter):
-        if isinstance(part, str):
-            core.append(re.sub(r"^\s*[`:]{3,}.*$", "", DROPDOWN.sub("", part), flags=re.M))
-            proofs += [text[0] for text in DROPDOWN.finditer(part) if "{prf:proof}" in text[0]]
-        else:
-            core += [figure(part, "figure", "caption"), "" if hidden(part) else part.source]
-    short, long = (DISPLAY.sub(" f" * 30, "\n".join(parts)) for parts in (core, proofs))
-    short, long = (
-        len(reading.WORD.findall(reading.FORMULA.sub(" f f f ", text))) for text in (short, long)
-    )
-    exercises = "\n".join(words(chapter)).count("```{exercise}")
-    return 5 * round(short / 600), 5 * round((short / 120 + long / 60 + 10 * exercises) / 5)
 
 
 def unseen(chapter) -> set[str]:
