@@ -384,7 +384,7 @@ def test_save_and_load(whole, tmp_path):
     other = dataclasses.replace(whole, record=whole.record | {"configuration": configuration})
     record = training.load(other.save(tmp_path / "other.safetensors")).record
     (row,) = records.frame([record]).to_dict("records")
-    assert row["run"].options == options and "{a}" in row["options"]
+    assert row["run"].options == options
 
 
 @pytest.mark.parametrize(
