@@ -12,7 +12,7 @@ from hnlib import __main__ as cli
 from hnlib.book import build, execute
 from hnlib.graphs.run import GraphRun
 from hnlib.images.run import ImageRun
-from hnlib.training import kinds, records
+from hnlib.training import config, kinds, records
 from hnlib.training import run as training
 
 
@@ -184,6 +184,8 @@ def test_a_package_that_is_missing_is_named(monkeypatch, capsys):
     ],
 )
 def test_a_command_imports_only_what_it_uses(arguments, slow_imports):
+    for module in ("hnlib.methods", "hnlib.graphs.methods"):
+        config._cached(module)  # the first reader after a change of the source waits for torch
     code = (
         "import sys; from hnlib.__main__ import main\n"
         f"main({arguments})\nprint([m for m in {slow_imports} if m in sys.modules])"
