@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -298,6 +299,9 @@ def queue(
     on = device
     if device == "auto":
         on = "cuda" if torch.cuda.is_available() else "cpu"
+        if on == "cpu" and shutil.which("nvidia-smi"):
+            built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no GPU"
+            print(f"torch, built for {built}, cannot use this GPU: the CPU it is", file=sys.stderr)
     frame, waiting = records.frame(), []
     if not only.startswith("chapters"):
         waiting = jobs.jobs(frame, seeds, only, on)

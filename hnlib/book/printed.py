@@ -95,8 +95,8 @@ def parts(frame, root: Path) -> dict[str, str]:
         first.append([job.numbers, queue.duration(job), command])
     total = f"Missing, with one seed: {queue.total(missing)}.\n\n"
     listed = pages.table(["Numbers", "Time", "Command"], first)
-    rank = every["runs"].astype(int) + every["recorded"]  # those on record first
-    rows = every.loc[rank.sort_values(ascending=False, kind="stable").index].to_dict("records")
+    # those on record first
+    rows = sorted(every.to_dict("records"), key=lambda row: -row["runs"] - row["recorded"])
     minutes = queue.minutes(frame)
     return {
         "summary": pages.table(head, summary),
