@@ -291,17 +291,12 @@ def queue(
     data_root
         default: $HNLIB_DATA or the cache
     """
-    import torch
-
     from hnlib.book import queue as jobs
     from hnlib.training import records
 
     on = device
-    if device == "auto":
-        on = "cuda" if torch.cuda.is_available() else "cpu"
-        if on == "cpu" and shutil.which("nvidia-smi"):
-            built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no GPU"
-            print(f"torch, built for {built}, cannot use this GPU: the CPU it is", file=sys.stderr)
+    if device == "auto":  # a list need not wait for torch
+        on = "cuda" if shutil.which("nvidia-smi") else "cpu"
     frame, waiting = records.frame(), []
     if not only.startswith("chapters"):
         waiting = jobs.jobs(frame, seeds, only, on)
@@ -310,5 +305,13 @@ def queue(
     if not run:
         print(jobs.listing(waiting))
         return
+    if device == "auto" and on == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ValueError(
+                f"torch, built for CUDA {torch.version.cuda}, cannot use the GPU of this machine; "
+                "install a torch for its driver, or pass --device cpu"
+            )
     done = jobs.work(waiting, minutes, device, data_root=data_root)
     print(f"{done} recorded, {len(waiting) - done} left")

@@ -518,7 +518,7 @@
     line(chart, 30 + 260 * data.own[0], 216, 30 + 260 * data.own[0], 242, { "stroke-dasharray": "4 3" });
 
     const measured = panel(panels, 320, 270, "Measured accuracy against sharpness; the mark moves with the dial.");
-    const all = data.points.map(([, accuracy]) => accuracy), low = Math.min(...all), high = Math.max(...all);
+    const all = data.points.map(([, accuracy]) => accuracy), low = Math.min(...all, ...data.accuracy), high = Math.max(...all);
     const y = (accuracy) => 220 - (180 * (accuracy - low)) / (high - low);
     text(measured, 20, 16, "measured accuracy, %", { "text-anchor": "start" });
     for (const g of [1, 2, 4, 8, 16, 32, 64]) text(measured, x(g), 248, String(g), { class: "hn-fine" });
@@ -539,7 +539,7 @@
       const tilt = gamma < 1.99 ? "no tilt at t = 0.5 is as mild" : `so does β = ${(gamma / 2 - 1).toFixed(1)} at t = 0.5`;
       words.textContent = `SimCLR at t = ${(1 / gamma).toFixed(2)} pulls on these negatives with γ = ${gamma.toFixed(1)}; `
         + `${tilt}. ${percent(data.own[k])} of the weight lies on the anchor's own class. `
-        + `In ten short epochs on CIFAR-10 this γ reached about ${data.accuracy[k].toFixed(1)} %.`;
+        + `Ten epochs on CIFAR-10: here the fitted curve is at ${data.accuracy[k].toFixed(1)} %.`;
     }).update();
   }
 

@@ -1,9 +1,12 @@
-"""The runs that the book's chapters wait for, in order of what they decide."""
+"""The runs that the book's chapters wait for, in order of what they decide.
+
+An arm is a dictionary of fields of a run; a grid crosses a list of arms with values of fields.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from hnlib.images.run import ImageRun
@@ -11,9 +14,48 @@ from hnlib.retrieval.run import RetrievalRun
 from hnlib.sentences.run import SentenceRun
 from hnlib.training import config, records
 
+Runs = Iterator[config.Configuration]
+Arms = list[dict]
+KINDS = {"novels": SentenceRun, "scifact": RetrievalRun, "ml-100k": RetrievalRun}
+FIXED = dict(tau_plus=0.0, weights_gradient=False)
+
+
+def arm(method: str | None, /, options: dict | None = None, **fields) -> dict:
+    """Return an arm that trains with a method of the catalogue."""
+    return dict(method=method, options=options or {}, **fields)
+
+
+def cell(t: float, beta: float = 0.0, **fields) -> dict:
+    """Return SimCLR (β = 0) or HCL with its weights held fixed."""
+    if beta == 0:
+        return arm("simclr", dict(temperature=t), **fields)
+    return arm("hcl", dict(temperature=t, beta=beta, **FIXED), **fields)
+
+
+def cells(temperatures: Iterable[float], betas: Iterable[float] = (0.0,)) -> Arms:
+    """Return the cells of a map of temperature × β."""
+    return [cell(*pair) for pair in itertools.product(temperatures, betas)]
+
+
+def on(fields: dict, arms: Arms) -> Arms:
+    """Return arms with more fields; those of the arm stand."""
+    return [fields | arm for arm in arms]
+
+
+def grid(fields: dict, arms: Arms, **over) -> Runs:
+    """Yield a run for every value of the fields `over`, the last of which varies faster, and arm.
+
+    Arms vary fastest.
+    """
+    for values in itertools.product(*over.values()):
+        for arm in on(fields | dict(zip(over, values)), arms):
+            yield KINDS.get(arm["dataset"], ImageRun)(**arm)
+
+
+# Images
+
 TEMPERATURES = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05)
 BETAS = (1.0, 2.0, 4.0, 8.0)
-EPSILONS = (1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125)
 #: Temperature of SimCLR with the best mean validation accuracy on the map of CIFAR-10
 CHOSEN = 0.1
 #: Cells (t, β) of the map that share γ = (1 + β)/t = 5, 10, 20, 30
@@ -24,309 +66,184 @@ PAIRED = ((1.0, 1.0), (0.5, 0.0), (1.0, 4.0), (0.2, 0.0), (0.5, 4.0), (0.1, 0.0)
 PAIRED += ((0.05, 0.0),)
 #: Pairs of cells (t, β) that share γ, for longer and longer trainings
 LENGTHENED = ((0.1, 0.0), (0.5, 4.0), (0.05, 0.0), (0.5, 9.0), (0.25, 0.0), (0.5, 1.0))
-SMALL = dict(
-    train_size=10000, epochs=10, validation=5000, precision="bf16-mixed", experiment="hardness"
-)
-FULL = SMALL | dict(dataset="cifar10", train_size=None, epochs=15)
-#: Temperature, the tilt that is as hard as MoCHi there, and how MoCHi mixes
-MADE_UP = ((0.5, 0.4, {}), (0.5, 1.15, dict(pairs=128, with_anchor=16)), (0.2, 0.3, {}))
-FIXED = dict(tau_plus=0.0, weights_gradient=False)
+SMALL = dict(dataset="cifar10", train_size=10000, epochs=10, validation=5000)
+SMALL |= dict(precision="bf16-mixed", experiment="hardness")
+FULL = SMALL | dict(train_size=None, epochs=15)
+#: Temperature × β, a row with the gradient through the weights, and transport
+MAP = [*cells(TEMPERATURES), *cells(TEMPERATURES, BETAS)]
+MAP += [arm("hcl", dict(temperature=0.5, beta=beta, tau_plus=0.0)) for beta in BETAS]
+MAP += [
+    arm("ot", dict(temperature=0.5, epsilon=epsilon, tau_plus=0.0))
+    for epsilon in (1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125)
+]
+#: On all of CIFAR-10, first in short and then with more arms
+CONFIRMATION = [cell(0.5), arm("hcl", dict(temperature=0.5, beta=1.0)), cell(CHOSEN)]
+CONFIRMATION = on(dict(experiment="confirmation"), CONFIRMATION)
+MORE = [arm("hcl", dict(temperature=0.5, beta=4.0)), arm("ot", dict(temperature=0.5))]
+MORE = on(dict(experiment="confirmation"), MORE)
+#: What may explain HCL's gain on all of CIFAR-10: the temperatures between those of the
+#: confirmation, and HCL without the gradient through its weights, without tau_plus, without both
+DECOMPOSITION = [*cells((0.25, 0.35, 0.2)), cell(0.5, 1.0)]
+DECOMPOSITION += [
+    arm("hcl", dict(temperature=0.5, beta=1.0, tau_plus=tau_plus, weights_gradient=gradient))
+    for tau_plus, gradient in ((0.0, True), (0.1, False))
+]
+DECOMPOSITION = on(dict(experiment="decomposition"), DECOMPOSITION)
+#: Mixtures beside the tilts that are as hard, and beside what they leave out: MoCHi's counterpart
+#: lacks the mixtures, that of i-Mix the partner. The tilts were chosen before (predictions.md).
+MADE_UP = [
+    *cells((0.5, 0.2)),
+    arm("mochi", dict(temperature=0.5)),
+    cell(0.5, 0.4),
+    arm("mochi", dict(temperature=0.5, pairs=128, with_anchor=16)),
+    cell(0.5, 1.15),
+    arm("mochi", dict(temperature=0.2)),
+    cell(0.2, 0.3),
+    cell(0.5, mixing="i-mix"),
+    cell(0.5, mixing="i-mix", mixing_share=1.0),
+    cell(0.5, mixing="un-mix"),
+]
+#: Five losses that differ in how loud each anchor is, at three temperatures
+LOUDNESS = [
+    arm(method, dict(temperature=t, **options))
+    for t in (0.5, 0.1, 0.05)
+    for method, options in (
+        *(("simclr", {}), ("dcl", {}), ("focal", {})),
+        *(("focal", dict(loudness=3.0)), ("siglip", {})),
+    )
+]
+
+
+def images(experiment: str, cells: Iterable[tuple], **over) -> Runs:
+    """Yield cells (t, β) on small sets, for an experiment."""
+    return grid(SMALL | dict(experiment=experiment), [cell(*pair) for pair in cells], **over)
+
+
+def mixtures() -> Runs:
+    """Yield `MADE_UP` on both data sets, seed by seed."""
+    fields = SMALL | dict(experiment="made-up")
+    return grid(fields, MADE_UP, seed=range(10), dataset=("cifar10", "cifar100"))
+
+
+def loudness() -> Runs:
+    """Yield `LOUDNESS`, seed by seed."""
+    return grid(SMALL | dict(experiment="loudness"), LOUDNESS, seed=range(20, 25))
+
+
+# Sentences
+
 NOVELS = dict(dataset="novels", train_size=200_000, epochs=1, batch_size=512, lr=0.1, towers=2)
 #: Methods that apply to pairs: the others need labels, two views or the inputs of a last layer
 ON_PAIRS = ("simclr", "debiased", "hcl", "ot", "ot-semirelaxed", "hcl-exact", "centred-hcl")
 ON_PAIRS += ("bcl", "alpha-cl", "adnce", "mw", "chi2-dro", "kl-budget")
-KINDS = {"novels": SentenceRun, "scifact": RetrievalRun, "ml-100k": RetrievalRun}
-SCIFACT = dict(dataset="scifact", epochs=3, max_steps=100)
-SCIFACT |= dict(transfer=("cranfield", "cisi", "med", "npl"))
-#: A bag of random embeddings, and the one that wordllama trained; temperatures of their maps
-BAGS = {
-    "random": (SCIFACT | dict(vocabulary=8192, lr=0.1), (0.5, 0.2, 0.1, 0.05, 0.02)),
-    "static": (SCIFACT | dict(encoder="static", lr=0.01), (0.2, 0.1, 0.05, 0.02)),
-}
-MINED = dict(mined="bm25")
-FILMS = dict(dataset="ml-100k", towers=2, dimension=64, batch_size=256, epochs=3, lr=0.03)
-
-Runs = Iterator[config.Configuration]
-
-
-def _run(method: str | None, fields: dict, **options) -> config.Configuration:
-    return KINDS.get(fields["dataset"], ImageRun)(method=method, options=options, **fields)
-
-
-def _cell(t: float, beta: float, fields: dict) -> config.Configuration:
-    """Return SimCLR (β = 0) or HCL with its weights held fixed."""
-    if beta == 0:
-        return _run("simclr", fields, temperature=t)
-    return _run("hcl", fields, temperature=t, beta=beta, **FIXED)
-
-
-def the_map(dataset: str, seed: int) -> Runs:
-    """Yield temperature × β, a row with the gradient through the weights, and transport."""
-    fields = dict(dataset=dataset, seed=seed, **SMALL)
-    for t in TEMPERATURES:
-        yield _cell(t, 0, fields)
-    for t, beta in itertools.product(TEMPERATURES, BETAS):
-        yield _cell(t, beta, fields)
-    for beta in BETAS:
-        yield _run("hcl", fields, temperature=0.5, beta=beta, tau_plus=0.0, weights_gradient=True)
-    for epsilon in EPSILONS:
-        yield _run("ot", fields, temperature=0.5, epsilon=epsilon, tau_plus=0.0)
-
-
-def false_negatives(seed: int) -> Runs:
-    """Yield each temperature where a pair of one class stays negative with probability < 1."""
-    for admitted, t in itertools.product((0.0, 0.25, 0.5), TEMPERATURES):
-        yield _cell(t, 0, dict(dataset="cifar10", seed=seed, admitted=admitted, **SMALL))
-
-
-def precisions(seed: int) -> Runs:
-    """Yield two methods in bf16 and in float32."""
-    for precision in ("bf16-mixed", "32-true"):
-        fields = dict(dataset="cifar10", seed=seed) | SMALL | dict(precision=precision)
-        yield _cell(0.5, 0, fields)
-        yield _cell(0.5, 1.0, fields)
-
-
-def confirmation(seed: int) -> Runs:
-    """Yield the confirmation on all of CIFAR-10."""
-    fields = FULL | dict(seed=seed, experiment="confirmation")
-    yield _cell(0.5, 0, fields)
-    yield _run("hcl", fields, temperature=0.5, beta=1.0)
-    yield _cell(CHOSEN, 0, fields)
-    if seed < 3:
-        yield _run("hcl", fields, temperature=0.5, beta=4.0)
-        yield _run("ot", fields, temperature=0.5)
-
-
-def decomposition(seed: int) -> Runs:
-    """Yield what may explain HCL's gain on all of CIFAR-10.
-
-    The temperatures between those of the confirmation, and HCL without the gradient through its
-    weights, without tau_plus, without both.
-    """
-    fields = FULL | dict(seed=seed, experiment="decomposition")
-    for t in (0.25, 0.35, 0.2):
-        yield _cell(t, 0, fields)
-    yield _cell(0.5, 1.0, fields)
-    for tau_plus, gradient in ((0.0, True), (0.1, False)):
-        released = dict(tau_plus=tau_plus, weights_gradient=gradient)
-        yield _run("hcl", fields, temperature=0.5, beta=1.0, **released)
-
-
-def full_size() -> Runs:
-    """Yield all arms seed by seed, so that those of a seed share a machine."""
-    for seed in range(6, 12):
-        yield from confirmation(seed)
-        yield from decomposition(seed)
-
-
-def lengths(seed: int) -> Runs:
-    """Yield pairs of equal γ at 10, 40 and 160 epochs."""
-    for epochs, cell in itertools.product((10, 40, 160), LENGTHENED):
-        length = dict(seed=seed, epochs=epochs, experiment="length")
-        yield _cell(*cell, SMALL | dict(dataset="cifar10") | length)
-
-
-def low_temperatures(dataset: str, seed: int) -> Runs:
-    """Yield SimCLR at temperatures between and below those of the map."""
-    for t in (1 / 15, 1 / 30, 1 / 40):
-        yield _cell(t, 0, SMALL | dict(dataset=dataset, seed=seed, experiment="temperatures"))
-
-
-def equal_gamma(seed: int) -> Runs:
-    """Yield the cells of the map that share their γ with others."""
-    for cell in EQUAL_GAMMA:
-        yield _cell(*cell, SMALL | dict(dataset="cifar10", seed=seed, experiment="equal-gamma"))
-
-
-def batch_sizes(seed: int) -> Runs:
-    """Yield pairs of equal γ at a quarter of the batch and at twice the batch."""
-    for batch_size, cell in itertools.product((64, 512), PAIRED):
-        fields = dict(dataset="cifar10", seed=seed, batch_size=batch_size)
-        yield _cell(*cell, SMALL | fields | dict(experiment="equal-gamma"))
-
-
-def learning_rates(seed: int) -> Runs:
-    """Yield temperature × learning rate on sentences."""
-    for lr, t in itertools.product((0.01, 0.03, 0.1, 0.3), (0.5, 0.1, 0.05)):
-        yield _cell(t, 0, NOVELS | dict(seed=seed, lr=lr))
-
-
-def pools(seed: int) -> Runs:
-    """Yield batch sizes, without and with hardness."""
-    for batch_size, method in itertools.product((32, 64, 128, 256), ("simclr", "debiased", "hcl")):
-        fields = dict(dataset="cifar10", seed=seed, batch_size=batch_size)
-        yield _run(method, SMALL | fields | dict(experiment="pools"))
-
-
-def every_method(seed: int) -> Runs:
-    """Yield the catalogue on CIFAR-100."""
-    for method in ImageRun().catalogue:
-        yield _run(method, SMALL | dict(dataset="cifar100", seed=seed, experiment="images"))
-
-
-def made_up(dataset: str, seed: int) -> Runs:
-    """Yield mixtures beside the tilts that are as hard, and beside what they leave out.
-
-    MoCHi's counterpart lacks the mixtures, that of i-Mix the partner. The tilts were chosen before
-    (predictions.md).
-    """
-    fields = SMALL | dict(dataset=dataset, seed=seed, experiment="made-up")
-    for t in (0.5, 0.2):
-        yield _cell(t, 0, fields)
-    for t, beta, mixing in MADE_UP:
-        yield _run("mochi", fields, temperature=t, **mixing)
-        yield _cell(t, beta, fields)
-    for mixed in (dict(mixing="i-mix"), dict(mixing="i-mix", mixing_share=1.0)):
-        yield _cell(0.5, 0, fields | mixed)
-    yield _cell(0.5, 0, fields | dict(mixing="un-mix"))
-
-
-def loudness() -> Runs:
-    """Yield five losses that differ in how loud each anchor is, at three temperatures."""
-    losses = (("simclr", {}), ("dcl", {}), ("focal", {}), ("focal", {"loudness": 3.0}))
-    losses += (("siglip", {}),)
-    for seed, t in itertools.product(range(20, 25), (0.5, 0.1, 0.05)):
-        fields = SMALL | dict(dataset="cifar10", seed=seed, experiment="loudness")
-        for method, options in losses:
-            yield _run(method, fields, temperature=t, **options)
-
-
-def mixtures() -> Runs:
-    """Yield `made_up` on both data sets, seed by seed."""
-    for seed, dataset in itertools.product(range(10), ("cifar10", "cifar100")):
-        yield from made_up(dataset, seed)
+#: The untrained encoders, every method that applies, forms of `hardness_strength`, HCL as in its
+#: Table 2, and transport beside its tilt
+PAIRS = [arm(None, epochs=0)]
+PAIRS += [
+    arm(method, {"tau_plus": 0.01} if "tau_plus" in ImageRun().catalogue[method].defaults else {})
+    for method in ON_PAIRS
+]
+PAIRS += [cell(0.05)]
+for alpha in (5.0, 9.0):
+    harder = dict(temperature=0.05, hardness_strength=alpha)
+    PAIRS += [arm("simclr", harder), cell(1 / (20 + alpha))]
+PAIRS += [cell(0.05, 0.25), *(arm("hcl", dict(tau_plus=0.0, beta=beta)) for beta in (1.0, 2.0))]
+PAIRS += [arm("hcl", FIXED), arm("ot", dict(tau_plus=0.0))]
 
 
 def sentences() -> Runs:
-    """Yield pairs of sentences, seed by seed, then three settings on all pairs.
-
-    The untrained encoders, every method that applies, what their predictions compare besides, and
-    the map of temperature × β.
-    """
-    for seed in range(10):
-        fields = NOVELS | dict(seed=seed)
-        yield _run(None, fields | dict(epochs=0))
-        for method in ON_PAIRS:
-            prior = (
-                {"tau_plus": 0.01} if "tau_plus" in ImageRun().catalogue[method].defaults else {}
-            )
-            yield _run(method, fields, **prior)
-        yield from hardness(fields)
-        for t in TEMPERATURES if seed < 6 else ():
-            for beta in (0.0, *BETAS):
-                yield _cell(t, beta, fields)
-    for seed in range(3):
-        fields = NOVELS | dict(seed=seed, train_size=None)
-        for cell in ((0.5, 0), (0.1, 0), (0.5, 4.0)):
-            yield _cell(*cell, fields)
+    """Yield pairs of sentences, seed by seed, with the map of six seeds, then all pairs."""
+    yield from grid(NOVELS, PAIRS + cells(TEMPERATURES, (0.0, *BETAS)), seed=range(6))
+    yield from grid(NOVELS, PAIRS, seed=range(6, 10))
+    everything = [*cells((0.5, 0.1)), cell(0.5, 4.0)]
+    yield from grid(NOVELS | dict(train_size=None), everything, seed=range(3))
 
 
-def hardness(fields: dict) -> Runs:
-    """Yield forms of `hardness_strength`, HCL as in its Table 2, and transport beside its tilt."""
-    yield _cell(0.05, 0, fields)
-    for alpha in (5.0, 9.0):
-        yield _run("simclr", fields, temperature=0.05, hardness_strength=alpha)
-        yield _cell(1 / (20 + alpha), 0, fields)
-    yield _cell(0.05, 0.25, fields)
-    for beta in (1.0, 2.0):
-        yield _run("hcl", fields, tau_plus=0.0, beta=beta)
-    yield _run("hcl", fields, **FIXED)
-    yield _run("ot", fields, tau_plus=0.0)
+# Retrieval: a bag of random embeddings, and the one that wordllama trained
+
+SCIFACT = dict(dataset="scifact", epochs=3, max_steps=100)
+SCIFACT |= dict(transfer=("cranfield", "cisi", "med", "npl"))
+RANDOM = SCIFACT | dict(vocabulary=8192, lr=0.1)
+STATIC = SCIFACT | dict(encoder="static", lr=0.01)
+COLD = (0.2, 0.1, 0.05, 0.02)
+MINED = dict(mined="bm25")
+MODEL = dict(mined="model", refresh=True)
+LONGER = dict(epochs=5, max_steps=200)
+UNTRAINED = arm(None, epochs=0, max_steps=None)
+TILTED = cells((0.5, 0.2), (4.0,))
 
 
-def searches(seed: int, bag: str) -> Runs:
-    """Yield retrieval by a bag: the map, `hardness_strength`, and for the random one the rest."""
-    fields, temperatures = BAGS[bag]
-    fields = fields | dict(seed=seed)
-    yield _run(None, fields | dict(epochs=0, max_steps=None))
-    for t in temperatures:
-        yield _cell(t, 0, fields)
-    for t, beta in ((0.5, 4.0), (0.2, 4.0)):
-        yield _cell(t, beta, fields)
-    yield _cell(0.05, 0, fields | MINED)
-    yield _cell(1 / 29, 0, fields | MINED)
-    modes = ("all", "mined", "in-batch") if bag == "random" else ("all",)
-    for mode in modes:
-        harder = MINED | dict(hardness_mode=mode, hardness_strength=9.0)
-        yield _cell(0.05, 0, fields | harder)
-    if bag == "static":
-        yield _cell(0.05, 0, fields | MINED | dict(guide="static"))
-        return
-    for t, beta in itertools.product(temperatures, (1.0, 4.0)):
-        if (t, beta) not in ((0.5, 4.0), (0.2, 4.0)):
-            yield _cell(t, beta, fields)
-    yield from mining(fields)
-    for method, options in IN_BATCH.items():
-        yield _run(method, fields, temperature=0.1, **options)
+def mined(*chosen: dict, t: float = 0.05) -> Arms:
+    """Return SimCLR with mined negatives, chosen in several ways."""
+    return [cell(t, **MINED | fields) for fields in chosen]
 
 
-def mining(fields: dict) -> Runs:
-    """Yield mined negatives: further down, the hardest of four, by the model, with a margin."""
-    further = dict(ranks=(30, 100))
-    hardest = dict(best_of=4)
-    model = dict(mined="model", refresh=True)
-    for chosen in (further, hardest, dict(guide="self"), model, model | dict(margin=0.95)):
-        yield _cell(0.05, 0, fields | MINED | chosen)
+def modes(*names: str) -> Arms:
+    """Return `hardness_strength` on negatives of several kinds."""
+    return mined(*(dict(hardness_mode=mode, hardness_strength=9.0) for mode in names))
 
 
-#: Methods beside InfoNCE at t = 0.1, with negatives of the batch alone
-IN_BATCH = {
-    "debiased": dict(tau_plus=0.01),
-    "ot": dict(tau_plus=0.0),
-    "adnce": {},
-    "dcl": {},
-    "siglip": {},
+#: Each bag: its map and `hardness_strength`; for the random one also mined negatives (further down,
+#: the hardest of four, by the model, with a margin) and other methods with negatives of the batch
+SEARCHES = {
+    "random": on(
+        RANDOM,
+        [
+            *[UNTRAINED, *cells((0.5, *COLD)), *TILTED, *mined({}), *mined({}, t=1 / 29)],
+            *modes("all", "mined", "in-batch"),
+            *[*cells((0.5, 0.2), (1.0,)), *cells((0.1, 0.05, 0.02), (1.0, 4.0))],
+            *mined(dict(ranks=(30, 100)), dict(best_of=4), dict(guide="self")),
+            *mined(MODEL, MODEL | dict(margin=0.95)),
+            arm("debiased", dict(temperature=0.1, tau_plus=0.01)),
+            arm("ot", dict(temperature=0.1, tau_plus=0.0)),
+            *(arm(method, dict(temperature=0.1)) for method in ("adnce", "dcl", "siglip")),
+        ],
+    ),
+    "static": on(
+        STATIC,
+        [
+            *[UNTRAINED, *cells(COLD), *TILTED, *mined({}), *mined({}, t=1 / 29)],
+            *[*modes("all"), *mined(dict(guide="static"))],
+        ],
+    ),
 }
-
-
-def two_towers(seed: int) -> Runs:
-    """Yield users and films: three corrections, a tilt, and the most similar of M films."""
-    fields = FILMS | dict(seed=seed)
-    yield _run(None, fields | dict(epochs=0))
-    for logq, t in itertools.product((None, "on", "refined"), (0.1, 0.2, 0.4)):
-        yield _cell(t, 0, fields | dict(logq=logq))
-    yield _cell(0.4, 1.0, fields | dict(logq="refined"))
-    for best_of in (1, 4, 16):
-        drawn = dict(mined="model", refresh=True, ranks=(0, 600), best_of=best_of)
-        yield _cell(0.2, 0, fields | drawn)
-
-
-def further(seed: int) -> Runs:
-    """Yield the second round: the rest of the static map, loudness, modes, ranks and margins."""
-    for bag, (fields, temperatures) in BAGS.items():
-        fields = fields | dict(seed=seed, transfer=())
-        mined, longer = fields | MINED, fields | dict(epochs=5, max_steps=200)
-        yield _cell(0.2, 4.0, longer)
-        yield _cell(0.1 if bag == "static" else 0.2, 0, longer)
-        yield _cell(0.05, 0, mined | dict(negatives=4))
-        yield _run("dcl", mined, temperature=1 / 29)
-        if bag == "static":
-            yield _run("dcl", fields, temperature=0.1)
-            yield _cell(0.05, 0, mined | dict(guide="self"))
-            for mode in ("mined", "in-batch"):
-                yield _cell(0.05, 0, mined | dict(hardness_mode=mode, hardness_strength=9.0))
-            first = {(0.5, 4.0), (0.2, 4.0), *itertools.product(temperatures, (0.0,))}
-            for cell in itertools.product((0.5, *temperatures), (0.0, 1.0, 4.0)):
-                if cell not in first:
-                    yield _cell(*cell, fields)
-            continue
-        yield _run("focal", fields, temperature=0.1)
-        below = dict(negatives=4, ranks=(30, 100))
-        guides = [dict(guide="self", guide_margin=margin) for margin in (0.1, -0.1)]
-        for chosen in (below, dict(margin=0.95), *guides):
-            yield _cell(0.05, 0, mined | chosen)
+#: Users and films: three corrections, a tilt, and the most similar of M films
+TWO_TOWERS = on(
+    dict(dataset="ml-100k", towers=2, dimension=64, batch_size=256, epochs=3, lr=0.03),
+    [
+        arm(None, epochs=0),
+        *(cell(t, logq=logq) for logq in (None, "on", "refined") for t in (0.1, 0.2, 0.4)),
+        cell(0.4, 1.0, logq="refined"),
+        *(cell(0.2, **MODEL, ranks=(0, 600), best_of=best_of) for best_of in (1, 4, 16)),
+    ],
+)
+LEAK = on(RANDOM, [cell(0.1, leak=True)])
+#: The second round: the rest of the static map, loudness, modes, ranks and margins
+FURTHER = on(
+    RANDOM | dict(transfer=()),
+    [
+        *[cell(0.2, 4.0, **LONGER), cell(0.2, **LONGER), *mined(dict(negatives=4))],
+        *[arm("dcl", dict(temperature=1 / 29), **MINED), arm("focal", dict(temperature=0.1))],
+        *mined(dict(negatives=4, ranks=(30, 100)), dict(margin=0.95)),
+        *mined(*(dict(guide="self", guide_margin=margin) for margin in (0.1, -0.1))),
+    ],
+)
+FURTHER += on(
+    STATIC | dict(transfer=()),
+    [
+        *[cell(0.2, 4.0, **LONGER), cell(0.1, **LONGER), *mined(dict(negatives=4))],
+        *[arm("dcl", dict(temperature=1 / 29), **MINED), arm("dcl", dict(temperature=0.1))],
+        *[*mined(dict(guide="self")), *modes("mined", "in-batch")],
+        *[*cells((0.5,), (0.0, 1.0)), cell(0.2, 1.0), *cells((0.1, 0.05, 0.02), (1.0, 4.0))],
+    ],
+)
 
 
 def retrieval() -> Runs:
     """Yield retrieval and two towers, seed by seed, then the second round."""
-    for seed in range(10):
-        yield from searches(seed, "random")
-        yield from two_towers(seed)
-        yield from searches(seed, "static")
-        yield _cell(0.1, 0, BAGS["random"][0] | dict(seed=seed, leak=True))
-    for seed in range(10):
-        yield from further(seed)
+    arms = [*SEARCHES["random"], *TWO_TOWERS, *SEARCHES["static"], *LEAK]
+    yield from grid({}, arms, seed=range(10))
+    yield from grid({}, FURTHER, seed=range(10))
 
 
 #: Parts that a second process may work on
@@ -335,24 +252,28 @@ PARTS = {"retrieval": retrieval, "sentences": sentences, "made-up": mixtures, "l
 
 def campaign() -> Runs:
     """Yield all runs, what decides most first."""
+    catalogue = [arm(method, experiment="images") for method in ImageRun().catalogue]
+    pools = on(dict(experiment="pools"), [arm(m) for m in ("simclr", "debiased", "hcl")])
+    both, precisions = ("cifar10", "cifar100"), ("bf16-mixed", "32-true")
     blocks = (
-        *(the_map("cifar10", seed) for seed in range(3)),
-        *(precisions(seed) for seed in range(6)),
-        *(false_negatives(seed) for seed in range(3)),
-        full_size(),
-        *(lengths(seed) for seed in range(3)),
-        *(low_temperatures(d, seed) for seed in range(3) for d in ("cifar10", "cifar100")),
-        *(the_map("cifar100", seed) for seed in range(3)),
-        *(equal_gamma(seed) for seed in range(3, 13)),
-        *(learning_rates(seed) for seed in range(5)),
-        *(confirmation(seed) for seed in range(6)),
-        *(every_method(seed) for seed in range(3)),
-        *(pools(seed) for seed in range(3)),
+        grid(SMALL, MAP, seed=range(3)),
+        grid(SMALL, cells((0.5,), (0.0, 1.0)), seed=range(6), precision=precisions),
+        grid(SMALL, cells(TEMPERATURES), seed=range(3), admitted=(0.0, 0.25, 0.5)),
+        grid(FULL, CONFIRMATION + DECOMPOSITION, seed=range(6, 12)),
+        images("length", LENGTHENED, seed=range(3), epochs=(10, 40, 160)),
+        images("temperatures", [(1 / n,) for n in (15, 30, 40)], seed=range(3), dataset=both),
+        grid(SMALL | dict(dataset="cifar100"), MAP, seed=range(3)),
+        images("equal-gamma", EQUAL_GAMMA, seed=range(3, 13)),
+        grid(NOVELS, cells((0.5, 0.1, 0.05)), seed=range(5), lr=(0.01, 0.03, 0.1, 0.3)),
+        grid(FULL, CONFIRMATION + MORE, seed=range(3)),
+        grid(FULL, CONFIRMATION, seed=range(3, 6)),
+        grid(SMALL | dict(dataset="cifar100"), catalogue, seed=range(3)),
+        grid(SMALL, pools, seed=range(3), batch_size=(32, 64, 128, 256)),
         mixtures(),
         loudness(),
         sentences(),
         retrieval(),
-        *(batch_sizes(seed) for seed in range(5)),
+        images("equal-gamma", PAIRED, seed=range(5), batch_size=(64, 512)),
     )
     return itertools.chain.from_iterable(blocks)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
 from dataclasses import dataclass as plain_dataclass
+from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 from cyclopts import Parameter
@@ -121,7 +121,7 @@ def recorded(recipe: Recipe) -> dict:
     """Return an augmentation as records hold it: blur and size only where they act."""
     unused = () if recipe.blur else ("blur", "blur_kernel", "blur_sigma")
     unused += ("size",) if recipe.size is None else ()
-    return {key: value for key, value in asdict(recipe).items() if key not in unused}
+    return {key: value for key, value in vars(recipe).items() if key not in unused}
 
 
 def recipe_for(channels: int) -> str:

@@ -19,6 +19,7 @@ KINDS = {
 }
 
 
+@functools.cache
 def run_class(kind: str) -> type[Configuration]:
     """Return the dataclass of the runs of a kind."""
     return import_module(f"{KINDS[kind]}.run").Run

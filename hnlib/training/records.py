@@ -84,8 +84,13 @@ def load_all(folder: Path | str | None = None) -> list[dict]:
 
 
 def _named(folder: Path) -> list[tuple[str, dict]]:
-    paths = sorted(folder.glob("[!.]*.json"))  # not what is being written
-    return [(path.stem, from_json(path.read_bytes())) for path in paths]
+    return [(name, from_json((folder / f"{name}.json").read_bytes())) for name in names(folder)]
+
+
+def names(folder: Path) -> list[str]:
+    """Return the names of a folder's records in their order."""
+    files = os.listdir(folder) if folder.is_dir() else []
+    return sorted(file[:-5] for file in files if file.endswith(".json") and file[0] != ".")
 
 
 def pack(right) -> str:
@@ -148,21 +153,21 @@ def frame(
     """
     import pandas as pd
 
-    rows: dict[str, dict] = {}
+    rows: dict[tuple, dict] = {}
     for source in sources or (tracked_folder(),):
         if isinstance(source, list):
             named = [(name(record["configuration"]), record) for record in source]
         else:
             named = _named(Path(source))
-        here: dict[str, dict] = {}
+        here: dict[tuple, dict] = {}
         for stem, record in named:
             its_kind = kinds.kind_of(record)
             if kind not in (None, its_kind):
                 continue
-            row = _row(stem, its_kind, record)
-            key = json.dumps(
-                [its_kind, record["configuration"] | {"experiment": ""}], sort_keys=True
-            )
+            chosen: dict = record["configuration"]
+            setting = json.dumps(chosen | {"experiment": "-", "seed": 0}, sort_keys=True)
+            row = _row(stem, its_kind, record, setting)
+            key = its_kind, chosen.get("seed"), setting
             before = here.get(key, rows.get(key, row))
             experiments = tuple(sorted({row["experiment"], *before["experiments"]}))
             here[key] = here.get(key, row) | {"experiments": experiments}
@@ -170,21 +175,20 @@ def frame(
     table = _completed(pd.DataFrame(list(rows.values())))
     table = table.query(where) if where else table
     if not sources or tracked_folder() in sources:
-        tracked = {path.stem for path in tracked_folder().glob("[!.]*.json")}
-        read = table if table.empty else table[table["record"].isin(tracked)]
+        read = table if table.empty else table[table["record"].isin(names(tracked_folder()))]
         READ[json.dumps([kind, where])] = digest(read)
     return table
 
 
-def _row(stem: str, kind: str, record: dict) -> dict:
+def _row(stem: str, kind: str, record: dict, setting: str) -> dict:
     chosen, metrics = record["configuration"], record["metrics"]
     row = {key: value for key, value in metrics.items() if not isinstance(value, dict)}
     if kind == "measurement":
         row |= {"experiment": "", "run": None} | {key: words(v) for key, v in chosen.items()}
     else:
-        setting = json.dumps(chosen | {"seed": 0}, sort_keys=True)
         run = kinds.run_class(kind).read(chosen)
-        fields = _setting(kind, setting) | {"seed": run.seed, "run": run}
+        single = {"experiment": run.experiment, "seed": run.seed, "run": run}
+        fields = _setting(kind, setting) | single
         row |= {key: value for key, value in fields.items() if key not in kinds.scores()}
     environment = record.get("environment", {})
     hardware = environment.get("hardware", {})
@@ -204,7 +208,7 @@ def _row(stem: str, kind: str, record: dict) -> dict:
 
 @functools.cache
 def _setting(kind: str, configuration: str) -> dict:
-    """Return the columns that runs share which differ in their seed alone."""
+    """Return the columns that runs share which differ in seed and experiment alone."""
     return kinds.run_class(kind).read(json.loads(configuration)).row()
 
 

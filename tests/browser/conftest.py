@@ -50,6 +50,14 @@ def html() -> Path:
     return HTML
 
 
+@pytest.fixture
+def paper(html) -> Path:
+    """The book as a PDF; the test is skipped when it is not printed."""
+    if not (path := html / "hard-negatives.pdf").is_file():
+        unchecked("the book is not printed (make pdf)")
+    return path
+
+
 @pytest.fixture(scope="session")
 def browser():
     """The browser; the test is skipped when there is none."""

@@ -243,6 +243,7 @@ def broken_links(page: Path, text: str) -> list:
 
 HEAD = {
     "description": r'<meta name="description" content="[^"]{40,}',
+    "title of the card": r'<meta property="og:title" content="[^"]+"',
     "card": r'<meta property="og:image" content="[^"]*/(?:card|cards/[^"]+)\.png"',
     "icon": r'<link [^>]*rel="(?:shortcut )?icon"',
     "title": r"<title>[^<]{8,}</title>",
@@ -258,10 +259,24 @@ def lacking(page: Path, text: str) -> list:
     return [name for name, pattern in HEAD.items() if not re.search(pattern, text)] + cite
 
 
-def test_what_a_head_lacks_is_found():
-    """Negative control: the page that Jupyter Book writes for forwarding."""
-    text = '<meta http-equiv="Refresh" content="0; url=first.html" />'
-    assert lacking(Path("notebooks/page.html"), text) == [*HEAD, "cite"]
+def placeholder(page: Path, text: str) -> list:
+    """The address that stands in `pyproject.toml` until there is one."""
+    return re.findall(r"[\w.]*\.invalid\b[^\s\"<]*", text)
+
+
+def test_what_a_head_lacks_and_a_placeholder_are_found():
+    """Negative control: the page that Jupyter Book writes for forwarding, to nowhere."""
+    text = '<meta http-equiv="Refresh" content="0; url=https://repository.invalid/first.html" />'
+    page = Path("notebooks/page.html")
+    assert lacking(page, text) == [*HEAD, "cite"]
+    assert placeholder(page, text) == ["repository.invalid/first.html"]
+
+
+def test_the_start_page_links_the_pdf(html, paper):
+    """Where `make pdf` has printed it, with bookmarks."""
+    start = (html / "notebooks/start-here.html").read_text(encoding="utf-8")
+    assert '<a href="../hard-negatives.pdf">' in start
+    assert b"/Outlines" in paper.read_bytes()
 
 
 @pytest.mark.parametrize("name", ["index.html", "404.html"])
@@ -304,7 +319,7 @@ def test_files(html):
     for page in sorted(html.rglob("*.html")):
         if "_static" not in page.parts and page.name != "index.html":
             text = page.read_text(encoding="utf-8")
-            for check in (too_large, broken_links, faint, lacking):
+            for check in (too_large, broken_links, faint, lacking, placeholder):
                 wrong += [(page.name, check.__name__, found) for found in check(page, text)]
     assert wrong == []
 

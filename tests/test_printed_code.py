@@ -1,0 +1,76 @@
+"""The code that pages of advice print runs as copied, given the reader's own data and loop."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from hnlib.images import _torchvision  # noqa: F401, before transformers is imported: see there
+
+ROOT = Path(__file__).resolve().parents[1]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
+
+
+def blocks(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [(f"{page}:{text[: m.start()].count(chr(10)) + 2}", m[1]) for m in BLOCK.finditer(text)]
+
+
+def owned() -> dict:
+    """Return what the pages say is the reader's: embeddings, labels, a loop, a model."""
+
+    def embeddings(n=8):
+        return torch.randn(n, 4, requires_grad=True)
+
+    def fit(*model_and_loss):
+        return model_and_loss[0]
+
+    names = ("z1", "z2", "images", "captions", "users", "items", "queries", "answers", "mined")
+    return {name: embeddings() for name in names} | dict(
+        y=torch.arange(8) % 2,
+        is_answer=torch.zeros(8, 16, dtype=torch.bool).fill_diagonal_(True),
+        item_id=torch.tensor([3, 1, 3, 0, 2, 1, 4, 5]),
+        counts=torch.tensor([5.0, 40, 3, 90, 1, 2]),
+        nodes=embeddings(12),
+        graphs=embeddings(3),
+        batch=torch.arange(12) % 3,
+        encoder=None,
+        train=fit,
+        validate=lambda model: 0.5,
+        new_model=lambda: nn.Linear(4, 4),
+        model=nn.Linear(4, 4),
+        SentenceTransformerTrainer=dict,
+        args=None,
+        pairs=None,
+        augment=lambda x: x,
+        loader=[(torch.randn(8, 4), torch.arange(8) % 2)],
+    )
+
+
+READ = ("README.md", "notebooks/start-here.md")  # from the top; others are entered at any block
+ENTERED = ("notebooks/experiments/which-method.md",)
+
+
+def run(code, place, names):
+    exec(compile(code, place, "exec"), names)
+    loss = names.get("loss")
+    assert not isinstance(loss, torch.Tensor) or (loss.isfinite() and loss.requires_grad)
+
+
+@pytest.mark.parametrize("page", READ)
+def test_the_code_of_a_page_runs_from_the_top(page):
+    names = owned()
+    for place, code in blocks(page):
+        run(code, place, names)
+
+
+@pytest.mark.parametrize("place, code", [block for page in ENTERED for block in blocks(page)])
+def test_a_block_of_the_decision_page_runs_alone(place, code):
+    run(code, place, owned())
+
+
+def test_a_block_that_lacks_an_import_is_noticed():
+    with pytest.raises(NameError, match="Contrast"):
+        exec("contrast = Contrast.from_pairs(users, items)", owned())
