@@ -1,11 +1,11 @@
 """Hard negatives on CIFAR-10 in one file: HCL, and the temperature that it is said to be.
 
-    python examples/hcl_cifar10.py --data cifar10.npz --epochs 100     # minutes on a GPU
+    python examples/hcl_cifar10.py --data cifar10.npz --epochs 100     # for a GPU
     python examples/hcl_cifar10.py --epochs 1 --width 8                # a smoke test
 
 Needs torch and numpy. `cifar10.npz` holds x_train, x_test (uint8 [N, 32, 32, 3]), y_train and
 y_test; `hnlib data cifar10` writes it. Trains a ResNet-18 with HCL (beta = 1, temperature 0.5) and
-with SimCLR at temperature 0.25, which weighs negatives alike, and prints kNN accuracies.
+with SimCLR at temperature 0.25, which gives the negatives the same weights; prints kNN accuracies.
 """
 
 import argparse
@@ -64,10 +64,7 @@ def augment(x):
 
 
 def hcl(z1, z2, beta, temperature):
-    """Return the loss of HCL without a class prior; `beta=0` is SimCLR.
-
-    Negatives are weighted by exp(beta * similarity / temperature), held fixed in the gradient.
-    """
+    """Return HCL's loss, the weights exp(beta * similarity / t) held fixed; beta = 0 is SimCLR."""
     z = functional.normalize(torch.cat([z1, z2]).float())
     n = len(z)
     logits = z @ z.T / temperature
@@ -105,18 +102,20 @@ def train(x, epochs, width, beta, temperature, batch=256):
     torch.manual_seed(0)
     encoder = resnet18(width).to(x.device, memory_format=torch.channels_last)
     head = nn.Sequential(nn.Linear(8 * width, 512), nn.ReLU(), nn.Linear(512, 128)).to(x.device)
-    parameters = nn.ModuleList([encoder, head]).parameters()
+    parameters = [*encoder.parameters(), *head.parameters()]
     optimiser = torch.optim.Adam(parameters, lr=1e-3, weight_decay=1e-6)
     encoder.train()
-    for _ in range(epochs):
+    for epoch in range(epochs):
         for index in torch.randperm(len(x), device=x.device).split(batch)[: len(x) // batch]:
             views = torch.cat([augment(x[index].float() / 255) for _ in range(2)])
             views = views.contiguous(memory_format=torch.channels_last)
-            with torch.autocast(x.device.type, torch.bfloat16):
+            with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda):
                 z = head(encoder(views))
+            loss = hcl(*z.chunk(2), beta, temperature)
             optimiser.zero_grad()
-            hcl(*z.chunk(2), beta, temperature).backward()
+            loss.backward()
             optimiser.step()
+        print(f"epoch {epoch + 1} of {epochs}: loss {loss.item():.2f}", flush=True)
     return encoder
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from hnlib import _files
-from hnlib.book import elsewhere, kernels, pages, printed
+from hnlib.book import elsewhere, kernels, pages, printed, reading
 from hnlib.book.execute import (
     NotebookError,
     about,
@@ -122,7 +122,9 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
             notebook = executed[name(chapter)] = load(executed_path(chapter))
             made = notebook["metadata"]["hnlib"]
             threads = pages.count(made["threads"], "thread")
-            note = f"*Computed in {made['seconds']:.0f} s on {threads} of {made['cpu']}.*"
+            read_in = pages.count(max(1, round(reading.minutes(notebook))), "minute")
+            note = f"*Read in {read_in}, without what is folded. Computed in "
+            note += f"{made['seconds']:.0f} s on {threads} of {made['cpu']}.*"
             notebook = _with_note(notebook, note, len(notebook["cells"]))
         else:
             notebook = _with_note(dict(read(chapter)), NOT_EXECUTED, 1)

@@ -8,16 +8,12 @@ import pytest
 from format_cells import COLUMNS
 
 from hnlib.book import build, execute
+from hnlib.book.reading import figure, hidden, minutes
 
 CHAPTERS = sorted((execute.root() / "notebooks").rglob("*.md"))
 DRAWS = re.compile(
     r"\.(subplots|figure|subplot_mosaic)\(|\bfigures\.(?!use_style|COLOU?RS|LABELS|interactive)[a-z_]+\("
 )
-# What is closed on a page: strips, code and words under a title (book/ext/checks.py).
-STRIP = re.compile(r"<!-- (end of )?(checks|fold|more)\b[^>]*-->")
-HIDDEN = {"hide-input", "remove-input", "remove-cell"}
-FORMULA = re.compile(r"\$\$.+?\$\$|\$[^$]+\$", re.S)
-DROPDOWN = re.compile(r"^(`{3,}|:{3,})\{.*\n(?::.*\n)*?:class:.*dropdown.*\n[\s\S]*?^\1$", re.M)
 SIZE = re.compile(r"(?:fontsize|labelsize|font_size)=([\d.]+)")
 
 
@@ -25,45 +21,8 @@ def code_cells(chapter):
     return [cell for cell in chapter.cells if cell.cell_type == "code"]
 
 
-def hidden(cell):
-    return bool(HIDDEN & {*cell.metadata.get("tags", [])})
-
-
 def words(chapter):
     return [cell.source for cell in chapter.cells if cell.cell_type == "markdown"]
-
-
-def of_figure(cell, part, key):
-    return cell.metadata.get("mystnb", {}).get(part, {}).get(key, "")
-
-
-def opened(chapter):
-    """Yield the cells of a page, and the words between them, that no strip closes."""
-    closed = False
-    for cell in chapter.cells:
-        if cell.cell_type == "code":
-            if not closed:
-                yield cell
-            continue
-        end = 0
-        for strip in STRIP.finditer(cell.source):
-            if not closed:
-                yield cell.source[end : strip.start()]
-            closed, end = strip[1] is None, strip.end()
-        if not closed:
-            yield cell.source[end:]
-
-
-def minutes(chapter) -> float:
-    """Return the reading time at 200 words a minute; a formula counts as three words."""
-    core = []
-    for part in opened(chapter):
-        if isinstance(part, str):
-            core.append(re.sub(r"^\s*[`:]{3,}.*$", "", DROPDOWN.sub("", part), flags=re.M))
-        else:
-            core.append(of_figure(part, "figure", "caption"))
-            core.append("" if hidden(part) else part.source)
-    return len(re.findall(r"\S*\w\S*", FORMULA.sub(" f f f ", "\n".join(core)))) / 200
 
 
 def unseen(chapter) -> set[str]:
@@ -90,7 +49,7 @@ def without_bars_explained(chapter) -> list[str]:
     """Return the captions of figures with error bars that do not say what the bars are."""
     found = []
     for cell in code_cells(chapter):
-        caption = of_figure(cell, "figure", "caption")
+        caption = figure(cell, "figure", "caption")
         bars = re.search(r"(?<!def )errorbars?\(|± ?sd|[-+] sd\b", cell.source)
         explained = re.search(r"standard\s+deviation|95\s%\s+interval", caption)
         if (bars and caption and not explained) or re.search(r"standard\s+error", caption):
@@ -113,9 +72,9 @@ def violations(chapter) -> list:
     tagged = [cell for cell in cells if "parameters" in cell.metadata.get("tags", [])]
     shown = [cell.source for cell in cells if not hidden(cell)]
     every = [cell.source for cell in chapter.cells]
-    alt = [(cell, of_figure(cell, "image", "alt")) for cell in cells]
+    alt = [(cell, figure(cell, "image", "alt")) for cell in cells]
     rules = {
-        "more than 25 minutes": [minutes(chapter)] * (minutes(chapter) > 25),
+        "more than 25 minutes": [minutes(chapter)] * (round(minutes(chapter)) > 25),
         "shown code calls hidden code": unseen(chapter),
         "shown cell of more than 25 lines": [s for s in shown if len(s.splitlines()) > 25],
         "line that is cut": [line for line in lines if len(line) > COLUMNS],
@@ -131,7 +90,7 @@ def violations(chapter) -> list:
             cell.source
             for cell in cells
             if re.search(r"\bheat_map\((?!.*cmap=)", cell.source)
-            and of_figure(cell, "image", "classes") != "hn-heat-map"
+            and figure(cell, "image", "classes") != "hn-heat-map"
         ],
         "bars without a meaning": without_bars_explained(chapter),
         "proof that begins with a list": re.findall(
@@ -243,13 +202,20 @@ Closed.
 
 Four <!-- more: Title --> five <!-- end of more --> six.
 """
-    assert minutes(jupytext.reads(text, "md:myst")) == pytest.approx(10 / 200)
+    assert minutes(jupytext.reads(text, "md:myst")) == pytest.approx(17 / 200)
 
 
 def test_a_reader_who_must_choose_needs_40_minutes():
     way = ("start-here", "experiments/which-method", "experiments/hardness-or-temperature")
     pages = (execute.root() / f"notebooks/{name}.md" for name in way)
     assert sum(minutes(jupytext.read(page)) for page in pages) <= 40
+
+
+def test_the_front_page_promises_the_minutes_of_a_page():
+    text = (execute.root() / "notebooks/start-here.md").read_text(encoding="utf-8")
+    promised = int(re.search(r"Add (\d+) minutes for {doc}`train-your-own`", text)[1])
+    page = jupytext.read(execute.root() / "notebooks/train-your-own.md")
+    assert promised == round(minutes(page))
 
 
 def test_every_notebook_is_in_the_table_of_contents():
