@@ -702,8 +702,9 @@
       const [right, wrong, side] = k % 2 ? ["columns", "rows", 0] : ["rows", "columns", 1];
       words.textContent = `Half-step ${k + 1} sets the ${right} right${k ? "" : ": this is HCL"}. `
         + `The ${wrong} sum to ${total[side].map(share).join(", ")}.`;
+      button.textContent = k < last ? "Next half-step" : "Start again";
     });
-    const button = add(top, "button", { type: "button", class: "hn-play" }, "Next half-step");
+    const button = add(top, "button", { type: "button", class: "hn-play" });
     button.addEventListener("click", () => {
       knob.input.value = Number(knob.input.value) < last ? Number(knob.input.value) + 1 : 0;
       knob.update();

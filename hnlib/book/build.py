@@ -122,7 +122,10 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
             notebook = executed[name(chapter)] = load(executed_path(chapter))
             made = notebook["metadata"]["hnlib"]
             threads = pages.count(made["threads"], "thread")
-            read_in = pages.count(max(1, round(reading.minutes(notebook))), "minute")
+            read_in = reading.minutes(notebook)
+            if chapter.parent.name == "theory":
+                read_in, _ = reading.minutes_with_pencil(notebook)
+            read_in = pages.count(max(1, round(read_in)), "minute")
             note = f"*Read in {read_in}, without what is folded. Computed in "
             note += f"{made['seconds']:.0f} s on {threads} of {made['cpu']}.*"
             notebook = _with_note(notebook, note, len(notebook["cells"]))

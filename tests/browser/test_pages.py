@@ -75,13 +75,14 @@ def unread(page) -> list:
     return [*formulas["wrong"], *unset, *silent, *page.complaints]
 
 
-# At 390 pixels nothing but a table, a formula, code or a figure scrolls, in its own box.
+# At 390 pixels nothing but a table, a formula, code or a figure scrolls, in its own box; a formula in a fold once this opens.
 OUTSIDE = """() => {
     const scrolls = e => { for (; e; e = e.parentElement)
         if (['auto', 'scroll'].includes(getComputedStyle(e).overflowX)) return true; return false; };
     const wide = document.documentElement.scrollWidth > 390 ? ['the page'] : [];
     return [...document.querySelectorAll('article :is(p, img, pre, table, mjx-container)')]
         .filter(e => e.getBoundingClientRect().right > 391 && !scrolls(e))
+        .filter(e => e.tagName !== 'MJX-CONTAINER' || !e.closest('details:not([open])'))
         .map(e => e.outerHTML.slice(0, 120)).concat(wide); }"""
 
 
@@ -109,13 +110,15 @@ CUT = """() => {
 # On a desk: formulas that are tab stops, displayed ones that are cut, theorems without a link to themselves.
 FAULTS = """() => {
     const wide = e => e.scrollWidth > e.clientWidth + 2;
+    const scrolls = e => ['auto', 'scroll'].includes(getComputedStyle(e).overflowX);  // a browser's own tab stop
     const shown = s => [...document.querySelectorAll(`article ${s}`)].filter(e => !e.closest('dl.py, details:not([open])'));
     const linked = e => e.querySelector(`.admonition-title > a[href="#${e.id}"]`);
-    return [
+    return [...new Set([
         ...shown('mjx-container[tabindex]'),
+        ...shown(':is(.math, mjx-container)').filter(e => e.scrollWidth > e.clientWidth && scrolls(e)),
         ...shown('div.math').filter(e => wide(e) || [...e.querySelectorAll('mjx-container')].some(wide)),
         ...shown('div.proof[id]').filter(e => !linked(e)),
-    ].map(e => e.textContent.slice(0, 80)); }"""
+    ])].map(e => e.textContent.slice(0, 80)); }"""
 
 # On a phone: pictures, tables and formulas that are wider than a box that does not fade.
 SILENT = """() => {
@@ -176,9 +179,10 @@ def test_faults_and_what_does_not_fade_are_found(visit):
     page = visit("book/reproduce.html")
     page.evaluate("""() => document.querySelector('article section').insertAdjacentHTML('beforeend',
         '<mjx-container tabindex="0">stop</mjx-container><div class="proof" id="bare">bare</div>'
+        + '<span class="math" style="display: inline-block; width: 1px; overflow-x: auto">scrolls</span>'
         + '<div class="math"><div style="min-width: 3000px">wide</div></div>'
         + '<aside style="overflow-x: auto"><table style="width: 3000px"><tr><td>a</td></tr></table></aside>')""")
-    assert page.evaluate(FAULTS) == ["stop", "wide", "bare"]
+    assert page.evaluate(FAULTS) == ["stop", "scrolls", "wide", "bare"]
     assert len(page.evaluate(SILENT)) == 1
 
 
@@ -433,21 +437,41 @@ def test_search_opens_from_the_keyboard(visit):
     page.wait_for_selector("#pst-search-dialog[open]", state="detached")
 
 
-def test_keyboard_focus_is_visible(visit):
+def skip(page):
+    """Go past the sidebar by the link that is the first tab stop of a page."""
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+
+
+@pytest.mark.parametrize("past_the_sidebar", [False, True])
+def test_keyboard_focus_is_visible(visit, past_the_sidebar):
     """Whoever goes through the page with the tab key sees where they are."""
     page = visit("notebooks/start-here.html")
+    if past_the_sidebar:
+        skip(page)
     unseen = []
     for _ in range(30):
         page.keyboard.press("Tab")
-        where, style, width = (
+        where, style, width, opacity = (
             page.evaluate("""() => { const e = document.activeElement, s = getComputedStyle(e);
-            return [e.outerHTML.slice(0, 120), s.outlineStyle, parseFloat(s.outlineWidth)]; }""")
+            return [e.outerHTML.slice(0, 120), s.outlineStyle, parseFloat(s.outlineWidth), s.opacity]; }""")
         )
         if where.startswith("<body"):
             break
-        if style == "none" or width < 2:
+        if style == "none" or width < 2 or opacity == "0":
             unseen.append(where)
     assert unseen == []
+
+
+def test_the_tab_key_passes_over_formulas(visit):
+    """From the skip link on, where formulas stand between the links."""
+    page = visit("notebooks/theory/transport.html")
+    skip(page)
+    stops = set()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        stops.add(page.evaluate("() => document.activeElement.closest('.math')?.textContent"))
+    assert stops == {None}
 
 
 def test_theme_can_be_switched(visit):

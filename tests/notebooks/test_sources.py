@@ -8,12 +8,13 @@ import pytest
 from format_cells import COLUMNS
 
 from hnlib.book import build, execute
-from hnlib.book.reading import figure, hidden, minutes
+from hnlib.book.reading import figure, hidden, minutes, minutes_with_pencil
 
 CHAPTERS = sorted((execute.root() / "notebooks").rglob("*.md"))
 DRAWS = re.compile(
     r"\.(subplots|figure|subplot_mosaic)\(|\bfigures\.(?!use_style|COLOU?RS|LABELS|interactive)[a-z_]+\("
 )
+SAID = re.compile(r"Time: (\d+) minutes for the core, (\d+) with proofs, pencil and exercises")
 SIZE = re.compile(r"(?:fontsize|labelsize|font_size)=([\d.]+)")
 
 
@@ -203,6 +204,25 @@ Closed.
 Four <!-- more: Title --> five <!-- end of more --> six.
 """
     assert minutes(jupytext.reads(text, "md:myst")) == pytest.approx(17 / 200)
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_time_said_is_the_time_counted(path):
+    chapter = jupytext.read(path)
+    said = SAID.search(" ".join(words(chapter)))
+    if said is None:
+        assert "Time: " not in " ".join(words(chapter))
+    else:
+        assert (int(said[1]), int(said[2])) == minutes_with_pencil(chapter)
+
+
+def test_time_with_pencil_counts_displays_proofs_and_exercises():
+    text = "# " + "w " * 280  # 2.3 minutes
+    display = "\n\n$$\nx\n$$\n"
+    proof = "\n:::{dropdown} Proof\n```{prf:proof}\n" + "w " * 300 + "\n```\n:::\n"
+    said = [text, text + display, text + display + proof, text + display + "\n```{exercise}\n```\n"]
+    times = [minutes_with_pencil(jupytext.reads(page, "md:myst")) for page in said]
+    assert times == [(0, 0), (5, 5), (5, 10), (5, 15)]
 
 
 def test_a_reader_who_must_choose_needs_40_minutes():

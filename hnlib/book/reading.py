@@ -1,0 +1,92 @@
+"""How long it takes to read a page: what is open on it, in minutes."""
+
+import re
+
+# What is closed on a page: strips, code and words under a title (book/ext/checks.py).
+STRIP = re.compile(r"<!-- (end of )?(checks|fold|more)\b[^>]*-->")
+HIDDEN = {"hide-input", "remove-input", "remove-cell"}
+DISPLAY = re.compile(r"\$\$.+?\$\$", re.S)
+FORMULA = re.compile(r"\$\$.+?\$\$|\$[^$]+\$", re.S)
+DROPDOWN = re.compile(
+    r"^(`{3,}|:{3,})\{(?:dropdown\}.*\n|.*\n(?::.*\n)*?:class:.*dropdown.*\n)[\s\S]*?^\1$", re.M
+)
+WORD = re.compile(r"\S*\w\S*")
+
+
+def hidden(cell) -> bool:
+    """Return whether the code of a cell is not shown."""
+    return bool(HIDDEN & {*cell["metadata"].get("tags", [])})
+
+
+def figure(cell, part: str, key: str) -> str:
+    """Return what the metadata of a cell say of its figure."""
+    return cell["metadata"].get("mystnb", {}).get(part, {}).get(key, "")
+
+
+def _text(source) -> str:
+    return source if isinstance(source, str) else "".join(source)
+
+
+def opened(notebook):
+    """Yield the code cells of a page, and the words between them, that no strip closes."""
+    closed = False
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            if not closed:
+                yield cell
+            continue
+        source, end = _text(cell["source"]), 0
+        for strip in STRIP.finditer(source):
+            if not closed:
+                yield source[end : strip.start()]
+            closed, end = strip[1] is None, strip.end()
+        if not closed:
+            yield source[end:]
+
+
+def _unfolded(words: str) -> str:
+    return re.sub(r"^\s*[`:]{3,}.*$", "", DROPDOWN.sub("", words), flags=re.M)
+
+
+def _counted(text: str) -> int:
+    return len(WORD.findall(FORMULA.sub(" f f f ", text)))
+
+
+def minutes(notebook) -> float:
+    """Return the reading time at 200 words a minute.
+
+    A formula counts as three words, a line of code as eight; text that a cell printed counts where
+    the notebook is executed.
+    """
+    words, lines = [], []
+    for part in opened(notebook):
+        if isinstance(part, str):
+            words.append(_unfolded(part))
+            continue
+        words.append(figure(part, "figure", "caption"))
+        for output in part.get("outputs", ()):
+            words.append(_text(output.get("data", {}).get("text/markdown", "")))
+        if not hidden(part):
+            lines += [line for line in _text(part["source"]).splitlines() if line.strip()]
+    return (_counted("\n".join(words)) + 8 * len(lines)) / 200
+
+
+def minutes_with_pencil(notebook) -> tuple[int, int]:
+    """Return the time of a theory chapter: its core, and with folded proofs and exercises.
+
+    Mathematics is read at 120 words a minute, a folded proof at 60; a displayed formula counts as
+    thirty words, and an exercise takes ten minutes. Both times are rounded to five minutes.
+    """
+    core, proofs, exercises = [], [], 0
+    for part in opened(notebook):
+        if isinstance(part, str):
+            core.append(_unfolded(part))
+            proofs += [found[0] for found in DROPDOWN.finditer(part) if "{prf:proof}" in found[0]]
+            exercises += part.count("```{exercise}")
+        else:
+            code = "" if hidden(part) else _text(part["source"])
+            core += [figure(part, "figure", "caption"), code]
+    texts = (DISPLAY.sub(" f" * 30, "\n".join(parts)) for parts in (core, proofs))
+    of_core, of_proofs = map(_counted, texts)
+    every = of_core / 120 + of_proofs / 60 + 10 * exercises
+    return 5 * round(of_core / 120 / 5), 5 * round(every / 5)
