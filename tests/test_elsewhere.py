@@ -1,8 +1,10 @@
 """The book away from its checkout: one address for all, and notebooks that start elsewhere."""
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,43 @@ def test_one_command_changes_it_everywhere(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {*NAMING, "Makefile"}
     texts = [(tmp_path / name).read_text(encoding="utf-8") for name in NAMING]
     assert not any("repository.invalid" in text or "in a checkout" in text for text in texts)
+
+
+STAGE = """
+from hnlib.book import build, elsewhere
+from hnlib.training import records
+folder = build.stage([], records.frame(), draft=True)
+elsewhere.downloads(folder, elsewhere.repository(build.root()))
+print(folder)
+"""
+
+
+@pytest.mark.slow
+def test_every_page_of_a_copy_follows_the_command(tmp_path):
+    """What Sphinx reads there has no placeholder; every notebook's first cell installs the wheel."""
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    runs = "book/results/runs"
+    for name in listed.stdout.splitlines():
+        if not name.startswith(runs) and (ROOT / name).is_file():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / runs).symlink_to(ROOT / runs)
+    subprocess.run(["make", "repository", f"URL={URL}"], cwd=tmp_path, check=True)
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-c", STAGE]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    folder = Path(done.stdout.splitlines()[-1])
+    assert folder.is_relative_to(tmp_path)
+    texts = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    assert [p for p, text in texts.items() if b"repository.invalid" in text] == []
+    notebooks = [text for p, text in texts.items() if p.suffix == ".ipynb"]
+    link = f"https://somebody.github.io/a-book/{elsewhere.WHEEL}".encode()
+    assert len(notebooks) > 30 and all(link in text for text in notebooks)
+    assert f"git clone {URL} ".encode() in texts[folder / "book/reproduce.md"]
 
 
 def test_no_page_shows_the_placeholder():

@@ -3,7 +3,8 @@
 `python book/results/searched.py` writes `searched.json`: BM25 on the collections in BEIR's layout,
 the most liked films on MovieLens, and for Banking77 (an intent is known for each text) and
 Flickr8k (five captions of one photograph) the share of the documents at each rank that answer the
-query, by BM25 and by the static embeddings.
+query, by BM25 and by the static embeddings, as they are and trained on pairs of texts that answer
+each other.
 """
 
 import csv
@@ -15,7 +16,9 @@ from torch.nn import functional
 
 from hnlib._files import data_folder, project_root, write_atomically
 from hnlib.retrieval import data, encoders, metrics, mining
+from hnlib.retrieval.run import RetrievalRun
 from hnlib.sentences import data as sentences
+from hnlib.training.run import train
 
 COLLECTIONS = ("scifact", "cranfield", "cisi", "med", "npl")
 QUERIES = 1000  # of the texts whose class is known
@@ -60,19 +63,41 @@ def flickr(folder):
     return [text for _, text in rows], [name.split("#")[0] for name, _ in rows]
 
 
+def trained(texts, numbers):
+    """Train the static embeddings on disjoint pairs of texts of one class, as on SciFact."""
+    order = np.random.default_rng(0).permutation(len(texts))
+    order = order[np.argsort(numbers[order], kind="stable")]
+    pairs = [pair for pair in zip(order[::2], order[1::2]) if np.ptp(numbers[[*pair]]) == 0]
+    judged = {i: {int(answer): 1.0} for i, (_, answer) in enumerate(pairs)}
+    test = dict([judged.popitem()])  # nobody looks at its score
+    queries, titles = [texts[query] for query, _ in pairs], [""] * len(texts)
+    own = data.collection("pairs", titles, texts, queries, {"train": judged, "test": test})
+    fields = dict(pairs="judged", lr=0.01, epochs=3, max_steps=100)
+    options = {"temperature": 0.05}
+    run = RetrievalRun(encoder="static", method="simclr", options=options, **fields)
+    (weights,) = train(run, dataset=own, progress=False).encoder.parameters()
+    return weights.detach()
+
+
 def by_rank(texts, classes, depth=100):
     """Return the share of the texts at each rank that have the query's class."""
+    embeddings = {"static": encoders.static_embeddings()}
+    embeddings["trained"] = trained(texts, np.unique(classes, return_inverse=True)[1])
     numbers = torch.from_numpy(np.unique(classes, return_inverse=True)[1])
     asked = torch.from_numpy(np.random.default_rng(0).permutation(len(texts))[:QUERIES])
     ids, ends = sentences.encode(encoders.static_tokenizer(), texts)
-    bags = functional.embedding_bag(ids.long(), encoders.static_embeddings(), ends[:-1])
-    unit = functional.normalize(bags, dim=1)
-    index, shares = mining.BM25(texts), {"bm25": torch.zeros(depth), "static": torch.zeros(depth)}
+    units = {
+        name: functional.normalize(functional.embedding_bag(ids.long(), e, ends[:-1]), dim=1)
+        for name, e in embeddings.items()
+    }
+    index = mining.BM25(texts)
+    shares = {name: torch.zeros(depth) for name in ("bm25", *units)}
     for part in asked.split(100):
         for name in shares:
-            scores = unit[part] @ unit.T
             if name == "bm25":
                 scores = index.scores([texts[i] for i in part])
+            else:
+                scores = units[name][part] @ units[name].T
             scores[torch.arange(len(part)), part] = -torch.inf
             ranked = scores.topk(depth, dim=1).indices
             shares[name] += (numbers[ranked] == numbers[part][:, None]).sum(0) / len(asked)

@@ -11,7 +11,8 @@ document.addEventListener("DOMContentLoaded", () => {
 const WIDE = 'figure, div.math, span.math, mjx-container[display="true"], pre, .pst-scrollable-table-container, .text_html';
 function fade(box) {
   const beyond = box.scrollWidth - box.clientWidth;
-  const swiped = beyond > 2 && (box.matches("span.math") || getComputedStyle(box).overflowX !== "visible");
+  const inLine = box.matches("span.math");  // where an accent may be a few pixels wider than its letter
+  const swiped = inLine ? beyond > 8 : beyond > 2 && getComputedStyle(box).overflowX !== "visible";
   box.classList.toggle("hn-swiped", swiped);
   box.classList.toggle("hn-before", swiped && box.scrollLeft > 2);
   box.classList.toggle("hn-beyond", swiped && box.scrollLeft < beyond - 2);

@@ -235,7 +235,7 @@ def test_the_front_page_promises_the_minutes_of_a_page():
     text = (execute.root() / "notebooks/start-here.md").read_text(encoding="utf-8")
     promised = int(re.search(r"Add (\d+) minutes for {doc}`train-your-own`", text)[1])
     page = jupytext.read(execute.root() / "notebooks/train-your-own.md")
-    assert promised == round(minutes(page))
+    assert abs(promised - minutes(page)) < 1.5
 
 
 def test_every_notebook_is_in_the_table_of_contents():
