@@ -305,5 +305,13 @@ def queue(
     if not run:
         print(jobs.listing(waiting))
         return
+    if device == "auto" and on == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ValueError(
+                f"torch, built for CUDA {torch.version.cuda}, cannot use the GPU of this machine; "
+                "install a torch for its driver, or pass --device cpu"
+            )
     done = jobs.work(waiting, minutes, device, data_root=data_root)
     print(f"{done} recorded, {len(waiting) - done} left")

@@ -363,7 +363,7 @@ class Method(nn.Module):
             raise ValueError(f"{self.name} learns from labels; pass labels")
         with outside_autocast(contrast.similarity.device):
             contrast, learned = self.extended(contrast), {}
-            if hasattr(self, "logits") and "mixture" in self.objective.keywords:
+            if hasattr(self, "logits") and self.entry.objective is objectives.signed:
                 learned = dict(mixture=self.mixture)
             if hasattr(self, "log_scale"):
                 learned = dict(temperature=(-self.log_scale).exp(), bias=self.bias)

@@ -2,8 +2,11 @@
 
 import json
 import os
+import re
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
@@ -168,6 +171,23 @@ def test_execution_stores_outputs_and_what_they_depend_on(project, one):
         (project / path).write_text(before)
     one.write_text(CHAPTER + "\nMore.\n")
     assert not current()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tab", ["hnlib run", "papermill"])
+def test_the_commands_for_other_parameters_do_what_the_page_says(tab, tmp_path):
+    """In short: one epoch of the five."""
+    page = (ROOT / "book/reproduce.md").read_text()
+    command = re.search(rf"{{tab-item}} {tab}\n```bash\n(.*?)```", page, re.S)[1]
+    for old, new in (("epochs 5", "epochs 1"), ("five-epochs.ipynb", f"{tmp_path}/out.ipynb")):
+        assert old in command
+        command = command.replace(old, new)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    subprocess.run(["bash", "-ec", command], cwd=ROOT, env=os.environ | {"PATH": path}, check=True)
+    notebook = nbformat.read(tmp_path / "out.ipynb", as_version=4)
+    given = next(c for c in notebook.cells if "injected-parameters" in c.metadata.get("tags", ()))
+    assert "epochs = 1" in given.source and '"ot"' in given.source
+    assert not any(o.output_type == "error" for c in notebook.cells for o in c.get("outputs", ()))
 
 
 @pytest.mark.slow

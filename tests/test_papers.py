@@ -108,6 +108,8 @@ def test_the_queue_lists_what_has_no_record_best_first():
     assert values == sorted(values, reverse=True) and {job.minutes for job in found} == {None}
     only = queue.jobs(nothing, only="hclot Table V, MUTAG")
     assert {job.run.dataset for job in only} == {"MUTAG"}
+    kinds_on_gpu = [job.run.kind for job in queue.jobs(nothing, device="cuda")]
+    assert set(kinds_on_gpu[:100]) == {"images"} and len(set(kinds_on_gpu)) == 3
     with pytest.raises(ValueError, match="no printed number with a run matches 'CIFAR-1000'"):
         queue.jobs(nothing, only="CIFAR-1000")
 
@@ -116,7 +118,7 @@ def test_the_queue_is_worked_off_recorded_and_resumed(tmp_path, monkeypatch):
     monkeypatch.setattr(queue, "project_root", lambda: tmp_path)
     run = GraphRun(dataset="motifs", method="infograph", epochs=1, folds=2)
     first, second = (queue.Job(replace(run, seed=seed), 1, 0.1) for seed in (0, 1))
-    broken = queue.Job(replace(run, dataset="nowhere"), 1, None)
+    broken = [queue.Job(replace(run, dataset="nowhere", seed=seed), 1, None) for seed in (0, 1)]
     interrupted = tmp_path / "_build" / "queue" / f"{second.run.name}.pt"
     interrupted.parent.mkdir(parents=True)
     trained, said = [], []
@@ -124,13 +126,14 @@ def test_the_queue_is_worked_off_recorded_and_resumed(tmp_path, monkeypatch):
     def train(run, checkpoint, **where):
         trained.append(run.seed)
         if run.dataset == "nowhere":
-            raise ValueError("no such data")
+            raise ValueError("no such data") from FileNotFoundError()
         return type("Trained", (), {"record": {"seconds": 2.0}})
 
     interrupted.touch()
     monkeypatch.setattr("hnlib.training.run.train", train)
-    assert queue.work([broken, first, second], 60, "cpu", tmp_path, say=said.append) == 2
-    assert trained == [1, 0, 0] and not interrupted.exists()  # the interrupted one first
+    assert queue.work([*broken, first, second], 60, "cpu", tmp_path, say=said.append) == 2
+    assert trained == [1, 0, 0] and said.count("left out: no such data") == 1
+    assert not interrupted.exists()  # the interrupted one first
     assert "left out: no such data" in said and "recorded after 2 s" in said
     assert queue.work([first], -1, "cpu", tmp_path, say=said.append) == 0  # the time is over
 

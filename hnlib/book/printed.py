@@ -83,10 +83,10 @@ def parts(frame, root: Path) -> dict[str, str]:
     every["runs"] = [cell.run is not None for cell in every["cell"]]
     every["recorded"] = every["seeds"] > 0
     summary = []
-    for (paper, name), group in every.groupby(["paper", "table"], sort=False):
-        runs, recorded = int(group["runs"].sum()), int(group["recorded"].sum())
-        counts = [len(group), runs, recorded, runs - recorded]
-        summary.append([papers.PAPERS[paper], name, *counts])
+    for paper, title in papers.PAPERS.items():
+        for name, group in every[every["paper"] == paper].groupby("table", sort=False):
+            runs, recorded = int(group["runs"].sum()), int(group["recorded"].sum())
+            summary.append([title, name, len(group), runs, recorded, runs - recorded])
     head = ["Paper", "Table", "Printed", "With a run", "On record", "Missing"]
     summary.append(["", "all", *(sum(row[k] for row in summary) for k in range(2, 6))])
     missing = queue.jobs(frame)
@@ -96,8 +96,8 @@ def parts(frame, root: Path) -> dict[str, str]:
         first.append([job.numbers, queue.duration(job), command])
     total = f"Missing, with one seed: {queue.total(missing)}.\n\n"
     listed = pages.table(["Numbers", "Time", "Command"], first)
-    rank = every["runs"].astype(int) + every["recorded"]  # those on record first
-    rows = every.loc[rank.sort_values(ascending=False, kind="stable").index].to_dict("records")
+    # those on record first
+    rows = sorted(every.to_dict("records"), key=lambda row: -row["runs"] - row["recorded"])
     minutes = queue.minutes(frame)
     return {
         "summary": pages.table(head, summary),

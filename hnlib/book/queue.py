@@ -30,6 +30,8 @@ class Job:
 def jobs(frame: Any = None, seeds: int = 1, only: str = "*", device: str = "cpu") -> list[Job]:
     """Return the runs of printed numbers without a record, most numbers a minute first.
 
+    On a GPU images come before all others.
+
     `only` matches "PAPER TABLE, DATASET, METHOD". Raises ValueError if nothing matches.
     """
     if seeds < 1:
@@ -55,7 +57,8 @@ def jobs(frame: Any = None, seeds: int = 1, only: str = "*", device: str = "cpu"
             missing.append(_job(run, len(cells), seconds))
     if not matches:
         raise ValueError(f"no printed number with a run matches {only!r}; hnlib queue lists all")
-    return sorted(missing, key=lambda job: (-job.numbers / (job.minutes or 1e9), job.run.seed))
+    missing.sort(key=lambda job: (-job.numbers / (job.minutes or 1e9), job.run.seed))
+    return sorted(missing, key=lambda job: device != "cpu" and job.run.kind != "images")
 
 
 def planned(frame: Any = None, only: str = "*", device: str = "cpu") -> list[Job]:
@@ -136,11 +139,12 @@ def work(
     """Train and record jobs until `minutes` have passed; return how many were recorded.
 
     The job under way is finished. Each epoch is checkpointed, and a run that was interrupted comes
-    first in the next call. A run that fails, for instance without its data, is left out.
+    first in the next call. A run that fails is left out, and where a file or a host was not there,
+    so are the others on the same data.
     """
     from hnlib.training.run import Diverged, train  # a list need not wait for torch
 
-    end, done = time.monotonic() + 60 * minutes, 0
+    end, done, absent = time.monotonic() + 60 * minutes, 0, set()
     folder = folder or records.tracked_folder()
 
     def state(job: Job) -> Path:
@@ -149,12 +153,16 @@ def work(
     for job in sorted(waiting, key=lambda job: not state(job).exists()):
         if time.monotonic() > end:
             break
+        if job.run.dataset in absent:
+            continue
         say(papers.command(job.run, "--record"))
         where = dict(device=device, checkpoint=state(job), record_to=folder, data_root=data_root)
         try:
             trained = train(job.run, **where, progress=sys.stderr.isatty())
         except (Diverged, ValueError, OSError, ImportError) as error:
             say(f"left out: {error}")
+            if isinstance(error.__cause__ or error, OSError):
+                absent.add(job.run.dataset)
             continue
         done += 1
         say(f"recorded after {trained.record['seconds']:.0f} s")

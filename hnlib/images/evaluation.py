@@ -12,11 +12,13 @@ from hnlib.images import augment
 from hnlib.training.evaluation import eval_mode, linear_probe, neighbours, weighted_knn
 
 
-def embed(encoder: nn.Module, x: Tensor, batch_size: int = 1000, device=None) -> Tensor:
+def embed(encoder: nn.Module, x: Tensor, batch_size: int | None = None, device=None) -> Tensor:
     """Return the features [N,d], float32, of the plain images `x` uint8 [N,H,W,C], in eval mode.
 
     Batches go to `device` (default: where the encoder is), the features stay there.
+    By default a batch has at most 1,000 images, and as many pixels as 1,000 images of CIFAR-10.
     """
+    batch_size = batch_size or max(1, min(1000, 3_072_000 // x[0].numel()))
     if device is None:
         device = next((p.device for p in encoder.parameters()), x.device)
     with eval_mode(encoder):

@@ -31,7 +31,8 @@ _HCL = _PAPERS | dict(
 #: what that method alone does there. "book" is what the default build can afford; the next five are
 #: the papers' (hcl App. D.1 and released code; hcl-ot, whose batch is 512; h-scl Sec. V-A, 512
 #: views, without its noise, whose strength is not printed; dro-adnce's released commands; unremix,
-#: "the training setup of HCL"); "fast" is ours.
+#: "the training setup of HCL"), and three of rivals in unremix's Table 1, which have that training
+#: with the options of their own papers (MoCHi also a queue of 16,384); "fast" is ours.
 RECIPES = {
     "book": dict(epochs=30, batch_size=256, lr=1e-3, weight_decay=1e-6),
     "hcl": _HCL,
@@ -46,6 +47,10 @@ RECIPES = {
         )
     ),
     "unremix": _HCL,
+    "mochi": _PAPERS
+    | dict(options=dict(temperature=0.2, hardest=1024, pairs=1024, with_anchor=128)),
+    "i-mix": _PAPERS | dict(mixing="i-mix", options=dict(temperature=0.2)),
+    "un-mix": _PAPERS | dict(mixing="un-mix"),
     "fast": dict(epochs=100, batch_size=128, lr=3e-3, weight_decay=1e-6, lr_schedule="cosine"),
 }
 
@@ -142,7 +147,7 @@ class ImageRun(Configuration):
     encoder
         small-cnn, resnet18, resnet50 or pixels
     recipe
-        book, hcl, hcl-ot, h-scl, adnce, unremix or fast
+        book, hcl, hcl-ot, h-scl, adnce, unremix, mochi, i-mix, un-mix or fast
     train_size
         images in a class-balanced subset
     validation
@@ -166,7 +171,9 @@ class ImageRun(Configuration):
     """
 
     encoder: str = "small-cnn"
-    recipe: Literal["book", "hcl", "hcl-ot", "h-scl", "adnce", "unremix", "fast"] = "book"
+    recipe: Literal[
+        "book", "hcl", "hcl-ot", "h-scl", "adnce", "unremix", "mochi", "i-mix", "un-mix", "fast"
+    ] = "book"
     train_size: Annotated[int, Field(ge=2)] | None = None
     validation: Annotated[int, Field(ge=0)] = 0
     augmentation: Annotated[

@@ -26,6 +26,10 @@ class Task(task.Task):
             eye = torch.eye(4)
             method.copy().pairs(eye, eye)  # ValueError: it needs more than pairs
         self.device = device
+        name = dataset.name if dataset else run.dataset
+        default = tasks.GENERATED if name == "topics" else tasks.PUBLISHED
+        # before the corpus, whose tokenizer takes minutes the first time
+        judged = [tasks.load(task, data_root) for task in dict.fromkeys(run.tasks) or default]
         self.corpus = dataset or data.load(run.dataset, data_root, run.vocabulary)
         self.run = dataclasses.replace(
             run, dataset=self.corpus.name, dataset_digest=self.corpus.digest
@@ -41,11 +45,7 @@ class Task(task.Task):
                 f"batch_size and train_size must be at most the {self.examples} pairs of "
                 f"{self.corpus.name}, got {run.batch_size} and {run.train_size}"
             )
-        default = tasks.GENERATED if self.corpus.name == "topics" else tasks.PUBLISHED
-        self.judged = [
-            evaluation.Judged(tasks.load(name, data_root), self.corpus.tokenizer, run.length)
-            for name in dict.fromkeys(run.tasks) or default
-        ]
+        self.judged = [evaluation.Judged(t, self.corpus.tokenizer, run.length) for t in judged]
 
     def model(self) -> encoders.Towers:
         """Return a model with random weights."""
