@@ -100,7 +100,7 @@ class OnMeta(task.Task):
 def test_a_step_asks_nothing_of_the_device(name, queue, monkeypatch):
     monkeypatch.setattr(transport, "STEPS", 3)
     plain = dict(momentum=0.999, separate_views=False, mixing=None, mixing_share=None)
-    run = replace(STEPS[name], queue=queue, encoder="small-cnn", **plain).resolved()
+    run = replace(STEPS[name].resolved(), queue=queue, encoder="small-cnn", **plain)
     method = task.Task.build_method(run)
     if queue and run.options.get("gradient") == "nt-xent":
         with pytest.raises(ValueError, match="nt-xent' needs a contrast of two views"):

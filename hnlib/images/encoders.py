@@ -122,7 +122,8 @@ def from_state_dict(path: Path, name: str = "resnet50") -> nn.Module:
     try:
         encoder.load_state_dict(state)
     except RuntimeError as error:
-        raise ValueError(f"{path} is not a state_dict of torchvision's {name}: {error}") from error
+        first = str(error).splitlines()[1].strip()[:80]
+        raise ValueError(f"{path} is no state_dict of torchvision's {name}: {first} …") from error
     return encoder
 
 
