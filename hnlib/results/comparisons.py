@@ -157,7 +157,7 @@ def compare(
 
 def between(ours, base, metric="linear", target="these images", mixed=False) -> Effect:
     """Compare two groups of runs, each a frame of `records.frame`, as `compare` does."""
-    sides = pd.concat([ours.assign(side="ours"), base.assign(side="base")], ignore_index=True)
+    sides = pd.concat({"ours": ours, "base": base}, names=["side"])
     effect = compare(sides, "side == 'ours'", "side == 'base'", metric, target=target, mixed=mixed)
     return replace(effect, base=" ".join(sorted(base["record"])))
 
