@@ -420,7 +420,9 @@ def test_a_run_is_recorded_read_and_shown(tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [{}, dict(queue=300), dict(encoder="gru", towers=2)])
+@pytest.mark.parametrize(
+    "more", [{}, dict(queue=300), dict(encoder="gru", towers=2), dict(encoder="transformer")]
+)
 def test_a_lengthened_run_ends_as_a_whole_one(tmp_path, more):
     more = QUICK | dict(batch_size=400, length=6, evaluate_at=(1,)) | more
     whole = train("topics", "hcl", epochs=2, **more)
@@ -431,6 +433,17 @@ def test_a_lengthened_run_ends_as_a_whole_one(tmp_path, more):
     assert whole.record["losses"] == rest.record["losses"]
     assert whole.metrics["alike"] == rest.metrics["alike"]
     assert [row["epoch"] for row in rest.history] == [1, 2]
+
+
+@pytest.mark.parametrize("name", encoders.ENCODERS)
+def test_padding_does_not_count_and_order_does_unless_in_a_bag(name):
+    torch.manual_seed(0)
+    encoder = encoders.build(name, vocabulary=9, dimension=8).encoder
+    texts = torch.tensor([[3, 4, 5], [5, 4, 3]])
+    z = encoder(texts)
+    padded = torch.nn.functional.pad(texts, (0, 2))
+    torch.testing.assert_close(encoder(padded), z)
+    assert torch.allclose(*z, atol=1e-3) == (name == "bag")
 
 
 @pytest.mark.slow
@@ -459,7 +472,7 @@ def test_methods_that_apply_train_and_the_others_say_why_not():
     [
         (dict(tasks=("sst",)), r"tasks\.0"),
         (dict(queue=9, towers=2), "queue=9 requires towers=1"),
-        (dict(encoder="lstm"), "Input should be 'bag' or 'gru'"),
+        (dict(encoder="lstm"), "Input should be 'bag', 'gru' or 'transformer'"),
         (dict(batch_size=4000), "must be at most the 1740 pairs of topics"),
     ],
 )

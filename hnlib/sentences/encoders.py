@@ -1,4 +1,4 @@
-"""Encoders of sentences: a bag of embeddings, a recurrent network, and towers of them."""
+"""Encoders of texts: a bag of embeddings, a recurrent network, a transformer, and their towers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,31 @@ class GRU(nn.Module):
         return torch.cat([*self.network(packed)[1]], 1)
 
 
-ENCODERS = {"bag": Bag, "gru": GRU}
+class Transformer(nn.Module):
+    """Two layers of attention with four heads, averaged over the tokens: $[B,L]$ to $[B,d]$.
+
+    $d$ is a multiple of four. ValueError: more than 512 tokens.
+    """
+
+    def __init__(self, vocabulary: int, dimension: int = 256):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, dimension, padding_idx=0)
+        self.positions = nn.Parameter(0.02 * torch.randn(512, dimension))
+        layer = nn.TransformerEncoderLayer(dimension, 4, 4 * dimension, 0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the embeddings."""
+        if tokens.shape[1] > (most := len(self.positions)):
+            raise ValueError(f"a transformer reads at most {most} tokens, got {tokens.shape[1]}")
+        padding = tokens == 0
+        padding[:, 0] = False  # a text without tokens is one empty token
+        x = self.embedding(tokens) + self.positions[: tokens.shape[1]]
+        x = self.layers(x, src_key_padding_mask=padding).masked_fill(padding[..., None], 0)
+        return x.sum(1) / (~padding).sum(1, keepdim=True)
+
+
+ENCODERS = {"bag": Bag, "gru": GRU, "transformer": Transformer}
 
 
 class Towers(nn.Module):

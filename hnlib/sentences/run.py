@@ -27,7 +27,7 @@ class SentenceRun(Configuration):
     Parameters
     ----------
     encoder
-        bag (mean of the tokens) or gru
+        bag (mean of the tokens), gru or transformer
     views
         what a pair is
     train_size
@@ -46,7 +46,7 @@ class SentenceRun(Configuration):
 
     experiment: Annotated[str, Field(min_length=1), Rare] = "sentences"
     dataset: str = "topics"
-    encoder: Literal["bag", "gru"] = "bag"
+    encoder: Literal["bag", "gru", "transformer"] = "bag"
     views: Annotated[Literal["neighbours"], Hidden] = "neighbours"
     train_size: Annotated[int, Field(ge=2)] | None = None
     dimension: Annotated[int, Field(ge=1)] = 256
