@@ -46,6 +46,16 @@ addEventListener("load", () => {
   if (box.top < frame.top || box.bottom > frame.bottom) here.scrollIntoView({ block: "center" });
 });
 
+// Without a mouse the first tap on a word of the glossary shows its card; the second follows the link.
+let shown = null;
+addEventListener("click", (event) => {
+  const word = event.target.closest?.("a.hn-term") ?? null;
+  if (word && word !== shown && matchMedia("(hover: none)").matches) event.preventDefault();
+  shown?.classList.remove("hn-shown");
+  shown = word === shown ? null : word;
+  shown?.classList.add("hn-shown");
+});
+
 // The theme leaves the title of the book outside of every landmark.
 document.addEventListener("DOMContentLoaded", () => {
   const sidebar = document.getElementById("pst-primary-sidebar");

@@ -202,7 +202,7 @@ def _runs(runs: pd.DataFrame) -> str:
             rows.append(((row["order"], *best), [row[name] for name in head]))
         lines = [cells for _, cells in sorted(rows, key=lambda row: row[0])]
         text += [f"### {myst(experiment).capitalize()}", ""]
-        text += [f":::{{dropdown}} {len(here)} runs in {len(lines)} settings", table(head, lines)]
+        text += [f":::{{dropdown}} Runs: {len(here)}, settings: {len(lines)}", table(head, lines)]
         text += [":::", ""]
     return "\n".join(text)
 

@@ -61,7 +61,7 @@ def turn(page, scheme: str):
 
 
 def unread(page) -> list:
-    """Formulas that are not set, pictures without a text, and what went wrong while loading."""
+    """Formulas that are not set, silent pictures, warnings, and what went wrong while loading."""
     formulas = page.evaluate("""() => ({
         written: document.querySelectorAll('.math').length,
         set: document.querySelectorAll('.math mjx-container').length,
@@ -72,7 +72,8 @@ def unread(page) -> list:
     )
     silent = [src for src, alt in alts if len(alt) < 15 or "_images/" in alt]
     unset = [formulas] * (formulas["set"] < formulas["written"])
-    return [*formulas["wrong"], *unset, *silent, *page.complaints]
+    warnings = page.locator("article .output.stderr").all_text_contents()
+    return [*formulas["wrong"], *unset, *silent, *warnings, *page.complaints]
 
 
 # At 390 pixels nothing but a table, a formula, code or a figure scrolls, in its own box; a formula in a fold once this opens.
@@ -399,6 +400,17 @@ def test_measure(visit):
         pen.font = getComputedStyle(paragraphs[0]).font;
         return Math.max(...paragraphs.map(p => p.clientWidth)) / (pen.measureText(text).width / text.length); }""")
     assert 65 <= characters <= 75
+
+
+def test_the_first_tap_on_a_word_shows_its_card_and_the_second_follows_it(html, browser):
+    page = browser.new_page(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    page.goto((html / "notebooks/start-here.html").as_uri())
+    word = page.locator("a.hn-term").first
+    word.tap()
+    assert "hn-shown" in word.get_attribute("class")
+    word.tap()
+    page.wait_for_url("**/notation.html#*")
+    page.close()
 
 
 @pytest.mark.parametrize(
