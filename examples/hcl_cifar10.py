@@ -64,7 +64,7 @@ def augment(x):
 
 
 def hcl(z1, z2, beta, temperature):
-    """Return HCL's loss, the weights exp(beta * similarity / t) held fixed; beta = 0 is SimCLR."""
+    """Return the loss of HCL with its weights held fixed; beta = 0 is SimCLR."""
     z = functional.normalize(torch.cat([z1, z2]).float())
     n = len(z)
     logits = z @ z.T / temperature
