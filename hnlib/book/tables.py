@@ -101,10 +101,15 @@ class Table:
     def _repr_html_(self) -> str:
         if self.frame.empty:
             return f"<p>{_html(self.empty)}</p>"
-        frame = self.frame.astype(object).map(_html).rename(columns=_html)
+        frame, caption = self.frame, _html(self.caption)
+        if "seeds" in frame and len(frame) > 1 and frame["seeds"].nunique() == 1:
+            seeds = frame["seeds"].iloc[0]  # a column that says nothing
+            every = "One seed each." if seeds == 1 else f"{seeds} seeds each."
+            frame, caption = frame.drop(columns="seeds"), f"{caption} {every}".strip()
+        frame = frame.astype(object).map(_html).rename(columns=_html)
         style = "table mathjax_ignore" + " words" * self.words  # `math` is found all the same
         text = frame.to_html(index=False, border=0, classes=style, escape=False)
-        caption = f"<caption>{_html(self.caption)}</caption>" if self.caption else ""
+        caption = f"<caption>{caption}</caption>" if caption else ""
         return text.replace(">", f">\n  {caption}", 1) if caption else text
 
 
