@@ -1,10 +1,12 @@
 import shlex
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from hnlib._files import project_root
 from hnlib.book import pages, papers, printed
+from hnlib.graphs import data as graph_sets
 from hnlib.images.run import ImageRun
 from hnlib.training import records
 
@@ -58,3 +60,16 @@ def test_a_command_on_the_page_is_text_whatever_it_holds():
 def test_words_of_a_command_are_words_of_the_shell():
     run = ImageRun(dataset="cifar10", method="simclr", encoder="$(touch x)", epochs=1)
     assert shlex.split(papers.command(run))[-1] == "$(touch x)"
+
+
+def misprinted(row: dict) -> list[str]:
+    """Return the printed statistics of a set that are not those of the set as it is loaded."""
+    ours = {name: row[f"loaded_{name}"] for name in ("graphs", "classes", "nodes", "edges")}
+    return [name for name, value in ours.items() if abs(row[name] - value) > 0.005 + 1e-9]
+
+
+def test_graph_sets_have_the_statistics_that_hcl_prints():
+    rows = pd.read_csv(project_root() / "book/results/graph_sets.csv").to_dict("records")
+    assert len(rows) == 8 and not any(map(misprinted, rows))
+    assert misprinted(rows[0] | {"edges": rows[0]["edges"] + 0.01}) == ["edges"]
+    assert [row["digest"] for row in rows] == [graph_sets.TU[row["dataset"]] for row in rows]
