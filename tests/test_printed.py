@@ -34,7 +34,9 @@ def test_ours_stands_beside_the_printed_number_with_its_interval():
 def test_every_number_has_its_line_and_those_on_record_come_first():
     parts = printed.parts(records.frame(records.tracked_folder()), project_root())
     assert parts["printed"].count("\n* -") == 435 + parts["printed"].count("{list-table}")
-    assert parts["summary"].rstrip().endswith("`````") and "435" in parts["summary"]
+    assert "435" in parts["summary"] and "tables without a number on record" in parts["summary"]
+    recorded = parts["printed"].count("\n  - on record\n")
+    assert f"**{recorded} of the 435 numbers are on record**" in parts["counts"]
     assert "needs pretrained weights" in parts["printed"] and "(unknown)" not in parts["printed"]
     assert "hnlib train" in parts["queue"]
     states = [text for text in parts["printed"].split("\n") if text.startswith("  - ")]

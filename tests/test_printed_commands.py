@@ -25,7 +25,9 @@ def printed_on(page: Path) -> list[str]:
                 line = line.replace(f"${name}", value)
             found.append(line.split("|")[0].replace("$seed", "0").strip())
     found += re.findall(r"`(hnlib [^`\n]+)`", text)
-    return [line for line in found if line.startswith("hnlib ") and not re.search(r"…|[A-Z]:", line)]
+    return [
+        line for line in found if line.startswith("hnlib ") and not re.search(r"…|[A-Z]:", line)
+    ]
 
 
 COMMANDS = sorted({line for page in PAGES for line in printed_on(page) if len(line.split()) > 2})
@@ -37,7 +39,7 @@ def check(line: str, monkeypatch) -> None:
     if words[0] == "train":
         assert cli.main([*words, "--rehearse"]) == 0
     elif words[0] == "run":
-        monkeypatch.setattr(execute, "execute", lambda *notebook, **how: None)
+        monkeypatch.setattr(execute, "execute", lambda *notebook, **how: 0.0)
         assert cli.main(words) == 0
     elif words[0] == "sweep":
         assert cli.main([word for word in words if word != "--dry-run"] + ["--dry-run"]) == 0
