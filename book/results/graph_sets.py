@@ -16,7 +16,7 @@ def statistics(dataset: data.GraphSet) -> dict:
     return {
         "loaded_graphs": len(dataset),
         "loaded_classes": dataset.num_classes,
-        "loaded_nodes": sum(graph.num_nodes for graph in graphs) / len(graphs),
+        "loaded_nodes": sum(float(graph.num_nodes) for graph in graphs) / len(graphs),
         "loaded_edges": sum(graph.num_edges for graph in graphs) / 2 / len(graphs),
         "digest": dataset.digest,
     }

@@ -94,10 +94,10 @@ def _on_record(every: pd.DataFrame) -> str:
 def _summary(every: pd.DataFrame) -> str:
     """Return how many numbers of each table are on record; tables without any fold."""
     rows = {True: [], False: []}
-    for (paper, name), group in every.groupby(["paper", "table"], sort=False):
-        runs, recorded = int(group["runs"].sum()), int(group["recorded"].sum())
-        row = [papers.PAPERS[paper], name, len(group), runs, recorded, runs - recorded]
-        rows[recorded > 0].append(row)
+    for paper, title in papers.PAPERS.items():
+        for name, group in every[every["paper"] == paper].groupby("table", sort=False):
+            runs, recorded = int(group["runs"].sum()), int(group["recorded"].sum())
+            rows[recorded > 0].append([title, name, len(group), runs, recorded, runs - recorded])
     head = ["Paper", "Table", "Printed", "With a run", "On record", "Missing"]
     whole = every[["runs", "recorded"]].sum()
     whole = [len(every), *whole, whole["runs"] - whole["recorded"]]
