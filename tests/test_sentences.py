@@ -177,6 +177,19 @@ def test_what_fills_up_changes_nothing(name):
     assert torch.allclose(apart, other) == (name == "bag")  # which alone does not see the order
 
 
+def test_a_transformer_takes_a_text_without_tokens_and_512_at_most():
+    model = encoders.build("transformer", 9, 8).eval()
+    empty, some = torch.zeros(1, 4, dtype=torch.long), torch.tensor([[3, 4, 5, 6]])
+    with torch.no_grad():
+        both = model(torch.cat([empty, some]))
+        assert torch.allclose(both[0], model(empty[:, :1])[0], atol=1e-6)
+        assert torch.allclose(both[1], model(some)[0], atol=1e-6)
+        assert both.isfinite().all()
+        assert model(torch.ones(1, 512, dtype=torch.long)).isfinite().all()
+    with pytest.raises(ValueError, match="at most 512 tokens, got 513"):
+        model(torch.ones(1, 513, dtype=torch.long))
+
+
 def test_a_bag_is_the_mean_of_its_embeddings():
     bag = encoders.Bag(9, 4)
     expected = torch.stack([bag.embedding.weight[i] for i in (2, 2, 5)]).mean(0)
