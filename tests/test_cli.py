@@ -10,7 +10,6 @@ import pytest
 
 from hnlib import __main__ as cli
 from hnlib.book import build, execute
-from hnlib.graphs.run import GraphRun
 from hnlib.images.run import ImageRun
 from hnlib.training import config, kinds, records
 from hnlib.training import run as training
@@ -45,30 +44,19 @@ def test_commands_are_passed_on(monkeypatch):
     ]
 
 
-def test_every_flag_of_an_image_run(trained, tmp_path, capsys):
+def test_flags_of_an_image_run(trained, tmp_path, capsys):
     chosen = dict(
         dataset="digits",
         method="hcl",
-        encoder="resnet18",
         recipe="hcl",
         epochs=3,
-        batch_size=32,
-        seed=7,
         lr=1e-4,
-        lr_schedule="cosine",
         weight_decay=0.0,
         train_size=100,
-        validation=50,
-        augmentation="simclr",
         queue=64,
-        momentum=0.9,
-        precision="bf16-mixed",
-        evaluate_size=10,
-        max_steps=5,
-        experiment="x",
     )
     flags = [word for k, v in chosen.items() for word in (f"--{k.replace('_', '-')}", str(v))]
-    switches = ("compile", "oracle_positives", "reach_end", "separate_views")
+    switches = ("compile", "oracle_positives")
     flags += [f"--{name.replace('_', '-')}" for name in switches]
     more = "--schedule beta=1:0 --schedule tau_plus=0:0.1:2 --protocols clean paper -o beta=-1 "
     more += "-o weights_gradient=false --device cpu --evaluate-every 0 --evaluate-at 1 2 --restart"
@@ -103,21 +91,6 @@ def test_nothing_given_is_the_default_run(trained, kind):
     assert trained.execution["resume"] is True
     assert cli.main(["train", kind, "--record"]) == 0
     assert trained.execution["record_to"] == records.tracked_folder()
-
-
-def test_a_run_on_graphs(trained, capsys):
-    command = "train graphs --dataset=MUTAG --framework graphcl --augmentations drop mask "
-    assert cli.main((command + "--ratio 0.1 --method scl -o temperature=0.2").split()) == 0
-    assert trained.run == GraphRun(
-        dataset="MUTAG",
-        framework="graphcl",
-        augmentations=("drop", "mask"),
-        ratio=0.1,
-        method="scl",
-        options={"temperature": 0.2},
-    )
-    assert "svm 70.0 %" in capsys.readouterr().out
-    assert cli.main(["train", "graphs", "--encoder", "small-cnn"]) == 2
 
 
 @pytest.mark.parametrize("kind", kinds.KINDS)

@@ -115,11 +115,6 @@ def test_equal_differences_keep_the_error_of_rounding():
     assert compare(frame(right[[0, 0]])).p == 1.0
 
 
-def test_a_difference_prints_as_a_sentence():
-    text = str(Effect(-1.25, 0.25, 2, "new images", bound=True))
-    assert text == "−1.25 [−2.33, −0.17], p = 0.038; new images (a bound), df 2"
-
-
 BASE = frame(bits())
 
 
@@ -174,18 +169,6 @@ def test_new_images_add_their_part_and_without_bits_at_most_too_much(seed, n, m)
         assert wide.difference == narrow.difference and wide.between == narrow.between
         assert wide.error >= narrow.error and wide.p >= narrow.p - 1e-12
         assert wide.low <= narrow.low + 1e-12 and wide.high >= narrow.high - 1e-12
-
-
-@quick
-@given(st.integers(2, 30), st.integers(0, 30), st.integers(0, 30))
-def test_the_bound_is_attained_by_disjoint_successes(m, a, b):
-    right = np.zeros((2, 2, m), bool)
-    right[0, :, :a] = right[1, :, max(m - b, 0) :] = True  # disjoint, or failures disjoint
-    table = frame(right)
-    found, bound = (
-        compare(t, target="new images").images for t in (table, table.drop(columns="correct"))
-    )
-    assert found == pytest.approx(bound)
 
 
 def test_a_run_without_bits_makes_it_a_bound_and_validation_images_are_counted_apart():

@@ -138,17 +138,6 @@ def test_diagnostics():
     assert diagnostics.diagnostics(z1, z2, y)["collision"] is None
 
 
-def test_diagnostics_of_weights_that_need_features():
-    z1, z2, y = two_views(8, d=4, classes=2)
-    features = z1.square(), z2.square()
-    row = diagnostics.diagnostics(z1, z2, y, negatives.unremix(), features=features)
-    contrast = Contrast.from_views(z1.float(), z2.float(), features=features)
-    expected = diagnostics.collision_mass(contrast, negatives.unremix()(contrast), y)
-    assert row["collision"] == expected and 0 < expected < 1
-    with pytest.raises(ValueError, match="unremix needs the inputs of the last layer"):
-        diagnostics.diagnostics(z1, z2, y, negatives.unremix())
-
-
 def test_loudness_is_the_pull_on_the_positive():
     z1, z2 = torch.randn(2, 16, 8, generator=torch.Generator().manual_seed(0))
     method = methods.build("simclr", temperature=0.1)

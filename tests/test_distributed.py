@@ -46,25 +46,6 @@ def test_two_processes_are_one_and_uneven_batches_are_refused_by_both(tmp_path):
         assert f"process {1 - rank} holds {4 - (1 - rank)} rows and process {rank}" in refused
 
 
-SECOND = r"""
-x = torch.load(f"{folder}/x.pt").chunk(2)[rank].clone().requires_grad_()
-first = torch.autograd.grad(gather(x).pow(3).sum(), x, create_graph=True)[0]
-torch.save(torch.autograd.grad(first.pow(2).sum(), x)[0], f"{folder}/{rank}.pt")
-"""
-
-
-@pytest.mark.slow
-def test_second_derivatives_cross_processes_too(tmp_path):
-    r"""A process's gradient is $6x^2$, the sum over both; of its square, $\partial/\partial x$ is
-    $144x^3$, and comes from both again."""
-    x = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    torch.save(x, tmp_path / "x.pt")
-    assert two_processes(SECOND, tmp_path) == [0, 0]
-    for rank in (0, 1):
-        found, mine = torch.load(tmp_path / f"{rank}.pt"), x.chunk(2)[rank]
-        torch.testing.assert_close(found, 144 * mine**3, rtol=1e-12, atol=0)
-
-
 def test_without_a_process_group_it_is_the_batch_itself():
     z = torch.ones(2, 3, requires_grad=True)
     assert gather(z) is z

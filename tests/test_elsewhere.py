@@ -48,19 +48,6 @@ def test_nothing_else_in_the_checkout_names_it():
     assert naming == {name for name, named in addresses(ROOT).items() if named}
 
 
-@pytest.mark.slow
-def test_one_command_changes_it_everywhere(tmp_path):
-    for name in (*NAMING, "Makefile"):
-        shutil.copy(ROOT / name, tmp_path)
-    done = subprocess.run(["make", "repository"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode and "Name the address" in done.stdout
-    subprocess.run(["make", "repository", f"URL={URL}"], cwd=tmp_path, check=True)
-    assert addresses(tmp_path) == dict.fromkeys(NAMING, (URL,))
-    assert {path.name for path in tmp_path.iterdir()} == {*NAMING, "Makefile"}
-    texts = [(tmp_path / name).read_text(encoding="utf-8") for name in NAMING]
-    assert not any("repository.invalid" in text or "in a checkout" in text for text in texts)
-
-
 STAGE = """
 from hnlib.book import build, elsewhere
 from hnlib.training import records
@@ -96,16 +83,6 @@ def test_every_page_of_a_copy_follows_the_command(tmp_path):
     link = f"https://somebody.github.io/a-book/{elsewhere.WHEEL}".encode()
     assert len(notebooks) > 30 and all(link in text for text in notebooks)
     assert f"git clone {URL} ".encode() in texts[folder / "book/reproduce.md"]
-
-
-def test_no_page_shows_the_placeholder():
-    """Only an address that was set is a line to copy; the wheel can be downloaded with either."""
-    shown = {url: elsewhere.parts(url) for url in (elsewhere.repository(ROOT), URL)}
-    assert shown[URL]["clone"].startswith(f"git clone {URL} ")
-    if not elsewhere.is_set(elsewhere.repository(ROOT)):
-        assert "invalid" not in str(shown[elsewhere.repository(ROOT)])
-    page = (ROOT / "book/reproduce.md").read_text(encoding="utf-8")
-    assert all(f"<!-- {part} -->" in page for part in shown[URL])
 
 
 def test_the_buttons_wait_for_an_address():

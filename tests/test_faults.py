@@ -14,10 +14,10 @@ from one_call import train
 from test_training import SMALL, At, Plain, interrupt, same, weights
 from torch import nn
 
-from hnlib import _files, methods
+from hnlib import _files
 from hnlib.images import encoders
 from hnlib.images import task as image_task
-from hnlib.training import checkpoint, records
+from hnlib.training import records
 from hnlib.training import run as training
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,15 +45,6 @@ def test_a_file_has_the_mode_of_the_umask_and_a_private_one_is_the_users(tmp_pat
     finally:
         os.umask(before)
     assert (tmp_path / "file").stat().st_mode & 0o777 == mode
-
-
-def test_a_link_stays_a_link(tmp_path):
-    (tmp_path / "large disk").mkdir()
-    link, target = tmp_path / "run.pt", tmp_path / "large disk" / "run.pt"
-    link.symlink_to(target)
-    for content in (b"first", b"second"):
-        _files.write_atomically(link, content)
-        assert link.is_symlink() and target.read_bytes() == content
 
 
 # --- runs
@@ -96,16 +87,6 @@ def test_a_run_that_fails_after_training_resumes_from_its_checkpoint(tmp_path, m
     done = train(**chosen | dict(method=At(1, never)))
     assert same(done, train(**SHORT))
     assert len(records.load_all(tmp_path / "records")) == 1
-
-
-def test_a_saved_run_with_a_list_for_an_option_is_read_and_not_trained(tmp_path):
-    run = train(**SHORT | dict(epochs=0))
-    record = json.loads(json.dumps(run.record))
-    record["configuration"]["options"]["temperature"] = [0.5]
-    path = checkpoint.Run(record, run.model).save(tmp_path / "run.safetensors")
-    options = training.load(path).record["configuration"]["options"]
-    with pytest.raises(ValueError, match=r"temperature must be a number, got \[0\.5\]"):
-        methods.build("hcl", **options)
 
 
 @pytest.mark.slow

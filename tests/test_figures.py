@@ -98,14 +98,6 @@ def test_the_style_is_transparent_and_reproducible():
     assert first == svg() and figures.COLOURS["hcl"] in first and "#ffffff" not in first
 
 
-def test_heat_map_draws_the_matrix():
-    _, ax = plt.subplots()
-    matrix = np.arange(6.0).reshape(2, 3)
-    image = figures.heat_map(ax, matrix, "weights")
-    assert np.array_equal(image.get_array(), matrix)
-    assert ax.get_title() == "weights" and len(ax.get_xticks()) == 0
-
-
 @pytest.mark.parametrize("scale", ["linear", "log"])
 def test_labels_of_lines_do_not_overlap_and_keep_order_and_colour(scale):
     _, ax = plt.subplots()
@@ -118,14 +110,6 @@ def test_labels_of_lines_do_not_overlap_and_keep_order_and_colour(scale):
     assert list(sorted(heights, key=heights.get)) == ["hcl", "ot", "adnce", "simclr"]
     assert np.diff(sorted(heights.values())).min() > 0.05
     assert {text.get_text(): text.get_color() for text in ax.texts}["ot"] == figures.COLOURS["ot"]
-
-
-def test_circle_draws_points_where_they_are():
-    _, ax = plt.subplots()
-    points = np.array([[1.0, 0.0], [0.0, -1.0]])
-    figures.circle(ax, points, labels=["a", "b"])
-    assert np.array_equal(ax.collections[0].get_offsets(), points)
-    assert [text.get_text() for text in ax.texts] == ["a", "b"]
 
 
 def test_a_figure_is_drawn_for_a_phone_too(monkeypatch):

@@ -173,15 +173,6 @@ def test_a_view_changes_each_graph_by_one_kind_and_keeps_their_order(batch, rati
         assert masked + (other or fewer) <= 1, "two kinds at once"
 
 
-def test_a_batch_without_any_edge_and_graphs_of_one_node_pass():
-    batch = batch_of((1, []), (4, []), (1, []))
-    sizes = {"drop": [1, 2, 1], "subgraph": [1, 1, 1]}
-    for kind, augmentation in graphs.views.VIEWS.items():
-        after = augmentation(batch, 0.5, generator())
-        assert after.num_graphs == 3 and after.edge_index.shape == (2, 0)
-        assert after.ptr.diff().tolist() == sizes.get(kind, [1, 4, 1])
-
-
 def test_kinds_and_graphs_are_those_chosen():
     batch, where = batch_of(*[(5, HOUSE)] * 40), torch.arange(40) % 2 == 1
     view = graphs.views.view
@@ -197,16 +188,6 @@ def test_kinds_and_graphs_are_those_chosen():
     for kinds, ratio in ((("drop", "nodes"), 0.2), ((), 0.2), (("drop",), 1.0)):
         with pytest.raises(ValueError, match="kinds must be some of mask, edges, drop, subgraph"):
             view(batch, generator(), kinds, ratio)
-
-
-def test_a_directed_or_repeated_edge_is_one_edge():
-    batch = batch_of((5, HOUSE))
-    once = batch.clone()
-    once.edge_index = torch.tensor(HOUSE).T
-    twice = batch.clone()
-    twice.edge_index = torch.cat([batch.edge_index] * 2, 1)
-    views = [graphs.views.perturb_edges(b, 0.5, generator(3)) for b in (batch, once, twice)]
-    assert parts(views[0]) == parts(views[1]) == parts(views[2])
 
 
 # ----------------------------------------------------------------------------------------------------------------

@@ -3,10 +3,7 @@ labels, bad input."""
 
 import math
 import shutil
-import subprocess
-import sys
 import zipfile
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,8 +17,6 @@ from hnlib.graphs.run import GraphRun
 from hnlib.training import checkpoint, records
 from hnlib.training import evaluation as readouts
 from hnlib.training import run as training
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def random_batch(seed: int, sizes=(3, 5, 2, 4), d: int = 6, scale: float = 2.0):
@@ -135,25 +130,6 @@ def test_scaled_by_node_every_row_reaches_two():
     assert not torch.allclose(by_batch, expected, atol=1e-2)
 
 
-@pytest.mark.parametrize(
-    "name, options",
-    [METHODS[0], METHODS[-1], ("ot", {"epsilon": 0.5, "tol": 1e-10}), ("h-scl", {})],
-    ids=str,
-)
-def test_the_order_of_nodes_and_graphs_does_not_matter(name, options):
-    nodes, whole, batch = random_batch(7)
-    labels = torch.tensor([0, 1, 1, 0]) if name == "h-scl" else None
-    value = loss(name, nodes, whole, batch, labels, **options)
-    of_nodes = torch.randperm(len(nodes), generator=torch.Generator().manual_seed(0))
-    of_graphs = torch.tensor([2, 0, 3, 1])
-    nodes, batch = nodes[of_nodes], of_graphs.argsort()[batch[of_nodes]]
-    moved = None if labels is None else labels[of_graphs]
-    found = loss(name, nodes, whole[of_graphs], batch, moved, **options)
-    assert found == pytest.approx(value, rel=1e-7)
-    wrong = loss(name, nodes, whole, batch, labels, **options)  # nodes moved, graphs not
-    assert abs(wrong - value) > 1e-3
-
-
 def test_gradients_reach_every_part_and_are_finite():
     dataset = graphs.data.load("motifs")
     model = graphs.encoders.InfoGraph(graphs.encoders.GIN(dataset.num_features))
@@ -164,21 +140,6 @@ def test_gradients_reach_every_part_and_are_finite():
         method.loss(model(batch, batch.y if method.entry.supervised else None)).backward()
         for p in model.parameters():
             assert p.grad.isfinite().all() and p.grad.abs().sum() > 0, name
-
-
-def test_the_encoder_forgets_the_order_of_nodes():
-    dataset = graphs.data.load("motifs")
-    encoder = graphs.encoders.GIN(dataset.num_features).eval()
-    graph = dataset.graphs[4]
-    order = torch.randperm(graph.num_nodes, generator=torch.Generator().manual_seed(1))
-    moved = order.argsort()[graph.edge_index]
-    one = torch.zeros(graph.num_nodes, dtype=torch.long)
-    nodes, whole = encoder(graph.x, graph.edge_index, one)
-    again, same = encoder(graph.x[order], moved, one)
-    assert torch.allclose(whole, same, atol=1e-4)
-    assert torch.allclose(nodes[order], again, atol=1e-5)
-    assert torch.allclose(whole, nodes.sum(0, keepdim=True), atol=1e-4)
-    assert whole.shape == (1, 96)
 
 
 # Training
@@ -244,15 +205,6 @@ def test_labels_of_the_test_fold_are_not_seen(small, monkeypatch):
     given.clear()
     run = train(small, "infograph", **SHORT)
     assert run.record["configuration"]["labels"] is None and given == [None]
-
-
-@pytest.mark.slow
-def test_graphcl_takes_the_methods_of_two_views(small):
-    run = train(small, "adnce", framework="graphcl", temperature=0.2, **SHORT)
-    assert 0 <= run.metrics["svm"] <= 1
-    assert records.run_of(run.record).changed_options() == {"temperature": 0.2}
-    assert GraphRun(method="hcl").resolved().changed_options() == {}
-    assert graphs.encoders.embed(run.encoder, small).shape == (len(small), run.encoder.feature_dim)
 
 
 @pytest.mark.slow
@@ -487,17 +439,6 @@ def toy(tmp_path, monkeypatch):
     return write
 
 
-def test_graphs_are_read_from_text(toy, tmp_path):
-    read = graphs.data.load("MUTAG", tmp_path)
-    assert read.labels.tolist() == [0, 1, 0] and [g.num_nodes for g in read.graphs] == [3, 2, 3]
-    assert [g.edge_index.T.tolist() for g in read.graphs] == [
-        [[0, 1], [1, 0], [1, 2], [2, 1]],
-        [[0, 1], [1, 0]],
-        [[0, 2], [1, 2], [2, 0], [2, 1]],
-    ]
-    assert read.graphs[0].x.tolist() == [[1, 0, 0], [0, 0, 1], [1, 0, 0]]
-
-
 def test_attributes_of_nodes_are_not_features(toy, tmp_path):
     before = graphs.data.load("MUTAG", tmp_path).digest
     toy(node_attributes="0.5, 1\n" * 8)
@@ -540,30 +481,6 @@ def test_features_follow_the_papers_rule():
     x = torch.cat([g.x for g in graphs.data.graph_set([hub, path(3)]).graphs])
     assert x.shape == (1004, 1)
     assert [float(x.mean()), float(x.std())] == pytest.approx([0, 1], abs=1e-4)
-
-
-@pytest.mark.slow
-def test_without_pytorch_geometric_recorded_runs_of_graphs_are_still_listed(small, tmp_path):
-    train(small, "ot", record_to=tmp_path, epsilon=0.25, **SHORT)
-    code = (
-        "import sys; sys.modules['torch_geometric'] = None\nfrom hnlib.__main__ import main\n"
-        f"sys.exit(main(['data']) or main(['results', '--folder', {str(tmp_path)!r}]))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0 and not done.stderr
-    line = done.stdout.splitlines()[-1]
-    assert line.startswith("small, infograph, gin3, 1 epochs, folds 4: ot epsilon=0.25")
-    assert "svm" in line
-
-
-def test_two_graphs_are_enough(small):
-    point = random_batch(5, sizes=(3, 2))
-    for name, options in METHODS:
-        alone = options | {"beta": 0.0}  # a single negative has all the weight
-        expected = by_loops(*point, **alone)
-        assert loss(name, *point, **options) == pytest.approx(expected, rel=1e-6)
-    with pytest.raises(ValueError, match="no coupling"):  # of the larger graph's nodes
-        loss("ot", *point)
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """The catalogue: every entry is its reference, every option has its effect, errors name mistakes."""
 
-import functools
 import inspect
 import math
 
@@ -230,18 +229,6 @@ def test_options_change_while_counts_and_learned_parameters_stay():
         learned.change(mixture=(0.2, 0.3, 0.5))
 
 
-def test_a_method_of_one_s_own_is_an_entry():
-    """As CONTRIBUTING says: no more than a weighting and a row."""
-    law = functools.partial(negatives.gaussian, sigma=0.4)
-    entry = methods.Entry("Mine", "ours", objectives.basic, law, False, {"mu": 0.2})
-    z1, z2 = batch(4)
-    contrast = Contrast.from_views(z1, z2)
-    expected = objectives.basic(contrast, negatives.gaussian(0.3, 0.4)(contrast))
-    assert torch.equal(entry.build("mine", {"mu": 0.3})(z1, z2), expected)
-    with pytest.raises(ValueError, match="mu must be a finite number, got nan"):
-        entry.build("mine", {"mu": math.nan})
-
-
 NAMES = list(methods.CATALOGUE)
 
 
@@ -322,16 +309,6 @@ def test_skipped_anchors_and_missed_tolerances_are_counted():
     with pytest.warns(ConvergenceWarning, match="marginal error"):
         assert transport(z1, z2).isfinite()
     assert transport.unconverged == 1 and method.unconverged == 0
-
-
-def test_options_may_be_tensors_or_functions_made_for_one_batch():
-    z1, z2 = batch(12)
-    t, prior = torch.full((12,), 0.4, dtype=torch.float64), torch.full((12,), 0.2).double()
-    expected = methods.build("hcl", temperature=0.4, tau_plus=0.2)(z1, z2)
-    assert torch.allclose(methods.build("hcl", temperature=t, tau_plus=prior)(z1, z2), expected)
-    penalty = torch.rand(12, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    method = methods.build("ot", cost=lambda c: 1 - c.similarity + penalty)
-    assert method(z1, z2) != methods.build("ot")(z1, z2)
 
 
 def test_both_directions_of_pairs_have_a_gradient():

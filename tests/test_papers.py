@@ -9,7 +9,6 @@ import pytest
 from hnlib import __main__ as cli
 from hnlib.book import papers, queue
 from hnlib.graphs.run import GraphRun
-from hnlib.images.run import ImageRun
 from hnlib.training import kinds, records
 
 CELLS = papers.cells()
@@ -81,12 +80,6 @@ def test_what_does_not_tell_cells_apart():
     assert papers.key(replace(run, epochs=run.epochs + 1)) != papers.key(run)
     whole, half = (replace(run, method="hcl", options={"beta": b}) for b in (1, 1.0))
     assert papers.key(whole) == papers.key(half)
-
-
-def test_recipes_do_not_leak_into_other_methods():
-    for method, temperature in {"simclr": 0.5, "hcl": 0.5, "alpha-cl": 0.5, "adnce": 0.4}.items():
-        run = ImageRun(dataset="cifar10", method=method, recipe="adnce", epochs=1)
-        assert run.resolved().options["temperature"] == temperature
 
 
 def test_a_record_stands_in_its_cell_whatever_its_seed_and_precision():

@@ -71,17 +71,6 @@ def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_write_in_progress_is_not_read(tmp_path):
-    path = records.write(record(), tmp_path)
-
-    def look(temporary):
-        Path(temporary).write_text("{")
-        assert len(records.load_all(tmp_path)) == 1
-        Path(temporary).write_text(path.read_text())
-
-    _files.write_atomically(path, look)
-
-
 def test_the_table_has_a_row_a_run_and_a_column_an_option_or_metric():
     runs = records.frame(
         [

@@ -11,7 +11,7 @@ import torch
 
 from hnlib import transport
 from hnlib.book import papers
-from hnlib.images import data, encoders, task
+from hnlib.images import data, task
 from hnlib.training import loop, records
 from hnlib.training.run import train
 
@@ -125,15 +125,3 @@ def test_a_step_asks_nothing_of_the_device(name, queue, monkeypatch):
     first = next(p for p in weights.values() if p.ndim == 4)
     assert first.is_contiguous(memory_format=torch.channels_last)
     assert not queue or len(one.queue.z) == 8
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["resnet18", "small-cnn"])
-def test_encoder_and_projector_are_captured_whole(name):
-    """As a CUDA graph needs."""
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    model = encoders.model(name, None, (3, 8, 8)).eval()
-    x = torch.randn(4, 3, 8, 8).contiguous(memory_format=torch.channels_last)
-    compiled = torch.compile(model, fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(x, hidden=True), model(x, hidden=True))

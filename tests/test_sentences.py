@@ -435,17 +435,6 @@ def test_a_lengthened_run_ends_as_a_whole_one(tmp_path, more):
     assert [row["epoch"] for row in rest.history] == [1, 2]
 
 
-@pytest.mark.parametrize("name", encoders.ENCODERS)
-def test_padding_does_not_count_and_order_does_unless_in_a_bag(name):
-    torch.manual_seed(0)
-    encoder = encoders.build(name, vocabulary=9, dimension=8).encoder
-    texts = torch.tensor([[3, 4, 5], [5, 4, 3]])
-    z = encoder(texts)
-    padded = torch.nn.functional.pad(texts, (0, 2))
-    torch.testing.assert_close(encoder(padded), z)
-    assert torch.allclose(*z, atol=1e-3) == (name == "bag")
-
-
 @pytest.mark.slow
 def test_a_saved_encoder_comes_back(tmp_path):
     done = train("topics", epochs=1, towers=2, **QUICK)
@@ -482,12 +471,3 @@ def test_what_sentences_have_not_is_refused(more, fault):
     assert every <= {*SentenceRun.accuracies, *SentenceRun.correlations}
     with pytest.raises(ValueError, match=fault):
         train("topics", **QUICK | dict(method="simclr", epochs=1) | more)
-
-
-@pytest.mark.slow
-def test_the_command_trains_on_sentences(capsys):
-    tokens = "train sentences --epochs 1 --dimension 16 --tasks alike --batch-size 500"
-    assert main(tokens.split()) == 0
-    assert "alike" in capsys.readouterr().out
-    assert main(["data", "topics"]) == 0
-    assert "60 documents" in capsys.readouterr().out

@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import yaml
 from docutils import nodes
 from docutils.utils import new_document
 from PIL import Image
@@ -80,12 +79,6 @@ def test_beside_the_pages_stand_those_for_machines(tmp_path, monkeypatch, addres
         assert texts["robots.txt"] == f"Sitemap: {ADDRESS}sitemap.xml\n"
     else:
         assert not {"sitemap.xml", "robots.txt"} & texts.keys() and "https:" not in str(texts)
-
-
-def test_the_sidebar_has_five_groups():
-    parts = yaml.safe_load((web.root() / "_toc.yml").read_text())["parts"]
-    names = ["Start here", "Theory", "Experiments", "In practice", "Ledgers"]
-    assert [part["caption"] for part in parts] == names
 
 
 @pytest.mark.parametrize("address", ["", ADDRESS])

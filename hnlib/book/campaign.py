@@ -112,6 +112,8 @@ LOUDNESS = [
         *(("focal", dict(loudness=3.0)), ("siglip", {})),
     )
 ]
+#: SigLIP with a bias at which no similarity saturates
+UNSATURATED = [arm("siglip", dict(temperature=t, bias=-1 / t)) for t in (0.1, 0.05)]
 
 
 def images(experiment: str, cells: Iterable[tuple], **over) -> Runs:
@@ -126,8 +128,12 @@ def mixtures() -> Runs:
 
 
 def loudness() -> Runs:
-    """Yield `LOUDNESS`, seed by seed."""
-    return grid(SMALL | dict(experiment="loudness"), LOUDNESS, seed=range(20, 25))
+    """Yield `LOUDNESS`, seed by seed, then `UNSATURATED`, on images and in search."""
+    fields = SMALL | dict(experiment="loudness")
+    for arms in (LOUDNESS, UNSATURATED):
+        yield from grid(fields, arms, seed=range(20, 25))
+    search = on(RANDOM | dict(transfer=(), experiment="loudness"), UNSATURATED[:1])
+    yield from grid({}, search, seed=range(10))
 
 
 # Sentences

@@ -440,15 +440,6 @@ def test_search_says_that_there_is_nothing(visit):
     assert "Nothing is found" in page.locator("#search-results").inner_text()
 
 
-def test_search_opens_from_the_keyboard(visit):
-    """Control-K opens the search field, Escape closes it."""
-    page = visit("notebooks/start-here.html")
-    page.keyboard.press("Control+k")
-    page.wait_for_selector("#pst-search-dialog[open]")
-    page.keyboard.press("Escape")
-    page.wait_for_selector("#pst-search-dialog[open]", state="detached")
-
-
 def skip(page):
     """Go past the sidebar by the link that is the first tab stop of a page."""
     page.keyboard.press("Tab")
@@ -484,16 +475,6 @@ def test_the_tab_key_passes_over_formulas(visit):
         page.keyboard.press("Tab")
         stops.add(page.evaluate("() => document.activeElement.closest('.math')?.textContent"))
     assert stops == {None}
-
-
-def test_theme_can_be_switched(visit):
-    """The button of the theme turns the page dark for a reader whose system is light."""
-    page = visit("notebooks/start-here.html")
-    for _ in range(3):
-        page.locator("button.theme-switch-button").first.click()
-        if page.evaluate("() => document.documentElement.dataset.theme") == "dark":
-            break
-    assert page.evaluate("() => document.documentElement.dataset.theme") == "dark"
 
 
 PICTURES = {
@@ -607,26 +588,6 @@ def test_pictures_share_a_page(browser, visit):
     second.get_by_label("one ball").check()
     assert first.get_by_label("one budget").is_checked()
     page.close()
-
-
-def test_a_theorem_shows_its_link(visit):
-    """Under the pointer and from the keyboard, and not before."""
-    page = visit("notebooks/theory/packing.html")
-    link = page.locator("#thm-packing-gap > .admonition-title > a.headerlink")
-    shown = "e => [getComputedStyle(e).opacity, getComputedStyle(e).visibility]"
-    assert link.evaluate(shown) == ["0", "visible"]
-    page.hover("#thm-packing-gap > .admonition-title")
-    assert link.evaluate(shown) == ["1", "visible"]
-    link.click()
-    assert page.url.endswith("#thm-packing-gap")
-
-
-def test_next_passes_over_fine_print(visit):
-    """From chapter to chapter; fine print stands indented under its own."""
-    page = visit("notebooks/theory/packing.html")
-    assert page.locator("a.right-next").get_attribute("href") == "kl-robustness.html"
-    fine = page.locator("#pst-primary-sidebar a.hn-fine-print").all_inner_texts()
-    assert len(fine) == 10 and "8. Worst-case negatives and ball packing" not in fine
 
 
 def test_picture_of_masks_says_what_is_proved(visit):
