@@ -78,7 +78,7 @@ def searches(encoder: str) -> dict[str, Effect]:
 
     The best of four temperatures is chosen on validation claims.
     """
-    where = "dataset == 'scifact' and not leak and max_steps == 100"
+    where = "dataset == 'scifact' and not leak and max_steps == 100 and experiment == 'retrieval'"
     runs = records.frame(kind="retrieval", where=where).query("encoder == @encoder")
     blank = {"mined": "", "guide": "", "margin": 0.0}
     groups = whole_seeds(runs.astype(dict.fromkeys(blank, object)).fillna(blank), SEARCHES)
