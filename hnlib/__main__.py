@@ -33,9 +33,28 @@ def main(argv: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         status, text = 2, f"{error.name} is missing; pip install 'hnlib[book]' or 'hnlib[graphs]'"
     except (CycloptsError, ValueError, OSError) as error:
-        status, text = 2, " ".join(str(error).split())
+        status, text = 2, _sentence(error)
     print(f"hnlib: {text}", file=sys.stderr)
     return status
+
+
+def _sentence(error: Exception) -> str:
+    """Return an error on one line, and of options their names, what they must be, and values."""
+    from pydantic import ValidationError
+
+    cause = error.__cause__ if isinstance(error, CycloptsError) else error
+    if not isinstance(cause, ValidationError):
+        return " ".join(str(error).split())
+    rules = []
+    for one in cause.errors():
+        rule = str(one.get("ctx", {}).get("error", ""))  # a sentence of ours
+        if not rule:
+            must = one["msg"].replace("Input should", "must", 1)
+            rule = f"{one['loc'][0]} {must}, got {one['input']!r}"
+            if "," in str(one["input"]):
+                rule += "; separate values by spaces"
+        rules.append(rule)
+    return "; ".join(rules)
 
 
 if __name__ == "__main__":

@@ -40,24 +40,21 @@ def _train_command(kind: str):
         schedule: list[str] = [],  # noqa: B006
         record: bool = False,
         restart: bool = False,
-        rehearse: Annotated[bool, Parameter(show=False)] = False,
+        dry_run: bool = False,
     ) -> None:
         from dataclasses import replace
 
         from hnlib.training import records
 
         options = {key: _value(value) for key, value in map(_pair, option)}
-        schedules = {key: value.split(":") for key, value in map(_pair, schedule)}
+        schedules = dict(map(_course, schedule))
         run = replace(run, options=options, schedule=schedules)
-        if rehearse:
-            _rehearse(run)
+        folder = records.tracked_folder() if record else records.default_folder()
+        if dry_run:
+            _describe(run, folder)
             return
-        execution = replace(
-            execution,
-            resume=not restart,
-            record_to=records.tracked_folder() if record else records.default_folder(),
-            progress=sys.stderr.isatty(),
-        )
+        progress = sys.stderr.isatty()
+        execution = replace(execution, resume=not restart, record_to=folder, progress=progress)
         _train(run, execution)
 
     command.__doc__ = run_class.__doc__.split("\n\n")[0] + TRAIN
@@ -76,8 +73,8 @@ record
     write to book/results/runs
 restart
     ignore the checkpoint
-rehearse
-    list the printed numbers it fills
+dry_run
+    show the run and where its record goes
 """
 for kind in kinds.KINDS:
     train.command(_train_command(kind), name=kind)
@@ -90,6 +87,14 @@ def _pair(text: str) -> tuple[str, str]:
     return key, value
 
 
+def _course(text: str) -> tuple[str, list[str]]:
+    key, ends = _pair(text)
+    parts = ends.split(":")
+    if len(parts) not in (2, 3):
+        raise ValueError(f"--schedule {text} must be KEY=START:END or KEY=START:END:STEPS")
+    return key, parts
+
+
 def _value(text: str):
     try:
         return json.loads(text)
@@ -98,6 +103,7 @@ def _value(text: str):
 
 
 def _train(run, execution: Execution) -> None:
+    from hnlib.training.config import name
     from hnlib.training.run import train
 
     trained = train(run, **vars(execution))
@@ -112,18 +118,24 @@ def _train(run, execution: Execution) -> None:
     ]
     options = " ".join(f"{key}={value}" for key, value in row["options"].items())
     print(f"{row['method']} ({options})", f"{trained.record['seconds']:.1f} s", *shown, sep="  ")
-    print(execution.record_to / f"{run.name}.json")
+    print(execution.record_to / f"{name(row)}.json")
 
 
-def _rehearse(run) -> None:
+def _describe(run, folder: Path) -> None:
     from hnlib.book import papers
 
-    kinds.task_class(run.kind).build_method(run.resolved())  # ValueError: no such method or option
+    if run.method is not None:  # ValueError: no such method or option
+        kinds.task_class(run.kind).build_method(run.resolved())
+    shown = run.resolved().shown()
+    for name in run.configuration:
+        if shown[name] not in (None, ""):
+            print(f"{name:17}{shown[name]}")
+    print(f"{'record':17}{folder}/….json, named by a hash of this and of the data")
     key = papers.key(run)
-    print(key)
     for cell in papers.cells():
         if cell.key == key:
-            print(f"{cell.paper}, {cell.table}, {cell.row}, {cell.column}: {cell.value:g}")
+            place = f"{cell.paper}, {cell.table}, {cell.row}, {cell.column}: {cell.value:g}"
+            print(f"{'printed number':17}{place}")
 
 
 @app.command

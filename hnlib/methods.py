@@ -129,7 +129,7 @@ CATALOGUE = {
         temperature=0.5, **_THIRDS, gradient="pseudo-label"
     ),
     "unremix-printed": _row(
-        "UnReMix, as printed", "unremix", objectives.signed, negatives.unremix, features=True
+        "UnReMix, as printed", "unremix", objectives.signed, negatives.uniform, features=True
     )(temperature=0.5, **_THIRDS, gradient="pseudo-label"),
     "unremix-repaired": _row("UnReMix, repaired", "ours", _NCE, negatives.unremix_repaired)(
         temperature=0.5, beta=1.0, **_THIRDS, weights_gradient=False
@@ -237,11 +237,9 @@ class Method(nn.Module):
     @property
     def log_weights(self) -> negatives.Weighting:
         """The distribution over negatives, with the mixture as learned so far."""
-        return (
-            replace(self._weights, mixture=self.mixture)
-            if hasattr(self, "logits")
-            else self._weights
-        )
+        if hasattr(self, "logits") and hasattr(self._weights, "mixture"):
+            return replace(self._weights, mixture=self.mixture)
+        return self._weights
 
     @property
     def mixture(self) -> Tensor:
@@ -363,7 +361,7 @@ class Method(nn.Module):
             raise ValueError(f"{self.name} learns from labels; pass labels")
         with outside_autocast(contrast.similarity.device):
             contrast, learned = self.extended(contrast), {}
-            if hasattr(self, "logits") and self.entry.objective is objectives.signed:
+            if hasattr(self, "logits") and "mixture" in self.objective.keywords:
                 learned = dict(mixture=self.mixture)
             if hasattr(self, "log_scale"):
                 learned = dict(temperature=(-self.log_scale).exp(), bias=self.bias)

@@ -151,7 +151,7 @@ def signed(
     contrast : Contrast
         As in `negatives.unremix_components`.
     log_w : Tensor of shape [n, m]
-        Not used: no log-weights are negative.
+        Log-weights of `negatives.uniform`: a candidate counts where its weight is not zero.
     temperature : float or Tensor of shape [n], default 0.5
         Temperature $t > 0$.
     mixture, gradient
@@ -183,12 +183,13 @@ def signed(
     .. [unremix] Tabassum et al., *Hard Negative Sampling Strategies for Contrastive Representation
        Learning*, 2022, Algorithm 1.
     """
+    _check_weights(contrast, log_w)
     check(temperature=temperature, reduction=reduction)
     w = unremix_score(contrast, mixture, gradient, temperature)
     s = contrast.similarity
     s = s / per_anchor("temperature", temperature, len(s))
     positive, top = contrast.masks.pairs.gather(s), s.detach().amax(1, keepdim=True)
-    mass = (w * (s - top).masked_fill(~contrast.admissible, -torch.inf).exp()).sum(1, keepdim=True)
+    mass = (w * (s - top).masked_fill(log_w == -torch.inf, -torch.inf).exp()).sum(1, keepdim=True)
     loss = ((positive - top).exp() + mass).log() + top - positive
     every = torch.ones_like(mass[:, 0], dtype=torch.bool)
     return _average(loss, contrast, every, "anchors", reduction)

@@ -1,7 +1,5 @@
 """The command line: what it passes on, and what bad input gets."""
 
-import os
-import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -22,8 +20,8 @@ def trained(monkeypatch, tmp_path):
 
     def train(run, **execution):
         seen.run, seen.execution = run, execution
-        record = {"configuration": run.configuration, "seconds": 1.0}
-        return SimpleNamespace(record=record, metrics={"knn": 0.5, "svm": 0.7})
+        seen.record = {"configuration": run.configuration | {"dataset_digest": "0"}, "seconds": 1.0}
+        return SimpleNamespace(record=seen.record, metrics={"knn": 0.5, "svm": 0.7})
 
     monkeypatch.setattr(training, "train", train)
     monkeypatch.setattr(records, "default_folder", lambda: tmp_path)
@@ -80,8 +78,19 @@ def test_flags_of_an_image_run(trained, tmp_path, capsys):
         evaluate_at=(1, 2),
     )
     printed = capsys.readouterr().out
-    for text in ("beta=-1", "knn 50.0 %", str(tmp_path)):
+    path = tmp_path / f"{records.name(trained.record['configuration'])}.json"
+    for text in ("beta=-1", "knn 50.0 %", str(path)):
         assert text in printed
+
+
+def test_a_dry_run_shows_what_would_be_trained(trained, tmp_path, capsys):
+    command = "train images --dry-run --method hcl --recipe hcl -o beta=2"
+    assert cli.main(command.split()) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert trained.run is None
+    assert (lines["epochs"], lines["batch_size"]) == ("400", "256")
+    assert "beta=2,tau_plus=0.1" in lines["options"]
+    assert lines["record"].startswith(str(tmp_path))
 
 
 @pytest.mark.parametrize("kind", kinds.KINDS)
@@ -107,10 +116,11 @@ def test_help_fits_a_screen_and_a_half(kind, capsys):
     [
         ("train images --bach-size 3", "Unknown option: --bach-size"),
         ("train images --epochs", "--epochs requires an argument"),
-        ("train images --epochs 2.5", "epochs Input should be a valid integer"),
+        ("train images --epochs 2.5", "epochs must be a valid integer"),
         ("train images --method hcl --method ot", "--method specified multiple"),
         ("train images -o beta", "'beta' must be KEY=VALUE"),
-        ("train images --schedule beta=1", "schedule.beta"),
+        ("train images --schedule beta=1", "--schedule beta=1 must be KEY=START:END or"),
+        ("train images --protocols clean,paper", "got 'clean,paper'; separate values by spaces"),
         ("train images --momentum 0.5", "momentum requires queue"),
         ("train mosaics", "mosaics"),
         ("run no/such/notebook", "no notebook 'no/such/notebook'"),
@@ -129,14 +139,6 @@ def test_bad_input_is_one_line(capsys, trained, arguments, message):
     assert trained.run is None
     assert cli.main([]) == 2
     assert "train" in capsys.readouterr().out
-
-
-def test_interruption_has_its_own_status(monkeypatch, capsys):
-    monkeypatch.setattr(build, "book", lambda **options: os.kill(os.getpid(), signal.SIGTERM))
-    before = signal.getsignal(signal.SIGTERM)
-    assert cli.main(["book"]) == 130
-    assert capsys.readouterr().err == "hnlib: interrupted\n"
-    signal.signal(signal.SIGTERM, before)
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch, capsys):

@@ -1,5 +1,6 @@
 """The book as one document, and what is said where no browser is."""
 
+import asyncio
 import shutil
 
 import pytest
@@ -28,3 +29,14 @@ def test_without_a_browser_one_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(ValueError, match="the PDF needs Chromium or Chrome: apt-get install"):
         pdf.chromium()
+
+
+def test_a_browser_that_hangs_is_given_up(tmp_path, monkeypatch):
+    async def hang(source, out):
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(pdf, "_print", hang)
+    monkeypatch.setattr(pdf, "document", lambda folder: "")
+    monkeypatch.setattr(pdf, "LIMIT", 0.01)
+    with pytest.raises(ValueError, match=r"printed nothing .* run `make pdf` again"):
+        pdf.pdf(tmp_path, tmp_path / "book.pdf")

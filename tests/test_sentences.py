@@ -92,15 +92,6 @@ def test_a_long_word_is_cut(corpus):
     assert len(ends) == 3 and ids[-3:].tolist() == corpus.tokenizer.encode("cat cat cat").ids
 
 
-def test_the_generated_corpus_is_a_function_of_its_name():
-    made = data.load("topics")
-    assert int(made.documents[-1]) + 1 == 60 and made.digest == data.load("topics").digest
-    with pytest.raises(
-        ValueError, match="dataset must be one of topics, novels, text:PATH, got 'nope'"
-    ):
-        data.load("nope")
-
-
 @pytest.fixture
 def novels(tmp_path, monkeypatch):
     """Two novels and a protected one, in a folder or in an archive that is downloaded."""
@@ -175,6 +166,19 @@ def test_what_fills_up_changes_nothing(name):
         assert torch.allclose(model(both), apart, atol=1e-6)
         other = torch.cat([model(long.flip(1)), model(short)])
     assert torch.allclose(apart, other) == (name == "bag")  # which alone does not see the order
+
+
+def test_a_transformer_takes_a_text_without_tokens_and_512_at_most():
+    model = encoders.build("transformer", 9, 8).eval()
+    empty, some = torch.zeros(1, 4, dtype=torch.long), torch.tensor([[3, 4, 5, 6]])
+    with torch.no_grad():
+        both = model(torch.cat([empty, some]))
+        assert torch.allclose(both[0], model(empty[:, :1])[0], atol=1e-6)
+        assert torch.allclose(both[1], model(some)[0], atol=1e-6)
+        assert both.isfinite().all()
+        assert model(torch.ones(1, 512, dtype=torch.long)).isfinite().all()
+    with pytest.raises(ValueError, match="at most 512 tokens, got 513"):
+        model(torch.ones(1, 513, dtype=torch.long))
 
 
 def test_a_bag_is_the_mean_of_its_embeddings():

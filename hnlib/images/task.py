@@ -224,6 +224,8 @@ def _check(run: ImageRun, method, supervised: bool) -> None:
             "pairs admitted"
         )
     if run.mixing == "i-mix":
+        if asks_for(method, "features"):
+            raise ValueError(f"mixing=i-mix has no two views to weigh, which {run.method} needs")
         eye = torch.eye(4)
         contrast = Contrast.from_pairs(eye[:2], eye[2:])
         method.copy().loss(contrast, reduction="none")  # ValueError: the method needs two views
