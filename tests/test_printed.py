@@ -3,7 +3,6 @@ from dataclasses import replace
 
 import pytest
 
-from hnlib._files import project_root
 from hnlib.book import pages, papers, printed
 from hnlib.images.run import ImageRun
 from hnlib.training import records
@@ -20,7 +19,7 @@ def record(cell, seed, accuracy):
 def test_ours_stands_beside_the_printed_number_with_its_interval():
     cell = next(c for c in papers.cells() if (c.paper, c.row) == ("hcl", "Debiased"))
     frame = records.frame([record(cell, s, x) for s, x in enumerate((0.53, 0.54, 0.55))])
-    text = printed.parts(frame, project_root())["printed"]
+    text = printed.parts(frame)["printed"]
     assert text.count("(3 seeds, 1\u00a0s") == 1
     (line,) = [part for part in text.split("* -") if "(3 seeds" in part]
     assert "53.7" in line and "54.0\u00a0±\u00a01.0" in line and "+0.3 \\[−2.2, +2.8\\]" in line
@@ -30,7 +29,7 @@ def test_ours_stands_beside_the_printed_number_with_its_interval():
 
 @pytest.mark.slow
 def test_every_number_has_its_line_and_those_on_record_come_first():
-    parts = printed.parts(records.frame(records.tracked_folder()), project_root())
+    parts = printed.parts(records.frame(records.tracked_folder()))
     assert parts["printed"].count("\n* -") == 435 + parts["printed"].count("{list-table}")
     assert parts["summary"].rstrip().endswith("`````") and "435" in parts["summary"]
     assert "needs pretrained weights" in parts["printed"] and "(unknown)" not in parts["printed"]

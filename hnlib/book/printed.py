@@ -77,9 +77,9 @@ def _quick(rows: list[dict]) -> str:
     return pages.table([*HEAD[:5], "Command"], lines)
 
 
-def parts(frame, root: Path) -> dict[str, str]:
+def parts(frame) -> dict[str, str]:
     """Return the page's summary, the quickest numbers, all of them, and the queue's first runs."""
-    every: Any = papers.table(frame, root / "book/results/papers.csv")
+    every: Any = papers.table(frame)
     every["runs"] = [cell.run is not None for cell in every["cell"]]
     every["recorded"] = every["seeds"] > 0
     summary = []
@@ -107,6 +107,6 @@ def parts(frame, root: Path) -> dict[str, str]:
     }
 
 
-def write(folder: Path, runs, root: Path) -> None:
+def write(folder: Path, runs) -> None:
     """Fill ``papers.md`` in ``folder``, the staged ``book``."""
-    pages.fill(folder / "papers.md", parts(runs, root))
+    pages.fill(folder / "papers.md", parts(runs))

@@ -65,19 +65,10 @@ def tracked_folder() -> Path:
     return ledger("book/results/runs")
 
 
-def write(record: dict, folder: Path | str | None = None, overwrite: bool = False) -> Path:
-    """Write a record to `folder/NAME.json` atomically and return the path.
-
-    A run that is measured again with the same metrics leaves the file as it is. Raises ValueError
-    for other metrics, unless `overwrite=True`.
-    """
+def write(record: dict, folder: Path | str | None = None) -> Path:
+    """Write a record to `folder/NAME.json` atomically and return the path."""
     folder = default_folder() if folder is None else Path(folder)
     path = folder / f"{name(record['configuration'])}.json"
-    if path.exists() and not overwrite:
-        before = json.loads(path.read_text("utf-8"))
-        if canonical(before["metrics"]) == canonical(record["metrics"]):
-            return path
-        raise ValueError(f"{path} holds this run with other metrics; pass overwrite=True")
     write_atomically(path, (canonical(record, indent=1) + "\n").encode())
     return path
 
