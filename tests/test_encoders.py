@@ -21,11 +21,6 @@ def test_features_have_the_promised_dimension(name, channels, size, features):
     assert encoder.feature_dim == features and output.shape == (2, features)
 
 
-def test_unknown_name_lists_the_known():
-    with pytest.raises(ValueError, match=r"small-cnn, resnet18.*'vgg'"):
-        encoders.build("vgg")
-
-
 def test_the_stem_keeps_the_resolution_of_small_images():
     encoder, sizes = encoders.build("resnet18", 3, 32), []
     encoder.layer1.register_forward_pre_hook(

@@ -1,9 +1,11 @@
 import shlex
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from hnlib.book import pages, papers, printed
+from hnlib.graphs import data as graph_sets
 from hnlib.images.run import ImageRun
 from hnlib.training import records
 
@@ -31,7 +33,9 @@ def test_ours_stands_beside_the_printed_number_with_its_interval():
 def test_every_number_has_its_line_and_those_on_record_come_first():
     parts = printed.parts(records.frame(records.tracked_folder()))
     assert parts["printed"].count("\n* -") == 435 + parts["printed"].count("{list-table}")
-    assert parts["summary"].rstrip().endswith("`````") and "435" in parts["summary"]
+    assert "435" in parts["summary"] and "tables without a number on record" in parts["summary"]
+    recorded = parts["printed"].count("\n  - on record\n")
+    assert f"**{recorded} of the 435 numbers are on record**" in parts["counts"]
     assert "needs pretrained weights" in parts["printed"] and "(unknown)" not in parts["printed"]
     assert "hnlib train" in parts["queue"]
     states = [text for text in parts["printed"].split("\n") if text.startswith("  - ")]
@@ -57,3 +61,16 @@ def test_a_command_on_the_page_is_text_whatever_it_holds():
 def test_words_of_a_command_are_words_of_the_shell():
     run = ImageRun(dataset="cifar10", method="simclr", encoder="$(touch x)", epochs=1)
     assert shlex.split(papers.command(run))[-1] == "$(touch x)"
+
+
+def misprinted(row: dict) -> list[str]:
+    """Return the printed statistics of a set that are not those of the set as it is loaded."""
+    ours = {name: row[f"loaded_{name}"] for name in ("graphs", "classes", "nodes", "edges")}
+    return [name for name, value in ours.items() if abs(row[name] - value) > 0.005 + 1e-9]
+
+
+def test_graph_sets_have_the_statistics_that_hcl_prints():
+    rows = pd.read_csv(records.ledger("book/results/graph_sets.csv")).to_dict("records")
+    assert len(rows) == 8 and not any(map(misprinted, rows))
+    assert misprinted(rows[0] | {"edges": rows[0]["edges"] + 0.01}) == ["edges"]
+    assert [row["digest"] for row in rows] == [graph_sets.TU[row["dataset"]] for row in rows]

@@ -37,12 +37,6 @@ def test_a_description_is_the_first_sentences_of_the_first_paragraph():
     assert web.description(document(box, "Too short.")) == ""
 
 
-def test_a_description_has_formulas_without_markup():
-    text = nodes.paragraph("", "A tilt multiplies every weight of a negative by the number ")
-    text += nodes.math("", r"e^{\beta s}")
-    assert web.description(document(text)).endswith("by the number e^βs")
-
-
 def test_formulas_keep_their_letters_and_lose_their_accents():
     text = r"$\hat\Pi \ne \Lambda$, $\lambda \in \langle a\rangle$"
     assert " ".join(re.sub(r"\\(\w+)\s*", web.letter, text).split()) == "$Π ≠ Λ$, $λ ∈ ⟨a⟩$"

@@ -107,28 +107,18 @@ def measured(chosen: dict, z, y) -> dict:
     return {name: rounded(values) for name, values in means.items()}
 
 
-def readout(run: checkpoint.Run, by_method: list[dict]) -> dict:
-    """Return a seed's accuracies, and the pull on the anchor's class by each method."""
-    return {
-        "seed": run.record["configuration"]["seed"],
-        "metrics": {metric: run.record["metrics"][metric] for metric in ("knn", "linear")},
-        "own_by_pull_of": rounded(torch.tensor(means["own"]).mean() for means in by_method),
-    }
-
-
-def controls(groups: list[list[checkpoint.Run]], chosen: list[dict], images) -> list[dict]:
-    """Evaluate the encoders of each control under the methods `chosen` and the controls."""
-    own = [group[0].record["configuration"] for group in groups]
-    rows = []
-    for configuration, group in zip(own, groups):
-        seeds = []
-        for run in group:
-            z = embedded(run, images.x_test)
-            by_method = [measured(one, z, images.y_test) for one in chosen + own]
-            seeds.append(readout(run, by_method))
-        environment = group[0].record["environment"]
-        rows.append(dict(configuration=configuration, seeds=seeds, environment=environment))
-    return rows
+def readouts_of(group: list[checkpoint.Run], chosen: list[dict], images) -> list[dict]:
+    """Return each seed's accuracies, and the pull on the anchor's class by each method."""
+    seeds = []
+    for run in group:
+        z = embedded(run, images.x_test)
+        by_method = [measured(one, z, images.y_test) for one in chosen]
+        own = rounded(torch.tensor(means["own"]).mean() for means in by_method)
+        metrics = {metric: run.record["metrics"][metric] for metric in ("knn", "linear")}
+        seed = run.record["configuration"]["seed"]
+        seeds.append({"seed": seed, "metrics": metrics, "own_by_pull_of": own})
+        seeds[-1] |= by_method[chosen.index(group[0].record["configuration"])]
+    return seeds
 
 
 def png(image) -> str:
@@ -151,11 +141,7 @@ def artefact(groups: list[list[checkpoint.Run]], images) -> dict:
         s, p = pull(chosen[k], embedded(group[0], x[:BATCH]))
         shown = [heaviest(s, p, y, anchor) for anchor in anchors]
         pictures |= {negative["image"] for row in shown for negative in row}
-        seeds = []
-        for run in group:
-            z = embedded(run, x)
-            by_method = [measured(one, z, y) for one in chosen]
-            seeds.append(readout(run, by_method) | by_method[k])
+        seeds = readouts_of(group, chosen, images)
         rows.append({"configuration": chosen[k], "shown": shown, "seeds": seeds})
     return {
         "dataset": images.name,
@@ -182,9 +168,14 @@ def main() -> None:
     images = data.load("cifar10")
     groups = [[trained(one, seed) for seed in range(args.seeds)] for one in SHOWN]
     content = artefact(groups, images)
-    chosen = [row["configuration"] for row in content["methods"]]
     groups = [[trained(one, seed) for seed in range(CONTROL_SEEDS)] for one in CONTROLS]
-    content["controls"] = controls(groups, chosen, images)
+    records_of = [group[0].record for group in groups]
+    chosen = [row["configuration"] for row in [*content["methods"], *records_of]]
+    content["controls"] = [
+        {name: record[name] for name in ("configuration", "environment")}
+        | {"seeds": readouts_of(group, chosen, images)}
+        for group, record in zip(groups, records_of)
+    ]
     path = args.to / "retrieved.json"
     write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
     print(f"{path}: {args.seeds} seeds, {path.stat().st_size:,} bytes")

@@ -129,10 +129,12 @@ def mixtures() -> Runs:
 
 
 def loudness() -> Runs:
-    """Yield `LOUDNESS`, seed by seed, then `UNSATURATED`."""
+    """Yield `LOUDNESS`, seed by seed, then `UNSATURATED`, on images and in search."""
     fields = SMALL | dict(experiment="loudness")
     for arms in (LOUDNESS, UNSATURATED):
         yield from grid(fields, arms, seed=range(20, 25))
+    search = on(RANDOM | dict(transfer=(), experiment="loudness"), UNSATURATED[:1])
+    yield from grid({}, search, seed=range(10))
 
 
 # Sentences

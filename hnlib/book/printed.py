@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from hnlib.book import pages, papers, queue
 from hnlib.book.tables import DASH, Markup, percent
 from hnlib.results.comparisons import Effect
+from hnlib.training import records
 
 HEAD = ["Printed in", "Row", "Data", "Printed", "Ours", "Difference", "State"]
 HEAD += ["Run, or why there is none"]
@@ -77,19 +79,53 @@ def _quick(rows: list[dict]) -> str:
     return pages.table([*HEAD[:5], "Command"], lines)
 
 
+def _on_record(every: pd.DataFrame) -> str:
+    """Return how many of the numbers are on record, in all and by kind of data."""
+    kinds = []
+    for kind, group in every[every["runs"]].groupby("kind"):
+        seeds = group.loc[group["recorded"], "seeds"]
+        one = f", {(seeds == 1).sum()} with one seed" if len(seeds) else ""
+        kinds.append(f"{len(seeds)} of {len(group)} on {kind}{one}")
+    return (
+        f"**{every['recorded'].sum()} of the {len(every)} numbers are on record**: "
+        f"{'; '.join(kinds)}. {(~every['runs']).sum()} have no run."
+    )
+
+
+def _summary(every: pd.DataFrame) -> str:
+    """Return how many numbers of each table are on record; tables without any fold."""
+    rows = {True: [], False: []}
+    for paper, title in papers.PAPERS.items():
+        for name, group in every[every["paper"] == paper].groupby("table", sort=False):
+            runs, recorded = int(group["runs"].sum()), int(group["recorded"].sum())
+            rows[recorded > 0].append([title, name, len(group), runs, recorded, runs - recorded])
+    head = ["Paper", "Table", "Printed", "With a run", "On record", "Missing"]
+    whole = every[["runs", "recorded"]].sum()
+    whole = [len(every), *whole, whole["runs"] - whole["recorded"]]
+    shown = pages.table(head, [*rows[True], ["", "all", *map(int, whole)]])
+    rest = pages.table([*head[:4]], [row[:4] for row in rows[False]])
+    title = f"{len(rows[False])} tables without a number on record"
+    return f"{shown}\n::::{{dropdown}} {title}\n{rest}::::\n"
+
+
+def _statistics(path: Path) -> str:
+    """Return the printed statistics of graph sets beside those of the sets as they are loaded."""
+    lines = []
+    for row in pd.read_csv(path).to_dict("records"):
+        counts = [f"{row[n]:,} / {row[f'loaded_{n}']:,}" for n in ("graphs", "classes")]
+        means = [f"{row[n]:.2f} / {row[f'loaded_{n}']:.3f}" for n in ("nodes", "edges")]
+        lines.append([f"HCL, {row['table']}", row["dataset"], *counts, *means])
+    return pages.table(["Printed in", "Data", "Graphs", "Classes", "Nodes", "Edges"], lines)
+
+
 def parts(frame) -> dict[str, str]:
     """Return the page's summary, the quickest numbers, all of them, and the queue's first runs."""
     every: Any = papers.table(frame)
     every["runs"] = [cell.run is not None for cell in every["cell"]]
+    every["kind"] = [cell.run and cell.run.kind for cell in every["cell"]]
     every["recorded"] = every["seeds"] > 0
-    summary = []
-    for paper, title in papers.PAPERS.items():
-        for name, group in every[every["paper"] == paper].groupby("table", sort=False):
-            runs, recorded = int(group["runs"].sum()), int(group["recorded"].sum())
-            summary.append([title, name, len(group), runs, recorded, runs - recorded])
-    head = ["Paper", "Table", "Printed", "With a run", "On record", "Missing"]
-    summary.append(["", "all", *(sum(row[k] for row in summary) for k in range(2, 6))])
     missing = queue.jobs(frame)
+    images = [job.run for job in missing if job.run.kind == "images"]
     first = []
     for job in missing[:LISTED]:
         command = pages.literal(papers.command(job.run, "--record"))
@@ -100,8 +136,11 @@ def parts(frame) -> dict[str, str]:
     rows = sorted(every.to_dict("records"), key=lambda row: -row["runs"] - row["recorded"])
     minutes = queue.minutes(frame)
     return {
-        "summary": pages.table(head, summary),
+        "counts": _on_record(every),
+        "images": pages.count(len(images), "run"),
+        "summary": _summary(every),
         "quick": _quick(rows),
+        "statistics": _statistics(records.ledger("book/results/graph_sets.csv")),
         "printed": pages.table(HEAD, [_line(row, minutes) for row in rows]),
         "queue": total + listed,
     }

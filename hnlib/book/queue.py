@@ -44,7 +44,8 @@ def jobs(frame: Any = None, seeds: int = 1, only: str = "*", device: str = "cpu"
     recorded, seconds = papers.measured(frame), epoch_seconds(frame, device)
     matches, missing = False, []
     for key, cells in by_key.items():
-        names = [f"{c.paper} {c.table}, {c.dataset}, {c.run.method}" for c in cells]
+        rest = [(c.paper, f"{c.table}, {c.dataset}, {c.run.method}") for c in cells]
+        names = [f"{name} {text}" for key, text in rest for name in (key, papers.PAPERS[key])]
         if not any(_matches(name, only) for name in names):
             continue
         matches = True

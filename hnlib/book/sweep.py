@@ -70,7 +70,9 @@ def sweep(
     *,
     values: Annotated[list[str], Parameter("--grid")] = [],  # noqa: B006
     seeds: int | None = None,
-    given: Annotated[list[tuple[str, str]], Parameter("-p", allow_leading_hyphen=True)] = [],  # noqa: B006
+    given: Annotated[
+        list[tuple[str, str]], Parameter("-p", allow_leading_hyphen=True, json_list=False)
+    ] = [],  # noqa: B006
     address: str | None = None,
     cpus: float = 1,
     gpus: float = 0,

@@ -61,6 +61,7 @@ def ledgers(folder: Path) -> None:
         for column in ("table", "row", "column", "note"):
             rows.loc[row::29, column] += f"; remark={text}" if column == "note" else text
     rows.to_csv(folder / "papers.csv", index=False)
+    shutil.copy(ROOT / "book/results/graph_sets.csv", folder)
 
 
 def shown(text: str) -> list[dict]:

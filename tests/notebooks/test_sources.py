@@ -11,6 +11,8 @@ from hnlib.book import build, execute
 from hnlib.book.reading import figure, hidden, minutes, minutes_with_pencil
 
 CHAPTERS = sorted((execute.root() / "notebooks").rglob("*.md"))
+#: What an experiment's parameters name, so that papermill can drive it.
+FIELDS = ("dataset", "encoder|layers", "methods?", "epochs", "seeds?", "precision", "checkpoints")
 DRAWS = re.compile(
     r"\.(subplots|figure|subplot_mosaic)\(|\bfigures\.(?!use_style|COLOU?RS|LABELS|interactive)[a-z_]+\("
 )
@@ -112,6 +114,24 @@ def test_chapter(path):
     chapter = jupytext.read(path)
     assert violations(chapter) == []
     execute.parameters_of(chapter)  # literals, which `hnlib run` can check
+
+
+def unnamed(chapter) -> list[str]:
+    """Return the fields that an experiment's parameters do not name, none if it trains nothing."""
+    names = execute.parameters_of(chapter)
+    if "trains nothing, so it has no parameters" in " ".join("\n".join(words(chapter)).split()):
+        return list(names)
+    return [field for field in FIELDS if not any(re.fullmatch(field, name) for name in names)]
+
+
+@pytest.mark.parametrize("path", [p for p in CHAPTERS if p.parent.name == "experiments"])
+def test_an_experiment_that_trains_has_parameters(path):
+    assert unnamed(jupytext.read(path)) == []
+
+
+def test_a_field_that_parameters_lack_is_noticed():
+    source = "# T\n\n```{code-cell}\n:tags: [parameters]\nepochs = 1\n```\n"
+    assert unnamed(jupytext.reads(source, "md:myst")) == [f for f in FIELDS if f != "epochs"]
 
 
 def test_every_violation_is_found():
