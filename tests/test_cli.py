@@ -1,7 +1,5 @@
 """The command line: what it passes on, and what bad input gets."""
 
-import os
-import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -141,14 +139,6 @@ def test_bad_input_is_one_line(capsys, trained, arguments, message):
     assert trained.run is None
     assert cli.main([]) == 2
     assert "train" in capsys.readouterr().out
-
-
-def test_interruption_has_its_own_status(monkeypatch, capsys):
-    monkeypatch.setattr(build, "book", lambda **options: os.kill(os.getpid(), signal.SIGTERM))
-    before = signal.getsignal(signal.SIGTERM)
-    assert cli.main(["book"]) == 130
-    assert capsys.readouterr().err == "hnlib: interrupted\n"
-    signal.signal(signal.SIGTERM, before)
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch, capsys):

@@ -35,19 +35,6 @@ def test_every_file_names_the_address_of_pyproject():
     assert addresses(ROOT) == named
 
 
-def test_nothing_else_in_the_checkout_names_it():
-    """What is built, and the workflow, follow it or do without."""
-    listed = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    url = elsewhere.repository(ROOT).encode()
-    files = (ROOT / name for name in listed.stdout.splitlines())
-    naming = {
-        p.relative_to(ROOT).as_posix() for p in files if p.is_file() and url in p.read_bytes()
-    }
-    assert naming == {name for name, named in addresses(ROOT).items() if named}
-
-
 STAGE = """
 from hnlib.book import build, elsewhere
 from hnlib.training import records

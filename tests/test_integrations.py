@@ -161,13 +161,6 @@ def test_a_query_of_which_the_mask_leaves_nothing_is_left_out():
     assert some.item() == pytest.approx(methods.build("hcl", tau_plus=0.0).loss(rows).item())
 
 
-def test_classes_come_from_the_labels_and_only_where_they_are_learned_from():
-    z, y = columns(5), torch.tensor([0, 1, 2, 0, 1, 2, 3])
-    expected = methods.build("scl", temperature=0.05).pairs(*z, labels=y)
-    assert torch.equal(HardNegatives(None, "scl").of_columns(z, y), expected)
-    assert torch.equal(HardNegatives(None, "hcl").of_columns(z, y), ours(z, "hcl"))
-
-
 def test_defaults_are_those_of_pairs_and_any_may_be_said():
     assert HardNegatives(None).method.options["temperature"] == 0.05
     assert HardNegatives(None, "debiased").method.options["tau_plus"] == 0.0

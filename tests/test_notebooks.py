@@ -190,16 +190,6 @@ def test_the_commands_for_other_parameters_do_what_the_page_says(tab, tmp_path):
     assert not any(o.output_type == "error" for c in notebook.cells for o in c.get("outputs", ()))
 
 
-@pytest.mark.slow
-def test_a_lock_in_a_chapter_leaves_nothing_to_clean_up(one):
-    one.write_text(
-        CHAPTER + "\n```{code-cell} ipython3\nfrom multiprocessing import RLock\nRLock()\n```\n"
-    )
-    done = start_hnlib("run", "theory/one")
-    _, errors = done.communicate(timeout=120)
-    assert done.returncode == 0 and "leaked" not in errors, errors
-
-
 RUN = {
     "configuration": {
         "experiment": "images",

@@ -114,16 +114,6 @@ def test_an_undeclared_import_is_found(tmp_path, monkeypatch):
     assert undeclared(loss) == {("transport", "pandas")}
 
 
-def test_no_dependency_of_the_library_is_declared_in_vain():
-    used = {
-        name
-        for path in (ROOT / "hnlib").rglob("*.py")
-        for module, _ in imports(path)
-        for name in distributions(module)
-    }
-    assert declared("graphs") - used == set()
-
-
 # The lock
 
 

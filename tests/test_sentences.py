@@ -92,15 +92,6 @@ def test_a_long_word_is_cut(corpus):
     assert len(ends) == 3 and ids[-3:].tolist() == corpus.tokenizer.encode("cat cat cat").ids
 
 
-def test_the_generated_corpus_is_a_function_of_its_name():
-    made = data.load("topics")
-    assert int(made.documents[-1]) + 1 == 60 and made.digest == data.load("topics").digest
-    with pytest.raises(
-        ValueError, match="dataset must be one of topics, novels, text:PATH, got 'nope'"
-    ):
-        data.load("nope")
-
-
 @pytest.fixture
 def novels(tmp_path, monkeypatch):
     """Two novels and a protected one, in a folder or in an archive that is downloaded."""

@@ -559,12 +559,6 @@ def test_a_queue_is_filled_used_and_resumed(tmp_path, method):
     assert_same_run(whole, train(**queued, checkpoint=path))
 
 
-def test_positives_of_a_queue_are_those_asked_for():
-    queued = dict(method="h-scl", queue=50, **ONE)
-    by_class, by_view = (train(positives=p, **queued).record["losses"] for p in ("class", "view"))
-    assert by_class != by_view
-
-
 def test_keys_follow_the_model_and_the_queue_keeps_the_newest():
     model = encoders.Model(Plain(), nn.Linear(32, 16))
     queue = loop.KeyQueue(model, ImageRun(queue=5, momentum=0.75))

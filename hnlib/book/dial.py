@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from dataclasses import dataclass, replace
 
@@ -151,6 +152,29 @@ class Map:
         variance, df = self._error(metric)
         f = float((within**2).sum() / freedom / variance)
         return freedom, f, float(stats.f.sf(f, freedom, df))
+
+    def explained(self, metric: str = "linear") -> dict[str, str]:
+        """Return what γ explains, as a row of a table; needs two seeds."""
+        a, low, high = self.exponent(metric)
+        freedom, f, p = self.pure_error(metric)
+        return {
+            "share of γ": format_share(self.share(metric)),
+            "exponent a": f"{a:.2f} [{low:.2f}, {high:.2f}]",
+            "equal γ": f"F({freedom}, {self._error(metric)[1]}) = {f:.2f}, p = {p:.2f}",
+            "highest − lowest": f"{np.ptp(self.accuracy(metric).mean(1)):.1f}",
+            "noise of a cell": f"{self.noise(metric):.2f}",
+        }
+
+    def tilt_gains(self, metric: str = "linear") -> comparisons.Effect:
+        """Compare the chosen tilted cell with the chosen untilted one."""
+        tilt, plain = (self.chosen(where) for where in (lambda b: b > 0, lambda b: b == 0))
+        return self.compare(tilt, plain, metric)
+
+    def widest(self, gamma: float, metric: str = "linear") -> comparisons.Effect:
+        """Return the largest difference between two cells of one γ, of their family."""
+        cells = sorted(cell for cell, at in zip(CELLS, GAMMAS) if np.isclose(at, gamma))
+        pairs = (self.compare(*pair, metric) for pair in itertools.combinations(cells, 2))
+        return max(comparisons.family(pairs), key=lambda effect: abs(effect.difference))
 
     def _error(self, metric: str) -> tuple[float, int]:
         """Return the variance of a cell's mean over seeds and its degrees of freedom."""

@@ -390,18 +390,6 @@ def test_executed_notebooks_can_be_downloaded(html):
         assert all(cell["execution_count"] for cell in code), page.name
 
 
-def test_measure(visit):
-    """A line of text has room for 65 to 75 characters: neither the eye nor the thread gets lost."""
-    page = visit("book/reproduce.html")
-    characters = page.evaluate("""() => {
-        const paragraphs = [...document.querySelectorAll('article section > p')];
-        const text = paragraphs.map(p => p.textContent).join(' ').replace(/\\s+/g, ' ');
-        const pen = document.createElement('canvas').getContext('2d');
-        pen.font = getComputedStyle(paragraphs[0]).font;
-        return Math.max(...paragraphs.map(p => p.clientWidth)) / (pen.measureText(text).width / text.length); }""")
-    assert 65 <= characters <= 75
-
-
 def test_the_first_tap_on_a_word_shows_its_card_and_the_second_follows_it(html, browser):
     page = browser.new_page(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
     page.goto((html / "notebooks/start-here.html").as_uri())
