@@ -464,7 +464,8 @@ def sigmoid(
     temperature : float or Tensor, default 0.5
         Temperature $t > 0$; a tensor may carry a gradient.
     bias : float or Tensor, optional
-        Bias $b$; a tensor may carry a gradient. Default $-\log Q$, the log-odds of a positive.
+        Bias $b$; a tensor may carry a gradient. Default $-\log Q$, the log-odds of a positive. At a
+        low temperature choose $-1/t$, at which no similarity saturates.
     scale : float or Tensor of shape [n], optional
         Scale $Q > 0$; default `contrast.scale`.
 
