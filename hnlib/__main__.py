@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         status, text = 130, str(stop) or "interrupted"
     except ModuleNotFoundError as error:
-        status, text = 2, f"{error.name} is missing; pip install 'hnlib[book]' or 'hnlib[graphs]'"
+        status, text = 2, f"{error.name} is missing; pip install 'hnlib[book]'"
     except (CycloptsError, ValueError, OSError) as error:
         status, text = 2, _sentence(error)
     print(f"hnlib: {text}", file=sys.stderr)

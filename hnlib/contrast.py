@@ -258,13 +258,13 @@ class Contrast:
         one_of("positives", positives, ("class", "view"))
         if (labels is None) != (queue_labels is None):
             raise ValueError("labels and queue_labels must be given together")
-        contrast = cls._two_towers(queries, torch.cat([keys, queue]), "of keys and queue")
+        every = torch.cat([keys, queue])
         if labels is None:
-            return contrast
+            return cls.from_pairs(queries, every)
         labels = _checks.labels(labels, len(queries), "queries").to(queries.device)
         older = _checks.labels(queue_labels, len(queue), "keys of the queue").to(queries.device)
         y = torch.cat([labels, older])
-        return contrast._with_labels(_same(labels, y), labels, y, positives)
+        return cls.from_pairs(queries, every, labels=y, label_positives=positives == "class")
 
     @classmethod
     def from_pairs(
@@ -307,7 +307,12 @@ class Contrast:
         n, m = len(queries), len(keys)
         if not 1 <= n <= m or m < 2:
             raise ValueError(f"need at least as many keys as queries, and 2, got {n} and {m}")
-        contrast = cls._two_towers(queries, keys, "of the keys")
+        queries, keys = in_one_precision(queries, keys)
+        z, _ = unit_rows(queries, "of the queries")
+        candidates, norms = unit_rows(keys, "of the keys")
+        masks = _shared_masks(n, m, 0, z.device, z.dtype)
+        similarity = inner_products(z, candidates)
+        contrast = cls(similarity, masks, m - 1, z, candidates, norms=norms)
         if positives is not None:
             _checks.mask("positives", positives, contrast.similarity)
             positives = contrast.positives | positives
@@ -318,15 +323,6 @@ class Contrast:
         y = _checks.labels(labels, m, "keys").to(keys.device)
         same = contrast.positives | _same(y[:n], y)
         return contrast._with_labels(same, y[:n], y, "class" if label_positives else "view")
-
-    @classmethod
-    def _two_towers(cls, queries: Tensor, keys: Tensor, part: str) -> Contrast:
-        queries, keys = in_one_precision(queries, keys)
-        z, _ = unit_rows(queries, "of the queries")
-        candidates, norms = unit_rows(keys, part)
-        masks = _shared_masks(len(z), len(keys), 0, z.device, z.dtype)
-        similarity = inner_products(z, candidates)
-        return cls(similarity, masks, len(keys) - 1, z, candidates, norms=norms)
 
     def reversed(self) -> Contrast:
         """Return the same pairs with the keys as anchors, for a loss in both directions.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, distributed
+from torch.autograd.function import once_differentiable
 
 from hnlib import _checks
 
@@ -64,20 +65,9 @@ class _Gather(torch.autograd.Function):
         return torch.cat(_parts(z.contiguous()))
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, gradient):
-        return _Sum.apply(gradient).split(ctx.rows)[distributed.get_rank()]
-
-
-class _Sum(torch.autograd.Function):
-    """The sum over processes, which is its own adjoint."""
-
-    @staticmethod
-    def forward(ctx, x):
         # gloo sends memory as it lies, and keys' gradient is transposed
-        x = x.clone(memory_format=torch.contiguous_format)
-        distributed.all_reduce(x)
-        return x
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return _Sum.apply(gradient)
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        distributed.all_reduce(total)
+        return total.split(ctx.rows)[distributed.get_rank()]

@@ -27,6 +27,18 @@ from hnlib.contrast import Contrast, as_numbers
 SKIP = 'or on_empty="skip" to leave such anchors out and count them'
 
 
+at_least_0 = partial(
+    _checks.must, holds=lambda x: (x >= 0) & (x < math.inf), rule="be finite and >= 0"
+)
+
+
+def check(**options) -> None:
+    """Raise ValueError for an option out of its range; None stands for a default."""
+    for name, value in options.items():
+        if name in RANGES and value is not None:
+            RANGES[name](name, value)
+
+
 class Weighting:
     """Base class of the weightings: frozen dataclasses whose fields are their options.
 
@@ -36,9 +48,7 @@ class Weighting:
 
     def __post_init__(self):
         """Check the options."""
-        for name, value in vars(self).items():
-            if name in RANGES and value is not None:
-                RANGES[name](name, value)
+        check(**vars(self))
 
     def __call__(self, contrast: Contrast) -> Tensor:
         """Return the log-weights of shape [n, m]."""
@@ -523,7 +533,7 @@ def unremix_components(
     .. [unremix] Tabassum et al., *Hard Negative Sampling Strategies for Contrastive Representation
        Learning*, 2022, eqs. (2)-(4) and App. B.3; the closed form is ours.
     """
-    RANGES["gradient"]("gradient", gradient)
+    check(gradient=gradient)
     if contrast.anchors is None or not contrast.never_empty:
         raise ValueError("unremix needs embeddings, and no labels")
     if not contrast.symmetric:
@@ -671,7 +681,8 @@ def neighbour_scores(contrast: Contrast, temperature: float | None = None) -> tu
 
     No gradient flows.
     """
-    _needs_views("neighbour_scores", contrast)
+    if contrast.candidates is None or not (contrast.never_empty and contrast.symmetric):
+        raise ValueError("neighbour_scores needs a contrast of two views without labels")
     tau = 1 / math.log(len(contrast.candidates)) if temperature is None else temperature
     positive("temperature", tau)
     z, s = contrast.candidates.detach(), contrast.similarity.detach()
@@ -789,11 +800,6 @@ def _shares(mixture, like: Tensor):
     return mixture.to(like) if isinstance(mixture, Tensor) else mixture
 
 
-def _needs_views(name: str, contrast: Contrast) -> None:
-    if contrast.candidates is None or not (contrast.never_empty and contrast.symmetric):
-        raise ValueError(f"{name} needs a contrast of two views without labels")
-
-
 def _refuse_empty(contrast: Contrast, on_empty: str) -> None:
     if on_empty == "raise" and not contrast.never_empty:
         message = "anchor {row} has no admissible negative; use a batch with more classes, "
@@ -813,17 +819,26 @@ def _mixture(name: str, value) -> None:
         raise ValueError(f"{name} must be three shares, at least 0 and not all 0, got {value}")
 
 
-#: The check of an option by its name, which means the same in every weighting.
+#: The check of an option by its name, which means the same in every weighting and objective.
 RANGES = {
-    **dict.fromkeys(("temperature", "sigma", "eta", "epsilon", "tau"), positive),
-    **dict.fromkeys(("beta", "mu", "level"), _checks.finite),
-    "frequency": positive,
+    **dict.fromkeys(("temperature", "sigma", "eta", "epsilon", "tau", "frequency"), positive),
+    **dict.fromkeys(("scale", "floor"), positive),
+    **dict.fromkeys(("beta", "mu", "level", "bias"), _checks.finite),
+    "hardness_strength": at_least_0,
+    "tau_plus": partial(_checks.must, holds=lambda x: (x >= 0) & (x < 1), rule="lie in [0, 1)"),
     "exponent": partial(_checks.must, holds=lambda x: x >= 1, rule="be at least 1"),
     "relaxation": partial(_checks.must, holds=lambda x: x >= 0, rule="be at least 0"),
+    "loudness": partial(
+        _checks.must,
+        holds=lambda x: (x == 0) | ((x >= 1) & (x < math.inf)),
+        rule="be 0 or at least 1",
+    ),
     "mixture": _mixture,
     "cost": _ground_cost,
     "weights_gradient": _checks.flag,
     "gradient": partial(_checks.one_of, choices=("pseudo-label", "nt-xent")),
     "on_empty": partial(_checks.one_of, choices=("raise", "skip")),
     "on_failure": partial(_checks.one_of, choices=("raise", "warn")),
+    "average": partial(_checks.one_of, choices=("anchors", "pairs")),
+    "reduction": partial(_checks.one_of, choices=("mean", "none")),
 }

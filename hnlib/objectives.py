@@ -10,7 +10,6 @@ gradient 0.
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -19,32 +18,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from hnlib import robust
-from hnlib._checks import finite, must, one_of, per_anchor, positive, readable, refuse, shapes
+from hnlib._checks import per_anchor, readable, refuse, shapes
 from hnlib.contrast import Contrast
-from hnlib.negatives import unremix_score
-
-_AT_LEAST_0 = partial(must, holds=lambda x: (x >= 0) & (x < math.inf), rule="be finite and >= 0")
-#: What the options of objectives may be, by name.
-RANGES = {
-    "temperature": positive,
-    "tau_plus": partial(must, holds=lambda x: (x >= 0) & (x < 1), rule="lie in [0, 1)"),
-    "scale": positive,
-    "floor": positive,
-    "hardness_strength": _AT_LEAST_0,
-    "loudness": partial(
-        must, holds=lambda x: (x == 0) | ((x >= 1) & (x < math.inf)), rule="be 0 or at least 1"
-    ),
-    "bias": finite,
-    "average": partial(one_of, choices=("anchors", "pairs")),
-    "reduction": partial(one_of, choices=("mean", "none")),
-}
-
-
-def check(**options) -> None:
-    """Raise ValueError for an option out of its range; None stands for a default."""
-    for name, value in options.items():
-        if name in RANGES and value is not None:
-            RANGES[name](name, value)
+from hnlib.negatives import at_least_0, check, unremix_score
 
 
 def info_nce(
@@ -126,14 +102,14 @@ def info_nce(
     if hardness_strength:
         log_w = log_w + hardness_strength * s.detach()
     negatives, chosen = _log_sums(log_w, s, 1 / temperature, pairs.columns)
-    has_negative = _has_negative(negatives[:, 0])
+    total = negatives[:, 0]
     if isinstance(tau_plus, Tensor) or tau_plus > 0:
         negatives = _debias(negatives, chosen, tau_plus, temperature)
     ratio = negatives - chosen + _log_scale(contrast, scale)
     loss = _softplus(ratio) if loudness else ratio
     if loudness > 1:
         loss = loss * ratio.detach().sigmoid() ** (loudness - 1)
-    return _average(loss, contrast, has_negative, average, reduction)
+    return _average(loss, contrast, total, average, reduction)
 
 
 def signed(
@@ -191,8 +167,7 @@ def signed(
     positive, top = contrast.masks.pairs.gather(s), s.detach().amax(1, keepdim=True)
     mass = (w * (s - top).masked_fill(log_w == -torch.inf, -torch.inf).exp()).sum(1, keepdim=True)
     loss = ((positive - top).exp() + mass).log() + top - positive
-    every = torch.ones_like(mass[:, 0], dtype=torch.bool)
-    return _average(loss, contrast, every, "anchors", reduction)
+    return _average(loss, contrast, torch.zeros_like(mass[:, 0]), "anchors", reduction)
 
 
 def exact_debiased(
@@ -257,7 +232,7 @@ def exact_debiased(
     above = _log_difference(mass.total, mass.share + mass.positive, mass.total_left)
     below = _log_difference(torch.zeros_like(mass.share), mass.share, mass.left)
     loss = _softplus(above - below - mass.positive + _log_scale(contrast, scale))
-    return _average(loss, contrast, _has_negative(log_w.amax(1)), "anchors", reduction)
+    return _average(loss, contrast, log_w.amax(1), "anchors", reduction)
 
 
 def guarded(
@@ -402,7 +377,7 @@ def basic(
     _check_weights(contrast, log_w)
     s = contrast.similarity
     loss = _mean(log_w, s) - contrast.masks.pairs.gather(s)
-    return _average(loss, contrast, _has_negative(log_w.amax(1)), average, reduction)
+    return _average(loss, contrast, log_w.amax(1), average, reduction)
 
 
 def mean_variance(
@@ -443,7 +418,7 @@ def mean_variance(
     mean = _mean(log_w, s)
     variance = _mean(log_w, (s - mean).square())
     loss = mean + variance / (2 * temperature) - contrast.masks.pairs.gather(s)
-    return _average(loss, contrast, _has_negative(log_w.amax(1)), average, reduction)
+    return _average(loss, contrast, log_w.amax(1), average, reduction)
 
 
 def sigmoid(
@@ -464,7 +439,8 @@ def sigmoid(
     temperature : float or Tensor, default 0.5
         Temperature $t > 0$; a tensor may carry a gradient.
     bias : float or Tensor, optional
-        Bias $b$; a tensor may carry a gradient. Default $-\log Q$, the log-odds of a positive.
+        Bias $b$; a tensor may carry a gradient. Default $-\log Q$, the log-odds of a positive. At a
+        low temperature choose $-1/t$, at which no similarity saturates.
     scale : float or Tensor of shape [n], optional
         Scale $Q > 0$; default `contrast.scale`.
 
@@ -493,7 +469,7 @@ def sigmoid(
     logits = contrast.similarity / temperature + (-log_scale if bias is None else bias)
     loss = _softplus(-contrast.masks.pairs.gather(logits))
     loss = loss + _mean(log_w + log_scale, _softplus(logits))
-    return _average(loss, contrast, _has_negative(log_w.amax(1)), average, reduction)
+    return _average(loss, contrast, log_w.amax(1), average, reduction)
 
 
 def jensen_shannon(
@@ -545,7 +521,7 @@ def jensen_shannon(
     if isinstance(prior, Tensor) or prior > 0:
         negative = ((negative - prior * _softplus(chosen)) / (1 - prior)).clamp_min(0.0)
     loss = _softplus(-chosen) + negative
-    return _average(loss, contrast, _has_negative(log_w.amax(1)), average, reduction)
+    return _average(loss, contrast, log_w.amax(1), average, reduction)
 
 
 def _log_scale(contrast: Contrast, scale: float | Tensor | None) -> float | Tensor:
@@ -668,7 +644,7 @@ def _class_mass(contrast: Contrast, log_w: Tensor, temperature, beta, tau_plus) 
     _check_weights(contrast, log_w)
     temperature, beta, tau_plus = float(temperature), float(beta), float(tau_plus)
     check(temperature=temperature, tau_plus=tau_plus)
-    _AT_LEAST_0("beta", beta)  # below, the guard would have to trim the easiest candidates
+    at_least_0("beta", beta)  # below, the guard would have to trim the easiest candidates
     s, columns, tilt = contrast.similarity, contrast.masks.pairs.columns, beta / temperature
     held = s if log_w.requires_grad else s.detach()
     if not contrast.never_empty:  # zeros keep gradients finite until such rows are left out
@@ -713,9 +689,13 @@ def _log_difference(a: Tensor, b: Tensor, floor: Tensor) -> Tensor:
 
 
 def _average(
-    loss: Tensor, contrast: Contrast, has_negative: Tensor, average: str, reduction: str
+    loss: Tensor, contrast: Contrast, largest: Tensor, average: str, reduction: str
 ) -> Tensor:
-    """Average values [n, k], one for each positive, over positives and over anchors."""
+    """Average values [n, k], one for each positive, over positives and over anchors.
+
+    `largest` [n] are the anchors' largest log-weights, or sums of them.
+    """
+    has_negative = _has_negative(largest)
     check(average=average, reduction=reduction)
     if average == "pairs" and reduction == "none":
         raise ValueError('average="pairs" needs reduction="mean": it is one number for all pairs')

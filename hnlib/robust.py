@@ -25,7 +25,6 @@ from torch import Tensor
 from hnlib import _checks
 
 STEPS = 30  # of an iteration that may not ask whether it has settled; on similarities 4 to 8 do
-BLOCK = 64  # rows
 UNSETTLED = "the worst case of a row was not found; compute it in float64, on the CPU"
 
 
@@ -190,8 +189,9 @@ def kl_temperature(
         raise ValueError(f"order must be 0 (exact), 1, 2 or 3, got {order!r}")
     f, log_q0 = _prepare(values, reference, eta, log_reference)
     if order == 0:
-        (temperature,) = _by_rows(partial(_kl_multiplier, eta=eta), f.detach(), log_q0)
-        return temperature.to(f.dtype)
+        q0 = log_q0.double().softmax(-1)
+        s, inside = _kl_sharpness(*_below_top(f.detach().double(), q0), q0, eta)
+        return torch.where(inside, 1 / s, 0.0).to(f.dtype)
     g, q0 = f.detach().double(), log_q0.double().softmax(-1)
     centred = g - (q0 * g).sum(-1, keepdim=True)
     k2, k3, fourth = ((q0 * centred**k).sum(-1) for k in (2, 3, 4))
@@ -238,7 +238,7 @@ def chi2_ball(
        Optimization*, NeurIPS 2023, Theorem 3.5, here made exact.
     """
     f, log_q0 = _prepare(values, reference, eta, log_reference)
-    weights, alpha = _by_rows(partial(_chi2_worst_case, eta=eta), f.detach(), log_q0)
+    weights, alpha = _chi2_worst_case(f.detach().double(), log_q0.double(), eta)
     weights = weights.to(f.dtype)
     return Robust((weights * f).sum(-1), alpha.to(f.dtype), weights)
 
@@ -260,25 +260,11 @@ def _prepare(values, reference, eta=1.0, log_reference=None):
     return f, q0.log()
 
 
-def _by_rows(solve, f: Tensor, log_q0: Tensor):
-    """Solve in double precision; on a CPU some rows at a time, which stay in its cache."""
-    if f.ndim < 2 or not _checks.readable(f):
-        return solve(f.double(), log_q0.double())
-    blocks = zip(f.split(BLOCK), log_q0.split(BLOCK), strict=True)
-    return map(torch.cat, zip(*(solve(x.double(), y.double()) for x, y in blocks), strict=True))
-
-
 def _below_top(f, q0):
     """Return f less its largest value where there is mass, else 0, and the masses of the top."""
     g = torch.where(q0 > 0, f, -torch.inf)
     g = g.sub_(g.amax(-1, keepdim=True)).masked_fill_(q0 == 0, 0.0)
     return g, torch.where(g == 0, q0, 0.0)
-
-
-def _kl_multiplier(f, log_q0, eta):
-    q0 = log_q0.softmax(-1)
-    s, inside = _kl_sharpness(*_below_top(f, q0), q0, eta)
-    return (torch.where(inside, 1 / s, 0.0),)
 
 
 def _kl_worst_case(f, log_q0, eta, pool=lambda x: x):

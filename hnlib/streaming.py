@@ -72,7 +72,7 @@ def info_nce(
     _checks.positive("temperature", temperature)
     if isinstance(temperature, Tensor) and (temperature.ndim or temperature.requires_grad):
         raise ValueError("streaming needs a temperature that is one number, without gradient")
-    negatives.RANGES["on_empty"]("on_empty", on_empty)
+    negatives.check(on_empty=on_empty)
     weights = uniform() if weights is None else weights
     if not _is_streamable(weights):
         raise ValueError(

@@ -7,6 +7,8 @@ import pytest
 
 from hnlib.book.headlines import headlines
 from hnlib.book.tables import interval
+from hnlib.results.comparisons import compare
+from hnlib.training import records
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("notebooks/start-here.md", "notebooks/experiments/which-method.md")
@@ -36,3 +38,19 @@ def test_the_pages_take_their_numbers_from_the_headlines(page):
 
 def test_an_interval_in_prose_would_be_seen():
     assert INTERVAL.findall("gains +1.7 [+0.8, +2.7] points") == ["+1.7 [+0.8, +2.7]"]
+
+
+@pytest.mark.parametrize("page", ["which-method", "retrieval"])
+def test_search_is_quoted_from_one_family(page):
+    assert "searches(" in (ROOT / f"notebooks/experiments/{page}.md").read_text(encoding="utf-8")
+
+
+def test_the_costs_on_similarity_are_those_of_the_records():
+    runs = records.frame(kind="sentences").query("temperature > 0.03 and method == 'simclr'")
+    runs = runs.fillna({"hardness_strength": 0.0})
+    usual = "temperature == 0.05 and hardness_strength == 0"
+    strength, colder = "temperature == 0.05 and hardness_strength == 5", "temperature == 0.04"
+    costs = [-compare(runs, one, usual, "sts", mixed=True).difference for one in (colder, strength)]
+    said = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
+    assert all(f"costs {cost:.1f}" in said[PAGES[1]] for cost in costs)
+    assert "costs {1:.1f} points, the temperature {0:.1f}".format(*costs) in said[PAGES[0]]

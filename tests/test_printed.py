@@ -4,7 +4,6 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from hnlib._files import project_root
 from hnlib.book import pages, papers, printed
 from hnlib.graphs import data as graph_sets
 from hnlib.images.run import ImageRun
@@ -22,7 +21,7 @@ def record(cell, seed, accuracy):
 def test_ours_stands_beside_the_printed_number_with_its_interval():
     cell = next(c for c in papers.cells() if (c.paper, c.row) == ("hcl", "Debiased"))
     frame = records.frame([record(cell, s, x) for s, x in enumerate((0.53, 0.54, 0.55))])
-    text = printed.parts(frame, project_root())["printed"]
+    text = printed.parts(frame)["printed"]
     assert text.count("(3 seeds, 1\u00a0s") == 1
     (line,) = [part for part in text.split("* -") if "(3 seeds" in part]
     assert "53.7" in line and "54.0\u00a0±\u00a01.0" in line and "+0.3 \\[−2.2, +2.8\\]" in line
@@ -32,7 +31,7 @@ def test_ours_stands_beside_the_printed_number_with_its_interval():
 
 @pytest.mark.slow
 def test_every_number_has_its_line_and_those_on_record_come_first():
-    parts = printed.parts(records.frame(records.tracked_folder()), project_root())
+    parts = printed.parts(records.frame(records.tracked_folder()))
     assert parts["printed"].count("\n* -") == 435 + parts["printed"].count("{list-table}")
     assert "435" in parts["summary"] and "tables without a number on record" in parts["summary"]
     recorded = parts["printed"].count("\n  - on record\n")
@@ -71,7 +70,7 @@ def misprinted(row: dict) -> list[str]:
 
 
 def test_graph_sets_have_the_statistics_that_hcl_prints():
-    rows = pd.read_csv(project_root() / "book/results/graph_sets.csv").to_dict("records")
+    rows = pd.read_csv(records.ledger("book/results/graph_sets.csv")).to_dict("records")
     assert len(rows) == 8 and not any(map(misprinted, rows))
     assert misprinted(rows[0] | {"edges": rows[0]["edges"] + 0.01}) == ["edges"]
     assert [row["digest"] for row in rows] == [graph_sets.TU[row["dataset"]] for row in rows]

@@ -46,15 +46,10 @@ def test_what_json_cannot_write(tmp_path):
     assert len(records.load_all(tmp_path)) == 1
 
 
-def test_the_same_run_again_leaves_the_first_file_and_other_metrics_need_overwrite(tmp_path):
-    path = records.write(record() | {"seconds": 1.0}, tmp_path)
-    assert records.write(record() | {"seconds": 2.0}, tmp_path) == path
-    assert records.load_all(tmp_path)[0]["seconds"] == 1.0
-    with pytest.raises(ValueError, match="overwrite=True"):
-        records.write(record(linear=0.8), tmp_path)
-    assert records.load_all(tmp_path)[0]["metrics"]["linear"] == 0.9
-    assert records.write(record(linear=0.8), tmp_path, overwrite=True) == path
-    assert records.load_all(tmp_path)[0]["metrics"]["linear"] == 0.8
+def test_the_same_run_again_replaces_its_record(tmp_path):
+    path = records.write(record(), tmp_path)
+    assert records.write(record(linear=0.8), tmp_path) == path
+    assert [one["metrics"]["linear"] for one in records.load_all(tmp_path)] == [0.8]
 
 
 def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path):

@@ -137,7 +137,7 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(notebook), encoding="utf-8")
     pages.write(folder / "book", executed, runs, root(), draft)
-    printed.write(folder / "book", runs, root())
+    printed.write(folder / "book", runs)
     pages.fill(folder / "book/reproduce.md", elsewhere.parts(url))
     _api_pages(folder)
     return folder

@@ -6,6 +6,7 @@ An arm is a dictionary of fields of a run; a grid crosses a list of arms with va
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -294,7 +295,8 @@ def missing(folder: Path | None = None, part: str = "") -> Runs:
 
 def key(configuration: dict) -> str:
     """Return what tells runs apart, whatever the experiment they were made for."""
-    return config.canonical(configuration | {"experiment": None, "dataset_digest": None})
+    same = {"experiment": None, "dataset_digest": None}
+    return json.dumps(configuration | same, sort_keys=True)
 
 
 def key_of(run: config.Configuration) -> str:

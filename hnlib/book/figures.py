@@ -49,6 +49,7 @@ LARGEST = 150_000  # bytes of one picture's numbers: a tenth of what a page may 
 def use_style() -> None:
     """Set matplotlib and seaborn up for the book: SVG, transparent ground, mid-grey axes."""
     import seaborn as sns
+    from matplotlib_inline.backend_inline import set_matplotlib_formats
 
     parts = ["text.color", "xtick.color", "ytick.color", "grid.color"]
     parts += [f"axes.{part}color" for part in ("label", "edge", "title")]
@@ -67,12 +68,7 @@ def use_style() -> None:
     }
     rest |= dict.fromkeys(grounds, "none") | dict.fromkeys(off, False) | dict.fromkeys(parts, GREY)
     sns.set_theme(context="notebook", style="ticks", rc=sizes | rest)
-    try:
-        from matplotlib_inline.backend_inline import set_matplotlib_formats
-
-        set_matplotlib_formats("svg")
-    except ImportError:  # outside a notebook there is no inline backend to set
-        pass
+    set_matplotlib_formats("svg")
 
 
 def heat_map(ax, matrix, title="", vmin=0.0, vmax=None, cmap="rocket_r"):

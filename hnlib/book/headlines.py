@@ -1,4 +1,4 @@
-"""The comparisons that the front page, the decision page and the README quote: one family."""
+"""The comparisons that pages of advice quote: one family for images, one for each bag in search."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from hnlib import methods
 from hnlib.book import dial
+from hnlib.book.compared import differences, whole_seeds
 from hnlib.results import comparisons
 from hnlib.results.comparisons import Effect
 from hnlib.training import records
@@ -18,6 +19,22 @@ RELEASED = (
     "method == 'hcl' and beta == 1 and temperature == 0.5 and tau_plus == 0.1 "
     "and weights_gradient == True"
 )
+PLAIN = "mined == '' and "
+MINED = (
+    "mined == 'bm25' and method == 'simclr' and guide == '' and ranks == '0,30' and best_of == 1 "
+    "and negatives == 1 and margin == 0 and "
+)
+TEMPERATURES = {
+    f"t = {t}": PLAIN + f"method == 'simclr' and temperature == {t}" for t in (0.2, 0.1, 0.05, 0.02)
+}
+SEARCHES = TEMPERATURES | {
+    "tilt": PLAIN + "method == 'hcl' and temperature == 0.2 and beta == 4",
+    "tilt at γ = 10": PLAIN + "method == 'hcl' and temperature == 0.5 and beta == 4",
+    "dcl": PLAIN + "method == 'dcl' and temperature == 0.1",  # γ = 10, too
+    "mined": MINED + "temperature == 0.05 and hardness_strength == 0",
+    "mined, α = 9": MINED + "hardness_strength == 9 and hardness_mode == 'all'",
+    "mined, t = 1/29": MINED + "temperature < 0.04",
+}
 
 
 @functools.cache
@@ -53,6 +70,23 @@ def headlines(metric: str = "linear") -> dict[str, Effect]:
     shared = comparisons.family(gains, pooled=True)[0]  # three seeds
     effects["labels"] = replace(labels, between=shared.between, df=shared.df)
     return dict(zip(effects, comparisons.family(effects.values())))
+
+
+@functools.cache
+def searches(encoder: str) -> dict[str, Effect]:
+    """Return the quoted differences of nDCG@10 on SciFact of a bag, corrected together.
+
+    The best of four temperatures is chosen on validation claims.
+    """
+    where = "dataset == 'scifact' and not leak and max_steps == 100 and experiment == 'retrieval'"
+    runs = records.frame(kind="retrieval", where=where).query("encoder == @encoder")
+    blank = {"mined": "", "guide": "", "margin": 0.0}
+    groups = whole_seeds(runs.astype(dict.fromkeys(blank, object)).fillna(blank), SEARCHES)
+    best = max(TEMPERATURES, key=lambda name: groups[name]["ndcg_validation"].mean())
+    pairs = {"temperature": (best, "t = 0.02"), "tilt": ("tilt", best)}
+    pairs |= {"dcl": ("dcl", "tilt at γ = 10"), "mined": ("mined", "t = 0.05")}
+    pairs["strength"] = ("mined, α = 9", "mined, t = 1/29")
+    return differences(groups, pairs, "ndcg")
 
 
 @functools.cache

@@ -60,21 +60,15 @@ def count(n: int, what: str) -> str:
     return f"{n} {what}{'s' * (n != 1)}"
 
 
-def paper_title(key: str, root: Path) -> str:
-    """Return the title of the paper with a bibliography key; "ours" is not in the bibliography."""
+def _paper_heading(key: str, root: Path) -> list[str]:
+    """Return the heading of a paper's claims and a citation; "ours" is not in the bibliography."""
     from pybtex.database import parse_file
 
     if key == "ours":
-        return "Of this book"
+        return ["## Of this book", ""]
     title = parse_file(root / "book/references.bib").entries[key].fields["title"]
-    return re.sub(r"[{}]", "", title)
-
-
-def paper_heading(key: str, root: Path, level: str) -> list[str]:
-    """Return the heading of a paper's tables, and below it a citation."""
-    title = paper_title(key, root)
-    cited = [] if key == "ours" else [f"{{cite:t}}`{key}`, *{title}*.", ""]
-    return [f"{level} {PAPERS.get(key, myst(title))}", "", *cited]
+    title = re.sub(r"[{}]", "", title)
+    return [f"## {PAPERS.get(key, myst(title))}", "", f"{{cite:t}}`{key}`, *{title}*.", ""]
 
 
 def listed_claims(path: Path) -> list[dict]:
@@ -141,7 +135,7 @@ def claims_tables(listed: list[dict], checks: list[dict], root: Path) -> str:
         here = sorted((claim for claim in listed if claim["paper"] == paper), key=_order)
         rows = [row for claim in here for row in _claim(claim, by_id[claim["id"]])]
         listed_here = table([*head, "Instances", "Control"], rows, "6 56 20 9 9")
-        text += [*paper_heading(paper, root, "##"), listed_here]
+        text += [*_paper_heading(paper, root), listed_here]
     return "\n".join(text)
 
 

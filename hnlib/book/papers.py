@@ -10,7 +10,6 @@ import json
 import shlex
 import tomllib
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -64,9 +63,9 @@ class Cell:
 
 
 @functools.cache
-def cells(path: Path | None = None) -> tuple[Cell, ...]:
+def cells() -> tuple[Cell, ...]:
     """Return the printed numbers in the order of papers.csv."""
-    rows = records.papers(path).to_dict("records")
+    rows = records.papers().to_dict("records")
     return tuple(_cell(row, settings()) for row in rows)
 
 
@@ -128,7 +127,7 @@ def measured(frame: Any) -> dict[str, Any]:
     return dict(iter(runs.groupby(runs["run"].map(key))))
 
 
-def table(frame: Any, path: Path | None = None) -> pd.DataFrame:
+def table(frame: Any) -> pd.DataFrame:
     """Return a row for each printed number with our runs of it.
 
     Columns: where the number is printed, its `cell`, how many `seeds` are recorded, and their
@@ -136,7 +135,7 @@ def table(frame: Any, path: Path | None = None) -> pd.DataFrame:
     a run and the `hardware`.
     """
     by_key, rows = measured(frame), []
-    for cell in cells(path):
+    for cell in cells():
         runs = by_key.get(cell.key)
         ours = _percents(runs, readout(cell))
         released = _percents(runs, "linear_paper")

@@ -12,6 +12,7 @@ import pandas as pd
 from hnlib.book import pages, papers, queue
 from hnlib.book.tables import DASH, Markup, percent
 from hnlib.results.comparisons import Effect
+from hnlib.training import records
 
 HEAD = ["Printed in", "Row", "Data", "Printed", "Ours", "Difference", "State"]
 HEAD += ["Run, or why there is none"]
@@ -117,9 +118,9 @@ def _statistics(path: Path) -> str:
     return pages.table(["Printed in", "Data", "Graphs", "Classes", "Nodes", "Edges"], lines)
 
 
-def parts(frame, root: Path) -> dict[str, str]:
+def parts(frame) -> dict[str, str]:
     """Return the page's summary, the quickest numbers, all of them, and the queue's first runs."""
-    every: Any = papers.table(frame, root / "book/results/papers.csv")
+    every: Any = papers.table(frame)
     every["runs"] = [cell.run is not None for cell in every["cell"]]
     every["kind"] = [cell.run and cell.run.kind for cell in every["cell"]]
     every["recorded"] = every["seeds"] > 0
@@ -139,12 +140,12 @@ def parts(frame, root: Path) -> dict[str, str]:
         "images": pages.count(len(images), "run"),
         "summary": _summary(every),
         "quick": _quick(rows),
-        "statistics": _statistics(root / "book/results/graph_sets.csv"),
+        "statistics": _statistics(records.ledger("book/results/graph_sets.csv")),
         "printed": pages.table(HEAD, [_line(row, minutes) for row in rows]),
         "queue": total + listed,
     }
 
 
-def write(folder: Path, runs, root: Path) -> None:
+def write(folder: Path, runs) -> None:
     """Fill ``papers.md`` in ``folder``, the staged ``book``."""
-    pages.fill(folder / "papers.md", parts(runs, root))
+    pages.fill(folder / "papers.md", parts(runs))

@@ -108,16 +108,10 @@ def from_state_dict(path: Path, name: str = "resnet50") -> nn.Module:
     "module." of a model trained on several devices. ValueError: weights are missing or of another
     shape.
     """
-    from hnlib.images._torchvision import torchvision
-
     state = torch.load(path, map_location="cpu", weights_only=True)
     state = {key.removeprefix("module."): value for key, value in state.items()}
     stem = state.get("conv1.weight", torch.empty(64, 3, 7, 7))
-    if stem.shape[-1] == 3:
-        encoder = build(name, stem.shape[1])
-    else:
-        encoder = getattr(torchvision.models, name)(weights=None)
-        encoder.feature_dim, encoder.fc = encoder.fc.in_features, nn.Identity()
+    encoder = _resnet(name, stem.shape[1] if stem.shape[-1] == 3 else None)
     state = {key: value for key, value in state.items() if not key.startswith("fc.")}
     try:
         encoder.load_state_dict(state)
@@ -131,12 +125,13 @@ def _convolution(inputs: int, outputs: int, stride: int) -> tuple[nn.Module, ...
     return nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()
 
 
-def _resnet(name: str, in_channels: int) -> nn.Module:
+def _resnet(name: str, in_channels: int | None) -> nn.Module:
+    """Return torchvision's network without classifier; with our stem if `in_channels` is given."""
     from hnlib.images._torchvision import torchvision
 
     encoder = getattr(torchvision.models, name)(weights=None)
-    encoder.feature_dim = encoder.fc.in_features
-    encoder.conv1 = nn.Conv2d(in_channels, 64, 3, 1, 1, bias=False)
-    encoder.maxpool = nn.Identity()
-    encoder.fc = nn.Identity()
+    encoder.feature_dim, encoder.fc = encoder.fc.in_features, nn.Identity()
+    if in_channels is not None:
+        encoder.conv1 = nn.Conv2d(in_channels, 64, 3, 1, 1, bias=False)
+        encoder.maxpool = nn.Identity()
     return encoder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import hashlib
 import itertools
 import json
@@ -248,10 +249,6 @@ def tokenizer_of(collection: Collection, vocabulary: int) -> Tokenizer:
     return tokenizer
 
 
-#: Tokenised collections of this process, by what they are made of
-_TOKENISED: dict[str, sentences.Corpus] = {}
-
-
 def tokenised(
     collection: Collection, tokenizer: Callable[[], Tokenizer], name: str, folder: Path
 ) -> sentences.Corpus:
@@ -261,7 +258,7 @@ def tokenised(
     """
     key = f"{collection.digest}-{name}"
     path = folder / f"{key}.safetensors"
-    if key not in _TOKENISED and not path.exists():
+    if not path.exists():
         titled = collection.titled
         every = [*collection.documents, *collection.queries]
         every += [collection.titles[i] for i in titled] + [collection.texts[i] for i in titled]
@@ -269,9 +266,10 @@ def tokenised(
         rows = torch.arange(len(every))
         ids, ends = sentences.encode(made, every)
         sentences.write(sentences.Corpus(key, ids, ends, rows, made, key), path)
-    if key not in _TOKENISED:
-        _TOKENISED[key] = sentences.read(path, key)
-    return _TOKENISED[key]
+    return _read_tokens(path, key)
+
+
+_read_tokens = functools.cache(sentences.read)
 
 
 def part(texts: sentences.Corpus, start: int, stop: int) -> sentences.Corpus:

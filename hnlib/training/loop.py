@@ -465,7 +465,7 @@ class Trainings:
             self.save()
         run = Run(self.record, self.model.eval(), self.method)
         if self.writes and self.execution.record_to is not None:
-            records.write(run.record, self.execution.record_to, overwrite=True)
+            records.write(run.record, self.execution.record_to)
         if self.writes and self.execution.save is not None:
             run.save(self.execution.save)
         return run

@@ -9,13 +9,17 @@ same name on every machine. Readers trust the tracked records; a test checks the
 from __future__ import annotations
 
 import base64
+import copy
 import functools
+import gc
 import hashlib
 import json
 import os
 import platform
 import typing
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -25,7 +29,7 @@ from pydantic_core import from_json  # three times as fast as json
 
 from hnlib._files import project_root, write_atomically
 from hnlib.training import kinds
-from hnlib.training.config import canonical, defaults, name, words
+from hnlib.training.config import Configuration, canonical, defaults, name, words
 
 if TYPE_CHECKING:  # training needs no pandas
     import numpy as np
@@ -61,19 +65,10 @@ def tracked_folder() -> Path:
     return ledger("book/results/runs")
 
 
-def write(record: dict, folder: Path | str | None = None, overwrite: bool = False) -> Path:
-    """Write a record to `folder/NAME.json` atomically and return the path.
-
-    A run that is measured again with the same metrics leaves the file as it is. Raises ValueError
-    for other metrics, unless `overwrite=True`.
-    """
+def write(record: dict, folder: Path | str | None = None) -> Path:
+    """Write a record to `folder/NAME.json` atomically and return the path."""
     folder = default_folder() if folder is None else Path(folder)
     path = folder / f"{name(record['configuration'])}.json"
-    if path.exists() and not overwrite:
-        before = json.loads(path.read_text("utf-8"))
-        if canonical(before["metrics"]) == canonical(record["metrics"]):
-            return path
-        raise ValueError(f"{path} holds this run with other metrics; pass overwrite=True")
     write_atomically(path, (canonical(record, indent=1) + "\n").encode())
     return path
 
@@ -114,9 +109,9 @@ def run_of(record: dict):
 
 def digest(runs: pd.DataFrame) -> str:
     """Return a digest of the names and metrics of the runs of a `frame`."""
-    rows = [] if runs.empty else zip(runs["record"], map(str, runs["metrics"]))
-    text = repr(sorted(rows))
-    return hashlib.sha256(text.encode()).hexdigest()
+    named = [] if runs.empty else zip(runs["record"], runs["metrics"])
+    rows = sorted(f"{record} {metrics}\n" for record, metrics in named)
+    return hashlib.sha256("".join(rows).encode()).hexdigest()
 
 
 def unchanged(read: dict[str, str], runs: pd.DataFrame) -> bool:
@@ -134,6 +129,17 @@ def unchanged(read: dict[str, str], runs: pd.DataFrame) -> bool:
     return True
 
 
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Collect no garbage: records are many small objects, none of them in cycles."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@_without_collector()
 def frame(
     *sources: Path | str | list[dict], kind: str | None = None, where: str | None = None
 ) -> pd.DataFrame:
@@ -186,10 +192,11 @@ def _row(stem: str, kind: str, record: dict, setting: str) -> dict:
     if kind == "measurement":
         row |= {"experiment": "", "run": None} | {key: words(v) for key, v in chosen.items()}
     else:
-        run = kinds.run_class(kind).read(chosen)
-        single = {"experiment": run.experiment, "seed": run.seed, "run": run}
-        fields = _setting(kind, setting) | single
-        row |= {key: value for key, value in fields.items() if key not in kinds.scores()}
+        shared, columns = _setting(kind, setting)
+        single = {"experiment": chosen["experiment"], "seed": chosen["seed"]}
+        run = copy.copy(shared)  # to validate each run takes as long as to read it
+        vars(run).update(single)
+        row |= columns | single | {"run": run}
     environment = record.get("environment", {})
     hardware = environment.get("hardware", {})
     cpu = f"{hardware.get('cpu', '')}, {hardware.get('threads', '?')} threads"
@@ -207,9 +214,10 @@ def _row(stem: str, kind: str, record: dict, setting: str) -> dict:
 
 
 @functools.cache
-def _setting(kind: str, configuration: str) -> dict:
-    """Return the columns that runs share which differ in seed and experiment alone."""
-    return kinds.run_class(kind).read(json.loads(configuration)).row()
+def _setting(kind: str, configuration: str) -> tuple[Configuration, dict]:
+    """Return a run and the columns that runs share which differ in seed and experiment alone."""
+    run = kinds.run_class(kind).read(json.loads(configuration))
+    return run, {key: value for key, value in run.row().items() if key not in kinds.scores()}
 
 
 def _completed(table: pd.DataFrame) -> pd.DataFrame:

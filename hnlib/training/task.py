@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,8 +19,8 @@ class Task:
     indexed by what `batches` returns. `title` tells trainings of one run apart, `unit` is the word
     for an example, `examples` their number, `len` the number of examples in an epoch. Random
     numbers of epoch $e$ come from a generator on the device `draws_on`, seeded by the run's seed
-    and $e$ + `first_epoch`. `fused` steps of Adam round differently. `dataset` and `encoder` are
-    the user's, if any.
+    and $e$ + `first_epoch`. `fused` steps of Adam round differently. It is made as
+    `Task(run, method, device, data_root)`, with the user's own `dataset` and `encoder`, if any.
     """
 
     run: Any
@@ -29,17 +28,6 @@ class Task:
     labels: Tensor = torch.zeros(0)
     title, unit, first_epoch, fused = "", "example", 0, True
     draws_on: torch.device | str = "cpu"
-
-    def __init__(
-        self,
-        run,
-        method: nn.Module | None = None,
-        device: torch.device | str = "cpu",
-        data_root: Path | None = None,
-        dataset=None,
-        encoder: nn.Module | None = None,
-    ):
-        raise NotImplementedError
 
     @staticmethod
     def build_method(run) -> nn.Module:

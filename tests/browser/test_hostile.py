@@ -8,7 +8,7 @@ import nbformat
 import pandas as pd
 import pytest
 
-from hnlib.book import build, claims, execute, figures, pages, printed, tables
+from hnlib.book import build, claims, execute, figures, pages, papers, printed, tables
 from hnlib.images.run import ImageRun
 from hnlib.training import records
 
@@ -61,6 +61,7 @@ def ledgers(folder: Path) -> None:
         for column in ("table", "row", "column", "note"):
             rows.loc[row::29, column] += f"; remark={text}" if column == "note" else text
     rows.to_csv(folder / "papers.csv", index=False)
+    shutil.copy(ROOT / "book/results/graph_sets.csv", folder)
 
 
 def shown(text: str) -> list[dict]:
@@ -104,12 +105,14 @@ def hostile(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         execute.root.cache_clear()
+        papers.cells.cache_clear()
         executed = {name: json.loads(text) for name, text in texts.items()}
         runs = records.frame(folder / "book/results/runs")
         pages.write(stage / "book", executed, runs, folder, draft=True)
-        printed.write(stage / "book", runs, folder)
+        printed.write(stage / "book", runs)
         build.render(stage, draft=True)
     execute.root.cache_clear()
+    papers.cells.cache_clear()
     return folder / "_build/html"
 
 
