@@ -102,9 +102,9 @@ class Table:
         if self.frame.empty:
             return f"<p>{_html(self.empty)}</p>"
         frame, caption = self.frame, _html(self.caption)
-        if "seeds" in frame and len(frame) > 1 and frame["seeds"].nunique() == 1:
-            seeds = frame["seeds"].iloc[0]  # a column that says nothing
-            every = "One seed each." if seeds == 1 else f"{seeds} seeds each."
+        column = list(frame["seeds"]) if "seeds" in frame else []
+        if len(column) > 1 and len(set(column)) == 1:  # it says nothing
+            every = "One seed each." if column[0] == 1 else f"{column[0]} seeds each."
             frame, caption = frame.drop(columns="seeds"), f"{caption} {every}".strip()
         frame = frame.astype(object).map(_html).rename(columns=_html)
         style = "table mathjax_ignore" + " words" * self.words  # `math` is found all the same
