@@ -172,14 +172,17 @@ def _appended(app, page, context):
 
 
 def _page(app, pagename, templatename, context, doctree):
+    base = app.config.html_baseurl or context["pathto"]("", resource=True)
+    numbered = _title(context)
+    if pagename.startswith("_modules/"):  # by sphinx.ext.viewcode
+        about = f"The source of {numbered}, a module of the library of {app.config.html_title}."
+        context["metatags"] = _meta(app, numbered, about, f"{base}_static/card.png")
     if doctree is None:
         return
     _neighbours(app, pagename, context)
-    numbered = _title(context)
     title = re.sub(r"^\d+\.\s*", "", numbered)
     if FINE_PRINT.search(pagename):
         _appended(app, pagename, context)
-    base = app.config.html_baseurl or context["pathto"]("", resource=True)
     about = description(doctree) or f"{title}: a page of {app.config.html_title}."
     image = f"_images/cards/{pagename.replace('/', '-')}.png"
     if pagename == app.config.root_doc:
