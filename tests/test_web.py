@@ -132,12 +132,12 @@ def test_fine_print_is_an_appendix_of_its_chapter(monkeypatch):
 def test_a_page_of_source_says_what_it_is():
     """A page without a document that is none, as the search's, stays as it is."""
     app = SimpleNamespace(config=SimpleNamespace(html_baseurl="", html_title="Book"))
-    pathto = lambda *_, **options: "../"
-    source = {"title": "hnlib.negatives", "pathto": pathto}
+    source = {"title": "hnlib.negatives", "pathto": lambda *_, **options: "../"}
     web._page(app, "_modules/hnlib/negatives", "page.html", source, None)
     assert '<meta name="description" content="The source of hnlib.negatives' in source["metatags"]
     assert 'content="../_static/card.png"' in source["metatags"]
-    other = {"title": "Search", "pathto": pathto}
+    other = source | {"title": "Search"}
+    del other["metatags"]
     web._page(app, "search", "search.html", other, None)
     assert "metatags" not in other
 
