@@ -279,6 +279,21 @@ def test_a_kill_is_obeyed_and_leaves_nothing(project, one, kill):
     wait_for(lambda: not any(map(is_alive, [kernel, child])))
 
 
+@pytest.mark.parametrize(("tags", "fine"), [([], False), (["remove-stderr"], True)])
+def test_a_warning_on_a_page_stops_the_book(one, tags, fine):
+    """In one sentence with page and text; a cell may hide what it writes to stderr."""
+    output = nbformat.v4.new_output("stream", name="stderr", text="x.py:1: Warning:\n  slow\n")
+    cell = nbformat.v4.new_code_cell("1", outputs=[output], metadata={"tags": tags})
+    about = {"threads": 1, "cpu": "c", "seconds": 1.0}
+    notebook = nbformat.v4.new_notebook(cells=[cell], metadata={"hnlib": about})
+    stored = execute.executed_path(one)
+    stored.parent.mkdir(parents=True)
+    stored.write_text(nbformat.writes(notebook))
+    says = "claims.csv" if fine else "theory/one shows a warning, .*: x.py:1: Warning: slow$"
+    with pytest.raises((ValueError, OSError), match=says):
+        build.stage([one], NO_RUNS, draft=False)
+
+
 @pytest.mark.slow
 def test_pages_stay_when_sphinx_fails(project):
     for folder in ("_build/html", "_build/stage"):

@@ -76,13 +76,17 @@ def test_beside_the_pages_stand_those_for_machines(tmp_path, monkeypatch, addres
 
 
 @pytest.mark.parametrize("address", ["", ADDRESS])
-def test_an_entry_for_citing_names_page_book_and_version(address):
+def test_an_entry_for_citing_names_page_book_and_version(monkeypatch, address):
+    monkeypatch.setattr(web, "commit", lambda: "commit 1234567 of 2026-11-22")
     config = SimpleNamespace(
         author="A & B", html_title="Book", html_baseurl=address, copyright="2026"
     )
-    entry = web.entry(SimpleNamespace(config=config), "notebooks/theory/packing", "Packing")
+    app, page = SimpleNamespace(config=config), "notebooks/theory/packing"
+    entry = web.entry(app, page, "8. Packing")
     assert entry.startswith("@misc{hnlib-packing,") and entry.count("{") == entry.count("}")
-    assert "title = {Packing}" in entry and hnlib.__version__ in entry
+    assert "title = {Packing}" in entry and r"{Chapter 8 of \emph{Book}}" in entry
+    assert f"note = {{version {hnlib.__version__}, commit 1234567 of 2026-11-22}}" in entry
+    assert r"{In \emph{Book}}" in web.entry(app, page, "Packing")
     assert (f"url = {{{address}notebooks/theory/packing.html}}" in entry) == bool(address)
 
 
@@ -105,8 +109,39 @@ def test_a_theorem_gets_a_link_to_itself_and_a_note_does_not():
     assert pages.TITLE.sub(pages.LINK, note) == note
 
 
+def test_fine_print_is_an_appendix_of_its_chapter(monkeypatch):
+    """Its number stands behind its title, its chapter above; its sections keep their numbers."""
+    monkeypatch.setattr(web, "toc", lambda: ["theory/packing", "theory/packing-more"])
+    builder = SimpleNamespace(
+        render_partial=lambda title: {"title": title},
+        get_relative_uri=lambda *pages: "packing.html",
+    )
+    app = SimpleNamespace(
+        builder=builder, env=SimpleNamespace(titles={"theory/packing": "Packing"})
+    )
+    number = '<span class="section-number">9. </span>'
+    body = f'<h1>{number}Excess<a class="headerlink" href="#x">#</a></h1><h2>9.1. One</h2>'
+    context = {"title": f"{number}Excess", "body": body}
+    web._appended(app, "theory/packing-more", context)
+    behind = 'Excess <span class="section-number">(9)</span>'
+    assert context["title"] == behind
+    assert f"<h1>{behind}<a " in context["body"] and "<h2>9.1. One</h2>" in context["body"]
+    assert 'Fine print of <em><a href="packing.html">Packing</a></em>' in context["body"]
+
+
+def test_a_number_in_a_table_has_a_minus_and_a_name_breaks_after_its_dots():
+    """Code, formulas, ranges and names that hold a hyphen stay as they are."""
+    row = "<td>-0.5 (-.2, p-1) 2-3 CIFAR-10</td><th><code>lr -1</code></th>"
+    row += (
+        '<td title="-1"><span class="math">\\(-1\\)</span><code><span>hnlib.a.b</span></code></td>'
+    )
+    assert pages.CELL.sub(pages._cell, f"-1 {row}") == f"-1 {row}".replace(
+        "-0.5 (-.2", "−0.5 (−.2"
+    ).replace("hnlib.a.b", "hnlib.<wbr>a.<wbr>b")
+
+
 def test_a_phone_is_offered_the_narrow_drawing_of_a_figure(tmp_path):
-    """One with a narrow drawing in its output; a figure without one stays as it is."""
+    """One with a narrow drawing in its output, whose panels are stacked; others stay as they are."""
     outputs = [
         {"data": {"image/svg+xml": ["<svg>\n", "wide</svg>"]}, "metadata": {"narrow": "<svg/>"}},
         {"data": {"image/svg+xml": "<svg/>"}, "metadata": {}},
@@ -115,10 +150,16 @@ def test_a_phone_is_offered_the_narrow_drawing_of_a_figure(tmp_path):
     name = pages.hashlib.sha256(b"<svg>\nwide</svg>").hexdigest()
     images = [f'<img alt="A" src="../_images/{file}.svg" />' for file in (name, "other")]
     env = SimpleNamespace(doc2path=lambda page: str(tmp_path / f"{page}.ipynb"))
-    context = {"body": "".join(images)}
+    words = "<figcaption>Left: accuracy; what is right. (right)</figcaption>"
+    context = {"body": f"{images[0]} {words}{images[1]} {words}"}
     pages._narrow(SimpleNamespace(env=env, outdir=tmp_path), "page", "", context, "a tree")
     source = f'<source media="(max-width: 600px)" srcset="../_images/{name}-narrow.svg">'
-    assert context["body"] == f"<picture>{source}{images[0]}</picture>{images[1]}"
+    both = '<span class="hn-on-wide">{}</span><span class="hn-on-narrow">{}</span>'.format
+    stacked = words.replace("Left", both("Left", "Top")).replace(
+        "(right", f"({both('right', 'bottom')}"
+    )
+    picture = f"<picture>{source}{images[0]}</picture>"
+    assert context["body"] == f"{picture} {stacked}{images[1]} {words}"
     assert Path(tmp_path, "_images", f"{name}-narrow.svg").read_text() == "<svg/>"
 
 
@@ -130,7 +171,7 @@ def test_the_index_of_the_search_has_sections_statements_and_checks():
     <div class="hn-claim" id="check"><a class="hn-claim-id">O9</a><span class="hn-claim-title">verified</span></div>
     </section></article></main>"""
     assert search.entries(page) == [
-        ["one", "1. Title", "Words aβ here."],
+        ["one", "1. Title", "Words a/β here."],
         ["thm", "Theorem 2.6 (Name)", "Stated."],
         ["check", "O9 verified", "O9"],
     ]

@@ -20,8 +20,20 @@ TITLE = re.compile(
     re.S,
 )
 LINK = r'\1<a class="headerlink" href="#\3" title="Link to this \2">#</a>\4'
+# A hyphen before a number in a cell of a table; tags, code and formulas stay as they are.
+CELL = re.compile(r"<t([dh])\b.*?</t\1>", re.S)
+HYPHEN = re.compile(
+    r'(<code.*?</code>|<span class="math.*?</span>|<[^>]+>)|(?<![\w)-])-(?=\.?\d)', re.S
+)
+# A dotted name, which breaks after its dots alone.
+NAME = re.compile(r"(?<=>)hnlib(?:\.\w+)+")
 # A formula in a line with the marks that touch it: a browser would let a comma start the next line.
 FORMULA = r'[(“‘]?<span class="math notranslate nohighlight">(?:(?!</span>).)*</span>[,.;:!?)”’\]s-]*(?!\w)'
+
+
+def _cell(found: re.Match) -> str:
+    cell = HYPHEN.sub(lambda part: part[1] or "−", found[0])
+    return NAME.sub(lambda name: name[0].replace(".", ".<wbr>"), cell)
 
 
 def _repair(app, pagename, templatename, context, doctree):
@@ -46,7 +58,19 @@ def _repair(app, pagename, templatename, context, doctree):
     body = re.sub(r' id="proof(-content)?"', "", body)
     body = re.sub(r'<div class="proof admonition">\s*<p>Proof\.', PROOF, body)
     body = TITLE.sub(LINK, body)
+    body = CELL.sub(_cell, body)
     context["body"] = re.sub(FORMULA, r'<span class="hn-nobreak">\g<0></span>', body, flags=re.S)
+
+
+def stacked(caption: re.Match) -> str:
+    """Say in a caption which panel is meant both where panels stand side by side and stacked."""
+
+    def both(side: re.Match) -> str:
+        word = {"left": "top", "right": "bottom"}[side[0].lower()]
+        word = word.capitalize() if side[0][0].isupper() else word
+        return f'<span class="hn-on-wide">{side[0]}</span><span class="hn-on-narrow">{word}</span>'
+
+    return re.sub(r"\b([Ll]eft|[Rr]ight)\b(?=[:)])", both, caption[0])
 
 
 def _narrow(app, pagename, templatename, context, doctree):
@@ -67,6 +91,9 @@ def _narrow(app, pagename, templatename, context, doctree):
                     rf'<picture><source media="(max-width: 600px)" srcset="\g<1>{path.name}">\g<0></picture>',
                     context["body"],
                 )
+    context["body"] = re.sub(
+        r"(?<=</picture>)\s*<figcaption>.*?</figcaption>", stacked, context["body"], flags=re.S
+    )
 
 
 def _in_parallel(app, env, docnames):

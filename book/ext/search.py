@@ -29,7 +29,7 @@ ENTRIES = {
 
 def _text(element) -> str:
     text = re.sub(r"\\([a-zA-Z]+)\s*", letter, re.sub(SHAPES, "", element.get_text(" ")))
-    text = re.sub(r"\\\W|[{}$]", "", text)
+    text = re.sub(r"\\\W|[{}$]", "", text.replace("}{", "/"))
     return re.sub(r"\s+([,.;:)])", r"\1", " ".join(text.split()))
 
 

@@ -8,7 +8,10 @@ Each page gets a description, a card and an entry for citing it; beside the page
 import html
 import json
 import re
+import shutil
+import subprocess
 import textwrap
+from functools import cache
 from pathlib import Path
 
 from docutils import nodes
@@ -82,9 +85,8 @@ def description(doctree) -> str:
 
 
 def _title(context) -> str:
-    """A page's title in words, without its number."""
-    text = html.unescape(re.sub("<[^>]+>", "", context["title"]))
-    return re.sub(r"^\d+\.\s*", "", text)
+    """A page's title in words, with its number."""
+    return html.unescape(re.sub("<[^>]+>", "", context["title"]))
 
 
 def _meta(app, title: str, about: str, image: str) -> str:
@@ -112,14 +114,26 @@ def card(title: str, about: str, path: Path) -> None:
     image.save(path)
 
 
+@cache
+def commit() -> str:
+    """What git calls the state of the checkout, and its date; empty outside of a checkout."""
+    if shutil.which("git") is None:
+        return ""
+    command = ["git", "log", "-1", "--format=commit %h of %cs"]
+    done = subprocess.run(command, cwd=root(), capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
 def entry(app, page: str, title: str) -> str:
-    """The BibTeX entry of a page."""
-    url = elsewhere.repository(root())
+    """The BibTeX entry of a page, from its title with its number."""
+    url, book = elsewhere.repository(root()), rf"\emph{{{app.config.html_title}}}"
+    number, title = re.fullmatch(r"(?:(\d+)\. )?(.*)", title).groups()
     fields = {
         "author": f"{{{app.config.author}}}",
         "title": title,
-        "howpublished": rf"In \emph{{{app.config.html_title}}}, version {hnlib.__version__}",
+        "howpublished": f"Chapter {number} of {book}" if number else f"In {book}",
         "year": re.sub(r"\D", "", app.config.copyright),
+        "note": ", ".join(filter(None, [f"version {hnlib.__version__}", commit()])),
     }
     if address := app.config.html_baseurl:
         fields["url"] = f"{address}{page}.html"
@@ -142,20 +156,39 @@ def _neighbours(app, pagename, context):
             context[name] = {"link": app.builder.get_relative_uri(pagename, target), "title": title}
 
 
+def _appended(app, page, context):
+    """Show fine print as an appendix: its number, which its theorems have, follows its title."""
+    number = re.compile(
+        r'<span class="section-number">(\d+)\. </span>(.*?)(?=<a class="headerlink|$)'
+    )
+    behind = r'\2 <span class="section-number">(\1)</span>'
+    context["title"] = number.sub(behind, context["title"])
+    pages = toc()[: toc().index(page)]
+    chapter = next(other for other in reversed(pages) if not FINE_PRINT.search(other))
+    title = app.builder.render_partial(app.env.titles[chapter])["title"]
+    link = f'<a href="{app.builder.get_relative_uri(page, chapter)}">{title}</a>'
+    head = f'<p class="hn-appendix">Fine print of <em>{link}</em></p>\n<h1>'
+    context["body"] = number.sub(behind, context["body"], count=1).replace("<h1>", head, 1)
+
+
 def _page(app, pagename, templatename, context, doctree):
     if doctree is None:
         return
     _neighbours(app, pagename, context)
+    numbered = _title(context)
+    title = re.sub(r"^\d+\.\s*", "", numbered)
+    if FINE_PRINT.search(pagename):
+        _appended(app, pagename, context)
     base = app.config.html_baseurl or context["pathto"]("", resource=True)
-    about = description(doctree) or f"{_title(context)}: a page of {app.config.html_title}."
+    about = description(doctree) or f"{title}: a page of {app.config.html_title}."
     image = f"_images/cards/{pagename.replace('/', '-')}.png"
     if pagename == app.config.root_doc:
         image = "_static/card.png"
     else:
-        card(_title(context), about, Path(app.outdir, image))
-    context["metatags"] += _meta(app, _title(context), about, f"{base}{image}")
+        card(title, about, Path(app.outdir, image))
+    context["metatags"] += _meta(app, title, about, f"{base}{image}")
     if pagename.startswith("notebooks/"):
-        bibtex = html.escape(entry(app, pagename, _title(context)))
+        bibtex = html.escape(entry(app, pagename, numbered))
         cite = (
             '<details class="hn-checks hn-code-only hn-cite"><summary>Cite this chapter</summary>'
             f'<div class="highlight-none notranslate"><div class="highlight"><pre>{bibtex}\n</pre></div></div></details>'

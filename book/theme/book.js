@@ -29,11 +29,13 @@ addEventListener("load", async () => {
   }
 });
 
-// Fine print stands under its chapter.
+// Fine print stands under its chapter, its number behind its title.
 document.addEventListener("DOMContentLoaded", () => {
   for (const link of document.querySelectorAll("#pst-primary-sidebar li > a")) {
     const page = new URL(link.href).pathname;
-    if (/theory\/.*-(more|cost|finite|simulated)\.html$/.test(page)) link.classList.add("hn-fine-print");
+    if (!/theory\/.*-(more|cost|finite|simulated)\.html$/.test(page)) continue;
+    link.classList.add("hn-fine-print");
+    link.textContent = link.textContent.replace(/^(\d+)\. (.*)/, "$2 ($1)");
   }
 });
 

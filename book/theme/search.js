@@ -17,7 +17,8 @@ function findIn(index, query, match = wholeWord) {
   const hits = [];
   for (const [page, about, parts] of index) {
     const here = parts.map(([, title, text]) => `${title} ${text}`.match(phrase)?.length ?? 0);
-    const onPage = Math.log2(1 + here.reduce((a, b) => a + b, 0)) + (about.match(phrase) ? 8 : 0);
+    const opening = match === wholeWord && parts[0]?.[2].match(phrase) ? 8 : 0;  // what a page begins with is what it is about
+    const onPage = Math.log2(1 + here.reduce((a, b) => a + b, 0)) + opening + (about.match(phrase) ? 8 : 0);
     const found = parts.map(([anchor, title, text], i) => {
       if (!each.every((word) => word.test(title) || word.test(text))) return null;
       const at = title.search(phrase);

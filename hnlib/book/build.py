@@ -120,6 +120,8 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
     for chapter in chapters():
         if chapter in current:
             notebook = executed[name(chapter)] = load(executed_path(chapter))
+            if not draft:
+                _refuse_warnings(name(chapter), notebook)
             made = notebook["metadata"]["hnlib"]
             threads = pages.count(made["threads"], "thread")
             read_in = reading.minutes(notebook)
@@ -139,6 +141,18 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
     pages.fill(folder / "book/reproduce.md", elsewhere.parts(url))
     _api_pages(folder)
     return folder
+
+
+def _refuse_warnings(page: str, notebook: dict) -> None:
+    """Raise ValueError if a cell shows what was written to stderr."""
+    for cell in notebook["cells"]:
+        hidden = {"remove-cell", "remove-output", "remove-stderr"} & {
+            *cell["metadata"].get("tags", ())
+        }
+        for output in cell.get("outputs", ()):
+            if output.get("name") == "stderr" and not hidden:
+                text = " ".join("".join(output["text"]).split())
+                raise ValueError(f"{page} shows a warning, which its code must avoid: {text}")
 
 
 def _with_note(notebook: dict, note: str, place: int) -> dict:

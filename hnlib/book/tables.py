@@ -101,10 +101,15 @@ class Table:
     def _repr_html_(self) -> str:
         if self.frame.empty:
             return f"<p>{_html(self.empty)}</p>"
-        frame = self.frame.astype(object).map(_html).rename(columns=_html)
+        frame, caption = self.frame, _html(self.caption)
+        column = list(frame["seeds"]) if "seeds" in frame else []
+        if len(column) > 1 and len(set(column)) == 1:  # it says nothing
+            every = "One seed each." if column[0] == 1 else f"{column[0]} seeds each."
+            frame, caption = frame.drop(columns="seeds"), f"{caption} {every}".strip()
+        frame = frame.astype(object).map(_html).rename(columns=_html)
         style = "table mathjax_ignore" + " words" * self.words  # `math` is found all the same
         text = frame.to_html(index=False, border=0, classes=style, escape=False)
-        caption = f"<caption>{_html(self.caption)}</caption>" if self.caption else ""
+        caption = f"<caption>{caption}</caption>" if caption else ""
         return text.replace(">", f">\n  {caption}", 1) if caption else text
 
 

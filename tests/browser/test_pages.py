@@ -108,17 +108,20 @@ CUT = """() => {
     }
     closed.forEach(e => { e.open = false; });
     return cut; }"""
-# On a desk: formulas that are tab stops, displayed ones that are cut, theorems without a link to themselves.
+# On a desk: formulas that are tab stops, displayed ones that are cut, theorems without a link to themselves, a third fold
+# in a row that has code and nothing else.
 FAULTS = """() => {
     const wide = e => e.scrollWidth > e.clientWidth + 2;
     const scrolls = e => ['auto', 'scroll'].includes(getComputedStyle(e).overflowX);  // a browser's own tab stop
     const shown = s => [...document.querySelectorAll(`article ${s}`)].filter(e => !e.closest('dl.py, details:not([open])'));
+    const bare = ':has(> details.hide:only-child)';
     const linked = e => e.querySelector(`.admonition-title > a[href="#${e.id}"]`);
     return [...new Set([
         ...shown('mjx-container[tabindex]'),
         ...shown(':is(.math, mjx-container)').filter(e => e.scrollWidth > e.clientWidth && scrolls(e)),
         ...shown('div.math').filter(e => wide(e) || [...e.querySelectorAll('mjx-container')].some(wide)),
         ...shown('div.proof[id]').filter(e => !linked(e)),
+        ...shown(`.cell${bare} + .cell${bare} + .cell${bare}`),
     ])].map(e => e.textContent.slice(0, 80)); }"""
 
 # On a phone: pictures, tables and formulas that are wider than a box that does not fade.
@@ -176,14 +179,18 @@ def test_a_cut_line_is_counted(visit):
 
 def test_faults_and_what_does_not_fade_are_found(visit):
     """Negative control: a formula as MathJax's menu leaves it, a wide one, a theorem without a link,
-    and a table in a box that the script does not know."""
+    three folds of code in a row, and a table in a box that the script does not know."""
     page = visit("book/reproduce.html")
-    page.evaluate("""() => document.querySelector('article section').insertAdjacentHTML('beforeend',
+    fold = '<div class="cell"><details class="hide">{}</details></div>'
+    page.evaluate(
+        """folds => document.querySelector('article section').insertAdjacentHTML('beforeend', folds +
         '<mjx-container tabindex="0">stop</mjx-container><div class="proof" id="bare">bare</div>'
         + '<span class="math" style="display: inline-block; width: 1px; overflow-x: auto">scrolls</span>'
         + '<div class="math"><div style="min-width: 3000px">wide</div></div>'
-        + '<aside style="overflow-x: auto"><table style="width: 3000px"><tr><td>a</td></tr></table></aside>')""")
-    assert page.evaluate(FAULTS) == ["stop", "scrolls", "wide", "bare"]
+        + '<aside style="overflow-x: auto"><table style="width: 3000px"><tr><td>a</td></tr></table></aside>')""",
+        "".join(map(fold.format, ("one", "two", "three"))),
+    )
+    assert page.evaluate(FAULTS) == ["stop", "scrolls", "wide", "bare", "three"]
     assert len(page.evaluate(SILENT)) == 1
 
 
@@ -264,6 +271,15 @@ def lacking(page: Path, text: str) -> list:
     return [name for name, pattern in HEAD.items() if not re.search(pattern, text)] + cite
 
 
+def hyphens(page: Path, text: str) -> list:
+    """Cells of tables with a hyphen for the minus of a number."""
+    cells = re.findall(
+        r"<td\b.*?</td>", re.sub(r"<code.*?</code>|\\\(.*?\\\)", "", text, flags=re.S), re.S
+    )
+    words = [" ".join(re.sub("<[^>]+>", "", cell).split()) for cell in cells]
+    return [word for word in words if re.search(r"(?:^|[\s(\[,;=])-\.?\d", word)]
+
+
 def placeholder(page: Path, text: str) -> list:
     """The address that stands in `pyproject.toml` until there is one."""
     return re.findall(r"[\w.]*\.invalid\b[^\s\"<]*", text)
@@ -275,6 +291,9 @@ def test_what_a_head_lacks_and_a_placeholder_are_found():
     page = Path("notebooks/page.html")
     assert lacking(page, text) == [*HEAD, "cite"]
     assert placeholder(page, text) == ["repository.invalid/first.html"]
+    assert frameless(text) == ["language", "title", "pages"]
+    cells = "<td>[-0.5, 1]</td><td>β = -.2</td><td>−1 2-3 CIFAR-10</td><td><code>lr -1</code></td>"
+    assert hyphens(page, cells) == ["[-0.5, 1]", "β = -.2"]
 
 
 def test_the_start_page_links_the_pdf(html, paper):
@@ -284,12 +303,30 @@ def test_the_start_page_links_the_pdf(html, paper):
     assert b"/Outlines" in paper.read_bytes()
 
 
+FRAME = {
+    "language": '<html lang="en">',
+    "title": "Hard negatives</title>",
+    "pages": 'href="notebooks/theory/packing.html"',
+}
+
+
+def frameless(text: str) -> list:
+    """What a page without the book's frame needs to be read and left."""
+    return [name for name, part in FRAME.items() if part not in text]
+
+
 @pytest.mark.parametrize("name", ["index.html", "404.html"])
 def test_pages_without_a_frame(html, name):
     """They have a language and lead to the pages of the book."""
     text = (html / name).read_text(encoding="utf-8")
-    assert '<html lang="en">' in text and "Hard negatives</title>" in text
-    assert 'href="notebooks/theory/packing.html"' in text and not broken_links(html / name, text)
+    assert frameless(text) == [] and broken_links(html / name, text) == []
+
+
+def test_the_api_links_its_sources(html):
+    """Each function, class and method; a constant has none."""
+    text = (html / "book/api/hnlib.negatives.html").read_text(encoding="utf-8")
+    heads = re.findall(r'<dl class="py (?:function|class|method)">\s*<dt.*?</dt>', text, re.S)
+    assert len(heads) > 20 and all('class="viewcode-link"' in head for head in heads)
 
 
 def test_machines_find_plain_markdown(html):
@@ -322,9 +359,9 @@ def test_files(html):
     """What can be seen without a browser, of every page."""
     wrong = []
     for page in sorted(html.rglob("*.html")):
-        if "_static" not in page.parts and page.name != "index.html":
+        if not {"_static", "_modules"} & {*page.parts} and page.name != "index.html":
             text = page.read_text(encoding="utf-8")
-            for check in (too_large, broken_links, faint, lacking, placeholder):
+            for check in (too_large, broken_links, faint, lacking, hyphens, placeholder):
                 wrong += [(page.name, check.__name__, found) for found in check(page, text)]
     assert wrong == []
 
@@ -407,7 +444,7 @@ def test_the_first_tap_on_a_word_shows_its_card_and_the_second_follows_it(html, 
         ("Theorem 3.2", "Theorem 3.2 (", "theory/transport"),
         ("O9", "O9", "theory/transport"),
         ("Sinkhorn", "Sinkhorn", "theory/transport"),
-        ("DCL", "Loudness", "theory/loudness"),
+        ("DCL", "DCL", "theory/loudness"),
         ("GIST", "GISTEmbed", "book/questions"),  # the beginning of a word
         ("Theorem 2.99", "Theorem 2.", "theory/degeneracy-more"),  # the others of its chapter
     ],
@@ -421,6 +458,12 @@ def test_search_finds(visit, query, title, page):
     assert page in pages[0] and "book/api" not in pages[0]
     assert sorted(pages, key=lambda link: "book/api" in link) == pages
     assert found.complaints == []
+
+
+def test_search_finds_both_that_are_called_dcl(visit):
+    found = visit("search.html?q=DCL").locator("#search-results li a")
+    pages = [found.nth(i).get_attribute("href") for i in range(5)]
+    assert any("theory/debiasing.html" in page for page in pages)
 
 
 def test_search_says_that_there_is_nothing(visit):
@@ -576,6 +619,15 @@ def test_pictures_share_a_page(browser, visit):
     second.get_by_label("one ball").check()
     assert first.get_by_label("one budget").is_checked()
     page.close()
+
+
+def test_next_passes_over_fine_print(visit):
+    """From chapter to chapter; fine print stands indented under its own."""
+    page = visit("notebooks/theory/packing.html")
+    assert page.locator("a.right-next").get_attribute("href") == "kl-robustness.html"
+    fine = page.locator("#pst-primary-sidebar a.hn-fine-print").all_inner_texts()
+    assert len(fine) == 10 and "What a mask costs (2)" in fine
+    assert page.locator("#pst-primary-sidebar li.current > a").inner_text().startswith("8. ")
 
 
 def test_picture_of_masks_says_what_is_proved(visit):
