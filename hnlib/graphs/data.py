@@ -12,16 +12,21 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric import utils
-from torch_geometric.data import Data, download_url, extract_zip
-from torch_geometric.data.separate import separate
-from torch_geometric.datasets import ExplainerDataset
-from torch_geometric.datasets import motif_generator as generators
-from torch_geometric.datasets.graph_generator import BAGraph, TreeGraph
-from torch_geometric.io import read_tu_data
 
 from hnlib._checks import one_of
 from hnlib._files import data_folder
+
+try:
+    from torch_geometric import utils
+    from torch_geometric.data import Data, download_url, extract_zip
+    from torch_geometric.data.separate import separate
+    from torch_geometric.datasets import ExplainerDataset
+    from torch_geometric.datasets import motif_generator as generators
+    from torch_geometric.datasets.graph_generator import BAGraph, TreeGraph
+    from torch_geometric.io import read_tu_data
+except ModuleNotFoundError as error:
+    text = "graphs need PyTorch Geometric; pip install 'hnlib[graphs]'"
+    raise ModuleNotFoundError(text, name=error.name) from error
 
 #: The benchmark sets of Morris et al. (2020) that the papers use, and their digests
 TU = {

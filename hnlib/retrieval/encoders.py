@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -14,7 +14,12 @@ from hnlib.sentences import encoders
 
 
 def _wordllama() -> Path:
-    return Path(str(metadata.distribution("wordllama").locate_file("wordllama")))
+    spec = find_spec("wordllama")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError(
+            "encoder='static' needs wordllama; pip install 'hnlib[retrieval]'", name="wordllama"
+        )
+    return Path(spec.submodule_search_locations[0])
 
 
 def static_tokenizer() -> Tokenizer:

@@ -13,8 +13,11 @@ class BM25:
     """BM25 of bm25s over documents, without stemming."""
 
     def __init__(self, documents: Sequence[str]):
-        import bm25s
-
+        try:
+            import bm25s
+        except ModuleNotFoundError as error:
+            text = "BM25 needs bm25s; pip install 'hnlib[retrieval]'"
+            raise ModuleNotFoundError(text, name=error.name) from error
         self._tokens = bm25s.tokenization.Tokenizer(stopwords="en")
         self._index = bm25s.BM25()
         tokens = self._tokens.tokenize(list(documents), show_progress=False)

@@ -14,11 +14,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 
 from hnlib._checks import one_of
 from hnlib._files import data_folder, write_atomically
+
+try:
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+except ModuleNotFoundError as error:
+    text = "sentences need tokenizers; pip install 'hnlib[sentences]'"
+    raise ModuleNotFoundError(text, name=error.name) from error
 
 NAMES = ("topics", "novels")
 PREFIX = "text:"  # before the path of a text file
