@@ -4,6 +4,7 @@ import asyncio
 import html
 import re
 import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -113,5 +114,7 @@ def pdf(folder: Path, out: Path) -> None:
 if __name__ == "__main__":
     start, html_folder = time.monotonic(), root() / "_build/html"
     target = html_folder / "hard-negatives.pdf"
+    if not (html_folder / f"{toc()[0]}.html").exists():
+        sys.exit(f"there is no book in {html_folder}; run `make book` first")
     pdf(html_folder, target)
     print(f"{target.relative_to(root())} ({time.monotonic() - start:.0f} s)")
