@@ -50,7 +50,7 @@ def _sentence(error: Exception) -> str:
         rule = str(one.get("ctx", {}).get("error", ""))  # a sentence of ours
         if not rule:
             must = one["msg"].replace("Input should", "must", 1)
-            rule = f"{one['loc'][0]} {must}, got {one['input']!r}"
+            rule = f"{one['loc'][0] if one['loc'] else 'run'} {must}, got {one['input']!r}"
             if "," in str(one["input"]):
                 rule += "; separate values by spaces"
         rules.append(rule)

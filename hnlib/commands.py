@@ -127,9 +127,9 @@ def _describe(run, folder: Path) -> None:
     if run.method is not None:  # ValueError: no such method or option
         kinds.task_class(run.kind).build_method(run.resolved())
     shown = run.resolved().shown()
-    for name in run.configuration:
-        if shown[name] not in (None, ""):
-            print(f"{name:17}{shown[name]}")
+    for field in run.configuration:
+        if shown[field] not in (None, ""):
+            print(f"{field:17}{shown[field]}")
     print(f"{'record':17}{folder}/….json, named by a hash of this and of the data")
     key = papers.key(run)
     for cell in papers.cells():

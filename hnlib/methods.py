@@ -236,7 +236,10 @@ class Method(nn.Module):
 
     @property
     def log_weights(self) -> negatives.Weighting:
-        """The distribution over negatives, with the mixture as learned so far."""
+        """The distribution over negatives, with the mixture as learned so far.
+
+        It is uniform for `unremix-printed`, whose signed scores are no distribution.
+        """
         if hasattr(self, "logits") and hasattr(self._weights, "mixture"):
             return replace(self._weights, mixture=self.mixture)
         return self._weights

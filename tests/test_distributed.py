@@ -46,6 +46,23 @@ def test_two_processes_are_one_and_uneven_batches_are_refused_by_both(tmp_path):
         assert f"process {1 - rank} holds {4 - (1 - rank)} rows and process {rank}" in refused
 
 
+SECOND = r"""
+x = torch.load(f"{folder}/x.pt").chunk(2)[rank].clone().requires_grad_()
+first = torch.autograd.grad(gather(x).pow(3).sum(), x, create_graph=True)[0]
+try:
+    first.pow(2).sum().backward()
+except RuntimeError as error:
+    torch.save(str(error), f"{folder}/{rank}.pt")
+"""
+
+
+@pytest.mark.slow
+def test_second_derivatives_across_processes_are_refused(tmp_path):
+    torch.save(torch.ones(4, 3), tmp_path / "x.pt")
+    assert two_processes(SECOND, tmp_path) == [0, 0]
+    assert "once_differentiable" in torch.load(tmp_path / "0.pt")
+
+
 def test_without_a_process_group_it_is_the_batch_itself():
     z = torch.ones(2, 3, requires_grad=True)
     assert gather(z) is z

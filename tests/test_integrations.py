@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from processes import two_processes
 from torch.nn import functional
 
 from hnlib import methods
@@ -68,6 +69,28 @@ def test_both_directions_are_theirs_and_those_of_clip():
     two = ours(z, both=True)
     assert far(two, ranking(z, **BOTH), z) < 1e-9 and far(two, clip, z) < 1e-9
     assert far(ours(z), clip, z) > 1e-6
+
+
+PROCESS = r"""
+z = [x.chunk(2)[rank].clone().requires_grad_() for x in torch.load(f"{folder}/batch.pt")]
+loss = methods.build("simclr", temperature=0.05).pairs(*map(gather, z), both=True)
+torch.save([loss.detach(), *torch.autograd.grad(loss, z)], f"{folder}/{rank}.pt")
+"""
+
+
+@pytest.mark.slow
+def test_two_towers_gathered_from_two_devices_are_clip_on_the_whole_batch(tmp_path):
+    """Gradients are twice those of one process: DistributedDataParallel takes their mean."""
+    z = columns(6, n=8)
+    torch.save([x.detach() for x in z], tmp_path / "batch.pt")
+    clip = open_clip.loss.ClipLoss()(*(functional.normalize(x, dim=1) for x in z), 20.0)
+    whole = torch.autograd.grad(clip, z)
+    assert two_processes(PROCESS, tmp_path) == [0, 0]
+    for rank in (0, 1):
+        value, *gradients = torch.load(tmp_path / f"{rank}.pt")
+        assert abs(float(value - clip.detach())) < 1e-9
+        for mine, theirs in zip(gradients, whole, strict=True):
+            torch.testing.assert_close(mine, 2 * theirs.chunk(2)[rank], rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("t", [0.07, 0.5])
@@ -159,6 +182,25 @@ def test_a_query_of_which_the_mask_leaves_nothing_is_left_out():
     some = methods.build("hcl", tau_plus=0.0).pairs(*z, excluded=mask)
     rows = Contrast.from_pairs(z[0][1:], torch.cat([z[1][1:], z[1][:1]]))
     assert some.item() == pytest.approx(methods.build("hcl", tau_plus=0.0).loss(rows).item())
+
+
+def test_the_whole_batch_is_their_cached_loss():
+    model, features = Tower(0), texts(3, 3)
+    whole = ours([model(x)["sentence_embedding"] for x in features])
+    gradients = [torch.autograd.grad(whole, list(model.parameters()))]
+    for size in (4, 12):
+        cached = losses.CachedMultipleNegativesRankingLoss(model, mini_batch_size=size)
+        theirs = cached(features, None)
+        assert float((whole - theirs).detach().abs()) < 1e-6
+        model.zero_grad()
+        theirs.backward()
+        gradients.append([p.grad.clone() for p in model.parameters()])
+    for other in gradients[1:]:
+        for mine, their in zip(gradients[0], other, strict=True):
+            torch.testing.assert_close(mine, their, rtol=0, atol=1e-6)
+    parts = [ours([model(x)["sentence_embedding"][i : i + 4] for x in features]) for i in (0, 4, 8)]
+    accumulated = torch.autograd.grad(sum(parts) / 3, list(model.parameters()))
+    assert max(float((a - b).abs().max()) for a, b in zip(accumulated, gradients[0])) > 1e-3
 
 
 def test_defaults_are_those_of_pairs_and_any_may_be_said():

@@ -132,11 +132,13 @@ def unchanged(read: dict[str, str], runs: pd.DataFrame) -> bool:
 @contextmanager
 def _without_collector() -> Iterator[None]:
     """Collect no garbage: records are many small objects, none of them in cycles."""
+    enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if enabled:
+            gc.enable()
 
 
 @_without_collector()
