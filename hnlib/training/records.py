@@ -201,7 +201,8 @@ def _row(stem: str, kind: str, record: dict, setting: str) -> dict:
         row |= columns | single | {"run": run}
     environment = record.get("environment", {})
     hardware = environment.get("hardware", {})
-    cpu = f"{hardware.get('cpu', '')}, {hardware.get('threads', '?')} threads"
+    threads = hardware.get("threads", "?")
+    cpu = f"{hardware.get('cpu', '')}, {threads} thread{'' if threads == 1 else 's'}"
     row |= {
         "record": stem,
         "kind": kind,
