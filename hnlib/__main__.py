@@ -31,7 +31,9 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         status, text = 130, str(stop) or "interrupted"
     except ModuleNotFoundError as error:
-        status, text = 2, f"{error.name} is missing; pip install 'hnlib[book]'"
+        status, text = 2, str(error)
+        if "pip install" not in text:  # not a sentence of ours
+            text = f"{error.name} is missing; pip install 'hnlib[book]'"
     except (CycloptsError, ValueError, OSError) as error:
         status, text = 2, _sentence(error)
     print(f"hnlib: {text}", file=sys.stderr)
@@ -51,7 +53,7 @@ def _sentence(error: Exception) -> str:
         if not rule:
             must = one["msg"].replace("Input should", "must", 1)
             rule = f"{one['loc'][0] if one['loc'] else 'run'} {must}, got {one['input']!r}"
-            if "," in str(one["input"]):
+            if isinstance(one["input"], str) and "," in one["input"]:
                 rule += "; separate values by spaces"
         rules.append(rule)
     return "; ".join(rules)

@@ -238,7 +238,7 @@ class Method(nn.Module):
     def log_weights(self) -> negatives.Weighting:
         """The distribution over negatives, with the mixture as learned so far.
 
-        It is uniform for `unremix-printed`, whose signed scores are no distribution.
+        For `unremix-printed` it is uniform: the objective has its scores, which may be negative.
         """
         if hasattr(self, "logits") and hasattr(self._weights, "mixture"):
             return replace(self._weights, mixture=self.mixture)
