@@ -78,7 +78,11 @@ def load_all(folder: Path | str | None = None) -> list[dict]:
 
 
 def _named(folder: Path) -> list[tuple[str, dict]]:
-    return [(name, from_json((folder / f"{name}.json").read_bytes())) for name in names(folder)]
+    named = []
+    for name in names(folder):
+        with open(f"{folder}/{name}.json", "rb") as file:  # a Path each would take as long
+            named.append((name, from_json(file.read())))
+    return named
 
 
 def names(folder: Path) -> list[str]:
