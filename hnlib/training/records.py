@@ -79,9 +79,9 @@ def load_all(folder: Path | str | None = None) -> list[dict]:
 
 def _named(folder: Path) -> list[tuple[str, dict]]:
     named = []
-    for name in names(folder):
-        with open(f"{folder}/{name}.json", "rb") as file:  # a Path each would take as long
-            named.append((name, from_json(file.read())))
+    for stem in names(folder):
+        with open(f"{folder}/{stem}.json", "rb") as file:  # a Path each would take as long
+            named.append((stem, from_json(file.read())))
     return named
 
 
