@@ -119,11 +119,10 @@ def test_a_figure_is_drawn_for_a_phone_too(monkeypatch):
         "IPython.display.display", lambda data, **about: shown.append((data, about))
     )
 
-    def draw(narrow, width=7.0):
-        figure, _ = figures.panels(narrow, 2, (width, 3.0), width_ratios=[1, 2], sharey=True)
-        return figure
+    @figures.panels(3, (7.0, 3.0), columns=(3, 2), width_ratios=[1, 2, 1], sharey=True)
+    def draw(*axes):
+        assert len(axes) == len(axes[0].figure.axes) == 3
 
-    figures.show(draw)
     ((data, about),) = shown
     drawn = data["image/svg+xml"], about["metadata"]["narrow"]
     size = r'<svg [^>]*width="([\d.]+)pt" height="([\d.]+)pt"'
@@ -131,7 +130,7 @@ def test_a_figure_is_drawn_for_a_phone_too(monkeypatch):
     assert narrow <= figures.NARROW * 72 < wide and higher > 1.8 * high
     assert not plt.get_fignums()
     with pytest.raises(ValueError, match=r"at most 4\.2 inches, got 7\.0"):
-        figures.show(lambda narrow: draw(False))
+        figures.show(lambda narrow: plt.figure(figsize=(7.0, 3.0)))
 
 
 LABEL = 'Move β and see a < b: "the bars" grow.'

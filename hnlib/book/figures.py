@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import json
 
@@ -107,22 +108,34 @@ def circle(ax, points, colours=None, labels=None) -> None:
     ax.axis("off")
 
 
-def panels(narrow: bool, count: int, size: tuple[float, float], **options):
-    """Return a figure and its ``count`` axes: side by side, or stacked if ``narrow``.
+def panels(count: int, size: tuple[float, float], columns=None, **options):
+    """Show what the decorated function draws on ``count`` axes, stacked on a phone.
 
-    ``size`` is that of the wide figure in inches; a stacked panel has the same height.
+    ``size`` is that of the wide figure in inches; panels of the narrow one have the same height.
+    ``columns`` are those of the wide and of the narrow figure, by default ``(count, 1)``. Further
+    options are those of `matplotlib.pyplot.subplots`. *How we compare* has an example.
     """
-    if narrow:
-        options.pop("width_ratios", None)
-        return plt.subplots(count, 1, figsize=(NARROW, count * size[1]), **options)
-    return plt.subplots(1, count, figsize=size, **options)
+    columns = columns or (count, 1)
+    rows = [-(-count // across) for across in columns]
+
+    def figure(draw, narrow: bool):
+        grid = {"squeeze": False, "figsize": size} | options
+        if narrow:
+            grid |= {"figsize": (NARROW, size[1] * rows[1] / rows[0]), "width_ratios": None}
+        figure, axes = plt.subplots(rows[narrow], columns[narrow], **grid)
+        for ax in axes.flat[count:]:
+            ax.remove()
+        draw(*axes.flat[:count])
+        return figure
+
+    return lambda draw: show(functools.partial(figure, draw))
 
 
 def show(draw) -> None:
     """Display a figure for wide screens that a phone replaces by a narrow one.
 
-    ``draw(narrow)`` returns a figure; if ``narrow``, it is at most `NARROW` inches wide. Its panels
-    are then best stacked, which `panels` does. *How we compare* has an example.
+    ``draw(narrow)`` returns a figure; if ``narrow``, it is at most `NARROW` inches wide. `panels`
+    does both for figures whose panels are stacked.
     """
     from IPython.core.pylabtools import print_figure
     from IPython.display import display
