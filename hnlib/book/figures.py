@@ -96,14 +96,30 @@ def label_lines(ax, pad: float = 0.01) -> None:
         ax.text(1 + pad, last, line.get_label(), fontsize=9, **style)
 
 
-def circle(ax, points, colours=None, labels=None) -> None:
-    """Draw unit vectors [n, 2] as dots on the circle."""
+def log_ticks(ax, ticks, axis: str = "x") -> None:
+    """Make an axis logarithmic, with these ticks alone."""
+    getattr(ax, f"set_{axis}scale")("log")
+    getattr(ax, f"set_{axis}ticks")(ticks, [f"{tick:g}" for tick in ticks])
+    ax.minorticks_off()
+
+
+def effect(ax, effect, y: float, colour: str, hollow: bool = False, marker: str = "o") -> None:
+    """Draw a difference and its interval at the height y."""
+    style = {"fmt": marker, "ms": 5, "color": colour, "mfc": "none" if hollow else colour}
+    ax.errorbar(effect.difference, y, xerr=effect.high - effect.difference, **style)
+
+
+def effect_rows(ax, names, xlabel: str) -> None:
+    """Name the heights 0, 1, … from the top, and draw a line where there is no difference."""
+    ax.axvline(0, color=GREY, lw=0.8, ls="--")
+    ax.set(yticks=range(len(names)), yticklabels=names, xlabel=xlabel, ylim=(len(names) - 0.5, -0.5))
+
+
+def circle(ax, points, colours=GREY, **style) -> None:
+    """Draw unit vectors [n, 2] as dots on the circle, in a style of `scatter`."""
     angle = np.linspace(0, 2 * np.pi, 200)
     ax.plot(np.cos(angle), np.sin(angle), color=GREY, lw=0.8, alpha=0.6)
-    points = np.asarray(points)
-    ax.scatter(*points.T, c=GREY if colours is None else colours, zorder=3, s=42)
-    for point, label in zip(points, labels or [], strict=False):
-        ax.annotate(label, point, point * 1.18, ha="center", va="center")
+    ax.scatter(*np.asarray(points).T, c=colours, **({"zorder": 3, "s": 42} | style))
     ax.set(aspect="equal", xlim=(-1.35, 1.35), ylim=(-1.35, 1.35))
     ax.axis("off")
 
@@ -169,19 +185,19 @@ class Picture:
         return f'<div class="hn-picture" {box}><p class="hn-hint">{name}</p>{numbers}</div>'
 
 
-def interactive(kind: str, data: dict, label: str) -> Picture:
+def interactive(kind: str, label: str, /, **data) -> Picture:
     """Return a picture that ``book/theme/pictures.js`` draws and lets the reader change.
 
     Parameters
     ----------
     kind : str
         One of the kinds in that script.
-    data : dict
-        Numbers, texts, arrays, tensors, and lists and dictionaries of them. Numbers are rounded to
-        four digits after the point; `COLOURS` are added.
     label : str
         A sentence that says what to move and what to see: the text above the picture and its
         accessible name.
+    **data
+        Numbers, texts, arrays, tensors, and lists and dictionaries of them. Numbers are rounded to
+        four digits after the point; `COLOURS` are added.
 
     Raises
     ------

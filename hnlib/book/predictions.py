@@ -12,6 +12,9 @@ from hnlib.book.tables import TITLES, Table, interval, table
 from hnlib.results import comparisons
 from hnlib.results.comparisons import Effect
 
+SEVERITY = (
+    "Severity: how probably these seeds would refute the line if the truth were the value named."
+)
 Effects = Callable[[str], dict[str, Effect]]
 
 
@@ -114,5 +117,5 @@ class Verdicts:
         )
 
     def show(self, caption: str) -> Table:
-        """Return the lines as a table."""
-        return table(self.rows, words=True, caption=caption)
+        """Return the lines as a table whose caption also says what severity is."""
+        return table(self.rows, words=True, caption=f"{caption} {SEVERITY}")
