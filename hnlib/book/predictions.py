@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from scipy import stats
 
-from hnlib.book.tables import TITLES, Table, interval, table
+from hnlib.book.tables import Table, interval, table
 from hnlib.results import comparisons
 from hnlib.results.comparisons import Effect
 
@@ -69,8 +69,8 @@ class Verdicts:
         self._line(name, prediction, measured, severe, f"open: {missing}" if missing else verdict)
 
     def _line(self, name, prediction, measured, severe, verdict) -> None:
-        titles = (TITLES.get(metric, metric) for metric in self.metrics)
-        line = {"": name, "prediction": prediction, **dict(zip(titles, measured, strict=True))}
+        measured = dict(zip(self.metrics, measured, strict=True))
+        line = {"": name, "prediction": prediction, **measured}
         self.rows.append(line | {"severity": severe, "verdict": verdict})
 
     def undefined(self, name: str, prediction: str, reason: str) -> None:
