@@ -6,11 +6,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
 from one_call import train
+from scripts import ROOT
 from test_training import SMALL, At, Plain, interrupt, same, weights
 from torch import nn
 
@@ -20,7 +20,6 @@ from hnlib.images import task as image_task
 from hnlib.training import records
 from hnlib.training import run as training
 
-ROOT = Path(__file__).resolve().parents[1]
 SHORT = SMALL | dict(method="hcl", epochs=2, evaluate_every=0)
 
 

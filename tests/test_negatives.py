@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import reference
 import torch
+from drawn import seeded
+from drawn import views as batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,14 +19,9 @@ cases = settings(max_examples=10)
 LABELS = torch.tensor([0, 1, 1, 2, 0])
 
 
-def batch(seed, size=5, dimension=3, dtype=torch.float64):
-    g = torch.Generator().manual_seed(seed)
-    return [torch.randn(size, dimension, generator=g, dtype=dtype) for _ in range(2)]
-
-
 def space(seed, n=4, m=6):
     """A finite space without embeddings, n not m, at least one negative in each row and column."""
-    g = torch.Generator().manual_seed(seed)
+    g = seeded(seed)
     s = 2 * torch.rand(n, m, generator=g, dtype=torch.float64) - 1
     positives = torch.zeros(n, m, dtype=torch.bool)
     positives[:, 0] = True
@@ -299,7 +296,7 @@ def test_popularity_divides_by_the_frequency_and_counts_copies_once():
         negatives.popularity(torch.tensor([1.0, 0.0]))
     with pytest.raises(ValueError, match=r"frequency must be \[6\], got \(5,\)"):
         negatives.popularity(q[1:])(c)
-    keys = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    keys = torch.randn(4, 3, generator=seeded(), dtype=torch.float64)
     copied = Contrast.from_pairs(keys[:1], keys[[0, 1, 2, 3, 3, 3]])
     w = negatives.popularity(torch.tensor([1, 1, 1, 3, 3, 3]))(copied).exp()
     once = negatives.uniform()(Contrast.from_pairs(keys[:1], keys)).exp()

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import reference
 import torch
+from drawn import seeded
+from drawn import views as batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +20,7 @@ cases = settings(max_examples=12)
 
 
 def space(seed, n=4, m=6, several=True):
-    g = torch.Generator().manual_seed(seed)
+    g = seeded(seed)
     s = 2 * torch.rand(n, m, generator=g, dtype=torch.float64) - 1
     positives = torch.zeros(n, m, dtype=torch.bool)
     positives[torch.arange(n), torch.randint(m, (n,), generator=g)] = True
@@ -27,11 +29,6 @@ def space(seed, n=4, m=6, several=True):
     admissible = torch.rand(n, m, generator=g) < 0.7
     admissible[:, 1] = True
     return Contrast.from_similarity(s, positives, admissible)
-
-
-def batch(seed, size=5, dimension=3, dtype=torch.float64):
-    g = torch.Generator().manual_seed(seed)
-    return [torch.randn(size, dimension, generator=g, dtype=dtype) for _ in range(2)]
 
 
 def arrays(c, log_w):
@@ -196,7 +193,7 @@ def test_exact_debiasing_is_the_reference(seed, temperature, beta, tau_plus, sca
 def test_a_class_at_the_positive_s_place_is_taken_out_whole(seed, beta, size, level):
     """Its mass is then known exactly: what remains is the loss of supervision; no guard acts, even
     on the hardest."""
-    g = torch.Generator().manual_seed(seed)
+    g = seeded(seed)
     s = 2 * torch.rand(3, 9, generator=g, dtype=torch.float64) - 1
     own = (torch.arange(9) <= size).expand(3, 9)
     s = torch.where(own, level, s)
@@ -383,7 +380,7 @@ def test_detached_weights_are_constants_for_the_gradient(name):
 def test_a_loss_leaves_nothing_behind_and_does_not_ask_for_the_order(name):
     """A first loss under no_grad must not be served, without its graph, to the next."""
     z1, z2 = (z.requires_grad_() for z in batch(16))
-    order = torch.randperm(5, generator=torch.Generator().manual_seed(0))
+    order = torch.randperm(5, generator=seeded())
     c, weigh = Contrast.from_views(z1, z2), negatives.tilted(1.5)
     with torch.no_grad():
         before = ALL[name](c, weigh(c))

@@ -19,10 +19,10 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 from packaging.requirements import Requirement
+from scripts import ROOT
 
 from hnlib.book import build, elsewhere, execute
 
-ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 #: The extra that brings what a package imports; the losses need none.
 EXTRA = {

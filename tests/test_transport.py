@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import reference
 import torch
+from drawn import seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
@@ -26,7 +27,7 @@ def masses(size, g):
 
 def problem(seed, n=5, m=6, masked=True):
     """Return a random cost, two random marginals, and a mask that admits a coupling."""
-    g = torch.Generator().manual_seed(seed)
+    g = seeded(seed)
     cost = 2 * torch.rand(n, m, generator=g, dtype=torch.float64)
     mask = torch.rand(n, m, generator=g) < 0.75 if masked else torch.ones(n, m, dtype=torch.bool)
     mask[0] = mask[:, 0] = True
@@ -37,7 +38,7 @@ def problem(seed, n=5, m=6, masked=True):
 
 def batch_problem(seed, size=4, dtype=torch.float64):
     """The symmetric problem of a batch: cost of two views, own view and own image forbidden."""
-    g = torch.Generator().manual_seed(seed)
+    g = seeded(seed)
     z = torch.nn.functional.normalize(
         torch.randn(2 * size, 3, generator=g, dtype=torch.float64), dim=1
     )
@@ -147,7 +148,7 @@ def test_small_epsilon_is_right_also_where_scaling_fails(dtype, symmetric, epsil
 @pytest.mark.parametrize("domain", ["scaling", "log"])
 def test_a_point_far_from_all_others_still_gets_its_mass(dtype, symmetric, domain):
     """Its column of exp(-c/epsilon) is zero in either type; h_i + h_j does not move the plan."""
-    g = torch.Generator().manual_seed(0)
+    g = seeded()
     epsilon, d = 0.004, 0.01 * torch.rand(5, 5, generator=g, dtype=torch.float64)
     d, h = d + d.T, torch.tensor([0.0, 0.0, 0.0, 0.0, 4.0], dtype=torch.float64)
     c = sinkhorn(
@@ -243,7 +244,7 @@ def test_a_cut_shows_what_a_maximum_flow_would():
     """The largest mass that fits a mask, from the scalings that ran away."""
     unit, refused = 10_000_000, 0
     for seed in range(15):
-        g = torch.Generator().manual_seed(seed)
+        g = seeded(seed)
         n, m = (int(k) for k in torch.randint(2, 9, (2,), generator=g))
         mask = torch.rand(n, m, generator=g) < 0.3
         mask[torch.arange(n), torch.randint(m, (n,), generator=g)] = True
