@@ -125,7 +125,7 @@
 
   // An anchor and candidates of two kinds on a circle; returns what gives the dots their weights.
   function candidates(view, data, { y, radius, key }) {
-    const own = data.colours.hcl, other = data.colours["h-scl"];
+    const own = data.colours.accent, other = data.colours.simclr;
     const place = (degrees, away = radius) => turn(-degrees).map((x, i) => [160, y][i] + away * x);
     circle(view, [160, y], radius, { fill: "none", stroke: "currentColor", opacity: 0.35 });
     const dots = data.angle.map((degrees, j) => {
@@ -190,7 +190,7 @@
   // ---- 1. same-class mass under the tilt against the fixed class prior ----
 
   function classMass(box, data) {
-    const own = data.colours.hcl, other = data.colours["h-scl"];
+    const own = data.colours.accent, other = data.colours.simclr;
     const top = controls(box), panels = row(box), words = reading(box);
     const ring = panel(panels, 320, 290, "Candidates on a circle; the area of a point is its weight.");
     const weigh = candidates(ring, data, { y: 145, radius: 100, key: 145 });
@@ -200,7 +200,7 @@
     rect(chart, 50, y1, 80, y0 - y1, { fill: other, "fill-opacity": 0.45 });
     rect(chart, 190, y1, 80, y0 - y1, { fill: "none", stroke: "currentColor", opacity: 0.35 });
     const mass = column(chart, 50, 80, y0, y1, { fill: own });
-    column(chart, 190, 80, y0, y1, { fill: data.colours.simclr })(data.prior);
+    column(chart, 190, 80, y0, y1, { fill: own })(data.prior);
     line(chart, 30, level, 290, level, { "stroke-dasharray": "5 4", "stroke-width": 1.5 });
     const share = text(chart, 90, 0, "", { "font-weight": 600 });
     text(chart, 230, level - 8, percent(data.prior), { "font-weight": 600 });
@@ -492,7 +492,7 @@
   // ---- 6. temperature and tilt are one dial ----
 
   function oneDial(box, data) {
-    const own = data.colours.hcl, other = data.colours["h-scl"];
+    const own = data.colours.accent, other = data.colours.simclr;
     const top = controls(box), panels = row(box), words = reading(box);
     const ring = panel(panels, 320, 270, "Candidates on a circle; the area of a dot is its weight as a negative.");
     const weigh = candidates(ring, data, { y: 135, radius: 98, key: 130 });
@@ -516,6 +516,7 @@
     const share = rect(chart, 30, 222, 0, 14, { fill: own });
     text(chart, 20, 212, "weight on the anchor's own class", { "text-anchor": "start" });
     line(chart, 30 + 260 * data.own[0], 216, 30 + 260 * data.own[0], 242, { "stroke-dasharray": "4 3" });
+    text(chart, 30 + 260 * data.own[0], 256, "at γ = 1", { class: "hn-fine" });
 
     const measured = panel(panels, 320, 270, "Measured accuracy against sharpness; the mark moves with the dial.");
     const all = data.points.map(([, accuracy]) => accuracy), low = Math.min(...all, ...data.accuracy), high = Math.max(...all);

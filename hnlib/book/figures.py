@@ -41,6 +41,7 @@ COLOURS = {
     "scl": "#84ac12",
     "h-scl": "#009e73",
     "h-scl-threshold": "#b8860b",
+    "accent": "#9669ff",  # no method: an anchor's own class, or what stands beside something grey
 }
 
 NARROW = 4.2  # inches: on a phone of 390 pixels, letters of 9 pt are 10 pixels high
