@@ -12,7 +12,9 @@ from bs4 import BeautifulSoup
 from web import fractions, letter
 
 CODE = re.compile(r"<(pre|script|style)\b.*?</\1>", re.S)
-LEFT_OUT = ".headerlink, .hn-tick, .hn-cite, .cell_input, .hn-hint, summary, figcaption .caption-number"
+LEFT_OUT = (
+    ".headerlink, .hn-tick, .hn-cite, .cell_input, .hn-hint, summary, figcaption .caption-number"
+)
 SHAPES = (
     r"\\(?:begin|end)\{\w+\*?\}|"
     r"\\(?:sqrt|overline|big\w*|left|right|q?quad|math\w+|text|operatorname)(?![a-z])"

@@ -28,6 +28,7 @@ ASIDE = nodes.Admonition, nodes.admonition, nodes.table, nodes.figure, nodes.lis
 FINE_PRINT = re.compile(r"theory/.*-(more|cost|finite|simulated)$")
 LETTERS = tex2unichar.mathalpha | tex2unichar.mathord | tex2unichar.mathopen | tex2unichar.mathclose
 SIGNS = tex2unichar.mathrel | tex2unichar.mathbin | tex2unichar.mathop | {"dots": "…", "cdot": "·"}
+SIGNS |= {"lVert": "‖", "rVert": "‖"}
 OPERAND = r"\s*(?:\{((?:[^{}]|\{[^{}]*\})*)\}|(\\[a-zA-Z]+|[^\s\\{}]))"
 FRACTION = re.compile(rf"\\[dt]?frac(?![a-z]){OPERAND}{OPERAND}")
 LENGTH = 200  # of a description: what a search engine shows of it
