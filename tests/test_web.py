@@ -64,8 +64,8 @@ def test_beside_the_pages_stand_those_for_machines(tmp_path, monkeypatch, addres
     texts = {path.name: path.read_text() for path in tmp_path.iterdir() if path.is_file()}
     assert f"- [Title of part/two]({address}part/two.md): A < B." in texts["llms.txt"]
     assert (tmp_path / "part/two.md").read_text() == "See *one*."
-    for name in ("index.html", "404.html"):
-        assert f'<a href="{address}part/two.html">Title of part/two</a>' in texts[name]
+    link = f'<a href="{address}part/two.html">Title of part/two</a>'
+    assert link in texts["index.html"] and (link in texts["404.html"]) == bool(address)
     assert f'property="og:image" content="{address}_static/card.png"' in texts["index.html"]
     if address:
         locations = re.findall("<loc>(.*?)</loc>", texts["sitemap.xml"])
@@ -151,6 +151,14 @@ def test_a_number_in_a_table_has_a_minus_and_a_name_breaks_after_its_dots():
     assert pages.CELL.sub(pages._cell, f"-1 {row}") == f"-1 {row}".replace(
         "-0.5 (-.2", "−0.5 (−.2"
     ).replace("hnlib.a.b", "hnlib.<wbr>a.<wbr>b")
+
+
+def test_no_line_breaks_a_value():
+    said = "at t = 0.1 it is 5 % [−0.2, +0.4], a = b"
+    shown = said.replace("t = 0", "t\u00a0=\u00a00").replace("5 %", "5\u00a0%")
+    code = "<pre>\nt = 0.1</pre>"
+    joined = pages.VALUE.sub(pages._value, said + code)
+    assert joined == shown.replace("2, +", "2,\u00a0+") + code
 
 
 def test_a_phone_is_offered_the_narrow_drawing_of_a_figure(tmp_path):

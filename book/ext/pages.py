@@ -27,6 +27,10 @@ HYPHEN = re.compile(
 )
 # A dotted name, which breaks after its dots alone.
 NAME = re.compile(r"(?<=>)hnlib(?:\.\w+)+")
+# A value, which no line breaks: t = 0.1, 5 %, [0.2, 0.4]; code stays as it is.
+VALUE = re.compile(
+    r"<pre.*?</pre>|(?<=[\w)]) = (?=[\d−])|(?<=\d) (?=%)|\[[\d−+.]+, (?=[\d−+.]+\])", re.S
+)
 # A formula in a line with the marks that touch it: a browser would let a comma start the next line.
 FORMULA = r'[(“‘]?<span class="math notranslate nohighlight">(?:(?!</span>).)*</span>[,.;:!?)”’\]s-]*(?!\w)'
 
@@ -34,6 +38,10 @@ FORMULA = r'[(“‘]?<span class="math notranslate nohighlight">(?:(?!</span>).
 def _cell(found: re.Match) -> str:
     cell = HYPHEN.sub(lambda part: part[1] or "−", found[0])
     return NAME.sub(lambda name: name[0].replace(".", ".<wbr>"), cell)
+
+
+def _value(found: re.Match) -> str:
+    return found[0] if found[0][0] == "<" else found[0].replace(" ", "\u00a0")
 
 
 def _repair(app, pagename, templatename, context, doctree):
@@ -59,6 +67,7 @@ def _repair(app, pagename, templatename, context, doctree):
     body = re.sub(r'<div class="proof admonition">\s*<p>Proof\.', PROOF, body)
     body = TITLE.sub(LINK, body)
     body = CELL.sub(_cell, body)
+    body = VALUE.sub(_value, body)
     context["body"] = re.sub(FORMULA, r'<span class="hn-nobreak">\g<0></span>', body, flags=re.S)
 
 

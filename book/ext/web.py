@@ -265,12 +265,17 @@ def _site(app, error):
         (
             "404",
             "No such page",
-            "Perhaps it was renamed. These are the pages of the book:",
+            "Perhaps it was renamed.",
             f"<title>No such page — {html.escape(book)}</title>",
         ),
     ):
+        # a lost link may come from any folder, from where only whole addresses lead on
         text = PAGE.format(
-            head=head, base=base, title=html.escape(title), words=html.escape(words), pages=links
+            head=head,
+            base=base,
+            title=html.escape(title),
+            words=html.escape(words),
+            pages=links if base or name == "index" else "",
         )
         (out / f"{name}.html").write_text(text, encoding="utf-8")
     listed = [f"# {book}", "", f"> {about[first]}", "", "## Pages", ""]

@@ -25,7 +25,7 @@ function findIn(index, query, match = wholeWord) {
       const inTitle = at < 0 ? 4 * each.filter((word) => word.test(title)).length : (at ? 12 : 30) + 20 * query.length / title.length;
       return { score: weightOf(page) * (inTitle + onPage + Math.log2(1 + here[i])), page, about, anchor, title, text };
     });
-    hits.push(...found.filter(Boolean).sort((a, b) => b.score - a.score).slice(0, 3));
+    hits.push(...found.filter(Boolean).sort((a, b) => b.score - a.score).slice(0, 2));
   }
   return hits.sort((a, b) => isAPI(a.page) - isAPI(b.page) || b.score - a.score).slice(0, 40);
 }
@@ -33,7 +33,10 @@ function findIn(index, query, match = wholeWord) {
 // What begins like the words; else, for a number that no statement has, the others of its chapter.
 function findNear(index, query) {
   const near = findIn(index, query, startOfWord);
-  return near.length ? near : findIn(index, query.replace(/(\d\.)\d+$/, "$1"), startOfWord);
+  if (near.length) return near;
+  const chapter = query.replace(/(\d\.)\d+$/, "$1"), others = findIn(index, chapter, startOfWord);
+  const stated = others.filter(({ title }) => startOfWord(chapter, "iu").test(title));
+  return stated.length ? stated : others;
 }
 
 function line(text, words) {
@@ -57,7 +60,7 @@ document.addEventListener("DOMContentLoaded", () => {
       const link = item.appendChild(document.createElement("a"));
       link.href = `${root}${page}#${anchor}`;
       link.textContent = title;
-      if (title !== about) item.append(` · ${about}`);
+      if (title.replace(/^[\d.]+ /, "") !== about) item.append(` · ${about}`);
       item.appendChild(document.createElement("p")).textContent = line(text, split(query));
     }
   };
