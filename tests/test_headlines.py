@@ -11,7 +11,7 @@ from hnlib.results.comparisons import compare
 from hnlib.training import records
 
 PAGES = ("notebooks/start-here.md", "notebooks/experiments/which-method.md")
-INTERVAL = re.compile(r"\+?−?\d+\.\d \[[+−]?\d+\.\d, [+−]?\d+\.\d\]")
+INTERVAL = re.compile(r"\+?−?\d+\.\d+ \[[+−]?\d+\.\d+, [+−]?\d+\.\d+\]")
 
 
 @pytest.fixture(scope="module")
