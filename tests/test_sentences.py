@@ -12,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.preprocessing import StandardScaler
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from hnlib import methods
 from hnlib.__main__ import main
@@ -189,6 +190,26 @@ def test_a_bag_is_the_mean_of_its_embeddings():
     tokens = torch.tensor([[1, 2], [3, 0]])
     assert torch.equal(both.encoder(tokens), torch.cat([both(tokens, 0), both(tokens, 1)], 1))
     assert not torch.equal(both(tokens, 0), both(tokens, 1))
+
+
+def test_a_gru_on_a_cpu_and_its_gradient_are_those_of_pytorch():
+    torch.manual_seed(0)
+    gru, lengths = encoders.GRU(20, 8), torch.tensor([3, 7, 1, 7, 2])
+    tokens = torch.randint(1, 20, (5, 7)) * (torch.arange(7) < lengths[:, None])
+    direction = torch.randn(5, 8)
+    outputs = [gru(tokens), torch.cat([*_packed(gru, tokens, lengths)], 1)]
+    assert torch.allclose(*outputs, atol=1e-6)
+    parameters = [*gru.parameters()]
+    for pair in zip(*(torch.autograd.grad((z * direction).sum(), parameters) for z in outputs)):
+        assert torch.allclose(*pair, atol=1e-6)
+    # near miss: the padding is read too
+    padded = torch.cat([*gru.network(gru.embedding(tokens))[1]], 1)
+    assert not torch.allclose(outputs[0], padded, atol=1e-3)
+
+
+def _packed(gru, tokens, lengths):
+    x = gru.embedding(tokens)
+    return gru.network(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))[1]
 
 
 def task(corpus, **options):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import embedding
+from torch.nn.utils.rnn import pack_padded_sequence
 
 
 class Bag(nn.Module):
@@ -36,10 +38,40 @@ class GRU(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the embeddings."""
         lengths = (tokens != 0).sum(1).cpu()  # where PyTorch wants them
-        packed = nn.utils.rnn.pack_padded_sequence(
+        if tokens.device.type == "cpu" and not torch.compiler.is_compiling():
+            return self._on_cpu(tokens, lengths)
+        packed = pack_padded_sequence(
             self.embedding(tokens), lengths, batch_first=True, enforce_sorted=False
         )
         return torch.cat([*self.network(packed)[1]], 1)
+
+    def _on_cpu(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """Return the embeddings without `nn.GRU`, whose backward pass is slow on a CPU.
+
+        It fills a gradient of all inputs for each step. Here a token that occurs several times is
+        multiplied by the input weights once, and both directions go together.
+        """
+        backwards = (lengths[:, None] - 1 - torch.arange(tokens.shape[1])).clamp_min(0)
+        packed = [
+            pack_padded_sequence(ids, lengths, batch_first=True, enforce_sorted=False)
+            for ids in (tokens, tokens.gather(1, backwards))
+        ]
+        distinct, where = torch.stack([ids.data for ids in packed]).unique(return_inverse=True)
+        w_input, w_hidden, b_input, b_hidden = map(torch.stack, zip(*self.network.all_weights))
+        x = self.embedding(distinct).expand(2, -1, -1)
+        gates = torch.baddbmm(b_input[:, None], x, w_input.mT)
+        gates = torch.stack([embedding(i, table) for i, table in zip(where, gates)])
+        sizes = packed[0].batch_sizes.tolist()
+        h, ended = gates.new_zeros(2, sizes[0], self.network.hidden_size), []
+        for given in gates.split(sizes, 1):  # longest sentences first
+            h, end = h.split([given.shape[1], h.shape[1] - given.shape[1]], 1)
+            ended.append(end)
+            own = torch.baddbmm(b_hidden[:, None], h, w_hidden.mT)
+            (r, z, n), (own_r, own_z, own_n) = given.chunk(3, 2), own.chunk(3, 2)
+            update = (z + own_z).sigmoid()
+            h = (n + (r + own_r).sigmoid() * own_n).tanh().lerp(h, update)
+        states = torch.cat([h, *reversed(ended)], 1).transpose(0, 1).flatten(1)
+        return states[packed[0].unsorted_indices]
 
 
 class Transformer(nn.Module):

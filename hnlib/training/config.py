@@ -204,7 +204,7 @@ class Configuration:
         for name, default in defaults(type(run)).items():
             value = getattr(run, name)
             is_default = value == run.absent.get(name, default)
-            if run.applies(name) and (name in always or not is_default):
+            if (name in always or not is_default) and run.applies(name):
                 chosen[name] = value
         entry = run.catalogue.get(run.method)
         if entry is not None:
@@ -245,8 +245,9 @@ class Configuration:
         unusual = ", ".join(
             f"{name} {shown[name]}"
             for name, default in defaults(type(self)).items()
-            if shown[name] != words(usual.get(name, default))
-            and name not in self.headline
+            if name not in self.headline
+            and shown[name] != usual.get(name, default)
+            and shown[name] != words(usual.get(name, default))
             and self.applies(name)
         )
         options = self.options if entry is None else entry.defaults | self.options

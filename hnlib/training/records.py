@@ -9,7 +9,6 @@ same name on every machine. Readers trust the tracked records; a test checks the
 from __future__ import annotations
 
 import base64
-import copy
 import functools
 import gc
 import hashlib
@@ -79,7 +78,11 @@ def load_all(folder: Path | str | None = None) -> list[dict]:
 
 
 def _named(folder: Path) -> list[tuple[str, dict]]:
-    return [(name, from_json((folder / f"{name}.json").read_bytes())) for name in names(folder)]
+    named = []
+    for stem in names(folder):
+        with open(f"{folder}/{stem}.json", "rb") as file:  # a Path each would take as long
+            named.append((stem, from_json(file.read())))
+    return named
 
 
 def names(folder: Path) -> list[str]:
@@ -196,8 +199,8 @@ def _row(stem: str, kind: str, record: dict, setting: str) -> dict:
     else:
         shared, columns = _setting(kind, setting)
         single = {"experiment": chosen["experiment"], "seed": chosen["seed"]}
-        run = copy.copy(shared)  # to validate each run takes as long as to read it
-        vars(run).update(single)
+        run = object.__new__(type(shared))  # to validate each takes as long as to read it
+        vars(run).update(vars(shared) | single)
         row |= columns | single | {"run": run}
     environment = record.get("environment", {})
     hardware = environment.get("hardware", {})
