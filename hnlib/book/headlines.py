@@ -75,7 +75,7 @@ def headlines(metric: str = "linear") -> dict[str, Effect]:
 
 def said(effect: Effect) -> str:
     """Write an effect and its interval in a sentence, and whether its sign is unresolved."""
-    return interval(effect) + ", {term}`unresolved`" * (effect.low <= 0 <= effect.high)
+    return interval(effect) + ", {term}`unresolved`" * bool(effect.low <= 0 <= effect.high)
 
 
 @functools.cache
