@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 
 def project_root() -> Path:
@@ -49,6 +51,26 @@ def write_atomically(path: Path | str, data, private: bool = False) -> None:
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def download(url: str, path: Path) -> None:
+    """Download a file, from where an interrupted download of it ended.
+
+    OSError: it ended early again; what came is beside `path`, with the suffix .part.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    with part.open("ab") as file:
+        begun = max(0, file.tell() - 1)  # a server refuses to send nothing
+        headers = {"User-Agent": "hnlib", "Range": f"bytes={begun}-"}
+        with urlopen(Request(url, headers=headers), timeout=60) as answer:
+            begun = begun if answer.status == 206 else 0
+            file.truncate(begun)
+            shutil.copyfileobj(answer, file)
+            expected = begun + int(answer.headers.get("Content-Length", 0))
+        if file.tell() < expected:
+            raise OSError(f"{url} ended after {file.tell():,} of {expected:,} bytes")
+    part.replace(path)
 
 
 @contextmanager

@@ -1,5 +1,8 @@
 """Image data sets: the cache file, downloads through torchvision, folders, subsets."""
 
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from hnlib import __main__ as cli
+from hnlib import _files
 from hnlib.images import data
 from hnlib.images._torchvision import torchvision
 
@@ -94,6 +98,73 @@ def test_a_file_of_another_form_is_refused_and_nothing_unpickled(place, tmp_path
 # --- downloads
 
 
+class Server(BaseHTTPRequestHandler):
+    """Serves `content` as `asked` from the first byte, and at most `most` bytes of it."""
+
+    content, most, ranges = bytes(range(250)) * 400, None, True
+
+    def do_GET(self):
+        begun = int(self.headers["Range"].removeprefix("bytes=").removesuffix("-"))
+        self.asked.append(begun)
+        begun = begun if self.ranges else 0
+        self.send_response(206 if self.ranges else 200)
+        self.send_header("Content-Length", str(len(self.content) - begun))
+        self.end_headers()
+        self.wfile.write(self.content[begun:][: self.most])
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server():
+    handler = type("", (Server,), {"asked": []})
+    with HTTPServer(("127.0.0.1", 0), handler) as listening:
+        Thread(target=listening.serve_forever, daemon=True).start()
+        handler.url = f"http://127.0.0.1:{listening.server_port}/archive.zip"
+        yield handler
+        listening.shutdown()
+
+
+def test_a_download_goes_on_where_it_ended(tmp_path, server):
+    path = tmp_path / "new" / "archive.zip"
+    for most in (30_000, 20_000):
+        server.most = most
+        with pytest.raises(OSError, match=r"ended after .* of 100,000 bytes"):
+            _files.download(server.url, path)
+        assert not path.exists()
+    server.most = None
+    _files.download(server.url, path)
+    assert path.read_bytes() == server.content and server.asked == [0, 29_999, 49_998]
+    assert [file.name for file in path.parent.iterdir()] == ["archive.zip"]
+
+
+def test_a_download_begins_anew_where_the_server_gives_no_parts(tmp_path, server):
+    server.ranges, path = False, tmp_path / "archive.zip"
+    (tmp_path / "archive.zip.part").write_bytes(b"older")
+    _files.download(server.url, path)
+    assert path.read_bytes() == server.content and server.asked == [4]
+
+
+def test_an_archive_is_at_hand_before_torchvision_asks_for_it(tmp_path, server, monkeypatch):
+    server.content, found = b"archive", []
+
+    def extract(folder, train, download):
+        found.append((folder / "archive.zip").read_bytes())
+        raise RuntimeError("dataset not found or corrupted")
+
+    _served(extract, server.url)
+    monkeypatch.setattr(torchvision.datasets, "CIFAR10", extract)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="corrupted"):
+            data.load("cifar10", tmp_path)
+    assert found == [b"archive"] * 2 and server.asked == [0]
+
+
+def _served(kind, url):
+    kind.url, kind.filename = url, "archive.zip"
+
+
 def test_cifar_comes_from_torchvision_and_is_stored_once(tmp_path, monkeypatch):
     images = np.random.default_rng(1).integers(0, 256, (6, 32, 32, 3), np.uint8)
     calls = []
@@ -104,6 +175,7 @@ def test_cifar_comes_from_torchvision_and_is_stored_once(tmp_path, monkeypatch):
         labels = [42, 0, 1, 2, 3, 4][part]
         return SimpleNamespace(data=images[part], targets=labels, classes=[*map(str, range(100))])
 
+    _served(downloaded, Path(__file__).as_uri())
     monkeypatch.setattr(torchvision.datasets, "CIFAR100", downloaded)
     first, again = data.load("cifar100", tmp_path), data.load("cifar100", tmp_path)
     assert calls == [True, False]
@@ -118,6 +190,7 @@ def test_stl10_has_its_channels_last_and_unlabelled_images(tmp_path, monkeypatch
     def downloaded(folder, split, download):
         return SimpleNamespace(data=images, labels=np.array([0, 9]), classes=[*"abcdefghij"])
 
+    _served(downloaded, Path(__file__).as_uri())
     monkeypatch.setattr(torchvision.datasets, "STL10", downloaded)
     loaded = data.load("stl10", tmp_path)
     assert np.array_equal(loaded.x_train.numpy(), images.transpose(0, 2, 3, 1))
@@ -135,6 +208,7 @@ def test_tiny_imagenet_is_read_from_its_folders(tmp_path, monkeypatch):
         Image.new("L", (64, 64), 50).save(root / "val/images/val_0.JPEG")
         (root / "val/val_annotations.txt").write_text("val_0.JPEG\tn2\t0\t0\t1\t1\n")
 
+    monkeypatch.setattr(data, "TINY_IMAGENET", (Path(__file__).as_uri(), ""))
     monkeypatch.setattr(torchvision.datasets.utils, "download_and_extract_archive", extract)
     loaded = data.load("tiny-imagenet", tmp_path)
     assert loaded.class_names == ("n1", "n2") and loaded.y_test.tolist() == [1]
@@ -143,13 +217,11 @@ def test_tiny_imagenet_is_read_from_its_folders(tmp_path, monkeypatch):
 
 
 def test_without_network_the_place_and_the_form_are_named(tmp_path, monkeypatch):
-    def fail(*_, **__):
-        raise RuntimeError("File not found or corrupted.")
-
-    monkeypatch.setattr(torchvision.datasets, "CIFAR10", fail)
+    kind = SimpleNamespace(url=(tmp_path / "missing").as_uri(), filename="archive.zip")
+    monkeypatch.setattr(torchvision.datasets, "CIFAR10", kind)
     with pytest.raises(ValueError, match=r"cifar10 could not be downloaded .*images/cifar10\.npz"):
         data.load("cifar10", tmp_path)
-    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+    assert not [*tmp_path.rglob("*.npz")]
 
 
 # --- folders of pictures

@@ -458,9 +458,7 @@ def test_an_archive_is_downloaded_once(toy, tmp_path, monkeypatch):
         for file in folder.iterdir():
             archive.write(file, f"MUTAG/{file.name}")
     shutil.rmtree(folder)
-    monkeypatch.setattr(
-        graphs.data, "download_url", lambda url, folder, log: tmp_path / "served.zip"
-    )
+    monkeypatch.setattr(graphs.data, "SOURCE", (tmp_path / "served.zip").as_uri())
     assert graphs.data.load("MUTAG", tmp_path).digest == before
     assert {file.name for file in folder.iterdir()} == {f"MUTAG_{part}.txt" for part in TOY}
 

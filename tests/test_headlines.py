@@ -12,7 +12,7 @@ from hnlib.training import records
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("notebooks/start-here.md", "notebooks/experiments/which-method.md")
-INTERVAL = re.compile(r"\+?−?\d+\.\d \[[+−]?\d+\.\d, [+−]?\d+\.\d\]")
+INTERVAL = re.compile(r"\+?−?\d+\.\d+ \[[+−]?\d+\.\d+, [+−]?\d+\.\d+\]")
 
 
 @pytest.fixture(scope="module")

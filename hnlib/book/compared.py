@@ -56,7 +56,7 @@ def word(effect: Effect, margin: float | None = None) -> str:
     """
     verdict = comparisons.verdict(effect, margin)
     if verdict == "equivalent" and effect.p <= 0.05:
-        return "equivalent, and different"
+        return "different, within the margin"
     alone = verdict == "different" and effect.low <= 0 <= effect.high
     return f"{verdict}, by p alone" if alone else verdict
 

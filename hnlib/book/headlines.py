@@ -89,7 +89,7 @@ def searches(encoder: str) -> dict[str, Effect]:
     blank = {"mined": "", "guide": "", "margin": 0.0}
     groups = whole_seeds(runs.astype(dict.fromkeys(blank, object)).fillna(blank), SEARCHES)
     best = max(TEMPERATURES, key=lambda name: groups[name]["ndcg_validation"].mean())
-    pairs = {"temperature": (best, "t = 0.02"), "tilt": ("tilt", best)}
+    pairs = {"temperature": (best, "t = 0.05"), "tilt": ("tilt", best)}
     pairs |= {"dcl": ("dcl", "tilt at γ = 10"), "mined": ("mined", "t = 0.05")}
     pairs["strength"] = ("mined, α = 9", "mined, t = 1/29")
     return differences(groups, pairs, "ndcg")

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from hnlib._checks import one_of
-from hnlib._files import data_folder
+from hnlib._files import data_folder, download
 
 try:
     from torch_geometric import utils
-    from torch_geometric.data import Data, download_url, extract_zip
+    from torch_geometric.data import Data, extract_zip
     from torch_geometric.data.separate import separate
     from torch_geometric.datasets import ExplainerDataset
     from torch_geometric.datasets import motif_generator as generators
@@ -142,12 +142,13 @@ def load(name: str = "motifs", root: Path | str | None = None) -> GraphSet:
 
 
 def _download(name: str, folder: Path) -> None:
-    url = SOURCE.format(name)
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    url, archive = SOURCE.format(name), folder.with_name(f"{name}.zip")
     try:
+        download(url, archive)
         with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
-            extract_zip(download_url(url, temporary, log=False), temporary, log=False)
+            extract_zip(str(archive), temporary, log=False)
             (Path(temporary) / name).rename(folder)
+        archive.unlink()
     except OSError as error:
         raise ValueError(
             f"{name} could not be downloaded from {url} ({error}); without a network put the files "

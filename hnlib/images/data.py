@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hnlib._checks import one_of
-from hnlib._files import data_folder, write_atomically
+from hnlib._files import data_folder, download, only_process, write_atomically
 
 TINY_IMAGENET = (
     "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
@@ -195,10 +195,10 @@ def _digest(*arrays: Tensor | None) -> str:
 
 
 def _download(name: str, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = path.parent / f".{name}"  # stays until all is there
     read = {"stl10": _stl10, "tiny-imagenet": _tiny_imagenet}.get(name, _cifar)
     try:
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        with only_process(folder / name):
             arrays = read(name, folder)
     except (OSError, RuntimeError) as error:  # torchvision checks digests
         raise ValueError(
@@ -206,23 +206,32 @@ def _download(name: str, path: Path) -> None:
             f"{FORM}"
         ) from error
     write_atomically(path, lambda temporary: np.savez(temporary, **arrays))
+    shutil.rmtree(folder)
 
 
-def _cifar(name: str, folder: str) -> dict[str, np.ndarray]:
+def _archive(url: str, path: Path) -> None:
+    """Download an archive for torchvision, which checks it and would begin anew each time."""
+    if not path.exists():
+        download(url, path)
+
+
+def _cifar(name: str, folder: Path) -> dict[str, np.ndarray]:
     from hnlib.images._torchvision import torchvision
 
     kind = getattr(torchvision.datasets, name.upper())
+    _archive(kind.url, folder / kind.filename)
     train, test = (kind(folder, train=part, download=True) for part in (True, False))
     arrays = zip(PARTS, (train.data, train.targets, test.data, test.targets))
     return dict(arrays) | {"class_names": np.array(train.classes)}
 
 
-def _stl10(name: str, folder: str) -> dict[str, Any]:
+def _stl10(name: str, folder: Path) -> dict[str, Any]:
     from hnlib.images._torchvision import torchvision
 
+    kind = torchvision.datasets.STL10
+    _archive(kind.url, folder / kind.filename)
     train, test, unlabelled = (
-        torchvision.datasets.STL10(folder, split, download=True)
-        for split in ("train", "test", "unlabeled")
+        kind(folder, split, download=True) for split in ("train", "test", "unlabeled")
     )
     return {
         "x_train": train.data.transpose(0, 2, 3, 1),
@@ -234,13 +243,14 @@ def _stl10(name: str, folder: str) -> dict[str, Any]:
     }
 
 
-def _tiny_imagenet(name: str, folder: str) -> dict[str, np.ndarray]:
+def _tiny_imagenet(name: str, folder: Path) -> dict[str, np.ndarray]:
     from hnlib.images._torchvision import torchvision
 
     url, md5 = TINY_IMAGENET
     utils: Any = torchvision.datasets.utils
+    _archive(url, folder / Path(url).name)
     utils.download_and_extract_archive(url, folder, md5=md5)
-    root = Path(folder) / "tiny-imagenet-200"
+    root = folder / "tiny-imagenet-200"
     train = sorted(root.glob("train/*/images/*.JPEG"))
     classes, y_train = np.unique([file.parts[-3] for file in train], return_inverse=True)
     text = (root / "val/val_annotations.txt").read_text()

@@ -95,7 +95,8 @@ class Task(task.Task):
         self.asked_texts = [collection.titles[i] for i in titled]
         self.asked_texts += [collection.queries[query] for query, _ in pairs]
         relevant = [[i] for i in titled] + [list(judged[query]) for query, _ in pairs]
-        rows = torch.arange(len(relevant)).repeat_interleave(torch.tensor([*map(len, relevant)]))
+        lengths = torch.tensor([*map(len, relevant)], dtype=torch.long)
+        rows = torch.arange(len(relevant)).repeat_interleave(lengths)
         of = torch.tensor(list(itertools.chain.from_iterable(relevant)), dtype=torch.long)
         self.relevant = (rows * n + of).sort().values  # one number for a pair and a document
         self.examples = len(self.asked)

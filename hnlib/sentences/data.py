@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import itertools
 import re
-import urllib.request
 import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hnlib._checks import one_of
-from hnlib._files import data_folder, write_atomically
+from hnlib._files import data_folder, download, write_atomically
 
 try:
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
@@ -32,6 +30,7 @@ NOVELS = (
     "https://codeload.github.com/computationalstylistics/100_english_novels/zip/"
     "143e601875d70e195f2cc5ebd8b034609271194d"
 )
+FILE = r"/corpus/\w+_\d+\.txt$"  # of that archive
 PROTECTED = ("Galsworthy_River_1933.txt", "Woolf_Years_1937.txt")
 NOVELS_DIGEST = "d96b7d2ec2f6a389295d436ccdc9853a98c028ceded2320d5ee3f9c9df48cf13"
 PAD, UNKNOWN = "[PAD]", "[UNK]"
@@ -206,15 +205,16 @@ def _prepare_novels(path: Path) -> None:
         texts = {file.name: file.read_bytes() for file in folder.glob("*_*_*.txt")}
     else:
         try:
-            with urllib.request.urlopen(NOVELS) as answer:
-                archive = zipfile.ZipFile(io.BytesIO(answer.read()))
+            download(NOVELS, folder.with_suffix(".zip"))
         except OSError as error:
             raise ValueError(
                 f"the novels could not be downloaded ({error}); without a network put the folder "
                 f"corpus of {NOVELS} at {folder}"
             ) from error
-        names = [name for name in archive.namelist() if re.search(r"/corpus/\w+_\d+\.txt$", name)]
-        texts = {Path(name).name: archive.read(name) for name in names}
+        with zipfile.ZipFile(folder.with_suffix(".zip")) as archive:
+            files = [name for name in archive.namelist() if re.search(FILE, name)]
+            texts = {Path(name).name: archive.read(name) for name in files}
+        folder.with_suffix(".zip").unlink()
     chosen = [texts[name].decode("utf-8-sig") for name in sorted(texts) if name not in PROTECTED]
     content = "\n\n".join("\n".join(sentences(text)) for text in chosen) + "\n"
     if hashlib.sha256(content.encode()).hexdigest() != NOVELS_DIGEST:
