@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 import seaborn as sns
-import statsmodels.formula.api as smf
 from scipy import stats
+from scipy.interpolate import CubicSpline
 
 from hnlib.book import figures
 from hnlib.results import comparisons
@@ -221,9 +221,11 @@ def format_share(share) -> str:
 
 def smooth(gamma, accuracy, df: int = 5):
     """Fit a natural cubic spline in log γ, `df` numbers with the mean; return a function of γ."""
-    given = pd.DataFrame({"x": np.log(gamma), "y": accuracy})
-    fit = smf.ols(f"y ~ cr(x, df={df}) - 1", given).fit()
-    return lambda at: fit.predict(pd.DataFrame({"x": np.log(np.atleast_1d(at))})).to_numpy()
+    x = np.log(gamma)
+    knots = np.quantile(np.unique(x), np.linspace(0, 1, df))
+    basis = CubicSpline(knots, np.eye(df), bc_type="natural")
+    values, *_ = np.linalg.lstsq(basis(x), accuracy)
+    return lambda at: basis(np.log(np.atleast_1d(at))) @ values
 
 
 @functools.cache
