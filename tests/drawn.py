@@ -1,6 +1,9 @@
 """What tests draw at random, the same in every run."""
 
 import torch
+from hypothesis import strategies as st
+
+SEEDS = st.integers(0, 9999)
 
 
 def seeded(seed=0):

@@ -21,6 +21,11 @@ def images(n=6, size=32, channels=3, seed=0):
     return torch.randint(0, 256, (n, size, size, channels), generator=generator, dtype=torch.uint8)
 
 
+def pictures(n, size=32):
+    """Images as torchvision has them, channels first and in [0, 1]."""
+    return images(n, size).permute(0, 3, 1, 2) / 255
+
+
 @pytest.mark.parametrize(
     "recipe, channels, size", [("simclr", 3, 32), ("digits", 1, 8), ("simclr", 3, 96)]
 )
@@ -110,7 +115,7 @@ def test_bad_input():
 
 
 def test_a_crop_equals_torchvisions_resized_crop():
-    x = images(8).permute(0, 3, 1, 2).float() / 255
+    x = pictures(8)
     boxes = augment.crop_boxes(8, 32, 32, (0.2, 0.9), (3 / 4, 4 / 3), seeded())
     ours = augment._resample(x, boxes, None, None)
     theirs = torch.stack(
@@ -158,7 +163,7 @@ def test_crops_are_distributed_as_torchvisions():
 
 
 def test_colour_jitter_equals_torchvisions_one_image_at_a_time():
-    x = images(16).permute(0, 3, 1, 2).float() / 255
+    x = pictures(16)
     x[0], x[1] = 0.5, 0.0  # grey and black have no hue
     draw = seeded(3)
     b, c, s = (torch.rand(16, generator=draw) * 0.8 + 0.6 for _ in range(3))
@@ -179,7 +184,7 @@ def test_colour_jitter_equals_torchvisions_one_image_at_a_time():
 
 @pytest.mark.parametrize("kernel, size", [(3, 32), (9, 8)])
 def test_blur_equals_torchvisions_one_image_at_a_time(kernel, size):
-    x = images(8, size).permute(0, 3, 1, 2).float() / 255
+    x = pictures(8, size)
     sigma = torch.rand(8, generator=seeded()) * 1.9 + 0.1
 
     def theirs(sigma):

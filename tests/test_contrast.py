@@ -27,7 +27,7 @@ batch = functools.partial(drawn.views, size=4)
     factor=st.floats(1e-6, 1e6),
 )
 def test_two_views_match_the_reference(seed, size, labelled, mode, factor):
-    z1, z2 = batch(seed, size)
+    z1, z2 = batch(seed, size=size)
     g = drawn.seeded(seed)
     y = torch.randint(3, (size,), generator=g) if labelled else None
     c = Contrast.from_views(factor * z1, z2, y, positives=mode)

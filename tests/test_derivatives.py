@@ -97,7 +97,7 @@ SPACES = {
 @pytest.mark.parametrize("space", SPACES)
 def test_an_accelerator_s_positives_give_the_same_losses(space, monkeypatch):
     """There all candidates are gathered, and a mask says which are positives."""
-    z, y = torch.cat(views(5, 6, 5)), torch.arange(12) % 3
+    z, y = torch.cat(views(5, size=6, dimension=5)), torch.arange(12) % 3
     results = []
     for waits in (True, False):
         x = z.clone().requires_grad_()

@@ -209,10 +209,15 @@ def copies(n, edges, ratio, name, many=3000):
     return parts(graphs.views.VIEWS[name](batch_of(*[(n, edges)] * many), ratio, seeded(5)))
 
 
+def kept_of(n, *view):
+    """The nodes that are left of each copy."""
+    pieces = enumerate(copies(n, *view))
+    return [frozenset(v - n * i for v in numbers) for i, (numbers, _) in pieces]
+
+
 def test_every_set_of_nodes_is_dropped_or_masked_equally_often():
     """Control: each node for itself with the same probability, which has the right mean."""
-    pieces = copies(6, HOUSE, 0.34, "drop")
-    kept = [frozenset(v - 6 * i for v in numbers) for i, (numbers, _) in enumerate(pieces)]
+    kept = kept_of(6, HOUSE, 0.34, "drop")
     law = uniform(map(frozenset, itertools.combinations(range(6), 4)))
     assert fit(kept, law) > FAIR
     alone = np.random.default_rng(0).random((3000, 6)) < 2 / 3
@@ -268,8 +273,7 @@ def by_edges(graph, piece):
 )
 def test_a_subgraph_grows_by_a_uniform_neighbour(n, edges, size):
     """Against the law summed over all ways to grow. Control: a uniform edge to the outside."""
-    pieces = copies(n, edges, size / n, "subgraph")
-    kept = [frozenset(v - n * i for v in numbers) for i, (numbers, _) in enumerate(pieces)]
+    kept = kept_of(n, edges, size / n, "subgraph")
     graph = nx.Graph(edges)
     assert fit(kept, growth(graph, size, each_once)) > FAIR
     assert fit(kept, growth(graph, size, by_edges)) < FALSE

@@ -23,7 +23,7 @@ def quoted():
 def test_the_readme_quotes_the_headlines(quoted):
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     found = set(INTERVAL.findall(text))
-    assert len(found) >= 3
+    assert len(found) >= 2
     assert found <= quoted, "run headlines() and correct the README"
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from hnlib import methods
 from hnlib.book import dial
 from hnlib.book.compared import differences, whole_seeds
+from hnlib.book.tables import interval
 from hnlib.results import comparisons
 from hnlib.results.comparisons import Effect
 from hnlib.training import records
@@ -70,6 +71,11 @@ def headlines(metric: str = "linear") -> dict[str, Effect]:
     shared = comparisons.family(gains, pooled=True)[0]  # three seeds
     effects["labels"] = replace(labels, between=shared.between, df=shared.df)
     return dict(zip(effects, comparisons.family(effects.values())))
+
+
+def said(effect: Effect) -> str:
+    """Write an effect and its interval in a sentence, and whether its sign is unresolved."""
+    return interval(effect) + ", {term}`unresolved`" * bool(effect.low <= 0 <= effect.high)
 
 
 @functools.cache

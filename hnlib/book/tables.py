@@ -135,4 +135,5 @@ def table(rows, *, words: bool = False, caption: str = "", empty: str = "Not mea
         # as objects: columns of pandas' own strings would take a formula for a text
         heads = pd.Index(list(dict.fromkeys(head for row in rows for head in row)), dtype=object)
         rows = pd.DataFrame(rows, columns=heads, dtype=object)
-    return Table(rows.rename(columns=TITLES), words, caption, empty)
+    titles = pd.Index([TITLES.get(head, head) for head in rows.columns], dtype=object)
+    return Table(rows.set_axis(titles, axis=1), words, caption, empty)

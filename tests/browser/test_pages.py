@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from bs4 import BeautifulSoup
 from colours import contrast, legible, luminance
 from matplotlib.figure import Figure
 from playwright.sync_api import TimeoutError
@@ -141,13 +142,14 @@ FIRST = """() => [...document.querySelectorAll('article figure img')]
     .map(e => e.alt)"""
 PAPER = {"width": 717, "height": 1000}  # A4 between the margins that a browser prints with
 DESK = {"width": 1280, "height": 900}
+PHONE = {"width": 390, "height": 900}
 
 
 def test_page(page, page_name):
     """On a desk, on a phone and on paper a page is read whole, and axe-core has no findings."""
     wrong = {"unread": unread(page), "cut": page.evaluate(CUT), "small": small(page)}
     wrong["formulas and theorems"] = page.evaluate(FAULTS)
-    page.set_viewport_size({"width": 390, "height": 900})
+    page.set_viewport_size(PHONE)
     page.wait_for_timeout(100)  # sizes are observed, not asked for
     wrong["does not fade"] = page.evaluate(SILENT)
     wrong |= {"outside": page.evaluate(OUTSIDE), "small on a phone": small(page)}
@@ -197,7 +199,7 @@ def test_faults_and_what_does_not_fade_are_found(visit):
 def test_a_picture_wider_than_a_phone_is_found(visit):
     """Negative control: one of 900 pixels as the first of a page; narrow, it fits."""
     page = visit("book/reproduce.html")
-    page.set_viewport_size({"width": 390, "height": 900})
+    page.set_viewport_size(PHONE)
     page.evaluate("""() => document.querySelector('article section').insertAdjacentHTML('afterbegin',
         '<div class="cell_output"><figure><img alt="a picture" style="min-width: 900px" src="data:,"></figure></div>')""")
     assert page.evaluate(FIRST) == ["a picture"]
@@ -427,6 +429,31 @@ def test_executed_notebooks_can_be_downloaded(html):
         assert all(cell["execution_count"] for cell in code), page.name
 
 
+UNREAD = "details:not([open]) > :not(summary), script, style, svg, .hn-cite, .headerlink"
+
+
+def minutes(text: str) -> float:
+    """Return the time to read what no fold closes: 200 words a minute, eight for a line of code."""
+    article = BeautifulSoup(text, "html.parser").select_one("article")
+    for part in article.select(UNREAD):
+        part.decompose()
+    lines = [line for code in article.select("pre") for line in code.extract().text.splitlines()]
+    words = re.findall(r"\S*\w\S*", article.get_text(" "))
+    return (len(words) + 8 * len([line for line in lines if line.strip()])) / 200
+
+
+def test_start_and_decision_page_are_read_in_ten_minutes(html):
+    names = ("start-here", "experiments/which-method")
+    pages = [(html / f"notebooks/{name}.html").read_text("utf-8") for name in names]
+    assert sum(map(minutes, pages)) <= 10
+
+
+def test_minutes_count_what_is_open():
+    closed = "<details><summary>Four</summary><p>five</p></details>"
+    text = f"<article>One, two <b>three</b> {closed} <pre>a = 1\n\nb</pre></article>"
+    assert minutes(text) == pytest.approx((4 + 16) / 200)
+
+
 def test_the_first_tap_on_a_word_shows_its_card_and_the_second_follows_it(html, browser):
     page = browser.new_page(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
     page.goto((html / "notebooks/start-here.html").as_uri())
@@ -537,7 +564,7 @@ def test_picture(browser, html, visit, kind):
     assert picture.is_visible()
     assert moved_by_keyboard(page, picture) == picture.locator("input, button").count()
     assert page.complaints == []
-    page.set_viewport_size({"width": 390, "height": 900})
+    page.set_viewport_size(PHONE)
     for scheme in ("light", "dark"):
         turn(page, scheme)
         assert unreadable(picture) == []
