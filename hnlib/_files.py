@@ -23,14 +23,14 @@ def project_root() -> Path:
     return Path.cwd()
 
 
-def data_folder(root: Path | str | None = None) -> Path:
-    """Return the folder of the data sets: `root`, else `$HNLIB_DATA`, else the user's cache."""
+def data_folder(root: Path | str | None = None, kind: str = "") -> Path:
+    """Return the folder of the data of a kind in `root`, else `$HNLIB_DATA`, or the cache."""
     root = root or os.environ.get("HNLIB_DATA")
     if not root:
         import platformdirs
 
         root = platformdirs.user_cache_path("hnlib")
-    return Path(root)
+    return Path(root) / kind
 
 
 def write_atomically(path: Path | str, data, private: bool = False) -> None:

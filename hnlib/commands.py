@@ -208,7 +208,8 @@ def data(name: str | None = None, /, *, root: Path | None = None) -> None:
             choices = ", ".join(itertools.chain.from_iterable(by_kind.values()))
             raise ValueError(f"data set {name!r} is unknown; choose from {choices}")
         module = import_module(f"{kinds.KINDS[matches[0]]}.data")
-        print(module.describe(module.load(name, root)))
+        for key, value in module.describe(module.load(name, root)).items():
+            print(f"{key:13}{value}")
     print(f"{'folder':13}{data_folder(root)}")
 
 

@@ -101,5 +101,5 @@ def test_one_seed_is_unresolved():
 def test_a_pool_with_other_seeds_is_refused():
     ours, base = groups([1, 0])
     (other,) = groups([0], seeds=(0, 1, 5))
-    with pytest.raises(ValueError, match="must have the same seeds"):
+    with pytest.raises(ValueError, match="the same two or more seeds"):
         Question({"a": (ours, base)}, (base, ours, other)).effects()

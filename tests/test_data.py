@@ -33,7 +33,7 @@ def place(tmp_path):
     """Write a file where `load("cifar10", tmp_path)` looks for it."""
 
     def write(**changes):
-        path = data.location("cifar10", tmp_path)
+        path = tmp_path / "images" / "cifar10.npz"
         path.parent.mkdir(parents=True, exist_ok=True)
         np.savez(path, **{k: v for k, v in (arrays() | changes).items() if v is not None})
         return path

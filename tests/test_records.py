@@ -122,6 +122,7 @@ def test_mean_and_spread():
     assert x.tolist() == pytest.approx([50, 60, 85])
     assert results.spread(x) == "65.0\u00a0±\u00a018.0"  # over n − 1
     assert results.spread(x[:1]) == "50.0"
+    assert results.spread(-x[:1]) == "−50.0"
     assert not len(records.frame([]).query("kind == 'images' and method == 'hcl' and beta == 1"))
 
 

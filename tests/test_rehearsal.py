@@ -51,7 +51,7 @@ def tiny(name):
 def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("data")
     for name in data.DOWNLOADED:
-        path = data.location(name, root)
+        path = root / "images" / f"{name}.npz"
         path.parent.mkdir(exist_ok=True)
         np.savez(path, **tiny(name))
     return root

@@ -151,6 +151,13 @@ def test_a_folder_of_ones_own_trains_resumes_and_is_recorded(folder, tmp_path):
     assert torch.equal(*(next(run.encoder.parameters()) for run in (once, saved)))
 
 
+def test_an_untrained_encoder_searches_a_collection_without_training_queries(folder):
+    (folder / "qrels/train.tsv").unlink()
+    run = RetrievalRun(dataset=f"folder:{folder}", **TINY | dict(method=None, epochs=0, options={}))
+    fields = dict(pairs="judged", max_steps=None)
+    assert 0 <= train(replace(run, **fields), progress=False).metrics["ndcg"] <= 1
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

@@ -232,15 +232,12 @@ def test_weights_that_are_no_longer_finite_are_divergence_too(tmp_path, call, st
     assert not (tmp_path / "run.pt").exists()
 
 
-def test_where_steps_do_not_wait_divergence_and_conditions_are_reported_after_the_epoch(
-    monkeypatch,
-):
+def test_divergence_and_conditions_of_an_accelerator_are_reported_after_the_epoch():
     def no_negative(loss):
         """Do what a check does on an accelerator: keep the condition and give the loss no value."""
         _checks._deferred[-1].add(torch.tensor([False, True]), "anchor {row} has no negative")
         return loss * math.nan
 
-    monkeypatch.setattr(loop.Loop, "reads_every_loss", False)
     with pytest.raises(training.Diverged, match=r"step 5 .*epoch 2"):
         train(method=At(5, lambda loss: loss * math.nan), **SMALL)
     with pytest.raises(ValueError, match="anchor 1 has no negative") as error:
@@ -570,8 +567,8 @@ def test_keys_follow_the_model_and_the_queue_keeps_the_newest():
     assert not keys.requires_grad
     for a, b, c in zip(queue.model.parameters(), old.parameters(), model.parameters()):
         assert torch.allclose(a, 0.75 * b + 0.25 * c)
-    queue.push(keys, None)
-    queue.push(keys + 100, None)
+    queue.contrast(keys, keys, None, None)
+    queue.contrast(keys, keys + 100, None, None)
     assert torch.equal(queue.z, torch.cat([keys + 100, keys[:1]]))
 
 

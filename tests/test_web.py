@@ -190,6 +190,16 @@ def test_the_index_of_the_search_has_sections_statements_and_checks():
     ]
 
 
+def test_a_fraction_in_a_line_keeps_its_meaning():
+    said = {
+        r"\tfrac12": "1/2",
+        r"\frac{1+\beta}t": r"(1+\beta)/t",
+        r"\frac{Q\tau^+}{1-\tau^+}": r"Q\tau^+/(1-\tau^+)",
+        r"\frac1{\frac ab}": "1/a/b",
+    }
+    assert {tex: web.fractions(tex) for tex in said} == said
+
+
 def test_a_card_says_what_a_page_is_about(tmp_path):
     """Its words stand on the left; the picture of the book stays on the right."""
     paths = [tmp_path / "cards" / name for name in ("one.png", "other.png")]

@@ -55,7 +55,7 @@ def _repair(app, pagename, templatename, context, doctree):
     # a head without words is the corner of a table, which nobody should have read to them as a head
     body = re.sub(r"<th( [^>]*)?>(<p></p>)?</th>", r"<td\1></td>", body)
     # sphinx-proof gives the same name to all of them
-    body = re.sub(r' id="proof(-content)?"', "", body)
+    body = re.sub(r' id="(proof(-content)?|(solution|exercise)-content)"', "", body)
     body = re.sub(r'<div class="proof admonition">\s*<p>Proof\.', PROOF, body)
     body = TITLE.sub(LINK, body)
     body = CELL.sub(_cell, body)

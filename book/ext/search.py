@@ -9,13 +9,15 @@ import re
 from pathlib import Path
 
 from bs4 import BeautifulSoup
-from web import letter
+from web import fractions, letter
 
 CODE = re.compile(r"<(pre|script|style)\b.*?</\1>", re.S)
-LEFT_OUT = ".headerlink, .hn-tick, .hn-cite, .cell_input, .hn-hint, .hn-checks > summary"
+LEFT_OUT = (
+    ".headerlink, .hn-tick, .hn-cite, .cell_input, .hn-hint, summary, figcaption .caption-number"
+)
 SHAPES = (
     r"\\(?:begin|end)\{\w+\*?\}|"
-    r"\\(?:[dt]?frac|sqrt|overline|big\w*|left|right|q?quad|math\w+|text|operatorname)(?![a-z])"
+    r"\\(?:sqrt|overline|big\w*|left|right|q?quad|math\w+|text|operatorname)(?![a-z])"
 )
 # An entry and its title; the text of one inside another is the inner one's.
 ENTRIES = {
@@ -28,9 +30,10 @@ ENTRIES = {
 
 
 def _text(element) -> str:
-    text = re.sub(r"\\([a-zA-Z]+)\s*", letter, re.sub(SHAPES, "", element.get_text(" ")))
-    text = re.sub(r"\\\W|[{}$]", "", text.replace("}{", "/"))
-    return re.sub(r"\s+([,.;:)])", r"\1", " ".join(text.split()))
+    text = re.sub(SHAPES, "", fractions(element.get_text(" ")))
+    text = re.sub(r"\\([a-zA-Z]+)\s*", letter, text)
+    text = " ".join(re.sub(r"\\\W|[{}$]", "", text).split())
+    return re.sub(r"\s+([,.;:)\]])|([(\[])\s+", r"\1\2", text)
 
 
 def entries(page: str) -> list[list[str]]:

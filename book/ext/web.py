@@ -28,6 +28,9 @@ ASIDE = nodes.Admonition, nodes.admonition, nodes.table, nodes.figure, nodes.lis
 FINE_PRINT = re.compile(r"theory/.*-(more|cost|finite|simulated)$")
 LETTERS = tex2unichar.mathalpha | tex2unichar.mathord | tex2unichar.mathopen | tex2unichar.mathclose
 SIGNS = tex2unichar.mathrel | tex2unichar.mathbin | tex2unichar.mathop | {"dots": "…", "cdot": "·"}
+SIGNS |= {"lVert": "‖", "rVert": "‖"}
+OPERAND = r"\s*(?:\{((?:[^{}]|\{[^{}]*\})*)\}|(\\[a-zA-Z]+|[^\s\\{}]))"
+FRACTION = re.compile(rf"\\[dt]?frac(?![a-z]){OPERAND}{OPERAND}")
 LENGTH = 200  # of a description: what a search engine shows of it
 PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -36,7 +39,16 @@ PAGE = """<!DOCTYPE html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 {head}
 <link rel="icon" type="image/svg+xml" href="{base}_static/favicon.svg">
-<style>body {{ max-width: 40rem; margin: 3rem auto; padding: 0 1rem; font: 1.1rem/1.5 serif; color-scheme: light dark; }}</style>
+<meta name="color-scheme" content="light dark">
+<style>
+body {{ max-width: 40rem; margin: 3rem auto; padding: 0 1rem; font: 1.1rem/1.5 serif; }}
+body {{ background: #fffefb; color: #22242a; }}
+a {{ color: #1c4f82; }}
+@media (prefers-color-scheme: dark) {{
+  body {{ background: #15171b; color: #dcdee3; }}
+  a {{ color: #8ab8e6; }}
+}}
+</style>
 </head>
 <body><main>
 <h1>{title}</h1>
@@ -47,6 +59,19 @@ PAGE = """<!DOCTYPE html>
 </main></body>
 </html>
 """
+
+
+def fractions(tex: str) -> str:
+    """Write fractions in a line, a sum in brackets: `a/b`, `(1+β)/t`."""
+
+    def line(found: re.Match) -> str:
+        parts = (found[1] or found[2], found[3] or found[4])
+        sums = (re.search(r"[-+=]", re.sub(r"[_^](\{[^{}]*\}|.)", "", part)) for part in parts)
+        return "/".join(f"({part})" if many else part for part, many in zip(parts, sums))
+
+    while (plain := FRACTION.sub(line, tex)) != tex:
+        tex = plain
+    return tex
 
 
 def letter(command: re.Match) -> str:
@@ -60,7 +85,7 @@ def letter(command: re.Match) -> str:
 def _words(node) -> str:
     """The text of a node, its formulas without their markup."""
     if isinstance(node, nodes.math):
-        return re.sub(r"\\(\w+)\s*", letter, node.astext()).translate(
+        return re.sub(r"\\(\w+)\s*", letter, fractions(node.astext())).translate(
             str.maketrans("", "", "\\{}$")
         )
     return "".join(map(_words, node.children)) if node.children else node.astext()

@@ -7,7 +7,6 @@ the first test image of each of the first `CLASSES` classes. Batches: consecutiv
 encoder. `controls`: encoders of one sharpness, under the methods and the controls.
 """
 
-import argparse
 import base64
 import io
 import json
@@ -23,7 +22,7 @@ from hnlib.contrast import Contrast
 from hnlib.images import data
 from hnlib.images import evaluation as readouts
 from hnlib.images.run import ImageRun
-from hnlib.training import checkpoint, records
+from hnlib.training import checkpoint
 from hnlib.training.run import train
 
 SHOWN = (
@@ -36,7 +35,7 @@ CONTROLS = (  # γ = (1 + β)/t = 4, as HCL's and transport's above
     dict(method="simclr", temperature=0.25),
     dict(method="hcl", temperature=0.5, tau_plus=0.0, weights_gradient=False),
 )
-CONTROL_SEEDS = 2
+SEEDS, CONTROL_SEEDS = 3, 2
 COMMON = dict(dataset="cifar10", train_size=10_000, epochs=10, validation=5000)
 COMMON |= dict(precision="bf16-mixed", experiment="retrieved")
 BATCH, BATCHES, CLASSES, PICTURES, HEAVIEST = 512, 19, 6, 4, 10
@@ -160,25 +159,19 @@ def artefact(groups: list[list[checkpoint.Run]], images) -> dict:
 
 def main() -> None:
     """Train what is missing and write retrieved.json."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=3, help="of each method")
-    parser.add_argument("--to", type=Path, default=records.ledger("book/results"), help="folder")
-    args = parser.parse_args()
     torch.set_num_threads(1)
     images = data.load("cifar10")
-    groups = [[trained(one, seed) for seed in range(args.seeds)] for one in SHOWN]
+    groups = [[trained(one, seed) for seed in range(SEEDS)] for one in SHOWN]
     content = artefact(groups, images)
-    groups = [[trained(one, seed) for seed in range(CONTROL_SEEDS)] for one in CONTROLS]
-    records_of = [group[0].record for group in groups]
-    chosen = [row["configuration"] for row in [*content["methods"], *records_of]]
+    controls = [[trained(one, seed) for seed in range(CONTROL_SEEDS)] for one in CONTROLS]
+    chosen = [group[0].record["configuration"] for group in (*groups, *controls)]
     content["controls"] = [
-        {name: record[name] for name in ("configuration", "environment")}
+        {name: group[0].record[name] for name in ("configuration", "environment")}
         | {"seeds": readouts_of(group, chosen, images)}
-        for group, record in zip(groups, records_of)
+        for group in controls
     ]
-    path = args.to / "retrieved.json"
+    path = Path(__file__).with_suffix(".json")
     write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
-    print(f"{path}: {args.seeds} seeds, {path.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

@@ -57,6 +57,12 @@ addEventListener("click", (event) => {
   shown = word === shown ? null : word;
   shown?.classList.add("hn-shown");
 });
+addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  shown?.classList.remove("hn-shown");
+  shown = null;
+  if (document.activeElement?.matches("a.hn-term")) document.activeElement.blur();
+});
 
 // The theme leaves the title of the book outside of every landmark.
 document.addEventListener("DOMContentLoaded", () => {
@@ -66,8 +72,11 @@ document.addEventListener("DOMContentLoaded", () => {
   sidebar?.querySelectorAll("summary").forEach((part) => part.setAttribute("aria-label", "Pages of this part"));
 });
 
-// On paper proofs and solutions are open; checks stay one line each.
+// On paper the page is light, proofs and solutions are open; checks stay one line each.
 addEventListener("beforeprint", () => {
+  const page = document.documentElement.dataset, theme = page.theme;
+  page.theme = "light";
+  addEventListener("afterprint", () => { page.theme = theme; }, { once: true });
   for (const fold of document.querySelectorAll("article details:not([open], .hn-checks:not(.hn-more), .hide)")) {
     fold.open = true;
     addEventListener("afterprint", () => { fold.open = false; }, { once: true });

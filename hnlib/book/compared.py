@@ -56,7 +56,7 @@ def word(effect: Effect, margin: float | None = None) -> str:
     """
     verdict = comparisons.verdict(effect, margin)
     if verdict == "equivalent" and effect.p <= 0.05:
-        return "equivalent, and different"
+        return "different, within the margin"
     alone = verdict == "different" and effect.low <= 0 <= effect.high
     return f"{verdict}, by p alone" if alone else verdict
 
@@ -99,15 +99,8 @@ class Question:
     @functools.cache  # noqa: B019
     def shared_variance(self, metric: str) -> dict:
         """Return `between` and `df` of every difference, from the pool."""
-        if len(seeds := {tuple(sorted(group["seed"])) for group in self.pool}) > 1:
-            raise ValueError(f"pooled groups must have the same seeds, got {sorted(seeds)}")
-        first, *others = (100 * group.set_index("seed")[metric] for group in self.pool)
-        effects = []
-        for group in others:
-            d = (group - first).sort_index()
-            error = d.std() / len(d) ** 0.5
-            values = dict(seeds=tuple(d.index), values=tuple(d))
-            effects.append(Effect(d.mean(), error, len(d) - 1, "", **values))
+        first, *others = (group.filter(items=[*COLUMNS, metric]) for group in self.pool)
+        effects = [between(group, first, metric, mixed=True) for group in others]
         pooled = comparisons.family(effects, pooled=True)[0]
         return {"between": pooled.between, "df": pooled.df}
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 import seaborn as sns
-import statsmodels.formula.api as smf
 from scipy import stats
+from scipy.interpolate import CubicSpline
 
 from hnlib.book import figures
 from hnlib.results import comparisons
@@ -129,16 +129,17 @@ class Map:
         """Return the residual standard deviation of cell and seed, in points; needs two seeds."""
         return _noise(self.accuracy(metric))
 
-    def exponent(self, metric: str = "linear") -> tuple[float, float, float]:
+    def exponent(self, metric: str = "linear", df: int = 5) -> tuple[float, float, float]:
         """Return the exponent a for which a smooth function of (1 + β)^a / t explains the most.
 
-        The other two numbers are its 95 % interval by the F test. Needs two seeds.
+        The other two numbers are its 95 % interval by the F test. `df` is the curve's, see
+        `smooth`. Needs two seeds.
         """
         mean, tries, lost = self.accuracy(metric).mean(1), np.linspace(0.6, 1.7, 56), []
         temperature, beta = np.array(CELLS).T
         for exponent in tries:
             sharpness = (1 + beta) ** exponent / temperature
-            lost.append(((mean - smooth(sharpness, mean, df=9)(sharpness)) ** 2).sum())
+            lost.append(((mean - smooth(sharpness, mean, df)(sharpness)) ** 2).sum())
         lost = np.array(lost)
         variance, df = self._error(metric)
         near = tries[lost <= lost.min() + variance * stats.f.ppf(0.95, 1, df)]
@@ -153,12 +154,16 @@ class Map:
         f = float((within**2).sum() / freedom / variance)
         return freedom, f, float(stats.f.sf(f, freedom, df))
 
-    def explained(self, metric: str = "linear") -> dict[str, str]:
-        """Return what γ explains, as a row of a table; needs two seeds."""
-        a, low, high = self.exponent(metric)
+    def explained(self, metric: str = "linear", df: int = 5) -> dict[str, str]:
+        """Return what γ explains by a curve of `df` numbers, as a row of a table.
+
+        Needs two seeds.
+        """
+        a, low, high = self.exponent(metric, df)
         freedom, f, p = self.pure_error(metric)
         return {
-            "share of γ": format_share(self.share(metric)),
+            "curve": f"{df} numbers",
+            "share of γ": format_share(self.share(metric, df)),
             "exponent a": f"{a:.2f} [{low:.2f}, {high:.2f}]",
             "equal γ": f"F({freedom}, {self._error(metric)[1]}) = {f:.2f}, p = {p:.2f}",
             "highest − lowest": f"{np.ptp(self.accuracy(metric).mean(1)):.1f}",
@@ -195,18 +200,18 @@ class Map:
             if ((gammas == gamma) & (beta > 0)).any()
         }
 
-    def share(self, metric: str = "linear", draws: int = 400) -> tuple[float, float, float]:
+    def share(self, metric: str = "linear", df: int = 5) -> tuple[float, float, float]:
         """Return the share of the variance between cells that a smooth function of γ explains.
 
         The noise of seeds is subtracted. The other two numbers are its 95 % interval, simulated
-        with normal errors around the means. Needs two seeds.
+        with normal errors around the means. `df` is the curve's, see `smooth`. Needs two seeds.
         """
         accuracy, rng = self.accuracy(metric), np.random.default_rng(0)
-        noise = _noise(accuracy) * rng.standard_normal((draws, *accuracy.shape))
+        noise = _noise(accuracy) * rng.standard_normal((400, *accuracy.shape))
         # the means bring noise of their own, so it is there twice
-        drawn = [_explained(one, 2) for one in accuracy.mean(1)[:, None] + noise]
+        drawn = [_explained(one, 2, df) for one in accuracy.mean(1)[:, None] + noise]
         low, high = np.quantile(drawn, (0.025, 0.975))
-        return _explained(accuracy, 1), float(low), float(high)
+        return _explained(accuracy, 1, df), float(low), float(high)
 
 
 def format_share(share) -> str:
@@ -216,15 +221,18 @@ def format_share(share) -> str:
 
 def smooth(gamma, accuracy, df: int = 5):
     """Fit a natural cubic spline in log γ, `df` numbers with the mean; return a function of γ."""
-    given = pd.DataFrame({"x": np.log(gamma), "y": accuracy})
-    fit = smf.ols(f"y ~ cr(x, df={df}) - 1", given).fit()
-    return lambda at: fit.predict(pd.DataFrame({"x": np.log(np.atleast_1d(at))})).to_numpy()
+    x = np.log(gamma)
+    knots = np.quantile(np.unique(x), np.linspace(0, 1, df))
+    basis = CubicSpline(knots, np.eye(df), bc_type="natural")
+    values, *_ = np.linalg.lstsq(basis(x), accuracy)
+    return lambda at: basis(np.log(np.atleast_1d(at))) @ values
 
 
 @functools.cache
-def _residual() -> np.ndarray:
+def _residual(df: int) -> np.ndarray:
     """Return the matrix [cells, cells] that subtracts the fit of `smooth`, to use it often."""
-    return np.eye(len(CELLS)) - np.stack([smooth(GAMMAS, y)(GAMMAS) for y in np.eye(len(CELLS))], 1)
+    fits = [smooth(GAMMAS, y, df)(GAMMAS) for y in np.eye(len(CELLS))]
+    return np.eye(len(CELLS)) - np.stack(fits, 1)
 
 
 def _noise(accuracy: np.ndarray) -> float:
@@ -233,8 +241,8 @@ def _noise(accuracy: np.ndarray) -> float:
     return float(np.sqrt(((accuracy - means) ** 2).sum() / (cells - 1) / (seeds - 1)))
 
 
-def _explained(accuracy: np.ndarray, times: int) -> float:
+def _explained(accuracy: np.ndarray, times: int, df: int) -> float:
     """Return the share explained, after subtracting the seeds' noise `times` times."""
     mean, variance = accuracy.mean(1), times * _noise(accuracy) ** 2 / accuracy.shape[1]
-    lost = ((_residual() @ mean) ** 2).sum() - (len(mean) - 5) * variance
+    lost = ((_residual(df) @ mean) ** 2).sum() - (len(mean) - df) * variance
     return 1 - max(0.0, lost) / (((mean - mean.mean()) ** 2).sum() - (len(mean) - 1) * variance)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from hnlib import methods
 from hnlib.book import dial
 from hnlib.book.compared import differences, whole_seeds
+from hnlib.book.tables import interval
 from hnlib.results import comparisons
 from hnlib.results.comparisons import Effect
 from hnlib.training import records
@@ -72,6 +73,11 @@ def headlines(metric: str = "linear") -> dict[str, Effect]:
     return dict(zip(effects, comparisons.family(effects.values())))
 
 
+def said(effect: Effect) -> str:
+    """Write an effect and its interval in a sentence, and whether its sign is unresolved."""
+    return interval(effect) + ", {term}`unresolved`" * bool(effect.low <= 0 <= effect.high)
+
+
 @functools.cache
 def searches(encoder: str) -> dict[str, Effect]:
     """Return the quoted differences of nDCG@10 on SciFact of a bag, corrected together.
@@ -83,7 +89,7 @@ def searches(encoder: str) -> dict[str, Effect]:
     blank = {"mined": "", "guide": "", "margin": 0.0}
     groups = whole_seeds(runs.astype(dict.fromkeys(blank, object)).fillna(blank), SEARCHES)
     best = max(TEMPERATURES, key=lambda name: groups[name]["ndcg_validation"].mean())
-    pairs = {"temperature": (best, "t = 0.02"), "tilt": ("tilt", best)}
+    pairs = {"temperature": (best, "t = 0.05"), "tilt": ("tilt", best)}
     pairs |= {"dcl": ("dcl", "tilt at γ = 10"), "mined": ("mined", "t = 0.05")}
     pairs["strength"] = ("mined, α = 9", "mined, t = 1/29")
     return differences(groups, pairs, "ndcg")

@@ -10,6 +10,7 @@ FORMULA = re.compile(r"\$\$.+?\$\$|\$[^$]+\$", re.S)
 DROPDOWN = re.compile(
     r"^(`{3,}|:{3,})\{(?:dropdown\}.*\n|.*\n(?::.*\n)*?:class:.*dropdown.*\n)[\s\S]*?^\1$", re.M
 )
+EXERCISES = re.compile(r"^## Exercises?\n.*?(?=^## |\Z)", re.M | re.S)
 WORD = re.compile(r"\S*\w\S*")
 
 
@@ -27,20 +28,22 @@ def _text(source) -> str:
     return source if isinstance(source, str) else "".join(source)
 
 
-def opened(notebook):
+def opened(notebook, closed=("checks", "fold", "more")):
     """Yield the code cells of a page, and the words between them, that no strip closes."""
-    closed = False
+    depth = 0  # a strip may stand in what may be left out
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
-            if not closed:
+            if not depth:
                 yield cell
             continue
         source, end = _text(cell["source"]), 0
         for strip in STRIP.finditer(source):
-            if not closed:
+            if not depth:
                 yield source[end : strip.start()]
-            closed, end = strip[1] is None, strip.end()
-        if not closed:
+            if strip[2] in closed:
+                depth += -1 if strip[1] else 1
+            end = strip.end()
+        if not depth:
             yield source[end:]
 
 
@@ -72,21 +75,30 @@ def minutes(notebook) -> float:
 
 
 def minutes_with_pencil(notebook) -> tuple[int, int]:
-    """Return the time of a theory chapter: its core, and with folded proofs and exercises.
+    """Return the time of a theory chapter: its core, and with all but the checks.
 
     Mathematics is read at 120 words a minute, a folded proof at 60; a displayed formula counts as
-    thirty words, and an exercise takes ten minutes. Both times are rounded to five minutes.
+    thirty words, and an exercise takes ten minutes, with its text. Both times are rounded to five
+    minutes.
     """
-    core, proofs, exercises = [], [], 0
-    for part in opened(notebook):
+    everything = [*opened(notebook, closed=("checks", "fold"))]
+    words = "\n".join(part for part in everything if isinstance(part, str))
+    proofs = [found[0] for found in DROPDOWN.finditer(words) if "{prf:proof}" in found[0]]
+    core, longer = _studied(opened(notebook)), _studied(everything)
+    every = longer / 120 + _mathematics(proofs) / 60 + 10 * words.count("```{exercise}")
+    return 5 * round(core / 120 / 5), 5 * round(every / 5)
+
+
+def _studied(parts) -> int:
+    texts = []
+    for part in parts:
         if isinstance(part, str):
-            core.append(_unfolded(part))
-            proofs += [found[0] for found in DROPDOWN.finditer(part) if "{prf:proof}" in found[0]]
-            exercises += part.count("```{exercise}")
+            texts.append(_unfolded(part))
         else:
             code = "" if hidden(part) else _text(part["source"])
-            core += [figure(part, "figure", "caption"), code]
-    texts = (DISPLAY.sub(" f" * 30, "\n".join(parts)) for parts in (core, proofs))
-    of_core, of_proofs = map(_counted, texts)
-    every = of_core / 120 + of_proofs / 60 + 10 * exercises
-    return 5 * round(of_core / 120 / 5), 5 * round(every / 5)
+            texts += [figure(part, "figure", "caption"), code]
+    return _mathematics([EXERCISES.sub("", "\n".join(texts))])
+
+
+def _mathematics(texts) -> int:
+    return _counted(DISPLAY.sub(" f" * 30, "\n".join(texts)))

@@ -79,8 +79,6 @@ def graph_set(graphs: list[Data], name: str = "graphs") -> GraphSet:
     nodes (of directed graphs: the out-degree). Attributes of edges are not used. The graphs given
     are not changed.
     """
-    if name in NAMES:
-        raise ValueError(f"{name} is the name of a built-in data set; choose another")
     for i, graph in enumerate(graphs):
         _check(graph, f"graph {i} of {name}")
     widths = {None if graph.x is None else graph.x.shape[1] for graph in graphs}
@@ -125,7 +123,7 @@ def load(name: str = "motifs", root: Path | str | None = None) -> GraphSet:
     if name == "motifs":
         return _graph_set(motifs(), name)
     one_of("dataset", name, NAMES)
-    folder = location(root) / name / "raw"
+    folder = data_folder(root, "TUDataset") / name / "raw"
     if not folder.is_dir():
         _download(name, folder)
     data, slices, sizes = read_tu_data(str(folder), name)
@@ -156,17 +154,12 @@ def _download(name: str, folder: Path) -> None:
         ) from error
 
 
-def location(root: Path | str | None = None) -> Path:
-    """Return the folder of the TUDatasets."""
-    return data_folder(root) / "TUDataset"
-
-
-def describe(dataset: GraphSet) -> str:
-    """Return sizes and classes of a data set, a line each."""
+def describe(dataset: GraphSet) -> dict:
+    """Return sizes and classes of a data set, by name."""
     nodes = torch.tensor([float(graph.num_nodes) for graph in dataset.graphs])
     edges = torch.tensor([float(graph.num_edges) for graph in dataset.graphs])
     sizes = dataset.labels.unique(return_counts=True)[1].tolist()
-    lines = {
+    return {
         "graphs": len(dataset),
         "nodes": f"{nodes.mean():.1f} on average, {nodes.min():.0f} to {nodes.max():.0f}",
         "edges": f"{edges.mean() / 2:.1f} on average",
@@ -174,7 +167,6 @@ def describe(dataset: GraphSet) -> str:
         "classes": f"{dataset.num_classes}, of {sizes} graphs",
         "digest": dataset.digest,
     }
-    return "\n".join(f"{name:13}{value}" for name, value in lines.items())
 
 
 def _degrees(graphs: list[Data]) -> list[Tensor]:

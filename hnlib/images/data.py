@@ -74,15 +74,10 @@ def load(name: str, root: Path | str | None = None) -> Dataset:
         path, _, size = name.removeprefix("folder:").rpartition("@")
         return image_folder(path, int(size)) if path and size.isdigit() else image_folder(name[7:])
     one_of("dataset", name, NAMES)
-    path = location(name, root)
+    path = data_folder(root, "images") / f"{name}.npz"
     if not path.exists():
         _download(name, path)
     return _read(name, path)
-
-
-def location(name: str, root: Path | str | None = None) -> Path:
-    """Return the file of a real data set."""
-    return data_folder(root) / "images" / f"{name}.npz"
 
 
 def image_folder(path: Path | str, size: int = 32) -> Dataset:
@@ -140,8 +135,8 @@ def _train_on(dataset: Dataset, chosen: np.ndarray) -> Dataset:
     return replace(dataset, x_train=x_train, y_train=y_train, digest=digest)
 
 
-def describe(dataset: Dataset) -> str:
-    """Return sizes and classes of a data set, a line each."""
+def describe(dataset: Dataset) -> dict:
+    """Return sizes and classes of a data set, by name."""
     lines = {}
     for part in (*PARTS, "x_unlabelled"):
         array = getattr(dataset, part)
@@ -150,7 +145,7 @@ def describe(dataset: Dataset) -> str:
     names = ", ".join(dataset.class_names[:10]) + (", …" if dataset.num_classes > 10 else "")
     lines["classes"] = f"{dataset.num_classes}: {names}"
     lines["digest"] = dataset.digest
-    return "\n".join(f"{key:13}{value}" for key, value in lines.items())
+    return lines
 
 
 def _digits() -> Dataset:

@@ -119,7 +119,7 @@ class Task(task.Task):
 
     @torch.no_grad()
     def evaluate(self, loop, loss: float | None, rate: float | None) -> dict | None:
-        """Return a row of the history; `measure` fills in the last row's kNN."""
+        """Return a row of the history; `measure` completes the last row."""
         due = loop.should_evaluate(loop.progress.epoch)
         if not (due or loop.finished or loop.progress.epoch == 0):
             return None
@@ -144,19 +144,13 @@ class Task(task.Task):
             shown |= diagnostics.loudness(method, z1, z2)
         return shown | observed | loop.scheduled
 
-    def measure(self, model: nn.Module, trainings: list, device) -> dict:
-        """Return metrics and history of the trained model."""
-        (training,), encoder = trainings, model.encoder
-        metrics, correct = evaluation.readouts(encoder, self.judged, device)
+    def _scores(self, model: nn.Module) -> tuple[dict, dict]:
+        """Return accuracies, and which test images were right."""
+        encoder = model.get_submodule("encoder")
+        metrics, correct = evaluation.readouts(encoder, self.judged)
         if "paper" in self.run.protocols:
-            metrics["linear_paper"] = evaluation.paper_readout(
-                encoder, self.judged, self.recipe, device=device
-            )
-        training.history[-1]["knn"] = metrics["knn"]
-        return {
-            "metrics": metrics | self.totals(training),
-            "history": training.history,
-            "losses": training.losses,
+            metrics["linear_paper"] = evaluation.paper_readout(encoder, self.judged, self.recipe)
+        return metrics, {
             "image_shape": list(self.shape),
             "test_images": len(self.judged.x_test),
             "correct": {name: records.pack(bits) for name, bits in correct.items()},

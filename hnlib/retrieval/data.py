@@ -85,7 +85,7 @@ def load(name: str = "generated", root: Path | str | None = None) -> Collection:
         folder = Path(name.removeprefix(PREFIX)).expanduser()
         made = read(folder, folder.stem)
         return replace(made, name=f"{PREFIX}{folder.stem}-{made.digest[:8]}")
-    folder = data_folder(root) / "retrieval" / name
+    folder = data_folder(root, "retrieval") / name
     return movielens(folder) if name == "ml-100k" else read(folder, name)
 
 
@@ -277,17 +277,12 @@ def part(texts: sentences.Corpus, start: int, stop: int) -> sentences.Corpus:
     return replace(texts, ends=texts.ends[start : stop + 1], documents=torch.arange(stop - start))
 
 
-def cache_folder(root: Path | str | None) -> Path:
-    """Return the folder of what is computed from collections and may be deleted."""
-    return data_folder(root) / "retrieval" / "cache"
-
-
-def describe(collection: Collection) -> str:
-    """Return sizes of a collection, a line each."""
+def describe(collection: Collection) -> dict:
+    """Return sizes of a collection, by name."""
     train, validation = collection.split()
     judged = {"train": train, "validation": validation, "test": collection.judgements["test"]}
     lines = {"documents": f"{len(collection.texts):,}, {len(collection.titled):,} with a title"}
     for split, queries in judged.items():
         lines[split] = f"{len(queries):,} queries, {sum(map(len, queries.values())):,} judged"
     lines["digest"] = collection.digest
-    return "\n".join(f"{name:13}{value}" for name, value in lines.items())
+    return lines

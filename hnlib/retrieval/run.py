@@ -34,9 +34,7 @@ class RetrievalRun(Configuration):
     vocabulary
         largest number of tokens
     length
-        tokens after which a text is cut in training
-    search_length
-        tokens after which a text is cut in search
+        tokens after which a text is cut in training (in search: 512)
     mined
         ranks documents for further negatives: bm25 or model
     negatives
@@ -73,7 +71,6 @@ class RetrievalRun(Configuration):
     towers: Annotated[int, Field(ge=1, le=2), Rare] = 1
     vocabulary: Annotated[int, Field(ge=300, le=32767), Rare] = 16384
     length: Annotated[int, Field(ge=2)] = 128
-    search_length: Annotated[int, Field(ge=2), Rare] = 512
     mined: Literal["bm25", "model"] | None = None
     negatives: Annotated[int, Field(ge=1), Rare] = 1
     ranks: Annotated[tuple[Rank, Rank], Rare] = (0, 30)

@@ -12,12 +12,15 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hnlib._files import data_folder
 from hnlib.contrast import Contrast
 from hnlib.retrieval import data, encoders, metrics, mining
 from hnlib.retrieval.run import RetrievalRun
 from hnlib.sentences.data import Corpus
 from hnlib.sentences.evaluation import embed
 from hnlib.training import task
+
+SEARCHED = 512  # tokens of a text
 
 
 def _guided(s: Tensor, margin: float, excluded: Tensor) -> Tensor:
@@ -41,7 +44,7 @@ class Task(task.Task):
             run, dataset=self.collection.name, dataset_digest=self.collection.digest
         )
         self.train, self.validation = self.collection.split(run.leak)
-        self._folder = data.cache_folder(data_root)
+        self._folder = data_folder(data_root, "retrieval") / "cache"
         self.texts, self.queries, self.documents = self._tokens(self.collection)
         self._set_pairs()
         if method is not None and len(self.asked) < run.batch_size:
@@ -95,7 +98,8 @@ class Task(task.Task):
         self.asked_texts = [collection.titles[i] for i in titled]
         self.asked_texts += [collection.queries[query] for query, _ in pairs]
         relevant = [[i] for i in titled] + [list(judged[query]) for query, _ in pairs]
-        rows = torch.arange(len(relevant)).repeat_interleave(torch.tensor([*map(len, relevant)]))
+        lengths = torch.tensor([*map(len, relevant)], dtype=torch.long)
+        rows = torch.arange(len(relevant)).repeat_interleave(lengths)
         of = torch.tensor(list(itertools.chain.from_iterable(relevant)), dtype=torch.long)
         self.relevant = (rows * n + of).sort().values  # one number for a pair and a document
         self.examples = len(self.asked)
@@ -121,8 +125,8 @@ class Task(task.Task):
         return queries[self.asked], documents
 
     def _unit(self, towers, queries: Corpus, documents: Corpus) -> tuple[Tensor, Tensor]:
-        q = embed(towers[0], queries, self.run.search_length)
-        d = embed(towers[len(towers) - 1], documents, self.run.search_length)
+        q = embed(towers[0], queries, SEARCHED)
+        d = embed(towers[len(towers) - 1], documents, SEARCHED)
         return functional.normalize(q, dim=1), functional.normalize(d, dim=1)
 
     def _mined(self) -> Tensor:
@@ -219,8 +223,8 @@ class Task(task.Task):
         padded = [functional.pad(view, (0, longest - view.shape[1])) for view in tokens]
         return list(model(torch.cat(padded)).split([len(view) for view in tokens]))
 
-    def _scores(self, model: nn.Module) -> tuple[dict, dict[str, Tensor]]:
-        """Return mean scores, and those of each test query."""
+    def _scores(self, model: nn.Module) -> tuple[dict, dict]:
+        """Return mean scores, and the nDCG of each test query."""
         collection, towers = self.collection, model.get_submodule("encoder.towers")
         queries, documents = self._unit(towers, self.queries, self.documents)
         test = collection.judgements["test"]
@@ -239,22 +243,9 @@ class Task(task.Task):
             unit = self._unit(towers, *self._tokens(other)[1:])
             _, values = metrics.judged_rankings(*unit, other.judgements["test"])
             scores[f"{other.name}_ndcg"] = float(values["ndcg"].mean())
-        return {k: float(v.mean()) for k, v in by_query.items()} | scores, by_query
-
-    def measure(self, model: nn.Module, trainings: list, device) -> dict:
-        """Return metrics and history of the trained model."""
-        (training,) = trainings
-        scores, by_query = self._scores(model)
-        training.history[-1] |= scores
-        more = dict(loss=training.history[-1]["loss"], steps=training.step)
+        scores = {k: float(v.mean()) for k, v in by_query.items()} | scores
         ndcg = [round(value, 5) for value in by_query["ndcg"].tolist()]
-        return {
-            "metrics": scores | more,
-            "history": training.history,
-            "losses": training.losses,
-            "judged": {"ndcg": len(ndcg)},
-            "correct": {"ndcg": ndcg},
-        }
+        return scores, {"judged": {"ndcg": len(ndcg)}, "correct": {"ndcg": ndcg}}
 
     @staticmethod
     def saved_model(record: dict, state: dict, encoder=None) -> nn.Module:

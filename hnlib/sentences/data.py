@@ -86,12 +86,6 @@ def corpus(
     A tokenizer is learned on them: byte-pair encoding of lower-case words without accents, with at
     most `vocabulary` tokens; id 0 is padding, 1 an unknown character.
     """
-    if name in NAMES:
-        raise ValueError(f"{name} is the name of a built-in corpus; choose another")
-    return _corpus(documents, name, vocabulary)
-
-
-def _corpus(documents: Sequence[Sequence[str]], name: str, vocabulary: int) -> Corpus:
     short = [i for i, document in enumerate(documents) if len(document) < 2]
     if not documents or short or isinstance(documents[0], str):
         raise ValueError(
@@ -150,10 +144,11 @@ def load(name: str = "topics", root: Path | str | None = None, vocabulary: int =
     `root/sentences/tokens`, under the digest of its text.
     """
     if name == "topics":
-        return _corpus(topics(), name, vocabulary)
+        return corpus(topics(), name, vocabulary)
     if not name.startswith(PREFIX):
         one_of("dataset", name, (*NAMES, f"{PREFIX}PATH"))
-    path = location(root) / "novels.txt"
+    folder = data_folder(root, "sentences")
+    path = folder / "novels.txt"
     if name != "novels":
         path = Path(name.removeprefix(PREFIX)).expanduser()
     elif not path.exists():
@@ -164,12 +159,12 @@ def load(name: str = "topics", root: Path | str | None = None, vocabulary: int =
         name = f"{PREFIX}{path.stem}-{digest[:8]}"
     elif digest != NOVELS_DIGEST:
         raise ValueError(f"{path} has another digest; delete it, then run `hnlib data novels`")
-    cache = location(root) / "tokens" / f"{digest[:16]}-{vocabulary}.safetensors"
+    cache = folder / "tokens" / f"{digest[:16]}-{vocabulary}.safetensors"
     if cache.exists():
         return read(cache, name)
     words = text.decode("utf-8-sig").replace("\r\n", "\n").strip("\n")
     documents = [part.split("\n") for part in re.split(r"\n{2,}", words)]
-    made = _corpus(documents, name, vocabulary)
+    made = corpus(documents, name, vocabulary)
     write(made, cache)
     return made
 
@@ -233,22 +228,16 @@ def sentences(text: str) -> list[str]:
     return [text[a:b].strip() for a, b in itertools.pairwise([0, *ends, len(text)]) if a < b]
 
 
-def location(root: Path | str | None = None) -> Path:
-    """Return the folder of the corpora and of the evaluation sets."""
-    return data_folder(root) / "sentences"
-
-
-def describe(corpus: Corpus) -> str:
-    """Return sizes of a corpus, a line each."""
+def describe(corpus: Corpus) -> dict:
+    """Return sizes of a corpus, by name."""
     lengths = corpus.ends.diff().double()
-    lines = {
+    return {
         "sentences": f"{len(corpus):,} in {int(corpus.documents[-1]) + 1} documents",
         "pairs": f"{len(corpus.neighbours):,} of neighbours",
         "tokens": f"{lengths.mean():.1f} on average, {lengths.max():.0f} at most",
         "vocabulary": f"{corpus.vocabulary:,}",
         "digest": corpus.digest,
     }
-    return "\n".join(f"{name:13}{value}" for name, value in lines.items())
 
 
 # The generated corpus. Nouns and verbs of a topic, adjectives of a mood, and what all share.

@@ -64,7 +64,7 @@ class Task(task.Task):
         queries, keys = (gather(model(view, tower)) for tower, view in enumerate(views))
         return method.pairs(queries, keys)
 
-    def _scores(self, model: nn.Module) -> tuple[dict, dict[str, Tensor]]:
+    def _scores(self, model: nn.Module) -> tuple[dict, dict]:
         scores, correct = {}, {}
         for judged in self.judged:
             more_scores, more_correct = judged.scores(model.get_submodule("encoder"), self.run.seed)
@@ -75,17 +75,7 @@ class Task(task.Task):
         for name, metrics in means.items():
             if all(metric in scores for metric in metrics):
                 scores[name] = statistics.mean(scores[metric] for metric in metrics)
-        return scores, correct
-
-    def measure(self, model: nn.Module, trainings: list, device) -> dict:
-        """Return metrics and history of the trained model."""
-        (training,) = trainings
-        scores, correct = self._scores(model)
-        training.history[-1] |= scores
-        return {
-            "metrics": scores | self.totals(training),
-            "history": training.history,
-            "losses": training.losses,
+        return scores, {
             "sentences": len(self.corpus),
             "judged": {name: len(right) for name, right in correct.items()},
             "correct": {name: records.pack(right) for name, right in correct.items()},

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from hnlib._checks import one_of
+from hnlib._files import data_folder
 from hnlib.sentences import data
 
 #: Sets under `root/sentences`; none may be passed on with this project
@@ -78,7 +79,7 @@ def load(name: str, root: Path | str | None = None) -> Task:
     if name in GENERATED:
         return _generated(name)
     one_of("task", name, (*PUBLISHED, *GENERATED))
-    folder, digest = data.location(root), hashlib.sha256()
+    folder, digest = data_folder(root, "sentences"), hashlib.sha256()
     texts = []
     try:
         for path in _paths(name, folder):

@@ -83,11 +83,6 @@ class Loop:
         run, progress = self.run, self.progress
         return progress.epoch >= run.epochs or progress.step >= (run.max_steps or math.inf)
 
-    @property
-    def reads_every_loss(self) -> bool:
-        """Return whether each step reads the loss; on an accelerator that would stall it."""
-        return self.fabric.device.type == "cpu"
-
     def train(self, checkpoint, save: Callable, show_progress: bool) -> None:
         """Train to the end; after each epoch call `save()`."""
         progress = self.progress
@@ -145,10 +140,7 @@ class Loop:
                 self.optimiser.step()
                 losses[i] = loss.detach()
                 bar.update(len(batch))
-                if not self.reads_every_loss:
-                    finite[i] = self._finite()
-                elif not losses[i].isfinite():
-                    raise self._diverged(losses[:i], checkpoint)
+                finite[i] = self._finite()
             bad = (~losses.isfinite()).nonzero()
             if not len(bad) or finite[bad[0]]:  # embeddings were sound: was something else not?
                 conditions.raise_if_any()
@@ -171,12 +163,7 @@ class Loop:
         with self.fabric.autocast():
             keys = self.queue.keys(v2)
         z1, z2 = self.gather(self.trained(v1)), self.gather(keys)
-        classes = ()
-        if labels is not None:
-            older = self.queue.older_labels(labels)
-            classes = (labels, older, self.method.options["positives"])
-        contrast = Contrast.from_queue(z1, z2, self.queue.older(z2), *classes)
-        self.queue.push(z2, labels)
+        contrast = self.queue.contrast(z1, z2, labels, self.method.options.get("positives"))
         return self.method.loss(contrast)
 
     def gather(self, z: Tensor) -> Tensor:
@@ -267,19 +254,15 @@ class KeyQueue:
         torch._foreach_lerp_(copies, weights, 1 - self.run.momentum)  # pyright: ignore
         return self.model(views).float()
 
-    def older(self, keys: Tensor) -> Tensor:
-        """Return the keys of earlier batches."""
-        return keys[:0] if self.z is None else self.z
-
-    def older_labels(self, labels: Tensor) -> Tensor:
-        """Return the labels of earlier batches."""
-        return labels[:0] if self.y is None else self.y
-
-    def push(self, keys: Tensor, labels: Tensor | None) -> None:
-        """Add the keys of a batch."""
-        self.z = torch.cat([keys, self.older(keys)])[: self.run.queue]
+    def contrast(self, queries: Tensor, keys: Tensor, labels, positives) -> Contrast:
+        """Contrast queries with their keys and the queue, then add the keys."""
+        z, classes = keys[:0] if self.z is None else self.z, ()
+        self.z = torch.cat([keys, z])[: self.run.queue]
         if labels is not None:
-            self.y = torch.cat([labels, self.older_labels(labels)])[: self.run.queue]
+            y = labels[:0] if self.y is None else self.y
+            self.y = torch.cat([labels, y])[: self.run.queue]
+            classes = (labels, y, positives)
+        return Contrast.from_queue(queries, keys, z, *classes)
 
     def state_dict(self) -> dict:
         """Return the state of the copy and the keys."""

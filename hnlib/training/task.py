@@ -80,23 +80,22 @@ class Task:
         return row if loop.finished else row | self._scores(loop.model)[0]
 
     def _scores(self, model: nn.Module) -> tuple[dict, dict]:
-        """Return the metrics of a model in training, and what the record has of each example.
+        """Return the metrics of a model, and what else its record has.
 
         The loop's last row is completed by `measure`.
         """
         return {}, {}
 
-    def totals(self, training) -> dict:
-        """Return the loss, the steps and the examples per second of a training."""
-        steps, rate = training.step, None
-        if steps:
-            rate = steps * self.run.batch_size / sum(training.seconds)
-        loss = training.history[-1]["loss"]
-        return {"loss": loss, "steps": steps, f"{self.unit}s_per_second": rate}
-
     def measure(self, model: nn.Module, trainings: list, device) -> dict:
         """Return what the record has besides the configuration, with at least `metrics`."""
-        raise NotImplementedError
+        (training,) = trainings
+        scores, about = self._scores(model)
+        last, steps = training.history[-1], training.step
+        last |= {k: v for k, v in scores.items() if k in last} or scores  # a curve may show a few
+        rate = steps * self.run.batch_size / sum(training.seconds) if steps else None
+        metrics = scores | dict(loss=last["loss"], steps=steps)
+        metrics[f"{self.unit}s_per_second"] = rate
+        return dict(metrics=metrics, history=training.history, losses=training.losses) | about
 
     @staticmethod
     def saved_model(record: dict, state: dict, encoder: nn.Module | None = None) -> nn.Module:

@@ -221,7 +221,7 @@ closed()
 Closed.
 ```
 
-Four <!-- more: Title --> five <!-- end of more --> six.
+Four <!-- more: Title --> five <!-- checks --> no <!-- end of checks --> no <!-- end of more --> six.
 """
     assert minutes(jupytext.reads(text, "md:myst")) == pytest.approx(17 / 200)
 
@@ -234,15 +234,19 @@ def test_time_said_is_the_time_counted(path):
         assert "Time: " not in " ".join(words(chapter))
     else:
         assert (int(said[1]), int(said[2])) == minutes_with_pencil(chapter)
+        assert int(said[1]) <= 25
 
 
 def test_time_with_pencil_counts_displays_proofs_and_exercises():
     text = "# " + "w " * 280  # 2.3 minutes
     display = "\n\n$$\nx\n$$\n"
     proof = "\n:::{dropdown} Proof\n```{prf:proof}\n" + "w " * 300 + "\n```\n:::\n"
-    said = [text, text + display, text + display + proof, text + display + "\n```{exercise}\n```\n"]
-    times = [minutes_with_pencil(jupytext.reads(page, "md:myst")) for page in said]
-    assert times == [(0, 0), (5, 5), (5, 10), (5, 15)]
+    words = "w " * 600
+    folded = f"\n<!-- more: Title -->\n\n{words}\n\n<!-- end of more -->\n"
+    exercise = f"\n## Exercises\n\n{words}\n```{{exercise}}\n```\n"
+    more = ("", display, display + proof, display + exercise, display + folded)
+    times = [minutes_with_pencil(jupytext.reads(text + part, "md:myst")) for part in more]
+    assert times == [(0, 0), (5, 5), (5, 10), (5, 15), (5, 10)]
 
 
 def test_a_reader_who_must_choose_needs_40_minutes():
@@ -256,6 +260,13 @@ def test_the_front_page_promises_the_minutes_of_a_page():
     promised = int(re.search(r"Add (\d+) minutes for {doc}`train-your-own`", text)[1])
     page = jupytext.read(execute.root() / "notebooks/train-your-own.md")
     assert abs(promised - minutes(page)) < 1.5
+    core, least, most = map(
+        int, re.search(r"(\d+) minutes each\s+for the core and (\d+) to (\d+) with", text).groups()
+    )
+    theory = ("degeneracy", "transport", "kl-robustness")
+    pages = (execute.root() / f"notebooks/theory/{name}.md" for name in theory)
+    cores, wholes = zip(*(minutes_with_pencil(jupytext.read(page)) for page in pages))
+    assert (core, least, most) == (max(cores), min(wholes), max(wholes))
 
 
 def test_every_notebook_is_in_the_table_of_contents():
