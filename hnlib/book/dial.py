@@ -141,8 +141,8 @@ class Map:
             sharpness = (1 + beta) ** exponent / temperature
             lost.append(((mean - smooth(sharpness, mean, df)(sharpness)) ** 2).sum())
         lost = np.array(lost)
-        variance, df = self._error(metric)
-        near = tries[lost <= lost.min() + variance * stats.f.ppf(0.95, 1, df)]
+        variance, freedom = self._error(metric)
+        near = tries[lost <= lost.min() + variance * stats.f.ppf(0.95, 1, freedom)]
         return float(tries[lost.argmin()]), float(near.min()), float(near.max())
 
     def pure_error(self, metric: str = "linear") -> tuple[int, float, float]:
