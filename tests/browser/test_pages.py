@@ -831,6 +831,9 @@ def test_a_filter_leaves_the_rows_asked_for(browser):
     assert not page.get_by_text("Two").last.is_visible()
     words.fill("")
     data.select_option("")
+    words.fill("CIFAR-10")
+    assert seen() == ["cifar10"]
+    words.fill("")
     part.select_option("Two")
     assert seen() == ["cifar10", "digits"]
     page.close()
