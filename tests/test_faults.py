@@ -6,11 +6,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
 from one_call import train
-from scripts import ROOT
 from test_training import SMALL, At, Plain, interrupt, same, weights
 from torch import nn
 
@@ -20,6 +20,7 @@ from hnlib.images import task as image_task
 from hnlib.training import records
 from hnlib.training import run as training
 
+ROOT = Path(__file__).resolve().parents[1]
 SHORT = SMALL | dict(method="hcl", epochs=2, evaluate_every=0)
 
 
@@ -102,20 +103,24 @@ def test_sigterm_ends_the_command_with_one_sentence(tmp_path):
     assert "repeat the same call" in message and message.count("\n") == 1
 
 
-GRAPHS = dict(dataset="motifs", method="scl", folds=3, epochs=3, hidden=8, progress=False)
-PROGRAM = f"import sys\nfrom one_call import train\ntrain(**{GRAPHS}, checkpoint=sys.argv[1])"
+GRAPHS = """
+import sys, torch
+from one_call import train
+torch.set_num_threads(1)
+graphs = dict(dataset="motifs", method="scl", folds=3, epochs=3, hidden=8)
+train(**graphs, checkpoint=sys.argv[1], progress=False)
+"""
 
 
 @pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
     path, whole = tmp_path / "c.pt", tmp_path / "whole.pt"
-    process = python("-c", PROGRAM, path)
+    process = python("-c", GRAPHS, path)
     while not path.exists():
         time.sleep(0.005)
     process.kill()
     assert process.wait() == -signal.SIGKILL
-    for file in (path, whole):
-        train(**GRAPHS, checkpoint=file)
+    assert not python("-c", GRAPHS, path).wait() and not python("-c", GRAPHS, whole).wait()
     ours, theirs = (torch.load(file, weights_only=True) for file in (path, whole))
     assert ours["losses"] == theirs["losses"] and ours["finished"][0]["losses"]
     assert all(map(torch.equal, ours["model"].values(), theirs["model"].values()))

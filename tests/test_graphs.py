@@ -147,7 +147,7 @@ def test_gradients_reach_every_part_and_are_finite():
 
 
 #: A short run of graphs.
-SHORT = dict(epochs=1, folds=2, progress=False)
+SHORT = dict(epochs=1, folds=4, progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +172,7 @@ def test_a_run_is_a_function_of_its_seed_and_leaves_the_caller_alone(small, tmp_
     assert first.metrics["svm_folds"] == again.metrics["svm_folds"]
     assert first.record["losses"] == again.record["losses"] != other.record["losses"]
     assert [row["epoch"] for row in first.history] == [0, 1, 2]
-    assert len(first.metrics["svm_folds"]) == 2
+    assert len(first.metrics["svm_folds"]) == 4
     assert first.metrics["svm"] == first.history[-1]["svm"]
     written = [record["configuration"] for record in records.load_all(tmp_path)]
     assert {c["seed"] for c in written} == {0, 1}
@@ -196,7 +196,7 @@ def test_labels_of_the_test_fold_are_not_seen(small, monkeypatch):
     monkeypatch.setattr(task.Task, "loss", watched_loss)
     run = train(small, "scl", **SHORT)
     assert run.record["configuration"]["labels"] == "fold"
-    splits = readouts.stratified_folds(small.labels, 2, 0)
+    splits = readouts.stratified_folds(small.labels, 4, 0)
     for labels, (fitted, held_out) in zip(seen, splits, strict=True):
         assert (labels[held_out] == -1).all()
         assert torch.equal(labels[fitted], small.labels[fitted])
@@ -218,7 +218,7 @@ def test_hidden_labels_are_classes_of_their_own_in_two_views(small, monkeypatch)
 
     monkeypatch.setattr(type(method), "forward", forward)
     train(small, method, framework="graphcl", **SHORT)
-    assert len(given) == 2
+    assert len(given) == 4
     for labels in given:
         hidden = labels[labels < 0]
         assert len(hidden) and len(hidden.unique()) == len(hidden)

@@ -19,10 +19,10 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 from packaging.requirements import Requirement
-from scripts import ROOT
 
 from hnlib.book import build, elsewhere, execute
 
+ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 #: The extra that brings what a package imports; the losses need none.
 EXTRA = {
@@ -324,32 +324,28 @@ def away(environment, tmp_path_factory):
     return execute
 
 
-@pytest.fixture(scope="module")
-def downloads():
-    """The code cells of each chapter as it is downloaded."""
-    pages = [page for page in build.toc() if page.startswith("notebooks/")]
-    read = (execute.read(ROOT / f"{page}.md") for page in pages)
-    portable = (elsewhere.portable(chapter, "https://github.com/a/b") for chapter in read)
-    return {
-        page: [cell.source for cell in chapter.cells if cell.cell_type == "code"]
-        for page, chapter in zip(pages, portable)
-    }
+def code(name, first=None):
+    """The code of a chapter as it is downloaded, of its first cells."""
+    node = elsewhere.portable(execute.read(ROOT / f"{name}.md"), "https://github.com/a/b")
+    return [cell.source for cell in node.cells if cell.cell_type == "code"][:first]
 
 
 @pytest.mark.slow
-def test_what_a_page_imports_in_any_cell_is_declared_for_notebooks(downloads):
+def test_what_a_page_imports_in_any_cell_is_declared_for_notebooks():
     missing, available = set(), {*closure(declared("notebooks")), "hnlib"}
-    for page, (_, *cells) in downloads.items():  # the first is a magic
+    for path in (ROOT / "notebooks").rglob("*.md"):
+        cells = [c.source for c in execute.read(path).cells if c.cell_type == "code"]
         for node in ast.walk(ast.parse("\n".join(cells))):
             unknown = {n for n in imported(node) if not distributions(n) & available}
-            missing |= {(page, name) for name in unknown}
+            missing |= {(path.stem, name) for name in unknown}
     assert missing == set()
 
 
 @pytest.mark.slow
-def test_every_downloaded_notebook_starts_in_an_empty_folder(away, downloads):
+def test_every_downloaded_notebook_starts_in_an_empty_folder(away):
     """Its first cell, and the one that imports what it needs and may read the records."""
-    cells = {page: sources[:2] for page, sources in downloads.items()}
+    pages = [page for page in build.toc() if page.startswith("notebooks/")]
+    cells = {page: code(page, 2) for page in pages}
     assert len(cells) > 30 and all(len(sources) == 2 for sources in cells.values())
     cells["control"] = ["import hnlib", "from hnlib import no_such_room"]
     *failed, control = away(cells)
