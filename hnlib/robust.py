@@ -189,9 +189,8 @@ def kl_temperature(
         raise ValueError(f"order must be 0 (exact), 1, 2 or 3, got {order!r}")
     f, log_q0 = _prepare(values, reference, eta, log_reference)
     if order == 0:
-        q0 = log_q0.double().softmax(-1)
-        s, inside = _kl_sharpness(*_below_top(f.detach().double(), q0), q0, eta)
-        return torch.where(inside, 1 / s, 0.0).to(f.dtype)
+        (alpha,) = _by_rows(_kl_multiplier, f, log_q0, eta)
+        return alpha
     g, q0 = f.detach().double(), log_q0.double().softmax(-1)
     centred = g - (q0 * g).sum(-1, keepdim=True)
     k2, k3, fourth = ((q0 * centred**k).sum(-1) for k in (2, 3, 4))
@@ -238,9 +237,8 @@ def chi2_ball(
        Optimization*, NeurIPS 2023, Theorem 3.5, here made exact.
     """
     f, log_q0 = _prepare(values, reference, eta, log_reference)
-    weights, alpha = _chi2_worst_case(f.detach().double(), log_q0.double(), eta)
-    weights = weights.to(f.dtype)
-    return Robust((weights * f).sum(-1), alpha.to(f.dtype), weights)
+    weights, alpha = _by_rows(_chi2_worst_case, f, log_q0, eta)
+    return Robust((weights * f).sum(-1), alpha, weights)
 
 
 def _prepare(values, reference, eta=1.0, log_reference=None):
@@ -260,6 +258,15 @@ def _prepare(values, reference, eta=1.0, log_reference=None):
     return f, q0.log()
 
 
+def _by_rows(solve, f, log_q0, eta):
+    """Solve in double precision; on the CPU a few rows at a time, which its cache holds."""
+    m = f.shape[-1]
+    rows = max(1, 2**17 // m) if _checks.readable(f) else f.numel()
+    parts = zip(*(x.detach().reshape(-1, m).split(rows) for x in (f, log_q0)))
+    solved = zip(*(solve(g.double(), h.double(), eta) for g, h in parts))
+    return [torch.cat(x).to(f.dtype).reshape((*f.shape[:-1], *x[0].shape[1:])) for x in solved]
+
+
 def _below_top(f, q0):
     """Return f less its largest value where there is mass, else 0, and the masses of the top."""
     g = torch.where(q0 > 0, f, -torch.inf)
@@ -275,6 +282,13 @@ def _kl_worst_case(f, log_q0, eta, pool=lambda x: x):
     tilt = torch.softmax(log_q0 + s[..., None] * g, -1)
     weights = torch.where(inside[..., None], tilt, top / top.sum(-1, keepdim=True))
     return weights, torch.where(inside, 1 / s, 0.0)
+
+
+def _kl_multiplier(f, log_q0, eta):
+    """Return the multiplier of that tilt, 0 where the ball holds the top."""
+    q0 = log_q0.softmax(-1)
+    s, inside = _kl_sharpness(*_below_top(f, q0), q0, eta)
+    return (torch.where(inside, 1 / s, 0.0),)
 
 
 def _kl_sharpness(g, top, q0, eta, pool=lambda x: x):

@@ -29,6 +29,17 @@ def test_ours_stands_beside_the_printed_number_with_its_interval():
     assert "hnlib train images --dataset tiny-imagenet --method debiased" in line
 
 
+def test_a_number_is_far_from_print_by_the_deviation_of_a_seed():
+    cells = {c.row: c for c in papers.cells() if c.table == "Table 5" and c.dataset == "PROTEINS"}
+    five = [0.744, 0.754, 0.744, 0.734, 0.744]  # mean as printed, deviation 0.7
+    made = [record(cells["InfoGraph"], seed, x) for seed, x in enumerate(five)]
+    made.append(record(cells["GraphCL (τ0)"], 0, 0.744 + 0.013))
+    made.append(record(cells["ADNCE"], 0, 0.751 - 0.015))
+    text = printed.parts(records.frame(made))["apart"]
+    row = text.split("* - PROTEINS\n  - ")[1].split("`````")[0]
+    assert row.split("\n  - ") == ["0.7", "3", "0", "ADNCE, ADNCE −1.5\n"]
+
+
 @pytest.mark.slow
 def test_every_number_has_its_line_and_those_on_record_come_first():
     parts = printed.parts(records.frame(records.tracked_folder()))

@@ -1,6 +1,7 @@
 // A filter for the tables of a section: where a page has <div class="hn-filter"></div>, a reader types words that
 // rows must have. `data-columns="Data, Method"` adds a choice for each of these columns, and `data-headings="Chapter"`
 // one for the headings between the tables. A row with an empty first cell belongs to the row above it.
+const plain = (text) => text.toLowerCase().replace(/[-_]/g, "");  // CIFAR-10 is cifar10
 const textOf = (element) => element.textContent.replace(/\s+/g, " ").trim();
 
 function ledgerRows(section, box) {
@@ -15,7 +16,7 @@ function ledgerRows(section, box) {
       else rows.push({ table, heading, parts: [tr], of: Object.fromEntries(heads.map((head, i) => [head, cells[i]])) });
     }
   }
-  for (const row of rows) row.words = `${row.heading} ${row.parts.map(textOf).join(" ")}`.toLowerCase();
+  for (const row of rows) row.words = plain(`${row.heading} ${row.parts.map(textOf).join(" ")}`);
   return rows;
 }
 
@@ -43,7 +44,7 @@ function ledger(box) {
   const closed = new Set(section.querySelectorAll("details:not([open])"));
 
   function apply() {
-    const wanted = words.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const wanted = plain(words.value).split(/\s+/).filter(Boolean);
     const asked = wanted.length > 0 || choices.some(([select]) => select.value);
     const tables = new Map();
     let shown = 0;

@@ -57,7 +57,7 @@ document.addEventListener("DOMContentLoaded", () => {
       const link = item.appendChild(document.createElement("a"));
       link.href = `${root}${page}#${anchor}`;
       link.textContent = title;
-      if (title !== about) item.append(` · ${about}`);
+      if (title.replace(/^[\d.]+ /, "") !== about) item.append(` · ${about}`);
       item.appendChild(document.createElement("p")).textContent = line(text, split(query));
     }
   };

@@ -18,6 +18,8 @@ HEAD = ["Printed in", "Row", "Data", "Printed", "Ours", "Difference", "State"]
 HEAD += ["Run, or why there is none"]
 LISTED = 25  # runs of the queue that the page shows
 QUICK = 4  # of the numbers that are reproduced fastest
+SEEDS = 5  # of one setting, from which the deviation of a seed is estimated
+SETTING = ["dataset", "method", "options", "framework", "labels", "epochs", "lr", "batch_size"]
 
 
 def difference(ours: list[float], printed: float) -> str:
@@ -77,6 +79,29 @@ def _quick(rows: list[dict]) -> str:
         command = pages.literal(papers.command(cell.run))
         lines.append([*_where(cell), f"{cell.value:g}", _ours(row), command])
     return pages.table([*HEAD[:5], "Command"], lines)
+
+
+def _apart(every: pd.DataFrame, frame: pd.DataFrame) -> str:
+    """Return by graph set which of our numbers are far from print, for what a seed changes."""
+    recorded = every[every["recorded"] & (every["kind"] == "graphs")]
+    if recorded.empty:
+        return pages.NONE_YET
+    runs = frame[frame["kind"] == "graphs"].groupby(SETTING, dropna=False)["svm"]
+    settings = runs.agg(["std", "count"]).query(f"count >= {SEEDS}").reset_index()
+    deviations = 100 * settings.groupby("dataset")["std"].median()
+    lines = []
+    for name, group in recorded.groupby("dataset", sort=False):
+        gaps = [np.mean(ours) - cell.value for ours, cell in zip(group["found"], group["cell"])]
+        deviation = deviations.get(name, float("nan"))
+        far = [
+            f"{papers.PAPERS[cell.paper]}, {cell.row} " + f"{gap:+.1f}".replace("-", "−")
+            for cell, gap in zip(group["cell"], gaps)
+            if abs(gap) > 2 * deviation
+        ]
+        beyond = sum(abs(gap) > 2 for gap in gaps)
+        lines.append([name, f"{deviation:.1f}", len(gaps), beyond, "; ".join(far)])
+    head = ["Data", "Deviation of a seed", "Numbers", "2 points from print"]
+    return pages.table([*head, "Two deviations from print"], lines, "16 14 12 14 44")
 
 
 def _on_record(every: pd.DataFrame) -> str:
@@ -140,6 +165,7 @@ def parts(frame) -> dict[str, str]:
         "images": pages.count(len(images), "run"),
         "summary": _summary(every),
         "quick": _quick(rows),
+        "apart": _apart(every, frame),
         "statistics": _statistics(records.ledger("book/results/graph_sets.csv")),
         "printed": pages.table(HEAD, [_line(row, minutes) for row in rows]),
         "queue": total + listed,
