@@ -134,7 +134,8 @@ def _describe(run, folder: Path) -> None:
     key = papers.key(run)
     for cell in papers.cells():
         if cell.key == key:
-            place = f"{cell.paper}, {cell.table}, {cell.row}, {cell.column}: {cell.value:g}"
+            paper = papers.PAPERS[cell.paper]
+            place = f"{paper}, {cell.table}, {cell.row}, {cell.column}: {cell.value:g}"
             print(f"{'printed number':17}{place}")
 
 

@@ -30,6 +30,13 @@ def two_processes(program, folder):
     return [process.wait(timeout=240) for process in started]
 
 
+def printed_by(code):
+    """Return what a program prints that runs without an error."""
+    command = [sys.executable, "-c", code]
+    where = {"cwd": _files.project_root()}
+    return subprocess.run(command, capture_output=True, text=True, check=True, **where).stdout
+
+
 def start_hnlib(*words, **environment):
     """Start `hnlib` in a process of its own."""
     return subprocess.Popen(

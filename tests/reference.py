@@ -75,14 +75,8 @@ def centred_tilt(Z, S, A, epsilon=0.5):
 def sinkhorn(C, p, q, epsilon, relaxation=math.inf, A=None, rounds=20_000):
     """The plan [n,m] of (semi-relaxed) entropic transport, by scaling rows and columns in turn
     until nothing moves."""
-    n, m = C.shape
-    K = np.array(
-        [
-            [math.exp(-C[i, j] / epsilon) if A is None or A[i, j] else 0.0 for j in range(m)]
-            for i in range(n)
-        ]
-    )
-    K = K * np.outer(p, q)
+    m = C.shape[1]
+    K = np.exp(-C / epsilon) * np.outer(p, q) * (1 if A is None else A)
     power = 1.0 if math.isinf(relaxation) else relaxation / (relaxation + epsilon)
     b = np.ones(m)
     for _ in range(rounds):
@@ -96,7 +90,7 @@ def sinkhorn(C, p, q, epsilon, relaxation=math.inf, A=None, rounds=20_000):
 
 def transport_weights(S, A, epsilon=0.5, relaxation=math.inf, cost=None):
     n, m = S.shape
-    C = np.array([[1 - S[i, j] for j in range(m)] for i in range(n)]) if cost is None else cost
+    C = 1 - S if cost is None else cost
     return sinkhorn(C, np.full(n, 1 / n), np.full(m, 1 / m), epsilon, relaxation, A) * n
 
 
@@ -127,10 +121,7 @@ def info_nce(S, P, W, temperature=0.5, tau_plus=0.0, scale=1.0, average="anchors
 
 
 def basic(S, P, W):
-    return [
-        float(np.mean([sum(W[i] * S[i]) - S[i, k] for k in range(S.shape[1]) if P[i, k]]))
-        for i in range(len(S))
-    ]
+    return [float(sum(W[i] * S[i]) - np.mean(S[i, P[i]])) for i in range(len(S))]
 
 
 def mean_variance(S, P, W, temperature=0.5):
@@ -138,17 +129,7 @@ def mean_variance(S, P, W, temperature=0.5):
     for i in range(len(S)):
         mean = sum(W[i] * S[i])
         variance = sum(W[i] * (S[i] - mean) ** 2)
-        values.append(
-            float(
-                np.mean(
-                    [
-                        mean + variance / (2 * temperature) - S[i, k]
-                        for k in range(S.shape[1])
-                        if P[i, k]
-                    ]
-                )
-            )
-        )
+        values.append(float(mean + variance / (2 * temperature) - np.mean(S[i, P[i]])))
     return values
 
 
@@ -167,10 +148,8 @@ def chi2_ball(S, A, eta=0.2):
     W = np.zeros((n, m))
     for i in range(n):
         some = [j for j in range(m) if A[i, j]]
-        top, spread = (
-            max(S[i, j] for j in some),
-            max(S[i, j] for j in some) - min(S[i, j] for j in some),
-        )
+        top = max(S[i, j] for j in some)
+        spread = top - min(S[i, j] for j in some)
         hardest = [j for j in some if S[i, j] == top]
 
         def law(level, i=i, some=some):
@@ -268,16 +247,20 @@ def mean_over_anchors(values, W):
 # arguments.
 
 
-def simclr(z1, z2, y, temperature=0.5, hardness_strength=0.0):
+def nce(z1, z2, weights, temperature=0.5, tau_plus=0.0):
+    """InfoNCE of two views, averaged over anchors, with the weights of a function of S and A."""
     _, S, P, A = views(z1, z2)
-    W = uniform(S, A) * np.exp(hardness_strength * S)
-    return np.mean(info_nce(S, P, W, temperature, 0.0, 2 * len(z1) - 2))
+    return np.mean(info_nce(S, P, weights(S, A), temperature, tau_plus, len(S) - 2))
+
+
+def simclr(z1, z2, y, temperature=0.5, hardness_strength=0.0):
+    return nce(z1, z2, lambda S, A: uniform(S, A) * np.exp(hardness_strength * S), temperature)
 
 
 def loud(z1, z2, y, temperature=0.5, loudness=1.0):
     """The ratio that InfoNCE takes the softplus of, its loss at other powers of the loudness."""
     _, S, P, A = views(z1, z2)
-    values = info_nce(S, P, uniform(S, A), temperature, 0.0, 2 * len(z1) - 2)
+    values = info_nce(S, P, uniform(S, A), temperature, 0.0, len(S) - 2)
     if loudness == 0:
         return np.mean([math.log(math.expm1(x)) for x in values])
     return np.mean([x * (1 - math.exp(-x)) ** (loudness - 1) for x in values])
@@ -285,7 +268,7 @@ def loud(z1, z2, y, temperature=0.5, loudness=1.0):
 
 def siglip(z1, z2, y, temperature=0.5, bias=None):
     _, S, P, A = views(z1, z2)
-    bias = -math.log(2 * len(z1) - 2) if bias is None else bias
+    bias = -math.log(len(S) - 2) if bias is None else bias
     total = 0.0
     for i, j in np.ndindex(*S.shape):
         x = S[i, j] / temperature + bias
@@ -294,37 +277,28 @@ def siglip(z1, z2, y, temperature=0.5, bias=None):
 
 
 def debiased(z1, z2, y, temperature=0.5, tau_plus=0.1):
-    _, S, P, A = views(z1, z2)
-    return np.mean(info_nce(S, P, uniform(S, A), temperature, tau_plus, 2 * len(z1) - 2))
+    return nce(z1, z2, uniform, temperature, tau_plus)
 
 
 def hcl(z1, z2, y, temperature=0.5, beta=1.0, tau_plus=0.1):
-    _, S, P, A = views(z1, z2)
-    return np.mean(
-        info_nce(S, P, tilted(S, A, beta, temperature), temperature, tau_plus, 2 * len(z1) - 2)
-    )
+    return nce(z1, z2, lambda S, A: tilted(S, A, beta, temperature), temperature, tau_plus)
 
 
 def ot(z1, z2, y, temperature=0.5, epsilon=0.5, tau_plus=0.1, relaxation=math.inf):
-    _, S, P, A = views(z1, z2)
-    W = transport_weights(S, A, epsilon, relaxation)
-    return np.mean(info_nce(S, P, W, temperature, tau_plus, 2 * len(z1) - 2))
+    def weights(S, A):
+        return transport_weights(S, A, epsilon, relaxation)
 
-
-def ot_semirelaxed(z1, z2, y, relaxation=1.0, **options):
-    return ot(z1, z2, y, relaxation=relaxation, **options)
+    return nce(z1, z2, weights, temperature, tau_plus)
 
 
 def hcl_exact(z1, z2, y, temperature=0.5, beta=1.0, tau_plus=0.1):
     _, S, P, A = views(z1, z2)
-    return np.mean(exact_debiased(S, P, A, temperature, beta, tau_plus, 2 * len(z1) - 2)[0])
+    return np.mean(exact_debiased(S, P, A, temperature, beta, tau_plus, len(S) - 2)[0])
 
 
 def centred_hcl(z1, z2, y, temperature=0.5, epsilon=0.5, tau_plus=0.1):
-    Z, S, P, A = views(z1, z2)
-    return np.mean(
-        info_nce(S, P, centred_tilt(Z, S, A, epsilon), temperature, tau_plus, 2 * len(z1) - 2)
-    )
+    Z = views(z1, z2)[0]
+    return nce(z1, z2, lambda S, A: centred_tilt(Z, S, A, epsilon), temperature, tau_plus)
 
 
 def chi2_dro(z1, z2, y, eta=0.2):
@@ -334,7 +308,7 @@ def chi2_dro(z1, z2, y, eta=0.2):
 
 def kl_budgets(z1, z2, y, eta=0.5, floor=0.01):
     _, S, P, A = views(z1, z2)
-    return np.mean(kl_budget(S, P, uniform(S, A), eta, floor, 2 * len(z1) - 2))
+    return np.mean(kl_budget(S, P, uniform(S, A), eta, floor, len(S) - 2))
 
 
 def bcl(z1, z2, y, temperature=0.5, beta=1.0, exponent=1.0):
@@ -348,8 +322,7 @@ def bcl_ot(z1, z2, y, epsilon=0.5):
 
 
 def adnce(z1, z2, y, temperature=0.5, mu=0.7, sigma=1.0):
-    _, S, P, A = views(z1, z2)
-    return np.mean(info_nce(S, P, gaussian(S, A, mu, sigma), temperature, 0.0, 2 * len(z1) - 2))
+    return nce(z1, z2, lambda S, A: gaussian(S, A, mu, sigma), temperature)
 
 
 def mw(z1, z2, y, temperature=0.5):
@@ -360,10 +333,7 @@ def mw(z1, z2, y, temperature=0.5):
 def unremix_score(z1, z2, features, temperature, mixture, gradient):
     """The score of the paper, with each point's last-layer gradient written out."""
     Z, S, P, A = views(z1, z2)
-    n, H = (
-        len(Z),
-        np.concatenate([np.array([[float(x) for x in row] for row in h]) for h in features]),
-    )
+    n, H = len(Z), np.concatenate([np.asarray(h, float) for h in features])
     norms = [math.sqrt(sum(float(x) ** 2 for x in row)) for z in (z1, z2) for row in z]
     t, seen = (1.0, A) if gradient == "pseudo-label" else (temperature, A | P)
     P_soft, U, gradients = weigh(lambda i, j: math.exp(S[i, j] / t), S, seen), np.zeros((n, n)), []
@@ -374,12 +344,9 @@ def unremix_score(z1, z2, features, temperature, mixture, gradient):
     for i in range(n):
         for j in range(n):
             far = [1 - S[j, k] for k in range(n) if A[i, k] and A[j, k]]
-            parts = (
-                np.sum(gradients[i] * gradients[j]),
-                S[i, j],
-                sum(far) / len(far) if far else 0.0,
-            )
-            U[i, j] = sum(share * part for share, part in zip(mixture, parts))
+            apart = sum(far) / len(far) if far else 0.0
+            parts = np.sum(gradients[i] * gradients[j]), S[i, j], apart
+            U[i, j] = np.dot(mixture, parts)
     return U
 
 
@@ -417,12 +384,8 @@ def unremix_repaired(z1, z2, y, temperature=0.5, beta=1.0, mixture=THIRDS):
     spread = [np.std([S[i, j] for j in range(n) if A[i, j]]) for i in range(n)]
 
     def score(i, j):
-        raw = (
-            mixture[0] * spread[i] * unsure[j]
-            + mixture[1] * S[i, j]
-            + mixture[2] * spread[i] * typical[j]
-        )
-        return math.exp(beta / temperature * raw)
+        parts = spread[i] * unsure[j], S[i, j], spread[i] * typical[j]
+        return math.exp(beta / temperature * np.dot(mixture, parts))
 
     return np.mean(info_nce(S, P, weigh(score, S, A), temperature, 0.0, n - 2))
 
@@ -480,7 +443,7 @@ METHODS = {
     "debiased": debiased,
     "hcl": hcl,
     "ot": ot,
-    "ot-semirelaxed": ot_semirelaxed,
+    "ot-semirelaxed": functools.partial(ot, relaxation=1.0),
     "hcl-exact": hcl_exact,
     "centred-hcl": centred_hcl,
     "bcl": bcl,

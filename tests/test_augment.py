@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from drawn import seeded
 from PIL import Image
 from scipy.stats import ks_2samp
 from torch.nn import functional
@@ -16,12 +17,13 @@ one_by_one = transforms.functional
 
 
 def images(n=6, size=32, channels=3, seed=0):
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     return torch.randint(0, 256, (n, size, size, channels), generator=generator, dtype=torch.uint8)
 
 
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
+def pictures(n, size=32):
+    """Images as torchvision has them, channels first and in [0, 1]."""
+    return images(n, size).permute(0, 3, 1, 2) / 255
 
 
 @pytest.mark.parametrize(
@@ -29,18 +31,18 @@ def generator(seed=0):
 )
 def test_two_views_are_different_images_and_a_function_of_the_generator(recipe, channels, size):
     x = images(5, size, channels)
-    v1, v2 = augment.two_views(x, generator(1), recipe)
+    v1, v2 = augment.two_views(x, seeded(1), recipe)
     assert v1.shape == v2.shape == (5, channels, size, size) and v1.dtype == torch.float32
     assert v1.isfinite().all() and not torch.allclose(v1, v2)
     assert augment.recipe_for(channels) == recipe
-    same, other = (augment.two_views(x, generator(s), recipe)[0] for s in (1, 2))
+    same, other = (augment.two_views(x, seeded(s), recipe)[0] for s in (1, 2))
     assert torch.equal(v1, same) and not torch.equal(v1, other)
 
 
 def test_plain_is_the_image_and_so_is_a_recipe_that_does_nothing():
     x, whole = images(), torch.tensor([[0.0, 0, 32, 32]]).expand(6, 4)
     expected = (x.permute(0, 3, 1, 2) / 255 - 0.5) / 0.25
-    nothing = augment.two_views(x, generator(), augment.Recipe())[1]
+    nothing = augment.two_views(x, seeded(), augment.Recipe())[1]
     cut = augment._resample(expected, whole, None, None)
     for same in (augment.plain(x), nothing, cut):
         assert torch.allclose(same, expected, atol=1e-4)
@@ -64,7 +66,7 @@ def test_a_seed_gives_the_views_it_always_gave(name):
         views = torch.cat(augment.two_views(images(3, size, channels), draw, name))
         return views.square().mean((1, 2, 3))
 
-    draw, shifted = generator(), generator()
+    draw, shifted = seeded(), seeded()
     assert energy(draw).tolist() == pytest.approx(expected, abs=1e-4)
     assert float(torch.rand((), generator=draw)) == pytest.approx(following, abs=1e-6)
     torch.rand((), generator=shifted)
@@ -75,25 +77,25 @@ def test_a_seed_gives_the_views_it_always_gave(name):
     "name, channels, size", [("simclr", 3, 32), ("digits", 1, 8), ("hcl-32", 3, 48)]
 )
 def test_the_parts_of_a_batch_make_the_views_of_the_whole(name, channels, size):
-    x, draw = images(7, size, channels), generator(1)
+    x, draw = images(7, size, channels), seeded(1)
     whole = augment.two_views(x, draw, name)
     parts = []
     for a, b in ((0, 2), (2, 4), (4, 7)):
-        own = generator(1)
+        own = seeded(1)
         parts.append(augment.two_views(x[a:b], own, name, part=(a, 7)))
         assert torch.equal(own.get_state(), draw.get_state())
     for expected, found in zip(whole, zip(*parts)):
         assert torch.equal(expected, torch.cat(found))
-    alone = augment.two_views(x[4:], generator(1), name)[0]  # control: draws of the part alone
+    alone = augment.two_views(x[4:], seeded(1), name)[0]  # control: draws of the part alone
     assert not torch.equal(alone, whole[0][4:])
 
 
 def test_the_second_view_may_be_of_another_image():
     x = images()
-    v1, v2 = augment.two_views(x, generator())
-    w1, w2 = augment.two_views(x, generator(), other=x.flip(0))
+    v1, v2 = augment.two_views(x, seeded())
+    w1, w2 = augment.two_views(x, seeded(), other=x.flip(0))
     assert torch.equal(v1, w1) and not torch.equal(v2, w2)
-    assert torch.equal(w2, augment.two_views(x.flip(0), generator())[1])
+    assert torch.equal(w2, augment.two_views(x.flip(0), seeded())[1])
 
 
 def test_bad_input():
@@ -104,17 +106,17 @@ def test_bad_input():
         with pytest.raises(ValueError, match=message):
             augment.Recipe(**change)
     with pytest.raises(ValueError, match=r"blur_kernel=17.*too large"):
-        augment.two_views(images(size=8), generator(), augment.Recipe(blur=1.0, blur_kernel=17))
+        augment.two_views(images(size=8), seeded(), augment.Recipe(blur=1.0, blur_kernel=17))
     with pytest.raises(ValueError, match=r"simclr.*'mixup'"):
-        augment.two_views(images(), generator(), "mixup")
+        augment.two_views(images(), seeded(), "mixup")
     for x in (images().float(), images()[0], images(channels=2)):
         with pytest.raises(ValueError, match="uint8"):
-            augment.two_views(x, generator())
+            augment.two_views(x, seeded())
 
 
 def test_a_crop_equals_torchvisions_resized_crop():
-    x = images(8).permute(0, 3, 1, 2).float() / 255
-    boxes = augment.crop_boxes(8, 32, 32, (0.2, 0.9), (3 / 4, 4 / 3), generator())
+    x = pictures(8)
+    boxes = augment.crop_boxes(8, 32, 32, (0.2, 0.9), (3 / 4, 4 / 3), seeded())
     ours = augment._resample(x, boxes, None, None)
     theirs = torch.stack(
         [
@@ -141,7 +143,7 @@ def test_crops_are_distributed_as_torchvisions():
     """Two samples of 4,000; each mean within 4 standard errors. Control: uniform ratios instead of
     log-uniform ones."""
     n, scale, ratio = 4000, (0.08, 1.0), (3 / 4, 4 / 3)
-    ours = augment.crop_boxes(n, 32, 32, scale, ratio, generator())
+    ours = augment.crop_boxes(n, 32, 32, scale, ratio, seeded())
     torch.manual_seed(0)
     draw, picture = transforms.RandomResizedCrop.get_params, torch.zeros(3, 32, 32)
     theirs = torch.tensor([draw(picture, scale, ratio) for _ in range(n)]).float()
@@ -157,13 +159,13 @@ def test_crops_are_distributed_as_torchvisions():
         return float(((a.mean(0) - b.mean(0)) / ((a.var(0) + b.var(0)) / n).sqrt()).abs().max())
 
     assert worst(ours) < 4
-    assert worst(augment.crop_boxes(n, 32, 32, scale, (3 / 4, 1.2), generator())) > 4
+    assert worst(augment.crop_boxes(n, 32, 32, scale, (3 / 4, 1.2), seeded())) > 4
 
 
 def test_colour_jitter_equals_torchvisions_one_image_at_a_time():
-    x = images(16).permute(0, 3, 1, 2).float() / 255
+    x = pictures(16)
     x[0], x[1] = 0.5, 0.0  # grey and black have no hue
-    draw = generator(3)
+    draw = seeded(3)
     b, c, s = (torch.rand(16, generator=draw) * 0.8 + 0.6 for _ in range(3))
     hue = torch.rand(16, generator=draw) * 0.2 - 0.1
 
@@ -182,8 +184,8 @@ def test_colour_jitter_equals_torchvisions_one_image_at_a_time():
 
 @pytest.mark.parametrize("kernel, size", [(3, 32), (9, 8)])
 def test_blur_equals_torchvisions_one_image_at_a_time(kernel, size):
-    x = images(8, size).permute(0, 3, 1, 2).float() / 255
-    sigma = torch.rand(8, generator=generator()) * 1.9 + 0.1
+    x = pictures(8, size)
+    sigma = torch.rand(8, generator=seeded()) * 1.9 + 0.1
 
     def theirs(sigma):
         one = functools.partial(one_by_one.gaussian_blur, kernel_size=[kernel, kernel])
@@ -201,7 +203,7 @@ def test_a_resized_crop_equals_pillows(size, out):
     crop shrinks."""
     x = images(8, size)
     channels_first = x.permute(0, 3, 1, 2).float()
-    boxes = augment.crop_boxes(8, size, size, (0.08, 1.0), (3 / 4, 4 / 3), generator())
+    boxes = augment.crop_boxes(8, size, size, (0.08, 1.0), (3 / 4, 4 / 3), seeded())
     flip = torch.tensor([True, False] * 4)
     ours = augment._resize(channels_first, boxes, flip, out)
     theirs = []
@@ -226,7 +228,7 @@ def scene(side):
     """A smooth orange picture with some texture, so that every operation changes something that is
     measured."""
     down, across = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
-    texture = torch.randn(side, side, 1, generator=generator(5)) * 20
+    texture = torch.randn(side, side, 1, generator=seeded(5)) * 20
     colours = torch.stack(
         [140 + 70 * across / side, 150 - 70 * down / side, 40 + 30 * (down + across) / side], 2
     )
@@ -272,7 +274,7 @@ def torchvisions(recipe, picture, n):
 
 
 def ours(recipe, picture, n, seed=1):
-    return augment.view(picture.expand(n, -1, -1, -1), generator(seed), recipe) / 4 + 0.5
+    return augment.view(picture.expand(n, -1, -1, -1), seeded(seed), recipe) / 4 + 0.5
 
 
 @pytest.mark.slow

@@ -1,10 +1,10 @@
 """The command line: what it passes on, and what bad input gets."""
 
-import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
+from processes import printed_by
 
 from hnlib import __main__ as cli
 from hnlib.book import build, execute
@@ -165,5 +165,4 @@ def test_a_command_imports_only_what_it_uses(arguments, slow_imports):
         "import sys; from hnlib.__main__ import main\n"
         f"main({arguments})\nprint([m for m in {slow_imports} if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert printed_by(code).splitlines()[-1] == "[]"

@@ -3,11 +3,10 @@
 import dataclasses
 import json
 import math
-import subprocess
-import sys
 from typing import Annotated
 
 import pytest
+from processes import printed_by
 from pydantic import Field
 
 from hnlib import methods
@@ -162,5 +161,4 @@ def test_runs_need_no_torch():
         "import sys\nfrom hnlib.training import kinds, records\nrecords.load_all('.')\n"
         "for kind in kinds.KINDS: kinds.run_class(kind)()\nprint('torch' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert printed_by(code).strip() == "False"

@@ -1,5 +1,8 @@
 """Who is whose positive, who may be a negative, and what a batch must not be."""
 
+import functools
+
+import drawn
 import numpy as np
 import pytest
 import reference
@@ -12,9 +15,7 @@ from hnlib.contrast import Contrast
 cases = settings(max_examples=12)
 
 
-def batch(seed, size=4, dimension=3, dtype=torch.float64):
-    g = torch.Generator().manual_seed(seed)
-    return [torch.randn(size, dimension, generator=g, dtype=dtype) for _ in range(2)]
+batch = functools.partial(drawn.views, size=4)
 
 
 @cases
@@ -26,8 +27,8 @@ def batch(seed, size=4, dimension=3, dtype=torch.float64):
     factor=st.floats(1e-6, 1e6),
 )
 def test_two_views_match_the_reference(seed, size, labelled, mode, factor):
-    z1, z2 = batch(seed, size)
-    g = torch.Generator().manual_seed(seed)
+    z1, z2 = batch(seed, size=size)
+    g = drawn.seeded(seed)
     y = torch.randint(3, (size,), generator=g) if labelled else None
     c = Contrast.from_views(factor * z1, z2, y, positives=mode)
     Z, S, P, A = reference.views(z1, z2, None if y is None else y.tolist(), mode)
@@ -47,7 +48,7 @@ def test_two_views_match_the_reference(seed, size, labelled, mode, factor):
 
 @pytest.mark.parametrize("classes", [1, 3, 40])  # many are compared in another way
 def test_the_same_class_is_the_same_number(classes):
-    y = torch.randint(-1, classes - 1, (26,), generator=torch.Generator().manual_seed(classes))
+    y = torch.randint(-1, classes - 1, (26,), generator=drawn.seeded(classes))
     contrast = Contrast.from_views(*batch(4, size=26), y)
     expected = [[a == b for b in y.repeat(2).tolist()] for a in y.repeat(2).tolist()]
     assert contrast.same_class().tolist() == expected
@@ -55,7 +56,7 @@ def test_the_same_class_is_the_same_number(classes):
 
 
 def test_from_similarity_keeps_what_it_is_given_and_sees_symmetry():
-    s = torch.rand(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    s = torch.rand(3, 4, dtype=torch.float64, generator=drawn.seeded())
     positives = torch.zeros(3, 4, dtype=torch.bool)
     positives[[0, 0, 1, 2], [0, 3, 1, 2]] = True
     c = Contrast.from_similarity(s, positives, ~positives, scale=7)
@@ -70,7 +71,7 @@ def test_from_similarity_keeps_what_it_is_given_and_sees_symmetry():
 
 
 def test_a_queue_adds_candidates():
-    g = torch.Generator().manual_seed(0)
+    g = drawn.seeded()
     q, k, queue = (torch.randn(n, 4, generator=g, dtype=torch.float64) for n in (3, 3, 5))
     contrast = Contrast.from_queue(q, k, queue)
     cosine = torch.nn.functional.cosine_similarity(q[:, None], torch.cat([k, queue])[None], dim=2)
@@ -88,7 +89,7 @@ def test_a_queue_adds_candidates():
 
 
 def pairs(n=4, m=6, d=5, seed=0):
-    g = torch.Generator().manual_seed(seed)
+    g = drawn.seeded(seed)
     return [torch.randn(k, d, generator=g, dtype=torch.float64) for k in (n, m)]
 
 

@@ -6,13 +6,13 @@ import pkgutil
 import re
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import jupytext
 import pytest
 import reference
 import test_figures
 import torch
+from scripts import ROOT
 
 import hnlib
 from hnlib import __main__ as cli
@@ -21,7 +21,6 @@ from hnlib.book import execute, figures
 from hnlib.training import kinds, records
 from hnlib.training.run import load, train
 
-ROOT = Path(__file__).resolve().parents[1]
 TEXT, CHANGES = ((ROOT / f"{name}.md").read_text() for name in ("CONTRIBUTING", "CHANGELOG"))
 #: File → its code; the first line of a block names the file.
 SHOWN = dict(re.findall(r"^```python\n# (\S+?)(?:, [^\n]*)?\n(.*?)^```", TEXT, re.M | re.S))

@@ -1,9 +1,11 @@
 """First and second derivatives of the objectives, and the path that an accelerator takes."""
 
 import dataclasses
+import functools
 import math
 from functools import partial
 
+import drawn
 import pytest
 import torch
 
@@ -27,9 +29,7 @@ weigh = negatives.tilted(1.5, 0.5, on_empty="skip")
 classes = torch.tensor([0, 1, 1, 0])  # every anchor has three positives
 
 
-def views(seed=0, size=4, dimension=3, dtype=torch.float64):
-    g = torch.Generator().manual_seed(seed)
-    return [torch.randn(size, dimension, generator=g, dtype=dtype) for _ in range(2)]
+views = functools.partial(drawn.views, size=4)
 
 
 def without_negatives(contrast, *rows):
@@ -97,7 +97,7 @@ SPACES = {
 @pytest.mark.parametrize("space", SPACES)
 def test_an_accelerator_s_positives_give_the_same_losses(space, monkeypatch):
     """There all candidates are gathered, and a mask says which are positives."""
-    z, y = torch.cat(views(5, 6, 5)), torch.arange(12) % 3
+    z, y = torch.cat(views(5, size=6, dimension=5)), torch.arange(12) % 3
     results = []
     for waits in (True, False):
         x = z.clone().requires_grad_()

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from drawn import seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
@@ -20,7 +21,7 @@ quick = settings(max_examples=12)
 
 
 def two_views(batch=6, d=3, classes=2, seed=0, agreement=1.0):
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     y = torch.arange(batch) % classes
     z = torch.randn(2, batch, d, generator=generator, dtype=torch.float64)
     return z[0], agreement * z[0] + z[1], y
@@ -139,7 +140,7 @@ def test_diagnostics():
 
 
 def test_loudness_is_the_pull_on_the_positive():
-    z1, z2 = torch.randn(2, 16, 8, generator=torch.Generator().manual_seed(0))
+    z1, z2 = torch.randn(2, 16, 8, generator=seeded())
     method = methods.build("simclr", temperature=0.1)
     loss = method.loss(Contrast.from_views(z1.double(), z2.double()), reduction="none")
     seen = diagnostics.loudness(method, z1, z2)
@@ -148,7 +149,7 @@ def test_loudness_is_the_pull_on_the_positive():
 
 
 def test_a_held_tilt_with_few_winners_pulls_as_a_lower_temperature():
-    z1, z2 = torch.randn(2, 64, 8, generator=torch.Generator().manual_seed(0))
+    z1, z2 = torch.randn(2, 64, 8, generator=seeded())
     options = dict(beta=1.0, tau_plus=0.0, temperature=0.5)
     held, through = (
         diagnostics.loudness(methods.build("hcl", weights_gradient=grad, **options), z1, z2)

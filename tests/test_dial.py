@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 from hnlib.book import dial
 
@@ -29,8 +30,16 @@ def hill(gamma):
     return 0.6 - 0.02 * np.log(gamma / 10) ** 2
 
 
+def by_sharpness(t, beta):
+    return hill((1 + beta) / t)
+
+
+def exact_map():
+    return dial.Map(invented(by_sharpness, noise=0))
+
+
 def test_a_function_of_gamma_is_explained_and_one_of_temperature_is_not():
-    one = dial.Map(invented(lambda t, beta: hill((1 + beta) / t)))
+    one = dial.Map(invented(by_sharpness))
     share, low, high = one.share()
     assert 0.97 < low <= share <= high <= 1
     two = dial.Map(invented(lambda t, beta: hill(1 / t)))  # the tilt does nothing
@@ -38,7 +47,7 @@ def test_a_function_of_gamma_is_explained_and_one_of_temperature_is_not():
 
 
 def test_the_noise_is_that_of_cells_about_seeds():
-    shifted = invented(lambda t, beta: hill((1 + beta) / t), noise=0.004, seeds=6)
+    shifted = invented(by_sharpness, noise=0.004, seeds=6)
     shifted["linear"] += 0.05 * shifted["seed"]  # the same for all cells of a seed
     assert dial.Map(shifted).noise() == pytest.approx(0.4, rel=0.2)
 
@@ -50,7 +59,7 @@ def test_two_runs_of_a_cell_are_named():
 
 
 def test_seeds_that_lack_a_cell_do_not_count():
-    runs = invented(lambda t, beta: hill((1 + beta) / t), leave_out={(1, 0.3, 2.0)})
+    runs = invented(by_sharpness, leave_out={(1, 0.3, 2.0)})
     here = dial.Map(runs)
     assert here.seeds == (0, 2)
     assert here.accuracy().shape == (len(dial.CELLS), 2)
@@ -58,7 +67,7 @@ def test_seeds_that_lack_a_cell_do_not_count():
 
 
 def test_cells_are_chosen_on_validation_images_and_compared_on_test_images():
-    runs = invented(lambda t, beta: hill((1 + beta) / t), noise=0)
+    runs = invented(by_sharpness, noise=0)
     runs["linear"] = np.where(runs["temperature"] == 0.5, 0.5, 0.25)
     here = dial.Map(runs)
     t, beta = here.chosen()
@@ -68,15 +77,13 @@ def test_cells_are_chosen_on_validation_images_and_compared_on_test_images():
 
 
 def test_the_curve_goes_through_a_smooth_hill():
-    curve = dial.Map(invented(lambda t, beta: hill((1 + beta) / t), noise=0)).curve()
+    curve = exact_map().curve()
     assert curve([2, 10, 60]) == pytest.approx([100 * hill(g) for g in (2, 10, 60)], abs=0.3)
 
 
 def test_the_heat_map_shows_every_cell_and_lines_of_equal_sharpness():
-    from matplotlib.figure import Figure
-
     ax = Figure().subplots()
-    here = dial.Map(invented(lambda t, beta: hill((1 + beta) / t), noise=0))
+    here = exact_map()
     here.heat(ax)
     shown = [float(text.get_text()) for text in ax.texts]
     assert shown == pytest.approx(here.accuracy().mean(1), abs=0.06)
@@ -87,9 +94,7 @@ def test_the_heat_map_shows_every_cell_and_lines_of_equal_sharpness():
 
 
 def test_the_scatter_has_a_point_for_each_cell():
-    from matplotlib.figure import Figure
-
-    here, ax = dial.Map(invented(lambda t, beta: hill((1 + beta) / t))), Figure().subplots()
+    here, ax = dial.Map(invented(by_sharpness)), Figure().subplots()
     here.scatter(ax)
     points = [line.get_xydata()[0] for line in ax.lines if line.get_marker() == "o"]
     assert points == pytest.approx(np.column_stack([dial.GAMMAS, here.accuracy().mean(1)]))

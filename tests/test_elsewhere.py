@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from scripts import ROOT
 
 from hnlib.book import elsewhere, execute
 from hnlib.training import records
 
-ROOT = Path(__file__).resolve().parents[1]
 NAMING = ("pyproject.toml", "README.md", "CITATION.cff")  # the files that are not built
 URL = "https://github.com/somebody/a-book"
 

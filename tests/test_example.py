@@ -2,16 +2,15 @@
 
 import runpy
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+from scripts import ROOT
 
 from hnlib import methods
 from hnlib.images import _torchvision  # noqa: F401, before transformers is imported: see there
 from hnlib.training import records
 
-ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
 SHORT = (
     "dataset == 'cifar10' and encoder == 'small-cnn' and batch_size == 256 and admitted == 1 "

@@ -119,11 +119,10 @@ def test_a_figure_is_drawn_for_a_phone_too(monkeypatch):
         "IPython.display.display", lambda data, **about: shown.append((data, about))
     )
 
-    def draw(narrow, width=7.0):
-        figure, _ = figures.panels(narrow, 2, (width, 3.0), width_ratios=[1, 2], sharey=True)
-        return figure
+    @figures.panels(3, (7.0, 3.0), columns=(3, 2), width_ratios=[1, 2, 1], sharey=True)
+    def draw(*axes):
+        assert len(axes) == len(axes[0].figure.axes) == 3
 
-    figures.show(draw)
     ((data, about),) = shown
     drawn = data["image/svg+xml"], about["metadata"]["narrow"]
     size = r'<svg [^>]*width="([\d.]+)pt" height="([\d.]+)pt"'
@@ -131,7 +130,7 @@ def test_a_figure_is_drawn_for_a_phone_too(monkeypatch):
     assert narrow <= figures.NARROW * 72 < wide and higher > 1.8 * high
     assert not plt.get_fignums()
     with pytest.raises(ValueError, match=r"at most 4\.2 inches, got 7\.0"):
-        figures.show(lambda narrow: draw(False))
+        figures.show(lambda narrow: plt.figure(figsize=(7.0, 3.0)))
 
 
 LABEL = 'Move β and see a < b: "the bars" grow.'
@@ -146,7 +145,7 @@ def numbers_of(picture):
 def test_interactive_leaves_its_numbers_in_the_page():
     tensor = torch.tensor([[0.123456, 2.0]])
     data = dict(angle=np.arange(3), weight=tensor, same=[True], end="</script><b>", w=(0.5,))
-    page, numbers = numbers_of(figures.interactive("class-mass", data, LABEL))
+    page, numbers = numbers_of(figures.interactive("class-mass", LABEL, **data))
     assert numbers == {
         "colours": figures.COLOURS,
         "angle": [0, 1, 2],
@@ -159,7 +158,7 @@ def test_interactive_leaves_its_numbers_in_the_page():
 
 
 def test_interactive_is_hidden_until_it_is_drawn_and_has_a_name():
-    picture = figures.interactive("path", {}, LABEL)
+    picture = figures.interactive("path", LABEL)
     page, _ = numbers_of(picture)
     name = "Move β and see a &lt; b: &quot;the bars&quot; grow."
     assert page.startswith('<div class="hn-picture" data-kind="path" role="group"')
@@ -178,12 +177,12 @@ def test_the_script_draws_every_kind_of_picture():
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("x", "message"),
     [
-        (dict(data={"x": np.array([np.inf])}), "not JSON compliant"),
-        (dict(data={"x": np.random.default_rng(0).random(30_000)}), "must have at most 150,000"),
+        (np.array([np.inf]), "not JSON compliant"),
+        (np.random.default_rng(0).random(30_000), "must have at most 150,000"),
     ],
 )
-def test_interactive_refuses(change, message):
+def test_interactive_refuses(x, message):
     with pytest.raises(ValueError, match=message):
-        figures.interactive(**dict(kind="path", data={}, label=LABEL) | change)
+        figures.interactive("path", LABEL, x=x)

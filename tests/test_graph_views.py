@@ -9,6 +9,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from drawn import seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
@@ -22,10 +23,6 @@ RATIOS = st.sampled_from([0.0, 0.1, 0.2, 0.29, 0.5, 0.9, 1 - 1e-12])
 HOUSE = [(0, 1), (1, 2), (2, 3), (3, 0), (0, 4), (1, 4)]
 # the chance of an unlucky draw where all is well, and what the same test must say of a false law
 FAIR, FALSE = 1e-3, 1e-6
-
-
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def batch_of(*graphs_, loops=()):
@@ -105,7 +102,7 @@ def assert_induced(before, after):
 @cases
 @of_batches
 def test_dropping_nodes_leaves_the_induced_subgraph_of_the_others(batch, ratio, seed):
-    after = graphs.views.drop_nodes(batch, ratio, generator(seed))
+    after = graphs.views.drop_nodes(batch, ratio, seeded(seed))
     assert_induced(batch, after)
     for n, m in zip(batch.ptr.diff().tolist(), after.ptr.diff().tolist()):
         assert m == max(1, n - whole(ratio, n)[0])
@@ -114,7 +111,7 @@ def test_dropping_nodes_leaves_the_induced_subgraph_of_the_others(batch, ratio, 
 @cases
 @of_batches
 def test_a_subgraph_is_connected_and_as_large_as_wanted_or_a_component(batch, ratio, seed):
-    after = graphs.views.subgraph(batch, ratio, generator(seed))
+    after = graphs.views.subgraph(batch, ratio, seeded(seed))
     assert_induced(batch, after)
     for (numbers, edges), (kept, inside) in zip(parts(batch), parts(after)):
         full, piece = nx.Graph(edges), nx.Graph(inside)
@@ -128,7 +125,7 @@ def test_a_subgraph_is_connected_and_as_large_as_wanted_or_a_component(batch, ra
 @cases
 @of_batches
 def test_perturbed_edges_are_counted_symmetric_and_inside_their_graph(batch, ratio, seed):
-    after = graphs.views.perturb_edges(batch, ratio, generator(seed))
+    after = graphs.views.perturb_edges(batch, ratio, seeded(seed))
     assert torch.equal(after.x, batch.x) and torch.equal(after.ptr, batch.ptr)
     assert is_undirected(after.edge_index, num_nodes=after.num_nodes)
     for (numbers, old), (_, new) in zip(parts(batch), parts(after)):
@@ -143,7 +140,7 @@ def test_perturbed_edges_are_counted_symmetric_and_inside_their_graph(batch, rat
 def test_masked_nodes_have_the_mean_of_the_batch_and_the_others_their_own_features(
     batch, ratio, seed
 ):
-    after = graphs.views.mask_attributes(batch, ratio, generator(seed))
+    after = graphs.views.mask_attributes(batch, ratio, seeded(seed))
     assert torch.equal(after.edge_index, batch.edge_index) and torch.equal(after.ptr, batch.ptr)
     masked, stays = ((x == batch.x.mean(0)).all(1) for x in (after.x, batch.x))
     assert torch.equal(after.x[~masked], batch.x[~masked])
@@ -157,7 +154,7 @@ def test_masked_nodes_have_the_mean_of_the_batch_and_the_others_their_own_featur
 @of_batches
 def test_a_view_changes_each_graph_by_one_kind_and_keeps_their_order(batch, ratio, seed):
     given_, state = batch.clone(), torch.get_rng_state()
-    after = graphs.views.view(batch, generator(seed), ratio=ratio)
+    after = graphs.views.view(batch, seeded(seed), ratio=ratio)
     assert after.num_graphs == batch.num_graphs and after.x.dtype == batch.x.dtype
     assert all(torch.equal(given_[key], batch[key]) for key in ("x", "edge_index", "batch", "ptr"))
     assert torch.equal(state, torch.get_rng_state())
@@ -176,18 +173,18 @@ def test_a_view_changes_each_graph_by_one_kind_and_keeps_their_order(batch, rati
 def test_kinds_and_graphs_are_those_chosen():
     batch, where = batch_of(*[(5, HOUSE)] * 40), torch.arange(40) % 2 == 1
     view = graphs.views.view
-    assert view(batch, generator(), ("drop",), 0.4).ptr.diff().tolist() == [3] * 40
-    two = view(batch, generator(), ("subgraph", "mask"), 0.4)
+    assert view(batch, seeded(), ("drop",), 0.4).ptr.diff().tolist() == [3] * 40
+    two = view(batch, seeded(), ("subgraph", "mask"), 0.4)
     assert set(two.ptr.diff().tolist()) == {2, 5}
     before = parts(batch)
     for augmentation in graphs.views.VIEWS.values():
-        after = augmentation(batch, 0.4, generator(1), where)
+        after = augmentation(batch, 0.4, seeded(1), where)
         for i, part in enumerate(parts(after)):
             same = torch.equal(after.x[after.batch == i], batch.x[batch.batch == i])
             assert (same and part == before[i]) is not bool(where[i])
     for kinds, ratio in ((("drop", "nodes"), 0.2), ((), 0.2), (("drop",), 1.0)):
         with pytest.raises(ValueError, match="kinds must be some of mask, edges, drop, subgraph"):
-            view(batch, generator(), kinds, ratio)
+            view(batch, seeded(), kinds, ratio)
 
 
 # ----------------------------------------------------------------------------------------------------------------
@@ -209,19 +206,24 @@ def uniform(outcomes):
 
 
 def copies(n, edges, ratio, name, many=3000):
-    return parts(graphs.views.VIEWS[name](batch_of(*[(n, edges)] * many), ratio, generator(5)))
+    return parts(graphs.views.VIEWS[name](batch_of(*[(n, edges)] * many), ratio, seeded(5)))
+
+
+def kept_of(n, *view):
+    """The nodes that are left of each copy."""
+    pieces = enumerate(copies(n, *view))
+    return [frozenset(v - n * i for v in numbers) for i, (numbers, _) in pieces]
 
 
 def test_every_set_of_nodes_is_dropped_or_masked_equally_often():
     """Control: each node for itself with the same probability, which has the right mean."""
-    pieces = copies(6, HOUSE, 0.34, "drop")
-    kept = [frozenset(v - 6 * i for v in numbers) for i, (numbers, _) in enumerate(pieces)]
+    kept = kept_of(6, HOUSE, 0.34, "drop")
     law = uniform(map(frozenset, itertools.combinations(range(6), 4)))
     assert fit(kept, law) > FAIR
     alone = np.random.default_rng(0).random((3000, 6)) < 2 / 3
     assert fit([frozenset(np.flatnonzero(row)) for row in alone], law) < FALSE
     batch = batch_of(*[(5, HOUSE)] * 3000)
-    after = graphs.views.mask_attributes(batch, 0.4, generator(5))
+    after = graphs.views.mask_attributes(batch, 0.4, seeded(5))
     rows = (after.x == batch.x.mean(0)).all(1).reshape(3000, 5)
     law = uniform(map(frozenset, itertools.combinations(range(5), 2)))
     assert fit([frozenset(np.flatnonzero(row)) for row in rows], law) > FAIR
@@ -271,8 +273,7 @@ def by_edges(graph, piece):
 )
 def test_a_subgraph_grows_by_a_uniform_neighbour(n, edges, size):
     """Against the law summed over all ways to grow. Control: a uniform edge to the outside."""
-    pieces = copies(n, edges, size / n, "subgraph")
-    kept = [frozenset(v - n * i for v in numbers) for i, (numbers, _) in enumerate(pieces)]
+    kept = kept_of(n, edges, size / n, "subgraph")
     graph = nx.Graph(edges)
     assert fit(kept, growth(graph, size, each_once)) > FAIR
     assert fit(kept, growth(graph, size, by_edges)) < FALSE
@@ -281,7 +282,7 @@ def test_a_subgraph_grows_by_a_uniform_neighbour(n, edges, size):
 def test_each_kind_is_drawn_equally_often():
     """Control: two draws of the same kind for all graphs of a batch."""
     batch = batch_of(*[(6, [*HOUSE[:4], (0, 4), (4, 5)])] * 1000)
-    after = graphs.views.view(batch, generator(7), ratio=0.34)
+    after = graphs.views.view(batch, seeded(7), ratio=0.34)
     old = unordered(parts(batch)[0][1])
     masked = (after.x == batch.x.mean(0)).all(1).float()
     masked = torch.zeros(1000).index_add(0, after.batch, masked).bool().tolist()
@@ -303,11 +304,11 @@ def test_the_generator_alone_decides(name):
     make = graphs.views.VIEWS[name]
     batch = Batch.from_data_list(graphs.data.motifs(24))
     batch.x = degree(batch.edge_index[0], batch.num_nodes)[:, None]
-    draw = generator(1)
+    draw = seeded(1)
     torch.manual_seed(0)
     first = make(batch, 0.3, draw)
     torch.manual_seed(1)
-    again, following = make(batch, 0.3, generator(1)), make(batch, 0.3, draw)
+    again, following = make(batch, 0.3, seeded(1)), make(batch, 0.3, draw)
     same = [
         all(torch.equal(first[key], other[key]) for key in ("x", "edge_index"))
         for other in (again, following)

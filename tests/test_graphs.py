@@ -7,6 +7,7 @@ import zipfile
 
 import pytest
 import torch
+from drawn import seeded
 from one_call import train
 from torch_geometric.data import Batch, Data
 
@@ -21,7 +22,7 @@ from hnlib.training import run as training
 
 def random_batch(seed: int, sizes=(3, 5, 2, 4), d: int = 6, scale: float = 2.0):
     """Embeddings of nodes and graphs, and whose node each is, in double precision."""
-    g = torch.Generator().manual_seed(seed)
+    g = seeded(seed)
     batch = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
     drawn = (torch.randn(n, d, generator=g, dtype=torch.float64) for n in (len(batch), len(sizes)))
     nodes, whole = (scale * x for x in drawn)
@@ -402,9 +403,7 @@ def test_the_first_view_may_be_the_graph_itself(small):
     chosen = GraphRun(
         original=True, framework="graphcl", method="simclr", batch_size=8, folds=4
     ).resolved()
-    views = task.Task(chosen, dataset=small).views(
-        torch.arange(8), torch.Generator().manual_seed(0), slice(None)
-    )
+    views = task.Task(chosen, dataset=small).views(torch.arange(8), seeded(), slice(None))
     batch = Batch.from_data_list(small.graphs[:8])
     assert torch.equal(views[0].x, batch.x) and torch.equal(views[0].edge_index, batch.edge_index)
     assert views[1].edge_index.shape != batch.edge_index.shape
@@ -437,10 +436,14 @@ def toy(tmp_path, monkeypatch):
     return write
 
 
+def digest(folder):
+    return graphs.data.load("MUTAG", folder).digest
+
+
 def test_attributes_of_nodes_are_not_features(toy, tmp_path):
-    before = graphs.data.load("MUTAG", tmp_path).digest
+    before = digest(tmp_path)
     toy(node_attributes="0.5, 1\n" * 8)
-    assert graphs.data.load("MUTAG", tmp_path).digest == before
+    assert digest(tmp_path) == before
 
 
 def test_another_edition_is_refused(toy, tmp_path):
@@ -451,13 +454,13 @@ def test_another_edition_is_refused(toy, tmp_path):
 
 def test_an_archive_is_downloaded_once(toy, tmp_path, monkeypatch):
     folder = tmp_path / "TUDataset" / "MUTAG" / "raw"
-    before = graphs.data.load("MUTAG", tmp_path).digest
+    before = digest(tmp_path)
     with zipfile.ZipFile(tmp_path / "served.zip", "w") as archive:
         for file in folder.iterdir():
             archive.write(file, f"MUTAG/{file.name}")
     shutil.rmtree(folder)
     monkeypatch.setattr(graphs.data, "SOURCE", (tmp_path / "served.zip").as_uri())
-    assert graphs.data.load("MUTAG", tmp_path).digest == before
+    assert digest(tmp_path) == before
     assert {file.name for file in folder.iterdir()} == {f"MUTAG_{part}.txt" for part in TOY}
 
 

@@ -1,16 +1,15 @@
 """The front page, the decision page and the README quote one family of comparisons."""
 
 import re
-from pathlib import Path
 
 import pytest
+from scripts import ROOT
 
 from hnlib.book.headlines import headlines
 from hnlib.book.tables import interval
 from hnlib.results.comparisons import compare
 from hnlib.training import records
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("notebooks/start-here.md", "notebooks/experiments/which-method.md")
 INTERVAL = re.compile(r"\+?−?\d+\.\d+ \[[+−]?\d+\.\d+, [+−]?\d+\.\d+\]")
 

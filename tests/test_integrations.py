@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from drawn import seeded
 from processes import two_processes
 from torch.nn import functional
 
@@ -21,9 +22,8 @@ BOTH = dict(directions=("query_to_doc", "doc_to_query"), partition_mode="per_dir
 
 def columns(seed, count=2, n=7, d=5):
     """Embeddings, not of length one, of so many columns of texts."""
-    g = torch.Generator().manual_seed(seed)
-    drawn = [3 * torch.randn(n, d, generator=g, dtype=torch.float64) for _ in range(count)]
-    return [z.requires_grad_() for z in drawn]
+    drawn = 3 * torch.randn(count, n, d, generator=seeded(seed), dtype=torch.float64)
+    return [z.clone().requires_grad_() for z in drawn]
 
 
 def ours(z, method="simclr", **options):
@@ -33,6 +33,10 @@ def ours(z, method="simclr", **options):
 def ranking(z, **options):
     loss = losses.MultipleNegativesRankingLoss(None, **options)
     return loss.compute_loss_from_embeddings(z, None)
+
+
+def clip(z):
+    return open_clip.loss.ClipLoss()(*(functional.normalize(x, dim=1) for x in z), 20.0)
 
 
 def far(first, second, z):
@@ -65,10 +69,9 @@ def test_a_hardness_strength_is_theirs_on_all_negatives(mined):
 
 def test_both_directions_are_theirs_and_those_of_clip():
     z = columns(3)
-    clip = open_clip.loss.ClipLoss()(*(functional.normalize(x, dim=1) for x in z), 20.0)
     two = ours(z, both=True)
-    assert far(two, ranking(z, **BOTH), z) < 1e-9 and far(two, clip, z) < 1e-9
-    assert far(ours(z), clip, z) > 1e-6
+    assert far(two, ranking(z, **BOTH), z) < 1e-9 and far(two, clip(z), z) < 1e-9
+    assert far(ours(z), clip(z), z) > 1e-6
 
 
 PROCESS = r"""
@@ -83,12 +86,12 @@ def test_two_towers_gathered_from_two_devices_are_clip_on_the_whole_batch(tmp_pa
     """Gradients are twice those of one process: DistributedDataParallel takes their mean."""
     z = columns(6, n=8)
     torch.save([x.detach() for x in z], tmp_path / "batch.pt")
-    clip = open_clip.loss.ClipLoss()(*(functional.normalize(x, dim=1) for x in z), 20.0)
-    whole = torch.autograd.grad(clip, z)
+    loss = clip(z)
+    whole = torch.autograd.grad(loss, z)
     assert two_processes(PROCESS, tmp_path) == [0, 0]
     for rank in (0, 1):
         value, *gradients = torch.load(tmp_path / f"{rank}.pt")
-        assert abs(float(value - clip.detach())) < 1e-9
+        assert abs(float(value - loss.detach())) < 1e-9
         for mine, theirs in zip(gradients, whole, strict=True):
             torch.testing.assert_close(mine, 2 * theirs.chunk(2)[rank], rtol=0, atol=1e-9)
 

@@ -1,8 +1,10 @@
 """The catalogue: every entry is its reference, every option has its effect, errors name mistakes."""
 
+import functools
 import inspect
 import math
 
+import drawn
 import numpy as np
 import pytest
 import reference
@@ -16,9 +18,7 @@ from hnlib.transport import ConvergenceWarning
 LABELS = torch.tensor([0, 1, 2, 1, 0, 2])
 
 
-def batch(seed, size=6, dimension=4, dtype=torch.float64):
-    g = torch.Generator().manual_seed(seed)
-    return [torch.randn(size, dimension, generator=g, dtype=dtype) for _ in range(2)]
+batch = functools.partial(drawn.views, size=6, dimension=4)
 
 
 def hidden(method, z1, z2):

@@ -5,6 +5,7 @@ import dataclasses
 
 import pytest
 import torch
+from drawn import seeded
 from one_call import train
 from torch.nn import functional
 
@@ -15,19 +16,15 @@ from hnlib.images.run import ImageRun
 SMALL = dict(epochs=2, batch_size=64, train_size=200, evaluate_size=100, progress=False)
 
 
-def generator(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 def test_i_mix_shows_the_own_image_most():
-    x = torch.randn(50, 3, 4, 4, generator=generator())
-    mixed, partner, own = mixing.i_mix(x, generator(1))
+    x = torch.randn(50, 3, 4, 4, generator=seeded())
+    mixed, partner, own = mixing.i_mix(x, seeded(1))
     assert sorted(partner.tolist()) == list(range(50))
     assert own.min() >= 0.5 and own.max() <= 1 and 0.7 < own.mean() < 0.8
     for i in range(50):
         expected = own[i] * x[i] + (1 - own[i]) * x[partner[i]]
         torch.testing.assert_close(mixed[i], expected)
-    assert torch.equal(mixing.i_mix(x, generator(1), 1.0)[0], x)
+    assert torch.equal(mixing.i_mix(x, seeded(1), 1.0)[0], x)
 
 
 def test_un_mix_shows_a_share_of_the_own_image():
@@ -35,7 +32,7 @@ def test_un_mix_shows_a_share_of_the_own_image():
     x = torch.tensor([1.0, 0.0]).view(2, 1, 1, 1).expand(2, 1, 8, 6)
     shares, boxes = [], 0
     for seed in range(300):
-        mixed, own = mixing.un_mix(x, generator(seed))
+        mixed, own = mixing.un_mix(x, seeded(seed))
         assert float(mixed[0].mean()) == pytest.approx(float(own), abs=1e-6)
         torch.testing.assert_close(mixed[1], 1 - mixed[0])
         shares.append(float(own))
@@ -45,12 +42,12 @@ def test_un_mix_shows_a_share_of_the_own_image():
             assert torch.equal(dark, dark.any(1)[:, None] & dark.any(0))
             assert dark.sum() == (~(mixed[0, 0] == 1)).sum()
     assert 90 < boxes < 160 and 0.45 < sum(shares) / 300 < 0.75
-    assert torch.equal(mixing.un_mix(x, generator(), 1.0)[0], x)
+    assert torch.equal(mixing.un_mix(x, seeded(), 1.0)[0], x)
 
 
 def test_the_loss_of_i_mix_is_a_soft_cross_entropy():
-    queries, keys = torch.randn(2, 7, 5, generator=generator(), dtype=torch.float64)
-    partner, own = torch.randperm(7, generator=generator(3)), torch.rand(7, generator=generator(4))
+    queries, keys = torch.randn(2, 7, 5, generator=seeded(), dtype=torch.float64)
+    partner, own = torch.randperm(7, generator=seeded(3)), torch.rand(7, generator=seeded(4))
     found = mixing.i_mix_loss(methods.build("simclr"), queries, keys, partner, own)
     logits = functional.normalize(queries) @ functional.normalize(keys).T / 0.5
     target = torch.zeros(7, 7, dtype=torch.float64)
@@ -62,7 +59,7 @@ def test_the_loss_of_i_mix_is_a_soft_cross_entropy():
 
 @pytest.mark.parametrize("name", ["simclr", "hcl", "unremix", "mochi"])
 def test_the_loss_of_un_mix_is_three_losses(name):
-    z = list(torch.randn(3, 6, 5, generator=generator(), dtype=torch.float64))
+    z = list(torch.randn(3, 6, 5, generator=seeded(), dtype=torch.float64))
     h, own = [part.relu() for part in z], torch.tensor(0.3, dtype=torch.float64)
     method = methods.build(name)
     hidden = h if method.entry.features else ()

@@ -1,5 +1,8 @@
 """Synthetic negatives: where they lie, what they pull, who gets them."""
 
+import functools
+
+import drawn
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,10 +12,7 @@ from torch.nn.functional import normalize
 from hnlib import methods, mixtures, negatives, objectives
 from hnlib.contrast import Contrast
 
-
-def views(seed=0, size=6, dimension=4):
-    g = torch.Generator().manual_seed(seed)
-    return [torch.randn(size, dimension, generator=g, dtype=torch.float64) for _ in range(2)]
+views = functools.partial(drawn.views, size=6, dimension=4)
 
 
 @settings(max_examples=6)

@@ -12,13 +12,12 @@ from pathlib import Path
 import nbformat
 import pytest
 from processes import is_alive, start_hnlib, wait_for
-from scripts import HEAD
+from scripts import HEAD, ROOT
 
 from hnlib import __main__ as cli
 from hnlib.book import build, claims, execute, pages
 from hnlib.training import records
 
-ROOT = Path(__file__).resolve().parents[1]
 CHAPTER = f"""{HEAD}# A chapter
 
 ```{{code-cell}} ipython3

@@ -66,7 +66,8 @@ def test_the_command_of_a_cell_makes_its_record(kind, capsys):
     for cell in {papers.command(c.run): c for c in cells}.values():
         tokens = shlex.split(papers.command(cell.run, "--dry-run"))
         assert cli.main(tokens[1:]) == 0
-        place = f"{cell.paper}, {cell.table}, {cell.row}, {cell.column}: {cell.value:g}"
+        paper = papers.PAPERS[cell.paper]
+        place = f"{paper}, {cell.table}, {cell.row}, {cell.column}: {cell.value:g}"
         assert f"printed number   {place}\n" in capsys.readouterr().out
         assert papers.key(cell.run.read(cell.run.configuration)) == cell.key
 

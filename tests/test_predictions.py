@@ -54,7 +54,7 @@ def test_lines_by_their_margins():
 def test_the_second_metric_is_shown_and_does_not_decide():
     verdicts = Verdicts()
     verdicts.equivalent("X", "a", lambda m: {"": effect(0.1 + 5 * (m == "knn"), 0.1)}, 0.5)
-    assert words(verdicts) == ["holds"] and "+5.1" in verdicts.rows[0]["kNN"]
+    assert words(verdicts) == ["holds"] and "+5.1" in verdicts.rows[0]["knn"]
 
 
 @pytest.mark.parametrize(

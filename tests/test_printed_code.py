@@ -1,15 +1,14 @@
 """The code that pages of advice print runs as copied, given the reader's own data and loop."""
 
 import re
-from pathlib import Path
 
 import pytest
 import torch
+from scripts import ROOT
 from torch import nn
 
 from hnlib.images import _torchvision  # noqa: F401, before transformers is imported: see there
 
-ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 
 

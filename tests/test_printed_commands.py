@@ -5,12 +5,12 @@ import shlex
 from pathlib import Path
 
 import pytest
+from scripts import ROOT
 
 from hnlib import __main__ as cli
 from hnlib import commands
 from hnlib.book import execute
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *(ROOT / "book").glob("*.md"), *(ROOT / "notebooks").rglob("*.md")]
 
 

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from drawn import seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
@@ -31,7 +32,7 @@ def accuracy(correct):
 
 
 def blobs(n=120, d=5, classes=3, seed=0, spread=1.0):
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     centres = torch.randn(classes, d, generator=generator, dtype=torch.float64)
     y = torch.arange(n) % classes
     return centres[y] + spread * torch.randn(n, d, generator=generator, dtype=torch.float64), y
@@ -87,7 +88,7 @@ def test_the_probe_is_scikit_learns_regression_on_standardised_features(classes)
 
 def test_the_probe_sees_all_features_beside_one_of_a_large_deviation():
     x, y = blobs(200, classes=2, spread=0.3)
-    large = 3e6 * torch.randn(200, 1, generator=torch.Generator().manual_seed(0)).double()
+    large = 3e6 * torch.randn(200, 1, generator=seeded()).double()
     constant = torch.full((200, 1), 7.0, dtype=x.dtype)
     wide = torch.cat([x, large, constant], 1).float()
     assert accuracy(evaluation.linear_probe(wide[:100], y[:100], wide[100:], y[100:])) == 1
@@ -130,7 +131,7 @@ def released(encoder, dataset, recipe, epochs, batch_size, lr, weight_decay, see
     for p in net[0].parameters():
         p.requires_grad = False
     adam = torch.optim.Adam(net[2].parameters(), lr=lr, weight_decay=weight_decay)
-    draw = torch.Generator().manual_seed(seed)
+    draw = seeded(seed)
     for _ in range(epochs):
         net.train()
         for batch in torch.randperm(len(dataset.x_train), generator=draw).split(batch_size):
@@ -177,7 +178,7 @@ class Still(nn.Module):
 @given(st.lists(st.integers(5, 30), min_size=2, max_size=4), st.integers(2, 5), seeds)
 def test_folds_partition_the_rows_and_spread_every_class(sizes, folds, seed):
     y = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-    y = y[torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))]
+    y = y[torch.randperm(len(y), generator=seeded(seed))]
     parts = evaluation.stratified_folds(y, folds, seed)
     assert len(parts) == folds
     every = torch.arange(len(y))
@@ -195,7 +196,7 @@ def heavy_tailed(n, classes, seed, d=8):
     """Sums over graphs of very different sizes: float32, positive, some entries far above the
     rest."""
     x, y = blobs(n, d, classes, seed, spread=1.5)
-    size = torch.randn(n, 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    size = torch.randn(n, 1, generator=seeded(seed), dtype=torch.float64)
     return ((0.6 * x + size).exp() * 10).float(), y
 
 
@@ -239,7 +240,7 @@ def test_svm_takes_the_smallest_of_equal_penalties_and_never_sees_the_test_label
 
 
 def test_top_k_counts_a_class_among_the_best():
-    g = torch.Generator().manual_seed(0)
+    g = seeded()
     x, y = torch.randn(300, 8, generator=g), torch.arange(300) % 10
     x[:, 0] += y
     known = x[:200], y[:200], x[200:], y[200:]

@@ -2,11 +2,10 @@
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import printed_by
 
 from hnlib import __main__ as cli
 from hnlib import _files, results
@@ -112,8 +111,7 @@ def test_the_table_of_the_book_needs_no_torch():
         "assert set(images.record) == set(frame.query(\"kind == 'images'\").record)\n"
         "print('torch' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert printed_by(code).strip() == "False"
 
 
 def test_mean_and_spread():

@@ -184,18 +184,18 @@ def test_a_collection_that_is_not_there(tmp_path):
 
 def test_candidates_are_the_ranks_without_what_is_judged():
     s = torch.tensor([[5.0, 4, 3, 2, 1, 0], [0.0, 1, 2, 3, 4, 5]])
-    positives, judged = (
-        torch.tensor([0, 5]),
-        lambda rows: (torch.tensor([0, 0, 1]), torch.tensor([0, 2, 5])),
-    )
-    ranked = mining.candidates(lambda rows: s[rows].clone(), positives, judged, (1, 3))
-    assert ranked.tolist() == [[3, 4], [3, 2]]
-    limited = mining.candidates(lambda rows: s[rows].clone(), positives, judged, (0, 2), margin=0.7)
-    assert limited.tolist() == [[3, 4], [3, 2]]  # 4 is above 0.7 of 5
-    strict = mining.candidates(lambda rows: s[rows].clone(), positives, judged, (0, 3), margin=0.3)
-    assert strict.tolist() == [[4, 5, 3], [1, 0, 2]]  # above the margin, least similar first
+    judged = torch.tensor([0, 0, 1]), torch.tensor([0, 2, 5])
+
+    def candidates(*ranks, **margin):
+        scores, positives = lambda rows: s[rows].clone(), torch.tensor([0, 5])
+        return mining.candidates(scores, positives, lambda rows: judged, ranks, **margin).tolist()
+
+    assert candidates(1, 3) == [[3, 4], [3, 2]]
+    assert candidates(0, 2, margin=0.7) == [[3, 4], [3, 2]]  # 4 is above 0.7 of 5
+    # above the margin, least similar first
+    assert candidates(0, 3, margin=0.3) == [[4, 5, 3], [1, 0, 2]]
     with pytest.raises(ValueError, match="lower the last rank"):
-        mining.candidates(lambda rows: s[rows].clone(), positives, judged, (0, 5))
+        candidates(0, 5)
 
 
 def views(**fields):
@@ -220,11 +220,15 @@ def test_judged_documents_are_no_negatives(mined):
     assert not (excluded & own).any() and own.sum(1).eq(2).all()
 
 
+def loss_of(task, model, method, given):
+    return float(task.loss(model, method, given, None, lambda z: z))
+
+
 @pytest.mark.parametrize("mode", ["all", "mined", "in-batch"])
 def test_hardness_modes(mode):
     strength = dict(hardness_strength=5.0, hardness_mode=mode)
     task, model, method, given, _ = views(mined="model", negatives=2, **strength)
-    loss = float(task.loss(model, method, given, None, lambda z: z))
+    loss = loss_of(task, model, method, given)
     *tokens, excluded, own, _ = given
     queries, *keys = (model(view) for view in tokens)
     contrast = Contrast.from_pairs(queries, torch.cat(keys)).without(excluded)
@@ -236,13 +240,13 @@ def test_hardness_modes(mode):
     assert loss == pytest.approx(float(expected), rel=1e-5)
     plain = replace(task.run, hardness_strength=0.0, hardness_mode="all")
     task.run = plain
-    assert float(task.loss(model, method, given, None, lambda z: z)) < loss - 1e-3  # the control
+    assert loss_of(task, model, method, given) < loss - 1e-3  # the control
 
 
 @pytest.mark.parametrize("logq", ["on", "refined"])
 def test_log_q_corrections(logq):
     task, model, method, given, batch = views(logq=logq)
-    loss = float(task.loss(model, method, given, None, lambda z: z))
+    loss = loss_of(task, model, method, given)
     contrast = Contrast.from_pairs(*(model(view) for view in given[:2])).without(given[2])
     q = task.counts[task.document[batch]] / len(task.asked)
     negatives = (10 * contrast.similarity).exp() / q * contrast.admissible

@@ -1,14 +1,15 @@
 """Streamed losses against the dense ones: values, gradients, memory, and what is refused."""
 
-import subprocess
 import sys
 
+import drawn
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import printed_by
 
-from hnlib import _files, methods, negatives, objectives, streaming
+from hnlib import methods, negatives, objectives, streaming
 from hnlib.contrast import Contrast
 
 STREAMED = [  # every method of the catalogue that has a score, with its options off the defaults
@@ -27,9 +28,8 @@ TIGHT = {torch.float64: 1e-10, torch.float32: 1e-5}
 
 
 def views(seed, size, dimension=5, dtype=torch.float64):
-    g = torch.Generator().manual_seed(seed)
-    z = [torch.randn(size, dimension, generator=g, dtype=torch.float64) for _ in range(2)]
-    return [v.to(dtype).requires_grad_() for v in (z[0], z[0] + 0.7 * z[1])]
+    a, b = drawn.views(seed, size, dimension)
+    return [z.to(dtype).requires_grad_() for z in (a, a + 0.7 * b)]
 
 
 def agree(ours, dense, inputs, tolerance):
@@ -173,11 +173,7 @@ print(peak() - before)
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 def test_memory_does_not_grow_with_the_matrix():
     """16,384 embeddings: one matrix of their similarities would take 1,024 MB."""
-    where = _files.project_root()
-    out = subprocess.run(
-        [sys.executable, "-c", MEASURE], cwd=where, capture_output=True, text=True, check=True
-    )
-    assert 1 < float(out.stdout) < 300
+    assert 1 < float(printed_by(MEASURE)) < 300
 
 
 def test_a_second_derivative_is_refused():

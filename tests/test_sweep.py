@@ -15,7 +15,6 @@ from scripts import HEAD
 from hnlib import __main__ as cli
 from hnlib.book import execute, sweep
 
-ROOT = Path(__file__).resolve().parents[1]
 # Each execution appends a line to `log`; a trial may fail, kill its worker (the kernel's parent) or
 # wait for `gate`.
 NOTEBOOK = (

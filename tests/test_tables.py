@@ -72,6 +72,10 @@ def test_what_was_not_measured_is_a_dash(gap):
     assert cells == re.findall("<td>(.*)</td>", tables.table(pd.DataFrame(rows))._repr_html_())
 
 
+def test_a_column_named_as_a_metric_has_its_title():
+    assert "<th>nDCG@10</th>" in tables.table([{"ndcg": 1}])._repr_html_()
+
+
 def test_a_table_without_rows_says_so():
     assert tables.table([])._repr_html_() == "<p>Not measured.</p>"
     assert repr(tables.table(pd.DataFrame({"a": []}))) == "Not measured."
@@ -105,10 +109,10 @@ def test_a_summary_has_a_row_for_runs_that_differ_in_their_seed():
     ]
     frame = pd.DataFrame(rows, columns=["method", "epsilon", "seed", "knn"])
     found = tables.summary(frame, by=["method", "epsilon"], metrics=["knn"])
-    assert list(found.columns) == ["method", "epsilon", "seeds", "kNN"]
+    assert list(found.columns) == ["method", "epsilon", "seeds", "knn"]
     assert found["method"].tolist() == ["ot", "ot", "hcl"]  # in the order of the runs
     assert found["seeds"].tolist() == [2, 1, 1]
-    assert found["kNN"].tolist() == ["15.0\u00a0±\u00a07.1", "30.0", "–"]
+    assert found["knn"].tolist() == ["15.0\u00a0±\u00a07.1", "30.0", "–"]
     assert tables.summary(frame.iloc[:0], by=["method"], metrics=["knn"]).empty
 
 

@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from drawn import seeded
 from one_call import train
 from torch import nn
 
@@ -352,7 +353,7 @@ def test_max_steps_ends_within_an_epoch():
 
 @pytest.mark.slow
 def test_colour_images_another_encoder_and_mixed_precision():
-    g = torch.Generator().manual_seed(0)
+    g = seeded()
     x, y = torch.randint(0, 256, (40, 32, 32, 3), dtype=torch.uint8, generator=g), torch.arange(40)
     colours = data.Dataset("colours", x, y % 4, x[:20], y[:20] % 4, tuple("abcd"), "0")
     short = dict(epochs=1, batch_size=8, max_steps=1, precision="bf16-mixed", progress=False)
@@ -526,7 +527,7 @@ def test_admitted_is_the_share_of_the_pairs_of_one_class_that_stay_negatives(mon
     run = ImageRun(method="hcl", batch_size=32, admitted=0.25).resolved()
     images = task.Task(run, methods.build("hcl"), dataset=DIGITS)
     images.labels = labels = torch.tensor([0, 0, 1, 1, 1, 2] * 20)
-    dismissed = images._dismissed(torch.arange(120), torch.Generator().manual_seed(0))
+    dismissed = images._dismissed(torch.arange(120), seeded())
     same = (labels[:, None] == labels).repeat(2, 2)
     assert not dismissed[~same].any()
     off = ~torch.eye(120, dtype=torch.bool).repeat(2, 2)
@@ -535,7 +536,7 @@ def test_admitted_is_the_share_of_the_pairs_of_one_class_that_stay_negatives(mon
 
 def test_classmates_are_uniform_over_the_class():
     labels = torch.tensor([2, 0, 1, 2, 2, 0, 2])
-    mates, generator = task.Classmates(labels), torch.Generator().manual_seed(0)
+    mates, generator = task.Classmates(labels), seeded()
     drawn = mates.draw(torch.zeros(8000, dtype=torch.long), generator)
     share = drawn.bincount(minlength=7) / 8000
     assert share.tolist() == pytest.approx([0.25, 0, 0, 0.25, 0.25, 0, 0.25], abs=0.02)
@@ -604,7 +605,7 @@ def test_separate_views_have_batch_statistics_of_their_own(name):
     together, apart = (
         task.Task(dataclasses.replace(run, separate_views=s), dataset=DIGITS) for s in (False, True)
     )
-    views = together.views(torch.arange(32), torch.Generator().manual_seed(0), slice(0, 32))
+    views = together.views(torch.arange(32), seeded(), slice(0, 32))
     method = methods.build(name)
     losses = [
         t.loss(copy.deepcopy(model), method, views, None, lambda z: z) for t in (together, apart)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import reference
 import torch
+from drawn import SEEDS, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
@@ -16,7 +17,10 @@ from hnlib import _checks, transport
 from hnlib.transport import ConvergenceError, ConvergenceWarning, sinkhorn
 
 cases = settings(max_examples=12)
-seeds, domains = st.integers(0, 9999), st.sampled_from(["scaling", "log"])
+domains = st.sampled_from(["scaling", "log"])
+general_and_symmetric = pytest.mark.parametrize("symmetric", [False, True])
+both_types = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+both_domains = pytest.mark.parametrize("domain", ["scaling", "log"])
 
 
 def masses(size, g):
@@ -26,7 +30,7 @@ def masses(size, g):
 
 def problem(seed, n=5, m=6, masked=True):
     """Return a random cost, two random marginals, and a mask that admits a coupling."""
-    g = torch.Generator().manual_seed(seed)
+    g = seeded(seed)
     cost = 2 * torch.rand(n, m, generator=g, dtype=torch.float64)
     mask = torch.rand(n, m, generator=g) < 0.75 if masked else torch.ones(n, m, dtype=torch.bool)
     mask[0] = mask[:, 0] = True
@@ -37,7 +41,7 @@ def problem(seed, n=5, m=6, masked=True):
 
 def batch_problem(seed, size=4, dtype=torch.float64):
     """The symmetric problem of a batch: cost of two views, own view and own image forbidden."""
-    g = torch.Generator().manual_seed(seed)
+    g = seeded(seed)
     z = torch.nn.functional.normalize(
         torch.randn(2 * size, 3, generator=g, dtype=torch.float64), dim=1
     )
@@ -47,7 +51,7 @@ def batch_problem(seed, size=4, dtype=torch.float64):
 
 @cases
 @given(
-    seed=st.integers(0, 9999),
+    seed=SEEDS,
     n=st.integers(2, 6),
     m=st.integers(2, 6),
     epsilon=st.sampled_from([0.05, 0.3, 1.0, 20.0]),
@@ -66,7 +70,7 @@ def test_the_plan_is_the_reference_plan(seed, n, m, epsilon, relaxation, masked,
 
 
 @cases
-@given(seed=seeds, epsilon=st.floats(0.05, 10), domain=domains)
+@given(seed=SEEDS, epsilon=st.floats(0.05, 10), domain=domains)
 def test_marginals_mask_and_form_of_the_plan(seed, epsilon, domain):
     cost, p, q, mask = problem(seed)
     c = sinkhorn(cost, p, q, epsilon, mask=mask, domain=domain, max_iterations=20_000)
@@ -102,7 +106,7 @@ def test_the_plan_solves_the_convex_problem(relaxation, masked):
 
 
 @cases
-@given(seed=seeds, epsilon=st.sampled_from([0.3, 0.5, 3.0]), domain=domains)
+@given(seed=SEEDS, epsilon=st.sampled_from([0.3, 0.5, 3.0]), domain=domains)
 def test_the_symmetric_solver_agrees_with_the_general_one(seed, epsilon, domain):
     cost, mask, n = batch_problem(seed)
     options = dict(epsilon=epsilon, mask=mask, max_iterations=20_000, domain=domain)
@@ -113,8 +117,8 @@ def test_the_symmetric_solver_agrees_with_the_general_one(seed, epsilon, domain)
     assert abs(float((one.plan.sum(0) - 1 / n).abs().sum()) - one.marginal_error) < 1e-13
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("symmetric", [False, True])
+@both_types
+@general_and_symmetric
 @pytest.mark.parametrize("epsilon", [0.03, 0.0005])
 def test_small_epsilon_is_right_also_where_scaling_fails(dtype, symmetric, epsilon):
     """exp(-c/epsilon) is zero almost everywhere, so plain scaling would divide by zero.
@@ -142,12 +146,12 @@ def test_small_epsilon_is_right_also_where_scaling_fails(dtype, symmetric, epsil
         assert abs(float(far / exact) - 1) < (1e-3 if dtype == torch.float32 else 1e-9)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("symmetric", [False, True])
-@pytest.mark.parametrize("domain", ["scaling", "log"])
+@both_types
+@general_and_symmetric
+@both_domains
 def test_a_point_far_from_all_others_still_gets_its_mass(dtype, symmetric, domain):
     """Its column of exp(-c/epsilon) is zero in either type; h_i + h_j does not move the plan."""
-    g = torch.Generator().manual_seed(0)
+    g = seeded()
     epsilon, d = 0.004, 0.01 * torch.rand(5, 5, generator=g, dtype=torch.float64)
     d, h = d + d.T, torch.tensor([0.0, 0.0, 0.0, 0.0, 4.0], dtype=torch.float64)
     c = sinkhorn(
@@ -161,7 +165,7 @@ def test_a_point_far_from_all_others_still_gets_its_mass(dtype, symmetric, domai
     assert np.abs(c.plan.numpy() - expected).max() < (1e-4 if dtype == torch.float32 else 1e-9)
 
 
-@pytest.mark.parametrize("domain", ["scaling", "log"])
+@both_domains
 def test_a_strong_relaxation_converges_as_fast_as_transport(domain):
     """The scale of b moves by λ/(λ+ε) a step, but no plan depends on it."""
     cost, p, q, mask = problem(1)
@@ -173,7 +177,7 @@ def test_a_strong_relaxation_converges_as_fast_as_transport(domain):
 
 
 @cases
-@given(seed=seeds, relaxation=st.sampled_from([0.1, 1.0, 20.0]), domain=domains)
+@given(seed=SEEDS, relaxation=st.sampled_from([0.1, 1.0, 20.0]), domain=domains)
 def test_the_potential_of_a_relaxed_marginal_is_its_multiplier(seed, relaxation, domain):
     """v = -lambda log(marginal / q): the whole of it, its constant too."""
     cost, p, q, mask = problem(seed)
@@ -185,8 +189,8 @@ forbidden = ~torch.eye(3, dtype=torch.bool)
 flat = torch.zeros(3, 3, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("domain", ["scaling", "log"])
-@pytest.mark.parametrize("symmetric", [False, True])
+@both_domains
+@general_and_symmetric
 @pytest.mark.parametrize("on_failure", ["raise", "warn"])
 def test_an_infeasible_coupling_is_refused_and_explained(domain, symmetric, on_failure):
     p = torch.tensor([0.6, 0.2, 0.2], dtype=torch.float64)  # no way out for .6 - .4 of the first
@@ -195,7 +199,7 @@ def test_an_infeasible_coupling_is_refused_and_explained(domain, symmetric, on_f
         sinkhorn(flat, p, p, mask=forbidden, **options)
 
 
-@pytest.mark.parametrize("symmetric", [False, True])
+@general_and_symmetric
 def test_the_feasible_boundary_does_not_pass_for_convergence(symmetric):
     p = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)
     options = dict(mask=forbidden, symmetric=symmetric)
@@ -243,7 +247,7 @@ def test_a_cut_shows_what_a_maximum_flow_would():
     """The largest mass that fits a mask, from the scalings that ran away."""
     unit, refused = 10_000_000, 0
     for seed in range(15):
-        g = torch.Generator().manual_seed(seed)
+        g = seeded(seed)
         n, m = (int(k) for k in torch.randint(2, 9, (2,), generator=g))
         mask = torch.rand(n, m, generator=g) < 0.3
         mask[torch.arange(n), torch.randint(m, (n,), generator=g)] = True
@@ -275,7 +279,7 @@ def unreadable(monkeypatch):
 
 
 @pytest.mark.parametrize("relaxation", [0.0, 1.0, math.inf])
-@pytest.mark.parametrize("symmetric", [False, True])
+@general_and_symmetric
 def test_masked_iterations_are_those_of_the_loop_that_stops(unreadable, relaxation, symmetric):
     cost, mask, _ = batch_problem(7, size=6)
     options = dict(epsilon=0.5, relaxation=relaxation, mask=mask, symmetric=symmetric)

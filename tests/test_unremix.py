@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from drawn import seeded
 
 from hnlib import methods, negatives
 from hnlib.contrast import Contrast
@@ -19,7 +20,7 @@ def tangent_gradient(z, others):
 
 @pytest.mark.parametrize("kind", ["pairs", "queue", "nodes"])
 def test_components_of_two_encoders_agree_with_loops(kind):
-    g = torch.Generator().manual_seed(1)
+    g = seeded(1)
     z, c = (torch.randn(n, 3, generator=g, dtype=torch.float64) for n in (4, 6))
     owner = torch.tensor([0, 1, 2, 3])
     if kind == "pairs":
@@ -78,7 +79,7 @@ def test_the_repaired_scores_of_points_that_are_all_alike_count_as_ties(dtype, i
 
 
 def test_refusals():
-    z = torch.randn(8, 2, generator=torch.Generator().manual_seed(2))
+    z = torch.randn(8, 2, generator=seeded(2))
     bare = Contrast.from_views(z[:4], z[4:])
     labelled = Contrast.from_views(z[:4], z[4:], torch.tensor([0, 1, 0, 1]))
     s = torch.eye(3) > 0

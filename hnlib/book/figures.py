@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import json
 
@@ -95,34 +96,64 @@ def label_lines(ax, pad: float = 0.01) -> None:
         ax.text(1 + pad, last, line.get_label(), fontsize=9, **style)
 
 
-def circle(ax, points, colours=None, labels=None) -> None:
-    """Draw unit vectors [n, 2] as dots on the circle."""
+def log_ticks(ax, ticks, axis: str = "x") -> None:
+    """Make an axis logarithmic, with these ticks alone."""
+    getattr(ax, f"set_{axis}scale")("log")
+    getattr(ax, f"set_{axis}ticks")(ticks, [f"{tick:g}" for tick in ticks])
+    ax.minorticks_off()
+
+
+def effect(ax, effect, y: float, colour: str, hollow: bool = False, marker: str = "o") -> None:
+    """Draw a difference and its interval at the height y."""
+    style = {"fmt": marker, "ms": 5, "color": colour, "mfc": "none" if hollow else colour}
+    ax.errorbar(effect.difference, y, xerr=effect.high - effect.difference, **style)
+
+
+def effect_rows(ax, names, xlabel: str) -> None:
+    """Name the heights 0, 1, … from the top, and draw a line where there is no difference."""
+    ax.axvline(0, color=GREY, lw=0.8, ls="--")
+    ax.set(
+        yticks=range(len(names)), yticklabels=names, xlabel=xlabel, ylim=(len(names) - 0.5, -0.5)
+    )
+
+
+def circle(ax, points, colours=GREY, **style) -> None:
+    """Draw unit vectors [n, 2] as dots on the circle, in a style of `scatter`."""
     angle = np.linspace(0, 2 * np.pi, 200)
     ax.plot(np.cos(angle), np.sin(angle), color=GREY, lw=0.8, alpha=0.6)
-    points = np.asarray(points)
-    ax.scatter(*points.T, c=GREY if colours is None else colours, zorder=3, s=42)
-    for point, label in zip(points, labels or [], strict=False):
-        ax.annotate(label, point, point * 1.18, ha="center", va="center")
+    ax.scatter(*np.asarray(points).T, c=colours, **({"zorder": 3, "s": 42} | style))
     ax.set(aspect="equal", xlim=(-1.35, 1.35), ylim=(-1.35, 1.35))
     ax.axis("off")
 
 
-def panels(narrow: bool, count: int, size: tuple[float, float], **options):
-    """Return a figure and its ``count`` axes: side by side, or stacked if ``narrow``.
+def panels(count: int, size: tuple[float, float], columns=None, **options):
+    """Show what the decorated function draws on ``count`` axes, stacked on a phone.
 
-    ``size`` is that of the wide figure in inches; a stacked panel has the same height.
+    ``size`` is that of the wide figure in inches; panels of the narrow one have the same height.
+    ``columns`` are those of the wide and of the narrow figure, by default ``(count, 1)``. Further
+    options are those of `matplotlib.pyplot.subplots`. *How we compare* has an example.
     """
-    if narrow:
-        options.pop("width_ratios", None)
-        return plt.subplots(count, 1, figsize=(NARROW, count * size[1]), **options)
-    return plt.subplots(1, count, figsize=size, **options)
+    columns = columns or (count, 1)
+    rows = [-(-count // across) for across in columns]
+
+    def figure(draw, narrow: bool):
+        grid = {"squeeze": False, "figsize": size} | options
+        if narrow:
+            grid |= {"figsize": (NARROW, size[1] * rows[1] / rows[0]), "width_ratios": None}
+        figure, axes = plt.subplots(rows[narrow], columns[narrow], **grid)
+        for ax in axes.flat[count:]:
+            ax.remove()
+        draw(*axes.flat[:count])
+        return figure
+
+    return lambda draw: show(functools.partial(figure, draw))
 
 
 def show(draw) -> None:
     """Display a figure for wide screens that a phone replaces by a narrow one.
 
-    ``draw(narrow)`` returns a figure; if ``narrow``, it is at most `NARROW` inches wide. Its panels
-    are then best stacked, which `panels` does. *How we compare* has an example.
+    ``draw(narrow)`` returns a figure; if ``narrow``, it is at most `NARROW` inches wide. `panels`
+    does both for figures whose panels are stacked.
     """
     from IPython.core.pylabtools import print_figure
     from IPython.display import display
@@ -156,19 +187,19 @@ class Picture:
         return f'<div class="hn-picture" {box}><p class="hn-hint">{name}</p>{numbers}</div>'
 
 
-def interactive(kind: str, data: dict, label: str) -> Picture:
+def interactive(kind: str, label: str, /, **data) -> Picture:
     """Return a picture that ``book/theme/pictures.js`` draws and lets the reader change.
 
     Parameters
     ----------
     kind : str
         One of the kinds in that script.
-    data : dict
-        Numbers, texts, arrays, tensors, and lists and dictionaries of them. Numbers are rounded to
-        four digits after the point; `COLOURS` are added.
     label : str
         A sentence that says what to move and what to see: the text above the picture and its
         accessible name.
+    **data
+        Numbers, texts, arrays, tensors, and lists and dictionaries of them. Numbers are rounded to
+        four digits after the point; `COLOURS` are added.
 
     Raises
     ------

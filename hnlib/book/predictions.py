@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 
 from scipy import stats
 
-from hnlib.book.tables import TITLES, Table, interval, table
+from hnlib.book.tables import Table, interval, table
 from hnlib.results import comparisons
 from hnlib.results.comparisons import Effect
 
+SEVERITY = (
+    "Severity: how probably these seeds would refute the line if the truth were the value named."
+)
 Effects = Callable[[str], dict[str, Effect]]
 
 
@@ -66,8 +69,8 @@ class Verdicts:
         self._line(name, prediction, measured, severe, f"open: {missing}" if missing else verdict)
 
     def _line(self, name, prediction, measured, severe, verdict) -> None:
-        titles = (TITLES.get(metric, metric) for metric in self.metrics)
-        line = {"": name, "prediction": prediction, **dict(zip(titles, measured, strict=True))}
+        measured = dict(zip(self.metrics, measured, strict=True))
+        line = {"": name, "prediction": prediction, **measured}
         self.rows.append(line | {"severity": severe, "verdict": verdict})
 
     def undefined(self, name: str, prediction: str, reason: str) -> None:
@@ -114,5 +117,5 @@ class Verdicts:
         )
 
     def show(self, caption: str) -> Table:
-        """Return the lines as a table."""
-        return table(self.rows, words=True, caption=caption)
+        """Return the lines as a table whose caption also says what severity is."""
+        return table(self.rows, words=True, caption=f"{caption} {SEVERITY}")

@@ -125,8 +125,8 @@ def listing(waiting: list[Job]) -> str:
 def total(waiting: list[Job]) -> str:
     """Format how many jobs there are, and the hours of those that are timed."""
     minutes = [job.minutes for job in waiting if job.minutes is not None]
-    hours = f"{sum(minutes) / 60:,.1f} hours for the {len(minutes)} that are timed"
-    return f"{len(waiting)} runs, {hours}"
+    hours = f"{sum(minutes) / 60:,.1f} hours"
+    return f"{len(waiting)} runs; the {len(minutes)} whose time is known take {hours}"
 
 
 def work(

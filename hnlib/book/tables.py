@@ -11,7 +11,9 @@ from hnlib.results import spread
 from hnlib.results.comparisons import Effect, between
 
 DASH = "–"  # what was not measured
-TITLES = {"knn": "kNN", "svm": "SVM", "sts": "STS"}  # of metrics whose name differs in a record
+#: Titles of metrics whose name differs in a record: heads of columns.
+TITLES = {"knn": "kNN", "svm": "SVM", "sts": "STS", "ndcg": "nDCG@10", "mrr": "MRR@10"}
+TITLES |= {"recall10": "recall@10", "recall100": "recall@100"}
 
 
 class Markup(str):
@@ -72,7 +74,7 @@ def interval(effect: Effect) -> str:
 
 def scores(runs: pd.DataFrame, metrics=("knn", "linear")) -> dict:
     """Return the number of seeds of a group of runs and its accuracies, for a row of a table."""
-    return {"seeds": len(runs)} | {TITLES.get(m, m): percent(runs[m]) for m in metrics}
+    return {"seeds": len(runs)} | {metric: percent(runs[metric]) for metric in metrics}
 
 
 def summary(frame: pd.DataFrame, by: list[str], metrics=("knn", "linear")) -> pd.DataFrame:
@@ -125,12 +127,13 @@ def _html(value) -> str:
 def table(rows, *, words: bool = False, caption: str = "", empty: str = "Not measured.") -> Table:
     """Return rows (a data frame, or dictionaries) as a table that a notebook shows.
 
-    None and NaN are –; text is escaped unless it is `Markup` (`math`, `code`). `empty` is shown
-    without rows; with `words`, cells are flush left.
+    A column named as a metric has its title. None and NaN are –; text is escaped unless it is
+    `Markup` (`math`, `code`). `empty` is shown without rows; with `words`, cells are flush left.
     """
-    if isinstance(rows, pd.DataFrame):
-        return Table(rows, words, caption, empty)
-    rows = list(rows)
-    # as objects: columns of pandas' own strings would take a formula for a text
-    heads = pd.Index(list(dict.fromkeys(head for row in rows for head in row)), dtype=object)
-    return Table(pd.DataFrame(rows, columns=heads, dtype=object), words, caption, empty)
+    if not isinstance(rows, pd.DataFrame):
+        rows = list(rows)
+        # as objects: columns of pandas' own strings would take a formula for a text
+        heads = pd.Index(list(dict.fromkeys(head for row in rows for head in row)), dtype=object)
+        rows = pd.DataFrame(rows, columns=heads, dtype=object)
+    titles = pd.Index([TITLES.get(head, head) for head in rows.columns], dtype=object)
+    return Table(rows.set_axis(titles, axis=1), words, caption, empty)

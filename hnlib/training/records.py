@@ -54,6 +54,11 @@ def ledger(name: str) -> Path:
     raise ValueError(f"{name} is neither in a checkout around {Path.cwd()} nor installed")
 
 
+def measured(name: str) -> dict:
+    """Return numbers measured for the book, those in `book/results/NAME.json`."""
+    return json.loads(ledger(f"book/results/{name}.json").read_text(encoding="utf-8"))
+
+
 def default_folder() -> Path:
     """Return the folder of runs started by hand, by tests or by the default build."""
     return project_root() / "_build" / "results"

@@ -68,7 +68,7 @@ def shown(text: str) -> list[dict]:
     """``text`` on all ways that a chapter has to show it."""
     check = claims.check("X1", text, kind="definition", value=0.0, tolerance=0.0)
     table = tables.table([{text: text}], caption=text)
-    picture = figures.interactive("balls", {"x": text}, f"{text} moves as you like it.")
+    picture = figures.interactive("balls", f"{text} moves as you like it.", x=text)
     frame = pd.DataFrame({text: [text]}, index=[text])
     html = [x._repr_html_() for x in (table, tables.table([], empty=text), picture, frame)]
     return [

@@ -142,13 +142,14 @@ FIRST = """() => [...document.querySelectorAll('article figure img')]
     .map(e => e.alt)"""
 PAPER = {"width": 717, "height": 1000}  # A4 between the margins that a browser prints with
 DESK = {"width": 1280, "height": 900}
+PHONE = {"width": 390, "height": 900}
 
 
 def test_page(page, page_name):
     """On a desk, on a phone and on paper a page is read whole, and axe-core has no findings."""
     wrong = {"unread": unread(page), "cut": page.evaluate(CUT), "small": small(page)}
     wrong["formulas and theorems"] = page.evaluate(FAULTS)
-    page.set_viewport_size({"width": 390, "height": 900})
+    page.set_viewport_size(PHONE)
     page.wait_for_timeout(100)  # sizes are observed, not asked for
     wrong["does not fade"] = page.evaluate(SILENT)
     wrong |= {"outside": page.evaluate(OUTSIDE), "small on a phone": small(page)}
@@ -198,7 +199,7 @@ def test_faults_and_what_does_not_fade_are_found(visit):
 def test_a_picture_wider_than_a_phone_is_found(visit):
     """Negative control: one of 900 pixels as the first of a page; narrow, it fits."""
     page = visit("book/reproduce.html")
-    page.set_viewport_size({"width": 390, "height": 900})
+    page.set_viewport_size(PHONE)
     page.evaluate("""() => document.querySelector('article section').insertAdjacentHTML('afterbegin',
         '<div class="cell_output"><figure><img alt="a picture" style="min-width: 900px" src="data:,"></figure></div>')""")
     assert page.evaluate(FIRST) == ["a picture"]
@@ -563,7 +564,7 @@ def test_picture(browser, html, visit, kind):
     assert picture.is_visible()
     assert moved_by_keyboard(page, picture) == picture.locator("input, button").count()
     assert page.complaints == []
-    page.set_viewport_size({"width": 390, "height": 900})
+    page.set_viewport_size(PHONE)
     for scheme in ("light", "dark"):
         turn(page, scheme)
         assert unreadable(picture) == []
