@@ -113,9 +113,8 @@ def effect(ax, effect, y: float, colour: str, hollow: bool = False, marker: str 
 def effect_rows(ax, names, xlabel: str) -> None:
     """Name the heights 0, 1, … from the top, and draw a line where there is no difference."""
     ax.axvline(0, color=GREY, lw=0.8, ls="--")
-    ax.set(
-        yticks=range(len(names)), yticklabels=names, xlabel=xlabel, ylim=(len(names) - 0.5, -0.5)
-    )
+    ax.set_yticks(range(len(names)), names, fontsize=9)
+    ax.set(xlabel=xlabel, ylim=(len(names) - 0.5, -0.5))
 
 
 def circle(ax, points, colours=GREY, **style) -> None:
