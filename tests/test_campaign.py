@@ -14,11 +14,10 @@ def recorded():
     return records.load_all(records.tracked_folder())
 
 
-def test_what_is_recorded_is_not_run_again(recorded):
-    keys = {campaign.key(record["configuration"]) for record in recorded}
-    waiting = [campaign.key_of(run) for run in campaign.missing()]
-    assert not keys & {*waiting}
-    assert keys & {campaign.key_of(run) for run in campaign.campaign()}
+def test_what_is_recorded_is_not_run_again(monkeypatch):
+    waiting = list(campaign.missing())
+    monkeypatch.setattr(campaign.records, "load_all", lambda folder: [])
+    assert len(waiting) < len(list(campaign.missing()))
 
 
 def test_the_temperature_was_chosen_on_validation_images(recorded):

@@ -111,7 +111,7 @@ def effect(ax, effect, y: float, colour: str, hollow: bool = False, marker: str 
 
 
 def effect_rows(ax, names, xlabel: str) -> None:
-    """Name the heights 0, 1, … from the top, and draw a line where there is no difference."""
+    """Label rows 0, 1, … from the top, and draw a vertical line at zero difference."""
     ax.axvline(0, color=GREY, lw=0.8, ls="--")
     ax.set_yticks(range(len(names)), names, fontsize=9)
     ax.set(xlabel=xlabel, ylim=(len(names) - 0.5, -0.5))

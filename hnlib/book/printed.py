@@ -100,8 +100,8 @@ def _apart(every: pd.DataFrame, frame: pd.DataFrame) -> str:
         ]
         beyond = sum(abs(gap) > 2 for gap in gaps)
         lines.append([name, f"{deviation:.1f}", len(gaps), beyond, "; ".join(far)])
-    head = ["Data", "Deviation of a seed", "Numbers", "2 points from print"]
-    return pages.table([*head, "Two deviations from print"], lines, "16 14 12 14 44")
+    head = ["Data", "Deviation of a seed", "Numbers", "More than 2 points from print"]
+    return pages.table([*head, "More than two deviations from print"], lines, "16 14 12 14 44")
 
 
 def _on_record(every: pd.DataFrame) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -147,7 +148,7 @@ def _download(name: str, folder: Path) -> None:
             extract_zip(str(archive), temporary, log=False)
             (Path(temporary) / name).rename(folder)
         archive.unlink()
-    except OSError as error:
+    except (OSError, zipfile.BadZipFile) as error:
         raise ValueError(
             f"{name} could not be downloaded from {url} ({error}); without a network put the files "
             f"of that archive into {folder}"

@@ -199,17 +199,18 @@ def _prepare_novels(path: Path) -> None:
     if folder.is_dir():
         texts = {file.name: file.read_bytes() for file in folder.glob("*_*_*.txt")}
     else:
+        archive = folder.with_suffix(".zip")
         try:
-            download(NOVELS, folder.with_suffix(".zip"))
-        except OSError as error:
+            download(NOVELS, archive)
+            with zipfile.ZipFile(archive) as packed:
+                files = [name for name in packed.namelist() if re.search(FILE, name)]
+                texts = {Path(name).name: packed.read(name) for name in files}
+        except (OSError, zipfile.BadZipFile) as error:
             raise ValueError(
                 f"the novels could not be downloaded ({error}); without a network put the folder "
                 f"corpus of {NOVELS} at {folder}"
             ) from error
-        with zipfile.ZipFile(folder.with_suffix(".zip")) as archive:
-            files = [name for name in archive.namelist() if re.search(FILE, name)]
-            texts = {Path(name).name: archive.read(name) for name in files}
-        folder.with_suffix(".zip").unlink()
+        archive.unlink()
     chosen = [texts[name].decode("utf-8-sig") for name in sorted(texts) if name not in PROTECTED]
     content = "\n\n".join("\n".join(sentences(text)) for text in chosen) + "\n"
     if hashlib.sha256(content.encode()).hexdigest() != NOVELS_DIGEST:

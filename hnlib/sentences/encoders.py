@@ -66,10 +66,10 @@ class GRU(nn.Module):
         for given in gates.split(sizes, 1):  # longest sentences first
             h, end = h.split([given.shape[1], h.shape[1] - given.shape[1]], 1)
             ended.append(end)
-            own = torch.baddbmm(b_hidden[:, None], h, w_hidden.mT)
-            (r, z, n), (own_r, own_z, own_n) = given.chunk(3, 2), own.chunk(3, 2)
-            update = (z + own_z).sigmoid()
-            h = (n + (r + own_r).sigmoid() * own_n).tanh().lerp(h, update)
+            from_state = torch.baddbmm(b_hidden[:, None], h, w_hidden.mT)
+            (r, z, n), (h_r, h_z, h_n) = given.chunk(3, 2), from_state.chunk(3, 2)
+            update = (z + h_z).sigmoid()
+            h = (n + (r + h_r).sigmoid() * h_n).tanh().lerp(h, update)
         states = torch.cat([h, *reversed(ended)], 1).transpose(0, 1).flatten(1)
         return states[packed[0].unsorted_indices]
 

@@ -91,7 +91,8 @@ class Task:
         (training,) = trainings
         scores, about = self._scores(model)
         last, steps = training.history[-1], training.step
-        last |= {k: v for k, v in scores.items() if k in last} or scores  # a curve may show a few
+        curve = [name for name in scores if name in last]  # of images: kNN alone
+        last |= {name: scores[name] for name in curve or scores}
         rate = steps * self.run.batch_size / sum(training.seconds) if steps else None
         metrics = scores | dict(loss=last["loss"], steps=steps)
         metrics[f"{self.unit}s_per_second"] = rate
