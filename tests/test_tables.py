@@ -34,11 +34,9 @@ def test_a_cell_reads_as_the_text_it_was(text):
 
 
 @pytest.mark.parametrize("text", NASTY)
-def test_heads_captions_and_sentences_are_escaped_too(text):
+def test_heads_and_captions_are_escaped_too(text):
     page = tables.table([{text: 1}], caption=text)._repr_html_()
-    empty = tables.table([], empty=text)._repr_html_()
     assert page.count(html.escape(text, quote=False)) == 2
-    assert empty == f"<p>{html.escape(text, quote=False)}</p>"
 
 
 def test_formulas_are_found_and_data_is_not_taken_for_one():

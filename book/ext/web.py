@@ -1,8 +1,8 @@
 """What a search engine, a shared link, a machine and a reader of pages look for.
 
-Each page gets a description, a card and an entry for citing it; beside the pages stand `index.html`,
-`404.html`, `llms.txt` with a plain Markdown copy of each page and, where the pages have an address,
-`sitemap.xml` and `robots.txt`. *Next* leads from chapter to chapter; fine print is read from its chapter.
+Each page gets a description, a card and an entry for citing it; beside the pages stand `index.html`, which
+is the first of them, `404.html`, `llms.txt` with a plain Markdown copy of each page and, where the pages
+have an address, `sitemap.txt` and `robots.txt`. *Next* leads from chapter to chapter; fine print is read from its chapter.
 """
 
 import html
@@ -32,33 +32,6 @@ SIGNS |= {"lVert": "‖", "rVert": "‖"}
 OPERAND = r"\s*(?:\{((?:[^{}]|\{[^{}]*\})*)\}|(\\[a-zA-Z]+|[^\s\\{}]))"
 FRACTION = re.compile(rf"\\[dt]?frac(?![a-z]){OPERAND}{OPERAND}")
 LENGTH = 200  # of a description: what a search engine shows of it
-PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-{head}
-<link rel="icon" type="image/svg+xml" href="{base}_static/favicon.svg">
-<meta name="color-scheme" content="light dark">
-<style>
-body {{ max-width: 40rem; margin: 3rem auto; padding: 0 1rem; font: 1.1rem/1.5 serif; }}
-body {{ background: #fffefb; color: #22242a; }}
-a {{ color: #1c4f82; }}
-@media (prefers-color-scheme: dark) {{
-  body {{ background: #15171b; color: #dcdee3; }}
-  a {{ color: #8ab8e6; }}
-}}
-</style>
-</head>
-<body><main>
-<h1>{title}</h1>
-<p>{words}</p>
-<ul>
-{pages}
-</ul>
-</main></body>
-</html>
-"""
 
 
 def fractions(tex: str) -> str:
@@ -248,48 +221,32 @@ def _about(page: Path) -> str:
     return html.unescape(found[1])
 
 
+def _lost(app):
+    """The page for lost links, in the book's frame."""
+    body = "<h1>No such page</h1><p>Perhaps it was renamed.</p>"
+    return [("404", {"title": "No such page", "body": body}, "page.html")]
+
+
 def _site(app, error):
     if error or app.builder.name != "html":
         return
     out, base, book = Path(app.outdir), app.config.html_baseurl, app.config.html_title
     first, *_ = pages = [page for page in toc() if page in app.env.titles]
-    titles = {page: app.env.titles[page].astext() for page in pages}
-    about = {page: _about(out / f"{page}.html") for page in pages}
-    links = "\n".join(
-        f'<li><a href="{base}{page}.html">{html.escape(titles[page])}</a></li>' for page in pages
-    )
-    meta = _meta(app, book, about[first], f"{base}_static/card.png")
-    refresh = f'<meta http-equiv="Refresh" content="0; url={first}.html">'
-    for name, title, words, head in (
-        ("index", book, about[first], f"{refresh}\n<title>{html.escape(book)}</title>\n{meta}"),
-        (
-            "404",
-            "No such page",
-            "Perhaps it was renamed.",
-            f"<title>No such page — {html.escape(book)}</title>",
-        ),
-    ):
-        # a lost link may come from any folder, from where only whole addresses lead on
-        text = PAGE.format(
-            head=head,
-            base=base,
-            title=html.escape(title),
-            words=html.escape(words),
-            pages=links if base or name == "index" else "",
-        )
+    # a lost link may come from any folder, from where only whole addresses lead on
+    for name, page, address in ("index", first, f"{first}.html"), ("404", "404", base or "/"):
+        text = (out / f"{page}.html").read_text(encoding="utf-8")
+        text = text.replace("<head>", f'<head><base href="{address}">', 1)
         (out / f"{name}.html").write_text(text, encoding="utf-8")
+    about = {page: _about(out / f"{page}.html") for page in pages}
     listed = [f"# {book}", "", f"> {about[first]}", "", "## Pages", ""]
     for page in pages:
         (out / f"{page}.md").write_text(markdown(Path(app.env.doc2path(page))), encoding="utf-8")
-        listed.append(f"- [{titles[page]}]({base}{page}.md): {about[page]}")
+        listed.append(f"- [{app.env.titles[page].astext()}]({base}{page}.md): {about[page]}")
     (out / "llms.txt").write_text("\n".join([*listed, ""]), encoding="utf-8")
     if base:
-        urls = "".join(f"<url><loc>{base}{page}.html</loc></url>\n" for page in pages)
-        space = "http://www.sitemaps.org/schemas/sitemap/0.9"
-        (out / "sitemap.xml").write_text(
-            f'<urlset xmlns="{space}">\n{urls}</urlset>\n', encoding="utf-8"
-        )
-        (out / "robots.txt").write_text(f"Sitemap: {base}sitemap.xml\n", encoding="utf-8")
+        urls = "".join(f"{base}{page}.html\n" for page in pages)
+        (out / "sitemap.txt").write_text(urls, encoding="utf-8")
+        (out / "robots.txt").write_text(f"Sitemap: {base}sitemap.txt\n", encoding="utf-8")
 
 
 def _version(app, config):
@@ -300,5 +257,6 @@ def setup(app):
     """Called by Sphinx."""
     app.connect("config-inited", _version)
     app.connect("html-page-context", _page, priority=950)
+    app.connect("html-collect-pages", _lost)
     app.connect("build-finished", _site)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -20,12 +20,11 @@ TARGETS = ("these images", "new images")
 
 CAPTION = (  # words in brackets are terms of the glossary
     "Points, [paired by seed] ({seeds}); {count} comparisons a readout, [corrected together]. "
-    "{pooled}[Detectable]: {knn} (kNN), {linear} (linear). {equivalence}[New images]: {bits}."
-)
-POOLED = (
     "[One variance] for {settings} settings; without it {alone} of {lines} lines are different. "
+    "[Detectable]: {knn} (kNN), {linear} (linear). "
+    "[Equivalent]: within ±{margin:g}, decidable from ±{decidable_knn} and ±{decidable_linear}. "
+    "[New images]: {bits}."
 )
-EQUIVALENCE = "[Equivalent]: within ±{margin:g}, decidable from ±{knn} and ±{linear}. "
 
 
 def whole_seeds(runs: pd.DataFrame, queries: dict[str, str]) -> dict[str, pd.DataFrame]:
@@ -69,17 +68,17 @@ class Question:
     ----------
     pairs : dict of str to pairs of DataFrames
         The groups to compare, ours first. A pair with an empty group is left out.
-    pool : tuple of DataFrames, optional
+    pool : tuple of DataFrames
         Groups with the same seeds whose accuracies have one variance, each seed shifting all of
-        them alike. Every difference then has the residual variance of the table [groups, seeds],
-        $\mathrm{between}^2=2\hat\sigma^2/n$. Without it, each difference has its own.
-    margin : float, optional
+        them alike. Every difference has the residual variance of the table [groups, seeds],
+        $\mathrm{between}^2=2\hat\sigma^2/n$.
+    margin : float
         Differences, in points, that would not matter.
     """
 
     pairs: dict[str, tuple[pd.DataFrame, pd.DataFrame]]
-    pool: tuple[pd.DataFrame, ...] = ()
-    margin: float | None = None
+    pool: tuple[pd.DataFrame, ...]
+    margin: float
 
     @functools.cache  # noqa: B019, a page asks a handful
     def effects(
@@ -91,7 +90,7 @@ class Question:
             if all(map(len, pair)):
                 ours, base = (group.filter(items=[*COLUMNS, metric]) for group in pair)
                 effects[name] = between(ours, base, metric, target)
-        if pooled and self.pool:
+        if pooled:
             shared = self.shared_variance(metric)
             effects = {name: replace(effect, **shared) for name, effect in effects.items()}
         return dict(zip(effects, comparisons.family(list(effects.values())), strict=True))
@@ -141,25 +140,24 @@ class Question:
 
     def note(self) -> Markup:
         """Return what the intervals of `show` hold for, and what they could have detected."""
-        count, pooled, equivalence = len(self.effects()), "", ""
-        if self.pool:
-            families = [self.effects(metric, pooled=False).values() for metric in READOUTS]
-            alone = sum(effect.p <= 0.05 for family in families for effect in family)
-            pooled = POOLED.format(settings=len(self.pool), alone=alone, lines=2 * count)
-        if self.margin:
-            sizes = {metric: self._range(comparisons.decidable, metric) for metric in READOUTS}
-            equivalence = EQUIVALENCE.format(margin=self.margin, **sizes)
+        families = [self.effects(metric, pooled=False).values() for metric in READOUTS]
+        sizes = {metric: self._range(comparisons.detectable, metric) for metric in READOUTS}
+        sizes |= {
+            f"decidable_{metric}": self._range(comparisons.decidable, metric) for metric in READOUTS
+        }
         bound = any(e.bound for e in self.effects("linear", "new images").values())
         bits = "by a bound, as some runs recorded no bits" if bound else "from the recorded bits"
         if len(new := self._for_new_images()) == 1:
             bits = f"{new.pop()} in every line, {bits}"
         caption = CAPTION.format(
             seeds=", ".join(map(str, next(iter(self.effects().values())).seeds)),
-            count=count,
-            pooled=pooled,
-            equivalence=equivalence,
+            count=len(families[0]),
+            settings=len(self.pool),
+            alone=sum(effect.p <= 0.05 for family in families for effect in family),
+            lines=2 * len(families[0]),
+            margin=self.margin,
             bits=bits,
-            **{metric: self._range(comparisons.detectable, metric) for metric in READOUTS},
+            **sizes,
         )
         return Markup(re.sub(r"\[(.*?)\]", lambda match: term(match[1]), caption))
 

@@ -10,10 +10,10 @@ import json
 import os
 import platform
 import re
-from datetime import UTC, datetime
 from functools import cache
-from importlib import metadata
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from hnlib import _files
 from hnlib.book import kernels
@@ -133,22 +133,18 @@ def split(text: str) -> list[str]:
 
 
 def _parse(text: str, default):
-    """Return ``text`` as a value of the type of ``default``: JSON, or a list ``a,b``."""
+    """Return ``text`` as a value of the type of ``default``; a list may be ``a,b``."""
     if isinstance(default, str):
         return text.strip("'\"")
-    if isinstance(default, list | tuple):
-        inner = text.strip()
-        inner = inner[1:-1] if inner.startswith("[") else inner
-        return [_parse(item, default[0] if default else None) for item in split(inner)]
+    if isinstance(default, list):
+        items = split(text.strip("[] "))
+        return [_parse(item, default[0] if default else None) for item in items]
+    if default is not None:
+        return TypeAdapter(type(default)).validate_strings(text)
     try:
-        value = json.loads(text)
+        return json.loads(text)
     except ValueError:
-        value = text
-    if isinstance(default, float) and type(value) is int:
-        value = float(value)
-    if default is not None and type(value) is not type(default):
-        raise ValueError
-    return value
+        return text
 
 
 def once(pairs) -> dict:
@@ -230,7 +226,6 @@ def execute(
 
     _prepare_environment(threads)
     sources()  # an edit from here on does not count as executed
-    about = {"executed": datetime.now(UTC).isoformat(timespec="minutes")}
     node = read(notebook)
     node.cells.append(nbformat.v4.new_code_cell(PROBE))
     failed = failed or out.with_name(f"{out.stem}.failed.ipynb")
@@ -265,15 +260,13 @@ def execute(
     files = sorted({shown(Path(path)) for path in probe["modules"] if path} & sources().keys())
     if COMMAND.search(notebook.read_text("utf-8")):
         files = list(sources())
-    node.metadata["hnlib"] = about | {
+    node.metadata["hnlib"] = {
         "fingerprint": fingerprint(notebook, parameters, files),
         "files": files,
         "read": probe["read"],
         "seconds": round(sum(times), 1),
         "threads": threads or os.cpu_count(),
         "cpu": records.cpu_name(),
-        "python": platform.python_version(),
-        "torch": metadata.version("torch"),
     }
     _files.write_atomically(out, f"{nbformat.writes(node)}\n".encode())
     return node.metadata["hnlib"]["seconds"]

@@ -11,6 +11,7 @@ from hnlib.results import spread
 from hnlib.results.comparisons import Effect, between
 
 DASH = "–"  # what was not measured
+EMPTY = "Not measured."  # a table without rows
 #: Titles of metrics whose name differs in a record: heads of columns.
 TITLES = {"knn": "kNN", "svm": "SVM", "sts": "STS", "ndcg": "nDCG@10", "mrr": "MRR@10"}
 TITLES |= {"recall10": "recall@10", "recall100": "recall@100"}
@@ -94,15 +95,15 @@ def with_last(runs: pd.DataFrame) -> pd.DataFrame:
 class Table:
     """A table that a notebook shows."""
 
-    def __init__(self, frame: pd.DataFrame, words: bool, caption: str, empty: str):
-        self.frame, self.words, self.caption, self.empty = frame, words, caption, empty
+    def __init__(self, frame: pd.DataFrame, words: bool, caption: str):
+        self.frame, self.words, self.caption = frame, words, caption
 
     def __repr__(self) -> str:
-        return self.empty if self.frame.empty else self.frame.to_string(index=False)
+        return EMPTY if self.frame.empty else self.frame.to_string(index=False)
 
     def _repr_html_(self) -> str:
         if self.frame.empty:
-            return f"<p>{_html(self.empty)}</p>"
+            return f"<p>{EMPTY}</p>"
         frame, caption = self.frame, _html(self.caption)
         column = list(frame["seeds"]) if "seeds" in frame else []
         if len(column) > 1 and len(set(column)) == 1:  # it says nothing
@@ -124,11 +125,11 @@ def _html(value) -> str:
     return html.escape(text, quote=False)
 
 
-def table(rows, *, words: bool = False, caption: str = "", empty: str = "Not measured.") -> Table:
+def table(rows, *, words: bool = False, caption: str = "") -> Table:
     """Return rows (a data frame, or dictionaries) as a table that a notebook shows.
 
     A column named as a metric has its title. None and NaN are –; text is escaped unless it is
-    `Markup` (`math`, `code`). `empty` is shown without rows; with `words`, cells are flush left.
+    `Markup` (`math`, `code`). With `words`, cells are flush left.
     """
     if not isinstance(rows, pd.DataFrame):
         rows = list(rows)
@@ -136,4 +137,4 @@ def table(rows, *, words: bool = False, caption: str = "", empty: str = "Not mea
         heads = pd.Index(list(dict.fromkeys(head for row in rows for head in row)), dtype=object)
         rows = pd.DataFrame(rows, columns=heads, dtype=object)
     titles = pd.Index([TITLES.get(head, head) for head in rows.columns], dtype=object)
-    return Table(rows.set_axis(titles, axis=1), words, caption, empty)
+    return Table(rows.set_axis(titles, axis=1), words, caption)

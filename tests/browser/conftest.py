@@ -35,7 +35,7 @@ def pytest_generate_tests(metafunc):
             for path in HTML.rglob("*.html")
             if not {"_static", "_modules"} & {*path.parts}
         ]
-        # without the book's frame: a page that forwards to the first, and one for lost links
+        # the start page once more, and one whose links hold on a server alone
         names = sorted({*found} - {"index.html", "404.html"}) or ["none"]
         modules = [name for name in names if name.startswith("book/api/")]  # one stands for all
         names = [name for name in names if name not in modules[1:]]

@@ -292,7 +292,6 @@ def test_what_a_head_lacks_and_a_placeholder_are_found():
     page = Path("notebooks/page.html")
     assert lacking(page, text) == [*HEAD, "cite"]
     assert placeholder(page, text) == ["repository.invalid/first.html"]
-    assert frameless(text) == ["language", "title", "pages"]
     cells = "<td>[-0.5, 1]</td><td>β = -.2</td><td>−1 2-3 CIFAR-10</td><td><code>lr -1</code></td>"
     assert hyphens(page, cells) == ["[-0.5, 1]", "β = -.2"]
 
@@ -304,23 +303,19 @@ def test_the_start_page_links_the_pdf(html, paper):
     assert b"/Outlines" in paper.read_bytes()
 
 
-FRAME = {
-    "language": '<html lang="en">',
-    "title": "Hard negatives</title>",
-    "pages": 'href="notebooks/theory/packing.html"',
-}
+def test_the_root_is_the_start_page(visit, html):
+    """With its pictures and links, which lead into the book."""
+    page = visit("index.html")
+    link = page.locator("a.right-next").evaluate("link => link.href")
+    assert Path(unquote(urlsplit(link).path)).is_file() and link.endswith("one-choice.html")
+    assert page.complaints == [] and "Hard negatives" in page.title()
 
 
-def frameless(text: str) -> list:
-    """What a page without the book's frame needs to be read and left."""
-    return [name for name, part in FRAME.items() if part not in text]
-
-
-@pytest.mark.parametrize(("name", "lacks"), [("index.html", []), ("404.html", ["pages"])])
-def test_pages_without_a_frame(html, name, lacks):
-    """They have a language; a dead address, of unknown depth, lists pages only where the book has one."""
-    text = (html / name).read_text(encoding="utf-8")
-    assert frameless(text) == lacks and broken_links(html / name, text) == []
+def test_a_lost_link_finds_the_contents(html):
+    """By addresses that hold from any folder."""
+    text = (html / "404.html").read_text(encoding="utf-8")
+    assert '<base href="/">' in text and 'href="notebooks/theory/packing.html"' in text
+    assert "No such page" in text and broken_links(html / "404.html", text) == []
 
 
 def test_the_api_links_its_sources(html):
