@@ -46,13 +46,11 @@ def _value(found: re.Match) -> str:
 
 def _repair(app, pagename, templatename, context, doctree):
     # The theme names one script twice, which ends in "THEBE_JS_URL already declared".
-    seen, kept = set(), []
-    for script in context.get("script_files", []):
-        key = (script.filename or "", script.attributes.get("body"))
-        if key not in seen:
-            seen.add(key)
-            kept.append(script)
-    context["script_files"][:] = kept
+    scripts = context.get("script_files", [])
+    by_content = {
+        (script.filename or "", script.attributes.get("body")): script for script in scripts
+    }
+    context["script_files"][:] = by_content.values()
     body = re.sub(KERNEL, "", context.get("body", ""), flags=re.S)
     for attribute in (
         ' aria-label="Toggle hidden content"',
