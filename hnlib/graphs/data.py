@@ -162,8 +162,8 @@ def describe(dataset: GraphSet) -> dict:
     sizes = dataset.labels.unique(return_counts=True)[1].tolist()
     return {
         "graphs": len(dataset),
-        "nodes": f"{nodes.mean():.1f} on average, {nodes.min():.0f} to {nodes.max():.0f}",
-        "edges": f"{edges.mean() / 2:.1f} on average",
+        "nodes": f"{nodes.mean():.3f} on average, {nodes.min():.0f} to {nodes.max():.0f}",
+        "edges": f"{edges.mean() / 2:.3f} on average",
         "features": dataset.num_features,
         "classes": f"{dataset.num_classes}, of {sizes} graphs",
         "digest": dataset.digest,
