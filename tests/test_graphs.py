@@ -289,7 +289,7 @@ def test_a_longer_run_of_graphs_goes_on_unless_it_has_folds(small, tmp_path):
 
 @pytest.mark.slow
 def test_a_saved_run_comes_back(small, tmp_path):
-    run = train(small, hidden=8, layers=2, **SHORT)
+    run = train(small, hidden=8, encoder="gin2", **SHORT)
     again = training.load(run.save(tmp_path / "run.safetensors"))
     assert again.record == run.record
     embeddings = (graphs.encoders.embed(r.encoder, small) for r in (run, again))
