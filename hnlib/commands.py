@@ -208,9 +208,10 @@ def data(name: str | None = None, /, *, root: Path | None = None) -> None:
         if not matches:
             choices = ", ".join(itertools.chain.from_iterable(by_kind.values()))
             raise ValueError(f"data set {name!r} is unknown; choose from {choices}")
-        loaded = import_module(f"{kinds.KINDS[matches[0]]}.data").load(name, root)
-        for key, value in vars(loaded).items():
-            if isinstance(value, str):
+        module = import_module(f"{kinds.KINDS[matches[0]]}.data")
+        shown = getattr(module, "describe", vars)
+        for key, value in shown(module.load(name, root)).items():
+            if isinstance(value, str | int):
                 print(f"{key:13}{value}")
             elif hasattr(value, "__len__"):
                 print(f"{key:13}{list(getattr(value, 'shape', [len(value)]))}")

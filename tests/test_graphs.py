@@ -15,9 +15,8 @@ from hnlib import graphs, methods, transport
 from hnlib.contrast import Contrast
 from hnlib.graphs import task
 from hnlib.graphs.run import GraphRun
-from hnlib.training import checkpoint, records
 from hnlib.training import evaluation as readouts
-from hnlib.training import run as training
+from hnlib.training import records
 
 
 def random_batch(seed: int, sizes=(3, 5, 2, 4), d: int = 6, scale: float = 2.0):
@@ -224,51 +223,6 @@ def test_hidden_labels_are_classes_of_their_own_in_two_views(small, monkeypatch)
         assert len(hidden) and len(hidden.unique()) == len(hidden)
 
 
-class Stop:
-    """Interrupts the training at the k-th state that is kept."""
-
-    def __init__(self, k):
-        self.left, self.save = k, checkpoint.Checkpoint.save
-
-    def __call__(self, kept, state):
-        self.save(kept, state)
-        self.left -= 1
-        if not self.left:
-            raise KeyboardInterrupt
-
-
-RESUMED = [
-    ("infograph", "ot", dict(epsilon=0.05, max_iterations=1), 1),  # which counts
-    ("infograph", "h-scl", dict(labels="fold"), 3),  # within the second fold
-    ("graphcl", "adnce", dict(lr_schedule="cosine", schedule={"sigma": (1.0, 0.5)}), 1),
-    ("graphcl", "hcl", dict(queue=24), 1),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::hnlib.transport.ConvergenceWarning")
-@pytest.mark.parametrize("framework, method, options, stop", RESUMED, ids=str)
-def test_interrupted_and_resumed_equals_uninterrupted(
-    small, tmp_path, monkeypatch, framework, method, options, stop
-):
-    """To the last bit of the weights, and to everything that is recorded but the time."""
-    chosen = SHORT | dict(method=method, framework=framework, epochs=2, batch_size=12, **options)
-    chosen |= dict(evaluate_at=(1,), device="cpu")
-    whole = train(small, **chosen)
-    interrupt = Stop(stop)
-    with monkeypatch.context() as patch, pytest.raises(training.Interrupted) as stopped:
-        patch.setattr(checkpoint.Checkpoint, "save", lambda *state: interrupt(*state))
-        train(small, checkpoint=tmp_path / "c", **chosen)
-    assert "repeat the same call" in str(stopped.value)
-    assert ("fold" in str(stopped.value)) == (options.get("labels") == "fold")
-    resumed = train(small, checkpoint=tmp_path / "c", **chosen)
-    assert_same_run(whole, resumed)
-    again = train(small, checkpoint=tmp_path / "c", **chosen)  # nothing is left to be done
-    assert again.history == whole.history
-    with pytest.raises(ValueError, match="hidden is 32 there and 8 here"):
-        train(small, checkpoint=tmp_path / "c", **chosen, hidden=8)
-
-
 def assert_same_run(a, b):
     assert a.metrics == b.metrics
     assert a.history == b.history
@@ -285,15 +239,6 @@ def test_a_longer_run_of_graphs_goes_on_unless_it_has_folds(small, tmp_path):
     train(small, "scl", checkpoint=tmp_path / "folds", **SHORT)
     with pytest.raises(ValueError, match="epochs is 1 there and 2 here"):
         train(small, "scl", checkpoint=tmp_path / "folds", **two)
-
-
-@pytest.mark.slow
-def test_a_saved_run_comes_back(small, tmp_path):
-    run = train(small, hidden=8, encoder="gin2", **SHORT)
-    again = training.load(run.save(tmp_path / "run.safetensors"))
-    assert again.record == run.record
-    embeddings = (graphs.encoders.embed(r.encoder, small) for r in (run, again))
-    assert torch.equal(*embeddings)
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ import torch
 from scripts import script
 from torch.nn import functional
 
-from hnlib.images import data
 from hnlib.training import records
 
 
@@ -20,21 +19,8 @@ def retrieved():
 @pytest.fixture(scope="module")
 def recorded():
     path = records.ledger("book/results/retrieved.json")
-    assert path.stat().st_size < 300_000
+    assert path.stat().st_size < 250_000
     return json.loads(path.read_text("utf-8"))
-
-
-def test_it_says_what_it_was_made_of(recorded, retrieved):
-    assert recorded["class_names"] == list(data.CIFAR10_CLASSES)
-    assert {"date", "hnlib", "versions"} <= recorded["environment"].keys()
-    assert all(text.startswith("iVBORw0KGgo") for text in recorded["pictures"].values())  # PNG
-    configurations = [row["configuration"] for row in recorded["methods"]]
-    for configuration, shown in zip(configurations, retrieved.SHOWN, strict=True):
-        assert configuration["method"] == shown["method"]
-        assert configuration["options"]["temperature"] == shown["temperature"]
-        for name in ("dataset", "train_size", "epochs", "validation", "precision"):
-            assert configuration[name] == retrieved.COMMON[name]
-    assert len({configuration["dataset_digest"] for configuration in configurations}) == 1
 
 
 def test_anchors_follow_the_rule(recorded, retrieved):
@@ -51,25 +37,13 @@ def test_anchors_follow_the_rule(recorded, retrieved):
     assert {*map(str, classes)} == recorded["pictures"].keys()
 
 
-def test_numbers_agree(recorded, retrieved):
-    """The share on the own class by a method's own pull stands there twice."""
-    seeds = [[one["seed"] for one in row["seeds"]] for row in recorded["methods"]]
-    assert seeds == [list(range(len(seeds[0])))] * 4
-    equal = recorded["heaviest"] / recorded["batch"]
-    for k, row in enumerate(recorded["methods"]):
-        for one in row["seeds"]:
-            assert len(one["own"]) == len(recorded["base"]) == retrieved.BATCHES
-            assert one["own_by_pull_of"][k] == pytest.approx(np.mean(one["own"]), abs=1e-4)
-            assert all(0 < share < 1 for share in one["own"] + one["own_heaviest"])
-            assert all(equal < share < 1 for share in one["heaviest"]), "of the ten heaviest"
-
-
 def test_controls_of_one_sharpness_pull_alike(recorded, retrieved):
     """SimCLR at t = .25 and the tilt held fixed: one γ, one pull; and they stand apart from others."""
     rows = recorded["controls"]
-    for row, shown in zip(rows, retrieved.CONTROLS, strict=True):
-        found = {"method": row["configuration"]["method"]} | row["configuration"]["options"]
-        assert shown.items() <= found.items() and found.get("beta", 1.0) == 1.0
+    for row, (method, options) in zip(rows, retrieved.CONTROLS, strict=True):
+        found = row["configuration"]["options"]
+        assert row["configuration"]["method"] == method and found.get("beta", 1.0) == 1.0
+        assert options.items() <= found.items()
         assert [one["seed"] for one in row["seeds"]] == list(range(retrieved.CONTROL_SEEDS))
         for one in row["seeds"]:
             *others, simclr, tilt = one["own_by_pull_of"]
@@ -90,7 +64,7 @@ def test_pull_is_the_tilt_as_released(retrieved):
     w, p = (2 * s / 0.3).softmax(1), (3 * s / 0.3).softmax(1)
     assert torch.allclose(pull, 3 * p - 2 * w, atol=1e-12)
     assert not torch.allclose(pull, p, atol=1e-3)
-    shown = retrieved.heaviest(s, pull, torch.arange(20), 3)
+    shown = retrieved.heaviest(pull, torch.arange(20), 3)
     assert [negative["image"] for negative in shown] == pull[3].argsort().flip(0)[:4].tolist()
     assert shown[0]["weight"] == pytest.approx(19 * float(pull[3].max()), abs=1e-4)
 
@@ -108,8 +82,8 @@ def test_what_is_measured_counts_by_hand(retrieved, monkeypatch):
         false = sum(float(pull[i, j]) for j in order if y[j] == y[i])
         same = sum(float(pull[i, j]) for j in range(30) if y[j] == y[i])
         expected.append((same, false / top, top))
-    (means,) = zip(*retrieved.measured(chosen, z, y).values())
-    assert means == pytest.approx(np.mean(expected, 0), abs=1e-4)
+    means = retrieved.measured(chosen, z, y).values()
+    assert [*means] == pytest.approx(np.mean(expected, 0), abs=1e-4)
 
 
 def embeddings(n, d):

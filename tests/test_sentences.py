@@ -22,7 +22,6 @@ from hnlib.sentences import evaluation as transfer
 from hnlib.sentences.run import SIMILARITY, TRANSFER, SentenceRun
 from hnlib.sentences.task import Task
 from hnlib.training import evaluation, records
-from hnlib.training.run import load
 
 DOCUMENTS = [
     ["the cat sat .", "the dog ran off", "a bird sang"],
@@ -441,31 +440,6 @@ def test_a_run_is_recorded_read_and_shown(tmp_path, capsys):
     assert done.metrics["alike"] > untrained.metrics["alike"] + 0.2
     assert main(["results", "--folder", str(tmp_path)]) == 0
     assert "topic" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "more", [{}, dict(queue=300), dict(encoder="gru", towers=2), dict(encoder="transformer")]
-)
-def test_a_lengthened_run_ends_as_a_whole_one(tmp_path, more):
-    more = QUICK | dict(batch_size=400, length=6, evaluate_at=(1,)) | more
-    whole = train("topics", "hcl", epochs=2, **more)
-    train("topics", "hcl", epochs=1, checkpoint=tmp_path / "c.pt", **more)
-    rest = train("topics", "hcl", epochs=2, checkpoint=tmp_path / "c.pt", **more)
-    for key, value in whole.model.state_dict().items():
-        assert torch.equal(value, rest.model.state_dict()[key]), key
-    assert whole.record["losses"] == rest.record["losses"]
-    assert whole.metrics["alike"] == rest.metrics["alike"]
-    assert [row["epoch"] for row in rest.history] == [1, 2]
-
-
-@pytest.mark.slow
-def test_a_saved_encoder_comes_back(tmp_path):
-    done = train("topics", epochs=1, towers=2, **QUICK)
-    again = load(done.save(tmp_path / "run.safetensors"))
-    tokens = torch.tensor([[2, 3, 0], [4, 5, 6]])
-    expected = done.encoder(tokens)
-    assert torch.equal(again.encoder(tokens), expected) and expected.shape == (2, 32)
 
 
 @pytest.mark.slow

@@ -77,17 +77,16 @@ def test_beside_the_pages_stand_those_for_machines(tmp_path, monkeypatch, addres
 
 
 @pytest.mark.parametrize("address", ["", ADDRESS])
-def test_an_entry_for_citing_names_page_book_and_version(monkeypatch, address):
-    monkeypatch.setattr(web, "commit", lambda: "commit 1234567 of 2026-11-22")
+def test_an_entry_for_citing_names_page_book_and_version(address):
     config = SimpleNamespace(
         author="A & B", html_title="Book", html_baseurl=address, copyright="2026"
     )
     app, page = SimpleNamespace(config=config), "notebooks/theory/packing"
-    entry = web.entry(app, page, "8. Packing")
+    entry = web.entry(app, page, "8. Packing", "22 November 2026")
     assert entry.startswith("@misc{hnlib-packing,") and entry.count("{") == entry.count("}")
     assert "title = {Packing}" in entry and r"{Chapter 8 of \emph{Book}}" in entry
-    assert f"note = {{version {hnlib.__version__}, commit 1234567 of 2026-11-22}}" in entry
-    assert r"{In \emph{Book}}" in web.entry(app, page, "Packing")
+    assert f"note = {{version {hnlib.__version__}, 22 November 2026}}" in entry
+    assert r"{In \emph{Book}}" in web.entry(app, page, "Packing", "")
     assert (f"url = {{{address}notebooks/theory/packing.html}}" in entry) == bool(address)
 
 

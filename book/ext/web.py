@@ -8,10 +8,7 @@ have an address, `sitemap.txt` and `robots.txt`. *Next* leads from chapter to ch
 import html
 import json
 import re
-import shutil
-import subprocess
 import textwrap
-from functools import cache
 from pathlib import Path
 
 from docutils import nodes
@@ -112,17 +109,7 @@ def card(title: str, about: str, path: Path) -> None:
     image.save(path)
 
 
-@cache
-def commit() -> str:
-    """What git calls the state of the checkout, and its date; empty outside of a checkout."""
-    if shutil.which("git") is None:
-        return ""
-    command = ["git", "log", "-1", "--format=commit %h of %cs"]
-    done = subprocess.run(command, cwd=root(), capture_output=True, text=True, check=False)
-    return done.stdout.strip()
-
-
-def entry(app, page: str, title: str) -> str:
+def entry(app, page: str, title: str, date: str) -> str:
     """The BibTeX entry of a page, from its title with its number."""
     url, book = elsewhere.repository(root()), rf"\emph{{{app.config.html_title}}}"
     number, title = re.fullmatch(r"(?:(\d+)\. )?(.*)", title).groups()
@@ -131,7 +118,7 @@ def entry(app, page: str, title: str) -> str:
         "title": title,
         "howpublished": f"Chapter {number} of {book}" if number else f"In {book}",
         "year": re.sub(r"\D", "", app.config.copyright),
-        "note": ", ".join(filter(None, [f"version {hnlib.__version__}", commit()])),
+        "note": f"version {hnlib.__version__}, {date}",
     }
     if address := app.config.html_baseurl:
         fields["url"] = f"{address}{page}.html"
@@ -191,7 +178,7 @@ def _page(app, pagename, templatename, context, doctree):
         card(title, about, Path(app.outdir, image))
     context["metatags"] += _meta(app, title, about, f"{base}{image}")
     if pagename.startswith("notebooks/"):
-        bibtex = html.escape(entry(app, pagename, numbered))
+        bibtex = html.escape(entry(app, pagename, numbered, context["last_updated"]))
         cite = (
             '<details class="hn-checks hn-code-only hn-cite"><summary>Cite this chapter</summary>'
             f'<div class="highlight-none notranslate"><div class="highlight"><pre>{bibtex}\n</pre></div></div></details>'

@@ -1,10 +1,10 @@
 """Record the negatives on which four methods put their weight: `python book/results/retrieved.py`.
 
-Trains the models that `_build/retrieved` lacks (an interrupted training resumes), evaluates
-them on the test images of CIFAR-10, plain and in eval mode, and writes `retrieved.json`. Anchors:
-the first test image of each of the first `CLASSES` classes. Batches: consecutive test images.
-`own_by_pull_of`: the weight on the anchor's class by the gradient of each method in turn, on one
-encoder. `controls`: encoders of one sharpness, under the methods and the controls.
+Trains the models that `_build/retrieved` lacks, evaluates them on the test images of CIFAR-10,
+plain and in eval mode, and writes `retrieved.json`. Anchors: the first test image of each of the
+first `CLASSES` classes. Batches: consecutive test images. `own_by_pull_of`: the share of pull on
+the anchor's class by each method's gradient in turn, on one encoder. `controls`: encoders of one
+sharpness, under the methods and the controls.
 """
 
 import base64
@@ -13,6 +13,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch.nn import functional
 
@@ -26,14 +27,14 @@ from hnlib.training import checkpoint
 from hnlib.training.run import train
 
 SHOWN = (
-    dict(method="simclr", temperature=0.5),
-    dict(method="simclr", temperature=0.1),
-    dict(method="hcl", temperature=0.5),
-    dict(method="ot", temperature=0.5),
+    ("simclr", dict(temperature=0.5)),
+    ("simclr", dict(temperature=0.1)),
+    ("hcl", dict(temperature=0.5)),
+    ("ot", dict(temperature=0.5)),
 )
 CONTROLS = (  # γ = (1 + β)/t = 4, as HCL's and transport's above
-    dict(method="simclr", temperature=0.25),
-    dict(method="hcl", temperature=0.5, tau_plus=0.0, weights_gradient=False),
+    ("simclr", dict(temperature=0.25)),
+    ("hcl", dict(temperature=0.5, tau_plus=0.0, weights_gradient=False)),
 )
 SEEDS, CONTROL_SEEDS = 3, 2
 COMMON = dict(dataset="cifar10", train_size=10_000, epochs=10, validation=5000)
@@ -42,17 +43,12 @@ BATCH, BATCHES, CLASSES, PICTURES, HEAVIEST = 512, 19, 6, 4, 10
 DIGITS = 4  # of what is written
 
 
-def trained(options: dict, seed: int) -> checkpoint.Run:
+def trained(method: str, options: dict, seed: int) -> checkpoint.Run:
     """Return the saved run, trained first if there is none."""
-    folder = project_root() / "_build" / "retrieved"
-    stem = "-".join(str(part) for part in [*options.values(), seed])
-    saved = folder / f"{stem}.safetensors"
+    run = ImageRun(method=method, options=options, seed=seed, **COMMON)
+    saved = project_root() / "_build/retrieved" / f"{run.name}.safetensors"
     if not saved.exists():
-        where = dict(checkpoint=folder / f"{stem}.pt", save=saved, record_to=folder / "records")
-        chosen = dict(options)
-        run = ImageRun(method=chosen.pop("method"), options=chosen, seed=seed, **COMMON)
-        done = train(run, evaluate_every=0, progress=False, **where)
-        print(stem, done.metrics["linear"], done.record["seconds"], flush=True)
+        train(run, save=saved, evaluate_every=0, progress=False)
     return checkpoint.load(saved)
 
 
@@ -82,42 +78,40 @@ def rounded(values) -> list[float]:
     return [round(float(x), DIGITS) for x in values]
 
 
-def heaviest(s, p, y, anchor: int) -> list[dict]:
+def heaviest(p, y, anchor: int) -> list[dict]:
     """Return an anchor's negatives with the most pull; `weight` is in units of an equal share."""
     weight, j = (p[anchor] * (len(p) - 1)).topk(PICTURES)
-    columns = zip(j.tolist(), y[j].tolist(), rounded(s[anchor, j]), rounded(weight))
-    return [dict(zip(("image", "class", "similarity", "weight"), row)) for row in columns]
+    columns = zip(j.tolist(), y[j].tolist(), rounded(weight))
+    return [dict(zip(("image", "class", "weight"), row)) for row in columns]
 
 
 def measured(chosen: dict, z, y) -> dict:
-    """Return means over the anchors of each batch.
+    """Return shares of pull, means over all anchors.
 
-    `own`: the pull on the anchor's class; `own_heaviest`: the same within the ten heaviest;
-    `heaviest`: the pull of these ten.
+    `own`: on the anchor's class; `own_heaviest`: the same within the ten heaviest; `heaviest`: on
+    these ten.
     """
-    means = {"own": [], "own_heaviest": [], "heaviest": []}
+    shares = []
     for part, labels in zip(z.split(BATCH)[:BATCHES], y.split(BATCH)):
         _, p = pull(chosen, part)
         same = labels[:, None] == labels
         top, j = p.topk(HEAVIEST, 1)
-        means["own"].append((p * same).sum(1).mean())
-        means["own_heaviest"].append(((top * same.gather(1, j)).sum(1) / top.sum(1)).mean())
-        means["heaviest"].append(top.sum(1).mean())
-    return {name: rounded(values) for name, values in means.items()}
+        false = (top * same.gather(1, j)).sum(1) / top.sum(1)
+        shares.append(torch.stack([(p * same).sum(1), false, top.sum(1)]))
+    means = torch.cat(shares, 1).mean(1).tolist()
+    return dict(zip(("own", "own_heaviest", "heaviest"), means))
 
 
-def readouts_of(group: list[checkpoint.Run], chosen: list[dict], images) -> list[dict]:
-    """Return each seed's accuracies, and the pull on the anchor's class by each method."""
-    seeds = []
-    for run in group:
+def readouts_of(group: list[checkpoint.Run], chosen: list[dict], images) -> dict:
+    """Return what a method's encoders, one a seed, say of its pull and of each method's."""
+    configuration, seeds = group[0].record["configuration"], []
+    for seed, run in enumerate(group):
         z = embedded(run, images.x_test)
         by_method = [measured(one, z, images.y_test) for one in chosen]
-        own = rounded(torch.tensor(means["own"]).mean() for means in by_method)
-        metrics = {metric: run.record["metrics"][metric] for metric in ("knn", "linear")}
-        seed = run.record["configuration"]["seed"]
-        seeds.append({"seed": seed, "metrics": metrics, "own_by_pull_of": own})
-        seeds[-1] |= by_method[chosen.index(group[0].record["configuration"])]
-    return seeds
+        own = rounded(means["own"] for means in by_method)
+        one = by_method[chosen.index(configuration)]
+        seeds.append(one | {"seed": seed, "own_by_pull_of": own})
+    return {"configuration": configuration, "seeds": seeds}
 
 
 def png(image) -> str:
@@ -129,47 +123,31 @@ def png(image) -> str:
     return base64.b64encode(file.getvalue()).decode()
 
 
-def artefact(groups: list[list[checkpoint.Run]], images) -> dict:
-    """Return all that the page shows of the runs of each method; pictures are of the first seed."""
-    x, y = images.x_test, images.y_test
-    anchors = [int((y == k).nonzero()[0]) for k in range(CLASSES)]
-    same = [(part[:, None] == part).double() for part in y.split(BATCH)[:BATCHES]]
-    rows, pictures = [], set(anchors)
-    chosen = [group[0].record["configuration"] for group in groups]
-    for k, group in enumerate(groups):
-        s, p = pull(chosen[k], embedded(group[0], x[:BATCH]))
-        shown = [heaviest(s, p, y, anchor) for anchor in anchors]
-        pictures |= {negative["image"] for row in shown for negative in row}
-        seeds = readouts_of(group, chosen, images)
-        rows.append({"configuration": chosen[k], "shown": shown, "seeds": seeds})
-    return {
-        "dataset": images.name,
-        "digest": images.digest,
-        "class_names": list(images.class_names),
-        "rule": f"of each of the first {CLASSES} classes its first test image",
-        "batch": BATCH,
-        "heaviest": HEAVIEST,
-        "base": rounded((m.sum() - len(m)) / (len(m) * (len(m) - 1)) for m in same),
-        "anchors": [{"image": i, "class": int(y[i])} for i in anchors],
-        "methods": rows,
-        "pictures": {str(i): png(x[i]) for i in sorted(pictures)},
-        "environment": groups[0][0].record["environment"],
-    }
-
-
 def main() -> None:
     """Train what is missing and write retrieved.json."""
     torch.set_num_threads(1)
     images = data.load("cifar10")
-    groups = [[trained(one, seed) for seed in range(SEEDS)] for one in SHOWN]
-    content = artefact(groups, images)
-    controls = [[trained(one, seed) for seed in range(CONTROL_SEEDS)] for one in CONTROLS]
+    x, y = images.x_test, images.y_test
+    groups = [[trained(*one, seed) for seed in range(SEEDS)] for one in SHOWN]
+    controls = [[trained(*one, seed) for seed in range(CONTROL_SEEDS)] for one in CONTROLS]
     chosen = [group[0].record["configuration"] for group in (*groups, *controls)]
-    content["controls"] = [
-        {name: group[0].record[name] for name in ("configuration", "environment")}
-        | {"seeds": readouts_of(group, chosen, images)}
-        for group in controls
-    ]
+    anchors = [int((y == k).nonzero()[0]) for k in range(CLASSES)]
+    rows, pictures = [], set(anchors)
+    for one, group in zip(chosen, groups):
+        _, p = pull(one, embedded(group[0], x[:BATCH]))
+        shown = [heaviest(p, y, anchor) for anchor in anchors]  # of the first seed
+        pictures |= {negative["image"] for row in shown for negative in row}
+        rows.append(readouts_of(group, chosen[: len(SHOWN)], images) | {"shown": shown})
+    same = [(part[:, None] == part).double() for part in y.split(BATCH)[:BATCHES]]
+    content = {
+        "class_names": list(images.class_names),
+        "base": float(np.mean([(m.sum() - len(m)) / (len(m) * (len(m) - 1)) for m in same])),
+        "anchors": [{"image": i, "class": int(y[i])} for i in anchors],
+        "methods": rows,
+        "pictures": {str(i): png(x[i]) for i in sorted(pictures)},
+        "environment": groups[0][0].record["environment"],
+        "controls": [readouts_of(group, chosen, images) for group in controls],
+    }
     path = Path(__file__).with_suffix(".json")
     write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
 

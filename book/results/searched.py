@@ -11,6 +11,7 @@ import csv
 import json
 
 import numpy as np
+import pandas as pd
 import torch
 from torch.nn import functional
 
@@ -34,7 +35,7 @@ def bm25(collection):
     test = collection.judgements["test"]
     scores = mining.BM25(collection.documents).scores([collection.queries[q] for q in test])
     ranked = scores.sort(dim=1, descending=True, stable=True).indices
-    return metrics.evaluate(ranked, list(test.values()))
+    return mean(metrics.evaluate(ranked, list(test.values())))
 
 
 def most_liked(collection):
@@ -51,16 +52,15 @@ def most_liked(collection):
 
 def banking(folder):
     """The texts and their intents."""
-    with open(folder / "banking77" / "train.csv", newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    return [row["text"] for row in rows], [row["category"] for row in rows]
+    rows = pd.read_csv(folder / "banking77/train.csv")
+    return rows["text"].tolist(), rows["category"].tolist()
 
 
 def flickr(folder):
     """The captions and their photographs."""
-    lines = (folder / "flickr8k" / "Flickr8k.token.txt").read_text("utf-8").splitlines()
-    rows = [line.split("\t") for line in lines if "\t" in line]  # one line has no caption
-    return [text for _, text in rows], [name.split("#")[0] for name, _ in rows]
+    path, names = folder / "flickr8k/Flickr8k.token.txt", ["image", "text"]
+    rows = pd.read_csv(path, sep="\t", names=names, quoting=csv.QUOTE_NONE).dropna()
+    return rows["text"].tolist(), rows["image"].str.split("#").str[0].tolist()
 
 
 def trained(texts, numbers):
@@ -81,39 +81,35 @@ def trained(texts, numbers):
 
 def by_rank(texts, classes, depth=100):
     """Return the share of the texts at each rank that have the query's class."""
-    embeddings = {"static": encoders.static_embeddings()}
-    embeddings["trained"] = trained(texts, np.unique(classes, return_inverse=True)[1])
-    numbers = torch.from_numpy(np.unique(classes, return_inverse=True)[1])
+    classes = np.unique(classes, return_inverse=True)[1]
+    numbers, index = torch.from_numpy(classes), mining.BM25(texts)
     asked = torch.from_numpy(np.random.default_rng(0).permutation(len(texts))[:QUERIES])
     ids, ends = sentences.encode(encoders.static_tokenizer(), texts)
-    units = {
-        name: functional.normalize(functional.embedding_bag(ids.long(), e, ends[:-1]), dim=1)
-        for name, e in embeddings.items()
-    }
-    index = mining.BM25(texts)
-    shares = {name: torch.zeros(depth) for name in ("bm25", *units)}
-    for part in asked.split(100):
-        for name in shares:
-            if name == "bm25":
-                scores = index.scores([texts[i] for i in part])
-            else:
-                scores = units[name][part] @ units[name].T
+
+    def shares(search):
+        same = torch.zeros(depth)
+        for part in asked.split(100):
+            scores = search(part)
             scores[torch.arange(len(part)), part] = -torch.inf
             ranked = scores.topk(depth, dim=1).indices
-            shares[name] += (numbers[ranked] == numbers[part][:, None]).sum(0) / len(asked)
-    return {name: [round(100 * x, 2) for x in share.tolist()] for name, share in shares.items()}
+            same += (numbers[ranked] == numbers[part][:, None]).sum(0)
+        return [round(x, 2) for x in (100 * same / len(asked)).tolist()]
+
+    found = {"bm25": shares(lambda part: index.scores([texts[i] for i in part]))}
+    embeddings = {"static": encoders.static_embeddings(), "trained": trained(texts, classes)}
+    for name, weights in embeddings.items():
+        bags = functional.embedding_bag(ids.long(), weights, ends[:-1])
+        units = functional.normalize(bags, dim=1)
+        found[name] = shares(lambda part, units=units: units[part] @ units.T)
+    return found
 
 
 def main() -> None:
     """Measure and write."""
     folder = data_folder() / "retrieval"
-    loaded = {name: data.load(name) for name in COLLECTIONS}
-    searched = {name: bm25(collection) for name, collection in loaded.items()}
     found = {
-        "bm25": {name: mean(scores) for name, scores in searched.items()},
+        "bm25": {name: bm25(data.load(name)) for name in COLLECTIONS},
         "most_liked": most_liked(data.load("ml-100k")),
-        "by_query": [round(x, 5) for x in searched["scifact"]["ndcg"].tolist()],
-        "digests": {name: collection.digest for name, collection in loaded.items()},
         "false_negatives": {
             "Banking77": by_rank(*banking(folder)),
             "Flickr8k": by_rank(*flickr(folder)),

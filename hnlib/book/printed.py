@@ -16,7 +16,6 @@ from hnlib.training import records
 
 HEAD = ["Printed in", "Row", "Data", "Printed", "Ours", "Difference", "State"]
 HEAD += ["Run, or why there is none"]
-LISTED = 25  # runs of the queue that the page shows
 QUICK = 4  # of the numbers that are reproduced fastest
 SEEDS = 5  # of one setting, from which the deviation of a seed is estimated
 SETTING = ["dataset", "method", "options", "framework", "labels", "epochs", "lr", "batch_size"]
@@ -144,19 +143,13 @@ def _statistics(path: Path) -> str:
 
 
 def parts(frame) -> dict[str, str]:
-    """Return the page's summary, the quickest numbers, all of them, and the queue's first runs."""
+    """Return the page's summary, the quickest numbers, all of them, and how many are missing."""
     every: Any = papers.table(frame)
     every["runs"] = [cell.run is not None for cell in every["cell"]]
     every["kind"] = [cell.run and cell.run.kind for cell in every["cell"]]
     every["recorded"] = every["seeds"] > 0
     missing = queue.jobs(frame)
     images = [job.run for job in missing if job.run.kind == "images"]
-    first = []
-    for job in missing[:LISTED]:
-        command = pages.literal(papers.command(job.run, "--record"))
-        first.append([job.numbers, queue.duration(job), command])
-    total = f"Missing, with one seed: {queue.total(missing)}.\n\n"
-    listed = pages.table(["Numbers", "Time", "Command"], first)
     # those on record first
     rows = sorted(every.to_dict("records"), key=lambda row: -row["runs"] - row["recorded"])
     minutes = queue.minutes(frame)
@@ -168,7 +161,7 @@ def parts(frame) -> dict[str, str]:
         "apart": _apart(every, frame),
         "statistics": _statistics(records.ledger("book/results/graph_sets.csv")),
         "printed": pages.table(HEAD, [_line(row, minutes) for row in rows]),
-        "queue": total + listed,
+        "queue": f"Missing, with one seed: {queue.total(missing)}.",
     }
 
 

@@ -139,6 +139,21 @@ def _download(name: str, folder: Path) -> None:
         ) from error
 
 
+def describe(dataset: GraphSet) -> dict:
+    """Return sizes and classes of a data set, by name."""
+    nodes = torch.tensor([float(graph.num_nodes) for graph in dataset.graphs])
+    edges = torch.tensor([float(graph.num_edges) for graph in dataset.graphs])
+    sizes = dataset.labels.unique(return_counts=True)[1].tolist()
+    return {
+        "graphs": len(dataset),
+        "nodes": f"{nodes.mean():.3f} on average, {nodes.min():.0f} to {nodes.max():.0f}",
+        "edges": f"{edges.mean() / 2:.3f} on average",
+        "features": dataset.num_features,
+        "classes": f"{dataset.num_classes}, of {sizes} graphs",
+        "digest": dataset.digest,
+    }
+
+
 def _degrees(graphs: list[Data]) -> list[Tensor]:
     degrees = [utils.degree(graph.edge_index[0], graph.num_nodes, torch.long) for graph in graphs]
     every = torch.cat(degrees)
