@@ -129,19 +129,6 @@ def test_fine_print_is_an_appendix_of_its_chapter(monkeypatch):
     assert 'Fine print of <em><a href="packing.html">Packing</a></em>' in context["body"]
 
 
-def test_a_page_of_source_says_what_it_is():
-    """A page without a document that is none, as the search's, stays as it is."""
-    app = SimpleNamespace(config=SimpleNamespace(html_baseurl="", html_title="Book"))
-    source = {"title": "hnlib.negatives", "pathto": lambda *_, **options: "../"}
-    web._page(app, "_modules/hnlib/negatives", "page.html", source, None)
-    assert '<meta name="description" content="The source of hnlib.negatives' in source["metatags"]
-    assert 'content="../_static/card.png"' in source["metatags"]
-    other = source | {"title": "Search"}
-    del other["metatags"]
-    web._page(app, "search", "search.html", other, None)
-    assert "metatags" not in other
-
-
 def test_a_number_in_a_table_has_a_minus_and_a_name_breaks_after_its_dots():
     """Code, formulas, ranges and names that hold a hyphen stay as they are."""
     row = "<td>-0.5 (-.2, p-1) 2-3 CIFAR-10</td><th><code>lr -1</code></th>"

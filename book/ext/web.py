@@ -157,15 +157,10 @@ def _appended(app, page, context):
 
 
 def _page(app, pagename, templatename, context, doctree):
-    source = pagename.startswith("_modules/")  # by sphinx.ext.viewcode
-    if doctree is None and not source:
+    if doctree is None:
         return
     base = app.config.html_baseurl or context["pathto"]("", resource=True)
     numbered = _title(context)
-    if source:
-        about = f"The source of {numbered}, a module of the library of {app.config.html_title}."
-        context["metatags"] = _meta(app, numbered, about, f"{base}_static/card.png")
-        return
     _neighbours(app, pagename, context)
     title = re.sub(r"^\d+\.\s*", "", numbered)
     if FINE_PRINT.search(pagename):

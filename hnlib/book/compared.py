@@ -29,11 +29,7 @@ CAPTION = (  # words in brackets are terms of the glossary
 
 def whole_seeds(runs: pd.DataFrame, queries: dict[str, str]) -> dict[str, pd.DataFrame]:
     """Return the runs of each query, for the seeds that all queries have."""
-    return common_seeds({name: runs.query(query) for name, query in queries.items()})
-
-
-def common_seeds(groups: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-    """Return the runs of the seeds that all groups have."""
+    groups = {name: runs.query(query) for name, query in queries.items()}
     seeds = set.intersection(*({*group["seed"]} for group in groups.values()))
     return {name: group.loc[group["seed"].isin(seeds)] for name, group in groups.items()}
 

@@ -56,11 +56,14 @@ def headlines(metric: str = "linear") -> dict[str, Effect]:
     pairs["short both"] = (tilt, cold)
     effects = {name: small.compare(*pair, metric, pooled=True) for name, pair in pairs.items()}
 
-    base, cold_run = (f"method == 'simclr' and temperature == {t}" for t in (0.5, cold[0]))
-    long = _complete(runs.query(f"{LONG} and {HELD_OUT}"), (base, cold_run, RELEASED))
-    arms = {"long hcl": (RELEASED, base), "long temperature": (cold_run, base)}
-    arms["long hcl over temperature"] = (RELEASED, cold_run)
-    effects |= {name: comparisons.compare(long, *arm, metric) for name, arm in arms.items()}
+    arms = {t: f"method == 'simclr' and temperature == {t}" for t in (0.5, cold[0])}
+    long = whole_seeds(runs.query(f"{LONG} and {HELD_OUT}"), arms | {"hcl": RELEASED})
+    pairs = {"long hcl": ("hcl", 0.5), "long temperature": (cold[0], 0.5)}
+    pairs["long hcl over temperature"] = ("hcl", cold[0])
+    effects |= {
+        name: comparisons.between(long[ours], long[base], metric)
+        for name, (ours, base) in pairs.items()
+    }
 
     catalogue = runs.query(f"{SMALL} and options == '' and changed == ''")
     groups = {name: catalogue.query("method == @name") for name in methods.CATALOGUE}
@@ -102,9 +105,3 @@ def _runs():
         where="dataset == 'cifar10' and encoder == 'small-cnn' and batch_size == 256 "
         "and admitted == 1 and mixing.isna()",
     )
-
-
-def _complete(runs, arms):
-    """Keep the seeds for which every arm has been run."""
-    seeds = set.intersection(*(set(runs.query(arm)["seed"]) for arm in arms))
-    return runs[runs["seed"].isin(seeds)]
