@@ -256,7 +256,8 @@ def test_evaluate_reads_saved_and_foreign_encoders(tmp_path, capsys):
     run = ImageRun(dataset="digits", method="simclr", epochs=1, train_size=256)
     trained = train(run, save=tmp_path / "saved.safetensors", progress=False)
     assert cli.main(["evaluate", str(tmp_path / "saved.safetensors"), "--dataset", "digits"]) == 0
-    knn, linear = (100 * trained.metrics[name] for name in ("knn", "linear"))
+    scores, _ = images.readouts(trained.encoder, data.load("digits"))
+    knn, linear = (100 * scores[name] for name in ("knn", "linear"))
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == f"top-1: kNN {knn:.1f} %, linear {linear:.1f} %"
     assert printed[1].startswith("top-5: ")
