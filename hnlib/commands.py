@@ -209,8 +209,12 @@ def data(name: str | None = None, /, *, root: Path | None = None) -> None:
             choices = ", ".join(itertools.chain.from_iterable(by_kind.values()))
             raise ValueError(f"data set {name!r} is unknown; choose from {choices}")
         module = import_module(f"{kinds.KINDS[matches[0]]}.data")
-        for key, value in module.describe(module.load(name, root)).items():
-            print(f"{key:13}{value}")
+        shown = getattr(module, "describe", vars)
+        for key, value in shown(module.load(name, root)).items():
+            if isinstance(value, str | int):
+                print(f"{key:13}{value}")
+            elif hasattr(value, "__len__"):
+                print(f"{key:13}{list(getattr(value, 'shape', [len(value)]))}")
     print(f"{'folder':13}{data_folder(root)}")
 
 
@@ -246,9 +250,10 @@ def evaluate(
         network = encoders.from_state_dict(saved, encoder)
     else:
         network = checkpoint.load(saved).encoder
-    scores = evaluation.top(network.to(device), data.load(dataset, root), device)
-    for name, accuracy in scores.items():
-        print(f"{name}: {100 * accuracy:.1f} %")
+    images = data.load(dataset, root)
+    for top in (1, 5):
+        scores, _ = evaluation.readouts(network.to(device), images, device, top)
+        print(f"top-{top}: kNN {100 * scores['knn']:.1f} %, linear {100 * scores['linear']:.1f} %")
 
 
 @app.command

@@ -109,7 +109,7 @@ def info_nce(
     loss = _softplus(ratio) if loudness else ratio
     if loudness > 1:
         loss = loss * ratio.detach().sigmoid() ** (loudness - 1)
-    return _average(loss, contrast, total, average, reduction)
+    return _average(loss, contrast, total, reduction, average)
 
 
 def signed(
@@ -167,7 +167,7 @@ def signed(
     positive, top = contrast.masks.pairs.gather(s), s.detach().amax(1, keepdim=True)
     mass = (w * (s - top).masked_fill(log_w == -torch.inf, -torch.inf).exp()).sum(1, keepdim=True)
     loss = ((positive - top).exp() + mass).log() + top - positive
-    return _average(loss, contrast, torch.zeros_like(mass[:, 0]), "anchors", reduction)
+    return _average(loss, contrast, torch.zeros_like(mass[:, 0]), reduction)
 
 
 def exact_debiased(
@@ -232,7 +232,7 @@ def exact_debiased(
     above = _log_difference(mass.total, mass.share + mass.positive, mass.total_left)
     below = _log_difference(torch.zeros_like(mass.share), mass.share, mass.left)
     loss = _softplus(above - below - mass.positive + _log_scale(contrast, scale))
-    return _average(loss, contrast, log_w.amax(1), "anchors", reduction)
+    return _average(loss, contrast, log_w.amax(1), reduction)
 
 
 def guarded(
@@ -350,16 +350,14 @@ def budget_temperature(
     return t.clamp_min(floor).to(contrast.similarity.dtype)
 
 
-def basic(
-    contrast: Contrast, log_w: Tensor, average: str = "anchors", reduction: str = "mean"
-) -> Tensor:
+def basic(contrast: Contrast, log_w: Tensor, reduction: str = "mean") -> Tensor:
     r"""Compute the basic contrastive loss $\sum_j w_{ij} s_{ij} - s_i^+$.
 
     With tilted weights this is BCL; if they are detached, $\alpha$-CL-direct.
 
     Parameters
     ----------
-    contrast, log_w, average, reduction
+    contrast, log_w, reduction
         As in `info_nce`.
 
     Returns
@@ -377,21 +375,17 @@ def basic(
     _check_weights(contrast, log_w)
     s = contrast.similarity
     loss = _mean(log_w, s) - contrast.masks.pairs.gather(s)
-    return _average(loss, contrast, log_w.amax(1), average, reduction)
+    return _average(loss, contrast, log_w.amax(1), reduction)
 
 
 def mean_variance(
-    contrast: Contrast,
-    log_w: Tensor,
-    temperature: float | Tensor = 0.5,
-    average: str = "anchors",
-    reduction: str = "mean",
+    contrast: Contrast, log_w: Tensor, temperature: float | Tensor = 0.5, reduction: str = "mean"
 ) -> Tensor:
     r"""Compute mean plus variance of the negatives, $\bar s_i + \mathrm{Var}_i/2t - s_i^+$ (MW).
 
     Parameters
     ----------
-    contrast, log_w, average, reduction
+    contrast, log_w, reduction
         As in `info_nce`; the moments are those under $w_i$.
     temperature : float or Tensor of shape [n], default 0.5
         Temperature $t > 0$.
@@ -418,7 +412,7 @@ def mean_variance(
     mean = _mean(log_w, s)
     variance = _mean(log_w, (s - mean).square())
     loss = mean + variance / (2 * temperature) - contrast.masks.pairs.gather(s)
-    return _average(loss, contrast, log_w.amax(1), average, reduction)
+    return _average(loss, contrast, log_w.amax(1), reduction)
 
 
 def sigmoid(
@@ -427,14 +421,13 @@ def sigmoid(
     temperature: float | Tensor = 0.5,
     bias: float | Tensor | None = None,
     scale: float | Tensor | None = None,
-    average: str = "anchors",
     reduction: str = "mean",
 ) -> Tensor:
     r"""Compute the sigmoid loss of SigLIP: every pair is a decision of its own.
 
     Parameters
     ----------
-    contrast, log_w, average, reduction
+    contrast, log_w, reduction
         As in `info_nce`.
     temperature : float or Tensor, default 0.5
         Temperature $t > 0$; a tensor may carry a gradient.
@@ -469,21 +462,17 @@ def sigmoid(
     logits = contrast.similarity / temperature + (-log_scale if bias is None else bias)
     loss = _softplus(-contrast.masks.pairs.gather(logits))
     loss = loss + _mean(log_w + log_scale, _softplus(logits))
-    return _average(loss, contrast, log_w.amax(1), average, reduction)
+    return _average(loss, contrast, log_w.amax(1), reduction)
 
 
 def jensen_shannon(
-    contrast: Contrast,
-    log_w: Tensor,
-    tau_plus: float = 0.0,
-    average: str = "anchors",
-    reduction: str = "mean",
+    contrast: Contrast, log_w: Tensor, tau_plus: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
     r"""Compute InfoGraph's Jensen–Shannon objective with weighted negatives and a class prior.
 
     Parameters
     ----------
-    contrast, log_w, average, reduction
+    contrast, log_w, reduction
         As in `info_nce`; similarities are scores of any size.
     tau_plus : float or Tensor of shape [n], default 0.0
         Class prior $\tau^+ \in [0, 1)$.
@@ -521,7 +510,7 @@ def jensen_shannon(
     if isinstance(prior, Tensor) or prior > 0:
         negative = ((negative - prior * _softplus(chosen)) / (1 - prior)).clamp_min(0.0)
     loss = _softplus(-chosen) + negative
-    return _average(loss, contrast, log_w.amax(1), average, reduction)
+    return _average(loss, contrast, log_w.amax(1), reduction)
 
 
 def _log_scale(contrast: Contrast, scale: float | Tensor | None) -> float | Tensor:
@@ -689,7 +678,7 @@ def _log_difference(a: Tensor, b: Tensor, floor: Tensor) -> Tensor:
 
 
 def _average(
-    loss: Tensor, contrast: Contrast, largest: Tensor, average: str, reduction: str
+    loss: Tensor, contrast: Contrast, largest: Tensor, reduction: str, average: str = "anchors"
 ) -> Tensor:
     """Average values [n, k], one for each positive, over positives and over anchors.
 

@@ -310,7 +310,7 @@ def test_motifs_are_trees_with_copies_of_one_motif():
     """Without its bridges nothing is left of such a graph but the motifs. Control: those of another
     class."""
     every = graphs.data.motifs(30)
-    shapes = [to_networkx(m(), to_undirected=True) for m in graphs.data.MOTIFS.values()]
+    shapes = list(graphs.data.MOTIFS.values())
     for graph in every:
         assert graph.is_undirected() and graph.is_coalesced() and graph.x is None
         assert not graph.has_self_loops() and not graph.has_isolated_nodes()
@@ -329,6 +329,6 @@ def test_motifs_are_a_function_of_the_seed():
     assert not all(a.edge_index.equal(b.edge_index) for a, b in zip(first, other))
     every = graphs.data.motifs()
     sizes = [graph.num_nodes for graph in every]
-    assert len(every) == 180 and min(sizes) >= 12 and max(sizes) <= 60
+    assert len(every) == 180 and min(sizes) >= 18 and max(sizes) <= 50
     # nodes and arcs of the set that the book's pages show
-    assert (sum(sizes), sum(graph.num_edges for graph in every)) == (5174, 12288)
+    assert (sum(sizes), sum(graph.num_edges for graph in every)) == (5205, 12388)

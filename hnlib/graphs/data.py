@@ -5,43 +5,27 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import networkx
 import numpy as np
 import torch
 from torch import Tensor
 
 from hnlib._checks import one_of
 from hnlib._files import data_folder, download
+from hnlib.graphs.run import TU, GraphRun
 
 try:
     from torch_geometric import utils
     from torch_geometric.data import Data, extract_zip
     from torch_geometric.data.separate import separate
-    from torch_geometric.datasets import ExplainerDataset
-    from torch_geometric.datasets import motif_generator as generators
-    from torch_geometric.datasets.graph_generator import BAGraph, TreeGraph
     from torch_geometric.io import read_tu_data
 except ModuleNotFoundError as error:
     text = "graphs need PyTorch Geometric; pip install 'hnlib[graphs]'"
     raise ModuleNotFoundError(text, name=error.name) from error
 
-#: The benchmark sets of Morris et al. (2020) that the papers use, and their digests
-TU = {
-    "MUTAG": "6e3535d22380",
-    "PTC_MR": "37abb5e1a770",
-    "ENZYMES": "48009bdbc256",
-    "PROTEINS": "fa235a360312",
-    "IMDB-BINARY": "c600fd5fbf4c",
-    "IMDB-MULTI": "77642e310867",
-    "NCI1": "7eaf7fb0c057",
-    "DD": "04b2f042fc32",
-    "REDDIT-BINARY": "0740ed72961c",
-}
-NAMES = ("motifs", *TU)
 SOURCE = "https://www.chrsmrrs.com/graphkerneldatasets/{}.zip"
 
 
@@ -123,7 +107,7 @@ def load(name: str = "motifs", root: Path | str | None = None) -> GraphSet:
     """
     if name == "motifs":
         return _graph_set(motifs(), name)
-    one_of("dataset", name, NAMES)
+    one_of("dataset", name, GraphRun.datasets)
     folder = data_folder(root, "TUDataset") / name / "raw"
     if not folder.is_dir():
         _download(name, folder)
@@ -179,67 +163,33 @@ def _degrees(graphs: list[Data]) -> list[Tensor]:
     return [((d - mean) / deviation).float()[:, None] for d in degrees]
 
 
-def _motif(*edges: tuple[int, int]) -> generators.CustomMotif:
-    both = utils.to_undirected(torch.tensor(edges).T)
-    return generators.CustomMotif(Data(edge_index=both, num_nodes=1 + max(map(max, edges))))
-
-
 # house and K23 have the same degrees, and so have domino and theta: they differ in who joins whom
-MOTIFS: dict[str, generators.MotifGenerator] = {
-    "house": generators.HouseMotif(),
-    "K23": _motif((0, 2), (0, 3), (0, 4), (1, 2), (1, 3), (1, 4)),
-    # two squares with a common side
-    "domino": _motif((0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0), (0, 3)),
+MOTIFS = {
+    "house": networkx.house_graph(),
+    "K23": networkx.complete_bipartite_graph(2, 3),
+    "domino": networkx.ladder_graph(3),  # two squares with a common side
     # paths of lengths 2, 2, 3 from 0 to 1
-    "theta": _motif((0, 2), (2, 1), (0, 3), (3, 1), (0, 4), (4, 5), (5, 1)),
-    "grid": generators.GridMotif(),
-    "cycle": generators.CycleMotif(5),
+    "theta": networkx.Graph([(0, 2), (2, 1), (0, 3), (3, 1), (0, 4), (4, 5), (5, 1)]),
+    "grid": networkx.grid_2d_graph(3, 3),
+    "cycle": networkx.cycle_graph(5),
 }
 
 
 def motifs(n: int = 180, seed: int = 0) -> list[Data]:
     """Make `n` connected trees with motifs, of the classes `MOTIFS` in turn, without features.
 
-    The tree is a Barabási–Albert graph of 8 to 14 nodes with one edge a node, or complete with 7,
-    13 or 15 nodes; 2 to 4 motifs hang on it, each by one edge on a different node. A function of
-    `seed`; global random states are left as they were.
+    The tree is random, of 8 to 14 nodes; 2 to 4 motifs hang on it, each by one edge on a different
+    node. A function of `seed`.
     """
-    kinds = list(MOTIFS.values())
-    with _seeded(seed):
-        return [_tree_with(kinds[i % len(kinds)], i % len(kinds)) for i in range(n)]
-
-
-class _RandomTree(BAGraph):
-    """A node of PyG's graph may choose itself and then hangs on nothing: drawn until none does."""
-
-    def __call__(self) -> Data:
-        while (tree := super().__call__()).num_edges < 2 * (self.num_nodes - 1):
-            pass
-        return tree
-
-
-def _tree_with(motif: generators.MotifGenerator, label: int) -> Data:
-    trees = [
-        _RandomTree(8 + _below(7), 1),
-        TreeGraph(*((2, 2), (2, 3), (3, 2))[_below(3)], undirected=True),
-    ]
-    made = ExplainerDataset(trees[_below(2)], motif, 2 + _below(3))[0]
-    y = torch.tensor([label])
-    return Data(edge_index=made.edge_index, num_nodes=made.num_nodes, y=y).coalesce()
-
-
-def _below(n: int) -> int:
-    return int(torch.randint(n, ()))
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Seed the global generators that PyG draws from, and restore them afterwards."""
-    state = np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed every GPU
-        np.random.seed(seed % 2**32)
-        try:
-            yield
-        finally:
-            np.random.set_state(state)
+    rng, kinds, made = np.random.default_rng(seed), list(MOTIFS.values()), []
+    for i in range(n):
+        label = i % len(kinds)
+        nodes = int(rng.integers(8, 15))
+        tree = networkx.random_labeled_tree(nodes, seed=rng)
+        graph = networkx.disjoint_union_all([tree] + [kinds[label]] * int(rng.integers(2, 5)))
+        first = range(nodes, len(graph), len(kinds[label]))
+        graph.add_edges_from(zip(rng.permutation(nodes).tolist(), first))
+        edges = torch.tensor([*graph.edges]).T
+        edge_index = utils.to_undirected(edges, num_nodes=len(graph))
+        made.append(Data(edge_index=edge_index, num_nodes=len(graph), y=torch.tensor([label])))
+    return made

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from hnlib._checks import one_of
 from hnlib._files import data_folder, download, only_process, write_atomically
+from hnlib.images.run import ImageRun
 
 TINY_IMAGENET = (
     "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
     "90528d7ca1a48142e341f4ef8d21d0de",
 )
 CIFAR10_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()  # noqa: SIM905
-DOWNLOADED = ("cifar10", "cifar100", "stl10", "tiny-imagenet")
-NAMES = ("digits", *DOWNLOADED, "folder:PATH")
+DOWNLOADED = ImageRun.datasets[1:]
 FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # pillow's other readers stay away
 PARTS = ("x_train", "y_train", "x_test", "y_test")
 FORM = "an uncompressed .npz with uint8 x_train, x_test [N,H,W,C] and integer y_train, y_test [N]"
@@ -73,7 +73,7 @@ def load(name: str, root: Path | str | None = None) -> Dataset:
     if name.startswith("folder:"):
         path, _, size = name.removeprefix("folder:").rpartition("@")
         return image_folder(path, int(size)) if path and size.isdigit() else image_folder(name[7:])
-    one_of("dataset", name, NAMES)
+    one_of("dataset", name, (*ImageRun.datasets, "folder:PATH"))
     path = data_folder(root, "images") / f"{name}.npz"
     if not path.exists():
         _download(name, path)
@@ -133,19 +133,6 @@ def _train_on(dataset: Dataset, chosen: np.ndarray) -> Dataset:
     x_train, y_train = dataset.x_train[chosen], dataset.y_train[chosen]
     digest = _digest(x_train, y_train, dataset.x_test, dataset.y_test)
     return replace(dataset, x_train=x_train, y_train=y_train, digest=digest)
-
-
-def describe(dataset: Dataset) -> dict:
-    """Return sizes and classes of a data set, by name."""
-    lines = {}
-    for part in (*PARTS, "x_unlabelled"):
-        array = getattr(dataset, part)
-        if array is not None:
-            lines[part] = f"{str(array.dtype).removeprefix('torch.'):7}{list(array.shape)}"
-    names = ", ".join(dataset.class_names[:10]) + (", …" if dataset.num_classes > 10 else "")
-    lines["classes"] = f"{dataset.num_classes}: {names}"
-    lines["digest"] = dataset.digest
-    return lines
 
 
 def _digits() -> Dataset:

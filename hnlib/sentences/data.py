@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hnlib._checks import one_of
 from hnlib._files import data_folder, download, write_atomically
+from hnlib.sentences.run import SentenceRun
 
 try:
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
@@ -23,7 +24,6 @@ except ModuleNotFoundError as error:
     text = "sentences need tokenizers; pip install 'hnlib[sentences]'"
     raise ModuleNotFoundError(text, name=error.name) from error
 
-NAMES = ("topics", "novels")
 PREFIX = "text:"  # before the path of a text file
 #: 100 English novels, 1839–1937, as collected by Eder and Rybicki; two are not in the public domain
 NOVELS = (
@@ -146,7 +146,7 @@ def load(name: str = "topics", root: Path | str | None = None, vocabulary: int =
     if name == "topics":
         return corpus(topics(), name, vocabulary)
     if not name.startswith(PREFIX):
-        one_of("dataset", name, (*NAMES, f"{PREFIX}PATH"))
+        one_of("dataset", name, (*SentenceRun.datasets, f"{PREFIX}PATH"))
     folder = data_folder(root, "sentences")
     path = folder / "novels.txt"
     if name != "novels":
@@ -227,18 +227,6 @@ def sentences(text: str) -> list[str]:
     text = " ".join(text.split())
     ends = [match.end() for match in _END.finditer(text)]
     return [text[a:b].strip() for a, b in itertools.pairwise([0, *ends, len(text)]) if a < b]
-
-
-def describe(corpus: Corpus) -> dict:
-    """Return sizes of a corpus, by name."""
-    lengths = corpus.ends.diff().double()
-    return {
-        "sentences": f"{len(corpus):,} in {int(corpus.documents[-1]) + 1} documents",
-        "pairs": f"{len(corpus.neighbours):,} of neighbours",
-        "tokens": f"{lengths.mean():.1f} on average, {lengths.max():.0f} at most",
-        "vocabulary": f"{corpus.vocabulary:,}",
-        "digest": corpus.digest,
-    }
 
 
 # The generated corpus. Nouns and verbs of a topic, adjectives of a mood, and what all share.
