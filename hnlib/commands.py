@@ -250,10 +250,9 @@ def evaluate(
         network = encoders.from_state_dict(saved, encoder)
     else:
         network = checkpoint.load(saved).encoder
-    images = data.load(dataset, root)
-    for top in (1, 5):
-        scores, _ = evaluation.readouts(network.to(device), images, device, top)
-        print(f"top-{top}: kNN {100 * scores['knn']:.1f} %, linear {100 * scores['linear']:.1f} %")
+    scores = evaluation.top(network.to(device), data.load(dataset, root), device)
+    for name, accuracy in scores.items():
+        print(f"{name}: {100 * accuracy:.1f} %")
 
 
 @app.command

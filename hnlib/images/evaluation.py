@@ -38,11 +38,10 @@ def _accuracy(correct: Tensor) -> float:
 
 
 def readouts(
-    encoder: nn.Module, dataset, device=None, top: int = 1
+    encoder: nn.Module, dataset, device=None
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
     """Return the accuracies of kNN and of a linear probe, and which images were right, bool [N].
 
-    Right is a class among the `top` with the highest scores.
     The encoder is frozen and in eval mode, images are plain, features are computed once. Where the
     data set has validation images, there are knn_validation and linear_validation too.
     """
@@ -55,11 +54,20 @@ def readouts(
     y = torch.cat([labels for _, labels in parts.values()]).to(x.device)
     sizes, k = [len(labels) for _, labels in parts.values()], neighbours(len(train_x))
     right = {
-        "knn": weighted_knn(train_x, train_y, x, y, k, top=top).split(sizes),
-        "linear": linear_probe(train_x, train_y, x, y, top=top).split(sizes),
+        "knn": weighted_knn(train_x, train_y, x, y, k).split(sizes),
+        "linear": linear_probe(train_x, train_y, x, y).split(sizes),
     }
     correct = {name + part: bits for name in right for part, bits in zip(parts, right[name])}
     return {"knn_k": k} | {name: _accuracy(bits) for name, bits in correct.items()}, correct
+
+
+def top(encoder: nn.Module, dataset, device=None, tops=(1, 5)) -> dict[str, float]:
+    """Return top-1 and top-5 accuracies of kNN and a linear probe on plain images."""
+    x, x_test = (embed(encoder, part, device=device) for part in (dataset.x_train, dataset.x_test))
+    known = x, dataset.y_train.to(x.device), x_test, dataset.y_test.to(x.device)
+    scores = {f"knn top-{k}": weighted_knn(*known, neighbours(len(x)), top=k) for k in tops}
+    scores |= {f"linear top-{k}": linear_probe(*known, top=k) for k in tops}
+    return {name: _accuracy(right) for name, right in scores.items()}
 
 
 def paper_readout(
