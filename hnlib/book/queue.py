@@ -116,7 +116,7 @@ def listing(waiting: list[Job]) -> str:
     """Return one line per job: what it fills, its minutes, its command."""
     lines = []
     for job in waiting:
-        fills = f"{job.numbers:2} numbers" if job.numbers else "a chapter "
+        fills = f"{job.numbers:2} printed" if job.numbers else "a chapter "
         command = papers.command(job.run, "--record")
         lines.append(f"{fills} {duration(job):>12}  {command}")
     return "\n".join([*lines, total(waiting)])
