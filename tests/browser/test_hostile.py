@@ -70,7 +70,7 @@ def shown(text: str) -> list[dict]:
     table = tables.table([{text: text}], caption=text)
     picture = figures.interactive("balls", f"{text} moves as you like it.", x=text)
     frame = pd.DataFrame({text: [text]}, index=[text])
-    html = [x._repr_html_() for x in (table, tables.table([], empty=text), picture, frame)]
+    html = [x._repr_html_() for x in (table, tables.table([]), picture, frame)]
     return [
         check._repr_mimebundle_(),
         *({"text/html": page} for page in html),
