@@ -209,12 +209,8 @@ def data(name: str | None = None, /, *, root: Path | None = None) -> None:
             choices = ", ".join(itertools.chain.from_iterable(by_kind.values()))
             raise ValueError(f"data set {name!r} is unknown; choose from {choices}")
         module = import_module(f"{kinds.KINDS[matches[0]]}.data")
-        shown = getattr(module, "describe", vars)
-        for key, value in shown(module.load(name, root)).items():
-            if isinstance(value, str | int):
-                print(f"{key:13}{value}")
-            elif hasattr(value, "__len__"):
-                print(f"{key:13}{list(getattr(value, 'shape', [len(value)]))}")
+        for key, value in module.describe(module.load(name, root)).items():
+            print(f"{key:13}{value}")
     print(f"{'folder':13}{data_folder(root)}")
 
 

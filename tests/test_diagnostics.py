@@ -108,6 +108,24 @@ def test_four_losses_and_assumption_against_one_anchor_at_a_time(seed, beta, gam
     assert np.array_equal(holds[clear], (sides[clear, 0] > sides[clear, 1]).astype(float))
 
 
+def test_the_four_losses_at_neural_collapse():
+    """Ten classes on a simplex, one point each standing for its whole class; M=1, γ=.5, β=1."""
+    classes = 10
+    s = torch.full((classes, classes), -1 / (classes - 1), dtype=torch.float64).fill_diagonal_(1)
+    eye, everyone = torch.eye(classes) > 0, torch.ones(classes, classes) > 0
+    y = torch.arange(classes)
+    contrast = Contrast.from_similarity(s, eye, everyone, labels=y, candidate_labels=y)
+    losses = diagnostics.four_losses(contrast)
+    assert [round(float(v[0]), 3) for v in losses.values()] == [0.180, 0.445, 0.103, 0.103]
+    assert diagnostics.assumption_holds(contrast).eq(1).all()
+    options = dict(hardening="threshold", tau=1.0)  # no other class is left
+    threshold = diagnostics.four_losses(contrast, **options)
+    assert threshold["H-SCL"].isnan().all() and threshold["H-UCL"].isfinite().all()
+    assert diagnostics.assumption_holds(contrast, **options).isnan().all()
+    with pytest.raises(ValueError, match="hardening"):
+        diagnostics.four_losses(contrast, hardening="cubic")
+
+
 def test_diagnostics():
     z1, z2, y = two_views(32, d=8, classes=4)
     z1, z2 = z1 + 2 * functional.one_hot(y, 8), z2 + 2 * functional.one_hot(y, 8)

@@ -164,6 +164,12 @@ def test_a_learned_mixture_descends_or_climbs_the_loss(name):
     assert [call(m, z1, z2).item() for m in (down, up)] == pytest.approx([before] * 2)
     gradients = [torch.autograd.grad(call(m, z1, z2), m.logits)[0] for m in (down, up)]
     assert torch.allclose(gradients[0], -gradients[1]) and gradients[0].abs().max() > 1e-6
+    h, step = 1e-3, torch.tensor([1.0, -1.0, 0.5])  # an independent slope, through softmax by hand
+    above, below = (
+        torch.softmax(torch.tensor(start["mixture"]).log() + sign * step, 0) for sign in (h, -h)
+    )
+    above, below = (loss(name, z1, z2, mixture=tuple(x.tolist())) for x in (above, below))
+    assert float(gradients[0] @ step) == pytest.approx((above - below) / (2 * h), rel=1e-2)
     for method, better in ((down, False), (up, True)):
         optimiser = torch.optim.SGD(method.parameters(), lr=1.0)
         call(method, z1, z2).backward()

@@ -35,7 +35,7 @@ class GraphRun(Configuration):
     framework
         infograph (nodes against graphs) or graphcl
     encoder
-        gin3: a GIN of three layers
+        a GIN of so many layers: gin1, gin2, gin3, …
     hidden
         width of the GIN
     labels

@@ -135,6 +135,19 @@ def _train_on(dataset: Dataset, chosen: np.ndarray) -> Dataset:
     return replace(dataset, x_train=x_train, y_train=y_train, digest=digest)
 
 
+def describe(dataset: Dataset) -> dict:
+    """Return sizes and classes of a data set, by name."""
+    lines = {}
+    for part in (*PARTS, "x_unlabelled"):
+        array = getattr(dataset, part)
+        if array is not None:
+            lines[part] = f"{str(array.dtype).removeprefix('torch.'):7}{list(array.shape)}"
+    names = ", ".join(dataset.class_names[:10]) + (", …" if dataset.num_classes > 10 else "")
+    lines["classes"] = f"{dataset.num_classes}: {names}"
+    lines["digest"] = dataset.digest
+    return lines
+
+
 def _digits() -> Dataset:
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split

@@ -275,3 +275,14 @@ _read_tokens = functools.cache(sentences.read)
 def part(texts: sentences.Corpus, start: int, stop: int) -> sentences.Corpus:
     """Return some texts in a row."""
     return replace(texts, ends=texts.ends[start : stop + 1], documents=torch.arange(stop - start))
+
+
+def describe(collection: Collection) -> dict:
+    """Return sizes of a collection, by name."""
+    train, validation = collection.split()
+    judged = {"train": train, "validation": validation, "test": collection.judgements["test"]}
+    lines = {"documents": f"{len(collection.texts):,}, {len(collection.titled):,} with a title"}
+    for split, queries in judged.items():
+        lines[split] = f"{len(queries):,} queries, {sum(map(len, queries.values())):,} judged"
+    lines["digest"] = collection.digest
+    return lines

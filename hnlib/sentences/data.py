@@ -229,6 +229,18 @@ def sentences(text: str) -> list[str]:
     return [text[a:b].strip() for a, b in itertools.pairwise([0, *ends, len(text)]) if a < b]
 
 
+def describe(corpus: Corpus) -> dict:
+    """Return sizes of a corpus, by name."""
+    lengths = corpus.ends.diff().double()
+    return {
+        "sentences": f"{len(corpus):,} in {int(corpus.documents[-1]) + 1} documents",
+        "pairs": f"{len(corpus.neighbours):,} of neighbours",
+        "tokens": f"{lengths.mean():.1f} on average, {lengths.max():.0f} at most",
+        "vocabulary": f"{corpus.vocabulary:,}",
+        "digest": corpus.digest,
+    }
+
+
 # The generated corpus. Nouns and verbs of a topic, adjectives of a mood, and what all share.
 TOPICS = {
     "sea": "ship sail wave harbour captain anchor tide mast storm sailor | sails drifts sinks",

@@ -13,6 +13,7 @@ from hnlib.training.config import Configuration, Hidden, Rare, checked
 #: What embeddings are evaluated by: classification and similarity; the last two are generated.
 TRANSFER = ("mr", "cr", "subj", "mpqa", "trec", "msrp")
 SIMILARITY = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sick")
+TASKS = (*TRANSFER, *SIMILARITY, "sick_pearson", "topic", "alike")
 
 
 @dataclass(frozen=True, kw_only=True, config=checked)
@@ -48,7 +49,7 @@ class SentenceRun(Configuration):
     towers: Annotated[int, Field(ge=1, le=2)] = 1
     vocabulary: Annotated[int, Field(ge=300, le=32767)] = 16384
     length: Annotated[int, Field(ge=2, le=64)] = 64
-    tasks: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = ()
+    tasks: Annotated[tuple[Literal[TASKS], ...], Parameter(consume_multiple=True)] = ()  # pyright: ignore
     precision: Annotated[Literal["32-true"], Hidden] = "32-true"
     compile: Annotated[Literal[False], Hidden] = False
 

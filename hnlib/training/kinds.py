@@ -1,8 +1,7 @@
 """The kinds of data that runs train on: one package each.
 
 `PACKAGE/run.py` has the dataclass of its runs as `Run` and needs no torch; `PACKAGE/task.py` has
-the class `Task` that trains and measures them; `PACKAGE/data.py` has `load`, and `describe` where
-`hnlib data` should show more of a data set than its fields.
+the class `Task` that trains and measures them; `PACKAGE/data.py` has `load` and `describe`.
 """
 
 from __future__ import annotations
