@@ -37,6 +37,12 @@ def test_anchors_follow_the_rule(recorded, retrieved):
     assert {*map(str, classes)} == recorded["pictures"].keys()
 
 
+def test_a_share_that_stands_twice_agrees(recorded):
+    for k, row in enumerate(recorded["methods"]):
+        for one in row["seeds"]:
+            assert one["own_by_pull_of"][k] == pytest.approx(one["own"], abs=1e-4)
+
+
 def test_controls_of_one_sharpness_pull_alike(recorded, retrieved):
     """SimCLR at t = .25 and the tilt held fixed: one γ, one pull; and they stand apart from others."""
     rows = recorded["controls"]

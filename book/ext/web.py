@@ -1,8 +1,9 @@
 """What a search engine, a shared link, a machine and a reader of pages look for.
 
-Each page gets a description, a card and an entry for citing it; beside the pages stand `index.html`, which
-is the first of them, `404.html`, `llms.txt` with a plain Markdown copy of each page and, where the pages
-have an address, `sitemap.txt` and `robots.txt`. *Next* leads from chapter to chapter; fine print is read from its chapter.
+Each page gets a description, a card and an entry for citing it; beside the pages stand `index.html`,
+which is the first of them, `404.html`, `llms.txt` with a plain Markdown copy of each page and, where the
+pages have an address, `sitemap.txt` and `robots.txt`. *Next* leads from chapter to chapter; fine print
+is read from its chapter.
 """
 
 import html

@@ -43,7 +43,7 @@ def chapter(outputs) -> str:
         ]
     )
     node.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
-    node.metadata["hnlib"] = dict(seconds=1.0, executed="2026-01-02T03:04", python="3", torch="2")
+    node.metadata["hnlib"] = dict(seconds=1.0)
     return nbformat.writes(node)
 
 
