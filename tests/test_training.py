@@ -515,6 +515,14 @@ def test_classmates_are_uniform_over_the_class():
     assert share.tolist() == pytest.approx([0.25, 0, 0, 0.25, 0.25, 0, 0.25], abs=0.02)
 
 
+@pytest.mark.slow
+def test_a_queue_is_used():
+    """Control: the same run twice."""
+    queued = dict(method="hcl", queue=50, **SMALL)
+    run, again, slower = (train(**queued, momentum=m) for m in (0.9, 0.9, 0.99))
+    assert same(run, again) and not same(run, slower)
+
+
 def test_keys_follow_the_model_and_the_queue_keeps_the_newest():
     model = encoders.Model(Plain(), nn.Linear(32, 16))
     queue = loop.KeyQueue(model, ImageRun(queue=5, momentum=0.75))
