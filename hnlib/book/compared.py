@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 READOUTS = ("knn", "linear")
-COLUMNS = ["record", "seed", "dataset", "dataset_digest", "test_images", "correct", "environment"]
 TARGETS = ("these images", "new images")
 
 CAPTION = (  # words in brackets are terms of the glossary
@@ -84,8 +83,7 @@ class Question:
         effects = {}
         for name, pair in self.pairs.items():
             if all(map(len, pair)):
-                ours, base = (group.filter(items=[*COLUMNS, metric]) for group in pair)
-                effects[name] = between(ours, base, metric, target)
+                effects[name] = between(*pair, metric, target)
         if pooled:
             shared = self.shared_variance(metric)
             effects = {name: replace(effect, **shared) for name, effect in effects.items()}
@@ -94,7 +92,7 @@ class Question:
     @functools.cache  # noqa: B019
     def shared_variance(self, metric: str) -> dict:
         """Return `between` and `df` of every difference, from the pool."""
-        first, *others = (group.filter(items=[*COLUMNS, metric]) for group in self.pool)
+        first, *others = self.pool
         effects = [between(group, first, metric, mixed=True) for group in others]
         pooled = comparisons.family(effects, pooled=True)[0]
         return {"between": pooled.between, "df": pooled.df}

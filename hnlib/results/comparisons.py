@@ -5,14 +5,18 @@ The chapter *How we compare* proves the formulas.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-from scipy import optimize, stats
+from scipy import optimize, special, stats
 
 from hnlib.training import records
+
+#: Columns that a comparison reads beside the seed and the metric
+USED = ("dataset", "dataset_digest", "test_images", "validation", "correct", "environment")
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class Effect:
 
         Student's t for the seeds and the normal distribution for the images.
         """
-        t, z = stats.t.isf(alpha / 2, max(self.df, 1)), stats.norm.isf(alpha / 2)
+        t, z = -special.stdtrit(max(self.df, 1), alpha / 2), -special.ndtri(alpha / 2)
         return np.hypot(t * self.between * seen, z * self.images)
 
     def reach(self, distance: float) -> float:
@@ -78,7 +82,7 @@ class Effect:
         if self.error in (0, math.inf):
             return float(distance == 0 or self.error > 0)
         ratio = abs(distance) / self.error
-        low, high = max(2 * stats.norm.sf(ratio), 1e-100), float(2 * stats.t.sf(ratio, self.df))
+        low, high = max(2 * special.ndtr(-ratio), 1e-100), float(2 * special.stdtr(self.df, -ratio))
         if self.images == 0:
             return high
         if self.half(low) <= abs(distance):
@@ -137,12 +141,26 @@ def compare(
     accuracies: this is taken, and `bound` is true. The deviation $s$ is taken to be at least that
     of rounding to multiples of $1/m$, $1/m\sqrt{12}$.
     """
+    a, b = (_runs(table.query(query), repr(query), metric, by) for query in (ours, base))
+    effect = _paired(a, b, repr(ours), repr(base), metric, by, target, mixed)
+    return replace(effect, base=base)
+
+
+def between(ours, base, metric="linear", target="these images", mixed=False) -> Effect:
+    """Compare two groups of runs, each a frame of `records.frame`, as `compare` does."""
+    groups = {"our group": ours, "the base group": base}
+    a, b = (_runs(group, words, metric, "seed") for words, group in groups.items())
+    effect = _paired(a, b, *groups, metric, "seed", target, mixed)
+    return replace(effect, base=" ".join(sorted(base["record"])))
+
+
+def _paired(a, b, ours, base, metric, by, target, mixed) -> Effect:
+    """Return the effect of two groups by seed; `ours` and `base` name them in errors."""
     if target not in ("these images", "new images"):
         raise ValueError(f"target must be 'these images' or 'new images', got {target!r}")
-    a, b = (_runs(table, query, metric, by) for query in (ours, base))
     seeds, unpaired = sorted({*a.index} & {*b.index}), sorted({*a.index} ^ {*b.index})
     if not seeds:
-        raise ValueError(f"{ours!r} and {base!r} have no {by} in common, only {unpaired}")
+        raise ValueError(f"{ours} and {base} have no {by} in common, only {unpaired}")
     a, b, n = a.loc[seeds], b.loc[seeds], len(seeds)
     if not mixed:
         _require_same_processor(a, b, ours, base)
@@ -152,14 +170,7 @@ def compare(
     floor = 100 / m / math.sqrt(12) if m else 0.0
     between = max(float(d.std(ddof=1)), floor) / math.sqrt(n) if n > 1 else math.inf
     values = tuple(seeds), tuple(d.tolist()), tuple(unpaired)
-    return Effect(float(d.mean()), between, n - 1, target, images, bound, *values, base)
-
-
-def between(ours, base, metric="linear", target="these images", mixed=False) -> Effect:
-    """Compare two groups of runs, each a frame of `records.frame`, as `compare` does."""
-    sides = pd.concat({"ours": ours, "base": base}, names=["side"])
-    effect = compare(sides, "side == 'ours'", "side == 'base'", metric, target=target, mixed=mixed)
-    return replace(effect, base=" ".join(sorted(base["record"])))
+    return Effect(float(d.mean()), between, n - 1, target, images, bound, *values)
 
 
 def components(d) -> tuple[float, float, float]:
@@ -287,7 +298,7 @@ def detectable(design, power: float = 0.8, alpha: float = 0.05) -> float:
     """
 
     def chance(size, half, error):
-        return stats.norm.sf((half - size) / error) + stats.norm.sf((half + size) / error)
+        return special.ndtr((size - half) / error) + special.ndtr(-(half + size) / error)
 
     return _size(design, power, alpha, chance)
 
@@ -299,7 +310,7 @@ def decidable(design, power: float = 0.8, alpha: float = 0.05) -> float:
     """
 
     def chance(margin, half, error):
-        return 1 - 2 * stats.norm.sf(np.maximum(margin - half, 0) / error)
+        return 1 - 2 * special.ndtr(-np.maximum(margin - half, 0) / error)
 
     return _size(design, power, 2 * alpha, chance)
 
@@ -311,20 +322,25 @@ def _size(design, power, alpha, chance) -> float:
         design = Effect(0.0, sd / n**0.5 if n > 1 else math.inf, n - 1, "")
     if design.error in (0, math.inf):
         return float(design.error)
-    quantiles = stats.chi2.ppf((np.arange(4096) + 0.5) / 4096, design.df)
-    half = design.half(alpha / design.family, np.sqrt(quantiles / design.df))
+    half = design.half(alpha / design.family, _deviations(design.df))
     short = lambda size: np.mean(chance(size, half, design.error)) - power  # noqa: E731
     return optimize.root_scalar(short, bracket=(0.0, 1e6 * design.error)).root
 
 
-def _runs(table, query, metric, by):
-    """Return the runs of a query by seed."""
-    rows = table.query(query)
+@functools.cache
+def _deviations(df: int) -> np.ndarray:
+    """Return quantiles of the estimate of a deviation of 1."""
+    return np.sqrt(stats.chi2.ppf((np.arange(4096) + 0.5) / 4096, df) / df)
+
+
+def _runs(rows, words, metric, by):
+    """Return what a comparison needs of the runs of a group by seed."""
+    rows = rows.filter(items=dict.fromkeys([by, metric, *USED]))
     if rows.empty or rows[by].isna().any() or rows[by].duplicated().any():
         numbers = rows[by].tolist()
-        raise ValueError(f"{query!r} must select runs with one {by} each, got {by} {numbers}")
+        raise ValueError(f"{words} must select runs with one {by} each, got {by} {numbers}")
     if not np.isfinite(rows[metric].to_numpy(float)).all():
-        raise ValueError(f"{metric} of {query!r} is missing or not finite; leave such runs out")
+        raise ValueError(f"{metric} of {words} is missing or not finite; leave such runs out")
     return rows.set_index(by)
 
 
@@ -336,7 +352,7 @@ def _require_same_processor(a, b, ours, base) -> None:
         pair = [run["hardware"].get("gpu", run["hardware"]["cpu"]) for run in (first, second)]
         if pair[0] != pair[1]:
             raise ValueError(
-                f"seed {seed} ran on {pair[0]} for {ours!r} and on {pair[1]} for {base!r}; run one "
+                f"seed {seed} ran on {pair[0]} for {ours} and on {pair[1]} for {base}; run one "
                 "of them again, or pass mixed=True"
             )
 
