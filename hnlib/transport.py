@@ -295,7 +295,7 @@ class _Loop:
             new, error, rest = update(log_b)
             if step == self.max_iterations or (self.waits and not self.tol < error < math.inf):
                 break
-            log_b = torch.where(error > self.tol, new, log_b)
+            log_b = new if self.waits else torch.where(error > self.tol, new, log_b)
         return rest, log_b, error
 
 
