@@ -63,17 +63,21 @@ clean:
 
 environment: $(READY)
 
-# Three steps: the lock, whole and checked by its hashes; torch in the build that pip's configuration offers
-# this machine; the checkout itself, with the locked setuptools. The stamp is written last, so an installation
-# that failed half-way is tried again.
+# Four steps: uv, which installs in a tenth of pip's time; the lock, whole and checked by its hashes; torch in the
+# build that pip's configuration offers this machine; the checkout itself, with the locked setuptools. uv does not
+# read pip's configuration, so pip installs the lock where only that names a reachable index. The stamp is
+# written last, so an installation that failed half-way is tried again.
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
+LOCK := --require-hashes --no-deps --only-binary :all: -r requirements.txt
 $(READY): requirements.txt requirements-torch.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Python 3.11 or newer is needed; '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." \
 	       "Name another one: make PYTHON=/path/to/python3.12"; exit 1; }
 	@rm -f $@
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --require-hashes --no-deps --only-binary :all: -r requirements.txt
-	$(PIP) -r requirements-torch.txt
+	sed -n '/^uv==/,/# via/p' requirements.txt > $(VENV)/uv.txt
+	$(PIP) --require-hashes --only-binary :all: -r $(VENV)/uv.txt
+	$(BIN)/uv --quiet --no-config pip install --python $(BIN)/python $(LOCK) || $(PIP) $(LOCK)
+	$(PIP) --no-compile -r requirements-torch.txt
 	$(PIP) --no-deps --no-build-isolation -e .
 	@touch $@

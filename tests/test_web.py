@@ -186,11 +186,11 @@ def test_a_phone_is_offered_the_narrow_drawing_of_a_figure(tmp_path):
 
 def test_the_index_of_the_search_has_sections_statements_and_checks():
     """Each with its own text alone, formulas without markup, code and links left out."""
-    page = """<main>menu<article><section id="one"><h2>1. Title<a class="headerlink">#</a></h2>
+    page = """<section id="one"><h2>1. Title<a class="headerlink">#</a></h2>
     <p>Words \\(\\tfrac{a}{\\beta}\\) here.</p><pre>code</pre>
     <div class="proof theorem" id="thm"><p class="admonition-title">Theorem 2.6 (Name)</p><p>Stated.</p></div>
     <div class="hn-claim" id="check"><a class="hn-claim-id">O9</a><span class="hn-claim-title">verified</span></div>
-    </section></article></main>"""
+    </section>"""
     assert search.entries(page) == [
         ["one", "1. Title", "Words a/β here."],
         ["thm", "Theorem 2.6 (Name)", "Stated."],

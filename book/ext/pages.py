@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+from importlib import import_module
 from pathlib import Path
 
 from pybtex.backends import plaintext
@@ -110,6 +111,9 @@ def _in_parallel(app, env, docnames):
         if name in app.extensions:
             app.extensions[name].parallel_read_safe = True
     ProofDomain.merge_domaindata = lambda *nothing: None
+    for page in docnames:  # once, before the processes that document them are forked
+        if page.startswith("book/api/"):
+            import_module(page.rpartition("/")[2])
 
 
 def setup(app):

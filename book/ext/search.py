@@ -1,4 +1,4 @@
-"""The index of the search, read from the built pages: sections, statements and claims with their text.
+"""The index of the search, read from the finished pages: sections, statements and claims with their text.
 
 It takes the place of Sphinx's, in the same file, which the search page loads as a script; so a book
 that is read from files is searched too. `book/theme/search.js` ranks what it finds.
@@ -36,10 +36,9 @@ def _text(element) -> str:
     return re.sub(r"\s+([,.;:)\]])|([(\[])\s+", r"\1\2", text)
 
 
-def entries(page: str) -> list[list[str]]:
-    """Return [anchor, title, text] for each part of a page's HTML."""
-    whole = re.search("<article.*?</article>", page, re.S)[0]
-    article = BeautifulSoup(CODE.sub(" ", whole), "html.parser")
+def entries(body: str) -> list[list[str]]:
+    """Return [anchor, title, text] for each part of a page's body in HTML."""
+    article = BeautifulSoup(CODE.sub(" ", body), "html.parser")
     for element in article.select(LEFT_OUT):
         element.decompose()
     found = []
@@ -56,18 +55,34 @@ def entries(page: str) -> list[list[str]]:
     return found[::-1]
 
 
+def _part(app, page: str) -> Path:
+    return Path(app.doctreedir, f"{page}.search.json")
+
+
+def _read(app, pagename, templatename, context, doctree):
+    if doctree is not None:
+        _part(app, pagename).write_text(json.dumps(entries(context["body"])), encoding="utf-8")
+
+
 def _index(app, error):
     if error or app.builder.name != "html":
         return
-    index = []
-    for page in app.env.titles:
-        parts = entries(Path(app.outdir, f"{page}.html").read_text(encoding="utf-8"))
-        index.append([f"{page}.html", app.env.titles[page].astext(), parts])
+    index = [
+        [f"{page}.html", title.astext(), json.loads(_part(app, page).read_text(encoding="utf-8"))]
+        for page, title in app.env.titles.items()
+    ]
     text = json.dumps(index, ensure_ascii=False, separators=(",", ":"))
     Path(app.outdir, "searchindex.js").write_text(f"Search.setIndex({text})", encoding="utf-8")
 
 
+def _replace(app):
+    # Sphinx's own index, which nothing reads
+    app.builder.index_page = app.builder.dump_search_index = lambda *page: None
+
+
 def setup(app):
     """Called by Sphinx."""
+    app.connect("builder-inited", _replace)
+    app.connect("html-page-context", _read, priority=990)  # in the processes that write the pages
     app.connect("build-finished", _index)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

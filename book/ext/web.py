@@ -173,7 +173,7 @@ def _page(app, pagename, templatename, context, doctree):
         _appended(app, pagename, context)
     about = description(doctree) or f"{title}: a page of {app.config.html_title}."
     image = f"_images/cards/{pagename.replace('/', '-')}.png"
-    if pagename == app.config.root_doc:
+    if pagename == app.config.root_doc or pagename.startswith("book/api/"):
         image = "_static/card.png"
     else:
         card(title, about, Path(app.outdir, image))

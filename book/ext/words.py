@@ -6,12 +6,18 @@ to the glossary that carry the definition.
 
 import html
 import re
+from functools import cache
 
 from docutils import nodes
 
 GLOSSARY = "book/notation"
 IN_TEXT = re.compile(r'<a class="reference internal" href="[^"]*#(term-[\w-]+)"')
 IN_TABLE = re.compile(r'<a class="hn-term">(.*?)</a>')
+
+
+@cache
+def _glossary(env) -> dict[str, str]:
+    return definitions(env.get_doctree(GLOSSARY))
 
 
 def definitions(doctree) -> dict[str, str]:
@@ -39,9 +45,8 @@ def carded(body: str, cards: dict[str, str], glossary: str) -> str:
 
 def _cards(app, pagename, templatename, context, doctree):
     if pagename != GLOSSARY and "term" in (body := context.get("body", "")):
-        cards = definitions(app.env.get_doctree(GLOSSARY))
         glossary = app.builder.get_relative_uri(pagename, GLOSSARY)
-        context["body"] = carded(body, cards, glossary)
+        context["body"] = carded(body, _glossary(app.env), glossary)
 
 
 def setup(app):

@@ -75,19 +75,21 @@ class Question:
     pool: tuple[pd.DataFrame, ...]
     margin: float
 
-    @functools.cache  # noqa: B019, a page asks a handful
     def effects(
         self, metric: str = "linear", target: str = "these images", pooled: bool = True
     ) -> dict[str, Effect]:
         """Return the family of a readout, by the names of the pairs."""
-        effects = {}
-        for name, pair in self.pairs.items():
-            if all(map(len, pair)):
-                effects[name] = between(*pair, metric, target)
+        effects = self._alone(metric, target)
         if pooled:
             shared = self.shared_variance(metric)
             effects = {name: replace(effect, **shared) for name, effect in effects.items()}
         return dict(zip(effects, comparisons.family(list(effects.values())), strict=True))
+
+    @functools.cache  # noqa: B019, a page asks a handful
+    def _alone(self, metric: str, target: str) -> dict[str, Effect]:
+        """Return the differences of a readout, each with the variance of its own runs."""
+        pairs = {name: pair for name, pair in self.pairs.items() if all(map(len, pair))}
+        return {name: between(*pair, metric, target) for name, pair in pairs.items()}
 
     @functools.cache  # noqa: B019
     def shared_variance(self, metric: str) -> dict:

@@ -158,13 +158,13 @@ def _paired(a, b, ours, base, metric, by, target, mixed) -> Effect:
     """Return the effect of two groups by seed; `ours` and `base` name them in errors."""
     if target not in ("these images", "new images"):
         raise ValueError(f"target must be 'these images' or 'new images', got {target!r}")
-    seeds, unpaired = sorted({*a.index} & {*b.index}), sorted({*a.index} ^ {*b.index})
+    seeds, unpaired = sorted({*a[by]} & {*b[by]}), sorted({*a[by]} ^ {*b[by]})
     if not seeds:
         raise ValueError(f"{ours} and {base} have no {by} in common, only {unpaired}")
-    a, b, n = a.loc[seeds], b.loc[seeds], len(seeds)
-    if not mixed:
-        _require_same_processor(a, b, ours, base)
-    d = 100 * (a[metric] - b[metric]).to_numpy(float)
+    a, b, n = _ordered(a, by, seeds), _ordered(b, by, seeds), len(seeds)
+    if not mixed and "environment" in a:
+        _require_same_processor(a, b, by, ours, base)
+    d = 100 * np.subtract(a[metric], b[metric])
     m = _images(a, b, metric)
     images, bound = (0.0, False) if target == "these images" else _spread(a, b, metric, m)
     floor = 100 / m / math.sqrt(12) if m else 0.0
@@ -333,22 +333,26 @@ def _deviations(df: int) -> np.ndarray:
     return np.sqrt(stats.chi2.ppf((np.arange(4096) + 0.5) / 4096, df) / df)
 
 
-def _runs(rows, words, metric, by):
-    """Return what a comparison needs of the runs of a group by seed."""
-    rows = rows.filter(items=dict.fromkeys([by, metric, *USED]))
-    if rows.empty or rows[by].isna().any() or rows[by].duplicated().any():
-        numbers = rows[by].tolist()
+def _runs(rows, words, metric, by) -> dict[str, list]:
+    """Return what a comparison needs of the runs of a group, as lists: small frames are slow."""
+    columns = {name: rows[name].tolist() for name in (by, metric, *USED) if name in rows}
+    numbers = columns[by]
+    if rows.empty or pd.isna(numbers).any() or len({*numbers}) < len(numbers):
         raise ValueError(f"{words} must select runs with one {by} each, got {by} {numbers}")
     if not np.isfinite(rows[metric].to_numpy(float)).all():
         raise ValueError(f"{metric} of {words} is missing or not finite; leave such runs out")
-    return rows.set_index(by)
+    return columns
 
 
-def _require_same_processor(a, b, ours, base) -> None:
+def _ordered(columns, by, seeds) -> dict[str, list]:
+    """Return the runs of these seeds in their order."""
+    rows = [columns[by].index(seed) for seed in seeds]
+    return {name: [values[row] for row in rows] for name, values in columns.items()}
+
+
+def _require_same_processor(a, b, by, ours, base) -> None:
     """Refuse a seed whose two runs come from different processors."""
-    if "environment" not in a:
-        return
-    for seed, first, second in zip(a.index, a["environment"], b["environment"], strict=True):
+    for seed, first, second in zip(a[by], a["environment"], b["environment"], strict=True):
         pair = [run["hardware"].get("gpu", run["hardware"]["cpu"]) for run in (first, second)]
         if pair[0] != pair[1]:
             raise ValueError(
@@ -360,16 +364,16 @@ def _require_same_processor(a, b, ours, base) -> None:
 def _images(a, b, metric) -> int | None:
     """Return the number of images of which the metric is a share, the same for all runs."""
     count = "validation" if metric.endswith("_validation") else "test_images"
-    both = pd.concat([a, b])
     for name in ("dataset", "dataset_digest", count):
-        if name in both and len(both[name].dropna().unique()) > 1:
-            values = sorted({*both[name].dropna().tolist()})
+        values = {value for value in (*a.get(name, ()), *b.get(name, ())) if not pd.isna(value)}
+        if len(values) > 1:
+            values = sorted(values)
             raise ValueError(f"the runs were tested on different images: {name} is {values}")
-    first = both["correct"].iloc[0] if "correct" in both else None
+    first = a.get("correct", [None])[0]
     if isinstance(first, dict) and isinstance(first.get(metric), list):
         return len(first[metric])  # the score of each query
-    m = int(both[count].fillna(0).max()) if count in both else 0
-    right = m * both[metric].to_numpy(float)
+    m = int(max(values, default=0))
+    right = m * np.array(a[metric] + b[metric])
     counted = (abs(right - right.round()) < 0.01).all() and 0 <= right.min() <= right.max() <= m
     return m if m > 1 and counted else None
 
@@ -381,9 +385,9 @@ def _spread(a, b, metric, m) -> tuple[float, bool]:
     right = [_bits(rows, metric, m) for rows in (a, b)]
     bound, variance = any(bits is None for bits in right), 0.0
     if bound:
-        total, difference = a[metric].mean() + b[metric].mean(), a[metric].mean() - b[metric].mean()
-        variance = (min(total, 2 - total) - difference**2) * m / (m - 1)
-    elif len(a) > 1:
+        ours, base = np.mean(a[metric]), np.mean(b[metric])
+        variance = (min(ours + base, 2 - ours - base) - (ours - base) ** 2) * m / (m - 1)
+    elif len(a[metric]) > 1:
         variance = max(components(right[0] * 1.0 - right[1])[1], 0.0)
     return 100 * math.sqrt(variance / m), bound
 
