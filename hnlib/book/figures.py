@@ -8,6 +8,7 @@ import io
 import json
 
 import matplotlib.pyplot as plt
+import matplotlib.text as mtext
 import numpy as np
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 
@@ -55,6 +56,10 @@ def use_style() -> None:
     import seaborn as sns
     from matplotlib_inline.backend_inline import set_matplotlib_formats
 
+    plt.uninstall_repl_displayhook()  # else a cell's figure is drawn once more, for no output
+    # matplotlib makes a parser of formulas for each file, with a cache of its own: let all share it
+    shared = mtext.TextToPath()
+    mtext.TextToPath = lambda: shared  # pyright: ignore[reportAttributeAccessIssue]
     parts = ["text.color", "xtick.color", "ytick.color", "grid.color"]
     parts += [f"axes.{part}color" for part in ("label", "edge", "title")]
     grounds = ["figure.facecolor", "axes.facecolor", "savefig.facecolor"]
@@ -62,6 +67,7 @@ def use_style() -> None:
     sizes = {"figure.figsize": (6.4, 3.6), "font.size": 10, "axes.titlesize": 11}
     rest = {
         "axes.labelsize": 10,
+        "axes.titley": 1.0,  # else its height is searched for: no axis is on top
         "figure.constrained_layout.use": True,
         "grid.alpha": 0.25,
         "patch.force_edgecolor": False,  # seaborn's white edges glare on the dark ground
