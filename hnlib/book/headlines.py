@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
-from hnlib import methods
 from hnlib.book import dial
 from hnlib.book.compared import differences, whole_seeds
 from hnlib.book.tables import interval
@@ -66,8 +65,7 @@ def headlines(metric: str = "linear") -> dict[str, Effect]:
     }
 
     catalogue = runs.query(f"{SMALL} and options == '' and changed == ''")
-    groups = {name: catalogue.query("method == @name") for name in methods.CATALOGUE}
-    groups = {name: group for name, group in groups.items() if len(group) == 3}
+    groups = {name: group for name, group in catalogue.groupby("method") if len(group) == 3}
     simclr = groups.pop("simclr")
     gains = [comparisons.between(group, simclr, metric) for group in groups.values()]
     labels = gains[list(groups).index("scl")]
@@ -87,10 +85,7 @@ def searches(encoder: str) -> dict[str, Effect]:
 
     The best of four temperatures is chosen on validation claims.
     """
-    where = "dataset == 'scifact' and not leak and max_steps == 100 and experiment == 'retrieval'"
-    runs = records.frame(kind="retrieval", where=where).query("encoder == @encoder")
-    blank = {"mined": "", "guide": "", "margin": 0.0}
-    groups = whole_seeds(runs.astype(dict.fromkeys(blank, object)).fillna(blank), SEARCHES)
+    groups = whole_seeds(_searched().query("encoder == @encoder"), SEARCHES)
     best = max(TEMPERATURES, key=lambda name: groups[name]["ndcg_validation"].mean())
     pairs = {"temperature": (best, "t = 0.05"), "tilt": ("tilt", best)}
     pairs |= {"dcl": ("dcl", "tilt at γ = 10"), "mined": ("mined", "t = 0.05")}
@@ -105,3 +100,11 @@ def _runs():
         where="dataset == 'cifar10' and encoder == 'small-cnn' and batch_size == 256 "
         "and admitted == 1 and mixing.isna()",
     )
+
+
+@functools.cache
+def _searched():
+    where = "dataset == 'scifact' and not leak and max_steps == 100 and experiment == 'retrieval'"
+    blank = {"mined": "", "guide": "", "margin": 0.0}
+    runs = records.frame(kind="retrieval", where=where)
+    return runs.astype(dict.fromkeys(blank, object)).fillna(blank)
