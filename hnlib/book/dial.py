@@ -18,6 +18,7 @@ from hnlib.results import comparisons
 
 TEMPERATURES = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05)
 BETAS = (0.0, 1.0, 2.0, 4.0, 8.0)
+KEYS = ("temperature", "beta")
 CELLS = [(t, beta) for t in TEMPERATURES for beta in BETAS]
 GAMMAS = np.array([(1 + beta) / t for t, beta in CELLS])
 HUES = ("#d55e00", "#b8860b", "#6b8e23", "#009e73", "#0b7fbf", "#8a79c9")  # of `TEMPERATURES`
@@ -47,7 +48,7 @@ class Map:
         some = some.assign(beta=some["beta"].fillna(0.0))
         on_map = [cell in CELLS for cell in zip(some["temperature"], some["beta"], strict=True)]
         some = some.loc[np.array(on_map, bool)]
-        if len(twice := some[some.duplicated(["temperature", "beta", "seed"], keep=False)]):
+        if len(twice := some[some.duplicated([*KEYS, "seed"], keep=False)]):
             raise ValueError(
                 f"records {' and '.join(map(str, twice['record'][:2]))} are of one cell and seed; "
                 "runs must be equal in all but temperature, beta and seed"
@@ -60,10 +61,15 @@ class Map:
         seeds, counts = np.unique(self.cells["seed"].to_numpy(), return_counts=True)
         return tuple(int(seed) for seed in seeds[counts == len(CELLS)])
 
+    @functools.cached_property
+    def _groups(self) -> dict[tuple[float, float], pd.DataFrame]:
+        """Return the runs of each cell."""
+        return dict(list(self.cells[self.cells["seed"].isin(self.seeds)].groupby([*KEYS])))
+
+    @functools.cache  # noqa: B019, a page has a few maps
     def accuracy(self, metric: str = "linear") -> np.ndarray:
         """Return percents [cells, seeds], in the orders of `CELLS` and `seeds`."""
-        keys = ["temperature", "beta"]
-        wide = self.cells.pivot(index=keys, columns="seed", values=metric)
+        wide = self.cells.pivot(index=[*KEYS], columns="seed", values=metric)
         return 100 * wide.reindex(CELLS)[[*self.seeds]].to_numpy()
 
     def chosen(self, where=lambda beta: True) -> tuple[float, float]:
@@ -79,9 +85,8 @@ class Map:
 
         With `pooled`, all cells have one variance.
         """
-        first, second = (f"temperature == {t} and beta == {beta}" for t, beta in (ours, base))
-        some = self.cells[self.cells["seed"].isin(self.seeds)]
-        effect = comparisons.compare(some, first, second, metric, target=target, mixed=self.mixed)
+        pair = self._groups[ours], self._groups[base]
+        effect = comparisons.between(*pair, metric, target=target, mixed=self.mixed)
         if not pooled:
             return effect
         variance, df = self._error(metric)

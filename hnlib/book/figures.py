@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import html
+import io
 import json
 
 import matplotlib.pyplot as plt
 import matplotlib.text as mtext
 import numpy as np
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 
 # Axes and text. No grey has 4.5:1 on both grounds; on the dark one book.css makes figures lighter.
 GREY = "#737373"
@@ -161,18 +163,30 @@ def show(draw) -> None:
     ``draw(narrow)`` returns a figure; if ``narrow``, it is at most `NARROW` inches wide. `panels`
     does both for figures whose panels are stacked.
     """
-    from IPython.core.pylabtools import print_figure
     from IPython.display import display
 
     wide, narrow = draw(False), draw(True)
     if (width := narrow.get_figwidth()) > NARROW:
         raise ValueError(f"a narrow figure has at most {NARROW} inches, got {width}")
-    drawn = [print_figure(figure, "svg", metadata={"Date": None}) for figure in (wide, narrow)]
+    drawn = [_svg(figure) for figure in (wide, narrow)]
     plt.close(wide)
     plt.close(narrow)
     display(
         {"image/svg+xml": drawn[0], "text/plain": "figure"}, raw=True, metadata={"narrow": drawn[1]}
     )
+
+
+def _svg(figure) -> str:
+    """Draw a figure once, cropped; `savefig` would draw it twice to find what to crop."""
+    FigureCanvasSVG(figure)
+    figure.dpi = 72  # as in every SVG
+    if layout := figure.get_layout_engine():
+        layout.execute(figure)
+        with plt.rc_context({"figure.constrained_layout.use": False}):
+            figure.set_layout_engine(None)
+    box, file = figure.get_tightbbox().padded(plt.rcParams["savefig.pad_inches"]), io.StringIO()
+    figure.savefig(file, format="svg", bbox_inches=box, metadata={"Date": None})
+    return file.getvalue()
 
 
 class Picture:

@@ -151,7 +151,7 @@ def between(ours, base, metric="linear", target="these images", mixed=False) -> 
     groups = {"our group": ours, "the base group": base}
     a, b = (_runs(group, words, metric, "seed") for words, group in groups.items())
     effect = _paired(a, b, *groups, metric, "seed", target, mixed)
-    return replace(effect, base=" ".join(sorted(base["record"])))
+    return replace(effect, base=" ".join(sorted(base.get("record", ()))))
 
 
 def _paired(a, b, ours, base, metric, by, target, mixed) -> Effect:
