@@ -59,7 +59,7 @@ def use_style() -> None:
     plt.uninstall_repl_displayhook()  # else a cell's figure is drawn once more, for no output
     # matplotlib makes a parser of formulas for each file, with a cache of its own: let all share it
     shared = mtext.TextToPath()
-    mtext.TextToPath = lambda: shared  # pyright: ignore[reportAttributeAccessIssue]
+    mtext.TextToPath = lambda: shared
     parts = ["text.color", "xtick.color", "ytick.color", "grid.color"]
     parts += [f"axes.{part}color" for part in ("label", "edge", "title")]
     grounds = ["figure.facecolor", "axes.facecolor", "savefig.facecolor"]
