@@ -33,9 +33,11 @@ from hnlib.book.execute import (
 from hnlib.training import records
 
 TIMEOUT = 900  # seconds for one cell of a chapter in the default build
-LIBRARIES = [  # slow to import, and used by many chapters
+LIBRARIES = [  # slow to import, and used by several chapters
+    "cvxpy",
     "ipykernel.kernelapp",
     "matplotlib.pyplot",
+    "ot",
     "pandas",
     "scipy.optimize",
     "scipy.special",
@@ -43,6 +45,7 @@ LIBRARIES = [  # slow to import, and used by many chapters
     "seaborn",
     "sklearn.linear_model",
     "torch",
+    "torch_geometric",
     "lightning_fabric",
 ]
 NOT_EXECUTED = """```{admonition} Not executed
