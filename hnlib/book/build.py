@@ -201,7 +201,7 @@ def render(folder: Path, draft: bool) -> None:
     shutil.rmtree(build, ignore_errors=True)
     page = build / "html"
     arguments = [folder, page, not draft]
-    environment = os.environ | {"PYTHONPATH": str(root()), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = os.environ | {"PYTHONPATH": str(root())}
     result = subprocess.run(
         [sys.executable, "-c", SPHINX, *map(str, arguments)],
         env=environment,
