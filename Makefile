@@ -18,8 +18,9 @@ pdf: $(READY)
 wheel: $(READY)
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir _build .
 
-# Tests run on all cores; a file's tests stay in one process, because they may share what is slow to make.
-PYTEST := $(BIN)/python -m pytest -n logical --dist loadfile
+# Tests run on all cores; a file's tests stay in one process, because they may share what is slow to make. Files
+# keep their order: by default those with few tests, which are the slow ones, would be last, on one core.
+PYTEST := $(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder
 
 test: $(READY)
 	$(PYTEST)
