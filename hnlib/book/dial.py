@@ -62,7 +62,7 @@ class Map:
         return tuple(int(seed) for seed in seeds[counts == len(CELLS)])
 
     @functools.cached_property
-    def _groups(self) -> dict[tuple[float, float], pd.DataFrame]:
+    def _groups(self) -> dict:
         """Return the runs of each cell."""
         return dict(list(self.cells[self.cells["seed"].isin(self.seeds)].groupby([*KEYS])))
 

@@ -148,9 +148,9 @@ def compare(
 
 def between(ours, base, metric="linear", target="these images", mixed=False) -> Effect:
     """Compare two groups of runs, each a frame of `records.frame`, as `compare` does."""
-    groups = {"our group": ours, "the base group": base}
-    a, b = (_runs(group, words, metric, "seed") for words, group in groups.items())
-    effect = _paired(a, b, *groups, metric, "seed", target, mixed)
+    a = _runs(ours, "our group", metric, "seed")
+    b = _runs(base, "the base group", metric, "seed")
+    effect = _paired(a, b, "our group", "the base group", metric, "seed", target, mixed)
     return replace(effect, base=" ".join(sorted(base.get("record", ()))))
 
 

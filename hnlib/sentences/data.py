@@ -264,7 +264,7 @@ def sentence(rng: np.random.Generator, topic: int, mood: int) -> str:
     """Make a sentence of a topic, in a mood. A word may be of any topic: alone it says little."""
 
     def pick(texts: Sequence[str]) -> str:  # as `rng.choice`, which is slow
-        return texts[rng.integers(len(texts))]
+        return texts[int(rng.integers(len(texts)))]
 
     def word(part: int, given: int, share: float = 0.6) -> str:
         drawn = given if rng.random() < share else rng.integers(len(TOPICS))
