@@ -372,7 +372,7 @@ def _images(a, b, metric) -> int | None:
     first = a.get("correct", [None])[0]
     if isinstance(first, dict) and isinstance(first.get(metric), list):
         return len(first[metric])  # the score of each query
-    m = int(max(values, default=0))
+    m = int(max(values, default=0))  # of `count`, the last name
     right = m * np.array(a[metric] + b[metric])
     counted = (abs(right - right.round()) < 0.01).all() and 0 <= right.min() <= right.max() <= m
     return m if m > 1 and counted else None
