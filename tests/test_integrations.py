@@ -1,4 +1,7 @@
-"""The losses in other people's trainers, and their losses as ours with uniform weights."""
+"""The losses in other people's trainers, and their losses as ours with uniform weights.
+
+Their libraries are imported where a test needs them: together they take seconds.
+"""
 
 import re
 
@@ -10,12 +13,8 @@ from torch.nn import functional
 
 from hnlib import methods
 from hnlib.contrast import Contrast
-from hnlib.images import _torchvision  # noqa: F401, which the packages below import: see there
+from hnlib.images import _torchvision  # noqa: F401, which those libraries import: see there
 from hnlib.integrations.sentence_transformers import HardNegatives
-
-import open_clip  # isort: skip
-from pytorch_metric_learning.losses import NTXentLoss  # isort: skip
-from sentence_transformers.sentence_transformer import losses  # isort: skip
 
 BOTH = dict(directions=("query_to_doc", "doc_to_query"), partition_mode="per_direction")
 
@@ -30,12 +29,20 @@ def ours(z, method="simclr", **options):
     return HardNegatives(None, method, **options).of_columns(z)
 
 
+def sentence_losses():
+    from sentence_transformers.sentence_transformer import losses
+
+    return losses
+
+
 def ranking(z, **options):
-    loss = losses.MultipleNegativesRankingLoss(None, **options)
+    loss = sentence_losses().MultipleNegativesRankingLoss(None, **options)
     return loss.compute_loss_from_embeddings(z, None)
 
 
 def clip(z):
+    import open_clip
+
     return open_clip.loss.ClipLoss()(*(functional.normalize(x, dim=1) for x in z), 20.0)
 
 
@@ -98,6 +105,8 @@ def test_two_towers_gathered_from_two_devices_are_clip_on_the_whole_batch(tmp_pa
 
 @pytest.mark.parametrize("t", [0.07, 0.5])
 def test_two_views_are_nt_xent_of_pytorch_metric_learning(t):
+    from pytorch_metric_learning.losses import NTXentLoss
+
     z = columns(4)
     one, off = (methods.build("simclr", temperature=x)(*z) for x in (t, 1.01 * t))
     theirs = NTXentLoss(t)(torch.cat(z), torch.arange(len(z[0])).repeat(2))
@@ -119,6 +128,8 @@ def test_two_views_are_the_losses_of_lightly(method, t):
 
 @pytest.mark.parametrize("bias", [-10.0, -1.0])
 def test_the_sigmoid_loss_is_that_of_open_clip(bias):
+    import open_clip
+
     z = columns(5)
     unit = [functional.normalize(x, dim=1) for x in z]
     theirs = open_clip.loss.SigLipLoss()(*unit, 10.0, bias)
@@ -146,7 +157,8 @@ def texts(seed, count, n=12):
 
 def gist(model, guide, margin):
     """Theirs without its constructor, which asks for tokenizers."""
-    loss = losses.GISTEmbedLoss.__new__(losses.GISTEmbedLoss)
+    kind = sentence_losses().GISTEmbedLoss
+    loss = kind.__new__(kind)
     torch.nn.Module.__init__(loss)
     chosen = dict(temperature=0.05, margin=margin, margin_strategy="absolute")
     off = ("must_retokenize", "contrast_anchors", "contrast_positives", "gather_across_devices")
@@ -192,7 +204,7 @@ def test_the_whole_batch_is_their_cached_loss():
     whole = ours([model(x)["sentence_embedding"] for x in features])
     gradients = [torch.autograd.grad(whole, list(model.parameters()))]
     for size in (4, 12):
-        cached = losses.CachedMultipleNegativesRankingLoss(model, mini_batch_size=size)
+        cached = sentence_losses().CachedMultipleNegativesRankingLoss(model, mini_batch_size=size)
         theirs = cached(features, None)
         assert float((whole - theirs).detach().abs()) < 1e-6
         model.zero_grad()

@@ -17,11 +17,6 @@ from hnlib.retrieval.task import Task, _guided
 from hnlib.training import records
 from hnlib.training.run import train
 
-# after torchvision, which the kinds of data import
-from sentence_transformers.sentence_transformer.evaluation import (  # isort: skip
-    InformationRetrievalEvaluator,
-)
-
 TINY = dict(batch_size=32, epochs=1, max_steps=3, vocabulary=500, dimension=16)
 OURS = {"ndcg": "ndcg@k", "recall10": "recall@k", "mrr": "mrr@k"}
 
@@ -68,11 +63,13 @@ def ranked_by(scores):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_metrics_are_those_of_sentence_transformers(seed):
+    from sentence_transformers.sentence_transformer import evaluation
+
     scores, judged = random_ranking(seed)
     ranked = ranked_by(scores)
     relevant = {str(q): {f"{d:03}" for d in of} for q, of in enumerate(judged)}
     ids = [f"{d:03}" for d in range(scores.shape[1])]  # among equals the first leads
-    evaluator = InformationRetrievalEvaluator(
+    evaluator = evaluation.InformationRetrievalEvaluator(
         {q: q for q in relevant}, {i: i for i in ids}, relevant, ndcg_at_k=[10], mrr_at_k=[10],
         precision_recall_at_k=[10, 100],
     )  # fmt: skip
