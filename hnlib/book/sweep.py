@@ -1,4 +1,4 @@
-"""`hnlib sweep`: execute one notebook at every point of a grid, with Ray Tune.
+"""`hnlib sweep`: execute one notebook at every point of a grid, with Ray.
 
 The executed notebook of a trial is stored as `_build/sweeps/NOTEBOOK/TRIAL.ipynb` when the trial
 ends; its numbers are the records that the notebook writes. The same command executes what is not
@@ -9,8 +9,6 @@ and a trial sends back its notebook and its records.
 import itertools
 import logging
 import os
-import tempfile
-from functools import partial
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -152,21 +150,10 @@ def _run(
     gpus: float,
     retries: int,
 ) -> dict[str, str]:
-    """Execute the trials with Ray Tune; return the errors by the name of the trial."""
-    # Ray reads these when it is imported; trials run in the root of the checkout or of its copy
-    os.environ |= {"RAY_CHDIR_TO_TRIAL_DIR": "0", "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1"}
+    """Execute the trials with Ray; return the errors by the name of the trial."""
+    # Ray reads it when it is imported
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
-    from ray import tune
-
-    class Progress(tune.Callback):
-        def on_trial_complete(self, iteration, trials, trial, **info):
-            for name, content in trial.last_result["files"].items():
-                _files.write_atomically(execute.root() / name, content)
-            print(f"  {todo[trial.config['trial']].name}: done", flush=True)
-
-        def on_trial_error(self, iteration, trials, trial, **info):
-            print(f"  {todo[trial.config['trial']].name}: failed", flush=True)
 
     root = execute.root()
     if address is None:  # "local", else Ray joins a cluster that happens to run here
@@ -182,44 +169,42 @@ def _run(
                 f"a trial needs {cpus:g} cores and {gpus:g} GPUs; this machine has "
                 f"{resources['CPU']:g} and {resources.get('GPU', 0):g}"
             )
+        # one worker a trial, as if each had been started by hand
+        options = dict(num_cpus=cpus, num_gpus=gpus, max_retries=retries, max_calls=1)
+        task = ray.remote(retry_exceptions=True, **options)(_execute)
         paths = [os.path.relpath(path, root) for path in (notebook, folder)]
-        execute_one = partial(_execute, todo, *paths, None if address else str(root), cpus, gpus)
-        with tempfile.TemporaryDirectory() as storage:
-            results = tune.Tuner(
-                tune.with_resources(execute_one, {"cpu": cpus, "gpu": gpus}),
-                param_space={"trial": tune.grid_search(list(range(len(todo))))},
-                run_config=tune.RunConfig(
-                    storage_path=storage,
-                    failure_config=tune.FailureConfig(max_failures=retries),
-                    callbacks=[Progress()],
-                    verbose=0,
-                ),
-            ).fit()
-            errors = {}
-            for result in results:
-                if result.error:
-                    trial = todo[result.config["trial"]]
-                    errors[trial.name] = str(result.error)
-                    print(f"\n{trial.name} failed: {trial.parameters}\n{result.error}")
-            return errors
+        place = [*paths, None if address else str(root), cpus, gpus]
+        pending, errors = {task.remote(trial, *place): trial for trial in todo}, {}
+        while pending:
+            (ended,), _ = ray.wait([*pending])
+            trial = pending.pop(ended)
+            try:
+                files = ray.get(ended)
+            except ray.exceptions.RayError as error:
+                errors[trial.name] = str(error)
+                print(f"\n{trial.name} failed: {trial.parameters}\n{error}", flush=True)
+                continue
+            for name, content in files.items():
+                _files.write_atomically(root / name, content)
+            print(f"  {trial.name}: done", flush=True)
+        return errors
     finally:
         ray.shutdown()
 
 
-def _execute(todo, notebook, folder, root, cpus, gpus, config) -> dict:
+def _execute(trial: Trial, notebook, folder, root, cpus, gpus) -> dict[str, bytes]:
     """Execute a trial on a Ray worker; from a copy of the checkout, return the files it wrote."""
     if root is not None:
         os.chdir(root)
     if not gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    trial = todo[config["trial"]]
     before, here = _records(), execute.root()
     path = here / folder / f"{trial.name}.ipynb"
     execute.execute(here / notebook, path, trial.parameters, threads=max(1, int(cpus)))
     if root is not None:
-        return {"files": {}}
+        return {}
     written = [path, *(name for name, when in _records().items() if before.get(name) != when)]
-    return {"files": {os.path.relpath(name, here): name.read_bytes() for name in written}}
+    return {os.path.relpath(name, here): name.read_bytes() for name in written}
 
 
 def _records() -> dict[Path, int]:

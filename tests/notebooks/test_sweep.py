@@ -163,10 +163,10 @@ def test_records_of_a_cluster_travel_back(checkout, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # so that it is restored afterwards
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     notebook = "notebooks/experiments/one.md"
-    reply = sweep._execute([trial], notebook, "_build/here", None, 1, 0, {"trial": 0})
+    files = sweep._execute(trial, notebook, "_build/here", None, 1, 0)
     here = f"_build/here/{trial.name}.ipynb"
-    assert list(reply["files"]) == [here, "_build/results/pass-3.0-0.json"]
-    assert reply["files"][here] == (checkout / here).read_bytes()
+    assert list(files) == [here, "_build/results/pass-3.0-0.json"]
+    assert files[here] == (checkout / here).read_bytes()
     assert sweep._is_done(checkout / "_build/here", one(checkout), trial)
 
 
