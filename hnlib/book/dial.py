@@ -43,7 +43,7 @@ class Map:
 
     @functools.cached_property
     def cells(self) -> pd.DataFrame:
-        """Return the runs of the map, with `beta` 0 for SimCLR."""
+        """Return the runs of the seeds with every cell of the map, with `beta` 0 for SimCLR."""
         some = self.runs.query(f"method == 'simclr' or ({HELD})")
         some = some.assign(beta=some["beta"].fillna(0.0))
         on_map = [cell in CELLS for cell in zip(some["temperature"], some["beta"], strict=True)]
@@ -53,24 +53,18 @@ class Map:
                 f"records {' and '.join(map(str, twice['record'][:2]))} are of one cell and seed; "
                 "runs must be equal in all but temperature, beta and seed"
             )
-        return some
+        return some[some.groupby("seed")["seed"].transform("size") == len(CELLS)]
 
-    @functools.cached_property
+    @property
     def seeds(self) -> tuple[int, ...]:
         """Return the seeds for which every cell of the map has been run."""
-        seeds, counts = np.unique(self.cells["seed"].to_numpy(), return_counts=True)
-        return tuple(int(seed) for seed in seeds[counts == len(CELLS)])
-
-    @functools.cached_property
-    def _groups(self) -> dict:
-        """Return the runs of each cell."""
-        return dict(list(self.cells[self.cells["seed"].isin(self.seeds)].groupby([*KEYS])))
+        return tuple(map(int, np.unique(self.cells["seed"].to_numpy())))
 
     @functools.cache  # noqa: B019, a page has a few maps
     def accuracy(self, metric: str = "linear") -> np.ndarray:
         """Return percents [cells, seeds], in the orders of `CELLS` and `seeds`."""
         wide = self.cells.pivot(index=[*KEYS], columns="seed", values=metric)
-        return 100 * wide.reindex(CELLS)[[*self.seeds]].to_numpy()
+        return 100 * wide.reindex(CELLS).to_numpy()
 
     def chosen(self, where=lambda beta: True) -> tuple[float, float]:
         """Return the cell (t, β) with the highest validation accuracy, of those with such a β."""
@@ -85,7 +79,8 @@ class Map:
 
         With `pooled`, all cells have one variance.
         """
-        pair = self._groups[ours], self._groups[base]
+        cells = self.cells.groupby([*KEYS])
+        pair = cells.get_group(ours), cells.get_group(base)
         effect = comparisons.between(*pair, metric, target=target, mixed=self.mixed)
         if not pooled:
             return effect
@@ -236,8 +231,7 @@ def smooth(gamma, accuracy, df: int = 5):
 @functools.cache
 def _residual(df: int) -> np.ndarray:
     """Return the matrix [cells, cells] that subtracts the fit of `smooth`, to use it often."""
-    fits = [smooth(GAMMAS, y, df)(GAMMAS) for y in np.eye(len(CELLS))]
-    return np.eye(len(CELLS)) - np.stack(fits, 1)
+    return np.eye(len(CELLS)) - smooth(GAMMAS, np.eye(len(CELLS)), df)(GAMMAS)
 
 
 def _noise(accuracy: np.ndarray) -> float:
