@@ -327,5 +327,5 @@ def queue(
                 f"torch, built for CUDA {torch.version.cuda}, cannot use the GPU of this machine; "
                 "install a torch for its driver, or pass --device cpu"
             )
-    done = jobs.work(waiting, minutes, device, data_root=data_root)
+    done = jobs.work(waiting, minutes, device, data_root)
     print(f"{done} recorded, {len(waiting) - done} left")

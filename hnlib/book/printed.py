@@ -56,9 +56,9 @@ def _line(row: dict, minutes: dict[str, float | None]) -> list:
     gap = _by_readout(row, lambda values: difference(values, cell.value))
     origin = cell.reason
     if cell.run is not None:
-        time = minutes.get(cell.key)
+        time = minutes.get(cell.key)  # of a run that is missing
         remarks = [f"ours: {cell.ours}" if cell.ours else "", cell.note, cell.remark]
-        remarks += [f"{time:.0f} min on a CPU" if time and not row["seeds"] else ""]
+        remarks += [f"{time:.0f} min on a CPU" if time else ""]
         text = "".join(f"; {remark}" for remark in remarks if remark)
         origin = Markup(pages.literal(papers.command(cell.run)) + pages.myst(text))
     state = "on record" if row["seeds"] else "no record yet" if cell.run else "no run"
@@ -149,13 +149,13 @@ def parts(frame) -> dict[str, str]:
     every["kind"] = [cell.run and cell.run.kind for cell in every["cell"]]
     every["recorded"] = every["seeds"] > 0
     missing = queue.jobs(frame)
-    images = [job.run for job in missing if job.run.kind == "images"]
+    images = sum(job.run.kind == "images" for job in missing)
     # those on record first
     rows = sorted(every.to_dict("records"), key=lambda row: -row["runs"] - row["recorded"])
-    minutes = queue.minutes(frame)
+    minutes = {papers.key(job.run): job.minutes for job in missing}
     return {
         "counts": _on_record(every),
-        "images": pages.count(len(images), "run"),
+        "images": pages.count(images, "run"),
         "summary": _summary(every),
         "quick": _quick(rows),
         "apart": _apart(every, frame),

@@ -7,7 +7,6 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -27,7 +26,7 @@ class Job:
     minutes: float | None
 
 
-def jobs(frame: Any = None, seeds: int = 1, only: str = "*", device: str = "cpu") -> list[Job]:
+def jobs(frame: Any, seeds: int = 1, only: str = "*", device: str = "cpu") -> list[Job]:
     """Return the runs of printed numbers without a record, most numbers a minute first.
 
     On a GPU images come before all others.
@@ -36,7 +35,6 @@ def jobs(frame: Any = None, seeds: int = 1, only: str = "*", device: str = "cpu"
     """
     if seeds < 1:
         raise ValueError(f"seeds must be at least 1, got {seeds}")
-    frame = records.frame() if frame is None else frame
     by_key: dict[str, list[papers.Cell]] = {}
     for cell in papers.cells():
         if cell.run is not None:
@@ -62,12 +60,12 @@ def jobs(frame: Any = None, seeds: int = 1, only: str = "*", device: str = "cpu"
     return sorted(missing, key=lambda job: device != "cpu" and job.run.kind != "images")
 
 
-def planned(frame: Any = None, only: str = "*", device: str = "cpu") -> list[Job]:
+def planned(frame: Any, only: str, device: str) -> list[Job]:
     """Return the runs that the chapters wait for, in the order of `campaign`.
 
     `only` matches "chapters EXPERIMENT, DATASET, METHOD".
     """
-    seconds = epoch_seconds(records.frame() if frame is None else frame, device)
+    seconds = epoch_seconds(frame, device)
     return [
         _job(run, 0, seconds)
         for run in campaign.missing()
@@ -90,12 +88,6 @@ def epoch_seconds(frame: Any, device: str) -> dict[tuple, float]:
     return {setting: statistics.median(times) for setting, times in seconds.items()}
 
 
-def minutes(frame: Any, device: str = "cpu") -> dict[str, float | None]:
-    """Return the minutes of the runs of printed numbers by their keys, where they are timed."""
-    seconds = epoch_seconds(frame, device)
-    return {c.key: _job(c.run, 1, seconds).minutes for c in papers.cells() if c.run is not None}
-
-
 def _setting(run) -> tuple:
     names = ("dataset", "encoder", "train_size", "framework", "labels")
     return tuple(getattr(run, name, None) for name in names)
@@ -107,18 +99,13 @@ def _job(run, numbers: int, measured: dict[tuple, float]) -> Job:
     return Job(run, numbers, None if seconds is None else seconds * resolved.epochs / 60)
 
 
-def duration(job: Job) -> str:
-    """Format the minutes of a job."""
-    return "not timed" if job.minutes is None else f"{job.minutes:.1f} min"
-
-
 def listing(waiting: list[Job]) -> str:
     """Return one line per job: what it fills, its minutes, its command."""
     lines = []
     for job in waiting:
         fills = f"{job.numbers:2} printed" if job.numbers else "a chapter "
-        command = papers.command(job.run, "--record")
-        lines.append(f"{fills} {duration(job):>12}  {command}")
+        time = "not timed" if job.minutes is None else f"{job.minutes:.1f} min"
+        lines.append(f"{fills} {time:>12}  {papers.command(job.run, '--record')}")
     return "\n".join([*lines, total(waiting)])
 
 
@@ -129,14 +116,7 @@ def total(waiting: list[Job]) -> str:
     return f"{len(waiting)} runs; the {len(minutes)} whose time is known take {hours}"
 
 
-def work(
-    waiting: list[Job],
-    minutes: float,
-    device: str = "auto",
-    folder: Path | None = None,
-    data_root: Path | None = None,
-    say: Callable[[str], None] = print,
-) -> int:
+def work(waiting: list[Job], minutes: float, device: str, data_root: Path | None = None) -> int:
     """Train and record jobs until `minutes` have passed; return how many were recorded.
 
     The job under way is finished. Each epoch is checkpointed, and a run that was interrupted comes
@@ -146,7 +126,7 @@ def work(
     from hnlib.training.run import Diverged, train  # a list need not wait for torch
 
     end, done, absent = time.monotonic() + 60 * minutes, 0, set()
-    folder = folder or records.tracked_folder()
+    folder = records.tracked_folder()
 
     def state(job: Job) -> Path:
         return project_root() / "_build" / "queue" / f"{job.run.name}.pt"
@@ -156,16 +136,16 @@ def work(
             break
         if job.run.dataset in absent:
             continue
-        say(papers.command(job.run, "--record"))
+        print(papers.command(job.run, "--record"))
         where = dict(device=device, checkpoint=state(job), record_to=folder, data_root=data_root)
         try:
             trained = train(job.run, **where, progress=sys.stderr.isatty())
         except (Diverged, ValueError, OSError, ImportError) as error:
-            say(f"left out: {error}")
+            print(f"left out: {error}")
             if isinstance(error.__cause__ or error, OSError):
                 absent.add(job.run.dataset)
             continue
         done += 1
-        say(f"recorded after {trained.record['seconds']:.0f} s")
+        print(f"recorded after {trained.record['seconds']:.0f} s")
         state(job).unlink(missing_ok=True)
     return done
