@@ -1,8 +1,6 @@
 """The book as one document, and what is said where no browser is."""
 
-import asyncio
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -30,17 +28,3 @@ def test_without_a_browser_one_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(ValueError, match="the PDF needs Chromium or Chrome: apt-get install"):
         pdf.chromium()
-
-
-def test_a_browser_that_hangs_is_given_up(tmp_path, monkeypatch):
-    async def hang(source, out):
-        await asyncio.sleep(60)
-
-    monkeypatch.setattr(pdf, "_print", hang)
-    monkeypatch.setattr(pdf, "document", lambda folder: "")
-    monkeypatch.setattr(pdf, "LIMIT", 0.01)
-    # In a thread of its own: the browser's tests may have left an event loop running in this one.
-    with ThreadPoolExecutor() as pool:
-        done = pool.submit(pdf.pdf, tmp_path, tmp_path / "book.pdf")
-        with pytest.raises(ValueError, match=r"printed nothing .* run `make pdf` again"):
-            done.result()

@@ -1,6 +1,5 @@
 """Print the built book into one PDF with headless Chromium: ``python -m hnlib.book.pdf``."""
 
-import asyncio
 import html
 import re
 import shutil
@@ -19,7 +18,6 @@ WIDTH = {"width": 665, "height": 970}  # of A4 between the margins of book/theme
 TIGHT = """() => { for (const table of document.querySelectorAll("article table"))
     if (table.offsetWidth > table.parentElement.clientWidth + 1)
         table.classList.add("hn-tight"); }"""
-LIMIT = 1200  # seconds of a print, which takes one to five minutes
 FOOT = """<div style="width: 100%; text-align: center; font: 8px sans-serif; color: #565b66">
 <span class="pageNumber"></span></div>"""
 
@@ -70,19 +68,22 @@ def document(folder: Path) -> str:
     return re.sub(r'(src|href|srcset)="(?:\.\./)+_', r'\1="_', text)
 
 
-async def _print(source: Path, out: Path) -> None:
-    from playwright.async_api import async_playwright
+def pdf(folder: Path, out: Path) -> None:
+    """Print the pages in ``folder`` into ``out``, which takes one to five minutes."""
+    from playwright.sync_api import sync_playwright
 
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
-        page = await browser.new_page(viewport=WIDTH)
+    source = folder / "paper.html"
+    source.write_text(document(folder), encoding="utf-8")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
+        page = browser.new_page(viewport=WIDTH)
         page.set_default_timeout(0)
-        await page.emulate_media(media="print", color_scheme="light")
-        await page.goto(source.as_uri(), wait_until="domcontentloaded")
-        await page.evaluate("() => window.MathJax.startup.promise")
-        await page.wait_for_load_state("load")
-        await page.evaluate(TIGHT)
-        await page.pdf(
+        page.emulate_media(media="print", color_scheme="light")
+        page.goto(source.as_uri(), wait_until="domcontentloaded")
+        page.evaluate("() => window.MathJax.startup.promise")
+        page.wait_for_load_state("load")
+        page.evaluate(TIGHT)
+        page.pdf(
             path=out,
             prefer_css_page_size=True,
             display_header_footer=True,
@@ -91,19 +92,7 @@ async def _print(source: Path, out: Path) -> None:
             outline=True,
             tagged=True,
         )
-
-
-def pdf(folder: Path, out: Path) -> None:
-    """Print the pages in ``folder`` into ``out``. Raises ValueError if that takes too long."""
-    source = folder / "paper.html"
-    source.write_text(document(folder), encoding="utf-8")
-    try:
-        asyncio.run(asyncio.wait_for(_print(source, out), LIMIT))  # page.pdf itself never gives up
-    except TimeoutError:
-        text = f"Chromium printed nothing in {LIMIT / 60:.0f} minutes; close other programs and"
-        raise ValueError(f"{text} run `make pdf` again") from None
-    finally:
-        source.unlink()
+    source.unlink()
     start = folder / f"{toc()[0]}.html"
     text, version = start.read_text(encoding="utf-8"), f"Version {hnlib.__version__}"
     link = f'{version} · <a href="../{out.name}">This book as a PDF</a>'
