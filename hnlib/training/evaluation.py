@@ -53,8 +53,6 @@ def weighted_knn(
     Neighbour $j$ at cosine $s_j$ has $e^{s_j/t}$ votes; $t=0.5$ and $k=200$ as in the code released
     with hcl. Right is a class among the `top` with most votes. Test rows go in chunks.
     """
-    if not 1 <= k <= len(train_x):
-        raise ValueError(f"k must lie between 1 and {len(train_x)} training images, got {k}")
     bank, classes = functional.normalize(train_x).T, int(train_y.max()) + 1
     correct = []
     for x, y in zip(test_x.split(chunk), test_y.split(chunk)):

@@ -69,17 +69,16 @@ def tracked_folder() -> Path:
     return ledger("book/results/runs")
 
 
-def write(record: dict, folder: Path | str | None = None) -> Path:
+def write(record: dict, folder: Path | str) -> Path:
     """Write a record to `folder/NAME.json` atomically and return the path."""
-    folder = default_folder() if folder is None else Path(folder)
-    path = folder / f"{name(record['configuration'])}.json"
+    path = Path(folder) / f"{name(record['configuration'])}.json"
     write_atomically(path, (canonical(record, indent=1) + "\n").encode())
     return path
 
 
-def load_all(folder: Path | str | None = None) -> list[dict]:
+def load_all(folder: Path | str) -> list[dict]:
     """Return all records of a folder, ordered by name."""
-    return [record for _, record in _named(default_folder() if folder is None else Path(folder))]
+    return [record for _, record in _named(Path(folder))]
 
 
 def _named(folder: Path) -> list[tuple[str, dict]]:
