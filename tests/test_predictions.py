@@ -46,7 +46,7 @@ def test_lines_by_their_margins():
     verdicts.between("X4", "d", both(one=far), 0.5, 1.5)
     verdicts.between("X5", "e", both(one=close), 0.5, 1.5)
     verdicts.between("X6", "f", both(one=effect(0.4, 0.2)), 0.5, 1.5)
-    verdicts.undefined("X7", "g", "too few cells")
+    verdicts.add("X7", "g", ("too few cells", ""), otherwise="undefined")
     expected = ["holds", "refuted", "open: 2 seeds", "holds", "refuted", "unresolved", "undefined"]
     assert words(verdicts) == expected
 

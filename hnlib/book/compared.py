@@ -99,17 +99,14 @@ class Question:
         pooled = comparisons.family(effects, pooled=True)[0]
         return {"between": pooled.between, "df": pooled.df}
 
-    def verdicts(self, target: str = "these images") -> dict[tuple[str, str], str]:
-        """Return the verdict of each pair and readout."""
-        return {
-            (name, metric): comparisons.verdict(effect, self.margin)
-            for metric in READOUTS
-            for name, effect in self.effects(metric, target).items()
-        }
-
     def found(self, word: str = "different", target: str = "these images") -> set[tuple[str, str]]:
         """Return the pairs and readouts with this verdict."""
-        return {key for key, verdict in self.verdicts(target).items() if verdict == word}
+        return {
+            (name, metric)
+            for metric in READOUTS
+            for name, effect in self.effects(metric, target).items()
+            if comparisons.verdict(effect, self.margin) == word
+        }
 
     def _for_new_images(self) -> set[str]:
         """Return the verdicts for new images that occur."""

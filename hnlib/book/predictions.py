@@ -63,19 +63,13 @@ class Verdicts:
         refuted: bool = False,
         missing: str = "",
         severe: str = "",
+        otherwise: str = "unresolved",
     ) -> None:
-        """Add a line: open while something is `missing`, else holds, refuted or unresolved."""
-        verdict = "holds" if holds else "refuted" if refuted else "unresolved"
-        self._line(name, prediction, measured, severe, f"open: {missing}" if missing else verdict)
-
-    def _line(self, name, prediction, measured, severe, verdict) -> None:
+        """Add a line: open while something is `missing`, else holds, refuted or `otherwise`."""
+        verdict = "holds" if holds else "refuted" if refuted else otherwise
         measured = dict(zip(self.metrics, measured, strict=True))
-        line = {"": name, "prediction": prediction, **measured}
-        self.rows.append(line | {"severity": severe, "verdict": verdict})
-
-    def undefined(self, name: str, prediction: str, reason: str) -> None:
-        """Add a line that the runs cannot decide, and why."""
-        self._line(name, prediction, (reason, ""), "", "undefined")
+        line = {"": name, "prediction": prediction, **measured, "severity": severe}
+        self.rows.append(line | {"verdict": f"open: {missing}" if missing else verdict})
 
     def equivalent(
         self, name: str, prediction: str, effects: Effects, margin: float, missing=""
