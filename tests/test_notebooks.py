@@ -115,7 +115,7 @@ def test_parameters_of_another_type_are_refused(name, text):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["-p", "epoch", "1"], "theory/one: unknown parameter 'epoch'; the notebook has epochs=3"),
+        (["-p", "epoch", "1"], "unknown parameter 'epoch'; the notebook has epochs=3"),
         (["-o", "out.html"], "the output must be an .ipynb file, got 'out.html'"),
         (["--timeout", "0"], "timeout must be at least 1 second, got 0"),
     ],
@@ -246,10 +246,10 @@ def test_a_failing_chapter_stops_the_book_and_is_kept(project, one, monkeypatch)
     assert message.startswith("theory/one: cell 1 failed.")
     assert "ZeroDivisionError" in message
     assert message.endswith("The book was not built.")
-    failed = nbformat.read(project / "_build/failed/theory/one.ipynb", as_version=4)
+    failed = nbformat.read(project / "_build/executed/theory/one.failed.ipynb", as_version=4)
     outputs = [output for cell in failed.cells for output in cell.get("outputs", [])]
     assert any(output.get("ename") == "ZeroDivisionError" for output in outputs)
-    assert not (project / "_build/failed/theory/two.ipynb").exists()
+    assert not (project / "_build/executed/theory/two.failed.ipynb").exists()
     assert not (project / "_build/executed/theory/one.ipynb").exists()
 
 

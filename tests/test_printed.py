@@ -24,7 +24,11 @@ def test_ours_stands_beside_the_printed_number_with_its_interval():
     text = printed.parts(frame)["printed"]
     assert text.count("(3 seeds, 1\u00a0s") == 1
     (line,) = [part for part in text.split("* -") if "(3 seeds" in part]
-    assert "53.7" in line and "54.0\u00a0±\u00a01.0" in line and "+0.3 \\[−2.2, +2.8\\]" in line
+    assert (
+        "53.7" in line
+        and "54.0\u00a0±\u00a01.0" in line
+        and "+0.3\u00a0\\[−2.2,\u00a0+2.8\\]" in line
+    )
     assert "as released 44.0\u00a0±\u00a01.0" in line and "as released −9.7" in line
     assert "hnlib train images --dataset tiny-imagenet --method debiased" in line
 
@@ -55,7 +59,7 @@ def test_every_number_has_its_line_and_those_on_record_come_first():
 
 
 @pytest.mark.parametrize(
-    "found, shown", [([], "–"), ([50.0], "−1.0"), ([50, 52], "[−12.7, +12.7]")]
+    "found, shown", [([], "–"), ([50.0], "−1.0"), ([50, 52], "[−12.7,\u00a0+12.7]")]
 )
 def test_a_difference_needs_seeds_for_an_interval(found, shown):
     assert shown in printed.difference(found, 51.0)

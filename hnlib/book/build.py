@@ -95,8 +95,7 @@ def execute_chapters(wanted: list[Path], jobs: int) -> None:
     options = {"timeout": TIMEOUT, "threads": max(1, (os.cpu_count() or 1) // jobs)}
     pool, tasks = ThreadPoolExecutor(jobs), {}
     for chapter in sorted(wanted, key=seconds, reverse=True):
-        failed = root() / "_build/failed" / f"{name(chapter)}.ipynb"
-        task = pool.submit(execute, chapter, executed_path(chapter), failed=failed, **options)
+        task = pool.submit(execute, chapter, executed_path(chapter), **options)
         tasks[task] = name(chapter)
     try:
         for done, task in enumerate(as_completed(tasks), 1):

@@ -19,8 +19,6 @@ from hnlib import _files
 from hnlib.book import kernels
 from hnlib.training import records
 
-# A chapter that runs the command may use any module.
-COMMAND = re.compile(r"-m\W+hnlib|!\s*hnlib\b")
 PROBE = """
 import json, sys
 modules = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
@@ -213,12 +211,11 @@ def execute(
     timeout: int | None = None,
     threads: int | None = None,
     progress: bool = False,
-    failed: Path | None = None,
 ) -> float:
     """Execute ``notebook`` in the root of the checkout, store it at ``out``, return its seconds.
 
     Raises NotebookError if a cell failed, took more than ``timeout`` seconds, or killed the kernel.
-    A notebook with a failed cell is stored at ``failed`` (default: ``NAME.failed.ipynb``).
+    A notebook with a failed cell is stored beside ``out``, as ``NAME.failed.ipynb``.
     """
     import nbformat
     import papermill
@@ -228,7 +225,7 @@ def execute(
     sources()  # an edit from here on does not count as executed
     node = read(notebook)
     node.cells.append(nbformat.v4.new_code_cell(PROBE))
-    failed = failed or out.with_name(f"{out.stem}.failed.ipynb")
+    failed = out.with_name(f"{out.stem}.failed.ipynb")
     failed.parent.mkdir(parents=True, exist_ok=True)
     try:
         node = papermill.execute_notebook(
@@ -258,8 +255,6 @@ def execute(
     times = [cell.metadata.pop("papermill")["duration"] or 0 for cell in node.cells]
     node.metadata["papermill"] = {"parameters": parameters or {}}  # without paths and times
     files = sorted({shown(Path(path)) for path in probe["modules"] if path} & sources().keys())
-    if COMMAND.search(notebook.read_text("utf-8")):
-        files = list(sources())
     node.metadata["hnlib"] = {
         "fingerprint": fingerprint(notebook, parameters, files),
         "files": files,
@@ -294,10 +289,7 @@ def run(
     if timeout is not None and timeout < 1:
         raise ValueError(f"timeout must be at least 1 second, got {timeout}")
     path = find(notebook)
-    try:
-        parameters = guard_parameters(parameters_of(read(path)), given)
-    except ValueError as error:
-        raise ValueError(f"{name(path)}: {error}") from None
+    parameters = guard_parameters(parameters_of(read(path)), given)
     suffix = f"-{mark(parameters)}" if parameters else ""
     default = root() / "_build/runs" / f"{path.stem}{suffix}.ipynb"
     target = default if out is None else Path(out).resolve()

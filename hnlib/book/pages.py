@@ -1,7 +1,6 @@
 """The generated pages: *Claims* (claims.csv joined with what the chapters checked), *Results*."""
 
 import html
-import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -221,6 +220,3 @@ def write(folder: Path, executed: dict[str, dict], runs, root: Path, draft: bool
         raise ValueError(f"no chapter checks {', '.join(unchecked)} with a negative control")
     fill(folder / "claims.md", {"claims": claims_tables(listed, checks, root)})
     fill(folder / "results.md", {"runs": results_tables(runs)})
-    (folder / "theme").mkdir(exist_ok=True)
-    text = json.dumps(checks, indent=1, sort_keys=True)
-    (folder / "theme/claims.json").write_text(text, encoding="utf-8")

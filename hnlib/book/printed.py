@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from hnlib.book import pages, papers, queue
-from hnlib.book.tables import DASH, Markup, percent
+from hnlib.book.tables import DASH, Markup, interval, percent
 from hnlib.results.comparisons import Effect
 from hnlib.training import records
 
@@ -26,11 +26,8 @@ def difference(ours: list[float], printed: float) -> str:
     if not ours:
         return DASH
     mean = float(np.mean(ours)) - printed
-    if len(ours) < 2:
-        return f"{mean:+.1f}".replace("-", "−")
-    error = float(np.std(ours, ddof=1)) / len(ours) ** 0.5
-    effect = Effect(mean, error, len(ours) - 1, "")
-    return f"{mean:+.1f} [{effect.low:+.1f}, {effect.high:+.1f}]".replace("-", "−")
+    error = float(np.std(ours, ddof=1)) / len(ours) ** 0.5 if len(ours) > 1 else np.inf
+    return interval(Effect(mean, error, len(ours) - 1, ""))
 
 
 def _by_readout(row: dict, form: Callable[[list[float]], str]) -> str:

@@ -232,8 +232,13 @@ class Configuration:
 
     def changed_options(self) -> dict:
         """Return the method's options that are not the catalogue's; all of a user's method."""
-        entry = self.catalogue.get(self.method)
-        return self.options if entry is None else changed_options(self.options, entry.defaults)
+        if (entry := self.catalogue.get(self.method)) is None:
+            return self.options
+        return {
+            name: self.options[name]
+            for name, value in entry.defaults.items()
+            if name in self.options and words(self.options[name]) != words(value)
+        }
 
     def row(self) -> dict:
         """Return what a table of runs has about this resolved run, in numbers and words.
@@ -273,15 +278,6 @@ def recorded_options(options: dict, defaults: dict) -> dict:
             is_float = isinstance(defaults.get(name), float) and type(value) is int
             recorded[name] = float(value) if is_float else value
     return recorded
-
-
-def changed_options(options: dict, defaults: dict) -> dict:
-    """Return the options that are not at their default, in the order of the defaults."""
-    return {
-        name: options[name]
-        for name, value in defaults.items()
-        if name in options and words(options[name]) != words(value)
-    }
 
 
 @dataclasses.dataclass(frozen=True)

@@ -104,17 +104,15 @@ class Loop:
                         f"epoch {progress.epoch}/{self.run.epochs}, loss {loss:.4f}"
                     )
             except KeyboardInterrupt as stop:
-                raise Interrupted(self._stopped(checkpoint)) from stop
+                where = f" ({self.task.title})" if self.task.title else ""
+                epochs = f"{progress.epoch} of {self.run.epochs} epochs{where}"
+                hint = checkpoint.resume_hint()
+                raise Interrupted(f"stopped after {epochs}; {hint}") from stop
 
     def _evaluate(self, loss: float | None, rate: float | None) -> None:
         row = self.task.evaluate(self, loss, rate)
         if row:
             self.progress.history.append(row)
-
-    def _stopped(self, checkpoint) -> str:
-        where = f" ({self.task.title})" if self.task.title else ""
-        epochs = f"{self.progress.epoch} of {self.run.epochs} epochs"
-        return f"stopped after {epochs}{where}; {checkpoint.resume_hint()}"
 
     def _train_epoch(self, checkpoint, bar) -> tuple[float, int]:
         """Return the epoch's loss and the number of examples."""
