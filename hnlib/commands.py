@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
+from cyclopts.types import ExistingDirectory, PositiveInt
 
 from hnlib.training import kinds
 from hnlib.training.config import Execution
@@ -140,7 +141,7 @@ def _describe(run, folder: Path) -> None:
 
 
 @app.command
-def book(*, only: str | None = None, jobs: int | None = None) -> int:
+def book(*, only: str | None = None, jobs: PositiveInt | None = None) -> int:
     """Execute the chapters that changed and write _build/html.
 
     Parameters
@@ -164,7 +165,7 @@ def run(
         list[tuple[str, str]], Parameter("-p", allow_leading_hyphen=True, json_list=False)
     ] = [],  # noqa: B006
     out: Annotated[str | None, Parameter("-o")] = None,
-    timeout: int | None = None,
+    timeout: PositiveInt | None = None,
 ) -> None:
     """Execute one notebook with other parameters.
 
@@ -252,7 +253,7 @@ def evaluate(
 
 
 @app.command
-def results(*, folder: Path | None = None) -> None:
+def results(*, folder: ExistingDirectory | None = None) -> None:
     """List the recorded runs, with accuracies in percent.
 
     Parameters
@@ -265,8 +266,6 @@ def results(*, folder: Path | None = None) -> None:
 
     shown = list(kinds.scores())
     for place in [folder] if folder else [records.tracked_folder(), records.default_folder()]:
-        if folder and not place.is_dir():
-            raise ValueError(f"{place} is not a folder")
         runs = records.frame(place).query("kind != 'measurement'").fillna({"method": "untrained"})
         print(f"{place}: {len(runs)} trained encoders")
         percents = 100 * runs.reindex(columns=shown).astype(float)
@@ -285,7 +284,7 @@ def queue(
     minutes: float = 10,
     device: str = "auto",
     only: str = "*",
-    seeds: int = 1,
+    seeds: PositiveInt = 1,
     data_root: Path | None = None,
 ) -> None:
     """List the runs that the papers' numbers wait for, best first, and carry them out.
@@ -319,13 +318,5 @@ def queue(
     if not run:
         print(jobs.listing(waiting))
         return
-    if device == "auto" and on == "cuda":
-        import torch
-
-        if not torch.cuda.is_available():
-            raise ValueError(
-                f"torch, built for CUDA {torch.version.cuda}, cannot use the GPU of this machine; "
-                "install a torch for its driver, or pass --device cpu"
-            )
-    done = jobs.work(waiting, minutes, device, data_root)
+    done = jobs.work(waiting, minutes, on, data_root)
     print(f"{done} recorded, {len(waiting) - done} left")

@@ -125,8 +125,8 @@ def test_help_fits_a_screen_and_a_half(kind, capsys):
         ("train mosaics", "mosaics"),
         ("run no/such/notebook", "no notebook 'no/such/notebook'"),
         ("data imagenet", "data set 'imagenet' is unknown; choose from digits"),
-        ("results --folder no/such/folder", "no/such/folder is not a folder"),
-        ("queue --seeds 0", "seeds must be at least 1, got 0"),
+        ("results --folder no/such/folder", '"no/such/folder" does not exist'),
+        ("queue --seeds 0", '"0" for --seeds. Must be > 0'),
         ("dance", "Unknown command"),
     ],
 )

@@ -117,7 +117,7 @@ def test_parameters_of_another_type_are_refused(name, text):
     [
         (["-p", "epoch", "1"], "unknown parameter 'epoch'; the notebook has epochs=3"),
         (["-o", "out.html"], "the output must be an .ipynb file, got 'out.html'"),
-        (["--timeout", "0"], "timeout must be at least 1 second, got 0"),
+        (["--timeout", "0"], '"0" for --timeout. Must be > 0'),
     ],
 )
 def test_bad_options_stop_before_anything_runs(one, monkeypatch, capsys, words, message):

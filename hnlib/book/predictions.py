@@ -67,8 +67,8 @@ class Verdicts:
     ) -> None:
         """Add a line: open while something is `missing`, else holds, refuted or `otherwise`."""
         verdict = "holds" if holds else "refuted" if refuted else otherwise
-        measured = dict(zip(self.metrics, measured, strict=True))
-        line = {"": name, "prediction": prediction, **measured, "severity": severe}
+        line = {"": name, "prediction": prediction}
+        line |= dict(zip(self.metrics, measured, strict=True)) | {"severity": severe}
         self.rows.append(line | {"verdict": f"open: {missing}" if missing else verdict})
 
     def equivalent(

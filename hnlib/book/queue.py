@@ -33,8 +33,6 @@ def jobs(frame: Any, seeds: int = 1, only: str = "*", device: str = "cpu") -> li
 
     `only` matches "PAPER TABLE, DATASET, METHOD". Raises ValueError if nothing matches.
     """
-    if seeds < 1:
-        raise ValueError(f"seeds must be at least 1, got {seeds}")
     by_key: dict[str, list[papers.Cell]] = {}
     for cell in papers.cells():
         if cell.run is not None:

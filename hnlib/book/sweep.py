@@ -154,6 +154,7 @@ def _run(
     # Ray reads it when it is imported
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
+    from ray.exceptions import RayError
 
     root = execute.root()
     if address is None:  # "local", else Ray joins a cluster that happens to run here
@@ -180,7 +181,7 @@ def _run(
             trial = pending.pop(ended)
             try:
                 files = ray.get(ended)
-            except ray.exceptions.RayError as error:
+            except RayError as error:
                 errors[trial.name] = str(error)
                 print(f"\n{trial.name} failed: {trial.parameters}\n{error}", flush=True)
                 continue
