@@ -189,25 +189,7 @@ def _svg(figure) -> str:
     return file.getvalue()
 
 
-class Picture:
-    """An interactive picture: its kind, its numbers, and a sentence that says what to move."""
-
-    def __init__(self, kind: str, label: str, numbers: str):
-        self.kind, self.label, self.numbers = kind, label, numbers
-
-    def __repr__(self) -> str:
-        return self.label
-
-    def _repr_html_(self) -> str:
-        # hidden until the script has drawn it: without a script, and on paper, only the static
-        # figure is shown
-        name = html.escape(self.label)
-        box = f'data-kind="{self.kind}" role="group" aria-label="{name}" hidden'
-        numbers = f'<script type="application/json">{self.numbers}</script>'
-        return f'<div class="hn-picture" {box}><p class="hn-hint">{name}</p>{numbers}</div>'
-
-
-def interactive(kind: str, label: str, /, **data) -> Picture:
+def interactive(kind: str, label: str, /, **data):
     """Return a picture that ``book/theme/pictures.js`` draws and lets the reader change.
 
     Parameters
@@ -226,6 +208,7 @@ def interactive(kind: str, label: str, /, **data) -> Picture:
     ValueError
         If a number is not finite, or the numbers take more than 150 kB.
     """
+    from IPython.display import HTML
 
     def rounded(digits: str):
         value = round(float(digits), 4)
@@ -237,4 +220,9 @@ def interactive(kind: str, label: str, /, **data) -> Picture:
     numbers = numbers.replace("<", "\\u003c")  # so that nothing in it ends the script element
     if (size := len(numbers.encode())) > LARGEST:
         raise ValueError(f"{kind!r} must have at most {LARGEST:,} bytes of numbers, got {size:,}")
-    return Picture(kind, label, numbers)
+    # hidden until the script has drawn it: without a script, and on paper, only the static figure
+    # is shown
+    name = html.escape(label)
+    box = f'data-kind="{kind}" role="group" aria-label="{name}" hidden'
+    hint = f'<p class="hn-hint">{name}</p><script type="application/json">{numbers}</script>'
+    return HTML(f'<div class="hn-picture" {box}>{hint}</div>')
