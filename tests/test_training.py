@@ -373,7 +373,7 @@ def test_a_saved_run_may_have_options_that_hold_lists_and_braces(whole, tmp_path
         (dict(train_size=10, batch_size=4), "no class has two of the 10 training images"),
         (dict(device="abacus"), "abacus"),
         (dict(method="unremix-repaired", queue=8), "neighbour_scores needs a contrast of two"),
-        (dict(method=nn.Identity(), queue=8), "queue=8"),
+        (dict(method=nn.Identity(), queue=8), "queue requires a method"),
         (dict(schedule={"beta": (1, 0)}), "no option 'beta'; it has temp"),
         (dict(schedule={"temperature": (1, 0)}), "temperature must be positive"),
         (dict(admitted=0.5, method="scl"), "admitted=0.5 requires an unsupervised method"),

@@ -79,11 +79,6 @@ def _unchecked(listed: list[dict], checks: list[dict]) -> list[str]:
     return sorted(needed - controlled - (definitions & checked))
 
 
-def _order(claim: dict) -> list:
-    letters, number = re.fullmatch(r"(\D*)(\d*)", claim["id"]).groups()
-    return [letters, int(number)]
-
-
 def _claim(claim: dict, checks: list[dict]) -> list[list]:
     """Return the rows of one claim: its statement, and below it each check."""
     statement = claim["statement"] + (f" ({claim['location']})" if claim.get("location") else "")
@@ -120,7 +115,7 @@ def claims_tables(listed: list[dict], checks: list[dict], root: Path) -> str:
     ]
     head = ["Claim", Markup("Statement, **verdict**, checks"), "Discrepancy ≤ tolerance"]
     for paper in dict.fromkeys(claim["paper"] for claim in listed):
-        here = sorted((claim for claim in listed if claim["paper"] == paper), key=_order)
+        here = [claim for claim in listed if claim["paper"] == paper]
         rows = [row for claim in here for row in _claim(claim, by_id[claim["id"]])]
         listed_here = table([*head, "Instances", "Control"], rows, "6 56 20 9 9")
         text += [*_paper_heading(paper, root), listed_here]

@@ -16,6 +16,7 @@ import sys
 from dataclasses import field, fields, replace
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar, Literal
 
 import platformdirs
@@ -280,14 +281,6 @@ def recorded_options(options: dict, defaults: dict) -> dict:
     return recorded
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """The options of a method with their defaults, and whether it needs labels."""
-
-    defaults: dict
-    supervised: bool
-
-
 def catalogue(module: str) -> dict:
     """Return the methods of a module, or only their options as long as torch is not imported."""
     if module in sys.modules:
@@ -296,21 +289,21 @@ def catalogue(module: str) -> dict:
 
 
 @functools.cache
-def _cached(module: str) -> dict[str, Options]:
-    """Return the options, cached in a file that is named by the digest of the source."""
+def _cached(module: str) -> dict[str, Any]:
+    """Return the options and whether a method needs labels, from a file named by the source."""
     source = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
     digest = hashlib.sha256(source.read_bytes() + Path(__file__).read_bytes()).hexdigest()[:12]
     path = platformdirs.user_cache_path("hnlib") / f"{module}-{digest}.json"
     if path.exists():
-        return {k: Options(**about) for k, about in json.loads(path.read_text("utf-8")).items()}
+        about = json.loads(path.read_text("utf-8"))
+        return {name: SimpleNamespace(**entry) for name, entry in about.items()}
     try:
         entries = import_module(module).CATALOGUE
     except ModuleNotFoundError:  # records of graphs are read without PyTorch Geometric too
         return {}
-    options = {k: Options(e.defaults, e.supervised) for k, e in entries.items()}
-    about = {name: dataclasses.asdict(entry) for name, entry in options.items()}
+    about = {k: dict(defaults=e.defaults, supervised=e.supervised) for k, e in entries.items()}
     write_atomically(path, json.dumps(about).encode())
-    return options
+    return entries
 
 
 @functools.cache

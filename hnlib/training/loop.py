@@ -294,24 +294,14 @@ def asks_for(method, what: str) -> bool:
     return bool(getattr(getattr(method, "entry", method), what, False))
 
 
-def check_schedule(method, schedule: dict) -> None:
-    """Check that the method takes the ends of each schedule."""
-    if schedule and not isinstance(method, methods.Method):
-        raise ValueError("schedule requires a method of the catalogue")
-    for option, ends in schedule.items():
+def check_method(method, run) -> None:
+    """Check that the method can have a queue and takes the ends of each schedule."""
+    for name in ("queue", "schedule"):
+        if getattr(run, name) and not isinstance(method, methods.Method):
+            raise ValueError(f"{name} requires a method of the catalogue")
+    for option, ends in run.schedule.items():
         for value in ends[:2]:
             method.copy().change(**{option: float(value)})
-
-
-def check_queue(method, queue: int) -> None:
-    """Check that the method scores candidates of a queue."""
-    if not queue:
-        return
-    if not isinstance(method, methods.Method):
-        raise ValueError(f"queue={queue} requires a method of the catalogue")
-    eye, y = torch.eye(6), torch.arange(2)
-    labels = (y, y + 2) if method.entry.supervised else ()
-    method.copy().loss(Contrast.from_queue(eye[:2], eye[2:4], eye[4:], *labels))
 
 
 def under_torchrun() -> bool:

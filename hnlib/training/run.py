@@ -87,8 +87,7 @@ def train(
     task = kinds.task_class(run.kind)
     if method is None and run.method is not None:
         method = task.build_method(run)
-    loop.check_schedule(method, run.schedule)
-    loop.check_queue(method, run.queue)
+    loop.check_method(method, run)
     processes = int(os.environ["WORLD_SIZE"]) if loop.under_torchrun() else 1
     if run.batch_size % processes:
         raise ValueError(
