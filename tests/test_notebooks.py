@@ -317,7 +317,6 @@ RECORD = {
     "chapter": "theory/one",
 }
 CLAIMS = [
-    {"id": "X10", "paper": "ours", "location": "", "statement": "b", "verdict": "true"},
     {
         "id": "X1",
         "paper": "ours",
@@ -325,6 +324,7 @@ CLAIMS = [
         "statement": "a $|x|$",
         "verdict": "slip; s",
     },
+    {"id": "X10", "paper": "ours", "location": "", "statement": "b", "verdict": "true"},
 ]
 
 

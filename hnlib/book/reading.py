@@ -24,10 +24,6 @@ def figure(cell, part: str, key: str) -> str:
     return cell["metadata"].get("mystnb", {}).get(part, {}).get(key, "")
 
 
-def _text(source) -> str:
-    return source if isinstance(source, str) else "".join(source)
-
-
 def opened(notebook, closed=("checks", "fold", "more")):
     """Yield the code cells of a page, and the words between them, that no strip closes."""
     depth = 0  # a strip may stand in what may be left out
@@ -36,7 +32,7 @@ def opened(notebook, closed=("checks", "fold", "more")):
             if not depth:
                 yield cell
             continue
-        source, end = _text(cell["source"]), 0
+        source, end = "".join(cell["source"]), 0
         for strip in STRIP.finditer(source):
             if not depth:
                 yield source[end : strip.start()]
@@ -68,9 +64,9 @@ def minutes(notebook) -> float:
             continue
         words.append(figure(part, "figure", "caption"))
         for output in part.get("outputs", ()):
-            words.append(_text(output.get("data", {}).get("text/markdown", "")))
+            words.append("".join(output.get("data", {}).get("text/markdown", "")))
         if not hidden(part):
-            lines += [line for line in _text(part["source"]).splitlines() if line.strip()]
+            lines += [line for line in "".join(part["source"]).splitlines() if line.strip()]
     return (_counted("\n".join(words)) + 8 * len(lines)) / 200
 
 
@@ -95,7 +91,7 @@ def _studied(parts) -> int:
         if isinstance(part, str):
             texts.append(_unfolded(part))
         else:
-            code = "" if hidden(part) else _text(part["source"])
+            code = "" if hidden(part) else "".join(part["source"])
             texts += [figure(part, "figure", "caption"), code]
     return _mathematics([EXERCISES.sub("", "\n".join(texts))])
 

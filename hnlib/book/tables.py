@@ -21,19 +21,9 @@ class Markup(str):
     """Text that is markup, HTML in a notebook and MyST on a generated page; never from data."""
 
 
-def math(formula: str) -> Markup:
-    r"""Return a formula for a head or a cell of a table, as `math(r"\beta")`."""
-    return Markup(f'<span class="math notranslate nohighlight">\\({html.escape(formula)}\\)</span>')
-
-
 def term(word: str) -> Markup:
     """Return a word of the glossary; on a page it carries its definition (book/ext/words.py)."""
     return Markup(f'<a class="hn-term">{html.escape(word)}</a>')
-
-
-def code(text: str) -> Markup:
-    """Return a command for a cell of a table."""
-    return Markup(f"<code>{html.escape(text)}</code>")
 
 
 def myst(value) -> str:
@@ -110,7 +100,7 @@ class Table:
             every = "One seed each." if column[0] == 1 else f"{column[0]} seeds each."
             frame, caption = frame.drop(columns="seeds"), f"{caption} {every}".strip()
         frame = frame.astype(object).map(_html).rename(columns=_html)
-        style = "table mathjax_ignore" + " words" * self.words  # `math` is found all the same
+        style = "table mathjax_ignore" + " words" * self.words
         text = frame.to_html(index=False, border=0, classes=style, escape=False)
         caption = f"<caption>{caption}</caption>" if caption else ""
         return text.replace(">", f">\n  {caption}", 1) if caption else text
@@ -129,11 +119,11 @@ def table(rows, *, words: bool = False, caption: str = "") -> Table:
     """Return rows (a data frame, or dictionaries) as a table that a notebook shows.
 
     A column named as a metric has its title. None and NaN are –; text is escaped unless it is
-    `Markup` (`math`, `code`). With `words`, cells are flush left.
+    `Markup`, such as a `term`. With `words`, cells are flush left.
     """
     if not isinstance(rows, pd.DataFrame):
         rows = list(rows)
-        # as objects: columns of pandas' own strings would take a formula for a text
+        # as objects: columns of pandas' own strings would take a term for a text
         heads = pd.Index(list(dict.fromkeys(head for row in rows for head in row)), dtype=object)
         rows = pd.DataFrame(rows, columns=heads, dtype=object)
     titles = pd.Index([TITLES.get(head, head) for head in rows.columns], dtype=object)
