@@ -93,9 +93,7 @@ class Effect:
         return optimize.root_scalar(gap, bracket=bracket, xtol=1e-12 * high).root
 
 
-def compare(
-    table, ours, base, metric="linear", by="seed", target="these images", mixed=False
-) -> Effect:
+def compare(table, ours, base, metric="linear", target="these images", mixed=False) -> Effect:
     r"""Compare two methods, in points, paired by seed.
 
     Parameters
@@ -106,8 +104,6 @@ def compare(
         Queries of the table, such as ``"method == 'hcl'"``.
     metric : str, default "linear"
         Column to compare.
-    by : str, default "seed"
-        Column that pairs the runs.
     target : {"these images", "new images"}, default "these images"
         What the effect speaks of.
     mixed : bool, default False
@@ -141,36 +137,35 @@ def compare(
     accuracies: this is taken, and `bound` is true. The deviation $s$ is taken to be at least that
     of rounding to multiples of $1/m$, $1/m\sqrt{12}$.
     """
-    a, b = (_runs(table.query(query), repr(query), metric, by) for query in (ours, base))
-    effect = _paired(a, b, repr(ours), repr(base), metric, by, target, mixed)
-    return replace(effect, base=base)
+    groups = table.query(ours), table.query(base)
+    return _paired(groups, (repr(ours), repr(base)), metric, target, mixed, base)
 
 
 def between(ours, base, metric="linear", target="these images", mixed=False) -> Effect:
     """Compare two groups of runs, each a frame of `records.frame`, as `compare` does."""
-    a = _runs(ours, "our group", metric, "seed")
-    b = _runs(base, "the base group", metric, "seed")
-    effect = _paired(a, b, "our group", "the base group", metric, "seed", target, mixed)
-    return replace(effect, base=" ".join(sorted(base.get("record", ()))))
+    name = " ".join(sorted(base.get("record", ())))
+    return _paired((ours, base), ("our group", "the base group"), metric, target, mixed, name)
 
 
-def _paired(a, b, ours, base, metric, by, target, mixed) -> Effect:
-    """Return the effect of two groups by seed; `ours` and `base` name them in errors."""
+def _paired(groups, words, metric, target, mixed, base) -> Effect:
+    """Return the effect of two groups by seed; errors name them by the `words`."""
+    a, b = (_runs(rows, word, metric) for rows, word in zip(groups, words, strict=True))
     if target not in ("these images", "new images"):
         raise ValueError(f"target must be 'these images' or 'new images', got {target!r}")
-    seeds, unpaired = sorted({*a[by]} & {*b[by]}), sorted({*a[by]} ^ {*b[by]})
+    known = {*a["seed"]}, {*b["seed"]}
+    seeds, unpaired = sorted(known[0] & known[1]), sorted(known[0] ^ known[1])
     if not seeds:
-        raise ValueError(f"{ours} and {base} have no {by} in common, only {unpaired}")
-    a, b, n = _ordered(a, by, seeds), _ordered(b, by, seeds), len(seeds)
+        raise ValueError(f"{' and '.join(words)} have no seed in common, only {unpaired}")
+    a, b, n = _ordered(a, seeds), _ordered(b, seeds), len(seeds)
     if not mixed and "environment" in a:
-        _require_same_processor(a, b, by, ours, base)
+        _require_same_processor(a, b, *words)
     d = 100 * np.subtract(a[metric], b[metric])
     m = _images(a, b, metric)
     images, bound = (0.0, False) if target == "these images" else _spread(a, b, metric, m)
     floor = 100 / m / math.sqrt(12) if m else 0.0
     between = max(float(d.std(ddof=1)), floor) / math.sqrt(n) if n > 1 else math.inf
     values = tuple(seeds), tuple(d.tolist()), tuple(unpaired)
-    return Effect(float(d.mean()), between, n - 1, target, images, bound, *values)
+    return Effect(float(d.mean()), between, n - 1, target, images, bound, *values, base)
 
 
 def components(d) -> tuple[float, float, float]:
@@ -188,15 +183,13 @@ def components(d) -> tuple[float, float, float]:
     return d.mean(1).var(ddof=1) - noise / m, (n * v - w) / (n - 1), noise
 
 
-def cross_validated(ours, base, test_share: float | None = None) -> Effect:
+def cross_validated(ours, base) -> Effect:
     r"""Compare two methods on the same splits of one data set (Nadeau and Bengio, 2003).
 
     Parameters
     ----------
     ours, base : array of shape [seeds, folds]
         Scores in one unit.
-    test_share : float, optional
-        Share $\rho$ of the data in a test part; default 1/folds.
 
     Returns
     -------
@@ -211,7 +204,8 @@ def cross_validated(ours, base, test_share: float | None = None) -> Effect:
 
     Notes
     -----
-    The corrected resampled $t$-test. With the $J$ differences $d_j$ and their variance $s^2$,
+    The corrected resampled $t$-test. With the $J$ differences $d_j$, their variance $s^2$ and the
+    share $\rho$ = 1/folds of the data in a test part,
     $\mathrm{error}^2=\big(\frac1J+\frac{\rho}{1-\rho}\big)s^2$ and
     $\bar d/\mathrm{error}\sim t_{J-1}$ if the methods are equally good. The plain test has $1/J$
     alone, as if the $d_j$ were independent; but training sets share rows and test rows return with
@@ -223,7 +217,7 @@ def cross_validated(ours, base, test_share: float | None = None) -> Effect:
     if ours.ndim != 2 or ours.shape != base.shape:
         raise ValueError(f"both must be [seeds, folds], got {ours.shape} and {base.shape}")
     d, count = ours - base, ours.size
-    share = 1 / ours.shape[1] if test_share is None else test_share
+    share = 1 / ours.shape[1]
     mean, error = float(d.mean()), float(d.std(ddof=1)) * math.sqrt(1 / count + share / (1 - share))
     rounding = 1e-12 * max(np.abs(ours).max(), np.abs(base).max())
     if np.ptp(d) <= rounding:
@@ -333,26 +327,26 @@ def _deviations(df: int) -> np.ndarray:
     return np.sqrt(stats.chi2.ppf((np.arange(4096) + 0.5) / 4096, df) / df)
 
 
-def _runs(rows, words, metric, by) -> dict[str, list]:
+def _runs(rows, words, metric) -> dict[str, list]:
     """Return what a comparison needs of the runs of a group, as lists: small frames are slow."""
-    columns = {name: rows[name].tolist() for name in (by, metric, *USED) if name in rows}
-    numbers = columns[by]
-    if rows.empty or pd.isna(numbers).any() or len({*numbers}) < len(numbers):
-        raise ValueError(f"{words} must select runs with one {by} each, got {by} {numbers}")
+    columns = {name: rows[name].tolist() for name in ("seed", metric, *USED) if name in rows}
+    seeds = columns["seed"]
+    if rows.empty or pd.isna(seeds).any() or len({*seeds}) < len(seeds):
+        raise ValueError(f"{words} must select runs with one seed each, got seed {seeds}")
     if not np.isfinite(rows[metric].to_numpy(float)).all():
         raise ValueError(f"{metric} of {words} is missing or not finite; leave such runs out")
     return columns
 
 
-def _ordered(columns, by, seeds) -> dict[str, list]:
+def _ordered(columns, seeds) -> dict[str, list]:
     """Return the runs of these seeds in their order."""
-    rows = [columns[by].index(seed) for seed in seeds]
+    rows = [columns["seed"].index(seed) for seed in seeds]
     return {name: [values[row] for row in rows] for name, values in columns.items()}
 
 
-def _require_same_processor(a, b, by, ours, base) -> None:
+def _require_same_processor(a, b, ours, base) -> None:
     """Refuse a seed whose two runs come from different processors."""
-    for seed, first, second in zip(a[by], a["environment"], b["environment"], strict=True):
+    for seed, first, second in zip(a["seed"], a["environment"], b["environment"], strict=True):
         pair = [run["hardware"].get("gpu", run["hardware"]["cpu"]) for run in (first, second)]
         if pair[0] != pair[1]:
             raise ValueError(
