@@ -416,8 +416,6 @@ class Contrast:
         similarity: Tensor,
         positives: Tensor,
         admissible: Tensor,
-        labels: Tensor | None = None,
-        candidate_labels: Tensor | None = None,
         scale: int = 1,
         candidates: Tensor | None = None,
     ) -> Contrast:
@@ -431,8 +429,6 @@ class Contrast:
             Positives, at least one for each anchor.
         admissible : bool Tensor of shape [n, m]
             Admissible negatives.
-        labels, candidate_labels : integers of shape [n] and [m], optional
-            Classes.
         scale : int, default 1
             Default scale $Q$ of the objectives.
         candidates : Tensor of shape [m, d], optional
@@ -453,10 +449,6 @@ class Contrast:
         n, m = similarity.shape
         if similarity.dtype not in (torch.float32, torch.float64):
             raise ValueError(f"similarity must be float32 or float64, got {similarity.dtype}")
-        if labels is not None:
-            labels = _checks.labels(labels, n, "anchors")
-        if candidate_labels is not None:
-            candidate_labels = _checks.labels(candidate_labels, m, "candidates")
         _checks.mask("positives", positives, similarity)
         _checks.mask("admissible", admissible, similarity)
         refuse(
@@ -468,8 +460,7 @@ class Contrast:
             readable(x) and torch.equal(x, x.T) for x in (similarity, admissible)
         )
         masks = Masks(positives, admissible, similarity.dtype)
-        ends = dict(candidates=candidates, labels=labels, candidate_labels=candidate_labels)
-        return cls(similarity, masks, scale, symmetric=symmetric, **ends)
+        return cls(similarity, masks, scale, candidates=candidates, symmetric=symmetric)
 
     def without(self, candidates: Tensor) -> Contrast:
         """Return the contrast in which the pairs of a boolean mask [n, m] are not negatives.

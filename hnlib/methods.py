@@ -53,10 +53,6 @@ class Entry:
     made_up: Callable | None = None
     observe: Callable | None = None
 
-    def build(self, name: str, options: dict) -> Method:
-        """Build the method of this row with `options` changed; errors as in `build`."""
-        return Method(name, self, self.defaults | options)
-
 
 def _guarded(contrast: Contrast, log_w: Tensor, options: dict) -> dict:
     acts = _with_options(objectives.guarded, options)(contrast, log_w)
@@ -108,7 +104,7 @@ CATALOGUE = {
         epsilon=0.5, **_SINKHORN
     ),
     "alpha-cl": _row("α-CL-direct", "tian2022", _BASIC, negatives.tilted)(
-        temperature=0.5, beta=1.0, weights_gradient=False, exponent=1.0
+        temperature=0.5, beta=1.0, weights_gradient=False
     ),
     "adnce": _row("ADNCE", "dro", _NCE, negatives.gaussian)(
         temperature=0.5, mu=0.7, sigma=1.0, weights_gradient=False
@@ -144,7 +140,7 @@ CATALOGUE = {
         **_TILT, **_LABELS, on_empty="raise"
     ),
     "h-scl-threshold": _row("H-SCL(τ)", "hscl", _NCE, negatives.thresholded, True)(
-        temperature=0.5, tau=math.exp(-0.2), **_LABELS, on_empty="skip", level=None
+        temperature=0.5, tau=math.exp(-0.2), **_LABELS, on_empty="skip"
     ),
 }
 
@@ -161,8 +157,8 @@ class Method(nn.Module):
     entry : Entry
         Row of the catalogue.
     options : dict
-        All options of the entry. Those out of range are refused here, or at the first call where
-        they depend on the batch.
+        Those that differ from the entry's defaults. Values out of range are refused here, or at the
+        first call where they depend on the batch.
 
     Attributes
     ----------
@@ -187,6 +183,7 @@ class Method(nn.Module):
     def __init__(self, name: str, entry: Entry, options: dict):
         super().__init__()
         self.name, self.entry = name, entry
+        options = entry.defaults | options
         self._set(options)
         learn = options.get("learn", "fixed")
         one_of("learn", learn, LEARN)
@@ -413,7 +410,7 @@ def build(name: str, /, **options) -> Method:
     ValueError
         If the name or an option is unknown, or a value is out of range.
     """
-    return entry_of(CATALOGUE, name).build(name, options)
+    return Method(name, entry_of(CATALOGUE, name), options)
 
 
 def entry_of(catalogue: dict[str, Entry], name: str) -> Entry:

@@ -32,7 +32,6 @@ def info_nce(
     tau_plus: float | Tensor = 0.0,
     scale: float | None = None,
     labels: Tensor | None = None,
-    on_empty: str = "raise",
     reduction: str = "mean",
     block: int | None = None,
 ) -> Tensor:
@@ -51,8 +50,6 @@ def info_nce(
         As in `hnlib.objectives.info_nce`.
     labels : Tensor of shape [B], optional
         Classes. Negatives are those of other classes; the positive is the other view.
-    on_empty : {"raise", "skip"}, default "raise"
-        What happens to an anchor without a negative; replaces the option of `weights`.
     block : int, optional
         Side of the blocks; default 512, on an accelerator 4096.
 
@@ -65,14 +62,13 @@ def info_nce(
     ------
     ValueError
         If an argument is out of range, weights are not a function of one similarity, or an anchor
-        has no negative and ``on_empty="raise"``.
+        has no negative and the weights have ``on_empty="raise"``.
     RuntimeError
         If a second derivative is requested.
     """
     _checks.positive("temperature", temperature)
     if isinstance(temperature, Tensor) and (temperature.ndim or temperature.requires_grad):
         raise ValueError("streaming needs a temperature that is one number, without gradient")
-    negatives.check(on_empty=on_empty)
     weights = uniform() if weights is None else weights
     if not _is_streamable(weights):
         raise ValueError(
@@ -91,7 +87,7 @@ def info_nce(
         blocks = _Blocks(z.detach(), labels, block)
         soft = _SoftMaximum.apply(z, blocks, weights, 1 / float(temperature))
         empty = soft.detach() == -torch.inf
-        if on_empty == "raise":
+        if weights.on_empty == "raise":
             message = f"anchor {{row}} has no negative of positive weight; {negatives.SKIP}"
             _checks.refuse(empty, message)
         # All negatives of an anchor are as one at t times their soft maximum: a contrast [n, 2].

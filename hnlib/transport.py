@@ -304,8 +304,7 @@ def _marginal(weights, cost, axis, name):
     if weights is None:
         return torch.full((size,), 1 / size, dtype=cost.dtype, device=cost.device)
     weights = torch.as_tensor(weights).to(cost)
-    if weights.shape != (size,):
-        raise ValueError(f"{name} must have shape ({size},), got {tuple(weights.shape)}")
+    _checks.shapes(weights.shape == (size,), f"{name} must have shape ({size},)", weights)
     total = weights.sum()
     bad = ~((weights > 0).all() & ((total - 1).abs() <= 1e-5))
     message = f"{name} must be positive and sum to one, got a sum of {{value:.6g}}"

@@ -565,7 +565,7 @@ def test_protocols_and_held_out_images_stand_side_by_side():
 
 @pytest.mark.parametrize("name", ["hcl", "unremix"])
 def test_separate_views_have_batch_statistics_of_their_own(name):
-    model = encoders.model("small-cnn", None, (1, 8, 8)).train()
+    model = encoders.model("small-cnn", (1, 8, 8)).train()
     run = ImageRun(batch_size=32).resolved()
     together, apart = (
         task.Task(dataclasses.replace(run, separate_views=s), dataset=DIGITS) for s in (False, True)

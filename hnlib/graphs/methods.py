@@ -104,4 +104,4 @@ def build(name: str, /, **options) -> methods.Method:
     `train` reads the option `positives`; for a contrast of your own pass it to
     `Contrast.from_nodes`.
     """
-    return methods.entry_of(CATALOGUE, name).build(name, options)
+    return methods.Method(name, methods.entry_of(CATALOGUE, name), options)

@@ -92,12 +92,11 @@ class Model(nn.Module):
         return self.projector.layers[-1](h), h
 
 
-def model(encoder: str | nn.Module, projector: nn.Module | None, shape) -> Model:
-    """Build encoder and projector for images of `shape` (C, H, W), by name or as copies."""
+def model(encoder: str | nn.Module, shape) -> Model:
+    """Build a projector and an encoder, by name or as a copy, for images of `shape` (C, H, W)."""
     if isinstance(encoder, str):
         encoder = build(encoder, shape[0], shape[1])
-    if projector is None:
-        projector = Projector(encoder.feature_dim, hidden=min(512, encoder.feature_dim))
+    projector = Projector(encoder.feature_dim, hidden=min(512, encoder.feature_dim))
     return copy.deepcopy(Model(encoder, projector))
 
 

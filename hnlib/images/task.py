@@ -62,7 +62,7 @@ class Task(task.Task):
 
     def model(self) -> encoders.Model:
         """Return a model with random weights."""
-        return encoders.model(self.encoder or self.run.encoder, None, self.shape)
+        return encoders.model(self.encoder or self.run.encoder, self.shape)
 
     def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> tuple:
         """Return two views of the images in this process's `share`.
@@ -160,7 +160,7 @@ class Task(task.Task):
     def saved_model(record: dict, state: dict, encoder=None) -> encoders.Model:
         """Return the model of a saved run, before its weights are loaded."""
         named = encoder or record["configuration"]["encoder"]
-        return encoders.model(named, None, record["image_shape"])
+        return encoders.model(named, record["image_shape"])
 
 
 class Classmates:
