@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -51,13 +52,6 @@ class tilted(negatives.Weighting):
         return negatives.normalise(similarity, scale, contrast, self.on_empty)
 
 
-@dataclass(frozen=True, eq=False)
-class tilted_by_node(tilted):
-    """`tilted` with the scores of every node on a scale of that node."""
-
-    per: str = "node"
-
-
 def entropic_ot(
     epsilon: float = 0.5, tol: float = 1e-4, max_iterations: int = 1000, on_failure: str = "warn"
 ) -> negatives.semi_relaxed_ot:
@@ -88,7 +82,7 @@ CATALOGUE = {
     "infograph": _entry("InfoGraph", "infograph", negatives.uniform),
     "debiased": _entry("Debiased", "dcl", negatives.uniform, tau_plus=0.1),
     "hcl": _entry("HCL", "hcl", tilted, **_TILT),
-    "hcl-node": _entry("HCL, scaled by node", "ours", tilted_by_node, **_TILT),
+    "hcl-node": _entry("HCL, scaled by node", "ours", partial(tilted, per="node"), **_TILT),
     "ot": _entry("Entropic OT", "hclot", entropic_ot, **_PLAN),
     "unremix": _entry(
         "UnReMix", "unremix", negatives.unremix, mixture=(1 / 3, 1 / 3, 1 / 3), learn="fixed"
