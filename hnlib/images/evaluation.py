@@ -37,20 +37,18 @@ def _accuracy(correct: Tensor) -> float:
     return int(correct.sum()) / len(correct)
 
 
-def readouts(
-    encoder: nn.Module, dataset, device=None
-) -> tuple[dict[str, float], dict[str, Tensor]]:
+def readouts(encoder: nn.Module, dataset) -> tuple[dict[str, float], dict[str, Tensor]]:
     """Return the accuracies of kNN and of a linear probe, and which images were right, bool [N].
 
     The encoder is frozen and in eval mode, images are plain, features are computed once. Where the
     data set has validation images, there are knn_validation and linear_validation too.
     """
-    train_x = embed(encoder, dataset.x_train, device=device)
+    train_x = embed(encoder, dataset.x_train)
     train_y = dataset.y_train.to(train_x.device)
     parts = {"": (dataset.x_test, dataset.y_test)}
     if dataset.x_validation is not None:
         parts["_validation"] = (dataset.x_validation, dataset.y_validation)
-    x = torch.cat([embed(encoder, images, device=device) for images, _ in parts.values()])
+    x = torch.cat([embed(encoder, images) for images, _ in parts.values()])
     y = torch.cat([labels for _, labels in parts.values()]).to(x.device)
     sizes, k = [len(labels) for _, labels in parts.values()], neighbours(len(train_x))
     right = {
@@ -79,7 +77,6 @@ def paper_readout(
     lr: float = 1e-3,
     weight_decay: float = 1e-6,
     seed: int = 0,
-    device=None,
 ) -> float:
     """Return the test accuracy of a linear layer trained as in the code released with hcl.
 
@@ -94,12 +91,10 @@ def paper_readout(
     needs an encoder for images of any size.
     """
     recipe = augment.resolve(recipe)
-    if device is None:
-        device = next((p.device for p in encoder.parameters()), dataset.x_train.device)
-    device = torch.device(device)
+    device = next((p.device for p in encoder.parameters()), dataset.x_train.device)
     x, y = dataset.x_train.to(device), dataset.y_train.to(device)
-    encoder = copy.deepcopy(encoder).to(device)
-    dimension = embed(encoder, dataset.x_train[:1], device=device).shape[1]
+    encoder = copy.deepcopy(encoder)
+    dimension = embed(encoder, dataset.x_train[:1]).shape[1]
     generator = torch.Generator(device).manual_seed(seed)
     # The caller's random state stays; ours decides the layer's start and what an encoder draws
     # itself in train mode.
@@ -120,5 +115,5 @@ def paper_readout(
                 loss.backward()
                 optimiser.step()
     with torch.no_grad():
-        predicted = layer(embed(encoder, dataset.x_test, device=device)).argmax(1)
+        predicted = layer(embed(encoder, dataset.x_test)).argmax(1)
     return _accuracy(predicted == dataset.y_test.to(device))
