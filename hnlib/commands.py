@@ -318,5 +318,13 @@ def queue(
     if not run:
         print(jobs.listing(waiting))
         return
+    if on == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ValueError(
+                "torch cannot use the GPU of this machine; install a torch for its driver, or pass "
+                "--device cpu"
+            )
     done = jobs.work(waiting, minutes, on, data_root)
     print(f"{done} recorded, {len(waiting) - done} left")

@@ -138,7 +138,7 @@ class Loop:
         except ValueError as error:
             if self._finite():
                 raise
-            raise self._diverged(losses[:i], checkpoint, f" ({error})") from error
+            raise self._diverged(losses[:i], checkpoint, f": {error}") from error
         if not (losses.isfinite().all() and self._finite()):
             # where all losses are sound, the last gradient was not
             raise self._diverged(losses[:-1], checkpoint)
@@ -194,7 +194,7 @@ class Loop:
         lr = self.optimiser.param_groups[0]["lr"]
         return Diverged(
             f"loss or weights are not finite at step {step} (epoch {self.progress.epoch + 1}, "
-            f"lr={lr:.4g}); {saved}; lower lr or raise the temperature{why}"
+            f"lr={lr:.4g}){why}; {saved}; lower lr or raise the temperature"
         )
 
     def _parts(self) -> dict[str, Any]:
