@@ -116,6 +116,9 @@ class tilted(SimilarityWeighting):
         Whether gradients flow through the weights, as in the code released with [hcl]_.
     on_empty : {"raise", "skip"}, default "raise"
         What happens to an anchor without an admissible negative.
+    exponent : float, default 1.0
+        Power $p \ge 1$ of the cost, $w_{ij} \propto e^{-\beta (1 - s_{ij})^p / t}$, as in the code
+        released with [adnce]_ for $\alpha$-CL-direct; 1 is the tilt.
 
     Raises
     ------
@@ -132,21 +135,26 @@ class tilted(SimilarityWeighting):
     ----------
     .. [hcl] Robinson et al., *Contrastive Learning with Hard Negative Samples*, ICLR 2021, eq. (4).
     .. [hscl] Jiang et al., *Supervised Contrastive Learning with Hard Negative Samples*, 2024.
+    .. [adnce] Wu et al., *Understanding Contrastive Learning via Distributionally Robust
+       Optimization*, NeurIPS 2023.
     """
 
     beta: float | Tensor = 1.0
     temperature: float | Tensor = 0.5
     weights_gradient: bool = True
     on_empty: str = "raise"
+    exponent: float = 1.0
 
     def score(self, s: Tensor) -> tuple[Tensor, float | Tensor]:
-        r"""Return the similarities and $\beta/t$."""
-        n = len(s)
-        return s, per_anchor("beta", self.beta, n) / per_anchor("temperature", self.temperature, n)
+        r"""Return the similarities, or minus their costs to the power `exponent`, and $\beta/t$."""
+        n, p = len(s), self.exponent
+        scale = per_anchor("beta", self.beta, n) / per_anchor("temperature", self.temperature, n)
+        return s if p == 1 else -_cost(s).pow(p), scale
 
     def slope(self, s: Tensor) -> float | Tensor:
-        r"""Return $\beta/t$."""
-        return self.beta / self.temperature
+        r"""Return $\beta/t$, or with an `exponent` the derivative of the power."""
+        slope, p = self.beta / self.temperature, self.exponent
+        return slope if p == 1 else _cost(s).pow(p - 1) * (p * slope)
 
 
 @dataclass(frozen=True)
@@ -164,6 +172,9 @@ class thresholded(SimilarityWeighting):
     on_empty : {"raise", "skip"}, default "raise"
         What happens to an anchor without a negative above the threshold. The better the encoder
         separates classes, the more anchors have none.
+    level : float, optional
+        If given, the threshold on $s_{ij}$ itself, in place of `tau` and `temperature`; [hscl]_
+        moves it during training.
 
     Raises
     ------
@@ -180,13 +191,16 @@ class thresholded(SimilarityWeighting):
     tau: float = math.exp(-1.0)
     temperature: float | Tensor = 0.5
     on_empty: str = "raise"
+    level: float | None = None
 
     def score(self, s: Tensor) -> tuple[Tensor, float]:
         r"""Return 0 above the threshold and $-\infty$ below, and 1."""
         return _log_indicator(self._passes(s)), 1.0
 
     def _passes(self, s: Tensor) -> Tensor:
-        lowest = math.log(self.tau) * per_anchor("temperature", self.temperature, len(s))
+        lowest = self.level
+        if lowest is None:
+            lowest = math.log(self.tau) * per_anchor("temperature", self.temperature, len(s))
         return (s - lowest).ge_(0)
 
     def __call__(self, contrast: Contrast) -> Tensor:
@@ -765,6 +779,11 @@ def normalise(
     return torch.log_softmax(masked.masked_fill(empty, 0.0), 1).masked_fill(empty, -torch.inf)
 
 
+def _cost(s: Tensor) -> Tensor:
+    # rounding must not make a cost zero or negative, where powers have no slope
+    return (1 - s).clamp_min(torch.finfo(s.dtype).eps)
+
+
 def _log_indicator(one: Tensor) -> Tensor:
     """Turn 1 into 0 and 0 into −inf, in place; `torch.where` takes ten times as long."""
     return one.reciprocal_().neg_().add_(1)
@@ -804,9 +823,10 @@ def _mixture(name: str, value) -> None:
 RANGES = {
     **dict.fromkeys(("temperature", "sigma", "eta", "epsilon", "tau", "frequency"), positive),
     **dict.fromkeys(("scale", "floor"), positive),
-    **dict.fromkeys(("beta", "mu", "bias"), _checks.finite),
+    **dict.fromkeys(("beta", "mu", "level", "bias"), _checks.finite),
     "hardness_strength": at_least_0,
     "tau_plus": partial(_checks.must, holds=lambda x: (x >= 0) & (x < 1), rule="lie in [0, 1)"),
+    "exponent": partial(_checks.must, holds=lambda x: x >= 1, rule="be at least 1"),
     "relaxation": partial(_checks.must, holds=lambda x: x >= 0, rule="be at least 0"),
     "loudness": partial(
         _checks.must,

@@ -54,11 +54,12 @@ def uniform(S, A):
     return weigh(lambda i, j: 1.0, S, A)
 
 
-def tilted(S, A, beta=1.0, temperature=0.5):
-    return weigh(lambda i, j: math.exp(-beta * (1 - S[i, j]) / temperature), S, A)
+def tilted(S, A, beta=1.0, temperature=0.5, exponent=1.0):
+    return weigh(lambda i, j: math.exp(-beta * (1 - S[i, j]) ** exponent / temperature), S, A)
 
 
-def thresholded(S, A, tau, temperature=0.5):
+def thresholded(S, A, tau, temperature=0.5, level=None):
+    tau = tau if level is None else math.exp(level / temperature)
     return weigh(lambda i, j: float(math.exp(S[i, j] / temperature) >= tau), S, A)
 
 
@@ -310,9 +311,9 @@ def kl_budgets(z1, z2, y, eta=0.5, floor=0.01):
     return np.mean(kl_budget(S, P, uniform(S, A), eta, floor, len(S) - 2))
 
 
-def bcl(z1, z2, y, temperature=0.5, beta=1.0):
+def bcl(z1, z2, y, temperature=0.5, beta=1.0, exponent=1.0):
     _, S, P, A = views(z1, z2)
-    return np.mean(basic(S, P, tilted(S, A, beta, temperature)))
+    return np.mean(basic(S, P, tilted(S, A, beta, temperature, exponent)))
 
 
 def bcl_ot(z1, z2, y, epsilon=0.5):
@@ -428,9 +429,11 @@ def h_scl(z1, z2, y, temperature=0.5, beta=1.0, positives="class", average="anch
     )
 
 
-def h_scl_threshold(z1, z2, y, temperature=0.5, tau=0.818731, positives="class", average="anchors"):
+def h_scl_threshold(
+    z1, z2, y, temperature=0.5, tau=0.818731, positives="class", average="anchors", level=None
+):
     def weights(S, A):
-        return thresholded(S, A, tau, temperature)
+        return thresholded(S, A, tau, temperature, level)
 
     return _supervised(z1, z2, y, weights, temperature, positives, average)
 

@@ -81,6 +81,8 @@ CHANGED = {
     "hardness_strength": 5.0,
     "loudness": 3.0,
     "bias": -1.0,
+    "exponent": 1.7,
+    "level": 0.1,
     "gradient": "nt-xent",
     "hardest": 3,
     "pairs": 7,
@@ -115,6 +117,7 @@ def test_methods_meet_where_their_options_say():
         (("ot-semirelaxed", dict(relaxation=math.inf) | exact), ("ot", exact)),
         (("h-scl", dict(beta=0.0)), ("scl", {})),
         (("h-scl-threshold", dict(tau=1e-9)), ("scl", {})),
+        (("h-scl-threshold", dict(level=-0.1, tau=9.0)), ("h-scl-threshold", {})),
         (("hcl-exact", dict(tau_plus=0.0, beta=2.0)), ("hcl", dict(tau_plus=0.0, beta=2.0))),
         (("unremix-repaired", dict(mixture=(0.0, 1.0, 0.0))), ("hcl", dict(tau_plus=0.0))),
         (("chi2-dro", dict(eta=1e3)), ("bcl", dict(beta=1e6))),  # the hardest negative alone

@@ -221,12 +221,12 @@ def test_the_threshold_names_the_anchor_it_empties():
     c = Contrast.from_views(*batch(9))
     hardest = torch.where(c.admissible, c.similarity, -2.0).amax(1)
     row, level = int(hardest.argmin()), float(hardest.min()) + 1e-6
-    tau = math.exp(level / 0.5)
-    with pytest.raises(ValueError, match=rf"anchor {row} has no negative above the threshold"):
-        negatives.thresholded(tau)(c)
-    skipped = negatives.thresholded(tau, on_empty="skip")(c)
-    assert (skipped[row] == -torch.inf).all()
-    assert is_distribution(skipped, c.admissible).sum() == 9
+    for options in (dict(tau=math.exp(level / 0.5)), dict(level=level)):
+        with pytest.raises(ValueError, match=rf"anchor {row} has no negative above the threshold"):
+            negatives.thresholded(**options)(c)
+        skipped = negatives.thresholded(**options, on_empty="skip")(c)
+        assert (skipped[row] == -torch.inf).all()
+        assert is_distribution(skipped, c.admissible).sum() == 9
 
 
 def test_transport_names_the_anchor_without_negatives_and_what_it_cannot_couple():
@@ -259,7 +259,7 @@ def test_missed_tolerances_are_an_error_or_a_warning():
         (lambda: negatives.tilted(temperature=torch.tensor([0.5, -1.0])), "temperature"),
         (lambda: negatives.tilted(beta=math.nan), "beta"),
         (lambda: negatives.tilted(weights_gradient="False"), "weights_gradient"),
-        (lambda: negatives.thresholded(tau=math.inf), "tau"),
+        (lambda: negatives.thresholded(level=math.inf), "level"),
         (lambda: negatives.chi2_ball(eta=math.inf), "eta"),
         (lambda: negatives.semi_relaxed_ot(relaxation=-1.0), "relaxation"),
         (lambda: negatives.entropic_ot(on_failure="x"), "on_failure"),

@@ -268,7 +268,7 @@ class Configuration:
 
 
 #: Options that came after the first records: names of records hold them only if they were changed.
-LATER_OPTIONS = {"hardness_strength", "gradient"}
+LATER_OPTIONS = {"hardness_strength", "exponent", "gradient", "level"}
 
 
 def recorded_options(options: dict, defaults: dict) -> dict:
