@@ -104,7 +104,7 @@ CATALOGUE = {
         epsilon=0.5, **_SINKHORN
     ),
     "alpha-cl": _row("α-CL-direct", "tian2022", _BASIC, negatives.tilted)(
-        temperature=0.5, beta=1.0, weights_gradient=False
+        temperature=0.5, beta=1.0, weights_gradient=False, exponent=1.0
     ),
     "adnce": _row("ADNCE", "dro", _NCE, negatives.gaussian)(
         temperature=0.5, mu=0.7, sigma=1.0, weights_gradient=False
@@ -140,7 +140,7 @@ CATALOGUE = {
         **_TILT, **_LABELS, on_empty="raise"
     ),
     "h-scl-threshold": _row("H-SCL(τ)", "hscl", _NCE, negatives.thresholded, True)(
-        temperature=0.5, tau=math.exp(-0.2), **_LABELS, on_empty="skip"
+        temperature=0.5, tau=math.exp(-0.2), **_LABELS, on_empty="skip", level=None
     ),
 }
 
