@@ -74,25 +74,27 @@ def pdf(folder: Path, out: Path) -> None:
 
     source = folder / "paper.html"
     source.write_text(document(folder), encoding="utf-8")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
-        page = browser.new_page(viewport=WIDTH)
-        page.set_default_timeout(0)
-        page.emulate_media(media="print", color_scheme="light")
-        page.goto(source.as_uri(), wait_until="domcontentloaded")
-        page.evaluate("() => window.MathJax.startup.promise")
-        page.wait_for_load_state("load")
-        page.evaluate(TIGHT)
-        page.pdf(
-            path=out,
-            prefer_css_page_size=True,
-            display_header_footer=True,
-            header_template="<span></span>",
-            footer_template=FOOT,
-            outline=True,
-            tagged=True,
-        )
-    source.unlink()
+    try:
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
+            page = browser.new_page(viewport=WIDTH)
+            page.set_default_timeout(0)
+            page.emulate_media(media="print", color_scheme="light")
+            page.goto(source.as_uri(), wait_until="domcontentloaded")
+            page.evaluate("() => window.MathJax.startup.promise")
+            page.wait_for_load_state("load")
+            page.evaluate(TIGHT)
+            page.pdf(
+                path=out,
+                prefer_css_page_size=True,
+                display_header_footer=True,
+                header_template="<span></span>",
+                footer_template=FOOT,
+                outline=True,
+                tagged=True,
+            )
+    finally:
+        source.unlink()
     start = folder / f"{toc()[0]}.html"
     text, version = start.read_text(encoding="utf-8"), f"Version {hnlib.__version__}"
     link = f'{version} · <a href="../{out.name}">This book as a PDF</a>'
