@@ -326,5 +326,5 @@ def queue(
                 "torch cannot use the GPU of this machine; install a torch for its driver, or pass "
                 "--device cpu"
             )
-    done = jobs.work(waiting, minutes, on, data_root)
+    done = jobs.work(waiting, minutes, device, data_root)
     print(f"{done} recorded, {len(waiting) - done} left")
