@@ -295,7 +295,7 @@ def asks_for(method, what: str) -> bool:
 
 
 def check_method(method, run) -> None:
-    """Check that the method can have a queue and takes the ends of each schedule."""
+    """Check that only a catalogue method has a queue or schedules, and takes their ends."""
     for name in ("queue", "schedule"):
         if getattr(run, name) and not isinstance(method, methods.Method):
             raise ValueError(f"{name} requires a method of the catalogue")
