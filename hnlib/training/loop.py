@@ -7,7 +7,6 @@ provides steps, schedules, the key queue, checkpoints and progress. `fit` trains
 from __future__ import annotations
 
 import copy
-import itertools
 import json
 import logging
 import math
@@ -75,7 +74,7 @@ class Loop:
         compiled = torch.compile(model) if run.compile else model
         self.trained, self.optimiser = fabric.setup(compiled, optimiser)
         self.queue = KeyQueue(model, run) if run.queue else None
-        self.progress, self.scheduled = Progress(), {}
+        self.progress, self.scheduled, self._embedded = Progress(), {}, ()
         self.supervised = asks_for(self.method, "supervised")
 
     @property
@@ -124,22 +123,26 @@ class Loop:
         batches = every if run.max_steps is None else every[: run.max_steps - progress.step]
         self.trained.train()
         losses = torch.empty(len(batches), device=device)
-        try:
-            with _checks.deferred() as conditions:
-                for i, batch in enumerate(batches):
-                    self._schedule_rate(progress.step + i, len(every))
+        finite = torch.ones(len(batches), dtype=torch.bool, device=device)
+        with _checks.deferred() as conditions:
+            for i, batch in enumerate(batches):
+                self._schedule_rate(progress.step + i, len(every))
+                try:
                     loss = self._loss(batch, generator)
-                    self.optimiser.zero_grad()
-                    self.fabric.backward(loss)
-                    self.optimiser.step()
-                    losses[i] = loss.detach()
-                    bar.update(len(batch))
+                except ValueError as error:
+                    if self._finite(*self._parameters()):
+                        raise
+                    raise self._diverged(losses[:i], checkpoint) from error
+                self.optimiser.zero_grad()
+                self.fabric.backward(loss)
+                self.optimiser.step()
+                losses[i] = loss.detach()
+                bar.update(len(batch))
+                finite[i] = self._finite()
+            bad = (~losses.isfinite()).nonzero()
+            if not len(bad) or finite[bad[0]]:  # embeddings were sound: was something else not?
                 conditions.raise_if_any()
-        except ValueError as error:
-            if self._finite():
-                raise
-            raise self._diverged(losses[:i], checkpoint, f": {error}") from error
-        if not (losses.isfinite().all() and self._finite()):
+        if len(bad) or not self._finite(*self._parameters()):
             # where all losses are sound, the last gradient was not
             raise self._diverged(losses[:-1], checkpoint)
         progress.step += len(batches)
@@ -151,20 +154,29 @@ class Loop:
         share = slice(rank * size, (rank + 1) * size)
         views = self.task.views(batch, generator, share)
         labels = self.task.labels[batch].to(self.fabric.device) if self.supervised else None
-        gather = distributed.gather
+        self._embedded = ()
         if self.queue is None:
-            return self.task.loss(self.trained, self.method, views, labels, gather)
+            return self.task.loss(self.trained, self.method, views, labels, self.gather)
         v1, v2 = views
         with self.fabric.autocast():
             keys = self.queue.keys(v2)
-        z1, z2 = gather(self.trained(v1)), gather(keys)
+        z1, z2 = self.gather(self.trained(v1)), self.gather(keys)
         contrast = self.queue.contrast(z1, z2, labels, self.method.options.get("positives"))
         return self.method.loss(contrast)
 
-    def _finite(self) -> bool:
-        """Return whether all weights are finite."""
-        weights = itertools.chain(self.model.parameters(), self.method.parameters())
-        return all(p.isfinite().all() for p in weights)
+    def gather(self, z: Tensor) -> Tensor:
+        """Return the rows of all devices in the batch's order, and remember them."""
+        z = distributed.gather(z)
+        self._embedded = (*self._embedded, z.detach())  # not the graph: the next step would keep it
+        return z
+
+    def _parameters(self) -> list[Tensor]:
+        return [*self.model.parameters(), *self.method.parameters()]
+
+    def _finite(self, *more: Tensor) -> Tensor:
+        """Return whether the embeddings of the last step, and `more`, are finite."""
+        finite = [z.isfinite().all() for z in (*self._embedded, *more)]
+        return torch.stack(finite).all() if finite else torch.tensor(True)
 
     def _schedule_options(self) -> None:
         """Set the scheduled options of the method for this epoch."""
@@ -184,7 +196,7 @@ class Loop:
             for group in self.optimiser.param_groups:
                 group["lr"] = self.run.lr * factor
 
-    def _diverged(self, before: Tensor, checkpoint, why: str = "") -> Diverged:
+    def _diverged(self, before: Tensor, checkpoint) -> Diverged:
         """Return the error for the first loss of `before` that is not finite, or the step after."""
         bad = (~before.isfinite()).nonzero()
         step = self.progress.step + (int(bad[0]) if len(bad) else len(before)) + 1
@@ -194,7 +206,7 @@ class Loop:
         lr = self.optimiser.param_groups[0]["lr"]
         return Diverged(
             f"loss or weights are not finite at step {step} (epoch {self.progress.epoch + 1}, "
-            f"lr={lr:.4g}){why}; {saved}; lower lr or raise the temperature"
+            f"lr={lr:.4g}); {saved}; lower lr or raise the temperature"
         )
 
     def _parts(self) -> dict[str, Any]:
