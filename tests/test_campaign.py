@@ -6,28 +6,12 @@ import pytest
 
 from hnlib import methods
 from hnlib.book import campaign
-from hnlib.training import records
-
-
-@pytest.fixture(scope="module")
-def recorded():
-    return records.load_all(records.tracked_folder())
 
 
 def test_what_is_recorded_is_not_run_again(monkeypatch):
     waiting = list(campaign.missing())
     monkeypatch.setattr(campaign.records, "load_all", lambda folder: [])
     assert len(waiting) < len(list(campaign.missing()))
-
-
-def test_the_temperature_was_chosen_on_validation_images(recorded):
-    by_key = {campaign.key(record["configuration"]): record["metrics"] for record in recorded}
-    total = Counter()
-    cells = campaign.cells(campaign.TEMPERATURES)
-    for run in campaign.grid(campaign.SMALL, cells, seed=range(3)):
-        accuracy = by_key[campaign.key(run.configuration)]["linear_validation"]
-        total[run.options["temperature"]] += accuracy
-    assert max(total, key=total.get) == campaign.CHOSEN
 
 
 def test_cells_of_equal_gamma_share_it():

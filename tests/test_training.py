@@ -209,7 +209,7 @@ def test_divergence_names_step_rate_and_checkpoint(tmp_path):
         train(method=At(5, lambda loss: loss * math.nan), checkpoint=path, **SMALL)
     with pytest.raises(training.Diverged, match="no checkpoint"):
         train(method=At(2, lambda loss: loss * math.inf), **SMALL)
-    with pytest.raises(training.Diverged, match="step 2 .*lower lr"):  # its weights are finite
+    with pytest.raises(training.Diverged, match=r"step 2 .*lower lr"):  # its weights are finite
         train(method="simclr", **SMALL | dict(lr=1e20))
     assert torch.load(path, weights_only=True)["epoch"] == 1  # the last good one
 
