@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pybtex.backends import plaintext
 from pybtex.plugin import register_plugin
+from sphinx.ext.autodoc.mock import mock
 from sphinx_proof.domain import ProofDomain
 
 PROOF = '<div class="proof hn-proof admonition"><p><em class="hn-proof-word">Proof.</em>'
@@ -111,9 +112,10 @@ def _in_parallel(app, env, docnames):
         if name in app.extensions:
             app.extensions[name].parallel_read_safe = True
     ProofDomain.merge_domaindata = lambda *nothing: None
-    for page in docnames:  # once, before the processes that document them are forked
-        if page.startswith("book/api/"):
-            import_module(page.rpartition("/")[2])
+    with mock(app.config.autodoc_mock_imports):
+        for page in docnames:  # once, before the processes that document them are forked
+            if page.startswith("book/api/"):
+                import_module(page.rpartition("/")[2])
 
 
 def setup(app):

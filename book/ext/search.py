@@ -12,21 +12,14 @@ from bs4 import BeautifulSoup
 from web import fractions, letter
 
 CODE = re.compile(r"<(pre|script|style)\b.*?</\1>", re.S)
-LEFT_OUT = (
-    ".headerlink, .hn-tick, .hn-cite, .cell_input, .hn-hint, summary, figcaption .caption-number"
-)
+LEFT_OUT = {"headerlink", "hn-tick", "hn-cite", "cell_input", "hn-hint"}
 SHAPES = (
     r"\\(?:begin|end)\{\w+\*?\}|"
     r"\\(?:sqrt|overline|big\w*|left|right|q?quad|math\w+|text|operatorname)(?![a-z])"
 )
-# An entry and its title; the text of one inside another is the inner one's.
-ENTRIES = {
-    "section[id]": ":scope > :is(h1, h2, h3, h4)",
-    ".proof[id], .exercise[id]": ".admonition-title",
-    ".hn-claim[id]": ".hn-claim-title",
-    "tr:has([id^=claim-])": "[id^=claim-]",
-    "dt.sig[id]": ".sig-name",
-}
+TITLES = {"proof": "admonition-title", "exercise": "admonition-title"}
+TITLES |= {"hn-claim": "hn-claim-title", "sig": "sig-name"}
+CLAIM = re.compile("^claim-")
 
 
 def _text(element) -> str:
@@ -36,17 +29,35 @@ def _text(element) -> str:
     return re.sub(r"\s+([,.;:)\]])|([(\[])\s+", r"\1\2", text)
 
 
+def _left_out(element) -> bool:
+    if "caption-number" in element.get("class", ()):
+        return element.find_parent("figcaption") is not None
+    return element.name == "summary" or not LEFT_OUT.isdisjoint(element.get("class", ()))
+
+
+def _title(element):
+    """Return the title of a section, a statement, a claim or a name; None for other elements."""
+    if element.name == "section":
+        return element.find(["h1", "h2", "h3", "h4"], recursive=False)
+    if element.name == "tr":
+        return element.find(id=CLAIM)
+    for name in element.get("class", ()) if element.get("id") else ():
+        if name in TITLES:
+            return element.find(class_=TITLES[name])
+    return None
+
+
 def entries(body: str) -> list[list[str]]:
     """Return [anchor, title, text] for each part of a page's body in HTML."""
     article = BeautifulSoup(CODE.sub(" ", body), "html.parser")
-    for element in article.select(LEFT_OUT):
+    for element in article.find_all(_left_out):
         element.decompose()
     found = []
-    for element in reversed(article.select(", ".join(ENTRIES))):  # inner ones first
-        (selector,) = (one for part, one in ENTRIES.items() if element.css.match(part))
-        if (title := element.select_one(selector)) is None:
+    # inner ones first: the text of an entry inside another is the inner one's
+    for element in reversed(article.find_all(["section", "div", "tr", "dt"])):
+        if (title := _title(element)) is None:
             continue
-        code = element.select(":scope > .hn-claim-id")
+        code = element.find_all(class_="hn-claim-id", recursive=False)
         words = " ".join(_text(part) for part in (*code[:1], title))
         anchor = element.get("id") or title["id"]
         title.extract()

@@ -189,19 +189,22 @@ def render(folder: Path, draft: bool) -> None:
     page = build / "html"
     arguments = [folder, page, not draft]
     environment = os.environ | {"PYTHONPATH": str(root())}
-    result = subprocess.run(
-        [sys.executable, "-c", SPHINX, *map(str, arguments)],
-        env=environment,
-        text=True,
-        capture_output=True,
-        cwd=root(),
-        check=False,
-    )
+    with ThreadPoolExecutor() as beside:
+        wheel = beside.submit(elsewhere.wheel, page)
+        result = subprocess.run(
+            [sys.executable, "-c", SPHINX, *map(str, arguments)],
+            env=environment,
+            text=True,
+            capture_output=True,
+            cwd=root(),
+            check=False,
+        )
     warnings = re.sub(r"\x1b\[[0-9;]*m", "", result.stderr).replace(f"{folder}/", "").strip()
     if result.returncode:
         raise ValueError(f"Sphinx could not build the book; _build/html is unchanged.\n{warnings}")
     if warnings:
         print(warnings, file=sys.stderr)
+    wheel.result()
     elsewhere.downloads(page / "_sources", elsewhere.repository(root()))
     html, old = root() / "_build/html", root() / "_build/html.old"
     shutil.rmtree(old, ignore_errors=True)
@@ -223,7 +226,6 @@ def _publish(current: list[Path], runs, draft: bool) -> bool:
     print("rendering the pages", flush=True)
     mark.unlink(missing_ok=True)
     render(folder, draft)
-    elsewhere.wheel(root() / "_build/html")
     _files.write_atomically(mark, json.dumps({"state": state}).encode())
     return True
 

@@ -56,9 +56,9 @@ def parts(url: str) -> dict[str, str]:
 
 def wheel(folder: Path) -> None:
     """Build the library's wheel into the folder, for readers of the pages without a checkout."""
-    options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
-    command = [sys.executable, "-m", "pip", "wheel", *options, str(root())]
-    subprocess.run(command, check=True)
+    build = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
+    command = [sys.executable, "-c", build, str(folder)]
+    subprocess.run(command, cwd=root(), stdout=subprocess.DEVNULL, check=True)
 
 
 # Notebooks that are downloaded
