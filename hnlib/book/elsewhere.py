@@ -1,5 +1,6 @@
 """The book away from its checkout: its repository, and notebooks that one downloads."""
 
+import os
 import re
 import subprocess
 import sys
@@ -58,7 +59,8 @@ def wheel(folder: Path) -> None:
     """Build the library's wheel into the folder, for readers of the pages without a checkout."""
     build = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
     command = [sys.executable, "-c", build, str(folder)]
-    subprocess.run(command, cwd=root(), stdout=subprocess.DEVNULL, check=True)
+    quiet = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}  # setuptools would warn of it
+    subprocess.run(command, cwd=root(), env=quiet, stdout=subprocess.DEVNULL, check=True)
 
 
 # Notebooks that are downloaded
