@@ -106,7 +106,7 @@ def _narrow(app, pagename, templatename, context, doctree):
 
 
 def _in_parallel(app, env, docnames):
-    app.parallel = os.cpu_count() or 1
+    app.parallel = 2 * (os.cpu_count() or 1)  # their shares of the pages take unequal times
     # these do not say, or not in full, that they can be read in parallel
     for name in ("sphinx-mathjax-offline", "sphinx_multitoc_numbering", "sphinx_jupyterbook_latex"):
         if name in app.extensions:
