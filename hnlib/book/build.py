@@ -54,6 +54,7 @@ failed = build_sphinx(
     },
     warningiserror=strict == "True",
 )
+gc.freeze()  # else the end of the process collects them, for seconds
 sys.exit(bool(failed))
 """
 
