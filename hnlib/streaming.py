@@ -34,6 +34,7 @@ def info_nce(
     labels: Tensor | None = None,
     reduction: str = "mean",
     block: int | None = None,
+    loudness: float = 1.0,
 ) -> Tensor:
     r"""Compute `hnlib.objectives.info_nce` in memory $O(nd)$: same value, same gradient.
 
@@ -52,6 +53,8 @@ def info_nce(
         Classes. Negatives are those of other classes; the positive is the other view.
     block : int, optional
         Side of the blocks; default 512, on an accelerator 4096.
+    loudness
+        As in `hnlib.objectives.info_nce`.
 
     Returns
     -------
@@ -98,9 +101,8 @@ def info_nce(
         first = torch.zeros_like(empty, dtype=torch.long)
         contrast = Contrast(pair, Masks(positives, ~positives, pair.dtype, first), 2 * batch - 2)
         log_w = torch.zeros_like(pair).masked_fill_(positives | empty[:, None], -torch.inf)
-        return objectives.info_nce(
-            contrast, log_w, temperature, tau_plus, scale, reduction=reduction
-        )
+        options = dict(reduction=reduction, loudness=loudness)
+        return objectives.info_nce(contrast, log_w, temperature, tau_plus, scale, **options)
 
 
 def streamed(method, block: int | None = None) -> Callable[..., Tensor]:
@@ -192,25 +194,9 @@ class _Blocks:
         return count.to(self.z.dtype).log()
 
 
-class LogSumExp:
-    r"""Accumulate $\log\sum_j e^{x_{ij}}$ by rows: the largest so far, the sum relative to it."""
-
-    def __init__(self, like: Tensor):
-        lowest = torch.finfo(like.dtype).min  # not -inf: -inf + inf is NaN
-        self.largest = torch.full_like(like[:, 0], lowest)
-        self.total = torch.zeros_like(self.largest)
-
-    def add(self, rows: slice, x: Tensor) -> None:
-        """Add a block of some rows."""
-        before = self.largest[rows]
-        largest = torch.maximum(before, x.amax(1))
-        terms = (x - largest[:, None]).exp_().sum(1)
-        self.total[rows] = self.total[rows] * (before - largest).exp() + terms
-        self.largest[rows] = largest
-
-    def value(self) -> Tensor:
-        """Return the logarithms of the sums."""
-        return self.largest + self.total.log()
+def accumulate(total: Tensor, rows: slice, x: Tensor) -> None:
+    r"""Add $\sum_j e^{x_{ij}}$ over a block of some rows to sums whose logarithms are `total`."""
+    total[rows] = torch.logaddexp(total[rows], x.logsumexp(1))
 
 
 class _SoftMaximum(torch.autograd.Function):
@@ -222,16 +208,15 @@ class _SoftMaximum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, z: Tensor, blocks, weights, inverse_t):
-        above, below = LogSumExp(z), LogSumExp(z)
+        above, below = z.new_full((2, len(z)), -torch.inf)
         for rows, columns, s in blocks:
             f, x = _logits(blocks, weights, inverse_t, rows, columns, s)
             for total, y in ((above, x), (below, f)):
                 if y is not None:
-                    total.add(rows, y)
+                    accumulate(total, rows, y)
                     if rows != columns:
-                        total.add(columns, y.T)
-        above = above.value()
-        below = blocks.log_counts() if isinstance(weights, uniform) else below.value()
+                        accumulate(total, columns, y.T)
+        below = blocks.log_counts() if isinstance(weights, uniform) else below
         ctx.blocks, ctx.weights, ctx.inverse_t = blocks, weights, inverse_t
         ctx.save_for_backward(above, below)
         return torch.where(below == -torch.inf, -torch.inf, above - below)
