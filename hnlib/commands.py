@@ -247,7 +247,7 @@ def evaluate(
         network = encoders.from_state_dict(saved, encoder)
     else:
         network = checkpoint.load(saved).encoder
-    scores = evaluation.top(network.to(device), data.load(dataset, root), device)
+    scores = evaluation.top(network.to(device), data.load(dataset, root))
     for name, accuracy in scores.items():
         print(f"{name}: {100 * accuracy:.1f} %")
 

@@ -336,10 +336,6 @@ class Method(nn.Module):
         losses = [self.loss(c, skip=excluded is not None) for c in directions]
         return sum(losses[1:], losses[0]) / len(losses)
 
-    def extended(self, contrast: Contrast) -> Contrast:
-        """Return the contrast with the negatives that the method makes up; most make up none."""
-        return contrast if self._made_up is None else self._made_up(contrast)
-
     def loss(self, contrast: Contrast, reduction: str = "mean", skip: bool = False) -> Tensor:
         """Return the loss of a contrast, such as one with a queue.
 
@@ -360,7 +356,8 @@ class Method(nn.Module):
         if self.entry.supervised and contrast.labels is None:
             raise ValueError(f"{self.name} learns from labels; pass labels")
         with outside_autocast(contrast.similarity.device):
-            contrast, learned = self.extended(contrast), {}
+            contrast = self._made_up(contrast) if self._made_up else contrast
+            learned = {}
             if hasattr(self, "logits") and "mixture" in self.objective.keywords:
                 learned = dict(mixture=self.mixture)
             if hasattr(self, "log_scale"):

@@ -372,7 +372,7 @@ def test_a_saved_run_may_have_options_that_hold_lists_and_braces(whole, tmp_path
     [
         (dict(encoder="vgg"), "small-cnn"),
         (dict(method="hcl", gamma=1.0), "gamma"),
-        (dict(batch_size=101), "at most the 100 training images, got 101"),
+        (dict(batch_size=101), "at most the 100 images for training, got 101"),
         (dict(train_size=10, batch_size=4), "no class has two of the 10 training images"),
         (dict(device="abacus"), "abacus"),
         (dict(method="unremix-repaired", queue=8), "neighbour_scores needs a contrast of two"),

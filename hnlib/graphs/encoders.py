@@ -100,9 +100,9 @@ class GraphCL(nn.Module):
         return self.projector(graphs)
 
 
-def embed(encoder: nn.Module, dataset: GraphSet, batch_size: int = 256, device=None) -> Tensor:
+def embed(encoder: nn.Module, dataset: GraphSet, batch_size: int = 256) -> Tensor:
     """Return the embeddings $[N,Lk]$ of all graphs, in eval mode, on the CPU."""
-    device = next(encoder.parameters()).device if device is None else device
+    device = next(encoder.parameters()).device
     parts = []
     with eval_mode(encoder):
         for batch in DataLoader(dataset.graphs, batch_size=batch_size, generator=torch.Generator()):

@@ -52,9 +52,6 @@ class Task(task.Task):
             dataset_digest=self.dataset.digest,
             labels=run.labels if asks_for(method, "supervised") else None,
         )
-        self.folds: list[task.Task] = [self]
-        if self.run.labels == "fold":
-            self.folds = [self._fold(k) for k in range(run.folds)]
 
     def _fold(self, k: int) -> Task:
         """Return the training that does not see the labels of a fold's test graphs."""
@@ -72,7 +69,9 @@ class Task(task.Task):
     @property
     def parts(self) -> list[task.Task]:
         """The trainings of the run: one, or one for each fold."""
-        return self.folds
+        if self.run.labels != "fold":
+            return [self]
+        return [self._fold(k) for k in range(self.run.folds)]
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -119,7 +118,7 @@ class Task(task.Task):
         """Return the accuracies of an SVM on the embeddings of all graphs, for the folds."""
         if not (loop.should_evaluate(loop.progress.epoch) or loop.finished):
             return None
-        x = embed(loop.model.encoder, self.dataset, device=loop.fabric.device)
+        x = embed(loop.model.encoder, self.dataset)
         y, seed = self.dataset.labels, self.run.seed
         scores = [evaluation.svm(x, y, *split, seed=seed) for split in self.splits]
         return {

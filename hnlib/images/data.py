@@ -246,20 +246,19 @@ def _tiny_imagenet(name: str, folder: Path) -> dict[str, np.ndarray]:
     _archive(url, folder / Path(url).name)
     utils.download_and_extract_archive(url, folder, md5=md5)
     root = folder / "tiny-imagenet-200"
-    train = sorted(root.glob("train/*/images/*.JPEG"))
-    classes, y_train = np.unique([file.parts[-3] for file in train], return_inverse=True)
+    x_train, y_train, classes = _pictures(root / "train")
     text = (root / "val/val_annotations.txt").read_text()
     test = sorted(line.split("\t")[:2] for line in text.splitlines())
     return {
-        "x_train": np.stack([_picture(file) for file in train]),
+        "x_train": x_train,
         "y_train": y_train,
         "x_test": np.stack([_picture(root / "val/images" / file) for file, _ in test]),
         "y_test": np.searchsorted(classes, [label for _, label in test]),
-        "class_names": classes,
+        "class_names": np.array(classes),
     }
 
 
-def _pictures(folder: Path, size: int) -> tuple[np.ndarray, np.ndarray, list[str]]:
+def _pictures(folder: Path, size: int | None = None) -> tuple[np.ndarray, np.ndarray, list[str]]:
     from hnlib.images._torchvision import torchvision
 
     images = torchvision.datasets.ImageFolder(folder)

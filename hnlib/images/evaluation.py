@@ -12,25 +12,29 @@ from hnlib.images import augment
 from hnlib.training.evaluation import eval_mode, linear_probe, neighbours, weighted_knn
 
 
-def embed(encoder: nn.Module, x: Tensor, batch_size: int | None = None, device=None) -> Tensor:
+def embed(encoder: nn.Module, x: Tensor, batch_size: int | None = None) -> Tensor:
     """Return the features [N,d], float32, of the plain images `x` uint8 [N,H,W,C], in eval mode.
 
-    Batches go to `device` (default: where the encoder is), the features stay there.
+    Batches go to the encoder's device, the features stay there.
     By default a batch has at most 1,000 images, and as many pixels as 1,000 images of CIFAR-10.
     """
     batch_size = batch_size or max(1, min(1000, 3_072_000 // x[0].numel()))
-    if device is None:
-        device = next((p.device for p in encoder.parameters()), x.device)
+    device = next((p.device for p in encoder.parameters()), x.device)
     with eval_mode(encoder):
         parts = [encoder(augment.plain(part.to(device))).float() for part in x.split(batch_size)]
     return torch.cat(parts)
 
 
-def knn(encoder: nn.Module, dataset, device=None) -> float:
+def knn(encoder: nn.Module, dataset) -> float:
     """Return the test accuracy of `weighted_knn` with `neighbours`."""
-    x, x_test = (embed(encoder, part, device=device) for part in (dataset.x_train, dataset.x_test))
-    y, y_test = dataset.y_train.to(x.device), dataset.y_test.to(x.device)
-    return _accuracy(weighted_knn(x, y, x_test, y_test, neighbours(len(x))))
+    known = _features(encoder, dataset)
+    return _accuracy(weighted_knn(*known, neighbours(len(known[0]))))
+
+
+def _features(encoder: nn.Module, dataset) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return features and labels of the training images, then of the test images."""
+    x, x_test = (embed(encoder, images) for images in (dataset.x_train, dataset.x_test))
+    return x, dataset.y_train.to(x.device), x_test, dataset.y_test.to(x.device)
 
 
 def _accuracy(correct: Tensor) -> float:
@@ -59,12 +63,12 @@ def readouts(encoder: nn.Module, dataset) -> tuple[dict[str, float], dict[str, T
     return {"knn_k": k} | {name: _accuracy(bits) for name, bits in correct.items()}, correct
 
 
-def top(encoder: nn.Module, dataset, device=None, tops=(1, 5)) -> dict[str, float]:
+def top(encoder: nn.Module, dataset) -> dict[str, float]:
     """Return top-1 and top-5 accuracies of kNN and a linear probe on plain images."""
-    x, x_test = (embed(encoder, part, device=device) for part in (dataset.x_train, dataset.x_test))
-    known = x, dataset.y_train.to(x.device), x_test, dataset.y_test.to(x.device)
-    scores = {f"knn top-{k}": weighted_knn(*known, neighbours(len(x)), top=k) for k in tops}
-    scores |= {f"linear top-{k}": linear_probe(*known, top=k) for k in tops}
+    known, tops = _features(encoder, dataset), (1, 5)
+    k = neighbours(len(known[0]))
+    scores = {f"knn top-{n}": weighted_knn(*known, k, top=n) for n in tops}
+    scores |= {f"linear top-{n}": linear_probe(*known, top=n) for n in tops}
     return {name: _accuracy(right) for name, right in scores.items()}
 
 

@@ -51,11 +51,6 @@ class Task(task.Task):
         if dataset.x_unlabelled is not None and not needs_class:
             self.x = torch.cat([self.x, dataset.x_unlabelled.to(device)])
         self.examples = len(self.x)
-        if run.epochs and run.batch_size > self.examples:
-            raise ValueError(
-                f"batch_size must be at most the {self.examples} training images, "
-                f"got {run.batch_size}"
-            )
         self.classmates = Classmates(self.labels) if run.oracle_positives else None
         self.judged = at_most(dataset, run.evaluate_size)
         self.fixed = [part.to(device) for part in fixed_views(dataset, recipe)]
@@ -126,7 +121,7 @@ class Task(task.Task):
         loop.model.eval()  # not Fabric's wrapper: evaluation is in float32
         row = dict(epoch=loop.progress.epoch, step=loop.progress.step, loss=loss, knn=None)
         if due and not loop.finished:
-            row["knn"] = evaluation.knn(loop.model.encoder, self.judged, device=loop.fabric.device)
+            row["knn"] = evaluation.knn(loop.model.encoder, self.judged)
         return row | {"images_per_second": rate} | self._geometry(loop)
 
     def _geometry(self, loop) -> dict:

@@ -36,14 +36,10 @@ def static_embeddings() -> Tensor:
     return weights["embedding.weight"].float()
 
 
-def build(
-    name: str, vocabulary: int, dimension: int = 256, towers: int = 1, untrained: bool = False
-) -> encoders.Towers:
-    """Build towers of encoders; those of "static" are trained already unless `untrained`."""
-    if name != "static":
-        return encoders.build(name, vocabulary, dimension, towers)
-    model = encoders.build("bag", vocabulary, dimension, towers)
-    if not untrained:
+def build(name: str, vocabulary: int, dimension: int = 256, towers: int = 1) -> encoders.Towers:
+    """Build towers of encoders; those of "static" are trained already."""
+    model = encoders.build(name, vocabulary, dimension, towers)
+    if name == "static":
         with torch.no_grad():
             for embeddings in model.parameters():
                 embeddings.copy_(static_embeddings())

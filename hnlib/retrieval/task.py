@@ -16,6 +16,7 @@ from hnlib._files import data_folder
 from hnlib.contrast import Contrast
 from hnlib.retrieval import data, encoders, metrics, mining
 from hnlib.retrieval.run import RetrievalRun
+from hnlib.sentences import encoders as sentences
 from hnlib.sentences.data import Corpus
 from hnlib.sentences.evaluation import embed
 from hnlib.training import task
@@ -47,11 +48,6 @@ class Task(task.Task):
         self._folder = data_folder(data_root, "retrieval") / "cache"
         self.texts, self.queries, self.documents = self._tokens(self.collection)
         self._set_pairs()
-        if method is not None and len(self.asked) < run.batch_size:
-            raise ValueError(
-                f"batch_size must be at most the {len(self.asked)} pairs of "
-                f"{self.collection.name}, got {run.batch_size}"
-            )
         self.counts = self.document.bincount(minlength=len(self.documents))
         self._model: nn.Module | None = None
         self._guide: tuple[Tensor, Tensor] | None = None
@@ -113,9 +109,7 @@ class Task(task.Task):
         if run.mined and not run.refresh:
             self.candidates = self._mined()
         if run.guide == "static":
-            guide = encoders.build(run.encoder, vocabulary, run.dimension, run.towers)
-            guide.load_state_dict(self._model.state_dict())
-            self._guide = self._embedded(guide.to(self.device))
+            self._guide = self._embedded(self._model)
         return self._model
 
     def _embedded(self, model: nn.Module) -> tuple[Tensor, Tensor]:
@@ -250,6 +244,4 @@ class Task(task.Task):
     @staticmethod
     def saved_model(record: dict, state: dict, encoder=None) -> nn.Module:
         """Return the model of a saved run, before its weights are loaded."""
-        run = RetrievalRun.read(record["configuration"])
-        vocabulary, dimension = next(v for k, v in state.items() if "embedding.weight" in k).shape
-        return encoders.build(run.encoder, vocabulary, dimension, run.towers, untrained=True)
+        return sentences.saved(RetrievalRun.read(record["configuration"]), state)

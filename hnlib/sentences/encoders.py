@@ -130,5 +130,12 @@ class Joined(nn.Module):
 
 
 def build(name: str, vocabulary: int, dimension: int = 256, towers: int = 1) -> Towers:
-    """Build towers of new encoders."""
-    return Towers([ENCODERS[name](vocabulary, dimension) for _ in range(towers)])
+    """Build towers of new encoders; "static", of `hnlib.retrieval`, is a bag."""
+    kind = ENCODERS["bag" if name == "static" else name]
+    return Towers([kind(vocabulary, dimension) for _ in range(towers)])
+
+
+def saved(run, state: dict) -> Towers:
+    """Return the model of a saved run, before its weights are loaded."""
+    vocabulary, dimension = next(v for k, v in state.items() if "embedding.weight" in k).shape
+    return build(run.encoder, vocabulary, dimension, run.towers)

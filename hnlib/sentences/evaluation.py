@@ -34,6 +34,8 @@ class Judged:
 
     def scores(self, encoder: nn.Module, seed: int) -> tuple[dict[str, float], dict[str, Tensor]]:
         """Return the metrics of an encoder, and which examples it got right, bool [N] by metric."""
+        from sklearn.metrics import f1_score
+
         task, (x, *other) = self.task, [embed(encoder, text, self.length) for text in self.texts]
         if task.graded and not task.train:
             return {task.name: spearman(x, other[0], task.y)}, {}
@@ -58,10 +60,7 @@ class Judged:
             f"{task.name}_validation": float(np.mean(seen)),
         }
         if task.name == "msrp":
-            hits = float((right & (y[judged] == 1)).sum())
-            scores["msrp_f1"] = (
-                2 * hits / float((y[judged] == 1).sum() + (predicted[judged] == 1).sum())
-            )
+            scores["msrp_f1"] = float(f1_score(y[judged], predicted[judged]))
         return scores, {task.name: right}
 
 

@@ -40,10 +40,10 @@ class Task(task.Task):
             chosen = torch.randperm(len(self.first), generator=generator)[: run.train_size]
             self.first = self.first[chosen.sort().values]
         self.examples = len(self.first)
-        if self.examples < max(run.batch_size, run.train_size or 0):
+        if self.examples < (run.train_size or 0):
             raise ValueError(
-                f"batch_size and train_size must be at most the {self.examples} pairs of "
-                f"{self.corpus.name}, got {run.batch_size} and {run.train_size}"
+                f"train_size must be at most the {self.examples} pairs of {self.corpus.name}, "
+                f"got {run.train_size}"
             )
         self.judged = [evaluation.Judged(t, self.corpus.tokenizer, run.length) for t in judged]
 
@@ -84,6 +84,4 @@ class Task(task.Task):
     @staticmethod
     def saved_model(record: dict, state: dict, encoder=None) -> nn.Module:
         """Return the model of a saved run, before its weights are loaded."""
-        run = SentenceRun.read(record["configuration"])
-        vocabulary, dimension = next(v for k, v in state.items() if "embedding.weight" in k).shape
-        return encoders.build(run.encoder, vocabulary, dimension, run.towers)
+        return encoders.saved(SentenceRun.read(record["configuration"]), state)

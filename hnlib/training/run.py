@@ -95,6 +95,11 @@ def train(
         )
     fabric = loop.launch(settings.device, run.precision)
     trained = task(run, method, fabric.device, settings.data_root, **given)
+    if run.epochs and not len(trained):
+        raise ValueError(
+            f"batch_size must be at most the {trained.examples} {trained.unit}s for training, "
+            f"got {run.batch_size}"
+        )
     return loop.fit(fabric, trained, method, settings)
 
 
