@@ -50,37 +50,30 @@ class Masks:
         return as_numbers(self.admissible, self.dtype).reciprocal_().mul_(-log_count[:, None])
 
     @cached_property
-    def pairs(self) -> Positives:
-        """The positives as columns."""
+    def columns(self) -> tuple[Tensor, Tensor | None]:
+        """The columns [n, k] of each anchor's positives, and which of them are no padding."""
         n, m = self.positives.shape
         if self.positive_index is not None:
-            return Positives(self.positive_index[:, None], None)
+            return self.positive_index[:, None], None
         if not readable(self.positives):  # an accelerator would wait for the largest count
             columns = torch.arange(m, device=self.positives.device).expand(n, m)
-            return Positives(columns, self.positives)
+            return columns, self.positives
         cells = np.flatnonzero(self.positives.numpy())  # several times as fast as torch
         counts = np.diff(cells.searchsorted(m * np.arange(n + 1)))
         counted = np.arange(counts.max()) < counts[:, None]
         columns = np.zeros(counted.shape, dtype=np.int64)
         columns[counted] = cells % m
-        return Positives(torch.from_numpy(columns), torch.from_numpy(counted))
+        return torch.from_numpy(columns), torch.from_numpy(counted)
 
-
-@dataclass(frozen=True, eq=False)
-class Positives:
-    """The columns [n, k] of each anchor's positives; those outside `counted` are padding."""
-
-    columns: Tensor
-    counted: Tensor | None
-
-    def gather(self, matrix: Tensor) -> Tensor:
+    def at_positives(self, matrix: Tensor) -> Tensor:
         """Return the values of a matrix [n, m] at the positives, of shape [n, k]."""
-        return matrix.gather(1, self.columns)
+        return matrix.gather(1, self.columns[0])
 
     def total(self, values: Tensor) -> Tensor:
         """Return the sums of values [n, k] over the positives of each anchor, of shape [n]."""
-        if self.counted is not None:
-            values = values * as_numbers(self.counted, values.dtype)
+        counted = self.columns[1]
+        if counted is not None:
+            values = values * as_numbers(counted, values.dtype)
         return values.sum(1)
 
 
@@ -133,11 +126,6 @@ class Contrast:
     def admissible(self) -> Tensor:
         """Mask of shape [n, m] of the admissible negatives, the sets $N(i)$."""
         return self.masks.admissible
-
-    @property
-    def never_empty(self) -> bool:
-        """Whether every anchor is certain to have a negative."""
-        return self.masks.never_empty
 
     @property
     def negative_counts(self) -> Tensor:
@@ -610,7 +598,7 @@ def _shared_masks(n: int, m: int, shift: int, device: torch.device, dtype: torch
     positives = index[:, None] == columns
     admissible = ~positives & (rows[:, None] != columns)  # without a shift the same cells
     masks = Masks(positives, admissible, dtype, index, never_empty=True)
-    _ = masks.uniform_log_weights, masks.pairs  # now, not when first used in inference mode
+    _ = masks.uniform_log_weights, masks.columns  # now, not when first used in inference mode
     return masks
 
 

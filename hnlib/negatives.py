@@ -534,7 +534,7 @@ def unremix_components(
        Learning*, 2022, eqs. (2)-(4) and App. B.3; the closed form is ours.
     """
     check(gradient=gradient)
-    if contrast.anchors is None or not contrast.never_empty:
+    if contrast.anchors is None or not contrast.masks.never_empty:
         raise ValueError("unremix needs embeddings, and no labels")
     if not contrast.symmetric:
         if gradient == "nt-xent":
@@ -681,7 +681,7 @@ def neighbour_scores(contrast: Contrast, temperature: float | None = None) -> tu
 
     No gradient flows.
     """
-    if contrast.candidates is None or not (contrast.never_empty and contrast.symmetric):
+    if contrast.candidates is None or not (contrast.masks.never_empty and contrast.symmetric):
         raise ValueError("neighbour_scores needs a contrast of two views without labels")
     tau = 1 / math.log(len(contrast.candidates)) if temperature is None else temperature
     positive("temperature", tau)
@@ -772,7 +772,7 @@ def normalise(
     if isinstance(scale, Tensor):
         score, scale = score * scale, 1
     masked = torch.add(contrast.uniform_log_weights, score, alpha=scale)
-    if contrast.never_empty or on_empty == "raise":
+    if contrast.masks.never_empty or on_empty == "raise":
         return torch.log_softmax(masked, 1)
     # outside the softmax, whose gradient would be NaN there
     empty = (contrast.negative_counts == 0)[:, None]
@@ -801,7 +801,7 @@ def _shares(mixture, like: Tensor):
 
 
 def _refuse_empty(contrast: Contrast, on_empty: str) -> None:
-    if on_empty == "raise" and not contrast.never_empty:
+    if on_empty == "raise" and not contrast.masks.never_empty:
         message = "anchor {row} has no admissible negative; use a batch with more classes, "
         refuse(contrast.negative_counts == 0, message + SKIP)
 

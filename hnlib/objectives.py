@@ -10,7 +10,6 @@ gradient 0.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -96,12 +95,12 @@ def info_nce(
     options = dict(temperature=temperature, tau_plus=tau_plus, hardness_strength=hardness_strength)
     check(scale=scale, loudness=loudness, **options)
     _check_weights(contrast, log_w)
-    s, pairs = contrast.similarity, contrast.masks.pairs
+    s = contrast.similarity
     temperature = per_anchor("temperature", temperature, len(s))
     tau_plus = per_anchor("tau_plus", tau_plus, len(s))
     if hardness_strength:
         log_w = log_w + hardness_strength * s.detach()
-    negatives, chosen = _log_sums(log_w, s, 1 / temperature, pairs.columns)
+    negatives, chosen = _log_sums(log_w, s, 1 / temperature, contrast.masks.columns[0])
     total = negatives[:, 0]
     if isinstance(tau_plus, Tensor) or tau_plus > 0:
         negatives = _debias(negatives, chosen, tau_plus, temperature)
@@ -164,7 +163,7 @@ def signed(
     w = unremix_score(contrast, mixture, gradient, temperature)
     s = contrast.similarity
     s = s / per_anchor("temperature", temperature, len(s))
-    positive, top = contrast.masks.pairs.gather(s), s.detach().amax(1, keepdim=True)
+    positive, top = contrast.masks.at_positives(s), s.detach().amax(1, keepdim=True)
     mass = (w * (s - top).masked_fill(log_w == -torch.inf, -torch.inf).exp()).sum(1, keepdim=True)
     loss = ((positive - top).exp() + mass).log() + top - positive
     return _average(loss, contrast, torch.zeros_like(mass[:, 0]), reduction)
@@ -228,10 +227,11 @@ def exact_debiased(
        here corrected.
     """
     check(scale=scale)
-    mass = _class_mass(contrast, log_w, temperature, beta, tau_plus)
-    above = _log_difference(mass.total, mass.share + mass.positive, mass.total_left)
-    below = _log_difference(torch.zeros_like(mass.share), mass.share, mass.left)
-    loss = _softplus(above - below - mass.positive + _log_scale(contrast, scale))
+    terms = _class_mass(contrast, log_w, temperature, beta, tau_plus)
+    share, positive, total, total_left, left = terms
+    above = _log_difference(total, share + positive, total_left)
+    below = _log_difference(torch.zeros_like(share), share, left)
+    loss = _softplus(above - below - positive + _log_scale(contrast, scale))
     return _average(loss, contrast, log_w.amax(1), reduction)
 
 
@@ -261,11 +261,12 @@ def guarded(
     numerator in the mean of $e^{(\beta+1) s_{ij}/t}$.
     """
     with torch.no_grad():
-        mass = _class_mass(contrast, log_w, temperature, beta, tau_plus)
-    below = 1 - mass.share.exp() < (1 - 1e-5) * mass.left.exp()
-    share = (mass.share + mass.positive - mass.total).exp()  # of the numerator
-    above = 1 - share < (1 - 1e-5) * (mass.total_left - mass.total).exp()
-    acts = contrast.masks.pairs.total((below | above).to(share)) > 0
+        terms = _class_mass(contrast, log_w, temperature, beta, tau_plus)
+    share, positive, total, total_left, left = terms
+    below = 1 - share.exp() < (1 - 1e-5) * left.exp()
+    of_numerator = (share + positive - total).exp()
+    above = 1 - of_numerator < (1 - 1e-5) * (total_left - total).exp()
+    acts = contrast.masks.total((below | above).to(share)) > 0
     return acts & _has_negative(log_w.amax(1))
 
 
@@ -374,7 +375,7 @@ def basic(contrast: Contrast, log_w: Tensor, reduction: str = "mean") -> Tensor:
     """
     _check_weights(contrast, log_w)
     s = contrast.similarity
-    loss = _mean(log_w, s) - contrast.masks.pairs.gather(s)
+    loss = _mean(log_w, s) - contrast.masks.at_positives(s)
     return _average(loss, contrast, log_w.amax(1), reduction)
 
 
@@ -411,7 +412,7 @@ def mean_variance(
     temperature = per_anchor("temperature", temperature, len(s))
     mean = _mean(log_w, s)
     variance = _mean(log_w, (s - mean).square())
-    loss = mean + variance / (2 * temperature) - contrast.masks.pairs.gather(s)
+    loss = mean + variance / (2 * temperature) - contrast.masks.at_positives(s)
     return _average(loss, contrast, log_w.amax(1), reduction)
 
 
@@ -460,7 +461,7 @@ def sigmoid(
     check(temperature=temperature, bias=bias, scale=scale)
     log_scale = _log_scale(contrast, scale)
     logits = contrast.similarity / temperature + (-log_scale if bias is None else bias)
-    loss = _softplus(-contrast.masks.pairs.gather(logits))
+    loss = _softplus(-contrast.masks.at_positives(logits))
     loss = loss + _mean(log_w + log_scale, _softplus(logits))
     return _average(loss, contrast, log_w.amax(1), reduction)
 
@@ -505,7 +506,7 @@ def jensen_shannon(
     _check_weights(contrast, log_w)
     check(tau_plus=tau_plus)
     prior = per_anchor("tau_plus", tau_plus, len(log_w))
-    chosen = contrast.masks.pairs.gather(contrast.similarity)
+    chosen = contrast.masks.at_positives(contrast.similarity)
     negative = _mean(log_w, _softplus(contrast.similarity))
     if isinstance(prior, Tensor) or prior > 0:
         negative = ((negative - prior * _softplus(chosen)) / (1 - prior)).clamp_min(0.0)
@@ -619,35 +620,29 @@ def _debias(negatives: Tensor, chosen: Tensor, prior, temperature) -> Tensor:
     return torch.where(floored, floor, value)
 
 
-class _ClassMass(NamedTuple):
-    r"""Logarithms of the terms of `exact_debiased`."""
+def _class_mass(contrast: Contrast, log_w: Tensor, temperature, beta, tau_plus):
+    r"""Return logarithms of the terms of `exact_debiased`.
 
-    share: Tensor  # π [n, k]
-    positive: Tensor  # e^{s⁺/t} [n, k]
-    total: Tensor  # Σ w e^{s/t} [n, 1]
-    total_left: Tensor  # Σ w k e^{s/t} [n, 1]
-    left: Tensor  # Σ w k [n, 1]
-
-
-def _class_mass(contrast: Contrast, log_w: Tensor, temperature, beta, tau_plus) -> _ClassMass:
+    They are $\pi$ and $e^{s^+/t}$ $[n,k]$, $\sum we^{s/t}$, $\sum wke^{s/t}$ and $\sum wk$ $[n,1]$.
+    """
     _check_weights(contrast, log_w)
     temperature, beta, tau_plus = float(temperature), float(beta), float(tau_plus)
     check(temperature=temperature, tau_plus=tau_plus)
     at_least_0("beta", beta)  # below, the guard would have to trim the easiest candidates
-    s, columns, tilt = contrast.similarity, contrast.masks.pairs.columns, beta / temperature
+    s, columns, tilt = contrast.similarity, contrast.masks.columns[0], beta / temperature
     held = s if log_w.requires_grad else s.detach()
-    if not contrast.never_empty:  # zeros keep gradients finite until such rows are left out
+    if not contrast.masks.never_empty:  # zeros keep gradients finite until such rows are left out
         log_w = log_w.masked_fill(log_w.detach().amax(1, keepdim=True) == -torch.inf, 0.0)
     remaining, edge = _remaining(contrast, tau_plus)
     log_count = contrast.negative_counts[:, None].clamp_min(1).to(s.dtype).log()
     # as log w = βs/t − log |N| − log mean at any admissible column
     log_mean = tilt * held.gather(1, edge) - log_w.gather(1, edge) - log_count
-    log_total, positive = _log_sums(log_w, s, 1 / temperature, columns)
+    total, positive = _log_sums(log_w, s, 1 / temperature, columns)
     log_prior = math.log(tau_plus) if tau_plus else -math.inf
     total_left, _ = _log_sums(log_w, s, 1 / temperature, columns, remaining, edge)
     left, _ = _log_sums(log_w, s.detach(), 0.0, columns, remaining, edge)
     share = tilt * held.gather(1, columns) - log_mean + log_prior
-    return _ClassMass(share, positive, log_total, total_left, left)
+    return share, positive, total, total_left, left
 
 
 def _remaining(contrast: Contrast, tau_plus: float) -> tuple[Tensor, Tensor]:
@@ -688,9 +683,9 @@ def _average(
     check(average=average, reduction=reduction)
     if average == "pairs" and reduction == "none":
         raise ValueError('average="pairs" needs reduction="mean": it is one number for all pairs')
-    pairs = contrast.masks.pairs
-    per_anchor = torch.where(has_negative, pairs.total(loss), 0.0)
-    counts = pairs.total(torch.ones_like(loss))
+    total = contrast.masks.total
+    per_anchor = torch.where(has_negative, total(loss), 0.0)
+    counts = total(torch.ones_like(loss))
     if average == "pairs":
         return per_anchor.sum() / torch.where(has_negative, counts, 0).sum().clamp_min(1)
     per_anchor = per_anchor / counts

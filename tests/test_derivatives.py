@@ -105,7 +105,7 @@ def test_an_accelerator_s_positives_give_the_same_losses(space, monkeypatch):
         if not waits:
             monkeypatch.setattr(contrasts, "readable", lambda x: False)
             c = dataclasses.replace(c, masks=dataclasses.replace(c.masks, positive_index=None))
-            assert c.masks.pairs.columns.shape == c.similarity.shape
+            assert c.masks.columns[0].shape == c.similarity.shape
         log_w = weigh(c)
         for objective in OBJECTIVES.values():
             loss = objective(c, log_w)
