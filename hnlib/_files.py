@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import Request, urlopen
+from zipfile import BadZipFile
 
 
 def project_root() -> Path:
@@ -71,6 +72,17 @@ def download(url: str, path: Path) -> None:
         if file.tell() < expected:
             raise OSError(f"{url} ended after {file.tell():,} of {expected:,} bytes")
     part.replace(path)
+
+
+@contextmanager
+def by_hand(name: str, instead: str) -> Iterator[None]:
+    """Say what to do `instead`, as a ValueError, where a download in the block fails."""
+    try:
+        yield
+    except (OSError, RuntimeError, BadZipFile) as error:  # RuntimeError: torchvision's, of digests
+        raise ValueError(
+            f"{name} could not be downloaded ({error}); without a network put {instead}"
+        ) from error
 
 
 @contextmanager

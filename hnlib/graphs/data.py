@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hnlib._checks import one_of
-from hnlib._files import data_folder, download
+from hnlib._files import by_hand, data_folder, download
 from hnlib.graphs.run import TU, GraphRun
 
 try:
@@ -126,17 +125,12 @@ def load(name: str = "motifs", root: Path | str | None = None) -> GraphSet:
 
 def _download(name: str, folder: Path) -> None:
     url, archive = SOURCE.format(name), folder.with_name(f"{name}.zip")
-    try:
+    with by_hand(name, f"the files of {url} into {folder}"):
         download(url, archive)
         with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
             extract_zip(str(archive), temporary, log=False)
             (Path(temporary) / name).rename(folder)
         archive.unlink()
-    except (OSError, zipfile.BadZipFile) as error:
-        raise ValueError(
-            f"{name} could not be downloaded from {url} ({error}); without a network put the files "
-            f"of that archive into {folder}"
-        ) from error
 
 
 def describe(dataset: GraphSet) -> dict:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hnlib._checks import one_of
-from hnlib._files import data_folder, download, only_process, write_atomically
+from hnlib._files import by_hand, data_folder, download, only_process, write_atomically
 from hnlib.images.run import ImageRun
 
 TINY_IMAGENET = (
@@ -191,15 +191,9 @@ def _digest(*arrays: Tensor | None) -> str:
 
 def _download(name: str, path: Path) -> None:
     folder = path.parent / f".{name}"  # stays until all is there
-    read = {"stl10": _stl10, "tiny-imagenet": _tiny_imagenet}.get(name, _cifar)
-    try:
-        with only_process(folder / name):
-            arrays = read(name, folder)
-    except (OSError, RuntimeError) as error:  # torchvision checks digests
-        raise ValueError(
-            f"{name} could not be downloaded ({error}); without a network put the data at {path}: "
-            f"{FORM}"
-        ) from error
+    read = _tiny_imagenet if name == "tiny-imagenet" else _torchvision
+    with by_hand(name, f"the data at {path}: {FORM}"), only_process(folder / name):
+        arrays = read(name, folder)
     write_atomically(path, lambda temporary: np.savez(temporary, **arrays))
     shutil.rmtree(folder)
 
@@ -210,32 +204,19 @@ def _archive(url: str, path: Path) -> None:
         download(url, path)
 
 
-def _cifar(name: str, folder: Path) -> dict[str, np.ndarray]:
+def _torchvision(name: str, folder: Path) -> dict[str, np.ndarray]:
     from hnlib.images._torchvision import torchvision
 
     kind = getattr(torchvision.datasets, name.upper())
     _archive(kind.url, folder / kind.filename)
-    train, test = (kind(folder, train=part, download=True) for part in (True, False))
-    arrays = zip(PARTS, (train.data, train.targets, test.data, test.targets))
-    return dict(arrays) | {"class_names": np.array(train.classes)}
-
-
-def _stl10(name: str, folder: Path) -> dict[str, Any]:
-    from hnlib.images._torchvision import torchvision
-
-    kind = torchvision.datasets.STL10
-    _archive(kind.url, folder / kind.filename)
-    train, test, unlabelled = (
-        kind(folder, split, download=True) for split in ("train", "test", "unlabeled")
-    )
-    return {
-        "x_train": train.data.transpose(0, 2, 3, 1),
-        "y_train": train.labels,
-        "x_test": test.data.transpose(0, 2, 3, 1),
-        "y_test": test.labels,
-        "x_unlabelled": unlabelled.data.transpose(0, 2, 3, 1),
-        "class_names": np.array(train.classes),
-    }
+    parts = ("train", "test", "unlabeled") if name == "stl10" else (True, False)
+    train, test, *unlabelled = sets = [kind(folder, part, download=True) for part in parts]
+    if name == "stl10":
+        for one in sets:
+            one.data, one.targets = one.data.transpose(0, 2, 3, 1), one.labels
+    arrays = [train.data, train.targets, test.data, test.targets, *(x.data for x in unlabelled)]
+    named = dict(zip((*PARTS, "x_unlabelled"), arrays))
+    return named | {"class_names": np.array(train.classes)}
 
 
 def _tiny_imagenet(name: str, folder: Path) -> dict[str, np.ndarray]:

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Sequence
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -55,18 +54,13 @@ class Task(task.Task):
 
     def _tokens(self, collection: data.Collection) -> tuple[Corpus, Corpus, Corpus]:
         """Return all texts of a collection, its queries, and its documents, in our tokens."""
-        run, trained = self.run, collection is self.collection
-        name = "static" if run.encoder == "static" else str(run.vocabulary)
-
-        def tokenizer() -> Tokenizer:
-            if not trained:
-                return self.texts.tokenizer
-            if run.encoder == "static":
-                return encoders.static_tokenizer()
-            return data.tokenizer_of(collection, run.vocabulary)
-
-        if not trained and name != "static":
-            name = f"{self.collection.digest}-{name}"
+        vocabulary, ours = self.run.vocabulary, self.collection
+        if self.run.encoder == "static":
+            name, tokenizer = "static", encoders.static_tokenizer
+        elif collection is ours:
+            name, tokenizer = str(vocabulary), lambda: data.tokenizer_of(ours, vocabulary)
+        else:
+            name, tokenizer = f"{ours.digest}-{vocabulary}", lambda: self.texts.tokenizer
         texts = data.tokenised(collection, tokenizer, name, self._folder)
         n = len(collection.texts)
         queries = data.part(texts, n, n + len(collection.queries))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hnlib._checks import one_of
-from hnlib._files import data_folder, download, write_atomically
+from hnlib._files import by_hand, data_folder, download, write_atomically
 from hnlib.sentences.run import SentenceRun
 
 try:
@@ -200,16 +200,11 @@ def _prepare_novels(path: Path) -> None:
         texts = {file.name: file.read_bytes() for file in folder.glob("*_*_*.txt")}
     else:
         archive = folder.with_suffix(".zip")
-        try:
+        with by_hand("novels", f"the folder corpus of {NOVELS} at {folder}"):
             download(NOVELS, archive)
             with zipfile.ZipFile(archive) as packed:
                 files = [name for name in packed.namelist() if re.search(FILE, name)]
                 texts = {Path(name).name: packed.read(name) for name in files}
-        except (OSError, zipfile.BadZipFile) as error:
-            raise ValueError(
-                f"the novels could not be downloaded ({error}); without a network put the folder "
-                f"corpus of {NOVELS} at {folder}"
-            ) from error
         archive.unlink()
     chosen = [texts[name].decode("utf-8-sig") for name in sorted(texts) if name not in PROTECTED]
     content = "\n\n".join("\n".join(sentences(text)) for text in chosen) + "\n"
