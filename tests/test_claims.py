@@ -17,10 +17,10 @@ def test_a_good_check_passes_and_says_so():
     passed = check("O9", "mean hardness falls", **GOOD)
     assert passed.record == dict(id="O9", title="mean hardness falls", **GOOD)
     assert repr(passed) == (
-        "O9 mean hardness falls: 1e-12 against a tolerance of 1e-09 "
-        "(inequality, 4000 instances; the control gives 0.3)"
+        "O9 mean hardness falls: inequality · discrepancy 1e-12 ≤ 1e-09 · 4,000 instances · "
+        "control 0.3"
     )
-    assert "1 instance;" in repr(check("O9", "x", **GOOD | {"instances": 1}))
+    assert "1 instance ·" in repr(check("O9", "x", **GOOD | {"instances": 1}))
 
 
 @pytest.mark.parametrize("kind", claims.KINDS)

@@ -23,31 +23,26 @@ class Check:
     """The outcome of one check, shown as one line; its record stays in the notebook's outputs."""
 
     def __init__(self, record: dict):
-        self.record = record
-        self.cases = f"instance{'s' * (record['instances'] != 1)}"
+        self.record = r = record
+        control = "" if r["control"] is None else f" · control <b>{r['control']:.2g}</b>"
+        self.numbers = (
+            f"{r['kind']} · discrepancy <b>{r['value']:.2g}</b> ≤ {r['tolerance']:.2g} · "
+            f"{r['instances']:,} instance{'s' * (r['instances'] != 1)}{control}"
+        )
 
     def __repr__(self) -> str:
-        r = self.record
-        control = "" if r["control"] is None else f"; the control gives {r['control']:.2g}"
-        return (
-            f"{r['id']} {r['title']}: {r['value']:.2g} against a tolerance of {r['tolerance']:.2g} "
-            f"({r['kind']}, {r['instances']} {self.cases}{control})"
-        )
+        numbers = re.sub("</?b>", "", self.numbers)
+        return f"{self.record['id']} {self.record['title']}: {numbers}"
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         r = self.record
-        control = "" if r["control"] is None else f" · control <b>{r['control']:.2g}</b>"
-        numbers = (
-            f"{r['kind']} · discrepancy <b>{r['value']:.2g}</b> ≤ {r['tolerance']:.2g} · "
-            f"{r['instances']:,} {self.cases}{control}"
-        )
         data = {key: r[key] for key in ("value", "tolerance", "control", "instances")}
         marks = "".join(f' data-{key}="{x}"' for key, x in data.items() if x is not None)
         line = (
             f'<div class="hn-claim" id="{html.escape(anchor(r))}" data-status="ok"{marks}>'
             f'<span class="hn-claim-id">{html.escape(r["id"])}</span> '
             f'<span class="hn-claim-title">{html.escape(r["title"])}</span> '
-            f'<span class="hn-claim-numbers">{numbers}</span></div>'
+            f'<span class="hn-claim-numbers">{self.numbers}</span></div>'
         )
         return {"text/plain": repr(self), "text/html": line, MIME: r}
 
