@@ -121,13 +121,14 @@ class Task(task.Task):
         x = embed(loop.model.encoder, self.dataset)
         y, seed = self.dataset.labels, self.run.seed
         scores = [evaluation.svm(x, y, *split, seed=seed) for split in self.splits]
+        accuracies, inner, penalties = map(list, zip(*scores))
         return {
             "epoch": loop.progress.epoch,
             "loss": loss,
-            "svm": statistics.mean(score.test for score in scores),
-            "svm_folds": [score.test for score in scores],
-            "inner_folds": [score.inner for score in scores],
-            "C": [score.C for score in scores],
+            "svm": statistics.mean(accuracies),
+            "svm_folds": accuracies,
+            "inner_folds": inner,
+            "C": penalties,
         } | loop.scheduled
 
     def measure(self, model: nn.Module, trainings: list, device) -> dict:

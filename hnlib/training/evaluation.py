@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -110,21 +109,12 @@ def stratified_folds(labels, folds: int = 10, seed: int = 0) -> list[tuple[Tenso
     return [(torch.from_numpy(train), torch.from_numpy(test)) for train, test in parts]
 
 
-@dataclass(frozen=True)
-class SvmScore:
-    """Accuracies on the test part, and of the chosen `C` over the inner folds."""
+def svm(x: Tensor, y: Tensor, train: Tensor, test: Tensor, seed: int = 0) -> tuple[float, ...]:
+    r"""Return an RBF support vector machine's accuracies on test and inner folds, and its $C$.
 
-    test: float
-    inner: float
-    C: float
-
-
-def svm(x: Tensor, y: Tensor, train: Tensor, test: Tensor, seed: int = 0) -> SvmScore:
-    r"""Return the test accuracy of an RBF support vector machine on features [N,d] as they are.
-
-    $C\in\{10^{-3},\dots,10^3\}$ is chosen by `INNER_FOLDS` stratified folds of the training part,
-    shuffled by `seed`; of equal ones the smallest. As in the code released with hcl
-    (`graph/evaluate_embedding.py`), whose inner folds are not shuffled.
+    It takes the features [N,d] as they are. $C\in\{10^{-3},\dots,10^3\}$ is chosen by `INNER_FOLDS`
+    stratified folds of the training part, shuffled by `seed`; of equal ones the smallest. As in the
+    code released with hcl (`graph/evaluate_embedding.py`), whose inner folds are not shuffled.
     """
     from sklearn.model_selection import GridSearchCV, StratifiedKFold
     from sklearn.svm import SVC
@@ -141,7 +131,7 @@ def svm(x: Tensor, y: Tensor, train: Tensor, test: Tensor, seed: int = 0) -> Svm
     search.fit(features[train], labels[train])
     inner = float(search.cv_results_["mean_test_score"][search.best_index_])
     test_accuracy = float(search.score(features[test], labels[test]))
-    return SvmScore(test_accuracy, inner, SVM_PENALTIES[search.best_index_])
+    return test_accuracy, inner, SVM_PENALTIES[search.best_index_]
 
 
 @torch.inference_mode(False)
