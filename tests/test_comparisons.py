@@ -122,7 +122,7 @@ BASE = frame(bits())
     ("table", "more", "message"),
     [
         (BASE, {"target": "all"}, "target must be 'these images' or 'new images'"),
-        (BASE[:4], {}, "\"method == 'simclr'\" must select runs"),
+        (BASE[:4], {}, "the base group must select runs"),
         (pd.concat([BASE, BASE[:1]]), {}, r"one seed each, got seed \[0, 1, 2, 3, 0\]"),
         (BASE.assign(seed=range(8)), {}, r"no seed in common, only \[0, 1, 2, 3, 4, 5, 6, 7\]"),
         (BASE.assign(linear=math.nan), {}, "linear of .* is missing or not finite"),

@@ -137,35 +137,30 @@ def compare(table, ours, base, metric="linear", target="these images", mixed=Fal
     accuracies: this is taken, and `bound` is true. The deviation $s$ is taken to be at least that
     of rounding to multiples of $1/m$, $1/m\sqrt{12}$.
     """
-    groups = table.query(ours), table.query(base)
-    return _paired(groups, (repr(ours), repr(base)), metric, target, mixed, base)
+    effect = between(table.query(ours), table.query(base), metric, target, mixed)
+    return replace(effect, base=base)
 
 
 def between(ours, base, metric="linear", target="these images", mixed=False) -> Effect:
     """Compare two groups of runs, each a frame of `records.frame`, as `compare` does."""
     name = " ".join(sorted(base.get("record", ())))
-    return _paired((ours, base), ("our group", "the base group"), metric, target, mixed, name)
-
-
-def _paired(groups, words, metric, target, mixed, base) -> Effect:
-    """Return the effect of two groups by seed; errors name them by the `words`."""
-    a, b = (_runs(rows, word, metric) for rows, word in zip(groups, words, strict=True))
+    a, b = _runs(ours, "our group", metric), _runs(base, "the base group", metric)
     if target not in ("these images", "new images"):
         raise ValueError(f"target must be 'these images' or 'new images', got {target!r}")
     known = {*a["seed"]}, {*b["seed"]}
     seeds, unpaired = sorted(known[0] & known[1]), sorted(known[0] ^ known[1])
     if not seeds:
-        raise ValueError(f"{' and '.join(words)} have no seed in common, only {unpaired}")
+        raise ValueError(f"the groups have no seed in common, only {unpaired}")
     a, b, n = _ordered(a, seeds), _ordered(b, seeds), len(seeds)
     if not mixed and "environment" in a:
-        _require_same_processor(a, b, *words)
+        _require_same_processor(a, b)
     d = 100 * np.subtract(a[metric], b[metric])
     m = _images(a, b, metric)
     images, bound = (0.0, False) if target == "these images" else _spread(a, b, metric, m)
     floor = 100 / m / math.sqrt(12) if m else 0.0
-    between = max(float(d.std(ddof=1)), floor) / math.sqrt(n) if n > 1 else math.inf
+    error = max(float(d.std(ddof=1)), floor) / math.sqrt(n) if n > 1 else math.inf
     values = tuple(seeds), tuple(d.tolist()), tuple(unpaired)
-    return Effect(float(d.mean()), between, n - 1, target, images, bound, *values, base)
+    return Effect(float(d.mean()), error, n - 1, target, images, bound, *values, name)
 
 
 def components(d) -> tuple[float, float, float]:
@@ -344,14 +339,14 @@ def _ordered(columns, seeds) -> dict[str, list]:
     return {name: [values[row] for row in rows] for name, values in columns.items()}
 
 
-def _require_same_processor(a, b, ours, base) -> None:
+def _require_same_processor(a, b) -> None:
     """Refuse a seed whose two runs come from different processors."""
     for seed, first, second in zip(a["seed"], a["environment"], b["environment"], strict=True):
         pair = [run["hardware"].get("gpu", run["hardware"]["cpu"]) for run in (first, second)]
         if pair[0] != pair[1]:
             raise ValueError(
-                f"seed {seed} ran on {pair[0]} for {ours} and on {pair[1]} for {base}; run one "
-                "of them again, or pass mixed=True"
+                f"seed {seed} ran on {pair[0]} for ours and on {pair[1]} for the base; run one of "
+                "them again, or pass mixed=True"
             )
 
 
