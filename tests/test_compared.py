@@ -28,12 +28,12 @@ def test_pooled_as_the_family_of_all_settings():
     """Against one base it is `comparisons.family(pooled=True)`."""
     base, *others = settings = groups([0, 0, 1, 2])
     pairs = {str(k): (group, base) for k, group in enumerate(others)}
-    found = Question(pairs, tuple(settings), 1.0).effects("linear")
+    found = Question(pairs, tuple(settings)).effects("linear")
     alone = [comparisons.between(group, base) for group in others]
     for ours, theirs in zip(found.values(), comparisons.family(alone, pooled=True), strict=True):
         assert ours.p == pytest.approx(theirs.p) and ours.df == theirs.df == 6
         assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high))
-    two = Question({"a": (others[0], others[1])}, tuple(settings), 1.0).effects()["a"]
+    two = Question({"a": (others[0], others[1])}, tuple(settings)).effects()["a"]
     assert two.between == pytest.approx(found["0"].between) and two.family == 1
 
 
@@ -41,7 +41,7 @@ def test_beside_a_pool_stands_what_each_variance_gives_alone():
     base, *others = groups([0, 1, 2])
     pairs = {str(k): (group, base) for k, group in enumerate(others)}
     alone = [comparisons.between(group, base) for group in others]
-    found = Question(pairs, (base, *others), 1.0).effects(pooled=False)
+    found = Question(pairs, (base, *others)).effects(pooled=False)
     expected = [e.p for e in comparisons.family(alone)]
     assert [e.p for e in found.values()] == pytest.approx(expected)
 
@@ -50,7 +50,7 @@ def test_verdicts_and_the_table():
     base, same, better = groups([0, 0, 3], noise=0.0002)
     nothing = base.iloc[:0]
     pairs = {"same": (same, base), "better": (better, base), "absent": (nothing, base)}
-    asked = Question(pairs, (base, same, better), margin=1.0)
+    asked = Question(pairs, (base, same, better))
     assert asked.found() == {("better", metric) for metric in READOUTS}
     assert asked.found("equivalent") == {("same", metric) for metric in READOUTS}
     assert asked.found("equivalent", "new images") == set()  # no bits: a bound
@@ -59,9 +59,9 @@ def test_verdicts_and_the_table():
     assert "2 comparisons a readout" in asked.note() and "a bound" in asked.note()
     assert "±1," in asked.note() and "3 settings" in asked.note()
     assert "new images" in page and "in every line" not in asked.note()
-    alike = Question({"same": (same, base)}, (base, same, better), 1.0)
+    alike = Question({"same": (same, base)}, (base, same, better))
     assert "new images" not in repr(alike.show()) and "unresolved in every line" in alike.note()
-    assert repr(Question({"absent": (nothing, base)}, (base, same), 1.0).show()) == "Not measured."
+    assert repr(Question({"absent": (nothing, base)}, (base, same)).show()) == "Not measured."
 
 
 def test_a_word_that_stands_on_p_alone_says_so():
@@ -82,7 +82,7 @@ def test_new_images_take_the_bits_where_runs_have_them():
         packed = [records.pack(torch.tensor(b)) for b in bits]
         return group.assign(correct=[{m: text for m in READOUTS} for text in packed])
 
-    asked = Question({"a": (with_bits(ours), with_bits(base))}, (ours, base), 1.0)
+    asked = Question({"a": (with_bits(ours), with_bits(base))}, (ours, base))
     assert not asked.effects("linear", "new images")["a"].bound
     assert "recorded bits" in asked.note()
 
@@ -91,4 +91,4 @@ def test_a_pool_with_other_seeds_is_refused():
     ours, base = groups([1, 0])
     (other,) = groups([0], seeds=(0, 1, 5))
     with pytest.raises(ValueError, match="the same two or more seeds"):
-        Question({"a": (ours, base)}, (base, ours, other), 1.0).effects()
+        Question({"a": (ours, base)}, (base, ours, other)).effects()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 READOUTS = ("knn", "linear")
 TARGETS = ("these images", "new images")
+MARGIN = 1.0  # point: differences within it would not matter to a reader
 
 CAPTION = (  # words in brackets are terms of the glossary
     "Points, [paired by seed] ({seeds}); {count} comparisons a readout, [corrected together]. "
@@ -67,13 +68,10 @@ class Question:
         Groups with the same seeds whose accuracies have one variance, each seed shifting all of
         them alike. Every difference has the residual variance of the table [groups, seeds],
         $\mathrm{between}^2=2\hat\sigma^2/n$.
-    margin : float
-        Differences, in points, that would not matter.
     """
 
     pairs: dict[str, tuple[pd.DataFrame, pd.DataFrame]]
     pool: tuple[pd.DataFrame, ...]
-    margin: float
 
     def effects(
         self, metric: str = "linear", target: str = "these images", pooled: bool = True
@@ -105,13 +103,13 @@ class Question:
             (name, metric)
             for metric in READOUTS
             for name, effect in self.effects(metric, target).items()
-            if comparisons.verdict(effect, self.margin) == word
+            if comparisons.verdict(effect, MARGIN) == word
         }
 
     def _for_new_images(self) -> set[str]:
         """Return the verdicts for new images that occur."""
         families = (self.effects(metric, "new images") for metric in READOUTS)
-        return {word(e, self.margin) for effects in families for e in effects.values()}
+        return {word(e, MARGIN) for effects in families for e in effects.values()}
 
     def show(self) -> Table:
         """Return a line for each pair and readout, with a caption that links to the glossary.
@@ -127,7 +125,7 @@ class Question:
                 row |= {"": TITLES.get(metric, metric), "difference": interval(effect)}
                 row["p"] = _p(effect.p)
                 for target in targets:
-                    row[term(target)] = word(self.effects(metric, target)[name], self.margin)
+                    row[term(target)] = word(self.effects(metric, target)[name], MARGIN)
                 rows.append(row)
         return table(rows, words=True, caption=self.note() if rows else "")
 
@@ -148,7 +146,7 @@ class Question:
             settings=len(self.pool),
             alone=sum(effect.p <= 0.05 for family in families for effect in family),
             lines=2 * len(families[0]),
-            margin=self.margin,
+            margin=MARGIN,
             bits=bits,
             **sizes,
         )
