@@ -64,8 +64,6 @@ class mochi:
 
     def __call__(self, contrast: Contrast) -> Contrast:
         """Return the contrast with the mixtures added."""
-        if not self.pairs + self.with_anchor:
-            return contrast
         some = (contrast.negative_counts > 0)[:, None]
         return contrast.with_candidates(self.made(contrast), some)
 

@@ -4,6 +4,7 @@ reproducibility."""
 import itertools
 import random
 from collections import Counter
+from functools import partial
 
 import networkx as nx
 import numpy as np
@@ -71,6 +72,11 @@ def parts(batch):
     return [(numbers[a:b], inside) for (a, b), inside in zip(itertools.pairwise(ptr), edges)]
 
 
+def view_by(name, batch, ratio, generator):
+    everywhere = torch.ones(batch.num_graphs, dtype=torch.bool)
+    return graphs.views.VIEWS[name](batch, ratio, generator, everywhere)
+
+
 def unordered(edges):
     return {frozenset(edge) for edge in edges if edge[0] != edge[1]}
 
@@ -102,7 +108,7 @@ def assert_induced(before, after):
 @cases
 @of_batches
 def test_dropping_nodes_leaves_the_induced_subgraph_of_the_others(batch, ratio, seed):
-    after = graphs.views.drop_nodes(batch, ratio, seeded(seed))
+    after = view_by("drop", batch, ratio, seeded(seed))
     assert_induced(batch, after)
     for n, m in zip(batch.ptr.diff().tolist(), after.ptr.diff().tolist()):
         assert m == max(1, n - whole(ratio, n)[0])
@@ -111,7 +117,7 @@ def test_dropping_nodes_leaves_the_induced_subgraph_of_the_others(batch, ratio, 
 @cases
 @of_batches
 def test_a_subgraph_is_connected_and_as_large_as_wanted_or_a_component(batch, ratio, seed):
-    after = graphs.views.subgraph(batch, ratio, seeded(seed))
+    after = view_by("subgraph", batch, ratio, seeded(seed))
     assert_induced(batch, after)
     for (numbers, edges), (kept, inside) in zip(parts(batch), parts(after)):
         full, piece = nx.Graph(edges), nx.Graph(inside)
@@ -125,7 +131,7 @@ def test_a_subgraph_is_connected_and_as_large_as_wanted_or_a_component(batch, ra
 @cases
 @of_batches
 def test_perturbed_edges_are_counted_symmetric_and_inside_their_graph(batch, ratio, seed):
-    after = graphs.views.perturb_edges(batch, ratio, seeded(seed))
+    after = view_by("edges", batch, ratio, seeded(seed))
     assert torch.equal(after.x, batch.x) and torch.equal(after.ptr, batch.ptr)
     assert is_undirected(after.edge_index, num_nodes=after.num_nodes)
     for (numbers, old), (_, new) in zip(parts(batch), parts(after)):
@@ -140,7 +146,7 @@ def test_perturbed_edges_are_counted_symmetric_and_inside_their_graph(batch, rat
 def test_masked_nodes_have_the_mean_of_the_batch_and_the_others_their_own_features(
     batch, ratio, seed
 ):
-    after = graphs.views.mask_attributes(batch, ratio, seeded(seed))
+    after = view_by("mask", batch, ratio, seeded(seed))
     assert torch.equal(after.edge_index, batch.edge_index) and torch.equal(after.ptr, batch.ptr)
     masked, stays = ((x == batch.x.mean(0)).all(1) for x in (after.x, batch.x))
     assert torch.equal(after.x[~masked], batch.x[~masked])
@@ -186,7 +192,7 @@ def uniform(outcomes):
 
 
 def copies(n, edges, ratio, name, many=3000):
-    return parts(graphs.views.VIEWS[name](batch_of(*[(n, edges)] * many), ratio, seeded(5)))
+    return parts(view_by(name, batch_of(*[(n, edges)] * many), ratio, seeded(5)))
 
 
 def kept_of(n, *view):
@@ -203,7 +209,7 @@ def test_every_set_of_nodes_is_dropped_or_masked_equally_often():
     alone = np.random.default_rng(0).random((3000, 6)) < 2 / 3
     assert fit([frozenset(np.flatnonzero(row)) for row in alone], law) < FALSE
     batch = batch_of(*[(5, HOUSE)] * 3000)
-    after = graphs.views.mask_attributes(batch, 0.4, seeded(5))
+    after = view_by("mask", batch, 0.4, seeded(5))
     rows = (after.x == batch.x.mean(0)).all(1).reshape(3000, 5)
     law = uniform(map(frozenset, itertools.combinations(range(5), 2)))
     assert fit([frozenset(np.flatnonzero(row)) for row in rows], law) > FAIR
@@ -287,7 +293,7 @@ def test_each_graph_is_changed_by_one_kind_and_each_kind_drawn_equally_often():
 
 @pytest.mark.parametrize("name", graphs.views.VIEWS)
 def test_the_generator_alone_decides(name):
-    make = graphs.views.VIEWS[name]
+    make = partial(view_by, name)
     batch = Batch.from_data_list(graphs.data.motifs(24))
     batch.x = degree(batch.edge_index[0], batch.num_nodes)[:, None]
     draw = seeded(1)

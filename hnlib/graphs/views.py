@@ -42,21 +42,17 @@ def view(
     return batch
 
 
-def drop_nodes(
-    batch: Batch, ratio: float, generator: torch.Generator, where: Tensor | None = None
-) -> Batch:
+def drop_nodes(batch: Batch, ratio: float, generator: torch.Generator, where: Tensor) -> Batch:
     r"""Drop $\lfloor r|G|\rfloor$ nodes of every graph $G$, drawn uniformly; $r$ = `ratio`.
 
-    At least one node stays. `where` bool $[m]$: the graphs it is done to (all by default).
+    At least one node stays. `where` bool $[m]$: the graphs it is done to.
     """
-    sizes, where = _sizes(batch, where)
+    sizes = batch.ptr.diff()
     dropped = torch.minimum(_floor(ratio * sizes.double()), sizes - 1) * where
     return _induced(batch, _random_rank(batch.batch, batch.ptr, generator) >= dropped[batch.batch])
 
 
-def perturb_edges(
-    batch: Batch, ratio: float, generator: torch.Generator, where: Tensor | None = None
-) -> Batch:
+def perturb_edges(batch: Batch, ratio: float, generator: torch.Generator, where: Tensor) -> Batch:
     r"""Replace $k=\lfloor r|E|\rfloor$ edges of every graph by new ones, $r$ = `ratio`.
 
     Removed are $k$ of its undirected edges, new are $\min\{k,\lceil M/2\rceil\}$ of the $M$ pairs
@@ -64,7 +60,7 @@ def perturb_edges(
     (an arc counts as one) and come out in both directions, once; self-loops stay. `where` as in
     `drop_nodes`.
     """
-    sizes, where = _sizes(batch, where)
+    sizes = batch.ptr.diff()
     owner, m = batch.batch[batch.edge_index[0]], len(sizes)
     chosen = where[owner] & (batch.edge_index[0] != batch.edge_index[1])
     # all pairs of nodes u < v of one graph stand in one list, graph after graph: v (v - 1) / 2 + u
@@ -90,9 +86,7 @@ def perturb_edges(
     return _batch(batch.x, edge_index, batch.batch, batch.ptr)
 
 
-def subgraph(
-    batch: Batch, ratio: float, generator: torch.Generator, where: Tensor | None = None
-) -> Batch:
+def subgraph(batch: Batch, ratio: float, generator: torch.Generator, where: Tensor) -> Batch:
     r"""Take a connected piece of $\max\{1,\lceil r|G|\rceil\}$ nodes of every graph, $r$ = `ratio`.
 
     All edges among them stay. The first node is uniform, each next one uniform among the neighbours
@@ -104,7 +98,7 @@ def subgraph(
     next to come is uniform among them. The $j$-th earliest node is at most $j-1$ edges away: as
     many rounds of relaxation as the largest piece has nodes, less one, are enough.
     """
-    sizes, where = _sizes(batch, where)
+    sizes = batch.ptr.diff()
     wanted = (-_floor(-ratio * sizes.double())).clamp(min=1)
     first = batch.ptr[:-1] + (_uniform(len(sizes), generator, batch.x) * sizes).long()
     wait = -torch.log1p(-_uniform(len(batch.batch), generator, batch.x))
@@ -120,16 +114,14 @@ def subgraph(
     return _induced(batch, early & time.isfinite() | ~where[batch.batch])
 
 
-def mask_attributes(
-    batch: Batch, ratio: float, generator: torch.Generator, where: Tensor | None = None
-) -> Batch:
+def mask_attributes(batch: Batch, ratio: float, generator: torch.Generator, where: Tensor) -> Batch:
     r"""Set the features of $\lfloor r|G|\rfloor$ random nodes of every graph to the batch's mean.
 
     The mean says nothing about the node, next to nothing about its graph, and has the scale of a
     feature; zeros would also make the sums over a graph's nodes tell how many are masked. $r$ =
     `ratio`; `where` as in `drop_nodes`.
     """
-    sizes, where = _sizes(batch, where)
+    sizes = batch.ptr.diff()
     count = _floor(ratio * sizes.double()) * where
     masked = _random_rank(batch.batch, batch.ptr, generator) < count[batch.batch]
     x = torch.where(masked[:, None], batch.x.mean(0), batch.x)
@@ -139,11 +131,6 @@ def mask_attributes(
 # Features and edges first: the mean is over all nodes of the batch, also over those that other
 # graphs lose.
 VIEWS = {"mask": mask_attributes, "edges": perturb_edges, "drop": drop_nodes, "subgraph": subgraph}
-
-
-def _sizes(batch: Batch, where: Tensor | None) -> tuple[Tensor, Tensor]:
-    sizes = batch.ptr.diff()
-    return sizes, torch.ones_like(sizes, dtype=torch.bool) if where is None else where
 
 
 def _floor(x: Tensor) -> Tensor:

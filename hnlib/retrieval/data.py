@@ -262,10 +262,7 @@ def tokenised(
         titled = collection.titled
         every = [*collection.documents, *collection.queries]
         every += [collection.titles[i] for i in titled] + [collection.texts[i] for i in titled]
-        made = tokenizer()
-        rows = torch.arange(len(every))
-        ids, ends = sentences.encode(made, every)
-        sentences.write(sentences.Corpus(key, ids, ends, rows, made, key), path)
+        sentences.write(sentences.texts(key, every, tokenizer()), path)
     return _read_tokens(path, key)
 
 

@@ -135,6 +135,12 @@ def encode(tokenizer: Tokenizer, sentences: Sequence[str]) -> tuple[Tensor, Tens
     return torch.from_numpy(np.concatenate(ids)), torch.from_numpy(np.cumsum(counts))
 
 
+def texts(name: str, sentences: Sequence[str], tokenizer: Tokenizer) -> Corpus:
+    """Return sentences that do not follow each other, in the tokens of another corpus."""
+    ids, ends = encode(tokenizer, sentences)
+    return Corpus(name, ids, ends, torch.arange(len(sentences)), tokenizer, name)
+
+
 def load(name: str = "topics", root: Path | str | None = None, vocabulary: int = 16384) -> Corpus:
     """Load "topics" (made here), "novels" (98 English novels), or "text:PATH".
 

@@ -24,13 +24,8 @@ class Judged:
 
     def __init__(self, task: Task, tokenizer, length: int):
         self.task, self.length = task, length
-        texts = [task.first] + ([] if task.second is None else [task.second])
-        self.texts = []
-        for text in texts:
-            ids, ends = data.encode(tokenizer, text)
-            self.texts.append(
-                data.Corpus(task.name, ids, ends, torch.arange(len(text)), tokenizer, "")
-            )
+        both = (task.first, task.second)
+        self.texts = [data.texts(task.name, part, tokenizer) for part in both if part is not None]
 
     def scores(self, encoder: nn.Module, seed: int) -> tuple[dict[str, float], dict[str, Tensor]]:
         """Return the metrics of an encoder, and which examples it got right, bool [N] by metric."""
