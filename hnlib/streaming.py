@@ -11,7 +11,6 @@ UnReMix, the centred tilt) have no such $f$.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -138,8 +137,8 @@ def streamed(method, block: int | None = None) -> Callable[..., Tensor]:
             'thresholded or gaussian weights and one positive (positives="view"); '
             "call the method itself"
         )
-    accepted = inspect.signature(info_nce).parameters
-    chosen = {key: value for key, value in options.items() if key in accepted}
+    bound = method.objective.keywords.items()
+    chosen = {k: v for k, v in bound if k not in ("average", "hardness_strength")}
     loss = partial(info_nce, weights=method.log_weights, block=block, **chosen)
 
     def call(z1: Tensor, z2: Tensor, labels: Tensor | None = None) -> Tensor:
