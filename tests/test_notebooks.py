@@ -194,7 +194,7 @@ RUN = {
         "experiment": "images",
         "dataset": "digits",
         "method": "h_cl",
-        "options": {"beta": 1.0, "mixture": [1 / 3, 0.5, 1 / 6], "nested": [[1, 0.5], "a"]},
+        "options": {"beta": 1.0, "halves": [0.25, 0.5]},
         "encoder": "small-cnn",
         "epochs": 3,
         "seed": 0,
@@ -372,14 +372,7 @@ def test_results_page_shows_runs():
     queued = RUN | {"configuration": chosen | {"queue": 64}}
     cost = {"configuration": {"experiment": "cost_of", "seed": 0}, "metrics": {"megabytes": 1.0}}
     page = pages.results_tables(records.frame([RUN, again, queued, cost]))
-    shown = [
-        "h\\_cl",
-        "beta 1.0",
-        "mixture 0.333/0.5/0.167",
-        "nested 1/0.5/a",
-        "0, 1",
-        "97.8\u00a0±\u00a01.4",
-    ]
+    shown = ["h\\_cl", "beta 1.0", "halves 0.25:0.5", "0, 1", "97.8\u00a0±\u00a01.4"]
     shown += ["98.8", "queue 64", "12\u00a0s", "A CPU, 2 threads", "2026-01-02"]
     assert [text for text in shown if text not in page] == []
 

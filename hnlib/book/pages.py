@@ -39,13 +39,10 @@ def literal(text: str) -> Markup:
 
 
 def _number(value) -> str:
-    if value == "" or pd.isna(value):
+    if value is None:
         return DASH
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
-    if isinstance(value, int):
-        return f"{value:,}"
-    return re.sub(r"e([-+])0*(?=\d)", r"e\1", f"{value:.2g}").replace("-", "−")
+    text = f"{value:,}" if isinstance(value, int) else f"{value:.2g}"
+    return re.sub(r"e([-+])0*(?=\d)", r"e\1", text).replace("-", "−")
 
 
 def _check_link(record: dict) -> Markup:
@@ -129,22 +126,15 @@ def duration(seconds) -> str:
     return f"{seconds:.0f}\u00a0s" if seconds < 600 else f"{seconds / 60:.0f}\u00a0min"
 
 
-def _short(value) -> str:
-    if not isinstance(value, list | tuple):
-        return str(value)
-    return "/".join(f"{x:.3g}" if isinstance(x, float) else _short(x) for x in value)
-
-
 def _run(row: dict) -> dict:
     """Return what the page says of one run of `records.frame`."""
     run, size = row["run"], getattr(row["run"], "train_size", None)
     steps = f", {run.max_steps} steps at most" if run.max_steps else ""
     framework = [f"framework {run.framework}"] if hasattr(run, "framework") else []
-    options = {k: v for k, v in run.changed_options().items() if v is not None}
     return {
         "Data": run.dataset + (f", {size:,} {UNITS[row['kind']]}" if size else ""),
         "Method": run.method or "",
-        "Options": ", ".join(f"{name} {_short(value)}" for name, value in options.items()),
+        "Options": row["options"].replace("=", " ").replace(",", ", "),
         "Setting": ", ".join(filter(None, [*framework, row["changed"]])),
         "Encoder": run.encoder,
         "Epochs": f"{run.epochs}{steps}",
