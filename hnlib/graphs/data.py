@@ -46,11 +46,6 @@ class GraphSet:
         """Return the width of the features."""
         return self.graphs[0].x.shape[1]
 
-    @property
-    def num_classes(self) -> int:
-        """Return the number of classes."""
-        return len(self.labels.unique())
-
     def __len__(self) -> int:
         """Return the number of graphs."""
         return len(self.graphs)
@@ -143,7 +138,7 @@ def describe(dataset: GraphSet) -> dict:
         "nodes": f"{nodes.mean():.3f} on average, {nodes.min():.0f} to {nodes.max():.0f}",
         "edges": f"{edges.mean() / 2:.3f} on average",
         "features": dataset.num_features,
-        "classes": f"{dataset.num_classes}, of {sizes} graphs",
+        "classes": f"{len(sizes)}, of {sizes} graphs",
         "digest": dataset.digest,
     }
 

@@ -97,9 +97,8 @@ class Task(task.Task):
     def model(self) -> nn.Module:
         """Return a model with random or pretrained weights."""
         run = self.run
-        vocabulary = self.texts.vocabulary
-        self._model = encoders.build(run.encoder, vocabulary, run.dimension, run.towers)
-        self._model.to(self.device)
+        size = self.texts.vocabulary, run.dimension
+        self._model = encoders.build(run.encoder, *size, run.towers).to(self.device)
         if run.mined and not run.refresh:
             self.candidates = self._mined()
         if run.guide == "static":
