@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from urllib.request import Request, urlopen
 from zipfile import BadZipFile
@@ -85,9 +85,8 @@ def by_hand(name: str, instead: str) -> Iterator[None]:
         ) from error
 
 
-@contextmanager
-def only_process(path: Path | str) -> Iterator[None]:
-    """Hold the lock of `path`, a file `.NAME.lock` beside it.
+def only_process(path: Path | str) -> AbstractContextManager:
+    """Lock `path` by a file `.NAME.lock` beside it; the context returned releases it at its end.
 
     ValueError: another process holds it.
     """
@@ -95,14 +94,9 @@ def only_process(path: Path | str) -> Iterator[None]:
 
     target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(target.with_name(f".{target.name}.lock"))
     try:
-        lock.acquire(timeout=0)
+        return FileLock(target.with_name(f".{target.name}.lock")).acquire(timeout=0)
     except Timeout:
         raise ValueError(
             f"another process is writing {path}; wait for it, or change the seed or the path"
         ) from None
-    try:
-        yield
-    finally:
-        lock.release()
