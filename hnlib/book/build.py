@@ -207,8 +207,12 @@ def render(folder: Path, draft: bool) -> None:
         print(warnings, file=sys.stderr)
     wheel.result()
     elsewhere.downloads(page / "_sources", elsewhere.repository(root()))
-    shutil.rmtree(root() / "_build/html", ignore_errors=True)
-    page.rename(root() / "_build/html")
+    html, old = root() / "_build/html", root() / "_build/html.old"
+    shutil.rmtree(old, ignore_errors=True)
+    if html.exists():
+        html.rename(old)
+    page.rename(html)
+    shutil.rmtree(old, ignore_errors=True)
     shutil.rmtree(build, ignore_errors=True)
 
 
