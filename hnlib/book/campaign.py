@@ -66,16 +66,7 @@ PAIRED += ((0.05, 0.0),)
 LENGTHENED = ((0.1, 0.0), (0.5, 4.0), (0.05, 0.0), (0.5, 9.0), (0.25, 0.0), (0.5, 1.0))
 SMALL = dict(dataset="cifar10", train_size=10000, epochs=10, validation=5000)
 SMALL |= dict(precision="bf16-mixed", experiment="hardness")
-FULL = SMALL | dict(train_size=None, epochs=15)
 BOTH = ("cifar10", "cifar100")
-#: What may explain HCL's gain over t = 0.5 and 0.1 on all of CIFAR-10: temperatures between them,
-#: and HCL without the gradient through its weights, without tau_plus, without both
-DECOMPOSITION = [*cells((0.25, 0.35, 0.2)), cell(0.5, 1.0)]
-DECOMPOSITION += [
-    arm("hcl", dict(temperature=0.5, beta=1.0, tau_plus=tau_plus, weights_gradient=gradient))
-    for tau_plus, gradient in ((0.0, True), (0.1, False))
-]
-DECOMPOSITION = on(dict(experiment="decomposition"), DECOMPOSITION)
 #: Mixtures beside the tilts that are as hard, and beside what they leave out: MoCHi's counterpart
 #: lacks the mixtures, that of i-Mix the partner. The tilts were chosen before (predictions.md).
 MADE_UP = [
@@ -131,7 +122,6 @@ def campaign() -> Runs:
     catalogue = [arm(method, experiment="images") for method in ImageRun().catalogue]
     pools = on(dict(experiment="pools"), [arm(m) for m in ("simclr", "debiased", "hcl")])
     blocks = (
-        grid(FULL, DECOMPOSITION, seed=range(6, 12)),
         images("length", LENGTHENED, seed=range(3), epochs=(10, 40, 160)),
         images("temperatures", [(1 / n,) for n in (15, 30, 40)], seed=range(3), dataset=BOTH),
         images("equal-gamma", EQUAL_GAMMA, seed=range(3, 13)),
