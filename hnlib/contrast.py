@@ -51,7 +51,7 @@ class Masks:
 
     @cached_property
     def columns(self) -> tuple[Tensor, Tensor | None]:
-        """The columns [n, k] of each anchor's positives, and which of them are no padding."""
+        """Columns [n, k] of each anchor's positives, and a mask of those that are not padding."""
         n, m = self.positives.shape
         if self.positive_index is not None:
             return self.positive_index[:, None], None

@@ -130,7 +130,7 @@ class Joined(nn.Module):
 
 
 def build(name: str, vocabulary: int, dimension: int = 256, towers: int = 1) -> Towers:
-    """Build towers of new encoders; "static", one of retrieval's, is a bag."""
+    """Build towers of new encoders; "static" is a bag, too."""
     kind = ENCODERS["bag" if name == "static" else name]
     return Towers([kind(vocabulary, dimension) for _ in range(towers)])
 
