@@ -252,7 +252,8 @@ class Contrast:
         labels = _checks.labels(labels, len(queries), "queries").to(queries.device)
         older = _checks.labels(queue_labels, len(queue), "keys of the queue").to(queries.device)
         y = torch.cat([labels, older])
-        return cls.from_pairs(queries, every, labels=y, label_positives=positives == "class")
+        known = cls.from_pairs(queries, every, labels=y, label_positives=positives == "class")
+        return replace(known, scale=len(every) - 1)  # as of two views with labels
 
     @classmethod
     def from_pairs(
@@ -283,7 +284,8 @@ class Contrast:
         Returns
         -------
         Contrast
-            With scale $Q = m - 1$.
+            With scale $Q = |N(i)|$, which is $m - 1$ where `positives` and `labels` take no
+            negative away.
 
         Raises
         ------
@@ -304,16 +306,18 @@ class Contrast:
         if positives is not None:
             _checks.mask("positives", positives, contrast.similarity)
             positives = contrast.positives | positives
-            masks = Masks(positives, ~positives, contrast.similarity.dtype)
-            contrast = replace(contrast, masks=masks)
-        if labels is None:
-            return contrast
-        y = _checks.labels(labels, m, "keys").to(keys.device)
-        same = contrast.positives | _same(y[:n], y)
-        return contrast._with_labels(same, y[:n], y, "class" if label_positives else "view")
+            known = Masks(positives, ~positives, contrast.similarity.dtype)
+            contrast = replace(contrast, masks=known)
+        if labels is not None:
+            y = _checks.labels(labels, m, "keys").to(keys.device)
+            same = contrast.positives | _same(y[:n], y)
+            contrast = contrast._with_labels(same, y[:n], y, "class" if label_positives else "view")
+        return contrast if contrast.masks is masks else contrast.rescaled()
 
     def reversed(self) -> Contrast:
         """Return the same pairs with the keys as anchors, for a loss in both directions.
+
+        A scale $Q$ for each anchor becomes the number of negatives of each key.
 
         Raises
         ------
@@ -328,7 +332,8 @@ class Contrast:
             )
         masks = Masks(self.positives.T, self.admissible.T, self.masks.dtype)
         ends = dict(anchors=self.candidates, candidates=self.anchors, norms=None)
-        return replace(self, similarity=self.similarity.T, masks=masks, **ends)
+        other = replace(self, similarity=self.similarity.T, masks=masks, **ends)
+        return other.rescaled() if isinstance(self.scale, Tensor) else other
 
     @classmethod
     def from_nodes(
@@ -453,7 +458,7 @@ class Contrast:
     def without(self, candidates: Tensor) -> Contrast:
         """Return the contrast in which the pairs of a boolean mask [n, m] are not negatives.
 
-        All else stays, the scale $Q$ too.
+        All else stays, the scale $Q$ too; `rescaled` makes it the number of those that are left.
         """
         _checks.mask("candidates", candidates, self.similarity)
         admissible = self.admissible & ~candidates
@@ -462,6 +467,10 @@ class Contrast:
         )
         masks = replace(self.masks, admissible=admissible, never_empty=False)
         return replace(self, masks=masks, symmetric=symmetric)
+
+    def rescaled(self) -> Contrast:
+        """Return the contrast with scale $Q = |N(i)|$, the number of each anchor's negatives."""
+        return replace(self, scale=self.negative_counts.clamp_min(1))
 
     def with_candidates(self, made: Tensor, admissible: Tensor | None = None) -> Contrast:
         r"""Return the contrast with k more negatives for each anchor, which no other anchor has.

@@ -315,8 +315,8 @@ class Method(nn.Module):
         both : bool, default False
             Whether to return the mean of this direction and of the keys' (CLIP).
         excluded : bool Tensor of shape [n, m], optional
-            Candidates that are not negatives; the others count as before. A query without any is
-            left out.
+            Candidates that are not negatives. The scale $Q$ becomes the number of those that are
+            left; a query without any is left out.
 
         Returns
         -------
@@ -325,14 +325,9 @@ class Method(nn.Module):
         """
         of_class = self.options.get("positives") != "view"
         contrast = Contrast.from_pairs(queries, keys, positives, labels, of_class)
-        directions = [contrast]
         if excluded is not None:
-            directions = [contrast.without(excluded)]
-        if both:
-            directions.append(directions[0].reversed())
-        if excluded is not None:
-            counts = [c.negative_counts.clamp_min(1) for c in directions]
-            directions = [replace(c, scale=n) for c, n in zip(directions, counts)]
+            contrast = contrast.without(excluded).rescaled()
+        directions = [contrast, contrast.reversed()] if both else [contrast]
         losses = [self.loss(c, skip=excluded is not None) for c in directions]
         return sum(losses[1:], losses[0]) / len(losses)
 

@@ -85,7 +85,7 @@ def test_a_queue_adds_candidates():
     for positives, expected in (("class", same), ("view", contrast.positives)):
         labelled = Contrast.from_queue(q, k, queue, y, older, positives=positives)
         assert torch.equal(labelled.positives, expected)
-        assert torch.equal(labelled.admissible, ~same)
+        assert torch.equal(labelled.admissible, ~same) and labelled.scale == 7
 
 
 def pairs(n=4, m=6, d=5, seed=0):
@@ -109,6 +109,10 @@ def test_pairs_are_queries_against_keys():
     known = Contrast.from_pairs(q, k, labels=y)
     assert torch.equal(known.positives, y[:4, None] == y)
     assert torch.equal(known.admissible, ~known.positives)
+    assert [told.scale.tolist(), known.scale.tolist()] == [[4, 5, 5, 5], [4, 4, 4, 4]]
+    assert Contrast.from_pairs(q, k[:4], duplicate[:, 2:]).reversed().scale.tolist() == [3, 3, 3, 2]
+    of_one = known.without(torch.ones(4, 6, dtype=torch.bool)).rescaled()
+    assert of_one.scale.tolist() == [1] * 4
 
 
 def test_similarities_are_float32_or_better_also_under_autocast():

@@ -322,6 +322,23 @@ def test_both_directions_of_pairs_have_a_gradient():
         torch.testing.assert_close(both, torch.autograd.grad(ways / 2, queries)[0])
 
 
+@pytest.mark.parametrize("taken", ["nothing", "positives", "labels"])
+def test_the_scale_of_pairs_is_what_is_left_and_excluding_nothing_changes_nothing(taken):
+    queries, keys = batch(16)
+    same = LABELS[:, None] == LABELS
+    told = dict(nothing={}, positives=dict(positives=same), labels=dict(labels=LABELS))[taken]
+    for both in (False, True)[: 1 + (taken != "labels")]:  # with labels there is one direction
+        of_all = functools.partial(methods.build("simclr").pairs, queries, keys, both=both, **told)
+        nothing = of_all(excluded=torch.zeros_like(same))
+        assert of_all().item() == pytest.approx(nothing.item(), rel=1e-12)
+    if taken != "nothing":  # Q times the mean over what is left is its sum
+        x = Contrast.from_pairs(queries, keys).similarity / 0.5
+        rest = x.masked_fill(same, -torch.inf).logsumexp(1, keepdim=True)
+        terms = torch.nn.functional.softplus(rest - x) * same
+        expected = (terms.sum(1) / same.sum(1)).mean()
+        assert of_all(both=False).item() == pytest.approx(expected.item(), rel=1e-12)
+
+
 def test_a_validation_in_inference_mode_does_not_break_training():
     z1, z2 = batch(15, size=19)  # a size that no other test uses: its masks are made here
     method = methods.build("hcl")
