@@ -53,6 +53,12 @@ class Entry:
     made_up: Callable | None = None
     observe: Callable | None = None
 
+    @property
+    def takes_prior(self) -> bool:
+        """Whether the loss is one of its negatives' weights alone, whatever they are."""
+        needs_its_own = (objectives.exact_debiased, objectives.signed)
+        return self.made_up is None and self.objective not in needs_its_own
+
 
 def _guarded(contrast: Contrast, log_w: Tensor, options: dict) -> dict:
     acts = _with_options(objectives.guarded, options)(contrast, log_w)
@@ -331,7 +337,13 @@ class Method(nn.Module):
         losses = [self.loss(c, skip=excluded is not None) for c in directions]
         return sum(losses[1:], losses[0]) / len(losses)
 
-    def loss(self, contrast: Contrast, reduction: str = "mean", skip: bool = False) -> Tensor:
+    def loss(
+        self,
+        contrast: Contrast,
+        reduction: str = "mean",
+        skip: bool = False,
+        log_prior: Tensor | None = None,
+    ) -> Tensor:
         """Return the loss of a contrast, such as one with a queue.
 
         Parameters
@@ -342,14 +354,27 @@ class Method(nn.Module):
             Whether to return the mean or one value per anchor.
         skip : bool, default False
             Whether to leave out anchors without negatives, where the weights can.
+        log_prior : Tensor broadcasting to [n, m], optional
+            Added to the method's log-weights, which are not normalised again, such as minus the
+            log-frequency of each candidate.
 
         Returns
         -------
         Tensor of shape [] or [n]
             The loss.
+
+        Raises
+        ------
+        ValueError
+            If labels are missing, or the method's loss is no function of further weights.
         """
         if self.entry.supervised and contrast.labels is None:
             raise ValueError(f"{self.name} learns from labels; pass labels")
+        if log_prior is not None and not self.entry.takes_prior:
+            raise ValueError(
+                f"{self.name} takes no further weights on its negatives; use another method, or "
+                "leave out what weighs them (log_prior; logq and hardness_strength of a run)"
+            )
         with outside_autocast(contrast.similarity.device):
             contrast = self._made_up(contrast) if self._made_up else contrast
             learned = {}
@@ -358,6 +383,8 @@ class Method(nn.Module):
             if hasattr(self, "log_scale"):
                 learned = dict(temperature=(-self.log_scale).exp(), bias=self.bias)
             log_w = self._counted(contrast, skip)
+            if log_prior is not None:
+                log_w = log_w + log_prior
             return self.objective(contrast, log_w, reduction=reduction, **learned)
 
     def _counted(self, contrast: Contrast, skip: bool) -> Tensor:

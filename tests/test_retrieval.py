@@ -199,8 +199,9 @@ def views(**fields):
 
 @pytest.mark.parametrize("mined", ["bm25", "model"])
 def test_judged_documents_are_no_negatives(mined):
-    task, _, _, (_, _, negatives, excluded, own, _), batch = views(mined=mined, negatives=2)
-    assert negatives.shape[0] == 64 and excluded.shape == own.shape == (32, 96)
+    task, _, _, given, batch = views(mined=mined, negatives=2)
+    excluded, own = given.excluded, given.mined_for
+    assert given.tokens[2].shape[0] == 64 and excluded.shape == own.shape == (32, 96)
     relevant = {divmod(code, 500) for code in task.relevant.tolist()}
     keys = task.document[batch].tolist()
     for i, j in np.ndindex(32, 32):
@@ -212,19 +213,37 @@ def loss_of(task, model, method, given):
     return float(task.loss(model, method, given, None, lambda z: z))
 
 
+def contrast_of(model, given):
+    queries, *keys = (model(view) for view in given.tokens)
+    return Contrast.from_pairs(queries, torch.cat(keys))
+
+
+def test_each_negative_that_is_left_counts_once():
+    task, model, method, given, _ = views()
+    hidden = torch.rand(given.excluded.shape, generator=torch.Generator().manual_seed(1)) < 0.6
+    given = replace(given, excluded=hidden.fill_diagonal_(False))
+    contrast = contrast_of(model, given)
+    left = (10 * contrast.similarity).exp() * (contrast.admissible & ~given.excluded)
+    answer = (10 * contrast.similarity.diagonal()).exp()
+    expected = float((1 + left.sum(1) / answer).log().mean())
+    assert loss_of(task, model, method, given) == pytest.approx(expected, rel=1e-5)
+    as_many_as_before = float(method.loss(contrast.without(given.excluded)))  # the control
+    assert as_many_as_before != pytest.approx(expected, rel=0.05)
+    nothing = replace(given, excluded=torch.zeros_like(given.excluded))
+    plain = float(method.loss(contrast))
+    assert loss_of(task, model, method, nothing) == pytest.approx(plain, rel=1e-6)
+
+
 @pytest.mark.parametrize("mode", ["all", "mined", "in-batch"])
 def test_hardness_modes(mode):
     strength = dict(hardness_strength=5.0, hardness_mode=mode)
     task, model, method, given, _ = views(mined="model", negatives=2, **strength)
-    loss = loss_of(task, model, method, given)
-    *tokens, excluded, own, _ = given
-    queries, *keys = (model(view) for view in tokens)
-    contrast = Contrast.from_pairs(queries, torch.cat(keys)).without(excluded)
+    loss, own = loss_of(task, model, method, given), given.mined_for
+    contrast = contrast_of(model, given).without(given.excluded)
     s = contrast.similarity
     applies = {"all": torch.ones_like(own), "mined": own, "in-batch": ~own}[mode]
     rivals = (10 * s + 5 * s * applies).masked_fill(~contrast.admissible, -torch.inf)
-    rivals = rivals.logsumexp(1) - contrast.negative_counts.log() + np.log(contrast.scale)
-    expected = torch.nn.functional.softplus(rivals - 10 * s.diagonal()).mean()
+    expected = torch.nn.functional.softplus(rivals.logsumexp(1) - 10 * s.diagonal()).mean()
     assert loss == pytest.approx(float(expected), rel=1e-5)
     plain = replace(task.run, hardness_strength=0.0, hardness_mode="all")
     task.run = plain
@@ -235,16 +254,33 @@ def test_hardness_modes(mode):
 def test_log_q_corrections(logq):
     task, model, method, given, batch = views(logq=logq)
     loss = loss_of(task, model, method, given)
-    contrast = Contrast.from_pairs(*(model(view) for view in given[:2])).without(given[2])
+    contrast = contrast_of(model, given).without(given.excluded)
     q = task.counts[task.document[batch]] / len(task.asked)
     negatives = (10 * contrast.similarity).exp() / q * contrast.admissible
-    share = contrast.scale / contrast.negative_counts  # of excluded documents, as others have it
     positive = (10 * contrast.similarity.diagonal()).exp()
     positive = positive / q if logq == "on" else positive * 32
-    expected = (1 + share * negatives.sum(1) / positive).log().mean()
+    expected = (1 + negatives.sum(1) / positive).log().mean()
     assert loss == pytest.approx(float(expected), rel=1e-5)
-    wrong = (1 + share * negatives.sum(1) / (positive * q)).log().mean()  # the control
+    wrong = (1 + negatives.sum(1) / (positive * q)).log().mean()  # the control
     assert loss != pytest.approx(float(wrong), rel=1e-2)
+
+
+def test_further_weights_go_through_the_method():
+    task, model, _, given, _ = views(logq="on")
+    scaled = methods.build("siglip", temperature=0.1, bias=-10.0, learn_scale=True)
+    task.loss(model, scaled, given, None, lambda z: z).backward()
+    assert scaled.log_scale.grad.abs() > 0
+    for name in ("mochi", "hcl-exact", "unremix-printed"):  # which have weights of their own
+        with pytest.raises(ValueError, match=f"{name} takes no further weights"):
+            loss_of(task, model, methods.build(name), given)
+
+
+def test_a_mined_negative_is_the_best_of_its_own_draws():
+    task, *_ = views(mined="bm25", negatives=2, best_of=3)
+    ranks = torch.arange(30).expand(4000, 30)
+    drawn = task._draw(ranks, torch.Generator().manual_seed(0)).double()
+    # the least of three of thirty is at (30 - 3)/(3 + 1) on average; of six, the two least at 4.9
+    assert drawn.mean() == pytest.approx(6.75, abs=0.2)
 
 
 def test_a_guide_takes_away_what_it_scores_above_the_answer():

@@ -30,6 +30,21 @@ def _guided(s: Tensor, margin: float, excluded: Tensor) -> Tensor:
     return above & left.fill_diagonal_(False).any(1, keepdim=True)
 
 
+@dataclasses.dataclass
+class PairBatch:
+    """Pairs of a batch, ready for the model.
+
+    `tokens` are those of B queries, their B documents and, if any, mined documents. The m keys are
+    all documents: `excluded` [B, m] are no negatives, `mined_for` [B, m] were mined for the query,
+    and `log_frequency`, [B, m] or [1, m], is the correction of `logq`.
+    """
+
+    tokens: list[Tensor]
+    excluded: Tensor
+    mined_for: Tensor
+    log_frequency: Tensor
+
+
 class Task(task.Task):
     """Pairs of queries, or titles, and documents of a collection."""
 
@@ -144,63 +159,67 @@ class Task(task.Task):
             self.candidates = self._mined()
         return super().batches(generator)
 
-    def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> tuple:
-        """Return tokens of queries, their documents and mined ones, two masks, a correction.
-
-        The masks [B, m] say what is no negative, and what was mined for the query; with `logq`
-        the correction is taken off the log-weights.
-        """
+    def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> PairBatch:
+        """Return the tokens of this process's `share` of the batch, and what the keys are."""
         run, keys = self.run, self.document[batch]
         ends = (self.asked[batch[share]], self.answers[batch[share]])
         tokens = [self.texts.rows(rows, run.length) for rows in ends]
-        mined = torch.zeros(len(batch), 0, dtype=torch.long)
+        own = torch.eye(len(batch), dtype=torch.bool)
+        mined_for = torch.zeros_like(own)
         if self.candidates is not None:
-            drawn = torch.rand(len(batch), self.candidates.shape[1], generator=generator)
-            drawn = drawn.argsort(1)[:, : run.negatives * run.best_of].sort(1).values
-            # candidates are ordered: the first drawn of each group is the most similar
-            groups = drawn.view(len(batch), run.best_of, run.negatives)[:, 0]
-            mined = self.candidates[batch].gather(1, groups).long()
+            mined = self._draw(self.candidates[batch], generator)
             tokens.append(self.texts.rows(mined[share].flatten(), run.length))
-        keys = torch.cat([keys, mined.flatten()])
+            keys = torch.cat([keys, mined.flatten()])
+            mined_for = torch.cat([mined_for, own.repeat_interleave(mined.shape[1], 1)], 1)
+        return PairBatch(
+            [view.to(self.device) for view in tokens],
+            self._excluded(batch, keys).to(self.device),
+            mined_for.to(self.device),
+            self._log_frequency(keys, len(batch)).to(self.device),
+        )
+
+    def _draw(self, candidates: Tensor, generator: torch.Generator) -> Tensor:
+        """Return mined negatives, [B, negatives]; candidates [B, c] are ordered, the best first."""
+        run = self.run
+        drawn = torch.rand(candidates.shape, generator=generator).argsort(1)
+        groups = drawn[:, : run.negatives * run.best_of].view(-1, run.best_of, run.negatives)
+        return candidates.gather(1, groups.amin(1).sort(1).values).long()
+
+    def _excluded(self, batch: Tensor, keys: Tensor) -> Tensor:
+        """Return which keys are no negatives of a query: they answer it, or its guide says so."""
         codes = batch[:, None] * len(self.documents) + keys
         where = torch.searchsorted(self.relevant, codes).clamp_max(len(self.relevant) - 1)
         excluded = self.relevant[where] == codes
-        own = torch.eye(len(batch), dtype=torch.bool)
-        if self._guide is not None:
-            asked, documents = self._guide
-            s = asked[batch] @ documents[keys].T
-            excluded |= _guided(s, run.guide_margin, excluded)
-        of_query = own.repeat_interleave(mined.shape[1], 1)
-        of_query = torch.cat([torch.zeros_like(own), of_query], 1)
-        frequency = self.counts[keys].clamp_min(1) / len(self.asked)
-        log_q = frequency.log()[None]
-        if run.logq == "on":  # the positive's logit is corrected as well
-            log_q = log_q - log_q[0, : len(batch), None]
-        else:  # it was not sampled; the others were, in as many draws as there are keys
-            log_q = log_q + math.log(len(keys))
-        return (*(view.to(self.device) for view in tokens), excluded, of_query, log_q)
+        if self._guide is None:
+            return excluded
+        asked, documents = self._guide
+        return excluded | _guided(asked[batch] @ documents[keys].T, self.run.guide_margin, excluded)
 
-    def loss(self, model: nn.Module, method, views: tuple, labels, gather: Callable) -> Tensor:
+    def _log_frequency(self, keys: Tensor, queries: int) -> Tensor:
+        """Return what logQ takes off the log-weights, [B, m], or [1, m] for its refined form."""
+        log_q = (self.counts[keys].clamp_min(1) / len(self.asked)).log()[None]
+        if self.run.logq == "on":  # the positive's logit is corrected as well
+            return log_q - log_q[0, :queries, None]
+        return log_q + math.log(len(keys))  # it was not sampled; the others were, in m draws
+
+    def loss(self, model: nn.Module, method, views: PairBatch, labels, gather: Callable) -> Tensor:
         """Return the loss of the whole batch; `gather` collects the rows of all processes."""
-        *tokens, excluded, of_query, log_q = views
-        queries, *keys = map(gather, self._forward(model, tokens))
+        run = self.run
+        queries, *keys = map(gather, self._forward(model, views.tokens))
         contrast = Contrast.from_pairs(queries, torch.cat(keys))
-        s = contrast.similarity.detach()
-        excluded = excluded.to(s.device)
-        if self.run.guide == "self":
-            excluded = excluded | _guided(s, self.run.guide_margin, excluded)
-        contrast = contrast.without(excluded)
-        if not (self.run.hardness_strength or self.run.logq):
+        s, excluded = contrast.similarity.detach(), views.excluded
+        if run.guide == "self":
+            excluded = excluded | _guided(s, run.guide_margin, excluded)
+        contrast = contrast.without(excluded).rescaled()  # each that is left counts once
+        if not (run.hardness_strength or run.logq):
             return method.loss(contrast)
-        log_w = method.log_weights(contrast)
-        if self.run.hardness_strength:
-            applies = of_query.to(s.device)
-            modes = {"all": True, "mined": applies, "in-batch": ~applies}
-            applies = modes[self.run.hardness_mode]
-            log_w = log_w + self.run.hardness_strength * s * applies
-        if self.run.logq:
-            log_w = log_w - log_q.to(s.device)
-        return method.objective(contrast, log_w)
+        log_prior = torch.zeros_like(s)
+        if run.hardness_strength:
+            modes = {"all": True, "mined": views.mined_for, "in-batch": ~views.mined_for}
+            log_prior = log_prior + run.hardness_strength * s * modes[run.hardness_mode]
+        if run.logq:
+            log_prior = log_prior - views.log_frequency
+        return method.loss(contrast, log_prior=log_prior)
 
     def _forward(self, model: nn.Module, tokens: list[Tensor]) -> list[Tensor]:
         """Return the embeddings of queries and of keys."""
