@@ -819,6 +819,13 @@ def _mixture(name: str, value) -> None:
         raise ValueError(f"{name} must be three shares, at least 0 and not all 0, got {value}")
 
 
+def _loudness(name: str, value) -> None:
+    if isinstance(value, str):
+        return _checks.one_of(name, value, ("relative", "mean", "shuffled"))
+    holds = lambda x: (x == 0) | ((x >= 1) & (x < math.inf))  # noqa: E731
+    return _checks.must(name, value, holds=holds, rule="be 0 or at least 1")
+
+
 #: The check of an option by its name, which means the same in every weighting and objective.
 RANGES = {
     **dict.fromkeys(("temperature", "sigma", "eta", "epsilon", "tau", "frequency"), positive),
@@ -828,11 +835,7 @@ RANGES = {
     "tau_plus": partial(_checks.must, holds=lambda x: (x >= 0) & (x < 1), rule="lie in [0, 1)"),
     "exponent": partial(_checks.must, holds=lambda x: x >= 1, rule="be at least 1"),
     "relaxation": partial(_checks.must, holds=lambda x: x >= 0, rule="be at least 0"),
-    "loudness": partial(
-        _checks.must,
-        holds=lambda x: (x == 0) | ((x >= 1) & (x < math.inf)),
-        rule="be 0 or at least 1",
-    ),
+    "loudness": _loudness,
     "mixture": _mixture,
     "cost": _ground_cost,
     "weights_gradient": _checks.flag,

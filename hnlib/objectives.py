@@ -31,7 +31,7 @@ def info_nce(
     average: str = "anchors",
     reduction: str = "mean",
     hardness_strength: float = 0.0,
-    loudness: float = 1.0,
+    loudness: float | str = 1.0,
 ) -> Tensor:
     r"""Compute InfoNCE with weighted negatives, scale $Q$ and class prior $\tau^+$.
 
@@ -56,10 +56,13 @@ def info_nce(
         $\alpha \ge 0$ multiplies $w_{ij}$ by $e^{\alpha s_{ij}}$, without gradient and without
         normalising again; with uniform weights the option of that name in sentence-transformers
         [lan]_.
-    loudness : float, default 1.0
+    loudness : float or {"relative", "mean", "shuffled"}, default 1.0
         Power $k$, 0 or at least 1: the gradient of an anchor is $(1 - p_i)^k$ times that of its
         log-ratio, where $p_i$ is the softmax share of its positive. 1 is InfoNCE, 0 leaves the
-        positive out of the denominator [yeh]_, $1 + \varphi$ is a focal weight [focal]_.
+        positive out of the denominator [yeh]_, $1 + \varphi$ is a focal weight [focal]_. The names
+        take InfoNCE's $c_i = 1 - p_i$ apart: $c_i/\bar c$ keeps how loud the anchors of a batch are
+        beside each other, "mean", $\bar c$ for all, keeps how loud the batch is beside others, and
+        "shuffled" gives each anchor the $c$ of the anchor before it.
 
     Returns
     -------
@@ -78,8 +81,9 @@ def info_nce(
 
     For $\tau^+ = 0$ the maximum never acts and the term is the plain sum. Computed in the log
     domain: finite at $t = 0.01$ in float32. Writing the term as $\log(1 + e^{x_i})$, so that
-    $p_i = 1/(1 + e^{x_i})$, a `loudness` of 0 returns $x_i$ and $k > 1$ returns
-    $(1 - p_i)^{k-1}\log(1 + e^{x_i})$ with the first factor held fixed.
+    $p_i = 1/(1 + e^{x_i})$, a `loudness` of 0 returns $x_i$, $k > 1$ returns
+    $(1 - p_i)^{k-1}\log(1 + e^{x_i})$ and a name returns $x_i$ times its factor. First factors are
+    held fixed.
 
     References
     ----------
@@ -105,10 +109,21 @@ def info_nce(
     if isinstance(tau_plus, Tensor) or tau_plus > 0:
         negatives = _debias(negatives, chosen, tau_plus, temperature)
     ratio = negatives - chosen + _log_scale(contrast, scale)
-    loss = _softplus(ratio) if loudness else ratio
-    if loudness > 1:
-        loss = loss * ratio.detach().sigmoid() ** (loudness - 1)
+    if isinstance(loudness, str):
+        loss = ratio * _loudness_control(ratio.detach().sigmoid(), loudness)
+    else:
+        loss = _softplus(ratio) if loudness else ratio
+        if loudness > 1:
+            loss = loss * ratio.detach().sigmoid() ** (loudness - 1)
     return _average(loss, contrast, total, reduction, average)
+
+
+def _loudness_control(c: Tensor, name: str) -> Tensor:
+    """Return the factor that a name of `loudness` makes of InfoNCE's c [n, k]."""
+    if name == "shuffled":
+        return c.roll(1, 0)
+    mean = c.mean()
+    return c / mean.clamp_min(torch.finfo(c.dtype).tiny) if name == "relative" else mean
 
 
 def signed(

@@ -33,7 +33,7 @@ def info_nce(
     labels: Tensor | None = None,
     reduction: str = "mean",
     block: int | None = None,
-    loudness: float = 1.0,
+    loudness: float | str = 1.0,
 ) -> Tensor:
     r"""Compute `hnlib.objectives.info_nce` in memory $O(nd)$: same value, same gradient.
 

@@ -13,7 +13,7 @@ from drawn import views as batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hnlib import negatives, objectives
+from hnlib import methods, negatives, objectives
 from hnlib.contrast import Contrast, Masks
 
 cases = settings(max_examples=12)
@@ -430,3 +430,25 @@ def test_bad_options_are_named(objective, options, message):
         objective(c, log_w, **options)
     with pytest.raises(ValueError, match=r"contrast's shape \(4, 6\), got \(6,\)"):
         objective(c, log_w[0])
+
+
+@pytest.mark.parametrize("name", ["relative", "mean", "shuffled"])
+def test_loudness_taken_apart(name):
+    z = torch.randn(2, 9, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    z1, z2 = (view.requires_grad_() for view in z)
+    contrast = Contrast.from_views(z1, z2)
+    log_w, t = contrast.uniform_log_weights, 0.1
+    ratio = objectives.info_nce(contrast, log_w, t, loudness=0, reduction="none")
+    c = ratio.detach().sigmoid()
+    factor = {"relative": c / c.mean(), "mean": c.mean(), "shuffled": torch.cat([c[-1:], c[:-1]])}
+    expected = torch.autograd.grad((factor[name] * ratio).mean(), (z1, z2), retain_graph=True)
+    loss = objectives.info_nce(contrast, log_w, t, loudness=name)
+    given = torch.autograd.grad(loss, (z1, z2), retain_graph=True)
+    torch.testing.assert_close(given, expected)
+    plain = torch.autograd.grad(objectives.info_nce(contrast, log_w, t), (z1, z2))
+    assert not torch.allclose(given[0], plain[0], rtol=0.01)  # the control
+
+
+def test_a_loudness_of_another_name_is_refused():
+    with pytest.raises(ValueError, match="loudness must be one of relative, mean, shuffled"):
+        methods.build("dcl", loudness="louder")

@@ -57,6 +57,8 @@ class Execution:
         epochs between rows of the history (0: the last)
     evaluate_at
         more epochs with a row of the history
+    predictions
+        digest of what was predicted of the run before it began, for its record
     """
 
     device: str = "auto"
@@ -70,6 +72,7 @@ class Execution:
     evaluate_at: Annotated[
         tuple[Annotated[int, Field(ge=0)], ...], Parameter(consume_multiple=True)
     ] = ()
+    predictions: Annotated[str | None, Hidden] = None
 
 
 @dataclass(frozen=True, kw_only=True, config=checked)
@@ -98,6 +101,8 @@ class Configuration:
         constant, or cosine with a linear warm-up
     weight_decay
         of Adam
+    beta2
+        of Adam: how slowly it forgets the size of old gradients
     schedule
         `{option: (start, end)}` moves an option of the method linearly over the epochs, with
         `(start, end, changes)` in that many steps
@@ -126,6 +131,7 @@ class Configuration:
     lr: Positive | None = None
     lr_schedule: Literal["constant", "cosine"] | None = None
     weight_decay: Annotated[float, Field(ge=0)] | None = None
+    beta2: Annotated[float, Field(ge=0, lt=1), Rare] = 0.999
     schedule: Annotated[dict[str, Course], Hidden] = field(default_factory=dict)
     reach_end: Annotated[bool, Rare] = False
     queue: Annotated[int, Field(ge=0)] = 0

@@ -70,7 +70,8 @@ class Loop:
         if learned := list(self.method.parameters()):
             # no decay: it would pull a learned mixture towards equal shares
             parameters.append({"params": learned})
-        optimiser = torch.optim.Adam(parameters, lr=run.lr, fused=task.fused or None)
+        adam = dict(lr=run.lr, betas=(0.9, run.beta2), fused=task.fused or None)
+        optimiser = torch.optim.Adam(parameters, **adam)
         compiled = torch.compile(model) if run.compile else model
         self.trained, self.optimiser = fabric.setup(compiled, optimiser)
         self.queue = KeyQueue(model, run) if run.queue else None
@@ -192,7 +193,8 @@ class Loop:
 
     def _schedule_rate(self, step: int, steps_an_epoch: int) -> None:
         if self.run.lr_schedule == "cosine":
-            factor = cosine(step, self.run.epochs * steps_an_epoch)
+            steps = self.run.epochs * steps_an_epoch
+            factor = cosine(step, min(steps, self.run.max_steps or steps))
             for group in self.optimiser.param_groups:
                 group["lr"] = self.run.lr * factor
 
@@ -372,6 +374,7 @@ class Trainings:
         self.checkpoint = Checkpoint(execution.checkpoint, task.run.configuration, self.writes)
         # now: the sources may be edited while this runs
         self.environment, self.begun = records.environment(fabric.device), time.perf_counter()
+        self.environment["predictions"] = execution.predictions
         if fabric.world_size > 1:
             self.environment["hardware"]["devices"] = fabric.world_size
         self.trainings, self.before, self.model, self.record = [], [], None, None
