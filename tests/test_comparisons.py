@@ -66,6 +66,9 @@ def test_a_seed_is_paired_on_one_kind_of_processor():
     with pytest.raises(ValueError, match=r"seed 1 ran on B for .* and on A for .*; run one"):
         compare(table)
     assert same(compare(table, mixed=True), compare(table.drop(columns="environment")))
+    table.at[1, "environment"] = {"hardware": {"cpu": "A", "family": "25", "model": "1"}}
+    with pytest.raises(ValueError, match=r"seed 1 ran on A 25/1 for"):  # of one name
+        compare(table)
 
 
 # --- paired by seed

@@ -51,6 +51,34 @@ def test_the_same_run_again_replaces_its_record(tmp_path):
     assert [one["metrics"]["linear"] for one in records.load_all(tmp_path)] == [0.8]
 
 
+def test_the_ledger_keeps_both_runs_and_shows_the_first_that_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "tracked_folder", lambda: tmp_path)
+    path = records.write(record(), tmp_path)
+    assert records.write(record(), tmp_path) == path  # the same file, as when a run is resumed
+    again = records.write(record(linear=0.8), tmp_path)
+    assert again.name == f"{path.stem}-2.json"
+    assert records.frame()["linear"].tolist() == [0.9]
+    assert [one["metrics"]["linear"] for one in records.set_aside()] == [0.8]
+    (key,) = records.by_key()
+    path.write_text(json.dumps(record() | {"superseded": "made with another scale"}))
+    assert records.frame()["linear"].tolist() == [0.8]
+    assert [one["superseded"] for one in records.set_aside()] == ["made with another scale"]
+    assert records.by_key()[key]["stem"] == again.stem
+
+
+def test_a_corrected_record_makes_its_chapters_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "tracked_folder", lambda: tmp_path)
+    monkeypatch.setattr(records, "READ", {})
+    path = records.write(record() | {"losses": [1.0], "history": []}, tmp_path)
+    before = records.frame()
+    assert records.unchanged(records.READ, before)
+    for part in ({"losses": [2.0]}, {"history": [{"epoch": 0}]}, {"environment": {"hnlib": "x"}}):
+        path.write_text(json.dumps(record() | {"losses": [1.0], "history": []} | part))
+        read = dict(records.READ)
+        assert not records.unchanged(read, records.frame())
+        records.READ.update(read)
+
+
 def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")

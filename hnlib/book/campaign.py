@@ -7,7 +7,6 @@ arm is a dictionary of fields of a run; a grid crosses a list of arms with value
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterable, Iterator
 
 from hnlib.images.run import ImageRun
@@ -137,12 +136,5 @@ def campaign() -> Runs:
 
 def missing() -> Runs:
     """Yield the runs without a record, in their order."""
-    recorded = records.load_all(records.tracked_folder())
-    keys = {key(record["configuration"]) for record in recorded}
-    return (run for run in campaign() if key(run.configuration) not in keys)
-
-
-def key(configuration: dict) -> str:
-    """Return what tells runs apart, whatever the experiment they were made for."""
-    same = {"experiment": None, "dataset_digest": None}
-    return json.dumps(configuration | same, sort_keys=True)
+    recorded = records.by_key()
+    return (run for run in campaign() if records.key(run.configuration) not in recorded)

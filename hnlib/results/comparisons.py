@@ -342,12 +342,20 @@ def _ordered(columns, seeds) -> dict[str, list]:
 def _require_same_processor(a, b) -> None:
     """Refuse a seed whose two runs come from different processors."""
     for seed, first, second in zip(a["seed"], a["environment"], b["environment"], strict=True):
-        pair = [run["hardware"].get("gpu", run["hardware"]["cpu"]) for run in (first, second)]
+        pair = [_processor(run["hardware"]) for run in (first, second)]
         if pair[0] != pair[1]:
             raise ValueError(
                 f"seed {seed} ran on {pair[0]} for ours and on {pair[1]} for the base; run one of "
                 "them again, or pass mixed=True"
             )
+
+
+def _processor(hardware: dict) -> str:
+    """Name a GPU, or a CPU with its family, model and stepping where they are recorded."""
+    if "gpu" in hardware:
+        return hardware["gpu"]
+    details = "/".join(filter(None, map(hardware.get, ("family", "model", "stepping"))))
+    return f"{hardware['cpu']} {details}".strip()
 
 
 def _images(a, b, metric) -> int | None:

@@ -12,12 +12,13 @@ import base64
 import functools
 import gc
 import hashlib
+import itertools
 import json
 import os
 import platform
 import typing
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
@@ -41,6 +42,7 @@ INSTALLED = Path(__file__).resolve().parents[1] / "_ledgers"  # a wheel's, of se
 SHOWN = ("test_images", "graphs", "sentences", "judged", "history", "losses", "correct")
 #: What this process has read of the book's records, each with its digest: a file, or a selection.
 READ: dict[str, str] = {}
+ASIDE = "[records set aside]"
 
 
 def ledger(name: str) -> Path:
@@ -70,23 +72,59 @@ def tracked_folder() -> Path:
 
 
 def write(record: dict, folder: Path | str) -> Path:
-    """Write a record to `folder/NAME.json` atomically and return the path."""
-    path = Path(folder) / f"{name(record['configuration'])}.json"
-    write_atomically(path, (canonical(record, indent=1) + "\n").encode())
+    """Write a record to `folder/NAME.json` atomically and return the path.
+
+    In the tracked folder nothing is overwritten: a second run of a configuration is a replicate,
+    NAME-2.json.
+    """
+    folder, content = Path(folder), (canonical(record, indent=1) + "\n").encode()
+    stem = name(record["configuration"])
+    path = folder / f"{stem}.json"
+    replicates = itertools.count(2) if _is_tracked(folder) else ()
+    for number in replicates:
+        if not path.exists() or path.read_bytes() == content:
+            break
+        path = folder / f"{stem}-{number}.json"
+    write_atomically(path, content)
     return path
+
+
+def _is_tracked(folder: Path) -> bool:
+    try:
+        return folder.samefile(tracked_folder())
+    except (OSError, ValueError):  # one of them does not exist
+        return False
 
 
 def load_all(folder: Path | str) -> list[dict]:
     """Return all records of a folder, ordered by name."""
-    return [record for _, record in _named(Path(folder))]
+    return [record for _, record, _ in _named(Path(folder))]
 
 
-def _named(folder: Path) -> list[tuple[str, dict]]:
+def _named(folder: Path) -> list[tuple[str, dict, str]]:
+    """Return name, record and digest of a folder's files."""
     named = []
     for stem in names(folder):
         with open(f"{folder}/{stem}.json", "rb") as file:  # a Path each would take as long
-            named.append((stem, from_json(file.read())))
+            content = file.read()
+        named.append((stem, from_json(content), hashlib.sha256(content).hexdigest()))
     return named
+
+
+def set_aside() -> list[dict]:
+    """Return the tracked records that `frame` leaves out.
+
+    They are superseded, made under a definition that was found wrong, and say why; or replicates,
+    runs of a configuration that has a record already.
+    """
+    aside, first = [], set()
+    for stem, record, content in _named(tracked_folder()):
+        if "superseded" in record or stem[:12] in first:
+            aside.append((stem, content, record))
+        else:
+            first.add(stem[:12])
+    READ[ASIDE] = _digest((stem, content) for stem, content, _ in aside)
+    return [record for _, _, record in aside]
 
 
 def names(folder: Path) -> list[str]:
@@ -109,22 +147,43 @@ def unpack(text: str, n: int) -> np.ndarray:
     return np.unpackbits(np.frombuffer(base64.b64decode(text), np.uint8), count=n).astype(bool)
 
 
+def key(configuration: dict) -> str:
+    """Return what tells runs apart, whatever the experiment they were made for."""
+    same = {"experiment": None, "dataset_digest": None}
+    return json.dumps(configuration | same, sort_keys=True)
+
+
+def by_key() -> dict[str, dict]:
+    """Return the tracked records that count by their `key`, each with its `stem`."""
+    found: dict[str, dict] = {}
+    for stem, record, _ in _named(tracked_folder()):
+        if "superseded" not in record:
+            found.setdefault(key(record["configuration"]), record | {"stem": stem})
+    return found
+
+
 def run_of(record: dict):
     """Return the run of a record."""
     return kinds.run_class(kinds.kind_of(record)).read(record["configuration"])
 
 
 def digest(runs: pd.DataFrame) -> str:
-    """Return a digest of the names and metrics of the runs of a `frame`."""
-    named = [] if runs.empty else zip(runs["record"], runs["metrics"])
-    rows = sorted(f"{record} {metrics}\n" for record, metrics in named)
+    """Return a digest of the records of a `frame`."""
+    return _digest([] if runs.empty else zip(runs["record"], runs["digest"]))
+
+
+def _digest(named: Iterable[tuple[str, str]]) -> str:
+    rows = sorted(f"{record} {content}\n" for record, content in named)
     return hashlib.sha256("".join(rows).encode()).hexdigest()
 
 
 def unchanged(read: dict[str, str], runs: pd.DataFrame) -> bool:
     """Return whether what another process has `READ` is the same today in `runs`, all tracked."""
     for key, before in read.items():
-        if not key.startswith("["):
+        if key == ASIDE:
+            set_aside()
+            now = READ[ASIDE]
+        elif not key.startswith("["):
             path = project_root() / key
             now = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
         else:
@@ -154,14 +213,16 @@ def frame(
 ) -> pd.DataFrame:
     """Return the records as a table: `frame().query("method == 'hcl' and beta == 1")`.
 
-    Columns: `record` (its name), `kind` (a key of `kinds.KINDS` or "measurement"), every field of
-    the runs, every option of their methods and every metric under its name; `changed` and `title`,
-    what is unusual about the run and where it was made, and `options`, those that are not the
-    catalogue's, in words; `seconds`, `date`, `hardware`; as they are in the record, `test_images`,
-    `graphs`, `sentences`, `judged` (examples of a task), `history`, `losses`, `correct`, `metrics`,
-    `environment`; and `run` itself. Several values are one word: `schedule == "beta=0.0:4.0:5"`.
+    Columns: `record` (its name), `digest` (of its file), `kind` (a key of `kinds.KINDS` or
+    "measurement"), every field of the runs, every option of their methods and every metric under
+    its name; `changed` and `title`, what is unusual about the run and where it was made, and
+    `options`, those that are not the catalogue's, in words; `seconds`, `date`, `hardware`; as they
+    are in the record, `test_images`, `graphs`, `sentences`, `judged` (examples of a task),
+    `history`, `losses`, `correct`, `metrics`, `environment`; and `run` itself. Several values are
+    one word: `schedule == "beta=0.0:4.0:5"`.
 
     Runs whose configurations differ in `experiment` alone are one; `experiments` has all of them.
+    Of replicates the first is taken, and superseded records are left out (`set_aside`).
     `sources` are folders (default: the tracked one) or lists of records; where two have the same
     run, the later one's row is taken. `kind` selects rows, and so does `where`, a query; the build
     of the book executes a chapter again when the tracked rows change that it selected.
@@ -171,17 +232,17 @@ def frame(
     rows: dict[tuple, dict] = {}
     for source in sources or (tracked_folder(),):
         if isinstance(source, list):
-            named = [(name(record["configuration"]), record) for record in source]
+            named = [(name(one["configuration"]), one, canonical(one)) for one in source]
         else:
             named = _named(Path(source))
         here: dict[tuple, dict] = {}
-        for stem, record in named:
+        for stem, record, content in named:
             its_kind = kinds.kind_of(record)
-            if kind not in (None, its_kind):
+            if kind not in (None, its_kind) or "superseded" in record:
                 continue
             chosen: dict = record["configuration"]
             setting = json.dumps(chosen | {"experiment": "-", "seed": 0}, sort_keys=True)
-            row = _row(stem, its_kind, record, setting)
+            row = _row(stem, its_kind, record, setting) | {"digest": content}
             key = its_kind, chosen.get("seed"), setting
             before = here.get(key, rows.get(key, row))
             experiments = tuple(sorted({row["experiment"], *before["experiments"]}))
@@ -275,6 +336,9 @@ def environment(device=None) -> dict:
 
     device = torch.device("cpu" if device is None else device)
     hardware = {"cpu": cpu_name(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
+    about = _processor()
+    hardware |= {"vendor": about.get("vendor_id"), "family": about.get("cpu family")}
+    hardware |= {name: about.get(name) for name in ("model", "stepping")}
     if device.type == "cuda":
         hardware["gpu"] = torch.cuda.get_device_name(device)
     versions: dict[str, str | None] = {"python": platform.python_version()}
@@ -287,19 +351,8 @@ def environment(device=None) -> dict:
         "hardware": hardware,
         "versions": versions,
         "hnlib": source_digest(),
-        "predictions": predictions_digest(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-@functools.cache
-def predictions_digest() -> str | None:
-    """Return 12 hexadecimal digits of the SHA-256 of `predictions.md`, None without a checkout."""
-    try:
-        text = (project_root() / "book/results/predictions.md").read_bytes()
-    except OSError:
-        return None
-    return hashlib.sha256(text).hexdigest()[:12]
 
 
 @functools.cache
@@ -315,10 +368,14 @@ def source_digest() -> str:
 
 def cpu_name() -> str:
     """Return the name of the processor."""
+    return _processor().get("model name") or platform.processor() or platform.machine()
+
+
+def _processor() -> dict[str, str]:
+    """Return what Linux says about the first processor."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(
-            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
-        )
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+        first = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
+    except OSError:
+        return {}
+    pairs = (line.split(":", 1) for line in first.splitlines() if ":" in line)
+    return {name.strip(): value.strip() for name, value in pairs}

@@ -1,0 +1,205 @@
+"""Experiments as data: `book/results/experiments/NAME.toml` says which runs are compared and how.
+
+An arm × block × seed is a run. Its records are found by equality of what was chosen, so that an
+option which is added later cannot widen a selection.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import hashlib
+import itertools
+import statistics
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from hnlib.results import comparisons
+from hnlib.training import kinds, records
+
+FOLDER = "book/results/experiments"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One file: blocks are strata that are never crossed, arms are fields of runs by name.
+
+    Templates are arms that others extend and that are not run. `chosen` arms take over the arm with
+    the best mean validation score of `among`, here or in another experiment, block by block; until
+    all runs of those are recorded they are unknown.
+    """
+
+    name: str
+    question: str
+    primary: str
+    beside: tuple[str, ...]
+    seeds: tuple[int, ...]
+    minutes: float
+    fields: dict[str, Any] = field(repr=False)
+    blocks: dict[str, dict] = field(repr=False)
+    templates: dict[str, dict] = field(repr=False)
+    arms: dict[str, dict[str, dict]] = field(repr=False)  # by block
+    chosen: dict[str, dict] = field(repr=False)
+    predictions: list[dict] = field(repr=False)
+    digest: str
+
+    def arm(self, name: str, block: str = "") -> dict[str, Any] | None:
+        """Return the fields of an arm in a block, None while what chooses it is not recorded."""
+        if name in self.chosen:
+            rule = self.chosen[name]
+            other = self if "experiment" not in rule else load(rule["experiment"])
+            best = other.best(rule["among"], rule["by"], block)
+            if best is None:
+                return None
+            return other.arm(best, block)
+        own = (self.templates | self.arms[block])[self._known(name, block)]
+        base = {} if "extends" not in own else self.arm(own["extends"], block)
+        return None if base is None else _merged(base, own)
+
+    def best(self, pattern: str, metric: str, block: str = "") -> str | None:
+        """Return the arm of a pattern with the best mean, None while runs are missing."""
+        means = {name: self.mean(name, metric, block) for name in self.matching(pattern, block)}
+        if not means or None in means.values():
+            return None
+        return max(means, key=means.__getitem__)
+
+    def matching(self, pattern: str, block: str = "") -> list[str]:
+        """Return the arms of a block whose names match; ValueError if there is none."""
+        names = [name for name in self.arms[block] if fnmatchcase(name, pattern)]
+        return names or [self._known(pattern, block)]
+
+    def names(self, block: str = "") -> list[str]:
+        """Return the arms of a block."""
+        return [*self.arms[block], *self.chosen]
+
+    def run(self, name: str, seed: int, block: str = ""):
+        """Return a run of an arm, None while the arm is not chosen."""
+        arm = self.arm(name, block)
+        if arm is None:
+            return None
+        chosen = _merged(_merged(self.fields, self.blocks[block]), arm)
+        kind = kinds.run_class(chosen.pop("kind"))
+        chosen.setdefault("experiment", self.name)
+        return kind(**{k: v for k, v in chosen.items() if k not in SCHEMA}, seed=seed)
+
+    def runs(self, seeds: tuple[int, ...] | None = None) -> Iterator:
+        """Yield every run once, all arms of a block for one seed before the next seed."""
+        done = set()
+        for seed, block in itertools.product(seeds or self.seeds, self.blocks):
+            for name in self.names(block):
+                run = self.run(name, seed, block)
+                if run is not None and (key := records.key(run.configuration)) not in done:
+                    done.add(key)
+                    yield run
+
+    def missing(self) -> Iterator:
+        """Yield the runs without a record."""
+        recorded = _recorded()
+        return (run for run in self.runs() if records.key(run.configuration) not in recorded)
+
+    def group(self, name: str, block: str = ""):
+        """Return the rows of an arm's records, seed by seed."""
+        table, found = records.frame(), _recorded()
+        runs = (self.run(name, seed, block) for seed in self.seeds)
+        keys = [records.key(run.configuration) for run in runs if run is not None]
+        stems = [found[key]["stem"] for key in keys if key in found]
+        return table.set_index("record", drop=False).loc[stems]
+
+    def values(self, name: str, metric: str, block: str = "") -> dict[int, float]:
+        """Return a metric of an arm by seed."""
+        found, values = _recorded(), {}
+        for seed in self.seeds:
+            run = self.run(name, seed, block)
+            record = run and found.get(records.key(run.configuration))
+            if record:
+                values[seed] = record["metrics"][metric]
+        return values
+
+    def mean(self, name: str, metric: str, block: str = "") -> float | None:
+        """Return the mean over all seeds, None if one is missing."""
+        values = self.values(name, metric, block)
+        return statistics.fmean(values.values()) if len(values) == len(self.seeds) else None
+
+    def effect(self, name: str, base: str, metric: str | None = None, block: str = ""):
+        """Return an arm minus another, in points, paired by seed."""
+        groups = self.group(name, block), self.group(base, block)
+        return comparisons.between(*groups, metric=metric or self.primary)
+
+    def _known(self, name: str, block: str) -> str:
+        """Return a name; ValueError names the nearest if it is unknown."""
+        every = [*self.names(block), *self.templates]
+        if name not in every:
+            near = difflib.get_close_matches(name, every, 1) or every[:1]
+            raise ValueError(f"{self.name}.toml has no arm {name!r}; the nearest is {near[0]!r}")
+        return name
+
+
+SCHEMA = ("extends", "blocks")  # of an arm, and no fields of its runs
+
+
+@functools.cache
+def load(name: str) -> Experiment:
+    """Read an experiment by its name."""
+    path = records.ledger(f"{FOLDER}/{name}.toml")
+    text = path.read_text("utf-8")
+    content = tomllib.loads(text)
+    blocks = content.get("blocks", {"": {}})
+    arms: dict[str, dict[str, dict]] = {block: {} for block in blocks}
+    grids = itertools.chain.from_iterable(_grid(**grid) for grid in content.get("grids", []))
+    for arm, fields in itertools.chain(content.get("arms", {}).items(), grids):
+        for block in fields.get("blocks", blocks):
+            if arm in arms[block]:
+                raise ValueError(f"{path} has the arm {arm!r} twice; give each a name of its own")
+            arms[block][arm] = fields
+    return Experiment(
+        name=name,
+        question=content["question"],
+        primary=content["primary"],
+        beside=tuple(content.get("beside", ())),
+        seeds=_seeds(content["seeds"]),
+        minutes=content.get("minutes", 0.0),
+        fields=content["fields"],
+        blocks=blocks,
+        templates=content.get("templates", {}),
+        arms=arms,
+        chosen=content.get("chosen", {}),
+        predictions=content.get("predictions", []),
+        digest=hashlib.sha256(text.encode()).hexdigest()[:12],
+    )
+
+
+def names() -> list[str]:
+    """Return the names of all experiments."""
+    return sorted(path.stem for path in Path(records.ledger(FOLDER)).glob("*.toml"))
+
+
+def _grid(name: str, over: dict[str, list], **fields) -> Iterator[tuple[str, dict]]:
+    """Yield arms by template; options of the method are told from fields by `fields`' options."""
+    for values in itertools.product(*over.values()):
+        point = dict(zip(over, values))
+        options = {k: v for k, v in point.items() if k in ("temperature", "beta", "loudness")}
+        rest = {k: v for k, v in point.items() if k not in options}
+        arm = _merged(fields, rest | ({"options": options} if options else {}))
+        yield name.format(**point), arm
+
+
+def _merged(base: dict, more: dict) -> dict:
+    """Return fields with others in their place; options of a method are merged one by one."""
+    options = base.get("options", {}) | more.get("options", {})
+    return base | more | ({"options": options} if options else {})
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    """Return the seeds of "0-11"."""
+    first, last = text.split("-")
+    return tuple(range(int(first), int(last) + 1))
+
+
+@functools.cache
+def _recorded() -> dict[str, dict]:
+    """Return the records that count, by what was chosen."""
+    return records.by_key()
