@@ -63,9 +63,8 @@ class Experiment:
     def best(self, pattern: str, metric: str, block: str = "") -> str | None:
         """Return the arm of a pattern with the best mean, None while runs are missing."""
         means = {name: self.mean(name, metric, block) for name in self.matching(pattern, block)}
-        if not means or None in means.values():
-            return None
-        return max(means, key=means.__getitem__)
+        known = {name: mean for name, mean in means.items() if mean is not None}
+        return max(known, key=lambda name: known[name]) if len(known) == len(means) else None
 
     def matching(self, pattern: str, block: str = "") -> list[str]:
         """Return the arms of a block whose names match; ValueError if there is none."""
