@@ -187,9 +187,12 @@ def unchanged(read: dict[str, str], runs: pd.DataFrame) -> bool:
             path = project_root() / key
             now = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
         else:
-            kind, where = json.loads(key)
-            rows = runs if kind is None else runs[runs["kind"] == kind]
-            now = digest(rows.query(where) if where else rows)
+            kind, where, latest = json.loads(key)
+            if latest:
+                now = digest(frame(kind=kind, where=where, latest=True))
+            else:
+                rows = runs if kind is None else runs[runs["kind"] == kind]
+                now = digest(rows.query(where) if where else rows)
         if now != before:
             return False
     return True
@@ -209,7 +212,10 @@ def _without_collector() -> Iterator[None]:
 
 @_without_collector()
 def frame(
-    *sources: Path | str | list[dict], kind: str | None = None, where: str | None = None
+    *sources: Path | str | list[dict],
+    kind: str | None = None,
+    where: str | None = None,
+    latest: bool = False,
 ) -> pd.DataFrame:
     """Return the records as a table: `frame().query("method == 'hcl' and beta == 1")`.
 
@@ -222,7 +228,8 @@ def frame(
     one word: `schedule == "beta=0.0:4.0:5"`.
 
     Runs whose configurations differ in `experiment` alone are one; `experiments` has all of them.
-    Of replicates the first is taken, and superseded records are left out (`set_aside`).
+    Of replicates the first is taken, with `latest` the last; superseded records are left out
+    (`set_aside`).
     `sources` are folders (default: the tracked one) or lists of records; where two have the same
     run, the later one's row is taken. `kind` selects rows, and so does `where`, a query; the build
     of the book executes a chapter again when the tracked rows change that it selected.
@@ -246,13 +253,14 @@ def frame(
             key = its_kind, chosen.get("seed"), setting
             before = here.get(key, rows.get(key, row))
             experiments = tuple(sorted({row["experiment"], *before["experiments"]}))
-            here[key] = here.get(key, row) | {"experiments": experiments}
+            taken = row if latest else here.get(key, row)
+            here[key] = taken | {"experiments": experiments}
         rows |= here
     table = _completed(pd.DataFrame(list(rows.values())))
     table = table.query(where) if where else table
     if not sources or tracked_folder() in sources:
         read = table if table.empty else table[table["record"].isin(names(tracked_folder()))]
-        READ[json.dumps([kind, where])] = digest(read)
+        READ[json.dumps([kind, where, latest])] = digest(read)
     return table
 
 
