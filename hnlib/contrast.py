@@ -400,7 +400,8 @@ class Contrast:
             return contrast
         y = _checks.labels(labels, m, "graphs").to(batch.device)
         refuse(y < -1, "label of graph {row} must be at least -1 (unknown), got {value}", y)
-        same = itself | ((y[:, None] == y) & (y >= 0))[batch]
+        y = torch.where(y < 0, -1 - torch.arange(m, device=y.device), y)  # each a class by itself
+        same = itself | (y[:, None] == y)[batch]
         return contrast._with_labels(same, y[batch], y, positives)
 
     @classmethod

@@ -55,6 +55,16 @@ def test_the_same_class_is_the_same_number(classes):
     assert (~contrast.admissible).tolist() == expected
 
 
+def test_graphs_of_unknown_class_are_of_no_common_class():
+    g = drawn.seeded()
+    nodes, graphs = torch.randn(5, 3, generator=g), torch.randn(4, 3, generator=g)
+    labels = torch.tensor([-1, -1, 0, 0])
+    contrast = Contrast.from_nodes(nodes, graphs, torch.tensor([0, 1, 1, 2, 3]), labels)
+    expected = torch.block_diag(torch.ones(1, 1), torch.ones(2, 1), torch.ones(2, 2)) > 0
+    assert torch.equal(contrast.same_class(), expected)
+    assert torch.equal(contrast.admissible, ~expected)
+
+
 def test_from_similarity_keeps_what_it_is_given_and_sees_symmetry():
     s = torch.rand(3, 4, dtype=torch.float64, generator=drawn.seeded())
     positives = torch.zeros(3, 4, dtype=torch.bool)
