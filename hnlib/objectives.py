@@ -178,8 +178,9 @@ def signed(
     w = unremix_score(contrast, mixture, gradient, temperature)
     s = contrast.similarity
     s = s / per_anchor("temperature", temperature, len(s))
-    positive, top = contrast.masks.at_positives(s), s.detach().amax(1, keepdim=True)
-    mass = (w * (s - top).masked_fill(log_w == -torch.inf, -torch.inf).exp()).sum(1, keepdim=True)
+    positive, s = contrast.masks.at_positives(s), s.masked_fill(log_w == -torch.inf, -torch.inf)
+    top = torch.maximum(positive, s.amax(1, keepdim=True)).detach()
+    mass = (w * (s - top).exp()).sum(1, keepdim=True)
     loss = ((positive - top).exp() + mass).log() + top - positive
     return _average(loss, contrast, torch.zeros_like(mass[:, 0]), reduction)
 
@@ -445,9 +446,9 @@ def sigmoid(
     ----------
     contrast, log_w, reduction
         As in `info_nce`.
-    temperature : float or Tensor, default 0.5
+    temperature : float or Tensor of shape [] or [n], default 0.5
         Temperature $t > 0$; a tensor may carry a gradient.
-    bias : float or Tensor, optional
+    bias : float or Tensor of shape [] or [n], optional
         Bias $b$; a tensor may carry a gradient. Default $-\log Q$, the log-odds of a positive. At a
         low temperature choose $-1/t$, at which no similarity saturates.
     scale : float or Tensor of shape [n], optional
@@ -474,8 +475,9 @@ def sigmoid(
     """
     _check_weights(contrast, log_w)
     check(temperature=temperature, bias=bias, scale=scale)
-    log_scale = _log_scale(contrast, scale)
-    logits = contrast.similarity / temperature + (-log_scale if bias is None else bias)
+    s, log_scale = contrast.similarity, _log_scale(contrast, scale)
+    bias = -log_scale if bias is None else per_anchor("bias", bias, len(s))
+    logits = s / per_anchor("temperature", temperature, len(s)) + bias
     loss = _softplus(-contrast.masks.at_positives(logits))
     loss = loss + _mean(log_w + log_scale, _softplus(logits))
     return _average(loss, contrast, log_w.amax(1), reduction)

@@ -404,6 +404,26 @@ def test_not_a_number_is_never_hidden_by_the_clamp():
 
 
 @pytest.mark.parametrize(
+    ("objective", "option"),
+    [
+        ("info_nce", "temperature"),
+        ("info_nce", "tau_plus"),
+        ("mean_variance", "temperature"),
+        ("sigmoid", "temperature"),
+        ("sigmoid", "bias"),
+        ("jensen_shannon", "tau_plus"),
+    ],
+)
+def test_a_vector_of_an_option_has_one_value_for_each_anchor(objective, option):
+    c = space(10, n=6)  # as many anchors as candidates: a row would fit too
+    log_w, values = negatives.uniform()(c), torch.linspace(0.1, 0.9, 6, dtype=torch.float64)
+    loss = partial(getattr(objectives, objective), c, log_w, reduction="none")
+    together = loss(**{option: values})
+    for i, value in enumerate(values.tolist()):
+        assert together[i].item() == pytest.approx(loss(**{option: value})[i].item(), rel=1e-12)
+
+
+@pytest.mark.parametrize(
     ("objective", "options", "message"),
     [
         ("info_nce", dict(temperature=0.0), "temperature must be positive and finite, got 0"),

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from drawn import seeded
+from drawn import seeded, views
 
 from hnlib import methods, negatives
 from hnlib.contrast import Contrast
@@ -76,6 +76,16 @@ def test_the_repaired_scores_of_points_that_are_all_alike_count_as_ties(dtype, i
     method.loss(contrast).backward()
     u, s, r = method.logits.grad.tolist()
     assert u == pytest.approx(r, abs=1e-6) == pytest.approx(-s / 2, abs=1e-6)
+
+
+def test_the_printed_loss_in_float32_at_a_low_temperature():
+    """An anchor's similarity with itself, the largest, is no term of the sum."""
+    z1, z2 = views(0, size=16, dimension=128)
+    h = z1.exp(), z2.exp()
+    method = methods.build("unremix-printed", temperature=0.005, mixture=(0.0, 0.0, 1.0))
+    single = [[z.float() for z in pair] for pair in ((z1, z2), h)]
+    loss = method(*single[0], features=single[1])
+    assert loss.item() == pytest.approx(method(z1, z2, features=h).item(), rel=1e-4)
 
 
 def test_refusals():
