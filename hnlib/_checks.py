@@ -16,7 +16,7 @@ def must(name: str, value, holds: Callable, rule: str) -> None:
     if isinstance(value, Tensor):
         value = value.detach().reshape(-1)
         refuse(~holds(value), f"{name} must {rule}, got {{value:g}}", value)
-    elif not isinstance(value, Real):
+    elif not isinstance(value, Real) or isinstance(value, bool):
         raise ValueError(f"{name} must be a number, got {value!r}")
     elif not holds(value):
         raise ValueError(f"{name} must {rule}, got {value:g}")
@@ -34,14 +34,14 @@ def finite(name: str, value) -> None:
 
 def whole(name: str, value, least: int) -> None:
     """Raise ValueError unless the value is an integer of at least `least`."""
-    if not isinstance(value, Integral) or value < least:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
 
 
-def one_of(name: str, value, choices: tuple[str, ...]) -> None:
+def one_of(name: str, value, choices: tuple) -> None:
     """Raise ValueError unless the value is one of the choices."""
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+    if value not in choices or isinstance(value, bool):  # True is 1
+        raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}")
 
 
 def flag(name: str, value) -> None:

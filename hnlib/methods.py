@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hnlib import mixtures, negatives, objectives
-from hnlib._checks import one_of, outside_autocast
+from hnlib._checks import outside_autocast
 from hnlib.contrast import Contrast
 
 
@@ -191,16 +191,17 @@ class Method(nn.Module):
         self.name, self.entry = name, entry
         options = entry.defaults | options
         self._set(options)
-        learn = options.get("learn", "fixed")
-        one_of("learn", learn, LEARN)
-        if learn != "fixed":
+        self._learned = ()
+        if options.get("learn", "fixed") != "fixed":
             start = torch.tensor(options["mixture"], dtype=torch.float32)
             if abs(float(start.sum()) - 1) > 1e-3:  # a softmax would change the hardness
                 raise ValueError(f"a learned mixture must sum to 1, got {options['mixture']}")
+            self._learned = ("mixture",)
             self.logits = nn.Parameter(start.clamp_min(1e-6).log())
         if options.get("learn_scale"):
             if options["bias"] is None:
                 raise ValueError("a learned bias needs a number to start from; pass bias=")
+            self._learned = ("temperature", "bias")
             self.log_scale = nn.Parameter(torch.tensor(-math.log(options["temperature"])))
             self.bias = nn.Parameter(torch.tensor(float(options["bias"])))
         for count in ("skipped", "unconverged"):
@@ -224,10 +225,13 @@ class Method(nn.Module):
         Raises
         ------
         ValueError
-            As in `build`, or if a learned mixture is given.
+            As in `build`, or if an option is learned or says what is.
         """
-        if hasattr(self, "logits") and "mixture" in options:
-            raise ValueError(f"{self.name} learns its mixture; a schedule needs learn='fixed'")
+        for option in options:
+            if option in ("learn", "learn_scale"):
+                raise ValueError(f"{option} cannot change during training; pass it to build")
+            if option in self._learned:
+                raise ValueError(f"{self.name} learns its {option}, so nothing else can set it")
         self._set(self.options | options)
 
     def copy(self) -> Method:
@@ -329,7 +333,7 @@ class Method(nn.Module):
         Tensor of shape []
             The loss.
         """
-        of_class = self.options.get("positives") != "view"
+        of_class = self.options.get("positives", "class") == "class"
         contrast = Contrast.from_pairs(queries, keys, positives, labels, of_class)
         if excluded is not None:
             contrast = contrast.without(excluded).rescaled()
@@ -403,9 +407,6 @@ class Method(nn.Module):
     def extra_repr(self) -> str:
         """Return name and options for `repr`."""
         return ", ".join([self.name, *(f"{k}={v}" for k, v in self.options.items())])
-
-
-LEARN = ("fixed", "minimise", "maximise")  # what may happen to a mixture during training
 
 
 def build(name: str, /, **options) -> Method:

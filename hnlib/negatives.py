@@ -33,9 +33,9 @@ at_least_0 = partial(
 
 
 def check(**options) -> None:
-    """Raise ValueError for an option out of its range; None stands for a default."""
+    """Raise ValueError for an option out of its range."""
     for name, value in options.items():
-        if name in RANGES and value is not None:
+        if name in RANGES and not (value is None and name in OPTIONAL):
             RANGES[name](name, value)
 
 
@@ -813,10 +813,11 @@ def _ground_cost(name: str, value) -> None:
 
 def _mixture(name: str, value) -> None:
     if isinstance(value, Tensor):  # learned: it comes out of a softmax
-        return
-    shares = [share for share in value if isinstance(share, Real) and share >= 0]
-    if not (len(value) == len(shares) == 3 and 0 < sum(shares) < math.inf):
-        raise ValueError(f"{name} must be three shares, at least 0 and not all 0, got {value}")
+        return _checks.shapes(value.shape == (3,), f"{name} must have shape (3,)", value)
+    shares = value if isinstance(value, list | tuple) else ()
+    shares = [share for share in shares if isinstance(share, Real) and share >= 0]
+    if not (len(shares) == 3 == len(value) and 0 < sum(shares) < math.inf):
+        raise ValueError(f"{name} must be three shares, at least 0 and not all 0, got {value!r}")
 
 
 def _loudness(name: str, value) -> None:
@@ -826,19 +827,27 @@ def _loudness(name: str, value) -> None:
     return _checks.must(name, value, holds=holds, rule="be 0 or at least 1")
 
 
+#: Options that may be None, for a default which depends on the rest
+OPTIONAL = ("scale", "bias", "level", "cost")
 #: The check of an option by its name, which means the same in every weighting and objective.
 RANGES = {
     **dict.fromkeys(("temperature", "sigma", "eta", "epsilon", "tau", "frequency"), positive),
     **dict.fromkeys(("scale", "floor"), positive),
     **dict.fromkeys(("beta", "mu", "level", "bias"), _checks.finite),
-    "hardness_strength": at_least_0,
+    **dict.fromkeys(("hardness_strength", "tol"), at_least_0),
+    "max_iterations": partial(_checks.whole, least=1),
     "tau_plus": partial(_checks.must, holds=lambda x: (x >= 0) & (x < 1), rule="lie in [0, 1)"),
-    "exponent": partial(_checks.must, holds=lambda x: x >= 1, rule="be at least 1"),
+    "exponent": partial(
+        _checks.must, holds=lambda x: (x >= 1) & (x < math.inf), rule="be finite and >= 1"
+    ),
     "relaxation": partial(_checks.must, holds=lambda x: x >= 0, rule="be at least 0"),
     "loudness": _loudness,
     "mixture": _mixture,
     "cost": _ground_cost,
-    "weights_gradient": _checks.flag,
+    "order": partial(_checks.one_of, choices=robust.ORDERS),
+    **dict.fromkeys(("weights_gradient", "learn_scale"), _checks.flag),
+    "learn": partial(_checks.one_of, choices=("fixed", "minimise", "maximise")),
+    "positives": partial(_checks.one_of, choices=("class", "view", "own")),
     "gradient": partial(_checks.one_of, choices=("pseudo-label", "nt-xent")),
     "on_empty": partial(_checks.one_of, choices=("raise", "skip")),
     "on_failure": partial(_checks.one_of, choices=("raise", "warn")),

@@ -25,6 +25,7 @@ from torch import Tensor
 from hnlib import _checks
 
 STEPS = 30  # of an iteration that may not ask whether it has settled; on similarities 4 to 8 do
+ORDERS = (0, 1, 2, 3)  # of `kl_temperature`; 0 is exact
 UNSETTLED = "the worst case of a row was not found; compute it in float64, on the CPU"
 
 
@@ -185,8 +186,7 @@ def kl_temperature(
 
     The first term is Corollary 3.4 of Wu et al. (NeurIPS 2023); the others are ours.
     """
-    if order not in (0, 1, 2, 3):
-        raise ValueError(f"order must be 0 (exact), 1, 2 or 3, got {order!r}")
+    _checks.one_of("order", order, ORDERS)
     f, log_q0 = _prepare(values, reference, eta, log_reference)
     if order == 0:
         (alpha,) = _by_rows(_kl_multiplier, f, log_q0, eta)

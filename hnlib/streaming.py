@@ -90,8 +90,8 @@ def info_nce(
         soft = _SoftMaximum.apply(z, blocks, weights, 1 / float(temperature))
         empty = soft.detach() == -torch.inf
         if weights.on_empty == "raise":
-            message = f"anchor {{row}} has no negative of positive weight; {negatives.SKIP}"
-            _checks.refuse(empty, message)
+            message = "anchor {row} has no negative of positive weight; use a batch with more "
+            _checks.refuse(empty, f"{message}classes or a lower threshold, {negatives.SKIP}")
         # All negatives of an anchor are as one at t times their soft maximum: a contrast [n, 2].
         positive = (z * z.roll(batch, 0)).sum(1)
         pair = torch.stack([positive, torch.where(empty, 0.0, soft) * temperature], 1)

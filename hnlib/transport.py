@@ -151,6 +151,8 @@ def sinkhorn(
         )
     _checks.positive("epsilon", epsilon)
     _checks.must("relaxation", relaxation, lambda x: x >= 0, "be at least 0")
+    _checks.must("tol", tol, lambda x: (x >= 0) & (x < math.inf), "be finite and >= 0")
+    _checks.whole("max_iterations", max_iterations, least=1)
     _checks.one_of("domain", domain, ("auto", "scaling", "log"))
     _checks.one_of("on_failure", on_failure, ("raise", "warn"))
     if mask is not None:

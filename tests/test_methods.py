@@ -13,6 +13,7 @@ import torch
 from hnlib import methods, negatives, objectives
 from hnlib.book import figures
 from hnlib.contrast import Contrast
+from hnlib.graphs import methods as of_graphs
 from hnlib.transport import ConvergenceWarning
 
 LABELS = torch.tensor([0, 1, 2, 1, 0, 2])
@@ -158,7 +159,8 @@ MIXED = [name for name, entry in methods.CATALOGUE.items() if "mixture" in entry
 def test_a_learned_mixture_descends_or_climbs_the_loss(name):
     z1, z2 = batch(19)
     start = dict(mixture=(0.2, 0.5, 0.3))
-    fixed, down, up = (methods.build(name, learn=how, **start) for how in methods.LEARN)
+    ways = ("fixed", "minimise", "maximise")
+    fixed, down, up = (methods.build(name, learn=how, **start) for how in ways)
     assert not list(fixed.parameters()) and "logits" in down.state_dict()
     before = call(fixed, z1, z2).item()
     assert [call(m, z1, z2).item() for m in (down, up)] == pytest.approx([before] * 2)
@@ -225,8 +227,16 @@ def test_options_change_while_counts_and_learned_parameters_stay():
     logits = learned.logits
     learned.change(temperature=0.4)
     assert learned.logits is logits and torch.equal(learned.log_weights.mixture, logits.softmax(0))
-    with pytest.raises(ValueError, match="learns its mixture"):
-        learned.change(mixture=(0.2, 0.3, 0.5))
+    siglip = methods.build("siglip", learn_scale=True, bias=0.0)
+    for method, option, value in (
+        (learned, "mixture", (0.2, 0.3, 0.5)),
+        (learned, "learn", "fixed"),
+        (siglip, "temperature", 0.1),
+        (siglip, "bias", 1.0),
+        (methods.build("siglip", bias=0.0), "learn_scale", True),
+    ):
+        with pytest.raises(ValueError, match=rf"learns its {option}|{option} cannot change"):
+            method.change(**{option: value})
 
 
 NAMES = list(methods.CATALOGUE)
@@ -359,8 +369,28 @@ def test_a_validation_in_inference_mode_does_not_break_training():
         ("hcl", {"weights_gradient": "False"}, "weights_gradient must be True or False"),
         ("scl", {"average": "rows"}, "average must be one of anchors, pairs, got 'rows'"),
         ("unremix", {"learn": "x"}, "learn must be one of fixed, minimise, maximise, got 'x'"),
+        ("siglip", {"learn_scale": "False", "bias": 0.0}, "learn_scale must be True or False, got"),
+        (
+            "unremix",
+            {"mixture": 0.5},
+            "mixture must be three shares, at least 0 and not all 0, got",
+        ),
+        ("ot", {"tol": -1}, "tol must be finite and >= 0, got -1"),
+        ("ot", {"max_iterations": 0}, "max_iterations must be an integer of at least 1, got 0"),
     ],
 )
 def test_mistakes_are_errors_when_the_method_is_built(name, options, message):
     with pytest.raises(ValueError, match=message):
         methods.build(name, **options)
+
+
+@pytest.mark.parametrize("catalogue", [methods, of_graphs])
+def test_no_option_takes_a_value_of_another_kind(catalogue):
+    for name, entry in catalogue.CATALOGUE.items():
+        for option, default in entry.defaults.items():
+            others = [math.nan, -math.inf, "many", {}, (1.0, 1.0)]
+            others += [None] * (default is not None)
+            others += [True] * (isinstance(default, int | float) and not isinstance(default, bool))
+            for value in others:
+                with pytest.raises(ValueError, match=f"{option} must "):
+                    catalogue.build(name, **{option: value})

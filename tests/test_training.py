@@ -379,6 +379,7 @@ def test_a_saved_run_may_have_options_that_hold_lists_and_braces(whole, tmp_path
         (dict(method=nn.Identity(), queue=8), "queue requires a method"),
         (dict(schedule={"beta": (1, 0)}), "no option 'beta'; it has temp"),
         (dict(schedule={"temperature": (1, 0)}), "temperature must be positive"),
+        (dict(method="dcl", schedule={"loudness": (0, 2)}), "loudness must be 0 or at least 1"),
         (dict(admitted=0.5, method="scl"), "admitted=0.5 requires an unsupervised method"),
         (dict(separate_views=True, queue=64), "separate_views does not apply with queue=64"),
     ],

@@ -181,15 +181,9 @@ class Loop:
 
     def _schedule_options(self) -> None:
         """Set the scheduled options of the method for this epoch."""
-        values = {}
-        span = max(1, self.run.epochs - self.run.reach_end)
-        for option, (start, end, *changes) in self.run.schedule.items():
-            changes = changes[0] if changes else span
-            moved = self.progress.epoch * changes // span / changes
-            values[option] = start + moved * (end - start)
-        if values:
-            self.method.change(**values)
-        self.scheduled = values
+        self.scheduled = scheduled_options(self.run, self.progress.epoch)
+        if self.scheduled:
+            self.method.change(**self.scheduled)
 
     def _schedule_rate(self, step: int, steps_an_epoch: int) -> None:
         if self.run.lr_schedule == "cosine":
@@ -309,13 +303,29 @@ def asks_for(method, what: str) -> bool:
 
 
 def check_method(method, run) -> None:
-    """Check that only a catalogue method has a queue or schedules, and takes their ends."""
+    """Check that only a catalogue method has a queue or schedules, and takes their values."""
     for name in ("queue", "schedule"):
         if getattr(run, name) and not isinstance(method, methods.Method):
             raise ValueError(f"{name} requires a method of the catalogue")
-    for option, ends in run.schedule.items():
-        for value in ends[:2]:
-            method.copy().change(**{option: float(value)})
+    if run.schedule:
+        twin = method.copy()
+        for epoch in range(_span(run) + 1):
+            twin.change(**scheduled_options(run, epoch))
+
+
+def _span(run) -> int:
+    """Return the epoch in which schedules have their end."""
+    return max(1, run.epochs - run.reach_end)
+
+
+def scheduled_options(run, epoch: int) -> dict[str, float]:
+    """Return the values of the method's scheduled options in an epoch."""
+    span, values = _span(run), {}
+    for option, (start, end, *changes) in run.schedule.items():
+        changes = changes[0] if changes else span
+        moved = epoch * changes // span / changes
+        values[option] = start + moved * (end - start)
+    return values
 
 
 def under_torchrun() -> bool:
