@@ -271,6 +271,7 @@ def altered(**changes) -> Data:
         (path(1), "at least 2 nodes and an edge"),
         (altered(edge_index=torch.zeros(2, 0, dtype=torch.long)), "at least 2 nodes and an edge"),
         (altered(y=None), "one integer label y from 0, got None"),
+        (altered(y=torch.tensor([0.2])), "one integer label y from 0, got tensor"),
         (altered(edge_index=torch.tensor([[0, 3], [3, 0]])), "an edge to a node outside 0 to 2"),
         (path(3, x=torch.tensor([[1.0], [torch.nan], [2.0]])), "not finite"),
         (path(3, x=torch.ones(3, 2)), "features of widths"),

@@ -72,7 +72,8 @@ def graph_set(graphs: list[Data], name: str = "graphs") -> GraphSet:
 def _check(graph: Data, name: str) -> None:
     if graph.num_nodes < 2 or graph.num_edges == 0:
         raise ValueError(f"{name} needs at least 2 nodes and an edge; leave it out")
-    if not isinstance(graph.y, Tensor) or graph.y.numel() != 1 or graph.y.item() < 0:
+    y = graph.y
+    if not isinstance(y, Tensor) or y.numel() != 1 or y.item() < 0 or y.item() % 1:
         raise ValueError(f"{name} needs one integer label y from 0, got {graph.y}")
     if int(graph.edge_index.min()) < 0 or int(graph.edge_index.max()) >= graph.num_nodes:
         raise ValueError(f"{name} has an edge to a node outside 0 to {graph.num_nodes - 1}")
