@@ -6,12 +6,13 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
-from cyclopts.types import ExistingDirectory, PositiveInt
+from cyclopts.types import ExistingDirectory, PositiveFloat, PositiveInt
+from pydantic import TypeAdapter
 
-from hnlib.training import kinds
+from hnlib.training import config, kinds
 from hnlib.training.config import Execution
 
 flattened = Parameter(name="*")
@@ -47,9 +48,10 @@ def _train_command(kind: str):
 
         from hnlib.training import records
 
-        options = {key: _value(value) for key, value in map(_pair, option)}
-        schedules = dict(map(_course, schedule))
-        run = replace(run, options=options, schedule=schedules)
+        options, schedules = [*map(_pair, option)], [*map(_course, schedule)]
+        config.once([*options, *schedules], "option")
+        options = {key: _value(value) for key, value in options}
+        run = replace(run, options=options, schedule=dict(schedules))
         folder = records.tracked_folder() if record else records.default_folder()
         if dry_run:
             _describe(run, folder)
@@ -88,17 +90,21 @@ def _pair(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _course(text: str) -> tuple[str, list[str]]:
-    key, ends = _pair(text)
-    parts = ends.split(":")
-    if len(parts) not in (2, 3):
-        raise ValueError(f"--schedule {text} must be KEY=START:END or KEY=START:END:STEPS")
-    return key, parts
+def _course(text: str) -> tuple[str, config.Course]:
+    key, _, ends = text.partition("=")
+    try:
+        course = TypeAdapter(config.Course, config=config.checked)
+        return key, course.validate_python(ends.split(":"))
+    except ValueError:
+        raise ValueError(
+            f"--schedule {text} must be KEY=START:END or KEY=START:END:STEPS, such as beta=1:0:5"
+        ) from None
 
 
 def _value(text: str):
+    """Return the value of a JSON or Python literal, or the text itself."""
     try:
-        return json.loads(text)
+        return json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
     except ValueError:
         return text
 
@@ -125,8 +131,11 @@ def _train(run, execution: Execution) -> None:
 def _describe(run, folder: Path) -> None:
     from hnlib.book import papers
 
-    if run.method is not None:  # ValueError: no such method or option
-        kinds.task_class(run.kind).build_method(run.resolved())
+    if run.method is not None:  # ValueError: no such method, option or schedule
+        from hnlib.training import loop
+
+        resolved = run.resolved()
+        loop.check_method(kinds.task_class(run.kind).build_method(resolved), resolved)
     shown = run.resolved().shown()
     for field in run.configuration:
         if shown[field] not in (None, ""):
@@ -182,7 +191,7 @@ def run(
     """
     from hnlib.book import execute
 
-    execute.run(notebook, execute.once(parameters), out, timeout=timeout)
+    execute.run(notebook, config.once(parameters), out, timeout=timeout)
 
 
 @app.command
@@ -281,8 +290,8 @@ def results(*, folder: ExistingDirectory | None = None) -> None:
 def queue(
     *,
     run: bool = False,
-    minutes: float = 10,
-    device: str = "auto",
+    minutes: PositiveFloat = 10,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
     only: str = "*",
     seeds: PositiveInt = 1,
     data_root: Path | None = None,

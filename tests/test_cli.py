@@ -56,14 +56,16 @@ def test_flags_of_an_image_run(trained, tmp_path, capsys):
     flags = [word for k, v in chosen.items() for word in (f"--{k.replace('_', '-')}", str(v))]
     switches = ("compile", "oracle_positives")
     flags += [f"--{name.replace('_', '-')}" for name in switches]
-    more = "--schedule beta=1:0 --schedule tau_plus=0:0.1:2 --protocols clean paper -o beta=-1 "
-    more += "-o weights_gradient=false --device cpu --evaluate-every 0 --evaluate-at 1 2 --restart"
+    more = (
+        "--schedule beta=1:0 --schedule tau_plus=0:0.1:2 --protocols clean paper -o temperature=2 "
+    )
+    more += "-o weights_gradient=False --device cpu --evaluate-every 0 --evaluate-at 1 2 --restart"
     places = ["--checkpoint", "a b.pt", "--data-root", str(tmp_path), "--save", "run"]
     assert cli.main(["train", "images", *flags, *more.split(), *places]) == 0
     assert trained.run == ImageRun(
         **chosen,
         **dict.fromkeys(switches, True),
-        options={"beta": -1, "weights_gradient": False},
+        options={"temperature": 2, "weights_gradient": False},
         schedule={"beta": [1.0, 0.0], "tau_plus": [0.0, 0.1, 2]},
         protocols=("clean", "paper"),
     )
@@ -79,7 +81,7 @@ def test_flags_of_an_image_run(trained, tmp_path, capsys):
     )
     printed = capsys.readouterr().out
     path = tmp_path / f"{records.name(trained.record['configuration'])}.json"
-    for text in ("beta=-1", "knn 50.0 %", str(path)):
+    for text in ("temperature=2", "knn 50.0 %", str(path)):
         assert text in printed
 
 
@@ -120,6 +122,16 @@ def test_help_fits_a_screen_and_a_half(kind, capsys):
         ("train images --method hcl --method ot", "--method specified multiple"),
         ("train images -o beta", "'beta' must be KEY=VALUE"),
         ("train images --schedule beta=1", "--schedule beta=1 must be KEY=START:END or"),
+        ("train images --schedule beta=1:30:x", "KEY=START:END:STEPS, such as beta=1:0:5"),
+        ("train images --schedule beta=1:2:3:4", "KEY=START:END:STEPS, such as beta=1:0:5"),
+        ("train images --schedule beta=", "KEY=START:END:STEPS, such as beta=1:0:5"),
+        ("train images -o beta=1 -o beta=2", "option 'beta' is given twice"),
+        ("train images --schedule beta=1:0 --schedule beta=2:0", "option 'beta' is given twice"),
+        ("train images -o beta=1 --schedule beta=2:0", "option 'beta' is given twice"),
+        ("train images --dry-run --method siglip -o learn_scale=no", "must be True or False, got"),
+        ("train images --dry-run --method dcl --schedule loudness=0:2", "loudness must be 0 or"),
+        ("train retrieval --dry-run --method h-scl", "method h-scl needs class labels; choose"),
+        ("train retrieval --dry-run --method unremix", "method unremix needs each other document"),
         ("train images --protocols clean,paper", "got 'clean,paper'; separate values by spaces"),
         ("train images --momentum 0.5", "momentum requires queue"),
         ("train mosaics", "mosaics"),
@@ -127,6 +139,9 @@ def test_help_fits_a_screen_and_a_half(kind, capsys):
         ("data imagenet", "data set 'imagenet' is unknown; choose from digits"),
         ("results --folder no/such/folder", '"no/such/folder" does not exist'),
         ("queue --seeds 0", '"0" for --seeds. Must be > 0'),
+        ("queue --minutes nan", '"nan" for --minutes. Must be > 0'),
+        ("queue --device tpu", '"tpu" for --device'),
+        ("sweep theory/transport --seeds -1", '"-1" for --seeds. Must be > 0'),
         ("dance", "Unknown command"),
     ],
 )

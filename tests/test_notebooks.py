@@ -89,6 +89,8 @@ def test_parameters_are_read_from_the_tagged_cell(one):
         ("method", "12", "12"),
         ("deep", "true", True),
         ("folder", "null", None),
+        ("folder", "None", None),
+        ("epochs", "None", None),
         ("folder", "1e-3", 1e-3),
         ("seeds", "4", [4]),
         ("seeds", "[4, 5]", [4, 5]),
@@ -104,7 +106,7 @@ def test_parameters_take_the_type_of_their_default(name, text, value):
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("epochs", "3.5"), ("rate", "fast"), ("deep", "maybe"), ("seeds", "a,b")]
+    ("name", "text"), [("epochs", "3.5"), ("rate", "fast"), ("deep", "None"), ("seeds", "a,b")]
 )
 def test_parameters_of_another_type_are_refused(name, text):
     message = rf"parameter {name} must be like .*, got '{text}'.*epochs=3"

@@ -131,7 +131,9 @@ def split(text: str) -> list[str]:
 
 
 def _parse(text: str, default):
-    """Return ``text`` as a value of the type of ``default``; a list may be ``a,b``."""
+    """Return ``text`` as a value of the type of ``default``, or None; a list may be ``a,b``."""
+    if text == "None" and not isinstance(default, bool | list):
+        return None
     if isinstance(default, str):
         return text.strip("'\"")
     if isinstance(default, list):
@@ -143,15 +145,6 @@ def _parse(text: str, default):
         return json.loads(text)
     except ValueError:
         return text
-
-
-def once(pairs) -> dict:
-    """Return (name, value) pairs as a dictionary; a name that is given twice is an error."""
-    values = dict(pairs)
-    for name in values:
-        if sum(name == other for other, _ in pairs) > 1:
-            raise ValueError(f"parameter {name!r} is given twice")
-    return values
 
 
 def guard_parameters(defaults: dict, given: dict) -> dict:

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from cyclopts import Parameter
+from cyclopts.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from hnlib import _files
 from hnlib.book import execute
+from hnlib.training import config
 
 
 class Trial(NamedTuple):
@@ -49,7 +51,7 @@ def trials(
         values = [*values, ("seed" if one else "seeds", [k if one else [k] for k in range(seeds)])]
     if not values:
         raise ValueError("nothing to vary: give --grid NAME=VALUE,VALUE,… or --seeds N")
-    axes = execute.once([*values, *((name, [text]) for name, text in given)])
+    axes = config.once([*values, *((name, [text]) for name, text in given)])
     every = {}
     for point in itertools.product(*axes.values()):
         parameters = execute.guard_parameters(defaults, dict(zip(axes, point)))
@@ -67,14 +69,14 @@ def sweep(
     /,
     *,
     values: Annotated[list[str], Parameter("--grid")] = [],  # noqa: B006
-    seeds: int | None = None,
+    seeds: PositiveInt | None = None,
     given: Annotated[
         list[tuple[str, str]], Parameter("-p", allow_leading_hyphen=True, json_list=False)
     ] = [],  # noqa: B006
     address: str | None = None,
-    cpus: float = 1,
-    gpus: float = 0,
-    retries: int = 1,
+    cpus: PositiveFloat = 1,
+    gpus: NonNegativeFloat = 0,
+    retries: NonNegativeInt = 1,
     dry_run: bool = False,
     folder: Annotated[Path | None, Parameter("-o")] = None,
 ) -> int:

@@ -115,5 +115,13 @@ class RetrievalRun(Configuration):
         """Return what is taken where a field is None."""
         return self.absent | dict(epochs=5, batch_size=128, lr=1e-3)
 
+    def resolved(self):
+        """Return this run with nothing left to catalogue."""
+        entry = self.catalogue.get(self.method)
+        if entry is not None and (entry.supervised or "mixture" in entry.defaults):
+            what = "class labels" if entry.supervised else "each other document as a negative"
+            raise ValueError(f"method {self.method} needs {what}; choose another for retrieval")
+        return super().resolved()
+
 
 Run = RetrievalRun

@@ -92,7 +92,7 @@ class Configuration:
     epochs
         passes over the data
     batch_size
-        examples in a step
+        examples in a step (graphs: at most so many)
     seed
         of weights, batches and views
     lr
@@ -174,9 +174,11 @@ class Configuration:
 
     def applies(self, name: str) -> bool:
         """Return whether a field has a meaning in this run."""
-        other, *wanted = self.requires.get(name, ("epochs", self.epochs))
+        if name not in self.requires:
+            return True
+        other, *allowed = self.requires[name]
         value = getattr(self, other)
-        return value in wanted if wanted else bool(value)
+        return value in allowed if allowed else bool(value)
 
     @property
     def catalogue(self) -> dict:
@@ -316,6 +318,16 @@ def _cached(module: str) -> dict[str, Any]:
 def defaults(kind: type) -> dict[str, Any]:
     """Return the fields of a dataclass with their defaults."""
     return {f.name: {} if f.default is dataclasses.MISSING else f.default for f in fields(kind)}
+
+
+def once(pairs, what: str = "parameter") -> dict:
+    """Return (name, value) pairs as a dictionary; a name that is given twice is an error."""
+    values = {}
+    for name, value in pairs:
+        if name in values:
+            raise ValueError(f"{what} {name!r} is given twice")
+        values[name] = value
+    return values
 
 
 def words(value):
