@@ -317,7 +317,7 @@ def queue(
     from hnlib.training import records
 
     on = device
-    if device == "auto":  # a list need not wait for torch
+    if device == "auto":
         on = "cuda" if shutil.which("nvidia-smi") else "cpu"
     frame, waiting = records.frame(), []
     if not only.startswith("chapters"):

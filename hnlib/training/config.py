@@ -12,19 +12,14 @@ import functools
 import hashlib
 import json
 import math
-import sys
 from dataclasses import field, fields, replace
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar, Literal
 
-import platformdirs
 from cyclopts import Parameter
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
-
-from hnlib._files import write_atomically
 
 Positive = Annotated[float, Field(gt=0)]
 Course = tuple[float, float] | tuple[float, float, Annotated[int, Field(ge=1)]]
@@ -290,28 +285,8 @@ def recorded_options(options: dict, defaults: dict) -> dict:
 
 
 def catalogue(module: str) -> dict:
-    """Return the methods of a module, or only their options as long as torch is not imported."""
-    if module in sys.modules:
-        return sys.modules[module].CATALOGUE
-    return _cached(module)
-
-
-@functools.cache
-def _cached(module: str) -> dict[str, Any]:
-    """Return the options and whether a method needs labels, from a file named by the source."""
-    source = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
-    digest = hashlib.sha256(source.read_bytes() + Path(__file__).read_bytes()).hexdigest()[:12]
-    path = platformdirs.user_cache_path("hnlib") / f"{module}-{digest}.json"
-    if path.exists():
-        about = json.loads(path.read_text("utf-8"))
-        return {name: SimpleNamespace(**entry) for name, entry in about.items()}
-    try:
-        entries = import_module(module).CATALOGUE
-    except ModuleNotFoundError:  # records of graphs are read without PyTorch Geometric too
-        return {}
-    about = {k: dict(defaults=e.defaults, supervised=e.supervised) for k, e in entries.items()}
-    write_atomically(path, json.dumps(about).encode())
-    return entries
+    """Return the methods of a module."""
+    return import_module(module).CATALOGUE
 
 
 @functools.cache
