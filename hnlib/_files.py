@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.request import Request, urlopen
 from zipfile import BadZipFile
@@ -41,8 +42,7 @@ def write_atomically(path: Path | str, data, private: bool = False) -> None:
     """
     target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
-    suffix = target.suffix or ".part"  # torch.save wants one
-    temporary = target.with_name(f".{target.stem[:40]}-{secrets.token_hex(4)}{suffix}")
+    temporary = _temporary(target, target.stem[:40], secrets.token_hex(4))
     try:
         temporary.touch(0o600 if private else 0o666, exist_ok=False)
         if callable(data):
@@ -50,8 +50,23 @@ def write_atomically(path: Path | str, data, private: bool = False) -> None:
         else:
             temporary.write_bytes(data)
         temporary.replace(target)
+    except (OSError, RuntimeError) as error:  # RuntimeError: torch's, of a full disk
+        raise OSError(f"{path} could not be written ({error})") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _temporary(target: Path, stem: str, mark: str) -> Path:
+    return target.with_name(f".{stem}-{mark}{target.suffix or '.part'}")  # torch.save wants one
+
+
+def decode(content: bytes, path: Path) -> str:
+    """Decode the UTF-8 content of `path`. ValueError names the line that is not UTF-8."""
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"line {line} of {path} is not UTF-8; save the file as UTF-8") from None
 
 
 def download(url: str, path: Path) -> None:
@@ -85,18 +100,31 @@ def by_hand(name: str, instead: str) -> Iterator[None]:
         ) from error
 
 
-def only_process(path: Path | str) -> AbstractContextManager:
-    """Lock `path` by a file `.NAME.lock` beside it; the context returned releases it at its end.
+@contextmanager
+def only_process(path: Path | str) -> Iterator[None]:
+    """Lock `path` in the block by a file `.NAME.lock` beside it.
 
-    ValueError: another process holds it.
+    What a killed process left of writing `path` is deleted. ValueError: another process holds it.
     """
     from filelock import FileLock, Timeout  # runs need it, the losses do not
 
     target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(target.with_name(f".{target.name}.lock"))
     try:
-        return FileLock(target.with_name(f".{target.name}.lock")).acquire(timeout=0)
+        lock.acquire(timeout=0)
     except Timeout:
         raise ValueError(
             f"another process is writing {path}; wait for it, or change the seed or the path"
         ) from None
+    try:
+        left = _temporary(target, glob.escape(target.stem), "[0-9a-f]" * 8)
+        for temporary in target.parent.glob(left.name):
+            temporary.unlink()
+        yield
+    finally:
+        # While it is held: who has opened this file but not locked it finds that it has no name
+        # and tries again. Windows deletes it after the release.
+        with suppress(OSError):
+            os.unlink(lock.lock_file)
+        lock.release()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -45,6 +46,68 @@ def test_a_file_has_the_mode_of_the_umask_and_a_private_one_is_the_users(tmp_pat
     finally:
         os.umask(before)
     assert (tmp_path / "file").stat().st_mode & 0o777 == mode
+
+
+WRITES = """
+import sys, time
+from hnlib import _files
+
+def write(temporary):
+    print(flush=True)
+    time.sleep(60)
+
+with _files.only_process(sys.argv[1]):
+    _files.write_atomically(sys.argv[1], write)
+"""
+
+
+def test_neither_a_killed_write_nor_a_finished_one_leaves_a_file_behind(tmp_path):
+    path, other = tmp_path / "[c].pt", tmp_path / ".[c]-more-01234567.pt"
+    with python("-c", WRITES, path, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        with (
+            pytest.raises(ValueError, match="another process is writing"),
+            _files.only_process(path),
+        ):
+            pass
+        process.kill()
+    assert len([*tmp_path.iterdir()]) == 2
+    other.touch()  # of a write to another file
+    with _files.only_process(path):
+        _files.write_atomically(path, b"new")
+    assert {*tmp_path.iterdir()} == {path, other}
+
+
+def test_a_lock_that_is_deleted_at_its_end_is_held_by_one_process_at_a_time(tmp_path):
+    count = tmp_path / "count"
+    count.write_text("0")
+    code = f"""
+from pathlib import Path
+from hnlib import _files
+count = Path({str(count)!r})
+done = 0
+while done < 300:
+    try:
+        with _files.only_process(count.with_name("c.pt")):
+            count.write_text(str(int(count.read_text()) + 1))
+    except ValueError:
+        continue
+    done += 1
+"""
+    for process in [python("-c", code) for _ in range(3)]:
+        assert process.wait() == 0
+    assert count.read_text() == "900" and [*tmp_path.iterdir()] == [count]
+
+
+def test_a_full_disk_gets_one_sentence(tmp_path):
+    path, before = tmp_path / "c.pt", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"c\.pt could not be written \(.+\)"):
+            train(**SHORT, checkpoint=path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not [*tmp_path.iterdir()]
 
 
 # --- runs
