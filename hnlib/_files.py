@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.request import Request, urlopen
-from zipfile import BadZipFile
+from zipfile import BadZipFile, ZipFile
 
 
 def project_root() -> Path:
@@ -87,6 +88,27 @@ def download(url: str, path: Path) -> None:
         if file.tell() < expected:
             raise OSError(f"{url} ended after {file.tell():,} of {expected:,} bytes")
     part.replace(path)
+
+
+def read_zip(archive: Path, pattern: str, largest: int = 10**8) -> dict[str, bytes]:
+    """Read the files whose path in an archive matches `pattern`, by their name; delete the archive.
+
+    BadZipFile: there are none, or they are larger than `largest` bytes together.
+    """
+    try:
+        with ZipFile(archive) as packed:
+            files = [one for one in packed.infolist() if re.fullmatch(pattern, one.filename)]
+            size = sum(one.file_size for one in files)
+            if files and size <= largest:
+                return {Path(one.filename).name: packed.read(one) for one in files}
+    except Exception as error:  # zipfile and the decompressors raise many types
+        raise BadZipFile(f"the archive is damaged: {error}") from error
+    finally:
+        archive.unlink()
+    raise BadZipFile(
+        f"the archive has {len(files)} of the expected files, {size:,} bytes; allowed are "
+        f"{largest:,} bytes"
+    )
 
 
 @contextmanager

@@ -1,5 +1,8 @@
 """Image data sets: the cache file, downloads through torchvision, folders, subsets."""
 
+import shutil
+import tarfile
+import zipfile
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -214,6 +217,55 @@ def test_tiny_imagenet_is_read_from_its_folders(tmp_path, monkeypatch):
     assert loaded.class_names == ("n1", "n2") and loaded.y_test.tolist() == [1]
     means = loaded.x_train.float().mean((1, 2, 3)).tolist()
     assert means == pytest.approx([100, 200], abs=2)
+
+
+def hostile_tar(path):
+    with tarfile.open(path, "w:gz") as archive:
+        for name in ("cifar-10-batches-py/evil.sh", "../evil.sh"):
+            archive.addfile(tarfile.TarInfo(name))
+
+
+def hostile_zip(path, large):
+    """Pack a file of 120 MB and scripts, one of them outside."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(large, bytes(120_000_000))
+        for name in ("evil.sh", "../evil.sh", "MUTAG/evil.sh", "tiny-imagenet-200/evil.sh"):
+            archive.writestr(name, "exit 1")
+
+
+@pytest.mark.parametrize(
+    "name, large",
+    [
+        ("cifar10", None),
+        ("tiny-imagenet", "tiny-imagenet-200/words.txt"),
+        ("MUTAG", "MUTAG/MUTAG_A.txt"),
+        ("MUTAG", "evil.txt"),
+        ("novels", "novels-1/corpus/A_B_1900.txt"),
+    ],
+)
+def test_nothing_is_unpacked_from_a_hostile_archive(tmp_path, monkeypatch, capsys, name, large):
+    served, root = tmp_path / "served.zip", tmp_path / "data"
+    if large is None:
+        served = tmp_path / "cifar-10-python.tar.gz"
+        hostile_tar(served)
+    else:
+        hostile_zip(served, large)
+    url = served.as_uri()
+    monkeypatch.setattr(torchvision.datasets.CIFAR10, "url", url)
+
+    def retrieve(url, file, *_):  # torchvision's own reads HTTP only
+        shutil.copy(served, file)
+
+    monkeypatch.setattr(torchvision.datasets.utils, "_urlretrieve", retrieve)
+    monkeypatch.setattr(data, "TINY_IMAGENET", (url, data.TINY_IMAGENET[1]))
+    monkeypatch.setattr("hnlib.graphs.data.SOURCE", url)
+    monkeypatch.setattr("hnlib.sentences.data.NOVELS", url)
+    assert cli.main(["data", name, "--root", str(root)]) == 2
+    error = capsys.readouterr().err
+    assert f"{name} could not be downloaded" in error and error.count("\n") == 1
+    files = [path for path in root.rglob("*") if path.is_file()]
+    assert {path.name for path in files} <= {served.name}, "the archive itself may stay"
+    assert not [*tmp_path.rglob("evil*")]
 
 
 def test_without_network_the_place_and_the_form_are_named(tmp_path, monkeypatch):

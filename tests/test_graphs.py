@@ -398,6 +398,12 @@ def test_another_edition_is_refused(toy, tmp_path):
         graphs.data.load("MUTAG", tmp_path)
 
 
+def test_files_that_cannot_be_read_get_one_sentence(toy, tmp_path):
+    toy(graph_indicator="1\n")
+    with pytest.raises(ValueError, match=r"MUTAG/raw cannot be read .*; delete it, then run"):
+        graphs.data.load("MUTAG", tmp_path)
+
+
 def test_an_archive_is_downloaded_once(toy, tmp_path, monkeypatch):
     folder = tmp_path / "TUDataset" / "MUTAG" / "raw"
     before = digest(tmp_path)

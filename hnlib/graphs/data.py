@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from hnlib._checks import one_of
-from hnlib._files import by_hand, data_folder, download
+from hnlib._files import by_hand, data_folder, download, read_zip
 from hnlib.graphs.run import TU, GraphRun
 
 try:
     from torch_geometric import utils
-    from torch_geometric.data import Data, extract_zip
+    from torch_geometric.data import Data
     from torch_geometric.data.separate import separate
     from torch_geometric.io import read_tu_data
 except ModuleNotFoundError as error:
@@ -106,16 +106,17 @@ def load(name: str = "motifs", root: Path | str | None = None) -> GraphSet:
     folder = data_folder(root, "TUDataset") / name / "raw"
     if not folder.is_dir():
         _download(name, folder)
-    data, slices, sizes = read_tu_data(str(folder), name)
-    if data.x is not None:
-        data.x = data.x[:, sizes["num_node_attributes"] :]
-    graphs = [separate(Data, data, i, slices, decrement=False) for i in range(len(data.y))]
-    dataset = _graph_set(graphs, name)
+    again = f"delete it, then run `hnlib data {name}`"
+    try:
+        data, slices, sizes = read_tu_data(str(folder), name)
+        if data.x is not None:
+            data.x = data.x[:, sizes["num_node_attributes"] :]
+        graphs = [separate(Data, data, i, slices, decrement=False) for i in range(len(data.y))]
+        dataset = _graph_set(graphs, name)
+    except Exception as error:  # of any type, where files are damaged
+        raise ValueError(f"{folder} cannot be read ({error}); {again}") from error
     if dataset.digest != TU[name]:
-        raise ValueError(
-            f"{folder} has the digest {dataset.digest} instead of {TU[name]}; delete it, then run "
-            f"`hnlib data {name}`"
-        )
+        raise ValueError(f"{folder} has the digest {dataset.digest} instead of {TU[name]}; {again}")
     return dataset
 
 
@@ -123,10 +124,13 @@ def _download(name: str, folder: Path) -> None:
     url, archive = SOURCE.format(name), folder.with_name(f"{name}.zip")
     with by_hand(name, f"the files of {url} into {folder}"):
         download(url, archive)
+        files = read_zip(archive, rf"{name}/{name}_\w+\.txt")
         with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
-            extract_zip(str(archive), temporary, log=False)
-            (Path(temporary) / name).rename(folder)
-        archive.unlink()
+            complete = Path(temporary) / name  # with the modes of the umask
+            complete.mkdir()
+            for file, content in files.items():
+                (complete / file).write_bytes(content)
+            complete.rename(folder)
 
 
 def describe(dataset: GraphSet) -> dict:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hnlib._checks import one_of
-from hnlib._files import by_hand, data_folder, download, write_atomically
+from hnlib._files import by_hand, data_folder, decode, download, read_zip, write_atomically
 from hnlib.sentences.run import SentenceRun
 
 try:
@@ -30,7 +29,7 @@ NOVELS = (
     "https://codeload.github.com/computationalstylistics/100_english_novels/zip/"
     "143e601875d70e195f2cc5ebd8b034609271194d"
 )
-FILE = r"/corpus/\w+_\d+\.txt$"  # of that archive
+FILE = r"[^/]+/corpus/\w+_\d+\.txt"  # of that archive
 PROTECTED = ("Galsworthy_River_1933.txt", "Woolf_Years_1937.txt")
 NOVELS_DIGEST = "d96b7d2ec2f6a389295d436ccdc9853a98c028ceded2320d5ee3f9c9df48cf13"
 PAD, UNKNOWN = "[PAD]", "[UNK]"
@@ -208,11 +207,8 @@ def _prepare_novels(path: Path) -> None:
         archive = folder.with_suffix(".zip")
         with by_hand("novels", f"the folder corpus of {NOVELS} at {folder}"):
             download(NOVELS, archive)
-            with zipfile.ZipFile(archive) as packed:
-                files = [name for name in packed.namelist() if re.search(FILE, name)]
-                texts = {Path(name).name: packed.read(name) for name in files}
-        archive.unlink()
-    chosen = [texts[name].decode("utf-8-sig") for name in sorted(texts) if name not in PROTECTED]
+            texts = read_zip(archive, FILE)
+    chosen = [decode(texts[name], folder / name) for name in sorted(texts) if name not in PROTECTED]
     content = "\n\n".join("\n".join(sentences(text)) for text in chosen) + "\n"
     if hashlib.sha256(content.encode()).hexdigest() != NOVELS_DIGEST:
         raise ValueError(f"{len(chosen)} novels are not the 98 expected ones; download them again")
