@@ -165,7 +165,7 @@ class Map:
             "curve": f"{df} numbers",
             "share of γ": format_share(self.share(metric, df)),
             "exponent a": f"{a:.2f} [{low:.2f}, {high:.2f}]",
-            "equal γ": f"F({freedom}, {self._error(metric)[1]}) = {f:.2f}, p = {p:.2f}",
+            "equal γ": f"F({freedom}, {self._error(metric)[1]}) = {f:.2f}, p = {p:.2g}",
             "highest − lowest": f"{np.ptp(self.accuracy(metric).mean(1)):.1f}",
             "noise of a cell": f"{self.noise(metric):.2f}",
         }
