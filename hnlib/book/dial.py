@@ -123,7 +123,9 @@ class Map:
         ax.plot(x, self.curve(metric)(x), color=figures.GREY, lw=1.2, zorder=0)
         if len(self.seeds) > 1:
             ax.errorbar(1.1, mean.max(), self.noise(metric), color=figures.GREY, capsize=3)
-        ax.set(xscale="log", xlabel=r"sharpness $\gamma=(1+\beta)/t$")
+            ax.text(1.25, mean.max(), "± one seed's\ndeviation", va="center", fontsize=9)
+        ax.set_xlabel(r"sharpness $\gamma=(1+\beta)/t$")
+        figures.log_ticks(ax, [1, 2, 4, 8, 16, 32, 64, 128])
 
     def noise(self, metric: str = "linear") -> float:
         """Return the residual standard deviation of cell and seed, in points; needs two seeds."""
