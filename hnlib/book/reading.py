@@ -54,8 +54,8 @@ def _counted(text: str) -> int:
 def minutes(notebook) -> float:
     """Return the reading time at 200 words a minute.
 
-    A formula counts as three words, a line of code as eight; text that a cell printed counts where
-    the notebook is executed.
+    A formula counts as three words, a line of code as eight; text and tables that a cell printed
+    count where the notebook is executed.
     """
     words, lines = [], []
     for part in opened(notebook):
@@ -64,7 +64,10 @@ def minutes(notebook) -> float:
             continue
         words.append(figure(part, "figure", "caption"))
         for output in part.get("outputs", ()):
-            words.append("".join(output.get("data", {}).get("text/markdown", "")))
+            data = {kind: "".join(text) for kind, text in output.get("data", {}).items()}
+            words.append(data.get("text/markdown", ""))
+            if "<table" in (shown := data.get("text/html", "")):
+                words.append(re.sub(r"<[^>]*>", " ", shown))
         if not hidden(part):
             lines += [line for line in "".join(part["source"]).splitlines() if line.strip()]
     return (_counted("\n".join(words)) + 8 * len(lines)) / 200

@@ -239,6 +239,14 @@ Four <!-- more: Title --> five <!-- checks --> no <!-- end of checks --> no <!--
     assert minutes(jupytext.reads(text, "md:myst")) == pytest.approx(17 / 200)
 
 
+def test_a_printed_table_is_read():
+    html = "<table><tr><td>one two</td><td>three</td></tr></table>"
+    chapter = jupytext.reads("# T\n\n```{code-cell}\n:tags: [hide-input]\nx\n```\n", "md:myst")
+    for shown, words in ((html, 4), (html.replace("table", "svg"), 1)):
+        chapter.cells[1].outputs = [{"data": {"text/html": [shown]}}]
+        assert minutes(chapter) == pytest.approx(words / 200)
+
+
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 def test_time_said_is_the_time_counted(path):
     chapter = source(path)
