@@ -114,17 +114,9 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
             notebook = executed[name(chapter)] = load(executed_path(chapter))
             if not draft:
                 _refuse_warnings(name(chapter), notebook)
-            made = notebook["metadata"]["hnlib"]
-            threads = pages.count(made["threads"], "thread")
-            read_in = reading.minutes(notebook)
-            if chapter.parent.name == "theory":
-                read_in, _ = reading.minutes_with_pencil(notebook)
-            read_in = pages.count(max(1, round(read_in)), "minute")
-            note = f"*Read in {read_in}, without what is folded. Computed in "
-            note += f"{made['seconds']:.0f} s on {threads} of {made['cpu']}.*"
-            notebook = _with_note(notebook, note, len(notebook["cells"]))
+            notebook = reading.with_time(notebook, chapter.parent.name == "theory")
         else:
-            notebook = _with_note(dict(read(chapter)), NOT_EXECUTED, 1)
+            notebook = _with_note(dict(read(chapter)), NOT_EXECUTED)
         target = (folder / chapter.relative_to(root())).with_suffix(".ipynb")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(notebook), encoding="utf-8")
@@ -147,11 +139,11 @@ def _refuse_warnings(page: str, notebook: dict) -> None:
                 raise ValueError(f"{page} shows a warning, which its code must avoid: {text}")
 
 
-def _with_note(notebook: dict, note: str, place: int) -> dict:
-    """Return a notebook with a note after so many of its cells."""
+def _with_note(notebook: dict, note: str) -> dict:
+    """Return a notebook with a note after its first cell."""
     cell = {"cell_type": "markdown", "id": "computed", "metadata": {}, "source": note}
-    cells = notebook["cells"]
-    return notebook | {"cells": [*cells[:place], cell, *cells[place:]]}
+    first, *rest = notebook["cells"]
+    return notebook | {"cells": [first, cell, *rest]}
 
 
 def _api_pages(folder: Path) -> None:

@@ -77,15 +77,26 @@ def minutes_with_pencil(notebook) -> tuple[int, int]:
     """Return the time of a theory chapter: its core, and with all but the checks.
 
     Mathematics is read at 120 words a minute, a folded proof at 60; a displayed formula counts as
-    thirty words, and an exercise takes ten minutes, with its text. Both times are rounded to five
-    minutes.
+    thirty words, and an exercise takes ten minutes, with its text.
     """
     everything = [*opened(notebook, closed=("checks", "fold"))]
     words = "\n".join(part for part in everything if isinstance(part, str))
     proofs = [found[0] for found in DROPDOWN.finditer(words) if "{prf:proof}" in found[0]]
     core, longer = _studied(opened(notebook)), _studied(everything)
     every = longer / 120 + _mathematics(proofs) / 60 + 10 * words.count("```{exercise}")
-    return 5 * round(core / 120 / 5), 5 * round(every / 5)
+    return round(core / 120), round(every)
+
+
+def with_time(notebook: dict, theory: bool) -> dict:
+    """Return a notebook that says under its title how long it takes to read."""
+    said = f"Read in {max(1, round(minutes(notebook)))} minutes, without what is folded."
+    if theory:
+        core, longer = minutes_with_pencil(notebook)
+        said = f"{core} minutes for the core, {longer} with proofs, pencil and exercises."
+    first, *rest = notebook["cells"]
+    title, end, words = "".join(first["source"]).partition("\n")
+    first = first | {"source": f"{title}\n\n*{said}*{end}{words}"}
+    return notebook | {"cells": [first, *rest]}
 
 
 def _studied(parts) -> int:
