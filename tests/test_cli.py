@@ -78,6 +78,7 @@ def test_flags_of_an_image_run(trained, tmp_path, capsys):
         progress=False,
         evaluate_every=0,
         evaluate_at=(1, 2),
+        predictions=None,
     )
     printed = capsys.readouterr().out
     path = tmp_path / f"{records.name(trained.record['configuration'])}.json"

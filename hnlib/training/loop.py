@@ -384,7 +384,8 @@ class Trainings:
         self.checkpoint = Checkpoint(execution.checkpoint, task.run.configuration, self.writes)
         # now: the sources may be edited while this runs
         self.environment, self.begun = records.environment(fabric.device), time.perf_counter()
-        self.environment["predictions"] = execution.predictions
+        if execution.predictions:
+            self.environment["predictions"] = execution.predictions
         if fabric.world_size > 1:
             self.environment["hardware"]["devices"] = fabric.world_size
         self.trainings, self.before, self.model, self.record = [], [], None, None
