@@ -147,11 +147,14 @@ def load(name: str) -> Experiment:
     text = path.read_text("utf-8")
     content = tomllib.loads(text)
     blocks = content.get("blocks", {"": {}})
+    templates, chosen = content.get("templates", {}), content.get("chosen", {})
+    if twice := sorted(templates.keys() & chosen.keys()):
+        raise ValueError(f"{path} has the arm {twice[0]!r} twice; give each a name of its own")
     arms: dict[str, dict[str, dict]] = {block: {} for block in blocks}
     grids = itertools.chain.from_iterable(_grid(**grid) for grid in content.get("grids", []))
     for arm, fields in itertools.chain(content.get("arms", {}).items(), grids):
         for block in fields.get("blocks", blocks):
-            if arm in arms[block]:
+            if arm in arms[block] or arm in templates or arm in chosen:
                 raise ValueError(f"{path} has the arm {arm!r} twice; give each a name of its own")
             arms[block][arm] = fields
     return Experiment(
@@ -163,9 +166,9 @@ def load(name: str) -> Experiment:
         minutes=content.get("minutes", 0.0),
         fields=content["fields"],
         blocks=blocks,
-        templates=content.get("templates", {}),
+        templates=templates,
         arms=arms,
-        chosen=content.get("chosen", {}),
+        chosen=chosen,
         predictions=content.get("predictions", []),
         digest=hashlib.sha256(text.encode()).hexdigest()[:12],
     )
