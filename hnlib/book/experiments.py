@@ -18,13 +18,16 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from hnlib.book.predictions import Verdicts
+from hnlib.book.tables import TITLES
 from hnlib.results import comparisons
+from hnlib.results.comparisons import Effect
 from hnlib.training import kinds, records
 
 FOLDER = "book/results/experiments"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Experiment:
     """One file: blocks are strata that are never crossed, arms are fields of runs by name.
 
@@ -60,6 +63,7 @@ class Experiment:
         base = {} if "extends" not in own else self.arm(own["extends"], block)
         return None if base is None else _merged(base, own)
 
+    @functools.cache  # noqa: B019 — an experiment lives as long as the process
     def best(self, pattern: str, metric: str, block: str = "") -> str | None:
         """Return the arm of a pattern with the best mean, None while runs are missing."""
         means = {name: self.mean(name, metric, block) for name in self.matching(pattern, block)}
@@ -101,12 +105,19 @@ class Experiment:
         return (run for run in self.runs() if records.key(run.configuration) not in recorded)
 
     def group(self, name: str, block: str = ""):
-        """Return the rows of an arm's records, seed by seed."""
+        """Return the rows of an arm's records, seed by seed.
+
+        Where other collections are searched, too, `transfer_ndcg` is the mean over them.
+        """
         table, found = records.frame(), _recorded()
-        runs = (self.run(name, seed, block) for seed in self.seeds)
-        keys = [records.key(run.configuration) for run in runs if run is not None]
+        runs = [run for seed in self.seeds if (run := self.run(name, seed, block)) is not None]
+        keys = [records.key(run.configuration) for run in runs]
         stems = [found[key]["stem"] for key in keys if key in found]
-        return table.set_index("record", drop=False).loc[stems]
+        rows = table.set_index("record", drop=False).loc[stems]
+        if others := self.fields.get("transfer"):
+            scores = rows.reindex(columns=[f"{other}_ndcg" for other in others])
+            rows = rows.assign(transfer_ndcg=scores.astype(float).mean(axis=1))
+        return rows
 
     def values(self, name: str, metric: str, block: str = "") -> dict[int, float]:
         """Return a metric of an arm by seed."""
@@ -123,10 +134,59 @@ class Experiment:
         values = self.values(name, metric, block)
         return statistics.fmean(values.values()) if len(values) == len(self.seeds) else None
 
-    def effect(self, name: str, base: str, metric: str | None = None, block: str = ""):
-        """Return an arm minus another, in points, paired by seed."""
-        groups = self.group(name, block), self.group(base, block)
-        return comparisons.between(*groups, metric=metric or self.primary)
+    def effect(self, ours, base, metric: str | None = None, block: str = "") -> Effect:
+        """Return the difference of two arms in points, paired by seed.
+
+        An arm may be a pair of arms: then it is what the first gains over the second, and the
+        effect is an interaction.
+        """
+        metric = metric or self.primary
+        groups = (self._gain(arm, metric, block) for arm in (ours, base))
+        return comparisons.between(*groups, metric)
+
+    def effects(self, pairs, metric: str | None = None) -> dict[str, Effect]:
+        """Return the effects of pairs in all blocks, corrected together, by block and pair."""
+        several = len(pairs) > 1
+        alone = {
+            f"{block} {f'{ours} − {base}' if several else ''}".strip(): self.effect(
+                ours, base, metric, block
+            )
+            for block in self.blocks
+            for ours, base in pairs
+        }
+        return dict(zip(alone, comparisons.family(alone.values())))
+
+    def waiting(self, pairs) -> int:
+        """Return how many runs of pairs of arms have no record; an arm not chosen counts whole."""
+        recorded, arms = _recorded(), {arm for pair in pairs for arm in _flat(pair)}
+        runs = (self.run(*one) for one in itertools.product(arms, self.seeds, self.blocks))
+        return sum(run is None or records.key(run.configuration) not in recorded for run in runs)
+
+    def verdicts(self) -> Verdicts:
+        """Return a line for each prediction: measured, the other read-out, and the verdict."""
+        lines = Verdicts(metrics=("decides", "beside"))
+        for line in self.predictions:
+            metric = line["metric"]
+            other = {self.primary: self.beside[0]}.get(metric, self.primary)
+            pairs = line["compare"] if "compare" in line else [line["arms"]]
+            missing = self.waiting(pairs)
+            shown = {"decides": metric, "beside": other}
+
+            def found(column, pairs=pairs, shown=shown, missing=missing):
+                return {} if missing else self.effects(pairs, shown[column])
+
+            words = f"{line['says']} ({TITLES.get(metric, metric)})"
+            lines.judge(
+                line["id"], words, found, line["holds"], line["refuted"], _runs_left(missing)
+            )
+        return lines
+
+    def _gain(self, arm, metric: str, block: str):
+        """Return the rows of an arm, or of what one arm gains over another, seed by seed."""
+        if isinstance(arm, str):
+            return self.group(arm, block)
+        ours, base = (self.group(one, block).set_index("seed", drop=False) for one in arm)
+        return ours.assign(**{metric: ours[metric] - base[metric], "correct": None})
 
     def _known(self, name: str, block: str) -> str:
         """Return a name; ValueError names the nearest if it is unknown."""
@@ -135,6 +195,19 @@ class Experiment:
             near = difflib.get_close_matches(name, every, 1) or every[:1]
             raise ValueError(f"{self.name}.toml has no arm {name!r}; the nearest is {near[0]!r}")
         return name
+
+
+def _flat(arms) -> Iterator[str]:
+    """Yield the names of nested pairs of arms."""
+    if isinstance(arms, str):
+        yield arms
+    else:
+        for one in arms:
+            yield from _flat(one)
+
+
+def _runs_left(count: int) -> str:
+    return f"{count:,} runs" if count else ""
 
 
 SCHEMA = ("extends", "blocks")  # of an arm, and no fields of its runs

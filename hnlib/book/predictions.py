@@ -88,24 +88,34 @@ class Verdicts:
 
         It is refuted if one lies wholly outside.
         """
+        self._within(name, prediction, effects, (low, high), missing)
 
-        def covered(effect: Effect, _) -> bool:
-            return low <= effect.low and effect.high <= high
+    def judge(
+        self, name: str, prediction: str, effects: Effects, holds: dict, refuted: dict, missing=""
+    ) -> None:
+        """Add a line whose ranges are written as {"inside": [-1, 1]}, {"above": 0} and so on.
 
-        self._within(name, prediction, effects, (low, high), missing, covered)
+        It holds if every interval lies in the first range (within ± a margin: by two one-sided
+        tests) and is refuted if one lies wholly in the second.
+        """
+        low, high = _range(holds)
+        test = inside if low == -high and math.isfinite(high) else None
+        self._within(name, prediction, effects, (low, high), missing, test, _wholly(refuted))
 
-    def _within(self, name, prediction, effects, span, missing, holds) -> None:
+    def _within(self, name, prediction, effects, span, missing, holds=None, refuted=None) -> None:
         low, high = span
         primary, beside = (effects(metric) for metric in self.metrics)
         every = [effect for effect in primary.values() if effect.df > 0]
         sizes = [severity(effect, low, high) for effect in every]
         severe = "{1:.2f} at {0:g}".format(*min(sizes, key=lambda pair: pair[1])) if sizes else ""
+        covered = lambda effect, _: low <= effect.low and effect.high <= high  # noqa: E731
+        refuted = refuted or (lambda effect: effect.high < low or effect.low > high)
         self.add(
             name,
             prediction,
             (worded(primary), worded(beside)),
-            bool(every) and all(holds(effect, high) for effect in primary.values()),
-            any(effect.high < low or effect.low > high for effect in every),
+            bool(every) and all((holds or covered)(effect, high) for effect in primary.values()),
+            any(map(refuted, every)),
             missing,
             severe.replace("-", "−"),
         )
@@ -113,3 +123,20 @@ class Verdicts:
     def show(self, caption: str) -> Table:
         """Return the lines as a table whose caption also says what severity is."""
         return table(self.rows, words=True, caption=f"{caption} {SEVERITY}")
+
+
+def _range(words: dict) -> tuple[float, float]:
+    """Return the range of {"inside": [low, high]}, {"above": low} or {"below": high}."""
+    ((word, value),) = words.items()
+    ranges = {"inside": value, "above": (value, math.inf), "below": (-math.inf, value)}
+    low, high = ranges[word]
+    return low, high
+
+
+def _wholly(words: dict) -> Callable[[Effect], bool]:
+    """Return the test whether an interval lies wholly in a range, or {"outside": [low, high]}."""
+    if "outside" in words:
+        low, high = words["outside"]
+        return lambda effect: effect.high < low or effect.low > high
+    low, high = _range(words)
+    return lambda effect: low < effect.low and effect.high < high
