@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 
+from hnlib.book import experiments
 from hnlib.images.run import ImageRun
 from hnlib.sentences.run import SentenceRun
 from hnlib.training import config, records
@@ -135,6 +136,10 @@ def campaign() -> Runs:
 
 
 def missing() -> Runs:
-    """Yield the runs without a record, in their order."""
+    """Yield the runs without a record, in their order, then those of the experiments' files."""
     recorded = records.by_key()
-    return (run for run in campaign() if records.key(run.configuration) not in recorded)
+    for run in campaign():
+        if records.key(run.configuration) not in recorded:
+            yield run
+    for name in experiments.names():
+        yield from experiments.load(name).missing()

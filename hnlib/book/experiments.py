@@ -109,11 +109,11 @@ class Experiment:
 
         Where other collections are searched, too, `transfer_ndcg` is the mean over them.
         """
-        table, found = records.frame(), _recorded()
+        table, found = _rows(self.fields["kind"]), _recorded()
         runs = [run for seed in self.seeds if (run := self.run(name, seed, block)) is not None]
         keys = [records.key(run.configuration) for run in runs]
         stems = [found[key]["stem"] for key in keys if key in found]
-        rows = table.set_index("record", drop=False).loc[stems]
+        rows = table.loc[stems]
         if others := self.fields.get("transfer"):
             scores = rows.reindex(columns=[f"{other}_ndcg" for other in others])
             rows = rows.assign(transfer_ndcg=scores.astype(float).mean(axis=1))
@@ -278,3 +278,9 @@ def _seeds(text: str) -> tuple[int, ...]:
 def _recorded() -> dict[str, dict]:
     """Return the records that count, by what was chosen."""
     return records.by_key()
+
+
+@functools.cache
+def _rows(kind: str):
+    """Return the runs of a kind by the names of their records."""
+    return records.frame(kind=kind).set_index("record", drop=False)

@@ -1,0 +1,129 @@
+"""An experiment is one file: its arms, its runs, what is chosen, and its verdicts."""
+
+import pytest
+
+from hnlib.book import experiments
+from hnlib.training import records
+
+TEXT = """
+question = "Which?"
+primary = "ndcg"
+beside = ["recall100"]
+seeds = "3-5"
+[fields]
+kind = "retrieval"
+dataset = "generated"
+transfer = ["cranfield"]
+[blocks]
+small = { dimension = 16 }
+large = { dimension = 32 }
+[templates]
+plain = { method = "simclr", options = { temperature = 0.2 } }
+tilt = { method = "hcl", options = { temperature = 0.2, beta = 1.0 } }
+[[grids]]
+name = "{extends} lr{lr}"
+over = { extends = ["plain", "tilt"], lr = [0.1, 0.2] }
+[[grids]]
+name = "{extends} t{temperature}"
+blocks = ["small"]
+over = { extends = ["tilt"], temperature = [0.1] }
+[chosen]
+"tilt tuned" = { among = "tilt lr*", by = "ndcg_validation" }
+"""
+
+
+def predicted(name, words, holds, refuted, metric="ndcg"):
+    """The text of a prediction."""
+    return (
+        f'\n[[predictions]]\nid = "{name}"\nsays = "{name}."\n{words}\n'
+        f'holds = {{ {holds} }}\nrefuted = {{ {refuted} }}\nmetric = "{metric}"\n'
+    )
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    """Write an experiment and its records, and load it."""
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    monkeypatch.setattr(records, "ledger", lambda name: tmp_path / name.rpartition("/")[2])
+    caches = (experiments.load, experiments._recorded, experiments._rows)
+
+    def write(more="", score=None):
+        (tmp_path / "which.toml").write_text(TEXT + more)
+        for cache in caches:
+            cache.cache_clear()
+        experiment = experiments.load("which")
+        for block in experiment.blocks if score else ():
+            for arm in experiment.arms[block]:
+                for seed in experiment.seeds:
+                    found = score(block, arm, seed)
+                    metrics = {
+                        "ndcg": found,
+                        "ndcg_validation": found,
+                        "recall100": found + 0.001 * seed**2 * (len(arm) == 10),
+                    }
+                    run = experiment.run(arm, seed, block)
+                    one = {"kind": "retrieval", "configuration": run.configuration}
+                    one["environment"] = {"hardware": {"cpu": "a processor"}}
+                    metrics["cranfield_ndcg"] = found - 0.1
+                    records.write(one | {"metrics": metrics}, runs)
+        experiments.load.cache_clear()
+        experiments._recorded.cache_clear()
+        return experiments.load("which")
+
+    yield write
+    for cache in caches:
+        cache.cache_clear()
+
+
+def lr(block, arm, seed):
+    """Scores in which the tilt gains, and more at the higher rate of the large block."""
+    rate = 0.02 * (("0.2" in arm) == (block == "large"))
+    return (
+        0.5 + rate + 0.05 * ("tilt" in arm) + 0.001 * seed * ("tilt" in arm) * (1 + ("0.2" in arm))
+    )
+
+
+def test_a_block_an_arm_and_a_seed_are_a_run(load):
+    experiment = load()
+    run = experiment.run("tilt t0.1", 4, "small")
+    assert (run.dimension, run.seed, run.method, run.dataset) == (16, 4, "hcl", "generated")
+    assert run.options["temperature"] == 0.1 and run.options["beta"] == 1.0
+    assert len(list(experiment.runs())) == 3 * (4 + 5)
+    assert [run.seed for run in experiment.runs()] == [3] * 9 + [4] * 9 + [5] * 9
+
+
+def test_an_unknown_arm_names_the_nearest(load):
+    with pytest.raises(ValueError, match=r"no arm 'tilt lr0\.3'; the nearest is 'tilt lr0\.[12]'"):
+        load().run("tilt lr0.3", 3, "large")
+    with pytest.raises(ValueError, match=r"'plain lr0\.1' twice"):
+        load('[arms]\n"plain lr0.1" = { extends = "plain", lr = 0.1 }')
+
+
+def test_what_is_chosen_is_unknown_until_all_runs_are_there_and_differs_by_block(load):
+    assert load().run("tilt tuned", 3, "small") is None
+    assert load().waiting([["tilt tuned", "plain lr0.1"]]) == 2 * 2 * 3
+    experiment = load(score=lr)
+    assert experiment.best("tilt lr*", "ndcg_validation", "small") == "tilt lr0.1"
+    assert experiment.best("tilt lr*", "ndcg_validation", "large") == "tilt lr0.2"
+    assert experiment.run("tilt tuned", 3, "large").lr == 0.2
+    assert experiment.waiting([["tilt tuned", "plain lr0.1"]]) == 0
+    assert not list(experiment.missing())
+
+
+def test_verdicts_follow_the_ranges_of_the_file(load):
+    pair = 'compare = [["tilt lr0.1", "plain lr0.1"]]'
+    both = 'arms = [["tilt lr0.2", "plain lr0.2"], ["tilt lr0.1", "plain lr0.1"]]'
+    more = predicted("A", pair, "above = 3.0", "below = 3.0")
+    more += predicted("B", pair, "below = 3.0", "above = 3.0")
+    more += predicted("C", pair, "inside = [-6.0, 6.0]", "outside = [-6.0, 6.0]")
+    more += predicted("D", pair, "inside = [-6.0, 6.0]", "above = 5.2")
+    more += predicted("E", both, "inside = [-1.0, 1.0]", "above = 1.0")
+    more += predicted("F", pair, "above = 0.0", "below = 0.0", "recall100")
+    more += predicted("G", pair, "above = 5.4", "below = 5.4", "transfer_ndcg")
+    rows = load(more).verdicts().rows
+    assert [row["verdict"][:7] for row in rows] == ["open: 1"] * 4 + ["open: 2"] + ["open: 1"] * 2
+    rows = load(more, lr).verdicts().rows
+    words = ["holds", "refuted", "holds", "holds", "holds", "holds", "unresolved"]
+    assert [row["verdict"] for row in rows] == words
+    assert "small +5.4" in rows[0]["decides"] and "large +5.4" in rows[0]["decides"]
