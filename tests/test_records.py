@@ -57,6 +57,7 @@ def test_the_ledger_keeps_both_runs_and_shows_the_first_that_counts(tmp_path, mo
     again = records.write(record(linear=0.8), tmp_path)
     assert again.name == f"{path.stem}-2.json"
     assert records.frame()["linear"].tolist() == [0.9]
+    assert records.frame(latest=True)["linear"].tolist() == [0.8]
     assert [one["metrics"]["linear"] for one in records.set_aside()] == [0.8]
     (key,) = records.by_key()
     path.write_text(json.dumps(record() | {"superseded": "made with another scale"}))
@@ -76,6 +77,16 @@ def test_a_corrected_record_makes_its_chapters_again(tmp_path, monkeypatch):
         read = dict(records.READ)
         assert not records.unchanged(read, records.frame())
         records.READ.update(read)
+
+
+def test_a_new_replicate_makes_those_chapters_again_that_read_the_latest(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "tracked_folder", lambda: tmp_path)
+    records.write(record(), tmp_path)
+    for latest in (False, True):
+        monkeypatch.setattr(records, "READ", {})
+        records.frame(kind="images", latest=latest)
+        records.write(record(linear=0.8 - latest / 10), tmp_path)
+        assert records.unchanged(records.READ, records.frame()) != latest
 
 
 def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path):
