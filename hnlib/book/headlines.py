@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
-from hnlib.book import dial
+from hnlib.book import dial, experiments
 from hnlib.book.compared import differences, whole_seeds
 from hnlib.book.tables import interval
 from hnlib.results import comparisons
@@ -34,6 +34,19 @@ SEARCHES = TEMPERATURES | {
     "mined": MINED + "temperature == 0.05 and hardness_strength == 0",
     "mined, α = 9": MINED + "hardness_strength == 9 and hardness_mode == 'all'",
     "mined, t = 1/29": MINED + "temperature < 0.04",
+}
+
+
+NOT_DONE = "not done"
+#: What a sceptic asks of a headline, by the columns of `evidence`.
+ASKED = {
+    "here": "as printed",
+    "tuned": "rate and length chosen on both sides",
+    "beside": "by the second read-out",
+    "elsewhere": "on other data",
+    "again": "on other seeds",
+    "finds": "a control that must show",
+    "spares": "a control that must not",
 }
 
 
@@ -91,6 +104,96 @@ def searches(encoder: str) -> dict[str, Effect]:
     pairs |= {"dcl": ("dcl", "tilt at γ = 10"), "mined": ("mined", "t = 0.05")}
     pairs["strength"] = ("mined, α = 9", "mined, t = 1/29")
     return differences(groups, pairs, "ndcg")
+
+
+def evidence() -> dict[str, dict[str, str]]:
+    """Return, for each headline, what was found for every column of `ASKED`, or `NOT_DONE`.
+
+    Cells of one column stand alone; those of the first are the corrected ones of the front page.
+    """
+    linear, knn, runs, hundred = headlines(), headlines("knn"), _runs(), _hundred_classes()
+    again = runs.query("experiment == 'loudness' and method == 'simclr'")
+    again = [again.query(f"temperature == {t}") for t in (0.1, 0.5)]
+    exact = runs.query(
+        f"{SMALL} and validation == 5000 and method == 'simclr' and temperature == 0.5"
+    )
+    exact = [exact.query(f"precision == '{p}'") for p in ("bf16-mixed", "32-true")]
+    small = dict(
+        finds="labels: " + interval(linear["labels"]),
+        spares="two precisions: " + interval(comparisons.between(*exact)),
+    )
+    short, tilt = small_map().chosen(lambda beta: beta == 0), (0.5, 1.0)
+    both = small_map().chosen(lambda beta: beta > 0)
+    rows = {
+        "Short training: t = 0.1 over t = 0.5": dict(
+            here=linear["short temperature"],
+            tuned=_of("images-rates", "t0.1 tuned", "t0.5 tuned"),
+            beside=knn["short temperature"],
+            elsewhere=hundred.compare(short, (0.5, 0.0)),
+            again=comparisons.between(*again),
+            **small,
+        ),
+        "Short training: a tilt of β = 1 over none, at t = 0.5": dict(
+            here=linear["short tilt"],
+            tuned=_of("images-rates", "tilt0.5 tuned", "t0.5 tuned"),
+            beside=knn["short tilt"],
+            elsewhere=hundred.compare(tilt, (0.5, 0.0)),
+            **small,
+        ),
+        "Short training: the best tilt over the best temperature": dict(
+            here=linear["short both"],
+            tuned=_of("images-rates", "tilt0.1 tuned", "t0.1 tuned"),
+            beside=knn["short both"],
+            elsewhere=hundred.compare(both, short),
+            **small,
+        ),
+        "Longer training: HCL over t = 0.5": dict(here=linear["long hcl"], beside=knn["long hcl"]),
+        "Longer training: HCL over t = 0.1": dict(
+            here=linear["long hcl over temperature"],
+            tuned=_of("images-long", "released", "t0.1"),
+            beside=knn["long hcl over temperature"],
+        ),
+        "Labels over none": dict(here=linear["labels"], beside=knn["labels"]),
+    }
+    pairs = {"t = 0.1 over t = 0.05": ("t0.1", "t0.05"), "a tilt over t = 0.1": ("tilt", "t0.1")}
+    for (words, pair), key in zip(pairs.items(), ("temperature", "tilt")):
+        at_100 = [f"{arm} x100" for arm in pair]
+        rows[f"Search: {words}"] = dict(
+            here=_bags({bag: searches(encoder)[key] for bag, encoder in BAGS.items()}),
+            tuned=_of("search-lengths", *pair),
+            beside=_of("search-lengths", *pair, "recall100"),
+            elsewhere=_of("search-lengths", *pair, "transfer_ndcg"),
+            again=_of("search-lengths", *at_100),
+            spares="DCL, the tilt of its sharpness: "
+            + _bags({bag: searches(encoder)["dcl"] for bag, encoder in BAGS.items()}),
+        )
+    return {name: {key: _cell(row.get(key)) for key in ASKED} for name, row in rows.items()}
+
+
+BAGS = {"static": "static", "random": "bag"}
+
+
+def _bags(effects: dict[str, Effect]) -> str:
+    return "; ".join(f"{bag} {interval(effect)}" for bag, effect in effects.items())
+
+
+def _cell(found: Effect | str | None) -> str:
+    return interval(found) if isinstance(found, Effect) else found or NOT_DONE
+
+
+def _of(name: str, ours: str, base: str, metric: str | None = None) -> str:
+    """Return an experiment's effects by block, `NOT_DONE` while runs are missing."""
+    experiment = experiments.load(name)
+    if experiment.waiting([(ours, base)]):
+        return NOT_DONE
+    return _bags(experiment.effects([(ours, base)], metric)).strip()
+
+
+@functools.cache
+def _hundred_classes() -> dial.Map:
+    where = f"dataset == 'cifar100' and encoder == 'small-cnn' and batch_size == 256 and {SMALL}"
+    runs = records.frame(kind="images", where=f"{where} and {HELD_OUT} and mixing.isna()")
+    return dial.Map(runs, mixed=True)
 
 
 @functools.cache
