@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hnlib._checks import one_of
-from hnlib._files import by_hand, data_folder, download, only_process, write_atomically
+from hnlib._files import by_hand, data_folder, only_process, read_zip, verified, write_atomically
 from hnlib.images.run import ImageRun
 
 TINY_IMAGENET = (
     "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
     "90528d7ca1a48142e341f4ef8d21d0de",
+)
+TINY_LABELS = "val_annotations.txt"
+#: Of that archive; a picture's name begins with that of its class, n01443537, or with val
+TINY_FILE = (
+    r"tiny-imagenet-200/(train/n\d+/images/n\d+_\d+\.JPEG"
+    rf"|val/(images/val_\d+\.JPEG|{TINY_LABELS}))"
 )
 CIFAR10_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()  # noqa: SIM905
 DOWNLOADED = ImageRun.datasets[1:]
@@ -198,17 +204,11 @@ def _download(name: str, path: Path) -> None:
     shutil.rmtree(folder)
 
 
-def _archive(url: str, path: Path) -> None:
-    """Download an archive for torchvision, which checks it and would begin anew each time."""
-    if not path.exists():
-        download(url, path)
-
-
 def _torchvision(name: str, folder: Path) -> dict[str, np.ndarray]:
     from hnlib.images._torchvision import torchvision
 
     kind = getattr(torchvision.datasets, name.upper())
-    _archive(kind.url, folder / kind.filename)
+    verified(kind.url, folder / kind.filename, kind.tgz_md5)  # before torchvision unpacks it
     parts = ("train", "test", "unlabeled") if name == "stl10" else (True, False)
     train, test, *unlabelled = sets = [kind(folder, part, download=True) for part in parts]
     if name == "stl10":
@@ -220,23 +220,19 @@ def _torchvision(name: str, folder: Path) -> dict[str, np.ndarray]:
 
 
 def _tiny_imagenet(name: str, folder: Path) -> dict[str, np.ndarray]:
-    from hnlib.images._torchvision import torchvision
-
     url, md5 = TINY_IMAGENET
-    utils: Any = torchvision.datasets.utils
-    _archive(url, folder / Path(url).name)
-    utils.download_and_extract_archive(url, folder, md5=md5)
-    root = folder / "tiny-imagenet-200"
-    x_train, y_train, classes = _pictures(root / "train")
-    text = (root / "val/val_annotations.txt").read_text()
-    test = sorted(line.split("\t")[:2] for line in text.splitlines())
-    return {
-        "x_train": x_train,
-        "y_train": y_train,
-        "x_test": np.stack([_picture(root / "val/images" / file) for file, _ in test]),
-        "y_test": np.searchsorted(classes, [label for _, label in test]),
-        "class_names": np.array(classes),
-    }
+    archive = folder / f"{name}.zip"
+    verified(url, archive, md5)
+    files = read_zip(archive, TINY_FILE, largest=10**9)
+    test = [line.split("\t")[:2] for line in files.pop(TINY_LABELS).decode().splitlines()]
+    labels = dict(test) | {file: file.split("_")[0] for file in files if file[0] == "n"}
+    classes = sorted({*labels.values()})
+    arrays = {}
+    for part, first in (("train", "n"), ("test", "v")):
+        chosen = sorted(file for file in labels if file[0] == first)
+        arrays[f"x_{part}"] = np.stack([_picture(io.BytesIO(files[file])) for file in chosen])
+        arrays[f"y_{part}"] = np.searchsorted(classes, [labels[file] for file in chosen])
+    return arrays | {"class_names": np.array(classes)}
 
 
 def _pictures(folder: Path, size: int | None = None) -> tuple[np.ndarray, np.ndarray, list[str]]:
