@@ -39,6 +39,14 @@ def data_folder(root: Path | str | None = None, kind: str = "") -> Path:
     return Path(root) / kind
 
 
+def path_behind(prefix: str, name: str) -> Path:
+    """Return the path behind a prefix such as "folder:", with `~` replaced."""
+    path = name.removeprefix(prefix)
+    if not path:
+        raise ValueError(f"{prefix} must have a path behind it, as in {prefix}PATH")
+    return Path(path).expanduser()
+
+
 def write_atomically(path: Path | str, data, private: bool = False) -> None:
     """Write bytes, or call `data(temporary_path)`, and rename; a link stays a link.
 

@@ -87,15 +87,32 @@ def test_the_digest_sees_every_array(place, tmp_path):
     [
         (dict(y_test=None), "needed is an uncompressed"),
         (dict(x_train=arrays()["x_train"].astype(float)), "needed is an uncompressed"),
-        (dict(x_test=arrays()["x_test"][..., 0]), "needed is an uncompressed"),
+        (dict(x_test=arrays()["x_test"][..., 0]), r"x_test .* got torch.uint8 \[4, 8, 8\]"),
         (dict(y_train=np.array([None] * 12, dtype=object)), "allow_pickle=False"),
+        (dict(y_train=np.full(12, 0.7)), "float64 .*needed is an uncompressed"),
+        (dict(x_unlabelled=arrays()["x_train"] / 255), "needed is an uncompressed"),
+        (dict(x_test=arrays(size=9)["x_test"]), "x_test .* the shape of the training images"),
+        (dict(x_test=arrays(m=0)["x_test"], y_test=arrays(m=0)["y_test"]), "x_test .* must be"),
+        (dict(x_train=arrays(channels=4)["x_train"]), "x_train .* with C 1 or 3"),
+        (dict(y_test=np.zeros(3, int)), r"labels of 4 cifar10, test must be .* shape \(4,\)"),
+        (dict(y_train=np.arange(12) - 1), "y_train .* must lie in 0 to 9, .* got -1 to 10"),
+        (dict(y_test=np.array([0, 1, 2, 5])), "no training image of 'dog'"),
+        (dict(y_train=np.zeros(12, int), y_test=np.zeros(4, int)), "of 'airplane' alone"),
     ],
 )
 def test_a_file_of_another_form_is_refused_and_nothing_unpickled(place, tmp_path, changes, message):
     path = place(**changes)
     with pytest.raises(ValueError, match=message) as error:
         data.load("cifar10", tmp_path)
-    assert str(path) in str(error.value) or "pickle" in message
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("size", [0, 100, 2000])
+def test_a_damaged_file_is_named(place, tmp_path, size):
+    path = place()
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(ValueError, match=r"cifar10\.npz cannot be read .*; needed is"):
+        data.load("cifar10", tmp_path)
 
 
 # --- downloads
@@ -339,16 +356,59 @@ def test_image_folder_faults(tmp_path):
     with pytest.raises(ValueError, match="dog"):
         data.image_folder(tmp_path / "split")
     (tmp_path / "few" / "cat" / "program.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n")
-    with pytest.raises(OSError, match=r"program\.png"):  # pillow would start an interpreter
+    with pytest.raises(ValueError, match=r"program\.png"):  # pillow would start an interpreter
         data.image_folder(tmp_path / "few")
+    pictures(tmp_path / "one", {"cat": 10})
+    with pytest.raises(ValueError, match=r"folder:one has the classes \['cat'\]; give at least 2"):
+        data.image_folder(tmp_path / "one")
 
 
-@pytest.mark.parametrize("largest", [1, 255])
-def test_a_floating_point_picture_is_not_black(tmp_path, largest):
-    ramp = np.linspace(0, largest, 64, dtype=np.float32).reshape(8, 8)
-    Image.fromarray(ramp).save(tmp_path / "ramp.tif")
-    picture = data._picture(tmp_path / "ramp.tif")[..., 0]
-    assert np.abs(picture - ramp * (255 / largest)).max() <= 1
+def test_the_path_behind_folder(tmp_path, monkeypatch):
+    pictures(tmp_path / "mine", {"cat": 5, "dog": 5})
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert data.load("folder:~/mine@16").image_size == 16
+    with pytest.raises(ValueError, match="size must lie in 1 to 1024 pixels, got 0"):
+        data.load("folder:~/mine@0")
+    with pytest.raises(ValueError, match="folder: must have a path behind it"):
+        data.load("folder:")
+
+
+RAMP = np.linspace(0, 1, 64).reshape(8, 8)
+RAMPS = {
+    "unit.tif": RAMP.astype(np.float32),
+    "byte.tif": (RAMP * 255).astype(np.float32),
+    "short.tif": (RAMP * 65535).astype(np.uint16),
+    "short.png": (RAMP * 65535).astype(np.uint16),
+}
+
+
+@pytest.mark.parametrize("name", RAMPS)
+def test_a_picture_of_more_than_eight_bits_is_neither_black_nor_white(tmp_path, name):
+    Image.fromarray(RAMPS[name]).save(tmp_path / name)
+    picture = data._picture(tmp_path / name)[..., 0]
+    assert np.abs(picture - 255 * RAMP).max() <= 1
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        (RAMP.astype(np.float32) * 65535, "float32, 0 to 65535, not floats in"),
+        (RAMP.astype(np.float32) - 0.5, "float32, -0.5 to 0.5"),
+        (np.where(RAMP > 0.5, np.nan, RAMP).astype(np.float32), "nan"),
+        ((RAMP * 70000).astype(np.int32), "int32, 0 to 70000"),
+        (np.zeros((20, 20), np.uint8), "decompression bomb"),
+        (b"II*\0", "cannot identify"),
+    ],
+)
+def test_a_picture_that_cannot_be_read_is_named(tmp_path, values, message, monkeypatch):
+    path = tmp_path / "wrong.tif"
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    if isinstance(values, bytes):
+        path.write_bytes(values)
+    else:
+        Image.fromarray(values).save(path)
+    with pytest.raises(ValueError, match=rf"wrong\.tif cannot be read \(.*{message}"):
+        data._picture(path)
 
 
 # --- subsets
