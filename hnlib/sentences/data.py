@@ -14,7 +14,15 @@ import torch
 from torch import Tensor
 
 from hnlib._checks import one_of
-from hnlib._files import by_hand, data_folder, decode, download, read_zip, write_atomically
+from hnlib._files import (
+    by_hand,
+    data_folder,
+    decode,
+    download,
+    path_behind,
+    read_zip,
+    write_atomically,
+)
 from hnlib.sentences.run import SentenceRun
 
 try:
@@ -158,7 +166,7 @@ def load(name: str = "topics", root: Path | str | None = None, vocabulary: int =
     folder = data_folder(root, "sentences")
     path = folder / "novels.txt"
     if name != "novels":
-        path = Path(name.removeprefix(PREFIX)).expanduser()
+        path = path_behind(PREFIX, name)
     elif not path.exists():
         _prepare_novels(path)
     text = path.read_bytes()
@@ -170,7 +178,7 @@ def load(name: str = "topics", root: Path | str | None = None, vocabulary: int =
     cache = folder / "tokens" / f"{digest[:16]}-{vocabulary}.safetensors"
     if cache.exists():
         return read(cache, name)
-    words = text.decode("utf-8-sig").replace("\r\n", "\n").strip("\n")
+    words = decode(text, path).replace("\r\n", "\n").strip("\n")
     documents = [part.split("\n") for part in re.split(r"\n{2,}", words)]
     made = corpus(documents, name, vocabulary)
     write(made, cache)
@@ -192,13 +200,16 @@ def write(made: Corpus, path: Path) -> None:
 
 def read(path: Path, name: str) -> Corpus:
     """Read a corpus that `write` wrote."""
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
-    with safe_open(path, "pt") as file:
-        metadata = file.metadata()
-        ids, ends, documents = (file.get_tensor(part) for part in PARTS)
-    tokenizer = Tokenizer.from_str(metadata["tokenizer"])
-    return Corpus(name, ids, ends, documents, tokenizer, metadata["digest"])
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            ids, ends, documents = (file.get_tensor(part) for part in PARTS)
+        digest, tokenizer = metadata["digest"], metadata["tokenizer"]
+    except (OSError, SafetensorError, KeyError) as error:
+        raise ValueError(f"{path} is damaged ({error}); delete it, it is made again") from error
+    return Corpus(name, ids, ends, documents, Tokenizer.from_str(tokenizer), digest)
 
 
 def _prepare_novels(path: Path) -> None:
