@@ -150,7 +150,7 @@ def test_an_untrained_encoder_searches_a_collection_without_training_queries(fol
 def test_judgements_are_read_without_a_head_and_with_integers_for_ids(folder):
     before = data.read(folder, "mine").judgements
     test = folder / "qrels/test.tsv"
-    head, rest = test.read_text().split("\n", 1)
+    _, rest = test.read_text().split("\n", 1)
     test.write_text(rest)
     assert data.read(folder, "mine").judgements == before
     for file in (folder / "corpus.jsonl", folder / "queries.jsonl"):
