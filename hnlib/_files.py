@@ -116,7 +116,7 @@ def verified(url: str, path: Path, digest: str) -> None:
         raise OSError(f"the digest of {url} is {actual} instead of {digest}")
 
 
-#: What zipfile raises where an archive is damaged; RuntimeError: of encrypted files
+#: What readers of files raise where one is damaged; RuntimeError: of encrypted archives
 DAMAGED = (BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, ValueError)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hnlib._checks import one_of
-from hnlib._files import by_hand, data_folder, read_zip, verified
+from hnlib._files import DAMAGED, by_hand, data_folder, read_zip, verified
 from hnlib.graphs.run import TU, GraphRun
 
 try:
@@ -125,7 +125,7 @@ def load(name: str = "motifs", root: Path | str | None = None) -> GraphSet:
             data.x = data.x[:, sizes["num_node_attributes"] :]
         graphs = [separate(Data, data, i, slices, decrement=False) for i in range(len(data.y))]
         dataset = _graph_set(graphs, name)
-    except Exception as error:  # of any type, where files are damaged
+    except (*DAMAGED, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder} cannot be read ({error}); {again}") from error
     if dataset.digest != TU[name]:
         raise ValueError(f"{folder} has the digest {dataset.digest} instead of {TU[name]}; {again}")
