@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
 import re
 import secrets
 import shutil
+import struct
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.request import Request, urlopen
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 
 
 def project_root() -> Path:
@@ -34,6 +37,14 @@ def data_folder(root: Path | str | None = None, kind: str = "") -> Path:
 
         root = platformdirs.user_cache_path("hnlib")
     return Path(root) / kind
+
+
+def path_behind(prefix: str, name: str) -> Path:
+    """Return the path behind a prefix such as "folder:", with `~` replaced."""
+    path = name.removeprefix(prefix)
+    if not path:
+        raise ValueError(f"{prefix} must have a path behind it, as in {prefix}PATH")
+    return Path(path).expanduser()
 
 
 def write_atomically(path: Path | str, data, private: bool = False) -> None:
@@ -90,24 +101,54 @@ def download(url: str, path: Path) -> None:
     part.replace(path)
 
 
-def read_zip(archive: Path, pattern: str, largest: int = 10**8) -> dict[str, bytes]:
+def verified(url: str, path: Path, digest: str) -> None:
+    """Download an archive, unless it is there, and check its digest: SHA-256, or published MD5.
+
+    OSError: it has another one; it is deleted.
+    """
+    if not path.exists():
+        download(url, path)
+    with path.open("rb") as file:
+        kind = "md5" if len(digest) == 32 else "sha256"
+        actual = hashlib.file_digest(file, kind).hexdigest()
+    if actual != digest:
+        path.unlink()
+        raise OSError(f"the digest of {url} is {actual} instead of {digest}")
+
+
+#: What readers of files raise where one is damaged; RuntimeError: of encrypted archives
+DAMAGED = (BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, ValueError)
+
+
+def read_zip(
+    archive: Path, pattern: str, largest: int = 10**8, listing: str | None = None
+) -> dict[str, bytes]:
     """Read the files whose path in an archive matches `pattern`, by their name; delete the archive.
 
-    BadZipFile: there are none, or they are larger than `largest` bytes together.
+    BadZipFile: there are none, they are larger than `largest` bytes together, or their names, sizes
+    and checksums, as the archive lists them, do not have the digest `listing`; then nothing is
+    unpacked.
     """
     try:
         with ZipFile(archive) as packed:
-            files = [one for one in packed.infolist() if re.fullmatch(pattern, one.filename)]
-            size = sum(one.file_size for one in files)
-            if files and size <= largest:
-                return {Path(one.filename).name: packed.read(one) for one in files}
-    except Exception as error:  # zipfile and the decompressors raise many types
+            files = {
+                Path(one.filename).name: one
+                for one in packed.infolist()
+                if re.fullmatch(pattern, one.filename)
+                and one.compress_type in (ZIP_STORED, ZIP_DEFLATED)
+            }
+            size = sum(one.file_size for one in files.values())
+            lines = (f"{name} {one.file_size} {one.CRC:08x}\n" for name, one in files.items())
+            actual = hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
+            if files and size <= largest and listing in (None, actual):
+                return {name: packed.read(one) for name, one in files.items()}
+    except DAMAGED as error:
         raise BadZipFile(f"the archive is damaged: {error}") from error
     finally:
         archive.unlink()
     raise BadZipFile(
         f"the archive has {len(files)} of the expected files, {size:,} bytes; allowed are "
-        f"{largest:,} bytes"
+        f"{largest:,} bytes" + (f" and the listing {listing}" if listing else "")
     )
 
 

@@ -1,6 +1,6 @@
 """Image data sets: the cache file, downloads through torchvision, folders, subsets."""
 
-import shutil
+import hashlib
 import tarfile
 import zipfile
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -87,15 +87,32 @@ def test_the_digest_sees_every_array(place, tmp_path):
     [
         (dict(y_test=None), "needed is an uncompressed"),
         (dict(x_train=arrays()["x_train"].astype(float)), "needed is an uncompressed"),
-        (dict(x_test=arrays()["x_test"][..., 0]), "needed is an uncompressed"),
+        (dict(x_test=arrays()["x_test"][..., 0]), r"x_test .* got torch.uint8 \[4, 8, 8\]"),
         (dict(y_train=np.array([None] * 12, dtype=object)), "allow_pickle=False"),
+        (dict(y_train=np.full(12, 0.7)), "float64 .*needed is an uncompressed"),
+        (dict(x_unlabelled=arrays()["x_train"] / 255), "needed is an uncompressed"),
+        (dict(x_test=arrays(size=9)["x_test"]), "x_test .* the shape of the training images"),
+        (dict(x_test=arrays(m=0)["x_test"], y_test=arrays(m=0)["y_test"]), "x_test .* must be"),
+        (dict(x_train=arrays(channels=4)["x_train"]), "x_train .* with C 1 or 3"),
+        (dict(y_test=np.zeros(3, int)), r"labels of 4 cifar10, test must be .* shape \(4,\)"),
+        (dict(y_train=np.arange(12) - 1), "y_train .* must lie in 0 to 9, .* got -1 to 10"),
+        (dict(y_test=np.array([0, 1, 2, 5])), "no training image of 'dog'"),
+        (dict(y_train=np.zeros(12, int), y_test=np.zeros(4, int)), "of 'airplane' alone"),
     ],
 )
 def test_a_file_of_another_form_is_refused_and_nothing_unpickled(place, tmp_path, changes, message):
     path = place(**changes)
     with pytest.raises(ValueError, match=message) as error:
         data.load("cifar10", tmp_path)
-    assert str(path) in str(error.value) or "pickle" in message
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("size", [0, 100, 2000])
+def test_a_damaged_file_is_named(place, tmp_path, size):
+    path = place()
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(ValueError, match=r"cifar10\.npz cannot be read .*; needed is"):
+        data.load("cifar10", tmp_path)
 
 
 # --- downloads
@@ -156,16 +173,21 @@ def test_an_archive_is_at_hand_before_torchvision_asks_for_it(tmp_path, server, 
         found.append((folder / "archive.zip").read_bytes())
         raise RuntimeError("dataset not found or corrupted")
 
-    _served(extract, server.url)
+    _served(extract, server.url, b"archive")
     monkeypatch.setattr(torchvision.datasets, "CIFAR10", extract)
     for _ in range(2):
         with pytest.raises(ValueError, match="corrupted"):
             data.load("cifar10", tmp_path)
     assert found == [b"archive"] * 2 and server.asked == [0]
+    left = tmp_path / "images" / ".cifar10" / "archive.zip"
+    left.write_bytes(b"other")  # of an earlier, interrupted call
+    with pytest.raises(ValueError, match=r"digest of .* instead of"):
+        data.load("cifar10", tmp_path)
+    assert found == [b"archive"] * 2 and not left.exists()
 
 
-def _served(kind, url):
-    kind.url, kind.filename = url, "archive.zip"
+def _served(kind, url, content):
+    kind.url, kind.filename, kind.tgz_md5 = url, "archive.zip", hashlib.md5(content).hexdigest()
 
 
 def test_cifar_comes_from_torchvision_and_is_stored_once(tmp_path, monkeypatch):
@@ -175,10 +197,10 @@ def test_cifar_comes_from_torchvision_and_is_stored_once(tmp_path, monkeypatch):
     def downloaded(folder, train, download):
         calls.append(train)
         part = slice(0, 4) if train else slice(4, 6)
-        labels = [42, 0, 1, 2, 3, 4][part]
+        labels = [42, 0, 1, 2, 0, 42][part]
         return SimpleNamespace(data=images[part], targets=labels, classes=[*map(str, range(100))])
 
-    _served(downloaded, Path(__file__).as_uri())
+    _served(downloaded, Path(__file__).as_uri(), Path(__file__).read_bytes())
     monkeypatch.setattr(torchvision.datasets, "CIFAR100", downloaded)
     first, again = data.load("cifar100", tmp_path), data.load("cifar100", tmp_path)
     assert calls == [True, False]
@@ -193,35 +215,35 @@ def test_stl10_has_its_channels_last_and_unlabelled_images(tmp_path, monkeypatch
     def downloaded(folder, split, download):
         return SimpleNamespace(data=images, labels=np.array([0, 9]), classes=[*"abcdefghij"])
 
-    _served(downloaded, Path(__file__).as_uri())
+    _served(downloaded, Path(__file__).as_uri(), Path(__file__).read_bytes())
     monkeypatch.setattr(torchvision.datasets, "STL10", downloaded)
     loaded = data.load("stl10", tmp_path)
     assert np.array_equal(loaded.x_train.numpy(), images.transpose(0, 2, 3, 1))
     assert loaded.y_test.tolist() == [0, 9] and loaded.x_unlabelled.shape == (2, 96, 96, 3)
 
 
-def test_tiny_imagenet_is_read_from_its_folders(tmp_path, monkeypatch):
-    def extract(url, folder, md5):
-        root = data.Path(folder) / "tiny-imagenet-200"
-        for wnid, shade in (("n2", 200), ("n1", 100)):
-            (root / f"train/{wnid}/images").mkdir(parents=True)
-            file = root / f"train/{wnid}/images/{wnid}_0.JPEG"
-            Image.new("L", (64, 64), shade).save(file)  # some of the real ones are grey
-        (root / "val/images").mkdir(parents=True)
-        Image.new("L", (64, 64), 50).save(root / "val/images/val_0.JPEG")
-        (root / "val/val_annotations.txt").write_text("val_0.JPEG\tn2\t0\t0\t1\t1\n")
-
-    monkeypatch.setattr(data, "TINY_IMAGENET", (Path(__file__).as_uri(), ""))
-    monkeypatch.setattr(torchvision.datasets.utils, "download_and_extract_archive", extract)
+def test_tiny_imagenet_is_read_from_its_archive(tmp_path, monkeypatch):
+    served, root = tmp_path / "served.zip", "tiny-imagenet-200"
+    shades = {"train/n2/images/n2_0": 200, "train/n1/images/n1_0": 100, "val/images/val_0": 50}
+    with zipfile.ZipFile(served, "w") as archive:
+        for name, shade in shades.items():
+            Image.new("L", (64, 64), shade).save(tmp_path / "one.jpg")  # some real ones are grey
+            archive.write(tmp_path / "one.jpg", f"{root}/{name}.JPEG")
+        archive.writestr(f"{root}/val/val_annotations.txt", "val_0.JPEG\tn2\t0\t0\t1\t1\n")
+        archive.writestr(f"{root}/train/n1/images/evil.sh", "exit 1")
+    md5 = hashlib.md5(served.read_bytes()).hexdigest()
+    monkeypatch.setattr(data, "TINY_IMAGENET", (served.as_uri(), md5))
     loaded = data.load("tiny-imagenet", tmp_path)
     assert loaded.class_names == ("n1", "n2") and loaded.y_test.tolist() == [1]
     means = loaded.x_train.float().mean((1, 2, 3)).tolist()
     assert means == pytest.approx([100, 200], abs=2)
+    assert loaded.x_test.float().mean() == pytest.approx(50, abs=2)
+    assert [file.name for file in (tmp_path / "images").iterdir()] == ["tiny-imagenet.npz"]
 
 
 def hostile_tar(path):
     with tarfile.open(path, "w:gz") as archive:
-        for name in ("cifar-10-batches-py/evil.sh", "../evil.sh"):
+        for name in ("cifar-10-batches-py/evil.sh", "stl10_binary/evil.sh", "../evil.sh"):
             archive.addfile(tarfile.TarInfo(name))
 
 
@@ -237,39 +259,60 @@ def hostile_zip(path, large):
     "name, large",
     [
         ("cifar10", None),
+        ("cifar100", None),
+        ("stl10", None),
         ("tiny-imagenet", "tiny-imagenet-200/words.txt"),
         ("MUTAG", "MUTAG/MUTAG_A.txt"),
-        ("MUTAG", "evil.txt"),
         ("novels", "novels-1/corpus/A_B_1900.txt"),
     ],
 )
 def test_nothing_is_unpacked_from_a_hostile_archive(tmp_path, monkeypatch, capsys, name, large):
     served, root = tmp_path / "served.zip", tmp_path / "data"
-    if large is None:
-        served = tmp_path / "cifar-10-python.tar.gz"
-        hostile_tar(served)
-    else:
-        hostile_zip(served, large)
+    hostile_tar(served) if large is None else hostile_zip(served, large)
     url = served.as_uri()
-    monkeypatch.setattr(torchvision.datasets.CIFAR10, "url", url)
-
-    def retrieve(url, file, *_):  # torchvision's own reads HTTP only
-        shutil.copy(served, file)
-
-    monkeypatch.setattr(torchvision.datasets.utils, "_urlretrieve", retrieve)
+    for kind in ("CIFAR10", "CIFAR100", "STL10"):
+        monkeypatch.setattr(getattr(torchvision.datasets, kind), "url", url)
     monkeypatch.setattr(data, "TINY_IMAGENET", (url, data.TINY_IMAGENET[1]))
     monkeypatch.setattr("hnlib.graphs.data.SOURCE", url)
     monkeypatch.setattr("hnlib.sentences.data.NOVELS", url)
+
+    def never(*_, **__):
+        raise AssertionError("this reads a file of the archive")
+
+    monkeypatch.setattr(zipfile.ZipFile, "open", never)
+    monkeypatch.setattr(tarfile, "open", never)
     assert cli.main(["data", name, "--root", str(root)]) == 2
     error = capsys.readouterr().err
     assert f"{name} could not be downloaded" in error and error.count("\n") == 1
-    files = [path for path in root.rglob("*") if path.is_file()]
-    assert {path.name for path in files} <= {served.name}, "the archive itself may stay"
-    assert not [*tmp_path.rglob("evil*")]
+    assert not [path for path in root.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    "fault, message",
+    [
+        (b"PK", "damaged"),
+        ("../a.txt", "0 of the expected files"),
+        ("a.sh", "0 of the expected files"),
+        (zipfile.ZIP_LZMA, "0 of the expected files"),
+        ("size", "allowed are 9 bytes"),
+        ("listing", "the listing 0123"),
+    ],
+)
+def test_only_expected_files_are_read_from_an_archive(tmp_path, fault, message):
+    path, asked = tmp_path / "a.zip", dict(largest=9 if fault == "size" else 100)
+    with zipfile.ZipFile(path, "w", fault if type(fault) is int else 0) as archive:
+        archive.writestr(fault if type(fault) is str and "." in fault else "a.txt", "0123456789")
+    if type(fault) is bytes:
+        path.write_bytes(fault)
+    if fault == "listing":
+        asked["listing"] = "0123"
+    with pytest.raises(zipfile.BadZipFile, match=message):
+        _files.read_zip(path, r"\w\.txt", **asked)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_without_network_the_place_and_the_form_are_named(tmp_path, monkeypatch):
-    kind = SimpleNamespace(url=(tmp_path / "missing").as_uri(), filename="archive.zip")
+    kind = SimpleNamespace(url=(tmp_path / "missing").as_uri(), filename="a.zip", tgz_md5="")
     monkeypatch.setattr(torchvision.datasets, "CIFAR10", kind)
     with pytest.raises(ValueError, match=r"cifar10 could not be downloaded .*images/cifar10\.npz"):
         data.load("cifar10", tmp_path)
@@ -313,16 +356,59 @@ def test_image_folder_faults(tmp_path):
     with pytest.raises(ValueError, match="dog"):
         data.image_folder(tmp_path / "split")
     (tmp_path / "few" / "cat" / "program.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n")
-    with pytest.raises(OSError, match=r"program\.png"):  # pillow would start an interpreter
+    with pytest.raises(ValueError, match=r"program\.png"):  # pillow would start an interpreter
         data.image_folder(tmp_path / "few")
+    pictures(tmp_path / "one", {"cat": 10})
+    with pytest.raises(ValueError, match=r"folder:one has the classes \['cat'\]; give at least 2"):
+        data.image_folder(tmp_path / "one")
 
 
-@pytest.mark.parametrize("largest", [1, 255])
-def test_a_floating_point_picture_is_not_black(tmp_path, largest):
-    ramp = np.linspace(0, largest, 64, dtype=np.float32).reshape(8, 8)
-    Image.fromarray(ramp).save(tmp_path / "ramp.tif")
-    picture = data._picture(tmp_path / "ramp.tif")[..., 0]
-    assert np.abs(picture - ramp * (255 / largest)).max() <= 1
+def test_the_path_behind_folder(tmp_path, monkeypatch):
+    pictures(tmp_path / "mine", {"cat": 5, "dog": 5})
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert data.load("folder:~/mine@16").image_size == 16
+    with pytest.raises(ValueError, match="size must lie in 1 to 1024 pixels, got 0"):
+        data.load("folder:~/mine@0")
+    with pytest.raises(ValueError, match="folder: must have a path behind it"):
+        data.load("folder:")
+
+
+RAMP = np.linspace(0, 1, 64).reshape(8, 8)
+RAMPS = {
+    "unit.tif": RAMP.astype(np.float32),
+    "byte.tif": (RAMP * 255).astype(np.float32),
+    "short.tif": (RAMP * 65535).astype(np.uint16),
+    "short.png": (RAMP * 65535).astype(np.uint16),
+}
+
+
+@pytest.mark.parametrize("name", RAMPS)
+def test_a_picture_of_more_than_eight_bits_is_neither_black_nor_white(tmp_path, name):
+    Image.fromarray(RAMPS[name]).save(tmp_path / name)
+    picture = data._picture(tmp_path / name)[..., 0]
+    assert np.abs(picture - 255 * RAMP).max() <= 1
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        (RAMP.astype(np.float32) * 65535, "float32, 0 to 65535, not floats in"),
+        (RAMP.astype(np.float32) - 0.5, "float32, -0.5 to 0.5"),
+        (np.where(RAMP > 0.5, np.nan, RAMP).astype(np.float32), "nan"),
+        ((RAMP * 70000).astype(np.int32), "int32, 0 to 70000"),
+        (np.zeros((20, 20), np.uint8), "decompression bomb"),
+        (b"II*\0", "cannot identify"),
+    ],
+)
+def test_a_picture_that_cannot_be_read_is_named(tmp_path, values, message, monkeypatch):
+    path = tmp_path / "wrong.tif"
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    if isinstance(values, bytes):
+        path.write_bytes(values)
+    else:
+        Image.fromarray(values).save(path)
+    with pytest.raises(ValueError, match=rf"wrong\.tif cannot be read \(.*{message}"):
+        data._picture(path)
 
 
 # --- subsets

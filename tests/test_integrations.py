@@ -190,6 +190,47 @@ def test_a_guide_is_gist_embed(mined, margin):
     assert far(HardNegatives(model, "simclr", mask=beats)(features), itself, weights) < 1e-6
 
 
+WORDS = ["ship", "sails", "harbour", "rose", "grows", "garden", "night", "bread"]
+
+
+def reader(folder, words):
+    """A small BERT whose tokens are words."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    vocabulary = {word: i for i, word in enumerate(["[PAD]", "[UNK]", *words])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    special = dict(pad_token="[PAD]", unk_token="[UNK]", model_max_length=8)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
+    sizes = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    torch.manual_seed(0)
+    BertModel(BertConfig(vocab_size=len(vocabulary), **sizes)).save_pretrained(folder)
+    return SentenceTransformer(modules=[Transformer(str(folder)), Pooling(8)], device="cpu").eval()
+
+
+@pytest.mark.slow
+def test_a_guide_with_another_tokenizer_reads_the_texts_anew(tmp_path):
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+    model, guide = reader(tmp_path / "a", WORDS), reader(tmp_path / "b", WORDS[::-1])
+    columns = [WORDS, [f"{word} {word} {other}" for word, other in zip(WORDS, WORDS[1:] + WORDS)]]
+    features = [model.preprocess(texts) for texts in columns]
+    ours = HardNegatives(model, "simclr", guide=guide)
+    theirs = sentence_losses().GISTEmbedLoss(
+        model, guide, 0.05, contrast_anchors=False, contrast_positives=False
+    )
+    losses = [float(one(map(dict, features), None)) for one in (ours, theirs)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    ours.respell = False
+    assert float(ours(map(dict, features))) != pytest.approx(losses[0], rel=1e-3)
+    bag = StaticEmbedding(model.tokenizer.backend_tokenizer, embedding_dim=8)
+    with pytest.raises(ValueError, match="the guide has another vocabulary than the model"):
+        HardNegatives(type(model)(modules=[bag], device="cpu"), "simclr", guide=guide)
+
+
 def test_a_query_of_which_the_mask_leaves_nothing_is_left_out():
     z = columns(7, n=4)
     mask = torch.zeros(4, 4, dtype=torch.bool)

@@ -2,9 +2,12 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from hnlib import __main__ as cli
 from hnlib import _files, results
@@ -87,6 +90,54 @@ def test_a_new_replicate_makes_those_chapters_again_that_read_the_latest(tmp_pat
         records.frame(kind="images", latest=latest)
         records.write(record(linear=0.8 - latest / 10), tmp_path)
         assert records.unchanged(records.READ, records.frame()) != latest
+
+
+@pytest.mark.parametrize(
+    "alter, message",
+    [
+        (lambda one: one[:-9], "EOF|expected"),
+        (lambda one: one.replace(b'"seed": 0', b'"seed": 1'), "not the one that names it"),
+        (lambda one: one.replace(b"0.9", b"NaN"), "expected value"),
+        (lambda one: one.replace(b"0.9", b"9.0"), "metrics.linear must lie in 0 to 1, got 9"),
+        (lambda one: one.replace(b"0.9", b'"9"'), "linear"),
+        (lambda one: one.replace(b'"metrics"', b'"other"'), "metrics: Field required"),
+        (
+            lambda one: one.replace(b'"images",\n "metrics"', b'"x",\n "metrics"'),
+            "kind must be one",
+        ),
+        (lambda one: b"[1]", "valid dictionary"),
+    ],
+)
+def test_an_altered_record_gets_one_sentence(tmp_path, capsys, alter, message):
+    path = records.write(record(), tmp_path)
+    before = path.read_bytes()
+    path.write_bytes(alter(before))
+    assert path.read_bytes() != before
+    assert cli.main(["results", "--folder", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert re.search(rf"record .*{path.name} is damaged or altered \(.*{message}", error)
+
+
+VALUES = st.sampled_from(
+    [None, True, "word", [], [[]], {"a": []}, -5.5, 10**30, math.nan, math.inf]
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_altered_record_ends_in_a_traceback(tmp_path, capsys, data):
+    one = json.loads(json.dumps(record() | {"history": [], "environment": {"hardware": {}}}))
+    place, key = one, data.draw(st.sampled_from(sorted(one)))
+    while isinstance(place[key], dict) and place[key] and data.draw(st.booleans()):
+        place = place[key]
+        key = data.draw(st.sampled_from(sorted(place)))
+    place[key] = data.draw(VALUES)
+    path = records.write(record(), tmp_path)
+    path.write_text(json.dumps(one))
+    status = cli.main(["results", "--folder", str(tmp_path)])
+    error = capsys.readouterr().err
+    assert (status, error) == (0, "") or (status == 2 and path.name in error)
 
 
 def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path):

@@ -1,6 +1,7 @@
 """Retrieval: collections, metrics, mining, training."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -146,16 +147,44 @@ def test_an_untrained_encoder_searches_a_collection_without_training_queries(fol
     assert 0 <= train(replace(run, **fields), progress=False).metrics["ndcg"] <= 1
 
 
+def test_judgements_are_read_without_a_head_and_with_integers_for_ids(folder):
+    before = data.read(folder, "mine").judgements
+    test = folder / "qrels/test.tsv"
+    _, rest = test.read_text().split("\n", 1)
+    test.write_text(rest)
+    assert data.read(folder, "mine").judgements == before
+    for file in (folder / "corpus.jsonl", folder / "queries.jsonl"):
+        file.write_text(re.sub(r'"_id": "[dq](\d+)"', r'"_id": \1', file.read_text()))
+    for file in (folder / "qrels").iterdir():
+        file.write_text(re.sub(r"[dq](\d+)", r"\1", file.read_text()))
+    assert data.read(folder, "mine").judgements == before
+
+
+def test_a_line_ends_at_a_newline_alone(folder):
+    before = data.read(folder, "mine").judgements
+    for file in (folder / "corpus.jsonl", folder / "qrels/train.tsv", folder / "qrels/test.tsv"):
+        file.write_text(re.sub(r"\bd(\d+)", "d\u2028\\1", file.read_text()))
+    assert data.read(folder, "mine").judgements == before
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("corpus.jsonl", "", "is empty"),
         ("corpus.jsonl", '{"_id": "d0", "text": "a"}\n' * 2, "'d0' twice"),
-        ("corpus.jsonl", '{"_id": "d0"}\n', "needs _id and text"),
+        ("corpus.jsonl", '{"_id": "d0"}\n', "line 1 of .* must be an object with _id"),
+        ("corpus.jsonl", '{"_id": "d0", "text": "a"}\n[1]\n', "line 2 of .* must be an object"),
+        ("corpus.jsonl", '{"_id": "d0", "text": 5}\n', "line 1 of .* must be an object"),
+        ("corpus.jsonl", '{"_id": ["d0"], "text": "a"}\n', "line 1 of .* must be an object"),
+        ("corpus.jsonl", '{"_id": "d0", "text": "a"\n', "line 1 of .*jsonl is not JSON"),
         ("queries.jsonl", '{"_id": "q0", "text": " "}\n', "has no text"),
         ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq0\td99\t1\n", "document 'd99'"),
         ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq0\td0\t0\n", "no document relevant"),
         ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq0 d0 1\n", "line 2"),
+        ("qrels/test.tsv", "q0\td0\tgood\n", "line 1 of .*test.tsv must be .* finite number"),
+        ("qrels/test.tsv", "q0\td0\tinf\n", "line 1 of .*test.tsv must be .* finite number"),
+        ("qrels/test.tsv", "q0\td0\t1\n\nq1\td1\tnan\n", "line 3 of .*test.tsv must be"),
+        ("qrels/test.tsv", "q0\td0\t1\nq0\td0\t2\n", "line 2 of .* grades document 'd0' .* 2, aft"),
     ],
 )
 def test_bad_collections_get_one_sentence(folder, name, content, message):

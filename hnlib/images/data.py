@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hnlib._checks import one_of
-from hnlib._files import by_hand, data_folder, download, only_process, write_atomically
+from hnlib import _checks
+from hnlib._files import (
+    DAMAGED,
+    by_hand,
+    data_folder,
+    only_process,
+    path_behind,
+    read_zip,
+    verified,
+    write_atomically,
+)
 from hnlib.images.run import ImageRun
 
 TINY_IMAGENET = (
     "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
     "90528d7ca1a48142e341f4ef8d21d0de",
+)
+TINY_LABELS = "val_annotations.txt"
+#: Of that archive; a picture's name begins with that of its class, n01443537, or with val
+TINY_FILE = (
+    r"tiny-imagenet-200/(train/n\d+/images/n\d+_\d+\.JPEG"
+    rf"|val/(images/val_\d+\.JPEG|{TINY_LABELS}))"
 )
 CIFAR10_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()  # noqa: SIM905
 DOWNLOADED = ImageRun.datasets[1:]
@@ -44,6 +59,33 @@ class Dataset:
     x_unlabelled: Tensor | None = None
     x_validation: Tensor | None = None
     y_validation: Tensor | None = None
+
+    def __post_init__(self):
+        if self.num_classes < 2:
+            raise ValueError(
+                f"{self.name} has the classes {[*self.class_names]}; give at least 2: of one class "
+                "every classifier is right"
+            )
+        for part in ("train", "test", "validation", "unlabelled"):
+            x, y = getattr(self, f"x_{part}"), getattr(self, f"y_{part}", None)
+            if x is not None and not (
+                x.dtype == torch.uint8
+                and x.ndim == 4
+                and x.numel()
+                and x.shape[1:] == self.x_train.shape[1:]
+                and x.shape[3] in (1, 3)
+            ):
+                raise ValueError(
+                    f"x_{part} of {self.name} must be uint8 [N,H,W,C] with C 1 or 3 and the shape "
+                    f"of the training images, got {x.dtype} {list(x.shape)}"
+                )
+            if y is not None:
+                y = _checks.labels(y, len(x), f"{self.name}, {part}")
+                if y.min() < 0 or y.max() >= self.num_classes:
+                    raise ValueError(
+                        f"y_{part} of {self.name} must lie in 0 to {self.num_classes - 1}, a "
+                        f"number a class, got {int(y.min())} to {int(y.max())}"
+                    )
 
     @property
     def num_classes(self) -> int:
@@ -71,9 +113,11 @@ def load(name: str, root: Path | str | None = None) -> Dataset:
     if name == "digits":
         return _digits()
     if name.startswith("folder:"):
-        path, _, size = name.removeprefix("folder:").rpartition("@")
-        return image_folder(path, int(size)) if path and size.isdigit() else image_folder(name[7:])
-    one_of("dataset", name, (*ImageRun.datasets, "folder:PATH"))
+        path, _, size = name.rpartition("@")
+        if size.isdecimal():
+            return image_folder(path_behind("folder:", path), int(size))
+        return image_folder(path_behind("folder:", name))
+    _checks.one_of("dataset", name, (*ImageRun.datasets, "folder:PATH"))
     path = data_folder(root, "images") / f"{name}.npz"
     if not path.exists():
         _download(name, path)
@@ -86,6 +130,8 @@ def image_folder(path: Path | str, size: int = 32) -> Dataset:
     With the subfolders `train` and `test` (or `val`) these are the split; else every fifth picture
     of each class, in the order of their names, is for testing.
     """
+    if not 1 <= size <= 1024:
+        raise ValueError(f"size must lie in 1 to 1024 pixels, got {size}")
     path = Path(path)
     test = next((path / part for part in ("test", "val") if (path / part).is_dir()), path / "test")
     if (path / "train").is_dir() and test.is_dir():
@@ -159,17 +205,27 @@ def _digits() -> Dataset:
 
 
 def _read(name: str, path: Path) -> Dataset:
-    with np.load(path, allow_pickle=False) as file:
-        arrays = dict(file)
-    shapes = [arrays[key].shape for key in PARTS if key in arrays]
-    images = [arrays[key] for key in PARTS[::2] if key in arrays]
-    if len(shapes) < 4 or any(x.dtype != np.uint8 or x.ndim != 4 for x in images):
-        raise ValueError(f"{path} holds arrays of shapes {shapes}; needed is {FORM}")
-    usual = CIFAR10_CLASSES if name == "cifar10" else range(arrays["y_train"].max() + 1)
-    classes = arrays.get("class_names", usual)
-    names = [str(c) for c in classes]
-    parts = [arrays[key] for key in PARTS]
-    return _dataset(name, *parts, classes=names, unlabelled=arrays.get("x_unlabelled"))
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = dict(file)
+    except (*DAMAGED, TypeError, MemoryError) as error:  # TypeError: of an .npy file
+        raise ValueError(f"{path} cannot be read ({error}); needed is {FORM}") from error
+    parts = [arrays.get(key) for key in PARTS]
+    unlabelled = arrays.get("x_unlabelled")
+    shown = [x if x is None else f"{x.dtype} {list(x.shape)}" for x in (*parts, unlabelled)]
+    images = [*parts[::2], *([] if unlabelled is None else [unlabelled])]
+    if (
+        any(x is None for x in parts)
+        or any(x.dtype != np.uint8 for x in images)
+        or any(y.dtype.kind not in "iu" for y in parts[1::2])
+    ):
+        raise ValueError(f"{path} holds {', '.join(map(str, shown))}; needed is {FORM}")
+    usual = CIFAR10_CLASSES if name == "cifar10" else range(len(np.unique(parts[1])))
+    classes = [str(c) for c in np.atleast_1d(arrays.get("class_names", usual))]
+    try:
+        return _dataset(name, *parts, classes=classes, unlabelled=unlabelled)
+    except ValueError as error:
+        raise ValueError(f"{path} does not fit: {error}") from error
 
 
 def _dataset(name, x_train, y_train, x_test, y_test, classes, unlabelled=None) -> Dataset:
@@ -177,7 +233,18 @@ def _dataset(name, x_train, y_train, x_test, y_test, classes, unlabelled=None) -
     y_train, y_test = (torch.from_numpy(np.asarray(y, np.int64)) for y in (y_train, y_test))
     unlabelled = None if unlabelled is None else torch.from_numpy(np.ascontiguousarray(unlabelled))
     digest = _digest(x_train, y_train, x_test, y_test, unlabelled)
-    return Dataset(name, x_train, y_train, x_test, y_test, tuple(classes), digest, unlabelled)
+    made = Dataset(name, x_train, y_train, x_test, y_test, tuple(classes), digest, unlabelled)
+    trained = {*y_train.tolist()}
+    if unseen := {*y_test.tolist()} - trained:
+        raise ValueError(
+            f"{name} has no training image of {classes[min(unseen)]!r}, a class of test images"
+        )
+    if len(trained) < 2:
+        raise ValueError(
+            f"{name} has training images of {classes[min(trained)]!r} alone; give at least 2 "
+            "classes: of one class every classifier is right"
+        )
+    return made
 
 
 def _digest(*arrays: Tensor | None) -> str:
@@ -198,17 +265,11 @@ def _download(name: str, path: Path) -> None:
     shutil.rmtree(folder)
 
 
-def _archive(url: str, path: Path) -> None:
-    """Download an archive for torchvision, which checks it and would begin anew each time."""
-    if not path.exists():
-        download(url, path)
-
-
 def _torchvision(name: str, folder: Path) -> dict[str, np.ndarray]:
     from hnlib.images._torchvision import torchvision
 
     kind = getattr(torchvision.datasets, name.upper())
-    _archive(kind.url, folder / kind.filename)
+    verified(kind.url, folder / kind.filename, kind.tgz_md5)  # before torchvision unpacks it
     parts = ("train", "test", "unlabeled") if name == "stl10" else (True, False)
     train, test, *unlabelled = sets = [kind(folder, part, download=True) for part in parts]
     if name == "stl10":
@@ -220,23 +281,19 @@ def _torchvision(name: str, folder: Path) -> dict[str, np.ndarray]:
 
 
 def _tiny_imagenet(name: str, folder: Path) -> dict[str, np.ndarray]:
-    from hnlib.images._torchvision import torchvision
-
     url, md5 = TINY_IMAGENET
-    utils: Any = torchvision.datasets.utils
-    _archive(url, folder / Path(url).name)
-    utils.download_and_extract_archive(url, folder, md5=md5)
-    root = folder / "tiny-imagenet-200"
-    x_train, y_train, classes = _pictures(root / "train")
-    text = (root / "val/val_annotations.txt").read_text()
-    test = sorted(line.split("\t")[:2] for line in text.splitlines())
-    return {
-        "x_train": x_train,
-        "y_train": y_train,
-        "x_test": np.stack([_picture(root / "val/images" / file) for file, _ in test]),
-        "y_test": np.searchsorted(classes, [label for _, label in test]),
-        "class_names": np.array(classes),
-    }
+    archive = folder / f"{name}.zip"
+    verified(url, archive, md5)
+    files = read_zip(archive, TINY_FILE, largest=10**9)
+    test = [line.split("\t")[:2] for line in files.pop(TINY_LABELS).decode().splitlines()]
+    labels = dict(test) | {file: file.split("_")[0] for file in files if file[0] == "n"}
+    classes = sorted({*labels.values()})
+    arrays = {}
+    for part, first in (("train", "n"), ("test", "v")):
+        chosen = sorted(file for file in labels if file[0] == first)
+        arrays[f"x_{part}"] = np.stack([_picture(io.BytesIO(files[file])) for file in chosen])
+        arrays[f"y_{part}"] = np.searchsorted(classes, [labels[file] for file in chosen])
+    return arrays | {"class_names": np.array(classes)}
 
 
 def _pictures(folder: Path, size: int | None = None) -> tuple[np.ndarray, np.ndarray, list[str]]:
@@ -247,13 +304,31 @@ def _pictures(folder: Path, size: int | None = None) -> tuple[np.ndarray, np.nda
     return x, np.array(images.targets), images.classes
 
 
-def _picture(file: Path | str, size: int | None = None) -> np.ndarray:
+def _picture(file: Path | str | io.BytesIO, size: int | None = None) -> np.ndarray:
     from PIL import Image, ImageOps
 
-    with Image.open(file, formats=FORMATS) as image:
-        if image.mode == "F" and image.getextrema()[1] <= 1:  # floating-point TIFF
-            image = image.point(lambda value: value * 255 + 0)
-        image = image.convert("RGB")
+    try:
+        with Image.open(file, formats=FORMATS) as image:
+            if image.mode[0] in "IF":  # pillow would cut what is above 255
+                image = Image.fromarray(_eight_bits(np.asarray(image)))
+            image = image.convert("RGB")
+    except (*DAMAGED, SyntaxError, Image.DecompressionBombError) as error:
+        raise ValueError(
+            f"picture {file} cannot be read ({error}); save it with 8 bits a channel, or leave it "
+            "out"
+        ) from error
     if size is not None:
         image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
     return np.asarray(image)
+
+
+def _eight_bits(values: np.ndarray) -> np.ndarray:
+    """Return the values of a grey picture, of 16 bits or floating-point, as uint8."""
+    if values.dtype.itemsize == 2:
+        return (values >> 8).astype(np.uint8)
+    low, high = values.min(), values.max()
+    if values.dtype.kind != "f" or not 0 <= low <= high <= 255:  # false of NaN
+        raise ValueError(
+            f"its values are {values.dtype}, {low:g} to {high:g}, not floats in [0, 1] or [0, 255]"
+        )
+    return np.rint(values * (255 if high <= 1 else 1)).astype(np.uint8)

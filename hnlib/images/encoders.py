@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from hnlib._checks import one_of
+from hnlib import _checks
+from hnlib.training.checkpoint import UNFIT
 
 ENCODERS = ("small-cnn", "resnet18", "resnet50", "pixels")
+RESNETS = tuple(f"resnet{depth}" for depth in (18, 34, 50, 101, 152))  # torchvision's
 
 
 def build(name: str, in_channels: int = 3, image_size: int = 32) -> nn.Module:
@@ -30,7 +32,7 @@ def build(name: str, in_channels: int = 3, image_size: int = 32) -> nn.Module:
         encoder = nn.Flatten()
         encoder.feature_dim = in_channels * image_size**2
         return encoder
-    one_of("encoder", name, ENCODERS)
+    _checks.one_of("encoder", name, ENCODERS)
     return _resnet(name, in_channels)
 
 
@@ -107,15 +109,18 @@ def from_state_dict(path: Path, name: str = "resnet50") -> nn.Module:
     "module." of a model trained on several devices. ValueError: weights are missing or of another
     shape.
     """
-    state = torch.load(path, map_location="cpu", weights_only=True)
-    state = {key.removeprefix("module."): value for key, value in state.items()}
-    stem = state.get("conv1.weight", torch.empty(64, 3, 7, 7))
-    encoder = _resnet(name, stem.shape[1] if stem.shape[-1] == 3 else None)
-    state = {key: value for key, value in state.items() if not key.startswith("fc.")}
+    _checks.one_of("encoder", name, RESNETS)
     try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = {key.removeprefix("module."): value for key, value in state.items()}
+        stem = state.get("conv1.weight", torch.empty(64, 3, 7, 7))
+        encoder = _resnet(name, stem.shape[1] if stem.shape[-1] == 3 else None)
+        state = {key: value for key, value in state.items() if not key.startswith("fc.")}
         encoder.load_state_dict(state)
-    except RuntimeError as error:
-        first = str(error).splitlines()[1].strip()[:80]
+    except FileNotFoundError:
+        raise
+    except UNFIT as error:
+        first = (str(error).splitlines() or [repr(error)])[:2][-1].strip()[:80]
         raise ValueError(f"{path} is no state_dict of torchvision's {name}: {first} …") from error
     return encoder
 

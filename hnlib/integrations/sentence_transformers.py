@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import inf
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,6 +17,22 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 DEFAULTS = {"temperature": 0.05, "tau_plus": 0.0}
+
+
+def _reads_other_tokens(model: SentenceTransformer, guide: SentenceTransformer) -> bool:
+    """Return whether the guide cannot take the model's tokens, as in `GISTEmbedLoss`."""
+    tokenizers = [getattr(one, "tokenizer", None) for one in (model, guide)]
+    if None in tokenizers:  # a module of one's own, which takes the columns as they are
+        return False
+    (ours, theirs), (length, most) = tokenizers, (x.max_seq_length or inf for x in (model, guide))
+    if ours.get_vocab() == theirs.get_vocab() and length <= most:
+        return False
+    if not hasattr(ours, "batch_decode"):
+        raise ValueError(
+            "the guide has another vocabulary than the model, whose tokenizer cannot spell texts "
+            "from tokens (a StaticEmbedding's); give a guide with the model's tokenizer"
+        )
+    return True
 
 
 class HardNegatives(nn.Module):
@@ -35,8 +52,9 @@ class HardNegatives(nn.Module):
     gather_across_devices : bool, default False
         Whether negatives come from all processes.
     guide : SentenceTransformer, optional
-        Model with the same tokenizer. A candidate is not a negative if its cosine with the query by
-        the guide exceeds that of the answer minus `margin`, as in `GISTEmbedLoss`.
+        A candidate is not a negative if its cosine with the query by the guide exceeds that of the
+        answer minus `margin`, as in `GISTEmbedLoss`. Where the guide has another vocabulary, or
+        reads shorter texts than the model, it gets the texts that the model's tokens spell.
     margin : float, default 0.0
         Margin of the guide. Negative values mask less.
     mask : callable, optional
@@ -51,7 +69,8 @@ class HardNegatives(nn.Module):
     ------
     ValueError
         If the method needs more than two embeddings, an option is out of range, or, when called,
-        columns or labels do not suit it.
+        columns or labels do not suit it; or if the guide has another tokenizer than the model and
+        that is a `StaticEmbedding`.
 
     Notes
     -----
@@ -79,6 +98,7 @@ class HardNegatives(nn.Module):
         self.method = methods.build(method, **defaults | options)
         self.both, self.gather_across_devices = both, gather_across_devices
         self.guide, self.margin, self.mask = guide, margin, mask
+        self.respell = guide is not None and _reads_other_tokens(model, guide)
 
     def forward(
         self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None
@@ -86,8 +106,10 @@ class HardNegatives(nn.Module):
         """Return the loss of a batch of texts, one dictionary for each column."""
         features, guided = [*sentence_features], None
         if self.guide is not None:
-            with torch.no_grad():  # copies, because models write into them
-                guided = [self.guide(dict(column))["sentence_embedding"] for column in features]
+            with torch.no_grad():
+                guided = [
+                    self.guide(self._for_guide(column))["sentence_embedding"] for column in features
+                ]
         columns = [self.model(column)["sentence_embedding"] for column in features]
         return self.of_columns(columns, labels, guided)
 
@@ -125,6 +147,18 @@ class HardNegatives(nn.Module):
         return self.method.pairs(
             queries, torch.cat(keys), labels=labels, both=self.both, excluded=excluded
         )
+
+    def _for_guide(self, column: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return a column of texts in the tokens of the guide."""
+        if not self.respell:
+            return dict(column)  # a copy, because models write into it
+        from sentence_transformers.util import batch_to_device
+
+        ids = column["input_ids"]
+        if "cu_seq_lens_q" in column:  # texts packed into one row
+            ids = ids[0].tensor_split(column["cu_seq_lens_q"][1:-1].cpu())
+        texts = self.model.tokenizer.batch_decode(ids, skip_special_tokens=True)
+        return batch_to_device(self.guide.preprocess(texts), self.guide.device)
 
     @torch.no_grad()
     def _excluded(self, queries, keys, labels, guided) -> Tensor | None:

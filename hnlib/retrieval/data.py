@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from hnlib._files import data_folder
+from hnlib._files import data_folder, decode, path_behind
 from hnlib.sentences import data as sentences
 
 PREFIX = "folder:"  # before the path of a folder
@@ -82,7 +82,7 @@ def load(name: str = "generated", root: Path | str | None = None) -> Collection:
     if name == "generated":
         return generated()
     if name.startswith(PREFIX):
-        folder = Path(name.removeprefix(PREFIX)).expanduser()
+        folder = path_behind(PREFIX, name)
         made = read(folder, folder.stem)
         return replace(made, name=f"{PREFIX}{folder.stem}-{made.digest[:8]}")
     folder = data_folder(root, "retrieval") / name
@@ -102,14 +102,20 @@ def read(folder: Path, name: str) -> Collection:
     judgements = {}
     for path in sorted((folder / "qrels").glob("*.tsv")):
         split = judgements[path.stem] = {}
-        for line, (query, document, grade) in enumerate(_table(path, digest), 2):
+        seen: dict[tuple[str, str], float] = {}
+        for line, query, document, grade in _table(path, digest, asked):
             if query not in asked or document not in number:
                 raise ValueError(
                     f"line {line} of {path} judges document {document!r} for query {query!r}, "
                     f"but corpus.jsonl or queries.jsonl lacks it; remove the line or add the text"
                 )
-            if float(grade) > 0:
-                split.setdefault(asked[query], {})[number[document]] = float(grade)
+            if seen.setdefault((query, document), grade) != grade:
+                raise ValueError(
+                    f"line {line} of {path} grades document {document!r} for query {query!r} "
+                    f"{grade:g}, after {seen[query, document]:g}; leave one of the lines"
+                )
+            if grade > 0:
+                split.setdefault(asked[query], {})[number[document]] = grade
     if not judgements.get("test"):
         raise ValueError(f"{folder} judges no document relevant in qrels/test.tsv; add such a file")
     titles = [(one.get("title") or "").strip() for one in documents.values()]
@@ -127,32 +133,61 @@ def _content(path: Path, digest) -> str:
             "corpus.jsonl, queries.jsonl and qrels/test.tsv, as BEIR writes it"
         ) from error
     digest.update(content)
-    return content.decode("utf-8-sig")
+    return decode(content, path)
+
+
+def _rows(path: Path, digest) -> list[tuple[int, str]]:
+    """Return the lines of a file that are not empty, with their numbers.
+
+    They end at a newline alone: a text may hold other characters that `splitlines` splits at.
+    """
+    lines = _content(path, digest).split("\n")
+    return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
 
 
 def _lines(path: Path, digest) -> dict[str, dict]:
     """Return the objects of a JSON-lines file by `_id`."""
     rows = {}
-    for number, line in enumerate(_content(path, digest).split("\n"), 1):
-        if line.strip():
+    for number, line in _rows(path, digest):
+        try:
             row = json.loads(line)
-            if not {"_id", "text"} <= row.keys():
-                raise ValueError(f"line {number} of {path} needs _id and text, got {sorted(row)}")
-            if row["_id"] in rows:
-                raise ValueError(f"{path} has the _id {row['_id']!r} twice; give each line its own")
-            rows[row["_id"]] = row
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"line {number} of {path} is not JSON: {error}") from None
+        fields = row if isinstance(row, dict) else {}
+        key, text, title = (fields.get(name) for name in ("_id", "text", "title"))
+        is_text = isinstance(text, str) and isinstance(title, str | None)
+        if type(key) not in (str, int) or not is_text:
+            raise ValueError(
+                f"line {number} of {path} must be an object with _id (a string or an integer) and "
+                f"text, perhaps title (strings), got {line[:80]}"
+            )
+        if str(key) in rows:
+            raise ValueError(f"{path} has the _id {key!r} twice; give each line its own")
+        rows[str(key)] = row  # as qrels writes it
     if not rows:
         raise ValueError(f"{path} is empty; write one JSON object with _id and text a line")
     return rows
 
 
-def _table(path: Path, digest) -> list[list[str]]:
-    """Return the rows of a TSV file below its head."""
-    rows = list(csv.reader(_content(path, digest).splitlines(), delimiter="\t"))
-    for line, row in enumerate(rows, 1):
-        if len(row) != 3:
-            raise ValueError(f"line {line} of {path} must be query, document, score; got {row}")
-    return rows[1:]
+def _table(path: Path, digest, queries) -> list[tuple[int, str, str, float]]:
+    """Return number, query, document and grade of the lines of a TSV file, but for a head."""
+    table = []
+    for i, (number, line) in enumerate(_rows(path, digest)):
+        row = line.removesuffix("\r").split("\t")
+        try:
+            query, document, grade = *row[:2], float(row[2])
+            fits = len(row) == 3 and math.isfinite(grade)
+        except (ValueError, IndexError):
+            if i == 0 and len(row) == 3 and row[0] not in queries:
+                continue  # the head
+            fits = False
+        if not fits:
+            raise ValueError(
+                f"line {number} of {path} must be query, document, grade (a finite number) with "
+                f"tabs between them, got {line[:80]!r}"
+            )
+        table.append((number, query, document, grade))
+    return table
 
 
 def movielens(folder: Path, like: float = 4) -> Collection:
@@ -161,18 +196,33 @@ def movielens(folder: Path, like: float = 4) -> Collection:
     Users and films are their id and features as words. The first 80 % of a user's likes, by time,
     are the training part, then come dev and test.
     """
+    try:
+        return _movielens(folder, like)
+    except (KeyError, IndexError, ValueError) as error:
+        raise ValueError(
+            f"the files ml-100k.user, .item and .inter of {folder} are not as RecBole writes them "
+            f"({error!r}); put them there anew"
+        ) from error
+
+
+def _movielens(folder: Path, like: float) -> Collection:
     digest = hashlib.sha256()
 
     def rows(part: str) -> list[dict]:
-        content = _content(folder / f"ml-100k.{part}", digest).splitlines()
-        head = [name.split(":")[0] for name in content[0].split("\t")]
-        return [dict(zip(head, line.split("\t"))) for line in content[1:]]
+        _, *lines = cells = _rows(folder / f"ml-100k.{part}", digest)
+        head = [name.split(":")[0] for name in cells[0][1].split("\t")]
+        return [dict(zip(head, line.removesuffix("\r").split("\t"))) for _, line in lines]
+
+    def number(text: str) -> float:
+        if not math.isfinite(value := float(text)):
+            raise ValueError(f"{text} is no number")
+        return value
 
     users, items = rows("user"), rows("item")
     user_number = {one["user_id"]: i for i, one in enumerate(users)}
     item_number = {one["item_id"]: i for i, one in enumerate(items)}
-    likes = [one for one in rows("inter") if float(one["rating"]) >= like]
-    likes.sort(key=lambda one: (float(one["timestamp"]), one["item_id"]))
+    likes = [one for one in rows("inter") if number(one["rating"]) >= like]
+    likes.sort(key=lambda one: (number(one["timestamp"]), one["item_id"]))
     by_user: dict[int, list[int]] = {}
     for one in likes:
         by_user.setdefault(user_number[one["user_id"]], []).append(item_number[one["item_id"]])

@@ -14,7 +14,15 @@ import torch
 from torch import Tensor
 
 from hnlib._checks import one_of
-from hnlib._files import by_hand, data_folder, decode, download, read_zip, write_atomically
+from hnlib._files import (
+    by_hand,
+    data_folder,
+    decode,
+    download,
+    path_behind,
+    read_zip,
+    write_atomically,
+)
 from hnlib.sentences.run import SentenceRun
 
 try:
@@ -29,8 +37,11 @@ NOVELS = (
     "https://codeload.github.com/computationalstylistics/100_english_novels/zip/"
     "143e601875d70e195f2cc5ebd8b034609271194d"
 )
-FILE = r"[^/]+/corpus/\w+_\d+\.txt"  # of that archive
 PROTECTED = ("Galsworthy_River_1933.txt", "Woolf_Years_1937.txt")
+#: The files of that archive, and the digest of their names, sizes and checksums; GitHub packs it
+#: anew, so the archive has no digest of its own
+FILE = rf"[^/]+/corpus/(?!{'|'.join(PROTECTED)})\w+_\d+\.txt"
+NOVELS_LISTING = "6194d010439a49e632c3f2c5022de76d59dfb8bf136eb01e5453525a1cb997fa"
 NOVELS_DIGEST = "d96b7d2ec2f6a389295d436ccdc9853a98c028ceded2320d5ee3f9c9df48cf13"
 PAD, UNKNOWN = "[PAD]", "[UNK]"
 _LONG_WORD = re.compile(r"\S{1000}")  # is cut there: byte-pair encoding takes quadratic time
@@ -155,7 +166,7 @@ def load(name: str = "topics", root: Path | str | None = None, vocabulary: int =
     folder = data_folder(root, "sentences")
     path = folder / "novels.txt"
     if name != "novels":
-        path = Path(name.removeprefix(PREFIX)).expanduser()
+        path = path_behind(PREFIX, name)
     elif not path.exists():
         _prepare_novels(path)
     text = path.read_bytes()
@@ -167,7 +178,7 @@ def load(name: str = "topics", root: Path | str | None = None, vocabulary: int =
     cache = folder / "tokens" / f"{digest[:16]}-{vocabulary}.safetensors"
     if cache.exists():
         return read(cache, name)
-    words = text.decode("utf-8-sig").replace("\r\n", "\n").strip("\n")
+    words = decode(text, path).replace("\r\n", "\n").strip("\n")
     documents = [part.split("\n") for part in re.split(r"\n{2,}", words)]
     made = corpus(documents, name, vocabulary)
     write(made, cache)
@@ -189,13 +200,16 @@ def write(made: Corpus, path: Path) -> None:
 
 def read(path: Path, name: str) -> Corpus:
     """Read a corpus that `write` wrote."""
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
-    with safe_open(path, "pt") as file:
-        metadata = file.metadata()
-        ids, ends, documents = (file.get_tensor(part) for part in PARTS)
-    tokenizer = Tokenizer.from_str(metadata["tokenizer"])
-    return Corpus(name, ids, ends, documents, tokenizer, metadata["digest"])
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            ids, ends, documents = (file.get_tensor(part) for part in PARTS)
+        digest, tokenizer = metadata["digest"], metadata["tokenizer"]
+    except (OSError, SafetensorError, KeyError) as error:
+        raise ValueError(f"{path} is damaged ({error}); delete it, it is made again") from error
+    return Corpus(name, ids, ends, documents, Tokenizer.from_str(tokenizer), digest)
 
 
 def _prepare_novels(path: Path) -> None:
@@ -207,7 +221,7 @@ def _prepare_novels(path: Path) -> None:
         archive = folder.with_suffix(".zip")
         with by_hand("novels", f"the folder corpus of {NOVELS} at {folder}"):
             download(NOVELS, archive)
-            texts = read_zip(archive, FILE)
+            texts = read_zip(archive, FILE, listing=NOVELS_LISTING)
     chosen = [decode(texts[name], folder / name) for name in sorted(texts) if name not in PROTECTED]
     content = "\n\n".join("\n".join(sentences(text)) for text in chosen) + "\n"
     if hashlib.sha256(content.encode()).hexdigest() != NOVELS_DIGEST:

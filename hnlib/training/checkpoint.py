@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from torch import nn
 
 from hnlib import _files
 from hnlib.training import kinds
+
+#: What comes of a file that holds something else than was expected
+UNFIT = (*_files.DAMAGED, LookupError, TypeError, AttributeError, pickle.UnpicklingError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,17 +63,24 @@ def load(path: Path | str, encoder: nn.Module | None = None) -> Run:
 
     A run of your own encoder needs such an encoder again.
     """
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
-    with safe_open(path, "pt") as file:
-        metadata = file.metadata() or {}
-        names = list(file.keys())  # it is not a dictionary
-        state = {name: file.get_tensor(name) for name in names}
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            names = list(file.keys())  # it is not a dictionary
+            state = {name: file.get_tensor(name) for name in names}
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged ({error}), or Run.save did not write it") from error
     if "record" not in metadata:
         raise ValueError(f"{path} holds no record; Run.save did not write it")
-    record = json.loads(metadata["record"])
-    model = kinds.task_class(kinds.kind_of(record)).saved_model(record, state, encoder)
-    model.load_state_dict(state)
+    try:
+        record = json.loads(metadata["record"])
+        model = kinds.task_class(kinds.kind_of(record)).saved_model(record, state, encoder)
+        model.load_state_dict(state)
+    except UNFIT as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{path} does not hold the model of its record ({reason})") from error
     return Run(record, model.eval())
 
 
@@ -115,8 +126,8 @@ class Checkpoint:
             return None
         try:
             state = torch.load(self.path, map_location=device, weights_only=True)
-            saved, epoch = json.loads(state["configuration"]), state["epoch"]
-        except Exception as error:  # torch.load raises many types
+            saved, epoch = dict(json.loads(state["configuration"])), state["epoch"]
+        except UNFIT as error:
             raise ValueError(
                 f"{self.path} is not a checkpoint; pass another path or resume=False (--restart)"
             ) from error

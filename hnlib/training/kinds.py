@@ -40,4 +40,7 @@ def kind_of(record: dict) -> str:
     """Return the kind of run that a record is of, or "measurement"."""
     before = {"image_shape": "images", "graphs": "graphs", "sentences": "sentences"}
     guess = next((kind for key, kind in before.items() if key in record), "measurement")
-    return record.get("kind", guess)  # older records do not name it
+    kind = record.get("kind", guess)  # older records do not name it
+    if kind not in (*KINDS, "measurement"):
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, measurement, got {kind!r}")
+    return kind

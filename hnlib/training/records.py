@@ -3,7 +3,7 @@
 A record is a dictionary with at least `configuration` (everything that was chosen, the seed
 included) and `metrics` (everything that was measured); `kind`, `history`, `environment` and
 `seconds` are usual. Its file is named by a short hash of the configuration, so the same run has the
-same name on every machine. Readers trust the tracked records; a test checks them.
+same name on every machine. A file that was damaged or altered is refused when it is read.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json  # three times as fast as json
 
 from hnlib._files import project_root, write_atomically
@@ -107,8 +108,66 @@ def _named(folder: Path) -> list[tuple[str, dict, str]]:
     for stem in names(folder):
         with open(f"{folder}/{stem}.json", "rb") as file:  # a Path each would take as long
             content = file.read()
-        named.append((stem, from_json(content), hashlib.sha256(content).hexdigest()))
+        with _of_record(f"{folder}/{stem}.json"):
+            record = from_json(content, allow_inf_nan=False)
+            _check(record)
+            if name(record["configuration"]) != stem[:12]:
+                raise ValueError("its configuration is not the one that names it")
+        named.append((stem, record, hashlib.sha256(content).hexdigest()))
     return named
+
+
+class _Environment(BaseModel):
+    hardware: dict[str, Any] = {}
+    date: str = ""
+
+
+class _Record(BaseModel):
+    """What every record has: readers rely on it."""
+
+    model_config = ConfigDict(strict=True)
+    configuration: dict[str, Any]
+    metrics: dict[str, Any]
+    kind: str = ""
+    environment: _Environment = _Environment()
+    seconds: Annotated[float, Field(ge=0)] | None = None
+    history: list[dict[str, Any]] | None = None
+    losses: list[Any] | None = None
+    correct: dict[str, str | list[Any]] | None = None
+    superseded: str = ""
+
+
+_MEASURED = TypeAdapter(dict[str, float | list[Any] | None], config=ConfigDict(strict=True))
+
+
+def _check(record) -> None:
+    """Raise ValueError where readers would fail on a record or misread its scores."""
+    _Record.model_validate(record)
+    kind = kinds.kind_of(record)
+    if kind == "measurement":
+        return
+    _MEASURED.validate_python(record["metrics"])
+    run = kinds.run_class(kind)
+    for names, least in ((run.accuracies, 0), (run.correlations, -1)):
+        for metric in names:
+            value = record["metrics"].get(metric)
+            if value is not None and (isinstance(value, list) or not least <= value <= 1):
+                raise ValueError(f"metrics.{metric} must lie in {least} to 1, got {value!r}")
+
+
+@contextmanager
+def _of_record(path: str) -> Iterator[None]:
+    """Say of which record a fault in the block is."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        reason = str(error)
+        if isinstance(error, ValidationError):
+            one = error.errors()[0]
+            reason = f"{'.'.join(map(str, one['loc']))}: {one['msg']}"
+        raise ValueError(
+            f"the record {path} is damaged or altered ({reason}); restore or delete it"
+        ) from error
 
 
 def set_aside() -> list[dict]:
@@ -249,7 +308,8 @@ def frame(
                 continue
             chosen: dict = record["configuration"]
             setting = json.dumps(chosen | {"experiment": "-", "seed": 0}, sort_keys=True)
-            row = _row(stem, its_kind, record, setting) | {"digest": content}
+            with _of_record(stem):
+                row = _row(stem, its_kind, record, setting) | {"digest": content}
             key = its_kind, chosen.get("seed"), setting
             before = here.get(key, rows.get(key, row))
             experiments = tuple(sorted({row["experiment"], *before["experiments"]}))
