@@ -1,14 +1,17 @@
 """The book away from its checkout: its repository, and notebooks that one downloads."""
 
 import os
+import posixpath
 import re
 import subprocess
 import sys
 import tomllib
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from hnlib.book import labels, reading
 from hnlib.book.execute import root
 
 BRANCH = "notebooks"  # where the workflow puts the downloads, for Colab
@@ -80,63 +83,114 @@ REFUSE = f"""raise ImportError(
 DIRECTIVE = re.compile(
     r"^ *(`{3,}|:{3,})\{([\w:-]+)\} *([^\n]*)\n((?: *:[\w-]+:[^\n]*\n)*)(.*?)^ *\1 *$", re.M | re.S
 )
-ROLE = re.compile(r"\{([\w:+-]+)\}`([^`]+)`")
+ROLE = re.compile(r"(?<!`)\{([\w:+-]+)\}`([^`]+)`")
 TITLED = ("admonition", "dropdown", "grid-item-card", "tab-item")  # shown as their title alone
 FRAMES = ("grid", "tab-set")
+EQUATION = re.compile(r"^( *)\$\$ \(([\w-]+)\)$", re.M)
+ANCHORS = {"eq": "equation-", "term": "term-"}
+
+
+def table(rows: list[list[str]]) -> str:
+    """Return a Markdown table of texts, the head first."""
+    cells = [[" ".join(cell.split()).replace("|", r"\|") for cell in row] for row in rows]
+    head, *body = [f"| {' | '.join(row)} |" for row in cells]
+    return "\n".join([head, "|" + " --- |" * len(rows[0]), *body])
 
 
 def _directive(match: re.Match) -> str:
     """Return the Markdown that replaces a directive: its title above its contents."""
     _, kind, title, options, contents = match.groups()
     label = re.search(r":label:\s*(.*)", options)
-    number = f" ({label[1]})" if label else ""
     if kind == "math":
-        return f"\n$$\n{contents}$${number}\n"
+        return f"\n$$\n{contents}$$" + f" ({label[1]})" * bool(label) + "\n"
     if kind in FRAMES:
         return contents
-    name = kind.rpartition(":")[2].capitalize()
-    head = f"**{title}**" if kind in TITLED else f"**{name}.** {title}".strip()
-    return f"\n{head}{number}\n\n{contents}\n"
+    if kind == "list-table":
+        rows = re.split(r"^\* - ?", contents, flags=re.M)[1:]
+        return f"\n{table([re.split('^  - ?', row, flags=re.M) for row in rows])}\n"
+    head = _known(label[1]) if label else kind.rpartition(":")[2].capitalize()
+    if kind in TITLED:
+        head = title
+    elif kind == "solution":
+        head = f"Solution to {_known(title)}"
+    elif title:
+        head += f" ({title})"
+    if kind == "dropdown" or re.search(r":class:.*\bdropdown\b", options):
+        return f"\n<details><summary>{head}</summary>\n\n{contents}\n</details>\n"
+    return f"\n**{head}**\n\n{contents}\n"
 
 
-def _words(role: re.Match) -> str:
-    """Return the Markdown that replaces a role."""
+def _known(label: str) -> str:
+    return labels.labels().get(label, (label, ""))[0]
+
+
+def _words(role: re.Match, page: str, site: str) -> str:
+    """Return the Markdown that replaces a role on a page."""
     kind, text = role[1], " ".join(role[2].split())
-    shown = re.sub(r" <[^<>]*>$", "", text)
+    said, label = re.fullmatch(r"(?:(.*) <)?(.*?)>?", text).groups()
     if kind == "math":
         return f"${text}$"
     if kind.startswith("py:"):
-        return f"`{shown.removeprefix('~')}`"
+        return f"`{said or label.removeprefix('~')}`"
     if kind.startswith("cite"):
-        return f"[{text}]"
-    return f"({text})" if kind == "eq" else f"*{shown.strip('/')}*"
+        found = [labels.cited().get(key, (key, "")) for key in text.split(",")]
+        if kind == "cite:t":
+            return ", ".join(f"{authors} [{year}]" for authors, year in found)
+        return f"[{'; '.join(map(', '.join, found))}]"
+    if kind == "doc":
+        label = posixpath.join(f"/{posixpath.dirname(page)}", label)
+    title, place = labels.labels().get(label, (label, "book/notation"))  # a term of the glossary
+    if site and place != page:
+        anchor = "" if kind == "doc" else f"#{ANCHORS.get(kind, '')}{label.replace(' ', '-')}"
+        return f"[{said or title}]({site}{place}.html{anchor})"
+    return f"*{said or title}*" if kind == "doc" else said or title
 
 
-def plain(text: str) -> str:
-    """Convert MyST to plain Markdown: directives, targets and roles, the labels of which stay."""
+def plain(text: str, page: str, site: str) -> str:
+    """Convert the MyST of a page to plain Markdown: labels become what a reader of the page sees.
+
+    What is on another page is a link, if the pages have an address, the `site`.
+    """
     text, count = f"{text}\n", 1
     while count:  # one directive may contain another
         text, count = DIRECTIVE.subn(_directive, text)
     text = re.sub(r"^\([\w-]+\)=\n", "", text, flags=re.M)
-    return ROLE.sub(_words, re.sub(r"\n{3,}", "\n\n", text).strip("\n"))
+    text = EQUATION.sub(lambda eq: rf"{eq[1]}\tag{{{_known(eq[2]).strip('()')}}}" f"\n{eq[1]}$$", text)
+    text = text.replace("<!-- checks -->", "**Checks**")
+    text = re.sub(r"<!-- (?:fold|more): (.*?) -->", r"**\1**", text)
+    text = re.sub(r"<!--.*?-->\n*", "", text, flags=re.S)
+    words = partial(_words, page=page, site=site)
+    return ROLE.sub(words, re.sub(r"\n{3,}", "\n\n", text).strip("\n"))
 
 
-def portable(node, url: str):
-    """Change a notebook to plain Markdown, with a first cell that installs the library."""
-    from nbformat.v4 import new_code_cell
+def portable(node, url: str, page: str):
+    """Change the notebook of a page to plain Markdown, with a first cell that installs the library.
 
-    pages = address(url)
-    source = f"{pages}{WHEEL}" if pages else f"git+{url}"
+    Captions of figures stand below them; code that the page hides is hidden where Jupyter can.
+    """
+    from nbformat.v4 import new_code_cell, new_markdown_cell
+
+    site = address(url)
+    source = f"{site}{WHEEL}" if site else f"git+{url}"
     install = INSTALL.format(source=source) if is_set(url) else REFUSE
+    cells = [new_code_cell(MISSING.format(install=install).strip(), id="elsewhere")]
+    opened = [id(part) for part in reading.opened(node)]
     for cell in node.cells:
+        cells.append(cell)
         if cell.cell_type == "markdown":
-            cell.source = plain(cell.source)
+            cell.source = plain(cell.source, page, site)
+            continue
         for output in cell.get("outputs", ()):
             output.get("metadata", {}).pop("narrow", None)
             if "text/markdown" in output.get("data", {}):
-                output.data["text/markdown"] = plain(output.data["text/markdown"])
-    first = new_code_cell(MISSING.format(install=install).strip(), id="elsewhere")
-    node.cells.insert(0, first)
+                output.data["text/markdown"] = plain(output.data["text/markdown"], page, site)
+        folded = id(cell) not in opened
+        cell.metadata["jupyter"] = {"source_hidden": folded or reading.hidden(cell), "outputs_hidden": folded}
+        if caption := reading.figure(cell, "figure", "caption"):
+            name = reading.figure(cell, "figure", "name")
+            words = f"**{_known(name)}.** {plain(caption, page, site)}"
+            cells.append(new_markdown_cell(words, id=f"{name}-caption"[:64]))
+    node.cells = [cell for cell in cells if cell.source]
     return node
 
 
@@ -145,5 +199,6 @@ def downloads(folder: Path, url: str) -> None:
     import nbformat
 
     for path in sorted(folder.rglob("*.ipynb")):
-        node = portable(nbformat.read(path, as_version=4), url)
+        page = path.relative_to(folder).with_suffix("").as_posix()
+        node = portable(nbformat.read(path, as_version=4), url, page)
         path.write_text(f"{nbformat.writes(node)}\n", encoding="utf-8")
