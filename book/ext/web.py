@@ -189,15 +189,13 @@ def _page(app, pagename, templatename, context, doctree):
         context["body"] = f"{before}{cite}{end}{after}"
 
 
-def tables(shown: str) -> list[str]:
-    """The tables of a cell's HTML in Markdown, each below its caption."""
-    found = []
+def tables(shown: str):
+    """Yield the tables of a cell's HTML in Markdown, each after its caption."""
     for table in BeautifulSoup(shown, "html.parser")("table"):
-        if table.caption:
-            found.append(table.caption.get_text(" ", strip=True))
-        rows = [[cell.get_text() for cell in row(["td", "th"])] for row in table("tr")]
-        found.append(elsewhere.table(rows))
-    return found
+        yield table.caption.get_text() if table.caption else ""
+        yield elsewhere.table(
+            [[part.get_text() for part in row(["th", "td"])] for row in table("tr")]
+        )
 
 
 def markdown(source: Path, page: str) -> str:
@@ -205,9 +203,8 @@ def markdown(source: Path, page: str) -> str:
     url = elsewhere.repository(root())
     if source.suffix == ".md":
         return elsewhere.plain(source.read_text(encoding="utf-8"), page, elsewhere.address(url))
-    _, *cells = elsewhere.portable(nbformat.read(source, as_version=4), url, page).cells
     parts = []
-    for cell in cells:
+    for cell in elsewhere.portable(nbformat.read(source, as_version=4), url, page).cells[1:]:
         code = cell.cell_type == "code"
         parts.append(f"```python\n{cell.source}\n```" if code else cell.source)
         for output in cell.get("outputs", ()):

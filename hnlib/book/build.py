@@ -18,7 +18,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from hnlib import _files
-from hnlib.book import elsewhere, kernels, labels, pages, printed, reading
+from hnlib.book import elsewhere, kernels, pages, printed, reading
 from hnlib.book.execute import (
     NotebookError,
     about,
@@ -62,7 +62,9 @@ sys.exit(bool(failed))
 @cache
 def toc() -> tuple[str, ...]:
     """Return every page named in ``_toc.yml``, without its ending."""
-    return tuple(labels.pages())
+    from sphinx_external_toc.parsing import parse_toc_yaml
+
+    return tuple(parse_toc_yaml(root() / "_toc.yml"))
 
 
 def chapters() -> list[Path]:

@@ -6,12 +6,14 @@ import re
 import subprocess
 import sys
 import tomllib
-from functools import partial
+from collections import Counter
+from functools import cache, partial
 from importlib import metadata
+from itertools import count
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from hnlib.book import labels, reading
+from hnlib.book import reading
 from hnlib.book.execute import root
 
 BRANCH = "notebooks"  # where the workflow puts the downloads, for Colab
@@ -84,44 +86,87 @@ DIRECTIVE = re.compile(
     r"^ *(`{3,}|:{3,})\{([\w:-]+)\} *([^\n]*)\n((?: *:[\w-]+:[^\n]*\n)*)(.*?)^ *\1 *$", re.M | re.S
 )
 ROLE = re.compile(r"(?<!`)\{([\w:+-]+)\}`([^`]+)`")
-TITLED = ("admonition", "dropdown", "grid-item-card", "tab-item")  # shown as their title alone
-FRAMES = ("grid", "tab-set")
 EQUATION = re.compile(r"^( *)\$\$ \(([\w-]+)\)$", re.M)
+FOLD = re.compile(r"<!-- fold: (.*?) -->\s*(\S.*?)\s*(?:<!-- end of fold -->|\Z)", re.S)
+DETAILS = "\n<details><summary>{}</summary>\n\n{}\n\n</details>\n".format
+TITLED = ("admonition", "dropdown", "tab-item")  # shown as their title alone
+LABELLED = re.compile(
+    r"^ *[`:]{3,}\{(?:prf:)?(?!solution)(\w+)\}.*\n *:label: (\S+)"
+    r"|^ *(\$\$) \((\S+)\)$|^  (figure):\n +name: (\S+)|^\((\S+)\)=\n+#+ (?P<title>.*)",
+    re.M,
+)
+FORMS = {"$$": "({})", "figure": "Fig. {}"}  # of other kinds: "Theorem 3.2"
 ANCHORS = {"eq": "equation-", "term": "term-"}
+
+
+@cache
+def labels() -> dict[str, tuple[str, str]]:
+    """Return what is shown for each label, and for each page as "/page", and the page it is on.
+
+    Numbers are Sphinx's: each kind counts in its chapter, and through all pages without a number.
+    """
+    from sphinx_external_toc.parsing import parse_toc_yaml
+
+    toc, numbers, shown, counts = parse_toc_yaml(root() / "_toc.yml").root, count(1), {}, Counter()
+    pages = [(page, part.numbered) for part in toc.subtrees for page in part.items]
+    for page, numbered in [(toc.docname, False), *pages]:
+        chapter = f"{next(numbers)}." if numbered else ""
+        text = (root() / f"{page}.md").read_text(encoding="utf-8")
+        shown[f"/{page}"] = re.findall("^# (.*)", text, re.M)[0], page
+        for found in LABELLED.finditer(text):
+            kind, label = filter(None, found.groups())
+            if found["title"]:
+                shown[kind] = label, page
+                continue
+            counts[chapter, kind] += 1
+            form = FORMS.get(kind, f"{kind.capitalize()} {{}}")
+            shown[label] = form.format(f"{chapter}{counts[chapter, kind]}"), page
+    return shown
+
+
+@cache
+def cited() -> dict[str, tuple[str, str]]:
+    """Return the authors and the year of each entry of the bibliography."""
+    from pybtex.database import parse_file
+
+    found = {}
+    for key, entry in parse_file(root() / "book/references.bib").entries.items():
+        people = entry.persons["author"]
+        names = [" ".join(map(str, p.rich_prelast_names + p.rich_last_names)) for p in people]
+        several = len(names) > 2 or names[-1] == "others"
+        found[key] = f"{names[0]} et al." if several else " and ".join(names), entry.fields["year"]
+    return found
+
+
+def _known(label: str) -> str:
+    return labels().get(label, (label, ""))[0]
 
 
 def table(rows: list[list[str]]) -> str:
     """Return a Markdown table of texts, the head first."""
     cells = [[" ".join(cell.split()).replace("|", r"\|") for cell in row] for row in rows]
-    head, *body = [f"| {' | '.join(row)} |" for row in cells]
-    return "\n".join([head, "|" + " --- |" * len(rows[0]), *body])
+    lines = [f"| {' | '.join(row)} |" for row in [cells[0], ["---"] * len(cells[0]), *cells[1:]]]
+    return "\n".join(lines)
 
 
 def _directive(match: re.Match) -> str:
     """Return the Markdown that replaces a directive: its title above its contents."""
     _, kind, title, options, contents = match.groups()
-    label = re.search(r":label:\s*(.*)", options)
-    if kind == "math":
-        return f"\n$$\n{contents}$$" + f" ({label[1]})" * bool(label) + "\n"
-    if kind in FRAMES:
+    if kind == "tab-set":
         return contents
+    if kind == "prf:proof":
+        return f"\n*Proof.* {contents}\n"
     if kind == "list-table":
         rows = re.split(r"^\* - ?", contents, flags=re.M)[1:]
         return f"\n{table([re.split('^  - ?', row, flags=re.M) for row in rows])}\n"
-    head = _known(label[1]) if label else kind.rpartition(":")[2].capitalize()
-    if kind in TITLED:
-        head = title
-    elif kind == "solution":
-        head = f"Solution to {_known(title)}"
-    elif title:
-        head += f" ({title})"
+    label = re.search(r":label:\s*(.*)", options)
+    name = _known(label[1]) if label else kind.rpartition(":")[2].capitalize()
+    if kind == "solution":
+        name, title = f"Solution to {_known(title)}", ""
+    head = title if kind in TITLED else f"{name} ({title})" if title else name
     if kind == "dropdown" or re.search(r":class:.*\bdropdown\b", options):
-        return f"\n<details><summary>{head}</summary>\n\n{contents}\n</details>\n"
+        return DETAILS(head, contents)
     return f"\n**{head}**\n\n{contents}\n"
-
-
-def _known(label: str) -> str:
-    return labels.labels().get(label, (label, ""))[0]
 
 
 def _words(role: re.Match, page: str, site: str) -> str:
@@ -133,13 +178,13 @@ def _words(role: re.Match, page: str, site: str) -> str:
     if kind.startswith("py:"):
         return f"`{said or label.removeprefix('~')}`"
     if kind.startswith("cite"):
-        found = [labels.cited().get(key, (key, "")) for key in text.split(",")]
+        found = [cited().get(key, (key, "")) for key in text.split(",")]
         if kind == "cite:t":
             return ", ".join(f"{authors} [{year}]" for authors, year in found)
         return f"[{'; '.join(map(', '.join, found))}]"
     if kind == "doc":
         label = posixpath.join(f"/{posixpath.dirname(page)}", label)
-    title, place = labels.labels().get(label, (label, "book/notation"))  # a term of the glossary
+    title, place = labels().get(label, (label, "book/notation"))  # a term of the glossary
     if site and place != page:
         anchor = "" if kind == "doc" else f"#{ANCHORS.get(kind, '')}{label.replace(' ', '-')}"
         return f"[{said or title}]({site}{place}.html{anchor})"
@@ -147,7 +192,7 @@ def _words(role: re.Match, page: str, site: str) -> str:
 
 
 def plain(text: str, page: str, site: str) -> str:
-    """Convert the MyST of a page to plain Markdown: labels become what a reader of the page sees.
+    """Convert the MyST of a page to plain Markdown, with labels as a reader of the page sees them.
 
     What is on another page is a link, if the pages have an address, the `site`.
     """
@@ -155,18 +200,18 @@ def plain(text: str, page: str, site: str) -> str:
     while count:  # one directive may contain another
         text, count = DIRECTIVE.subn(_directive, text)
     text = re.sub(r"^\([\w-]+\)=\n", "", text, flags=re.M)
-    text = EQUATION.sub(lambda eq: rf"{eq[1]}\tag{{{_known(eq[2]).strip('()')}}}" f"\n{eq[1]}$$", text)
-    text = text.replace("<!-- checks -->", "**Checks**")
-    text = re.sub(r"<!-- (?:fold|more): (.*?) -->", r"**\1**", text)
+    text = EQUATION.sub(lambda eq: f"{eq[1]}\\tag{{{_known(eq[2])[1:-1]}}}\n{eq[1]}$$", text)
+    text = FOLD.sub(lambda fold: DETAILS(*fold.groups()), text)
+    text = re.sub(r"<!-- (?:\w+: )?((?!end).*?) -->", r"**\1**", text)
     text = re.sub(r"<!--.*?-->\n*", "", text, flags=re.S)
     words = partial(_words, page=page, site=site)
     return ROLE.sub(words, re.sub(r"\n{3,}", "\n\n", text).strip("\n"))
 
 
 def portable(node, url: str, page: str):
-    """Change the notebook of a page to plain Markdown, with a first cell that installs the library.
+    """Change a page's notebook to plain Markdown, with a first cell that installs the library.
 
-    Captions of figures stand below them; code that the page hides is hidden where Jupyter can.
+    Figures have their captions below them; what the page hides is hidden where Jupyter can.
     """
     from nbformat.v4 import new_code_cell, new_markdown_cell
 
@@ -184,12 +229,12 @@ def portable(node, url: str, page: str):
             output.get("metadata", {}).pop("narrow", None)
             if "text/markdown" in output.get("data", {}):
                 output.data["text/markdown"] = plain(output.data["text/markdown"], page, site)
-        folded = id(cell) not in opened
-        cell.metadata["jupyter"] = {"source_hidden": folded or reading.hidden(cell), "outputs_hidden": folded}
-        if caption := reading.figure(cell, "figure", "caption"):
-            name = reading.figure(cell, "figure", "name")
-            words = f"**{_known(name)}.** {plain(caption, page, site)}"
-            cells.append(new_markdown_cell(words, id=f"{name}-caption"[:64]))
+        shut = id(cell) not in opened
+        code = shut or reading.hidden(cell)
+        cell.metadata["jupyter"] = {"source_hidden": code, "outputs_hidden": shut}
+        if name := reading.figure(cell, "figure", "name"):
+            caption = plain(reading.figure(cell, "figure", "caption"), page, site)
+            cells.append(new_markdown_cell(f"**{_known(name)}.** {caption}", id=name))
     node.cells = [cell for cell in cells if cell.source]
     return node
 
