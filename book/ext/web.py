@@ -64,12 +64,12 @@ def _words(node) -> str:
 
 
 def description(doctree) -> str:
-    """The first sentences of the first paragraph, as many as have room."""
+    """The first sentences of the first paragraph but the reading time, as many as have room."""
     for paragraph in doctree.findall(nodes.paragraph):
         text, parent = " ".join(_words(paragraph).split()), paragraph.parent
         while parent is not None and not isinstance(parent, ASIDE):
             parent = parent.parent
-        if parent is None and len(text) >= 60:
+        if parent is None and text and {*map(type, paragraph.children)} != {nodes.emphasis}:
             break
     else:
         return ""

@@ -88,15 +88,11 @@ DIRECTIVE = re.compile(
 ROLE = re.compile(r"(?<!`)\{([\w:+-]+)\}`([^`]+)`")
 EQUATION = re.compile(r"^( *)\$\$ \(([\w-]+)\)$", re.M)
 FOLD = re.compile(r"<!-- fold: (.*?) -->\s*(\S.*?)\s*(?:<!-- end of fold -->|\Z)", re.S)
-DETAILS = "\n<details><summary>{}</summary>\n\n{}\n\n</details>\n".format
-TITLED = ("admonition", "dropdown", "tab-item")  # shown as their title alone
 LABELLED = re.compile(
     r"^ *[`:]{3,}\{(?:prf:)?(?!solution)(\w+)\}.*\n *:label: (\S+)"
     r"|^ *(\$\$) \((\S+)\)$|^  (figure):\n +name: (\S+)|^\((\S+)\)=\n+#+ (?P<title>.*)",
     re.M,
 )
-FORMS = {"$$": "({})", "figure": "Fig. {}"}  # of other kinds: "Theorem 3.2"
-ANCHORS = {"eq": "equation-", "term": "term-"}
 
 
 @cache
@@ -119,8 +115,9 @@ def labels() -> dict[str, tuple[str, str]]:
                 shown[kind] = label, page
                 continue
             counts[chapter, kind] += 1
-            form = FORMS.get(kind, f"{kind.capitalize()} {{}}")
-            shown[label] = form.format(f"{chapter}{counts[chapter, kind]}"), page
+            number = f"{chapter}{counts[chapter, kind]}"
+            name = "Fig." if kind == "figure" else kind.capitalize()
+            shown[label] = f"({number})" if kind == "$$" else f"{name} {number}", page
     return shown
 
 
@@ -161,11 +158,13 @@ def _directive(match: re.Match) -> str:
         return f"\n{table([re.split('^  - ?', row, flags=re.M) for row in rows])}\n"
     label = re.search(r":label:\s*(.*)", options)
     name = _known(label[1]) if label else kind.rpartition(":")[2].capitalize()
+    head = f"{name} ({title})" if title else name
     if kind == "solution":
-        name, title = f"Solution to {_known(title)}", ""
-    head = title if kind in TITLED else f"{name} ({title})" if title else name
+        head = f"Solution to {_known(title)}"
+    if kind in ("admonition", "dropdown", "tab-item"):
+        head = title
     if kind == "dropdown" or re.search(r":class:.*\bdropdown\b", options):
-        return DETAILS(head, contents)
+        return f"\n<details><summary>{head}</summary>\n\n{contents}\n\n</details>\n"
     return f"\n**{head}**\n\n{contents}\n"
 
 
@@ -186,7 +185,8 @@ def _words(role: re.Match, page: str, site: str) -> str:
         label = posixpath.join(f"/{posixpath.dirname(page)}", label)
     title, place = labels().get(label, (label, "book/notation"))  # a term of the glossary
     if site and place != page:
-        anchor = "" if kind == "doc" else f"#{ANCHORS.get(kind, '')}{label.replace(' ', '-')}"
+        prefix = {"eq": "equation-", "term": "term-"}.get(kind, "")
+        anchor = "" if kind == "doc" else f"#{prefix}{label.replace(' ', '-')}"
         return f"[{said or title}]({site}{place}.html{anchor})"
     return f"*{said or title}*" if kind == "doc" else said or title
 
@@ -196,13 +196,13 @@ def plain(text: str, page: str, site: str) -> str:
 
     What is on another page is a link, if the pages have an address, the `site`.
     """
-    text, count = f"{text}\n", 1
+    text, count = FOLD.sub(r":::::::{dropdown} \1\n\2\n:::::::", f"{text}\n"), 1
     while count:  # one directive may contain another
         text, count = DIRECTIVE.subn(_directive, text)
     text = re.sub(r"^\([\w-]+\)=\n", "", text, flags=re.M)
     text = EQUATION.sub(lambda eq: f"{eq[1]}\\tag{{{_known(eq[2])[1:-1]}}}\n{eq[1]}$$", text)
-    text = FOLD.sub(lambda fold: DETAILS(*fold.groups()), text)
-    text = re.sub(r"<!-- (?:\w+: )?((?!end).*?) -->", r"**\1**", text)
+    text = re.sub(r"<!-- (?:more|fold): (.*?) -->", r"**\1**", text)
+    text = text.replace("<!-- checks -->", "**Checks**")
     text = re.sub(r"<!--.*?-->\n*", "", text, flags=re.S)
     words = partial(_words, page=page, site=site)
     return ROLE.sub(words, re.sub(r"\n{3,}", "\n\n", text).strip("\n"))
@@ -229,9 +229,9 @@ def portable(node, url: str, page: str):
             output.get("metadata", {}).pop("narrow", None)
             if "text/markdown" in output.get("data", {}):
                 output.data["text/markdown"] = plain(output.data["text/markdown"], page, site)
-        shut = id(cell) not in opened
-        code = shut or reading.hidden(cell)
-        cell.metadata["jupyter"] = {"source_hidden": code, "outputs_hidden": shut}
+        closed = id(cell) not in opened
+        hidden = {"source_hidden": closed or reading.hidden(cell), "outputs_hidden": closed}
+        cell.metadata["jupyter"] = hidden
         if name := reading.figure(cell, "figure", "name"):
             caption = plain(reading.figure(cell, "figure", "caption"), page, site)
             cells.append(new_markdown_cell(f"**{_known(name)}.** {caption}", id=name))
