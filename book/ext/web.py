@@ -193,9 +193,7 @@ def tables(shown: str):
     """Yield the tables of a cell's HTML in Markdown, each after its caption."""
     for table in BeautifulSoup(shown, "html.parser")("table"):
         yield table.caption.get_text() if table.caption else ""
-        yield elsewhere.table(
-            [[part.get_text() for part in row(["th", "td"])] for row in table("tr")]
-        )
+        yield elsewhere.table([[c.get_text() for c in row(["td", "th"])] for row in table("tr")])
 
 
 def markdown(source: Path, page: str) -> str:
@@ -238,8 +236,7 @@ def _site(app, error):
     about = {page: _about(out / f"{page}.html") for page in pages}
     listed = [f"# {book}", "", f"> {about[first]}", "", "## Pages", ""]
     for page in pages:
-        text = markdown(Path(app.env.doc2path(page)), page)
-        (out / f"{page}.md").write_text(text, encoding="utf-8")
+        (out / f"{page}.md").write_text(markdown(Path(app.env.doc2path(page)), page), "utf-8")
         listed.append(f"- [{app.env.titles[page].astext()}]({base}{page}.md): {about[page]}")
     (out / "llms.txt").write_text("\n".join([*listed, ""]), encoding="utf-8")
     if base:

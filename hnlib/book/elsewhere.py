@@ -142,8 +142,8 @@ def _known(label: str) -> str:
 def table(rows: list[list[str]]) -> str:
     """Return a Markdown table of texts, the head first."""
     cells = [[" ".join(cell.split()).replace("|", r"\|") for cell in row] for row in rows]
-    lines = [f"| {' | '.join(row)} |" for row in [cells[0], ["---"] * len(cells[0]), *cells[1:]]]
-    return "\n".join(lines)
+    cells.insert(1, ["---"] * len(cells[0]))
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
 
 def _directive(match: re.Match) -> str:
@@ -156,24 +156,21 @@ def _directive(match: re.Match) -> str:
     if kind == "list-table":
         rows = re.split(r"^\* - ?", contents, flags=re.M)[1:]
         return f"\n{table([re.split('^  - ?', row, flags=re.M) for row in rows])}\n"
+    if kind == "solution":
+        kind, title = "dropdown", f"Solution to {_known(title)}"
+    if kind == "dropdown":
+        return f"\n<details><summary>{title}</summary>\n\n{contents}\n\n</details>\n"
     label = re.search(r":label:\s*(.*)", options)
     name = _known(label[1]) if label else kind.rpartition(":")[2].capitalize()
-    head = f"{name} ({title})" if title else name
-    if kind == "solution":
-        head = f"Solution to {_known(title)}"
-    if kind in ("admonition", "dropdown", "tab-item"):
-        head = title
-    if kind == "dropdown" or re.search(r":class:.*\bdropdown\b", options):
-        return f"\n<details><summary>{head}</summary>\n\n{contents}\n\n</details>\n"
-    return f"\n**{head}**\n\n{contents}\n"
+    if kind not in ("admonition", "tab-item"):  # shown as their title alone
+        title = f"{name} ({title})" if title else name
+    return f"\n**{title}**\n\n{contents}\n"
 
 
 def _words(role: re.Match, page: str, site: str) -> str:
     """Return the Markdown that replaces a role on a page."""
     kind, text = role[1], " ".join(role[2].split())
     said, label = re.fullmatch(r"(?:(.*) <)?(.*?)>?", text).groups()
-    if kind == "math":
-        return f"${text}$"
     if kind.startswith("py:"):
         return f"`{said or label.removeprefix('~')}`"
     if kind.startswith("cite"):
