@@ -5,10 +5,12 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import yaml
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from scripts import ROOT
 
 from hnlib.book import elsewhere, execute
@@ -93,9 +95,9 @@ MYST = """\
 ````{prf:theorem} Prices
 :label: thm-prices
 
-See {prf:ref}`thm-other`, {eq}`eq-one`, {cite:t}`hcl` and
+See {prf:ref}`thm-other`, {eq}`eq-one`, {cite:t}`hcl`, {cite:p}`hcl,hclot` and
 {doc}`the page of
-losses </notebooks/map-of-methods>`, {py:func}`~hnlib.transport.sinkhorn`.
+losses </notebooks/other>`, {doc}`other`, {py:func}`~hnlib.transport.sinkhorn`.
 
 $$
 x
@@ -103,14 +105,24 @@ $$ (eq-one)
 
 :::{admonition} In ten lines
 :class: tip
-- one
+- {ref}`a-label`, {term}`held fixed`
 :::
 ````
 
-```{math}
-:label: eq-two
-y
+<!-- checks -->
+
+```{solution} ex-one
+:label: sol-one
+:class: dropdown
+$y$
 ```
+
+<!-- end of checks -->
+<!-- fold: By computer -->
+
+Words.
+
+<!-- end of fold -->
 
 ```python
 d = {":key": 1}
@@ -120,41 +132,136 @@ d = {":key": 1}
 PLAIN = """\
 ## A title
 
-**Theorem.** Prices (thm-prices)
+**Theorem 3.1 (Prices)**
 
-See *thm-other*, (eq-one), [hcl] and
-*the page of losses*, `hnlib.transport.sinkhorn`.
+See [Lemma 4.2](SITE/notebooks/other.html#thm-other), (3.1), Robinson et al. [2021], [Robinson et al., 2021; Jiang et al., 2023] and
+[the page of losses](SITE/notebooks/other.html), [Other *losses*](SITE/notebooks/other.html), `hnlib.transport.sinkhorn`.
 
 $$
 x
-$$ (eq-one)
+\\tag{3.1}
+$$
 
 **In ten lines**
 
-- one
+- A title, [held fixed](SITE/book/notation.html#term-held-fixed)
 
-$$
-y
-$$ (eq-two)
+**Checks**
+
+<details><summary>Solution to Exercise 3.1</summary>
+
+$y$
+
+</details>
+
+<details><summary>By computer</summary>
+
+Words.
+
+</details>
 
 ```python
 d = {":key": 1}
 :label: not an option
 ```"""
+HERE = {"a-label": "A title", "thm-prices": "Theorem 3.1", "eq-one": "(3.1)"}
+HERE |= {"ex-one": "Exercise 3.1"}
+THERE = {"thm-other": "Lemma 4.2", "/notebooks/other": "Other *losses*"}
 
 
-def test_myst_becomes_markdown_that_any_notebook_shows():
-    assert elsewhere.plain(MYST) == PLAIN
+@pytest.mark.parametrize("site", ["SITE/", ""])
+def test_myst_becomes_markdown_that_any_notebook_shows(monkeypatch, site):
+    """Without an address, the words of a link stay, those of a page in italics."""
+    shown = {label: (text, "notebooks/one") for label, text in HERE.items()}
+    shown |= {label: (text, "notebooks/other") for label, text in THERE.items()}
+    monkeypatch.setattr(elsewhere, "labels", lambda: shown)
+    expected = PLAIN
+    if not site:
+        expected = re.sub(r"\[([^]]*)\]\(SITE/notebooks/other.html\)", r"*\1*", PLAIN)
+        expected = re.sub(r"\[([^]]*)\]\(SITE\S*\)", r"\1", expected)
+    assert elsewhere.plain(MYST, "notebooks/one", site) == expected
+
+
+def test_numbers_are_those_of_sphinx(tmp_path, monkeypatch):
+    """Each kind counts in its chapter; pages that have no number count as one."""
+    pages = {
+        "_toc": "format: jb-book\nroot: a\nparts:\n- chapters:\n  - file: b\n"
+        "- numbered: true\n  chapters:\n  - file: c\n- numbered: true\n  chapters:\n  - file: d\n",
+        "a": "# A\n\n$$\nx\n$$ (eq-a)\n",
+        "b": "# B\n\n  figure:\n    name: fig-b\n\n(here)=\n\n## Words\n\n$$\nx\n$$ (eq-b)\n",
+        "c": "# C\n\n```{prf:theorem} Title\n:label: thm-c\n```\n```{prf:lemma}\n:label: lem-c\n```\n",
+        "d": "# D\n\n```{exercise}\n:label: ex-d\n```\n"
+        "```{solution} ex-d\n:label: sol-d\n```\n```{exercise}\n:label: ex-e\n```\n",
+    }
+    for name, text in pages.items():
+        (tmp_path / f"{name}.{'yml' if name == '_toc' else 'md'}").write_text(text)
+    monkeypatch.setattr(elsewhere, "root", lambda: tmp_path)
+    shown = elsewhere.labels.__wrapped__()
+    assert {label: place for label, (_, place) in shown.items()}["fig-b"] == "b"
+    assert {label: text for label, (text, _) in shown.items()} == {
+        **{"/a": "A", "/b": "B", "/c": "C", "/d": "D", "here": "Words"},
+        **{"eq-a": "(1)", "eq-b": "(2)", "fig-b": "Fig. 1"},
+        **{"thm-c": "Theorem 1.1", "lem-c": "Lemma 1.1"},
+        **{"ex-d": "Exercise 2.1", "ex-e": "Exercise 2.2"},
+    }
+
+
+def unread(node) -> dict[str, list[str]]:
+    """What a reader of a notebook should not find in it, by what it is; code is not looked at."""
+    known, keys = elsewhere.labels(), "|".join(elsewhere.cited())
+    names = "|".join(label for label in known if "-" in label and label[0] != "/")
+    found = {"markup": [], "label": [], "key": [], "page": [], "solution": []}
+    for cell, after in zip(node.cells, [*node.cells[1:], None]):
+        if cell.cell_type == "code":
+            continue
+        text = re.sub(r"^ *```\w+\n.*?^ *```$", "", cell.source, flags=re.M | re.S)
+        text = re.sub(r"(?<=\])\(https://[^)\s]*\)|(?<![}`])`[^`\n]+`(?!`)", "", text)
+        folded = re.sub("<details>.*?</details>", "", text, flags=re.S)
+        solution = r"^\*\*Solution.*\n+\S.*|\{solution\}|<!-- fold: Solution"
+        if re.search(r"\*\*Solution.*$", folded) and not after.metadata.jupyter.source_hidden:
+            found["solution"].append(after.source)
+        for what, pattern in {
+            "markup": r"^ *[`:]{3,}.*|\{[a-z:+-]+\}`|^\([\w-]+\)=$|<!--.*",
+            "label": rf"(?<![\w-])(?:{names})(?![\w-])",
+            "key": rf"[`\[,](?:{keys})(?=[`\],])",
+            "page": r"(?:notebooks|theory|experiments|book)/[\w-]+",
+        }.items():
+            found[what] += re.findall(pattern, text, re.M)
+        found["solution"] += re.findall(solution, folded, re.M)
+    return found
 
 
 @pytest.mark.slow
-def test_no_directive_and_no_role_is_left_in_a_download():
+@pytest.mark.parametrize("url", [URL, "https://repository.invalid/a/b"])
+def test_a_download_reads_like_the_page(url):
+    """In no chapter is markup, a label, a key, the path of a page or an open solution left; all are
+    in the sources, the control."""
+    before = Counter()
     for path in sorted((ROOT / "notebooks").rglob("*.md")):
-        node = elsewhere.portable(execute.read(path), URL)
-        text = "\n".join(cell.source for cell in node.cells if cell.cell_type == "markdown")
-        assert not re.findall(r"^ *[`:]{3,}\{.*|\{[a-z:+-]+\}`|^\([\w-]+\)=$", text, re.M), path
-        fences = re.findall(r"^ *(`{3,}|:{3,})", text, re.M)
-        assert len(fences) % 2 == 0 and set(fences) <= {"```"}, path
+        node = execute.read(path)
+        before.update({what: len(found) for what, found in unread(node).items()})
+        page = path.relative_to(ROOT).with_suffix("").as_posix()
+        after = unread(elsewhere.portable(node, url, page))
+        assert {what: found for what, found in after.items() if found} == {}, path
+    assert min(before.values()) > 50, before
+
+
+def test_a_download_hides_what_the_page_hides_and_says_what_a_figure_shows():
+    figure = {"mystnb": {"figure": {"name": "fig-packing-rates", "caption": "See {cite:t}`hcl`."}}}
+    cells = [
+        new_markdown_cell("<!-- fold: Set-up -->"),
+        new_code_cell("1"),
+        new_markdown_cell("<!-- end of fold -->"),
+        new_code_cell("2", metadata={"tags": ["remove-input"]} | figure),
+        new_code_cell("3"),
+    ]
+    node = elsewhere.portable(new_notebook(cells=cells), URL, "notebooks/theory/packing")
+    _, title, *code, last = node.cells
+    assert title.source == "**Set-up**"
+    number, _ = elsewhere.labels()["fig-packing-rates"]
+    assert code.pop().source == f"**{number}.** See Robinson et al. [2021]."
+    hidden = [tuple(cell.metadata.jupyter.values()) for cell in (*code, last)]
+    assert hidden == [(True, True), (True, False), (False, False)]
 
 
 def test_records_are_found_in_the_checkout_or_where_they_were_installed(tmp_path, monkeypatch):

@@ -326,7 +326,7 @@ def away(environment, tmp_path_factory):
 
 def code(name, first=None):
     """The code of a chapter as it is downloaded, of its first cells."""
-    node = elsewhere.portable(execute.read(ROOT / f"{name}.md"), "https://github.com/a/b")
+    node = elsewhere.portable(execute.read(ROOT / f"{name}.md"), "https://github.com/a/b", name)
     return [cell.source for cell in node.cells if cell.cell_type == "code"][:first]
 
 
@@ -358,12 +358,12 @@ def test_without_the_library_the_first_cell_installs_it_or_says_how(monkeypatch)
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     chapter, ran = nbformat.v4.new_notebook(), []
-    first = elsewhere.portable(chapter, "https://github.com/a/b").cells[0].source
+    first = elsewhere.portable(chapter, "https://github.com/a/b", "page").cells[0].source
     shell = SimpleNamespace(run_line_magic=lambda *words: ran.append(words))
     exec(TransformerManager().transform_cell(first), {"get_ipython": lambda: shell})
     assert ran == [
         ("pip", f'install --quiet "hnlib[notebooks] @ https://a.github.io/b/{elsewhere.WHEEL}"')
     ]
-    chapter = elsewhere.portable(nbformat.v4.new_notebook(), "https://a.invalid/b")
+    chapter = elsewhere.portable(nbformat.v4.new_notebook(), "https://a.invalid/b", "page")
     with pytest.raises(ImportError, match=f"take {elsewhere.WHEEL} from the book"):
         exec(chapter.cells[0].source, {})

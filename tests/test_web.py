@@ -5,14 +5,16 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
+import nbformat
 import pytest
 from docutils import nodes
 from docutils.utils import new_document
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from PIL import Image
 from scripts import script
 
 import hnlib
-from hnlib.book import build
+from hnlib.book import build, tables
 
 web = script("book/ext/web.py")
 pages = script("book/ext/pages.py")
@@ -27,14 +29,18 @@ def document(*texts):
 
 
 def test_a_description_is_the_first_sentences_of_the_first_paragraph():
+    """Neither those of a box nor the reading time; a short one will do."""
     box = nodes.note("", nodes.paragraph("", "What a box says is not what a page is about. " * 3))
+    minutes = nodes.emphasis("", "27 minutes for the core, 80 with proofs, pencil and exercises.")
+    time = nodes.paragraph("", "", minutes)
     long = "A sentence of some words that says what the page is about, and ends. " * 4
-    found = web.description(document(box, "Too short.", long))
+    found = web.description(document(box, time, long))
     assert (
         found
         == (2 * "A sentence of some words that says what the page is about, and ends. ").strip()
     )
-    assert web.description(document(box, "Too short.")) == ""
+    assert web.description(document(time, "What a run is.", long)) == "What a run is."
+    assert web.description(document(box, time)) == ""
 
 
 def test_formulas_keep_their_letters_and_lose_their_accents():
@@ -54,7 +60,7 @@ def test_beside_the_pages_stand_those_for_machines(tmp_path, monkeypatch, addres
         (tmp_path / page).parent.mkdir(exist_ok=True)
         head = '<html><head><meta name="description" content="A &lt; B."></head>'
         (tmp_path / f"{page}.html").write_text(head)
-        (tmp_path / f"{page}.source.md").write_text("See {doc}`/one`.")
+        (tmp_path / f"{page}.source.md").write_text("See {doc}`/book/claims`.")
     env = SimpleNamespace(
         titles={page: nodes.title("", f"Title of {page}") for page in built},
         doc2path=lambda page: tmp_path / f"{page}.source.md",
@@ -64,7 +70,7 @@ def test_beside_the_pages_stand_those_for_machines(tmp_path, monkeypatch, addres
     web._site(SimpleNamespace(builder=builder, outdir=tmp_path, config=config, env=env), None)
     texts = {path.name: path.read_text() for path in tmp_path.iterdir() if path.is_file()}
     assert f"- [Title of part/two]({address}part/two.md): A < B." in texts["llms.txt"]
-    assert (tmp_path / "part/two.md").read_text() == "See *one*."
+    assert (tmp_path / "part/two.md").read_text() == "See *Claims*."
     assert texts["index.html"] == texts["one.html"].replace(
         "<head>", '<head><base href="one.html">'
     )
@@ -90,15 +96,20 @@ def test_an_entry_for_citing_names_page_book_and_version(address):
     assert (f"url = {{{address}notebooks/theory/packing.html}}" in entry) == bool(address)
 
 
-def test_a_page_in_plain_markdown_has_code_and_printed_tables(tmp_path):
-    shown = {"data": {"text/markdown": "| a table |"}}
-    cells = [
-        {"cell_type": "markdown", "source": "See {doc}`/one`.\n\n<!-- checks -->"},
-        {"cell_type": "code", "source": "1 + 1", "outputs": [shown, {"text": "printed"}]},
-    ]
-    (tmp_path / "page.ipynb").write_text(json.dumps({"cells": cells}))
-    text = web.markdown(tmp_path / "page.ipynb")
-    assert text.split("\n\n") == ["See *one*.", "```python\n1 + 1\n```", "| a table |", "printed"]
+def test_a_page_in_plain_markdown_has_code_and_tables(tmp_path):
+    """What was printed, Markdown, and the table that the chapters use, formatted as on the page."""
+    rows = [{"loss": tables.term("tilt"), "a | b": 0.5}, {"loss": "<x>", "a | b": None}]
+    html = tables.table(rows, caption="Said.")._repr_html_()
+    shown = [{"text/markdown": "See {doc}`/book/claims`."}, {"text/html": html}]
+    outputs = [new_output("display_data", data) for data in shown]
+    outputs.append(new_output("stream", text="printed"))
+    code = new_code_cell("1 + 1", outputs=outputs)
+    page = new_notebook(cells=[new_markdown_cell("Words.\n\n<!-- end of fold -->"), code])
+    nbformat.write(page, tmp_path / "page.ipynb")
+    *before, table, printed = web.markdown(tmp_path / "page.ipynb", "page").split("\n\n")
+    assert before == ["Words.", "```python\n1 + 1\n```", "See *Claims*.", "Said."]
+    lines = ["| loss | a \\| b |", "| --- | --- |", "| tilt | 0.5 |", "| <x> | – |"]
+    assert table.splitlines() == lines and printed == "printed"
 
 
 def test_a_theorem_gets_a_link_to_itself_and_a_note_does_not():

@@ -7,11 +7,12 @@ is read from its chapter.
 """
 
 import html
-import json
 import re
 import textwrap
 from pathlib import Path
 
+import nbformat
+from bs4 import BeautifulSoup
 from docutils import nodes
 from docutils.utils.math import tex2unichar
 from matplotlib import font_manager
@@ -63,12 +64,12 @@ def _words(node) -> str:
 
 
 def description(doctree) -> str:
-    """The first sentences of the first paragraph, as many as have room."""
+    """The first sentences of the first paragraph but the reading time, as many as have room."""
     for paragraph in doctree.findall(nodes.paragraph):
         text, parent = " ".join(_words(paragraph).split()), paragraph.parent
         while parent is not None and not isinstance(parent, ASIDE):
             parent = parent.parent
-        if parent is None and len(text) >= 60:
+        if parent is None and text and {*map(type, paragraph.children)} != {nodes.emphasis}:
             break
     else:
         return ""
@@ -188,20 +189,27 @@ def _page(app, pagename, templatename, context, doctree):
         context["body"] = f"{before}{cite}{end}{after}"
 
 
-def markdown(source: Path) -> str:
+def tables(shown: str):
+    """Yield the tables of a cell's HTML in Markdown, each after its caption."""
+    for table in BeautifulSoup(shown, "html.parser")("table"):
+        yield table.caption.get_text() if table.caption else ""
+        yield elsewhere.table([[c.get_text() for c in row(["td", "th"])] for row in table("tr")])
+
+
+def markdown(source: Path, page: str) -> str:
     """A page in plain Markdown, with its code and the tables and texts that it printed."""
+    url = elsewhere.repository(root())
     if source.suffix == ".md":
-        return elsewhere.plain(source.read_text(encoding="utf-8"))
+        return elsewhere.plain(source.read_text(encoding="utf-8"), page, elsewhere.address(url))
     parts = []
-    for cell in json.loads(source.read_text(encoding="utf-8"))["cells"]:
-        text = "".join(cell["source"])
-        parts.append(
-            elsewhere.plain(text) if cell["cell_type"] == "markdown" else f"```python\n{text}\n```"
-        )
+    for cell in elsewhere.portable(nbformat.read(source, as_version=4), url, page).cells[1:]:
+        code = cell.cell_type == "code"
+        parts.append(f"```python\n{cell.source}\n```" if code else cell.source)
         for output in cell.get("outputs", ()):
-            shown = "".join(output.get("data", {}).get("text/markdown", output.get("text", "")))
-            parts.append(elsewhere.plain(shown))
-    return re.sub(r"<!--.*?-->\n*", "", "\n\n".join(filter(None, parts)), flags=re.S)
+            data = output.get("data", {})
+            parts += tables(data.get("text/html", ""))
+            parts.append(data.get("text/markdown", output.get("text", "")))
+    return "\n\n".join(filter(None, parts))
 
 
 def _about(page: Path) -> str:
@@ -228,7 +236,7 @@ def _site(app, error):
     about = {page: _about(out / f"{page}.html") for page in pages}
     listed = [f"# {book}", "", f"> {about[first]}", "", "## Pages", ""]
     for page in pages:
-        (out / f"{page}.md").write_text(markdown(Path(app.env.doc2path(page))), encoding="utf-8")
+        (out / f"{page}.md").write_text(markdown(Path(app.env.doc2path(page)), page), "utf-8")
         listed.append(f"- [{app.env.titles[page].astext()}]({base}{page}.md): {about[page]}")
     (out / "llms.txt").write_text("\n".join([*listed, ""]), encoding="utf-8")
     if base:

@@ -1,14 +1,19 @@
 """The book away from its checkout: its repository, and notebooks that one downloads."""
 
 import os
+import posixpath
 import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
+from functools import cache, partial
 from importlib import metadata
+from itertools import count
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from hnlib.book import reading
 from hnlib.book.execute import root
 
 BRANCH = "notebooks"  # where the workflow puts the downloads, for Colab
@@ -80,63 +85,154 @@ REFUSE = f"""raise ImportError(
 DIRECTIVE = re.compile(
     r"^ *(`{3,}|:{3,})\{([\w:-]+)\} *([^\n]*)\n((?: *:[\w-]+:[^\n]*\n)*)(.*?)^ *\1 *$", re.M | re.S
 )
-ROLE = re.compile(r"\{([\w:+-]+)\}`([^`]+)`")
-TITLED = ("admonition", "dropdown", "grid-item-card", "tab-item")  # shown as their title alone
-FRAMES = ("grid", "tab-set")
+ROLE = re.compile(r"(?<!`)\{([\w:+-]+)\}`([^`]+)`")
+EQUATION = re.compile(r"^( *)\$\$ \(([\w-]+)\)$", re.M)
+FOLD = re.compile(r"<!-- fold: (.*?) -->\s*(\S.*?)\s*(?:<!-- end of fold -->|\Z)", re.S)
+LABELLED = re.compile(
+    r"^ *[`:]{3,}\{(?:prf:)?(?!solution)(\w+)\}.*\n *:label: (\S+)"
+    r"|^ *(\$\$) \((\S+)\)$|^  (figure):\n +name: (\S+)|^\((\S+)\)=\n+#+ (?P<title>.*)",
+    re.M,
+)
+
+
+@cache
+def labels() -> dict[str, tuple[str, str]]:
+    """Return what is shown for each label, and for each page as "/page", and the page it is on.
+
+    Numbers are Sphinx's: each kind counts in its chapter, and through all pages without a number.
+    """
+    from sphinx_external_toc.parsing import parse_toc_yaml
+
+    toc, numbers, shown, counts = parse_toc_yaml(root() / "_toc.yml").root, count(1), {}, Counter()
+    pages = [(page, part.numbered) for part in toc.subtrees for page in part.items]
+    for page, numbered in [(toc.docname, False), *pages]:
+        chapter = f"{next(numbers)}." if numbered else ""
+        text = (root() / f"{page}.md").read_text(encoding="utf-8")
+        shown[f"/{page}"] = re.findall("^# (.*)", text, re.M)[0], page
+        for found in LABELLED.finditer(text):
+            kind, label = filter(None, found.groups())
+            if found["title"]:
+                shown[kind] = label, page
+                continue
+            counts[chapter, kind] += 1
+            number = f"{chapter}{counts[chapter, kind]}"
+            name = "Fig." if kind == "figure" else kind.capitalize()
+            shown[label] = f"({number})" if kind == "$$" else f"{name} {number}", page
+    return shown
+
+
+@cache
+def cited() -> dict[str, tuple[str, str]]:
+    """Return the authors and the year of each entry of the bibliography."""
+    from pybtex.database import parse_file
+
+    found = {}
+    for key, entry in parse_file(root() / "book/references.bib").entries.items():
+        people = entry.persons["author"]
+        names = [" ".join(map(str, p.rich_prelast_names + p.rich_last_names)) for p in people]
+        several = len(names) > 2 or names[-1] == "others"
+        found[key] = f"{names[0]} et al." if several else " and ".join(names), entry.fields["year"]
+    return found
+
+
+def _known(label: str) -> str:
+    return labels().get(label, (label, ""))[0]
+
+
+def table(rows: list[list[str]]) -> str:
+    """Return a Markdown table of texts, the head first."""
+    cells = [[" ".join(cell.split()).replace("|", r"\|") for cell in row] for row in rows]
+    cells.insert(1, ["---"] * len(cells[0]))
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
 
 def _directive(match: re.Match) -> str:
     """Return the Markdown that replaces a directive: its title above its contents."""
     _, kind, title, options, contents = match.groups()
-    label = re.search(r":label:\s*(.*)", options)
-    number = f" ({label[1]})" if label else ""
-    if kind == "math":
-        return f"\n$$\n{contents}$${number}\n"
-    if kind in FRAMES:
+    if kind == "tab-set":
         return contents
-    name = kind.rpartition(":")[2].capitalize()
-    head = f"**{title}**" if kind in TITLED else f"**{name}.** {title}".strip()
-    return f"\n{head}{number}\n\n{contents}\n"
+    if kind == "prf:proof":
+        return f"\n*Proof.* {contents}\n"
+    if kind == "list-table":
+        rows = re.split(r"^\* - ?", contents, flags=re.M)[1:]
+        return f"\n{table([re.split('^  - ?', row, flags=re.M) for row in rows])}\n"
+    if kind == "solution":
+        kind, title = "dropdown", f"Solution to {_known(title)}"
+    if kind == "dropdown":
+        return f"\n<details><summary>{title}</summary>\n\n{contents}\n\n</details>\n"
+    label = re.search(r":label:\s*(.*)", options)
+    name = _known(label[1]) if label else kind.rpartition(":")[2].capitalize()
+    if kind not in ("admonition", "tab-item"):  # shown as their title alone
+        title = f"{name} ({title})" if title else name
+    return f"\n**{title}**\n\n{contents}\n"
 
 
-def _words(role: re.Match) -> str:
-    """Return the Markdown that replaces a role."""
+def _words(role: re.Match, page: str, site: str) -> str:
+    """Return the Markdown that replaces a role on a page."""
     kind, text = role[1], " ".join(role[2].split())
-    shown = re.sub(r" <[^<>]*>$", "", text)
-    if kind == "math":
-        return f"${text}$"
+    said, label = re.fullmatch(r"(?:(.*) <)?(.*?)>?", text).groups()
     if kind.startswith("py:"):
-        return f"`{shown.removeprefix('~')}`"
+        return f"`{said or label.removeprefix('~')}`"
     if kind.startswith("cite"):
-        return f"[{text}]"
-    return f"({text})" if kind == "eq" else f"*{shown.strip('/')}*"
+        found = [cited().get(key, (key, "")) for key in text.split(",")]
+        if kind == "cite:t":
+            return ", ".join(f"{authors} [{year}]" for authors, year in found)
+        return f"[{'; '.join(map(', '.join, found))}]"
+    if kind == "doc":
+        label = posixpath.join(f"/{posixpath.dirname(page)}", label)
+    title, place = labels().get(label, (label, "book/notation"))  # a term of the glossary
+    if site and place != page:
+        prefix = {"eq": "equation-", "term": "term-"}.get(kind, "")
+        anchor = "" if kind == "doc" else f"#{prefix}{label.replace(' ', '-')}"
+        return f"[{said or title}]({site}{place}.html{anchor})"
+    return f"*{said or title}*" if kind == "doc" else said or title
 
 
-def plain(text: str) -> str:
-    """Convert MyST to plain Markdown: directives, targets and roles, the labels of which stay."""
-    text, count = f"{text}\n", 1
+def plain(text: str, page: str, site: str) -> str:
+    """Convert the MyST of a page to plain Markdown, with labels as a reader of the page sees them.
+
+    What is on another page is a link, if the pages have an address, the `site`.
+    """
+    text, count = FOLD.sub(r":::::::{dropdown} \1\n\2\n:::::::", f"{text}\n"), 1
     while count:  # one directive may contain another
         text, count = DIRECTIVE.subn(_directive, text)
     text = re.sub(r"^\([\w-]+\)=\n", "", text, flags=re.M)
-    return ROLE.sub(_words, re.sub(r"\n{3,}", "\n\n", text).strip("\n"))
+    text = EQUATION.sub(lambda eq: f"{eq[1]}\\tag{{{_known(eq[2])[1:-1]}}}\n{eq[1]}$$", text)
+    text = re.sub(r"<!-- (?:more|fold): (.*?) -->", r"**\1**", text)
+    text = text.replace("<!-- checks -->", "**Checks**")
+    text = re.sub(r"<!--.*?-->\n*", "", text, flags=re.S)
+    words = partial(_words, page=page, site=site)
+    return ROLE.sub(words, re.sub(r"\n{3,}", "\n\n", text).strip("\n"))
 
 
-def portable(node, url: str):
-    """Change a notebook to plain Markdown, with a first cell that installs the library."""
-    from nbformat.v4 import new_code_cell
+def portable(node, url: str, page: str):
+    """Change a page's notebook to plain Markdown, with a first cell that installs the library.
 
-    pages = address(url)
-    source = f"{pages}{WHEEL}" if pages else f"git+{url}"
+    Figures have their captions below them; what the page hides is hidden where Jupyter can.
+    """
+    from nbformat.v4 import new_code_cell, new_markdown_cell
+
+    site = address(url)
+    source = f"{site}{WHEEL}" if site else f"git+{url}"
     install = INSTALL.format(source=source) if is_set(url) else REFUSE
+    cells = [new_code_cell(MISSING.format(install=install).strip(), id="elsewhere")]
+    opened = [id(part) for part in reading.opened(node)]
     for cell in node.cells:
+        cells.append(cell)
         if cell.cell_type == "markdown":
-            cell.source = plain(cell.source)
+            cell.source = plain(cell.source, page, site)
+            continue
         for output in cell.get("outputs", ()):
             output.get("metadata", {}).pop("narrow", None)
             if "text/markdown" in output.get("data", {}):
-                output.data["text/markdown"] = plain(output.data["text/markdown"])
-    first = new_code_cell(MISSING.format(install=install).strip(), id="elsewhere")
-    node.cells.insert(0, first)
+                output.data["text/markdown"] = plain(output.data["text/markdown"], page, site)
+        closed = id(cell) not in opened
+        hidden = {"source_hidden": closed or reading.hidden(cell), "outputs_hidden": closed}
+        cell.metadata["jupyter"] = hidden
+        if name := reading.figure(cell, "figure", "name"):
+            caption = plain(reading.figure(cell, "figure", "caption"), page, site)
+            cells.append(new_markdown_cell(f"**{_known(name)}.** {caption}", id=name))
+    node.cells = [cell for cell in cells if cell.source]
     return node
 
 
@@ -145,5 +241,6 @@ def downloads(folder: Path, url: str) -> None:
     import nbformat
 
     for path in sorted(folder.rglob("*.ipynb")):
-        node = portable(nbformat.read(path, as_version=4), url)
+        page = path.relative_to(folder).with_suffix("").as_posix()
+        node = portable(nbformat.read(path, as_version=4), url, page)
         path.write_text(f"{nbformat.writes(node)}\n", encoding="utf-8")

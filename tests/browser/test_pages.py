@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from playwright.sync_api import TimeoutError
 
 from hnlib import _files
-from hnlib.book import figures
+from hnlib.book import elsewhere, figures
 
 MEGABYTE = 1_000_000
 pytestmark = pytest.mark.slow
@@ -421,6 +421,21 @@ def test_executed_notebooks_can_be_downloaded(html):
         first, *code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
         assert first["id"] == "elsewhere", f"{page.name}: no first cell that finds the library"
         assert all(cell["execution_count"] for cell in code), page.name
+
+
+def test_downloads_number_as_the_pages_do(html):
+    """Statements, exercises, equations and figures: one that is not counted would move the next."""
+    numbered = re.compile(r"\([\d.]+\)|[A-Z]\S+ [\d.]+")
+    shown = {
+        label: said for label, said in elsewhere.labels().items() if numbered.fullmatch(said[0])
+    }
+    wrong = []
+    for label, (said, page) in shown.items():
+        text = (html / f"{page}.html").read_text(encoding="utf-8")
+        place = re.search(rf' id="(?:equation-)?{label}"', text).end()
+        number = re.compile(r'<span class="(?:caption-number|eqno)">([^<]*)').search(text, place)[1]
+        wrong += [(label, said, number)] if number.strip() != said else []
+    assert wrong == [] and len(shown) > 400
 
 
 def test_start_and_decision_page_are_read_in_ten_minutes(html):
