@@ -141,8 +141,8 @@ class Experiment:
         effect is an interaction.
         """
         metric = metric or self.primary
-        groups = (self._gain(arm, metric, block) for arm in (ours, base))
-        return comparisons.between(*groups, metric)
+        first, second = (self._gain(arm, metric, block) for arm in (ours, base))
+        return comparisons.between(first, second, metric)
 
     def effects(self, pairs, metric: str | None = None) -> dict[str, Effect]:
         """Return the effects of pairs in all blocks, corrected together, by block and pair."""

@@ -220,7 +220,8 @@ def _read(name: str, path: Path) -> Dataset:
         or any(y.dtype.kind not in "iu" for y in parts[1::2])
     ):
         raise ValueError(f"{path} holds {', '.join(map(str, shown))}; needed is {FORM}")
-    usual = CIFAR10_CLASSES if name == "cifar10" else range(len(np.unique(parts[1])))
+    labels = np.unique(arrays["y_train"])
+    usual = CIFAR10_CLASSES if name == "cifar10" else range(len(labels))
     classes = [str(c) for c in np.atleast_1d(arrays.get("class_names", usual))]
     try:
         return _dataset(name, *parts, classes=classes, unlabelled=unlabelled)
