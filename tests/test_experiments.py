@@ -1,5 +1,7 @@
 """An experiment is one file: its arms, its runs, what is chosen, and its verdicts."""
 
+import json
+
 import pytest
 
 from hnlib.book import experiments
@@ -109,6 +111,34 @@ def test_what_is_chosen_is_unknown_until_all_runs_are_there_and_differs_by_block
     assert experiment.run("tilt tuned", 3, "large").lr == 0.2
     assert experiment.waiting([["tilt tuned", "plain lr0.1"]]) == 0
     assert not list(experiment.missing())
+
+
+def test_a_block_is_read_from_the_processor_that_made_all_of_it(load, tmp_path):
+    def again(ours, score, cpu):
+        for arm in ours:
+            run = experiment.run(arm, 3, "large")
+            one = {"kind": "retrieval", "configuration": run.configuration}
+            one |= {"metrics": {"ndcg": score}, "environment": {"hardware": {"cpu": cpu}}}
+            records.write(one, tmp_path / "runs")
+
+    def found():
+        experiments._recorded.cache_clear()
+        experiments.load.cache_clear()
+        which = experiments.load("which")
+        return [which.values(arm, "ndcg", "large")[3] for arm in which.arms["large"]]
+
+    experiment = load(score=lr)
+    first = found()
+    arms = list(experiment.arms["large"])
+    again(arms[:-1], 0.25, "another")
+    assert found() == first
+    again(arms, 0.75, "a third")
+    assert found() == first  # the first that has them all
+    for path in (tmp_path / "runs").glob("????????????.json"):
+        content = json.loads(path.read_text())
+        if content["configuration"] == experiment.run(arms[0], 3, "large").configuration:
+            path.unlink()  # now the first processor lacks an arm
+    assert found() == [0.75] * len(arms)
 
 
 def test_verdicts_follow_the_ranges_of_the_file(load):

@@ -62,11 +62,12 @@ def test_the_ledger_keeps_both_runs_and_shows_the_first_that_counts(tmp_path, mo
     assert records.frame()["linear"].tolist() == [0.9]
     assert records.frame(latest=True)["linear"].tolist() == [0.8]
     assert [one["metrics"]["linear"] for one in records.set_aside()] == [0.8]
-    (key,) = records.by_key()
+    ((key, both),) = records.by_key().items()
+    assert [one["stem"] for one in both] == [path.stem, again.stem]
     path.write_text(json.dumps(record() | {"superseded": "made with another scale"}))
     assert records.frame()["linear"].tolist() == [0.8]
     assert [one["superseded"] for one in records.set_aside()] == ["made with another scale"]
-    assert records.by_key()[key]["stem"] == again.stem
+    assert [one["stem"] for one in records.by_key()[key]] == [again.stem]
 
 
 def test_a_corrected_record_makes_its_chapters_again(tmp_path, monkeypatch):

@@ -18,6 +18,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from hnlib.book.predictions import Verdicts
 from hnlib.book.tables import TITLES
 from hnlib.results import comparisons
@@ -109,11 +111,8 @@ class Experiment:
 
         Where other collections are searched, too, `transfer_ndcg` is the mean over them.
         """
-        table, found = _rows(self.fields["kind"]), _recorded()
-        runs = [run for seed in self.seeds if (run := self.run(name, seed, block)) is not None]
-        keys = [records.key(run.configuration) for run in runs]
-        stems = [found[key]["stem"] for key in keys if key in found]
-        rows = table.loc[stems]
+        found = self._found(name, block)
+        rows = _rows(self.fields["kind"]).loc[[record["stem"] for record in found.values()]]
         if others := self.fields.get("transfer"):
             scores = rows.reindex(columns=[f"{other}_ndcg" for other in others])
             rows = rows.assign(transfer_ndcg=scores.astype(float).mean(axis=1))
@@ -121,13 +120,8 @@ class Experiment:
 
     def values(self, name: str, metric: str, block: str = "") -> dict[int, float]:
         """Return a metric of an arm by seed."""
-        found, values = _recorded(), {}
-        for seed in self.seeds:
-            run = self.run(name, seed, block)
-            record = run and found.get(records.key(run.configuration))
-            if record:
-                values[seed] = record["metrics"][metric]
-        return values
+        found = self._found(name, block)
+        return {seed: record["metrics"][metric] for seed, record in found.items()}
 
     def mean(self, name: str, metric: str, block: str = "") -> float | None:
         """Return the mean over all seeds, None if one is missing."""
@@ -181,6 +175,31 @@ class Experiment:
             )
         return lines
 
+    def _found(self, name: str, block: str) -> dict[int, dict]:
+        """Return the records of an arm by seed."""
+        runs = {seed: self.run(name, seed, block) for seed in self.seeds}
+        keys = {seed: records.key(run.configuration) for seed, run in runs.items() if run}
+        found = {seed: self._of_seed(seed, block).get(key) for seed, key in keys.items()}
+        return {seed: record for seed, record in found.items() if record}
+
+    @functools.cache  # noqa: B019 — an experiment lives as long as the process
+    def _of_seed(self, seed: int, block: str) -> dict[str, dict]:
+        """Return the records of a seed by key, all of one processor where one has made them all.
+
+        A block that was begun on one processor and ended on another is begun again; what the first
+        had made stays in the ledger. Without such a processor the first record of each run counts.
+        """
+        elsewhere = [name for name, rule in self.chosen.items() if "experiment" in rule]
+        runs = [self.run(name, seed, block) for name in [*self.arms[block], *elsewhere]]
+        keys = [records.key(run.configuration) for run in runs if run]
+        every = {key: _recorded()[key] for key in keys if key in _recorded()}
+        made = [_by_processor(several) for several in every.values()]
+        if made and len(every) == len(set(keys)):
+            for processor in made[0]:
+                if all(processor in one for one in made):
+                    return {key: one[processor] for key, one in zip(every, made)}
+        return {key: several[0] for key, several in every.items()}
+
     def _gain(self, arm, metric: str, block: str):
         """Return the rows of an arm, or of what one arm gains over another, seed by seed."""
         if isinstance(arm, str):
@@ -195,6 +214,14 @@ class Experiment:
             near = difflib.get_close_matches(name, every, 1) or every[:1]
             raise ValueError(f"{self.name}.toml has no arm {name!r}; the nearest is {near[0]!r}")
         return name
+
+
+def _by_processor(replicates: list[dict]) -> dict[str, dict]:
+    """Return the first record of each processor, in their order."""
+    first: dict[str, dict] = {}
+    for record in replicates:
+        first.setdefault(comparisons.processor(record["environment"]["hardware"]), record)
+    return first
 
 
 def _flat(arms) -> Iterator[str]:
@@ -275,12 +302,13 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 
 @functools.cache
-def _recorded() -> dict[str, dict]:
-    """Return the records that count, by what was chosen."""
+def _recorded() -> dict[str, list[dict]]:
+    """Return the records and their replicates by what was chosen."""
     return records.by_key()
 
 
 @functools.cache
 def _rows(kind: str):
-    """Return the runs of a kind by the names of their records."""
-    return records.frame(kind=kind).set_index("record", drop=False)
+    """Return the runs of a kind, the first and the last of replicates, by their records' names."""
+    both = pd.concat([records.frame(kind=kind), records.frame(kind=kind, latest=True)])
+    return both.drop_duplicates("record").set_index("record", drop=False)

@@ -153,7 +153,7 @@ def between(ours, base, metric="linear", target="these images", mixed=False) -> 
         raise ValueError(f"the groups have no seed in common, only {unpaired}")
     a, b, n = _ordered(a, seeds), _ordered(b, seeds), len(seeds)
     if not mixed and "environment" in a:
-        _require_same_processor(a, b)
+        _require_sameprocessor(a, b)
     d = 100 * np.subtract(a[metric], b[metric])
     m = _images(a, b, metric)
     images, bound = (0.0, False) if target == "these images" else _spread(a, b, metric, m)
@@ -339,10 +339,10 @@ def _ordered(columns, seeds) -> dict[str, list]:
     return {name: [values[row] for row in rows] for name, values in columns.items()}
 
 
-def _require_same_processor(a, b) -> None:
+def _require_sameprocessor(a, b) -> None:
     """Refuse a seed whose two runs come from different processors."""
     for seed, first, second in zip(a["seed"], a["environment"], b["environment"], strict=True):
-        pair = [_processor(run["hardware"]) for run in (first, second)]
+        pair = [processor(run["hardware"]) for run in (first, second)]
         if pair[0] != pair[1]:
             raise ValueError(
                 f"seed {seed} ran on {pair[0]} for ours and on {pair[1]} for the base; run one of "
@@ -350,8 +350,8 @@ def _require_same_processor(a, b) -> None:
             )
 
 
-def _processor(hardware: dict) -> str:
-    """Name a GPU, or a CPU with its family, model and stepping where they are recorded."""
+def processor(hardware: dict) -> str:
+    """Return the name of a GPU, or of a CPU with family, model and stepping if recorded."""
     if "gpu" in hardware:
         return hardware["gpu"]
     details = "/".join(filter(None, map(hardware.get, ("family", "model", "stepping"))))

@@ -212,13 +212,13 @@ def key(configuration: dict) -> str:
     return json.dumps(configuration | same, sort_keys=True)
 
 
-def by_key() -> dict[str, dict]:
-    """Return the tracked records that count by their `key`, each with its `stem`."""
-    found: dict[str, dict] = {}
+def by_key() -> dict[str, list[dict]]:
+    """Return the tracked records, each with its `stem`, by `key`; replicates follow the first."""
+    found = defaultdict(list)
     for stem, record, _ in _named(tracked_folder()):
         if "superseded" not in record:
-            found.setdefault(key(record["configuration"]), record | {"stem": stem})
-    return found
+            found[key(record["configuration"])].append(record | {"stem": stem})
+    return dict(found)
 
 
 def run_of(record: dict):
