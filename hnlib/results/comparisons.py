@@ -153,7 +153,7 @@ def between(ours, base, metric="linear", target="these images", mixed=False) -> 
         raise ValueError(f"the groups have no seed in common, only {unpaired}")
     a, b, n = _ordered(a, seeds), _ordered(b, seeds), len(seeds)
     if not mixed and "environment" in a:
-        _require_sameprocessor(a, b)
+        _require_same_processor(a, b)
     d = 100 * np.subtract(a[metric], b[metric])
     m = _images(a, b, metric)
     images, bound = (0.0, False) if target == "these images" else _spread(a, b, metric, m)
@@ -339,7 +339,7 @@ def _ordered(columns, seeds) -> dict[str, list]:
     return {name: [values[row] for row in rows] for name, values in columns.items()}
 
 
-def _require_sameprocessor(a, b) -> None:
+def _require_same_processor(a, b) -> None:
     """Refuse a seed whose two runs come from different processors."""
     for seed, first, second in zip(a["seed"], a["environment"], b["environment"], strict=True):
         pair = [processor(run["hardware"]) for run in (first, second)]
