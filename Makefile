@@ -34,13 +34,15 @@ serve: book
 	$(BIN)/python -m http.server 8000 --bind localhost --directory _build/html
 
 # Nothing is changed: style, form (of the chapters' cells too), the imports' direction, types, the pins.
+# Of these one is left out on purpose: see hydra-core in pyproject.toml. Any other line that pip prints is an error.
+LEFT_OUT := lightly [0-9.]* requires hydra-core, which is not installed\.
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python tests/notebooks/format_cells.py --check
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
-	$(BIN)/python -m pip check
+	! $(BIN)/python -m pip check 2>&1 | grep -vx -e "$(LEFT_OUT)" -e "No broken requirements found\."
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
@@ -79,6 +81,6 @@ $(READY): requirements.txt requirements-torch.txt pyproject.toml
 	sed -n '/^uv==/,/# via/p' requirements.txt > $(VENV)/uv.txt
 	$(PIP) --require-hashes --only-binary :all: -r $(VENV)/uv.txt
 	$(BIN)/uv --quiet --no-config pip install --python $(BIN)/python $(LOCK) || $(PIP) $(LOCK)
-	$(PIP) --no-compile -r requirements-torch.txt
+	$(PIP) --no-compile --no-warn-conflicts -r requirements-torch.txt
 	$(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
