@@ -183,7 +183,7 @@ def test_myst_becomes_markdown_that_any_notebook_shows(monkeypatch, site):
 
 
 def test_numbers_are_those_of_sphinx(tmp_path, monkeypatch):
-    """Each kind counts in its chapter; pages that have no number count as one."""
+    """Each kind counts on its page."""
     pages = {
         "_toc": "format: jb-book\nroot: a\nparts:\n- chapters:\n  - file: b\n"
         "- numbered: true\n  chapters:\n  - file: c\n- numbered: true\n  chapters:\n  - file: d\n",
@@ -200,7 +200,7 @@ def test_numbers_are_those_of_sphinx(tmp_path, monkeypatch):
     assert {label: place for label, (_, place) in shown.items()}["fig-b"] == "b"
     assert {label: text for label, (text, _) in shown.items()} == {
         **{"/a": "A", "/b": "B", "/c": "C", "/d": "D", "here": "Words"},
-        **{"eq-a": "(1)", "eq-b": "(2)", "fig-b": "Fig. 1"},
+        **{"eq-a": "(1)", "eq-b": "(1)", "fig-b": "Fig. 1"},
         **{"thm-c": "Theorem 1.1", "lem-c": "Lemma 1.1"},
         **{"ex-d": "Exercise 2.1", "ex-e": "Exercise 2.2"},
     }

@@ -118,11 +118,21 @@ def _in_parallel(app, env, docnames):
                 import_module(page.rpartition("/")[2])
 
 
+def _numbers(app, env):
+    """Count figures, equations and theorems from 1 on each page that is no numbered chapter."""
+    for kinds in env.toc_fignumbers.values():
+        for numbers in kinds.values():
+            if any(len(number) == 1 for number in numbers.values()):
+                numbers.update({name: (i,) for i, name in enumerate(numbers, 1)})
+    return []
+
+
 def setup(app):
     """Called by Sphinx."""
     # pybtex looks through all installed packages for this at each citation
     register_plugin("pybtex.backends", "plaintext", plaintext.Backend, force=True)
     app.connect("env-before-read-docs", _in_parallel)
+    app.connect("env-get-updated", _numbers, priority=900)  # after Sphinx has given them
     app.connect("html-page-context", _narrow)
     app.connect("html-page-context", _repair, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

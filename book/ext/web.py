@@ -144,18 +144,13 @@ def _neighbours(app, pagename, context):
 
 
 def _appended(app, page, context):
-    """Show fine print as an appendix: its number, which its theorems have, follows its title."""
-    number = re.compile(
-        r'<span class="section-number">(\d+)\. </span>(.*?)(?=<a class="headerlink|$)'
-    )
-    behind = r'\2 <span class="section-number">(\1)</span>'
-    context["title"] = number.sub(behind, context["title"])
+    """Name the chapter of fine print above its title."""
     pages = toc()[: toc().index(page)]
     chapter = next(other for other in reversed(pages) if not FINE_PRINT.search(other))
     title = app.builder.render_partial(app.env.titles[chapter])["title"]
     link = f'<a href="{app.builder.get_relative_uri(page, chapter)}">{title}</a>'
     head = f'<p class="hn-appendix">Fine print of <em>{link}</em></p>\n<h1>'
-    context["body"] = number.sub(behind, context["body"], count=1).replace("<h1>", head, 1)
+    context["body"] = context["body"].replace("<h1>", head, 1)
 
 
 def _page(app, pagename, templatename, context, doctree):

@@ -29,13 +29,11 @@ addEventListener("load", async () => {
   }
 });
 
-// Fine print stands under its chapter, its number behind its title.
+// Fine print stands indented under its chapter.
 document.addEventListener("DOMContentLoaded", () => {
   for (const link of document.querySelectorAll("#pst-primary-sidebar li > a")) {
     const page = new URL(link.href).pathname;
-    if (!/theory\/.*-(more|cost|finite|simulated)\.html$/.test(page)) continue;
-    link.classList.add("hn-fine-print");
-    link.textContent = link.textContent.replace(/^(\d+)\. (.*)/, "$2 ($1)");
+    link.classList.toggle("hn-fine-print", /theory\/.*-(more|cost|finite|simulated)\.html$/.test(page));
   }
 });
 

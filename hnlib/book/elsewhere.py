@@ -99,7 +99,7 @@ LABELLED = re.compile(
 def labels() -> dict[str, tuple[str, str]]:
     """Return what is shown for each label, and for each page as "/page", and the page it is on.
 
-    Numbers are Sphinx's: each kind counts in its chapter, and through all pages without a number.
+    Each kind of number counts on its page, as in `book/ext/pages.py`.
     """
     from sphinx_external_toc.parsing import parse_toc_yaml
 
@@ -114,8 +114,8 @@ def labels() -> dict[str, tuple[str, str]]:
             if found["title"]:
                 shown[kind] = label, page
                 continue
-            counts[chapter, kind] += 1
-            number = f"{chapter}{counts[chapter, kind]}"
+            counts[page, kind] += 1
+            number = f"{chapter}{counts[page, kind]}"
             name = "Fig." if kind == "figure" else kind.capitalize()
             shown[label] = f"({number})" if kind == "$$" else f"{name} {number}", page
     return shown

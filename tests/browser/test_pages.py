@@ -645,7 +645,7 @@ def test_next_passes_over_fine_print(visit):
     page = visit("notebooks/theory/packing.html")
     assert page.locator("a.right-next").get_attribute("href") == "kl-robustness.html"
     fine = page.locator("#pst-primary-sidebar a.hn-fine-print").all_inner_texts()
-    assert len(fine) == 10 and "What a mask costs (2)" in fine
+    assert len(fine) == 10 and "2. What a mask costs" in fine
     assert page.locator("#pst-primary-sidebar li.current > a").inner_text().startswith("8. ")
 
 
