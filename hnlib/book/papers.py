@@ -132,7 +132,7 @@ def table(frame: Any) -> pd.DataFrame:
 
     Columns: where the number is printed, its `cell`, how many `seeds` are recorded, and their
     accuracies in percent as `found` and, read out as released, `released`; the median `seconds` of
-    a run and the `hardware`.
+    a run.
     """
     by_key, rows = measured(frame), []
     for cell in cells():
@@ -140,10 +140,7 @@ def table(frame: Any) -> pd.DataFrame:
         ours = _percents(runs, readout(cell))
         released = _percents(runs, "linear_paper")
         about = dict(cell=cell, seeds=len(ours), found=ours, released=released)
-        about |= dict(seconds=float("nan"), hardware="")
-        if ours:
-            hardware = ", ".join(sorted({*runs["hardware"]}))
-            about |= dict(seconds=runs["seconds"].median(), hardware=hardware)
+        about["seconds"] = runs["seconds"].median() if ours else float("nan")
         rows.append({name: getattr(cell, name) for name in WHERE} | about)
     return pd.DataFrame(rows)
 

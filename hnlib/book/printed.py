@@ -43,8 +43,7 @@ def _where(cell: papers.Cell) -> list[str]:
 
 def _ours(row: dict) -> str:
     ours = _by_readout(row, lambda values: percent(np.array(values) / 100))
-    about = [pages.count(row["seeds"], "seed"), pages.duration(row["seconds"]), row["hardware"]]
-    return f"{ours} ({', '.join(filter(None, about))})" if ours else ""
+    return f"{ours} ({pages.count(row['seeds'], 'seed')})" if ours else ""
 
 
 def _line(row: dict, minutes: dict[str, float | None]) -> list:
@@ -55,6 +54,7 @@ def _line(row: dict, minutes: dict[str, float | None]) -> list:
     if cell.run is not None:
         time = minutes.get(cell.key)  # of a run that is missing
         remarks = [f"ours: {cell.ours}" if cell.ours else "", cell.note, cell.remark]
+        remarks += [pages.duration(row["seconds"]) if row["seeds"] else ""]
         remarks += [f"{time:.0f} min on a CPU" if time else ""]
         text = "".join(f"; {remark}" for remark in remarks if remark)
         origin = Markup(pages.literal(papers.command(cell.run)) + pages.myst(text))
@@ -73,8 +73,9 @@ def _quick(rows: list[dict]) -> str:
     for row in [*fastest.values()][:QUICK]:
         cell = row["cell"]
         command = pages.literal(papers.command(cell.run))
-        lines.append([*_where(cell), f"{cell.value:g}", _ours(row), command])
-    return pages.table([*HEAD[:5], "Command"], lines)
+        time = pages.duration(row["seconds"])
+        lines.append([*_where(cell), f"{cell.value:g}", _ours(row), time, command])
+    return pages.table([*HEAD[:5], "Time", "Command"], lines)
 
 
 def _apart(every: pd.DataFrame, frame: pd.DataFrame) -> str:
@@ -95,22 +96,20 @@ def _apart(every: pd.DataFrame, frame: pd.DataFrame) -> str:
             if abs(gap) > 2 * deviation
         ]
         beyond = sum(abs(gap) > 2 for gap in gaps)
-        lines.append([name, f"{deviation:.1f}", len(gaps), beyond, "; ".join(far)])
+        shown = DASH if np.isnan(deviation) else f"{deviation:.1f}"
+        lines.append([name, shown, len(gaps), beyond, "; ".join(far)])
     head = ["Data", "Deviation of a seed", "Numbers", "More than 2 points from print"]
     return pages.table([*head, "More than two deviations from print"], lines, "16 14 12 14 44")
 
 
 def _on_record(every: pd.DataFrame) -> str:
-    """Return how many of the numbers are on record, in all and by kind of data."""
-    kinds = []
-    for kind, group in every[every["runs"]].groupby("kind"):
-        seeds = group.loc[group["recorded"], "seeds"]
-        one = f", {(seeds == 1).sum()} with one seed" if len(seeds) else ""
-        kinds.append(f"{len(seeds)} of {len(group)} on {kind}{one}")
-    return (
-        f"**{every['recorded'].sum()} of the {len(every)} numbers are on record**: "
-        f"{'; '.join(kinds)}. {(~every['runs']).sum()} have no run."
-    )
+    """Return how many of the numbers are on record, by kind of data and in all."""
+    kinds = every["kind"].fillna("no run")
+    lines = []
+    for kind, group in [*every.groupby(kinds), ("**all**", every)]:
+        recorded, alone = group["recorded"].sum(), (group["seeds"] == 1).sum()
+        lines.append([Markup(kind), len(group), recorded, alone])
+    return pages.table(["Kind", "Printed", "Measured here", "of these with one seed"], lines)
 
 
 def _summary(every: pd.DataFrame) -> str:
