@@ -113,3 +113,25 @@ def test_a_check_has_a_place():
     record = dict(id="R2", title="V′(η) = α*, “always”")
     assert anchor(record) == "check-r2-v-η-α-always"
     assert f'id="{anchor(dict(id="O9", title="a <b>"))}"' in line("a <b>")
+
+
+def test_hidden_code_shares_the_bar_of_its_neighbour():
+    """Before a strip, after it, and before other hidden code; an output stays where it is."""
+
+    def cell(name, *output):
+        code = nodes.container("", nodes.literal_block(name, name))
+        parts = [code, *(nodes.paragraph(text, text) for text in output)]
+        return nodes.container("", *parts, nb_element="cell_code", hide_mode="input")
+
+    def mark(text):
+        return nodes.raw("", f"<!-- {text} -->", format="html")
+
+    document = new_document("page")
+    document += [cell("a"), mark("fold: T"), mark("end of fold"), cell("b"), cell("c", "table")]
+    document += [nodes.paragraph("", "words"), cell("d"), cell("e", "figure")]
+    checks.OneBar(document).run()
+    start, a, b, c, end, table, _, last = document.children
+    assert [start.astext(), end.astext()] == ["<!-- fold: T -->", "<!-- end of fold -->"]
+    assert [a.astext(), b.astext(), c.astext(), table.astext()] == ["a", "b", "c", "table"]
+    assert last[0].astext().split() == ["d", "e"] and last["hide_mode"] == "input"
+    assert not any("hide_mode" in node for node in (a, b, c, table))

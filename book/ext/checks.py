@@ -6,6 +6,7 @@ the largest discrepancy and the smallest of a false variant. After a theorem of 
 ✓ beside the theorem's number, which opens it. Code that only a strip or a figure needs
 folds under a title of its own, ``<!-- fold: title -->`` to ``<!-- end of fold -->``, and so does what
 a reader may leave out, words, strips and figures, ``<!-- more: title -->`` to ``<!-- end of more -->``.
+Hidden code that stands next to other hidden code shares its bar.
 A claim's code in the text of a chapter, R2 say, is a link to its row on the *Claims* page.
 """
 
@@ -16,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from docutils import nodes
+from sphinx.transforms.post_transforms import SphinxPostTransform
 
 LEDGER = "book/claims"
 STRIP = re.compile(r"<!-- (checks|fold: [^>]*) -->(.*?)<!-- end of (?:checks|fold) -->", re.S)
@@ -29,6 +31,7 @@ PLACE = re.compile(
 )
 LINE = re.compile(r'<div class="hn-claim"[^>]*>.*?</div>', re.S)
 CODE = r'(<span class="hn-claim-id">)(\w+)(</span>)'
+SHOWN = {"nb_element": "cell_code", "classes": ["cell"]}
 NO_LINK = nodes.reference, nodes.title, nodes.literal, nodes.literal_block, nodes.math, nodes.raw
 
 
@@ -113,6 +116,37 @@ def _strips(app, pagename, templatename, context, doctree):
     context["body"] = body
 
 
+class OneBar(SphinxPostTransform):
+    """Put hidden code that stands next to a strip of code, or to other hidden code, behind its bar."""
+
+    default_priority = 198  # before myst-nb makes a bar for each cell
+    formats = ("html",)
+
+    def run(self, **kwargs):
+        for cell in list(self.document.findall(_is_hidden)):
+            siblings = cell.parent
+            place = siblings.index(cell)
+            before = siblings[place - 1] if place else None
+            after = siblings[place + 1] if place + 1 < len(siblings) else None
+            code_only = len(cell) == 1
+            if before is not None and before.astext() == "<!-- end of fold -->":
+                siblings.insert(place - 1, nodes.container("", cell[0], **SHOWN))
+                cell.pop(0)
+                del cell["hide_mode"]
+                if not cell.children:
+                    siblings.remove(cell)
+            elif code_only and after is not None and after.astext().startswith("<!-- fold: "):
+                siblings[place : place + 2] = [after, cell]
+                del cell["hide_mode"]
+            elif code_only and after is not None and _is_hidden(after):
+                after[0].insert(0, cell[0].children)
+                siblings.remove(cell)
+
+
+def _is_hidden(node) -> bool:
+    return isinstance(node, nodes.container) and node.get("hide_mode") == "input"
+
+
 def _link_codes(app, doctree, docname):
     if not docname.startswith("notebooks/"):
         return
@@ -136,6 +170,7 @@ def _link_codes(app, doctree, docname):
 
 def setup(app):
     """Called by Sphinx."""
+    app.add_post_transform(OneBar)
     app.connect("doctree-resolved", _link_codes)
     app.connect("html-page-context", _strips, priority=800)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
