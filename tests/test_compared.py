@@ -56,11 +56,11 @@ def test_verdicts_and_the_table():
     assert asked.found("equivalent", "new images") == set()  # no bits: a bound
     page = repr(asked.show())
     assert page.count("different") >= 2 and "absent" not in page
-    assert "2 comparisons a readout" in asked.note() and "a bound" in asked.note()
-    assert "±1," in asked.note() and "3 settings" in asked.note()
-    assert "new images" in page and "in every line" not in asked.note()
+    assert "The 2 comparisons of a readout" in asked.note() and "a bound" in asked.note()
+    assert "±1;" in asked.note() and "3 settings" in asked.note()
+    assert "new images" in page and "every line is" not in asked.note()
     alike = Question({"same": (same, base)}, (base, same, better))
-    assert "new images" not in repr(alike.show()) and "unresolved in every line" in alike.note()
+    assert "new images" not in repr(alike.show()) and "every line is unresolved" in alike.note()
     assert repr(Question({"absent": (nothing, base)}, (base, same)).show()) == "Not measured."
 
 

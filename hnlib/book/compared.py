@@ -19,11 +19,11 @@ TARGETS = ("these images", "new images")
 MARGIN = 1.0  # point: differences within it would not matter to a reader
 
 CAPTION = (  # words in brackets are terms of the glossary
-    "Points, [paired by seed] ({seeds}); {count} comparisons a readout, [corrected together]. "
-    "[One variance] for {settings} settings; without it {alone} of {lines} lines are different. "
-    "[Detectable]: {knn} (kNN), {linear} (linear). "
-    "[Equivalent]: within ±{margin:g}, decidable from ±{decidable_knn} and ±{decidable_linear}. "
-    "[New images]: {bits}."
+    "Points, [paired by seed] (seeds {seeds}). The {count} comparisons of a readout are "
+    "[corrected together] and share [one variance] over {settings} settings; without it "
+    "{alone} of {lines} lines would be different. [Detectable] differences begin at {knn} (kNN) "
+    "and {linear} (linear). [Equivalent] means within ±{margin:g}; margins that these runs could "
+    "decide begin at ±{decidable_knn} and ±{decidable_linear}. For [new images] {bits}."
 )
 
 
@@ -137,9 +137,12 @@ class Question:
             f"decidable_{metric}": self._range(comparisons.decidable, metric) for metric in READOUTS
         }
         bound = any(e.bound for e in self.effects("linear", "new images").values())
-        bits = "by a bound, as some runs recorded no bits" if bound else "from the recorded bits"
+        bits = "by a bound, because some runs did not record which images were right"
+        bits = bits if bound else "from the recorded bits"
         if len(new := self._for_new_images()) == 1:
-            bits = f"{new.pop()} in every line, {bits}"
+            bits = f"every line is {new.pop()}, {bits}"
+        else:
+            bits = f"verdicts are decided {bits}"
         caption = CAPTION.format(
             seeds=", ".join(map(str, next(iter(self.effects().values())).seeds)),
             count=len(families[0]),

@@ -69,6 +69,7 @@ def use_style() -> None:
         "axes.labelsize": 10,
         "axes.titley": 1.0,  # else its height is searched for: no axis is on top
         "figure.constrained_layout.use": True,
+        "figure.constrained_layout.wspace": 0.06,
         "grid.alpha": 0.25,
         "patch.force_edgecolor": False,  # seaborn's white edges glare on the dark ground
         "patch.edgecolor": GREY,
@@ -121,7 +122,7 @@ def effect(ax, effect, y: float, colour: str, hollow: bool = False, marker: str 
 def effect_rows(ax, names, xlabel: str) -> None:
     """Label rows 0, 1, … from the top, and draw a vertical line at zero difference."""
     ax.axvline(0, color=GREY, lw=0.8, ls="--")
-    ax.set_yticks(range(len(names)), names, fontsize=9)
+    ax.set_yticks(range(len(names)), names, fontsize=10)
     ax.set(xlabel=xlabel, ylim=(len(names) - 0.5, -0.5))
 
 

@@ -16,6 +16,7 @@ from hnlib.training import records
 
 HEAD = ["Printed in", "Row", "Data", "Printed", "Ours", "Difference", "State"]
 HEAD += ["Run, or why there is none"]
+WIDTHS = "10 14 10 7 9 11 8 31"
 QUICK = 4  # of the numbers that are reproduced fastest
 SEEDS = 5  # of one setting, from which the deviation of a seed is estimated
 SETTING = ["dataset", "method", "options", "framework", "labels", "epochs", "lr", "batch_size"]
@@ -104,12 +105,12 @@ def _apart(every: pd.DataFrame, frame: pd.DataFrame) -> str:
 
 def _on_record(every: pd.DataFrame) -> str:
     """Return how many of the numbers are on record, by kind of data and in all."""
-    kinds = every["kind"].fillna("no run")
+    kinds = every["kind"].fillna("without a run")
     lines = []
     for kind, group in [*every.groupby(kinds), ("**all**", every)]:
         recorded, alone = group["recorded"].sum(), (group["seeds"] == 1).sum()
         lines.append([Markup(kind), len(group), recorded, alone])
-    return pages.table(["Kind", "Printed", "Measured here", "of these with one seed"], lines)
+    return pages.table(["On", "Printed", "Measured here", "Of these, one seed"], lines)
 
 
 def _summary(every: pd.DataFrame) -> str:
@@ -156,7 +157,7 @@ def parts(frame) -> dict[str, str]:
         "quick": _quick(rows),
         "apart": _apart(every, frame),
         "statistics": _statistics(records.ledger("book/results/graph_sets.csv")),
-        "printed": pages.table(HEAD, [_line(row, minutes) for row in rows]),
+        "printed": pages.table(HEAD, [_line(row, minutes) for row in rows], WIDTHS),
         "queue": f"Missing, with one seed: {queue.total(missing)}.",
     }
 
