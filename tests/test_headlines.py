@@ -5,7 +5,7 @@ import re
 import pytest
 from scripts import ROOT
 
-from hnlib.book.headlines import headlines
+from hnlib.book.headlines import ASKED, NOT_DONE, evidence, headlines
 from hnlib.book.tables import interval
 from hnlib.results.comparisons import compare
 from hnlib.training import records
@@ -53,3 +53,13 @@ def test_the_costs_on_similarity_are_those_of_the_records():
     said = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
     assert all(f"costs {cost:.1f}" in said[PAGES[1]] for cost in costs)
     assert "costs {1:.1f} points, the temperature {0:.1f}".format(*costs) in said[PAGES[0]]
+
+
+def test_a_headline_answers_every_question_or_says_that_it_was_not_done():
+    found = evidence()
+    assert len(found) >= 8
+    measured = re.compile(r"[+−]\d+\.\d")
+    for headline, row in found.items():
+        assert list(row) == list(ASKED), headline
+        assert all(cell == NOT_DONE or measured.search(cell) for cell in row.values()), headline
+        assert row["here"] != NOT_DONE and row["beside"] != NOT_DONE, headline
