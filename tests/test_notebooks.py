@@ -379,6 +379,13 @@ def test_results_page_shows_runs():
     assert [text for text in shown if text not in page] == []
 
 
+def test_results_page_counts_what_is_set_aside():
+    wrong = RUN | {"superseded": "another scale"}
+    page = pages.aside_table([wrong, RUN, RUN])
+    found = [row.split("\n  - ")[2:] for row in page.split("* - ")[2:]]
+    assert [row[0] for row in found] == ["1", "2"] and "another scale" in found[0][1]
+
+
 def test_a_page_without_a_place_for_its_tables_is_refused(project):
     page = project / "book/claims.md"
     page.write_text("# Claims\n")

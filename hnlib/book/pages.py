@@ -11,12 +11,13 @@ import pandas as pd
 from hnlib.book import claims
 from hnlib.book.papers import PAPERS
 from hnlib.book.tables import DASH, Markup, myst, percent
-from hnlib.training import kinds
+from hnlib.training import kinds, records
 
 METRICS = kinds.scores()  # shown of a run; its file holds more
 CHOSEN = ["Data", "Method", "Options", "Setting", "Encoder", "Epochs"]  # shown beside the seeds
 UNITS = {"images": "images", "sentences": "pairs"}  # of a training set
 BLANK = Markup("&nbsp;")
+REPEATED = "repeats a run that has a record"
 NONE_YET = "*None yet.*\n"
 
 
@@ -181,6 +182,23 @@ def results_tables(runs: pd.DataFrame) -> str:
     return _runs(runs[runs[list(METRICS)].notna().any(axis=1)])
 
 
+def aside_table(aside: list[dict]) -> str:
+    """Return how many records of each experiment and data set are left out of `frame`, and why."""
+    why = Counter(
+        (
+            chosen.get("experiment", ""),
+            chosen.get("dataset", ""),
+            record.get("superseded", REPEATED),
+        )
+        for record in aside
+        for chosen in [record["configuration"]]
+    )
+    rows = [
+        [where.capitalize(), data, n, reason] for (where, data, reason), n in sorted(why.items())
+    ]
+    return table(["Experiment", "Data", "Records", "Why"], rows, "16 14 10 60")
+
+
 def fill(page: Path, parts: dict[str, str]) -> None:
     """Replace the comments that name the parts by the parts."""
     text = page.read_text(encoding="utf-8")
@@ -204,4 +222,5 @@ def write(folder: Path, executed: dict[str, dict], runs, root: Path, draft: bool
     if not draft and (unchecked := _unchecked(listed, checks)):
         raise ValueError(f"no chapter checks {', '.join(unchecked)} with a negative control")
     fill(folder / "claims.md", {"claims": claims_tables(listed, checks, root)})
-    fill(folder / "results.md", {"runs": results_tables(runs)})
+    aside = aside_table(records.set_aside())
+    fill(folder / "results.md", {"runs": results_tables(runs), "aside": aside})
