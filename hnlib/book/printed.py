@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 
 from hnlib.book import pages, papers, queue
-from hnlib.book.tables import DASH, Markup, interval, percent
+from hnlib.book.tables import DASH, Markup, interval, myst, percent
 from hnlib.results.comparisons import Effect
 from hnlib.training import records
 
-HEAD = ["Printed in", "Row", "Data", "Printed", "Ours", "Difference", "State"]
-HEAD += ["Run, or why there is none"]
-WIDTHS = "10 14 10 7 9 11 8 31"
+WHERE = ["Printed in", "Row", "Data", "Printed"]
+HEAD = [*WHERE, "Ours, difference", "State", "Run, or why there is none"]
+WIDTHS = "11 16 11 9 14 8 31"
 QUICK = 4  # of the numbers that are reproduced fastest
 SEEDS = 5  # of one setting, from which the deviation of a seed is estimated
 SETTING = ["dataset", "method", "options", "framework", "labels", "epochs", "lr", "batch_size"]
@@ -50,7 +50,7 @@ def _ours(row: dict) -> str:
 def _line(row: dict, minutes: dict[str, float | None]) -> list:
     cell = row["cell"]
     spread = "" if np.isnan(cell.spread) else f" ± {cell.spread:g}"
-    gap = _by_readout(row, lambda values: difference(values, cell.value))
+    gap = _by_readout(row, lambda values: difference(values, cell.value)).replace("\u00a0[", " [")
     origin = cell.reason
     if cell.run is not None:
         time = minutes.get(cell.key)  # of a run that is missing
@@ -58,10 +58,11 @@ def _line(row: dict, minutes: dict[str, float | None]) -> list:
         remarks += [pages.duration(row["seconds"]) if row["seeds"] else ""]
         remarks += [f"{time:.0f} min on a CPU" if time else ""]
         text = "".join(f"; {remark}" for remark in remarks if remark)
-        origin = Markup(pages.literal(papers.command(cell.run)) + pages.myst(text))
+        origin = Markup(pages.literal(papers.command(cell.run)) + myst(text))
     state = "on record" if row["seeds"] else "no record yet" if cell.run else "no run"
     printed = f"{cell.value:g}{spread}"
-    return [*_where(cell), printed, _ours(row), gap, state, origin]
+    ours = Markup(f"{myst(_ours(row))} <br> {myst(gap)}" if row["seeds"] else DASH)
+    return [*_where(cell), printed, ours, state, origin]
 
 
 def _quick(rows: list[dict]) -> str:
@@ -76,7 +77,7 @@ def _quick(rows: list[dict]) -> str:
         command = pages.literal(papers.command(cell.run))
         time = pages.duration(row["seconds"])
         lines.append([*_where(cell), f"{cell.value:g}", _ours(row), time, command])
-    return pages.table([*HEAD[:5], "Time", "Command"], lines)
+    return pages.table([*WHERE, "Ours", "Time", "Command"], lines)
 
 
 def _apart(every: pd.DataFrame, frame: pd.DataFrame) -> str:
