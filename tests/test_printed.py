@@ -25,9 +25,7 @@ def test_ours_stands_beside_the_printed_number_with_its_interval():
     assert text.count("(3 seeds)") == 1
     (line,) = [part for part in text.split("* -") if "(3 seeds" in part]
     assert (
-        "53.7" in line
-        and "54.0\u00a0±\u00a01.0" in line
-        and "+0.3 \\[−2.2,\u00a0+2.8\\]" in line
+        "53.7" in line and "54.0\u00a0±\u00a01.0" in line and "+0.3 \\[−2.2,\u00a0+2.8\\]" in line
     )
     assert "as released 44.0\u00a0±\u00a01.0" in line and "as released −9.7" in line
     assert "hnlib train images --dataset tiny-imagenet --method debiased" in line
