@@ -262,6 +262,30 @@ def evaluate(
 
 
 @app.command
+def profile(target: str, /, *, labels: bool = False) -> None:
+    """Tell how sharp, loud and balanced a loss is, on generated pairs.
+
+    Parameters
+    ----------
+    target
+        FILE.py or FILE.py:NAME (default: loss), called as loss(z1, z2)
+    labels
+        call it as loss(z, labels)
+    """
+    import torch
+
+    from hnlib.profile import from_file, profile_loss, sample
+
+    torch.set_num_threads(1)  # the matrices are small
+    loss = from_file(target)
+    for stage, noise in (("early", 1.5), ("middle", 0.6), ("late", 0.25)):
+        a, b = sample(noise=noise)
+        if labels:
+            a, b = torch.cat([a, b]), torch.arange(len(a)).repeat(2)
+        print(f"{stage:8}{profile_loss(loss, a, b)}")
+
+
+@app.command
 def results(*, folder: ExistingDirectory | None = None) -> None:
     """List the recorded runs, with accuracies in percent.
 
@@ -295,7 +319,7 @@ def queue(
     only: str = "*",
     seeds: PositiveInt = 1,
     data_root: Path | None = None,
-) -> None:
+) -> int:
     """List the runs that the papers' numbers wait for, best first, and carry them out.
 
     Parameters
@@ -326,7 +350,7 @@ def queue(
         waiting += jobs.planned(frame, only, on)
     if not run:
         print(jobs.listing(waiting))
-        return
+        return 0
     if on == "cuda":
         import torch
 
@@ -337,3 +361,4 @@ def queue(
             )
     done = jobs.work(waiting, minutes, device, data_root)
     print(f"{done} recorded, {len(waiting) - done} left")
+    return 0 if done or not waiting else 1

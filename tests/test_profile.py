@@ -1,0 +1,461 @@
+"""Any loss on the dial: forces from gradients, and what a profile must and must not say of them."""
+
+import doctest
+import math
+
+import pytest
+import torch
+from drawn import SEEDS, seeded
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+from hnlib import __main__ as cli
+from hnlib import methods, profile
+from hnlib.contrast import Contrast
+from hnlib.profile import profile_loss
+
+quick = settings(max_examples=6)
+temperatures = st.floats(0.05, 1.0)
+
+
+def drawn(seed=0, noise=0.6, pairs=8, dimension=64):
+    return profile.sample(pairs, dimension, noise, seed)
+
+
+def entropy(q, k, t=0.1, back=None):
+    """Cross-entropy of each query over the keys, and of each key over the queries if `back`."""
+    own = torch.arange(len(q))
+    loss = functional.cross_entropy(q @ k.T / t, own)
+    return loss if back is None else loss + functional.cross_entropy(k @ q.T / back, own)
+
+
+def held(t, beta):
+    return methods.build("hcl", temperature=t, beta=beta, tau_plus=0.0, weights_gradient=False)
+
+
+# --- forces
+
+
+@quick
+@given(SEEDS, temperatures, st.sampled_from(["simclr", "hcl", "adnce", "dcl", "siglip"]))
+def test_forces_are_the_derivatives_by_the_similarities(seed, t, name):
+    def derivatives(t):
+        contrast = Contrast.from_views(*(x.clone().requires_grad_() for x in drawn(seed)))
+        value = methods.build(name, temperature=t).loss(contrast)
+        directed = torch.autograd.grad(value, contrast.similarity)[0]
+        return directed + directed.T
+
+    found = profile_loss(methods.build(name, temperature=t), *drawn(seed))
+    true, near = derivatives(t), derivatives(1.001 * t)
+    assert found.residual < 1e-10 and found.asymmetry < 1e-10 and found.scale_free
+    torch.testing.assert_close(found.forces, true, rtol=1e-6, atol=1e-12)
+    assert (found.forces - near).abs().max() > 1e-5 * true.abs().max()
+
+
+def test_small_forces_are_as_precise_as_large_ones():
+    """A push of e⁻⁶⁰ is none by the gradient in one set of coordinates, where it is rounded away."""
+    z1, z2 = drawn()
+    found = profile_loss(lambda q, k: entropy(q, k, 0.01), z1, z2)
+    p = (z1 @ z2.T / 0.01).softmax(1) / 0.01 / len(z1)
+    push = found.forces[: len(z1), len(z1) :]
+    off = ~torch.eye(len(z1), dtype=torch.bool)
+    assert p[off].min() < 1e-20 * p.max()
+    torch.testing.assert_close(push[off], p[off], rtol=1e-8, atol=0)
+    assert found.silent == 0 and abs(found.sharpness - 100) < 1e-5
+
+
+# --- sharpness
+
+
+STOPPED = "keys without a gradient"
+KINDS = {
+    "views": lambda t: methods.build("simclr", temperature=t),
+    "one way": lambda t: lambda q, k: entropy(q, k, t),
+    "two ways": lambda t: lambda q, k: entropy(q, k, t, t),
+    STOPPED: lambda t: lambda q, k: entropy(q, k.detach(), t),
+    "each way without": lambda t: (
+        lambda q, k: entropy(q, k.detach(), t) + entropy(k, q.detach(), t)
+    ),
+    "of any length": lambda t: (
+        lambda q, k: 7 * entropy(functional.normalize(3 * q), functional.normalize(k), t)
+    ),
+}
+
+
+@quick
+@given(SEEDS, temperatures, st.sampled_from(list(KINDS)))
+def test_a_temperature_is_called_one(seed, t, kind):
+    found = profile_loss(KINDS[kind](t), *drawn(seed))
+    assert found.sharpness == pytest.approx(1 / t, rel=1e-4) and found.r2 > 1 - 1e-6
+    assert found.sharpness != pytest.approx(1.01 / t, rel=1e-3)
+    assert found.nearest[0].angle < 0.5
+    assert str(found).endswith("as loud as InfoNCE: a temperature, on these embeddings") or (
+        "without" in kind and "a gradient is stopped: a temperature" in str(found)
+    )
+
+
+@quick
+@given(SEEDS, temperatures, st.floats(0, 4))
+def test_a_held_tilt_has_the_sharpness_of_its_sum(seed, t, beta):
+    found = profile_loss(held(t, beta), *drawn(seed))
+    assert found.sharpness == pytest.approx((1 + beta) / t, rel=1e-4)
+    through = methods.build("hcl", temperature=t, beta=beta + 0.5, tau_plus=0.0)  # the near miss
+    assert not profile_loss(through, *drawn(seed)).verdict.startswith("a temperature")
+
+
+def test_with_labels_every_other_embedding_of_the_class_is_a_positive():
+    z, y = torch.cat(drawn()), torch.arange(16) % 4
+
+    def scl(z, labels, t=0.2):
+        s, own = z @ z.T / t, torch.eye(len(z), dtype=torch.bool)
+        positives = (labels[:, None] == labels) & ~own
+        rivals = s.masked_fill(positives | own, -torch.inf).logsumexp(1, keepdim=True)
+        values = functional.softplus(rivals - s)
+        return ((values * positives).sum(1) / positives.sum(1)).mean()
+
+    found = profile_loss(scl, z, y)
+    assert found.sharpness == pytest.approx(5, rel=1e-6) and found.nearest[0].angle < 0.1
+    assert len(found.lead) == 4 * 6  # pairs of four
+    other = profile_loss(lambda z, y: scl(z, torch.arange(16) // 4), z, y)
+    assert other.verdict != found.verdict
+
+
+# --- what is no single temperature
+
+
+def of_anchors(z1, z2, low):
+    t = torch.where(torch.arange(2 * len(z1)) % 2 == 0, 0.5, low).double()
+    return methods.build("simclr", temperature=t)(z1, z2)
+
+
+ADVERSE = {
+    "two temperatures": (
+        lambda q, k: entropy(q, k, 0.5, 0.05),
+        lambda q, k: entropy(q, k, 0.5, 0.5),
+    ),
+    "a mixture of anchors": (
+        lambda a, b: of_anchors(a, b, 0.05),
+        lambda a, b: of_anchors(a, b, 0.5),
+    ),
+    "a constant push": (methods.build("bcl", beta=0.0), held(0.5, 0.0)),
+    "a bounded logit": (
+        lambda q, k: functional.cross_entropy(torch.tanh(4 * q @ k.T), torch.arange(len(q))),
+        lambda q, k: functional.cross_entropy(4 * q @ k.T, torch.arange(len(q))),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ADVERSE)
+@settings(max_examples=3)
+@given(SEEDS, st.floats(0.8, 1.5))
+def test_what_only_resembles_a_temperature_is_not_called_one(case, seed, noise):
+    """Where both temperatures push: of well separated points the lower one of 0.05 has no push."""
+    adverse, control = (profile_loss(loss, *drawn(seed, noise)) for loss in ADVERSE[case])
+    assert not adverse.verdict.startswith("a temperature"), str(adverse)
+    assert control.verdict.startswith("a temperature"), str(control)
+
+
+def test_the_explained_variance_alone_would_not_tell():
+    loss = ADVERSE["two temperatures"][0]
+    found = profile_loss(loss, *drawn(0, 0.6))
+    assert found.r2 > 0.99 and found.misfit > 1e-3
+
+
+# --- what is no function of the similarities of these points
+
+
+QUEUE = functional.normalize(torch.randn(20, 64, generator=seeded(1), dtype=torch.float64), dim=1)
+
+
+def queued(q, k, queue=QUEUE):
+    scores = torch.cat([(q * k).sum(1, keepdim=True), q @ queue.T], 1)
+    return functional.cross_entropy(scores / 0.2, torch.zeros(len(q), dtype=torch.long))
+
+
+def decorrelated(a, b, standardised=True):
+    """Barlow Twins with equal weights; not standardised it is a function of similarities, as
+    the squared norm of AᵀB is the sum of ⟨aᵢ, aⱼ⟩⟨bᵢ, bⱼ⟩."""
+    a, b = (z - z.mean(0) for z in (a, b))
+    if standardised:
+        a, b = a / a.std(0), b / b.std(0)
+    return (a.T @ b / len(a) - torch.eye(a.shape[1])).square().sum()
+
+
+class Classified(nn.Module):
+    """ArcFace without its margin: a weight for each class, and a count of the calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.classes = nn.Linear(64, 9, bias=False)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, a, b):
+        self.calls += 1
+        return functional.cross_entropy(8 * self.classes(a), torch.arange(len(a)))
+
+
+@pytest.mark.parametrize(
+    "loss", [queued, decorrelated, lambda a, b: (1 - a.std(0)).relu().sum() - (a * b).sum()]
+)
+def test_other_keys_and_statistics_of_the_batch_are_seen_in_the_residual(loss):
+    found = profile_loss(loss, *drawn())
+    assert found.residual > 0.04 and found.sharpness is None and found.nearest == ()
+    assert "not a function of these points' similarities alone" in str(found)
+    with pytest.raises(ValueError, match="nothing to draw"):
+        found.plot(None)
+    assert found.latex("mine").count("--") == 6
+
+
+@pytest.mark.parametrize(
+    "loss", [lambda q, k: queued(q, k, k), lambda a, b: decorrelated(a, b, False)]
+)
+def test_near_misses_that_are_functions_of_similarities_leave_no_residual(loss):
+    assert profile_loss(loss, *drawn()).residual < 1e-10
+
+
+def test_a_module_is_called_in_float64_and_keeps_its_state():
+    loss = Classified()
+    assert profile_loss(loss, *drawn()).residual > 0.04
+    assert loss.calls == 0 and loss.classes.weight.dtype == torch.float32
+
+
+# --- loudness and balance
+
+
+@quick
+@given(SEEDS, st.floats(0.1, 0.5), st.floats(0, 3))
+def test_the_nearest_families_are_those_of_the_loss(seed, t, power):
+    """Its loudness is found, and the angles are those between gradients of losses."""
+    z = drawn(seed, 1.0)
+    power = 0.0 if power < 1 else power  # what `info_nce` takes
+    method = methods.build("focal", temperature=t, loudness=power)
+    one, two, three = profile_loss(method, *z).nearest
+
+    def gradient(loss):
+        leaves = [x.clone().requires_grad_() for x in z]
+        return torch.cat(torch.autograd.grad(loss(*leaves), leaves)).flatten()
+
+    def angle(t):
+        other = gradient(methods.build("simclr", temperature=t))
+        return math.degrees(
+            math.acos(min(1.0, float(functional.cosine_similarity(gradient(method), other, dim=0))))
+        )
+
+    assert two.angle < 0.5 and two.temperature == pytest.approx(t, rel=0.05)
+    assert two.loudness == pytest.approx(power, abs=0.15)
+    assert one.angle == pytest.approx(angle(one.temperature), abs=1e-3)
+    assert (
+        one.angle <= min(angle(one.temperature * x) for x in (0.5, 0.9, 0.99, 1.01, 1.1, 2)) + 0.02
+    )
+    assert three.angle <= two.angle + 0.02 <= one.angle + 0.04
+
+
+@quick
+@given(SEEDS, st.floats(0.1, 0.5))
+def test_loudness_is_one_less_the_share_of_the_answer(seed, t):
+    z1, z2 = drawn(seed, 1.0)
+    found = profile_loss(lambda q, k: entropy(q, k, t), z1, z2)
+    scaled = z1 @ z2.T / t
+    p = scaled.softmax(1).diagonal()
+    torch.testing.assert_close(found.loudness, 1 - p, rtol=0.02, atol=1e-9)
+    assert (found.loudness / (1 - p.square()) - 1).abs().max() > 0.02  # the near miss
+
+
+LOGITS = {
+    "artanh": (lambda s: 2 * torch.atanh(s), lambda s: 2 / (1 - s**2)),
+    "weince": (lambda s: s - 0.5 * torch.log(1 - s), lambda s: 1 + 0.5 / (1 - s)),
+    "linear": (lambda s: 5 * s, lambda s: 5 + 0 * s),
+}
+
+
+@quick
+@given(SEEDS, st.sampled_from(list(LOGITS)))
+def test_balance_is_the_mean_slope_of_the_logit_over_that_at_the_answer(seed, name):
+    """Summed over anchors, each weighed by 1 − p; 1 for differences of similarities alone."""
+    f, slope = LOGITS[name]
+    z1, z2 = drawn(seed)
+    found = profile_loss(lambda q, k: functional.cross_entropy(f(q @ k.T), torch.arange(8)), z1, z2)
+    s = z1 @ z2.T
+    p, own = f(s).softmax(1), torch.eye(8, dtype=torch.bool)
+    push = (p * slope(s))[~own].sum()
+    pull = ((1 - p) * slope(s))[own].sum()
+    assert found.balance == pytest.approx(float(push / pull), rel=1e-6)
+    assert (abs(found.balance - 1) < 1e-9) == (name == "linear")
+    assert ("push/pull" in str(found)) == (name != "linear")
+
+
+@quick
+@given(SEEDS)
+def test_losses_of_differences_balance_whatever_they_are(seed):
+    def hinged(q, k, extra=0.0):
+        s = q @ k.T
+        return (s - s.diagonal()[:, None] + 0.9).relu().pow(1.7).mean() + extra * s.mean()
+
+    found, off = (
+        profile_loss(lambda q, k, x=x: hinged(q, k, x), *drawn(seed)) for x in (0.0, 0.01)
+    )
+    assert found.balance == pytest.approx(1, abs=1e-9) and abs(off.balance - 1) > 1e-4
+
+
+# --- silence, and what else a profile shows
+
+
+@quick
+@given(SEEDS, st.floats(0.05, 0.3))
+def test_silent_negatives_are_those_that_a_mask_takes(seed, level):
+    def masked(q, k):
+        s = q @ k.T
+        far = (s > level) & ~torch.eye(len(q), dtype=torch.bool)
+        return functional.cross_entropy((s / 0.1).masked_fill(far, -torch.inf), torch.arange(8))
+
+    z1, z2 = drawn(seed, 0.4)
+    s = (z1 @ z2.T)[~torch.eye(8, dtype=torch.bool)]
+    found = profile_loss(masked, z1, z2)
+    assert found.silent == pytest.approx(float((s > level).double().mean()))
+    assert ("silent" in str(found)) == (found.silent > 0) and found.attracted == 0
+    drawn_in = profile_loss(lambda q, k: masked(q, k) - 0.1 * (q @ k.T).mean(), z1, z2)
+    assert drawn_in.silent == 0 and drawn_in.attracted >= found.silent
+
+
+def test_a_stopped_gradient_is_said():
+    full, stopped = (profile_loss(KINDS[kind](0.1), *drawn()) for kind in ("one way", STOPPED))
+    assert "a gradient is stopped" in str(stopped) and stopped.asymmetry > 0.1
+    assert "stopped" not in str(full) and full.asymmetry < 1e-10
+    assert not full.scale_free and profile_loss(KINDS["of any length"](0.1), *drawn()).scale_free
+
+
+def test_the_curve_of_hcl_and_the_numbers_of_other_weightings():
+    """As measured before this was written, on other batches and with another estimator."""
+    z = profile.sample()
+    hcl, adnce, ot = (profile_loss(methods.build(name), *z) for name in ("hcl", "adnce", "ot"))
+    assert 5.5 < hcl.sharpness < 6.8 and "by similarity" in str(hcl)
+    assert adnce.sharpness == pytest.approx(2.7, abs=0.15)
+    assert ot.sharpness == pytest.approx(4.0, abs=0.1)
+    slopes = [slope for _, slope in adnce.local]
+    expected = [2 - (s - 0.7) for s, _ in adnce.local]  # 1/t − (s − μ)/σ²
+    assert slopes == pytest.approx(expected, abs=0.05)
+
+
+@pytest.mark.slow
+def test_losses_of_other_libraries():
+    from hnlib.images import _torchvision  # noqa: F401, which they import: see there
+
+    from lightly import loss as lightly  # isort: skip
+    from pytorch_metric_learning import losses  # isort: skip
+
+    z1, z2 = profile.sample()
+    z, y = torch.cat([z1, z2]), torch.arange(len(z1)).repeat(2)
+    for loss, gamma in [(losses.NTXentLoss(), 1 / 0.07), (losses.SupConLoss(), 10)]:
+        found = profile_loss(loss, z, y)
+        assert found.sharpness == pytest.approx(gamma, rel=1e-4) and found.nearest[0].angle < 0.1
+    sharp = profile_loss(losses.MultiSimilarityLoss(), z, y)
+    assert sharp.sharpness == pytest.approx(50, rel=1e-4) and sharp.balance < 0.1
+    assert not profile_loss(losses.CircleLoss(), z, y).verdict.startswith("a temperature")
+    assert profile_loss(losses.ArcFaceLoss(24, 128), z, y).residual > 0.04
+    assert profile_loss(lightly.DCLLoss(0.1), z1, z2).nearest[1].loudness < 0.02
+    assert profile_loss(lightly.BarlowTwinsLoss(), z1, z2).residual > 0.04
+
+
+def test_only_so_many_pairs_are_used_as_the_residual_needs():
+    many = drawn(pairs=100, dimension=64)
+    assert profile_loss(KINDS["one way"](0.1), *many).points == 32
+    y = torch.arange(8).repeat_interleave(25)
+    assert profile_loss(lambda z, y: -(z @ z.T).sum(), torch.cat(many), y).points == 32
+
+
+def test_a_picture_and_a_row_of_a_table():
+    from matplotlib.figure import Figure
+
+    found = profile_loss(KINDS["one way"](0.1), *drawn())
+    axes = Figure().subplots()
+    found.plot(axes)
+    assert axes.get_ylabel() == "loudness" and len(axes.lines[0].get_xdata()) == 8
+    assert found.latex("mine") == r"mine & 10.00 & 1.0000 & 1.00 & 0.0 & 0.0 & 0.0 \\"
+
+
+# --- misuse
+
+Z1, Z2 = drawn()
+TWICE = torch.cat([Z1[:1], Z1[:-1]])
+NOISE = nn.Dropout()
+
+
+@pytest.mark.parametrize(
+    "loss, a, b, sentence",
+    [
+        ("simclr", Z1, Z2, "loss must be callable, got str"),
+        (entropy, Z1.numpy(), Z2, "a must be a Tensor, got ndarray"),
+        (entropy, Z1[0], Z2, r"embeddings must be \[n, d\], got \(64,\)"),
+        (entropy, Z1, Z2[:, :9], r"embeddings must be .* got \(8, 64\), \(8, 9\)"),
+        (entropy, Z1, Z2[:5], "embeddings must be .* m >= n"),
+        (entropy, Z1[:3], Z2[:3], "need at least 8 points in at least 16 dimensions, got 6 of 64"),
+        (entropy, Z1[:, :12], Z2[:, :12], "need at least 8 points .* got 6 of 12"),
+        (entropy, Z1, torch.cat([Z2] * 5), "give at most 32 queries and keys, got 8 and 40"),
+        (entropy, 0 * Z1, Z2, "row 0 of a has norm 0 and so no direction"),
+        (entropy, TWICE, Z2, "the points must be linearly independent; give no row twice"),
+        (lambda z, y: z.sum(), Z1, torch.arange(8.0), "labels of 8 embeddings must be integers"),
+        (lambda z, y: (z @ z.T).square().sum(), Z1, torch.arange(8), "have a positive and a neg"),
+        (lambda a: a.sum(), Z1, Z2, r"loss\(z1, z2\) of float64 embeddings raised TypeError"),
+        (lambda a, b: a @ b.T, Z1, Z2, r"loss must return a scalar tensor, got \(8, 8\)"),
+        (lambda a, b: 1.0, Z1, Z2, "loss must return a scalar tensor, got float"),
+        (lambda a, b: a.detach().sum(), Z1, Z2, "the loss has no gradient at these embeddings"),
+        (lambda a, b: 0 * a.sum(), Z1, Z2, "the loss has no gradient at these embeddings"),
+        (lambda a, b: a.square().sum(), Z1, Z2, "the loss has no gradient at these embeddings"),
+        (lambda a, b: (a - a).norm(), Z1, Z2, "the loss has no gradient at these embeddings"),
+        (lambda a, b: (a @ b.T - 2).sqrt().sum(), Z1, Z2, "gradient of the loss is not finite"),
+        (lambda a, b: entropy(NOISE(a), b), Z1, Z2, "the loss is random or has a state"),
+    ],
+)
+def test_misuse_gets_one_sentence(loss, a, b, sentence):
+    with pytest.raises(ValueError, match=sentence) as caught:
+        profile_loss(loss, a, b)
+    assert "\n" not in str(caught.value)
+
+
+# --- the command, and the example
+
+FILE = """
+import torch
+from neighbour import t
+
+def loss(q, k):
+    return torch.nn.functional.cross_entropy(q @ k.T / t, torch.arange(len(q)))
+
+class Labelled(torch.nn.Module):
+    def forward(self, z, labels):
+        s = (z @ z.T / t).masked_fill(torch.eye(len(z), dtype=bool), -torch.inf)
+        return torch.nn.functional.cross_entropy(s, torch.arange(len(z)).roll(len(z) // 2))
+
+half = 0.5
+"""
+
+
+def test_the_command_says_it_of_three_stages(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
+    monkeypatch.syspath_prepend(tmp_path)  # restores the path
+    (tmp_path / "neighbour.py").write_text("t = 0.25")
+    (tmp_path / "mine.py").write_text(FILE)
+    mine = str(tmp_path / "mine.py")
+    for words in ([mine], [f"{mine}:Labelled", "--labels"]):
+        assert cli.main(["profile", *words]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split()[0] for line in lines] == ["early", "middle", "late"]
+        assert all("γ = 4.00, 0.0° from SimCLR at t = 0.25" in line for line in lines)
+    (tmp_path / "bad.py").write_text("x = 1\nloss = 1 / 0\n")
+    (tmp_path / "worse.py").write_text("def loss(:\n")
+    for target, sentence in [
+        (f"{mine}:half", "has no loss 'half'; it has loss, Labelled"),
+        (f"{tmp_path}/bad.py", "bad.py, line 2: ZeroDivisionError: division by zero"),
+        (f"{tmp_path}/worse.py", "worse.py, line 1: SyntaxError: "),
+        (f"{tmp_path}/none.py", "No such file"),
+        ("simclr", "name a loss as FILE.py or FILE.py:NAME, got simclr"),
+    ]:
+        assert cli.main(["profile", target]) == 2
+        said = capsys.readouterr().err
+        assert sentence in said and said.count("\n") == 1
+
+
+def test_the_example_runs():
+    assert doctest.testmod(profile).attempted == 3 and doctest.testmod(profile).failed == 0
