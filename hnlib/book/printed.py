@@ -91,7 +91,7 @@ def _apart(every: pd.DataFrame, frame: pd.DataFrame) -> str:
     lines = []
     for name, group in recorded.groupby("dataset", sort=False):
         gaps = [np.mean(ours) - cell.value for ours, cell in zip(group["found"], group["cell"])]
-        deviation = deviations.get(name, float("nan"))
+        deviation = float(deviations.get(name, np.nan))
         far = [
             f"{papers.PAPERS[cell.paper]}, {cell.row} " + f"{gap:+.1f}".replace("-", "−")
             for cell, gap in zip(group["cell"], gaps)
