@@ -1,5 +1,7 @@
 """The `hnlib` command."""
 
+import os
+import shutil
 import signal
 import sys
 
@@ -8,6 +10,9 @@ try:
 except ModuleNotFoundError as missing:
     print(f"hnlib: {missing.name} is missing; pip install 'hnlib[training]'", file=sys.stderr)
     sys.exit(2)
+
+
+NARROWEST = 30  # columns: on fewer a page of help takes minutes
 
 
 def _stop(*_):
@@ -26,8 +31,17 @@ def main(argv: list[str] | None = None) -> int:
         number = getattr(signal, name, None)  # SIGHUP does not exist on Windows
         if number is not None and signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores it
             signal.signal(number, _stop)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # pyright: ignore: ± on a terminal that has none
+    if shutil.get_terminal_size().columns < NARROWEST:
+        os.environ["COLUMNS"] = str(NARROWEST)
     try:
-        return app(argv, print_error=False, exit_on_error=False) or 0
+        status = app(argv, print_error=False, exit_on_error=False) or 0
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # whoever read the output, such as head, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt as stop:
         status, text = 130, str(stop) or "interrupted"
     except ModuleNotFoundError as error:

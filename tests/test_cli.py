@@ -1,5 +1,7 @@
 """The command line: what it passes on, and what bad input gets."""
 
+import os
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -169,6 +171,29 @@ def test_no_command_needs_a_cache_of_the_catalogue(monkeypatch, capsys):
         monkeypatch.setenv(name, "/dev/null/nowhere")
     for command in ("results", "train images --dry-run", "queue --only chapters"):
         assert cli.main(command.split()) == 0, capsys.readouterr().err
+
+
+def test_a_queue_that_records_nothing_fails(monkeypatch, capsys):
+    monkeypatch.setattr("hnlib.book.queue.jobs", lambda *given: ["a job"])
+    monkeypatch.setattr("hnlib.book.queue.work", lambda *given: 0)
+    assert cli.main(["queue", "--run", "--only", "MUTAG"]) == 1
+    assert "0 recorded" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments, environment",
+    [("results", {"PYTHONIOENCODING": "ascii"}), ("train images --help", {"COLUMNS": "1"})],
+)
+def test_any_terminal_gets_the_whole_output(arguments, environment):
+    command = [sys.executable, "-m", "hnlib", *arguments.split()]
+    piped = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    done = subprocess.run(command, env=os.environ | environment, timeout=60, **piped)
+    assert (done.returncode, done.stderr) == (0, b"") and done.stdout.count(b"\n") > 10
+    with subprocess.Popen(command, **piped) as head:
+        head.stdout.close()  # as head does when it has its lines
+        assert head.stderr.read() == b""
+    assert head.returncode in (0, 1)  # 1 from rich, which prints the help
 
 
 @pytest.mark.slow

@@ -147,6 +147,15 @@ def test_a_broken_chapter_is_one_sentence(one, capsys, old, new, message):
 
 
 @pytest.mark.slow
+def test_a_cell_that_takes_too_long_leaves_what_was_executed(one, capsys):
+    one.write_text(CHAPTER + "\n```{code-cell}\nimport time; time.sleep(60)\n```\n")
+    assert cli.main(["run", "theory/one", "--timeout", "5"]) == 2
+    said = re.search(r"executed before is at (\S+\.failed\.ipynb)", capsys.readouterr().err)[1]
+    cells = nbformat.read(execute.root() / said, as_version=4).cells
+    assert any(cell.get("outputs") for cell in cells)
+
+
+@pytest.mark.slow
 def test_execution_stores_outputs_and_what_they_depend_on(project, one):
     out, parameters = project / "_build/out.ipynb", {"epochs": 5, "names": ["z"]}
     execute.execute(one, out, parameters, timeout=60)

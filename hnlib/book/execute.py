@@ -208,7 +208,7 @@ def execute(
     """Execute ``notebook`` in the root of the checkout, store it at ``out``, return its seconds.
 
     Raises NotebookError if a cell failed, took more than ``timeout`` seconds, or killed the kernel.
-    A notebook with a failed cell is stored beside ``out``, as ``NAME.failed.ipynb``.
+    What was executed until then is stored beside ``out``, as ``NAME.failed.ipynb``.
     """
     import nbformat
     import papermill
@@ -225,7 +225,7 @@ def execute(
             node,
             failed,
             parameters,
-            request_save_on_cell_execute=False,
+            request_save_on_cell_execute=timeout is not None,  # else a cell cut off leaves nothing
             kernel_name="python3",
             language="python",
             progress_bar=progress,
@@ -238,10 +238,12 @@ def execute(
         )
     except papermill.PapermillExecutionError as error:
         trace = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))
-        where = f"The executed notebook is at {shown(failed)}."
-        text = f"{name(notebook)}: cell {error.exec_count} failed.\n{trace}\n{where}"
+        text = f"{name(notebook)}: cell {error.exec_count} failed.\n{trace}\n"
+        raise NotebookError(f"{text}The executed notebook is at {shown(failed)}.") from None
+    except CellTimeoutError as error:
+        text = f"{name(notebook)}: {error}\nWhat was executed before is at {shown(failed)}."
         raise NotebookError(text) from None
-    except (CellTimeoutError, RuntimeError) as error:  # a RuntimeError: the kernel died
+    except RuntimeError as error:  # the kernel died
         raise NotebookError(f"{name(notebook)}: {error}") from None
     failed.unlink()
     probe = probed(node.cells.pop().outputs)

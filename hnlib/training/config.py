@@ -35,7 +35,7 @@ class Execution:
     Parameters
     ----------
     device
-        auto, cpu or cuda
+        where to train
     checkpoint
         file written after each epoch and resumed from
     resume
@@ -56,7 +56,7 @@ class Execution:
         digest of what was predicted of the run before it began, for its record
     """
 
-    device: str = "auto"
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     checkpoint: Path | None = None
     resume: Annotated[bool, Hidden] = True
     data_root: Path | None = None
