@@ -16,7 +16,7 @@ from hnlib.training import records
 
 WHERE = ["Printed in", "Row", "Data", "Printed"]
 HEAD = [*WHERE, "Ours, difference", "State", "Run, or why there is none"]
-WIDTHS = "11 16 11 9 14 8 31"
+WIDTHS = "10 15 11 11 14 8 31"
 QUICK = 4  # of the numbers that are reproduced fastest
 SEEDS = 5  # of one setting, from which the deviation of a seed is estimated
 SETTING = ["dataset", "method", "options", "framework", "labels", "epochs", "lr", "batch_size"]
