@@ -1,5 +1,6 @@
 """Retrieval: collections, metrics, mining, training."""
 
+import functools
 import json
 import re
 from dataclasses import replace
@@ -197,6 +198,19 @@ def test_bad_collections_get_one_sentence(folder, name, content, message):
 def test_a_collection_that_is_not_there(tmp_path):
     with pytest.raises(ValueError, match=r"corpus.jsonl, queries.jsonl and qrels"):
         data.load("scifact", tmp_path)
+
+
+def test_a_token_cache_that_is_cut_off_is_made_again(folder, tmp_path):
+    collection = data.load(f"folder:{folder}")
+    tokenizer = functools.partial(data.tokenizer_of, collection, 300)
+    made = functools.partial(data.tokenised, collection, tokenizer, "t", tmp_path)
+    first = made().ids.tolist()
+    (path,) = tmp_path.glob("*-t.safetensors")
+    begun = path.read_bytes()[:40]
+    path.unlink()  # it is mapped into memory: to shorten it in place would end this process
+    path.write_bytes(begun)
+    data._read_tokens.cache_clear()
+    assert made().ids.tolist() == first
 
 
 def test_candidates_are_the_ranks_without_what_is_judged():

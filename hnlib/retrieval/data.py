@@ -308,12 +308,14 @@ def tokenised(
     """
     key = f"{collection.digest}-{name}"
     path = folder / f"{key}.safetensors"
-    if not path.exists():
+    try:
+        return _read_tokens(path, key)
+    except ValueError:  # not there, or cut off
         titled = collection.titled
         every = [*collection.documents, *collection.queries]
         every += [collection.titles[i] for i in titled] + [collection.texts[i] for i in titled]
         sentences.write(sentences.texts(key, every, tokenizer()), path)
-    return _read_tokens(path, key)
+        return _read_tokens(path, key)
 
 
 _read_tokens = functools.cache(sentences.read)
