@@ -319,6 +319,12 @@ def test_silent_negatives_are_those_that_a_mask_takes(seed, level):
     assert drawn_in.silent == 0 and drawn_in.attracted >= found.silent
 
 
+def test_what_rounding_leaves_of_no_force_is_silent():
+    """The trimmed candidates of exact debiasing; 1e-20 would make a sharpness of −20."""
+    found = profile_loss(methods.build("hcl-exact"), *profile.sample())
+    assert found.silent > 0.04 and found.attracted < 0.01 and found.sharpness > 2
+
+
 def test_a_stopped_gradient_is_said():
     full, stopped = (profile_loss(KINDS[kind](0.1), *drawn()) for kind in ("one way", STOPPED))
     assert "a gradient is stopped" in str(stopped) and stopped.asymmetry > 0.1
