@@ -1,5 +1,6 @@
 """The `hnlib` command."""
 
+import io
 import os
 import shutil
 import signal
@@ -38,7 +39,8 @@ def main(argv: list[str] | None = None) -> int:
         if number is not None and signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores it
             signal.signal(number, _stop)
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")  # pyright: ignore: ± on a terminal that has none
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # ± where there is none
     if shutil.get_terminal_size().columns < NARROWEST:
         os.environ["COLUMNS"] = str(NARROWEST)
     try:

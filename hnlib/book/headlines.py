@@ -207,8 +207,8 @@ def _trained() -> dict[str, Effect]:
     where = "dataset == 'scifact' and not leak and experiment == 'retrieval' and method.isna()"
     before = records.frame(kind="retrieval", where=where)
     after = _searched().query(TEMPERATURES["t = 0.1"])
-    both = {bag: [x[x["encoder"] == e] for x in (after, before)] for bag, e in BAGS.items()}
-    return {bag: comparisons.between(*pair, "ndcg") for bag, pair in both.items()}
+    after, before = (dict(list(runs.groupby("encoder"))) for runs in (after, before))
+    return {bag: comparisons.between(after[e], before[e], "ndcg") for bag, e in BAGS.items()}
 
 
 @functools.cache
