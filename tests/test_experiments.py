@@ -48,7 +48,7 @@ def load(tmp_path, monkeypatch):
     runs = tmp_path / "runs"
     runs.mkdir()
     monkeypatch.setattr(records, "ledger", lambda name: tmp_path / name.rpartition("/")[2])
-    caches = (experiments.load, experiments._recorded, experiments._rows)
+    caches = (experiments.load, experiments._recorded)
 
     def write(more="", score=None):
         (tmp_path / "which.toml").write_text(TEXT + more)

@@ -106,17 +106,21 @@ class Experiment:
         recorded = _recorded()
         return (run for run in self.runs() if records.key(run.configuration) not in recorded)
 
+    @functools.cache  # noqa: B019 — an experiment lives as long as the process
     def group(self, name: str, block: str = ""):
         """Return the rows of an arm's records, seed by seed.
 
         Where other collections are searched, too, `transfer_ndcg` is the mean over them.
         """
-        found = self._found(name, block)
-        rows = _rows(self.fields["kind"]).loc[[record["stem"] for record in found.values()]]
+        rows = records.frame([*self._found(name, block).values()])
         if others := self.fields.get("transfer"):
             scores = rows.reindex(columns=[f"{other}_ndcg" for other in others])
             rows = rows.assign(transfer_ndcg=scores.astype(float).mean(axis=1))
         return rows
+
+    def table(self, block: str = ""):
+        """Return the rows of all arms of a block."""
+        return pd.concat([self.group(name, block) for name in self.arms[block]])
 
     def values(self, name: str, metric: str, block: str = "") -> dict[int, float]:
         """Return a metric of an arm by seed."""
@@ -305,10 +309,3 @@ def _seeds(text: str) -> tuple[int, ...]:
 def _recorded() -> dict[str, list[dict]]:
     """Return the records and their replicates by what was chosen."""
     return records.by_key()
-
-
-@functools.cache
-def _rows(kind: str):
-    """Return the runs of a kind, the first and the last of replicates, by their records' names."""
-    both = pd.concat([records.frame(kind=kind), records.frame(kind=kind, latest=True)])
-    return both.drop_duplicates("record").set_index("record", drop=False)

@@ -12,14 +12,6 @@ from hnlib.results import comparisons
 from hnlib.results.comparisons import Effect
 from hnlib.training import records
 
-#: Runs at one learning rate; the experiments that are files have seeds of their own, from 30 on.
-SMALL = "train_size == 10000 and epochs == 10 and seed < 30"
-LONG = "train_size.isna() and epochs == 15 and seed < 30"
-HELD_OUT = "validation == 5000 and precision == 'bf16-mixed'"
-RELEASED = (
-    "method == 'hcl' and beta == 1 and temperature == 0.5 and tau_plus == 0.1 "
-    "and weights_gradient == True"
-)
 PLAIN = "mined == '' and "
 MINED = (
     "mined == 'bm25' and method == 'simclr' and guide == '' and ranks == '0,30' and best_of == 1 "
@@ -52,9 +44,9 @@ ASKED = {
 
 
 @functools.cache
-def small_map() -> dial.Map:
-    """Return the map of CIFAR-10: ten epochs of 10,000 images."""
-    return dial.Map(_runs().query(f"{SMALL} and {HELD_OUT}"))
+def small_map(block: str = "cifar10") -> dial.Map:
+    """Return the map of ten epochs of 10,000 images; that of CIFAR-100 has two processors."""
+    return dial.Map(experiments.load("map").table(block), mixed=block == "cifar100")
 
 
 def headlines(metric: str = "linear") -> dict[str, Effect]:
@@ -63,28 +55,22 @@ def headlines(metric: str = "linear") -> dict[str, Effect]:
     The map and the catalogue have three seeds and one variance for all their arms; each comparison
     of the long runs has its own.
     """
-    small, runs = small_map(), _runs()
+    small, long = small_map(), experiments.load("confirmation")
+    catalogue = experiments.load("catalogue")
     cold, tilt = small.chosen(lambda beta: beta == 0), small.chosen(lambda beta: beta > 0)
     pairs = {"short temperature": (cold, (0.5, 0.0)), "short tilt": ((0.5, 1.0), (0.5, 0.0))}
     pairs["short both"] = (tilt, cold)
     effects = {name: small.compare(*pair, metric, pooled=True) for name, pair in pairs.items()}
 
-    arms = {t: f"method == 'simclr' and temperature == {t}" for t in (0.5, cold[0])}
-    long = whole_seeds(runs.query(f"{LONG} and {HELD_OUT}"), arms | {"hcl": RELEASED})
-    pairs = {"long hcl": ("hcl", 0.5), "long temperature": (cold[0], 0.5)}
-    pairs["long hcl over temperature"] = ("hcl", cold[0])
-    effects |= {
-        name: comparisons.between(long[ours], long[base], metric)
-        for name, (ours, base) in pairs.items()
-    }
+    best = f"t{cold[0]:g}"
+    pairs = {"long hcl": ("released", "t0.5"), "long temperature": (best, "t0.5")}
+    pairs["long hcl over temperature"] = ("released", best)
+    effects |= {name: long.effect(*pair, metric) for name, pair in pairs.items()}
 
-    catalogue = runs.query(f"{SMALL} and options == '' and changed == ''")
-    groups = {name: group for name, group in catalogue.groupby("method") if len(group) == 3}
-    simclr = groups.pop("simclr")
-    gains = [comparisons.between(group, simclr, metric) for group in groups.values()]
-    labels = gains[list(groups).index("scl")]
-    shared = comparisons.family(gains, pooled=True)[0]  # three seeds
-    effects["labels"] = replace(labels, between=shared.between, df=shared.df)
+    gains = {name: catalogue.effect(name, "simclr", metric) for name in catalogue.names()}
+    del gains["simclr"]
+    shared = comparisons.family(gains.values(), pooled=True)[0]  # three seeds
+    effects["labels"] = replace(gains["scl"], between=shared.between, df=shared.df)
     return dict(zip(effects, comparisons.family(effects.values())))
 
 
@@ -120,16 +106,13 @@ def evidence() -> dict[str, dict[str, str]]:
 
     Cells of one column stand alone; those of the first are the corrected ones of the front page.
     """
-    linear, knn, runs, hundred = headlines(), headlines("knn"), _runs(), _hundred_classes()
-    again = runs.query("experiment == 'loudness' and method == 'simclr'")
+    linear, knn, hundred = headlines(), headlines("knn"), small_map("cifar100")
+    where = "experiment == 'loudness' and method == 'simclr' and dataset == 'cifar10'"
+    again = records.frame(kind="images", where=where)
     again = [again.query(f"temperature == {t}") for t in (0.1, 0.5)]
-    exact = runs.query(
-        f"{SMALL} and validation == 5000 and method == 'simclr' and temperature == 0.5"
-    )
-    exact = [exact.query(f"precision == '{p}'") for p in ("bf16-mixed", "32-true")]
     small = dict(
         finds="labels: " + interval(linear["labels"]),
-        spares="two precisions: " + interval(comparisons.between(*exact)),
+        spares=f"two precisions: {_of('precision', 'mixed', 'exact')}",
     )
     short, tilt = small_map().chosen(lambda beta: beta == 0), (0.5, 1.0)
     both = small_map().chosen(lambda beta: beta > 0)
@@ -209,22 +192,6 @@ def _trained() -> dict[str, Effect]:
     after = _searched().query(TEMPERATURES["t = 0.1"])
     after, before = (dict(list(runs.groupby("encoder"))) for runs in (after, before))
     return {bag: comparisons.between(after[e], before[e], "ndcg") for bag, e in BAGS.items()}
-
-
-@functools.cache
-def _hundred_classes() -> dial.Map:
-    where = f"dataset == 'cifar100' and encoder == 'small-cnn' and batch_size == 256 and {SMALL}"
-    runs = records.frame(kind="images", where=f"{where} and {HELD_OUT} and mixing.isna()")
-    return dial.Map(runs, mixed=True)
-
-
-@functools.cache
-def _runs():
-    return records.frame(
-        kind="images",
-        where="dataset == 'cifar10' and encoder == 'small-cnn' and batch_size == 256 "
-        "and admitted == 1 and mixing.isna()",
-    )
 
 
 @functools.cache

@@ -44,6 +44,7 @@ SHOWN = ("test_images", "graphs", "sentences", "judged", "history", "losses", "c
 #: What this process has read of the book's records, each with its digest: a file, or a selection.
 READ: dict[str, str] = {}
 ASIDE = "[records set aside]"
+EVERY = "[all records]"
 
 
 def ledger(name: str) -> Path:
@@ -213,12 +214,20 @@ def key(configuration: dict) -> str:
 
 
 def by_key() -> dict[str, list[dict]]:
-    """Return the tracked records, each with its `stem`, by `key`; replicates follow the first."""
-    found = defaultdict(list)
-    for stem, record, _ in _named(tracked_folder()):
-        if "superseded" not in record:
-            found[key(record["configuration"])].append(record | {"stem": stem})
+    """Return the tracked records of runs by `key`; replicates follow the first."""
+    folder, found = tracked_folder(), defaultdict(list)
+    for _, record, _ in _named(folder):
+        if "superseded" not in record and kinds.kind_of(record) != "measurement":
+            found[key(record["configuration"])].append(record)
+    READ[EVERY] = _contents(folder, folder.stat().st_mtime_ns)
     return dict(found)
+
+
+@functools.cache
+def _contents(folder: Path, changed: int) -> str:
+    """Return a digest of all files of a folder, which last `changed` then."""
+    files = ((stem, (folder / f"{stem}.json").read_bytes()) for stem in names(folder))
+    return _digest((stem, hashlib.sha256(content).hexdigest()) for stem, content in files)
 
 
 def run_of(record: dict):
@@ -242,6 +251,9 @@ def unchanged(read: dict[str, str], runs: pd.DataFrame) -> bool:
         if key == ASIDE:
             set_aside()
             now = READ[ASIDE]
+        elif key == EVERY:
+            folder = tracked_folder()
+            now = _contents(folder, folder.stat().st_mtime_ns)
         elif not key.startswith("["):
             path = project_root() / key
             now = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
