@@ -89,6 +89,8 @@ class Experiment:
         chosen = _merged(_merged(self.fields, self.blocks[block]), arm)
         kind = kinds.run_class(chosen.pop("kind"))
         chosen.setdefault("experiment", self.name)
+        if chosen.get("method") == UNTRAINED:  # TOML has no word for None
+            chosen["method"] = None
         return kind(**{k: v for k, v in chosen.items() if k not in SCHEMA}, seed=seed)
 
     def runs(self, seeds: tuple[int, ...] | None = None) -> Iterator:
@@ -241,6 +243,7 @@ def _runs_left(count: int) -> str:
     return f"{count:,} runs" if count else ""
 
 
+UNTRAINED = "untrained"
 SCHEMA = ("extends", "blocks")  # of an arm, and no fields of its runs
 
 

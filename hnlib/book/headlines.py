@@ -6,30 +6,13 @@ import functools
 from dataclasses import replace
 
 from hnlib.book import dial, experiments
-from hnlib.book.compared import differences, whole_seeds
 from hnlib.book.tables import interval
 from hnlib.results import comparisons
 from hnlib.results.comparisons import Effect
 from hnlib.training import records
 
-PLAIN = "mined == '' and "
-MINED = (
-    "mined == 'bm25' and method == 'simclr' and guide == '' and ranks == '0,30' and best_of == 1 "
-    "and negatives == 1 and margin == 0 and "
-)
-TEMPERATURES = {
-    f"t = {t}": PLAIN + f"method == 'simclr' and temperature == {t}" for t in (0.2, 0.1, 0.05, 0.02)
-}
-SEARCHES = TEMPERATURES | {
-    "tilt": PLAIN + "method == 'hcl' and temperature == 0.2 and beta == 4",
-    "tilt at γ = 10": PLAIN + "method == 'hcl' and temperature == 0.5 and beta == 4",
-    "dcl": PLAIN + "method == 'dcl' and temperature == 0.1",  # γ = 10, too
-    "mined": MINED + "temperature == 0.05 and hardness_strength == 0",
-    "mined, α = 9": MINED + "hardness_strength == 9 and hardness_mode == 'all'",
-    "mined, t = 1/29": MINED + "temperature < 0.04",
-}
-
-
+#: Bags of words in search: pretrained embeddings, and random ones.
+BAGS = ("static", "random")
 NOT_DONE = "not done"
 #: What a sceptic asks of a headline, by the columns of `evidence`.
 ASKED = {
@@ -80,17 +63,16 @@ def said(effect: Effect) -> str:
 
 
 @functools.cache
-def searches(encoder: str) -> dict[str, Effect]:
+def searches(bag: str) -> dict[str, Effect]:
     """Return the quoted differences of nDCG@10 on SciFact of a bag, corrected together.
 
     The best of four temperatures is chosen on validation claims.
     """
-    groups = whole_seeds(_searched().query("encoder == @encoder"), SEARCHES)
-    best = max(TEMPERATURES, key=lambda name: groups[name]["ndcg_validation"].mean())
-    pairs = {"temperature": (best, "t = 0.05"), "tilt": ("tilt", best)}
-    pairs |= {"dcl": ("dcl", "tilt at γ = 10"), "mined": ("mined", "t = 0.05")}
-    pairs["strength"] = ("mined, α = 9", "mined, t = 1/29")
-    return differences(groups, pairs, "ndcg")
+    pairs = {"temperature": ("temperature", "t0.05"), "tilt": ("tilt", "temperature")}
+    pairs |= {"dcl": ("dcl", "tilt at 10"), "mined": ("mined", "t0.05")}
+    pairs["strength"] = ("mined strength", "mined t1/29")
+    alone = [experiments.load("search").effect(*pair, block=bag) for pair in pairs.values()]
+    return dict(zip(pairs, comparisons.family(alone)))
 
 
 def tuned_searches(metric: str = "ndcg") -> dict[str, Effect]:
@@ -154,19 +136,16 @@ def evidence() -> dict[str, dict[str, str]]:
     for (words, pair), key in zip(pairs.items(), ("temperature", "tilt")):
         at_100 = [f"{'t0.1' if arm == 'temperature' else arm} x100" for arm in pair]
         rows[f"Search: {words}"] = dict(
-            here=_bags({bag: searches(encoder)[key] for bag, encoder in BAGS.items()}),
+            here=_bags({bag: searches(bag)[key] for bag in BAGS}),
             tuned=_of("search-lengths", *pair),
             beside=_of("search-lengths", *pair, "recall100"),
             elsewhere=_of("search-lengths", *pair, "transfer_ndcg"),
             again=_of("search-lengths", *at_100),
-            finds="training at all: " + _bags(_trained()),
+            finds="training at all: " + _of("search", "t0.1", "untrained"),
             spares="DCL, the tilt of its sharpness: "
-            + _bags({bag: searches(encoder)["dcl"] for bag, encoder in BAGS.items()}),
+            + _bags({bag: searches(bag)["dcl"] for bag in BAGS}),
         )
     return {name: {key: _cell(row.get(key)) for key in ASKED} for name, row in rows.items()}
-
-
-BAGS = {"static": "static", "random": "bag"}
 
 
 def _bags(effects: dict[str, Effect]) -> str:
@@ -183,20 +162,3 @@ def _of(name: str, ours: str, base: str, metric: str | None = None) -> str:
     if experiment.waiting([(ours, base)]):
         return NOT_DONE
     return _bags(experiment.effects([(ours, base)], metric)).strip()
-
-
-def _trained() -> dict[str, Effect]:
-    """Return by bag what training at t = 0.1 gains over the embeddings as they were."""
-    where = "dataset == 'scifact' and not leak and experiment == 'retrieval' and method.isna()"
-    before = records.frame(kind="retrieval", where=where)
-    after = _searched().query(TEMPERATURES["t = 0.1"])
-    after, before = (dict(list(runs.groupby("encoder"))) for runs in (after, before))
-    return {bag: comparisons.between(after[e], before[e], "ndcg") for bag, e in BAGS.items()}
-
-
-@functools.cache
-def _searched():
-    where = "dataset == 'scifact' and not leak and max_steps == 100 and experiment == 'retrieval'"
-    blank = {"mined": "", "guide": "", "margin": 0.0}
-    runs = records.frame(kind="retrieval", where=where)
-    return runs.astype(dict.fromkeys(blank, object)).fillna(blank)
