@@ -17,13 +17,54 @@ from scripts import ROOT
 import hnlib
 from hnlib import __main__ as cli
 from hnlib import methods, negatives
-from hnlib.book import execute, figures
+from hnlib.book import execute, experiments, figures, queue
 from hnlib.training import kinds, records
 from hnlib.training.run import load, train
 
 TEXT, CHANGES = ((ROOT / f"{name}.md").read_text() for name in ("CONTRIBUTING", "CHANGELOG"))
 #: File → its code; the first line of a block names the file.
 SHOWN = dict(re.findall(r"^```python\n# (\S+?)(?:, [^\n]*)?\n(.*?)^```", TEXT, re.M | re.S))
+
+
+#: The experiment that the text shows, and its cell.
+EXPERIMENT = re.search(r"^```toml\n# \S+/digits.toml\n(.*?)^```", TEXT, re.M | re.S)[1]
+
+
+@pytest.fixture
+def ledger(tmp_path, monkeypatch):
+    """A checkout's tracked files, without records."""
+    (tmp_path / "book/results/runs").mkdir(parents=True)
+    (tmp_path / "book/results/experiments").mkdir()
+    monkeypatch.setattr(records, "ledger", lambda name: tmp_path / name)
+    monkeypatch.setattr(queue, "project_root", lambda: tmp_path)
+    caches = experiments.load, experiments._recorded
+    for cache in caches:
+        cache.cache_clear()
+    yield tmp_path / "book/results"
+    for cache in caches:
+        cache.cache_clear()
+
+
+@pytest.mark.slow
+def test_an_experiment_is_a_file_a_queue_records_a_table_and_a_verdict(ledger):
+    (ledger / "experiments/digits.toml").write_text(EXPERIMENT)
+    experiment = experiments.load("digits")
+    assert experiment.verdicts().rows[0]["verdict"].startswith("open")
+    missing = [queue.Job(run, 0, None) for run in experiment.missing()]
+    assert len(missing) == 9 and queue.work(missing, 10, "cpu") == 9
+    made = records.load_all(ledger / "runs")
+    assert {one["environment"]["predictions"] for one in made} == {experiment.digest}
+    experiments.load.cache_clear()
+    experiments._recorded.cache_clear()
+    names = executed("notebooks/experiments/digits.md", {})
+    assert names["effect"].seeds == (0, 1, 2)
+    (line,) = names["digits"].verdicts().rows
+    assert line["verdict"] == "holds" and not [*names["digits"].missing()]
+    wrong = EXPERIMENT.replace('["cold", "warm"]', '["cold", "worm"]')
+    (ledger / "experiments/digits.toml").write_text(wrong)
+    experiments.load.cache_clear()
+    with pytest.raises(ValueError, match="no arm 'worm'; the nearest is 'warm'"):
+        experiments.load("digits").verdicts()
 
 
 def executed(file, names):

@@ -277,13 +277,24 @@ def load(name: str) -> Experiment:
         arms=arms,
         chosen=chosen,
         predictions=content.get("predictions", []),
-        digest=hashlib.sha256(text.encode()).hexdigest()[:12],
+        digest=_digest(text.encode()),
     )
 
 
 def names() -> list[str]:
     """Return the names of all experiments."""
     return sorted(path.stem for path in Path(records.ledger(FOLDER)).glob("*.toml"))
+
+
+def digest(name: str) -> str:
+    """Return the digest of what was predicted of an experiment: its file, or predictions.md."""
+    if name in names():
+        return load(name).digest
+    return _digest(records.ledger("book/results/predictions.md").read_bytes())
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:12]
 
 
 def _grid(name: str, over: dict[str, list], **fields) -> Iterator[tuple[str, dict]]:

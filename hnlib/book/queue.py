@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hnlib._files import project_root
-from hnlib.book import campaign, papers
+from hnlib.book import campaign, experiments, papers
 from hnlib.training import records
 
 
@@ -136,6 +136,7 @@ def work(waiting: list[Job], minutes: float, device: str, data_root: Path | None
             continue
         print(papers.command(job.run, "--record"))
         where = dict(device=device, checkpoint=state(job), record_to=folder, data_root=data_root)
+        where["predictions"] = experiments.digest(job.run.experiment)
         try:
             trained = train(job.run, **where, progress=sys.stderr.isatty())
         except (Diverged, ValueError, OSError, ImportError) as error:
