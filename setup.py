@@ -9,8 +9,8 @@ from setuptools.command.build_py import build_py
 
 READ = ("book/claims.csv", "book/results/papers.csv", "book/results/papers.toml")
 READ += ("notebooks/errata.md",)
-READ += ("book/results/runs", "book/results/motion.json", "book/results/retrieved.json")
-READ += ("book/results/searched.json",)
+READ += ("book/results/runs", "book/results/experiments", "book/results/motion.json")
+READ += ("book/results/retrieved.json", "book/results/searched.json", "book/results/stages.npz")
 
 
 class WithLedgers(build_py):
