@@ -187,63 +187,61 @@ def profile_loss(loss: Callable, a: Tensor, b: Tensor) -> Profile:
 
     Examples
     --------
+    >>> import torch
     >>> from hnlib import methods
-    >>> from hnlib.profile import profile_loss, sample
-    >>> print(profile_loss(methods.build("simclr", temperature=0.5), *sample()))
+    >>> from hnlib.profile import profile_loss
+    >>> views = torch.randn(2, 24, 128, generator=torch.Generator().manual_seed(0))
+    >>> print(profile_loss(methods.build("simclr", temperature=0.5), *views))
     γ = 2.00, 0.0° from SimCLR at t = 0.5, as loud as InfoNCE: a temperature, on these embeddings
     """
     if not callable(loss):
         raise ValueError(f"loss must be callable, got {type(loss).__name__}")
-    z, second, positives, parts = _points(a, b)
-    gradient = _gradient(loss, z, second)
-    again = _gradient(loss, z, second)
-    if float((gradient - again).abs().max()) > 1e-6 * float(gradient.abs().max()):
+    z, positives, sides, value = _points(loss, a, b)
+    gradient = _gradient(value, z)
+    if float((gradient - _gradient(value, z)).abs().max()) > 1e-6 * float(gradient.abs().max()):
         raise ValueError("a second call gives another gradient: the loss is random or has a state")
     radial = (gradient * z).sum(1, keepdim=True)
     tangent = gradient - radial * z
-    norm = float(torch.linalg.vector_norm(tangent))
-    if not norm > 1e-12 * float(torch.linalg.vector_norm(gradient)):
+    norm = float(tangent.norm())
+    if not norm > 1e-12 * float(gradient.norm()):
         raise ValueError("the loss has no gradient at these embeddings")
     scale_free = float(radial.abs().max()) < 1e-6 * norm
     basis, triangle = torch.linalg.qr(z.T)  # coordinates in the span of the points
     spread = torch.linalg.svdvals(triangle)
     if spread[-1] < 1e-6 * spread[0]:
         raise ValueError("the points must be linearly independent; give no row twice")
-    residual = float(torch.linalg.vector_norm(tangent - tangent @ basis @ basis.T)) / norm
+    residual = float((tangent - tangent @ basis @ basis.T).norm()) / norm
     if residual > FOREIGN:
         return Profile(len(z), scale_free, residual)
-    forces = _forces(loss, triangle.T, second, z.shape[1])
-    z, tangent = triangle.T, tangent @ basis
+    forces = _forces(value, triangle.T, z.shape[1])
     asymmetry = float((forces - forces.T).abs().max() / forces.abs().max())
 
     one_sided = asymmetry > ONE_SIDED
     if not one_sided:  # where both ends do not agree, what is there is what rounding left of zero
         apart = (forces - forces.T).abs() > 1e-4 * torch.maximum(forces.abs(), forces.T.abs())
         forces = ((forces + forces.T) / 2).masked_fill(apart, 0.0)
-    active = (forces != 0).any(1) | (not one_sided)
-    negatives = ~positives & ~torch.eye(len(z), dtype=torch.bool) & active[:, None]
-    across = parts[:, None] != parts
+    active = (forces != 0).any(1, keepdim=True) | (not one_sided)
+    negatives = ~positives & ~torch.eye(len(z), dtype=torch.bool) & active
+    across = sides[:, None] != sides
     if across.any() and not forces[~across].any():
         negatives &= across
-    positives = positives & active[:, None]
+    positives = positives & active
     if not (positives.any() and negatives.any()):
         raise ValueError("some embedding must have a positive and a negative; check the labels")
 
-    s = z @ z.T
-    pushed = negatives & (forces > 0)
-    sharpness, misfit, r2, local = _sharpness(s, forces, pushed, one_sided)
-    roles = [(positives, negatives)]
+    s = triangle.T @ triangle
+    once = torch.ones_like(s, dtype=torch.bool).triu(1) | one_sided  # each force
+    anchors = [active]
     if not one_sided and across.any() and not (negatives & ~across).any():  # or one direction
-        roles += [[mask & (parts == x)[:, None] for mask in roles[0]] for x in (0, 1)]
-    nearest = _nearest(z, tangent, roles, one_sided)
+        anchors += [(sides == x)[:, None] for x in (0, 1)]
+    roles = [(positives & mask, negatives & mask) for mask in anchors]
+    nearest = _nearest(triangle.T, tangent @ basis, roles, one_sided)
     t = nearest[1].temperature
+    pushed = negatives & (forces > 0) & once
+    sharpness, misfit, r2, local = _sharpness(s, forces, pushed, one_sided, 1 / t)
     lead = s - t * (s / t).masked_fill(~negatives, -torch.inf).logsumexp(1, keepdim=True)
-    pairs = positives if one_sided else torch.triu(positives)
     lead = lead if one_sided else (lead + lead.T) / 2
-    pull = -forces[pairs]
-    total = float(pull.sum())
-    push = float(forces[negatives if one_sided else torch.triu(negatives)].sum())
-    share = float(negatives.sum())
+    pull, push = -forces[positives & once], forces[negatives & once]
     return Profile(
         len(z),
         scale_free,
@@ -254,24 +252,13 @@ def profile_loss(loss: Callable, a: Tensor, b: Tensor) -> Profile:
         misfit,
         r2,
         local,
-        push / total if total else math.inf,
-        float((negatives & (forces == 0)).sum()) / share,
-        float((negatives & (forces < 0)).sum()) / share,
-        lead[pairs],
+        float(push.sum() / pull.sum()),
+        float((push == 0).double().mean()),
+        float((push < 0).double().mean()),
+        lead[positives & once],
         pull * t * len(pull),
         nearest,
     )
-
-
-def sample(pairs: int = 24, dimension: int = 128, noise: float = 0.6, seed: int = 0) -> tuple:
-    """Return two views of points around four centres, noisier for an earlier stage of training."""
-    generator = torch.Generator().manual_seed(seed)
-    centres, base, *shifts = (
-        unit_rows(torch.randn(n, dimension, generator=generator, dtype=torch.float64), "drawn")[0]
-        for n in (4, pairs, pairs, pairs)
-    )
-    base = unit_rows(0.5 * centres[torch.arange(pairs) % 4] + base, "drawn")[0]
-    return tuple(unit_rows(base + noise * shift, "drawn")[0] for shift in shifts)
 
 
 def from_file(target: str) -> Callable:
@@ -305,205 +292,172 @@ def from_file(target: str) -> Callable:
     return found
 
 
-def _points(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return unit points, the second argument, the mask of positives, and the side of each."""
+def _points(loss: Callable, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Callable]:
+    """Return unit points, the mask of positives, the side of each, and the loss of the points."""
     for name, x in (("a", a), ("b", b)):
         if not isinstance(x, Tensor):
             raise ValueError(f"{name} must be a Tensor, got {type(x).__name__}")
-    shapes(a.ndim == 2, "embeddings must be [n, d]", a)
-    d = a.shape[1]
-    a = a.detach().double().cpu()
-    if b.ndim == 1:
-        n = min(d // 2, 2 * MOST, len(a))
-        labels = _checks.labels(b.detach().cpu(), len(a), "embeddings")[:n]
-        z, second, parts = unit_rows(a[:n], "given")[0], labels, torch.zeros(n)
+    labelled = b.ndim == 1
+    fits = a.ndim == 2 and (labelled or (b.ndim == 2 and b.shape[1] == a.shape[1]))
+    rule = "embeddings must be [n, d] and [m, d], m >= n, or labels [n]"
+    shapes(fits and (labelled or len(a) <= len(b)), rule, a, b)
+    most = min(a.shape[1] // 2, 2 * MOST)
+    a, b = a.detach().double().cpu(), b.detach().cpu()
+    if isinstance(loss, nn.Module):
+        loss = copy.deepcopy(loss).cpu().double()
+    if labelled:
+        labels = _checks.labels(b, len(a), "embeddings")[:most]
+        z, sides = unit_rows(a[:most], "given")[0], torch.zeros(len(labels))
         positives = (labels[:, None] == labels).fill_diagonal_(False)
     else:
-        b = b.detach().double().cpu()
-        fits = b.ndim == 2 and b.shape[1] == d and len(a) <= len(b)
-        shapes(fits, "embeddings must be [n, d] and [m, d], m >= n, or labels [n]", a, b)
-        n = m = min(d // 4, MOST, len(a))
-        if len(a) < len(b):
-            n, m = len(a), len(b)
-            if n + m > min(d // 2, 2 * MOST):
-                most = min(d // 2, 2 * MOST)
-                raise ValueError(f"give at most {most} queries and keys, got {n} and {m}")
-        z = torch.cat([unit_rows(a[:n], "of a")[0], unit_rows(b[:m], "of b")[0]])
-        parts = torch.cat([torch.zeros(n), torch.ones(m)])
-        second, n = z[n:], n + m
-        answers = torch.arange(n - m)
-        positives = torch.zeros(n, n, dtype=torch.bool)
-        positives[answers, answers + n - m] = positives[answers + n - m, answers] = True
-    if n < 8:
-        raise ValueError(f"need at least 8 points in at least 16 dimensions, got {n} of {d}")
-    return z, second, positives, parts
+        if len(a) == len(b):
+            a, b = a[: most // 2], b[: most // 2]
+        n, m = len(a), len(b)
+        if n + m > most:
+            raise ValueError(f"give at most {most} queries and keys, got {n} and {m}")
+        z = torch.cat([unit_rows(a, "of a")[0], unit_rows(b.double(), "of b")[0]])
+        sides = torch.tensor([0.0] * n + [1.0] * m)
+        positives = torch.eye(n + m, dtype=torch.bool).roll(n, 1) & (sides < sides[:, None]).T
+        positives = positives | positives.T
+    if len(z) < 8:
+        raise ValueError(
+            f"need at least 8 points in at least 16 dimensions, got {len(z)} of {a.shape[1]}"
+        )
+    if labelled:
+        return z, positives, sides, lambda z: loss(z, labels)
+    return z, positives, sides, lambda z: loss(z[:n], z[n:])
 
 
 @torch.enable_grad()
-def _gradient(loss: Callable, z: Tensor, second: Tensor) -> Tensor:
-    """Return the gradient at the points."""
-    if isinstance(loss, nn.Module):
-        loss = copy.deepcopy(loss).cpu().double()
-    if second.is_floating_point():
-        leaves = [x.clone().requires_grad_() for x in (z[: -len(second)], z[-len(second) :])]
-        called, arguments = "loss(z1, z2)", leaves
-    else:
-        leaves = [z.clone().requires_grad_()]
-        called, arguments = "loss(z, labels)", [*leaves, second]
+def _gradient(value: Callable, z: Tensor) -> Tensor:
+    """Return the gradient of the loss at the points."""
+    z = z.clone().requires_grad_()
     try:
-        value = loss(*arguments)
+        found = value(z)
     except Exception as error:
-        raise ValueError(f"{called} of float64 embeddings raised {error!r}") from error
-    if not isinstance(value, Tensor) or value.numel() != 1:
-        shown = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"the loss of float64 embeddings raised {error!r}") from error
+    if not isinstance(found, Tensor) or found.numel() != 1:
+        shown = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         raise ValueError(f"loss must return a scalar tensor, got {shown}")
-    if not value.requires_grad:
-        raise ValueError("the loss has no gradient at these embeddings")
-    found = torch.autograd.grad(value.sum(), leaves, allow_unused=True)
-    gradient = torch.cat([torch.zeros_like(x) if g is None else g for x, g in zip(leaves, found)])
+    (gradient,) = torch.autograd.grad((found + 0 * z.sum()).sum(), z)  # the loss may ignore them
     if not gradient.isfinite().all():
         raise ValueError("the gradient of the loss is not finite at these embeddings")
     return gradient
 
 
-def _forces(loss: Callable, z: Tensor, second: Tensor, d: int) -> Tensor:
+def _forces(value: Callable, z: Tensor, d: int) -> Tensor:
     r"""Return $F_{ab}$ as felt by a, small ones as precisely as large ones.
 
     In coordinates of which only point b has the last, that of the gradient at a is $F_{ab}$ times
     it: no larger force is there to be subtracted. So one gradient for each point.
     """
-    n, labelled = len(z), not second.is_floating_point()
+    n = len(z)
     forces = torch.zeros_like(z)
     for b in range(n):
         order = torch.tensor([*range(b), *range(b + 1, n), b])
         turned = z.new_zeros(n, d)
         turned[order, :n] = torch.linalg.qr(z[order].T).R.T
-        gradient = _gradient(loss, turned, second if labelled else turned[-len(second) :])
-        forces[:, b] = gradient[:, n - 1] / turned[b, n - 1]
+        forces[:, b] = _gradient(value, turned)[:, n - 1] / turned[b, n - 1]
     return forces.fill_diagonal_(0.0)
 
 
-def _sharpness(s: Tensor, forces: Tensor, pushed: Tensor, one_sided: bool):
-    r"""Fit $\log F_{ab}=\gamma s_{ab}+\log(u_a+u_b)$; return γ, misfit, R² and local slopes."""
-    a, b = (pushed if one_sided else torch.triu(pushed)).nonzero().T
-    x, y, n = s[a, b], forces[a, b].log(), len(s)
-    if len(x) < max(8, 3 * len(torch.cat([a, b]).unique())) or x.max() - x.min() < 1e-6:
+def _sharpness(s: Tensor, forces: Tensor, pushed: Tensor, one_sided: bool, start: float):
+    r"""Fit $\log F_{ab}=\gamma s_{ab}+\log(u_a+u_b)$; return γ, misfit, R² and local slopes.
+
+    By Levenberg and Marquardt, in u and not in its logarithm, as some u are zero: of the keys, if
+    only queries are anchors.
+    """
+    a, b = pushed.nonzero().T
+    x, y, rows = s[a, b], forces[a, b].log(), torch.arange(len(a))
+    ends = torch.stack([a, a if one_sided else b])
+    if len(x) < max(8, 3 * len(ends.unique())) or x.max() - x.min() < 1e-6:
         return None, None, None, ()
     scatter = float((y - y.mean()).square().sum())
     if scatter < 1e-12 * len(y):
         return 0.0, 0.0, None, ()
-    sums = torch.zeros(n, 3, dtype=x.dtype)  # of each row: how many, similarities, logarithms
-    ends = (a,) if one_sided else (a, b)
-    for end in ends:
-        sums.index_add_(0, end, torch.stack([torch.ones_like(x), x, y], 1))
-    means = sums[:, 1:] / sums[:, :1].clamp_min(1)
-    at, off = (torch.cat([v - means[end, k] for end in ends]) for k, v in enumerate((x, y)))
-    gamma = float((at * off).sum() / at.square().sum())
-    error = gamma * at - off
-    if not one_sided:
-        gamma, error = _two_ended(x, y, a, b, gamma, (means[:, 1] - gamma * means[:, 0]).exp() / 2)
-    local = []
-    for third in x.argsort().chunk(3):
-        at, off = x[third] - x[third].mean(), error[third]
-        slope = gamma - float((at * off).sum() / at.square().sum())
-        local.append((float(x[third].mean()), slope))
-    left = float(error.square().sum())
-    return gamma, math.sqrt(left / len(x)), 1 - left / scatter, tuple(local)
-
-
-def _two_ended(x: Tensor, y: Tensor, a: Tensor, b: Tensor, gamma: float, u: Tensor):
-    r"""Fit $y=\gamma x+\log(u_a+u_b)$ by Levenberg and Marquardt; return γ and what is left.
-
-    Not in $\log u$, as some u are zero: of the keys, if only queries are anchors.
-    """
-    rows, damping = torch.arange(len(x)), 1e-3
-    error = gamma * x + (u[a] + u[b]).log() - y
-    for _ in range(100):
-        jacobian = x.new_zeros(len(x), len(u) + 1)
-        jacobian[rows, a] = jacobian[rows, b] = 1 / (u[a] + u[b])
-        jacobian[:, -1] = x
-        normal, slope = jacobian.T @ jacobian, jacobian.T @ error
-        scale = normal.diagonal().clamp_min(1e-300).rsqrt()  # the u are of very different sizes
-        normal = scale[:, None] * normal * scale + damping * torch.eye(len(scale), dtype=x.dtype)
-        step = scale * torch.linalg.solve(normal, scale * slope)
-        tried = u - step[:-1]
-        new = (gamma - step[-1]) * x + (tried[a] + tried[b]).log() - y  # NaN below zero
-        before, after = float(error.square().sum()), float(new.square().sum())
-        if after < before:
-            gamma, u, error, damping = gamma - float(step[-1]), tried, new, max(damping / 10, 1e-14)
-            if after > (1 - 1e-7) * before or after < 1e-20 * len(x):
+    counts = torch.zeros(len(x), len(s), dtype=x.dtype)  # how often the force of a pair has u_a
+    counts[rows, ends] = 1.0
+    u = ((y - start * x) @ counts / counts.sum(0).clamp_min(1)).exp().clamp_min(1e-300)
+    found, step = torch.cat([u, u.new_tensor([start])]), torch.zeros(len(s) + 1, dtype=x.dtype)
+    best, damping = math.inf, 1e-3
+    while damping < 1e6:
+        total = counts @ (found + step)[:-1]
+        tried = (found + step)[-1] * x + total.log() - y  # NaN below zero
+        left = float(tried.square().sum())
+        if left < best:
+            converged = left > (1 - 1e-7) * best or left < 1e-20 * len(x)
+            found, error, best, damping = found + step, tried, left, max(damping / 10, 1e-14)
+            if converged:
                 break
-        elif damping > 1e6:
-            break
+            jacobian = torch.cat([counts / total[:, None], x[:, None]], 1)
+            scale = jacobian.norm(dim=0).clamp_min(1e-300)  # the u are of very different sizes
+            normal = (jacobian / scale).T @ (jacobian / scale)
         else:
             damping *= 10
-    return gamma, error
+        damped = normal + damping * torch.eye(len(scale), dtype=x.dtype)
+        step = -torch.linalg.solve(damped, jacobian.T @ error / scale) / scale
+    gamma = float(found[-1])
+    local = []
+    for third in x.argsort().chunk(3):
+        at = x[third] - x[third].mean()
+        slope = gamma - float((at * error[third]).sum() / at.square().sum())
+        local.append((float(x[third].mean()), slope))
+    return gamma, math.sqrt(best / len(x)), 1 - best / scatter, tuple(local)
 
 
 def _nearest(z: Tensor, tangent: Tensor, roles: list, one_sided: bool) -> tuple[Nearest, ...]:
     """Return the nearest of the three families, of the roles (positives, negatives) that fit best.
 
-    The grid narrows around its best member.
+    A grid of sharpness and loudness narrows around its best member.
     """
-    gammas = torch.logspace(-1, 2.5, 36, dtype=z.dtype)
 
-    def refined(masks, grid, loudness: bool, balance: bool):
-        best = max(_best(grid[k], gammas, k, balance) for k in (grid if loudness else (1.0,)))
-        reach = 1.0
-        for _ in range(10):
-            around = best[1] * (10**0.1) ** (reach * torch.linspace(-1, 1, 5, dtype=z.dtype))
-            powers = {1.0}
-            if loudness:
-                powers = {min(4.0, max(0.0, best[2] + reach * x)) for x in (-1, -0.5, 0, 0.5, 1)}
-            for k in powers:
-                products = _members(z, tangent, masks, around, k, one_sided)
-                best = max(best, _best(products, around, k, balance))
-            reach *= 0.6
-        return best
+    def search(role, powers, balanced: bool):
+        gammas, found = torch.logspace(-1, 2.5, 36, dtype=z.dtype), []
+        for step in range(11):
+            members = torch.cartesian_prod(gammas, powers)
+            found.append(_closest(z, tangent, role, members, balanced, one_sided))
+            _, gamma, power, _ = max(found)
+            around = 0.6**step * torch.linspace(-1, 1, 5, dtype=z.dtype)
+            gammas = gamma * 10 ** (0.1 * around)
+            powers = (power + around).clamp(0, 4) if len(powers) > 1 else powers
+        return max(found)
 
-    found = []
-    for masks in roles:
-        kept = masks[0].any(1) & masks[1].any(1)
-        masks = [mask & kept[:, None] for mask in masks]
-        grid = {float(k): _members(z, tangent, masks, gammas, k, one_sided) for k in range(5)}
-        found.append((refined(masks, grid, True, True), masks, grid))
-    last, masks, grid = max(found, key=lambda x: x[0])
-    family = [refined(masks, grid, False, False), refined(masks, grid, True, False), last]
-    degrees = [math.degrees(math.acos(max(-1.0, min(1.0, cosine)))) for cosine, *_ in family]
+    alike, free = z.new_ones(1), torch.arange(5, dtype=z.dtype)
+    last, role = max(((search(role, free, True), role) for role in roles), key=lambda x: x[0])
     return tuple(
-        Nearest(angle, 1 / gamma, k, b) for angle, (_, gamma, k, b) in zip(degrees, family)
+        Nearest(math.degrees(math.acos(max(-1.0, min(1.0, cosine)))), 1 / gamma, power, balance)
+        for cosine, gamma, power, balance in (
+            search(role, alike, False),
+            search(role, free, False),
+            last,
+        )
     )
 
 
-def _members(z, tangent, masks: list, gammas: Tensor, power: float, one_sided: bool) -> Tensor:
-    """Return the inner products [5, k] of pull, push and the loss's gradient, for k sharpnesses."""
-    positives, negatives = masks
-    s, towards = z @ z.T, tangent @ z.T
-
-    def moved(directed: Tensor) -> tuple[Tensor, Tensor]:
-        forces = directed if one_sided else directed + directed.mT
-        along = (forces * s).sum(-1, keepdim=True)
-        return (forces @ z - along * z).flatten(1), (forces * towards).sum((-2, -1))
-
-    scaled = gammas[:, None, None] * s
+def _closest(z, tangent, role, members: Tensor, balanced: bool, one_sided: bool):
+    """Return the cosine, γ, loudness and balance of the member nearest the loss's gradient."""
+    anchors = role[0].any(1, keepdim=True) & role[1].any(1, keepdim=True)
+    positives, negatives = (mask & anchors for mask in role)
+    s, (gammas, powers) = z @ z.T, members.T[..., None, None]
+    scaled = gammas * s
     rivals = scaled.masked_fill(~negatives, -torch.inf)
     total = rivals.logsumexp(-1, keepdim=True).nan_to_num(neginf=0.0)
-    counts = positives.sum(1, keepdim=True).clamp_min(1)
-    loud = (total - scaled).sigmoid().pow(power) * positives / counts
-    pull, from_pull = moved(-loud)
-    push, from_push = moved((rivals - total).exp() * loud.sum(-1, keepdim=True))
-    squares = [(u * v).sum(1) for u, v in ((pull, pull), (pull, push), (push, push))]
-    return torch.stack([from_pull / tangent.norm(), from_push / tangent.norm(), *squares])
+    loud = (total - scaled).sigmoid().pow(powers) * positives
+    loud = loud / positives.sum(1, keepdim=True).clamp_min(1)
 
+    def moved(directed: Tensor) -> Tensor:
+        forces = directed if one_sided else directed + directed.mT
+        return (forces @ z - (forces * s).sum(-1, keepdim=True) * z).flatten(1)
 
-def _best(products: Tensor, gammas: Tensor, power: float, balanced: bool):
-    """Return the largest cosine with the loss's gradient, and its γ, loudness and balance."""
-    to_pull, to_push, pulls, both, pushes = products
-    b = torch.ones_like(gammas)
-    if balanced:
-        b = (to_push * pulls - to_pull * both) / (to_pull * pushes - to_push * both)
-        b = b.nan_to_num(1.0).clamp(1e-3, 1e3)
-    length = (pulls + 2 * b * both + b * b * pushes).clamp_min(1e-300).sqrt()
-    cosine = (to_pull + b * to_push) / length
+    pull, push = moved(-loud), moved((rivals - total).exp() * loud.sum(-1, keepdim=True))
+    target = tangent.flatten() / tangent.norm()
+    balance = torch.ones_like(members[:, 0])
+    if balanced:  # the least angle with pull + balance × push
+        both = (pull * push).sum(1)
+        balance = (push @ target) * pull.square().sum(1) - (pull @ target) * both
+        balance /= (pull @ target) * push.square().sum(1) - (push @ target) * both
+        balance = balance.nan_to_num(1.0).clamp(1e-3, 1e3)
+    member = pull + balance[:, None] * push
+    cosine = member @ target / member.norm(dim=1).clamp_min(1e-150)
     i = int(cosine.argmax())
-    return float(cosine[i]), float(gammas[i]), power, float(b[i])
+    return tuple(float(x[i]) for x in (cosine, *members.T, balance))
