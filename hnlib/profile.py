@@ -317,8 +317,8 @@ def _points(loss: Callable, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tenso
             raise ValueError(f"give at most {most} queries and keys, got {n} and {m}")
         z = torch.cat([unit_rows(a, "of a")[0], unit_rows(b.double(), "of b")[0]])
         sides = torch.tensor([0.0] * n + [1.0] * m)
-        positives = torch.eye(n + m, dtype=torch.bool).roll(n, 1) & (sides < sides[:, None]).T
-        positives = positives | positives.T
+        positives = torch.zeros(n + m, n + m, dtype=torch.bool)
+        positives[range(n), range(n, 2 * n)] = positives[range(n, 2 * n), range(n)] = True
     if len(z) < 8:
         raise ValueError(
             f"need at least 8 points in at least 16 dimensions, got {len(z)} of {a.shape[1]}"
