@@ -234,6 +234,8 @@ def test_the_wheel_has_every_module_and_asks_for_torch_and_numpy(wheel):
     results += ("stages.npz",)
     ledgers = {f"book/results/{name}" for name in results}
     ledgers |= {"book/claims.csv", "notebooks/errata.md"}
+    experiments = (ROOT / "book/results/experiments").glob("*.toml")
+    ledgers |= {p.relative_to(ROOT).as_posix() for p in experiments}
     packed = {name.removeprefix("hnlib/_ledgers/") for name in names if "/_ledgers/" in name}
     assert packed == runs | ledgers
     assert "License-Expression: MIT" in text and "Keywords: contrastive learning" in text
