@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,8 +33,7 @@ EXACT = 1e-3  # root mean square of log push around its fit, up to which it has 
 MOST = 64  # pairs
 
 
-@dataclass(frozen=True)
-class Nearest:
+class Nearest(NamedTuple):
     r"""The gradient of a family that has the smallest angle with the loss's.
 
     An anchor of the family pulls its positive by $(1-p)^k$ and pushes its negatives by $b$ times
@@ -49,8 +49,8 @@ class Nearest:
 
     angle: float
     temperature: float
-    loudness: float = 1.0
-    balance: float = 1.0
+    loudness: float
+    balance: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,9 +148,9 @@ class Profile:
     def latex(self, name: str = "loss") -> str:
         """Return a row of a table: name, γ, R², balance and the three angles."""
         numbers = [(self.sharpness, ".2f"), (self.r2, ".4f"), (self.balance, ".2f")]
-        numbers += [(found.angle, ".1f") for found in self.nearest or [Nearest(math.nan, 1.0)] * 3]
-        cells = ["--" if x is None or math.isnan(x) else format(x, form) for x, form in numbers]
-        return f"{name} & {' & '.join(cells)} \\\\"
+        numbers += [(found.angle, ".1f") for found in self.nearest]
+        cells = ["--" if x is None else format(x, form) for x, form in numbers]
+        return " & ".join([name, *cells, *["--"] * (6 - len(cells))]) + r" \\"
 
     def plot(self, ax) -> None:
         """Draw loudness over lead on axes of matplotlib."""
@@ -238,7 +238,7 @@ def profile_loss(loss: Callable, a: Tensor, b: Tensor) -> Profile:
     nearest = _nearest(triangle.T, tangent @ basis, roles, one_sided)
     t = nearest[1].temperature
     pushed = negatives & (forces > 0) & once
-    sharpness, misfit, r2, local = _sharpness(s, forces, pushed, one_sided, 1 / t)
+    fit = _sharpness(s, forces, pushed, one_sided, 1 / t)
     lead = s - t * (s / t).masked_fill(~negatives, -torch.inf).logsumexp(1, keepdim=True)
     lead = lead if one_sided else (lead + lead.T) / 2
     pull, push = -forces[positives & once], forces[negatives & once]
@@ -248,10 +248,7 @@ def profile_loss(loss: Callable, a: Tensor, b: Tensor) -> Profile:
         residual,
         asymmetry,
         forces,
-        sharpness,
-        misfit,
-        r2,
-        local,
+        *fit,
         float(push.sum() / pull.sum()),
         float((push == 0).double().mean()),
         float((push < 0).double().mean()),
@@ -411,35 +408,27 @@ def _nearest(z: Tensor, tangent: Tensor, roles: list, one_sided: bool) -> tuple[
     A grid of sharpness and loudness narrows around its best member.
     """
 
-    def search(role, powers, balanced: bool):
-        gammas, found = torch.logspace(-1, 2.5, 36, dtype=z.dtype), []
+    def search(role, powers, balanced: bool) -> Nearest:
+        temperatures, found = torch.logspace(-2.5, 1, 36, dtype=z.dtype), []
         for step in range(11):
-            members = torch.cartesian_prod(gammas, powers)
+            members = torch.cartesian_prod(temperatures, powers)
             found.append(_closest(z, tangent, role, members, balanced, one_sided))
-            _, gamma, power, _ = max(found)
             around = 0.6**step * torch.linspace(-1, 1, 5, dtype=z.dtype)
-            gammas = gamma * 10 ** (0.1 * around)
-            powers = (power + around).clamp(0, 4) if len(powers) > 1 else powers
-        return max(found)
+            temperatures = min(found).temperature * 10 ** (0.1 * around)
+            powers = (min(found).loudness + around).clamp(0, 4) if len(powers) > 1 else powers
+        return min(found)
 
     alike, free = z.new_ones(1), torch.arange(5, dtype=z.dtype)
-    last, role = max(((search(role, free, True), role) for role in roles), key=lambda x: x[0])
-    return tuple(
-        Nearest(math.degrees(math.acos(max(-1.0, min(1.0, cosine)))), 1 / gamma, power, balance)
-        for cosine, gamma, power, balance in (
-            search(role, alike, False),
-            search(role, free, False),
-            last,
-        )
-    )
+    last, role = min(((search(role, free, True), role) for role in roles), key=lambda x: x[0])
+    return search(role, alike, False), search(role, free, False), last
 
 
-def _closest(z, tangent, role, members: Tensor, balanced: bool, one_sided: bool):
-    """Return the cosine, γ, loudness and balance of the member nearest the loss's gradient."""
+def _closest(z, tangent, role, members: Tensor, balanced: bool, one_sided: bool) -> Nearest:
+    """Return the nearest of the members (temperature, loudness)."""
     anchors = role[0].any(1, keepdim=True) & role[1].any(1, keepdim=True)
     positives, negatives = (mask & anchors for mask in role)
-    s, (gammas, powers) = z @ z.T, members.T[..., None, None]
-    scaled = gammas * s
+    s, (temperatures, powers) = z @ z.T, members.T[..., None, None]
+    scaled = s / temperatures
     rivals = scaled.masked_fill(~negatives, -torch.inf)
     total = rivals.logsumexp(-1, keepdim=True).nan_to_num(neginf=0.0)
     loud = (total - scaled).sigmoid().pow(powers) * positives
@@ -460,4 +449,5 @@ def _closest(z, tangent, role, members: Tensor, balanced: bool, one_sided: bool)
     member = pull + balance[:, None] * push
     cosine = member @ target / member.norm(dim=1).clamp_min(1e-150)
     i = int(cosine.argmax())
-    return tuple(float(x[i]) for x in (cosine, *members.T, balance))
+    angle = cosine.clamp(-1, 1).acos().rad2deg()
+    return Nearest(*(float(x[i]) for x in (angle, *members.T, balance)))
