@@ -208,7 +208,8 @@ def execute(
     """Execute ``notebook`` in the root of the checkout, store it at ``out``, return its seconds.
 
     Raises NotebookError if a cell failed, took more than ``timeout`` seconds, or killed the kernel.
-    What was executed until then is stored beside ``out``, as ``NAME.failed.ipynb``.
+    A notebook with a failed cell is stored beside ``out``, as ``NAME.failed.ipynb``; with
+    ``progress`` so is one that ran out of time.
     """
     import nbformat
     import papermill
@@ -225,7 +226,7 @@ def execute(
             node,
             failed,
             parameters,
-            request_save_on_cell_execute=timeout is not None,  # else a cell cut off leaves nothing
+            request_save_on_cell_execute=progress,  # by hand: a cell cut off leaves what was before
             kernel_name="python3",
             language="python",
             progress_bar=progress,
@@ -240,11 +241,9 @@ def execute(
         trace = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))
         text = f"{name(notebook)}: cell {error.exec_count} failed.\n{trace}\n"
         raise NotebookError(f"{text}The executed notebook is at {shown(failed)}.") from None
-    except CellTimeoutError as error:
-        text = f"{name(notebook)}: {error}\nWhat was executed before is at {shown(failed)}."
-        raise NotebookError(text) from None
-    except RuntimeError as error:  # the kernel died
-        raise NotebookError(f"{name(notebook)}: {error}") from None
+    except (CellTimeoutError, RuntimeError) as error:  # a RuntimeError: the kernel died
+        where = f"\nWhat was executed before is at {shown(failed)}." if failed.exists() else ""
+        raise NotebookError(f"{name(notebook)}: {error}{where}") from None
     failed.unlink()
     probe = probed(node.cells.pop().outputs)
     times = [cell.metadata.pop("papermill")["duration"] or 0 for cell in node.cells]

@@ -91,9 +91,8 @@ def hostile(tmp_path_factory):
     files = "".join(f"- file: {name}\n" for name in ("notebooks/two", *PAGES))
     for place in (folder, stage):
         (place / "_toc.yml").write_text(f"format: jb-book\nroot: notebooks/one\nchapters:\n{files}")
-    (folder / "book").mkdir()
+    shutil.copytree(ROOT / "book", folder / "book", ignore=shutil.ignore_patterns("results"))
     row = "X1,ours,,a statement,definition\n"
-    shutil.copy(ROOT / "book/references.bib", folder / "book")
     (folder / "book/claims.csv").write_text("id,paper,location,statement,verdict\n" + row)
     ledgers(folder / "book/results")
     texts = {
@@ -102,6 +101,7 @@ def hostile(tmp_path_factory):
     }
     for name, text in texts.items():
         (stage / f"notebooks/{name}.ipynb").write_text(text)
+        (folder / f"notebooks/{name}.md").write_text(f"# {name}\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         execute.root.cache_clear()
