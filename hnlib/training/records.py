@@ -19,7 +19,7 @@ import platform
 import typing
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -104,7 +104,18 @@ def load_all(folder: Path | str) -> list[dict]:
 
 
 def _named(folder: Path) -> list[tuple[str, dict, str]]:
-    """Return name, record and digest of a folder's files."""
+    """Return name, record and digest of a folder's files, read once until one changes."""
+    return _read(folder, _stamp(folder))
+
+
+def _stamp(folder: Path) -> tuple:
+    """Return what changes when a file of a folder does."""
+    with os.scandir(folder) if folder.is_dir() else nullcontext(()) as files:
+        return tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
+
+
+@functools.lru_cache(2)
+def _read(folder: Path, stamp: tuple) -> list[tuple[str, dict, str]]:
     named = []
     for stem in names(folder):
         with open(f"{folder}/{stem}.json", "rb") as file:  # a Path each would take as long
@@ -219,15 +230,12 @@ def by_key() -> dict[str, list[dict]]:
     for _, record, _ in _named(folder):
         if "superseded" not in record and kinds.kind_of(record) != "measurement":
             found[key(record["configuration"])].append(record)
-    READ[EVERY] = _contents(folder, folder.stat().st_mtime_ns)
+    READ[EVERY] = _everything()
     return dict(found)
 
 
-@functools.cache
-def _contents(folder: Path, changed: int) -> str:
-    """Return a digest of all files of a folder, which last `changed` then."""
-    files = ((stem, (folder / f"{stem}.json").read_bytes()) for stem in names(folder))
-    return _digest((stem, hashlib.sha256(content).hexdigest()) for stem, content in files)
+def _everything() -> str:
+    return _digest((stem, content) for stem, _, content in _named(tracked_folder()))
 
 
 def run_of(record: dict):
@@ -252,8 +260,7 @@ def unchanged(read: dict[str, str], runs: pd.DataFrame) -> bool:
             set_aside()
             now = READ[ASIDE]
         elif key == EVERY:
-            folder = tracked_folder()
-            now = _contents(folder, folder.stat().st_mtime_ns)
+            now = _everything()
         elif not key.startswith("["):
             path = project_root() / key
             now = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
