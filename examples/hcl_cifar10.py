@@ -87,7 +87,7 @@ def features(encoder, x):
 
 
 def knn(encoder, train, y_train, test, y_test, k=200, temperature=0.1):
-    """Return the accuracy of k nearest neighbours, weighted by exp(similarity / temperature)."""
+    """Return the accuracy of k nearest neighbours with weights exp(s / temperature)."""
     bank, right = features(encoder, train), 0
     for part, y in zip(features(encoder, test).split(500), y_test.split(500)):
         similarity, nearest = (part @ bank.T).topk(min(k, len(bank)))
@@ -101,7 +101,8 @@ def train(x, epochs, width, beta, temperature, batch=256):
     """Return an encoder trained on uint8 images [N, 3, 32, 32]."""
     torch.manual_seed(0)
     encoder = resnet18(width).to(x.device, memory_format=torch.channels_last)
-    head = nn.Sequential(nn.Linear(8 * width, 512), nn.ReLU(), nn.Linear(512, 128)).to(x.device)
+    layers = nn.Linear(8 * width, 512), nn.ReLU(), nn.Linear(512, 128)
+    head = nn.Sequential(*layers).to(x.device)
     parameters = [*encoder.parameters(), *head.parameters()]
     optimiser = torch.optim.Adam(parameters, lr=1e-3, weight_decay=1e-6)
     encoder.train()

@@ -134,22 +134,26 @@ class Experiment:
         values = self.values(name, metric, block)
         return statistics.fmean(values.values()) if len(values) == len(self.seeds) else None
 
-    def effect(self, ours, base, metric: str | None = None, block: str = "") -> Effect:
-        """Return the difference of two arms in points, paired by seed.
+    def effect(
+        self, ours, base, metric: str | None = None, block: str = "", target: str = "these images"
+    ) -> Effect:
+        """Return the difference of two arms in points, paired by seed; `target` as in `between`.
 
         An arm may be a pair of arms: then it is what the first gains over the second, and the
         effect is an interaction.
         """
         metric = metric or self.primary
         first, second = (self._gain(arm, metric, block) for arm in (ours, base))
-        return comparisons.between(first, second, metric)
+        return comparisons.between(first, second, metric, target)
 
-    def effects(self, pairs, metric: str | None = None) -> dict[str, Effect]:
+    def effects(
+        self, pairs, metric: str | None = None, target: str = "these images"
+    ) -> dict[str, Effect]:
         """Return the effects of pairs in all blocks, corrected together, by block and pair."""
         several = len(pairs) > 1
         alone = {
             f"{block} {f'{ours} − {base}' if several else ''}".strip(): self.effect(
-                ours, base, metric, block
+                ours, base, metric, block, target
             )
             for block in self.blocks
             for ours, base in pairs
