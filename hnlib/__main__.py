@@ -14,8 +14,6 @@ except ModuleNotFoundError as missing:
 
 
 NARROWEST = 30  # columns: on fewer a page of help takes minutes
-
-
 AGAIN = 20  # seconds after which a stop that something swallowed, such as an import, is repeated
 
 
@@ -58,8 +56,9 @@ def main(argv: list[str] | None = None) -> int:
             text = f"{error.name} is missing; pip install 'hnlib[book]'"
     except (CycloptsError, ValueError, OSError) as error:
         status, text = 2, _sentence(error)
-    if hasattr(signal, "alarm"):
-        signal.alarm(0)
+    finally:
+        if hasattr(signal, "alarm"):
+            signal.alarm(0)
     print(f"hnlib: {text}", file=sys.stderr)
     return status
 
