@@ -157,3 +157,16 @@ def test_verdicts_follow_the_ranges_of_the_file(load):
     words = ["holds", "refuted", "holds", "holds", "holds", "holds", "unresolved"]
     assert [row["verdict"] for row in rows] == words
     assert "small +5.4" in rows[0]["decides"] and "large +5.4" in rows[0]["decides"]
+
+
+def test_pairs_are_compared_in_the_blocks_that_have_both_arms(load):
+    cold, plain = "tilt t0.1", "plain lr0.1"
+    assert load().waiting([(cold, plain)]) == 2 * 3  # the large block has no such arm
+    experiment = load(score=lr)
+    everywhere = {"higher rate": ("tilt lr0.2", "tilt lr0.1")}
+    effects = experiment.effects({"cold": (cold, plain)} | everywhere)
+    assert list(effects) == ["small cold", "small higher rate", "large higher rate"]
+    assert {effect.family for effect in effects.values()} == {3}
+    assert list(experiment.effects(everywhere, blocks=["large"])) == ["large higher rate"]
+    with pytest.raises(ValueError, match=r"no arm 'tilt t0\.3'; the nearest is 'tilt t0\.1'"):
+        experiment.effects({"cold": ("tilt t0.3", plain)})

@@ -44,6 +44,7 @@ class Experiment:
     beside: tuple[str, ...]
     seeds: tuple[int, ...]
     minutes: float
+    mixed: bool  # whether processors may differ within a seed
     fields: dict[str, Any] = field(repr=False)
     blocks: dict[str, dict] = field(repr=False)
     templates: dict[str, dict] = field(repr=False)
@@ -144,26 +145,44 @@ class Experiment:
         """
         metric = metric or self.primary
         first, second = (self._gain(arm, metric, block) for arm in (ours, base))
-        return comparisons.between(first, second, metric, target)
+        return comparisons.between(first, second, metric, target, self.mixed)
 
     def effects(
-        self, pairs, metric: str | None = None, target: str = "these images"
+        self, pairs, metric: str | None = None, target: str = "these images", blocks=None
     ) -> dict[str, Effect]:
-        """Return the effects of pairs in all blocks, corrected together, by block and pair."""
-        several = len(pairs) > 1
+        """Return the effects of pairs, corrected together, by block and name.
+
+        `pairs` may have names; each is compared in those of `blocks` that have both arms.
+        """
+        if not isinstance(pairs, dict):
+            name = "{} − {}" if len(pairs) > 1 else ""
+            pairs = {name.format(*pair): pair for pair in pairs}
         alone = {
-            f"{block} {f'{ours} − {base}' if several else ''}".strip(): self.effect(
-                ours, base, metric, block, target
-            )
-            for block in self.blocks
-            for ours, base in pairs
+            f"{block} {words}".strip(): self.effect(*pair, metric, block, target)
+            for block in blocks or self.blocks
+            for words, pair in pairs.items()
+            if block in self.having(pair)
         }
         return dict(zip(alone, comparisons.family(alone.values())))
 
+    def having(self, arms) -> list[str]:
+        """Return the blocks that have all arms; ValueError names the nearest if none has one."""
+        wanted = {*_flat(arms)}
+        for arm in wanted:
+            if not any(arm in self.names(block) for block in self.blocks):
+                self._known(arm, next(iter(self.blocks)))
+        return [block for block in self.blocks if wanted <= {*self.names(block)}]
+
     def waiting(self, pairs) -> int:
         """Return how many runs of pairs of arms have no record; an arm not chosen counts whole."""
-        recorded, arms = _recorded(), {arm for pair in pairs for arm in _flat(pair)}
-        runs = (self.run(*one) for one in itertools.product(arms, self.seeds, self.blocks))
+        recorded = _recorded()
+        named = {
+            (arm, seed, block)
+            for pair in pairs
+            for block in self.having(pair)
+            for arm, seed in itertools.product(_flat(pair), self.seeds)
+        }
+        runs = (self.run(*one) for one in named)
         return sum(run is None or records.key(run.configuration) not in recorded for run in runs)
 
     def verdicts(self) -> Verdicts:
@@ -275,6 +294,7 @@ def load(name: str) -> Experiment:
         beside=tuple(content.get("beside", ())),
         seeds=_seeds(content["seeds"]),
         minutes=content.get("minutes", 0.0),
+        mixed=content.get("mixed", False),
         fields=content["fields"],
         blocks=blocks,
         templates=templates,
