@@ -10,9 +10,10 @@ import difflib
 import functools
 import hashlib
 import itertools
+import re
 import statistics
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -20,11 +21,13 @@ from typing import Any
 
 import pandas as pd
 
+from hnlib.book import measures
+from hnlib.book.compared import Question
 from hnlib.book.predictions import Verdicts
-from hnlib.book.tables import TITLES
+from hnlib.book.tables import TITLES, scores
 from hnlib.results import comparisons
 from hnlib.results.comparisons import Effect
-from hnlib.training import kinds, records
+from hnlib.training import config, kinds, records
 
 FOLDER = "book/results/experiments"
 
@@ -75,8 +78,11 @@ class Experiment:
 
     def matching(self, pattern: str, block: str = "") -> list[str]:
         """Return the arms of a block whose names match; ValueError if there is none."""
+        return self._like(pattern, block) or [self._known(pattern, block)]
+
+    def _like(self, pattern: str, block: str) -> list[str]:
         names = [name for name in self.arms[block] if fnmatchcase(name, pattern)]
-        return names or [self._known(pattern, block)]
+        return names or [pattern] * (pattern in self.chosen)
 
     def names(self, block: str = "") -> list[str]:
         """Return the arms of a block."""
@@ -121,14 +127,30 @@ class Experiment:
             rows = rows.assign(transfer_ndcg=scores.astype(float).mean(axis=1))
         return rows
 
-    def table(self, block: str = ""):
-        """Return the rows of all arms of a block."""
-        return pd.concat([self.group(name, block) for name in self.arms[block]])
+    def table(self, block: str = "", names: Iterable[str] | None = None):
+        """Return the rows of arms of a block, of all by default."""
+        names = self.arms[block] if names is None else names
+        rows = [self.group(name, block).assign(arm=name) for name in names]
+        return pd.concat([some for some in rows if len(some)] or rows)
+
+    def scores(self, names=None, metrics=None, block: str = "") -> list[dict]:
+        """Return a line of a table for each arm that has records: its seeds, and its metrics."""
+        groups = {name: self.group(name, block) for name in names or self.arms[block]}
+        metrics = metrics or (*self.beside, self.primary)
+        return [{"": n} | scores(group, metrics) for n, group in groups.items() if len(group)]
 
     def values(self, name: str, metric: str, block: str = "") -> dict[int, float]:
-        """Return a metric of an arm by seed."""
-        found = self._found(name, block)
-        return {seed: record["metrics"][metric] for seed, record in found.items()}
+        """Return a metric of an arm by seed; "last_x" is x of the last epoch."""
+        read = (lambda one: one["metrics"][metric]) if not metric.startswith("last_") else None
+        read = read or (lambda one: one["history"][-1][metric.removeprefix("last_")])
+        return {seed: read(record) for seed, record in self._found(name, block).items()}
+
+    def value_of(self, name: str, field: str, block: str = ""):
+        """Return a field or an option of an arm's runs, or "gamma", their sharpness (1 + β)/t."""
+        run = self.run(name, self.seeds[0], block).resolved()
+        if field == "gamma":
+            return (1 + run.options.get("beta", 0.0)) / run.options["temperature"]
+        return run.options[field] if field in run.options else getattr(run, field)
 
     def mean(self, name: str, metric: str, block: str = "") -> float | None:
         """Return the mean over all seeds, None if one is missing."""
@@ -145,7 +167,7 @@ class Experiment:
         """
         metric = metric or self.primary
         first, second = (self._gain(arm, metric, block) for arm in (ours, base))
-        return comparisons.between(first, second, metric, target, self.mixed)
+        return comparisons.between(first, second, metric, target, self._mixed(block))
 
     def effects(
         self, pairs, metric: str | None = None, target: str = "these images", blocks=None
@@ -154,55 +176,81 @@ class Experiment:
 
         `pairs` may have names; each is compared in those of `blocks` that have both arms.
         """
-        if not isinstance(pairs, dict):
-            name = "{} − {}" if len(pairs) > 1 else ""
-            pairs = {name.format(*pair): pair for pair in pairs}
-        alone = {
-            f"{block} {words}".strip(): self.effect(*pair, metric, block, target)
-            for block in blocks or self.blocks
-            for words, pair in pairs.items()
-            if block in self.having(pair)
-        }
-        return dict(zip(alone, comparisons.family(alone.values())))
+        return together(self._alone(pairs, metric or self.primary, target, blocks))
 
     def having(self, arms) -> list[str]:
         """Return the blocks that have all arms; ValueError names the nearest if none has one."""
         wanted = {*_flat(arms)}
         for arm in wanted:
-            if not any(arm in self.names(block) for block in self.blocks):
+            if not any(self._like(arm, block) for block in self.blocks):
                 self._known(arm, next(iter(self.blocks)))
-        return [block for block in self.blocks if wanted <= {*self.names(block)}]
+        return [x for x in self.blocks if all(self._like(arm, x) for arm in wanted)]
 
-    def waiting(self, pairs) -> int:
-        """Return how many runs of pairs of arms have no record; an arm not chosen counts whole."""
-        recorded = _recorded()
-        named = {
-            (arm, seed, block)
-            for pair in pairs
-            for block in self.having(pair)
-            for arm, seed in itertools.product(_flat(pair), self.seeds)
+    def _alone(self, pairs, metric: str, target: str, blocks=None) -> dict[str, Effect]:
+        if not isinstance(pairs, dict):  # the third of a pair is its name
+            name = "{} − {}" if len(pairs) > 1 else ""
+            pairs = {(*pair, name.format(*pair))[2]: pair[:2] for pair in pairs}
+        return {
+            f"{block} {words}".strip(): self.effect(*pair, metric, block, target)
+            for block in blocks or self.blocks
+            for words, pair in pairs.items()
+            if block in self.having(pair)
         }
-        runs = (self.run(*one) for one in named)
+
+    def one_variance(self, pairs: dict[str, tuple[str, str]], pool, block: str = "") -> Question:
+        """Return comparisons of arms by label that share the variance of a pool of arms."""
+        pool = tuple(self.group(name, block) for name in pool)
+        groups = {k: tuple(self.group(one, block) for one in pair) for k, pair in pairs.items()}
+        return Question(groups, pool)
+
+    def waiting(self, several) -> int:
+        """Return how many runs of groups of arms have no record, in the blocks that have them.
+
+        An arm may be a pattern; one that is not chosen counts whole.
+        """
+        named = {
+            (name, seed, block)
+            for arms in several
+            for block in self.having(arms)
+            for arm in _flat(arms)
+            for name, seed in itertools.product(self._like(arm, block), self.seeds)
+        }
+        recorded, runs = _recorded(), (self.run(*one) for one in named)
         return sum(run is None or records.key(run.configuration) not in recorded for run in runs)
 
-    def verdicts(self) -> Verdicts:
+    def verdicts(self, only: str = "*") -> Verdicts:
         """Return a line for each prediction: measured, the other read-out, and the verdict."""
-        lines = Verdicts(metrics=("decides", "beside"))
-        for line in self.predictions:
-            metric = line["metric"]
-            other = {self.primary: self.beside[0]}.get(metric, self.primary)
-            pairs = line["compare"] if "compare" in line else [line["arms"]]
-            missing = self.waiting(pairs)
-            shown = {"decides": metric, "beside": other}
+        return verdicts(self, only=only)
 
-            def found(column, pairs=pairs, shown=shown, missing=missing):
-                return {} if missing else self.effects(pairs, shown[column])
+    def found(self, line: dict, metric: str) -> dict[str, Any]:
+        """Return what a prediction is about, by block and label, not corrected."""
+        if "compare" in line:
+            pairs, target = line["compare"], line.get("target", "these images")
+            return self._alone(pairs, metric, target, line.get("blocks"))
+        name = line.get("statistic", "interaction")
+        statistic = measures.STATISTICS[_one_of(measures.STATISTICS, name)]
+        return {
+            f"{block} {label}".strip(): one
+            for block in line.get("blocks", self.blocks)
+            for label, one in statistic(self, line, metric, block).items()
+        }
 
-            words = f"{line['says']} ({TITLES.get(metric, metric)})"
-            lines.judge(
-                line["id"], words, found, line["holds"], line["refuted"], _runs_left(missing)
-            )
-        return lines
+    def of_family(self, line: dict, metric: str, left: int = 0) -> dict[str, Any]:
+        """Return what a prediction is about, corrected with all of its `family`."""
+        if left:
+            return {}
+        name = line.get("family")
+        others = [one for one in self.predictions if name and one.get("family") == name] or [line]
+        every = {(one["id"], k): e for one in others for k, e in self.found(one, metric).items()}
+        return {k: e for (id_, k), e in together(every).items() if id_ == line["id"]}
+
+    def other(self, metric: str) -> str:
+        """Return the read-out that is shown beside one that decides."""
+        return self.beside[0] if metric == self.primary else self.primary
+
+    def _mixed(self, block: str) -> bool:
+        """Return whether the two runs of a seed may come from different processors."""
+        return self.blocks[block].get("mixed", self.mixed)
 
     def _found(self, name: str, block: str) -> dict[int, dict]:
         """Return the records of an arm by seed."""
@@ -238,11 +286,7 @@ class Experiment:
 
     def _known(self, name: str, block: str) -> str:
         """Return a name; ValueError names the nearest if it is unknown."""
-        every = [*self.names(block), *self.templates]
-        if name not in every:
-            near = difflib.get_close_matches(name, every, 1) or every[:1]
-            raise ValueError(f"{self.name}.toml has no arm {name!r}; the nearest is {near[0]!r}")
-        return name
+        return _one_of([*self.names(block), *self.templates], name, f"{self.name}.toml has no arm")
 
 
 def _by_processor(replicates: list[dict]) -> dict[str, dict]:
@@ -262,12 +306,63 @@ def _flat(arms) -> Iterator[str]:
             yield from _flat(one)
 
 
-def _runs_left(count: int) -> str:
-    return f"{count:,} runs" if count else ""
+def _one_of(known, name: str, what: str = "there is no statistic") -> str:
+    """Return a name; ValueError names the nearest if it is unknown."""
+    known = [*known]
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1) or known[:1]
+        raise ValueError(f"{what} {name!r}; the nearest is {near[0]!r}")
+    return name
+
+
+def together(found: dict[str, Any]) -> dict[str, Any]:
+    """Return what was found with its effects corrected together; levels stay as they are."""
+    effects = {name: one for name, one in found.items() if isinstance(one, Effect)}
+    if all(one.family == 1 for one in effects.values()):
+        effects = dict(zip(effects, comparisons.family(effects.values())))
+    return found | effects
+
+
+def verdicts(*several: Experiment, only: str = "*") -> Verdicts:
+    """Return the predictions of experiments whose names match, in the order of their names.
+
+    Predictions with the same `family` are corrected together; where all lines decide by one metric
+    the columns have its name.
+    """
+    asked = [(x, line) for x in several for line in x.predictions if fnmatchcase(line["id"], only)]
+    asked.sort(key=lambda pair: _natural(pair[1]["id"]))
+    metrics = {(line["metric"], x.other(line["metric"])) for x, line in asked}
+    alone = len(metrics) == 1
+    table = Verdicts(*metrics) if alone else Verdicts(("decides", "beside"))
+    for experiment, line in asked:
+        words = line["says"] if alone else f"{line['says']} ({TITLES.get(*2 * [line['metric']])})"
+        if "undefined" in line:
+            table.add(line["id"], words, (line["undefined"], ""), otherwise="undefined")
+            continue
+        shown = dict(zip(table.metrics, (line["metric"], experiment.other(line["metric"]))))
+        arms = [pair[:2] for pair in line["compare"]] if "compare" in line else [line["arms"]]
+        left = experiment.waiting(arms)
+        find = functools.partial(experiment.of_family, line, left=left)
+        table.judge(
+            line["id"],
+            words,
+            lambda column, find=find, shown=shown: find(shown[column]),
+            line["holds"],
+            line["refuted"],
+            f"{left:,} runs" if left else "",
+            line.get("severe"),
+        )
+    return table
+
+
+def _natural(name: str) -> tuple:
+    """Return what sorts G2 before G10."""
+    letters, number, rest = re.fullmatch(r"(\D*)(\d*)(.*)", name).groups()
+    return letters, int(number or 0), rest
 
 
 UNTRAINED = "untrained"
-SCHEMA = ("extends", "blocks")  # of an arm, and no fields of its runs
+SCHEMA = ("extends", "blocks", "mixed")  # no fields of runs
 
 
 @functools.cache
@@ -276,17 +371,21 @@ def load(name: str) -> Experiment:
     path = records.ledger(f"{FOLDER}/{name}.toml")
     text = path.read_text("utf-8")
     content = tomllib.loads(text)
+    if "extends" in content:  # another file; what stands in this one replaces it key by key
+        base = records.ledger(f"{FOLDER}/{content['extends']}.toml")
+        content = tomllib.loads(base.read_text("utf-8")) | {"predictions": []} | content
     blocks = content.get("blocks", {"": {}})
     templates, chosen = content.get("templates", {}), content.get("chosen", {})
     if twice := sorted(templates.keys() & chosen.keys()):
         raise ValueError(f"{path} has the arm {twice[0]!r} twice; give each a name of its own")
     arms: dict[str, dict[str, dict]] = {block: {} for block in blocks}
-    grids = itertools.chain.from_iterable(_grid(**grid) for grid in content.get("grids", []))
-    for arm, fields in itertools.chain(content.get("arms", {}).items(), grids):
-        for block in fields.get("blocks", blocks):
+    fields = config.defaults(kinds.run_class(content["fields"]["kind"]))
+    grids = [_grid(fields, **grid) for grid in content.get("grids", [])]
+    for arm, chosen_fields in itertools.chain(content.get("arms", {}).items(), *grids):
+        for block in chosen_fields.get("blocks", blocks):
             if arm in arms[block] or arm in templates or arm in chosen:
                 raise ValueError(f"{path} has the arm {arm!r} twice; give each a name of its own")
-            arms[block][arm] = fields
+            arms[block][arm] = chosen_fields
     return Experiment(
         name=name,
         question=content["question"],
@@ -305,6 +404,13 @@ def load(name: str) -> Experiment:
     )
 
 
+def missing() -> Iterator:
+    """Yield the runs of all experiments without a record, those with predictions first."""
+    every = [(load(name), [*load(name).missing()]) for name in names()]
+    every.sort(key=lambda pair: (not pair[0].predictions, pair[0].minutes * len(pair[1])))
+    return itertools.chain.from_iterable(runs for _, runs in every)
+
+
 def names() -> list[str]:
     """Return the names of all experiments."""
     return sorted(path.stem for path in Path(records.ledger(FOLDER)).glob("*.toml"))
@@ -321,12 +427,12 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:12]
 
 
-def _grid(name: str, over: dict[str, list], **fields) -> Iterator[tuple[str, dict]]:
-    """Yield arms by template; options of the method are told from fields by `fields`' options."""
+def _grid(known, name: str, over: dict[str, list], **fields) -> Iterator[tuple[str, dict]]:
+    """Yield arms by template; what is neither a known field nor of an arm is a method's option."""
     for values in itertools.product(*over.values()):
         point = dict(zip(over, values))
-        options = {k: v for k, v in point.items() if k in ("temperature", "beta", "loudness")}
-        rest = {k: v for k, v in point.items() if k not in options}
+        rest = {k: v for k, v in point.items() if k in known or k in SCHEMA}
+        options = {k: v for k, v in point.items() if k not in rest}
         arm = _merged(fields, rest | ({"options": options} if options else {}))
         yield name.format(**point), arm
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from scipy import stats
 
@@ -38,9 +39,15 @@ def severity(effect: Effect, low: float, high: float) -> tuple[float, float]:
     return truth, float(stats.nct.cdf(-quantile, effect.df, (truth - low) / effect.between))
 
 
-def worded(effects: dict[str, Effect]) -> str:
-    """Write differences with their intervals, each after its name."""
-    return "; ".join(f"{name} {interval(effect)}".strip() for name, effect in effects.items())
+def worded(found: dict) -> str:
+    """Write differences with their intervals, or levels, each after its name."""
+    texts = {k: interval(e) if isinstance(e, Effect) else e.text for k, e in found.items()}
+    return "; ".join(f"{name} {text}".strip() for name, text in texts.items())
+
+
+def ends(one) -> tuple[float, float]:
+    """Return the interval of an effect, and a level twice."""
+    return (one.low, one.high) if isinstance(one, Effect) else (one.value, one.value)
 
 
 @dataclass
@@ -91,30 +98,44 @@ class Verdicts:
         self._within(name, prediction, effects, (low, high), missing)
 
     def judge(
-        self, name: str, prediction: str, effects: Effects, holds: dict, refuted: dict, missing=""
+        self,
+        name: str,
+        prediction: str,
+        found: Callable[[str], dict],
+        holds: dict,
+        refuted: dict,
+        missing: str = "",
+        severe: str | None = None,
     ) -> None:
         """Add a line whose ranges are written as {"inside": [-1, 1]}, {"above": 0} and so on.
 
-        It holds if every interval lies in the first range (within ± a margin: by two one-sided
-        tests) and is refuted if one lies wholly in the second.
+        It holds if everything found lies in the first range and is refuted if something lies wholly
+        in the second. An effect lies in ± a margin by two one-sided tests, in another range with
+        its whole interval; so it does in {"whole": [-1, 1]}.
         """
         low, high = _range(holds)
-        test = inside if low == -high and math.isfinite(high) else None
-        self._within(name, prediction, effects, (low, high), missing, test, _wholly(refuted))
+        test = inside if low == -high and math.isfinite(high) and "inside" in holds else None
+        self._within(name, prediction, found, (low, high), missing, test, _wholly(refuted), severe)
 
-    def _within(self, name, prediction, effects, span, missing, holds=None, refuted=None) -> None:
+    def _within(
+        self, name, prediction, found, span, missing, holds=None, refuted=None, severe=None
+    ) -> None:
         low, high = span
-        primary, beside = (effects(metric) for metric in self.metrics)
-        every = [effect for effect in primary.values() if effect.df > 0]
-        sizes = [severity(effect, low, high) for effect in every]
-        severe = "{1:.2f} at {0:g}".format(*min(sizes, key=lambda pair: pair[1])) if sizes else ""
-        covered = lambda effect, _: low <= effect.low and effect.high <= high  # noqa: E731
-        refuted = refuted or (lambda effect: effect.high < low or effect.low > high)
+        primary, beside = (found(metric) for metric in self.metrics)
+        every = [one for one in primary.values() if not isinstance(one, Effect) or one.df > 0]
+        sizes = [severity(one, low, high) for one in every if isinstance(one, Effect)]
+        if severe is None:
+            severe = (
+                "{1:.2f} at {0:g}".format(*min(sizes, key=lambda pair: pair[1])) if sizes else ""
+            )
+        covered = lambda one, _: low <= ends(one)[0] and ends(one)[1] <= high  # noqa: E731
+        test = lambda one: (holds if holds and isinstance(one, Effect) else covered)(one, high)  # noqa: E731
+        refuted = refuted or _wholly({"outside": [low, high]})
         self.add(
             name,
             prediction,
             (worded(primary), worded(beside)),
-            bool(every) and all((holds or covered)(effect, high) for effect in primary.values()),
+            bool(every) and all(map(test, primary.values())),
             any(map(refuted, every)),
             missing,
             severe.replace("-", "−"),
@@ -128,15 +149,14 @@ class Verdicts:
 def _range(words: dict) -> tuple[float, float]:
     """Return the range of {"inside": [low, high]}, {"above": low} or {"below": high}."""
     ((word, value),) = words.items()
-    ranges = {"inside": value, "above": (value, math.inf), "below": (-math.inf, value)}
-    low, high = ranges[word]
+    ranges = {"above": (value, math.inf), "below": (-math.inf, value)}
+    low, high = ranges.get(word, value)
     return low, high
 
 
-def _wholly(words: dict) -> Callable[[Effect], bool]:
+def _wholly(words: dict) -> Callable[[Any], bool]:
     """Return the test whether an interval lies wholly in a range, or {"outside": [low, high]}."""
-    if "outside" in words:
-        low, high = words["outside"]
-        return lambda effect: effect.high < low or effect.low > high
     low, high = _range(words)
-    return lambda effect: low < effect.low and effect.high < high
+    if "outside" in words:
+        return lambda one: ends(one)[1] < low or ends(one)[0] > high
+    return lambda one: low < ends(one)[0] and ends(one)[1] < high

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hnlib._files import project_root
-from hnlib.book import campaign, experiments, papers
+from hnlib.book import experiments, papers
 from hnlib.training import records
 
 
@@ -59,14 +59,14 @@ def jobs(frame: Any, seeds: int = 1, only: str = "*", device: str = "cpu") -> li
 
 
 def planned(frame: Any, only: str, device: str) -> list[Job]:
-    """Return the runs that the chapters wait for, in the order of `campaign`.
+    """Return the runs that the experiments wait for, in the order of `experiments.missing`.
 
     `only` matches "chapters EXPERIMENT, DATASET, METHOD".
     """
     seconds = epoch_seconds(frame, device)
     return [
         _job(run, 0, seconds)
-        for run in campaign.missing()
+        for run in experiments.missing()
         if run.method is not None  # no command evaluates an untrained encoder
         and _matches(f"chapters {run.experiment}, {run.dataset}, {run.method}", only)
     ]

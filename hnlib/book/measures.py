@@ -1,0 +1,120 @@
+"""What a prediction may be about beside the difference of two arms: a closed list.
+
+A function takes an experiment, the line of `[[predictions]]`, a metric and a block, and returns by
+label what was found: an `Effect` with an interval, or a `Level` without one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from hnlib.results import comparisons
+from hnlib.results.comparisons import Effect
+
+Found = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Level:
+    """A number without an interval that decides, and how it is printed."""
+
+    value: float
+    text: str
+
+
+def over_seeds(values, seeds: tuple[int, ...] = ()) -> Effect:
+    """Return the mean of one value for each seed, in points, with Student's interval."""
+    values = np.asarray(values, float)
+    n = len(values)
+    error = float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else math.inf
+    return Effect(
+        float(values.mean()), error, n - 1, "these images", seeds=seeds, values=tuple(values)
+    )
+
+
+def interaction(experiment, line: dict, metric: str, block: str) -> Found:
+    """Return what the first pair of `arms` gains, minus what the second gains."""
+    return {"": experiment.effect(*line["arms"], metric, block)}
+
+
+def mean(experiment, line: dict, metric: str, block: str) -> Found:
+    """Return the mean over pairs of `arms` of what the first gains; a list is its arms' mean."""
+    gains = []
+    for ours, base in line["arms"]:
+        several = [ours] if isinstance(ours, str) else ours
+        points = np.mean([_points(experiment, one, metric, block) for one in several], 0)
+        gains.append(points - _points(experiment, base, metric, block))
+    return {"": over_seeds(np.mean(gains, 0), experiment.seeds)}
+
+
+def widest(experiment, line: dict, metric: str, block: str) -> Found:
+    """Return the largest of all differences between `arms`, which are one family."""
+    pairs = itertools.combinations(line["arms"], 2)
+    alone = [experiment.effect(*pair, metric, block) for pair in pairs]
+    return {"": max(comparisons.family(alone), key=lambda effect: abs(effect.difference))}
+
+
+def slope(experiment, line: dict, metric: str, block: str) -> Found:
+    """Return the least-squares slope of a seed's runs of `arms` over the numbers `over`."""
+    points = [_points(experiment, name, metric, block) for name in line["arms"]]
+    return {"": over_seeds(np.polyfit(line["over"], points, 1)[0], experiment.seeds)}
+
+
+def share(experiment, line: dict, metric: str, block: str) -> Found:
+    """Return the share of the variance between `arms` that γ, or a field, explains.
+
+    For "gamma" by a smooth curve and without the noise of seeds (`dial.Map.share`); for a field or
+    an option, the variance between the means of its values.
+    """
+    names = experiment.matching(line["arms"], block)
+    if line["of"] == "gamma":
+        from hnlib.book import dial  # draws maps, too
+
+        found = dial.Map(experiment.table(block, names)).share(metric, line.get("df", 5))
+        return {"": Level(found[0], dial.format_share(found))}
+    means = np.array([_points(experiment, name, metric, block).mean() for name in names])
+    values = np.array([experiment.value_of(name, line["of"], block) for name in names])
+    between = [means[values == value].mean() for value in np.unique(values)]
+    found = float(np.var(between) / np.var(means))
+    return {"": Level(found, f"{found:.0%}")}
+
+
+def chosen(experiment, line: dict, metric: str, block: str) -> Found:
+    """Return a field, an option or "gamma" of the best of `arms` by another metric, `by`."""
+    if metric != line["metric"]:  # a choice has no second read-out
+        return {}
+    best = experiment.best(line["arms"], line["by"], block)
+    value = experiment.value_of(best, line["of"], block)
+    title = {"gamma": "γ", "temperature": "t"}.get(line["of"], line["of"])
+    return {"": Level(value, f"{title} = {round(value, 2):g}")}
+
+
+def rank(experiment, line: dict, metric: str, block: str) -> Found:
+    """Return the rank correlation over `arms` of the means of two metrics."""
+    if metric != line["metric"]:
+        return {}
+    names = experiment.matching(line["arms"], block)
+    metrics = (metric, line["with"])
+    means = [[_points(experiment, name, m, block).mean() for name in names] for m in metrics]
+    found = float(stats.spearmanr(*means)[0])
+    return {"": Level(found, f"{found:.2f}")}
+
+
+def level(experiment, line: dict, metric: str, block: str) -> Found:
+    """Return the mean of a metric, or of a column of the last epoch, for each of `arms`."""
+    means = {name: experiment.mean(name, metric, block) for name in line["arms"]}
+    return {name: Level(mean, f"{mean:.3f}") for name, mean in means.items()}
+
+
+STATISTICS = {f.__name__: f for f in (interaction, mean, widest, slope, share, chosen, rank, level)}
+
+
+def _points(experiment, name: str, metric: str, block: str) -> np.ndarray:
+    """Return a metric of an arm in points, in the order of the seeds."""
+    return 100 * np.array([*experiment.values(name, metric, block).values()])
