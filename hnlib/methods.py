@@ -1,4 +1,4 @@
-"""The catalogue: every method of the book as one objective and one distribution over negatives."""
+"""The catalogue: every method as an objective, a distribution over negatives and a logit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from hnlib import mixtures, negatives, objectives
+from hnlib import logits, mixtures, negatives, objectives
 from hnlib._checks import outside_autocast
 from hnlib.contrast import Contrast
 
@@ -39,6 +39,8 @@ class Entry:
         Whether the weights need the inputs of the last linear layer.
     made_up : callable, optional
         Makes a mixture of `hnlib.mixtures`, which adds negatives before they are weighted.
+    logit : callable, optional
+        Makes a logit of `hnlib.logits`, which replaces $s/t$ in the objective.
     observe : callable, optional
         ``observe(contrast, log_w, options)`` returns further numbers of learning curves by name.
     """
@@ -51,6 +53,7 @@ class Entry:
     defaults: dict
     features: bool = False
     made_up: Callable | None = None
+    logit: Callable | None = None
     observe: Callable | None = None
 
     @property
@@ -127,6 +130,13 @@ CATALOGUE = {
     "siglip": _row("SigLIP", "siglip", objectives.sigmoid, negatives.uniform)(
         temperature=0.5, bias=None, learn_scale=False
     ),
+    "artanh": _row("Artanh", "artanh", _NCE, negatives.uniform, logit=logits.artanh)(
+        temperature=0.5
+    ),
+    "weince": _row("WEINCE", "weince", _NCE, negatives.uniform, logit=logits.weince)(
+        temperature=0.5, share=None, shape=None, margin=2.0, tail_strength=1.0, cap_strength=10.0
+    ),
+    "bpr": _row("BPR", "bpr", objectives.pairwise, negatives.uniform)(temperature=0.5),
     "unremix": _row("UnReMix", "unremix", _NCE, negatives.unremix, features=True)(
         temperature=0.5, **_THIRDS, gradient="pseudo-label"
     ),
@@ -216,7 +226,9 @@ class Method(nn.Module):
         objectives.check(**options)
         weights = _with_options(entry.negatives, options)()
         made_up = entry.made_up and _with_options(entry.made_up, options)()
-        self.objective = _with_options(entry.objective, options)
+        self._logit = entry.logit and _with_options(entry.logit, options)()
+        divided = {"temperature": 1.0} if entry.logit else {}  # by the temperature, in the logit
+        self.objective = _with_options(entry.objective, options | divided)
         self.options, self._weights, self._made_up = options, weights, made_up
 
     def change(self, **options) -> None:
@@ -389,6 +401,8 @@ class Method(nn.Module):
             log_w = self._counted(contrast, skip)
             if log_prior is not None:
                 log_w = log_w + log_prior
+            if self._logit:
+                contrast = replace(contrast, similarity=self._logit(contrast), symmetric=False)
             return self.objective(contrast, log_w, reduction=reduction, **learned)
 
     def _counted(self, contrast: Contrast, skip: bool) -> Tensor:

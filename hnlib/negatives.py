@@ -828,13 +828,15 @@ def _loudness(name: str, value) -> None:
 
 
 #: Options that may be None, for a default which depends on the rest
-OPTIONAL = ("scale", "bias", "level", "cost")
+OPTIONAL = ("scale", "bias", "level", "cost", "share", "shape")
 #: The check of an option by its name, which means the same in every weighting and objective.
 RANGES = {
     **dict.fromkeys(("temperature", "sigma", "eta", "epsilon", "tau", "frequency"), positive),
     **dict.fromkeys(("scale", "floor"), positive),
-    **dict.fromkeys(("beta", "mu", "level", "bias"), _checks.finite),
-    **dict.fromkeys(("hardness_strength", "tol"), at_least_0),
+    **dict.fromkeys(("beta", "mu", "level", "bias", "margin"), _checks.finite),
+    **dict.fromkeys(("hardness_strength", "tol", "shape"), at_least_0),
+    **dict.fromkeys(("tail_strength", "cap_strength"), at_least_0),
+    "share": partial(_checks.must, holds=lambda x: (x >= 0) & (x <= 1), rule="lie in [0, 1]"),
     "max_iterations": partial(_checks.whole, least=1),
     "tau_plus": partial(_checks.must, holds=lambda x: (x >= 0) & (x < 1), rule="lie in [0, 1)"),
     "exponent": partial(

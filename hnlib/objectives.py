@@ -483,6 +483,48 @@ def sigmoid(
     return _average(loss, contrast, log_w.amax(1), reduction)
 
 
+def pairwise(
+    contrast: Contrast, log_w: Tensor, temperature: float | Tensor = 0.5, reduction: str = "mean"
+) -> Tensor:
+    r"""Compute BPR: each negative is compared with the positive by itself.
+
+    Parameters
+    ----------
+    contrast, log_w, reduction
+        As in `info_nce`.
+    temperature : float or Tensor of shape [n], default 0.5
+        Temperature $t > 0$.
+
+    Returns
+    -------
+    Tensor of shape [] or [n]
+        The loss.
+
+    Raises
+    ------
+    ValueError
+        If an option is out of range.
+
+    Notes
+    -----
+    $$\sum_j w_{ij} \log\big(1 + e^{(s_{ij} - s_i^+)/t}\big)$$
+
+    With one negative this is InfoNCE. With several a negative is pushed by $\sigma$ of its own
+    difference, whatever the others do.
+
+    References
+    ----------
+    .. [bpr] Rendle et al., *BPR: Bayesian Personalized Ranking from Implicit Feedback*, UAI 2009.
+    """
+    _check_weights(contrast, log_w)
+    check(temperature=temperature)
+    s = contrast.similarity
+    s = s / per_anchor("temperature", temperature, len(s))
+    chosen = contrast.masks.at_positives(s).split(1, 1)
+    loss = torch.cat([_mean(log_w, _softplus(s - positive)) for positive in chosen], 1)
+    return _average(loss, contrast, log_w.amax(1), reduction)
+
+
 def jensen_shannon(
     contrast: Contrast, log_w: Tensor, tau_plus: float = 0.0, reduction: str = "mean"
 ) -> Tensor:

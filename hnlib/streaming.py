@@ -128,13 +128,14 @@ def streamed(method, block: int | None = None) -> Callable[..., Tensor]:
     if not (
         entry.objective is objectives.info_nce
         and entry.made_up is None
+        and entry.logit is None
         and _is_streamable(method.log_weights)
         and options.get("positives", "view") == "view"
         and not options.get("hardness_strength")
     ):
         raise ValueError(
-            f"{name} cannot be streamed with these options: it takes InfoNCE, uniform, tilted, "
-            'thresholded or gaussian weights and one positive (positives="view"); '
+            f"{name} cannot be streamed with these options: it takes InfoNCE of s/t, uniform, "
+            'tilted, thresholded or gaussian weights and one positive (positives="view"); '
             "call the method itself"
         )
     bound = method.objective.keywords.items()

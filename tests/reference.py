@@ -276,6 +276,77 @@ def siglip(z1, z2, y, temperature=0.5, bias=None):
     return total / len(S)
 
 
+def of_logits(S, P, A, F):
+    """InfoNCE of logits F[i, j], averaged over anchors, with uniform negatives and Q = |N|."""
+    values = []
+    for i in range(len(S)):
+        (positive,) = [F[i, k] for k in range(len(S)) if P[i, k]]
+        total = sum(math.exp(F[i, j]) for j in range(len(S)) if A[i, j])
+        values.append(math.log((math.exp(positive) + total) / math.exp(positive)))
+    return np.mean(values)
+
+
+def artanh(z1, z2, y, temperature=0.5):
+    _, S, P, A = views(z1, z2)
+    F = {
+        (i, j): math.log((1 + S[i, j]) / (1 - S[i, j])) / 2 / temperature
+        for i, j in zip(*np.nonzero(A | P))
+    }
+    return of_logits(S, P, A, F)
+
+
+def line(x, y):
+    """Slope and sum of squares of the line that fits best."""
+    slope, level = np.polyfit(x, y, 1)
+    return slope, sum((y - slope * np.array(x) - level) ** 2)
+
+
+def weince_selection(S, A, margin=2.0, tail_strength=1.0, cap_strength=10.0):
+    """The share and the shape of each anchor."""
+    tails = []
+    for i in range(len(S)):
+        short = sorted(1 - S[i, j] for j in range(len(S)) if A[i, j])
+        tails.append(short[: max(32, round(len(short) / 10))])
+    pivot = sorted(tail[0] for tail in tails)[round(0.2 * (len(S) - 1))]
+    chosen = []
+    for tail in tails:
+        k = len(tail)
+        kept = range(max(1, k // 20), k)
+        x = [math.log(tail[r]) for r in kept]
+        shape, weibull = line(x, [math.log((r + 1) / (k + 1)) for r in kept])
+        _, gumbel = line(x, [math.log(-math.log((r + 1) / (k + 1))) for r in kept])
+        evidence = len(x) * math.log(gumbel / weibull)
+        near = 1 / (1 + (tail[0] / pivot) ** cap_strength)
+        likely = 1 / (1 + math.exp(-tail_strength * (evidence - margin)))
+        chosen.append((near * likely, shape))
+    return chosen
+
+
+def weince(z1, z2, y, temperature=0.5, share=None, shape=None, **selection):
+    _, S, P, A = views(z1, z2)
+    chosen, F = weince_selection(S, A, **selection), {}
+    for i, j in zip(*np.nonzero(A | P)):
+        lam, beta = chosen[i]
+        lam = lam if share is None else share
+        beta = beta if shape is None else shape
+        F[i, j] = (1 - lam) * S[i, j] / temperature - lam * beta * math.log(1 - S[i, j])
+    return of_logits(S, P, A, F)
+
+
+def bpr(z1, z2, y, temperature=0.5):
+    _, S, P, A = views(z1, z2)
+    values = []
+    for i in range(len(S)):
+        terms = [
+            math.log1p(math.exp((S[i, j] - S[i, k]) / temperature))
+            for j in range(len(S))
+            for k in range(len(S))
+            if A[i, j] and P[i, k]
+        ]
+        values.append(sum(terms) / len(terms))
+    return np.mean(values)
+
+
 def debiased(z1, z2, y, temperature=0.5, tau_plus=0.1):
     return nce(z1, z2, uniform, temperature, tau_plus)
 
@@ -456,6 +527,9 @@ METHODS = {
     "dcl": functools.partial(loud, loudness=0.0),
     "focal": functools.partial(loud, loudness=2.0),
     "siglip": siglip,
+    "artanh": artanh,
+    "weince": weince,
+    "bpr": bpr,
     "unremix": unremix,
     "unremix-printed": unremix_printed,
     "unremix-repaired": unremix_repaired,

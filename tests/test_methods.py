@@ -10,7 +10,7 @@ import pytest
 import reference
 import torch
 
-from hnlib import methods, negatives, objectives
+from hnlib import logits, methods, negatives, objectives
 from hnlib.book import figures
 from hnlib.contrast import Contrast
 from hnlib.graphs import methods as of_graphs
@@ -88,17 +88,23 @@ CHANGED = {
     "hardest": 3,
     "pairs": 7,
     "with_anchor": 0,
+    "share": 0.6,
+    "shape": 2.0,
+    "margin": -9.0,
+    "tail_strength": 0.0,
+    "cap_strength": 2.0,
 }
 
 
 def test_the_catalogue_is_the_one_that_the_references_promise():
     assert list(methods.CATALOGUE) == list(reference.METHODS)
     for name, entry in methods.CATALOGUE.items():
-        halves = (entry.objective, entry.negatives, entry.made_up)
-        known = {p for f in halves if f for p in inspect.signature(f).parameters}
+        parts = (entry.objective, entry.negatives, entry.made_up, entry.logit)
+        known = {p for f in parts if f for p in inspect.signature(f).parameters}
         assert set(entry.defaults) <= known | {"positives", "learn", "learn_scale"}, name
         assert getattr(objectives, entry.objective.__name__) is entry.objective, name
         assert getattr(negatives, entry.negatives.__name__) is entry.negatives, name
+        assert entry.logit is None or getattr(logits, entry.logit.__name__) is entry.logit, name
         assert name in figures.COLOURS
         assert entry.supervised == ("positives" in entry.defaults)
         radius = "eta" in entry.defaults or name == "bcl-ot"  # which takes its place
@@ -121,6 +127,7 @@ def test_methods_meet_where_their_options_say():
         (("h-scl-threshold", dict(level=-0.1, tau=9.0)), ("h-scl-threshold", {})),
         (("hcl-exact", dict(tau_plus=0.0, beta=2.0)), ("hcl", dict(tau_plus=0.0, beta=2.0))),
         (("unremix-repaired", dict(mixture=(0.0, 1.0, 0.0))), ("hcl", dict(tau_plus=0.0))),
+        (("weince", dict(share=0.0)), ("simclr", {})),
         (("chi2-dro", dict(eta=1e3)), ("bcl", dict(beta=1e6))),  # the hardest negative alone
     ):
         assert loss(name, *z, **options) == pytest.approx(loss(other, *z, **others), abs=1e-9)
