@@ -7,12 +7,15 @@ READY  := $(VENV)/.ready
 .PHONY: book pdf wheel test check serve lint format lock repository clean environment
 .DEFAULT_GOAL := book
 
+# The whole book, or with ONLY=theory/transport a draft of some chapters; JOBS=2 chapters at once.
+BUILDER := PYTHONPATH=book $(BIN)/python -m builder
+
 book: $(READY)
-	$(BIN)/python -m hnlib book
+	$(BUILDER) book $(if $(ONLY),--only '$(ONLY)') $(if $(JOBS),--jobs $(JOBS))
 
 # The built book as one file, printed by Chromium: _build/html/hard-negatives.pdf
 pdf: $(READY)
-	$(BIN)/python -m hnlib.book.pdf
+	$(BUILDER) pdf
 
 # The library with the recorded runs, for other environments: _build/hnlib-….whl
 wheel: $(READY)

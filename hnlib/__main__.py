@@ -24,9 +24,10 @@ def _stop(*_):
     raise KeyboardInterrupt
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command line and return the exit status; errors are one line."""
-    from hnlib.commands import app
+def main(argv: list[str] | None = None, app=None) -> int:
+    """Run a command line, by default `hnlib`, and return the exit status; errors are one line."""
+    if app is None:
+        from hnlib.commands import app
 
     argv = sys.argv[1:] if argv is None else argv
     if not argv:

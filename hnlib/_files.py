@@ -16,6 +16,8 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 
+INSTALLED = Path(__file__).resolve().parent / "_ledgers"  # a wheel's files of the book: setup.py
+
 
 def project_root() -> Path:
     """Return the checkout.

@@ -18,7 +18,7 @@ from hnlib.training.config import Execution
 flattened = Parameter(name="*")
 app = App(
     "hnlib",
-    help="Train with hard negatives, look at results, build the book.",
+    help="Train with hard negatives, look at results, run notebooks.",
     version_flags=[],
     result_action="return_value",
     suppress_keyboard_interrupt=False,
@@ -26,7 +26,7 @@ app = App(
 )
 train = App("train", help="Train one encoder with one method.")
 app.command(train)
-app.command("hnlib.book.sweep:sweep", help="Execute one notebook over a grid of parameters.")
+app.command("hnlib.notebooks.sweep:sweep", help="Execute one notebook over a grid of parameters.")
 
 
 def _train_command(kind: str):
@@ -154,22 +154,6 @@ def _describe(run, folder: Path) -> None:
 
 
 @app.command
-def book(*, only: str | None = None, jobs: PositiveInt | None = None) -> int:
-    """Execute the chapters that changed and write _build/html.
-
-    Parameters
-    ----------
-    only
-        a draft of chapters, e.g. 'theory/*'
-    jobs
-        chapters at once (default: CPU count)
-    """
-    from hnlib.book import build
-
-    return build.book(only=only, jobs=jobs)
-
-
-@app.command
 def run(
     notebook: str,
     /,
@@ -193,7 +177,7 @@ def run(
     timeout
         seconds for each cell
     """
-    from hnlib.book import execute
+    from hnlib.notebooks import execute
 
     execute.run(notebook, config.once(parameters), out, timeout=timeout)
 
@@ -281,12 +265,12 @@ def profile(target: str, /, *, labels: bool = False) -> None:
     import numpy as np
     import torch
 
+    from hnlib.book import ledgers
     from hnlib.profile import from_file, profile_loss
-    from hnlib.training import records
 
     torch.set_num_threads(1)  # the matrices are small
     loss = from_file(target)
-    with np.load(records.ledger("book/results/stages.npz")) as stages:
+    with np.load(ledgers.book_file("book/results/stages.npz")) as stages:
         batches = {name: torch.from_numpy(stages[name]) for name in stages}
     for name, (a, b) in batches.items():
         if labels:

@@ -9,8 +9,8 @@ import pytest
 from processes import printed_by
 
 from hnlib import __main__ as cli
-from hnlib.book import build, execute
 from hnlib.images.run import ImageRun
+from hnlib.notebooks import execute
 from hnlib.training import kinds, records
 from hnlib.training import run as training
 
@@ -32,13 +32,10 @@ def trained(monkeypatch, tmp_path):
 
 def test_commands_are_passed_on(monkeypatch):
     seen = []
-    monkeypatch.setattr(build, "book", lambda **options: seen.append(options) or 0)
     monkeypatch.setattr(execute, "run", lambda *a, **k: seen.append((a, k)))
-    assert cli.main(["book", "--only", "theory/*", "--jobs", "3"]) == 0
     assert cli.main(["run", "x", "-p", "a", "1", "-p", "b", "[2, 3]", "-o", "y.ipynb"]) == 0
     assert cli.main(["run", "x", "-p", "beta", "-1", "--timeout", "9"]) == 0
     assert seen == [
-        {"only": "theory/*", "jobs": 3},
         (("x", {"a": "1", "b": "[2, 3]"}, "y.ipynb"), {"timeout": None}),
         (("x", {"beta": "-1"}, None), {"timeout": 9}),
     ]
@@ -160,9 +157,9 @@ def test_bad_input_is_one_line(capsys, trained, arguments, message):
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "hnlib.book.build", None)
-    monkeypatch.delattr("hnlib.book.build")
-    assert cli.main(["book"]) == 2
+    monkeypatch.setitem(sys.modules, "hnlib.notebooks.execute", None)
+    monkeypatch.delattr("hnlib.notebooks.execute")
+    assert cli.main(["run", "experiments/images"]) == 2
     assert "pip install 'hnlib[book]'" in capsys.readouterr().err
 
 

@@ -17,7 +17,8 @@ from scripts import ROOT
 import hnlib
 from hnlib import __main__ as cli
 from hnlib import methods, negatives
-from hnlib.book import execute, experiments, figures, queue
+from hnlib.book import experiments, figures, queue
+from hnlib.notebooks import execute
 from hnlib.training import kinds, records
 from hnlib.training.run import load, train
 

@@ -13,7 +13,8 @@ import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from scripts import ROOT
 
-from hnlib.book import elsewhere, execute
+from builder import portable_notebooks
+from hnlib.notebooks import execute
 from hnlib.training import records
 
 NAMING = ("pyproject.toml", "README.md", "CITATION.cff")  # the files that are not built
@@ -31,17 +32,19 @@ def addresses(folder):
 
 
 def test_every_file_names_the_address_of_pyproject():
-    named = dict.fromkeys(NAMING, (elsewhere.repository(ROOT),))
-    if not elsewhere.is_set(elsewhere.repository(ROOT)):  # a reader is shown no placeholder
+    named = dict.fromkeys(NAMING, (portable_notebooks.repository(ROOT),))
+    if not portable_notebooks.is_set(
+        portable_notebooks.repository(ROOT)
+    ):  # a reader is shown no placeholder
         named["README.md"] = ()
     assert addresses(ROOT) == named
 
 
 STAGE = """
-from hnlib.book import build, elsewhere
+from builder import build, portable_notebooks
 from hnlib.training import records
 folder = build.stage([], records.frame(), draft=True)
-elsewhere.downloads(folder, elsewhere.repository(build.root()))
+portable_notebooks.downloads(folder, portable_notebooks.repository(build.root()))
 print(folder)
 """
 
@@ -69,7 +72,7 @@ def test_every_page_of_a_copy_follows_the_command(tmp_path):
     texts = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     assert [p for p, text in texts.items() if b"repository.invalid" in text] == []
     notebooks = [text for p, text in texts.items() if p.suffix == ".ipynb"]
-    link = f"https://somebody.github.io/a-book/{elsewhere.WHEEL}".encode()
+    link = f"https://somebody.github.io/a-book/{portable_notebooks.WHEEL}".encode()
     assert len(notebooks) > 30 and all(link in text for text in notebooks)
     assert f"git clone {URL} ".encode() in texts[folder / "book/reproduce.md"]
 
@@ -77,13 +80,13 @@ def test_every_page_of_a_copy_follows_the_command(tmp_path):
 def test_the_buttons_wait_for_an_address():
     """None for the placeholder; the repository's for any; Colab's where Colab can read it."""
     config = (ROOT / "_config.yml").read_text(encoding="utf-8")
-    assert elsewhere.configured(config, "https://repository.invalid/owner/x") == config
-    here = yaml.safe_load(elsewhere.configured(config, "https://git.somewhere.org/x"))
+    assert portable_notebooks.configured(config, "https://repository.invalid/owner/x") == config
+    here = yaml.safe_load(portable_notebooks.configured(config, "https://git.somewhere.org/x"))
     assert here["html"]["use_repository_button"] and "launch_buttons" not in here
-    there = yaml.safe_load(elsewhere.configured(config, URL))
-    assert there["launch_buttons"] == {"colab_url": elsewhere.COLAB}
+    there = yaml.safe_load(portable_notebooks.configured(config, URL))
+    assert there["launch_buttons"] == {"colab_url": portable_notebooks.COLAB}
     assert there["html"]["baseurl"] == "https://somebody.github.io/a-book/"
-    assert there["repository"] == {"url": URL, "branch": elsewhere.BRANCH}
+    assert there["repository"] == {"url": URL, "branch": portable_notebooks.BRANCH}
     rest = there.keys() - {"launch_buttons", "repository", "html"}
     assert all(there[key] == yaml.safe_load(config)[key] for key in rest)
 
@@ -174,12 +177,12 @@ def test_myst_becomes_markdown_that_any_notebook_shows(monkeypatch, site):
     """Without an address, the words of a link stay, those of a page in italics."""
     shown = {label: (text, "notebooks/one") for label, text in HERE.items()}
     shown |= {label: (text, "notebooks/other") for label, text in THERE.items()}
-    monkeypatch.setattr(elsewhere, "labels", lambda: shown)
+    monkeypatch.setattr(portable_notebooks, "labels", lambda: shown)
     expected = PLAIN
     if not site:
         expected = re.sub(r"\[([^]]*)\]\(SITE/notebooks/other.html\)", r"*\1*", PLAIN)
         expected = re.sub(r"\[([^]]*)\]\(SITE\S*\)", r"\1", expected)
-    assert elsewhere.plain(MYST, "notebooks/one", site) == expected
+    assert portable_notebooks.plain(MYST, "notebooks/one", site) == expected
 
 
 def test_numbers_are_those_of_sphinx(tmp_path, monkeypatch):
@@ -195,8 +198,8 @@ def test_numbers_are_those_of_sphinx(tmp_path, monkeypatch):
     }
     for name, text in pages.items():
         (tmp_path / f"{name}.{'yml' if name == '_toc' else 'md'}").write_text(text)
-    monkeypatch.setattr(elsewhere, "root", lambda: tmp_path)
-    shown = elsewhere.labels.__wrapped__()
+    monkeypatch.setattr(portable_notebooks, "root", lambda: tmp_path)
+    shown = portable_notebooks.labels.__wrapped__()
     assert {label: place for label, (_, place) in shown.items()}["fig-b"] == "b"
     assert {label: text for label, (text, _) in shown.items()} == {
         **{"/a": "A", "/b": "B", "/c": "C", "/d": "D", "here": "Words"},
@@ -208,7 +211,7 @@ def test_numbers_are_those_of_sphinx(tmp_path, monkeypatch):
 
 def unread(node) -> dict[str, list[str]]:
     """What a reader of a notebook should not find in it, by what it is; code is not looked at."""
-    known, keys = elsewhere.labels(), "|".join(elsewhere.cited())
+    known, keys = portable_notebooks.labels(), "|".join(portable_notebooks.cited())
     names = "|".join(label for label in known if "-" in label and label[0] != "/")
     found = {"markup": [], "label": [], "key": [], "page": [], "solution": []}
     for cell, after in zip(node.cells, [*node.cells[1:], None]):
@@ -241,7 +244,7 @@ def test_a_download_reads_like_the_page(url):
         node = execute.read(path)
         before.update({what: len(found) for what, found in unread(node).items()})
         page = path.relative_to(ROOT).with_suffix("").as_posix()
-        after = unread(elsewhere.portable(node, url, page))
+        after = unread(portable_notebooks.portable(node, url, page))
         assert {what: found for what, found in after.items() if found} == {}, path
     assert min(before.values()) > 50, before
 
@@ -255,10 +258,10 @@ def test_a_download_hides_what_the_page_hides_and_says_what_a_figure_shows():
         new_code_cell("2", metadata={"tags": ["remove-input"]} | figure),
         new_code_cell("3"),
     ]
-    node = elsewhere.portable(new_notebook(cells=cells), URL, "notebooks/theory/packing")
+    node = portable_notebooks.portable(new_notebook(cells=cells), URL, "notebooks/theory/packing")
     _, title, *code, last = node.cells
     assert title.source == "**Set-up**"
-    number, _ = elsewhere.labels()["fig-packing-rates"]
+    number, _ = portable_notebooks.labels()["fig-packing-rates"]
     assert code.pop().source == f"**{number}.** See Robinson et al. [2021]."
     hidden = [tuple(cell.metadata.jupyter.values()) for cell in (*code, last)]
     assert hidden == [(True, True), (True, False), (False, False)]
@@ -267,9 +270,12 @@ def test_a_download_hides_what_the_page_hides_and_says_what_a_figure_shows():
 def test_records_are_found_in_the_checkout_or_where_they_were_installed(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "project_root", lambda: tmp_path / "here")
     monkeypatch.setattr(records, "INSTALLED", tmp_path / "installed")
+    monkeypatch.delenv("HNLIB_RECORDS", raising=False)
     with pytest.raises(ValueError, match="book/results/runs"):
         records.tracked_folder()
     for place in ("installed", "here"):
         folder = tmp_path / place / "book/results/runs"
         folder.mkdir(parents=True)
         assert records.tracked_folder() == folder
+    monkeypatch.setenv("HNLIB_RECORDS", str(tmp_path / "mine"))
+    assert records.tracked_folder() == tmp_path / "mine"

@@ -14,8 +14,10 @@ import pytest
 from processes import is_alive, start_hnlib, wait_for
 from scripts import HEAD, ROOT
 
+from builder import build, ledger_pages
 from hnlib import __main__ as cli
-from hnlib.book import build, claims, execute, pages
+from hnlib.book import claims, ledgers
+from hnlib.notebooks import execute
 from hnlib.training import records
 
 CHAPTER = f"""{HEAD}# A chapter
@@ -237,7 +239,7 @@ def test_a_chapter_depends_on_the_rows_that_it_asked_for(project, monkeypatch):
     assert records.unchanged(read, every)
     assert not records.unchanged(read, every[every["experiment"] == "with-labels"])
     (project / "book/results/papers.csv").write_text("old")
-    records.ledger("book/results/papers.csv")
+    ledgers.book_file("book/results/papers.csv")
     assert records.unchanged(records.READ, every)
     (project / "book/results/papers.csv").write_text("new")
     assert not records.unchanged(records.READ, every)
@@ -340,7 +342,7 @@ CLAIMS = [
 
 
 def test_claims_page_joins_claims_and_records(project):
-    page = pages.claims_tables(CLAIMS, [RECORD, RECORD | {"title": "once more"}], project)
+    page = ledger_pages.claims_tables(CLAIMS, [RECORD, RECORD | {"title": "once more"}], project)
     counts = "**2 claims: 1 checked (by 2 checks), 1 open.** Verdicts on those checked: slip 1."
     assert counts in page
     assert "**true**" not in page  # no verdict before the check
@@ -348,7 +350,7 @@ def test_claims_page_joins_claims_and_records(project):
     for text in ("a $|x|$ (Thm 1)", "4,000", "2.2e−16\u00a0≤\u00a01e−12", "once more", "*open*"):
         assert text in page
     with pytest.raises(ValueError, match=r"not in book/claims.csv: X9"):
-        pages.claims_tables(CLAIMS, [RECORD | {"id": "X9"}], project)
+        ledger_pages.claims_tables(CLAIMS, [RECORD | {"id": "X9"}], project)
 
 
 NO_RUNS = records.frame([])
@@ -371,8 +373,8 @@ def test_a_claim_without_a_control_stops_the_book_but_not_a_draft(project, verdi
     executed = {"theory/one": {"cells": [] if control == "unchecked" else [cell]}}
     if not fine:
         with pytest.raises(ValueError, match="no chapter checks X10 with a negative control"):
-            pages.write(project / "book", executed, NO_RUNS, project)
-    pages.write(project / "book", executed, NO_RUNS, project, draft=not fine)
+            ledger_pages.write(project / "book", executed, NO_RUNS, project)
+    ledger_pages.write(project / "book", executed, NO_RUNS, project, draft=not fine)
     text = (project / "book/claims.md").read_text()
     assert ("**1 claims: 1 checked" in text) == (control != "unchecked")
 
@@ -382,7 +384,7 @@ def test_results_page_shows_runs():
     again = RUN | {"configuration": chosen | {"seed": 1}, "metrics": {"knn": 0.967654}}
     queued = RUN | {"configuration": chosen | {"queue": 64}}
     cost = {"configuration": {"experiment": "cost_of", "seed": 0}, "metrics": {"megabytes": 1.0}}
-    page = pages.results_tables(records.frame([RUN, again, queued, cost]))
+    page = ledger_pages.results_tables(records.frame([RUN, again, queued, cost]))
     shown = ["h\\_cl", "beta 1.0", "halves 0.25:0.5", "0, 1", "97.8\u00a0±\u00a01.4"]
     shown += ["98.8", "queue 64", "12\u00a0s", "A CPU, 2 threads", "2026-01-02"]
     assert [text for text in shown if text not in page] == []
@@ -390,7 +392,7 @@ def test_results_page_shows_runs():
 
 def test_results_page_counts_what_is_set_aside():
     wrong = RUN | {"superseded": "another scale"}
-    page = pages.aside_table([wrong, RUN, RUN])
+    page = ledger_pages.aside_table([wrong, RUN, RUN])
     found = [row.split("\n  - ")[2:] for row in page.split("* - ")[2:]]
     assert [row[0] for row in found] == ["1", "2"] and "another scale" in found[0][1]
 
@@ -399,7 +401,7 @@ def test_a_page_without_a_place_for_its_tables_is_refused(project):
     page = project / "book/claims.md"
     page.write_text("# Claims\n")
     with pytest.raises(ValueError, match=r"book/claims.md has no line <!-- claims -->"):
-        pages.fill(page, {"claims": "x"})
+        ledger_pages.fill(page, {"claims": "x"})
 
 
 def test_a_late_message_does_not_break_what_the_probe_printed():

@@ -20,7 +20,8 @@ import nbformat
 import pytest
 from packaging.requirements import Requirement
 
-from hnlib.book import build, elsewhere, execute
+from builder import build, portable_notebooks
+from hnlib.notebooks import execute
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -36,9 +37,10 @@ EXTRA = {
     "sentences": "sentences",
     "retrieval": "retrieval",
     "integrations": "sentence-transformers",
+    "notebooks": "book",
     "book": "book",
 }
-OPTIONAL = {"book.sweep": "sweep", "book.pdf": "test"}  # imported inside functions
+OPTIONAL = {"notebooks.sweep": "sweep"}  # imported inside functions
 LOSSES = [path.stem for path in (ROOT / "hnlib").glob("[!_]*.py") if path.stem != "commands"]
 
 
@@ -329,7 +331,9 @@ def away(environment, tmp_path_factory):
 
 def code(name, first=None):
     """The code of a chapter as it is downloaded, of its first cells."""
-    node = elsewhere.portable(execute.read(ROOT / f"{name}.md"), "https://github.com/a/b", name)
+    node = portable_notebooks.portable(
+        execute.read(ROOT / f"{name}.md"), "https://github.com/a/b", name
+    )
     return [cell.source for cell in node.cells if cell.cell_type == "code"][:first]
 
 
@@ -361,12 +365,15 @@ def test_without_the_library_the_first_cell_installs_it_or_says_how(monkeypatch)
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     chapter, ran = nbformat.v4.new_notebook(), []
-    first = elsewhere.portable(chapter, "https://github.com/a/b", "page").cells[0].source
+    first = portable_notebooks.portable(chapter, "https://github.com/a/b", "page").cells[0].source
     shell = SimpleNamespace(run_line_magic=lambda *words: ran.append(words))
     exec(TransformerManager().transform_cell(first), {"get_ipython": lambda: shell})
     assert ran == [
-        ("pip", f'install --quiet "hnlib[notebooks] @ https://a.github.io/b/{elsewhere.WHEEL}"')
+        (
+            "pip",
+            f'install --quiet "hnlib[notebooks] @ https://a.github.io/b/{portable_notebooks.WHEEL}"',
+        )
     ]
-    chapter = elsewhere.portable(nbformat.v4.new_notebook(), "https://a.invalid/b", "page")
-    with pytest.raises(ImportError, match=f"take {elsewhere.WHEEL} from the book"):
+    chapter = portable_notebooks.portable(nbformat.v4.new_notebook(), "https://a.invalid/b", "page")
+    with pytest.raises(ImportError, match=f"take {portable_notebooks.WHEEL} from the book"):
         exec(chapter.cells[0].source, {})

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hnlib import __main__ as cli
-from hnlib.book import papers, queue
+from hnlib.book import ledgers, papers, queue
 from hnlib.graphs.run import GraphRun
 from hnlib.training import kinds, records
 
@@ -33,7 +33,7 @@ def test_every_printed_number_has_a_run_or_a_reason():
 
 
 def test_every_setting_is_used():
-    used = {row["run"] for row in records.papers().to_dict("records")}
+    used = {row["run"] for row in ledgers.printed().to_dict("records")}
     assert papers.settings().keys() <= used
 
 
@@ -50,7 +50,7 @@ def disagreements(note: dict, run, ours: str) -> list[str]:
 
 
 def test_runs_have_the_printed_values_and_name_ours():
-    notes = [papers.parse_note(note) for note in records.papers()["note"]]
+    notes = [papers.parse_note(note) for note in ledgers.printed()["note"]]
     for cell, note in zip(CELLS, notes, strict=True):
         if cell.run is not None:
             assert not disagreements(note, cell.run, cell.ours), cell

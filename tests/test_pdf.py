@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from hnlib.book import pdf
+from builder import pdf
 
 
 def test_all_pages_make_one_document(tmp_path, monkeypatch):

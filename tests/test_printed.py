@@ -4,7 +4,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from hnlib.book import pages, papers, printed
+from builder import ledger_pages, papers_page
+from hnlib.book import ledgers, papers
 from hnlib.graphs import data as graph_sets
 from hnlib.images.run import ImageRun
 from hnlib.training import records
@@ -21,7 +22,7 @@ def record(cell, seed, accuracy):
 def test_ours_stands_beside_the_printed_number_with_its_interval():
     cell = next(c for c in papers.cells() if (c.paper, c.row) == ("hcl", "Debiased"))
     frame = records.frame([record(cell, s, x) for s, x in enumerate((0.53, 0.54, 0.55))])
-    text = printed.parts(frame)["printed"]
+    text = papers_page.parts(frame)["printed"]
     assert text.count("(3 seeds)") == 1
     (line,) = [part for part in text.split("* -") if "(3 seeds" in part]
     assert (
@@ -37,14 +38,14 @@ def test_a_number_is_far_from_print_by_the_deviation_of_a_seed():
     made = [record(cells["InfoGraph"], seed, x) for seed, x in enumerate(five)]
     made.append(record(cells["GraphCL (τ0)"], 0, 0.744 + 0.013))
     made.append(record(cells["ADNCE"], 0, 0.751 - 0.015))
-    text = printed.parts(records.frame(made))["apart"]
+    text = papers_page.parts(records.frame(made))["apart"]
     row = text.split("* - PROTEINS\n  - ")[1].split("`````")[0]
     assert row.split("\n  - ") == ["0.7", "3", "0", "ADNCE, ADNCE −1.5\n"]
 
 
 @pytest.mark.slow
 def test_every_number_has_its_line_and_those_on_record_come_first():
-    parts = printed.parts(records.frame(records.tracked_folder()))
+    parts = papers_page.parts(records.frame(records.tracked_folder()))
     assert parts["printed"].count("\n* -") == 435 + parts["printed"].count("{list-table}")
     assert "435" in parts["summary"] and "tables without a number on record" in parts["summary"]
     recorded = parts["printed"].count("\n  - on record\n")
@@ -53,21 +54,21 @@ def test_every_number_has_its_line_and_those_on_record_come_first():
     assert "runs; the" in parts["queue"]
     states = [text for text in parts["printed"].split("\n") if text.startswith("  - ")]
     places = [states.index(f"  - {state}") for state in ("on record", "no record yet", "no run")]
-    assert places == sorted(places) and parts["quick"].count("hnlib train") == printed.QUICK
+    assert places == sorted(places) and parts["quick"].count("hnlib train") == papers_page.QUICK
 
 
 @pytest.mark.parametrize(
     "found, shown", [([], "–"), ([50.0], "−1.0"), ([50, 52], "[−12.7,\u00a0+12.7]")]
 )
 def test_a_difference_needs_seeds_for_an_interval(found, shown):
-    assert shown in printed.difference(found, 51.0)
+    assert shown in papers_page.difference(found, 51.0)
 
 
 def test_a_command_on_the_page_is_text_whatever_it_holds():
     from markdown_it import MarkdownIt
 
     for text in ("x`{{ 1 }}`y", "``", "a `b`` c", "$x$ <b> {raw}`x`"):
-        (inline,) = MarkdownIt().parse(pages.literal(text))[1:2]
+        (inline,) = MarkdownIt().parse(ledger_pages.literal(text))[1:2]
         assert [(c.type, c.content.strip()) for c in inline.children] == [("code_inline", text)]
 
 
@@ -83,7 +84,7 @@ def misprinted(row: dict) -> list[str]:
 
 
 def test_graph_sets_have_the_statistics_that_hcl_prints():
-    rows = pd.read_csv(records.ledger("book/results/graph_sets.csv")).to_dict("records")
+    rows = pd.read_csv(ledgers.book_file("book/results/graph_sets.csv")).to_dict("records")
     assert len(rows) == 8 and not any(map(misprinted, rows))
     assert misprinted(rows[0] | {"edges": rows[0]["edges"] + 0.01}) == ["edges"]
     assert [row["digest"] for row in rows] == [graph_sets.TU[row["dataset"]] for row in rows]

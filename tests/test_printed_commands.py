@@ -9,7 +9,7 @@ from scripts import ROOT
 
 from hnlib import __main__ as cli
 from hnlib import commands
-from hnlib.book import execute
+from hnlib.notebooks import execute
 
 PAGES = [ROOT / "README.md", *(ROOT / "book").glob("*.md"), *(ROOT / "notebooks").rglob("*.md")]
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hnlib import __main__ as cli
 from hnlib import _files, results
+from hnlib.book import ledgers
 from hnlib.images.run import ImageRun
 from hnlib.retrieval.run import RetrievalRun
 from hnlib.training import records
@@ -214,7 +215,7 @@ def test_the_printed_numbers_are_read(tmp_path):
     head = "paper,table,row,column,dataset,metric,value,spread,run,note"
     line = "hcl,Fig. 4,HCL,β=1,cifar10,linear,91.4,,hcl-images hcl,example\n"
     path.write_text(f"# a comment\n{head}\n{line}")
-    (row,) = records.papers(path).to_dict("records")
+    (row,) = ledgers.printed(path).to_dict("records")
     assert (row["paper"], row["value"]) == ("hcl", 91.4)
     assert math.isnan(row["spread"])
 

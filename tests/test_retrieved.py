@@ -8,7 +8,7 @@ import torch
 from scripts import script
 from torch.nn import functional
 
-from hnlib.training import records
+from hnlib.book import ledgers
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def retrieved():
 
 @pytest.fixture(scope="module")
 def recorded():
-    path = records.ledger("book/results/retrieved.json")
+    path = ledgers.book_file("book/results/retrieved.json")
     assert path.stat().st_size < 250_000
     return json.loads(path.read_text("utf-8"))
 

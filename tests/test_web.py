@@ -14,7 +14,8 @@ from PIL import Image
 from scripts import script
 
 import hnlib
-from hnlib.book import build, tables
+from builder import build
+from hnlib.book import tables
 
 web = script("book/ext/web.py")
 pages = script("book/ext/pages.py")

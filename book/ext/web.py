@@ -19,9 +19,9 @@ from matplotlib import font_manager
 from PIL import Image, ImageDraw, ImageFont
 
 import hnlib
-from hnlib.book import elsewhere
-from hnlib.book.build import toc
-from hnlib.book.execute import root
+from builder import portable_notebooks
+from builder.build import toc
+from hnlib.notebooks.execute import root
 
 ASIDE = nodes.Admonition, nodes.admonition, nodes.table, nodes.figure, nodes.list_item
 FINE_PRINT = re.compile(r"theory/.*-(more|cost|finite|simulated)$")
@@ -113,7 +113,7 @@ def card(title: str, about: str, path: Path) -> None:
 
 def entry(app, page: str, title: str, date: str) -> str:
     """The BibTeX entry of a page, from its title with its number."""
-    url, book = elsewhere.repository(root()), rf"\emph{{{app.config.html_title}}}"
+    url, book = portable_notebooks.repository(root()), rf"\emph{{{app.config.html_title}}}"
     number, title = re.fullmatch(r"(?:(\d+)\. )?(.*)", title).groups()
     fields = {
         "author": f"{{{app.config.author}}}",
@@ -124,7 +124,7 @@ def entry(app, page: str, title: str, date: str) -> str:
     }
     if address := app.config.html_baseurl:
         fields["url"] = f"{address}{page}.html"
-    elif elsewhere.is_set(url):
+    elif portable_notebooks.is_set(url):
         fields["url"] = url
     key = re.sub(r"\W", "", page.rpartition("/")[2])
     lines = [f"  {name} = {{{text}}}," for name, text in fields.items()]
@@ -188,16 +188,22 @@ def tables(shown: str):
     """Yield the tables of a cell's HTML in Markdown, each after its caption."""
     for table in BeautifulSoup(shown, "html.parser")("table"):
         yield table.caption.get_text() if table.caption else ""
-        yield elsewhere.table([[c.get_text() for c in row(["td", "th"])] for row in table("tr")])
+        yield portable_notebooks.table(
+            [[c.get_text() for c in row(["td", "th"])] for row in table("tr")]
+        )
 
 
 def markdown(source: Path, page: str) -> str:
     """A page in plain Markdown, with its code and the tables and texts that it printed."""
-    url = elsewhere.repository(root())
+    url = portable_notebooks.repository(root())
     if source.suffix == ".md":
-        return elsewhere.plain(source.read_text(encoding="utf-8"), page, elsewhere.address(url))
+        return portable_notebooks.plain(
+            source.read_text(encoding="utf-8"), page, portable_notebooks.address(url)
+        )
     parts = []
-    for cell in elsewhere.portable(nbformat.read(source, as_version=4), url, page).cells[1:]:
+    for cell in portable_notebooks.portable(nbformat.read(source, as_version=4), url, page).cells[
+        1:
+    ]:
         code = cell.cell_type == "code"
         parts.append(f"```python\n{cell.source}\n```" if code else cell.source)
         for output in cell.get("outputs", ()):

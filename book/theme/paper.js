@@ -1,4 +1,4 @@
-// All pages as one document (hnlib/book/pdf.py): names get their page's in front, links lead to them within the document,
+// All pages as one document (book/builder/pdf.py): names get their page's in front, links lead to them within the document,
 // and what is folded is opened, but checks.
 {
   const sheets = [...document.querySelectorAll(".hn-sheet[data-page]")];

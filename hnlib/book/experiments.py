@@ -21,7 +21,7 @@ from typing import Any
 
 import pandas as pd
 
-from hnlib.book import measures
+from hnlib.book import ledgers, measures
 from hnlib.book.compared import Question
 from hnlib.book.predictions import Verdicts
 from hnlib.book.tables import TITLES, scores
@@ -368,11 +368,11 @@ SCHEMA = ("extends", "blocks", "mixed")  # no fields of runs
 @functools.cache
 def load(name: str) -> Experiment:
     """Read an experiment by its name."""
-    path = records.ledger(f"{FOLDER}/{name}.toml")
+    path = ledgers.book_file(f"{FOLDER}/{name}.toml")
     text = path.read_text("utf-8")
     content = tomllib.loads(text)
     if "extends" in content:  # another file; what stands in this one replaces it key by key
-        base = records.ledger(f"{FOLDER}/{content['extends']}.toml")
+        base = ledgers.book_file(f"{FOLDER}/{content['extends']}.toml")
         content = tomllib.loads(base.read_text("utf-8")) | {"predictions": []} | content
     blocks = content.get("blocks", {"": {}})
     templates, chosen = content.get("templates", {}), content.get("chosen", {})
@@ -413,14 +413,14 @@ def missing() -> Iterator:
 
 def names() -> list[str]:
     """Return the names of all experiments."""
-    return sorted(path.stem for path in Path(records.ledger(FOLDER)).glob("*.toml"))
+    return sorted(path.stem for path in Path(ledgers.book_file(FOLDER)).glob("*.toml"))
 
 
 def digest(name: str) -> str:
     """Return the digest of what was predicted of an experiment: its file, or predictions.md."""
     if name in names():
         return load(name).digest
-    return _digest(records.ledger("book/results/predictions.md").read_bytes())
+    return _digest(ledgers.book_file("book/results/predictions.md").read_bytes())
 
 
 def _digest(content: bytes) -> str:

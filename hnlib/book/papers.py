@@ -14,7 +14,8 @@ from typing import Any
 
 import pandas as pd
 
-from hnlib.training import config, kinds, records
+from hnlib.book import ledgers
+from hnlib.training import config, kinds
 
 #: Why a printed number has no run; details may follow a colon.
 REASONS = (
@@ -65,14 +66,15 @@ class Cell:
 @functools.cache
 def cells() -> tuple[Cell, ...]:
     """Return the printed numbers in the order of papers.csv."""
-    rows = records.papers().to_dict("records")
+    rows = ledgers.printed().to_dict("records")
     return tuple(_cell(row, settings()) for row in rows)
 
 
 @functools.cache
 def settings() -> dict[str, dict]:
     """Return the settings of papers.toml by group and name."""
-    groups = tomllib.loads(records.ledger("book/results/papers.toml").read_text(encoding="utf-8"))
+    path = ledgers.book_file("book/results/papers.toml")
+    groups = tomllib.loads(path.read_text(encoding="utf-8"))
     by_name = {}
     for group, shared in groups.items():
         for name, setting in shared.pop("settings").items():

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json  # three times as fast as json
 
-from hnlib._files import project_root, write_atomically
+from hnlib._files import INSTALLED, project_root, write_atomically
 from hnlib.training import kinds
 from hnlib.training.config import Configuration, canonical, defaults, name, words
 
@@ -38,29 +38,13 @@ if TYPE_CHECKING:  # training needs no pandas
 
 PACKAGES = ("torch", "torchvision", "torch-geometric", "lightning-fabric", "numpy", "scikit-learn")
 PACKAGES += ("tokenizers",)
-INSTALLED = Path(__file__).resolve().parents[1] / "_ledgers"  # a wheel's, of setup.py
+TRACKED = "book/results/runs"
 #: Parts of a record that are a column each, as they are.
 SHOWN = ("test_images", "graphs", "sentences", "judged", "history", "losses", "correct")
-#: What this process has read of the book's records, each with its digest: a file, or a selection.
+#: Digest of each file and record selection that this process has read.
 READ: dict[str, str] = {}
 ASIDE = "[records set aside]"
 EVERY = "[all records]"
-
-
-def ledger(name: str) -> Path:
-    """Return a file or folder of the book, from the checkout or as installed with the library."""
-    for folder in (project_root(), INSTALLED):
-        path = folder / name
-        if path.exists():
-            if path.is_file():
-                READ[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-            return path
-    raise ValueError(f"{name} is neither in a checkout around {Path.cwd()} nor installed")
-
-
-def measured(name: str) -> dict:
-    """Return numbers measured for the book, those in `book/results/NAME.json`."""
-    return json.loads(ledger(f"book/results/{name}.json").read_text(encoding="utf-8"))
 
 
 def default_folder() -> Path:
@@ -69,8 +53,19 @@ def default_folder() -> Path:
 
 
 def tracked_folder() -> Path:
-    """Return the folder of the records that the book shows; only `--record` writes there."""
-    return ledger("book/results/runs")
+    """Return the folder of the tracked records: only `--record` writes there.
+
+    It is `$HNLIB_RECORDS`, else the checkout's, else the one installed with the library.
+    """
+    if chosen := os.environ.get("HNLIB_RECORDS"):
+        return Path(chosen)
+    for folder in (project_root(), INSTALLED):
+        if (path := folder / TRACKED).is_dir():
+            return path
+    raise ValueError(
+        f"there are no tracked records: {TRACKED} is neither in a checkout around {Path.cwd()} nor "
+        "installed; set $HNLIB_RECORDS"
+    )
 
 
 def write(record: dict, folder: Path | str) -> Path:
@@ -396,25 +391,6 @@ def _completed(table: pd.DataFrame) -> pd.DataFrame:
 
 
 DTYPES = {int: "Int64", bool: "boolean"}  # which stay what they are where a row has none
-
-
-def papers(path: Path | str | None = None) -> pd.DataFrame:
-    """Return the numbers printed in the papers; lines of papers.csv that begin with # are left out.
-
-    `run` is the setting in papers.toml, or why there is none.
-    """
-    import pandas as pd
-
-    path = ledger("book/results/papers.csv") if path is None else Path(path)
-    numbers = dict.fromkeys(("value", "spread"), float)
-    return pd.read_csv(  # pyright: ignore[reportCallIssue]
-        path,
-        comment="#",
-        skipinitialspace=True,
-        dtype=defaultdict(lambda: str, numbers),
-        keep_default_na=False,
-        na_values={name: [""] for name in (*numbers, "note")},
-    )
 
 
 def environment(device=None) -> dict:

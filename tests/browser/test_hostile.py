@@ -8,8 +8,10 @@ import nbformat
 import pandas as pd
 import pytest
 
-from hnlib.book import build, claims, execute, figures, pages, papers, printed, tables
+from builder import build, ledger_pages, papers_page
+from hnlib.book import claims, figures, papers, tables
 from hnlib.images.run import ImageRun
+from hnlib.notebooks import execute
 from hnlib.training import records
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,8 +110,8 @@ def hostile(tmp_path_factory):
         papers.cells.cache_clear()
         executed = {name: json.loads(text) for name, text in texts.items()}
         runs = records.frame(folder / "book/results/runs")
-        pages.write(stage / "book", executed, runs, folder, draft=True)
-        printed.write(stage / "book", runs)
+        ledger_pages.write(stage / "book", executed, runs, folder, draft=True)
+        papers_page.write(stage / "book", runs)
         build.render(stage, draft=True)
     execute.root.cache_clear()
     papers.cells.cache_clear()

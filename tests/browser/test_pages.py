@@ -15,8 +15,9 @@ from colours import contrast, legible, luminance
 from matplotlib.figure import Figure
 from playwright.sync_api import TimeoutError
 
+from builder import portable_notebooks
 from hnlib import _files
-from hnlib.book import elsewhere, figures
+from hnlib.book import figures
 
 MEGABYTE = 1_000_000
 pytestmark = pytest.mark.slow
@@ -427,7 +428,9 @@ def test_downloads_number_as_the_pages_do(html):
     """Statements, exercises, equations and figures: one that is not counted would move the next."""
     numbered = re.compile(r"\([\d.]+\)|[A-Z]\S+ [\d.]+")
     shown = {
-        label: said for label, said in elsewhere.labels().items() if numbered.fullmatch(said[0])
+        label: said
+        for label, said in portable_notebooks.labels().items()
+        if numbered.fullmatch(said[0])
     }
     wrong = []
     for label, (said, page) in shown.items():

@@ -8,8 +8,9 @@ import jupytext
 import pytest
 from format_cells import COLUMNS
 
-from hnlib.book import build, execute
-from hnlib.book.reading import figure, hidden, minutes, minutes_with_pencil, with_time
+from builder import build
+from builder.reading_time import figure, hidden, minutes, minutes_with_pencil, with_time
+from hnlib.notebooks import execute
 
 CHAPTERS = sorted((execute.root() / "notebooks").rglob("*.md"))
 #: What an experiment's parameters name, so that papermill can drive it.

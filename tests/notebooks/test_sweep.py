@@ -13,7 +13,7 @@ from processes import is_alive, start_hnlib, wait_for
 from scripts import HEAD
 
 from hnlib import __main__ as cli
-from hnlib.book import execute, sweep
+from hnlib.notebooks import execute, sweep
 
 # Each execution appends a line to `log`; a trial may fail, kill its worker (the kernel's parent) or
 # wait for `gate`.

@@ -17,9 +17,10 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from builder import ledger_pages, papers_page, portable_notebooks, reading_time
 from hnlib import _files
-from hnlib.book import elsewhere, kernels, pages, printed, reading
-from hnlib.book.execute import (
+from hnlib.notebooks import forked_kernels
+from hnlib.notebooks.execute import (
     NotebookError,
     about,
     execute,
@@ -79,7 +80,7 @@ def execute_chapters(wanted: list[Path], jobs: int) -> None:
         unknown = 1e6 if "experiments" in chapter.parts else 1e3
         return about(executed_path(chapter)).get("seconds", unknown)
 
-    kernels.preload(LIBRARIES)
+    forked_kernels.preload(LIBRARIES)
     # from `jobs`, not from what is to do: threads change last digits, and results must not vary
     options = {"timeout": TIMEOUT, "threads": max(1, (os.cpu_count() or 1) // jobs)}
     pool, tasks = ThreadPoolExecutor(jobs), {}
@@ -94,7 +95,7 @@ def execute_chapters(wanted: list[Path], jobs: int) -> None:
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         while not all(task.done() for task in tasks):
-            kernels.stop_all()
+            forked_kernels.stop_all()
             time.sleep(0.1)
 
 
@@ -106,23 +107,24 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
     shutil.copytree(root() / "book", folder / "book", ignore=ignored)
     shutil.copytree(root() / "examples", folder / "examples", ignore=ignored)  # a page includes it
     shutil.copyfile(root() / "_toc.yml", folder / "_toc.yml")
-    url, config = elsewhere.repository(root()), (root() / "_config.yml").read_text("utf-8")
-    (folder / "_config.yml").write_text(elsewhere.configured(config, url), encoding="utf-8")
+    url, config = portable_notebooks.repository(root()), (root() / "_config.yml").read_text("utf-8")
+    config = portable_notebooks.configured(config, url)
+    (folder / "_config.yml").write_text(config, encoding="utf-8")
     executed = {}
     for chapter in chapters():
         if chapter in current:
             notebook = executed[name(chapter)] = load(executed_path(chapter))
             if not draft:
                 _refuse_warnings(name(chapter), notebook)
-            notebook = reading.with_time(notebook, chapter.parent.name == "theory")
+            notebook = reading_time.with_time(notebook, chapter.parent.name == "theory")
         else:
             notebook = _with_note(dict(read(chapter)), NOT_EXECUTED)
         target = (folder / chapter.relative_to(root())).with_suffix(".ipynb")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(notebook), encoding="utf-8")
-    pages.write(folder / "book", executed, runs, root(), draft)
-    printed.write(folder / "book", runs)
-    pages.fill(folder / "book/reproduce.md", elsewhere.parts(url))
+    ledger_pages.write(folder / "book", executed, runs, root(), draft)
+    papers_page.write(folder / "book", runs)
+    ledger_pages.fill(folder / "book/reproduce.md", portable_notebooks.parts(url))
     _api_pages(folder)
     return folder
 
@@ -181,9 +183,9 @@ def render(folder: Path, draft: bool) -> None:
     shutil.rmtree(build, ignore_errors=True)
     page = build / "html"
     arguments = [folder, page, not draft]
-    environment = os.environ | {"PYTHONPATH": str(root())}
+    environment = os.environ | {"PYTHONPATH": f"{root()}{os.pathsep}{root() / 'book'}"}
     with ThreadPoolExecutor() as beside:
-        wheel = beside.submit(elsewhere.wheel, page)
+        wheel = beside.submit(portable_notebooks.wheel, page)
         result = subprocess.run(
             [sys.executable, "-c", SPHINX, *map(str, arguments)],
             env=environment,
@@ -198,7 +200,7 @@ def render(folder: Path, draft: bool) -> None:
     if warnings:
         print(warnings, file=sys.stderr)
     wheel.result()
-    elsewhere.downloads(page / "_sources", elsewhere.repository(root()))
+    portable_notebooks.downloads(page / "_sources", portable_notebooks.repository(root()))
     html, old = root() / "_build/html", root() / "_build/html.old"
     shutil.rmtree(old, ignore_errors=True)
     if html.exists():

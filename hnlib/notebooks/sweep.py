@@ -16,8 +16,8 @@ from cyclopts import Parameter
 from cyclopts.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from hnlib import _files
-from hnlib.book import execute
-from hnlib.training import config
+from hnlib.notebooks import execute
+from hnlib.training import config, records
 
 
 class Trial(NamedTuple):
@@ -211,6 +211,6 @@ def _execute(trial: Trial, notebook, folder, root, cpus, gpus) -> dict[str, byte
 
 
 def _records() -> dict[Path, int]:
-    folders = [execute.root() / name for name in ("_build/results", "book/results/runs")]
+    folders = [records.default_folder(), records.tracked_folder()]
     paths = itertools.chain.from_iterable(folder.glob("[!.]*.json") for folder in folders)
     return {path: path.stat().st_mtime_ns for path in paths}

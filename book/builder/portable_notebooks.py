@@ -13,8 +13,8 @@ from itertools import count
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from hnlib.book import reading
-from hnlib.book.execute import root
+from builder import reading_time
+from hnlib.notebooks.execute import root
 
 BRANCH = "notebooks"  # where the workflow puts the downloads, for Colab
 COLAB = "https://colab.research.google.com"
@@ -216,7 +216,7 @@ def portable(node, url: str, page: str):
     source = f"{site}{WHEEL}" if site else f"git+{url}"
     install = INSTALL.format(source=source) if is_set(url) else REFUSE
     cells = [new_code_cell(MISSING.format(install=install).strip(), id="elsewhere")]
-    opened = [id(part) for part in reading.opened(node)]
+    opened = [id(part) for part in reading_time.opened(node)]
     for cell in node.cells:
         cells.append(cell)
         if cell.cell_type == "markdown":
@@ -227,10 +227,10 @@ def portable(node, url: str, page: str):
             if "text/markdown" in output.get("data", {}):
                 output.data["text/markdown"] = plain(output.data["text/markdown"], page, site)
         closed = id(cell) not in opened
-        hidden = {"source_hidden": closed or reading.hidden(cell), "outputs_hidden": closed}
+        hidden = {"source_hidden": closed or reading_time.hidden(cell), "outputs_hidden": closed}
         cell.metadata["jupyter"] = hidden
-        if name := reading.figure(cell, "figure", "name"):
-            caption = plain(reading.figure(cell, "figure", "caption"), page, site)
+        if name := reading_time.figure(cell, "figure", "name"):
+            caption = plain(reading_time.figure(cell, "figure", "caption"), page, site)
             cells.append(new_markdown_cell(f"**{_known(name)}.** {caption}", id=name))
     node.cells = [cell for cell in cells if cell.source]
     return node

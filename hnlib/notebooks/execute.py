@@ -16,7 +16,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from hnlib import _files
-from hnlib.book import kernels
+from hnlib.notebooks import forked_kernels
 from hnlib.training import records
 
 PROBE = """
@@ -232,7 +232,7 @@ def execute(
             progress_bar=progress,
             execution_timeout=timeout,
             record_timing=False,
-            kernel_manager_class=kernels.KernelManager,
+            kernel_manager_class=forked_kernels.KernelManager,
             shutdown_kernel="immediate",
             extra_arguments=["--log-level=50"],
             resources={"metadata": {"path": str(root())}},

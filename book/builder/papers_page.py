@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hnlib.book import pages, papers, queue
+from builder import ledger_pages
+from hnlib.book import ledgers, papers, queue
 from hnlib.book.tables import DASH, Markup, interval, myst, percent
 from hnlib.results.comparisons import Effect
-from hnlib.training import records
 
 WHERE = ["Printed in", "Row", "Data", "Printed"]
 HEAD = [*WHERE, "Ours, difference", "State", "Run, or why there is none"]
@@ -44,7 +44,7 @@ def _where(cell: papers.Cell) -> list[str]:
 
 def _ours(row: dict) -> str:
     ours = _by_readout(row, lambda values: percent(np.array(values) / 100))
-    return f"{ours} ({pages.count(row['seeds'], 'seed')})" if ours else ""
+    return f"{ours} ({ledger_pages.count(row['seeds'], 'seed')})" if ours else ""
 
 
 def _line(row: dict, minutes: dict[str, float | None]) -> list:
@@ -55,10 +55,10 @@ def _line(row: dict, minutes: dict[str, float | None]) -> list:
     if cell.run is not None:
         time = minutes.get(cell.key)  # of a run that is missing
         remarks = [f"ours: {cell.ours}" if cell.ours else "", cell.note, cell.remark]
-        remarks += [pages.duration(row["seconds"]) if row["seeds"] else ""]
+        remarks += [ledger_pages.duration(row["seconds"]) if row["seeds"] else ""]
         remarks += [f"{time:.0f} min on a CPU" if time else ""]
         text = "".join(f"; {remark}" for remark in remarks if remark)
-        origin = Markup(pages.literal(papers.command(cell.run)) + myst(text))
+        origin = Markup(ledger_pages.literal(papers.command(cell.run)) + myst(text))
     state = "on record" if row["seeds"] else "no record yet" if cell.run else "no run"
     printed = f"{cell.value:g}{spread}"
     ours = Markup(f"{myst(_ours(row))} <br> {myst(gap)}" if row["seeds"] else DASH)
@@ -74,17 +74,17 @@ def _quick(rows: list[dict]) -> str:
     lines = []
     for row in [*fastest.values()][:QUICK]:
         cell = row["cell"]
-        command = pages.literal(papers.command(cell.run))
-        time = pages.duration(row["seconds"])
+        command = ledger_pages.literal(papers.command(cell.run))
+        time = ledger_pages.duration(row["seconds"])
         lines.append([*_where(cell), f"{cell.value:g}", _ours(row), time, command])
-    return pages.table([*WHERE, "Ours", "Time", "Command"], lines)
+    return ledger_pages.table([*WHERE, "Ours", "Time", "Command"], lines)
 
 
 def _apart(every: pd.DataFrame, frame: pd.DataFrame) -> str:
     """Return by graph set which of our numbers are far from print, for what a seed changes."""
     recorded = every[every["recorded"] & (every["kind"] == "graphs")]
     if recorded.empty:
-        return pages.NONE_YET
+        return ledger_pages.NONE_YET
     runs = frame[frame["kind"] == "graphs"].groupby(SETTING, dropna=False)["svm"]
     settings = runs.agg(["std", "count"]).query(f"count >= {SEEDS}").reset_index()
     deviations = 100 * settings.groupby("dataset")["std"].median()
@@ -101,7 +101,8 @@ def _apart(every: pd.DataFrame, frame: pd.DataFrame) -> str:
         shown = DASH if np.isnan(deviation) else f"{deviation:.1f}"
         lines.append([name, shown, len(gaps), beyond, "; ".join(far)])
     head = ["Data", "Deviation of a seed", "Numbers", "More than 2 points from print"]
-    return pages.table([*head, "More than two deviations from print"], lines, "16 14 12 14 44")
+    head += ["More than two deviations from print"]
+    return ledger_pages.table(head, lines, "16 14 12 14 44")
 
 
 def _on_record(every: pd.DataFrame) -> str:
@@ -111,7 +112,7 @@ def _on_record(every: pd.DataFrame) -> str:
     for kind, group in [*every.groupby(kinds), ("**all**", every)]:
         recorded, alone = group["recorded"].sum(), (group["seeds"] == 1).sum()
         lines.append([Markup(kind), len(group), recorded, alone])
-    return pages.table(["On", "Printed", "Measured here", "Of these, one seed"], lines)
+    return ledger_pages.table(["On", "Printed", "Measured here", "Of these, one seed"], lines)
 
 
 def _summary(every: pd.DataFrame) -> str:
@@ -124,8 +125,8 @@ def _summary(every: pd.DataFrame) -> str:
     head = ["Paper", "Table", "Printed", "With a run", "On record", "Missing"]
     whole = every[["runs", "recorded"]].sum()
     whole = [len(every), *whole, whole["runs"] - whole["recorded"]]
-    shown = pages.table(head, [*rows[True], ["", "all", *map(int, whole)]])
-    rest = pages.table([*head[:4]], [row[:4] for row in rows[False]])
+    shown = ledger_pages.table(head, [*rows[True], ["", "all", *map(int, whole)]])
+    rest = ledger_pages.table([*head[:4]], [row[:4] for row in rows[False]])
     title = f"{len(rows[False])} tables without a number on record"
     return f"{shown}\n::::{{dropdown}} {title}\n{rest}::::\n"
 
@@ -137,7 +138,7 @@ def _statistics(path: Path) -> str:
         counts = [f"{row[n]:,} / {row[f'loaded_{n}']:,}" for n in ("graphs", "classes")]
         means = [f"{row[n]:.2f} / {row[f'loaded_{n}']:.3f}" for n in ("nodes", "edges")]
         lines.append([f"HCL, {row['table']}", row["dataset"], *counts, *means])
-    return pages.table(["Printed in", "Data", "Graphs", "Classes", "Nodes", "Edges"], lines)
+    return ledger_pages.table(["Printed in", "Data", "Graphs", "Classes", "Nodes", "Edges"], lines)
 
 
 def parts(frame) -> dict[str, str]:
@@ -153,16 +154,16 @@ def parts(frame) -> dict[str, str]:
     minutes = {papers.key(job.run): job.minutes for job in missing}
     return {
         "counts": _on_record(every),
-        "images": pages.count(images, "run"),
+        "images": ledger_pages.count(images, "run"),
         "summary": _summary(every),
         "quick": _quick(rows),
         "apart": _apart(every, frame),
-        "statistics": _statistics(records.ledger("book/results/graph_sets.csv")),
-        "printed": pages.table(HEAD, [_line(row, minutes) for row in rows], WIDTHS),
+        "statistics": _statistics(ledgers.book_file("book/results/graph_sets.csv")),
+        "printed": ledger_pages.table(HEAD, [_line(row, minutes) for row in rows], WIDTHS),
         "queue": f"Missing, with one seed: {queue.total(missing)}.",
     }
 
 
 def write(folder: Path, runs) -> None:
     """Fill ``papers.md`` in ``folder``, the staged ``book``."""
-    pages.fill(folder / "papers.md", parts(runs))
+    ledger_pages.fill(folder / "papers.md", parts(runs))

@@ -1,15 +1,14 @@
-"""Print the built book into one PDF with headless Chromium: ``python -m hnlib.book.pdf``."""
+"""Print the built book into one PDF with headless Chromium."""
 
 import html
 import re
 import shutil
-import sys
 import time
 from pathlib import Path
 
 import hnlib
-from hnlib.book.build import toc
-from hnlib.book.execute import root
+from builder.build import toc
+from hnlib.notebooks.execute import root
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
@@ -102,10 +101,11 @@ def pdf(folder: Path, out: Path) -> None:
         start.write_text(text.replace(version, link), encoding="utf-8")
 
 
-if __name__ == "__main__":
-    start, html_folder = time.monotonic(), root() / "_build/html"
-    target = html_folder / "hard-negatives.pdf"
-    if not (html_folder / f"{toc()[0]}.html").exists():
-        sys.exit(f"there is no book in {html_folder}; run `make book` first")
-    pdf(html_folder, target)
+def write() -> None:
+    """Print the built book. Raises ValueError if there is none."""
+    start, built = time.monotonic(), root() / "_build/html"
+    target = built / "hard-negatives.pdf"
+    if not (built / f"{toc()[0]}.html").exists():
+        raise ValueError(f"there is no book in {built}; run `make book` first")
+    pdf(built, target)
     print(f"{target.relative_to(root())} ({time.monotonic() - start:.0f} s)")

@@ -1,0 +1,36 @@
+"""`python -m builder`, with the folder `book` on the path, as the Makefile starts it."""
+
+import sys
+
+from cyclopts import App
+from cyclopts.types import PositiveInt
+
+from builder import build
+from builder import pdf as paper
+from hnlib.__main__ import main
+
+app = App("builder", help=__doc__, version_flags=[], result_action="return_value")
+
+
+@app.command
+def book(*, only: str | None = None, jobs: PositiveInt | None = None) -> int:
+    """Execute the chapters that changed and write _build/html.
+
+    Parameters
+    ----------
+    only
+        a draft of chapters, e.g. 'theory/*'
+    jobs
+        chapters at once (default: CPU count)
+    """
+    return build.book(only=only, jobs=jobs)
+
+
+@app.command
+def pdf() -> None:
+    """Print the built book into one PDF with Chromium."""
+    paper.write()
+
+
+if __name__ == "__main__":
+    sys.exit(main(app=app))

@@ -1,0 +1,44 @@
+"""The files of the book that its pages read: of the checkout, or as installed with the library."""
+
+import hashlib
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import pandas as pd
+
+from hnlib._files import INSTALLED, project_root
+from hnlib.training import records
+
+
+def book_file(name: str) -> Path:
+    """Return a file or folder of the book; the chapter is executed again when the file changes."""
+    for folder in (project_root(), INSTALLED):
+        path = folder / name
+        if path.exists():
+            if path.is_file():
+                records.READ[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+            return path
+    raise ValueError(f"{name} is neither in a checkout around {Path.cwd()} nor installed")
+
+
+def measurement(name: str) -> dict:
+    """Return numbers measured for the book, those in `book/results/NAME.json`."""
+    return json.loads(book_file(f"book/results/{name}.json").read_text(encoding="utf-8"))
+
+
+def printed(path: Path | str | None = None) -> pd.DataFrame:
+    """Return the numbers printed in the papers; lines of papers.csv that begin with # are left out.
+
+    `run` is the setting in papers.toml, or why there is none.
+    """
+    path = book_file("book/results/papers.csv") if path is None else Path(path)
+    numbers = dict.fromkeys(("value", "spread"), float)
+    return pd.read_csv(  # pyright: ignore[reportCallIssue]
+        path,
+        comment="#",
+        skipinitialspace=True,
+        dtype=defaultdict(lambda: str, numbers),
+        keep_default_na=False,
+        na_values={name: [""] for name in (*numbers, "note")},
+    )

@@ -1,0 +1,1 @@
+"""Run parameterised notebooks, once or over a grid."""
