@@ -33,9 +33,8 @@ def addresses(folder):
 
 def test_every_file_names_the_address_of_pyproject():
     named = dict.fromkeys(NAMING, (portable_notebooks.repository(ROOT),))
-    if not portable_notebooks.is_set(
-        portable_notebooks.repository(ROOT)
-    ):  # a reader is shown no placeholder
+    # a reader is shown no placeholder
+    if not portable_notebooks.is_set(portable_notebooks.repository(ROOT)):
         named["README.md"] = ()
     assert addresses(ROOT) == named
 
@@ -62,7 +61,7 @@ def test_every_page_of_a_copy_follows_the_command(tmp_path):
             shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / runs).symlink_to(ROOT / runs)
     subprocess.run(["make", "repository", f"URL={URL}"], cwd=tmp_path, check=True)
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{tmp_path / 'book'}"}
     command = [sys.executable, "-c", STAGE]
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
