@@ -358,6 +358,18 @@ def test_colour_images_another_encoder_and_mixed_precision():
         assert all(p.dtype == torch.float32 for p in run.encoder.parameters())
 
 
+def test_mixed_precision_without_instructions_for_it_is_said_to_be_slow(monkeypatch, recwarn):
+    capability = torch.backends.cpu
+    for name, precision, warned in (
+        ("AVX512", "bf16-mixed", 0),
+        ("AVX2", "32-true", 0),
+        ("AVX2", "bf16-mixed", 1),
+    ):
+        monkeypatch.setattr(capability, "get_cpu_capability", lambda name=name: name)
+        loop.launch("cpu", precision)
+        assert sum("train with --precision 32-true" in str(w.message) for w in recwarn) == warned
+
+
 def test_a_saved_run_may_have_options_that_hold_lists_and_braces(whole, tmp_path):
     options = {"mixture": [0.5, 0.25, 0.25], "words": ["{0}", "{a} ["]}
     configuration = whole.record["configuration"] | {"options": options}

@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -354,6 +355,13 @@ def launch(device: str, precision: str):
         ) from error
     if several:
         fabric.launch()
+    slow = fabric.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX2"
+    if precision == "bf16-mixed" and slow:
+        warnings.warn(
+            "this processor has no instructions for bfloat16, so bf16-mixed takes several times "
+            "as long as 32-true; train with --precision 32-true or on another machine",
+            stacklevel=2,
+        )
     return fabric
 
 
