@@ -78,12 +78,13 @@
   function choice(parent, legend, names, change) {
     const field = add(parent, "fieldset"), group = unique("hn-choice");
     add(field, "legend", {}, legend);
-    names.forEach((name, i) => {
+    return names.map((name, i) => {
       const label = add(field, "label", { class: "hn-switch" });
       const input = add(label, "input", { type: "radio", name: group, value: i });
       input.checked = i === 0;
       add(label, "span", {}, name);
       input.addEventListener("change", () => change(i));
+      return input;
     });
   }
 
@@ -715,6 +716,8 @@
 
   const kinds = { "class-mass": classMass, dial: oneDial, packing, masks, balls, path: lambdaPath, motion, radius,
     sinkhorn: halfSteps };
+  window.hnPictures = { kinds, start, set, add, panel, row, line, text, circle, rect, path, legend, turn, slider, choice,
+    controls, reading, unique };  // for typed.js
 
   function start() {
     for (const box of document.querySelectorAll(".hn-picture[hidden]")) {
