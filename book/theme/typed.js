@@ -87,7 +87,7 @@ const typed = (() => {
     }
     function named(here) {
       const { name, at } = here, opened = tokens[next];
-      if (name in CONSTANTS) return () => [CONSTANTS[name], 0];
+      if (Object.hasOwn(CONSTANTS, name)) return () => [CONSTANTS[name], 0];
       if (["s", "t", "Q"].includes(name)) return (x) => [x[name], Number(name === "s")];
       const pair = name === "min" || name === "max";
       if (!pair && !Object.hasOwn(FUNCTIONS, name)) fail(`${shown(here)} at character ${at} is unknown; use ${KNOWN}`);
@@ -136,7 +136,7 @@ const typed = (() => {
   function derivatives({ s, partner }, { kind, formula, t, power }) {
     const Q = s.length - 2;
     function evaluate(x) {
-      const [value, slope] = formula({ s: x, t, Q }), place = `at s = ${x.toFixed(3)}, which this batch has`;
+      const [value, slope] = formula({ s: x, t, Q }), place = `at s = ${x.toFixed(3).replace("-", "−")}, which this batch has`;
       if (kind === "w" && value < 0) throw new RangeError(`w(s) is negative ${place}; a weight must be 0 or more.`);
       if (!Number.isFinite(value)) throw new RangeError(`${kind}(s) is not a finite number ${place}; change it there.`);
       if (kind === "w") return [x / t + Math.log(value), 1 / t, value];

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import html
 import io
@@ -194,12 +195,12 @@ def _svg(figure) -> str:
 
 
 def interactive(kind: str, label: str, /, **data):
-    """Return a picture that ``book/theme/pictures.js`` draws and lets the reader change.
+    """Return a picture that a script of ``book/theme`` draws and lets the reader change.
 
     Parameters
     ----------
     kind : str
-        One of the kinds in that script.
+        One of the kinds in ``pictures.js`` or ``typed.js``.
     label : str
         A sentence that says what to move and what to see: the text above the picture and its
         accessible name.
@@ -230,3 +231,17 @@ def interactive(kind: str, label: str, /, **data):
     box = f'data-kind="{kind}" role="group" aria-label="{name}" hidden'
     hint = f'<p class="hn-hint">{name}</p><script type="application/json">{numbers}</script>'
     return HTML(f'<div class="hn-picture" {box}>{hint}</div>')
+
+
+def coordinates(points) -> str:
+    """Pack unit points [..., n, d], n in all, for ``book/theme/typed.js``.
+
+    In the coordinates of their own span point i has i + 1 of them: n(n + 1)/2 numbers, in 16 bits,
+    in base64.
+    """
+    points = np.asarray(points, dtype=float)
+    points = points.reshape(-1, points.shape[-1])
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    triangle = np.linalg.qr(points.T)[1].T
+    packed = np.round(32767 * triangle[np.tril_indices(len(points))]).astype("<i2")
+    return base64.b64encode(packed.tobytes()).decode()
