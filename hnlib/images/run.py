@@ -160,6 +160,8 @@ class ImageRun(Configuration):
         second views of another image of the class
     admitted
         share of the pairs of one class kept as negatives
+    pairs_only
+        a view's negatives are the other views' partners alone, once each way, as `hnlib null` has it
     mixing
         i-mix or un-mix
     mixing_share
@@ -182,6 +184,7 @@ class ImageRun(Configuration):
     separate_views: Annotated[bool, Rare] = False
     oracle_positives: Annotated[bool, Rare] = False
     admitted: Annotated[float, Field(ge=0, le=1)] = 1.0
+    pairs_only: Annotated[bool, Rare] = False
     mixing: Literal["i-mix", "un-mix"] | None = None
     mixing_share: Annotated[Annotated[float, Field(ge=0, le=1)] | None, Rare] = None
     evaluate_size: Annotated[Annotated[int, Field(ge=2)] | None, Rare] = None

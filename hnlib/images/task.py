@@ -98,6 +98,9 @@ class Task(task.Task):
             return mixing.i_mix_loss(method, *z, *views[2:])
         if self.run.mixing == "un-mix":
             return mixing.un_mix_loss(method, z, views[3], *features)
+        if self.run.pairs_only:
+            known = {} if labels is None else {"labels": labels}
+            return (method.pairs(*z, **known) + method.pairs(*reversed(z), **known)) / 2
         more = {"features": tuple(features[0])} if hidden else {}
         if self.run.admitted == 1:
             return method(*z, labels, **more)
@@ -205,6 +208,12 @@ def _check(run: ImageRun, method, supervised: bool) -> None:
         )
     if run.separate_views and run.queue:
         raise ValueError(f"separate_views does not apply with queue={run.queue}")
+    if run.pairs_only and (
+        run.mixing or run.queue or run.admitted < 1 or asks_for(method, "features")
+    ):
+        raise ValueError(
+            "pairs_only requires a method of embeddings, without mixing, a queue or admitted"
+        )
     if not run.mixing:
         return
     if supervised or run.queue or run.admitted < 1:

@@ -60,6 +60,9 @@ class RetrievalRun(Configuration):
         unless none would be left
     transfer
         further collections to search
+    pairs_only
+        the loss gets embeddings of queries and of their answers and nothing else, as `hnlib null`
+        has it: other answers of a query in the batch stay its negatives
     """
 
     experiment: Annotated[str, Field(min_length=1), Rare] = "retrieval"
@@ -83,6 +86,7 @@ class RetrievalRun(Configuration):
     guide: Annotated[Literal["self", "static"] | None, Rare] = None
     guide_margin: Annotated[float, Rare] = 0.0
     transfer: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = ()
+    pairs_only: Annotated[bool, Rare] = False
     precision: Annotated[Literal["32-true"], Hidden] = "32-true"
     compile: Annotated[Literal[False], Hidden] = False
 
@@ -105,6 +109,8 @@ class RetrievalRun(Configuration):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.pairs_only and (self.mined or self.guide or self.logq or self.hardness_strength):
+            raise ValueError("pairs_only allows no mined, guide, logq or hardness_strength")
         if self.ranks[1] - self.ranks[0] < self.negatives * self.best_of:
             raise ValueError(
                 f"ranks={self.ranks} are too few for {self.negatives} negatives, each the best "

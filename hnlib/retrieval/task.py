@@ -206,6 +206,8 @@ class Task(task.Task):
         """Return the loss of the whole batch; `gather` collects the rows of all processes."""
         run = self.run
         queries, *keys = map(gather, self._forward(model, views.tokens))
+        if run.pairs_only:
+            return method.pairs(queries, *keys)
         contrast = Contrast.from_pairs(queries, torch.cat(keys))
         s, excluded = contrast.similarity.detach(), views.excluded
         if run.guide == "self":
