@@ -44,7 +44,7 @@ class Experiment:
     name: str
     question: str
     primary: str
-    beside: tuple[str, ...]
+    beside: tuple[str, ...] | dict[str, str]  # or beside which metric
     seeds: tuple[int, ...]
     minutes: float
     mixed: bool  # whether processors may differ within a seed
@@ -71,7 +71,12 @@ class Experiment:
 
     @functools.cache  # noqa: B019 — an experiment lives as long as the process
     def best(self, pattern: str, metric: str, block: str = "") -> str | None:
-        """Return the arm of a pattern with the best mean, None while runs are missing."""
+        """Return the arm of a pattern with the best mean, None while runs are missing.
+
+        The metric "validation" is that of the block's primary metric.
+        """
+        if metric == "validation":
+            metric = f"{self.blocks[block].get('primary', self.primary)}_validation"
         means = {name: self.mean(name, metric, block) for name in self.matching(pattern, block)}
         known = {name: mean for name, mean in means.items() if mean is not None}
         return max(known, key=lambda name: known[name]) if len(known) == len(means) else None
@@ -82,11 +87,15 @@ class Experiment:
 
     def _like(self, pattern: str, block: str) -> list[str]:
         names = [name for name in self.arms[block] if fnmatchcase(name, pattern)]
-        return names or [pattern] * (pattern in self.chosen)
+        return names or [pattern] * (pattern in self._chosen(block))
 
     def names(self, block: str = "") -> list[str]:
         """Return the arms of a block."""
-        return [*self.arms[block], *self.chosen]
+        return [*self.arms[block], *self._chosen(block)]
+
+    def _chosen(self, block: str) -> dict[str, dict]:
+        rules = self.chosen.items()
+        return {name: rule for name, rule in rules if block in rule.get("blocks", self.blocks)}
 
     def run(self, name: str, seed: int, block: str = ""):
         """Return a run of an arm, None while the arm is not chosen."""
@@ -203,7 +212,7 @@ class Experiment:
         groups = {k: tuple(self.group(one, block) for one in pair) for k, pair in pairs.items()}
         return Question(groups, pool)
 
-    def waiting(self, several) -> int:
+    def waiting(self, several, blocks=None) -> int:
         """Return how many runs of groups of arms have no record, in the blocks that have them.
 
         An arm may be a pattern; one that is not chosen counts whole.
@@ -212,6 +221,7 @@ class Experiment:
             (name, seed, block)
             for arms in several
             for block in self.having(arms)
+            if block in (blocks or self.blocks)
             for arm in _flat(arms)
             for name, seed in itertools.product(self._like(arm, block), self.seeds)
         }
@@ -246,6 +256,8 @@ class Experiment:
 
     def other(self, metric: str) -> str:
         """Return the read-out that is shown beside one that decides."""
+        if isinstance(self.beside, dict):
+            return self.beside[metric]
         return self.beside[0] if metric == self.primary else self.primary
 
     def _mixed(self, block: str) -> bool:
@@ -266,7 +278,7 @@ class Experiment:
         A block that was begun on one processor and ended on another is begun again; what the first
         had made stays in the ledger. Without such a processor the first record of each run counts.
         """
-        elsewhere = [name for name, rule in self.chosen.items() if "experiment" in rule]
+        elsewhere = [name for name, rule in self._chosen(block).items() if "experiment" in rule]
         runs = [self.run(name, seed, block) for name in [*self.arms[block], *elsewhere]]
         keys = [records.key(run.configuration) for run in runs if run]
         every = {key: _recorded()[key] for key in keys if key in _recorded()}
@@ -341,7 +353,7 @@ def verdicts(*several: Experiment, only: str = "*") -> Verdicts:
             continue
         shown = dict(zip(table.metrics, (line["metric"], experiment.other(line["metric"]))))
         arms = [pair[:2] for pair in line["compare"]] if "compare" in line else [line["arms"]]
-        left = experiment.waiting(arms)
+        left = experiment.waiting(arms, line.get("blocks"))
         find = functools.partial(experiment.of_family, line, left=left)
         table.judge(
             line["id"],
@@ -362,7 +374,7 @@ def _natural(name: str) -> tuple:
 
 
 UNTRAINED = "untrained"
-SCHEMA = ("extends", "blocks", "mixed")  # no fields of runs
+SCHEMA = ("extends", "blocks", "mixed", "primary")  # no fields of runs
 
 
 @functools.cache
@@ -374,7 +386,7 @@ def load(name: str) -> Experiment:
     if "extends" in content:  # another file; what stands in this one replaces it key by key
         base = ledgers.book_file(f"{FOLDER}/{content['extends']}.toml")
         content = tomllib.loads(base.read_text("utf-8")) | {"predictions": []} | content
-    blocks = content.get("blocks", {"": {}})
+    blocks, beside = content.get("blocks", {"": {}}), content.get("beside", ())
     templates, chosen = content.get("templates", {}), content.get("chosen", {})
     if twice := sorted(templates.keys() & chosen.keys()):
         raise ValueError(f"{path} has the arm {twice[0]!r} twice; give each a name of its own")
@@ -390,7 +402,7 @@ def load(name: str) -> Experiment:
         name=name,
         question=content["question"],
         primary=content["primary"],
-        beside=tuple(content.get("beside", ())),
+        beside=beside if isinstance(beside, dict) else tuple(beside),
         seeds=_seeds(content["seeds"]),
         minutes=content.get("minutes", 0.0),
         mixed=content.get("mixed", False),
