@@ -161,7 +161,7 @@ class ImageRun(Configuration):
     admitted
         share of the pairs of one class kept as negatives
     pairs_only
-        a view's negatives are the other views' partners alone, once each way, as `hnlib null` has it
+        the negatives of a view are other second views (first views) alone, as `hnlib null` has it
     mixing
         i-mix or un-mix
     mixing_share
