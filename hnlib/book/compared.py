@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hnlib.book.tables import TITLES, Markup, Table, interval, table, term
+from hnlib.book.tables import TITLES, Markup, Table, interval, percent, table, term
 from hnlib.results import comparisons
 from hnlib.results.comparisons import Effect, between
 
@@ -160,6 +160,39 @@ class Question:
         ordered = sorted(self.effects(metric).values(), key=lambda effect: effect.error)
         ends = {f"{size(effect):.1f}": None for effect in (ordered[0], ordered[-1])}
         return " to ".join(ends)
+
+
+def searches(asked: dict, blocks=("",), others=(), whose: str = "queries", level=False) -> Table:
+    """Show named pairs of arms of experiments: the lines of a block are one family.
+
+    Beside the primary metric stand the interval of the line alone for new queries (or users), with
+    `level` the mean of ours, and the differences of `others`.
+    """
+    rows, several = [], False
+    for block in blocks:
+        pairs = {
+            words: (experiment, *pair)
+            for experiment, lines in asked.items()
+            for words, pair in lines.items()
+            if block in experiment.having(pair)
+        }
+        several = several or len(pairs) > 1
+        families = [
+            comparisons.family(x.effect(*pair, metric, block) for x, *pair in pairs.values())
+            for metric in (None, *others)
+        ]
+        for (words, (x, ours, base)), effect, *more in zip(pairs.items(), *families):
+            new = x.effect(ours, base, block=block, target="new images")
+            row = {"bag": block} if block else {}
+            row |= {"": words}
+            row |= {x.primary: percent(x.group(ours, block)[x.primary])} if level else {}
+            row |= {"difference": interval(effect), f"new {whose}": interval(new)}
+            row |= {"verdict": word(effect, MARGIN)} | dict(zip(others, map(interval, more)))
+            rows.append(row)
+    caption = f"Points, {term('paired by seed')} ({len(effect.values)} seeds)"
+    if several:
+        caption += f", the lines{' of a bag' * (blocks != ('',))} {term('corrected together')}"
+    return table(rows, words=True, caption=Markup(f"{caption}."))
 
 
 def _p(p: float) -> str:

@@ -69,7 +69,7 @@ def searches(bag: str) -> dict[str, Effect]:
     The best of four temperatures is chosen on validation claims.
     """
     pairs = {"temperature": ("temperature", "t0.05"), "tilt": ("tilt", "temperature")}
-    pairs |= {"dcl": ("dcl", "tilt at 10"), "mined": ("mined", "t0.05")}
+    pairs |= {"dcl": ("dcl", "b4 t0.5"), "mined": ("mined", "t0.05")}
     pairs["strength"] = ("mined strength", "mined t1/29")
     alone = [experiments.load("search").effect(*pair, block=bag) for pair in pairs.values()]
     return dict(zip(pairs, comparisons.family(alone)))
