@@ -81,9 +81,11 @@ class Experiment:
         known = {name: mean for name, mean in means.items() if mean is not None}
         return max(known, key=lambda name: known[name]) if len(known) == len(means) else None
 
-    def matching(self, pattern: str, block: str = "") -> list[str]:
-        """Return the arms of a block whose names match; ValueError if there is none."""
-        return self._like(pattern, block) or [self._known(pattern, block)]
+    def matching(self, patterns, block: str = "") -> list[str]:
+        """Return the arms of a block that match one or several; ValueError if one has none."""
+        patterns = [patterns] if isinstance(patterns, str) else patterns
+        found = [self._like(one, block) or [self._known(one, block)] for one in patterns]
+        return [*itertools.chain.from_iterable(found)]
 
     def _like(self, pattern: str, block: str) -> list[str]:
         names = [name for name in self.arms[block] if fnmatchcase(name, pattern)]
@@ -150,8 +152,15 @@ class Experiment:
 
     def values(self, name: str, metric: str, block: str = "") -> dict[int, float]:
         """Return a metric of an arm by seed; "last_x" is x of the last epoch."""
-        read = (lambda one: one["metrics"][metric]) if not metric.startswith("last_") else None
-        read = read or (lambda one: one["history"][-1][metric.removeprefix("last_")])
+
+        def read(record: dict) -> float:
+            if metric.startswith("last_"):
+                return record["history"][-1][metric.removeprefix("last_")]
+            if metric == "transfer_ndcg":
+                others = self.fields["transfer"]
+                return statistics.fmean(record["metrics"][f"{other}_ndcg"] for other in others)
+            return record["metrics"][metric]
+
         return {seed: read(record) for seed, record in self._found(name, block).items()}
 
     def value_of(self, name: str, field: str, block: str = ""):

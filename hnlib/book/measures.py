@@ -70,9 +70,20 @@ def share(experiment, line: dict, metric: str, block: str) -> Found:
     """Return the share of the variance between `arms` that γ, or a field, explains.
 
     For "gamma" by a smooth curve and without the noise of seeds (`dial.Map.share`); for a field or
-    an option, the variance between the means of its values.
+    an option, the variance between the means of its values. With "parabola" the curve is one in the
+    logarithm, of which another one, in what is named there, is told beside.
     """
     names = experiment.matching(line["arms"], block)
+    if "parabola" in line:
+        if metric != line["metric"]:
+            return {}
+        points = np.array([_points(experiment, name, metric, block) for name in names])
+        found, beside = (
+            _by_parabola(points, [experiment.value_of(name, of, block) for name in names])
+            for of in (line["of"], line["parabola"])
+        )
+        title = SYMBOLS.get(line["parabola"], line["parabola"])
+        return {"": Level(found, f"{found:.0%}; a parabola in log {title}: {beside:.0%}")}
     if line["of"] == "gamma":
         from hnlib.book import dial  # draws maps, too
 
@@ -91,7 +102,7 @@ def chosen(experiment, line: dict, metric: str, block: str) -> Found:
         return {}
     best = experiment.best(line["arms"], line["by"], block)
     value = experiment.value_of(best, line["of"], block)
-    title = {"gamma": "γ", "temperature": "t"}.get(line["of"], line["of"])
+    title = SYMBOLS.get(line["of"], line["of"])
     return {"": Level(value, f"{title} = {round(value, 2):g}")}
 
 
@@ -112,9 +123,21 @@ def level(experiment, line: dict, metric: str, block: str) -> Found:
     return {name: Level(mean, f"{mean:.3f}") for name, mean in means.items()}
 
 
+SYMBOLS = {"gamma": "γ", "temperature": "t"}
 STATISTICS = {f.__name__: f for f in (interaction, mean, widest, slope, share, chosen, rank, level)}
 
 
 def _points(experiment, name: str, metric: str, block: str) -> np.ndarray:
     """Return a metric of an arm in points, in the order of the seeds."""
     return 100 * np.array([*experiment.values(name, metric, block).values()])
+
+
+def _by_parabola(points: np.ndarray, axis) -> float:
+    """Return the share of the variance between arms, without noise, of a parabola in log axis."""
+    mean, (arms, seeds) = points.mean(1), points.shape
+    left = points - mean[:, None] - points.mean(0) + points.mean()
+    noise = (left**2).sum() / ((arms - 1) * (seeds - 1)) / seeds
+    x = np.log(axis)
+    rest = mean - np.polyval(np.polyfit(x, mean, 2), x)
+    share = (rest @ rest / (arms - 3) - noise) / (mean.var(ddof=1) - noise)
+    return float(1 - max(share, 0.0))
