@@ -202,29 +202,25 @@ const typed = (() => {
     const norm = Math.sqrt(moved.reduce((sum, row) => sum + dot(row, row), 0));
     if (!(norm > 0)) throw new RangeError("This loss has no gradient on this batch; let it change with s.");
     const along = table(n, (a, b) => dot(moved[a], z[b]) / norm);
-    const softmaxes = new Map(), members = new Map();  // both are asked for more than once
-    function softmax(t) {  // of the negatives of each anchor, and its log-ratio
-      if (!softmaxes.has(t)) softmaxes.set(t, s.map((row, a) => {
-        const share = new Float64Array(n);
-        let most = -Infinity, sum = 0;
-        for (let j = 0; j < n; j++) if (j !== a && j !== partner[a]) most = Math.max(most, row[j]);
-        for (let j = 0; j < n; j++) if (j !== a && j !== partner[a]) sum += share[j] = Math.exp((row[j] - most) / t);
-        for (let j = 0; j < n; j++) share[j] /= sum;
-        return { share, ratio: Math.log(sum) + (most - row[partner[a]]) / t };
-      }));
-      return softmaxes.get(t);
-    }
+    const members = new Map();  // the three families share some
     function products(t, power) {  // of the pull and the push of a member with each other and with the gradient
       const key = `${t} ${power}`;
       if (members.has(key)) return members.get(key);
-      const found = { pull: 0, push: 0, pulled: 0, pushed: 0, both: 0 }, laws = softmax(t);
-      const loud = laws.map(({ ratio }) => sigmoid(ratio) ** power), at = new Float64Array(n);
+      const loud = new Float64Array(n), share = table(n, () => 0), at = new Float64Array(n);
+      s.forEach((row, a) => {
+        let most = -Infinity, sum = 0;
+        for (let j = 0; j < n; j++) if (j !== a && j !== partner[a]) most = Math.max(most, row[j]);
+        for (let j = 0; j < n; j++) if (j !== a && j !== partner[a]) sum += share[a][j] = Math.exp((row[j] - most) / t);
+        loud[a] = sigmoid(Math.log(sum) + (most - row[partner[a]]) / t) ** power;
+        for (let j = 0; j < n; j++) share[a][j] *= loud[a] / sum;
+      });
+      const found = { pull: 0, push: 0, pulled: 0, pushed: 0, both: 0 };
       for (let a = 0; a < n; a++) {
         const own = partner[a], pull = -(loud[a] + loud[own]);
         let radial = 0;
         at.fill(0);
         for (let b = 0; b < n; b++) {
-          const force = loud[a] * laws[a].share[b] + loud[b] * laws[b].share[a], row = z[b];
+          const force = share[a][b] + share[b][a], row = z[b];
           radial += force * s[a][b];
           found.pushed += force * along[a][b];
           for (let i = 0; i <= b; i++) at[i] += force * row[i];
@@ -306,27 +302,24 @@ const typed = (() => {
     return { sharpness: found[n], misfit: Math.sqrt(best / x.length), r2: 1 - best / scatter, local };
   }
 
-  // Solve a symmetric positive definite system, by Cholesky's factors.
-  function solve(matrix, right) {
-    const n = right.length, l = matrix.map((row) => row.slice()), x = right.slice();
-    for (let i = 0; i < n; i++) for (let j = 0; j <= i; j++) {
-      for (let k = 0; k < j; k++) l[i][j] -= l[i][k] * l[j][k];
-      l[i][j] = i === j ? Math.sqrt(l[i][i]) : l[i][j] / l[j][j];
-    }
-    for (let i = 0; i < n; i++) {
-      for (let k = 0; k < i; k++) x[i] -= l[i][k] * x[k];
-      x[i] /= l[i][i];
+  // Solve a symmetric positive definite system by elimination; both arguments are used up.
+  function solve(matrix, x) {
+    const n = x.length;
+    for (let k = 0; k < n; k++) for (let i = k + 1; i < n; i++) {
+      const factor = matrix[i][k] / matrix[k][k];
+      for (let j = k; j < n; j++) matrix[i][j] -= factor * matrix[k][j];
+      x[i] -= factor * x[k];
     }
     for (let i = n - 1; i >= 0; i--) {
-      for (let k = i + 1; k < n; k++) x[i] -= l[k][i] * x[k];
-      x[i] /= l[i][i];
+      for (let j = i + 1; j < n; j++) x[i] -= matrix[i][j] * x[j];
+      x[i] /= matrix[i][i];
     }
     return x;
   }
 
   // ---- the sentence, as `Profile` says it ----
 
-  const digits = (x, n) => String(Number(x.toPrecision(n)));
+  const digits = (x, n) => String(Number(x.toPrecision(n))).replace("Infinity", "∞");
 
   function verdict({ sharpness: gamma, misfit, r2, nearest }) {
     if (gamma === null) return "too few pairs are pushed to tell";
@@ -390,7 +383,7 @@ const typed = (() => {
 
   // ---- pages: pictures.js draws, and finds the boxes ----
 
-  const hn = window.hnPictures;
+  const hn = globalThis.hnPictures;
   if (!hn) return { parse, unpack, derivatives, profile, sentence, batch, meanings };
   const { set, add, panel, row, line, text, circle, rect, path, turn, slider, choice, controls, reading, unique } = hn;
   const shown = (x) => (Math.abs(x) >= 1e5 || (x !== 0 && Math.abs(x) < 1e-3) ? x.toExponential(2) : digits(x, 4)).replace(/-/g, "−");
@@ -432,9 +425,10 @@ const typed = (() => {
     const formula = field(controls(box), "f(s) =", { type: "text", value: "s/t", maxlength: 200, spellcheck: "false",
       autocapitalize: "off", autocomplete: "off", class: "hn-formula", "aria-describedby": unique("hn-said") }, later);
     const options = controls(box);
-    const t = number(options, "temperature t", 0.1, later), power = number(options, "loudness (1 − p)^k, k", 1, later);
+    const t = number(options, "temperature t", 0.1, later), power = number(options, "loudness (1 − p)ᵏ, k", 1, later);
     const select = add(add(options, "label", { class: "hn-field" }, "batch "), "select");
     names.forEach((name, i) => add(select, "option", { value: i }, name));
+    select.value = Math.min(1, names.length - 1);  // the middle of a training
     select.addEventListener("input", update);
     const presets = add(box, "div", { class: "hn-presets", role: "group", "aria-label": "Examples" });
     PRESETS.forEach(([name, i, words, temperature]) => {
@@ -464,14 +458,15 @@ const typed = (() => {
       for (const tick of ticks) text(view, x(tick), 227, String(tick).replace("-", "−"), { class: "hn-fine" });
       return x;
     }
+    const DASHED = { "stroke-dasharray": "5 4", "stroke-width": 1.5, opacity: 0.7 };
     const curve = (view, points, attributes) => points.length > 1 && add(view, "path", { d: path(points), fill: "none",
-      stroke: "currentColor", "stroke-width": 2, ...attributes });
+      stroke: "currentColor", ...attributes });
 
     function drawPush({ s, partner }, rule) {
       const list = s.flatMap((r, a) => [...r].filter((_, b) => b > a && b !== partner[a]));
       const [low, high] = [Math.min(...list), Math.max(...list)], Q = s.length - 2;
       const ticks = [-0.5, 0, 0.5, 1].filter((x) => x > low && x < high);
-      const x = axes(pushes, "push on a negative", "similarity s", [low, high], ticks), y = (decades) => 190 - 32 * (decades + 5);
+      const x = axes(pushes, "push on a negative", "similarity s", [low, high], ticks), y = (d) => 190 - 32 * (d + 5);
       const bins = Array.from({ length: 40 }, (_, i) => list.filter((v) => Math.floor((39.999 * (v - low)) / (high - low)) === i).length);
       bins.forEach((count, i) => rect(pushes, 40 + 6.7 * i, 210 - (40 * count) / Math.max(...bins), 6, (40 * count) / Math.max(...bins),
         { fill: "currentColor", opacity: 0.18 }));
@@ -481,17 +476,11 @@ const typed = (() => {
         const [value, slope] = rule.formula({ s: v, t: rule.t, Q });
         return rule.kind === "w" ? v / rule.t + Math.log(value) : value + Math.log(slope);
       });
-      const most = Math.max(...logs.filter(Number.isFinite));
-      const pieces = [[]];
-      logs.forEach((value, i) => {
-        const d = (value - most) / Math.LN10;
-        if (d >= -5) pieces.at(-1).push([x(grid[i]), y(d)]);
-        else if (pieces.at(-1).length) pieces.push([]);
-      });
-      const one = found.nearest[0].temperature, top = grid[logs.indexOf(most)];
-      curve(pushes, grid.map((v) => [v, (v - top) / one / Math.LN10]).filter(([, d]) => d >= -5 && d <= 0.3).map(([v, d]) => [x(v), y(d)]),
-        { "stroke-dasharray": "5 4", "stroke-width": 1.5, opacity: 0.7 });
-      pieces.forEach((piece) => curve(pushes, piece, { stroke: hues.hcl, "stroke-width": 2.5 }));
+      const most = Math.max(...logs.filter(Number.isFinite)), top = grid[logs.indexOf(most)];
+      const decades = (value) => ((value - most) / Math.LN10 >= -5 ? (value - most) / Math.LN10 : -5);  // also where there is no push
+      const one = (v) => (v - top) / found.nearest[0].temperature / Math.LN10;
+      curve(pushes, grid.filter((v) => one(v) >= -5 && one(v) <= 0.3).map((v) => [x(v), y(one(v))]), DASHED);
+      curve(pushes, grid.map((v, i) => [x(v), y(decades(logs[i]))]), { stroke: hues.hcl, "stroke-width": 2.5 });
     }
 
     function drawDial() {
@@ -520,7 +509,7 @@ const typed = (() => {
     }
 
     function drawRing() {
-      const { s, partner } = batches[select.value];
+      const { s, partner } = found.points;
       ring.replaceChildren();
       const place = (degrees, away = 96) => turn(degrees - 90).map((v, i) => [160, 125][i] + away * v);
       const at = (j) => place((j % 2 ? 1 : -1) * (Math.acos(s[anchor][j]) * 180) / Math.PI);
@@ -542,7 +531,7 @@ const typed = (() => {
       const x = axes(louds, "loudness of a pair", "lead of the positive", [low - pad, high + pad], [low, (low + high) / 2, high].map((v) => Number(v.toFixed(2))));
       for (const v of [0, most]) text(louds, 36, y(v) + 4, digits(v, 2), { class: "hn-fine", "text-anchor": "end" });
       const grid = Array.from({ length: 81 }, (_, i) => low - pad + ((high - low + 2 * pad) * i) / 80);
-      curve(louds, grid.map((v) => [x(v), y(sigmoid(-v / t1))]), { "stroke-dasharray": "5 4", "stroke-width": 1.5, opacity: 0.7 });
+      curve(louds, grid.map((v) => [x(v), y(sigmoid(-v / t1))]), DASHED);
       lead.forEach((v, i) => circle(louds, [x(v), y(Math.max(loudness[i], 0))], 3.5, { fill: hues.hcl }));
     }
 
@@ -554,12 +543,12 @@ const typed = (() => {
       try {
         const rule = { kind: kinds[kind], t: within(t, "t", 0.005, 10), power: within(power, "k", 0, 4), formula: parse(formula.value) };
         const points = batches[select.value], derivative = derivatives(points, rule);
-        found = { ...profile(points, derivative), derivative };
+        found = { ...profile(points, derivative), derivative, points };
         drawPush(points, rule);
         [drawDial, drawRing, drawLoudness].forEach((draw) => draw());
         set(formula, { "aria-invalid": false });
         panels.classList.remove("hn-stale");
-        said.textContent = `${sentence(found)}.`;
+        said.textContent = `${sentence(found)}.`.replaceAll("1 − p", "1\u00a0−\u00a0p");
       } catch (error) {
         if (!(error instanceof SyntaxError || error instanceof RangeError)) throw error;
         said.textContent = error.message;
@@ -613,7 +602,7 @@ const typed = (() => {
         ["loss at collapse, all similarities 1", level, collapse],
         ["lead that makes the loss 0.01", level, x.tau === 0 ? won : "only for τ⁺ = 0"],
         ["lead that silences the negatives", `${pairs}#thm-pairs-margin`, margin ?? "none, as τ⁺ = 0"],
-        ["each negative counts as", `${pairs}#thm-pairs-tilt`, `${shown(Math.exp(x.alpha * (x.own - x.lead)))} copies`],
+        ["each negative counts as many, exp(αs)", `${pairs}#thm-pairs-tilt`, Math.exp(x.alpha * (x.own - x.lead))],
       ], words: `The negatives are shared out as by SimCLR at t = ${shown(1 / sharpness)}. `
         + (silent ? "Debiasing has silenced them: the positive alone pulls." : `This anchor pulls with ${shown(loudness)} of full loudness.`) };
     });
@@ -630,7 +619,8 @@ const typed = (() => {
         rows: states.map((state) => [`${state[1]}: ${state[2]}`, LOUDNESS + state[3], state[0], close(state)]),
         words: (close(best) ? `Yours is within half a percent of ${best[1]} = ${shown(best[0])}: ${best[2]}. `
           : `Yours is none of these. `)
-          + `Of a cross-entropy, ${shown(x.value)} is the choice among e^loss = ${shown(Math.exp(x.value))} equal candidates.` };
+          + `A cross-entropy of ${shown(x.value)} is that of ${shown(Math.exp(x.value))} equal candidates, in SupContrast of `
+          + `${shown(Math.exp((x.value * x.base) / x.t))}: a whole number tells.` };
     });
   }
 
