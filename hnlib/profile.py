@@ -109,13 +109,22 @@ class Profile:
         if self.residual > FOREIGN:
             return "not a function of these points' similarities alone"
         if self.sharpness is None:
-            return "too few pairs are pushed to tell"
+            few = "too few pairs are pushed to tell"
+            return "no negative is pushed" if self.silent + self.attracted == 1 else few
         extras = ("", " with a loudness of its own", " with a loudness and a balance of its own")
         near = [x for found, x in zip(self.nearest, extras) if found.angle < CLOSE]
+        if abs(self.balance) < math.sin(math.radians(CLOSE)):  # so weak a push turns no gradient
+            near = []
         if self.misfit <= EXACT:
+            if self.r2 is None and self.silent > 0:
+                return "a constant push on the negatives that are not silent"
             if self.r2 is None:
                 return "a constant push, sharp nowhere"
-            return f"a temperature{near[0]}, on these embeddings" if near else "no temperature"
+            if near:
+                return f"a temperature{near[0]}, on these embeddings"
+            if self.silent > 0:
+                return "a temperature on the negatives that are not silent"
+            return "a temperature in which negatives it pushes, but none in how hard"
         if near:
             return f"not one temperature, though near one{near[0]} on these embeddings"
         return "no temperature"
@@ -331,12 +340,13 @@ def _gradient(value: Callable, z: Tensor) -> Tensor:
     z = z.clone().requires_grad_()
     try:
         found = value(z)
+        if isinstance(found, Tensor) and found.numel() == 1:  # it may ignore the embeddings
+            (gradient,) = torch.autograd.grad((found + 0 * z.sum()).sum(), z)
     except Exception as error:
         raise ValueError(f"the loss of float64 embeddings raised {error!r}") from error
     if not isinstance(found, Tensor) or found.numel() != 1:
         shown = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         raise ValueError(f"loss must return a scalar tensor, got {shown}")
-    (gradient,) = torch.autograd.grad((found + 0 * z.sum()).sum(), z)  # the loss may ignore them
     if not gradient.isfinite().all():
         raise ValueError("the gradient of the loss is not finite at these embeddings")
     return gradient

@@ -1,0 +1,392 @@
+"""Put public losses on the dial: `python book/results/losses.py` writes `losses.json`.
+
+Every loss is called as its library ships it, never copied, with the defaults of the library (or the
+options that its row names), on the recorded batches of `stages.npz`. The first four libraries are
+in requirements.txt. The others need packages that the book does not use; install them apart,
+
+    pip install --no-deps --target EXTRA colpali-engine==0.3.18 info-nce-pytorch==0.1.4 \
+        PyGCL==0.1.2 solo-learn==1.0.2
+
+and run with `PYTHONPATH=EXTRA`; without them their rows stay as recorded. `--only WORD` measures the
+rows with that word anew and keeps the rest. One thread, eight minutes.
+"""
+
+import argparse
+import functools
+import hashlib
+import importlib
+import importlib.metadata
+import json
+import sys
+import types
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from hnlib import methods
+from hnlib._files import write_atomically
+from hnlib.images import _torchvision  # noqa: F401, which other libraries import: see there
+from hnlib.profile import FOREIGN, profile_loss
+
+FILE = Path(__file__).with_suffix(".json")
+PACKAGES = {
+    "pytorch-metric-learning": "pytorch_metric_learning.losses",
+    "lightly": "lightly.loss",
+    "sentence-transformers": "sentence_transformers.sentence_transformer.losses",
+    "open_clip_torch": "open_clip.loss",
+    "torch": "torch.nn",
+    "colpali-engine": "colpali_engine.loss.bi_encoder_losses",
+    "info-nce-pytorch": "info_nce",
+    "PyGCL": "GCL.losses",
+    "solo-learn": "solo.losses",
+}
+#: Losses that no call with a batch of embeddings can reach, by what else they are of.
+ELSEWHERE = {
+    "prototypes or logits": [
+        "lightly CAPILoss, DINOLoss, IBOTPatchLoss, IBOTPlusPlusPatchLoss, MSNLoss, PMSNLoss, SwaVLoss",
+        "solo-learn dino, swav, deepclusterv2",
+    ],
+    "several views, patches or masks": [
+        "lightly DetConBLoss, DetConSLoss, MMCRLoss, PatchKernelAlignmentLoss, VICRegLLoss",
+    ],
+    "a second model, a teacher's scores or tokens": [
+        "sentence-transformers GISTEmbedLoss, MarginMSELoss, DistillKLDivLoss, EmbedDistillLoss, MSELoss, "
+        "SoftmaxLoss, ContrastiveTensionLoss, DenoisingAutoEncoderLoss, AdaptiveLayerLoss",
+        "open_clip DistillClipLoss, CoCaLoss",
+        "solo-learn moco, ressl, nnclr (a queue)",
+    ],
+    "random projections": ["lightly LeJEPALoss, LeWMLoss, SIGReg, VISRegLoss"],
+}
+
+
+def module(package: str):
+    """Return the module of a package that has its losses.
+
+    PyGCL and solo-learn also import what their losses do not use and what no longer installs, so
+    only the folder of their losses is imported.
+    """
+    name = PACKAGES[package]
+    top = name.partition(".")[0]
+    if top in ("GCL", "solo") and top not in sys.modules:
+        folders = [str(Path(path) / top) for path in sys.path if (Path(path) / top).is_dir()]
+        if not folders:
+            raise ImportError(top)
+        sys.modules[top] = types.ModuleType(top)
+        sys.modules[top].__path__ = folders
+    return importlib.import_module(name)
+
+
+# --- how losses are called
+
+
+def views(loss):
+    """Of two views, or of queries and their answers."""
+    return loss, False
+
+
+def labelled(loss):
+    """Of embeddings and labels; the two embeddings of a pair stand together and are a class."""
+    return loss, True
+
+
+def stacked(loss):
+    """Of a list of views."""
+    return (lambda a, b: loss([a, b])), False
+
+
+def embedded(loss):
+    """Of sentence-transformers, of queries and answers."""
+    return (lambda a, b: loss.compute_loss_from_embeddings([a, b], torch.empty(0))), False
+
+
+def classed(loss):
+    """Of sentence-transformers, of embeddings and labels."""
+    return (lambda z, labels: loss.compute_loss_from_embeddings([z], labels)), True
+
+
+def referred(loss):
+    """Of pytorch-metric-learning without labels: embeddings and others to which they refer."""
+    return (lambda a, b: loss(a, ref_emb=b)), False
+
+
+def every_pair(loss):
+    """Of every query with every key, and whether it is the answer (1 or 0)."""
+
+    def of_pairs(a, b):
+        n, m = len(a), len(b)
+        same = torch.eye(n, m).flatten()
+        pairs = [a.repeat_interleave(m, 0), b.repeat(n, 1)]
+        if hasattr(loss, "compute_loss_from_embeddings"):
+            return loss.compute_loss_from_embeddings(pairs, same)
+        return loss(*pairs, 2 * same - 1)  # of torch.nn: 1 or −1
+
+    return of_pairs, False
+
+
+def every_triplet(loss):
+    """Of every query, its answer and every other key."""
+
+    def of_triplets(a, b):
+        i, j = (~torch.eye(len(a), len(b), dtype=torch.bool)).nonzero().T
+        triplets = a[i], b[i], b[j]
+        if hasattr(loss, "compute_loss_from_embeddings"):
+            return loss.compute_loss_from_embeddings([*triplets], torch.empty(0))
+        return loss(*triplets)
+
+    return of_triplets, False
+
+
+def masked(loss):
+    """Of PyGCL: anchors, samples, and masks of positives and negatives."""
+
+    def of_masks(a, b):
+        own = torch.eye(len(a), len(b), dtype=a.dtype)
+        return loss.compute(a, b, own, 1 - own)
+
+    return of_masks, False
+
+
+def scaled(loss, *numbers):
+    """Of open_clip: images, texts, scale and bias."""
+    return (lambda a, b: loss(a, b, *numbers)), False
+
+
+def halves(method):
+    """Of this library; the two views of a pair are a class where there are labels."""
+
+    def of_halves(a, b):
+        more = {"labels": torch.arange(len(a))} if method.entry.supervised else {}
+        more |= {"features": (a, b)} if method.entry.features else {}
+        return method(a, b, **more)
+
+    return of_halves, False
+
+
+# --- which losses
+
+
+def ours(name, shown="", **options):
+    """Return a row of this library's catalogue."""
+    return "hnlib", shown or name, lambda: halves(methods.build(name, **options))
+
+
+def of(package, call, name, *arguments, shown="", **options):
+    """Return a row: package, name with its options, and how to build and call it."""
+    given = [str(x) for x in arguments] + [f"{key}={value}" for key, value in options.items()]
+    given = [text for text in given if "None" not in text]
+    title = shown or f"{name} {', '.join(given)}".strip()
+
+    def build():
+        made = getattr(module(package), name)
+        made = functools.partial(made, *arguments, **options) if name.islower() else made(*arguments, **options)
+        return call(made)
+
+    return package, title, build
+
+
+PML = functools.partial(of, "pytorch-metric-learning", labelled)
+LIGHTLY = functools.partial(of, "lightly", views)
+SENTENCES = functools.partial(of, "sentence-transformers")
+COLPALI = functools.partial(of, "colpali-engine", views)
+GCL = functools.partial(of, "PyGCL", masked)
+SOLO = functools.partial(of, "solo-learn", views)
+CLASSES = dict(num_classes=32, embedding_size=128)  # a class for each pair; of the images' dimension
+
+
+def queue():
+    """NTXentLoss with the embeddings of earlier batches."""
+    losses = module("pytorch-metric-learning")
+    return labelled(losses.CrossBatchMemory(losses.NTXentLoss(), 128))
+
+
+def rows():
+    """Return the rows: library, loss, and a function that returns (callable, whether of labels)."""
+    catalogue = [ours(name) for name in methods.CATALOGUE]
+    held = dict(tau_plus=0.0, weights_gradient=False)
+    return [
+        *catalogue,
+        ours("simclr", "simclr t=0.1", temperature=0.1),
+        ours("simclr", "simclr t=0.05", temperature=0.05),
+        ours("dcl", "dcl t=0.1", temperature=0.1),
+        ours("hcl", "hcl held", **held),
+        PML("NTXentLoss"),
+        PML("SupConLoss"),
+        PML("NCALoss"),
+        PML("NPairsLoss"),
+        PML("MultiSimilarityLoss"),
+        PML("TupletMarginLoss"),
+        PML("CircleLoss"),
+        PML("LiftedStructureLoss"),
+        PML("GeneralizedLiftedStructureLoss"),
+        PML("ContrastiveLoss"),
+        PML("TripletMarginLoss"),
+        PML("TripletMarginLoss", smooth_loss=True),
+        PML("MarginLoss"),
+        PML("AngularLoss"),
+        PML("SignalToNoiseRatioContrastiveLoss"),
+        PML("RankedListLoss", margin=0.5, Tn=10),
+        PML("FastAPLoss"),
+        PML("SmoothAPLoss"),
+        PML("PNPLoss"),
+        PML("HistogramLoss", n_bins=100),
+        PML("IntraPairVarianceLoss"),
+        PML("DynamicSoftMarginLoss"),
+        PML("ThresholdConsistentMarginLoss"),
+        PML("InstanceLoss"),
+        of("pytorch-metric-learning", referred, "VICRegLoss"),
+        PML("ArcFaceLoss", shown="ArcFaceLoss", **CLASSES),
+        PML("CosFaceLoss", shown="CosFaceLoss", **CLASSES),
+        PML("NormalizedSoftmaxLoss", shown="NormalizedSoftmaxLoss", **CLASSES),
+        PML("ProxyNCALoss", shown="ProxyNCALoss", **CLASSES),
+        PML("ProxyAnchorLoss", shown="ProxyAnchorLoss", **CLASSES),
+        PML("SoftTripleLoss", shown="SoftTripleLoss", **CLASSES),
+        ("pytorch-metric-learning", "CrossBatchMemory of NTXentLoss", queue),
+        LIGHTLY("NTXentLoss"),
+        LIGHTLY("NTXentLoss", memory_bank_size=(64, 128)),
+        LIGHTLY("DCLLoss"),
+        LIGHTLY("DCLWLoss"),
+        LIGHTLY("MACLLoss"),
+        LIGHTLY("DirectCLRLoss"),
+        LIGHTLY("NegativeCosineSimilarity"),
+        LIGHTLY("BarlowTwinsLoss"),
+        LIGHTLY("VICRegLoss"),
+        LIGHTLY("TiCoLoss"),
+        of("lightly", stacked, "EMPSSLLoss"),
+        of("lightly", stacked, "FroSSLLoss"),
+        SENTENCES(embedded, "MultipleNegativesRankingLoss", None),
+        SENTENCES(
+            embedded,
+            "MultipleNegativesRankingLoss",
+            None,
+            directions=("query_to_doc", "doc_to_query"),
+            partition_mode="per_direction",
+            shown="MultipleNegativesRankingLoss both ways",
+        ),
+        SENTENCES(
+            embedded,
+            "MultipleNegativesRankingLoss",
+            None,
+            directions=("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc"),
+            shown="MultipleNegativesRankingLoss all directions (GTE)",
+        ),
+        SENTENCES(
+            embedded,
+            "MultipleNegativesRankingLoss",
+            None,
+            hardness_mode="in_batch_negatives",
+            hardness_strength=9.0,
+            shown="MultipleNegativesRankingLoss hardness 9 (LLaVE)",
+        ),
+        SENTENCES(every_pair, "CoSENTLoss", None),
+        SENTENCES(every_pair, "AnglELoss", None),
+        SENTENCES(every_pair, "ContrastiveLoss", None),
+        SENTENCES(every_pair, "OnlineContrastiveLoss", None),
+        SENTENCES(every_pair, "CosineSimilarityLoss", None),
+        SENTENCES(every_triplet, "TripletLoss", None),
+        SENTENCES(classed, "BatchAllTripletLoss", None),
+        SENTENCES(classed, "BatchHardTripletLoss", None),
+        SENTENCES(classed, "BatchSemiHardTripletLoss", None),
+        SENTENCES(classed, "BatchHardSoftMarginTripletLoss", None),
+        of("open_clip_torch", lambda loss: scaled(loss, 1 / 0.07), "ClipLoss", shown="ClipLoss at its first scale, 14.3"),
+        of("open_clip_torch", lambda loss: scaled(loss, 100.0), "ClipLoss", shown="ClipLoss at its largest scale, 100"),
+        of("open_clip_torch", lambda loss: scaled(loss, 10.0, -10.0), "SigLipLoss", shown="SigLipLoss at its first scale and bias"),
+        of("torch", every_triplet, "TripletMarginLoss"),
+        of("torch", every_pair, "CosineEmbeddingLoss"),
+        COLPALI("BiEncoderLoss"),
+        COLPALI("BiEncoderLoss", pos_aware_negative_filtering=True, shown="BiEncoderLoss with its filter"),
+        COLPALI("BiPairedEncoderLoss"),
+        COLPALI("BiPairwiseCELoss"),
+        COLPALI("BiSigmoidLoss"),
+        of("info-nce-pytorch", views, "InfoNCE"),
+        GCL("InfoNCE", 0.2),
+        GCL("DebiasedInfoNCE", 0.2),
+        GCL("HardnessInfoNCE", 0.2),
+        GCL("JSD"),
+        GCL("HardnessJSD"),
+        SOLO("simclr_loss_func"),
+        SOLO("nnclr_loss_func"),
+        SOLO("byol_loss_func"),
+        SOLO("simsiam_loss_func"),
+        SOLO("vicreg_loss_func"),
+    ]  # fmt: skip
+
+
+# --- what is recorded
+
+
+def measured(build, a: torch.Tensor, b: torch.Tensor) -> dict:
+    """Return a row's numbers on one batch, or why there are none."""
+    torch.manual_seed(0)  # class weights
+    try:
+        loss, labels = build()
+        if labels:
+            a, b = torch.stack([a, b], 1).flatten(0, 1), torch.arange(len(a)).repeat_interleave(2)
+        found = profile_loss(loss, a, b)
+    except (ValueError, TypeError, IndexError, RuntimeError) as error:
+        return {"error": str(error)}
+    numbers = {"residual": found.residual}
+    if found.residual <= FOREIGN:
+        loud = found.loudness
+        one, two, three = found.nearest
+        slopes = [slope for _, slope in found.local]
+        numbers |= dict(
+            asymmetry=found.asymmetry,
+            sharpness=found.sharpness,
+            misfit=found.misfit,
+            r2=found.r2,
+            low=min(slopes, default=None),
+            high=max(slopes, default=None),
+            quiet=float(loud.quantile(0.1) / loud.mean()),
+            balance=found.balance,
+            silent=found.silent,
+            attracted=found.attracted,
+            angle=one.angle,
+            temperature=one.temperature,
+            loudness=two.loudness,
+            angle_loudness=two.angle,
+            angle_balance=three.angle,
+        )
+    numbers = {name: x if x is None else float(f"{x:.5g}") for name, x in numbers.items()}
+    return numbers | {"verdict": found.verdict}
+
+
+def main() -> None:
+    """Measure the rows whose packages are there, and write the ledger."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", default="", help="measure rows whose library or name has this")
+    only = parser.parse_args().only
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    stages = FILE.with_name("stages.npz")
+    digest = hashlib.sha256(stages.read_bytes()).hexdigest()
+    with np.load(stages) as file:
+        batches = {name: torch.from_numpy(file[name]) for name in file}
+    before = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {"versions": {}, "rows": []}
+    kept = {(row["library"], row["loss"]): row for row in before["rows"] if before["batches"] == digest}
+    versions, written = before["versions"], []
+    for library, name, build in rows():
+        row = kept.get((library, name))
+        if library != "hnlib":
+            try:
+                module(library)
+            except ImportError:
+                written += [row] if row else []
+                continue
+        if row is None or (only in f"{library} {name}" and (only or True)):
+            if library != "hnlib":
+                versions[library] = importlib.metadata.version(library)
+            row = dict(library=library, loss=name)
+            row["batches"] = {batch: measured(build, a, b) for batch, (a, b) in batches.items()}
+            print(f"{library:24}{name:48}{row['batches']['cifar10 middle']}", flush=True)
+        written.append(row)
+    versions["torch"] = torch.__version__.partition("+")[0]
+    head = json.dumps(dict(versions=dict(sorted(versions.items())), batches=digest))
+    lines = ",\n".join(json.dumps(row) for row in written)
+    write_atomically(FILE, f'{head[:-1]}, "rows": [\n{lines}\n]}}\n'.encode())
+
+
+if __name__ == "__main__":
+    main()
