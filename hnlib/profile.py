@@ -124,7 +124,7 @@ class Profile:
                 return f"a temperature{near[0]}, on these embeddings"
             if self.silent > 0:
                 return "a temperature on the negatives that are not silent"
-            return "a temperature in which negatives it pushes, but none in how hard"
+            return "a temperature in its choice of negatives, but not in how hard it pushes"
         if near:
             return f"not one temperature, though near one{near[0]} on these embeddings"
         return "no temperature"

@@ -1,14 +1,15 @@
 """Put public losses on the dial: `python book/results/losses.py` writes `losses.json`.
 
 Every loss is called as its library ships it, never copied, with the defaults of the library (or the
-options that its row names), on the recorded batches of `stages.npz`. The first four libraries are
+options that its row names), on batches of `stages.npz` from early and late in two trainings. The
+first four libraries and torch are
 in requirements.txt. The others need packages that the book does not use; install them apart,
 
     pip install --no-deps --target EXTRA colpali-engine==0.3.18 info-nce-pytorch==0.1.4 \
         PyGCL==0.1.2 solo-learn==1.0.2
 
-and run with `PYTHONPATH=EXTRA`; without them their rows stay as recorded. `--only WORD` measures the
-rows with that word anew and keeps the rest. One thread, eight minutes.
+and run with `PYTHONPATH=EXTRA`; without them their rows stay as recorded. `--only WORD` measures
+new rows and those with that word, and keeps the rest. One thread, eight minutes.
 """
 
 import argparse
@@ -24,7 +25,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
 
 from hnlib import methods
 from hnlib._files import write_atomically
@@ -32,6 +32,7 @@ from hnlib.images import _torchvision  # noqa: F401, which other libraries impor
 from hnlib.profile import FOREIGN, profile_loss
 
 FILE = Path(__file__).with_suffix(".json")
+ORDER = tuple(f"{data} {stage}" for data in ("cifar10", "scifact") for stage in ("early", "late"))
 PACKAGES = {
     "pytorch-metric-learning": "pytorch_metric_learning.losses",
     "lightly": "lightly.loss",
@@ -46,20 +47,29 @@ PACKAGES = {
 #: Losses that no call with a batch of embeddings can reach, by what else they are of.
 ELSEWHERE = {
     "prototypes or logits": [
-        "lightly CAPILoss, DINOLoss, IBOTPatchLoss, IBOTPlusPlusPatchLoss, MSNLoss, PMSNLoss, SwaVLoss",
+        "lightly CAPILoss, DINOLoss, IBOTPatchLoss, IBOTPlusPlusPatchLoss",
+        "lightly MSNLoss, PMSNLoss, SwaVLoss",
         "solo-learn dino, swav, deepclusterv2",
     ],
     "several views, patches or masks": [
-        "lightly DetConBLoss, DetConSLoss, MMCRLoss, PatchKernelAlignmentLoss, VICRegLLoss",
+        "lightly DetConBLoss, DetConSLoss, MMCRLoss, PatchKernelAlignmentLoss, VICRegLLoss"
     ],
     "a second model, a teacher's scores or tokens": [
-        "sentence-transformers GISTEmbedLoss, MarginMSELoss, DistillKLDivLoss, EmbedDistillLoss, MSELoss, "
-        "SoftmaxLoss, ContrastiveTensionLoss, DenoisingAutoEncoderLoss, AdaptiveLayerLoss",
+        "sentence-transformers GISTEmbedLoss, MarginMSELoss, DistillKLDivLoss, EmbedDistillLoss",
+        "sentence-transformers MSELoss, SoftmaxLoss, ContrastiveTensionLoss, AdaptiveLayerLoss",
         "open_clip DistillClipLoss, CoCaLoss",
         "solo-learn moco, ressl, nnclr (a queue)",
     ],
     "random projections": ["lightly LeJEPALoss, LeWMLoss, SIGReg, VISRegLoss"],
 }
+
+
+def available(library: str) -> bool:
+    """Return whether a library is installed."""
+    try:
+        return library == "hnlib" or bool(module(library))
+    except ImportError:
+        return False
 
 
 def module(package: str):
@@ -149,9 +159,9 @@ def masked(loss):
     return of_masks, False
 
 
-def scaled(loss, *numbers):
-    """Of open_clip: images, texts, scale and bias."""
-    return (lambda a, b: loss(a, b, *numbers)), False
+def scaled(*numbers):
+    """Return a call as of open_clip, of images, texts, a scale and a bias."""
+    return lambda loss: (lambda a, b: loss(a, b, *numbers), False)
 
 
 def halves(method):
@@ -181,7 +191,11 @@ def of(package, call, name, *arguments, shown="", **options):
 
     def build():
         made = getattr(module(package), name)
-        made = functools.partial(made, *arguments, **options) if name.islower() else made(*arguments, **options)
+        made = (
+            functools.partial(made, *arguments, **options)
+            if name.islower()
+            else made(*arguments, **options)
+        )
         return call(made)
 
     return package, title, build
@@ -193,7 +207,9 @@ SENTENCES = functools.partial(of, "sentence-transformers")
 COLPALI = functools.partial(of, "colpali-engine", views)
 GCL = functools.partial(of, "PyGCL", masked)
 SOLO = functools.partial(of, "solo-learn", views)
-CLASSES = dict(num_classes=32, embedding_size=128)  # a class for each pair; of the images' dimension
+CLASSES = dict(
+    num_classes=32, embedding_size=128
+)  # a class for each pair; of the images' dimension
 
 
 def queue():
@@ -263,14 +279,14 @@ def rows():
             None,
             directions=("query_to_doc", "doc_to_query"),
             partition_mode="per_direction",
-            shown="MultipleNegativesRankingLoss both ways",
+            shown="MultipleNegativesRankingLoss, both ways",
         ),
         SENTENCES(
             embedded,
             "MultipleNegativesRankingLoss",
             None,
             directions=("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc"),
-            shown="MultipleNegativesRankingLoss all directions (GTE)",
+            shown="MultipleNegativesRankingLoss, all directions (GTE)",
         ),
         SENTENCES(
             embedded,
@@ -278,7 +294,7 @@ def rows():
             None,
             hardness_mode="in_batch_negatives",
             hardness_strength=9.0,
-            shown="MultipleNegativesRankingLoss hardness 9 (LLaVE)",
+            shown="MultipleNegativesRankingLoss, hardness 9 (LLaVE)",
         ),
         SENTENCES(every_pair, "CoSENTLoss", None),
         SENTENCES(every_pair, "AnglELoss", None),
@@ -290,13 +306,15 @@ def rows():
         SENTENCES(classed, "BatchHardTripletLoss", None),
         SENTENCES(classed, "BatchSemiHardTripletLoss", None),
         SENTENCES(classed, "BatchHardSoftMarginTripletLoss", None),
-        of("open_clip_torch", lambda loss: scaled(loss, 1 / 0.07), "ClipLoss", shown="ClipLoss at its first scale, 14.3"),
-        of("open_clip_torch", lambda loss: scaled(loss, 100.0), "ClipLoss", shown="ClipLoss at its largest scale, 100"),
-        of("open_clip_torch", lambda loss: scaled(loss, 10.0, -10.0), "SigLipLoss", shown="SigLipLoss at its first scale and bias"),
+        of("open_clip_torch", scaled(1 / 0.07), "ClipLoss", shown="ClipLoss, first scale"),
+        of("open_clip_torch", scaled(100.0), "ClipLoss", shown="ClipLoss, largest scale"),
+        of("open_clip_torch", scaled(10.0, -10.0), "SigLipLoss", shown="SigLipLoss, first scale"),
         of("torch", every_triplet, "TripletMarginLoss"),
         of("torch", every_pair, "CosineEmbeddingLoss"),
         COLPALI("BiEncoderLoss"),
-        COLPALI("BiEncoderLoss", pos_aware_negative_filtering=True, shown="BiEncoderLoss with its filter"),
+        COLPALI(
+            "BiEncoderLoss", pos_aware_negative_filtering=True, shown="BiEncoderLoss, filtered"
+        ),
         COLPALI("BiPairedEncoderLoss"),
         COLPALI("BiPairwiseCELoss"),
         COLPALI("BiSigmoidLoss"),
@@ -325,8 +343,8 @@ def measured(build, a: torch.Tensor, b: torch.Tensor) -> dict:
         if labels:
             a, b = torch.stack([a, b], 1).flatten(0, 1), torch.arange(len(a)).repeat_interleave(2)
         found = profile_loss(loss, a, b)
-    except (ValueError, TypeError, IndexError, RuntimeError) as error:
-        return {"error": str(error)}
+    except (ValueError, TypeError) as error:  # the latter of how it is built
+        return {"verdict": str(error)}
     numbers = {"residual": found.residual}
     if found.residual <= FOREIGN:
         loud = found.loudness
@@ -353,39 +371,48 @@ def measured(build, a: torch.Tensor, b: torch.Tensor) -> dict:
     return numbers | {"verdict": found.verdict}
 
 
+def recorded(digest: str) -> dict:
+    """Return the ledger of these batches as far as it is there."""
+    ledger = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
+    if ledger.get("batches") != digest:
+        ledger = {"versions": {}, "batches": digest, "rows": []}
+    return ledger
+
+
+def write(ledger: dict, order: list) -> None:
+    """Write the ledger, one row a line."""
+    ledger["versions"]["torch"] = torch.__version__.partition("+")[0]
+    ledger["rows"].sort(key=lambda row: order.index((row["library"], row["loss"])))
+    head = json.dumps({name: ledger[name] for name in ("versions", "batches")})
+    lines = ",\n".join(json.dumps(row) for row in ledger["rows"])
+    write_atomically(FILE, f'{head[:-1]}, "rows": [\n{lines}\n]}}\n'.encode())
+
+
 def main() -> None:
-    """Measure the rows whose packages are there, and write the ledger."""
+    """Measure what is missing, of rows whose packages are there, and write the ledger."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", default="", help="measure rows whose library or name has this")
+    parser.add_argument("--only", help="measure rows whose library or name has this word anew")
     only = parser.parse_args().only
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     stages = FILE.with_name("stages.npz")
-    digest = hashlib.sha256(stages.read_bytes()).hexdigest()
-    with np.load(stages) as file:
-        batches = {name: torch.from_numpy(file[name]) for name in file}
-    before = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {"versions": {}, "rows": []}
-    kept = {(row["library"], row["loss"]): row for row in before["rows"] if before["batches"] == digest}
-    versions, written = before["versions"], []
-    for library, name, build in rows():
-        row = kept.get((library, name))
+    ledger = recorded(hashlib.sha256(stages.read_bytes()).hexdigest())
+    every = {(library, name): build for library, name, build in rows()}
+    of_name = {(row["library"], row["loss"]): row for row in ledger["rows"]}
+    ledger["rows"] = [row for key, row in of_name.items() if key in every]
+    for (library, name), build in every.items():
+        row = of_name.get((library, name)) or dict(library=library, loss=name, batches={})
+        anew = only is not None and only in f"{library} {name}"
+        todo = [batch for batch in ORDER if anew or batch not in row["batches"]]
+        if not todo or not available(library):
+            continue
         if library != "hnlib":
-            try:
-                module(library)
-            except ImportError:
-                written += [row] if row else []
-                continue
-        if row is None or (only in f"{library} {name}" and (only or True)):
-            if library != "hnlib":
-                versions[library] = importlib.metadata.version(library)
-            row = dict(library=library, loss=name)
-            row["batches"] = {batch: measured(build, a, b) for batch, (a, b) in batches.items()}
-            print(f"{library:24}{name:48}{row['batches']['cifar10 middle']}", flush=True)
-        written.append(row)
-    versions["torch"] = torch.__version__.partition("+")[0]
-    head = json.dumps(dict(versions=dict(sorted(versions.items())), batches=digest))
-    lines = ",\n".join(json.dumps(row) for row in written)
-    write_atomically(FILE, f'{head[:-1]}, "rows": [\n{lines}\n]}}\n'.encode())
+            ledger["versions"][library] = importlib.metadata.version(library)
+        with np.load(stages) as file:
+            row["batches"] |= {x: measured(build, *map(torch.from_numpy, file[x])) for x in todo}
+        ledger["rows"] = [x for x in ledger["rows"] if x is not row] + [row]
+        write(ledger, list(every))
+        print(f"{library:24}{name:48}{row['batches'][ORDER[0]]['verdict']}", flush=True)
 
 
 if __name__ == "__main__":
