@@ -716,7 +716,7 @@
 
   const kinds = { "class-mass": classMass, dial: oneDial, packing, masks, balls, path: lambdaPath, motion, radius,
     sinkhorn: halfSteps };
-  window.hnPictures = { kinds, start, set, add, panel, row, line, text, circle, rect, path, legend, turn, slider, choice,
+  window.hnPictures = { kinds, start, set, add, panel, row, line, text, circle, rect, legend, turn, slider, choice,
     controls, reading, unique };  // for typed.js
 
   function start() {

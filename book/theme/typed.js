@@ -385,7 +385,7 @@ const typed = (() => {
 
   const hn = globalThis.hnPictures;
   if (!hn) return { parse, unpack, derivatives, profile, sentence, batch, meanings };
-  const { set, add, panel, row, line, text, circle, rect, path, turn, slider, choice, controls, reading, unique } = hn;
+  const { set, add, panel, row, line, text, circle, rect, turn, slider, choice, controls, reading, unique } = hn;
   const shown = (x) => (Math.abs(x) >= 1e5 || (x !== 0 && Math.abs(x) < 1e-3) ? x.toExponential(2) : digits(x, 4)).replace(/-/g, "−");
 
   function field(parent, name, attributes, change) {
@@ -459,28 +459,35 @@ const typed = (() => {
       return x;
     }
     const DASHED = { "stroke-dasharray": "5 4", "stroke-width": 1.5, opacity: 0.7 };
-    const curve = (view, points, attributes) => points.length > 1 && add(view, "path", { d: path(points), fill: "none",
-      stroke: "currentColor", ...attributes });
+    function curve(view, points, attributes) {  // with gaps where there is no number
+      const known = (i) => Number.isFinite(points[i]?.[1]);
+      const d = points.map(([x, y], i) => (known(i) ? `${known(i - 1) ? "L" : "M"}${x.toFixed(1)},${y.toFixed(1)}` : "")).join("");
+      add(view, "path", { d, fill: "none", stroke: "currentColor", ...attributes });
+    }
 
-    function drawPush({ s, partner }, rule) {
-      const list = s.flatMap((r, a) => [...r].filter((_, b) => b > a && b !== partner[a]));
-      const [low, high] = [Math.min(...list), Math.max(...list)], Q = s.length - 2;
-      const ticks = [-0.5, 0, 0.5, 1].filter((x) => x > low && x < high);
-      const x = axes(pushes, "push on a negative", "similarity s", [low, high], ticks), y = (d) => 190 - 32 * (d + 5);
-      const bins = Array.from({ length: 40 }, (_, i) => list.filter((v) => Math.floor((39.999 * (v - low)) / (high - low)) === i).length);
-      bins.forEach((count, i) => rect(pushes, 40 + 6.7 * i, 210 - (40 * count) / Math.max(...bins), 6, (40 * count) / Math.max(...bins),
-        { fill: "currentColor", opacity: 0.18 }));
-      for (const [d, words] of [[0, "1"], [-2, "0.01"], [-4, "10⁻⁴"]]) text(pushes, 36, y(d) + 4, words, { class: "hn-fine", "text-anchor": "end" });
+    function drawPush({ s, partner }, { kind, formula, t }) {
+      const list = s.flatMap((r, a) => [...r].filter((_, b) => b > a && b !== partner[a])), Q = s.length - 2;
+      const [low, high] = [Math.min(...list), Math.max(...list)], bins = new Array(40).fill(0);
+      const x = axes(pushes, "push on a negative", "similarity s", [low, high], [-0.5, 0, 0.5].filter((v) => v > low && v < high));
+      for (const v of list) bins[Math.floor((39.999 * (v - low)) / (high - low))]++;
+      bins.forEach((count, i) => {
+        const height = (40 * count) / Math.max(...bins);
+        rect(pushes, 40 + 6.7 * i, 210 - height, 6, height, { fill: "currentColor", opacity: 0.18 });
+      });
       const grid = Array.from({ length: 161 }, (_, i) => low + ((high - low) * i) / 160);
       const logs = grid.map((v) => {
-        const [value, slope] = rule.formula({ s: v, t: rule.t, Q });
-        return rule.kind === "w" ? v / rule.t + Math.log(value) : value + Math.log(slope);
+        const [value, slope] = formula({ s: v, t, Q });
+        return (kind === "w" ? v / t + Math.log(value) : value + Math.log(slope)) / Math.LN10;
       });
-      const most = Math.max(...logs.filter(Number.isFinite)), top = grid[logs.indexOf(most)];
-      const decades = (value) => ((value - most) / Math.LN10 >= -5 ? (value - most) / Math.LN10 : -5);  // also where there is no push
-      const one = (v) => (v - top) / found.nearest[0].temperature / Math.LN10;
-      curve(pushes, grid.filter((v) => one(v) >= -5 && one(v) <= 0.3).map((v) => [x(v), y(one(v))]), DASHED);
-      curve(pushes, grid.map((v, i) => [x(v), y(decades(logs[i]))]), { stroke: hues.hcl, "stroke-width": 2.5 });
+      const pushed = logs.filter(Number.isFinite), most = Math.max(...pushed), top = grid[logs.indexOf(most)];
+      if (!pushed.length) return;
+      const depth = Math.min(Math.max(most - Math.min(...pushed), 2), 12);  // decades
+      const y = (decades) => (decades > -depth - 0.01 && decades < 0.3 ? 30 - (145 * decades) / depth : NaN);
+      for (const d of [0, Math.floor(depth / 2), Math.floor(depth)]) {
+        text(pushes, 36, y(-d) + 4, d ? `1e−${d}` : "1", { class: "hn-fine", "text-anchor": "end" });
+      }
+      curve(pushes, grid.map((v) => [x(v), y((v - top) / found.nearest[0].temperature / Math.LN10)]), DASHED);
+      curve(pushes, grid.map((v, i) => [x(v), y(logs[i] - most)]), { stroke: hues.hcl, "stroke-width": 2.5 });
     }
 
     function drawDial() {
