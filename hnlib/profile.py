@@ -105,7 +105,7 @@ class Profile:
 
     @property
     def verdict(self) -> str:
-        """The last words of the sentence."""
+        """The last words of the sentence, which are also in ``book/theme/typed.js``."""
         if self.residual > FOREIGN:
             return "not a function of these points' similarities alone"
         if self.sharpness is None:

@@ -321,14 +321,18 @@ const typed = (() => {
 
   const digits = (x, n) => String(Number(x.toPrecision(n))).replace("Infinity", "∞");
 
-  function verdict({ sharpness: gamma, misfit, r2, nearest }) {
-    if (gamma === null) return "too few pairs are pushed to tell";
+  function verdict({ sharpness: gamma, misfit, r2, balance, silent, attracted, nearest }) {
+    if (gamma === null) return silent + attracted === 1 ? "no negative is pushed" : "too few pairs are pushed to tell";
     const extras = ["", " with a loudness of its own", " with a loudness and a balance of its own"];
-    const near = extras.find((_, i) => nearest[i].angle < 5);
-    if (misfit <= 1e-3 && r2 === null) return "a constant push, sharp nowhere";
-    if (near === undefined) return "no temperature";
-    return misfit <= 1e-3 ? `a temperature${near}, on these embeddings`
-      : `not one temperature, though near one${near} on these embeddings`;
+    const weak = Math.abs(balance) < Math.sin((5 * Math.PI) / 180);  // so weak a push turns no gradient
+    const near = weak ? undefined : extras.find((_, i) => nearest[i].angle < 5);
+    if (misfit > 1e-3) {
+      return near === undefined ? "no temperature" : `not one temperature, though near one${near} on these embeddings`;
+    }
+    if (r2 === null) return silent > 0 ? "a constant push on the negatives that are not silent" : "a constant push, sharp nowhere";
+    if (near !== undefined) return `a temperature${near}, on these embeddings`;
+    return silent > 0 ? "a temperature on the negatives that are not silent"
+      : "a temperature in its choice of negatives, but not in how hard it pushes";
   }
 
   function sentence(found) {

@@ -6,6 +6,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from test_pages import PHONE, turn, unreadable
 from torch.nn import functional
 from torch.nn.functional import normalize
@@ -13,7 +15,7 @@ from torch.nn.functional import normalize
 from hnlib import _files, methods, negatives, objectives
 from hnlib.book import figures
 from hnlib.contrast import Contrast
-from hnlib.profile import profile_loss
+from hnlib.profile import Nearest, Profile, profile_loss
 
 pytestmark = pytest.mark.slow
 ROOT = _files.project_root()
@@ -141,6 +143,27 @@ def test_an_expression_has_the_profile_of_its_loss(
     assert true.residual < 1e-10 and true.asymmetry < 1e-10
     assert apart(found, true) < TOLERANCE < 1e-4 < apart(other, true)
     assert found["sentence"] == str(true).replace("-", "−")
+
+
+@given(
+    sharpness=st.sampled_from([None, -1.234, 0.0, 6.4, 50.0]),
+    misfit=st.sampled_from([0.0, 0.2]),
+    r2=st.sampled_from([None, 0.5]),
+    balance=st.sampled_from([1.0, 0.04, 0.5, 30.0]),
+    shares=st.sampled_from([(0.0, 0.0), (0.3, 0.0), (0.0, 0.25), (1.0, 0.0), (0.5, 0.5)]),
+    angles=st.lists(st.sampled_from([0.02, 3.0, 4.2, 30.0]), min_size=3, max_size=3),
+    loudness=st.sampled_from([0.0, 0.61, 1.0, 4.0]),
+)
+def test_the_words_are_those_of_a_profile(sheet, shares, angles, loudness, **values):
+    nearest = [Nearest(a, 0.123456, k, 1.0) for a, k in zip(angles, (1.0, loudness, loudness))]
+    values |= dict(
+        silent=shares[0], attracted=shares[1], local=((0.1, 2.0), (0.2, 3.456), (0.3, 4))
+    )
+    said = str(Profile(64, True, 0.0, 0.0, nearest=tuple(nearest), **values))
+    shown = sheet.evaluate(
+        "found => typed.sentence(found)", values | {"nearest": [x._asdict() for x in nearest]}
+    )
+    assert shown == said.replace("-", "−")
 
 
 # --- what cannot be read, or has no value
