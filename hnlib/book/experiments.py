@@ -14,7 +14,7 @@ import re
 import statistics
 import tomllib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -260,7 +260,13 @@ class Experiment:
             return {}
         name = line.get("family")
         others = [one for one in self.predictions if name and one.get("family") == name] or [line]
-        every = {(one["id"], k): e for one in others for k, e in self.found(one, metric).items()}
+        beside = metric != line["metric"]
+        shown = [self.other(one["metric"]) if beside else one["metric"] for one in others]
+        every = {
+            (one["id"], k): e
+            for one, each in zip(others, shown)
+            for k, e in self.found(one, each).items()
+        }
         return {k: e for (id_, k), e in together(every).items() if id_ == line["id"]}
 
     def other(self, metric: str) -> str:
@@ -356,6 +362,8 @@ def verdicts(*several: Experiment, only: str = "*") -> Verdicts:
     alone = len(metrics) == 1
     table = Verdicts(*metrics) if alone else Verdicts(("decides", "beside"))
     for experiment, line in asked:
+        if "seeds" in line:
+            experiment = replace(experiment, seeds=_seeds(line["seeds"]))
         words = line["says"] if alone else f"{line['says']} ({TITLES.get(*2 * [line['metric']])})"
         if "undefined" in line:
             table.add(line["id"], words, (line["undefined"], ""), otherwise="undefined")

@@ -15,6 +15,7 @@ EMPTY = "Not measured."  # a table without rows
 #: Titles of metrics whose name differs in a record: heads of columns.
 TITLES = {"knn": "kNN", "svm": "SVM", "sts": "STS", "ndcg": "nDCG@10", "mrr": "MRR@10"}
 TITLES |= {"recall10": "recall@10", "recall100": "recall@100", "transfer_ndcg": "others' nDCG@10"}
+TITLES |= {"transfer": "six tasks"}
 
 
 class Markup(str):
