@@ -40,7 +40,7 @@ const typed = (() => {
     const tokens = [], token = /\s*(?:(\d+\.?\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?)|([a-z]\w*)|(\*\*|\S))/giy;
     for (let found; (found = token.exec(text));) {
       const at = token.lastIndex - (found[1] ?? found[2] ?? found[3]).length + 1;
-      const sign = { "**": "^", "−": "-", "·": "*", "×": "*" }[found[3]] ?? found[3];
+      const sign = { "**": "^", "−": "-", "–": "-", "·": "*", "×": "*" }[found[3]] ?? found[3];
       tokens.push({ at, number: found[1], name: found[2], sign });
     }
     tokens.push({ at: text.length + 1, sign: "" });
@@ -75,8 +75,10 @@ const typed = (() => {
     }
     function atom() {
       const here = tokens[next];
-      if (here.number) return next++, () => [Number(here.number), 0];
-      if (here.name) return next++, named(here);
+      if (here.number || here.name) {
+        next++;
+        return here.name ? named(here) : () => [Number(here.number), 0];
+      }
       if (take("(")) {
         const inside = sum();
         close(here);
@@ -96,7 +98,10 @@ const typed = (() => {
       if (!pair) {
         close(opened);
         const [value, slope] = FUNCTIONS[name];
-        return (x) => { const [v, d] = a(x); return [value(v), d && d * slope(v)]; };
+        return (x) => {
+          const [v, d] = a(x);
+          return [value(v), d && d * slope(v)];
+        };
       }
       if (!take(",")) fail(`${name} at character ${at} takes two arguments; write ${name}(s, 0)`);
       const b = sum();
@@ -319,14 +324,15 @@ const typed = (() => {
 
   // ---- the sentence, as `Profile` says it ----
 
+  const [CLOSE, EXACT] = [5, 1e-3];  // degrees; misfit
   const digits = (x, n) => String(Number(x.toPrecision(n))).replace("Infinity", "∞");
 
   function verdict({ sharpness: gamma, misfit, r2, balance, silent, attracted, nearest }) {
     if (gamma === null) return silent + attracted === 1 ? "no negative is pushed" : "too few pairs are pushed to tell";
     const extras = ["", " with a loudness of its own", " with a loudness and a balance of its own"];
-    const weak = Math.abs(balance) < Math.sin((5 * Math.PI) / 180);  // so weak a push turns no gradient
-    const near = weak ? undefined : extras.find((_, i) => nearest[i].angle < 5);
-    if (misfit > 1e-3) {
+    const weak = Math.abs(balance) < Math.sin((CLOSE * Math.PI) / 180);  // so weak a push turns no gradient
+    const near = weak ? undefined : extras.find((_, i) => nearest[i].angle < CLOSE);
+    if (misfit > EXACT) {
       return near === undefined ? "no temperature" : `not one temperature, though near one${near} on these embeddings`;
     }
     if (r2 === null) return silent > 0 ? "a constant push on the negatives that are not silent" : "a constant push, sharp nowhere";
@@ -338,7 +344,7 @@ const typed = (() => {
   function sentence(found) {
     const { sharpness: gamma, misfit, local, balance, silent, attracted, nearest: [one, two, three] } = found;
     const parts = [gamma === null ? "γ unknown" : `γ = ${gamma.toFixed(2)}`], slopes = local.map(([, slope]) => slope);
-    if (gamma !== null && misfit > 1e-3) {
+    if (gamma !== null && misfit > EXACT) {
       parts[0] += ` (${digits(Math.min(...slopes), 3)} to ${digits(Math.max(...slopes), 3)} by similarity)`;
     }
     parts.push(`${one.angle.toFixed(1)}° from SimCLR at t = ${digits(one.temperature, 3)}`);
@@ -379,9 +385,11 @@ const typed = (() => {
       [B * Math.log(m + 1), mined ? "B log B(1 + h)" : "B log B", `pairs summed, not averaged, ${equal}`, level],
       [2 * B * Math.log(2 * B - 1), "2B log(2B − 1)", `two views summed, not averaged, ${equal}`, level],
       [(m + 1) * Math.LN2, mined ? "B(1 + h) log 2" : "B log 2", "SigLIP per query, all logits zero", "#thm-siglip"],
+      [Math.log(m + 1) + m * Math.log1p(1 / m), "log(m + 1) + m log(1 + 1/m)", `SigLIP per query, ${equal}, bias learned`, "#thm-siglip"],
       [Math.LN2, "log 2", "one negative (BPR), or SigLIP averaged over all pairs, all logits zero", "#thm-siglip"],
       [Math.log1p(m * Math.exp(-2 / t)), "log(1 + m exp(−2/t))", "the least for one query, m negatives at −1", level],
       [Math.log1p(m * Math.exp(-(1 + 1 / m) / t)), "log(1 + m exp(−(1 + 1/m)/t))", "the least mean of a batch of pairs", level],
+      [0, "0", "no negative is left, as with one pair or where a mask hides all, or every answer has won", level],
     ];
   }
 
@@ -390,7 +398,9 @@ const typed = (() => {
   const hn = globalThis.hnPictures;
   if (!hn) return { parse, unpack, derivatives, profile, sentence, batch, meanings };
   const { set, add, panel, row, line, text, circle, rect, turn, slider, choice, controls, reading, unique } = hn;
-  const shown = (x) => (Math.abs(x) >= 1e5 || (x !== 0 && Math.abs(x) < 1e-3) ? x.toExponential(2) : digits(x, 4)).replace(/-/g, "−");
+  const power = (_, sign, digits) => ` × 10${sign && "⁻"}${[...digits].map((c) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]).join("")}`;
+  const shown = (x) => (Number.isFinite(x) && x !== 0 && (Math.abs(x) >= 1e5 || Math.abs(x) < 1e-3)
+    ? x.toExponential(2).replace(/e\+?(-?)(\d+)/, power) : digits(x, 4)).replace("-", "−");
 
   function field(parent, name, attributes, change) {
     const label = add(parent, "label", { class: "hn-field" });
@@ -549,7 +559,7 @@ const typed = (() => {
     function update() {
       clearTimeout(timer);
       formula.previousSibling.textContent = `${kinds[kind]}(s) =`;
-      set(formula, { "aria-invalid": true });
+      set(formula, { "aria-invalid": false });
       panels.classList.add("hn-stale");
       try {
         const rule = { kind: kinds[kind], t: within(t, "t", 0.005, 10), power: within(power, "k", 0, 4), formula: parse(formula.value) };
@@ -557,11 +567,11 @@ const typed = (() => {
         found = { ...profile(points, derivative), derivative, points };
         drawPush(points, rule);
         [drawDial, drawRing, drawLoudness].forEach((draw) => draw());
-        set(formula, { "aria-invalid": false });
         panels.classList.remove("hn-stale");
         said.textContent = `${sentence(found)}.`.replaceAll("1 − p", "1\u00a0−\u00a0p");
       } catch (error) {
         if (!(error instanceof SyntaxError || error instanceof RangeError)) throw error;
+        if (![t, power].some((input) => input.ariaInvalid === "true")) set(formula, { "aria-invalid": true });
         said.textContent = error.message;
       }
     }
@@ -602,7 +612,8 @@ const typed = (() => {
       ["own", "similarity of the positive", 0.8, -1, 1], ["lead", "its lead over each negative", 0.3, -2, 2],
     ], (x) => {
       const { sharpness, loudness, quietest, silent, loss, floor, batchFloor, collapse, won, margin } = batch(x);
-      const plain = x.alpha === 0 && x.tau === 0;
+      const plain = x.alpha === 0 && x.tau === 0, other = x.own - x.lead;
+      if (Math.abs(other) > 1) throw new RangeError(`No negative has the similarity ${shown(other)}; change the lead.`);
       return { rows: [
         ["sharpness γ = (1 + β)/t + α", "experiments/hardness-or-temperature.html#thm-dial-fixes", sharpness],
         ["loudness of this anchor", `${LOUDNESS}#thm-loudness`, loudness],
@@ -611,9 +622,9 @@ const typed = (() => {
         ["least loss of an anchor", level, floor],
         ["least mean of a batch of Q + 1 pairs", level, plain ? batchFloor : "only for α = τ⁺ = 0"],
         ["loss at collapse, all similarities 1", level, collapse],
-        ["lead that makes the loss 0.01", level, x.tau === 0 ? won : "only for τ⁺ = 0"],
+        ["lead that brings the loss to 0.01", level, x.tau === 0 ? won : "only for τ⁺ = 0"],
         ["lead that silences the negatives", `${pairs}#thm-pairs-margin`, margin ?? "none, as τ⁺ = 0"],
-        ["each negative counts as many, exp(αs)", `${pairs}#thm-pairs-tilt`, Math.exp(x.alpha * (x.own - x.lead))],
+        ["each negative counts as many, exp(αs)", `${pairs}#thm-pairs-tilt`, Math.exp(x.alpha * other)],
       ], words: `The negatives are shared out as by SimCLR at t = ${shown(1 / sharpness)}. `
         + (silent ? "Debiasing has silenced them: the positive alone pulls." : `This anchor pulls with ${shown(loudness)} of full loudness.`) };
     });
@@ -624,14 +635,15 @@ const typed = (() => {
       ["value", "loss", 6.92, 0, 1e9], ["B", "pairs in a batch, B", 64, 2, 1e8], ["mined", "mined negatives for each query, h", 0, 0, 1000],
       ["t", "temperature t", 0.1, 0.005, 10], ["base", "base temperature T (SupContrast)", 0.07, 0.005, 10],
     ], (x) => {
-      const far = ([value]) => Math.abs(x.value - value) / Math.max(value, 1e-300), close = (state) => far(state) < 0.005;
+      const far = ([value]) => Math.abs(x.value - value) / Math.max(value, 1e-300), close = (state) => far(state) < 0.002;
+      const count = (log) => (log < 11 ? Math.exp(log).toFixed(1) : shown(Math.exp(log)));
       const states = meanings(x), [best] = [...states].sort((p, q) => far(p) - far(q));
       return {
         rows: states.map((state) => [`${state[1]}: ${state[2]}`, LOUDNESS + state[3], state[0], close(state)]),
-        words: (close(best) ? `Yours is within half a percent of ${best[1]} = ${shown(best[0])}: ${best[2]}. `
+        words: (close(best) ? `Yours is within 0.2 % of ${best[1]} = ${shown(best[0])}: ${best[2]}. `
           : `Yours is none of these. `)
-          + `A cross-entropy of ${shown(x.value)} is that of ${shown(Math.exp(x.value))} equal candidates, in SupContrast of `
-          + `${shown(Math.exp((x.value * x.base) / x.t))}: a whole number tells.` };
+          + `A cross-entropy of ${shown(x.value)} is that of ${count(x.value)} equal candidates, in SupContrast of `
+          + `${count((x.value * x.base) / x.t)}; a whole number tells.` };
     });
   }
 

@@ -289,6 +289,25 @@ def test_a_batch_in_numbers_is_that_of_the_library(sheet):
     assert np.median(missed) > 1e-5
 
 
+def test_anchors_of_a_recorded_batch_are_theirs(sheet, batches):
+    """With the lead over the soft maximum of the tilted negatives; control: over the largest."""
+    for seed, text in enumerate(batches.values()):
+        x = settings(seed) | {"alpha": 0}
+        contrast = Contrast.from_views(*unpacked(text))
+        s, t = contrast.similarity, x["t"]
+        log_w = negatives.tilted(x["beta"], t)(contrast)
+        options = dict(tau_plus=x["tau"], scale=x["Q"], reduction="none")
+        true = objectives.info_nce(contrast, log_w, t, **options)
+        own = s[contrast.positives]
+        soft = own - t * (log_w + s / t).logsumexp(1)
+        largest = own - s.masked_fill(~contrast.admissible, -1).amax(1)
+        for leads, right in ((soft, True), (largest, False)):
+            given = [x | {"own": float(p), "lead": float(lead)} for p, lead in zip(own, leads)]
+            found = sheet.evaluate("all => all.map((x) => typed.batch(x).loss)", given)
+            off = (torch.tensor(found, dtype=torch.float64) - true).abs().max()
+            assert (off < 1e-9) == right and (off > 1e-3) != right
+
+
 def test_bounds_of_a_batch_are_attained(sheet):
     """The quietest and the least loss at a lead of 2; the least mean by a simplex; collapse."""
     for seed in range(10):
@@ -330,7 +349,9 @@ def test_values_of_a_loss_are_those_of_collapse_in_the_library(sheet):
     same = torch.ones(64, 8, dtype=torch.float64)
     now, near = states(), states(B=65)
     simclr, dcl = (methods.build(name, temperature=0.1) for name in ("simclr", "dcl"))
-    siglip = methods.build("siglip", temperature=0.1, bias=-10.0)  # 1/t + b = 0
+    siglip, learned = (  # logits of 0, and of −log m
+        methods.build("siglip", temperature=0.1, bias=-10.0 - less) for less in (0, math.log(63))
+    )
     for name, true in [
         ("log B", simclr.pairs(same, same)),
         ("log(2B − 1)", simclr(same, same)),
@@ -338,6 +359,7 @@ def test_values_of_a_loss_are_those_of_collapse_in_the_library(sheet):
         ("log(B − 1)", dcl.pairs(same, same)),
         ("log(2B − 2)", dcl(same, same)),
         ("B log 2", siglip.pairs(same, same)),
+        ("log(m + 1) + m log(1 + 1/m)", learned.pairs(same, same)),
     ]:
         assert now[name] == pytest.approx(float(true)) and near[name] > 1.0001 * now[name]
     assert now["(t/T) log(2B − 1)"] == pytest.approx(6.920, abs=5e-4)  # SupContrast's, as reported
