@@ -17,7 +17,8 @@ from scripts import ROOT
 import hnlib
 from hnlib import __main__ as cli
 from hnlib import methods, negatives
-from hnlib.book import experiments, figures, queue
+from hnlib.book import experiments, figures
+from hnlib.book.tables import format_value
 from hnlib.notebooks import execute
 from hnlib.training import kinds, records
 from hnlib.training.run import load, train
@@ -31,39 +32,49 @@ SHOWN = dict(re.findall(r"^```python\n# (\S+?)(?:, [^\n]*)?\n(.*?)^```", TEXT, r
 EXPERIMENT = re.search(r"^```toml\n# \S+/digits.toml\n(.*?)^```", TEXT, re.M | re.S)[1]
 
 
+#: The chapters that the text shows: of the experiment, and a whole one.
+MEASURED, CHAPTER = re.findall(r"^````md\n(.*?)^````", TEXT, re.M | re.S)
+
+
+def clear():
+    for cached in (execute.root, execute.sources, experiments.load, experiments._recorded):
+        cached.cache_clear()
+
+
 @pytest.fixture
-def ledger(tmp_path, monkeypatch):
-    """A checkout's tracked files, without records."""
-    (tmp_path / "book/results/runs").mkdir(parents=True)
-    (tmp_path / "book/results/experiments").mkdir()
-    monkeypatch.setattr(records, "ledger", lambda name: tmp_path / name)
-    monkeypatch.setattr(queue, "project_root", lambda: tmp_path)
-    caches = experiments.load, experiments._recorded
-    for cache in caches:
-        cache.cache_clear()
-    yield tmp_path / "book/results"
-    for cache in caches:
-        cache.cache_clear()
+def checkout(tmp_path, monkeypatch):
+    """A checkout without records, with the experiment and its chapter."""
+    for folder in ("book/results/runs", "book/results/experiments", "notebooks/experiments"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: notebooks/experiments/digits\n")
+    (tmp_path / "book/results/experiments/digits.toml").write_text(EXPERIMENT)
+    (tmp_path / "notebooks/experiments/digits.md").write_text(MEASURED)
+    monkeypatch.chdir(tmp_path)
+    clear()
+    yield tmp_path
+    clear()
 
 
 @pytest.mark.slow
-def test_an_experiment_is_a_file_a_queue_records_a_table_and_a_verdict(ledger):
-    (ledger / "experiments/digits.toml").write_text(EXPERIMENT)
+def test_an_experiment_is_a_file_a_queue_records_a_table_a_verdict_and_a_page(checkout):
     experiment = experiments.load("digits")
     assert experiment.verdicts().rows[0]["verdict"].startswith("open")
-    missing = [queue.Job(run, 0, None) for run in experiment.missing()]
-    assert len(missing) == 9 and queue.work(missing, 10, "cpu") == 9
-    made = records.load_all(ledger / "runs")
+    command = ["queue", "--only", "chapters digits", "--run", "--device", "cpu"]
+    assert len([*experiment.missing()]) == 9 and cli.main(command) == 0
+    made = records.load_all(checkout / "book/results/runs")
     assert {one["environment"]["predictions"] for one in made} == {experiment.digest}
-    experiments.load.cache_clear()
-    experiments._recorded.cache_clear()
-    names = executed("notebooks/experiments/digits.md", {})
-    assert names["effect"].seeds == (0, 1, 2)
-    (line,) = names["digits"].verdicts().rows
-    assert line["verdict"] == "holds" and not [*names["digits"].missing()]
-    wrong = EXPERIMENT.replace('["cold", "warm"]', '["cold", "worm"]')
-    (ledger / "experiments/digits.toml").write_text(wrong)
-    experiments.load.cache_clear()
+    clear()
+    experiment = experiments.load("digits")
+    (line,) = experiment.verdicts().rows
+    assert line["verdict"] == "holds" and not [*experiment.missing()]
+    page = checkout / "page.ipynb"
+    execute.execute(execute.find("experiments/digits"), page)
+    shown = page.read_text("utf-8")
+    assert f"is at {format_value(experiment.effect('cold', 'warm'))} points" in shown
+    assert "{eval}" not in shown and "<td>holds</td>" in shown
+    file = checkout / "book/results/experiments/digits.toml"
+    file.write_text(EXPERIMENT.replace('["cold", "warm"]', '["cold", "worm"]'))
+    clear()
     with pytest.raises(ValueError, match="no arm 'worm'; the nearest is 'warm'"):
         experiments.load("digits").verdicts()
 
@@ -148,8 +159,7 @@ def test_a_kind_of_data_is_one_package_and_one_line(rows, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_the_chapter_is_one(tmp_path):
-    (source,) = re.findall(r"^````md\n(.*?)^````", TEXT, re.M | re.S)
-    chapter = jupytext.reads(source, fmt="md:myst")
+    chapter = jupytext.reads(CHAPTER, fmt="md:myst")
     assert set(execute.parameters_of(chapter)) == {"temperatures", "epochs"}
     names = {"temperatures": [0.2], "epochs": 1}
     for cell in chapter.cells:

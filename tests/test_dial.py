@@ -9,21 +9,23 @@ from matplotlib.figure import Figure
 
 from hnlib.book import dial
 
+TEMPERATURES, BETAS = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05), (0.0, 1.0, 2.0, 4.0, 8.0)
+CELLS = [(t, beta) for t in TEMPERATURES for beta in BETAS]
+GAMMAS = np.array([(1 + beta) / t for t, beta in CELLS])
+
 
 def invented(accuracy, seeds=3, noise=0.001, leave_out=()):
-    """Runs of which cell (t, β) has such an accuracy, and rows that are on no map."""
+    """Runs of which cell (t, β) has such an accuracy."""
     rng, rows = np.random.default_rng(0), []
     for seed in range(seeds):
-        for t, beta in dial.CELLS:
+        for t, beta in CELLS:
             if (seed, t, beta) in leave_out:
                 continue
             row = dict(temperature=t, beta=beta, tau_plus=0.0, weights_gradient=False)
             row |= dict(method="hcl") if beta else dict(method="simclr", beta=None)
             value = accuracy(t, beta) + noise * rng.standard_normal()
             rows.append(row | dict(seed=seed, linear=value, linear_validation=value, knn=value))
-    other = rows[0] | dict(temperature=0.07)
-    through = rows[-1] | dict(weights_gradient=True, linear=0.0)
-    return pd.DataFrame([*rows, other, through])
+    return pd.DataFrame(rows)
 
 
 def hill(gamma):
@@ -62,7 +64,7 @@ def test_seeds_that_lack_a_cell_do_not_count():
     runs = invented(by_sharpness, leave_out={(1, 0.3, 2.0)})
     here = dial.Map(runs)
     assert here.seeds == (0, 2)
-    assert here.accuracy().shape == (len(dial.CELLS), 2)
+    assert here.accuracy().shape == (len(CELLS), 2)
     assert dial.Map(runs.iloc[:0]).seeds == ()
 
 
@@ -88,7 +90,7 @@ def test_the_heat_map_shows_every_cell_and_lines_of_equal_sharpness():
     shown = [float(text.get_text()) for text in ax.texts]
     assert shown == pytest.approx(here.accuracy().mean(1), abs=0.06)
     assert len(ax.lines) == 4
-    row, column = dial.TEMPERATURES.index(0.1), dial.BETAS.index(0.0)
+    row, column = TEMPERATURES.index(0.1), BETAS.index(0.0)
     x, y = ax.lines[1].get_data()  # γ = 10 begins at the cell t = .1, β = 0
     assert np.hypot(x - column, y - row).min() < 0.1
 
@@ -97,9 +99,9 @@ def test_the_scatter_has_a_point_for_each_cell():
     here, ax = dial.Map(invented(by_sharpness)), Figure().subplots()
     here.scatter(ax)
     points = [line.get_xydata()[0] for line in ax.lines if line.get_marker() == "o"]
-    assert points == pytest.approx(np.column_stack([dial.GAMMAS, here.accuracy().mean(1)]))
+    assert points == pytest.approx(np.column_stack([GAMMAS, here.accuracy().mean(1)]))
     rings = [line for line in ax.lines if line.get_label().startswith("$t=")]
-    assert len(rings) == len(dial.TEMPERATURES)
+    assert len(rings) == len(TEMPERATURES)
 
 
 def test_a_share_is_shown_in_percent():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hnlib.book import experiments
+from hnlib.book import experiments, ledgers
 from hnlib.training import records
 
 TEXT = """
@@ -47,7 +47,8 @@ def load(tmp_path, monkeypatch):
     """Write an experiment and its records, and load it."""
     runs = tmp_path / "runs"
     runs.mkdir()
-    monkeypatch.setattr(records, "ledger", lambda name: tmp_path / name.rpartition("/")[2])
+    monkeypatch.setattr(ledgers, "book_file", lambda name: tmp_path / name.rpartition("/")[2])
+    monkeypatch.setenv("HNLIB_RECORDS", str(runs))
     caches = (experiments.load, experiments._recorded)
 
     def write(more="", score=None):
@@ -170,3 +171,68 @@ def test_pairs_are_compared_in_the_blocks_that_have_both_arms(load):
     assert list(experiment.effects(everywhere, blocks=["large"])) == ["large higher rate"]
     with pytest.raises(ValueError, match=r"no arm 'tilt t0\.3'; the nearest is 'tilt t0\.1'"):
         experiment.effects({"cold": ("tilt t0.3", plain)})
+
+
+def statistic(name, words, holds="above = 0.0", metric="ndcg", more=""):
+    """The text of a prediction about a statistic, refuted below what holds above."""
+    words = f'statistic = "{words.partition(" ")[0]}"\n{words.partition(" ")[2]}\n{more}'
+    return predicted(name, words, holds, holds.replace("above", "below"), metric)
+
+
+def found(experiment, name, metric="ndcg"):
+    (line,) = [line for line in experiment.predictions if line["id"] == name]
+    return experiment.of_family(line, metric)
+
+
+def test_what_a_prediction_may_be_about(load):
+    large = 'blocks = ["large"]'
+    rates = 'arms = ["tilt lr0.1", "tilt lr0.2"]'
+    more = statistic("A", f"slope {rates}\nover = [1, 3]", more=large)
+    more += statistic("B", f'mean arms = [[["tilt lr0.1", "tilt lr0.2"], "plain lr0.1"]]\n{large}')
+    more += statistic("C", f'widest arms = ["plain lr0.1", "plain lr0.2", "tilt lr0.2"]\n{large}')
+    more += statistic("D", f'chosen arms = "tilt lr*"\nof = "lr"\nby = "ndcg_validation"\n{large}')
+    more += statistic("E", f'rank arms = "*"\nwith = "recall100"\n{large}', "above = 0.9")
+    more += statistic("F", f'level arms = ["plain lr0.1"]\n{large}', "above = 0.6")
+    more += statistic("G", f'share arms = "* lr*"\nof = "method"\n{large}', "above = 0.99")
+    assert load(more).verdicts("A").rows[0]["verdict"] == "open: 6 runs"
+    experiment = load(more, lr)
+    means = {arm: 100 * experiment.mean(arm, "ndcg", "large") for arm in experiment.arms["large"]}
+    (slope,) = found(experiment, "A").values()
+    assert slope.difference == pytest.approx((means["tilt lr0.2"] - means["tilt lr0.1"]) / 2)
+    assert slope.df == 2
+    (mean,) = found(experiment, "B").values()
+    both = (means["tilt lr0.1"] + means["tilt lr0.2"]) / 2 - means["plain lr0.1"]
+    assert mean.difference == pytest.approx(both)
+    (widest,) = found(experiment, "C").values()
+    assert abs(widest.difference) == pytest.approx(means["tilt lr0.2"] - means["plain lr0.1"])
+    assert widest.family == 3
+    assert found(experiment, "D")[""].text == "lr = 0.2"
+    assert found(experiment, "E")[""].low == pytest.approx(1.0)
+    assert found(experiment, "D", "recall100") == {}  # a choice has no second read-out
+    verdicts = {row[""]: row["verdict"] for row in experiment.verdicts().rows}
+    assert verdicts["F"] == verdicts["G"] == "refuted" and verdicts["E"] == "holds"
+    with pytest.raises(ValueError, match="no statistic 'slop'; the nearest is 'slope'"):
+        load(statistic("H", f"slop {rates}\nover = [0, 1]"), lr).verdicts()
+
+
+def test_lines_of_a_family_are_corrected_together_and_some_are_not_corrected(load):
+    pair = 'compare = [["tilt lr0.1", "plain lr0.1"]]\nblocks = ["small"]'
+    more = "".join(
+        predicted(x, f'{pair}\nfamily = "AB"', "above = 0.0", "below = 0.0") for x in "AB"
+    )
+    more += predicted("C", f"{pair}\ntogether = false", "whole = [-9.0, 9.0]", "above = 9.0")
+    more += predicted("D", "undefined = 'no runs'", "above = 0.0", "below = 0.0")
+    experiment = load(more, lr)
+    assert experiment.outcome("A").family == 2 and experiment.outcome("C").family == 1
+    assert experiment.outcome("A").low < experiment.outcome("C").low
+    assert [row["verdict"] for row in experiment.verdicts("[CD]").rows] == ["holds", "undefined"]
+    with pytest.raises(ValueError, match="no prediction 'E'; the nearest is"):
+        experiment.outcome("E")
+
+
+def test_a_file_may_extend_another(load, tmp_path):
+    first = load(score=lr)
+    (tmp_path / "again.toml").write_text('extends = "which"\nquestion = "?"\nseeds = "6-7"\n')
+    again = experiments.load("again")
+    assert again.names("small") == first.names("small") and again.seeds == (6, 7)
+    assert len(list(again.missing())) == 2 * (4 + 5) and again.question == "?"

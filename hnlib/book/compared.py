@@ -27,23 +27,6 @@ CAPTION = (  # words in brackets are terms of the glossary
 )
 
 
-def whole_seeds(runs: pd.DataFrame, queries: dict[str, str]) -> dict[str, pd.DataFrame]:
-    """Return the runs of each query, for the seeds that all queries have."""
-    groups = {name: runs.query(query) for name, query in queries.items()}
-    seeds = set.intersection(*({*group["seed"]} for group in groups.values()))
-    return {name: group.loc[group["seed"].isin(seeds)] for name, group in groups.items()}
-
-
-def differences(
-    groups: dict[str, pd.DataFrame], pairs: dict[str, tuple[str, str]], metric: str
-) -> dict[str, Effect]:
-    """Return the differences of named pairs of groups as one family; none without two seeds."""
-    if min(map(len, groups.values())) < 2:
-        return {}
-    effects = [between(groups[ours], groups[base], metric) for ours, base in pairs.values()]
-    return dict(zip(pairs, comparisons.family(effects), strict=True))
-
-
 def word(effect: Effect, margin: float | None = None) -> str:
     """Return the verdict; equivalent effects may be different from zero, too.
 
@@ -74,13 +57,19 @@ class Question:
     pool: tuple[pd.DataFrame, ...]
 
     def effects(
-        self, metric: str = "linear", target: str = "these images", pooled: bool = True
+        self,
+        metric: str = "linear",
+        target: str = "these images",
+        pooled: bool = True,
+        corrected: bool = True,
     ) -> dict[str, Effect]:
         """Return the family of a readout, by the names of the pairs."""
         effects = self._alone(metric, target)
         if pooled:
             shared = self.shared_variance(metric)
             effects = {name: replace(effect, **shared) for name, effect in effects.items()}
+        if not corrected:
+            return effects
         return dict(zip(effects, comparisons.family(list(effects.values())), strict=True))
 
     @functools.cache  # noqa: B019, a page asks a handful

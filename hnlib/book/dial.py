@@ -14,46 +14,63 @@ from scipy import stats
 from scipy.interpolate import CubicSpline
 
 from hnlib.book import figures
+from hnlib.book.measures import format_share
 from hnlib.results import comparisons
 
-TEMPERATURES = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05)
-BETAS = (0.0, 1.0, 2.0, 4.0, 8.0)
 KEYS = ("temperature", "beta")
-CELLS = [(t, beta) for t in TEMPERATURES for beta in BETAS]
-GAMMAS = np.array([(1 + beta) / t for t, beta in CELLS])
-HUES = ("#d55e00", "#b8860b", "#6b8e23", "#009e73", "#0b7fbf", "#8a79c9")  # of `TEMPERATURES`
-HELD = "method == 'hcl' and tau_plus == 0 and weights_gradient == False"  # the theory's case
+HUES = ("#d55e00", "#b8860b", "#6b8e23", "#009e73", "#0b7fbf", "#8a79c9")  # of temperatures
 
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """Runs on one data set over `CELLS`, at most one for each cell and seed.
+    """Runs on one data set over temperatures and tilts, at most one for each cell and seed.
 
     Parameters
     ----------
     runs : DataFrame
-        Rows of `records.frame` with SimCLR (β = 0) and HCL with its weights held fixed. Other
-        temperatures and β are left out, and so are seeds that lack a cell.
+        Rows of `records.frame` with SimCLR (β = 0) and HCL with its weights held fixed, such as an
+        experiment's table. Seeds that lack a cell are left out.
     mixed : bool, default False
         Whether the cells of a seed may come from different processors, see `comparisons.compare`.
+    primary : str, default "linear"
+        The metric where none is named; "linear_validation" chooses.
     """
 
     runs: pd.DataFrame
     mixed: bool = False
+    primary: str = "linear"
+
+    @functools.cached_property
+    def points(self) -> list[tuple[float, float]]:
+        """Return the cells (t, β) of the map: falling temperatures, and of each rising tilts."""
+        rows = self.runs["temperature"], self.runs["beta"].fillna(0.0)
+        return sorted({*zip(*rows, strict=True)}, key=lambda cell: (-cell[0], cell[1]))
+
+    @property
+    def gammas(self) -> np.ndarray:
+        """Return the sharpness of every cell."""
+        return np.array([(1 + beta) / t for t, beta in self.points])
+
+    @property
+    def temperatures(self) -> list[float]:
+        """Return the temperatures, falling."""
+        return [*dict.fromkeys(t for t, _ in self.points)]
+
+    @property
+    def betas(self) -> list[float]:
+        """Return the tilts, rising."""
+        return sorted({beta for _, beta in self.points})
 
     @functools.cached_property
     def cells(self) -> pd.DataFrame:
         """Return the runs of the seeds with every cell of the map, with `beta` 0 for SimCLR."""
-        some = self.runs.query(f"method == 'simclr' or ({HELD})")
-        some = some.assign(beta=some["beta"].fillna(0.0))
-        on_map = [cell in CELLS for cell in zip(some["temperature"], some["beta"], strict=True)]
-        some = some.loc[np.array(on_map, bool)]
+        some = self.runs.assign(beta=self.runs["beta"].fillna(0.0))
         if len(twice := some[some.duplicated([*KEYS, "seed"], keep=False)]):
             raise ValueError(
                 f"records {' and '.join(map(str, twice['record'][:2]))} are of one cell and seed; "
                 "runs must be equal in all but temperature, beta and seed"
             )
-        return some[some.groupby("seed")["seed"].transform("size") == len(CELLS)]
+        return some[some.groupby("seed")["seed"].transform("size") == len(self.points)]
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -61,19 +78,20 @@ class Map:
         return tuple(map(int, np.unique(self.cells["seed"].to_numpy())))
 
     @functools.cache  # noqa: B019, a page has a few maps
-    def accuracy(self, metric: str = "linear") -> np.ndarray:
-        """Return percents [cells, seeds], in the orders of `CELLS` and `seeds`."""
-        wide = self.cells.pivot(index=[*KEYS], columns="seed", values=metric)
-        return 100 * wide.reindex(CELLS).to_numpy()
+    def accuracy(self, metric: str | None = None) -> np.ndarray:
+        """Return percents [cells, seeds], in the orders of `points` and `seeds`."""
+        values = metric or self.primary
+        wide = self.cells.pivot(index=[*KEYS], columns="seed", values=values)
+        return 100 * wide.reindex(self.points).to_numpy()
 
     def chosen(self, where=lambda beta: True) -> tuple[float, float]:
         """Return the cell (t, β) with the highest validation accuracy, of those with such a β."""
-        mean = self.accuracy("linear_validation").mean(1)
-        allowed = [where(beta) for _, beta in CELLS]
-        return CELLS[int(np.where(allowed, mean, -np.inf).argmax())]
+        mean = self.accuracy(f"{self.primary}_validation").mean(1)
+        allowed = [where(beta) for _, beta in self.points]
+        return self.points[int(np.where(allowed, mean, -np.inf).argmax())]
 
     def compare(
-        self, ours, base, metric="linear", target="these images", pooled=False
+        self, ours, base, metric=None, target="these images", pooled=False
     ) -> comparisons.Effect:
         """Compare two cells (t, β) over the seeds with the whole map.
 
@@ -81,45 +99,57 @@ class Map:
         """
         cells = self.cells.groupby([*KEYS])
         pair = cells.get_group(ours), cells.get_group(base)
-        effect = comparisons.between(*pair, metric, target=target, mixed=self.mixed)
+        effect = comparisons.between(*pair, metric or self.primary, target=target, mixed=self.mixed)
         if not pooled:
             return effect
         variance, df = self._error(metric)
         return replace(effect, between=math.sqrt(2 * variance), df=df)
 
-    def curve(self, metric: str = "linear"):
+    def curve(self, metric: str | None = None):
         """Fit the means over seeds by a smooth function of γ."""
-        return smooth(GAMMAS, self.accuracy(metric).mean(1))
+        return self.smooth(self.accuracy(metric).mean(1))
 
-    def heat(self, ax, metric: str = "linear") -> None:
+    def smooth(self, accuracy):
+        """Fit a number of each cell by a smooth function of γ."""
+        return smooth(self.gammas, accuracy)
+
+    def vertex(self, metric: str | None = None, until: float = math.inf) -> np.ndarray:
+        """Return the logarithm of the best γ by a parabola over γ ≤ `until`, for each seed."""
+        tried = self.gammas <= until
+        points = self.accuracy(metric)[tried]
+        bend, slope, _ = np.polyfit(np.log(self.gammas[tried]), points, 2)
+        return -slope / 2 / bend
+
+    def heat(self, ax, metric: str | None = None) -> None:
         """Draw the means in percent over (t, β), with level lines of γ between the cells."""
-        rows, columns = range(len(TEMPERATURES)), range(len(BETAS))
+        temperatures, betas = self.temperatures, self.betas
+        rows, columns = range(len(temperatures)), range(len(betas))
         mean = self.accuracy(metric).mean(1).reshape(len(rows), len(columns))
         ax.imshow(mean, cmap=sns.color_palette("crest", as_cmap=True), aspect="auto")
         for (i, j), value in np.ndenumerate(mean):
             ink = "white" if value > (mean.min() + mean.max()) / 2 else "black"
             ax.text(j, i, f"{value:.1f}", ha="center", va="center", color=ink, fontsize=9)
         y = np.linspace(0, rows[-1], 200)
-        t = np.exp(np.interp(y, rows, np.log(TEMPERATURES)))
+        t = np.exp(np.interp(y, rows, np.log(temperatures)))
         for gamma in (5, 10, 20, 40):
             beta = gamma * t - 1
-            on = (beta >= 0) & (beta <= BETAS[-1])
-            x = np.interp(beta[on], BETAS, columns)
+            on = (beta >= 0) & (beta <= betas[-1])
+            x = np.interp(beta[on], betas, columns)
             ax.plot(x, y[on], color=figures.COLOURS["hcl"], lw=1)
-        ax.set_xticks(columns, [f"{b:g}" for b in BETAS])
-        ax.set_yticks(rows, [f"{x:g}" for x in TEMPERATURES])
+        ax.set_xticks(columns, [f"{b:g}" for b in betas])
+        ax.set_yticks(rows, [f"{x:g}" for x in temperatures])
 
-    def scatter(self, ax, metric: str = "linear") -> None:
+    def scatter(self, ax, metric: str | None = None) -> None:
         """Draw the means in percent over γ and their curve; a ring marks β = 0.
 
         With two seeds or more, a bar shows the standard deviation of a cell.
         """
-        mean = self.accuracy(metric).mean(1)
-        for (t, beta), gamma, y in zip(CELLS, GAMMAS, mean, strict=True):
+        mean, gammas = self.accuracy(metric).mean(1), self.gammas
+        for (t, beta), gamma, y in zip(self.points, gammas, mean, strict=True):
             style = dict(ms=9, mfc="none", mew=1.8) if beta == 0 else dict(ms=6)
             label = f"$t={t:g}$" * (beta == 0)
-            ax.plot(gamma, y, "o", color=HUES[TEMPERATURES.index(t)], label=label, **style)
-        x = np.geomspace(GAMMAS.min(), GAMMAS.max(), 100)
+            ax.plot(gamma, y, "o", color=HUES[self.temperatures.index(t)], label=label, **style)
+        x = np.geomspace(gammas.min(), gammas.max(), 100)
         ax.plot(x, self.curve(metric)(x), color=figures.GREY, lw=1.2, zorder=0)
         if len(self.seeds) > 1:
             ax.errorbar(1.1, mean.max(), self.noise(metric), color=figures.GREY, capsize=3)
@@ -127,18 +157,18 @@ class Map:
         ax.set_xlabel(r"sharpness $\gamma=(1+\beta)/t$")
         figures.log_ticks(ax, [1, 2, 4, 8, 16, 32, 64, 128])
 
-    def noise(self, metric: str = "linear") -> float:
+    def noise(self, metric: str | None = None) -> float:
         """Return the residual standard deviation of cell and seed, in points; needs two seeds."""
         return _noise(self.accuracy(metric))
 
-    def exponent(self, metric: str = "linear", df: int = 5) -> tuple[float, float, float]:
+    def exponent(self, metric: str | None = None, df: int = 5) -> tuple[float, float, float]:
         """Return the exponent a for which a smooth function of (1 + β)^a / t explains the most.
 
         The other two numbers are its 95 % interval by the F test. `df` is the curve's, see
         `smooth`. Needs two seeds.
         """
         mean, tries, lost = self.accuracy(metric).mean(1), np.linspace(0.6, 1.7, 56), []
-        temperature, beta = np.array(CELLS).T
+        temperature, beta = np.array(self.points).T
         for exponent in tries:
             sharpness = (1 + beta) ** exponent / temperature
             lost.append(((mean - smooth(sharpness, mean, df)(sharpness)) ** 2).sum())
@@ -147,16 +177,16 @@ class Map:
         near = tries[lost <= lost.min() + variance * stats.f.ppf(0.95, 1, freedom)]
         return float(tries[lost.argmin()]), float(near.min()), float(near.max())
 
-    def pure_error(self, metric: str = "linear") -> tuple[int, float, float]:
+    def pure_error(self, metric: str | None = None) -> tuple[int, float, float]:
         """Test whether cells of equal γ differ, without a curve: degrees of freedom, F and p."""
-        mean, groups = pd.Series(self.accuracy(metric).mean(1)), GAMMAS.round(6)
+        mean, groups = pd.Series(self.accuracy(metric).mean(1)), self.gammas.round(6)
         within = mean - mean.groupby(groups).transform("mean")
         freedom = len(mean) - len(np.unique(groups))
         variance, df = self._error(metric)
         f = float((within**2).sum() / freedom / variance)
         return freedom, f, float(stats.f.sf(f, freedom, df))
 
-    def explained(self, metric: str = "linear", df: int = 5) -> dict[str, str]:
+    def explained(self, metric: str | None = None, df: int = 5) -> dict[str, str]:
         """Return what γ explains by a curve of `df` numbers, as a row of a table.
 
         Needs two seeds.
@@ -172,29 +202,29 @@ class Map:
             "noise of a cell": f"{self.noise(metric):.2f}",
         }
 
-    def tilt_gains(self, metric: str = "linear") -> comparisons.Effect:
+    def tilt_gains(self, metric: str | None = None) -> comparisons.Effect:
         """Compare the chosen tilted cell with the chosen untilted one."""
         tilt, plain = (self.chosen(where) for where in (lambda b: b > 0, lambda b: b == 0))
         return self.compare(tilt, plain, metric)
 
-    def widest(self, gamma: float, metric: str = "linear") -> comparisons.Effect:
+    def widest(self, gamma: float, metric: str | None = None) -> comparisons.Effect:
         """Return the largest difference between two cells of one γ, of their family."""
-        cells = sorted(cell for cell, at in zip(CELLS, GAMMAS) if np.isclose(at, gamma))
+        cells = sorted(cell for cell, at in zip(self.points, self.gammas) if np.isclose(at, gamma))
         pairs = (self.compare(*pair, metric) for pair in itertools.combinations(cells, 2))
         return max(comparisons.family(pairs), key=lambda effect: abs(effect.difference))
 
     def _error(self, metric: str) -> tuple[float, int]:
         """Return the variance of a cell's mean over seeds and its degrees of freedom."""
-        df = (len(CELLS) - 1) * (len(self.seeds) - 1)
+        df = (len(self.points) - 1) * (len(self.seeds) - 1)
         return self.noise(metric) ** 2 / len(self.seeds), df
 
-    def tilted(self, metric: str = "linear") -> dict[float, np.ndarray]:
+    def tilted(self, metric: str | None = None) -> dict[float, np.ndarray]:
         """Return the mean of the tilted cells minus the untilted one, for each γ that has both.
 
         Each difference has one value for each seed.
         """
         points = self.accuracy(metric)
-        beta, gammas = np.array(CELLS)[:, 1], GAMMAS.round(6)
+        beta, gammas = np.array(self.points)[:, 1], self.gammas.round(6)
         return {
             gamma: points[(gammas == gamma) & (beta > 0)].mean(0)
             - points[(gammas == gamma) & (beta == 0)][0]
@@ -202,7 +232,7 @@ class Map:
             if ((gammas == gamma) & (beta > 0)).any()
         }
 
-    def share(self, metric: str = "linear", df: int = 5) -> tuple[float, float, float]:
+    def share(self, metric: str | None = None, df: int = 5) -> tuple[float, float, float]:
         """Return the share of the variance between cells that a smooth function of γ explains.
 
         The noise of seeds is subtracted. The other two numbers are its 95 % interval, simulated
@@ -211,14 +241,12 @@ class Map:
         accuracy, rng = self.accuracy(metric), np.random.default_rng(0)
         noise = _noise(accuracy) * rng.standard_normal((400, *accuracy.shape))
         # the means bring noise of their own, so it is there twice
-        drawn = [_explained(one, 2, df) for one in accuracy.mean(1)[:, None] + noise]
+        left = np.eye(len(self.points)) - smooth(self.gammas, np.eye(len(self.points)), df)(
+            self.gammas
+        )
+        drawn = [_explained(one, 2, df, left) for one in accuracy.mean(1)[:, None] + noise]
         low, high = np.quantile(drawn, (0.025, 0.975))
-        return _explained(accuracy, 1, df), float(low), float(high)
-
-
-def format_share(share) -> str:
-    """Format a share and its interval in percent: 97 % [93, 99]."""
-    return "{:.0f}\u00a0% [{:.0f}, {:.0f}]".format(*(100 * x for x in share))
+        return _explained(accuracy, 1, df, left), float(low), float(high)
 
 
 def smooth(gamma, accuracy, df: int = 5):
@@ -230,20 +258,17 @@ def smooth(gamma, accuracy, df: int = 5):
     return lambda at: basis(np.log(np.atleast_1d(at))) @ values
 
 
-@functools.cache
-def _residual(df: int) -> np.ndarray:
-    """Return the matrix [cells, cells] that subtracts the fit of `smooth`, to use it often."""
-    return np.eye(len(CELLS)) - smooth(GAMMAS, np.eye(len(CELLS)), df)(GAMMAS)
-
-
 def _noise(accuracy: np.ndarray) -> float:
     means = accuracy.mean(1, keepdims=True) + accuracy.mean(0) - accuracy.mean()
     cells, seeds = accuracy.shape
     return float(np.sqrt(((accuracy - means) ** 2).sum() / (cells - 1) / (seeds - 1)))
 
 
-def _explained(accuracy: np.ndarray, times: int, df: int) -> float:
-    """Return the share explained, after subtracting the seeds' noise `times` times."""
+def _explained(accuracy: np.ndarray, times: int, df: int, left: np.ndarray) -> float:
+    """Return the share explained, after subtracting the seeds' noise `times` times.
+
+    `left` [cells, cells] subtracts the fit from the means.
+    """
     mean, variance = accuracy.mean(1), times * _noise(accuracy) ** 2 / accuracy.shape[1]
-    lost = ((_residual(df) @ mean) ** 2).sum() - (len(mean) - df) * variance
+    lost = ((left @ mean) ** 2).sum() - (len(mean) - df) * variance
     return 1 - max(0.0, lost) / (((mean - mean.mean()) ** 2).sum() - (len(mean) - 1) * variance)

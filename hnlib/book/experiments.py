@@ -126,23 +126,38 @@ class Experiment:
         recorded = _recorded()
         return (run for run in self.runs() if records.key(run.configuration) not in recorded)
 
-    @functools.cache  # noqa: B019 — an experiment lives as long as the process
     def group(self, name: str, block: str = ""):
         """Return the rows of an arm's records, seed by seed.
 
         Where other collections are searched, too, `transfer_ndcg` is the mean over them.
         """
-        rows = records.frame([*self._found(name, block).values()])
+        found = self._found(name, block).values()
+        return self._rows(block).loc[[config.name(one["configuration"]) for one in found]]
+
+    @functools.cache  # noqa: B019 — an experiment lives as long as the process
+    def _rows(self, block: str):
+        """Return the rows of all arms of a block by the name of their record."""
+        arms = (self._found(name, block).values() for name in self.names(block))
+        found = {id(one): one for several in arms for one in several}
+        rows = records.frame([*found.values()])
         if others := self.fields.get("transfer"):
             scores = rows.reindex(columns=[f"{other}_ndcg" for other in others])
             rows = rows.assign(transfer_ndcg=scores.astype(float).mean(axis=1))
-        return rows
+        return rows.set_index("record", drop=False).rename_axis(None)
 
     def table(self, block: str = "", names: Iterable[str] | None = None):
         """Return the rows of arms of a block, of all by default."""
         names = self.arms[block] if names is None else names
         rows = [self.group(name, block).assign(arm=name) for name in names]
-        return pd.concat([some for some in rows if len(some)] or rows)
+        return pd.concat([some for some in rows if len(some)] or rows, ignore_index=True)
+
+    @functools.cache  # noqa: B019 — an experiment lives as long as the process
+    def map(self, block: str = "", arms: str = "t*"):
+        """Return the map of the arms that match, which are temperatures and tilts."""
+        from hnlib.book.dial import Map  # draws, which a queue does not need
+
+        rows = self.table(block, self.matching(arms, block))
+        return Map(rows, self._mixed(block), self.primary)
 
     def scores(self, names=None, metrics=None, block: str = "") -> list[dict]:
         """Return a line of a table for each arm that has records: its seeds, and its metrics."""
@@ -164,11 +179,13 @@ class Experiment:
         return {seed: read(record) for seed, record in self._found(name, block).items()}
 
     def value_of(self, name: str, field: str, block: str = ""):
-        """Return a field or an option of an arm's runs, or "gamma", their sharpness (1 + β)/t."""
+        """Return a field or an option of an arm's runs, or "gamma", their sharpness."""
         run = self.run(name, self.seeds[0], block).resolved()
+        options = run.options
         if field == "gamma":
-            return (1 + run.options.get("beta", 0.0)) / run.options["temperature"]
-        return run.options[field] if field in run.options else getattr(run, field)
+            transport = 1 / options["epsilon"] if "epsilon" in options else 0.0
+            return (1 + options.get("beta", 0.0)) / options["temperature"] + transport
+        return options[field] if field in options else getattr(run, field)
 
     def mean(self, name: str, metric: str, block: str = "") -> float | None:
         """Return the mean over all seeds, None if one is missing."""
@@ -241,18 +258,27 @@ class Experiment:
         """Return a line for each prediction: measured, the other read-out, and the verdict."""
         return verdicts(self, only=only)
 
+    def outcome(self, name: str, metric: str | None = None) -> Any:
+        """Return what a prediction about one number found, corrected with its family."""
+        lines = {line["id"]: line for line in self.predictions}
+        line = lines[_one_of(lines, name, f"{self.name}.toml has no prediction")]
+        (one,) = self.of_family(line, metric or line["metric"]).values()
+        return one
+
     def found(self, line: dict, metric: str) -> dict[str, Any]:
         """Return what a prediction is about, by block and label, not corrected."""
         if "compare" in line:
             pairs, target = line["compare"], line.get("target", "these images")
-            return self._alone(pairs, metric, target, line.get("blocks"))
+            alone = self._alone(pairs, metric, target, line.get("blocks"))
+            return _unlabelled(alone, line)
         name = line.get("statistic", "interaction")
         statistic = measures.STATISTICS[_one_of(measures.STATISTICS, name)]
-        return {
-            f"{block} {label}".strip(): one
-            for block in line.get("blocks", self.blocks)
-            for label, one in statistic(self, line, metric, block).items()
-        }
+        blocks = line.get("blocks", self.blocks)
+        every = {block: statistic(self, line, metric, block) for block in blocks}
+        pairs = (
+            (f"{block} {k}".strip(), one) for block in blocks for k, one in every[block].items()
+        )
+        return _unlabelled(dict(pairs), line)
 
     def of_family(self, line: dict, metric: str, left: int = 0) -> dict[str, Any]:
         """Return what a prediction is about, corrected with all of its `family`."""
@@ -267,6 +293,8 @@ class Experiment:
             for one, each in zip(others, shown)
             for k, e in self.found(one, each).items()
         }
+        if not line.get("together", True):
+            return {k: e for (id_, k), e in every.items() if id_ == line["id"]}
         return {k: e for (id_, k), e in together(every).items() if id_ == line["id"]}
 
     def other(self, metric: str) -> str:
@@ -342,6 +370,14 @@ def _one_of(known, name: str, what: str = "there is no statistic") -> str:
     return name
 
 
+def _unlabelled(found: dict[str, Any], line: dict) -> dict[str, Any]:
+    """Return what was found without the name of the block where the line names one block."""
+    only = line.get("blocks", ())
+    return (
+        {k.removeprefix(only[0]).strip(): e for k, e in found.items()} if len(only) == 1 else found
+    )
+
+
 def together(found: dict[str, Any]) -> dict[str, Any]:
     """Return what was found with its effects corrected together; levels stay as they are."""
     effects = {name: one for name, one in found.items() if isinstance(one, Effect)}
@@ -353,8 +389,8 @@ def together(found: dict[str, Any]) -> dict[str, Any]:
 def verdicts(*several: Experiment, only: str = "*") -> Verdicts:
     """Return the predictions of experiments whose names match, in the order of their names.
 
-    Predictions with the same `family` are corrected together; where all lines decide by one metric
-    the columns have its name.
+    What a line compares is corrected together, with the other lines of its `family`, unless it says
+    `together = false`. Where all lines decide by one metric the columns have its name.
     """
     asked = [(x, line) for x in several for line in x.predictions if fnmatchcase(line["id"], only)]
     asked.sort(key=lambda pair: _natural(pair[1]["id"]))
@@ -402,7 +438,7 @@ def load(name: str) -> Experiment:
     content = tomllib.loads(text)
     if "extends" in content:  # another file; what stands in this one replaces it key by key
         base = ledgers.book_file(f"{FOLDER}/{content['extends']}.toml")
-        content = tomllib.loads(base.read_text("utf-8")) | {"predictions": []} | content
+        content = tomllib.loads(base.read_text("utf-8")) | content
     blocks, beside = content.get("blocks", {"": {}}), content.get("beside", ())
     templates, chosen = content.get("templates", {}), content.get("chosen", {})
     if twice := sorted(templates.keys() & chosen.keys()):

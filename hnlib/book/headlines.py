@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 
-from hnlib.book import dial, experiments
+from hnlib.book import experiments
 from hnlib.book.tables import interval
 from hnlib.results import comparisons
 from hnlib.results.comparisons import Effect
@@ -27,39 +26,25 @@ ASKED = {
 
 
 @functools.cache
-def small_map(block: str = "cifar10") -> dial.Map:
-    """Return the map of ten epochs of 10,000 images; that of CIFAR-100 has two processors."""
-    return dial.Map(experiments.load("map").table(block), mixed=block == "cifar100")
-
-
 def headlines(metric: str = "linear") -> dict[str, Effect]:
-    """Return the quoted differences in points, corrected together as one family.
+    """Return the quoted differences in points.
 
-    The map and the catalogue have three seeds and one variance for all their arms; each comparison
-    of the long runs has its own.
+    What was predicted has the interval of its prediction (G3, G7 and G8). The other four are
+    corrected together; those of short runs have one variance for all arms of their experiment.
     """
-    small, long = small_map(), experiments.load("confirmation")
-    catalogue = experiments.load("catalogue")
-    cold, tilt = small.chosen(lambda beta: beta == 0), small.chosen(lambda beta: beta > 0)
-    pairs = {"short temperature": (cold, (0.5, 0.0)), "short tilt": ((0.5, 1.0), (0.5, 0.0))}
-    pairs["short both"] = (tilt, cold)
-    effects = {name: small.compare(*pair, metric, pooled=True) for name, pair in pairs.items()}
-
-    best = f"t{cold[0]:g}"
-    pairs = {"long hcl": ("released", "t0.5"), "long temperature": (best, "t0.5")}
-    pairs["long hcl over temperature"] = ("released", best)
-    effects |= {name: long.effect(*pair, metric) for name, pair in pairs.items()}
-
-    gains = {name: catalogue.effect(name, "simclr", metric) for name in catalogue.names()}
-    del gains["simclr"]
-    shared = comparisons.family(gains.values(), pooled=True)[0]  # three seeds
-    effects["labels"] = replace(gains["scl"], between=shared.between, df=shared.df)
-    return dict(zip(effects, comparisons.family(effects.values())))
-
-
-def said(effect: Effect) -> str:
-    """Write an effect and its interval in a sentence, and whether its sign is unresolved."""
-    return interval(effect) + ", {term}`unresolved`" * bool(effect.low <= 0 <= effect.high)
+    short, long = experiments.load("map"), experiments.load("confirmation")
+    catalogue, ten = experiments.load("catalogue"), "CIFAR-10"
+    pairs = {"short temperature": ("temperature", "t0.5 b0"), "short tilt": ("t0.5 b1", "t0.5 b0")}
+    cells = short.matching("t* b*", ten)
+    others = short.one_variance(pairs, cells, ten).effects(metric, corrected=False)
+    others["long temperature"] = long.effect("t0.1", "t0.5", metric)
+    labels = catalogue.one_variance({"labels": ("scl", "simclr")}, catalogue.names())
+    others |= labels.effects(metric, corrected=False)
+    effects = dict(zip(others, comparisons.family(others.values())))
+    effects["short both"] = short.effect("tilt", "temperature", metric, ten)
+    effects["long hcl"] = long.effect("released", "t0.5", metric)
+    effects["long hcl over temperature"] = long.effect("released", "t0.1", metric)
+    return effects
 
 
 @functools.cache
@@ -88,22 +73,20 @@ def evidence() -> dict[str, dict[str, str]]:
 
     Cells of one column stand alone; those of the first are the corrected ones of the front page.
     """
-    linear, knn, hundred = headlines(), headlines("knn"), small_map("cifar100")
+    linear, knn, hundred = headlines(), headlines("knn"), _on("map", "CIFAR-100")
     where = "experiment == 'loudness' and method == 'simclr' and dataset == 'cifar10'"
     again = records.frame(kind="images", where=where)
     again = [again.query(f"temperature == {t}") for t in (0.1, 0.5)]
     small = dict(
         finds="labels: " + interval(linear["labels"]),
-        spares=f"two precisions: {_of('precision', 'mixed', 'exact')}",
+        spares=f"two precisions: {_of('precision', 'simclr bf16-mixed', 'simclr 32-true')}",
     )
-    short, tilt = small_map().chosen(lambda beta: beta == 0), (0.5, 1.0)
-    both = small_map().chosen(lambda beta: beta > 0)
     rows = {
         "Short training: t = 0.1 over t = 0.5": dict(
             here=linear["short temperature"],
             tuned=_of("images-rates", "t0.1 tuned", "t0.5 tuned"),
             beside=knn["short temperature"],
-            elsewhere=hundred.compare(short, (0.5, 0.0)),
+            elsewhere=hundred("t0.1 b0", "t0.5 b0"),
             again=comparisons.between(*again),
             **small,
         ),
@@ -111,14 +94,14 @@ def evidence() -> dict[str, dict[str, str]]:
             here=linear["short tilt"],
             tuned=_of("images-rates", "tilt0.5 tuned", "t0.5 tuned"),
             beside=knn["short tilt"],
-            elsewhere=hundred.compare(tilt, (0.5, 0.0)),
+            elsewhere=hundred("t0.5 b1", "t0.5 b0"),
             **small,
         ),
         "Short training: the best tilt over the best temperature": dict(
             here=linear["short both"],
             tuned=_of("images-rates", "tilt0.1 tuned", "t0.1 tuned"),
             beside=knn["short both"],
-            elsewhere=hundred.compare(both, short),
+            elsewhere=hundred("t0.1 b2", "t0.1 b0"),
             **small,
         ),
         "Longer training: HCL over t = 0.5": dict(here=linear["long hcl"], beside=knn["long hcl"]),
@@ -146,6 +129,11 @@ def evidence() -> dict[str, dict[str, str]]:
             + _bags({bag: searches(bag)["dcl"] for bag in BAGS}),
         )
     return {name: {key: _cell(row.get(key)) for key in ASKED} for name, row in rows.items()}
+
+
+def _on(name: str, block: str):
+    """Return what compares two arms in a block of an experiment."""
+    return functools.partial(experiments.load(name).effect, block=block)
 
 
 def _bags(effects: dict[str, Effect]) -> str:

@@ -20,12 +20,18 @@ from hnlib.results.comparisons import Effect
 Found = dict[str, Any]
 
 
+def format_share(share) -> str:
+    """Format a share and its interval in percent: 97 % [93, 99]."""
+    return "{:.0f}\u00a0% [{:.0f}, {:.0f}]".format(*(100 * x for x in share))
+
+
 @dataclass(frozen=True)
 class Level:
-    """A number without an interval that decides, and how it is printed."""
+    """What is printed of a number whose interval is not in points, and the ends that decide."""
 
-    value: float
     text: str
+    low: float
+    high: float
 
 
 def over_seeds(values, seeds: tuple[int, ...] = ()) -> Effect:
@@ -83,17 +89,16 @@ def share(experiment, line: dict, metric: str, block: str) -> Found:
             for of in (line["of"], line["parabola"])
         )
         title = SYMBOLS.get(line["parabola"], line["parabola"])
-        return {"": Level(found, f"{found:.0%}; a parabola in log {title}: {beside:.0%}")}
+        text = f"{found:.0%}; a parabola in log {title}: {beside:.0%}"
+        return {"": Level(text, found, found)}
     if line["of"] == "gamma":
-        from hnlib.book import dial  # draws maps, too
-
-        found = dial.Map(experiment.table(block, names)).share(metric, line.get("df", 5))
-        return {"": Level(found[0], dial.format_share(found))}
+        found = experiment.map(block, line["arms"]).share(metric, line.get("df", 5))
+        return {"": Level(format_share(found), found[0], found[0])}
     means = np.array([_points(experiment, name, metric, block).mean() for name in names])
     values = np.array([experiment.value_of(name, line["of"], block) for name in names])
     between = [means[values == value].mean() for value in np.unique(values)]
     found = float(np.var(between) / np.var(means))
-    return {"": Level(found, f"{found:.0%}")}
+    return {"": Level(f"{found:.0%}", found, found)}
 
 
 def chosen(experiment, line: dict, metric: str, block: str) -> Found:
@@ -103,7 +108,7 @@ def chosen(experiment, line: dict, metric: str, block: str) -> Found:
     best = experiment.best(line["arms"], line["by"], block)
     value = experiment.value_of(best, line["of"], block)
     title = SYMBOLS.get(line["of"], line["of"])
-    return {"": Level(value, f"{title} = {round(value, 2):g}")}
+    return {"": Level(f"{title} = {round(value, 2):g}", value, value)}
 
 
 def rank(experiment, line: dict, metric: str, block: str) -> Found:
@@ -114,17 +119,49 @@ def rank(experiment, line: dict, metric: str, block: str) -> Found:
     metrics = (metric, line["with"])
     means = [[_points(experiment, name, m, block).mean() for name in names] for m in metrics]
     found = float(stats.spearmanr(*means)[0])
-    return {"": Level(found, f"{found:.2f}")}
+    return {"": Level(f"{found:.2f}", found, found)}
 
 
 def level(experiment, line: dict, metric: str, block: str) -> Found:
     """Return the mean of a metric, or of a column of the last epoch, for each of `arms`."""
     means = {name: experiment.mean(name, metric, block) for name in line["arms"]}
-    return {name: Level(mean, f"{mean:.3f}") for name, mean in means.items()}
+    return {name: Level(f"{mean:.3f}", mean, mean) for name, mean in means.items()}
 
 
-SYMBOLS = {"gamma": "γ", "temperature": "t"}
-STATISTICS = {f.__name__: f for f in (interaction, mean, widest, slope, share, chosen, rank, level)}
+SYMBOLS = {"gamma": "γ", "temperature": "t", "epsilon": "ε"}
+
+
+def above_curve(experiment, line: dict, metric: str, block: str) -> Found:
+    """Return the distance of `arms` from the curve over γ of another map, seed by seed."""
+    here, found = experiment.map(block, line["map"]), {}
+    curves = [here.smooth(points) for points in here.accuracy(metric).T]
+    for name in line["arms"]:
+        gamma = experiment.value_of(name, "gamma", block)
+        points = _points(experiment, name, metric, block)
+        above = [y - curve(gamma)[0] for y, curve in zip(points, curves, strict=True)]
+        title = SYMBOLS.get(line["of"], line["of"])
+        found[f"{title} = {experiment.value_of(name, line['of'], block):g}"] = over_seeds(above)
+    return found
+
+
+def vertex(experiment, line: dict, metric: str, block: str) -> Found:
+    """Return the best γ over that of a block, `base`, by parabolas over log γ `until` a γ."""
+    tops = [
+        experiment.map(one, line["arms"]).vertex(metric, line["until"])
+        for one in (block, line["base"])
+    ]
+    ratio = over_seeds(tops[0] - tops[1])
+    middle, low, high = np.exp([ratio.difference, ratio.low, ratio.high])
+    text = f"× {middle:.2f} [{low:.2f}, {high:.2f}]"
+    beyond = bool(np.max(tops) > math.log(line["until"]))
+    return {"": Level(text + f", beyond γ = {line['until']}" * beyond, low, high)}
+
+
+#: Of a line: `arms` (names, pairs or a pattern), `of`, and what else a function names.
+STATISTICS = {
+    one.__name__: one
+    for one in (interaction, mean, widest, slope, share, chosen, rank, level, above_curve, vertex)
+}
 
 
 def _points(experiment, name: str, metric: str, block: str) -> np.ndarray:

@@ -46,8 +46,8 @@ def worded(found: dict) -> str:
 
 
 def ends(one) -> tuple[float, float]:
-    """Return the interval of an effect, and a level twice."""
-    return (one.low, one.high) if isinstance(one, Effect) else (one.value, one.value)
+    """Return the interval of an effect, or what decides of a level."""
+    return one.low, one.high
 
 
 @dataclass

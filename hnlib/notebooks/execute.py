@@ -16,7 +16,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from hnlib import _files
-from hnlib.notebooks import forked_kernels
+from hnlib.notebooks import forked_kernels, inline
 from hnlib.training import records
 
 PROBE = """
@@ -218,6 +218,7 @@ def execute(
     _prepare_environment(threads)
     sources()  # an edit from here on does not count as executed
     node = read(notebook)
+    inline.ask(node)
     node.cells.append(nbformat.v4.new_code_cell(PROBE))
     failed = out.with_name(f"{out.stem}.failed.ipynb")
     failed.parent.mkdir(parents=True, exist_ok=True)
@@ -246,6 +247,7 @@ def execute(
         raise NotebookError(f"{name(notebook)}: {error}{where}") from None
     failed.unlink()
     probe = probed(node.cells.pop().outputs)
+    inline.answer(node)
     times = [cell.metadata.pop("papermill")["duration"] or 0 for cell in node.cells]
     node.metadata["papermill"] = {"parameters": parameters or {}}  # without paths and times
     files = sorted({shown(Path(path)) for path in probe["modules"] if path} & sources().keys())

@@ -1,0 +1,39 @@
+"""Numbers of sentences: {eval}`EXPRESSION` in a notebook's text is what the expression is there.
+
+As in MyST-NB, the expression has the values that the names have when the cells above have run. An
+executed notebook holds the text with its numbers, so pages, downloads and the search have them.
+"""
+
+from __future__ import annotations
+
+import re
+
+EVAL = re.compile(r"\{eval\}`([^`]+)`")
+MIME = "application/x-hnlib-inline"
+CODE = "__import__('hnlib.book.tables', fromlist=['tables']).show_inline({})"
+
+
+def ask(node) -> None:
+    """Add a cell before every text with expressions, which says what they are."""
+    from nbformat.v4 import new_code_cell
+
+    cells = []
+    for cell in node.cells:
+        if cell.cell_type == "markdown" and (found := EVAL.findall(cell.source)):
+            lines = ", ".join(" ".join(one.split()) for one in found)
+            cells.append(new_code_cell(CODE.format(lines), metadata={"tags": ["inline"]}))
+        cells.append(cell)
+    node.cells = cells
+
+
+def answer(node) -> None:
+    """Take the cells of `ask` away and put what they said into the text."""
+    cells, said = [], iter(())
+    for cell in node.cells:
+        if "inline" in cell.metadata.get("tags", ()):
+            said = iter(cell.outputs[0].data[MIME])
+            continue
+        if cell.cell_type == "markdown":
+            cell.source = EVAL.sub(lambda _, said=said: next(said), cell.source)
+        cells.append(cell)
+    node.cells = cells
