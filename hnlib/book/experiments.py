@@ -353,11 +353,11 @@ def _by_processor(replicates: list[dict]) -> dict[str, dict]:
 
 
 def _flat(arms) -> Iterator[str]:
-    """Yield the names of nested pairs of arms."""
+    """Yield the names of nested pairs of arms, or of named lists of them."""
     if isinstance(arms, str):
         yield arms
     else:
-        for one in arms:
+        for one in arms.values() if isinstance(arms, dict) else arms:
             yield from _flat(one)
 
 

@@ -67,9 +67,15 @@ def widest(experiment, line: dict, metric: str, block: str) -> Found:
 
 
 def slope(experiment, line: dict, metric: str, block: str) -> Found:
-    """Return the least-squares slope of a seed's runs of `arms` over the numbers `over`."""
-    points = [_points(experiment, name, metric, block) for name in line["arms"]]
-    return {"": over_seeds(np.polyfit(line["over"], points, 1)[0], experiment.seeds)}
+    """Return the least-squares slope of a seed's runs of `arms` over the numbers `over`.
+
+    Where several lists of arms have names, it is one slope for each.
+    """
+    found, lists = {}, line["arms"]
+    for name, arms in (lists if isinstance(lists, dict) else {"": lists}).items():
+        points = [_points(experiment, one, metric, block) for one in arms]
+        found[name] = over_seeds(np.polyfit(line["over"], points, 1)[0], experiment.seeds)
+    return found
 
 
 def share(experiment, line: dict, metric: str, block: str) -> Found:
@@ -124,6 +130,8 @@ def rank(experiment, line: dict, metric: str, block: str) -> Found:
 
 def level(experiment, line: dict, metric: str, block: str) -> Found:
     """Return the mean of a metric, or of a column of the last epoch, for each of `arms`."""
+    if metric != line["metric"]:
+        return {}
     means = {name: experiment.mean(name, metric, block) for name in line["arms"]}
     return {name: Level(f"{mean:.3f}", mean, mean) for name, mean in means.items()}
 

@@ -16,6 +16,7 @@ EMPTY = "Not measured."  # a table without rows
 TITLES = {"knn": "kNN", "svm": "SVM", "sts": "STS", "ndcg": "nDCG@10", "mrr": "MRR@10"}
 TITLES |= {"recall10": "recall@10", "recall100": "recall@100", "transfer_ndcg": "others' nDCG@10"}
 TITLES |= {"transfer": "six tasks"}
+TITLES |= dict.fromkeys(("last_loudness", "last_loudness_low"), "at the end of training")
 
 
 class Markup(str):
