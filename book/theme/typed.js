@@ -398,7 +398,7 @@ const typed = (() => {
   const hn = globalThis.hnPictures;
   if (!hn) return { parse, unpack, derivatives, profile, sentence, batch, meanings };
   const { set, add, panel, row, line, text, circle, rect, turn, slider, choice, controls, reading, unique } = hn;
-  const power = (_, sign, digits) => ` × 10${sign && "⁻"}${[...digits].map((c) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]).join("")}`;
+  const power = (_, sign, digits) => `\u00a0×\u00a010${sign && "⁻"}${[...digits].map((c) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]).join("")}`;
   const shown = (x) => (Number.isFinite(x) && x !== 0 && (Math.abs(x) >= 1e5 || Math.abs(x) < 1e-3)
     ? x.toExponential(2).replace(/e\+?(-?)(\d+)/, power) : digits(x, 4)).replace("-", "−");
 
@@ -520,11 +520,11 @@ const typed = (() => {
         return { x, y };
       };
       const log = (low, high) => (v) => Math.log(Math.max(v, 1e-9) / low) / Math.log(high / low);
-      const gamma = found.sharpness;
-      const { x, y } = scale(0, `sharpness γ${gamma === null ? ": unknown" : ` = ${shown(gamma)}`}`, "", log(1, 100), [1, 2, 5, 10, 20, 50, 100], gamma);
+      const gamma = found.sharpness, sharp = log(0.1, 100), angle = (near) => `${near.angle.toFixed(1)}°`;
+      const { x, y } = scale(0, gamma === null ? "sharpness γ unknown" : `sharpness γ = ${shown(gamma)}`, "", sharp,
+        [0.1, 0.3, 1, 3, 10, 30, 100], gamma);
       if (slopes.length) line(dial, x(Math.min(...slopes)), y, x(Math.max(...slopes)), y, { stroke: hues.ot, "stroke-width": 4, opacity: 0.6 });
-      const angle = ({ angle }) => `${angle.toFixed(1)}°`;
-      scale(1, `nearest t = ${digits(one.temperature, 3)}`, angle(one), (v) => log(0.01, 1)(1 / v / 100), [1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01], one.temperature);
+      scale(1, `nearest t = ${digits(one.temperature, 3)}`, angle(one), (v) => sharp(1 / v), [10, 3, 1, 0.3, 0.1, 0.03, 0.01], one.temperature);
       scale(2, `with loudness (1 − p)^${digits(two.loudness, 2)}`, angle(two), (v) => v / 4, [0, 1, 2, 3, 4], two.loudness);
       scale(3, `with balance; push/pull = ${digits(found.balance, 3)}`, angle(three), log(0.01, 100), [0.01, 0.1, 1, 10, 100], found.balance);
     }
