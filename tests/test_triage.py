@@ -1,0 +1,126 @@
+"""Six causes of a loss that falls while the metric falls: each is found, and nothing else is."""
+
+import doctest
+
+import pytest
+import torch
+from drawn import SEEDS, seeded
+from hypothesis import given, settings
+from torch.nn.functional import normalize
+
+from hnlib import methods, triage
+from hnlib.contrast import Contrast
+
+N, D, T = 64, 32, 0.1
+
+
+def rows(seed, n=N):
+    return normalize(torch.randn(n, D, generator=seeded(seed)), dim=1)
+
+
+def pair(seed=0, noise=1.2):
+    """Queries and answers that are near, but not so near that all is won."""
+    a = rows(seed)
+    return a, normalize(a + noise * rows(seed + 1), dim=1)
+
+
+def healthy(z1, z2):
+    right = torch.eye(N, dtype=torch.bool)
+    options = {"positives": right, "before": (z1, z2), "evaluated": (z1, z2)}
+    return {"z1": z1, "z2": z2, "temperature": T, **options}
+
+
+def leak(z1, z2):
+    return healthy(z1, z2) | {"evaluated": (z1, z2.roll(N // 4, 0))}
+
+
+def false_negatives(z1, z2):
+    keys, own = torch.cat([z2, z2]), torch.eye(N, dtype=torch.bool)
+    right = {"positives": torch.cat([own, own], 1)}
+    return healthy(z1, z2) | {"z2": keys, "before": None, "evaluated": None} | right
+
+
+def learning_rate(z1, z2):
+    return healthy(z1, z2) | {"before": (z1, rows(9))}
+
+
+def collapse(z1, z2):
+    near = torch.cat([torch.full((N, 1), 4.0), z2], 1), torch.cat([torch.full((N, 1), 4.0), z1], 1)
+    return healthy(*near)
+
+
+def temperature(z1, z2):
+    return healthy(z1, z2) | {"temperature": 0.002}
+
+
+def silent_anchors(z1, z2):
+    s = z1 @ z2.T
+    far = s > s.diagonal()[:, None] - 0.6
+    return healthy(z1, z2) | {"excluded": far.fill_diagonal_(False)}
+
+
+BROKEN = (leak, false_negatives, learning_rate, collapse, temperature, silent_anchors)
+
+
+def test_every_cause_is_tried():
+    assert {x.__name__.replace("_", " ") for x in BROKEN} == set(triage.CAUSES)
+
+
+@settings(max_examples=5)
+@given(SEEDS)
+def test_a_healthy_batch_is_suspected_of_nothing(seed):
+    assert triage.triage(**healthy(*pair(seed))).suspects == ()
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_batch_is_found(broken):
+    assert broken.__name__.replace("_", " ") in triage.triage(**broken(*pair())).suspects
+
+
+def test_numbers_are_those_of_the_loss():
+    """The push and the loudness against gradients of InfoNCE, anchors all alike in weight."""
+    z1, z2 = pair(3)
+    found = triage.triage(z1, z2, torch.ones(N, N, dtype=torch.bool), T).numbers
+    c = Contrast.from_pairs(z1, z2)
+    s = c.similarity.clone().requires_grad_()
+    c = Contrast.from_similarity(s, c.positives, c.admissible, scale=N - 1)
+    loss = methods.build("simclr", temperature=T).loss(c, reduction="none").sum()
+    g = T * torch.autograd.grad(loss, s)[0]
+    loud = -g.diagonal()
+    assert found["silent anchors"] == float((loud < 0.1).float().mean())
+    push = (g / loud[:, None]).fill_diagonal_(0)
+    assert found["temperature"] == pytest.approx(
+        float(torch.special.entr(push).sum(1).exp().median()), rel=1e-4
+    )
+    assert found["false negatives"] == pytest.approx(1)  # all that is pushed is right
+
+
+def test_what_needs_an_argument_says_which():
+    lines = str(triage.triage(*pair())).splitlines()
+    for line, (_, argument, _, _) in zip(lines, triage.CAUSES.values(), strict=True):
+        assert ("unknown without" in line) == bool(argument) and argument in line
+    assert str(triage.triage(**leak(*pair()))).startswith("! leak")
+
+
+def test_a_batch_in_which_nothing_is_counted_has_numbers():
+    everything = ~torch.eye(N, dtype=torch.bool)
+    found = triage.triage(*pair(), excluded=everything)
+    assert found.suspects == ("temperature", "silent anchors")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"z2": rows(0, 8)}, "with 2 ≤ n ≤ m"),
+        ({"temperature": 0}, "temperature must be positive"),
+        ({"positives": torch.ones(2, 2)}, "positives must be a boolean mask"),
+        ({"z1": torch.zeros(N, D)}, "of the queries has norm 0"),
+    ],
+)
+def test_a_mistake_is_named(change, message):
+    with pytest.raises(ValueError, match=message):
+        triage.triage(**healthy(*pair()) | change)
+
+
+def test_the_example_runs():
+    assert doctest.testmod(triage).failed == 0
