@@ -51,7 +51,7 @@ class Triage:
             mark = "!" if cause in self.suspects else " "
             right = "<" if side == "≥" else "≥"
             number = f"{value:7.2f}" if value is not None else f"unknown without {argument}="
-            lines.append(f"{mark} {cause:15} {number}   (fine: {right} {limit:g})  {meaning}")
+            lines.append(f"{mark} {cause:15} {number}   (fine: {right} {limit:<4g})  {meaning}")
         return "\n".join(lines)
 
 

@@ -472,3 +472,18 @@ def test_loudness_taken_apart(name):
 def test_a_loudness_of_another_name_is_refused():
     with pytest.raises(ValueError, match="loudness must be one of relative, mean, shuffled"):
         methods.build("dcl", loudness="louder")
+
+
+def test_a_learned_temperature_survives_excluded_candidates():
+    """Padding that is masked has a gradient; minus infinity before the scale has none (control)."""
+    q, k = batch(0)[:2]
+    padding = torch.zeros(len(q), len(k), dtype=torch.bool)
+    padding[0, 1] = True
+    t = torch.tensor(0.1, dtype=q.dtype, requires_grad=True)
+    contrast = Contrast.from_pairs(q, k).without(padding)
+    objectives.info_nce(contrast, contrast.uniform_log_weights, t).backward()
+    assert t.grad.isfinite() and t.grad != 0
+    scale = torch.tensor(10.0, dtype=q.dtype, requires_grad=True)
+    padded = (q @ k.T).masked_fill(padding, -torch.inf)
+    torch.nn.functional.cross_entropy(scale * padded, torch.arange(len(q))).backward()
+    assert scale.grad.isnan()

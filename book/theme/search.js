@@ -36,7 +36,20 @@ function findNear(index, query) {
   if (near.length) return near;
   const chapter = query.replace(/(\d\.)\d+$/, "$1"), others = findIn(index, chapter, startOfWord);
   const stated = others.filter(({ title }) => startOfWord(chapter, "iu").test(title));
-  return stated.length ? stated : others;
+  return stated.length ? stated : others.length ? others : findMost(index, query);
+}
+
+// Else, for a question in the reader's words, what has most of them: a rare word counts more, and a title's most.
+function findMost(index, query) {
+  const words = split(query).map((word) => word.replace(/[.,;:!?"()]+$|^["(]+/g, "").replace(/(?<=\p{L}{3})(?:ing|ed|es|s|'s)$/u, ""));
+  const parts = index.flatMap(([page, about, parts]) => parts.map(([anchor, title, text]) => ({ page, about, anchor, title, text, score: 0 })));
+  for (const word of new Set(words.filter((word) => word.length > 2 || /\d/.test(word)))) {
+    const begins = startOfWord(word, "iu"), having = parts.filter(({ title, text }) => begins.test(title) || begins.test(text));
+    const rare = Math.log(parts.length / having.length) ** 2;  // infinite if none has it, and then there is no part to count it
+    for (const part of having) part.score += rare * (begins.test(part.title) ? 2 : 1);
+  }
+  for (const part of parts) part.score *= isAPI(part.page) || /^book\/(?!questions)/.test(part.page) ? 0.5 : 1;
+  return parts.filter(({ score }) => score > 0).sort((a, b) => b.score - a.score).slice(0, 10);
 }
 
 function line(text, words) {
