@@ -1,11 +1,14 @@
 """Six causes of a loss that falls while the metric falls: each is found, and nothing else is."""
 
 import doctest
+import math
+import re
 
 import pytest
 import torch
 from drawn import SEEDS, seeded
 from hypothesis import given, settings
+from scripts import ROOT
 from torch.nn.functional import normalize
 
 from hnlib import methods, triage
@@ -93,6 +96,25 @@ def test_numbers_are_those_of_the_loss():
         float(torch.special.entr(push).sum(1).exp().median()), rel=1e-4
     )
     assert found["false negatives"] == pytest.approx(1)  # all that is pushed is right
+
+
+def test_the_lines_that_the_page_prints_agree():
+    page = (ROOT / "notebooks/stuck.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    (q, k), (q0, k0), (q1, k1) = (pair(seed) for seed in (0, 3, 6))
+    right = torch.eye(N, dtype=torch.bool) | (torch.rand(N, N, generator=seeded(1)) < 0.1)
+    names = {"torch": torch, "q": q, "k": k, "q0": q0, "k0": k0, "q1": q1, "k1": k1}
+    printed = {}
+    names |= {
+        "right": right,
+        "t": T,
+        "print": lambda name, value, *_: printed.update({name: value}),
+    }
+    exec(compile(code, "stuck.md", "exec"), names)
+    found = triage.triage(q, k, right, T, before=(q0, k0), evaluated=(q1, k1)).numbers
+    printed["collapse"] *= 1 / N + (1 - 1 / N) * math.exp(-1 / T)
+    assert {x: float(value) for x, value in printed.items()} == pytest.approx(found, abs=1e-5)
+    assert found["leak"] != 0 and found["silent anchors"] > 0
 
 
 def test_what_needs_an_argument_says_which():

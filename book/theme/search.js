@@ -52,6 +52,12 @@ function findMost(index, query) {
   return parts.filter(({ score }) => score > 0).sort((a, b) => b.score - a.score).slice(0, 10);
 }
 
+// A whole question that has few hits gets the nearest sections below them.
+function findMore(index, query, exact) {
+  const isNew = ({ page, anchor }) => !exact.some((hit) => hit.page === page && hit.anchor === anchor);
+  return split(query).length > 3 && exact.length < 5 ? findMost(index, query).filter(isNew) : [];
+}
+
 function line(text, words) {
   const at = Math.max(0, text.search(new RegExp(words.map(escapeRegExp).join("|"), "i")) - 70);
   const start = at && text.indexOf(" ", at) + 1;
@@ -63,7 +69,7 @@ document.addEventListener("DOMContentLoaded", () => {
   if (typeof Search === "undefined") return;
   Search.query = (query) => {
     const root = document.documentElement.dataset.content_root, exact = findIn(Search._index, query);
-    const hits = exact.length ? exact : findNear(Search._index, query);
+    const hits = exact.length ? [...exact, ...findMore(Search._index, query, exact)] : findNear(Search._index, query);
     Search.stopPulse();
     Search.title.innerText = "Search results";
     const none = hits.length ? `Nothing has exactly “${query}”. Near it:` : `Nothing is found for “${query}”.`;
