@@ -113,7 +113,7 @@ class weince(Logit):
     def __call__(self, contrast: Contrast) -> Tensor:
         """Return the logits of shape [n, m]."""
         s, n = contrast.similarity, len(contrast.similarity)
-        share, shape = (x if x is None else per_anchor("", x, n) for x in (self.share, self.shape))
+        share, shape = per_anchor("share", self.share, n), per_anchor("shape", self.shape, n)
         if share is None or shape is None:
             selected, estimate = self.select(contrast)
             share = selected[:, None] if share is None else share
