@@ -26,6 +26,7 @@ app = App(
 )
 train = App("train", help="Train one encoder with one method.")
 app.command(train)
+app.command("hnlib.null:null", help="Tell whether a loss beats a tuned temperature.")
 app.command("hnlib.notebooks.sweep:sweep", help="Execute one notebook over a grid of parameters.")
 
 

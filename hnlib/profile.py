@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -282,20 +282,32 @@ def from_file(target: str) -> Callable:
     path, _, name = (target, "", "loss") if target.endswith(".py") else target.rpartition(":")
     if not path.endswith(".py"):
         raise ValueError(f"name a loss as FILE.py or FILE.py:NAME, got {target}")
-    Path(path).read_bytes()  # OSError
+
+    def made(names: dict) -> tuple[dict, Any]:
+        found = names.get(name)
+        return names, found() if isinstance(found, type) else found
+
+    names, found = run_file(path, made)
+    if not callable(found):
+        made_here = [k for k, x in names.items() if callable(x) and not k.startswith("_")]
+        raise ValueError(f"{path} has no loss {name!r}; it has {', '.join(made_here) or 'none'}")
+    return found
+
+
+def run_file(path: str, then: Callable = dict) -> Any:
+    """Run a Python file and return `then` of its names; ValueError says where it raised an error.
+
+    OSError: the file cannot be read.
+    """
+    Path(path).read_bytes()
     sys.path.insert(0, str(Path(path).parent))  # as `python FILE.py` finds its neighbours
     try:
-        names = runpy.run_path(path)
-        found = names[name]() if isinstance(names.get(name), type) else names.get(name)
+        return then(runpy.run_path(path))
     except Exception as error:
         *_, at = traceback.extract_tb(error.__traceback__)
         at = error if isinstance(error, SyntaxError) else at
         message = f"{at.filename}, line {at.lineno}: {type(error).__name__}: {error}"
         raise ValueError(message) from error
-    if not callable(found):
-        made = [k for k, x in names.items() if callable(x) and not k.startswith("_")]
-        raise ValueError(f"{path} has no loss {name!r}; it has {', '.join(made) or 'none'}")
-    return found
 
 
 def _points(loss: Callable, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Callable]:

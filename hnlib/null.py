@@ -1,0 +1,510 @@
+"""The null model, version 1: a new loss against a temperature that was tuned as hard.
+
+`hnlib null my_loss.py` runs a file with `loss(a, b, **options)` and `CONFIGURATIONS`. Each of at
+most eight configurations is trained on four tasks, at four rates and two lengths, and chosen on
+validation data with two seeds; so were N1, eight temperatures of InfoNCE, and N2, eight pairs of
+temperature and loudness, whose choices are recorded (`book/results/experiments/null-1.toml`). Ten
+fresh seeds of what was chosen are compared, each pair on one processor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+import multiprocessing
+import statistics
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from cyclopts.types import PositiveInt
+from scipy import stats
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hnlib._files import write_atomically
+from hnlib.book import experiments, ledgers, measures
+from hnlib.profile import Profile, profile_loss, run_file
+from hnlib.results import comparisons
+from hnlib.results.comparisons import Effect
+from hnlib.training import kinds, records
+from hnlib.training.config import canonical
+
+PROTOCOL, QUICK = "null-1", "null-1-quick"
+FRESH = range(210, 220)  # seeds of the comparison
+MOST = 8  # configurations
+NULLS = {"N1": "a tuned temperature", "N2": "a tuned temperature and loudness"}
+UNTUNED = "N1 t0.5 *"  # what gains are counted from where a share of them is explained
+MARGINS = {"ndcg": 1.0, "knn": 0.5}  # points that would matter
+FAILED = -math.inf  # the score of a training that diverged
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss:
+    """A loss of a file: its code, and its configurations, of which the first is the default."""
+
+    path: Path
+    code: str
+    function: Callable
+    configurations: tuple[dict, ...]
+
+    @property
+    def name(self) -> str:
+        """The name in records, which holds the digest of the code."""
+        return f"{self.path.stem}-{hashlib.sha256(self.code.encode()).hexdigest()[:8]}"
+
+    def method(self, options: dict) -> Given:
+        """Return the loss with options as a method that `train` takes."""
+        return Given(self.function, self.name, options)
+
+
+class Given(nn.Module):
+    """A function of unit embeddings of pairs as a method of training.
+
+    `pairs` is the function; two views are pairs both ways, and the loss is the mean of both.
+    """
+
+    def __init__(self, function: Callable, name: str, options: dict):
+        super().__init__()
+        self.function, self.name, self.options = function, name, options
+
+    def pairs(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Return the loss of queries [n, d] whose answers are the keys [n, d] of the same row."""
+        a, b = (functional.normalize(x.float(), dim=1) for x in (queries, keys))
+        return self.function(a, b, **self.options)
+
+    def forward(self, z1: Tensor, z2: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Return the loss of two views."""
+        return (self.pairs(z1, z2) + self.pairs(z2, z1)) / 2
+
+
+def read(path: Path | str) -> Loss:
+    """Run a file and return its loss.
+
+    Raises
+    ------
+    ValueError
+        If it has no `loss`, its `CONFIGURATIONS` are not one to eight dictionaries, two are alike,
+        or a configuration does not return a scalar with a gradient.
+    OSError
+        If the file cannot be read.
+    """
+    path = Path(path)
+    code, names = path.read_text("utf-8"), run_file(str(path))
+    function, configurations = names.get("loss"), names.get("CONFIGURATIONS", [{}])
+    if not callable(function):
+        raise ValueError(f"{path} must define loss(a, b, **options)")
+    if not isinstance(configurations, list | tuple) or not 1 <= len(configurations) <= MOST:
+        raise ValueError(f"CONFIGURATIONS of {path} must be a list of 1 to {MOST} dictionaries")
+    for i, options in enumerate(configurations):
+        if not isinstance(options, dict) or not _is_json(options) or options in configurations[:i]:
+            raise ValueError(
+                f"CONFIGURATIONS[{i}] of {path} must be a dictionary of numbers and words that is "
+                f"not there already, got {options!r}"
+            )
+        _try(function, options, f"CONFIGURATIONS[{i}] of {path}")
+    return Loss(path, code, function, tuple(configurations))
+
+
+def _is_json(value) -> bool:
+    try:
+        return json.loads(json.dumps(value)) == value
+    except (TypeError, ValueError):
+        return False
+
+
+def _try(function: Callable, options: dict, what: str) -> None:
+    """Raise ValueError unless the loss of two small batches is a finite scalar with a gradient."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = functional.normalize(torch.randn(2, 8, 16, generator=generator), dim=2)
+    try:
+        value = function(a.requires_grad_(), b, **options)
+        if value.shape != () or not value.isfinite():
+            raise ValueError(f"it must return a finite scalar tensor, got {value}")
+        value.backward()
+    except Exception as error:
+        raise ValueError(f"{what} = {options}: {type(error).__name__}: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trial:
+    """A loss and the null model on the tasks of a protocol; its arms are fields of runs by name."""
+
+    loss: Loss
+    protocol: experiments.Experiment
+    folder: Path  # of the records
+    seeds: tuple[int, ...]  # of the selection
+
+    @property
+    def arms(self) -> dict[str, dict[str, dict]]:
+        """The configurations at the rates and lengths that the null model was chosen from."""
+        found: dict[str, dict[str, dict]] = {}
+        for block, arms in self.protocol.arms.items():
+            trained = {(arm["max_steps"], arm["lr"]) for arm in arms.values()}
+            found[block] = {}
+            for i, options in enumerate(self.loss.configurations):
+                for steps, lr in sorted(trained):
+                    arm = dict(options=options, max_steps=steps, lr=lr)
+                    found[block][f"{i} x{steps} lr{lr}"] = arm | {"method": self.loss.name}
+        return found
+
+    def run(self, arm: dict, seed: int, block: str):
+        """Return the run of an arm."""
+        return dataclasses.replace(self.protocol, arms={block: {"": arm}}).run("", seed, block)
+
+    def metric(self, block: str) -> str:
+        """Return the metric that decides on a task."""
+        return self.protocol.blocks[block].get("primary", self.protocol.primary)
+
+    def null(self, pattern: str, block: str) -> dict:
+        """Return the arm that validation data chose for the null model."""
+        best = self.protocol.best(pattern, "validation", block)
+        if best is None:
+            raise ValueError(
+                f"what {self.protocol.name} chooses on {block} is not recorded here; install the "
+                f'records, or make them with hnlib queue --run --only "chapters {PROTOCOL}"'
+            )
+        return self.protocol.arm(best, block)
+
+    def chosen(self, recorded: dict[str, dict], block: str, only: str = "") -> str:
+        """Return the name of the arm with the best mean validation score."""
+        metric = f"{self.metric(block)}_validation"
+
+        def score(arm: dict) -> float:
+            found = [recorded.get(_key(self.run(arm, seed, block))) for seed in self.seeds]
+            return statistics.fmean(one["metrics"][metric] if one else FAILED for one in found)
+
+        arms = {name: arm for name, arm in self.arms[block].items() if name.startswith(only)}
+        return max(arms, key=lambda name: score(arms[name]))
+
+    def compared(self, recorded: dict[str, dict]) -> dict[str, dict[str, dict]]:
+        """Return the arms that ten seeds compare, by task."""
+        return {
+            block: {
+                "loss": arms[self.chosen(recorded, block)],
+                "default": arms[self.chosen(recorded, block, "0 ")],
+                **{name: self.null(f"{name} *", block) for name in NULLS},
+                "untuned": self.null(UNTUNED, block),
+            }
+            for block, arms in self.arms.items()
+        }
+
+    def runs(self, arms: dict[str, dict[str, dict]], seeds: Iterable[int]) -> list:
+        """Return the runs of arms by task, each once, all of a seed before the next."""
+        every = {}
+        for seed in seeds:
+            for block, named in arms.items():
+                for run in (self.run(arm, seed, block) for arm in named.values()):
+                    every.setdefault(_key(run), run)
+        return [*every.values()]
+
+    def recorded(self) -> dict[str, dict]:
+        """Return the records of the folder by what was chosen."""
+        return {records.key(one["configuration"]): one for one in records.load_all(self.folder)}
+
+    def work(self, runs: list, processes: int, bar, costs: dict, data_root: Path | None) -> dict:
+        """Train the runs that have no record yet, and return all records by what was chosen."""
+        done = self.recorded()
+        left = [run for run in runs if _key(run) not in done]
+        common = str(self.loss.path), self.loss.name, self.folder, data_root
+        if processes == 1:
+            for run in left:
+                _train(run, *common)
+                bar.update(costs[_cost(run)])
+            return self.recorded()
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(processes, spawn, torch.set_num_threads, (1,)) as pool:
+            jobs = {pool.submit(_train, run, *common): run for run in left}
+            try:
+                for job in as_completed(jobs):
+                    job.result()
+                    bar.update(costs[_cost(jobs[job])])
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+        return self.recorded()
+
+    def effects(self, recorded: dict, arms: dict, ours: str, base: str, target="these images"):
+        """Return differences by task in points, corrected together."""
+
+        def rows(name: str, block: str):
+            found = (recorded.get(_key(self.run(arms[block][name], seed, block))) for seed in FRESH)
+            return records.frame([one for one in found if one])
+
+        alone = [
+            comparisons.between(rows(ours, block), rows(base, block), self.metric(block), target)
+            for block in arms
+        ]
+        return dict(zip(arms, comparisons.family(alone)))
+
+
+def _key(run) -> str:
+    return records.key(run.configuration)
+
+
+def _cost(run) -> tuple:
+    return run.dataset, run.encoder, run.max_steps
+
+
+def _train(run, path: str, name: str, folder: Path, data_root: Path | None) -> None:
+    """Train and record a run in this process; a training that diverges has no record."""
+    from hnlib.training.run import Diverged, train
+
+    method = _read(path).method(run.options) if run.method == name else None
+    where = dict(device="cpu", record_to=folder, data_root=data_root, progress=False)
+    with contextlib.suppress(Diverged):
+        train(run, method=method, **where)
+
+
+_read = functools.cache(read)
+
+
+def costs(protocol: experiments.Experiment) -> dict[tuple, float]:
+    """Return the median seconds of the null model's runs by data, encoder and length."""
+    times: dict[tuple, list[float]] = {}
+    for block, arms in protocol.arms.items():
+        for name in arms:
+            cost = _cost(protocol.run(name, protocol.seeds[0], block))
+            found = protocol.group(name, block)
+            times.setdefault(cost, []).extend(found["seconds"] if len(found) else ())
+    return {k: statistics.median(some or [60 * protocol.minutes]) for k, some in times.items()}
+
+
+def word(effect: Effect, margin: float) -> str:
+    """Return "beats", "loses" or the verdict of `comparisons.verdict`.
+
+    A loss beats the null model if the whole interval, corrected over the tasks, lies above the
+    margin, and loses if it lies below its negative.
+    """
+    if effect.low > margin:
+        return "beats"
+    if effect.high < -margin:
+        return "loses"
+    return comparisons.verdict(effect, margin)
+
+
+def share(part: Effect, whole: Effect) -> tuple[float, float, float] | None:
+    """Return part/whole with Fieller's 95 % interval, None unless `whole` is surely positive.
+
+    Both are differences of the same seeds: what N1 and what the loss gain over InfoNCE at t = 0.5.
+    """
+    if not whole.low > 0 or part.seeds != whole.seeds:
+        return None
+    x, y = np.array(part.values), np.array(whole.values)
+    (xx, xy), (_, yy) = np.cov(x, y) / len(x) * stats.t.ppf(0.975, len(x) - 1) ** 2
+    a, b, c = y.mean() ** 2 - yy, x.mean() * y.mean() - xy, x.mean() ** 2 - xx
+    if a <= 0:
+        return None
+    half = math.sqrt(max(b * b - a * c, 0.0))
+    return x.mean() / y.mean(), (b - half) / a, (b + half) / a
+
+
+def foreseen(protocol: experiments.Experiment) -> dict[str, float]:
+    """Return the lead, in points, that ten seeds find to beat N1 with probability 0.8, by task.
+
+    The deviation of a pair of seeds is that of N2 − N1 on record.
+    """
+    trial, found = experiments.load("losses-on-trial"), {}
+    for block in protocol.blocks:
+        if block in trial.blocks and not trial.waiting([("N2", "N1")], [block]):
+            metric = protocol.blocks[block].get("primary", protocol.primary)
+            effect = trial.effect("N2", "N1", metric, block)
+            effect = dataclasses.replace(effect, family=len(protocol.blocks))
+            found[block] = MARGINS[metric] + comparisons.detectable(effect)
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a trial found: profiles by stage, and differences by null model and task."""
+
+    trial: Trial
+    profiles: dict[str, Profile]
+    arms: dict[str, dict[str, dict]]
+    effects: dict[str, dict[str, Effect]]
+    by_query: dict[str, dict[str, Effect]]
+    gains: dict[str, dict[str, Effect]]
+
+    def words(self, base: str = "N1") -> dict[str, str]:
+        """Return the verdict on each task."""
+        return {k: word(x, MARGINS[self.trial.metric(k)]) for k, x in self.effects[base].items()}
+
+    def mean(self, base: str = "N1") -> Effect:
+        """Return the mean difference over the tasks, seed by seed."""
+        return measures.over_seeds(np.mean([x.values for x in self.effects[base].values()], 0))
+
+    @property
+    def sentence(self) -> str:
+        """The result in one sentence."""
+        mean, words = self.mean(), self.words()
+        found = f"{mean.difference:+.1f} [{mean.low:+.1f}, {mean.high:+.1f}]".replace("-", "−")
+        parts = [
+            f"{name} it on {', '.join(k for k, one in words.items() if one == name)}"
+            for name in ("beats", "loses to")
+            if name.split()[0] in words.values()
+        ]
+        if not parts:
+            parts = ["equivalent" if {*words.values()} == {"equivalent"} else "unresolved"]
+        balances = [x.balance for x in self.profiles.values() if x.balance is not None]
+        if balances:
+            low, high = min(balances), max(balances)
+            parts.append(f"balance {low:.2g}" + f" to {high:.2g}" * (high - low > 0.01 * high))
+        model = self.trial.protocol.name.replace("null-", "null model ")
+        stem = self.trial.loss.path.stem
+        return f"{stem}, {model}: {found} over {NULLS['N1']}, {'; '.join(parts)}."
+
+    @property
+    def latex(self) -> str:
+        """A row of a table: name, then difference and interval on each task, and the mean."""
+        effects = [*self.effects["N1"].values(), self.mean()]
+        cells = [f"${x.difference:+.1f}$ $[{x.low:+.1f}, {x.high:+.1f}]$" for x in effects]
+        return " & ".join([self.trial.loss.path.stem.replace("_", r"\_"), *cells]) + r" \\"
+
+    def record(self) -> dict[str, Any]:
+        """Return all that was found, for JSON."""
+        loss, trial = self.trial.loss, self.trial
+
+        def shown(effect: Effect) -> dict:
+            parts = ("difference", "low", "high", "p", "values")
+            return {name: getattr(effect, name) for name in parts}
+
+        shares = {
+            block: share(self.gains["N1"][block], self.gains["loss"][block]) for block in self.arms
+        }
+        return {
+            "protocol": trial.protocol.name,
+            "digest": trial.protocol.digest,
+            "loss": loss.name,
+            "code": loss.code,
+            "configurations": loss.configurations,
+            "environment": records.environment(torch.device("cpu")),
+            "profiles": {k: str(x) for k, x in self.profiles.items()},
+            "chosen": self.arms,
+            "effects": {
+                base: {k: shown(x) | {"verdict": self.words(base)[k]} for k, x in several.items()}
+                for base, several in self.effects.items()
+            },
+            "new queries": {
+                base: {k: shown(x) for k, x in several.items()}
+                for base, several in self.by_query.items()
+            },
+            "share explained by a temperature": shares,
+            "sentence": self.sentence,
+        }
+
+    def figure(self):
+        """Draw the differences from N1 and N2 with their intervals, and the margins."""
+        from matplotlib.figure import Figure
+
+        figure = Figure((6.4, 0.9 + 0.6 * len(self.arms)), layout="constrained")
+        ax = figure.subplots()
+        for row, block in enumerate(self.arms):
+            margin = MARGINS[self.trial.metric(block)]
+            ax.fill_betweenx([row - 0.4, row + 0.4], -margin, margin, color="#737373", alpha=0.2)
+            for up, (base, look) in zip((-0.12, 0.12), {"N1": "o", "N2": "s"}.items()):
+                effect = self.effects[base][block]
+                label = f"over {NULLS[base]}" if row == 0 else None
+                bar = effect.half(0.05 / effect.family)
+                ax.errorbar(
+                    effect.difference, row + up, xerr=bar, fmt=look, color="#737373", label=label
+                )
+        ax.axvline(0, color="#737373", lw=0.8)
+        ax.set_yticks(range(len(self.arms)), [*self.arms])
+        ax.invert_yaxis()
+        ax.set(xlabel="difference in points; grey: the margin", title=self.trial.loss.path.stem)
+        figure.legend(loc="outside lower center", ncols=2, fontsize=9)
+        return figure
+
+
+def profiles(loss: Loss) -> dict[str, Profile]:
+    """Return the profiles of the default on the batches recorded while encoders trained."""
+    with np.load(ledgers.book_file("book/results/stages.npz")) as stages:
+        batches = {name: torch.from_numpy(stages[name]) for name in stages}
+    method = loss.method(loss.configurations[0])
+    return {name: profile_loss(method.pairs, a, b) for name, (a, b) in batches.items()}
+
+
+def null(
+    file: Path,
+    /,
+    *,
+    quick: bool = False,
+    processes: PositiveInt = 2,
+    data_root: Path | None = None,
+    out: Path | None = None,
+) -> None:
+    """Tell whether a loss beats a temperature that was tuned as hard (null model 1).
+
+    Parameters
+    ----------
+    file
+        with loss(a, b, **options), where row i of b answers row i of a, and CONFIGURATIONS, a list
+        of at most eight dictionaries of options, the first of which is the default
+    quick
+        a rehearsal on two embedded data sets, offline; no verdict
+    processes
+        trainings at once, of one thread each
+    data_root
+        of the data sets (default: $HNLIB_DATA or the cache)
+    out
+        folder of the results (default: _build/null/NAME)
+    """
+    from tqdm import tqdm
+
+    loss, protocol = read(file), experiments.load(QUICK if quick else PROTOCOL)
+    folder = (out or records.default_folder().parent / "null") / loss.name
+    trial = Trial(loss, protocol, folder / "runs", protocol.seeds[: 1 if quick else None])
+    print("Stage 0: the profile of the default.")
+    stages = profiles(loss)
+    for name, found in stages.items():
+        print(f"{name:16}{found}")
+    nulls = {k: {n: trial.null(f"{n} *", k) for n in NULLS} for k in protocol.blocks}  # or an error
+    load_data(protocol, data_root)
+    prices, recorded = costs(protocol), trial.recorded()
+    selection = trial.runs(trial.arms, trial.seeds)
+    left = [run for run in selection if _key(run) not in recorded]
+    longest = {
+        block: max(prices[_cost(trial.run(arm, 0, block))] for arm in arms.values())
+        for block, arms in trial.arms.items()
+    }
+    most = sum(prices[_cost(run)] for run in left) + 5 * len(FRESH) * sum(longest.values())
+    print(
+        f"Stage 1: {len(left)} trainings that choose, at most {5 * len(FRESH) * len(nulls)} that "
+        f"compare; about {most / 60 / processes:.0f} minutes on {processes} processor cores."
+    )
+    for block, lead in foreseen(protocol).items():
+        print(f"Ten seeds find a loss on {block} that leads by {lead:.1f} points or more.")
+    with tqdm(total=round(most), unit="s", desc=loss.path.stem) as bar:
+        recorded = trial.work(selection, processes, bar, prices, data_root)
+        arms = trial.compared(recorded)
+        fresh = trial.runs(arms, FRESH)
+        recorded = trial.work(fresh, processes, bar, prices, data_root)
+    effects = {base: trial.effects(recorded, arms, "loss", base) for base in NULLS}
+    by_query = {base: trial.effects(recorded, arms, "loss", base, "new images") for base in NULLS}
+    gains = {name: trial.effects(recorded, arms, name, "untuned") for name in ("loss", "N1")}
+    outcome = Outcome(trial, stages, arms, effects, by_query, gains)
+    for base, several in effects.items():
+        for block, effect in several.items():
+            print(f"{block}, over {NULLS[base]}: {effect}: {outcome.words(base)[block]}")
+    write_atomically(folder / "record.json", canonical(outcome.record(), indent=1).encode())
+    write_atomically(folder / "row.tex", (outcome.latex + "\n").encode())
+    outcome.figure().savefig(folder / "differences.svg")
+    print(outcome.sentence, folder, sep="\n")
+
+
+def load_data(protocol: experiments.Experiment, data_root: Path | None) -> None:
+    """Load the data of a protocol; ValueError says which command gets what is missing."""
+    for block, fields in protocol.blocks.items():
+        kind, name = fields.get("kind", protocol.fields["kind"]), fields["dataset"]
+        try:
+            import_module(f"{kinds.KINDS[kind]}.data").load(name, data_root)
+        except (ValueError, OSError) as error:
+            raise ValueError(f"{block} needs {name}; see hnlib data {name} ({error})") from error

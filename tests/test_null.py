@@ -1,0 +1,197 @@
+"""The null model: the file of a loss, what is chosen, the words of a verdict, and one whole trial."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from hnlib import methods, null
+from hnlib.book import experiments, ledgers
+from hnlib.results.comparisons import Effect, family
+from hnlib.training import records
+
+FILE = """
+from torch import arange
+from torch.nn.functional import cross_entropy
+
+CONFIGURATIONS = {configurations}
+
+
+def loss(a, b, t=0.5):
+    return cross_entropy(a @ b.T / t, arange(len(a)))
+"""
+TINY = """
+question = "Which?"
+primary = "ndcg"
+beside = { ndcg = "recall100" }
+seeds = "200-201"
+minutes = 0.01
+[fields]
+kind = "retrieval"
+epochs = 1
+pairs_only = true
+[blocks]
+generated = { dataset = "generated", encoder = "bag", dimension = 16, vocabulary = 300 }
+[[grids]]
+name = "N1 t{temperature} x{max_steps} lr{lr}"
+method = "simclr"
+over = { temperature = [0.2, 0.5], max_steps = [1], lr = [0.05, 0.1] }
+[[grids]]
+name = "N2 t{temperature} k{loudness} x{max_steps} lr{lr}"
+method = "dcl"
+over = { temperature = [0.2], loudness = [0.0, 2.0], max_steps = [1], lr = [0.05, 0.1] }
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Write a loss with configurations."""
+
+    def write(configurations="[{'t': 0.5}, {'t': 0.2}]", text=FILE):
+        path = tmp_path / "my_loss.py"
+        path.write_text(text.format(configurations=configurations))
+        return path
+
+    return write
+
+
+def test_a_loss_is_named_by_its_code(file):
+    one = null.read(file())
+    assert null.read(file()).name == one.name and one.configurations[0] == {"t": 0.5}
+    assert null.read(file("[{'t': 0.4}]")).name != one.name
+    assert one.name not in methods.CATALOGUE
+
+
+@pytest.mark.parametrize(
+    ("configurations", "words"),
+    [
+        ("[]", "1 to 8"),
+        ("[{'t': t} for t in range(1, 10)]", "1 to 8"),
+        ("[{'t': 0.5}, {'t': 0.5}]", r"CONFIGURATIONS\[1\].*already"),
+        ("[{'t': open}]", "numbers and words"),
+        ("[{'t': 0.5}, {'u': 0.5}]", r"CONFIGURATIONS\[1\].*'u'"),
+        ("[{'t': 0.0}]", "finite scalar"),
+    ],
+)
+def test_a_file_that_is_no_loss_is_refused_in_a_sentence(file, configurations, words):
+    with pytest.raises(ValueError, match=words):
+        null.read(file(configurations))
+
+
+def test_a_file_without_a_loss_is_refused(file):
+    with pytest.raises(ValueError, match="must define loss"):
+        null.read(file(text="x = 1"))
+
+
+def test_a_given_loss_trains_like_the_catalogue(file):
+    """The file's InfoNCE is the catalogue's on pairs, and another temperature is not."""
+    z1, z2 = torch.randn(2, 12, 8, generator=torch.Generator().manual_seed(0))
+    given = null.read(file()).method({"t": 0.2})
+    ours = methods.build("simclr", temperature=0.2)
+    both = (ours.pairs(z1, z2) + ours.pairs(z2, z1)) / 2
+    torch.testing.assert_close(given.pairs(z1, z2), ours.pairs(z1, z2))
+    torch.testing.assert_close(given(z1, z2), both)
+    other = methods.build("simclr", temperature=0.3)
+    assert abs(float(given.pairs(z1, z2) - other.pairs(z1, z2))) > 0.01
+
+
+def effect(difference, error=0.1, values=(), count=4):
+    """A difference of ten seeds, corrected over tasks."""
+    one = Effect(difference, error, 9, "these images", values=values, seeds=tuple(values and FRESH))
+    return family([one] * count)[0]
+
+
+FRESH = range(10)
+
+
+@pytest.mark.parametrize(
+    ("difference", "error", "words"),
+    [
+        (2.0, 0.1, "beats"),
+        (1.2, 0.1, "different"),  # above zero, but not above the margin
+        (-2.0, 0.1, "loses"),
+        (0.1, 0.1, "equivalent"),
+        (2.0, 1.0, "unresolved"),
+    ],
+)
+def test_a_loss_beats_the_null_only_above_the_margin(difference, error, words):
+    assert null.word(effect(difference, error), 1.0) == words
+
+
+def test_the_correction_over_tasks_can_take_a_verdict_back():
+    assert null.word(effect(1.28, count=1), 1.0) == "beats"
+    assert null.word(effect(1.28, count=4), 1.0) != "beats"
+
+
+def test_a_share_is_told_only_where_there_is_an_effect():
+    rng = np.random.default_rng(0)
+    whole = tuple(2 + 0.3 * rng.standard_normal(10))
+    part = tuple(0.5 * np.array(whole) + 0.1 * rng.standard_normal(10))
+
+    def of(values):
+        values = np.array(values)
+        error = values.std(ddof=1) / math.sqrt(10)
+        return Effect(values.mean(), error, 9, "", values=tuple(values), seeds=tuple(FRESH))
+
+    middle, low, high = null.share(of(part), of(whole))
+    assert low < middle < high and abs(middle - 0.5) < 0.1
+    # where the interval ends, part − ratio × whole is at the edge of its own interval
+    for ratio in (low, high):
+        edge = of(np.array(part) - ratio * np.array(whole))
+        assert min(abs(edge.low), abs(edge.high)) < 1e-9
+    assert null.share(of(part), of(np.array(whole) - 2)) is None
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    """A protocol of seconds whose choices are recorded: t = 0.2 is the best temperature."""
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    monkeypatch.setenv("HNLIB_RECORDS", str(runs))
+    for name in ("null-1", "null-1-quick", "losses-on-trial"):
+        (tmp_path / f"{name}.toml").write_text(TINY)
+    found = ledgers.book_file
+
+    def book_file(name):
+        mine = tmp_path / name.rpartition("/")[2]
+        return mine if mine.exists() else found(name)
+
+    monkeypatch.setattr(ledgers, "book_file", book_file)
+    caches = (experiments.load, experiments._recorded)
+    for cache in caches:
+        cache.cache_clear()
+    protocol = experiments.load("null-1-quick")
+    for arm in protocol.arms["generated"]:
+        for seed in protocol.seeds:
+            configuration = protocol.run(arm, seed, "generated").configuration
+            score = 0.5 + 0.1 * ("t0.2" in arm) + 0.01 * ("lr0.1" in arm)
+            metrics = {"ndcg": score, "ndcg_validation": score, "recall100": score}
+            one = {"kind": "retrieval", "configuration": configuration, "metrics": metrics}
+            hardware = {"hardware": {"cpu": "another processor"}}
+            records.write(one | {"environment": hardware, "seconds": 0.5}, runs)
+    for cache in caches:
+        cache.cache_clear()
+    yield protocol
+    for cache in caches:
+        cache.cache_clear()
+
+
+@pytest.mark.slow
+def test_a_trial_ends_with_a_sentence_and_is_resumed(file, tiny, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(null, "FRESH", range(210, 212))
+    path = file("[{'t': 0.5}, {'t': 0.2}]")
+    null.null(path, quick=True, processes=1, out=tmp_path / "out")
+    said = capsys.readouterr().out
+    assert "my_loss, null model 1-quick:" in said and "balance 1" in said
+    (folder,) = (tmp_path / "out").iterdir()
+    record = json.loads((folder / "record.json").read_text())
+    assert record["code"] == path.read_text() and record["sentence"] in said
+    # the file's loss at 0.2 is N1 itself: the same runs but for rounding
+    assert record["chosen"]["generated"]["N1"]["options"] == {"temperature": 0.2}
+    assert (folder / "differences.svg").read_text().startswith("<?xml")
+    trained = {one.name: one.stat().st_mtime_ns for one in (folder / "runs").iterdir()}
+    null.null(path, quick=True, processes=1, out=tmp_path / "out")
+    assert {x.name: x.stat().st_mtime_ns for x in (folder / "runs").iterdir()} == trained
+    assert capsys.readouterr().out.splitlines()[-2] == said.splitlines()[-2]
