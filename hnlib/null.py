@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import math
 import multiprocessing
@@ -167,12 +168,13 @@ class Trial:
     def null(self, pattern: str, block: str) -> dict:
         """Return the arm that validation data chose for the null model."""
         best = self.protocol.best(pattern, "validation", block)
-        if best is None:
+        arm = None if best is None else self.protocol.arm(best, block)
+        if arm is None:
             raise ValueError(
                 f"what {self.protocol.name} chooses on {block} is not recorded here; install the "
                 f'records, or make them with hnlib queue --run --only "chapters {PROTOCOL}"'
             )
-        return self.protocol.arm(best, block)
+        return arm
 
     def chosen(self, recorded: dict[str, dict], block: str, only: str = "") -> str:
         """Return the name of the arm with the best mean validation score."""
@@ -210,7 +212,9 @@ class Trial:
         """Return the records of the folder by what was chosen."""
         return {records.key(one["configuration"]): one for one in records.load_all(self.folder)}
 
-    def work(self, runs: list, processes: int, bar, costs: dict, data_root: Path | None) -> dict:
+    def work(
+        self, runs: list, processes: int, bar, price: Callable, data_root: Path | None
+    ) -> dict:
         """Train the runs that have no record yet, and return all records by what was chosen."""
         done = self.recorded()
         left = [run for run in runs if _key(run) not in done]
@@ -218,7 +222,7 @@ class Trial:
         if processes == 1:
             for run in left:
                 _train(run, *common)
-                bar.update(costs[_cost(run)])
+                bar.update(price(run))
             return self.recorded()
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(processes, spawn, torch.set_num_threads, (1,)) as pool:
@@ -226,7 +230,7 @@ class Trial:
             try:
                 for job in as_completed(jobs):
                     job.result()
-                    bar.update(costs[_cost(jobs[job])])
+                    bar.update(price(jobs[job]))
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
@@ -250,10 +254,6 @@ def _key(run) -> str:
     return records.key(run.configuration)
 
 
-def _cost(run) -> tuple:
-    return run.dataset, run.encoder, run.max_steps
-
-
 def _train(run, path: str, name: str, folder: Path, data_root: Path | None) -> None:
     """Train and record a run in this process; a training that diverges has no record."""
     from hnlib.training.run import Diverged, train
@@ -267,15 +267,17 @@ def _train(run, path: str, name: str, folder: Path, data_root: Path | None) -> N
 _read = functools.cache(read)
 
 
-def costs(protocol: experiments.Experiment) -> dict[tuple, float]:
-    """Return the median seconds of the null model's runs by data, encoder and length."""
+def costs(protocol: experiments.Experiment) -> Callable:
+    """Return the seconds of a run, those of the quickest tenth of recorded ones of its kind."""
     times: dict[tuple, list[float]] = {}
-    for block, arms in protocol.arms.items():
-        for name in arms:
-            cost = _cost(protocol.run(name, protocol.seeds[0], block))
-            found = protocol.group(name, block)
-            times.setdefault(cost, []).extend(found["seconds"] if len(found) else ())
-    return {k: statistics.median(some or [60 * protocol.minutes]) for k, some in times.items()}
+    for record in itertools.chain.from_iterable(records.by_key().values()):
+        chosen = record["configuration"]
+        if chosen.get("pairs_only"):
+            kind = chosen["dataset"], chosen["encoder"], chosen["max_steps"]
+            times.setdefault(kind, []).append(record["seconds"])  # of machines that may be busy
+    quick = {kind: float(np.quantile(some, 0.1)) for kind, some in times.items()}
+    usual = 60 * protocol.minutes
+    return lambda run: quick.get((run.dataset, run.encoder, run.max_steps), usual)
 
 
 def word(effect: Effect, margin: float) -> str:
@@ -468,14 +470,14 @@ def null(
         print(f"{name:16}{found}")
     nulls = {k: {n: trial.null(f"{n} *", k) for n in NULLS} for k in protocol.blocks}  # or an error
     load_data(protocol, data_root)
-    prices, recorded = costs(protocol), trial.recorded()
+    price, recorded = costs(protocol), trial.recorded()
     selection = trial.runs(trial.arms, trial.seeds)
     left = [run for run in selection if _key(run) not in recorded]
     longest = {
-        block: max(prices[_cost(trial.run(arm, 0, block))] for arm in arms.values())
+        block: max(price(trial.run(arm, 0, block)) for arm in arms.values())
         for block, arms in trial.arms.items()
     }
-    most = sum(prices[_cost(run)] for run in left) + 5 * len(FRESH) * sum(longest.values())
+    most = sum(map(price, left)) + 5 * len(FRESH) * sum(longest.values())
     print(
         f"Stage 1: {len(left)} trainings that choose, at most {5 * len(FRESH) * len(nulls)} that "
         f"compare; about {most / 60 / processes:.0f} minutes on {processes} processor cores."
@@ -483,10 +485,10 @@ def null(
     for block, lead in foreseen(protocol).items():
         print(f"Ten seeds find a loss on {block} that leads by {lead:.1f} points or more.")
     with tqdm(total=round(most), unit="s", desc=loss.path.stem) as bar:
-        recorded = trial.work(selection, processes, bar, prices, data_root)
+        recorded = trial.work(selection, processes, bar, price, data_root)
         arms = trial.compared(recorded)
         fresh = trial.runs(arms, FRESH)
-        recorded = trial.work(fresh, processes, bar, prices, data_root)
+        recorded = trial.work(fresh, processes, bar, price, data_root)
     effects = {base: trial.effects(recorded, arms, "loss", base) for base in NULLS}
     by_query = {base: trial.effects(recorded, arms, "loss", base, "new images") for base in NULLS}
     gains = {name: trial.effects(recorded, arms, name, "untuned") for name in ("loss", "N1")}

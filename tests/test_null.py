@@ -9,6 +9,7 @@ import torch
 
 from hnlib import methods, null
 from hnlib.book import experiments, ledgers
+from hnlib.profile import profile_loss
 from hnlib.results.comparisons import Effect, family
 from hnlib.training import records
 
@@ -42,6 +43,9 @@ over = { temperature = [0.2, 0.5], max_steps = [1], lr = [0.05, 0.1] }
 name = "N2 t{temperature} k{loudness} x{max_steps} lr{lr}"
 method = "dcl"
 over = { temperature = [0.2], loudness = [0.0, 2.0], max_steps = [1], lr = [0.05, 0.1] }
+[chosen]
+N1 = { among = "N1 *", by = "validation" }
+N2 = { among = "N2 *", by = "validation" }
 """
 
 
@@ -150,7 +154,7 @@ def tiny(tmp_path, monkeypatch):
     runs = tmp_path / "runs"
     runs.mkdir()
     monkeypatch.setenv("HNLIB_RECORDS", str(runs))
-    for name in ("null-1", "null-1-quick", "losses-on-trial"):
+    for name in ("null-1-quick", "losses-on-trial"):
         (tmp_path / f"{name}.toml").write_text(TINY)
     found = ledgers.book_file
 
@@ -181,6 +185,9 @@ def tiny(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_trial_ends_with_a_sentence_and_is_resumed(file, tiny, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(null, "FRESH", range(210, 212))
+    batch = torch.randn(2, 12, 48, generator=torch.Generator().manual_seed(0))
+    profiled = profile_loss(methods.build("simclr").pairs, *batch)
+    monkeypatch.setattr(null, "profiles", lambda loss: {"early": profiled})
     path = file("[{'t': 0.5}, {'t': 0.2}]")
     null.null(path, quick=True, processes=1, out=tmp_path / "out")
     said = capsys.readouterr().out
