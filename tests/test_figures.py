@@ -172,7 +172,7 @@ def test_the_script_draws_every_kind_of_picture():
     for path in (_files.project_root() / "notebooks").rglob("*.md"):
         shown |= {*re.findall(r'interactive\(\s*"([a-z-]+)"', path.read_text(encoding="utf-8"))}
     drawn = set(re.findall(r'"?([a-z-]+)"?(?:: \w+)?\s*(?:,|$)', kinds))
-    assert drawn == shown | {"value"}  # of a page that is being written
+    assert drawn == shown
 
 
 @pytest.mark.parametrize(

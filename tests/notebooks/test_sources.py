@@ -16,7 +16,7 @@ CHAPTERS = sorted((execute.root() / "notebooks").rglob("*.md"))
 #: What an experiment's parameters name, so that papermill can drive it.
 FIELDS = ("dataset", "encoder|layers", "methods?", "epochs", "seeds?", "precision", "checkpoints")
 DRAWS = re.compile(
-    r"\.(subplots|figure|subplot_mosaic)\(|\bfigures\.(?!use_style|COLOU?RS|LABELS|interactive)[a-z_]+\("
+    r"\.(subplots|figure|subplot_mosaic)\(|\bfigures\.(?!use_style|COLOU?RS|LABELS|interactive|coordinates)[a-z_]+\("
 )
 SIZE = re.compile(r"(?:fontsize|labelsize|font_size)=([\d.]+)")
 
