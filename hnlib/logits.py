@@ -86,16 +86,17 @@ class weince(Logit):
     -----
     Of each anchor's most similar negatives, a tenth and at least 32, the shortfalls
     $\delta_r = 1 - s_r$ in rising order have ranks $u_r = r/(k+1)$; the first twentieth, at least
-    one, is left out. Two lines are fitted to $\log\delta_r$ by least squares: to $\log u_r$
-    (a Weibull tail, whose slope is $\hat\beta_i$) and to $\log(-\log u_r)$ (a Gumbel tail). With
-    $D_i$ the number of points times the logarithm of the second's sum of squares over the first's,
-    $\rho_i = \delta_1$ and $\rho_0$ the lowest fifth's largest $\rho_i$,
+    one, is left out. On $\log\delta_r$ are regressed $\log u_r$ (a Weibull tail, whose slope is
+    $\hat\beta_i$) and $\log(-\log u_r)$ (a Gumbel tail). With $D_i$ the number of points times the
+    logarithm of the second's sum of squares over the first's, $\rho_i = \delta_1$ and $\rho_0$ the
+    largest $\rho_i$ of the lowest fifth,
 
     $$\lambda_i = \sigma\big(\kappa_\rho\log(\rho_0/\rho_i)\big)\,
     \sigma\big(\kappa_A(D_i - m)\big).$$
 
-    Neither has a gradient. This is the selection of the released code (commit 49485f3); formula and
-    code differ in $\beta$ and in two terms that only the code adds.
+    Neither $\lambda_i$ nor $\hat\beta_i$ has a gradient. Where an anchor has fewer negatives than
+    that, others count as opposite points, $s = -1$. This is the selection of the released code
+    (commit 49485f3); formula and code differ in $\beta$ and in two terms that only the code adds.
 
     References
     ----------

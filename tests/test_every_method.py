@@ -33,6 +33,7 @@ def variants(entry):
     if "learn" in entry.defaults:
         chosen += [{"learn": "minimise"}, {"learn": "maximise"}]
     changed = {"order": 3, "cost": cubed, "exponent": 1.5, "level": 0.1, "gradient": "nt-xent"}
+    changed |= {"share": 0.5, "shape": 1.0}
     return chosen + [{k: v} for k, v in changed.items() if k in entry.defaults]
 
 

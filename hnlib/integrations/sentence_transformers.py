@@ -62,8 +62,8 @@ class HardNegatives(nn.Module):
         model that guides itself is ``lambda c, _: c.similarity > c.similarity.diagonal()[:, None] +
         0.1``.
     **options
-        Options as in `hnlib.methods.build`, with the defaults $t = 0.05$ (``scale=20``) and
-        $\tau^+ = 0$.
+        Options as in `hnlib.methods.build`, with the defaults $t = 0.05$ (``scale=20``; also for
+        "artanh", whose paper has 0.5) and $\tau^+ = 0$.
 
     Raises
     ------
