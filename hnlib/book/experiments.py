@@ -47,6 +47,7 @@ class Experiment:
     beside: tuple[str, ...] | dict[str, str]  # or beside which metric
     seeds: tuple[int, ...]
     minutes: float
+    closed: bool
     mixed: bool  # whether processors may differ within a seed
     fields: dict[str, Any] = field(repr=False)
     blocks: dict[str, dict] = field(repr=False)
@@ -122,7 +123,9 @@ class Experiment:
                     yield run
 
     def missing(self) -> Iterator:
-        """Yield the runs without a record."""
+        """Yield the runs without a record, none of an experiment that is closed."""
+        if self.closed:
+            return iter(())
         recorded = _recorded()
         return (run for run in self.runs() if records.key(run.configuration) not in recorded)
 
@@ -458,6 +461,7 @@ def load(name: str) -> Experiment:
         beside=beside if isinstance(beside, dict) else tuple(beside),
         seeds=_seeds(content["seeds"]),
         minutes=content.get("minutes", 0.0),
+        closed=content.get("closed", False),
         mixed=content.get("mixed", False),
         fields=content["fields"],
         blocks=blocks,
