@@ -68,16 +68,6 @@ def test_seeds_that_lack_a_cell_do_not_count():
     assert dial.Map(runs.iloc[:0]).seeds == ()
 
 
-def test_cells_are_chosen_on_validation_images_and_compared_on_test_images():
-    runs = invented(by_sharpness, noise=0)
-    runs["linear"] = np.where(runs["temperature"] == 0.5, 0.5, 0.25)
-    here = dial.Map(runs)
-    t, beta = here.chosen()
-    assert (1 + beta) / t == pytest.approx(10)
-    assert here.chosen(lambda beta: beta == 0) == (0.1, 0.0)
-    assert here.compare((0.5, 1.0), (0.1, 0.0)).difference == pytest.approx(25)
-
-
 def test_the_curve_goes_through_a_smooth_hill():
     curve = exact_map().curve()
     assert curve([2, 10, 60]) == pytest.approx([100 * hill(g) for g in (2, 10, 60)], abs=0.3)

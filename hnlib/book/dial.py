@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -15,7 +14,6 @@ from scipy.interpolate import CubicSpline
 
 from hnlib.book import figures
 from hnlib.book.measures import format_share
-from hnlib.results import comparisons
 
 KEYS = ("temperature", "beta")
 HUES = ("#d55e00", "#b8860b", "#6b8e23", "#009e73", "#0b7fbf", "#8a79c9")  # of temperatures
@@ -30,14 +28,11 @@ class Map:
     runs : DataFrame
         Rows of `records.frame` with SimCLR (β = 0) and HCL with its weights held fixed, such as an
         experiment's table. Seeds that lack a cell are left out.
-    mixed : bool, default False
-        Whether the cells of a seed may come from different processors, see `comparisons.compare`.
     primary : str, default "linear"
-        The metric where none is named; "linear_validation" chooses.
+        The metric where none is named.
     """
 
     runs: pd.DataFrame
-    mixed: bool = False
     primary: str = "linear"
 
     @functools.cached_property
@@ -83,27 +78,6 @@ class Map:
         values = metric or self.primary
         wide = self.cells.pivot(index=[*KEYS], columns="seed", values=values)
         return 100 * wide.reindex(self.points).to_numpy()
-
-    def chosen(self, where=lambda beta: True) -> tuple[float, float]:
-        """Return the cell (t, β) with the highest validation accuracy, of those with such a β."""
-        mean = self.accuracy(f"{self.primary}_validation").mean(1)
-        allowed = [where(beta) for _, beta in self.points]
-        return self.points[int(np.where(allowed, mean, -np.inf).argmax())]
-
-    def compare(
-        self, ours, base, metric=None, target="these images", pooled=False
-    ) -> comparisons.Effect:
-        """Compare two cells (t, β) over the seeds with the whole map.
-
-        With `pooled`, all cells have one variance.
-        """
-        cells = self.cells.groupby([*KEYS])
-        pair = cells.get_group(ours), cells.get_group(base)
-        effect = comparisons.between(*pair, metric or self.primary, target=target, mixed=self.mixed)
-        if not pooled:
-            return effect
-        variance, df = self._error(metric)
-        return replace(effect, between=math.sqrt(2 * variance), df=df)
 
     def curve(self, metric: str | None = None):
         """Fit the means over seeds by a smooth function of γ."""
@@ -201,17 +175,6 @@ class Map:
             "highest − lowest": f"{np.ptp(self.accuracy(metric).mean(1)):.1f}",
             "noise of a cell": f"{self.noise(metric):.2f}",
         }
-
-    def tilt_gains(self, metric: str | None = None) -> comparisons.Effect:
-        """Compare the chosen tilted cell with the chosen untilted one."""
-        tilt, plain = (self.chosen(where) for where in (lambda b: b > 0, lambda b: b == 0))
-        return self.compare(tilt, plain, metric)
-
-    def widest(self, gamma: float, metric: str | None = None) -> comparisons.Effect:
-        """Return the largest difference between two cells of one γ, of their family."""
-        cells = sorted(cell for cell, at in zip(self.points, self.gammas) if np.isclose(at, gamma))
-        pairs = (self.compare(*pair, metric) for pair in itertools.combinations(cells, 2))
-        return max(comparisons.family(pairs), key=lambda effect: abs(effect.difference))
 
     def _error(self, metric: str) -> tuple[float, int]:
         """Return the variance of a cell's mean over seeds and its degrees of freedom."""

@@ -160,7 +160,7 @@ class Experiment:
         from hnlib.book.dial import Map  # draws, which a queue does not need
 
         rows = self.table(block, self.matching(arms, block))
-        return Map(rows, self._mixed(block), self.primary)
+        return Map(rows, self.primary)
 
     def scores(self, names=None, metrics=None, block: str = "") -> list[dict]:
         """Return a line of a table for each arm that has records: its seeds, and its metrics."""
