@@ -276,12 +276,12 @@ class Experiment:
             return _unlabelled(alone, line)
         name = line.get("statistic", "interaction")
         statistic = measures.STATISTICS[_one_of(measures.STATISTICS, name)]
-        blocks = line.get("blocks", self.blocks)
-        every = {block: statistic(self, line, metric, block) for block in blocks}
-        pairs = (
-            (f"{block} {k}".strip(), one) for block in blocks for k, one in every[block].items()
-        )
-        return _unlabelled(dict(pairs), line)
+        found = {
+            f"{block} {label}".strip(): one
+            for block in line.get("blocks", self.blocks)
+            for label, one in statistic(self, line, metric, block).items()
+        }
+        return _unlabelled(found, line)
 
     def of_family(self, line: dict, metric: str, left: int = 0) -> dict[str, Any]:
         """Return what a prediction is about, corrected with all of its `family`."""
@@ -375,10 +375,10 @@ def _one_of(known, name: str, what: str = "there is no statistic") -> str:
 
 def _unlabelled(found: dict[str, Any], line: dict) -> dict[str, Any]:
     """Return what was found without the name of the block where the line names one block."""
-    only = line.get("blocks", ())
-    return (
-        {k.removeprefix(only[0]).strip(): e for k, e in found.items()} if len(only) == 1 else found
-    )
+    blocks = line.get("blocks", ())
+    if len(blocks) != 1:
+        return found
+    return {name.removeprefix(blocks[0]).strip(): one for name, one in found.items()}
 
 
 def together(found: dict[str, Any]) -> dict[str, Any]:
