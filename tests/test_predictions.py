@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from hnlib.book.measures import Level
 from hnlib.book.predictions import Verdicts, inside, severity
 from hnlib.results.comparisons import Effect
 
@@ -38,22 +39,35 @@ def test_nothing_is_called_while_something_is_missing():
     assert shown.count("<tr") == 5 and "open: 1 of 3 seeds" in shown and "caption" in shown
 
 
-def test_lines_by_their_margins():
+def within(low, high, word="inside"):
+    """The ranges of a line that holds in one and is refuted outside."""
+    return {word: [low, high]}, {"outside": [low, high]}
+
+
+def test_lines_by_their_ranges():
     verdicts, close, far = Verdicts(), effect(0.1, 0.1), effect(1.0, 0.1)
-    verdicts.equivalent("X1", "a", both(one=close, two=close), 0.5)
-    verdicts.equivalent("X2", "b", both(one=close, two=far), 0.5)
-    verdicts.equivalent("X3", "c", both(), 0.5, missing="2 seeds")
-    verdicts.between("X4", "d", both(one=far), 0.5, 1.5)
-    verdicts.between("X5", "e", both(one=close), 0.5, 1.5)
-    verdicts.between("X6", "f", both(one=effect(0.4, 0.2)), 0.5, 1.5)
-    verdicts.add("X7", "g", ("too few cells", ""), otherwise="undefined")
-    expected = ["holds", "refuted", "open: 2 seeds", "holds", "refuted", "unresolved", "undefined"]
+    edge, one = effect(0.3, 0.1), Level("γ = 12", 12, 12)
+    verdicts.judge("X1", "a", both(one=close, two=close), *within(-0.5, 0.5))
+    verdicts.judge("X2", "b", both(one=close, two=far), *within(-0.5, 0.5))
+    verdicts.judge("X3", "c", both(), *within(-0.5, 0.5), missing="2 seeds")
+    verdicts.judge("X4", "d", both(one=far), *within(0.5, 1.5))
+    verdicts.judge("X5", "e", both(one=close), {"above": 0.5}, {"below": 0.5})
+    verdicts.judge("X6", "f", both(one=effect(0.4, 0.2)), {"above": 0.5}, {"below": 0.5})
+    verdicts.judge("X7", "g", both(one=edge), *within(-0.5, 0.5))  # by two one-sided tests
+    verdicts.judge("X8", "h", both(one=edge), *within(-0.5, 0.5, "whole"))
+    verdicts.judge("X9", "i", both(one=one), *within(5, 20))
+    verdicts.judge("X10", "j", both(one=one), *within(15, 20))
+    verdicts.add("X11", "k", ("too few cells", ""), otherwise="undefined")
+    expected = ["holds", "refuted", "open: 2 seeds", "holds", "refuted", "unresolved"]
+    expected += ["holds", "unresolved", "holds", "refuted", "undefined"]
     assert words(verdicts) == expected
+    assert verdicts.rows[8]["linear"] == "one γ = 12" and verdicts.rows[8]["severity"] == ""
 
 
 def test_the_second_metric_is_shown_and_does_not_decide():
     verdicts = Verdicts()
-    verdicts.equivalent("X", "a", lambda m: {"": effect(0.1 + 5 * (m == "knn"), 0.1)}, 0.5)
+    found = lambda metric: {"": effect(0.1 + 5 * (metric == "knn"), 0.1)}  # noqa: E731
+    verdicts.judge("X", "a", found, *within(-0.5, 0.5))
     assert words(verdicts) == ["holds"] and "+5.1" in verdicts.rows[0]["knn"]
 
 

@@ -8,7 +8,6 @@ from hnlib.book import experiments
 from hnlib.book.tables import interval
 from hnlib.results import comparisons
 from hnlib.results.comparisons import Effect
-from hnlib.training import records
 
 #: Bags of words in search: pretrained embeddings, and random ones.
 BAGS = ("static", "random")
@@ -74,9 +73,6 @@ def evidence() -> dict[str, dict[str, str]]:
     Cells of one column stand alone; those of the first are the corrected ones of the front page.
     """
     linear, knn, hundred = headlines(), headlines("knn"), _on("map", "CIFAR-100")
-    where = "experiment == 'loudness' and method == 'simclr' and dataset == 'cifar10'"
-    again = records.frame(kind="images", where=where)
-    again = [again.query(f"temperature == {t}") for t in (0.1, 0.5)]
     small = dict(
         finds="labels: " + interval(linear["labels"]),
         spares=f"two precisions: {_of('precision', 'simclr bf16-mixed', 'simclr 32-true')}",
@@ -87,7 +83,7 @@ def evidence() -> dict[str, dict[str, str]]:
             tuned=_of("images-rates", "t0.1 tuned", "t0.5 tuned"),
             beside=knn["short temperature"],
             elsewhere=hundred("t0.1 b0", "t0.5 b0"),
-            again=comparisons.between(*again),
+            again=_of("loudness", "InfoNCE, t = 0.1", "InfoNCE, t = 0.5"),
             **small,
         ),
         "Short training: a tilt of β = 1 over none, at t = 0.5": dict(

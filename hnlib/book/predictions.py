@@ -16,7 +16,6 @@ from hnlib.results.comparisons import Effect
 SEVERITY = (
     "Severity: how probably these seeds would refute the line if the truth were the value named."
 )
-Effects = Callable[[str], dict[str, Effect]]
 
 
 def inside(effect: Effect, margin: float) -> bool:
@@ -78,25 +77,6 @@ class Verdicts:
         line |= dict(zip(self.metrics, measured, strict=True)) | {"severity": severe}
         self.rows.append(line | {"verdict": f"open: {missing}" if missing else verdict})
 
-    def equivalent(
-        self, name: str, prediction: str, effects: Effects, margin: float, missing=""
-    ) -> None:
-        """Add a line that holds if every difference is within ± margin by two one-sided tests.
-
-        `effects` returns the differences of a metric by name. The line is refuted if one interval
-        lies wholly outside.
-        """
-        self._within(name, prediction, effects, (-margin, margin), missing, inside)
-
-    def between(
-        self, name: str, prediction: str, effects: Effects, low: float, high: float, missing=""
-    ) -> None:
-        """Add a line that holds if every interval lies in [low, high].
-
-        It is refuted if one lies wholly outside.
-        """
-        self._within(name, prediction, effects, (low, high), missing)
-
     def judge(
         self,
         name: str,
@@ -114,31 +94,23 @@ class Verdicts:
         its whole interval; so it does in {"whole": [-1, 1]}.
         """
         low, high = _range(holds)
-        test = inside if low == -high and math.isfinite(high) and "inside" in holds else None
-        self._within(name, prediction, found, (low, high), missing, test, _wholly(refuted), severe)
-
-    def _within(
-        self, name, prediction, found, span, missing, holds=None, refuted=None, severe=None
-    ) -> None:
-        low, high = span
+        tested = low == -high and math.isfinite(high) and "inside" in holds
+        lies, lost = _inside(low, high, tested), _wholly(refuted)
         primary, beside = (found(metric) for metric in self.metrics)
-        every = [one for one in primary.values() if not isinstance(one, Effect) or one.df > 0]
-        sizes = [severity(one, low, high) for one in every if isinstance(one, Effect)]
+        effects = [one for one in primary.values() if isinstance(one, Effect)]
+        known = [one for one in primary.values() if one not in effects or one.df > 0]
+        sizes = [severity(one, low, high) for one in effects if one.df > 0]
         if severe is None:
-            severe = (
-                "{1:.2f} at {0:g}".format(*min(sizes, key=lambda pair: pair[1])) if sizes else ""
-            )
-        covered = lambda one, _: low <= ends(one)[0] and ends(one)[1] <= high  # noqa: E731
-        test = lambda one: (holds if holds and isinstance(one, Effect) else covered)(one, high)  # noqa: E731
-        refuted = refuted or _wholly({"outside": [low, high]})
+            truth, chance = min(sizes, key=lambda pair: pair[1], default=(0.0, math.nan))
+            severe = f"{chance:.2f} at {truth:g}".replace("-", "−") if sizes else ""
         self.add(
             name,
             prediction,
             (worded(primary), worded(beside)),
-            bool(every) and all(map(test, primary.values())),
-            any(map(refuted, every)),
+            bool(known) and all(map(lies, primary.values())),
+            any(map(lost, known)),
             missing,
-            severe.replace("-", "−"),
+            severe,
         )
 
     def show(self, caption: str) -> Table:
@@ -152,6 +124,17 @@ def _range(words: dict) -> tuple[float, float]:
     ranges = {"above": (value, math.inf), "below": (-math.inf, value)}
     low, high = ranges.get(word, value)
     return low, high
+
+
+def _inside(low: float, high: float, tested: bool) -> Callable[[Any], bool]:
+    """Return the test whether an interval lies in a range, or an effect in ± a margin."""
+
+    def holds(one) -> bool:
+        if tested and isinstance(one, Effect):
+            return inside(one, high)
+        return low <= ends(one)[0] and ends(one)[1] <= high
+
+    return holds
 
 
 def _wholly(words: dict) -> Callable[[Any], bool]:
