@@ -394,3 +394,14 @@ def test_the_map_of_parameters_is_the_librarys():
         others = (free, squared(contrast), double(contrast))
         error = [(tilt - other).exp().sub(1).abs().nan_to_num(0).max() for other in others]
         assert max(error[:2]) < 1e-9 < error[2]
+
+
+def test_every_answer_says_whether_it_is_proved_or_measured():
+    _, *answers = re.split(
+        r"^### ", (BOOK / "questions.md").read_text(encoding="utf-8"), flags=re.M
+    )
+    says = re.compile(
+        r"^:::\{dropdown\} (Proved|Measured|Unknown).*\n:class-container: hn-evidence$", re.M
+    )
+    assert [answer.splitlines()[0] for answer in answers if len(says.findall(answer)) != 1] == []
+    assert not any(says.findall(answer.replace("Proved", "True")) for answer in answers[:1])

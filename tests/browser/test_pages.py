@@ -469,6 +469,11 @@ def test_the_first_tap_on_a_word_shows_its_card_and_the_second_follows_it(html, 
         ("DCL", "DCL", "theory/loudness"),
         ("GIST", "GISTEmbed", "book/questions"),  # the beginning of a word
         ("Theorem 2.99", "Theorem 2.", "theory/degeneracy-more"),  # the others of its chapter
+        (
+            "my NDCG drops after fine-tuning on code",
+            "nDCG drops",
+            "book/questions",
+        ),  # most of the words
     ],
 )
 def test_search_finds(visit, query, title, page):
