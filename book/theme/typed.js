@@ -358,6 +358,8 @@ const typed = (() => {
     return `${parts.join(", ")}: ${verdict(found)}`.replace(/-(?=\d)/g, "−");
   }
 
+  const LOUDNESS = "theory/loudness.html", LEVEL = `${LOUDNESS}#prop-loudness-level`;  // from a page in notebooks/
+
   // ---- closed forms: L1, L6, P2, P6 and D1, for negatives that are all `lead` less similar than the positive `own` ----
 
   function batch({ Q, t, beta, alpha, tau, own, lead }) {
@@ -374,22 +376,22 @@ const typed = (() => {
 
   // What a loss of B pairs at temperature t is in states that have a name: value, formula, state, theorem.
   function meanings({ B, t, base, mined }) {
-    const equal = "all similarities equal", level = "#prop-loudness-level", m = B * (1 + mined) - 1;
+    const equal = "all similarities equal", stuck = "stuck.html#prop-stuck-values", m = B * (1 + mined) - 1;
     return [
-      [Math.log(m + 1), mined ? "log B(1 + h)" : "log B", `pairs, ${equal}`, level],
-      [Math.log(2 * B - 1), "log(2B − 1)", `two views (SimCLR), ${equal}`, level],
-      [(t / base) * Math.log(2 * B - 1), "(t/T) log(2B − 1)", `SupContrast, ${equal}`, level],
-      [Math.log(m), mined ? "log(B(1 + h) − 1)" : "log(B − 1)", `pairs without the positive below (DCL), ${equal}`, "#thm-loudness"],
-      [Math.log(2 * B - 2), "log(2B − 2)", `two views without the positive below (DCL), ${equal}`, "#thm-loudness"],
-      [2 * Math.log(m + 1), mined ? "2 log B(1 + h)" : "2 log B", `both directions added, not averaged, ${equal}`, level],
-      [B * Math.log(m + 1), mined ? "B log B(1 + h)" : "B log B", `pairs summed, not averaged, ${equal}`, level],
-      [2 * B * Math.log(2 * B - 1), "2B log(2B − 1)", `two views summed, not averaged, ${equal}`, level],
-      [(m + 1) * Math.LN2, mined ? "B(1 + h) log 2" : "B log 2", "SigLIP per query, all logits zero", "#thm-siglip"],
-      [Math.log(m + 1) + m * Math.log1p(1 / m), "log(m + 1) + m log(1 + 1/m)", `SigLIP per query, ${equal}, bias learned`, "#thm-siglip"],
-      [Math.LN2, "log 2", "one negative (BPR), or SigLIP averaged over all pairs, all logits zero", "#thm-siglip"],
-      [Math.log1p(m * Math.exp(-2 / t)), "log(1 + m exp(−2/t))", "the least for one query, m negatives at −1", level],
-      [Math.log1p(m * Math.exp(-(1 + 1 / m) / t)), "log(1 + m exp(−(1 + 1/m)/t))", "the least mean of a batch of pairs", level],
-      [0, "0", "no negative is left, as with one pair or where a mask hides all, or every answer has won", level],
+      [Math.log(m + 1), mined ? "log B(1 + h)" : "log B", `pairs, ${equal}`, stuck],
+      [Math.log(2 * B - 1), "log(2B − 1)", `two views (SimCLR), ${equal}`, stuck],
+      [(t / base) * Math.log(2 * B - 1), "(t/T) log(2B − 1)", `SupContrast, ${equal}`, stuck],
+      [Math.log(m), mined ? "log(B(1 + h) − 1)" : "log(B − 1)", `pairs without the positive below (DCL), ${equal}`, `${LOUDNESS}#thm-loudness`],
+      [Math.log(2 * B - 2), "log(2B − 2)", `two views without the positive below (DCL), ${equal}`, `${LOUDNESS}#thm-loudness`],
+      [2 * Math.log(m + 1), mined ? "2 log B(1 + h)" : "2 log B", `both directions added, not averaged, ${equal}`, stuck],
+      [B * Math.log(m + 1), mined ? "B log B(1 + h)" : "B log B", `pairs summed, not averaged, ${equal}`, stuck],
+      [2 * B * Math.log(2 * B - 1), "2B log(2B − 1)", `two views summed, not averaged, ${equal}`, stuck],
+      [(m + 1) * Math.LN2, mined ? "B(1 + h) log 2" : "B log 2", "SigLIP per query, all logits zero", stuck],
+      [Math.log(m + 1) + m * Math.log1p(1 / m), "log(m + 1) + m log(1 + 1/m)", `SigLIP per query, ${equal}, bias learned`, stuck],
+      [Math.LN2, "log 2", "one negative (BPR), or SigLIP averaged over all pairs, all logits zero", stuck],
+      [Math.log1p(m * Math.exp(-2 / t)), "log(1 + m exp(−2/t))", "the least for one query, m negatives at −1", LEVEL],
+      [Math.log1p(m * Math.exp(-(1 + 1 / m) / t)), "log(1 + m exp(−(1 + 1/m)/t))", "the least mean of a batch of pairs", LEVEL],
+      [0, "zero", "no negative is left, as with one pair or where a mask hides all, or every answer has won", LEVEL],
     ];
   }
 
@@ -602,10 +604,8 @@ const typed = (() => {
     update();
   }
 
-  const LOUDNESS = "theory/loudness.html";  // from a page in notebooks/
-
   function batchNumbers(box) {
-    const pairs = "experiments/pairs.html", level = `${LOUDNESS}#prop-loudness-level`;
+    const pairs = "experiments/pairs.html";
     calculator(box, [
       ["Q", "negatives Q", 510, 1, 1e9], ["t", "temperature t", 0.1, 0.005, 10], ["beta", "tilt β", 0, 0, 1000],
       ["alpha", "hardness_strength α", 0, 0, 100], ["tau", "class prior τ⁺", 0, 0, 0.99],
@@ -619,10 +619,10 @@ const typed = (() => {
         ["loudness of this anchor", `${LOUDNESS}#thm-loudness`, loudness],
         ["no anchor is quieter than", `${LOUDNESS}#thm-loudness`, quietest],
         ["loss of this anchor", `${LOUDNESS}#thm-loudness`, loss],
-        ["least loss of an anchor", level, floor],
-        ["least mean of a batch of Q + 1 pairs", level, plain ? batchFloor : "only for α = τ⁺ = 0"],
-        ["loss at collapse, all similarities 1", level, collapse],
-        ["lead that brings the loss to 0.01", level, x.tau === 0 ? won : "only for τ⁺ = 0"],
+        ["least loss of an anchor", LEVEL, floor],
+        ["least mean of a batch of Q + 1 pairs", LEVEL, plain ? batchFloor : "only for α = τ⁺ = 0"],
+        ["loss at collapse, all similarities 1", LEVEL, collapse],
+        ["lead that brings the loss to 0.01", LEVEL, x.tau === 0 ? won : "only for τ⁺ = 0"],
         ["lead that silences the negatives", `${pairs}#thm-pairs-margin`, margin ?? "none, as τ⁺ = 0"],
         ["each negative counts as many, exp(αs)", `${pairs}#thm-pairs-tilt`, Math.exp(x.alpha * other)],
       ], words: `The negatives are shared out as by SimCLR at t = ${shown(1 / sharpness)}. `
@@ -639,8 +639,8 @@ const typed = (() => {
       const count = (log) => (log < 11 ? Math.exp(log).toFixed(1) : shown(Math.exp(log)));
       const states = meanings(x), [best] = [...states].sort((p, q) => far(p) - far(q));
       return {
-        rows: states.map((state) => [`${state[1]}: ${state[2]}`, LOUDNESS + state[3], state[0], close(state)]),
-        words: (close(best) ? `Yours is within 0.2 % of ${best[1]} = ${shown(best[0])}: ${best[2]}. `
+        rows: states.map((state) => [`${state[1]}: ${state[2]}`, state[3], state[0], close(state)]),
+        words: (close(best) ? `Yours is at ${best[1]} = ${shown(best[0])}: ${best[2]}. `
           : `Yours is none of these. `)
           + `A cross-entropy of ${shown(x.value)} is that of ${count(x.value)} equal candidates, in SupContrast of `
           + `${count((x.value * x.base) / x.t)}; a whole number tells.` };

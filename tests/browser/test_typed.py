@@ -405,13 +405,28 @@ def test_a_loss_is_typed_by_keyboard(visit):
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
 
 
-def test_calculators_answer_and_lead_to_theorems(visit, html):
-    page = visit("notebooks/every-loss.html")
-    box = page.locator(".hn-picture[data-kind=batch]")
-    for link in box.locator("td a").all():
-        name, _, anchor = link.get_attribute("href").partition("#")
-        assert f'id="{anchor}"' in (html / "notebooks" / name).read_text(encoding="utf-8")
+@pytest.mark.parametrize("name, kind", [("every-loss", "batch"), ("stuck", "value")])
+def test_calculators_lead_to_theorems(visit, html, name, kind):
+    page = visit(f"notebooks/{name}.html")
+    links = page.locator(f".hn-picture[data-kind={kind}] td a").all()
+    for link in links:
+        target, _, anchor = link.get_attribute("href").partition("#")
+        assert f'id="{anchor}"' in (html / "notebooks" / target).read_text(encoding="utf-8")
+    assert len(links) > 5 and page.complaints == []
+
+
+def test_calculators_answer(visit):
+    box = visit("notebooks/every-loss.html").locator(".hn-picture[data-kind=batch]")
+    said = box.locator("output")
     box.get_by_label("temperature t").fill("0.5")
-    assert "SimCLR at t = 0.5" in box.locator("output").inner_text()
+    assert "SimCLR at t = 0.5" in said.inner_text()
+    box.get_by_label("its lead over each negative").fill("1.9")
+    assert said.inner_text() == "No negative has the similarity −1.1; change the lead."
     box.get_by_label("temperature t").fill("")
-    assert box.locator("output").inner_text() == "temperature t must be a number from 0.005 to 10."
+    assert said.inner_text() == "temperature t must be a number from 0.005 to 10."
+    box = visit("notebooks/stuck.html").locator(".hn-picture[data-kind=value]")
+    box.get_by_label("loss", exact=True).fill("8.909")
+    box.get_by_label("pairs in a batch").fill("256")
+    said = box.locator("output").inner_text()
+    assert "(t/T) log(2B − 1) = 8.909: SupContrast" in said and "511.0" in said
+    assert "SupContrast" in box.locator(".hn-marked").inner_text()
