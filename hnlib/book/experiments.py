@@ -262,11 +262,11 @@ class Experiment:
         return verdicts(self, only=only)
 
     def outcome(self, name: str, metric: str | None = None) -> Any:
-        """Return what a prediction about one number found, corrected with its family."""
+        """Return what a prediction found, corrected with its family: several numbers by label."""
         lines = {line["id"]: line for line in self.predictions}
         line = lines[_one_of(lines, name, f"{self.name}.toml has no prediction")]
-        (one,) = self.of_family(line, metric or line["metric"]).values()
-        return one
+        found = self.of_family(line, metric or line["metric"])
+        return next(iter(found.values())) if len(found) == 1 else found
 
     def found(self, line: dict, metric: str) -> dict[str, Any]:
         """Return what a prediction is about, by block and label, not corrected."""
