@@ -27,14 +27,14 @@ class Entry:
         Name as printed.
     paper : str
         Key of the bibliography.
-    objective : callable
-        Function of `hnlib.objectives`.
-    negatives : callable
-        Makes a weighting of `hnlib.negatives` from its options.
-    supervised : bool
-        Whether the method needs labels.
     defaults : dict
         Options with their defaults.
+    negatives : callable, default negatives.uniform
+        Makes a weighting of `hnlib.negatives` from its options.
+    objective : callable, default objectives.info_nce
+        Function of `hnlib.objectives`.
+    supervised : bool, default False
+        Whether the method needs labels.
     features : bool, default False
         Whether the weights need the inputs of the last linear layer.
     made_up : callable, optional
@@ -47,10 +47,10 @@ class Entry:
 
     title: str
     paper: str
-    objective: Callable
-    negatives: Callable
-    supervised: bool
     defaults: dict
+    negatives: Callable = negatives.uniform
+    objective: Callable = objectives.info_nce
+    supervised: bool = False
     features: bool = False
     made_up: Callable | None = None
     logit: Callable | None = None
@@ -74,12 +74,7 @@ def _temperatures(contrast: Contrast, log_w: Tensor, options: dict) -> dict:
     return {"temperature": middle, "temperature_low": low, "temperature_high": high}
 
 
-def _row(title: str, paper: str, objective, weights, supervised=False, **more) -> Callable:
-    """Return a function that makes the row from the defaults of its options."""
-    return lambda **defaults: Entry(title, paper, objective, weights, supervised, defaults, **more)
-
-
-_NCE, _BASIC = objectives.info_nce, objectives.basic
+_BASIC = objectives.basic
 _TILT = dict(temperature=0.5, beta=1.0, weights_gradient=True)
 _HCL = dict(temperature=0.5, beta=1.0, tau_plus=0.1, weights_gradient=True)
 _LABELS = dict(positives="class", average="anchors")
@@ -87,76 +82,126 @@ _SINKHORN = dict(cost=None, tol=1e-4, max_iterations=1000, on_failure="warn")
 _THIRDS = dict(mixture=(1 / 3, 1 / 3, 1 / 3), learn="fixed")
 #: Every method by name. Read it: `CATALOGUE["hcl"].defaults`.
 CATALOGUE = {
-    "simclr": _row("SimCLR", "simclr", _NCE, negatives.uniform)(
-        temperature=0.5, hardness_strength=0.0
+    "simclr": Entry("SimCLR", "simclr", dict(temperature=0.5, hardness_strength=0.0)),
+    "debiased": Entry("Debiased", "dcl", dict(temperature=0.5, tau_plus=0.1)),
+    "hcl": Entry("HCL", "hcl", _HCL, negatives.tilted),
+    "ot": Entry(
+        "Entropic OT",
+        "hclot",
+        dict(temperature=0.5, epsilon=0.5, tau_plus=0.1, **_SINKHORN),
+        negatives.entropic_ot,
     ),
-    "debiased": _row("Debiased", "dcl", _NCE, negatives.uniform)(temperature=0.5, tau_plus=0.1),
-    "hcl": _row("HCL", "hcl", _NCE, negatives.tilted)(**_HCL),
-    "ot": _row("Entropic OT", "hclot", _NCE, negatives.entropic_ot)(
-        temperature=0.5, epsilon=0.5, tau_plus=0.1, **_SINKHORN
+    "ot-semirelaxed": Entry(
+        "Semi-relaxed OT",
+        "ours",
+        dict(temperature=0.5, epsilon=0.5, relaxation=1.0, tau_plus=0.1, **_SINKHORN),
+        negatives.semi_relaxed_ot,
     ),
-    "ot-semirelaxed": _row("Semi-relaxed OT", "ours", _NCE, negatives.semi_relaxed_ot)(
-        temperature=0.5, epsilon=0.5, relaxation=1.0, tau_plus=0.1, **_SINKHORN
-    ),
-    "hcl-exact": _row(
+    "hcl-exact": Entry(
         "HCL, exactly debiased",
         "ours",
-        objectives.exact_debiased,
+        _HCL,
         negatives.tilted,
+        objectives.exact_debiased,
         observe=_guarded,
-    )(**_HCL),
-    "centred-hcl": _row("Centred HCL", "ours", _NCE, negatives.centred_tilt)(
-        temperature=0.5, epsilon=0.5, tau_plus=0.1, weights_gradient=False
     ),
-    "bcl": _row("BCL", "hclot", _BASIC, negatives.tilted)(**_TILT),
-    "bcl-ot": _row("BCL, entropic OT", "hclot", _BASIC, negatives.entropic_ot)(
-        epsilon=0.5, **_SINKHORN
+    "centred-hcl": Entry(
+        "Centred HCL",
+        "ours",
+        dict(temperature=0.5, epsilon=0.5, tau_plus=0.1, weights_gradient=False),
+        negatives.centred_tilt,
     ),
-    "alpha-cl": _row("α-CL-direct", "tian2022", _BASIC, negatives.tilted)(
-        temperature=0.5, beta=1.0, weights_gradient=False, exponent=1.0
+    "bcl": Entry("BCL", "hclot", _TILT, negatives.tilted, _BASIC),
+    "bcl-ot": Entry(
+        "BCL, entropic OT", "hclot", dict(epsilon=0.5, **_SINKHORN), negatives.entropic_ot, _BASIC
     ),
-    "adnce": _row("ADNCE", "dro", _NCE, negatives.gaussian)(
-        temperature=0.5, mu=0.7, sigma=1.0, weights_gradient=False
+    "alpha-cl": Entry(
+        "α-CL-direct",
+        "tian2022",
+        dict(temperature=0.5, beta=1.0, weights_gradient=False, exponent=1.0),
+        negatives.tilted,
+        _BASIC,
     ),
-    "mw": _row("Mean–variance", "dro", objectives.mean_variance, negatives.uniform)(
-        temperature=0.5
+    "adnce": Entry(
+        "ADNCE",
+        "dro",
+        dict(temperature=0.5, mu=0.7, sigma=1.0, weights_gradient=False),
+        negatives.gaussian,
     ),
-    "chi2-dro": _row("χ²-DRO", "dro", _BASIC, negatives.chi2_ball)(eta=0.2),
-    "kl-budget": _row(
-        "KL budget", "ours", objectives.kl_budget, negatives.uniform, observe=_temperatures
-    )(eta=0.5, order=0, floor=0.01),
-    "dcl": _row("DCL", "decoupled", _NCE, negatives.uniform)(temperature=0.5, loudness=0.0),
-    "focal": _row("Focal InfoNCE", "kalm", _NCE, negatives.uniform)(temperature=0.5, loudness=2.0),
-    "siglip": _row("SigLIP", "siglip", objectives.sigmoid, negatives.uniform)(
-        temperature=0.5, bias=None, learn_scale=False
+    "mw": Entry("Mean–variance", "dro", dict(temperature=0.5), objective=objectives.mean_variance),
+    "chi2-dro": Entry("χ²-DRO", "dro", dict(eta=0.2), negatives.chi2_ball, _BASIC),
+    "kl-budget": Entry(
+        "KL budget",
+        "ours",
+        dict(eta=0.5, order=0, floor=0.01),
+        objective=objectives.kl_budget,
+        observe=_temperatures,
     ),
-    "artanh": _row("Artanh", "artanh", _NCE, negatives.uniform, logit=logits.artanh)(
-        temperature=0.5
+    "dcl": Entry("DCL", "decoupled", dict(temperature=0.5, loudness=0.0)),
+    "focal": Entry("Focal InfoNCE", "kalm", dict(temperature=0.5, loudness=2.0)),
+    "siglip": Entry(
+        "SigLIP",
+        "siglip",
+        dict(temperature=0.5, bias=None, learn_scale=False),
+        objective=objectives.sigmoid,
     ),
-    "weince": _row("WEINCE", "weince", _NCE, negatives.uniform, logit=logits.weince)(
-        temperature=0.5, share=None, shape=None, margin=2.0, tail_strength=1.0, cap_strength=10.0
+    "artanh": Entry("Artanh", "artanh", dict(temperature=0.5), logit=logits.artanh),
+    "weince": Entry(
+        "WEINCE",
+        "weince",
+        dict(
+            temperature=0.5,
+            share=None,
+            shape=None,
+            margin=2.0,
+            tail_strength=1.0,
+            cap_strength=10.0,
+        ),
+        logit=logits.weince,
     ),
-    "bpr": _row("BPR", "bpr", objectives.pairwise, negatives.uniform)(temperature=0.5),
-    "unremix": _row("UnReMix", "unremix", _NCE, negatives.unremix, features=True)(
-        temperature=0.5, **_THIRDS, gradient="pseudo-label"
+    "bpr": Entry("BPR", "bpr", dict(temperature=0.5), objective=objectives.pairwise),
+    "unremix": Entry(
+        "UnReMix",
+        "unremix",
+        dict(temperature=0.5, **_THIRDS, gradient="pseudo-label"),
+        negatives.unremix,
+        features=True,
     ),
-    "unremix-printed": _row(
-        "UnReMix, as printed", "unremix", objectives.signed, negatives.uniform, features=True
-    )(temperature=0.5, **_THIRDS, gradient="pseudo-label"),
-    "unremix-repaired": _row("UnReMix, repaired", "ours", _NCE, negatives.unremix_repaired)(
-        temperature=0.5, beta=1.0, **_THIRDS, weights_gradient=False
+    "unremix-printed": Entry(
+        "UnReMix, as printed",
+        "unremix",
+        dict(temperature=0.5, **_THIRDS, gradient="pseudo-label"),
+        objective=objectives.signed,
+        features=True,
     ),
-    "mochi": _row("MoCHi", "kalantidis2020", _NCE, negatives.uniform, made_up=mixtures.mochi)(
-        temperature=0.5, hardest=32, pairs=32, with_anchor=4
+    "unremix-repaired": Entry(
+        "UnReMix, repaired",
+        "ours",
+        dict(temperature=0.5, beta=1.0, **_THIRDS, weights_gradient=False),
+        negatives.unremix_repaired,
     ),
-    "scl": _row("SCL", "supcon", _NCE, negatives.uniform, True)(
-        temperature=0.5, **_LABELS, on_empty="raise"
+    "mochi": Entry(
+        "MoCHi",
+        "kalantidis2020",
+        dict(temperature=0.5, hardest=32, pairs=32, with_anchor=4),
+        made_up=mixtures.mochi,
     ),
-    "h-scl": _row("H-SCL(β)", "hscl", _NCE, negatives.tilted, True)(
-        **_TILT, **_LABELS, on_empty="raise"
+    "scl": Entry(
+        "SCL", "supcon", dict(temperature=0.5, **_LABELS, on_empty="raise"), supervised=True
     ),
-    "h-scl-threshold": _row("H-SCL(τ)", "hscl", _NCE, negatives.thresholded, True)(
-        temperature=0.5, tau=math.exp(-0.2), **_LABELS, on_empty="skip", level=None
+    "h-scl": Entry(
+        "H-SCL(β)",
+        "hscl",
+        dict(**_TILT, **_LABELS, on_empty="raise"),
+        negatives.tilted,
+        supervised=True,
+    ),
+    "h-scl-threshold": Entry(
+        "H-SCL(τ)",
+        "hscl",
+        dict(temperature=0.5, tau=math.exp(-0.2), **_LABELS, on_empty="skip", level=None),
+        negatives.thresholded,
+        supervised=True,
     ),
 }
 

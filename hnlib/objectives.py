@@ -10,6 +10,7 @@ gradient 0.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -243,11 +244,10 @@ def exact_debiased(
        here corrected.
     """
     check(scale=scale)
-    terms = _class_mass(contrast, log_w, temperature, beta, tau_plus)
-    share, positive, total, total_left, left = terms
-    above = _log_difference(total, share + positive, total_left)
-    below = _log_difference(torch.zeros_like(share), share, left)
-    loss = _softplus(above - below - positive + _log_scale(contrast, scale))
+    log = _class_mass(contrast, log_w, temperature, beta, tau_plus)
+    above = _log_difference(log.total, log.share + log.positive, log.total_left)
+    below = _log_difference(torch.zeros_like(log.share), log.share, log.left)
+    loss = _softplus(above - below - log.positive + _log_scale(contrast, scale))
     return _average(loss, contrast, log_w.amax(1), reduction)
 
 
@@ -277,12 +277,11 @@ def guarded(
     numerator in the mean of $e^{(\beta+1) s_{ij}/t}$.
     """
     with torch.no_grad():
-        terms = _class_mass(contrast, log_w, temperature, beta, tau_plus)
-    share, positive, total, total_left, left = terms
-    below = 1 - share.exp() < (1 - 1e-5) * left.exp()
-    of_numerator = (share + positive - total).exp()
-    above = 1 - of_numerator < (1 - 1e-5) * (total_left - total).exp()
-    acts = contrast.masks.total((below | above).to(share)) > 0
+        log = _class_mass(contrast, log_w, temperature, beta, tau_plus)
+    below = 1 - log.share.exp() < (1 - 1e-5) * log.left.exp()
+    of_numerator = (log.share + log.positive - log.total).exp()
+    above = 1 - of_numerator < (1 - 1e-5) * (log.total_left - log.total).exp()
+    acts = contrast.masks.total((below | above).to(log.share)) > 0
     return acts & _has_negative(log_w.amax(1))
 
 
@@ -679,11 +678,18 @@ def _debias(negatives: Tensor, chosen: Tensor, prior, temperature) -> Tensor:
     return torch.where(floored, floor, value)
 
 
-def _class_mass(contrast: Contrast, log_w: Tensor, temperature, beta, tau_plus):
-    r"""Return logarithms of the terms of `exact_debiased`.
+class _ClassMass(NamedTuple):
+    r"""Logarithms of the terms of `exact_debiased`."""
 
-    They are $\pi$ and $e^{s^+/t}$ $[n,k]$, $\sum we^{s/t}$, $\sum wke^{s/t}$ and $\sum wk$ $[n,1]$.
-    """
+    share: Tensor  # [n, k] of $\pi$
+    positive: Tensor  # [n, k] of $e^{s^+/t}$
+    total: Tensor  # [n, 1] of $\sum we^{s/t}$
+    total_left: Tensor  # [n, 1] of $\sum wke^{s/t}$
+    left: Tensor  # [n, 1] of $\sum wk$
+
+
+def _class_mass(contrast: Contrast, log_w: Tensor, temperature, beta, tau_plus) -> _ClassMass:
+    """Return the terms of `exact_debiased`."""
     _check_weights(contrast, log_w)
     temperature, beta, tau_plus = float(temperature), float(beta), float(tau_plus)
     check(temperature=temperature, tau_plus=tau_plus)
@@ -701,7 +707,7 @@ def _class_mass(contrast: Contrast, log_w: Tensor, temperature, beta, tau_plus):
     total_left, _ = _log_sums(log_w, s, 1 / temperature, columns, remaining, edge)
     left, _ = _log_sums(log_w, s.detach(), 0.0, columns, remaining, edge)
     share = tilt * held.gather(1, columns) - log_mean + log_prior
-    return share, positive, total, total_left, left
+    return _ClassMass(share, positive, total, total_left, left)
 
 
 def _remaining(contrast: Contrast, tau_plus: float) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from hnlib import methods, negatives
+from hnlib.book.chapters import labels
 from hnlib.contrast import Contrast
 from hnlib.results import diagnostics
 
@@ -96,8 +97,8 @@ def test_four_losses_and_assumption_against_one_anchor_at_a_time(seed, beta, gam
     z1, z2, y = two_views(6, classes=3, seed=seed)
     contrast = Contrast.from_views(z1, z2)
     options = dict(beta=beta, temperature=gamma, hardening=hardening, tau=tau)
-    ours = diagnostics.four_losses(contrast, y, **options)
-    holds = diagnostics.assumption_holds(contrast, y, **options).numpy()
+    ours = labels.four_losses(contrast, y, **options)
+    holds = labels.assumption_holds(contrast, y, **options).numpy()
     eta = functools.partial(HARDENINGS[hardening], beta=beta, tau=tau)
     expected, sides = losses_one_anchor_at_a_time(z1, z2, y, eta, gamma)
     assert list(ours) == ["UCL", "H-UCL", "SCL", "H-SCL"]
@@ -115,15 +116,15 @@ def test_the_four_losses_at_neural_collapse():
     eye, everyone = torch.eye(classes) > 0, torch.ones(classes, classes) > 0
     y = torch.arange(classes)
     contrast = Contrast.from_similarity(s, eye, everyone)
-    losses = diagnostics.four_losses(contrast, y)
+    losses = labels.four_losses(contrast, y)
     assert [round(float(v[0]), 3) for v in losses.values()] == [0.180, 0.445, 0.103, 0.103]
-    assert diagnostics.assumption_holds(contrast, y).eq(1).all()
+    assert labels.assumption_holds(contrast, y).eq(1).all()
     options = dict(hardening="threshold", tau=1.0)  # no other class is left
-    threshold = diagnostics.four_losses(contrast, y, **options)
+    threshold = labels.four_losses(contrast, y, **options)
     assert threshold["H-SCL"].isnan().all() and threshold["H-UCL"].isfinite().all()
-    assert diagnostics.assumption_holds(contrast, y, **options).isnan().all()
+    assert labels.assumption_holds(contrast, y, **options).isnan().all()
     with pytest.raises(ValueError, match="hardening"):
-        diagnostics.four_losses(contrast, hardening="cubic")
+        labels.four_losses(contrast, hardening="cubic")
 
 
 def test_diagnostics():

@@ -11,7 +11,6 @@ from hnlib.images import encoders
         ("small-cnn", 3, 96, 128),
         ("resnet18", 1, 8, 512),
         ("resnet50", 3, 16, 2048),
-        ("pixels", 3, 8, 192),
     ],
 )
 def test_features_have_the_promised_dimension(name, channels, size, features):

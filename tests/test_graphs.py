@@ -352,8 +352,10 @@ def test_the_first_view_may_be_the_graph_itself(small):
     ).resolved()
     views = task.Task(chosen, dataset=small).views(torch.arange(8), seeded(), slice(None))
     batch = Batch.from_data_list(small.graphs[:8])
-    assert torch.equal(views[0].x, batch.x) and torch.equal(views[0].edge_index, batch.edge_index)
-    assert views[1].edge_index.shape != batch.edge_index.shape
+    assert torch.equal(views.first.x, batch.x) and torch.equal(
+        views.first.edge_index, batch.edge_index
+    )
+    assert views.second.edge_index.shape != batch.edge_index.shape
 
 
 # Archives and files of a TUDataset

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from builder import build
 from hnlib import __main__ as cli
 from hnlib import _files, results
 from hnlib.book import ledgers
@@ -76,11 +77,11 @@ def test_a_corrected_record_makes_its_chapters_again(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "READ", {})
     path = records.write(record() | {"losses": [1.0], "history": []}, tmp_path)
     before = records.frame()
-    assert records.unchanged(records.READ, before)
+    assert build.is_unchanged(records.READ, before)
     for part in ({"losses": [2.0]}, {"history": [{"epoch": 0}]}, {"environment": {"hnlib": "x"}}):
         path.write_text(json.dumps(record() | {"losses": [1.0], "history": []} | part))
         read = dict(records.READ)
-        assert not records.unchanged(read, records.frame())
+        assert not build.is_unchanged(read, records.frame())
         records.READ.update(read)
 
 
@@ -91,7 +92,7 @@ def test_a_new_replicate_makes_those_chapters_again_that_read_the_latest(tmp_pat
         monkeypatch.setattr(records, "READ", {})
         records.frame(kind="images", latest=latest)
         records.write(record(linear=0.8 - latest / 10), tmp_path)
-        assert records.unchanged(records.READ, records.frame()) != latest
+        assert build.is_unchanged(records.READ, records.frame()) != latest
 
 
 @pytest.mark.parametrize(

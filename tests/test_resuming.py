@@ -24,7 +24,6 @@ CASES = [
     ("graphs", "hcl", dict(framework="graphcl", queue=24)),
     ("sentences", "hcl", dict(queue=300)),
     ("sentences", "hcl", dict(encoder="gru", towers=2)),
-    ("sentences", "hcl", dict(encoder="transformer")),
     ("retrieval", "simclr", {}),
 ]
 

@@ -13,7 +13,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.preprocessing import StandardScaler
-from torch.nn.utils.rnn import pack_padded_sequence
 
 from hnlib import methods
 from hnlib.__main__ import main
@@ -172,19 +171,6 @@ def test_what_fills_up_changes_nothing(name):
     assert torch.allclose(apart, other) == (name == "bag")  # which alone does not see the order
 
 
-def test_a_transformer_takes_a_text_without_tokens_and_512_at_most():
-    model = encoders.build("transformer", 9, 8).eval()
-    empty, some = torch.zeros(1, 4, dtype=torch.long), torch.tensor([[3, 4, 5, 6]])
-    with torch.no_grad():
-        both = model(torch.cat([empty, some]))
-        assert torch.allclose(both[0], model(empty[:, :1])[0], atol=1e-6)
-        assert torch.allclose(both[1], model(some)[0], atol=1e-6)
-        assert both.isfinite().all()
-        assert model(torch.ones(1, 512, dtype=torch.long)).isfinite().all()
-    with pytest.raises(ValueError, match="at most 512 tokens, got 513"):
-        model(torch.ones(1, 513, dtype=torch.long))
-
-
 def test_a_bag_is_the_mean_of_its_embeddings():
     bag = encoders.Bag(9, 4)
     expected = torch.stack([bag.embedding.weight[i] for i in (2, 2, 5)]).mean(0)
@@ -193,26 +179,6 @@ def test_a_bag_is_the_mean_of_its_embeddings():
     tokens = torch.tensor([[1, 2], [3, 0]])
     assert torch.equal(both.encoder(tokens), torch.cat([both(tokens, 0), both(tokens, 1)], 1))
     assert not torch.equal(both(tokens, 0), both(tokens, 1))
-
-
-def test_a_gru_on_a_cpu_and_its_gradient_are_those_of_pytorch():
-    torch.manual_seed(0)
-    gru, lengths = encoders.GRU(20, 8), torch.tensor([3, 7, 1, 7, 2])
-    tokens = torch.randint(1, 20, (5, 7)) * (torch.arange(7) < lengths[:, None])
-    direction = torch.randn(5, 8)
-    outputs = [gru(tokens), torch.cat([*_packed(gru, tokens, lengths)], 1)]
-    assert torch.allclose(*outputs, atol=1e-6)
-    parameters = [*gru.parameters()]
-    for pair in zip(*(torch.autograd.grad((z * direction).sum(), parameters) for z in outputs)):
-        assert torch.allclose(*pair, atol=1e-6)
-    # near miss: the padding is read too
-    padded = torch.cat([*gru.network(gru.embedding(tokens))[1]], 1)
-    assert not torch.allclose(outputs[0], padded, atol=1e-3)
-
-
-def _packed(gru, tokens, lengths):
-    x = gru.embedding(tokens)
-    return gru.network(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))[1]
 
 
 def task(corpus, **options):
@@ -463,7 +429,7 @@ def test_methods_that_apply_train_and_the_others_say_why_not():
     [
         (dict(tasks=("sst",)), r"tasks\.0"),
         (dict(queue=9, towers=2), "queue=9 requires towers=1"),
-        (dict(encoder="lstm"), "Input should be 'bag', 'gru' or 'transformer'"),
+        (dict(encoder="lstm"), "Input should be 'bag' or 'gru'"),
         (dict(batch_size=4000), "at most the 1740 pairs for training"),
     ],
 )

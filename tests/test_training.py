@@ -325,12 +325,10 @@ def test_oracle_positives_are_images_of_the_class(batches):
 
 
 @pytest.mark.slow
-def test_training_improves_on_pixels_and_on_the_untrained_encoder():
+def test_training_improves_on_the_untrained_encoder():
     quick = dict(progress=False, device="cpu")
-    pixels = train(method=None, encoder="pixels", epochs=0, **quick)
     untrained = train(method=None, epochs=0, **quick)
-    assert pixels.metrics["linear"] > 0.95
-    assert pixels.record["configuration"]["method"] is None
+    assert untrained.record["configuration"]["method"] is None
     by_hand, _ = readouts.readouts(untrained.encoder, data.load("digits"))
     assert by_hand.items() <= untrained.metrics.items()
     run = train(method="simclr", epochs=10, evaluate_every=0, **quick)
@@ -591,7 +589,7 @@ def test_separate_views_have_batch_statistics_of_their_own(name):
     losses = [
         t.loss(copy.deepcopy(model), method, views, None, lambda z: z) for t in (together, apart)
     ]
-    z, h = zip(*(model(view, hidden=True) for view in views))
+    z, h = zip(*(model(view, hidden=True) for view in (views.first, views.second)))
     expected = method(*z, features=h if name == "unremix" else None).item()
     assert losses[1].item() == pytest.approx(expected, rel=1e-5)
     assert abs(losses[0].item() - expected) > 1e-4

@@ -17,9 +17,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from builder import ledger_pages, papers_page, portable_notebooks, reading_time
+from builder import forked_kernels, ledger_pages, papers_page, portable_notebooks, reading_time
 from hnlib import _files
-from hnlib.notebooks import forked_kernels
 from hnlib.notebooks.execute import (
     NotebookError,
     about,
@@ -82,7 +81,8 @@ def execute_chapters(wanted: list[Path], jobs: int) -> None:
 
     forked_kernels.preload(LIBRARIES)
     # from `jobs`, not from what is to do: threads change last digits, and results must not vary
-    options = {"timeout": TIMEOUT, "threads": max(1, (os.cpu_count() or 1) // jobs)}
+    options: dict = {"timeout": TIMEOUT, "threads": max(1, (os.cpu_count() or 1) // jobs)}
+    options["kernel_manager_class"] = forked_kernels.KernelManager
     pool, tasks = ThreadPoolExecutor(jobs), {}
     for chapter in sorted(wanted, key=seconds, reverse=True):
         task = pool.submit(execute, chapter, executed_path(chapter), **options)
@@ -210,6 +210,25 @@ def render(folder: Path, draft: bool) -> None:
     shutil.rmtree(build, ignore_errors=True)
 
 
+def is_unchanged(read: dict[str, str], runs) -> bool:
+    """Return whether all that a chapter has `read` (`records.READ`) has the same digest today."""
+    return all(_digest_today(key, runs) == before for key, before in read.items())
+
+
+def _digest_today(key: str, runs) -> str:
+    """Return the digest of a file, or of a selection of the tracked records, which are `runs`."""
+    if key == records.EVERY:
+        return records.everything()
+    if not key.startswith("["):
+        path = root() / key
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+    kind, where, latest = json.loads(key)
+    if latest:
+        return records.digest(records.frame(kind=kind, where=where, latest=True))
+    rows = runs if kind is None else runs[runs["kind"] == kind]
+    return records.digest(rows.query(where) if where else rows)
+
+
 def _publish(current: list[Path], runs, draft: bool) -> bool:
     """Render the pages, unless those at ``_build/html`` have the same sources."""
     folder = stage(current, runs, draft)
@@ -253,7 +272,7 @@ def _book(wanted: list[Path], draft: bool, jobs: int) -> int:
 
     def unchanged(chapter: Path) -> bool:
         stored = executed_path(chapter)
-        return is_current(stored, chapter) and records.unchanged(about(stored)["read"], runs)
+        return is_current(stored, chapter) and is_unchanged(about(stored)["read"], runs)
 
     current = [chapter for chapter in chapters() if unchanged(chapter)]
     if todo := [chapter for chapter in wanted if chapter not in current]:

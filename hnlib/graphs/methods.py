@@ -70,8 +70,9 @@ def _minus_scores(contrast: Contrast) -> Tensor:
 
 
 def _entry(title: str, paper: str, weights, supervised: bool = False, **defaults) -> methods.Entry:
-    js = objectives.jensen_shannon
-    return methods.Entry(title, paper, js, weights, supervised, defaults)
+    return methods.Entry(
+        title, paper, defaults, weights, objectives.jensen_shannon, supervised=supervised
+    )
 
 
 _TILT = dict(beta=1.0, tau_plus=0.0, weights_gradient=True)

@@ -86,25 +86,25 @@ class Task(task.Task):
         order = torch.randperm(len(self), generator=generator)
         return order.tensor_split(-(-len(order) // self.run.batch_size))
 
-    def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> tuple:
+    def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> task.Views:
         """Return two views of the graphs for GraphCL, the graphs themselves for InfoGraph."""
         graphs = [self.dataset.graphs[i] for i in batch[share].tolist()]
         originals = Batch.from_data_list(graphs).to(self.device)
         if self.run.framework == "infograph":
-            return (originals,)
+            return task.Views(originals)
         view = partial(views.view, originals, generator, self.run.augmentations, self.run.ratio)
-        return (originals if self.run.original else view(), view())
+        return task.Views(originals if self.run.original else view(), view())
 
-    def loss(self, model, method, views: tuple, labels, gather: Callable) -> Tensor:
+    def loss(self, model, method, views: task.Views, labels, gather: Callable) -> Tensor:
         """Return the loss of the whole batch; `gather` collects the rows of all processes."""
         if self.run.framework == "infograph":
-            (batch,) = views
+            batch = views.first
             model = getattr(model, "module", model)  # Fabric wraps `forward` alone
             nodes, graphs = (gather(rows) for rows in model.embed(batch))
             positives = getattr(method, "options", {}).get("positives", "class")
             contrast = Contrast.from_nodes(nodes, graphs, batch.batch, labels, positives)
             return method.loss(contrast)
-        z1, z2 = (gather(model(view)) for view in views)
+        z1, z2 = gather(model(views.first)), gather(model(views.second))
         if labels is not None:  # an unknown label is a class by itself
             alone = -1 - torch.arange(len(labels), device=labels.device)
             labels = torch.where(labels < 0, alone, labels)

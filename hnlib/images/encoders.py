@@ -12,7 +12,7 @@ from torch import nn
 from hnlib import _checks
 from hnlib.training.checkpoint import UNFIT
 
-ENCODERS = ("small-cnn", "resnet18", "resnet50", "pixels")
+ENCODERS = ("small-cnn", "resnet18", "resnet50")
 RESNETS = tuple(f"resnet{depth}" for depth in (18, 34, 50, 101, 152))  # torchvision's
 
 
@@ -23,15 +23,10 @@ def build(name: str, in_channels: int = 3, image_size: int = 32) -> nn.Module:
     picture; 93,000 weights. "resnet18", "resnet50": torchvision's networks with the stem the papers
     use on small pictures, a 3×3 convolution of stride 1 without max-pooling, and no classifier
     (features 512, 2048). The released code of hcl keeps this stem for the 96-pixel images of STL-10
-    too, so we do at every size; there it trains on crops resized to 32 pixels. "pixels": no
-    weights, the normalised pixels themselves; the baseline of every table.
+    too, so we do at every size; there it trains on crops resized to 32 pixels.
     """
     if name == "small-cnn":
         return SmallCNN(in_channels, image_size)
-    if name == "pixels":
-        encoder = nn.Flatten()
-        encoder.feature_dim = in_channels * image_size**2
-        return encoder
     _checks.one_of("encoder", name, ENCODERS)
     return _resnet(name, in_channels)
 

@@ -70,8 +70,11 @@ def un_mix_loss(
     the last layer, if the method wants them. Source: Shen et al. (2022).
     """
 
-    def loss(view: int, turned: bool = False) -> Tensor:
-        first, *h = (part[view].flip(0) if turned else part[view] for part in (z, hidden) if part)
-        return method(first, z[1], **({"features": (*h, hidden[1])} if hidden else {}))
+    def loss(first: Tensor, h: Tensor | None = None) -> Tensor:
+        if h is None:
+            return method(first, z[1])
+        return method(first, z[1], features=(h, hidden[1]))
 
-    return loss(0) + lam * loss(2) + (1 - lam) * loss(2, turned=True)
+    plain, mixed = [[z[view], *([hidden[view]] if hidden else [])] for view in (0, 2)]
+    turned = [part.flip(0) for part in mixed]
+    return loss(*plain) + lam * loss(*mixed) + (1 - lam) * loss(*turned)

@@ -145,7 +145,7 @@ class ImageRun(Configuration):
     Parameters
     ----------
     encoder
-        small-cnn, resnet18, resnet50 or pixels
+        small-cnn, resnet18 or resnet50
     recipe
         book, hcl, hcl-ot, h-scl, adnce, unremix, mochi, i-mix, un-mix or fast
     train_size

@@ -21,6 +21,21 @@ DIAGNOSTIC_BATCH = 256  # images in the fixed batch of the learning curves
 LOUDNESS = ("simclr", "dcl", "focal", "siglip", "debiased", "hcl", "ot", "adnce")
 
 
+@dataclasses.dataclass
+class Views(task.Views):
+    """Two views [B, C, H, W] of this process's share of a batch, and what its loss needs.
+
+    i-Mix mixes the `first` view, Un-Mix makes a third, `mixed`. `share` is that of the image itself
+    in a mixture and `partner` [B] the row of the other. `dismissed` [2B, 2B] are pairs of one class
+    that are no negatives.
+    """
+
+    mixed: Tensor | None = None
+    share: Tensor | None = None
+    partner: Tensor | None = None
+    dismissed: Tensor | None = None
+
+
 class Task(task.Task):
     """Two views of each image. The images are resident on the device."""
 
@@ -59,26 +74,23 @@ class Task(task.Task):
         """Return a model with random weights."""
         return encoders.model(self.encoder or self.run.encoder, self.shape)
 
-    def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> tuple:
-        """Return two views of the images in this process's `share`.
-
-        If only some pairs of one class are admitted, a mask $[2B,2B]$ of the others in the whole
-        batch follows. With i-Mix the first view is mixed, with Un-Mix a third view is; their shares
-        come last.
-        """
+    def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> Views:
+        """Return two views of the images in this process's `share`."""
         images = batch[share]
         other = None
         if self.classmates is not None:
             other = self.x[self.classmates.draw(batch, generator)[share]]
         part = None if len(images) == len(batch) else (share.start, len(batch))
-        views = augment.two_views(self.x[images], generator, self.recipe, part=part, other=other)
-        views = tuple(view.contiguous(memory_format=torch.channels_last) for view in views)
+        pair = augment.two_views(self.x[images], generator, self.recipe, part=part, other=other)
+        views = Views(*(view.contiguous(memory_format=torch.channels_last) for view in pair))
         if self.run.mixing == "i-mix":
-            mixed, *about = mixing.i_mix(views[0], generator, self.run.mixing_share)
-            return mixed, views[1], *about
+            mixture = mixing.i_mix(views.first, generator, self.run.mixing_share)
+            views.first, views.partner, views.share = mixture
         if self.run.mixing == "un-mix":
-            return *views, *mixing.un_mix(views[0], generator, self.run.mixing_share)
-        return views if self.run.admitted == 1 else (*views, self._dismissed(batch, generator))
+            views.mixed, views.share = mixing.un_mix(views.first, generator, self.run.mixing_share)
+        if self.run.admitted < 1:
+            views.dismissed = self._dismissed(batch, generator)
+        return views
 
     def _dismissed(self, batch: Tensor, generator: torch.Generator) -> Tensor:
         y = self.labels[batch]
@@ -86,33 +98,36 @@ class Task(task.Task):
         same = y[:, None].eq(y)
         return (same & (u + u.T >= self.run.admitted)).repeat(2, 2)
 
-    def loss(self, model: nn.Module, method, views: tuple, labels, gather: Callable) -> Tensor:
+    def loss(self, model: nn.Module, method, views: Views, labels, gather: Callable) -> Tensor:
         """Return the loss of the whole batch; `gather` collects the rows of all processes."""
         hidden = asks_for(method, "features")
         outputs = [model(x, hidden=True) if hidden else (model(x),) for x in self._passes(views)]
         z, *features = (
-            [gather(part) for part in torch.cat(parts).split(len(views[0]))]
+            [gather(part) for part in torch.cat(parts).split(len(views.first))]
             for parts in zip(*outputs)
         )
         if self.run.mixing == "i-mix":
-            return mixing.i_mix_loss(method, *z, *views[2:])
+            return mixing.i_mix_loss(method, *z, views.partner, views.share)
         if self.run.mixing == "un-mix":
-            return mixing.un_mix_loss(method, z, views[3], *features)
+            return mixing.un_mix_loss(method, z, views.share, *features)
         if self.run.pairs_only:
             known = {} if labels is None else {"labels": labels}
             return (method.pairs(*z, **known) + method.pairs(*reversed(z), **known)) / 2
         more = {"features": tuple(features[0])} if hidden else {}
-        if self.run.admitted == 1:
+        if views.dismissed is None:
             return method(*z, labels, **more)
-        return method.loss(Contrast.from_views(*z, **more).without(views[2]))
+        return method.loss(Contrast.from_views(*z, **more).without(views.dismissed))
 
-    def _passes(self, views: tuple) -> list[Tensor]:
+    def _passes(self, views: Views) -> list[Tensor]:
         """Return what passes the model at once, and so shares the statistics of batch-norm.
 
         Mixtures pass apart, as in the code of Un-Mix.
         """
-        parts = views[:2] if self.run.separate_views else (torch.cat(views[:2]),)
-        parts += views[2:3] if self.run.mixing == "un-mix" else ()
+        parts = [views.first, views.second]
+        if not self.run.separate_views:
+            parts = [torch.cat(parts)]
+        if views.mixed is not None:
+            parts.append(views.mixed)
         return [x.contiguous(memory_format=torch.channels_last) for x in parts]
 
     @torch.no_grad()

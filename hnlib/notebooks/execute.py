@@ -16,7 +16,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from hnlib import _files
-from hnlib.notebooks import forked_kernels, inline
+from hnlib.notebooks import inline
 from hnlib.training import records
 
 PROBE = """
@@ -204,8 +204,11 @@ def execute(
     timeout: int | None = None,
     threads: int | None = None,
     progress: bool = False,
+    **options,
 ) -> float:
     """Execute ``notebook`` in the root of the checkout, store it at ``out``, return its seconds.
+
+    The ``options`` go to papermill.
 
     Raises NotebookError if a cell failed, took more than ``timeout`` seconds, or killed the kernel.
     A notebook with a failed cell is stored beside ``out``, as ``NAME.failed.ipynb``; with
@@ -233,10 +236,10 @@ def execute(
             progress_bar=progress,
             execution_timeout=timeout,
             record_timing=False,
-            kernel_manager_class=forked_kernels.KernelManager,
             shutdown_kernel="immediate",
             extra_arguments=["--log-level=50"],
             resources={"metadata": {"path": str(root())}},
+            **options,
         )
     except papermill.PapermillExecutionError as error:
         trace = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))

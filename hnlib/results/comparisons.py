@@ -360,19 +360,23 @@ def processor(hardware: dict) -> str:
 
 def _images(a, b, metric) -> int | None:
     """Return the number of images of which the metric is a share, the same for all runs."""
-    count = "validation" if metric.endswith("_validation") else "test_images"
-    for name in ("dataset", "dataset_digest", count):
-        values = {value for value in (*a.get(name, ()), *b.get(name, ())) if not pd.isna(value)}
-        if len(values) > 1:
-            values = sorted(values)
-            raise ValueError(f"the runs were tested on different images: {name} is {values}")
+    for name in ("dataset", "dataset_digest"):
+        _common(a, b, name)
+    m = int(_common(a, b, "validation" if metric.endswith("_validation") else "test_images") or 0)
     first = a.get("correct", [None])[0]
     if isinstance(first, dict) and isinstance(first.get(metric), list):
         return len(first[metric])  # the score of each query
-    m = int(max(values, default=0))  # of `count`, the last name
     right = m * np.array(a[metric] + b[metric])
     counted = (abs(right - right.round()) < 0.01).all() and 0 <= right.min() <= right.max() <= m
     return m if m > 1 and counted else None
+
+
+def _common(a, b, name: str):
+    """Return the value of a column that all runs share, or None if none has one."""
+    values = {value for value in (*a.get(name, ()), *b.get(name, ())) if not pd.isna(value)}
+    if len(values) > 1:
+        raise ValueError(f"the runs were tested on different images: {name} is {sorted(values)}")
+    return next(iter(values), None)
 
 
 def _spread(a, b, metric, m) -> tuple[float, bool]:

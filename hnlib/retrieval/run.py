@@ -22,7 +22,7 @@ class RetrievalRun(Configuration):
     dataset
         generated, ml-100k, or a folder of BEIR's layout: scifact, …, folder:PATH
     encoder
-        bag (mean of the tokens), gru, transformer, static (wordllama's bag)
+        bag (mean of the tokens), gru, static (wordllama's bag)
     pairs
         titles (with their texts), judged, or both
     leak
@@ -67,7 +67,7 @@ class RetrievalRun(Configuration):
 
     experiment: Annotated[str, Field(min_length=1), Rare] = "retrieval"
     dataset: str = "generated"
-    encoder: Literal["bag", "gru", "transformer", "static"] = "bag"
+    encoder: Literal["bag", "gru", "static"] = "bag"
     pairs: Literal["titles", "judged", "both"] = "both"
     leak: Annotated[bool, Rare] = False
     dimension: Annotated[int, Field(ge=1)] = 256

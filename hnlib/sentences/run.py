@@ -23,7 +23,7 @@ class SentenceRun(Configuration):
     Parameters
     ----------
     encoder
-        bag (mean of the tokens), gru or transformer
+        bag (mean of the tokens) or gru
     views
         what a pair is
     train_size
@@ -42,7 +42,7 @@ class SentenceRun(Configuration):
 
     experiment: Annotated[str, Field(min_length=1), Rare] = "sentences"
     dataset: str = "topics"
-    encoder: Literal["bag", "gru", "transformer"] = "bag"
+    encoder: Literal["bag", "gru"] = "bag"
     views: Annotated[Literal["neighbours"], Hidden] = "neighbours"
     train_size: Annotated[int, Field(ge=2)] | None = None
     dimension: Annotated[int, Field(ge=1)] = 256

@@ -52,16 +52,15 @@ class Task(task.Task):
         run = self.run
         return encoders.build(run.encoder, self.corpus.vocabulary, run.dimension, run.towers)
 
-    def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> tuple:
+    def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> task.Views:
         """Return the tokens of the first sentences and of the second."""
         first = self.first[batch[share]]
-        return tuple(
-            self.corpus.rows(index, self.run.length).to(self.device) for index in (first, first + 1)
-        )
+        tokens = (self.corpus.rows(index, self.run.length) for index in (first, first + 1))
+        return task.Views(*(part.to(self.device) for part in tokens))
 
-    def loss(self, model: nn.Module, method, views: tuple, labels, gather: Callable) -> Tensor:
+    def loss(self, model: nn.Module, method, views: task.Views, labels, gather: Callable) -> Tensor:
         """Return the loss of the whole batch; `gather` collects the rows of all processes."""
-        queries, keys = (gather(model(view, tower)) for tower, view in enumerate(views))
+        queries, keys = gather(model(views.first, 0)), gather(model(views.second, 1))
         return method.pairs(queries, keys)
 
     def _scores(self, model: nn.Module) -> tuple[dict, dict]:

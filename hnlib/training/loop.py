@@ -159,10 +159,9 @@ class Loop:
         self._embedded = ()
         if self.queue is None:
             return self.task.loss(self.trained, self.method, views, labels, self.gather)
-        v1, v2 = views
         with self.fabric.autocast():
-            keys = self.queue.keys(v2)
-        z1, z2 = self.gather(self.trained(v1)), self.gather(keys)
+            keys = self.queue.keys(views.second)
+        z1, z2 = self.gather(self.trained(views.first)), self.gather(keys)
         contrast = self.queue.contrast(z1, z2, labels, self.method.options.get("positives"))
         return self.method.loss(contrast)
 

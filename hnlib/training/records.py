@@ -9,6 +9,7 @@ same name on every machine. A file that was damaged or altered is refused when i
 from __future__ import annotations
 
 import base64
+import copy
 import functools
 import gc
 import hashlib
@@ -43,7 +44,7 @@ TRACKED = "book/results/runs"
 SHOWN = ("test_images", "graphs", "sentences", "judged", "history", "losses", "correct")
 #: Digest of each file and record selection that this process has read.
 READ: dict[str, str] = {}
-ASIDE = "[records set aside]"
+#: The selection of all tracked records
 EVERY = "[all records]"
 
 
@@ -184,13 +185,12 @@ def set_aside() -> list[dict]:
     runs of a configuration that has a record already.
     """
     aside, first = [], set()
-    for stem, record, content in _named(tracked_folder()):
+    for stem, record, _ in _named(tracked_folder()):
         if "superseded" in record or stem[:12] in first:
-            aside.append((stem, content, record))
+            aside.append(record)
         else:
             first.add(stem[:12])
-    READ[ASIDE] = _digest((stem, content) for stem, content, _ in aside)
-    return [record for _, _, record in aside]
+    return aside
 
 
 def names(folder: Path) -> list[str]:
@@ -225,11 +225,12 @@ def by_key() -> dict[str, list[dict]]:
     for _, record, _ in _named(folder):
         if "superseded" not in record and kinds.kind_of(record) != "measurement":
             found[key(record["configuration"])].append(record)
-    READ[EVERY] = _everything()
+    READ[EVERY] = everything()
     return dict(found)
 
 
-def _everything() -> str:
+def everything() -> str:
+    """Return a digest of all tracked records."""
     return _digest((stem, content) for stem, _, content in _named(tracked_folder()))
 
 
@@ -246,29 +247,6 @@ def digest(runs: pd.DataFrame) -> str:
 def _digest(named: Iterable[tuple[str, str]]) -> str:
     rows = sorted(f"{record} {content}\n" for record, content in named)
     return hashlib.sha256("".join(rows).encode()).hexdigest()
-
-
-def unchanged(read: dict[str, str], runs: pd.DataFrame) -> bool:
-    """Return whether what another process has `READ` is the same today in `runs`, all tracked."""
-    for key, before in read.items():
-        if key == ASIDE:
-            set_aside()
-            now = READ[ASIDE]
-        elif key == EVERY:
-            now = _everything()
-        elif not key.startswith("["):
-            path = project_root() / key
-            now = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
-        else:
-            kind, where, latest = json.loads(key)
-            if latest:
-                now = digest(frame(kind=kind, where=where, latest=True))
-            else:
-                rows = runs if kind is None else runs[runs["kind"] == kind]
-                now = digest(rows.query(where) if where else rows)
-        if now != before:
-            return False
-    return True
 
 
 @contextmanager
@@ -346,8 +324,8 @@ def _row(stem: str, kind: str, record: dict, setting: str) -> dict:
     else:
         shared, columns = _setting(kind, setting)
         single = {"experiment": chosen["experiment"], "seed": chosen["seed"]}
-        run = object.__new__(type(shared))  # to validate each takes as long as to read it
-        vars(run).update(vars(shared) | single)
+        run = copy.copy(shared)  # to validate each takes as long as to read it
+        vars(run).update(single)
         row |= columns | single | {"run": run}
     environment = record.get("environment", {})
     hardware = environment.get("hardware", {})

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+
+@dataclass
+class Views:
+    """Two views of the examples in a batch; InfoGraph takes one."""
+
+    first: Any
+    second: Any = None
 
 
 class Task:
@@ -53,14 +62,14 @@ class Task:
         order = torch.randperm(self.examples, generator=generator, device=generator.device)
         return order[: len(self)].split(self.run.batch_size)
 
-    def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> tuple:
-        """Return the model's inputs, made of the examples in this process's `share` of the batch.
+    def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> Any:
+        """Return what `loss` takes, made of the examples in this process's `share` of the batch.
 
-        Draw as many random numbers as for the whole batch.
+        Draw as many random numbers as for the whole batch. A key queue needs `Views`.
         """
         raise NotImplementedError
 
-    def loss(self, model, method, views: tuple, labels, gather: Callable) -> Tensor:
+    def loss(self, model, method, views: Any, labels, gather: Callable) -> Tensor:
         """Return the loss of the whole batch; `gather` collects the rows of all processes."""
         raise NotImplementedError
 

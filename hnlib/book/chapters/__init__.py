@@ -1,0 +1,1 @@
+"""Definitions of the chapters; each is shown where it is first used."""

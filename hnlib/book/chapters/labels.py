@@ -1,0 +1,82 @@
+"""H-SCL's four losses and its assumption, anchor by anchor (*Hard negatives with labels*)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hnlib import _checks
+from hnlib.contrast import Contrast
+
+
+def log_expectations(
+    contrast: Contrast,
+    labels: Tensor | None = None,
+    beta: float = 1.0,
+    temperature: float = 0.5,
+    hardening: str = "exp",
+    tau: float = math.exp(-0.5),
+) -> dict[str, Tensor]:
+    r"""Return $\log\mathbb E_{q_i}e^{g}$ [n] under five distributions $q_i$ of the negatives.
+
+    Here $g=s/\gamma$ with $\gamma$ = `temperature`. "UCL" is uniform over the contrast's admissible
+    candidates (of two views, all but the anchor and its positive), "SCL" its restriction to other
+    classes; "H-UCL", "H-SCL" and "collision", which is restricted to the anchor's class, are
+    reweighted by $\eta(g)$: $e^{\beta g}$ for `hardening` "exp", $1(e^g\ge\tau)$ for "threshold".
+    Not finite where nothing is left. Build the contrast without labels and pass them here. Source:
+    hscl, Sec. III.
+    """
+    _checks.one_of("hardening", hardening, ("exp", "threshold"))
+    g = contrast.similarity / temperature
+    uniform, hardened = torch.zeros_like(g), beta * g
+    if hardening == "threshold":
+        hardened = uniform.masked_fill(g < math.log(tau), -torch.inf)
+    everyone, same = contrast.admissible, contrast.same_class(labels)
+
+    def log_mean(mask, log_eta):
+        log_eta = torch.where(mask, log_eta, -torch.inf)
+        return (log_eta + g).logsumexp(1) - log_eta.logsumexp(1)
+
+    return {
+        "UCL": log_mean(everyone, uniform),
+        "H-UCL": log_mean(everyone, hardened),
+        "SCL": log_mean(everyone & ~same, uniform),
+        "H-SCL": log_mean(everyone & ~same, hardened),
+        "collision": log_mean(everyone & same, hardened),
+    }
+
+
+def assumption_holds(contrast: Contrast, labels: Tensor | None = None, **options) -> Tensor:
+    r"""Return where H-SCL's Assumption 1 holds, $\mathbb E_{col}e^g\ge\mathbb E_{H\text{-}SCL}e^g$.
+
+    Shape [n], 1 or 0, NaN where a side is undefined. Options as in `log_expectations`.
+    """
+    log_e = log_expectations(contrast, labels, **options)
+    collision, other = log_e["collision"], log_e["H-SCL"]
+    defined = collision.isfinite() & other.isfinite()
+    return torch.where(defined, (collision >= other).to(collision.dtype), torch.nan)
+
+
+def four_losses(
+    contrast: Contrast, labels: Tensor | None = None, temperature: float = 0.5, **options
+) -> dict[str, Tensor]:
+    r"""Return the four losses of H-SCL's Fig. 5, in the limit of many negatives.
+
+    $\ell_i=\operatorname{mean}_{p\in P(i)}\log\!\big(1+M\,e^{-g_{ip}}\,\mathbb E_{q_i}e^{g}\big)$
+    of shape [n], $M=2B-2$, NaN where undefined, for "UCL", "H-UCL", "SCL" and "H-SCL". $P(i)$ is
+    every candidate of the anchor's class but the anchor; options as in `log_expectations`. Anchor
+    by anchor H-UCL ≥ H-SCL exactly where Assumption 1 holds. Source: hscl, eq. (3), with the sign
+    of its first exponent corrected.
+    """
+    log_e = log_expectations(contrast, labels, temperature=temperature, **options)
+    g = contrast.similarity / temperature
+    positives = contrast.same_class(labels) & (contrast.admissible | contrast.positives)
+    losses = {}
+    for name in ("UCL", "H-UCL", "SCL", "H-SCL"):
+        e = log_e[name]
+        terms = functional.softplus(math.log(contrast.scale) + e[:, None] - g) * positives
+        losses[name] = torch.where(e.isfinite(), terms.sum(1) / positives.sum(1), torch.nan)
+    return losses
