@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from hnlib.images import _torchvision  # noqa: F401, before sentence_transformers: see there
 from hnlib.integrations.sentence_transformers import HardNegatives
-from hnlib.sentences import tasks
+from hnlib.sentences import benchmarks
 from hnlib.sentences.evaluation import spearman
 
 from sentence_transformers import SentenceTransformer  # isort: skip
@@ -71,7 +71,7 @@ def main() -> None:
 
     reader = SentenceTransformer(modules=[body, Pooling(width, "cls")]).eval()
     for name in args.sets:
-        task = tasks.load(name)
+        task = benchmarks.load(name)
         first, second = (
             functional.normalize(reader.encode(text, convert_to_tensor=True).cpu(), dim=1)
             for text in (task.first, task.second)

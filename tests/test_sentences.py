@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from hnlib import methods
 from hnlib.__main__ import main
 from hnlib.contrast import Contrast
-from hnlib.sentences import data, encoders, tasks
+from hnlib.sentences import benchmarks, data, encoders
 from hnlib.sentences import evaluation as transfer
 from hnlib.sentences.run import SIMILARITY, TRANSFER, SentenceRun
 from hnlib.sentences.task import Task
@@ -235,21 +235,21 @@ def published(tmp_path, monkeypatch):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
     for name in ("mr", "trec", "msrp", "sick", "sick_pearson", "stsb", "sts13"):
-        content = b"".join((folder / path).read_bytes() for path in tasks._paths(name, folder))
-        monkeypatch.setitem(tasks.DIGESTS, name, data.hashlib.sha256(content).hexdigest()[:16])
+        content = b"".join((folder / path).read_bytes() for path in benchmarks._paths(name, folder))
+        monkeypatch.setitem(benchmarks.DIGESTS, name, data.hashlib.sha256(content).hexdigest()[:16])
     return tmp_path
 
 
 def test_published_sets_are_read(published):
     mr, trec, msrp, sick, stsb, sts = (
-        tasks.load(name, published) for name in ("mr", "trec", "msrp", "sick", "stsb", "sts13")
+        benchmarks.load(name, published) for name in ("mr", "trec", "msrp", "sick", "stsb", "sts13")
     )
     assert mr.first == ["dull \x85 film", "bad", "café good"] and mr.y.tolist() == [0, 0, 1]
     assert trec.first[2] == "What is it ?" and trec.y.tolist() == [0, 1, 0] and trec.train == 2
     assert (msrp.first, msrp.second, msrp.train) == (['a "b', "d"], ["c", "e"], 1)
     assert msrp.y.tolist() == [1, 0] and not msrp.graded
     assert sick.second == ["c d", "f"] and sick.y.tolist() == [4.5, 1.0] and sick.graded
-    learned = tasks.load("sick_pearson", published)
+    learned = benchmarks.load("sick_pearson", published)
     assert learned.first == ["g", *sick.first] and learned.train == 1 and learned.graded
     assert stsb.first == ["one a", "x"] and stsb.y.tolist() == [2.5, 5.0]
     assert sts.first == ["a", "e"] and sts.y.tolist() == [3.5, 1.0]  # one pair has no degree
@@ -264,7 +264,7 @@ def test_sets_that_are_missing_or_damaged_are_named(published):
         ("sst", "task must be one of"),
     ):
         with pytest.raises(ValueError, match=message):
-            tasks.load(name, published)
+            benchmarks.load(name, published)
 
 
 # What embeddings are worth
@@ -361,7 +361,9 @@ class Table(torch.nn.Module):
 def judged(corpus, first, second=None, **task):
     """A task whose sentences are single letters, given by their numbers."""
     first, second = (None if x is None else ["abcdefgh"[i] for i in x] for x in (first, second))
-    return transfer.Judged(tasks.Task(first=first, second=second, **task), corpus.tokenizer, 8)
+    return transfer.EncodedBenchmark(
+        benchmarks.Benchmark(first=first, second=second, **task), corpus.tokenizer, 8
+    )
 
 
 def test_scores_of_pairs(corpus):
@@ -434,7 +436,7 @@ def test_methods_that_apply_train_and_the_others_say_why_not():
     ],
 )
 def test_what_sentences_have_not_is_refused(more, fault):
-    every = {*tasks.PUBLISHED, *tasks.GENERATED}
+    every = {*benchmarks.PUBLISHED, *benchmarks.GENERATED}
     assert every == {*TRANSFER, *SIMILARITY, "sick_pearson", "topic", "alike"}
     assert every <= {*SentenceRun.accuracies, *SentenceRun.correlations}
     with pytest.raises(ValueError, match=fault):

@@ -5,17 +5,14 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
-import nbformat
 import pytest
 from docutils import nodes
 from docutils.utils import new_document
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from PIL import Image
 from scripts import script
 
 import hnlib
 from builder import build
-from hnlib.book import tables
 
 web = script("book/ext/web.py")
 pages = script("book/ext/pages.py")
@@ -61,17 +58,11 @@ def test_beside_the_pages_stand_those_for_machines(tmp_path, monkeypatch, addres
         (tmp_path / page).parent.mkdir(exist_ok=True)
         head = '<html><head><meta name="description" content="A &lt; B."></head>'
         (tmp_path / f"{page}.html").write_text(head)
-        (tmp_path / f"{page}.source.md").write_text("See {doc}`/book/claims`.")
-    env = SimpleNamespace(
-        titles={page: nodes.title("", f"Title of {page}") for page in built},
-        doc2path=lambda page: tmp_path / f"{page}.source.md",
-    )
+    env = SimpleNamespace(titles={page: nodes.title("", f"Title of {page}") for page in built})
     config = SimpleNamespace(html_baseurl=address, html_title="Book")
     builder = SimpleNamespace(name="html")
     web._site(SimpleNamespace(builder=builder, outdir=tmp_path, config=config, env=env), None)
     texts = {path.name: path.read_text() for path in tmp_path.iterdir() if path.is_file()}
-    assert f"- [Title of part/two]({address}part/two.md): A < B." in texts["llms.txt"]
-    assert (tmp_path / "part/two.md").read_text() == "See *Claims*."
     assert texts["index.html"] == texts["one.html"].replace(
         "<head>", '<head><base href="one.html">'
     )
@@ -95,22 +86,6 @@ def test_an_entry_for_citing_names_page_book_and_version(address):
     assert f"note = {{version {hnlib.__version__}, 22 November 2026}}" in entry
     assert r"{In \emph{Book}}" in web.entry(app, page, "Packing", "")
     assert (f"url = {{{address}notebooks/theory/packing.html}}" in entry) == bool(address)
-
-
-def test_a_page_in_plain_markdown_has_code_and_tables(tmp_path):
-    """What was printed, Markdown, and the table that the chapters use, formatted as on the page."""
-    rows = [{"loss": tables.term("tilt"), "a | b": 0.5}, {"loss": "<x>", "a | b": None}]
-    html = tables.table(rows, caption="Said.")._repr_html_()
-    shown = [{"text/markdown": "See {doc}`/book/claims`."}, {"text/html": html}]
-    outputs = [new_output("display_data", data) for data in shown]
-    outputs.append(new_output("stream", text="printed"))
-    code = new_code_cell("1 + 1", outputs=outputs)
-    page = new_notebook(cells=[new_markdown_cell("Words.\n\n<!-- end of fold -->"), code])
-    nbformat.write(page, tmp_path / "page.ipynb")
-    *before, table, printed = web.markdown(tmp_path / "page.ipynb", "page").split("\n\n")
-    assert before == ["Words.", "```python\n1 + 1\n```", "See *Claims*.", "Said."]
-    lines = ["| loss | a \\| b |", "| --- | --- |", "| tilt | 0.5 |", "| <x> | – |"]
-    assert table.splitlines() == lines and printed == "printed"
 
 
 def test_a_theorem_gets_a_link_to_itself_and_a_note_does_not():

@@ -1,8 +1,7 @@
-"""What a search engine, a shared link, a machine and a reader of pages look for.
+"""What a search engine, a shared link and a reader of pages look for.
 
 Each page gets a description, a card and an entry for citing it; beside the pages stand `index.html`,
-which is the first of them, `404.html`, `llms.txt` with a plain Markdown copy of each page and, where the
-pages have an address, `sitemap.txt` and `robots.txt`. *Next* leads from chapter to chapter; fine print
+which is the first of them, `404.html` and, where the pages have an address, `sitemap.txt` and `robots.txt`. *Next* leads from chapter to chapter; fine print
 is read from its chapter.
 """
 
@@ -11,8 +10,6 @@ import re
 import textwrap
 from pathlib import Path
 
-import nbformat
-from bs4 import BeautifulSoup
 from docutils import nodes
 from docutils.utils.math import tex2unichar
 from matplotlib import font_manager
@@ -184,40 +181,6 @@ def _page(app, pagename, templatename, context, doctree):
         context["body"] = f"{before}{cite}{end}{after}"
 
 
-def tables(shown: str):
-    """Yield the tables of a cell's HTML in Markdown, each after its caption."""
-    for table in BeautifulSoup(shown, "html.parser")("table"):
-        yield table.caption.get_text() if table.caption else ""
-        yield portable_notebooks.table(
-            [[c.get_text() for c in row(["td", "th"])] for row in table("tr")]
-        )
-
-
-def markdown(source: Path, page: str) -> str:
-    """A page in plain Markdown, with its code and the tables and texts that it printed."""
-    url = portable_notebooks.repository(root())
-    if source.suffix == ".md":
-        return portable_notebooks.plain(
-            source.read_text(encoding="utf-8"), page, portable_notebooks.address(url)
-        )
-    parts = []
-    for cell in portable_notebooks.portable(nbformat.read(source, as_version=4), url, page).cells[
-        1:
-    ]:
-        code = cell.cell_type == "code"
-        parts.append(f"```python\n{cell.source}\n```" if code else cell.source)
-        for output in cell.get("outputs", ()):
-            data = output.get("data", {})
-            parts += tables(data.get("text/html", ""))
-            parts.append(data.get("text/markdown", output.get("text", "")))
-    return "\n\n".join(filter(None, parts))
-
-
-def _about(page: Path) -> str:
-    found = re.search('<meta name="description" content="(.*?)">', page.read_text(encoding="utf-8"))
-    return html.unescape(found[1])
-
-
 def _lost(app):
     """The page for lost links, in the book's frame."""
     body = "<h1>No such page</h1><p>Perhaps it was renamed.</p>"
@@ -227,19 +190,13 @@ def _lost(app):
 def _site(app, error):
     if error or app.builder.name != "html":
         return
-    out, base, book = Path(app.outdir), app.config.html_baseurl, app.config.html_title
+    out, base = Path(app.outdir), app.config.html_baseurl
     first, *_ = pages = [page for page in toc() if page in app.env.titles]
     # a lost link may come from any folder, from where only whole addresses lead on
     for name, page, address in ("index", first, f"{first}.html"), ("404", "404", base or "/"):
         text = (out / f"{page}.html").read_text(encoding="utf-8")
         text = text.replace("<head>", f'<head><base href="{address}">', 1)
         (out / f"{name}.html").write_text(text, encoding="utf-8")
-    about = {page: _about(out / f"{page}.html") for page in pages}
-    listed = [f"# {book}", "", f"> {about[first]}", "", "## Pages", ""]
-    for page in pages:
-        (out / f"{page}.md").write_text(markdown(Path(app.env.doc2path(page)), page), "utf-8")
-        listed.append(f"- [{app.env.titles[page].astext()}]({base}{page}.md): {about[page]}")
-    (out / "llms.txt").write_text("\n".join([*listed, ""]), encoding="utf-8")
     if base:
         urls = "".join(f"{base}{page}.html\n" for page in pages)
         (out / "sitemap.txt").write_text(urls, encoding="utf-8")

@@ -82,7 +82,8 @@ class Task(task.Task):
             other = self.x[self.classmates.draw(batch, generator)[share]]
         part = None if len(images) == len(batch) else (share.start, len(batch))
         pair = augment.two_views(self.x[images], generator, self.recipe, part=part, other=other)
-        views = Views(*(view.contiguous(memory_format=torch.channels_last) for view in pair))
+        first, second = (view.contiguous(memory_format=torch.channels_last) for view in pair)
+        views = Views(first, second)
         if self.run.mixing == "i-mix":
             mixture = mixing.i_mix(views.first, generator, self.run.mixing_share)
             views.first, views.partner, views.share = mixture

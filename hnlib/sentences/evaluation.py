@@ -8,40 +8,45 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hnlib.sentences import data
-from hnlib.sentences.tasks import Task
+from hnlib.sentences.benchmarks import Benchmark
 from hnlib.training.evaluation import classify, eval_mode, stratified_folds
 
 FOLDS = 10
 
 
-class Judged:
-    r"""A task in the tokens of a corpus, of which each sentence has at most `length`.
+class EncodedBenchmark:
+    r"""A benchmark in the tokens of a corpus, of which each sentence has at most `length`.
 
     Pairs are judged by $(|u-v|,u\odot v)$, or where they are graded by the rank correlation of
-    $\cos(u,v)$, with a training part by `pearson`; a task without a test part by ten folds, the
+    $\cos(u,v)$, with a training part by `pearson`; one without a test part by ten folds, the
     same for all methods of one seed.
     """
 
-    def __init__(self, task: Task, tokenizer, length: int):
-        self.task, self.length = task, length
-        both = (task.first, task.second)
-        self.texts = [data.texts(task.name, part, tokenizer) for part in both if part is not None]
+    def __init__(self, benchmark: Benchmark, tokenizer, length: int):
+        self.benchmark, self.length = benchmark, length
+        both = (benchmark.first, benchmark.second)
+        self.texts = [
+            data.texts(benchmark.name, part, tokenizer) for part in both if part is not None
+        ]
 
     def scores(self, encoder: nn.Module, seed: int) -> tuple[dict[str, float], dict[str, Tensor]]:
         """Return the metrics of an encoder, and which examples it got right, bool [N] by metric."""
         from sklearn.metrics import f1_score
 
-        task, (x, *other) = self.task, [embed(encoder, text, self.length) for text in self.texts]
-        if task.graded and not task.train:
-            return {task.name: spearman(x, other[0], task.y)}, {}
+        benchmark, (x, *other) = (
+            self.benchmark,
+            [embed(encoder, text, self.length) for text in self.texts],
+        )
+        if benchmark.graded and not benchmark.train:
+            return {benchmark.name: spearman(x, other[0], benchmark.y)}, {}
         if other:
             x = torch.cat([(x - other[0]).abs(), x * other[0]], 1)
-        if task.graded:
-            return {task.name: pearson(x, task.y, task.train)}, {}
-        y = torch.from_numpy(task.y)
-        if task.train:
+        if benchmark.graded:
+            return {benchmark.name: pearson(x, benchmark.y, benchmark.train)}, {}
+        y = torch.from_numpy(benchmark.y)
+        if benchmark.train:
             every = torch.arange(len(y))
-            parts = [(every[: task.train], every[task.train :])]
+            parts = [(every[: benchmark.train], every[benchmark.train :])]
         else:
             parts = stratified_folds(y, FOLDS, seed)
         predicted, seen = torch.full_like(y, -1), []
@@ -51,12 +56,12 @@ class Judged:
         judged = torch.cat([test for _, test in parts]).sort().values
         right = predicted[judged] == y[judged]
         scores = {
-            task.name: float(right.double().mean()),
-            f"{task.name}_validation": float(np.mean(seen)),
+            benchmark.name: float(right.double().mean()),
+            f"{benchmark.name}_validation": float(np.mean(seen)),
         }
-        if task.name == "msrp":
+        if benchmark.name == "msrp":
             scores["msrp_f1"] = float(f1_score(y[judged], predicted[judged]))
-        return scores, {task.name: right}
+        return scores, {benchmark.name: right}
 
 
 def embed(encoder: nn.Module, text: data.Corpus, length: int, batch_size: int = 2000) -> Tensor:

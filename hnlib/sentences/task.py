@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from hnlib.sentences import data, encoders, evaluation, tasks
+from hnlib.sentences import benchmarks, data, encoders, evaluation
 from hnlib.sentences.run import SIMILARITY, TRANSFER, SentenceRun
 from hnlib.training import records, task
 
@@ -27,9 +27,9 @@ class Task(task.Task):
             method.copy().pairs(eye, eye)  # ValueError: it needs more than pairs
         self.device = device
         name = dataset.name if dataset else run.dataset
-        default = tasks.GENERATED if name == "topics" else tasks.PUBLISHED
+        default = benchmarks.GENERATED if name == "topics" else benchmarks.PUBLISHED
         # before the corpus, whose tokenizer takes minutes the first time
-        judged = [tasks.load(task, data_root) for task in dict.fromkeys(run.tasks) or default]
+        judged = [benchmarks.load(task, data_root) for task in dict.fromkeys(run.tasks) or default]
         self.corpus = dataset or data.load(run.dataset, data_root, run.vocabulary)
         self.run = dataclasses.replace(
             run, dataset=self.corpus.name, dataset_digest=self.corpus.digest
@@ -45,7 +45,9 @@ class Task(task.Task):
                 f"train_size must be at most the {self.examples} pairs of {self.corpus.name}, "
                 f"got {run.train_size}"
             )
-        self.judged = [evaluation.Judged(t, self.corpus.tokenizer, run.length) for t in judged]
+        self.judged = [
+            evaluation.EncodedBenchmark(t, self.corpus.tokenizer, run.length) for t in judged
+        ]
 
     def model(self) -> encoders.Towers:
         """Return a model with random weights."""

@@ -9,7 +9,7 @@ import pytest
 from format_cells import COLUMNS
 
 from builder import build
-from builder.reading_time import figure, hidden, minutes, minutes_with_pencil, with_time
+from builder.reading_time import figure, hidden, minutes
 from hnlib.notebooks import execute
 
 CHAPTERS = sorted((execute.root() / "notebooks").rglob("*.md"))
@@ -237,53 +237,6 @@ Closed.
 Four <!-- more: Title --> five <!-- checks --> no <!-- end of checks --> no <!-- end of more --> six.
 """
     assert minutes(jupytext.reads(text, "md:myst")) == pytest.approx(17 / 200)
-
-
-def test_a_printed_table_is_read():
-    html = "<table><tr><td>one two</td><td>three</td></tr></table>"
-    chapter = jupytext.reads("# T\n\n```{code-cell}\n:tags: [hide-input]\nx\n```\n", "md:myst")
-    for shown, words in ((html, 4), (html.replace("table", "svg"), 1)):
-        chapter.cells[1].outputs = [{"data": {"text/html": [shown]}}]
-        assert minutes(chapter) == pytest.approx(words / 200)
-
-
-def test_the_time_is_said_under_the_title():
-    chapter = jupytext.reads("# T\n\n" + "w " * 400 + "\n\n```{code-cell}\nx\n```\n", "md:myst")
-    for theory, said in ((False, "Read in 2 minutes"), (True, "3 minutes for the core, 3 with")):
-        first, *_ = with_time(chapter, theory)["cells"]
-        assert first["source"].startswith(f"# T\n\n*{said}")
-
-
-def test_time_with_pencil_counts_displays_proofs_and_exercises():
-    text = "# " + "w " * 280  # 2.3 minutes
-    display = "\n\n$$\nx\n$$\n"
-    proof = "\n:::{dropdown} Proof\n```{prf:proof}\n" + "w " * 300 + "\n```\n:::\n"
-    words = "w " * 600
-    folded = f"\n<!-- more: Title -->\n\n{words}\n\n<!-- end of more -->\n"
-    exercise = f"\n## Exercises\n\n{words}\n```{{exercise}}\n```\n"
-    more = ("", display, display + proof, display + exercise, display + folded)
-    times = [minutes_with_pencil(jupytext.reads(text + part, "md:myst")) for part in more]
-    assert times == [(2, 2), (3, 3), (3, 8), (3, 13), (3, 8)]
-
-
-def test_a_reader_who_must_choose_needs_40_minutes():
-    way = ("start-here", "experiments/which-method", "experiments/hardness-or-temperature")
-    pages = (execute.root() / f"notebooks/{name}.md" for name in way)
-    assert sum(minutes(source(page)) for page in pages) <= 40
-
-
-def test_the_front_page_promises_the_minutes_of_a_page():
-    text = (execute.root() / "notebooks/start-here.md").read_text(encoding="utf-8")
-    promised = int(re.search(r"Add (\d+) minutes for {doc}`train-your-own`", text)[1])
-    page = source(execute.root() / "notebooks/train-your-own.md")
-    assert abs(promised - minutes(page)) < 1.5
-    core, least, most = map(
-        int, re.search(r"(\d+) minutes each\s+for the core and (\d+) to (\d+) with", text).groups()
-    )
-    theory = ("degeneracy", "transport", "kl-robustness")
-    pages = (execute.root() / f"notebooks/theory/{name}.md" for name in theory)
-    cores, wholes = zip(*(minutes_with_pencil(jupytext.read(page)) for page in pages))
-    assert (core, least, most) == (max(cores), min(wholes), max(wholes))
 
 
 def test_every_notebook_is_in_the_table_of_contents():

@@ -51,7 +51,7 @@ DIGESTS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class Benchmark:
     """Sentences, or pairs of them (`second`), with labels int64 or, where `graded`, similarities.
 
     `train` is how many stand before the test part; 0: none, cross-validate.
@@ -69,7 +69,7 @@ class Task:
         return self.y.dtype.kind == "f"
 
 
-def load(name: str, root: Path | str | None = None) -> Task:
+def load(name: str, root: Path | str | None = None) -> Benchmark:
     """Load one of the `PUBLISHED` sets, from `root/sentences`, or one of the `GENERATED`.
 
     MR, CR, SUBJ, MPQA: labels 0, 1. TREC: six classes. MSRP: pairs, 1 a paraphrase. SICK, STS-B
@@ -119,26 +119,26 @@ def _lines(content: bytes) -> list[str]:
     return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
-def _read(name: str, contents: list[bytes]) -> Task:
+def _read(name: str, contents: list[bytes]) -> Benchmark:
     parts = [_lines(content) for content in contents]
     if name in CLASSES:
         parts = [[line for line in part if line.strip()] for part in parts]
         y = np.repeat([0, 1], [len(part) for part in parts])
-        return Task(name, parts[0] + parts[1], y)
+        return Benchmark(name, parts[0] + parts[1], y)
     if name == "trec":
         rows = [line.split(" ", 1) for part in parts for line in part]
         kinds = [kind.split(":")[0] for kind, _ in rows]
         y = np.unique(kinds, return_inverse=True)[1]
-        return Task(name, [text for _, text in rows], y, train=len(parts[0]))
+        return Benchmark(name, [text for _, text in rows], y, train=len(parts[0]))
     if name == "msrp":
         rows = [line.split("\t") for part in parts for line in part[1:]]
         y = np.array([int(row[0]) for row in rows])
         first, second = ([row[k] for row in rows] for k in (3, 4))
-        return Task(name, first, y, second, train=len(parts[0]) - 1)
+        return Benchmark(name, first, y, second, train=len(parts[0]) - 1)
     return _graded(name, parts)
 
 
-def _graded(name: str, parts: list[list[str]]) -> Task:
+def _graded(name: str, parts: list[list[str]]) -> Benchmark:
     if name.startswith("sick"):
         rows = [line.split("\t") for part in parts for line in part[1:]]
         rows = [(row[1], row[2], row[3]) for row in rows]
@@ -151,17 +151,17 @@ def _graded(name: str, parts: list[list[str]]) -> Task:
         rows = [row for row in pairs if row[2].strip()]
     first, second, degrees = (list(column) for column in zip(*rows))
     train = len(parts[0]) - 1 if name == "sick_pearson" else 0
-    return Task(name, first, np.array(degrees, float), second, train)
+    return Benchmark(name, first, np.array(degrees, float), second, train)
 
 
-def _generated(name: str, n: int = 300, seed: int = 1) -> Task:
+def _generated(name: str, n: int = 300, seed: int = 1) -> Benchmark:
     rng, topics = np.random.default_rng(seed), len(data.TOPICS)
     y = np.arange(n) % topics
     first = [data.sentence(rng, topic, i // topics % 2) for i, topic in enumerate(y)]
     if name == "topic":
-        return Task(name, first, y)
+        return Benchmark(name, first, y)
     other = np.where(rng.random(n) < 0.5, y, rng.integers(topics, size=n))
     moods = rng.integers(2, size=n)
     second = [data.sentence(rng, topic, mood) for topic, mood in zip(other, moods)]
     degrees = 2.0 * (other == y) + (moods == np.arange(n) // topics % 2)
-    return Task(name, first, degrees, second)
+    return Benchmark(name, first, degrees, second)
