@@ -402,10 +402,3 @@ def test_a_page_without_a_place_for_its_tables_is_refused(project):
     page.write_text("# Claims\n")
     with pytest.raises(ValueError, match=r"book/claims.md has no line <!-- claims -->"):
         ledger_pages.fill(page, {"claims": "x"})
-
-
-def test_a_late_message_does_not_break_what_the_probe_printed():
-    parts = ('\n{"modules": [], "re', 'ad": {}}\n')
-    outputs = [nbformat.v4.new_output("stream", name="stdout", text=part) for part in parts]
-    late = nbformat.v4.new_output("stream", name="stderr", text="a warning\n")
-    assert execute.probed([outputs[0], late, outputs[1], late]) == {"modules": [], "read": {}}

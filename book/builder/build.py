@@ -40,23 +40,6 @@ NOT_EXECUTED = """```{admonition} Not executed
 :class: warning
 This chapter has not been executed since its last change; in this draft it is shown without results.
 ```"""
-SPHINX = """
-import gc, sys
-gc.disable()  # a third of the time: nearly all nodes of a book live until its end
-from jupyter_book.sphinx import build_sphinx
-folder, html, strict = sys.argv[1:]
-failed = build_sphinx(
-    folder, html, noconfig=True, path_config=folder + "/_config.yml", keep_going=True, quiet=True,
-    confoverrides={
-        "nitpicky": True,
-        "external_toc_path": folder + "/_toc.yml",
-        "latex_individualpages": False,
-    },
-    warningiserror=strict == "True",
-)
-gc.freeze()  # else the end of the process collects them, for seconds
-sys.exit(bool(failed))
-"""
 
 
 @cache
@@ -187,7 +170,7 @@ def render(folder: Path, draft: bool) -> None:
     with ThreadPoolExecutor() as beside:
         wheel = beside.submit(portable_notebooks.wheel, page)
         result = subprocess.run(
-            [sys.executable, "-c", SPHINX, *map(str, arguments)],
+            [sys.executable, "-m", "builder.render", *map(str, arguments)],
             env=environment,
             text=True,
             capture_output=True,

@@ -19,18 +19,14 @@ from hnlib import _files
 from hnlib.notebooks import inline
 from hnlib.training import records
 
-PROBE = """
-import json, sys
+ABOUT = "application/vnd.hnlib.execution+json"
+PROBE = f"""
+import sys
+from IPython.display import display
 modules = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-records = sys.modules.get("hnlib.training.records")
-print("\\n" + json.dumps({"modules": modules, "read": getattr(records, "READ", {})}))
+read = getattr(sys.modules.get("hnlib.training.records"), "READ", {{}})
+display({{"{ABOUT}": {{"modules": modules, "read": read}}}}, raw=True)
 """
-
-
-def probed(outputs: list) -> dict:
-    """Read what `PROBE` printed; a late message of another cell may interrupt it."""
-    text = "".join(output.text for output in outputs if output.get("name") == "stdout")
-    return json.loads(next(line for line in text.splitlines() if line.startswith('{"modules"')))
 
 
 class NotebookError(ValueError):
@@ -249,7 +245,8 @@ def execute(
         where = f"\nWhat was executed before is at {shown(failed)}." if failed.exists() else ""
         raise NotebookError(f"{name(notebook)}: {error}{where}") from None
     failed.unlink()
-    probe = probed(node.cells.pop().outputs)
+    # a late message of another cell may stand beside it
+    probe = next(o.data[ABOUT] for o in node.cells.pop().outputs if ABOUT in o.get("data", {}))
     inline.answer(node)
     times = [cell.metadata.pop("papermill")["duration"] or 0 for cell in node.cells]
     node.metadata["papermill"] = {"parameters": parameters or {}}  # without paths and times
