@@ -178,6 +178,17 @@ class Contrast:
         ------
         ValueError
             If shapes disagree, $B < 2$, or a row is zero or not finite (see `unit_rows`).
+
+        Examples
+        --------
+        Each of 16 anchors has its other view as the positive and 14 negatives.
+
+        >>> import torch
+        >>> from hnlib.contrast import Contrast
+        >>> z1, z2 = torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(0))
+        >>> contrast = Contrast.from_views(z1, z2)
+        >>> contrast.similarity.shape, int(contrast.admissible[0].sum())
+        (torch.Size([16, 16]), 14)
         """
         check_views(z1, z2)
         batch = len(z1)
@@ -291,6 +302,16 @@ class Contrast:
         ------
         ValueError
             If shapes disagree, there are too few keys, or a row is zero or not finite.
+
+        Examples
+        --------
+        Eight queries with their answers, and eight further keys such as mined negatives.
+
+        >>> import torch
+        >>> from hnlib.contrast import Contrast
+        >>> queries, keys = torch.randn(8, 4), torch.randn(16, 4)
+        >>> Contrast.from_pairs(queries, keys).similarity.shape
+        torch.Size([8, 16])
         """
         fits = queries.ndim == keys.ndim == 2 and queries.shape[1] == keys.shape[1]
         shapes(fits, "queries must be [n, d] and keys [m, d]", queries, keys)

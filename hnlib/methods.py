@@ -488,6 +488,15 @@ def build(name: str, /, **options) -> Method:
     ------
     ValueError
         If the name or an option is unknown, or a value is out of range.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from hnlib import methods
+    >>> method = methods.build("hcl", beta=2.0, temperature=0.2)
+    >>> z1, z2 = torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(0))
+    >>> method(z1, z2).shape, method.options["tau_plus"]
+    (torch.Size([]), 0.1)
     """
     return Method(name, entry_of(CATALOGUE, name), options)
 

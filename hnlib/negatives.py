@@ -137,6 +137,20 @@ class tilted(SimilarityWeighting):
     .. [hscl] Jiang et al., *Supervised Contrastive Learning with Hard Negative Samples*, 2024.
     .. [adnce] Wu et al., *Understanding Contrastive Learning via Distributionally Robust
        Optimization*, NeurIPS 2023.
+
+    Examples
+    --------
+    With these weights InfoNCE is HCL without a class prior.
+
+    >>> import torch
+    >>> from hnlib import methods, negatives, objectives
+    >>> from hnlib.contrast import Contrast
+    >>> z1, z2 = torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(0))
+    >>> contrast = Contrast.from_views(z1, z2)
+    >>> log_w = negatives.tilted(beta=1.0, temperature=0.5)(contrast)
+    >>> loss = objectives.info_nce(contrast, log_w, temperature=0.5)
+    >>> torch.isclose(loss, methods.build("hcl", beta=1.0, tau_plus=0.0)(z1, z2))
+    tensor(True)
     """
 
     beta: float | Tensor = 1.0
@@ -392,6 +406,18 @@ class entropic_ot(semi_relaxed_ot):
     ----------
     .. [hclot] Jiang et al., *Hard Negative Sampling via Regularized Optimal Transport for
        Contrastive Representation Learning*, IJCNN 2023, eq. (5).
+
+    Examples
+    --------
+    Unlike a tilt, the plan gives every candidate the same total weight.
+
+    >>> import torch
+    >>> from hnlib import negatives
+    >>> from hnlib.contrast import Contrast
+    >>> z1, z2 = torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(0))
+    >>> log_w = negatives.entropic_ot(epsilon=0.5)(Contrast.from_views(z1, z2))
+    >>> torch.allclose(log_w.exp().sum(0), torch.ones(16), atol=1e-3)
+    True
     """
 
     relaxation: float = field(default=math.inf, init=False)

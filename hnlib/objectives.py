@@ -96,6 +96,20 @@ def info_nce(
     .. [lan] Lan et al., 2025, eq. (5), for $\alpha$.
     .. [yeh] Yeh et al., *Decoupled Contrastive Learning*, ECCV 2022, eq. (6), for $k = 0$.
     .. [focal] Zhao et al., *KaLM-Embedding-V2*, 2025, for $k > 1$.
+
+    Examples
+    --------
+    With uniform weights the loss is cross-entropy over the other view and all negatives.
+
+    >>> import torch
+    >>> from hnlib import negatives, objectives
+    >>> from hnlib.contrast import Contrast
+    >>> z1, z2 = torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(0))
+    >>> contrast = Contrast.from_views(z1, z2)
+    >>> loss = objectives.info_nce(contrast, negatives.uniform()(contrast), temperature=0.5)
+    >>> logits = (contrast.similarity / 0.5).fill_diagonal_(-torch.inf)
+    >>> torch.isclose(loss, torch.nn.functional.cross_entropy(logits, torch.arange(16).roll(8)))
+    tensor(True)
     """
     options = dict(temperature=temperature, tau_plus=tau_plus, hardness_strength=hardness_strength)
     check(scale=scale, loudness=loudness, **options)

@@ -67,6 +67,15 @@ def info_nce(
         has no negative and the weights have ``on_empty="raise"``.
     RuntimeError
         If a second derivative is requested.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from hnlib import methods, negatives, streaming
+    >>> z1, z2 = torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(0))
+    >>> loss = streaming.info_nce(z1, z2, negatives.tilted(beta=1.0), temperature=0.5)
+    >>> torch.isclose(loss, methods.build("hcl", beta=1.0, tau_plus=0.0)(z1, z2))
+    tensor(True)
     """
     _checks.positive("temperature", temperature)
     if isinstance(temperature, Tensor) and (temperature.ndim or temperature.requires_grad):

@@ -143,6 +143,15 @@ def sinkhorn(
 
     .. [hclot] Jiang et al., *Hard Negative Sampling via Regularized Optimal Transport for
        Contrastive Representation Learning*, IJCNN 2023.
+
+    Examples
+    --------
+    Mass stays on the diagonal where regularisation is weak.
+
+    >>> import torch
+    >>> from hnlib.transport import sinkhorn
+    >>> sinkhorn(1 - torch.eye(3, dtype=torch.float64), epsilon=0.05).plan.diagonal().sum()
+    tensor(1.0000, dtype=torch.float64)
     """
     if cost.dtype not in (torch.float32, torch.float64) or cost.ndim != 2 or not cost.numel():
         raise ValueError(

@@ -1,6 +1,5 @@
 """Any loss on the dial: forces from gradients, and what a profile must and must not say of them."""
 
-import doctest
 import math
 
 import pytest
@@ -12,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from hnlib import __main__ as cli
-from hnlib import methods, profile
+from hnlib import methods
 from hnlib.contrast import Contrast
 from hnlib.profile import profile_loss
 
@@ -470,7 +469,3 @@ def test_the_command_says_it_of_three_stages_of_two_trainings(tmp_path, capsys, 
         assert cli.main(["profile", target]) == 2
         said = capsys.readouterr().err
         assert sentence in said and said.count("\n") == 1
-
-
-def test_the_example_runs():
-    assert doctest.testmod(profile).attempted == 5 and doctest.testmod(profile).failed == 0

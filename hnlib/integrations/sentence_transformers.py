@@ -36,10 +36,13 @@ def _reads_other_tokens(model: SentenceTransformer, guide: SentenceTransformer) 
 
 
 class HardNegatives(nn.Module):
-    r"""A method of `hnlib.methods` in the place of `MultipleNegativesRankingLoss`.
+    r"""Any loss of `hnlib.methods` in a sentence-transformers trainer.
 
-    ``HardNegatives(model, "hcl", beta=1.0)`` is given to a `SentenceTransformerTrainer`. Columns of
-    the data are query, answer, and any number of further negatives, which serve all queries.
+    Each query is pulled to its answer and pushed from the other answers of the batch, harder from
+    those that score high: how much harder is the method's sharpness. Columns of the data are query,
+    answer, and any number of further negatives, which serve all queries. "simclr" is
+    `MultipleNegativesRankingLoss` with a scale of one over the temperature, with a `guide` it is
+    `GISTEmbedLoss`.
 
     Parameters
     ----------
@@ -77,6 +80,12 @@ class HardNegatives(nn.Module):
     A class prior silences the negatives of a query whose answer leads by $t\log\frac1{\tau^+}$, at
     so low a temperature very early (see *Pairs and sentences*). Methods that learn from labels take
     them from the column `label`; others do not read it.
+
+    Examples
+    --------
+    >>> from hnlib.integrations.sentence_transformers import HardNegatives
+    >>> loss = HardNegatives(model, "hcl", beta=1.0, temperature=0.1)  # doctest: +SKIP
+    >>> trainer = SentenceTransformerTrainer(model, loss=loss, …)  # doctest: +SKIP
     """
 
     def __init__(

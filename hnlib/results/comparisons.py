@@ -136,6 +136,15 @@ def compare(table, ours, base, metric="linear", target="these images", mixed=Fal
     $\frac m{m-1}[\min(\bar A+\bar B,2-\bar A-\bar B)-(\bar A-\bar B)^2]$, with the mean
     accuracies: this is taken, and `bound` is true. The deviation $s$ is taken to be at least that
     of rounding to multiples of $1/m$, $1/m\sqrt{12}$.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from hnlib.results.comparisons import compare
+    >>> runs = pd.DataFrame({"seed": [0, 1, 2, 0, 1, 2], "method": ["hcl"] * 3 + ["simclr"] * 3})
+    >>> runs["linear"] = [0.81, 0.83, 0.82, 0.80, 0.81, 0.80]
+    >>> print(compare(runs, "method == 'hcl'", "method == 'simclr'"))
+    +1.67 [+0.23, +3.10], p = 0.038; these images, df 2
     """
     effect = between(table.query(ours), table.query(base), metric, target, mixed)
     return replace(effect, base=base)
