@@ -108,7 +108,7 @@ class Task(task.Task):
             for parts in zip(*outputs)
         )
         if self.run.mixing == "i-mix":
-            return mixing.i_mix_loss(method, *z, views.partner, views.share)
+            return mixing.i_mix_loss(method, z[0], z[1], views.partner, views.share)
         if self.run.mixing == "un-mix":
             return mixing.un_mix_loss(method, z, views.share, *features)
         if self.run.pairs_only:

@@ -80,3 +80,10 @@ def four_losses(
         terms = functional.softplus(math.log(contrast.scale) + e[:, None] - g) * positives
         losses[name] = torch.where(e.isfinite(), terms.sum(1) / positives.sum(1), torch.nan)
     return losses
+
+
+def mean_exp(law, t):
+    """Return E e^g under the law, one value per anchor."""
+    contrast, log_w = law
+    g = contrast.similarity / torch.as_tensor(t).reshape(-1, 1)
+    return torch.logsumexp(g + log_w, 1).exp()
