@@ -155,7 +155,7 @@ def read_zip(
 
 
 @contextmanager
-def by_hand(name: str, instead: str) -> Iterator[None]:
+def explain_failed_download(name: str, instead: str) -> Iterator[None]:
     """Say what to do `instead`, as a ValueError, where a download in the block fails."""
     try:
         yield
@@ -166,7 +166,7 @@ def by_hand(name: str, instead: str) -> Iterator[None]:
 
 
 @contextmanager
-def only_process(path: Path | str) -> Iterator[None]:
+def exclusive_lock(path: Path | str) -> Iterator[None]:
     """Lock `path` in the block by a file `.NAME.lock` beside it.
 
     What a killed process left of writing `path` is deleted. ValueError: another process holds it.

@@ -50,7 +50,7 @@ def _train_command(kind: str):
         from hnlib.training import records
 
         options, schedules = [*map(_pair, option)], [*map(_course, schedule)]
-        config.once([*options, *schedules], "option")
+        config.reject_duplicates([*options, *schedules], "option")
         options = {key: _value(value) for key, value in options}
         run = replace(run, options=options, schedule=dict(schedules))
         folder = records.tracked_folder() if record else records.default_folder()
@@ -141,7 +141,7 @@ def _describe(run, folder: Path) -> None:
 
         resolved = run.resolved()
         loop.check_method(kinds.task_class(run.kind).build_method(resolved), resolved)
-    shown = run.resolved().shown()
+    shown = run.resolved().display_values()
     for field in run.configuration:
         if shown[field] not in (None, ""):
             print(f"{field:17}{shown[field]}")
@@ -180,7 +180,7 @@ def run(
     """
     from hnlib.notebooks import execute
 
-    execute.run(notebook, config.once(parameters), out, timeout=timeout)
+    execute.run(notebook, config.reject_duplicates(parameters), out, timeout=timeout)
 
 
 @app.command

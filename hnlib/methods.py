@@ -37,7 +37,7 @@ class Entry:
         Whether the method needs labels.
     features : bool, default False
         Whether the weights need the inputs of the last linear layer.
-    made_up : callable, optional
+    synthetic : callable, optional
         Makes a mixture of `hnlib.mixtures`, which adds negatives before they are weighted.
     logit : callable, optional
         Makes a logit of `hnlib.logits`, which replaces $s/t$ in the objective.
@@ -52,7 +52,7 @@ class Entry:
     objective: Callable = objectives.info_nce
     supervised: bool = False
     features: bool = False
-    made_up: Callable | None = None
+    synthetic: Callable | None = None
     logit: Callable | None = None
     observe: Callable | None = None
 
@@ -60,7 +60,7 @@ class Entry:
     def takes_prior(self) -> bool:
         """Whether the loss is one of its negatives' weights alone, whatever they are."""
         needs_its_own = (objectives.exact_debiased, objectives.signed)
-        return self.made_up is None and self.objective not in needs_its_own
+        return self.synthetic is None and self.objective not in needs_its_own
 
 
 def _guarded(contrast: Contrast, log_w: Tensor, options: dict) -> dict:
@@ -184,7 +184,7 @@ CATALOGUE = {
         "MoCHi",
         "kalantidis2020",
         dict(temperature=0.5, hardest=32, pairs=32, with_anchor=4),
-        made_up=mixtures.mochi,
+        synthetic=mixtures.mochi,
     ),
     "scl": Entry(
         "SCL", "supcon", dict(temperature=0.5, **_LABELS, on_empty="raise"), supervised=True
@@ -270,11 +270,11 @@ class Method(nn.Module):
                 raise ValueError(f"{self.name} has no option {option!r}; it has {choices}")
         objectives.check(**options)
         weights = _with_options(entry.negatives, options)()
-        made_up = entry.made_up and _with_options(entry.made_up, options)()
+        synthetic = entry.synthetic and _with_options(entry.synthetic, options)()
         self._logit = entry.logit and _with_options(entry.logit, options)()
         divided = {"temperature": 1.0} if entry.logit else {}  # by the temperature, in the logit
         self.objective = _with_options(entry.objective, options | divided)
-        self.options, self._weights, self._made_up = options, weights, made_up
+        self.options, self._weights, self._synthetic = options, weights, synthetic
 
     def change(self, **options) -> None:
         """Give options other values during training; counts and learned parameters stay.
@@ -437,7 +437,7 @@ class Method(nn.Module):
                 "leave out what weighs them (log_prior; logq and hardness_strength of a run)"
             )
         with outside_autocast(contrast.similarity.device):
-            contrast = self._made_up(contrast) if self._made_up else contrast
+            contrast = self._synthetic(contrast) if self._synthetic else contrast
             learned = {}
             if hasattr(self, "logits") and "mixture" in self.objective.keywords:
                 learned = dict(mixture=self.mixture)

@@ -136,7 +136,7 @@ def streamed(method, block: int | None = None) -> Callable[..., Tensor]:
     entry, options, name = method.entry, method.options, method.name
     if not (
         entry.objective is objectives.info_nce
-        and entry.made_up is None
+        and entry.synthetic is None
         and entry.logit is None
         and _is_streamable(method.log_weights)
         and options.get("positives", "view") == "view"

@@ -38,7 +38,7 @@ def test_a_new_option_is_one_line_and_names_only_the_runs_that_use_it():
     assert new.name == old.name
     assert Newer(method="hcl", patience=3).name != old.name
     assert Newer(patience=3).configuration == ImageRun().configuration | {"patience": 3}
-    assert Newer(patience=3).resolved().row()["changed"] == "patience 3"
+    assert Newer(patience=3).resolved().table_row()["changed"] == "patience 3"
     with pytest.raises(ValueError, match="patience"):
         Newer(patience=-1)
 
@@ -131,7 +131,7 @@ def test_equal_numbers_name_one_record():
 
 def test_what_is_unusual_about_a_run():
     def changed(**fields):
-        return ImageRun(**fields).resolved().row()["changed"]
+        return ImageRun(**fields).resolved().table_row()["changed"]
 
     assert changed(method="hcl", epochs=3, seed=1, train_size=10) == ""
     fast = dict(recipe="fast", schedule={"beta": (1, 0)}, queue=16, method="hcl")
@@ -141,7 +141,7 @@ def test_what_is_unusual_about_a_run():
     assert changed(augmentation="simclr") == "augmentation simclr"
     assert ImageRun(method="hcl", options={"beta": 2.0}).changed_options() == {"beta": 2.0}
     assert ImageRun(method="Own-1234", options={"a": 1}).changed_options() == {"a": 1}
-    row = ImageRun(dataset="cifar10", train_size=10, queue=8, method="hcl").resolved().row()
+    row = ImageRun(dataset="cifar10", train_size=10, queue=8, method="hcl").resolved().table_row()
     assert row["title"] == "cifar10, 10 images, small-cnn, 30 epochs, queue 8"
     assert (row["beta"], row["options"], row["momentum"]) == (1.0, "", 0.999)
 

@@ -56,7 +56,7 @@ def write(temporary):
     print(flush=True)
     time.sleep(60)
 
-with _files.only_process(sys.argv[1]):
+with _files.exclusive_lock(sys.argv[1]):
     _files.write_atomically(sys.argv[1], write)
 """
 
@@ -67,13 +67,13 @@ def test_neither_a_killed_write_nor_a_finished_one_leaves_a_file_behind(tmp_path
         process.stdout.readline()
         with (
             pytest.raises(ValueError, match="another process is writing"),
-            _files.only_process(path),
+            _files.exclusive_lock(path),
         ):
             pass
         process.kill()
     assert len([*tmp_path.iterdir()]) == 2
     other.touch()  # of a write to another file
-    with _files.only_process(path):
+    with _files.exclusive_lock(path):
         _files.write_atomically(path, b"new")
     assert {*tmp_path.iterdir()} == {path, other}
 
@@ -88,7 +88,7 @@ count = Path({str(count)!r})
 done = 0
 while done < 300:
     try:
-        with _files.only_process(count.with_name("c.pt")):
+        with _files.exclusive_lock(count.with_name("c.pt")):
             count.write_text(str(int(count.read_text()) + 1))
     except ValueError:
         continue

@@ -99,7 +99,7 @@ CHANGED = {
 def test_the_catalogue_is_the_one_that_the_references_promise():
     assert list(methods.CATALOGUE) == list(reference.METHODS)
     for name, entry in methods.CATALOGUE.items():
-        parts = (entry.objective, entry.negatives, entry.made_up, entry.logit)
+        parts = (entry.objective, entry.negatives, entry.synthetic, entry.logit)
         known = {p for f in parts if f for p in inspect.signature(f).parameters}
         assert set(entry.defaults) <= known | {"positives", "learn", "learn_scale"}, name
         assert getattr(objectives, entry.objective.__name__) is entry.objective, name
@@ -255,7 +255,7 @@ def test_gradients_flow_through_the_weights_where_the_catalogue_says(name):
     z1, z2 = (z.requires_grad_() for z in batch(2))
     method = methods.build(name)
     contrast = contrast_for(method, z1, z2)
-    contrast = entry.made_up()(contrast) if entry.made_up else contrast
+    contrast = entry.synthetic()(contrast) if entry.synthetic else contrast
     log_w = method.log_weights(contrast)
     assert log_w.requires_grad == entry.defaults.get("weights_gradient", False)
     assert log_w.requires_grad == (name in ("hcl", "hcl-exact", "bcl", "h-scl"))

@@ -401,4 +401,4 @@ def test_a_page_without_a_place_for_its_tables_is_refused(project):
     page = project / "book/claims.md"
     page.write_text("# Claims\n")
     with pytest.raises(ValueError, match=r"book/claims.md has no line <!-- claims -->"):
-        ledger_pages.fill(page, {"claims": "x"})
+        ledger_pages.fill_placeholders(page, {"claims": "x"})

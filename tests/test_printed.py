@@ -68,7 +68,7 @@ def test_a_command_on_the_page_is_text_whatever_it_holds():
     from markdown_it import MarkdownIt
 
     for text in ("x`{{ 1 }}`y", "``", "a `b`` c", "$x$ <b> {raw}`x`"):
-        (inline,) = MarkdownIt().parse(ledger_pages.literal(text))[1:2]
+        (inline,) = MarkdownIt().parse(ledger_pages.inline_code(text))[1:2]
         assert [(c.type, c.content.strip()) for c in inline.children] == [("code_inline", text)]
 
 

@@ -21,11 +21,11 @@ from builder import forked_kernels, ledger_pages, papers_page, portable_notebook
 from hnlib import _files
 from hnlib.notebooks.execute import (
     NotebookError,
-    about,
     execute,
     executed_path,
+    execution_metadata,
     is_current,
-    load,
+    load_json,
     name,
     read,
     root,
@@ -60,7 +60,7 @@ def execute_chapters(wanted: list[Path], jobs: int) -> None:
 
     def seconds(chapter: Path) -> float:
         unknown = 1e6 if "experiments" in chapter.parts else 1e3
-        return about(executed_path(chapter)).get("seconds", unknown)
+        return execution_metadata(executed_path(chapter)).get("seconds", unknown)
 
     forked_kernels.preload(LIBRARIES)
     # from `jobs`, not from what is to do: threads change last digits, and results must not vary
@@ -96,7 +96,7 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
     executed = {}
     for chapter in chapters():
         if chapter in current:
-            notebook = executed[name(chapter)] = load(executed_path(chapter))
+            notebook = executed[name(chapter)] = load_json(executed_path(chapter))
             if not draft:
                 _refuse_warnings(name(chapter), notebook)
             notebook = reading_time.with_time(notebook, chapter.parent.name == "theory")
@@ -107,7 +107,7 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
         target.write_text(json.dumps(notebook), encoding="utf-8")
     ledger_pages.write(folder / "book", executed, runs, root(), draft)
     papers_page.write(folder / "book", runs)
-    ledger_pages.fill(folder / "book/reproduce.md", portable_notebooks.parts(url))
+    ledger_pages.fill_placeholders(folder / "book/reproduce.md", portable_notebooks.parts(url))
     _api_pages(folder)
     return folder
 
@@ -218,7 +218,7 @@ def _publish(current: list[Path], runs, draft: bool) -> bool:
     made_of = f"{draft} {_digest(folder)} {_digest(root() / 'hnlib')} {metadata.version('sphinx')}"
     state = hashlib.sha256(made_of.encode()).hexdigest()
     mark, index = root() / "_build/book.json", root() / "_build/html/index.html"
-    if load(mark).get("state") == state and index.is_file():
+    if load_json(mark).get("state") == state and index.is_file():
         return False
     print("rendering the pages", flush=True)
     mark.unlink(missing_ok=True)
@@ -255,7 +255,9 @@ def _book(wanted: list[Path], draft: bool, jobs: int) -> int:
 
     def unchanged(chapter: Path) -> bool:
         stored = executed_path(chapter)
-        return is_current(stored, chapter) and is_unchanged(about(stored)["read"], runs)
+        return is_current(stored, chapter) and is_unchanged(
+            execution_metadata(stored)["read"], runs
+        )
 
     current = [chapter for chapter in chapters() if unchanged(chapter)]
     if todo := [chapter for chapter in wanted if chapter not in current]:

@@ -32,7 +32,7 @@ def table(head: list[str], rows: list[list], widths: str = "auto") -> str:
     return "\n".join([*lines, "`````", ""])
 
 
-def literal(text: str) -> Markup:
+def inline_code(text: str) -> Markup:
     """Return a command for a cell; nothing in it is markup, whatever it holds."""
     text = " ".join(text.split())
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
@@ -52,7 +52,7 @@ def _check_link(record: dict) -> Markup:
     return Markup(f'<a class="reference internal" href="{place}">{myst(record["title"])}</a>')
 
 
-def count(n: int, what: str) -> str:
+def pluralise(n: int, what: str) -> str:
     """Return a number with its noun, as "2 seeds"."""
     return f"{n} {what}{'s' * (n != 1)}"
 
@@ -106,7 +106,7 @@ def claims_tables(listed: list[dict], checks: list[dict], root: Path) -> str:
         by_id[record["id"]].append(record)
     checked = [claim for claim in listed if by_id[claim["id"]]]
     verdicts = Counter(claim["verdict"].split(";")[0] for claim in checked).most_common()
-    done = f"{len(checked)} checked (by {count(len(checks), 'check')})"
+    done = f"{len(checked)} checked (by {pluralise(len(checks), 'check')})"
     text = [
         f"**{len(listed)} claims: {done}, {len(listed) - len(checked)} open.** "
         f"Verdicts on those checked: {', '.join(f'{name} {n}' for name, n in verdicts)}.\n"
@@ -199,7 +199,7 @@ def aside_table(aside: list[dict]) -> str:
     return table(["Experiment", "Data", "Records", "Why"], rows, "16 14 10 60")
 
 
-def fill(page: Path, parts: dict[str, str]) -> None:
+def fill_placeholders(page: Path, parts: dict[str, str]) -> None:
     """Replace the comments that name the parts by the parts."""
     text = page.read_text(encoding="utf-8")
     for name, part in parts.items():
@@ -221,6 +221,6 @@ def write(folder: Path, executed: dict[str, dict], runs, root: Path, draft: bool
         checks += [check | {"chapter": chapter} for check in claims.harvest(notebook)]
     if not draft and (unchecked := _unchecked(listed, checks)):
         raise ValueError(f"no chapter checks {', '.join(unchecked)} with a negative control")
-    fill(folder / "claims.md", {"claims": claims_tables(listed, checks, root)})
+    fill_placeholders(folder / "claims.md", {"claims": claims_tables(listed, checks, root)})
     aside = aside_table(records.set_aside())
-    fill(folder / "results.md", {"runs": results_tables(runs), "aside": aside})
+    fill_placeholders(folder / "results.md", {"runs": results_tables(runs), "aside": aside})

@@ -44,7 +44,7 @@ def _where(cell: papers.Cell) -> list[str]:
 
 def _ours(row: dict) -> str:
     ours = _by_readout(row, lambda values: percent(np.array(values) / 100))
-    return f"{ours} ({ledger_pages.count(row['seeds'], 'seed')})" if ours else ""
+    return f"{ours} ({ledger_pages.pluralise(row['seeds'], 'seed')})" if ours else ""
 
 
 def _line(row: dict, minutes: dict[str, float | None]) -> list:
@@ -58,7 +58,7 @@ def _line(row: dict, minutes: dict[str, float | None]) -> list:
         remarks += [ledger_pages.duration(row["seconds"]) if row["seeds"] else ""]
         remarks += [f"{time:.0f} min on a CPU" if time else ""]
         text = "".join(f"; {remark}" for remark in remarks if remark)
-        origin = Markup(ledger_pages.literal(papers.command(cell.run)) + myst(text))
+        origin = Markup(ledger_pages.inline_code(papers.command(cell.run)) + myst(text))
     state = "on record" if row["seeds"] else "no record yet" if cell.run else "no run"
     printed = f"{cell.value:g}{spread}"
     ours = Markup(f"{myst(_ours(row))} <br> {myst(gap)}" if row["seeds"] else DASH)
@@ -74,7 +74,7 @@ def _quick(rows: list[dict]) -> str:
     lines = []
     for row in [*fastest.values()][:QUICK]:
         cell = row["cell"]
-        command = ledger_pages.literal(papers.command(cell.run))
+        command = ledger_pages.inline_code(papers.command(cell.run))
         time = ledger_pages.duration(row["seconds"])
         lines.append([*_where(cell), f"{cell.value:g}", _ours(row), time, command])
     return ledger_pages.table([*WHERE, "Ours", "Time", "Command"], lines)
@@ -154,7 +154,7 @@ def parts(frame) -> dict[str, str]:
     minutes = {papers.key(job.run): job.minutes for job in missing}
     return {
         "counts": _on_record(every),
-        "images": ledger_pages.count(images, "run"),
+        "images": ledger_pages.pluralise(images, "run"),
         "summary": _summary(every),
         "quick": _quick(rows),
         "apart": _apart(every, frame),
@@ -166,4 +166,4 @@ def parts(frame) -> dict[str, str]:
 
 def write(folder: Path, runs) -> None:
     """Fill ``papers.md`` in ``folder``, the staged ``book``."""
-    ledger_pages.fill(folder / "papers.md", parts(runs))
+    ledger_pages.fill_placeholders(folder / "papers.md", parts(runs))

@@ -43,7 +43,7 @@ BATCH, BATCHES, CLASSES, PICTURES, HEAVIEST = 512, 19, 6, 4, 10
 DIGITS = 4  # of what is written
 
 
-def trained(method: str, options: dict, seed: int) -> checkpoint.Run:
+def trained(method: str, options: dict, seed: int) -> checkpoint.TrainedRun:
     """Return the saved run, trained first if there is none."""
     run = ImageRun(method=method, options=options, seed=seed, **COMMON)
     saved = project_root() / "_build/retrieved" / f"{run.name}.safetensors"
@@ -53,7 +53,7 @@ def trained(method: str, options: dict, seed: int) -> checkpoint.Run:
 
 
 @torch.no_grad()
-def embedded(run: checkpoint.Run, x):
+def embedded(run: checkpoint.TrainedRun, x):
     """Return unit embeddings [N, d] of plain images, in eval mode, float64."""
     return functional.normalize(run.projector(readouts.embed(run.encoder, x)).double())
 
@@ -102,7 +102,7 @@ def measured(chosen: dict, z, y) -> dict:
     return dict(zip(("own", "own_heaviest", "heaviest"), means))
 
 
-def readouts_of(group: list[checkpoint.Run], chosen: list[dict], images) -> dict:
+def readouts_of(group: list[checkpoint.TrainedRun], chosen: list[dict], images) -> dict:
     """Return what a method's encoders, one a seed, say of its pull and of each method's."""
     configuration, seeds = group[0].record["configuration"], []
     for seed, run in enumerate(group):

@@ -165,7 +165,7 @@ def command(run, *flags: str) -> str:
             continue
         flag = "--" + name.replace("_", "-")
         if isinstance(value, dict):
-            parts += [part for pair in config.words(value).split(",") for part in (flag, pair)]
+            parts += [part for pair in config.to_text(value).split(",") for part in (flag, pair)]
         elif isinstance(value, tuple):
             parts += [flag, *map(str, value)]
         else:

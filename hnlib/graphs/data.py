@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hnlib._checks import one_of
-from hnlib._files import DAMAGED, by_hand, data_folder, read_zip, verified
+from hnlib._files import DAMAGED, data_folder, explain_failed_download, read_zip, verified
 from hnlib.graphs.run import TU, GraphRun
 
 try:
@@ -134,7 +134,7 @@ def load(name: str = "motifs", root: Path | str | None = None) -> GraphSet:
 
 def _download(name: str, folder: Path) -> None:
     url, archive = SOURCE.format(name), folder.with_name(f"{name}.zip")
-    with by_hand(name, f"the files of {url} into {folder}"):
+    with explain_failed_download(name, f"the files of {url} into {folder}"):
         verified(url, archive, ARCHIVES[name])
         files = read_zip(archive, rf"{name}/{name}_\w+\.txt")
         with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:

@@ -68,7 +68,14 @@ class GraphRun(Configuration):
 
     kind: ClassVar = "graphs"
     headline: ClassVar = (*Configuration.headline, "framework", "encoder")
-    named: ClassVar = (*Configuration.named, "hidden", "labels", "folds", "augmentations", "ratio")
+    always_recorded: ClassVar = (
+        *Configuration.always_recorded,
+        "hidden",
+        "labels",
+        "folds",
+        "augmentations",
+        "ratio",
+    )
     requires: ClassVar = Configuration.requires | {
         "augmentations": TWO_VIEWS,
         "ratio": TWO_VIEWS,
@@ -91,12 +98,12 @@ class GraphRun(Configuration):
             return super().catalogue
         return catalogue("hnlib.graphs.methods")
 
-    def usual(self) -> dict:
-        """Return what is taken where a field is None."""
-        return self.absent | dict(epochs=20, batch_size=128, lr=1e-3)
+    def defaults_for_run(self) -> dict:
+        """Return the defaults of fields that are None."""
+        return self.legacy_defaults | dict(epochs=20, batch_size=128, lr=1e-3)
 
     def resolved(self):
-        """Return this run with nothing left to recipe and catalogue."""
+        """Return this run with all defaults of recipe and catalogue filled in."""
         run = super().resolved()
         entry = run.catalogue.get(run.method)
         if entry is None and run.method:

@@ -18,7 +18,7 @@ from hnlib.graphs import data, methods, views
 from hnlib.graphs.encoders import GIN, GraphCL, InfoGraph, embed
 from hnlib.graphs.run import GraphRun
 from hnlib.training import evaluation, task
-from hnlib.training.loop import asks_for
+from hnlib.training.loop import needs
 
 FRAMEWORKS = {"infograph": InfoGraph, "graphcl": GraphCL}
 
@@ -50,7 +50,7 @@ class Task(task.Task):
             run,
             dataset=self.dataset.name,
             dataset_digest=self.dataset.digest,
-            labels=run.labels if asks_for(method, "supervised") else None,
+            labels=run.labels if needs(method, "supervised") else None,
         )
 
     def _fold(self, k: int) -> Task:
@@ -177,7 +177,7 @@ def _check(run: GraphRun, method) -> None:
     if method is None:
         return
     if not isinstance(method, two_views.Method):
-        if asks_for(method, "supervised") and run.labels is None:
+        if needs(method, "supervised") and run.labels is None:
             raise ValueError(f"{run.method} learns from labels; pass labels='fold' or 'all'")
         return
     catalogue = methods if run.framework == "infograph" else two_views

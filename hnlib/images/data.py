@@ -15,9 +15,9 @@ from torch import Tensor
 from hnlib import _checks
 from hnlib._files import (
     DAMAGED,
-    by_hand,
     data_folder,
-    only_process,
+    exclusive_lock,
+    explain_failed_download,
     path_behind,
     read_zip,
     verified,
@@ -260,7 +260,10 @@ def _digest(*arrays: Tensor | None) -> str:
 def _download(name: str, path: Path) -> None:
     folder = path.parent / f".{name}"  # stays until all is there
     read = _tiny_imagenet if name == "tiny-imagenet" else _torchvision
-    with by_hand(name, f"the data at {path}: {FORM}"), only_process(folder / name):
+    with (
+        explain_failed_download(name, f"the data at {path}: {FORM}"),
+        exclusive_lock(folder / name),
+    ):
         arrays = read(name, folder)
     write_atomically(path, lambda temporary: np.savez(temporary, **arrays))
     shutil.rmtree(folder)

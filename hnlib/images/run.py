@@ -196,8 +196,8 @@ class ImageRun(Configuration):
 
     kind: ClassVar = "images"
     headline: ClassVar = (*Configuration.headline, "encoder", "train_size")
-    named: ClassVar = (
-        *Configuration.named,
+    always_recorded: ClassVar = (
+        *Configuration.always_recorded,
         "weight_decay",
         "precision",
         "max_steps",
@@ -211,25 +211,27 @@ class ImageRun(Configuration):
     title: ClassVar = "{dataset}, {train_size} images, {encoder}, {epochs} epochs"
     evaluate_every: ClassVar = 5
 
-    def usual(self) -> dict:
-        """Return what is taken where a field is None, and options of methods beside it."""
+    def defaults_for_run(self) -> dict:
+        """Return the defaults of fields that are None, and of method options."""
         recipe = RECIPES[self.recipe]
-        usual = self.absent | recipe | recipe.get("options", {}) | recipe.get(self.dataset, {})
+        usual = (
+            self.legacy_defaults | recipe | recipe.get("options", {}) | recipe.get(self.dataset, {})
+        )
         if self.dataset in self.datasets or self.dataset.startswith("folder:"):
             default = recipe_for(1 if self.dataset == "digits" else 3)
             usual = {"augmentation": default} | usual
         return usual | recipe.get(self.method, {}).get(self.dataset, {})
 
     def resolved(self):
-        """Return this run with nothing left to recipe and catalogue."""
+        """Return this run with all defaults of recipe and catalogue filled in."""
         run = super().resolved()
         if isinstance(run.augmentation, str):
             return replace(run, augmentation=recorded(resolve(run.augmentation)))
         return run
 
-    def shown(self) -> dict:
+    def display_values(self) -> dict:
         """Return the fields as numbers and words, an augmentation of ours by its name."""
-        shown = super().shown()
+        shown = super().display_values()
         if isinstance(self.augmentation, dict):
             recipe = resolve(self.augmentation)
             names = [name for name, other in AUGMENTATIONS.items() if other == recipe]

@@ -14,7 +14,7 @@ from hnlib.images import augment, data, encoders, evaluation, mixing
 from hnlib.images.run import ImageRun
 from hnlib.results import diagnostics
 from hnlib.training import records, task
-from hnlib.training.loop import asks_for
+from hnlib.training.loop import needs
 
 DIAGNOSTIC_BATCH = 256  # images in the fixed batch of the learning curves
 #: Methods whose learning curves show how loud their anchors are
@@ -44,7 +44,7 @@ class Task(task.Task):
     def __init__(
         self, run: ImageRun, method=None, device="cpu", data_root=None, dataset=None, encoder=None
     ):
-        supervised = asks_for(method, "supervised")
+        supervised = needs(method, "supervised")
         _check(run, method, supervised)
         dataset = dataset or data.load(run.dataset, data_root)
         if run.validation:
@@ -67,7 +67,7 @@ class Task(task.Task):
             self.x = torch.cat([self.x, dataset.x_unlabelled.to(device)])
         self.examples = len(self.x)
         self.classmates = Classmates(self.labels) if run.oracle_positives else None
-        self.judged = at_most(dataset, run.evaluate_size)
+        self.judged = cap_sizes(dataset, run.evaluate_size)
         self.fixed = [part.to(device) for part in fixed_views(dataset, recipe)]
 
     def model(self) -> encoders.Model:
@@ -101,7 +101,7 @@ class Task(task.Task):
 
     def loss(self, model: nn.Module, method, views: Views, labels, gather: Callable) -> Tensor:
         """Return the loss of the whole batch; `gather` collects the rows of all processes."""
-        hidden = asks_for(method, "features")
+        hidden = needs(method, "features")
         outputs = [model(x, hidden=True) if hidden else (model(x),) for x in self._passes(views)]
         z, *features = (
             [gather(part) for part in torch.cat(parts).split(len(views.first))]
@@ -205,7 +205,7 @@ def fixed_views(dataset: data.Dataset, recipe: augment.Recipe) -> tuple[Tensor, 
     return *augment.two_views(x, generator, recipe), y
 
 
-def at_most(dataset: data.Dataset, size: int | None) -> data.Dataset:
+def cap_sizes(dataset: data.Dataset, size: int | None) -> data.Dataset:
     """Return at most `size` images in the splits for training and test, class-balanced."""
     if size is None:
         return dataset
@@ -238,7 +238,7 @@ def _check(run: ImageRun, method, supervised: bool) -> None:
             "pairs admitted"
         )
     if run.mixing == "i-mix":
-        if asks_for(method, "features"):
+        if needs(method, "features"):
             raise ValueError(f"mixing=i-mix has no two views to weigh, which {run.method} needs")
         eye = torch.eye(4)
         contrast = Contrast.from_pairs(eye[:2], eye[2:])

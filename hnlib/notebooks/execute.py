@@ -60,7 +60,7 @@ def name(notebook: Path) -> str:
     return notebook.relative_to(folder).with_suffix("").as_posix()
 
 
-def shown(path: Path) -> str:
+def relative_path(path: Path) -> str:
     """Return a path relative to the checkout if it is inside."""
     return path.relative_to(root()).as_posix() if path.is_relative_to(root()) else str(path)
 
@@ -73,10 +73,10 @@ def read(path: Path):
         return jupytext.read(path)
     except Exception as error:  # YAML, JSON, nbformat and jupytext each raise their own
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"{shown(path)} cannot be read as a notebook ({reason})") from None
+        raise ValueError(f"{relative_path(path)} cannot be read as a notebook ({reason})") from None
 
 
-def load(path: Path) -> dict:
+def load_json(path: Path) -> dict:
     """Return a stored notebook as plain JSON, empty if it cannot be read."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -90,9 +90,9 @@ def executed_path(chapter: Path) -> Path:
     return (root() / "_build/executed" / inside).with_suffix(".ipynb")
 
 
-def about(path: Path) -> dict:
+def execution_metadata(path: Path) -> dict:
     """Return what a stored notebook says of its execution, such as its fingerprint and seconds."""
-    stored = load(path).get("metadata", {})
+    stored = load_json(path).get("metadata", {})
     return stored.get("hnlib", {}) | stored.get("papermill", {})
 
 
@@ -163,7 +163,7 @@ def guard_parameters(defaults: dict, given: dict) -> dict:
     return values
 
 
-def mark(parameters: dict) -> str:
+def parameter_hash(parameters: dict) -> str:
     """Return eight characters that identify the parameters of an execution."""
     return hashlib.sha256(repr(sorted(parameters.items())).encode()).hexdigest()[:8]
 
@@ -172,7 +172,9 @@ def mark(parameters: dict) -> str:
 def sources() -> dict[str, str]:
     """Return the digest of each Python file that a chapter may import, as of the first call."""
     files = [*root().glob("hnlib/**/*.py"), *root().glob("notebooks/**/*.py")]
-    return {shown(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(files)}
+    return {
+        relative_path(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(files)
+    }
 
 
 def fingerprint(notebook: Path, parameters: dict | None, files: list[str]) -> str:
@@ -186,7 +188,7 @@ def fingerprint(notebook: Path, parameters: dict | None, files: list[str]) -> st
 
 def is_current(stored: Path, notebook: Path, parameters: dict | None = None) -> bool:
     """Return whether ``stored`` was executed from the same text, parameters and code."""
-    made = about(stored)
+    made = execution_metadata(stored)
     if "files" not in made:
         return False
     return made["fingerprint"] == fingerprint(notebook, parameters, made["files"])
@@ -240,9 +242,11 @@ def execute(
     except papermill.PapermillExecutionError as error:
         trace = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))
         text = f"{name(notebook)}: cell {error.exec_count} failed.\n{trace}\n"
-        raise NotebookError(f"{text}The executed notebook is at {shown(failed)}.") from None
+        raise NotebookError(f"{text}The executed notebook is at {relative_path(failed)}.") from None
     except (CellTimeoutError, RuntimeError) as error:  # a RuntimeError: the kernel died
-        where = f"\nWhat was executed before is at {shown(failed)}." if failed.exists() else ""
+        where = (
+            f"\nWhat was executed before is at {relative_path(failed)}." if failed.exists() else ""
+        )
         raise NotebookError(f"{name(notebook)}: {error}{where}") from None
     failed.unlink()
     # a late message of another cell may stand beside it
@@ -250,7 +254,9 @@ def execute(
     inline.answer(node)
     times = [cell.metadata.pop("papermill")["duration"] or 0 for cell in node.cells]
     node.metadata["papermill"] = {"parameters": parameters or {}}  # without paths and times
-    files = sorted({shown(Path(path)) for path in probe["modules"] if path} & sources().keys())
+    files = sorted(
+        {relative_path(Path(path)) for path in probe["modules"] if path} & sources().keys()
+    )
     node.metadata["hnlib"] = {
         "fingerprint": fingerprint(notebook, parameters, files),
         "files": files,
@@ -284,11 +290,11 @@ def run(
     """Execute a notebook with the parameters ``given`` and return where the result is stored."""
     path = find(notebook)
     parameters = guard_parameters(parameters_of(read(path)), given)
-    suffix = f"-{mark(parameters)}" if parameters else ""
+    suffix = f"-{parameter_hash(parameters)}" if parameters else ""
     default = root() / "_build/runs" / f"{path.stem}{suffix}.ipynb"
     target = default if out is None else Path(out).resolve()
     if target.suffix != ".ipynb":
         raise ValueError(f"the output must be an .ipynb file, got {out!r}")
     seconds = execute(path, target, parameters, timeout=timeout, progress=True)
-    print(f"{name(path)}: {seconds:.1f} s, {shown(target)}")
+    print(f"{name(path)}: {seconds:.1f} s, {relative_path(target)}")
     return target

@@ -51,11 +51,11 @@ def trials(
         values = [*values, ("seed" if one else "seeds", [k if one else [k] for k in range(seeds)])]
     if not values:
         raise ValueError("nothing to vary: give --grid NAME=VALUE,VALUE,… or --seeds N")
-    axes = config.once([*values, *((name, [text]) for name, text in given)])
+    axes = config.reject_duplicates([*values, *((name, [text]) for name, text in given)])
     every = {}
     for point in itertools.product(*axes.values()):
         parameters = execute.guard_parameters(defaults, dict(zip(axes, point)))
-        name = execute.mark(parameters)
+        name = execute.parameter_hash(parameters)
         every[name] = {key: _named(value, name) for key, value in parameters.items()}
     return list(itertools.starmap(Trial, every.items()))
 
@@ -120,7 +120,9 @@ def sweep(
         errors = _run(path, folder, todo, address, cpus, gpus, retries)
     todo = [trial for trial in todo if not _is_done(folder, path, trial)]
     _print(every, todo, errors)
-    print(f"{len(every) - len(todo)} of {len(every)} trials are done: {execute.shown(folder)}")
+    print(
+        f"{len(every) - len(todo)} of {len(every)} trials are done: {execute.relative_path(folder)}"
+    )
     return 1 if todo else 0
 
 
@@ -139,7 +141,7 @@ def _cost(notebook: Path, folder: Path) -> str:
     stored = [*folder.glob("*.ipynb")]
     if not stored and notebook.is_relative_to(execute.root() / "notebooks"):
         stored = [execute.executed_path(notebook)]
-    seconds = execute.about(stored[0]).get("seconds") if stored else None
+    seconds = execute.execution_metadata(stored[0]).get("seconds") if stored else None
     return f", about {seconds:.0f} s each, as executed before" if seconds else ""
 
 

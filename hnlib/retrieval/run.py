@@ -92,7 +92,12 @@ class RetrievalRun(Configuration):
 
     kind: ClassVar = "retrieval"
     headline: ClassVar = (*Configuration.headline, "encoder", "pairs")
-    named: ClassVar = (*Configuration.named, "dimension", "vocabulary", "length")
+    always_recorded: ClassVar = (
+        *Configuration.always_recorded,
+        "dimension",
+        "vocabulary",
+        "length",
+    )
     requires: ClassVar = Configuration.requires | {
         "negatives": ("mined",),
         "ranks": ("mined",),
@@ -117,12 +122,12 @@ class RetrievalRun(Configuration):
                 f"of {self.best_of}"
             )
 
-    def usual(self) -> dict:
-        """Return what is taken where a field is None."""
-        return self.absent | dict(epochs=5, batch_size=128, lr=1e-3)
+    def defaults_for_run(self) -> dict:
+        """Return the defaults of fields that are None."""
+        return self.legacy_defaults | dict(epochs=5, batch_size=128, lr=1e-3)
 
     def resolved(self):
-        """Return this run with nothing left to catalogue."""
+        """Return this run with all defaults of the catalogue filled in."""
         entry = self.catalogue.get(self.method)
         if entry is not None and (entry.supervised or "mixture" in entry.defaults):
             what = "class labels" if entry.supervised else "each other document as a negative"

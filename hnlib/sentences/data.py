@@ -15,10 +15,10 @@ from torch import Tensor
 
 from hnlib._checks import one_of
 from hnlib._files import (
-    by_hand,
     data_folder,
     decode,
     download,
+    explain_failed_download,
     path_behind,
     read_zip,
     write_atomically,
@@ -219,7 +219,7 @@ def _prepare_novels(path: Path) -> None:
         texts = {file.name: file.read_bytes() for file in folder.glob("*_*_*.txt")}
     else:
         archive = folder.with_suffix(".zip")
-        with by_hand("novels", f"the folder corpus of {NOVELS} at {folder}"):
+        with explain_failed_download("novels", f"the folder corpus of {NOVELS} at {folder}"):
             download(NOVELS, archive)
             texts = read_zip(archive, FILE, listing=NOVELS_LISTING)
     chosen = [decode(texts[name], folder / name) for name in sorted(texts) if name not in PROTECTED]

@@ -55,17 +55,22 @@ class SentenceRun(Configuration):
 
     kind: ClassVar = "sentences"
     headline: ClassVar = (*Configuration.headline, "encoder", "views", "train_size")
-    named: ClassVar = (*Configuration.named, "dimension", "vocabulary", "length")
+    always_recorded: ClassVar = (
+        *Configuration.always_recorded,
+        "dimension",
+        "vocabulary",
+        "length",
+    )
     scores: ClassVar = {"transfer": "Transfer", "sts": "STS", "topic": "Topic"}
     accuracies: ClassVar = (*TRANSFER, "msrp_f1", "topic", "transfer")
     correlations: ClassVar = (*SIMILARITY, "alike", "sts", "sick_pearson")
     datasets: ClassVar = ("topics", "novels")
     title: ClassVar = "{dataset}, {train_size} pairs, {encoder}, {epochs} epochs"
 
-    def usual(self) -> dict:
-        """Return what is taken where a field is None."""
+    def defaults_for_run(self) -> dict:
+        """Return the defaults of fields that are None."""
         lr = 0.1 if self.encoder == "bag" else 1e-3  # a token is rare, and then moves alone
-        return self.absent | dict(epochs=5, batch_size=256, lr=lr)
+        return self.legacy_defaults | dict(epochs=5, batch_size=256, lr=lr)
 
 
 Run = SentenceRun

@@ -18,11 +18,11 @@ UNFIT = (*_files.DAMAGED, LookupError, TypeError, AttributeError, pickle.Unpickl
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class TrainedRun:
     """A trained model with what was measured on the way. `record` is what `records.write` takes.
 
     Of several trainings (`labels="fold"`) it is the first one's model. `method` is the one trained
-    with, its learned parameters and counts; files and other processes do not bring it back.
+    with, its learned parameters and counts; it is not saved and not sent between processes.
     """
 
     record: dict
@@ -58,8 +58,8 @@ class Run:
         return Path(path)
 
 
-def load(path: Path | str, encoder: nn.Module | None = None) -> Run:
-    """Read a run that `Run.save` wrote, in eval mode on the CPU.
+def load(path: Path | str, encoder: nn.Module | None = None) -> TrainedRun:
+    """Read a run that `TrainedRun.save` wrote, in eval mode on the CPU.
 
     A run of your own encoder needs such an encoder again.
     """
@@ -71,9 +71,11 @@ def load(path: Path | str, encoder: nn.Module | None = None) -> Run:
             names = list(file.keys())  # it is not a dictionary
             state = {name: file.get_tensor(name) for name in names}
     except SafetensorError as error:
-        raise ValueError(f"{path} is damaged ({error}), or Run.save did not write it") from error
+        raise ValueError(
+            f"{path} is damaged ({error}), or TrainedRun.save did not write it"
+        ) from error
     if "record" not in metadata:
-        raise ValueError(f"{path} holds no record; Run.save did not write it")
+        raise ValueError(f"{path} holds no record; TrainedRun.save did not write it")
     try:
         record = json.loads(metadata["record"])
         model = kinds.task_class(kinds.kind_of(record)).saved_model(record, state, encoder)
@@ -81,7 +83,7 @@ def load(path: Path | str, encoder: nn.Module | None = None) -> Run:
     except UNFIT as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{path} does not hold the model of its record ({reason})") from error
-    return Run(record, model.eval())
+    return TrainedRun(record, model.eval())
 
 
 class Checkpoint:

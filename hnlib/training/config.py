@@ -30,7 +30,7 @@ checked = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 @dataclass(frozen=True, kw_only=True, config=checked)
 class Execution:
-    """How a run is carried out, which no record is named by.
+    """How to execute a run. These settings do not enter the record's name.
 
     Parameters
     ----------
@@ -147,9 +147,9 @@ class Configuration:
         "seed",
     )
     #: Other fields that every record names, even at their default
-    named: ClassVar[tuple[str, ...]] = ("batch_size", "lr", "momentum")
+    always_recorded: ClassVar[tuple[str, ...]] = ("batch_size", "lr", "momentum")
     #: What a field means that a record does not name, where that is not its default
-    absent: ClassVar[dict[str, Any]] = {"lr_schedule": "constant", "weight_decay": 0.0}
+    legacy_defaults: ClassVar[dict[str, Any]] = {"lr_schedule": "constant", "weight_decay": 0.0}
     #: Fields that apply only together with another one, or with a value of it
     requires: ClassVar[dict[str, tuple]] = {"momentum": ("queue",)}
     #: Measured accuracies, and rank correlations, which may be negative
@@ -180,13 +180,13 @@ class Configuration:
         """The methods that such a run can have."""
         return catalogue("hnlib.methods")
 
-    def usual(self) -> dict:
-        """Return what is taken where a field is None, and options of methods beside it."""
-        return self.absent
+    def defaults_for_run(self) -> dict:
+        """Return the defaults of fields that are None, and of method options."""
+        return self.legacy_defaults
 
     def resolved(self):
-        """Return this run with nothing left to recipe and catalogue."""
-        usual, entry = self.usual(), self.catalogue.get(self.method)
+        """Return this run with all defaults of recipe and catalogue filled in."""
+        usual, entry = self.defaults_for_run(), self.catalogue.get(self.method)
         chosen = {
             name: value
             for name, value in usual.items()
@@ -203,11 +203,11 @@ class Configuration:
     def configuration(self) -> dict:
         """What the record holds and is named by, as JSON gives it back."""
         run = self.resolved()
-        always = (*run.headline, *run.named)
+        always = (*run.headline, *run.always_recorded)
         chosen = {}
         for name, default in defaults(type(run)).items():
             value = getattr(run, name)
-            is_default = value == run.absent.get(name, default)
+            is_default = value == run.legacy_defaults.get(name, default)
             if (name in always or not is_default) and run.applies(name):
                 chosen[name] = value
         entry = run.catalogue.get(run.method)
@@ -228,11 +228,11 @@ class Configuration:
             key: infinity.get(value, value) if isinstance(value, str) else value
             for key, value in configuration["options"].items()
         }
-        return cls(**cls.absent | configuration | {"options": options})
+        return cls(**cls.legacy_defaults | configuration | {"options": options})
 
-    def shown(self) -> dict:
+    def display_values(self) -> dict:
         """Return the fields as numbers and words."""
-        return {name: words(getattr(self, name)) for name in defaults(type(self))}
+        return {name: to_text(getattr(self, name)) for name in defaults(type(self))}
 
     def changed_options(self) -> dict:
         """Return the method's options that are not the catalogue's; all of a user's method."""
@@ -241,29 +241,29 @@ class Configuration:
         return {
             name: self.options[name]
             for name, value in entry.defaults.items()
-            if name in self.options and words(self.options[name]) != words(value)
+            if name in self.options and to_text(self.options[name]) != to_text(value)
         }
 
-    def row(self) -> dict:
-        """Return what a table of runs has about this resolved run, in numbers and words.
+    def table_row(self) -> dict:
+        """Return this resolved run's row of a table, one column for each field and method option.
 
-        Fields and options of the method stand under their names; `options` and `changed` say which
-        of them are unusual, `title` where the run was made.
+        `options` and `changed` say which of them are unusual, `title` where the run was made.
         """
-        shown, usual, entry = self.shown(), self.usual(), self.catalogue.get(self.method)
+        shown, usual = self.display_values(), self.defaults_for_run()
+        entry = self.catalogue.get(self.method)
         unusual = ", ".join(
             f"{name} {shown[name]}"
             for name, default in defaults(type(self)).items()
             if name not in self.headline
             and shown[name] != usual.get(name, default)
-            and shown[name] != words(usual.get(name, default))
+            and shown[name] != to_text(usual.get(name, default))
             and self.applies(name)
         )
         options = self.options if entry is None else entry.defaults | self.options
         options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
         title = self.title.format(**shown | {"train_size": shown.get("train_size") or "all"})
         about = {
-            "options": words(self.changed_options()),
+            "options": to_text(self.changed_options()),
             "changed": unusual,
             "title": f"{title}, {unusual}" if unusual else title,
         }
@@ -295,7 +295,7 @@ def defaults(kind: type) -> dict[str, Any]:
     return {f.name: {} if f.default is dataclasses.MISSING else f.default for f in fields(kind)}
 
 
-def once(pairs, what: str = "parameter") -> dict:
+def reject_duplicates(pairs, what: str = "parameter") -> dict:
     """Return (name, value) pairs as a dictionary; a name that is given twice is an error."""
     values = {}
     for name, value in pairs:
@@ -305,7 +305,7 @@ def once(pairs, what: str = "parameter") -> dict:
     return values
 
 
-def words(value):
+def to_text(value):
     """Return a value as a table shows it."""
     if isinstance(value, list | tuple):
         return ",".join(map(str, value))

@@ -26,7 +26,7 @@ from torch.backends import cudnn
 from hnlib import _checks, _files, distributed, methods
 from hnlib.contrast import Contrast
 from hnlib.training import config, records
-from hnlib.training.checkpoint import Checkpoint, Run
+from hnlib.training.checkpoint import Checkpoint, TrainedRun
 from hnlib.training.task import Task
 
 COUNTS = ("skipped", "unconverged")  # what a method counts while it trains
@@ -77,7 +77,7 @@ class Loop:
         self.trained, self.optimiser = fabric.setup(compiled, optimiser)
         self.queue = KeyQueue(model, run) if run.queue else None
         self.progress, self.scheduled, self._embedded = Progress(), {}, ()
-        self.supervised = asks_for(self.method, "supervised")
+        self.supervised = needs(self.method, "supervised")
 
     @property
     def finished(self) -> bool:
@@ -297,7 +297,7 @@ def epoch_generator(task: Task, seed: int, epoch: int) -> torch.Generator:
     return torch.Generator(task.draws_on).manual_seed(int(drawn[0]))
 
 
-def asks_for(method, what: str) -> bool:
+def needs(method, what: str) -> bool:
     """Return whether the method or its catalogue row is "supervised" or needs "features"."""
     return bool(getattr(getattr(method, "entry", method), what, False))
 
@@ -364,7 +364,7 @@ def launch(device: str, precision: str):
     return fabric
 
 
-def fit(fabric, task: Task, method, execution: config.Execution) -> Run:
+def fit(fabric, task: Task, method, execution: config.Execution) -> TrainedRun:
     """Train and measure a run, and write what `execution` asks for."""
     # Nothing here touches the caller's random state, and nothing in it touches us.
     with ExitStack() as stack:
@@ -373,7 +373,7 @@ def fit(fabric, task: Task, method, execution: config.Execution) -> Run:
         stack.callback(setattr, cudnn, "benchmark", cudnn.benchmark)
         cudnn.benchmark = not cudnn.deterministic
         if execution.checkpoint and fabric.global_rank == 0:
-            stack.enter_context(_files.only_process(execution.checkpoint))
+            stack.enter_context(_files.exclusive_lock(execution.checkpoint))
         trainings = Trainings(fabric, task, method, execution)
         trainings.train()
         return trainings.finish()
@@ -450,12 +450,12 @@ class Trainings:
         }
         self.checkpoint.save(self.loop.state_dict() | run_state)
 
-    def finish(self) -> Run:
+    def finish(self) -> TrainedRun:
         """Measure the model unless that was done before, and write record and model."""
         if self.record is None:
             self.record = self._measured()
             self.save()
-        run = Run(self.record, self.model.eval(), self.method)
+        run = TrainedRun(self.record, self.model.eval(), self.method)
         if self.writes and self.execution.record_to is not None:
             records.write(run.record, self.execution.record_to)
         if self.writes and self.execution.save is not None:

@@ -31,7 +31,7 @@ from pydantic_core import from_json  # three times as fast as json
 
 from hnlib._files import INSTALLED, project_root, write_atomically
 from hnlib.training import kinds
-from hnlib.training.config import Configuration, canonical, defaults, name, words
+from hnlib.training.config import Configuration, canonical, defaults, name, to_text
 
 if TYPE_CHECKING:  # training needs no pandas
     import numpy as np
@@ -320,7 +320,7 @@ def _row(stem: str, kind: str, record: dict, setting: str) -> dict:
     chosen, metrics = record["configuration"], record["metrics"]
     row = {key: value for key, value in metrics.items() if not isinstance(value, dict)}
     if kind == "measurement":
-        row |= {"experiment": "", "run": None} | {key: words(v) for key, v in chosen.items()}
+        row |= {"experiment": "", "run": None} | {key: to_text(v) for key, v in chosen.items()}
     else:
         shared, columns = _setting(kind, setting)
         single = {"experiment": chosen["experiment"], "seed": chosen["seed"]}
@@ -346,9 +346,9 @@ def _row(stem: str, kind: str, record: dict, setting: str) -> dict:
 
 @functools.cache
 def _setting(kind: str, configuration: str) -> tuple[Configuration, dict]:
-    """Return a run and the columns that runs share which differ in seed and experiment alone."""
+    """Return the run and columns shared by records that differ only in seed and experiment."""
     run = kinds.run_class(kind).read(json.loads(configuration))
-    return run, {key: value for key, value in run.row().items() if key not in kinds.scores()}
+    return run, {key: value for key, value in run.table_row().items() if key not in kinds.scores()}
 
 
 def _completed(table: pd.DataFrame) -> pd.DataFrame:

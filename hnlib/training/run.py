@@ -12,11 +12,11 @@ from torch import nn
 
 from hnlib.methods import Method
 from hnlib.training import kinds, loop
-from hnlib.training.checkpoint import Run, load
+from hnlib.training.checkpoint import TrainedRun, load
 from hnlib.training.config import Configuration, Execution
 from hnlib.training.loop import Diverged, Interrupted
 
-__all__ = ["Diverged", "Interrupted", "Run", "load", "train"]
+__all__ = ["Diverged", "Interrupted", "TrainedRun", "load", "train"]
 
 
 def train(
@@ -26,8 +26,8 @@ def train(
     method: nn.Module | None = None,
     encoder: nn.Module | None = None,
     **execution,
-) -> Run:
-    r"""Train an encoder by contrast, evaluate it, and return the trained `Run`.
+) -> TrainedRun:
+    r"""Train an encoder by contrast, evaluate it, and return the trained `TrainedRun`.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def train(
 
     Returns
     -------
-    Run
+    TrainedRun
         With ``model``, ``encoder``, ``record``, ``metrics`` and ``history``.
 
     Raises
