@@ -193,11 +193,11 @@ class Contrast:
         check_views(z1, z2)
         batch = len(z1)
         one_of("positives", positives, ("class", "view"))
-        both = None if features is None else torch.cat([*features])
-        z, norms = unit_rows(torch.cat([z1, z2]))
+        both = None if features is None else torch.cat([*features])  # [2B, k]
+        z, norms = unit_rows(torch.cat([z1, z2]))  # [2B, d], [2B]
         masks = _shared_masks(2 * batch, 2 * batch, batch, z.device, z.dtype)
         contrast = cls(
-            inner_products(z, z),
+            inner_products(z, z),  # [2B, 2B]
             masks,
             scale=2 * batch - 2,
             anchors=z,
@@ -322,7 +322,7 @@ class Contrast:
         z, _ = unit_rows(queries, "of the queries")
         candidates, norms = unit_rows(keys, "of the keys")
         masks = _shared_masks(n, m, 0, z.device, z.dtype)
-        similarity = inner_products(z, candidates)
+        similarity = inner_products(z, candidates)  # [n, m]
         contrast = cls(similarity, masks, m - 1, z, candidates, norms=norms)
         if positives is not None:
             _checks.mask("positives", positives, contrast.similarity)

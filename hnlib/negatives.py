@@ -797,11 +797,11 @@ def normalise(
     _refuse_empty(contrast, on_empty)
     if isinstance(scale, Tensor):
         score, scale = score * scale, 1
-    masked = torch.add(contrast.uniform_log_weights, score, alpha=scale)
+    masked = torch.add(contrast.uniform_log_weights, score, alpha=scale)  # [n, m], −inf off N(i)
     if contrast.masks.never_empty or on_empty == "raise":
         return torch.log_softmax(masked, 1)
     # outside the softmax, whose gradient would be NaN there
-    empty = (contrast.negative_counts == 0)[:, None]
+    empty = (contrast.negative_counts == 0)[:, None]  # [n, 1]
     return torch.log_softmax(masked.masked_fill(empty, 0.0), 1).masked_fill(empty, -torch.inf)
 
 

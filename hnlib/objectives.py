@@ -114,16 +114,17 @@ def info_nce(
     options = dict(temperature=temperature, tau_plus=tau_plus, hardness_strength=hardness_strength)
     check(scale=scale, loudness=loudness, **options)
     _check_weights(contrast, log_w)
-    s = contrast.similarity
-    temperature = per_anchor("temperature", temperature, len(s))
+    s = contrast.similarity  # [n, m]
+    temperature = per_anchor("temperature", temperature, len(s))  # a number, or [n, 1]
     tau_plus = per_anchor("tau_plus", tau_plus, len(s))
     if hardness_strength:
         log_w = log_w + hardness_strength * s.detach()
+    # log of the negatives' weighted sum [n, 1], and s+/t of the k positives [n, k]
     negatives, chosen = _log_sums(log_w, s, 1 / temperature, contrast.masks.columns[0])
-    total = negatives[:, 0]
+    total = negatives[:, 0]  # [n]
     if isinstance(tau_plus, Tensor) or tau_plus > 0:
-        negatives = _debias(negatives, chosen, tau_plus, temperature)
-    ratio = negatives - chosen + _log_scale(contrast, scale)
+        negatives = _debias(negatives, chosen, tau_plus, temperature)  # [n, k]
+    ratio = negatives - chosen + _log_scale(contrast, scale)  # [n, k]: negatives over positive
     if isinstance(loudness, str):
         loss = ratio * _loudness_control(ratio.detach().sigmoid(), loudness)
     else:
@@ -619,14 +620,14 @@ class _LogSums(torch.autograd.Function):
         if isinstance(inverse_t, Tensor):
             x = torch.addcmul(log_w, s, inverse_t.to(s))
         else:
-            x = torch.add(log_w, s, alpha=inverse_t).contiguous()
+            x = torch.add(log_w, s, alpha=inverse_t).contiguous()  # [n, m]
         largest = x.amax(1, keepdim=True) if edge is None else x.gather(1, edge)
         largest = largest.clamp_min(torch.finfo(x.dtype).min)  # a row of -inf stays one
         x.sub_(largest) if remaining is None else x.sub_(largest).clamp_max_(1.0)  # 1: rounding
         x.mul_(math.log2(math.e)).exp2_()  # exp_ takes five times as long where a weight is zero
         if remaining is not None:
             x.mul_(remaining)
-        total = x.sum(1, keepdim=True)
+        total = x.sum(1, keepdim=True)  # [n, 1]
         ctx.inverse_t = inverse_t
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, total, columns)
@@ -641,6 +642,7 @@ class _LogSums(torch.autograd.Function):
         if grad_total is not None:
             share = share + grad_total
         inner = share if grad_x is None else share + grad_x
+        # [n, m] both: the terms' shares of the sum, times the incoming gradient
         in_log_w = x * inner if ctx.needs_input_grad[0] else None
         in_s = x * (inner * ctx.inverse_t) if ctx.needs_input_grad[1] else None
         if in_s is not None and grad_chosen is not None:
@@ -684,7 +686,7 @@ def _debias(negatives: Tensor, chosen: Tensor, prior, temperature) -> Tensor:
         prior = prior.to(chosen).clamp_max(below_one)
     else:  # a tensor made on the device: copying a number there would wait
         prior = chosen.new_full((), min(prior, below_one))
-    share = (chosen - negatives + prior.log()).clamp_max(0.0).exp()
+    share = (chosen - negatives + prior.log()).clamp_max(0.0).exp()  # [n, k] of the class
     left = (1 - share).clamp_min(torch.finfo(share.dtype).tiny).log()
     value = negatives + left - torch.log1p(-prior)
     floor = -1 / temperature
