@@ -229,7 +229,7 @@ class Experiment:
             name = "{} − {}" if len(pairs) > 1 else ""
             pairs = {(*pair, name.format(*pair))[2]: pair[:2] for pair in pairs}
         return {
-            f"{block} {words}".strip(): self.effect(*pair, metric, block, target)
+            f"{block} {words}".strip(): self.effect(pair[0], pair[1], metric, block, target)
             for block in blocks or self.blocks
             for words, pair in pairs.items()
             if block in self.having(pair)
@@ -438,7 +438,7 @@ def load(name: str) -> Experiment:
     """Read an experiment by its name."""
     path = ledgers.book_file(f"{FOLDER}/{name}.toml")
     text = path.read_text("utf-8")
-    content = tomllib.loads(text)
+    content: dict[str, Any] = tomllib.loads(text)
     if "extends" in content:  # another file; what stands in this one replaces it key by key
         base = ledgers.book_file(f"{FOLDER}/{content['extends']}.toml")
         content = tomllib.loads(base.read_text("utf-8")) | content

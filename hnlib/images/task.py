@@ -225,7 +225,7 @@ def _check(run: ImageRun, method, supervised: bool) -> None:
     if run.separate_views and run.queue:
         raise ValueError(f"separate_views does not apply with queue={run.queue}")
     if run.pairs_only and (
-        run.mixing or run.queue or run.admitted < 1 or asks_for(method, "features")
+        run.mixing or run.queue or run.admitted < 1 or needs(method, "features")
     ):
         raise ValueError(
             "pairs_only requires a method of embeddings, without mixing, a queue or admitted"
