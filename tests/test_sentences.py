@@ -374,7 +374,7 @@ def test_scores_of_pairs(corpus):
     found, right = one.scores(model, 0)
     ids = [corpus.tokenizer.encode(w).ids[0] for w in "abcdefgh"]
     z = torch.nn.functional.normalize(model.weight[ids].double()).detach().numpy()
-    expected = spearmanr((z[first] * z[second]).sum(1).round(6), one.task.y).statistic
+    expected = spearmanr((z[first] * z[second]).sum(1).round(6), one.benchmark.y).statistic
     assert found["alike"] == pytest.approx(expected) and not right
     y = (first == second).astype(int) | (rng.random(90) < 0.2)
     one = judged(corpus, name="msrp", first=first, second=second, y=y, train=60)
