@@ -32,6 +32,11 @@ def test_an_expression_is_what_it_is_where_the_text_stands():
     assert len(node.cells) == len(cells)
 
 
+def test_a_draft_has_a_dash_for_each():
+    node = new_notebook(cells=[new_markdown_cell("A {eval}`x[0]` b.")])
+    assert inline.without(node).cells[0].source == "A \u2013 b."
+
+
 def test_an_effect_has_its_interval_and_says_whether_its_sign_is_unresolved():
     sure = Effect(1.25, 0.1, 9, "these images")
     assert format_value(sure) == "+1.2\u00a0[+1.0,\u00a0+1.5]"
