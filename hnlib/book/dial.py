@@ -65,7 +65,7 @@ class Map:
                 f"records {' and '.join(map(str, twice['record'][:2]))} are of one cell and seed; "
                 "runs must be equal in all but temperature, beta and seed"
             )
-        return some[some.groupby("seed")["seed"].transform("size") == len(self.points)]
+        return some.loc[some.groupby("seed")["seed"].transform("size") == len(self.points)]
 
     @property
     def seeds(self) -> tuple[int, ...]:
