@@ -276,7 +276,11 @@ def profile(target: str, /, *, labels: bool = False) -> None:
     for name, (a, b) in batches.items():
         if labels:
             a, b = torch.cat([a, b]), torch.arange(len(a)).repeat(2)
-        print(f"{name:16}{profile_loss(loss, a, b)}")
+        try:
+            print(f"{name:16}{profile_loss(loss, a, b)}")
+        except ValueError as error:
+            hint = "" if labels or "raised" not in str(error) else "; of (z, labels): add --labels"
+            raise ValueError(f"{error}{hint}") from error
 
 
 @app.command

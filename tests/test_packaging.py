@@ -233,7 +233,7 @@ def test_the_wheel_has_every_module_and_asks_for_torch_and_numpy(wheel):
     assert {r.name for r in asked if "extra" not in str(r.marker)} == {"torch", "numpy"}
     runs = {p.relative_to(ROOT).as_posix() for p in (ROOT / "book/results/runs").glob("[!.]*.json")}
     results = ("papers.csv", "papers.toml", "motion.json", "retrieved.json", "searched.json")
-    results += ("stages.npz",)
+    results += ("stages.npz", "losses.json")
     ledgers = {f"book/results/{name}" for name in results}
     ledgers |= {"book/claims.csv", "notebooks/errata.md"}
     experiments = (ROOT / "book/results/experiments").glob("*.toml")

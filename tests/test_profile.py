@@ -331,6 +331,51 @@ def test_what_rounding_leaves_of_no_force_is_silent():
     assert found.silent > 0.04 and found.attracted < 0.01 and found.sharpness > 2
 
 
+VERDICTS = {
+    "keeps its distance": (
+        lambda q, k: functional.cross_entropy(-torch.cdist(q, k).square() / 0.2, torch.arange(8)),
+        "a temperature, on these embeddings",
+    ),
+    "masks what is near": (
+        lambda q, k: entropy_of(q @ k.T, (q @ k.T > 0.3) & ~torch.eye(8, dtype=torch.bool)),
+        "a temperature on the negatives that are not silent",
+    ),
+    "is a hinge": (
+        lambda q, k: (q @ k.T - (q @ k.T).diagonal()[:, None] + 0.88).relu().sum(),
+        "a constant push on the negatives that are not silent",
+    ),
+    "weighs anchors": (
+        lambda q, k: (
+            (LOUD * (q @ k.T / 0.1).logsumexp(1)).sum() - 10 * (LOUD * (q * k).sum(1)).sum()
+        ),
+        "a temperature in its choice of negatives, but not in how hard it pushes",
+    ),
+    "hardly pushes": (
+        lambda q, k: 1e-3 * entropy(q, k) - (q * k).sum(),
+        "a temperature in its choice of negatives, but not in how hard it pushes",
+    ),
+    "only attracts": (lambda q, k: -(q * k).sum(), "no negative is pushed"),
+    "is a power of the similarity": (
+        lambda q, k: (
+            -torch.log((1 + q @ k.T).pow(9).diagonal() / (1 + q @ k.T).pow(9).sum(1)).sum()
+        ),
+        "not one temperature",
+    ),
+}
+LOUD = torch.logspace(0, 2, 8, dtype=torch.float64)
+
+
+def entropy_of(s, masked):
+    return functional.cross_entropy((s / 0.1).masked_fill(masked, -torch.inf), torch.arange(8))
+
+
+@pytest.mark.parametrize("case", VERDICTS)
+def test_the_verdict_says_what_a_loss_that(case):
+    """Losses written without sight of how a verdict is found."""
+    loss, said = VERDICTS[case]
+    assert profile_loss(loss, *drawn(3)).verdict.startswith(said)
+
+
 def test_a_stopped_gradient_is_said():
     full, stopped = (profile_loss(KINDS[kind](0.1), *drawn()) for kind in ("one way", STOPPED))
     assert "a gradient is stopped" in str(stopped) and stopped.asymmetry > 0.1
@@ -418,6 +463,7 @@ NOISE = nn.Dropout()
         (lambda a, b: (a - a).norm(), Z1, Z2, "the loss has no gradient at these embeddings"),
         (lambda a, b: (a @ b.T - 2).sqrt().sum(), Z1, Z2, "gradient of the loss is not finite"),
         (lambda a, b: entropy(NOISE(a), b), Z1, Z2, "the loss is random or has a state"),
+        (lambda a, b: (e := a.exp()).sum() + 0 * e.mul_(2).sum(), Z1, Z2, "raised RuntimeError"),
     ],
 )
 def test_misuse_gets_one_sentence(loss, a, b, sentence):
@@ -459,11 +505,15 @@ def test_the_command_says_it_of_three_stages_of_two_trainings(tmp_path, capsys, 
         assert all("γ = 4.00, 0.0° from SimCLR at t = 0.25" in line for line in lines)
     (tmp_path / "bad.py").write_text("x = 1\nloss = 1 / 0\n")
     (tmp_path / "worse.py").write_text("def loss(:\n")
+    (tmp_path / "labelled.py").write_text(
+        "def loss(z, labels): return z[labels == labels[:, None]]"
+    )
     for target, sentence in [
         (f"{mine}:half", "has no loss 'half'; it has loss, Labelled"),
         (f"{tmp_path}/bad.py", "bad.py, line 2: ZeroDivisionError: division by zero"),
         (f"{tmp_path}/worse.py", "worse.py, line 1: SyntaxError: "),
         (f"{tmp_path}/none.py", "No such file"),
+        (f"{tmp_path}/labelled.py", "of (z, labels): add --labels"),
         ("simclr", "name a loss as FILE.py or FILE.py:NAME, got simclr"),
     ]:
         assert cli.main(["profile", target]) == 2
