@@ -396,7 +396,9 @@ def _sharpness(s: Tensor, forces: Tensor, pushed: Tensor, one_sided: bool, start
         return 0.0, 0.0, None, ()
     counts = torch.zeros(len(x), len(s), dtype=x.dtype)  # how often the force of a pair has u_a
     counts[rows, ends] = 1.0
-    u = ((y - start * x) @ counts / counts.sum(0).clamp_min(1)).exp().clamp_min(1e-300)
+    bound = torch.full((len(s),), math.inf, dtype=x.dtype)  # u_a is below u_a + u_b
+    bound.scatter_reduce_(0, ends.flatten(), (y - start * x).repeat(2), "amin")
+    u = bound.clamp(-690, 690).exp()
     found, step = torch.cat([u, u.new_tensor([start])]), torch.zeros(len(s) + 1, dtype=x.dtype)
     best, damping = math.inf, 1e-3
     while damping < 1e6:

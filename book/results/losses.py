@@ -344,7 +344,7 @@ def measured(build, a: torch.Tensor, b: torch.Tensor) -> dict:
             a, b = torch.stack([a, b], 1).flatten(0, 1), torch.arange(len(a)).repeat_interleave(2)
         found = profile_loss(loss, a, b)
     except (ValueError, TypeError) as error:  # the latter of how it is built
-        return {"verdict": str(error)}
+        return {"error": str(error)}
     numbers = {"residual": found.residual}
     if found.residual <= FOREIGN:
         loud = found.loudness
@@ -367,8 +367,7 @@ def measured(build, a: torch.Tensor, b: torch.Tensor) -> dict:
             angle_loudness=two.angle,
             angle_balance=three.angle,
         )
-    numbers = {name: x if x is None else float(f"{x:.5g}") for name, x in numbers.items()}
-    return numbers | {"verdict": found.verdict}
+    return {name: x if x is None else float(f"{x:.5g}") for name, x in numbers.items()}
 
 
 def recorded(digest: str) -> dict:
@@ -412,7 +411,7 @@ def main() -> None:
             row["batches"] |= {x: measured(build, *map(torch.from_numpy, file[x])) for x in todo}
         ledger["rows"] = [x for x in ledger["rows"] if x is not row] + [row]
         write(ledger, list(every))
-        print(f"{library:24}{name:48}{row['batches'][ORDER[0]]['verdict']}", flush=True)
+        print(f"{library:24}{name:48}{row['batches'][ORDER[0]].get('sharpness')}", flush=True)
 
 
 if __name__ == "__main__":
