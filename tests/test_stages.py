@@ -62,6 +62,7 @@ def test_one_temperature_is_told_from_two_at_every_stage(recorded):
         one, two = (profile_loss(both_ways(0.2, back), *z) for back in (0.2, 0.1))
         assert one.sharpness == pytest.approx(5, rel=1e-4) and one.verdict.startswith("a temp")
         assert two.verdict.startswith("not one temperature")
+        assert profile_loss(both_ways(0.01, 0.01), *z).sharpness == pytest.approx(100, rel=1e-6)
 
 
 @pytest.mark.slow
