@@ -41,7 +41,7 @@ def test_its_losses_are_those_of_the_library(example):
 
 @pytest.mark.slow
 def test_it_runs_without_data(example, monkeypatch, capsys):
-    arguments = ["hcl_cifar10.py", "--epochs", "1", "--width", "4"]
+    arguments = ["hcl_cifar10.py", "--epochs", "1", "--width", "8"]
     monkeypatch.setattr(sys, "argv", arguments)
     example.main()
     assert capsys.readouterr().out.count("kNN") == 2

@@ -33,6 +33,7 @@ EXTRA = {
     "commands": "training",
     "_files": "training",
     "__main__": "training",
+    "null": "notebooks",
     "graphs": "graphs",
     "sentences": "sentences",
     "retrieval": "retrieval",
@@ -41,7 +42,7 @@ EXTRA = {
     "book": "book",
 }
 OPTIONAL = {"notebooks.sweep": "sweep"}  # imported inside functions
-LOSSES = [path.stem for path in (ROOT / "hnlib").glob("[!_]*.py") if path.stem != "commands"]
+LOSSES = [path.stem for path in (ROOT / "hnlib").glob("[!_]*.py") if path.stem not in EXTRA]
 
 
 def normalised(name):

@@ -92,7 +92,7 @@ class OnMeta(task.Task):
 
     def views(self, batch, generator, share):
         x = torch.empty(2, len(batch), *self.shape, dtype=torch.bfloat16, device="meta")
-        return tuple(part.contiguous(memory_format=torch.channels_last) for part in x)
+        return task.Views(*(part.contiguous(memory_format=torch.channels_last) for part in x))
 
 
 @pytest.mark.parametrize("queue", [0, 8])

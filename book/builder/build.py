@@ -167,7 +167,8 @@ def render(folder: Path, draft: bool) -> None:
     shutil.rmtree(build, ignore_errors=True)
     page = build / "html"
     arguments = [folder, page, not draft]
-    environment = os.environ | {"PYTHONPATH": f"{root()}{os.pathsep}{root() / 'book'}"}
+    here = Path(__file__).parents[1]  # the builder's own, whichever book it builds
+    environment = os.environ | {"PYTHONPATH": f"{root()}{os.pathsep}{here}"}
     with ThreadPoolExecutor() as beside:
         wheel = beside.submit(portable_notebooks.wheel, page)
         result = subprocess.run(

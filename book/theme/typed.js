@@ -271,9 +271,9 @@ const typed = (() => {
     const sum = (list) => list.reduce((a, b) => a + b, 0), mean = sum(y) / y.length;
     const scatter = sum(y.map((v) => (v - mean) ** 2));
     if (scatter < 1e-12 * y.length) return { ...none, sharpness: 0, misfit: 0 };
-    const level = new Float64Array(n + 1), count = new Float64Array(n + 1);
-    pairs.forEach((pair, i) => pair.forEach((a) => { level[a] += y[i] - start * x[i]; count[a]++; }));
-    let found = level.map((v, a) => Math.max(Math.exp(v / Math.max(count[a], 1)), 1e-300)), error = [], normal, slope, scale;
+    const bound = new Float64Array(n + 1).fill(Infinity);  // u_a is below u_a + u_b
+    pairs.forEach((pair, i) => pair.forEach((a) => { bound[a] = Math.min(bound[a], y[i] - start * x[i]); }));
+    let found = bound.map((v) => Math.exp(Math.min(Math.max(v, -690), 690))), error = [], normal, slope, scale;
     found[n] = start;
     let step = new Float64Array(n + 1), best = Infinity, damping = 1e-3;
     while (damping < 1e6) {

@@ -213,6 +213,6 @@ def _execute(trial: Trial, notebook, folder, root, cpus, gpus) -> dict[str, byte
 
 
 def _records() -> dict[Path, int]:
-    folders = [records.default_folder(), records.tracked_folder()]
+    folders = [records.default_folder(), execute.root() / records.TRACKED]  # if it is there
     paths = itertools.chain.from_iterable(folder.glob("[!.]*.json") for folder in folders)
     return {path: path.stat().st_mtime_ns for path in paths}
