@@ -27,7 +27,8 @@ def check(answer, reference, instances, tolerance: float = 1e-6) -> bool:
         if given is None:
             print("Not answered yet: replace None by your line and run the cell again.")
             return False
-        given, expected = (torch.as_tensor(x).double() for x in (given, reference(*arguments)))
+        pair = given, reference(*arguments)
+        given, expected = (torch.as_tensor(x).detach().double() for x in pair)
         if given.shape != expected.shape:
             print(f"Not yet: the shape is {[*given.shape]}, it should be {[*expected.shape]}.")
             return False
