@@ -6,7 +6,7 @@ const wholeWord = (text, flags) => new RegExp(`${startOfWord(text).source}(?![\\
 
 // Chapters before fine print before ledgers; the API last.
 const isAPI = (page) => /^book\/api/.test(page);
-const weightOf = (page) => (/^book\/|errata/.test(page) ? 0.3 : /-(more|cost|finite|simulated)\./.test(page) ? 0.6 : 1);
+const weightOf = (page) => (/^book\/|errata|verdicts/.test(page) ? 0.3 : /-(more|cost|finite|simulated)\./.test(page) ? 0.6 : 1);
 
 // A number of a statement belongs to the word before it.
 const split = (query) => query.trim().split(/\s+(?!\d+\.\d*$)/).filter(Boolean);
@@ -39,8 +39,9 @@ function findNear(index, query) {
   return stated.length ? stated : others.length ? others : findMost(index, query);
 }
 
-// Else, for a question in the reader's words, what has most of them: a rare word counts more, and a title's most.
+// Else, for a whole question, what has most of its words: a rare word counts more, and a title's most.
 function findMost(index, query) {
+  if (split(query).length < 4) return [];
   const words = split(query).map((word) => word.replace(/[.,;:!?"()]+$|^["(]+/g, "").replace(/(?<=\p{L}{3})(?:ing|ed|es|s|'s)$/u, ""));
   const parts = index.flatMap(([page, about, parts]) => parts.map(([anchor, title, text]) => ({ page, about, anchor, title, text, score: 0 })));
   for (const word of new Set(words.filter((word) => word.length > 2 || /\d/.test(word)))) {
@@ -55,7 +56,7 @@ function findMost(index, query) {
 // A whole question that has few hits gets the nearest sections below them.
 function findMore(index, query, exact) {
   const isNew = ({ page, anchor }) => !exact.some((hit) => hit.page === page && hit.anchor === anchor);
-  return split(query).length > 3 && exact.length < 5 ? findMost(index, query).filter(isNew) : [];
+  return exact.length < 5 ? findMost(index, query).filter(isNew) : [];
 }
 
 function line(text, words) {
