@@ -76,7 +76,7 @@ Parameters
 option
     KEY=VALUE, of the method
 schedule
-    KEY=START:END or KEY=START:END:STEPS
+    KEY=START:END, KEY=START:END:STEPS or KEY=START:END:cosine:PERIODS
 record
     write to book/results/runs
 restart

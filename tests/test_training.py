@@ -458,6 +458,9 @@ def test_a_scheduled_option_moves(whole):
     steps = train(**chosen | dict(schedule={"beta": (4, 0, 2)}))
     assert [row.get("beta") for row in steps.history] == [None, 4, 4, 2]
     assert ImageRun.read(steps.record["configuration"]).schedule == {"beta": (4, 0, 2)}
+    waves = {"beta": (4, 0, "cosine", 2)}
+    twice = SMALL | dict(epochs=4, method="hcl", schedule=waves)
+    assert [row.get("beta") for row in train(**twice).history][1:] == pytest.approx([4, 0, 4, 0])
     to_the_end = train(**chosen, reach_end=True)
     assert [row.get("beta") for row in to_the_end.history] == [None, 3, 1.5, 0]
     assert to_the_end.record["configuration"]["reach_end"]

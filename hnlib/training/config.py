@@ -22,7 +22,10 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 Positive = Annotated[float, Field(gt=0)]
-Course = tuple[float, float] | tuple[float, float, Annotated[int, Field(ge=1)]]
+Count = Annotated[int, Field(ge=1)]
+Course = (
+    tuple[float, float] | tuple[float, float, Count] | tuple[float, float, Literal["cosine"], Count]
+)
 Hidden = Parameter(parse=False)  # not an option of the command line
 Rare = Parameter(show=False)  # not in its help
 checked = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -100,7 +103,8 @@ class Configuration:
         of Adam: how slowly it forgets the size of old gradients
     schedule
         `{option: (start, end)}` moves an option of the method linearly over the epochs, with
-        `(start, end, changes)` in that many steps
+        `(start, end, changes)` in that many steps; `(start, end, "cosine", periods)` moves it to
+        the end and back so many times
     reach_end
         a schedule has its end in the last epoch, not after it
     queue

@@ -321,9 +321,12 @@ def _span(run) -> int:
 def scheduled_options(run, epoch: int) -> dict[str, float]:
     """Return the values of the method's scheduled options in an epoch."""
     span, values = _span(run), {}
-    for option, (start, end, *changes) in run.schedule.items():
-        changes = changes[0] if changes else span
-        moved = epoch * changes // span / changes
+    for option, (start, end, *how) in run.schedule.items():
+        if how[:1] == ["cosine"]:
+            moved = 0.5 - 0.5 * math.cos(2 * math.pi * how[1] * epoch / span)
+        else:
+            changes = how[0] if how else span
+            moved = epoch * changes // span / changes
         values[option] = start + moved * (end - start)
     return values
 
