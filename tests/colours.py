@@ -34,8 +34,3 @@ def contrast(one, other):
 def lifted(colour):
     """A colour of a figure as the dark theme shows it."""
     return [min(1.0, LIFT * x) for x in shares(colour)]
-
-
-def legible(colour):
-    """Whether letters of a figure have 4.5:1 on both grounds."""
-    return contrast(colour, LIGHT) >= 4.5 and contrast(lifted(colour), DARK) >= 4.5

@@ -24,19 +24,3 @@ def test_deferred_conditions_name_the_first_row_ever_met_and_are_then_forgotten(
     with pytest.raises(ValueError, match=r"^row 2 has norm 0\.25$"):
         conditions.raise_if_any()
     conditions.raise_if_any()
-
-
-@pytest.mark.parametrize(
-    "value", [0.0, -1.0, float("nan"), float("inf"), torch.tensor([1.0, float("nan")])]
-)
-def test_what_is_not_positive_is_named(value):
-    with pytest.raises(ValueError, match=r"^t must be positive and finite, got (0|-1|nan|inf)"):
-        _checks.positive("t", value)
-    _checks.positive("t", torch.tensor([1.0, 2.0]))
-
-
-def test_a_value_for_each_anchor_is_a_column():
-    assert _checks.per_anchor("t", 0.5, 3) == 0.5
-    assert _checks.per_anchor("t", torch.ones(3), 3).shape == (3, 1)
-    with pytest.raises(ValueError, match=r"t must be a number or have shape \(3,\), got \(2,\)"):
-        _checks.per_anchor("t", torch.ones(2), 3)

@@ -48,7 +48,6 @@ def test_a_control_that_passes_fails_the_check(control):
     ("change", "message"),
     [
         (dict(kind="theorem"), "kind must be one of identity, inequality, .*, got 'theorem'"),
-        (dict(instances=0), "H1: instances must be at least 1, got 0"),
         (dict(tolerance=math.inf, control=math.inf), "H1: tolerance must be finite, got inf"),
         (dict(kind="identity", value=-1.0), "H1: value must be an absolute difference, got -1"),
     ],
@@ -56,14 +55,6 @@ def test_a_control_that_passes_fails_the_check(control):
 def test_a_check_that_could_not_fail_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
         check("H1", "x", **GOOD | change)
-
-
-def test_the_record_is_plain_json():
-    numbers = {"value": torch.tensor(0.0), "control": math.inf, "instances": torch.tensor(5)}
-    record = check("H1", "an Infinity norm", **GOOD | numbers).record
-    assert json.loads(json.dumps(record, allow_nan=False)) == record
-    assert type(record["value"]) is float and type(record["instances"]) is int
-    assert record["control"] > 1e300
 
 
 def test_what_a_notebook_shows_is_harvested_in_order():

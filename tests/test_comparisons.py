@@ -125,10 +125,7 @@ BASE = frame(bits())
     ("table", "more", "message"),
     [
         (BASE, {"target": "all"}, "target must be 'these images' or 'new images'"),
-        (BASE[:4], {}, "the base group must select runs"),
         (pd.concat([BASE, BASE[:1]]), {}, r"one seed each, got seed \[0, 1, 2, 3, 0\]"),
-        (BASE.assign(seed=range(8)), {}, r"no seed in common, only \[0, 1, 2, 3, 4, 5, 6, 7\]"),
-        (BASE.assign(linear=math.nan), {}, "linear of .* is missing or not finite"),
         (BASE.assign(test_images=[200] * 4 + [100] * 4), {}, r"test_images is \[100, 200\]"),
         (BASE.assign(dataset=list("aaaabbbb")), {}, r"different images: dataset is \['a', 'b'\]"),
         (BASE.assign(linear=0.123456), {"target": "new images"}, "linear is not a share of"),
@@ -172,19 +169,6 @@ def test_new_images_add_their_part_and_without_bits_at_most_too_much(seed, n, m)
         assert wide.difference == narrow.difference and wide.between == narrow.between
         assert wide.error >= narrow.error and wide.p >= narrow.p - 1e-12
         assert wide.low <= narrow.low + 1e-12 and wide.high >= narrow.high - 1e-12
-
-
-def test_a_run_without_bits_makes_it_a_bound_and_validation_images_are_counted_apart():
-    table = frame(bits())
-    table.at[3, "correct"] = math.nan
-    assert compare(table, target="new images").bound
-    right = bits(m=80)
-    table = frame(right, validation=80, test_images=1000).rename(
-        columns={"linear": "linear_validation"}
-    )
-    table["correct"] = [{"linear_validation": c["linear"]} for c in table["correct"]]
-    found = compare(table, metric="linear_validation", target="new images")
-    assert same(found, compare(frame(right), target="new images")) and not found.bound
 
 
 @quick
@@ -260,32 +244,6 @@ def test_a_pooled_family_has_the_residual_variance_of_the_table():
         assert f.between == pytest.approx(wanted)
         assert f.high - f.difference == pytest.approx(wanted * stats.t.isf(0.025 / k, f.df))
     assert same(comparisons.family(alone[:1], pooled=True)[0], alone[0])
-
-
-def test_what_cannot_be_pooled():
-    table = many(2)
-    a, b = against("simclr", "m0", "m1", table=table)
-    other = against("m0", "m1", table=table)[0]
-    fewer = against("simclr", "m1", table=table.query("seed < 3 or method != 'm1'"))[0]
-    single = against("simclr", "m1", table=table.query("seed == 0"))[0]
-    for effects in ([a, other], [a, fewer], [single]):
-        with pytest.raises(ValueError, match="one base and the same two or more seeds"):
-            comparisons.family(effects, pooled=True)
-    assert len(comparisons.family([a, b, fewer])) == 3 and comparisons.family([], pooled=True) == []
-
-
-def test_groups_of_runs_that_are_frames_of_their_own():
-    table = many(2).assign(record=lambda f: f.method + f.seed.astype(str))
-    a, b, base = (table.query("method == @m") for m in ("m0", "m1", "simclr"))
-    for target in ("these images", "new images"):
-        wanted = comparisons.compare(table, "method == 'm0'", "method == 'simclr'", target=target)
-        assert same(comparisons.between(a[::-1], base, target=target), wanted)
-    one, two, other = (comparisons.between(*pair) for pair in ((a, base), (b, base), (b, a)))
-    assert len(comparisons.family([one, two], pooled=True)) == 2
-    with pytest.raises(ValueError, match="one base"):
-        comparisons.family([one, other], pooled=True)
-    with pytest.raises(ValueError, match="no seed in common"):
-        comparisons.between(a[:1], base[1:])
 
 
 @quick

@@ -136,20 +136,6 @@ def test_similarities_are_float32_or_better_also_under_autocast():
     assert inside.dtype == torch.float32 and torch.equal(inside, outside)
 
 
-def test_same_class_takes_labels_of_the_batch_or_of_both_views():
-    z1, z2 = batch(6)
-    y = torch.tensor([0, 1, 0, 2])
-    expected = y.repeat(2)[:, None] == y.repeat(2)
-    assert torch.equal(Contrast.from_views(z1, z2, y).same_class(), expected)
-    plain = Contrast.from_views(z1, z2)
-    for labels in (y, y.repeat(2)):
-        assert torch.equal(plain.same_class(labels), expected)
-    with pytest.raises(ValueError, match="no labels; pass labels="):
-        plain.same_class()
-    with pytest.raises(ValueError, match=r"labels must have shape \(4,\) or \(8,\), got \(3,\)"):
-        plain.same_class(y[:3])
-
-
 def broken(value):
     z = torch.ones(4, 3)
     z[2] = value
@@ -165,19 +151,12 @@ space, nodes = Contrast.from_similarity, Contrast.from_nodes
     ("call", "message"),
     [
         (lambda: views(good, good[:3]), r"both views .*got \(4, 3\), \(3, 3\)"),
-        (lambda: views(good[:1], good[:1]), "a batch must have at least 2 images, got 1"),
         (lambda: views(broken(torch.nan), good), "row 2 of view 1 has norm nan .*check the enc"),
         (lambda: views(good, good, torch.arange(3)), r"labels of 4 images .*got \(3,\)"),
-        (lambda: views(good, good, torch.ones(4)), "labels of 4 images must be integers"),
-        (lambda: views(good, good, positives="x"), "positives must be one of class, view, got"),
         (lambda: space(good, eye, ~eye), r"positives must be a boolean mask of shape \(4, 3\)"),
         (lambda: space(broken(torch.nan)[:3], eye, ~eye), "row 2 are not finite"),
         (lambda: space(good[:3], eye & ~eye, ~eye), "anchor 0 has no positive"),
-        (lambda: Contrast.from_pairs(good, good[:3]), "and 2, got 4 and 3"),
         (lambda: Contrast.from_pairs(good[:3], good).reversed(), "got 3 queries and 4 keys"),
-        (lambda: queue(good, good, good[:, :2]), r"queue \[K, d\], got .*\(4, 2\)"),
-        (lambda: queue(good, good, good, torch.arange(4)), "must be given together"),
-        (lambda: nodes(good, good[:1], torch.zeros(4).long()), "at least 2 graphs, got 1"),
         (lambda: nodes(good, good, torch.arange(4) + 1), "graphs from 0 to 3, got 4"),
     ],
 )

@@ -11,7 +11,6 @@ from hnlib.book import dial
 
 TEMPERATURES, BETAS = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05), (0.0, 1.0, 2.0, 4.0, 8.0)
 CELLS = [(t, beta) for t in TEMPERATURES for beta in BETAS]
-GAMMAS = np.array([(1 + beta) / t for t, beta in CELLS])
 
 
 def invented(accuracy, seeds=3, noise=0.001, leave_out=()):
@@ -83,16 +82,3 @@ def test_the_heat_map_shows_every_cell_and_lines_of_equal_sharpness():
     row, column = TEMPERATURES.index(0.1), BETAS.index(0.0)
     x, y = ax.lines[1].get_data()  # γ = 10 begins at the cell t = .1, β = 0
     assert np.hypot(x - column, y - row).min() < 0.1
-
-
-def test_the_scatter_has_a_point_for_each_cell():
-    here, ax = dial.Map(invented(by_sharpness)), Figure().subplots()
-    here.scatter(ax)
-    points = [line.get_xydata()[0] for line in ax.lines if line.get_marker() == "o"]
-    assert points == pytest.approx(np.column_stack([GAMMAS, here.accuracy().mean(1)]))
-    rings = [line for line in ax.lines if line.get_label().startswith("$t=")]
-    assert len(rings) == len(TEMPERATURES)
-
-
-def test_a_share_is_shown_in_percent():
-    assert dial.format_share((0.944, 0.84, 0.999)) == "94\u00a0% [84, 100]"

@@ -17,26 +17,7 @@ from builder import portable_notebooks
 from hnlib.notebooks import execute
 from hnlib.training import records
 
-NAMING = ("pyproject.toml", "README.md", "CITATION.cff")  # the files that are not built
 URL = "https://github.com/somebody/a-book"
-
-
-def addresses(folder):
-    """Every address of a repository of ours that a file of the folder names, by file."""
-    found = {}
-    for name in NAMING:
-        text = (folder / name).read_text(encoding="utf-8")
-        named = re.findall(r"(?:git clone|Repository =|repository-code:) \"?([^\s\"]+)", text)
-        found[name] = tuple(sorted(set(named)))
-    return found
-
-
-def test_every_file_names_the_address_of_pyproject():
-    named = dict.fromkeys(NAMING, (portable_notebooks.repository(ROOT),))
-    # a reader is shown no placeholder
-    if not portable_notebooks.is_set(portable_notebooks.repository(ROOT)):
-        named["README.md"] = ()
-    assert addresses(ROOT) == named
 
 
 STAGE = """
@@ -182,30 +163,6 @@ def test_myst_becomes_markdown_that_any_notebook_shows(monkeypatch, site):
         expected = re.sub(r"\[([^]]*)\]\(SITE/notebooks/other.html\)", r"*\1*", PLAIN)
         expected = re.sub(r"\[([^]]*)\]\(SITE\S*\)", r"\1", expected)
     assert portable_notebooks.plain(MYST, "notebooks/one", site) == expected
-
-
-def test_numbers_are_those_of_sphinx(tmp_path, monkeypatch):
-    """Each kind counts on its page."""
-    pages = {
-        "_toc": "format: jb-book\nroot: a\nparts:\n- chapters:\n  - file: b\n"
-        "- numbered: true\n  chapters:\n  - file: c\n- numbered: true\n  chapters:\n  - file: d\n",
-        "a": "# A\n\n$$\nx\n$$ (eq-a)\n",
-        "b": "# B\n\n  figure:\n    name: fig-b\n\n(here)=\n\n## Words\n\n$$\nx\n$$ (eq-b)\n",
-        "c": "# C\n\n```{prf:theorem} Title\n:label: thm-c\n```\n```{prf:lemma}\n:label: lem-c\n```\n",
-        "d": "# D\n\n```{exercise}\n:label: ex-d\n```\n"
-        "```{solution} ex-d\n:label: sol-d\n```\n```{exercise}\n:label: ex-e\n```\n",
-    }
-    for name, text in pages.items():
-        (tmp_path / f"{name}.{'yml' if name == '_toc' else 'md'}").write_text(text)
-    monkeypatch.setattr(portable_notebooks, "root", lambda: tmp_path)
-    shown = portable_notebooks.labels.__wrapped__()
-    assert {label: place for label, (_, place) in shown.items()}["fig-b"] == "b"
-    assert {label: text for label, (text, _) in shown.items()} == {
-        **{"/a": "A", "/b": "B", "/c": "C", "/d": "D", "here": "Words"},
-        **{"eq-a": "(1)", "eq-b": "(1)", "fig-b": "Fig. 1"},
-        **{"thm-c": "Theorem 1.1", "lem-c": "Lemma 1.1"},
-        **{"ex-d": "Exercise 2.1", "ex-e": "Exercise 2.2"},
-    }
 
 
 def unread(node) -> dict[str, list[str]]:

@@ -28,12 +28,3 @@ def test_the_stem_keeps_the_resolution_of_small_images():
     encoder(torch.zeros(2, 3, 32, 32))
     assert sizes == [(32, 32)]
     assert len([m for m in encoder.modules() if isinstance(m, torch.nn.MaxPool2d)]) == 0
-
-
-def test_the_projector_of_the_papers():
-    projector = encoders.Projector(2048)
-    assert [m.weight.shape for m in projector.layers if isinstance(m, torch.nn.Linear)] == [
-        (512, 2048),
-        (128, 512),
-    ]
-    assert projector(torch.randn(4, 2048)).shape == (4, 128)

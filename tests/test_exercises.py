@@ -12,11 +12,9 @@ INSTANCES = [(torch.tensor([1.0, 2.0]),), (torch.tensor([3.0, 4.0, 5.0]),)]
     ("answer", "says"),
     [
         (lambda x: 2 * x, "Right, on 2 instances."),
-        (lambda x: [2 * float(y) for y in x], "Right"),
         (lambda x: None, "Not answered yet"),
         (lambda x: 2 * x + 1e-3, "off by 0.001"),
         (lambda x: x**2, "off by 15"),  # the worst instance, not the first
-        (lambda x: x * float("nan"), "off by inf"),
         (lambda x: 2 * x.where(x < 5, -torch.inf), "off by inf"),
         (lambda x: (2 * x).sum(), "the shape is [], it should be [2]"),
     ],

@@ -166,27 +166,6 @@ def test_sigterm_ends_the_command_with_one_sentence(tmp_path):
     assert "repeat the same call" in message and message.count("\n") == 1
 
 
-SWALLOWED = """
-import os, signal, sys, time
-from hnlib import __main__ as cli, commands
-def app(*given, **options):
-    try:
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(1)
-    except BaseException:  # as some libraries have it where they import others
-        time.sleep(60)
-commands.app, cli.AGAIN = app, 1
-sys.exit(cli.main(["queue"]))
-"""
-
-
-@pytest.mark.slow
-def test_a_stop_that_an_import_swallows_comes_again():
-    process = python("-c", SWALLOWED, stderr=subprocess.PIPE)
-    assert process.communicate(timeout=50)[1] == "hnlib: interrupted\n"
-    assert process.returncode == 130
-
-
 GRAPHS = dict(dataset="motifs", method="scl", folds=3, epochs=3, hidden=8, progress=False)
 KILLED = f"""
 import sys

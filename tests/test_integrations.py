@@ -12,7 +12,6 @@ from processes import two_processes
 from torch.nn import functional
 
 from hnlib import methods
-from hnlib.contrast import Contrast
 from hnlib.images import _torchvision  # noqa: F401, which those libraries import: see there
 from hnlib.integrations.sentence_transformers import HardNegatives
 
@@ -229,34 +228,6 @@ def test_a_guide_with_another_tokenizer_reads_the_texts_anew(tmp_path):
     bag = StaticEmbedding(model.tokenizer.backend_tokenizer, embedding_dim=8)
     with pytest.raises(ValueError, match="the guide has another vocabulary than the model"):
         HardNegatives(type(model)(modules=[bag], device="cpu"), "simclr", guide=guide)
-
-
-def test_a_query_of_which_the_mask_leaves_nothing_is_left_out():
-    z = columns(7, n=4)
-    mask = torch.zeros(4, 4, dtype=torch.bool)
-    mask[0] = True
-    some = methods.build("hcl", tau_plus=0.0).pairs(*z, excluded=mask)
-    rows = Contrast.from_pairs(z[0][1:], torch.cat([z[1][1:], z[1][:1]]))
-    assert some.item() == pytest.approx(methods.build("hcl", tau_plus=0.0).loss(rows).item())
-
-
-def test_the_whole_batch_is_their_cached_loss():
-    model, features = Tower(0), texts(3, 3)
-    whole = ours([model(x)["sentence_embedding"] for x in features])
-    gradients = [torch.autograd.grad(whole, list(model.parameters()))]
-    for size in (4, 12):
-        cached = sentence_losses().CachedMultipleNegativesRankingLoss(model, mini_batch_size=size)
-        theirs = cached(features, None)
-        assert float((whole - theirs).detach().abs()) < 1e-6
-        model.zero_grad()
-        theirs.backward()
-        gradients.append([p.grad.clone() for p in model.parameters()])
-    for other in gradients[1:]:
-        for mine, their in zip(gradients[0], other, strict=True):
-            torch.testing.assert_close(mine, their, rtol=0, atol=1e-6)
-    parts = [ours([model(x)["sentence_embedding"][i : i + 4] for x in features]) for i in (0, 4, 8)]
-    accumulated = torch.autograd.grad(sum(parts) / 3, list(model.parameters()))
-    assert max(float((a - b).abs().max()) for a, b in zip(accumulated, gradients[0])) > 1e-3
 
 
 def test_defaults_are_those_of_pairs_and_any_may_be_said():

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hnlib import logits, methods, objectives, streaming
+from hnlib import logits, methods, objectives
 from hnlib.contrast import Contrast
 
 OPTIONS = {
@@ -84,22 +84,3 @@ def test_bpr_of_one_negative_is_info_nce_and_averages_over_positives():
     assert losses[2] == pytest.approx((losses[0] + losses[1]) / 2)
     nce = [float(objectives.info_nce(c, c.uniform_log_weights, 0.3, 0.0, 1)) for c in several]
     assert abs(losses[0] - nce[0]) > 1e-3
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_what_is_not_info_nce_of_similarities_is_not_streamed(name):
-    with pytest.raises(ValueError, match=f"{name} cannot be streamed .* InfoNCE of s/t"):
-        streaming.streamed(methods.build(name))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"share": 1.1}, r"share must lie in \[0, 1\], got 1.1"),
-        ({"shape": -1.0}, "shape must be finite and >= 0, got -1"),
-        ({"share": torch.ones(3)}, "share must be a number or have shape"),
-    ],
-)
-def test_options_out_of_range_are_errors(options, message):
-    with pytest.raises(ValueError, match=message):
-        methods.build("weince", **options)(*drawn.views(0, 6, 4))

@@ -1,7 +1,6 @@
 """The catalogue: every entry is its reference, every option has its effect, errors name mistakes."""
 
 import functools
-import inspect
 import math
 
 import drawn
@@ -10,8 +9,7 @@ import pytest
 import reference
 import torch
 
-from hnlib import logits, methods, negatives, objectives
-from hnlib.book import figures
+from hnlib import methods
 from hnlib.contrast import Contrast
 from hnlib.graphs import methods as of_graphs
 from hnlib.transport import ConvergenceWarning
@@ -94,22 +92,6 @@ CHANGED = {
     "tail_strength": 0.0,
     "cap_strength": 2.0,
 }
-
-
-def test_the_catalogue_is_the_one_that_the_references_promise():
-    assert list(methods.CATALOGUE) == list(reference.METHODS)
-    for name, entry in methods.CATALOGUE.items():
-        parts = (entry.objective, entry.negatives, entry.synthetic, entry.logit)
-        known = {p for f in parts if f for p in inspect.signature(f).parameters}
-        assert set(entry.defaults) <= known | {"positives", "learn", "learn_scale"}, name
-        assert getattr(objectives, entry.objective.__name__) is entry.objective, name
-        assert getattr(negatives, entry.negatives.__name__) is entry.negatives, name
-        assert entry.logit is None or getattr(logits, entry.logit.__name__) is entry.logit, name
-        assert name in figures.COLOURS
-        assert entry.supervised == ("positives" in entry.defaults)
-        radius = "eta" in entry.defaults or name == "bcl-ot"  # which takes its place
-        assert ("temperature" in entry.defaults) != radius
-        assert entry.title and entry.paper
 
 
 def test_methods_meet_where_their_options_say():
@@ -370,20 +352,13 @@ def test_a_validation_in_inference_mode_does_not_break_training():
     [
         ("simclrr", {}, "method 'simclrr' is unknown; the catalogue has simclr, debiased, hcl"),
         ("hcl", {"betta": 2.0}, "hcl has no option 'betta'; it has temperature, beta, tau_plus"),
-        ("hcl", {"temperature": 0.0}, "temperature must be positive and finite, got 0"),
         ("simclr", {"temperature": "abc"}, "temperature must be a number, got 'abc'"),
-        ("debiased", {"tau_plus": -0.2}, r"tau_plus must lie in \[0, 1\), got -0\.2"),
         ("hcl", {"weights_gradient": "False"}, "weights_gradient must be True or False"),
-        ("scl", {"average": "rows"}, "average must be one of anchors, pairs, got 'rows'"),
-        ("unremix", {"learn": "x"}, "learn must be one of fixed, minimise, maximise, got 'x'"),
-        ("siglip", {"learn_scale": "False", "bias": 0.0}, "learn_scale must be True or False, got"),
         (
             "unremix",
             {"mixture": 0.5},
             "mixture must be three shares, at least 0 and not all 0, got",
         ),
-        ("ot", {"tol": -1}, "tol must be finite and >= 0, got -1"),
-        ("ot", {"max_iterations": 0}, "max_iterations must be an integer of at least 1, got 0"),
     ],
 )
 def test_mistakes_are_errors_when_the_method_is_built(name, options, message):

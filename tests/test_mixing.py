@@ -72,21 +72,6 @@ def test_the_loss_of_un_mix_is_three_losses(name):
     torch.testing.assert_close(mixing.un_mix_loss(method, z, own, hidden), expected)
 
 
-@pytest.mark.parametrize(
-    "run", [dict(method="simclr", mixing="i-mix"), dict(method="unremix", mixing="un-mix")]
-)
-@pytest.mark.slow
-def test_a_run_has_mixed_views_and_says_so(run, tmp_path):
-    first = train("digits", **SMALL, **run)
-    again = train("digits", **SMALL, **run)
-    plain = train("digits", **SMALL, method=run["method"])
-    assert first.metrics["loss"] == again.metrics["loss"] != plain.metrics["loss"]
-    chosen = first.record["configuration"]
-    assert chosen["mixing"] == run["mixing"]
-    assert not {"mixing", "mixing_share"} & plain.record["configuration"].keys()
-    assert ImageRun.read(chosen).mixing == run["mixing"]
-
-
 def test_what_is_refused():
     for more, words in (
         (dict(method="scl"), "mixing=un-mix requires a method without labels"),

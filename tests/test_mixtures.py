@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import normalize
 
-from hnlib import methods, mixtures, negatives, objectives
+from hnlib import methods, mixtures, negatives
 from hnlib.contrast import Contrast
 
 views = functools.partial(drawn.views, size=6, dimension=4)
@@ -55,24 +55,6 @@ def test_gradient_reaches_mixtures_through_the_anchor_alone():
     in_z1, in_z2 = torch.autograd.grad(total, (z1, z2))
     assert in_z1[0].abs().max() > 0.01 and not in_z1[1:].any() and not in_z2.any()
     assert grown.scale == 16 and torch.equal(grown.similarity[:, :12], contrast.similarity)
-
-
-@pytest.mark.parametrize("labels", [None, torch.tensor([0, 1, 2, 1, 0, 2])])
-def test_any_weighting_and_labels_can_be_used(labels):
-    grown = mixtures.mochi(3, 4, 2)(Contrast.from_views(*views(), labels))
-    log_w = negatives.gaussian()(grown)
-    torch.testing.assert_close(log_w.exp().sum(1), torch.ones(12, dtype=torch.float64))
-    assert (log_w[:, 12:] > -torch.inf).all() and objectives.basic(grown, log_w).isfinite()
-
-
-def test_an_anchor_without_negatives_gets_none():
-    z1, z2 = views()
-    contrast = Contrast.from_views(z1, z2, torch.zeros(6, dtype=torch.long))
-    grown = mixtures.mochi(3, 4, 2)(contrast)
-    assert not grown.admissible.any() and not grown.positives[:, 12:].any()
-    some = Contrast.from_views(z1, z2, torch.tensor([0, 0, 0, 0, 0, 1]))
-    counts = mixtures.mochi(3, 4, 2)(some).negative_counts
-    assert counts.tolist() == [8, 8, 8, 8, 8, 16] * 2  # two of the other class, or ten
 
 
 def test_without_mixtures_it_is_simclr():

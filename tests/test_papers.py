@@ -72,16 +72,6 @@ def test_the_command_of_a_cell_makes_its_record(kind, capsys):
         assert papers.key(cell.run.read(cell.run.configuration)) == cell.key
 
 
-def test_what_does_not_tell_cells_apart():
-    run = next(cell.run for cell in RUNNABLE if cell.run.kind == "images")
-    same = dict(seed=4, precision="bf16-mixed", protocols=("paper",))
-    assert papers.key(replace(run, **same)) == papers.key(run)
-    assert papers.key(replace(run.resolved(), recipe="book")) == papers.key(run)
-    assert papers.key(replace(run, epochs=run.epochs + 1)) != papers.key(run)
-    whole, half = (replace(run, method="hcl", options={"beta": b}) for b in (1, 1.0))
-    assert papers.key(whole) == papers.key(half)
-
-
 def test_a_record_stands_in_its_cell_whatever_its_seed_and_precision():
     cell = next(c for c in CELLS if c.paper == "hcl" and c.table == "Table 1")
     run = replace(cell.run, seed=3, precision="bf16-mixed")

@@ -1,9 +1,5 @@
 """The book as one document, and what is said where no browser is."""
 
-import shutil
-
-import pytest
-
 from builder import pdf
 
 
@@ -22,9 +18,3 @@ def test_all_pages_make_one_document(tmp_path, monkeypatch):
     assert text.index('data-page="a/one">') < text.index('data-page="book/results" data-folded>')
     assert text.count('src="_images/x.svg"') == 2 and 'href="_static/book.css"' in text
     assert "../" not in text and "Print" not in text
-
-
-def test_without_a_browser_one_sentence_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(ValueError, match="the PDF needs Chromium or Chrome: apt-get install"):
-        pdf.chromium()

@@ -163,12 +163,6 @@ def test_what_only_resembles_a_temperature_is_not_called_one(case, seed, noise):
     assert control.verdict.startswith("a temperature"), str(control)
 
 
-def test_the_explained_variance_alone_would_not_tell():
-    loss = ADVERSE["two temperatures"][0]
-    found = profile_loss(loss, *drawn(0, 0.6))
-    assert found.r2 > 0.99 and found.misfit > 1e-3
-
-
 # --- what is no function of the similarities of these points
 
 
@@ -325,12 +319,6 @@ def test_silent_negatives_are_those_that_a_mask_takes(seed, level):
     assert drawn_in.silent == 0 and drawn_in.attracted >= found.silent
 
 
-def test_what_rounding_leaves_of_no_force_is_silent():
-    """The trimmed candidates of exact debiasing; 1e-20 would make a sharpness of −20."""
-    found = profile_loss(methods.build("hcl-exact"), *drawn(0, 0.6, 24, 128))
-    assert found.silent > 0.04 and found.attracted < 0.01 and found.sharpness > 2
-
-
 VERDICTS = {
     "keeps its distance": (
         lambda q, k: functional.cross_entropy(-torch.cdist(q, k).square() / 0.2, torch.arange(8)),
@@ -383,38 +371,6 @@ def test_a_stopped_gradient_is_said():
     assert not full.scale_free and profile_loss(KINDS["of any length"](0.1), *drawn()).scale_free
 
 
-def test_the_curve_of_hcl_and_the_numbers_of_other_weightings():
-    """As measured before this was written, on other batches and with another estimator."""
-    z = drawn(0, 0.6, 24, 128)
-    hcl, adnce, ot = (profile_loss(methods.build(name), *z) for name in ("hcl", "adnce", "ot"))
-    assert 5.5 < hcl.sharpness < 6.8 and "by similarity" in str(hcl)
-    assert adnce.sharpness == pytest.approx(2.7, abs=0.15)
-    assert ot.sharpness == pytest.approx(4.0, abs=0.1)
-    slopes = [slope for _, slope in adnce.local]
-    expected = [2 - (s - 0.7) for s, _ in adnce.local]  # 1/t − (s − μ)/σ²
-    assert slopes == pytest.approx(expected, abs=0.05)
-
-
-@pytest.mark.slow
-def test_losses_of_other_libraries():
-    from hnlib.images import _torchvision  # noqa: F401, which they import: see there
-
-    from lightly import loss as lightly  # isort: skip
-    from pytorch_metric_learning import losses  # isort: skip
-
-    z1, z2 = drawn(0, 0.6, 24, 128)
-    z, y = torch.cat([z1, z2]), torch.arange(len(z1)).repeat(2)
-    for loss, gamma in [(losses.NTXentLoss(), 1 / 0.07), (losses.SupConLoss(), 10)]:
-        found = profile_loss(loss, z, y)
-        assert found.sharpness == pytest.approx(gamma, rel=1e-4) and found.nearest[0].angle < 0.1
-    sharp = profile_loss(losses.MultiSimilarityLoss(), z, y)
-    assert sharp.sharpness == pytest.approx(50, rel=1e-4) and sharp.balance < 0.1
-    assert not profile_loss(losses.CircleLoss(), z, y).verdict.startswith("a temperature")
-    assert profile_loss(losses.ArcFaceLoss(24, 128), z, y).residual > 0.04
-    assert profile_loss(lightly.DCLLoss(0.1), z1, z2).nearest[1].loudness < 0.02
-    assert profile_loss(lightly.BarlowTwinsLoss(), z1, z2).residual > 0.04
-
-
 def test_only_so_many_pairs_are_used_as_the_residual_needs():
     many = drawn(pairs=100, dimension=64)
     assert profile_loss(KINDS["one way"](0.1), *many).points == 32
@@ -443,12 +399,8 @@ NOISE = nn.Dropout()
     "loss, a, b, sentence",
     [
         ("simclr", Z1, Z2, "loss must be callable, got str"),
-        (entropy, Z1.numpy(), Z2, "a must be a Tensor, got ndarray"),
-        (entropy, Z1[0], Z2, r"embeddings must be .* got \(64,\), \(8, 64\)"),
         (entropy, Z1, Z2[:, :9], r"embeddings must be .* got \(8, 64\), \(8, 9\)"),
-        (entropy, Z1, Z2[:5], "embeddings must be .* m >= n"),
         (entropy, Z1[:3], Z2[:3], "need at least 8 points in at least 16 dimensions, got 6 of 64"),
-        (entropy, Z1[:, :12], Z2[:, :12], "need at least 8 points .* got 6 of 12"),
         (entropy, Z1, torch.cat([Z2] * 5), "give at most 32 queries and keys, got 8 and 40"),
         (entropy, 0 * Z1, Z2, "row 0 of a has norm 0 and so no direction"),
         (entropy, TWICE, Z2, "the points must be linearly independent; give no row twice"),
@@ -456,14 +408,9 @@ NOISE = nn.Dropout()
         (lambda z, y: (z @ z.T).square().sum(), Z1, torch.arange(8), "have a positive and a neg"),
         (lambda a: a.sum(), Z1, Z2, "the loss of float64 embeddings raised TypeError"),
         (lambda a, b: a @ b.T, Z1, Z2, r"loss must return a scalar tensor, got \(8, 8\)"),
-        (lambda a, b: 1.0, Z1, Z2, "loss must return a scalar tensor, got float"),
         (lambda a, b: a.detach().sum(), Z1, Z2, "the loss has no gradient at these embeddings"),
-        (lambda a, b: 0 * a.sum(), Z1, Z2, "the loss has no gradient at these embeddings"),
-        (lambda a, b: a.square().sum(), Z1, Z2, "the loss has no gradient at these embeddings"),
-        (lambda a, b: (a - a).norm(), Z1, Z2, "the loss has no gradient at these embeddings"),
         (lambda a, b: (a @ b.T - 2).sqrt().sum(), Z1, Z2, "gradient of the loss is not finite"),
         (lambda a, b: entropy(NOISE(a), b), Z1, Z2, "the loss is random or has a state"),
-        (lambda a, b: (e := a.exp()).sum() + 0 * e.mul_(2).sum(), Z1, Z2, "raised RuntimeError"),
     ],
 )
 def test_misuse_gets_one_sentence(loss, a, b, sentence):

@@ -58,14 +58,6 @@ def test_knn_against_one_image_at_a_time(seed, k, t):
     assert accuracy(found) == pytest.approx(knn_one_at_a_time(*sets, k, t))
 
 
-def test_knn_votes_are_weighted_and_cold_votes_do_not_overflow():
-    train_x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
-    sets = train_x, torch.tensor([0, 1, 1]), torch.tensor([[1.0, 0.1]]), torch.tensor([0])
-    assert evaluation.weighted_knn(*sets, k=3, temperature=1e-3).item() is True
-    # all votes alike: the majority is wrong
-    assert evaluation.weighted_knn(*sets, k=3, temperature=1e3).item() is False
-
-
 @pytest.mark.parametrize("classes", [2, 3])
 def test_the_probe_is_scikit_learns_regression_on_standardised_features(classes):
     x, y = blobs(300, classes=classes, seed=1, spread=3.0)
@@ -91,13 +83,6 @@ def test_the_probe_sees_all_features_beside_one_of_a_large_deviation():
     assert accuracy(evaluation.linear_probe(wide[:100], y[:100], wide[100:], y[100:])) == 1
     noise = wide[:, 5:]
     assert accuracy(evaluation.linear_probe(noise[:100], y[:100], noise[100:], y[100:])) < 0.7
-
-
-def test_readouts_of_raw_pixels():
-    digits = data.load("digits")
-    scores, _ = images.readouts(torch.nn.Flatten(), digits)
-    assert scores["knn_k"] == 28 and 0.93 < scores["knn"] < 0.97 and 0.95 < scores["linear"] < 0.985
-    assert [evaluation.neighbours(n) for n in (10, 1437, 10_000, 50_000)] == [1, 28, 200, 200]
 
 
 def test_embed_is_clean_and_leaves_the_encoder_as_it_was():
@@ -224,16 +209,6 @@ def test_what_has_no_folds_or_is_not_finite_is_refused():
     (train, test), *_ = evaluation.stratified_folds(y, 3)
     with pytest.raises(ValueError, match=r"2 of the 30 embeddings are not finite; .* has diverged"):
         evaluation.svm(x, y, train, test)
-
-
-def test_svm_takes_the_smallest_of_equal_penalties_and_never_sees_the_test_labels():
-    x, y = blobs(75, spread=1e-3)
-    (train, test), *_ = evaluation.stratified_folds(y, 5)
-    score = evaluation.svm(x, y, train, test)
-    assert score == (1.0, 1.0, min(evaluation.SVM_PENALTIES))
-    wrong = y.clone()
-    wrong[test] = (y[test] + 1) % 3
-    assert evaluation.svm(x, wrong, train, test) == (0.0, *score[1:])
 
 
 def test_top_k_counts_a_class_among_the_best():

@@ -8,7 +8,7 @@ from docutils import nodes
 from docutils.utils import new_document
 from scripts import script
 
-from hnlib.book.claims import anchor, check
+from hnlib.book.claims import check
 
 checks = script("book/ext/checks.py")
 
@@ -73,18 +73,6 @@ def test_a_strip_after_a_theorem_is_a_tick_beside_its_number():
     assert page.count("hn-tick") == 2 and "hn-beside" not in second + page.partition("<h2>")[0]
 
 
-def test_code_folds_under_its_title():
-    page = checks.folded("page", "<!-- fold: The solver -->x<!-- end of fold --><p>b</p>")
-    assert "<summary>The solver</summary>x</details><p>b</p>" in page
-
-
-def test_what_may_be_left_out_folds_with_its_strips():
-    strip = f"<!-- checks -->{line()}<!-- end of checks -->"
-    page = checks.folded("page", f"<!-- more: At length -->{strip}<!-- end of more -->")
-    assert page.startswith('<details class="hn-checks hn-more"><summary>At length</summary>')
-    assert page.count("<details") == page.count("</details>") == 2
-
-
 def test_codes_of_claims_in_words_are_links(tmp_path):
     """But no part of another name, nothing in a title or in code, and no page that is no chapter."""
     (tmp_path / "book").mkdir()
@@ -103,35 +91,3 @@ def test_codes_of_claims_in_words_are_links(tmp_path):
 
     assert links("notebooks/one") == [f"../book/claims.html#claim-{code}" for code in ("R2", "R1")]
     assert links("book/claims") == []
-
-
-def test_a_draft_without_results_has_a_strip():
-    assert "not executed" in folded("<pre>claims.check(...)</pre>")
-
-
-def test_a_check_has_a_place():
-    record = dict(id="R2", title="V′(η) = α*, “always”")
-    assert anchor(record) == "check-r2-v-η-α-always"
-    assert f'id="{anchor(dict(id="O9", title="a <b>"))}"' in line("a <b>")
-
-
-def test_hidden_code_shares_the_bar_of_its_neighbour():
-    """Before a strip, after it, and before other hidden code; an output stays where it is."""
-
-    def cell(name, *output):
-        code = nodes.container("", nodes.literal_block(name, name))
-        parts = [code, *(nodes.paragraph(text, text) for text in output)]
-        return nodes.container("", *parts, nb_element="cell_code", hide_mode="input")
-
-    def mark(text):
-        return nodes.raw("", f"<!-- {text} -->", format="html")
-
-    document = new_document("page")
-    document += [cell("a"), mark("fold: T"), mark("end of fold"), cell("b"), cell("c", "table")]
-    document += [nodes.paragraph("", "words"), cell("d"), cell("e", "figure")]
-    checks.OneBar(document).run()
-    start, a, b, c, end, table, _, last = document.children
-    assert [start.astext(), end.astext()] == ["<!-- fold: T -->", "<!-- end of fold -->"]
-    assert [a.astext(), b.astext(), c.astext(), table.astext()] == ["a", "b", "c", "table"]
-    assert last[0].astext().split() == ["d", "e"] and last["hide_mode"] == "input"
-    assert not any("hide_mode" in node for node in (a, b, c, table))

@@ -65,10 +65,6 @@ def test_what_was_not_measured_is_a_dash(gap):
     assert cells == re.findall("<td>(.*)</td>", tables.table(pd.DataFrame(rows))._repr_html_())
 
 
-def test_a_column_named_as_a_metric_has_its_title():
-    assert "<th>nDCG@10</th>" in tables.table([{"ndcg": 1}])._repr_html_()
-
-
 def test_a_table_without_rows_says_so():
     assert tables.table([])._repr_html_() == "<p>Not measured.</p>"
     assert repr(tables.table(pd.DataFrame({"a": []}))) == "Not measured."

@@ -131,17 +131,6 @@ def test_all_methods_start_from_the_same_encoder_and_are_watched_on_the_same_vie
     assert first["collision"] > 0 == second["collision"]
 
 
-def test_interrupted_and_resumed_equals_uninterrupted(whole, tmp_path):
-    path = tmp_path / "run.pt"
-    with pytest.raises(training.Interrupted, match="nothing was saved yet"):
-        train(method=At(1, interrupt), checkpoint=path, **SMALL)
-    with pytest.raises(training.Interrupted) as stopped:
-        train(method=At(5, interrupt), checkpoint=path, **SMALL)
-    assert "nothing" not in str(stopped.value)
-    assert str(path) in str(stopped.value)
-    assert_same_run(whole, train(method="hcl", checkpoint=path, **SMALL))
-
-
 def test_a_learned_mixture_is_trained_and_seen():
     start = [0.2, 0.3, 0.5]
     given = methods.build("unremix", learn="minimise", mixture=start)
@@ -240,15 +229,6 @@ def test_divergence_and_conditions_of_an_accelerator_are_reported_after_the_epoc
     assert not isinstance(error.value, training.Diverged)
 
 
-def test_errors_of_a_method_stay_its_own():
-    def refuse(loss):
-        raise ValueError("this method is unhappy")
-
-    with pytest.raises(ValueError, match="unhappy") as error:
-        train(method=At(2, refuse), **SMALL)
-    assert not isinstance(error.value, training.Diverged)
-
-
 class Spy(nn.Module):
     """A method of one's own that keeps what it is given."""
 
@@ -343,53 +323,13 @@ def test_max_steps_ends_within_an_epoch():
     assert (run.metrics["steps"], run.history[-1]["epoch"]) == (4, 2)
 
 
-@pytest.mark.slow
-def test_colour_images_another_encoder_and_mixed_precision():
-    g = seeded()
-    x, y = torch.randint(0, 256, (40, 32, 32, 3), dtype=torch.uint8, generator=g), torch.arange(40)
-    colours = data.Dataset("colours", x, y % 4, x[:20], y[:20] % 4, tuple("abcd"), "0")
-    short = dict(epochs=1, batch_size=8, max_steps=1, precision="bf16-mixed", progress=False)
-    for method, encoder in (("ot", "resnet18"), ("unremix", "small-cnn")):
-        run = train(colours, method, encoder=encoder, **short)
-        assert math.isfinite(run.metrics["loss"])
-        assert run.record["configuration"]["augmentation"]["flip"] == 0.5
-        assert all(p.dtype == torch.float32 for p in run.encoder.parameters())
-
-
-def test_mixed_precision_without_instructions_for_it_is_said_to_be_slow(monkeypatch, recwarn):
-    capability = torch.backends.cpu
-    for name, precision, warned in (
-        ("AVX512", "bf16-mixed", 0),
-        ("AVX2", "32-true", 0),
-        ("AVX2", "bf16-mixed", 1),
-    ):
-        monkeypatch.setattr(capability, "get_cpu_capability", lambda name=name: name)
-        loop.launch("cpu", precision)
-        assert sum("train with --precision 32-true" in str(w.message) for w in recwarn) == warned
-
-
-def test_a_saved_run_may_have_options_that_hold_lists_and_braces(whole, tmp_path):
-    options = {"mixture": [0.5, 0.25, 0.25], "words": ["{0}", "{a} ["]}
-    configuration = whole.record["configuration"] | {"options": options}
-    other = dataclasses.replace(whole, record=whole.record | {"configuration": configuration})
-    record = training.load(other.save(tmp_path / "other.safetensors")).record
-    (row,) = records.frame([record]).to_dict("records")
-    assert row["run"].options == options
-
-
 @pytest.mark.parametrize(
     "change, message",
     [
         (dict(encoder="vgg"), "small-cnn"),
-        (dict(method="hcl", gamma=1.0), "gamma"),
         (dict(batch_size=101), "at most the 100 images for training, got 101"),
-        (dict(train_size=10, batch_size=4), "no class has two of the 10 training images"),
-        (dict(device="abacus"), "abacus"),
-        (dict(method="unremix-repaired", queue=8), "neighbour_scores needs a contrast of two"),
         (dict(method=nn.Identity(), queue=8), "queue requires a method"),
         (dict(schedule={"beta": (1, 0)}), "no option 'beta'; it has temp"),
-        (dict(schedule={"temperature": (1, 0)}), "temperature must be positive"),
-        (dict(method="dcl", schedule={"loudness": (0, 2)}), "loudness must be 0 or at least 1"),
         (dict(admitted=0.5, method="scl"), "admitted=0.5 requires an unsupervised method"),
         (dict(separate_views=True, queue=64), "separate_views does not apply with queue=64"),
     ],
@@ -466,18 +406,6 @@ def test_a_scheduled_option_moves(whole):
     assert to_the_end.record["configuration"]["reach_end"]
 
 
-@pytest.mark.slow
-def test_the_callers_method_stays_as_it_was():
-    method = methods.build("hcl")
-    two = SMALL | dict(epochs=2, schedule={"beta": (3, 0)})
-    first, second = (train(method=method, **two) for _ in range(2))
-    assert method.options["beta"] == 1.0
-    assert first.method.options["beta"] == 1.5
-    assert same(first, second)
-    configurations = (run.record["configuration"] for run in (first, second))
-    assert len(set(map(records.name, configurations))) == 1
-
-
 def test_modules_that_differ_have_names_that_differ():
     several = [Spy(temperature=0.5), Spy(temperature=0.1), Plain(16), Plain(64), Plain(16, seed=1)]
     several += [nn.Sequential(Plain(16), nn.Tanh()), nn.Sequential(Plain(16), nn.ReLU())]
@@ -531,14 +459,6 @@ def test_classmates_are_uniform_over_the_class():
     assert share.tolist() == pytest.approx([0.25, 0, 0, 0.25, 0.25, 0, 0.25], abs=0.02)
 
 
-@pytest.mark.slow
-def test_a_queue_is_used():
-    """Control: the same run twice."""
-    queued = dict(method="hcl", queue=50, **SMALL)
-    run, again, slower = (train(**queued, momentum=m) for m in (0.9, 0.9, 0.99))
-    assert same(run, again) and not same(run, slower)
-
-
 def test_keys_follow_the_model_and_the_queue_keeps_the_newest():
     model = encoders.Model(Plain(), nn.Linear(32, 16))
     queue = loop.KeyQueue(model, ImageRun(queue=5, momentum=0.75))
@@ -553,18 +473,6 @@ def test_keys_follow_the_model_and_the_queue_keeps_the_newest():
     queue.contrast(keys, keys, None, None)
     queue.contrast(keys, keys + 100, None, None)
     assert torch.equal(queue.z, torch.cat([keys + 100, keys[:1]]))
-
-
-@pytest.mark.slow
-def test_compiling_changes_nothing_but_rounding(monkeypatch):
-    real = torch.compile
-    monkeypatch.setattr(
-        torch, "compile", lambda model, **more: real(model, **more | {"backend": "eager"})
-    )
-    plain, compiled = (train(**STEP, compile=c) for c in (False, True))
-    assert compiled.record["configuration"]["compile"] is True
-    a, b = weights(plain), weights(compiled)
-    assert all(torch.allclose(a[k].float(), b[k].float(), atol=1e-5) for k in a)
 
 
 @pytest.mark.slow

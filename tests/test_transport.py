@@ -83,28 +83,6 @@ def test_marginals_mask_and_form_of_the_plan(seed, epsilon, domain):
     assert (form - c.log_plan)[mask].abs().max() < 1e-10
 
 
-@pytest.mark.parametrize("relaxation", [0.0, 0.2, math.inf])
-@pytest.mark.parametrize("masked", [False, True])
-def test_the_plan_solves_the_convex_problem(relaxation, masked):
-    cp = pytest.importorskip("cvxpy")
-    cost, p, q, mask = problem(17, 4, 5, masked)
-    options = dict(tol=1e-12, max_iterations=20_000)
-    plan = sinkhorn(cost, p, q, 0.3, relaxation, mask, **options).plan.numpy()
-    C, p, q, A = (x.numpy() for x in (cost, p, q, mask))
-    P = cp.Variable(C.shape, nonneg=True)
-    objective = cp.sum(cp.multiply(C, P)) + 0.3 * cp.sum(cp.kl_div(P, np.outer(p, q)))
-    constraints = [cp.sum(P, 1) == p, P[~A] == 0] if masked else [cp.sum(P, 1) == p]
-    if math.isinf(relaxation):
-        constraints.append(cp.sum(P, 0) == q)
-    else:
-        objective += relaxation * cp.sum(cp.kl_div(cp.sum(P, 0), q))
-    cp.Problem(cp.Minimize(objective), constraints).solve(solver=cp.CLARABEL)
-    assert np.abs(P.value - plan).max() < 2e-5
-    # negative control: the tilt is the solution at relaxation 0 alone
-    tilt = reference.sinkhorn(C, p, q, 0.3, 0.0, A)
-    assert (np.abs(P.value - tilt).max() < 2e-5) == (relaxation == 0)
-
-
 @cases
 @given(seed=SEEDS, epsilon=st.sampled_from([0.3, 0.5, 3.0]), domain=domains)
 def test_the_symmetric_solver_agrees_with_the_general_one(seed, epsilon, domain):
@@ -144,36 +122,6 @@ def test_small_epsilon_is_right_also_where_scaling_fails(dtype, symmetric, epsil
         far = c.log_conditional[0, 2] + c.log_conditional[1, 3]
         exact = ((1 - s[0, 1]) + (1 - s[2, 3]) - 3.0) / epsilon
         assert abs(float(far / exact) - 1) < (1e-3 if dtype == torch.float32 else 1e-9)
-
-
-@both_types
-@general_and_symmetric
-@both_domains
-def test_a_point_far_from_all_others_still_gets_its_mass(dtype, symmetric, domain):
-    """Its column of exp(-c/epsilon) is zero in either type; h_i + h_j does not move the plan."""
-    g = seeded()
-    epsilon, d = 0.004, 0.01 * torch.rand(5, 5, generator=g, dtype=torch.float64)
-    d, h = d + d.T, torch.tensor([0.0, 0.0, 0.0, 0.0, 4.0], dtype=torch.float64)
-    c = sinkhorn(
-        (d + h[:, None] + h).to(dtype),
-        epsilon=epsilon,
-        symmetric=symmetric,
-        domain=domain,
-        tol=1e-4 if dtype == torch.float32 else 1e-10,
-    )
-    expected = reference.sinkhorn(d.numpy(), np.full(5, 0.2), np.full(5, 0.2), epsilon)
-    assert np.abs(c.plan.numpy() - expected).max() < (1e-4 if dtype == torch.float32 else 1e-9)
-
-
-@both_domains
-def test_a_strong_relaxation_converges_as_fast_as_transport(domain):
-    """The scale of b moves by λ/(λ+ε) a step, but no plan depends on it."""
-    cost, p, q, mask = problem(1)
-    options = dict(mask=mask, domain=domain, max_iterations=60)  # transport takes 55
-    hard = sinkhorn(cost, p, q, 0.3, **options)
-    for relaxation in (30.0, 1000.0, 1e6):
-        soft = sinkhorn(cost, p, q, 0.3, relaxation, **options)
-        assert soft.converged and 0 < (soft.plan - hard.plan).abs().max() < 0.3 / relaxation
 
 
 @cases
@@ -218,14 +166,10 @@ def test_the_feasible_boundary_does_not_pass_for_convergence(symmetric):
     ("arguments", "message"),
     [
         (dict(epsilon=0.0), "epsilon"),
-        (dict(relaxation=-0.1), "relaxation"),
-        (dict(domain="exp"), "domain"),
         (dict(mask=forbidden[:2]), r"boolean mask of shape \(3, 3\)"),
         (dict(mask=forbidden & (torch.arange(3) != 1)[:, None]), "row 1 of the mask"),
-        (dict(mask=torch.arange(3) != torch.full((3, 1), 2)), "column 2 of the mask"),
         (dict(p=torch.tensor([0.5, 0.5])), r"p must have shape \(3,\), got \(2,\)"),
         (dict(q=torch.tensor([0.5, 0.5, 0.5])), r"q must .* sum to one, got a sum of 1\.5"),
-        (dict(p=torch.tensor([1.0, 0.0, 0.0])), "p must be positive"),
         (dict(p=torch.tensor([0.5, 0.3, 0.2]), symmetric=True), "symmetric"),
         (dict(cost=torch.tensor([[0.0, math.inf], [1, 1]])), "not finite; forbid cells with mask"),
         (dict(cost=torch.eye(3).bfloat16()), "float32 or float64"),

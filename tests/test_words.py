@@ -1,20 +1,12 @@
 """A word of the glossary carries its definition, in the text and in a table."""
 
 import pytest
-from docutils import nodes
 from scripts import script
 
 from hnlib.book.tables import term
 
 words = script("book/ext/words.py")
 CARDS = {"term-by-p-alone": 'p < 0.05, "0" inside'}
-
-
-def test_definitions_are_read_from_the_glossary():
-    name, text = nodes.term("", "unresolved", ids=["term-unresolved"]), nodes.definition()
-    text += nodes.paragraph("", "Too close\nto call.")
-    item = nodes.definition_list_item("", name, text)
-    assert words.definitions(item) == {"term-unresolved": "Too close to call."}
 
 
 def test_a_word_links_to_its_definition():

@@ -15,7 +15,6 @@ from playwright.sync_api import TimeoutError
 from builder import portable_notebooks
 from hnlib import _files
 
-MEGABYTE = 1_000_000
 pytestmark = pytest.mark.slow
 
 
@@ -84,76 +83,33 @@ OUTSIDE = """() => {
         .map(e => e.outerHTML.slice(0, 120)).concat(wide); }"""
 
 
-# Lines of code, or of what code printed, of which something stands beyond the edge of a box that does not show it.
-CUT = """() => {
-    const closed = [...document.querySelectorAll('article details:not([open])')];
-    closed.forEach(e => { e.open = true; });
-    const edge = e => e.getBoundingClientRect().left + e.clientLeft + e.clientWidth;
-    const clips = e => getComputedStyle(e).overflowX !== 'visible';
-    const cut = [];
-    for (const pre of document.querySelectorAll('article pre')) {
-        let right = innerWidth;
-        for (let e = pre; e && e.tagName !== 'ARTICLE'; e = e.parentElement) if (clips(e)) right = Math.min(right, edge(e));
-        const walk = document.createTreeWalker(pre, NodeFilter.SHOW_TEXT), range = document.createRange(), lines = new Set();
-        while (walk.nextNode()) {
-            range.selectNodeContents(walk.currentNode);
-            for (const box of range.getClientRects())
-                if (box.right > right + 1) lines.add(Math.round(box.bottom / 4));
-        }
-        const longest = pre.textContent.split('\\n').reduce((a, b) => a.length < b.length ? b : a);
-        lines.forEach(() => cut.push(longest.trim()));
-    }
-    closed.forEach(e => { e.open = false; });
-    return cut; }"""
-# On a desk: formulas that are tab stops, displayed ones that are cut, theorems without a link to themselves, a third fold
-# in a row that has code and nothing else.
-FAULTS = """() => {
-    const wide = e => e.scrollWidth > e.clientWidth + 2;
-    const scrolls = e => ['auto', 'scroll'].includes(getComputedStyle(e).overflowX);  // a browser's own tab stop
-    const shown = s => [...document.querySelectorAll(`article ${s}`)].filter(e => !e.closest('dl.py, details:not([open])'));
-    const bare = ':has(> details.hide:only-child)';
-    const linked = e => e.querySelector(`.admonition-title > a[href="#${e.id}"]`);
-    return [...new Set([
-        ...shown('mjx-container[tabindex]'),
-        ...shown(':is(.math, mjx-container)').filter(e => e.scrollWidth > e.clientWidth && scrolls(e)),
-        ...shown('div.math').filter(e => wide(e) || [...e.querySelectorAll('mjx-container')].some(wide)),
-        ...shown('div.proof[id]').filter(e => !linked(e)),
-        ...shown(`.cell${bare} + .cell${bare} + .cell${bare}`),
-    ])].map(e => e.textContent.slice(0, 80)); }"""
-
-# On a phone: pictures, tables and formulas that are wider than a box that does not fade.
-SILENT = """() => {
-    const scrolls = e => ['auto', 'scroll'].includes(getComputedStyle(e).overflowX) && e.scrollWidth > e.clientWidth + 8;
-    const silent = new Set();
-    for (let e of document.querySelectorAll('article :is(figure img, table, mjx-container)')) {
-        if (e.closest('details:not([open])')) continue;
-        while (e.tagName !== 'ARTICLE' && !scrolls(e)) e = e.parentElement;
-        if (e.tagName !== 'ARTICLE' && getComputedStyle(e).maskImage === 'none') silent.add(e);
-    }
-    return [...silent].map(e => e.outerHTML.slice(0, 120)); }"""
-# On a phone: the first picture of a page, if it is wider than the screen.
-FIRST = """() => [...document.querySelectorAll('article figure img')]
-    .filter(e => e.offsetParent && !e.closest('details:not([open])')).slice(0, 1)
-    .filter(e => { const box = e.closest('figure'); return box.scrollWidth > box.clientWidth + 8; })
-    .map(e => e.alt)"""
-PAPER = {"width": 717, "height": 1000}  # A4 between the margins that a browser prints with
 DESK = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 900}
 
 
+def letters(svg: str) -> list[float]:
+    """The size in pt of each text of a figure; of a formula its largest letters."""
+    texts = re.findall(r'<g id="text_\d+">(.*?)</g>\s*(?=<g id|</g>)', svg, re.S)
+    found = [re.findall(r"scale\(([\d.]+) -[\d.]+\)", text) for text in texts]
+    return [100 * max(map(float, sizes)) for sizes in found if sizes]
+
+
+def small(page) -> list:
+    """Letters of figures below 10 px as they are shown."""
+    shown = page.evaluate("""() => [...document.querySelectorAll('article figure img')].filter(e => e.offsetParent)
+        .map(e => [e.src, e.getBoundingClientRect().width / e.naturalWidth])""")
+    found = []
+    for source, scale in shown:
+        svg = Path(unquote(urlsplit(source).path)).read_text(encoding="utf-8")
+        found += [(source[-24:], pt) for pt in letters(svg) if pt * 4 / 3 * scale < 9.95]
+    return found
+
+
 def test_page(page, page_name):
     """On a desk, on a phone and on paper a page is read whole, and axe-core has no findings."""
-    wrong = {"unread": unread(page), "cut": page.evaluate(CUT), "small": small(page)}
-    wrong["formulas and theorems"] = page.evaluate(FAULTS)
+    wrong = {"unread": unread(page), "small": small(page)}
     page.set_viewport_size(PHONE)
-    page.wait_for_timeout(100)  # sizes are observed, not asked for
-    wrong["does not fade"] = page.evaluate(SILENT)
     wrong |= {"outside": page.evaluate(OUTSIDE), "small on a phone": small(page)}
-    wrong["first picture"] = page.evaluate(FIRST)
-    page.set_viewport_size(PAPER)
-    page.emulate_media(media="print", color_scheme="light")
-    wrong["cut on paper"] = page.evaluate(CUT)
-    page.emulate_media(media="screen")
     page.set_viewport_size(DESK)
     wrong["axe-core"] = findings(page, page_name)
     turn(page, "dark")
@@ -164,45 +120,6 @@ def test_page(page, page_name):
     wrong["not dark"] = [ground, letters] * (not luminance(ground) < 0.05 < luminance(letters))
     wrong["faint in the dark"] = findings(page, page_name, runOnly=["color-contrast"])
     assert {name: found for name, found in wrong.items() if found} == {}
-
-
-def test_a_cut_line_is_counted(visit):
-    """Negative control: two lines of four are too long for their box."""
-    page = visit("book/reproduce.html")
-    page.evaluate("""() => { const pre = document.querySelector('article pre'), word = 'word '.repeat(60);
-        pre.style.whiteSpace = 'pre';  // as in chapters' cells; commands are broken
-        pre.innerHTML = `<span>short</span>\\n<span>${word}</span>${word}\\nshort\\n<b>${word}</b>`; }""")
-    assert len(page.evaluate(CUT)) == 2
-
-
-def test_faults_and_what_does_not_fade_are_found(visit):
-    """Negative control: a formula as MathJax's menu leaves it, a wide one, a theorem without a link,
-    three folds of code in a row, and a table in a box that the script does not know."""
-    page = visit("book/reproduce.html")
-    fold = '<div class="cell"><details class="hide">{}</details></div>'
-    page.evaluate(
-        """folds => document.querySelector('article section').insertAdjacentHTML('beforeend', folds +
-        '<mjx-container tabindex="0">stop</mjx-container><div class="proof" id="bare">bare</div>'
-        + '<span class="math" style="display: inline-block; width: 1px; overflow-x: auto">scrolls</span>'
-        + '<div class="math"><div style="min-width: 3000px">wide</div></div>'
-        + '<aside style="overflow-x: auto"><table style="width: 3000px"><tr><td>a</td></tr></table></aside>')""",
-        "".join(map(fold.format, ("one", "two", "three"))),
-    )
-    assert page.evaluate(FAULTS) == ["stop", "scrolls", "wide", "bare", "three"]
-    assert len(page.evaluate(SILENT)) == 1
-
-
-def test_a_picture_wider_than_a_phone_is_found(visit):
-    """Negative control: one of 900 pixels as the first of a page; narrow, it fits."""
-    page = visit("book/reproduce.html")
-    page.set_viewport_size(PHONE)
-    page.evaluate("""() => document.querySelector('article section').insertAdjacentHTML('afterbegin',
-        '<div class="cell_output"><figure><img alt="a picture" style="min-width: 900px" src="data:,"></figure></div>')""")
-    assert page.evaluate(FIRST) == ["a picture"]
-    page.evaluate(
-        "() => { document.querySelector('article figure img').style.minWidth = '300px'; }"
-    )
-    assert page.evaluate(FIRST) == []
 
 
 def test_proofs_are_open_on_paper(visit):
@@ -216,22 +133,11 @@ def test_proofs_are_open_on_paper(visit):
     assert page.evaluate(count) == closed
 
 
-def test_a_head_without_words_and_a_lost_paragraph_are_found(visit):
-    """Negative control: a minor finding and a moderate one."""
-    page = visit("book/reproduce.html")
-    page.evaluate("""() => {
-        document.body.insertAdjacentHTML('beforeend', '<p>outside of all landmarks</p>');
-        document.querySelector('article').insertAdjacentHTML('beforeend',
-            '<table><thead><tr><th></th><th>a</th></tr></thead><tr><td>1</td><td>2</td></tr></table>'); }""")
-    found = {line.partition(":")[0] for line in findings(page, "book/reproduce.html")}
-    assert found == {"region", "empty-table-header"}
-
-
 def too_large(page: Path, text: str) -> list:
     """A page and the pictures only it shows stay below 1.5 MB."""
     pictures = {page.parent / name for name in re.findall(r'src="([^"]*_images/[^"]+)"', text)}
     size = len(text.encode()) + sum(picture.stat().st_size for picture in pictures)
-    return [size] * (size > 1.5 * MEGABYTE)
+    return [size] * (size > 1_500_000)
 
 
 def broken_links(page: Path, text: str) -> list:
@@ -249,30 +155,6 @@ def broken_links(page: Path, text: str) -> list:
             if not re.search(rf'(id|name)="{anchor}"', target.read_text("utf-8")):
                 broken.add(link)
     return sorted(broken)
-
-
-HEAD = {
-    "description": r'<meta name="description" content="[^"]{40,}',
-    "title of the card": r'<meta property="og:title" content="[^"]+"',
-    "card": r'<meta property="og:image" content="[^"]*/(?:card|cards/[^"]+)\.png"',
-    "icon": r'<link [^>]*rel="(?:shortcut )?icon"',
-    "title": r"<title>[^<]{8,}</title>",
-}
-
-
-def lacking(page: Path, text: str) -> list:
-    """What search engines and shared links do not find; how to cite a chapter."""
-    if page.name in ("search.html", "genindex.html", "404.html"):
-        return []
-    chapter = "notebooks" in page.parts
-    cite = ["cite"] * (chapter and "@misc{hnlib-" not in text)
-    return [name for name, pattern in HEAD.items() if not re.search(pattern, text)] + cite
-
-
-def test_what_a_head_lacks_is_found():
-    """Negative control: the page that Jupyter Book writes for forwarding."""
-    text = '<meta http-equiv="Refresh" content="0; url=https://somewhere/first.html" />'
-    assert lacking(Path("notebooks/page.html"), text) == [*HEAD, "cite"]
 
 
 def test_the_start_page_links_the_pdf(html, paper):
@@ -297,46 +179,15 @@ def test_a_lost_link_finds_the_contents(html):
     assert "No such page" in text and broken_links(html / "404.html", text) == []
 
 
-def test_the_api_links_its_sources(html):
-    """Each function, class and method; a constant has none."""
-    text = (html / "book/api/hnlib.negatives.html").read_text(encoding="utf-8")
-    heads = re.findall(r'<dl class="py (?:function|class|method)">\s*<dt.*?</dt>', text, re.S)
-    assert len(heads) > 20 and all('class="viewcode-link"' in head for head in heads)
-
-
 def test_files(html):
     """What can be seen without a browser, of every page."""
     wrong = []
     for page in sorted(html.rglob("*.html")):
         if not {"_static", "_modules"} & {*page.parts} and page.name != "index.html":
             text = page.read_text(encoding="utf-8")
-            for check in (too_large, broken_links, lacking):
+            for check in (too_large, broken_links):
                 wrong += [(page.name, check.__name__, found) for found in check(page, text)]
     assert wrong == []
-
-
-def letters(svg: str) -> list[float]:
-    """The size in pt of each text of a figure; of a formula its largest letters."""
-    texts = re.findall(r'<g id="text_\d+">(.*?)</g>\s*(?=<g id|</g>)', svg, re.S)
-    found = [re.findall(r"scale\(([\d.]+) -[\d.]+\)", text) for text in texts]
-    return [100 * max(map(float, sizes)) for sizes in found if sizes]
-
-
-def small(page) -> list:
-    """Letters of figures below 10 px as they are shown."""
-    shown = page.evaluate("""() => [...document.querySelectorAll('article figure img')].filter(e => e.offsetParent)
-        .map(e => [e.src, e.getBoundingClientRect().width / e.naturalWidth])""")
-    found = []
-    for source, scale in shown:
-        svg = Path(unquote(urlsplit(source).path)).read_text(encoding="utf-8")
-        found += [(source[-24:], pt) for pt in letters(svg) if pt * 4 / 3 * scale < 9.95]
-    return found
-
-
-def test_small_letters_are_found():
-    """Negative control, as matplotlib writes a label."""
-    label = '<g id="text_1"><g transform="translate(9 9) scale({} -{})"><use/></g></g>\n</g>'
-    assert letters(label.format(0.08, 0.08) + label.format(0.1, 0.1)) == [8, 10]
 
 
 def notebooks(html):
@@ -418,11 +269,6 @@ def test_search_finds_both_that_are_called_dcl(visit):
     found = visit("search.html?q=DCL").locator("#search-results li a")
     pages = [found.nth(i).get_attribute("href") for i in range(5)]
     assert any("theory/debiasing.html" in page for page in pages)
-
-
-def test_search_says_that_there_is_nothing(visit):
-    page = visit("search.html?q=unfindable+thing")
-    assert "Nothing is found" in page.locator("#search-results").inner_text()
 
 
 def skip(page):
@@ -617,14 +463,6 @@ def test_a_tick_beside_a_theorem_opens_its_strip(visit):
     strip.wait_for(state="visible")
 
 
-def test_picture_of_the_path_ends_level(visit):
-    """At λ = ∞ all column sums are one."""
-    box = visit("notebooks/theory/transport.html").locator("[data-kind=path]")
-    assert "receives 1.00" not in box.locator("output").inner_text()
-    box.locator("input").press("End")
-    assert "receives 1.00 fair shares, the loneliest 1.00" in box.locator("output").inner_text()
-
-
 def test_picture_of_the_balls_trades_radii_for_temperatures(visit):
     """One ball each: equal radii. One budget: equal temperatures."""
     box = visit("notebooks/theory/kl-robustness.html").locator(".hn-picture")
@@ -702,26 +540,6 @@ def test_picture_of_motion_plays_to_the_end_and_turns(visit):
     page.mouse.up()
     assert turn.input_value() != before
     assert page.complaints == []
-
-
-def test_picture_of_packing_merges_the_rare(visit):
-    """Rare classes share a point when the frequent two hold more than two thirds; a drag turns the
-    solids."""
-    box = visit("notebooks/theory/packing.html").locator(".hn-picture")
-    turn, share = box.locator("input").all()
-    merged = []
-    for w in (0.66, 0.67):
-        share.press("Home")
-        while float(share.get_attribute("aria-valuetext")) < w - 1e-6:
-            share.press("ArrowRight")
-        merged.append("share one point" in box.locator("output").last.inner_text())
-    assert merged == [False, True]
-    before, solid = turn.input_value(), box.locator("svg").first.bounding_box()
-    box.page.mouse.move(solid["x"] + 100, solid["y"] + 100)
-    box.page.mouse.down()
-    box.page.mouse.move(solid["x"] + 160, solid["y"] + 100)
-    box.page.mouse.up()
-    assert turn.input_value() != before
 
 
 LEDGER = """<section><div class="hn-filter" data-headings="Part" data-columns="Data"></div>
