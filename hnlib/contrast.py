@@ -104,6 +104,8 @@ class Contrast:
         Inputs of the last linear layer, for weights made of its gradients.
     norms : Tensor of shape [m], optional
         Norms of the embeddings before they were normalised.
+    teacher : Tensor of shape [n, m], optional
+        Scores of a teacher, for soft targets; set it by `dataclasses.replace`.
     """
 
     similarity: Tensor
@@ -116,6 +118,7 @@ class Contrast:
     symmetric: bool = False
     features: Tensor | None = None
     norms: Tensor | None = None
+    teacher: Tensor | None = None
 
     @property
     def positives(self) -> Tensor:
@@ -353,6 +356,7 @@ class Contrast:
             )
         masks = Masks(self.positives.T, self.admissible.T, self.masks.dtype)
         ends = dict(anchors=self.candidates, candidates=self.anchors, norms=None)
+        ends["teacher"] = None if self.teacher is None else self.teacher.T
         other = replace(self, similarity=self.similarity.T, masks=masks, **ends)
         return other.rescaled() if isinstance(self.scale, Tensor) else other
 

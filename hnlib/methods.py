@@ -160,6 +160,16 @@ CATALOGUE = {
         logit=logits.weince,
     ),
     "bpr": Entry("BPR", "bpr", dict(temperature=0.5), objective=objectives.pairwise),
+    "gbce": Entry(
+        "gBCE", "gbce", dict(temperature=0.5, bias=0.0, power=0.5), objective=objectives.sigmoid
+    ),
+    "warp": Entry("WARP", "warp", dict(margin=0.1), objective=objectives.warp),
+    "soft-targets": Entry(
+        "Soft targets",
+        "hinton2015",
+        dict(temperature=0.5, teacher_temperature=0.5, share=0.5),
+        objective=objectives.soft_targets,
+    ),
     "unremix": Entry(
         "UnReMix",
         "unremix",

@@ -858,7 +858,7 @@ OPTIONAL = ("scale", "bias", "level", "cost", "share", "shape")
 #: The check of an option by its name, which means the same in every weighting and objective.
 RANGES = {
     **dict.fromkeys(("temperature", "sigma", "eta", "epsilon", "tau", "frequency"), positive),
-    **dict.fromkeys(("scale", "floor"), positive),
+    **dict.fromkeys(("scale", "floor", "power", "teacher_temperature"), positive),
     **dict.fromkeys(("beta", "mu", "level", "bias", "margin"), _checks.finite),
     **dict.fromkeys(("hardness_strength", "tol", "shape"), at_least_0),
     **dict.fromkeys(("tail_strength", "cap_strength"), at_least_0),

@@ -453,8 +453,9 @@ def sigmoid(
     bias: float | Tensor | None = None,
     scale: float | Tensor | None = None,
     reduction: str = "mean",
+    power: float = 1.0,
 ) -> Tensor:
-    r"""Compute the sigmoid loss of SigLIP: every pair is a decision of its own.
+    r"""Compute the sigmoid loss of SigLIP and gBCE: every pair is a decision of its own.
 
     Parameters
     ----------
@@ -467,6 +468,9 @@ def sigmoid(
         low temperature choose $-1/t$, at which no similarity saturates.
     scale : float or Tensor of shape [n], optional
         Scale $Q > 0$; default `contrast.scale`.
+    power : float, default 1.0
+        Power $\kappa > 0$ of the positive's probability. Where a sample of the negatives stands for
+        all, the power that restores the probabilities is the share that is sampled [gbce]_.
 
     Returns
     -------
@@ -480,19 +484,21 @@ def sigmoid(
 
     Notes
     -----
-    $$\mathrm{sp}(-s_i^+/t - b) + Q \sum_j w_{ij}\,\mathrm{sp}(s_{ij}/t + b),\qquad
+    $$\kappa\,\mathrm{sp}(-s_i^+/t - b) + Q \sum_j w_{ij}\,\mathrm{sp}(s_{ij}/t + b),\qquad
     \mathrm{sp}(x) = \log(1 + e^x)$$
 
     References
     ----------
     .. [siglip] Zhai et al., *Sigmoid Loss for Language Image Pre-Training*, ICCV 2023.
+    .. [gbce] Petrov and Macdonald, *gSASRec: Reducing Overconfidence in Sequential Recommendation
+       Trained with Negative Sampling*, RecSys 2023.
     """
     _check_weights(contrast, log_w)
-    check(temperature=temperature, bias=bias, scale=scale)
+    check(temperature=temperature, bias=bias, scale=scale, power=power)
     s, log_scale = contrast.similarity, _log_scale(contrast, scale)
     bias = -log_scale if bias is None else per_anchor("bias", bias, len(s))
     logits = s / per_anchor("temperature", temperature, len(s)) + bias
-    loss = _softplus(-contrast.masks.at_positives(logits))
+    loss = power * _softplus(-contrast.masks.at_positives(logits))
     loss = loss + _mean(log_w + log_scale, _softplus(logits))
     return _average(loss, contrast, log_w.amax(1), reduction)
 
@@ -537,6 +543,125 @@ def pairwise(
     chosen = contrast.masks.at_positives(s).split(1, 1)
     loss = torch.cat([_mean(log_w, _softplus(s - positive)) for positive in chosen], 1)
     return _average(loss, contrast, log_w.amax(1), reduction)
+
+
+def warp(contrast: Contrast, log_w: Tensor, margin: float = 0.1, reduction: str = "mean") -> Tensor:
+    r"""Compute WARP: negatives within a margin of the positive push alike, by its rank.
+
+    Parameters
+    ----------
+    contrast, log_w, reduction
+        As in `info_nce`.
+    margin : float, default 0.1
+        Margin $\mu$ between similarities.
+
+    Returns
+    -------
+    Tensor of shape [] or [n]
+        The loss.
+
+    Raises
+    ------
+    ValueError
+        If an option is out of range.
+
+    Notes
+    -----
+    With $h_{ij} = (s_{ij} - s_i^+ + \mu)_+$ and the rank
+    $r_i = Q\sum_j w_{ij}\mathbb 1[h_{ij} > 0]$, which has no gradient,
+
+    $$\Big(1 + \tfrac12 + \dots + \tfrac1{r_i}\Big)
+    \frac{\sum_j w_{ij} h_{ij}}{\sum_j w_{ij}\mathbb 1[h_{ij} > 0]}$$
+
+    with the harmonic numbers continued by the digamma function. The paper draws negatives until one
+    has $h_{ij} > 0$ and estimates $r_i$ by the number of draws; here all are looked at.
+
+    References
+    ----------
+    .. [warp] Weston et al., *WSABIE: Scaling Up to Large Vocabulary Image Annotation*, IJCAI 2011.
+    """
+    _check_weights(contrast, log_w)
+    check(margin=margin)
+    s, losses = contrast.similarity, []
+    for positive in contrast.masks.at_positives(s).split(1, 1):
+        excess = (s - positive + margin).clamp_min(0.0)
+        share = _mean(log_w, (excess > 0).to(s))  # [n, 1]
+        rank = (share.clamp_min(torch.finfo(s.dtype).tiny).log() + _log_scale(contrast, None)).exp()
+        loud = torch.digamma(rank.detach() + 1) - torch.digamma(torch.ones_like(rank))
+        losses.append(loud * _mean(log_w, excess) / share.clamp_min(torch.finfo(s.dtype).tiny))
+    return _average(torch.cat(losses, 1), contrast, log_w.amax(1), reduction)
+
+
+def soft_targets(
+    contrast: Contrast,
+    log_w: Tensor,
+    temperature: float | Tensor = 0.5,
+    teacher_temperature: float | Tensor = 0.5,
+    share: float = 0.5,
+    scale: float | Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    r"""Compute the divergence from a teacher's softmax, mixed with the marked answer.
+
+    Parameters
+    ----------
+    contrast : Contrast
+        With the scores $g_{ij}$ of a `teacher`; without them the student is its own teacher.
+    log_w, reduction
+        As in `info_nce`.
+    temperature : float or Tensor of shape [n], default 0.5
+        Temperature $t > 0$ of the student.
+    teacher_temperature : float or Tensor of shape [n], default 0.5
+        Temperature $t_T > 0$ of the teacher, in the unit of its scores.
+    share : float, default 0.5
+        Share $\lambda \in [0, 1]$ of the target that the positive gets; 1 is InfoNCE.
+    scale : float or Tensor of shape [n], optional
+        Scale $Q > 0$; default `contrast.scale`.
+
+    Returns
+    -------
+    Tensor of shape [] or [n]
+        The loss.
+
+    Raises
+    ------
+    ValueError
+        If an option is out of range.
+
+    Notes
+    -----
+    $$\mathrm{KL}\big(\lambda e_+ + (1 - \lambda)\,\tau_i \,\big\Vert\, p_i\big),\qquad
+    p_i \propto (e^{s_i^+/t},\ Q w_{ij} e^{s_{ij}/t}),\quad
+    \tau_i \propto (e^{g_i^+/t_T},\ Q w_{ij} e^{g_{ij}/t_T})$$
+
+    The target has no gradient. A candidate is pushed where the student rates it above the target
+    and pulled where below.
+
+    References
+    ----------
+    .. [hinton] Hinton et al., *Distilling the Knowledge in a Neural Network*, 2015.
+    """
+    _check_weights(contrast, log_w)
+    check(temperature=temperature, teacher_temperature=teacher_temperature, share=share)
+    check(scale=scale)
+    s, prior = contrast.similarity, log_w + _log_scale(contrast, scale)
+    g = s.detach() if contrast.teacher is None else contrast.teacher.detach().to(s)
+
+    def log_softmax(x: Tensor, name: str, t: float | Tensor) -> list[Tensor]:
+        """Return a list with [n, 1 + m] for each positive: it, then the negatives."""
+        x = x / per_anchor(name, t, len(s))
+        chosen = contrast.masks.at_positives(x).split(1, 1)
+        return [torch.cat([own, x + prior], 1).log_softmax(1) for own in chosen]
+
+    losses = []
+    student = log_softmax(s, "temperature", temperature)
+    teacher = log_softmax(g, "teacher_temperature", teacher_temperature)
+    for log_p, log_tau in zip(student, teacher):
+        target = ((1 - share) * log_tau.exp()).detach()
+        target = torch.cat([target[:, :1] + share, target[:, 1:]], 1)
+        terms = torch.special.xlogy(target, target) - target * log_p
+        losses.append(torch.where(target > 0, terms, 0.0).sum(1, keepdim=True))
+    return _average(torch.cat(losses, 1), contrast, log_w.amax(1), reduction)
 
 
 def jensen_shannon(

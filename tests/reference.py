@@ -347,6 +347,44 @@ def bpr(z1, z2, y, temperature=0.5):
     return np.mean(values)
 
 
+def gbce(z1, z2, y, temperature=0.5, bias=0.0, power=0.5):
+    _, S, P, A = views(z1, z2)
+
+    def sp(x):
+        return math.log1p(math.exp(x / temperature + bias))
+
+    values = []
+    for i, n in enumerate([len(S)] * len(S)):
+        own = [power * (sp(S[i, k]) - S[i, k] / temperature - bias) for k in range(n) if P[i, k]]
+        values.append(sum(own) + sum(sp(S[i, j]) for j in range(n) if A[i, j]))
+    return np.mean(values)
+
+
+def warp(z1, z2, y, margin=0.1):
+    _, S, P, A = views(z1, z2)
+    values = []
+    for i in range(len(S)):
+        (own,) = (S[i, k] for k in range(len(S)) if P[i, k])
+        over = [S[i, j] - own + margin for j in range(len(S)) if A[i, j] and S[i, j] > own - margin]
+        harmonic = sum(1 / r for r in range(1, len(over) + 1))
+        values.append(harmonic * sum(over) / max(1, len(over)))
+    return np.mean(values)
+
+
+def soft_targets(z1, z2, y, temperature=0.5, teacher_temperature=0.5, share=0.5):
+    _, S, P, A = views(z1, z2)
+    values = []
+    for i in range(len(S)):
+        seen = [j for j in range(len(S)) if A[i, j] or P[i, j]]
+        p, tau = (
+            np.array([math.exp(S[i, j] / t) for j in seen])
+            for t in (temperature, teacher_temperature)
+        )
+        target = share * P[i, seen] + (1 - share) * tau / tau.sum()
+        values.append(sum(target * np.log(target / (p / p.sum()))))
+    return np.mean(values)
+
+
 def debiased(z1, z2, y, temperature=0.5, tau_plus=0.1):
     return nce(z1, z2, uniform, temperature, tau_plus)
 
@@ -530,6 +568,9 @@ METHODS = {
     "artanh": artanh,
     "weince": weince,
     "bpr": bpr,
+    "gbce": gbce,
+    "warp": warp,
+    "soft-targets": soft_targets,
     "unremix": unremix,
     "unremix-printed": unremix_printed,
     "unremix-repaired": unremix_repaired,

@@ -91,6 +91,8 @@ CHANGED = {
     "margin": -9.0,
     "tail_strength": 0.0,
     "cap_strength": 2.0,
+    "power": 0.3,
+    "teacher_temperature": 0.2,
 }
 
 
@@ -110,6 +112,8 @@ def test_methods_meet_where_their_options_say():
         (("hcl-exact", dict(tau_plus=0.0, beta=2.0)), ("hcl", dict(tau_plus=0.0, beta=2.0))),
         (("unremix-repaired", dict(mixture=(0.0, 1.0, 0.0))), ("hcl", dict(tau_plus=0.0))),
         (("weince", dict(share=0.0)), ("simclr", {})),
+        (("gbce", dict(power=1.0)), ("siglip", dict(bias=0.0))),
+        (("soft-targets", dict(share=1.0)), ("simclr", {})),
         (("chi2-dro", dict(eta=1e3)), ("bcl", dict(beta=1e6))),  # the hardest negative alone
     ):
         assert loss(name, *z, **options) == pytest.approx(loss(other, *z, **others), abs=1e-9)
@@ -264,7 +268,8 @@ def test_float32_under_autocast_and_at_a_temperature_of_a_hundredth(name):
     assert inside.dtype == torch.float32 and torch.equal(inside, outside)
     assert half.dtype == torch.float32 and abs((half - outside).item()) < 0.05
     cold = {"temperature": 0.01} if "temperature" in method.options else {"eta": 30.0}
-    method = methods.build(name, **(cold if name != "bcl-ot" else {"epsilon": 0.05}))
+    others = {"bcl-ot": {"epsilon": 0.05}, "warp": {"margin": 0.5}}
+    method = methods.build(name, **others.get(name, cold))
     exact, single = call(method, z1, z2, y), call(method, a, b, y)
     assert abs(single.item() / exact.item() - 1) < 1e-3
     assert torch.autograd.grad(single, a)[0].isfinite().all()

@@ -13,7 +13,7 @@ from sklearn.metrics import ndcg_score
 from hnlib import methods
 from hnlib.contrast import Contrast
 from hnlib.images import _torchvision  # noqa: F401
-from hnlib.retrieval import data, metrics, mining
+from hnlib.retrieval import data, encoders, metrics, mining
 from hnlib.retrieval.run import RetrievalRun
 from hnlib.retrieval.task import Task, _guided
 from hnlib.training import records
@@ -288,6 +288,81 @@ def test_a_guide_takes_away_what_it_scores_above_the_answer():
     taken = _guided(s, 0.0, excluded).nonzero().tolist()
     assert taken == [[0, 1], [2, 1], [2, 3]]  # query 1 would have no negative left
     assert _guided(s, 0.15, excluded).nonzero().tolist() == [[0, 1], [1, 0], [1, 3], [2, 3]]
+
+
+def static_score(query, document):
+    """The cosine of two texts' mean static embeddings."""
+    tokenizer, weights = encoders.static_tokenizer(), encoders.static_embeddings()
+    means = [weights[tokenizer.encode(text).ids].mean(0) for text in (query, document)]
+    return float(torch.nn.functional.cosine_similarity(*means, dim=0))
+
+
+@pytest.mark.parametrize("name", ["bm25", "static"])
+def test_a_teacher_is_what_the_student_shall_repeat(name):
+    given_to = dict(method="soft-targets", teacher=name)
+    task, model, _, given, batch = views(**given_to)
+    documents, keys = task.collection.documents, task.document[batch].tolist()
+    bm25 = mining.BM25(documents)
+    for i, j in ((0, 0), (0, 5), (3, 1)):
+        query, document = task.asked_texts[int(batch[i])], keys[j]
+        expected = static_score(query, documents[document])
+        if name == "bm25":
+            expected = float(bm25.scores([query])[0, document])
+        assert given.teacher[i, j] == pytest.approx(expected, abs=1e-5)
+    method = methods.build("soft-targets", temperature=0.1, teacher_temperature=0.3, share=0.0)
+    s = contrast_of(model, given).similarity.masked_fill(given.excluded.fill_diagonal_(False), -99)
+    target = (given.teacher / 0.3).masked_fill(given.excluded, -torch.inf).softmax(1)
+    expected = (
+        (torch.special.xlogy(target, target) - target * (10 * s).log_softmax(1)).sum(1).mean()
+    )
+    assert loss_of(task, model, method, given) == pytest.approx(float(expected), rel=1e-4)
+    untaught = loss_of(task, model, method, replace(given, teacher=None))  # the control
+    assert untaught != pytest.approx(float(expected), rel=0.05)
+    with pytest.raises(ValueError, match="requires method soft-targets"):
+        RetrievalRun(teacher=name).resolved()
+
+
+def test_batches_hold_whom_the_run_asks_for():
+    def fill(composition):
+        task = views(composition=composition)[0]
+        return task, task.batches(torch.Generator().manual_seed(1))
+
+    task, random = fill("random")
+    static = task._scorer("static")
+    alike = {}
+    for composition in ("random", "similar", "distinct"):
+        task, batches = fill(composition)
+        every = torch.cat([*batches])
+        assert len(every.unique()) == len(every) and all(len(batch) == 32 for batch in batches)
+        assert len(batches) >= len(random) - 1
+        near = [static(batch, task.document[batch]).mean() for batch in batches]
+        alike[composition] = float(torch.stack(near).mean())
+        twice = [32 - len(task.document[batch].unique()) for batch in batches]
+        assert (sum(twice) == 0) == (composition == "distinct")
+    assert alike["similar"] > alike["random"] + 0.02
+
+
+def test_questions_of_one_intent_answer_each_other(tmp_path):
+    folder = tmp_path / "data/retrieval/banking77"
+    folder.mkdir(parents=True)
+    lines = [f'"where, in {i}, is it?",{"abc"[i % 3]}' for i in range(60)]
+    for name, kept in (("train", lines), ("test", lines[:9])):
+        (folder / f"{name}.csv").write_text("\n".join(["text,category", *kept]) + "\n")
+    fields = TINY | dict(dataset="banking77", leak=True, composition="distinct", batch_size=3)
+    task, _, _, given, batch = views(**fields)
+    topics, collection = task.collection.topics, task.collection
+    assert len(collection.texts) == 54 and "where, in 10, is it?" not in collection.texts
+    for query, (document,) in collection.judgements["train"].items():
+        assert topics[document] == topics[query] and document != query
+    for query, documents in collection.judgements["test"].items():
+        texts = {collection.texts[i] for i in documents}
+        assert len(texts) == 18 and collection.queries[query] in texts | {"where, in 0, is it?"}
+    assert len({topics[i] for i in task.document[batch].tolist()}) == 3
+    same = torch.tensor(topics)[task.document[batch]]
+    assert torch.equal(given.excluded, same[:, None] == same)
+    (folder / "train.csv").write_text("question\nwhere?\n")
+    with pytest.raises(ValueError, match=r"train.csv must have the columns text and category"):
+        data.load("banking77")
 
 
 @pytest.mark.slow

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import functools
 import hashlib
+import io
 import itertools
 import json
 import math
@@ -28,7 +30,8 @@ class Collection:
     """Documents, each a title (perhaps empty) and a text, and queries with judgements by split.
 
     Where `repeated`, queries of the training part return in the test part (users of a shop), and
-    what they had then is not searched again; words are tokens.
+    what they had then is not searched again; words are tokens. Documents of one of the `topics`, if
+    they are known, answer the same queries.
     """
 
     name: str
@@ -38,6 +41,7 @@ class Collection:
     judgements: dict[str, Judgements] = field(repr=False)
     digest: str
     repeated: bool = False
+    topics: tuple[int, ...] = field(default=(), repr=False)
 
     @property
     def documents(self) -> list[str]:
@@ -76,8 +80,8 @@ def load(name: str = "generated", root: Path | str | None = None) -> Collection:
     """Load "generated" (made here), a folder of `root/retrieval`, or "folder:PATH".
 
     A folder has `corpus.jsonl`, `queries.jsonl` and `qrels/SPLIT.tsv` (BEIR), with the splits
-    "train", "dev" and "test"; "ml-100k" has the files that RecBole writes. `root` defaults to
-    `$HNLIB_DATA`, else the user's cache.
+    "train", "dev" and "test"; "ml-100k" has the files that RecBole writes, "banking77" train.csv
+    and test.csv. `root` defaults to `$HNLIB_DATA`, else the user's cache.
     """
     if name == "generated":
         return generated()
@@ -86,7 +90,8 @@ def load(name: str = "generated", root: Path | str | None = None) -> Collection:
         made = read(folder, folder.stem)
         return replace(made, name=f"{PREFIX}{folder.stem}-{made.digest[:8]}")
     folder = data_folder(root, "retrieval") / name
-    return movielens(folder) if name == "ml-100k" else read(folder, name)
+    own = {"ml-100k": movielens, "banking77": banking}
+    return own[name](folder) if name in own else read(folder, name)
 
 
 def read(folder: Path, name: str) -> Collection:
@@ -243,6 +248,41 @@ def _movielens(folder: Path, like: float) -> Collection:
     titles = [""] * len(items)
     digest = digest.hexdigest()[:12]
     return Collection("ml-100k", titles, texts, queries, judgements, digest, repeated=True)
+
+
+def banking(folder: Path) -> Collection:
+    """Read Banking77: a customer's question is answered by those with the same intent.
+
+    Of the training questions every tenth is a query of "dev"; the others are the documents, and
+    queries of "train" that each have one document, another question of their intent.
+    """
+    digest = hashlib.sha256()
+
+    def rows(name: str) -> list[tuple[str, str]]:
+        text = _content(folder / name, digest)
+        lines = [*csv.DictReader(io.StringIO(text))]
+        if not lines or not {"text", "category"} <= lines[0].keys():
+            raise ValueError(f"{folder / name} must have the columns text and category")
+        return [(line["text"].strip(), line["category"]) for line in lines]
+
+    given, test = rows("train.csv"), rows("test.csv")
+    kept = [row for i, row in enumerate(given) if i % 10]
+    intents = sorted({intent for _, intent in kept})
+    of_intent = {name: [i for i, row in enumerate(kept) if row[1] == name] for name in intents}
+    queries, judgements = [], {"train": {}, "dev": {}, "test": {}}
+    rng = np.random.default_rng(0)
+    for split, asked in (("train", kept), ("dev", given[::10]), ("test", test)):
+        for text, intent in asked:
+            relevant = of_intent[intent]
+            if split == "train":
+                relevant = [rng.choice([i for i in relevant if i != len(queries)])]
+            judgements[split][len(queries)] = dict.fromkeys(map(int, relevant), 1.0)
+            queries.append(text)
+    texts, topics = [text for text, _ in kept], tuple(intents.index(name) for _, name in kept)
+    made = digest.hexdigest()[:12]
+    return Collection(
+        "banking77", [""] * len(texts), texts, queries, judgements, made, topics=topics
+    )
 
 
 def generated(documents: int = 500, seed: int = 0) -> Collection:

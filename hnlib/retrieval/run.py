@@ -54,10 +54,15 @@ class RetrievalRun(Configuration):
     logq
         correct for the frequency of documents in training: on (positives too) or refined
     guide
-        model that takes negatives away: self or static, as it is before training
+        model that takes negatives away: self, or as it is before training static or bm25
     guide_margin
         negatives that the guide scores above the judged document plus this are taken away,
         unless none would be left
+    teacher
+        model whose scores are soft targets: static or bm25
+    composition
+        of a batch: random pairs; similar, a pair and those whose documents the static bag finds
+        nearest; or distinct, no document (or topic, where they are known) twice
     transfer
         further collections to search
     pairs_only
@@ -83,8 +88,10 @@ class RetrievalRun(Configuration):
     hardness_mode: Annotated[Literal["all", "mined", "in-batch"], Rare] = "all"
     hardness_strength: Annotated[float, Field(ge=0), Rare] = 0.0
     logq: Annotated[Literal["on", "refined"] | None, Rare] = None
-    guide: Annotated[Literal["self", "static"] | None, Rare] = None
+    guide: Annotated[Literal["self", "static", "bm25"] | None, Rare] = None
     guide_margin: Annotated[float, Rare] = 0.0
+    teacher: Annotated[Literal["static", "bm25"] | None, Rare] = None
+    composition: Annotated[Literal["random", "similar", "distinct"], Rare] = "random"
     transfer: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = ()
     pairs_only: Annotated[bool, Rare] = False
     precision: Annotated[Literal["32-true"], Hidden] = "32-true"
@@ -109,13 +116,16 @@ class RetrievalRun(Configuration):
     }
     scores: ClassVar = {"ndcg": "nDCG@10"}
     accuracies: ClassVar = ("ndcg", "recall10", "recall100", "mrr", "ndcg_validation")
-    datasets: ClassVar = ("generated", "scifact", "cranfield", "cisi", "med", "npl", "ml-100k")
+    datasets: ClassVar = (
+        *("generated", "scifact", "cranfield", "cisi", "med", "npl", "ml-100k", "banking77"),
+    )
     title: ClassVar = "{dataset}, {pairs} pairs, {encoder}, {epochs} epochs"
 
     def __post_init__(self):
         super().__post_init__()
-        if self.pairs_only and (self.mined or self.guide or self.logq or self.hardness_strength):
-            raise ValueError("pairs_only allows no mined, guide, logq or hardness_strength")
+        more = self.mined, self.guide, self.teacher, self.logq, self.hardness_strength
+        if self.pairs_only and any(more):
+            raise ValueError("pairs_only allows no mined, guide, teacher, logq, hardness_strength")
         if self.ranks[1] - self.ranks[0] < self.negatives * self.best_of:
             raise ValueError(
                 f"ranks={self.ranks} are too few for {self.negatives} negatives, each the best "
@@ -132,6 +142,8 @@ class RetrievalRun(Configuration):
         if entry is not None and (entry.supervised or "mixture" in entry.defaults):
             what = "class labels" if entry.supervised else "each other document as a negative"
             raise ValueError(f"method {self.method} needs {what}; choose another for retrieval")
+        if self.teacher and self.method != "soft-targets":
+            raise ValueError(f"teacher={self.teacher} requires method soft-targets")
         return super().resolved()
 
 

@@ -36,13 +36,15 @@ class PairBatch:
 
     `tokens` are those of B queries, their B documents and, if any, mined documents. The m keys are
     all documents: `excluded` [B, m] are no negatives, `mined_for` [B, m] were mined for the query,
-    and `log_frequency`, [B, m] or [1, m], is the correction of `logq`.
+    `log_frequency`, [B, m] or [1, m], is the correction of `logq`, and `teacher`, [B, m], are the
+    scores of a teacher, if any.
     """
 
     tokens: list[Tensor]
     excluded: Tensor
     mined_for: Tensor
     log_frequency: Tensor
+    teacher: Tensor | None = None
 
 
 class Task(task.Task):
@@ -64,7 +66,11 @@ class Task(task.Task):
         self._set_pairs()
         self.counts = self.document.bincount(minlength=len(self.documents))
         self._model: nn.Module | None = None
-        self._guide: tuple[Tensor, Tensor] | None = None
+        self._guide: Callable[[Tensor, Tensor], Tensor] | None = None
+        self._teacher: Callable[[Tensor, Tensor], Tensor] | None = None
+        self._nearest: Callable[[Tensor, Tensor], Tensor] | None = None
+        topics = self.collection.topics
+        self.topics = torch.tensor(topics) if topics else None
         self.candidates: Tensor | None = None
 
     def _tokens(self, collection: data.Collection) -> tuple[Corpus, Corpus, Corpus]:
@@ -116,9 +122,27 @@ class Task(task.Task):
         self._model = encoders.build(run.encoder, *size, run.towers).to(self.device)
         if run.mined and not run.refresh:
             self.candidates = self._mined()
-        if run.guide == "static":
-            self._guide = self._embedded(self._model)
+        if run.guide in ("static", "bm25"):
+            self._guide = self._scorer(run.guide)
+        if run.teacher:
+            self._teacher = self._scorer(run.teacher)
+        if run.composition == "similar":
+            self._nearest = self._scorer("static")
         return self._model
+
+    def _scorer(self, name: str) -> Callable[[Tensor, Tensor], Tensor]:
+        """Return what scores documents [k] for the queries of pairs [r], [r, k]: bm25 or static."""
+        if name == "bm25":
+            scores = mining.BM25(self.collection.documents).scores(self.asked_texts)
+            return lambda pairs, documents: scores[pairs[:, None], documents]
+        n, titles = len(self.documents), len(self.collection.titled)
+        tokens = encoders.static_tokenizer
+        texts = data.tokenised(self.collection, tokens, "static", self._folder)
+        towers = encoders.build("static", texts.vocabulary).get_submodule("encoder.towers")
+        asked = data.part(texts, n, n + len(self.queries) + titles)
+        q, d = self._unit(towers.to(self.device), asked, data.part(texts, 0, n))
+        q = q[self.asked - n]
+        return lambda pairs, documents: q[pairs] @ d[documents].T
 
     def _embedded(self, model: nn.Module) -> tuple[Tensor, Tensor]:
         """Return the unit embeddings of the pairs' queries, and of all documents."""
@@ -154,10 +178,37 @@ class Task(task.Task):
         return mining.candidates(scores, self.document, judged, run.ranks, run.margin)
 
     def batches(self, generator: torch.Generator) -> Sequence[Tensor]:
-        """Return a permutation in batches, the last partial one dropped."""
+        """Return a permutation in batches, those that are not full dropped."""
         if self.run.refresh:
             self.candidates = self._mined()
-        return super().batches(generator)
+        if self.run.composition == "random":
+            return super().batches(generator)
+        order = torch.randperm(self.examples, generator=generator)
+        together = {"similar": self._similar, "distinct": self._distinct}
+        return together[self.run.composition](order)
+
+    def _similar(self, left: Tensor) -> list[Tensor]:
+        """Fill each batch with the first pair that is left and those nearest to it."""
+        assert self._nearest is not None
+        batches, size = [], self.run.batch_size
+        while len(left) >= size:
+            scores = self._nearest(left[:1], self.document[left])[0]
+            scores[0] = torch.inf  # itself
+            chosen = torch.zeros(len(left), dtype=torch.bool)
+            chosen[scores.topk(size).indices] = True
+            batches.append(left[chosen])
+            left = left[~chosen]
+        return batches
+
+    def _distinct(self, order: Tensor) -> list[Tensor]:
+        """Put each pair into the first batch with room that lacks its document, or its topic."""
+        size, what = self.run.batch_size, self.document
+        what = what if self.topics is None else self.topics[what]
+        batches: list[dict[int, int]] = [{} for _ in range(self.examples // size)]
+        for pair, key in zip(order.tolist(), what[order].tolist()):
+            room = (one for one in batches if len(one) < size and key not in one)
+            next(room, {})[key] = pair
+        return [torch.tensor([*one.values()]) for one in batches if len(one) == size]
 
     def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> PairBatch:
         """Return the tokens of this process's `share` of the batch, and what the keys are."""
@@ -176,6 +227,7 @@ class Task(task.Task):
             self._excluded(batch, keys).to(self.device),
             mined_for.to(self.device),
             self._log_frequency(keys, len(batch)).to(self.device),
+            self._teacher(batch, keys).to(self.device) if self._teacher else None,
         )
 
     def _draw(self, candidates: Tensor, generator: torch.Generator) -> Tensor:
@@ -190,10 +242,11 @@ class Task(task.Task):
         codes = batch[:, None] * len(self.documents) + keys
         where = torch.searchsorted(self.relevant, codes).clamp_max(len(self.relevant) - 1)
         excluded = self.relevant[where] == codes
+        if self.topics is not None:
+            excluded |= self.topics[self.document[batch], None] == self.topics[keys]
         if self._guide is None:
             return excluded
-        asked, documents = self._guide
-        return excluded | _guided(asked[batch] @ documents[keys].T, self.run.guide_margin, excluded)
+        return excluded | _guided(self._guide(batch, keys), self.run.guide_margin, excluded)
 
     def _log_frequency(self, keys: Tensor, queries: int) -> Tensor:
         """Return what logQ takes off the log-weights, [B, m], or [1, m] for its refined form."""
@@ -213,6 +266,7 @@ class Task(task.Task):
         if run.guide == "self":
             excluded = excluded | _guided(s, run.guide_margin, excluded)
         contrast = contrast.without(excluded).rescaled()  # each that is left counts once
+        contrast = dataclasses.replace(contrast, teacher=views.teacher)
         if not (run.hardness_strength or run.logq):
             return method.loss(contrast)
         log_prior = torch.zeros_like(s)
