@@ -44,6 +44,12 @@ FRESH = range(210, 220)  # seeds of the comparison
 MOST = 8  # configurations
 NULLS = {"N1": "a tuned temperature", "N2": "a tuned temperature and loudness"}
 UNTUNED = "N1 t0.5 *"  # what gains are counted from where a share of them is explained
+PHRASES = {  # of the verdicts that a sentence names with their tasks
+    "beats": "beats it on",
+    "loses": "loses to it on",
+    "different": "differs from it on",
+    "diverged": "diverged on",
+}
 MARGINS = {"ndcg": 1.0, "knn": 0.5}  # points that would matter
 FAILED = -math.inf  # the score of a training that diverged
 
@@ -148,8 +154,9 @@ class Trial:
     def arms(self) -> dict[str, dict[str, dict]]:
         """The configurations at the rates and lengths that the null model was chosen from."""
         found: dict[str, dict[str, dict]] = {}
-        for block, arms in self.protocol.arms.items():
-            trained = {(arm["max_steps"], arm["lr"]) for arm in arms.values()}
+        for block in self.protocol.blocks:
+            arms = self.protocol.arms[block].values()
+            trained = {(arm["max_steps"], arm["lr"]) for arm in arms}
             found[block] = {}
             for i, options in enumerate(self.loss.configurations):
                 for steps, lr in sorted(trained):
@@ -184,8 +191,12 @@ class Trial:
             found = [recorded.get(_key(self.run(arm, seed, block))) for seed in self.seeds]
             return statistics.fmean(one["metrics"][metric] if one else FAILED for one in found)
 
-        arms = {name: arm for name, arm in self.arms[block].items() if name.startswith(only)}
-        return max(arms, key=lambda name: score(arms[name]))
+        scores = {k: score(arm) for k, arm in self.arms[block].items() if k.startswith(only)}
+        best = max(scores, key=scores.get)
+        if scores[best] == FAILED:
+            name = f"{self.loss.path}, configuration {only.strip()}" if only else self.loss.path
+            raise ValueError(f"{name}: each training diverged on {block}")
+        return best
 
     def compared(self, recorded: dict[str, dict]) -> dict[str, dict[str, dict]]:
         """Return the arms that ten seeds compare, by task."""
@@ -218,7 +229,7 @@ class Trial:
         """Train the runs that have no record yet, and return all records by what was chosen."""
         done = self.recorded()
         left = [run for run in runs if _key(run) not in done]
-        common = str(self.loss.path), self.loss.name, self.folder, data_root
+        common = str(self.loss.path), self.loss.name, self.folder, data_root, self.protocol.digest
         if processes == 1:
             for run in left:
                 _train(run, *common)
@@ -254,12 +265,15 @@ def _key(run) -> str:
     return records.key(run.configuration)
 
 
-def _train(run, path: str, name: str, folder: Path, data_root: Path | None) -> None:
+def _train(
+    run, path: str, name: str, folder: Path, data_root: Path | None, predictions: str
+) -> None:
     """Train and record a run in this process; a training that diverges has no record."""
     from hnlib.training.run import Diverged, train
 
     method = _read(path).method(run.options) if run.method == name else None
     where = dict(device="cpu", record_to=folder, data_root=data_root, progress=False)
+    where["predictions"] = predictions
     with contextlib.suppress(Diverged):
         train(run, method=method, **where)
 
@@ -309,18 +323,32 @@ def share(part: Effect, whole: Effect) -> tuple[float, float, float] | None:
     return x.mean() / y.mean(), (b - half) / a, (b + half) / a
 
 
-def foreseen(protocol: experiments.Experiment) -> dict[str, float]:
-    """Return the lead, in points, that ten seeds find to beat N1 with probability 0.8, by task.
+def deviation(protocol: experiments.Experiment, block: str) -> float | None:
+    """Return the deviation, in points, of the difference of two arms from seed to seed.
 
-    The deviation of a pair of seeds is that of N2 − N1 on record.
+    Over the best quarter of the arms, it is the deviation of what two seeds of the selection differ
+    by; what a seed does to all arms alike cancels. None while the selection is not recorded.
     """
-    trial, found = experiments.load("losses-on-trial"), {}
-    for block in protocol.blocks:
-        if block in trial.blocks and not trial.waiting([("N2", "N1")], [block]):
-            metric = protocol.blocks[block].get("primary", protocol.primary)
-            effect = trial.effect("N2", "N1", metric, block)
-            effect = dataclasses.replace(effect, family=len(protocol.blocks))
-            found[block] = MARGINS[metric] + comparisons.detectable(effect)
+    metric = protocol.blocks[block].get("primary", protocol.primary)
+    arms = protocol.matching([f"{name} *" for name in NULLS], block)
+    means = {arm: protocol.mean(arm, f"{metric}_validation", block) for arm in arms}
+    if None in means.values():
+        return None
+    best = sorted(arms, key=means.get)[-max(2, len(arms) // 4) :]
+    first, second = protocol.seeds[:2]
+    values = [protocol.values(arm, metric, block) for arm in best]
+    return 100 * statistics.stdev(one[first] - one[second] for one in values)
+
+
+def foreseen(protocol: experiments.Experiment) -> dict[str, float]:
+    """Return the lead, in points, that ten seeds find to beat N1 with probability 0.8, by task."""
+    found, seeds = {}, len(FRESH)
+    for block, fields in protocol.blocks.items():
+        if (spread := deviation(protocol, block)) is not None:
+            error = spread / math.sqrt(seeds)
+            design = Effect(0.0, error, seeds - 1, "these images", family=len(protocol.blocks))
+            margin = MARGINS[fields.get("primary", protocol.primary)]
+            found[block] = margin + comparisons.detectable(design)
     return found
 
 
@@ -332,26 +360,37 @@ class Outcome:
     profiles: dict[str, Profile]
     arms: dict[str, dict[str, dict]]
     effects: dict[str, dict[str, Effect]]
+    default: dict[str, Effect]  # over N1
     by_query: dict[str, dict[str, Effect]]
     gains: dict[str, dict[str, Effect]]
 
     def words(self, base: str = "N1") -> dict[str, str]:
-        """Return the verdict on each task."""
-        return {k: word(x, MARGINS[self.trial.metric(k)]) for k, x in self.effects[base].items()}
+        """Return the verdict on each task; a loss whose fresh seed diverged has none."""
+        effects = (self.default if base == "default" else self.effects[base]).items()
+        margins = {block: MARGINS[self.trial.metric(block)] for block in self.arms}
+        return {k: "diverged" if x.unpaired else word(x, margins[k]) for k, x in effects}
 
     def mean(self, base: str = "N1") -> Effect:
-        """Return the mean difference over the tasks, seed by seed."""
-        return measures.over_seeds(np.mean([x.values for x in self.effects[base].values()], 0))
+        """Return the mean difference over the tasks, over the seeds that all of them have."""
+        found = [dict(zip(x.seeds, x.values)) for x in self.effects[base].values()]
+        seeds = sorted(set.intersection(*map(set, found)))
+        return measures.over_seeds([statistics.fmean(one[k] for one in found) for k in seeds])
+
+    @property
+    def model(self) -> str:
+        """The name of the null model, and of its tasks if they are not all."""
+        protocol = self.trial.protocol
+        alone = f" on {', '.join(self.arms)} alone" if {*self.arms} != {*protocol.arms} else ""
+        return protocol.name.replace("null-", "null model ") + alone
 
     @property
     def sentence(self) -> str:
         """The result in one sentence."""
-        mean, words = self.mean(), self.words()
-        found = f"{mean.difference:+.1f} [{mean.low:+.1f}, {mean.high:+.1f}]".replace("-", "−")
+        words, found = self.words(), shown(self.mean(), 1)
         parts = [
-            f"{name} it on {', '.join(k for k, one in words.items() if one == name)}"
-            for name in ("beats", "loses to")
-            if name.split()[0] in words.values()
+            f"{phrase} {', '.join(block for block, one in words.items() if one == name)}"
+            for name, phrase in PHRASES.items()
+            if name in words.values()
         ]
         if not parts:
             parts = ["equivalent" if {*words.values()} == {"equivalent"} else "unresolved"]
@@ -359,9 +398,33 @@ class Outcome:
         if balances:
             low, high = min(balances), max(balances)
             parts.append(f"balance {low:.2g}" + f" to {high:.2g}" * (high - low > 0.01 * high))
-        model = self.trial.protocol.name.replace("null-", "null model ")
         stem = self.trial.loss.path.stem
-        return f"{stem}, {model}: {found} over {NULLS['N1']}, {'; '.join(parts)}."
+        return f"{stem}, {self.model}: {found} over {NULLS['N1']}, {'; '.join(parts)}."
+
+    @property
+    def shares(self) -> dict[str, tuple[float, float, float] | None]:
+        """What N1 gains over InfoNCE at t = 0.5 as a share of the loss's gain, by task."""
+        return {k: share(self.gains["N1"][k], self.gains["loss"][k]) for k in self.arms}
+
+    @property
+    def lines(self) -> list[str]:
+        """What was found on each task, in words."""
+        found = []
+        for block in self.arms:
+            for base, several in {**self.effects, "default": self.default}.items():
+                over = (
+                    f"its default over {NULLS['N1']}"
+                    if base == "default"
+                    else f"over {NULLS[base]}"
+                )
+                found.append(f"{block}, {over}: {shown(several[block])}: {self.words(base)[block]}")
+            if (one := self.shares[block]) is None:
+                found.append(f"{block}: no gain over InfoNCE at t = 0.5 to explain")
+            else:
+                middle, low, high = (f"{100 * x:.0f}".replace("-", "−") for x in one)
+                interval = f"{middle} % [{low}, {high}]"
+                found.append(f"{block}: a temperature has {interval} of its gain over t = 0.5")
+        return found
 
     @property
     def latex(self) -> str:
@@ -374,13 +437,11 @@ class Outcome:
         """Return all that was found, for JSON."""
         loss, trial = self.trial.loss, self.trial
 
-        def shown(effect: Effect) -> dict:
-            parts = ("difference", "low", "high", "p", "values")
-            return {name: getattr(effect, name) for name in parts}
+        def parts(effect: Effect) -> dict:
+            names = ("difference", "low", "high", "p", "seeds", "values")
+            return {name: getattr(effect, name) for name in names}
 
-        shares = {
-            block: share(self.gains["N1"][block], self.gains["loss"][block]) for block in self.arms
-        }
+        compared = {**self.effects, "default": self.default}
         return {
             "protocol": trial.protocol.name,
             "digest": trial.protocol.digest,
@@ -391,14 +452,14 @@ class Outcome:
             "profiles": {k: str(x) for k, x in self.profiles.items()},
             "chosen": self.arms,
             "effects": {
-                base: {k: shown(x) | {"verdict": self.words(base)[k]} for k, x in several.items()}
-                for base, several in self.effects.items()
+                base: {k: parts(x) | {"verdict": self.words(base)[k]} for k, x in several.items()}
+                for base, several in compared.items()
             },
             "new queries": {
-                base: {k: shown(x) for k, x in several.items()}
+                base: {k: parts(x) for k, x in several.items()}
                 for base, several in self.by_query.items()
             },
-            "share explained by a temperature": shares,
+            "share explained by a temperature": self.shares,
             "sentence": self.sentence,
         }
 
@@ -426,6 +487,12 @@ class Outcome:
         return figure
 
 
+def shown(effect: Effect, digits: int = 2) -> str:
+    """Format a difference and its interval."""
+    one, low, high = (f"{x:+.{digits}f}" for x in (effect.difference, effect.low, effect.high))
+    return f"{one} [{low}, {high}]".replace("-", "−")
+
+
 def profiles(loss: Loss) -> dict[str, Profile]:
     """Return the profiles of the default on the batches recorded while encoders trained."""
     with np.load(ledgers.book_file("book/results/stages.npz")) as stages:
@@ -442,6 +509,8 @@ def null(
     processes: PositiveInt = 2,
     data_root: Path | None = None,
     out: Path | None = None,
+    tasks: tuple[str, ...] = (),
+    record: bool = False,
 ) -> None:
     """Tell whether a loss beats a temperature that was tuned as hard (null model 1).
 
@@ -458,12 +527,18 @@ def null(
         of the data sets (default: $HNLIB_DATA or the cache)
     out
         folder of the results (default: _build/null/NAME)
+    tasks
+        some of static, random, films and digits; a verdict needs all of them
+    record
+        keep the records of the trainings with the tracked ones, for the ledger
     """
     from tqdm import tqdm
 
-    loss, protocol = read(file), experiments.load(QUICK if quick else PROTOCOL)
+    torch.set_num_threads(1)  # so small matrices wait for one another on a busy machine
+    loss, protocol = read(file), part(experiments.load(QUICK if quick else PROTOCOL), tasks)
     folder = (out or records.default_folder().parent / "null") / loss.name
-    trial = Trial(loss, protocol, folder / "runs", protocol.seeds[: 1 if quick else None])
+    runs = records.tracked_folder() if record else folder / "runs"
+    trial = Trial(loss, protocol, runs, protocol.seeds[: 1 if quick else None])
     print("Stage 0: the profile of the default.")
     stages = profiles(loss)
     for name, found in stages.items():
@@ -480,11 +555,12 @@ def null(
     most = sum(map(price, left)) + 5 * len(FRESH) * sum(longest.values())
     print(
         f"Stage 1: {len(left)} trainings that choose, at most {5 * len(FRESH) * len(nulls)} that "
-        f"compare; about {most / 60 / processes:.0f} minutes on {processes} processor cores."
+        f"compare; about {math.ceil(most / 60 / processes)} min on {processes} processor cores."
     )
     for block, lead in foreseen(protocol).items():
-        print(f"Ten seeds find a loss on {block} that leads by {lead:.1f} points or more.")
-    with tqdm(total=round(most), unit="s", desc=loss.path.stem) as bar:
+        print(f"On {block} ten seeds find four leads in five of {lead:.1f} points.")
+    form = "{desc}: {percentage:3.0f} % |{bar}| {elapsed} passed, about {remaining} left"
+    with tqdm(total=most, desc=loss.path.stem, bar_format=form) as bar:
         recorded = trial.work(selection, processes, bar, price, data_root)
         arms = trial.compared(recorded)
         fresh = trial.runs(arms, FRESH)
@@ -492,14 +568,27 @@ def null(
     effects = {base: trial.effects(recorded, arms, "loss", base) for base in NULLS}
     by_query = {base: trial.effects(recorded, arms, "loss", base, "new images") for base in NULLS}
     gains = {name: trial.effects(recorded, arms, name, "untuned") for name in ("loss", "N1")}
-    outcome = Outcome(trial, stages, arms, effects, by_query, gains)
-    for base, several in effects.items():
-        for block, effect in several.items():
-            print(f"{block}, over {NULLS[base]}: {effect}: {outcome.words(base)[block]}")
+    default = trial.effects(recorded, arms, "default", "N1")
+    outcome = Outcome(trial, stages, arms, effects, default, by_query, gains)
+    print(*outcome.lines, sep="\n")
     write_atomically(folder / "record.json", canonical(outcome.record(), indent=1).encode())
     write_atomically(folder / "row.tex", (outcome.latex + "\n").encode())
     outcome.figure().savefig(folder / "differences.svg")
-    print(outcome.sentence, folder, sep="\n")
+    rehearsal = "A rehearsal: a verdict needs all tasks at both lengths." if quick or tasks else ""
+    print(outcome.sentence, *filter(None, [rehearsal]), folder, sep="\n")
+
+
+def part(protocol: experiments.Experiment, tasks: tuple[str, ...]) -> experiments.Experiment:
+    """Return a protocol with some of its tasks, all by default; ValueError if one is unknown."""
+    if unknown := sorted({*tasks} - {*protocol.blocks}):
+        known = ", ".join(protocol.blocks)
+        raise ValueError(f"tasks must be among {known}, got {unknown[0]}")
+    blocks = {
+        name: fields
+        for name, fields in protocol.blocks.items()
+        if name in (tasks or protocol.blocks)
+    }
+    return dataclasses.replace(protocol, blocks=blocks)
 
 
 def load_data(protocol: experiments.Experiment, data_root: Path | None) -> None:

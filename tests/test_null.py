@@ -2,6 +2,8 @@
 
 import json
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -101,6 +103,26 @@ def test_a_given_loss_trains_like_the_catalogue(file):
     assert abs(float(given.pairs(z1, z2) - other.pairs(z1, z2))) > 0.01
 
 
+@pytest.mark.parametrize(
+    ("name", "temperature"),
+    [
+        ("distances", True),  # a Gaussian of squared distances
+        ("bits", True),  # powers of two
+        ("held_tilt", True),  # with a loudness of its own
+        ("hardest", False),
+        ("mean_push", False),
+        ("redundancy", False),
+    ],
+)
+def test_the_profile_tells_temperatures_in_disguise_from_other_losses(name, temperature):
+    """Six files that were written without looking at the profile's code."""
+    loss = null.read(Path(__file__).with_name("losses") / f"{name}.py")
+    with np.load(ledgers.book_file("book/results/stages.npz")) as stages:
+        batch = torch.from_numpy(stages["cifar10 middle"])
+    verdict = profile_loss(loss.method(loss.configurations[0]).pairs, *batch).verdict
+    assert verdict.startswith("a temperature") == temperature
+
+
 def effect(difference, error=0.1, values=(), count=4):
     """A difference of ten seeds, corrected over tasks."""
     one = Effect(difference, error, 9, "these images", values=values, seeds=tuple(values and FRESH))
@@ -192,6 +214,7 @@ def test_a_trial_ends_with_a_sentence_and_is_resumed(file, tiny, tmp_path, monke
     null.null(path, quick=True, processes=1, out=tmp_path / "out")
     said = capsys.readouterr().out
     assert "my_loss, null model 1-quick:" in said and "balance 1" in said
+    assert "ten seeds find" in said and "generated, its default over a tuned" in said
     (folder,) = (tmp_path / "out").iterdir()
     record = json.loads((folder / "record.json").read_text())
     assert record["code"] == path.read_text() and record["sentence"] in said
@@ -202,3 +225,46 @@ def test_a_trial_ends_with_a_sentence_and_is_resumed(file, tiny, tmp_path, monke
     null.null(path, quick=True, processes=1, out=tmp_path / "out")
     assert {x.name: x.stat().st_mtime_ns for x in (folder / "runs").iterdir()} == trained
     assert capsys.readouterr().out.splitlines()[-2] == said.splitlines()[-2]
+
+
+def test_a_task_that_the_protocol_lacks_is_refused(file):
+    with pytest.raises(ValueError, match="among generated, digits, got films"):
+        null.null(file(), quick=True, tasks=("films",))
+
+
+def test_what_two_seeds_differ_by_foretells_what_ten_find(tiny, monkeypatch):
+    """What a seed does to all arms cancels; twice the rest is twice the lead over the margin."""
+
+    def leads(scale):
+        def values(arm, metric, block):
+            rest = scale * ((hash_of(arm) % 7) - 3) / 1000
+            return {200: 0.5 + rest, 201: 0.6}
+
+        monkeypatch.setattr(tiny.__class__, "values", lambda self, *one: values(*one))
+        return null.foreseen(tiny)["generated"] - null.MARGINS["ndcg"]
+
+    assert leads(0.0) == pytest.approx(0, abs=1e-9)
+    assert leads(2.0) == pytest.approx(2 * leads(1.0)) and leads(1.0) > 0
+
+
+def hash_of(text):
+    return sum(map(ord, text))
+
+
+def test_a_seed_that_diverged_takes_the_verdict(tiny, file):
+    """A loss that fails on a fresh seed beats nothing, however far the others lead."""
+    ahead = effect(5.0)
+    trial = null.Trial(null.read(file()), tiny, Path(), (200,))
+
+    def words(one):
+        outcome = null.Outcome(trial, {}, {"generated": {}}, {"N1": {"generated": one}}, {}, {}, {})
+        return outcome.words()["generated"]
+
+    assert words(ahead) == "beats"
+    assert words(replace(ahead, unpaired=(213,))) == "diverged"
+
+
+def test_a_loss_that_always_diverges_is_told_so(tiny, file):
+    trial = null.Trial(null.read(file()), tiny, Path(), (200,))
+    with pytest.raises(ValueError, match="each training diverged on generated"):
+        trial.chosen({}, "generated")
