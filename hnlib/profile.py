@@ -247,7 +247,9 @@ def profile_loss(loss: Callable, a: Tensor, b: Tensor) -> Profile:
     nearest = _nearest(triangle.T, tangent @ basis, roles, one_sided)
     t = nearest[1].temperature
     pushed = negatives & (forces > 0) & once
-    fit = _sharpness(s, forces, pushed, one_sided, 1 / t)
+    starts = (1 / near.temperature for near in nearest[:2])  # far from any, one may not converge
+    fits = (_sharpness(s, forces, pushed, one_sided, start) for start in starts)
+    fit = min(fits, key=lambda fit: fit[1] or 0.0)
     lead = s - t * (s / t).masked_fill(~negatives, -torch.inf).logsumexp(1, keepdim=True)
     lead = lead if one_sided else (lead + lead.T) / 2
     pull, push = -forces[positives & once], forces[negatives & once]

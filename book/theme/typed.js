@@ -172,7 +172,9 @@ const typed = (() => {
     const negatives = [];  // each pair once
     for (let a = 0; a < n; a++) for (let b = a + 1; b < n; b++) if (b !== partner[a]) negatives.push([a, b]);
     const nearest = search({ n, z, s, partner }, forces), t = nearest[1].temperature;
-    const fit = sharpness(n, s, forces, negatives.filter(([a, b]) => forces[a][b] > 0), 1 / t);
+    const pushed = negatives.filter(([a, b]) => forces[a][b] > 0);
+    const fits = nearest.slice(0, 2).map((near) => sharpness(n, s, forces, pushed, 1 / near.temperature));
+    const fit = fits[0].misfit <= fits[1].misfit ? fits[0] : fits[1];  // far from any, one may not converge
     const lead = s.map((row, a) => {
       const others = row.filter((_, j) => j !== a && j !== partner[a]), most = Math.max(...others);
       return row[partner[a]] - most - t * Math.log(others.reduce((sum, x) => sum + Math.exp((x - most) / t), 0));

@@ -77,7 +77,8 @@ class Experiment:
         The metric "validation" is that of the block's primary metric.
         """
         if metric == "validation":
-            metric = f"{self.blocks[block].get('primary', self.primary)}_validation"
+            primary = self.blocks[block].get("primary", self.primary)
+            metric = primary.removesuffix("_validation") + "_validation"
         means = {name: self.mean(name, metric, block) for name in self.matching(pattern, block)}
         known = {name: mean for name, mean in means.items() if mean is not None}
         return max(known, key=lambda name: known[name]) if len(known) == len(means) else None
