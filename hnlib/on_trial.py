@@ -1,0 +1,104 @@
+"""Losses on trial: what the ledger compares, and how often a comparison finds a lead."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+import numpy as np
+from scipy import stats
+
+from hnlib import null
+from hnlib.book import experiments
+from hnlib.book.tables import interval
+
+TASKS = {
+    "static": "SciFact, static bag",
+    "random": "SciFact, random bag",
+    "films": "MovieLens",
+    "digits": "digits",
+}
+LOSSES = {
+    "weince": "WEINCE",
+    "artanh": "Artanh",
+    "bpr": "BPR",
+    "focal": "Focal InfoNCE",
+    "llave": "LLaVE's weights",
+}
+CONTROLS = {
+    "tilt": "a tilt held fixed",
+    "warm": "temperatures that N1 lacks",
+    "one": "InfoNCE at t = 1",
+    "labels": "labels as positives",
+}
+#: Deviation of a difference of two arms from seed to seed, in points, until a task's selection is
+#: recorded. SciFact's are those of the arms of `search-lengths`.
+ASSUMED = {"static": 0.6, "random": 1.3, "films": 0.7, "digits": 1.3}
+
+
+def margin(block: str) -> float:
+    """Return the difference, in points, that matters on a task."""
+    protocol = experiments.load(null.PROTOCOL)
+    return null.MARGINS[protocol.blocks[block].get("primary", protocol.primary)]
+
+
+@functools.cache
+def spreads() -> dict[str, float]:
+    """Return the deviation of a difference by task, measured where it can be."""
+    protocol = experiments.load(null.PROTOCOL)
+    measured = {block: null.deviation(protocol, block) for block in TASKS}
+    return {k: ASSUMED[k] if found is None else found for k, found in measured.items()}
+
+
+def judged(loss: str, base: str = "N1", of: str = "losses-on-trial") -> dict:
+    """Return the differences of a loss on the tasks that are recorded, corrected for all."""
+    trial = experiments.load(of)
+    blocks = trial.having([loss, base])
+    found = {}
+    for block in blocks:
+        if not trial.waiting([(loss, base)], [block]):
+            metric = trial.blocks[block].get("primary", trial.primary)
+            one = trial.effect(loss, base, metric, block)
+            found[block] = replace(one, family=len(blocks), holm=min(1.0, len(blocks) * one.p))
+    return found
+
+
+def verdict(loss: str, block: str, base: str = "N1") -> str:
+    """Return the word for a loss on a task."""
+    return null.word(judged(loss, base)[block], margin(block))
+
+
+def line(loss: str, title: str, of: str = "losses-on-trial") -> dict[str, str]:
+    """Return a line of the ledger: differences from N1 and words, "waits" without records."""
+    blocks = experiments.load(of).having([loss, "N1"])
+    cells = {"loss": title} | {TASKS[block]: "waits" for block in blocks}
+    for block, found in judged(loss, of=of).items():
+        cells[TASKS[block]] = f"{interval(found)} {null.word(found, margin(block))}"
+    return cells
+
+
+def landscape(trials: int, rng) -> np.ndarray:
+    """Return true scores [trials, 64] of configurations, in points; the best of each has 0."""
+    scores = rng.normal(0, 1.0, (trials, 64))
+    return scores - scores.max(1, keepdims=True)
+
+
+def chosen(scores: np.ndarray, deviation: float, rng) -> np.ndarray:
+    """Return the true score of the configuration that is best on two validation seeds."""
+    seen = scores + rng.normal(0, deviation / 2**0.5, scores.shape)
+    return np.take_along_axis(scores, seen.argmax(1)[:, None], 1)
+
+
+def beats(lead: float, tuned: int = 64, trials: int = 4000, seed: int = 0) -> np.ndarray:
+    """Return whether a loss with a true lead beats a null of so many configurations.
+
+    bool [trials, tasks]. The lead is the same on every task.
+    """
+    rng, found = np.random.default_rng(seed), []
+    for block, spread in spreads().items():
+        ours = chosen(landscape(trials, rng), spread / 2**0.5, rng) + lead
+        base = chosen(landscape(trials, rng)[:, :tuned], spread / 2**0.5, rng)
+        d = ours - base + rng.normal(0, spread, (trials, 10))
+        half = stats.t.isf(0.025 / len(TASKS), 9) * d.std(1, ddof=1) / 10**0.5
+        found.append(d.mean(1) - half > margin(block))
+    return np.stack(found, 1)
