@@ -19,6 +19,7 @@ pdf: $(READY)
 
 # The library with the recorded runs, for other environments: _build/hnlib-….whl
 wheel: $(READY)
+	$(BUILDER) records
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir _build .
 
 # Tests run on all cores; a file's tests stay in one process, because they may share what is slow to make. Files
@@ -58,10 +59,14 @@ lock: $(READY)
 	$(BIN)/uv pip compile --quiet $(NEWER) --constraints requirements-torch.txt pyproject.toml
 
 # The address of the repository, in every file that names it: make repository URL=https://github.com/you/hard-negatives
+# In the README the lines that wait for it follow: a badge, what to install without a checkout, what to clone.
+BADGE = [![book]($(URL)/actions/workflows/book.yml/badge.svg)]($(URL)/actions/workflows/book.yml)
 repository:
 	@[ -n "$(URL)" ] || { echo "Name the address: make repository URL=https://github.com/you/hard-negatives"; exit 1; }
 	old=$$(sed -n 's/^Repository = "\(.*\)"$$/\1/p' pyproject.toml); for file in pyproject.toml README.md CITATION.cff; do \
 	  sed -e "s|$$old|$(URL)|g" -e "s|^# in a checkout of this repository$$|git clone $(URL) hard-negatives \&\& cd hard-negatives|" \
+	    -e "s|^<!-- badges -->$$|$(BADGE)|" \
+	    -e "s|'\./hnlib-[0-9.]*-py3-none-any\.whl\(\[[a-z]*\]\)\{0,1\}'|'hnlib\1 @ git+$(URL)'|" \
 	    $$file > $$file.new && cat $$file.new > $$file && rm $$file.new || exit 1; done
 
 clean:

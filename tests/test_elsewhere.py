@@ -1,10 +1,12 @@
 """The book away from its checkout: one address for all, and notebooks that start elsewhere."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections import Counter
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from scripts import ROOT
 
-from builder import portable_notebooks
+from builder import portable_notebooks, versions
 from hnlib.notebooks import execute
 from hnlib.training import records
 
@@ -42,6 +44,8 @@ def test_every_page_of_a_copy_follows_the_command(tmp_path):
             shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / runs).symlink_to(ROOT / runs)
     subprocess.run(["make", "repository", f"URL={URL}"], cwd=tmp_path, check=True)
+    readme = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert readme.count(f"@ git+{URL}'") == 3 and f"]({URL}/actions/workflows/book.yml)" in readme
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{tmp_path / 'book'}"}
     command = [sys.executable, "-c", STAGE]
     done = subprocess.run(
@@ -67,8 +71,36 @@ def test_the_buttons_wait_for_an_address():
     assert there["launch_buttons"] == {"colab_url": portable_notebooks.COLAB}
     assert there["html"]["baseurl"] == "https://somebody.github.io/a-book/"
     assert there["repository"] == {"url": URL, "branch": portable_notebooks.BRANCH}
-    rest = there.keys() - {"launch_buttons", "repository", "html"}
+    rest = there.keys() - {"launch_buttons", "repository", "html", "sphinx"}
+    switch = there["sphinx"]["config"]["html_theme_options"]["switcher"]
+    assert switch["json_url"] == "https://somebody.github.io/a-book/versions.json"
+    assert "switcher" not in here["sphinx"]["config"]["html_theme_options"]
     assert all(there[key] == yaml.safe_load(config)[key] for key in rest)
+
+
+def test_the_pages_of_each_release_stand_beside_the_latest(tmp_path, monkeypatch):
+    """In a folder of its tag; a release that was made without pages is left out."""
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/index.html").write_text("old")
+    made = {"v0.2.0": [versions.PAGES], "v0.1.0": []}
+
+    def gh(verb, what, *rest):
+        if what == "list":
+            return json.dumps([{"tagName": tag} for tag in made])
+        if what == "view":
+            return json.dumps({"assets": [{"name": name} for name in made[rest[0]]]})
+        with tarfile.open(Path(rest[-1]) / versions.PAGES, "w:gz") as archive:
+            archive.add(tmp_path / "old", ".")
+        return ""
+
+    monkeypatch.setattr(versions, "gh", gh)
+    listed = versions.add(tmp_path / "html", "https://a.github.io/b/")
+    assert [one["url"] for one in listed] == [
+        "https://a.github.io/b/",
+        "https://a.github.io/b/v0.2.0/",
+    ]
+    assert (tmp_path / "html/v0.2.0/index.html").read_text() == "old"
+    assert json.loads((tmp_path / "html/versions.json").read_text()) == listed
 
 
 MYST = """\
