@@ -12,6 +12,14 @@ READ += ("notebooks/errata.md",)
 READ += ("book/results/runs", "book/results/experiments", "book/results/motion.json")
 READ += ("book/results/retrieved.json", "book/results/searched.json", "book/results/stages.npz")
 READ += ("book/results/losses.json",)
+PACKED = "book/results/runs.parquet"  # of the build; not of older records
+
+
+def read():
+    runs = Path("book/results/runs")
+    changed = max(path.stat().st_mtime for path in (runs, *runs.iterdir()))
+    packed = Path(PACKED)
+    return READ + (PACKED,) * (packed.exists() and packed.stat().st_mtime >= changed)
 
 
 class WithLedgers(build_py):
@@ -21,7 +29,7 @@ class WithLedgers(build_py):
         shutil.rmtree(self.build_lib, ignore_errors=True)  # of the build before
         super().run()
         ledgers = Path(self.build_lib, "hnlib/_ledgers")
-        for name in READ:
+        for name in read():
             source, target = Path(name), ledgers / name
             target.parent.mkdir(parents=True, exist_ok=True)
             if source.is_dir():

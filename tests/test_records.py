@@ -3,13 +3,16 @@
 import json
 import math
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from builder import build
+from builder import build, ledger_pages
 from hnlib import __main__ as cli
 from hnlib import _files
 from hnlib.images.run import ImageRun
@@ -206,3 +209,61 @@ def test_a_field_does_not_hide_the_score_of_another_kind():
     rest = dict(history=[], losses=[], environment={}, kind="retrieval", seconds=1.0)
     rows = records.frame([rest | dict(configuration=run.configuration, metrics={"ndcg": 0.5})])
     assert rows["transfer"].isna().all() and rows["run"][0].transfer == ("cranfield",)
+
+
+def test_the_packed_table_is_read_while_it_is_current_and_equals_the_records(tmp_path, monkeypatch):
+    """All tracked kinds; a record more, another version of the sources or a damaged file: the records."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    every = [*records.tracked_folder().glob("[!.]*.json")]
+    for path in [*every[::200], *every[1:3]]:
+        (folder / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(records, "tracked_folder", lambda: folder)
+    slow = records.frame()
+    assert records.read_parquet() is None and len(slow) > 20 and slow["kind"].nunique() > 2
+    path = records.write_parquet(slow)
+    monkeypatch.setattr(records, "_rows", None)  # not called: the file is read
+
+    def same_nothing(table):
+        return table.astype(object).where(table.notna(), None)
+
+    fast = records.frame()
+    pd.testing.assert_frame_equal(same_nothing(fast), same_nothing(slow))
+    assert (fast.dtypes == slow.dtypes).all() and records.digest(fast) == records.digest(slow)
+    assert [run and run.name for run in fast["run"]] == [run and run.name for run in slow["run"]]
+    monkeypatch.undo()
+    monkeypatch.setattr(records, "tracked_folder", lambda: folder)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:1000])
+    assert records.read_parquet() is None
+    path.write_bytes(whole)
+    with monkeypatch.context() as other:
+        other.setattr(records, "source_digest", lambda: "another")
+        assert records.read_parquet() is None
+    assert records.read_parquet() is not None
+    records.write(record(seed=4321), folder)
+    assert records.read_parquet() is None and 4321 in set(records.frame()["seed"])
+
+
+@pytest.mark.slow
+def test_the_data_set_is_read_without_this_library(tmp_path, monkeypatch):
+    """The lines that the page prints; its card has every column."""
+    page = (Path(__file__).parents[1] / "book/results.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    assert "hnlib" not in code and len(code.split("\n\n")[-1].splitlines()) == 2
+    packed = records.write_parquet(frame := records.frame())
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code],
+        cwd=packed.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    where = "experiment == 'hardness' and method == 'simclr'"
+    linear = (
+        frame[frame["kind"] == "images"].query(where).groupby(["dataset", "temperature"])["linear"]
+    )
+    assert all(f"{mean:.6f}" in done.stdout for mean in linear.mean()) and linear.ngroups > 5
+    card = ledger_pages.dataset_table(frame)
+    assert [c for c in pd.read_parquet(packed).columns if f"`{c}`" not in card] == []
+    assert "passes over the data" in card

@@ -185,6 +185,8 @@ def render(folder: Path, draft: bool) -> None:
     if warnings:
         print(warnings, file=sys.stderr)
     wheel.result()
+    if (packed := records.parquet()).exists():
+        shutil.copyfile(packed, page / packed.name)
     portable_notebooks.downloads(page / "_sources", portable_notebooks.repository(root()))
     html, old = root() / "_build/html", root() / "_build/html.old"
     shutil.rmtree(old, ignore_errors=True)
@@ -212,6 +214,14 @@ def _digest_today(key: str, runs) -> str:
         return records.digest(records.frame(kind=kind, where=where, latest=True))
     rows = runs if kind is None else runs[runs["kind"] == kind]
     return records.digest(rows.query(where) if where else rows)
+
+
+def pack_records():
+    """Return the tracked records as a table, and see to it that their Parquet is current."""
+    runs = records.frame()
+    if records.read_parquet() is None:
+        records.write_parquet(runs)
+    return runs
 
 
 def _publish(current: list[Path], runs, draft: bool) -> bool:
@@ -253,7 +263,7 @@ def book(only: str | None = None, jobs: int | None = None) -> int:
 
 def _book(wanted: list[Path], draft: bool, jobs: int) -> int:
     start = time.monotonic()
-    runs = records.frame()
+    runs = pack_records()
 
     def unchanged(chapter: Path) -> bool:
         stored = executed_path(chapter)

@@ -1,6 +1,7 @@
 """The generated pages: *Claims* (claims.csv joined with what the chapters checked), *Results*."""
 
 import html
+import inspect
 import re
 from collections import Counter
 from pathlib import Path
@@ -199,6 +200,29 @@ def aside_table(aside: list[dict]) -> str:
     return table(["Experiment", "Data", "Records", "Why"], rows, "16 14 10 60")
 
 
+def described() -> dict[str, str]:
+    """Return what the docstrings of runs say of each option, for the card of the data set."""
+    option = re.compile(r"^(\w+)(?: : .*)?\n((?: {4}.+\n?)+)", re.M)
+    pages = [inspect.getdoc(kinds.run_class(kind)) for kind in kinds.KINDS]
+    pages.append(inspect.getdoc(kinds.Configuration))
+    found = [one for page in pages for one in option.findall(page or "")]
+    return {name: " ".join(text.split()) for name, text in reversed(found)}
+
+
+def dataset_table(runs: pd.DataFrame) -> str:
+    """Return every column of the packed records: in how many rows it is, its type and meaning."""
+    meaning, metrics = described(), {key for one in runs["metrics"] for key in one}
+    options = {key for run in runs["run"] for key in getattr(run, "options", None) or ()}
+    kinds_of = {column: "metric" for column in metrics} | dict.fromkeys(options, "of the method")
+    rows = []
+    for column in [*runs.columns.drop("run"), "configuration"]:
+        known = runs["run" if column == "configuration" else column]
+        text = meaning.get(column, kinds_of.get(column, ""))
+        kind = "JSON or text" if str(known.dtype) == "object" else str(known.dtype)
+        rows.append([inline_code(column), f"{known.notna().sum():,}", kind, text])
+    return table(["Column", "Rows", "Type", "What it says"], rows, "24 10 14 52")
+
+
 def fill_placeholders(page: Path, parts: dict[str, str]) -> None:
     """Replace the comments that name the parts by the parts."""
     text = page.read_text(encoding="utf-8")
@@ -222,5 +246,6 @@ def write(folder: Path, executed: dict[str, dict], runs, root: Path, draft: bool
     if not draft and (unchecked := _unchecked(listed, checks)):
         raise ValueError(f"no chapter checks {', '.join(unchecked)} with a negative control")
     fill_placeholders(folder / "claims.md", {"claims": claims_tables(listed, checks, root)})
-    aside = aside_table(records.set_aside())
-    fill_placeholders(folder / "results.md", {"runs": results_tables(runs), "aside": aside})
+    parts = {"runs": results_tables(runs), "aside": aside_table(records.set_aside())}
+    parts["columns"] = dataset_table(runs)
+    fill_placeholders(folder / "results.md", parts)

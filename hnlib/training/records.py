@@ -40,6 +40,8 @@ if TYPE_CHECKING:  # training needs no pandas
 PACKAGES = ("torch", "torchvision", "torch-geometric", "lightning-fabric", "numpy", "scikit-learn")
 PACKAGES += ("tokenizers",)
 TRACKED = "book/results/runs"
+#: Beside the tracked records: their `frame`, which the build packs and git does not track.
+PARQUET = "runs.parquet"
 #: Parts of a record that are a column each, as they are.
 SHOWN = ("test_images", "graphs", "sentences", "judged", "history", "losses", "correct")
 #: Digest of each file and record selection that this process has read.
@@ -285,10 +287,20 @@ def frame(
     run, the later one's row is taken. `kind` selects rows, and so does `where`, a query; the build
     of the book executes a chapter again when the tracked rows change that it selected.
     """
-    import pandas as pd
+    table = None if sources or kind or latest else read_parquet()
+    if table is None:
+        table = _completed(_rows(sources or (tracked_folder(),), kind, latest))
+    table = table.query(where) if where else table
+    if not sources or tracked_folder() in sources:
+        read = table if table.empty else table[table["record"].isin(names(tracked_folder()))]
+        READ[json.dumps([kind, where, latest])] = digest(read)
+    return table
 
+
+def _rows(sources: Iterable, kind: str | None, latest: bool) -> list[dict]:
+    """Return a row for each run of the sources, see `frame`."""
     rows: dict[tuple, dict] = {}
-    for source in sources or (tracked_folder(),):
+    for source in sources:
         if isinstance(source, list):
             named = [(name(one["configuration"]), one, canonical(one)) for one in source]
         else:
@@ -299,7 +311,7 @@ def frame(
             if kind not in (None, its_kind) or "superseded" in record:
                 continue
             chosen: dict = record["configuration"]
-            setting = json.dumps(chosen | {"experiment": "-", "seed": 0}, sort_keys=True)
+            setting = _shared(chosen)
             with _of_record(stem):
                 row = _row(stem, its_kind, record, setting) | {"digest": content}
             key = its_kind, chosen.get("seed"), setting
@@ -308,12 +320,7 @@ def frame(
             taken = row if latest else here.get(key, row)
             here[key] = taken | {"experiments": experiments}
         rows |= here
-    table = _completed(pd.DataFrame(list(rows.values())))
-    table = table.query(where) if where else table
-    if not sources or tracked_folder() in sources:
-        read = table if table.empty else table[table["record"].isin(names(tracked_folder()))]
-        READ[json.dumps([kind, where, latest])] = digest(read)
-    return table
+    return list(rows.values())
 
 
 def _row(stem: str, kind: str, record: dict, setting: str) -> dict:
@@ -322,11 +329,9 @@ def _row(stem: str, kind: str, record: dict, setting: str) -> dict:
     if kind == "measurement":
         row |= {"experiment": "", "run": None} | {key: to_text(v) for key, v in chosen.items()}
     else:
-        shared, columns = _setting(kind, setting)
+        run = _run(kind, chosen, setting)
         single = {"experiment": chosen["experiment"], "seed": chosen["seed"]}
-        run = copy.copy(shared)  # to validate each takes as long as to read it
-        vars(run).update(single)
-        row |= columns | single | {"run": run}
+        row |= _setting(kind, setting)[1] | single | {"run": run}
     environment = record.get("environment", {})
     hardware = environment.get("hardware", {})
     threads = hardware.get("threads", "?")
@@ -344,6 +349,18 @@ def _row(stem: str, kind: str, record: dict, setting: str) -> dict:
     return row | {key: record.get(key) for key in SHOWN}
 
 
+def _shared(chosen: dict) -> str:
+    """Return what configurations have in common that differ in seed and experiment alone."""
+    return json.dumps(chosen | {"experiment": "-", "seed": 0}, sort_keys=True)
+
+
+def _run(kind: str, chosen: dict, setting: str) -> Configuration:
+    """Return the run of a configuration."""
+    run = copy.copy(_setting(kind, setting)[0])  # to validate each takes as long as to read it
+    vars(run).update(experiment=chosen["experiment"], seed=chosen["seed"])
+    return run
+
+
 @functools.cache
 def _setting(kind: str, configuration: str) -> tuple[Configuration, dict]:
     """Return the run and columns shared by records that differ only in seed and experiment."""
@@ -351,8 +368,11 @@ def _setting(kind: str, configuration: str) -> tuple[Configuration, dict]:
     return run, {key: value for key, value in run.table_row().items() if key not in kinds.scores()}
 
 
-def _completed(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with a column for all that a run can have."""
+def _completed(rows: list[dict]) -> pd.DataFrame:
+    """Return a table of rows with a column for all that a run can have."""
+    import pandas as pd
+
+    table = pd.DataFrame(rows)
     dtypes, expected = {}, {"kind", "title"}
     for kind in kinds.KINDS:
         run = kinds.run_class(kind)
@@ -366,6 +386,73 @@ def _completed(table: pd.DataFrame) -> pd.DataFrame:
     missing = sorted(expected - {*table.columns})
     whole = table.reindex(columns=[*table.columns, *missing]).astype(dtypes)
     return whole.copy()  # in few blocks: pandas warns when a column is added to many
+
+
+def parquet() -> Path:
+    """Return the path of the Parquet of the tracked records."""
+    return tracked_folder().with_name(PARQUET)
+
+
+def write_parquet(table: pd.DataFrame) -> Path:
+    """Write a whole `frame` as Parquet beside the tracked records and return the path.
+
+    Lists and dictionaries become JSON, and so does `configuration`, which stands for `run`. The
+    file says of which records, and by which sources of this package, it was made.
+    """
+    import pandas as pd
+
+    flat = table.drop(columns="run")
+    runs = [run and json.dumps(run.configuration, sort_keys=True) for run in table["run"]]
+    plain = {"boolean", "string", "empty"}
+    objects = [c for c in flat if pd.api.types.is_object_dtype(flat[c])]
+    nested = [c for c in objects if pd.api.types.infer_dtype(flat[c], skipna=True) not in plain]
+    tuples = [c for c in nested if any(isinstance(value, tuple) for value in flat[c])]
+    text = {c: [None if _absent(x) else json.dumps(x) for x in flat[c]] for c in nested}
+    flat = flat.assign(**text, configuration=runs)
+    flat.attrs = {"of": _of(), "columns": [*table.columns], "json": nested, "tuples": tuples}
+    path = parquet()
+    write_atomically(path, flat.to_parquet(index=False, compression="zstd"))
+    return path
+
+
+def _absent(value) -> bool:
+    return value is None or (isinstance(value, float) and value != value)
+
+
+def _of() -> list[str]:
+    """Return digests of all tracked records, which are not parsed, and of this package."""
+    folder = tracked_folder()
+    with_digest = (
+        (stem, hashlib.sha256((folder / f"{stem}.json").read_bytes()).hexdigest())
+        for stem in names(folder)
+    )
+    return [_digest(with_digest), source_digest()]
+
+
+def read_parquet() -> pd.DataFrame | None:
+    """Return the packed `frame` of all tracked records; None if it is absent or not current."""
+    import pandas as pd
+
+    path = parquet()
+    if not path.exists():
+        return None
+    try:
+        table = pd.read_parquet(path)
+    except (ImportError, OSError, ValueError):  # without pyarrow, or damaged: only a copy
+        return None
+    about, table.attrs = table.attrs, {}
+    if about.get("of") != _of():
+        return None
+    nested = {
+        column: [from_json(x) if isinstance(x, str) else None for x in table[column]]
+        for column in about["json"]
+    }
+    for column in about["tuples"]:
+        nested[column] = [x if x is None else tuple(x) for x in nested[column]]
+    chosen = [from_json(x) if isinstance(x, str) else None for x in table["configuration"]]
+    runs = [one and _run(kind, one, _shared(one)) for kind, one in zip(table["kind"], chosen)]
+    columns = {name: pd.Series(x, dtype=object) for name, x in (nested | {"run": runs}).items()}
+    return table.assign(**columns)[about["columns"]]
 
 
 DTYPES = {int: "Int64", bool: "boolean"}  # which stay what they are where a row has none
