@@ -1,5 +1,8 @@
 """The book as one document, and what is said where no browser is."""
 
+import numpy as np
+import paper
+
 from builder import pdf
 
 
@@ -18,3 +21,15 @@ def test_all_pages_make_one_document(tmp_path, monkeypatch):
     assert text.index('data-page="a/one">') < text.index('data-page="book/results" data-folded>')
     assert text.count('src="_images/x.svg"') == 2 and 'href="_static/book.css"' in text
     assert "../" not in text and "Print" not in text
+
+
+def test_a_half_empty_page_and_a_cut_line_are_found():
+    """Not the last page of a chapter, nor a line that ends at the margin."""
+    white = np.zeros((280, 198))
+    full, half, wide = white.copy(), white.copy(), white.copy()
+    full[20:250, 20:180] = 1
+    half[20:100, 20:180] = half[270, 99] = 1  # and the number of the page
+    wide[20:250, 20:198] = 1
+    assert paper.half_empty([full, half, half, wide], {3}) == [2]
+    assert paper.cut([full, half, wide]) == [3]
+    assert paper.half_empty([white], set()) == [1]

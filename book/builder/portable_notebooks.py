@@ -18,6 +18,14 @@ from hnlib.notebooks.execute import root
 
 BRANCH = "notebooks"  # where the workflow puts the downloads, for Colab
 COLAB = "https://colab.research.google.com"
+# The pages of a release stand in a folder of its tag (book/builder/versions.py).
+SWITCH = """\
+      check_switcher: false
+      primary_sidebar_end: [version-switcher]
+      switcher:
+        json_url: {pages}versions.json
+        version_match: {version}
+"""
 WHEEL = f"hnlib-{metadata.version('hnlib')}-py3-none-any.whl"
 
 
@@ -42,6 +50,8 @@ def configured(config: str, url: str) -> str:
     if pages := address(url):
         config += f"launch_buttons:\n  colab_url: {COLAB}\n"
         config = config.replace("\nhtml:\n", f"\nhtml:\n  baseurl: {pages}\n")
+        switch = SWITCH.format(pages=pages, version=os.environ.get("HNLIB_PAGES", "latest"))
+        config = config.replace("    html_theme_options:\n", f"    html_theme_options:\n{switch}")
     return config
 
 

@@ -1,0 +1,43 @@
+"""What is on the pages of the printed book, from pictures of them: poppler draws, numpy looks."""
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+DPI = 24
+MARGIN, FOOT = 0.35, 0.75  # inches: nothing may be nearer to a side, or lower but the number
+LEAST = 0.5  # of a page that another one of the same chapter follows
+
+
+def drawn(pdf: Path, folder: Path) -> list[np.ndarray]:
+    """Return the pages, dark from 0 to 1, as arrays [height, width]."""
+    command = ["pdftoppm", "-r", str(DPI), "-gray", str(pdf), str(folder / "page")]
+    subprocess.run(command, check=True, capture_output=True)
+    return [1 - np.asarray(Image.open(path)) / 255 for path in sorted(folder.glob("page-*.pgm"))]
+
+
+def lines(pdf: Path) -> list[str]:
+    """Return the first line of each page, in one spelling of its spaces."""
+    done = subprocess.run(["pdftotext", str(pdf), "-"], check=True, capture_output=True, text=True)
+    return [" ".join(page.strip().partition("\n\n")[0].split()) for page in done.stdout.split("\f")]
+
+
+def filled(page: np.ndarray) -> float:
+    """Return how far down a page there is something, as a share of the room above its foot."""
+    room = page[: len(page) - round(FOOT * DPI)]
+    rows = np.flatnonzero(room.max(1) > 0.1)
+    return (rows[-1] + 1) / len(room) if len(rows) else 0.0
+
+
+def half_empty(pages: list[np.ndarray], last: set[int]) -> list[int]:
+    """Return the numbers, from 1, of pages that are too empty; `last` are those before a chapter."""
+    return [n for n, page in enumerate(pages, 1) if n not in last and filled(page) < LEAST]
+
+
+def cut(pages: list[np.ndarray]) -> list[int]:
+    """Return the numbers, from 1, of pages with something in the margin left or right."""
+    margin = round(MARGIN * DPI)
+    sides = (np.hstack([page[:, :margin], page[:, -margin:]]) for page in pages)
+    return [n for n, side in enumerate(sides, 1) if side.max() > 0.1]
