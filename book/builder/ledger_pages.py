@@ -211,6 +211,8 @@ def described() -> dict[str, str]:
 
 def dataset_table(runs: pd.DataFrame) -> str:
     """Return every column of the packed records: in how many rows it is, its type and meaning."""
+    if runs.empty:
+        return NONE_YET
     meaning, metrics = described(), {key for one in runs["metrics"] for key in one}
     options = {key for run in runs["run"] for key in getattr(run, "options", None) or ()}
     kinds_of = {column: "metric" for column in metrics} | dict.fromkeys(options, "of the method")
