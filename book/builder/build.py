@@ -219,7 +219,7 @@ def _digest_today(key: str, runs) -> str:
 def pack_records():
     """Return the tracked records as a table, and see to it that their Parquet is current."""
     runs = records.frame()
-    if records.read_parquet() is None:
+    if len(runs) and records.read_parquet() is None:
         records.write_parquet(runs)
     return runs
 
