@@ -192,7 +192,7 @@ class Trial:
             return statistics.fmean(one["metrics"][metric] if one else FAILED for one in found)
 
         scores = {k: score(arm) for k, arm in self.arms[block].items() if k.startswith(only)}
-        best = max(scores, key=scores.get)
+        best = max(scores, key=lambda name: scores[name])
         if scores[best] == FAILED:
             name = f"{self.loss.path}, configuration {only.strip()}" if only else self.loss.path
             raise ValueError(f"{name}: each training diverged on {block}")
@@ -332,9 +332,10 @@ def deviation(protocol: experiments.Experiment, block: str) -> float | None:
     metric = protocol.blocks[block].get("primary", protocol.primary)
     arms = protocol.matching([f"{name} *" for name in NULLS], block)
     means = {arm: protocol.mean(arm, f"{metric}_validation", block) for arm in arms}
-    if None in means.values():
+    known = {arm: mean for arm, mean in means.items() if mean is not None}
+    if len(known) < len(arms):
         return None
-    best = sorted(arms, key=means.get)[-max(2, len(arms) // 4) :]
+    best = sorted(arms, key=lambda arm: known[arm])[-max(2, len(arms) // 4) :]
     first, second = protocol.seeds[:2]
     values = [protocol.values(arm, metric, block) for arm in best]
     return 100 * statistics.stdev(one[first] - one[second] for one in values)

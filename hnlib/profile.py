@@ -382,7 +382,9 @@ def _forces(value: Callable, z: Tensor, d: int) -> Tensor:
     return forces.fill_diagonal_(0.0)
 
 
-def _sharpness(s: Tensor, forces: Tensor, pushed: Tensor, one_sided: bool, start: float):
+def _sharpness(
+    s: Tensor, forces: Tensor, pushed: Tensor, one_sided: bool, start: float
+) -> tuple[float | None, float | None, float | None, tuple]:
     r"""Fit $\log F_{ab}=\gamma s_{ab}+\log(u_a+u_b)$; return γ, misfit, R² and local slopes.
 
     By Levenberg and Marquardt, in u and not in its logarithm, as some u are zero: of the keys, if

@@ -452,7 +452,7 @@ def read_parquet() -> pd.DataFrame | None:
     chosen = [from_json(x) if isinstance(x, str) else None for x in table["configuration"]]
     runs = [one and _run(kind, one, _shared(one)) for kind, one in zip(table["kind"], chosen)]
     columns = {name: pd.Series(x, dtype=object) for name, x in (nested | {"run": runs}).items()}
-    return table.assign(**columns)[about["columns"]]
+    return table.assign(**columns).loc[:, about["columns"]]
 
 
 DTYPES = {int: "Int64", bool: "boolean"}  # which stay what they are where a row has none
