@@ -76,7 +76,7 @@ Parameters
 option
     KEY=VALUE, of the method
 schedule
-    KEY=START:END, KEY=START:END:STEPS or KEY=START:END:cosine:PERIODS
+    KEY=START:END, then :STEPS or :cosine:PERIODS
 record
     write to book/results/runs
 restart
