@@ -156,7 +156,8 @@ class Contrast:
     ) -> Contrast:
         r"""Contrast two views of a batch, $n = m = 2B$.
 
-        The other view of row $i$ is row $i \pm B$.
+        The other view of row $i$ is row $i \pm B$. Both views are anchors, as in NT-Xent (SimCLR);
+        `from_pairs` has one direction, and `from_queue` older keys, as MoCo has.
 
         Parameters
         ----------
@@ -279,6 +280,9 @@ class Contrast:
         label_positives: bool = True,
     ) -> Contrast:
         r"""Contrast two towers: key $i$ answers query $i$.
+
+        All other keys are its negatives, as in MultipleNegativesRankingLoss of
+        sentence-transformers. The mean with the loss of `reversed` is CLIP's.
 
         Parameters
         ----------

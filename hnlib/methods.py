@@ -483,6 +483,10 @@ class Method(nn.Module):
 def build(name: str, /, **options) -> Method:
     """Build a method of the catalogue: ``build("hcl", beta=2.0)``.
 
+    Call it on two views, or its `pairs` on queries and answers. "simclr" is NT-Xent, and of pairs
+    MultipleNegativesRankingLoss with a scale of one over the temperature. The other names change
+    the weights of its negatives, its objective or its logit; their rows of `CATALOGUE` say which.
+
     Parameters
     ----------
     name : str

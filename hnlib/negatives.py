@@ -104,7 +104,9 @@ class uniform(SimilarityWeighting):
 class tilted(SimilarityWeighting):
     r"""Exponentially tilted negatives, $w_{ij} \propto e^{\beta s_{ij} / t}$.
 
-    Used by HCL and H-UCL; with class labels, by H-SCL($\beta$).
+    Negatives that are similar to their anchor weigh more. Used by HCL and H-UCL; with class labels,
+    by H-SCL($\beta$). Held fixed in InfoNCE at the same temperature they push like InfoNCE at
+    $t/(1 + \beta)$.
 
     Parameters
     ----------
@@ -388,8 +390,10 @@ class semi_relaxed_ot(Weighting):
 class entropic_ot(semi_relaxed_ot):
     r"""Rows of the entropic transport plan, $w_{ij} \propto e^{(v_j - c_{ij})/\epsilon}$.
 
-    Anchors and candidates have uniform marginals and cells outside $N(i)$ are forbidden. This is
-    `semi_relaxed_ot` with an infinite `relaxation`; errors and notes as there.
+    Like a tilt that cannot make one candidate the hard negative of everybody: all candidates have
+    the same total weight. Anchors and candidates have uniform marginals and cells outside $N(i)$
+    are forbidden. This is `semi_relaxed_ot` with an infinite `relaxation` (with none it is `tilted`
+    at $\beta/t = 1/\epsilon$); errors and notes as there.
 
     Parameters
     ----------

@@ -36,6 +36,12 @@ def info_nce(
 ) -> Tensor:
     r"""Compute InfoNCE with weighted negatives, scale $Q$ and class prior $\tau^+$.
 
+    Each anchor has to tell its positive from its negatives: the loss is minus the logarithm of the
+    positive's share in a softmax of similarities over the temperature, where negative $j$ counts
+    $Q w_{ij}$ times. With uniform weights of two views it is NT-Xent (SimCLR), and of pairs
+    MultipleNegativesRankingLoss with a scale of $1/t$. Tilted weights make it HCL, a class prior
+    debiases it, a loudness of 0 is DCL.
+
     Parameters
     ----------
     contrast : Contrast

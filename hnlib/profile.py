@@ -172,6 +172,10 @@ class Profile:
 def profile_loss(loss: Callable, a: Tensor, b: Tensor) -> Profile:
     r"""Measure sharpness, loudness and balance of a loss that may be a black box.
 
+    Sharpness says how much harder a loss pushes negatives that are more similar (InfoNCE at
+    temperature $t$: $\gamma = 1/t$), loudness how hard an anchor pulls at all, balance how all push
+    compares with all pull. The sentence names the nearest temperature.
+
     Parameters
     ----------
     loss : callable

@@ -37,6 +37,9 @@ def info_nce(
 ) -> Tensor:
     r"""Compute `hnlib.objectives.info_nce` in memory $O(nd)$: same value, same gradient.
 
+    For batches whose matrix of similarities does not fit into memory: the backward pass computes
+    the similarities again. The encoder runs once (with GradCache twice). `streamed` takes a method.
+
     Parameters
     ----------
     z1, z2 : Tensor of shape [B, d]

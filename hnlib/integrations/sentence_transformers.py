@@ -83,9 +83,15 @@ class HardNegatives(nn.Module):
 
     Examples
     --------
+    A trainer is given the loss, ``SentenceTransformerTrainer(model, loss=loss, …)``, and calls it:
+
+    >>> import torch
     >>> from hnlib.integrations.sentence_transformers import HardNegatives
-    >>> loss = HardNegatives(model, "hcl", beta=1.0, temperature=0.1)  # doctest: +SKIP
-    >>> trainer = SentenceTransformerTrainer(model, loss=loss, …)  # doctest: +SKIP
+    >>> model = torch.nn.Identity()  # stands for a SentenceTransformer
+    >>> loss = HardNegatives(model, "hcl", beta=1.0, temperature=0.1)
+    >>> queries, answers = ({"sentence_embedding": torch.eye(8)} for _ in range(2))
+    >>> loss([queries, answers]) < 0.01
+    tensor(True)
     """
 
     def __init__(

@@ -96,6 +96,10 @@ class Effect:
 def compare(table, ours, base, metric="linear", target="these images", mixed=False) -> Effect:
     r"""Compare two methods, in points, paired by seed.
 
+    On these images it is the paired t test (`scipy.stats.ttest_rel`) with its interval, but for a
+    least deviation; several effects are corrected by `family`, and `equivalence` asks the opposite
+    question.
+
     Parameters
     ----------
     table : DataFrame
