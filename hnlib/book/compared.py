@@ -20,10 +20,10 @@ MARGIN = 1.0  # point: differences within it would not matter to a reader
 
 CAPTION = (  # words in brackets are terms of the glossary
     "Points, [paired by seed] (seeds {seeds}). The {count} comparisons of a readout are "
-    "[corrected together] and share [one variance] over {settings} settings; without it "
-    "{alone} of {lines} lines would be different. [Detectable] differences begin at {knn} (kNN) "
-    "and {linear} (linear). [Equivalent] means within ±{margin:g}; margins that these runs could "
-    "decide begin at ±{decidable_knn} and ±{decidable_linear}. For [new images] {bits}."
+    "[corrected together], with [one variance] over {settings} settings; without it {alone} of "
+    "{lines} are different. [Detectable] from {knn} (kNN) and {linear} (linear), [equivalent] "
+    "within ±{margin:g}; decidable from ±{decidable_knn} and ±{decidable_linear}. "
+    "[New images]: {bits}."
 )
 
 

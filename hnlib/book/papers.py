@@ -39,6 +39,16 @@ REMARKS = {
 }
 
 
+#: The rows of a paper's tables that are its own method.
+PROPOSED = {
+    "hcl": ["Hard", "Hard (β = 1)"],
+    "hclot": ["Entropic OT"],
+    "hscl": ["H-SCL(β)", "H-SCL(τ)"],
+    "dro": ["ADNCE"],
+    "unremix": ["UnReMix"],
+}
+
+
 @dataclass(frozen=True)
 class Cell:
     """One printed number with its run and the run's `key`, or the `reason` why it has none.
@@ -103,6 +113,26 @@ def parse_note(note: Any) -> dict[str, str]:
     if not isinstance(note, str):  # pandas' NaN
         return {}
     return dict(part.split("=", 1) for part in note.split("; "))
+
+
+def image_accuracies() -> pd.DataFrame:
+    """Return the linear accuracies printed for images, of each table those of the longest training.
+
+    Beside the columns of papers.csv: the `method`; whether it is the paper's `own`; and whether the
+    setting is the `usual` one, t = 0.5 and 400 epochs or no length given.
+    """
+    rows = ledgers.printed().query("metric == 'linear top-1'")
+    rows = rows[~rows["note"].str.contains("labelled part|memory bank", na=False)]
+    notes = [parse_note(note) for note in rows["note"]]
+    length = pd.Series([int(note.get("epochs", 400)) for note in notes], rows.index)
+    warm = pd.Series([float(note.get("temperature", 0.5)) == 0.5 for note in notes], rows.index)
+    rows = rows.assign(
+        method=[note.get("method") for note in notes],
+        own=[row in PROPOSED[paper] for paper, row in zip(rows["paper"], rows["row"])],
+        usual=length.eq(400) & warm & ~rows["row"].str.contains("τ*", regex=False),
+    )
+    longest = length.groupby([rows["paper"], rows["table"], rows["dataset"]]).transform("max")
+    return rows[length == longest]
 
 
 def key(run) -> str:

@@ -123,6 +123,7 @@ class Table:
         frame = frame.astype(object).map(_html).rename(columns=_html)
         style = "table mathjax_ignore" + " words" * self.words
         text = frame.to_html(index=False, border=0, classes=style, escape=False)
+        text = text.replace("\u00a0[", " [")  # on a phone an interval may have a line of its own
         caption = f"<caption>{caption}</caption>" if caption else ""
         return text.replace(">", f">\n  {caption}", 1) if caption else text
 
