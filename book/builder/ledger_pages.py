@@ -78,21 +78,26 @@ def _unchecked(listed: list[dict], checks: list[dict]) -> list[str]:
     return sorted(needed - controlled - (definitions & checked))
 
 
-def _claim(claim: dict, checks: list[dict]) -> list[list]:
-    """Return the rows of one claim: its statement, and below it each check."""
+def _check(record: dict) -> str:
+    """Return a check as a line: its link and kind, discrepancy ≤ tolerance, instances, control."""
+    control = f", control {_number(record['control'])}" if record["control"] is not None else ""
+    numbers = f"{_number(record['value'])}\u00a0≤\u00a0{_number(record['tolerance'])}"
+    numbers += f", {_number(record['instances'])} instance{'s' * (record['instances'] != 1)}"
+    return f"{_check_link(record)} ({myst(record['kind'])}): {numbers}{control}"
+
+
+def _claim(claim: dict, checks: list[dict]) -> list:
+    """Return the row of a claim: its statement, its verdict, and its checks in a fold."""
     statement = claim["statement"] + (f" ({claim['location']})" if claim.get("location") else "")
-    if checks:  # no verdict before the check
-        verdict, mark, remark = claim["verdict"].partition(";")
-        statement += f" <br> **{verdict}**{mark}{remark}"
-    state = BLANK if checks else Markup("*open*")
     name = Markup(f'<span id="claim-{html.escape(claim["id"])}">**{myst(claim["id"])}**</span>')
-    rows = [[name, Markup(statement), state, BLANK, BLANK]]
-    for record in checks:
-        value, tolerance = _number(record["value"]), _number(record["tolerance"])
-        check = f"{_check_link(record)} ({myst(record['kind'])})"
-        numbers = [f"{value}\u00a0≤\u00a0{tolerance}", _number(record["instances"])]
-        rows.append([BLANK, Markup(check), *numbers, _number(record["control"])])
-    return rows
+    if not checks:  # no verdict before the check
+        return [name, Markup(statement), Markup("*open*"), BLANK]
+    verdict, _, remark = claim["verdict"].partition(";")
+    statement += f" *{remark.strip()[:1].upper()}{remark.strip()[1:]}.*" if remark else ""
+    lines = " <br> ".join(map(_check, checks))
+    count = pluralise(len(checks), "check")
+    fold = f'<details class="hn-line"><summary>{count}</summary>{lines}</details>'
+    return [name, Markup(statement), Markup(f"**{verdict}**"), Markup(fold)]
 
 
 def claims_tables(listed: list[dict], checks: list[dict], root: Path) -> str:
@@ -112,11 +117,10 @@ def claims_tables(listed: list[dict], checks: list[dict], root: Path) -> str:
         f"**{len(listed)} claims: {done}, {len(listed) - len(checked)} open.** "
         f"Verdicts on those checked: {', '.join(f'{name} {n}' for name, n in verdicts)}.\n"
     ]
-    head = ["Claim", Markup("Statement, **verdict**, checks"), "Discrepancy ≤ tolerance"]
     for paper in dict.fromkeys(claim["paper"] for claim in listed):
         here = [claim for claim in listed if claim["paper"] == paper]
-        rows = [row for claim in here for row in _claim(claim, by_id[claim["id"]])]
-        listed_here = table([*head, "Instances", "Control"], rows, "6 56 20 9 9")
+        rows = [_claim(claim, by_id[claim["id"]]) for claim in here]
+        listed_here = table(["Claim", "Statement", "Verdict", "Checks"], rows, "6 62 15 17")
         text += [*_paper_heading(paper, root), listed_here]
     return "\n".join(text)
 

@@ -11,6 +11,7 @@ from functools import cache, partial
 from importlib import metadata
 from itertools import count
 from pathlib import Path
+from string import ascii_uppercase as ASCII
 from urllib.parse import urlsplit
 
 from builder import reading_time
@@ -105,18 +106,24 @@ LABELLED = re.compile(
 )
 
 
+def prefixes() -> dict[str, int | str]:
+    """Return by page what its numbers begin with: that of a chapter, for other pages a letter."""
+    from sphinx_external_toc.parsing import parse_toc_yaml
+
+    toc, numbers, letters = parse_toc_yaml(root() / "_toc.yml").root, count(1), iter(ASCII)
+    pages = [(page, part.numbered) for part in toc.subtrees for page in part.items]
+    pages = [(toc.docname, False), *pages]
+    return {page: next(numbers if numbered else letters) for page, numbered in pages}
+
+
 @cache
 def labels() -> dict[str, tuple[str, str]]:
     """Return what is shown for each label, and for each page as "/page", and the page it is on.
 
-    Each kind of number counts on its page, as in `book/ext/pages.py`.
+    Each kind of number counts on its page.
     """
-    from sphinx_external_toc.parsing import parse_toc_yaml
-
-    toc, numbers, shown, counts = parse_toc_yaml(root() / "_toc.yml").root, count(1), {}, Counter()
-    pages = [(page, part.numbered) for part in toc.subtrees for page in part.items]
-    for page, numbered in [(toc.docname, False), *pages]:
-        chapter = f"{next(numbers)}." if numbered else ""
+    shown, counts = {}, Counter()
+    for page, prefix in prefixes().items():
         text = (root() / f"{page}.md").read_text(encoding="utf-8")
         shown[f"/{page}"] = re.findall("^# (.*)", text, re.M)[0], page
         for found in LABELLED.finditer(text):
@@ -125,7 +132,7 @@ def labels() -> dict[str, tuple[str, str]]:
                 shown[kind] = label, page
                 continue
             counts[page, kind] += 1
-            number = f"{chapter}{counts[page, kind]}"
+            number = f"{prefix}.{counts[page, kind]}"
             name = "Fig." if kind == "figure" else kind.capitalize()
             shown[label] = f"({number})" if kind == "$$" else f"{name} {number}", page
     return shown

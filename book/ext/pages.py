@@ -13,6 +13,8 @@ from pybtex.plugin import register_plugin
 from sphinx.ext.autodoc.mock import mock
 from sphinx_proof.domain import ProofDomain
 
+from builder.portable_notebooks import prefixes
+
 PROOF = '<div class="proof hn-proof admonition"><p><em class="hn-proof-word">Proof.</em>'
 # What a page would need to start a kernel of its own, which none does.
 KERNEL = r"<script type=\"text/x-thebe-config\">.*?</script>\s*<script>kernelName = '\w+'</script>"
@@ -119,11 +121,13 @@ def _in_parallel(app, env, docnames):
 
 
 def _numbers(app, env):
-    """Count figures, equations and theorems from 1 on each page that is no numbered chapter."""
-    for kinds in env.toc_fignumbers.values():
+    """Begin the numbers of figures, equations and theorems outside the chapters with a letter."""
+    known = prefixes()
+    for page, kinds in env.toc_fignumbers.items():
+        letter = known.get(page)
         for numbers in kinds.values():
-            if any(len(number) == 1 for number in numbers.values()):
-                numbers.update({name: (i,) for i, name in enumerate(numbers, 1)})
+            if isinstance(letter, str):
+                numbers.update({name: (letter, i) for i, name in enumerate(numbers, 1)})
     return []
 
 

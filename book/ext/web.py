@@ -140,6 +140,22 @@ def _neighbours(app, pagename, context):
             context[name] = {"link": app.builder.get_relative_uri(pagename, target), "title": title}
 
 
+def _sidebar(pagename, context):
+    """Leave out the numbers of fine print in the list of pages; its statements keep theirs."""
+    listed = context["generate_toctree_html"]
+    fine = [page.rpartition("/")[2] for page in toc() if FINE_PRINT.search(page)]
+    names = rf'(?:[^"]*/)?(?:{"|".join(map(re.escape, fine))})\.html'
+    target = f"(?:{names}|#)" if FINE_PRINT.search(pagename) else names
+
+    def without(kind, *arguments, **options):
+        shown = listed(kind, *arguments, **options)
+        if kind == "raw":
+            return shown
+        return re.sub(rf'(<a class="[^"]*" href="{target}">)\s*\d+\. ', r"\1", str(shown))
+
+    context["generate_toctree_html"] = without
+
+
 def _appended(app, page, context):
     """Name the chapter of fine print above its title."""
     pages = toc()[: toc().index(page)]
@@ -161,6 +177,7 @@ def _page(app, pagename, templatename, context, doctree):
         context["metatags"] = _meta(app, numbered, about, f"{base}_static/card.png")
         return
     _neighbours(app, pagename, context)
+    _sidebar(pagename, context)
     title = re.sub(r"^\d+\.\s*", "", numbered)
     if FINE_PRINT.search(pagename):
         _appended(app, pagename, context)

@@ -520,6 +520,7 @@
     text(chart, 30 + 260 * data.own[0], 256, "at γ = 1", { class: "hn-fine" });
 
     const measured = panel(panels, 320, 270, "Measured accuracy against sharpness; the mark moves with the dial.");
+    measured.classList.add("hn-first");  // on a phone it stands below the slider
     const all = data.points.map(([, accuracy]) => accuracy), low = Math.min(...all, ...data.accuracy), high = Math.max(...all);
     const y = (accuracy) => 220 - (180 * (accuracy - low)) / (high - low);
     text(measured, 20, 16, "measured accuracy, %", { "text-anchor": "start" });

@@ -212,7 +212,7 @@ def test_executed_notebooks_can_be_downloaded(html):
 
 def test_downloads_number_as_the_pages_do(html):
     """Statements, exercises, equations and figures: one that is not counted would move the next."""
-    numbered = re.compile(r"\([\d.]+\)|[A-Z]\S+ [\d.]+")
+    numbered = re.compile(r"\([A-Z\d.]+\)|[A-Z]\S+ [A-Z\d]+\.\d+")
     shown = {
         label: said
         for label, said in portable_notebooks.labels().items()
@@ -444,7 +444,9 @@ def test_picture_of_masks_says_what_is_proved(visit):
 def test_a_link_from_claims_opens_the_strip_of_its_check(visit):
     """The line of the check is on the screen, in a strip that was closed; its code leads back."""
     page = visit("book/claims.html")
-    page.locator("a[href*='theory/kl-robustness.html#check-r2-']").first.click()
+    link = page.locator("a[href*='theory/kl-robustness.html#check-r2-']").first
+    page.locator("tr", has=link).locator("summary").click()
+    link.click()
     page.wait_for_url("**/kl-robustness.html#check-r2-*")
     line = page.locator(".hn-claim:target")
     line.wait_for(state="visible")
