@@ -93,8 +93,8 @@ def _claim(claim: dict, checks: list[dict]) -> list:
     if not checks:  # no verdict before the check
         return [name, Markup(statement), Markup("*open*"), BLANK]
     verdict, _, remark = claim["verdict"].partition(";")
-    statement += f" *{remark.strip()[:1].upper()}{remark.strip()[1:]}.*" if remark else ""
-    lines = " <br> ".join(map(_check, checks))
+    remark = [f"*{remark.strip()[:1].upper()}{remark.strip()[1:]}.*"] if remark else []
+    lines = " <br> ".join([*remark, *map(_check, checks)])
     count = pluralise(len(checks), "check")
     fold = f'<details class="hn-line"><summary>{count}</summary>{lines}</details>'
     return [name, Markup(statement), Markup(f"**{verdict}**"), Markup(fold)]
