@@ -86,15 +86,6 @@ class Question:
         pooled = comparisons.family(effects, pooled=True)[0]
         return {"between": pooled.between, "df": pooled.df}
 
-    def found(self, word: str = "different", target: str = "these images") -> set[tuple[str, str]]:
-        """Return the pairs and readouts with this verdict."""
-        return {
-            (name, metric)
-            for metric in READOUTS
-            for name, effect in self.effects(metric, target).items()
-            if comparisons.verdict(effect, MARGIN) == word
-        }
-
     def _for_new_images(self) -> set[str]:
         """Return the verdicts for new images that occur."""
         families = (self.effects(metric, "new images") for metric in READOUTS)

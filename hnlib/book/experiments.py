@@ -13,15 +13,18 @@ import itertools
 import re
 import statistics
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pandas as pd
+from pydantic import BeforeValidator, ConfigDict, ValidationError
+from pydantic.dataclasses import dataclass
 
-from hnlib.book import ledgers, measures
+from hnlib.book import ledgers, measures, predictions
 from hnlib.book.compared import Question
 from hnlib.book.predictions import Verdicts
 from hnlib.book.tables import TITLES, scores
@@ -32,7 +35,15 @@ from hnlib.training import config, kinds, records
 FOLDER = "book/results/experiments"
 
 
-@dataclass(frozen=True, eq=False)
+def _seeds(text: Any) -> Any:
+    """Return the seeds of "0-11"; what is no text stays."""
+    if not isinstance(text, str):
+        return text
+    first, last = text.split("-")
+    return tuple(range(int(first), int(last) + 1))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, config=ConfigDict(extra="forbid"))
 class Experiment:
     """One file: blocks are strata that are never crossed, arms are fields of runs by name.
 
@@ -42,20 +53,20 @@ class Experiment:
     """
 
     name: str
+    digest: str
     question: str
     primary: str
-    beside: tuple[str, ...] | dict[str, str]  # or beside which metric
-    seeds: tuple[int, ...]
-    minutes: float
-    closed: bool
-    mixed: bool  # whether processors may differ within a seed
+    beside: tuple[str, ...] | dict[str, str] = ()  # or beside which metric
+    seeds: Annotated[tuple[int, ...], BeforeValidator(_seeds)]
+    minutes: float = 0.0
+    closed: bool = False
+    mixed: bool = False  # whether processors may differ within a seed
     fields: dict[str, Any] = field(repr=False)
     blocks: dict[str, dict] = field(repr=False)
-    templates: dict[str, dict] = field(repr=False)
+    templates: dict[str, dict] = field(default_factory=dict, repr=False)
     arms: dict[str, dict[str, dict]] = field(repr=False)  # by block
-    chosen: dict[str, dict] = field(repr=False)
-    predictions: list[dict] = field(repr=False)
-    digest: str
+    chosen: dict[str, dict] = field(default_factory=dict, repr=False)
+    predictions: list[dict] = field(default_factory=list, repr=False)
 
     def arm(self, name: str, block: str = "") -> dict[str, Any] | None:
         """Return the fields of an arm in a block, None while what chooses it is not recorded."""
@@ -271,23 +282,23 @@ class Experiment:
 
     def found(self, line: dict, metric: str) -> dict[str, Any]:
         """Return what a prediction is about, by block and label, not corrected."""
+        blocks = line.get("blocks", self.blocks)
         if "compare" in line:
-            pairs, target = line["compare"], line.get("target", "these images")
-            alone = self._alone(pairs, metric, target, line.get("blocks"))
-            return _unlabelled(alone, line)
-        name = line.get("statistic", "interaction")
-        statistic = measures.STATISTICS[_one_of(measures.STATISTICS, name)]
-        found = {
-            f"{block} {label}".strip(): one
-            for block in line.get("blocks", self.blocks)
-            for label, one in statistic(self, line, metric, block).items()
-        }
-        return _unlabelled(found, line)
+            target = line.get("target", "these images")
+            found = self._alone(line["compare"], metric, target, blocks)
+        else:
+            name = line.get("statistic", "interaction")
+            statistic = measures.STATISTICS[_one_of(measures.STATISTICS, name)]
+            found = {
+                f"{block} {label}".strip(): one
+                for block in blocks
+                for label, one in statistic(self, line, metric, block).items()
+            }
+        block = blocks[0] if "blocks" in line and len(blocks) == 1 else ""  # needs no name
+        return {label.removeprefix(block).strip(): one for label, one in found.items()}
 
-    def of_family(self, line: dict, metric: str, left: int = 0) -> dict[str, Any]:
+    def of_family(self, line: dict, metric: str) -> dict[str, Any]:
         """Return what a prediction is about, corrected with all of its `family`."""
-        if left:
-            return {}
         name = line.get("family")
         others = [one for one in self.predictions if name and one.get("family") == name] or [line]
         beside = metric != line["metric"]
@@ -374,14 +385,6 @@ def _one_of(known, name: str, what: str = "there is no statistic") -> str:
     return name
 
 
-def _unlabelled(found: dict[str, Any], line: dict) -> dict[str, Any]:
-    """Return what was found without the name of the block where the line names one block."""
-    blocks = line.get("blocks", ())
-    if len(blocks) != 1:
-        return found
-    return {name.removeprefix(blocks[0]).strip(): one for name, one in found.items()}
-
-
 def together(found: dict[str, Any]) -> dict[str, Any]:
     """Return what was found with its effects corrected together; levels stay as they are."""
     effects = {name: one for name, one in found.items() if isinstance(one, Effect)}
@@ -400,28 +403,34 @@ def verdicts(*several: Experiment, only: str = "*") -> Verdicts:
     asked.sort(key=lambda pair: _natural(pair[1]["id"]))
     metrics = {(line["metric"], x.other(line["metric"])) for x, line in asked}
     alone = len(metrics) == 1
-    table = Verdicts(*metrics) if alone else Verdicts(("decides", "beside"))
+    (heads,) = metrics if alone else [("decides", "beside")]
+    rows = []
     for experiment, line in asked:
-        if "seeds" in line:
-            experiment = replace(experiment, seeds=_seeds(line["seeds"]))
-        words = line["says"] if alone else f"{line['says']} ({TITLES.get(*2 * [line['metric']])})"
-        if "undefined" in line:
-            table.add(line["id"], words, (line["undefined"], ""), otherwise="undefined")
-            continue
-        shown = dict(zip(table.metrics, (line["metric"], experiment.other(line["metric"]))))
-        arms = [pair[:2] for pair in line["compare"]] if "compare" in line else [line["arms"]]
-        left = experiment.waiting(arms, line.get("blocks"))
-        find = functools.partial(experiment.of_family, line, left=left)
-        table.judge(
-            line["id"],
-            words,
-            lambda column, find=find, shown=shown: find(shown[column]),
-            line["holds"],
-            line["refuted"],
-            f"{left:,} runs" if left else "",
-            line.get("severe"),
-        )
-    return table
+        title = "" if alone else f" ({TITLES.get(line['metric'], line['metric'])})"
+        row = {"": line["id"], "prediction": line["says"] + title}
+        rows.append(row | _judged(experiment, line, heads))
+    return Verdicts(rows)
+
+
+def _judged(experiment: Experiment, line: dict, heads: tuple[str, str]) -> dict[str, str]:
+    """Return what was found of a prediction by both read-outs, the severity and the verdict.
+
+    Nothing is called before all of its runs are there: one look, fixed beforehand.
+    """
+    if "undefined" in line:
+        found = dict(zip(heads, (line["undefined"], "")))
+        return found | {"severity": "", "verdict": "undefined"}
+    if "seeds" in line:
+        experiment = replace(experiment, seeds=_seeds(line["seeds"]))
+    arms = [pair[:2] for pair in line["compare"]] if "compare" in line else [line["arms"]]
+    left = experiment.waiting(arms, line.get("blocks"))
+    shown = line["metric"], experiment.other(line["metric"])
+    decides, beside = ({} if left else experiment.of_family(line, metric) for metric in shown)
+    verdict = predictions.verdict(decides, line["holds"], line["refuted"])
+    return dict(zip(heads, map(predictions.worded, (decides, beside)))) | {
+        "severity": line.get("severe", predictions.severe(decides, line["holds"])),
+        "verdict": f"open: {left:,} runs" if left else verdict,
+    }
 
 
 def _natural(name: str) -> tuple:
@@ -440,38 +449,26 @@ def load(name: str) -> Experiment:
     path = ledgers.book_file(f"{FOLDER}/{name}.toml")
     text = path.read_text("utf-8")
     content: dict[str, Any] = tomllib.loads(text)
-    if "extends" in content:  # another file; what stands in this one replaces it key by key
-        base = ledgers.book_file(f"{FOLDER}/{content['extends']}.toml")
-        content = tomllib.loads(base.read_text("utf-8")) | content
-    blocks, beside = content.get("blocks", {"": {}}), content.get("beside", ())
-    templates, chosen = content.get("templates", {}), content.get("chosen", {})
-    if twice := sorted(templates.keys() & chosen.keys()):
-        raise ValueError(f"{path} has the arm {twice[0]!r} twice; give each a name of its own")
-    arms: dict[str, dict[str, dict]] = {block: {} for block in blocks}
-    fields = config.defaults(kinds.run_class(content["fields"]["kind"]))
-    grids = [_grid(fields, **grid) for grid in content.get("grids", [])]
-    for arm, chosen_fields in itertools.chain(content.get("arms", {}).items(), *grids):
-        for block in chosen_fields.get("blocks", blocks):
-            if arm in arms[block] or arm in templates or arm in chosen:
-                raise ValueError(f"{path} has the arm {arm!r} twice; give each a name of its own")
-            arms[block][arm] = chosen_fields
-    return Experiment(
-        name=name,
-        question=content["question"],
-        primary=content["primary"],
-        beside=beside if isinstance(beside, dict) else tuple(beside),
-        seeds=_seeds(content["seeds"]),
-        minutes=content.get("minutes", 0.0),
-        closed=content.get("closed", False),
-        mixed=content.get("mixed", False),
-        fields=content["fields"],
-        blocks=blocks,
-        templates=templates,
-        arms=arms,
-        chosen=chosen,
-        predictions=content.get("predictions", []),
-        digest=_digest(text.encode()),
-    )
+    if base := content.pop("extends", ""):  # what stands in this file replaces it key by key
+        extended = ledgers.book_file(f"{FOLDER}/{base}.toml").read_text("utf-8")
+        content = tomllib.loads(extended) | content
+    known = config.defaults(kinds.run_class(content["fields"]["kind"]))
+    grids = (_grid(known, **grid) for grid in content.pop("grids", []))
+    listed = [*content.pop("arms", {}).items(), *itertools.chain.from_iterable(grids)]
+    blocks, arms = content.setdefault("blocks", {"": {}}), {}
+    for block in blocks:
+        here = [(arm, own) for arm, own in listed if block in own.get("blocks", blocks)]
+        arms[block] = dict(here)
+        rest = content.get("templates", {}), content.get("chosen", {})
+        names = Counter(itertools.chain((arm for arm, _ in here), *rest))
+        if twice := [arm for arm, count in names.items() if count > 1]:
+            raise ValueError(f"{path} has the arm {twice[0]!r} twice; give each a name of its own")
+    try:
+        return Experiment(**content, name=name, arms=arms, digest=_digest(text.encode()))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{path}, {place}: {first['msg']}") from None
 
 
 def missing() -> Iterator:
@@ -511,12 +508,6 @@ def _merged(base: dict, more: dict) -> dict:
     """Return fields with others in their place; options of a method are merged one by one."""
     options = base.get("options", {}) | more.get("options", {})
     return base | more | ({"options": options} if options else {})
-
-
-def _seeds(text: str) -> tuple[int, ...]:
-    """Return the seeds of "0-11"."""
-    first, last = text.split("-")
-    return tuple(range(int(first), int(last) + 1))
 
 
 @functools.cache

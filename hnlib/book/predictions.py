@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from scipy import stats
@@ -44,74 +43,33 @@ def worded(found: dict) -> str:
     return "; ".join(f"{name} {text}".strip() for name, text in texts.items())
 
 
-def ends(one) -> tuple[float, float]:
-    """Return the interval of an effect, or what decides of a level."""
-    return one.low, one.high
+def verdict(found: dict[str, Any], holds: dict, refuted: dict) -> str:
+    """Return whether a prediction holds, is refuted or is unresolved.
 
-
-@dataclass
-class Verdicts:
-    """A table of predictions, filled line by line.
-
-    The first of `metrics` is the primary one and decides; the second is shown beside it. Nothing is
-    called before all runs of a prediction are there: one look, fixed beforehand.
+    Ranges are written as {"inside": [-1, 1]}, {"above": 0} and so on. It holds if everything found
+    lies in the first and is refuted if something lies wholly in the second. An effect lies in ± a
+    margin by two one-sided tests, in another range with its whole interval; so it does in
+    {"whole": [-1, 1]}.
     """
+    known = [one for one in found.values() if not isinstance(one, Effect) or one.df > 0]
+    if known and all(_lies(one, holds) for one in found.values()):
+        return "holds"
+    return "refuted" if any(_wholly(one, refuted) for one in known) else "unresolved"
 
-    metrics: tuple[str, str] = ("linear", "knn")
-    rows: list[dict] = field(default_factory=list)
 
-    def add(
-        self,
-        name: str,
-        prediction: str,
-        measured: tuple[str, str] = ("", ""),
-        holds: bool = False,
-        refuted: bool = False,
-        missing: str = "",
-        severe: str = "",
-        otherwise: str = "unresolved",
-    ) -> None:
-        """Add a line: open while something is `missing`, else holds, refuted or `otherwise`."""
-        verdict = "holds" if holds else "refuted" if refuted else otherwise
-        line = {"": name, "prediction": prediction}
-        line |= dict(zip(self.metrics, measured, strict=True)) | {"severity": severe}
-        self.rows.append(line | {"verdict": f"open: {missing}" if missing else verdict})
+def severe(found: dict[str, Any], holds: dict) -> str:
+    """Write the smallest severity of the effects found, and at which truth."""
+    effects = [one for one in found.values() if isinstance(one, Effect) and one.df > 0]
+    sizes = [severity(one, *_range(holds)) for one in effects]
+    truth, chance = min(sizes, key=lambda pair: pair[1], default=(0.0, 0.0))
+    return f"{chance:.2f} at {truth:g}".replace("-", "−") if sizes else ""
 
-    def judge(
-        self,
-        name: str,
-        prediction: str,
-        found: Callable[[str], dict],
-        holds: dict,
-        refuted: dict,
-        missing: str = "",
-        severe: str | None = None,
-    ) -> None:
-        """Add a line whose ranges are written as {"inside": [-1, 1]}, {"above": 0} and so on.
 
-        It holds if everything found lies in the first range and is refuted if something lies wholly
-        in the second. An effect lies in ± a margin by two one-sided tests, in another range with
-        its whole interval; so it does in {"whole": [-1, 1]}.
-        """
-        low, high = _range(holds)
-        tested = low == -high and math.isfinite(high) and "inside" in holds
-        lies, lost = _inside(low, high, tested), _wholly(refuted)
-        primary, beside = (found(metric) for metric in self.metrics)
-        effects = [one for one in primary.values() if isinstance(one, Effect)]
-        known = [one for one in primary.values() if one not in effects or one.df > 0]
-        sizes = [severity(one, low, high) for one in effects if one.df > 0]
-        if severe is None:
-            truth, chance = min(sizes, key=lambda pair: pair[1], default=(0.0, math.nan))
-            severe = f"{chance:.2f} at {truth:g}".replace("-", "−") if sizes else ""
-        self.add(
-            name,
-            prediction,
-            (worded(primary), worded(beside)),
-            bool(known) and all(map(lies, primary.values())),
-            any(map(lost, known)),
-            missing,
-            severe,
-        )
+@dataclass(frozen=True)
+class Verdicts:
+    """A table of predictions, a row each."""
+
+    rows: list[dict]
 
     def show(self, caption: str) -> Table:
         """Return the lines as a table whose caption also says what severity is."""
@@ -121,25 +79,21 @@ class Verdicts:
 def _range(words: dict) -> tuple[float, float]:
     """Return the range of {"inside": [low, high]}, {"above": low} or {"below": high}."""
     ((word, value),) = words.items()
-    ranges = {"above": (value, math.inf), "below": (-math.inf, value)}
-    low, high = ranges.get(word, value)
+    low, high = {"above": (value, math.inf), "below": (-math.inf, value)}.get(word, value)
     return low, high
 
 
-def _inside(low: float, high: float, tested: bool) -> Callable[[Any], bool]:
-    """Return the test whether an interval lies in a range, or an effect in ± a margin."""
-
-    def holds(one) -> bool:
-        if tested and isinstance(one, Effect):
-            return inside(one, high)
-        return low <= ends(one)[0] and ends(one)[1] <= high
-
-    return holds
-
-
-def _wholly(words: dict) -> Callable[[Any], bool]:
-    """Return the test whether an interval lies wholly in a range, or {"outside": [low, high]}."""
+def _lies(one, words: dict) -> bool:
+    """Return whether an interval lies in a range, or an effect in ± a margin."""
     low, high = _range(words)
-    if "outside" in words:
-        return lambda one: ends(one)[1] < low or ends(one)[0] > high
-    return lambda one: low < ends(one)[0] and ends(one)[1] < high
+    if "inside" in words and low == -high and isinstance(one, Effect):
+        return inside(one, high)
+    return low <= one.low and one.high <= high
+
+
+def _wholly(one, words: dict) -> bool:
+    """Return whether an interval lies wholly in a range, or {"outside": [low, high]}."""
+    low, high = _range(words)
+    return (
+        one.high < low or one.low > high if "outside" in words else low < one.low <= one.high < high
+    )
