@@ -1,19 +1,16 @@
 """What a search engine, a shared link and a reader of pages look for.
 
-Each page gets a description, a card and an entry for citing it; beside the pages stand `index.html`,
-which is the first of them, `404.html` and, where the pages have an address, `sitemap.txt` and `robots.txt`. *Next* leads from chapter to chapter; fine print
-is read from its chapter.
+Each page gets a description, the book's card and an entry for citing it; beside the pages stand
+`index.html`, which is the first of them, `404.html` and, where the pages have an address, `sitemap.txt`
+and `robots.txt`. *Next* leads from chapter to chapter; fine print is read from its chapter.
 """
 
 import html
 import re
-import textwrap
 from pathlib import Path
 
 from docutils import nodes
 from docutils.utils.math import tex2unichar
-from matplotlib import font_manager
-from PIL import Image, ImageDraw, ImageFont
 
 import hnlib
 from builder import portable_notebooks
@@ -93,21 +90,6 @@ def _meta(app, title: str, about: str, image: str) -> str:
     return "\n".join(lines)
 
 
-def card(title: str, about: str, path: Path) -> None:
-    """Draw a page's title and first sentences beside the picture of the book's card."""
-    image = Image.open(Path(__file__).parents[1] / "theme/card.png").convert("RGB")
-    draw, y = ImageDraw.Draw(image), 70
-    draw.rectangle((0, 0, 690, 630), fill=image.getpixel((0, 0)))
-    serif = font_manager.findfont("DejaVu Serif")
-    for text, size, width, colour in ((title, 50, 22, "#22242a"), (about, 25, 42, "#565b66")):
-        for line in textwrap.wrap(text, width):
-            draw.text((72, y), line, colour, ImageFont.truetype(serif, size))
-            y += 1.35 * size
-        y += 30
-    path.parent.mkdir(parents=True, exist_ok=True)
-    image.save(path)
-
-
 def entry(app, page: str, title: str, date: str) -> str:
     """The BibTeX entry of a page, from its title with its number."""
     url, book = portable_notebooks.repository(root()), rf"\emph{{{app.config.html_title}}}"
@@ -171,10 +153,10 @@ def _page(app, pagename, templatename, context, doctree):
     if doctree is None and not source:
         return
     base = app.config.html_baseurl or context["pathto"]("", resource=True)
-    numbered = _title(context)
+    numbered, image = _title(context), f"{base}_static/card.png"
     if source:
         about = f"The source of {numbered}, a module of the library of {app.config.html_title}."
-        context["metatags"] = _meta(app, numbered, about, f"{base}_static/card.png")
+        context["metatags"] = _meta(app, numbered, about, image)
         return
     _neighbours(app, pagename, context)
     _sidebar(pagename, context)
@@ -182,12 +164,7 @@ def _page(app, pagename, templatename, context, doctree):
     if FINE_PRINT.search(pagename):
         _appended(app, pagename, context)
     about = description(doctree) or f"{title}: a page of {app.config.html_title}."
-    image = f"_images/cards/{pagename.replace('/', '-')}.png"
-    if pagename == app.config.root_doc or pagename.startswith("book/api/"):
-        image = "_static/card.png"
-    else:
-        card(title, about, Path(app.outdir, image))
-    context["metatags"] += _meta(app, title, about, f"{base}{image}")
+    context["metatags"] += _meta(app, title, about, image)
     if pagename.startswith("notebooks/"):
         bibtex = html.escape(entry(app, pagename, numbered, context["last_updated"]))
         cite = (

@@ -44,24 +44,15 @@ PACKAGES = {
     "PyGCL": "GCL.losses",
     "solo-learn": "solo.losses",
 }
-#: Losses that no call with a batch of embeddings can reach, by what else they are of.
-ELSEWHERE = {
-    "prototypes or logits": [
-        "lightly CAPILoss, DINOLoss, IBOTPatchLoss, IBOTPlusPlusPatchLoss",
-        "lightly MSNLoss, PMSNLoss, SwaVLoss",
-        "solo-learn dino, swav, deepclusterv2",
-    ],
-    "several views, patches or masks": [
-        "lightly DetConBLoss, DetConSLoss, MMCRLoss, PatchKernelAlignmentLoss, VICRegLLoss"
-    ],
-    "a second model, a teacher's scores or tokens": [
-        "sentence-transformers GISTEmbedLoss, MarginMSELoss, DistillKLDivLoss, EmbedDistillLoss",
-        "sentence-transformers MSELoss, SoftmaxLoss, ContrastiveTensionLoss, AdaptiveLayerLoss",
-        "open_clip DistillClipLoss, CoCaLoss",
-        "solo-learn moco, ressl, nnclr (a queue)",
-    ],
-    "random projections": ["lightly LeJEPALoss, LeWMLoss, SIGReg, VISRegLoss"],
-}
+# Losses that no call with a batch of embeddings can reach, by what else they are of:
+# - prototypes or logits: lightly CAPILoss, DINOLoss, IBOTPatchLoss, IBOTPlusPlusPatchLoss, MSNLoss,
+#   PMSNLoss, SwaVLoss; solo-learn dino, swav, deepclusterv2;
+# - several views, patches or masks: lightly DetConBLoss, DetConSLoss, MMCRLoss,
+#   PatchKernelAlignmentLoss, VICRegLLoss;
+# - a second model, a teacher's scores or tokens: sentence-transformers GISTEmbedLoss,
+#   MarginMSELoss, DistillKLDivLoss, EmbedDistillLoss, MSELoss, SoftmaxLoss, ContrastiveTensionLoss,
+#   AdaptiveLayerLoss; open_clip DistillClipLoss, CoCaLoss; solo-learn moco, ressl, nnclr (a queue);
+# - random projections: lightly LeJEPALoss, LeWMLoss, SIGReg, VISRegLoss.
 
 
 def available(library: str) -> bool:
