@@ -10,14 +10,12 @@ import torch
 from drawn import SEEDS, seeded
 from drawn import views as batch
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from hnlib import negatives
 from hnlib.contrast import Contrast
 from hnlib.transport import ConvergenceError, ConvergenceWarning
 
 cases = settings(max_examples=10)
-LABELS = torch.tensor([0, 1, 1, 2, 0])
 
 
 def space(seed, n=4, m=6):
@@ -42,7 +40,6 @@ ONE_SIDED = {
         dict(tau=0.9),
     ),
     "gaussian": (negatives.gaussian, reference.gaussian, dict(mu=0.2, sigma=0.3)),
-    "centred": (negatives.centred_tilt, reference.centred_tilt, dict(epsilon=0.3)),
     "chi2": (negatives.chi2_ball, reference.chi2_ball, dict(eta=0.3)),
 }
 long = dict(max_iterations=20_000)
@@ -69,21 +66,6 @@ def is_distribution(log_w, admissible):
 
 
 @pytest.mark.parametrize("name", ALL)
-@cases
-@given(seed=SEEDS, labelled=st.booleans())
-def test_two_views_against_the_reference(name, seed, labelled):
-    factory, expected, options = ALL[name]
-    z1, z2 = batch(seed)
-    y = LABELS if labelled else None
-    c = Contrast.from_views(z1, z2, y)
-    log_w = factory(**options)(c)
-    is_distribution(log_w, c.admissible)
-    Z, S, _, A = reference.views(z1, z2, y.tolist() if labelled else None)
-    space = (Z, S, A) if name == "centred" else (S, A)
-    assert np.abs(log_w.exp().numpy() - expected(*space, **options)).max() < 1e-9
-
-
-@pytest.mark.parametrize("name", [k for k in ALL if k != "centred"])
 @cases
 @given(seed=SEEDS)
 def test_a_finite_space_against_the_reference(name, seed):
@@ -118,28 +100,6 @@ def test_one_value_per_anchor_acts_on_that_anchor_s_row(name):
             assert torch.allclose(together[i], alone, atol=1e-12)
         with pytest.raises(ValueError, match=option):
             factory(**{option: values[:3]})(c)
-
-
-@cases
-@given(seed=SEEDS)
-def test_the_limits_that_join_the_families(seed):
-    z1, z2 = batch(seed)
-    c = Contrast.from_views(z1, z2)
-    n = negatives
-
-    def gap(a, b):
-        return float((a(c).exp() - b(c).exp()).abs().max())
-
-    assert gap(n.tilted(0.0), n.uniform()) < 1e-14
-    assert gap(n.semi_relaxed_ot(0.5, 0.0), n.tilted(1.0, 0.5)) < 1e-12  # beta / t = 1 / epsilon
-    assert gap(n.semi_relaxed_ot(0.5, math.inf), n.entropic_ot(0.5)) == 0
-    assert gap(n.thresholded(1e-9), n.uniform()) < 1e-14
-    assert gap(n.gaussian(0.7, 1e5), n.uniform()) < 1e-9
-    # far from the data a Gaussian window is a tilt: const + s mu/sigma^2 - s^2/2sigma^2
-    assert gap(n.gaussian(1e6, 1e3), n.tilted(1.0, 1.0)) < 1e-5
-    assert gap(n.chi2_ball(1e-12), n.uniform()) < 1e-5
-    assert gap(n.chi2_ball(1e3), n.tilted(1e9)) < 1e-9  # the hardest alone
-    assert gap(n.entropic_ot(1e4), n.uniform()) < 1e-3  # all rows and columns have 2B-2 cells
 
 
 def test_another_cost_is_used_as_given():

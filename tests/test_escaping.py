@@ -1,0 +1,96 @@
+"""What a page shows of a record is escaped: it stays a text in MyST and in HTML."""
+
+import re
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+import yaml
+from bs4 import BeautifulSoup
+from docutils import nodes
+from docutils.core import publish_doctree
+from myst_parser.parsers.docutils_ import Parser
+from scripts import ROOT
+
+from builder import ledger_pages, papers_page
+from hnlib.book import claims, figures, papers, tables
+from hnlib.images.run import ImageRun
+from hnlib.training import records
+
+HOSTILE = [
+    "<script>window.bad = alert(1)</script>$",
+    '"><img src=x onerror="window.bad = alert(2)">',
+    "[a](javascript:window.bad=alert(3)) <javascript:window.bad=alert(4)>",
+    "$$ <iframe srcdoc='<script>parent.bad = alert(5)</script>'></iframe> $$",
+    "x\n\n```{raw} html\n<svg onload='window.bad = alert(6)'></svg>\n```\n",
+    "{raw}`<b onclick='window.bad = 7'>x</b>` `` ``` ```` `````",
+    "x\n``````\n\n# <details open ontoggle='window.bad = alert(8)'>\n",
+]
+EXTENSIONS = yaml.safe_load((ROOT / "_config.yml").read_text())["parse"]["myst_enable_extensions"]
+MORE = (nodes.raw, nodes.reference, nodes.image, nodes.math, nodes.math_block)
+MORE += (nodes.problematic, nodes.system_message)
+OURS = re.compile(
+    r'</?(a|span|br)( class="reference internal"| id="claim-X1")?( href="\S+")?>|&nbsp;'
+)
+
+
+def more_than_text(myst: str) -> list[str]:
+    """Return what a page of MyST has beside text and tables, and what its tables link."""
+    folds = r"^:{3,}.*$"  # of an extension of Sphinx
+    myst = "# A page\n\n## Of tables\n\n" + re.sub(folds, "", myst, flags=re.M)
+    chosen = {"myst_enable_extensions": EXTENSIONS, "report_level": 5, "halt_level": 5}
+    tree = publish_doctree(myst, parser=Parser(), settings_overrides=chosen)
+    found = (node for node in tree.findall() if isinstance(node, MORE))
+    return [str(node) for node in found if not OURS.fullmatch(node.astext())]
+
+
+def foreign(page: str) -> list:
+    """Return the elements that would run, or load, something."""
+    names = {"iframe", "object", "embed", "img", "svg", "details"}
+    return [
+        tag
+        for tag in BeautifulSoup(page, "html.parser").find_all(True)
+        if tag.name in names
+        or (tag.name == "script" and tag.get("type") != "application/json")
+        or any(name.startswith("on") for name in tag.attrs)
+        or tag.get("href", "").startswith("javascript:")
+    ]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_the_generated_pages_show_it_as_text(text, monkeypatch):
+    words = dict.fromkeys(("experiment", "dataset", "method", "encoder"), text)
+    run = ImageRun(**words, options={text: text}, epochs=1)
+    about = {"hardware": {"gpu": text}, "date": text, "versions": {"torch": text}}
+    record = {"configuration": run.resolved().configuration, "metrics": {"knn": 0.5}}
+    record |= {"environment": about, "image_shape": [1, 8, 8], "seconds": 1.0}
+    frame = records.frame([record])
+    assert more_than_text(ledger_pages.results_tables(frame)) == []
+    assert more_than_text(ledger_pages.aside_table([record | {"superseded": text}])) == []
+    (one, *_) = (cell for cell in papers.cells() if cell.run)
+    shown = dict(table=text, row=text, column=text, dataset=text, remark=text, ours=text, note=text)
+    cells = replace(one, **shown, run=run, key="k"), replace(one, **shown, run=None, reason=text)
+    monkeypatch.setattr(papers, "cells", lambda: cells)
+    for part in papers_page.parts(frame).values():
+        assert more_than_text(part) == []
+    claim = {"id": "X1", "paper": "ours", "statement": "s", "verdict": "definition"}
+    check = claims.check("X1", text, kind="definition", value=0.0, tolerance=0.0).record
+    page = ledger_pages.claims_tables([claim], [check | {"chapter": "one"}], ROOT)
+    assert more_than_text(page) == []
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_a_chapter_displays_shows_it_as_text(text):
+    check = claims.check("X1", text, kind="definition", value=0.0, tolerance=0.0)
+    pages = [check._repr_mimebundle_()["text/html"]]
+    pages.append(tables.table([{text: text}], caption=text)._repr_html_())
+    pages.append(figures.interactive("balls", f"{text} moves as you like it.", x=text).data)
+    pages.append(pd.DataFrame({text: [text]}, index=[text])._repr_html_())
+    assert [foreign(page) for page in pages] == [[]] * 4
+
+
+def test_hostile_texts_are_seen():
+    """Negative control: unescaped. MyST drops two of them by itself."""
+    unescaped = [ledger_pages.table(["a"], [[tables.Markup(text)]]) for text in HOSTILE]
+    assert sum(bool(more_than_text(page)) for page in unescaped) >= 5
+    assert len(foreign("".join(HOSTILE))) >= 5
