@@ -204,10 +204,18 @@ class Trial:
             block: {
                 "loss": arms[self.chosen(recorded, block)],
                 "default": arms[self.chosen(recorded, block, "0 ")],
-                **{name: self.null(f"{name} *", block) for name in NULLS},
-                "untuned": self.null(UNTUNED, block),
+                **self.nulls[block],
             }
             for block, arms in self.arms.items()
+        }
+
+    @functools.cached_property
+    def nulls(self) -> dict[str, dict[str, dict]]:
+        """The arms of the null model and of InfoNCE at t = 0.5 by task; ValueError if unknown."""
+        patterns = {name: f"{name} *" for name in NULLS} | {"untuned": UNTUNED}
+        return {
+            block: {name: self.null(pattern, block) for name, pattern in patterns.items()}
+            for block in self.protocol.blocks
         }
 
     def runs(self, arms: dict[str, dict[str, dict]], seeds: Iterable[int]) -> list:
@@ -527,7 +535,7 @@ def null(
     data_root
         of the data sets (default: $HNLIB_DATA or the cache)
     out
-        folder of the results (default: _build/null/NAME)
+        folder of the results and of the trainings (default: _build/null)
     tasks
         some of static, random, films and digits; a verdict needs all of them
     record
@@ -537,35 +545,41 @@ def null(
 
     torch.set_num_threads(1)  # so small matrices wait for one another on a busy machine
     loss, protocol = read(file), part(experiments.load(QUICK if quick else PROTOCOL), tasks)
-    folder = (out or records.default_folder().parent / "null") / loss.name
-    runs = records.tracked_folder() if record else folder / "runs"
+    out = out or records.default_folder().parent / "null"
+    runs = records.tracked_folder() if record else out / "runs"  # the null's are of all losses
     trial = Trial(loss, protocol, runs, protocol.seeds[: 1 if quick else None])
+    nulls, folder = trial.nulls, out / loss.name
+    load_data(protocol, data_root)
     print("Stage 0: the profile of the default.")
     stages = profiles(loss)
     for name, found in stages.items():
         print(f"{name:16}{found}")
-    nulls = {k: {n: trial.null(f"{n} *", k) for n in NULLS} for k in protocol.blocks}  # or an error
-    load_data(protocol, data_root)
     price, recorded = costs(protocol), trial.recorded()
     selection = trial.runs(trial.arms, trial.seeds)
     left = [run for run in selection if _key(run) not in recorded]
+    beside = [run for run in trial.runs(nulls, FRESH) if _key(run) not in recorded]
     longest = {
         block: max(price(trial.run(arm, 0, block)) for arm in arms.values())
         for block, arms in trial.arms.items()
     }
-    most = sum(map(price, left)) + 5 * len(FRESH) * sum(longest.values())
+    compared = 2 * len(FRESH)  # of the choice and of the default
+    most = sum(map(price, left + beside)) + compared * sum(longest.values())
     print(
-        f"Stage 1: {len(left)} trainings that choose, at most {5 * len(FRESH) * len(nulls)} that "
-        f"compare; about {math.ceil(most / 60 / processes)} min on {processes} processor cores."
+        f"Stage 1: {len(left)} trainings that choose, at most "
+        f"{len(beside) + compared * len(nulls)} that compare; about "
+        f"{math.ceil(most / 60 / processes)} min on {processes} processor cores."
     )
     for block, lead in foreseen(protocol).items():
         print(f"On {block} ten seeds find four leads in five of {lead:.1f} points.")
     form = "{desc}: {percentage:3.0f} % |{bar}| {elapsed} passed, about {remaining} left"
     with tqdm(total=most, desc=loss.path.stem, bar_format=form) as bar:
-        recorded = trial.work(selection, processes, bar, price, data_root)
-        arms = trial.compared(recorded)
-        fresh = trial.runs(arms, FRESH)
-        recorded = trial.work(fresh, processes, bar, price, data_root)
+        try:
+            recorded = trial.work(selection, processes, bar, price, data_root)
+            arms = trial.compared(recorded)
+            recorded = trial.work(trial.runs(arms, FRESH), processes, bar, price, data_root)
+        except KeyboardInterrupt:
+            bar.write("The same command goes on from here.")
+            raise
     effects = {base: trial.effects(recorded, arms, "loss", base) for base in NULLS}
     by_query = {base: trial.effects(recorded, arms, "loss", base, "new images") for base in NULLS}
     gains = {name: trial.effects(recorded, arms, name, "untuned") for name in ("loss", "N1")}

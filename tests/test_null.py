@@ -215,15 +215,16 @@ def test_a_trial_ends_with_a_sentence_and_is_resumed(file, tiny, tmp_path, monke
     said = capsys.readouterr().out
     assert "my_loss, null model 1-quick:" in said and "balance 1" in said
     assert "ten seeds find" in said and "generated, its default over a tuned" in said
-    (folder,) = (tmp_path / "out").iterdir()
+    (folder,) = (tmp_path / "out").glob("my_loss-*")
+    runs = tmp_path / "out/runs"
     record = json.loads((folder / "record.json").read_text())
     assert record["code"] == path.read_text() and record["sentence"] in said
     # the file's loss at 0.2 is N1 itself: the same runs but for rounding
     assert record["chosen"]["generated"]["N1"]["options"] == {"temperature": 0.2}
     assert (folder / "differences.svg").read_text().startswith("<?xml")
-    trained = {one.name: one.stat().st_mtime_ns for one in (folder / "runs").iterdir()}
+    trained = {one.name: one.stat().st_mtime_ns for one in runs.iterdir()}
     null.null(path, quick=True, processes=1, out=tmp_path / "out")
-    assert {x.name: x.stat().st_mtime_ns for x in (folder / "runs").iterdir()} == trained
+    assert {x.name: x.stat().st_mtime_ns for x in runs.iterdir()} == trained
     assert capsys.readouterr().out.splitlines()[-2] == said.splitlines()[-2]
 
 

@@ -13,6 +13,7 @@ from hnlib.notebooks.execute import root
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 LEDGERS = ("book/results", "book/papers")  # whose folded tables stay folded
+LEAFLETS = {"null-model": "notebooks/null-model"}  # pages that are a PDF of their own, too
 WIDTH = {"width": 665, "height": 970}  # of A4 between the margins of book/theme/paper.css
 TIGHT = """() => { for (const table of document.querySelectorAll("article table"))
     if (table.offsetWidth > table.parentElement.clientWidth + 1)
@@ -35,8 +36,8 @@ def title(page: str) -> str:
     return html.unescape(re.sub("<[^>]+>", "", found[1])).strip()
 
 
-def document(folder: Path) -> str:
-    """Return all built pages as one, behind a cover and a table of contents."""
+def document(folder: Path, alone: str | None = None) -> str:
+    """Return all built pages as one, behind a cover and a table of contents, or a page alone."""
     start = (folder / f"{toc()[0]}.html").read_text(encoding="utf-8")
     head = re.findall(
         r'<link [^>]*rel="stylesheet"[^>]*>|<script>window\.MathJax.*?</script>'
@@ -44,7 +45,7 @@ def document(folder: Path) -> str:
         start,
     )
     sheets, contents = [], []
-    for page in toc():
+    for page in [alone] if alone else toc():
         text = (folder / f"{page}.html").read_text(encoding="utf-8")
         (article,) = re.findall(r'<article class="bd-article">.*?</article>', text, re.S)
         folded = " data-folded" * page.startswith(LEDGERS)
@@ -58,8 +59,11 @@ def document(folder: Path) -> str:
         f'<div class="hn-cover"><h1>{book}</h1><p>{version}</p></div>'
         f'<div class="hn-sheet hn-contents"><h1>Contents</h1><ul>{"".join(contents)}</ul></div>'
     )
+    if alone:
+        front, book = "", title((folder / f"{alone}.html").read_text(encoding="utf-8"))
+    kind = ' class="hn-leaflet"' if alone else ""
     head.append('<link rel="stylesheet" href="_static/paper.css">')
-    text = f"""<!DOCTYPE html><html lang="en" data-theme="light"><head><meta charset="utf-8">
+    text = f"""<!DOCTYPE html><html lang="en" data-theme="light"{kind}><head><meta charset="utf-8">
 <title>{book}</title>{"".join(head)}</head><body><main class="bd-main"><div class="bd-content">
 <div class="bd-article-container"><article class="bd-article">{front}
 {"".join(sheets)}</article></div></div></main>
@@ -67,12 +71,12 @@ def document(folder: Path) -> str:
     return re.sub(r'(src|href|srcset)="(?:\.\./)+_', r'\1="_', text)
 
 
-def pdf(folder: Path, out: Path) -> None:
-    """Print the pages in ``folder`` into ``out``, which takes one to five minutes."""
+def pdf(folder: Path, out: Path, alone: str | None = None) -> None:
+    """Print the pages in ``folder`` into ``out``, all in one to five minutes, or one alone."""
     from playwright.sync_api import sync_playwright
 
     source = folder / "paper.html"
-    source.write_text(document(folder), encoding="utf-8")
+    source.write_text(document(folder, alone), encoding="utf-8")
     try:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
@@ -94,11 +98,15 @@ def pdf(folder: Path, out: Path) -> None:
             )
     finally:
         source.unlink()
+
+
+def link(folder: Path, out: Path) -> None:
+    """Name the PDF on the first page of the book, beside the version."""
     start = folder / f"{toc()[0]}.html"
     text, version = start.read_text(encoding="utf-8"), f"Version {hnlib.__version__}"
-    link = f'{version} · <a href="../{out.name}">This book as a PDF</a>'
+    beside = f'{version} · <a href="../{out.name}">This book as a PDF</a>'
     if out.name not in text:
-        start.write_text(text.replace(version, link), encoding="utf-8")
+        start.write_text(text.replace(version, beside), encoding="utf-8")
 
 
 def write() -> None:
@@ -108,4 +116,7 @@ def write() -> None:
     if not (built / f"{toc()[0]}.html").exists():
         raise ValueError(f"there is no book in {built}; run `make book` first")
     pdf(built, target)
+    link(built, target)
+    for name, page in LEAFLETS.items():
+        pdf(built, built / f"{name}.pdf", page)
     print(f"{target.relative_to(root())} ({time.monotonic() - start:.0f} s)")
