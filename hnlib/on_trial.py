@@ -68,11 +68,11 @@ def verdict(loss: str, block: str, base: str = "N1") -> str:
     return null.word(judged(loss, base)[block], margin(block))
 
 
-def line(loss: str, title: str, of: str = "losses-on-trial") -> dict[str, str]:
-    """Return a line of the ledger: differences from N1 and words, "waits" without records."""
-    blocks = experiments.load(of).having([loss, "N1"])
+def line(loss: str, title: str, base: str = "N1", of: str = "losses-on-trial") -> dict[str, str]:
+    """Return a line of the ledger: differences and words, "waits" without records."""
+    blocks = experiments.load(of).having([loss, base])
     cells = {"loss": title} | {TASKS[block]: "waits" for block in blocks}
-    for block, found in judged(loss, of=of).items():
+    for block, found in judged(loss, base, of).items():
         cells[TASKS[block]] = f"{interval(found)} {null.word(found, margin(block))}"
     return cells
 

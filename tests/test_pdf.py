@@ -21,6 +21,9 @@ def test_all_pages_make_one_document(tmp_path, monkeypatch):
     assert text.index('data-page="a/one">') < text.index('data-page="book/results" data-folded>')
     assert text.count('src="_images/x.svg"') == 2 and 'href="_static/book.css"' in text
     assert "../" not in text and "Print" not in text
+    alone = pdf.document(tmp_path, "a/one")
+    assert "hn-leaflet" in alone and "<title>1. A &lt; B" in alone
+    assert 'data-page="book/results"' not in alone and "hn-cover" not in alone
 
 
 def test_a_half_empty_page_and_a_cut_line_are_found():

@@ -60,7 +60,8 @@ def document(folder: Path, alone: str | None = None) -> str:
         f'<div class="hn-sheet hn-contents"><h1>Contents</h1><ul>{"".join(contents)}</ul></div>'
     )
     if alone:
-        front, book = "", title((folder / f"{alone}.html").read_text(encoding="utf-8"))
+        words = title((folder / f"{alone}.html").read_text(encoding="utf-8"))
+        front, book = "", html.escape(words)
     kind = ' class="hn-leaflet"' if alone else ""
     head.append('<link rel="stylesheet" href="_static/paper.css">')
     text = f"""<!DOCTYPE html><html lang="en" data-theme="light"{kind}><head><meta charset="utf-8">
