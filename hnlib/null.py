@@ -43,6 +43,9 @@ PROTOCOL, QUICK = "null-1", "null-1-quick"
 FRESH = range(210, 220)  # seeds of the comparison
 MOST = 8  # configurations
 NULLS = {"N1": "a tuned temperature", "N2": "a tuned temperature and loudness"}
+OVER = {name: f"over {words}" for name, words in NULLS.items()} | {
+    "default": f"its default over {NULLS['N1']}"
+}
 UNTUNED = "N1 t0.5 *"  # what gains are counted from where a share of them is explained
 PHRASES = {  # of the verdicts that a sentence names with their tasks
     "beats": "beats it on",
@@ -421,12 +424,9 @@ class Outcome:
         found = []
         for block in self.arms:
             for base, several in {**self.effects, "default": self.default}.items():
-                over = (
-                    f"its default over {NULLS['N1']}"
-                    if base == "default"
-                    else f"over {NULLS[base]}"
+                found.append(
+                    f"{block}, {OVER[base]}: {shown(several[block])}: {self.words(base)[block]}"
                 )
-                found.append(f"{block}, {over}: {shown(several[block])}: {self.words(base)[block]}")
             if (one := self.shares[block]) is None:
                 found.append(f"{block}: no gain over InfoNCE at t = 0.5 to explain")
             else:
