@@ -13,10 +13,10 @@ from hnlib.book import experiments
 from hnlib.book.tables import interval
 
 TASKS = {
+    "digits": "digits",
     "static": "SciFact, static bag",
     "random": "SciFact, random bag",
     "films": "MovieLens",
-    "digits": "digits",
 }
 LOSSES = {
     "weince": "WEINCE",
@@ -27,7 +27,7 @@ LOSSES = {
 }
 CONTROLS = {
     "tilt": "a tilt held fixed",
-    "warm": "temperatures that N1 lacks",
+    "warm": "temperatures that N₁ lacks",
     "one": "InfoNCE at t = 1",
     "labels": "labels as positives",
 }
@@ -71,7 +71,7 @@ def verdict(loss: str, block: str, base: str = "N1") -> str:
 def line(loss: str, title: str, base: str = "N1", of: str = "losses-on-trial") -> dict[str, str]:
     """Return a line of the ledger: differences and words, "waits" without records."""
     blocks = experiments.load(of).having([loss, base])
-    cells = {"loss": title} | {TASKS[block]: "waits" for block in blocks}
+    cells = {"loss": title} | {TASKS[block]: "waits" for block in TASKS if block in blocks}
     for block, found in judged(loss, base, of).items():
         cells[TASKS[block]] = f"{interval(found)} {null.word(found, margin(block))}"
     return cells
