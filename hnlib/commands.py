@@ -61,9 +61,13 @@ def _train_command(kind: str):
             from hnlib.book import experiments
 
             execution = replace(execution, predictions=experiments.digest(run.experiment))
+        from hnlib.training.run import train
+
         progress = sys.stderr.isatty()
         execution = replace(execution, resume=not restart, record_to=folder, progress=progress)
-        _train(run, execution)
+        trained = train(run, **vars(execution))
+        if os.environ.get("RANK", "0") == "0":  # the first of the processes of torchrun
+            _report(run, trained, folder)
 
     command.__doc__ = run_class.__doc__.split("\n\n")[0] + TRAIN
     return command
@@ -114,23 +118,15 @@ def _value(text: str):
         return text
 
 
-def _train(run, execution: Execution) -> None:
-    from hnlib.training.config import name
-    from hnlib.training.run import train
-
-    trained = train(run, **vars(execution))
-    if os.environ.get("RANK", "0") != "0":  # one of several processes of torchrun
-        return
-    row = trained.record["configuration"]
-    scores = {**dict.fromkeys(run.accuracies, " %"), **dict.fromkeys(run.correlations, "")}
-    shown = [
-        f"{metric} {100 * trained.metrics[metric]:.1f}{unit}"
-        for metric, unit in scores.items()
-        if metric in trained.metrics
-    ]
+def _report(run, trained, folder: Path) -> None:
+    """Print the scores of a run, and where its record is."""
+    row, metrics = trained.record["configuration"], trained.metrics
+    shares = [f"{name} {100 * metrics[name]:.1f} %" for name in run.accuracies if name in metrics]
+    ranks = [f"{name} {100 * metrics[name]:.1f}" for name in run.correlations if name in metrics]
     options = " ".join(f"{key}={value}" for key, value in row["options"].items())
-    print(f"{row['method']} ({options})", f"{trained.record['seconds']:.1f} s", *shown, sep="  ")
-    print(execution.record_to / f"{name(row)}.json")
+    seconds = f"{trained.record['seconds']:.1f} s"
+    print(f"{row['method']} ({options})", seconds, *shares, *ranks, sep="  ")
+    print(folder / f"{config.name(row)}.json")
 
 
 def _describe(run, folder: Path) -> None:

@@ -13,6 +13,7 @@ from hnlib import transport
 from hnlib.book import papers
 from hnlib.images import data, task
 from hnlib.training import loop, records
+from hnlib.training.config import Execution
 from hnlib.training.run import train
 
 #: What a rehearsal makes smaller; the rest of a run is as printed.
@@ -109,7 +110,7 @@ def test_a_step_asks_nothing_of_the_device(name, queue, monkeypatch):
         setup=lambda *parts: parts,
         autocast=nullcontext,
     )
-    one = loop.Loop(fabric, OnMeta(run), method, run, lambda epoch: False)
+    one = loop.Loop(fabric, OnMeta(run), method, Execution())
     batch = torch.arange(4, device="meta")
     if queue and run.options.get("gradient") == "nt-xent":
         with pytest.raises(ValueError, match="nt-xent' needs a contrast of two views"):

@@ -145,8 +145,8 @@ def test_judgements_are_read_without_a_head_and_with_integers_for_ids(folder):
     [
         ("corpus.jsonl", "", "is empty"),
         ("corpus.jsonl", '{"_id": "d0", "text": "a"}\n' * 2, "'d0' twice"),
-        ("corpus.jsonl", '{"_id": "d0", "text": "a"}\n[1]\n', "line 2 of .* must be an object"),
-        ("corpus.jsonl", '{"_id": "d0", "text": "a"\n', "line 1 of .*jsonl is not JSON"),
+        ("corpus.jsonl", '{"_id": "d0", "text": "a"}\n[1]\n', "line 2 of .* must be a JSON object"),
+        ("corpus.jsonl", '{"_id": "d0", "text": "a"\n', "line 1 of .* must be a JSON object"),
         ("queries.jsonl", '{"_id": "q0", "text": " "}\n', "has no text"),
         ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq0\td99\t1\n", "document 'd99'"),
         ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq0\td0\t0\n", "no document relevant"),

@@ -210,28 +210,22 @@ def _read(name: str, path: Path) -> Dataset:
             arrays = dict(file)
     except (*DAMAGED, TypeError, MemoryError) as error:  # TypeError: of an .npy file
         raise ValueError(f"{path} cannot be read ({error}); needed is {FORM}") from error
-    parts = [arrays.get(key) for key in PARTS]
-    unlabelled = arrays.get("x_unlabelled")
-    shown = [x if x is None else f"{x.dtype} {list(x.shape)}" for x in (*parts, unlabelled)]
-    images = [*parts[::2], *([] if unlabelled is None else [unlabelled])]
-    if (
-        any(x is None for x in parts)
-        or any(x.dtype != np.uint8 for x in images)
-        or any(y.dtype.kind not in "iu" for y in parts[1::2])
-    ):
-        raise ValueError(f"{path} holds {', '.join(map(str, shown))}; needed is {FORM}")
+    if missing := [part for part in PARTS if part not in arrays]:
+        raise ValueError(f"{path} lacks {', '.join(missing)}; needed is {FORM}")
     labels = np.unique(arrays["y_train"])
     usual = CIFAR10_CLASSES if name == "cifar10" else range(len(labels))
     classes = [str(c) for c in np.atleast_1d(arrays.get("class_names", usual))]
+    parts = [arrays[part] for part in PARTS]
     try:
-        return _dataset(name, *parts, classes=classes, unlabelled=unlabelled)
-    except ValueError as error:
-        raise ValueError(f"{path} does not fit: {error}") from error
+        return _dataset(name, *parts, classes=classes, unlabelled=arrays.get("x_unlabelled"))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} does not fit: {error}; needed is {FORM}") from error
 
 
 def _dataset(name, x_train, y_train, x_test, y_test, classes, unlabelled=None) -> Dataset:
     x_train, x_test = (torch.from_numpy(np.ascontiguousarray(x)) for x in (x_train, x_test))
-    y_train, y_test = (torch.from_numpy(np.asarray(y, np.int64)) for y in (y_train, y_test))
+    y_train = _checks.labels(y_train, len(x_train), f"{name}, train")
+    y_test = _checks.labels(y_test, len(x_test), f"{name}, test")
     unlabelled = None if unlabelled is None else torch.from_numpy(np.ascontiguousarray(unlabelled))
     digest = _digest(x_train, y_train, x_test, y_test, unlabelled)
     made = Dataset(name, x_train, y_train, x_test, y_test, tuple(classes), digest, unlabelled)
@@ -314,7 +308,7 @@ def _picture(file: Path | str | io.BytesIO, size: int | None = None) -> np.ndarr
     try:
         with Image.open(file, formats=FORMATS) as image:
             if image.mode[0] in "IF":  # pillow would cut what is above 255
-                image = Image.fromarray(_eight_bits(np.asarray(image)))
+                raise ValueError(f"its mode is {image.mode}")
             image = image.convert("RGB")
     except (*DAMAGED, SyntaxError, Image.DecompressionBombError) as error:
         raise ValueError(
@@ -324,15 +318,3 @@ def _picture(file: Path | str | io.BytesIO, size: int | None = None) -> np.ndarr
     if size is not None:
         image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
     return np.asarray(image)
-
-
-def _eight_bits(values: np.ndarray) -> np.ndarray:
-    """Return the values of a grey picture, of 16 bits or floating-point, as uint8."""
-    if values.dtype.itemsize == 2:
-        return (values >> 8).astype(np.uint8)
-    low, high = values.min(), values.max()
-    if values.dtype.kind != "f" or not 0 <= low <= high <= 255:  # false of NaN
-        raise ValueError(
-            f"its values are {values.dtype}, {low:g} to {high:g}, not floats in [0, 1] or [0, 255]"
-        )
-    return np.rint(values * (255 if high <= 1 else 1)).astype(np.uint8)

@@ -70,11 +70,11 @@ def un_mix_loss(
     the last layer, if the method wants them. Source: Shen et al. (2022).
     """
 
-    def loss(first: Tensor, h: Tensor | None = None) -> Tensor:
+    def loss(first: Tensor, h: Tensor | None) -> Tensor:
         if h is None:
             return method(first, z[1])
         return method(first, z[1], features=(h, hidden[1]))
 
-    plain, mixed = [[z[view], *([hidden[view]] if hidden else [])] for view in (0, 2)]
-    turned = [part.flip(0) for part in mixed]
-    return loss(*plain) + lam * loss(*mixed) + (1 - lam) * loss(*turned)
+    h1, _, h = hidden or (None, None, None)
+    reversed_h = None if h is None else h.flip(0)
+    return loss(z[0], h1) + lam * loss(z[2], h) + (1 - lam) * loss(z[2].flip(0), reversed_h)

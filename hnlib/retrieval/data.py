@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from hnlib._files import data_folder, decode, path_behind
@@ -97,10 +98,10 @@ def load(name: str = "generated", root: Path | str | None = None) -> Collection:
 def read(folder: Path, name: str) -> Collection:
     """Read a folder of BEIR's layout."""
     digest = hashlib.sha256()
-    documents = _lines(folder / "corpus.jsonl", digest)
-    queries = _lines(folder / "queries.jsonl", digest)
+    documents = _texts(folder / "corpus.jsonl", digest)
+    queries = _texts(folder / "queries.jsonl", digest)
     for key, one in queries.items():
-        if not one["text"].strip():
+        if not one.text.strip():
             raise ValueError(f"query {key!r} of {folder} has no text; leave it out")
     number = {key: i for i, key in enumerate(documents)}
     asked = {key: i for i, key in enumerate(queries)}
@@ -123,9 +124,9 @@ def read(folder: Path, name: str) -> Collection:
                 split.setdefault(asked[query], {})[number[document]] = grade
     if not judgements.get("test"):
         raise ValueError(f"{folder} judges no document relevant in qrels/test.tsv; add such a file")
-    titles = [(one.get("title") or "").strip() for one in documents.values()]
-    texts = [one["text"].strip() for one in documents.values()]
-    asked_texts = [one["text"] for one in queries.values()]
+    titles = [(one.title or "").strip() for one in documents.values()]
+    texts = [one.text.strip() for one in documents.values()]
+    asked_texts = [one.text for one in queries.values()]
     return Collection(name, titles, texts, asked_texts, judgements, digest.hexdigest()[:12])
 
 
@@ -150,25 +151,29 @@ def _rows(path: Path, digest) -> list[tuple[int, str]]:
     return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
 
 
-def _lines(path: Path, digest) -> dict[str, dict]:
+class _Text(BaseModel):
+    """A line of corpus.jsonl or queries.jsonl."""
+
+    model_config = ConfigDict(strict=True)
+    id: str | int = Field(alias="_id")
+    text: str
+    title: str | None = None
+
+
+def _texts(path: Path, digest) -> dict[str, _Text]:
     """Return the objects of a JSON-lines file by `_id`."""
     rows = {}
     for number, line in _rows(path, digest):
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"line {number} of {path} is not JSON: {error}") from None
-        fields = row if isinstance(row, dict) else {}
-        key, text, title = (fields.get(name) for name in ("_id", "text", "title"))
-        is_text = isinstance(text, str) and isinstance(title, str | None)
-        if type(key) not in (str, int) or not is_text:
+            row = _Text.model_validate_json(line)
+        except ValidationError:
             raise ValueError(
-                f"line {number} of {path} must be an object with _id (a string or an integer) and "
-                f"text, perhaps title (strings), got {line[:80]}"
-            )
-        if str(key) in rows:
-            raise ValueError(f"{path} has the _id {key!r} twice; give each line its own")
-        rows[str(key)] = row  # as qrels writes it
+                f"line {number} of {path} must be a JSON object with _id (a string or an integer) "
+                f"and text, perhaps title (strings), got {line[:80]}"
+            ) from None
+        if str(row.id) in rows:
+            raise ValueError(f"{path} has the _id {row.id!r} twice; give each line its own")
+        rows[str(row.id)] = row  # as qrels writes it
     if not rows:
         raise ValueError(f"{path} is empty; write one JSON object with _id and text a line")
     return rows

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 
 import numpy as np
 import torch
@@ -76,7 +75,7 @@ def linear_probe(
     standardised = [((x - mean) / spread).to(train_x.dtype) for x in (train_x, test_x)]
     rows = torch.arange(len(train_x), device=train_x.device)
     options = dict(max_iter=300, history_size=20, tolerance_grad=1e-5)
-    (solution,) = _regressions(standardised[0], train_y, [rows], [C], **options)
+    solution = _LogisticRegressions(standardised[0], train_y, [rows]).fit(C, **options)
     if top > 1:
         return _among(_scores(standardised[1], *solution)[:, 0], test_y, top)
     return _predicted(standardised[1], *solution)[:, 0] == test_y
@@ -158,9 +157,9 @@ def classify(x: Tensor, y: Tensor, parts: Parts, seed: int = 0) -> list[tuple[Te
         splits += [*((train[a], train[b]) for a, b in inner), (train, test)]
     fits, held_out = zip(*splits)
     x, mean, spread = _standardisation(x, fits)
+    regressions = _LogisticRegressions(x, y, fits, mean, spread)
     options = dict(max_iter=200, tolerance_grad=1e-4)
-    solutions = _regressions(x, y, fits, PENALTIES, mean, spread, **options)
-    predicted = [_predicted(x, *solution) for solution in solutions]
+    predicted = [_predicted(x, *regressions.fit(C, **options)) for C in PENALTIES]
     results = []
     for first in range(0, len(splits), INNER + 1):
         last, inner = first + INNER, range(first, first + INNER)
@@ -198,49 +197,55 @@ def _uniform(x: Tensor, subsets: Sequence[Tensor]) -> Tensor:
     return share
 
 
-@torch.enable_grad()
-def _regressions(x, y, fits, penalties, mean=None, spread=None, **options) -> list:
-    r"""Return for each $C$ the weights [P,K,d] and biases [P,K] of the regressions on `fits`.
+class _LogisticRegressions:
+    r"""Logistic regressions on the subsets `fits` of the rows of `x`, all fitted at once.
 
-    Each $C$ starts where the last one ended.
     $\min\frac1n\sum_i\mathrm{CE}(Wx_i+b,y_i)+\frac1{2Cn}\lVert W\rVert^2$ by L-BFGS from zero, with
-    features standardised by `mean` and `spread` [P,d].
+    features standardised by `mean` and `spread` [P,d]. Two classes need one score.
     """
-    share, counts = _uniform(x, fits), x.new_tensor([len(rows) for rows in fits])
-    classes = int(y.max()) + 1
-    seen = torch.stack([y[rows].bincount(minlength=classes) for rows in fits]) > 0
-    width = 1 if classes == 2 else classes  # two classes need one score
-    absent = torch.where(seen, 0.0, -1e30)  # a class that a fold lacks plays no part
-    w = x.new_zeros(len(fits), width, x.shape[1], requires_grad=True)
-    b = x.new_zeros(len(fits), width, requires_grad=True)
-    sign, rows = (1 - 2 * y).to(x)[:, None], torch.arange(len(x), device=x.device)
 
-    def solution():
-        if mean is None:
-            return w, b
-        v = w / spread[:, None]  # so that no part needs its own standardised copy of x
-        return v, b - (v * mean[:, None]).sum(2)
+    def __init__(self, x, y, fits, mean=None, spread=None):
+        self.x, self.y, self.mean, self.spread = x, y, mean, spread
+        self.share, self.counts = _uniform(x, fits), x.new_tensor([len(rows) for rows in fits])
+        classes = int(y.max()) + 1
+        self.binary, width = classes == 2, 1 if classes == 2 else classes
+        seen = torch.stack([y[rows].bincount(minlength=classes) for rows in fits]) > 0
+        self.absent = torch.where(seen, 0.0, -1e30)  # a class that a fold lacks plays no part
+        self.w = x.new_zeros(len(fits), width, x.shape[1], requires_grad=True)
+        self.b = x.new_zeros(len(fits), width, requires_grad=True)
 
-    def closure(optimiser, C: float):
-        optimiser.zero_grad()
-        s = _scores(x, *solution())
-        if width == 1:
-            each = functional.softplus(s.squeeze(2) * sign)
+    @torch.enable_grad()
+    def fit(self, C: float, **options) -> tuple[Tensor, Tensor]:
+        """Return weights [P,K,d] and biases [P,K] for a $C$, starting where the last fit ended."""
+        optimiser = torch.optim.LBFGS([self.w, self.b], line_search_fn="strong_wolfe", **options)
+
+        def closure():
+            optimiser.zero_grad()
+            loss = self.loss(C)
+            loss.backward()
+            return loss
+
+        optimiser.step(closure)
+        weight, bias = (part.detach().clone() for part in self.solution())
+        return weight, bias if self.binary else bias + self.absent
+
+    def solution(self) -> tuple[Tensor, Tensor]:
+        """Return weights and biases for features that are not standardised."""
+        if self.mean is None:
+            return self.w, self.b
+        v = self.w / self.spread[:, None]  # so that no part needs its own standardised copy of x
+        return v, self.b - (v * self.mean[:, None]).sum(2)
+
+    def loss(self, C: float) -> Tensor:
+        """Return the sum of the objectives."""
+        s = _scores(self.x, *self.solution())
+        if self.binary:
+            each = functional.softplus(s.squeeze(2) * (1 - 2 * self.y).to(s)[:, None])
         else:
-            s = s + absent
-            each = s.logsumexp(2) - s[rows, :, y]
-        penalty = w.square().sum((1, 2)) / (2 * C * counts)
-        loss = (each * share).sum(dtype=torch.float64) + penalty.sum(dtype=torch.float64)
-        loss.backward()
-        return loss
-
-    solutions = []
-    for C in penalties:
-        optimiser = torch.optim.LBFGS([w, b], line_search_fn="strong_wolfe", **options)
-        optimiser.step(partial(closure, optimiser, C))
-        weight, bias = (part.detach().clone() for part in solution())
-        solutions.append((weight, bias if width == 1 else bias + absent))
-    return solutions
+            s = s + self.absent
+            each = s.logsumexp(2) - s[torch.arange(len(s), device=s.device), :, self.y]
+        penalty = self.w.square().sum((1, 2)) / (2 * C * self.counts)
+        return (each * self.share).sum(dtype=torch.float64) + penalty.sum(dtype=torch.float64)
 
 
 def _scores(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

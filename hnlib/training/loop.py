@@ -54,14 +54,13 @@ class Progress:
 class Loop:
     """One training of one model: the state that a checkpoint keeps, and the steps that change it.
 
-    `run` is a resolved configuration; `should_evaluate(epoch)` tells whether to evaluate then.
+    The run of the `task` is a resolved configuration.
     """
 
-    def __init__(
-        self, fabric, task: Task, method: nn.Module | None, run, should_evaluate: Callable
-    ):
+    def __init__(self, fabric, task: Task, method: nn.Module | None, execution: config.Execution):
+        run = task.run
         torch.manual_seed(run.seed)
-        self.fabric, self.task, self.run, self.should_evaluate = fabric, task, run, should_evaluate
+        self.fabric, self.task, self.run, self.execution = fabric, task, run, execution
         model = task.model().to(fabric.device, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         if fabric.world_size > 1 and fabric.device.type == "cuda":
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
@@ -84,6 +83,12 @@ class Loop:
         """Return whether the training is over."""
         run, progress = self.run, self.progress
         return progress.epoch >= run.epochs or progress.step >= (run.max_steps or math.inf)
+
+    def should_evaluate(self, epoch: int) -> bool:
+        """Return whether to evaluate after an epoch, though it may not be the last."""
+        every = self.execution.evaluate_every
+        every = self.run.evaluate_every if every is None else every
+        return epoch in self.execution.evaluate_at or bool(every and epoch % every == 0)
 
     def train(self, checkpoint, save: Callable, show_progress: bool) -> None:
         """Train to the end; after each epoch call `save()`."""
@@ -211,9 +216,8 @@ class Loop:
 
     def state_dict(self) -> dict:
         """Return tensors, numbers and strings for a checkpoint."""
-        counts = {name: int(getattr(self.method, name, 0)) for name in COUNTS}
         states = {name: part.state_dict() for name, part in self._parts().items()}
-        return asdict(self.progress) | counts | states
+        return asdict(self.progress) | counts_of(self.method) | states
 
     def load_state_dict(self, state: dict, epochs: int) -> None:
         """Continue from the `state` of a run with that number of `epochs`."""
@@ -266,6 +270,11 @@ class KeyQueue:
         """Restore the state."""
         self.model.load_state_dict(state["model"])
         self.z, self.y = state["z"], state["y"]
+
+
+def counts_of(method) -> dict[str, int]:
+    """Return what a method has counted while it trained."""
+    return {name: int(getattr(method, name, 0)) for name in COUNTS}
 
 
 def progress_bar(run, task: Task, epochs: int, shown: bool):
@@ -407,21 +416,12 @@ class Trainings:
             saved = self.checkpoint.read(self.fabric.device, len(parts))
         resumed = self._resumed(*saved) if saved else None
         for part in parts[len(self.trainings) :]:
-            self.loop = resumed or self._loop(part)
+            self.loop = resumed or Loop(self.fabric, part, self.method, self.execution)
             resumed = None
             show_progress = self.execution.progress and self.writes
             self.loop.train(self.checkpoint, self.save, show_progress)
             self.trainings.append(self.loop.progress)
             self.model = self.model or self.loop.model
-
-    def _loop(self, part) -> Loop:
-        run, execution = self.task.run, self.execution
-        every = run.evaluate_every if execution.evaluate_every is None else execution.evaluate_every
-
-        def should_evaluate(epoch: int) -> bool:
-            return epoch in execution.evaluate_at or bool(every and epoch % every == 0)
-
-        return Loop(self.fabric, part, self.method, run, should_evaluate)
 
     def _resumed(self, state: dict, saved_configuration: dict) -> Loop:
         """Restore the training in progress."""
@@ -432,7 +432,8 @@ class Trainings:
         if self.trainings:
             self.model = self.task.parts[0].model().to(self.fabric.device)
             self.model.load_state_dict(state["first"])
-        loop = self._loop(self.task.parts[len(self.trainings)])
+        part = self.task.parts[len(self.trainings)]
+        loop = Loop(self.fabric, part, self.method, self.execution)
         loop.load_state_dict(state, saved_configuration["epochs"])
         return loop
 
@@ -467,8 +468,7 @@ class Trainings:
 
     def _measured(self) -> dict:
         measured = self.task.measure(self.model, self.trainings, self.fabric.device)
-        counts = {name: int(getattr(self.method, name, 0)) for name in COUNTS}
-        measured["metrics"] |= counts
+        measured["metrics"] |= counts_of(self.method)
         sessions = self.sessions()
         return {
             "kind": self.task.run.kind,

@@ -9,9 +9,7 @@ same name on every machine. A file that was damaged or altered is refused when i
 from __future__ import annotations
 
 import base64
-import copy
 import functools
-import gc
 import hashlib
 import itertools
 import json
@@ -31,7 +29,7 @@ from pydantic_core import from_json  # three times as fast as json
 
 from hnlib._files import INSTALLED, project_root, write_atomically
 from hnlib.training import kinds
-from hnlib.training.config import Configuration, canonical, defaults, name, to_text
+from hnlib.training.config import canonical, defaults, name, to_text
 
 if TYPE_CHECKING:  # training needs no pandas
     import numpy as np
@@ -98,12 +96,14 @@ def _is_tracked(folder: Path) -> bool:
 
 def load_all(folder: Path | str) -> list[dict]:
     """Return all records of a folder, ordered by name."""
-    return [record for _, record, _ in _named(Path(folder))]
+    return [record for _, record, _ in _named(folder)]
 
 
-def _named(folder: Path) -> list[tuple[str, dict, str]]:
-    """Return name, record and digest of a folder's files, read once until one changes."""
-    return _read(folder, _stamp(folder))
+def _named(source: Path | str | list[dict]) -> list[tuple[str, dict, str]]:
+    """Return name, record and digest of a list or of a folder's files, read until one changes."""
+    if isinstance(source, list):
+        return [(name(one["configuration"]), one, canonical(one)) for one in source]
+    return _read(Path(source), _stamp(Path(source)))
 
 
 def _stamp(folder: Path) -> tuple:
@@ -251,19 +251,6 @@ def _digest(named: Iterable[tuple[str, str]]) -> str:
     return hashlib.sha256("".join(rows).encode()).hexdigest()
 
 
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Collect no garbage: records are many small objects, none of them in cycles."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-@_without_collector()
 def frame(
     *sources: Path | str | list[dict],
     kind: str | None = None,
@@ -299,28 +286,23 @@ def frame(
 
 def _rows(sources: Iterable, kind: str | None, latest: bool) -> list[dict]:
     """Return a row for each run of the sources, see `frame`."""
-    rows: dict[tuple, dict] = {}
-    for source in sources:
-        if isinstance(source, list):
-            named = [(name(one["configuration"]), one, canonical(one)) for one in source]
-        else:
-            named = _named(Path(source))
-        here: dict[tuple, dict] = {}
-        for stem, record, content in named:
+    groups: dict[tuple, list[tuple[int, dict]]] = defaultdict(list)
+    for number, source in enumerate(sources):
+        for stem, record, content in _named(source):
             its_kind = kinds.kind_of(record)
             if kind not in (None, its_kind) or "superseded" in record:
                 continue
-            chosen: dict = record["configuration"]
-            setting = _shared(chosen)
+            chosen = record["configuration"]
+            setting = json.dumps(chosen | {"experiment": "-", "seed": 0}, sort_keys=True)
             with _of_record(stem):
                 row = _row(stem, its_kind, record, setting) | {"digest": content}
-            key = its_kind, chosen.get("seed"), setting
-            before = here.get(key, rows.get(key, row))
-            experiments = tuple(sorted({row["experiment"], *before["experiments"]}))
-            taken = row if latest else here.get(key, row)
-            here[key] = taken | {"experiments": experiments}
-        rows |= here
-    return list(rows.values())
+            groups[its_kind, chosen.get("seed"), setting].append((number, row))
+    rows = []
+    for same in groups.values():
+        replicates = [row for number, row in same if number == same[-1][0]]
+        experiments = tuple(sorted({row["experiment"] for _, row in same}))
+        rows.append(replicates[-1 if latest else 0] | {"experiments": experiments})
+    return rows
 
 
 def _row(stem: str, kind: str, record: dict, setting: str) -> dict:
@@ -329,9 +311,8 @@ def _row(stem: str, kind: str, record: dict, setting: str) -> dict:
     if kind == "measurement":
         row |= {"experiment": "", "run": None} | {key: to_text(v) for key, v in chosen.items()}
     else:
-        run = _run(kind, chosen, setting)
-        single = {"experiment": chosen["experiment"], "seed": chosen["seed"]}
-        row |= _setting(kind, setting)[1] | single | {"run": run}
+        row |= _setting(kind, setting) | {"run": kinds.run_class(kind).read(chosen)}
+        row |= {"experiment": chosen["experiment"], "seed": chosen["seed"]}
     environment = record.get("environment", {})
     hardware = environment.get("hardware", {})
     threads = hardware.get("threads", "?")
@@ -342,30 +323,17 @@ def _row(stem: str, kind: str, record: dict, setting: str) -> dict:
         "seconds": record.get("seconds", metrics.get("seconds")),
         "date": environment.get("date", "")[:10],
         "hardware": hardware.get("gpu") or cpu,
-        "experiments": (),
         "metrics": metrics,
         "environment": environment,
     }
     return row | {key: record.get(key) for key in SHOWN}
 
 
-def _shared(chosen: dict) -> str:
-    """Return what configurations have in common that differ in seed and experiment alone."""
-    return json.dumps(chosen | {"experiment": "-", "seed": 0}, sort_keys=True)
-
-
-def _run(kind: str, chosen: dict, setting: str) -> Configuration:
-    """Return the run of a configuration."""
-    run = copy.copy(_setting(kind, setting)[0])  # to validate each takes as long as to read it
-    vars(run).update(experiment=chosen["experiment"], seed=chosen["seed"])
-    return run
-
-
 @functools.cache
-def _setting(kind: str, configuration: str) -> tuple[Configuration, dict]:
-    """Return the run and columns shared by records that differ only in seed and experiment."""
+def _setting(kind: str, configuration: str) -> dict[str, Any]:
+    """Return the columns shared by records that differ only in seed and experiment."""
     run = kinds.run_class(kind).read(json.loads(configuration))
-    return run, {key: value for key, value in run.table_row().items() if key not in kinds.scores()}
+    return {key: value for key, value in run.table_row().items() if key not in kinds.scores()}
 
 
 def _completed(rows: list[dict]) -> pd.DataFrame:
@@ -450,7 +418,7 @@ def read_parquet() -> pd.DataFrame | None:
     for column in about["tuples"]:
         nested[column] = [x if x is None else tuple(x) for x in nested[column]]
     chosen = [from_json(x) if isinstance(x, str) else None for x in table["configuration"]]
-    runs = [one and _run(kind, one, _shared(one)) for kind, one in zip(table["kind"], chosen)]
+    runs = [one and kinds.run_class(kind).read(one) for kind, one in zip(table["kind"], chosen)]
     columns = {name: pd.Series(x, dtype=object) for name, x in (nested | {"run": runs}).items()}
     return table.assign(**columns).loc[:, about["columns"]]
 
