@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None, app=None) -> int:
 
 
 def _sentence(error: Exception) -> str:
-    """Return an error on one line, and of options their names, what they must be, and values."""
+    """Format an error on one line; list each invalid option with its rule and the value given."""
     from pydantic import ValidationError
 
     cause = error.__cause__ if isinstance(error, CycloptsError) else error

@@ -1,4 +1,4 @@
-"""Check options and batches: at once on a CPU, after the epoch on an accelerator."""
+"""Check options and batches: at once on a CPU, at the end of an epoch on an accelerator."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 
-def must(name: str, value, holds: Callable, rule: str) -> None:
+def number(name: str, value, holds: Callable, rule: str) -> None:
     """Raise ValueError unless `holds` is true of the number, or of every entry of the tensor."""
     if isinstance(value, Tensor):
         value = value.detach().reshape(-1)
-        refuse(~holds(value), f"{name} must {rule}, got {{value:g}}", value)
+        raise_if(~holds(value), f"{name} must {rule}, got {{value:g}}", value)
     elif not isinstance(value, Real) or isinstance(value, bool):
         raise ValueError(f"{name} must be a number, got {value!r}")
     elif not holds(value):
@@ -24,15 +24,10 @@ def must(name: str, value, holds: Callable, rule: str) -> None:
 
 def positive(name: str, value) -> None:
     """Raise ValueError unless the number, or every entry of the tensor, is positive and finite."""
-    must(name, value, lambda x: (x > 0) & (x < math.inf), "be positive and finite")
+    number(name, value, *_POSITIVE)
 
 
-def finite(name: str, value) -> None:
-    """Raise ValueError unless the number, or every entry of the tensor, is finite."""
-    must(name, value, lambda x: (x > -math.inf) & (x < math.inf), "be a finite number")
-
-
-def whole(name: str, value, least: int) -> None:
+def integer(name: str, value, least: int) -> None:
     """Raise ValueError unless the value is an integer of at least `least`."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
@@ -48,6 +43,68 @@ def flag(name: str, value) -> None:
     """Raise ValueError unless the value is a bool: the string "False" would count as true."""
     if not isinstance(value, bool):
         raise ValueError(f"{name} must be True or False, got {value!r}")
+
+
+def check(**options) -> None:
+    """Raise ValueError for an option of a loss or of its weights that is out of its range.
+
+    A name means the same wherever it is an option; what has no range here is not checked.
+    """
+    for name, value in options.items():
+        if value is None and name in OPTIONAL:
+            continue
+        if name in NUMBERS and not (name == "loudness" and isinstance(value, str)):
+            number(name, value, *NUMBERS[name])
+        elif name in CHOICES and not (name == "cost" and callable(value)):
+            one_of(name, value, CHOICES[name])
+        elif name in FLAGS:
+            flag(name, value)
+        elif name == "max_iterations":
+            integer(name, value, least=1)
+        elif name == "mixture":
+            _mixture(value)
+
+
+def _mixture(value) -> None:
+    if isinstance(value, Tensor):  # learned: it comes out of a softmax
+        return shapes(value.shape == (3,), "mixture must have shape (3,)", value)
+    shares = value if isinstance(value, list | tuple) else ()
+    shares = [share for share in shares if isinstance(share, Real) and share >= 0]
+    if not (len(shares) == 3 == len(value) and 0 < sum(shares) < math.inf):
+        raise ValueError(f"mixture must be three shares, at least 0 and not all 0, got {value!r}")
+
+
+_POSITIVE = (lambda x: (x > 0) & (x < math.inf), "be positive and finite")
+_FINITE = (lambda x: (x > -math.inf) & (x < math.inf), "be a finite number")
+_AT_LEAST_0 = (lambda x: (x >= 0) & (x < math.inf), "be finite and >= 0")
+#: What must hold for an option that is a number, and the rule in words
+NUMBERS = {
+    **dict.fromkeys(("temperature", "sigma", "eta", "epsilon", "tau", "frequency"), _POSITIVE),
+    **dict.fromkeys(("scale", "floor", "power", "teacher_temperature"), _POSITIVE),
+    **dict.fromkeys(("beta", "mu", "level", "bias", "margin"), _FINITE),
+    **dict.fromkeys(("hardness_strength", "tol", "shape"), _AT_LEAST_0),
+    **dict.fromkeys(("tail_strength", "cap_strength"), _AT_LEAST_0),
+    "share": (lambda x: (x >= 0) & (x <= 1), "lie in [0, 1]"),
+    "tau_plus": (lambda x: (x >= 0) & (x < 1), "lie in [0, 1)"),
+    "exponent": (lambda x: (x >= 1) & (x < math.inf), "be finite and >= 1"),
+    "relaxation": (lambda x: x >= 0, "be at least 0"),
+    "loudness": (lambda x: (x == 0) | ((x >= 1) & (x < math.inf)), "be 0 or at least 1"),
+}
+CHOICES = {
+    "loudness": ("relative", "mean", "shuffled"),
+    "order": (0, 1, 2, 3),
+    "cost": ("exponential",),
+    "learn": ("fixed", "minimise", "maximise"),
+    "positives": ("class", "view", "own"),
+    "gradient": ("pseudo-label", "nt-xent"),
+    "on_empty": ("raise", "skip"),
+    "on_failure": ("raise", "warn"),
+    "average": ("anchors", "pairs"),
+    "reduction": ("mean", "none"),
+}
+FLAGS = ("weights_gradient", "learn_scale")
+#: Options that may be None, for a default which depends on the rest
+OPTIONAL = ("scale", "bias", "level", "cost", "share", "shape")
 
 
 def shapes(fits: bool, rule: str, *tensors: Tensor) -> None:
@@ -85,19 +142,19 @@ def outside_autocast(device: torch.device) -> AbstractContextManager:
     return nullcontext()
 
 
-def readable(x: Tensor) -> bool:
-    """Whether values of `x` can be read without waiting: on a CPU and not traced by a compiler."""
+def on_cpu(x: Tensor) -> bool:
+    """Return whether values can be read at no cost: on a CPU, and not traced by a compiler."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-def refuse(bad: Tensor, message: str, value: Tensor | None = None) -> None:
+def raise_if(bad: Tensor, message: str, value: Tensor | None = None) -> None:
     """Raise ValueError if any entry of `bad` of shape [n] is true.
 
     The message may contain {row}, the first such entry, and {value}, that entry of `value`. On an
     accelerator, which would stall in every step, the innermost `deferred` keeps the condition until
     it is asked.
     """
-    if readable(bad):
+    if on_cpu(bad):
         if bad.any():
             row = int(bad.nonzero()[0])
             shown = row if value is None else value[row].item()
@@ -135,7 +192,7 @@ _deferred: list[Deferred] = []
 
 @contextmanager
 def deferred() -> Iterator[Deferred]:
-    """Collect what `refuse` meets on accelerators in the block; a training loop raises it once."""
+    """Collect the conditions that `raise_if` meets on an accelerator, to be raised later."""
     _deferred.append(Deferred())
     try:
         yield _deferred[-1]

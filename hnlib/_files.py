@@ -86,7 +86,7 @@ def decode(content: bytes, path: Path) -> str:
 def download(url: str, path: Path) -> None:
     """Download a file, from where an interrupted download of it ended.
 
-    OSError: it ended early again; what came is beside `path`, with the suffix .part.
+    OSError: the connection ended early; the partial file stays beside `path` as .part.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
@@ -156,7 +156,7 @@ def read_zip(
 
 @contextmanager
 def explain_failed_download(name: str, instead: str) -> Iterator[None]:
-    """Say what to do `instead`, as a ValueError, where a download in the block fails."""
+    """Turn a failed download in the block into a ValueError that says what to put `instead`."""
     try:
         yield
     except (OSError, RuntimeError, BadZipFile) as error:  # RuntimeError: torchvision's, of digests

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hnlib import _checks
-from hnlib._checks import one_of, outside_autocast, readable, refuse, shapes
+from hnlib._checks import on_cpu, one_of, outside_autocast, raise_if, shapes
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Masks:
     @cached_property
     def uniform_log_weights(self) -> Tensor:
         """Minus the log of the number of negatives where admissible, −inf elsewhere."""
-        # of a single negative a little above 0, as 0 times inf is not a number
+        # log 1 stays slightly positive: 0 * inf is NaN
         log_count = (
             self.negative_counts.to(self.dtype).log().clamp_min(torch.finfo(self.dtype).tiny)
         )
@@ -55,7 +55,7 @@ class Masks:
         n, m = self.positives.shape
         if self.positive_index is not None:
             return self.positive_index[:, None], None
-        if not readable(self.positives):  # an accelerator would wait for the largest count
+        if not on_cpu(self.positives):  # an accelerator would wait for the largest count
             columns = torch.arange(m, device=self.positives.device).expand(n, m)
             return columns, self.positives
         cells = np.flatnonzero(self.positives.numpy())  # several times as fast as torch
@@ -142,7 +142,7 @@ class Contrast:
 
     @property
     def positive_similarity(self) -> Tensor:
-        """The similarities of the positives, row by row; an accelerator waits for their number."""
+        """Similarities of the positives in row order. Synchronises with an accelerator."""
         return self.similarity[self.positives]
 
     @classmethod
@@ -415,20 +415,20 @@ class Contrast:
         one_of("positives", positives, ("class", "own"))
         nodes, graphs = in_one_precision(nodes, graphs)
         similarity = inner_products(nodes, graphs)
-        refuse(
+        raise_if(
             ~similarity.detach().sum().isfinite()[None],
             "a score of nodes and graphs is not finite; lower the learning rate, or look for "
             "features that are not finite",
         )
         stray = f"batch must hold graphs from 0 to {m - 1}, got {{value}}"
-        refuse((batch < 0) | (batch >= m), stray, batch)
+        raise_if((batch < 0) | (batch >= m), stray, batch)
         itself = batch[:, None] == torch.arange(m, device=batch.device)
         masks = Masks(itself, ~itself, similarity.dtype, batch.long(), never_empty=True)
         contrast = cls(similarity, masks, m - 1, nodes, graphs)
         if labels is None:
             return contrast
         y = _checks.labels(labels, m, "graphs").to(batch.device)
-        refuse(y < -1, "label of graph {row} must be at least -1 (unknown), got {value}", y)
+        raise_if(y < -1, "label of graph {row} must be at least -1 (unknown), got {value}", y)
         y = torch.where(y < 0, -1 - torch.arange(m, device=y.device), y)  # each a class by itself
         same = itself | (y[:, None] == y)[batch]
         return contrast._with_labels(same, y[batch], y, positives)
@@ -474,13 +474,13 @@ class Contrast:
             raise ValueError(f"similarity must be float32 or float64, got {similarity.dtype}")
         _checks.mask("positives", positives, similarity)
         _checks.mask("admissible", admissible, similarity)
-        refuse(
+        raise_if(
             ~similarity.isfinite().all(1),
             "similarities of row {row} are not finite; check the embeddings they come from",
         )
-        refuse(~positives.any(1), "anchor {row} has no positive; give each anchor at least one")
+        raise_if(~positives.any(1), "anchor {row} has no positive; give each anchor at least one")
         symmetric = n == m and all(
-            readable(x) and torch.equal(x, x.T) for x in (similarity, admissible)
+            on_cpu(x) and torch.equal(x, x.T) for x in (similarity, admissible)
         )
         masks = Masks(positives, admissible, similarity.dtype)
         return cls(similarity, masks, scale, candidates=candidates, symmetric=symmetric)
@@ -492,9 +492,7 @@ class Contrast:
         """
         _checks.mask("candidates", candidates, self.similarity)
         admissible = self.admissible & ~candidates
-        symmetric = (
-            self.symmetric and readable(admissible) and torch.equal(admissible, admissible.T)
-        )
+        symmetric = self.symmetric and on_cpu(admissible) and torch.equal(admissible, admissible.T)
         masks = replace(self.masks, admissible=admissible, never_empty=False)
         return replace(self, masks=masks, symmetric=symmetric)
 
@@ -502,7 +500,7 @@ class Contrast:
         """Return the contrast with scale $Q = |N(i)|$, the number of each anchor's negatives."""
         return replace(self, scale=self.negative_counts.clamp_min(1))
 
-    def with_candidates(self, made: Tensor, admissible: Tensor | None = None) -> Contrast:
+    def with_candidates(self, synthetic: Tensor, admissible: Tensor | None = None) -> Contrast:
         r"""Return the contrast with k more negatives for each anchor, which no other anchor has.
 
         Candidates' embeddings, norms, features and labels are dropped, so weights that need them
@@ -510,7 +508,7 @@ class Contrast:
 
         Parameters
         ----------
-        made : Tensor of shape [n, k, d]
+        synthetic : Tensor of shape [n, k, d]
             Embeddings; rows are normalised, and gradients flow through them.
         admissible : bool Tensor of shape [n, k] or [n, 1], optional
             Which of them count; by default all.
@@ -529,10 +527,10 @@ class Contrast:
         if z is None:
             raise ValueError("more candidates need the embeddings of the anchors")
         n, d = z.shape
-        fits = made.ndim == 3 and made.shape[::2] == z.shape
-        shapes(fits, f"candidates must have shape [{n}, k, {d}]", made)
-        rows, _ = unit_rows(made.to(z).flatten(0, 1), "of the made-up candidates")
-        similarity = (z[:, None] * rows.view(made.shape)).sum(2)
+        fits = synthetic.ndim == 3 and synthetic.shape[::2] == z.shape
+        shapes(fits, f"candidates must have shape [{n}, k, {d}]", synthetic)
+        rows, _ = unit_rows(synthetic.to(z).flatten(0, 1), "of the synthetic candidates")
+        similarity = (z[:, None] * rows.view(synthetic.shape)).sum(2)  # [n, k]
         count = torch.ones_like(similarity, dtype=torch.bool)
         count = count if admissible is None else count & admissible
         masks = replace(
@@ -543,7 +541,7 @@ class Contrast:
         return Contrast(
             torch.cat([self.similarity, similarity], 1),
             masks,
-            self.scale + made.shape[1],
+            self.scale + synthetic.shape[1],
             anchors=z,
             labels=self.labels,
         )
@@ -592,7 +590,7 @@ def unit_rows(z: Tensor, *parts: str) -> tuple[Tensor, Tensor]:
             f"row {{row}} {part} has norm {{value:g}} and so no direction; "
             "check the encoder's output (a diverged run, or a dead projection)"
         )
-        refuse(~((rows > 0) & (rows < torch.inf)), message, rows)
+        raise_if(~((rows > 0) & (rows < torch.inf)), message, rows)
     return z / norm[:, None], norm
 
 
@@ -647,7 +645,7 @@ def _same(labels: Tensor, others: Tensor) -> Tensor:
     On a CPU it is several times cheaper to compare each class once and copy its row, if there are
     few classes.
     """
-    if readable(labels):
+    if on_cpu(labels):
         classes, which = labels.unique(return_inverse=True)
         if 4 * len(classes) < len(labels):
             return (classes[:, None] == others).index_select(0, which)

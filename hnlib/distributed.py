@@ -46,7 +46,7 @@ def gather(z: Tensor) -> Tensor:
         f"process {{row}} holds {{value}} rows and process {distributed.get_rank()} {len(z)}; "
         "use batches of one size (drop_last=True of the sampler or loader)"
     )
-    _checks.refuse(sizes != len(z), message, sizes)
+    _checks.raise_if(sizes != len(z), message, sizes)
     return _Gather.apply(z)
 
 

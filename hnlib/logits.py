@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hnlib._checks import per_anchor
+from hnlib._checks import check, per_anchor
 from hnlib.contrast import Contrast
-from hnlib.negatives import check
 
 CLOSEST = 1e-6  # least 1 − s and 1 + s in a logit that is infinite at 0, as released with WEINCE
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hnlib import logits, mixtures, negatives, objectives
-from hnlib._checks import outside_autocast
+from hnlib._checks import check, outside_autocast
 from hnlib.contrast import Contrast
 
 
@@ -280,7 +280,7 @@ class Method(nn.Module):
                 raise ValueError(f"{self.name} has no option {option!r}; it has {choices}")
             if value is None and entry.defaults[option] is not None:
                 raise ValueError(f"{option} must be a value in {self.name}, got None")
-        objectives.check(**options)
+        check(**options)
         weights = _with_options(entry.negatives, options)()
         synthetic = entry.synthetic and _with_options(entry.synthetic, options)()
         self._logit = entry.logit and _with_options(entry.logit, options)()

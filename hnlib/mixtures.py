@@ -60,14 +60,14 @@ class mochi:
     def __post_init__(self):
         """Check the options."""
         for option, value in vars(self).items():
-            _checks.whole(option, value, least=int(option == "hardest"))
+            _checks.integer(option, value, least=int(option == "hardest"))
 
     def __call__(self, contrast: Contrast) -> Contrast:
         """Return the contrast with the mixtures added."""
         some = (contrast.negative_counts > 0)[:, None]
-        return contrast.with_candidates(self.made(contrast), some)
+        return contrast.with_candidates(self.synthetic(contrast), some)
 
-    def made(self, contrast: Contrast) -> Tensor:
+    def synthetic(self, contrast: Contrast) -> Tensor:
         """Return the mixtures before they are normalised, of shape [n, k, d], without gradient."""
         one, other, share = self.parts(contrast)
         z, candidates = contrast.anchors.detach(), contrast.candidates.detach()

@@ -12,38 +12,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
-from numbers import Real
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from hnlib import _checks, robust, transport
-from hnlib._checks import outside_autocast, per_anchor, positive, readable, refuse
+from hnlib._checks import check, on_cpu, outside_autocast, per_anchor, positive, raise_if
 from hnlib.contrast import Contrast, as_numbers
 
 #: The remedy at the end of errors about an anchor without negatives.
 SKIP = 'or on_empty="skip" to leave such anchors out and count them'
 
 
-at_least_0 = partial(
-    _checks.must, holds=lambda x: (x >= 0) & (x < math.inf), rule="be finite and >= 0"
-)
-
-
-def check(**options) -> None:
-    """Raise ValueError for an option out of its range."""
-    for name, value in options.items():
-        if name in RANGES and not (value is None and name in OPTIONAL):
-            RANGES[name](name, value)
-
-
 class Weighting:
     """Base class of the weightings: frozen dataclasses whose fields are their options.
 
-    Options are checked by their names (`RANGES`) when the value is made. Names are in lower case
-    because weightings are used like functions.
+    Options are checked by their names (`_checks.check`) when the value is made. Names are in lower
+    case because weightings are used like functions.
     """
 
     def __post_init__(self):
@@ -226,7 +212,7 @@ class thresholded(SimilarityWeighting):
         count = passes.sum(1, keepdim=True)
         if self.on_empty == "raise":
             message = f"anchor {{row}} has no negative above the threshold; lower it, {SKIP}"
-            refuse(count.squeeze(1) == 0, message)
+            raise_if(count.squeeze(1) == 0, message)
         return _log_indicator(passes).sub_(count.clamp_min(1).log())
 
 
@@ -370,7 +356,7 @@ class semi_relaxed_ot(Weighting):
         if callable(self.cost):
             c = self.cost(contrast)
             # a cost that cannot be read is taken to be asymmetric: right for any cost
-            same = readable(c) and torch.equal(c, c.T)
+            same = on_cpu(c) and torch.equal(c, c.T)
         else:
             s, same = contrast.similarity.detach(), True
             c = -s if self.cost is None else torch.exp(2 - 2 * s)
@@ -833,56 +819,4 @@ def _shares(mixture, like: Tensor):
 def _refuse_empty(contrast: Contrast, on_empty: str) -> None:
     if on_empty == "raise" and not contrast.masks.never_empty:
         message = "anchor {row} has no admissible negative; use a batch with more classes, "
-        refuse(contrast.negative_counts == 0, message + SKIP)
-
-
-def _ground_cost(name: str, value) -> None:
-    if not callable(value):
-        _checks.one_of(name, value, ("exponential",))
-
-
-def _mixture(name: str, value) -> None:
-    if isinstance(value, Tensor):  # learned: it comes out of a softmax
-        return _checks.shapes(value.shape == (3,), f"{name} must have shape (3,)", value)
-    shares = value if isinstance(value, list | tuple) else ()
-    shares = [share for share in shares if isinstance(share, Real) and share >= 0]
-    if not (len(shares) == 3 == len(value) and 0 < sum(shares) < math.inf):
-        raise ValueError(f"{name} must be three shares, at least 0 and not all 0, got {value!r}")
-
-
-def _loudness(name: str, value) -> None:
-    if isinstance(value, str):
-        return _checks.one_of(name, value, ("relative", "mean", "shuffled"))
-    holds = lambda x: (x == 0) | ((x >= 1) & (x < math.inf))  # noqa: E731
-    return _checks.must(name, value, holds=holds, rule="be 0 or at least 1")
-
-
-#: Options that may be None, for a default which depends on the rest
-OPTIONAL = ("scale", "bias", "level", "cost", "share", "shape")
-#: The check of an option by its name, which means the same in every weighting and objective.
-RANGES = {
-    **dict.fromkeys(("temperature", "sigma", "eta", "epsilon", "tau", "frequency"), positive),
-    **dict.fromkeys(("scale", "floor", "power", "teacher_temperature"), positive),
-    **dict.fromkeys(("beta", "mu", "level", "bias", "margin"), _checks.finite),
-    **dict.fromkeys(("hardness_strength", "tol", "shape"), at_least_0),
-    **dict.fromkeys(("tail_strength", "cap_strength"), at_least_0),
-    "share": partial(_checks.must, holds=lambda x: (x >= 0) & (x <= 1), rule="lie in [0, 1]"),
-    "max_iterations": partial(_checks.whole, least=1),
-    "tau_plus": partial(_checks.must, holds=lambda x: (x >= 0) & (x < 1), rule="lie in [0, 1)"),
-    "exponent": partial(
-        _checks.must, holds=lambda x: (x >= 1) & (x < math.inf), rule="be finite and >= 1"
-    ),
-    "relaxation": partial(_checks.must, holds=lambda x: x >= 0, rule="be at least 0"),
-    "loudness": _loudness,
-    "mixture": _mixture,
-    "cost": _ground_cost,
-    "order": partial(_checks.one_of, choices=robust.ORDERS),
-    **dict.fromkeys(("weights_gradient", "learn_scale"), _checks.flag),
-    "learn": partial(_checks.one_of, choices=("fixed", "minimise", "maximise")),
-    "positives": partial(_checks.one_of, choices=("class", "view", "own")),
-    "gradient": partial(_checks.one_of, choices=("pseudo-label", "nt-xent")),
-    "on_empty": partial(_checks.one_of, choices=("raise", "skip")),
-    "on_failure": partial(_checks.one_of, choices=("raise", "warn")),
-    "average": partial(_checks.one_of, choices=("anchors", "pairs")),
-    "reduction": partial(_checks.one_of, choices=("mean", "none")),
-}
+        raise_if(contrast.negative_counts == 0, message + SKIP)

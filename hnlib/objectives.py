@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from hnlib import robust
-from hnlib._checks import per_anchor, readable, refuse, shapes
+from hnlib._checks import check, on_cpu, per_anchor, raise_if, shapes
 from hnlib.contrast import Contrast
-from hnlib.negatives import at_least_0, check, unremix_score
+from hnlib.negatives import unremix_score
 
 
 def info_nce(
@@ -797,7 +797,7 @@ def _check_weights(contrast: Contrast, log_w: Tensor) -> None:
 def _has_negative(largest: Tensor) -> Tensor:
     """Return the anchors that have a negative, by their largest log-weight or a sum [n] of them."""
     largest = largest.detach()
-    refuse(
+    raise_if(
         ~(largest < torch.inf),
         "the negatives of anchor {row} weigh {value:g}: log_w must hold no NaN and no inf, and a "
         "temperature must not be so small that what it divides is lost",
@@ -839,8 +839,9 @@ def _class_mass(contrast: Contrast, log_w: Tensor, temperature, beta, tau_plus) 
     """Return the terms of `exact_debiased`."""
     _check_weights(contrast, log_w)
     temperature, beta, tau_plus = float(temperature), float(beta), float(tau_plus)
-    check(temperature=temperature, tau_plus=tau_plus)
-    at_least_0("beta", beta)  # below, the guard would have to trim the easiest candidates
+    check(temperature=temperature, tau_plus=tau_plus, beta=beta)
+    if beta < 0:  # the guard would have to trim the easiest candidates
+        raise ValueError(f"beta must be at least 0, got {beta:g}")
     s, columns, tilt = contrast.similarity, contrast.masks.columns[0], beta / temperature
     held = s if log_w.requires_grad else s.detach()
     if not contrast.masks.never_empty:  # zeros keep gradients finite until such rows are left out
@@ -866,7 +867,7 @@ def _remaining(contrast: Contrast, tau_plus: float) -> tuple[Tensor, Tensor]:
     # something stays, also where float32 takes tau_plus for 1
     trimmed = min(tau_plus, 1 - 1e-6) * contrast.negative_counts[:, None].to(s.dtype)
     # NumPy sorts several times as fast as torch
-    ordered = torch.from_numpy(np.sort(s.numpy(), 1)) if readable(s) else s.sort(1).values
+    ordered = torch.from_numpy(np.sort(s.numpy(), 1)) if on_cpu(s) else s.sort(1).values
     edge = ordered.gather(1, s.shape[1] - 1 - trimmed.long())
     side = (edge.clamp_min(torch.finfo(s.dtype).min) - s).sign_()  # 1 below the edge, 0 at it
     below, tied = side.clamp_min(0), side.abs_().neg_().add_(1)

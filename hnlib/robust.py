@@ -6,8 +6,8 @@ precision whose gradient with respect to `values` is the worst case $Q^*$ (the e
 the multiplier is held fixed.
 
 For a training step `kl_temperature` and `chi2_ball` also take the logarithms of the masses,
-`log_reference` of shape [..., m], as `hnlib.negatives` makes them: trusted, solved in double
-precision, the result in the type of the values; rows without mass come out as anything.
+`log_reference` of shape [..., m], as `hnlib.negatives` makes them: not validated, solved
+in float64 and returned in the dtype of the values; rows without mass are undefined.
 
 Iterations stop when all rows have settled. On an accelerator their number is fixed, nothing waits,
 and a row that needs more is an error kept for `hnlib._checks.deferred`.
@@ -25,7 +25,6 @@ from torch import Tensor
 from hnlib import _checks
 
 STEPS = 30  # of an iteration that may not ask whether it has settled; on similarities 4 to 8 do
-ORDERS = (0, 1, 2, 3)  # of `kl_temperature`; 0 is exact
 UNSETTLED = "the worst case of a row was not found; compute it in float64, on the CPU"
 
 
@@ -140,7 +139,7 @@ def kl_penalised(
         As `kl_ball`, or if `tau` is not positive.
     """
     f, log_q0 = _prepare(values, reference)
-    _checks.positive("tau", tau)
+    _checks.check(tau=tau)
     alpha = torch.as_tensor(tau, dtype=torch.float64, device=f.device).detach()
     alpha = alpha.expand(f.shape[:-1])
     x = log_q0 + f / alpha[..., None]
@@ -186,7 +185,7 @@ def kl_temperature(
 
     The first term is Corollary 3.4 of Wu et al. (NeurIPS 2023); the others are ours.
     """
-    _checks.one_of("order", order, ORDERS)
+    _checks.check(order=order)
     f, log_q0 = _prepare(values, reference, eta, log_reference)
     if order == 0:
         (alpha,) = _by_rows(_kl_multiplier, f, log_q0, eta)
@@ -243,25 +242,25 @@ def chi2_ball(
 
 def _prepare(values, reference, eta=1.0, log_reference=None):
     """Return f and the logarithms of the masses, of the same shape."""
-    _checks.positive("eta", eta)
+    _checks.check(eta=eta)
     if log_reference is not None:
         return values, log_reference.detach()
     f = torch.as_tensor(values).double()
-    _checks.refuse(~f.detach().isfinite().all()[None], "values must be finite")
+    _checks.raise_if(~f.detach().isfinite().all()[None], "values must be finite")
     if reference is None:
         return f, torch.full_like(f, -math.log(f.shape[-1])).detach()
     q0 = torch.as_tensor(reference).to(f).detach().expand(f.shape)
     total = q0.sum(-1).reshape(-1)
     bad = (q0 < 0).any(-1).reshape(-1) | ((total - 1).abs() > 1e-6)
     message = "reference must not be negative and sum to one, got a sum of {value:.6g}"
-    _checks.refuse(bad, message, total)
+    _checks.raise_if(bad, message, total)
     return f, q0.log()
 
 
 def _by_rows(solve, f, log_q0, eta):
     """Solve in double precision; on the CPU a few rows at a time, which its cache holds."""
     m = f.shape[-1]
-    rows = max(1, 2**17 // m) if _checks.readable(f) else f.numel()
+    rows = max(1, 2**17 // m) if _checks.on_cpu(f) else f.numel()
     parts = zip(*(x.detach().reshape(-1, m).split(rows) for x in (f, log_q0)))
     solved = zip(*(solve(g.double(), h.double(), eta) for g, h in parts))
     return [torch.cat(x).to(f.dtype).reshape((*f.shape[:-1], *x[0].shape[1:])) for x in solved]
@@ -306,7 +305,7 @@ def _kl_sharpness(g, top, q0, eta, pool=lambda x: x):
     start = torch.maximum(first + third / (3 * variance), first / 4)
     s = torch.where(variance > 0, 1 / start, 1.0)
     low, high, going = torch.zeros_like(s), torch.full_like(s, torch.inf), inside
-    waits = _checks.readable(g)
+    waits = _checks.on_cpu(g)
     for _ in range(200 if waits else STEPS):  # 2**200: beyond any gap between distinct doubles
         short, gain = _newton_step(g, q0, s, eta, pool)
         low, high = torch.where(short, s, low), torch.where(short, high, s)
@@ -317,7 +316,7 @@ def _kl_sharpness(g, top, q0, eta, pool=lambda x: x):
         going = going & ~last & (high - low > 1e-15 * low)
         if waits and not going.any():
             break
-    _checks.refuse(going.reshape(-1), UNSETTLED)
+    _checks.raise_if(going.reshape(-1), UNSETTLED)
     return torch.where(inside, s, 1.0), inside
 
 
@@ -347,7 +346,7 @@ def _chi2_worst_case(f, log_q0, eta):
     variance = (q0 * (g - mean).square_()).sum(-1, keepdim=True)
     inside = (eta < (1 / top.sum(-1, keepdim=True) - 1) / 2) & (variance > 0)
     level, before = mean - (variance / (2 * eta)).sqrt(), torch.ones_like(mean)
-    waits = _checks.readable(g)
+    waits = _checks.on_cpu(g)
     for _ in range(g.shape[-1] + 1 if waits else STEPS):
         x = (g - level).clamp_min_(0)
         weighted = q0 * x
@@ -362,7 +361,7 @@ def _chi2_worst_case(f, log_q0, eta):
         level, before = level + gain, mass
         if waits and not fell.any():
             break
-    _checks.refuse(fell.reshape(-1), UNSETTLED)
+    _checks.raise_if(fell.reshape(-1), UNSETTLED)
     excess = torch.where(inside, q0 * (g - level).clamp_min_(0), top)
     alpha = excess.sum(-1, keepdim=True)
     return excess / alpha, torch.where(inside, alpha, 0.0).squeeze(-1)

@@ -91,7 +91,7 @@ def info_nce(
         )
     if block is None:
         block = 512 if z1.device.type == "cpu" else 4096
-    _checks.whole("block", block, least=1)
+    _checks.integer("block", block, least=1)
     check_views(z1, z2)
     batch = len(z1)
     if labels is not None:
@@ -103,8 +103,8 @@ def info_nce(
         empty = soft.detach() == -torch.inf
         if weights.on_empty == "raise":
             message = "anchor {row} has no negative of positive weight; use a batch with more "
-            _checks.refuse(empty, f"{message}classes or a lower threshold, {negatives.SKIP}")
-        # All negatives of an anchor are as one at t times their soft maximum: a contrast [n, 2].
+            _checks.raise_if(empty, f"{message}classes or a lower threshold, {negatives.SKIP}")
+        # An anchor's negatives act like one whose similarity is t times their log-sum-exp: [n, 2].
         positive = (z * z.roll(batch, 0)).sum(1)
         pair = torch.stack([positive, torch.where(empty, 0.0, soft) * temperature], 1)
         positives = torch.zeros_like(pair, dtype=torch.bool)

@@ -103,7 +103,7 @@ def test_an_accelerator_s_positives_give_the_same_losses(space, monkeypatch):
         x = z.clone().requires_grad_()
         c = SPACES[space](x, y)
         if not waits:
-            monkeypatch.setattr(contrasts, "readable", lambda x: False)
+            monkeypatch.setattr(contrasts, "on_cpu", lambda x: False)
             c = dataclasses.replace(c, masks=dataclasses.replace(c.masks, positive_index=None))
             assert c.masks.columns[0].shape == c.similarity.shape
         log_w = weigh(c)

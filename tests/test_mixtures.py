@@ -19,7 +19,7 @@ views = functools.partial(drawn.views, size=6, dimension=4)
 @given(seed=st.integers(0, 9999), hardest=st.integers(1, 12))
 def test_mixtures_lie_between_the_hardest_negatives_and_the_anchor(seed, hardest):
     contrast = Contrast.from_views(*views(seed))
-    made = mixtures.mochi(hardest, pairs=5, with_anchor=3).made(contrast)
+    made = mixtures.mochi(hardest, pairs=5, with_anchor=3).synthetic(contrast)
     assert made.shape == (12, 8, 4) and not made.requires_grad
     masked = contrast.similarity.masked_fill(~contrast.admissible, -2)
     order = masked.argsort(1, descending=True)[:, : min(hardest, 10)]

@@ -223,21 +223,21 @@ def record_of(experiment):
 
 
 def test_a_chapter_depends_on_the_rows_that_it_asked_for(project, monkeypatch):
-    monkeypatch.setattr(records, "READ", {})
+    monkeypatch.setattr(records, "DEPENDENCIES", {})
     shutil.copy(record_of("how-hard"), records.tracked_folder())
     runs = records.frame(kind="images", where="experiment == 'how-hard'")
     assert len(runs) == 1
-    assert build.is_unchanged(records.READ, records.frame())
+    assert build.is_unchanged(records.DEPENDENCIES, records.frame())
     shutil.copy(record_of("with-labels"), records.tracked_folder())
     every = records.frame()
-    read = {key: digest for key, digest in records.READ.items() if "==" in key}
+    read = {key: digest for key, digest in records.DEPENDENCIES.items() if "==" in key}
     assert build.is_unchanged(read, every)
     assert not build.is_unchanged(read, every[every["experiment"] == "with-labels"])
     (project / "book/results/papers.csv").write_text("old")
     ledgers.book_file("book/results/papers.csv")
-    assert build.is_unchanged(records.READ, every)
+    assert build.is_unchanged(records.DEPENDENCIES, every)
     (project / "book/results/papers.csv").write_text("new")
-    assert not build.is_unchanged(records.READ, every)
+    assert not build.is_unchanged(records.DEPENDENCIES, every)
 
 
 @pytest.mark.slow

@@ -178,7 +178,7 @@ def test_a_fixed_number_of_steps_finds_the_same_without_values_too(name, monkeyp
     f[5] = 0.3  # constant: no step finds anything
     etas = (1e-4, 0.5, 6.0)
     stops = [SOLVERS[name](f, q0, eta) for eta in etas]
-    monkeypatch.setattr(_checks, "readable", lambda x: False)
+    monkeypatch.setattr(_checks, "on_cpu", lambda x: False)
     for eta, expected in zip(etas, stops):
         assert torch.allclose(SOLVERS[name](f, q0, eta), expected, rtol=1e-9, atol=1e-12)
     monkeypatch.undo()

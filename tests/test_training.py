@@ -444,7 +444,7 @@ def test_admitted_is_the_share_of_the_pairs_of_one_class_that_stay_negatives(mon
     run = ImageRun(method="hcl", batch_size=32, admitted=0.25).resolved()
     images = task.Task(run, methods.build("hcl"), dataset=DIGITS)
     images.labels = labels = torch.tensor([0, 0, 1, 1, 1, 2] * 20)
-    dismissed = images._dismissed(torch.arange(120), seeded())
+    dismissed = images._false_negatives_kept_out(torch.arange(120), seeded())
     same = (labels[:, None] == labels).repeat(2, 2)
     assert not dismissed[~same].any()
     off = ~torch.eye(120, dtype=torch.bool).repeat(2, 2)

@@ -219,7 +219,7 @@ def test_a_cut_shows_what_a_maximum_flow_would():
 @pytest.fixture
 def unreadable(monkeypatch):
     """The CPU as an accelerator: values are not looked at."""
-    return lambda: monkeypatch.setattr(_checks, "readable", lambda x: False)
+    return lambda: monkeypatch.setattr(_checks, "on_cpu", lambda x: False)
 
 
 @pytest.mark.parametrize("relaxation", [0.0, 1.0, math.inf])

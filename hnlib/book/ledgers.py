@@ -17,7 +17,7 @@ def book_file(name: str) -> Path:
         path = folder / name
         if path.exists():
             if path.is_file():
-                records.READ[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+                records.DEPENDENCIES[name] = hashlib.sha256(path.read_bytes()).hexdigest()
             return path
     raise ValueError(f"{name} is neither in a checkout around {Path.cwd()} nor installed")
 

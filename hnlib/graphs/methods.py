@@ -35,7 +35,7 @@ class tilted(negatives.Weighting):
 
     `beta` any real: positive as in the paper's text, negative as in its released code, which
     prefers easy negatives. `weights_gradient`: through the weights, and so through the scale too;
-    with a scale held fixed what is followed would be the gradient of nothing. `per`: see `scores`.
+    with the scale detached the update would be the gradient of no objective. `per`: see `scores`.
     Source: hcl, App. B.2.
     """
 

@@ -27,12 +27,12 @@ _HCL = _PAPERS | dict(
     **{"tiny-imagenet": dict(tau_plus=0.01)},
 )
 #: Settings by name: fields of an `ImageRun` that are None take these. `options` go to the methods
-#: that have them; under the name of a data set stands what it needs otherwise, under a method's
-#: what that method alone does there. "book" is what the default build can afford; the next five are
-#: the papers' (hcl App. D.1 and released code; hcl-ot, whose batch is 512; h-scl Sec. V-A, 512
-#: views, without its noise, whose strength is not printed; dro-adnce's released commands; unremix,
-#: "the training setup of HCL"), and three of rivals in unremix's Table 1, which have that training
-#: with the options of their own papers (MoCHi also a queue of 16,384); "fast" is ours.
+#: that have them; keys that name a data set or a method override the recipe for it. "book" is what
+#: the default build can afford; the next five are the papers' (hcl App. D.1 and released code;
+#: hcl-ot, whose batch is 512; h-scl Sec. V-A, 512 views, without its noise, whose strength is not
+#: printed; dro-adnce's released commands; unremix, "the training setup of HCL"), and three of
+#: rivals in unremix's Table 1, which have that training with the options of their own papers (MoCHi
+#: also a queue of 16,384); "fast" is ours.
 RECIPES = {
     "book": dict(epochs=30, batch_size=256, lr=1e-3, weight_decay=1e-6),
     "hcl": _HCL,

@@ -26,14 +26,14 @@ class Views(task.Views):
     """Two views [B, C, H, W] of this process's share of a batch, and what its loss needs.
 
     i-Mix mixes the `first` view, Un-Mix makes a third, `mixed`. `share` is that of the image itself
-    in a mixture and `partner` [B] the row of the other. `dismissed` [2B, 2B] are pairs of one class
-    that are no negatives.
+    in a mixture and `partner` [B] the row of the other. `kept_out` [2B, 2B] are pairs of one class
+    that do not count as negatives.
     """
 
     mixed: Tensor | None = None
     share: Tensor | None = None
     partner: Tensor | None = None
-    dismissed: Tensor | None = None
+    kept_out: Tensor | None = None
 
 
 class Task(task.Task):
@@ -67,7 +67,7 @@ class Task(task.Task):
             self.x = torch.cat([self.x, dataset.x_unlabelled.to(device)])
         self.examples = len(self.x)
         self.classmates = Classmates(self.labels) if run.oracle_positives else None
-        self.judged = cap_sizes(dataset, run.evaluate_size)
+        self.evaluation_data = cap_sizes(dataset, run.evaluate_size)
         self.fixed = [part.to(device) for part in fixed_views(dataset, recipe)]
 
     def model(self) -> encoders.Model:
@@ -90,10 +90,10 @@ class Task(task.Task):
         if self.run.mixing == "un-mix":
             views.mixed, views.share = mixing.un_mix(views.first, generator, self.run.mixing_share)
         if self.run.admitted < 1:
-            views.dismissed = self._dismissed(batch, generator)
+            views.kept_out = self._false_negatives_kept_out(batch, generator)
         return views
 
-    def _dismissed(self, batch: Tensor, generator: torch.Generator) -> Tensor:
+    def _false_negatives_kept_out(self, batch: Tensor, generator: torch.Generator) -> Tensor:
         y = self.labels[batch]
         u = torch.rand(len(y), len(y), generator=generator, device=y.device).triu(1)
         same = y[:, None].eq(y)
@@ -115,9 +115,9 @@ class Task(task.Task):
             known = {} if labels is None else {"labels": labels}
             return (method.pairs(*z, **known) + method.pairs(*reversed(z), **known)) / 2
         more = {"features": tuple(features[0])} if hidden else {}
-        if views.dismissed is None:
+        if views.kept_out is None:
             return method(*z, labels, **more)
-        return method.loss(Contrast.from_views(*z, **more).without(views.dismissed))
+        return method.loss(Contrast.from_views(*z, **more).without(views.kept_out))
 
     def _passes(self, views: Views) -> list[Tensor]:
         """Return what passes the model at once, and so shares the statistics of batch-norm.
@@ -140,7 +140,7 @@ class Task(task.Task):
         loop.model.eval()  # not Fabric's wrapper: evaluation is in float32
         row = dict(epoch=loop.progress.epoch, step=loop.progress.step, loss=loss, knn=None)
         if due and not loop.finished:
-            row["knn"] = evaluation.knn(loop.model.encoder, self.judged)
+            row["knn"] = evaluation.knn(loop.model.encoder, self.evaluation_data)
         return row | {"images_per_second": rate} | self._geometry(loop)
 
     def _geometry(self, loop) -> dict:
@@ -161,12 +161,14 @@ class Task(task.Task):
     def _scores(self, model: nn.Module) -> tuple[dict, dict]:
         """Return accuracies, and which test images were right."""
         encoder = model.get_submodule("encoder")
-        metrics, correct = evaluation.readouts(encoder, self.judged)
+        metrics, correct = evaluation.readouts(encoder, self.evaluation_data)
         if "paper" in self.run.protocols:
-            metrics["linear_paper"] = evaluation.paper_readout(encoder, self.judged, self.recipe)
+            metrics["linear_paper"] = evaluation.paper_readout(
+                encoder, self.evaluation_data, self.recipe
+            )
         return metrics, {
             "image_shape": list(self.shape),
-            "test_images": len(self.judged.x_test),
+            "test_images": len(self.evaluation_data.x_test),
             "correct": {name: records.pack(bits) for name, bits in correct.items()},
         }
 

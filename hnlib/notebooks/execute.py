@@ -24,7 +24,7 @@ PROBE = f"""
 import sys
 from IPython.display import display
 modules = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-read = getattr(sys.modules.get("hnlib.training.records"), "READ", {{}})
+read = getattr(sys.modules.get("hnlib.training.records"), "DEPENDENCIES", {{}})
 display({{"{ABOUT}": {{"modules": modules, "read": read}}}}, raw=True)
 """
 

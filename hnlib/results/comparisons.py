@@ -306,7 +306,7 @@ def detectable(design, power: float = 0.8, alpha: float = 0.05) -> float:
 
 
 def decidable(design, power: float = 0.8, alpha: float = 0.05) -> float:
-    """Return the margin within which it would have called equal methods equivalent.
+    """Return the smallest margin at which this design would call equal methods equivalent.
 
     With probability `power`; the rest as in `detectable`.
     """

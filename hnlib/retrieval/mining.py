@@ -41,8 +41,8 @@ def candidates(
     """Return the documents at some ranks of each pair's query, [P, last − first].
 
     `scores(rows)` are those of all documents for some pairs, `positives` [P] their documents.
-    `judged(rows)` are the row and the document of what is relevant: it has no rank. Documents that
-    score above `margin` times the positive come after all others, the least similar first.
+    `judged(rows)` returns row and document of all that is relevant; these are not ranked. Documents
+    that score above `margin` times the positive come after all others, the least similar first.
     """
     first, last = ranks
     parts = []

@@ -40,7 +40,7 @@ class RetrievalRun(Configuration):
     negatives
         mined negatives of each query
     ranks
-        first and last + 1 of the ranks they are drawn from, judged documents left out
+        half-open range of ranks to draw from; judged documents are skipped
     best_of
         a mined negative is the most similar of so many drawn ones
     margin

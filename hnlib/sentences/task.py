@@ -29,7 +29,7 @@ class Task(task.Task):
         name = dataset.name if dataset else run.dataset
         default = benchmarks.GENERATED if name == "topics" else benchmarks.PUBLISHED
         # before the corpus, whose tokenizer takes minutes the first time
-        judged = [benchmarks.load(task, data_root) for task in dict.fromkeys(run.tasks) or default]
+        chosen = [benchmarks.load(name, data_root) for name in dict.fromkeys(run.tasks) or default]
         self.corpus = dataset or data.load(run.dataset, data_root, run.vocabulary)
         self.run = dataclasses.replace(
             run, dataset=self.corpus.name, dataset_digest=self.corpus.digest
@@ -45,8 +45,8 @@ class Task(task.Task):
                 f"train_size must be at most the {self.examples} pairs of {self.corpus.name}, "
                 f"got {run.train_size}"
             )
-        self.judged = [
-            evaluation.EncodedBenchmark(t, self.corpus.tokenizer, run.length) for t in judged
+        self.benchmarks = [
+            evaluation.EncodedBenchmark(one, self.corpus.tokenizer, run.length) for one in chosen
         ]
 
     def model(self) -> encoders.Towers:
@@ -67,8 +67,10 @@ class Task(task.Task):
 
     def _scores(self, model: nn.Module) -> tuple[dict, dict]:
         scores, correct = {}, {}
-        for judged in self.judged:
-            more_scores, more_correct = judged.scores(model.get_submodule("encoder"), self.run.seed)
+        for benchmark in self.benchmarks:
+            more_scores, more_correct = benchmark.scores(
+                model.get_submodule("encoder"), self.run.seed
+            )
             scores |= more_scores
             correct |= more_correct
         validation = [f"{task}_validation" for task in TRANSFER]

@@ -13,7 +13,7 @@ from torch import nn
 from hnlib import _files
 from hnlib.training import kinds
 
-#: What comes of a file that holds something else than was expected
+#: Errors of reading a file that holds something unexpected
 UNFIT = (*_files.DAMAGED, LookupError, TypeError, AttributeError, pickle.UnpicklingError)
 
 

@@ -43,7 +43,7 @@ PARQUET = "runs.parquet"
 #: Parts of a record that are a column each, as they are.
 SHOWN = ("test_images", "graphs", "sentences", "judged", "history", "losses", "correct")
 #: Digest of each file and record selection that this process has read.
-READ: dict[str, str] = {}
+DEPENDENCIES: dict[str, str] = {}
 #: The selection of all tracked records
 EVERY = "[all records]"
 
@@ -227,7 +227,7 @@ def by_key() -> dict[str, list[dict]]:
     for _, record, _ in _named(folder):
         if "superseded" not in record and kinds.kind_of(record) != "measurement":
             found[key(record["configuration"])].append(record)
-    READ[EVERY] = everything()
+    DEPENDENCIES[EVERY] = everything()
     return dict(found)
 
 
@@ -280,7 +280,7 @@ def frame(
     table = table.query(where) if where else table
     if not sources or tracked_folder() in sources:
         read = table if table.empty else table[table["record"].isin(names(tracked_folder()))]
-        READ[json.dumps([kind, where, latest])] = digest(read)
+        DEPENDENCIES[json.dumps([kind, where, latest])] = digest(read)
     return table
 
 
