@@ -198,7 +198,7 @@ def render(folder: Path, draft: bool) -> None:
 
 
 def is_unchanged(read: dict[str, str], runs) -> bool:
-    """Return whether all that a chapter has `read` (`records.DEPENDENCIES`) has the same digest today."""
+    """Return whether all of `records.DEPENDENCIES` that a chapter read has its digest today."""
     return all(_digest_today(key, runs) == before for key, before in read.items())
 
 
