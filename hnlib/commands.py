@@ -61,7 +61,7 @@ def _train_command(kind: str):
             from hnlib.book import experiments
 
             execution = replace(execution, predictions=experiments.digest(run.experiment))
-        from hnlib.training.run import train
+        from hnlib.training.train import train
 
         progress = sys.stderr.isatty()
         execution = replace(execution, resume=not restart, record_to=folder, progress=progress)

@@ -280,7 +280,7 @@ def _train(
     run, path: str, name: str, folder: Path, data_root: Path | None, predictions: str
 ) -> None:
     """Train and record a run in this process; a training that diverges has no record."""
-    from hnlib.training.run import Diverged, train
+    from hnlib.training.train import Diverged, train
 
     method = _read(path).method(run.options) if run.method == name else None
     where = dict(device="cpu", record_to=folder, data_root=data_root, progress=False)

@@ -3,7 +3,7 @@
 import dataclasses
 
 from hnlib.training import kinds
-from hnlib.training import run as training
+from hnlib.training import train as training
 from hnlib.training.config import Execution, defaults
 
 CLASSES = {"Dataset": "images", "GraphSet": "graphs", "Corpus": "sentences"}

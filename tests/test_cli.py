@@ -9,10 +9,10 @@ import pytest
 from processes import printed_by
 
 from hnlib import __main__ as cli
-from hnlib.images.run import ImageRun
+from hnlib.images.config import ImageRun
 from hnlib.notebooks import execute
 from hnlib.training import kinds, records
-from hnlib.training import run as training
+from hnlib.training import train as training
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from processes import printed_by
 from pydantic import Field
 
 from hnlib import methods
-from hnlib.graphs.run import GraphRun
-from hnlib.images.run import ImageRun
-from hnlib.sentences.run import SentenceRun
+from hnlib.graphs.config import GraphRun
+from hnlib.images.config import ImageRun
+from hnlib.sentences.config import SentenceRun
 from hnlib.training import config, kinds, records
 
 

@@ -19,7 +19,7 @@ from hnlib.book import experiments
 from hnlib.book.tables import format_value
 from hnlib.notebooks import execute
 from hnlib.training import kinds, records
-from hnlib.training.run import load, train
+from hnlib.training.train import load, train
 
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 #: File → its code; the first line of a block names the file.
@@ -104,13 +104,13 @@ def test_the_method_is_the_one_of_its_reference(monkeypatch):
 @pytest.fixture
 def rows(tmp_path, monkeypatch):
     """The package of the example, beside those of hnlib and registered by one line."""
-    for name in ("run", "data", "task"):
+    for name in ("config", "data", "task"):
         path = tmp_path / f"hnlib/rows/{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(SHOWN[f"hnlib/rows/{name}.py"])
     monkeypatch.setattr(hnlib, "__path__", [*hnlib.__path__, str(tmp_path / "hnlib")])
     monkeypatch.setitem(kinds.KINDS, "rows", "hnlib.rows")
-    yield importlib.import_module("hnlib.rows.run").RowRun
+    yield importlib.import_module("hnlib.rows.config").RowRun
     for name in [name for name in sys.modules if name.startswith("hnlib.rows")]:
         del sys.modules[name]
     del hnlib.rows

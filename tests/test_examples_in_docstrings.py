@@ -17,7 +17,7 @@ MODULES = {
     "results.comparisons": 1,
     "notebooks.execute": 1,
     "integrations.sentence_transformers": 1,
-    "training.run": 1,
+    "training.train": 1,
 }
 
 

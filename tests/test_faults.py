@@ -19,7 +19,7 @@ from hnlib import _files
 from hnlib.images import encoders
 from hnlib.images import task as image_task
 from hnlib.training import records
-from hnlib.training import run as training
+from hnlib.training import train as training
 
 ROOT = Path(__file__).resolve().parents[1]
 SHORT = SMALL | dict(method="hcl", epochs=2, evaluate_every=0)

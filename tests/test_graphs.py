@@ -15,7 +15,7 @@ from torch_geometric.data import Batch, Data
 from hnlib import graphs, methods
 from hnlib.contrast import Contrast
 from hnlib.graphs import task
-from hnlib.graphs.run import GraphRun
+from hnlib.graphs.config import GraphRun
 from hnlib.training import evaluation as readouts
 from hnlib.training import records
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from hnlib import methods
 from hnlib.images import mixing
-from hnlib.images.run import ImageRun
+from hnlib.images.config import ImageRun
 
 SMALL = dict(epochs=2, batch_size=64, train_size=200, evaluate_size=100, progress=False)
 

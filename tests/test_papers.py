@@ -8,7 +8,7 @@ import pytest
 
 from hnlib import __main__ as cli
 from hnlib.book import ledgers, papers, queue
-from hnlib.graphs.run import GraphRun
+from hnlib.graphs.config import GraphRun
 from hnlib.training import kinds, records
 
 CELLS = papers.cells()
@@ -122,7 +122,7 @@ def test_the_queue_is_worked_off_recorded_and_resumed(tmp_path, monkeypatch, cap
         return type("Trained", (), {"record": {"seconds": 2.0}})
 
     interrupted.touch()
-    monkeypatch.setattr("hnlib.training.run.train", train)
+    monkeypatch.setattr("hnlib.training.train.train", train)
     assert queue.work([*broken, first, second], 60, "cpu") == 2
     said = capsys.readouterr().out.splitlines()
     assert trained == [1, 0, 0] and said.count("left out: no such data") == 1

@@ -7,7 +7,7 @@ import pytest
 from builder import ledger_pages, papers_page
 from hnlib.book import ledgers, papers
 from hnlib.graphs import data as graph_sets
-from hnlib.images.run import ImageRun
+from hnlib.images.config import ImageRun
 from hnlib.training import records
 
 

@@ -19,9 +19,9 @@ from torch.nn import functional
 from hnlib import __main__ as cli
 from hnlib.images import augment, data, encoders
 from hnlib.images import evaluation as images
-from hnlib.images.run import ImageRun
+from hnlib.images.config import ImageRun
 from hnlib.training import evaluation
-from hnlib.training.run import train
+from hnlib.training.train import train
 
 seeds = st.integers(0, 10**6)
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from builder import build, ledger_pages
 from hnlib import __main__ as cli
 from hnlib import _files
-from hnlib.images.run import ImageRun
-from hnlib.retrieval.run import RetrievalRun
+from hnlib.images.config import ImageRun
+from hnlib.retrieval.config import RetrievalRun
 from hnlib.training import records
 
 

@@ -14,7 +14,7 @@ from hnlib.book import papers
 from hnlib.images import data, task
 from hnlib.training import loop, records
 from hnlib.training.config import Execution
-from hnlib.training.run import train
+from hnlib.training.train import train
 
 #: What a rehearsal makes smaller; the rest of a run is as printed.
 SMALL = {

@@ -5,7 +5,7 @@ import pytest
 import torch
 from one_call import train
 
-from hnlib.training import run as training
+from hnlib.training import train as training
 from hnlib.training.checkpoint import Checkpoint
 
 RUNS = {

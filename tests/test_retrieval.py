@@ -14,10 +14,10 @@ from hnlib import methods
 from hnlib.contrast import Contrast
 from hnlib.images import _torchvision  # noqa: F401
 from hnlib.retrieval import data, encoders, metrics, mining
-from hnlib.retrieval.run import RetrievalRun
+from hnlib.retrieval.config import RetrievalRun
 from hnlib.retrieval.task import Task, _guided
 from hnlib.training import records
-from hnlib.training.run import train
+from hnlib.training.train import train
 
 TINY = dict(batch_size=32, epochs=1, max_steps=3, vocabulary=500, dimension=16)
 

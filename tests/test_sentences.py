@@ -19,7 +19,7 @@ from hnlib.__main__ import main
 from hnlib.contrast import Contrast
 from hnlib.sentences import benchmarks, data, encoders
 from hnlib.sentences import evaluation as transfer
-from hnlib.sentences.run import SIMILARITY, TRANSFER, SentenceRun
+from hnlib.sentences.config import SIMILARITY, TRANSFER, SentenceRun
 from hnlib.sentences.task import Task
 from hnlib.training import evaluation, records
 

@@ -6,9 +6,9 @@ import torch
 from scripts import script
 
 from hnlib import _files
-from hnlib.images.run import ImageRun
+from hnlib.images.config import ImageRun
 from hnlib.profile import profile_loss
-from hnlib.training.run import train
+from hnlib.training.train import train
 
 FILE = _files.project_root() / "book/results/stages.npz"
 

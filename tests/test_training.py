@@ -15,9 +15,9 @@ from hnlib import __main__ as cli
 from hnlib import _checks, methods
 from hnlib.images import augment, data, encoders, task
 from hnlib.images import evaluation as readouts
-from hnlib.images.run import ImageRun
+from hnlib.images.config import ImageRun
 from hnlib.training import loop, records
-from hnlib.training import run as training
+from hnlib.training import train as training
 
 # three steps are an epoch
 SMALL = dict(

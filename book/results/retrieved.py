@@ -22,9 +22,9 @@ from hnlib._files import project_root, write_atomically
 from hnlib.contrast import Contrast
 from hnlib.images import data
 from hnlib.images import evaluation as readouts
-from hnlib.images.run import ImageRun
+from hnlib.images.config import ImageRun
 from hnlib.training import checkpoint
-from hnlib.training.run import train
+from hnlib.training.train import train
 
 SHOWN = (
     ("simclr", dict(temperature=0.5)),

@@ -17,9 +17,9 @@ from torch.nn import functional
 
 from hnlib._files import data_folder, project_root, write_atomically
 from hnlib.retrieval import data, encoders, metrics, mining
-from hnlib.retrieval.run import RetrievalRun
+from hnlib.retrieval.config import RetrievalRun
 from hnlib.sentences import data as sentences
-from hnlib.training.run import train
+from hnlib.training.train import train
 
 COLLECTIONS = ("scifact", "cranfield", "cisi", "med", "npl")
 QUERIES = 1000  # of the texts whose class is known

@@ -15,9 +15,9 @@ from torch.nn import functional
 
 from hnlib import methods
 from hnlib._files import write_atomically
-from hnlib.images.run import ImageRun
-from hnlib.retrieval.run import RetrievalRun
-from hnlib.training.run import train
+from hnlib.images.config import ImageRun
+from hnlib.retrieval.config import RetrievalRun
+from hnlib.training.train import train
 
 PAIRS = 32  # as many as a profile takes in the 128 dimensions of the images' embeddings
 STAGES = ("early", "middle", "late")

@@ -121,7 +121,7 @@ def work(waiting: list[Job], minutes: float, device: str, data_root: Path | None
     first in the next call. A run that fails is left out, and where a file or a host was not there,
     so are the others on the same data.
     """
-    from hnlib.training.run import Diverged, train  # a list need not wait for Fabric
+    from hnlib.training.train import Diverged, train  # a list need not wait for Fabric
 
     end, done, absent = time.monotonic() + 60 * minutes, 0, set()
     folder = records.tracked_folder()

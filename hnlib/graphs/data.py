@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hnlib._checks import one_of
 from hnlib._files import DAMAGED, data_folder, explain_failed_download, read_zip, verified
-from hnlib.graphs.run import TU, GraphRun
+from hnlib.graphs.config import TU, GraphRun
 
 try:
     from torch_geometric import utils

@@ -15,8 +15,8 @@ from torch_geometric.data import Batch
 from hnlib import methods as two_views
 from hnlib.contrast import Contrast
 from hnlib.graphs import data, methods, views
+from hnlib.graphs.config import GraphRun
 from hnlib.graphs.encoders import GIN, GraphCL, InfoGraph, embed
-from hnlib.graphs.run import GraphRun
 from hnlib.training import evaluation, task
 from hnlib.training.loop import needs
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hnlib.images.run import AUGMENTATIONS as RECIPES  # noqa: F401
-from hnlib.images.run import Recipe, recipe_for, recorded, resolve  # noqa: F401
+from hnlib.images.config import AUGMENTATIONS as RECIPES  # noqa: F401
+from hnlib.images.config import Recipe, recipe_for, recorded, resolve  # noqa: F401
 
 
 def plain(x: Tensor) -> Tensor:

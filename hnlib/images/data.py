@@ -23,7 +23,7 @@ from hnlib._files import (
     verified,
     write_atomically,
 )
-from hnlib.images.run import ImageRun
+from hnlib.images.config import ImageRun
 
 TINY_IMAGENET = (
     "http://cs231n.stanford.edu/tiny-imagenet-200.zip",

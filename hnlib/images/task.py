@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hnlib import methods
 from hnlib.contrast import Contrast
 from hnlib.images import augment, data, encoders, evaluation, mixing
-from hnlib.images.run import ImageRun
+from hnlib.images.config import ImageRun
 from hnlib.results import diagnostics
 from hnlib.training import records, task
 from hnlib.training.loop import needs

@@ -14,7 +14,7 @@ from torch.nn import functional
 from hnlib._files import data_folder
 from hnlib.contrast import Contrast
 from hnlib.retrieval import data, encoders, metrics, mining
-from hnlib.retrieval.run import RetrievalRun
+from hnlib.retrieval.config import RetrievalRun
 from hnlib.sentences import encoders as sentences
 from hnlib.sentences.data import Corpus
 from hnlib.sentences.evaluation import embed

@@ -23,7 +23,7 @@ from hnlib._files import (
     read_zip,
     write_atomically,
 )
-from hnlib.sentences.run import SentenceRun
+from hnlib.sentences.config import SentenceRun
 
 try:
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers

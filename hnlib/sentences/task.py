@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hnlib.sentences import benchmarks, data, encoders, evaluation
-from hnlib.sentences.run import SIMILARITY, TRANSFER, SentenceRun
+from hnlib.sentences.config import SIMILARITY, TRANSFER, SentenceRun
 from hnlib.training import records, task
 
 

@@ -1,6 +1,6 @@
 """What every run has: its options with their ranges, and the configuration that names its record.
 
-Each kind of data adds its own options in a dataclass of its package (`hnlib/images/run.py`). An
+Each kind of data adds its own options in a dataclass of its package (`hnlib/images/config.py`). An
 option is one field. It enters only the records in which it is not at its default, so that an option
 which is added later leaves the names of older records as they are.
 """

@@ -1,6 +1,6 @@
 """The kinds of data that runs train on: one package each.
 
-`PACKAGE/run.py` has the dataclass of its runs as `Run` and needs no torch; `PACKAGE/task.py` has
+`PACKAGE/config.py` has the dataclass of its runs as `Run` and needs no torch; `PACKAGE/task.py` has
 the class `Task` that trains and measures them; `PACKAGE/data.py` has `load` and `describe`.
 """
 
@@ -22,7 +22,7 @@ KINDS = {
 @functools.cache
 def run_class(kind: str) -> type[Configuration]:
     """Return the dataclass of the runs of a kind."""
-    return import_module(f"{KINDS[kind]}.run").Run
+    return import_module(f"{KINDS[kind]}.config").Run
 
 
 def task_class(kind: str):

@@ -78,8 +78,8 @@ def train(
 
     Examples
     --------
-    >>> from hnlib.images.run import ImageRun
-    >>> from hnlib.training.run import train
+    >>> from hnlib.images.config import ImageRun
+    >>> from hnlib.training.train import train
     >>> run = train(ImageRun(dataset="digits", method="hcl", epochs=1), progress=False)
     >>> run.metrics["knn"] > 0.8
     True
