@@ -31,12 +31,12 @@ def train(
 
     Parameters
     ----------
-    run : ImageRun, GraphRun or SentenceRun
+    run : ImageRun, GraphRun, SentenceRun or RetrievalRun
         What to train. ``method=None`` with ``epochs=0`` evaluates the untrained encoder.
-    dataset : Dataset, GraphSet or Corpus, optional
-        Your own data in place of ``run.dataset``.
+    dataset : Dataset, GraphSet, Corpus or Collection, optional
+        Your own data instead of ``run.dataset``.
     method : torch.nn.Module, optional
-        Your own loss in place of ``run.method``, called as ``method(z1, z2, labels)``. Labels reach
+        Your own loss instead of ``run.method``, called as ``method(z1, z2, labels)``. Labels reach
         it if its attribute ``supervised`` is true; with a true attribute ``features`` it is called
         with ``features=(h1, h2)``, the inputs of the projector's last layer. InfoGraph calls
         ``method.loss(contrast)``. Its attributes ``name`` and ``options`` go to the record;
