@@ -79,12 +79,12 @@ def test_a_corrected_record_makes_its_chapters_again(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "READ", {})
     path = records.write(record() | {"losses": [1.0], "history": []}, tmp_path)
     before = records.frame()
-    assert build.is_unchanged(records.READ, before)
+    assert build.is_unchanged(records.DEPENDENCIES, before)
     for part in ({"losses": [2.0]}, {"history": [{"epoch": 0}]}, {"environment": {"hnlib": "x"}}):
         path.write_text(json.dumps(record() | {"losses": [1.0], "history": []} | part))
-        read = dict(records.READ)
+        read = dict(records.DEPENDENCIES)
         assert not build.is_unchanged(read, records.frame())
-        records.READ.update(read)
+        records.DEPENDENCIES.update(read)
 
 
 def test_a_new_replicate_makes_those_chapters_again_that_read_the_latest(tmp_path, monkeypatch):
@@ -94,7 +94,7 @@ def test_a_new_replicate_makes_those_chapters_again_that_read_the_latest(tmp_pat
         monkeypatch.setattr(records, "READ", {})
         records.frame(kind="images", latest=latest)
         records.write(record(linear=0.8 - latest / 10), tmp_path)
-        assert build.is_unchanged(records.READ, records.frame()) != latest
+        assert build.is_unchanged(records.DEPENDENCIES, records.frame()) != latest
 
 
 @pytest.mark.parametrize(
