@@ -76,7 +76,7 @@ def test_the_ledger_keeps_both_runs_and_shows_the_first_that_counts(tmp_path, mo
 
 def test_a_corrected_record_makes_its_chapters_again(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "tracked_folder", lambda: tmp_path)
-    monkeypatch.setattr(records, "READ", {})
+    monkeypatch.setattr(records, "DEPENDENCIES", {})
     path = records.write(record() | {"losses": [1.0], "history": []}, tmp_path)
     before = records.frame()
     assert build.is_unchanged(records.DEPENDENCIES, before)
@@ -91,7 +91,7 @@ def test_a_new_replicate_makes_those_chapters_again_that_read_the_latest(tmp_pat
     monkeypatch.setattr(records, "tracked_folder", lambda: tmp_path)
     records.write(record(), tmp_path)
     for latest in (False, True):
-        monkeypatch.setattr(records, "READ", {})
+        monkeypatch.setattr(records, "DEPENDENCIES", {})
         records.frame(kind="images", latest=latest)
         records.write(record(linear=0.8 - latest / 10), tmp_path)
         assert build.is_unchanged(records.DEPENDENCIES, records.frame()) != latest
