@@ -129,10 +129,12 @@ def image_accuracies() -> pd.DataFrame:
     rows = rows.assign(
         method=[note.get("method") for note in notes],
         own=[row in PROPOSED[paper] for paper, row in zip(rows["paper"], rows["row"])],
-        usual=length.eq(400) & warm & ~rows["row"].str.contains("τ*", regex=False),
+        usual=length.eq(400)
+        & warm
+        & pd.Series(["τ*" not in row for row in rows["row"]], rows.index),
     )
     longest = length.groupby([rows["paper"], rows["table"], rows["dataset"]]).transform("max")
-    return rows[length == longest]
+    return rows.loc[length == longest]
 
 
 def key(run) -> str:
