@@ -240,7 +240,7 @@ class _LogisticRegressions:
         """Return the sum of the objectives."""
         s = _scores(self.x, *self.solution())
         if self.binary:
-            each = functional.softplus(s.squeeze(2) * (1 - 2 * self.y).to(s)[:, None])
+            each = functional.softplus(s.squeeze(2) * (1 - 2 * self.y.to(s))[:, None])
         else:
             s = s + self.absent
             each = s.logsumexp(2) - s[torch.arange(len(s), device=s.device), :, self.y]
