@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -263,20 +264,30 @@ def profile(target: str, /, *, labels: bool = False) -> None:
     import torch
 
     from hnlib.book import ledgers
-    from hnlib.profile import from_file, profile_loss
+    from hnlib.profile import SILENT, from_file, profile_loss
 
     torch.set_num_threads(1)  # the matrices are small
     loss = from_file(target)
     with np.load(ledgers.book_file("book/results/stages.npz")) as stages:
         batches = {name: torch.from_numpy(stages[name]) for name in stages}
+    verdicts = Counter()
     for name, (a, b) in batches.items():
         if labels:
             a, b = torch.cat([a, b]), torch.arange(len(a)).repeat(2)
         try:
-            print(f"{name:16}{profile_loss(loss, a, b)}")
+            found = profile_loss(loss, a, b)
+            verdict = found.verdict.removesuffix(", on these embeddings")
         except ValueError as error:
-            hint = "" if labels or "raised" not in str(error) else "; of (z, labels): add --labels"
-            raise ValueError(f"{error}{hint}") from error
+            if not str(error).startswith(SILENT):  # of a hinge, when every pair keeps its margin
+                hint = (
+                    "" if labels or "raised" not in str(error) else "; of (z, labels): add --labels"
+                )
+                raise ValueError(f"{error}{hint}") from error
+            found = verdict = "no gradient"
+        print(f"{name:16}{found}")
+        verdicts[verdict] += 1
+    said = (f"{verdict} ({n} of {len(batches)})" for verdict, n in verdicts.most_common())
+    print(f"{'in short':16}{'; '.join(said)}")
 
 
 @app.command

@@ -31,6 +31,9 @@ ONE_SIDED = 1e-3  # asymmetry above which forces are those on a row's point
 CLOSE = 5.0  # degrees within which a gradient is called that of a temperature
 EXACT = 1e-3  # root mean square of log push around its fit, up to which it has one temperature
 MOST = 64  # pairs
+SILENT = (
+    "the loss has no gradient"  # how the error of a batch begins on which nothing is left to learn
+)
 
 
 class Nearest(NamedTuple):
@@ -217,7 +220,7 @@ def profile_loss(loss: Callable, a: Tensor, b: Tensor) -> Profile:
     tangent = gradient - radial * z
     norm = float(tangent.norm())
     if not norm > 1e-12 * float(gradient.norm()):
-        raise ValueError("the loss has no gradient at these embeddings")
+        raise ValueError(f"{SILENT} at these embeddings")
     scale_free = float(radial.abs().max()) < 1e-6 * norm
     basis, triangle = torch.linalg.qr(z.T)  # coordinates in the span of the points
     spread = torch.linalg.svdvals(triangle)

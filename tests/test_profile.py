@@ -445,11 +445,15 @@ def test_the_command_says_it_of_three_stages_of_two_trainings(tmp_path, capsys, 
     mine = str(tmp_path / "mine.py")
     for words in ([mine], [f"{mine}:Labelled", "--labels"]):
         assert cli.main(["profile", *words]) == 0
-        lines = capsys.readouterr().out.splitlines()
+        *lines, last = capsys.readouterr().out.splitlines()
+        assert last.split(maxsplit=2)[2] == "a temperature (6 of 6)"
         stages = ["early", "middle", "late"]
         names = [f"{data} {stage}" for data in ("cifar10", "scifact") for stage in stages]
         assert [" ".join(line.split()[:2]) for line in lines] == names
         assert all("γ = 4.00, 0.0° from SimCLR at t = 0.25" in line for line in lines)
+    (tmp_path / "kept.py").write_text("def loss(a, b): return (a @ b.T - 2).clamp_min(0).sum()")
+    assert cli.main(["profile", str(tmp_path / "kept.py")]) == 0  # each margin is kept: no error
+    assert "no gradient (6 of 6)" in capsys.readouterr().out
     (tmp_path / "bad.py").write_text("x = 1\nloss = 1 / 0\n")
     (tmp_path / "worse.py").write_text("def loss(:\n")
     (tmp_path / "labelled.py").write_text(
