@@ -14,7 +14,7 @@ from scripts import ROOT
 
 from builder import ledger_pages, papers_page
 from hnlib.book import claims, figures, papers, tables
-from hnlib.images.run import ImageRun
+from hnlib.images.config import ImageRun
 from hnlib.training import records
 
 HOSTILE = [

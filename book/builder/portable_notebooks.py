@@ -218,6 +218,9 @@ def plain(text: str, page: str, site: str) -> str:
     text = re.sub(r"<!-- (?:more|fold): (.*?) -->", r"**\1**", text)
     text = text.replace("<!-- checks -->", "**Checks**")
     text = re.sub(r"<!--.*?-->\n*", "", text, flags=re.S)
+    # a link with a filter, which a role cannot have
+    link = rf"[\2]({site}\1)" if site else r"\2"
+    text = re.sub(r'<a href="(?:\.\./)+(\S+?)">(.*?)</a>', link, text)
     words = partial(_words, page=page, site=site)
     return ROLE.sub(words, re.sub(r"\n{3,}", "\n\n", text).strip("\n"))
 

@@ -29,7 +29,7 @@ class Task(task.Task):
         name = dataset.name if dataset else run.dataset
         default = benchmarks.GENERATED if name == "topics" else benchmarks.PUBLISHED
         # before the corpus, whose tokenizer takes minutes the first time
-        chosen = [benchmarks.load(name, data_root) for name in dict.fromkeys(run.tasks) or default]
+        asked = [benchmarks.load(name, data_root) for name in dict.fromkeys(run.tasks) or default]
         self.corpus = dataset or data.load(run.dataset, data_root, run.vocabulary)
         self.run = dataclasses.replace(
             run, dataset=self.corpus.name, dataset_digest=self.corpus.digest
@@ -46,7 +46,7 @@ class Task(task.Task):
                 f"got {run.train_size}"
             )
         self.benchmarks = [
-            evaluation.EncodedBenchmark(one, self.corpus.tokenizer, run.length) for one in chosen
+            evaluation.EncodedBenchmark(one, self.corpus.tokenizer, run.length) for one in asked
         ]
 
     def model(self) -> encoders.Towers:
