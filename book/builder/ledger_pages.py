@@ -96,7 +96,8 @@ def _claim(claim: dict, checks: list[dict]) -> list:
     remark = [f"*{remark.strip()[:1].upper()}{remark.strip()[1:]}.*"] if remark else []
     lines = " <br> ".join([*remark, *map(_check, checks)])
     count = pluralise(len(checks), "check")
-    fold = f'<details class="hn-line"><summary>{count}</summary>{lines}</details>'
+    # begins with a span, or all of it were a block of HTML, in which MyST's escapes escape nothing
+    fold = f'<span></span><details class="hn-line"><summary>{count}</summary>{lines}</details>'
     return [name, Markup(statement), Markup(f"**{verdict}**"), Markup(fold)]
 
 
