@@ -360,6 +360,13 @@ def test_questions_of_one_intent_answer_each_other(tmp_path):
     assert len({topics[i] for i in task.document[batch].tolist()}) == 3
     same = torch.tensor(topics)[task.document[batch]]
     assert torch.equal(given.excluded, same[:, None] == same)
+
+    # queries without a negative are left out and counted; as long as one is left, it has a loss
+    _, model, method, given, _ = views(**fields)
+    given.excluded[:2] = True
+    assert loss_of(task, model, method, given) > 0 and method.skipped == 2
+    given.excluded[:] = True
+    assert loss_of(task, model, method, given) == 0 and method.skipped == 5
     (folder / "train.csv").write_text("question\nwhere?\n")
     with pytest.raises(ValueError, match=r"train.csv must have the columns text and category"):
         data.load("banking77")

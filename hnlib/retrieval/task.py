@@ -256,7 +256,10 @@ class Task(task.Task):
         return log_q + math.log(len(keys))  # it was not sampled; the others were, in m draws
 
     def loss(self, model: nn.Module, method, views: PairBatch, labels, gather: Callable) -> Tensor:
-        """Return the loss of the whole batch; `gather` collects the rows of all processes."""
+        """Return the loss of the whole batch; `gather` collects the rows of all processes.
+
+        A query whose candidates are all excluded is left out and counted.
+        """
         run = self.run
         queries, *keys = map(gather, self._forward(model, views.tokens))
         if run.pairs_only:
@@ -268,14 +271,14 @@ class Task(task.Task):
         contrast = contrast.without(excluded).rescaled()  # each that is left counts once
         contrast = dataclasses.replace(contrast, teacher=views.teacher)
         if not (run.hardness_strength or run.logq):
-            return method.loss(contrast)
+            return method.loss(contrast, skip=True)
         log_prior = torch.zeros_like(s)
         if run.hardness_strength:
             modes = {"all": True, "mined": views.mined_for, "in-batch": ~views.mined_for}
             log_prior = log_prior + run.hardness_strength * s * modes[run.hardness_mode]
         if run.logq:
             log_prior = log_prior - views.log_frequency
-        return method.loss(contrast, log_prior=log_prior)
+        return method.loss(contrast, skip=True, log_prior=log_prior)
 
     def _forward(self, model: nn.Module, tokens: list[Tensor]) -> list[Tensor]:
         """Return the embeddings of queries and of keys."""
