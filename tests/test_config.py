@@ -89,12 +89,6 @@ def test_a_recipe_fills_in_what_is_not_given_and_only_what_the_method_has():
     assert run.resolved() == run
 
 
-def test_no_method_trains_nothing():
-    with pytest.raises(ValueError, match="method=None trains nothing"):
-        ImageRun(method=None).resolved()
-    assert ImageRun(method=None, epochs=0).resolved().options == {}
-
-
 def test_labels_are_of_methods_that_learn_from_them():
     pytest.importorskip("torch_geometric")
     assert GraphRun(method=None, epochs=0).resolved().labels is None

@@ -72,20 +72,6 @@ def test_basic_and_mean_variance_are_the_reference(seed, tau):
         assert float(ours()) == pytest.approx(np.mean(theirs), abs=1e-12)
 
 
-@cases
-@given(seed=SEEDS, several=st.booleans())
-def test_temperature_and_prior_of_each_anchor(seed, several):
-    c = space(seed, several=several)
-    t = torch.tensor([0.1, 0.3, 0.5, 1.0], dtype=torch.float64)
-    prior = torch.tensor([0.0, 0.05, 0.3, 0.9], dtype=torch.float64)
-    log_w = negatives.tilted(1.0, t)(c)
-    masks = arrays(c, log_w)
-    for options in ((t, prior), (0.4, prior), (t, 0.2), (t[1], prior[2])):
-        ours = objectives.info_nce(c, log_w, *options, reduction="none")
-        theirs = reference.info_nce(*masks, *map(np.asarray, options))
-        assert ours.tolist() == pytest.approx(theirs, rel=1e-9)
-
-
 def test_the_temperature_may_be_learned():
     c = space(1)
     log_w = negatives.uniform()(c)

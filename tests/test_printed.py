@@ -57,13 +57,6 @@ def test_every_number_has_its_line_and_those_on_record_come_first():
     assert places == sorted(places) and parts["quick"].count("hnlib train") == papers_page.QUICK
 
 
-@pytest.mark.parametrize(
-    "found, shown", [([], "–"), ([50.0], "−1.0"), ([50, 52], "[−12.7,\u00a0+12.7]")]
-)
-def test_a_difference_needs_seeds_for_an_interval(found, shown):
-    assert shown in papers_page.difference(found, 51.0)
-
-
 def test_a_command_on_the_page_is_text_whatever_it_holds():
     from markdown_it import MarkdownIt
 

@@ -49,7 +49,7 @@ def owned() -> dict:
 
 
 READ = ("README.md", "notebooks/start-here.md")  # from the top; others are entered at any block
-ENTERED = ("notebooks/experiments/which-method.md",)
+ENTERED = ("notebooks/experiments/which-method.md", "skills/choose-negatives/SKILL.md")
 
 
 def run(code, place, names):
