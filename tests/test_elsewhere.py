@@ -118,10 +118,7 @@ $$
 x
 $$ (eq-one)
 
-:::{admonition} In ten lines
-:class: tip
 - {ref}`a-label`, {term}`held fixed`
-:::
 ````
 
 <!-- checks -->
@@ -133,11 +130,6 @@ $y$
 ```
 
 <!-- end of checks -->
-<!-- fold: By computer -->
-
-Words.
-
-<!-- end of fold -->
 
 ```python
 d = {":key": 1}
@@ -157,8 +149,6 @@ x
 \\tag{3.1}
 $$
 
-**In ten lines**
-
 - A title, [held fixed](SITE/book/notation.html#term-held-fixed)
 
 **Checks**
@@ -166,12 +156,6 @@ $$
 <details><summary>Solution to Exercise 3.1</summary>
 
 $y$
-
-</details>
-
-<details><summary>By computer</summary>
-
-Words.
 
 </details>
 

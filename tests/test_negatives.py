@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import reference
 import torch
-from drawn import SEEDS, seeded
+from drawn import SEEDS, seeded, space
 from drawn import views as batch
 from hypothesis import given, settings
 
@@ -16,17 +16,6 @@ from hnlib.contrast import Contrast
 from hnlib.transport import ConvergenceError, ConvergenceWarning
 
 cases = settings(max_examples=10)
-
-
-def space(seed, n=4, m=6):
-    """A finite space without embeddings, n not m, at least one negative in each row and column."""
-    g = seeded(seed)
-    s = 2 * torch.rand(n, m, generator=g, dtype=torch.float64) - 1
-    positives = torch.zeros(n, m, dtype=torch.bool)
-    positives[:, 0] = True
-    admissible = torch.rand(n, m, generator=g) < 0.6
-    admissible[:, 1] = admissible[0] = True
-    return Contrast.from_similarity(s, positives, admissible)
 
 
 # name -> (factory, reference, options of both); OT is compared where it has a unique fast answer

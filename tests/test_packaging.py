@@ -106,9 +106,6 @@ def test_what_a_module_imports_is_declared_by_its_package():
     assert [found for path in paths for found in undeclared(path)] == []
 
 
-# The lock
-
-
 # The wheel
 
 

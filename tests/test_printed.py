@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+import test_papers
 
 from builder import ledger_pages, papers_page
 from hnlib.book import ledgers, papers
@@ -12,11 +13,8 @@ from hnlib.training import records
 
 
 def record(cell, seed, accuracy):
-    run = replace(cell.run, seed=seed).resolved()
-    metric = papers.READOUTS[cell.metric]
-    metrics = {metric: accuracy, "linear_paper": accuracy - 0.1}
-    found = dict(configuration=run.configuration, metrics=metrics, history=[])
-    return found | dict(kind=run.kind, losses=[], seconds=1.0, environment={})
+    metrics = {papers.READOUTS[cell.metric]: accuracy, "linear_paper": accuracy - 0.1}
+    return test_papers.record(replace(cell.run, seed=seed), metrics)
 
 
 def test_ours_stands_beside_the_printed_number_with_its_interval():

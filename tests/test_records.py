@@ -68,6 +68,17 @@ def test_the_ledger_keeps_both_runs_and_shows_the_first_that_counts(tmp_path, mo
     assert [one["metrics"]["linear"] for one in records.by_key()[key]] == [0.8]
 
 
+def test_a_chapter_depends_on_the_rows_that_it_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "tracked_folder", lambda: tmp_path)
+    monkeypatch.setattr(records, "DEPENDENCIES", read := {})
+    records.write(record(), tmp_path)
+    records.frame(kind="images", where="seed == 0")
+    records.write(record(seed=1), tmp_path)
+    read, every = dict(read), records.frame()
+    assert build.is_unchanged(read, every)
+    assert not build.is_unchanged(read, every[every["seed"] == 1])
+
+
 def test_a_corrected_record_makes_its_chapters_again(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "tracked_folder", lambda: tmp_path)
     monkeypatch.setattr(records, "DEPENDENCIES", {})

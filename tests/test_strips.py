@@ -23,23 +23,23 @@ def folded(*inside):
     return checks.folded("page", body)
 
 
-def test_one_check_shows_its_title_and_its_numbers():
-    page = folded("<p>why</p>", line("a < b"))
-    said = "a &lt; b: verified on 40 instances, worst 3e−9, the false variant gives 0.5</summary>"
+WIDER = line("two", value=2e-8, control=0.25, instances=2)
+DEFINED = line("three", kind="definition", value=0, control=None, instances=1)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([line("a < b")], "a &lt; b: verified on 40 instances, worst 3e−9, the false variant gives 0.5"),
+        ([line(), WIDER, DEFINED], "3 ways on 43 instances, worst 2e−8, the false variants give at least 0.2"),
+        ([line(kind="inequality", value=-0.1)], "on 40 instances, no violation, the false variant gives 0.5"),
+    ],
+)  # fmt: skip
+def test_a_strip_says_what_its_checks_found(lines, said):
+    """One check: its title. Many: their number, the worst and the weakest control."""
+    page = folded("<p>why</p>", *lines)
+    assert f"{said}</summary>" in page and "<p>why</p>" in page
     assert page.startswith("<p>a</p><details") and page.endswith("</details><p>b</p>")
-    assert said in page and "<p>why</p>" in page
-
-
-def test_many_are_counted_with_the_worst_and_the_weakest_control():
-    wider = line("two", value=2e-8, control=0.25, instances=2)
-    defined = line("three", kind="definition", value=0, control=None, instances=1)
-    said = "verified 3 ways on 43 instances, worst 2e−8, the false variants give at least 0.2"
-    assert said in folded(line(), wider, defined)
-
-
-def test_an_inequality_with_room_has_no_violation():
-    page = folded(line(kind="inequality", value=-0.1))
-    assert "on 40 instances, no violation, the false variant gives 0.5" in page
 
 
 @pytest.mark.parametrize("inside", ["<!-- checks -->", "</section>", "<section>"])
