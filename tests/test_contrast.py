@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hnlib import objectives
 from hnlib.contrast import Contrast
 
 cases = settings(max_examples=12)
@@ -123,6 +124,18 @@ def test_pairs_are_queries_against_keys():
     assert Contrast.from_pairs(q, k[:4], duplicate[:, 2:]).reversed().scale.tolist() == [3, 3, 3, 2]
     of_one = known.without(torch.ones(4, 6, dtype=torch.bool)).rescaled()
     assert of_one.scale.tolist() == [1] * 4
+
+
+@pytest.mark.parametrize("labels", [None, torch.tensor([0, 1, 2, 3])])
+def test_all_other_graphs_are_the_negatives_of_a_node(labels):
+    """With Q = m − 1 InfoNCE is the cross-entropy of the scores; control: one candidate more."""
+    nodes, graphs = pairs(5, 4)
+    batch = torch.tensor([0, 1, 1, 2, 3])
+    contrast = Contrast.from_nodes(nodes, graphs, batch, labels)
+    expected = torch.nn.functional.cross_entropy(nodes @ graphs.T, batch)
+    loss = functools.partial(objectives.info_nce, contrast, contrast.uniform_log_weights, 1.0)
+    assert loss().item() == pytest.approx(expected.item(), rel=1e-12)
+    assert abs(loss(scale=4) - expected) > 1e-3
 
 
 def test_similarities_are_float32_or_better_also_under_autocast():

@@ -28,27 +28,17 @@ def formatted(sources: dict) -> dict:
     """The chapters' texts, by name, with their code formatted. One call of ruff for all of them."""
     chapters = {name: jupytext.reads(source, fmt="md:myst") for name, source in sources.items()}
     with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder, f"{number}.ipynb") for number in range(len(chapters))]
+        paths = [Path(folder, f"{i}-{Path(name).stem}.ipynb") for i, name in enumerate(chapters)]
         for chapter, path in zip(chapters.values(), paths):
             jupytext.write(chapter, path)
         settings = ["--config", str(ROOT / "pyproject.toml"), "--line-length", str(COLUMNS)]
         command = [sys.executable, "-m", "ruff", "format", "--no-cache", *settings, folder]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            raise ValueError(_explained(done.stderr.strip(), chapters))
+            raise ValueError(done.stderr.strip())
         tidy = [jupytext.read(path) for path in paths]
     texts = zip(sources.values(), map(code, chapters.values()), map(code, tidy))
     return {name: spliced(*triple) for name, triple in zip(sources, texts)}
-
-
-def _explained(error: str, chapters: dict) -> str:
-    """What ruff says of a temporary file, said of the chapter."""
-    found = re.search(r"/(\d+)\.ipynb:(\d+):(\d+):\d+: (.*)", error)
-    if found is None:
-        return error
-    number, cell, line = (int(part) for part in found.groups()[:3])
-    name, chapter = list(chapters.items())[number]
-    return f"{name}: {chapter.cells[cell - 1].source.splitlines()[line - 1]!r}: {found[4]}"
 
 
 def code(notebook) -> list[str]:
