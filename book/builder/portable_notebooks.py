@@ -156,30 +156,18 @@ def _known(label: str) -> str:
     return labels().get(label, (label, ""))[0]
 
 
-def table(rows: list[list[str]]) -> str:
-    """Return a Markdown table of texts, the head first."""
-    cells = [[" ".join(cell.split()).replace("|", r"\|") for cell in row] for row in rows]
-    cells.insert(1, ["---"] * len(cells[0]))
-    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
-
-
 def _directive(match: re.Match) -> str:
     """Return the Markdown that replaces a directive: its title above its contents."""
     _, kind, title, options, contents = match.groups()
-    if kind == "tab-set":
-        return contents
     if kind == "prf:proof":
         return f"\n*Proof.* {contents}\n"
-    if kind == "list-table":
-        rows = re.split(r"^\* - ?", contents, flags=re.M)[1:]
-        return f"\n{table([re.split('^  - ?', row, flags=re.M) for row in rows])}\n"
     if kind == "solution":
         kind, title = "dropdown", f"Solution to {_known(title)}"
     if kind == "dropdown":
         return f"\n<details><summary>{title}</summary>\n\n{contents}\n\n</details>\n"
     label = re.search(r":label:\s*(.*)", options)
     name = _known(label[1]) if label else kind.rpartition(":")[2].capitalize()
-    if kind not in ("admonition", "tab-item"):  # shown as their title alone
+    if kind != "admonition":  # shown as its title alone
         title = f"{name} ({title})" if title else name
     return f"\n**{title}**\n\n{contents}\n"
 
