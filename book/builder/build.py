@@ -19,6 +19,7 @@ from filelock import FileLock
 
 from builder import forked_kernels, ledger_pages, papers_page, portable_notebooks, reading_time
 from hnlib import _files
+from hnlib.book import headlines
 from hnlib.notebooks import inline
 from hnlib.notebooks.execute import (
     NotebookError,
@@ -109,6 +110,7 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
     ledger_pages.write(folder / "book", executed, runs, root(), draft)
     papers_page.write(folder / "book", runs)
     ledger_pages.fill_placeholders(folder / "book/reproduce.md", portable_notebooks.parts(url))
+    ledger_pages.fill_placeholders(folder / "book/questions.md", headlines.answers())
     _api_pages(folder)
     return folder
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from hnlib.book import experiments
-from hnlib.book.tables import interval
+from hnlib.book.tables import Markup, format_effect, interval
 from hnlib.results import comparisons
 from hnlib.results.comparisons import Effect
 
@@ -21,6 +21,42 @@ ASKED = {
     "again": "on other seeds",
     "finds": "a control that must show",
     "spares": "a control that must not",
+}
+
+#: Of a question that a trial answers: the title of its fold with and without the runs, the trial,
+#: its predictions, and the sentence.
+TRIALS = {
+    "teachers": (
+        "Proved and measured",
+        "Proved; not measured yet",
+        "soft-targets",
+        ("F1", "F2", "F3"),
+        "as half of the target, BM25's scores change nDCG@10 by {} points over InfoNCE at its best "
+        "temperature, those of a static bag by {}; as masks of false negatives, by {} and {}.",
+    ),
+    "batches": (
+        "Measured",
+        "Not measured yet",
+        "batches",
+        ("B2", "B3", "B5"),
+        "similar pairs change nDCG@10 by {} points over random ones on SciFact and by {} on "
+        "Banking77; with false negatives masked on both sides, by {} and {}.",
+    ),
+    "recommenders": (
+        "Proved for BPR, and measured",
+        "Proved for BPR; not measured yet",
+        "recommender",
+        ("W6", "W8", "W7"),
+        "over InfoNCE, BPR changes nDCG@10 by {} points, WARP by {} and gBCE by {}.",
+    ),
+    "schedules": (
+        "Measured",
+        "Measured on SciFact; not yet on images",
+        "schedules-images",
+        ("S4",),
+        "under the linear probe, {} for a temperature that rises, {} for one that falls, {} and {} "
+        "for cosines of one and three periods.",
+    ),
 }
 
 
@@ -125,6 +161,42 @@ def evidence() -> dict[str, dict[str, str]]:
             + _bags({bag: searches(bag)["dcl"] for bag in BAGS}),
         )
     return {name: {key: _cell(row.get(key)) for key in ASKED} for name, row in rows.items()}
+
+
+def found(name: str, *ids: str) -> list[Effect]:
+    """Return what predictions of an experiment found, none while one waits for runs."""
+    experiment = experiments.load(name)
+    if any(experiment.verdicts(id_).rows[0]["verdict"].startswith("open") for id_ in ids):
+        return []
+    lines = [line for id_ in ids for line in experiment.predictions if line["id"] == id_]
+    several = [experiment.of_family(line, line["metric"]).values() for line in lines]
+    return [effect for effects in several for effect in effects]
+
+
+def queued(*names: str) -> str:
+    """Return how many runs of experiments have no record, as "20 runs stand in `hnlib queue`"."""
+    left = sum(
+        x.waiting([x.names(block)], [block])
+        for x in map(experiments.load, names)
+        for block in x.blocks
+    )
+    return f"{left:,} runs stand in `hnlib queue`"
+
+
+def told(text: str, name: str, *ids: str) -> Markup:
+    """Return a text with what predictions found in place of its {}, or what the queue holds."""
+    if effects := found(name, *ids):
+        return Markup(text.format(*map(format_effect, effects)))
+    return Markup(f"not measured yet; {queued(name)}.")
+
+
+def answers() -> dict[str, str]:
+    """Return what *Questions people ask* says of trials: titles of folds, and sentences."""
+    every = {}
+    for what, (title, without, name, ids, text) in TRIALS.items():
+        every[f"{what}: title"] = title if found(name, *ids) else without
+        every[what] = told(text, name, *ids)
+    return every
 
 
 def _on(name: str, block: str):

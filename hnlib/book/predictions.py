@@ -72,8 +72,14 @@ class Verdicts:
     rows: list[dict]
 
     def show(self, caption: str) -> Table:
-        """Return the lines as a table whose caption also says what severity is."""
-        return table(self.rows, words=True, caption=f"{caption} {SEVERITY}")
+        """Return the lines that are judged as a table; its caption counts those that wait for runs.
+
+        The caption also says what severity is.
+        """
+        judged = [row for row in self.rows if not row["verdict"].startswith("open")]
+        if waiting := len(self.rows) - len(judged):
+            caption += f" Predictions that wait for their runs: {waiting}."
+        return table(judged, words=True, caption=f"{caption} {SEVERITY}")
 
 
 def _range(words: dict) -> tuple[float, float]:
