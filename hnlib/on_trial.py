@@ -10,7 +10,8 @@ from scipy import stats
 
 from hnlib import null
 from hnlib.book import experiments
-from hnlib.book.tables import interval
+from hnlib.book.tables import TITLES, interval
+from hnlib.results.comparisons import Effect
 
 TASKS = {
     "digits": "digits",
@@ -24,6 +25,11 @@ LOSSES = {
     "bpr": "BPR",
     "focal": "Focal InfoNCE",
     "llave": "LLaVE's weights",
+}
+FILES = {  # of examples/losses
+    "amplifier": "gradient amplifier",
+    "filter": "ColPali's filter",
+    "scales": "dual scales",
 }
 CONTROLS = {
     "tilt": "a tilt held fixed",
@@ -50,15 +56,27 @@ def spreads() -> dict[str, float]:
     return {k: ASSUMED[k] if found is None else found for k, found in measured.items()}
 
 
-def judged(loss: str, base: str = "N1", of: str = "losses-on-trial") -> dict:
-    """Return the differences of a loss on the tasks that are recorded, corrected for all."""
+def metrics(block: str, of: str = "losses-on-trial") -> tuple[str, str]:
+    """Return the metric that decides on a task, and the one that is shown beside it."""
+    trial = experiments.load(of)
+    primary = trial.blocks[block].get("primary", trial.primary)
+    return primary, trial.other(primary)
+
+
+@functools.cache
+def judged(
+    loss: str, base: str = "N1", of: str = "losses-on-trial", beside: bool = False
+) -> dict[str, Effect]:
+    """Return the differences of a loss on the tasks that are recorded, corrected for all.
+
+    They are those of the metric that decides, or of the one `beside` it.
+    """
     trial = experiments.load(of)
     blocks = trial.having([loss, base])
     found = {}
     for block in blocks:
         if not trial.waiting([(loss, base)], [block]):
-            metric = trial.blocks[block].get("primary", trial.primary)
-            one = trial.effect(loss, base, metric, block)
+            one = trial.effect(loss, base, metrics(block, of)[beside], block)
             found[block] = replace(one, family=len(blocks), holm=min(1.0, len(blocks) * one.p))
     return found
 
@@ -68,13 +86,31 @@ def verdict(loss: str, block: str, base: str = "N1") -> str:
     return null.word(judged(loss, base)[block], margin(block))
 
 
-def line(loss: str, title: str, base: str = "N1", of: str = "losses-on-trial") -> dict[str, str]:
-    """Return a line of the ledger: differences and words, "waits" without records."""
-    blocks = experiments.load(of).having([loss, base])
-    cells = {"loss": title} | {TASKS[block]: "waits" for block in TASKS if block in blocks}
+def ready() -> list[str]:
+    """Return the tasks on which the null model and all published losses are recorded."""
+    return [block for block in TASKS if all(block in judged(x) for x in ("N2", *LOSSES))]
+
+
+def summary(block: str) -> str:
+    """Return which published losses beat the tuned temperature on a task, and which lose to it."""
+    words = {title: verdict(loss, block) for loss, title in LOSSES.items()}
+    ahead, behind = (
+        [title for title, word in words.items() if word == wanted] for wanted in ("beats", "loses")
+    )
+    text = f"on {TASKS[block]} the temperature is beaten by {' and '.join(ahead) or 'no loss'}"
+    return text + (f" and beats {' and '.join(behind)}" if behind else "")
+
+
+def line(
+    loss: str, title: str, base: str = "N1", of: str = "losses-on-trial"
+) -> dict[str, str] | None:
+    """Return a line of the ledger, two columns for each recorded task; None without any."""
+    cells, second = {"loss": title}, judged(loss, base, of, beside=True)
     for block, found in judged(loss, base, of).items():
-        cells[TASKS[block]] = f"{interval(found)} {null.word(found, margin(block))}"
-    return cells
+        heads = (f"{TASKS[block]}, {TITLES.get(m, m)}" for m in metrics(block, of))
+        word = null.word(found, margin(block))
+        cells |= zip(heads, (f"{interval(found)} {word}", interval(second[block])))
+    return cells if len(cells) > 1 else None
 
 
 def landscape(trials: int, rng) -> np.ndarray:
