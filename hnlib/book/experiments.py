@@ -269,6 +269,21 @@ class Experiment:
         recorded, runs = _recorded(), (self.run(*one) for one in named)
         return sum(run is None or records.key(run.configuration) not in recorded for run in runs)
 
+    def edges(self) -> str:
+        """Return a sentence on the chosen numbers that are the least or greatest that was tried."""
+        found = []
+        for block, (name, rule) in itertools.product(self.blocks, self.chosen.items()):
+            arm = self.arm(name, block) if name in self._chosen(block) else None
+            if arm is None:
+                continue
+            other = self if "experiment" not in rule else load(rule["experiment"])
+            tried = [_numbers(other.arm(x, block)) for x in other.matching(rule["among"], block)]
+            for number, value in _numbers(arm).items():
+                values = {one[number] for one in tried if number in one}
+                if len(values) > 1 and value in (min(values), max(values)):
+                    found.append(f"{f'{block}, ' * bool(block)}{name}, {number} = {value:g}")
+        return f"Chosen at the edge of what was tried: {'; '.join(found)}." if found else ""
+
     def verdicts(self, only: str = "*") -> Verdicts:
         """Return a line for each prediction: measured, the other read-out, and the verdict."""
         return verdicts(self, only=only)
@@ -365,6 +380,14 @@ def _by_processor(replicates: list[dict]) -> dict[str, dict]:
     for record in replicates:
         first.setdefault(comparisons.processor(record["environment"]["hardware"]), record)
     return first
+
+
+def _numbers(arm: dict) -> dict[str, float]:
+    """Return the fields and options of an arm that are numbers."""
+    every = arm | arm.get("options", {})
+    return {
+        k: v for k, v in every.items() if isinstance(v, int | float) and not isinstance(v, bool)
+    }
 
 
 def _flat(arms) -> Iterator[str]:
