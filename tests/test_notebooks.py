@@ -7,12 +7,15 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
+import jupytext
 import nbformat
 import pytest
 from processes import is_alive, start_hnlib, wait_for
 from scripts import HEAD, ROOT
+from test_records import record
 
 from builder import build, ledger_pages
 from hnlib import __main__ as cli
@@ -38,15 +41,7 @@ from notebooks import helpers
 print(epochs * 2, names)
 ```
 """
-DEFAULTS = {
-    "epochs": 3,
-    "rate": 0.1,
-    "method": "hcl",
-    "deep": False,
-    "folder": None,
-    "seeds": [0, 1],
-    "names": ["a", "b"],
-}
+DEFAULTS = execute.parameters_of(jupytext.reads(CHAPTER, fmt="md:myst"))
 
 
 def clear():
@@ -77,10 +72,6 @@ def project(tmp_path, monkeypatch):
 @pytest.fixture
 def one(project):
     return project / "notebooks/theory/one.md"
-
-
-def test_parameters_are_read_from_the_tagged_cell(one):
-    assert execute.parameters_of(execute.read(one)) == DEFAULTS
 
 
 @pytest.mark.parametrize(
@@ -195,23 +186,6 @@ def test_the_commands_for_other_parameters_do_what_the_page_says(tab, tmp_path):
     given = next(c for c in notebook.cells if "injected-parameters" in c.metadata.get("tags", ()))
     assert "epochs = 1" in given.source and '"ot"' in given.source
     assert not any(o.output_type == "error" for c in notebook.cells for o in c.get("outputs", ()))
-
-
-RUN = {
-    "configuration": {
-        "experiment": "images",
-        "dataset": "digits",
-        "method": "h_cl",
-        "options": {"beta": 1.0, "halves": [0.25, 0.5]},
-        "encoder": "small-cnn",
-        "epochs": 3,
-        "seed": 0,
-    },
-    "metrics": {"knn": 0.987654},
-    "image_shape": [1, 8, 8],
-    "seconds": 12.3,
-    "environment": {"hardware": {"cpu": "A CPU", "threads": 2}, "date": "2026-01-02T03:04"},
-}
 
 
 def test_a_chapter_depends_on_the_ledgers_that_it_read(project, monkeypatch):
@@ -366,11 +340,12 @@ def test_a_claim_without_a_control_stops_the_book_but_not_a_draft(project, verdi
 
 
 def test_results_page_shows_runs():
-    chosen = RUN["configuration"]
-    again = RUN | {"configuration": chosen | {"seed": 1}, "metrics": {"knn": 0.967654}}
-    queued = RUN | {"configuration": chosen | {"queue": 64}}
+    about = {"environment": {"hardware": {"cpu": "A CPU", "threads": 2}, "date": "2026-01-02T03"}}
+    options = {"beta": 1.0, "halves": [0.25, 0.5]}
+    some = partial(record, method="h_cl", options=options)
+    runs = [some(0, 1.0), some(1, 0.98), some(2, 0.999, queue=64)]
     cost = {"configuration": {"experiment": "cost_of", "seed": 0}, "metrics": {"megabytes": 1.0}}
-    page = ledger_pages.results_tables(records.frame([RUN, again, queued, cost]))
-    shown = ["h\\_cl", "beta 1.0", "halves 0.25:0.5", "0, 1", "97.8\u00a0±\u00a01.4"]
-    shown += ["98.8", "queue 64", "12\u00a0s", "A CPU, 2 threads", "2026-01-02"]
+    page = ledger_pages.results_tables(records.frame([*(run | about for run in runs), cost]))
+    shown = ["h\\_cl", "beta 1.0", "halves 0.25:0.5", "0, 1", "89.0\u00a0±\u00a01.4", "99.9"]
+    shown += ["queue 64", "1\u00a0s", "A CPU, 2 threads", "2026-01-02"]
     assert [text for text in shown if text not in page] == []

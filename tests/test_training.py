@@ -352,10 +352,6 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     (record,) = records.load_all(tmp_path / "results")
     assert record["configuration"]["options"]["beta"] == 0.5
     assert training.load(saved).record["configuration"] == record["configuration"]
-    stubborn = At(5, interrupt)
-    monkeypatch.setattr(methods, "build", lambda name, **options: stubborn)
-    assert cli.main([*command, "--epochs", "3", "--checkpoint", str(tmp_path / "c.pt")]) == 130
-    assert "repeat the same call" in capsys.readouterr().err
 
 
 class Plain(nn.Module):
