@@ -75,11 +75,9 @@ class InfoGraph(nn.Module):
         nodes, graphs = self.encoder(batch.x, batch.edge_index, batch.batch, batch.num_graphs)
         return self.local(nodes), self.whole(graphs)
 
-    def forward(
-        self, batch: Batch, labels: Tensor | None = None, positives: str = "class"
-    ) -> Contrast:
+    def forward(self, batch: Batch) -> Contrast:
         """Return the contrast of a batch."""
-        return Contrast.from_nodes(*self.embed(batch), batch.batch, labels, positives)
+        return Contrast.from_nodes(*self.embed(batch), batch.batch)
 
 
 class GraphCL(nn.Module):

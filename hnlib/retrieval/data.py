@@ -200,14 +200,14 @@ def _table(path: Path, digest, queries) -> list[tuple[int, str, str, float]]:
     return table
 
 
-def movielens(folder: Path, like: float = 4) -> Collection:
-    """Read MovieLens: users as queries, films as documents, ratings of at least `like` as judged.
+def movielens(folder: Path) -> Collection:
+    """Read MovieLens: users as queries, films as documents, ratings of at least 4 as judged.
 
     Users and films are their id and features as words. The first 80 % of a user's likes, by time,
     are the training part, then come dev and test.
     """
     try:
-        return _movielens(folder, like)
+        return _movielens(folder)
     except (KeyError, IndexError, ValueError) as error:
         raise ValueError(
             f"the files ml-100k.user, .item and .inter of {folder} are not as RecBole writes them "
@@ -215,7 +215,7 @@ def movielens(folder: Path, like: float = 4) -> Collection:
         ) from error
 
 
-def _movielens(folder: Path, like: float) -> Collection:
+def _movielens(folder: Path) -> Collection:
     digest = hashlib.sha256()
 
     def rows(part: str) -> list[dict]:
@@ -231,7 +231,7 @@ def _movielens(folder: Path, like: float) -> Collection:
     users, items = rows("user"), rows("item")
     user_number = {one["user_id"]: i for i, one in enumerate(users)}
     item_number = {one["item_id"]: i for i, one in enumerate(items)}
-    likes = [one for one in rows("inter") if number(one["rating"]) >= like]
+    likes = [one for one in rows("inter") if number(one["rating"]) >= 4]
     likes.sort(key=lambda one: (number(one["timestamp"]), one["item_id"]))
     by_user: dict[int, list[int]] = {}
     for one in likes:

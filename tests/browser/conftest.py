@@ -1,23 +1,15 @@
 """A headless Chromium reading the built book from its files."""
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 
-HTML = Path(__file__).resolve().parents[2] / "_build/html"
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-# Without these the browser itself calls home.
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+from builder import pdf
 
+HTML = Path(__file__).resolve().parents[2] / "_build/html"
+# Without these the browser itself calls home.
+FLAGS = [*pdf.FLAGS, "--disable-component-update", "--disable-sync"]
 DESK = {"width": 1280, "height": 900}
 
 
@@ -61,9 +53,10 @@ def paper(html) -> Path:
 @pytest.fixture(scope="session")
 def browser():
     """The browser; the test is skipped when there is none."""
-    path = next(filter(None, map(shutil.which, NAMES)), None)
-    if path is None:
-        unchecked("no Chromium or Chrome is installed")
+    try:
+        path = pdf.chromium()
+    except ValueError as error:
+        unchecked(str(error))
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

@@ -404,13 +404,8 @@ def test_pictures_share_a_page(browser, visit):
     page.on("console", lambda message: complaints.append(message.text))
     page.set_content(broken + 2 * boxes["masks"] + 2 * boxes["balls"])
     page.add_script_tag(path=_files.project_root() / "book/theme/pictures.js")
-    assert [box.is_visible() for box in page.locator(".hn-picture").all()] == [
-        False,
-        True,
-        True,
-        True,
-        True,
-    ]
+    visible = [box.is_visible() for box in page.locator(".hn-picture").all()]
+    assert visible == [False] + 4 * [True]
     assert len(complaints) == 1 and "picture path cannot be drawn" in complaints[0]
     ids = page.evaluate("() => [...document.querySelectorAll('[id]')].map(e => e.id)")
     assert len(ids) == len(set(ids)) == 2
@@ -471,12 +466,8 @@ def test_picture_of_the_balls_trades_radii_for_temperatures(visit):
     box = visit("notebooks/theory/kl-robustness.html").locator(".hn-picture")
 
     def values():
-        return [
-            len(
-                set(box.locator(f".hn-amount:has-text('{name}') span:last-child").all_inner_texts())
-            )
-            for name in ("radius", "temperature")
-        ]
+        amounts = (box.locator(f".hn-amount:has-text('{x}')") for x in ("radius", "temperature"))
+        return [len({*one.locator("span:last-child").all_inner_texts()}) for one in amounts]
 
     assert values() == [1, 3]
     box.get_by_label("one budget").check()
@@ -567,15 +558,10 @@ def test_a_filter_leaves_the_rows_asked_for(browser):
 
     assert count.inner_text() == "3 of 3" and seen() == ["cifar10", "digits"]
     data.select_option("digits")
-    assert count.inner_text() == "2 of 3" and seen() == [
-        "digits",
-        "plain",
-        "",
-        "its check",
-        "digits",
-    ]
+    first = ["digits", "plain", "", "its check"]
+    assert count.inner_text() == "2 of 3" and seen() == [*first, "digits"]
     words.fill("CHECK digits")
-    assert count.inner_text() == "1 of 3" and seen() == ["digits", "plain", "", "its check"]
+    assert count.inner_text() == "1 of 3" and seen() == first
     assert not page.get_by_text("Two").last.is_visible()
     words.fill("")
     data.select_option("")
