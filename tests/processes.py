@@ -37,15 +37,20 @@ def printed_by(code):
     return subprocess.run(command, capture_output=True, text=True, check=True, **where).stdout
 
 
+def start(*arguments, environment=None, **more):
+    """Start Python in a process of its own, which finds this library and the tests."""
+    root = _files.project_root()
+    places = {"PYTHONPATH": f"{root}{os.pathsep}{root / 'tests'}"}
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.Popen(
+        command, env=os.environ | places | (environment or {}), text=True, **more
+    )
+
+
 def start_hnlib(*words, **environment):
     """Start `hnlib` in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "hnlib", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(_files.project_root())} | environment,
-    )
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return start("-m", "hnlib", *words, environment=environment, **pipes)
 
 
 def is_alive(pid):

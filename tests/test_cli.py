@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from hnlib.images.config import ImageRun
 from hnlib.notebooks import execute
 from hnlib.training import kinds, records
 from hnlib.training import train as training
+from hnlib.training.config import Execution
 
 
 @pytest.fixture
@@ -42,43 +44,26 @@ def test_commands_are_passed_on(monkeypatch):
 
 
 def test_flags_of_an_image_run(trained, tmp_path, capsys):
-    chosen = dict(
-        dataset="digits",
-        method="hcl",
-        recipe="hcl",
-        epochs=3,
-        lr=1e-4,
-        weight_decay=0.0,
-        train_size=100,
-        queue=64,
+    flags = (
+        "--dataset digits --method hcl --recipe hcl --epochs 3 --lr 1e-4 --weight-decay 0 --queue 64 "
+        "--compile --schedule beta=1:0 --schedule tau_plus=0:0.1:2 --protocols clean paper "
+        "-o temperature=2 -o weights_gradient=False --device cpu --evaluate-every 0 "
+        "--evaluate-at 1 2 --restart --save run"
     )
-    flags = [word for k, v in chosen.items() for word in (f"--{k.replace('_', '-')}", str(v))]
-    switches = ("compile", "oracle_positives")
-    flags += [f"--{name.replace('_', '-')}" for name in switches]
-    more = (
-        "--schedule beta=1:0 --schedule tau_plus=0:0.1:2 --protocols clean paper -o temperature=2 "
-    )
-    more += "-o weights_gradient=False --device cpu --evaluate-every 0 --evaluate-at 1 2 --restart"
-    places = ["--checkpoint", "a b.pt", "--data-root", str(tmp_path), "--save", "run"]
-    assert cli.main(["train", "images", *flags, *more.split(), *places]) == 0
+    command = ["train", "images", *flags.split(), "--checkpoint", "a b.pt"]
+    assert cli.main(command) == 0
+    chosen = dict(dataset="digits", method="hcl", recipe="hcl", epochs=3, lr=1e-4, queue=64)
     assert trained.run == ImageRun(
         **chosen,
-        **dict.fromkeys(switches, True),
+        weight_decay=0.0,
+        compile=True,
         options={"temperature": 2, "weights_gradient": False},
         schedule={"beta": [1.0, 0.0], "tau_plus": [0.0, 0.1, 2]},
         protocols=("clean", "paper"),
     )
-    places = {k: str(trained.execution.pop(k)) for k in ("checkpoint", "save", "data_root")}
-    assert places == {"checkpoint": "a b.pt", "save": "run", "data_root": str(tmp_path)}
-    assert trained.execution == dict(
-        device="cpu",
-        resume=False,
-        record_to=tmp_path,
-        progress=False,
-        evaluate_every=0,
-        evaluate_at=(1, 2),
-        predictions=None,
-    )
+    places = dict(checkpoint=Path("a b.pt"), save=Path("run"), record_to=tmp_path)
+    how = dict(device="cpu", resume=False, progress=False, evaluate_every=0, evaluate_at=(1, 2))
+    assert trained.execution == vars(Execution(**places, **how))
     printed = capsys.readouterr().out
     path = tmp_path / f"{records.name(trained.record['configuration'])}.json"
     for text in ("temperature=2", "knn 50.0 %", str(path)):

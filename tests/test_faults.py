@@ -5,13 +5,12 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
 from one_call import train
+from processes import start as python
 from test_training import SMALL, At, Plain, interrupt, same, weights
 from torch import nn
 
@@ -21,18 +20,11 @@ from hnlib.images import task as image_task
 from hnlib.training import records
 from hnlib.training import train as training
 
-ROOT = Path(__file__).resolve().parents[1]
 SHORT = SMALL | dict(method="hcl", epochs=2, evaluate_every=0)
 
 
 def never(*_, **__):
     raise AssertionError("this must not be called again")
-
-
-def python(*arguments, **more):
-    path = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
-    command = [sys.executable, *map(str, arguments)]
-    return subprocess.Popen(command, env=os.environ | path, text=True, **more)
 
 
 # --- files
