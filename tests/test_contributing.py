@@ -30,6 +30,10 @@ SHOWN = dict(re.findall(r"^```python\n# (\S+?)(?:, [^\n]*)?\n(.*?)^```", TEXT, r
 EXPERIMENT = re.search(r"^```toml\n# \S+/digits.toml\n(.*?)^```", TEXT, re.M | re.S)[1]
 
 
+#: What prints its table and verdict in a shell.
+PRINTED = re.search(r"^\.venv/bin/python -c '(.*?)'$", TEXT, re.M | re.S)[1]
+
+
 #: The chapters that the text shows: of the experiment, and a whole one.
 MEASURED, CHAPTER = re.findall(r"^````md\n(.*?)^````", TEXT, re.M | re.S)
 
@@ -54,7 +58,7 @@ def checkout(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_an_experiment_is_a_file_a_queue_records_a_table_a_verdict_and_a_page(checkout):
+def test_an_experiment_is_a_file_a_queue_records_a_table_a_verdict_and_a_page(checkout, capsys):
     experiment = experiments.load("digits")
     assert experiment.verdicts().rows[0]["verdict"].startswith("open")
     command = ["queue", "--only", "chapters digits", "--run", "--device", "cpu"]
@@ -65,6 +69,9 @@ def test_an_experiment_is_a_file_a_queue_records_a_table_a_verdict_and_a_page(ch
     experiment = experiments.load("digits")
     (line,) = experiment.verdicts().rows
     assert line["verdict"] == "holds" and not [*experiment.missing()]
+    exec(PRINTED, {})
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in ("warm", "t0.1", "cold", "kNN", "holds")), printed
     page = checkout / "page.ipynb"
     execute.execute(execute.find("experiments/digits"), page)
     shown = page.read_text("utf-8")
