@@ -1,0 +1,143 @@
+"""Time losses of five libraries in one process: `python book/results/costs.py` writes `costs.json`.
+
+Forward and backward, float32, one thread, a minute and a half; the machine should do nothing else.
+Losses take turns, so that a slow moment hits all alike. Beside them is the floor of a loss with as
+many similarities, `torch.logsumexp(a @ b.T / t, 1).mean()`: B × B where it is of pairs, 2B × 2B
+where it is of two views or of labels. Losses are called as in `losses.py`; a library that is not
+installed is left out.
+"""
+
+import importlib.metadata
+import json
+import os
+import time
+import warnings
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import losses
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hnlib import methods
+from hnlib._files import write_atomically
+from hnlib.training import records
+
+FILE = Path(__file__).with_suffix(".json")
+DIMENSION, WARM = 128, 2
+REPEATS = {128: 50, 1024: 8}  # by the number of pairs B
+MNRL = "MultipleNegativesRankingLoss"
+HELD = dict(tau_plus=0.0, weights_gradient=False)
+PML, LIGHTLY, ST = "pytorch-metric-learning", "lightly", "sentence-transformers"
+VIEWS = {  # what is computed: library and name in losses.py
+    "InfoNCE": [("hnlib", "simclr"), (LIGHTLY, "NTXentLoss"), (PML, "NTXentLoss")],
+    "DCL": [("hnlib", "dcl"), (LIGHTLY, "DCLLoss")],
+    "labels": [("hnlib", "scl"), (PML, "SupConLoss")],
+    "hard negatives": [
+        *(("hnlib", name) for name in ("hcl held", "hcl", "ot", "unremix")),
+        *((PML, name) for name in ("MultiSimilarityLoss", "CircleLoss")),
+    ],
+}
+PAIRS = {
+    "InfoNCE, one way": [("hnlib", "simclr"), (ST, MNRL)],
+    "InfoNCE, both ways": [
+        ("hnlib", "simclr, both ways"),
+        (ST, f"{MNRL}, both ways"),
+        ("open_clip_torch", "ClipLoss, first scale"),
+    ],
+    "hard negatives": [("hnlib", "hcl held"), (ST, f"{MNRL}, hardness 9 (LLaVE)")],
+    "sigmoid": [("hnlib", "siglip"), ("open_clip_torch", "SigLipLoss, first scale")],
+}
+# holds a row of all negative pairs for each positive pair: 34 GB at 1,024 pairs
+MOST = {(PML, "NTXentLoss"): 128}
+OURS = {
+    "simclr": methods.build("simclr").pairs,
+    "simclr, both ways": partial(methods.build("simclr").pairs, both=True),
+    "hcl held": methods.build("hcl", **HELD).pairs,
+    "siglip": methods.build("siglip").pairs,
+}
+
+
+def embeddings(batch: int) -> tuple[Tensor, Tensor]:
+    """Return two noisy views [batch, d] of unit vectors in ten clusters."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(10, DIMENSION, generator=g)[torch.randint(10, (batch,), generator=g)]
+    x = x + torch.randn(batch, DIMENSION, generator=g)
+    views = x + 0.5 * torch.randn(2, batch, DIMENSION, generator=g)
+    return tuple(view.requires_grad_() for view in functional.normalize(views, dim=2))
+
+
+def floor(a: Tensor, b: Tensor, temperature: float = 0.1) -> Tensor:
+    """Return the mean soft maximum of the similarities of rows of `a` [n, d] and `b` [m, d]."""
+    return torch.logsumexp(a @ b.T / temperature, 1).mean()
+
+
+def calls(a: Tensor, b: Tensor) -> dict[tuple, partial]:
+    """Return, by kind, what is computed, library and name, what makes each loss of the batch."""
+    both = torch.cat([a, b]).detach().requires_grad_()
+    mixed = torch.stack([a, b], 1).flatten(0, 1).detach().requires_grad_()
+    labels = torch.arange(len(a)).repeat_interleave(2)
+    built = {(library, name): build for library, name, build in losses.rows()}
+    found = {
+        ("views", "floor"): partial(floor, both, both),
+        ("pairs", "floor"): partial(floor, a, b),
+    }
+    for kind, groups in {"views": VIEWS, "pairs": PAIRS}.items():
+        for what, several in groups.items():
+            for library, name in several:
+                if kind == "pairs" and library == "hnlib":
+                    found[kind, what, library, name] = partial(OURS[name], a, b)
+                elif losses.available(library) and len(a) <= MOST.get((library, name), len(a)):
+                    loss, labelled = built[library, name]()
+                    points = (mixed, labels) if labelled else (a, b)
+                    found[kind, what, library, name] = partial(loss, *points)
+    return found
+
+
+def seconds(loss: partial) -> float:
+    """Time one forward and backward pass."""
+    start = time.perf_counter()
+    loss().backward()
+    return time.perf_counter() - start
+
+
+def measured(batch: int) -> list[dict]:
+    """Return the rows of one batch size, in milliseconds."""
+    losses_of = calls(*embeddings(batch))
+    times = {key: [] for key in losses_of}
+    for repeat in range(REPEATS[batch] + WARM):
+        for key in list(losses_of)[:: 1 if repeat % 2 else -1]:
+            times[key].append(seconds(losses_of[key]))
+    rows = []
+    for (kind, what, *row), spent in times.items():
+        library, name = row or ("torch", "floor")
+        said = dict(batch=batch, kind=kind, what=what, library=library, loss=name)
+        numbers = dict(minimum=min(spent[WARM:]), median=median(spent[WARM:]))
+        rows.append(said | {key: float(f"{1e3 * x:.3g}") for key, x in numbers.items()})
+    return rows
+
+
+def main() -> None:
+    """Measure and write, one row a line."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    others = os.getloadavg()[0]  # processes that wanted a core in the last minute
+    rows = [row for batch in REPEATS for row in measured(batch)]
+    libraries = sorted({row["library"] for row in rows} - {"hnlib"})
+    about = dict(
+        hardware=records.environment()["hardware"],
+        versions={name: importlib.metadata.version(name) for name in libraries},
+        others=round(others, 1),
+        dimension=DIMENSION,
+        repeats=REPEATS,
+    )
+    lines = ",\n".join(map(json.dumps, rows))
+    write_atomically(FILE, f'{json.dumps(about)[:-1]}, "rows": [\n{lines}\n]}}\n'.encode())
+    for row in rows:
+        print(*row.values())
+
+
+if __name__ == "__main__":
+    main()
