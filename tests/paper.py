@@ -11,7 +11,7 @@ MARGIN, FOOT = 0.35, 0.75  # inches: nothing may be nearer to a side, or lower b
 LEAST = 0.5  # of a page that another one of the same chapter follows
 
 
-def drawn(pdf: Path, folder: Path) -> list[np.ndarray]:
+def pictures(pdf: Path, folder: Path) -> list[np.ndarray]:
     """Return the pages, dark from 0 to 1, as arrays [height, width]."""
     command = ["pdftoppm", "-r", str(DPI), "-gray", str(pdf), str(folder / "page")]
     subprocess.run(command, check=True, capture_output=True)
@@ -22,6 +22,23 @@ def lines(pdf: Path) -> list[str]:
     """Return the first line of each page, in one spelling of its spaces."""
     done = subprocess.run(["pdftotext", str(pdf), "-"], check=True, capture_output=True, text=True)
     return [" ".join(page.strip().partition("\n\n")[0].split()) for page in done.stdout.split("\f")]
+
+
+def ends(first: list[str], titles: list[str]) -> set[int]:
+    """Return the numbers, from 1, of pages that a page with a title, in this order, follows."""
+    waiting, found = [letters(title)[:20] for title in titles], set()
+    for n, line in enumerate(map(letters, first)):
+        if waiting and line.startswith(waiting[0]):
+            found.add(n)
+            waiting.pop(0)
+    if waiting:
+        raise ValueError(f"no page begins with {waiting[0]!r}")
+    return found | {len(first) - 1}  # after the last page there is nothing
+
+
+def letters(text: str) -> str:
+    """Return letters and digits alone: a hyphen at a line's end is lost, a dash has two forms."""
+    return "".join(filter(str.isalnum, text.lower()))
 
 
 def filled(page: np.ndarray) -> float:

@@ -1,5 +1,5 @@
 // All pages as one document (book/builder/pdf.py): names get their page's in front, links lead to them within the document,
-// and what is folded is opened, but checks.
+// and what is folded is opened, but checks and what stands under a line of a ledger.
 {
   const sheets = [...document.querySelectorAll(".hn-sheet[data-page]")];
   const pages = new Set(sheets.map((sheet) => sheet.dataset.page));
@@ -8,7 +8,7 @@
     for (const e of sheet.querySelectorAll("[id]")) e.id = `${page}--${e.id}`;
     sheet.querySelectorAll("details.hide.above-input").forEach((e) => e.remove());
     for (const e of sheet.querySelectorAll("details")) {
-      if (!e.matches(".hn-checks:not(.hn-more)") && !("folded" in sheet.dataset)) e.open = true;
+      if (!e.matches(".hn-checks:not(.hn-more), .hn-line") && !("folded" in sheet.dataset)) e.open = true;
     }
     for (const link of sheet.querySelectorAll("a[href]")) {
       const url = new URL(link.getAttribute("href"), `https://book/${page}.html`);

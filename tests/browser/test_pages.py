@@ -10,9 +10,10 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from colours import contrast, luminance
+from paper import cut, ends, half_empty, lines, pictures
 from playwright.sync_api import TimeoutError
 
-from builder import portable_notebooks
+from builder import pdf, portable_notebooks
 from hnlib import _files
 
 pytestmark = pytest.mark.slow
@@ -162,6 +163,25 @@ def test_the_start_page_links_the_pdf(html, paper):
     start = (html / "notebooks/start-here.html").read_text(encoding="utf-8")
     assert '<a href="../hard-negatives.pdf">' in start
     assert b"/Outlines" in paper.read_bytes()
+
+
+def test_pages_of_the_pdf_are_full_and_nothing_is_cut(html, paper, tmp_path):
+    """Half of a page at least is used, but of the last of a chapter; nothing reaches its margins."""
+    titles = [pdf.title((html / f"{name}.html").read_text("utf-8")) for name in pdf.toc()]
+    first, pages = lines(paper), pictures(paper, tmp_path)
+    assert half_empty(pages, ends(first, ["Contents", *titles])) == []
+    assert cut(pages) == []
+
+
+def test_a_faulty_pdf_is_found(html, browser, monkeypatch, tmp_path):
+    """Two near misses in the style of the book: a page with one line, and code that is too wide."""
+    head = pdf.document(html, pdf.toc()[0]).partition('<div class="hn-sheet"')[0]
+    code = f'<div class="cell_input"><div class="highlight"><pre>{"x" * 200}</pre></div></div>'
+    faulty = "".join(f'<div class="hn-sheet">{text}</div>' for text in ("<p>One line.</p>", code))
+    monkeypatch.setattr(pdf, "document", lambda folder, alone: head + faulty)
+    pdf.pdf(html, tmp_path / "faulty.pdf")
+    pages = pictures(tmp_path / "faulty.pdf", tmp_path)
+    assert half_empty(pages, {2}) == [1] and cut(pages) == [2]
 
 
 def test_the_root_is_the_start_page(visit, html):
