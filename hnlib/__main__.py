@@ -69,6 +69,8 @@ def _sentence(error: Exception) -> str:
     from pydantic import ValidationError
 
     cause = error.__cause__ if isinstance(error, CycloptsError) else error
+    if isinstance(cause, FileNotFoundError) and cause.filename:
+        return f"{cause.filename} does not exist"
     if not isinstance(cause, ValidationError):
         return " ".join(str(error).split())
     rules = []

@@ -336,7 +336,7 @@ def queue(
     device
         auto, cpu or cuda
     only
-        part of 'PAPER TABLE, DATASET, METHOD' or 'chapters …', or a pattern
+        part of 'PAPER TABLE, DATASET, METHOD' or 'chapters EXPERIMENT, …', or a pattern
     seeds
         runs of each setting
     data_root
@@ -348,11 +348,8 @@ def queue(
     on = device
     if device == "auto":
         on = "cuda" if shutil.which("nvidia-smi") else "cpu"
-    frame, waiting = records.frame(), []
-    if not only.startswith("chapters"):
-        waiting = jobs.jobs(frame, seeds, only, on)
-    if only == "*" or not waiting:
-        waiting += jobs.planned(frame, only, on)
+    frame = records.frame()
+    waiting = jobs.jobs(frame, seeds, only, on) + jobs.planned(frame, only, on)
     if not run:
         print(jobs.listing(waiting))
         return 0

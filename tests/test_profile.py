@@ -450,7 +450,7 @@ def test_the_command_says_it_of_three_stages_of_two_trainings(tmp_path, capsys, 
         (f"{mine}:half", "has no loss 'half'; it has loss, Labelled"),
         (f"{tmp_path}/bad.py", "bad.py, line 2: ZeroDivisionError: division by zero"),
         (f"{tmp_path}/worse.py", "worse.py, line 1: SyntaxError: "),
-        (f"{tmp_path}/none.py", "No such file"),
+        (f"{tmp_path}/none.py", "none.py does not exist"),
         (f"{tmp_path}/labelled.py", "of (z, labels): add --labels"),
         ("simclr", "name a loss as FILE.py or FILE.py:NAME, got simclr"),
     ]:

@@ -31,14 +31,16 @@ def jobs(frame: Any, seeds: int = 1, only: str = "*", device: str = "cpu") -> li
 
     On a GPU images come before all others.
 
-    `only` matches "PAPER TABLE, DATASET, METHOD". Raises ValueError if nothing matches.
+    `only` matches "PAPER TABLE, DATASET, METHOD". Raises ValueError if neither a printed number nor
+    the name of an experiment matches.
     """
     by_key: dict[str, list[papers.Cell]] = {}
     for cell in papers.cells():
         if cell.run is not None:
             by_key.setdefault(cell.key, []).append(cell)
     recorded, seconds = papers.measured(frame), epoch_seconds(frame, device)
-    matches, missing = False, []
+    matches = any(name in only or only in f"chapters {name}" for name in experiments.names())
+    missing = []
     for key, cells in by_key.items():
         rest = [(c.paper, f"{c.table}, {c.dataset}, {c.run.method}") for c in cells]
         names = [f"{name} {text}" for key, text in rest for name in (key, papers.PAPERS[key])]
@@ -53,7 +55,7 @@ def jobs(frame: Any, seeds: int = 1, only: str = "*", device: str = "cpu") -> li
                 run = replace(run, precision="bf16-mixed", protocols=("clean", "paper"))
             missing.append(_job(run, len(cells), seconds))
     if not matches:
-        raise ValueError(f"no printed number with a run matches {only!r}; hnlib queue lists all")
+        raise ValueError(f"no run of the book matches {only!r}; hnlib queue lists those that wait")
     missing.sort(key=lambda job: (-job.numbers / (job.minutes or 1e9), job.run.seed))
     return sorted(missing, key=lambda job: device != "cpu" and job.run.kind != "images")
 
