@@ -21,6 +21,7 @@ import statistics
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib import import_module
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -246,8 +247,8 @@ class Trial:
                 _train(run, *common)
                 bar.update(price(run))
             return self.recorded()
-        spawn = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(processes, spawn, torch.set_num_threads, (1,)) as pool:
+        pool = ProcessPoolExecutor(processes, _context(), torch.set_num_threads, (1,))
+        with pool:
             jobs = {pool.submit(_train, run, *common): run for run in left}
             try:
                 for job in as_completed(jobs):
@@ -270,6 +271,21 @@ class Trial:
             for block in arms
         ]
         return dict(zip(arms, comparisons.family(alone)))
+
+
+@functools.cache
+def _context():
+    """Return the context of processes: forked from one that has imported what trainings need.
+
+    It begins to import at once. Where there is no such server each process imports all by itself.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    tasks = [f"{kinds.KINDS[kind]}.task" for kind in ("images", "retrieval")]
+    context.set_forkserver_preload([__name__, "hnlib.training.train", *tasks])
+    forkserver.ensure_running()
+    return context
 
 
 def _key(run) -> str:
@@ -544,6 +560,8 @@ def null(
     from tqdm import tqdm
 
     torch.set_num_threads(1)  # so small matrices wait for one another on a busy machine
+    if processes > 1:
+        _context()  # imports beside what comes before the first training
     loss, protocol = read(file), part(experiments.load(QUICK if quick else PROTOCOL), tasks)
     out = out or records.default_folder().parent / "null"
     runs = records.tracked_folder() if record else out / "runs"  # the null's are of all losses

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from hnlib import methods, null
+from hnlib import methods, null, on_trial
 from hnlib.book import experiments, ledgers
 from hnlib.profile import profile_loss
+from hnlib.results import comparisons
 from hnlib.results.comparisons import Effect, family
 from hnlib.training import records
+from hnlib.training.train import train
 
 FILE = """
 from torch import arange
@@ -269,3 +271,35 @@ def test_a_loss_that_always_diverges_is_told_so(tiny, file):
     trial = null.Trial(null.read(file()), tiny, Path(), (200,))
     with pytest.raises(ValueError, match="each training diverged on generated"):
         trial.chosen({}, "generated")
+
+
+def test_the_recorded_controls_come_out_as_they_must():
+    """On digits; a verdict that changes with the records is looked at."""
+    found = {
+        (loss, base): on_trial.verdict(loss, "digits", base)
+        for loss in on_trial.CONTROLS
+        for base in null.NULLS
+    }
+    assert {found["labels", base] for base in null.NULLS} == {"beats"}
+    assert {found["one", base] for base in null.NULLS} == {"loses"}
+    rest = {found[loss, base] for loss in ("tilt", "warm") for base in null.NULLS}
+    assert not rest & {"beats", "loses", "different"}
+
+
+@pytest.mark.slow
+def test_labels_beat_a_temperature_and_a_held_tilt_does_not(tmp_path):
+    """Trained anew, 40 steps on digits: four seeds show the direction, ten and longer the verdict."""
+    arms = {
+        "N1": ("null-1", "N1 t0.1 x40 lr0.002"),
+        "labels": ("null-1-losses", "labels-0 x40 lr0.002"),
+        "tilt": ("null-1-losses", "tilt-0 x40 lr0.002"),
+    }
+
+    def trained(experiment, arm):
+        runs = [experiments.load(experiment).run(arm, seed, "digits") for seed in range(900, 904)]
+        options = dict(device="cpu", record_to=tmp_path, progress=False)
+        return records.frame([train(run, **options).record for run in runs])
+
+    found = {name: trained(*arm) for name, arm in arms.items()}
+    gain = {x: comparisons.between(found[x], found["N1"], "knn").difference for x in found}
+    assert gain["labels"] > 1 and gain["labels"] > gain["tilt"] + 1, gain

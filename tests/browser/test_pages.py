@@ -272,6 +272,10 @@ def test_the_first_tap_on_a_word_shows_its_card_and_the_second_follows_it(html, 
             "nDCG drops",
             "book/questions",
         ),  # most of the words
+        # as threads say it
+        ("How to train using hard negative only?", "hard (mined) negatives only", "book/questions"),
+        ("sampling in-batch negatives", "Sampling in-batch", "book/questions"),
+        ("Logit Scale increasing during training", "learned temperature", "book/questions"),
     ],
 )
 def test_search_finds(visit, query, title, page):
