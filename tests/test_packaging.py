@@ -139,16 +139,16 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def environment(wheel, tmp_path_factory):
-    """environment(names): the python of one with the wheel, these distributions and what they need."""
+    """environment(extra): the python of one with the wheel and what the extra asks for."""
 
-    def make(names):
+    def make(extra=None):
         folder = tmp_path_factory.mktemp("environment")
         venv.create(folder, symlinks=os.name != "nt")
         python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
         site = Path(
             inside(python, "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
         )
-        for distribution in closure(names).values():
+        for distribution in closure(declared(extra)).values():
             for top in {file.parts[0] for file in distribution.files} - {"..", "__pycache__"}:
                 source = Path(distribution.locate_file(top))
                 if source.exists() and not (site / top).exists():
@@ -158,11 +158,6 @@ def environment(wheel, tmp_path_factory):
         return python
 
     return cache(make)
-
-
-@pytest.fixture(scope="module")
-def bare(environment):
-    return environment(tuple(sorted(declared())))
 
 
 def run(python, *arguments):
@@ -191,7 +186,8 @@ def test_the_wheel_has_every_module_and_asks_for_torch_and_numpy(wheel):
 
 
 @pytest.mark.slow
-def test_the_losses_work_beside_torch_and_numpy_alone(bare):
+def test_the_losses_work_beside_torch_and_numpy_alone(environment):
+    bare = environment()
     code = f"""
 import importlib, importlib.util, sys
 for name in "scipy pandas sklearn lightning_fabric torchvision torch_geometric".split():
@@ -212,8 +208,10 @@ print(rooms[0].__file__)
 
 
 @pytest.mark.slow
-def test_a_command_without_its_packages_says_what_to_install(bare):
-    done = run(bare, "-m", "hnlib", "train", "images", "--dataset", "digits", "--epochs", "1")
+def test_a_command_without_its_packages_says_what_to_install(environment):
+    done = run(
+        environment(), "-m", "hnlib", "train", "images", "--dataset", "digits", "--epochs", "1"
+    )
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert re.match(r"hnlib: \w+ is missing; pip install 'hnlib\[", done.stderr)
 
@@ -235,7 +233,7 @@ for name in ("graphs", "sentences"):
     except ImportError as error:
         assert f"pip install 'hnlib[{name}]'" in str(error), error
 """
-    inside(environment(tuple(sorted(declared("training")))), code)
+    inside(environment("training"), code)
 
 
 # Notebooks away from the checkout
@@ -261,7 +259,7 @@ print("FAILED", json.dumps(failed))
 @pytest.fixture(scope="module")
 def away(environment, tmp_path_factory):
     """away({name: cells}): the notebooks that fail in an empty folder, beside the wheel alone."""
-    python = environment(tuple(sorted(declared("notebooks"))))
+    python = environment("notebooks")
 
     def execute(cells):
         empty = tmp_path_factory.mktemp("empty")

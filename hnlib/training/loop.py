@@ -98,7 +98,9 @@ class Loop:
         with progress_bar(self.run, self.task, progress.epoch, show_progress) as bar:
             try:
                 while not self.finished:
-                    self._schedule_options()
+                    self.scheduled = scheduled_options(self.run, progress.epoch)
+                    if self.scheduled:
+                        self.method.change(**self.scheduled)
                     begun = time.perf_counter()
                     loss, examples = self._train_epoch(checkpoint, bar)
                     progress.seconds.append(time.perf_counter() - begun)
@@ -183,12 +185,6 @@ class Loop:
         """Return whether the embeddings of the last step, and `more`, are finite."""
         finite = [z.isfinite().all() for z in (*self._embedded, *more)]
         return torch.stack(finite).all() if finite else torch.tensor(True)
-
-    def _schedule_options(self) -> None:
-        """Set the scheduled options of the method for this epoch."""
-        self.scheduled = scheduled_options(self.run, self.progress.epoch)
-        if self.scheduled:
-            self.method.change(**self.scheduled)
 
     def _schedule_rate(self, step: int, steps_an_epoch: int) -> None:
         if self.run.lr_schedule == "cosine":

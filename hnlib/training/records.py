@@ -103,13 +103,10 @@ def _named(source: Path | str | list[dict]) -> list[tuple[str, dict, str]]:
     """Return name, record and digest of a list or of a folder's files, read until one changes."""
     if isinstance(source, list):
         return [(name(one["configuration"]), one, canonical(one)) for one in source]
-    return _read(Path(source), _stamp(Path(source)))
-
-
-def _stamp(folder: Path) -> tuple:
-    """Return what changes when a file of a folder does."""
+    folder = Path(source)
     with os.scandir(folder) if folder.is_dir() else nullcontext(()) as files:
-        return tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
+        stamp = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
+    return _read(folder, stamp)
 
 
 @functools.lru_cache(2)
@@ -375,16 +372,15 @@ def write_parquet(table: pd.DataFrame) -> Path:
     objects = [c for c in flat if pd.api.types.is_object_dtype(flat[c])]
     nested = [c for c in objects if pd.api.types.infer_dtype(flat[c], skipna=True) not in plain]
     tuples = [c for c in nested if any(isinstance(value, tuple) for value in flat[c])]
-    text = {c: [None if _absent(x) else json.dumps(x) for x in flat[c]] for c in nested}
+    text = {
+        c: [None if x is None or x != x else json.dumps(x) for x in flat[c]]  # NaN is not itself
+        for c in nested
+    }
     flat = flat.assign(**text, configuration=runs)
     flat.attrs = {"of": _of(), "columns": [*table.columns], "json": nested, "tuples": tuples}
     path = parquet()
     write_atomically(path, flat.to_parquet(index=False, compression="zstd"))
     return path
-
-
-def _absent(value) -> bool:
-    return value is None or (isinstance(value, float) and value != value)
 
 
 def _of() -> list[str]:
