@@ -126,20 +126,26 @@ class Experiment:
 
     def runs(self, seeds: tuple[int, ...] | None = None) -> Iterator:
         """Yield every run once, all arms of a block for one seed before the next seed."""
-        done = set()
-        for seed, block in itertools.product(seeds or self.seeds, self.blocks):
+        return (self.run(*one) for one in self._named(seeds or self.seeds).values())
+
+    def _named(self, seeds: Iterable[int]) -> dict[str, tuple[str, int, str]]:
+        """Return arm, seed and block of every run by its key."""
+        named: dict[str | None, tuple[str, int, str]] = {}
+        for seed, block in itertools.product(seeds, self.blocks):
             for name in self.names(block):
-                run = self.run(name, seed, block)
-                if run is not None and (key := records.key(run.configuration)) not in done:
-                    done.add(key)
-                    yield run
+                named.setdefault(self._key(name, seed, block), (name, seed, block))
+        return {key: one for key, one in named.items() if key}
 
     def missing(self) -> Iterator:
         """Yield the runs without a record, none of an experiment that is closed."""
-        if self.closed:
-            return iter(())
-        recorded = _recorded()
-        return (run for run in self.runs() if records.key(run.configuration) not in recorded)
+        named = {} if self.closed else self._named(self.seeds)
+        return (self.run(*one) for key, one in named.items() if key not in _recorded())
+
+    @functools.cache  # noqa: B019 — an experiment lives as long as the process
+    def _key(self, name: str, seed: int, block: str) -> str | None:
+        """Return what tells a run of an arm from others, None while the arm is not chosen."""
+        run = self.run(name, seed, block)
+        return run and records.key(run.configuration)
 
     def group(self, name: str, block: str = ""):
         """Return the rows of an arm's records, seed by seed.
@@ -266,8 +272,7 @@ class Experiment:
             for arm in _flat(arms)
             for name, seed in itertools.product(self._like(arm, block), self.seeds)
         }
-        recorded, runs = _recorded(), (self.run(*one) for one in named)
-        return sum(run is None or records.key(run.configuration) not in recorded for run in runs)
+        return sum(self._key(*one) not in _recorded() for one in named)
 
     def edges(self) -> str:
         """Return a sentence on the chosen numbers that are the least or greatest that was tried."""
@@ -339,9 +344,8 @@ class Experiment:
 
     def _found(self, name: str, block: str) -> dict[int, dict]:
         """Return the records of an arm by seed."""
-        runs = {seed: self.run(name, seed, block) for seed in self.seeds}
-        keys = {seed: records.key(run.configuration) for seed, run in runs.items() if run}
-        found = {seed: self._of_seed(seed, block).get(key) for seed, key in keys.items()}
+        keys = {seed: self._key(name, seed, block) for seed in self.seeds}
+        found = {seed: self._of_seed(seed, block).get(key) for seed, key in keys.items() if key}
         return {seed: record for seed, record in found.items() if record}
 
     @functools.cache  # noqa: B019 — an experiment lives as long as the process
@@ -352,8 +356,8 @@ class Experiment:
         had made stays in the ledger. Without such a processor the first record of each run counts.
         """
         elsewhere = [name for name, rule in self._chosen(block).items() if "experiment" in rule]
-        runs = [self.run(name, seed, block) for name in [*self.arms[block], *elsewhere]]
-        keys = [records.key(run.configuration) for run in runs if run]
+        every = (self._key(name, seed, block) for name in [*self.arms[block], *elsewhere])
+        keys = [key for key in every if key]
         every = {key: _recorded()[key] for key in keys if key in _recorded()}
         made = [_by_processor(several) for several in every.values()]
         if made and len(every) == len(set(keys)):
