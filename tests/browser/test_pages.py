@@ -3,6 +3,7 @@ network."""
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -179,7 +180,8 @@ def test_a_faulty_pdf_is_found(html, browser, monkeypatch, tmp_path):
     code = f'<div class="cell_input"><div class="highlight"><pre>{"x" * 200}</pre></div></div>'
     faulty = "".join(f'<div class="hn-sheet">{text}</div>' for text in ("<p>One line.</p>", code))
     monkeypatch.setattr(pdf, "document", lambda folder, alone: head + faulty)
-    pdf.pdf(html, tmp_path / "faulty.pdf")
+    with ThreadPoolExecutor(1) as thread:  # playwright runs once in each, in this one `browser`
+        thread.submit(pdf.pdf, html, tmp_path / "faulty.pdf").result()
     pages = pictures(tmp_path / "faulty.pdf", tmp_path)
     assert half_empty(pages, {2}) == [1] and cut(pages) == [2]
 
