@@ -287,7 +287,7 @@ class Experiment:
                 values = {one[number] for one in tried if number in one}
                 if len(values) > 1 and value in (min(values), max(values)):
                     found.append(f"{f'{block}, ' * bool(block)}{name}, {number} = {value:g}")
-        return f"Chosen at the edge of what was tried: {'; '.join(found)}." if found else ""
+        return f"Chosen at the edge of what was tried: {'; '.join(found) or 'nothing'}."
 
     def verdicts(self, only: str = "*") -> Verdicts:
         """Return a line for each prediction: measured, the other read-out, and the verdict."""
