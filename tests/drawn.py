@@ -19,7 +19,7 @@ def views(seed=0, size=5, dimension=3, dtype=torch.float64):
 
 
 def space(seed, n=4, m=6):
-    """A finite space without embeddings: a negative at least in each row and each column."""
+    """A finite space without embeddings, dense: few rows and columns have no negative."""
     g = seeded(seed)
     s = 2 * torch.rand(n, m, generator=g, dtype=torch.float64) - 1
     positives = torch.rand(n, m, generator=g) < 0.25

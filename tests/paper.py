@@ -1,5 +1,6 @@
 """What is on the pages of the printed book, from pictures of them: poppler draws, numpy looks."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 DPI = 24
-MARGIN, FOOT = 0.35, 0.75  # inches: nothing may be nearer to a side, or lower but the number
+FOOT = 0.75  # inches: nothing is lower but the number of the page
 LEAST = 0.5  # of a page that another one of the same chapter follows
 
 
@@ -18,17 +19,21 @@ def pictures(pdf: Path, folder: Path) -> list[np.ndarray]:
     return [1 - np.asarray(Image.open(path)) / 255 for path in sorted(folder.glob("page-*.pgm"))]
 
 
-def lines(pdf: Path) -> list[str]:
-    """Return the first line of each page, in one spelling of its spaces."""
+def openings(pdf: Path) -> list[str]:
+    """Return the first characters of each page: fine print says whose it is above its title."""
     done = subprocess.run(["pdftotext", str(pdf), "-"], check=True, capture_output=True, text=True)
-    return [" ".join(page.strip().partition("\n\n")[0].split()) for page in done.stdout.split("\f")]
+    return [page.strip()[:300] for page in done.stdout.split("\f")]
 
 
 def ends(first: list[str], titles: list[str]) -> set[int]:
-    """Return the numbers, from 1, of pages that a page with a title, in this order, follows."""
-    waiting, found = [letters(title)[:20] for title in titles], set()
-    for n, line in enumerate(map(letters, first)):
-        if waiting and line.startswith(waiting[0]):
+    """Return the numbers, from 1, of pages that a page with a title, in this order, follows.
+
+    A chapter's number is part of its title on the web alone.
+    """
+    waiting = [letters(re.sub(r"^\w{1,2}\.\s", "", title))[:20] for title in titles]
+    found = set()
+    for n, opening in enumerate(map(letters, first)):
+        if waiting and re.match(rf"(fineprintof.*)?\d*{waiting[0]}", opening):
             found.add(n)
             waiting.pop(0)
     if waiting:
@@ -51,10 +56,3 @@ def filled(page: np.ndarray) -> float:
 def half_empty(pages: list[np.ndarray], last: set[int]) -> list[int]:
     """Return the numbers, from 1, of pages that are too empty; `last` are those before a chapter."""
     return [n for n, page in enumerate(pages, 1) if n not in last and filled(page) < LEAST]
-
-
-def cut(pages: list[np.ndarray]) -> list[int]:
-    """Return the numbers, from 1, of pages with something in the margin left or right."""
-    margin = round(MARGIN * DPI)
-    sides = (np.hstack([page[:, :margin], page[:, -margin:]]) for page in pages)
-    return [n for n, side in enumerate(sides, 1) if side.max() > 0.1]

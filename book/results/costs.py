@@ -9,7 +9,6 @@ installed is left out.
 
 import importlib.metadata
 import json
-import os
 import time
 import warnings
 from functools import partial
@@ -123,13 +122,11 @@ def main() -> None:
     """Measure and write, one row a line."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    others = os.getloadavg()[0]  # processes that wanted a core in the last minute
     rows = [row for batch in REPEATS for row in measured(batch)]
     libraries = sorted({row["library"] for row in rows} - {"hnlib"})
     about = dict(
         hardware=records.environment()["hardware"],
         versions={name: importlib.metadata.version(name) for name in libraries},
-        others=round(others, 1),
         dimension=DIMENSION,
         repeats=REPEATS,
     )
