@@ -31,8 +31,8 @@ TRIALS = {
         "Proved; not measured yet",
         "soft-targets",
         ("F1", "F2", "F3"),
-        "in points of nDCG@10 over InfoNCE at its best temperature: with BM25's scores as half of the "
-        "target {}; with a static bag's {}; as masks of false negatives {} and {}.",
+        "in points of nDCG@10 over InfoNCE at its best temperature: with BM25's scores as half of "
+        "the target {}; with a static bag's {}; as masks of false negatives {} and {}.",
     ),
     "batches": (
         "Measured",
@@ -54,8 +54,8 @@ TRIALS = {
         "Measured on SciFact; not yet on images",
         "schedules-images",
         ("S4",),
-        "under the linear probe, a temperature that rises {}; one that falls {}; cosines of one and "
-        "three periods {} and {}.",
+        "under the linear probe, a temperature that rises {}; one that falls {}; cosines of one "
+        "and three periods {} and {}.",
     ),
 }
 
