@@ -26,13 +26,11 @@ def test_all_pages_make_one_document(tmp_path, monkeypatch):
     assert 'data-page="book/results"' not in alone and "hn-cover" not in alone
 
 
-def test_a_half_empty_page_and_a_cut_line_are_found():
-    """Not the last page of a chapter, nor a line that ends at the margin."""
+def test_a_half_empty_page_is_found():
+    """Not the last page of a chapter."""
     white = np.zeros((280, 198))
-    full, half, wide = white.copy(), white.copy(), white.copy()
+    full, half = white.copy(), white.copy()
     full[20:250, 20:180] = 1
     half[20:100, 20:180] = half[270, 99] = 1  # and the number of the page
-    wide[20:250, 20:198] = 1
-    assert paper.half_empty([full, half, half, wide], {3}) == [2]
-    assert paper.cut([full, half, wide]) == [3]
+    assert paper.half_empty([full, half, half, full], {3}) == [2]
     assert paper.half_empty([white], set()) == [1]
