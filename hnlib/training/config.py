@@ -288,7 +288,6 @@ def recorded_options(options: dict, defaults: dict) -> dict:
     return recorded
 
 
-@functools.cache
 def catalogue(module: str) -> dict:
     """Return the methods of a module."""
     return import_module(module).CATALOGUE

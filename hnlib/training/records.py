@@ -13,6 +13,7 @@ import functools
 import hashlib
 import itertools
 import json
+import math
 import os
 import platform
 import typing
@@ -372,15 +373,16 @@ def write_parquet(table: pd.DataFrame) -> Path:
     objects = [c for c in flat if pd.api.types.is_object_dtype(flat[c])]
     nested = [c for c in objects if pd.api.types.infer_dtype(flat[c], skipna=True) not in plain]
     tuples = [c for c in nested if any(isinstance(value, tuple) for value in flat[c])]
-    text = {
-        c: [None if x is None or x != x else json.dumps(x) for x in flat[c]]  # NaN is not itself
-        for c in nested
-    }
+    text = {c: [None if _absent(x) else json.dumps(x) for x in flat[c]] for c in nested}
     flat = flat.assign(**text, configuration=runs)
     flat.attrs = {"of": _of(), "columns": [*table.columns], "json": nested, "tuples": tuples}
     path = parquet()
     write_atomically(path, flat.to_parquet(index=False, compression="zstd"))
     return path
+
+
+def _absent(value) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def _of() -> list[str]:
