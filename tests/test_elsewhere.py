@@ -141,7 +141,7 @@ PLAIN = """\
 
 **Theorem 3.1 (Prices)**
 
-See [Lemma 4.2](SITE/notebooks/other.html#thm-other), (3.1), Robinson et al. [2021], [Robinson et al., 2021; Jiang et al., 2023] and
+See [*Other losses*, Lemma 4.2](SITE/notebooks/other.html#thm-other), (3.1), Robinson et al. [2021], [Robinson et al., 2021; Jiang et al., 2023] and
 [the page of losses](SITE/notebooks/other.html), [Other *losses*](SITE/notebooks/other.html), `hnlib.transport.sinkhorn`.
 
 $$
@@ -231,12 +231,13 @@ def test_a_download_hides_what_the_page_hides_and_says_what_a_figure_shows():
         new_code_cell("3"),
     ]
     node = portable_notebooks.portable(new_notebook(cells=cells), URL, "notebooks/theory/packing")
-    _, title, *code, last = node.cells
+    _, title, *code, last, references = node.cells
     assert title.source == "**Set-up**"
     number, _ = portable_notebooks.labels()["fig-packing-rates"]
     assert code.pop().source == f"**{number}.** See Robinson et al. [2021]."
     hidden = [tuple(cell.metadata.jupyter.values()) for cell in (*code, last)]
     assert hidden == [(True, True), (True, False), (False, False)]
+    assert references.source.startswith("## References\n\n- J. Robinson")
 
 
 def test_records_are_found_in_the_checkout_or_where_they_were_installed(tmp_path, monkeypatch):

@@ -99,6 +99,8 @@ DIRECTIVE = re.compile(
 ROLE = re.compile(r"(?<!`)\{([\w:+-]+)\}`([^`]+)`")
 EQUATION = re.compile(r"^( *)\$\$ \(([\w-]+)\)$", re.M)
 FOLD = re.compile(r"<!-- fold: (.*?) -->\s*(\S.*?)\s*(?:<!-- end of fold -->|\Z)", re.S)
+CITED = re.compile(r"\{cite:[pt]\}`([^`]+)`")
+GLOSSARY = "book/notation"
 LABELLED = re.compile(
     r"^ *[`:]{3,}\{(?:prf:)?(?!solution)(\w+)\}.*\n *:label: (\S+)"
     r"|^ *(\$\$) \((\S+)\)$|^  (figure):\n +name: (\S+)|^\((\S+)\)=\n+#+ (?P<title>.*)",
@@ -152,6 +154,28 @@ def cited() -> dict[str, tuple[str, str]]:
     return found
 
 
+@cache
+def entries() -> dict[str, str]:
+    """Return the bibliography by key, each entry a line of Markdown, in the order of its names."""
+    from pybtex.database import parse_file
+    from pybtex.plugin import find_plugin
+
+    style = find_plugin("pybtex.style.formatting", "plain")(abbreviate_names=True)
+    markdown = find_plugin("pybtex.backends", "markdown")()
+    every = parse_file(root() / "book/references.bib").entries.values()
+    texts = {entry.key: entry.text.render(markdown) for entry in style.format_entries(every)}
+    return {key: re.sub(r"\\([-.()])", r"\1", " ".join(x.split())) for key, x in texts.items()}
+
+
+def references(keys: set[str], site: str) -> str:
+    """Return the Markdown of what a notebook cites, and of where the other pages are."""
+    book = (root() / "README.md").read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+    book = f"[{book}]({site})" if site else f"*{book}*"
+    cited = [f"- {text}" for key, text in entries().items() if key in keys]
+    pages = f"Titles in italics are of other pages of the book {book}"
+    return "\n".join(["## References", "", *cited, "", f"{pages}."])
+
+
 def _known(label: str) -> str:
     return labels().get(label, (label, ""))[0]
 
@@ -172,8 +196,8 @@ def _directive(match: re.Match) -> str:
     return f"\n**{title}**\n\n{contents}\n"
 
 
-def _words(role: re.Match, page: str, site: str) -> str:
-    """Return the Markdown that replaces a role on a page."""
+def _words(role: re.Match, page: str, site: str, named: set[str]) -> str:
+    """Return the Markdown that replaces a role on a page; `named` are the pages named so far."""
     kind, text = role[1], " ".join(role[2].split())
     said, label = re.fullmatch(r"(?:(.*) <)?(.*?)>?", text).groups()
     if kind.startswith("py:"):
@@ -185,18 +209,27 @@ def _words(role: re.Match, page: str, site: str) -> str:
         return f"[{'; '.join(map(', '.join, found))}]"
     if kind == "doc":
         label = posixpath.join(f"/{posixpath.dirname(page)}", label)
-    title, place = labels().get(label, (label, "book/notation"))  # a term of the glossary
+    title, place = labels().get(label, (label, GLOSSARY))  # a term of the glossary
+    shown = said or title
+    if place not in {page, GLOSSARY, *named}:
+        named.add(place)
+        where = labels()[f"/{place}"][0].replace("*", "")
+        if kind != "doc":
+            shown = f"{said} (*{where}*)" if said else f"*{where}*, {title}"
+        elif said and not site and said.casefold() not in where.casefold():
+            return f"{said} (*{where}*)"
     if site and place != page:
         prefix = {"eq": "equation-", "term": "term-"}.get(kind, "")
         anchor = "" if kind == "doc" else f"#{prefix}{label.replace(' ', '-')}"
-        return f"[{said or title}]({site}{place}.html{anchor})"
-    return f"*{said or title}*" if kind == "doc" else said or title
+        return f"[{shown}]({site}{place}.html{anchor})"
+    return f"*{shown}*" if kind == "doc" else shown
 
 
 def plain(text: str, page: str, site: str) -> str:
     """Convert the MyST of a page to plain Markdown, with labels as a reader of the page sees them.
 
-    What is on another page is a link, if the pages have an address, the `site`.
+    What is on another page is a link, if the pages have an address, the `site`; the first time its
+    page is named.
     """
     text, count = FOLD.sub(r":::::::{dropdown} \1\n\2\n:::::::", f"{text}\n"), 1
     while count:  # one directive may contain another
@@ -209,14 +242,15 @@ def plain(text: str, page: str, site: str) -> str:
     # a link with a filter, which a role cannot have
     link = rf"[\2]({site}\1)" if site else r"\2"
     text = re.sub(r'<a href="(?:\.\./)+(\S+?)">(.*?)</a>', link, text)
-    words = partial(_words, page=page, site=site)
+    words = partial(_words, page=page, site=site, named=set())
     return ROLE.sub(words, re.sub(r"\n{3,}", "\n\n", text).strip("\n"))
 
 
 def portable(node, url: str, page: str):
     """Change a page's notebook to plain Markdown, with a first cell that installs the library.
 
-    Figures have their captions below them; what the page hides is hidden where Jupyter can.
+    Figures have their captions below them; what the page hides is hidden where Jupyter can. The
+    last cell lists what is cited.
     """
     from nbformat.v4 import new_code_cell, new_markdown_cell
 
@@ -225,21 +259,29 @@ def portable(node, url: str, page: str):
     install = INSTALL.format(source=source) if is_set(url) else REFUSE
     cells = [new_code_cell(MISSING.format(install=install).strip(), id="elsewhere")]
     opened = [id(part) for part in reading_time.opened(node)]
+    keys: set[str] = set()
+
+    def converted(text: str) -> str:
+        keys.update(*(found.replace(" ", "").split(",") for found in CITED.findall(text)))
+        return plain(text, page, site)
+
     for cell in node.cells:
         cells.append(cell)
         if cell.cell_type == "markdown":
-            cell.source = plain(cell.source, page, site)
+            cell.source = converted(cell.source)
             continue
         for output in cell.get("outputs", ()):
             output.get("metadata", {}).pop("narrow", None)
             if "text/markdown" in output.get("data", {}):
-                output.data["text/markdown"] = plain(output.data["text/markdown"], page, site)
+                output.data["text/markdown"] = converted(output.data["text/markdown"])
         closed = id(cell) not in opened
         hidden = {"source_hidden": closed or reading_time.hidden(cell), "outputs_hidden": closed}
         cell.metadata["jupyter"] = hidden
         if name := reading_time.figure(cell, "figure", "name"):
-            caption = plain(reading_time.figure(cell, "figure", "caption"), page, site)
+            caption = converted(reading_time.figure(cell, "figure", "caption"))
             cells.append(new_markdown_cell(f"**{_known(name)}.** {caption}", id=name))
+    if keys:
+        cells.append(new_markdown_cell(references(keys, site), id="references"))
     node.cells = [cell for cell in cells if cell.source]
     return node
 
