@@ -543,7 +543,8 @@ def null(
     ----------
     file
         with loss(a, b, **options), where row i of b answers row i of a, and CONFIGURATIONS, a list
-        of at most eight dictionaries of options, the first of which is the default
+        of at most eight dictionaries of options, the first of which is the default; without
+        CONFIGURATIONS the one configuration is loss(a, b)
     quick
         a rehearsal on two embedded data sets, offline; no verdict
     processes
@@ -553,7 +554,8 @@ def null(
     out
         folder of the results and of the trainings (default: _build/null)
     tasks
-        some of static, random, films and digits; a verdict needs all of them
+        some of static, random, films and digits, with --quick of generated and digits; a verdict
+        needs all of them
     record
         keep the records of the trainings with the tracked ones, for the ledger
     """
@@ -563,6 +565,8 @@ def null(
     if processes > 1:
         _context()  # imports beside what comes before the first training
     loss, protocol = read(file), part(experiments.load(QUICK if quick else PROTOCOL), tasks)
+    if loss.configurations == ({},):
+        print(f"One configuration, loss(a, b): {file} has no CONFIGURATIONS of options to try.")
     out = out or records.default_folder().parent / "null"
     runs = records.tracked_folder() if record else out / "runs"  # the null's are of all losses
     trial = Trial(loss, protocol, runs, protocol.seeds[: 1 if quick else None])

@@ -30,5 +30,6 @@ def test_a_headline_answers_every_question_or_says_that_it_was_not_done():
     measured = re.compile(r"[+−]\d+\.\d")
     for headline, row in found.items():
         assert list(row) == list(ASKED), headline
+        assert re.fullmatch(r"\d+ \(\d+\)", row.pop("seeds")), headline
         assert all(cell == NOT_DONE or measured.search(cell) for cell in row.values()), headline
         assert row["here"] != NOT_DONE and row["beside"] != NOT_DONE, headline

@@ -99,8 +99,10 @@ def test_the_queue_lists_what_has_no_record_best_first():
     assert {job.run.dataset for job in only} == {"MUTAG"}
     kinds_on_gpu = [job.run.kind for job in queue.jobs(nothing, device="cuda")]
     assert set(kinds_on_gpu[:100]) == {"images"} and len(set(kinds_on_gpu)) == 3
-    with pytest.raises(ValueError, match="no run of the book matches 'CIFAR-1000'"):
-        queue.jobs(nothing, only="CIFAR-1000")
+    assert queue.jobs(nothing, only="chapters hardness, cifar10, hcl") == []  # planned, not printed
+    for only in ("CIFAR-1000", "chapters hardness, cifar10, no such"):
+        with pytest.raises(ValueError, match=f"no run of the book matches '{only}'.* search-rates"):
+            queue.jobs(nothing, only=only)
 
 
 def test_the_queue_is_worked_off_recorded_and_resumed(tmp_path, monkeypatch, capsys):

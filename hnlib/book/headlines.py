@@ -1,8 +1,13 @@
-"""The comparisons that pages of advice quote: one family for images, one for each bag in search."""
+"""The comparisons that pages of advice quote: one family for images, one for each bag in search.
+
+`python -m hnlib.book.headlines WORDS` computes anew what *What each headline rests on* prints of
+the headlines with these words.
+"""
 
 from __future__ import annotations
 
 import functools
+import sys
 
 from hnlib.book import experiments
 from hnlib.book.tables import Markup, format_effect, interval
@@ -15,6 +20,7 @@ NOT_DONE = "not done"
 #: What a sceptic asks of a headline, by the columns of `evidence`.
 ASKED = {
     "here": "as printed",
+    "seeds": "seeds (degrees of freedom)",
     "tuned": "rate and length chosen on both sides",
     "beside": "by the second read-out",
     "elsewhere": "on other data",
@@ -151,7 +157,7 @@ def evidence() -> dict[str, dict[str, str]]:
     for (words, pair), key in zip(pairs.items(), ("temperature", "tilt")):
         at_100 = [f"{'t0.1' if arm == 'temperature' else arm} x100" for arm in pair]
         rows[f"Search: {words}"] = dict(
-            here=_bags({bag: searches(bag)[key] for bag in BAGS}),
+            here={bag: searches(bag)[key] for bag in BAGS},
             tuned=_of("search-lengths", *pair),
             beside=_of("search-lengths", *pair, "recall100"),
             elsewhere=_of("search-lengths", *pair, "transfer_ndcg"),
@@ -160,6 +166,9 @@ def evidence() -> dict[str, dict[str, str]]:
             spares="DCL, the tilt of its sharpness: "
             + _bags({bag: searches(bag)["dcl"] for bag in BAGS}),
         )
+    for row in rows.values():
+        printed = row["here"] if isinstance(row["here"], dict) else {"": row["here"]}
+        row["seeds"] = "; ".join({f"{len(x.seeds)} ({x.df})": 0 for x in printed.values()})
     return {name: {key: _cell(row.get(key)) for key in ASKED} for name, row in rows.items()}
 
 
@@ -208,7 +217,9 @@ def _bags(effects: dict[str, Effect]) -> str:
     return "; ".join(f"{bag} {interval(effect)}" for bag, effect in effects.items())
 
 
-def _cell(found: Effect | str | None) -> str:
+def _cell(found: Effect | dict[str, Effect] | str | None) -> str:
+    if isinstance(found, dict):
+        return _bags(found)
     return interval(found) if isinstance(found, Effect) else found or NOT_DONE
 
 
@@ -218,3 +229,9 @@ def _of(name: str, ours: str, base: str, metric: str | None = None) -> str:
     if experiment.waiting([(ours, base)]):
         return NOT_DONE
     return _bags(experiment.effects([(ours, base)], metric)).strip()
+
+
+if __name__ == "__main__":
+    for headline, row in evidence().items():
+        if " ".join(sys.argv[1:]) in headline:
+            print(headline, *(f"  {ASKED[key]}: {cell}" for key, cell in row.items()), sep="\n")

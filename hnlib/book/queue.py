@@ -7,6 +7,7 @@ import statistics
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -31,16 +32,15 @@ def jobs(frame: Any, seeds: int = 1, only: str = "*", device: str = "cpu") -> li
 
     On a GPU images come before all others.
 
-    `only` matches "PAPER TABLE, DATASET, METHOD". Raises ValueError if neither a printed number nor
-    the name of an experiment matches.
+    `only` matches "PAPER TABLE, DATASET, METHOD". Raises ValueError if it matches neither a printed
+    number nor a run of an experiment, recorded or not.
     """
     by_key: dict[str, list[papers.Cell]] = {}
     for cell in papers.cells():
         if cell.run is not None:
             by_key.setdefault(cell.key, []).append(cell)
     recorded, seconds = papers.measured(frame), epoch_seconds(frame, device)
-    matches = any(name in only or only in f"chapters {name}" for name in experiments.names())
-    missing = []
+    missing, matches = [], False
     for key, cells in by_key.items():
         rest = [(c.paper, f"{c.table}, {c.dataset}, {c.run.method}") for c in cells]
         names = [f"{name} {text}" for key, text in rest for name in (key, papers.PAPERS[key])]
@@ -54,8 +54,13 @@ def jobs(frame: Any, seeds: int = 1, only: str = "*", device: str = "cpu") -> li
             if run.kind == "images":  # neither changes the cell's key
                 run = replace(run, precision="bf16-mixed", protocols=("clean", "paper"))
             missing.append(_job(run, len(cells), seconds))
-    if not matches:
-        raise ValueError(f"no run of the book matches {only!r}; hnlib queue lists those that wait")
+    if not matches and not any(_matches(_words(run), only) for run in _of_experiments()):
+        known = ", ".join(sorted({run.experiment for run in _of_experiments()}))
+        raise ValueError(
+            f"no run of the book matches {only!r}; --only takes a part of 'PAPER TABLE, DATASET, "
+            "METHOD', such as 'hclot Table V, MUTAG', or of 'chapters EXPERIMENT, DATASET, METHOD' "
+            f"with one of the experiments {known}"
+        )
     missing.sort(key=lambda job: (-job.numbers / (job.minutes or 1e9), job.run.seed))
     return sorted(missing, key=lambda job: device != "cpu" and job.run.kind != "images")
 
@@ -70,8 +75,18 @@ def planned(frame: Any, only: str, device: str) -> list[Job]:
         _job(run, 0, seconds)
         for run in experiments.missing()
         if run.method is not None  # no command evaluates an untrained encoder
-        and _matches(f"chapters {run.experiment}, {run.dataset}, {run.method}", only)
+        and _matches(_words(run), only)
     ]
+
+
+def _of_experiments() -> Iterator:
+    """Yield one seed of each run of the experiments."""
+    for experiment in map(experiments.load, experiments.names()):
+        yield from experiment.runs(experiment.seeds[:1])
+
+
+def _words(run) -> str:
+    return f"chapters {run.experiment}, {run.dataset}, {run.method}"
 
 
 def _matches(text: str, only: str) -> bool:
