@@ -29,35 +29,26 @@ ASKED = {
     "spares": "a control that must not",
 }
 
-#: Of a question that a trial answers: the title of its fold with and without the runs, the trial,
-#: its predictions, and the sentence.
+#: Of a question that a trial answers: the trial, its predictions, and the sentence.
 TRIALS = {
     "teachers": (
-        "Proved and measured",
-        "Proved; not measured yet",
         "soft-targets",
         ("F1", "F2", "F3"),
         "in points of nDCG@10 over InfoNCE at its best temperature: with BM25's scores as half of "
         "the target {}; with a static bag's {}; as masks of false negatives {} and {}.",
     ),
     "batches": (
-        "Measured",
-        "Not measured yet",
         "batches",
         ("B2", "B3", "B5"),
         "similar pairs change nDCG@10 by {} points over random ones on SciFact and by {} on "
         "Banking77; with false negatives masked on both sides, by {} and {}.",
     ),
     "recommenders": (
-        "Proved for BPR, and measured",
-        "Proved for BPR; not measured yet",
         "recommender",
         ("W6", "W8", "W10"),
         "over InfoNCE, BPR changes nDCG@10 by {} points, WARP by {} and gBCE, with a bias, by {}.",
     ),
     "schedules": (
-        "Measured",
-        "Measured on SciFact; not yet on images",
         "schedules-images",
         ("S4",),
         "under the linear probe, a temperature that rises {}; one that falls {}; cosines of one "
@@ -173,39 +164,21 @@ def evidence() -> dict[str, dict[str, str]]:
 
 
 def found(name: str, *ids: str) -> list[Effect]:
-    """Return what predictions of an experiment found, none while one waits for runs."""
+    """Return what predictions of an experiment found."""
     experiment = experiments.load(name)
-    if any(experiment.verdicts(id_).rows[0]["verdict"].startswith("open") for id_ in ids):
-        return []
     lines = [line for id_ in ids for line in experiment.predictions if line["id"] == id_]
     several = [experiment.of_family(line, line["metric"]).values() for line in lines]
     return [effect for effects in several for effect in effects]
 
 
-def queued(*names: str) -> str:
-    """Return how many runs of experiments have no record, as "20 runs stand in `hnlib queue`"."""
-    left = sum(
-        x.waiting([x.names(block)], [block])
-        for x in map(experiments.load, names)
-        for block in x.blocks
-    )
-    return f"{left:,} runs stand in `hnlib queue`"
-
-
 def told(text: str, name: str, *ids: str) -> Markup:
-    """Return a text with what predictions found in place of its {}, or what the queue holds."""
-    if effects := found(name, *ids):
-        return Markup(text.format(*map(format_effect, effects)))
-    return Markup(f"not measured yet; {queued(name)}.")
+    """Return a text with what predictions found in place of its {}."""
+    return Markup(text.format(*map(format_effect, found(name, *ids))))
 
 
 def answers() -> dict[str, str]:
-    """Return what *Questions people ask* says of trials: titles of folds, and sentences."""
-    every = {}
-    for what, (title, without, name, ids, text) in TRIALS.items():
-        every[f"{what}: title"] = title if found(name, *ids) else without
-        every[what] = told(text, name, *ids)
-    return every
+    """Return the sentences that *Questions people ask* takes from trials."""
+    return {what: told(text, name, *ids) for what, (name, ids, text) in TRIALS.items()}
 
 
 def _on(name: str, block: str):
