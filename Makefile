@@ -43,7 +43,7 @@ LEFT_OUT := lightly [0-9.]* requires hydra-core, which is not installed\.
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python tests/notebooks/format_cells.py --check
+	$(BIN)/python .ci/format_cells.py --check
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	! $(BIN)/python -m pip check 2>&1 | grep -vx -e "$(LEFT_OUT)" -e "No broken requirements found\."
@@ -51,7 +51,7 @@ lint: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/python tests/notebooks/format_cells.py
+	$(BIN)/python .ci/format_cells.py
 
 # Writes requirements.txt anew: pins that still fit stay; `make lock NEWER=--upgrade` takes the newest of all,
 # `make lock NEWER="--upgrade-package ray"` of one. (uv asks PyPI, whatever pip is configured to do.)

@@ -1,12 +1,12 @@
-"""Format the code cells of the chapters with ruff at 88 columns, what a page shows without scrolling.
+"""Format the code cells of the chapters with ruff at 88 columns, which a page shows whole.
 
-    python tests/notebooks/format_cells.py [--check] [notebooks/theory/labels.md …]
+    python .ci/format_cells.py [--check] [notebooks/theory/labels.md …]
 
 jupytext reads a chapter and writes it as a notebook, which ruff formats: it knows magics, trailing
 semicolons and the end of a cell. Only the code goes back into the chapter: prose, front matter and
 the options of cells stay as they were typed, which they would not if jupytext wrote the file.
-`--check` changes nothing, names the chapters that are not formatted and exits with 1. A line that does
-not parse is shown with its chapter, and the exit status is 2.
+`--check` changes nothing, names the chapters that are not formatted and exits with 1. A line that
+does not parse is shown with its chapter, and the exit status is 2.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pathlib import Path
 import jupytext
 
 COLUMNS = 88
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def formatted(sources: dict) -> dict:
-    """The chapters' texts, by name, with their code formatted. One call of ruff for all of them."""
+    """Return the chapters' texts, by name, with their code formatted, by one call of ruff."""
     chapters = {name: jupytext.reads(source, fmt="md:myst") for name, source in sources.items()}
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder, f"{i}-{Path(name).stem}.ipynb") for i, name in enumerate(chapters)]
@@ -42,11 +42,12 @@ def formatted(sources: dict) -> dict:
 
 
 def code(notebook) -> list[str]:
+    """Return the sources of the code cells."""
     return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
 
 
 def spliced(text: str, old: list[str], new: list[str]) -> str:
-    """The text with the cells `old`, which it contains in this order, replaced by `new`."""
+    """Return the text with the cells `old`, which it contains in this order, replaced by `new`."""
     parts, end = [], 0
     for before, after in zip(old, new, strict=True):
         fence = text.index("\n```{code-cell}", end)
@@ -57,6 +58,7 @@ def spliced(text: str, old: list[str], new: list[str]) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Format or check the chapters and return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
