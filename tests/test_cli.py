@@ -89,15 +89,6 @@ def test_nothing_given_is_the_default_run(trained, kind):
     assert trained.execution["record_to"] == records.tracked_folder()
 
 
-@pytest.mark.parametrize("kind", kinds.KINDS)
-def test_help_fits_a_screen_and_a_half(kind, capsys):
-    assert cli.main(["train", kind, "--help"]) == 0
-    printed = capsys.readouterr().out
-    assert printed.count("\n") <= 40
-    for flag in ("--dataset", "--method", "-o ", "--checkpoint", "--record", "--seed"):
-        assert flag in printed
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

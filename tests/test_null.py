@@ -105,26 +105,6 @@ def test_a_given_loss_trains_like_the_catalogue(file):
     assert abs(float(given.pairs(z1, z2) - other.pairs(z1, z2))) > 0.01
 
 
-@pytest.mark.parametrize(
-    ("name", "temperature"),
-    [
-        ("distances", True),  # a Gaussian of squared distances
-        ("bits", True),  # powers of two
-        ("held_tilt", True),  # with a loudness of its own
-        ("hardest", False),
-        ("mean_push", False),
-        ("redundancy", False),
-    ],
-)
-def test_the_profile_tells_temperatures_in_disguise_from_other_losses(name, temperature):
-    """Six files that were written without looking at the profile's code."""
-    loss = null.read(Path(__file__).with_name("losses") / f"{name}.py")
-    with np.load(ledgers.book_file("book/results/stages.npz")) as stages:
-        batch = torch.from_numpy(stages["cifar10 middle"])
-    verdict = profile_loss(loss.method(loss.configurations[0]).pairs, *batch).verdict
-    assert verdict.startswith("a temperature") == temperature
-
-
 def effect(difference, error=0.1, values=(), count=4):
     """A difference of ten seeds, corrected over tasks."""
     one = Effect(difference, error, 9, "these images", values=values, seeds=tuple(values and FRESH))

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from builder import build, ledger_pages
 from hnlib import __main__ as cli
-from hnlib import _files
 from hnlib.images.config import ImageRun
 from hnlib.retrieval.config import RetrievalRun
 from hnlib.training import records
@@ -145,19 +144,6 @@ def test_no_altered_record_ends_in_a_traceback(tmp_path, capsys, data):
     status = cli.main(["results", "--folder", str(tmp_path)])
     error = capsys.readouterr().err
     assert (status, error) == (0, "") or (status == 2 and path.name in error)
-
-
-def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path):
-    path = tmp_path / "file"
-    path.write_text("old")
-
-    def fail(temporary):
-        Path(temporary).write_text("half")
-        raise OSError("No space left on device")
-
-    with pytest.raises(OSError, match="space"):
-        _files.write_atomically(path, fail)
-    assert path.read_text() == "old" and [*tmp_path.iterdir()] == [path]
 
 
 def test_the_table_has_a_row_a_run_and_a_column_an_option_or_metric():

@@ -287,12 +287,6 @@ def test_search_finds(visit, query, title, page):
     assert found.complaints == []
 
 
-def test_search_finds_both_that_are_called_dcl(visit):
-    found = visit("search.html?q=DCL").locator("#search-results li a")
-    pages = [found.nth(i).get_attribute("href") for i in range(5)]
-    assert any("theory/debiasing.html" in page for page in pages)
-
-
 def skip(page):
     """Go past the sidebar by the link that is the first tab stop of a page."""
     page.keyboard.press("Tab")
