@@ -636,9 +636,10 @@ def soft_targets(
 
     Notes
     -----
-    $$\mathrm{KL}\big(\lambda e_+ + (1 - \lambda)\,\tau_i \,\big\Vert\, p_i\big),\qquad
-    p_i \propto (e^{s_i^+/t},\ Q w_{ij} e^{s_{ij}/t}),\quad
-    \tau_i \propto (e^{g_i^+/t_T},\ Q w_{ij} e^{g_{ij}/t_T})$$
+    $$\mathrm{KL}\big(\lambda e_+ + (1 - \lambda)\,\tau_i \,\big\Vert\, p_i\big)$$
+
+    with the softmax of the student, $p_i \propto (e^{s_i^+/t},\ Q w_{ij} e^{s_{ij}/t})$, and of the
+    teacher, $\tau_i \propto (e^{g_i^+/t_T},\ Q w_{ij} e^{g_{ij}/t_T})$.
 
     The target has no gradient. A candidate is pushed where the student rates it above the target
     and pulled where below.
