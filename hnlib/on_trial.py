@@ -10,6 +10,7 @@ from scipy import stats
 
 from hnlib import null
 from hnlib.book import experiments
+from hnlib.book.figures import COLOURS, GREY
 from hnlib.book.tables import TITLES, interval
 from hnlib.results.comparisons import Effect
 
@@ -102,15 +103,35 @@ def summary(block: str) -> str:
 
 
 def line(
-    loss: str, title: str, base: str = "N1", of: str = "losses-on-trial"
+    loss: str, title: str, base: str = "N1", of: str = "losses-on-trial", beside: bool = False
 ) -> dict[str, str] | None:
-    """Return a line of the ledger, two columns for each recorded task; None without any."""
-    cells, second = {"loss": title}, judged(loss, base, of, beside=True)
-    for block, found in judged(loss, base, of).items():
-        heads = (f"{TASKS[block]}, {TITLES.get(m, m)}" for m in metrics(block, of))
-        word = null.word(found, margin(block))
-        cells |= zip(heads, (f"{interval(found)} {word}", interval(second[block])))
-    return cells if len(cells) > 1 else None
+    """Return a line of the ledger, a column for each recorded task; None without any.
+
+    Only the metric that decides is judged; `beside` it the other has no word.
+    """
+    cells = {}
+    for block, found in judged(loss, base, of, beside).items():
+        metric = metrics(block, of)[beside]
+        word = "" if beside else null.word(found, margin(block))
+        cells[f"{TASKS[block]}, {TITLES.get(metric, metric)}"] = f"{interval(found)} {word}".strip()
+    return {"loss": title} | cells if cells else None
+
+
+def draw(ax, block: str) -> None:
+    """Draw what losses gain over the tuned temperature on a task; controls are filled."""
+    rows = {"N2": "N₂: another loudness"} | LOSSES | CONTROLS
+    half = margin(block)
+    ax.axvspan(-half, half, color=GREY, alpha=0.2, lw=0)
+    ax.axvline(0, color=GREY, lw=0.8)
+    shown = [loss for loss in rows if block in judged(loss)]
+    for row, loss in enumerate(shown):
+        found, colour = judged(loss)[block], COLOURS["accent"]
+        face = colour if loss in CONTROLS else "none"
+        bar = found.half(0.05 / found.family)
+        ax.errorbar(found.difference, row, xerr=bar, fmt="o", color=colour, mfc=face)
+    ax.set_yticks(range(len(shown)), [rows[loss] for loss in shown])
+    ax.invert_yaxis()
+    ax.set(xlabel="minus N₁ [points]", title=TASKS[block])
 
 
 def landscape(trials: int, rng) -> np.ndarray:
