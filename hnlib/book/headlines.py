@@ -21,7 +21,7 @@ NOT_DONE = "not done"
 ASKED = {
     "here": "as printed",
     "seeds": "seeds (degrees of freedom)",
-    "tuned": "rate and length chosen on both sides",
+    "tuned": "rate (search: length, too) chosen on both sides",
     "beside": "by the second read-out",
     "elsewhere": "on other data",
     "again": "on other seeds",
@@ -130,7 +130,7 @@ def evidence() -> dict[str, dict[str, str]]:
             here=linear["short both"],
             tuned=_of("images-rates", "tilt0.1 tuned", "t0.1 tuned"),
             beside=knn["short both"],
-            elsewhere=hundred("t0.1 b2", "t0.1 b0"),
+            elsewhere=hundred("tilt", "temperature"),
             **small,
         ),
         "Longer training: HCL over t = 0.5": dict(here=linear["long hcl"], beside=knn["long hcl"]),
