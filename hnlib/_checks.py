@@ -151,8 +151,8 @@ def raise_if(bad: Tensor, message: str, value: Tensor | None = None) -> None:
     """Raise ValueError if any entry of `bad` of shape [n] is true.
 
     The message may contain {row}, the first such entry, and {value}, that entry of `value`. On an
-    accelerator, which would stall in every step, the innermost `deferred` keeps the condition until
-    it is asked.
+    accelerator, where reading it would stall every step, the innermost `deferred` keeps the
+    condition until it is asked.
     """
     if on_cpu(bad):
         if bad.any():

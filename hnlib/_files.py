@@ -84,7 +84,7 @@ def decode(content: bytes, path: Path) -> str:
 
 
 def download(url: str, path: Path) -> None:
-    """Download a file, from where an interrupted download of it ended.
+    """Download a file, continuing an interrupted download.
 
     OSError: the connection ended early; the partial file stays beside `path` as .part.
     """
@@ -106,7 +106,7 @@ def download(url: str, path: Path) -> None:
 def verified(url: str, path: Path, digest: str) -> None:
     """Download an archive, unless it is there, and check its digest: SHA-256, or published MD5.
 
-    OSError: it has another one; it is deleted.
+    OSError: the digest is another one; the archive is deleted.
     """
     if not path.exists():
         download(url, path)

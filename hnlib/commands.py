@@ -27,7 +27,7 @@ app = App(
 )
 train = App("train", help="Train one encoder with one method.")
 app.command(train)
-app.command("hnlib.null:null", help="Tell whether a loss beats a tuned temperature.")
+app.command("hnlib.null:null", help="Test whether a loss beats a tuned temperature.")
 app.command("hnlib.notebooks.sweep:sweep", help="Execute one notebook over a grid of parameters.")
 
 
@@ -249,7 +249,7 @@ def evaluate(
 
 @app.command
 def profile(target: str, /, *, labels: bool = False) -> None:
-    """Tell how sharp, loud and balanced a loss is, on batches recorded while encoders trained.
+    """Measure how sharp, loud and balanced a loss is, on batches recorded while encoders trained.
 
     They are from the start, the middle and the end, on CIFAR-10 and on SciFact.
 

@@ -1,4 +1,4 @@
-r"""Logits: what a loss of a softmax makes of a similarity, $f(s)$ where InfoNCE has $s/t$.
+r"""Logits: the function $f(s)$ of a similarity that a softmax loss uses where InfoNCE has $s/t$.
 
 `logits.artanh()(contrast)` returns $f(s_{ij})$ of shape [n, m]. A logit is a value, a frozen
 dataclass of its options. The inverse of its slope, $1/f'(s)$, is a temperature that depends on the

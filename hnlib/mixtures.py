@@ -76,7 +76,7 @@ class mochi:
         return torch.lerp(candidates[one], partners, share[:, :, None])
 
     def parts(self, contrast: Contrast) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what is mixed.
+        """Return the parts that are mixed.
 
         The columns of a negative [n, k] and, for pairs, of its partner [n, s]; and the partner's
         share [n, k], from column s on the anchor's.

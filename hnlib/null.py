@@ -431,7 +431,7 @@ class Outcome:
 
     @property
     def shares(self) -> dict[str, tuple[float, float, float] | None]:
-        """What N1 gains over InfoNCE at t = 0.5 as a share of the loss's gain, by task."""
+        """The gain of N1 over InfoNCE at t = 0.5 as a share of the loss's gain, by task."""
         return {k: share(self.gains["N1"][k], self.gains["loss"][k]) for k in self.arms}
 
     @property
@@ -537,7 +537,7 @@ def null(
     tasks: tuple[str, ...] = (),
     record: bool = False,
 ) -> None:
-    """Tell whether a loss beats a temperature that was tuned as hard (null model 1).
+    """Test whether a loss beats a temperature that was tuned as hard (null model 1).
 
     Parameters
     ----------
@@ -629,7 +629,7 @@ def part(protocol: experiments.Experiment, tasks: tuple[str, ...]) -> experiment
 
 
 def load_data(protocol: experiments.Experiment, data_root: Path | None) -> None:
-    """Load the data of a protocol; ValueError says which command gets what is missing."""
+    """Load the data of a protocol; ValueError names the command that downloads missing data."""
     for block, fields in protocol.blocks.items():
         kind, name = fields.get("kind", protocol.fields["kind"]), fields["dataset"]
         try:

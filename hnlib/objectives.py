@@ -512,7 +512,7 @@ def sigmoid(
 def pairwise(
     contrast: Contrast, log_w: Tensor, temperature: float | Tensor = 0.5, reduction: str = "mean"
 ) -> Tensor:
-    r"""Compute BPR: each negative is compared with the positive by itself.
+    r"""Compute BPR: each negative is compared with the positive separately.
 
     Parameters
     ----------
@@ -552,7 +552,7 @@ def pairwise(
 
 
 def warp(contrast: Contrast, log_w: Tensor, margin: float = 0.1, reduction: str = "mean") -> Tensor:
-    r"""Compute WARP: negatives within a margin of the positive push alike, by its rank.
+    r"""Compute WARP: negatives within a margin of the positive push equally, weighted by its rank.
 
     Parameters
     ----------

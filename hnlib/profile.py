@@ -58,7 +58,7 @@ class Nearest(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    r"""What `profile_loss` found; `str()` is one sentence.
+    r"""The findings of `profile_loss`; `str()` is one sentence.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ class ConvergenceError(ValueError):
 
 
 class ConvergenceWarning(UserWarning):
-    """Sinkhorn did not reach its tolerance and goes on with the best plan that it has."""
+    """Sinkhorn did not reach its tolerance and continues with its best plan."""
 
 
 @dataclass(frozen=True, eq=False)

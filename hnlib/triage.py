@@ -24,7 +24,7 @@ CAUSES = {
 
 @dataclass(frozen=True)
 class Triage:
-    """What `triage` found; `str()` has a line for each cause, with ! where something is wrong.
+    """The findings of `triage`; `str()` has a line for each cause, with ! if something is wrong.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class Triage:
 
     @property
     def suspects(self) -> tuple[str, ...]:
-        """The causes whose number is on the wrong side of its limit."""
+        """The causes whose number is beyond its limit."""
         wrong = []
         for cause, (_, _, side, limit) in CAUSES.items():
             value = self.numbers[cause]

@@ -145,8 +145,8 @@ class Question:
 def searches(asked: dict, blocks=("",), others=(), whose: str = "queries", level=False) -> Table:
     """Show named pairs of arms of experiments: the lines of a block are one family.
 
-    Beside the primary metric stand the interval of the line alone for new queries (or users), with
-    `level` the mean of ours, and the differences of `others`.
+    Further columns have the line's own interval for new queries (or users), with `level` the mean
+    of ours, and the differences of `others`.
     """
     rows, several = [], False
     for block in blocks:

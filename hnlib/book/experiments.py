@@ -413,7 +413,7 @@ def _one_of(known, name: str, what: str = "there is no statistic") -> str:
 
 
 def together(found: dict[str, Any]) -> dict[str, Any]:
-    """Return what was found with its effects corrected together; levels stay as they are."""
+    """Correct the effects among the results together; levels are returned unchanged."""
     effects = {name: one for name, one in found.items() if isinstance(one, Effect)}
     if all(one.family == 1 for one in effects.values()):
         effects = dict(zip(effects, comparisons.family(effects.values())))

@@ -27,7 +27,7 @@ def format_share(share) -> str:
 
 @dataclass(frozen=True)
 class Level:
-    """What is printed of a number whose interval is not in points, and the ends that decide."""
+    """The printed form of a number whose interval is not in points, and the ends that decide."""
 
     text: str
     low: float

@@ -115,7 +115,7 @@ def _job(run, numbers: int, measured: dict[tuple, float]) -> Job:
 
 
 def listing(waiting: list[Job]) -> str:
-    """Return one line per job: what it fills, its minutes, its command."""
+    """Return one line per job: the numbers that it fills, its minutes, and its command."""
     lines = []
     for job in waiting:
         fills = f"{job.numbers:2} printed" if job.numbers else "a chapter "

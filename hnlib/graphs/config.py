@@ -1,4 +1,4 @@
-"""What a run on graphs is; needs neither torch nor PyTorch Geometric."""
+"""The configuration of a run on graphs; needs neither torch nor PyTorch Geometric."""
 
 from __future__ import annotations
 

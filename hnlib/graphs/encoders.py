@@ -45,7 +45,7 @@ class GIN(nn.Module):
 
 
 class Head(nn.Module):
-    """A discriminator of InfoGraph: three layers with ReLU beside a linear shortcut, one width."""
+    """A discriminator of InfoGraph: three layers of one width with ReLU, and a linear shortcut."""
 
     def __init__(self, width: int):
         super().__init__()

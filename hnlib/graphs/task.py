@@ -1,4 +1,4 @@
-"""What a run on graphs trains and measures."""
+"""The model that a run on graphs trains, and its measurements."""
 
 from __future__ import annotations
 

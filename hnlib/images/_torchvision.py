@@ -1,6 +1,6 @@
 """Import torchvision, also where its wheel lacks the compiled operators.
 
-Beside a CPU build of torch its wheel may lack the compiled operators. Shape rules for two of them,
+With a CPU build of torch, its wheel may lack the compiled operators. Shape rules for two of them,
 `nms` and `qnms`, are registered all the same, and the whole import fails. We need neither. So only
 where the plain import fails are the two declared (never implemented) and the import repeated.
 """

@@ -1,6 +1,6 @@
 r"""Two random views of every image, made in batch on the device that holds the images.
 
-Every choice (crop, flip, colours, noise) is drawn for each image by itself, as a pipeline of one
+Every choice (crop, flip, colours, noise) is drawn separately for each image, as a pipeline of one
 image at a time would draw it; only the order of the colour operations is fixed. There is no loop
 over images and no wait for the device.
 """

@@ -1,4 +1,4 @@
-"""What a run on images is; needs no torch."""
+"""The configuration of a run on images; needs no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of sentences: {eval}`EXPRESSION` in a notebook's text is what the expression is there.
+"""Numbers in sentences: {eval}`EXPRESSION` in a text is replaced by the expression's value.
 
 As in MyST-NB, the expression has the values that the names have when the cells above have run. An
 executed notebook holds the text with its numbers, so pages, downloads and the search have them.
@@ -14,7 +14,7 @@ CODE = "__import__('hnlib.book.tables', fromlist=['tables']).show_inline({})"
 
 
 def ask(node) -> None:
-    """Add a cell before every text with expressions, which says what they are."""
+    """Add a cell before every text with expressions that evaluates them."""
     from nbformat.v4 import new_code_cell
 
     cells = []
@@ -27,7 +27,7 @@ def ask(node) -> None:
 
 
 def answer(node) -> None:
-    """Take the cells of `ask` away and put what they said into the text."""
+    """Remove the cells of `ask` and put their values into the text."""
     cells, said = [], iter(())
     for cell in node.cells:
         if "inline" in cell.metadata.get("tags", ()):

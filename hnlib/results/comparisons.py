@@ -274,8 +274,8 @@ def family(effects, pooled: bool = False) -> list[Effect]:
 def equivalence(effect: Effect, margin: float) -> float:
     """Return p of two one-sided tests that the difference is within ± `margin` > 0.
 
-    Chosen beforehand, the margin says what would not matter. p ≤ 0.05 if and only if the 90 %
-    interval is inside (Schuirmann, 1987); in a family p is multiplied by its size.
+    The margin, chosen beforehand, is the largest difference that would not matter. p ≤ 0.05 if and
+    only if the 90 % interval is inside (Schuirmann, 1987); in a family p is multiplied by its size.
     """
     distance = margin - abs(effect.difference)
     half = effect.reach(distance) / 2

@@ -74,7 +74,7 @@ def _gradients(method, z1: Tensor, z2: Tensor) -> tuple[Tensor, Tensor]:
 def diagnostics(
     z1: Tensor, z2: Tensor, labels: Tensor, log_weights=None, supervised=False, features=None
 ) -> dict:
-    """Return what learning curves show, of two views [B, d] of one fixed batch.
+    """Return the quantities that learning curves show, for two views [B, d] of one fixed batch.
 
     "collision" is the weight that `log_weights` (a method's) puts on negatives of the same class,
     zero by construction for a supervised method, None without one; "alignment"; "uniformity" of the

@@ -1,4 +1,4 @@
-"""What a run on retrieval is; needs no torch."""
+"""The configuration of a run on retrieval; needs no torch."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def evaluate(ranked: Tensor, judgements: Sequence[dict[int, float]]) -> dict[str
 def judged_rankings(
     queries: Tensor, documents: Tensor, judgements: Judgements, seen: Judgements | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return rankings of the judged queries, whose embeddings are given for all, and scores."""
+    """Return rankings and scores of the judged queries, from embeddings of all queries."""
     asked = torch.tensor(list(judgements))
     without = (
         [torch.tensor(list(seen.get(q, {})), dtype=torch.long) for q in judgements] if seen else ()

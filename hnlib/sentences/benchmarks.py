@@ -1,4 +1,4 @@
-"""What embeddings of sentences are judged by: published sets for transfer and for similarity."""
+"""Benchmarks of sentence embeddings: published sets for transfer and for similarity."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ DIGESTS = {
 class Benchmark:
     """Sentences, or pairs of them (`second`), with labels int64 or, where `graded`, similarities.
 
-    `train` is how many stand before the test part; 0: none, cross-validate.
+    `train` counts the examples before the test part; with 0 there is none, and folds are used.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What a run on sentences is; needs no torch."""
+"""The configuration of a run on sentences; needs no torch."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ class Configuration:
 
     @property
     def configuration(self) -> dict:
-        """What the record holds and is named by, as JSON gives it back."""
+        """The part of the record that names it, as read back from JSON."""
         run = self.resolved()
         always = (*run.headline, *run.always_recorded)
         chosen = {}

@@ -112,7 +112,7 @@ def svm(x: Tensor, y: Tensor, train: Tensor, test: Tensor, seed: int = 0) -> tup
     r"""Return an RBF support vector machine's accuracies on test and inner folds, and its $C$.
 
     It takes the features [N,d] as they are. $C\in\{10^{-3},\dots,10^3\}$ is chosen by `INNER_FOLDS`
-    stratified folds of the training part, shuffled by `seed`; of equal ones the smallest. As in the
+    stratified folds of the training part, shuffled by `seed`; ties go to the smallest. As in the
     code released with hcl (`graph/evaluate_embedding.py`), whose inner folds are not shuffled.
     """
     from sklearn.model_selection import GridSearchCV, StratifiedKFold
@@ -138,8 +138,8 @@ def classify(x: Tensor, y: Tensor, parts: Parts, seed: int = 0) -> list[tuple[Te
     r"""Return the predictions of a logistic regression on each test part, and its inner accuracy.
 
     For each (train, test) of `parts`, train alone decides $C$, by the inner accuracy. `x` $[N,d]$;
-    `y` int64 $[N]$, any numbers. Features are standardised with the mean and deviation of train, a
-    constant one is left out. $C\in\{10^{-4},\dots,10^{-1}\}$ by accuracy over `INNER` stratified
+    `y` int64 $[N]$, any numbers. Features are standardised with the mean and deviation of train;
+    constant ones are dropped. $C\in\{10^{-4},\dots,10^{-1}\}$ by accuracy over `INNER` stratified
     folds of train (shuffled by `seed`), of equal ones the smallest. The optimum is that of
     scikit-learn's LogisticRegression, for all parts and folds together: each step is two matrix
     products. Source: SentEval (Conneau & Kiela, 2018), whose grid is another and whose inner folds

@@ -1,4 +1,4 @@
-"""Robust losses: a contrast of given similarities, and a cone solver."""
+"""For robust losses: contrasts with given similarities, and an independent cone solver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def facing(positive, f):
 
 
 def solve(objective, *constraints, minimise=False):
-    """Solve by an independent route: a cone solver, asked for more digits than it has."""
+    """Solve by an independent route, a cone solver, at a tolerance below what it can reach."""
     goal = cp.Minimize if minimise else cp.Maximize
     problem = cp.Problem(goal(objective), list(constraints))
     tight = dict(tol_gap_abs=1e-11, tol_gap_rel=1e-11, tol_feas=1e-11)
