@@ -145,20 +145,8 @@ CATALOGUE = {
         dict(temperature=0.5, bias=None, learn_scale=False),
         objective=objectives.sigmoid,
     ),
-    "artanh": Entry("Artanh", "artanh", dict(temperature=0.5), logit=logits.artanh),
-    "weince": Entry(
-        "WEINCE",
-        "weince",
-        dict(
-            temperature=0.5,
-            share=None,
-            shape=None,
-            margin=2.0,
-            tail_strength=1.0,
-            cap_strength=10.0,
-        ),
-        logit=logits.weince,
-    ),
+    "artanh": Entry("Artanh", "artanh", vars(logits.artanh()), logit=logits.artanh),
+    "weince": Entry("WEINCE", "weince", vars(logits.weince()), logit=logits.weince),
     "bpr": Entry("BPR", "bpr", dict(temperature=0.5), objective=objectives.pairwise),
     "gbce": Entry(
         "gBCE", "gbce", dict(temperature=0.5, bias=0.0, power=0.5), objective=objectives.sigmoid
