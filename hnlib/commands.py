@@ -3,7 +3,6 @@
 import itertools
 import json
 import os
-import shutil
 import sys
 from collections import Counter
 from pathlib import Path
@@ -347,20 +346,14 @@ def queue(
 
     on = device
     if device == "auto":
-        on = "cuda" if shutil.which("nvidia-smi") else "cpu"
+        import torch
+
+        on = "cuda" if torch.cuda.is_available() else "cpu"
     frame = records.frame()
     waiting = jobs.jobs(frame, seeds, only, on) + jobs.planned(frame, only, on)
     if not run:
         print(jobs.listing(waiting))
         return 0
-    if on == "cuda":
-        import torch
-
-        if not torch.cuda.is_available():
-            raise ValueError(
-                "torch cannot use the GPU of this machine; install a torch for its driver, or pass "
-                "--device cpu"
-            )
     done = jobs.work(waiting, minutes, device, data_root)
     print(f"{done} recorded, {len(waiting) - done} left")
     return 0 if done or not waiting else 1
