@@ -143,7 +143,7 @@ def key(run) -> str:
     Seed, precision, compilation, additional readouts and the names of recipe and experiment do not
     matter.
     """
-    same = dict(seed=0, precision="32-true", compile=False, dataset_digest=None)
+    same = dict(seed=0, precision="32-true", dataset_digest=None)
     same |= dict(protocols=("clean",), recipe="book")
     same = {name: value for name, value in same.items() if name in config.defaults(type(run))}
     chosen = replace(run.resolved(), **same).configuration | {"experiment": ""}

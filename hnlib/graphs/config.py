@@ -64,7 +64,6 @@ class GraphRun(Configuration):
     ratio: Annotated[float, Field(ge=0, lt=1)] = 0.2
     original: bool = False
     precision: Annotated[Literal["32-true"], Hidden] = "32-true"
-    compile: Annotated[Literal[False], Hidden] = False
 
     kind: ClassVar = "graphs"
     headline: ClassVar = (*Configuration.headline, "framework", "encoder")

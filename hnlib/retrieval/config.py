@@ -95,7 +95,6 @@ class RetrievalRun(Configuration):
     transfer: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = ()
     pairs_only: Annotated[bool, Rare] = False
     precision: Annotated[Literal["32-true"], Hidden] = "32-true"
-    compile: Annotated[Literal[False], Hidden] = False
 
     kind: ClassVar = "retrieval"
     headline: ClassVar = (*Configuration.headline, "encoder", "pairs")

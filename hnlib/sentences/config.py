@@ -51,7 +51,6 @@ class SentenceRun(Configuration):
     length: Annotated[int, Field(ge=2, le=64)] = 64
     tasks: Annotated[tuple[Literal[TASKS], ...], Parameter(consume_multiple=True)] = ()  # pyright: ignore
     precision: Annotated[Literal["32-true"], Hidden] = "32-true"
-    compile: Annotated[Literal[False], Hidden] = False
 
     kind: ClassVar = "sentences"
     headline: ClassVar = (*Configuration.headline, "encoder", "views", "train_size")

@@ -99,10 +99,8 @@ class Checkpoint:
 
     def resume_hint(self) -> str:
         """Describe how to resume."""
-        if self.path is None:
-            return "nothing was saved: pass checkpoint=PATH (--checkpoint PATH) to resume later"
         if self.epoch is None:
-            return f"nothing was saved yet: {self.path} is written after each epoch"
+            return "nothing was saved: checkpoint=PATH (--checkpoint PATH) saves each whole epoch"
         return (
             f"the state after the last whole epoch is in {self.path}: repeat the same call to "
             "resume from there"

@@ -113,8 +113,6 @@ class Configuration:
         of the encoder of the keys
     precision
         32-true or bf16-mixed; losses are float32
-    compile
-        compile the model with torch.compile
     max_steps
         end training early
     """
@@ -136,7 +134,6 @@ class Configuration:
     queue: Annotated[int, Field(ge=0)] = 0
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.999
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
-    compile: bool = False
     max_steps: Annotated[int, Field(ge=1)] | None = None
 
     kind: ClassVar[str]

@@ -12,7 +12,6 @@ import logging
 import math
 import os
 import time
-import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -72,8 +71,7 @@ class Loop:
             parameters.append({"params": learned})
         adam = dict(lr=run.lr, betas=(0.9, run.beta2), fused=task.fused or None)
         optimiser = torch.optim.Adam(parameters, **adam)
-        compiled = torch.compile(model) if run.compile else model
-        self.trained, self.optimiser = fabric.setup(compiled, optimiser)
+        self.trained, self.optimiser = fabric.setup(model, optimiser)
         self.queue = KeyQueue(model, run) if run.queue else None
         self.progress, self.scheduled, self._embedded = Progress(), {}, ()
         self.supervised = needs(self.method, "supervised")
@@ -362,13 +360,6 @@ def launch(device: str, precision: str):
         ) from error
     if several:
         fabric.launch()
-    slow = fabric.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX2"
-    if precision == "bf16-mixed" and slow:
-        warnings.warn(
-            "this processor has no instructions for bfloat16, so bf16-mixed takes several times "
-            "as long as 32-true; train with --precision 32-true or on another machine",
-            stacklevel=2,
-        )
     return fabric
 
 
