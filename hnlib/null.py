@@ -18,10 +18,9 @@ import json
 import math
 import multiprocessing
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib import import_module
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -145,151 +144,76 @@ def _try(function: Callable, options: dict, what: str) -> None:
         raise ValueError(f"{what} = {options}: {type(error).__name__}: {error}") from error
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Trial:
-    """A loss and the null model on the tasks of a protocol; its arms are fields of runs by name."""
+def arms(loss: Loss, protocol: experiments.Experiment) -> dict[str, dict[str, dict]]:
+    """Return the configurations at the rates and lengths of the null model, by task and name."""
+    found: dict[str, dict[str, dict]] = {}
+    for block in protocol.blocks:
+        trained = {(arm["max_steps"], arm["lr"]) for arm in protocol.arms[block].values()}
+        found[block] = {}
+        for i, options in enumerate(loss.configurations):
+            for steps, lr in sorted(trained):
+                arm = dict(options=options, max_steps=steps, lr=lr, method=loss.name)
+                found[block][f"{i} x{steps} lr{lr}"] = arm
+    return found
 
-    loss: Loss
-    protocol: experiments.Experiment
-    folder: Path  # of the records
-    seeds: tuple[int, ...]  # of the selection
 
-    @property
-    def arms(self) -> dict[str, dict[str, dict]]:
-        """The configurations at the rates and lengths that the null model was chosen from."""
-        found: dict[str, dict[str, dict]] = {}
-        for block in self.protocol.blocks:
-            arms = self.protocol.arms[block].values()
-            trained = {(arm["max_steps"], arm["lr"]) for arm in arms}
-            found[block] = {}
-            for i, options in enumerate(self.loss.configurations):
-                for steps, lr in sorted(trained):
-                    arm = dict(options=options, max_steps=steps, lr=lr)
-                    found[block][f"{i} x{steps} lr{lr}"] = arm | {"method": self.loss.name}
-        return found
+def nulls(protocol: experiments.Experiment) -> experiments.Experiment:
+    """Return the fresh runs of the null model and of InfoNCE at t = 0.5, as validation chose them.
 
-    def run(self, arm: dict, seed: int, block: str):
-        """Return the run of an arm."""
-        return dataclasses.replace(self.protocol, arms={block: {"": arm}}).run("", seed, block)
-
-    def metric(self, block: str) -> str:
-        """Return the metric that decides on a task."""
-        return self.protocol.blocks[block].get("primary", self.protocol.primary)
-
-    def null(self, pattern: str, block: str) -> dict:
-        """Return the arm that validation data chose for the null model."""
-        best = self.protocol.best(pattern, "validation", block)
-        arm = None if best is None else self.protocol.arm(best, block)
-        if arm is None:
+    ValueError: what chooses them is not recorded.
+    """
+    rule = dict(by="validation", experiment=protocol.name)
+    rules = {name: rule | {"among": f"{name} *"} for name in NULLS}
+    rules["untuned"] = rule | {"among": UNTUNED}
+    none = {block: {} for block in protocol.blocks}
+    fresh = dataclasses.replace(protocol, seeds=tuple(FRESH), arms=none, chosen=rules)
+    for block, name in itertools.product(fresh.blocks, rules):
+        if fresh.arm(name, block) is None:
             raise ValueError(
-                f"what {self.protocol.name} chooses on {block} is not recorded here; install the "
+                f"what {protocol.name} chooses on {block} is not recorded here; install the "
                 f'records, or make them with hnlib queue --run --only "chapters {PROTOCOL}"'
             )
-        return arm
-
-    def chosen(self, recorded: dict[str, dict], block: str, only: str = "") -> str:
-        """Return the name of the arm with the best mean validation score."""
-        metric = f"{self.metric(block)}_validation"
-
-        def score(arm: dict) -> float:
-            found = [recorded.get(_key(self.run(arm, seed, block))) for seed in self.seeds]
-            return statistics.fmean(one["metrics"][metric] if one else FAILED for one in found)
-
-        scores = {k: score(arm) for k, arm in self.arms[block].items() if k.startswith(only)}
-        best = max(scores, key=lambda name: scores[name])
-        if scores[best] == FAILED:
-            name = f"{self.loss.path}, configuration {only.strip()}" if only else self.loss.path
-            raise ValueError(f"{name}: each training diverged on {block}")
-        return best
-
-    def compared(self, recorded: dict[str, dict]) -> dict[str, dict[str, dict]]:
-        """Return the arms that ten seeds compare, by task."""
-        return {
-            block: {
-                "loss": arms[self.chosen(recorded, block)],
-                "default": arms[self.chosen(recorded, block, "0 ")],
-                **self.nulls[block],
-            }
-            for block, arms in self.arms.items()
-        }
-
-    @functools.cached_property
-    def nulls(self) -> dict[str, dict[str, dict]]:
-        """The arms of the null model and of InfoNCE at t = 0.5 by task; ValueError if unknown."""
-        patterns = {name: f"{name} *" for name in NULLS} | {"untuned": UNTUNED}
-        return {
-            block: {name: self.null(pattern, block) for name, pattern in patterns.items()}
-            for block in self.protocol.blocks
-        }
-
-    def runs(self, arms: dict[str, dict[str, dict]], seeds: Iterable[int]) -> list:
-        """Return the runs of arms by task, each once, all of a seed before the next."""
-        every = {}
-        for seed in seeds:
-            for block, named in arms.items():
-                for run in (self.run(arm, seed, block) for arm in named.values()):
-                    every.setdefault(_key(run), run)
-        return [*every.values()]
-
-    def recorded(self) -> dict[str, dict]:
-        """Return the records of the folder by what was chosen."""
-        return {records.key(one["configuration"]): one for one in records.load_all(self.folder)}
-
-    def work(
-        self, runs: list, processes: int, bar, price: Callable, data_root: Path | None
-    ) -> dict:
-        """Train the runs that have no record yet, and return all records by what was chosen."""
-        done = self.recorded()
-        left = [run for run in runs if _key(run) not in done]
-        common = str(self.loss.path), self.loss.name, self.folder, data_root, self.protocol.digest
-        if processes == 1:
-            for run in left:
-                _train(run, *common)
-                bar.update(price(run))
-            return self.recorded()
-        pool = ProcessPoolExecutor(processes, _context(), torch.set_num_threads, (1,))
-        with pool:
-            jobs = {pool.submit(_train, run, *common): run for run in left}
-            try:
-                for job in as_completed(jobs):
-                    job.result()
-                    bar.update(price(jobs[job]))
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-        return self.recorded()
-
-    def effects(self, recorded: dict, arms: dict, ours: str, base: str, target="these images"):
-        """Return differences by task in points, corrected together."""
-
-        def rows(name: str, block: str):
-            found = (recorded.get(_key(self.run(arms[block][name], seed, block))) for seed in FRESH)
-            return records.frame([one for one in found if one])
-
-        alone = [
-            comparisons.between(rows(ours, block), rows(base, block), self.metric(block), target)
-            for block in arms
-        ]
-        return dict(zip(arms, comparisons.family(alone)))
+    return fresh
 
 
-@functools.cache
-def _context():
-    """Return the context of processes: forked from one that has imported what trainings need.
+def chosen(loss: Loss, choice: experiments.Experiment, block: str, pattern: str = "*") -> dict:
+    """Return the arm with the best mean validation score; what diverged has no record."""
+    metric = f"{choice.metric(block)}_validation"
 
-    It begins to import at once. Where there is no such server each process imports all by itself.
-    """
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    tasks = [f"{kinds.KINDS[kind]}.task" for kind in ("images", "retrieval")]
-    context.set_forkserver_preload([__name__, "hnlib.training.train", *tasks])
-    forkserver.ensure_running()
-    return context
+    def score(name: str) -> float:
+        values = choice.values(name, metric, block)
+        return statistics.fmean(values.get(seed, FAILED) for seed in choice.seeds)
+
+    scores = {name: score(name) for name in choice.matching(pattern, block)}
+    best = max(scores, key=lambda name: scores[name])
+    if scores[best] == FAILED:
+        name = f"{loss.path}, configuration {pattern[0]}" if pattern != "*" else loss.path
+        raise ValueError(f"{name}: each training diverged on {block}")
+    return choice.arms[block][best]
 
 
-def _key(run) -> str:
-    return records.key(run.configuration)
+def work(
+    experiment: experiments.Experiment,
+    loss: Loss,
+    folder: Path,
+    processes: int,
+    finished: Callable,
+    data_root: Path | None,
+) -> experiments.Experiment:
+    """Train the runs that the folder has no record of; return the experiment with its records."""
+    common = str(loss.path), loss.name, folder, data_root, experiment.digest
+    context = multiprocessing.get_context("spawn")  # a fork would copy torch's threads
+    pool = ProcessPoolExecutor(processes, context, torch.set_num_threads, (1,))
+    with pool:
+        jobs = {pool.submit(_train, run, *common): run for run in experiment.missing()}
+        try:
+            for job in as_completed(jobs):
+                job.result()
+                finished(jobs[job])
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return dataclasses.replace(experiment, recorded=records.by_key(folder))
 
 
 def _train(
@@ -356,7 +280,7 @@ def deviation(protocol: experiments.Experiment, block: str) -> float | None:
     Over the best quarter of the arms, it is the deviation of what two seeds of the selection differ
     by; what a seed does to all arms alike cancels. None while the selection is not recorded.
     """
-    metric = protocol.blocks[block].get("primary", protocol.primary)
+    metric = protocol.metric(block)
     arms = protocol.matching([f"{name} *" for name in NULLS], block)
     means = {arm: protocol.mean(arm, f"{metric}_validation", block) for arm in arms}
     known = {arm: mean for arm, mean in means.items() if mean is not None}
@@ -371,12 +295,11 @@ def deviation(protocol: experiments.Experiment, block: str) -> float | None:
 def foreseen(protocol: experiments.Experiment) -> dict[str, float]:
     """Return the lead, in points, that ten seeds find to beat N1 with probability 0.8, by task."""
     found, seeds = {}, len(FRESH)
-    for block, fields in protocol.blocks.items():
+    for block in protocol.blocks:
         if (spread := deviation(protocol, block)) is not None:
             error = spread / math.sqrt(seeds)
             design = Effect(0.0, error, seeds - 1, "these images", family=len(protocol.blocks))
-            margin = MARGINS[fields.get("primary", protocol.primary)]
-            found[block] = margin + comparisons.detectable(design)
+            found[block] = MARGINS[protocol.metric(block)] + comparisons.detectable(design)
     return found
 
 
@@ -384,19 +307,17 @@ def foreseen(protocol: experiments.Experiment) -> dict[str, float]:
 class Outcome:
     """What a trial found: profiles by stage, and differences by null model and task."""
 
-    trial: Trial
+    loss: Loss
+    compared: experiments.Experiment
     profiles: dict[str, Profile]
-    arms: dict[str, dict[str, dict]]
     effects: dict[str, dict[str, Effect]]
-    default: dict[str, Effect]  # over N1
     by_query: dict[str, dict[str, Effect]]
     gains: dict[str, dict[str, Effect]]
 
     def words(self, base: str = "N1") -> dict[str, str]:
         """Return the verdict on each task; a loss whose fresh seed diverged has none."""
-        effects = (self.default if base == "default" else self.effects[base]).items()
-        margins = {block: MARGINS[self.trial.metric(block)] for block in self.arms}
-        return {k: "diverged" if x.unpaired else word(x, margins[k]) for k, x in effects}
+        effects, metric = self.effects[base].items(), self.compared.metric
+        return {k: "diverged" if x.unpaired else word(x, MARGINS[metric(k)]) for k, x in effects}
 
     def mean(self, base: str = "N1") -> Effect:
         """Return the mean difference over the tasks, over the seeds that all of them have."""
@@ -407,9 +328,9 @@ class Outcome:
     @property
     def model(self) -> str:
         """The name of the null model, and of its tasks if they are not all."""
-        protocol = self.trial.protocol
-        alone = f" on {', '.join(self.arms)} alone" if {*self.arms} != {*protocol.arms} else ""
-        return protocol.name.replace("null-", "null model ") + alone
+        name, blocks = self.compared.name, self.compared.blocks
+        alone = f" on {', '.join(blocks)} alone" if blocks != experiments.load(name).blocks else ""
+        return name.replace("null-", "null model ") + alone
 
     @property
     def sentence(self) -> str:
@@ -426,20 +347,21 @@ class Outcome:
         if balances:
             low, high = min(balances), max(balances)
             parts.append(f"balance {low:.2g}" + f" to {high:.2g}" * (high - low > 0.01 * high))
-        stem = self.trial.loss.path.stem
+        stem = self.loss.path.stem
         return f"{stem}, {self.model}: {found} over {NULLS['N1']}, {'; '.join(parts)}."
 
     @property
     def shares(self) -> dict[str, tuple[float, float, float] | None]:
         """The gain of N1 over InfoNCE at t = 0.5 as a share of the loss's gain, by task."""
-        return {k: share(self.gains["N1"][k], self.gains["loss"][k]) for k in self.arms}
+        gains, blocks = self.gains, self.compared.blocks
+        return {block: share(gains["N1"][block], gains["loss"][block]) for block in blocks}
 
     @property
     def lines(self) -> list[str]:
         """What was found on each task, in words."""
         found = []
-        for block in self.arms:
-            for base, several in {**self.effects, "default": self.default}.items():
+        for block in self.compared.blocks:
+            for base, several in self.effects.items():
                 found.append(
                     f"{block}, {OVER[base]}: {shown(several[block])}: {self.words(base)[block]}"
                 )
@@ -456,29 +378,31 @@ class Outcome:
         """A row of a table: name, then difference and interval on each task, and the mean."""
         effects = [*self.effects["N1"].values(), self.mean()]
         cells = [f"${x.difference:+.1f}$ $[{x.low:+.1f}, {x.high:+.1f}]$" for x in effects]
-        return " & ".join([self.trial.loss.path.stem.replace("_", r"\_"), *cells]) + r" \\"
+        return " & ".join([self.loss.path.stem.replace("_", r"\_"), *cells]) + r" \\"
 
     def record(self) -> dict[str, Any]:
         """Return all that was found, for JSON."""
-        loss, trial = self.trial.loss, self.trial
+        loss, compared = self.loss, self.compared
 
         def parts(effect: Effect) -> dict:
             names = ("difference", "low", "high", "p", "seeds", "values")
             return {name: getattr(effect, name) for name in names}
 
-        compared = {**self.effects, "default": self.default}
         return {
-            "protocol": trial.protocol.name,
-            "digest": trial.protocol.digest,
+            "protocol": compared.name,
+            "digest": compared.digest,
             "loss": loss.name,
             "code": loss.code,
             "configurations": loss.configurations,
             "environment": records.environment(torch.device("cpu")),
             "profiles": {k: str(x) for k, x in self.profiles.items()},
-            "chosen": self.arms,
+            "chosen": {
+                block: {name: compared.arm(name, block) for name in compared.names(block)}
+                for block in compared.blocks
+            },
             "effects": {
                 base: {k: parts(x) | {"verdict": self.words(base)[k]} for k, x in several.items()}
-                for base, several in compared.items()
+                for base, several in self.effects.items()
             },
             "new queries": {
                 base: {k: parts(x) for k, x in several.items()}
@@ -492,10 +416,11 @@ class Outcome:
         """Draw the differences from N1 and N2 with their intervals, and the margins."""
         from matplotlib.figure import Figure
 
-        figure = Figure((6.4, 0.9 + 0.6 * len(self.arms)), layout="constrained")
+        blocks = [*self.compared.blocks]
+        figure = Figure((6.4, 0.9 + 0.6 * len(blocks)), layout="constrained")
         ax = figure.subplots()
-        for row, block in enumerate(self.arms):
-            margin = MARGINS[self.trial.metric(block)]
+        for row, block in enumerate(blocks):
+            margin = MARGINS[self.compared.metric(block)]
             ax.fill_betweenx([row - 0.4, row + 0.4], -margin, margin, color="#737373", alpha=0.2)
             for up, (base, look) in zip((-0.12, 0.12), {"N1": "o", "N2": "s"}.items()):
                 effect = self.effects[base][block]
@@ -505,9 +430,9 @@ class Outcome:
                     effect.difference, row + up, xerr=bar, fmt=look, color="#737373", label=label
                 )
         ax.axvline(0, color="#737373", lw=0.8)
-        ax.set_yticks(range(len(self.arms)), [*self.arms])
+        ax.set_yticks(range(len(blocks)), blocks)
         ax.invert_yaxis()
-        ax.set(xlabel="difference in points; grey: the margin", title=self.trial.loss.path.stem)
+        ax.set(xlabel="difference in points; grey: the margin", title=self.loss.path.stem)
         figure.legend(loc="outside lower center", ncols=2, fontsize=9)
         return figure
 
@@ -562,51 +487,59 @@ def null(
     from tqdm import tqdm
 
     torch.set_num_threads(1)  # so small matrices wait for one another on a busy machine
-    if processes > 1:
-        _context()  # imports beside what comes before the first training
     loss, protocol = read(file), part(experiments.load(QUICK if quick else PROTOCOL), tasks)
     if loss.configurations == ({},):
         print(f"One configuration, loss(a, b): {file} has no CONFIGURATIONS of options to try.")
     out = out or records.default_folder().parent / "null"
     runs = records.tracked_folder() if record else out / "runs"  # the null's are of all losses
-    trial = Trial(loss, protocol, runs, protocol.seeds[: 1 if quick else None])
-    nulls, folder = trial.nulls, out / loss.name
+    compared, folder = nulls(protocol), out / loss.name
+    compared = dataclasses.replace(compared, recorded=records.by_key(runs))
+    own = dict(arms=arms(loss, protocol), chosen={}, seeds=protocol.seeds[: 1 if quick else None])
+    choice = dataclasses.replace(protocol, recorded=compared.recorded, **own)
     load_data(protocol, data_root)
     print("Stage 0: the profile of the default.")
     stages = profiles(loss)
     for name, found in stages.items():
         print(f"{name:16}{found}")
-    price, recorded = costs(protocol), trial.recorded()
-    selection = trial.runs(trial.arms, trial.seeds)
-    left = [run for run in selection if _key(run) not in recorded]
-    beside = [run for run in trial.runs(nulls, FRESH) if _key(run) not in recorded]
-    longest = {
-        block: max(price(trial.run(arm, 0, block)) for arm in arms.values())
-        for block, arms in trial.arms.items()
-    }
-    compared = 2 * len(FRESH)  # of the choice and of the default
-    most = sum(map(price, left + beside)) + compared * sum(longest.values())
+    price, left, beside = costs(protocol), [*choice.missing()], [*compared.missing()]
+    longest = [
+        max(price(choice.run(name, 0, block)) for name in choice.names(block))
+        for block in choice.blocks
+    ]
+    fresh = 2 * len(FRESH)  # of the choice and of the default, on each task
+    most = sum(map(price, left + beside)) + fresh * sum(longest)
     print(
         f"Stage 1: {len(left)} trainings that choose, at most "
-        f"{len(beside) + compared * len(nulls)} that compare; about "
+        f"{len(beside) + fresh * len(longest)} that compare; about "
         f"{math.ceil(most / 60 / processes)} min on {processes} processor cores."
     )
     for block, lead in foreseen(protocol).items():
         print(f"On {block} ten seeds find four leads in five of {lead:.1f} points.")
     form = "{desc}: {percentage:3.0f} % |{bar}| {elapsed} passed, about {remaining} left"
     with tqdm(total=most, desc=loss.path.stem, bar_format=form) as bar:
+        how = (loss, runs, processes, lambda run: bar.update(price(run)), data_root)
         try:
-            recorded = trial.work(selection, processes, bar, price, data_root)
-            arms = trial.compared(recorded)
-            recorded = trial.work(trial.runs(arms, FRESH), processes, bar, price, data_root)
+            choice = work(choice, *how)
+            best = {
+                block: {
+                    "loss": chosen(loss, choice, block),
+                    "default": chosen(loss, choice, block, "0 *"),
+                }
+                for block in choice.blocks
+            }
+            known = dict(arms=best, recorded=choice.recorded)
+            compared = work(dataclasses.replace(compared, **known), *how)
         except KeyboardInterrupt:
             bar.write("The same command goes on from here.")
             raise
-    effects = {base: trial.effects(recorded, arms, "loss", base) for base in NULLS}
-    by_query = {base: trial.effects(recorded, arms, "loss", base, "new images") for base in NULLS}
-    gains = {name: trial.effects(recorded, arms, name, "untuned") for name in ("loss", "N1")}
-    default = trial.effects(recorded, arms, "default", "N1")
-    outcome = Outcome(trial, stages, arms, effects, default, by_query, gains)
+    pairs = {name: ("loss", name) for name in NULLS}
+    effects = {
+        base: compared.effects({"": pair})
+        for base, pair in {**pairs, "default": ("default", "N1")}.items()
+    }
+    by_query = {k: compared.effects({"": x}, target="new images") for k, x in pairs.items()}
+    gains = {name: compared.effects({"": (name, "untuned")}) for name in ("loss", "N1")}
+    outcome = Outcome(loss, compared, stages, effects, by_query, gains)
     print(*outcome.lines, sep="\n")
     write_atomically(folder / "record.json", canonical(outcome.record(), indent=1).encode())
     write_atomically(folder / "row.tex", (outcome.latex + "\n").encode())

@@ -45,8 +45,7 @@ ASSUMED = {"static": 0.6, "random": 1.3, "films": 0.7, "digits": 1.3}
 
 def margin(block: str) -> float:
     """Return the difference, in points, that matters on a task."""
-    protocol = experiments.load(null.PROTOCOL)
-    return null.MARGINS[protocol.blocks[block].get("primary", protocol.primary)]
+    return null.MARGINS[experiments.load(null.PROTOCOL).metric(block)]
 
 
 @functools.cache
@@ -60,8 +59,7 @@ def spreads() -> dict[str, float]:
 def metrics(block: str, of: str = "losses-on-trial") -> tuple[str, str]:
     """Return the metric that decides on a task, and the one that is shown beside it."""
     trial = experiments.load(of)
-    primary = trial.blocks[block].get("primary", trial.primary)
-    return primary, trial.other(primary)
+    return trial.metric(block), trial.other(trial.metric(block))
 
 
 @functools.cache

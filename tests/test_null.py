@@ -237,20 +237,20 @@ def hash_of(text):
 def test_a_seed_that_diverged_takes_the_verdict(tiny, file):
     """A loss that fails on a fresh seed beats nothing, however far the others lead."""
     ahead = effect(5.0)
-    trial = null.Trial(null.read(file()), tiny, Path(), (200,))
 
     def words(one):
-        outcome = null.Outcome(trial, {}, {"generated": {}}, {"N1": {"generated": one}}, {}, {}, {})
-        return outcome.words()["generated"]
+        found = {"N1": {"generated": one}}
+        return null.Outcome(null.read(file()), tiny, {}, found, {}, {}).words()["generated"]
 
     assert words(ahead) == "beats"
     assert words(replace(ahead, unpaired=(213,))) == "diverged"
 
 
 def test_a_loss_that_always_diverges_is_told_so(tiny, file):
-    trial = null.Trial(null.read(file()), tiny, Path(), (200,))
+    loss = null.read(file())
+    choice = replace(tiny, arms=null.arms(loss, tiny), chosen={}, recorded={})
     with pytest.raises(ValueError, match="each training diverged on generated"):
-        trial.chosen({}, "generated")
+        null.chosen(loss, choice, "generated")
 
 
 def test_the_recorded_controls_come_out_as_they_must():

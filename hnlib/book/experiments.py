@@ -67,6 +67,11 @@ class Experiment:
     arms: dict[str, dict[str, dict]] = field(repr=False)  # by block
     chosen: dict[str, dict] = field(default_factory=dict, repr=False)
     predictions: list[dict] = field(default_factory=list, repr=False)
+    recorded: Any = field(default=None, repr=False)  # as of `records.by_key`, else the tracked ones
+
+    def metric(self, block: str) -> str:
+        """Return the metric that decides in a block."""
+        return self.blocks[block].get("primary", self.primary)
 
     def arm(self, name: str, block: str = "") -> dict[str, Any] | None:
         """Return the fields of an arm in a block, None while what chooses it is not recorded."""
@@ -88,8 +93,7 @@ class Experiment:
         The metric "validation" is that of the block's primary metric.
         """
         if metric == "validation":
-            primary = self.blocks[block].get("primary", self.primary)
-            metric = primary.removesuffix("_validation") + "_validation"
+            metric = self.metric(block).removesuffix("_validation") + "_validation"
         means = {name: self.mean(name, metric, block) for name in self.matching(pattern, block)}
         known = {name: mean for name, mean in means.items() if mean is not None}
         return max(known, key=lambda name: known[name]) if len(known) == len(means) else None
@@ -139,7 +143,7 @@ class Experiment:
     def missing(self) -> Iterator:
         """Yield the runs without a record, none of an experiment that is closed."""
         named = {} if self.closed else self._named(self.seeds)
-        return (self.run(*one) for key, one in named.items() if key not in _recorded())
+        return (self.run(*one) for key, one in named.items() if key not in self._records())
 
     @functools.cache  # noqa: B019 — an experiment lives as long as the process
     def _key(self, name: str, seed: int, block: str) -> str | None:
@@ -221,7 +225,7 @@ class Experiment:
         An arm may be a pair of arms: then it is what the first gains over the second, and the
         effect is an interaction.
         """
-        metric = metric or self.primary
+        metric = metric or self.metric(block)
         first, second = (self._gain(arm, metric, block) for arm in (ours, base))
         return comparisons.between(first, second, metric, target, self._mixed(block))
 
@@ -232,7 +236,7 @@ class Experiment:
 
         `pairs` may have names; each is compared in those of `blocks` that have both arms.
         """
-        return together(self._alone(pairs, metric or self.primary, target, blocks))
+        return together(self._alone(pairs, metric, target, blocks))
 
     def having(self, arms) -> list[str]:
         """Return the blocks that have all arms; ValueError names the nearest if none has one."""
@@ -242,7 +246,7 @@ class Experiment:
                 self._known(arm, next(iter(self.blocks)))
         return [x for x in self.blocks if all(self._like(arm, x) for arm in wanted)]
 
-    def _alone(self, pairs, metric: str, target: str, blocks=None) -> dict[str, Effect]:
+    def _alone(self, pairs, metric: str | None, target: str, blocks=None) -> dict[str, Effect]:
         if not isinstance(pairs, dict):  # the third of a pair is its name
             name = "{} − {}" if len(pairs) > 1 else ""
             pairs = {(*pair, name.format(*pair))[2]: pair[:2] for pair in pairs}
@@ -272,7 +276,7 @@ class Experiment:
             for arm in _flat(arms)
             for name, seed in itertools.product(self._like(arm, block), self.seeds)
         }
-        return sum(self._key(*one) not in _recorded() for one in named)
+        return sum(self._key(*one) not in self._records() for one in named)
 
     def edges(self) -> str:
         """Return a sentence on the chosen numbers that are the least or greatest that was tried."""
@@ -338,6 +342,9 @@ class Experiment:
             return self.beside[metric]
         return self.beside[0] if metric == self.primary else self.primary
 
+    def _records(self) -> dict[str, list[dict]]:
+        return _recorded() if self.recorded is None else self.recorded
+
     def _mixed(self, block: str) -> bool:
         """Return whether the two runs of a seed may come from different processors."""
         return self.blocks[block].get("mixed", self.mixed)
@@ -358,7 +365,7 @@ class Experiment:
         elsewhere = [name for name, rule in self._chosen(block).items() if "experiment" in rule]
         every = (self._key(name, seed, block) for name in [*self.arms[block], *elsewhere])
         keys = [key for key in every if key]
-        every = {key: _recorded()[key] for key in keys if key in _recorded()}
+        every = {key: self._records()[key] for key in keys if key in self._records()}
         made = [_by_processor(several) for several in every.values()]
         if made and len(every) == len(set(keys)):
             for processor in made[0]:

@@ -219,13 +219,17 @@ def key(configuration: dict) -> str:
     return json.dumps(configuration | same, sort_keys=True)
 
 
-def by_key() -> dict[str, list[dict]]:
-    """Return the tracked records of runs by `key`; replicates follow the first."""
-    folder, found = tracked_folder(), defaultdict(list)
-    for _, record, _ in _named(folder):
+def by_key(folder: Path | None = None) -> dict[str, list[dict]]:
+    """Return the records of runs by `key`, those of a folder or the tracked ones.
+
+    Replicates follow the first.
+    """
+    found = defaultdict(list)
+    for _, record, _ in _named(folder or tracked_folder()):
         if "superseded" not in record and kinds.kind_of(record) != "measurement":
             found[key(record["configuration"])].append(record)
-    DEPENDENCIES[EVERY] = everything()
+    if folder is None:
+        DEPENDENCIES[EVERY] = everything()
     return dict(found)
 
 
