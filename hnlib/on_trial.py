@@ -9,7 +9,7 @@ import numpy as np
 from scipy import stats
 
 from hnlib import null
-from hnlib.book import experiments
+from hnlib.book import experiments, figures
 from hnlib.book.figures import COLOURS, GREY
 from hnlib.book.tables import TITLES, interval
 from hnlib.results.comparisons import Effect
@@ -120,16 +120,11 @@ def draw(ax, block: str) -> None:
     rows = {"N2": "N₂: another loudness"} | LOSSES | CONTROLS
     half = margin(block)
     ax.axvspan(-half, half, color=GREY, alpha=0.2, lw=0)
-    ax.axvline(0, color=GREY, lw=0.8)
     shown = [loss for loss in rows if block in judged(loss)]
     for row, loss in enumerate(shown):
-        found, colour = judged(loss)[block], COLOURS["accent"]
-        face = colour if loss in CONTROLS else "none"
-        bar = found.half(0.05 / found.family)
-        ax.errorbar(found.difference, row, xerr=bar, fmt="o", color=colour, mfc=face)
-    ax.set_yticks(range(len(shown)), [rows[loss] for loss in shown])
-    ax.invert_yaxis()
-    ax.set(xlabel="minus N₁ [points]", title=TASKS[block])
+        figures.effect(ax, judged(loss)[block], row, COLOURS["accent"], loss not in CONTROLS)
+    figures.effect_rows(ax, [rows[loss] for loss in shown], "minus N₁ [points]")
+    ax.set_title(TASKS[block])
 
 
 def landscape(trials: int, rng) -> np.ndarray:
