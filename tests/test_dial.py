@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 
 from hnlib.book import dial
 
@@ -70,15 +69,3 @@ def test_seeds_that_lack_a_cell_do_not_count():
 def test_the_curve_goes_through_a_smooth_hill():
     curve = exact_map().curve()
     assert curve([2, 10, 60]) == pytest.approx([100 * hill(g) for g in (2, 10, 60)], abs=0.3)
-
-
-def test_the_heat_map_shows_every_cell_and_lines_of_equal_sharpness():
-    ax = Figure().subplots()
-    here = exact_map()
-    here.heat(ax)
-    shown = [float(text.get_text()) for text in ax.texts]
-    assert shown == pytest.approx(here.accuracy().mean(1), abs=0.06)
-    assert len(ax.lines) == 4
-    row, column = TEMPERATURES.index(0.1), BETAS.index(0.0)
-    x, y = ax.lines[1].get_data()  # γ = 10 begins at the cell t = .1, β = 0
-    assert np.hypot(x - column, y - row).min() < 0.1

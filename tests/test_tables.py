@@ -57,20 +57,6 @@ def test_mean_and_deviation():
     assert tables.percent([0.5]) == "50.0" and tables.percent([]) == "–"
 
 
-def test_a_gap_is_paired_by_seed():
-    points = dict(a=(1.2, 2.8, 1.4, 9.0), b=(0.0, 2.0, 0.0, 4.0))
-    rows = [(m, seed, 0.5 + x / 100) for m, found in points.items() for seed, x in enumerate(found)]
-    frame = pd.DataFrame(rows, columns=["method", "seed", "linear"])
-    frame["record"], frame["test_images"] = frame.method + frame.seed.astype(str), 10_000
-    a, b = (frame[frame.method == name] for name in "ab")
-    # 1.2, 0.8, 1.4: mean 1.133, deviation 0.306, t = 4.303
-    assert tables.gap(a[:3], b) == tables.gap(a[2::-1], b[:3]) == "+1.1\u00a0[+0.4,\u00a0+1.9]"
-    assert tables.gap(b[:3], a) == "\u22121.1\u00a0[\u22121.9,\u00a0\u22120.4]"
-    assert tables.gap(a[:1], b) == "+1.2"  # one seed has no interval
-    assert tables.gap(a, a) == "" and tables.gap(a, a.assign(linear=0.1)) == ""
-    assert tables.gap(a[:1], b[1:]) == tables.gap(a.iloc[:0], b) == tables.gap(a, b.iloc[:0]) == "–"
-
-
 def test_a_summary_has_a_row_for_runs_that_differ_in_their_seed():
     rows = [
         ("ot", 0.5, 0, 0.10),
@@ -102,3 +88,4 @@ def test_an_end_beside_zero_shows_its_side():
 
     assert shown(0.8, 0.78) == "+0.8 [+0.02, +1.6]" and shown(-0.8, 0.84) == "−0.8 [−1.6, +0.04]"
     assert shown(1.7, 1.1) == "+1.7 [+0.6, +2.8]"
+    assert tables.interval(Effect(1.2, float("inf"), 0, "")) == "+1.2"  # one seed has no interval

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from scipy import stats
 from scipy.interpolate import CubicSpline
 
@@ -93,25 +92,6 @@ class Map:
         points = self.accuracy(metric)[tried]
         bend, slope, _ = np.polyfit(np.log(self.gammas[tried]), points, 2)
         return -slope / 2 / bend
-
-    def heat(self, ax, metric: str | None = None) -> None:
-        """Draw the means in percent over (t, β), with level lines of γ between the cells."""
-        temperatures, betas = self.temperatures, self.betas
-        rows, columns = range(len(temperatures)), range(len(betas))
-        mean = self.accuracy(metric).mean(1).reshape(len(rows), len(columns))
-        ax.imshow(mean, cmap=sns.color_palette("crest", as_cmap=True), aspect="auto")
-        for (i, j), value in np.ndenumerate(mean):
-            ink = "white" if value > (mean.min() + mean.max()) / 2 else "black"
-            ax.text(j, i, f"{value:.1f}", ha="center", va="center", color=ink, fontsize=9)
-        y = np.linspace(0, rows[-1], 200)
-        t = np.exp(np.interp(y, rows, np.log(temperatures)))
-        for gamma in (5, 10, 20, 40):
-            beta = gamma * t - 1
-            on = (beta >= 0) & (beta <= betas[-1])
-            x = np.interp(beta[on], betas, columns)
-            ax.plot(x, y[on], color=figures.COLOURS["hcl"], lw=1)
-        ax.set_xticks(columns, [f"{b:g}" for b in betas])
-        ax.set_yticks(rows, [f"{x:g}" for x in temperatures])
 
     def scatter(self, ax, metric: str | None = None) -> None:
         """Draw the means in percent over γ and their curve; a ring marks β = 0.

@@ -184,9 +184,9 @@ class Experiment:
         rows = self.table(block, self.matching(arms, block))
         return Map(rows, self.primary)
 
-    def scores(self, names=None, metrics=None, block: str = "") -> list[dict]:
+    def scores(self, metrics=None, block: str = "") -> list[dict]:
         """Return a line of a table for each arm that has records: its seeds, and its metrics."""
-        groups = {name: self.group(name, block) for name in names or self.arms[block]}
+        groups = {name: self.group(name, block) for name in self.arms[block]}
         metrics = metrics or (*self.beside, self.primary)
         return [{"": n} | scores(group, metrics) for n, group in groups.items() if len(group)]
 
@@ -308,8 +308,7 @@ class Experiment:
         """Return what a prediction is about, by block and label, not corrected."""
         blocks = line.get("blocks", self.blocks)
         if "compare" in line:
-            target = line.get("target", "these images")
-            found = self._alone(line["compare"], metric, target, blocks)
+            found = self._alone(line["compare"], metric, "these images", blocks)
         else:
             name = line.get("statistic", "interaction")
             statistic = measures.STATISTICS[_one_of(measures.STATISTICS, name)]

@@ -89,10 +89,10 @@ def use_style() -> None:
     set_matplotlib_formats("svg")
 
 
-def heat_map(ax, matrix, title="", vmin=0.0, vmax=None, cmap="rocket_r"):
+def heat_map(ax, matrix, title="", vmax=None, cmap="rocket_r"):
     """Draw a matrix [n, m] of weights, with NaN in grey, and return the image for a colour bar."""
     colours = plt.get_cmap(cmap).with_extremes(bad=GREY)
-    look = {"vmin": vmin, "vmax": vmax, "cmap": colours, "interpolation": "nearest"}
+    look = {"vmin": 0.0, "vmax": vmax, "cmap": colours, "interpolation": "nearest"}
     image = ax.imshow(np.asarray(matrix), **look)
     ax.set(xticks=[], yticks=[], title=title)
     for spine in ax.spines.values():

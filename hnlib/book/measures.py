@@ -98,7 +98,7 @@ def share(experiment, line: dict, metric: str, block: str) -> Found:
         text = f"{found:.0%}; a parabola in log {title}: {beside:.0%}"
         return {"": Level(text, found, found)}
     if line["of"] == "gamma":
-        found = experiment.map(block, line["arms"]).share(metric, line.get("df", 5))
+        found = experiment.map(block, line["arms"]).share(metric)
         return {"": Level(format_share(found), found[0], found[0])}
     means = np.array([_points(experiment, name, metric, block).mean() for name in names])
     values = np.array([experiment.value_of(name, line["of"], block) for name in names])

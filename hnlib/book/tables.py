@@ -8,7 +8,7 @@ import re
 import pandas as pd
 
 from hnlib.results import spread
-from hnlib.results.comparisons import Effect, between
+from hnlib.results.comparisons import Effect
 
 DASH = "–"  # what was not measured
 EMPTY = "Not measured."  # a table without rows
@@ -41,18 +41,6 @@ def percent(shares) -> str:
     """Format the mean and sample standard deviation of `shares` as percentages, ignoring NaN."""
     values = 100 * pd.Series(shares, dtype=float).dropna()
     return spread(values) if len(values) else DASH
-
-
-def gap(ours: pd.DataFrame, base: pd.DataFrame, metric: str = "linear") -> str:
-    """Return the difference of two groups of runs as text, – if they have no seed in common.
-
-    The line of `base` itself is empty.
-    """
-    if not {*ours["seed"]} & {*base["seed"]}:
-        return DASH
-    if set(ours["record"]) == set(base["record"]):
-        return ""
-    return interval(between(ours, base, metric))
 
 
 def interval(effect: Effect) -> str:
