@@ -5,6 +5,7 @@ import json
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from hnlib._files import INSTALLED, project_root
@@ -25,6 +26,12 @@ def book_file(name: str) -> Path:
 def measurement(name: str) -> dict:
     """Return numbers measured for the book, those in `book/results/NAME.json`."""
     return json.loads(book_file(f"book/results/{name}.json").read_text(encoding="utf-8"))
+
+
+def stages() -> dict[str, np.ndarray]:
+    """Return recorded batches by data and stage: two views of unit embeddings [2, pairs, d]."""
+    with np.load(book_file("book/results/stages.npz")) as file:
+        return dict(file)
 
 
 def printed(path: Path | str | None = None) -> pd.DataFrame:
