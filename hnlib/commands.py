@@ -259,7 +259,6 @@ def profile(target: str, /, *, labels: bool = False) -> None:
     labels
         call it as loss(z, labels)
     """
-    import numpy as np
     import torch
 
     from hnlib.book import ledgers
@@ -267,8 +266,7 @@ def profile(target: str, /, *, labels: bool = False) -> None:
 
     torch.set_num_threads(1)  # the matrices are small
     loss = from_file(target)
-    with np.load(ledgers.book_file("book/results/stages.npz")) as stages:
-        batches = {name: torch.from_numpy(stages[name]) for name in stages}
+    batches = {name: torch.from_numpy(z) for name, z in ledgers.stages().items()}
     verdicts = Counter()
     for name, (a, b) in batches.items():
         if labels:

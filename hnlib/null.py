@@ -445,8 +445,7 @@ def shown(effect: Effect, digits: int = 2) -> str:
 
 def profiles(loss: Loss) -> dict[str, Profile]:
     """Return the profiles of the default on the batches recorded while encoders trained."""
-    with np.load(ledgers.book_file("book/results/stages.npz")) as stages:
-        batches = {name: torch.from_numpy(stages[name]) for name in stages}
+    batches = {name: torch.from_numpy(z) for name, z in ledgers.stages().items()}
     method = loss.method(loss.configurations[0])
     return {name: profile_loss(method.pairs, a, b) for name, (a, b) in batches.items()}
 
