@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from builder import build, ledger_pages
 from hnlib import __main__ as cli
+from hnlib.book import experiments
 from hnlib.images.config import ImageRun
 from hnlib.retrieval.config import RetrievalRun
 from hnlib.training import records
@@ -239,11 +240,11 @@ def test_the_packed_table_is_read_while_it_is_current_and_equals_the_records(tmp
 def test_the_data_set_is_read_without_this_library(tmp_path, monkeypatch):
     """The lines that the page prints; its card has every column."""
     page = (Path(__file__).parents[1] / "book/results.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
-    assert "hnlib" not in code and len(code.split("\n\n")[-1].splitlines()) == 2
+    first, second = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    assert "hnlib" not in first + second and len(first.split("\n\n")[-1].splitlines()) == 2
     packed = records.write_parquet(frame := records.frame())
     done = subprocess.run(
-        [sys.executable, "-I", "-c", code],
+        [sys.executable, "-I", "-c", first + second],
         cwd=packed.parent,
         capture_output=True,
         text=True,
@@ -252,6 +253,9 @@ def test_the_data_set_is_read_without_this_library(tmp_path, monkeypatch):
     where = "experiment == 'images-rates' and method == 'simclr'"
     linear = frame[frame["kind"] == "images"].query(where).groupby(["lr", "temperature"])["linear"]
     assert all(f"{mean:.5f}" in done.stdout for mean in linear.mean()) and linear.ngroups > 5
+    effect = experiments.load("confirmation").effect("released", "t0.1")
+    printed = [float(number) for number in done.stdout.splitlines()[-1].split()]
+    assert printed == pytest.approx([effect.difference, effect.low, effect.high])
     card = ledger_pages.dataset_table(frame)
     assert [c for c in pd.read_parquet(packed).columns if f"`{c}`" not in card] == []
     assert "passes over the data" in card

@@ -82,8 +82,8 @@ def share(experiment, line: dict, metric: str, block: str) -> Found:
     """Return the share of the variance between `arms` that γ, or a field, explains.
 
     For "gamma" by a smooth curve and without the noise of seeds (`dial.Map.share`); for a field or
-    an option, the variance between the means of its values. With "parabola" the curve is one in the
-    logarithm, of which another one, in what is named there, is told beside.
+    an option, the variance between the means of its values. With "parabola" the curve is a parabola
+    in the logarithm, and the share of a parabola in the field named there is printed, too.
     """
     names = experiment.matching(line["arms"], block)
     if "parabola" in line:
