@@ -349,9 +349,11 @@ def queue(
         on = "cuda" if torch.cuda.is_available() else "cpu"
     frame = records.frame()
     waiting = jobs.jobs(frame, seeds, only, on) + jobs.planned(frame, only, on)
+    elsewhere = jobs.elsewhere(waiting, records.environment(on)["hardware"])
     if not run:
-        print(jobs.listing(waiting))
+        print(jobs.listing(waiting), *elsewhere, sep="\n")
         return 0
+    print(*elsewhere, sep="\n", end="\n" * bool(elsewhere))
     done = jobs.work(waiting, minutes, device, data_root)
     print(f"{done} recorded, {len(waiting) - done} left")
     return 0 if done or not waiting else 1

@@ -145,6 +145,19 @@ class Experiment:
         named = {} if self.closed else self._named(self.seeds)
         return (self.run(*one) for key, one in named.items() if key not in self._records())
 
+    def elsewhere(self, here: str) -> list[str]:
+        """Return a sentence for each seed of a block that only other processors have begun."""
+        begun: dict[tuple[int, str], set[str]] = {}
+        for key, (_, seed, block) in self._named(self.seeds).items():
+            made = self._records().get(key)
+            begun.setdefault((seed, block), set()).update(_by_processor(made) if made else [None])
+        return [
+            f"Seed {seed} of {' '.join(filter(None, [self.name, block]))} was begun on "
+            f"{', '.join(sorted(made - {None}))}: finish it there, or make all of it here."
+            for (seed, block), made in begun.items()
+            if None in made and len(made) > 1 and here not in made and not self._mixed(block)
+        ]
+
     @functools.cache  # noqa: B019 — an experiment lives as long as the process
     def _key(self, name: str, seed: int, block: str) -> str | None:
         """Return what tells a run of an arm from others, None while the arm is not chosen."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from hnlib._files import project_root
 from hnlib.book import experiments, papers
+from hnlib.results import comparisons
 from hnlib.training import records
 
 
@@ -122,6 +123,14 @@ def listing(waiting: list[Job]) -> str:
         time = "not timed" if job.minutes is None else f"{job.minutes:.1f} min"
         lines.append(f"{fills} {time:>12}  {papers.command(job.run, '--record')}")
     return "\n".join([*lines, total(waiting)])
+
+
+def elsewhere(waiting: list[Job], hardware: dict) -> list[str]:
+    """Return a sentence for each seed of the experiments that another processor has begun."""
+    asked = {job.run.experiment for job in waiting if not job.numbers}
+    several = [experiments.load(name) for name in experiments.names() if name in asked]
+    here = comparisons.processor(hardware)
+    return [sentence for one in several for sentence in one.elsewhere(here)]
 
 
 def total(waiting: list[Job]) -> str:
