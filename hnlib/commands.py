@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import sys
 from collections import Counter
 from pathlib import Path
@@ -347,6 +348,8 @@ def queue(
         import torch
 
         on = "cuda" if torch.cuda.is_available() else "cpu"
+        if on == "cpu" and shutil.which("nvidia-smi"):
+            print("torch cannot use the GPU of this machine: times and order are those of a CPU")
     frame = records.frame()
     waiting = jobs.jobs(frame, seeds, only, on) + jobs.planned(frame, only, on)
     elsewhere = jobs.elsewhere(waiting, records.environment(on)["hardware"])

@@ -46,7 +46,7 @@ def test_commands_are_passed_on(monkeypatch):
 def test_flags_of_an_image_run(trained, tmp_path, capsys):
     flags = (
         "--dataset digits --method hcl --recipe hcl --epochs 3 --lr 1e-4 --weight-decay 0 --queue 64 "
-        "--compile --schedule beta=1:0 --schedule tau_plus=0:0.1:2 --protocols clean paper "
+        "--schedule beta=1:0 --schedule tau_plus=0:0.1:2 --protocols clean paper "
         "-o temperature=2 -o weights_gradient=False --device cpu --evaluate-every 0 "
         "--evaluate-at 1 2 --restart --save run"
     )
@@ -56,7 +56,6 @@ def test_flags_of_an_image_run(trained, tmp_path, capsys):
     assert trained.run == ImageRun(
         **chosen,
         weight_decay=0.0,
-        compile=True,
         options={"temperature": 2, "weights_gradient": False},
         schedule={"beta": [1.0, 0.0], "tau_plus": [0.0, 0.1, 2]},
         protocols=("clean", "paper"),

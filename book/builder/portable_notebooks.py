@@ -99,7 +99,7 @@ DIRECTIVE = re.compile(
 ROLE = re.compile(r"(?<!`)\{([\w:+-]+)\}`([^`]+)`")
 EQUATION = re.compile(r"^( *)\$\$ \(([\w-]+)\)$", re.M)
 FOLD = re.compile(r"<!-- fold: (.*?) -->\s*(\S.*?)\s*(?:<!-- end of fold -->|\Z)", re.S)
-CITED = re.compile(r"\{cite:[pt]\}`([^`]+)`")
+CITED = re.compile(r"\{cite(?::[pt])?\}`([^`]+)`")
 GLOSSARY = "book/notation"
 LABELLED = re.compile(
     r"^ *[`:]{3,}\{(?:prf:)?(?!solution)(\w+)\}.*\n *:label: (\S+)"

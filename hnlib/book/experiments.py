@@ -197,10 +197,10 @@ class Experiment:
         rows = self.table(block, self.matching(arms, block))
         return Map(rows, self.primary)
 
-    def scores(self, metrics=None, block: str = "") -> list[dict]:
+    def scores(self, names=None, metrics=None, block: str = "") -> list[dict]:
         """Return a line of a table for each arm that has records: its seeds, and its metrics."""
-        groups = {name: self.group(name, block) for name in self.arms[block]}
-        metrics = metrics or (*self.beside, self.primary)
+        groups = {name: self.group(name, block) for name in names or self.arms[block]}
+        metrics = metrics or (*self.beside, self.metric(block))
         return [{"": n} | scores(group, metrics) for n, group in groups.items() if len(group)]
 
     def values(self, name: str, metric: str, block: str = "") -> dict[int, float]:

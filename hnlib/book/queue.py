@@ -55,12 +55,13 @@ def jobs(frame: Any, seeds: int = 1, only: str = "*", device: str = "cpu") -> li
             if run.kind == "images":  # neither changes the cell's key
                 run = replace(run, precision="bf16-mixed", protocols=("clean", "paper"))
             missing.append(_job(run, len(cells), seconds))
+    known = experiments.names()
+    matches = matches or only.removeprefix("chapters ").split(",")[0] in known  # arms not chosen
     if not matches and not any(_matches(_words(run), only) for run in _of_experiments()):
-        known = ", ".join(sorted({run.experiment for run in _of_experiments()}))
         raise ValueError(
             f"no run of the book matches {only!r}; --only takes a part of 'PAPER TABLE, DATASET, "
             "METHOD', such as 'hclot Table V, MUTAG', or of 'chapters EXPERIMENT, DATASET, METHOD' "
-            f"with one of the experiments {known}"
+            f"with one of the experiments {', '.join(known)}"
         )
     missing.sort(key=lambda job: (-job.numbers / (job.minutes or 1e9), job.run.seed))
     return sorted(missing, key=lambda job: device != "cpu" and job.run.kind != "images")

@@ -61,6 +61,11 @@ class Dataset:
     y_validation: Tensor | None = None
 
     def __post_init__(self):
+        if self.num_classes < 2:
+            raise ValueError(
+                f"{self.name} has the classes {[*self.class_names]}; give at least 2: of one class "
+                "every classifier is right"
+            )
         for part in ("train", "test", "validation", "unlabelled"):
             x, y = getattr(self, f"x_{part}"), getattr(self, f"y_{part}", None)
             if x is not None and not (
@@ -81,11 +86,6 @@ class Dataset:
                         f"y_{part} of {self.name} must lie in 0 to {self.num_classes - 1}, a "
                         f"number a class, got {int(y.min())} to {int(y.max())}"
                     )
-        if len(trained := self.y_train.unique()) < 2:
-            raise ValueError(
-                f"{self.name} has training images of {self.class_names[int(trained)]!r} alone; "
-                "give at least 2 classes: of one class every classifier is right"
-            )
 
     @property
     def num_classes(self) -> int:
@@ -229,9 +229,15 @@ def _dataset(name, x_train, y_train, x_test, y_test, classes, unlabelled=None) -
     unlabelled = None if unlabelled is None else torch.from_numpy(np.ascontiguousarray(unlabelled))
     digest = _digest(x_train, y_train, x_test, y_test, unlabelled)
     made = Dataset(name, x_train, y_train, x_test, y_test, tuple(classes), digest, unlabelled)
-    if unseen := {*y_test.tolist()} - {*y_train.tolist()}:
+    trained = {*y_train.tolist()}
+    if unseen := {*y_test.tolist()} - trained:
         raise ValueError(
             f"{name} has no training image of {classes[min(unseen)]!r}, a class of test images"
+        )
+    if len(trained) < 2:
+        raise ValueError(
+            f"{name} has training images of {classes[min(trained)]!r} alone; give at least 2 "
+            "classes: of one class every classifier is right"
         )
     return made
 
