@@ -76,7 +76,7 @@ def test_an_experiment_is_a_file_a_queue_records_a_table_a_verdict_and_a_page(ch
     page = checkout / "page.ipynb"
     execute.execute(execute.find("experiments/digits"), page)
     shown = page.read_text("utf-8")
-    assert f"is at {format_value(experiment.effect('cold', 'warm'))} points" in shown
+    assert f"in points: {format_value(experiment.effect('cold', 'warm'))}." in shown
     assert "{eval}" not in shown and "<td>holds</td>" in shown
     file = checkout / "book/results/experiments/digits.toml"
     file.write_text(EXPERIMENT.replace('["cold", "warm"]', '["cold", "worm"]'))
