@@ -52,7 +52,13 @@ def clear():
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """A book of one chapter, in a folder of its own."""
-    for folder in ("notebooks/theory", "book/results/runs", "hnlib", "examples"):
+    for folder in (
+        "notebooks/theory",
+        "book/results/runs",
+        "book/results/experiments",
+        "hnlib",
+        "examples",
+    ):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: notebooks/theory/one\n")
     (tmp_path / "_config.yml").write_text("title: T\n")

@@ -4,12 +4,13 @@ import html
 import inspect
 import re
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from hnlib.book import claims
+from hnlib.book import claims, experiments
 from hnlib.book.papers import PAPERS
 from hnlib.book.tables import DASH, Markup, myst, percent
 from hnlib.training import kinds, records
@@ -181,11 +182,22 @@ def _runs(runs: pd.DataFrame) -> str:
     return "\n".join(text)
 
 
-def results_tables(runs: pd.DataFrame) -> str:
-    """Return the tables of the *Results* page: every run of `records.frame` with an accuracy."""
-    columns = [*runs.columns, *(METRICS.keys() - {*runs.columns})]
+def results_tables(runs: pd.DataFrame, left_out: Iterable[str] = ()) -> str:
+    """Return the tables of the *Results* page: every run of `records.frame` with an accuracy.
+
+    Experiments that are `left_out` are in the file of all runs alone.
+    """
+    columns = [*runs.columns, *({"experiment", *METRICS} - {*runs.columns})]
     runs = runs.reindex(columns=columns)
-    return _runs(runs[runs[list(METRICS)].notna().any(axis=1)])
+    shown = runs[list(METRICS)].notna().any(axis=1) & ~runs["experiment"].isin([*left_out])
+    return _runs(runs[shown])
+
+
+def choosing() -> set[str]:
+    """Return the experiments without predictions from which others take what validation chose."""
+    every = [experiments.load(name) for name in experiments.names()]
+    asked = {rule.get("experiment") for one in every for rule in one.chosen.values()}
+    return {one.name for one in every if one.name in asked and not one.predictions}
 
 
 def aside_table(aside: list[dict]) -> str:
@@ -253,6 +265,6 @@ def write(folder: Path, executed: dict[str, dict], runs, root: Path, draft: bool
     if not draft and (unchecked := _unchecked(listed, checks)):
         raise ValueError(f"no chapter checks {', '.join(unchecked)} with a negative control")
     fill_placeholders(folder / "claims.md", {"claims": claims_tables(listed, checks, root)})
-    parts = {"runs": results_tables(runs), "aside": aside_table(records.set_aside())}
+    parts = {"runs": results_tables(runs, choosing()), "aside": aside_table(records.set_aside())}
     parts["columns"] = dataset_table(runs)
     fill_placeholders(folder / "results.md", parts)
