@@ -352,7 +352,9 @@ def queue(
             print("torch cannot use the GPU of this machine: times and order are those of a CPU")
     frame = records.frame()
     waiting = jobs.jobs(frame, seeds, only, on) + jobs.planned(frame, only, on)
-    elsewhere = jobs.elsewhere(waiting, records.environment(on)["hardware"])
+    elsewhere = []
+    if run or device != "cuda":  # runs may be listed for a GPU that this machine lacks
+        elsewhere = jobs.elsewhere(waiting, records.environment(on)["hardware"])
     if not run:
         print(jobs.listing(waiting), *elsewhere, sep="\n")
         return 0
