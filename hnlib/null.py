@@ -50,7 +50,8 @@ UNTUNED = "N1 t0.5 *"  # what gains are counted from where a share of them is ex
 PHRASES = {  # of the verdicts that a sentence names with their tasks
     "beats": "beats it on",
     "loses": "loses to it on",
-    "different": "differs from it on",
+    "leads": "leads it on",
+    "trails": "trails it on",
     "diverged": "diverged on",
 }
 MARGINS = {"ndcg": 1.0, "knn": 0.5}  # points that would matter
@@ -246,16 +247,20 @@ def costs(protocol: experiments.Experiment) -> Callable:
 
 
 def word(effect: Effect, margin: float) -> str:
-    """Return "beats", "loses" or the verdict of `comparisons.verdict`.
+    """Return "beats", "loses", "equivalent", "leads", "trails" or "unresolved".
 
     A loss beats the null model if the whole interval, corrected over the tasks, lies above the
-    margin, and loses if it lies below its negative.
+    margin, and loses if it lies below its negative. It leads or trails if it surely differs, but
+    perhaps by less than the margin.
     """
     if effect.low > margin:
         return "beats"
     if effect.high < -margin:
         return "loses"
-    return comparisons.verdict(effect, margin)
+    found = comparisons.verdict(effect, margin)
+    if found == "different":
+        return "leads" if effect.difference > 0 else "trails"
+    return found
 
 
 def share(part: Effect, whole: Effect) -> tuple[float, float, float] | None:
@@ -488,7 +493,7 @@ def null(
     torch.set_num_threads(1)  # so small matrices wait for one another on a busy machine
     loss, protocol = read(file), part(experiments.load(QUICK if quick else PROTOCOL), tasks)
     if loss.configurations == ({},):
-        print(f"One configuration, loss(a, b): {file} has no CONFIGURATIONS of options to try.")
+        print(f"One configuration, loss(a, b): {file} names no options to try in CONFIGURATIONS.")
     out = out or records.default_folder().parent / "null"
     runs = records.tracked_folder() if record else out / "runs"  # the null's are of all losses
     compared, folder = nulls(protocol), out / loss.name
@@ -527,7 +532,9 @@ def null(
                 for block in choice.blocks
             }
             known = dict(arms=best, recorded=choice.recorded)
-            compared = work(dataclasses.replace(compared, **known), *how)
+            compared = dataclasses.replace(compared, **known)
+            bar.total = bar.n + sum(map(price, compared.missing()))  # the default may be the choice
+            compared = work(compared, *how)
         except KeyboardInterrupt:
             bar.write("The same command goes on from here.")
             raise

@@ -117,7 +117,8 @@ FRESH = range(10)
     ("difference", "error", "words"),
     [
         (2.0, 0.1, "beats"),
-        (1.2, 0.1, "different"),  # above zero, but not above the margin
+        (1.2, 0.1, "leads"),  # above zero, but not above the margin
+        (-1.2, 0.1, "trails"),
         (-2.0, 0.1, "loses"),
         (0.1, 0.1, "equivalent"),
         (2.0, 1.0, "unresolved"),
@@ -262,7 +263,7 @@ def test_the_recorded_controls_come_out_as_they_must():
     assert {found["labels", base] for base in null.NULLS} == {"beats"}
     assert {found["one", base] for base in null.NULLS} == {"loses"}
     rest = {found[loss, base] for loss in ("tilt", "warm") for base in null.NULLS}
-    assert not rest & {"beats", "loses", "different"}
+    assert not rest & {"beats", "loses", "leads", "trails"}
 
 
 @pytest.mark.slow
