@@ -108,7 +108,7 @@ def test_the_queue_lists_what_has_no_record_best_first():
 def test_the_queue_is_worked_off_recorded_and_resumed(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(queue, "project_root", lambda: tmp_path)
     run = GraphRun(dataset="motifs", method="infograph", epochs=1, folds=2)
-    first, second = (queue.Job(replace(run, seed=seed), 1, 0.1) for seed in (0, 1))
+    first, second = (queue.Job(replace(run, seed=k), 1, 9.0 * k) for k in (0, 1))
     broken = [queue.Job(replace(run, dataset="nowhere", seed=seed), 1, None) for seed in (0, 1)]
     interrupted = tmp_path / "_build" / "queue" / f"{second.run.name}.pt"
     interrupted.parent.mkdir(parents=True)
@@ -116,6 +116,7 @@ def test_the_queue_is_worked_off_recorded_and_resumed(tmp_path, monkeypatch, cap
 
     def train(run, checkpoint, **where):
         trained.append(run.seed)
+        assert (checkpoint is None) == (run == first.run)  # which takes less than two minutes
         if run.dataset == "nowhere":
             raise ValueError("no such data") from FileNotFoundError()
         return type("Trained", (), {"record": {"seconds": 2.0}})

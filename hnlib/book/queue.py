@@ -18,6 +18,10 @@ from hnlib.book import experiments, papers
 from hnlib.results import comparisons
 from hnlib.training import records
 
+#: Minutes below which a run is not checkpointed: where an epoch takes a tenth of a second, writing
+#: its weights takes as long as training them.
+SHORT = 2.0
+
 
 @dataclass(frozen=True)
 class Job:
@@ -144,9 +148,9 @@ def total(waiting: list[Job]) -> str:
 def work(waiting: list[Job], minutes: float, device: str, data_root: Path | None = None) -> int:
     """Train and record jobs until `minutes` have passed; return how many were recorded.
 
-    The job under way is finished. Each epoch is checkpointed, and a run that was interrupted comes
-    first in the next call. A run that fails is left out, and where a file or a host was not there,
-    so are the others on the same data.
+    The job under way is finished. One of some minutes is checkpointed after each epoch, and if it
+    was interrupted it comes first in the next call; a shorter one begins again. A run that fails is
+    left out, and where a file or a host was not there, so are the others on the same data.
     """
     from hnlib.training.train import Diverged, train  # a list need not wait for Fabric
 
@@ -162,7 +166,9 @@ def work(waiting: list[Job], minutes: float, device: str, data_root: Path | None
         if job.run.dataset in absent:
             continue
         print(papers.command(job.run, "--record"))
-        where = dict(device=device, checkpoint=state(job), record_to=folder, data_root=data_root)
+        short = job.minutes is not None and job.minutes < SHORT
+        saved = None if short else state(job)
+        where = dict(device=device, checkpoint=saved, record_to=folder, data_root=data_root)
         where["predictions"] = experiments.digest(job.run.experiment)
         try:
             trained = train(job.run, **where, progress=sys.stderr.isatty())
