@@ -1,5 +1,5 @@
 """What pyproject.toml cannot say: a wheel carries what the pages of the book read, for notebooks
-that run away from a checkout (`hnlib.book.ledgers.book_file`)."""
+that run away from a checkout (`hnlib.book.book_files.book_file`)."""
 
 import shutil
 from pathlib import Path

@@ -262,12 +262,12 @@ def profile(target: str, /, *, labels: bool = False) -> None:
     """
     import torch
 
-    from hnlib.book import ledgers
+    from hnlib.book import book_files
     from hnlib.profile import SILENT, from_file, profile_loss
 
     torch.set_num_threads(1)  # the matrices are small
     loss = from_file(target)
-    batches = {name: torch.from_numpy(z) for name, z in ledgers.stages().items()}
+    batches = {name: torch.from_numpy(z) for name, z in book_files.stages().items()}
     verdicts = Counter()
     for name, (a, b) in batches.items():
         if labels:

@@ -12,9 +12,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from hnlib import logits, mixtures, negatives, objectives
+from hnlib import mixtures, negatives, objectives
 from hnlib._checks import check, outside_autocast
 from hnlib.contrast import Contrast
+from hnlib.logit_functions import artanh, weince
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Entry:
     synthetic : callable, optional
         Makes a mixture of `hnlib.mixtures`, which adds negatives before they are weighted.
     logit : callable, optional
-        Makes a logit of `hnlib.logits`, which replaces $s/t$ in the objective.
+        Makes a logit of `hnlib.logit_functions`, which replaces $s/t$ in the objective.
     observe : callable, optional
         ``observe(contrast, log_w, options)`` returns further numbers of learning curves by name.
     """
@@ -145,8 +146,8 @@ CATALOGUE = {
         dict(temperature=0.5, bias=None, learn_scale=False),
         objective=objectives.sigmoid,
     ),
-    "artanh": Entry("Artanh", "artanh", vars(logits.artanh()), logit=logits.artanh),
-    "weince": Entry("WEINCE", "weince", vars(logits.weince()), logit=logits.weince),
+    "artanh": Entry("Artanh", "artanh", vars(artanh()), logit=artanh),
+    "weince": Entry("WEINCE", "weince", vars(weince()), logit=weince),
     "bpr": Entry("BPR", "bpr", dict(temperature=0.5), objective=objectives.pairwise),
     "gbce": Entry(
         "gBCE", "gbce", dict(temperature=0.5, bias=0.0, power=0.5), objective=objectives.sigmoid

@@ -32,17 +32,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hnlib._files import write_atomically
-from hnlib.book import experiments, ledgers, measures
+from hnlib.book import book_files, experiments, measures
+from hnlib.book.null_protocol import MARGINS, NULLS, PROTOCOL, deviation, word
 from hnlib.profile import Profile, profile_loss, run_file
 from hnlib.results import comparisons
 from hnlib.results.comparisons import Effect
 from hnlib.training import kinds, records
 from hnlib.training.config import canonical
 
-PROTOCOL, QUICK = "null-1", "null-1-quick"
+QUICK = "null-1-quick"
 FRESH = range(210, 220)  # seeds of the comparison
 MOST = 8  # configurations
-NULLS = {"N1": "a tuned temperature", "N2": "a tuned temperature and loudness"}
 OVER = {name: f"over {words}" for name, words in NULLS.items()} | {
     "default": f"its default over {NULLS['N1']}"
 }
@@ -54,7 +54,6 @@ PHRASES = {  # of the verdicts that a sentence names with their tasks
     "trails": "trails it on",
     "diverged": "diverged on",
 }
-MARGINS = {"ndcg": 1.0, "knn": 0.5}  # points that would matter
 FAILED = -math.inf  # the score of a training that diverged
 
 
@@ -246,23 +245,6 @@ def costs(protocol: experiments.Experiment) -> Callable:
     return lambda run: quick.get((run.dataset, run.encoder, run.max_steps), usual)
 
 
-def word(effect: Effect, margin: float) -> str:
-    """Return "beats", "loses", "equivalent", "leads", "trails" or "unresolved".
-
-    A loss beats the null model if the whole interval, corrected over the tasks, lies above the
-    margin, and loses if it lies below its negative. It leads or trails if it surely differs, but
-    perhaps by less than the margin.
-    """
-    if effect.low > margin:
-        return "beats"
-    if effect.high < -margin:
-        return "loses"
-    found = comparisons.verdict(effect, margin)
-    if found == "different":
-        return "leads" if effect.difference > 0 else "trails"
-    return found
-
-
 def share(part: Effect, whole: Effect) -> tuple[float, float, float] | None:
     """Return part/whole with Fieller's 95 % interval, None unless `whole` is surely positive.
 
@@ -277,24 +259,6 @@ def share(part: Effect, whole: Effect) -> tuple[float, float, float] | None:
         return None
     half = math.sqrt(max(b * b - a * c, 0.0))
     return x.mean() / y.mean(), (b - half) / a, (b + half) / a
-
-
-def deviation(protocol: experiments.Experiment, block: str) -> float | None:
-    """Return the deviation, in points, of the difference of two arms from seed to seed.
-
-    Over the best quarter of the arms, it is the deviation of what two seeds of the selection differ
-    by; what a seed does to all arms alike cancels. None while the selection is not recorded.
-    """
-    metric = protocol.metric(block)
-    arms = protocol.matching([f"{name} *" for name in NULLS], block)
-    means = {arm: protocol.mean(arm, f"{metric}_validation", block) for arm in arms}
-    known = {arm: mean for arm, mean in means.items() if mean is not None}
-    if len(known) < len(arms):
-        return None
-    best = sorted(arms, key=lambda arm: known[arm])[-max(2, len(arms) // 4) :]
-    first, second = protocol.seeds[:2]
-    values = [protocol.values(arm, metric, block) for arm in best]
-    return 100 * statistics.stdev(one[first] - one[second] for one in values)
 
 
 def foreseen(protocol: experiments.Experiment) -> dict[str, float]:
@@ -450,7 +414,7 @@ def shown(effect: Effect, digits: int = 2) -> str:
 
 def profiles(loss: Loss) -> dict[str, Profile]:
     """Return the profiles of the default on the batches recorded while encoders trained."""
-    batches = {name: torch.from_numpy(z) for name, z in ledgers.stages().items()}
+    batches = {name: torch.from_numpy(z) for name, z in book_files.stages().items()}
     method = loss.method(loss.configurations[0])
     return {name: profile_loss(method.pairs, a, b) for name, (a, b) in batches.items()}
 

@@ -13,7 +13,7 @@ MODULES = {
     "streaming": 1,
     "transport": 1,
     "profile": 1,
-    "triage": 1,
+    "failure_causes": 1,
     "results.comparisons": 1,
     "notebooks.execute": 1,
     "integrations.sentence_transformers": 1,

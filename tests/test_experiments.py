@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hnlib.book import experiments, ledgers
+from hnlib.book import book_files, experiments
 from hnlib.training import records
 
 TEXT = """
@@ -47,7 +47,7 @@ def load(tmp_path, monkeypatch):
     """Write an experiment and its records, and load it."""
     runs = tmp_path / "runs"
     runs.mkdir()
-    monkeypatch.setattr(ledgers, "book_file", lambda name: tmp_path / name.rpartition("/")[2])
+    monkeypatch.setattr(book_files, "book_file", lambda name: tmp_path / name.rpartition("/")[2])
     monkeypatch.setenv("HNLIB_RECORDS", str(runs))
     caches = (experiments.load, experiments._recorded)
 

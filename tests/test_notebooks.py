@@ -19,7 +19,7 @@ from test_records import record
 
 from builder import build, ledger_pages
 from hnlib import __main__ as cli
-from hnlib.book import claims, ledgers
+from hnlib.book import book_files, claims
 from hnlib.notebooks import execute
 from hnlib.training import records
 
@@ -198,7 +198,7 @@ def test_a_chapter_depends_on_the_ledgers_that_it_read(project, monkeypatch):
     monkeypatch.setattr(records, "DEPENDENCIES", {})
     ledger = project / "book/results/papers.csv"
     ledger.write_text("old")
-    ledgers.book_file("book/results/papers.csv")
+    book_files.book_file("book/results/papers.csv")
     assert build.is_unchanged(records.DEPENDENCIES, NO_RUNS)
     ledger.write_text("new")
     assert not build.is_unchanged(records.DEPENDENCIES, NO_RUNS)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from hnlib import methods, null, on_trial
-from hnlib.book import experiments, ledgers
+from hnlib import methods, null
+from hnlib.book import book_files, experiments, losses_on_trial
 from hnlib.profile import profile_loss
 from hnlib.results import comparisons
 from hnlib.results.comparisons import Effect, family
@@ -160,13 +160,13 @@ def tiny(tmp_path, monkeypatch):
     monkeypatch.setenv("HNLIB_RECORDS", str(runs))
     for name in ("null-1-quick", "losses-on-trial"):
         (tmp_path / f"{name}.toml").write_text(TINY)
-    found = ledgers.book_file
+    found = book_files.book_file
 
     def book_file(name):
         mine = tmp_path / name.rpartition("/")[2]
         return mine if mine.exists() else found(name)
 
-    monkeypatch.setattr(ledgers, "book_file", book_file)
+    monkeypatch.setattr(book_files, "book_file", book_file)
     caches = (experiments.load, experiments._recorded)
     for cache in caches:
         cache.cache_clear()
@@ -256,8 +256,8 @@ def test_a_loss_that_always_diverges_is_told_so(tiny, file):
 def test_the_recorded_controls_come_out_as_they_must():
     """On digits; a verdict that changes with the records is looked at."""
     found = {
-        (loss, base): on_trial.verdict(loss, "digits", base)
-        for loss in on_trial.CONTROLS
+        (loss, base): losses_on_trial.verdict(loss, "digits", base)
+        for loss in losses_on_trial.CONTROLS
         for base in null.NULLS
     }
     assert {found["labels", base] for base in null.NULLS} == {"beats"}

@@ -34,7 +34,6 @@ EXTRA = {
     "_files": "training",
     "__main__": "training",
     "null": "notebooks",
-    "on_trial": "notebooks",
     "graphs": "graphs",
     "sentences": "sentences",
     "retrieval": "retrieval",

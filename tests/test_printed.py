@@ -6,7 +6,7 @@ import pytest
 import test_papers
 
 from builder import ledger_pages, papers_page
-from hnlib.book import ledgers, papers
+from hnlib.book import book_files, papers
 from hnlib.graphs import data as graph_sets
 from hnlib.images.config import ImageRun
 from hnlib.training import records
@@ -78,7 +78,7 @@ def misprinted(row: dict) -> list[str]:
 
 
 def test_graph_sets_have_the_statistics_that_hcl_prints():
-    rows = pd.read_csv(ledgers.book_file("book/results/graph_sets.csv")).to_dict("records")
+    rows = pd.read_csv(book_files.book_file("book/results/graph_sets.csv")).to_dict("records")
     assert len(rows) == 8 and not any(map(misprinted, rows))
     assert misprinted(rows[0] | {"edges": rows[0]["edges"] + 0.01}) == ["edges"]
     assert [row["digest"] for row in rows] == [graph_sets.TU[row["dataset"]] for row in rows]

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from builder import ledger_pages
-from hnlib.book import ledgers, papers, queue
+from hnlib.book import book_files, papers, queue
 from hnlib.book.tables import DASH, Markup, interval, myst, percent
 from hnlib.results.comparisons import Effect
 
@@ -158,7 +158,7 @@ def parts(frame) -> dict[str, str]:
         "summary": _summary(every),
         "quick": _quick(rows),
         "apart": _apart(every, frame),
-        "statistics": _statistics(ledgers.book_file("book/results/graph_sets.csv")),
+        "statistics": _statistics(book_files.book_file("book/results/graph_sets.csv")),
         "printed": ledger_pages.table(HEAD, [_line(row, minutes) for row in rows], WIDTHS),
         "queue": f"Missing, with one seed: {queue.total(missing)}.",
     }

@@ -24,8 +24,8 @@ import pandas as pd
 from pydantic import BeforeValidator, ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass
 
-from hnlib.book import ledgers, measures, predictions
-from hnlib.book.compared import Question
+from hnlib.book import book_files, measures, predictions
+from hnlib.book.comparison_tables import Question
 from hnlib.book.predictions import Verdicts
 from hnlib.book.tables import TITLES, scores
 from hnlib.results import comparisons
@@ -492,11 +492,11 @@ SCHEMA = ("extends", "blocks", "mixed", "primary")  # no fields of runs
 @functools.cache
 def load(name: str) -> Experiment:
     """Read an experiment by its name."""
-    path = ledgers.book_file(f"{FOLDER}/{name}.toml")
+    path = book_files.book_file(f"{FOLDER}/{name}.toml")
     text = path.read_text("utf-8")
     content: dict[str, Any] = tomllib.loads(text)
     if base := content.pop("extends", ""):  # what stands in this file replaces it key by key
-        extended = ledgers.book_file(f"{FOLDER}/{base}.toml").read_text("utf-8")
+        extended = book_files.book_file(f"{FOLDER}/{base}.toml").read_text("utf-8")
         content = tomllib.loads(extended) | content
     known = config.defaults(kinds.run_class(content["fields"]["kind"]))
     grids = (_grid(known, **grid) for grid in content.pop("grids", []))
@@ -526,14 +526,14 @@ def missing() -> Iterator:
 
 def names() -> list[str]:
     """Return the names of all experiments."""
-    return sorted(path.stem for path in Path(ledgers.book_file(FOLDER)).glob("*.toml"))
+    return sorted(path.stem for path in Path(book_files.book_file(FOLDER)).glob("*.toml"))
 
 
 def digest(name: str) -> str:
     """Return the digest of what was predicted of an experiment: its file, or predictions.md."""
     if name in names():
         return load(name).digest
-    return _digest(ledgers.book_file("book/results/predictions.md").read_bytes())
+    return _digest(book_files.book_file("book/results/predictions.md").read_bytes())
 
 
 def _digest(content: bytes) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from hnlib.book import ledgers
+from hnlib.book import book_files
 from hnlib.training import config, kinds
 
 #: Why a printed number has no run; details may follow a colon.
@@ -76,14 +76,14 @@ class Cell:
 @functools.cache
 def cells() -> tuple[Cell, ...]:
     """Return the printed numbers in the order of papers.csv."""
-    rows = ledgers.printed().to_dict("records")
+    rows = book_files.printed().to_dict("records")
     return tuple(_cell(row, settings()) for row in rows)
 
 
 @functools.cache
 def settings() -> dict[str, dict]:
     """Return the settings of papers.toml by group and name."""
-    path = ledgers.book_file("book/results/papers.toml")
+    path = book_files.book_file("book/results/papers.toml")
     groups = tomllib.loads(path.read_text(encoding="utf-8"))
     by_name = {}
     for group, shared in groups.items():
@@ -121,7 +121,7 @@ def image_accuracies() -> pd.DataFrame:
     Beside the columns of papers.csv: the `method`; whether it is the paper's `own`; and whether the
     setting is the `usual` one, t = 0.5 and 400 epochs or no length given.
     """
-    rows = ledgers.printed().query("metric == 'linear top-1'")
+    rows = book_files.printed().query("metric == 'linear top-1'")
     rows = rows[~rows["note"].str.contains("labelled part|memory bank", na=False)]
     notes = [parse_note(note) for note in rows["note"]]
     length = pd.Series([int(note.get("epochs", 400)) for note in notes], rows.index)

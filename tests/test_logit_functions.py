@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hnlib import logits, methods, objectives
+from hnlib import logit_functions, methods, objectives
 from hnlib.contrast import Contrast
 
 OPTIONS = {
@@ -24,7 +24,7 @@ CASES = [(name, options) for name, some in OPTIONS.items() for options in some]
 def test_weince_selects_by_the_tail_of_each_anchor(seed, size):
     """Of all negatives, of the 32 nearest, or of a tenth; a row's own two views are no negatives."""
     z1, z2 = drawn.views(seed, size, dimension=6)
-    share, shape = logits.weince().select(Contrast.from_views(z1, z2))
+    share, shape = logit_functions.weince().select(Contrast.from_views(z1, z2))
     if size < 3:  # two negatives: no line can be fitted to what is left
         assert shape.isfinite().all() and share.max() < 0.5
         return
@@ -52,7 +52,7 @@ def test_second_derivatives_are_right(name, options):
     z = [x.requires_grad_() for x in drawn.views(1, 4, 3)]
     method = methods.build(name, **options)
     if name == "weince" and len(options) < 2:
-        share, shape = logits.weince(**options).select(Contrast.from_views(*z))
+        share, shape = logit_functions.weince(**options).select(Contrast.from_views(*z))
         method = methods.build(name, share=share, shape=shape)
     assert torch.autograd.gradgradcheck(method, z, atol=1e-4)
 
@@ -60,7 +60,7 @@ def test_second_derivatives_are_right(name, options):
 def test_a_selection_has_no_gradient_but_moves_the_loss():
     z = [x.requires_grad_() for x in drawn.views(2, 20, 6)]
     contrast = Contrast.from_views(*z)
-    share, shape = logits.weince().select(contrast)
+    share, shape = logit_functions.weince().select(contrast)
     assert not share.requires_grad and share.max() > 0.5 > share.min() >= 0
     free, held = (methods.build("weince", **o) for o in ({}, {"share": share, "shape": shape}))
     ours, expected = (

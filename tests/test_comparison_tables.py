@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from hnlib.book.compared import READOUTS, Question, word
+from hnlib.book.comparison_tables import READOUTS, Question, word
 from hnlib.results import comparisons
 from hnlib.training import records
 

@@ -1,8 +1,8 @@
 r"""Logits: the function $f(s)$ of a similarity that a softmax loss uses where InfoNCE has $s/t$.
 
-`logits.artanh()(contrast)` returns $f(s_{ij})$ of shape [n, m]. A logit is a value, a frozen
-dataclass of its options. The inverse of its slope, $1/f'(s)$, is a temperature that depends on the
-similarity, and a loss whose logit is not linear pushes more or less than it pulls.
+`logit_functions.artanh()(contrast)` returns $f(s_{ij})$ of shape [n, m]. A logit is a value, a
+frozen dataclass of its options. The inverse of its slope, $1/f'(s)$, is a temperature that depends
+on the similarity, and a loss whose logit is not linear pushes more or less than it pulls.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 from scipy import stats
 
-from hnlib import null
-from hnlib.book import experiments, figures
+from hnlib.book import experiments, figures, null_protocol
 from hnlib.book.figures import COLOURS, GREY
 from hnlib.book.tables import TITLES, interval
 from hnlib.results.comparisons import Effect
@@ -45,14 +44,14 @@ ASSUMED = {"static": 0.6, "random": 1.3, "films": 0.7, "digits": 1.3}
 
 def margin(block: str) -> float:
     """Return the difference, in points, that matters on a task."""
-    return null.MARGINS[experiments.load(null.PROTOCOL).metric(block)]
+    return null_protocol.MARGINS[experiments.load(null_protocol.PROTOCOL).metric(block)]
 
 
 @functools.cache
 def spreads() -> dict[str, float]:
     """Return the deviation of a difference by task, measured where it can be."""
-    protocol = experiments.load(null.PROTOCOL)
-    measured = {block: null.deviation(protocol, block) for block in TASKS}
+    protocol = experiments.load(null_protocol.PROTOCOL)
+    measured = {block: null_protocol.deviation(protocol, block) for block in TASKS}
     return {k: ASSUMED[k] if found is None else found for k, found in measured.items()}
 
 
@@ -82,7 +81,7 @@ def judged(
 
 def verdict(loss: str, block: str, base: str = "N1") -> str:
     """Return the word for a loss on a task."""
-    return null.word(judged(loss, base)[block], margin(block))
+    return null_protocol.word(judged(loss, base)[block], margin(block))
 
 
 def ready() -> list[str]:
@@ -110,7 +109,7 @@ def line(
     cells = {}
     for block, found in judged(loss, base, of, beside).items():
         metric = metrics(block, of)[beside]
-        word = "" if beside else null.word(found, margin(block))
+        word = "" if beside else null_protocol.word(found, margin(block))
         cells[f"{TASKS[block]}, {TITLES.get(metric, metric)}"] = f"{interval(found)} {word}".strip()
     return {"loss": title} | cells if cells else None
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from scripts import ROOT
 from torch.nn.functional import normalize
 
-from hnlib import methods, triage
+from hnlib import failure_causes, methods
 from hnlib.contrast import Contrast
 
 N, D, T = 64, 32, 0.1
@@ -65,24 +65,24 @@ BROKEN = (leak, false_negatives, learning_rate, collapse, temperature, silent_an
 
 
 def test_every_cause_is_tried():
-    assert {x.__name__.replace("_", " ") for x in BROKEN} == set(triage.CAUSES)
+    assert {x.__name__.replace("_", " ") for x in BROKEN} == set(failure_causes.CAUSES)
 
 
 @settings(max_examples=5)
 @given(SEEDS)
 def test_a_healthy_batch_is_suspected_of_nothing(seed):
-    assert triage.triage(**healthy(*pair(seed))).suspects == ()
+    assert failure_causes.triage(**healthy(*pair(seed))).suspects == ()
 
 
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_batch_is_found(broken):
-    assert broken.__name__.replace("_", " ") in triage.triage(**broken(*pair())).suspects
+    assert broken.__name__.replace("_", " ") in failure_causes.triage(**broken(*pair())).suspects
 
 
 def test_numbers_are_those_of_the_loss():
     """The push and the loudness against gradients of InfoNCE, anchors all alike in weight."""
     z1, z2 = pair(3)
-    found = triage.triage(z1, z2, torch.ones(N, N, dtype=torch.bool), T).numbers
+    found = failure_causes.triage(z1, z2, torch.ones(N, N, dtype=torch.bool), T).numbers
     c = Contrast.from_pairs(z1, z2)
     s = c.similarity.clone().requires_grad_()
     c = Contrast.from_similarity(s, c.positives, c.admissible, scale=N - 1)
@@ -110,17 +110,17 @@ def test_the_lines_that_the_page_prints_agree():
         "print": lambda name, value, *_: printed.update({name: value}),
     }
     exec(compile(code, "stuck.md", "exec"), names)
-    found = triage.triage(q, k, right, T, before=(q0, k0), evaluated=(q1, k1)).numbers
+    found = failure_causes.triage(q, k, right, T, before=(q0, k0), evaluated=(q1, k1)).numbers
     printed["collapse"] *= 1 / N + (1 - 1 / N) * math.exp(-1 / T)
     assert {x: float(value) for x, value in printed.items()} == pytest.approx(found, abs=1e-5)
     assert found["leak"] != 0 and found["silent anchors"] > 0
 
 
 def test_what_needs_an_argument_says_which():
-    lines = str(triage.triage(*pair())).splitlines()
-    for line, (_, argument, _, _) in zip(lines, triage.CAUSES.values(), strict=True):
+    lines = str(failure_causes.triage(*pair())).splitlines()
+    for line, (_, argument, _, _) in zip(lines, failure_causes.CAUSES.values(), strict=True):
         assert ("unknown without" in line) == bool(argument) and argument in line
-    assert str(triage.triage(**leak(*pair()))).startswith("! leak")
+    assert str(failure_causes.triage(**leak(*pair()))).startswith("! leak")
 
 
 @pytest.mark.parametrize(
@@ -134,4 +134,4 @@ def test_what_needs_an_argument_says_which():
 )
 def test_a_mistake_is_named(change, message):
     with pytest.raises(ValueError, match=message):
-        triage.triage(**healthy(*pair()) | change)
+        failure_causes.triage(**healthy(*pair()) | change)
