@@ -19,6 +19,7 @@ from hnlib.notebooks.execute import root
 
 ASIDE = nodes.Admonition, nodes.admonition, nodes.table, nodes.figure, nodes.list_item
 FINE_PRINT = re.compile(r"theory/.*-(more|cost|finite|simulated)$")
+VIEWCODE = re.compile(r'(<div class="viewcode-block"[^>]*>)\n(<a class="viewcode-back"[^>]*>\[docs\]</a>)\n')
 LETTERS = tex2unichar.mathalpha | tex2unichar.mathord | tex2unichar.mathopen | tex2unichar.mathclose
 SIGNS = tex2unichar.mathrel | tex2unichar.mathbin | tex2unichar.mathop | {"dots": "…", "cdot": "·"}
 SIGNS |= {"lVert": "‖", "rVert": "‖"}
@@ -149,6 +150,8 @@ def _appended(app, page, context):
 
 
 def _page(app, pagename, templatename, context, doctree):
+    if "generate_toctree_html" in context:  # 404, search and the sources have the list, too
+        _sidebar(pagename, context)
     source = pagename.startswith("_modules/")  # by sphinx.ext.viewcode
     if doctree is None and not source:
         return
@@ -157,9 +160,10 @@ def _page(app, pagename, templatename, context, doctree):
     if source:
         about = f"The source of {numbered}, a module of the library of {app.config.html_title}."
         context["metatags"] = _meta(app, numbered, about, image)
+        # viewcode puts a block's marks on lines of their own, which the listing would show as empty ones
+        context["body"] = VIEWCODE.sub(r"\1\2", context["body"])
         return
     _neighbours(app, pagename, context)
-    _sidebar(pagename, context)
     title = re.sub(r"^\d+\.\s*", "", numbered)
     if FINE_PRINT.search(pagename):
         _appended(app, pagename, context)

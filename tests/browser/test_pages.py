@@ -440,6 +440,9 @@ def test_next_passes_over_fine_print(visit):
     assert len(fine) == 10 and fine[0] == "What a mask costs"
     assert not any(title[0].isdigit() for title in fine)
     assert page.locator("#pst-primary-sidebar li.current > a").inner_text().startswith("8. ")
+    for elsewhere in ("search.html", "_modules/hnlib/contrast.html"):
+        page = visit(elsewhere)
+        assert page.locator("#pst-primary-sidebar a.hn-fine-print").all_inner_texts() == fine
 
 
 def test_picture_of_masks_says_what_is_proved(visit):
