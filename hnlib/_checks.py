@@ -48,7 +48,7 @@ def flag(name: str, value) -> None:
 def check(**options) -> None:
     """Raise ValueError for an option of a loss or of its weights that is out of its range.
 
-    A name means the same wherever it is an option; what has no range here is not checked.
+    A name means the same wherever it is an option; options without a range here are not checked.
     """
     for name, value in options.items():
         if value is None and name in OPTIONAL:
@@ -170,7 +170,7 @@ class Deferred:
         self._met: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
 
     def add(self, bad: Tensor, message: str, value: Tensor | None = None) -> None:
-        """Keep the first true entry of `bad` of shape [n], unless one is kept for the message."""
+        """Keep the first true entry of `bad` of shape [n], unless one has already been kept."""
         row = bad.int().argmax()
         value = row if value is None else value.detach().index_select(0, row[None])[0]
         met = bad.any(), row, value

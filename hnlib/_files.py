@@ -32,7 +32,7 @@ def project_root() -> Path:
 
 
 def data_folder(root: Path | str | None = None, kind: str = "") -> Path:
-    """Return the folder of the data of a kind in `root`, else `$HNLIB_DATA`, or the cache."""
+    """Return the data folder of a kind: in `root`, else in `$HNLIB_DATA`, else in the cache."""
     root = root or os.environ.get("HNLIB_DATA")
     if not root:
         import platformdirs
@@ -104,9 +104,9 @@ def download(url: str, path: Path) -> None:
 
 
 def verified(url: str, path: Path, digest: str) -> None:
-    """Download an archive, unless it is there, and check its digest: SHA-256, or published MD5.
+    """Download an archive unless it exists; check its SHA-256 digest or its published MD5.
 
-    OSError: the digest is another one; the archive is deleted.
+    OSError: the digest differs; the archive is deleted.
     """
     if not path.exists():
         download(url, path)
@@ -127,7 +127,7 @@ def read_zip(
 ) -> dict[str, bytes]:
     """Read the files whose path in an archive matches `pattern`, by their name; delete the archive.
 
-    BadZipFile: there are none, they are larger than `largest` bytes together, or their names, sizes
+    BadZipFile: no file matches, the files exceed `largest` bytes in total, or their names, sizes
     and checksums, as the archive lists them, do not have the digest `listing`; then nothing is
     unpacked.
     """
@@ -167,9 +167,9 @@ def explain_failed_download(name: str, instead: str) -> Iterator[None]:
 
 @contextmanager
 def exclusive_lock(path: Path | str) -> Iterator[None]:
-    """Lock `path` in the block by a file `.NAME.lock` beside it.
+    """Hold a lock on `path` in the block, through a file `.NAME.lock` beside it.
 
-    What a killed process left of writing `path` is deleted. ValueError: another process holds it.
+    Partial files that a killed process left are deleted. ValueError: another process holds it.
     """
     from filelock import FileLock, Timeout  # runs need it, the losses do not
 

@@ -229,7 +229,7 @@ def evaluate(
     dataset
         name of a data set, or folder:PATH@SIZE
     encoder
-        which ResNet a state_dict is of: resnet18, resnet34, resnet50 …
+        the ResNet of a state_dict: resnet18, resnet34, resnet50 …
     root
         default: $HNLIB_DATA or the cache
     device
@@ -251,7 +251,7 @@ def evaluate(
 def profile(target: str, /, *, labels: bool = False) -> None:
     """Measure how sharp, loud and balanced a loss is, on batches recorded while encoders trained.
 
-    They are from the start, the middle and the end, on CIFAR-10 and on SciFact.
+    The batches are from the start, the middle and the end of training on CIFAR-10 and on SciFact.
 
     Parameters
     ----------
@@ -323,14 +323,14 @@ def queue(
     seeds: PositiveInt = 1,
     data_root: Path | None = None,
 ) -> int:
-    """List the runs that the papers' numbers wait for, best first, and carry them out.
+    """List the runs that the papers' numbers wait for, best first, or carry them out.
 
     Parameters
     ----------
     run
         carry the runs out
     minutes
-        with --run: start none after so long
+        with --run: start no run after this time
     device
         auto, cpu or cuda
     only

@@ -20,7 +20,7 @@ def gather(z: Tensor) -> Tensor:
     Parameters
     ----------
     z : Tensor of shape [B, ...]
-        The rows of this process, as many in each.
+        The rows of this process; every process has equally many.
 
     Returns
     -------
@@ -34,7 +34,7 @@ def gather(z: Tensor) -> Tensor:
 
     Notes
     -----
-    The gradient that a process hands back to its rows is the *sum* of what arrives for them in all
+    The gradient that a process passes back to its rows is the *sum* of their gradients in all
     processes, $W\,\partial L/\partial z$; `DistributedDataParallel` averages the gradients of the
     parameters over processes, and the mean is that of one process with the whole batch. Lightning's
     `all_gather(sync_grads=True)` does the same.

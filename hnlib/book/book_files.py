@@ -1,4 +1,4 @@
-"""The files of the book that its pages read: of the checkout, or as installed with the library."""
+"""The files of the book that its pages read, from the checkout or as installed."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ def book_file(name: str) -> Path:
 
 
 def measurement(name: str) -> dict:
-    """Return numbers measured for the book, those in `book/results/NAME.json`."""
+    """Return numbers measured for the book, from `book/results/NAME.json`."""
     return json.loads(book_file(f"book/results/{name}.json").read_text(encoding="utf-8"))
 
 

@@ -1,4 +1,4 @@
-"""Checks of claims: a discrepancy, and that of a false variant, against one tolerance."""
+"""Checks of claims: a discrepancy, and that of a false variant, compared with one tolerance."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ def check(
     Parameters
     ----------
     id, title : str
-        The claim in claims.csv, and what is checked of it.
+        The claim's id in claims.csv, and what the check is about.
     kind : {"identity", "inequality", "refutation", "rate", "stochastic", "definition"}
         In a refutation, the printed statement is the control.
     value : float
-        The largest discrepancy; of an inequality, by how much it is violated. NaN never passes.
+        The largest discrepancy; for an inequality, the largest violation. NaN never passes.
     tolerance : float
         The largest `value` that passes.
     instances : int, default 1
-        How many random or listed cases `value` is the worst of.
+        Number of random or listed cases of which `value` is the worst.
     control : float
         The same quantity for a variant known to be false; optional for a definition alone.
 

@@ -48,8 +48,8 @@ class Question:
     pairs : dict of str to pairs of DataFrames
         The groups to compare, ours first. A pair with an empty group is left out.
     pool : tuple of DataFrames
-        Groups with the same seeds whose accuracies have one variance, each seed shifting all of
-        them alike. Every difference has the residual variance of the table [groups, seeds],
+        Groups with the same seeds and one variance of accuracy, in which a seed shifts all groups
+        equally. Every difference has the residual variance of the table [groups, seeds],
         $\mathrm{between}^2=2\hat\sigma^2/n$.
     """
 
@@ -87,7 +87,7 @@ class Question:
         return {"between": pooled.between, "df": pooled.df}
 
     def _for_new_images(self) -> set[str]:
-        """Return the verdicts for new images that occur."""
+        """Return the distinct verdicts for new images."""
         families = (self.effects(metric, "new images") for metric in READOUTS)
         return {word(e, MARGIN) for effects in families for e in effects.values()}
 
@@ -110,7 +110,7 @@ class Question:
         return table(rows, words=True, caption=self.note() if rows else "")
 
     def note(self) -> Markup:
-        """Return what the intervals of `show` hold for, and what they could have detected."""
+        """Say what the intervals of `show` are valid for and what they could have detected."""
         families = [self.effects(metric, pooled=False).values() for metric in READOUTS]
         sizes = {metric: self._range(comparisons.detectable, metric) for metric in READOUTS}
         sizes |= {

@@ -36,7 +36,7 @@ class Map:
 
     @functools.cached_property
     def points(self) -> list[tuple[float, float]]:
-        """Return the cells (t, β) of the map: falling temperatures, and of each rising tilts."""
+        """Return the cells (t, β) of the map, by falling temperature and then by rising tilt."""
         rows = self.runs["temperature"], self.runs["beta"].fillna(0.0)
         return sorted({*zip(*rows, strict=True)}, key=lambda cell: (-cell[0], cell[1]))
 
@@ -83,7 +83,7 @@ class Map:
         return self.smooth(self.accuracy(metric).mean(1))
 
     def smooth(self, accuracy):
-        """Fit a number of each cell by a smooth function of γ."""
+        """Fit one number per cell by a smooth function of γ."""
         return smooth(self.gammas, accuracy)
 
     def vertex(self, metric: str | None = None, until: float = math.inf) -> np.ndarray:
@@ -94,7 +94,7 @@ class Map:
         return -slope / 2 / bend
 
     def scatter(self, ax, metric: str | None = None) -> None:
-        """Draw the means in percent over γ and their curve; a ring marks β = 0.
+        """Draw the means in percent against γ, and their curve; a ring marks β = 0.
 
         With two seeds or more, a bar shows the standard deviation of a cell.
         """
@@ -116,7 +116,7 @@ class Map:
         return _noise(self.accuracy(metric))
 
     def exponent(self, metric: str | None = None, df: int = 5) -> tuple[float, float, float]:
-        """Return the exponent a for which a smooth function of (1 + β)^a / t explains the most.
+        """Return the exponent a with which a curve in (1 + β)^a / t explains most variance.
 
         The other two numbers are its 95 % interval by the F test. `df` is the curve's, see
         `smooth`. Needs two seeds.
@@ -141,7 +141,7 @@ class Map:
         return freedom, f, float(stats.f.sf(f, freedom, df))
 
     def explained(self, metric: str | None = None, df: int = 5) -> dict[str, str]:
-        """Return what γ explains by a curve of `df` numbers, as a row of a table.
+        """Return the share that γ explains by a curve of `df` coefficients, as a row of a table.
 
         Needs two seeds.
         """
@@ -193,7 +193,7 @@ class Map:
 
 
 def smooth(gamma, accuracy, df: int = 5):
-    """Fit a natural cubic spline in log γ, `df` numbers with the mean; return a function of γ."""
+    """Fit a natural cubic spline in log γ with `df` coefficients; return a function of γ."""
     x = np.log(gamma)
     knots = np.quantile(np.unique(x), np.linspace(0, 1, df))
     basis = CubicSpline(knots, np.eye(df), bc_type="natural")

@@ -36,7 +36,7 @@ FOLDER = "book/results/experiments"
 
 
 def _seeds(text: Any) -> Any:
-    """Return the seeds of "0-11"; what is no text stays."""
+    """Return the seeds of a text like "0-11"; other values are returned unchanged."""
     if not isinstance(text, str):
         return text
     first, last = text.split("-")
@@ -47,9 +47,9 @@ def _seeds(text: Any) -> Any:
 class Experiment:
     """One file: blocks are strata that are never crossed, arms are fields of runs by name.
 
-    Templates are arms that others extend and that are not run. `chosen` arms take over the arm with
-    the best mean validation score of `among`, here or in another experiment, block by block; until
-    all runs of those are recorded they are unknown.
+    Templates are arms that others extend and that are not run. A `chosen` arm copies, block by
+    block, the arm with the best mean validation score of `among`, here or in another experiment;
+    until all runs of those are recorded, it is unknown.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Experiment:
         return self.blocks[block].get("primary", self.primary)
 
     def arm(self, name: str, block: str = "") -> dict[str, Any] | None:
-        """Return the fields of an arm in a block, None while what chooses it is not recorded."""
+        """Return the fields of an arm in a block, or None until what chooses it is recorded."""
         if name in self.chosen:
             rule = self.chosen[name]
             other = self if "experiment" not in rule else load(rule["experiment"])
@@ -88,7 +88,7 @@ class Experiment:
 
     @functools.cache  # noqa: B019 — an experiment lives as long as the process
     def best(self, pattern: str, metric: str, block: str = "") -> str | None:
-        """Return the arm of a pattern with the best mean, None while runs are missing.
+        """Return the arm with the best mean that matches a pattern, or None while runs are missing.
 
         The metric "validation" is that of the block's primary metric.
         """
@@ -99,7 +99,7 @@ class Experiment:
         return max(known, key=lambda name: known[name]) if len(known) == len(means) else None
 
     def matching(self, patterns, block: str = "") -> list[str]:
-        """Return the arms of a block that match one or several; ValueError if one has none."""
+        """Return the arms of a block that match a pattern; ValueError if a pattern matches none."""
         patterns = [patterns] if isinstance(patterns, str) else patterns
         found = [self._like(one, block) or [self._known(one, block)] for one in patterns]
         return [*itertools.chain.from_iterable(found)]
@@ -160,7 +160,7 @@ class Experiment:
 
     @functools.cache  # noqa: B019 — an experiment lives as long as the process
     def _key(self, name: str, seed: int, block: str) -> str | None:
-        """Return what tells a run of an arm from others, None while the arm is not chosen."""
+        """Return the key that identifies a run of an arm, or None while the arm is not chosen."""
         run = self.run(name, seed, block)
         return run and records.key(run.configuration)
 
@@ -184,14 +184,14 @@ class Experiment:
         return rows.set_index("record", drop=False).rename_axis(None)
 
     def table(self, block: str = "", names: Iterable[str] | None = None):
-        """Return the rows of arms of a block, of all by default."""
+        """Return the rows of some arms of a block, by default of all its arms."""
         names = self.arms[block] if names is None else names
         rows = [self.group(name, block).assign(arm=name) for name in names]
         return pd.concat([some for some in rows if len(some)] or rows, ignore_index=True)
 
     @functools.cache  # noqa: B019 — an experiment lives as long as the process
     def map(self, block: str = "", arms: str = "t*"):
-        """Return the map of the arms that match, which are temperatures and tilts."""
+        """Return the map of the matching arms, which vary temperature and tilt."""
         from hnlib.book.dial import Map  # draws, which a queue does not need
 
         rows = self.table(block, self.matching(arms, block))
@@ -235,8 +235,8 @@ class Experiment:
     ) -> Effect:
         """Return the difference of two arms in points, paired by seed; `target` as in `between`.
 
-        An arm may be a pair of arms: then it is what the first gains over the second, and the
-        effect is an interaction.
+        A pair of arms stands for the gain of its first arm over its second; the effect is then an
+        interaction.
         """
         metric = metric or self.metric(block)
         first, second = (self._gain(arm, metric, block) for arm in (ours, base))
@@ -247,7 +247,7 @@ class Experiment:
     ) -> dict[str, Effect]:
         """Return the effects of pairs, corrected together, by block and name.
 
-        `pairs` may have names; each is compared in those of `blocks` that have both arms.
+        `pairs` may be named; each pair is compared in those `blocks` that have both arms.
         """
         return together(self._alone(pairs, metric, target, blocks))
 
@@ -279,7 +279,7 @@ class Experiment:
     def waiting(self, several, blocks=None) -> int:
         """Return how many runs of groups of arms have no record, in the blocks that have them.
 
-        An arm may be a pattern; one that is not chosen counts whole.
+        An arm may be a pattern; an arm that is not chosen yet counts with all its runs.
         """
         named = {
             (name, seed, block)
@@ -292,7 +292,7 @@ class Experiment:
         return sum(self._key(*one) not in self._records() for one in named)
 
     def edges(self) -> str:
-        """Return a sentence on the chosen numbers that are the least or greatest that was tried."""
+        """Return a sentence on chosen numbers that are the smallest or largest tried."""
         found = []
         for block, (name, rule) in itertools.product(self.blocks, self.chosen.items()):
             arm = self.arm(name, block) if name in self._chosen(block) else None
@@ -311,14 +311,14 @@ class Experiment:
         return verdicts(self, only=only)
 
     def outcome(self, name: str, metric: str | None = None) -> Any:
-        """Return what a prediction found, corrected with its family: several numbers by label."""
+        """Return a prediction's outcome, corrected with its family; several numbers by label."""
         lines = {line["id"]: line for line in self.predictions}
         line = lines[_one_of(lines, name, f"{self.name}.toml has no prediction")]
         found = self.of_family(line, metric or line["metric"])
         return next(iter(found.values())) if len(found) == 1 else found
 
     def found(self, line: dict, metric: str) -> dict[str, Any]:
-        """Return what a prediction is about, by block and label, not corrected."""
+        """Return the quantities that a prediction is about, by block and label, uncorrected."""
         blocks = line.get("blocks", self.blocks)
         if "compare" in line:
             found = self._alone(line["compare"], metric, "these images", blocks)
@@ -334,7 +334,7 @@ class Experiment:
         return {label.removeprefix(block).strip(): one for label, one in found.items()}
 
     def of_family(self, line: dict, metric: str) -> dict[str, Any]:
-        """Return what a prediction is about, corrected with all of its `family`."""
+        """Return the quantities that a prediction is about, corrected with all of its `family`."""
         name = line.get("family")
         others = [one for one in self.predictions if name and one.get("family") == name] or [line]
         beside = metric != line["metric"]
@@ -349,7 +349,7 @@ class Experiment:
         return {k: e for (id_, k), e in together(every).items() if id_ == line["id"]}
 
     def other(self, metric: str) -> str:
-        """Return the read-out that is shown beside one that decides."""
+        """Return the read-out that is shown beside the one that decides."""
         if isinstance(self.beside, dict):
             return self.beside[metric]
         return self.beside[0] if metric == self.primary else self.primary
@@ -369,7 +369,7 @@ class Experiment:
 
     @functools.cache  # noqa: B019 — an experiment lives as long as the process
     def _of_seed(self, seed: int, block: str) -> dict[str, dict]:
-        """Return the records of a seed by key, all of one processor where one has made them all.
+        """Return the records of a seed by key, all from one processor if one has made them all.
 
         A block that was begun on one processor and ended on another is begun again; what the first
         had made stays in the ledger. Without such a processor the first record of each run counts.
@@ -386,7 +386,7 @@ class Experiment:
         return {key: several[0] for key, several in every.items()}
 
     def _gain(self, arm, metric: str, block: str):
-        """Return the rows of an arm, or of what one arm gains over another, seed by seed."""
+        """Return the rows of an arm, or of the gain of one arm over another, seed by seed."""
         if isinstance(arm, str):
             return self.group(arm, block)
         ours, base = (self.group(one, block).set_index("seed", drop=False) for one in arm)
@@ -398,7 +398,7 @@ class Experiment:
 
 
 def _by_processor(replicates: list[dict]) -> dict[str, dict]:
-    """Return the first record of each processor, in their order."""
+    """Return the first record of each processor, in the order of the records."""
     first: dict[str, dict] = {}
     for record in replicates:
         first.setdefault(comparisons.processor(record["environment"]["hardware"]), record)
@@ -442,8 +442,8 @@ def together(found: dict[str, Any]) -> dict[str, Any]:
 def verdicts(*several: Experiment, only: str = "*") -> Verdicts:
     """Return the predictions of experiments whose names match, in the order of their names.
 
-    What a line compares is corrected together, with the other lines of its `family`, unless it says
-    `together = false`. Where all lines decide by one metric the columns have its name.
+    The comparisons of a line are corrected together with those of its `family`, unless it says
+    `together = false`. If all lines decide by one metric, the columns are named after it.
     """
     asked = [(x, line) for x in several for line in x.predictions if fnmatchcase(line["id"], only)]
     asked.sort(key=lambda pair: _natural(pair[1]["id"]))
@@ -459,9 +459,9 @@ def verdicts(*several: Experiment, only: str = "*") -> Verdicts:
 
 
 def _judged(experiment: Experiment, line: dict, heads: tuple[str, str]) -> dict[str, str]:
-    """Return what was found of a prediction by both read-outs, the severity and the verdict.
+    """Return a prediction's findings by both read-outs, its severity and its verdict.
 
-    Nothing is called before all of its runs are there: one look, fixed beforehand.
+    No verdict is given before all of its runs are recorded: one look, fixed beforehand.
     """
     if "undefined" in line:
         found = dict(zip(heads, (line["undefined"], "")))
@@ -480,7 +480,7 @@ def _judged(experiment: Experiment, line: dict, heads: tuple[str, str]) -> dict[
 
 
 def _natural(name: str) -> tuple:
-    """Return what sorts G2 before G10."""
+    """Return a sort key that puts G2 before G10."""
     letters, number, rest = re.fullmatch(r"(\D*)(\d*)(.*)", name).groups()
     return letters, int(number or 0), rest
 
@@ -530,7 +530,7 @@ def names() -> list[str]:
 
 
 def digest(name: str) -> str:
-    """Return the digest of what was predicted of an experiment: its file, or predictions.md."""
+    """Return the digest of an experiment's predictions: of its file, or of predictions.md."""
     if name in names():
         return load(name).digest
     return _digest(book_files.book_file("book/results/predictions.md").read_bytes())
@@ -551,7 +551,7 @@ def _grid(known, name: str, over: dict[str, list], **fields) -> Iterator[tuple[s
 
 
 def _merged(base: dict, more: dict) -> dict:
-    """Return fields with others in their place; options of a method are merged one by one."""
+    """Return fields updated with others; options of a method are merged one by one."""
     options = base.get("options", {}) | more.get("options", {})
     return base | more | ({"options": options} if options else {})
 

@@ -114,7 +114,7 @@ def label_lines(ax, pad: float = 0.01) -> None:
 
 
 def log_ticks(ax, ticks, axis: str = "x") -> None:
-    """Make an axis logarithmic, with these ticks alone."""
+    """Make an axis logarithmic, with only these ticks."""
     getattr(ax, f"set_{axis}scale")("log")
     getattr(ax, f"set_{axis}ticks")(ticks, [f"{tick:g}" for tick in ticks])
     ax.minorticks_off()
@@ -239,8 +239,8 @@ def interactive(kind: str, label: str, /, **data):
 def coordinates(points) -> str:
     """Pack unit points [..., n, d], n in all, for ``book/theme/typed.js``.
 
-    In the coordinates of their own span point i has i + 1 of them: n(n + 1)/2 numbers, in 16 bits,
-    in base64.
+    In coordinates of their span, point i has i + 1 of them: n(n + 1)/2 numbers of 16 bits, in
+    base64.
     """
     points = np.asarray(points, dtype=float)
     points = points.reshape(-1, points.shape[-1])

@@ -1,7 +1,7 @@
 """The comparisons that pages of advice quote: one family for images, one for each bag in search.
 
-`python -m hnlib.book.headlines WORDS` computes anew what *What each headline rests on* prints of
-the headlines with these words.
+`python -m hnlib.book.headlines WORDS` recomputes what *What each headline rests on* prints for the
+headlines with these words.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ TRIALS = {
 def headlines(metric: str = "linear") -> dict[str, Effect]:
     """Return the quoted differences in points.
 
-    What was predicted has the interval of its prediction (G3, G7 and G8). The other four are
-    corrected together; those of short runs have one variance for all arms of their experiment.
+    Predicted differences have the intervals of their predictions (G3, G7 and G8). The other four
+    are corrected together; those of short runs have one variance for all arms of their experiment.
     """
     short, long = experiments.load("map"), experiments.load("confirmation")
     catalogue, ten = experiments.load("catalogue"), "CIFAR-10"
@@ -93,7 +93,7 @@ def searches(bag: str) -> dict[str, Effect]:
 
 
 def tuned_searches(metric: str = "ndcg") -> dict[str, Effect]:
-    """Return by bag the tilt minus the temperature, both with rate and length of their own.
+    """Return, for each bag, the tilt minus the temperature, each with its own rate and length.
 
     Validation claims choose rates, lengths and the temperature; the ten seeds chose nothing.
     """
@@ -172,7 +172,7 @@ def found(name: str, *ids: str) -> list[Effect]:
 
 
 def told(text: str, name: str, *ids: str) -> Markup:
-    """Return a text with what predictions found in place of its {}."""
+    """Return a text with the findings of predictions for its {}."""
     return Markup(text.format(*map(format_effect, found(name, *ids))))
 
 

@@ -50,7 +50,7 @@ def interaction(experiment, line: dict, metric: str, block: str) -> Found:
 
 
 def mean(experiment, line: dict, metric: str, block: str) -> Found:
-    """Return the mean over pairs of `arms` of what the first gains; a list is its arms' mean."""
+    """Return the mean gain of the first over pairs of `arms`; a list stands for its arms' mean."""
     gains = []
     for ours, base in line["arms"]:
         several = [ours] if isinstance(ours, str) else ours
@@ -69,7 +69,7 @@ def widest(experiment, line: dict, metric: str, block: str) -> Found:
 def slope(experiment, line: dict, metric: str, block: str) -> Found:
     """Return the least-squares slope of a seed's runs of `arms` over the numbers `over`.
 
-    Where several lists of arms have names, it is one slope for each.
+    Named lists of arms have one slope each.
     """
     found, lists = {}, line["arms"]
     for name, arms in (lists if isinstance(lists, dict) else {"": lists}).items():
@@ -178,7 +178,7 @@ def _points(experiment, name: str, metric: str, block: str) -> np.ndarray:
 
 
 def _by_parabola(points: np.ndarray, axis) -> float:
-    """Return the share of the variance between arms, without noise, of a parabola in log axis."""
+    """Return the share of the variance between arms, without noise, that a parabola explains."""
     mean, (arms, seeds) = points.mean(1), points.shape
     left = points - mean[:, None] - points.mean(0) + points.mean()
     noise = (left**2).sum() / ((arms - 1) * (seeds - 1)) / seeds

@@ -116,7 +116,7 @@ def parse_note(note: Any) -> dict[str, str]:
 
 
 def image_accuracies() -> pd.DataFrame:
-    """Return the linear accuracies printed for images, of each table those of the longest training.
+    """Return the printed linear accuracies on images; of each table, those of the longest training.
 
     Beside the columns of papers.csv: the `method`; whether it is the paper's `own`; and whether the
     setting is the `usual` one, t = 0.5 and 400 epochs or no length given.
@@ -138,7 +138,7 @@ def image_accuracies() -> pd.DataFrame:
 
 
 def key(run) -> str:
-    """Return what a cell asks of a record.
+    """Return the key of the records that belong to a cell.
 
     Seed, precision, compilation, additional readouts and the names of recipe and experiment do not
     matter.

@@ -72,7 +72,7 @@ class Verdicts:
     rows: list[dict]
 
     def show(self, caption: str) -> Table:
-        """Return the lines that are judged as a table; its caption counts those that wait for runs.
+        """Return the judged lines as a table; its caption counts the lines that wait for runs.
 
         The caption also says what severity is.
         """

@@ -100,7 +100,7 @@ def _matches(text: str, only: str) -> bool:
 
 
 def epoch_seconds(frame: Any, device: str) -> dict[tuple, float]:
-    """Return the median seconds of an epoch by setting, evaluation included."""
+    """Return the median seconds of an epoch for each setting, including evaluation."""
     seconds = defaultdict(list)
     for row in frame.filter(items=["run", "seconds", "environment"]).to_dict("records"):
         run, on_gpu = row["run"], "gpu" in row["environment"].get("hardware", {})
@@ -148,9 +148,9 @@ def total(waiting: list[Job]) -> str:
 def work(waiting: list[Job], minutes: float, device: str, data_root: Path | None = None) -> int:
     """Train and record jobs until `minutes` have passed; return how many were recorded.
 
-    The job under way is finished. One of some minutes is checkpointed after each epoch, and if it
-    was interrupted it comes first in the next call; a shorter one begins again. A run that fails is
-    left out, and where a file or a host was not there, so are the others on the same data.
+    The current job is finished. One of some minutes is checkpointed after each epoch, and if it was
+    interrupted it comes first in the next call; a shorter one begins again. A run that fails is left
+    out; if a file or host was missing, so are all others on the same data.
     """
     from hnlib.training.train import Diverged, train  # a list need not wait for Fabric
 

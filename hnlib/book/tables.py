@@ -1,4 +1,4 @@
-"""Tables on a page: text from data is escaped, text that we mean as markup is `Markup`."""
+"""Tables on a page: text from data is escaped, text meant as markup is `Markup`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def percent(shares) -> str:
 def interval(effect: Effect) -> str:
     """Return an effect in points and its 95 % interval, as +1.7 [+0.6, +2.8].
 
-    One seed has no interval. An end that rounds to zero has a second digit, which shows its sign.
+    One seed has no interval. An end that rounds to zero gets a second digit, which shows its sign.
     """
     low, high = (f"{x:+z.{1 + (abs(x) < 0.05)}f}" for x in (effect.low, effect.high))
     ends = f"\u00a0[{low},\u00a0{high}]" if effect.df else ""

@@ -1,4 +1,4 @@
-"""Debiasing: contrasts of given cosines, and every draw of a finite law."""
+"""Debiasing: contrasts of given cosines, and every draw from a finite distribution."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hnlib.contrast import Contrast
 
 
 def space(s, s_plus, allowed=None):
-    """Contrast anchors with candidates of cosines s [n, m]; the positive [n] is last."""
+    """Contrast anchors with candidates at cosines s [n, m]; the positive [n] is last."""
     s, s_plus = (torch.as_tensor(np.asarray(x, float)) for x in (s, s_plus))
     allowed = torch.as_tensor(np.ones(s.shape, bool) if allowed is None else allowed)
     last = torch.arange(s.shape[1] + 1).expand(len(s), -1) == s.shape[1]
@@ -20,6 +20,6 @@ def space(s, s_plus, allowed=None):
 
 
 def all_draws(s, p, N):
-    """Return every ordered draw [m^N, N] out of cosines s [m], and its probability."""
+    """Return every ordered draw [m^N, N] from cosines s [m], and its probability."""
     index = np.array(list(itertools.product(range(len(s)), repeat=N)))
     return s[index], p[index].prod(1)

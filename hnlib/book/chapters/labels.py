@@ -26,8 +26,8 @@ def log_expectations(
     candidates (of two views, all but the anchor and its positive), "SCL" its restriction to other
     classes; "H-UCL", "H-SCL" and "collision", which is restricted to the anchor's class, are
     reweighted by $\eta(g)$: $e^{\beta g}$ for `hardening` "exp", $1(e^g\ge\tau)$ for "threshold".
-    Not finite where nothing is left. Build the contrast without labels and pass them here. Source:
-    hscl, Sec. III.
+    The result is not finite where no candidate is left. Build the contrast without labels and pass
+    them here. Source: hscl, Sec. III.
     """
     _checks.one_of("hardening", hardening, ("exp", "threshold"))
     g = contrast.similarity / temperature

@@ -23,7 +23,7 @@ def on_circle(degrees):
 
 
 def nearest(v):
-    """Return the squared distance of every point to its nearest other; v [..., n, d]."""
+    """Return the squared distance of every point to its nearest neighbour; v [..., n, d]."""
     s = v @ np.swapaxes(v, -1, -2)
     n = s.shape[-1]
     s[..., range(n), range(n)] = -np.inf
@@ -48,12 +48,12 @@ def tilted_loss(contrast, beta, t, q=1.0):
 
 
 def worst_similarity(contrast):
-    """Return M(x), the best of the other classes, candidate by candidate."""
+    """Return M(x), the largest similarity to another class, candidate by candidate."""
     return torch.where(contrast.admissible, contrast.similarity, -2).amax(1)
 
 
 def worst_loss(contrast, t, q=1.0):
-    """Return L*(f), every pair of anchor and positive written out."""
+    """Return L*(f), written out over every pair of anchor and positive."""
     s, same, m = contrast.similarity, contrast.positives, worst_similarity(contrast)
     per_pair = torch.log1p(q * ((m[:, None] - s) / t).exp())
     return float((torch.where(same, per_pair, 0).sum(1) / same.sum(1)).mean())
