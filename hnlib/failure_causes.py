@@ -71,10 +71,10 @@ def triage(
     Parameters
     ----------
     z1 : Tensor of shape [n, d]
-        Embeddings of n queries, or first views: pairs set apart from the training, prepared like a
-        batch of it.
+        Embeddings of n queries, or first views: pairs held out from training, prepared like a
+        training batch.
     z2 : Tensor of shape [m, d], m ≥ n
-        Their candidates, of which row i answers query i.
+        Their candidates; row i answers query i.
     positives : bool Tensor of shape [n, m], optional
         All candidates known to be right; of class labels, ``y[:, None] == y``.
     temperature : float, default 0.05

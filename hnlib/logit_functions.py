@@ -83,12 +83,12 @@ class weince(Logit):
 
     Notes
     -----
-    Of each anchor's most similar negatives, a tenth and at least 32, the shortfalls
+    Take each anchor's $k$ most similar negatives, a tenth of all and at least 32. Their shortfalls
     $\delta_r = 1 - s_r$ in rising order have ranks $u_r = r/(k+1)$; the first twentieth, at least
-    one, is left out. On $\log\delta_r$ are regressed $\log u_r$ (a Weibull tail, whose slope is
-    $\hat\beta_i$) and $\log(-\log u_r)$ (a Gumbel tail). With $D_i$ the number of points times the
-    logarithm of the second's sum of squares over the first's, $\rho_i = \delta_1$ and $\rho_0$ the
-    largest $\rho_i$ of the lowest fifth,
+    one, is left out. Two fits against $\log\delta_r$ follow: $\log u_r$ (a Weibull tail, whose
+    slope is $\hat\beta_i$) and $\log(-\log u_r)$ (a Gumbel tail). With $D_i$ the number of points
+    times the logarithm of the second's sum of squares over the first's, $\rho_i = \delta_1$ and
+    $\rho_0$ the largest $\rho_i$ of the lowest fifth,
 
     $$\lambda_i = \sigma\big(\kappa_\rho\log(\rho_0/\rho_i)\big)\,
     \sigma\big(\kappa_A(D_i - m)\big).$$

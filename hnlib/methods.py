@@ -278,7 +278,7 @@ class Method(nn.Module):
         self.options, self._weights, self._synthetic = options, weights, synthetic
 
     def change(self, **options) -> None:
-        """Give options other values during training; counts and learned parameters stay.
+        """Change options during training; counts and learned parameters stay.
 
         Raises
         ------
@@ -293,7 +293,7 @@ class Method(nn.Module):
         self._set(self.options | options)
 
     def copy(self) -> Method:
-        """Return a copy with parameters of its own and counts at zero."""
+        """Return a copy with its own parameters and with counts at zero."""
         twin = copy.deepcopy(self)
         twin.skipped.zero_()
         twin.unconverged.zero_()
@@ -428,7 +428,7 @@ class Method(nn.Module):
         Raises
         ------
         ValueError
-            If labels are missing, or the method's loss is no function of further weights.
+            If labels are missing, or the method's loss cannot take further weights.
         """
         if self.entry.supervised and contrast.labels is None:
             raise ValueError(f"{self.name} learns from labels; pass labels")
@@ -487,7 +487,7 @@ def build(name: str, /, **options) -> Method:
     Returns
     -------
     Method
-        The loss, to call as ``method(z1, z2, labels)``.
+        The loss, called as ``method(z1, z2, labels)``.
 
     Raises
     ------

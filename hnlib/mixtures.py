@@ -1,7 +1,7 @@
 """Synthetic negatives: `mixtures.mochi()(contrast)` is the contrast with mixtures added.
 
-Any weighting and any objective can then be used. The mixtures are held fixed: gradient reaches them
-through the anchor alone, as where keys come from a queue.
+Any weighting and any objective can then be used. The mixtures are held fixed: gradients flow only
+through the anchor, as when keys come from a queue.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class mochi:
 
     Notes
     -----
-    All mixtures are normalised. An anchor with fewer negatives mixes those, one without gets none.
-    The draws fill the cube evenly and are the same in each step (a Weyl sequence over anchors and
-    mixtures): the loss is a function of its batch.
+    All mixtures are normalised. An anchor with fewer negatives mixes those; an anchor without
+    negatives gets no mixtures. The draws fill the cube evenly and are the same in each step (a Weyl
+    sequence over anchors and mixtures): the loss is a function of its batch.
 
     References
     ----------

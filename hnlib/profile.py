@@ -67,8 +67,8 @@ class Profile:
     scale_free : bool
         Whether the loss ignores the lengths of the embeddings.
     residual : float
-        Share of the gradient's norm that no forces between the points explain. If it shows that
-        there is something else, all below is None or empty.
+        Share of the gradient's norm that no forces between the points explain. If it shows another
+        influence, all fields below are None or empty.
     asymmetry : float, optional
         $\max_{ab}|F_{ab}-F_{ba}|/\max|F|$; above 0 a gradient was stopped.
     forces : Tensor of shape [points, points], optional
@@ -80,7 +80,7 @@ class Profile:
     local : tuple of three pairs
         Similarity and slope in the lower, middle and upper third of the pairs.
     balance : float, optional
-        All push over all pull: 1 for a loss of differences of similarities.
+        Total push over total pull: 1 for a loss of differences of similarities.
     silent, attracted : float, optional
         Shares of the negatives whose force is zero (not small), and negative.
     lead, loudness : Tensor of shape [pairs], optional
@@ -165,7 +165,7 @@ class Profile:
         return " & ".join([name, *cells, *["--"] * (6 - len(cells))]) + r" \\"
 
     def plot(self, ax) -> None:
-        """Draw loudness over lead on axes of matplotlib."""
+        """Draw loudness against lead on axes of matplotlib."""
         if self.lead is None:
             raise ValueError(f"nothing to draw: {self}")
         ax.plot(self.lead, self.loudness, ".")
@@ -176,14 +176,14 @@ def profile_loss(loss: Callable, a: Tensor, b: Tensor) -> Profile:
     r"""Measure sharpness, loudness and balance of a loss that may be a black box.
 
     Sharpness says how much harder a loss pushes negatives that are more similar (InfoNCE at
-    temperature $t$: $\gamma = 1/t$), loudness how hard an anchor pulls at all, balance how all push
-    compares with all pull. The sentence names the nearest temperature.
+    temperature $t$: $\gamma = 1/t$), loudness how hard an anchor pulls, and balance how the total
+    push compares with the total pull. The sentence names the nearest temperature.
 
     Parameters
     ----------
     loss : callable
-        ``loss(z1, z2)``, ``loss(queries, keys)`` or ``loss(z, labels)``; returns a scalar. Of a
-        module a copy in float64 is called, so that its state stays as it is.
+        ``loss(z1, z2)``, ``loss(queries, keys)`` or ``loss(z, labels)``; returns a scalar. A module
+        is copied to float64 first, so its state does not change.
     a : Tensor of shape [n, d]
         Embeddings. Rows are normalised; the first d/4 pairs (or d/2 rows with labels), and at most
         64 (128), are used.
@@ -394,8 +394,8 @@ def _sharpness(
 ) -> tuple[float | None, float | None, float | None, tuple]:
     r"""Fit $\log F_{ab}=\gamma s_{ab}+\log(u_a+u_b)$; return γ, misfit, R² and local slopes.
 
-    By Levenberg and Marquardt, in u and not in its logarithm, as some u are zero: of the keys, if
-    only queries are anchors.
+    Levenberg and Marquardt's method fits u and not its logarithm, as some u are zero: those of the
+    keys, if only queries are anchors.
     """
     a, b = pushed.nonzero().T
     x, y, rows = s[a, b], forces[a, b].log(), torch.arange(len(a))

@@ -1,4 +1,4 @@
-"""Losses on trial: what the ledger compares, and how often a comparison finds a lead."""
+"""Losses on trial: what the ledger compares, and how often a comparison detects a lead."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def chosen(scores: np.ndarray, deviation: float, rng) -> np.ndarray:
 
 
 def beats(lead: float, tuned: int = 64, trials: int = 4000, seed: int = 0) -> np.ndarray:
-    """Return whether a loss with a true lead beats a null of so many configurations.
+    """Return whether a loss with a true lead beats a null model of that many configurations.
 
     bool [trials, tasks]. The lead is the same on every task.
     """

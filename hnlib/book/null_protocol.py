@@ -33,8 +33,8 @@ def word(effect: Effect, margin: float) -> str:
 def deviation(protocol: Experiment, block: str) -> float | None:
     """Return the deviation, in points, of the difference of two arms from seed to seed.
 
-    Over the best quarter of the arms, it is the deviation of what two seeds of the selection differ
-    by; what a seed does to all arms alike cancels. None while the selection is not recorded.
+    It is estimated over the best quarter of the arms from the differences between the selection's
+    two seeds; what a seed does to all arms equally cancels. None until the selection is recorded.
     """
     metric = protocol.metric(block)
     arms = protocol.matching([f"{name} *" for name in NULLS], block)

@@ -35,7 +35,7 @@ class GraphRun(Configuration):
     framework
         infograph (nodes against graphs) or graphcl
     encoder
-        a GIN of so many layers: gin1, gin2, gin3, …
+        a GIN with that many layers: gin1, gin2, gin3, …
     hidden
         width of the GIN
     labels

@@ -42,7 +42,7 @@ ARCHIVES = {
 
 @dataclass(frozen=True, eq=False)
 class GraphSet:
-    """Graphs with float `x`, `edge_index` and a class `y` each; the digest is that of these."""
+    """Graphs, each with float `x`, `edge_index` and a class `y`; `digest` covers all three."""
 
     name: str
     graphs: list[Data] = field(repr=False)
@@ -66,9 +66,9 @@ class GraphSet:
 def graph_set(graphs: list[Data], name: str = "graphs") -> GraphSet:
     """Make a set of your own graphs; where features are missing, degrees replace them.
 
-    As in the papers' code: degrees are one-hot where none reaches 1,000, else standardised over all
-    nodes (of directed graphs: the out-degree). Attributes of edges are not used. The graphs given
-    are not changed.
+    As in the papers' code, degrees are one-hot if none reaches 1,000, and otherwise standardised
+    over all nodes (in directed graphs, the out-degree). Attributes of edges are not used. The given
+    graphs are not changed.
     """
     for i, graph in enumerate(graphs):
         _check(graph, f"graph {i} of {name}")
@@ -107,10 +107,9 @@ def _graph_set(graphs: list[Data], name: str) -> GraphSet:
 def load(name: str = "motifs", root: Path | str | None = None) -> GraphSet:
     """Load "motifs" (made here) or one of `TU`, downloaded to `root/TUDataset/NAME/raw`.
 
-    `root` defaults to `$HNLIB_DATA`, else the user's cache. Node labels are the features, where
-    there are any; node attributes are not used, as in the papers. An edge that a file lists twice
-    counts once (IMDB-MULTI's are). Only text files are read, and the result must have the
-    published digest.
+    `root` defaults to `$HNLIB_DATA`, else the user's cache. Node labels, if any, are the features;
+    node attributes are not used, as in the papers. An edge that a file lists twice counts once (as
+    in IMDB-MULTI). Only text files are read, and the result must have the published digest.
     """
     if name == "motifs":
         return _graph_set(motifs(), name)
@@ -184,8 +183,8 @@ MOTIFS = {
 def motifs(n: int = 180, seed: int = 0) -> list[Data]:
     """Make `n` connected trees with motifs, of the classes `MOTIFS` in turn, without features.
 
-    The tree is random, of 8 to 14 nodes; 2 to 4 motifs hang on it, each by one edge on a different
-    node. A function of `seed`.
+    The tree is random and has 8 to 14 nodes; 2 to 4 motifs hang on it, each by one edge at a
+    different node. The result depends only on `seed` and `n`.
     """
     rng, kinds, made = np.random.default_rng(seed), list(MOTIFS.values()), []
     for i in range(n):

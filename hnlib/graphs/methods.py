@@ -16,9 +16,9 @@ from hnlib.contrast import Contrast
 def scores(contrast: Contrast, per: str = "batch") -> Tensor:
     r"""Scale the scores of a contrast: $x_{uG}=2\,T_{uG}/\max|T|$.
 
-    The maximum is over the negatives of all nodes (`per` "batch", as released) or of each ("node").
-    In $[-2,2]$ where admissible, and differentiable, maximum included. Zero scores stay zero.
-    Source: hcl, App. D.2 ("clip", by released code a rescaling); "node" is ours.
+    The maximum is over the negatives of all nodes (`per` "batch", as released) or of each node
+    ("node"). Admissible scores lie in $[-2,2]$; gradients flow through the maximum too. Zero scores
+    stay zero. Source: hcl, App. D.2 ("clip", by released code a rescaling); "node" is ours.
     """
     return contrast.similarity / _half_largest(contrast.similarity, contrast, per)
 
@@ -33,10 +33,10 @@ def _half_largest(similarity: Tensor, contrast: Contrast, per: str) -> Tensor:
 class tilted(negatives.Weighting):
     r"""The tilt of the scaled score: $w_{uG}\propto e^{\beta x_{uG}}$, $x$ = `scores`.
 
-    `beta` any real: positive as in the paper's text, negative as in its released code, which
-    prefers easy negatives. `weights_gradient`: through the weights, and so through the scale too;
-    with the scale detached the update would be the gradient of no objective. `per`: see `scores`.
-    Source: hcl, App. B.2.
+    `beta` is any real number: positive as in the paper's text, negative as in its released code,
+    which prefers easy negatives. With `weights_gradient` gradients flow through the weights, and so
+    through the scale too; with the scale detached the update would not be the gradient of any
+    objective. `per`: see `scores`. Source: hcl, App. B.2.
     """
 
     beta: float | Tensor = 1.0

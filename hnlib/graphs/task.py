@@ -24,7 +24,7 @@ FRAMEWORKS = {"infograph": InfoGraph, "graphcl": GraphCL}
 
 
 class Task(task.Task):
-    """Nodes against graphs, or two views of each graph; with labels, one training for each fold.
+    """Nodes against graphs, or two views of each graph; with labels, one training per fold.
 
     `labels` holds −1 for a test graph. Epochs count from 1, random numbers are drawn on the CPU and
     the steps are not fused, as when the records were made.

@@ -26,8 +26,8 @@ def view(
     """Make a random view of every graph, each by one of `kinds` (keys of `VIEWS`), drawn uniformly.
 
     Graphs keep their order; two calls make two views. The result has `x`, `edge_index`, `batch`,
-    `ptr`; the batch given is not changed. Random numbers are drawn where the generator lives, so
-    one on the CPU makes the same views on every device. Source: You et al. (2020), with their
+    `ptr`; the given batch is not changed. Random numbers are drawn on the generator's device, so a
+    generator on the CPU makes the same views on every device. Source: You et al. (2020), with their
     ratio.
     """
     if not kinds or not set(kinds) <= VIEWS.keys() or not 0 <= ratio < 1:
@@ -45,7 +45,7 @@ def view(
 def drop_nodes(batch: Batch, ratio: float, generator: torch.Generator, where: Tensor) -> Batch:
     r"""Drop $\lfloor r|G|\rfloor$ nodes of every graph $G$, drawn uniformly; $r$ = `ratio`.
 
-    At least one node stays. `where` bool $[m]$: the graphs it is done to.
+    At least one node stays. `where`, bool $[m]$, says which graphs are changed.
     """
     sizes = batch.ptr.diff()
     dropped = torch.minimum(_floor(ratio * sizes.double()), sizes - 1) * where
@@ -55,9 +55,9 @@ def drop_nodes(batch: Batch, ratio: float, generator: torch.Generator, where: Te
 def perturb_edges(batch: Batch, ratio: float, generator: torch.Generator, where: Tensor) -> Batch:
     r"""Replace $k=\lfloor r|E|\rfloor$ edges of every graph by new ones, $r$ = `ratio`.
 
-    Removed are $k$ of its undirected edges, new are $\min\{k,\lceil M/2\rceil\}$ of the $M$ pairs
-    of different nodes that were no edge: both uniform, without replacement. Edges are undirected
-    (an arc counts as one) and come out in both directions, once; self-loops stay. `where` as in
+    It removes $k$ of the undirected edges and adds $\min\{k,\lceil M/2\rceil\}$ of the $M$ pairs of
+    different nodes without an edge, both uniform without replacement. Edges are undirected (an arc
+    counts as one) and come out in both directions, once; self-loops stay. `where` as in
     `drop_nodes`.
     """
     sizes = batch.ptr.diff()
@@ -89,14 +89,15 @@ def perturb_edges(batch: Batch, ratio: float, generator: torch.Generator, where:
 def subgraph(batch: Batch, ratio: float, generator: torch.Generator, where: Tensor) -> Batch:
     r"""Take a connected piece of $\max\{1,\lceil r|G|\rceil\}$ nodes of every graph, $r$ = `ratio`.
 
-    All edges among them stay. The first node is uniform, each next one uniform among the neighbours
-    of those chosen. A component with fewer nodes is the piece itself. `where` as in `drop_nodes`.
+    All edges among them stay. The first node is uniform, and each next node is uniform among the
+    neighbours of those chosen. A component with fewer nodes is taken whole. `where` as in
+    `drop_nodes`.
 
-    By waiting times: $t_v=w_v+\min_{u\sim v}t_u$ with independent $w_v\sim\mathrm{Exp}(1)$,
-    $t=0$ at the first node; the piece are the earliest nodes. What is still to wait is
+    It uses waiting times: $t_v=w_v+\min_{u\sim v}t_u$ with independent $w_v\sim\mathrm{Exp}(1)$,
+    $t=0$ at the first node; the piece consists of the earliest nodes. The remaining wait is
     $\mathrm{Exp}(1)$ for every neighbour of the chosen nodes, however long it has been one, so the
-    next to come is uniform among them. The $j$-th earliest node is at most $j-1$ edges away: as
-    many rounds of relaxation as the largest piece has nodes, less one, are enough.
+    next node is uniform among them. The $j$-th earliest node is at most $j-1$ edges away: one round
+    of relaxation fewer than the largest piece has nodes is enough.
     """
     sizes = batch.ptr.diff()
     wanted = (-_floor(-ratio * sizes.double())).clamp(min=1)
@@ -155,8 +156,8 @@ def _random_rank(batch: Tensor, ptr: Tensor, generator: torch.Generator) -> Tens
 def _distinct(start: Tensor, length: Tensor, k: Tensor, generator: torch.Generator) -> Tensor:
     """From every range [start, start + length), `k` different numbers, all sets equally likely.
 
-    What coincides is drawn again. No rule of that kind prefers a number. With `k` at
-    most half of a range (rounded up) half of the new draws are good: a few rounds are enough.
+    Coinciding numbers are drawn again, which prefers no number. With `k` at most half of a range
+    (rounded up), at least half of the new draws are good, so a few rounds are enough.
     """
     start, length = start.repeat_interleave(k), length.repeat_interleave(k)
     numbers = start + (_uniform(len(start), generator, start) * length).long()

@@ -62,8 +62,9 @@ def crop_boxes(
 ) -> Tensor:
     """Draw crops [n, 4]: top, left, height, width, distributed as torchvision's RandomResizedCrop.
 
-    Whole pixels. Area uniform in `scale`, the logarithm of width:height uniform; ten attempts to
-    find a box that fits, then the whole image (torchvision's centre crop, if `ratio` has its own).
+    Boxes have whole pixels. The area is uniform in `scale` and the logarithm of width:height is
+    uniform. After ten attempts to find a box that fits, the whole image is taken (torchvision's
+    centre crop, if `ratio` has its own).
     """
 
     def uniform(low, high):
@@ -85,7 +86,7 @@ def crop_boxes(
 def jitter(
     x: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor, hue: Tensor
 ) -> Tensor:
-    """Jitter the colours with one factor an image [B]: x float [B,C,H,W] in [0,1].
+    """Jitter the colours with one factor per image [B]: x float [B,C,H,W] in [0,1].
 
     Brightness, contrast, saturation, hue, in this order; the operations are torchvision's. Factors
     of 1 and a hue of 0 change nothing.
@@ -100,7 +101,7 @@ def jitter(
 
 
 def blur(x: Tensor, sigma: Tensor, kernel: int = 3) -> Tensor:
-    r"""Gaussian blur of x float [B,C,H,W], one deviation an image [B]; 0 changes nothing, bitwise.
+    r"""Blur x, float [B,C,H,W], with one Gaussian deviation per image [B]; 0 changes no bit.
 
     Weights $e^{-k^2/2\sigma^2}$, $|k|\le$ `kernel`//2, divided by their sum; the image is mirrored
     at its outermost pixels, which do not repeat. Both as in OpenCV's GaussianBlur.
@@ -113,7 +114,7 @@ def blur(x: Tensor, sigma: Tensor, kernel: int = 3) -> Tensor:
 
 
 def _blur_columns(x: Tensor, weights: Tensor) -> Tensor:
-    """Blur along the last axis, tap by tap: a convolution with one group an image is slow."""
+    """Blur along the last axis, tap by tap: a convolution with one group per image is slow."""
     reach, width = weights.shape[1] - 1, x.shape[3]
     padded = functional.pad(x, (reach, reach, 0, 0), mode="reflect")
     middle, *sides = weights.view(*weights.shape, 1, 1, 1).unbind(1)
@@ -216,7 +217,7 @@ def _resize(x: Tensor, boxes: Tensor, flip: Tensor | None, size: int) -> Tensor:
 
 
 def _interpolation(start: Tensor, length: Tensor, pixels: int, size: int) -> Tensor:
-    """Weights [B, size, pixels] of the old pixels of a stretch in its new ones; rows sum to 1.
+    """Return weights [B, size, pixels] of old pixels in the new ones; rows sum to 1.
 
     A triangle about each new pixel's centre, as wide as the wider of both kinds, cut at the ends.
     """
@@ -230,7 +231,7 @@ def _interpolation(start: Tensor, length: Tensor, pixels: int, size: int) -> Ten
 
 
 def _luma(x: Tensor) -> Tensor:
-    """Grey value [B,1,H,W] by the ITU-R 601 weights."""
+    """Return the grey value [B,1,H,W] by the ITU-R 601 weights."""
     if x.shape[1] == 1:
         return x
     r, g, b = x.split(1, 1)

@@ -59,8 +59,8 @@ RECIPES = {
 class Recipe:
     """The distribution of a view. Zero or (1, 1) switches an operation off.
 
-    Probabilities belong to one image. ValueError: an even kernel, a range of deviations that is not
-    positive, a size below 1 or together with a rotation.
+    Probabilities are per image. ValueError: an even kernel, a range of deviations that is not
+    positive, a size below 1, or a size together with a rotation.
     """
 
     #: area (as a fraction) and width:height of the random crop, which is resized to the whole
@@ -155,7 +155,7 @@ class ImageRun(Configuration):
     augmentation
         digits, simclr, hcl or hcl-32
     separate_views
-        each view passes the encoder by itself, with batch statistics of its own
+        each view passes the encoder separately, with its own batch statistics
     oracle_positives
         second views of another image of the class
     admitted
@@ -165,7 +165,7 @@ class ImageRun(Configuration):
     mixing
         i-mix or un-mix
     mixing_share
-        of the image itself in a mixture (default: drawn)
+        share of the image itself in a mixture (default: drawn)
     evaluate_size
         largest number of images in each split of the readouts
     protocols

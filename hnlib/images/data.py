@@ -106,9 +106,9 @@ class Dataset:
 def load(name: str, root: Path | str | None = None) -> Dataset:
     """Load digits (embedded), cifar10, cifar100, stl10, tiny-imagenet, folder:PATH[@SIZE].
 
-    `root` defaults to `$HNLIB_DATA`, else the user's cache. A real set lives in
-    `root/images/NAME.npz`; a file in that place is used as it is, else the set is downloaded,
-    checked against its MD5 and written there.
+    `root` defaults to `$HNLIB_DATA`, else the user's cache. A real set is stored in
+    `root/images/NAME.npz`. If that file exists it is used as it is; otherwise the set is
+    downloaded, checked against its MD5 and written there.
     """
     if name == "digits":
         return _digits()
@@ -125,7 +125,7 @@ def load(name: str, root: Path | str | None = None) -> Dataset:
 
 
 def image_folder(path: Path | str, size: int = 32) -> Dataset:
-    """Load a folder of pictures, one subfolder a class: RGB, shorter side `size`, centre cropped.
+    """Load a folder of pictures, one subfolder per class: RGB, shorter side `size`, centre cropped.
 
     With the subfolders `train` and `test` (or `val`) these are the split; else every fifth picture
     of each class, in the order of their names, is for testing.

@@ -32,7 +32,7 @@ def build(name: str, in_channels: int = 3, image_size: int = 32) -> nn.Module:
 
 
 class SmallCNN(nn.Module):
-    """A network for a laptop: digits in seconds, CIFAR-10 in less than a minute an epoch."""
+    """A network for a laptop: digits in seconds, CIFAR-10 in less than a minute per epoch."""
 
     feature_dim = 128
 
@@ -52,7 +52,7 @@ class SmallCNN(nn.Module):
 
 
 class Projector(nn.Module):
-    """The head trained with the encoder and thrown away after: Linear, batch-norm, ReLU, Linear.
+    """The head trained with the encoder and then discarded: Linear, batch-norm, ReLU, Linear.
 
     With ResNet-50 it is 2048→512→128: the outer two are hcl's (App. D.1), the inner one its
     released code's. The loss normalises the output.

@@ -15,7 +15,7 @@ from hnlib.training.evaluation import eval_mode, linear_probe, neighbours, weigh
 def embed(encoder: nn.Module, x: Tensor, batch_size: int | None = None) -> Tensor:
     """Return the features [N,d], float32, of the plain images `x` uint8 [N,H,W,C], in eval mode.
 
-    Batches go to the encoder's device, the features stay there.
+    Batches go to the encoder's device, and the features stay there.
     By default a batch has at most 1,000 images, and as many pixels as 1,000 images of CIFAR-10.
     """
     batch_size = batch_size or max(1, min(1000, 3_072_000 // x[0].numel()))

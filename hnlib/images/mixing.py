@@ -1,8 +1,9 @@
 r"""Mixed views: every image with a partner, $\tilde x=m\odot x+(1-m)\odot x'$.
 
-The share of the image itself is $\lambda$, the mean of the mask $m$. A mixture is to be recognised
-as both: the loss of the image's key counts $\lambda$, that of the partner's key $1-\lambda$. Both
-papers draw $\lambda$ from $\mathrm{Beta}(1,1)$ on CIFAR, so it is uniform here, or a given `share`.
+The share of the image itself is $\lambda$, the mean of the mask $m$. A mixture should be recognised
+as both: the loss of the image's key has weight $\lambda$, and that of the partner's key has weight
+$1-\lambda$. Both papers draw $\lambda$ from $\mathrm{Beta}(1,1)$ on CIFAR, so it is uniform here,
+or a given `share`.
 """
 
 from __future__ import annotations

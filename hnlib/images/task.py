@@ -25,9 +25,9 @@ LOUDNESS = ("simclr", "dcl", "focal", "siglip", "debiased", "hcl", "ot", "adnce"
 class Views(task.Views):
     """Two views [B, C, H, W] of this process's share of a batch, and what its loss needs.
 
-    i-Mix mixes the `first` view, Un-Mix makes a third, `mixed`. `share` is that of the image itself
-    in a mixture and `partner` [B] the row of the other. `kept_out` [2B, 2B] are pairs of one class
-    that do not count as negatives.
+    i-Mix mixes the `first` view, Un-Mix makes a third, `mixed`. `share` is the share of the image
+    itself in a mixture and `partner` [B] the row of the other image. `kept_out` [2B, 2B] are pairs
+    of one class that do not count as negatives.
     """
 
     mixed: Tensor | None = None
@@ -120,9 +120,9 @@ class Task(task.Task):
         return method.loss(Contrast.from_views(*z, **more).without(views.kept_out))
 
     def _passes(self, views: Views) -> list[Tensor]:
-        """Return what passes the model at once, and so shares the statistics of batch-norm.
+        """Return the groups that pass the model together and share the statistics of batch-norm.
 
-        Mixtures pass apart, as in the code of Un-Mix.
+        Mixtures pass separately, as in the code of Un-Mix.
         """
         parts = [views.first, views.second]
         if not self.run.separate_views:

@@ -41,7 +41,7 @@ class HardNegatives(nn.Module):
     Each query is pulled to its answer and pushed from the other answers of the batch, harder from
     those that score high: how much harder is the method's sharpness. Columns of the data are query,
     answer, and any number of further negatives, which serve all queries. "simclr" is
-    `MultipleNegativesRankingLoss` with a scale of one over the temperature, with a `guide` it is
+    `MultipleNegativesRankingLoss` with a scale of one over the temperature; with a `guide` it is
     `GISTEmbedLoss`.
 
     Parameters
@@ -56,8 +56,8 @@ class HardNegatives(nn.Module):
         Whether negatives come from all processes.
     guide : SentenceTransformer, optional
         A candidate is not a negative if its cosine with the query by the guide exceeds that of the
-        answer minus `margin`, as in `GISTEmbedLoss`. Where the guide has another vocabulary, or
-        reads shorter texts than the model, it gets the texts that the model's tokens spell.
+        answer minus `margin`, as in `GISTEmbedLoss`. If the guide has another vocabulary, or reads
+        shorter texts than the model, it gets the texts that the model's tokens spell.
     margin : float, default 0.0
         Margin of the guide. Negative values mask less.
     mask : callable, optional
@@ -72,8 +72,8 @@ class HardNegatives(nn.Module):
     ------
     ValueError
         If the method needs more than two embeddings, an option is out of range, or, when called,
-        columns or labels do not suit it; or if the guide has another tokenizer than the model and
-        that is a `StaticEmbedding`.
+        columns or labels do not suit it; or if the guide has a different tokenizer and the model is
+        a `StaticEmbedding`.
 
     Notes
     -----

@@ -1,7 +1,7 @@
 """Execute MyST notebooks with papermill: for the book, for ``hnlib run`` and for a sweep.
 
-An executed notebook holds what it depended on: the Python files of the checkout that it imported
-and what it read of the records. Its fingerprint says whether any of them has changed since.
+An executed notebook stores its dependencies: the Python files of the checkout that it imported and
+the records that it read. Its fingerprint tells whether any of them has changed since.
 """
 
 import ast
@@ -91,7 +91,7 @@ def executed_path(chapter: Path) -> Path:
 
 
 def execution_metadata(path: Path) -> dict:
-    """Return what a stored notebook says of its execution, such as its fingerprint and seconds."""
+    """Return a stored notebook's metadata of its execution, such as fingerprint and seconds."""
     stored = load_json(path).get("metadata", {})
     return stored.get("hnlib", {}) | stored.get("papermill", {})
 

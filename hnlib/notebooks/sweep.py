@@ -43,7 +43,7 @@ def trials(
 ) -> list[Trial]:
     """Return the points of the grid `values`, each with the parameters `given`.
 
-    `seeds` many seeds, of a parameter `seed` or of a list `seeds`, vary fastest.
+    The `seeds`, for a parameter `seed` or a list `seeds`, vary fastest.
     """
     defaults = execute.parameters_of(execute.read(notebook))
     if seeds:

@@ -33,7 +33,7 @@ class Effect:
     between, df : float, int
         The part of the error from the seeds, and its degrees of freedom.
     target : str
-        What the effect speaks of: "these images", "new images", "new data sets".
+        What the effect is about: "these images", "new images", "new data sets".
     images, bound : float, bool
         The part of the error from the images, $\mathrm{error}^2 = \mathrm{between}^2 +
         \mathrm{images}^2$; whether it is only an upper bound.
@@ -96,9 +96,9 @@ class Effect:
 def compare(table, ours, base, metric="linear", target="these images", mixed=False) -> Effect:
     r"""Compare two methods, in points, paired by seed.
 
-    On these images it is the paired t test (`scipy.stats.ttest_rel`) with its interval, but for a
-    least deviation; several effects are corrected by `family`, and `equivalence` asks the opposite
-    question.
+    On these images it is the paired t test (`scipy.stats.ttest_rel`) with its interval, except that
+    the deviation has a minimum; `family` corrects several effects, and `equivalence` asks the
+    opposite question.
 
     Parameters
     ----------
@@ -136,10 +136,10 @@ def compare(table, ours, base, metric="linear", target="these images", mixed=Fal
       $\bar d \pm \sqrt{t_{n-1}^2 s^2/n + z^2 \hat\sigma_b^2/m}$,
 
     $\hat\sigma_b^2$ being the images' variance (`components`) from the bits in the column
-    `correct`. Where runs have none it is at most
-    $\frac m{m-1}[\min(\bar A+\bar B,2-\bar A-\bar B)-(\bar A-\bar B)^2]$, with the mean
-    accuracies: this is taken, and `bound` is true. The deviation $s$ is taken to be at least that
-    of rounding to multiples of $1/m$, $1/m\sqrt{12}$.
+    `correct`. If runs have no bits, it is at most
+    $\frac m{m-1}[\min(\bar A+\bar B,2-\bar A-\bar B)-(\bar A-\bar B)^2]$, with the mean accuracies;
+    this bound is used, and `bound` is true. The deviation $s$ is at least that of rounding to
+    multiples of $1/m$, $1/m\sqrt{12}$.
 
     Examples
     --------
@@ -183,7 +183,8 @@ def components(d) -> tuple[float, float, float]:
     differences $d$ [seeds, images], at least 2 of each. With $V$ the variance over images of the
     mean over seeds, $W$ the mean over seeds of the variance over images:
     $\hat\sigma_b^2=\frac{nV-W}{n-1}$, $\hat\sigma_e^2=\frac{n(W-V)}{n-1}$; $\hat\sigma_a^2$ is the
-    variance of the seeds' means less $\hat\sigma_e^2/m$. Being unbiased they may be negative.
+    variance of the seeds' means minus $\hat\sigma_e^2/m$. Since they are unbiased, they may be
+    negative.
     """
     d = np.asarray(d, float)
     (n, m), v, w = d.shape, d.mean(0).var(ddof=1), d.var(1, ddof=1).mean()

@@ -1,4 +1,4 @@
-"""Diagnose an embedding: its geometry, the loudness of anchors."""
+"""Diagnose an embedding: its geometry and the loudness of its anchors."""
 
 from __future__ import annotations
 

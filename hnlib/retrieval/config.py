@@ -42,21 +42,21 @@ class RetrievalRun(Configuration):
     ranks
         half-open range of ranks to draw from; judged documents are skipped
     best_of
-        a mined negative is the most similar of so many drawn ones
+        a mined negative is the most similar of this many drawn ones
     margin
-        documents that score above so many times the judged one are mined last
+        documents that score above this multiple of the judged one's score are mined last
     refresh
         mine again with the model before each epoch
     hardness_mode
         negatives that hardness_strength applies to: all, mined or in-batch
     hardness_strength
-        of sentence-transformers; of no unit
+        as in sentence-transformers; it has no unit
     logq
         correct for the frequency of documents in training: on (positives too) or refined
     guide
-        model that takes negatives away: self, or as it is before training static or bm25
+        model that removes negatives: self, or, as it is before training, static or bm25
     guide_margin
-        negatives that the guide scores above the judged document plus this are taken away,
+        negatives that the guide scores above the judged document plus this margin are removed,
         unless none would be left
     teacher
         model whose scores are soft targets: static or bm25

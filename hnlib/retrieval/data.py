@@ -30,9 +30,9 @@ Judgements = dict[int, dict[int, float]]
 class Collection:
     """Documents, each a title (perhaps empty) and a text, and queries with judgements by split.
 
-    Where `repeated`, queries of the training part return in the test part (users of a shop), and
-    what they had then is not searched again; words are tokens. Documents of one of the `topics`, if
-    they are known, answer the same queries.
+    If `repeated`, training queries return in the test part (users of a shop), and the documents
+    they had in training are not searched again; words are tokens. Documents of one of the `topics`,
+    if they are known, answer the same queries.
     """
 
     name: str
@@ -180,7 +180,7 @@ def _texts(path: Path, digest) -> dict[str, _Text]:
 
 
 def _table(path: Path, digest, queries) -> list[tuple[int, str, str, float]]:
-    """Return number, query, document and grade of the lines of a TSV file, but for a head."""
+    """Return number, query, document and grade of each line of a TSV file, without a header."""
     table = []
     for i, (number, line) in enumerate(_rows(path, digest)):
         row = line.removesuffix("\r").split("\t")
@@ -293,7 +293,7 @@ def banking(folder: Path) -> Collection:
 def generated(documents: int = 500, seed: int = 0) -> Collection:
     """Generate documents of four things each, and queries that call two of them by other words.
 
-    A thing has a word for titles and queries and another that texts prefer, so words alone do not
+    A thing has one word for titles and queries and another that texts prefer, so words alone do not
     find everything. The documents with both things are relevant: false negatives are known.
     """
     rng = np.random.default_rng(seed)

@@ -17,8 +17,8 @@ def search(
 ) -> Tensor:
     """Return the indices of the documents of largest inner product, best first, [Q, depth].
 
-    Among equals the first document leads. Documents `without[i]` are not returned for query i
-    before all others.
+    Among equal scores the first document leads. Documents `without[i]` come after all others for
+    query i.
     """
     ranked = []
     for start in range(0, len(queries), 256):
@@ -66,7 +66,7 @@ def judged_rankings(
 
 
 def tail_share(ranked: Tensor, counts: Tensor, head: float = 0.8) -> dict[str, float]:
-    """Return the share of the first ten places that the tail has, and of documents that appear.
+    """Return the tail's share of the first ten places, and the share of documents that appear.
 
     The head is the most frequent documents, by `counts` [N], that together have a share `head` of
     all counts; the rest is the tail.

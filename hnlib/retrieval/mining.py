@@ -40,9 +40,10 @@ def candidates(
 ) -> Tensor:
     """Return the documents at some ranks of each pair's query, [P, last − first].
 
-    `scores(rows)` are those of all documents for some pairs, `positives` [P] their documents.
-    `judged(rows)` returns row and document of all that is relevant; these are not ranked. Documents
-    that score above `margin` times the positive come after all others, the least similar first.
+    `scores(rows)` returns the scores of all documents for some pairs; `positives` [P] are the
+    pairs' documents. `judged(rows)` returns row and document of everything relevant; these are not
+    ranked. Documents that score above `margin` times the positive come after all others, the least
+    similar first.
     """
     first, last = ranks
     parts = []

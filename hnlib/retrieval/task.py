@@ -24,7 +24,7 @@ SEARCHED = 512  # tokens of a text
 
 
 def _guided(s: Tensor, margin: float, excluded: Tensor) -> Tensor:
-    """Return what scores above the answer, but for queries that would have no negative left."""
+    """Return what scores above the answer, except for queries that would have no negative left."""
     above = s > s.diagonal()[:, None] + margin
     left = ~(above | excluded)
     return above & left.fill_diagonal_(False).any(1, keepdim=True)
@@ -35,7 +35,7 @@ class PairBatch:
     """Pairs of a batch, ready for the model.
 
     `tokens` are those of B queries, their B documents and, if any, mined documents. The m keys are
-    all documents: `excluded` [B, m] are no negatives, `mined_for` [B, m] were mined for the query,
+    all documents: `excluded` [B, m] are not negatives, `mined_for` [B, m] were mined for the query,
     `log_frequency`, [B, m] or [1, m], is the correction of `logq`, and `teacher`, [B, m], are the
     scores of a teacher, if any.
     """
@@ -131,7 +131,7 @@ class Task(task.Task):
         return self._model
 
     def _scorer(self, name: str) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return what scores documents [k] for the queries of pairs [r], [r, k]: bm25 or static."""
+        """Return a function that scores documents [k] for the queries of pairs [r], [r, k]."""
         if name == "bm25":
             scores = mining.BM25(self.collection.documents).scores(self.asked_texts)
             return lambda pairs, documents: scores[pairs[:, None], documents]
@@ -178,7 +178,7 @@ class Task(task.Task):
         return mining.candidates(scores, self.document, judged, run.ranks, run.margin)
 
     def batches(self, generator: torch.Generator) -> Sequence[Tensor]:
-        """Return a permutation in batches, those that are not full dropped."""
+        """Return a permutation in batches, dropping those that are not full."""
         if self.run.refresh:
             self.candidates = self._mined()
         if self.run.composition == "random":
@@ -211,7 +211,7 @@ class Task(task.Task):
         return [torch.tensor([*one.values()]) for one in batches if len(one) == size]
 
     def views(self, batch: Tensor, generator: torch.Generator, share: slice) -> PairBatch:
-        """Return the tokens of this process's `share` of the batch, and what the keys are."""
+        """Return the tokens of this process's `share` of the batch, and what each key is."""
         run, keys = self.run, self.document[batch]
         ends = (self.asked[batch[share]], self.answers[batch[share]])
         tokens = [self.texts.rows(rows, run.length) for rows in ends]
@@ -238,7 +238,7 @@ class Task(task.Task):
         return candidates.gather(1, groups.amin(1).sort(1).values).long()
 
     def _excluded(self, batch: Tensor, keys: Tensor) -> Tensor:
-        """Return which keys are no negatives of a query: they answer it, or its guide says so."""
+        """Return which keys are not negatives of a query: they answer it, or its guide says so."""
         codes = batch[:, None] * len(self.documents) + keys
         where = torch.searchsorted(self.relevant, codes).clamp_max(len(self.relevant) - 1)
         excluded = self.relevant[where] == codes
@@ -249,7 +249,7 @@ class Task(task.Task):
         return excluded | _guided(self._guide(batch, keys), self.run.guide_margin, excluded)
 
     def _log_frequency(self, keys: Tensor, queries: int) -> Tensor:
-        """Return what logQ takes off the log-weights, [B, m], or [1, m] for its refined form."""
+        """Return what logQ subtracts from the log-weights, [B, m], or [1, m] if refined."""
         log_q = (self.counts[keys].clamp_min(1) / len(self.asked)).log()[None]
         if self.run.logq == "on":  # the positive's logit is corrected as well
             return log_q - log_q[0, :queries, None]

@@ -54,7 +54,7 @@ DIGESTS = {
 class Benchmark:
     """Sentences, or pairs of them (`second`), with labels int64 or, where `graded`, similarities.
 
-    `train` counts the examples before the test part; with 0 there is none, and folds are used.
+    `train` counts the examples before the test part; 0 means no test part, and folds are used.
     """
 
     name: str
@@ -111,7 +111,7 @@ def _paths(name: str, folder: Path) -> list[str]:
 
 
 def _lines(content: bytes) -> list[str]:
-    """Lines as the sets mean them: a line of Latin-1 may hold a character that others split at."""
+    """Return lines split only at newlines: a line of Latin-1 may hold other separators."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:

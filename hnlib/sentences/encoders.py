@@ -63,7 +63,7 @@ class Towers(nn.Module):
 
 
 class Joined(nn.Module):
-    """The concatenated embeddings of several encoders: tokens $[B,L]$ to $[B,kd]$."""
+    """Concatenate the embeddings of several encoders: tokens $[B,L]$ to $[B,kd]$."""
 
     def __init__(self, encoders: list[nn.Module]):
         super().__init__()

@@ -17,9 +17,9 @@ FOLDS = 10
 class EncodedBenchmark:
     r"""A benchmark in the tokens of a corpus, of which each sentence has at most `length`.
 
-    Pairs are judged by $(|u-v|,u\odot v)$, or where they are graded by the rank correlation of
-    $\cos(u,v)$, with a training part by `pearson`; one without a test part by ten folds, the
-    same for all methods of one seed.
+    Pairs are classified from $(|u-v|,u\odot v)$. Graded pairs are judged by the rank correlation of
+    $\cos(u,v)$, or by `pearson` if there is a training part. A benchmark without a test part uses
+    ten folds, the same for all methods of one seed.
     """
 
     def __init__(self, benchmark: Benchmark, tokenizer, length: int):
@@ -84,7 +84,7 @@ def spearman(x: Tensor, other: Tensor, degrees: np.ndarray) -> float:
 
 
 def pearson(x: Tensor, degrees: np.ndarray, train: int) -> float:
-    """Return the correlation of the degrees after `train` with those that a ridge regression says.
+    """Return the correlation of the degrees after `train` with ridge regression's predictions.
 
     SentEval predicts a distribution over five degrees instead. The penalty is chosen on the
     training part alone; features are standardised.

@@ -19,10 +19,10 @@ UNFIT = (*_files.DAMAGED, LookupError, TypeError, AttributeError, pickle.Unpickl
 
 @dataclass(frozen=True, eq=False)
 class TrainedRun:
-    """A trained model with what was measured on the way. `record` is what `records.write` takes.
+    """A trained model with its measurements; `record` is what `records.write` takes.
 
-    Of several trainings (`labels="fold"`) it is the first one's model. `method` is the one trained
-    with, its learned parameters and counts; it is not saved and not sent between processes.
+    After several trainings (`labels="fold"`) it is the model of the first. `method` is the one
+    trained with, its learned parameters and counts; it is not saved and not sent between processes.
     """
 
     record: dict
@@ -61,7 +61,7 @@ class TrainedRun:
 def load(path: Path | str, encoder: nn.Module | None = None) -> TrainedRun:
     """Read a run that `TrainedRun.save` wrote, in eval mode on the CPU.
 
-    A run of your own encoder needs such an encoder again.
+    A run with your own encoder needs such an encoder again.
     """
     from safetensors import SafetensorError, safe_open
 

@@ -104,9 +104,9 @@ class Configuration:
     schedule
         `{option: (start, end)}` moves an option of the method linearly over the epochs, with
         `(start, end, changes)` in that many steps; `(start, end, "cosine", periods)` moves it to
-        the end and back so many times
+        the end and back that many times
     reach_end
-        a schedule has its end in the last epoch, not after it
+        a schedule reaches its end in the last epoch, not after it
     queue
         older keys that are candidates too
     momentum
@@ -236,7 +236,7 @@ class Configuration:
         return {name: to_text(getattr(self, name)) for name in defaults(type(self))}
 
     def changed_options(self) -> dict:
-        """Return the method's options that are not the catalogue's; all of a user's method."""
+        """Return the method's options that differ from the catalogue; for a user's method, all."""
         if (entry := self.catalogue.get(self.method)) is None:
             return self.options
         return {
@@ -297,7 +297,7 @@ def defaults(kind: type) -> dict[str, Any]:
 
 
 def reject_duplicates(pairs, what: str = "parameter") -> dict:
-    """Return (name, value) pairs as a dictionary; a name that is given twice is an error."""
+    """Return (name, value) pairs as a dictionary; a repeated name is an error."""
     values = {}
     for name, value in pairs:
         if name in values:
@@ -319,7 +319,7 @@ def to_text(value):
 def canonical(value, indent=None) -> str:
     """Return JSON with sorted keys, by which records are named and compared.
 
-    An infinity is written as a string, what could not be measured as null.
+    An infinity is written as a string, and a value that could not be measured as null.
     """
     separators = (",", ": ") if indent else (",", ":")
     options = dict(sort_keys=True, ensure_ascii=False, allow_nan=False)

@@ -65,7 +65,7 @@ def weighted_knn(
 def linear_probe(
     train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, C: float = 1.0, top: int = 1
 ) -> Tensor:
-    r"""Return which test rows a linear probe has right among its `top` classes, bool [N].
+    r"""Return for which test rows the right class is among a linear probe's `top`, bool [N].
 
     It is a logistic regression with scikit-learn's `C` on features standardised by the training
     mean and deviation; a constant feature becomes zero. Deterministic, on any device.
@@ -140,7 +140,7 @@ def classify(x: Tensor, y: Tensor, parts: Parts, seed: int = 0) -> list[tuple[Te
     For each (train, test) of `parts`, train alone decides $C$, by the inner accuracy. `x` $[N,d]$;
     `y` int64 $[N]$, any numbers. Features are standardised with the mean and deviation of train;
     constant ones are dropped. $C\in\{10^{-4},\dots,10^{-1}\}$ by accuracy over `INNER` stratified
-    folds of train (shuffled by `seed`), of equal ones the smallest. The optimum is that of
+    folds of train (shuffled by `seed`), the smallest of equally good ones. The optimum is that of
     scikit-learn's LogisticRegression, for all parts and folds together: each step is two matrix
     products. Source: SentEval (Conneau & Kiela, 2018), whose grid is another and whose inner folds
     are ten.
@@ -173,7 +173,7 @@ def classify(x: Tensor, y: Tensor, parts: Parts, seed: int = 0) -> list[tuple[Te
 
 
 def _standardisation(x: Tensor, fits: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return centred features in single precision, and the mean and deviation [P,d] of the parts.
+    """Return centred features in single precision, and each part's mean and deviation [P,d].
 
     One row for each fit; the deviation is inf where nothing varies.
     """

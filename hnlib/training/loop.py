@@ -306,7 +306,7 @@ def needs(method, what: str) -> bool:
 
 
 def check_method(method, run) -> None:
-    """Check that only a catalogue method has a queue or schedules, and takes their values."""
+    """Check that only a catalogue method has a queue or schedules, and accepts their values."""
     for name in ("queue", "schedule"):
         if getattr(run, name) and not isinstance(method, methods.Method):
             raise ValueError(f"{name} requires a method of the catalogue")
@@ -317,7 +317,7 @@ def check_method(method, run) -> None:
 
 
 def _span(run) -> int:
-    """Return the epoch in which schedules have their end."""
+    """Return the epoch in which schedules reach their end."""
     return max(1, run.epochs - run.reach_end)
 
 
@@ -381,7 +381,7 @@ def fit(fabric, task: Task, method, execution: config.Execution) -> TrainedRun:
 class Trainings:
     """All trainings of a run, one after the other, from its checkpoint to its record.
 
-    `model` is the first one's.
+    `model` is that of the first training.
     """
 
     def __init__(self, fabric, task, method, execution: config.Execution):
@@ -397,7 +397,7 @@ class Trainings:
         self.trainings, self.before, self.model, self.record = [], [], None, None
 
     def train(self) -> None:
-        """Train what is not trained yet."""
+        """Run the trainings that are not finished yet."""
         parts, saved = self.task.parts, None
         if self.execution.resume:
             saved = self.checkpoint.read(self.fabric.device, len(parts))

@@ -165,7 +165,7 @@ def _check(record) -> None:
 
 @contextmanager
 def _of_record(path: str) -> Iterator[None]:
-    """Say of which record a fault in the block is."""
+    """Add the record's name to an error in the block."""
     try:
         yield
     except (ValueError, TypeError, LookupError, AttributeError) as error:
@@ -181,8 +181,8 @@ def _of_record(path: str) -> Iterator[None]:
 def set_aside() -> list[dict]:
     """Return the tracked records that `frame` leaves out.
 
-    They are superseded, made under a definition that was found wrong, and say why; or replicates,
-    runs of a configuration that has a record already.
+    They are superseded records, made under a definition that was found wrong, which say why; or
+    replicates, further runs of a configuration that has a record.
     """
     aside, first = [], set()
     for stem, record, _ in _named(tracked_folder()):
@@ -214,7 +214,7 @@ def unpack(text: str, n: int) -> np.ndarray:
 
 
 def key(configuration: dict) -> str:
-    """Return what tells runs apart, whatever the experiment they were made for."""
+    """Return a key that identifies a run, whatever experiment it was made for."""
     same = {"experiment": None, "dataset_digest": None}
     return json.dumps(configuration | same, sort_keys=True)
 
@@ -339,7 +339,7 @@ def _setting(kind: str, configuration: str) -> dict[str, Any]:
 
 
 def _completed(rows: list[dict]) -> pd.DataFrame:
-    """Return a table of rows with a column for all that a run can have."""
+    """Return a table of rows with a column for every field that a run can have."""
     import pandas as pd
 
     table = pd.DataFrame(rows)
@@ -367,7 +367,7 @@ def write_parquet(table: pd.DataFrame) -> Path:
     """Write a whole `frame` as Parquet beside the tracked records and return the path.
 
     Lists and dictionaries become JSON, and so does `configuration`, which stands for `run`. The
-    file says of which records, and by which sources of this package, it was made.
+    file states the records and the sources of this package from which it was made.
     """
     import pandas as pd
 

@@ -89,14 +89,14 @@ class Task:
         return row if loop.finished else row | self._scores(loop.model)[0]
 
     def _scores(self, model: nn.Module) -> tuple[dict, dict]:
-        """Return the metrics of a model, and what else its record has.
+        """Return the metrics of a model, and the other fields of its record.
 
         The loop's last row is completed by `measure`.
         """
         return {}, {}
 
     def measure(self, model: nn.Module, trainings: list, device) -> dict:
-        """Return what the record has besides the configuration, with at least `metrics`."""
+        """Return the record's contents besides the configuration, with at least `metrics`."""
         (training,) = trainings
         scores, about = self._scores(model)
         last, steps = training.history[-1], training.step
