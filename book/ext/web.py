@@ -19,7 +19,9 @@ from hnlib.notebooks.execute import root
 
 ASIDE = nodes.Admonition, nodes.admonition, nodes.table, nodes.figure, nodes.list_item
 FINE_PRINT = re.compile(r"theory/.*-(more|cost|finite|simulated)$")
-VIEWCODE = re.compile(r'(<div class="viewcode-block"[^>]*>)\n(<a class="viewcode-back"[^>]*>\[docs\]</a>)\n')
+VIEWCODE = re.compile(
+    r'(<div class="viewcode-block"[^>]*>)\n(<a class="viewcode-back"[^>]*>\[docs\]</a>)\n'
+)
 LETTERS = tex2unichar.mathalpha | tex2unichar.mathord | tex2unichar.mathopen | tex2unichar.mathclose
 SIGNS = tex2unichar.mathrel | tex2unichar.mathbin | tex2unichar.mathop | {"dots": "…", "cdot": "·"}
 SIGNS |= {"lVert": "‖", "rVert": "‖"}
