@@ -304,7 +304,7 @@ class Outcome:
     @property
     def sentence(self) -> str:
         """The result in one sentence."""
-        words, found = self.words(), shown(self.mean(), 1)
+        words, found = self.words(), self.mean().interval(1)
         parts = [
             f"{phrase} {', '.join(block for block, one in words.items() if one == name)}"
             for name, phrase in PHRASES.items()
@@ -332,7 +332,7 @@ class Outcome:
         for block in self.compared.blocks:
             for base, several in self.effects.items():
                 found.append(
-                    f"{block}, {OVER[base]}: {shown(several[block])}: {self.words(base)[block]}"
+                    f"{block}, {OVER[base]}: {several[block].interval()}: {self.words(base)[block]}"
                 )
             if (one := self.shares[block]) is None:
                 found.append(f"{block}: no gain over InfoNCE at t = 0.5 to explain")
@@ -404,12 +404,6 @@ class Outcome:
         ax.set(xlabel="difference in points; grey: the margin", title=self.loss.path.stem)
         figure.legend(loc="outside lower center", ncols=2, fontsize=9)
         return figure
-
-
-def shown(effect: Effect, digits: int = 2) -> str:
-    """Format a difference and its interval."""
-    one, low, high = (f"{x:+.{digits}f}" for x in (effect.difference, effect.low, effect.high))
-    return f"{one} [{low}, {high}]".replace("-", "−")
 
 
 def profiles(loss: Loss) -> dict[str, Profile]:

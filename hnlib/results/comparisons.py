@@ -66,8 +66,12 @@ class Effect:
     def __str__(self) -> str:
         """Format the difference, its interval, p and target."""
         target = f"{self.target}{' (a bound)' * self.bound}, df {self.df}"
-        interval = f"{self.difference:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
-        return f"{interval}, p = {self.p:.2g}; {target}".replace("-", "−")
+        return f"{self.interval()}, p = {self.p:.2g}; {target}".replace("-", "−")
+
+    def interval(self, digits: int = 2) -> str:
+        """Format the difference and its interval."""
+        one, low, high = (f"{x:+.{digits}f}" for x in (self.difference, self.low, self.high))
+        return f"{one} [{low}, {high}]".replace("-", "−")
 
     def half(self, alpha: float, seen=1.0):
         """Return half the 1 − α interval, if the seeds' deviation were `seen` times as large.
