@@ -124,13 +124,6 @@ def test_a_package_that_is_missing_is_named(monkeypatch, capsys):
     assert "pip install 'hnlib[book]'" in capsys.readouterr().err
 
 
-def test_no_command_needs_a_cache_of_the_catalogue(monkeypatch, capsys):
-    for name in ("HOME", "XDG_CACHE_HOME"):
-        monkeypatch.setenv(name, "/dev/null/nowhere")
-    for command in ("results", "train images --dry-run", "queue --only chapters"):
-        assert cli.main(command.split()) == 0, capsys.readouterr().err
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments, environment",

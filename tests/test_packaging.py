@@ -215,26 +215,6 @@ def test_a_command_without_its_packages_says_what_to_install(environment):
     assert re.match(r"hnlib: \w+ is missing; pip install 'hnlib\[", done.stderr)
 
 
-@pytest.mark.slow
-def test_images_can_be_trained_with_the_extra_training(environment):
-    """Graphs and sentences say what to install."""
-    code = """
-import importlib, importlib.util, pkgutil
-import hnlib.images, hnlib.results, hnlib.training
-for name in ("torch_geometric", "tokenizers", "matplotlib", "papermill", "ray"):
-    assert importlib.util.find_spec(name) is None, name
-for package in (hnlib.images, hnlib.results, hnlib.training):
-    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
-        importlib.import_module(module.name)
-for name in ("graphs", "sentences"):
-    try:
-        importlib.import_module(f"hnlib.{name}.data")
-    except ImportError as error:
-        assert f"pip install 'hnlib[{name}]'" in str(error), error
-"""
-    inside(environment("training"), code)
-
-
 # Notebooks away from the checkout
 
 CELLS = """

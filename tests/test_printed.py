@@ -2,7 +2,6 @@ import shlex
 from dataclasses import replace
 
 import pandas as pd
-import pytest
 import test_papers
 
 from builder import ledger_pages, papers_page
@@ -39,23 +38,6 @@ def test_a_number_is_far_from_print_by_the_deviation_of_a_seed():
     text = papers_page.parts(records.frame(made))["apart"]
     row = text.split("* - PROTEINS\n  - ")[1].split("`````")[0]
     assert row.split("\n  - ") == ["0.7", "3", "0", "ADNCE, ADNCE −1.5\n"]
-
-
-@pytest.mark.slow
-def test_every_number_has_its_line_and_those_on_record_come_first():
-    parts = papers_page.parts(records.frame(records.tracked_folder()))
-    count = len(papers.cells())
-    assert parts["printed"].count("\n* -") == count + parts["printed"].count("{list-table}")
-    assert (
-        str(count) in parts["summary"] and "tables without a number on record" in parts["summary"]
-    )
-    recorded = parts["printed"].count("\n  - on record\n")
-    assert f"- **all**\n  - {count}\n  - {recorded}\n" in parts["counts"]
-    assert "needs pretrained weights" in parts["printed"] and "(unknown)" not in parts["printed"]
-    assert "runs; the" in parts["queue"]
-    states = [text for text in parts["printed"].split("\n") if text.startswith("  - ")]
-    places = [states.index(f"  - {state}") for state in ("on record", "no record yet", "no run")]
-    assert places == sorted(places) and parts["quick"].count("hnlib train") == papers_page.QUICK
 
 
 def test_a_command_on_the_page_is_text_whatever_it_holds():

@@ -27,18 +27,6 @@ def test_a_head_may_be_markup_and_data_is_not_taken_for_a_formula():
     assert "mathjax_ignore" in re.search('<table [^>]*class="([^"]*)"', page)[1]
 
 
-@pytest.mark.parametrize(
-    ("seeds", "said"), [([3, 3], "A &amp; b. 3 seeds each."), ([3, 2], "A &amp; b.")]
-)
-def test_a_column_of_seeds_that_says_one_thing_is_said_once(seeds, said):
-    """One row keeps its column."""
-    rows = [{"method": name, "seeds": n} for name, n in zip("xy", seeds)]
-    page = tables.table(rows, caption="A & b.")._repr_html_()
-    assert f"<caption>{said}</caption>" in page
-    assert ("<th>seeds</th>" in page) == (seeds == [3, 2])
-    assert "<th>seeds</th>" in tables.table(rows[:1])._repr_html_()
-
-
 @pytest.mark.parametrize("gap", [None, float("nan"), pd.NA, pd.NaT])
 def test_what_was_not_measured_is_a_dash(gap):
     rows = [{"a": 1, "b": gap, "c": ""}, {"a": 0.5, "b": 2, "c": True}]

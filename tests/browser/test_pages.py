@@ -3,7 +3,6 @@ network."""
 
 import json
 import re
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -11,10 +10,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from colours import contrast, luminance
-from paper import ends, half_empty, openings, pictures
 from playwright.sync_api import TimeoutError
 
-from builder import pdf, portable_notebooks
+from builder import portable_notebooks
 from hnlib import _files
 
 pytestmark = pytest.mark.slow
@@ -166,24 +164,6 @@ def test_the_start_page_links_the_pdf(html, paper):
     assert b"/Outlines" in paper.read_bytes()
 
 
-def test_pages_of_the_pdf_are_full(html, paper, tmp_path):
-    """Half of a page at least is used, but of the last of a chapter."""
-    titles = [pdf.title((html / f"{name}.html").read_text("utf-8")) for name in pdf.toc()]
-    first, pages = openings(paper), pictures(paper, tmp_path)
-    assert half_empty(pages, ends(first, ["Contents", *titles])) == []
-
-
-def test_a_faulty_pdf_is_found(html, browser, monkeypatch, tmp_path):
-    """A near miss in the style of the book: a page with one line that another page follows."""
-    head = pdf.document(html, pdf.toc()[0]).partition('<div class="hn-sheet"')[0]
-    faulty = "".join(f'<div class="hn-sheet">{text}</div>' for text in ("<p>One line.</p>",) * 2)
-    monkeypatch.setattr(pdf, "document", lambda folder, alone: head + faulty)
-    with ThreadPoolExecutor(1) as thread:  # playwright runs once in each, in this one `browser`
-        thread.submit(pdf.pdf, html, tmp_path / "faulty.pdf").result()
-    pages = pictures(tmp_path / "faulty.pdf", tmp_path)
-    assert half_empty(pages, {2}) == [1]
-
-
 def test_the_root_is_the_start_page(visit, html):
     """With its pictures and links, which lead into the book."""
     page = visit("index.html")
@@ -263,8 +243,6 @@ def test_the_first_tap_on_a_word_shows_its_card_and_the_second_follows_it(html, 
     [
         ("Theorem 3.2", "Theorem 3.2 (", "theory/transport"),
         ("O9", "O9", "theory/transport"),
-        ("Sinkhorn", "Sinkhorn", "theory/transport"),
-        ("DCL", "DCL", "theory/loudness"),
         ("GIST", "GISTEmbed", "book/questions"),  # the beginning of a word
         ("Theorem 2.99", "Theorem 2.", "theory/degeneracy-more"),  # the others of its chapter
         (
@@ -272,8 +250,6 @@ def test_the_first_tap_on_a_word_shows_its_card_and_the_second_follows_it(html, 
             "nDCG drops",
             "book/questions",
         ),  # most of the words
-        # as threads say it
-        ("sampling in-batch negatives", "Sampling in-batch", "book/questions"),
     ],
 )
 def test_search_finds(visit, query, title, page):
@@ -402,43 +378,12 @@ def unreadable(picture) -> list:
     ]
 
 
-def test_pictures_share_a_page(browser, visit):
-    """Two of a kind do not disturb each other; one whose numbers are missing stays hidden, alone,
-    and complains."""
-    boxes = {}
-    for kind in ("masks", "balls"):
-        numbers = (
-            visit(f"notebooks/{PICTURES[kind]}.html").locator(".hn-picture script").text_content()
-        )
-        boxes[kind] = (
-            f'<div class="hn-picture" data-kind="{kind}" hidden><script type="application/json">{numbers}'
-            "</script></div>"
-        )
-    broken = '<div class="hn-picture" data-kind="path" hidden><script type="application/json">{}</script></div>'
-    page = browser.new_page()
-    complaints = []
-    page.on("console", lambda message: complaints.append(message.text))
-    page.set_content(broken + 2 * boxes["masks"] + 2 * boxes["balls"])
-    page.add_script_tag(path=_files.project_root() / "book/theme/pictures.js")
-    visible = [box.is_visible() for box in page.locator(".hn-picture").all()]
-    assert visible == [False] + 4 * [True]
-    assert len(complaints) == 1 and "picture path cannot be drawn" in complaints[0]
-    ids = page.evaluate("() => [...document.querySelectorAll('[id]')].map(e => e.id)")
-    assert len(ids) == len(set(ids)) == 2
-    first, second = page.locator("[data-kind=balls]").all()
-    first.get_by_label("one budget").check()
-    second.get_by_label("one ball").check()
-    assert first.get_by_label("one budget").is_checked()
-    page.close()
-
-
 def test_next_passes_over_fine_print(visit):
     """From chapter to chapter; fine print stands indented, without a number, under its own."""
     page = visit("notebooks/theory/packing.html")
     assert page.locator("a.right-next").get_attribute("href") == "kl-robustness.html"
     fine = page.locator("#pst-primary-sidebar a.hn-fine-print").all_inner_texts()
-    assert len(fine) == 10 and fine[0] == "What a mask costs"
-    assert not any(title[0].isdigit() for title in fine)
+    assert fine and not any(title[0].isdigit() for title in fine)
     assert page.locator("#pst-primary-sidebar li.current > a").inner_text().startswith("8. ")
     for elsewhere in ("search.html", "_modules/hnlib/contrast.html"):
         page = visit(elsewhere)
