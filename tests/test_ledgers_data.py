@@ -166,7 +166,7 @@ def test_printed_numbers_are_well_formed(printed):
     head = "paper table row column dataset metric value spread run note"
     assert rows_of("results/papers.csv")[0] == head.split()
     keys = {tuple(row[name] for name in papers.WHERE) for row in printed}
-    assert len(keys) == len(printed) == len(book_files.printed(BOOK / "results/papers.csv"))
+    assert len(keys) == len(printed) == len(book_files.printed())
     for row in printed:
         assert None not in row and None not in row.values(), row
         assert "#" not in "".join(row.values()), "a reader of the file may take # for a comment"

@@ -34,15 +34,14 @@ def stages() -> dict[str, np.ndarray]:
         return dict(file)
 
 
-def printed(path: Path | str | None = None) -> pd.DataFrame:
+def printed() -> pd.DataFrame:
     """Return the numbers printed in the papers; lines of papers.csv that begin with # are left out.
 
     `run` is the setting in papers.toml, or why there is none.
     """
-    path = book_file("book/results/papers.csv") if path is None else Path(path)
     numbers = dict.fromkeys(("value", "spread"), float)
     return pd.read_csv(  # pyright: ignore[reportCallIssue]
-        path,
+        book_file("book/results/papers.csv"),
         comment="#",
         skipinitialspace=True,
         dtype=defaultdict(lambda: str, numbers),

@@ -100,7 +100,7 @@ def heat_map(ax, matrix, title="", vmax=None, cmap="rocket_r"):
     return image
 
 
-def label_lines(ax, pad: float = 0.01) -> None:
+def label_lines(ax) -> None:
     """Write each line's label at its right end in the line's colour, without overlaps."""
     lines = [line for line in ax.get_lines() if not line.get_label().startswith("_")]
     scale = np.log if ax.get_yscale() == "log" else np.asarray
@@ -110,7 +110,7 @@ def label_lines(ax, pad: float = 0.01) -> None:
     for end, line in sorted(zip(ends, lines), key=lambda pair: pair[0]):
         last = max(end, last + 0.055)
         style = {"color": line.get_color(), "transform": ax.transAxes, "va": "center"}
-        ax.text(1 + pad, last, line.get_label(), fontsize=9, **style)
+        ax.text(1.01, last, line.get_label(), fontsize=9, **style)
 
 
 def log_ticks(ax, ticks, axis: str = "x") -> None:
