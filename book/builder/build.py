@@ -189,6 +189,7 @@ def render(folder: Path, draft: bool) -> None:
     wheel.result()
     if (packed := records.parquet()).exists():
         shutil.copyfile(packed, page / packed.name)
+    portable_notebooks.read_labels(page, toc())
     portable_notebooks.downloads(page / "_sources", portable_notebooks.repository(root()))
     html, old = root() / "_build/html", root() / "_build/html.old"
     shutil.rmtree(old, ignore_errors=True)

@@ -6,12 +6,10 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections import Counter
+from collections.abc import Iterable
 from functools import cache, partial
 from importlib import metadata
-from itertools import count
 from pathlib import Path
-from string import ascii_uppercase as ASCII
 from urllib.parse import urlsplit
 
 from builder import reading_time
@@ -101,43 +99,23 @@ EQUATION = re.compile(r"^( *)\$\$ \(([\w-]+)\)$", re.M)
 FOLD = re.compile(r"<!-- fold: (.*?) -->\s*(\S.*?)\s*(?:<!-- end of fold -->|\Z)", re.S)
 CITED = re.compile(r"\{cite(?::[pt])?\}`([^`]+)`")
 GLOSSARY = "book/notation"
-LABELLED = re.compile(
-    r"^ *[`:]{3,}\{(?:prf:)?(?!solution)(\w+)\}.*\n *:label: (\S+)"
-    r"|^ *(\$\$) \((\S+)\)$|^  (figure):\n +name: (\S+)|^\((\S+)\)=\n+#+ (?P<title>.*)",
-    re.M,
+# In a page of HTML the label of a statement, an equation or a figure, and its number.
+NUMBER = re.compile(
+    r' id="(?:equation-)?([\w-]+)"(?:(?! id=").)*?<span class="(?:caption-number|eqno)">([^<]*)',
+    re.S,
 )
+HEADING = re.compile(r"^\((\S+)\)=\n+#+ (.*)", re.M)
+#: What is shown for each label, and for each page as "/page", and the page it is on.
+LABELS: dict[str, tuple[str, str]] = {}
 
 
-def prefixes() -> dict[str, int | str]:
-    """Return by page what its numbers begin with: that of a chapter, for other pages a letter."""
-    from sphinx_external_toc.parsing import parse_toc_yaml
-
-    toc, numbers, letters = parse_toc_yaml(root() / "_toc.yml").root, count(1), iter(ASCII)
-    pages = [(page, part.numbered) for part in toc.subtrees for page in part.items]
-    pages = [(toc.docname, False), *pages]
-    return {page: next(numbers if numbered else letters) for page, numbered in pages}
-
-
-@cache
-def labels() -> dict[str, tuple[str, str]]:
-    """Return what is shown for each label, and for each page as "/page", and the page it is on.
-
-    Each kind of number counts on its page.
-    """
-    shown, counts = {}, Counter()
-    for page, prefix in prefixes().items():
+def read_labels(html: Path, pages: Iterable[str]) -> None:
+    """Fill `LABELS`: numbers from the finished pages, titles from their sources."""
+    for page in pages:
         text = (root() / f"{page}.md").read_text(encoding="utf-8")
-        shown[f"/{page}"] = re.findall("^# (.*)", text, re.M)[0], page
-        for found in LABELLED.finditer(text):
-            kind, label = filter(None, found.groups())
-            if found["title"]:
-                shown[kind] = label, page
-                continue
-            counts[page, kind] += 1
-            number = f"{prefix}.{counts[page, kind]}"
-            name = "Fig." if kind == "figure" else kind.capitalize()
-            shown[label] = f"({number})" if kind == "$$" else f"{name} {number}", page
-    return shown
+        numbers = NUMBER.findall((html / f"{page}.html").read_text(encoding="utf-8"))
+        found = [(f"/{page}", re.findall("^# (.*)", text, re.M)[0]), *HEADING.findall(text)]
+        LABELS.update({label: (shown.strip(), page) for label, shown in [*found, *numbers]})
 
 
 @cache
@@ -177,7 +155,7 @@ def references(keys: set[str], site: str) -> str:
 
 
 def _known(label: str) -> str:
-    return labels().get(label, (label, ""))[0]
+    return LABELS.get(label, (label, ""))[0]
 
 
 def _directive(match: re.Match) -> str:
@@ -209,11 +187,11 @@ def _words(role: re.Match, page: str, site: str, named: set[str]) -> str:
         return f"[{'; '.join(map(', '.join, found))}]"
     if kind == "doc":
         label = posixpath.join(f"/{posixpath.dirname(page)}", label)
-    title, place = labels().get(label, (label, GLOSSARY))  # a term of the glossary
+    title, place = LABELS.get(label, (label, GLOSSARY))  # a term of the glossary
     shown = said or title
     if place not in {page, GLOSSARY, *named}:
         named.add(place)
-        where = labels()[f"/{place}"][0].replace("*", "")
+        where = LABELS[f"/{place}"][0].replace("*", "")
         if kind != "doc":
             shown = f"{said} (*{where}*)" if said else f"*{where}*, {title}"
         elif said and not site and said.casefold() not in where.casefold():

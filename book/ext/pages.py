@@ -7,13 +7,15 @@ import os
 import re
 from importlib import import_module
 from pathlib import Path
+from string import ascii_uppercase
 
 from pybtex.backends import plaintext
 from pybtex.plugin import register_plugin
 from sphinx.ext.autodoc.mock import mock
+from sphinx_external_toc.parsing import parse_toc_yaml
 from sphinx_proof.domain import ProofDomain
 
-from builder.portable_notebooks import prefixes
+from hnlib.notebooks.execute import root
 
 PROOF = '<div class="proof hn-proof admonition"><p><em class="hn-proof-word">Proof.</em>'
 # What a page would need to start a kernel of its own, which none does.
@@ -122,12 +124,11 @@ def _in_parallel(app, env, docnames):
 
 def _numbers(app, env):
     """Begin the numbers of figures, equations and theorems outside the chapters with a letter."""
-    known = prefixes()
-    for page, kinds in env.toc_fignumbers.items():
-        letter = known.get(page)
-        for numbers in kinds.values():
-            if isinstance(letter, str):
-                numbers.update({name: (letter, i) for i, name in enumerate(numbers, 1)})
+    toc = parse_toc_yaml(root() / "_toc.yml").root
+    apart = [page for part in toc.subtrees if not part.numbered for page in part.items]
+    for page, letter in zip([toc.docname, *apart], ascii_uppercase):
+        for numbers in env.toc_fignumbers.get(page, {}).values():
+            numbers.update({name: (letter, i) for i, name in enumerate(numbers, 1)})
     return []
 
 

@@ -3,17 +3,20 @@ network."""
 
 import json
 import re
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import nbformat
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from colours import contrast, luminance
 from playwright.sync_api import TimeoutError
 
-from builder import portable_notebooks
+from builder import build, portable_notebooks
 from hnlib import _files
+from hnlib.notebooks import execute
 
 pytestmark = pytest.mark.slow
 
@@ -210,21 +213,42 @@ def test_executed_notebooks_can_be_downloaded(html):
         assert all(cell["execution_count"] for cell in code), page.name
 
 
-def test_downloads_number_as_the_pages_do(html):
-    """Statements, exercises, equations and figures: one that is not counted would move the next."""
-    numbered = re.compile(r"\([A-Z\d.]+\)|[A-Z]\S+ [A-Z\d]+\.\d+")
-    shown = {
-        label: said
-        for label, said in portable_notebooks.labels().items()
-        if numbered.fullmatch(said[0])
-    }
-    wrong = []
-    for label, (said, page) in shown.items():
-        text = (html / f"{page}.html").read_text(encoding="utf-8")
-        place = re.search(rf' id="(?:equation-)?{label}"', text).end()
-        number = re.compile(r'<span class="(?:caption-number|eqno)">([^<]*)').search(text, place)[1]
-        wrong += [(label, said, number)] if number.strip() != said else []
-    assert wrong == [] and len(shown) > 400
+def left_over(node) -> dict[str, list[str]]:
+    """What a reader of a notebook should not find in it, by what it is; code is not looked at."""
+    labels, keys = portable_notebooks.LABELS, "|".join(portable_notebooks.cited())
+    names = "|".join(label for label in labels if "-" in label and label[0] != "/")
+    found = {"markup": [], "label": [], "key": [], "page": [], "solution": []}
+    for cell, after in zip(node.cells, [*node.cells[1:], None]):
+        if cell.cell_type == "code":
+            continue
+        text = re.sub(r"^ *```\w+\n.*?^ *```$", "", cell.source, flags=re.M | re.S)
+        text = re.sub(r"(?<=\])\(https://[^)\s]*\)|(?<![}`])`[^`\n]+`(?!`)", "", text)
+        folded = re.sub("<details>.*?</details>", "", text, flags=re.S)
+        solution = r"^\*\*Solution.*\n+\S.*|\{solution\}|<!-- fold: Solution"
+        if re.search(r"\*\*Solution.*$", folded) and not after.metadata.jupyter.source_hidden:
+            found["solution"].append(after.source)
+        for what, pattern in {
+            "markup": r"^ *[`:]{3,}.*|\{[a-z:+-]+\}`|^\([\w-]+\)=$|<!--.*",
+            "label": rf"(?<![\w-])(?:{names})(?![\w-])",
+            "key": rf"[`\[,](?:{keys})(?=[`\],])",
+            "page": r"(?:notebooks|theory|experiments|book)/[\w-]+",
+        }.items():
+            found[what] += re.findall(pattern, text, re.M)
+        found["solution"] += re.findall(solution, folded, re.M)
+    return found
+
+
+def test_a_download_reads_like_the_page(html):
+    """In no chapter is markup, a label, a key, the path of a page or an open solution left; all are
+    in the sources, the control."""
+    portable_notebooks.read_labels(html, build.toc())
+    before = Counter()
+    for path in sorted((execute.root() / "notebooks").rglob("*.md")):
+        before.update({what: len(found) for what, found in left_over(execute.read(path)).items()})
+        page = path.relative_to(execute.root()).with_suffix(".ipynb")
+        after = left_over(nbformat.read(html / "_sources" / page, as_version=4))
+        assert {what: found for what, found in after.items() if found} == {}, path
+    assert min(before.values()) > 50, before
 
 
 def test_the_first_tap_on_a_word_shows_its_card_and_the_second_follows_it(html, browser):
