@@ -6,10 +6,13 @@ import json
 import re
 
 import yaml
-from scripts import ROOT
+from colours import contrast, lifted
+from matplotlib.colors import to_hex
+from scripts import ROOT, script
 
 import hnlib
 from builder import portable_notebooks
+from hnlib.book.figures import GREY
 
 
 def text(path):
@@ -27,6 +30,16 @@ def test_the_profile_of_the_readme_prints_what_stands_below_it():
         exec(code, {})
     assert printed.getvalue() == shown and len(code.splitlines()) <= 8
     assert shown != printed.getvalue().replace("14.29", "14.28")
+
+
+def test_the_pictures_of_the_readme_can_be_read_on_both_grounds():
+    """Every picture that it names exists; letters have 4.5:1 on GitHub's grounds."""
+    shown = re.findall(r'(?:srcset|src)="([^"]+)"', text("README.md"))
+    assert len(shown) == 2 and all((ROOT / name).is_file() for name in shown)
+    dark, light = map(text, shown)
+    assert dark == script("book/theme/dial.py").on_dark(light)
+    for picture, ink, ground in ((light, GREY, "#ffffff"), (dark, to_hex(lifted(GREY)), "#0d1117")):
+        assert f"fill: {ink}" in picture and contrast(ink, ground) >= 4.5
 
 
 def test_one_version_everywhere():

@@ -5,7 +5,7 @@ import re
 import pytest
 from scripts import ROOT
 
-from hnlib.book.headlines import headlines
+from hnlib.book.headlines import ASKED, NOT_DONE, evidence, headlines
 from hnlib.book.tables import interval
 
 INTERVAL = re.compile(r"\+?−?\d+\.\d+ \[[+−]?\d+\.\d+, [+−]?\d+\.\d+\]")
@@ -22,3 +22,14 @@ def test_the_readme_quotes_the_headlines(quoted):
     found = set(INTERVAL.findall(text))
     assert len(found) >= 2
     assert found <= quoted, "run headlines() and correct the README"
+
+
+def test_a_headline_answers_every_question_or_says_that_it_was_not_done():
+    found = evidence()
+    assert len(found) >= 8
+    measured = re.compile(r"[+−]\d+\.\d")
+    for headline, row in found.items():
+        assert list(row) == list(ASKED), headline
+        assert re.fullmatch(r"\d+ \(\d+\)", row.pop("seeds")), headline
+        assert all(cell == NOT_DONE or measured.search(cell) for cell in row.values()), headline
+        assert row["here"] != NOT_DONE and row["beside"] != NOT_DONE, headline

@@ -365,6 +365,16 @@ def test_only_so_many_pairs_are_used_as_the_residual_needs():
     assert profile_loss(lambda z, y: -(z @ z.T).sum(), torch.cat(many), y).points == 32
 
 
+def test_a_picture_and_a_row_of_a_table():
+    from matplotlib.figure import Figure
+
+    found = profile_loss(KINDS["one way"](0.1), *drawn())
+    axes = Figure().subplots()
+    found.plot(axes)
+    assert axes.get_ylabel() == "loudness" and len(axes.lines[0].get_xdata()) == 8
+    assert found.latex("mine") == r"mine & 10.00 & 1.0000 & 1.00 & 0.0 & 0.0 & 0.0 \\"
+
+
 # --- misuse
 
 Z1, Z2 = drawn()

@@ -1,14 +1,63 @@
-"""Figures on a phone, the index of the search, and fractions in a line."""
+"""What stands in a page's head and beside the pages."""
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
+from docutils import nodes
+from docutils.utils import new_document
 from scripts import script
 
 web = script("book/ext/web.py")
 pages = script("book/ext/pages.py")
 search = script("book/ext/search.py")
+
+
+def document(*texts):
+    page = new_document("page")
+    for text in texts:
+        page += text if isinstance(text, nodes.Node) else nodes.paragraph("", text)
+    return page
+
+
+def test_a_description_is_the_first_sentences_of_the_first_paragraph():
+    """Neither those of a box nor the reading time; a short one will do."""
+    box = nodes.note("", nodes.paragraph("", "What a box says is not what a page is about. " * 3))
+    minutes = nodes.emphasis("", "27 minutes for the core, 80 with proofs, pencil and exercises.")
+    time = nodes.paragraph("", "", minutes)
+    long = "A sentence of some words that says what the page is about, and ends. " * 4
+    found = web.description(document(box, time, long))
+    assert (
+        found
+        == (2 * "A sentence of some words that says what the page is about, and ends. ").strip()
+    )
+    assert web.description(document(time, "What a run is.", long)) == "What a run is."
+    assert web.description(document(box, time)) == ""
+
+
+def test_formulas_keep_their_letters_and_lose_their_accents():
+    text = r"$\hat\Pi \ne \Lambda$, $\lambda \in \langle a\rangle$"
+    assert " ".join(re.sub(r"\\(\w+)\s*", web.letter, text).split()) == "$Π ≠ Λ$, $λ ∈ ⟨a⟩$"
+
+
+def test_a_number_in_a_table_has_a_minus_and_a_name_breaks_after_its_dots():
+    """Code, formulas, ranges and names that hold a hyphen stay as they are."""
+    row = "<td>-0.5 (-.2, p-1) 2-3 CIFAR-10</td><th><code>lr -1</code></th>"
+    row += (
+        '<td title="-1"><span class="math">\\(-1\\)</span><code><span>hnlib.a.b</span></code></td>'
+    )
+    assert pages.CELL.sub(pages._cell, f"-1 {row}") == f"-1 {row}".replace(
+        "-0.5 (-.2", "−0.5 (−.2"
+    ).replace("hnlib.a.b", "hnlib.<wbr>a.<wbr>b")
+
+
+def test_no_line_breaks_a_value():
+    said = "at t = 0.1 it is 5 % [−0.2, +0.4], a = b"
+    shown = said.replace("t = 0", "t\u00a0=\u00a00").replace("5 %", "5\u00a0%")
+    code = "<pre>\nt = 0.1</pre>"
+    joined = pages.VALUE.sub(pages._value, said + code)
+    assert joined == shown.replace("2, +", "2,\u00a0+") + code
 
 
 def test_a_phone_is_offered_the_narrow_drawing_of_a_figure(tmp_path):

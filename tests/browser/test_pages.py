@@ -4,6 +4,7 @@ network."""
 import json
 import re
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -12,9 +13,10 @@ import nbformat
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from colours import contrast, luminance
+from paper import ends, half_empty, openings, pictures
 from playwright.sync_api import TimeoutError
 
-from builder import build, portable_notebooks
+from builder import build, pdf, portable_notebooks
 from hnlib import _files
 from hnlib.notebooks import execute
 
@@ -165,6 +167,24 @@ def test_the_start_page_links_the_pdf(html, paper):
     start = (html / "notebooks/start-here.html").read_text(encoding="utf-8")
     assert '<a href="../hard-negatives.pdf">' in start
     assert b"/Outlines" in paper.read_bytes()
+
+
+def test_pages_of_the_pdf_are_full(html, paper, tmp_path):
+    """Half of a page at least is used, but of the last of a chapter."""
+    titles = [pdf.title((html / f"{name}.html").read_text("utf-8")) for name in pdf.toc()]
+    first, pages = openings(paper), pictures(paper, tmp_path)
+    assert half_empty(pages, ends(first, ["Contents", *titles])) == []
+
+
+def test_a_faulty_pdf_is_found(html, browser, monkeypatch, tmp_path):
+    """A near miss in the style of the book: a page with one line that another page follows."""
+    head = pdf.document(html, pdf.toc()[0]).partition('<div class="hn-sheet"')[0]
+    faulty = "".join(f'<div class="hn-sheet">{text}</div>' for text in ("<p>One line.</p>",) * 2)
+    monkeypatch.setattr(pdf, "document", lambda folder, alone: head + faulty)
+    with ThreadPoolExecutor(1) as thread:  # playwright runs once in each, in this one `browser`
+        thread.submit(pdf.pdf, html, tmp_path / "faulty.pdf").result()
+    pages = pictures(tmp_path / "faulty.pdf", tmp_path)
+    assert half_empty(pages, {2}) == [1]
 
 
 def test_the_root_is_the_start_page(visit, html):
