@@ -29,6 +29,15 @@ addEventListener("load", async () => {
   }
 });
 
+// Columns of words are marked: on a phone they keep a width in which words fit; codes and numbers need none.
+document.addEventListener("DOMContentLoaded", () => {
+  for (const { rows } of document.querySelectorAll("article table.dataframe > tbody")) {
+    const isLong = (cell) => cell.textContent.length > 12 && /\p{L}.*\s/u.test(cell.textContent);
+    const columns = new Set([...rows].flatMap((row) => [...row.cells].filter(isLong).map((cell) => cell.cellIndex)));
+    for (const row of rows) for (const i of columns) row.cells[i]?.classList.add("hn-words");
+  }
+});
+
 // Fine print stands indented under its chapter.
 document.addEventListener("DOMContentLoaded", () => {
   for (const link of document.querySelectorAll("#pst-primary-sidebar li > a")) {
