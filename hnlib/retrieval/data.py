@@ -46,7 +46,7 @@ class Collection:
 
     @property
     def documents(self) -> list[str]:
-        """Return each document's title and text in one."""
+        """Return each document's title and text as one text."""
         both = zip(self.titles, self.texts)
         # an encoder needs a token, and published collections have empty documents
         return [f"{title} {text}".strip() or "." for title, text in both]

@@ -213,7 +213,7 @@ def read(path: Path, name: str) -> Corpus:
 
 
 def _prepare_novels(path: Path) -> None:
-    """Write the novels, a sentence a line."""
+    """Write the novels, one sentence per line."""
     folder = path.with_suffix("")
     if folder.is_dir():
         texts = {file.name: file.read_bytes() for file in folder.glob("*_*_*.txt")}
