@@ -55,7 +55,7 @@ def info_nce(
     scale : float or Tensor of shape [n], optional
         Scale $Q > 0$; default `contrast.scale`.
     average : {"anchors", "pairs"}, default "anchors"
-        Whether each anchor counts alike, or each pair of anchor and positive, as in released
+        Whether each anchor counts equally, or each pair of anchor and positive, as in released
         supervised code (with ``reduction="mean"`` only).
     reduction : {"mean", "none"}, default "mean"
         Whether to return the mean or one value per anchor.
@@ -186,7 +186,7 @@ def signed(
     $$\log\Big(e^{s_i^+/t} + \sum_{j \in N(i)} w_{ij} e^{s_{ij}/t}\Big) - s_i^+/t,\qquad
     w_{ij} = \lambda_1 u_{ij} + \lambda_2 s_{ij} + \lambda_3 r_{ij}$$
 
-    Where the bracket is not positive the loss is not a number. For fixed embeddings the loss is
+    Where the bracket is not positive the loss is NaN. For fixed embeddings the loss is
     least at a vertex of the mixtures, which a learned mixture finds. `negatives.unremix` clamps and
     normalises these weights.
 
@@ -461,7 +461,7 @@ def sigmoid(
     reduction: str = "mean",
     power: float = 1.0,
 ) -> Tensor:
-    r"""Compute the sigmoid loss of SigLIP and gBCE: every pair is a decision of its own.
+    r"""Compute the sigmoid loss of SigLIP and gBCE: every pair is a separate decision.
 
     Parameters
     ----------
@@ -580,7 +580,7 @@ def warp(contrast: Contrast, log_w: Tensor, margin: float = 0.1, reduction: str 
     \frac{\sum_j w_{ij} h_{ij}}{\sum_j w_{ij}\mathbb 1[h_{ij} > 0]}$$
 
     with the harmonic numbers continued by the digamma function. The paper draws negatives until one
-    has $h_{ij} > 0$ and estimates $r_i$ by the number of draws; here all are looked at.
+    has $h_{ij} > 0$ and estimates $r_i$ by the number of draws; here all are examined.
 
     References
     ----------

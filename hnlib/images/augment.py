@@ -36,7 +36,7 @@ def two_views(
 
     The second view is of `other`, if given. `part` = (offset, total): `x` are the images offset …
     offset+B of a batch of `total`. Random numbers are drawn for the whole batch and each image uses
-    its own: devices that share a batch make the views that one device makes (bitwise on the CPU),
+    its own: devices that share a batch make the views that one device would (bitwise on the CPU),
     and their generators stay together. The generator must live on the device of `x`.
     """
     offset, total = (0, len(x)) if part is None else part
