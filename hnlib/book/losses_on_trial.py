@@ -37,9 +37,6 @@ CONTROLS = {
     "one": "InfoNCE at t = 1",
     "labels": "labels as positives",
 }
-#: Deviation of a difference of two arms from seed to seed, in points, until a task's selection is
-#: recorded. SciFact's are those of the arms of `search-lengths`.
-ASSUMED = {"static": 0.6, "random": 1.3, "films": 0.7, "digits": 1.3}
 
 
 def margin(block: str) -> float:
@@ -49,10 +46,9 @@ def margin(block: str) -> float:
 
 @functools.cache
 def spreads() -> dict[str, float]:
-    """Return the deviation of a difference by task, measured where it can be."""
+    """Return the deviation of a difference, in points, by task."""
     protocol = experiments.load(null_protocol.PROTOCOL)
-    measured = {block: null_protocol.deviation(protocol, block) for block in TASKS}
-    return {k: ASSUMED[k] if found is None else found for k, found in measured.items()}
+    return {block: null_protocol.deviation(protocol, block) for block in TASKS}
 
 
 def metrics(block: str, of: str = "losses-on-trial") -> tuple[str, str]:
@@ -90,13 +86,20 @@ def ready() -> list[str]:
 
 
 def summary(block: str) -> str:
-    """Return which published losses beat the tuned temperature on a task, and which lose to it."""
+    """Return which published losses beat a tuned temperature on a task, and which lose to it."""
     words = {title: verdict(loss, block) for loss, title in LOSSES.items()}
     ahead, behind = (
         [title for title, word in words.items() if word == wanted] for wanted in ("beats", "loses")
     )
-    text = f"on {TASKS[block]} the temperature is beaten by {' and '.join(ahead) or 'no loss'}"
-    return text + (f" and beats {' and '.join(behind)}" if behind else "")
+    text = f"on {TASKS[block]} {_listed(ahead, 'beat') if ahead else 'none beats'} it"
+    return f"{text} and {_listed(behind, 'lose')} to it" if behind else text
+
+
+def _listed(names: list[str], verb: str) -> str:
+    """Join names by commas and "and", with the verb in their number."""
+    *some, last = names
+    one = f"{', '.join(some)} and {last}" if some else last
+    return f"{one} {verb}" + "s" * (len(names) == 1)
 
 
 def line(
