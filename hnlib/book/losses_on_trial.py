@@ -59,19 +59,22 @@ def metrics(block: str, of: str = "losses-on-trial") -> tuple[str, str]:
 
 @functools.cache
 def judged(
-    loss: str, base: str = "N1", of: str = "losses-on-trial", beside: bool = False
+    loss: str,
+    base: str = "N1",
+    of: str = "losses-on-trial",
+    beside: bool = False,
+    target: str = "these images",
 ) -> dict[str, Effect]:
-    """Return the differences of a loss on the tasks that are recorded, corrected for all.
+    """Return the differences of a loss on the tasks that are recorded, corrected for all four.
 
-    They are those of the metric that decides, or of the one `beside` it.
+    They are those of the metric that decides, or of the one `beside` it; `target` as in `between`.
     """
     trial = experiments.load(of)
-    blocks = trial.having([loss, base])
-    found = {}
-    for block in blocks:
+    count, found = len(TASKS), {}
+    for block in trial.having([loss, base]):
         if not trial.waiting([(loss, base)], [block]):
-            one = trial.effect(loss, base, metrics(block, of)[beside], block)
-            found[block] = replace(one, family=len(blocks), holm=min(1.0, len(blocks) * one.p))
+            one = trial.effect(loss, base, metrics(block, of)[beside], block, target)
+            found[block] = replace(one, family=count, holm=min(1.0, count * one.p))
     return found
 
 
