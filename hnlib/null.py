@@ -455,9 +455,10 @@ def null(
     out = out or records.default_folder().parent / "null"
     runs = records.tracked_folder() if record else out / "runs"  # the null's are of all losses
     compared, folder = nulls(protocol), out / loss.name
-    compared = dataclasses.replace(compared, recorded=records.by_key(runs))
+    everywhere = records.by_key(runs)
+    compared = dataclasses.replace(compared, recorded=here(everywhere))
     own = dict(arms=arms(loss, protocol), chosen={}, seeds=protocol.seeds[: 1 if quick else None])
-    choice = dataclasses.replace(protocol, closed=False, recorded=compared.recorded, **own)
+    choice = dataclasses.replace(protocol, closed=False, recorded=everywhere, **own)
     load_data(protocol, data_root)
     print("Stage 0: the profile of the default.")
     stages = profiles(loss)
@@ -489,7 +490,7 @@ def null(
                 }
                 for block in choice.blocks
             }
-            known = dict(arms=best, recorded=choice.recorded)
+            known = dict(arms=best, recorded=here(choice.recorded))
             compared = dataclasses.replace(compared, **known)
             bar.total = bar.n + sum(map(price, compared.missing()))  # the default may be the choice
             compared = work(compared, *how)
@@ -510,6 +511,20 @@ def null(
     outcome.figure().savefig(folder / "differences.svg")
     rehearsal = "A rehearsal: a verdict needs all tasks at both lengths." if quick or tasks else ""
     print(outcome.sentence, *filter(None, [rehearsal]), folder, sep="\n")
+
+
+def here(recorded: dict[str, list[dict]]) -> dict[str, list[dict]]:
+    """Return the records of this processor, by key: what is compared must be of one."""
+    processor = comparisons.processor(records.environment(torch.device("cpu"))["hardware"])
+    made = {
+        key: [
+            one
+            for one in several
+            if comparisons.processor(one["environment"]["hardware"]) == processor
+        ]
+        for key, several in recorded.items()
+    }
+    return {key: several for key, several in made.items() if several}
 
 
 def part(protocol: experiments.Experiment, tasks: tuple[str, ...]) -> experiments.Experiment:

@@ -215,6 +215,17 @@ def test_a_task_that_the_protocol_lacks_is_refused(file):
         null.null(file(), quick=True, tasks=("films",))
 
 
+def test_what_is_compared_is_of_this_processor():
+    """Another machine's ten seeds of the null model are run again, not paired with."""
+    mine = records.environment(torch.device("cpu"))
+    other = {"hardware": mine["hardware"] | {"model": "0", "family": "0"}}
+    recorded = {
+        "both": [{"environment": other}, {"environment": mine}],
+        "other": [{"environment": other}],
+    }
+    assert null.here(recorded) == {"both": [{"environment": mine}]}
+
+
 def test_what_two_seeds_differ_by_foretells_what_ten_find(tiny, monkeypatch):
     """What a seed does to all arms cancels; twice the rest is twice the lead over the margin."""
 
