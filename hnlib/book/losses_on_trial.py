@@ -46,9 +46,10 @@ def margin(block: str) -> float:
 
 @functools.cache
 def spreads() -> dict[str, float]:
-    """Return the deviation of a difference, in points, by task."""
+    """Return the deviation of a difference, in points, by task whose selection is recorded."""
     protocol = experiments.load(null_protocol.PROTOCOL)
-    return {block: null_protocol.deviation(protocol, block) for block in TASKS}
+    found = {block: null_protocol.deviation(protocol, block) for block in TASKS}
+    return {block: spread for block, spread in found.items() if spread is not None}
 
 
 def metrics(block: str, of: str = "losses-on-trial") -> tuple[str, str]:
