@@ -516,15 +516,8 @@ def null(
 def here(recorded: dict[str, list[dict]]) -> dict[str, list[dict]]:
     """Return the records of this processor, by key: what is compared must be of one."""
     processor = comparisons.processor(records.environment(torch.device("cpu"))["hardware"])
-    made = {
-        key: [
-            one
-            for one in several
-            if comparisons.processor(one["environment"]["hardware"]) == processor
-        ]
-        for key, several in recorded.items()
-    }
-    return {key: several for key, several in made.items() if several}
+    made = {key: experiments.by_processor(several) for key, several in recorded.items()}
+    return {key: [one[processor]] for key, one in made.items() if processor in one}
 
 
 def part(protocol: experiments.Experiment, tasks: tuple[str, ...]) -> experiments.Experiment:

@@ -150,7 +150,7 @@ class Experiment:
         begun: dict[tuple[int, str], set[str]] = {}
         for key, (_, seed, block) in self._named(self.seeds).items():
             made = self._records().get(key)
-            begun.setdefault((seed, block), set()).update(_by_processor(made) if made else [None])
+            begun.setdefault((seed, block), set()).update(by_processor(made) if made else [None])
         return [
             f"Seed {seed} of {' '.join(filter(None, [self.name, block]))} was begun on "
             f"{', '.join(sorted(made - {None}))}: finish it there, or make all of it here."
@@ -378,7 +378,7 @@ class Experiment:
         every = (self._key(name, seed, block) for name in [*self.arms[block], *elsewhere])
         keys = [key for key in every if key]
         every = {key: self._records()[key] for key in keys if key in self._records()}
-        made = [_by_processor(several) for several in every.values()]
+        made = [by_processor(several) for several in every.values()]
         if made and len(every) == len(set(keys)):
             for processor in made[0]:
                 if all(processor in one for one in made):
@@ -397,7 +397,7 @@ class Experiment:
         return _one_of([*self.names(block), *self.templates], name, f"{self.name}.toml has no arm")
 
 
-def _by_processor(replicates: list[dict]) -> dict[str, dict]:
+def by_processor(replicates: list[dict]) -> dict[str, dict]:
     """Return the first record of each processor, in the order of the records."""
     first: dict[str, dict] = {}
     for record in replicates:

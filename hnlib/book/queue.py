@@ -148,8 +148,8 @@ def total(waiting: list[Job]) -> str:
 def work(waiting: list[Job], minutes: float, device: str, data_root: Path | None = None) -> int:
     """Train and record jobs until `minutes` have passed; return how many were recorded.
 
-    The current job is finished. One of some minutes is checkpointed after each epoch, and if it was
-    interrupted it comes first in the next call; a shorter one begins again. A run that fails is
+    The current job is finished. A job of several minutes is checkpointed after each epoch, and an
+    interrupted one comes first in the next call; a shorter one starts again. A run that fails is
     left out; if a file or host was missing, so are all others on the same data.
     """
     from hnlib.training.train import Diverged, train  # a list need not wait for Fabric
