@@ -98,12 +98,10 @@ def test_every_record_is_valid(recorded):
     wrong = {name: found for name, record in recorded.items() if (found := faults(record))}
     assert recorded and not wrong
     scores = {}
-    for name, record in recorded.items():  # the same run under another experiment
-        configuration, replicate = (
-            record["configuration"] | {"experiment": ""},
-            name.partition("-")[2],
-        )
-        key = json.dumps([configuration, replicate], sort_keys=True)
+    for name, record in recorded.items():  # one run of one processor under two experiments
+        configuration = record["configuration"] | {"experiment": ""}
+        hardware, replicate = record["environment"]["hardware"], name.partition("-")[2]
+        key = json.dumps([configuration, hardware, replicate], sort_keys=True)
         same = {m: v for m, v in record["metrics"].items() if m in ("knn", "linear", "svm", "sts")}
         assert same == same | {m: v for m, v in scores.get(key, {}).items() if m in same}, name
         scores[key] = scores.get(key, {}) | same
