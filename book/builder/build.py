@@ -37,7 +37,7 @@ from hnlib.training import records
 TIMEOUT = 900  # seconds for one cell of a chapter in the default build
 # slow to import, and used by several chapters; they import matplotlib, pandas and scipy
 LIBRARIES = ["cvxpy", "ipykernel.kernelapp", "lightning_fabric", "ot", "seaborn"]
-LIBRARIES += ["sklearn.linear_model", "torch", "torch_geometric"]
+LIBRARIES += ["sklearn.linear_model", "torch", "torch_geometric", "builder.preloaded"]
 NOT_EXECUTED = """```{admonition} Not executed
 :class: warning
 This chapter has not been executed since its last change; in this draft it is shown without results.
@@ -227,26 +227,19 @@ def pack_records():
     return runs
 
 
-def _publish(current: list[Path], runs, draft: bool) -> bool:
-    """Render the pages, unless those at ``_build/html`` have the same sources."""
-    folder = stage(current, runs, draft)
-    made_of = f"{draft} {_digest(folder)} {_digest(root() / 'hnlib')} {metadata.version('sphinx')}"
-    state = hashlib.sha256(made_of.encode()).hexdigest()
-    mark, index = root() / "_build/book.json", root() / "_build/html/index.html"
-    if load_json(mark).get("state") == state and index.is_file():
-        return False
-    print("rendering the pages", flush=True)
-    mark.unlink(missing_ok=True)
-    render(folder, draft)
-    _files.write_atomically(mark, json.dumps({"state": state}).encode())
-    return True
-
-
-def _digest(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.suffix != ".pyc":
-            digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+def _made_of(only: str | None) -> str:
+    """Return a digest of all files and versions of which the pages are made."""
+    folders = (root() / name for name in ("book", "examples", "hnlib", "notebooks"))
+    paths = {path for folder in [*folders, records.tracked_folder()] for path in folder.rglob("*")}
+    paths |= {
+        path
+        for ending in ("cff", "md", "toml", "txt", "yml")
+        for path in root().glob(f"*.{ending}")
+    }
+    digest = hashlib.sha256(f"{only} {sys.version} {metadata.version('sphinx')}".encode())
+    for path in sorted(paths - {records.parquet()}):
+        if path.suffix != ".pyc" and path.is_file():
+            digest.update(f"{path}\0".encode() + path.read_bytes())
     return digest.hexdigest()
 
 
@@ -261,11 +254,19 @@ def book(only: str | None = None, jobs: int | None = None) -> int:
         choices = ", ".join(map(name, chapters()))
         raise ValueError(f"no chapter matches {only!r}; choose from {choices}")
     with FileLock(root() / "_build/.lock"):
-        return _book(wanted, only is not None, jobs or os.cpu_count() or 1)
+        start, made_of = time.monotonic(), _made_of(only)
+        mark, index = root() / "_build/book.json", root() / "_build/html/index.html"
+        text = "the book is up to date"
+        if load_json(mark).get("made_of") != made_of or not index.is_file():
+            mark.unlink(missing_ok=True)
+            _book(wanted, only is not None, jobs or os.cpu_count() or 1)
+            _files.write_atomically(mark, json.dumps({"made_of": made_of}).encode())
+            text = "the book is built" if only is None else "a draft of the book is built"
+    print(f"{text}: _build/html/index.html ({time.monotonic() - start:.1f} s)")
+    return 0
 
 
-def _book(wanted: list[Path], draft: bool, jobs: int) -> int:
-    start = time.monotonic()
+def _book(wanted: list[Path], draft: bool, jobs: int) -> None:
     runs = pack_records()
 
     def unchanged(chapter: Path) -> bool:
@@ -278,8 +279,6 @@ def _book(wanted: list[Path], draft: bool, jobs: int) -> int:
     if todo := [chapter for chapter in wanted if chapter not in current]:
         print(f"executing {len(todo)} of {len(chapters())} chapters", flush=True)
         execute_chapters(todo, jobs)
-    rendered = _publish(current + todo, runs, draft)
-    kind = "a draft of the book" if draft else "the book"
-    text = f"{kind} is built" if rendered else "the book is up to date"
-    print(f"{text}: _build/html/index.html ({time.monotonic() - start:.1f} s)")
-    return 0
+    folder = stage(current + todo, runs, draft)
+    print("rendering the pages", flush=True)
+    render(folder, draft)
