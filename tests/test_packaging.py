@@ -206,6 +206,12 @@ print(rooms[0].__file__)
     assert Path(inside(bare, code).strip()).is_relative_to(bare.parents[1]), "not the checkout's"
 
 
+def test_the_losses_are_tested_at_their_lower_bounds():
+    workflow = (ROOT / ".github/workflows/book.yml").read_text()
+    for bound in PROJECT["dependencies"]:
+        assert bound.replace(">=", "==") in workflow
+
+
 @pytest.mark.slow
 def test_a_command_without_its_packages_says_what_to_install(environment):
     done = run(
