@@ -32,8 +32,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hnlib._files import write_atomically
-from hnlib.book import book_files, experiments, measures
+from hnlib.book import book_files, experiments
 from hnlib.book.null_protocol import MARGINS, NULLS, PROTOCOL, deviation, word
+from hnlib.book.prediction_statistics import over_seeds
 from hnlib.profile import Profile, profile_loss, run_file
 from hnlib.results import comparisons
 from hnlib.results.comparisons import Effect
@@ -292,7 +293,7 @@ class Outcome:
         """Return the mean difference over the tasks, over the seeds that all of them have."""
         found = [dict(zip(x.seeds, x.values)) for x in self.effects[base].values()]
         seeds = sorted(set.intersection(*map(set, found)))
-        return measures.over_seeds([statistics.fmean(one[k] for one in found) for k in seeds])
+        return over_seeds([statistics.fmean(one[k] for one in found) for k in seeds])
 
     @property
     def model(self) -> str:

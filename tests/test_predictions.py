@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hnlib.book.measures import Level
+from hnlib.book.prediction_statistics import Level
 from hnlib.book.predictions import severe, severity, verdict, worded
 from hnlib.results.comparisons import Effect
 

@@ -12,7 +12,7 @@ from scipy import stats
 from scipy.interpolate import CubicSpline
 
 from hnlib.book import figures
-from hnlib.book.measures import format_share
+from hnlib.book.prediction_statistics import format_share
 
 KEYS = ("temperature", "beta")
 HUES = ("#d55e00", "#b8860b", "#6b8e23", "#009e73", "#0b7fbf", "#8a79c9")  # of temperatures

@@ -24,8 +24,9 @@ import pandas as pd
 from pydantic import BeforeValidator, ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass
 
-from hnlib.book import book_files, measures, predictions
+from hnlib.book import book_files, predictions
 from hnlib.book.comparison_tables import Question
+from hnlib.book.prediction_statistics import STATISTICS
 from hnlib.book.predictions import Verdicts
 from hnlib.book.tables import TITLES, scores
 from hnlib.results import comparisons
@@ -324,7 +325,7 @@ class Experiment:
             found = self._alone(line["compare"], metric, "these images", blocks)
         else:
             name = line.get("statistic", "interaction")
-            statistic = measures.STATISTICS[_one_of(measures.STATISTICS, name)]
+            statistic = STATISTICS[_one_of(STATISTICS, name)]
             found = {
                 f"{block} {label}".strip(): one
                 for block in blocks
