@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from hnlib import mixtures, negatives, objectives
+from hnlib import negatives, objectives, synthetic_negatives
 from hnlib._checks import check, outside_autocast
 from hnlib.contrast import Contrast
 from hnlib.logit_functions import artanh, weince
@@ -39,7 +39,8 @@ class Entry:
     features : bool, default False
         Whether the weights need the inputs of the last linear layer.
     synthetic : callable, optional
-        Makes a mixture of `hnlib.mixtures`, which adds negatives before they are weighted.
+        Makes a mixture of `hnlib.synthetic_negatives`, which adds negatives before they are
+        weighted.
     logit : callable, optional
         Makes a logit of `hnlib.logit_functions`, which replaces $s/t$ in the objective.
     observe : callable, optional
@@ -183,7 +184,7 @@ CATALOGUE = {
         "MoCHi",
         "kalantidis2020",
         dict(temperature=0.5, hardest=32, pairs=32, with_anchor=4),
-        synthetic=mixtures.mochi,
+        synthetic=synthetic_negatives.mochi,
     ),
     "scl": Entry(
         "SCL", "supcon", dict(temperature=0.5, **_LABELS, on_empty="raise"), supervised=True

@@ -1,4 +1,4 @@
-"""Synthetic negatives: `mixtures.mochi()(contrast)` is the contrast with mixtures added.
+"""Synthetic negatives: `mochi()(contrast)` is the contrast with mixtures added.
 
 Any weighting and any objective can then be used. The mixtures are held fixed: gradients flow only
 through the anchor, as when keys come from a queue.

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import normalize
 
-from hnlib import methods, mixtures, negatives
+from hnlib import methods, negatives
 from hnlib.contrast import Contrast
+from hnlib.synthetic_negatives import mochi
 
 views = functools.partial(drawn.views, size=6, dimension=4)
 
@@ -19,7 +20,7 @@ views = functools.partial(drawn.views, size=6, dimension=4)
 @given(seed=st.integers(0, 9999), hardest=st.integers(1, 12))
 def test_mixtures_lie_between_the_hardest_negatives_and_the_anchor(seed, hardest):
     contrast = Contrast.from_views(*views(seed))
-    made = mixtures.mochi(hardest, pairs=5, with_anchor=3).synthetic(contrast)
+    made = mochi(hardest, pairs=5, with_anchor=3).synthetic(contrast)
     assert made.shape == (12, 8, 4) and not made.requires_grad
     masked = contrast.similarity.masked_fill(~contrast.admissible, -2)
     order = masked.argsort(1, descending=True)[:, : min(hardest, 10)]
@@ -36,7 +37,7 @@ def test_mixtures_lie_between_the_hardest_negatives_and_the_anchor(seed, hardest
 
 
 def test_the_draws_are_even_and_the_partners_differ():
-    mixture, contrast = mixtures.mochi(hardest=5, pairs=40), Contrast.from_views(*views(size=100))
+    mixture, contrast = mochi(hardest=5, pairs=40), Contrast.from_views(*views(size=100))
     one, other, share = mixture.parts(contrast)
     order = contrast.similarity.masked_fill(~contrast.admissible, -2).topk(5).indices
     first, second = ((x[:, :40, None] == order[:, None]).long().argmax(2) for x in (one, other))
@@ -50,7 +51,7 @@ def test_the_draws_are_even_and_the_partners_differ():
 def test_gradient_reaches_mixtures_through_the_anchor_alone():
     z1, z2 = (z.requires_grad_() for z in views(1))
     contrast = Contrast.from_views(z1, z2)
-    grown = mixtures.mochi(3, 4, 2)(contrast)
+    grown = mochi(3, 4, 2)(contrast)
     total = grown.similarity[0, 12:].sum()
     in_z1, in_z2 = torch.autograd.grad(total, (z1, z2))
     assert in_z1[0].abs().max() > 0.01 and not in_z1[1:].any() and not in_z2.any()
@@ -82,9 +83,9 @@ def test_what_is_refused():
     contrast, square = Contrast.from_views(*views()), torch.eye(4, dtype=torch.float64)
     bare = Contrast.from_similarity(square, square > 0, square == 0)
     with pytest.raises(ValueError, match="mochi mixes embeddings; build the contrast from views"):
-        mixtures.mochi()(bare)
+        mochi()(bare)
     with pytest.raises(ValueError, match="centred_tilt needs embeddings"):
-        negatives.centred_tilt()(mixtures.mochi()(contrast))
+        negatives.centred_tilt()(mochi()(contrast))
     for options in (dict(hardest=0), dict(pairs=2.0), dict(with_anchor=-1)):
         with pytest.raises(ValueError, match=next(iter(options))):
             methods.build("mochi", **options)
