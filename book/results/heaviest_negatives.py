@@ -1,10 +1,11 @@
-"""Record the negatives on which four methods put their weight: `python book/results/retrieved.py`.
+"""Record the negatives on which four methods put their weight.
 
-Trains the models that `_build/retrieved` lacks, evaluates them on the test images of CIFAR-10,
-plain and in eval mode, and writes `retrieved.json`. Anchors: the first test image of each of the
-first `CLASSES` classes. Batches: consecutive test images. `own_by_pull_of`: the share of pull on
-the anchor's class by each method's gradient in turn, on one encoder. `controls`: encoders of one
-sharpness, under the methods and the controls.
+`python book/results/heaviest_negatives.py` trains the models that `_build/heaviest_negatives`
+lacks, evaluates them on the test images of CIFAR-10, plain and in eval mode, and writes
+`heaviest_negatives.json`. Anchors: the first test image of each of the first `CLASSES` classes.
+Batches: consecutive test images. `own_by_pull_of`: the share of pull on the anchor's class by each
+method's gradient in turn, on one encoder. `controls`: encoders of one sharpness, under the methods
+and the controls.
 """
 
 import base64
@@ -46,7 +47,7 @@ DIGITS = 4  # of what is written
 def trained(method: str, options: dict, seed: int) -> checkpoint.TrainedRun:
     """Return the saved run, trained first if there is none."""
     run = ImageRun(method=method, options=options, seed=seed, **COMMON)
-    saved = project_root() / "_build/retrieved" / f"{run.name}.safetensors"
+    saved = project_root() / "_build/heaviest_negatives" / f"{run.name}.safetensors"
     if not saved.exists():
         train(run, save=saved, evaluate_every=0, progress=False)
     return checkpoint.load(saved)
@@ -124,7 +125,7 @@ def png(image) -> str:
 
 
 def main() -> None:
-    """Train what is missing and write retrieved.json."""
+    """Train what is missing and write heaviest_negatives.json."""
     torch.set_num_threads(1)
     images = data.load("cifar10")
     x, y = images.x_test, images.y_test
