@@ -1,10 +1,10 @@
 """Record baselines of retrieval, and how many false negatives stand at which rank.
 
-`python book/results/searched.py` writes `searched.json`: BM25 on the collections in BEIR's layout,
-the most liked films on MovieLens, and for Banking77 (an intent is known for each text) and
-Flickr8k (five captions of one photograph) the share of the documents at each rank that answer the
-query, by BM25 and by the static embeddings, as they are and trained on pairs of texts that answer
-each other.
+`python book/results/retrieval_baselines.py` writes `retrieval_baselines.json`: BM25 on the
+collections in BEIR's layout, the most liked films on MovieLens, and for Banking77 (an intent is
+known for each text) and Flickr8k (five captions of one photograph) the share of the documents at
+each rank that answer the query, by BM25 and by the static embeddings, as they are and trained on
+pairs of texts that answer each other.
 """
 
 import csv
@@ -115,7 +115,7 @@ def main() -> None:
             "Flickr8k": by_rank(*flickr(folder)),
         },
     }
-    path = project_root() / "book" / "results" / "searched.json"
+    path = project_root() / "book" / "results" / "retrieval_baselines.json"
     write_atomically(path, (json.dumps(found, indent=1) + "\n").encode())
 
 
