@@ -20,7 +20,7 @@ from filelock import FileLock
 from builder import forked_kernels, ledger_pages, papers_page, portable_notebooks, reading_time
 from hnlib import _files
 from hnlib.book import headlines
-from hnlib.notebooks import inline
+from hnlib.notebooks import inline_values
 from hnlib.notebooks.execute import (
     NotebookError,
     execute,
@@ -103,7 +103,7 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
                 _refuse_warnings(name(chapter), notebook)
             notebook = reading_time.with_time(notebook, chapter.parent.name == "theory")
         else:
-            notebook = _with_note(dict(inline.without(read(chapter))), NOT_EXECUTED)
+            notebook = _with_note(dict(inline_values.without(read(chapter))), NOT_EXECUTED)
         target = (folder / chapter.relative_to(root())).with_suffix(".ipynb")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(notebook), encoding="utf-8")

@@ -66,7 +66,7 @@ def format_value(value) -> str:
 
 
 def show_inline(*values) -> None:
-    """Display the values of the expressions in a text, see ``hnlib.notebooks.inline``."""
+    """Display the values of the expressions in a text, see ``hnlib.notebooks.inline_values``."""
     from IPython.display import display
 
     display({"application/x-hnlib-inline": [*map(format_value, values)]}, raw=True)

@@ -3,7 +3,7 @@
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from hnlib.book.tables import format_value
-from hnlib.notebooks import inline
+from hnlib.notebooks import inline_values
 from hnlib.results.comparisons import Effect
 
 
@@ -16,17 +16,17 @@ def test_an_expression_is_what_it_is_where_the_text_stands():
         new_markdown_cell("Now {eval}`x`."),
     ]
     node = new_notebook(cells=cells)
-    inline.ask(node)
+    inline_values.ask(node)
     assert [cell.cell_type[0] for cell in node.cells] == list("mccmccm")
     names, said = {}, []
     for cell in node.cells:
         if "inline" in cell.metadata.get("tags", ()):
             asked = cell.source.partition("show_inline(")[2][:-1]
             said = [format_value(value) for value in eval(f"[{asked}]", names)]
-            cell.outputs = [new_output("display_data", {inline.MIME: said})]
+            cell.outputs = [new_output("display_data", {inline_values.MIME: said})]
         elif cell.cell_type == "code":
             exec(cell.source, names)
-    inline.answer(node)
+    inline_values.answer(node)
     texts = [cell.source for cell in node.cells if cell.cell_type == "markdown"]
     assert texts == ["Without.", "Then 1.2 and\n1 %.", "Now 2.0."]
     assert len(node.cells) == len(cells)
@@ -34,7 +34,7 @@ def test_an_expression_is_what_it_is_where_the_text_stands():
 
 def test_a_draft_has_a_dash_for_each():
     node = new_notebook(cells=[new_markdown_cell("A {eval}`x[0]` b.")])
-    assert inline.without(node).cells[0].source == "A \u2013 b."
+    assert inline_values.without(node).cells[0].source == "A \u2013 b."
 
 
 def test_an_effect_has_its_interval_and_says_whether_its_sign_is_unresolved():
