@@ -2,7 +2,7 @@
 
 import re
 
-# What is closed on a page: strips, code and words under a title (book/ext/checks.py).
+# What is closed on a page: strips, code and words under a title (book/ext/folds.py).
 STRIP = re.compile(r"<!-- (end of )?(checks|fold|more)\b[^>]*-->")
 HIDDEN = {"hide-input", "remove-input", "remove-cell"}
 DISPLAY = re.compile(r"\$\$.+?\$\$", re.S)

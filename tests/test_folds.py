@@ -10,7 +10,7 @@ from scripts import script
 
 from hnlib.book.claims import check
 
-checks = script("book/ext/checks.py")
+folds = script("book/ext/folds.py")
 
 
 def line(title="mean hardness falls", **other):
@@ -20,7 +20,7 @@ def line(title="mean hardness falls", **other):
 
 def folded(*inside):
     body = f"<p>a</p><!-- checks -->{''.join(inside)}<!-- end of checks --><p>b</p>"
-    return checks.folded("page", body)
+    return folds.folded("page", body)
 
 
 WIDER = line("two", value=2e-8, control=0.25, instances=2)
@@ -53,14 +53,14 @@ def test_a_strip_ends_where_it_began(inside):
 )
 def test_a_strip_without_beginning_or_end_is_refused(mark):
     with pytest.raises(ValueError, match=f"page: {mark} stands alone"):
-        checks.folded("page", f"<p>a</p>{mark}<p>b</p>")
+        folds.folded("page", f"<p>a</p>{mark}<p>b</p>")
 
 
 def test_a_strip_after_a_theorem_is_a_tick_beside_its_number():
     """Two strips are two ticks; without a theorem in the section a strip stays a strip."""
     theorem = '<p><span class="caption-number">Theorem 3.1 </span> (Form)</p>'
     strip = f"<!-- checks -->{line()}<!-- end of checks -->"
-    page = checks.folded(
+    page = folds.folded(
         "page", f"{strip}<h2>One</h2>{theorem}{strip}<p>b</p>{strip}<h2>Two</h2>{strip}"
     )
     _, first, second = re.split("<h2>", page)
@@ -85,7 +85,7 @@ def test_codes_of_claims_in_words_are_links(tmp_path):
         document += nodes.title("", "On R1")
         document += nodes.paragraph("", "By R2 and R1. Not R23, AR2, R2-x, R2.1.")
         document += nodes.literal("", "R2")
-        checks._link_codes(app, document, page)
+        folds._link_codes(app, document, page)
         assert document.astext().count("R2") == 6
         return [node["refuri"] for node in document.findall(nodes.reference)]
 
