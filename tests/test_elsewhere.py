@@ -14,7 +14,7 @@ import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from scripts import ROOT
 
-from builder import portable_notebooks, versions
+from builder import earlier_releases, portable_notebooks
 from hnlib.training import records
 
 URL = "https://github.com/somebody/a-book"
@@ -80,19 +80,19 @@ def test_the_pages_of_each_release_stand_beside_the_latest(tmp_path, monkeypatch
     """In a folder of its tag; a release that was made without pages is left out."""
     (tmp_path / "old").mkdir()
     (tmp_path / "old/index.html").write_text("old")
-    made = {"v0.2.0": [versions.PAGES], "v0.1.0": []}
+    made = {"v0.2.0": [earlier_releases.PAGES], "v0.1.0": []}
 
     def gh(verb, what, *rest):
         if what == "list":
             return json.dumps([{"tagName": tag} for tag in made])
         if what == "view":
             return json.dumps({"assets": [{"name": name} for name in made[rest[0]]]})
-        with tarfile.open(Path(rest[-1]) / versions.PAGES, "w:gz") as archive:
+        with tarfile.open(Path(rest[-1]) / earlier_releases.PAGES, "w:gz") as archive:
             archive.add(tmp_path / "old", ".")
         return ""
 
-    monkeypatch.setattr(versions, "gh", gh)
-    listed = versions.add(tmp_path / "html", "https://a.github.io/b/")
+    monkeypatch.setattr(earlier_releases, "gh", gh)
+    listed = earlier_releases.add(tmp_path / "html", "https://a.github.io/b/")
     assert [one["url"] for one in listed] == [
         "https://a.github.io/b/",
         "https://a.github.io/b/v0.2.0/",

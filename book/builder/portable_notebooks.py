@@ -17,7 +17,7 @@ from hnlib.notebooks.execute import root
 
 BRANCH = "notebooks"  # where the workflow puts the downloads, for Colab
 COLAB = "https://colab.research.google.com"
-# The pages of a release stand in a folder of its tag (book/builder/versions.py).
+# The pages of a release stand in a folder of its tag (book/builder/earlier_releases.py).
 SWITCH = """\
       check_switcher: false
       primary_sidebar_end: [version-switcher]

@@ -1,6 +1,6 @@
 """Put the pages of earlier releases beside those just built, for the switch of versions.
 
-    python3 book/builder/versions.py _build/html https://OWNER.github.io/NAME/
+    python3 book/builder/earlier_releases.py _build/html https://OWNER.github.io/NAME/
 
 Every release has its pages as `pages.tar.gz` (`.github/workflows/release.yml`); `gh` fetches them.
 Each gets a folder named by its tag, and `versions.json` lists all. Needs no package.
