@@ -340,7 +340,7 @@ def queue(
     data_root
         default: $HNLIB_DATA or the cache
     """
-    from hnlib.book import queue as jobs
+    from hnlib.book import run_queue
     from hnlib.training import records
 
     on = device
@@ -351,14 +351,14 @@ def queue(
         if on == "cpu" and shutil.which("nvidia-smi"):
             print("torch cannot use the GPU of this machine: times and order are those of a CPU")
     frame = records.frame()
-    waiting = jobs.jobs(frame, seeds, only, on) + jobs.planned(frame, only, on)
+    waiting = run_queue.jobs(frame, seeds, only, on) + run_queue.planned(frame, only, on)
     elsewhere = []
     if run or device != "cuda":  # runs may be listed for a GPU that this machine lacks
-        elsewhere = jobs.elsewhere(waiting, records.environment(on)["hardware"])
+        elsewhere = run_queue.elsewhere(waiting, records.environment(on)["hardware"])
     if not run:
-        print(jobs.listing(waiting), *elsewhere, sep="\n")
+        print(run_queue.listing(waiting), *elsewhere, sep="\n")
         return 0
     print(*elsewhere, sep="\n", end="\n" * bool(elsewhere))
-    done = jobs.work(waiting, minutes, device, data_root)
+    done = run_queue.work(waiting, minutes, device, data_root)
     print(f"{done} recorded, {len(waiting) - done} left")
     return 0 if done or not waiting else 1

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hnlib import __main__ as cli
-from hnlib.book import book_files, papers, queue
+from hnlib.book import book_files, papers, run_queue
 from hnlib.graphs.config import GraphRun
 from hnlib.training import kinds, records
 
@@ -91,25 +91,25 @@ def test_the_queue_lists_what_has_no_record_best_first():
     nothing = records.frame([]).reindex(
         columns=records.frame([record(RUNNABLE[0].run, {})]).columns
     )
-    found = queue.jobs(nothing, seeds=2)
+    found = run_queue.jobs(nothing, seeds=2)
     assert len(found) == 2 * len({cell.key for cell in RUNNABLE})
     values = [job.numbers for job in found]
     assert values == sorted(values, reverse=True) and {job.minutes for job in found} == {None}
-    only = queue.jobs(nothing, only="hclot Table V, MUTAG")
+    only = run_queue.jobs(nothing, only="hclot Table V, MUTAG")
     assert {job.run.dataset for job in only} == {"MUTAG"}
-    kinds_on_gpu = [job.run.kind for job in queue.jobs(nothing, device="cuda")]
+    kinds_on_gpu = [job.run.kind for job in run_queue.jobs(nothing, device="cuda")]
     assert set(kinds_on_gpu[:100]) == {"images"} and len(set(kinds_on_gpu)) == 3
-    assert queue.jobs(nothing, only="chapters hardness, cifar10, hcl") == []  # planned, not printed
+    assert run_queue.jobs(nothing, only="chapters hardness, cifar10, hcl") == []  # only planned
     for only in ("CIFAR-1000", "chapters hardness, cifar10, no such"):
         with pytest.raises(ValueError, match=f"no run of the book matches '{only}'.* search-rates"):
-            queue.jobs(nothing, only=only)
+            run_queue.jobs(nothing, only=only)
 
 
 def test_the_queue_is_worked_off_recorded_and_resumed(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(queue, "project_root", lambda: tmp_path)
+    monkeypatch.setattr(run_queue, "project_root", lambda: tmp_path)
     run = GraphRun(dataset="motifs", method="infograph", epochs=1, folds=2)
-    first, second = (queue.Job(replace(run, seed=k), 1, 9.0 * k) for k in (0, 1))
-    broken = [queue.Job(replace(run, dataset="nowhere", seed=seed), 1, None) for seed in (0, 1)]
+    first, second = (run_queue.Job(replace(run, seed=k), 1, 9.0 * k) for k in (0, 1))
+    broken = [run_queue.Job(replace(run, dataset="nowhere", seed=seed), 1, None) for seed in (0, 1)]
     interrupted = tmp_path / "_build" / "queue" / f"{second.run.name}.pt"
     interrupted.parent.mkdir(parents=True)
     trained = []
@@ -123,12 +123,12 @@ def test_the_queue_is_worked_off_recorded_and_resumed(tmp_path, monkeypatch, cap
 
     interrupted.touch()
     monkeypatch.setattr("hnlib.training.train.train", train)
-    assert queue.work([*broken, first, second], 60, "cpu") == 2
+    assert run_queue.work([*broken, first, second], 60, "cpu") == 2
     said = capsys.readouterr().out.splitlines()
     assert trained == [1, 0, 0] and said.count("left out: no such data") == 1
     assert not interrupted.exists()  # the interrupted one first
     assert "recorded after 2 s" in said
-    assert queue.work([first], -1, "cpu") == 0  # the time is over
+    assert run_queue.work([first], -1, "cpu") == 0  # the time is over
 
 
 @pytest.mark.parametrize(
@@ -138,9 +138,9 @@ def test_the_queue_is_worked_off_recorded_and_resumed(tmp_path, monkeypatch, cap
 def test_chapters_have_their_runs_in_the_queue(experiment, dataset, tmp_path, monkeypatch):
     monkeypatch.setattr(records, "tracked_folder", lambda: tmp_path)
     frame = records.frame([record(RUNNABLE[0].run, {})])
-    found = queue.planned(frame, f"chapters {experiment}, {dataset}", "cuda")
+    found = run_queue.planned(frame, f"chapters {experiment}, {dataset}", "cuda")
     assert len(found) > 30 and {job.run.experiment for job in found} == {experiment}
-    assert not queue.planned(frame, "chapters nobody's", "cpu")
+    assert not run_queue.planned(frame, "chapters nobody's", "cpu")
 
 
 def test_the_command_lists_and_refuses(tmp_path, monkeypatch, capsys):

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from builder import ledger_pages
-from hnlib.book import book_files, papers, queue
+from hnlib.book import book_files, papers, run_queue
 from hnlib.book.tables import DASH, Markup, interval, myst, percent
 from hnlib.results.comparisons import Effect
 
@@ -147,7 +147,7 @@ def parts(frame) -> dict[str, str]:
     every["runs"] = [cell.run is not None for cell in every["cell"]]
     every["kind"] = [cell.run and cell.run.kind for cell in every["cell"]]
     every["recorded"] = every["seeds"] > 0
-    missing = queue.jobs(frame)
+    missing = run_queue.jobs(frame)
     images = sum(job.run.kind == "images" for job in missing)
     # those on record first
     rows = sorted(every.to_dict("records"), key=lambda row: -row["runs"] - row["recorded"])
@@ -160,7 +160,7 @@ def parts(frame) -> dict[str, str]:
         "apart": _apart(every, frame),
         "statistics": _statistics(book_files.book_file("book/results/graph_sets.csv")),
         "printed": ledger_pages.table(HEAD, [_line(row, minutes) for row in rows], WIDTHS),
-        "queue": f"Missing, with one seed: {queue.total(missing)}.",
+        "queue": f"Missing, with one seed: {run_queue.total(missing)}.",
     }
 
 
