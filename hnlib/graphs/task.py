@@ -16,7 +16,8 @@ from hnlib import methods as two_views
 from hnlib.contrast import Contrast
 from hnlib.graphs import data, methods, views
 from hnlib.graphs.config import GraphRun
-from hnlib.graphs.encoders import GIN, GraphCL, InfoGraph, embed
+from hnlib.graphs.encoders import GIN, embed
+from hnlib.graphs.frameworks import GraphCL, InfoGraph
 from hnlib.training import evaluation, task
 from hnlib.training.loop import needs
 
