@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hnlib import transport
-from hnlib.book import papers
+from hnlib.book import printed_numbers
 from hnlib.images import data, task
 from hnlib.training import loop, records
 from hnlib.training.config import Execution
@@ -35,7 +35,8 @@ def kind(cell):
     return " ".join(map(str, filter(None, parts)))
 
 
-KINDS = {kind(c): c for c in papers.cells() if c.run is not None}  # the last, on small pictures
+# the last of each kind, on small pictures
+KINDS = {kind(c): c for c in printed_numbers.cells() if c.run is not None}
 STEPS = {c.run.method: c.run for c in KINDS.values() if c.run.kind == "images"}
 
 
@@ -71,11 +72,11 @@ def test_a_small_run_is_recorded_and_stands_in_its_cell(name, root, tmp_path):
     )
     (record,) = records.load_all(tmp_path)
     sentences = run.kind == "sentences"  # whose tasks are those of the corpus
-    assert ("alike" if sentences else papers.READOUTS[cell.metric]) in done.metrics
+    assert ("alike" if sentences else printed_numbers.READOUTS[cell.metric]) in done.metrics
     assert all(np.isfinite(loss) for loss in record["losses"]) and record["losses"]
     read = records.run_of(record)
     printed = {f.name: getattr(cell.run, f.name) for f in fields(cell.run) if f.name in small}
-    assert papers.key(replace(read, **printed)) == cell.key
+    assert printed_numbers.key(replace(read, **printed)) == cell.key
 
 
 class OnMeta(task.Task):

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from builder import forked_kernels, ledger_pages, papers_page, portable_notebooks, reading_time
+from builder import forked_kernels, ledger_pages, portable_notebooks, printed_numbers_page
+from builder.reading_time import with_time
 from hnlib import _files
 from hnlib.book import headlines
 from hnlib.notebooks import inline_values
@@ -101,14 +102,14 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
             notebook = executed[name(chapter)] = load_json(executed_path(chapter))
             if not draft:
                 _refuse_warnings(name(chapter), notebook)
-            notebook = reading_time.with_time(notebook, chapter.parent.name == "theory")
+            notebook = with_time(notebook, chapter.parent.name == "theory")
         else:
             notebook = _with_note(dict(inline_values.without(read(chapter))), NOT_EXECUTED)
         target = (folder / chapter.relative_to(root())).with_suffix(".ipynb")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(notebook), encoding="utf-8")
     ledger_pages.write(folder / "book", executed, runs, root(), draft)
-    papers_page.write(folder / "book", runs)
+    printed_numbers_page.write(folder / "book", runs)
     ledger_pages.fill_placeholders(folder / "book/reproduce.md", portable_notebooks.parts(url))
     ledger_pages.fill_placeholders(folder / "book/questions.md", headlines.answers())
     _api_pages(folder)
