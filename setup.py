@@ -11,7 +11,7 @@ READ = ("book/claims.csv", "book/results/papers.csv", "book/results/papers.toml"
 READ += ("notebooks/errata.md",)
 READ += ("book/results/runs", "book/results/experiments", "book/results/motion.json")
 READ += ("book/results/heaviest_negatives.json", "book/results/retrieval_baselines.json")
-READ += ("book/results/stages.npz", "book/results/losses.json", "book/results/costs.json")
+READ += ("book/results/stages.npz", "book/results/loss_profiles.json", "book/results/costs.json")
 PACKED = "book/results/runs.parquet"  # of the build; not of older records
 
 

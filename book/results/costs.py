@@ -3,8 +3,8 @@
 Forward and backward, float32, one thread, a minute and a half; the machine should do nothing else.
 Losses take turns, so that a slow moment hits all alike. Beside them is the floor of a loss with as
 many similarities, `torch.logsumexp(a @ b.T / t, 1).mean()`: B × B where it is of pairs, 2B × 2B
-where it is of two views or of labels. Losses are called as in `losses.py`; a library that is not
-installed is left out.
+where it is of two views or of labels. Losses are called as in `loss_profiles.py`; a library that
+is not installed is left out.
 """
 
 import importlib.metadata
@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-import losses
+import loss_profiles
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -30,7 +30,7 @@ REPEATS = {128: 50, 1024: 8}  # by the number of pairs B
 MNRL = "MultipleNegativesRankingLoss"
 HELD = dict(tau_plus=0.0, weights_gradient=False)
 PML, LIGHTLY, ST = "pytorch-metric-learning", "lightly", "sentence-transformers"
-VIEWS = {  # what is computed: library and name in losses.py
+VIEWS = {  # what is computed: library and name in loss_profiles.py
     "InfoNCE": [("hnlib", "simclr"), (LIGHTLY, "NTXentLoss"), (PML, "NTXentLoss")],
     "DCL": [("hnlib", "dcl"), (LIGHTLY, "DCLLoss")],
     "labels": [("hnlib", "scl"), (PML, "SupConLoss")],
@@ -78,7 +78,7 @@ def calls(a: Tensor, b: Tensor) -> dict[tuple, partial]:
     both = torch.cat([a, b]).detach().requires_grad_()
     mixed = torch.stack([a, b], 1).flatten(0, 1).detach().requires_grad_()
     labels = torch.arange(len(a)).repeat_interleave(2)
-    built = {(library, name): build for library, name, build in losses.rows()}
+    built = {(library, name): build for library, name, build in loss_profiles.rows()}
     found = {
         ("views", "floor"): partial(floor, both, both),
         ("pairs", "floor"): partial(floor, a, b),
@@ -86,9 +86,10 @@ def calls(a: Tensor, b: Tensor) -> dict[tuple, partial]:
     for kind, groups in {"views": VIEWS, "pairs": PAIRS}.items():
         for what, several in groups.items():
             for library, name in several:
+                most = MOST.get((library, name), len(a))
                 if kind == "pairs" and library == "hnlib":
                     found[kind, what, library, name] = partial(OURS[name], a, b)
-                elif losses.available(library) and len(a) <= MOST.get((library, name), len(a)):
+                elif loss_profiles.available(library) and len(a) <= most:
                     loss, labelled = built[library, name]()
                     points = (mixed, labels) if labelled else (a, b)
                     found[kind, what, library, name] = partial(loss, *points)

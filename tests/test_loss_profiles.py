@@ -14,22 +14,22 @@ RESULTS = ROOT / "book/results"
 
 
 @pytest.fixture(scope="module")
-def losses():
-    return script("book/results/losses.py")
+def loss_profiles():
+    return script("book/results/loss_profiles.py")
 
 
 @pytest.fixture(scope="module")
 def ledger():
-    return json.loads((RESULTS / "losses.json").read_text(encoding="utf-8"))
+    return json.loads((RESULTS / "loss_profiles.json").read_text(encoding="utf-8"))
 
 
-def test_the_ledger_has_the_rows_of_the_script_on_the_recorded_batches(losses, ledger):
-    """After a change: `python book/results/losses.py` measures what is missing."""
-    names = [(library, name) for library, name, _ in losses.rows()]
+def test_the_ledger_has_the_rows_of_the_script_on_the_recorded_batches(loss_profiles, ledger):
+    """After a change: `python book/results/loss_profiles.py` measures what is missing."""
+    names = [(library, name) for library, name, _ in loss_profiles.rows()]
     assert [(row["library"], row["loss"]) for row in ledger["rows"]] == names
     assert len(set(names)) == len(names)
     assert {("hnlib", name) for name in methods.CATALOGUE} <= set(names)
-    assert all(sorted(row["batches"]) == sorted(losses.ORDER) for row in ledger["rows"])
+    assert all(sorted(row["batches"]) == sorted(loss_profiles.ORDER) for row in ledger["rows"])
     assert ledger["batches"] == hashlib.sha256((RESULTS / "stages.npz").read_bytes()).hexdigest()
 
 
@@ -52,13 +52,13 @@ def agree(found: dict, row: dict) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TWENTY)
-def test_a_loss_is_measured_as_recorded(losses, ledger, name):
+def test_a_loss_is_measured_as_recorded(loss_profiles, ledger, name):
     batch = "scifact early"
     with np.load(RESULTS / "stages.npz") as file:
         z = torch.from_numpy(file[batch])
-    (build, *_) = (build for _, loss, build in losses.rows() if loss == name)
+    (build, *_) = (build for _, loss, build in loss_profiles.rows() if loss == name)
     (row, *_) = (row for row in ledger["rows"] if row["loss"] == name)
-    found = losses.measured(build, *z)
+    found = loss_profiles.measured(build, *z)
     assert agree(found, row["batches"][batch])
     others = [x["batches"][batch] for x in ledger["rows"] if x["loss"] in TWENTY]
     assert sum(agree(found, other) for other in others) < 6  # the near misses

@@ -1,4 +1,6 @@
-"""Put public losses on the dial: `python book/results/losses.py` writes `losses.json`.
+"""Put public losses on the dial.
+
+`python book/results/loss_profiles.py` writes `loss_profiles.json`.
 
 Every loss is called as its library ships it, never copied, with the defaults of the library (or the
 options that its row names), on batches of `stages.npz` from early and late in two trainings. The
