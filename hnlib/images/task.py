@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hnlib import methods
 from hnlib.contrast import Contrast
-from hnlib.images import augment, data, encoders, evaluation, mixing
+from hnlib.images import augment, data, encoders, evaluation, mixed_views
 from hnlib.images.config import ImageRun
 from hnlib.results import diagnostics
 from hnlib.training import records, task
@@ -85,10 +85,10 @@ class Task(task.Task):
         first, second = (view.contiguous(memory_format=torch.channels_last) for view in pair)
         views = Views(first, second)
         if self.run.mixing == "i-mix":
-            mixture = mixing.i_mix(views.first, generator, self.run.mixing_share)
+            mixture = mixed_views.i_mix(first, generator, self.run.mixing_share)
             views.first, views.partner, views.share = mixture
         if self.run.mixing == "un-mix":
-            views.mixed, views.share = mixing.un_mix(views.first, generator, self.run.mixing_share)
+            views.mixed, views.share = mixed_views.un_mix(first, generator, self.run.mixing_share)
         if self.run.admitted < 1:
             views.kept_out = self._false_negatives_kept_out(batch, generator)
         return views
@@ -108,9 +108,9 @@ class Task(task.Task):
             for parts in zip(*outputs)
         )
         if self.run.mixing == "i-mix":
-            return mixing.i_mix_loss(method, z[0], z[1], views.partner, views.share)
+            return mixed_views.i_mix_loss(method, z[0], z[1], views.partner, views.share)
         if self.run.mixing == "un-mix":
-            return mixing.un_mix_loss(method, z, views.share, *features)
+            return mixed_views.un_mix_loss(method, z, views.share, *features)
         if self.run.pairs_only:
             known = {} if labels is None else {"labels": labels}
             return (method.pairs(*z, **known) + method.pairs(*reversed(z), **known)) / 2

@@ -10,7 +10,7 @@ from one_call import train
 from torch.nn import functional
 
 from hnlib import methods
-from hnlib.images import mixing
+from hnlib.images import mixed_views
 from hnlib.images.config import ImageRun
 
 SMALL = dict(epochs=2, batch_size=64, train_size=200, evaluate_size=100, progress=False)
@@ -18,13 +18,13 @@ SMALL = dict(epochs=2, batch_size=64, train_size=200, evaluate_size=100, progres
 
 def test_i_mix_shows_the_own_image_most():
     x = torch.randn(50, 3, 4, 4, generator=seeded())
-    mixed, partner, own = mixing.i_mix(x, seeded(1))
+    mixed, partner, own = mixed_views.i_mix(x, seeded(1))
     assert sorted(partner.tolist()) == list(range(50))
     assert own.min() >= 0.5 and own.max() <= 1 and 0.7 < own.mean() < 0.8
     for i in range(50):
         expected = own[i] * x[i] + (1 - own[i]) * x[partner[i]]
         torch.testing.assert_close(mixed[i], expected)
-    assert torch.equal(mixing.i_mix(x, seeded(1), 1.0)[0], x)
+    assert torch.equal(mixed_views.i_mix(x, seeded(1), 1.0)[0], x)
 
 
 def test_un_mix_shows_a_share_of_the_own_image():
@@ -32,7 +32,7 @@ def test_un_mix_shows_a_share_of_the_own_image():
     x = torch.tensor([1.0, 0.0]).view(2, 1, 1, 1).expand(2, 1, 8, 6)
     shares, boxes = [], 0
     for seed in range(300):
-        mixed, own = mixing.un_mix(x, seeded(seed))
+        mixed, own = mixed_views.un_mix(x, seeded(seed))
         assert float(mixed[0].mean()) == pytest.approx(float(own), abs=1e-6)
         torch.testing.assert_close(mixed[1], 1 - mixed[0])
         shares.append(float(own))
@@ -42,13 +42,13 @@ def test_un_mix_shows_a_share_of_the_own_image():
             assert torch.equal(dark, dark.any(1)[:, None] & dark.any(0))
             assert dark.sum() == (~(mixed[0, 0] == 1)).sum()
     assert 90 < boxes < 160 and 0.45 < sum(shares) / 300 < 0.75
-    assert torch.equal(mixing.un_mix(x, seeded(), 1.0)[0], x)
+    assert torch.equal(mixed_views.un_mix(x, seeded(), 1.0)[0], x)
 
 
 def test_the_loss_of_i_mix_is_a_soft_cross_entropy():
     queries, keys = torch.randn(2, 7, 5, generator=seeded(), dtype=torch.float64)
     partner, own = torch.randperm(7, generator=seeded(3)), torch.rand(7, generator=seeded(4))
-    found = mixing.i_mix_loss(methods.build("simclr"), queries, keys, partner, own)
+    found = mixed_views.i_mix_loss(methods.build("simclr"), queries, keys, partner, own)
     logits = functional.normalize(queries) @ functional.normalize(keys).T / 0.5
     target = torch.zeros(7, 7, dtype=torch.float64)
     for i in range(7):
@@ -69,7 +69,7 @@ def test_the_loss_of_un_mix_is_three_losses(name):
         return method(first, z[1], features=(features, h[1]))
 
     expected = loss(z[0], h[0]) + 0.3 * loss(z[2], h[2]) + 0.7 * loss(z[2][order], h[2][order])
-    torch.testing.assert_close(mixing.un_mix_loss(method, z, own, hidden), expected)
+    torch.testing.assert_close(mixed_views.un_mix_loss(method, z, own, hidden), expected)
 
 
 def test_what_is_refused():
