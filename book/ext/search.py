@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from bs4 import BeautifulSoup
-from web import fractions, letter
+from page_metadata import fractions, letter
 
 CODE = re.compile(r"<(pre|script|style)\b.*?</\1>", re.S)
 LEFT_OUT = {"headerlink", "hn-tick", "hn-cite", "cell_input", "hn-hint"}

@@ -9,8 +9,8 @@ from docutils import nodes
 from docutils.utils import new_document
 from scripts import script
 
-web = script("book/ext/web.py")
-pages = script("book/ext/pages.py")
+page_metadata = script("book/ext/page_metadata.py")
+html_repairs = script("book/ext/html_repairs.py")
 search = script("book/ext/search.py")
 
 
@@ -27,18 +27,19 @@ def test_a_description_is_the_first_sentences_of_the_first_paragraph():
     minutes = nodes.emphasis("", "27 minutes for the core, 80 with proofs, pencil and exercises.")
     time = nodes.paragraph("", "", minutes)
     long = "A sentence of some words that says what the page is about, and ends. " * 4
-    found = web.description(document(box, time, long))
+    found = page_metadata.description(document(box, time, long))
     assert (
         found
         == (2 * "A sentence of some words that says what the page is about, and ends. ").strip()
     )
-    assert web.description(document(time, "What a run is.", long)) == "What a run is."
-    assert web.description(document(box, time)) == ""
+    assert page_metadata.description(document(time, "What a run is.", long)) == "What a run is."
+    assert page_metadata.description(document(box, time)) == ""
 
 
 def test_formulas_keep_their_letters_and_lose_their_accents():
     text = r"$\hat\Pi \ne \Lambda$, $\lambda \in \langle a\rangle$"
-    assert " ".join(re.sub(r"\\(\w+)\s*", web.letter, text).split()) == "$Π ≠ Λ$, $λ ∈ ⟨a⟩$"
+    read = re.sub(r"\\(\w+)\s*", page_metadata.letter, text)
+    assert " ".join(read.split()) == "$Π ≠ Λ$, $λ ∈ ⟨a⟩$"
 
 
 def test_a_number_in_a_table_has_a_minus_and_a_name_breaks_after_its_dots():
@@ -47,7 +48,7 @@ def test_a_number_in_a_table_has_a_minus_and_a_name_breaks_after_its_dots():
     row += (
         '<td title="-1"><span class="math">\\(-1\\)</span><code><span>hnlib.a.b</span></code></td>'
     )
-    assert pages.CELL.sub(pages._cell, f"-1 {row}") == f"-1 {row}".replace(
+    assert html_repairs.CELL.sub(html_repairs._cell, f"-1 {row}") == f"-1 {row}".replace(
         "-0.5 (-.2", "−0.5 (−.2"
     ).replace("hnlib.a.b", "hnlib.<wbr>a.<wbr>b")
 
@@ -56,7 +57,7 @@ def test_no_line_breaks_a_value():
     said = "at t = 0.1 it is 5 % [−0.2, +0.4], a = b"
     shown = said.replace("t = 0", "t\u00a0=\u00a00").replace("5 %", "5\u00a0%")
     code = "<pre>\nt = 0.1</pre>"
-    joined = pages.VALUE.sub(pages._value, said + code)
+    joined = html_repairs.VALUE.sub(html_repairs._value, said + code)
     assert joined == shown.replace("2, +", "2,\u00a0+") + code
 
 
@@ -67,12 +68,12 @@ def test_a_phone_is_offered_the_narrow_drawing_of_a_figure(tmp_path):
         {"data": {"image/svg+xml": "<svg/>"}, "metadata": {}},
     ]
     (tmp_path / "page.ipynb").write_text(json.dumps({"cells": [{"outputs": outputs}]}))
-    name = pages.hashlib.sha256(b"<svg>\nwide</svg>").hexdigest()
+    name = html_repairs.hashlib.sha256(b"<svg>\nwide</svg>").hexdigest()
     images = [f'<img alt="A" src="../_images/{file}.svg" />' for file in (name, "other")]
     env = SimpleNamespace(doc2path=lambda page: str(tmp_path / f"{page}.ipynb"))
     words = "<figcaption>Left: accuracy; what is right. (right)</figcaption>"
     context = {"body": f"{images[0]} {words}{images[1]} {words}"}
-    pages._narrow(SimpleNamespace(env=env, outdir=tmp_path), "page", "", context, "a tree")
+    html_repairs._narrow(SimpleNamespace(env=env, outdir=tmp_path), "page", "", context, "a tree")
     source = f'<source media="(max-width: 600px)" srcset="../_images/{name}-narrow.svg">'
     both = '<span class="hn-on-wide">{}</span><span class="hn-on-narrow">{}</span>'.format
     stacked = words.replace("Left", both("Left", "Top")).replace(
@@ -104,4 +105,4 @@ def test_a_fraction_in_a_line_keeps_its_meaning():
         r"\frac{Q\tau^+}{1-\tau^+}": r"Q\tau^+/(1-\tau^+)",
         r"\frac1{\frac ab}": "1/a/b",
     }
-    assert {tex: web.fractions(tex) for tex in said} == said
+    assert {tex: page_metadata.fractions(tex) for tex in said} == said
