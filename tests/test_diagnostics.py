@@ -15,7 +15,7 @@ from torch.nn import functional
 from hnlib import methods, negatives
 from hnlib.book.chapters import labels
 from hnlib.contrast import Contrast
-from hnlib.results import diagnostics
+from hnlib.training import diagnostics
 
 seeds = st.integers(0, 10**6)
 quick = settings(max_examples=12)

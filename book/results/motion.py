@@ -14,7 +14,7 @@ from torch.nn import functional
 from hnlib import methods
 from hnlib._files import write_atomically
 from hnlib.images import augment, data, encoders
-from hnlib.results import diagnostics
+from hnlib.training import diagnostics
 
 CLASSES, SHOWN, NEIGHBOURS = 5, 20, 10
 STEPS, BATCH, SEEDS, FRAMES = 300, 128, 3, 33

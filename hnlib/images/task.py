@@ -12,8 +12,7 @@ from hnlib import methods
 from hnlib.contrast import Contrast
 from hnlib.images import augment, data, encoders, evaluation, mixed_views
 from hnlib.images.config import ImageRun
-from hnlib.results import diagnostics
-from hnlib.training import records, task
+from hnlib.training import diagnostics, records, task
 from hnlib.training.loop import needs
 
 DIAGNOSTIC_BATCH = 256  # images in the fixed batch of the learning curves

@@ -1,4 +1,4 @@
-"""Compare runs: paired differences, diagnostics of embeddings."""
+"""Compare runs: paired differences and their intervals."""
 
 
 def spread(x) -> str:
