@@ -131,7 +131,7 @@ def _report(run, trained, folder: Path) -> None:
 
 
 def _describe(run, folder: Path) -> None:
-    from hnlib.book import printed_numbers
+    from hnlib.book import paper_numbers
 
     if run.method is not None:  # ValueError: no such method, option or schedule
         from hnlib.training import loop
@@ -143,10 +143,10 @@ def _describe(run, folder: Path) -> None:
         if shown[field] not in (None, ""):
             print(f"{field:17}{shown[field]}")
     print(f"{'record':17}{folder}/….json, named by a hash of this and of the data")
-    key = printed_numbers.key(run)
-    for cell in printed_numbers.cells():
+    key = paper_numbers.key(run)
+    for cell in paper_numbers.cells():
         if cell.key == key:
-            paper = printed_numbers.PAPERS[cell.paper]
+            paper = paper_numbers.PAPERS[cell.paper]
             place = f"{paper}, {cell.table}, {cell.row}, {cell.column}: {cell.value:g}"
             print(f"{'printed number':17}{place}")
 

@@ -33,7 +33,7 @@ from torch.nn import functional
 
 from hnlib._files import write_atomically
 from hnlib.book import book_files, experiments
-from hnlib.book.null_protocol import MARGINS, NULLS, PROTOCOL, deviation, word
+from hnlib.book.null_verdicts import MARGINS, NULLS, PROTOCOL, deviation, word
 from hnlib.book.prediction_statistics import over_seeds
 from hnlib.profile import Profile, profile_loss, run_file
 from hnlib.results import comparisons

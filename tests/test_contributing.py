@@ -15,7 +15,7 @@ from scripts import ROOT
 import hnlib
 from hnlib import __main__ as cli
 from hnlib import methods, negatives
-from hnlib.book import experiments, printed_numbers
+from hnlib.book import experiments, paper_numbers
 from hnlib.book.tables import format_value
 from hnlib.notebooks import execute
 from hnlib.training import kinds, records
@@ -51,7 +51,7 @@ def checkout(tmp_path, monkeypatch):
     (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: notebooks/experiments/digits\n")
     (tmp_path / "book/results/experiments/digits.toml").write_text(EXPERIMENT)
     (tmp_path / "notebooks/experiments/digits.md").write_text(MEASURED)
-    printed_numbers.cells()  # which `hnlib queue` needs, too
+    paper_numbers.cells()  # which `hnlib queue` needs, too
     monkeypatch.chdir(tmp_path)
     clear()
     yield tmp_path

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from hnlib import negatives
-from hnlib.book import book_files, printed_numbers
+from hnlib.book import book_files, paper_numbers
 from hnlib.contrast import Contrast
 from hnlib.training import kinds, records
 
@@ -163,7 +163,7 @@ def test_every_claim_once(claims):
 def test_printed_numbers_are_well_formed(printed):
     head = "paper table row column dataset metric value spread run note"
     assert rows_of("results/papers.csv")[0] == head.split()
-    keys = {tuple(row[name] for name in printed_numbers.WHERE) for row in printed}
+    keys = {tuple(row[name] for name in paper_numbers.WHERE) for row in printed}
     assert len(keys) == len(printed) == len(book_files.printed())
     for row in printed:
         assert None not in row and None not in row.values(), row

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hnlib import transport
-from hnlib.book import printed_numbers
+from hnlib.book import paper_numbers
 from hnlib.images import data, task
 from hnlib.training import loop, records
 from hnlib.training.config import Execution
@@ -36,7 +36,7 @@ def kind(cell):
 
 
 # the last of each kind, on small pictures
-KINDS = {kind(c): c for c in printed_numbers.cells() if c.run is not None}
+KINDS = {kind(c): c for c in paper_numbers.cells() if c.run is not None}
 STEPS = {c.run.method: c.run for c in KINDS.values() if c.run.kind == "images"}
 
 
@@ -72,11 +72,11 @@ def test_a_small_run_is_recorded_and_stands_in_its_cell(name, root, tmp_path):
     )
     (record,) = records.load_all(tmp_path)
     sentences = run.kind == "sentences"  # whose tasks are those of the corpus
-    assert ("alike" if sentences else printed_numbers.READOUTS[cell.metric]) in done.metrics
+    assert ("alike" if sentences else paper_numbers.READOUTS[cell.metric]) in done.metrics
     assert all(np.isfinite(loss) for loss in record["losses"]) and record["losses"]
     read = records.run_of(record)
     printed = {f.name: getattr(cell.run, f.name) for f in fields(cell.run) if f.name in small}
-    assert printed_numbers.key(replace(read, **printed)) == cell.key
+    assert paper_numbers.key(replace(read, **printed)) == cell.key
 
 
 class OnMeta(task.Task):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from builder import forked_kernels, ledger_pages, portable_notebooks, printed_numbers_page
+from builder import forked_kernels, ledger_pages, paper_numbers_page, portable_notebooks
 from builder.reading_time import with_time
 from hnlib import _files
 from hnlib.book import headlines
@@ -38,7 +38,7 @@ from hnlib.training import records
 TIMEOUT = 900  # seconds for one cell of a chapter in the default build
 # slow to import, and used by several chapters; they import matplotlib, pandas and scipy
 LIBRARIES = ["cvxpy", "ipykernel.kernelapp", "lightning_fabric", "ot", "seaborn"]
-LIBRARIES += ["sklearn.linear_model", "torch", "torch_geometric", "builder.preloaded"]
+LIBRARIES += ["sklearn.linear_model", "torch", "torch_geometric", "builder.preloaded_records"]
 NOT_EXECUTED = """```{admonition} Not executed
 :class: warning
 This chapter has not been executed since its last change; in this draft it is shown without results.
@@ -109,7 +109,7 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(notebook), encoding="utf-8")
     ledger_pages.write(folder / "book", executed, runs, root(), draft)
-    printed_numbers_page.write(folder / "book", runs)
+    paper_numbers_page.write(folder / "book", runs)
     ledger_pages.fill_placeholders(folder / "book/reproduce.md", portable_notebooks.parts(url))
     ledger_pages.fill_placeholders(folder / "book/questions.md", headlines.answers())
     _api_pages(folder)
@@ -175,7 +175,7 @@ def render(folder: Path, draft: bool) -> None:
     with ThreadPoolExecutor() as beside:
         wheel = beside.submit(portable_notebooks.wheel, page)
         result = subprocess.run(
-            [sys.executable, "-m", "builder.render", *map(str, arguments)],
+            [sys.executable, "-m", "builder.run_sphinx", *map(str, arguments)],
             env=environment,
             text=True,
             capture_output=True,

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from hnlib.book import claims, experiments
-from hnlib.book.printed_numbers import PAPERS
+from hnlib.book.paper_numbers import PAPERS
 from hnlib.book.tables import DASH, Markup, myst, percent
 from hnlib.training import kinds, records
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from scipy import stats
 
-from hnlib.book import experiments, figures, null_protocol
+from hnlib.book import experiments, figures, null_verdicts
 from hnlib.book.figures import COLOURS, GREY
 from hnlib.book.tables import TITLES, interval
 from hnlib.results.comparisons import Effect
@@ -41,14 +41,14 @@ CONTROLS = {
 
 def margin(block: str) -> float:
     """Return the difference, in points, that matters on a task."""
-    return null_protocol.MARGINS[experiments.load(null_protocol.PROTOCOL).metric(block)]
+    return null_verdicts.MARGINS[experiments.load(null_verdicts.PROTOCOL).metric(block)]
 
 
 @functools.cache
 def spreads() -> dict[str, float]:
     """Return the deviation of a difference, in points, by task whose selection is recorded."""
-    protocol = experiments.load(null_protocol.PROTOCOL)
-    found = {block: null_protocol.deviation(protocol, block) for block in TASKS}
+    protocol = experiments.load(null_verdicts.PROTOCOL)
+    found = {block: null_verdicts.deviation(protocol, block) for block in TASKS}
     return {block: spread for block, spread in found.items() if spread is not None}
 
 
@@ -81,7 +81,7 @@ def judged(
 
 def verdict(loss: str, block: str, base: str = "N1") -> str:
     """Return the word for a loss on a task."""
-    return null_protocol.word(judged(loss, base)[block], margin(block))
+    return null_verdicts.word(judged(loss, base)[block], margin(block))
 
 
 def ready() -> list[str]:
@@ -116,7 +116,7 @@ def line(
     cells = {}
     for block, found in judged(loss, base, of, beside).items():
         metric = metrics(block, of)[beside]
-        word = "" if beside else null_protocol.word(found, margin(block))
+        word = "" if beside else null_verdicts.word(found, margin(block))
         cells[f"{TASKS[block]}, {TITLES.get(metric, metric)}"] = f"{interval(found)} {word}".strip()
     return {"loss": title} | cells if cells else None
 

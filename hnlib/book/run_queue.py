@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hnlib._files import project_root
-from hnlib.book import experiments, printed_numbers
+from hnlib.book import experiments, paper_numbers
 from hnlib.results import comparisons
 from hnlib.training import records
 
@@ -40,16 +40,16 @@ def jobs(frame: Any, seeds: int = 1, only: str = "*", device: str = "cpu") -> li
     `only` matches "PAPER TABLE, DATASET, METHOD". Raises ValueError if it matches neither a printed
     number nor a run of an experiment, recorded or not.
     """
-    by_key: dict[str, list[printed_numbers.Cell]] = {}
-    for cell in printed_numbers.cells():
+    by_key: dict[str, list[paper_numbers.Cell]] = {}
+    for cell in paper_numbers.cells():
         if cell.run is not None:
             by_key.setdefault(cell.key, []).append(cell)
-    recorded, seconds = printed_numbers.measured(frame), epoch_seconds(frame, device)
+    recorded, seconds = paper_numbers.measured(frame), epoch_seconds(frame, device)
     missing, matches = [], False
     for key, cells in by_key.items():
         rest = [(c.paper, f"{c.table}, {c.dataset}, {c.run.method}") for c in cells]
         names = [
-            f"{name} {text}" for key, text in rest for name in (key, printed_numbers.PAPERS[key])
+            f"{name} {text}" for key, text in rest for name in (key, paper_numbers.PAPERS[key])
         ]
         if not any(_matches(name, only) for name in names):
             continue
@@ -128,7 +128,7 @@ def listing(waiting: list[Job]) -> str:
     for job in waiting:
         fills = f"{job.numbers:2} printed" if job.numbers else "a chapter "
         time = "not timed" if job.minutes is None else f"{job.minutes:.1f} min"
-        lines.append(f"{fills} {time:>12}  {printed_numbers.command(job.run, '--record')}")
+        lines.append(f"{fills} {time:>12}  {paper_numbers.command(job.run, '--record')}")
     return "\n".join([*lines, total(waiting)])
 
 
@@ -167,7 +167,7 @@ def work(waiting: list[Job], minutes: float, device: str, data_root: Path | None
             break
         if job.run.dataset in absent:
             continue
-        print(printed_numbers.command(job.run, "--record"))
+        print(paper_numbers.command(job.run, "--record"))
         short = job.minutes is not None and job.minutes < SHORT
         saved = None if short else state(job)
         where = dict(device=device, checkpoint=saved, record_to=folder, data_root=data_root)

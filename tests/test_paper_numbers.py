@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from hnlib import __main__ as cli
-from hnlib.book import book_files, printed_numbers, run_queue
+from hnlib.book import book_files, paper_numbers, run_queue
 from hnlib.graphs.config import GraphRun
 from hnlib.training import kinds, records
 
-CELLS = printed_numbers.cells()
+CELLS = paper_numbers.cells()
 RUNNABLE = [cell for cell in CELLS if cell.run is not None]
 PRINTED = ("temperature", "beta", "tau_plus", "mu", "sigma", "exponent", "epochs", "lr")
 PRINTED += ("weight_decay",)
@@ -25,12 +25,12 @@ def record(run, metrics, seconds=1.0):
 def test_every_printed_number_has_a_run_or_a_reason():
     for cell in CELLS:
         assert (cell.run is None) == bool(cell.reason)
-        assert cell.run is not None or cell.reason.startswith(printed_numbers.REASONS), cell.reason
+        assert cell.run is not None or cell.reason.startswith(paper_numbers.REASONS), cell.reason
     assert {cell.run.kind for cell in RUNNABLE} == {"images", "graphs", "sentences"}
 
 
 def test_accuracies_on_images_are_those_of_the_longest_training():
-    rows = printed_numbers.image_accuracies().set_index(["paper", "table", "dataset"]).sort_index()
+    rows = paper_numbers.image_accuracies().set_index(["paper", "table", "dataset"]).sort_index()
     values = rows.loc["hclot", "Table I", "stl10"].groupby("own")["value"].max()
     assert values.to_dict() == {True: 87.5, False: 87.4}
     slide = rows.loc["dro", "images slide", "cifar10"]
@@ -40,7 +40,7 @@ def test_accuracies_on_images_are_those_of_the_longest_training():
 
 def test_every_setting_is_used():
     used = {row["run"] for row in book_files.printed().to_dict("records")}
-    assert printed_numbers.settings().keys() <= used
+    assert paper_numbers.settings().keys() <= used
 
 
 def disagreements(note: dict, run, ours: str) -> list[str]:
@@ -56,7 +56,7 @@ def disagreements(note: dict, run, ours: str) -> list[str]:
 
 
 def test_runs_have_the_printed_values_and_name_ours():
-    notes = [printed_numbers.parse_note(note) for note in book_files.printed()["note"]]
+    notes = [paper_numbers.parse_note(note) for note in book_files.printed()["note"]]
     for cell, note in zip(CELLS, notes, strict=True):
         if cell.run is not None:
             assert not disagreements(note, cell.run, cell.ours), cell
@@ -69,19 +69,19 @@ def test_runs_have_the_printed_values_and_name_ours():
 @pytest.mark.parametrize("kind", kinds.KINDS)
 def test_the_command_of_a_cell_makes_its_record(kind, capsys):
     cells = [cell for cell in RUNNABLE if cell.run.kind == kind]
-    for cell in {printed_numbers.command(c.run): c for c in cells}.values():
-        tokens = shlex.split(printed_numbers.command(cell.run, "--dry-run"))
+    for cell in {paper_numbers.command(c.run): c for c in cells}.values():
+        tokens = shlex.split(paper_numbers.command(cell.run, "--dry-run"))
         assert cli.main(tokens[1:]) == 0
-        paper = printed_numbers.PAPERS[cell.paper]
+        paper = paper_numbers.PAPERS[cell.paper]
         place = f"{paper}, {cell.table}, {cell.row}, {cell.column}: {cell.value:g}"
         assert f"printed number   {place}\n" in capsys.readouterr().out
-        assert printed_numbers.key(cell.run.read(cell.run.configuration)) == cell.key
+        assert paper_numbers.key(cell.run.read(cell.run.configuration)) == cell.key
 
 
 def test_a_record_stands_in_its_cell_whatever_its_seed_and_precision():
     cell = next(c for c in CELLS if c.paper == "hcl" and c.table == "Table 1")
     run = replace(cell.run, seed=3, precision="bf16-mixed")
-    table = printed_numbers.table(records.frame([record(run, dict(linear=0.5, knn=0.4))]))
+    table = paper_numbers.table(records.frame([record(run, dict(linear=0.5, knn=0.4))]))
     filled = table[table["seeds"] > 0]
     assert {c.key for c in filled["cell"]} == {cell.key}
     assert filled["found"].iloc[0] == [50.0]

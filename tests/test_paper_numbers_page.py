@@ -2,24 +2,24 @@ import shlex
 from dataclasses import replace
 
 import pandas as pd
-import test_printed_numbers
+import test_paper_numbers
 
-from builder import ledger_pages, printed_numbers_page
-from hnlib.book import book_files, printed_numbers
+from builder import ledger_pages, paper_numbers_page
+from hnlib.book import book_files, paper_numbers
 from hnlib.graphs import data as graph_sets
 from hnlib.images.config import ImageRun
 from hnlib.training import records
 
 
 def record(cell, seed, accuracy):
-    metrics = {printed_numbers.READOUTS[cell.metric]: accuracy, "linear_paper": accuracy - 0.1}
-    return test_printed_numbers.record(replace(cell.run, seed=seed), metrics)
+    metrics = {paper_numbers.READOUTS[cell.metric]: accuracy, "linear_paper": accuracy - 0.1}
+    return test_paper_numbers.record(replace(cell.run, seed=seed), metrics)
 
 
 def test_ours_stands_beside_the_printed_number_with_its_interval():
-    cell = next(c for c in printed_numbers.cells() if (c.paper, c.row) == ("hcl", "Debiased"))
+    cell = next(c for c in paper_numbers.cells() if (c.paper, c.row) == ("hcl", "Debiased"))
     frame = records.frame([record(cell, s, x) for s, x in enumerate((0.53, 0.54, 0.55))])
-    text = printed_numbers_page.parts(frame)["printed"]
+    text = paper_numbers_page.parts(frame)["printed"]
     assert text.count("(3 seeds)") == 1
     (line,) = [part for part in text.split("* -") if "(3 seeds" in part]
     assert (
@@ -31,15 +31,13 @@ def test_ours_stands_beside_the_printed_number_with_its_interval():
 
 def test_a_number_is_far_from_print_by_the_deviation_of_a_seed():
     cells = {
-        c.row: c
-        for c in printed_numbers.cells()
-        if c.table == "Table 5" and c.dataset == "PROTEINS"
+        c.row: c for c in paper_numbers.cells() if c.table == "Table 5" and c.dataset == "PROTEINS"
     }
     five = [0.744, 0.754, 0.744, 0.734, 0.744]  # mean as printed, deviation 0.7
     made = [record(cells["InfoGraph"], seed, x) for seed, x in enumerate(five)]
     made.append(record(cells["GraphCL (τ0)"], 0, 0.744 + 0.013))
     made.append(record(cells["ADNCE"], 0, 0.751 - 0.015))
-    text = printed_numbers_page.parts(records.frame(made))["apart"]
+    text = paper_numbers_page.parts(records.frame(made))["apart"]
     row = text.split("* - PROTEINS\n  - ")[1].split("`````")[0]
     assert row.split("\n  - ") == ["0.7", "3", "0", "ADNCE, ADNCE −1.5\n"]
 
@@ -54,7 +52,7 @@ def test_a_command_on_the_page_is_text_whatever_it_holds():
 
 def test_words_of_a_command_are_words_of_the_shell():
     run = ImageRun(dataset="cifar10", method="simclr", encoder="$(touch x)", epochs=1)
-    assert shlex.split(printed_numbers.command(run))[-1] == "$(touch x)"
+    assert shlex.split(paper_numbers.command(run))[-1] == "$(touch x)"
 
 
 def misprinted(row: dict) -> list[str]:

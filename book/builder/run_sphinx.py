@@ -1,4 +1,4 @@
-"""Render the staged pages with Sphinx: `python -m builder.render FOLDER HTML STRICT`."""
+"""Render the staged pages with Sphinx: `python -m builder.run_sphinx FOLDER HTML STRICT`."""
 
 import gc
 import sys

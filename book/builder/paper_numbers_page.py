@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from builder import ledger_pages
-from hnlib.book import book_files, printed_numbers, run_queue
+from hnlib.book import book_files, paper_numbers, run_queue
 from hnlib.book.tables import DASH, Markup, interval, myst, percent
 from hnlib.results.comparisons import Effect
 
@@ -37,9 +37,9 @@ def _by_readout(row: dict, form: Callable[[list[float]], str]) -> str:
     return "; ".join(name + form(values) for name, values in readouts.items() if values)
 
 
-def _where(cell: printed_numbers.Cell) -> list[str]:
+def _where(cell: paper_numbers.Cell) -> list[str]:
     column = "" if cell.column in (cell.dataset, cell.row) else f", {cell.column}"
-    return [f"{printed_numbers.PAPERS[cell.paper]}, {cell.table}", cell.row + column, cell.dataset]
+    return [f"{paper_numbers.PAPERS[cell.paper]}, {cell.table}", cell.row + column, cell.dataset]
 
 
 def _ours(row: dict) -> str:
@@ -58,7 +58,7 @@ def _line(row: dict, minutes: dict[str, float | None]) -> list:
         remarks += [ledger_pages.duration(row["seconds"]) if row["seeds"] else ""]
         remarks += [f"{time:.0f} min on a CPU" if time else ""]
         text = "".join(f"; {remark}" for remark in remarks if remark)
-        origin = Markup(ledger_pages.inline_code(printed_numbers.command(cell.run)) + myst(text))
+        origin = Markup(ledger_pages.inline_code(paper_numbers.command(cell.run)) + myst(text))
     state = "on record" if row["seeds"] else "no record yet" if cell.run else "no run"
     printed = f"{cell.value:g}{spread}"
     ours = Markup(f"{myst(_ours(row))} <br> {myst(gap)}" if row["seeds"] else DASH)
@@ -74,7 +74,7 @@ def _quick(rows: list[dict]) -> str:
     lines = []
     for row in [*fastest.values()][:QUICK]:
         cell = row["cell"]
-        command = ledger_pages.inline_code(printed_numbers.command(cell.run))
+        command = ledger_pages.inline_code(paper_numbers.command(cell.run))
         time = ledger_pages.duration(row["seconds"])
         lines.append([*_where(cell), f"{cell.value:g}", _ours(row), time, command])
     return ledger_pages.table([*WHERE, "Ours", "Time", "Command"], lines)
@@ -93,7 +93,7 @@ def _apart(every: pd.DataFrame, frame: pd.DataFrame) -> str:
         gaps = [np.mean(ours) - cell.value for ours, cell in zip(group["found"], group["cell"])]
         deviation = float(deviations.get(name, np.nan))
         far = [
-            f"{printed_numbers.PAPERS[cell.paper]}, {cell.row} " + f"{gap:+.1f}".replace("-", "−")
+            f"{paper_numbers.PAPERS[cell.paper]}, {cell.row} " + f"{gap:+.1f}".replace("-", "−")
             for cell, gap in zip(group["cell"], gaps)
             if abs(gap) > 2 * deviation
         ]
@@ -118,7 +118,7 @@ def _on_record(every: pd.DataFrame) -> str:
 def _summary(every: pd.DataFrame) -> str:
     """Return how many numbers of each table are on record; tables without any fold."""
     rows = {True: [], False: []}
-    for paper, title in printed_numbers.PAPERS.items():
+    for paper, title in paper_numbers.PAPERS.items():
         for name, group in every[every["paper"] == paper].groupby("table", sort=False):
             runs, recorded = int(group["runs"].sum()), int(group["recorded"].sum())
             rows[recorded > 0].append([title, name, len(group), runs, recorded, runs - recorded])
@@ -143,7 +143,7 @@ def _statistics(path: Path) -> str:
 
 def parts(frame) -> dict[str, str]:
     """Return the page's summary, the quickest numbers, all of them, and how many are missing."""
-    every: Any = printed_numbers.table(frame)
+    every: Any = paper_numbers.table(frame)
     every["runs"] = [cell.run is not None for cell in every["cell"]]
     every["kind"] = [cell.run and cell.run.kind for cell in every["cell"]]
     every["recorded"] = every["seeds"] > 0
@@ -151,7 +151,7 @@ def parts(frame) -> dict[str, str]:
     images = sum(job.run.kind == "images" for job in missing)
     # those on record first
     rows = sorted(every.to_dict("records"), key=lambda row: -row["runs"] - row["recorded"])
-    minutes = {printed_numbers.key(job.run): job.minutes for job in missing}
+    minutes = {paper_numbers.key(job.run): job.minutes for job in missing}
     return {
         "counts": _on_record(every),
         "images": ledger_pages.pluralise(images, "run"),
