@@ -1,4 +1,4 @@
-"""The null model, version 1: a new loss against a temperature that was tuned as hard.
+"""The null model, version 1: a new loss against a temperature that got as much tuning.
 
 `hnlib null my_loss.py` runs a file with `loss(a, b, **options)` and `CONFIGURATIONS`. Each of at
 most eight configurations is trained on four tasks, at four rates and two lengths, and chosen on
@@ -425,7 +425,7 @@ def null(
     tasks: tuple[str, ...] = (),
     record: bool = False,
 ) -> None:
-    """Test whether a loss beats a temperature that was tuned as hard (null model 1).
+    """Test whether a loss beats a temperature that got as much tuning (null model 1).
 
     Parameters
     ----------

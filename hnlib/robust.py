@@ -284,7 +284,7 @@ def _kl_worst_case(f, log_q0, eta, pool=lambda x: x):
 
 
 def _kl_multiplier(f, log_q0, eta):
-    """Return the multiplier of that tilt, 0 where the ball holds the top."""
+    """Return the multiplier of that tilt, 0 where the largest f takes all weight."""
     q0 = log_q0.softmax(-1)
     s, inside = _kl_sharpness(*_below_top(f, q0), q0, eta)
     return (torch.where(inside, 1 / s, 0.0),)
@@ -293,8 +293,8 @@ def _kl_multiplier(f, log_q0, eta):
 def _kl_sharpness(g, top, q0, eta, pool=lambda x: x):
     r"""Return the sharpness $s = 1/\alpha$ of that tilt, and whether it exists.
 
-    If not, the ball holds the top. The divergence at $s$ has the slope $s\,\mathrm{Var}$ of the
-    tilt, and its root is nearly linear: Newton's method on the root, inside a bracket, from two
+    If not, the ball is so large that the largest f takes all weight. The divergence at $s$ has the
+    slope $s\,\mathrm{Var}$ of the tilt, and its root is nearly linear: Newton's method on the root, inside a bracket, from two
     terms of `kl_temperature`.
     """
     centred = g - (q0 * g).sum(-1, keepdim=True)

@@ -88,7 +88,7 @@ def sinkhorn(
     r"""Solve entropic optimal transport with a hard or a relaxed second marginal.
 
     The plan moves the masses `p` to the masses `q` at the least cost, blurred by an entropy. With
-    hard marginals and no mask it is that of POT's ``ot.sinkhorn(p, q, cost, epsilon)``.
+    hard marginals and no mask it equals POT's ``ot.sinkhorn(p, q, cost, epsilon)``.
 
     $$\min_{P \ge 0,\; P1 = p}\ \langle c, P\rangle + \epsilon\,\mathrm{KL}(P\,\|\,p \otimes q)
       + \lambda\,\mathrm{KL}(P^\top 1\,\|\,q)$$
