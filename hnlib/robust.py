@@ -294,8 +294,8 @@ def _kl_sharpness(g, top, q0, eta, pool=lambda x: x):
     r"""Return the sharpness $s = 1/\alpha$ of that tilt, and whether it exists.
 
     If not, the ball is so large that the largest f takes all weight. The divergence at $s$ has the
-    slope $s\,\mathrm{Var}$ of the tilt, and its root is nearly linear: Newton's method on the root, inside a bracket, from two
-    terms of `kl_temperature`.
+    slope $s\,\mathrm{Var}$ of the tilt, and its root is nearly linear: Newton's method on the root,
+    inside a bracket, from two terms of `kl_temperature`.
     """
     centred = g - (q0 * g).sum(-1, keepdim=True)
     power = q0 * centred.square()
