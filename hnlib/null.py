@@ -189,7 +189,7 @@ def chosen(loss: Loss, choice: experiments.Experiment, block: str, pattern: str 
     best = max(scores, key=lambda name: scores[name])
     if scores[best] == FAILED:
         name = f"{loss.path}, configuration {pattern[0]}" if pattern != "*" else loss.path
-        raise ValueError(f"{name}: each training diverged on {block}")
+        raise ValueError(f"{name}: every training diverged on {block}")
     return choice.arms[block][best]
 
 
@@ -478,7 +478,7 @@ def null(
         f"{math.ceil(most / 60 / processes)} min on {processes} processor cores."
     )
     for block, lead in foreseen(protocol).items():
-        print(f"On {block} ten seeds find four leads in five of {lead:.1f} points.")
+        print(f"On {block}, ten seeds find a lead of {lead:.1f} points four times in five.")
     form = "{desc}: {percentage:3.0f} % |{bar}| {elapsed} passed, about {remaining} left"
     with tqdm(total=most, desc=loss.path.stem, bar_format=form) as bar:
         how = (loss, runs, processes, lambda run: bar.update(price(run)), data_root)
@@ -496,7 +496,7 @@ def null(
             bar.total = bar.n + sum(map(price, compared.missing()))  # the default may be the choice
             compared = work(compared, *how)
         except KeyboardInterrupt:
-            bar.write("The same command goes on from here.")
+            bar.write("The same command resumes from here.")
             raise
     pairs = {name: ("loss", name) for name in NULLS}
     effects = {

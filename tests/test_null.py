@@ -260,7 +260,7 @@ def test_a_seed_that_diverged_takes_the_verdict(tiny, file):
 def test_a_loss_that_always_diverges_is_told_so(tiny, file):
     loss = null.read(file())
     choice = replace(tiny, arms=null.arms(loss, tiny), chosen={}, recorded={})
-    with pytest.raises(ValueError, match="each training diverged on generated"):
+    with pytest.raises(ValueError, match="every training diverged on generated"):
         null.chosen(loss, choice, "generated")
 
 
