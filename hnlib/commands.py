@@ -256,7 +256,8 @@ def profile(target: str, /, *, labels: bool = False) -> None:
     Parameters
     ----------
     target
-        FILE.py or FILE.py:NAME (default: loss), called as loss(z1, z2)
+        FILE.py or FILE.py:NAME (default: loss), called as loss(z1, z2); loss gets the first of the
+        file's CONFIGURATIONS, if it has them
     labels
         call it as loss(z, labels)
     """
@@ -277,10 +278,9 @@ def profile(target: str, /, *, labels: bool = False) -> None:
             verdict = found.verdict.removesuffix(", on these embeddings")
         except ValueError as error:
             if not str(error).startswith(SILENT):  # of a hinge, when every pair keeps its margin
-                hint = (
-                    "" if labels or "raised" not in str(error) else "; of (z, labels): add --labels"
-                )
-                raise ValueError(f"{error}{hint}") from error
+                hint = "; options go into CONFIGURATIONS; for a loss of (z, labels) add --labels"
+                raised = "raised" in str(error) and not labels
+                raise ValueError(f"{error}{hint * raised}") from error
             found = verdict = "no gradient"
         print(f"{name:16}{found}")
         verdicts[verdict] += 1

@@ -113,15 +113,20 @@ def read(path: Path | str) -> Loss:
     function, configurations = names.get("loss"), names.get("CONFIGURATIONS", [{}])
     if not callable(function):
         raise ValueError(f"{path} must define loss(a, b, **options)")
-    if not isinstance(configurations, list | tuple) or not 1 <= len(configurations) <= MOST:
-        raise ValueError(f"CONFIGURATIONS of {path} must be a list of 1 to {MOST} dictionaries")
+    listed = isinstance(configurations, list | tuple)
+    if not listed or not 1 <= len(configurations) <= MOST:
+        got = len(configurations) if listed else type(configurations).__name__
+        rule = f"CONFIGURATIONS of {path} must be a list of 1 to {MOST} dictionaries"
+        raise ValueError(f"{rule}, got {got}")
     for i, options in enumerate(configurations):
         if not isinstance(options, dict) or not _is_json(options) or options in configurations[:i]:
             raise ValueError(
                 f"CONFIGURATIONS[{i}] of {path} must be a dictionary of numbers and words that is "
                 f"not there already, got {options!r}"
             )
-        _try(function, options, f"CONFIGURATIONS[{i}] of {path}")
+        what = f"CONFIGURATIONS[{i}] of {path} = {options}"
+        alone = f"{path} has no CONFIGURATIONS, and loss(a, b) fails"
+        _try(function, options, what if "CONFIGURATIONS" in names else alone)
     return Loss(path, code, function, tuple(configurations))
 
 
@@ -138,11 +143,14 @@ def _try(function: Callable, options: dict, what: str) -> None:
     a, b = functional.normalize(torch.randn(2, 8, 16, generator=generator), dim=2)
     try:
         value = function(a.requires_grad_(), b, **options)
-        if value.shape != () or not value.isfinite():
-            raise ValueError(f"it must return a finite scalar tensor, got {value}")
+        shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        if shape != () or not value.isfinite():
+            mean = ": return its mean" if isinstance(value, Tensor) else ""
+            got = f"{shape}{mean}" if shape else value.item()
+            raise ValueError(f"loss must return a finite scalar tensor, got {got}")
         value.backward()
     except Exception as error:
-        raise ValueError(f"{what} = {options}: {type(error).__name__}: {error}") from error
+        raise ValueError(f"{what}: {type(error).__name__}: {error}") from error
 
 
 def arms(loss: Loss, protocol: experiments.Experiment) -> dict[str, dict[str, dict]]:
@@ -481,7 +489,8 @@ def null(
         print(f"On {block}, ten seeds find a lead of {lead:.1f} points four times in five.")
     form = "{desc}: {percentage:3.0f} % |{bar}| {elapsed} passed, about {remaining} left"
     with tqdm(total=most, desc=loss.path.stem, bar_format=form) as bar:
-        how = (loss, runs, processes, lambda run: bar.update(price(run)), data_root)
+        finished = lambda run: bar.update(min(price(run), bar.total - bar.n))  # sums are rounded
+        how = (loss, runs, processes, finished, data_root)
         try:
             choice = work(choice, *how)
             best = {

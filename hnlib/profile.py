@@ -10,6 +10,7 @@ due to something else (a queue of other keys, class weights, statistics of the b
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import runpy
 import sys
@@ -279,7 +280,8 @@ def profile_loss(loss: Callable, a: Tensor, b: Tensor) -> Profile:
 def from_file(target: str) -> Callable:
     """Run ``FILE.py:NAME`` (NAME is ``loss`` if left out) and return that function or module.
 
-    A class is called without arguments.
+    A class is called without arguments. If the file has CONFIGURATIONS, as `hnlib null` wants them,
+    ``loss`` gets the options of the first.
 
     Raises
     ------
@@ -300,7 +302,8 @@ def from_file(target: str) -> Callable:
     if not callable(found):
         made_here = [k for k, x in names.items() if callable(x) and not k.startswith("_")]
         raise ValueError(f"{path} has no loss {name!r}; it has {', '.join(made_here) or 'none'}")
-    return found
+    first = next(iter(names.get("CONFIGURATIONS") or ()), None) if name == "loss" else None
+    return functools.partial(found, **first) if first and isinstance(first, dict) else found
 
 
 def run_file(path: str, then: Callable = dict) -> Any:
@@ -367,7 +370,10 @@ def _gradient(value: Callable, z: Tensor) -> Tensor:
         raise ValueError(f"the loss of float64 embeddings raised {error!r}") from error
     if not isinstance(found, Tensor) or found.numel() != 1:
         shown = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-        raise ValueError(f"loss must return a scalar tensor, got {shown}")
+        mean = ": return its mean" if isinstance(found, Tensor) else ""
+        raise ValueError(f"loss must return a scalar tensor, got {shown}{mean}")
+    if not found.isfinite():
+        raise ValueError(f"loss must be finite, got {found.item()} at these embeddings")
     if not gradient.isfinite().all():
         raise ValueError("the gradient of the loss is not finite at these embeddings")
     return gradient

@@ -396,7 +396,8 @@ NOISE = nn.Dropout()
         (lambda a: a.sum(), Z1, Z2, "the loss of float64 embeddings raised TypeError"),
         (lambda a, b: a @ b.T, Z1, Z2, r"loss must return a scalar tensor, got \(8, 8\)"),
         (lambda a, b: a.detach().sum(), Z1, Z2, "the loss has no gradient at these embeddings"),
-        (lambda a, b: (a @ b.T - 2).sqrt().sum(), Z1, Z2, "gradient of the loss is not finite"),
+        (lambda a, b: (a @ b.T - 2).log().sum(), Z1, Z2, "loss must be finite, got nan"),
+        (lambda a, b: (0 * (a @ b.T)).sqrt().sum(), Z1, Z2, "gradient of the loss is not finite"),
         (lambda a, b: entropy(NOISE(a), b), Z1, Z2, "the loss is random or has a state"),
     ],
 )
@@ -451,7 +452,7 @@ def test_the_command_says_it_of_three_stages_of_two_trainings(tmp_path, capsys, 
         (f"{tmp_path}/bad.py", "bad.py, line 2: ZeroDivisionError: division by zero"),
         (f"{tmp_path}/worse.py", "worse.py, line 1: SyntaxError: "),
         (f"{tmp_path}/none.py", "none.py does not exist"),
-        (f"{tmp_path}/labelled.py", "of (z, labels): add --labels"),
+        (f"{tmp_path}/labelled.py", "of (z, labels) add --labels"),
         ("simclr", "name a loss as FILE.py or FILE.py:NAME, got simclr"),
     ]:
         assert cli.main(["profile", target]) == 2
