@@ -489,8 +489,14 @@ def null(
         print(f"On {block}, ten seeds find a lead of {lead:.1f} points four times in five.")
     form = "{desc}: {percentage:3.0f} % |{bar}| {elapsed} passed, about {remaining} left"
     with tqdm(total=most, desc=loss.path.stem, bar_format=form) as bar:
-        finished = lambda run: bar.update(min(price(run), bar.total - bar.n))  # sums are rounded
-        how = (loss, runs, processes, finished, data_root)
+        # not past the total, by rounding: tqdm would warn
+        how = (
+            loss,
+            runs,
+            processes,
+            lambda run: bar.update(min(price(run), bar.total - bar.n)),
+            data_root,
+        )
         try:
             choice = work(choice, *how)
             best = {

@@ -527,10 +527,10 @@
     for (const g of [1, 2, 4, 8, 16, 32, 64]) text(measured, x(g), 248, String(g), { class: "hn-fine" });
     for (const a of [low, high]) text(measured, 2, y(a) + 4, a.toFixed(1), { class: "hn-fine", "text-anchor": "start" });
     data.points.filter(([g]) => g <= last).forEach(([g, accuracy, tilted]) => circle(measured, [x(g), y(accuracy)], 4,
-      { fill: tilted ? "none" : "currentColor", stroke: "currentColor", opacity: 0.6 }));
+      { fill: tilted ? "currentColor" : "none", stroke: "currentColor", opacity: 0.6 }));
     add(measured, "path", { d: path(data.gamma.map((g, k) => [x(g), y(data.accuracy[k])])), fill: "none",
       stroke: "currentColor", opacity: 0.6 });
-    text(measured, 300, 266, "γ; full: temperature, hollow: with a tilt", { class: "hn-fine", "text-anchor": "end" });
+    text(measured, 300, 266, "γ; rings: without a tilt, dots: with one", { class: "hn-fine", "text-anchor": "end" });
     const here = circle(measured, [0, 0], 7, { fill: data.colours.ot });
 
     slider(top, "γ", data.gamma.map((g) => g.toFixed(g < 10 ? 1 : 0)), data.start, (k) => {
