@@ -84,11 +84,6 @@ def verdict(loss: str, block: str, base: str = "N1") -> str:
     return null_verdicts.word(judged(loss, base)[block], margin(block))
 
 
-def ready() -> list[str]:
-    """Return the tasks on which the null model and all published losses are recorded."""
-    return [block for block in TASKS if all(block in judged(x) for x in ("N2", *LOSSES))]
-
-
 def summary(block: str) -> str:
     """Return which published losses beat a tuned temperature on a task, and which lose to it."""
     words = {title: verdict(loss, block) for loss, title in LOSSES.items()}
