@@ -21,6 +21,7 @@ UNITS = {"images": "images", "sentences": "pairs"}  # of a training set
 BLANK = Markup("&nbsp;")
 REPEATED = "repeats a run that has a record"
 NONE_YET = "*None yet.*\n"
+ENTRY = re.compile(r"^\*\*.*\((\w+)\)$", re.M)  # the title of an erratum, with its claim's code
 
 
 def table(head: list[str], rows: list[list], widths: str = "auto") -> str:
@@ -87,7 +88,7 @@ def _check(record: dict) -> str:
     return f"{_check_link(record)} ({myst(record['kind'])}): {numbers}{control}"
 
 
-def _claim(claim: dict, checks: list[dict]) -> list:
+def _claim(claim: dict, checks: list[dict], erratum: bool) -> list:
     """Return the row of a claim: its statement, its verdict, and its checks in a fold."""
     statement = claim["statement"] + (f" ({claim['location']})" if claim.get("location") else "")
     name = Markup(f'<span id="claim-{html.escape(claim["id"])}">**{myst(claim["id"])}**</span>')
@@ -98,12 +99,16 @@ def _claim(claim: dict, checks: list[dict]) -> list:
     lines = " <br> ".join([*remark, *map(_check, checks)])
     count = pluralise(len(checks), "check")
     # begins with a span, or all of it were a block of HTML, in which MyST's escapes escape nothing
-    fold = f'<span></span><details class="hn-line"><summary>{count}</summary>{lines}</details>'
+    place = f"../notebooks/errata.html#erratum-{html.escape(claim['id'])}"
+    link = f'<a class="reference internal" href="{place}">erratum</a>' if erratum else ""
+    fold = f'<span>{link}</span><details class="hn-line"><summary>{count}</summary>{lines}</details>'
     return [name, Markup(statement), Markup(f"**{verdict}**"), Markup(fold)]
 
 
-def claims_tables(listed: list[dict], checks: list[dict], root: Path) -> str:
+def claims_tables(listed: list[dict], checks: list[dict], root: Path, errata=()) -> str:
     """Return the *Claims* page: one table per paper; a claim without a check is open.
+
+    Those in `errata` link to their entries there.
 
     Raises ValueError for a check of a claim that is not listed: the page would not show it.
     """
@@ -121,7 +126,7 @@ def claims_tables(listed: list[dict], checks: list[dict], root: Path) -> str:
     ]
     for paper in dict.fromkeys(claim["paper"] for claim in listed):
         here = [claim for claim in listed if claim["paper"] == paper]
-        rows = [_claim(claim, by_id[claim["id"]]) for claim in here]
+        rows = [_claim(claim, by_id[claim["id"]], claim["id"] in errata) for claim in here]
         listed_here = table(["Claim", "Statement", "Verdict", "Checks"], rows, "6 62 15 17")
         text += [*_paper_heading(paper, root), listed_here]
     return "\n".join(text)
@@ -264,7 +269,10 @@ def write(folder: Path, executed: dict[str, dict], runs, root: Path, draft: bool
         checks += [check | {"chapter": chapter} for check in claims.harvest(notebook)]
     if not draft and (unchecked := _unchecked(listed, checks)):
         raise ValueError(f"no chapter checks {', '.join(unchecked)} with a negative control")
-    fill_placeholders(folder / "claims.md", {"claims": claims_tables(listed, checks, root)})
+    cells = executed["errata"]["cells"] if "errata" in executed else []
+    errata = {code for cell in cells for code in ENTRY.findall(cell["source"])}
+    tables = claims_tables(listed, checks, root, errata)
+    fill_placeholders(folder / "claims.md", {"claims": tables})
     parts = {"runs": results_tables(runs, choosing()), "aside": aside_table(records.set_aside())}
     parts["columns"] = dataset_table(runs)
     fill_placeholders(folder / "results.md", parts)

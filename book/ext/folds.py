@@ -7,7 +7,8 @@ the largest discrepancy and the smallest of a false variant. After a theorem of 
 folds under a title of its own, ``<!-- fold: title -->`` to ``<!-- end of fold -->``, and so does what
 a reader may leave out, words, strips and figures, ``<!-- more: title -->`` to ``<!-- end of more -->``.
 Hidden code that stands next to other hidden code shares its bar.
-A claim's code in the text of a chapter, R2 say, is a link to its row on the *Claims* page.
+A claim's code in the text of a chapter, R2 say, is a link to its row on the *Claims* page. The entries of *Errata*
+are lines that open; the row of a claim links to the one that has its code.
 """
 
 import csv
@@ -19,7 +20,7 @@ from pathlib import Path
 from docutils import nodes
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
-LEDGER = "book/claims"
+LEDGER, ERRATA = "book/claims", "notebooks/errata"
 STRIP = re.compile(r"<!-- (checks|fold: [^>]*) -->(.*?)<!-- end of (?:checks|fold) -->", re.S)
 MORE = re.compile(r"<!-- (more: [^>]*) -->(.*?)<!-- end of more -->", re.S)
 MARK = re.compile(r"<!-- (?:end of )?(?:checks|fold|more)\b.*?-->")
@@ -28,6 +29,9 @@ PLACE = re.compile(
     r"<h2>|(?P<number><span class=\"caption-number\">(?:Theorem|Proposition|Corollary|Lemma|Definition) "
     r"[^<]*</span>)|<details class=\"hn-checks\"><summary>(?P<says>.*?)</summary>",
     re.S,
+)
+ENTRY = re.compile(
+    r"<dt>(.*?)</dt>((?:<dd>.*?</dd>\s*)+(?:<!-- fold: (?:(?!<!--).)*<!-- end of fold -->)?)", re.S
 )
 LINE = re.compile(r'<div class="hn-claim"[^>]*>.*?</div>', re.S)
 CODE = r'(<span class="hn-claim-id">)(\w+)(</span>)'
@@ -107,8 +111,19 @@ def ticked(body: str) -> str:
     return body
 
 
+def erratum(found: re.Match) -> str:
+    """An entry of a list of definitions as a line that opens, with the code in it that runs."""
+    code = re.search(r"#claim-(\w+)", found[1])
+    name = f' id="erratum-{code[1]}"' if code else ""
+    text = re.sub("</?dd>", "", found[2])
+    return f'<details class="hn-erratum"><summary{name}>{found[1]}</summary>{text}</details>'
+
+
 def _strips(app, pagename, templatename, context, doctree):
-    body = folded(pagename, context.get("body", ""))
+    body = context.get("body", "")
+    if pagename == ERRATA:
+        body = ENTRY.sub(erratum, re.sub("</?dl.*?>", "", body))
+    body = folded(pagename, body)
     if pagename.startswith("notebooks/"):
         ledger = html.escape(app.builder.get_relative_uri(pagename, LEDGER))
         linked = rf'<a class="hn-claim-id" href="{ledger}#claim-\2">\2</a>'

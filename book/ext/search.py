@@ -32,7 +32,8 @@ def _text(element) -> str:
 def _left_out(element) -> bool:
     if "caption-number" in element.get("class", ()):
         return element.find_parent("figcaption") is not None
-    return element.name == "summary" or not LEFT_OUT.isdisjoint(element.get("class", ()))
+    strip = element.name == "summary" and "hn-erratum" not in element.parent.get("class", ())
+    return strip or not LEFT_OUT.isdisjoint(element.get("class", ()))
 
 
 def _title(element):
