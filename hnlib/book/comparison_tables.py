@@ -145,8 +145,8 @@ class Question:
 def searches(asked: dict, blocks=("",), others=(), whose: str = "queries", level=False) -> Table:
     """Show named pairs of arms of experiments: the lines of a block are one family.
 
-    Further columns have the line's own interval for new queries (or users), with `level` the mean
-    of ours, and the differences of `others`.
+    Further columns have the line's own interval for new queries (or users), the differences of
+    `others`, and with `level` the mean of ours.
     """
     rows, several = [], False
     for block in blocks:
@@ -165,9 +165,9 @@ def searches(asked: dict, blocks=("",), others=(), whose: str = "queries", level
             new = x.effect(ours, base, block=block, target="new images")
             row = {"bag": block} if block else {}
             row |= {"": words}
-            row |= {x.primary: percent(x.group(ours, block)[x.primary])} if level else {}
             row |= {"difference": interval(effect), f"new {whose}": interval(new)}
             row |= {"verdict": word(effect, MARGIN)} | dict(zip(others, map(interval, more)))
+            row |= {x.primary: percent(x.group(ours, block)[x.primary])} if level else {}
             rows.append(row)
     caption = f"Points, {term('paired by seed')} ({len(effect.values)} seeds)"
     if several:
