@@ -209,17 +209,14 @@ def aside_table(aside: list[dict]) -> str:
     """Return how many records of each experiment and data set are left out of `frame`, and why."""
     why = Counter(
         (
-            chosen.get("experiment", ""),
-            chosen.get("dataset", ""),
+            f"{chosen.get('experiment', '').capitalize()}, {chosen.get('dataset', '')}",
             record.get("superseded", REPEATED),
         )
         for record in aside
         for chosen in [record["configuration"]]
     )
-    rows = [
-        [where.capitalize(), data, n, reason] for (where, data, reason), n in sorted(why.items())
-    ]
-    return table(["Experiment", "Data", "Records", "Why"], rows, "16 14 10 60")
+    rows = [[where, n, reason] for (where, reason), n in sorted(why.items())]
+    return table(["Experiment, data", "Records", "Why"], rows, "30 10 60")
 
 
 def described() -> dict[str, str]:

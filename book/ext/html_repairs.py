@@ -33,6 +33,8 @@ HYPHEN = re.compile(
 )
 # A dotted name, which breaks after its dots alone.
 NAME = re.compile(r"(?<=>)hnlib(?:\.\w+)+")
+# The options of commands: a browser would break a line after a hyphen.
+COMMANDS = re.compile(r'<div class="highlight-bash.*?</pre>', re.S)
 # A value, which no line breaks: t = 0.1, 5 %, [0.2, 0.4]; code stays as it is.
 VALUE = re.compile(
     r"<pre.*?</pre>|(?<=[\w)]) = (?=[\d−])|(?<=\d) (?=%)|\[[\d−+.]+, (?=[\d−+.]+\])", re.S
@@ -44,6 +46,10 @@ FORMULA = r'[(“‘]?<span class="math notranslate nohighlight">(?:(?!</span>).
 def _cell(found: re.Match) -> str:
     cell = HYPHEN.sub(lambda part: part[1] or "−", found[0])
     return NAME.sub(lambda name: name[0].replace(".", ".<wbr>"), cell)
+
+
+def _commands(found: re.Match) -> str:
+    return re.sub(r"(?<=[\s>])-[\w-]+", r'<span class="hn-nobreak">\g<0></span>', found[0])
 
 
 def _value(found: re.Match) -> str:
@@ -72,6 +78,7 @@ def _repair(app, pagename, templatename, context, doctree):
     body = TITLE.sub(LINK, body)
     body = CELL.sub(_cell, body)
     body = VALUE.sub(_value, body)
+    body = COMMANDS.sub(_commands, body)
     context["body"] = re.sub(FORMULA, r'<span class="hn-nobreak">\g<0></span>', body, flags=re.S)
 
 

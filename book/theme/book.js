@@ -29,12 +29,18 @@ addEventListener("load", async () => {
   }
 });
 
-// Columns of words are marked: on a phone they keep a width in which words fit; codes and numbers need none.
+// Columns of words are marked: on a phone they keep a width in which words fit; codes and numbers need none. A table
+// with two columns of sentences is stacked there, but for one in a box of its own.
 document.addEventListener("DOMContentLoaded", () => {
-  for (const { rows } of document.querySelectorAll("article table.dataframe > tbody")) {
-    const isLong = (cell) => cell.textContent.length > 12 && /\p{L}.*\s/u.test(cell.textContent);
-    const columns = new Set([...rows].flatMap((row) => [...row.cells].filter(isLong).map((cell) => cell.cellIndex)));
-    for (const row of rows) for (const i of columns) row.cells[i]?.classList.add("hn-words");
+  for (const table of document.querySelectorAll("article table:has(thead)")) {
+    const cells = [...table.tBodies[0].rows].flatMap((row) => [...row.cells]);
+    const columns = (fits) => new Set(cells.filter((cell) => fits(cell.textContent)).map((cell) => cell.cellIndex));
+    const words = columns((text) => text.length > 12 && /\p{L}.*\s/u.test(text));
+    for (const cell of cells) cell.classList.toggle("hn-words", words.has(cell.cellIndex));
+    if (columns((text) => text.length > 70).size < 2 || table.closest(".hn-filter ~ *")) continue;
+    table.classList.add("hn-stacked");
+    const heads = table.tHead.rows[table.tHead.rows.length - 1].cells;
+    for (const cell of cells) cell.dataset.head = heads[cell.cellIndex]?.textContent.trim() ?? "";
   }
 });
 
