@@ -267,7 +267,7 @@ def write(folder: Path, executed: dict[str, dict], runs, root: Path, draft: bool
     if not draft and (unchecked := _unchecked(listed, checks)):
         raise ValueError(f"no chapter checks {', '.join(unchecked)} with a negative control")
     cells = executed["errata"]["cells"] if "errata" in executed else []
-    errata = {code for cell in cells for code in ENTRY.findall(cell["source"])}
+    errata = {code for cell in cells for code in ENTRY.findall("".join(cell["source"]))}
     tables = claims_tables(listed, checks, root, errata)
     fill_placeholders(folder / "claims.md", {"claims": tables})
     parts = {"runs": results_tables(runs, choosing()), "aside": aside_table(records.set_aside())}

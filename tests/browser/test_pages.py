@@ -461,6 +461,16 @@ def test_a_link_from_claims_opens_the_strip_of_its_check(visit):
     page.wait_for_url("**/book/claims.html#claim-R2")
 
 
+def test_errata_are_a_filtered_view_of_the_claims(visit):
+    """Each row that is left leads to its erratum, a line that opens."""
+    page = visit("book/claims.html?Filter=erratum")
+    links = page.get_by_role("link", name="erratum", exact=True)
+    assert 20 < links.count() == page.locator("tbody tr:visible").count()
+    links.first.click()
+    page.wait_for_url("**/errata.html#erratum-*")
+    assert page.locator("details.hn-erratum[open]").count() == 1
+
+
 def test_a_tick_beside_a_theorem_opens_its_strip(visit):
     page = visit("notebooks/theory/transport.html")
     strip = page.locator("details.hn-beside").first
