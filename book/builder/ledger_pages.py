@@ -101,7 +101,8 @@ def _claim(claim: dict, checks: list[dict], erratum: bool) -> list:
     # begins with a span, or all of it were a block of HTML, in which MyST's escapes escape nothing
     place = f"../notebooks/errata.html#erratum-{html.escape(claim['id'])}"
     link = f'<a class="reference internal" href="{place}">erratum</a>' if erratum else ""
-    fold = f'<span>{link}</span><details class="hn-line"><summary>{count}</summary>{lines}</details>'
+    fold = f"<summary>{count}</summary>{lines}"
+    fold = f'<span>{link}</span><details class="hn-line">{fold}</details>'
     return [name, Markup(statement), Markup(f"**{verdict}**"), Markup(fold)]
 
 
