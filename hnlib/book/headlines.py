@@ -40,19 +40,19 @@ TRIALS = {
     "batches": (
         "batches",
         ("B2", "B3", "B5"),
-        "similar pairs change nDCG@10 by {} points over random ones on SciFact and by {} on "
-        "Banking77; with false negatives masked on both sides, by {} and {}.",
+        "in points of nDCG@10, similar pairs minus random ones: on SciFact {}; on Banking77 {}; "
+        "with false negatives masked on both sides {} and {}.",
     ),
     "recommenders": (
         "recommender",
         ("W6", "W8", "W10"),
-        "over InfoNCE, BPR changes nDCG@10 by {} points, WARP by {} and gBCE, with a bias, by {}.",
+        "in points of nDCG@10 over InfoNCE: BPR {}; WARP {}; gBCE, with a bias, {}.",
     ),
     "schedules": (
         "schedules-images",
         ("S4",),
-        "under the linear probe, a temperature that rises {}; one that falls {}; cosines of one "
-        "and three periods {} and {}.",
+        "in points of the linear probe over a constant temperature: a rising one {}; a falling one "
+        "{}; a cosine of one period {}; of three periods {}.",
     ),
 }
 
