@@ -112,11 +112,17 @@ def ticked(body: str) -> str:
 
 
 def erratum(found: re.Match) -> str:
-    """An entry of a list of definitions as a line that opens, with the code in it that runs."""
-    code = re.search(r"#claim-(\w+)", found[1])
-    name = f' id="erratum-{code[1]}"' if code else ""
-    text = re.sub("</?dd>", "", found[2])
-    return f'<details class="hn-erratum"><summary{name}>{found[1]}</summary>{text}</details>'
+    """An entry of a list of definitions as a line that opens, with the code in it that runs.
+
+    A link inside the line would be a control in a control, so that of its claim follows the text.
+    """
+    link = re.search(r"<a[^>]*#claim-(\w+).*?</a>", found[1])
+    name = f' id="erratum-{link[1]}"' if link else ""
+    line, text = (
+        re.sub(tag, "", part) for tag, part in zip((r"</?a\b[^>]*>", "</?dd>"), found.groups())
+    )
+    text += f"<p>Claim {link[0]}</p>" if link else ""
+    return f'<details class="hn-erratum"><summary{name}>{line}</summary>{text}</details>'
 
 
 def _strips(app, pagename, templatename, context, doctree):
