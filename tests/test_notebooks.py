@@ -204,6 +204,31 @@ def test_a_chapter_depends_on_the_ledgers_that_it_read(project, monkeypatch):
     assert not build.is_unchanged(records.DEPENDENCIES, NO_RUNS)
 
 
+def test_the_book_is_built_when_a_source_has_changed_and_not_otherwise(project, one, monkeypatch):
+    def built(only=None):
+        built = []
+        monkeypatch.setattr(build, "_book", lambda *_: built.append(True) or index.touch())
+        build.book(only)
+        return bool(built)
+
+    index = project / "_build/html/index.html"
+    index.parent.mkdir(parents=True)
+    assert built() and not built()
+    (project / "book/results/runs.parquet").write_bytes(b"packed")  # which a build writes
+    assert not built()
+    for path in (one, project / "book/results/runs/one.json", project / "requirements.txt"):
+        path.write_text("other\n")
+        assert built() and not built(), path
+    assert built("one") and built()  # a draft is not the book
+    index.unlink()
+    assert built()
+    monkeypatch.setattr(build, "_book", lambda *_: 1 / 0)
+    one.write_text("broken")
+    for _ in range(2):  # what failed is tried again
+        with pytest.raises(ZeroDivisionError):
+            build.book()
+
+
 @pytest.mark.slow
 def test_a_failing_chapter_stops_the_book_and_is_kept(project, one, monkeypatch):
     toc = (project / "_toc.yml").read_text() + "chapters:\n  - file: notebooks/theory/two\n"
