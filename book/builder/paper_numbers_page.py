@@ -16,7 +16,7 @@ from hnlib.results.comparisons import Effect
 
 WHERE = ["Printed in", "Row", "Data", "Printed"]
 HEAD = [*WHERE, "Ours, difference", "State", "Run, or why there is none"]
-WIDTHS = "10 15 11 11 14 8 31"
+WIDTHS = "11 14 12 10 14 9 30"
 QUICK = 4  # of the numbers that are reproduced fastest
 SEEDS = 5  # of one setting, from which the deviation of a seed is estimated
 SETTING = ["dataset", "method", "options", "framework", "labels", "epochs", "lr", "batch_size"]
@@ -57,8 +57,8 @@ def _line(row: dict, minutes: dict[str, float | None]) -> list:
         remarks = [f"ours: {cell.ours}" if cell.ours else "", cell.note, cell.remark]
         remarks += [ledger_pages.duration(row["seconds"]) if row["seeds"] else ""]
         remarks += [f"{time:.0f} min on a CPU" if time else ""]
-        text = "".join(f"; {remark}" for remark in remarks if remark)
-        origin = Markup(ledger_pages.inline_code(paper_numbers.command(cell.run)) + myst(text))
+        code = ledger_pages.inline_code(paper_numbers.command(cell.run))
+        origin = Markup(f"{code} {myst('; '.join(filter(None, remarks)))}")
     state = "on record" if row["seeds"] else "no record yet" if cell.run else "no run"
     printed = f"{cell.value:g}{spread}"
     ours = Markup(f"{myst(_ours(row))} <br> {myst(gap)}" if row["seeds"] else DASH)

@@ -10,6 +10,7 @@ FORMULA = re.compile(r"\$\$.+?\$\$|\$[^$]+\$", re.S)
 DROPDOWN = re.compile(
     r"^(`{3,}|:{3,})\{(?:dropdown\}.*\n|.*\n(?::.*\n)*?:class:.*dropdown.*\n)[\s\S]*?^\1$", re.M
 )
+DEFINITION = re.compile(r"^: .*\n(?: .*\n)*", re.M)  # of an erratum, whose line opens
 EXERCISES = re.compile(r"^## Exercises?\n.*?(?=^## |\Z)", re.M | re.S)
 WORD = re.compile(r"\S*\w\S*")
 
@@ -44,7 +45,7 @@ def opened(notebook, closed=("checks", "fold", "more")):
 
 
 def _unfolded(words: str) -> str:
-    return re.sub(r"^\s*[`:]{3,}.*$", "", DROPDOWN.sub("", words), flags=re.M)
+    return re.sub(r"^\s*[`:]{3,}.*$", "", DROPDOWN.sub("", DEFINITION.sub("", words)), flags=re.M)
 
 
 def _counted(text: str) -> int:
@@ -67,7 +68,7 @@ def minutes(notebook) -> float:
             data = {kind: "".join(text) for kind, text in output.get("data", {}).items()}
             words.append(data.get("text/markdown", ""))
             if "<table" in (shown := data.get("text/html", "")):
-                words.append(re.sub(r"<[^>]*>", " ", shown))
+                words.append(re.sub(r"<details.*?</details>|<[^>]*>", " ", shown, flags=re.S))
         if not hidden(part):
             lines += [line for line in "".join(part["source"]).splitlines() if line.strip()]
     return (_counted("\n".join(words)) + 8 * len(lines)) / 200

@@ -79,6 +79,8 @@ def _repair(app, pagename, templatename, context, doctree):
     body = CELL.sub(_cell, body)
     body = VALUE.sub(_value, body)
     body = COMMANDS.sub(_commands, body)
+    # a word of code is not broken, nor parted from its comma or bracket, but for one as long as a line
+    body = re.sub(r'(?<=<span class="pre)(?=">[^<]{35})', " hn-long", body)
     context["body"] = re.sub(FORMULA, r'<span class="hn-nobreak">\g<0></span>', body, flags=re.S)
 
 

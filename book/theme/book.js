@@ -30,14 +30,14 @@ addEventListener("load", async () => {
 });
 
 // Columns of words are marked: on a phone they keep a width in which words fit; codes and numbers need none. A table
-// with two columns of sentences is stacked there, but for one in a box of its own.
+// with two columns of sentences is stacked there.
 document.addEventListener("DOMContentLoaded", () => {
   for (const table of document.querySelectorAll("article table:has(thead)")) {
     const cells = [...table.tBodies[0].rows].flatMap((row) => [...row.cells]);
     const columns = (fits) => new Set(cells.filter((cell) => fits(cell.textContent)).map((cell) => cell.cellIndex));
     const words = columns((text) => text.length > 12 && /\p{L}.*\s/u.test(text));
     for (const cell of cells) cell.classList.toggle("hn-words", words.has(cell.cellIndex));
-    if (columns((text) => text.length > 70).size < 2 || table.closest(".hn-filter ~ *")) continue;
+    if (columns((text) => text.length > 30).size < 2) continue;
     table.classList.add("hn-stacked");
     const heads = table.tHead.rows[table.tHead.rows.length - 1].cells;
     for (const cell of cells) cell.dataset.head = heads[cell.cellIndex]?.textContent.trim() ?? "";

@@ -1,14 +1,13 @@
 // All pages as one document (book/builder/pdf.py): names get their page's in front, links lead to them within the document,
 // and what is folded is opened, but checks and what stands under a line of a ledger, which says where that is.
-const FOLDED = "On paper a line says how many checks it has. The checks stand under the line on this page of the book on screen, " +
-  "and in the chapter that the line names.";
+const FOLDED = "Paper leaves out what a line opens, and long lists of commands; this page of the book on screen has both.";
 {
   const sheets = [...document.querySelectorAll(".hn-sheet[data-page]")];
   const pages = new Set(sheets.map((sheet) => sheet.dataset.page));
   for (const sheet of sheets) {
     const page = sheet.dataset.page;
     for (const e of sheet.querySelectorAll("[id]")) e.id = `${page}--${e.id}`;
-    if (sheet.querySelector(".hn-line")) sheet.querySelector("h1")?.insertAdjacentHTML("afterend", `<p>${FOLDED}</p>`);
+    if (sheet.querySelector(".hn-filter")) sheet.querySelector("h1")?.insertAdjacentHTML("afterend", `<p>${FOLDED}</p>`);
     sheet.querySelectorAll("details.hide.above-input").forEach((e) => e.remove());
     for (const e of sheet.querySelectorAll("details")) {
       if (!e.matches(".hn-checks:not(.hn-more), .hn-line") && !("folded" in sheet.dataset)) e.open = true;

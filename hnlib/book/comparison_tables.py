@@ -161,14 +161,16 @@ def searches(asked: dict, blocks=("",), others=(), whose: str = "queries", level
             comparisons.family(x.effect(*pair, metric, block) for x, *pair in pairs.values())
             for metric in (None, *others)
         ]
+        begin = len(rows)
         for (words, (x, ours, base)), effect, *more in zip(pairs.items(), *families):
             new = x.effect(ours, base, block=block, target="new images")
-            row = {"bag": block} if block else {}
-            row |= {"": words}
+            row = {"": words}
             row |= {"difference": interval(effect), f"new {whose}": interval(new)}
             row |= {"verdict": word(effect, MARGIN)} | dict(zip(others, map(interval, more)))
             row |= {x.primary: percent(x.group(ours, block)[x.primary])} if level else {}
             rows.append(row)
+        if block:  # on a line of its own: a column of it would push the intervals off a phone
+            rows.insert(begin, dict.fromkeys(row, "") | {"": Markup(f"<b>{block}</b>")})
     caption = f"Points, {term('paired by seed')} ({len(effect.values)} seeds)"
     if several:
         caption += f", the lines{' of a bag' * (blocks != ('',))} {term('corrected together')}"
