@@ -37,6 +37,8 @@ document.addEventListener("DOMContentLoaded", () => {
     const columns = (fits) => new Set(cells.filter((cell) => fits(cell.textContent)).map((cell) => cell.cellIndex));
     const words = columns((text) => text.length > 12 && /\p{L}.*\s/u.test(text));
     for (const cell of cells) cell.classList.toggle("hn-words", words.has(cell.cellIndex));
+    const intervals = columns((text) => /\[[+\u2212]\d/.test(text));
+    for (const cell of cells) cell.classList.toggle("hn-interval", intervals.size > 2 && intervals.has(cell.cellIndex));
     if (columns((text) => text.length > 30).size < 2) continue;
     table.classList.add("hn-stacked");
     const heads = table.tHead.rows[table.tHead.rows.length - 1].cells;
