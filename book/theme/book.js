@@ -38,11 +38,11 @@ document.addEventListener("DOMContentLoaded", () => {
     const words = columns((text) => text.length > 12 && /\p{L}.*\s/u.test(text));
     for (const cell of cells) cell.classList.toggle("hn-words", words.has(cell.cellIndex));
     const intervals = columns((text) => /\[[+\u2212]\d/.test(text));
-    for (const cell of cells) cell.classList.toggle("hn-interval", intervals.size > 2 && intervals.has(cell.cellIndex));
+    for (const cell of cells) cell.classList.toggle("hn-interval", intervals.size > 3 && intervals.has(cell.cellIndex));
     if (columns((text) => text.length > 30).size < 2) continue;
     table.classList.add("hn-stacked");
     const heads = table.tHead.rows[table.tHead.rows.length - 1].cells;
-    for (const cell of cells) cell.dataset.head = heads[cell.cellIndex]?.textContent.trim() ?? "";
+    for (const cell of cells) cell.dataset.head = (cell.textContent.trim() && heads[cell.cellIndex]?.textContent.trim()) ?? "";
   }
 });
 
