@@ -101,9 +101,12 @@ def load_all(folder: Path | str) -> list[dict]:
 
 
 def _named(source: Path | str | list[dict]) -> list[tuple[str, dict, str]]:
-    """Return name, record and digest of a list or of a folder's files, read until one changes."""
+    """Return name, record and digest of a folder's files, read until one changes.
+
+    Of a list, which is no file, the digests are empty.
+    """
     if isinstance(source, list):
-        return [(name(one["configuration"]), one, canonical(one)) for one in source]
+        return [(name(one["configuration"]), one, "") for one in source]
     folder = Path(source)
     with os.scandir(folder) if folder.is_dir() else nullcontext(()) as files:
         stamp = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
