@@ -153,7 +153,7 @@ def subset(dataset: Dataset, n: int, seed: int = 0) -> Dataset:
 
 
 def hold_out(dataset: Dataset, n: int) -> Dataset:
-    """Set `n` of the training images apart for validation, class-balanced."""
+    """Set aside `n` training images for validation, balanced by class."""
     chosen = _balanced(dataset, n, seed=0)
     rest = np.setdiff1d(np.arange(len(dataset.x_train)), chosen)
     validation = dict(x_validation=dataset.x_train[chosen], y_validation=dataset.y_train[chosen])
