@@ -193,7 +193,7 @@ class Experiment:
     @functools.cache  # noqa: B019 — an experiment lives as long as the process
     def map(self, block: str = "", arms: str = "t*"):
         """Return the map of the matching arms, which vary temperature and tilt."""
-        from hnlib.book.dial import Map  # draws, which a queue does not need
+        from hnlib.book.sharpness_map import Map  # draws, which a queue does not need
 
         rows = self.table(block, self.matching(arms, block))
         return Map(rows, self.primary)

@@ -1,4 +1,4 @@
-"""Record batches as a loss saw them: `python book/results/stages.py` writes `stages.npz`.
+"""Record batches as a loss saw them: `python book/results/recorded_batches.py` writes `stages.npz`.
 
 Of one training on CIFAR-10 and one on SciFact: the first `PAIRS` pairs of the first batch, of one
 half-way and of the last, as unit embeddings [2, pairs, d] in half precision. `hnlib profile` looks

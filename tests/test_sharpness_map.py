@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hnlib.book import dial
+from hnlib.book import sharpness_map
 
 TEMPERATURES, BETAS = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05), (0.0, 1.0, 2.0, 4.0, 8.0)
 CELLS = [(t, beta) for t in TEMPERATURES for beta in BETAS]
@@ -35,35 +35,35 @@ def by_sharpness(t, beta):
 
 
 def exact_map():
-    return dial.Map(invented(by_sharpness, noise=0))
+    return sharpness_map.Map(invented(by_sharpness, noise=0))
 
 
 def test_a_function_of_gamma_is_explained_and_one_of_temperature_is_not():
-    one = dial.Map(invented(by_sharpness))
+    one = sharpness_map.Map(invented(by_sharpness))
     share, low, high = one.share()
     assert 0.97 < low <= share <= high <= 1
-    two = dial.Map(invented(lambda t, beta: hill(1 / t)))  # the tilt does nothing
+    two = sharpness_map.Map(invented(lambda t, beta: hill(1 / t)))  # the tilt does nothing
     assert two.share()[2] < 0.8
 
 
 def test_the_noise_is_that_of_cells_about_seeds():
     shifted = invented(by_sharpness, noise=0.004, seeds=6)
     shifted["linear"] += 0.05 * shifted["seed"]  # the same for all cells of a seed
-    assert dial.Map(shifted).noise() == pytest.approx(0.4, rel=0.2)
+    assert sharpness_map.Map(shifted).noise() == pytest.approx(0.4, rel=0.2)
 
 
 def test_two_runs_of_a_cell_are_named():
     runs = invented(lambda t, beta: hill(1 / t)).assign(record=lambda f: f.index.map("r{}".format))
     with pytest.raises(ValueError, match=r"records r3 and r\d+ are of one cell and seed"):
-        dial.Map(pd.concat([runs, runs.loc[[3]].assign(record="r999")])).share()
+        sharpness_map.Map(pd.concat([runs, runs.loc[[3]].assign(record="r999")])).share()
 
 
 def test_seeds_that_lack_a_cell_do_not_count():
     runs = invented(by_sharpness, leave_out={(1, 0.3, 2.0)})
-    here = dial.Map(runs)
+    here = sharpness_map.Map(runs)
     assert here.seeds == (0, 2)
     assert here.accuracy().shape == (len(CELLS), 2)
-    assert dial.Map(runs.iloc[:0]).seeds == ()
+    assert sharpness_map.Map(runs.iloc[:0]).seeds == ()
 
 
 def test_the_curve_goes_through_a_smooth_hill():
