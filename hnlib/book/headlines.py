@@ -48,6 +48,11 @@ TRIALS = {
         ("W6", "W8", "W10"),
         "in points of nDCG@10 over InfoNCE: BPR {}; WARP {}; gBCE, with a bias, {}.",
     ),
+    "sharpness": (
+        "images-hundred",
+        ("R7", "R8"),
+        "in points under the linear probe: {} at γ = 20, and {} at γ = 2.",
+    ),
     "schedules": (
         "schedules-images",
         ("S4",),
