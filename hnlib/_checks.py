@@ -128,7 +128,7 @@ def labels(values, count: int, kind: str) -> Tensor:
 
 
 def per_anchor(name: str, value, n: int):
-    """Return a number as it is, and one value per anchor as a column of shape [n, 1]."""
+    """Return a number unchanged, and one value per anchor as a column of shape [n, 1]."""
     if not isinstance(value, Tensor) or not value.ndim:
         return value
     shapes(value.shape == (n,), f"{name} must be a number or have shape ({n},)", value)

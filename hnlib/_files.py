@@ -86,7 +86,7 @@ def decode(content: bytes, path: Path) -> str:
 def download(url: str, path: Path) -> None:
     """Download a file, continuing an interrupted download.
 
-    OSError: the connection ended early; the partial file stays beside `path` as .part.
+    Raises OSError if the connection ends early; the partial file stays beside `path` as .part.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
@@ -106,7 +106,7 @@ def download(url: str, path: Path) -> None:
 def verified(url: str, path: Path, digest: str) -> None:
     """Download an archive unless it exists; check its SHA-256 digest or its published MD5.
 
-    OSError: the digest differs; the archive is deleted.
+    Raises OSError, and deletes the archive, if the digest differs.
     """
     if not path.exists():
         download(url, path)
@@ -125,11 +125,11 @@ DAMAGED = (BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError
 def read_zip(
     archive: Path, pattern: str, largest: int = 10**8, listing: str | None = None
 ) -> dict[str, bytes]:
-    """Read the files whose path in an archive matches `pattern`, by their name; delete the archive.
+    """Read the files whose path in an archive matches `pattern`, by name; delete the archive.
 
-    BadZipFile: no file matches, the files exceed `largest` bytes in total, or their names, sizes
-    and checksums, as the archive lists them, do not have the digest `listing`; then nothing is
-    unpacked.
+    Raises BadZipFile, and unpacks nothing, if no file matches, the files exceed `largest` bytes in
+    total, or their names, sizes and checksums, as the archive lists them, do not have the digest
+    `listing`.
     """
     try:
         with ZipFile(archive) as packed:
@@ -169,7 +169,8 @@ def explain_failed_download(name: str, instead: str) -> Iterator[None]:
 def exclusive_lock(path: Path | str) -> Iterator[None]:
     """Hold a lock on `path` in the block, through a file `.NAME.lock` beside it.
 
-    Partial files that a killed process left are deleted. ValueError: another process holds it.
+    Partial files that a killed process left are deleted. Raises ValueError if another process holds
+    it.
     """
     from filelock import FileLock, Timeout  # runs need it, the losses do not
 

@@ -323,7 +323,7 @@ def queue(
     seeds: PositiveInt = 1,
     data_root: Path | None = None,
 ) -> int:
-    """List the runs that the papers' numbers wait for, best first, or carry them out.
+    """List the runs that the papers' numbers are waiting for, best first, or carry them out.
 
     Parameters
     ----------

@@ -157,13 +157,13 @@ class Contrast:
         r"""Contrast two views of a batch, $n = m = 2B$.
 
         The other view of row $i$ is row $i \pm B$. Both views are anchors, as in NT-Xent (SimCLR);
-        `from_pairs` has one direction, and `from_queue` older keys, as MoCo has.
+        `from_pairs` has one direction, and `from_queue` adds older keys, as in MoCo.
 
         Parameters
         ----------
         z1, z2 : Tensor of shape [B, d], B ≥ 2
-            Embeddings of the views. Rows are normalised, and similarities are float32 also under
-            autocast (float64 if given).
+            Embeddings of the views. Rows are normalised, and similarities are float32 even under
+            autocast (float64 if the views are).
         labels : integers of shape [B], optional
             Classes. Without them the positive is the other view and every candidate but the two
             views is admissible; with them candidates of other classes are.
@@ -228,7 +228,8 @@ class Contrast:
         r"""Contrast queries with their keys and a queue of older keys, $n = B$ and $m = B + K$.
 
         Query $i$'s positive is key $i$; the other keys and the whole queue are admissible. (In MoCo
-        [moco]_ the negatives are the queue alone.) No gradient is stopped: give keys without one.
+        [moco]_ the negatives are the queue alone.) No gradient is stopped here: detach the keys
+        yourself.
 
         Parameters
         ----------
@@ -237,7 +238,7 @@ class Contrast:
         queue : Tensor of shape [K, d]
             Embeddings of older keys.
         labels, queue_labels : integers of shape [B] and [K], optional
-            Classes, both or neither. With them keys of other classes are the negatives.
+            Classes, both or neither. With them, the keys of other classes are the negatives.
         positives : {"class", "view"}, default "class"
             With labels: whether every key of the query's class is a positive, or only its own key.
 
@@ -282,7 +283,7 @@ class Contrast:
         r"""Contrast two towers: key $i$ answers query $i$.
 
         All other keys are its negatives, as in MultipleNegativesRankingLoss of
-        sentence-transformers. The mean with the loss of `reversed` is CLIP's.
+        sentence-transformers. The mean of this loss and that of `reversed` is CLIP's.
 
         Parameters
         ----------
@@ -488,7 +489,8 @@ class Contrast:
     def without(self, candidates: Tensor) -> Contrast:
         """Return the contrast in which the pairs of a boolean mask [n, m] are not negatives.
 
-        All else stays, the scale $Q$ too; `rescaled` makes it the number of those that are left.
+        Everything else stays, including the scale $Q$; `rescaled` sets it to the number that is
+        left.
         """
         _checks.mask("candidates", candidates, self.similarity)
         admissible = self.admissible & ~candidates
@@ -501,7 +503,7 @@ class Contrast:
         return replace(self, scale=self.negative_counts.clamp_min(1))
 
     def with_candidates(self, synthetic: Tensor, admissible: Tensor | None = None) -> Contrast:
-        r"""Return the contrast with k more negatives for each anchor, which no other anchor has.
+        r"""Return the contrast with k more negatives for each anchor, shared with no other anchor.
 
         Candidates' embeddings, norms, features and labels are dropped, so weights that need them
         refuse the result. The anchors must be normalised (not those of `from_nodes`).

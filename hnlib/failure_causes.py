@@ -76,7 +76,7 @@ def triage(
     z2 : Tensor of shape [m, d], m ≥ n
         Their candidates; row i answers query i.
     positives : bool Tensor of shape [n, m], optional
-        All candidates known to be right; of class labels, ``y[:, None] == y``.
+        All candidates known to be right; with class labels, ``y[:, None] == y``.
     temperature : float, default 0.05
         $t$, or 1/scale.
     excluded : bool Tensor of shape [n, m], optional
@@ -84,7 +84,7 @@ def triage(
     before : pair of Tensors, optional
         The same texts embedded by the model that training started from.
     evaluated : pair of Tensors, optional
-        The same pairs embedded as the evaluation does it.
+        The same pairs embedded as the evaluation embeds them.
 
     Returns
     -------

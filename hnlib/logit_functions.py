@@ -1,8 +1,8 @@
 r"""Logits: the function $f(s)$ of a similarity that a softmax loss uses where InfoNCE has $s/t$.
 
-`logit_functions.artanh()(contrast)` returns $f(s_{ij})$ of shape [n, m]. A logit is a value, a
-frozen dataclass of its options. The inverse of its slope, $1/f'(s)$, is a temperature that depends
-on the similarity, and a loss whose logit is not linear pushes more or less than it pulls.
+`logit_functions.artanh()(contrast)` returns $f(s_{ij})$ of shape [n, m]. A logit is a frozen
+dataclass of its options. The inverse of its slope, $1/f'(s)$, is a temperature that depends on the
+similarity, and a loss whose logit is not linear pushes more or less than it pulls.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class weince(Logit):
     temperature : float or Tensor of shape [n], default 0.5
         Temperature $t > 0$.
     share : float or Tensor of shape [n], optional
-        $\lambda \in [0, 1]$; default the one that the batch selects for each anchor (see notes).
+        $\lambda \in [0, 1]$; by default it is selected from the batch for each anchor (see notes).
     shape : float or Tensor of shape [n], optional
-        $\beta \ge 0$; default the estimate $\hat\beta_i$. The released code has 1.
+        $\beta \ge 0$; by default the estimate $\hat\beta_i$. The released code has 1.
     margin, tail_strength, cap_strength : float, default 2, 1 and 10
         $m$, $\kappa_A$ and $\kappa_\rho$ of the selection.
 

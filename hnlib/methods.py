@@ -44,7 +44,7 @@ class Entry:
     logit : callable, optional
         Makes a logit of `hnlib.logit_functions`, which replaces $s/t$ in the objective.
     observe : callable, optional
-        ``observe(contrast, log_w, options)`` returns further numbers of learning curves by name.
+        ``observe(contrast, log_w, options)`` returns further numbers for learning curves, by name.
     """
 
     title: str
@@ -60,7 +60,7 @@ class Entry:
 
     @property
     def takes_prior(self) -> bool:
-        """Whether the loss is one of its negatives' weights alone, whatever they are."""
+        """Whether the loss accepts any weights of the negatives, and so a prior on them."""
         needs_its_own = (objectives.exact_debiased, objectives.signed)
         return self.synthetic is None and self.objective not in needs_its_own
 
@@ -235,7 +235,7 @@ class Method(nn.Module):
     The loss is computed outside autocast, in float32 or better. A `mixture` is fixed
     (``learn="fixed"``) or the start of a softmax of trained parameters, which descend the loss
     ("minimise", as UnReMix) or climb it ("maximise"); a share of zero starts at 1e-6. With
-    `learn_scale` temperature and bias are trained, the former as $e^{-\texttt{log\_scale}}$.
+    `learn_scale`, temperature and bias are trained, the former as $e^{-\texttt{log\_scale}}$.
     """
 
     skipped: Tensor
@@ -284,7 +284,7 @@ class Method(nn.Module):
         Raises
         ------
         ValueError
-            As in `build`, or if an option is learned or says what is.
+            As in `build`, or if an option is learned or says what is learned.
         """
         for option in options:
             if option in ("learn", "learn_scale"):
@@ -317,7 +317,7 @@ class Method(nn.Module):
         return mixture if self.options["learn"] == "minimise" else 2 * mixture.detach() - mixture
 
     def observe(self, contrast: Contrast) -> dict[str, float]:
-        """Return further numbers of learning curves; {} for most methods."""
+        """Return further numbers for learning curves; {} for most methods."""
         numbers = {}
         if hasattr(self, "logits"):
             numbers = dict(zip("usr", self.mixture.tolist(), strict=True))
@@ -379,7 +379,7 @@ class Method(nn.Module):
         Parameters
         ----------
         queries, keys, positives, labels
-            As in `Contrast.from_pairs`. With the option ``positives="view"`` labels take negatives
+            As in `Contrast.from_pairs`. With the option ``positives="view"``, labels take negatives
             away and add no answers.
         both : bool, default False
             Whether to return the mean of this direction and of the keys' (CLIP).
@@ -416,7 +416,7 @@ class Method(nn.Module):
         reduction : {"mean", "none"}, default "mean"
             Whether to return the mean or one value per anchor.
         skip : bool, default False
-            Whether to leave out anchors without negatives, where the weights can.
+            Whether to leave out anchors without negatives, where the weights allow it.
         log_prior : Tensor broadcasting to [n, m], optional
             Added to the method's log-weights, which are not normalised again, such as minus the
             log-frequency of each candidate.
@@ -473,9 +473,10 @@ class Method(nn.Module):
 def build(name: str, /, **options) -> Method:
     """Build a method of the catalogue: ``build("hcl", beta=2.0)``.
 
-    Call it on two views, or its `pairs` on queries and answers. "simclr" is NT-Xent, and of pairs
-    MultipleNegativesRankingLoss with a scale of one over the temperature. The other names change
-    the weights of its negatives, its objective or its logit; their rows of `CATALOGUE` say which.
+    Call it on two views, or its `pairs` on queries and answers. "simclr" is NT-Xent, and on pairs
+    it is MultipleNegativesRankingLoss with a scale of one over the temperature. The other names
+    change the weights of its negatives, its objective or its logit; their rows of `CATALOGUE` say
+    which.
 
     Parameters
     ----------

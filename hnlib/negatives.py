@@ -1,6 +1,6 @@
 r"""Distributions over negatives: `negatives.tilted(beta=2.0)(contrast)` gives log-weights.
 
-A weighting is a value, a frozen dataclass of its options. Called with a contrast it returns
+A weighting is a frozen dataclass of its options. Called with a contrast it returns
 $\log w_{ij}$ of shape [n, m], $-\infty$ where $j \notin N(i)$ and with logsumexp 0 over $N(i)$ in
 every row. An anchor without an admissible negative is an error that names it; with
 ``on_empty="skip"`` its row is all $-\infty$ and the objectives leave it out (transport couples all
@@ -91,7 +91,7 @@ class tilted(SimilarityWeighting):
     r"""Exponentially tilted negatives, $w_{ij} \propto e^{\beta s_{ij} / t}$.
 
     Negatives that are similar to their anchor weigh more. Used by HCL and H-UCL; with class labels,
-    by H-SCL($\beta$). Held fixed in InfoNCE at the same temperature they push like InfoNCE at
+    by H-SCL($\beta$). Held fixed in InfoNCE at the same temperature, they push like InfoNCE at
     $t/(1 + \beta)$.
 
     Parameters
@@ -175,7 +175,7 @@ class thresholded(SimilarityWeighting):
         What happens to an anchor without a negative above the threshold. The better the encoder
         separates classes, the more anchors have none.
     level : float, optional
-        If given, the threshold on $s_{ij}$ itself, in place of `tau` and `temperature`; [hscl]_
+        If given, the threshold on $s_{ij}$ itself, instead of `tau` and `temperature`; [hscl]_
         moves it during training.
 
     Raises
@@ -505,8 +505,8 @@ def unremix_components(
     Parameters
     ----------
     contrast : Contrast
-        Without labels: of two views, built with the inputs of the last layer as `features`; or of
-        pairs, a queue, or nodes and graphs.
+        Without labels: a contrast of two views, built with the inputs of the last layer as
+        `features`; or one of pairs, a queue, or nodes and graphs.
     gradient : {"pseudo-label", "nt-xent"}, default "pseudo-label"
         The loss of which the uncertainty is the gradient; "nt-xent" needs two views.
     temperature : float or Tensor of shape [n], default 0.5
@@ -521,8 +521,8 @@ def unremix_components(
     Raises
     ------
     ValueError
-        If the contrast has labels, no embeddings or, of two views, no features; or if `gradient` is
-        another word, or does not apply.
+        If the contrast has labels, no embeddings or, for two views, no features; or if `gradient`
+        is another word, or does not apply.
 
     Notes
     -----
@@ -534,8 +534,8 @@ def unremix_components(
       r_{ij} = \operatorname*{mean}_{k \in N(i) \cap N(j)} (1 - s_{jk}).$$
 
     $a_j h_j^\top$ is the gradient in $W$ of $-\log p_{j \hat y_j}$, the other points held fixed.
-    The paper says "the parameter vector of the last layer"; the measure it takes up (Ash et al.,
-    2020) is of the weights alone, and so is training here. To count a bias too, append a one to
+    The paper says "the parameter vector of the last layer"; the measure that it adopts (Ash et al.,
+    2020) uses the weights alone, and so does training here. To count a bias too, append a one to
     every $h$: $u_{ij}$ gains $\langle a_i, a_j\rangle$. With "nt-xent" $\hat y_j$ is the other
     view, $p_{jk} \propto e^{s_{jk}/t}$ on it and $N(j)$, and $a_j$ is divided by $t$.
 
@@ -580,7 +580,7 @@ def unremix_components(
 
 @torch.no_grad()
 def _unremix_between(contrast: Contrast) -> Tensor:
-    """Return the scores where anchors and candidates are of two kinds."""
+    """Return the scores for anchors and candidates of two kinds."""
     z, c = (normalize(part.detach(), dim=1) for part in (contrast.anchors, contrast.candidates))
     mask = contrast.uniform_log_weights
     with outside_autocast(z.device):
@@ -734,8 +734,8 @@ class unremix_repaired(Weighting):
 
     Notes
     -----
-    Where $u$ or $r$ is the same for all candidates its term is 0: the differences that rounding
-    leaves are not standardised.
+    Where $u$ or $r$ is the same for all candidates, its term is 0: differences that are only
+    rounding errors are not standardised.
     """
 
     beta: float | Tensor = 1.0

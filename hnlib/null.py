@@ -80,7 +80,8 @@ class Loss:
 class Given(nn.Module):
     """A function of unit embeddings of pairs as a method of training.
 
-    `pairs` is the function; two views are pairs both ways, and the loss is the mean of both.
+    `pairs` is the function; two views are pairs in both directions, and the loss is the mean of
+    both.
     """
 
     def __init__(self, function: Callable, name: str, options: dict):
@@ -169,7 +170,7 @@ def arms(loss: Loss, protocol: experiments.Experiment) -> dict[str, dict[str, di
 def nulls(protocol: experiments.Experiment) -> experiments.Experiment:
     """Return the fresh runs of the null model and of InfoNCE at t = 0.5, as validation chose them.
 
-    ValueError: what chooses them is not recorded.
+    Raises ValueError if the runs that choose them are not recorded.
     """
     rule = dict(by="validation", experiment=protocol.name)
     rules = {name: rule | {"among": f"{name} *"} for name in NULLS}
@@ -242,7 +243,7 @@ _read = functools.cache(read)
 
 
 def costs(protocol: experiments.Experiment) -> Callable:
-    """Return the seconds of a run, those of the quickest tenth of recorded ones of its kind."""
+    """Return the seconds of a run: those of the quickest tenth of recorded runs of its kind."""
     times: dict[tuple, list[float]] = {}
     for record in itertools.chain.from_iterable(records.by_key().values()):
         chosen = record["configuration"]
@@ -255,7 +256,7 @@ def costs(protocol: experiments.Experiment) -> Callable:
 
 
 def share(part: Effect, whole: Effect) -> tuple[float, float, float] | None:
-    """Return part/whole with Fieller's 95 % interval, None unless `whole` is surely positive.
+    """Return part/whole with Fieller's 95 % interval, None unless that of `whole` is positive.
 
     Both are differences of the same seeds: what N1 and what the loss gain over InfoNCE at t = 0.5.
     """
@@ -271,7 +272,7 @@ def share(part: Effect, whole: Effect) -> tuple[float, float, float] | None:
 
 
 def foreseen(protocol: experiments.Experiment) -> dict[str, float]:
-    """Return the lead, in points, that ten seeds find to beat N1 with probability 0.8, by task."""
+    """Return, by task, the lead in points that ten seeds detect with probability 0.8."""
     found, seeds = {}, len(FRESH)
     for block in protocol.blocks:
         if (spread := deviation(protocol, block)) is not None:
@@ -305,7 +306,7 @@ class Outcome:
 
     @property
     def model(self) -> str:
-        """The name of the null model, and of its tasks if they are not all."""
+        """The name of the null model, with its tasks if some are left out."""
         name, blocks = self.compared.name, self.compared.blocks
         alone = f" on {', '.join(blocks)} alone" if blocks != experiments.load(name).blocks else ""
         return name.replace("null-", "null model ") + alone
@@ -330,7 +331,7 @@ class Outcome:
 
     @property
     def shares(self) -> dict[str, tuple[float, float, float] | None]:
-        """The gain of N1 over InfoNCE at t = 0.5 as a share of the loss's gain, by task."""
+        """The gain of N1 over InfoNCE at t = 0.5, as a share of the loss's gain, by task."""
         gains, blocks = self.gains, self.compared.blocks
         return {block: share(gains["N1"][block], gains["loss"][block]) for block in blocks}
 
@@ -530,14 +531,14 @@ def null(
 
 
 def here(recorded: dict[str, list[dict]]) -> dict[str, list[dict]]:
-    """Return the records of this processor, by key: what is compared must be of one."""
+    """Return the records of this processor, by key: only runs of one processor are compared."""
     processor = comparisons.processor(records.environment(torch.device("cpu"))["hardware"])
     made = {key: experiments.by_processor(several) for key, several in recorded.items()}
     return {key: [one[processor]] for key, one in made.items() if processor in one}
 
 
 def part(protocol: experiments.Experiment, tasks: tuple[str, ...]) -> experiments.Experiment:
-    """Return a protocol with some of its tasks, all by default; ValueError if one is unknown."""
+    """Return a protocol with some of its tasks (default: all); ValueError if one is unknown."""
     if unknown := sorted({*tasks} - {*protocol.blocks}):
         known = ", ".join(protocol.blocks)
         raise ValueError(f"tasks must be among {known}, got {unknown[0]}")
@@ -550,7 +551,7 @@ def part(protocol: experiments.Experiment, tasks: tuple[str, ...]) -> experiment
 
 
 def load_data(protocol: experiments.Experiment, data_root: Path | None) -> None:
-    """Load the data of a protocol; ValueError names the command that downloads missing data."""
+    """Load the data of a protocol; a ValueError names the command that downloads missing data."""
     for block, fields in protocol.blocks.items():
         kind, name = fields.get("kind", protocol.fields["kind"]), fields["dataset"]
         try:

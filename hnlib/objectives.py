@@ -38,9 +38,9 @@ def info_nce(
 
     Each anchor has to tell its positive from its negatives: the loss is minus the logarithm of the
     positive's share in a softmax of similarities over the temperature, where negative $j$ counts
-    $Q w_{ij}$ times. With uniform weights of two views it is NT-Xent (SimCLR), and of pairs
-    MultipleNegativesRankingLoss with a scale of $1/t$. Tilted weights make it HCL, a class prior
-    debiases it, a loudness of 0 is DCL.
+    $Q w_{ij}$ times. With uniform weights it is NT-Xent (SimCLR) on two views, and
+    MultipleNegativesRankingLoss with a scale of $1/t$ on pairs. Tilted weights make it HCL, a class
+    prior debiases it, and a loudness of 0 makes it DCL.
 
     Parameters
     ----------
@@ -67,9 +67,9 @@ def info_nce(
         Power $k$, 0 or at least 1: the gradient of an anchor is $(1 - p_i)^k$ times that of its
         log-ratio, where $p_i$ is the softmax share of its positive. 1 is InfoNCE, 0 leaves the
         positive out of the denominator [yeh]_, $1 + \varphi$ is a focal weight [focal]_. The names
-        take InfoNCE's $c_i = 1 - p_i$ apart: $c_i/\bar c$ keeps how loud the anchors of a batch are
-        beside each other, "mean", $\bar c$ for all, keeps how loud the batch is beside others, and
-        "shuffled" gives each anchor the $c$ of the anchor before it.
+        split InfoNCE's $c_i = 1 - p_i$: "relative", $c_i/\bar c$, keeps how loud the anchors of a
+        batch are compared with each other; "mean", $\bar c$ for all, keeps how loud the batch is
+        compared with others; "shuffled" gives each anchor the $c$ of the anchor before it.
 
     Returns
     -------
@@ -89,8 +89,8 @@ def info_nce(
     For $\tau^+ = 0$ the maximum never acts and the term is the plain sum. Computed in the log
     domain: finite at $t = 0.01$ in float32. Writing the term as $\log(1 + e^{x_i})$, so that
     $p_i = 1/(1 + e^{x_i})$, a `loudness` of 0 returns $x_i$, $k > 1$ returns
-    $(1 - p_i)^{k-1}\log(1 + e^{x_i})$ and a name returns $x_i$ times its factor. First factors are
-    held fixed.
+    $(1 - p_i)^{k-1}\log(1 + e^{x_i})$ and a name returns $x_i$ times its factor. These powers and
+    factors are held fixed.
 
     References
     ----------
@@ -186,8 +186,8 @@ def signed(
     $$\log\Big(e^{s_i^+/t} + \sum_{j \in N(i)} w_{ij} e^{s_{ij}/t}\Big) - s_i^+/t,\qquad
     w_{ij} = \lambda_1 u_{ij} + \lambda_2 s_{ij} + \lambda_3 r_{ij}$$
 
-    Where the bracket is not positive the loss is NaN. For fixed embeddings the loss is
-    least at a vertex of the mixtures, which a learned mixture finds. `negatives.unremix` clamps and
+    Where the bracket is not positive the loss is NaN. For fixed embeddings, the loss is least at a
+    vertex of the mixtures, and a learned mixture finds it. `negatives.unremix` clamps and
     normalises these weights.
 
     References
@@ -218,7 +218,7 @@ def exact_debiased(
 ) -> Tensor:
     r"""Compute InfoNCE over the tilted distribution of the *other* classes.
 
-    This is `info_nce` with the class mass of the tilt in place of the prior, guarded.
+    This is `info_nce` with the class mass of the tilt instead of the prior, and with a guard.
 
     Parameters
     ----------
@@ -535,7 +535,7 @@ def pairwise(
     -----
     $$\sum_j w_{ij} \log\big(1 + e^{(s_{ij} - s_i^+)/t}\big)$$
 
-    With one negative this is InfoNCE. With several a negative is pushed by $\sigma$ of its own
+    With one negative this is InfoNCE. With several, each negative is pushed by $\sigma$ of its own
     difference, whatever the others do.
 
     References
@@ -796,7 +796,7 @@ def _check_weights(contrast: Contrast, log_w: Tensor) -> None:
 
 
 def _has_negative(largest: Tensor) -> Tensor:
-    """Return the anchors that have a negative, by their largest log-weight or a sum [n] of them."""
+    """Return which anchors have a negative, from the largest log-weight or a sum [n] of them."""
     largest = largest.detach()
     raise_if(
         ~(largest < torch.inf),
@@ -810,8 +810,8 @@ def _has_negative(largest: Tensor) -> Tensor:
 def _debias(negatives: Tensor, chosen: Tensor, prior, temperature) -> Tensor:
     r"""$\log\max\{(e^A - \tau^+ e^B)/(1 - \tau^+),\, e^{-1/t}\}$ without leaving the log domain.
 
-    Where the difference is not positive the floor rules; the clamps only keep what is then
-    discarded, and its gradient, finite.
+    Where the difference is not positive, the floor applies; the clamps only keep the discarded
+    value and its gradient finite.
     """
     below_one = 1 - torch.finfo(chosen.dtype).eps  # float32 takes 1 - 1e-9 for 1
     if isinstance(prior, Tensor):

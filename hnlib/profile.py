@@ -3,8 +3,8 @@ r"""Any loss on the dial: `profile_loss(loss, z1, z2)` measures how a loss pushe
 A loss that is a function of the similarities of its points moves point $a$ by
 $g_a = \sum_b F_{ab}(z_b - s_{ab}z_a)$, with a force $F_{ab} = \partial\ell/\partial s_{ab}$ for
 every pair. If the points are linearly independent, the gradient determines the forces, so the loss
-may be a black box. At most d/2 points are used: what is then left of the gradient, the residual, is
-due to something else (a queue of other keys, class weights, statistics of the batch).
+may be a black box. At most d/2 points are used, so that what the forces leave of the gradient, the
+residual, is due to something else (a queue of other keys, class weights, statistics of the batch).
 """
 
 from __future__ import annotations
@@ -76,8 +76,9 @@ class Profile:
         $F_{ab}$ as felt by point a, positive for a push.
     sharpness, misfit, r2 : float, optional
         $\gamma$ of $\log F_{ab}=\gamma s_{ab}+\log(u_a+u_b)$ (of $\gamma s_{ab}+\log u_a$ where a
-        gradient is stopped), the root mean square of the rest, and the share of the variance of
-        $\log F_{ab}$ that is explained. None if too few pairs are pushed; $R^2$ also if all alike.
+        gradient is stopped), the root mean square of the residuals, and the share of the variance
+        of $\log F_{ab}$ that is explained. None if too few pairs are pushed; $R^2$ is also None if
+        all are pushed alike.
     local : tuple of three pairs
         Similarity and slope in the lower, middle and upper third of the pairs.
     balance : float, optional
@@ -85,7 +86,7 @@ class Profile:
     silent, attracted : float, optional
         Shares of the negatives whose force is zero (not small), and negative.
     lead, loudness : Tensor of shape [pairs], optional
-        Of each positive pair $s^+-t\log\sum_je^{s_j/t}$, averaged over its anchors, and its pull
+        For each positive pair, $s^+-t\log\sum_je^{s_j/t}$ averaged over its anchors, and its pull
         times $t$ and the number of pairs, which is $1-p$ for InfoNCE; $t$ is that of `nearest[1]`.
     nearest : tuple of three Nearest
         Of (temperature), (temperature, loudness), (temperature, loudness, balance).
@@ -109,7 +110,7 @@ class Profile:
 
     @property
     def verdict(self) -> str:
-        """The last words of the sentence, which are also in ``book/theme/typed.js``."""
+        """The last words of the sentence, also in ``book/theme/typed.js``."""
         if self.residual > FOREIGN:
             return "not a function of these points' similarities alone"
         if self.sharpness is None:
@@ -286,7 +287,7 @@ def from_file(target: str) -> Callable:
     Raises
     ------
     ValueError
-        If the file raises an error, or the name is not of something that can be called.
+        If the file raises an error, or the name is not that of a callable.
     OSError
         If the file cannot be read.
     """
@@ -309,7 +310,7 @@ def from_file(target: str) -> Callable:
 def run_file(path: str, then: Callable = dict) -> Any:
     """Run a Python file and return `then` of its names; ValueError says where it raised an error.
 
-    OSError: the file cannot be read.
+    Raises OSError if the file cannot be read.
     """
     Path(path).read_bytes()
     sys.path.insert(0, str(Path(path).parent))  # as `python FILE.py` finds its neighbours
@@ -382,8 +383,9 @@ def _gradient(value: Callable, z: Tensor) -> Tensor:
 def _forces(value: Callable, z: Tensor, d: int) -> Tensor:
     r"""Return $F_{ab}$ as felt by a, small ones as precisely as large ones.
 
-    In coordinates of which only point b has the last, that of the gradient at a is $F_{ab}$ times
-    it: no larger force is there to be subtracted. So one gradient for each point.
+    In coordinates of which the last is nonzero for point b alone, the last coordinate of the
+    gradient at a is $F_{ab}$ times that of b: no larger force has to be subtracted. This takes one
+    gradient for each point.
     """
     n = len(z)
     forces = torch.zeros_like(z)
@@ -400,8 +402,8 @@ def _sharpness(
 ) -> tuple[float | None, float | None, float | None, tuple]:
     r"""Fit $\log F_{ab}=\gamma s_{ab}+\log(u_a+u_b)$; return γ, misfit, R² and local slopes.
 
-    Levenberg and Marquardt's method fits u and not its logarithm, as some u are zero: those of the
-    keys, if only queries are anchors.
+    The Levenberg–Marquardt method fits u and not its logarithm, because some u are zero: those of
+    the keys, if only queries are anchors.
     """
     a, b = pushed.nonzero().T
     x, y, rows = s[a, b], forces[a, b].log(), torch.arange(len(a))
@@ -444,7 +446,7 @@ def _sharpness(
 
 
 def _nearest(z: Tensor, tangent: Tensor, roles: list, one_sided: bool) -> tuple[Nearest, ...]:
-    """Return the nearest of the three families, of the roles (positives, negatives) that fit best.
+    """Return the nearest of the three families, for the roles (positives, negatives) that fit best.
 
     A grid of sharpness and loudness narrows around its best member.
     """

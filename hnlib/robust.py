@@ -9,8 +9,8 @@ For a training step `kl_temperature` and `chi2_ball` also take the logarithms of
 `log_reference` of shape [..., m], as `hnlib.negatives` makes them: not validated, solved
 in float64 and returned in the dtype of the values; rows without mass are undefined.
 
-Iterations stop when all rows have settled. On an accelerator their number is fixed, nothing waits,
-and a row that needs more is an error kept for `hnlib._checks.deferred`.
+Iterations stop when all rows have settled. On an accelerator their number is fixed, nothing waits
+for the device, and a row that needs more is an error kept for `hnlib._checks.deferred`.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def kl_penalised(
     Raises
     ------
     ValueError
-        As `kl_ball`, or if `tau` is not positive.
+        As in `kl_ball`, or if `tau` is not positive.
     """
     f, log_q0 = _prepare(values, reference)
     _checks.check(tau=tau)
@@ -173,7 +173,7 @@ def kl_temperature(
     Raises
     ------
     ValueError
-        As `kl_ball`, or if `order` is another number.
+        As in `kl_ball`, or if `order` is another number.
 
     Notes
     -----
@@ -267,7 +267,7 @@ def _by_rows(solve, f, log_q0, eta):
 
 
 def _below_top(f, q0):
-    """Return f less its largest value where there is mass, else 0, and the masses of the top."""
+    """Return f minus its largest value where there is mass, else 0, and the masses of the top."""
     g = torch.where(q0 > 0, f, -torch.inf)
     g = g.sub_(g.amax(-1, keepdim=True)).masked_fill_(q0 == 0, 0.0)
     return g, torch.where(g == 0, q0, 0.0)
@@ -337,8 +337,8 @@ def _chi2_worst_case(f, log_q0, eta):
     r"""Return weights and multiplier of $q_0 (f - \ell)_+$ of radius eta.
 
     Over a fixed set of points the level is the root of a quadratic. Where that set holds every
-    point above the true level, the root is no higher than the true level: so from all points on the
-    roots climb, until no more point falls.
+    point above the true level, the root is no higher than that level: so the roots climb, starting
+    from all points, until no further point drops out.
     """
     q0 = log_q0.softmax(-1)
     g, top = _below_top(f, q0)

@@ -38,15 +38,15 @@ def info_nce(
     r"""Compute `hnlib.objectives.info_nce` in memory $O(nd)$: same value, same gradient.
 
     For batches whose matrix of similarities does not fit into memory: the backward pass computes
-    the similarities again. The encoder runs once (with GradCache twice). `streamed` takes a method.
+    the similarities again. The encoder runs once (twice with GradCache). `streamed` takes a method.
 
     Parameters
     ----------
     z1, z2 : Tensor of shape [B, d]
         Two views, as in `Contrast.from_views`.
     weights : SimilarityWeighting, optional
-        `negatives.uniform` (the default), `tilted`, `thresholded` or `gaussian`, their options
-        numbers.
+        `negatives.uniform` (the default), `tilted`, `thresholded` or `gaussian`, with options that
+        are numbers.
     temperature : float, default 0.5
         Temperature $t > 0$, one for all anchors.
     tau_plus, scale, reduction
@@ -54,7 +54,7 @@ def info_nce(
     labels : Tensor of shape [B], optional
         Classes. Negatives are those of other classes; the positive is the other view.
     block : int, optional
-        Side of the blocks; default 512, on an accelerator 4096.
+        Side of the blocks; default 512, or 4096 on an accelerator.
     loudness
         As in `hnlib.objectives.info_nce`.
 
@@ -122,7 +122,8 @@ def streamed(method, block: int | None = None) -> Callable[..., Tensor]:
     Parameters
     ----------
     method : hnlib.methods.Method
-        InfoNCE with weights that are a function of one similarity, and one positive.
+        The method must be InfoNCE with one positive and weights that are a function of one
+        similarity.
     block : int, optional
         As in `info_nce`.
 
@@ -171,7 +172,7 @@ def _is_streamable(weights) -> bool:
 class _Blocks:
     """The similarities of two views [n, n] in blocks.
 
-    Blocks below the diagonal are the transposes of those above and left out.
+    Blocks below the diagonal are the transposes of those above, and are left out.
     """
 
     z: Tensor
@@ -207,7 +208,7 @@ class _Blocks:
 
 
 def accumulate(total: Tensor, rows: slice, x: Tensor) -> None:
-    r"""Add $\sum_j e^{x_{ij}}$ over a block of some rows to sums whose logarithms are `total`."""
+    r"""Add $\sum_j e^{x_{ij}}$ over a block to the sums of some rows, with logarithms `total`."""
     total[rows] = torch.logaddexp(total[rows], x.logsumexp(1))
 
 
@@ -215,7 +216,8 @@ class _SoftMaximum(torch.autograd.Function):
     r"""$\log\sum_j w_{ij} e^{s_{ij}/t}$ of shape [n], $-\infty$ without negatives.
 
     With the shares $p \propto we^{s/t}$ and $w$, the derivative in $s_{ij}$ is
-    $p_{ij}/t + (p_{ij} - w_{ij}) f'(s_{ij})$, the second term if gradient flows through weights.
+    $p_{ij}/t + (p_{ij} - w_{ij}) f'(s_{ij})$, where the second term counts only if gradients flow
+    through the weights.
     """
 
     @staticmethod

@@ -21,7 +21,7 @@ _STEPS = tuple(int(2**_BITS / 1.2207440846057596**power) for power in (1, 2, 3))
 
 @dataclass(frozen=True)
 class mochi:
-    r"""MoCHi: mixtures of each anchor's hardest negatives, as further negatives.
+    r"""MoCHi: mixtures of each anchor's hardest negatives, added as further negatives.
 
     Called with a contrast of $m$ candidates it returns one of $m$ + `pairs` + `with_anchor`; see
     `Contrast.with_candidates`.
@@ -42,9 +42,9 @@ class mochi:
 
     Notes
     -----
-    All mixtures are normalised. An anchor with fewer negatives mixes those; an anchor without
-    negatives gets no mixtures. The draws fill the cube evenly and are the same in each step (a Weyl
-    sequence over anchors and mixtures): the loss is a function of its batch.
+    All mixtures are normalised. An anchor with fewer negatives mixes those it has; an anchor
+    without negatives gets no mixtures. The draws fill the cube evenly and are the same in each step
+    (a Weyl sequence over anchors and mixtures): the loss is a function of its batch.
 
     References
     ----------

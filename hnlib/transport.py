@@ -232,8 +232,8 @@ class _Log:
 class _Scaling:
     """The same as matrix–vector products with a kernel whose largest entries are 1.
 
-    The scalings of the true kernel are smaller by `offsets`. They are subtracted in the end:
-    rounding must not meet them in every step.
+    The scalings of the true kernel are smaller by `offsets`. They are subtracted at the end, so
+    that rounding does not involve them in every step.
     """
 
     def __init__(self, log_kernel: Tensor, symmetric: bool):
@@ -255,7 +255,7 @@ def _general(kernel, log_p, log_q, power, loop):
     """Take half steps of the columns: b <- (1/K'(pa))^power, power = λ/(λ+ε), 1 if hard.
 
     With a relaxed marginal the size of b, on which the plan does not depend, converges slowest of
-    all, by the factor power a step: the error leaves it out, and it is set to its limit in the end.
+    all, by the factor power a step: the error leaves it out, and it is set to its limit at the end.
     """
     q = log_q.exp()
 

@@ -37,7 +37,7 @@ def stages() -> dict[str, np.ndarray]:
 def printed() -> pd.DataFrame:
     """Return the numbers printed in the papers; lines of papers.csv that begin with # are left out.
 
-    `run` is the setting in papers.toml, or why there is none.
+    `run` is the setting in papers.toml, or the reason why there is none.
     """
     numbers = dict.fromkeys(("value", "spread"), float)
     return pd.read_csv(  # pyright: ignore[reportCallIssue]

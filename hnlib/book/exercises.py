@@ -8,7 +8,7 @@ import torch
 def check(answer, reference, instances, tolerance: float = 1e-6) -> bool:
     """Print how the function `answer` compares with `reference`; return whether it is right.
 
-    Of several wrong instances the worst is printed.
+    If several instances are wrong, the worst is printed.
 
     Parameters
     ----------

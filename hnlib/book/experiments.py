@@ -1,7 +1,7 @@
 """Experiments as data: `book/results/experiments/NAME.toml` says which runs are compared and how.
 
 An arm × block × seed is a run. Its records are found by equality of what was chosen, so that an
-option which is added later cannot widen a selection.
+option that is added later cannot widen a selection.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Experiment:
         return {key: one for key, one in named.items() if key}
 
     def missing(self) -> Iterator:
-        """Yield the runs without a record, none of an experiment that is closed."""
+        """Yield the runs without a record; a closed experiment yields none."""
         named = {} if self.closed else self._named(self.seeds)
         return (self.run(*one) for key, one in named.items() if key not in self._records())
 
@@ -168,7 +168,7 @@ class Experiment:
     def group(self, name: str, block: str = ""):
         """Return the rows of an arm's records, seed by seed.
 
-        Where other collections are searched, too, `transfer_ndcg` is the mean over them.
+        Where other collections are searched too, `transfer_ndcg` is the mean over them.
         """
         found = self._found(name, block).values()
         return self._rows(block).loc[[config.name(one["configuration"]) for one in found]]
@@ -278,7 +278,7 @@ class Experiment:
         return Question(groups, pool)
 
     def waiting(self, several, blocks=None) -> int:
-        """Return how many runs of groups of arms have no record, in the blocks that have them.
+        """Return how many runs of groups of arms have no record, in blocks that have all the arms.
 
         An arm may be a pattern; an arm that is not chosen yet counts with all its runs.
         """
@@ -373,7 +373,8 @@ class Experiment:
         """Return the records of a seed by key, all from one processor if one has made them all.
 
         A block that was begun on one processor and ended on another is begun again; what the first
-        had made stays in the ledger. Without such a processor the first record of each run counts.
+        processor recorded stays in the ledger. Without such a processor the first record of each
+        run counts.
         """
         elsewhere = [name for name, rule in self._chosen(block).items() if "experiment" in rule]
         every = (self._key(name, seed, block) for name in [*self.arms[block], *elsewhere])
@@ -444,7 +445,7 @@ def verdicts(*several: Experiment, only: str = "*") -> Verdicts:
     """Return the predictions of experiments whose names match, in the order of their names.
 
     The comparisons of a line are corrected together with those of its `family`, unless it says
-    `together = false`. If all lines decide by one metric, the columns are named after it.
+    `together = false`. If one metric decides all lines, the columns are named after it.
     """
     asked = [(x, line) for x in several for line in x.predictions if fnmatchcase(line["id"], only)]
     asked.sort(key=lambda pair: _natural(pair[1]["id"]))
@@ -462,7 +463,7 @@ def verdicts(*several: Experiment, only: str = "*") -> Verdicts:
 def _judged(experiment: Experiment, line: dict, heads: tuple[str, str]) -> dict[str, str]:
     """Return a prediction's findings by both read-outs, its severity and its verdict.
 
-    No verdict is given before all of its runs are recorded: one look, fixed beforehand.
+    No verdict is given before all of its runs are recorded: there is one look, fixed beforehand.
     """
     if "undefined" in line:
         found = dict(zip(heads, (line["undefined"], "")))
@@ -542,7 +543,7 @@ def _digest(content: bytes) -> str:
 
 
 def _grid(known, name: str, over: dict[str, list], **fields) -> Iterator[tuple[str, dict]]:
-    """Yield arms by template; what is neither a known field nor of an arm is a method's option."""
+    """Yield arms by template; a key that is no field of a run or an arm is a method's option."""
     for values in itertools.product(*over.values()):
         point = dict(zip(over, values))
         rest = {k: v for k, v in point.items() if k in known or k in SCHEMA}

@@ -177,7 +177,7 @@ def found(name: str, *ids: str) -> list[Effect]:
 
 
 def told(text: str, name: str, *ids: str) -> Markup:
-    """Return a text with the findings of predictions for its {}."""
+    """Return a text whose {} are filled with the findings of predictions."""
     return Markup(text.format(*map(format_effect, found(name, *ids))))
 
 

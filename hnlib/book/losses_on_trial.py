@@ -95,7 +95,7 @@ def summary(block: str) -> str:
 
 
 def _listed(names: list[str], verb: str) -> str:
-    """Join names by commas and "and", with the verb in their number."""
+    """Join names with commas and "and", and make the verb singular or plural to match."""
     *some, last = names
     one = f"{', '.join(some)} and {last}" if some else last
     return f"{one} {verb}" + "s" * (len(names) == 1)
@@ -106,7 +106,7 @@ def line(
 ) -> dict[str, str] | None:
     """Return a line of the ledger, a column for each recorded task; None without any.
 
-    Only the metric that decides is judged; `beside` it the other has no word.
+    Only the metric that decides is judged; the other one, `beside` it, gets no verdict.
     """
     cells = {}
     for block, found in judged(loss, base, of, beside).items():

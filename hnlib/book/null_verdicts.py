@@ -17,8 +17,8 @@ def word(effect: Effect, margin: float) -> str:
     """Return "beats", "loses", "equivalent", "leads", "trails" or "unresolved".
 
     A loss beats the null model if the whole interval, corrected over the tasks, lies above the
-    margin, and loses if it lies below its negative. It leads or trails if it surely differs, but
-    perhaps by less than the margin.
+    margin, and loses if it lies below its negative. It leads or trails if it differs significantly,
+    but perhaps by less than the margin.
     """
     if effect.low > margin:
         return "beats"

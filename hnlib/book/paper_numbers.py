@@ -116,10 +116,10 @@ def parse_note(note: Any) -> dict[str, str]:
 
 
 def image_accuracies() -> pd.DataFrame:
-    """Return the printed linear accuracies on images; of each table, those of the longest training.
+    """Return the printed linear accuracies on images, from each table those of longest training.
 
-    Beside the columns of papers.csv: the `method`; whether it is the paper's `own`; and whether the
-    setting is the `usual` one, t = 0.5 and 400 epochs or no length given.
+    The columns added to those of papers.csv are the `method`; whether it is the paper's `own`; and
+    whether the setting is the `usual` one (t = 0.5, and 400 epochs or no length given).
     """
     rows = book_files.printed().query("metric == 'linear top-1'")
     rows = rows[~rows["note"].str.contains("labelled part|memory bank", na=False)]
@@ -189,7 +189,7 @@ def _percents(runs: Any, metric: str) -> list[float]:
 
 
 def command(run, *flags: str) -> str:
-    """Return the line of shell that makes the run's record."""
+    """Return the shell command that makes the run's record."""
     parts = ["hnlib train", run.kind, "--dataset", run.dataset, "--method", run.method]
     for name, default in config.defaults(type(run)).items():
         value = getattr(run, name)

@@ -1,4 +1,4 @@
-"""What a prediction may be about beside the difference of two arms: a closed list.
+"""What a prediction may be about besides the difference of two arms: a closed list.
 
 A function takes an experiment, the line of `[[predictions]]`, a metric and a block, and returns by
 label what was found: an `Effect` with an interval, or a `Level` without one.
@@ -81,9 +81,10 @@ def slope(experiment, line: dict, metric: str, block: str) -> Found:
 def share(experiment, line: dict, metric: str, block: str) -> Found:
     """Return the share of the variance between `arms` that γ, or a field, explains.
 
-    For "gamma" by a smooth curve and without the noise of seeds (`dial.Map.share`); for a field or
-    an option, the variance between the means of its values. With "parabola" the curve is a parabola
-    in the logarithm, and the share of a parabola in the field named there is printed, too.
+    For "gamma" it is the share that a smooth curve explains, without the noise of seeds
+    (`dial.Map.share`); for a field or an option, the variance between the means of its values. With
+    "parabola" the curve is a parabola in the logarithm, and the share of a parabola in the field
+    named there is printed, too.
     """
     names = experiment.matching(line["arms"], block)
     if "parabola" in line:

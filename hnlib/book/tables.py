@@ -78,7 +78,7 @@ def scores(runs: pd.DataFrame, metrics=("knn", "linear")) -> dict:
 
 
 def summary(frame: pd.DataFrame, by: list[str], metrics=("knn", "linear")) -> pd.DataFrame:
-    """Return one row for runs that differ in their seed: `by`, the number of seeds, the metrics."""
+    """Return a row for runs that differ only in their seed: `by`, number of seeds, metrics."""
     rows = []
     for _, runs in frame.groupby(list(by), sort=False, dropna=False):
         rows.append(runs[list(by)].iloc[0].to_dict() | scores(runs, metrics))
@@ -128,8 +128,8 @@ def _html(value) -> str:
 def table(rows, *, words: bool = False, caption: str = "") -> Table:
     """Return rows (a data frame, or dictionaries) as a table that a notebook shows.
 
-    A column named as a metric has its title. None and NaN are –; text is escaped unless it is
-    `Markup`, such as a `term`. With `words`, cells are flush left.
+    A column named as a metric has its title. None and NaN are shown as –; text is escaped unless it
+    is `Markup`, such as a `term`. With `words`, cells are flush left.
     """
     if not isinstance(rows, pd.DataFrame):
         rows = list(rows)

@@ -17,7 +17,7 @@ class GIN(nn.Module):
     Layer $l$: $h_u\leftarrow\mathrm{BN}\big(\mathrm{relu}\,\mathrm{MLP}_l(h_u+\sum_{v\sim
     u}h_v)\big)$, width $k$ = `hidden`; a node's embedding is the concatenation of all $L$ =
     `layers` outputs, a graph's embedding is the sum over its nodes. Source: Xu et al. (2019), eq.
-    (4.1); order and sizes as InfoGraph's and hcl's released code.
+    (4.1); order and sizes as in InfoGraph's and hcl's released code.
     """
 
     def __init__(self, features: int, hidden: int = 32, layers: int = 3):

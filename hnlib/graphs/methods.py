@@ -57,10 +57,10 @@ def entropic_ot(
 ) -> negatives.semi_relaxed_ot:
     r"""Take the rows of the entropic plan of nodes and graphs with cost $-x_{uG}$, $x$ = `scores`.
 
-    Uniform marginals over the nodes and over the graphs, the node's graph forbidden: `epsilon` =
-    $1/\beta$ is the tilt $\beta$ with a price for each graph. A plan exists unless a graph holds
-    more than $1-1/m$ of the nodes. Options and errors: `hnlib.negatives.entropic_ot`. Source:
-    hcl-ot, eq. (5); its graph code is not released.
+    The marginals over nodes and over graphs are uniform, and the node's own graph is forbidden:
+    `epsilon` = $1/\beta$ is the tilt $\beta$ with a price for each graph. A plan exists unless a
+    graph holds more than $1-1/m$ of the nodes. Options and errors: `hnlib.negatives.entropic_ot`.
+    Source: hcl-ot, eq. (5); its graph code is not released.
     """
     return negatives.entropic_ot(epsilon, _minus_scores, tol, max_iterations, on_failure)
 

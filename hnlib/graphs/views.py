@@ -154,9 +154,9 @@ def _random_rank(batch: Tensor, ptr: Tensor, generator: torch.Generator) -> Tens
 
 
 def _distinct(start: Tensor, length: Tensor, k: Tensor, generator: torch.Generator) -> Tensor:
-    """From every range [start, start + length), `k` different numbers, all sets equally likely.
+    """Draw `k` different numbers from every range [start, start + length), all sets equally likely.
 
-    Coinciding numbers are drawn again, which prefers no number. With `k` at most half of a range
+    Coinciding numbers are drawn again, which favours no number. As `k` is at most half of a range
     (rounded up), at least half of the new draws are good, so a few rounds are enough.
     """
     start, length = start.repeat_interleave(k), length.repeat_interleave(k)

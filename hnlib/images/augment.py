@@ -20,7 +20,7 @@ from hnlib.images.config import Recipe, recipe_for, recorded, resolve  # noqa: F
 def plain(x: Tensor) -> Tensor:
     r"""Normalise images for the encoder: uint8 [B,H,W,C] → float [B,C,H,W], $(x/255-0.5)/0.25$.
 
-    One constant for all data sets: the batch-norm behind the first convolution undoes any other.
+    One constant for all data sets: the batch norm after the first convolution undoes any other.
     """
     return _normalise(_unit(x))
 
@@ -185,7 +185,7 @@ def _normalise(x: Tensor) -> Tensor:
 
 
 def _resample(x: Tensor, boxes: Tensor, flip: Tensor | None, angle: Tensor | None) -> Tensor:
-    """Cut each box out, turn it about its centre, mirror it, stretch it to the image: bilinear."""
+    """Cut each box out, turn it about its centre, mirror it and stretch it to the image."""
     height, width = x.shape[2:]
     top, left, h, w = (side.view(-1, 1, 1) for side in boxes.T)
     # centres of the output's pixels, in the unit square
@@ -207,7 +207,7 @@ def _resample(x: Tensor, boxes: Tensor, flip: Tensor | None, angle: Tensor | Non
 
 
 def _resize(x: Tensor, boxes: Tensor, flip: Tensor | None, size: int) -> Tensor:
-    """Cut out, mirror and resize to size × size, bilinear, antialiased, by two matrix products."""
+    """Cut out, mirror and resize (bilinear, antialiased) to size × size by two matrix products."""
     top, left, h, w = boxes.T
     down = _interpolation(top, h, x.shape[2], size)
     across = _interpolation(left, w, x.shape[3], size)
@@ -219,7 +219,8 @@ def _resize(x: Tensor, boxes: Tensor, flip: Tensor | None, size: int) -> Tensor:
 def _interpolation(start: Tensor, length: Tensor, pixels: int, size: int) -> Tensor:
     """Return weights [B, size, pixels] of old pixels in the new ones; rows sum to 1.
 
-    A triangle about each new pixel's centre, as wide as the wider of both kinds, cut at the ends.
+    Each is a triangle about the new pixel's centre, as wide as the wider kind of pixel, cut at the
+    ends.
     """
     start, length = start.view(-1, 1, 1), length.view(-1, 1, 1)
     scale = length / size

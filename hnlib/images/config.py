@@ -59,8 +59,8 @@ RECIPES = {
 class Recipe:
     """The distribution of a view. Zero or (1, 1) switches an operation off.
 
-    Probabilities are per image. ValueError: an even kernel, a range of deviations that is not
-    positive, a size below 1, or a size together with a rotation.
+    Probabilities are per image. Raises ValueError for an even kernel, a range of deviations that is
+    not positive, a size below 1, or a size together with a rotation.
     """
 
     #: area (as a fraction) and width:height of the random crop, which is resized to the whole

@@ -1,4 +1,4 @@
-"""Encoders, images [B,C,H,W] to features [B,feature_dim], and the projector behind them."""
+"""Encoders, images [B,C,H,W] to features [B,feature_dim], and the projector on top of them."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def from_state_dict(path: Path, name: str = "resnet50") -> nn.Module:
     """Return torchvision's ResNet with the weights of a file that `torch.save` wrote.
 
     The stem may be torchvision's or that of `build`; a classifier is left out, and so is the prefix
-    "module." of a model trained on several devices. ValueError: weights are missing or of another
-    shape.
+    "module." of a model trained on several devices. Raises ValueError if weights are missing or of
+    another shape.
     """
     _checks.one_of("encoder", name, RESNETS)
     try:

@@ -84,12 +84,12 @@ def paper_readout(
 ) -> float:
     """Return the test accuracy of a linear layer trained as in the code released with hcl.
 
-    The defaults are those of its `image/linear.py`. Odd, but theirs: the weights of the encoder are
-    frozen, but while the layer learns the encoder is in train mode. So the layer learns on features
-    normalised by the statistics of their batch, and each batch moves the running statistics, which
-    the test images then meet in eval mode. The layer learns from augmented images, one fresh view
-    an epoch, and is tested on plain ones. Nothing is standardised; Adam, batches shuffled, the last
-    partial one used.
+    The defaults are those of its `image/linear.py`. An oddity of that code: the weights of the
+    encoder are frozen, yet the encoder is in train mode while the layer learns. So the layer learns
+    on features normalised by the statistics of their batch, and each batch moves the running
+    statistics, which the test images then meet in eval mode. The layer learns from augmented
+    images, one fresh view an epoch, and is tested on plain ones. Nothing is standardised; Adam,
+    batches shuffled, the last partial one used.
 
     The encoder is not changed: this works on a copy. A `recipe` with a size (STL-10 as released)
     needs an encoder for images of any size.

@@ -21,7 +21,7 @@ def i_mix(
 ) -> tuple[Tensor, Tensor, Tensor]:
     r"""Mix the images `x` $[B,C,H,W]$; also return the partners' rows $[B]$ and $\lambda$ $[B]$.
 
-    Each image draws a $\lambda\ge\tfrac12$, the larger of $u$ and $1-u$, $u$ uniform, unless a
+    Each image draws a $\lambda\ge\tfrac12$, the larger of $u$ and $1-u$ for a uniform $u$, unless a
     `share` is given; partners are a random permutation. Source: Lee et al. (2021) and their code.
     """
     u = torch.rand(len(x), generator=generator, device=x.device)

@@ -41,8 +41,8 @@ class HardNegatives(nn.Module):
     Each query is pulled to its answer and pushed from the other answers of the batch, harder from
     those that score high: how much harder is the method's sharpness. Columns of the data are query,
     answer, and any number of further negatives, which serve all queries. "simclr" is
-    `MultipleNegativesRankingLoss` with a scale of one over the temperature; with a `guide` it is
-    `GISTEmbedLoss`.
+    `MultipleNegativesRankingLoss` with a scale of one over the temperature, and with a `guide` it
+    is `GISTEmbedLoss`.
 
     Parameters
     ----------

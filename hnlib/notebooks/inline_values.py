@@ -1,7 +1,7 @@
 """Numbers in sentences: {eval}`EXPRESSION` in a text is replaced by the expression's value.
 
-As in MyST-NB, the expression has the values that the names have when the cells above have run. An
-executed notebook holds the text with its numbers, so pages, downloads and the search have them.
+As in MyST-NB, names in the expression have the values that they have once the cells above have run.
+An executed notebook holds the text with its numbers, so pages, downloads and the search have them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ CODE = "__import__('hnlib.book.tables', fromlist=['tables']).show_inline({})"
 
 
 def ask(node) -> None:
-    """Add a cell before every text with expressions that evaluates them."""
+    """Before every text with expressions, add a code cell that evaluates them."""
     from nbformat.v4 import new_code_cell
 
     cells = []

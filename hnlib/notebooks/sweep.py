@@ -137,7 +137,7 @@ def _print(every: list[Trial], todo: list[Trial], errors: dict[str, str]) -> Non
 
 
 def _cost(notebook: Path, folder: Path) -> str:
-    """Return the seconds of a trial executed before, else of the chapter's build."""
+    """Return the seconds of a trial executed earlier, or else those of the chapter's build."""
     stored = [*folder.glob("*.ipynb")]
     if not stored and notebook.is_relative_to(execute.root() / "notebooks"):
         stored = [execute.executed_path(notebook)]

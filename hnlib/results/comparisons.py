@@ -113,7 +113,7 @@ def compare(table, ours, base, metric="linear", target="these images", mixed=Fal
     metric : str, default "linear"
         Column to compare.
     target : {"these images", "new images"}, default "these images"
-        What the effect speaks of.
+        What the effect is about.
     mixed : bool, default False
         Whether the two runs of a seed may come from different processors, whose rounding differs.
 
@@ -131,7 +131,7 @@ def compare(table, ours, base, metric="linear", target="these images", mixed=Fal
 
     Notes
     -----
-    Of the differences $d_s$ of $n$ seeds let $\bar d$ be the mean and $s^2$ the variance. The 95 %
+    Let $\bar d$ be the mean and $s^2$ the variance of the differences $d_s$ of $n$ seeds. The 95 %
     interval, for the target
 
     - "these images" (the mean over all seeds, on the same $m$ test images):
@@ -241,7 +241,7 @@ def cross_validated(ours, base) -> Effect:
 def holm(p) -> np.ndarray:
     r"""Return Holm's adjusted p-values of $m$ tests.
 
-    Reject those ≤ α, and any false rejection has probability ≤ α (Holm, 1979):
+    If those ≤ α are rejected, the probability of any false rejection is ≤ α (Holm, 1979):
     $\tilde p_{(k)}=\max_{l\le k}\min\{1,(m-l+1)\,p_{(l)}\}$, $p_{(1)}\le\dots\le p_{(m)}$; no
     independence is needed.
     """
@@ -341,7 +341,7 @@ def _deviations(df: int) -> np.ndarray:
 
 
 def _runs(rows, words, metric) -> dict[str, list]:
-    """Return what a comparison needs of the runs of a group, as lists: small frames are slow."""
+    """Return what a comparison needs from the runs of a group, as lists: small frames are slow."""
     columns = {name: rows[name].tolist() for name in ("seed", metric, *USED) if name in rows}
     seeds = columns["seed"]
     if rows.empty or pd.isna(seeds).any() or len({*seeds}) < len(seeds):

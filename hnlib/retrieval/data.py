@@ -96,7 +96,7 @@ def load(name: str = "generated", root: Path | str | None = None) -> Collection:
 
 
 def read(folder: Path, name: str) -> Collection:
-    """Read a folder of BEIR's layout."""
+    """Read a folder in BEIR's layout."""
     digest = hashlib.sha256()
     documents = _texts(folder / "corpus.jsonl", digest)
     queries = _texts(folder / "queries.jsonl", digest)
@@ -145,7 +145,7 @@ def _content(path: Path, digest) -> str:
 def _rows(path: Path, digest) -> list[tuple[int, str]]:
     """Return the lines of a file that are not empty, with their numbers.
 
-    They end at a newline alone: a text may hold other characters that `splitlines` splits at.
+    Lines end only at a newline: a text may hold other characters at which `splitlines` splits.
     """
     lines = _content(path, digest).split("\n")
     return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
@@ -201,7 +201,7 @@ def _table(path: Path, digest, queries) -> list[tuple[int, str, str, float]]:
 
 
 def movielens(folder: Path) -> Collection:
-    """Read MovieLens: users as queries, films as documents, ratings of at least 4 as judged.
+    """Read MovieLens: users as queries, films as documents, ratings of at least 4 as judgements.
 
     Users and films are their id and features as words. The first 80 % of a user's likes, by time,
     are the training part, then come dev and test.
@@ -291,10 +291,11 @@ def banking(folder: Path) -> Collection:
 
 
 def generated(documents: int = 500, seed: int = 0) -> Collection:
-    """Generate documents of four things each, and queries that call two of them by other words.
+    """Generate documents about four things each, and queries that name two of them in other words.
 
-    A thing has one word for titles and queries and another that texts prefer, so words alone do not
-    find everything. The documents with both things are relevant: false negatives are known.
+    Each thing has one word that titles and queries use and another that texts prefer, so words
+    alone do not find everything. The documents with both things are relevant: false negatives are
+    known.
     """
     rng = np.random.default_rng(seed)
     syllables = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]

@@ -72,7 +72,7 @@ class Benchmark:
 def load(name: str, root: Path | str | None = None) -> Benchmark:
     """Load one of the `PUBLISHED` sets, from `root/sentences`, or one of the `GENERATED`.
 
-    MR, CR, SUBJ, MPQA: labels 0, 1. TREC: six classes. MSRP: pairs, 1 a paraphrase. SICK, STS-B
+    MR, CR, SUBJ, MPQA: labels 0, 1. TREC: six classes. MSRP: pairs, 1 for a paraphrase. SICK, STS-B
     and STS12 to STS16: graded pairs of the test part, those of a year together; "sick_pearson" has
     SICK's training part before it. Empty lines of a set are skipped.
     """

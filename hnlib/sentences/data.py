@@ -154,7 +154,7 @@ def texts(name: str, sentences: Sequence[str], tokenizer: Tokenizer) -> Corpus:
 def load(name: str = "topics", root: Path | str | None = None, vocabulary: int = 16384) -> Corpus:
     """Load "topics" (made here), "novels" (98 English novels), or "text:PATH".
 
-    A text file has one sentence a line and an empty line between documents. The novels lie in
+    A text file has one sentence a line and an empty line between documents. The novels are in
     `root/sentences/novels.txt`, split here, from `root/sentences/novels/*.txt` or downloaded;
     `root` defaults to `$HNLIB_DATA`, else the user's cache. The token ids of a corpus are cached in
     `root/sentences/tokens`, under the digest of its text.

@@ -118,9 +118,9 @@ class Checkpoint:
     def read(self, device: torch.device | str, parts: int = 1) -> tuple[dict, dict] | None:
         """Return the state and the configuration of its run, or None if there is no file.
 
-        ValueError: the file is not a checkpoint or belongs to another run. A run with fewer epochs
-        is continued unless something is scheduled over the epochs or the run has several `parts`,
-        each trained to its end.
+        Raises ValueError if the file is not a checkpoint or belongs to another run. A run with
+        fewer epochs is continued, unless something is scheduled over the epochs or the run has
+        several `parts`, each trained to its end.
         """
         if self.path is None or not self.path.exists():
             return None

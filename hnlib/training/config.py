@@ -2,7 +2,7 @@
 
 Each kind of data adds its own options in a dataclass of its package (`hnlib/images/config.py`). An
 option is one field. It enters only the records in which it is not at its default, so that an option
-which is added later leaves the names of older records as they are.
+that is added later leaves the names of older records as they are.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ class Configuration:
         }
 
     def table_row(self) -> dict:
-        """Return this resolved run's row of a table, one column for each field and method option.
+        """Return this resolved run as a row of a table with a column for each field and option.
 
         `options` and `changed` say which of them are unusual, `title` where the run was made.
         """

@@ -77,8 +77,9 @@ def diagnostics(
     """Return the quantities that learning curves show, for two views [B, d] of one fixed batch.
 
     "collision" is the weight that `log_weights` (a method's) puts on negatives of the same class,
-    zero by construction for a supervised method, None without one; "alignment"; "uniformity" of the
-    first views. `features` are the last layer's inputs, if the weights need them.
+    zero by construction for a supervised method, and None without `log_weights`; "alignment";
+    "uniformity" of the first views. `features` are the last layer's inputs, if the weights need
+    them.
     """
     z1, z2 = z1.float(), z2.float()
     row = {"collision": None, "alignment": alignment(z1, z2), "uniformity": uniformity(z1)}

@@ -30,8 +30,8 @@ def eval_mode(encoder: nn.Module) -> Iterator[None]:
 def neighbours(n: int) -> int:
     """Return how many neighbours vote among `n` training images.
 
-    That is 200 as in the papers' code, but at most one image in 50: on 50,000 images 200 are a
-    small part of a class; on 1,437 they are more than a class and would measure its size.
+    That is 200 as in the papers' code, but at most one image in 50: of 50,000 images, 200 are a
+    small part of a class; of 1,437 they are more than a class and would measure its size.
     """
     return max(1, min(200, n // 50))
 
@@ -49,7 +49,8 @@ def weighted_knn(
     r"""Return which test rows the weighted $k$-nearest-neighbour vote gets right, bool [N].
 
     Neighbour $j$ at cosine $s_j$ has $e^{s_j/t}$ votes; $t=0.5$ and $k=200$ as in the code released
-    with hcl. Right is a class among the `top` with most votes. Test rows go in chunks.
+    with hcl. A row is right if its class is among the `top` with the most votes. Test rows go in
+    chunks.
     """
     bank, classes = functional.normalize(train_x).T, int(train_y.max()) + 1
     correct = []
@@ -92,7 +93,7 @@ def _among(scores: Tensor, y: Tensor, top: int) -> Tensor:
 def stratified_folds(labels, folds: int = 10, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
     """Return sorted row numbers (train, test) of each fold; every class is spread evenly.
 
-    A function of labels and seed alone, so methods evaluated with one seed are paired.
+    The folds depend on labels and seed alone, so methods evaluated with one seed are paired.
     """
     from sklearn.model_selection import StratifiedKFold
 
@@ -142,8 +143,7 @@ def classify(x: Tensor, y: Tensor, parts: Parts, seed: int = 0) -> list[tuple[Te
     constant ones are dropped. $C\in\{10^{-4},\dots,10^{-1}\}$ by accuracy over `INNER` stratified
     folds of train (shuffled by `seed`), the smallest of equally good ones. The optimum is that of
     scikit-learn's LogisticRegression, for all parts and folds together: each step is two matrix
-    products. Source: SentEval (Conneau & Kiela, 2018), whose grid is another and whose inner folds
-    are ten.
+    products. Source: SentEval (Conneau & Kiela, 2018), which has another grid and ten inner folds.
     """
     from sklearn.model_selection import StratifiedKFold
 

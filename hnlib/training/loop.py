@@ -342,7 +342,7 @@ def under_torchrun() -> bool:
 def launch(device: str, precision: str):
     """Return Fabric on a device, or on the processes that torchrun started.
 
-    ValueError: Fabric refuses it.
+    Raises ValueError if Fabric refuses it.
     """
     import lightning_fabric
 

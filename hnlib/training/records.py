@@ -103,7 +103,7 @@ def load_all(folder: Path | str) -> list[dict]:
 def _named(source: Path | str | list[dict]) -> list[tuple[str, dict, str]]:
     """Return name, record and digest of a folder's files, read until one changes.
 
-    Of a list, which is no file, the digests are empty.
+    For a list, which is not a file, the digests are empty.
     """
     if isinstance(source, list):
         return [(name(one["configuration"]), one, "") for one in source]
@@ -272,12 +272,12 @@ def frame(
     `history`, `losses`, `correct`, `metrics`, `environment`; and `run` itself. Several values are
     one word: `schedule == "beta=0.0:4.0:5"`.
 
-    Runs whose configurations differ in `experiment` alone are one; `experiments` has all of them.
-    Of replicates the first is taken, with `latest` the last; superseded records are left out
-    (`set_aside`).
-    `sources` are folders (default: the tracked one) or lists of records; where two have the same
-    run, the later one's row is taken. `kind` selects rows, and so does `where`, a query; the build
-    of the book executes a chapter again when the tracked rows change that it selected.
+    Runs whose configurations differ in `experiment` alone count as one; `experiments` names all of
+    them. Of replicates the first is taken, with `latest` the last; superseded records are left out
+    (`set_aside`). `sources` are folders (default: the tracked one) or lists of records; where two
+    have the same run, the later one's row is taken. `kind` selects rows, and so does `where`, a
+    query; the build of the book executes a chapter again when the tracked rows that it selected
+    change.
     """
     table = None if sources or kind or latest else read_parquet()
     if table is None:

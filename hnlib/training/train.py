@@ -27,7 +27,7 @@ def train(
     encoder: nn.Module | None = None,
     **execution,
 ) -> TrainedRun:
-    r"""Train an encoder by contrast, evaluate it, and return the trained `TrainedRun`.
+    r"""Train an encoder with a contrastive loss, evaluate it, and return the `TrainedRun`.
 
     Parameters
     ----------

@@ -67,9 +67,9 @@ def four_losses(
 
     $\ell_i=\operatorname{mean}_{p\in P(i)}\log\!\big(1+M\,e^{-g_{ip}}\,\mathbb E_{q_i}e^{g}\big)$
     of shape [n], $M=2B-2$, NaN where undefined, for "UCL", "H-UCL", "SCL" and "H-SCL". $P(i)$ is
-    every candidate of the anchor's class but the anchor; options as in `log_expectations`. Anchor
-    by anchor H-UCL ≥ H-SCL exactly where Assumption 1 holds. Source: hscl, eq. (3), with the sign
-    of its first exponent corrected.
+    every candidate of the anchor's class but the anchor; options as in `log_expectations`. For each
+    anchor, H-UCL ≥ H-SCL exactly where Assumption 1 holds. Source: hscl, eq. (3), with the sign of
+    its first exponent corrected.
     """
     log_e = log_expectations(contrast, labels, temperature=temperature, **options)
     g = contrast.similarity / temperature
