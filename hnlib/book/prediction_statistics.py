@@ -82,9 +82,9 @@ def share(experiment, line: dict, metric: str, block: str) -> Found:
     """Return the share of the variance between `arms` that γ, or a field, explains.
 
     For "gamma" it is the share that a smooth curve explains, without the noise of seeds
-    (`dial.Map.share`); for a field or an option, the variance between the means of its values. With
-    "parabola" the curve is a parabola in the logarithm, and the share of a parabola in the field
-    named there is printed, too.
+    (`sharpness_map.Map.share`); for a field or an option, the variance between the means of its
+    values. With "parabola" the curve is a parabola in the logarithm, and the share of a parabola in
+    the field named there is printed, too.
     """
     names = experiment.matching(line["arms"], block)
     if "parabola" in line:
