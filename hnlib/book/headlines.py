@@ -51,7 +51,7 @@ TRIALS = {
     "sharpness": (
         "images-hundred",
         ("R7", "R8"),
-        "in points under the linear probe: {} at γ = 20, and {} at γ = 2.",
+        "in points under the linear probe: at γ = 20 {}; at γ = 2 {}.",
     ),
     "schedules": (
         "schedules-images",
