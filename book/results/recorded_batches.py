@@ -66,7 +66,7 @@ def main() -> None:
         batches |= stages(run, temperature)
     file = io.BytesIO()
     np.savez_compressed(file, **batches)
-    write_atomically(Path(__file__).with_suffix(".npz"), file.getvalue())
+    write_atomically(Path(__file__).with_name("stages.npz"), file.getvalue())
 
 
 if __name__ == "__main__":
