@@ -508,7 +508,7 @@ def unremix_components(
         Without labels: a contrast of two views, built with the inputs of the last layer as
         `features`; or one of pairs, a queue, or nodes and graphs.
     gradient : {"pseudo-label", "nt-xent"}, default "pseudo-label"
-        The loss of which the uncertainty is the gradient; "nt-xent" needs two views.
+        The loss whose gradient gives the uncertainty; "nt-xent" needs two views.
     temperature : float or Tensor of shape [n], default 0.5
         Temperature $t > 0$ of that loss, for "nt-xent".
 

@@ -60,7 +60,7 @@ FAILED = -math.inf  # the score of a training that diverged
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
-    """A loss of a file: its code, and its configurations, of which the first is the default."""
+    """A loss read from a file: its code and its configurations, the first being the default."""
 
     path: Path
     code: str
@@ -78,7 +78,7 @@ class Loss:
 
 
 class Given(nn.Module):
-    """A function of unit embeddings of pairs as a method of training.
+    """A function of the unit embeddings of pairs, wrapped as a method for training.
 
     `pairs` is the function; two views are pairs in both directions, and the loss is the mean of
     both.
@@ -187,7 +187,7 @@ def nulls(protocol: experiments.Experiment) -> experiments.Experiment:
 
 
 def chosen(loss: Loss, choice: experiments.Experiment, block: str, pattern: str = "*") -> dict:
-    """Return the arm with the best mean validation score; what diverged has no record."""
+    """Return the arm with the best mean validation score; runs that diverged have no record."""
     metric = f"{choice.metric(block)}_validation"
 
     def score(name: str) -> float:

@@ -79,7 +79,7 @@ class mochi:
         """Return the parts that are mixed.
 
         The columns of a negative [n, k] and, for pairs, of its partner [n, s]; and the partner's
-        share [n, k], from column s on the anchor's.
+        share [n, k], which from column s on is the anchor's.
         """
         if contrast.anchors is None or contrast.candidates is None:
             raise ValueError(

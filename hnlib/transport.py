@@ -41,7 +41,7 @@ class Coupling:
     marginal_error, converged : float, bool
         The error $\lVert P^\top 1 - q\rVert_1$ (with a relaxed marginal the last relative change of
         the column scaling up to its size, weighted by $q$), and whether it is within the tolerance.
-        On an accelerator tensors of no dimension.
+        On an accelerator both are tensors of no dimension.
     """
 
     log_kernel: Tensor
@@ -134,8 +134,8 @@ def sinkhorn(
 
     Notes
     -----
-    On an accelerator nothing waits for the device: `STEPS` iterations in the log domain, or
-    `max_iterations` if that is less, of which those after convergence change nothing. A failure is
+    On an accelerator nothing waits for the device: there are `STEPS` iterations in the log domain,
+    or `max_iterations` if that is less, and those after convergence change nothing. A failure is
     then an error kept for `hnlib._checks.deferred`, or with "warn" `converged` alone.
 
     References

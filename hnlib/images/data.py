@@ -127,8 +127,8 @@ def load(name: str, root: Path | str | None = None) -> Dataset:
 def image_folder(path: Path | str, size: int = 32) -> Dataset:
     """Load a folder of pictures, one subfolder per class: RGB, shorter side `size`, centre cropped.
 
-    With the subfolders `train` and `test` (or `val`) these are the split; else every fifth picture
-    of each class, in the order of their names, is for testing.
+    If it has subfolders `train` and `test` (or `val`), these are the split; else every fifth
+    picture of each class, in the order of their names, is for testing.
     """
     if not 1 <= size <= 1024:
         raise ValueError(f"size must lie in 1 to 1024 pixels, got {size}")

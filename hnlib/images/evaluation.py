@@ -88,8 +88,8 @@ def paper_readout(
     encoder are frozen, yet the encoder is in train mode while the layer learns. So the layer learns
     on features normalised by the statistics of their batch, and each batch moves the running
     statistics, which the test images then meet in eval mode. The layer learns from augmented
-    images, one fresh view an epoch, and is tested on plain ones. Nothing is standardised; Adam,
-    batches shuffled, the last partial one used.
+    images, one fresh view an epoch, and is tested on plain ones. Nothing is standardised; the
+    optimiser is Adam, batches are shuffled, and the last, partial one is used.
 
     The encoder is not changed: this works on a copy. A `recipe` with a size (STL-10 as released)
     needs an encoder for images of any size.

@@ -194,7 +194,7 @@ class Classmates:
 
 
 def fixed_views(dataset: data.Dataset, recipe: augment.Recipe) -> tuple[Tensor, Tensor, Tensor]:
-    """Return views of the batch of all learning curves, the same for all runs, and its labels."""
+    """Return views of the batch that all learning curves of all runs use, and its labels."""
     generator = torch.Generator().manual_seed(0)
     chosen = torch.randperm(len(dataset.x_train), generator=generator)[:DIAGNOSTIC_BATCH]
     x, y = dataset.x_train[chosen], dataset.y_train[chosen]

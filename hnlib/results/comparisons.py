@@ -185,7 +185,7 @@ def components(d) -> tuple[float, float, float]:
 
     Those are $\hat\sigma_a^2,\hat\sigma_b^2,\hat\sigma_e^2$ in $d_{si}=\mu+a_s+b_i+e_{si}$, from
     differences $d$ [seeds, images], at least 2 of each. With $V$ the variance over images of the
-    mean over seeds, $W$ the mean over seeds of the variance over images:
+    mean over seeds, and $W$ the mean over seeds of the variance over images,
     $\hat\sigma_b^2=\frac{nV-W}{n-1}$, $\hat\sigma_e^2=\frac{n(W-V)}{n-1}$; $\hat\sigma_a^2$ is the
     variance of the seeds' means minus $\hat\sigma_e^2/m$. Since they are unbiased, they may be
     negative.

@@ -56,7 +56,7 @@ class Corpus:
     """Sentences as token ids, int16, none of them zero.
 
     Those of sentence $i$ are `ids[ends[i]:ends[i + 1]]`. `documents` $[N]$ int64 counts up by one
-    where a document begins. The digest is that of all three and of the tokenizer.
+    where a document begins. The digest covers all three and the tokenizer.
     """
 
     name: str

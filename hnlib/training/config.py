@@ -248,7 +248,8 @@ class Configuration:
     def table_row(self) -> dict:
         """Return this resolved run as a row of a table with a column for each field and option.
 
-        `options` and `changed` say which of them are unusual, `title` where the run was made.
+        `options` and `changed` say which of them are unusual, and `title` says where the run was
+        made.
         """
         shown, usual = self.display_values(), self.defaults_for_run()
         entry = self.catalogue.get(self.method)
