@@ -344,8 +344,8 @@ def _fail(p, q, mask, log_a, message, on_failure):
 def _placeable(p, q, mask, log_a) -> float:
     r"""Bound the mass that fits the mask, $\min_S 1 - p(S) + q(N(S))$ over level sets of a.
 
-    Every set of rows $S$ gives a bound (Hall), the best one the maximum flow. Where no coupling
-    exists the scaling grows beyond all bounds on the rows that have too much mass.
+    Every set of rows $S$ gives a bound (Hall), and the best one is the maximum flow. Where no
+    coupling exists the scaling grows beyond all bounds on the rows that have too much mass.
     """
     order = log_a.argsort(descending=True)
     rank = torch.empty_like(order)

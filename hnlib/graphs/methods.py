@@ -34,8 +34,8 @@ class tilted(negatives.Weighting):
     r"""The tilt of the scaled score: $w_{uG}\propto e^{\beta x_{uG}}$, $x$ = `scores`.
 
     `beta` is any real number: positive as in the paper's text, negative as in its released code,
-    which prefers easy negatives. With `weights_gradient` gradients flow through the weights, and so
-    through the scale too; with the scale detached the update would not be the gradient of any
+    which prefers easy negatives. With `weights_gradient`, gradients flow through the weights, and
+    so through the scale too; with the scale detached the update would not be the gradient of any
     objective. `per`: see `scores`. Source: hcl, App. B.2.
     """
 

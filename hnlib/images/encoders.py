@@ -54,7 +54,7 @@ class SmallCNN(nn.Module):
 class Projector(nn.Module):
     """The head trained with the encoder and then discarded: Linear, batch-norm, ReLU, Linear.
 
-    With ResNet-50 it is 2048→512→128: the outer two are hcl's (App. D.1), the inner one its
+    With ResNet-50 it is 2048→512→128: the outer two are hcl's (App. D.1), and the inner one is its
     released code's. The loss normalises the output.
     """
 
