@@ -484,7 +484,7 @@ def null(
     print(
         f"Stage 1: {len(left)} trainings that choose, at most "
         f"{len(beside) + fresh * len(longest)} that compare; about "
-        f"{math.ceil(most / 60 / processes)} min on {processes} processor cores."
+        f"{math.ceil(most / 60 / processes)} min with {processes} at once."
     )
     for block, lead in foreseen(protocol).items():
         print(f"On {block}, ten seeds find a lead of {lead:.1f} points four times in five.")

@@ -287,7 +287,7 @@ def sentence(rng: np.random.Generator, topic: int, mood: int) -> str:
 
 
 def topics(documents: int = 60, length: int = 30, seed: int = 0) -> list[list[str]]:
-    """Generate documents, each of one of the `TOPICS`; the mood changes every few sentences."""
+    """Generate documents, each on one of the `TOPICS`; the mood changes every few sentences."""
     rng = np.random.default_rng(seed)
     made = []
     for i in range(documents):
