@@ -325,9 +325,11 @@ class Outcome:
         balances = [x.balance for x in self.profiles.values() if x.balance is not None]
         if balances:
             low, high = min(balances), max(balances)
-            parts.append(f"balance {low:.2g}" + f" to {high:.2g}" * (high - low > 0.01 * high))
+            span = f"balance {low:.2g}" + f" to {high:.2g}" * (high - low > 0.01 * high)
+            parts.append(span.replace("-", "−"))
         stem = self.loss.path.stem
-        return f"{stem}, {self.model}: {found} over {NULLS['N1']}, {'; '.join(parts)}."
+        mean = "on average " * (len(words) > 1)
+        return f"{stem}, {self.model}: {found} {mean}over {NULLS['N1']}, {'; '.join(parts)}."
 
     @property
     def shares(self) -> dict[str, tuple[float, float, float] | None]:
@@ -449,7 +451,8 @@ def null(
     data_root
         of the data sets (default: $HNLIB_DATA or the cache)
     out
-        folder of the results and of the trainings (default: _build/null)
+        folder of the results and of the trainings (default: _build/null in the checkout,
+        without one in the working directory)
     tasks
         some of static, random, films and digits, with --quick of generated and digits; a verdict
         needs all of them
@@ -484,7 +487,7 @@ def null(
     print(
         f"Stage 1: {len(left)} trainings that choose, at most "
         f"{len(beside) + fresh * len(longest)} that compare; about "
-        f"{math.ceil(most / 60 / processes)} min with {processes} at once."
+        f"{math.ceil(most / 60 / processes)} min with {processes} at once on idle cores."
     )
     for block, lead in foreseen(protocol).items():
         print(f"On {block}, ten seeds find a lead of {lead:.1f} points four times in five.")

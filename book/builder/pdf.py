@@ -101,13 +101,11 @@ def pdf(folder: Path, out: Path, alone: str | None = None) -> None:
         source.unlink()
 
 
-def link(folder: Path, out: Path) -> None:
-    """Name the PDF on the first page of the book, beside the version."""
-    start = folder / f"{toc()[0]}.html"
-    text, version = start.read_text(encoding="utf-8"), f"Version {hnlib.__version__}"
-    beside = f'{version} · <a href="../{out.name}">This book as a PDF</a>'
-    if out.name not in text:
-        start.write_text(text.replace(version, beside), encoding="utf-8")
+def link(page: Path, words: str, linked: str) -> None:
+    """Replace words of a finished page by a link, once."""
+    text = page.read_text(encoding="utf-8")
+    if linked not in text:
+        page.write_text(text.replace(words, linked), encoding="utf-8")
 
 
 def write() -> None:
@@ -117,7 +115,11 @@ def write() -> None:
     if not (built / f"{toc()[0]}.html").exists():
         raise ValueError(f"there is no book in {built}; run `make book` first")
     pdf(built, target)
-    link(built, target)
+    version = f"Version {hnlib.__version__}"
+    for start in (toc()[0], "index"):
+        beside = f'{version} · <a href="../{target.name}">This book as a PDF</a>'
+        link(built / f"{start}.html", version, beside)
     for name, page in LEAFLETS.items():
         pdf(built, built / f"{name}.pdf", page)
+        link(built / f"{page}.html", "two sheets", f'<a href="../{name}.pdf">two sheets</a>')
     print(f"{target.relative_to(root())} ({time.monotonic() - start:.0f} s)")

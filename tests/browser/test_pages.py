@@ -163,9 +163,10 @@ def broken_links(page: Path, text: str) -> list:
 
 
 def test_the_start_page_links_the_pdf(html, paper):
-    """Where `make pdf` has printed it, with bookmarks."""
-    start = (html / "notebooks/start-here.html").read_text(encoding="utf-8")
-    assert '<a href="../hard-negatives.pdf">' in start
+    """Where `make pdf` has printed it, with bookmarks; the first page is also index.html."""
+    for page in ("notebooks/start-here", "index"):
+        text = (html / f"{page}.html").read_text(encoding="utf-8")
+        assert '<a href="../hard-negatives.pdf">' in text
     assert b"/Outlines" in paper.read_bytes()
 
 
