@@ -156,6 +156,7 @@ def panels(count: int, size: tuple[float, float], columns=None, **options):
         grid = {"squeeze": False, "figsize": size} | options
         if narrow:
             grid |= {"figsize": (NARROW, size[1] * rows[1] / rows[0]), "width_ratios": None}
+            grid["gridspec_kw"] = {"hspace": 0.1}  # a title belongs to the panel below it
         figure, axes = plt.subplots(rows[narrow], columns[narrow], **grid)
         for ax in axes.flat[count:]:
             ax.remove()
