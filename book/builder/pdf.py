@@ -116,9 +116,9 @@ def write() -> None:
         raise ValueError(f"there is no book in {built}; run `make book` first")
     pdf(built, target)
     version = f"Version {hnlib.__version__}"
-    for start in (toc()[0], "index"):
-        beside = f'{version} · <a href="../{target.name}">This book as a PDF</a>'
-        link(built / f"{start}.html", version, beside)
+    beside = f'{version} · <a href="../{target.name}">This book as a PDF</a>'
+    for page in (toc()[0], "index"):
+        link(built / f"{page}.html", version, beside)
     for name, page in LEAFLETS.items():
         pdf(built, built / f"{name}.pdf", page)
         link(built / f"{page}.html", "two sheets", f'<a href="../{name}.pdf">two sheets</a>')
