@@ -256,7 +256,7 @@ def costs(protocol: experiments.Experiment) -> Callable:
 
 
 def share(part: Effect, whole: Effect) -> tuple[float, float, float] | None:
-    """Return part/whole with Fieller's 95 % interval, None unless that of `whole` is positive.
+    """Return part/whole with Fieller's 95 % interval, None unless that of `whole` is above zero.
 
     Both are differences of the same seeds: what N1 and what the loss gain over InfoNCE at t = 0.5.
     """

@@ -167,6 +167,8 @@ def test_the_start_page_links_the_pdf(html, paper):
     for page in ("notebooks/start-here", "index"):
         text = (html / f"{page}.html").read_text(encoding="utf-8")
         assert '<a href="../hard-negatives.pdf">' in text
+    leaflet = (html / "notebooks/null-model.html").read_text(encoding="utf-8")
+    assert '<a href="../null-model.pdf">' in leaflet
     assert b"/Outlines" in paper.read_bytes()
 
 
