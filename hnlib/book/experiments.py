@@ -165,6 +165,10 @@ class Experiment:
         run = self.run(name, seed, block)
         return run and records.key(run.configuration)
 
+    def replicates(self, name: str, seed: int, block: str = "") -> list[dict]:
+        """Return all records of a run, in their order."""
+        return self._records().get(self._key(name, seed, block), [])
+
     def group(self, name: str, block: str = ""):
         """Return the rows of an arm's records, seed by seed.
 

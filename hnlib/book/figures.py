@@ -126,6 +126,14 @@ def effect(ax, effect, y: float, colour: str, hollow: bool = False, marker: str 
     ax.errorbar(effect.difference, y, xerr=effect.high - effect.difference, **style)
 
 
+def effect_pairs(ax, rows, xlabel: str) -> None:
+    """Draw two differences in each row, the second hollow, from (first, second, colour) by name."""
+    for y, (first, second, colour) in enumerate(rows.values()):
+        effect(ax, first, y - 0.15, colour)
+        effect(ax, second, y + 0.15, colour, hollow=True)
+    effect_rows(ax, [*rows], xlabel)
+
+
 def effect_rows(ax, names, xlabel: str) -> None:
     """Label rows 0, 1, … from the top, and draw a vertical line at zero difference."""
     ax.axvline(0, color=GREY, lw=0.8, ls="--")

@@ -66,8 +66,9 @@ TRIALS = {
 def headlines(metric: str = "linear") -> dict[str, Effect]:
     """Return the quoted differences in points.
 
-    Predicted differences have the intervals of their predictions (G3, G7 and G8). The other four
-    are corrected together; those of short runs have one variance for all arms of their experiment.
+    Predicted differences have the intervals of their predictions (G3, G7, G8 and R9). The other
+    four are corrected together; those of short runs have one variance for all arms of their
+    experiment. "tuned": each loss at its own learning rate.
     """
     short, long = experiments.load("map"), experiments.load("confirmation")
     catalogue, ten = experiments.load("catalogue"), "CIFAR-10"
@@ -81,6 +82,7 @@ def headlines(metric: str = "linear") -> dict[str, Effect]:
     effects["short both"] = short.effect("tilt", "temperature", metric, ten)
     effects["long hcl"] = long.effect("released", "t0.5", metric)
     effects["long hcl over temperature"] = long.effect("released", "t0.1", metric)
+    effects["long hcl tuned"] = experiments.load("images-long").effect("released", "t0.25", metric)
     return effects
 
 
@@ -111,6 +113,7 @@ def evidence() -> dict[str, dict[str, str]]:
     Cells of one column stand alone; those of the first are the corrected ones of the front page.
     """
     linear, knn, hundred = headlines(), headlines("knn"), _on("map", "CIFAR-100")
+    pieces = experiments.load("decomposition").effect
     small = dict(
         finds="labels: " + interval(linear["labels"]),
         spares=f"two precisions: {_of('precision', 'simclr bf16-mixed', 'simclr 32-true')}",
@@ -120,7 +123,7 @@ def evidence() -> dict[str, dict[str, str]]:
             here=linear["short temperature"],
             tuned=_of("images-rates", "t0.1 tuned", "t0.5 tuned"),
             beside=knn["short temperature"],
-            elsewhere=hundred("t0.1 b0", "t0.5 b0"),
+            elsewhere=_of("images-hundred", "10", "2"),
             again=_of("loudness", "InfoNCE, t = 0.1", "InfoNCE, t = 0.5"),
             **small,
         ),
@@ -129,6 +132,7 @@ def evidence() -> dict[str, dict[str, str]]:
             tuned=_of("images-rates", "tilt0.5 tuned", "t0.5 tuned"),
             beside=knn["short tilt"],
             elsewhere=hundred("t0.5 b1", "t0.5 b0"),
+            again=_of("images-rates", "tilt0.5 lr0.001", "t0.5 lr0.001"),
             **small,
         ),
         "Short training: the best tilt over the best temperature": dict(
@@ -136,6 +140,7 @@ def evidence() -> dict[str, dict[str, str]]:
             tuned=_of("images-rates", "tilt0.1 tuned", "t0.1 tuned"),
             beside=knn["short both"],
             elsewhere=hundred("tilt", "temperature"),
+            again=_of("images-rates", "tilt0.1 lr0.001", "t0.1 lr0.001"),
             **small,
         ),
         "Longer training: HCL over t = 0.5": dict(here=linear["long hcl"], beside=knn["long hcl"]),
@@ -143,6 +148,13 @@ def evidence() -> dict[str, dict[str, str]]:
             here=linear["long hcl over temperature"],
             tuned=_of("images-long", "released", "t0.1"),
             beside=knn["long hcl over temperature"],
+            again=_of("images-long-rates", "released lr0.001", "t0.1 lr0.001"),
+        ),
+        "Longer training: HCL over t = 0.25": dict(
+            here=pieces("released", "t0.25"),
+            tuned=linear["long hcl tuned"],
+            beside=pieces("released", "t0.25", "knn"),
+            again=_of("images-long-rates", "released lr0.001", "t0.25 lr0.001"),
         ),
         "Labels over none": dict(here=linear["labels"], beside=knn["labels"]),
     }
@@ -154,10 +166,12 @@ def evidence() -> dict[str, dict[str, str]]:
         at_100 = [f"{'t0.1' if arm == 'temperature' else arm} x100" for arm in pair]
         rows[f"Search: {words}"] = dict(
             here={bag: searches(bag)[key] for bag in BAGS},
-            tuned=_of("search-lengths", *pair),
-            beside=_of("search-lengths", *pair, "recall100"),
-            elsewhere=_of("search-lengths", *pair, "transfer_ndcg"),
-            again=_of("search-lengths", *at_100),
+            tuned=_of("search-lengths", *pair)
+            + "; recall@100: "
+            + _of("search-lengths", *pair, "recall100"),
+            beside=_of("search", *pair, "recall100"),
+            elsewhere=_of("search", *pair, "transfer_ndcg"),
+            again="100 steps, own rates: " + _of("search-lengths", *at_100),
             finds="training at all: " + _of("search", "t0.1", "untrained"),
             spares="DCL, the tilt of its sharpness: "
             + _bags({bag: searches(bag)["dcl"] for bag in BAGS}),
