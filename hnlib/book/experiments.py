@@ -167,7 +167,7 @@ class Experiment:
 
     def replicates(self, name: str, seed: int, block: str = "") -> list[dict]:
         """Return all records of a run, in their order."""
-        return self._records().get(self._key(name, seed, block), [])
+        return self._records().get(self._key(name, seed, block) or "", [])
 
     def group(self, name: str, block: str = ""):
         """Return the rows of an arm's records, seed by seed.
