@@ -142,6 +142,15 @@ def test_a_block_is_read_from_the_processor_that_made_all_of_it(load, tmp_path):
     assert found() == [0.75] * len(arms)
 
 
+def test_the_run_that_was_repeated_is_the_same_to_the_last_digit():
+    """Four records on one processor; another seed, which has one, differs."""
+    longer = experiments.load("images-long")
+    repeated, (other,) = (longer.replicates("t0.25", seed) for seed in (40, 41))
+    scores = {key for key in other["metrics"] if key != "images_per_second"}
+    values = [{key: one["metrics"][key] for key in scores} for one in (*repeated, other)]
+    assert len(repeated) == 4 and values[0] == values[1] == values[2] == values[3] != values[4]
+
+
 def test_a_seed_that_another_processor_has_begun_is_named(load, tmp_path):
     experiment = load(score=lr)
     assert experiment.elsewhere("another") == []  # whole seeds may be of any processor

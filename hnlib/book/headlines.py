@@ -166,9 +166,9 @@ def evidence() -> dict[str, dict[str, str]]:
         at_100 = [f"{'t0.1' if arm == 'temperature' else arm} x100" for arm in pair]
         rows[f"Search: {words}"] = dict(
             here={bag: searches(bag)[key] for bag in BAGS},
-            tuned=_of("search-lengths", *pair)
-            + "; recall@100: "
-            + _of("search-lengths", *pair, "recall100"),
+            tuned="; recall@100: ".join(
+                _of("search-lengths", *pair, metric) for metric in ("ndcg", "recall100")
+            ),
             beside=_of("search", *pair, "recall100"),
             elsewhere=_of("search", *pair, "transfer_ndcg"),
             again="100 steps, own rates: " + _of("search-lengths", *at_100),
