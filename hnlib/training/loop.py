@@ -347,7 +347,7 @@ def launch(device: str, precision: str):
     import lightning_fabric
 
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
-    several = {}
+    several: dict[str, Any] = dict(devices=1)
     if under_torchrun():
         local = int(os.environ["LOCAL_WORLD_SIZE"])
         nodes = int(os.environ["WORLD_SIZE"]) // local
@@ -358,7 +358,7 @@ def launch(device: str, precision: str):
         raise ValueError(
             f"device={device!r} with precision={precision!r} is not possible here: {error}"
         ) from error
-    if several:
+    if under_torchrun():
         fabric.launch()
     return fabric
 
@@ -367,7 +367,8 @@ def fit(fabric, task: Task, method, execution: config.Execution) -> TrainedRun:
     """Train and measure a run, and write what `execution` asks for."""
     # Nothing here touches the caller's random state, and nothing in it touches us.
     with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
+        devices = [fabric.device.index or 0] if fabric.device.type == "cuda" else []
+        stack.enter_context(torch.random.fork_rng(devices=devices))
         # all batches have one shape: let cuDNN try its algorithms
         stack.callback(setattr, cudnn, "benchmark", cudnn.benchmark)
         cudnn.benchmark = not cudnn.deterministic
@@ -446,7 +447,9 @@ class Trainings:
         if self.record is None:
             self.record = self._measured()
             self.save()
-        run = TrainedRun(self.record, self.model.eval(), self.method)
+        model = self.model.eval().cpu()  # where the caller's data are
+        method = self.method if self.method is None else self.method.cpu()
+        run = TrainedRun(self.record, model, method)
         if self.writes and self.execution.record_to is not None:
             records.write(run.record, self.execution.record_to)
         if self.writes and self.execution.save is not None:

@@ -16,6 +16,7 @@ import json
 import math
 import os
 import platform
+import sys
 import typing
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -442,12 +443,17 @@ def environment(device=None) -> dict:
     hardware |= {name: about.get(name) for name in ("model", "stepping")}
     if device.type == "cuda":
         hardware["gpu"] = torch.cuda.get_device_name(device)
+        hardware["tf32"] = torch.backends.cudnn.allow_tf32  # of convolutions, at 32-true
     versions: dict[str, str | None] = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             versions[package] = None
+    if fabric := sys.modules.get("lightning_fabric"):  # also comes inside pytorch-lightning
+        versions["lightning-fabric"] = fabric.__version__
+    if device.type == "cuda":
+        versions |= {"cuda": torch.version.cuda, "cudnn": str(torch.backends.cudnn.version())}
     return {
         "hardware": hardware,
         "versions": versions,
