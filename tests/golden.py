@@ -1,0 +1,187 @@
+"""A snapshot of recorded numbers, losses and numbers in texts, which tells whether one has moved.
+
+    PYTHONPATH=book python tests/golden.py [--inline CHECKOUT]
+
+writes `tests/golden/*.json` anew, from the root; `inline.json` from the executed pages of a
+checkout, by default this one, if it has any. `tests/test_golden.py` compares.
+"""
+
+import argparse
+import hashlib
+import json
+import math
+import re
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hnlib import methods
+from hnlib.book import experiments
+from hnlib.notebooks import execute, inline_values
+
+FOLDER = Path(__file__).with_suffix("")
+NESTING = {"experiments": 4, "losses": 1, "inline": 2}  # levels whose entries have their own line
+EFFECT = ("difference", "between", "df")
+
+
+def is_screen(name: str) -> bool:
+    """Return whether an experiment predicts nothing; most are screens of hundreds of arms."""
+    return not experiments.load(name).predictions
+
+
+def of_experiment(name: str, effects: bool = True) -> dict:
+    """Return blocks by name, with a row for each arm and its effect over the first, and verdicts.
+
+    A screen has only the totals of its effects: one by one they would make the file too large.
+    """
+    experiment = experiments.load(name)
+    content = {block: _of_block(experiment, block, effects) for block in experiment.blocks}
+    if verdicts := [dict(row) for row in experiment.verdicts().rows]:
+        rows = {row.pop(""): [*row.values()] for row in verdicts}
+        content["verdicts"] = {"columns": [*verdicts[0]], "rows": rows}
+    return content
+
+
+def _of_block(experiment, block: str, effects: bool) -> dict:
+    decides, beside = experiment.metric(block), experiment.beside
+    metrics = [decides, *([beside[decides]] if isinstance(beside, dict) else beside)]
+    first, *others = arms = experiment.names(block)
+    rows = {arm: _of_arm(experiment, block, arm, metrics) for arm in sorted(arms)}
+    columns = ["runs", "recorded", *(f"mean {metric}" for metric in metrics), *EFFECT]
+    content = {"seeds": len(experiment.seeds), "columns": columns, "rows": rows}
+    over = {arm: _effect(experiment, block, arm, first) for arm in others} if effects else {}
+    if over and is_screen(experiment.name):
+        sizes = zip(*(row for row in over.values() if len(row) == len(EFFECT)))
+        totals = (math.fsum(filter(None, column)) for column in sizes)
+        errors = Counter(row[0] for row in over.values() if len(row) == 1)
+        return content | {"effects": dict(zip(EFFECT, totals)) | errors}
+    for arm, effect in over.items():
+        rows[arm] += effect
+    return content
+
+
+def _of_arm(experiment, block: str, arm: str, metrics: list[str]) -> list:
+    """Return the digest of the names of the runs, the number of records and the mean metrics."""
+    runs = [experiment.run(arm, seed, block) for seed in experiment.seeds]
+    names = None if None in runs else "\n".join(run.name for run in runs).encode()
+    digest = names and hashlib.sha256(names).hexdigest()[:12]
+    row = [digest, len(experiment.values(arm, metrics[0], block))]
+    for metric in metrics:
+        try:
+            values = experiment.values(arm, metric, block).values()
+            row.append(math.fsum(values) / len(values) if values else None)
+        except KeyError as error:  # a read-out that this block does not have
+            row.append(type(error).__name__)
+    return row
+
+
+def _effect(experiment, block: str, arm: str, first: str) -> list:
+    """Return what `EFFECT` names, the class of an error, or nothing without a common seed.
+
+    One seed has an infinite error, which JSON cannot write.
+    """
+    here, base = (experiment.values(one, experiment.metric(block), block) for one in (arm, first))
+    if not here.keys() & base.keys():
+        return []
+    try:
+        effect = experiment.effect(arm, first, block=block)
+    except ValueError as error:
+        return [type(error).__name__]
+    return [effect.difference, effect.between if effect.df else None, effect.df]
+
+
+def of_losses() -> dict[str, dict[str, float]]:
+    """Return every method's loss and, of its gradient in each view, norm and two projections.
+
+    Nothing is drawn, so the version of torch does not matter: the inputs are sines, and MoCHi, the
+    only method that mixes at random, has a fixed sequence for it.
+    """
+    waves = np.sin(np.outer([1.1, 1.7, 2.3, 2.9], np.arange(1, 97) ** 1.5)).reshape(4, 12, 8)
+    one, other, *directions = torch.from_numpy(waves)
+    views, labels = (one, one + 0.7 * other), torch.arange(12) % 3
+    features = tuple(view @ view.T for view in views)
+    found = {}
+    for name, entry in sorted(methods.CATALOGUE.items()):
+        leaves = [view.clone().requires_grad_() for view in views]
+        given = labels if entry.supervised else None, features if entry.features else None
+        loss = methods.build(name)(*leaves, *given)
+        found[name] = {"loss": loss.item()}
+        for view, gradient in enumerate(torch.autograd.grad(loss, leaves), 1):
+            along = [(gradient * direction).sum().item() for direction in directions]
+            names = (f"{what}, view {view}" for what in ("norm", "along 1", "along 2"))
+            found[name] |= dict(zip(names, [gradient.norm().item(), *along]))
+    return found
+
+
+def of_pages(root: Path) -> dict[str, list[list[str]]]:
+    """Return expression and value of each number in the texts of executed pages, in their order."""
+    pages = {}
+    for path in sorted((root / "_build/executed").rglob("*.ipynb")):
+        page = path.relative_to(root / "_build/executed").with_suffix("")
+        source = (root / "notebooks" / page).with_suffix(".md")
+        written, shown = (
+            [cell.source for cell in execute.read(one).cells if cell.cell_type == "markdown"]
+            for one in (source, path)
+        )
+        found = [_values(*both) for both in zip(written, shown)]
+        if len(written) != len(shown) or None in found:
+            raise ValueError(f"{page} has been edited since it was executed; build it again")
+        if any(found):
+            pages[page.as_posix()] = [pair for pairs in found for pair in pairs]
+    return pages
+
+
+def _values(text: str, shown: str) -> list[list[str]] | None:
+    """Return expressions and values of a text, or None if what is between them differs.
+
+    Where that is as short as a comma, a value may lend the next one its end: always the same one.
+    """
+    between, expressions = inline_values.EVAL.split(text)[::2], inline_values.EVAL.findall(text)
+    match = re.fullmatch("(.*?)".join(map(re.escape, between)), shown, re.DOTALL)
+    return match and [[" ".join(x.split()), y] for x, y in zip(expressions, match.groups())]
+
+
+def flat(content, *place) -> dict[tuple, object]:
+    """Return the leaves of a snapshot by their place, such as (experiment, block, arm, column)."""
+    if not isinstance(content, dict | list):
+        return {place: content}
+    if isinstance(content, list):
+        content = dict(enumerate(content, 1))
+    elif "columns" in content:
+        rows = {key: dict(zip(content["columns"], row)) for key, row in content["rows"].items()}
+        content = {k: x for k, x in content.items() if k not in ("columns", "rows")} | rows
+    items = (flat(value, *place, key) for key, value in content.items())
+    return {key: leaf for leaves in items for key, leaf in leaves.items()}
+
+
+def stored(name: str) -> dict[tuple, object]:
+    """Return the leaves of a snapshot that was written."""
+    return flat(json.loads((FOLDER / f"{name}.json").read_text("utf-8")))
+
+
+def write(name: str, content: dict) -> None:
+    """Write a snapshot with ten digits a number: half of the last is below the tolerance."""
+    FOLDER.mkdir(exist_ok=True)
+    short = json.loads(json.dumps(content), parse_float=lambda x: float(f"{float(x):.10g}"))
+    (FOLDER / f"{name}.json").write_text(f"{_lines(short, NESTING[name])}\n", "utf-8")
+
+
+def _lines(content, levels: int) -> str:
+    if levels and isinstance(content, dict):
+        lines = [f"{_lines(key, 0)}: {_lines(x, levels - 1)}" for key, x in content.items()]
+        return "{\n" + ",\n".join(lines) + "\n}"
+    if levels and isinstance(content, list) and isinstance(content[0], list):
+        return "[\n" + ",\n".join(_lines(x, levels - 1) for x in content) + "\n]"
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--inline", type=Path, default=Path("."), metavar="CHECKOUT")
+    pages = of_pages(parser.parse_args().inline)
+    write("losses", of_losses())
+    write("experiments", {name: of_experiment(name) for name in experiments.names()})
+    if pages:
+        write("inline", pages)
