@@ -17,9 +17,8 @@ book: $(READY)
 pdf: $(READY)
 	$(BUILDER) pdf
 
-# The library with the recorded runs, for other environments: _build/hnlib-….whl
+# The library and what its pages import, for other environments: _build/hnlib-….whl
 wheel: $(READY)
-	$(BUILDER) records
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir _build .
 
 # Tests run on all cores; a file's tests stay in one process, because they may share what is slow to make. Files

@@ -42,26 +42,23 @@ def _train_command(kind: str):
         *,
         option: Annotated[list[str], Parameter("-o")] = [],  # noqa: B006
         schedule: list[str] = [],  # noqa: B006
-        record: bool = False,
         restart: bool = False,
         dry_run: bool = False,
     ) -> None:
         from dataclasses import replace
 
-        from hnlib.training import records
+        from hnlib.book import experiments
+        from hnlib.training import records, store
 
         options, schedules = [*map(_pair, option)], [*map(_course, schedule)]
         config.reject_duplicates([*options, *schedules], "option")
         options = {key: _value(value) for key, value in options}
         run = replace(run, options=options, schedule=dict(schedules))
-        folder = records.tracked_folder() if record else records.default_folder()
+        folder = records.default_folder()
         if dry_run:
-            _describe(run, folder)
+            _describe(run, store.file_of(folder, run.configuration))
             return
-        if record:
-            from hnlib.book import experiments
-
-            execution = replace(execution, predictions=experiments.digest(run.experiment))
+        execution = replace(execution, predictions=experiments.digest(run.experiment))
         from hnlib.training.train import train
 
         progress = sys.stderr.isatty()
@@ -82,8 +79,6 @@ option
     KEY=VALUE, of the method
 schedule
     KEY=START:END, then :STEPS or :cosine:PERIODS
-record
-    write to book/results/runs
 restart
     ignore the checkpoint
 dry_run
@@ -121,16 +116,18 @@ def _value(text: str):
 
 def _report(run, trained, folder: Path) -> None:
     """Print the scores of a run, and where its record is."""
+    from hnlib.training import store
+
     row, metrics = trained.record["configuration"], trained.metrics
     shares = [f"{name} {100 * metrics[name]:.1f} %" for name in run.accuracies if name in metrics]
     ranks = [f"{name} {100 * metrics[name]:.1f}" for name in run.correlations if name in metrics]
     options = " ".join(f"{key}={value}" for key, value in row["options"].items())
     seconds = f"{trained.record['seconds']:.1f} s"
     print(f"{row['method']} ({options})", seconds, *shares, *ranks, sep="  ")
-    print(folder / f"{config.name(row)}.json")
+    print(f"{config.name(row)} in {store.file_of(folder, row)}")
 
 
-def _describe(run, folder: Path) -> None:
+def _describe(run, file: Path) -> None:
     from hnlib.book import paper_numbers
 
     if run.method is not None:  # ValueError: no such method, option or schedule
@@ -142,7 +139,7 @@ def _describe(run, folder: Path) -> None:
     for field in run.configuration:
         if shown[field] not in (None, ""):
             print(f"{field:17}{shown[field]}")
-    print(f"{'record':17}{folder}/….json, named by a hash of this and of the data")
+    print(f"{'record':17}a line of {file}, named by a hash of this and of the data")
     key = paper_numbers.key(run)
     for cell in paper_numbers.cells():
         if cell.key == key:
@@ -218,7 +215,7 @@ def evaluate(
     dataset: str,
     encoder: str = "resnet50",
     root: Path | None = None,
-    device: str = "cpu",
+    device: Literal["auto", "cpu", "cuda"] = "auto",
 ) -> None:
     """Evaluate an encoder of images by kNN and a linear probe, top-1 and top-5.
 
@@ -233,8 +230,10 @@ def evaluate(
     root
         default: $HNLIB_DATA or the cache
     device
-        cpu or cuda
+        auto, cpu or cuda
     """
+    import torch
+
     from hnlib.images import data, encoders, evaluation
     from hnlib.training import checkpoint
 
@@ -242,6 +241,8 @@ def evaluate(
         network = encoders.from_state_dict(saved, encoder)
     else:
         network = checkpoint.load(saved).encoder
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     scores = evaluation.top(network.to(device), data.load(dataset, root))
     for name, accuracy in scores.items():
         print(f"{name}: {100 * accuracy:.1f} %")
@@ -289,19 +290,28 @@ def profile(target: str, /, *, labels: bool = False) -> None:
 
 
 @app.command
-def results(*, folder: ExistingDirectory | None = None) -> None:
-    """List the recorded runs, with accuracies in percent.
+def results(
+    *, folder: ExistingDirectory | None = None, add: ExistingDirectory | None = None
+) -> None:
+    """List the recorded runs, with accuracies in percent, or add a folder's to the tracked ones.
 
     Parameters
     ----------
     folder
         default: the tracked records, then those of your runs
+    add
+        add the records of this folder, such as _build/results or another machine's, to the tracked
+        ones, a finished block at a time; a malformed one is refused, and then none is added
     """
     from hnlib.results import spread
     from hnlib.training import records
 
+    if add is not None:
+        new, count = records.add(add)
+        print(f"{new} of {count} records were new; they are in {records.tracked()}")
+        return
     shown = list(kinds.scores())
-    for place in [folder] if folder else [records.tracked_folder(), records.default_folder()]:
+    for place in [folder] if folder else [records.tracked(), records.default_folder()]:
         runs = records.frame(place).query("kind != 'measurement'").fillna({"method": "untrained"})
         print(f"{place}: {len(runs)} trained encoders")
         percents = 100 * runs.reindex(columns=shown).astype(float)
@@ -350,7 +360,7 @@ def queue(
         on = "cuda" if torch.cuda.is_available() else "cpu"
         if on == "cpu" and shutil.which("nvidia-smi"):
             print("torch cannot use the GPU of this machine: times and order are those of a CPU")
-    frame = records.frame()
+    frame = records.frame(records.tracked(), records.default_folder())
     waiting = run_queue.jobs(frame, seeds, only, on) + run_queue.planned(frame, only, on)
     elsewhere = []
     if run or device != "cuda":  # runs may be listed for a GPU that this machine lacks

@@ -434,7 +434,6 @@ def null(
     data_root: Path | None = None,
     out: Path | None = None,
     tasks: tuple[str, ...] = (),
-    record: bool = False,
 ) -> None:
     """Test whether a loss beats a temperature that got as much tuning (null model 1).
 
@@ -456,8 +455,6 @@ def null(
     tasks
         some of static, random, films and digits, with --quick of generated and digits; a verdict
         needs all of them
-    record
-        keep the records of the trainings with the tracked ones, for the ledger
     """
     from tqdm import tqdm
 
@@ -466,7 +463,7 @@ def null(
     if loss.configurations == ({},):
         print(f"One configuration, loss(a, b): {file} names no options to try in CONFIGURATIONS.")
     out = out or records.default_folder().parent / "null"
-    runs = records.tracked_folder() if record else out / "runs"  # the null's are of all losses
+    runs = out / "runs"  # the null's are of all losses
     compared, folder = nulls(protocol), out / loss.name
     everywhere = records.by_key(runs)
     compared = dataclasses.replace(compared, recorded=here(everywhere))

@@ -39,14 +39,14 @@ MEASURED, CHAPTER = re.findall(r"^````md\n(.*?)^````", TEXT, re.M | re.S)
 
 
 def clear():
-    for cached in (execute.root, execute.sources, experiments.load, experiments._recorded):
+    for cached in (execute.root, execute.sources, experiments.load, experiments._tracked):
         cached.cache_clear()
 
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
     """A checkout without records, with the experiment and its chapter."""
-    for folder in ("book/results/runs", "book/results/experiments", "notebooks/experiments"):
+    for folder in ("book/results/records", "book/results/experiments", "notebooks/experiments"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: notebooks/experiments/digits\n")
     (tmp_path / "book/results/experiments/digits.toml").write_text(EXPERIMENT)
@@ -64,7 +64,9 @@ def test_an_experiment_is_a_file_a_queue_records_a_table_a_verdict_and_a_page(ch
     assert experiment.verdicts().rows[0]["verdict"].startswith("open")
     command = ["queue", "--only", "chapters digits", "--run", "--device", "cpu"]
     assert len([*experiment.missing()]) == 9 and cli.main(command) == 0
-    made = records.load_all(checkout / "book/results/runs")
+    assert experiments.load("digits").verdicts().rows[0]["verdict"].startswith("open")
+    assert cli.main(["results", "--add", str(checkout / "_build/results")]) == 0
+    made = records.load_all(checkout / "book/results/records")
     assert {one["environment"]["predictions"] for one in made} == {experiment.digest}
     clear()
     experiment = experiments.load("digits")

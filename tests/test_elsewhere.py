@@ -35,7 +35,7 @@ def test_every_page_of_a_copy_follows_the_command(tmp_path):
     listed = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    runs = "book/results/runs"
+    runs = "book/results/records"
     for name in listed.stdout.splitlines():
         if not name.startswith(runs) and (ROOT / name).is_file():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -200,15 +200,16 @@ def test_a_download_hides_what_the_page_hides_and_says_what_a_figure_shows(monke
     assert references.source.startswith("## References\n\n- J. Robinson")
 
 
-def test_records_are_found_in_the_checkout_or_where_they_were_installed(tmp_path, monkeypatch):
+def test_records_are_found_in_the_checkout_or_beside_the_notebook(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "project_root", lambda: tmp_path / "here")
-    monkeypatch.setattr(records, "INSTALLED", tmp_path / "installed")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HNLIB_RECORDS", raising=False)
-    with pytest.raises(ValueError, match="book/results/runs"):
-        records.tracked_folder()
-    for place in ("installed", "here"):
-        folder = tmp_path / place / "book/results/runs"
-        folder.mkdir(parents=True)
-        assert records.tracked_folder() == folder
+    with pytest.raises(ValueError, match=r"put that file, which the book links, beside the noteb"):
+        records.tracked()
+    (tmp_path / records.PARQUET).touch()
+    assert records.tracked() == tmp_path / records.PARQUET
+    folder = tmp_path / "here/book/results/records"
+    folder.mkdir(parents=True)
+    assert records.tracked() == folder
     monkeypatch.setenv("HNLIB_RECORDS", str(tmp_path / "mine"))
-    assert records.tracked_folder() == tmp_path / "mine"
+    assert records.tracked() == tmp_path / "mine"

@@ -1,11 +1,11 @@
 """An experiment is one file: its arms, its runs, what is chosen, and its verdicts."""
 
-import json
+import shutil
 
 import pytest
 
 from hnlib.book import book_files, experiments
-from hnlib.training import records
+from hnlib.training import records, store
 
 TEXT = """
 question = "Which?"
@@ -49,7 +49,7 @@ def load(tmp_path, monkeypatch):
     runs.mkdir()
     monkeypatch.setattr(book_files, "book_file", lambda name: tmp_path / name.rpartition("/")[2])
     monkeypatch.setenv("HNLIB_RECORDS", str(runs))
-    caches = (experiments.load, experiments._recorded)
+    caches = (experiments.load, experiments._tracked)
 
     def write(more="", score=None):
         (tmp_path / "which.toml").write_text(TEXT + more)
@@ -69,14 +69,26 @@ def load(tmp_path, monkeypatch):
                     one = {"kind": "retrieval", "configuration": run.configuration}
                     one["environment"] = {"hardware": {"cpu": "a processor"}}
                     metrics["cranfield_ndcg"] = found - 0.1
-                    records.write(one | {"metrics": metrics}, runs)
+                    store.append(one | {"metrics": metrics}, runs)
         experiments.load.cache_clear()
-        experiments._recorded.cache_clear()
+        experiments._tracked.cache_clear()
         return experiments.load("which")
 
     yield write
     for cache in caches:
         cache.cache_clear()
+
+
+def of_processor(record):
+    return record["environment"]["hardware"]["cpu"]
+
+
+def remove(folder, which):
+    """Write the records of a folder anew, but for some."""
+    kept = [store.complete(one) for one in store.read(folder) if not which(one)]
+    shutil.rmtree(folder)
+    for one in kept:
+        store.append(one, folder)
 
 
 def lr(block, arm, seed):
@@ -120,10 +132,10 @@ def test_a_block_is_read_from_the_processor_that_made_all_of_it(load, tmp_path):
             run = experiment.run(arm, 3, "large")
             one = {"kind": "retrieval", "configuration": run.configuration}
             one |= {"metrics": {"ndcg": score}, "environment": {"hardware": {"cpu": cpu}}}
-            records.write(one, tmp_path / "runs")
+            store.append(one, tmp_path / "runs")
 
     def found():
-        experiments._recorded.cache_clear()
+        experiments._tracked.cache_clear()
         experiments.load.cache_clear()
         which = experiments.load("which")
         return [which.values(arm, "ndcg", "large")[3] for arm in which.arms["large"]]
@@ -135,10 +147,8 @@ def test_a_block_is_read_from_the_processor_that_made_all_of_it(load, tmp_path):
     assert found() == first
     again(arms, 0.75, "a third")
     assert found() == first  # the first that has them all
-    for path in (tmp_path / "runs").glob("????????????.json"):
-        content = json.loads(path.read_text())
-        if content["configuration"] == experiment.run(arms[0], 3, "large").configuration:
-            path.unlink()  # now the first processor lacks an arm
+    lacking = experiment.run(arms[0], 3, "large").name, "a processor"
+    remove(tmp_path / "runs", lambda one: (one["run"], of_processor(one)) == lacking)
     assert found() == [0.75] * len(arms)
 
 
@@ -155,10 +165,8 @@ def test_a_seed_that_another_processor_has_begun_is_named(load, tmp_path):
     experiment = load(score=lr)
     assert experiment.elsewhere("another") == []  # whole seeds may be of any processor
     key = experiment._key("plain lr0.1", 4, "small")
-    for path in (tmp_path / "runs").glob("????????????.json"):
-        if records.key(json.loads(path.read_text())["configuration"]) == key:
-            path.unlink()
-    experiments._recorded.cache_clear()
+    remove(tmp_path / "runs", lambda one: records.key(one["configuration"]) == key)
+    experiments._tracked.cache_clear()
     assert experiment.elsewhere("a processor") == []
     (sentence,) = experiment.elsewhere("another")
     assert sentence.startswith("Seed 4 of which small was begun on a processor: finish it there")

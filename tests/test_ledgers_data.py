@@ -19,7 +19,7 @@ import torch
 from hnlib import negatives
 from hnlib.book import book_files, paper_numbers
 from hnlib.contrast import Contrast
-from hnlib.training import kinds, records
+from hnlib.training import kinds, records, store
 
 BOOK = Path(__file__).resolve().parent.parent / "book"
 GRAPHS = ["MUTAG", "PTC_MR", "ENZYMES", "PROTEINS", "IMDB-BINARY", "IMDB-MULTI", "NCI1", "DD"]
@@ -38,9 +38,8 @@ def rows_of(name: str) -> tuple[list[str], list[dict]]:
 
 @pytest.fixture(scope="module")
 def recorded():
-    """The records by name; reading them checks names, types and ranges."""
-    folder = BOOK / "results/runs"
-    return dict(zip(records.names(folder), records.load_all(folder), strict=True))
+    """The records by the digest that tells replicates apart."""
+    return {store.digest_of(one): one for one in records.load_all(records.tracked())}
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +72,8 @@ def faults(record: dict) -> list[str]:
         "hardware": {"cpu", "cores", "threads"} <= environment["hardware"].keys(),
         "losses": np.isfinite(np.array(record.get("losses", []), float)).all(),
     }
-    if kinds.kind_of(record) != "measurement":
+    records.check(record)
+    if record["kind"] != kinds.MEASUREMENT:
         run = records.run_of(record)
         entry = run.catalogue.get(run.method)
         conditions["options"] = entry is None or run.options.keys() <= entry.defaults.keys()

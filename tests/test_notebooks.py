@@ -54,7 +54,7 @@ def project(tmp_path, monkeypatch):
     """A book of one chapter, in a folder of its own."""
     for folder in (
         "notebooks/theory",
-        "book/results/runs",
+        "book/results/records",
         "book/results/experiments",
         "hnlib",
         "examples",
@@ -199,9 +199,9 @@ def test_a_chapter_depends_on_the_ledgers_that_it_read(project, monkeypatch):
     ledger = project / "book/results/papers.csv"
     ledger.write_text("old")
     book_files.book_file("book/results/papers.csv")
-    assert build.is_unchanged(records.DEPENDENCIES, NO_RUNS)
+    assert build.is_unchanged(records.DEPENDENCIES)
     ledger.write_text("new")
-    assert not build.is_unchanged(records.DEPENDENCIES, NO_RUNS)
+    assert not build.is_unchanged(records.DEPENDENCIES)
 
 
 def test_the_book_is_built_when_a_source_has_changed_and_not_otherwise(project, one, monkeypatch):
@@ -214,9 +214,7 @@ def test_the_book_is_built_when_a_source_has_changed_and_not_otherwise(project, 
     index = project / "_build/html/index.html"
     index.parent.mkdir(parents=True)
     assert built() and not built()
-    (project / "book/results/runs.parquet").write_bytes(b"packed")  # which a build writes
-    assert not built()
-    for path in (one, project / "book/results/runs/one.json", project / "requirements.txt"):
+    for path in (one, project / "book/results/records/one.jsonl", project / "requirements.txt"):
         path.write_text("other\n")
         assert built() and not built(), path
     assert built("one") and built()  # a draft is not the book
@@ -375,7 +373,11 @@ def test_results_page_shows_runs():
     options = {"beta": 1.0, "halves": [0.25, 0.5]}
     some = partial(record, method="h_cl", options=options)
     runs = [some(0, 1.0), some(1, 0.98), some(2, 0.999, queue=64)]
-    cost = {"configuration": {"experiment": "cost_of", "seed": 0}, "metrics": {"megabytes": 1.0}}
+    cost = {
+        "kind": "measurement",
+        "configuration": {"experiment": "cost_of", "seed": 0},
+        "metrics": {"megabytes": 1.0},
+    }
     page = ledger_pages.results_tables(records.frame([*(run | about for run in runs), cost]))
     shown = ["h\\_cl", "beta 1.0", "halves 0.25:0.5", "0, 1", "89.0\u00a0±\u00a01.4", "99.9"]
     shown += ["queue 64", "1\u00a0s", "A CPU, 2 threads", "2026-01-02"]

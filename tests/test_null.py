@@ -13,7 +13,7 @@ from hnlib.book import book_files, experiments, losses_on_trial
 from hnlib.profile import profile_loss
 from hnlib.results import comparisons
 from hnlib.results.comparisons import Effect, family
-from hnlib.training import records
+from hnlib.training import records, store
 from hnlib.training.train import train
 
 FILE = """
@@ -167,7 +167,7 @@ def tiny(tmp_path, monkeypatch):
         return mine if mine.exists() else found(name)
 
     monkeypatch.setattr(book_files, "book_file", book_file)
-    caches = (experiments.load, experiments._recorded)
+    caches = (experiments.load, experiments._tracked)
     for cache in caches:
         cache.cache_clear()
     protocol = experiments.load("null-1-quick")
@@ -178,7 +178,7 @@ def tiny(tmp_path, monkeypatch):
             metrics = {"ndcg": score, "ndcg_validation": score, "recall100": score}
             one = {"kind": "retrieval", "configuration": configuration, "metrics": metrics}
             hardware = {"hardware": {"cpu": "another processor"}}
-            records.write(one | {"environment": hardware, "seconds": 0.5}, runs)
+            store.append(one | {"environment": hardware, "seconds": 0.5}, runs)
     for cache in caches:
         cache.cache_clear()
     yield protocol
@@ -204,9 +204,9 @@ def test_a_trial_ends_with_a_sentence_and_is_resumed(file, tiny, tmp_path, monke
     # the file's loss at 0.2 is N1 itself: the same runs but for rounding
     assert record["chosen"]["generated"]["N1"]["options"] == {"temperature": 0.2}
     assert (folder / "differences.svg").read_text().startswith("<?xml")
-    trained = {one.name: one.stat().st_mtime_ns for one in runs.iterdir()}
+    trained = {one.name: one.stat().st_size for one in runs.glob("*.jsonl")}
     null.null(path, quick=True, processes=1, out=tmp_path / "out")
-    assert {x.name: x.stat().st_mtime_ns for x in runs.iterdir()} == trained
+    assert {x.name: x.stat().st_size for x in runs.glob("*.jsonl")} == trained
     assert capsys.readouterr().out.splitlines()[-2] == said.splitlines()[-2]
 
 

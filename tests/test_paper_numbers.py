@@ -70,8 +70,8 @@ def test_runs_have_the_printed_values_and_name_ours():
 def test_the_command_of_a_cell_makes_its_record(kind, capsys):
     cells = [cell for cell in RUNNABLE if cell.run.kind == kind]
     for cell in {paper_numbers.command(c.run): c for c in cells}.values():
-        tokens = shlex.split(paper_numbers.command(cell.run, "--dry-run"))
-        assert cli.main(tokens[1:]) == 0
+        tokens = shlex.split(paper_numbers.command(cell.run))
+        assert cli.main([*tokens[1:], "--dry-run"]) == 0
         paper = paper_numbers.PAPERS[cell.paper]
         place = f"{paper}, {cell.table}, {cell.row}, {cell.column}: {cell.value:g}"
         assert f"printed number   {place}\n" in capsys.readouterr().out
@@ -136,7 +136,7 @@ def test_the_queue_is_worked_off_recorded_and_resumed(tmp_path, monkeypatch, cap
 )
 @pytest.mark.slow
 def test_chapters_have_their_runs_in_the_queue(experiment, dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "tracked_folder", lambda: tmp_path)
+    monkeypatch.setattr(records, "tracked", lambda: tmp_path)
     frame = records.frame([record(RUNNABLE[0].run, {})])
     found = run_queue.planned(frame, f"chapters {experiment}, {dataset}", "cuda")
     assert len(found) > 30 and {job.run.experiment for job in found} == {experiment}
@@ -144,7 +144,7 @@ def test_chapters_have_their_runs_in_the_queue(experiment, dataset, tmp_path, mo
 
 
 def test_the_command_lists_and_refuses(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(records, "tracked_folder", lambda: tmp_path)
+    monkeypatch.setattr(records, "tracked", lambda: tmp_path)
     assert cli.main(["queue", "--only", "hclot Table V, MUTAG"]) == 0
     assert "--dataset MUTAG" in capsys.readouterr().out
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)

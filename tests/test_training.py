@@ -346,10 +346,11 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     command = words.split()
     saved = tmp_path / "run.safetensors"
     more = ["--epochs", "1", "-o", "beta=0.5", "--save", str(saved)]
-    for _ in range(2):  # the second replaces the record
+    for _ in range(2):  # the second is a replicate
         assert cli.main([*command, *more]) == 0
     assert "beta=0.5" in capsys.readouterr().out
-    (record,) = records.load_all(tmp_path / "results")
+    record, again = records.load_all(tmp_path / "results")
+    assert record["losses"] == again["losses"]
     assert record["configuration"]["options"]["beta"] == 0.5
     assert training.load(saved).record["configuration"] == record["configuration"]
 

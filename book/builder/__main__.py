@@ -27,12 +27,6 @@ def book(*, only: str | None = None, jobs: PositiveInt | None = None) -> int:
 
 
 @app.command
-def records() -> None:
-    """Pack the recorded runs into one Parquet, which the wheel and the pages offer."""
-    build.pack_records()
-
-
-@app.command
 def pdf() -> None:
     """Print the built book into one PDF with Chromium."""
     paper.write()

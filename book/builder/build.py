@@ -38,7 +38,7 @@ from hnlib.training import records
 TIMEOUT = 900  # seconds for one cell of a chapter in the default build
 # slow to import, and used by several chapters; they import matplotlib, pandas and scipy
 LIBRARIES = ["cvxpy", "ipykernel.kernelapp", "lightning_fabric", "ot", "seaborn"]
-LIBRARIES += ["sklearn.linear_model", "torch", "torch_geometric", "builder.preloaded_records"]
+LIBRARIES += ["sklearn.linear_model", "torch", "torch_geometric"]
 NOT_EXECUTED = """```{admonition} Not executed
 :class: warning
 This chapter has not been executed since its last change; in this draft it is shown without results.
@@ -89,7 +89,7 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
     """Write what Sphinx reads: configuration, prose, executed notebooks, generated tables."""
     folder = root() / "_build/stage"
     shutil.rmtree(folder, ignore_errors=True)
-    ignored = shutil.ignore_patterns("__pycache__", "runs")
+    ignored = shutil.ignore_patterns("__pycache__", "records")
     shutil.copytree(root() / "book", folder / "book", ignore=ignored)
     shutil.copytree(root() / "examples", folder / "examples", ignore=ignored)  # a page includes it
     shutil.copyfile(root() / "_toc.yml", folder / "_toc.yml")
@@ -174,6 +174,7 @@ def render(folder: Path, draft: bool) -> None:
     environment = os.environ | {"PYTHONPATH": f"{root()}{os.pathsep}{here}"}
     with ThreadPoolExecutor() as beside:
         wheel = beside.submit(portable_notebooks.wheel, page)
+        packed = beside.submit(packed_records)
         result = subprocess.run(
             [sys.executable, "-m", "builder.run_sphinx", *map(str, arguments)],
             env=environment,
@@ -188,8 +189,7 @@ def render(folder: Path, draft: bool) -> None:
     if warnings:
         print(warnings, file=sys.stderr)
     wheel.result()
-    if (packed := records.parquet()).exists():
-        shutil.copyfile(packed, page / packed.name)
+    shutil.copyfile(packed.result(), page / records.PARQUET)
     portable_notebooks.read_labels(page, toc())
     portable_notebooks.downloads(page / "_sources", portable_notebooks.repository(root()))
     html, old = root() / "_build/html", root() / "_build/html.old"
@@ -201,44 +201,33 @@ def render(folder: Path, draft: bool) -> None:
     shutil.rmtree(build, ignore_errors=True)
 
 
-def is_unchanged(read: dict[str, str], runs) -> bool:
-    """Return whether all of `records.DEPENDENCIES` that a chapter read has its digest today."""
-    return all(_digest_today(key, runs) == before for key, before in read.items())
+def is_unchanged(read: dict[str, str]) -> bool:
+    """Return whether all files that a chapter read (`records.DEPENDENCIES`) are as they were."""
+    return all(records.content_digest(root() / path) == before for path, before in read.items())
 
 
-def _digest_today(key: str, runs) -> str:
-    """Return the digest of a file, or of a selection of the tracked records, which are `runs`."""
-    if key == records.EVERY:
-        return records.everything()
-    if not key.startswith("["):
-        path = root() / key
-        return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
-    kind, where, latest = json.loads(key)
-    if latest:
-        return records.digest(records.frame(kind=kind, where=where, latest=True))
-    rows = runs if kind is None else runs[runs["kind"] == kind]
-    return records.digest(rows.query(where) if where else rows)
-
-
-def pack_records():
-    """Return the tracked records as a table, and see to it that their Parquet is current."""
-    runs = records.frame()
-    if len(runs) and records.read_parquet() is None:
-        records.write_parquet(runs)
-    return runs
+def packed_records() -> Path:
+    """Return the Parquet of the tracked records, written once for each of their states."""
+    digest = records.content_digest(records.tracked())
+    path = root() / f"_build/records-{digest[:12]}.parquet"
+    if not path.exists():
+        for old in path.parent.glob("records-*.parquet"):
+            old.unlink()
+        records.write_parquet(path)
+    return path
 
 
 def _made_of(only: str | None) -> str:
     """Return a digest of all files and versions of which the pages are made."""
-    folders = (root() / name for name in ("book", "examples", "hnlib", "notebooks"))
-    paths = {path for folder in [*folders, records.tracked_folder()] for path in folder.rglob("*")}
+    folders = [root() / name for name in ("book", "examples", "hnlib", "notebooks")]
+    paths = {path for folder in [*folders, records.tracked()] for path in folder.rglob("*")}
     paths |= {
         path
         for ending in ("cff", "md", "toml", "txt", "yml")
         for path in root().glob(f"*.{ending}")
     }
     digest = hashlib.sha256(f"{only} {sys.version} {metadata.version('sphinx')}".encode())
-    for path in sorted(paths - {records.parquet()}):
+    for path in sorted(paths):
         if path.suffix != ".pyc" and path.is_file():
             digest.update(f"{path}\0".encode() + path.read_bytes())
     return digest.hexdigest()
@@ -268,13 +257,11 @@ def book(only: str | None = None, jobs: int | None = None) -> int:
 
 
 def _book(wanted: list[Path], draft: bool, jobs: int) -> None:
-    runs = pack_records()
+    runs = records.frame()
 
     def unchanged(chapter: Path) -> bool:
         stored = executed_path(chapter)
-        return is_current(stored, chapter) and is_unchanged(
-            execution_metadata(stored)["read"], runs
-        )
+        return is_current(stored, chapter) and is_unchanged(execution_metadata(stored)["read"])
 
     current = [chapter for chapter in chapters() if unchanged(chapter)]
     if todo := [chapter for chapter in wanted if chapter not in current]:

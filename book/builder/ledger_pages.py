@@ -13,7 +13,7 @@ import pandas as pd
 from hnlib.book import claims, experiments
 from hnlib.book.paper_numbers import PAPERS
 from hnlib.book.tables import DASH, Markup, myst, percent
-from hnlib.training import kinds, records
+from hnlib.training import kinds, records, store
 
 METRICS = kinds.scores()  # shown of a run; its file holds more
 CHOSEN = ["Data", "Method", "Options", "Setting", "Encoder", "Epochs"]  # shown beside the seeds
@@ -206,6 +206,17 @@ def choosing() -> set[str]:
     return {one.name for one in every if one.name in asked and not one.predictions}
 
 
+def set_aside() -> list[dict]:
+    """Return the tracked records that `frame` leaves out: superseded, or further runs of a name."""
+    aside, first = [], set()
+    for record in store.read(records.tracked()):
+        if "superseded" in record or record["run"] in first:
+            aside.append(record)
+        else:
+            first.add(record["run"])
+    return aside
+
+
 def aside_table(aside: list[dict]) -> str:
     """Return how many records of each experiment and data set are left out of `frame`, and why."""
     why = Counter(
@@ -237,8 +248,8 @@ def dataset_table(runs: pd.DataFrame) -> str:
     options = {key for run in runs["run"] for key in getattr(run, "options", None) or ()}
     kinds_of = {column: "metric" for column in metrics} | dict.fromkeys(options, "of the method")
     rows = []
-    for column in [*runs.columns.drop("run"), "configuration"]:
-        known = runs["run" if column == "configuration" else column]
+    for column in runs.columns.drop(["run", "metrics", "environment"]):
+        known = runs[column]
         text = meaning.get(column, kinds_of.get(column, ""))
         kind = "JSON or text" if str(known.dtype) == "object" else str(known.dtype)
         rows.append([inline_code(column), f"{known.notna().sum():,}", kind, text])
@@ -271,6 +282,6 @@ def write(folder: Path, executed: dict[str, dict], runs, root: Path, draft: bool
     errata = {code for cell in cells for code in ENTRY.findall("".join(cell["source"]))}
     tables = claims_tables(listed, checks, root, errata)
     fill_placeholders(folder / "claims.md", {"claims": tables})
-    parts = {"runs": results_tables(runs, choosing()), "aside": aside_table(records.set_aside())}
+    parts = {"runs": results_tables(runs, choosing()), "aside": aside_table(set_aside())}
     parts["columns"] = dataset_table(runs)
     fill_placeholders(folder / "results.md", parts)

@@ -1,6 +1,5 @@
 """The files of the book that its pages read, from the checkout or as installed."""
 
-import hashlib
 import json
 from collections import defaultdict
 from pathlib import Path
@@ -18,7 +17,7 @@ def book_file(name: str) -> Path:
         path = folder / name
         if path.exists():
             if path.is_file():
-                records.DEPENDENCIES[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+                records.depend(path)
             return path
     raise ValueError(f"{name} is neither in a checkout around {Path.cwd()} nor installed")
 

@@ -31,7 +31,7 @@ from hnlib.book.predictions import Verdicts
 from hnlib.book.tables import TITLES, scores
 from hnlib.results import comparisons
 from hnlib.results.comparisons import Effect
-from hnlib.training import config, kinds, records
+from hnlib.training import config, kinds, records, store
 
 FOLDER = "book/results/experiments"
 
@@ -144,13 +144,13 @@ class Experiment:
     def missing(self) -> Iterator:
         """Yield the runs without a record; a closed experiment yields none."""
         named = {} if self.closed else self._named(self.seeds)
-        return (self.run(*one) for key, one in named.items() if key not in self._records())
+        return (self.run(*one) for key, one in named.items() if not self._recorded(key))
 
     def elsewhere(self, here: str) -> list[str]:
         """Return a sentence for each seed of a block that only other processors have begun."""
         begun: dict[tuple[int, str], set[str]] = {}
         for key, (_, seed, block) in self._named(self.seeds).items():
-            made = self._records().get(key)
+            made = self._recorded(key)
             begun.setdefault((seed, block), set()).update(by_processor(made) if made else [None])
         return [
             f"Seed {seed} of {' '.join(filter(None, [self.name, block]))} was begun on "
@@ -167,7 +167,7 @@ class Experiment:
 
     def replicates(self, name: str, seed: int, block: str = "") -> list[dict]:
         """Return all records of a run, in their order."""
-        return self._records().get(self._key(name, seed, block) or "", [])
+        return self._recorded(self._key(name, seed, block))
 
     def group(self, name: str, block: str = ""):
         """Return the rows of an arm's records, seed by seed.
@@ -182,7 +182,7 @@ class Experiment:
         """Return the rows of all arms of a block by the name of their record."""
         arms = (self._found(name, block).values() for name in self.names(block))
         found = {id(one): one for several in arms for one in several}
-        rows = records.frame([*found.values()])
+        rows = records.frame([*found.values()], scores=True)
         if others := self.fields.get("transfer"):
             scores = rows.reindex(columns=[f"{other}_ndcg" for other in others])
             rows = rows.assign(transfer_ndcg=scores.astype(float).mean(axis=1))
@@ -213,7 +213,7 @@ class Experiment:
 
         def read(record: dict) -> float:
             if metric.startswith("last_"):
-                return record["history"][-1][metric.removeprefix("last_")]
+                return store.complete(record)["history"][-1][metric.removeprefix("last_")]
             if metric == "transfer_ndcg":
                 others = self.fields["transfer"]
                 return statistics.fmean(record["metrics"][f"{other}_ndcg"] for other in others)
@@ -294,7 +294,7 @@ class Experiment:
             for arm in _flat(arms)
             for name, seed in itertools.product(self._like(arm, block), self.seeds)
         }
-        return sum(self._key(*one) not in self._records() for one in named)
+        return sum(not self._recorded(self._key(*one)) for one in named)
 
     def edges(self) -> str:
         """Return a sentence on chosen numbers that are the smallest or largest tried."""
@@ -359,8 +359,17 @@ class Experiment:
             return self.beside[metric]
         return self.beside[0] if metric == self.primary else self.primary
 
-    def _records(self) -> dict[str, list[dict]]:
-        return _recorded() if self.recorded is None else self.recorded
+    def _recorded(self, key: str | None) -> list[dict]:
+        """Return the records of a run by its key; a chapter that asks depends on their files.
+
+        Where there is none it depends on all files: one may be added to any of them.
+        """
+        if self.recorded is not None:
+            return self.recorded.get(key or "", [])
+        found = _tracked().get(key or "", [])
+        for path in {record.get("file") for record in found} or {records.tracked()}:
+            _depend(path)
+        return found
 
     def _mixed(self, block: str) -> bool:
         """Return whether the two runs of a seed may come from different processors."""
@@ -383,7 +392,7 @@ class Experiment:
         elsewhere = [name for name, rule in self._chosen(block).items() if "experiment" in rule]
         every = (self._key(name, seed, block) for name in [*self.arms[block], *elsewhere])
         keys = [key for key in every if key]
-        every = {key: self._records()[key] for key in keys if key in self._records()}
+        every = {key: found for key in keys if (found := self._recorded(key))}
         made = [by_processor(several) for several in every.values()]
         if made and len(every) == len(set(keys)):
             for processor in made[0]:
@@ -535,11 +544,9 @@ def names() -> list[str]:
     return sorted(path.stem for path in Path(book_files.book_file(FOLDER)).glob("*.toml"))
 
 
-def digest(name: str) -> str:
-    """Return the digest of an experiment's predictions: of its file, or of predictions.md."""
-    if name in names():
-        return load(name).digest
-    return _digest(book_files.book_file("book/results/predictions.md").read_bytes())
+def digest(name: str) -> str | None:
+    """Return the digest of the file with an experiment's predictions, None if it has none."""
+    return load(name).digest if name in names() else None
 
 
 def _digest(content: bytes) -> str:
@@ -563,6 +570,12 @@ def _merged(base: dict, more: dict) -> dict:
 
 
 @functools.cache
-def _recorded() -> dict[str, list[dict]]:
-    """Return the records and their replicates by what was chosen."""
+def _tracked() -> dict[str, list[dict]]:
+    """Return the tracked records and their replicates by what was chosen."""
     return records.by_key()
+
+
+@functools.cache
+def _depend(path: Path | None) -> None:
+    if path is not None:
+        records.depend(path)

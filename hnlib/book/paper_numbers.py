@@ -188,7 +188,7 @@ def _percents(runs: Any, metric: str) -> list[float]:
     return [] if runs is None or metric not in runs else (100 * runs[metric].dropna()).tolist()
 
 
-def command(run, *flags: str) -> str:
+def command(run) -> str:
     """Return the shell command that makes the run's record."""
     parts = ["hnlib train", run.kind, "--dataset", run.dataset, "--method", run.method]
     for name, default in config.defaults(type(run)).items():
@@ -205,4 +205,4 @@ def command(run, *flags: str) -> str:
     for name, value in run.options.items():
         word = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
         parts += ["-o", f"{name}={word}"]
-    return " ".join([parts[0], *map(shlex.quote, parts[1:]), *flags])
+    return " ".join([parts[0], *map(shlex.quote, parts[1:])])

@@ -76,14 +76,17 @@ def jobs(frame: Any, seeds: int = 1, only: str = "*", device: str = "cpu") -> li
 def planned(frame: Any, only: str, device: str) -> list[Job]:
     """Return the runs that the experiments wait for, in the order of `experiments.missing`.
 
+    Those of this machine that were not added to the tracked ones yet are left out.
+
     `only` matches "chapters EXPERIMENT, DATASET, METHOD".
     """
-    seconds = epoch_seconds(frame, device)
+    seconds, own = epoch_seconds(frame, device), records.by_key(records.default_folder())
     return [
         _job(run, 0, seconds)
         for run in experiments.missing()
         if run.method is not None  # no command evaluates an untrained encoder
         and _matches(_words(run), only)
+        and records.key(run.configuration) not in own
     ]
 
 
@@ -128,7 +131,7 @@ def listing(waiting: list[Job]) -> str:
     for job in waiting:
         fills = f"{job.numbers:2} printed" if job.numbers else "a chapter "
         time = "not timed" if job.minutes is None else f"{job.minutes:.1f} min"
-        lines.append(f"{fills} {time:>12}  {paper_numbers.command(job.run, '--record')}")
+        lines.append(f"{fills} {time:>12}  {paper_numbers.command(job.run)}")
     return "\n".join([*lines, total(waiting)])
 
 
@@ -157,7 +160,7 @@ def work(waiting: list[Job], minutes: float, device: str, data_root: Path | None
     from hnlib.training.train import Diverged, train  # a list need not wait for Fabric
 
     end, done, absent = time.monotonic() + 60 * minutes, 0, set()
-    folder = records.tracked_folder()
+    folder = records.default_folder()
 
     def state(job: Job) -> Path:
         return project_root() / "_build" / "queue" / f"{job.run.name}.pt"
@@ -167,7 +170,7 @@ def work(waiting: list[Job], minutes: float, device: str, data_root: Path | None
             break
         if job.run.dataset in absent:
             continue
-        print(paper_numbers.command(job.run, "--record"))
+        print(paper_numbers.command(job.run))
         short = job.minutes is not None and job.minutes < SHORT
         saved = None if short else state(job)
         where = dict(device=device, checkpoint=saved, record_to=folder, data_root=data_root)

@@ -17,7 +17,7 @@ from cyclopts.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, Posi
 
 from hnlib import _files
 from hnlib.notebooks import execute
-from hnlib.training import config, records
+from hnlib.training import config, records, store
 
 
 class Trial(NamedTuple):
@@ -189,30 +189,28 @@ def _run(
                 errors[trial.name] = str(error)
                 print(f"\n{trial.name} failed: {trial.parameters}\n{error}", flush=True)
                 continue
-            for name, content in files.items():
-                _files.write_atomically(root / name, content)
+            content, made = files
+            if content:
+                _files.write_atomically(folder / f"{trial.name}.ipynb", content)
+            for record in made:
+                store.append(record, records.default_folder())
             print(f"  {trial.name}: done", flush=True)
         return errors
     finally:
         ray.shutdown()
 
 
-def _execute(trial: Trial, notebook, folder, root, cpus, gpus) -> dict[str, bytes]:
-    """Execute a trial on a Ray worker; from a copy of the checkout, return the files it wrote."""
+def _execute(trial: Trial, notebook, folder, root, cpus, gpus) -> tuple[bytes, list[dict]]:
+    """Execute a trial on a Ray worker; from a copy of the checkout, return notebook and records."""
     if root is not None:
         os.chdir(root)
     if not gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    before, here = _records(), execute.root()
+    own, here = records.default_folder(), execute.root()
+    before = {store.digest_of(one) for one in records.load_all(own)}
     path = here / folder / f"{trial.name}.ipynb"
     execute.execute(here / notebook, path, trial.parameters, threads=max(1, int(cpus)))
     if root is not None:
-        return {}
-    written = [path, *(name for name, when in _records().items() if before.get(name) != when)]
-    return {os.path.relpath(name, here): name.read_bytes() for name in written}
-
-
-def _records() -> dict[Path, int]:
-    folders = [records.default_folder(), execute.root() / records.TRACKED]  # if it is there
-    paths = itertools.chain.from_iterable(folder.glob("[!.]*.json") for folder in folders)
-    return {path: path.stat().st_mtime_ns for path in paths}
+        return b"", []
+    made = [one for one in records.load_all(own) if store.digest_of(one) not in before]
+    return path.read_bytes(), made

@@ -78,7 +78,7 @@ def load(path: Path | str, encoder: nn.Module | None = None) -> TrainedRun:
         raise ValueError(f"{path} holds no record; TrainedRun.save did not write it")
     try:
         record = json.loads(metadata["record"])
-        model = kinds.task_class(kinds.kind_of(record)).saved_model(record, state, encoder)
+        model = kinds.task_class(record["kind"]).saved_model(record, state, encoder)
         model.load_state_dict(state)
     except UNFIT as error:
         reason = str(error).splitlines()[0]

@@ -7,6 +7,7 @@ that is added later leaves the names of older records as they are.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import hashlib
@@ -230,6 +231,13 @@ class Configuration:
             for key, value in configuration["options"].items()
         }
         return cls(**cls.legacy_defaults | configuration | {"options": options})
+
+    def renamed(self, experiment: str, seed: int):
+        """Return this run with another experiment and seed, which are taken as they are."""
+        twin = copy.copy(self)
+        object.__setattr__(twin, "experiment", experiment)
+        object.__setattr__(twin, "seed", seed)
+        return twin
 
     def display_values(self) -> dict:
         """Return the fields as numbers and words."""

@@ -17,6 +17,8 @@ KINDS = {
     "sentences": "hnlib.sentences",
     "retrieval": "hnlib.retrieval",
 }
+#: The kind of a record of costs and the like, which is of no run
+MEASUREMENT = "measurement"
 
 
 @functools.cache
@@ -36,11 +38,7 @@ def scores() -> dict[str, str]:
     return {name: title for kind in KINDS for name, title in run_class(kind).scores.items()}
 
 
-def kind_of(record: dict) -> str:
-    """Return the kind of run that a record is of, or "measurement"."""
-    before = {"image_shape": "images", "graphs": "graphs", "sentences": "sentences"}
-    guess = next((kind for key, kind in before.items() if key in record), "measurement")
-    kind = record.get("kind", guess)  # older records do not name it
-    if kind not in (*KINDS, "measurement"):
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}, measurement, got {kind!r}")
-    return kind
+def check(kind: str | None) -> None:
+    """Raise ValueError unless a record of that kind is one of a run or a measurement."""
+    if kind not in (*KINDS, MEASUREMENT):
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, {MEASUREMENT}, got {kind!r}")

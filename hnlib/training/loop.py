@@ -24,7 +24,7 @@ from torch.backends import cudnn
 
 from hnlib import _checks, _files, distributed, methods
 from hnlib.contrast import Contrast
-from hnlib.training import config, records
+from hnlib.training import config, records, store
 from hnlib.training.checkpoint import Checkpoint, TrainedRun
 from hnlib.training.task import Task
 
@@ -451,7 +451,7 @@ class Trainings:
         method = self.method if self.method is None else self.method.cpu()
         run = TrainedRun(self.record, model, method)
         if self.writes and self.execution.record_to is not None:
-            records.write(run.record, self.execution.record_to)
+            store.append(run.record, self.execution.record_to)
         if self.writes and self.execution.save is not None:
             run.save(self.execution.save)
         return run

@@ -1,9 +1,9 @@
-"""The ledger of results: one JSON file for each measured run, and all of them as one table.
+"""The ledger of results: what every recorded run has, and all of them as one table.
 
 A record is a dictionary with at least `configuration` (everything that was chosen, the seed
 included) and `metrics` (everything that was measured); `kind`, `history`, `environment` and
-`seconds` are usual. Its file is named by a short hash of the configuration, so the same run has the
-same name on every machine. A file that was damaged or altered is refused when it is read.
+`seconds` are usual. It is named by a short hash of the configuration, so the same run has the same
+name on every machine. `hnlib.training.store` keeps them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import itertools
 import json
 import math
 import os
@@ -19,18 +18,16 @@ import platform
 import sys
 import typing
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic_core import from_json  # three times as fast as json
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from hnlib._files import INSTALLED, project_root, write_atomically
-from hnlib.training import kinds
+from hnlib._files import project_root
+from hnlib.training import kinds, store
 from hnlib.training.config import canonical, defaults, name, to_text
 
 if TYPE_CHECKING:  # training needs no pandas
@@ -39,94 +36,55 @@ if TYPE_CHECKING:  # training needs no pandas
 
 PACKAGES = ("torch", "torchvision", "torch-geometric", "lightning-fabric", "numpy", "scikit-learn")
 PACKAGES += ("tokenizers",)
-TRACKED = "book/results/runs"
-#: Beside the tracked records: their `frame`, which the build packs and git does not track.
-PARQUET = "runs.parquet"
-#: Parts of a record that are a column each, as they are.
-SHOWN = ("test_images", "graphs", "sentences", "judged", "history", "losses", "correct")
-#: Digest of each file and record selection that this process has read.
+TRACKED = "book/results/records"
+#: All of them in one file, for those without a checkout
+PARQUET = "records.parquet"
+#: Parts of a record that are a column each, as they are
+SHOWN = ("test_images", "graphs", "sentences", "judged")
+#: Digest of each file that this process has read, by its path in the checkout
 DEPENDENCIES: dict[str, str] = {}
-#: The selection of all tracked records
-EVERY = "[all records]"
 
 
 def default_folder() -> Path:
-    """Return the folder of runs started by hand, by tests or by the default build."""
+    """Return the folder to which every run appends its record."""
     return project_root() / "_build" / "results"
 
 
-def tracked_folder() -> Path:
-    """Return the folder of the tracked records: only `--record` writes there.
+def tracked() -> Path:
+    """Return where the tracked records are: a folder, or the Parquet of all of them.
 
-    It is `$HNLIB_RECORDS`, else the checkout's, else the one installed with the library.
+    That is `$HNLIB_RECORDS`, else the checkout's folder, else `records.parquet` in the working
+    directory. Only `hnlib results --add` changes the folder.
     """
     if chosen := os.environ.get("HNLIB_RECORDS"):
         return Path(chosen)
-    for folder in (project_root(), INSTALLED):
-        if (path := folder / TRACKED).is_dir():
+    for path in (project_root() / TRACKED, Path(PARQUET).resolve()):
+        if path.exists():
             return path
     raise ValueError(
-        f"there are no tracked records: {TRACKED} is neither in a checkout around {Path.cwd()} nor "
-        "installed; set $HNLIB_RECORDS"
+        f"there are no recorded runs: neither {TRACKED} in a checkout around {Path.cwd()} nor "
+        f"{PARQUET} here; put that file, which the book links, beside the notebook, or name it in "
+        "$HNLIB_RECORDS"
     )
 
 
-def write(record: dict, folder: Path | str) -> Path:
-    """Write a record to `folder/NAME.json` atomically and return the path.
-
-    In the tracked folder nothing is overwritten: a second run of a configuration is a replicate,
-    NAME-2.json.
-    """
-    folder, content = Path(folder), (canonical(record, indent=1) + "\n").encode()
-    stem = name(record["configuration"])
-    path = folder / f"{stem}.json"
-    replicates = itertools.count(2) if _is_tracked(folder) else ()
-    for number in replicates:
-        if not path.exists() or path.read_bytes() == content:
-            break
-        path = folder / f"{stem}-{number}.json"
-    write_atomically(path, content)
-    return path
+def load_all(source: Path | str) -> list[dict]:
+    """Return all records of a folder, with their scores, ordered by name and date."""
+    return [store.complete(record) for record in store.read(source)]
 
 
-def _is_tracked(folder: Path) -> bool:
-    try:
-        return folder.samefile(tracked_folder())
-    except (OSError, ValueError):  # one of them does not exist
-        return False
+def depend(path: Path) -> None:
+    """Note that a chapter reads a file, or all files of a folder: it is stale when they change."""
+    root = project_root()
+    if path.is_relative_to(root):
+        DEPENDENCIES[path.relative_to(root).as_posix()] = content_digest(path)
 
 
-def load_all(folder: Path | str) -> list[dict]:
-    """Return all records of a folder, ordered by name."""
-    return [record for _, record, _ in _named(folder)]
-
-
-def _named(source: Path | str | list[dict]) -> list[tuple[str, dict, str]]:
-    """Return name, record and digest of a folder's files, read until one changes.
-
-    For a list, which is not a file, the digests are empty.
-    """
-    if isinstance(source, list):
-        return [(name(one["configuration"]), one, "") for one in source]
-    folder = Path(source)
-    with os.scandir(folder) if folder.is_dir() else nullcontext(()) as files:
-        stamp = tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
-    return _read(folder, stamp)
-
-
-@functools.lru_cache(2)
-def _read(folder: Path, stamp: tuple) -> list[tuple[str, dict, str]]:
-    named = []
-    for stem in names(folder):
-        with open(f"{folder}/{stem}.json", "rb") as file:  # a Path each would take as long
-            content = file.read()
-        with _of_record(f"{folder}/{stem}.json"):
-            record = from_json(content, allow_inf_nan=False)
-            _check(record)
-            if name(record["configuration"]) != stem[:12]:
-                raise ValueError("its configuration is not the one that names it")
-        named.append((stem, record, hashlib.sha256(content).hexdigest()))
-    return named
+def content_digest(path: Path) -> str:
+    """Return a digest of a file, or of the records of a folder; empty if there is none."""
+    files = store.files(path) if path.is_dir() else [path] * path.exists()
+    content = (one.name.encode() + b"\0" + one.read_bytes() for one in files)
+    return hashlib.sha256(b"".join(content)).hexdigest() if files else ""
 
 
 class _Environment(BaseModel):
@@ -152,55 +110,20 @@ class _Record(BaseModel):
 _MEASURED = TypeAdapter(dict[str, float | list[Any] | None], config=ConfigDict(strict=True))
 
 
-def _check(record) -> None:
+def check(record: dict) -> None:
     """Raise ValueError where readers would fail on a record or misread its scores."""
     _Record.model_validate(record)
-    kind = kinds.kind_of(record)
-    if kind == "measurement":
+    kinds.check(kind := record.get("kind"))
+    if kind == kinds.MEASUREMENT:
         return
     _MEASURED.validate_python(record["metrics"])
     run = kinds.run_class(kind)
+    run.read(record["configuration"])
     for names, least in ((run.accuracies, 0), (run.correlations, -1)):
         for metric in names:
             value = record["metrics"].get(metric)
             if value is not None and (isinstance(value, list) or not least <= value <= 1):
                 raise ValueError(f"metrics.{metric} must lie in {least} to 1, got {value!r}")
-
-
-@contextmanager
-def _of_record(path: str) -> Iterator[None]:
-    """Add the record's name to an error in the block."""
-    try:
-        yield
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
-        reason = str(error)
-        if isinstance(error, ValidationError):
-            one = error.errors()[0]
-            reason = f"{'.'.join(map(str, one['loc']))}: {one['msg']}"
-        raise ValueError(
-            f"the record {path} is damaged or altered ({reason}); restore or delete it"
-        ) from error
-
-
-def set_aside() -> list[dict]:
-    """Return the tracked records that `frame` leaves out.
-
-    They are superseded records, made under a definition that was found wrong, which say why; or
-    replicates, further runs of a configuration that has a record.
-    """
-    aside, first = [], set()
-    for stem, record, _ in _named(tracked_folder()):
-        if "superseded" in record or stem[:12] in first:
-            aside.append(record)
-        else:
-            first.add(stem[:12])
-    return aside
-
-
-def names(folder: Path) -> list[str]:
-    """Return the names of a folder's records in their order."""
-    files = os.listdir(folder) if folder.is_dir() else []
-    return sorted(file[:-5] for file in files if file.endswith(".json") and file[0] != ".")
 
 
 def pack(right) -> str:
@@ -217,114 +140,111 @@ def unpack(text: str, n: int) -> np.ndarray:
     return np.unpackbits(np.frombuffer(base64.b64decode(text), np.uint8), count=n).astype(bool)
 
 
+def add(folder: Path) -> tuple[int, int]:
+    """Add a folder's records to the tracked ones; return how many were new, of how many.
+
+    Read are files of the store, and files of one record each, as an earlier version wrote them.
+    Raises ValueError, and adds nothing, if one is malformed or there is none.
+    """
+    if not (tracked_folder := tracked()).is_dir():
+        raise ValueError(f"{tracked_folder} is not a folder; records are added in a checkout")
+    several = [(str(record["file"]), store.complete(record)) for record in store.read(folder)]
+    for path in sorted(folder.glob("[!.]*.json")):
+        several.append((str(path), json.loads(path.read_text("utf-8"))))
+    if not several:
+        raise ValueError(f"{folder} has no records: neither EXPERIMENT.jsonl nor NAME.json")
+    for place, record in several:
+        try:
+            check(record)
+        except (ValueError, TypeError, LookupError) as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(f"{place} has a malformed record, none is added: {reason}") from error
+    return store.add((record for _, record in several), tracked_folder), len(several)
+
+
 def key(configuration: dict) -> str:
     """Return a key that identifies a run, whatever experiment it was made for."""
     same = {"experiment": None, "dataset_digest": None}
     return json.dumps(configuration | same, sort_keys=True)
 
 
-def by_key(folder: Path | None = None) -> dict[str, list[dict]]:
-    """Return the records of runs by `key`, those of a folder or the tracked ones.
+def by_key(source: Path | None = None) -> dict[str, list[dict]]:
+    """Return the records of runs by `key`, those of a folder or the tracked ones, without scores.
 
-    Replicates follow the first.
+    Replicates follow the first, by date.
     """
     found = defaultdict(list)
-    for _, record, _ in _named(folder or tracked_folder()):
-        if "superseded" not in record and kinds.kind_of(record) != "measurement":
+    for record in store.read(source or tracked()):
+        if "superseded" not in record and record["kind"] != kinds.MEASUREMENT:
             found[key(record["configuration"])].append(record)
-    if folder is None:
-        DEPENDENCIES[EVERY] = everything()
     return dict(found)
-
-
-def everything() -> str:
-    """Return a digest of all tracked records."""
-    return _digest((stem, content) for stem, _, content in _named(tracked_folder()))
 
 
 def run_of(record: dict):
     """Return the run of a record."""
-    return kinds.run_class(kinds.kind_of(record)).read(record["configuration"])
-
-
-def digest(runs: pd.DataFrame) -> str:
-    """Return a digest of the records of a `frame`."""
-    return _digest([] if runs.empty else zip(runs["record"], runs["digest"]))
-
-
-def _digest(named: Iterable[tuple[str, str]]) -> str:
-    rows = sorted(f"{record} {content}\n" for record, content in named)
-    return hashlib.sha256("".join(rows).encode()).hexdigest()
+    return kinds.run_class(record["kind"]).read(record["configuration"])
 
 
 def frame(
     *sources: Path | str | list[dict],
     kind: str | None = None,
     where: str | None = None,
-    latest: bool = False,
+    scores: bool = False,
 ) -> pd.DataFrame:
     """Return the records as a table: `frame().query("method == 'hcl' and beta == 1")`.
 
-    Columns: `record` (its name), `digest` (of its file), `kind` (a key of `kinds.KINDS` or
-    "measurement"), every field of the runs, every option of their methods and every metric under
-    its name; `changed` and `title`, what is unusual about the run and where it was made, and
-    `options`, those that are not the catalogue's, in words; `seconds`, `date`, `hardware`; as they
-    are in the record, `test_images`, `graphs`, `sentences`, `judged` (examples of a task),
-    `history`, `losses`, `correct`, `metrics`, `environment`; and `run` itself. Several values are
-    one word: `schedule == "beta=0.0:4.0:5"`.
+    Columns: `record` (its name), `kind` (a key of `kinds.KINDS` or "measurement"), every field of
+    the runs, every option of their methods and every metric under its name; `changed` and `title`,
+    what is unusual about the run and where it was made, and `options`, those that are not the
+    catalogue's, in words; `seconds`, `date`, `hardware`; as they are in the record, `test_images`,
+    `graphs`, `sentences`, `judged` (examples of a task), `metrics`, `environment`, and with
+    `scores` also `history`, `losses`, `correct`; and `run` itself. Several values are one word:
+    `schedule == "beta=0.0:4.0:5"`.
 
     Runs whose configurations differ in `experiment` alone count as one; `experiments` names all of
-    them. Of replicates the first is taken, with `latest` the last; superseded records are left out
-    (`set_aside`). `sources` are folders (default: the tracked one) or lists of records; where two
-    have the same run, the later one's row is taken. `kind` selects rows, and so does `where`, a
-    query; the build of the book executes a chapter again when the tracked rows that it selected
-    change.
+    them. Of replicates the first is taken; superseded records are left out. `sources` are folders
+    (default: the tracked one) or lists of records; where two have the same run, the later one's row
+    is taken. `kind` selects rows, and so does `where`, a query.
     """
-    table = None if sources or kind or latest else read_parquet()
-    if table is None:
-        table = _completed(_rows(sources or (tracked_folder(),), kind, latest))
-    table = table.query(where) if where else table
-    if not sources or tracked_folder() in sources:
-        read = table if table.empty else table[table["record"].isin(names(tracked_folder()))]
-        DEPENDENCIES[json.dumps([kind, where, latest])] = digest(read)
-    return table
+    if not sources:
+        depend(tracked())
+    table = _completed(_rows(sources or (tracked(),), kind, scores), scores)
+    return table.query(where) if where else table
 
 
-def _rows(sources: Iterable, kind: str | None, latest: bool) -> list[dict]:
+def _rows(sources: Iterable, kind: str | None, scores: bool) -> list[dict]:
     """Return a row for each run of the sources, see `frame`."""
     groups: dict[tuple, list[tuple[int, dict]]] = defaultdict(list)
     for number, source in enumerate(sources):
-        for stem, record, content in _named(source):
-            its_kind = kinds.kind_of(record)
-            if kind not in (None, its_kind) or "superseded" in record:
+        for record in source if isinstance(source, list) else store.read(source):
+            if kind not in (None, record["kind"]) or "superseded" in record:
                 continue
             chosen = record["configuration"]
             setting = json.dumps(chosen | {"experiment": "-", "seed": 0}, sort_keys=True)
-            with _of_record(stem):
-                row = _row(stem, its_kind, record, setting) | {"digest": content}
-            groups[its_kind, chosen.get("seed"), setting].append((number, row))
+            groups[record["kind"], chosen.get("seed"), setting].append((number, record))
     rows = []
-    for same in groups.values():
-        replicates = [row for number, row in same if number == same[-1][0]]
-        experiments = tuple(sorted({row["experiment"] for _, row in same}))
-        rows.append(replicates[-1 if latest else 0] | {"experiments": experiments})
+    for (_, _, setting), same in groups.items():
+        first = next(record for number, record in same if number == same[-1][0])
+        headings = {record["configuration"].get("experiment", "") for _, record in same}
+        rows.append(_row(first, setting, scores) | {"experiments": tuple(sorted(headings))})
     return rows
 
 
-def _row(stem: str, kind: str, record: dict, setting: str) -> dict:
-    chosen, metrics = record["configuration"], record["metrics"]
+def _row(record: dict, setting: str, scores: bool) -> dict:
+    kind, chosen, metrics = record["kind"], record["configuration"], record["metrics"]
     row = {key: value for key, value in metrics.items() if not isinstance(value, dict)}
-    if kind == "measurement":
+    if kind == kinds.MEASUREMENT:
         row |= {"experiment": "", "run": None} | {key: to_text(v) for key, v in chosen.items()}
     else:
-        row |= _setting(kind, setting) | {"run": kinds.run_class(kind).read(chosen)}
-        row |= {"experiment": chosen["experiment"], "seed": chosen["seed"]}
+        run, columns = _setting(kind, setting)
+        own = {"experiment": chosen["experiment"], "seed": chosen["seed"]}
+        row |= columns | own | {"run": run.renamed(**own)}
     environment = record.get("environment", {})
     hardware = environment.get("hardware", {})
     threads = hardware.get("threads", "?")
     cpu = f"{hardware.get('cpu', '')}, {threads} thread{'' if threads == 1 else 's'}"
     row |= {
-        "record": stem,
+        "record": record.get("run") or name(chosen),
         "kind": kind,
         "seconds": record.get("seconds", metrics.get("seconds")),
         "date": environment.get("date", "")[:10],
@@ -332,22 +252,26 @@ def _row(stem: str, kind: str, record: dict, setting: str) -> dict:
         "metrics": metrics,
         "environment": environment,
     }
-    return row | {key: record.get(key) for key in SHOWN}
+    if scores:
+        record = store.complete(record)
+    shown = (*SHOWN, *store.SCORES) if scores else SHOWN
+    return row | {key: record.get(key) for key in shown}
 
 
 @functools.cache
-def _setting(kind: str, configuration: str) -> dict[str, Any]:
-    """Return the columns shared by records that differ only in seed and experiment."""
+def _setting(kind: str, configuration: str) -> tuple[Any, dict[str, Any]]:
+    """Return a run and the columns shared by records that differ only in seed and experiment."""
     run = kinds.run_class(kind).read(json.loads(configuration))
-    return {key: value for key, value in run.table_row().items() if key not in kinds.scores()}
+    row = run.table_row().items()
+    return run, {key: value for key, value in row if key not in kinds.scores()}
 
 
-def _completed(rows: list[dict]) -> pd.DataFrame:
+def _completed(rows: list[dict], scores: bool) -> pd.DataFrame:
     """Return a table of rows with a column for every field that a run can have."""
     import pandas as pd
 
     table = pd.DataFrame(rows)
-    dtypes, expected = {}, {"kind", "title"}
+    dtypes, expected = {}, {"kind", "title", *(store.SCORES if scores else ())}
     for kind in kinds.KINDS:
         run = kinds.run_class(kind)
         hints = typing.get_type_hints(run)
@@ -362,71 +286,37 @@ def _completed(rows: list[dict]) -> pd.DataFrame:
     return whole.copy()  # in few blocks: pandas warns when a column is added to many
 
 
-def parquet() -> Path:
-    """Return the path of the Parquet of the tracked records."""
-    return tracked_folder().with_name(PARQUET)
+def write_parquet(path: Path) -> None:
+    """Write all tracked records as one Parquet.
 
-
-def write_parquet(table: pd.DataFrame) -> Path:
-    """Write a whole `frame` as Parquet beside the tracked records and return the path.
-
-    Lists and dictionaries become JSON, and so does `configuration`, which stands for `run`. The
-    file states the records and the sources of this package from which it was made.
+    Its columns are those of `frame`, lists as JSON; `counts` says whether `frame` takes the record,
+    `superseded` why not, and `record_json`, which `store.read` reads, is all of it.
     """
     import pandas as pd
 
-    flat = table.drop(columns="run")
-    runs = [run and json.dumps(run.configuration, sort_keys=True) for run in table["run"]]
-    plain = {"boolean", "string", "empty"}
-    objects = [c for c in flat if pd.api.types.is_object_dtype(flat[c])]
-    nested = [c for c in objects if pd.api.types.infer_dtype(flat[c], skipna=True) not in plain]
-    tuples = [c for c in nested if any(isinstance(value, tuple) for value in flat[c])]
-    text = {c: [None if _absent(x) else json.dumps(x) for x in flat[c]] for c in nested}
-    flat = flat.assign(**text, configuration=runs)
-    flat.attrs = {"of": _of(), "columns": [*table.columns], "json": nested, "tuples": tuples}
-    path = parquet()
-    write_atomically(path, flat.to_parquet(index=False, compression="zstd"))
-    return path
+    from hnlib._files import write_atomically
+
+    rows, counted = [], set()
+    for record in load_all(tracked()):
+        chosen = record["configuration"]
+        setting = json.dumps(chosen | {"experiment": "-", "seed": 0}, sort_keys=True)
+        run = record["kind"], chosen.get("seed"), setting
+        counts = "superseded" not in record and run not in counted
+        counted |= {run} if counts else set()
+        about = {"counts": counts, "superseded": record.get("superseded")}
+        rows.append(
+            _row(record, setting, scores=False) | about | {"record_json": canonical(record)}
+        )
+    table = _completed(rows, scores=False).drop(columns=["run", "environment", "metrics"])
+    plain = ("string", "integer", "floating", "boolean", "empty")
+    objects = [c for c in table if pd.api.types.is_object_dtype(table[c])]
+    nested = [c for c in objects if pd.api.types.infer_dtype(table[c], skipna=True) not in plain]
+    text = {c: [None if _absent(x) else json.dumps(x) for x in table[c]] for c in nested}
+    write_atomically(path, table.assign(**text).to_parquet(index=False, compression="zstd"))
 
 
 def _absent(value) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-def _of() -> list[str]:
-    """Return digests of all tracked records, which are not parsed, and of this package."""
-    folder = tracked_folder()
-    with_digest = (
-        (stem, hashlib.sha256((folder / f"{stem}.json").read_bytes()).hexdigest())
-        for stem in names(folder)
-    )
-    return [_digest(with_digest), source_digest()]
-
-
-def read_parquet() -> pd.DataFrame | None:
-    """Return the packed `frame` of all tracked records; None if it is absent or not current."""
-    import pandas as pd
-
-    path = parquet()
-    if not path.exists():
-        return None
-    try:
-        table = pd.read_parquet(path)
-    except (ImportError, OSError, ValueError):  # without pyarrow, or damaged: only a copy
-        return None
-    about, table.attrs = table.attrs, {}
-    if about.get("of") != _of():
-        return None
-    nested = {
-        column: [from_json(x) if isinstance(x, str) else None for x in table[column]]
-        for column in about["json"]
-    }
-    for column in about["tuples"]:
-        nested[column] = [x if x is None else tuple(x) for x in nested[column]]
-    chosen = [from_json(x) if isinstance(x, str) else None for x in table["configuration"]]
-    runs = [one and kinds.run_class(kind).read(one) for kind, one in zip(table["kind"], chosen)]
-    columns = {name: pd.Series(x, dtype=object) for name, x in (nested | {"run": runs}).items()}
-    return table.assign(**columns).loc[:, about["columns"]]
 
 
 DTYPES = {int: "Int64", bool: "boolean"}  # which stay what they are where a row has none

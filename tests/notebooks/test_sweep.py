@@ -14,6 +14,7 @@ from scripts import HEAD
 
 from hnlib import __main__ as cli
 from hnlib.notebooks import execute, sweep
+from hnlib.training import store
 
 # Each execution appends a line to `log`; a trial may fail, kill its worker (the kernel's parent) or
 # wait for `gate`.
@@ -43,7 +44,9 @@ if what == "die once" and open("log").read().count("die once") == 1:
     time.sleep(60)
 while what == "wait" and not pathlib.Path("gate").exists():
     time.sleep(0.1)
-(results / f"{what}-{beta}-{seed}.json").write_text(json.dumps({"beta": beta}))
+from hnlib.training import store
+chosen = {"beta": beta, "experiment": what, "seed": seed}
+store.append({"kind": "measurement", "configuration": chosen, "metrics": {}}, results)
 print("threads", os.environ["OMP_NUM_THREADS"], "GPUs", [os.environ["CUDA_VISIBLE_DEVICES"]])
 print("folder", checkpoints)
 ```
@@ -156,15 +159,15 @@ def test_records_of_a_cluster_travel_back(checkout, monkeypatch):
     """Without a root, a trial runs in a copy of the checkout and returns what it wrote there."""
     results = checkout / "_build/results"
     results.mkdir(parents=True)
-    (results / "of-another-trial.json").write_text("{}")
+    other = {"kind": "measurement", "configuration": {"experiment": "other"}, "metrics": {}}
+    store.append(other, results)
     (trial,) = sweep.trials(one(checkout), [("beta", ["3"])], [])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # so that it is restored afterwards
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     notebook = "notebooks/experiments/one.md"
-    files = sweep._execute(trial, notebook, "_build/here", None, 1, 0)
-    here = f"_build/here/{trial.name}.ipynb"
-    assert list(files) == [here, "_build/results/pass-3.0-0.json"]
-    assert files[here] == (checkout / here).read_bytes()
+    content, (made,) = sweep._execute(trial, notebook, "_build/here", None, 1, 0)
+    assert made["configuration"] == {"beta": 3.0, "experiment": "pass", "seed": 0}
+    assert content == (checkout / f"_build/here/{trial.name}.ipynb").read_bytes()
     assert sweep._is_done(checkout / "_build/here", one(checkout), trial)
 
 

@@ -1,0 +1,424 @@
+"""Records on disk: a folder with a file for each experiment, and in it a line for each run.
+
+- `EXPERIMENT.jsonl`: run, kind, configuration, metrics, environment, date, seconds, digest
+- `EXPERIMENT.scores.jsonl`: digest, and as packed text the scores by example and the curves
+- `environments.jsonl`: hardware, versions and digests of sources, which records name by `id`
+
+Files only grow. A run made again is a replicate: a line more. Superseding is a line, too. Every
+change of a tracked folder, in which `digests.jsonl` counts the lines, goes through `add`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import os
+import re
+import warnings
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic_core import from_json  # three times as fast as json
+
+from hnlib.training import kinds
+from hnlib.training.config import canonical, name
+
+SCORES = ("history", "losses", "correct")  # what stands apart
+ENVIRONMENTS, DIGESTS = "environments.jsonl", "digests.jsonl"
+#: One character for each distinct score, none of which JSON escapes
+ALPHABET = "".join(c for c in map(chr, range(0x23, 0x1000)) if c.isprintable() and c != "\\")
+LOCKED = 60.0  # seconds after which a lock is taken for dead
+#: What packed scores are made of: names, and nDCG by rank. Without it nothing can be unpacked
+DICTIONARY = (
+    b'"columns":{"alignment":"f4","collision":"f4","dial_angle":"f8","epoch":[0,5,10],'
+    b'"images_per_second":[null,"knn":"f8","loss":[null,"loudness":"f8","loudness_low":"f8",'
+    b'"step":[0,"uniformity":"f8A"},"last":{"alignment":0.5,"collision":0.0,"dial_angle":2,'
+    b'"epoch":10,"images_per_second":1518.5,"loudness":0.99,"loudness_low":0.99,"step":390,'
+    b'"uniformity":-2.5},"without":["images_per_second","knn_k","knn_validation","linear",'
+    b'"linear_validation","skipped","steps","unconverged"]},"losses":"f4'
+    b'{"correct":{"knn":"","knn_validation":"","linear":"","linear_validation":"",'
+    b'"ndcg":{"codes":"########################$#$$##$$#$###$$#%$#","of":[0.0,1.0,0.63093,0.5,'
+    b"0.43068,0.38685,0.35621,0.33333,0.31546,0.30103,0.28906,0.61315,0.30657,0.26407,0.2372,"
+    b"0.21841,0.91972,0.20438,0.76536,0.19343,0.18458,0.17724,0.29608,0.70392,0.46928,0.13121,"
+    b"0.14607,0.21399,0.16958,0.23464,0.11305,0.0784,0.12081,0.07336,0.10699,0.06625,0.06362,"
+    b"0.06943,0.09479,0.08514,0.11005,0.18154,0.22009,0.1021,0.13886,0.20211,0.33916,0.92179"
+    b']}},"history":{"columns":{},"last":{"epoch":20,"pairs_per_second":12345.,"step":100},'
+    b'"without":["pairs_per_second","skipped","steps","unconverged"]},"losses":"f4'
+)
+
+
+def append(record: dict, folder: Path | str) -> Path:
+    """Append a record to the files of a folder and return the one that has its line.
+
+    Records of several processes all stay: one writes at a time, and each line in one call.
+    Raises ValueError if the record does not name its kind.
+    """
+    kinds.check(record.get("kind"))
+    return next(iter(_append([record], Path(folder))))
+
+
+def _append(several: Iterable[dict], folder: Path) -> dict[Path, list[bytes]]:
+    """Append records and return the lines by file, but for those of environments."""
+    from filelock import FileLock, Timeout
+
+    folder.mkdir(parents=True, exist_ok=True)
+    lines: dict[Path, list[bytes]] = defaultdict(list)
+    environments = {}
+    for record in several:
+        main, scores, used = _lines(record)
+        path = file_of(folder, record["configuration"])
+        lines[path].append(main)
+        if scores is not None:
+            lines[_scores_path(path)].append(scores)
+        environments |= used
+    try:
+        with FileLock(folder / ".records.lock", timeout=LOCKED):
+            known = {one["id"] for one in _entries(folder / ENVIRONMENTS)}
+            new = [_line(one) for id_, one in environments.items() if id_ not in known]
+            _write(folder / ENVIRONMENTS, new)
+            for path in sorted(lines, key=_is_main):  # scores before the line that needs them
+                _write(path, lines[path])
+    except Timeout:
+        raise ValueError(
+            f"another process has been writing {folder} for {LOCKED:.0f} s; wait for it, or delete "
+            f"{folder / '.records.lock'} if none is"
+        ) from None
+    return {path: lines[path] for path in sorted(lines, key=_is_main, reverse=True)}
+
+
+def file_of(folder: Path, configuration: dict) -> Path:
+    """Return the file of the records of an experiment."""
+    heading = configuration.get("experiment", "measurements")
+    return folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '_', heading).strip('.') or '_'}.jsonl"
+
+
+def _scores_path(path: Path) -> Path:
+    return path.with_suffix(".scores.jsonl")
+
+
+def _is_main(path: Path) -> bool:
+    return not path.name.endswith(".scores.jsonl")
+
+
+def _write(path: Path, lines: list[bytes]) -> None:
+    """Append lines to a file in one call; an unfinished line before them is ended first."""
+    if not lines:
+        return
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+    try:
+        size = os.lseek(descriptor, 0, os.SEEK_END)
+        unfinished = size and os.pread(descriptor, 1, size - 1) != b"\n"
+        content = b"\n" * unfinished + b"".join(lines)
+        written = os.write(descriptor, content)
+    except OSError as error:
+        raise OSError(f"{path} could not be written ({error})") from error
+    finally:
+        os.close(descriptor)
+    if written < len(content):
+        raise OSError(f"{path} could not be written (the disk is full)")
+
+
+def _line(entry: dict) -> bytes:
+    return (canonical(entry) + "\n").encode()
+
+
+def _lines(record: dict) -> tuple[bytes, bytes | None, dict[str, dict]]:
+    """Return the line of a record, that of its scores, and its environments by their id."""
+    run, digest = name(record["configuration"]), digest_of(record)
+    main = {k: v for k, v in record.items() if k not in (*SCORES, "environment", "sessions")}
+    main |= {"run": run, "digest": digest}
+    used: dict[str, dict] = {}
+
+    def reference(environment: dict) -> dict:
+        rest = {k: v for k, v in environment.items() if k not in ("date", "seconds")}
+        id_ = hashlib.sha256(canonical(rest).encode()).hexdigest()[:8]
+        used[id_] = {"id": id_} | rest
+        return {k: environment[k] for k in ("date", "seconds") if k in environment} | {
+            "environment": id_
+        }
+
+    if "environment" in record:
+        main |= reference(record["environment"])
+    if "sessions" not in record:  # before there were any
+        main["sessions"] = None
+    elif record["sessions"] != _usual_sessions(record):
+        main["sessions"] = [reference(session) for session in record["sessions"]]
+    scores = {part: record[part] for part in SCORES if part in record}
+    if not scores:
+        return _line(main), None, used
+    packed = {"digest": digest, "scores": pack(scores, record["metrics"])}
+    return _line(main), _line(packed), used
+
+
+def _usual_sessions(record: dict) -> list[dict]:
+    """Return the sessions of a record that was made in one."""
+    return [record["environment"] | {"seconds": record.get("seconds")}]
+
+
+def digest_of(record: dict) -> str:
+    """Return 12 hexadecimal digits that identify a record among the replicates of its run."""
+    content = {k: v for k, v in record.items() if k not in ("run", "superseded")}
+    return hashlib.sha256(canonical(content).encode()).hexdigest()[:12]
+
+
+def files(folder: Path) -> list[Path]:
+    """Return the files of a folder that have lines of runs."""
+    found = folder.glob("*.jsonl") if folder.is_dir() else ()
+    apart = (ENVIRONMENTS, DIGESTS)
+    return sorted(path for path in found if _is_main(path) and path.name not in apart)
+
+
+def read(folder: Path | str) -> list[dict]:
+    """Return the records of a folder without their scores, ordered by run, date and digest.
+
+    Each also has `run`, its name, `digest`, and `file`, where it stands; `superseded` says why a
+    record does not count. `complete` adds the scores. The same record in two lines counts once.
+    From the Parquet of `records.write_parquet` records come whole.
+    """
+    folder = Path(folder)
+    if folder.suffix == ".parquet":
+        return _read_parquet(folder)
+    environments = {
+        one["id"]: {k: v for k, v in one.items() if k != "id"}
+        for one in _entries(folder / ENVIRONMENTS)
+    }
+    found: dict[str, dict] = {}
+    superseding = []
+    for path in files(folder):
+        for entry in _entries(path):
+            if "supersedes" in entry:
+                superseding.append(entry)
+                continue
+            try:
+                found[entry["digest"]] = _with_environment(entry, environments)
+                entry["file"] = path
+            except (KeyError, TypeError) as error:
+                raise ValueError(f"{path} has a line without {error}; restore the file") from None
+    for entry in sorted(superseding, key=lambda one: one["date"]):
+        if (record := found.get(entry["digest"])) is not None:
+            record["superseded"] = entry["why"]
+            if entry["why"] is None:  # it counts again
+                del record["superseded"]
+    return sorted(found.values(), key=_order)
+
+
+def _read_parquet(path: Path) -> list[dict]:
+    import pandas as pd
+
+    rows = pd.read_parquet(path, columns=["record", "record_json"])
+    whole = ({"run": run} | from_json(text) for run, text in zip(rows.record, rows.record_json))
+    return [record | {"digest": digest_of(record)} for record in whole]
+
+
+def _order(record: dict) -> tuple[str, str, str]:
+    return record["run"], record.get("environment", {}).get("date", ""), record["digest"]
+
+
+def _with_environment(entry: dict, environments: dict[str, dict]) -> dict:
+    """Return the entry of a run with its environment, and those of its sessions, in full."""
+
+    def whole(part: dict, *own: str) -> dict:
+        return environments[part["environment"]] | {k: part[k] for k in own if k in part}
+
+    if "environment" in entry:
+        entry["environment"] = whole(entry, "date")
+        entry.pop("date", None)
+    if sessions := entry.get("sessions"):
+        entry["sessions"] = [whole(session, "date", "seconds") for session in sessions]
+    if missing := {"run", "configuration", "metrics"} - entry.keys():
+        raise KeyError(*missing)
+    return entry
+
+
+def complete(record: dict) -> dict:
+    """Return a record as it was measured, with scores, curves and sessions."""
+    if "file" not in record:  # it is whole
+        return record
+    scores = _scores(_scores_path(record["file"])).get(record["digest"])
+    whole = {k: v for k, v in record.items() if k not in ("run", "digest", "file")}
+    if scores is not None:
+        whole |= unpack(scores, record["metrics"])
+    if "sessions" not in whole:
+        whole["sessions"] = _usual_sessions(whole)
+    if whole["sessions"] is None:
+        del whole["sessions"]
+    return whole
+
+
+_CACHE: dict[Path, tuple[tuple[int, int], dict[str, str]]] = {}
+
+
+def _scores(path: Path) -> dict[str, str]:
+    """Return the packed scores of a file by the digest of their record, read until it grows."""
+    if not path.exists():
+        return {}
+    stamp = path.stat().st_size, path.stat().st_mtime_ns
+    if path not in _CACHE or _CACHE[path][0] != stamp:
+        _CACHE[path] = stamp, {one["digest"]: one["scores"] for one in _entries(path)}
+    return _CACHE[path][1]
+
+
+def _entries(path: Path) -> Iterator[dict]:
+    """Yield the lines of a file; one that a killed process tore is reported and left out."""
+    content = path.read_bytes() if path.exists() else b""
+    for number, line in enumerate(content.split(b"\n"), 1):
+        if not line:
+            continue
+        try:
+            yield from_json(line, allow_inf_nan=False)
+        except ValueError:
+            warnings.warn(
+                f"line {number} of {path} is torn and left out; what it recorded must be run again",
+                stacklevel=2,
+            )
+
+
+def pack(scores: dict[str, Any], metrics: dict) -> str:
+    """Return scores and curves as text, from which `unpack` makes the same bits."""
+    packed = dict(scores)
+    if scores.get("history"):
+        packed["history"] = _pack_history(scores["history"], metrics)
+    if scores.get("losses"):
+        packed["losses"] = _pack_floats(scores["losses"])
+    if scores.get("correct"):
+        packed["correct"] = {k: _pack_values(v) for k, v in scores["correct"].items()}
+    squeeze = zlib.compressobj(9, zlib.DEFLATED, -15, 9, zdict=DICTIONARY)
+    return base64.b85encode(squeeze.compress(canonical(packed).encode()) + squeeze.flush()).decode()
+
+
+def unpack(text: str, metrics: dict) -> dict[str, Any]:
+    """Return what `pack` packed."""
+    scores = from_json(zlib.decompressobj(-15, zdict=DICTIONARY).decompress(base64.b85decode(text)))
+    if isinstance(history := scores.get("history"), dict):
+        scores["history"] = _unpack_history(history, metrics)
+    if scores.get("losses"):
+        scores["losses"] = _unpack_floats(scores["losses"])
+    if scores.get("correct"):
+        scores["correct"] = {k: _unpack_values(v) for k, v in scores["correct"].items()}
+    return scores
+
+
+def _pack_floats(values: list) -> list | str:
+    """Return floats as base64 of as few bytes as keep every bit; other lists are left alone."""
+    if not values or not all(type(value) is float for value in values):
+        return values
+    whole = np.array(values, "<f8")
+    with np.errstate(over="ignore"):
+        half = whole.astype("<f4")
+    short = bool((half.astype("<f8") == whole).all())
+    raw = (half if short else whole).tobytes()
+    return ("f4" if short else "f8") + base64.b64encode(raw).decode()
+
+
+def _unpack_floats(packed: list | str) -> list:
+    if not isinstance(packed, str):
+        return packed
+    return np.frombuffer(base64.b64decode(packed[2:]), f"<{packed[:2]}").astype(float).tolist()
+
+
+def _pack_values(values: list | str) -> list | str | dict:
+    """Return the distinct values of a list, the most frequent first, and a character for each."""
+    if not isinstance(values, list) or not all(type(value) is float for value in values):
+        return values
+    distinct, index, counts = np.unique(values, return_inverse=True, return_counts=True)
+    if len(distinct) > len(ALPHABET):
+        return values
+    order = np.argsort(-counts, kind="stable")
+    code = np.empty(len(order), int)
+    code[order] = np.arange(len(order))
+    return {"of": distinct[order].tolist(), "codes": "".join(ALPHABET[i] for i in code[index])}
+
+
+def _unpack_values(packed: list | str | dict) -> list | str:
+    if not isinstance(packed, dict):
+        return packed
+    value = dict(zip(ALPHABET, packed["of"]))
+    return [value[character] for character in packed["codes"]]
+
+
+def _pack_history(rows: list[dict], metrics: dict) -> dict | list:
+    """Return rows as columns, and of the last one only what the metrics do not say."""
+    *before, last = rows
+    if any(row.keys() != last.keys() for row in before):
+        return rows
+    said = {k for k, v in last.items() if k in metrics and repr(metrics[k]) == repr(v)}
+    return {
+        "columns": {k: _pack_floats([row[k] for row in before]) for k in last} if before else {},
+        "last": {k: v for k, v in last.items() if k not in said},
+        "without": sorted(metrics.keys() - said),
+    }
+
+
+def _unpack_history(packed: dict, metrics: dict) -> list[dict]:
+    columns = {k: _unpack_floats(column) for k, column in packed["columns"].items()}
+    before = [dict(zip(columns, row)) for row in zip(*columns.values())]
+    said = {k: v for k, v in metrics.items() if k not in packed["without"]}
+    return [*before, packed["last"] | said]
+
+
+def add(several: Iterable[dict], folder: Path) -> int:
+    """Append the records that a tracked folder lacks, count their lines, return how many they are.
+
+    Their order is that of run, date and digest.
+    """
+    known = {record["digest"] for record in read(folder)}
+    new = {digest_of(one): one for one in several}
+    new = {digest: one for digest, one in new.items() if digest not in known}
+
+    def order(digest: str) -> tuple:
+        date = new[digest].get("environment", {}).get("date", "")
+        return name(new[digest]["configuration"]), date, digest
+
+    lines = _append([new[digest] for digest in sorted(new, key=order)], folder)
+    _count(lines, folder)
+    return len(new)
+
+
+def supersede(records: Iterable[dict], why: str | None, date: str, folder: Path) -> None:
+    """Say, in a line, why records of a tracked folder do not count; None: they count again."""
+    lines = defaultdict(list)
+    for record in records:
+        entry = {"supersedes": record["run"], "digest": record["digest"], "why": why, "date": date}
+        lines[record["file"]].append(_line(entry))
+    for path, its in lines.items():
+        _write(path, its)
+    _count(lines, folder)
+
+
+def _count(lines: dict[Path, list[bytes]], folder: Path) -> None:
+    """Keep how many lines a file grew by, and their digest."""
+    entries = [
+        {"file": path.name, "lines": len(its), "sum": f"{_sum(its):064x}"}
+        for path, its in lines.items()
+    ]
+    _write(folder / DIGESTS, [_line(one) for one in entries])
+
+
+def _sum(lines: Iterable[bytes]) -> int:
+    """Return the sum of the digests of lines: the same in any order, as two branches merge them."""
+    every = (int.from_bytes(hashlib.sha256(line.rstrip(b"\n")).digest()) for line in lines)
+    return sum(every) % 2**256
+
+
+def altered(folder: Path) -> list[str]:
+    """Return a sentence for each file of a tracked folder that lost, changed or won a line."""
+    expected: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for entry in _entries(folder / DIGESTS):
+        count = expected[entry["file"]]
+        count[0] += entry["lines"]
+        count[1] = (count[1] + int(entry["sum"], 16)) % 2**256
+    found = {}
+    for path in itertools.chain(files(folder), folder.glob("*.scores.jsonl")):
+        lines = [line for line in path.read_bytes().split(b"\n") if line]
+        found[path.name] = [len(lines), _sum(lines)]
+    return [
+        f"{folder / one} has {found.get(one, [0])[0]} lines where {expected[one][0]} were added, "
+        "or others: restore it from git; new records come by `hnlib results --add FOLDER`"
+        for one in sorted({*expected, *found})
+        if found.get(one, [0, 0]) != expected[one]
+    ]

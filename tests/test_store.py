@@ -1,0 +1,236 @@
+"""The files of records: nothing is lost, nothing is changed unseen, and scores keep every bit."""
+
+import json
+import math
+import multiprocessing
+import os
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hnlib import __main__ as cli
+from hnlib.images.config import ImageRun
+from hnlib.training import config, records, store
+
+
+def record(seed=0, linear=0.9, date="2026-01-02T03:04:05+00:00", **chosen):
+    """A record of a trained encoder, without the training."""
+    run = ImageRun(seed=seed, **{"method": "hcl"} | chosen)
+    environment = {"hardware": {"cpu": "a processor"}, "date": date}
+    return {
+        "kind": "images",
+        "configuration": run.configuration,
+        "metrics": {"knn": linear - 0.1, "linear": linear, "loss": 0.5},
+        "environment": environment,
+        "sessions": [environment | {"seconds": 1.5}],
+        "history": [{"epoch": 0, "loss": None}, {"epoch": 1, "loss": 0.5}],
+        "losses": [0.75, 0.5],
+        "correct": {"linear": "8A==", "ndcg": [0.0, 1.0, 0.63093, 0.0]},
+        "seconds": 1.5,
+    }
+
+
+@pytest.fixture
+def tracked(tmp_path, monkeypatch):
+    """An empty tracked folder."""
+    folder = tmp_path / "tracked"
+    folder.mkdir()
+    monkeypatch.setattr(records, "tracked", lambda: folder)
+    return folder
+
+
+def test_a_record_is_a_line_of_its_experiment_and_comes_back_whole(tmp_path):
+    path = store.append(record(experiment="my own/test"), tmp_path)
+    assert path.name == "my_own_test.jsonl"
+    assert records.load_all(tmp_path) == [record(experiment="my own/test")]
+    (line,) = store.read(tmp_path)
+    assert line["run"] == records.name(line["configuration"]) and "history" not in line
+    assert store.complete(line) == record(experiment="my own/test")
+    bare = {k: v for k, v in record(1).items() if k not in (*store.SCORES, "sessions", "seconds")}
+    store.append(bare, tmp_path)
+    assert bare in records.load_all(tmp_path)
+
+
+def test_a_record_without_a_kind_is_refused_and_json_decides_what_can_be_written(tmp_path):
+    with pytest.raises(ValueError, match=r"kind must be one of images, .*, measurement, got None"):
+        store.append({k: v for k, v in record().items() if k != "kind"}, tmp_path)
+    with pytest.raises(TypeError, match="JSON"):
+        store.append(record() | {"thing": object()}, tmp_path)
+    assert not store.files(tmp_path)
+    far = dict(method="ot-semirelaxed", options={"relaxation": math.inf})
+    store.append(record(linear=math.nan, **far), tmp_path)
+    (loaded,) = records.load_all(tmp_path)
+    assert loaded["metrics"]["linear"] is None
+    assert loaded["configuration"]["options"]["relaxation"] == "inf"
+
+
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.floats(
+    width=32, allow_nan=False, allow_infinity=False
+)
+CELLS = NUMBERS | st.integers(-9, 9) | st.none() | st.text(max_size=3)
+
+
+@given(
+    losses=st.lists(NUMBERS) | st.lists(st.lists(NUMBERS)),
+    history=st.lists(st.fixed_dictionaries({"epoch": CELLS, "loss": CELLS, "more": CELLS})),
+    scores=st.lists(st.sampled_from([0.0, 1.0, 0.63093, 1 / 3]) | NUMBERS),
+    metrics=st.fixed_dictionaries({"loss": CELLS, "steps": CELLS}),
+)
+def test_scores_keep_their_bits_and_types(losses, history, scores, metrics):
+    if history and metrics["loss"] is not None:
+        history[-1]["loss"] = metrics["loss"]  # as measured: the last row is not written twice
+    given = {"losses": losses, "history": history, "correct": {"ndcg": scores, "knn": "8A=="}}
+    found = store.unpack(store.pack(given, metrics), metrics)
+    assert config.canonical(found) == config.canonical(given)  # which has one zero
+
+
+def test_a_score_that_changes_by_its_last_bit_is_another():
+    """The negative control of the test above."""
+    values = [0.1, 0.1 + 1e-12, np.nextafter(0.1, 1), 0.2]
+    packed = store.pack({"correct": {"ndcg": values[:2]}}, {})
+    assert packed != store.pack({"correct": {"ndcg": [values[0], values[2]]}}, {})
+    assert store.unpack(packed, {})["correct"]["ndcg"] == values[:2]
+
+
+def test_many_distinct_scores_have_a_character_each_or_stay_a_list():
+    for n in (len(store.ALPHABET), len(store.ALPHABET) + 1):
+        scores = {"correct": {"ndcg": [i / n for i in range(n)]}}
+        assert store.unpack(store.pack(scores, {}), {}) == scores
+    assert len(store.ALPHABET) > 2000 and len(set(store.ALPHABET)) == len(store.ALPHABET)
+
+
+def _record_sixty(folder, who):
+    for seed in range(60):
+        store.append(record(seed, linear=0.5 + who / 10), folder)
+
+
+def test_two_processes_that_record_the_same_runs_keep_all_of_them(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    both = [context.Process(target=_record_sixty, args=(tmp_path, who)) for who in (1, 2)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join()
+        assert process.exitcode == 0
+    found = records.load_all(tmp_path)
+    assert len(found) == 120 and len({records.name(one["configuration"]) for one in found}) == 60
+
+
+@pytest.mark.parametrize("end", ["", '{"run": "torn', '{"run": "torn"}'])
+def test_a_line_that_a_killed_process_tore_is_reported_and_its_neighbours_are_read(tmp_path, end):
+    path = store.append(record(0), tmp_path)
+    with path.open("a") as file:
+        file.write(end)  # without a newline
+    store.append(record(1), tmp_path)
+    if end.endswith("}"):
+        with pytest.raises(ValueError, match=r"images\.jsonl has a line without"):
+            store.read(tmp_path)
+        return
+    if end:
+        with pytest.warns(UserWarning, match=rf"line 2 of {path} is torn and left out"):
+            found = store.read(tmp_path)
+    else:
+        found = store.read(tmp_path)
+    assert [one["configuration"]["seed"] for one in found] == sorted(
+        (0, 1), key=lambda seed: records.name(record(seed)["configuration"])
+    )
+
+
+def test_the_same_record_twice_counts_once_and_replicates_are_ordered_by_date(tmp_path):
+    late, early = record(date="2026-02-01T00:00:00+00:00"), record(linear=0.8)
+    for one in (late, early, late):
+        store.append(one, tmp_path)
+    assert records.load_all(tmp_path) == [early, late]
+    assert records.frame(tmp_path)["linear"].tolist() == [0.8]
+    ((_, both),) = records.by_key(tmp_path).items()
+    assert [one["metrics"]["linear"] for one in both] == [0.8, 0.9]
+
+
+def test_superseding_is_a_line_of_which_the_last_by_date_wins(tracked):
+    store.add([record(), record(1)], tracked)
+    first, other = store.read(tracked)
+    store.supersede([first], "it counts again", "2026-03-02", tracked)
+    store.supersede([first], "of another scale", "2026-03-01", tracked)
+    assert [one.get("superseded") for one in store.read(tracked)] == ["it counts again", None]
+    assert records.frame(tracked)["record"].tolist() == [other["run"]]
+    store.supersede([first], None, "2026-03-03", tracked)
+    assert not any("superseded" in one for one in store.read(tracked))
+    assert store.altered(tracked) == []
+
+
+def test_a_folder_is_added_once_and_what_is_malformed_is_refused(tmp_path, tracked, capsys):
+    mine, old = tmp_path / "mine", tmp_path / "old"
+    for seed in (0, 1):
+        store.append(record(seed), mine)
+    assert cli.main(["results", "--add", str(mine)]) == 0
+    assert "2 of 2 records were new" in capsys.readouterr().out
+    before = {path.name: path.read_bytes() for path in tracked.iterdir()}
+    assert cli.main(["results", "--add", str(mine)]) == 0
+    assert "0 of 2 records were new" in capsys.readouterr().out
+    assert {path.name: path.read_bytes() for path in tracked.iterdir()} == before
+    old.mkdir()
+    (old / "one.json").write_text(json.dumps(record(2)))  # as earlier versions wrote them
+    (old / "two.json").write_text(json.dumps(record(3, linear=9.0)))
+    assert cli.main(["results", "--add", str(old)]) == 2
+    error = capsys.readouterr().err
+    assert "two.json has a malformed record, none is added: metrics.knn must lie in 0 to 1" in error
+    assert error.count("\n") == 1 and len(store.read(tracked)) == 2
+    (old / "two.json").unlink()
+    assert cli.main(["results", "--add", str(old)]) == 0
+    assert len(records.load_all(tracked)) == 3 and store.altered(tracked) == []
+    (empty := tmp_path / "empty").mkdir()
+    assert cli.main(["results", "--add", str(empty)]) == 2
+    assert "has no records" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("part", ["images.jsonl", "images.scores.jsonl"])
+@pytest.mark.parametrize("how", ["changed", "removed", "added"])
+def test_a_line_that_was_changed_removed_or_added_by_hand_is_found(tracked, part, how):
+    store.add([record(seed) for seed in range(3)], tracked)
+    assert store.altered(tracked) == []
+    path = tracked / part
+    first, *rest = path.read_bytes().splitlines(keepends=True)
+    changed = {"changed": [first.replace(b":", b": ", 1)], "removed": [], "added": [first, b"{}\n"]}
+    path.write_bytes(b"".join([*changed[how], *rest]))
+    (sentence,) = store.altered(tracked)
+    assert part in sentence and "restore it from git" in sentence
+
+
+def test_the_tracked_records_are_as_they_were_added():
+    """Each line is counted in digests.jsonl, and each record still has the digest of its content."""
+    folder = records.tracked()
+    assert store.altered(folder) == []
+    found = store.read(folder)
+    assert len(found) > 14_000
+    wrong = [one["run"] for one in found if store.digest_of(store.complete(one)) != one["digest"]]
+    assert wrong == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_two_branches_that_recorded_runs_merge_by_keeping_both(tmp_path, monkeypatch):
+    def git(*words):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True, capture_output=True, env=env)
+
+    names = ("GIT_AUTHOR", "GIT_COMMITTER")
+    env = os.environ | {f"{x}_{y}": "a@b" for x in names for y in ("NAME", "EMAIL")}
+    folder = tmp_path / "book/results/records"
+    attributes = (records.project_root() / ".gitattributes").read_text()
+    (tmp_path / ".gitattributes").write_text(attributes)
+    git("init", "-q", "-b", "main")
+    store.add([record(0)], folder)
+    git("add", ".")
+    git("commit", "-qm", "Begin")
+    git("checkout", "-qb", "other")
+    store.add([record(1), record(2)], folder)
+    git("commit", "-qam", "Record two runs")
+    git("checkout", "-q", "main")
+    store.add([record(3)], folder)
+    git("commit", "-qam", "Record one run")
+    git("merge", "-q", "other", "-m", "Merge")
+    seeds = {one["configuration"]["seed"] for one in records.load_all(folder)}
+    assert seeds == {0, 1, 2, 3} and store.altered(folder) == []
