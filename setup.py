@@ -1,5 +1,5 @@
-"""What pyproject.toml cannot say: a wheel carries what the pages of the book read, for notebooks
-that run away from a checkout (`hnlib.book.book_files.book_file`)."""
+"""What pyproject.toml cannot say: a wheel carries the small ledgers that the book's pages read, for
+notebooks that run away from a checkout. The recorded runs are an artefact of their own."""
 
 import shutil
 from pathlib import Path
@@ -7,19 +7,10 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-READ = ("book/claims.csv", "book/results/papers.csv", "book/results/papers.toml")
-READ += ("notebooks/errata.md",)
-READ += ("book/results/runs", "book/results/experiments", "book/results/motion.json")
+READ = ("book/claims.csv", "notebooks/errata.md", "book/results/experiments")
+READ += ("book/results/papers.csv", "book/results/papers.toml", "book/results/motion.json")
 READ += ("book/results/heaviest_negatives.json", "book/results/retrieval_baselines.json")
 READ += ("book/results/stages.npz", "book/results/loss_profiles.json", "book/results/costs.json")
-PACKED = "book/results/runs.parquet"  # of the build; not of older records
-
-
-def read():
-    runs = Path("book/results/runs")
-    changed = max(path.stat().st_mtime for path in (runs, *runs.iterdir()))
-    packed = Path(PACKED)
-    return READ + (PACKED,) * (packed.exists() and packed.stat().st_mtime >= changed)
 
 
 class WithLedgers(build_py):
@@ -29,7 +20,7 @@ class WithLedgers(build_py):
         shutil.rmtree(self.build_lib, ignore_errors=True)  # of the build before
         super().run()
         ledgers = Path(self.build_lib, "hnlib/_ledgers")
-        for name in read():
+        for name in READ:
             source, target = Path(name), ledgers / name
             target.parent.mkdir(parents=True, exist_ok=True)
             if source.is_dir():

@@ -16,7 +16,8 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 
-INSTALLED = Path(__file__).resolve().parent / "_ledgers"  # a wheel's files of the book: setup.py
+INSTALLED = Path(__file__).resolve().parent / "_ledgers"  # what a wheel brings of the checkout
+EVIDENCE = "book/results"  # in the checkout, and below INSTALLED
 
 
 def project_root() -> Path:
@@ -29,6 +30,17 @@ def project_root() -> Path:
         if (folder / "_toc.yml").is_file() and (folder / "notebooks").is_dir():
             return folder
     return Path.cwd()
+
+
+def evidence(name: str) -> Path:
+    """Return a file or folder of the recorded evidence, from the checkout or as installed.
+
+    Raises ValueError if it is in neither.
+    """
+    for folder in (project_root(), INSTALLED):
+        if (path := folder / EVIDENCE / name).exists():
+            return path
+    raise ValueError(f"{name} is neither in a checkout around {Path.cwd()} nor installed")
 
 
 def data_folder(root: Path | str | None = None, kind: str = "") -> Path:

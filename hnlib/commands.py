@@ -27,7 +27,7 @@ app = App(
 )
 train = App("train", help="Train one encoder with one method.")
 app.command(train)
-app.command("hnlib.null:null", help="Test whether a loss beats a tuned temperature.")
+app.command("hnlib.experiments.null:null", help="Test whether a loss beats a tuned temperature.")
 app.command("hnlib.notebooks.sweep:sweep", help="Execute one notebook over a grid of parameters.")
 
 
@@ -47,7 +47,7 @@ def _train_command(kind: str):
     ) -> None:
         from dataclasses import replace
 
-        from hnlib.book import experiments
+        from hnlib import experiments
         from hnlib.training import records, store
 
         options, schedules = [*map(_pair, option)], [*map(_course, schedule)]
@@ -128,7 +128,7 @@ def _report(run, trained, folder: Path) -> None:
 
 
 def _describe(run, file: Path) -> None:
-    from hnlib.book import paper_numbers
+    from hnlib.experiments import paper_numbers
 
     if run.method is not None:  # ValueError: no such method, option or schedule
         from hnlib.training import loop
@@ -264,12 +264,12 @@ def profile(target: str, /, *, labels: bool = False) -> None:
     """
     import torch
 
-    from hnlib.book import book_files
+    from hnlib.experiments import evidence
     from hnlib.profile import SILENT, from_file, profile_loss
 
     torch.set_num_threads(1)  # the matrices are small
     loss = from_file(target)
-    batches = {name: torch.from_numpy(z) for name, z in book_files.stages().items()}
+    batches = {name: torch.from_numpy(z) for name, z in evidence.stages().items()}
     verdicts = Counter()
     for name, (a, b) in batches.items():
         if labels:
@@ -303,7 +303,7 @@ def results(
         add the records of this folder, such as _build/results or another machine's, to the tracked
         ones, a finished block at a time; a malformed one is refused, and then none is added
     """
-    from hnlib.results import spread
+    from hnlib.experiments.words import spread
     from hnlib.training import records
 
     if add is not None:
@@ -350,7 +350,7 @@ def queue(
     data_root
         default: $HNLIB_DATA or the cache
     """
-    from hnlib.book import run_queue
+    from hnlib.experiments import run_queue
     from hnlib.training import records
 
     on = device

@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hnlib import methods
-from hnlib.book import experiments
+from hnlib import experiments, methods
 from hnlib.notebooks import execute, inline_values
 
 FOLDER = Path(__file__).with_suffix("")

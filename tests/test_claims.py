@@ -7,8 +7,8 @@ import pytest
 import torch
 from IPython.core.formatters import DisplayFormatter
 
-from hnlib.book import claims
-from hnlib.book.claims import ClaimError, check, harvest
+from hnbook import claims
+from hnbook.claims import ClaimError, check, harvest
 
 GOOD = dict(kind="inequality", value=1e-12, tolerance=1e-9, instances=4000, control=0.3)
 

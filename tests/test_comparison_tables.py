@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 import torch
 
-from hnlib.book.comparison_tables import READOUTS, Question, word
-from hnlib.results import comparisons
+from hnbook.comparison_tables import READOUTS, Question, word
+from hnlib.experiments import comparisons
 from hnlib.training import records
 
 

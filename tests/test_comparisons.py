@@ -14,8 +14,8 @@ from statsmodels.formula.api import ols
 from statsmodels.stats.power import TTestPower
 from statsmodels.stats.weightstats import ttost_paired
 
-from hnlib.results import comparisons
-from hnlib.results.comparisons import Effect
+from hnlib.experiments import comparisons
+from hnlib.experiments.comparisons import Effect
 from hnlib.training import records
 
 seeds = st.integers(0, 10**6)

@@ -13,10 +13,10 @@ import torch
 from scripts import ROOT
 
 import hnlib
+from hnbook.tables import format_value
 from hnlib import __main__ as cli
-from hnlib import methods, negatives
-from hnlib.book import experiments, paper_numbers
-from hnlib.book.tables import format_value
+from hnlib import experiments, methods, negatives
+from hnlib.experiments import experiment, paper_numbers
 from hnlib.notebooks import execute
 from hnlib.training import kinds, records
 from hnlib.training.train import load, train
@@ -39,7 +39,7 @@ MEASURED, CHAPTER = re.findall(r"^````md\n(.*?)^````", TEXT, re.M | re.S)
 
 
 def clear():
-    for cached in (execute.root, execute.sources, experiments.load, experiments._tracked):
+    for cached in (execute.root, execute.sources, experiments.load, experiment._tracked):
         cached.cache_clear()
 
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from hnbook.chapters import labels
 from hnlib import methods, negatives
-from hnlib.book.chapters import labels
 from hnlib.contrast import Contrast
 from hnlib.training import diagnostics
 

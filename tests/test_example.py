@@ -7,8 +7,7 @@ import pytest
 import torch
 from scripts import ROOT
 
-from hnlib import methods
-from hnlib.book import experiments
+from hnlib import experiments, methods
 from hnlib.images import _torchvision  # noqa: F401, before transformers is imported: see there
 
 EXAMPLES = ROOT / "examples"

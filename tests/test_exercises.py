@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hnlib.book import exercises
+from hnbook import exercises
 
 INSTANCES = [(torch.tensor([1.0, 2.0]),), (torch.tensor([3.0, 4.0, 5.0]),)]
 

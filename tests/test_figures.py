@@ -14,8 +14,8 @@ import torch
 from colours import DARK, LIGHT, contrast, lifted
 from matplotlib import pyplot as plt
 
+from hnbook import figures
 from hnlib import methods
-from hnlib.book import figures
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from docutils import nodes
 from docutils.utils import new_document
 from scripts import script
 
-from hnlib.book.claims import check
+from hnbook.claims import check
 
 folds = script("book/ext/folds.py")
 

@@ -12,7 +12,7 @@ from scripts import ROOT, script
 
 import hnlib
 from builder import portable_notebooks
-from hnlib.book.figures import GREY
+from hnbook.figures import GREY
 
 
 def text(path):

@@ -5,8 +5,8 @@ import re
 import pytest
 from scripts import ROOT
 
-from hnlib.book.headlines import ASKED, NOT_DONE, evidence, headlines
-from hnlib.book.tables import interval
+from hnbook.headlines import ASKED, NOT_DONE, evidence, headlines
+from hnbook.tables import interval
 
 INTERVAL = re.compile(r"\+?−?\d+\.\d+ \[[+−]?\d+\.\d+, [+−]?\d+\.\d+\]")
 

@@ -2,9 +2,9 @@
 
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from hnlib.book.tables import format_value
+from hnbook.tables import format_value
+from hnlib.experiments.comparisons import Effect
 from hnlib.notebooks import inline_values
-from hnlib.results.comparisons import Effect
 
 
 def test_an_expression_is_what_it_is_where_the_text_stands():

@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from hnlib import negatives
-from hnlib.book import book_files, paper_numbers
 from hnlib.contrast import Contrast
+from hnlib.experiments import evidence, paper_numbers
 from hnlib.training import kinds, records, store
 
 BOOK = Path(__file__).resolve().parent.parent / "book"
@@ -164,7 +164,7 @@ def test_printed_numbers_are_well_formed(printed):
     head = "paper table row column dataset metric value spread run note"
     assert rows_of("results/papers.csv")[0] == head.split()
     keys = {tuple(row[name] for name in paper_numbers.WHERE) for row in printed}
-    assert len(keys) == len(printed) == len(book_files.printed())
+    assert len(keys) == len(printed) == len(evidence.printed())
     for row in printed:
         assert None not in row and None not in row.values(), row
         assert "#" not in "".join(row.values()), "a reader of the file may take # for a comment"

@@ -15,7 +15,7 @@ RESULTS = ROOT / "book/results"
 
 @pytest.fixture(scope="module")
 def loss_profiles():
-    return script("book/results/loss_profiles.py")
+    return script("book/recorders/loss_profiles.py")
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def ledger():
 
 
 def test_the_ledger_has_the_rows_of_the_script_on_the_recorded_batches(loss_profiles, ledger):
-    """After a change: `python book/results/loss_profiles.py` measures what is missing."""
+    """After a change: `python book/recorders/loss_profiles.py` measures what is missing."""
     names = [(library, name) for library, name, _ in loss_profiles.rows()]
     assert [(row["library"], row["loss"]) for row in ledger["rows"]] == names
     assert len(set(names)) == len(names)

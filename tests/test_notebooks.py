@@ -18,8 +18,9 @@ from scripts import HEAD, ROOT
 from test_records import record
 
 from builder import build, ledger_pages
+from hnbook import claims
 from hnlib import __main__ as cli
-from hnlib.book import book_files, claims
+from hnlib.experiments import evidence
 from hnlib.notebooks import execute
 from hnlib.training import records
 
@@ -198,7 +199,7 @@ def test_a_chapter_depends_on_the_ledgers_that_it_read(project, monkeypatch):
     monkeypatch.setattr(records, "DEPENDENCIES", {})
     ledger = project / "book/results/papers.csv"
     ledger.write_text("old")
-    book_files.book_file("book/results/papers.csv")
+    evidence.path("papers.csv")
     assert build.is_unchanged(records.DEPENDENCIES)
     ledger.write_text("new")
     assert not build.is_unchanged(records.DEPENDENCIES)

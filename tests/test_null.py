@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from hnlib import methods, null
-from hnlib.book import book_files, experiments, losses_on_trial
+from hnbook import losses_on_trial
+from hnlib import experiments, methods
+from hnlib.experiments import comparisons, evidence, experiment, null
+from hnlib.experiments.comparisons import Effect, family
 from hnlib.profile import profile_loss
-from hnlib.results import comparisons
-from hnlib.results.comparisons import Effect, family
 from hnlib.training import records, store
 from hnlib.training.train import train
 
@@ -160,14 +160,14 @@ def tiny(tmp_path, monkeypatch):
     monkeypatch.setenv("HNLIB_RECORDS", str(runs))
     for name in ("null-1-quick", "losses-on-trial"):
         (tmp_path / f"{name}.toml").write_text(TINY)
-    found = book_files.book_file
+    found = evidence.path
 
-    def book_file(name):
+    def path(name):
         mine = tmp_path / name.rpartition("/")[2]
         return mine if mine.exists() else found(name)
 
-    monkeypatch.setattr(book_files, "book_file", book_file)
-    caches = (experiments.load, experiments._tracked)
+    monkeypatch.setattr(evidence, "path", path)
+    caches = (experiments.load, experiment._tracked)
     for cache in caches:
         cache.cache_clear()
     protocol = experiments.load("null-1-quick")

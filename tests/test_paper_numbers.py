@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hnlib import __main__ as cli
-from hnlib.book import book_files, paper_numbers, run_queue
+from hnlib.experiments import evidence, paper_numbers, run_queue
 from hnlib.graphs.config import GraphRun
 from hnlib.training import kinds, records
 
@@ -39,7 +39,7 @@ def test_accuracies_on_images_are_those_of_the_longest_training():
 
 
 def test_every_setting_is_used():
-    used = {row["run"] for row in book_files.printed().to_dict("records")}
+    used = {row["run"] for row in evidence.printed().to_dict("records")}
     assert paper_numbers.settings().keys() <= used
 
 
@@ -56,7 +56,7 @@ def disagreements(note: dict, run, ours: str) -> list[str]:
 
 
 def test_runs_have_the_printed_values_and_name_ours():
-    notes = [paper_numbers.parse_note(note) for note in book_files.printed()["note"]]
+    notes = [paper_numbers.parse_note(note) for note in evidence.printed()["note"]]
     for cell, note in zip(CELLS, notes, strict=True):
         if cell.run is not None:
             assert not disagreements(note, cell.run, cell.ours), cell

@@ -5,7 +5,7 @@ import pandas as pd
 import test_paper_numbers
 
 from builder import ledger_pages, paper_numbers_page
-from hnlib.book import book_files, paper_numbers
+from hnlib.experiments import evidence, paper_numbers
 from hnlib.graphs import data as graph_sets
 from hnlib.images.config import ImageRun
 from hnlib.training import records
@@ -62,7 +62,7 @@ def misprinted(row: dict) -> list[str]:
 
 
 def test_graph_sets_have_the_statistics_that_hcl_prints():
-    rows = pd.read_csv(book_files.book_file("book/results/graph_sets.csv")).to_dict("records")
+    rows = pd.read_csv(evidence.path("graph_sets.csv")).to_dict("records")
     assert len(rows) == 8 and not any(map(misprinted, rows))
     assert misprinted(rows[0] | {"edges": rows[0]["edges"] + 0.01}) == ["edges"]
     assert [row["digest"] for row in rows] == [graph_sets.TU[row["dataset"]] for row in rows]

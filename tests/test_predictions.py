@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hnlib.book.prediction_statistics import Level
-from hnlib.book.predictions import severe, severity, verdict, worded
-from hnlib.results.comparisons import Effect
+from hnlib.experiments.comparisons import Effect
+from hnlib.experiments.prediction_statistics import Level
+from hnlib.experiments.predictions import severe, severity, verdict, worded
 
 
 def effect(difference, error, df=9):

@@ -11,7 +11,7 @@ import pytest
 
 from builder import build, ledger_pages
 from hnlib import __main__ as cli
-from hnlib.book import experiments
+from hnlib import experiments
 from hnlib.images.config import ImageRun
 from hnlib.retrieval.config import RetrievalRun
 from hnlib.training import records, store

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hnlib import transport
-from hnlib.book import paper_numbers
+from hnlib.experiments import paper_numbers
 from hnlib.images import data, task
 from hnlib.training import loop, records
 from hnlib.training.config import Execution

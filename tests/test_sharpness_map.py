@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hnlib.book import sharpness_map
+from hnlib.experiments import sharpness_map
 
 TEMPERATURES, BETAS = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05), (0.0, 1.0, 2.0, 4.0, 8.0)
 CELLS = [(t, beta) for t in TEMPERATURES for beta in BETAS]

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from hnlib.book import tables
-from hnlib.results.comparisons import Effect
+from hnbook import tables
+from hnlib.experiments.comparisons import Effect
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"])))

@@ -19,8 +19,8 @@ from filelock import FileLock
 
 from builder import forked_kernels, ledger_pages, paper_numbers_page, portable_notebooks
 from builder.reading_time import with_time
+from hnbook import headlines
 from hnlib import _files
-from hnlib.book import headlines
 from hnlib.notebooks import inline_values
 from hnlib.notebooks.execute import (
     NotebookError,

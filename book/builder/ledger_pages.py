@@ -10,9 +10,10 @@ from typing import Any
 
 import pandas as pd
 
-from hnlib.book import claims, experiments
-from hnlib.book.paper_numbers import PAPERS
-from hnlib.book.tables import DASH, Markup, myst, percent
+from hnbook import claims
+from hnbook.tables import DASH, Markup, myst, percent
+from hnlib import experiments
+from hnlib.experiments.paper_numbers import PAPERS
 from hnlib.training import kinds, records, store
 
 METRICS = kinds.scores()  # shown of a run; its file holds more

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from builder import ledger_pages
-from hnlib.book import book_files, paper_numbers, run_queue
-from hnlib.book.tables import DASH, Markup, interval, myst, percent
-from hnlib.results.comparisons import Effect
+from hnbook.tables import DASH, Markup, interval, myst, percent
+from hnlib.experiments import evidence, paper_numbers, run_queue
+from hnlib.experiments.comparisons import Effect
 
 WHERE = ["Printed in", "Row", "Data", "Printed"]
 HEAD = [*WHERE, "Ours, difference", "State", "Run, or why there is none"]
@@ -158,7 +158,7 @@ def parts(frame) -> dict[str, str]:
         "summary": _summary(every),
         "quick": _quick(rows),
         "apart": _apart(every, frame),
-        "statistics": _statistics(book_files.book_file("book/results/graph_sets.csv")),
+        "statistics": _statistics(evidence.path("graph_sets.csv")),
         "printed": ledger_pages.table(HEAD, [_line(row, minutes) for row in rows], WIDTHS),
         "queue": f"Missing, with one seed: {run_queue.total(missing)}.",
     }

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from builder import reading_time
 from hnlib.notebooks.execute import root
+from hnlib.training import records
 
 BRANCH = "notebooks"  # where the workflow puts the downloads, for Colab
 COLAB = "https://colab.research.google.com"
@@ -65,8 +66,9 @@ def address(url: str) -> str:
 def parts(url: str) -> dict[str, str]:
     """Return what *How to reproduce* says about the address."""
     clone = f"git clone {url} hard-negatives\ncd hard-negatives"
-    link = f'<a href="../{WHEEL}" download>{WHEEL}</a>'
-    return {"clone": clone if is_set(url) else "# in a checkout of this book", "wheel": link}
+    wheel, packed = (f'<a href="../{x}" download>{x}</a>' for x in (WHEEL, records.PARQUET))
+    clone = clone if is_set(url) else "# in a checkout of this book"
+    return {"clone": clone, "wheel": wheel, "records": packed}
 
 
 def wheel(folder: Path) -> None:
@@ -80,17 +82,44 @@ def wheel(folder: Path) -> None:
 # Notebooks that are downloaded
 
 MISSING = """\
-# Away from a checkout of the book: its library, with the records that the pages read.
+# Away from a checkout of the book: its library{files}.
 import importlib.util
 
 if importlib.util.find_spec("hnlib") is None:
     {install}
 """
+FILES = f", and beside this notebook its recorded runs, {records.PARQUET}"
 INSTALL = '%pip install --quiet "hnlib[notebooks] @ {source}"'
-REFUSE = f"""raise ImportError(
-        "hnlib is missing here; take {WHEEL} from the book's page "
-        "'How to reproduce any number' and run pip install './{WHEEL}[notebooks]'"
-    )"""
+BESIDE = f"""from pathlib import Path
+
+    if not Path("{WHEEL}").exists():
+        raise ImportError(
+            "hnlib is missing; put {WHEEL} beside this notebook, from the "
+            "book's page 'How to reproduce any number'"
+        )
+    %pip install --quiet "./{WHEEL}[notebooks]\""""
+RECORDS = """
+from hnlib.training import records
+
+records.tracked()  # says where to put them, if they are missing
+"""
+FETCH = """
+from hnlib.training import records
+
+try:
+    records.tracked()
+except ValueError:
+    from urllib.request import urlretrieve
+
+    urlretrieve("{source}", records.PARQUET)
+"""
+#: What a page imports if it reads recorded runs
+READS = re.compile(
+    r"^(?:from hnlib import .*\bexperiments\b|from hnlib\.training import .*\brecords\b"
+    r"|from hnlib\.experiments|from hnbook.* import .*\b(?:headlines|losses_on_trial)\b"
+    r"|from hnbook\.(?:headlines|losses_on_trial))",
+    re.M,
+)
 DIRECTIVE = re.compile(
     r"^ *(`{3,}|:{3,})\{([\w:-]+)\} *([^\n]*)\n((?: *:[\w-]+:[^\n]*\n)*)(.*?)^ *\1 *$", re.M | re.S
 )
@@ -225,7 +254,7 @@ def plain(text: str, page: str, site: str) -> str:
 
 
 def portable(node, url: str, page: str):
-    """Change a page's notebook to plain Markdown, with a first cell that installs the library.
+    """Change a page's notebook to plain Markdown; its first cell installs what the page needs.
 
     Figures have their captions below them; what the page hides is hidden where Jupyter can. The
     last cell lists what is cited.
@@ -234,8 +263,12 @@ def portable(node, url: str, page: str):
 
     site = address(url)
     source = f"{site}{WHEEL}" if site else f"git+{url}"
-    install = INSTALL.format(source=source) if is_set(url) else REFUSE
-    cells = [new_code_cell(MISSING.format(install=install).strip(), id="elsewhere")]
+    install = INSTALL.format(source=source) if is_set(url) else BESIDE
+    reads = any(READS.search(cell.source) for cell in node.cells if cell.cell_type == "code")
+    first = MISSING.format(install=install, files=FILES if reads else "")
+    if reads:
+        first += FETCH.format(source=f"{site}{records.PARQUET}") if site else RECORDS
+    cells = [new_code_cell(first.strip(), id="elsewhere")]
     opened = [id(part) for part in reading_time.opened(node)]
     keys: set[str] = set()
 

@@ -1,7 +1,7 @@
 """All checks of a statement in one strip that folds open, and claim codes that link.
 
 What stands in a chapter between ``<!-- checks -->`` and ``<!-- end of checks -->``, words, code and
-the lines of `hnlib.book.claims.check`, becomes a closed strip that says how many checks there are,
+the lines of `hnbook.claims.check`, becomes a closed strip that says how many checks there are,
 the largest discrepancy and the smallest of a false variant. After a theorem of the same section it is a
 ✓ beside the theorem's number, which opens it. Code that only a strip or a figure needs
 folds under a title of its own, ``<!-- fold: title -->`` to ``<!-- end of fold -->``, and so does what

@@ -96,7 +96,7 @@ def stacked(caption: re.Match) -> str:
 
 
 def _narrow(app, pagename, templatename, context, doctree):
-    """Offer a phone the second drawing of a figure (`hnlib.book.figures.show`)."""
+    """Offer a phone the second drawing of a figure (`hnbook.figures.show`)."""
     if doctree is None or not (source := app.env.doc2path(pagename)).endswith(".ipynb"):
         return
     for cell in json.loads(Path(source).read_text(encoding="utf-8"))["cells"]:

@@ -171,7 +171,8 @@ def parameter_hash(parameters: dict) -> str:
 @cache
 def sources() -> dict[str, str]:
     """Return the digest of each Python file that a chapter may import, as of the first call."""
-    files = [*root().glob("hnlib/**/*.py"), *root().glob("notebooks/**/*.py")]
+    folders = [path for path in root().iterdir() if path.is_dir() and path.name[0] not in "._"]
+    files = [path for folder in folders for path in folder.rglob("*.py")]
     return {
         relative_path(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(files)
     }

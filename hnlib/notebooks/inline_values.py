@@ -10,7 +10,7 @@ import re
 
 EVAL = re.compile(r"\{eval\}`([^`]+)`")
 MIME = "application/x-hnlib-inline"
-CODE = "__import__('hnlib.book.tables', fromlist=['tables']).show_inline({})"
+CODE = "__import__('hnlib.experiments.words', fromlist=['words']).show_inline({})"
 
 
 def ask(node) -> None:

@@ -19,7 +19,7 @@ UNFIT = (*_files.DAMAGED, LookupError, TypeError, AttributeError, pickle.Unpickl
 
 @dataclass(frozen=True, eq=False)
 class TrainedRun:
-    """A trained model with its measurements; `record` is what `records.write` takes.
+    """A trained model with its measurements; `record` is what `hnlib.training.store.append` takes.
 
     After several trainings (`labels="fold"`) it is the model of the first. `method` is the one
     trained with, its learned parameters and counts; it is not saved and not sent between processes.

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from hnlib import _files
 from hnlib._files import project_root
 from hnlib.training import kinds, store
 from hnlib.training.config import canonical, defaults, name, to_text
@@ -36,7 +37,6 @@ if TYPE_CHECKING:  # training needs no pandas
 
 PACKAGES = ("torch", "torchvision", "torch-geometric", "lightning-fabric", "numpy", "scikit-learn")
 PACKAGES += ("tokenizers",)
-TRACKED = "book/results/records"
 #: All of them in one file, for those without a checkout
 PARQUET = "records.parquet"
 #: Parts of a record that are a column each, as they are
@@ -58,13 +58,12 @@ def tracked() -> Path:
     """
     if chosen := os.environ.get("HNLIB_RECORDS"):
         return Path(chosen)
-    for path in (project_root() / TRACKED, Path(PARQUET).resolve()):
+    for path in (project_root() / _files.EVIDENCE / "records", Path(PARQUET).resolve()):
         if path.exists():
             return path
     raise ValueError(
-        f"there are no recorded runs: neither {TRACKED} in a checkout around {Path.cwd()} nor "
-        f"{PARQUET} here; put that file, which the book links, beside the notebook, or name it in "
-        "$HNLIB_RECORDS"
+        f"there are no recorded runs: neither a checkout around {Path.cwd()} nor {PARQUET} in it; "
+        "put that file, which the book links, beside the notebook, or name it in $HNLIB_RECORDS"
     )
 
 

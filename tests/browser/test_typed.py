@@ -10,8 +10,8 @@ from test_pages import PHONE, turn, unreadable
 from torch.nn import functional
 from torch.nn.functional import normalize
 
+from hnbook import figures
 from hnlib import _files, methods, negatives, objectives
-from hnlib.book import figures
 from hnlib.contrast import Contrast
 from hnlib.profile import profile_loss
 

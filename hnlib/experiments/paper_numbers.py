@@ -1,6 +1,6 @@
 """The numbers that the five papers print, each with its run or the reason why it has none.
 
-The ledger is `book/results/papers.csv`; the settings of the runs are in `papers.toml` beside it.
+The ledger is `papers.csv` of the evidence; the settings of the runs are in `papers.toml` beside it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from hnlib.book import book_files
+from hnlib.experiments import evidence
 from hnlib.training import config, kinds
 
 #: Why a printed number has no run; details may follow a colon.
@@ -76,14 +76,14 @@ class Cell:
 @functools.cache
 def cells() -> tuple[Cell, ...]:
     """Return the printed numbers in the order of papers.csv."""
-    rows = book_files.printed().to_dict("records")
+    rows = evidence.printed().to_dict("records")
     return tuple(_cell(row, settings()) for row in rows)
 
 
 @functools.cache
 def settings() -> dict[str, dict]:
     """Return the settings of papers.toml by group and name."""
-    path = book_files.book_file("book/results/papers.toml")
+    path = evidence.path("papers.toml")
     groups = tomllib.loads(path.read_text(encoding="utf-8"))
     by_name = {}
     for group, shared in groups.items():
@@ -121,7 +121,7 @@ def image_accuracies() -> pd.DataFrame:
     The columns added to those of papers.csv are the `method`; whether it is the paper's `own`; and
     whether the setting is the `usual` one (t = 0.5, and 400 epochs or no length given).
     """
-    rows = book_files.printed().query("metric == 'linear top-1'")
+    rows = evidence.printed().query("metric == 'linear top-1'")
     rows = rows[~rows["note"].str.contains("labelled part|memory bank", na=False)]
     notes = [parse_note(note) for note in rows["note"]]
     length = pd.Series([int(note.get("epochs", 400)) for note in notes], rows.index)

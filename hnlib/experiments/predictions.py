@@ -8,9 +8,9 @@ from typing import Any
 
 from scipy import stats
 
-from hnlib.book.tables import Table, interval, table
-from hnlib.results import comparisons
-from hnlib.results.comparisons import Effect
+from hnlib.experiments import comparisons
+from hnlib.experiments.comparisons import Effect
+from hnlib.experiments.words import interval
 
 SEVERITY = (
     "Severity: how probably these seeds would refute the line if the truth were the value named."
@@ -70,16 +70,6 @@ class Verdicts:
     """A table of predictions, a row each."""
 
     rows: list[dict]
-
-    def show(self, caption: str) -> Table:
-        """Return the judged lines as a table; its caption counts the lines that wait for runs.
-
-        The caption also says what severity is.
-        """
-        judged = [row for row in self.rows if not row["verdict"].startswith("open")]
-        if waiting := len(self.rows) - len(judged):
-            caption += f" Predictions that wait for their runs: {waiting}."
-        return table(judged, words=True, caption=f"{caption} {SEVERITY}")
 
 
 def _range(words: dict) -> tuple[float, float]:

@@ -13,9 +13,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from hnlib import experiments
 from hnlib._files import project_root
-from hnlib.book import experiments, paper_numbers
-from hnlib.results import comparisons
+from hnlib.experiments import comparisons, paper_numbers
 from hnlib.training import records
 
 #: Minutes below which a run is not checkpointed: where an epoch takes a tenth of a second, writing

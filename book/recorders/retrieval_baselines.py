@@ -1,6 +1,6 @@
 """Record baselines of retrieval, and how many false negatives stand at which rank.
 
-`python book/results/retrieval_baselines.py` writes `retrieval_baselines.json`: BM25 on the
+`python book/recorders/retrieval_baselines.py` writes `retrieval_baselines.json`: BM25 on the
 collections in BEIR's layout, the most liked films on MovieLens, and for Banking77 (an intent is
 known for each text) and Flickr8k (five captions of one photograph) the share of the documents at
 each rank that answer the query, by BM25 and by the static embeddings, as they are and trained on

@@ -1,4 +1,4 @@
-"""Record embeddings that move while they are trained: `python book/results/motion.py`.
+"""Record embeddings that move while they are trained: `python book/recorders/motion.py`.
 
 Handwritten digits 0 to 4, a small network into the circle and into the sphere, three sharpnesses γ
 of one loss. Writes `motion.json` beside this file: the first seed's frames, and the measures with
@@ -106,7 +106,7 @@ def main() -> None:
     labels = shown[1].tolist()
     artefact = dict(labels=labels, steps=frame_steps(), neighbours=NEIGHBOURS, runs=runs)
     text = json.dumps(artefact, separators=(",", ":"))
-    write_atomically(Path(__file__).with_suffix(".json"), text.encode())
+    write_atomically(Path(__file__).parents[1] / "results/motion.json", text.encode())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The files of the book that its pages read, from the checkout or as installed."""
+"""The recorded evidence: experiments, printed numbers, measurements that are no runs."""
 
 import json
 from collections import defaultdict
@@ -7,29 +7,26 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from hnlib._files import INSTALLED, project_root
+from hnlib import _files
 from hnlib.training import records
 
 
-def book_file(name: str) -> Path:
-    """Return a file or folder of the book; the chapter is executed again when the file changes."""
-    for folder in (project_root(), INSTALLED):
-        path = folder / name
-        if path.exists():
-            if path.is_file():
-                records.depend(path)
-            return path
-    raise ValueError(f"{name} is neither in a checkout around {Path.cwd()} nor installed")
+def path(name: str) -> Path:
+    """Return a file or folder of the evidence; a chapter is stale when the file changes."""
+    found = _files.evidence(name)
+    if found.is_file():
+        records.depend(found)
+    return found
 
 
 def measurement(name: str) -> dict:
-    """Return numbers measured for the book, from `book/results/NAME.json`."""
-    return json.loads(book_file(f"book/results/{name}.json").read_text(encoding="utf-8"))
+    """Return measured numbers, from `NAME.json`."""
+    return json.loads(path(f"{name}.json").read_text(encoding="utf-8"))
 
 
 def stages() -> dict[str, np.ndarray]:
     """Return recorded batches by data and stage: two views of unit embeddings [2, pairs, d]."""
-    with np.load(book_file("book/results/stages.npz")) as file:
+    with np.load(path("stages.npz")) as file:
         return dict(file)
 
 
@@ -40,7 +37,7 @@ def printed() -> pd.DataFrame:
     """
     numbers = dict.fromkeys(("value", "spread"), float)
     return pd.read_csv(  # pyright: ignore[reportCallIssue]
-        book_file("book/results/papers.csv"),
+        path("papers.csv"),
         comment="#",
         skipinitialspace=True,
         dtype=defaultdict(lambda: str, numbers),

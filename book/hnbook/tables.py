@@ -7,20 +7,21 @@ import re
 
 import pandas as pd
 
-from hnlib.results import spread
-from hnlib.results.comparisons import Effect
+from hnlib.experiments.predictions import SEVERITY, Verdicts
+from hnlib.experiments.words import (
+    DASH,
+    TITLES,
+    Markup,
+    format_effect,
+    format_value,
+    interval,
+    percent,
+    scores,
+)
 
-DASH = "–"  # what was not measured
+__all__ = ["DASH", "TITLES", "Markup", "Table", "format_effect", "format_value", "interval", "myst"]
+__all__ += ["percent", "scores", "summary", "table", "term", "verdict_table", "with_last"]
 EMPTY = "Not measured."  # a table without rows
-#: Titles of metrics whose name differs in a record: heads of columns.
-TITLES = {"knn": "kNN", "svm": "SVM", "sts": "STS", "ndcg": "nDCG@10", "mrr": "MRR@10"}
-TITLES |= {"recall10": "recall@10", "recall100": "recall@100", "transfer_ndcg": "others' nDCG@10"}
-TITLES |= {"transfer": "six tasks"}
-TITLES |= dict.fromkeys(("last_loudness", "last_loudness_low"), "at the end of training")
-
-
-class Markup(str):
-    """Text that is markup, HTML in a notebook and MyST on a generated page; never from data."""
 
 
 def term(word: str) -> Markup:
@@ -35,46 +36,6 @@ def myst(value) -> str:
         return text
     text = re.sub(r"[\\`*_<>\[\]$|{}&~#]", r"\\\g<0>", text)
     return re.sub(r"^(\d*)([-+=.:)])(?=\s|$|\2)", r"\1\\\2", text)  # a list, a rule, a fence
-
-
-def percent(shares) -> str:
-    """Format the mean and sample standard deviation of `shares` as percentages, ignoring NaN."""
-    values = 100 * pd.Series(shares, dtype=float).dropna()
-    return spread(values) if len(values) else DASH
-
-
-def interval(effect: Effect) -> str:
-    """Return an effect in points and its 95 % interval, as +1.7 [+0.6, +2.8].
-
-    One seed has no interval. An end that rounds to zero gets a second digit, which shows its sign.
-    """
-    low, high = (f"{x:+z.{1 + (abs(x) < 0.05)}f}" for x in (effect.low, effect.high))
-    ends = f"\u00a0[{low},\u00a0{high}]" if effect.df else ""
-    return f"{effect.difference:+z.1f}{ends}".replace("-", "\u2212")
-
-
-def format_effect(effect: Effect) -> Markup:
-    """Write an effect and its interval in a sentence, and whether its sign is unresolved."""
-    return Markup(interval(effect) + ", {term}`unresolved`" * bool(effect.low <= 0 <= effect.high))
-
-
-def format_value(value) -> str:
-    """Write a value in a sentence: an effect in points with its interval, a number as 1.7."""
-    if isinstance(value, Effect):
-        return format_effect(value)
-    return f"{value:.1f}".replace("-", "\u2212") if isinstance(value, float) else str(value)
-
-
-def show_inline(*values) -> None:
-    """Display the values of the expressions in a text, see ``hnlib.notebooks.inline_values``."""
-    from IPython.display import display
-
-    display({"application/x-hnlib-inline": [*map(format_value, values)]}, raw=True)
-
-
-def scores(runs: pd.DataFrame, metrics=("knn", "linear")) -> dict:
-    """Return the number of seeds of a group of runs and its accuracies, for a row of a table."""
-    return {"seeds": len(runs)} | {metric: percent(runs[metric]) for metric in metrics}
 
 
 def summary(frame: pd.DataFrame, by: list[str], metrics=("knn", "linear")) -> pd.DataFrame:
@@ -138,3 +99,14 @@ def table(rows, *, words: bool = False, caption: str = "") -> Table:
         rows = pd.DataFrame(rows, columns=heads, dtype=object)
     titles = pd.Index([TITLES.get(head, head) for head in rows.columns], dtype=object)
     return Table(rows.set_axis(titles, axis=1), words, caption)
+
+
+def verdict_table(verdicts: Verdicts, caption: str) -> Table:
+    """Return the judged predictions as a table; its caption counts those that wait for runs.
+
+    The caption also says what severity is.
+    """
+    judged = [row for row in verdicts.rows if not row["verdict"].startswith("open")]
+    if waiting := len(verdicts.rows) - len(judged):
+        caption += f" Predictions that wait for their runs: {waiting}."
+    return table(judged, words=True, caption=f"{caption} {SEVERITY}")

@@ -1,4 +1,4 @@
-"""Experiments as data: `book/results/experiments/NAME.toml` says which runs are compared and how.
+"""Experiments as data: a file says which runs are compared and how.
 
 An arm × block × seed is a run. Its records are found by equality of what was chosen, so that an
 option that is added later cannot widen a selection.
@@ -24,16 +24,13 @@ import pandas as pd
 from pydantic import BeforeValidator, ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass
 
-from hnlib.book import book_files, predictions
-from hnlib.book.comparison_tables import Question
-from hnlib.book.prediction_statistics import STATISTICS
-from hnlib.book.predictions import Verdicts
-from hnlib.book.tables import TITLES, scores
-from hnlib.results import comparisons
-from hnlib.results.comparisons import Effect
+from hnlib.experiments import comparisons, evidence, predictions
+from hnlib.experiments.comparisons import Effect
+from hnlib.experiments.prediction_statistics import STATISTICS
+from hnlib.experiments.predictions import Verdicts
+from hnlib.experiments.sharpness_map import Map
+from hnlib.experiments.words import TITLES, scores
 from hnlib.training import config, kinds, records, store
-
-FOLDER = "book/results/experiments"
 
 
 def _seeds(text: Any) -> Any:
@@ -197,8 +194,6 @@ class Experiment:
     @functools.cache  # noqa: B019 — an experiment lives as long as the process
     def map(self, block: str = "", arms: str = "t*"):
         """Return the map of the matching arms, which vary temperature and tilt."""
-        from hnlib.book.sharpness_map import Map  # draws, which a queue does not need
-
         rows = self.table(block, self.matching(arms, block))
         return Map(rows, self.primary)
 
@@ -274,12 +269,6 @@ class Experiment:
             for words, pair in pairs.items()
             if block in self.having(pair)
         }
-
-    def one_variance(self, pairs: dict[str, tuple[str, str]], pool, block: str = "") -> Question:
-        """Return comparisons of arms by label that share the variance of a pool of arms."""
-        pool = tuple(self.group(name, block) for name in pool)
-        groups = {k: tuple(self.group(one, block) for one in pair) for k, pair in pairs.items()}
-        return Question(groups, pool)
 
     def waiting(self, several, blocks=None) -> int:
         """Return how many runs of groups of arms have no record, in blocks that have all the arms.
@@ -507,11 +496,11 @@ SCHEMA = ("extends", "blocks", "mixed", "primary")  # no fields of runs
 @functools.cache
 def load(name: str) -> Experiment:
     """Read an experiment by its name."""
-    path = book_files.book_file(f"{FOLDER}/{name}.toml")
+    path = evidence.path(f"experiments/{name}.toml")
     text = path.read_text("utf-8")
     content: dict[str, Any] = tomllib.loads(text)
     if base := content.pop("extends", ""):  # what stands in this file replaces it key by key
-        extended = book_files.book_file(f"{FOLDER}/{base}.toml").read_text("utf-8")
+        extended = evidence.path(f"experiments/{base}.toml").read_text("utf-8")
         content = tomllib.loads(extended) | content
     known = config.defaults(kinds.run_class(content["fields"]["kind"]))
     grids = (_grid(known, **grid) for grid in content.pop("grids", []))
@@ -541,7 +530,7 @@ def missing() -> Iterator:
 
 def names() -> list[str]:
     """Return the names of all experiments."""
-    return sorted(path.stem for path in Path(book_files.book_file(FOLDER)).glob("*.toml"))
+    return sorted(path.stem for path in Path(evidence.path("experiments")).glob("*.toml"))
 
 
 def digest(name: str) -> str | None:

@@ -1,6 +1,6 @@
 """Record the negatives on which four methods put their weight.
 
-`python book/results/heaviest_negatives.py` trains the models that `_build/heaviest_negatives`
+`python book/recorders/heaviest_negatives.py` trains the models that `_build/heaviest_negatives`
 lacks, evaluates them on the test images of CIFAR-10, plain and in eval mode, and writes
 `heaviest_negatives.json`. Anchors: the first test image of each of the first `CLASSES` classes.
 Batches: consecutive test images. `own_by_pull_of`: the share of pull on the anchor's class by each
@@ -149,7 +149,7 @@ def main() -> None:
         "environment": groups[0][0].record["environment"],
         "controls": [readouts_of(group, chosen, images) for group in controls],
     }
-    path = Path(__file__).with_suffix(".json")
+    path = Path(__file__).parents[1] / "results/heaviest_negatives.json"
     write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
 
 

@@ -8,10 +8,12 @@ from dataclasses import replace
 import numpy as np
 from scipy import stats
 
-from hnlib.book import experiments, figures, null_verdicts
-from hnlib.book.figures import COLOURS, GREY
-from hnlib.book.tables import TITLES, interval
-from hnlib.results.comparisons import Effect
+from hnbook import figures
+from hnbook.figures import COLOURS, GREY
+from hnbook.tables import TITLES, interval
+from hnlib import experiments
+from hnlib.experiments import null_verdicts
+from hnlib.experiments.comparisons import Effect
 
 TASKS = {
     "digits": "digits",

@@ -31,13 +31,13 @@ from scipy import stats
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hnlib import experiments
 from hnlib._files import write_atomically
-from hnlib.book import book_files, experiments
-from hnlib.book.null_verdicts import MARGINS, NULLS, PROTOCOL, deviation, word
-from hnlib.book.prediction_statistics import over_seeds
+from hnlib.experiments import comparisons, evidence
+from hnlib.experiments.comparisons import Effect
+from hnlib.experiments.null_verdicts import MARGINS, NULLS, PROTOCOL, deviation, word
+from hnlib.experiments.prediction_statistics import over_seeds
 from hnlib.profile import Profile, profile_loss, run_file
-from hnlib.results import comparisons
-from hnlib.results.comparisons import Effect
 from hnlib.training import kinds, records
 from hnlib.training.config import canonical
 
@@ -420,7 +420,7 @@ class Outcome:
 
 def profiles(loss: Loss) -> dict[str, Profile]:
     """Return the profiles of the default on the batches recorded while encoders trained."""
-    batches = {name: torch.from_numpy(z) for name, z in book_files.stages().items()}
+    batches = {name: torch.from_numpy(z) for name, z in evidence.stages().items()}
     method = loss.method(loss.configurations[0])
     return {name: profile_loss(method.pairs, a, b) for name, (a, b) in batches.items()}
 

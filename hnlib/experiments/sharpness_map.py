@@ -11,11 +11,9 @@ import pandas as pd
 from scipy import stats
 from scipy.interpolate import CubicSpline
 
-from hnlib.book import figures
-from hnlib.book.prediction_statistics import format_share
+from hnlib.experiments.prediction_statistics import format_share
 
 KEYS = ("temperature", "beta")
-HUES = ("#d55e00", "#b8860b", "#6b8e23", "#009e73", "#0b7fbf", "#8a79c9")  # of temperatures
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,24 +90,6 @@ class Map:
         points = self.accuracy(metric)[tried]
         bend, slope, _ = np.polyfit(np.log(self.gammas[tried]), points, 2)
         return -slope / 2 / bend
-
-    def scatter(self, ax, metric: str | None = None) -> None:
-        """Draw the means in percent against γ, and their curve; a ring marks β = 0.
-
-        With two seeds or more, a bar shows the standard deviation of a cell.
-        """
-        mean, gammas = self.accuracy(metric).mean(1), self.gammas
-        for (t, beta), gamma, y in zip(self.points, gammas, mean, strict=True):
-            style = dict(ms=9, mfc="none", mew=1.8) if beta == 0 else dict(ms=6)
-            label = f"$t={t:g}$" * (beta == 0)
-            ax.plot(gamma, y, "o", color=HUES[self.temperatures.index(t)], label=label, **style)
-        x = np.geomspace(gammas.min(), gammas.max(), 100)
-        ax.plot(x, self.curve(metric)(x), color=figures.GREY, lw=1.2, zorder=0)
-        if len(self.seeds) > 1:
-            ax.errorbar(1.1, mean.max(), self.noise(metric), color=figures.GREY, capsize=3)
-            ax.text(1.25, mean.max(), "± one seed's\ndeviation", va="center", fontsize=9)
-        ax.set_xlabel(r"sharpness $\gamma=(1+\beta)/t$")
-        figures.log_ticks(ax, [1, 2, 4, 8, 16, 32, 64, 128])
 
     def noise(self, metric: str | None = None) -> float:
         """Return the residual standard deviation of cell and seed, in points; needs two seeds."""

@@ -148,7 +148,7 @@ def compare(table, ours, base, metric="linear", target="these images", mixed=Fal
     Examples
     --------
     >>> import pandas as pd
-    >>> from hnlib.results.comparisons import compare
+    >>> from hnlib.experiments.comparisons import compare
     >>> runs = pd.DataFrame({"seed": [0, 1, 2, 0, 1, 2], "method": ["hcl"] * 3 + ["simclr"] * 3})
     >>> runs["linear"] = [0.81, 0.83, 0.82, 0.80, 0.81, 0.80]
     >>> print(compare(runs, "method == 'hcl'", "method == 'simclr'"))

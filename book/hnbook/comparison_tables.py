@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hnlib.book.tables import TITLES, Markup, Table, interval, percent, table, term
-from hnlib.results import comparisons
-from hnlib.results.comparisons import Effect, between
+from hnbook.tables import TITLES, Markup, Table, interval, percent, table, term
+from hnlib.experiments import comparisons
+from hnlib.experiments.comparisons import Effect, between
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,6 +37,13 @@ def word(effect: Effect, margin: float | None = None) -> str:
         return "different, within the margin"
     alone = verdict == "different" and effect.low <= 0 <= effect.high
     return f"{verdict}, by p alone" if alone else verdict
+
+
+def one_variance(experiment, pairs: dict[str, tuple[str, str]], pool, block: str = "") -> Question:
+    """Return comparisons of arms by label that share the variance of a pool of arms."""
+    pooled = tuple(experiment.group(name, block) for name in pool)
+    groups = {k: tuple(experiment.group(one, block) for one in pair) for k, pair in pairs.items()}
+    return Question(groups, pooled)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,6 @@
 """Put public losses on the dial.
 
-`python book/results/loss_profiles.py` writes `loss_profiles.json`.
+`python book/recorders/loss_profiles.py` writes `loss_profiles.json`.
 
 Every loss is called as its library ships it, never copied, with the defaults of the library (or the
 options that its row names), on batches of `stages.npz` from early and late in two trainings. The
@@ -33,7 +33,7 @@ from hnlib._files import write_atomically
 from hnlib.images import _torchvision  # noqa: F401, which other libraries import: see there
 from hnlib.profile import FOREIGN, profile_loss
 
-FILE = Path(__file__).with_suffix(".json")
+FILE = Path(__file__).parents[1] / "results/loss_profiles.json"
 ORDER = tuple(f"{data} {stage}" for data in ("cifar10", "scifact") for stage in ("early", "late"))
 PACKAGES = {
     "pytorch-metric-learning": "pytorch_metric_learning.losses",

@@ -1,6 +1,6 @@
 """The comparisons that pages of advice quote: one family for images, one for each bag in search.
 
-`python -m hnlib.book.headlines WORDS` recomputes what *What each headline rests on* prints for the
+`python -m hnbook.headlines WORDS` recomputes what *What each headline rests on* prints for the
 headlines with these words.
 """
 
@@ -9,10 +9,11 @@ from __future__ import annotations
 import functools
 import sys
 
-from hnlib.book import experiments
-from hnlib.book.tables import Markup, format_effect, interval
-from hnlib.results import comparisons
-from hnlib.results.comparisons import Effect
+from hnbook.comparison_tables import one_variance
+from hnbook.tables import Markup, format_effect, interval
+from hnlib import experiments
+from hnlib.experiments import comparisons
+from hnlib.experiments.comparisons import Effect
 
 #: Bags of words in search: pretrained embeddings, and random ones.
 BAGS = ("static", "random")
@@ -74,9 +75,9 @@ def headlines(metric: str = "linear") -> dict[str, Effect]:
     catalogue, ten = experiments.load("catalogue"), "CIFAR-10"
     pairs = {"short temperature": ("temperature", "t0.5 b0"), "short tilt": ("t0.5 b1", "t0.5 b0")}
     cells = short.matching("t* b*", ten)
-    others = short.one_variance(pairs, cells, ten).effects(metric, corrected=False)
+    others = one_variance(short, pairs, cells, ten).effects(metric, corrected=False)
     others["long temperature"] = long.effect("t0.1", "t0.5", metric)
-    labels = catalogue.one_variance({"labels": ("scl", "simclr")}, catalogue.names())
+    labels = one_variance(catalogue, {"labels": ("scl", "simclr")}, catalogue.names())
     others |= labels.effects(metric, corrected=False)
     effects = dict(zip(others, comparisons.family(others.values())))
     effects["short both"] = short.effect("tilt", "temperature", metric, ten)

@@ -1,4 +1,4 @@
-"""Record batches as a loss saw them: `python book/results/recorded_batches.py` writes `stages.npz`.
+"""Record batches as a loss saw them: `python book/recorders/recorded_batches.py` writes `stages.npz`.
 
 Of one training on CIFAR-10 and one on SciFact: the first `PAIRS` pairs of the first batch, of one
 half-way and of the last, as unit embeddings [2, pairs, d] in half precision. `hnlib profile` looks
@@ -66,7 +66,7 @@ def main() -> None:
         batches |= stages(run, temperature)
     file = io.BytesIO()
     np.savez_compressed(file, **batches)
-    write_atomically(Path(__file__).with_name("stages.npz"), file.getvalue())
+    write_atomically(Path(__file__).parents[1] / "results/stages.npz", file.getvalue())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Time losses of five libraries in one process: `python book/results/costs.py` writes `costs.json`.
+"""Time losses of five libraries in one process: `python book/recorders/costs.py` writes `costs.json`.
 
 Forward and backward, float32, one thread, a minute and a half; the machine should do nothing else.
 Losses take turns, so that a slow moment hits all alike. Beside them is the floor of a loss with as
@@ -24,7 +24,7 @@ from hnlib import methods
 from hnlib._files import write_atomically
 from hnlib.training import records
 
-FILE = Path(__file__).with_suffix(".json")
+FILE = Path(__file__).parents[1] / "results/costs.json"
 DIMENSION, WARM = 128, 2
 REPEATS = {128: 50, 1024: 8}  # by the number of pairs B
 MNRL = "MultipleNegativesRankingLoss"

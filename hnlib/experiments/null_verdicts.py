@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import statistics
 
-from hnlib.book.experiments import Experiment
-from hnlib.results import comparisons
-from hnlib.results.comparisons import Effect
+from hnlib.experiments import comparisons
+from hnlib.experiments.comparisons import Effect
+from hnlib.experiments.experiment import Experiment
 
 PROTOCOL = "null-1"
 NULLS = {"N1": "a tuned temperature", "N2": "a tuned temperature and loudness"}

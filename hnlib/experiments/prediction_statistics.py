@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from hnlib.results import comparisons
-from hnlib.results.comparisons import Effect
+from hnlib.experiments import comparisons
+from hnlib.experiments.comparisons import Effect
 
 Found = dict[str, Any]
 

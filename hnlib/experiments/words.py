@@ -1,0 +1,64 @@
+"""How numbers are written: intervals, means, titles of metrics."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from hnlib.experiments.comparisons import Effect
+
+DASH = "–"  # what was not measured
+#: Titles of metrics whose name differs in a record: heads of columns.
+TITLES = {"knn": "kNN", "svm": "SVM", "sts": "STS", "ndcg": "nDCG@10", "mrr": "MRR@10"}
+TITLES |= {"recall10": "recall@10", "recall100": "recall@100", "transfer_ndcg": "others' nDCG@10"}
+TITLES |= {"transfer": "six tasks"}
+TITLES |= dict.fromkeys(("last_loudness", "last_loudness_low"), "at the end of training")
+
+
+class Markup(str):
+    """Text that is markup, HTML in a notebook and MyST on a generated page; never from data."""
+
+
+def spread(x) -> str:
+    """Format the mean ± standard deviation over $n-1$, or the only value."""
+    mean = f"{x.mean():.1f}".replace("-", "\u2212")
+    return f"{mean}\u00a0±\u00a0{x.std(ddof=1):.1f}" if len(x) > 1 else mean
+
+
+def percent(shares) -> str:
+    """Format the mean and sample standard deviation of `shares` as percentages, ignoring NaN."""
+    values = 100 * pd.Series(shares, dtype=float).dropna()
+    return spread(values) if len(values) else DASH
+
+
+def interval(effect: Effect) -> str:
+    """Return an effect in points and its 95 % interval, as +1.7 [+0.6, +2.8].
+
+    One seed has no interval. An end that rounds to zero gets a second digit, which shows its sign.
+    """
+    low, high = (f"{x:+z.{1 + (abs(x) < 0.05)}f}" for x in (effect.low, effect.high))
+    ends = f"\u00a0[{low},\u00a0{high}]" if effect.df else ""
+    return f"{effect.difference:+z.1f}{ends}".replace("-", "\u2212")
+
+
+def format_effect(effect: Effect) -> Markup:
+    """Write an effect and its interval in a sentence, and whether its sign is unresolved."""
+    return Markup(interval(effect) + ", {term}`unresolved`" * bool(effect.low <= 0 <= effect.high))
+
+
+def format_value(value) -> str:
+    """Write a value in a sentence: an effect in points with its interval, a number as 1.7."""
+    if isinstance(value, Effect):
+        return format_effect(value)
+    return f"{value:.1f}".replace("-", "\u2212") if isinstance(value, float) else str(value)
+
+
+def show_inline(*values) -> None:
+    """Display the values of the expressions in a text, see ``hnlib.notebooks.inline_values``."""
+    from IPython.display import display
+
+    display({"application/x-hnlib-inline": [*map(format_value, values)]}, raw=True)
+
+
+def scores(runs: pd.DataFrame, metrics=("knn", "linear")) -> dict:
+    """Return the number of seeds of a group of runs and its accuracies, for a row of a table."""
+    return {"seeds": len(runs)} | {metric: percent(runs[metric]) for metric in metrics}
