@@ -16,7 +16,8 @@ import hnlib
 from hnbook.tables import format_value
 from hnlib import __main__ as cli
 from hnlib import experiments, methods, negatives
-from hnlib.experiments import experiment, paper_numbers
+from hnlib.experiments import experiment as engine
+from hnlib.experiments import paper_numbers
 from hnlib.notebooks import execute
 from hnlib.training import kinds, records
 from hnlib.training.train import load, train
@@ -39,7 +40,7 @@ MEASURED, CHAPTER = re.findall(r"^````md\n(.*?)^````", TEXT, re.M | re.S)
 
 
 def clear():
-    for cached in (execute.root, execute.sources, experiments.load, experiment._tracked):
+    for cached in (execute.root, execute.sources, experiments.load, engine._tracked):
         cached.cache_clear()
 
 

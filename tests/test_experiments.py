@@ -5,7 +5,8 @@ import shutil
 import pytest
 
 from hnlib import experiments
-from hnlib.experiments import evidence, experiment
+from hnlib.experiments import evidence
+from hnlib.experiments import experiment as engine
 from hnlib.training import records, store
 
 TEXT = """
@@ -50,7 +51,7 @@ def load(tmp_path, monkeypatch):
     runs.mkdir()
     monkeypatch.setattr(evidence, "path", lambda name: tmp_path / name.rpartition("/")[2])
     monkeypatch.setenv("HNLIB_RECORDS", str(runs))
-    caches = (experiments.load, experiment._tracked)
+    caches = (experiments.load, engine._tracked)
 
     def write(more="", score=None):
         (tmp_path / "which.toml").write_text(TEXT + more)
@@ -72,7 +73,7 @@ def load(tmp_path, monkeypatch):
                     metrics["cranfield_ndcg"] = found - 0.1
                     store.append(one | {"metrics": metrics}, runs)
         experiments.load.cache_clear()
-        experiment._tracked.cache_clear()
+        engine._tracked.cache_clear()
         return experiments.load("which")
 
     yield write
@@ -136,7 +137,7 @@ def test_a_block_is_read_from_the_processor_that_made_all_of_it(load, tmp_path):
             store.append(one, tmp_path / "runs")
 
     def found():
-        experiment._tracked.cache_clear()
+        engine._tracked.cache_clear()
         experiments.load.cache_clear()
         which = experiments.load("which")
         return [which.values(arm, "ndcg", "large")[3] for arm in which.arms["large"]]
@@ -167,7 +168,7 @@ def test_a_seed_that_another_processor_has_begun_is_named(load, tmp_path):
     assert experiment.elsewhere("another") == []  # whole seeds may be of any processor
     key = experiment._key("plain lr0.1", 4, "small")
     remove(tmp_path / "runs", lambda one: records.key(one["configuration"]) == key)
-    experiment._tracked.cache_clear()
+    engine._tracked.cache_clear()
     assert experiment.elsewhere("a processor") == []
     (sentence,) = experiment.elsewhere("another")
     assert sentence.startswith("Seed 4 of which small was begun on a processor: finish it there")

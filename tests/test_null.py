@@ -10,7 +10,8 @@ import torch
 
 from hnbook import losses_on_trial
 from hnlib import experiments, methods
-from hnlib.experiments import comparisons, evidence, experiment, null
+from hnlib.experiments import comparisons, evidence, null
+from hnlib.experiments import experiment as engine
 from hnlib.experiments.comparisons import Effect, family
 from hnlib.profile import profile_loss
 from hnlib.training import records, store
@@ -167,7 +168,7 @@ def tiny(tmp_path, monkeypatch):
         return mine if mine.exists() else found(name)
 
     monkeypatch.setattr(evidence, "path", path)
-    caches = (experiments.load, experiment._tracked)
+    caches = (experiments.load, engine._tracked)
     for cache in caches:
         cache.cache_clear()
     protocol = experiments.load("null-1-quick")
