@@ -36,8 +36,8 @@ def _serve(arguments: list[str], environment: dict, folder: str) -> None:
     os.setsid()
     os.chdir(folder)
     os.environ.update(environment)
-    # the system's own method, as in any notebook: a lock of tqdm's needs no clean-up then
-    multiprocessing.set_start_method(None, force=True)
+    # a lock of tqdm's needs no clean-up then; with Python 3.14's own method it would
+    multiprocessing.set_start_method("fork", force=True)
     from ipykernel.kernelapp import IPKernelApp
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
