@@ -51,10 +51,12 @@ def normalised(name):
 
 @cache
 def declared(extra=None):
-    """Names of the distributions that `pip install hnlib[extra]` asks for."""
+    """Names of the distributions that `pip install hnlib[extra]` asks for on this Python."""
     lines = PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]
     found = set() if extra is None else declared()
     for requirement in map(Requirement, lines):
+        if requirement.marker and not requirement.marker.evaluate():
+            continue
         if requirement.name == "hnlib":
             found = found.union(*map(declared, requirement.extras))
         else:
