@@ -144,7 +144,8 @@ def _api_pages(folder: Path) -> None:
     def module(found: re.Match) -> str:
         name, contents = found.groups()
         (pages / f"{name}.md").write_text(f"# {name}\n\n{contents}\n", encoding="utf-8")
-        source = root() / "book" * name.startswith("hnbook") / name.replace(".", "/")
+        package = root() / "book" if name.startswith("hnbook") else root()
+        source = package / name.replace(".", "/")
         source = source / "__init__.py" if source.is_dir() else source.with_suffix(".py")
         about = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""
         first = " ".join(about.partition("\n\n")[0].split())
