@@ -5,7 +5,6 @@ import json
 import re
 import sys
 from dataclasses import replace
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -22,10 +21,6 @@ from hnlib.training import records
 from hnlib.training.train import train
 
 TINY = dict(batch_size=32, epochs=1, max_steps=3, vocabulary=500, dimension=16)
-needs_static = pytest.mark.skipif(
-    find_spec("wordllama") is None,
-    reason="static embeddings need wordllama, whose newest release has no wheel for Python 3.14",
-)
 
 
 @pytest.fixture(autouse=True)
@@ -307,7 +302,7 @@ def test_a_guide_takes_away_what_it_scores_above_the_answer():
 )
 def test_without_static_embeddings_a_sentence_says_what_needs_them(wanted, monkeypatch):
     monkeypatch.setitem(sys.modules, "wordllama", None)
-    with pytest.raises(ModuleNotFoundError, match=r"'static' .* no wheel for Python 3\.14; pip"):
+    with pytest.raises(ModuleNotFoundError, match=r"'static' .* need wordllama; pip install"):
         views(**wanted)
 
 
@@ -318,7 +313,7 @@ def static_score(query, document):
     return float(torch.nn.functional.cosine_similarity(*means, dim=0))
 
 
-@pytest.mark.parametrize("name", ["bm25", pytest.param("static", marks=needs_static)])
+@pytest.mark.parametrize("name", ["bm25", "static"])
 def test_a_teacher_is_what_the_student_shall_repeat(name):
     given_to = dict(method="soft-targets", teacher=name)
     task, model, _, given, batch = views(**given_to)
@@ -344,7 +339,6 @@ def test_a_teacher_is_what_the_student_shall_repeat(name):
         RetrievalRun(teacher=name).resolved()
 
 
-@needs_static
 def test_batches_hold_whom_the_run_asks_for():
     def fill(composition):
         task = views(composition=composition)[0]

@@ -17,9 +17,8 @@ def _wordllama() -> Path:
     spec = find_spec("wordllama")
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(
-            "encoder, guide or teacher 'static' and composition 'similar' need wordllama, whose "
-            "newest release has no wheel for Python 3.14; pip install 'hnlib[retrieval]' with "
-            "Python 3.13 or older, or choose others",
+            "encoder, guide or teacher 'static' and composition 'similar' need wordllama; "
+            "pip install 'hnlib[retrieval]'",
             name="wordllama",
         )
     return Path(spec.submodule_search_locations[0])
