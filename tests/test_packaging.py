@@ -22,6 +22,7 @@ from packaging.requirements import Requirement
 
 from builder import build, portable_notebooks
 from hnlib.notebooks import execute
+from hnlib.training import records
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -29,19 +30,18 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRA = {
     "images": "training",
     "training": "training",
-    "results": "training",
+    "experiments": "training",
     "commands": "training",
     "_files": "training",
     "__main__": "training",
-    "null": "notebooks",
     "graphs": "graphs",
     "sentences": "sentences",
     "retrieval": "retrieval",
     "integrations": "sentence-transformers",
     "notebooks": "book",
-    "book": "book",
 }
 OPTIONAL = {"notebooks.sweep": "sweep"}  # imported inside functions
+OPTIONAL |= dict.fromkeys(("experiments.null", "experiments.words"), "notebooks")
 LOSSES = [path.stem for path in (ROOT / "hnlib").glob("[!_]*.py") if path.stem not in EXTRA]
 
 
@@ -181,6 +181,10 @@ def test_the_wheel_has_every_module_and_asks_for_torch_and_numpy(wheel):
         (about,) = (name for name in names if name.endswith(".dist-info/METADATA"))
         text = archive.read(about).decode()
     modules = {str(p.relative_to(ROOT).as_posix()) for p in (ROOT / "hnlib").rglob("*.py")}
+    modules |= {
+        p.relative_to(ROOT / "book").as_posix() for p in (ROOT / "book/hnbook").rglob("*.py")
+    }
+    assert wheel.stat().st_size < 1.5e6 and not [n for n in names if n.endswith(".jsonl")]
     assert modules | {"hnlib/py.typed"} <= names and any(n.endswith("/LICENSE") for n in names)
     asked = [Requirement(value) for value in re.findall(r"^Requires-Dist: (.*)$", text, re.M)]
     assert {r.name for r in asked if "extra" not in str(r.marker)} == {"torch", "numpy"}
@@ -245,11 +249,12 @@ print("FAILED", json.dumps(failed))
 
 @pytest.fixture(scope="module")
 def away(environment, tmp_path_factory):
-    """away({name: cells}): the notebooks that fail in an empty folder, beside the wheel alone."""
+    """away({name: cells}): the notebooks that fail beside the recorded runs and the wheel alone."""
     python = environment("notebooks")
 
     def execute(cells):
         empty = tmp_path_factory.mktemp("empty")
+        records.write_parquet(empty / records.PARQUET)
         told = tmp_path_factory.mktemp("told") / "cells.json"
         told.write_text(json.dumps(cells))
         kept = {"HOME": str(empty), "PATH": os.environ["PATH"], "MPLCONFIGDIR": str(told.parent)}
@@ -289,7 +294,7 @@ def test_every_downloaded_notebook_starts_in_an_empty_folder(away):
     assert failed == [] and control.startswith("control: ImportError")
 
 
-def test_without_the_library_the_first_cell_installs_it_or_says_how(monkeypatch):
+def test_without_the_library_the_first_cell_installs_it_or_says_how(monkeypatch, tmp_path):
     """An address: pip, from there. The placeholder: one sentence."""
     from IPython.core.inputtransformer2 import TransformerManager
 
@@ -305,5 +310,33 @@ def test_without_the_library_the_first_cell_installs_it_or_says_how(monkeypatch)
         )
     ]
     chapter = portable_notebooks.portable(nbformat.v4.new_notebook(), "https://a.invalid/b", "page")
-    with pytest.raises(ImportError, match=f"take {portable_notebooks.WHEEL} from the book"):
-        exec(chapter.cells[0].source, {})
+    placed = f"put {portable_notebooks.WHEEL} beside this notebook"
+    first = TransformerManager().transform_cell(chapter.cells[0].source)
+    with pytest.raises(ImportError, match=placed):
+        exec(first, {"get_ipython": lambda: shell})
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / portable_notebooks.WHEEL).touch()
+    exec(first, {"get_ipython": lambda: shell})
+    assert ran[1:] == [("pip", f'install --quiet "./{portable_notebooks.WHEEL}[notebooks]"')]
+
+
+def test_a_page_that_reads_records_says_where_to_put_them(monkeypatch, tmp_path):
+    """Or fetches them, where there is an address; a page of theory does neither."""
+    reading = nbformat.v4.new_code_cell("from hnlib import experiments")
+    pages = {
+        url: portable_notebooks.portable(nbformat.v4.new_notebook(cells=[reading]), url, "page")
+        for url in ("https://github.com/a/b", "https://a.invalid/b")
+    }
+    fetched, told = (page.cells[0].source for page in pages.values())
+    assert f'urlretrieve("https://a.github.io/b/{records.PARQUET}"' in fetched
+    monkeypatch.setattr(records, "project_root", lambda: tmp_path)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HNLIB_RECORDS", raising=False)
+    told = told.replace("    %pip", "    pass  # ")
+    with pytest.raises(ValueError, match=f"{records.PARQUET} in it; put that file"):
+        exec(told, {})
+    (tmp_path / records.PARQUET).touch()
+    exec(told, {})
+    theory = portable_notebooks.portable(nbformat.v4.new_notebook(), "https://a.invalid/b", "page")
+    assert records.PARQUET not in theory.cells[0].source
