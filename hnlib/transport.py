@@ -261,7 +261,8 @@ def _general(kernel, log_p, log_q, power, loop):
 
     def update(log_b):
         log_a = -kernel.rows(log_q + log_b)
-        new = -power * kernel.columns(log_p + log_a)
+        # at power 0 not 0 · log 0: there a column may have no cell
+        new = -power * kernel.columns(log_p + log_a) if power else log_b
         drift = (q * (new - log_b)).sum() if power < 1 else 0 * q[0]
         return new, (q * (log_b - new + drift).expm1().abs()).sum(), (log_a, drift)
 

@@ -162,6 +162,12 @@ def test_the_feasible_boundary_does_not_pass_for_convergence(symmetric):
     assert loose.converged and loose.plan[1, 2] < 0.02
 
 
+def test_without_a_second_marginal_a_column_may_be_empty():
+    c, mask = torch.rand(1, 3, generator=seeded(0)), torch.tensor([[False, True, True]])
+    plan = sinkhorn(c, epsilon=0.5, relaxation=0.0, mask=mask).plan
+    torch.testing.assert_close(plan, (-c / 0.5).masked_fill(~mask, -math.inf).softmax(1))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
