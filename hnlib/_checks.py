@@ -115,15 +115,19 @@ def shapes(fits: bool, rule: str, *tensors: Tensor) -> None:
 
 def mask(name: str, value: Tensor, like: Tensor) -> None:
     """Raise ValueError unless the value is a boolean mask of the shape of `like`."""
-    fits = value.dtype == torch.bool and value.shape == like.shape
-    shapes(fits, f"{name} must be a boolean mask of shape {tuple(like.shape)}", value)
+    if value.dtype != torch.bool:
+        raise ValueError(f"{name} must be a boolean mask, got {value.dtype}")
+    rule = f"{name} must be a boolean mask of shape {tuple(like.shape)}"
+    shapes(value.shape == like.shape, rule, value)
 
 
 def labels(values, count: int, kind: str) -> Tensor:
     """Return the labels as integers; raise ValueError unless there are `count` whole numbers."""
     values = torch.as_tensor(values)
-    fits = values.shape == (count,) and not values.is_floating_point()
-    shapes(fits, f"labels of {count} {kind} must be integers of shape ({count},)", values)
+    if values.is_floating_point():
+        raise ValueError(f"labels of {count} {kind} must be integers, got {values.dtype}")
+    rule = f"labels of {count} {kind} must be integers of shape ({count},)"
+    shapes(values.shape == (count,), rule, values)
     return values.long()
 
 
