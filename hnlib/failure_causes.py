@@ -103,7 +103,8 @@ def triage(
     ('silent anchors',)
     """
     _checks.positive("temperature", temperature)
-    s, start = _similarities(z1, z2), _similarities(*(before or (z1, z2)))
+    s = _similarities(z1, z2)
+    start = s if before is None else _again("before", before, s)
     n, m = s.shape
     own = torch.eye(n, m, dtype=torch.bool, device=s.device)
     for name, mask in (("positives", positives), ("excluded", excluded)):
@@ -122,9 +123,10 @@ def triage(
     alike = ((_similarities(z2, z2) - 1) / temperature).exp().mean()
     orthogonal = 1 / m + (1 - 1 / m) * math.exp(-1 / temperature)
     numbers = {
-        "leak": None if evaluated is None else _hits(s) - _hits(_similarities(*evaluated)),
+        "leak": None if evaluated is None else _hits(s) - _hits(_again("evaluated", evaluated, s)),
         "false negatives": None if positives is None else at_start[positives].sum() / n,
-        "learning rate": torch.corrcoef(torch.stack([s[~own], start[~own]]))[0, 1],
+        # 0 where all similarities are equal: nothing is left of the start
+        "learning rate": torch.corrcoef(torch.stack([s[~own], start[~own]]))[0, 1].nan_to_num(),
         "collapse": orthogonal / alike,
         "temperature": torch.special.entr(push).sum(1).exp().median(),
         "silent anchors": (loudness < 0.1).float().mean(),
@@ -140,6 +142,16 @@ def _similarities(a: Tensor, b: Tensor) -> Tensor:
     return unit_rows(a, "of the queries")[0] @ unit_rows(b, "of the keys")[0].T
 
 
+def _again(name: str, pair, s: Tensor) -> Tensor:
+    """Return the similarities of `pair`, which embeds the queries and keys of `s` again."""
+    if len(pair) != 2:
+        raise ValueError(f"{name} must be a pair (queries, keys), got {len(pair)} parts")
+    other = _similarities(*pair)
+    n, m = s.shape
+    _checks.shapes(other.shape == s.shape, f"{name} must embed the {n} queries and {m} keys", *pair)
+    return other
+
+
 def _hits(s: Tensor) -> Tensor:
-    """Return the share of queries whose own answer leads."""
-    return (s.argmax(1) == torch.arange(len(s), device=s.device)).float().mean()
+    """Return the share of queries whose own answer leads; ties, up to rounding, count."""
+    return (s.diagonal() >= s.amax(1) - 1e-6).float().mean()

@@ -130,8 +130,27 @@ def test_what_needs_an_argument_says_which():
         ({"temperature": 0}, "temperature must be positive"),
         ({"positives": torch.ones(2, 2)}, "positives must be a boolean mask"),
         ({"z1": torch.zeros(N, D)}, "of the queries has norm 0"),
+        ({"before": (rows(0, 8), rows(1, 8))}, r"before must embed the 64 queries and 64 keys"),
+        ({"evaluated": (rows(0, 8), rows(1, 8))}, r"evaluated must embed .*, got \(8, 32\)"),
+        ({"evaluated": ()}, r"evaluated must be a pair \(queries, keys\), got 0 parts"),
     ],
 )
 def test_a_mistake_is_named(change, message):
     with pytest.raises(ValueError, match=message):
         failure_causes.triage(**healthy(*pair()) | change)
+
+
+def test_both_embeddings_may_be_stacked():
+    one = healthy(*pair())
+    again = {name: torch.stack(one[name]) for name in ("before", "evaluated")}
+    assert failure_causes.triage(**one | again) == failure_causes.triage(**one)
+
+
+def test_an_answer_that_is_there_twice_is_a_hit():
+    z, twice = rows(0), torch.cat([rows(0, N // 2)] * 2)
+    assert failure_causes.triage(twice, twice, evaluated=(z, z)).numbers["leak"] == 0
+
+
+def test_a_collapse_has_lost_its_start():
+    same = torch.ones(N, D)
+    assert "learning rate" in failure_causes.triage(same, same, before=pair()).suspects
