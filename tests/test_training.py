@@ -323,6 +323,13 @@ def test_max_steps_ends_within_an_epoch():
     assert (run.metrics["steps"], run.history[-1]["epoch"]) == (4, 2)
 
 
+def test_more_epochs_do_not_take_the_last_row_of_a_run_that_max_steps_ended(tmp_path):
+    chosen = SMALL | dict(method="simclr", max_steps=3, evaluate_every=0)
+    train(**chosen | dict(epochs=1), checkpoint=tmp_path / "c")
+    longer = train(**chosen, checkpoint=tmp_path / "c")
+    assert learning_curve(longer) == learning_curve(train(**chosen))
+
+
 @pytest.mark.parametrize(
     "change, message",
     [

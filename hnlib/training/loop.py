@@ -221,8 +221,8 @@ class Loop:
             if state[name]:  # tensors; a user's method may count in numbers
                 setattr(self.method, name, getattr(self.method, name) + state[name])
         self.progress = Progress(**{name: state[name] for name in Progress.__dataclass_fields__})
-        finished = self.progress.epoch == epochs < self.run.epochs
-        if finished and not self.should_evaluate(self.progress.epoch):
+        continued = self.progress.epoch == epochs and not self.finished
+        if continued and not self.should_evaluate(self.progress.epoch):
             self.progress.history.pop()  # the last row of the shorter run is not one of this run
 
 
