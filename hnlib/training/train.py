@@ -39,8 +39,9 @@ def train(
         Your own loss instead of ``run.method``, called as ``method(z1, z2, labels)``. Labels reach
         it if its attribute ``supervised`` is true; with a true attribute ``features`` it is called
         with ``features=(h1, h2)``, the inputs of the projector's last layer. InfoGraph calls
-        ``method.loss(contrast)``. Its attributes ``name`` and ``options`` go to the record;
-        learning curves show what its ``log_weights(contrast)`` and ``observe(contrast)`` return.
+        ``method.loss(contrast)``. Its attributes ``name`` and ``options`` go to the record, but a
+        fingerprint in place of a name of the catalogue; learning curves show what its
+        ``log_weights(contrast)`` and ``observe(contrast)`` return.
     encoder : torch.nn.Module, optional
         Your own encoder of images, with an attribute ``feature_dim``.
     **execution
@@ -116,7 +117,7 @@ def train(
 def recorded_name(method: nn.Module, catalogue: dict) -> str:
     """Return the name of a method in records: a fingerprint where it might be taken for ours."""
     name = getattr(method, "name", None)
-    if name and (isinstance(method, Method) or hasattr(method, "options") or name not in catalogue):
+    if name and (isinstance(method, Method) or name not in catalogue):
         return name
     return fingerprint(method)
 
