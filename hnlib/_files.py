@@ -9,6 +9,7 @@ import re
 import secrets
 import shutil
 import struct
+import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -80,6 +81,17 @@ def write_atomically(path: Path | str, data, private: bool = False) -> None:
         raise OSError(f"{path} could not be written ({error})") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def require_writable(path: Path | str) -> None:
+    """Raise OSError if no file can be written to `path`; directories may be missing."""
+    target = Path(os.path.realpath(path))
+    try:
+        if target.is_dir():
+            raise IsADirectoryError("it is a directory")
+        tempfile.TemporaryFile(dir=next(x for x in target.parents if x.exists())).close()
+    except OSError as error:
+        raise OSError(f"{path} cannot be written ({error.strerror or error})") from error
 
 
 def _temporary(target: Path, stem: str, mark: str) -> Path:

@@ -18,7 +18,7 @@ from torch import nn
 from hnlib import _files
 from hnlib.images import encoders
 from hnlib.images import task as image_task
-from hnlib.training import records
+from hnlib.training import loop, records
 from hnlib.training import train as training
 
 SHORT = SMALL | dict(method="hcl", epochs=2, evaluate_every=0)
@@ -90,6 +90,17 @@ while done < 300:
     for process in [python("-c", code) for _ in range(3)]:
         assert process.wait() == 0
     assert count.read_text() == "900" and [*tmp_path.iterdir()] == [count]
+
+
+@pytest.mark.parametrize("place", ["record_to", "checkpoint", "save"])
+def test_a_place_that_cannot_be_written_is_found_before_training(tmp_path, monkeypatch, place):
+    monkeypatch.setattr(loop.Loop, "train", never)
+    (tmp_path / "file").touch()
+    places = ["file"] if place == "record_to" else ["", "file/run"]
+    for wrong in places:
+        with pytest.raises(OSError, match=r"cannot be written \(.+\)"):
+            train(**SHORT, **{place: tmp_path / wrong})
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_full_disk_gets_one_sentence(tmp_path):

@@ -372,8 +372,14 @@ def fit(fabric, task: Task, method, execution: config.Execution) -> TrainedRun:
         # all batches have one shape: let cuDNN try its algorithms
         stack.callback(setattr, cudnn, "benchmark", cudnn.benchmark)
         cudnn.benchmark = not cudnn.deterministic
-        if execution.checkpoint and fabric.global_rank == 0:
-            stack.enter_context(_files.exclusive_lock(execution.checkpoint))
+        if fabric.global_rank == 0:
+            folder = execution.record_to
+            record = folder and store.file_of(folder, task.run.configuration)
+            for path in (record, execution.checkpoint, execution.save):
+                if path is not None:
+                    _files.require_writable(path)
+            if execution.checkpoint:
+                stack.enter_context(_files.exclusive_lock(execution.checkpoint))
         trainings = Trainings(fabric, task, method, execution)
         trainings.train()
         return trainings.finish()
