@@ -14,6 +14,7 @@ import functools
 import math
 import runpy
 import sys
+import tokenize
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -303,24 +304,40 @@ def from_file(target: str) -> Callable:
     if not callable(found):
         made_here = [k for k, x in names.items() if callable(x) and not k.startswith("_")]
         raise ValueError(f"{path} has no loss {name!r}; it has {', '.join(made_here) or 'none'}")
-    first = next(iter(names.get("CONFIGURATIONS") or ()), None) if name == "loss" else None
-    return functools.partial(found, **first) if first and isinstance(first, dict) else found
+    listed = names.get("CONFIGURATIONS", [{}]) if name == "loss" else [{}]
+    first = listed[0] if isinstance(listed, list | tuple) and listed else None
+    if not isinstance(first, dict):
+        raise ValueError(f"CONFIGURATIONS of {path} must be a list of dictionaries, got {listed!r}")
+    return functools.partial(found, **first) if first else found
+
+
+def source(path: Path | str) -> str:
+    """Return the text of a Python file. Raises ValueError if it is none, OSError as in reading."""
+    try:
+        with tokenize.open(path) as file:
+            text = file.read()
+    except (SyntaxError, UnicodeDecodeError):  # of the encoding alone: nothing is parsed
+        raise ValueError(f"{path} is not UTF-8; save the file as UTF-8") from None
+    if "\0" in text:
+        raise ValueError(f"{path} holds a NUL byte; save the file as UTF-8")
+    return text
 
 
 def run_file(path: str, then: Callable = dict) -> Any:
     """Run a Python file and return `then` of its names; ValueError says where it raised an error.
 
-    Raises OSError if the file cannot be read.
+    An exit is an error, too. Raises OSError if the file cannot be read.
     """
-    Path(path).read_bytes()
+    source(path)
     sys.path.insert(0, str(Path(path).parent))  # as `python FILE.py` finds its neighbours
     try:
         return then(runpy.run_path(path))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         *_, at = traceback.extract_tb(error.__traceback__)
         at = error if isinstance(error, SyntaxError) else at
-        message = f"{at.filename}, line {at.lineno}: {type(error).__name__}: {error}"
-        raise ValueError(message) from error
+        # ours: what `then` calls has no line there
+        where = path if at.filename == __file__ else f"{at.filename}, line {at.lineno}"
+        raise ValueError(f"{where}: {type(error).__name__}: {error}") from error
 
 
 def _points(loss: Callable, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Callable]:

@@ -13,7 +13,7 @@ from torch.nn import functional
 from hnlib import __main__ as cli
 from hnlib import methods
 from hnlib.contrast import Contrast
-from hnlib.profile import profile_loss
+from hnlib.profile import from_file, profile_loss
 
 quick = settings(max_examples=6)
 temperatures = st.floats(0.05, 1.0)
@@ -458,3 +458,31 @@ def test_the_command_says_it_of_three_stages_of_two_trainings(tmp_path, capsys, 
         assert cli.main(["profile", target]) == 2
         said = capsys.readouterr().err
         assert sentence in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["profile", "null"])
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"CONFIGURATIONS = 3\ndef loss(a, b): ...", "must be a list of"),
+        (b"x = 1\0", "bad.py holds a NUL byte"),
+        ("# é".encode("latin-1"), "bad.py is not UTF-8"),
+        (b"import sys\nsys.exit(3)", "bad.py, line 2: SystemExit: 3"),
+    ],
+)
+def test_a_file_that_cannot_be_run_gets_one_sentence(
+    tmp_path, capsys, monkeypatch, command, content, sentence
+):
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "bad.py").write_bytes(content)
+    assert cli.main([command, str(tmp_path / "bad.py")]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said and said.count("\n") == 1
+
+
+def test_an_error_in_a_call_of_ours_names_the_file(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "bad.py").write_text("class loss:\n    def __init__(self, t): ...\n")
+    with pytest.raises(ValueError, match=r"bad\.py: TypeError: .*missing"):
+        from_file(str(tmp_path / "bad.py"))

@@ -37,7 +37,7 @@ from hnlib.experiments import comparisons, evidence
 from hnlib.experiments.comparisons import Effect
 from hnlib.experiments.null_verdicts import MARGINS, NULLS, PROTOCOL, deviation, word
 from hnlib.experiments.prediction_statistics import over_seeds
-from hnlib.profile import Profile, profile_loss, run_file
+from hnlib.profile import Profile, profile_loss, run_file, source
 from hnlib.training import kinds, records
 from hnlib.training.config import canonical
 
@@ -110,7 +110,7 @@ def read(path: Path | str) -> Loss:
         If the file cannot be read.
     """
     path = Path(path)
-    code, names = path.read_text("utf-8"), run_file(str(path))
+    code, names = source(path), run_file(str(path))
     function, configurations = names.get("loss"), names.get("CONFIGURATIONS", [{}])
     if not callable(function):
         raise ValueError(f"{path} must define loss(a, b, **options)")
