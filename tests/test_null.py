@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -86,6 +87,35 @@ def test_a_loss_is_named_by_its_code(file):
 def test_a_file_that_is_no_loss_is_refused_in_a_sentence(file, configurations, words):
     with pytest.raises(ValueError, match=words):
         null.read(file(configurations))
+
+
+@pytest.mark.parametrize("place", ["helper.py", "helper/__init__.py", "helper/scale.py"])
+@pytest.mark.parametrize("words", ["import helper", "def late():\n    from helper import scale"])
+def test_a_loss_in_several_files_is_refused(file, tmp_path, monkeypatch, place, words):
+    monkeypatch.syspath_prepend(tmp_path)  # restores the path
+    monkeypatch.delitem(sys.modules, "helper", raising=False)
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_text("scale = 1.0")
+    with pytest.raises(ValueError, match=r"my_loss\.py imports helper, a module beside it"):
+        null.read(file(text=f"{words}\n{FILE}"))
+
+
+def test_a_loss_may_be_in_a_checkout(file, tmp_path, monkeypatch):
+    """Our package beside it, and an empty folder with the name of an installed one."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "hnlib").mkdir()
+    (tmp_path / "hnlib/__init__.py").touch()
+    (tmp_path / "torch").mkdir()
+    assert null.read(file(text=f"from hnlib import methods\n{FILE}"))
+
+
+def test_a_loss_that_was_edited_on_trial_is_not_recorded_under_its_old_name(file, tiny, tmp_path):
+    loss = null.read(file())
+    run = replace(tiny, arms=null.arms(loss, tiny)).run("0 x1 lr0.05", 200, "generated")
+    path = file("[{'t': 0.4}]")
+    with pytest.raises(ValueError, match=r"my_loss\.py was edited while it was on trial"):
+        null._train(run, str(path), loss.name, tmp_path / "out", None, "")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_file_without_a_loss_is_refused(file):

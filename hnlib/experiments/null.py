@@ -9,6 +9,7 @@ fresh seeds of what was chosen are compared, each pair on one processor.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import functools
@@ -18,9 +19,11 @@ import json
 import math
 import multiprocessing
 import statistics
+import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib import import_module
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -105,12 +108,17 @@ def read(path: Path | str) -> Loss:
     ------
     ValueError
         If it has no `loss`, its `CONFIGURATIONS` are not one to eight dictionaries, two are alike,
-        or a configuration does not return a scalar with a gradient.
+        a configuration does not return a scalar with a gradient, or it imports modules beside it.
     OSError
         If the file cannot be read.
     """
     path = Path(path)
     code, names = source(path), run_file(str(path))
+    if own := _own_modules(code, path.parent.resolve()):
+        raise ValueError(
+            f"{path} imports {own[0]}, a module beside it, whose changes its records would not "
+            "show; put the whole loss into one file"
+        )
     function, configurations = names.get("loss"), names.get("CONFIGURATIONS", [{}])
     if not callable(function):
         raise ValueError(f"{path} must define loss(a, b, **options)")
@@ -129,6 +137,23 @@ def read(path: Path | str) -> Loss:
         alone = f"{path} has no CONFIGURATIONS, and loss(a, b) fails"
         _try(function, options, what if "CONFIGURATIONS" in names else alone)
     return Loss(path, code, function, tuple(configurations))
+
+
+def _own_modules(code: str, folder: Path) -> list[str]:
+    """Return the modules that the code imports from its folder, but for a checkout's hnlib."""
+    imported = []
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            imported += [one.name for one in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            imported.append(node.module or "")
+    own = []
+    for name in sorted({name.partition(".")[0] for name in imported} - {"hnlib", ""}):
+        spec = PathFinder.find_spec(name, [str(folder), *sys.path])
+        places = spec and [*(spec.submodule_search_locations or [spec.origin])]
+        if places and Path(places[0]).parent == folder:
+            own.append(name)
+    return own
 
 
 def _is_json(value) -> bool:
@@ -232,7 +257,12 @@ def _train(
     """Train and record a run in this process; a training that diverges has no record."""
     from hnlib.training.train import Diverged, train
 
-    method = _read(path).method(run.options) if run.method == name else None
+    method = None
+    if run.method == name:
+        loss = _read(path)  # again, in each process
+        if loss.name != name:
+            raise ValueError(f"{path} was edited while it was on trial; start the trial again")
+        method = loss.method(run.options)
     where = dict(device="cpu", record_to=folder, data_root=data_root, progress=False)
     where["predictions"] = predictions
     with contextlib.suppress(Diverged):
