@@ -21,7 +21,7 @@ const typed = (() => {
     sigmoid: [sigmoid, (x) => sigmoid(x) * sigmoid(-x)],
     softplus: [softplus, sigmoid],
     relu: [(x) => Math.max(0, x), (x) => Number(x > 0)],
-    step: [(x) => Number(x > 0), () => 0],
+    step: [(x) => (Number.isNaN(x) ? x : Number(x > 0)), () => 0],
   };
   const OPERATIONS = {
     "+": ([a, da], [b, db]) => [a + b, da + db],
@@ -29,8 +29,8 @@ const typed = (() => {
     "*": ([a, da], [b, db]) => [a * b, da * b + a * db],
     "/": ([a, da], [b, db]) => [a / b, (da - (a / b) * db) / b],
     "^": ([a, da], [b, db]) => [a ** b, (da ? da * b * a ** (b - 1) : 0) + (db ? db * a ** b * Math.log(a) : 0)],
-    min: (a, b) => (a[0] <= b[0] ? a : b),
-    max: (a, b) => (a[0] >= b[0] ? a : b),
+    min: (a, b) => (a[0] <= b[0] || Number.isNaN(a[0]) ? a : b),  // undefined if either is
+    max: (a, b) => (a[0] >= b[0] || Number.isNaN(a[0]) ? a : b),
   };
   const CONSTANTS = { pi: Math.PI, e: Math.E };
   const KNOWN = `s, t, Q, pi, e, ${Object.keys(FUNCTIONS).join(", ")}, min or max`;

@@ -193,6 +193,10 @@ def test_powers_and_signs_bind_as_in_mathematics(sheet):
     [
         ("f", "log(s)", "f(s) is not a finite number at s = −0."),
         ("f", "1/(s - s)", "f(s) is not a finite number at s = "),
+        ("f", "max(log(s), 0)", "f(s) is not a finite number at s = −0."),
+        ("f", "max(0, log(s))", "f(s) is not a finite number at s = −0."),
+        ("w", "min(sqrt(s), 1)", "w(s) is not a finite number at s = −0."),
+        ("w", "step(log(s))", "w(s) is not a finite number at s = −0."),
         ("w", "s", "w(s) is negative at s = −0."),
         ("w", "0", "w(s) is 0 for all negatives of an anchor of this batch; give some a weight."),
         ("f", "t", "This loss has no gradient on this batch; let it change with s."),
