@@ -227,6 +227,13 @@ def test_a_command_without_its_packages_says_what_to_install(environment):
     assert re.match(r"hnlib: \w+ is missing; pip install 'hnlib\[", done.stderr)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["training.train", "images.config", "experiments.comparisons"])
+def test_an_import_without_its_packages_says_what_to_install(environment, module):
+    done = run(environment(), "-c", f"import hnlib.{module}")
+    assert re.search(r"Error: \w+ is missing; pip install 'hnlib\[training\]'", done.stderr)
+
+
 # Notebooks away from the checkout
 
 CELLS = """
