@@ -142,7 +142,9 @@ def _cost(notebook: Path, folder: Path) -> str:
     if not stored and notebook.is_relative_to(execute.root() / "notebooks"):
         stored = [execute.executed_path(notebook)]
     seconds = execute.execution_metadata(stored[0]).get("seconds") if stored else None
-    return f", about {seconds:.0f} s each, as executed before" if seconds else ""
+    if not seconds:
+        return "; the cost is unknown until one is executed here"
+    return f", about {seconds:.0f} s each, as executed before"
 
 
 def _run(
