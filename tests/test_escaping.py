@@ -26,6 +26,8 @@ HOSTILE = [
     "x\n\n```{raw} html\n<svg onload='window.bad = alert(6)'></svg>\n```\n",
     "{raw}`<b onclick='window.bad = 7'>x</b>` `` ``` ```` `````",
     "x\n``````\n\n# <details open ontoggle='window.bad = alert(8)'>\n",
+    "\x0b```\n<script>",
+    "\x1c* - \x85\u2028x",
 ]
 EXTENSIONS = yaml.safe_load((ROOT / "_config.yml").read_text())["parse"]["myst_enable_extensions"]
 MORE = (nodes.raw, nodes.reference, nodes.image, nodes.math, nodes.math_block)
@@ -64,7 +66,11 @@ def test_the_generated_pages_show_it_as_text(text, monkeypatch):
     words = dict.fromkeys(("experiment", "dataset", "method", "encoder"), text)
     run = ImageRun(**words, options={text: text}, epochs=1)
     about = {"hardware": {"gpu": text}, "date": text, "versions": {"torch": text}}
-    record = {"configuration": run.resolved().configuration, "metrics": {"knn": 0.5}}
+    record = {
+        "kind": "images",
+        "configuration": run.resolved().configuration,
+        "metrics": {"knn": 0.5},
+    }
     record |= {"environment": about, "image_shape": [1, 8, 8], "seconds": 1.0}
     frame = records.frame([record])
     assert more_than_text(ledger_pages.results_tables(frame)) == []

@@ -31,7 +31,8 @@ def term(word: str) -> Markup:
 
 def myst(value) -> str:
     """Return a value as part of a line of MyST, escaped unless it is `Markup`."""
-    text = re.sub(r"[ \t\r\n]+", " ", str(value)).strip(" ")  # a hard space stays
+    line = " ".join(str(value).splitlines())  # docutils, too, ends a line at a vertical tab
+    text = re.sub(r"[ \t]+", " ", line).strip(" ")  # a hard space stays
     if isinstance(value, Markup):
         return text
     text = re.sub(r"[\\`*_<>\[\]$|{}&~#]", r"\\\g<0>", text)
