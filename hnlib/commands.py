@@ -290,9 +290,7 @@ def profile(target: str, /, *, labels: bool = False) -> None:
 
 
 @app.command
-def results(
-    *, folder: ExistingDirectory | None = None, add: ExistingDirectory | None = None
-) -> None:
+def results(*, folder: ExistingDirectory | None = None, add: Path | None = None) -> None:
     """List the recorded runs, with accuracies in percent, or add a folder's to the tracked ones.
 
     Parameters

@@ -14,7 +14,7 @@ MODULES = {
     "transport": 1,
     "profile": 1,
     "failure_causes": 1,
-    "results.comparisons": 1,
+    "experiments.comparisons": 1,
     "notebooks.execute": 1,
     "integrations.sentence_transformers": 1,
     "training.train": 1,

@@ -123,7 +123,7 @@ def test_training_queries_linked_to_test_queries_are_left_out(folder):
 def test_a_folder_of_ones_own_trains_and_is_recorded(folder, tmp_path):
     run = RetrievalRun(dataset=f"folder:{folder}", **TINY | dict(batch_size=16, max_steps=None))
     train(run, progress=False, record_to=tmp_path)
-    (row,) = records.frame(tmp_path).to_dict("records")
+    (row,) = records.frame(tmp_path, scores=True).to_dict("records")
     assert row["ndcg"] == pytest.approx(np.mean(row["correct"]["ndcg"]), abs=1e-4)
     assert row["dataset"].startswith("folder:mine-")
 
