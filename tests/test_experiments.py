@@ -87,7 +87,7 @@ def of_processor(record):
 
 def remove(folder, which):
     """Write the records of a folder anew, but for some."""
-    kept = [store.complete(one) for one in store.read(folder) if not which(one)]
+    kept = store.complete([one for one in store.read(folder) if not which(one)])
     shutil.rmtree(folder)
     for one in kept:
         store.append(one, folder)

@@ -208,13 +208,16 @@ class Experiment:
 
         def read(record: dict) -> float:
             if metric.startswith("last_"):
-                return store.complete(record)["history"][-1][metric.removeprefix("last_")]
+                return record["history"][-1][metric.removeprefix("last_")]
             if metric == "transfer_ndcg":
                 others = self.fields["transfer"]
                 return statistics.fmean(record["metrics"][f"{other}_ndcg"] for other in others)
             return record["metrics"][metric]
 
-        return {seed: read(record) for seed, record in self._found(name, block).items()}
+        found = self._found(name, block)
+        if metric.startswith("last_"):
+            found = dict(zip(found, store.complete(found.values())))
+        return {seed: read(record) for seed, record in found.items()}
 
     def value_of(self, name: str, field: str, block: str = ""):
         """Return a field or an option of an arm's runs, or "gamma", their sharpness."""

@@ -69,7 +69,7 @@ def tracked() -> Path:
 
 def load_all(source: Path | str) -> list[dict]:
     """Return all records of a folder, with their scores, ordered by name and date."""
-    return [store.complete(record) for record in store.read(source)]
+    return store.complete(store.read(source))
 
 
 def depend(path: Path) -> None:
@@ -147,7 +147,8 @@ def add(folder: Path) -> tuple[int, int]:
     """
     if not (tracked_folder := tracked()).is_dir():
         raise ValueError(f"{tracked_folder} is not a folder; records are added in a checkout")
-    several = [(str(record["file"]), store.complete(record)) for record in store.read(folder)]
+    found = store.read(folder)
+    several = [(str(one["file"]), whole) for one, whole in zip(found, store.complete(found))]
     for path in sorted(folder.glob("[!.]*.json")):
         several.append((str(path), json.loads(path.read_text("utf-8"))))
     if not several:
@@ -221,15 +222,22 @@ def _rows(sources: Iterable, kind: str | None, scores: bool) -> list[dict]:
             chosen = record["configuration"]
             setting = json.dumps(chosen | {"experiment": "-", "seed": 0}, sort_keys=True)
             groups[record["kind"], chosen.get("seed"), setting].append((number, record))
-    rows = []
+    chosen, about = [], []
     for (_, _, setting), same in groups.items():
-        first = next(record for number, record in same if number == same[-1][0])
+        chosen.append(next(record for number, record in same if number == same[-1][0]))
         headings = {record["configuration"].get("experiment", "") for _, record in same}
-        rows.append(_row(first, setting, scores) | {"experiments": tuple(sorted(headings))})
-    return rows
+        about.append((setting, tuple(sorted(headings))))
+    if not scores:
+        return [_row(one, at) | {"experiments": names} for one, (at, names) in zip(chosen, about)]
+    whole = store.complete(chosen)
+    parts = [{part: one.get(part) for part in store.SCORES} for one in whole]
+    return [
+        _row(one, at) | {"experiments": names} | more
+        for one, (at, names), more in zip(chosen, about, parts)
+    ]
 
 
-def _row(record: dict, setting: str, scores: bool) -> dict:
+def _row(record: dict, setting: str) -> dict:
     kind, chosen, metrics = record["kind"], record["configuration"], record["metrics"]
     row = {key: value for key, value in metrics.items() if not isinstance(value, dict)}
     if kind == kinds.MEASUREMENT:
@@ -251,10 +259,7 @@ def _row(record: dict, setting: str, scores: bool) -> dict:
         "metrics": metrics,
         "environment": environment,
     }
-    if scores:
-        record = store.complete(record)
-    shown = (*SHOWN, *store.SCORES) if scores else SHOWN
-    return row | {key: record.get(key) for key in shown}
+    return row | {key: record.get(key) for key in SHOWN}
 
 
 @functools.cache
@@ -303,9 +308,7 @@ def write_parquet(path: Path) -> None:
         counts = "superseded" not in record and run not in counted
         counted |= {run} if counts else set()
         about = {"counts": counts, "superseded": record.get("superseded")}
-        rows.append(
-            _row(record, setting, scores=False) | about | {"record_json": canonical(record)}
-        )
+        rows.append(_row(record, setting) | about | {"record_json": canonical(record)})
     table = _completed(rows, scores=False).drop(columns=["run", "environment", "metrics"])
     plain = ("string", "integer", "floating", "boolean", "empty")
     objects = [c for c in table if pd.api.types.is_object_dtype(table[c])]

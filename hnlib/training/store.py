@@ -235,11 +235,22 @@ def _with_environment(entry: dict, environments: dict[str, dict]) -> dict:
     return entry
 
 
-def complete(record: dict) -> dict:
-    """Return a record as it was measured, with scores, curves and sessions."""
+def complete(several: Iterable[dict]) -> list[dict]:
+    """Return records as they were measured, with scores, curves and sessions.
+
+    Each file of scores is read once.
+    """
+    several = list(several)
+    files = {record["file"] for record in several if "file" in record}
+    scores = {
+        one["digest"]: one["scores"] for path in files for one in _entries(_scores_path(path))
+    }
+    return [_completed(record, scores.get(record.get("digest", ""))) for record in several]
+
+
+def _completed(record: dict, scores: str | None) -> dict:
     if "file" not in record:  # it is whole
         return record
-    scores = _scores(_scores_path(record["file"])).get(record["digest"])
     whole = {k: v for k, v in record.items() if k not in ("run", "digest", "file")}
     if scores is not None:
         whole |= unpack(scores, record["metrics"])
@@ -248,19 +259,6 @@ def complete(record: dict) -> dict:
     if whole["sessions"] is None:
         del whole["sessions"]
     return whole
-
-
-_CACHE: dict[Path, tuple[tuple[int, int], dict[str, str]]] = {}
-
-
-def _scores(path: Path) -> dict[str, str]:
-    """Return the packed scores of a file by the digest of their record, read until it grows."""
-    if not path.exists():
-        return {}
-    stamp = path.stat().st_size, path.stat().st_mtime_ns
-    if path not in _CACHE or _CACHE[path][0] != stamp:
-        _CACHE[path] = stamp, {one["digest"]: one["scores"] for one in _entries(path)}
-    return _CACHE[path][1]
 
 
 def _entries(path: Path) -> Iterator[dict]:
