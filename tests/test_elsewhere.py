@@ -212,4 +212,7 @@ def test_records_are_found_in_the_checkout_or_beside_the_notebook(tmp_path, monk
     folder.mkdir(parents=True)
     assert records.tracked() == folder
     monkeypatch.setenv("HNLIB_RECORDS", str(tmp_path / "mine"))
+    with pytest.raises(ValueError, match="neither a folder nor a Parquet"):
+        records.tracked()
+    (tmp_path / "mine").mkdir()
     assert records.tracked() == tmp_path / "mine"

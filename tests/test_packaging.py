@@ -329,9 +329,9 @@ def test_without_the_library_the_first_cell_installs_it_or_says_how(monkeypatch,
 
 def test_a_page_that_reads_records_says_where_to_put_them(monkeypatch, tmp_path):
     """Or fetches them, where there is an address; a page of theory does neither."""
-    reading = nbformat.v4.new_code_cell("from hnlib import experiments")
+    read = {"hnlib": {"read": {"book/results/records": "digest"}}}
     pages = {
-        url: portable_notebooks.portable(nbformat.v4.new_notebook(cells=[reading]), url, "page")
+        url: portable_notebooks.portable(nbformat.v4.new_notebook(metadata=read), url, "page")
         for url in ("https://github.com/a/b", "https://a.invalid/b")
     }
     fetched, told = (page.cells[0].source for page in pages.values())

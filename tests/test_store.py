@@ -131,7 +131,7 @@ def test_a_line_that_a_killed_process_tore_is_reported_and_its_neighbours_are_re
             store.read(tmp_path)
         return
     if end:
-        with pytest.warns(UserWarning, match=rf"line 2 of {path} is torn and left out"):
+        with pytest.warns(UserWarning, match=rf"line 2 of {path} cannot be read and is left out"):
             found = store.read(tmp_path)
     else:
         found = store.read(tmp_path)
@@ -197,7 +197,43 @@ def test_a_line_that_was_changed_removed_or_added_by_hand_is_found(tracked, part
     changed = {"changed": [first.replace(b":", b": ", 1)], "removed": [], "added": [first, b"{}\n"]}
     path.write_bytes(b"".join([*changed[how], *rest]))
     (sentence,) = store.altered(tracked)
-    assert part in sentence and "restore it from git" in sentence
+    told = "were not added" if how == "added" else "restore it from git"
+    assert part in sentence and told in sentence
+    if how != "added":
+        with pytest.raises(ValueError, match="restore it from git"):
+            store.add([record(9)], tracked)
+
+
+def test_a_folder_without_its_scores_or_with_a_changed_record_is_not_added(tmp_path, tracked):
+    mine = tmp_path / "mine"
+    path = store.append(record(), mine)
+    whole = {one: one.read_bytes() for one in mine.glob("*.jsonl")}
+    scores = path.with_suffix(".scores.jsonl")
+    for change in (scores.unlink, lambda: path.write_bytes(whole[path].replace(b"0.9", b"0.7"))):
+        change()
+        with pytest.raises(ValueError, match="changed, or without its scores"):
+            records.add(mine)
+        for one, content in whole.items():
+            one.write_bytes(content)
+    assert records.add(mine) == (1, 1)
+
+
+def test_adding_that_was_interrupted_is_ended_by_adding_again(tmp_path, tracked, monkeypatch):
+    store.append(record(), tmp_path / "mine")
+    with monkeypatch.context() as killed:
+        killed.setattr(store, "_count", lambda folder: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            records.add(tmp_path / "mine")
+    assert "were not added" in store.altered(tracked)[0]
+    assert records.add(tmp_path / "mine") == (0, 1) and store.altered(tracked) == []
+
+
+@pytest.mark.parametrize("heading", ["x.scores", "digests", "environments", "../x", "a" * 300])
+def test_no_name_of_an_experiment_hides_its_records_or_leaves_the_folder(tmp_path, heading):
+    for seed in (0, 1):
+        path = store.append(record(seed, experiment=heading), tmp_path / "here")
+        assert path.parent == tmp_path / "here"
+    assert len(records.load_all(tmp_path / "here")) == 2
 
 
 def test_the_tracked_records_are_as_they_were_added():
@@ -229,8 +265,8 @@ def test_two_branches_that_recorded_runs_merge_by_keeping_both(tmp_path, monkeyp
     store.add([record(1), record(2)], folder)
     git("commit", "-qam", "Record two runs")
     git("checkout", "-q", "main")
-    store.add([record(3)], folder)
-    git("commit", "-qam", "Record one run")
+    store.add([record(2), record(3)], folder)  # one of them is on both branches
+    git("commit", "-qam", "Record two more")
     git("merge", "-q", "other", "-m", "Merge")
     seeds = {one["configuration"]["seed"] for one in records.load_all(folder)}
     assert seeds == {0, 1, 2, 3} and store.altered(folder) == []

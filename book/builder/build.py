@@ -202,15 +202,15 @@ def render(folder: Path, draft: bool) -> None:
     shutil.rmtree(build, ignore_errors=True)
 
 
-def is_unchanged(read: dict[str, str]) -> bool:
+def is_unchanged(read: dict[str, str], digest=records.content_digest) -> bool:
     """Return whether all files that a chapter read (`records.DEPENDENCIES`) are as they were."""
-    return all(records.content_digest(root() / path) == before for path, before in read.items())
+    return all(digest(root() / path) == before for path, before in read.items())
 
 
 def packed_records() -> Path:
     """Return the Parquet of the tracked records, written once for each of their states."""
-    digest = records.content_digest(records.tracked())
-    path = root() / f"_build/records-{digest[:12]}.parquet"
+    digest = records.content_digest(records.tracked())[:12] + records.source_digest()
+    path = root() / f"_build/records-{digest}.parquet"
     if not path.exists():
         for old in path.parent.glob("records-*.parquet"):
             old.unlink()
@@ -258,11 +258,13 @@ def book(only: str | None = None, jobs: int | None = None) -> int:
 
 
 def _book(wanted: list[Path], draft: bool, jobs: int) -> None:
-    runs = records.frame()
+    runs, digest = records.frame(), cache(records.content_digest)  # many read the same files
 
     def unchanged(chapter: Path) -> bool:
         stored = executed_path(chapter)
-        return is_current(stored, chapter) and is_unchanged(execution_metadata(stored)["read"])
+        return is_current(stored, chapter) and is_unchanged(
+            execution_metadata(stored)["read"], digest
+        )
 
     current = [chapter for chapter in chapters() if unchanged(chapter)]
     if todo := [chapter for chapter in wanted if chapter not in current]:

@@ -109,17 +109,12 @@ from hnlib.training import records
 try:
     records.tracked()
 except ValueError:
+    from pathlib import Path
     from urllib.request import urlretrieve
 
-    urlretrieve("{source}", records.PARQUET)
+    urlretrieve("{source}", "records.part")
+    Path("records.part").rename(records.PARQUET)
 """
-#: What a page imports if it reads recorded runs
-READS = re.compile(
-    r"^(?:from hnlib import .*\bexperiments\b|from hnlib\.training import .*\brecords\b"
-    r"|from hnlib\.experiments|from hnbook.* import .*\b(?:headlines|losses_on_trial)\b"
-    r"|from hnbook\.(?:headlines|losses_on_trial))",
-    re.M,
-)
 DIRECTIVE = re.compile(
     r"^ *(`{3,}|:{3,})\{([\w:-]+)\} *([^\n]*)\n((?: *:[\w-]+:[^\n]*\n)*)(.*?)^ *\1 *$", re.M | re.S
 )
@@ -264,7 +259,8 @@ def portable(node, url: str, page: str):
     site = address(url)
     source = f"{site}{WHEEL}" if site else f"git+{url}"
     install = INSTALL.format(source=source) if is_set(url) else BESIDE
-    reads = any(READS.search(cell.source) for cell in node.cells if cell.cell_type == "code")
+    read = node.metadata.get("hnlib", {}).get("read", {})  # when it was executed
+    reads = any(path.endswith("/records") for path in read)
     first = MISSING.format(install=install, files=FILES if reads else "")
     if reads:
         first += FETCH.format(source=f"{site}{records.PARQUET}") if site else RECORDS

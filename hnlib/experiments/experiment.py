@@ -352,16 +352,8 @@ class Experiment:
         return self.beside[0] if metric == self.primary else self.primary
 
     def _recorded(self, key: str | None) -> list[dict]:
-        """Return the records of a run by its key; a chapter that asks depends on their files.
-
-        Where there is none it depends on all files: one may be added to any of them.
-        """
-        if self.recorded is not None:
-            return self.recorded.get(key or "", [])
-        found = _tracked().get(key or "", [])
-        for path in {record.get("file") for record in found} or {records.tracked()}:
-            _depend(path)
-        return found
+        """Return the records of a run by its key."""
+        return (_tracked() if self.recorded is None else self.recorded).get(key or "", [])
 
     def _mixed(self, block: str) -> bool:
         """Return whether the two runs of a seed may come from different processors."""
@@ -563,11 +555,9 @@ def _merged(base: dict, more: dict) -> dict:
 
 @functools.cache
 def _tracked() -> dict[str, list[dict]]:
-    """Return the tracked records and their replicates by what was chosen."""
+    """Return the tracked records and their replicates by what was chosen.
+
+    A chapter that asks depends on all files: a record may be added to any of them.
+    """
+    records.depend(records.tracked())
     return records.by_key()
-
-
-@functools.cache
-def _depend(path: Path | None) -> None:
-    if path is not None:
-        records.depend(path)

@@ -209,10 +209,10 @@ def _execute(trial: Trial, notebook, folder, root, cpus, gpus) -> tuple[bytes, l
     if not gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     own, here = records.default_folder(), execute.root()
-    before = {store.digest_of(one) for one in records.load_all(own)}
+    before = {one["digest"] for one in store.read(own)}
     path = here / folder / f"{trial.name}.ipynb"
     execute.execute(here / notebook, path, trial.parameters, threads=max(1, int(cpus)))
     if root is not None:
         return b"", []
-    made = [one for one in records.load_all(own) if store.digest_of(one) not in before]
-    return path.read_bytes(), made
+    made = [one for one in store.read(own) if one["digest"] not in before]
+    return path.read_bytes(), store.complete(made)

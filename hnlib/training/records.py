@@ -57,7 +57,10 @@ def tracked() -> Path:
     directory. Only `hnlib results --add` changes the folder.
     """
     if chosen := os.environ.get("HNLIB_RECORDS"):
-        return Path(chosen)
+        path = Path(chosen).expanduser().resolve()
+        if path.is_dir() or (path.is_file() and path.suffix == ".parquet"):
+            return path
+        raise ValueError(f"$HNLIB_RECORDS is {chosen}, which is neither a folder nor a Parquet")
     for path in (project_root() / _files.EVIDENCE / "records", Path(PARQUET).resolve()):
         if path.exists():
             return path
@@ -81,7 +84,7 @@ def depend(path: Path) -> None:
 
 def content_digest(path: Path) -> str:
     """Return a digest of a file, or of the records of a folder; empty if there is none."""
-    files = store.files(path) if path.is_dir() else [path] * path.exists()
+    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path] * path.exists()
     content = (one.name.encode() + b"\0" + one.read_bytes() for one in files)
     return hashlib.sha256(b"".join(content)).hexdigest() if files else ""
 
@@ -147,14 +150,24 @@ def add(folder: Path) -> tuple[int, int]:
     """
     if not (tracked_folder := tracked()).is_dir():
         raise ValueError(f"{tracked_folder} is not a folder; records are added in a checkout")
-    found = store.read(folder)
-    several = [(str(one["file"]), whole) for one, whole in zip(found, store.complete(found))]
-    for path in sorted(folder.glob("[!.]*.json")):
-        several.append((str(path), json.loads(path.read_text("utf-8"))))
+    found, several = store.read(folder), []
+    for one, whole in zip(found, store.complete(found)):
+        place = str(one.get("file", folder))
+        if "file" in one and store.digest_of(whole) != one["digest"]:
+            raise ValueError(
+                f"{place} has the record {one['run']} changed, or without its scores, and none is "
+                "added; copy the whole folder again"
+            )
+        several.append((place, whole))
+    for path in sorted(folder.glob("[!.]*.json")) if folder.is_dir() else ():
+        several.append((str(path), path))
     if not several:
         raise ValueError(f"{folder} has no records: neither EXPERIMENT.jsonl nor NAME.json")
-    for place, record in several:
+    for number, (place, record) in enumerate(several):
         try:
+            if isinstance(record, Path):
+                record = json.loads(record.read_text("utf-8"))
+                several[number] = place, record
             check(record)
         except (ValueError, TypeError, LookupError) as error:
             reason = " ".join(str(error).split())

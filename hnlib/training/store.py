@@ -4,8 +4,8 @@
 - `EXPERIMENT.scores.jsonl`: digest, and as packed text the scores by example and the curves
 - `environments.jsonl`: hardware, versions and digests of sources, which records name by `id`
 
-Files only grow. A run made again is a replicate: a line more. Superseding is a line, too. Every
-change of a tracked folder, in which `digests.jsonl` counts the lines, goes through `add`.
+Files only grow. A run made again is a replicate: a line more. Superseding is a line, too. Tracked
+folders change by `add` and `supersede`, which keep a digest of each line in `digests.jsonl`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import hashlib
 import itertools
 import os
 import re
+import sys
 import warnings
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,7 @@ SCORES = ("history", "losses", "correct")  # what stands apart
 ENVIRONMENTS, DIGESTS = "environments.jsonl", "digests.jsonl"
 #: One character for each distinct score, none of which JSON escapes
 ALPHABET = "".join(c for c in map(chr, range(0x23, 0x1000)) if c.isprintable() and c != "\\")
-LOCKED = 60.0  # seconds after which a lock is taken for dead
+PATIENCE = 60.0  # seconds of waiting for a lock before that is said
 #: What packed scores are made of: names, and nDCG by rank. Without it nothing can be unpacked
 DICTIONARY = (
     b'"columns":{"alignment":"f4","collision":"f4","dial_angle":"f8","epoch":[0,5,10],'
@@ -55,20 +57,38 @@ DICTIONARY = (
 def append(record: dict, folder: Path | str) -> Path:
     """Append a record to the files of a folder and return the one that has its line.
 
-    Records of several processes all stay: one writes at a time, and each line in one call.
-    Raises ValueError if the record does not name its kind.
+    Records of several processes all stay: one writes at a time, and each line in one call. Raises
+    ValueError if the record does not name its kind.
     """
     kinds.check(record.get("kind"))
-    return next(iter(_append([record], Path(folder))))
+    folder = Path(folder)
+    with _locked(folder):
+        _append([record], folder)
+    return file_of(folder, record["configuration"])
 
 
-def _append(several: Iterable[dict], folder: Path) -> dict[Path, list[bytes]]:
-    """Append records and return the lines by file, but for those of environments."""
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Let one process write to a folder at a time; a killed one leaves no lock."""
     from filelock import FileLock, Timeout
 
     folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".records.lock")
+    try:
+        lock.acquire(timeout=PATIENCE)
+    except Timeout:
+        print(f"waiting for another process, which is writing {folder}", file=sys.stderr)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _append(several: Iterable[dict], folder: Path) -> None:
+    """Append records to the files of a folder that is locked."""
     lines: dict[Path, list[bytes]] = defaultdict(list)
-    environments = {}
+    environments: dict[str, dict] = {}
     for record in several:
         main, scores, used = _lines(record)
         path = file_of(folder, record["configuration"])
@@ -76,25 +96,19 @@ def _append(several: Iterable[dict], folder: Path) -> dict[Path, list[bytes]]:
         if scores is not None:
             lines[_scores_path(path)].append(scores)
         environments |= used
-    try:
-        with FileLock(folder / ".records.lock", timeout=LOCKED):
-            known = {one["id"] for one in _entries(folder / ENVIRONMENTS)}
-            new = [_line(one) for id_, one in environments.items() if id_ not in known]
-            _write(folder / ENVIRONMENTS, new)
-            for path in sorted(lines, key=_is_main):  # scores before the line that needs them
-                _write(path, lines[path])
-    except Timeout:
-        raise ValueError(
-            f"another process has been writing {folder} for {LOCKED:.0f} s; wait for it, or delete "
-            f"{folder / '.records.lock'} if none is"
-        ) from None
-    return {path: lines[path] for path in sorted(lines, key=_is_main, reverse=True)}
+    known = {one.get("id") for one in _entries(folder / ENVIRONMENTS)}
+    new = [_line(one) for id_, one in environments.items() if id_ not in known]
+    _write(folder / ENVIRONMENTS, new)
+    for path in sorted(lines, key=_is_main):  # scores before the line that needs them
+        _write(path, lines[path])
 
 
 def file_of(folder: Path, configuration: dict) -> Path:
     """Return the file of the records of an experiment."""
-    heading = configuration.get("experiment", "measurements")
-    return folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '_', heading).strip('.') or '_'}.jsonl"
+    heading = str(configuration.get("experiment", "measurements"))
+    stem = re.sub(r"[^A-Za-z0-9_-]+", "_", heading)[:100]
+    # these two files are the store's own
+    return folder / f"{stem}{'_' * (stem in ('environments', 'digests'))}.jsonl"
 
 
 def _scores_path(path: Path) -> Path:
@@ -109,18 +123,15 @@ def _write(path: Path, lines: list[bytes]) -> None:
     """Append lines to a file in one call; an unfinished line before them is ended first."""
     if not lines:
         return
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
     try:
-        size = os.lseek(descriptor, 0, os.SEEK_END)
-        unfinished = size and os.pread(descriptor, 1, size - 1) != b"\n"
-        content = b"\n" * unfinished + b"".join(lines)
-        written = os.write(descriptor, content)
+        with open(path, "ab+", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1))
+            content = b"\n" * (file.read(1) not in (b"", b"\n")) + b"".join(lines)
+            while content:  # a system may write less than it is given
+                content = content[file.write(content) :]
     except OSError as error:
         raise OSError(f"{path} could not be written ({error})") from error
-    finally:
-        os.close(descriptor)
-    if written < len(content):
-        raise OSError(f"{path} could not be written (the disk is full)")
 
 
 def _line(entry: dict) -> bytes:
@@ -134,20 +145,18 @@ def _lines(record: dict) -> tuple[bytes, bytes | None, dict[str, dict]]:
     main |= {"run": run, "digest": digest}
     used: dict[str, dict] = {}
 
-    def reference(environment: dict) -> dict:
-        rest = {k: v for k, v in environment.items() if k not in ("date", "seconds")}
+    def reference(environment: dict, *own: str) -> dict:
+        rest = {k: v for k, v in environment.items() if k not in own}
         id_ = hashlib.sha256(canonical(rest).encode()).hexdigest()[:8]
-        used[id_] = {"id": id_} | rest
-        return {k: environment[k] for k in ("date", "seconds") if k in environment} | {
-            "environment": id_
-        }
+        used[id_] = rest | {"id": id_}
+        return {k: environment[k] for k in own if k in environment} | {"environment": id_}
 
     if "environment" in record:
-        main |= reference(record["environment"])
+        main |= reference(record["environment"], "date")
     if "sessions" not in record:  # before there were any
         main["sessions"] = None
     elif record["sessions"] != _usual_sessions(record):
-        main["sessions"] = [reference(session) for session in record["sessions"]]
+        main["sessions"] = [reference(one, "date", "seconds") for one in record["sessions"]]
     scores = {part: record[part] for part in SCORES if part in record}
     if not scores:
         return _line(main), None, used
@@ -183,22 +192,19 @@ def read(folder: Path | str) -> list[dict]:
     folder = Path(folder)
     if folder.suffix == ".parquet":
         return _read_parquet(folder)
-    environments = {
-        one["id"]: {k: v for k, v in one.items() if k != "id"}
-        for one in _entries(folder / ENVIRONMENTS)
-    }
     found: dict[str, dict] = {}
-    superseding = []
-    for path in files(folder):
-        for entry in _entries(path):
-            if "supersedes" in entry:
-                superseding.append(entry)
-                continue
-            try:
-                found[entry["digest"]] = _with_environment(entry, environments)
-                entry["file"] = path
-            except (KeyError, TypeError) as error:
-                raise ValueError(f"{path} has a line without {error}; restore the file") from None
+    superseding, lines = [], [(path, one) for path in files(folder) for one in _entries(path)]
+    # after the lines that name them: others may be writing
+    environments = {one.pop("id"): one for one in _entries(folder / ENVIRONMENTS) if "id" in one}
+    for path, entry in lines:
+        if entry.keys() >= {"supersedes", "digest", "why", "date"}:
+            superseding.append(entry)
+            continue
+        try:
+            found[entry["digest"]] = _with_environment(entry, environments)
+            entry["file"] = path
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{path} has a line without {error}; restore the file") from None
     for entry in sorted(superseding, key=lambda one: one["date"]):
         if (record := found.get(entry["digest"])) is not None:
             record["superseded"] = entry["why"]
@@ -223,14 +229,17 @@ def _with_environment(entry: dict, environments: dict[str, dict]) -> dict:
     """Return the entry of a run with its environment, and those of its sessions, in full."""
 
     def whole(part: dict, *own: str) -> dict:
-        return environments[part["environment"]] | {k: part[k] for k in own if k in part}
+        id_ = part["environment"]
+        if id_ not in environments:
+            raise KeyError(f"environment {id_} of {ENVIRONMENTS}")
+        return environments[id_] | {k: part[k] for k in own if k in part}
 
     if "environment" in entry:
         entry["environment"] = whole(entry, "date")
         entry.pop("date", None)
     if sessions := entry.get("sessions"):
         entry["sessions"] = [whole(session, "date", "seconds") for session in sessions]
-    if missing := {"run", "configuration", "metrics"} - entry.keys():
+    if missing := {"run", "kind", "configuration", "metrics"} - entry.keys():
         raise KeyError(*missing)
     return entry
 
@@ -245,13 +254,13 @@ def complete(several: Iterable[dict]) -> list[dict]:
     scores = {
         one["digest"]: one["scores"] for path in files for one in _entries(_scores_path(path))
     }
-    return [_completed(record, scores.get(record.get("digest", ""))) for record in several]
+    return [_whole(record, scores.get(record.get("digest", ""))) for record in several]
 
 
-def _completed(record: dict, scores: str | None) -> dict:
-    if "file" not in record:  # it is whole
-        return record
+def _whole(record: dict, scores: str | None) -> dict:
     whole = {k: v for k, v in record.items() if k not in ("run", "digest", "file")}
+    if "file" not in record:  # nothing stands apart
+        return whole
     if scores is not None:
         whole |= unpack(scores, record["metrics"])
     if "sessions" not in whole:
@@ -262,18 +271,22 @@ def _completed(record: dict, scores: str | None) -> dict:
 
 
 def _entries(path: Path) -> Iterator[dict]:
-    """Yield the lines of a file; one that a killed process tore is reported and left out."""
+    """Yield the lines of a file; one that cannot be read is reported and left out.
+
+    A process that is killed may leave such a line.
+    """
     content = path.read_bytes() if path.exists() else b""
     for number, line in enumerate(content.split(b"\n"), 1):
-        if not line:
+        if not line.strip():
             continue
-        try:
-            yield from_json(line, allow_inf_nan=False)
-        except ValueError:
-            warnings.warn(
-                f"line {number} of {path} is torn and left out; what it recorded must be run again",
-                stacklevel=2,
-            )
+        with suppress(ValueError):
+            if isinstance(entry := from_json(line, allow_inf_nan=False), dict):
+                yield entry
+                continue
+        warnings.warn(
+            f"line {number} of {path} cannot be read and is left out; run again what it recorded",
+            stacklevel=3,
+        )
 
 
 def pack(scores: dict[str, Any], metrics: dict) -> str:
@@ -342,7 +355,7 @@ def _unpack_values(packed: list | str | dict) -> list | str:
 def _pack_history(rows: list[dict], metrics: dict) -> dict | list:
     """Return rows as columns, and of the last one only what the metrics do not say."""
     *before, last = rows
-    if any(row.keys() != last.keys() for row in before):
+    if not last or any(row.keys() != last.keys() for row in before):
         return rows
     said = {k for k, v in last.items() if k in metrics and repr(metrics[k]) == repr(v)}
     return {
@@ -360,20 +373,22 @@ def _unpack_history(packed: dict, metrics: dict) -> list[dict]:
 
 
 def add(several: Iterable[dict], folder: Path) -> int:
-    """Append the records that a tracked folder lacks, count their lines, return how many they are.
+    """Append the records that a tracked folder lacks, in their order; return how many they are.
 
-    Their order is that of run, date and digest.
+    Raises ValueError, and adds nothing, if a line of the folder was lost or changed.
     """
-    known = {record["digest"] for record in read(folder)}
     new = {digest_of(one): one for one in several}
-    new = {digest: one for digest, one in new.items() if digest not in known}
 
     def order(digest: str) -> tuple:
         date = new[digest].get("environment", {}).get("date", "")
         return name(new[digest]["configuration"]), date, digest
 
-    lines = _append([new[digest] for digest in sorted(new, key=order)], folder)
-    _count(lines, folder)
+    with _locked(folder):
+        _refuse_lost(folder)
+        for record in read(folder):
+            new.pop(record["digest"], None)
+        _append([new[digest] for digest in sorted(new, key=order)], folder)
+        _count(folder)
     return len(new)
 
 
@@ -383,40 +398,58 @@ def supersede(records: Iterable[dict], why: str | None, date: str, folder: Path)
     for record in records:
         entry = {"supersedes": record["run"], "digest": record["digest"], "why": why, "date": date}
         lines[record["file"]].append(_line(entry))
-    for path, its in lines.items():
-        _write(path, its)
-    _count(lines, folder)
+    with _locked(folder):
+        _refuse_lost(folder)
+        for path, its in lines.items():
+            _write(path, its)
+        _count(folder)
 
 
-def _count(lines: dict[Path, list[bytes]], folder: Path) -> None:
-    """Keep how many lines a file grew by, and their digest."""
-    entries = [
-        {"file": path.name, "lines": len(its), "sum": f"{_sum(its):064x}"}
-        for path, its in lines.items()
-    ]
+def _digests(folder: Path) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """Return the digests of the lines of each file that were counted, and that are there."""
+    counted: dict[str, set[str]] = defaultdict(set)
+    for entry in _entries(folder / DIGESTS):
+        counted[entry["file"]].update(entry["lines"])
+    there = {}
+    for path in itertools.chain(files(folder), folder.glob("*.scores.jsonl")):
+        lines = path.read_bytes().splitlines()
+        there[path.name] = {hashlib.sha256(one).hexdigest()[:12] for one in lines if one}
+    return counted, there
+
+
+def _count(folder: Path) -> None:
+    """Keep the digests of lines that have none yet.
+
+    They are a set: two branches that added some of the same lines merge.
+    """
+    counted, there = _digests(folder)
+    new = {file: sorted(lines - counted[file]) for file, lines in there.items()}
+    entries = [{"file": file, "lines": lines} for file, lines in sorted(new.items()) if lines]
     _write(folder / DIGESTS, [_line(one) for one in entries])
 
 
-def _sum(lines: Iterable[bytes]) -> int:
-    """Return the sum of the digests of lines: the same in any order, as two branches merge them."""
-    every = (int.from_bytes(hashlib.sha256(line.rstrip(b"\n")).digest()) for line in lines)
-    return sum(every) % 2**256
+def _refuse_lost(folder: Path) -> None:
+    counted, there = _digests(folder)
+    for file, lines in counted.items():
+        if lost := len(lines - there.get(file, set())):
+            raise ValueError(_lost(folder / file, lost))
+
+
+def _lost(path: Path, lines: int) -> str:
+    return f"{path} has lost or changed {lines} of the lines that were added: restore it from git"
 
 
 def altered(folder: Path) -> list[str]:
     """Return a sentence for each file of a tracked folder that lost, changed or won a line."""
-    expected: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for entry in _entries(folder / DIGESTS):
-        count = expected[entry["file"]]
-        count[0] += entry["lines"]
-        count[1] = (count[1] + int(entry["sum"], 16)) % 2**256
-    found = {}
-    for path in itertools.chain(files(folder), folder.glob("*.scores.jsonl")):
-        lines = [line for line in path.read_bytes().split(b"\n") if line]
-        found[path.name] = [len(lines), _sum(lines)]
-    return [
-        f"{folder / one} has {found.get(one, [0])[0]} lines where {expected[one][0]} were added, "
-        "or others: restore it from git; new records come by `hnlib results --add FOLDER`"
-        for one in sorted({*expected, *found})
-        if found.get(one, [0, 0]) != expected[one]
-    ]
+    counted, there = _digests(folder)
+    found = []
+    for file in sorted({*counted, *there}):
+        expected, actual = counted.get(file, set()), there.get(file, set())
+        if lost := len(expected - actual):
+            found.append(_lost(folder / file, lost))
+        elif won := len(actual - expected):
+            found.append(
+                f"{folder / file} has {won} lines that were not added: records come by `hnlib "
+                "results --add FOLDER`, which also ends an adding that was interrupted"
+            )
+    return found
