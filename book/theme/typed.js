@@ -1,4 +1,4 @@
-// A loss that a reader types, on the dial; and two calculators. A page shows one with `hnlib.book.figures.interactive`:
+// A loss that a reader types, on the dial; and two calculators. A page shows one with `hnbook.figures.interactive`:
 //   interactive("typed", "Type …", batches=…)  draws f(s) or w(s) on recorded batches (`figures.coordinates` packs them);
 //   interactive("batch", "Your batch, …")      what theorems say of Q, t, β, α, τ⁺ and a lead;
 //   interactive("value", "Your loss is …")     what the value of a loss could be, for a batch size and a temperature.
