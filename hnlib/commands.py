@@ -14,9 +14,10 @@ from cyclopts.types import ExistingDirectory, PositiveFloat, PositiveInt
 from pydantic import TypeAdapter
 
 from hnlib.training import config, kinds
-from hnlib.training.config import Execution
+from hnlib.training.config import Engine, Execution
 
 flattened = Parameter(name="*")
+here = Engine()
 app = App(
     "hnlib",
     help="Train with hard negatives, look at results, run notebooks.",
@@ -28,7 +29,6 @@ app = App(
 train = App("train", help="Train one encoder with one method.")
 app.command(train)
 app.command("hnlib.experiments.null:null", help="Test whether a loss beats a tuned temperature.")
-app.command("hnlib.notebooks.sweep:sweep", help="Execute one notebook over a grid of parameters.")
 
 
 def _train_command(kind: str):
@@ -156,10 +156,13 @@ def run(
     parameters: Annotated[
         list[tuple[str, str]], Parameter("-p", allow_leading_hyphen=True, json_list=False)
     ] = [],  # noqa: B006
-    out: Annotated[str | None, Parameter("-o")] = None,
+    grid: list[str] = [],  # noqa: B006
+    out: Annotated[Path | None, Parameter("-o")] = None,
     timeout: PositiveInt | None = None,
-) -> None:
-    """Execute one notebook with other parameters.
+    engine: Annotated[Engine, flattened] = here,
+    dry_run: bool = False,
+) -> int:
+    """Execute one notebook with other parameters, or at every point of a grid of them.
 
     Parameters
     ----------
@@ -167,14 +170,26 @@ def run(
         e.g. experiments/images
     parameters
         NAME VALUE of a parameter (repeatable)
+    grid
+        NAME=VALUE,VALUE,… (repeatable: all combinations)
     out
-        the executed notebook (default: below _build/runs)
+        the executed notebook, or the folder of the grid's (default: below _build/runs)
     timeout
         seconds for each cell
+    dry_run
+        list the points of the grid and which of them are executed already
     """
     from hnlib.notebooks import execute
+    from hnlib.notebooks import grid as grids
 
-    execute.run(notebook, config.reject_duplicates(parameters), out, timeout=timeout)
+    given = config.reject_duplicates(parameters)
+    if grid:
+        axes = [*map(_pair, grid)]
+        return grids.run(notebook, axes, [*given.items()], out, engine, dry_run)
+    if dry_run or engine != here:
+        raise ValueError("--dry-run and --engine are for a grid; add --grid NAME=VALUE,VALUE")
+    execute.run(notebook, given, out, timeout=timeout)
+    return 0
 
 
 @app.command
@@ -330,6 +345,7 @@ def queue(
     only: str = "*",
     seeds: PositiveInt = 1,
     data_root: Path | None = None,
+    engine: Annotated[Engine, flattened] = here,
 ) -> int:
     """List the runs that the papers' numbers are waiting for, best first, or carry them out.
 
@@ -338,7 +354,7 @@ def queue(
     run
         carry the runs out
     minutes
-        with --run: start no run after this time
+        with --run: stop after this time; the same command goes on from there
     device
         auto, cpu or cuda
     only
@@ -367,6 +383,7 @@ def queue(
         print(run_queue.listing(waiting), *elsewhere, sep="\n")
         return 0
     print(*elsewhere, sep="\n", end="\n" * bool(elsewhere))
-    done = run_queue.work(waiting, minutes, device, data_root)
+    how = dict(minutes=minutes, device=device, data_root=data_root, engine=engine)
+    done = run_queue.work(waiting, **how)
     print(f"{done} recorded, {len(waiting) - done} left")
     return 0 if done or not waiting else 1

@@ -51,12 +51,11 @@ def load(tmp_path, monkeypatch):
     runs.mkdir()
     monkeypatch.setattr(evidence, "path", lambda name: tmp_path / name.rpartition("/")[2])
     monkeypatch.setenv("HNLIB_RECORDS", str(runs))
-    caches = (experiments.load, engine._tracked)
+    experiments.forget()
 
     def write(more="", score=None):
         (tmp_path / "which.toml").write_text(TEXT + more)
-        for cache in caches:
-            cache.cache_clear()
+        experiments.forget()
         experiment = experiments.load("which")
         for block in experiment.blocks if score else ():
             for arm in experiment.arms[block]:
@@ -72,13 +71,11 @@ def load(tmp_path, monkeypatch):
                     one["environment"] = {"hardware": {"cpu": "a processor"}}
                     metrics["cranfield_ndcg"] = found - 0.1
                     store.append(one | {"metrics": metrics}, runs)
-        experiments.load.cache_clear()
-        engine._tracked.cache_clear()
+        experiments.forget()
         return experiments.load("which")
 
     yield write
-    for cache in caches:
-        cache.cache_clear()
+    experiments.forget()
 
 
 def of_processor(record):
@@ -137,8 +134,7 @@ def test_a_block_is_read_from_the_processor_that_made_all_of_it(load, tmp_path):
             store.append(one, tmp_path / "runs")
 
     def found():
-        engine._tracked.cache_clear()
-        experiments.load.cache_clear()
+        experiments.forget()
         which = experiments.load("which")
         return [which.values(arm, "ndcg", "large")[3] for arm in which.arms["large"]]
 
@@ -168,7 +164,7 @@ def test_a_seed_that_another_processor_has_begun_is_named(load, tmp_path):
     assert experiment.elsewhere("another") == []  # whole seeds may be of any processor
     key = experiment._key("plain lr0.1", 4, "small")
     remove(tmp_path / "runs", lambda one: records.key(one["configuration"]) == key)
-    engine._tracked.cache_clear()
+    experiments.forget()
     assert experiment.elsewhere("a processor") == []
     (sentence,) = experiment.elsewhere("another")
     assert sentence.startswith("Seed 4 of which small was begun on a processor: finish it there")

@@ -1,7 +1,8 @@
 """Experiments as data: a file says which runs are compared and how.
 
 An arm × block × seed is a run. Its records are found by equality of what was chosen, so that an
-option that is added later cannot widen a selection.
+option that is added later cannot widen a selection. `load(name, **parameters)` is the experiment at
+other parameters: `Experiment.train` recalls the runs that are recorded and trains the others.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import difflib
 import functools
 import hashlib
 import itertools
+import json
 import re
 import statistics
 import tomllib
@@ -24,8 +26,9 @@ import pandas as pd
 from pydantic import BeforeValidator, ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass
 
-from hnlib.experiments import comparisons, evidence, predictions
+from hnlib.experiments import comparisons, evidence, predictions, runner
 from hnlib.experiments.comparisons import Effect
+from hnlib.experiments.plan import Plan, where
 from hnlib.experiments.prediction_statistics import STATISTICS
 from hnlib.experiments.predictions import Verdicts
 from hnlib.experiments.sharpness_map import Map
@@ -34,11 +37,15 @@ from hnlib.training import config, kinds, records, store
 
 
 def _seeds(text: Any) -> Any:
-    """Return the seeds of a text like "0-11"; other values are returned unchanged."""
+    """Return the seeds of a text like "0-11" or "3", of a number or a list."""
+    if isinstance(text, int):
+        return (text,)
     if not isinstance(text, str):
         return text
-    first, last = text.split("-")
-    return tuple(range(int(first), int(last) + 1))
+    if not re.fullmatch(r"\d+(-\d+)?", text):
+        raise ValueError(f'seeds must be like "0-11" or "3", got {text!r}')
+    first, _, last = text.partition("-")
+    return tuple(range(int(first), int(last or first) + 1))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, config=ConfigDict(extra="forbid"))
@@ -65,7 +72,11 @@ class Experiment:
     arms: dict[str, dict[str, dict]] = field(repr=False)  # by block
     chosen: dict[str, dict] = field(default_factory=dict, repr=False)
     predictions: list[dict] = field(default_factory=list, repr=False)
-    recorded: Any = field(default=None, repr=False)  # as of `records.by_key`, else the tracked ones
+    small: dict[str, Any] = field(default_factory=dict, repr=False)  # see `load`
+    fits: dict[str, dict] = field(default_factory=dict, repr=False)  # by data set, see `load`
+    changed: dict[str, tuple] = field(default_factory=dict)  # by parameter: published, and here
+    given: dict[str, Any] = field(default_factory=dict, repr=False)  # what `load` was called with
+    recorded: Any = field(default=None, repr=False)  # as of `records.by_key`, else all there are
 
     def metric(self, block: str) -> str:
         """Return the metric that decides in a block."""
@@ -75,7 +86,7 @@ class Experiment:
         """Return the fields of an arm in a block, or None until what chooses it is recorded."""
         if name in self.chosen:
             rule = self.chosen[name]
-            other = self if "experiment" not in rule else load(rule["experiment"])
+            other = self._choosing(rule)
             best = other.best(rule["among"], rule["by"], block)
             if best is None:
                 return None
@@ -83,6 +94,18 @@ class Experiment:
         own = (self.templates | self.arms[block])[self._known(name, block)]
         base = {} if "extends" not in own else self.arm(own["extends"], block)
         return None if base is None else _merged(base, own)
+
+    def _choosing(self, rule: dict) -> Experiment:
+        """Return the experiment whose runs choose an arm, at the parameters of this one.
+
+        It keeps its own seeds, but has no more of them than this one if the seeds were changed.
+        """
+        if "experiment" not in rule:
+            return self
+        given = {key: value for key, value in self.given.items() if key not in SELECTED}
+        other = load(rule["experiment"], **given)
+        few = other.seeds[: len(self.seeds)] if "seeds" in self.given else None
+        return load(rule["experiment"], **given, seeds=few)
 
     @functools.cache  # noqa: B019 — an experiment lives as long as the process
     def best(self, pattern: str, metric: str, block: str = "") -> str | None:
@@ -120,7 +143,10 @@ class Experiment:
         if arm is None:
             return None
         chosen = _merged(_merged(self.fields, self.blocks[block]), arm)
+        chosen |= {k: new for k, (_, new) in self.changed.items() if k not in SELECTED}
         kind = kinds.run_class(chosen.pop("kind"))
+        if self.changed:  # its predictions are not about such runs
+            chosen["experiment"] = f"{self.name}-changed"
         chosen.setdefault("experiment", self.name)
         if chosen.get("method") == UNTRAINED:  # TOML has no word for None
             chosen["method"] = None
@@ -142,6 +168,46 @@ class Experiment:
         """Yield the runs without a record; a closed experiment yields none."""
         named = {} if self.closed else self._named(self.seeds)
         return (self.run(*one) for key, one in named.items() if not self._recorded(key))
+
+    def plan(self) -> Plan:
+        """Return how many runs there are, which are recorded, and what training the rest takes."""
+        named, missing = self._named(self.seeds), [*self.missing()]
+        waits = any(self.arm(name, block) is None for block in self.blocks for name in self.chosen)
+        costs = [runner.seconds(run) for run in missing]
+        known = None if None in costs else sum(costs)
+        recorded = sum(bool(self._recorded(key)) for key in named)
+        return Plan(self.name, self.changed, recorded, tuple(missing), waits, known)
+
+    def train(self, **how) -> Experiment:
+        """Train the runs without a record; say what differs from the published, and what ran where.
+
+        Parameters
+        ----------
+        **how
+            As for `hnlib.experiments.runner.train`: ``device``, ``minutes``, ``engine``, ``data``.
+
+        Raises
+        ------
+        ValueError
+            If ``minutes`` have passed before the last run; the same call goes on.
+        """
+        print(self.plan())
+        for rule in self.chosen.values():
+            if (other := self._choosing(rule)) is not self and any(other.missing()):
+                other.train(**how)
+        while runs := [*self.missing()]:  # what is chosen among own arms is known after these
+            done = runner.train(runs, **how)
+            forget()
+            if done < len(runs):
+                raise ValueError(
+                    f"{how['minutes']:g} minutes have passed, and {len(runs) - done} runs of "
+                    f"{self.name} are left; the same call goes on from there"
+                )
+        every = [found for block in self.blocks for found in self._every(block)]
+        made, names = where(every), sorted(one["run"] for one in every)
+        records.PLANNED[self.name] = {"changed": [*self.changed], "where": made, "runs": names}
+        print(made)
+        return self
 
     def elsewhere(self, here: str) -> list[str]:
         """Return a sentence for each seed of a block that only other processors have begun."""
@@ -174,18 +240,21 @@ class Experiment:
         found = self._found(name, block).values()
         return self._rows(block).loc[[config.name(one["configuration"]) for one in found]]
 
+    def _every(self, block: str) -> list[dict]:
+        """Return the records of all arms of a block."""
+        arms = (self._found(name, block).values() for name in self.names(block))
+        return [*{id(one): one for several in arms for one in several}.values()]
+
     @functools.cache  # noqa: B019 — an experiment lives as long as the process
     def _rows(self, block: str):
         """Return the rows of all arms of a block by the name of their record."""
-        arms = (self._found(name, block).values() for name in self.names(block))
-        found = {id(one): one for several in arms for one in several}
-        rows = records.frame([*found.values()], scores=True)
+        rows = records.frame(self._every(block), scores=True)
         if others := self.fields.get("transfer"):
             scores = rows.reindex(columns=[f"{other}_ndcg" for other in others])
             rows = rows.assign(transfer_ndcg=scores.astype(float).mean(axis=1))
         return rows.set_index("record", drop=False).rename_axis(None)
 
-    def table(self, block: str = "", names: Iterable[str] | None = None):
+    def rows(self, block: str = "", names: Iterable[str] | None = None):
         """Return the rows of some arms of a block, by default of all its arms."""
         names = self.arms[block] if names is None else names
         rows = [self.group(name, block).assign(arm=name) for name in names]
@@ -194,7 +263,7 @@ class Experiment:
     @functools.cache  # noqa: B019 — an experiment lives as long as the process
     def map(self, block: str = "", arms: str = "t*"):
         """Return the map of the matching arms, which vary temperature and tilt."""
-        rows = self.table(block, self.matching(arms, block))
+        rows = self.rows(block, self.matching(arms, block))
         return Map(rows, self.primary)
 
     def scores(self, names=None, metrics=None, block: str = "") -> list[dict]:
@@ -295,7 +364,7 @@ class Experiment:
             arm = self.arm(name, block) if name in self._chosen(block) else None
             if arm is None:
                 continue
-            other = self if "experiment" not in rule else load(rule["experiment"])
+            other = self._choosing(rule)
             tried = [_numbers(other.arm(x, block)) for x in other.matching(rule["among"], block)]
             for number, value in _numbers(arm).items():
                 values = {one[number] for one in tried if number in one}
@@ -352,8 +421,10 @@ class Experiment:
         return self.beside[0] if metric == self.primary else self.primary
 
     def _recorded(self, key: str | None) -> list[dict]:
-        """Return the records of a run by its key."""
-        return (_tracked() if self.recorded is None else self.recorded).get(key or "", [])
+        """Return the records of a run by its key: the tracked ones, else those of this machine."""
+        if self.recorded is not None:
+            return self.recorded.get(key or "", [])
+        return _tracked().get(key or "") or _own().get(key or "", [])
 
     def _mixed(self, block: str) -> bool:
         """Return whether the two runs of a seed may come from different processors."""
@@ -363,7 +434,9 @@ class Experiment:
         """Return the records of an arm by seed."""
         keys = {seed: self._key(name, seed, block) for seed in self.seeds}
         found = {seed: self._of_seed(seed, block).get(key) for seed, key in keys.items() if key}
-        return {seed: record for seed, record in found.items() if record}
+        found = {seed: record for seed, record in found.items() if record}
+        records.USED.update(record["run"] for record in found.values())
+        return found
 
     @functools.cache  # noqa: B019 — an experiment lives as long as the process
     def _of_seed(self, seed: int, block: str) -> dict[str, dict]:
@@ -486,11 +559,80 @@ def _natural(name: str) -> tuple:
 
 UNTRAINED = "untrained"
 SCHEMA = ("extends", "blocks", "mixed", "primary")  # no fields of runs
+SELECTED = ("seeds", "arms", "blocks")  # parameters that are no fields of runs either
+
+
+def load(name: str, *, small: bool = False, **parameters) -> Experiment:
+    """Read an experiment by its name; with parameters, as it is at these.
+
+    Parameters
+    ----------
+    name
+        Of a file in `book/results/experiments`.
+    small
+        Take what the file's table `small` says, where no parameter says otherwise: embedded data,
+        few seeds and arms.
+    **parameters
+        ``seeds`` ("0-2", a number or a list); ``arms``, patterns of those to keep; ``blocks``; and
+        any fields of runs, which then hold in every block and arm. None and the published value
+        change nothing. Fields that must follow a data set stand in the file's table ``fits``.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is no field of these runs, or fits no arm or block.
+    """
+    given = {key: value for key, value in parameters.items() if value is not None}
+    return _at(name, small, config.canonical(given)) if small or given else _at(name, False, "{}")
 
 
 @functools.cache
-def load(name: str) -> Experiment:
-    """Read an experiment by its name."""
+def _at(name: str, small: bool, parameters: str) -> Experiment:
+    published = _read(name)
+    given = (published.small if small else {}) | json.loads(parameters)
+    given = published.fits.get(given.get("dataset"), {}) | given
+    if small and not published.small:
+        raise ValueError(f"{name}.toml has no table [small]")
+    if "seeds" in given:
+        given["seeds"] = _seeds(given["seeds"])
+    known = config.defaults(kinds.run_class(published.fields["kind"]))
+    for key in given:
+        if key not in SELECTED:
+            _one_of([*known, *SELECTED], key, f"runs of {name}.toml have no parameter")
+    usual = {"seeds": published.seeds, "arms": None, "blocks": [*published.blocks]}
+    usual |= {key: known[key] for key in known} | published.fields
+    changed = {
+        key: (usual[key], value)
+        for key, value in given.items()
+        if config.canonical(usual[key]) != config.canonical(value)
+    }
+    if not changed:
+        return published
+    here = {key: new for key, (_, new) in changed.items()}
+    blocks = [_one_of(published.blocks, one) for one in here.get("blocks", published.blocks)]
+
+    def kept(arm: str) -> bool:
+        return any(fnmatchcase(arm, pattern) for pattern in here.get("arms", ["*"]))
+
+    arms = {
+        block: {arm: own for arm, own in published.arms[block].items() if kept(arm)}
+        for block in blocks
+    }
+    return replace(
+        published,
+        seeds=here.get("seeds", published.seeds),
+        blocks={block: published.blocks[block] for block in blocks},
+        arms=arms,
+        chosen={arm: rule for arm, rule in published.chosen.items() if kept(arm)},
+        changed=changed,
+        given=json.loads(parameters) | {"small": small},
+        closed=False,
+    )
+
+
+@functools.cache
+def _read(name: str) -> Experiment:
+    """Read an experiment as it was published."""
     path = evidence.path(f"experiments/{name}.toml")
     text = path.read_text("utf-8")
     content: dict[str, Any] = tomllib.loads(text)
@@ -551,6 +693,20 @@ def _merged(base: dict, more: dict) -> dict:
     """Return fields updated with others; options of a method are merged one by one."""
     options = base.get("options", {}) | more.get("options", {})
     return base | more | ({"options": options} if options else {})
+
+
+def forget() -> None:
+    """Forget what was read: files or records were added."""
+    methods = (Experiment.best, Experiment._key, Experiment._rows, Experiment._of_seed)
+    for cached in (*methods, Experiment.map, _at, _read, _own, _tracked):
+        cached.cache_clear()
+
+
+@functools.cache
+def _own() -> dict[str, list[dict]]:
+    """Return the records of this machine that were not added to the tracked ones, if any."""
+    folder = records.default_folder()
+    return records.by_key(folder) if folder.is_dir() else {}
 
 
 @functools.cache

@@ -10,18 +10,15 @@ fresh seeds of what was chosen are compared, each pair on one processor.
 from __future__ import annotations
 
 import ast
-import contextlib
 import dataclasses
 import functools
 import hashlib
 import itertools
 import json
 import math
-import multiprocessing
 import statistics
 import sys
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -36,13 +33,14 @@ from torch.nn import functional
 
 from hnlib import experiments
 from hnlib._files import write_atomically
-from hnlib.experiments import comparisons, evidence
+from hnlib.experiments import comparisons, evidence, runner
 from hnlib.experiments.comparisons import Effect
 from hnlib.experiments.null_verdicts import MARGINS, NULLS, PROTOCOL, deviation, word
 from hnlib.experiments.prediction_statistics import over_seeds
 from hnlib.profile import Profile, profile_loss, run_file, source
 from hnlib.training import kinds, records
 from hnlib.training.config import canonical
+from hnlib.training.loop import Diverged
 
 QUICK = "null-1-quick"
 FRESH = range(210, 220)  # seeds of the comparison
@@ -236,37 +234,27 @@ def work(
     data_root: Path | None,
 ) -> experiments.Experiment:
     """Train the runs that the folder has no record of; return the experiment with its records."""
-    common = str(loss.path), loss.name, folder, data_root, experiment.digest
-    context = multiprocessing.get_context("spawn")  # a fork would copy torch's threads
-    pool = ProcessPoolExecutor(processes, context, torch.set_num_threads, (1,))
-    with pool:
-        jobs = {pool.submit(_train, run, *common): run for run in experiment.missing()}
-        try:
-            for job in as_completed(jobs):
-                job.result()
-                finished(jobs[job])
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    runner.train(
+        experiment.missing(),
+        device="cpu",
+        engine=runner.Engine(engine="processes", workers=processes),
+        data_root=data_root,
+        record_to=folder,
+        method=functools.partial(_method, str(loss.path), loss.name),
+        finished=lambda run, _: finished(run),
+        leave_out=(Diverged,),
+    )
     return dataclasses.replace(experiment, recorded=records.by_key(folder))
 
 
-def _train(
-    run, path: str, name: str, folder: Path, data_root: Path | None, predictions: str
-) -> None:
-    """Train and record a run in this process; a training that diverges has no record."""
-    from hnlib.training.train import Diverged, train
-
-    method = None
-    if run.method == name:
-        loss = _read(path)  # again, in each process
-        if loss.name != name:
-            raise ValueError(f"{path} was edited while it was on trial; start the trial again")
-        method = loss.method(run.options)
-    where = dict(device="cpu", record_to=folder, data_root=data_root, progress=False)
-    where["predictions"] = predictions
-    with contextlib.suppress(Diverged):
-        train(run, method=method, **where)
+def _method(path: str, name: str, run) -> Given | None:
+    """Return the loss of a run, read from its file in each process."""
+    if run.method != name:
+        return None
+    loss = _read(path)
+    if loss.name != name:
+        raise ValueError(f"{path} was edited while it was on trial; start the trial again")
+    return loss.method(run.options)
 
 
 _read = functools.cache(read)

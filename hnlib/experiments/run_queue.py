@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import sys
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
-from pathlib import Path
 from typing import Any
 
 from hnlib import experiments
-from hnlib._files import project_root
-from hnlib.experiments import comparisons, paper_numbers
+from hnlib.experiments import comparisons, paper_numbers, runner
 from hnlib.training import records
-
-#: Minutes below which a run is not checkpointed: where an epoch takes a tenth of a second, writing
-#: its weights takes as long as training them.
-SHORT = 2.0
 
 
 @dataclass(frozen=True)
@@ -150,39 +142,21 @@ def total(waiting: list[Job]) -> str:
     return f"{len(waiting)} runs; the {len(minutes)} whose time is known take {hours}"
 
 
-def work(waiting: list[Job], minutes: float, device: str, data_root: Path | None = None) -> int:
-    """Train and record jobs until `minutes` have passed; return how many were recorded.
+def work(waiting: list[Job], **how) -> int:
+    """Train and record jobs, interrupted ones first; return how many were recorded.
 
-    The current job is finished. A job of several minutes is checkpointed after each epoch, and an
-    interrupted one comes first in the next call; a shorter one starts again. A run that fails is
-    left out; if a file or host was missing, so are all others on the same data.
+    `how` is as for `hnlib.experiments.runner.train`. A run that fails is left out.
     """
-    from hnlib.training.train import Diverged, train  # a list need not wait for Fabric
+    from hnlib.training.train import Diverged  # a list need not wait for Fabric
 
-    end, done, absent = time.monotonic() + 60 * minutes, 0, set()
     folder = records.default_folder()
+    runs = [job.run for job in waiting]
+    runs.sort(key=lambda run: not runner.unfinished(run, folder).exists())
 
-    def state(job: Job) -> Path:
-        return project_root() / "_build" / "queue" / f"{job.run.name}.pt"
+    def report(run, outcome) -> None:
+        print(paper_numbers.command(run))
+        recorded = isinstance(outcome, dict)
+        print(f"recorded after {outcome['seconds']:.0f} s" if recorded else f"left out: {outcome}")
 
-    for job in sorted(waiting, key=lambda job: not state(job).exists()):
-        if time.monotonic() > end:
-            break
-        if job.run.dataset in absent:
-            continue
-        print(paper_numbers.command(job.run))
-        short = job.minutes is not None and job.minutes < SHORT
-        saved = None if short else state(job)
-        where = dict(device=device, checkpoint=saved, record_to=folder, data_root=data_root)
-        where["predictions"] = experiments.digest(job.run.experiment)
-        try:
-            trained = train(job.run, **where, progress=sys.stderr.isatty())
-        except (Diverged, ValueError, OSError, ImportError) as error:
-            print(f"left out: {error}")
-            if isinstance(error.__cause__ or error, OSError):
-                absent.add(job.run.dataset)
-            continue
-        done += 1
-        print(f"recorded after {trained.record['seconds']:.0f} s")
-        state(job).unlink(missing_ok=True)
-    return done
+    failures = Diverged, ValueError, OSError, ImportError
+    return runner.train(runs, finished=report, leave_out=failures, **how)

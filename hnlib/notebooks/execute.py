@@ -286,16 +286,16 @@ def _prepare_environment(threads: int | None) -> None:
 
 
 def run(
-    notebook: str, given: dict[str, str], out: str | None = None, *, timeout: int | None = None
+    notebook: str, given: dict[str, str], out: Path | None = None, *, timeout: int | None = None
 ) -> Path:
     """Execute a notebook with the parameters ``given`` and return where the result is stored."""
     path = find(notebook)
     parameters = guard_parameters(parameters_of(read(path)), given)
     suffix = f"-{parameter_hash(parameters)}" if parameters else ""
     default = root() / "_build/runs" / f"{path.stem}{suffix}.ipynb"
-    target = default if out is None else Path(out).resolve()
+    target = default if out is None else out.resolve()
     if target.suffix != ".ipynb":
-        raise ValueError(f"the output must be an .ipynb file, got {out!r}")
+        raise ValueError(f"the output must be an .ipynb file, got {str(out)!r}")
     seconds = execute(path, target, parameters, timeout=timeout, progress=True)
     print(f"{name(path)}: {seconds:.1f} s, {relative_path(target)}")
     return target

@@ -75,6 +75,34 @@ class Execution:
 
 
 @dataclass(frozen=True, kw_only=True, config=checked)
+class Engine:
+    """Where many jobs are carried out.
+
+    Parameters
+    ----------
+    engine
+        here (one after the other), processes (of this machine, each with one thread), or ray
+    workers
+        processes at once
+    address
+        of a Ray cluster, or 'auto' (default: this machine alone)
+    cpus
+        cores for each of Ray's jobs
+    gpus
+        GPUs for each of Ray's jobs, such as 0.5
+    retries
+        of one of Ray's jobs that failed or was lost
+    """
+
+    engine: Literal["here", "processes", "ray"] = "here"
+    workers: Count = 2
+    address: str | None = None
+    cpus: Positive = 1
+    gpus: Annotated[float, Field(ge=0)] = 0
+    retries: Annotated[int, Field(ge=0)] = 1
+
+
+@dataclass(frozen=True, kw_only=True, config=checked)
 class Configuration:
     r"""The options that runs of all kinds have; `resolved` fills in those that are None.
 

@@ -43,6 +43,10 @@ PARQUET = "records.parquet"
 SHOWN = ("test_images", "graphs", "sentences", "judged")
 #: Digest of each file that this process has read, by its path in the checkout
 DEPENDENCIES: dict[str, str] = {}
+#: Names of the runs whose records this process has used; "*" stands for all of a folder
+USED: set[str] = set()
+#: What each experiment that was trained or recalled here has changed, and where it was made
+PLANNED: dict[str, dict[str, Any]] = {}
 
 
 def default_folder() -> Path:
@@ -221,6 +225,7 @@ def frame(
     """
     if not sources:
         depend(tracked())
+        USED.add("*")
     table = _completed(_rows(sources or (tracked(),), kind, scores), scores)
     return table.query(where) if where else table
 

@@ -1,0 +1,236 @@
+"""Carry out many trainings, or other jobs: one after the other, in processes, or on Ray's machines.
+
+Pages, `hnlib queue`, the null model and `hnlib run --grid` all use it.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from hnlib._files import project_root
+from hnlib.training import records, store
+from hnlib.training.config import Engine
+
+
+def spread(function: Callable, jobs: Iterable, engine: Engine) -> Iterator[tuple[Any, Any]]:
+    """Yield each job with what `function(job)` returned, or with the exception that it raised."""
+    yield from {"here": _here, "processes": _processes, "ray": _ray}[engine.engine](
+        function, jobs, engine
+    )
+
+
+def _here(function: Callable, jobs: Iterable, engine: Engine) -> Iterator[tuple[Any, Any]]:
+    for job in jobs:
+        try:
+            done = function(job)
+        except Exception as error:
+            done = error
+        yield job, done
+
+
+def _processes(function: Callable, jobs: Iterable, engine: Engine) -> Iterator[tuple[Any, Any]]:
+    context = multiprocessing.get_context("spawn")  # a fork would copy torch's threads
+    with ProcessPoolExecutor(engine.workers, context, _use_one_thread) as pool:
+        running = {pool.submit(function, job): job for job in jobs}
+        try:
+            for ended in as_completed(running):
+                yield running[ended], ended.exception() or ended.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _use_one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _ray(function: Callable, jobs: Iterable, engine: Engine) -> Iterator[tuple[Any, Any]]:
+    """On a cluster, Ray copies the checkout to the machines."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when it is imported
+    import logging
+
+    import ray
+    from ray.exceptions import RayError
+
+    if engine.address is None:  # "local", else Ray joins a cluster that happens to run here
+        where = dict(address="local", include_dashboard=False, object_store_memory=100 * 2**20)
+    else:
+        left_out = ["/.git", "/.venv", "/_build"]
+        copied = {"working_dir": str(project_root()), "excludes": left_out}
+        where = dict(address=engine.address, runtime_env=copied)
+    ray.init(**where, log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        has = ray.cluster_resources()
+        if engine.address is None and (engine.cpus > has["CPU"] or engine.gpus > has.get("GPU", 0)):
+            raise ValueError(
+                f"a job needs {engine.cpus:g} cores and {engine.gpus:g} GPUs; this machine has "
+                f"{has['CPU']:g} and {has.get('GPU', 0):g}"
+            )
+        # one worker a job, as if each had been started by hand
+        needs = dict(num_cpus=engine.cpus, num_gpus=engine.gpus, max_retries=engine.retries)
+
+        def call(job):
+            if not engine.gpus:
+                os.environ["CUDA_VISIBLE_DEVICES"] = ""
+            return function(job)
+
+        task = ray.remote(max_calls=1, retry_exceptions=True, **needs)(call)
+        running = {task.remote(job): job for job in jobs}
+        while running:
+            (ended,), _ = ray.wait([*running])
+            try:
+                done = ray.get(ended)
+            except RayError as error:
+                done = getattr(error, "cause", None) or error
+            yield running.pop(ended), done
+    finally:
+        ray.shutdown()
+
+
+def train(
+    runs: Iterable,
+    *,
+    device: str = "auto",
+    minutes: float | None = None,
+    engine: str | Engine = "here",
+    data_root: Path | None = None,
+    record_to: Path | None = None,
+    method: Callable | None = None,
+    finished: Callable | None = None,
+    leave_out: tuple[type[Exception], ...] = (),
+) -> int:
+    """Train runs and append their records to one folder; return how many were recorded.
+
+    Parameters
+    ----------
+    runs
+        What to train, in this order.
+    device
+        "auto", "cpu" or "cuda".
+    minutes
+        Stop after these, inside a run at the end of an epoch; the same call goes on from there.
+    engine
+        "here", "processes" or "ray", or an `Engine`.
+    data_root
+        Of the data sets (default: $HNLIB_DATA or the cache).
+    record_to
+        Folder of the records (default: `_build/results`).
+    method
+        Called with a run, returns its loss, or None for a method of the catalogue.
+    finished
+        Called with a run and its record, or the exception for which it was left out.
+    leave_out
+        Exceptions for which a run is left out instead of ending everything.
+    """
+    runs, done = [*runs], 0
+    engine = Engine(engine=engine) if isinstance(engine, str) else engine  # pyright: ignore
+    folder, end = record_to or records.default_folder(), time.monotonic() + 60 * (minutes or 1e9)
+    one = functools.partial(
+        _train_one,
+        device=device,
+        data_root=data_root,
+        end=end if minutes else None,
+        folder=None if engine.engine == "ray" else folder,
+        method=method,
+        progress=engine.engine == "here" and sys.stderr.isatty(),
+    )
+    with _bar(len(runs)) as bar:
+        for run, outcome in spread(one, runs, engine):
+            if isinstance(outcome, dict):
+                store.append(outcome, folder)
+                unfinished(run, folder).unlink(missing_ok=True)
+                done += 1
+            elif isinstance(outcome, OutOfTime):
+                break
+            elif not isinstance(outcome, leave_out):
+                raise outcome
+            if finished:
+                finished(run, outcome)
+            bar.update()
+    return done
+
+
+@functools.cache
+def _known_seconds() -> dict[tuple, float]:
+    """Return the median seconds of an epoch, evaluation included, by setting, on CPUs."""
+    seconds = defaultdict(list)
+    for several in records.by_key().values():
+        for one in several:
+            if one.get("seconds") and "gpu" not in one["environment"].get("hardware", {}):
+                setting, epochs = _setting(one["configuration"])
+                seconds[setting].append(one["seconds"] / epochs)
+    return {setting: statistics.median(times) for setting, times in seconds.items()}
+
+
+def _setting(configuration: dict) -> tuple[tuple, float]:
+    """Return what decides how long an epoch takes, and the number of epochs."""
+    names = ("dataset", "encoder", "train_size", "framework", "labels", "max_steps")
+    return tuple(configuration.get(name) for name in names), configuration["epochs"] or 1
+
+
+def seconds(run) -> float | None:
+    """Return about how long a run takes on one thread, None if nothing like it is recorded."""
+    setting, epochs = _setting(run.configuration)
+    known = _known_seconds().get(setting)
+    return None if known is None else known * epochs
+
+
+class OutOfTime(Exception):
+    """The minutes have passed."""
+
+
+def unfinished(run, folder: Path) -> Path:
+    """Return the checkpoint of a run whose record goes to a folder."""
+    return folder.parent / "unfinished" / f"{run.name}.pt"
+
+
+def _train_one(run, *, end, folder, method, **execution) -> dict:
+    """Return the record of a run that is trained in this process."""
+    from hnlib import experiments
+    from hnlib.training.train import Interrupted, train
+
+    left = None if end is None else (end - time.monotonic()) / 60
+    if left is not None and left <= 0:
+        raise OutOfTime
+    checkpoint = folder and unfinished(run, folder)
+    if checkpoint:
+        checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        trained = train(
+            run,
+            method=method and method(run),
+            checkpoint=checkpoint,
+            predictions=experiments.digest(run.experiment),
+            **({"minutes": left} if left else {}),
+            **execution,
+        )
+    except Interrupted:
+        if left is not None and time.monotonic() >= end:
+            raise OutOfTime from None
+        raise
+    return trained.record
+
+
+def _bar(runs: int):
+    """Return a bar with the time that is left; it is shown only where a person looks.
+
+    What executes a notebook for a terminal names the terminal in $HNLIB_PROGRESS.
+    """
+    from tqdm.auto import tqdm
+
+    if terminal := os.environ.get("HNLIB_PROGRESS"):
+        return tqdm(total=runs, unit="run", file=Path(terminal).open("w"))
+    looking = sys.stderr.isatty() or "JPY_PARENT_PID" in os.environ
+    return tqdm(total=runs, unit="run", disable=not looking or "TQDM_DISABLE" in os.environ)
