@@ -12,6 +12,7 @@ import functools
 import hashlib
 import itertools
 import json
+import os
 import re
 import statistics
 import tomllib
@@ -32,7 +33,7 @@ from hnlib.experiments.plan import Plan, where
 from hnlib.experiments.prediction_statistics import STATISTICS
 from hnlib.experiments.predictions import Verdicts
 from hnlib.experiments.sharpness_map import Map
-from hnlib.experiments.words import TITLES, scores
+from hnlib.experiments.words import TITLES, interval, scores
 from hnlib.training import config, kinds, records, store
 
 
@@ -184,25 +185,20 @@ class Experiment:
         Parameters
         ----------
         **how
-            As for `hnlib.experiments.runner.train`: ``device``, ``minutes``, ``engine``, ``data``.
+            As for `runner.train`: ``device``, ``minutes``, ``engine``, ``data_root``.
 
         Raises
         ------
         ValueError
             If ``minutes`` have passed before the last run; the same call goes on.
+
+        Notes
+        -----
+        With ``$HNLIB_RECALL``, as `make book` sets it, no published run is trained.
         """
-        print(self.plan())
-        for rule in self.chosen.values():
-            if (other := self._choosing(rule)) is not self and any(other.missing()):
-                other.train(**how)
-        while runs := [*self.missing()]:  # what is chosen among own arms is known after these
-            done = runner.train(runs, **how)
-            forget()
-            if done < len(runs):
-                raise ValueError(
-                    f"{how['minutes']:g} minutes have passed, and {len(runs) - done} runs of "
-                    f"{self.name} are left; the same call goes on from there"
-                )
+        if self.changed:
+            print(self.plan().difference())
+        self._train_missing(**how)
         every = [found for block in self.blocks for found in self._every(block)]
         made, names = where(every), sorted(one["run"] for one in every)
         records.PLANNED[self.name] = {"changed": [*self.changed], "where": made, "runs": names}
@@ -254,6 +250,22 @@ class Experiment:
             rows = rows.assign(transfer_ndcg=scores.astype(float).mean(axis=1))
         return rows.set_index("record", drop=False).rename_axis(None)
 
+    def _train_missing(self, **how) -> None:
+        print(self.plan())
+        if "HNLIB_RECALL" in os.environ and not self.changed:
+            return
+        for rule in self.chosen.values():
+            if (other := self._choosing(rule)) is not self and any(other.missing()):
+                other._train_missing(**how)
+        while runs := [*self.missing()]:  # what is chosen among own arms is known after these
+            done = runner.train(runs, **how)
+            forget()
+            if done < len(runs):
+                raise ValueError(
+                    f"{how['minutes']:g} minutes have passed, and {len(runs) - done} runs of "
+                    f"{self.name} are left; the same call goes on from there"
+                )
+
     def rows(self, block: str = "", names: Iterable[str] | None = None):
         """Return the rows of some arms of a block, by default of all its arms."""
         names = self.arms[block] if names is None else names
@@ -265,6 +277,24 @@ class Experiment:
         """Return the map of the matching arms, which vary temperature and tilt."""
         rows = self.rows(block, self.matching(arms, block))
         return Map(rows, self.primary)
+
+    def table(self, base: str | None = None, names=None, metrics=None) -> list[dict]:
+        """Return a line for each block and arm that has runs, for a table or a data frame.
+
+        Its scores are mean ± standard deviation; with a `base`, its gain over that arm by the
+        metric that decides, corrected together with the others of the block.
+        """
+        lines = []
+        for block in self.blocks:
+            wanted = [name for name in names or self.names(block) if name in self.names(block)]
+            shown = self.scores(wanted, metrics, block)
+            others = [line[""] for line in shown if line[""] != base] if base else []
+            gains = self.effects({name: (name, base) for name in others}, blocks=[block])
+            for line in shown:
+                gain = gains.get(f"{block} {line['']}".strip())
+                more = {f"over {base}": interval(gain) if gain else ""} if base else {}
+                lines.append(({"block": block} if len(self.blocks) > 1 else {}) | line | more)
+        return lines
 
     def scores(self, names=None, metrics=None, block: str = "") -> list[dict]:
         """Return a line of a table for each arm that has records: its seeds, and its metrics."""
@@ -373,8 +403,11 @@ class Experiment:
         return f"Chosen at the edge of what was tried: {'; '.join(found) or 'nothing'}."
 
     def verdicts(self, only: str = "*") -> Verdicts:
-        """Return a line for each prediction: measured, the other read-out, and the verdict."""
-        return verdicts(self, only=only)
+        """Return a line for each prediction: measured, the other read-out, and the verdict.
+
+        At other parameters than the published there is none: nothing was predicted of such runs.
+        """
+        return Verdicts([]) if self.changed else verdicts(self, only=only)
 
     def outcome(self, name: str, metric: str | None = None) -> Any:
         """Return a prediction's outcome, corrected with its family; several numbers by label."""

@@ -32,15 +32,23 @@ class Plan:
 
     def __str__(self) -> str:
         left = len(self.missing)
-        took = "" if self.seconds is None else f", about {duration(self.seconds)} on one thread"
-        parts = [f"{self.name}: {self.runs} runs, {self.recorded} recorded, {left} to train{took}"]
-        if self.waits:
-            parts.append("more once validation has chosen")
-        text = "; ".join(parts) + "."
-        if self.changed:
-            here = ", ".join(f"{name} = {to_text(new)}" for name, (_, new) in self.changed.items())
-            text += f"\nNot as published: {here}. Sentences were written for the published runs."
-        return text
+        took = f", about {duration(self.seconds)} on one thread" if left and self.seconds else ""
+        text = f"{self.name}: {self.runs} runs, {self.recorded} recorded, {left} to train{took}"
+        return f"{text}; more once validation has chosen." if self.waits else f"{text}."
+
+    def difference(self) -> str:
+        """Return a sentence on what is not as published, empty if all is."""
+        if not self.changed:
+            return ""
+        here = ", ".join(f"{name} = {_short(new)}" for name, (_, new) in self.changed.items())
+        return f"Not as published: {here}. The sentences were written for the published runs."
+
+
+def _short(value) -> str:
+    """Return a value as text, consecutive numbers by their ends."""
+    if isinstance(value, tuple) and value == (*range(value[0], value[-1] + 1),):  # seeds
+        return f"{value[0]}–{value[-1]}" if len(value) > 1 else str(value[0])
+    return to_text(value) if value != [] else "none"
 
 
 def duration(seconds: float) -> str:

@@ -1,7 +1,9 @@
 """Execute MyST notebooks with papermill: for the book, for ``hnlib run`` and for a sweep.
 
 An executed notebook stores its dependencies: the Python files of the checkout that it imported and
-the records that it read. Its fingerprint tells whether any of them has changed since.
+the records that it read. Its fingerprint tells whether any of them has changed since. It also
+stores which experiments it recalled or trained, where their runs were made, and whose records its
+outputs rest on.
 """
 
 import ast
@@ -24,8 +26,10 @@ PROBE = f"""
 import sys
 from IPython.display import display
 modules = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-read = getattr(sys.modules.get("hnlib.training.records"), "DEPENDENCIES", {{}})
-display({{"{ABOUT}": {{"modules": modules, "read": read}}}}, raw=True)
+known = vars(sys.modules.get("hnlib.training.records", sys))
+about = {{"modules": modules, "read": known.get("DEPENDENCIES", {{}})}}
+about |= {{"used": sorted(known.get("USED", ())), "planned": known.get("PLANNED", {{}})}}
+display({{"{ABOUT}": about}}, raw=True)
 """
 
 
@@ -262,6 +266,8 @@ def execute(
         "fingerprint": fingerprint(notebook, parameters, files),
         "files": files,
         "read": probe["read"],
+        "used": probe["used"],
+        "planned": probe["planned"],
         "seconds": round(sum(times), 1),
         "threads": threads or os.cpu_count(),
         "cpu": records.cpu_name(),
