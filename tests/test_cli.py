@@ -38,7 +38,7 @@ def test_commands_are_passed_on(monkeypatch):
     assert cli.main(["run", "x", "-p", "a", "1", "-p", "b", "[2, 3]", "-o", "y.ipynb"]) == 0
     assert cli.main(["run", "x", "-p", "beta", "-1", "--timeout", "9"]) == 0
     assert seen == [
-        (("x", {"a": "1", "b": "[2, 3]"}, "y.ipynb"), {"timeout": None}),
+        (("x", {"a": "1", "b": "[2, 3]"}, Path("y.ipynb")), {"timeout": None}),
         (("x", {"beta": "-1"}, None), {"timeout": 9}),
     ]
 

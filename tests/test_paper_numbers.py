@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hnlib import __main__ as cli
-from hnlib.experiments import evidence, paper_numbers, run_queue
+from hnlib.experiments import evidence, paper_numbers, run_queue, runner
 from hnlib.graphs.config import GraphRun
 from hnlib.training import kinds, records
 
@@ -105,30 +105,33 @@ def test_the_queue_lists_what_has_no_record_best_first():
             run_queue.jobs(nothing, only=only)
 
 
-def test_the_queue_is_worked_off_recorded_and_resumed(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(run_queue, "project_root", lambda: tmp_path)
+def test_the_queue_begins_with_what_was_interrupted_and_leaves_out_what_fails(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(records, "default_folder", lambda: tmp_path / "results")
     run = GraphRun(dataset="motifs", method="infograph", epochs=1, folds=2)
-    first, second = (run_queue.Job(replace(run, seed=k), 1, 9.0 * k) for k in (0, 1))
-    broken = [run_queue.Job(replace(run, dataset="nowhere", seed=seed), 1, None) for seed in (0, 1)]
-    interrupted = tmp_path / "_build" / "queue" / f"{second.run.name}.pt"
+    first, second, broken = (
+        run_queue.Job(one, 1, None)
+        for one in (run, replace(run, seed=1), replace(run, dataset="nowhere"))
+    )
+    interrupted = runner.unfinished(second.run, records.default_folder())
     interrupted.parent.mkdir(parents=True)
+    interrupted.touch()
     trained = []
 
-    def train(run, checkpoint, **where):
+    def train(run, **where):
         trained.append(run.seed)
-        assert (checkpoint is None) == (run == first.run)  # which takes less than two minutes
         if run.dataset == "nowhere":
-            raise ValueError("no such data") from FileNotFoundError()
-        return type("Trained", (), {"record": {"seconds": 2.0}})
+            raise ValueError("no such data")
+        record = {"kind": "graphs", "configuration": run.configuration, "metrics": {}}
+        return type("Trained", (), {"record": record | {"seconds": 2.0}})
 
-    interrupted.touch()
     monkeypatch.setattr("hnlib.training.train.train", train)
-    assert run_queue.work([*broken, first, second], 60, "cpu") == 2
+    assert run_queue.work([broken, first, second]) == 2
     said = capsys.readouterr().out.splitlines()
-    assert trained == [1, 0, 0] and said.count("left out: no such data") == 1
-    assert not interrupted.exists()  # the interrupted one first
-    assert "recorded after 2 s" in said
-    assert run_queue.work([first], -1, "cpu") == 0  # the time is over
+    assert trained == [1, 0, 0] and not interrupted.exists()
+    assert said.count("left out: no such data") == 1 and said.count("recorded after 2 s") == 2
+    assert run_queue.work([first], minutes=1e-9) == 0  # the time is over
 
 
 @pytest.mark.parametrize(

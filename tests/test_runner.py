@@ -1,0 +1,187 @@
+"""Experiments at other parameters, and the runner that trains what is not recorded."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from hnlib import experiments
+from hnlib.experiments import evidence, runner
+from hnlib.experiments.runner import Engine
+from hnlib.training import records, store
+from hnlib.training.config import canonical
+
+CHOICE = """
+question = "Which rate?"
+primary = "ndcg_validation"
+seeds = "5-9"
+[fields]
+kind = "retrieval"
+dataset = "generated"
+max_steps = 2
+[blocks]
+bag = { batch_size = 16 }
+[templates]
+plain = { method = "simclr" }
+[[grids]]
+name = "{extends} lr{lr}"
+over = { extends = ["plain"], lr = [0.1, 0.2, 0.5] }
+[small]
+arms = ["plain lr0.1", "plain lr0.2"]
+seeds = "5-6"
+"""
+MAIN = """
+question = "Does the tilt gain?"
+primary = "ndcg"
+beside = ["recall100"]
+seeds = "0-3"
+[fields]
+kind = "retrieval"
+dataset = "scifact"
+max_steps = 300
+[blocks]
+bag = { batch_size = 16 }
+other = { batch_size = 32 }
+[arms]
+tilt = { method = "hcl" }
+loose = { method = "simclr", options = { temperature = 1.0 } }
+[chosen]
+plain = { among = "plain *", by = "ndcg_validation", experiment = "choice" }
+[small]
+dataset = "generated"
+blocks = ["bag"]
+arms = ["tilt", "plain"]
+max_steps = 2
+seeds = "0-1"
+[fits.generated]
+lr = 0.3
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """Two experiments without records, and the folders that runs are written to."""
+    (tmp_path / "tracked").mkdir()
+    for name, text in (("choice", CHOICE), ("main", MAIN)):
+        (tmp_path / f"{name}.toml").write_text(text)
+    monkeypatch.setattr(evidence, "path", lambda name: tmp_path / name.rpartition("/")[2])
+    monkeypatch.setattr(experiments.experiment, "names", lambda: ["choice", "main"])
+    monkeypatch.setattr(records, "default_folder", lambda: tmp_path / "_build" / "results")
+    monkeypatch.setenv("HNLIB_RECORDS", str(tmp_path / "tracked"))
+    monkeypatch.setattr(records, "USED", set())
+    monkeypatch.setattr(records, "PLANNED", {})
+    monkeypatch.delenv("HNLIB_RECALL", raising=False)
+    forget()
+    yield tmp_path
+    forget()
+
+
+def forget():
+    experiments.forget()
+    runner._known_seconds.cache_clear()
+
+
+def test_a_parameter_changes_runs_and_the_published_value_changes_nothing(checkout):
+    published = experiments.load("main")
+    same = experiments.load("main", dataset="scifact", seeds="0-3", max_steps=300, lr=None)
+    assert same is published
+    other = experiments.load("main", dataset="generated", seeds=2, temperature=None)
+    assert other.changed == {
+        "dataset": ("scifact", "generated"),
+        "lr": (None, 0.3),  # fits the data
+        "seeds": ((0, 1, 2, 3), (2,)),
+    }
+    run = other.run("tilt", 2, "bag")
+    assert (run.dataset, run.lr, run.seed, run.max_steps) == ("generated", 0.3, 2, 300)
+    assert run.experiment == "main-changed"  # nothing was predicted of it
+    assert experiments.load("main", arms=["ti*"]).names("bag") == ["tilt"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"datset": "generated"}, "runs of main.toml have no parameter 'datset'; .*'dataset'"),
+        ({"seeds": "0:3"}, "seeds must be like"),
+        ({"blocks": ["bagg"]}, "'bagg'; the nearest is 'bag'"),
+    ],
+)
+def test_a_parameter_that_fits_nothing_is_named(checkout, parameters, words):
+    with pytest.raises(ValueError, match=words):
+        experiments.load("main", **parameters)
+
+
+def test_missing_runs_are_trained_and_then_recalled(checkout, capsys):
+    small = experiments.load("main", small=True)
+    assert small.names("bag") == ["tilt", "plain"] and small.plan().waits
+    assert small.train(device="cpu") is small
+    said = capsys.readouterr().out
+    assert said.startswith("Not as published: dataset = generated, blocks = bag, arms = tilt,plain")
+    assert "choice: 4 runs, 0 recorded, 4 to train." in said
+    assert "main: 2 runs, 0 recorded, 2 to train; more once validation has chosen." in said
+    assert experiments.load("choice", small=True, lr=None).seeds == (5, 6)
+    assert small.effect("tilt", "plain", block="bag").df == 1
+    planned = itertools.chain.from_iterable(one["runs"] for one in records.PLANNED.values())
+    assert records.USED and records.USED <= {*planned} | {
+        one["run"] for one in store.read(records.default_folder())
+    }
+    before = len(store.read(records.default_folder()))
+    small.train(device="cpu")
+    assert len(store.read(records.default_folder())) == before
+    assert "4 recorded, 0 to train" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="gathered|no arm|seed"):
+        small.effect("loose", "plain", block="bag")
+
+
+def test_a_build_trains_no_published_run(checkout, monkeypatch, capsys):
+    monkeypatch.setenv("HNLIB_RECALL", "1")
+    experiments.load("choice").train()
+    assert "15 to train" in capsys.readouterr().out
+    assert not records.default_folder().exists()
+
+
+def test_minutes_end_everything_and_the_same_call_goes_on(checkout):
+    small = experiments.load("choice", small=True)
+    with pytest.raises(ValueError, match="1e-09 minutes have passed, and 4 runs of choice are left"):
+        small.train(device="cpu", minutes=1e-9)
+    assert small.train(device="cpu", minutes=10).plan().missing == ()
+
+
+def content(folder):
+    """What was measured, by run."""
+    return {
+        one["run"]: canonical(
+            {k: v for k, v in one["metrics"].items() if "second" not in k and k != "seconds"}
+        )
+        for one in store.read(folder)
+    }
+
+
+def test_processes_record_what_one_process_records(checkout, tmp_path):
+    runs = [*experiments.load("choice", small=True, max_steps=1).runs()]
+    here, there = tmp_path / "one" / "here", tmp_path / "two" / "there"
+    assert runner.train(runs, device="cpu", record_to=here) == 4
+    engine, failures = Engine(engine="processes", workers=2), []
+    broken = replace(runs[0], dataset="folder:nowhere")
+    where = dict(device="cpu", record_to=there, engine=engine, leave_out=(ValueError,))
+    done = runner.train([broken, *runs], **where, finished=lambda *ended: failures.append(ended))
+    assert done == 4 and [run for run, outcome in failures if isinstance(outcome, ValueError)]
+    assert content(here) == content(there) and len(content(here)) == 4
+    assert not [*tmp_path.rglob("*.pt")]  # nothing is unfinished
+
+
+@pytest.mark.slow
+def test_a_cluster_of_two_nodes_records_what_one_process_records(checkout, tmp_path):
+    cluster_utils = pytest.importorskip("ray.cluster_utils")
+    runs = [*experiments.load("choice", small=True, max_steps=1).runs()][:2]
+    here, there = tmp_path / "one" / "here", tmp_path / "two" / "there"
+    runner.train(runs, device="cpu", record_to=here)
+    node = dict(num_cpus=1, object_store_memory=100 * 2**20)
+    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=node)
+    try:
+        cluster.add_node(**node)
+        cluster.wait_for_nodes()
+        engine = Engine(engine="ray", address=cluster.address)
+        assert runner.train(runs, device="cpu", record_to=there, engine=engine) == 2
+    finally:
+        cluster.shutdown()
+    assert content(here) == content(there)
