@@ -144,6 +144,35 @@ def test_paper_readout_equals_the_released_loop_and_leaves_no_trace():
     assert abs(ours - images.paper_readout(Still(encoder), dataset, **options)) > 2 * two
 
 
+class Watched(nn.Module):
+    """An encoder that remembers the types in which its convolutions computed."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.types = encoders.build("small-cnn", 1, 8), set()
+        convolution = next(m for m in self.encoder.modules() if isinstance(m, nn.Conv2d))
+        convolution.register_forward_hook(lambda *parts: self.types.add(parts[-1].dtype))
+
+    def __deepcopy__(self, memo):
+        return self  # to be asked afterwards
+
+    def forward(self, x):
+        return self.encoder(x)
+
+
+def test_paper_readout_has_the_precision_of_the_run_and_its_layer_is_float32(monkeypatch):
+    dataset, seen = data.subset(data.load("digits"), 64, seed=0), set()
+    linear = functional.linear
+    monkeypatch.setattr(
+        functional, "linear", lambda x, *more: seen.add(x.dtype) or linear(x, *more)
+    )
+    for precision, expected in (("32-true", torch.float32), ("bf16-mixed", torch.bfloat16)):
+        encoder = Watched()
+        images.paper_readout(encoder, dataset, "digits", epochs=1, precision=precision)
+        assert encoder.types == {torch.float32, expected}  # the first image tells the dimension
+    assert seen == {torch.float32}
+
+
 class Still(nn.Module):
     def __init__(self, encoder):
         super().__init__()

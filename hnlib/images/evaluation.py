@@ -81,6 +81,7 @@ def paper_readout(
     lr: float = 1e-3,
     weight_decay: float = 1e-6,
     seed: int = 0,
+    precision: str = "32-true",
 ) -> float:
     """Return the test accuracy of a linear layer trained as in the code released with hcl.
 
@@ -91,18 +92,21 @@ def paper_readout(
     images, one fresh view an epoch, and is tested on plain ones. Nothing is standardised; the
     optimiser is Adam, batches are shuffled, and the last, partial one is used.
 
-    The encoder is not changed: this works on a copy. A `recipe` with a size (STL-10 as released)
+    The encoder is not changed: this works on a copy, with autocast where `precision` is bf16-mixed;
+    the layer is in float32. A `recipe` with a size (STL-10 as released)
     needs an encoder for images of any size.
     """
     recipe = augment.resolve(recipe)
     device = next((p.device for p in encoder.parameters()), dataset.x_train.device)
     x, y = dataset.x_train.to(device), dataset.y_train.to(device)
     encoder = copy.deepcopy(encoder)
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed")
     dimension = embed(encoder, dataset.x_train[:1]).shape[1]
     generator = torch.Generator(device).manual_seed(seed)
     # The caller's random state stays; ours decides the layer's start and what an encoder draws
     # itself in train mode.
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())), torch.enable_grad():
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.enable_grad():
         torch.manual_seed(seed)
         layer = nn.Linear(dimension, dataset.num_classes).to(device)
         optimiser = torch.optim.Adam(layer.parameters(), lr=lr, weight_decay=weight_decay)
@@ -111,13 +115,15 @@ def paper_readout(
             order = torch.randperm(len(x), generator=generator, device=device)
             for batch in order.split(batch_size):
                 views = augment.view(x[batch], generator, recipe)
-                with torch.no_grad():
+                with torch.no_grad(), autocast:
                     views = views.contiguous(memory_format=torch.channels_last)
                     features = encoder(views).float()
                 loss = functional.cross_entropy(layer(features), y[batch])
                 optimiser.zero_grad()
                 loss.backward()
                 optimiser.step()
+    with autocast:
+        x_test = embed(encoder, dataset.x_test)
     with torch.no_grad():
-        predicted = layer(embed(encoder, dataset.x_test)).argmax(1)
+        predicted = layer(x_test).argmax(1)
     return _accuracy(predicted == dataset.y_test.to(device))

@@ -163,7 +163,7 @@ class Task(task.Task):
         metrics, correct = evaluation.readouts(encoder, self.evaluation_data)
         if "paper" in self.run.protocols:
             metrics["linear_paper"] = evaluation.paper_readout(
-                encoder, self.evaluation_data, self.recipe
+                encoder, self.evaluation_data, self.recipe, precision=self.run.precision
             )
         return metrics, {
             "image_shape": list(self.shape),
