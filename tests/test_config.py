@@ -64,6 +64,7 @@ def test_a_new_option_of_a_method_names_only_the_runs_that_use_it(monkeypatch):
         (GraphRun, dict(framework="deepwalk"), "'infograph' or 'graphcl'"),
         (SentenceRun, dict(vocabulary=40000), "less than or equal to 32767"),
         (config.Execution, dict(evaluate_at=(1, -1)), "evaluate_at.1"),
+        (config.Execution, dict(minutes=0.5), "minutes=0.5 requires checkpoint=PATH"),
     ],
 )
 def test_bad_values_are_refused(kind, change, message):

@@ -161,7 +161,8 @@ def test_a_run_that_fails_after_training_resumes_from_its_checkpoint(tmp_path, m
 def test_sigterm_ends_the_command_with_one_sentence(tmp_path):
     path = tmp_path / "c.pt"
     arguments = "-m hnlib train images --method hcl --epochs 2000 --train-size 100 --batch-size 32"
-    process = python(*arguments.split(), "--checkpoint", path, cwd=tmp_path, stderr=subprocess.PIPE)
+    saved = ["--checkpoint", path, "--checkpoint-seconds", "0"]
+    process = python(*arguments.split(), *saved, cwd=tmp_path, stderr=subprocess.PIPE)
     with process:
         while not path.exists():
             time.sleep(0.05)
@@ -175,7 +176,7 @@ GRAPHS = dict(dataset="motifs", method="scl", folds=3, epochs=3, hidden=8, progr
 KILLED = f"""
 import sys
 from one_call import train
-train(**{GRAPHS}, checkpoint=sys.argv[1])
+train(**{GRAPHS}, checkpoint=sys.argv[1], checkpoint_seconds=0)
 """
 
 

@@ -1,10 +1,17 @@
 """Whatever the kind of data: a run that was interrupted and resumed, or saved and loaded, is the run
 that was not."""
 
+import itertools
+import tempfile
+from types import SimpleNamespace
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from one_call import train
 
+from hnlib.training import checkpoint, loop
 from hnlib.training import train as training
 from hnlib.training.checkpoint import Checkpoint
 
@@ -74,3 +81,106 @@ def test_a_resumed_run_and_a_loaded_one_are_the_whole_one(
     assert train(**chosen, checkpoint=path).history == resumed.history  # nothing is left to do
     with pytest.raises(ValueError, match="seed is 0 there and 1 here"):
         train(**chosen, checkpoint=path, seed=1)
+
+
+def clock():
+    """Return a stand-in for `time` that advances by a second whenever it is read."""
+    return SimpleNamespace(perf_counter=itertools.count().__next__)
+
+
+def cut_and_resumed(chosen, minutes):
+    """Train in as many calls as needed, each of at most so many minutes; return the run."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "time", clock())
+        calls = itertools.count(1)
+        for call in calls:
+            try:
+                run = train(**chosen, checkpoint=f"{folder}/c", minutes=minutes)
+            except training.Interrupted as stopped:
+                assert "repeat the same call" in str(stopped)
+            else:
+                assert len(run.record["sessions"]) == call
+                return run
+
+
+def same(a, b):
+    """Return whether two runs have the same losses and the same weights, to the bit."""
+    pairs = zip(a.model.state_dict().values(), b.model.state_dict().values())
+    return a.record["losses"] == b.record["losses"] and all(torch.equal(*pair) for pair in pairs)
+
+
+SEVERAL = [
+    RUNS["images"] | dict(method="scl", queue=50, momentum=0.9, epochs=4, evaluate_every=0),
+    RUNS["graphs"] | dict(method="h-scl", labels="fold", folds=2, hidden=8, epochs=2),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chosen", SEVERAL, ids=["images", "folds"])
+def test_a_run_cut_by_minutes_and_resumed_is_the_whole_one(chosen):
+    chosen = chosen | dict(device="cpu", progress=False)
+    whole = train(**chosen)
+
+    @settings(max_examples=3)
+    @given(seconds=st.integers(1, 16))  # an epoch takes four of them
+    def holds(seconds):
+        assert same(cut_and_resumed(chosen, seconds / 60), whole)
+
+    holds()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.optim.Adam, "load_state_dict", lambda self, state: None)
+        assert not same(cut_and_resumed(chosen, 1 / 60), whole), "negative control"
+
+
+def test_a_run_that_ends_within_its_minutes_is_not_cut(tmp_path):
+    chosen = RUNS["images"] | dict(epochs=1, evaluate_every=0, device="cpu", progress=False)
+    train(**chosen, checkpoint=tmp_path / "c", minutes=1e-9)
+    with pytest.raises(training.Interrupted, match="stopped after 1 of 2 epochs"):
+        train(**chosen | dict(epochs=2), checkpoint=tmp_path / "d", minutes=1e-9)
+
+
+def test_a_state_is_written_when_its_seconds_have_passed_or_at_the_end(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now[0])
+    path, weights = tmp_path / "c", torch.zeros(2)
+
+    def saved(seconds, times):
+        """Return the epoch in the file after the state was saved at each of the times."""
+        path.unlink(missing_ok=True)
+        now[0] = 0.0
+        file = Checkpoint(path, {}, seconds)
+        written = []
+        for epoch, now[0] in enumerate(times, 1):
+            weights.fill_(epoch)
+            file.save({"epoch": epoch, "weights": weights})
+            written.append(torch.load(path)["epoch"] if path.exists() else None)
+        weights.fill_(-1)  # the next epoch begins
+        file.flush()
+        assert torch.load(path)["weights"].tolist() == [len(times)] * 2
+        return written
+
+    assert saved(30, (10, 20, 30, 40, 59, 61, 70)) == [None, None, 3, 3, 3, 6, 6]
+    assert saved(0, (10, 10)) == [1, 2]
+
+
+def test_the_random_state_of_other_devices_is_not_read(monkeypatch):
+    def read(*_):
+        raise AssertionError("this would make a context on the device")
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", read)
+    protocols = ("clean", "paper")
+    train(
+        **RUNS["images"], epochs=0, method=None, protocols=protocols, device="cpu", progress=False
+    )
+    with pytest.raises(AssertionError, match="context"), torch.random.fork_rng(devices=range(2)):
+        pass
+
+
+def test_a_session_names_the_peak_of_the_memory_in_bytes(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 3 * 2**30)
+    for device, expected in (("cuda", 3 * 2**30), ("cpu", None)):
+        fabric = SimpleNamespace(device=torch.device(device))
+        here = SimpleNamespace(fabric=fabric, begun=0.0, before=[], environment={})
+        (session,) = loop.Trainings.sessions(here)
+        assert session.get("peak_memory") == expected

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import pickle
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -89,13 +91,19 @@ def load(path: Path | str, encoder: nn.Module | None = None) -> TrainedRun:
 class Checkpoint:
     """The file with the state of a training; nothing is saved without a path.
 
-    `epoch` is the number of epochs in the file, None if it holds nothing of this run. Under
-    torchrun one process `writes`.
+    A state is written when `seconds` have passed since the last one; in between it is kept in
+    memory, and `flush` writes it. `epoch` is the number of epochs of the last state, None if there
+    is none of this run. Under torchrun one process `writes`.
     """
 
-    def __init__(self, path: Path | None, configuration: dict, writes: bool = True):
-        self.path, self.configuration, self.writes = path, configuration, writes
+    def __init__(
+        self, path: Path | None, configuration: dict, seconds: float = 0, writes: bool = True
+    ):
+        self.path, self.configuration = path, configuration
+        self.seconds, self.writes = seconds, writes
         self.epoch: int | None = None
+        self._kept: dict | None = None
+        self._written = time.monotonic()
 
     def resume_hint(self) -> str:
         """Describe how to resume."""
@@ -107,13 +115,24 @@ class Checkpoint:
         )
 
     def save(self, state: dict) -> None:
-        """Write tensors, numbers and strings."""
+        """Write tensors, numbers and strings, or keep a copy of them for `flush`."""
         if self.path is None:
             return
-        if self.writes:
-            content = {"configuration": json.dumps(self.configuration)} | state
-            _files.write_atomically(self.path, lambda temporary: torch.save(content, temporary))
         self.epoch = state["epoch"]
+        if not self.writes:
+            return
+        self._kept = {"configuration": json.dumps(self.configuration)} | state
+        if time.monotonic() - self._written >= self.seconds:
+            self.flush()
+        else:
+            self._kept = copy.deepcopy(self._kept)  # training goes on with the tensors
+
+    def flush(self) -> None:
+        """Write the last state unless it is in the file."""
+        if self._kept is not None:
+            content = self._kept
+            _files.write_atomically(self.path, lambda temporary: torch.save(content, temporary))
+            self._kept, self._written = None, time.monotonic()
 
     def read(self, device: torch.device | str, parts: int = 1) -> tuple[dict, dict] | None:
         """Return the state and the configuration of its run, or None if there is no file.

@@ -41,7 +41,11 @@ class Execution:
     device
         where to train
     checkpoint
-        file written after each epoch and resumed from
+        file that the state is written to, and resumed from
+    checkpoint_seconds
+        between two writings of the checkpoint, always after an epoch (0: after each)
+    minutes
+        stop after the epoch in which so many have passed; the same call resumes
     resume
         resume from an existing checkpoint
     data_root
@@ -62,6 +66,8 @@ class Execution:
 
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     checkpoint: Path | None = None
+    checkpoint_seconds: Annotated[float, Field(ge=0)] = 30.0
+    minutes: Positive | None = None
     resume: Annotated[bool, Hidden] = True
     data_root: Path | None = None
     record_to: Annotated[Path | None, Hidden] = None
@@ -72,6 +78,13 @@ class Execution:
         tuple[Annotated[int, Field(ge=0)], ...], Parameter(consume_multiple=True)
     ] = ()
     predictions: Annotated[str | None, Hidden] = None
+
+    def __post_init__(self):
+        if self.minutes is not None and self.checkpoint is None:
+            raise ValueError(
+                f"minutes={self.minutes:g} requires checkpoint=PATH, to resume from when they "
+                "have passed"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, config=checked)

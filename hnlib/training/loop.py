@@ -36,7 +36,7 @@ class Diverged(ValueError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Stopped by Ctrl-C or SIGTERM; the message says where the last checkpoint is."""
+    """Stopped by Ctrl-C, SIGTERM or `Execution.minutes`; the message says how to resume."""
 
 
 @dataclass
@@ -88,8 +88,8 @@ class Loop:
         every = self.run.evaluate_every if every is None else every
         return epoch in self.execution.evaluate_at or bool(every and epoch % every == 0)
 
-    def train(self, checkpoint, save: Callable, show_progress: bool) -> None:
-        """Train to the end; after each epoch call `save()`."""
+    def train(self, checkpoint, after_epoch: Callable, show_progress: bool) -> None:
+        """Train to the end; after each epoch call `after_epoch()`."""
         progress = self.progress
         if not progress.epoch and not progress.history:
             self._evaluate(None, None)
@@ -105,10 +105,10 @@ class Loop:
                     progress.epoch += 1
                     progress.losses.append(loss)
                     self._evaluate(loss, examples / progress.seconds[-1])
-                    save()
                     bar.set_postfix_str(
                         f"epoch {progress.epoch}/{self.run.epochs}, loss {loss:.4f}"
                     )
+                    after_epoch()
             except KeyboardInterrupt as stop:
                 where = f" ({self.task.title})" if self.task.title else ""
                 epochs = f"{progress.epoch} of {self.run.epochs} epochs{where}"
@@ -367,7 +367,7 @@ def fit(fabric, task: Task, method, execution: config.Execution) -> TrainedRun:
     """Train and measure a run, and write what `execution` asks for."""
     # Nothing here touches the caller's random state, and nothing in it touches us.
     with ExitStack() as stack:
-        devices = [fabric.device.index or 0] if fabric.device.type == "cuda" else []
+        devices = [fabric.device] if fabric.device.type == "cuda" else []
         stack.enter_context(torch.random.fork_rng(devices=devices))
         # all batches have one shape: let cuDNN try its algorithms
         stack.callback(setattr, cudnn, "benchmark", cudnn.benchmark)
@@ -381,6 +381,8 @@ def fit(fabric, task: Task, method, execution: config.Execution) -> TrainedRun:
             if execution.checkpoint:
                 stack.enter_context(_files.exclusive_lock(execution.checkpoint))
         trainings = Trainings(fabric, task, method, execution)
+        # what stops the run does not lose the epochs since the last writing
+        stack.callback(trainings.checkpoint.flush)
         trainings.train()
         return trainings.finish()
 
@@ -394,7 +396,11 @@ class Trainings:
     def __init__(self, fabric, task, method, execution: config.Execution):
         self.fabric, self.task, self.method, self.execution = fabric, task, method, execution
         self.writes = fabric.global_rank == 0  # all processes do the same work
-        self.checkpoint = Checkpoint(execution.checkpoint, task.run.configuration, self.writes)
+        self.checkpoint = Checkpoint(
+            execution.checkpoint, task.run.configuration, execution.checkpoint_seconds, self.writes
+        )
+        if fabric.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(fabric.device)
         # now: the sources may be edited while this runs
         self.environment, self.begun = records.environment(fabric.device), time.perf_counter()
         if execution.predictions:
@@ -413,7 +419,7 @@ class Trainings:
             self.loop = resumed or Loop(self.fabric, part, self.method, self.execution)
             resumed = None
             show_progress = self.execution.progress and self.writes
-            self.loop.train(self.checkpoint, self.save, show_progress)
+            self.loop.train(self.checkpoint, self.after_epoch, show_progress)
             self.trainings.append(self.loop.progress)
             self.model = self.model or self.loop.model
 
@@ -433,11 +439,24 @@ class Trainings:
 
     def sessions(self) -> list[dict]:
         """Return the processes that worked on the run, this one last."""
-        seconds = round(time.perf_counter() - self.begun, 3)
-        return [*self.before, self.environment | {"seconds": seconds}]
+        used: dict[str, Any] = {"seconds": round(time.perf_counter() - self.begun, 3)}
+        if self.fabric.device.type == "cuda":
+            used["peak_memory"] = torch.cuda.max_memory_allocated(self.fabric.device)  # bytes
+        return [*self.before, self.environment | used]
+
+    def after_epoch(self) -> None:
+        """Save the state; raise KeyboardInterrupt if time is up before all is trained."""
+        self.save()
+        minutes = self.execution.minutes
+        is_last = len(self.trainings) + 1 == len(self.task.parts)
+        if minutes is None or (is_last and self.loop.finished):
+            return
+        # the first process decides: clocks differ, and one that stopped alone would be waited for
+        if self.fabric.broadcast(time.perf_counter() - self.begun >= 60 * minutes):
+            raise KeyboardInterrupt
 
     def save(self) -> None:
-        """Write the state to the checkpoint."""
+        """Save the state to the checkpoint."""
         finished = [asdict(one) for one in self.trainings if one is not self.loop.progress]
         run_state = {
             "finished": finished,
@@ -453,6 +472,7 @@ class Trainings:
         if self.record is None:
             self.record = self._measured()
             self.save()
+            self.checkpoint.flush()  # before the record: what is recorded is not measured again
         model = self.model.eval().cpu()  # where the caller's data are
         method = self.method if self.method is None else self.method.cpu()
         run = TrainedRun(self.record, model, method)

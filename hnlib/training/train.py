@@ -46,9 +46,10 @@ def train(
         Your own encoder of images, with an attribute ``feature_dim``.
     **execution
         Fields of `hnlib.training.config.Execution`: ``device`` ("auto", "cpu", "cuda"),
-        ``checkpoint`` (a file written after each epoch and resumed from), ``resume``,
-        ``data_root``, ``record_to`` (a folder), ``save`` (a file for `load`), ``progress``,
-        ``evaluate_every`` and ``evaluate_at`` (epochs with a row of the history).
+        ``checkpoint`` (a file to resume from, written every ``checkpoint_seconds``), ``resume``,
+        ``minutes`` (after which it stops, to be resumed), ``data_root``, ``record_to`` (a folder),
+        ``save`` (a file for `load`), ``progress``, ``evaluate_every`` and ``evaluate_at`` (epochs
+        with a row of the history).
 
     Returns
     -------
@@ -62,7 +63,7 @@ def train(
     Diverged
         If the loss or the weights are not finite.
     Interrupted
-        On Ctrl-C or SIGTERM; the message says how to resume.
+        On Ctrl-C or SIGTERM, or when ``minutes`` have passed; the message says how to resume.
 
     Notes
     -----
