@@ -213,7 +213,7 @@ def _train_one(run, *, end, folder, method, **execution) -> dict:
             method=method and method(run),
             checkpoint=checkpoint,
             predictions=experiments.digest(run.experiment),
-            **({"minutes": left} if left else {}),
+            minutes=left,
             **execution,
         )
     except Interrupted:
