@@ -17,7 +17,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from builder import forked_kernels, ledger_pages, paper_numbers_page, portable_notebooks
+from builder import forked_kernels, ledger_pages, paper_numbers_page, portable_notebooks, redirects
 from builder.reading_time import with_time
 from hnbook import headlines
 from hnlib import _files
@@ -193,6 +193,7 @@ def render(folder: Path, draft: bool) -> None:
     wheel.result()
     shutil.copyfile(packed.result(), page / records.PARQUET)
     portable_notebooks.read_labels(page, toc())
+    redirects.write(redirects.read(folder / "book/redirects.csv"), page)
     portable_notebooks.downloads(page / "_sources", portable_notebooks.repository(root()))
     html, old = root() / "_build/html", root() / "_build/html.old"
     shutil.rmtree(old, ignore_errors=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from builder import pdf
+from builder import pdf, redirects
 
 HTML = Path(__file__).resolve().parents[2] / "_build/html"
 # Without these the browser itself calls home.
@@ -28,7 +28,9 @@ def pytest_generate_tests(metafunc):
             if not {"_static", "_modules"} & {*path.parts}
         ]
         # the start page once more, and one whose links hold on a server alone
-        names = sorted({*found} - {"index.html", "404.html"}) or ["none"]
+        moved = redirects.read(HTML.parents[1] / "book/redirects.csv")
+        gone = {f"{page}.html" for page, parts in moved.items() if "" in parts}
+        names = sorted({*found} - gone - {"index.html", "404.html"}) or ["none"]
         modules = [name for name in names if name.startswith("book/api/")]  # one stands for all
         names = [name for name in names if name not in modules[1:]]
         metafunc.parametrize("page_name", names, ids=lambda name: name.removesuffix(".html"))

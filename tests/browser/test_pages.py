@@ -220,7 +220,8 @@ def notebooks(html):
     """Pages made from notebooks, with the notebook each offers for download."""
     return [
         (page, re.search(r'href="([^"]*_sources/[^"]+\.ipynb)"', page.read_text(encoding="utf-8")))
-        for page in sorted((html / "notebooks").rglob("*.html"))
+        for name in build.toc()
+        if name.startswith("notebooks/") and (page := html / f"{name}.html")
     ]
 
 

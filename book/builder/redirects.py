@@ -1,0 +1,61 @@
+"""Old addresses: `book/redirects.csv` says where a page, or a part of one, stands now."""
+
+import csv
+import html
+import json
+from collections import defaultdict
+from pathlib import Path
+from posixpath import dirname, relpath
+
+MOVED = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>Moved</title>
+<noscript><meta http-equiv="refresh" content="0; url={link}"></noscript>
+</head><body><p>This page has moved: <a href="{link}">its new address</a>.</p></body></html>"""
+FOLLOW = """<script>{{
+const moved = {moved}, part = decodeURIComponent(location.hash.slice(1));
+if (moved[part]) location.replace(moved[part]);
+else if (moved[""]) location.replace(moved[""] + location.hash);
+}}</script>"""
+
+
+def read(path: Path) -> dict[str, dict[str, str]]:
+    """Return the new address of every part of each old page; the part "" is the whole page."""
+    moved: dict[str, dict[str, str]] = defaultdict(dict)
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            page, _, part = row["old"].partition("#")
+            moved[page][part] = row["new"]
+    return moved
+
+
+def write(moved: dict[str, dict[str, str]], pages: Path) -> None:
+    """Send the reader of an old address to the new one; links are relative, so it works offline.
+
+    An old page that is gone gets a file of its own; one that stays and has lost a part, a script.
+
+    Raises
+    ------
+    ValueError
+        If a new address is on no page, or a page that is gone has no new address.
+    """
+    every = {
+        old: {part: _link(old, new, pages) for part, new in parts.items()}
+        for old, parts in moved.items()
+    }
+    for old, links in every.items():
+        target = pages / f"{old}.html"
+        if target.is_file():
+            text = target.read_text(encoding="utf-8")
+        elif "" in links:
+            text = MOVED.format(link=html.escape(links[""]))
+        else:
+            raise ValueError(f"{old} is no page: give redirects.csv a row for all of it")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        script = FOLLOW.format(moved=json.dumps(links))
+        target.write_text(text.replace("</head>", f"{script}</head>", 1), encoding="utf-8")
+
+
+def _link(old: str, new: str, pages: Path) -> str:
+    page, mark, part = new.partition("#")
+    if not (pages / f"{page}.html").is_file():
+        raise ValueError(f"redirects.csv sends {old} to {page}, which is no page of the book")
+    return relpath(f"{page}.html", dirname(old)) + mark + part
