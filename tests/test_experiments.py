@@ -264,3 +264,19 @@ def test_a_file_may_extend_another(load, tmp_path):
     again = experiments.load("again")
     assert again.names("small") == first.names("small") and again.seeds == (6, 7)
     assert len(list(again.missing())) == 2 * (4 + 5) and again.question == "?"
+
+
+def test_a_published_value_changes_nothing_small_or_not(load):
+    """A page passes all its parameters: only what differs from the file may override `small`."""
+    more = "\n[small]\ndimension = 8\nepochs = 1\nseeds = 3\n[fits.scifact]\nepochs = 5\n"
+    published = load(more)
+    usual = dict(seeds="3-5", dataset="generated", dimension=None)
+    assert experiments.load("which", **usual) is published
+    found = experiments.load("which", small=True, **usual)
+    assert found.changed["epochs"][1] == 1 and found.seeds == (3,)
+    # 16 is the value of one block, so the other one changes
+    assert experiments.load("which", dimension=16).run("plain lr0.1", 3, "large").dimension == 16
+    fitted = experiments.load("which", dataset="scifact", epochs=None)
+    assert fitted.changed["epochs"][1] == 5
+    with pytest.raises(ValueError, match=r"which.toml have no parameter 'epoch'; .* 'epochs'"):
+        experiments.load("which", epoch=1)

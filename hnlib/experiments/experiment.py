@@ -622,23 +622,25 @@ def load(name: str, *, small: bool = False, **parameters) -> Experiment:
 @functools.cache
 def _at(name: str, small: bool, parameters: str) -> Experiment:
     published = _read(name)
-    given = (published.small if small else {}) | json.loads(parameters)
-    given = published.fits.get(given.get("dataset"), {}) | given
     if small and not published.small:
         raise ValueError(f"{name}.toml has no table [small]")
-    if "seeds" in given:
-        given["seeds"] = _seeds(given["seeds"])
     known = config.defaults(kinds.run_class(published.fields["kind"]))
-    for key in given:
-        if key not in SELECTED:
-            _one_of([*known, *SELECTED], key, f"runs of {name}.toml have no parameter")
     usual = {"seeds": published.seeds, "arms": None, "blocks": [*published.blocks]}
-    usual |= {key: known[key] for key in known} | published.fields
-    changed = {
-        key: (usual[key], value)
-        for key, value in given.items()
-        if config.canonical(usual[key]) != config.canonical(value)
-    }
+    usual |= known | published.fields
+    usual |= {key: None for block in published.blocks.values() for key in block}
+
+    def changes(given: dict) -> dict:
+        if "seeds" in given:
+            given["seeds"] = _seeds(given["seeds"])
+        for key in given:
+            _one_of(usual, key, f"runs of {name}.toml have no parameter")
+        own = {key: config.canonical(value) for key, value in usual.items() if key in given}
+        return {key: x for key, x in given.items() if config.canonical(x) != own[key]}
+
+    # a published value that a page passes overrides neither `small` nor what fits a data set
+    given = (published.small if small else {}) | changes(json.loads(parameters))
+    given = changes(published.fits.get(given.get("dataset"), {}) | given)
+    changed = {key: (usual[key], value) for key, value in given.items()}
     if not changed:
         return published
     here = {key: new for key, (_, new) in changed.items()}
