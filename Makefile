@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: book pdf wheel test check serve lint format lock repository clean environment
+.PHONY: book small pdf wheel test check serve lint format lock repository clean environment
 .DEFAULT_GOAL := book
 
 # The whole book, or with ONLY=theory/transport a draft of some chapters; JOBS=2 chapters at once.
@@ -12,6 +12,11 @@ BUILDER := PYTHONPATH=book $(BIN)/python -m builder
 
 book: $(READY)
 	$(BUILDER) book $(if $(ONLY),--only '$(ONLY)') $(if $(JOBS),--jobs $(JOBS))
+
+# Every experiment page at small parameters, trained here; and the numbers in texts as they were.
+small: $(READY)
+	$(BUILDER) small
+	$(BIN)/python -m pytest -q tests/test_golden.py -m slow
 
 # The built book as one file, printed by Chromium: _build/html/hard-negatives.pdf
 pdf: $(READY)

@@ -115,7 +115,7 @@ def test_missing_runs_are_trained_and_then_recalled(checkout, capsys):
     assert small.names("bag") == ["tilt", "plain"] and small.plan().waits
     assert small.train(device="cpu") is small
     said = capsys.readouterr().out
-    assert said.startswith("Not as published: dataset = generated, blocks = bag, arms = tilt,plain")
+    assert "dataset = generated, blocks = bag, arms = tilt,plain, max_steps = 2" in said
     assert "choice: 4 runs, 0 recorded, 4 to train." in said
     assert "main: 2 runs, 0 recorded, 2 to train; more once validation has chosen." in said
     assert experiments.load("choice", small=True, lr=None).seeds == (5, 6)

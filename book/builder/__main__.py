@@ -1,11 +1,12 @@
 """`python -m builder`, with the folder `book` on the path, as the Makefile starts it."""
 
+import os
 import sys
 
 from cyclopts import App
 from cyclopts.types import PositiveInt
 
-from builder import build
+from builder import build, small_pages
 from builder import pdf as paper
 from hnlib.__main__ import main
 
@@ -24,6 +25,18 @@ def book(*, only: str | None = None, jobs: PositiveInt | None = None) -> int:
         chapters at once (default: CPU count)
     """
     return build.book(only=only, jobs=jobs)
+
+
+@app.command
+def small(*, jobs: PositiveInt | None = None) -> int:
+    """Execute the experiment pages at small parameters and check that all of them follows.
+
+    Parameters
+    ----------
+    jobs
+        pages at once (default: CPU count)
+    """
+    return small_pages.check(jobs or os.cpu_count() or 1)
 
 
 @app.command

@@ -1,0 +1,121 @@
+"""Execute every experiment page at small parameters: all that it shows must follow from them.
+
+What is allowed to stay stands in `book/unchanged.csv` with its reason.
+"""
+
+import csv
+import itertools
+import json
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from builder import forked_kernels
+from builder.build import LIBRARIES, chapters
+from hnbook.claims import MIME
+from hnlib.notebooks.execute import (
+    execute,
+    executed_path,
+    is_current,
+    load_json,
+    name,
+    parameters_of,
+    read,
+    root,
+)
+from hnlib.notebooks.inline_values import EVAL
+
+SMALL = {"small": True}
+SHOWN = ("text/html", "image/svg+xml", "image/png", "text/plain")
+
+
+def pages() -> list[Path]:
+    """Return the pages that train at small parameters."""
+    return [page for page in chapters() if "small" in parameters_of(read(page))]
+
+
+def execute_small(jobs: int) -> dict[Path, dict]:
+    """Execute what has changed; return the executed notebooks."""
+    os.environ.pop("HNLIB_RECALL", None)
+    stored = {page: root() / "_build/small" / f"{name(page)}.ipynb" for page in pages()}
+    todo = [page for page, path in stored.items() if not is_current(path, page, SMALL)]
+    forked_kernels.preload(LIBRARIES)
+    how: dict = dict(threads=1, kernel_manager_class=forked_kernels.KernelManager)
+    with ThreadPoolExecutor(jobs) as pool:
+        tasks = {page: pool.submit(execute, page, stored[page], SMALL, **how) for page in todo}
+        for page, task in tasks.items():
+            print(f"  {name(page)}: {task.result():.1f} s", flush=True)
+    return {page: load_json(path) for page, path in stored.items()}
+
+
+def outside_plan(small: dict) -> list[str]:
+    """Return a sentence for each record that a small run used and did not plan."""
+    about = small["metadata"]["hnlib"]
+    planned = about["planned"]
+    found = [f"{one} is as published" for one, plan in planned.items() if not plan["changed"]]
+    known = {*itertools.chain.from_iterable(plan["runs"] for plan in planned.values())}
+    if "*" in about["used"]:
+        found.append("a table of all records was read")
+    if outside := {*about["used"]} - known - {"*"}:
+        found.append(f"{len(outside)} records of no planned run were used")
+    return found if planned else ["no experiment was loaded", *found]
+
+
+def shown(page: Path, executed: dict) -> dict[str, str]:
+    """Return what a page shows, by the first line of a cell or by the expression in a text.
+
+    Checks of claims are left out: theorems do not depend on parameters.
+    """
+    found, texts = {}, []
+    for cell in executed["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            texts.append(source)
+            continue
+        outputs = [one.get("data", {"text/plain": one.get("text", "")}) for one in cell["outputs"]]
+        if any(MIME in data for data in outputs):
+            continue
+        content = [next(data[kind] for kind in SHOWN if kind in data) for data in outputs]
+        if content:
+            first = next(line for line in source.splitlines() if line.strip(" #"))
+            found[first] = json.dumps(content)
+    asked = [cell.source for cell in read(page).cells if cell.cell_type == "markdown"]
+    for source, text in zip(asked, texts, strict=True):
+        pattern = "(.*?)".join(map(re.escape, EVAL.split(source)[::2]))
+        values = re.fullmatch(pattern, text, flags=re.DOTALL)
+        if values is None:
+            raise ValueError(f"{name(page)}: the executed text is not that of the page")
+        found |= dict(zip(EVAL.findall(source), values.groups()))
+    return found
+
+
+def unchanged(page: Path, published: dict, small: dict, reasons: dict) -> list[str]:
+    """Return a sentence for each output that both executions show and that no reason excuses."""
+    before, after = shown(page, published), shown(page, small)
+    same = [key for key in before.keys() & after.keys() if before[key] == after[key]]
+    return [f"{key!r} does not follow the parameters" for key in sorted({*same} - {*reasons})]
+
+
+def reasons() -> dict[str, dict[str, str]]:
+    """Return why outputs do not change, by page and output."""
+    found: dict[str, dict[str, str]] = {}
+    with (root() / "book/unchanged.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            found.setdefault(row["page"], {})[row["output"]] = row["reason"]
+    return found
+
+
+def check(jobs: int) -> int:
+    """Execute and check all pages; return 1 and say why if one shows what it was not asked for."""
+    known, wrong = reasons(), 0
+    for page, small in execute_small(jobs).items():
+        if not (published := load_json(executed_path(page))):
+            raise ValueError(f"{name(page)} has not been executed; run `make book` first")
+        found = outside_plan(small)
+        found += unchanged(page, published, small, known.get(name(page), {}))
+        wrong += len(found)
+        for sentence in found:
+            print(f"{name(page)}: {sentence}")
+    print(f"{len(pages())} pages at small parameters, {wrong} findings")
+    return int(wrong > 0)
