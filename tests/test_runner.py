@@ -121,14 +121,16 @@ def test_missing_runs_are_trained_and_then_recalled(checkout, capsys):
     assert experiments.load("choice", small=True, lr=None).seeds == (5, 6)
     assert small.effect("tilt", "plain", block="bag").df == 1
     planned = itertools.chain.from_iterable(one["runs"] for one in records.PLANNED.values())
-    assert records.USED and records.USED <= {*planned} | {
-        one["run"] for one in store.read(records.default_folder())
-    }
+    assert (
+        records.USED
+        and {*planned} | {one["run"] for one in store.read(records.default_folder())}
+        >= records.USED
+    )
     before = len(store.read(records.default_folder()))
     small.train(device="cpu")
     assert len(store.read(records.default_folder())) == before
     assert "4 recorded, 0 to train" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="gathered|no arm|seed"):
+    with pytest.raises(ValueError, match=r"main.toml has no arm 'loose'"):
         small.effect("loose", "plain", block="bag")
 
 
@@ -141,7 +143,9 @@ def test_a_build_trains_no_published_run(checkout, monkeypatch, capsys):
 
 def test_minutes_end_everything_and_the_same_call_goes_on(checkout):
     small = experiments.load("choice", small=True)
-    with pytest.raises(ValueError, match="1e-09 minutes have passed, and 4 runs of choice are left"):
+    with pytest.raises(
+        ValueError, match="1e-09 minutes have passed, and 4 runs of choice are left"
+    ):
         small.train(device="cpu", minutes=1e-9)
     assert small.train(device="cpu", minutes=10).plan().missing == ()
 

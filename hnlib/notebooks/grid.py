@@ -21,6 +21,8 @@ def points(notebook: Path, values: list[tuple[str, str]], given: list[tuple]) ->
     """Return the parameters of each point: all combinations of the texts, such as "0.5,1"."""
     defaults = execute.parameters_of(execute.read(notebook))
     axes = [(name, execute.split(text)) for name, text in values]
+    if empty := [name for name, texts in axes if not texts]:
+        raise ValueError(f"--grid {empty[0]}= has no value; give {empty[0]}=VALUE,VALUE,…")
     axes = config.reject_duplicates([*axes, *((name, [text]) for name, text in given)])
     every = [
         execute.guard_parameters(defaults, dict(zip(axes, point)))
