@@ -1,5 +1,6 @@
 """The ledger: writing, reading, the table of runs, and the tracked records themselves."""
 
+import gc
 import math
 import re
 import subprocess
@@ -98,6 +99,27 @@ def test_runs_that_differ_in_their_experiment_alone_are_one():
     both = records.frame([twice[0], measurement])
     assert list(both.kind) == ["images", "measurement"]
     assert both.run.notna().tolist() == [True, False]
+
+
+def test_a_column_can_be_measured_by_one_kind_and_chosen_by_another():
+    run, measurement = record(), {"kind": "measurement", "metrics": {"seconds": 1.0}}
+    run["metrics"] |= {"loss": 0.5}
+    measurement["configuration"] = {"experiment": "cost", "loss": "hcl"}
+    assert records.frame([run, measurement])["loss"].tolist() == [0.5, "hcl"]
+    assert records.frame([measurement, run])["loss"].tolist() == ["hcl", 0.5]
+
+
+@pytest.mark.parametrize("was_enabled", [True, False])
+def test_the_collector_is_paused_and_then_as_it_was(was_enabled, monkeypatch):
+    seen = []
+    monkeypatch.setattr(records, "_table", lambda *_: seen.append(gc.isenabled()) or 1 / 0)
+    (gc.enable if was_enabled else gc.disable)()
+    try:
+        with pytest.raises(ZeroDivisionError):
+            records.frame([record()])
+        assert [*seen, gc.isenabled()] == [False, was_enabled]
+    finally:
+        gc.enable()
 
 
 def test_the_command_prints_a_table(tmp_path, capsys):

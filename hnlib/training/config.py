@@ -7,7 +7,6 @@ that is added later leaves the names of older records as they are.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import hashlib
@@ -275,14 +274,13 @@ class Configuration:
 
     def renamed(self, experiment: str, seed: int):
         """Return this run with another experiment and seed, which are taken as they are."""
-        twin = copy.copy(self)
-        object.__setattr__(twin, "experiment", experiment)
-        object.__setattr__(twin, "seed", seed)
+        twin = object.__new__(type(self))
+        vars(twin).update(vars(self), experiment=experiment, seed=seed)
         return twin
 
     def display_values(self) -> dict:
         """Return the fields as numbers and words."""
-        return {name: to_text(getattr(self, name)) for name in defaults(type(self))}
+        return {name: to_text(value) for name, value in vars(self).items()}
 
     def changed_options(self) -> dict:
         """Return the method's options that differ from the catalogue; for a user's method, all."""
@@ -300,14 +298,14 @@ class Configuration:
         `options` and `changed` say which of them are unusual, and `title` says where the run was
         made.
         """
-        shown, usual = self.display_values(), self.defaults_for_run()
+        shown, usual = self.display_values(), defaults(type(self)) | self.defaults_for_run()
         entry = self.catalogue.get(self.method)
         unusual = ", ".join(
-            f"{name} {shown[name]}"
-            for name, default in defaults(type(self)).items()
-            if name not in self.headline
-            and shown[name] != usual.get(name, default)
-            and shown[name] != to_text(usual.get(name, default))
+            f"{name} {value}"
+            for name, value in shown.items()
+            if value != usual[name]
+            and name not in self.headline
+            and value != to_text(usual[name])
             and self.applies(name)
         )
         options = self.options if entry is None else entry.defaults | self.options
@@ -358,7 +356,7 @@ def reject_duplicates(pairs, what: str = "parameter") -> dict:
 
 def to_text(value):
     """Return a value as a table shows it."""
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return ",".join(map(str, value))
     if not isinstance(value, dict):
         return value

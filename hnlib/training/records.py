@@ -18,13 +18,13 @@ import platform
 import sys
 import typing
 from collections import defaultdict
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic_core import from_json
 
 from hnlib import _files
 from hnlib._files import project_root
@@ -89,8 +89,11 @@ def depend(path: Path) -> None:
 def content_digest(path: Path) -> str:
     """Return a digest of a file, or of the records of a folder; empty if there is none."""
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path] * path.exists()
-    content = (one.name.encode() + b"\0" + one.read_bytes() for one in files)
-    return hashlib.sha256(b"".join(content)).hexdigest() if files else ""
+    digest = hashlib.sha256()
+    for one in files:
+        digest.update(one.name.encode() + b"\0")
+        digest.update(one.read_bytes())
+    return digest.hexdigest() if files else ""
 
 
 class _Environment(BaseModel):
@@ -202,6 +205,7 @@ def run_of(record: dict):
     return kinds.run_class(record["kind"]).read(record["configuration"])
 
 
+@store.paused_collector()
 def frame(
     *sources: Path | str | list[dict],
     kind: str | None = None,
@@ -226,49 +230,61 @@ def frame(
     if not sources:
         depend(tracked())
         USED.add("*")
-    table = _completed(_rows(sources or (tracked(),), kind, scores), scores)
+    found: dict[tuple, dict] = {}
+    headings: dict[tuple, set[str]] = defaultdict(set)
+    for source in reversed(sources or (tracked(),)):
+        for record in source if isinstance(source, list) else store.read(source):
+            if kind in (None, record["kind"]) and "superseded" not in record:
+                run = _identity(record)
+                found.setdefault(run, record)
+                headings[run].add(record["configuration"].get("experiment", ""))
+    table = _table([*found.values()], [*found], scores)
+    table["experiments"] = [tuple(sorted(headings[run])) for run in found]
     return table.query(where) if where else table
 
 
-def _rows(sources: Iterable, kind: str | None, scores: bool) -> list[dict]:
-    """Return a row for each run of the sources, see `frame`."""
-    groups: dict[tuple, list[tuple[int, dict]]] = defaultdict(list)
-    for number, source in enumerate(sources):
-        for record in source if isinstance(source, list) else store.read(source):
-            if kind not in (None, record["kind"]) or "superseded" in record:
-                continue
-            chosen = record["configuration"]
-            setting = json.dumps(chosen | {"experiment": "-", "seed": 0}, sort_keys=True)
-            groups[record["kind"], chosen.get("seed"), setting].append((number, record))
-    chosen, about = [], []
-    for (_, _, setting), same in groups.items():
-        chosen.append(next(record for number, record in same if number == same[-1][0]))
-        headings = {record["configuration"].get("experiment", "") for _, record in same}
-        about.append((setting, tuple(sorted(headings))))
-    if not scores:
-        return [_row(one, at) | {"experiments": names} for one, (at, names) in zip(chosen, about)]
-    whole = store.complete(chosen)
-    parts = [{part: one.get(part) for part in store.SCORES} for one in whole]
-    return [
-        _row(one, at) | {"experiments": names} | more
-        for one, (at, names), more in zip(chosen, about, parts)
-    ]
+def _identity(record: dict) -> tuple[str, str, int | None]:
+    """Return kind, setting and seed, which identify a run whatever experiment it was made for.
+
+    The setting is JSON of everything else that was chosen.
+    """
+    chosen = record["configuration"]
+    rest = {key: value for key, value in chosen.items() if key not in ("experiment", "seed")}
+    return record["kind"], json.dumps(rest, sort_keys=True), chosen.get("seed")
 
 
-def _row(record: dict, setting: str) -> dict:
+def _table(several: list[dict], identities: list[tuple], scores: bool = False) -> pd.DataFrame:
+    """Return a table of records, given the identity of each."""
+    import pandas as pd
+
+    # runs that differ in their seed alone share most columns, which are made once
+    settings = [(kind, setting) for kind, setting, _ in identities]
+    numbers: dict[tuple, int] = {}
+    which = [numbers.setdefault(one, len(numbers)) for one in settings]
+    shared = pd.DataFrame([_setting(*one)[1] for one in numbers]).take(which)
+    rows = [_own(record, _setting(*one)[0]) for record, one in zip(several, settings)]
+    if scores:
+        for row, whole in zip(rows, store.complete(several)):
+            row |= {part: whole.get(part) for part in store.SCORES}
+    own = pd.DataFrame(rows)
+    shared.index = own.index
+    for column in own.columns.intersection(shared.columns):  # of a measurement and of runs
+        own[column] = own[column].combine_first(shared.pop(column))
+    return _completed(pd.concat([shared, own], axis=1), scores)
+
+
+def _own(record: dict, run) -> dict[str, Any]:
+    """Return the columns that records do not share, even if only their seeds differ."""
     kind, chosen, metrics = record["kind"], record["configuration"], record["metrics"]
-    row = {key: value for key, value in metrics.items() if not isinstance(value, dict)}
-    if kind == kinds.MEASUREMENT:
-        row |= {"experiment": "", "run": None} | {key: to_text(v) for key, v in chosen.items()}
-    else:
-        run, columns = _setting(kind, setting)
-        own = {"experiment": chosen["experiment"], "seed": chosen["seed"]}
-        row |= columns | own | {"run": run.renamed(**own)}
     environment = record.get("environment", {})
     hardware = environment.get("hardware", {})
     threads = hardware.get("threads", "?")
     cpu = f"{hardware.get('cpu', '')}, {threads} thread{'' if threads == 1 else 's'}"
-    row |= {
+    named = {"experiment": chosen.get("experiment", ""), "seed": chosen.get("seed")}
+    return {
+        **{key: value for key, value in metrics.items() if not isinstance(value, dict)},
+        **named,
+        "run": run and run.renamed(**named),
         "record": record.get("run") or name(chosen),
         "kind": kind,
         "seconds": record.get("seconds", metrics.get("seconds")),
@@ -276,23 +292,23 @@ def _row(record: dict, setting: str) -> dict:
         "hardware": hardware.get("gpu") or cpu,
         "metrics": metrics,
         "environment": environment,
+        **{key: record.get(key) for key in SHOWN},
     }
-    return row | {key: record.get(key) for key in SHOWN}
 
 
 @functools.cache
-def _setting(kind: str, configuration: str) -> tuple[Any, dict[str, Any]]:
-    """Return a run and the columns shared by records that differ only in seed and experiment."""
-    run = kinds.run_class(kind).read(json.loads(configuration))
-    row = run.table_row().items()
-    return run, {key: value for key, value in row if key not in kinds.scores()}
+def _setting(kind: str, setting: str) -> tuple[Any, dict[str, Any]]:
+    """Return a run, None of a measurement, and the columns that its setting determines."""
+    chosen = from_json(setting)
+    if kind == kinds.MEASUREMENT:
+        return None, {key: to_text(value) for key, value in chosen.items()}
+    run = kinds.run_class(kind).read(chosen)
+    apart = {"experiment", "seed", *kinds.scores()}
+    return run, {key: value for key, value in run.table_row().items() if key not in apart}
 
 
-def _completed(rows: list[dict], scores: bool) -> pd.DataFrame:
-    """Return a table of rows with a column for every field that a run can have."""
-    import pandas as pd
-
-    table = pd.DataFrame(rows)
+def _completed(table: pd.DataFrame, scores: bool) -> pd.DataFrame:
+    """Return a table with a column for every field that a run can have."""
     dtypes, expected = {}, {"kind", "title", *(store.SCORES if scores else ())}
     for kind in kinds.KINDS:
         run = kinds.run_class(kind)
@@ -318,16 +334,17 @@ def write_parquet(path: Path) -> None:
 
     from hnlib._files import write_atomically
 
-    rows, counted = [], set()
-    for record in load_all(tracked()):
-        chosen = record["configuration"]
-        setting = json.dumps(chosen | {"experiment": "-", "seed": 0}, sort_keys=True)
-        run = record["kind"], chosen.get("seed"), setting
-        counts = "superseded" not in record and run not in counted
-        counted |= {run} if counts else set()
-        about = {"counts": counts, "superseded": record.get("superseded")}
-        rows.append(_row(record, setting) | about | {"record_json": canonical(record)})
-    table = _completed(rows, scores=False).drop(columns=["run", "environment", "metrics"])
+    several = load_all(tracked())
+    identities = [_identity(record) for record in several]
+    counts, counted = [], set()
+    for record, run in zip(several, identities):
+        counts.append("superseded" not in record and run not in counted)
+        if counts[-1]:
+            counted.add(run)
+    table = _table(several, identities).drop(columns=["run", "environment", "metrics"])
+    table["counts"] = counts
+    table["superseded"] = [record.get("superseded") for record in several]
+    table["record_json"] = [canonical(record) for record in several]
     plain = ("string", "integer", "floating", "boolean", "empty")
     objects = [c for c in table if pd.api.types.is_object_dtype(table[c])]
     nested = [c for c in objects if pd.api.types.infer_dtype(table[c], skipna=True) not in plain]
