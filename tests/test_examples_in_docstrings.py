@@ -15,6 +15,7 @@ MODULES = {
     "profile": 1,
     "failure_causes": 1,
     "experiments.comparisons": 1,
+    "experiments.selection": 1,
     "notebooks.execute": 1,
     "integrations.sentence_transformers": 1,
     "training.train": 1,

@@ -380,7 +380,7 @@ def _images(a, b, metric) -> int | None:
     """Return the number of images of which the metric is a share, the same for all runs."""
     for name in ("dataset", "dataset_digest"):
         _common(a, b, name)
-    m = int(_common(a, b, "validation" if metric.endswith("_validation") else "test_images") or 0)
+    m = int(_common(a, b, _count(metric)) or 0)
     first = a.get("correct", [None])[0]
     if isinstance(first, dict) and isinstance(first.get(metric), list):
         return len(first[metric])  # the score of each query
@@ -401,7 +401,7 @@ def _spread(a, b, metric, m) -> tuple[float, bool]:
     """Return the images' part of the error in points, and whether it is only a bound."""
     if m is None:
         raise ValueError(f"{metric} is not a share of counted images; compare on these images")
-    right = [_bits(rows, metric, m) for rows in (a, b)]
+    right = [by_example(rows, metric) for rows in (a, b)]
     bound, variance = any(bits is None for bits in right), 0.0
     if bound:
         ours, base = np.mean(a[metric]), np.mean(b[metric])
@@ -411,9 +411,15 @@ def _spread(a, b, metric, m) -> tuple[float, bool]:
     return 100 * math.sqrt(variance / m), bound
 
 
-def _bits(rows, metric, m):
-    """Return which images were right, or queries' scores, [seeds, m]; None if not recorded."""
+def by_example(rows, metric: str):
+    """Return which images were right, or queries' scores, [seeds, examples]; None if unrecorded."""
     parts = [c.get(metric) if isinstance(c, dict) else None for c in rows.get("correct", [None])]
     if None in parts:
         return None
+    (m, *_) = rows.get(_count(metric), [0])
     return np.stack([p if isinstance(p, list) else records.unpack(p, m) for p in parts])
+
+
+def _count(metric: str) -> str:
+    """Return the column with the number of images of which a metric is a share."""
+    return "validation" if metric.endswith("_validation") else "test_images"

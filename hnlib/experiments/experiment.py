@@ -86,12 +86,9 @@ class Experiment:
     def arm(self, name: str, block: str = "") -> dict[str, Any] | None:
         """Return the fields of an arm in a block, or None until what chooses it is recorded."""
         if name in self.chosen:
-            rule = self.chosen[name]
-            other = self._choosing(rule)
-            best = other.best(rule["among"], rule["by"], block)
-            if best is None:
-                return None
-            return other.arm(best, block)
+            other, _ = self.candidates(name, block)
+            best = other.best(self.chosen[name]["among"], self.chosen[name]["by"], block)
+            return None if best is None else other.arm(best, block)
         own = (self.templates | self.arms[block])[self._known(name, block)]
         base = {} if "extends" not in own else self.arm(own["extends"], block)
         return None if base is None else _merged(base, own)
@@ -107,6 +104,15 @@ class Experiment:
         other = load(rule["experiment"], **given)
         few = other.seeds[: len(self.seeds)] if "seeds" in self.given else None
         return load(rule["experiment"], **given, seeds=few)
+
+    def candidates(self, name, block: str = "") -> tuple[Experiment, list[str]]:
+        """Return the arms among which a chosen arm is chosen, and the experiment they are in.
+
+        Of any other name or pattern these are the matching arms of this experiment.
+        """
+        rule = self.chosen.get(name, {}) if isinstance(name, str) else {}
+        source = self._choosing(rule)
+        return source, source.matching(rule.get("among", name), block)
 
     @functools.cache  # noqa: B019 — an experiment lives as long as the process
     def best(self, pattern: str, metric: str, block: str = "") -> str | None:
@@ -390,12 +396,12 @@ class Experiment:
     def edges(self) -> str:
         """Return a sentence on chosen numbers that are the smallest or largest tried."""
         found = []
-        for block, (name, rule) in itertools.product(self.blocks, self.chosen.items()):
+        for block, name in itertools.product(self.blocks, self.chosen):
             arm = self.arm(name, block) if name in self._chosen(block) else None
             if arm is None:
                 continue
-            other = self._choosing(rule)
-            tried = [_numbers(other.arm(x, block)) for x in other.matching(rule["among"], block)]
+            other, among = self.candidates(name, block)
+            tried = [_numbers(other.arm(x, block)) for x in among]
             for number, value in _numbers(arm).items():
                 values = {one[number] for one in tried if number in one}
                 if len(values) > 1 and value in (min(values), max(values)):

@@ -1,0 +1,119 @@
+"""Repeat the choice of settings, from arrays of scores or from records."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from hnlib.experiments import comparisons
+from hnlib.experiments.comparisons import Effect
+from hnlib.experiments.experiment import Experiment
+
+
+def cross_fit(ours, base, splits: int = 400) -> Effect:
+    r"""Compare what is chosen in two families of settings, the choice included.
+
+    On each side half of the examples and half of the selection seeds choose the setting with the
+    best mean; the other examples, on all other seeds, judge it. Then the halves of examples swap
+    roles. The effect is the mean over random halves of examples and all ways to halve the seeds.
+
+    Parameters
+    ----------
+    ours, base : array of shape [settings, seeds, examples]
+        Scores as shares: bits of images, or nDCG of queries. Both have the same seeds and examples.
+        NaN where a setting has no run: a seed that lacks a setting decides and does not choose. A
+        training that diverged scores 0.
+    splits : int, default 400
+        Random halves of the examples; the same in every call.
+
+    Returns
+    -------
+    Effect
+        In points, for these examples.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ, or fewer than three seeds have all settings.
+
+    Notes
+    -----
+    Let $\delta(c)$ be the true difference of what a selection $c$ chooses. An estimate of it from
+    $n$ other seeds has the variance $\mathrm{Var}\,\delta(c)+\mathbb E\,\sigma^2(c)/n$, of which an
+    interval around one choice contains the second part alone. In the mean $T$ each seed chooses in
+    some splits and decides in others, so the estimates $T_{-s}$ without one seed show both parts:
+    $\frac{n-1}n\sum_s(T_{-s}-\bar T)^2$ is on average not less than the variance of $T$ (C8). Seeds
+    that only decide are left out in the same way; the two variances add, and the smaller number of
+    degrees of freedom counts. With one setting on each side this is the paired interval.
+
+    Examples
+    --------
+    >>> ours = [[[1, 1, 0, 1], [1, 0, 0, 1], [1, 1, 1, 1]]]  # one setting, three seeds
+    >>> base = [[[0, 1, 0, 1], [1, 0, 0, 1], [0, 1, 0, 1]]]
+    >>> print(cross_fit(ours, base))
+    +25.00 [−37.10, +87.10], p = 0.23; these images, df 2
+    """
+    sides = [np.asarray(side, float) for side in (ours, base)]
+    shapes = [side.shape for side in sides]
+    if any(len(shape) != 3 for shape in shapes) or shapes[0][1:] != shapes[1][1:]:
+        raise ValueError(
+            f"need [settings, seeds, examples], seeds and examples alike, got {shapes}"
+        )
+    seeds, count = range(shapes[0][1]), shapes[0][2]
+    choosing = [s for s in seeds if not any(np.isnan(side[:, s]).any() for side in sides)]
+    deciding = [s for s in seeds if s not in choosing]
+    if len(choosing) < 3:
+        raise ValueError(f"need 3 seeds that have all settings, got {len(choosing)}; record more")
+    rng = np.random.default_rng(0)
+    half = np.stack([rng.permutation(count) < count // 2 for _ in range(splits)], 1)
+    halves = np.hstack([half, ~half])
+    choose = [side @ halves / halves.sum(0) for side in sides]  # [settings, seeds, halves]
+    judge = [np.roll(means, splits, axis=2) for means in choose]  # on the other half
+
+    def mean(left_out: int | None = None) -> float:
+        own, found = [s for s in choosing if s != left_out], []
+        for part in itertools.combinations(own, len(choosing) // 2):
+            others = [[s] for s in seeds if s not in (*part, left_out)]
+            best = [means[:, part].mean(1).argmax(0) for means in choose]
+            ours, base = (x[k, others, range(2 * splits)] for k, x in zip(best, judge))
+            found.append(np.nanmean(ours - base, axis=0).mean())
+        return 100 * float(np.mean(found))
+
+    groups = [group for group in (choosing, deciding) if group]
+    variance = sum((len(group) - 1) * np.var([mean(s) for s in group]) for group in groups)
+    df = min(map(len, groups)) - 1
+    return Effect(mean(), math.sqrt(variance), df, "these images", seeds=tuple(seeds))
+
+
+def effect(experiment, ours, base, metric: str | None = None, block: str = "") -> Effect:
+    """Return the effect of `cross_fit` for two families of an experiment's arms.
+
+    A family is a chosen arm, which stands for all arms among which it was chosen and is judged by
+    its own runs as well, or an arm or pattern. Raises ValueError if runs or scores are missing.
+    """
+    metric = metric or experiment.metric(block)
+    sides = [_scores(experiment, family, metric, block) for family in (ours, base)]
+    seeds = sorted({seed for side in sides for scores in side for seed in scores})
+    none = [np.nan] * len(next(iter(sides[0][0].values())))
+    arrays = ([[one.get(seed, none) for seed in seeds] for one in side] for side in sides)
+    return replace(cross_fit(*arrays), seeds=tuple(seeds))
+
+
+def _scores(experiment: Experiment, family, metric: str, block: str) -> list[dict[int, list]]:
+    """Return the scores by example of each setting of a family, by seed."""
+    source, settings = experiment.candidates(family, block)
+    groups = {name: source.group(name, block) for name in settings}
+    for name, group in groups.items():
+        if len(group) < len(source.seeds):
+            raise ValueError(f"{source.name} lacks runs of {name!r}; hnlib queue lists them")
+        if comparisons.by_example(group, metric) is None:
+            raise ValueError(f"{source.name} has no {metric} by example to choose and judge by")
+    if source is not experiment:
+        best = source.best(tuple(settings), experiment.chosen[family]["by"], block)
+        groups[best] = pd.concat([groups[best], experiment.group(family, block)])
+    found = groups.values()
+    return [dict(zip(x["seed"].tolist(), comparisons.by_example(x, metric))) for x in found]

@@ -1,0 +1,128 @@
+"""A choice that is repeated: what it measures, and that its interval contains the choosing."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from hnlib import experiments
+from hnlib.experiments import selection
+from hnlib.experiments.selection import cross_fit
+
+
+def family(rng, truths, seeds, examples=24, noise=1.0):
+    """Scores in points [settings, seeds, examples]: truth, a model's luck and an example's."""
+    luck = rng.normal(0, noise, (len(truths), seeds, 1))
+    return (
+        np.array(truths)[:, None, None] + luck + rng.normal(0, 3, (*luck.shape[:2], examples))
+    ) / 100
+
+
+def by_loops(ours, base, splits, seeds):
+    """T in points, one split after the other."""
+    rng, count, found = np.random.default_rng(0), ours.shape[2], []
+    halves = [rng.permutation(count) < count // 2 for _ in range(splits)]
+    for half, part in itertools.product(
+        [*halves, *(~h for h in halves)], itertools.combinations(seeds, 2)
+    ):
+        chosen = []
+        for side in (ours, base):
+            means = [np.mean([one[s][half].mean() for s in part]) for one in side]
+            chosen.append(side[int(np.argmax(means))])
+        judged = [
+            chosen[0][s][~half].mean() - chosen[1][s][~half].mean() for s in seeds if s not in part
+        ]
+        found.append(100 * np.mean(judged))
+    return float(np.mean(found))
+
+
+def test_the_choice_is_repeated_as_loops_repeat_it():
+    rng = np.random.default_rng(1)
+    ours, base = family(rng, [0, 1, 2], 4), family(rng, [1, 1], 4)
+    found = cross_fit(ours, base, splits=5)
+    assert found.difference == pytest.approx(by_loops(ours, base, 5, range(4)), abs=1e-9)
+    without = [by_loops(ours, base, 5, [s for s in range(4) if s != left]) for left in range(4)]
+    assert found.between**2 == pytest.approx(
+        3 / 4 * np.square(np.subtract(without, np.mean(without))).sum()
+    )
+    assert np.mean(without) == pytest.approx(found.difference)
+    assert found.difference != pytest.approx(
+        by_loops(ours, base, 6, range(4)), abs=1e-9
+    )  # other halves
+
+
+def test_without_a_choice_it_is_the_paired_interval():
+    rng = np.random.default_rng(2)
+    ours, base = family(rng, [1], 5), family(rng, [0], 5)
+    found, paired = (
+        cross_fit(ours, base),
+        stats.ttest_rel(100 * ours[0].mean(1), 100 * base[0].mean(1)),
+    )
+    low, high = paired.confidence_interval()
+    assert (found.low, found.high, found.p) == pytest.approx((low, high, paired.pvalue))
+    wider = cross_fit(np.concatenate([ours, base]), base)  # a setting more to choose from
+    assert not math.isclose(wider.low, low, rel_tol=1e-3)
+
+
+def test_the_best_of_equal_settings_gains_nothing():
+    rng = np.random.default_rng(3)
+    pairs = [(family(rng, [0] * 16, 3), family(rng, [0], 3)) for _ in range(60)]
+    found = np.array([cross_fit(*pair, splits=20).difference for pair in pairs])
+    error = found.std(ddof=1) / len(found) ** 0.5
+    assert abs(found.mean()) < 3 * error
+    same = np.array(
+        [100 * (a.mean((1, 2)).max() - b.mean()) for a, b in pairs]
+    )  # judged by what chose
+    assert same.mean() > 5 * error
+
+
+def test_a_seed_that_lacks_a_setting_decides_and_does_not_choose():
+    rng = np.random.default_rng(4)
+    ours, base = family(rng, [0, 9], 6), family(rng, [0], 6)
+    ours[0, 3:] = np.nan
+    few, more = cross_fit(ours[:, :3], base[:, :3]), cross_fit(ours, base)
+    assert few.df == more.df == 2
+    seen = 100 * (ours[1] - base[0]).mean(1)  # the second setting is always chosen
+    assert few.difference == pytest.approx(seen[:3].mean())
+    # each way to choose with one seed leaves two of the first and all of the others
+    weights = np.array([2, 2, 2, 3, 3, 3]) / 15
+    assert more.difference == pytest.approx(seen @ weights)
+
+
+@pytest.mark.parametrize(
+    "ours, base, message",
+    [
+        ((2, 2, 8), (1, 2, 8), "need 3 seeds that have all settings, got 2"),
+        ((2, 3, 8), (1, 4, 8), r"seeds and examples alike, got \[\(2, 3, 8\), \(1, 4, 8\)\]"),
+        ((3, 8), (3, 8), "need .settings, seeds, examples."),
+    ],
+)
+def test_what_cannot_be_repeated_is_refused(ours, base, message):
+    with pytest.raises(ValueError, match=message):
+        cross_fit(np.zeros(ours), np.zeros(base))
+
+
+def test_a_chosen_arm_stands_for_its_candidates():
+    longer = experiments.load("images-longer")
+    named = selection.effect(longer, "released", "temperature")
+    assert named == selection.effect(longer, "released", "t0.*") and named.seeds == longer.seeds
+    assert named.difference != selection.effect(longer, "released", "t0.2*").difference
+    assert selection.effect(longer, "released", "t0.25").low == pytest.approx(
+        longer.effect("released", "t0.25").low
+    )
+
+
+def test_fresh_runs_of_a_chosen_arm_help_to_judge():
+    tuned, slow = map(experiments.load, ("images-long", "images-long-rates"))
+    found = selection.effect(tuned, "released", "t0.25")
+    assert found.seeds == (*slow.seeds, *tuned.seeds) and found.df == len(slow.seeds) - 1
+    assert found.high - found.low > tuned.outcome("R9").high - tuned.outcome("R9").low
+
+
+def test_runs_without_scores_by_example_are_refused():
+    with pytest.raises(ValueError, match="search-rates has no recall100 by example"):
+        selection.effect(
+            experiments.load("search-lengths"), "tilt", "temperature", "recall100", "static"
+        )
