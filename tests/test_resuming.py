@@ -1,6 +1,7 @@
 """Whatever the kind of data: a run that was interrupted and resumed, or saved and loaded, is the run
 that was not."""
 
+import io
 import itertools
 import tempfile
 from types import SimpleNamespace
@@ -184,3 +185,52 @@ def test_a_session_names_the_peak_of_the_memory_in_bytes(monkeypatch):
         here = SimpleNamespace(fabric=fabric, begun=0.0, before=[], environment={})
         (session,) = loop.Trainings.sessions(here)
         assert session.get("peak_memory") == expected
+
+
+STATE = {
+    "epoch": 1,
+    "model": {"w": torch.arange(64.0)},
+    "optimiser": {},
+    "sessions": [],
+    "first": None,
+}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    saved = Checkpoint(tmp_path_factory.mktemp("run") / "run.pt", {"epochs": 2})
+    saved.save(STATE)
+    return saved
+
+
+def edited(content, name, value):
+    """Return a checkpoint that was loaded, changed in one place and saved again."""
+    state = torch.load(io.BytesIO(content), weights_only=True)
+    state |= {name: value}
+    if value is ...:
+        del state[name]
+    torch.save(state, file := io.BytesIO())
+    return file.getvalue()
+
+
+@given(data=st.data())
+def test_a_checkpoint_that_was_changed_is_refused_in_one_sentence(written, data):
+    """Wherever a bit is flipped, the file is cut or continued, or an entry is replaced by hand."""
+    path, content = written.path, written.path.read_bytes()
+    place = data.draw(st.integers(0, len(content) - 1))
+    flipped = bytearray(content)
+    flipped[place] ^= 1 << data.draw(st.integers(0, 7))
+    entry = data.draw(st.sampled_from([*STATE, "configuration"]))
+    by_hand = edited(content, entry, data.draw(st.sampled_from([..., -1, None, "x", {}])))
+    changes = bytes(flipped), content[:place], content + b"x", by_hand
+    try:
+        for changed in changes:
+            path.write_bytes(changed)
+            with pytest.raises(
+                ValueError, match=r"run\.pt is not a checkpoint, or .*; pass another"
+            ):
+                written.read("cpu")
+    finally:
+        path.write_bytes(content)
+    state, _ = written.read("cpu")
+    assert torch.equal(state["model"]["w"], STATE["model"]["w"])

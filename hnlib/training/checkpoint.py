@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import io
 import json
 import pickle
 import time
@@ -17,6 +19,8 @@ from hnlib.training import kinds
 
 #: Errors of reading a file that holds something unexpected
 UNFIT = (*_files.DAMAGED, LookupError, TypeError, AttributeError, pickle.UnpicklingError)
+
+DIGEST_SIZE = hashlib.sha256().digest_size
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,9 +95,11 @@ def load(path: Path | str, encoder: nn.Module | None = None) -> TrainedRun:
 class Checkpoint:
     """The file with the state of a training; nothing is saved without a path.
 
-    A state is written when `seconds` have passed since the last one; in between it is kept in
-    memory, and `flush` writes it. `epoch` is the number of epochs of the last state, None if there
-    is none of this run. Under torchrun one process `writes`.
+    The file is what `torch.save` writes, with its SHA-256 at the end: torch checks neither its
+    archive's CRCs nor whether the state is one that a training wrote. A state is written when
+    `seconds` have passed since the last one; in between it is in memory, and `flush` writes it.
+    `epoch` is the number of epochs of the last state, None if there is none of this run. Under
+    torchrun one process `writes`.
     """
 
     def __init__(
@@ -130,26 +136,29 @@ class Checkpoint:
     def flush(self) -> None:
         """Write the last state unless it is in the file."""
         if self._kept is not None:
-            content = self._kept
-            _files.write_atomically(self.path, lambda temporary: torch.save(content, temporary))
+            torch.save(self._kept, buffer := io.BytesIO())
+            content = buffer.getvalue()
+            _files.write_atomically(self.path, content + hashlib.sha256(content).digest())
             self._kept, self._written = None, time.monotonic()
 
     def read(self, device: torch.device | str, parts: int = 1) -> tuple[dict, dict] | None:
         """Return the state and the configuration of its run, or None if there is no file.
 
-        Raises ValueError if the file is not a checkpoint or belongs to another run. A run with
-        fewer epochs is continued, unless something is scheduled over the epochs or the run has
+        Raises ValueError if the file is not as `save` wrote it, or belongs to another run. A run
+        with fewer epochs is continued, unless something is scheduled over the epochs or the run has
         several `parts`, each trained to its end.
         """
         if self.path is None or not self.path.exists():
             return None
-        try:
-            state = torch.load(self.path, map_location=device, weights_only=True)
-            saved, epoch = dict(json.loads(state["configuration"])), state["epoch"]
-        except UNFIT as error:
+        content = self.path.read_bytes()
+        content, digest = content[:-DIGEST_SIZE], content[-DIGEST_SIZE:]
+        if hashlib.sha256(content).digest() != digest:
             raise ValueError(
-                f"{self.path} is not a checkpoint; pass another path or resume=False (--restart)"
-            ) from error
+                f"{self.path} is not a checkpoint, or was changed after it was written; "
+                "pass another path or resume=False (--restart)"
+            )
+        state = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
+        saved = json.loads(state["configuration"])
         scheduled = {"lr_schedule", "schedule"} & self.configuration.keys()
         for key in self.configuration | saved:
             ours, other = self.configuration.get(key), saved.get(key)
@@ -161,5 +170,5 @@ class Checkpoint:
                     f"and {ours!r} here; use its value, another path, or resume=False (--restart) "
                     "to start over"
                 )
-        self.epoch = epoch
+        self.epoch = state["epoch"]
         return state, saved
