@@ -279,3 +279,11 @@ def test_a_published_value_changes_nothing_small_or_not(load):
     assert fitted.changed["epochs"][1] == 5
     with pytest.raises(ValueError, match=r"which.toml have no parameter 'epoch'; .* 'epochs'"):
         experiments.load("which", epoch=1)
+
+
+def test_a_closed_experiment_leaves_the_queue(load, tmp_path, monkeypatch):
+    still = [run.configuration for run in load().missing()]
+    (tmp_path / "again.toml").write_text('extends = "which"\nclosed = "asked elsewhere"\n')
+    assert len([*experiments.load("again").missing()]) == len(still)
+    monkeypatch.setattr(engine, "names", lambda: ["again", "which"])
+    assert [run.configuration for run in engine.missing()] == still

@@ -1,12 +1,15 @@
 """The printed numbers with their runs, and the queue of runs without a record."""
 
+import functools
 import shlex
 from dataclasses import replace
 
 import pytest
 
 from hnlib import __main__ as cli
+from hnlib import experiments
 from hnlib.experiments import evidence, paper_numbers, run_queue, runner
+from hnlib.experiments import experiment as engine
 from hnlib.graphs.config import GraphRun
 from hnlib.training import kinds, records
 
@@ -134,24 +137,37 @@ def test_the_queue_begins_with_what_was_interrupted_and_leaves_out_what_fails(
     assert run_queue.work([first], minutes=1e-9) == 0  # the time is over
 
 
+@pytest.fixture
+def unrecorded(monkeypatch):
+    """Leave two experiments, without records."""
+    experiments.forget()
+    for found in ("_tracked", "_own"):
+        monkeypatch.setattr(engine, found, functools.cache(dict))
+    for module in (engine, experiments):
+        monkeypatch.setattr(module, "names", lambda: ["made-up", "pairs"])
+    yield
+    monkeypatch.undo()
+    experiments.forget()
+
+
 @pytest.mark.parametrize(
     ("experiment", "dataset"), [("made-up", "cifar100"), ("sentences", "novels")]
 )
-@pytest.mark.slow
-def test_chapters_have_their_runs_in_the_queue(experiment, dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "tracked", lambda: tmp_path)
+@pytest.mark.usefixtures("unrecorded")
+def test_chapters_have_their_runs_in_the_queue(experiment, dataset):
     frame = records.frame([record(RUNNABLE[0].run, {})])
     found = run_queue.planned(frame, f"chapters {experiment}, {dataset}", "cuda")
     assert len(found) > 30 and {job.run.experiment for job in found} == {experiment}
     assert not run_queue.planned(frame, "chapters nobody's", "cpu")
 
 
+@pytest.mark.usefixtures("unrecorded")
 def test_the_command_lists_and_refuses(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(records, "tracked", lambda: tmp_path)
     assert cli.main(["queue", "--only", "hclot Table V, MUTAG"]) == 0
     assert "--dataset MUTAG" in capsys.readouterr().out
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    for only in ("chapters pools, cifar10", "pools"):
+    for only in ("chapters made-up, cifar10", "made-up"):
         assert cli.main(["queue", "--only", only]) == 0
         assert capsys.readouterr().out.startswith("a chapter     not timed  hnlib train")
     assert cli.main(["queue", "--only", "no such table"]) == 2

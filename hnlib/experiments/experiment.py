@@ -65,7 +65,7 @@ class Experiment:
     beside: tuple[str, ...] | dict[str, str] = ()  # or beside which metric
     seeds: Annotated[tuple[int, ...], BeforeValidator(_seeds)]
     minutes: float = 0.0
-    closed: bool = False
+    closed: str = ""  # why no further run is planned
     mixed: bool = False  # whether processors may differ within a seed
     fields: dict[str, Any] = field(repr=False)
     blocks: dict[str, dict] = field(repr=False)
@@ -172,8 +172,8 @@ class Experiment:
         return {key: one for key, one in named.items() if key}
 
     def missing(self) -> Iterator:
-        """Yield the runs without a record; a closed experiment yields none."""
-        named = {} if self.closed else self._named(self.seeds)
+        """Yield the runs without a record."""
+        named = self._named(self.seeds)
         return (self.run(*one) for key, one in named.items() if not self._recorded(key))
 
     def plan(self) -> Plan:
@@ -667,7 +667,7 @@ def _at(name: str, small: bool, parameters: str) -> Experiment:
         chosen={arm: rule for arm, rule in published.chosen.items() if kept(arm)},
         changed=changed,
         given=json.loads(parameters) | {"small": small},
-        closed=False,
+        closed="",
     )
 
 
@@ -700,8 +700,11 @@ def _read(name: str) -> Experiment:
 
 
 def missing() -> Iterator:
-    """Yield the runs of all experiments without a record, those with predictions first."""
-    every = [(load(name), [*load(name).missing()]) for name in names()]
+    """Yield the runs without a record of all experiments that are not closed.
+
+    Those of experiments with predictions come first.
+    """
+    every = [(x, [*x.missing()]) for x in map(load, names()) if not x.closed]
     every.sort(key=lambda pair: (not pair[0].predictions, pair[0].minutes * len(pair[1])))
     return itertools.chain.from_iterable(runs for _, runs in every)
 

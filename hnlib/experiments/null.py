@@ -199,7 +199,7 @@ def nulls(protocol: experiments.Experiment) -> experiments.Experiment:
     rules = {name: rule | {"among": f"{name} *"} for name in NULLS}
     rules["untuned"] = rule | {"among": UNTUNED}
     none = {block: {} for block in protocol.blocks}
-    fresh = dataclasses.replace(protocol, closed=False, seeds=tuple(FRESH), arms=none, chosen=rules)
+    fresh = dataclasses.replace(protocol, seeds=tuple(FRESH), arms=none, chosen=rules)
     for block, name in itertools.product(fresh.blocks, rules):
         if fresh.arm(name, block) is None:
             raise ValueError(
@@ -486,7 +486,7 @@ def null(
     everywhere = records.by_key(runs)
     compared = dataclasses.replace(compared, recorded=here(everywhere))
     own = dict(arms=arms(loss, protocol), chosen={}, seeds=protocol.seeds[: 1 if quick else None])
-    choice = dataclasses.replace(protocol, closed=False, recorded=everywhere, **own)
+    choice = dataclasses.replace(protocol, recorded=everywhere, **own)
     load_data(protocol, data_root)
     print("Stage 0: the profile of the default.")
     stages = profiles(loss)
