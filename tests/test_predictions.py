@@ -38,6 +38,12 @@ def test_lines_by_their_ranges():
     assert worded({"one": level, "": level}) == "one γ = 12; γ = 12"
 
 
+def test_severity_is_at_zero_of_either_sign():
+    """Of a range that ends at ±1 without another end the truth is 0, never −0."""
+    for difference, bounds in ((1.2, {"above": 1.0}), (-1.2, {"below": -1.0})):
+        assert severe({"": effect(difference, 0.1, 4)}, bounds) == "1.00 at 0"
+
+
 @pytest.mark.parametrize(
     ("low", "high", "truth"), [(-1, 1, -2), (0, 2, -1), (2, np.inf, 0), (-np.inf, 0, 1)]
 )

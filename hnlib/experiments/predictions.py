@@ -31,7 +31,7 @@ def severity(effect: Effect, low: float, high: float) -> tuple[float, float]:
     """
     if math.isinf(low):
         truth, chance = severity(effect, -high, math.inf)
-        return -truth, chance
+        return 0.0 - truth, chance  # not −0 of a truth of 0
     truth = low - ((abs(low) or 1.0) if math.isinf(high) else (high - low) / 2)
     quantile = stats.t.isf(0.025 / effect.family, effect.df)
     return truth, float(stats.nct.cdf(-quantile, effect.df, (truth - low) / effect.between))
