@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -44,6 +46,23 @@ def test_a_function_of_gamma_is_explained_and_one_of_temperature_is_not():
     assert 0.97 < low <= share <= high <= 1
     two = sharpness_map.Map(invented(lambda t, beta: hill(1 / t)))  # the tilt does nothing
     assert two.share()[2] < 0.8
+
+
+def test_the_ends_may_carry_what_gamma_explains():
+    """On a plateau between γ = 5 and 60 that follows t alone, the share is high and R² is low."""
+
+    def plateau(t, beta):
+        is_between = 4.9 < (1 + beta) / t < 60.1
+        return 0.59 + 0.001 * (t < 0.3) if is_between else by_sharpness(t, beta)
+
+    hilly, flat = (sharpness_map.Map(invented(one, noise=1e-4)) for one in (by_sharpness, plateau))
+    assert hilly.ends()[1] > 0.99 and flat.ends()[1] < 0.6 and flat.share()[0] > 0.9
+    values = [100 * plateau(*cell) for cell in CELLS]
+    squares = [(value - statistics.fmean(values)) ** 2 for value in values]
+    ends = [x for x, (t, beta) in zip(squares, CELLS) if not 4.9 < (1 + beta) / t < 60.1]
+    expected = sum(ends) / sum(squares)
+    assert flat.ends()[0] == pytest.approx(expected, rel=0.01)
+    assert flat.ends(low=6.0)[0] != pytest.approx(expected, rel=0.01)
 
 
 def test_the_noise_is_that_of_cells_about_seeds():

@@ -171,6 +171,19 @@ class Map:
         low, high = np.quantile(drawn, (0.025, 0.975))
         return _explained(accuracy, 1, df, left), float(low), float(high)
 
+    def ends(self, low: float = 5.0, high: float = 60.0) -> tuple[float, float]:
+        """Return which share of the variance between cells lies at the ends, and R² between them.
+
+        The ends are the cells with γ below `low` or above `high`; R² is that of a parabola in log γ
+        over the others. `share` is high where the ends are far down, whatever happens between.
+        """
+        mean, gammas = self.accuracy().mean(1), self.gammas.round(6)
+        middle = (low <= gammas) & (gammas <= high)
+        x, y = np.log(gammas[middle]), mean[middle]
+        left = y - np.polyval(np.polyfit(x, y, 2), x)
+        outside = ((mean[~middle] - mean.mean()) ** 2).sum() / len(mean) / mean.var()
+        return float(outside), float(1 - left.var() / y.var())
+
 
 def smooth(gamma, accuracy, df: int = 5):
     """Fit a natural cubic spline in log γ with `df` coefficients; return a function of γ."""
