@@ -1,8 +1,14 @@
 """Numbers of sentences: expressions in a notebook's text, and what stands for them."""
 
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+import re
 
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from scripts import ROOT
+
+from builder import ledger_pages
+from hnbook import headlines
 from hnbook.tables import format_value
+from hnlib import experiments
 from hnlib.experiments.comparisons import Effect
 from hnlib.notebooks import inline_values
 
@@ -42,3 +48,16 @@ def test_an_effect_has_its_interval_and_says_whether_its_sign_is_unresolved():
     assert format_value(sure) == "+1.2\u00a0[+1.0,\u00a0+1.5]"
     assert format_value(Effect(0.1, 0.1, 9, "these images")).endswith(", {term}`unresolved`")
     assert format_value(-0.26) == "\u22120.3" and format_value("7") == "7"
+
+
+def test_a_page_without_code_has_its_numbers_too(tmp_path):
+    """No expression of *Questions people ask* is left, and a margin costs what its runs say."""
+    page = tmp_path / "questions.md"
+    page.write_text((ROOT / "book/questions.md").read_text("utf-8"), "utf-8")
+    ledger_pages.fill_values(page, vars(headlines))
+    text = " ".join(page.read_text("utf-8").split())
+    (cost,) = re.findall(r"`margin=0.1` changed nDCG@10, in points, by −(\d\.\d)", text)
+    guides = experiments.load("search-guides")
+    without, own = (guides.group(arm, "random")["ndcg"] for arm in ("none", "self, −0.1"))
+    assert "{eval}" not in text and abs(100 * (without.mean() - own.mean()) - float(cost)) < 0.05
+    assert abs(100 * (without.mean() - own.mean()) - 1.2) > 0.05  # of runs that were superseded

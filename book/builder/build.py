@@ -112,7 +112,7 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
     ledger_pages.write(folder / "book", executed, runs, root(), draft)
     paper_numbers_page.write(folder / "book", runs)
     ledger_pages.fill_placeholders(folder / "book/reproduce.md", portable_notebooks.parts(url))
-    ledger_pages.fill_placeholders(folder / "book/questions.md", headlines.answers())
+    ledger_pages.fill_values(folder / "book/questions.md", vars(headlines))
     _api_pages(folder)
     return folder
 

@@ -11,9 +11,10 @@ from typing import Any
 import pandas as pd
 
 from hnbook import claims
-from hnbook.tables import DASH, Markup, myst, percent
+from hnbook.tables import DASH, Markup, format_value, myst, percent
 from hnlib import experiments
 from hnlib.experiments.paper_numbers import PAPERS
+from hnlib.notebooks import inline_values
 from hnlib.training import kinds, records, store
 
 METRICS = kinds.scores()  # shown of a run; its file holds more
@@ -264,6 +265,16 @@ def fill_placeholders(page: Path, parts: dict[str, str]) -> None:
         if (mark := f"<!-- {name} -->") not in text:
             raise ValueError(f"book/{page.name} has no line {mark}")
         text = text.replace(mark, part)
+    page.write_text(text, encoding="utf-8")
+
+
+def fill_values(page: Path, names: dict[str, Any]) -> None:
+    """Replace each {eval}`EXPRESSION` in a page without code by its value, as in a notebook."""
+
+    def value(match: re.Match) -> str:
+        return format_value(eval(" ".join(match[1].split()), names))
+
+    text = inline_values.EVAL.sub(value, page.read_text(encoding="utf-8"))
     page.write_text(text, encoding="utf-8")
 
 

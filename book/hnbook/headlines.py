@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass, replace
 
 from hnbook.comparison_tables import one_variance
-from hnbook.tables import Markup, format_effect, interval
+from hnbook.tables import Markup, interval
 from hnlib import experiments
 from hnlib.experiments import comparisons, selection
 from hnlib.experiments.comparisons import Effect
@@ -33,38 +33,6 @@ ASKED = {
     "finds": "a control that must show",
     "spares": "a control that must not",
     "command": "to take it apart",
-}
-
-#: Of a question that a trial answers: the trial, its predictions, and the sentence.
-TRIALS = {
-    "teachers": (
-        "soft-targets",
-        ("F1", "F2", "F3"),
-        "in points of nDCG@10 over InfoNCE at its best temperature: with BM25's scores as half of "
-        "the target {}; with a static bag's {}; as masks of false negatives {} and {}.",
-    ),
-    "batches": (
-        "batches",
-        ("B2", "B3", "B5"),
-        "in points of nDCG@10, similar pairs minus random ones: on SciFact {}; on Banking77 {}; "
-        "with false negatives masked on both sides {} and {}.",
-    ),
-    "recommenders": (
-        "recommender",
-        ("W6", "W8", "W10"),
-        "in points of nDCG@10 over InfoNCE: BPR {}; WARP {}; gBCE, with a bias, {}.",
-    ),
-    "sharpness": (
-        "images-hundred",
-        ("R7", "R8"),
-        "in points under the linear probe: at γ = 20 {}; at γ = 2 {}.",
-    ),
-    "schedules": (
-        "schedules-images",
-        ("S4",),
-        "in points of the linear probe over a constant temperature: a rising one {}; a falling one "
-        "{}; a cosine of one period {}; of three periods {}.",
-    ),
 }
 
 
@@ -363,18 +331,12 @@ def found(name: str, *ids: str) -> list[Effect]:
     return [effect for effects in several for effect in effects]
 
 
-def told(text: str, name: str, *ids: str) -> Markup:
-    """Return a text whose {} are filled with the findings of predictions."""
-    return Markup(text.format(*map(format_effect, found(name, *ids))))
-
-
-def answers() -> dict[str, str]:
-    """Return what *Questions people ask* takes from recorded runs, by the place that it fills."""
-    found = {what: told(text, name, *ids) for what, (name, ids, text) in TRIALS.items()}
+def summary() -> str:
+    """Return every headline with its number and the name by which its command knows it."""
     rows = ["| headline | points | name |", "|---|---|---|"]
     for name, one in HEADLINES.items():
         rows.append(f"| {one.words} | {_cell(one.words, 'here', printed(name))} | `{name}` |")
-    return found | {"headlines": "\n".join(rows)}
+    return "\n".join(rows)
 
 
 def _on(name: str, block: str):
