@@ -1,0 +1,338 @@
+"""A simulated accelerator, "gpu", in Python: what fails or waits on a GPU shows without one.
+
+Its tensors hold CPU tensors, so values are the CPU's; but operands on two devices raise as on CUDA,
+and every wait of the host and every copy between host and device is counted with its place. It
+cannot show what depends on kernels: memory, speed, rounding, streams.
+
+``python -m tests.simulated_device NOTEBOOK -p NAME VALUE …`` executes a page on such a machine.
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import backend_registration
+from torch.utils._pytree import tree_leaves, tree_map
+
+import hnlib
+
+ROOT = str(Path(hnlib.__file__).resolve().parents[1])
+AVAILABLE = hasattr(backend_registration, "_setup_privateuseone_for_python_backend")
+REASON = "this torch cannot register a device in Python"
+GPU = torch.device("cpu")  # until `register`
+aten = torch.ops.aten
+
+#: The result depends on values: its shape, or a number for Python
+WAITS = {
+    aten._local_scalar_dense,
+    aten._unique2,
+    aten.bincount,
+    aten.equal,
+    aten.is_nonzero,
+    aten.masked_select,
+    aten.nonzero,
+    aten.unique_consecutive,
+    aten.unique_dim,
+}
+COPIES = {aten._to_copy, aten.copy_}
+INDEXED = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index}
+#: Torch would make these empty and then resize them, which a `DeviceTensor` does not show
+FACTORIES = (
+    aten.arange.default,
+    aten.arange.start,
+    aten.arange.start_step,
+    aten.eye.default,
+    aten.eye.m,
+    aten.linspace.default,
+)
+#: What autocast runs in the lower precision
+AUTOCAST = (aten.conv2d, aten.linear, aten.matmul, aten.mm, aten.bmm, aten.addmm, aten.baddbmm)
+
+
+@dataclass
+class Log:
+    """How often the host waited for the device or copied to or from it, by operator and place."""
+
+    waits: Counter = field(default_factory=Counter)
+    copies: Counter = field(default_factory=Counter)
+    operators: int = 0
+
+
+log = Log()  # of the innermost `machine`; not of a thread, because autograd has its own
+
+
+class DeviceTensor(torch.Tensor):
+    """A tensor on the simulated device; `values` is the CPU tensor behind it."""
+
+    @staticmethod
+    def __new__(cls, values):
+        tensor = torch.Tensor._make_wrapper_subclass(
+            cls,
+            values.size(),
+            strides=values.stride(),
+            storage_offset=values.storage_offset(),
+            dtype=values.dtype,
+            layout=values.layout,
+            device=GPU,
+        )
+        tensor.values = values
+        return tensor
+
+    def __repr__(self):
+        return f"DeviceTensor({self.values})"
+
+    @classmethod
+    def __torch_dispatch__(cls, operator, types, args=(), kwargs=None):
+        return compute(operator, *args, **(kwargs or {}))
+
+
+def compute(operator, *args, **kwargs):
+    """Compute an operator on the CPU; results lie on the device if an operand or `device` does."""
+    operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    ours = [x for x in operands if isinstance(x, DeviceTensor)]
+    check_devices(operator, args, operands, ours)
+    count(operator, args, kwargs, operands, ours)
+    target = kwargs.get("device")
+    on_device = bool(ours) if target is None else torch.device(target).type == GPU.type
+    if target is not None:
+        kwargs["device"] = torch.device("cpu")
+    values, more = tree_map(values_of, (args, kwargs))
+    result = operator(*values, **more)
+    if operator.overloadpacket is aten.copy_:
+        return args[0]
+    if not on_device:
+        return result
+    known = {id(x.values): x for x in ours}  # an operator in place returns its operand
+    return tree_map(lambda x: known[id(x)] if id(x) in known else to_device(x), result)
+
+
+def values_of(x):
+    """Return the CPU tensor of a tensor on the device, anything else unchanged."""
+    return x.values if isinstance(x, DeviceTensor) else x
+
+
+def to_device(x):
+    """Return a tensor on the device with the values of a CPU tensor, anything else unchanged."""
+    return DeviceTensor(x) if isinstance(x, torch.Tensor) else x
+
+
+def check_devices(operator, args, operands, ours):
+    """Raise RuntimeError for operands on two devices; numbers and indices may be on the CPU."""
+    packet = operator.overloadpacket
+    if not ours or packet in COPIES:
+        return
+    indices = args[1] if packet in INDEXED and isinstance(args[0], DeviceTensor) else []
+    allowed = {id(x) for x in [*ours, *indices]}
+    foreign = [tuple(x.shape) for x in operands if x.dim() and id(x) not in allowed]
+    if foreign:
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found {foreign} on cpu beside "
+            f"tensors on gpu ({operator})"
+        )
+
+
+def count(operator, args, kwargs, operands, ours):
+    """Count a wait of the host, or a copy, that this operator would cause."""
+    packet = operator.overloadpacket
+    if not ours:
+        return
+    log.operators += 1
+    indices = [x for x in args[1] if x is not None] if packet in INDEXED else []
+    if packet is aten._to_copy:
+        to_host = torch.device(kwargs.get("device") or GPU).type == "cpu"
+    else:
+        to_host = packet is aten.copy_ and not isinstance(args[0], DeviceTensor)
+    unsized = packet is aten.repeat_interleave and kwargs.get("output_size") is None
+    by_mask = any(x.dtype in (torch.bool, torch.uint8) for x in indices)
+    if to_host or unsized or by_mask or packet in WAITS:
+        log.waits[str(operator), place()] += 1
+    from_host = packet is aten.copy_ and len(ours) < len(operands)
+    if to_host or from_host or any(not isinstance(x, DeviceTensor) for x in indices):
+        log.copies[str(operator), place()] += 1
+
+
+def place():
+    """Return file and line of the innermost frame outside packages and this file."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name.startswith(ROOT) and name != __file__ and "site-packages" not in name:
+            return f"{name.removeprefix(ROOT + os.sep)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "autograd"  # a thread of its own
+
+
+class Backend(getattr(backend_registration, "_DummyBackendModule", object)):
+    """What torch asks of a kind of device; it is there only inside `machine`."""
+
+    present = False
+
+    def is_available(self):
+        return self.present
+
+    def get_amp_supported_dtype(self):
+        return [torch.bfloat16, torch.float16]
+
+
+def in_lower_precision(operator):
+    """Return a kernel that casts what an operator takes to the type of autocast."""
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+
+    def cast(x):
+        eligible = isinstance(x, DeviceTensor) and x.is_floating_point()
+        if not eligible or x.dtype == torch.float64:
+            return x
+        return x.to(torch.get_autocast_dtype(GPU.type))
+
+    def kernel(*args, **kwargs):
+        with torch._C._ExcludeDispatchKeyGuard(keys):
+            args, kwargs = tree_map(cast, (args, kwargs))
+            return operator(*args, **kwargs)
+
+    return kernel
+
+
+def register():
+    """Make torch know the device "gpu"; return it and what must be kept for that."""
+    backend = Backend()
+    backend_registration._setup_privateuseone_for_python_backend("gpu", backend_module=backend)
+    everything, operators = (
+        torch.library.Library("_", "IMPL"),
+        torch.library.Library("aten", "IMPL"),
+    )
+    everything.fallback(compute, "PrivateUse1")
+    everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    for operator in FACTORIES:
+        operators.impl(operator.name(), partial(compute, operator), "PrivateUse1")
+    for packet in AUTOCAST:
+        kernel = in_lower_precision(packet.default)
+        operators.impl(packet.__name__, kernel, "AutocastPrivateUse1")
+    return torch.device("gpu:0"), (backend, everything, operators)
+
+
+if AVAILABLE:
+    GPU, registered = register()
+
+
+class Generator(torch.Generator):
+    """A generator of the CPU that says which device it is for."""
+
+    def __new__(cls, device="cpu"):
+        return super().__new__(cls, "cpu")
+
+    def __init__(self, device="cpu"):
+        self.place = torch.device(device)
+
+    @property
+    def device(self):
+        return self.place
+
+
+class Constructors(TorchFunctionMode):
+    """What does not reach `compute`: tensors made of numbers, lists of values, generators."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        first = args[0] if args and isinstance(args[0], torch.Tensor) else None
+        if function is torch.Tensor.tolist and isinstance(first, DeviceTensor):
+            return first.cpu().tolist()
+        if function is torch.Tensor.new_tensor and isinstance(first, DeviceTensor):
+            return torch.tensor(args[1], dtype=kwargs.get("dtype", first.dtype)).to(GPU)
+        target = torch.device(kwargs.get("device") or getattr(first, "device", "cpu"))
+        if function in (torch.tensor, torch.as_tensor) and target.type == GPU.type:
+            return function(*args, **kwargs | {"device": None}).to(GPU)
+        drawn_on = getattr(kwargs.get("generator"), "device", target)
+        if drawn_on.type != target.type:
+            raise RuntimeError(f"Expected a {target.type} generator, but found {drawn_on.type}")
+        return function(*args, **kwargs)
+
+
+def fabric(precision="32-true"):
+    """Return Fabric on the simulated device."""
+    from lightning_fabric import Fabric
+    from lightning_fabric.accelerators import CPUAccelerator
+    from lightning_fabric.plugins.precision import MixedPrecision, Precision
+    from lightning_fabric.strategies import SingleDeviceStrategy
+
+    class Accelerator(CPUAccelerator):
+        def setup_device(self, device):
+            pass
+
+    mixed = precision == "bf16-mixed"
+    plugin = MixedPrecision(precision, GPU.type) if mixed else Precision()
+    return Fabric(strategy=SingleDeviceStrategy(GPU, Accelerator(), precision=plugin))
+
+
+@contextlib.contextmanager
+def machine():
+    """Simulate a machine with this accelerator in the block: `train` uses it. Yield the `Log`."""
+    global log
+    from hnlib.training import loop
+
+    launch, generator, outer = loop.launch, torch.Generator, log
+
+    def launch_here(device, precision):
+        return launch(device, precision) if device == "cpu" else fabric(precision)
+
+    loop.launch, torch.Generator, log = launch_here, Generator, Log()
+    Backend.present = True
+    try:
+        with Constructors():
+            yield log
+    finally:
+        loop.launch, torch.Generator, log = launch, generator, outer
+        Backend.present = False
+
+
+def execute(notebook, parameters):
+    """Execute a page's code on the simulated machine and return its `Log`.
+
+    Its runs are recorded in a folder that is deleted. Raises what a cell raises, and ValueError if
+    nothing was computed on the device.
+    """
+    from hnlib.notebooks import execute as notebooks
+    from hnlib.training import records
+
+    path = notebooks.find(notebook)
+    page, folder = notebooks.read(path), records.default_folder
+    values = notebooks.guard_parameters(notebooks.parameters_of(page), parameters)
+    namespace = {"__name__": "__main__"}
+    with machine() as counted, tempfile.TemporaryDirectory() as temporary:
+        records.default_folder = lambda: Path(temporary)
+        try:
+            for number, cell in enumerate(page.cells):
+                if cell.cell_type == "code":
+                    exec(compile(cell.source, f"{path}, cell {number}", "exec"), namespace)
+                if "parameters" in cell.metadata.get("tags", []):
+                    namespace |= values
+        finally:
+            records.default_folder = folder
+    if not counted.operators:
+        raise ValueError(f"{path.name} trained nothing on the device; pass parameters of new runs")
+    return counted
+
+
+def main():
+    """Execute the page that the command line names, and list its waits and copies."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("notebook")
+    parser.add_argument("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
+    given = parser.parse_args()
+    counted = execute(given.notebook, dict(given.p))
+    print(f"{given.notebook}: {counted.operators:,} operators on the device")
+    for what in ("waits", "copies"):
+        for (operator, where), times in getattr(counted, what).most_common():
+            print(f"{what:7}{times:7,} {where} {operator}")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    main()
