@@ -6,6 +6,7 @@ import pytest
 
 from hnlib import experiments
 from hnlib.experiments import evidence
+from hnlib.experiments import experiment as engine
 from hnlib.training import records, store
 
 TEXT = """
