@@ -212,11 +212,18 @@ import sys
 from one_call import train
 from test_faults import Head
 from test_training import SMALL, Plain
+from torch import distributed
 
 from hnlib.images import encoders
+from hnlib.training.train import Interrupted
 
 encoders.Projector = Head
-train(method="hcl", encoder=Plain(), **SMALL | dict(epochs=1), save=sys.argv[1])
+chosen = SMALL | dict(epochs=2, checkpoint=sys.argv[1] + ".pt", save=sys.argv[1])
+try:
+    train(method="hcl", encoder=Plain(), minutes=1e-9, **chosen)
+except Interrupted:
+    distributed.barrier()  # the first process writes the checkpoint
+    train(method="hcl", encoder=Plain(), **chosen)
 """
 
 
@@ -228,11 +235,12 @@ def test_two_processes_of_torchrun_make_the_run_of_one(tmp_path, monkeypatch):
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     assert python(*launcher, script, saved).wait(240) == 0
     two = training.load(saved, encoder=Plain())
-    one = train(method="hcl", encoder=Plain(), **SMALL | dict(epochs=1))
+    one = train(method="hcl", encoder=Plain(), **SMALL | dict(epochs=2))
     assert two.record["environment"]["hardware"]["devices"] == 2
+    assert len(two.record["sessions"]) == 2  # both stopped when the minutes had passed
     for ours, theirs in zip(weights(two).values(), weights(one).values(), strict=True):
         assert torch.allclose(ours, theirs, atol=1e-5)
     assert json.dumps(two.record["configuration"]) == json.dumps(one.record["configuration"])
-    other = train(method="hcl", encoder=Plain(), **SMALL | dict(epochs=1, seed=1))
+    other = train(method="hcl", encoder=Plain(), **SMALL | dict(epochs=2, seed=1))
     first, second = (next(iter(weights(run).values())) for run in (two, other))
     assert not torch.allclose(first, second, atol=1e-5), "negative control"
