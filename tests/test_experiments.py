@@ -114,6 +114,31 @@ def test_an_unknown_arm_names_the_nearest(load):
         load('[arms]\n"plain lr0.1" = { extends = "plain", lr = 0.1 }')
 
 
+def test_a_parameter_keeps_the_blocks_that_have_its_value_or_else_the_first_of_them(load):
+    load("[blocks.bare]")
+    same = experiments.load("which", dimension=32)
+    assert [*same.blocks] == ["large", "bare"] and "dimension" not in same.changed
+    assert same._key("plain lr0.1", 3, "large") == load()._key("plain lr0.1", 3, "large")
+    load("[blocks.bare]")
+    other = experiments.load("which", dimension=64)
+    assert [*other.blocks] == ["small", "bare"] and other.changed["dimension"] == (None, 64)
+    assert {run.dimension for run in other.runs()} == {64}
+
+
+def test_what_follows_a_data_set_are_fields_and_readouts_and_untrained_stays_untrained(load):
+    load(
+        '[fits.scifact]\nepochs = 7\nprimary = "recall100"\nbeside = ["ndcg"]\n'
+        '[arms]\nraw = { method = "untrained", epochs = 0 }'
+    )
+    there = experiments.load("which", dataset="scifact")
+    assert (there.primary, there.beside) == ("recall100", ("ndcg",))
+    assert there.run("plain lr0.1", 3, "small").epochs == 7
+    assert there.run("raw", 3, "small").epochs == 0
+    assert experiments.load("which", dimension=16).primary == "ndcg"
+    with pytest.raises(ValueError, match="have no parameter 'primary'"):
+        experiments.load("which", primary="recall100")
+
+
 def test_what_is_chosen_is_unknown_until_all_runs_are_there_and_differs_by_block(load):
     assert load().run("tilt tuned", 3, "small") is None
     assert load().waiting([["tilt tuned", "plain lr0.1"]]) == 2 * 2 * 3

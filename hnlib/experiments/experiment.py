@@ -156,7 +156,7 @@ class Experiment:
             chosen["experiment"] = f"{self.name}-changed"
         chosen.setdefault("experiment", self.name)
         if chosen.get("method") == UNTRAINED:  # TOML has no word for None
-            chosen["method"] = None
+            chosen |= {"method": None, "epochs": 0}
         return kind(**{k: v for k, v in chosen.items() if k not in SCHEMA}, seed=seed)
 
     def runs(self, seeds: tuple[int, ...] | None = None) -> Iterator:
@@ -599,6 +599,7 @@ def _natural(name: str) -> tuple:
 UNTRAINED = "untrained"
 SCHEMA = ("extends", "blocks", "mixed", "primary")  # no fields of runs
 SELECTED = ("seeds", "arms", "blocks")  # parameters that are no fields of runs either
+READOUTS = ("primary", "beside")  # which `fits` may replace
 
 
 def load(name: str, *, small: bool = False, **parameters) -> Experiment:
@@ -614,7 +615,9 @@ def load(name: str, *, small: bool = False, **parameters) -> Experiment:
     **parameters
         ``seeds`` ("0-2", a number or a list); ``arms``, patterns of those to keep; ``blocks``; and
         any fields of runs, which then hold in every block and arm. None and the published value
-        change nothing. Fields that must follow a data set stand in the file's table ``fits``.
+        change nothing. A value that some blocks have keeps these; one that none has keeps the first
+        of the blocks that differ in it. What must follow a data set, read-outs too, stands in the
+        file's table ``fits``.
 
     Raises
     ------
@@ -645,7 +648,9 @@ def _at(name: str, small: bool, parameters: str) -> Experiment:
 
     # a published value that a page passes overrides neither `small` nor what fits a data set
     given = (published.small if small else {}) | changes(json.loads(parameters))
-    given = changes(published.fits.get(given.get("dataset"), {}) | given)
+    fits = dict(published.fits.get(given.get("dataset"), {}))
+    readouts = {key: fits.pop(key) for key in READOUTS if key in fits}
+    given = changes(_in_blocks(published.blocks, fits | given))
     changed = {key: (usual[key], value) for key, value in given.items()}
     if not changed:
         return published
@@ -668,7 +673,26 @@ def _at(name: str, small: bool, parameters: str) -> Experiment:
         changed=changed,
         given=json.loads(parameters) | {"small": small},
         closed="",
+        **readouts,
     )
+
+
+def _in_blocks(blocks: dict[str, dict], given: dict) -> dict:
+    """Return the parameters with the blocks that they leave.
+
+    Blocks differ in a few fields. Where one of these is given, the blocks with its value stay as
+    they are; if none has it, all of them would be the same runs, so the first stands for all.
+    """
+    left = given.get("blocks", [*blocks])
+    rest = dict(given)
+    for key, value in given.items():
+        own = [name for name in left if key in blocks.get(name, {})]
+        equal = [name for name in own if blocks[name][key] == value]
+        if equal:
+            del rest[key]
+        if own:
+            left = [name for name in left if name not in own or name in (equal or own[:1])]
+    return rest | ({"blocks": left} if left != [*blocks] else {})
 
 
 @functools.cache
