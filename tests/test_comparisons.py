@@ -124,7 +124,7 @@ BASE = frame(bits())
 @pytest.mark.parametrize(
     ("table", "more", "message"),
     [
-        (BASE, {"target": "all"}, "target must be 'these images' or 'new images'"),
+        (BASE, {"target": "all"}, "target must be one of these images, new images, new data sets"),
         (pd.concat([BASE, BASE[:1]]), {}, r"one seed each, got seed \[0, 1, 2, 3, 0\]"),
         (BASE.assign(test_images=[200] * 4 + [100] * 4), {}, r"test_images is \[100, 200\]"),
         (BASE.assign(dataset=list("aaaabbbb")), {}, r"different images: dataset is \['a', 'b'\]"),
@@ -308,6 +308,21 @@ def test_cross_validated_is_the_t_test_with_a_wider_error(shape):
     assert (found.low + found.high) / 2 == pytest.approx(found.difference)
     assert (found.p < 0.05) == (not found.low <= 0 <= found.high)
     assert found.p > plain.pvalue  # the plain test would be refused here
+
+
+def test_new_data_sets_are_judged_by_the_folds_of_the_seeds_that_both_groups_have():
+    tables = [0.8 + table / 100 for table in two_tables(4, 10, 0)]
+    groups = [
+        pd.DataFrame({"seed": seeds, "svm": table.mean(1), "svm_folds": [*table]})
+        for seeds, table in zip(([3, 1, 2, 4], [4, 3, 2, 0]), tables)
+    ]
+    found = comparisons.between(*groups, "svm", "new data sets")
+    ours, base = 100 * tables[0][[2, 0, 3]], 100 * tables[1][[2, 1, 0]]  # of the seeds 2, 3, 4
+    expected = comparisons.cross_validated(ours, base)
+    assert (found.seeds, found.unpaired) == ((2, 3, 4), (0, 1))
+    assert (found.difference, found.error) == pytest.approx((expected.difference, expected.error))
+    crossed = comparisons.cross_validated(ours, base[::-1])  # seeds that do not belong together
+    assert found.error != pytest.approx(crossed.error)
 
 
 def test_cross_validated_knows_a_clear_difference_and_repetitions_alone_do_not_make_one():

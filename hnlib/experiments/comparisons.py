@@ -15,6 +15,8 @@ from scipy import optimize, special, stats
 
 from hnlib.training import records
 
+#: What an effect may be about
+TARGETS = ("these images", "new images", "new data sets")
 #: Columns that a comparison reads beside the seed and the metric
 USED = ("dataset", "dataset_digest", "test_images", "validation", "correct", "environment")
 
@@ -112,8 +114,8 @@ def compare(table, ours, base, metric="linear", target="these images", mixed=Fal
         Queries of the table, such as ``"method == 'hcl'"``.
     metric : str, default "linear"
         Column to compare.
-    target : {"these images", "new images"}, default "these images"
-        What the effect is about.
+    target : {"these images", "new images", "new data sets"}, default "these images"
+        What the effect is about; the last needs the scores of folds (see `between`).
     mixed : bool, default False
         Whether the two runs of a seed may come from different processors, whose rounding differs.
 
@@ -159,11 +161,15 @@ def compare(table, ours, base, metric="linear", target="these images", mixed=Fal
 
 
 def between(ours, base, metric="linear", target="these images", mixed=False) -> Effect:
-    """Compare two groups of runs, each a frame of `records.frame`, as `compare` does."""
+    """Compare two groups of runs, each a frame of `records.frame`, as `compare` does.
+
+    The target "new data sets" is that of `cross_validated`; the runs then need the scores of their
+    folds, a column such as "svm_folds".
+    """
     name = " ".join(sorted(base.get("record", ())))
     a, b = _runs(ours, "our group", metric), _runs(base, "the base group", metric)
-    if target not in ("these images", "new images"):
-        raise ValueError(f"target must be 'these images' or 'new images', got {target!r}")
+    if target not in TARGETS:
+        raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {target!r}")
     known = {*a["seed"]}, {*b["seed"]}
     seeds, unpaired = sorted(known[0] & known[1]), sorted(known[0] ^ known[1])
     if not seeds:
@@ -171,6 +177,9 @@ def between(ours, base, metric="linear", target="these images", mixed=False) -> 
     a, b, n = _ordered(a, seeds), _ordered(b, seeds), len(seeds)
     if not mixed and "environment" in a:
         _require_same_processor(a, b)
+    if target == "new data sets":
+        found = cross_validated(*(100 * np.array(side[f"{metric}_folds"]) for side in (a, b)))
+        return replace(found, seeds=tuple(seeds), unpaired=tuple(unpaired), base=name)
     d = 100 * np.subtract(a[metric], b[metric])
     m = _images(a, b, metric)
     images, bound = (0.0, False) if target == "these images" else _spread(a, b, metric, m)
@@ -342,7 +351,8 @@ def _deviations(df: int) -> np.ndarray:
 
 def _runs(rows, words, metric) -> dict[str, list]:
     """Return what a comparison needs from the runs of a group, as lists: small frames are slow."""
-    columns = {name: rows[name].tolist() for name in ("seed", metric, *USED) if name in rows}
+    wanted = ("seed", metric, f"{metric}_folds", *USED)
+    columns = {name: rows[name].tolist() for name in wanted if name in rows}
     seeds = columns["seed"]
     if rows.empty or pd.isna(seeds).any() or len({*seeds}) < len(seeds):
         raise ValueError(f"{words} must select runs with one seed each, got seed {seeds}")
