@@ -139,6 +139,14 @@ def test_what_follows_a_data_set_are_fields_and_readouts_and_untrained_stays_unt
         experiments.load("which", primary="recall100")
 
 
+def test_a_published_value_changes_nothing_in_a_small_experiment_either(load):
+    load('[small]\ndataset = "scifact"\nseeds = "3"\n[fits.scifact]\nepochs = 7')
+    published = dict(dataset="generated", epochs=None, seeds="3-5")
+    small = experiments.load("which", small=True, **published)
+    assert (small.seeds, {run.dataset for run in small.runs()}) == ((3,), {"scifact"})
+    assert experiments.load("which", small=True, seeds="4").seeds == (4,)
+
+
 def test_what_is_chosen_is_unknown_until_all_runs_are_there_and_differs_by_block(load):
     assert load().run("tilt tuned", 3, "small") is None
     assert load().waiting([["tilt tuned", "plain lr0.1"]]) == 2 * 2 * 3

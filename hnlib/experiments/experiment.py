@@ -638,23 +638,22 @@ def _at(name: str, small: bool, parameters: str) -> Experiment:
     usual |= known | published.fields
     usual |= {key: None for block in published.blocks.values() for key in block}
 
-    def changes(given: dict) -> dict:
-        if "seeds" in given:
-            given["seeds"] = _seeds(given["seeds"])
+    def unusual(given: dict) -> dict:
         for key in given:
-            _one_of(usual, key, f"runs of {name}.toml have no parameter")
-        own = {key: config.canonical(value) for key, value in usual.items() if key in given}
-        return {key: x for key, x in given.items() if config.canonical(x) != own[key]}
+            _one_of([*known, *SELECTED], key, f"runs of {name}.toml have no parameter")
+        if "seeds" in given:
+            given = given | {"seeds": _seeds(given["seeds"])}
+        return {k: v for k, v in given.items() if config.canonical(usual[k]) != config.canonical(v)}
 
-    # a published value that a page passes overrides neither `small` nor what fits a data set
-    given = (published.small if small else {}) | changes(json.loads(parameters))
-    fits = dict(published.fits.get(given.get("dataset"), {}))
-    readouts = {key: fits.pop(key) for key in READOUTS if key in fits}
-    given = changes(_in_blocks(published.blocks, fits | given))
-    changed = {key: (usual[key], value) for key, value in given.items()}
+    asked = unusual(json.loads(parameters))
+    given = (published.small if small else {}) | asked
+    fits = published.fits.get(given.get("dataset", ""), {})
+    readouts = {key: fits[key] for key in READOUTS if key in fits}
+    given = {key: value for key, value in fits.items() if key not in READOUTS} | given
+    here = unusual(_in_blocks(published.blocks, given))
+    changed = {key: (usual[key], value) for key, value in here.items()}
     if not changed:
         return published
-    here = {key: new for key, (_, new) in changed.items()}
     blocks = [_one_of(published.blocks, one) for one in here.get("blocks", published.blocks)]
 
     def kept(arm: str) -> bool:
@@ -671,7 +670,7 @@ def _at(name: str, small: bool, parameters: str) -> Experiment:
         arms=arms,
         chosen={arm: rule for arm, rule in published.chosen.items() if kept(arm)},
         changed=changed,
-        given=json.loads(parameters) | {"small": small},
+        given=asked | {"small": small},
         closed="",
         **readouts,
     )
