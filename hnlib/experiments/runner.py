@@ -231,6 +231,6 @@ def _bar(runs: int):
     from tqdm.auto import tqdm
 
     if terminal := os.environ.get("HNLIB_PROGRESS"):
-        return tqdm(total=runs, unit="run", file=Path(terminal).open("w"))
+        return tqdm(total=runs, unit="run", file=Path(terminal).open("w"), disable=False)
     looking = sys.stderr.isatty() or "JPY_PARENT_PID" in os.environ
     return tqdm(total=runs, unit="run", disable=not looking or "TQDM_DISABLE" in os.environ)

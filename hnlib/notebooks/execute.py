@@ -282,6 +282,7 @@ def _prepare_environment(threads: int | None) -> None:
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # else the kernel warns inside the first cell
         "JUPYTER_PLATFORM_DIRS": "1",
         "PYTHONWARNINGS": "ignore:IProgress not found",  # a widget of tqdm's
+        "TQDM_DISABLE": "1",  # a bar would stay on the page
         "OMP_WAIT_POLICY": "passive",  # spinning threads starve whoever shares the machine
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
     }
