@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hnlib import _checks
+from hnlib import _checks, methods
 from hnlib.contrast import Contrast
 
 
@@ -80,6 +80,41 @@ def four_losses(
         terms = functional.softplus(math.log(contrast.scale) + e[:, None] - g) * positives
         losses[name] = torch.where(e.isfinite(), terms.sum(1) / positives.sum(1), torch.nan)
     return losses
+
+
+class Watched(methods.Method):
+    """The method of a run of H-SCL, whose learning curves also show the four losses.
+
+    They are means over the fixed views of all learning curves, with the run's own hardening, where
+    all four are `defined`; `holds` is the share of anchors at which Assumption 1 holds. H-UCL is
+    `below` H-SCL at so many anchors; at those `contradicted` their order is not that of Assumption
+    1.
+    """
+
+    def __init__(self, run):
+        from hnlib.images.task import Task  # slow to import, and only training needs it
+
+        run = run.resolved()
+        entry = methods.CATALOGUE[run.method]
+        super().__init__(run.method, entry, entry.defaults | run.options)
+        self.labels = Task(run).fixed[-1].cpu()
+
+    def observe(self, contrast: Contrast) -> dict[str, float]:
+        """Return what the learning curves show of these views."""
+        names = {"temperature", "beta", "tau"} & self.options.keys()
+        options = {name: self.options[name] for name in names}
+        options["hardening"] = "threshold" if "tau" in options else "exp"
+        labels = self.labels.to(contrast.similarity.device)
+        holds = assumption_holds(contrast, labels, **options)
+        losses = four_losses(contrast, labels, **options)
+        defined = torch.stack([*losses.values()]).isfinite().all(0)
+        above = losses["H-UCL"] - losses["H-SCL"]
+        below = (above < -1e-5) & defined  # by more than rounding in float32
+        against = (below & (holds == 1)) | ((above > 1e-5) & (holds == 0))
+        seen = super().observe(contrast) | {"holds": float(holds.nanmean())}
+        for name, mask in {"defined": defined, "below": below, "contradicted": against}.items():
+            seen[name] = int(mask.sum())
+        return seen | {name: float(loss[defined].mean()) for name, loss in losses.items()}
 
 
 def mean_exp(law, t):
