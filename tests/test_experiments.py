@@ -307,8 +307,6 @@ def test_a_published_value_changes_nothing_small_or_not(load):
     assert experiments.load("which", **usual) is published
     found = experiments.load("which", small=True, **usual)
     assert found.changed["epochs"][1] == 1 and found.seeds == (3,)
-    # 16 is the value of one block, so the other one changes
-    assert experiments.load("which", dimension=16).run("plain lr0.1", 3, "large").dimension == 16
     fitted = experiments.load("which", dataset="scifact", epochs=None)
     assert fitted.changed["epochs"][1] == 5
     with pytest.raises(ValueError, match=r"which.toml have no parameter 'epoch'; .* 'epochs'"):
