@@ -357,7 +357,7 @@ PICTURES = {
     "packing": "theory/packing",
     "balls": "theory/kl-robustness",
     "radius": "theory/temperature",
-    "motion": "experiments/hardness-or-temperature",
+    "motion": "theory/sharpness",
 }
 
 
