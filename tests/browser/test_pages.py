@@ -529,7 +529,7 @@ def test_picture_of_the_radius_has_three_radii_for_a_temperature(visit):
 
 def test_picture_of_motion_plays_to_the_end_and_turns(visit):
     """Played from the start to its end, with a pause; a drag turns it; circle and sphere differ."""
-    box = visit("notebooks/experiments/hardness-or-temperature.html").locator(".hn-picture")
+    box = visit("notebooks/theory/sharpness.html").locator(".hn-picture")
     page, step, turn = box.page, *box.locator("input[type=range]").all()
     page.clock.install()
     step.press("Home")
