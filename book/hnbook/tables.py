@@ -103,11 +103,11 @@ def table(rows, *, words: bool = False, caption: str = "") -> Table:
 
 
 def verdict_table(verdicts: Verdicts, caption: str) -> Table:
-    """Return the judged predictions as a table; its caption counts those that wait for runs.
+    """Return the judged predictions as a table; its caption counts those that miss runs.
 
     The caption also says what severity is.
     """
     judged = [row for row in verdicts.rows if not row["verdict"].startswith("open")]
     if waiting := len(verdicts.rows) - len(judged):
-        caption += f" Predictions that wait for their runs: {waiting}."
+        caption += f" Predictions of which not all runs are recorded: {waiting}."
     return table(judged, words=True, caption=f"{caption} {SEVERITY}")
