@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pandas as pd
 from pydantic import BeforeValidator, ConfigDict, ValidationError
@@ -35,6 +35,9 @@ from hnlib.experiments.predictions import Verdicts
 from hnlib.experiments.sharpness_map import Map
 from hnlib.experiments.words import TITLES, interval, scores
 from hnlib.training import config, kinds, records, store
+
+if TYPE_CHECKING:
+    from hnlib.training.checkpoint import TrainedRun
 
 
 def _seeds(text: Any) -> Any:
@@ -191,7 +194,7 @@ class Experiment:
         Parameters
         ----------
         **how
-            As for `runner.train`: ``device``, ``minutes``, ``engine``, ``data_root``.
+            As for `runner.train`: ``device``, ``minutes``, ``engine``, ``keep``, ``data_root``.
 
         Raises
         ------
@@ -210,6 +213,17 @@ class Experiment:
         records.PLANNED[self.name] = {"changed": [*self.changed], "where": made, "runs": names}
         print(made)
         return self
+
+    def model(self, name: str, seed: int, block: str = "", device: str = "auto") -> TrainedRun:
+        """Return the trained model of a run: as `train(keep=True)` saved it, else trained anew."""
+        from hnlib.training.train import load as load_model
+        from hnlib.training.train import train
+
+        run = self.run(name, seed, block)
+        saved = runner.kept(run)
+        if saved.is_file():
+            return load_model(saved)
+        return train(run, device=device, save=saved, evaluate_every=0, progress=False)
 
     def elsewhere(self, here: str) -> list[str]:
         """Return a sentence for each seed of a block that only other processors have begun."""

@@ -109,6 +109,7 @@ def train(
     record_to: Path | None = None,
     method: Callable | None = None,
     finished: Callable | None = None,
+    keep: bool = False,
     leave_out: tuple[type[Exception], ...] = (),
 ) -> int:
     """Train runs and append their records to one folder; return how many were recorded.
@@ -131,6 +132,8 @@ def train(
         Called with a run, returns its loss, or None for a method of the catalogue.
     finished
         Called with a run and its record, or the exception for which it was left out.
+    keep
+        Save each trained model beside the records (`kept`).
     leave_out
         Exceptions for which a run is left out instead of ending everything.
     """
@@ -144,6 +147,7 @@ def train(
         end=end if minutes else None,
         folder=None if engine.engine == "ray" else folder,
         method=method,
+        keep=keep,
         progress=engine.engine == "here" and sys.stderr.isatty(),
     )
     with _bar(len(runs)) as bar:
@@ -196,7 +200,12 @@ def unfinished(run, folder: Path) -> Path:
     return folder.parent / "unfinished" / f"{run.name}.pt"
 
 
-def _train_one(run, *, end, folder, method, **execution) -> dict:
+def kept(run, folder: Path | None = None) -> Path:
+    """Return where the model of a run is saved whose record goes to a folder."""
+    return (folder or records.default_folder()).parent / "models" / f"{run.name}.safetensors"
+
+
+def _train_one(run, *, end, folder, method, keep, **execution) -> dict:
     """Return the record of a run that is trained in this process."""
     from hnlib import experiments
     from hnlib.training.train import Interrupted, train
@@ -214,6 +223,7 @@ def _train_one(run, *, end, folder, method, **execution) -> dict:
             checkpoint=checkpoint,
             predictions=experiments.digest(run.experiment),
             minutes=left,
+            save=kept(run, folder) if keep else None,
             **execution,
         )
     except Interrupted:
