@@ -1,0 +1,45 @@
+"""Where the push of a loss goes, on a model that an experiment kept."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from hnbook import weights
+from hnlib import experiments, methods
+from hnlib.experiments import runner
+from hnlib.training import records
+
+
+def test_the_pull_of_a_tilt_is_that_of_a_lower_temperature():
+    z = torch.randn(12, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    z = functional.normalize(z)
+    held = methods.build("hcl", temperature=0.5, beta=3.0, weights_gradient=False)
+    found, s = weights.pull(held, z), (z @ z.T).fill_diagonal_(-torch.inf)
+
+    def off(gamma):
+        return float((found - (gamma * s).softmax(1)).abs().max())
+
+    assert off((1 + 3.0) / 0.5) < 1e-12 < 1e-2 < off(3.0 / 0.5)
+
+
+@pytest.mark.slow
+def test_a_kept_model_is_the_one_that_was_trained(tmp_path, monkeypatch):
+    """Trained once more, it has the same weights, and those of another seed are different."""
+    monkeypatch.setattr(records, "default_folder", lambda: tmp_path / "results")
+    small = dict(epochs=1, train_size=64, evaluate_size=64, batch_size=32, seeds="0-1")
+    (arm, *_) = experiments.load("anatomy").names()
+    experiment = experiments.load("anatomy", small=True, arms=[arm], **small)
+    assert experiment.train(device="cpu", keep=True) is experiment
+    kept, other = (experiment.model(arm, seed).model.state_dict() for seed in (0, 1))
+    runner.kept(experiment.run(arm, 0)).unlink()
+    again = experiment.model(arm, 0, device="cpu").model.state_dict()
+    assert all(torch.equal(kept[name], again[name]) for name in kept)
+    assert not all(torch.equal(kept[name], other[name]) for name in kept)
+
+    # a batch is seen as in training, and its model stays as it was
+    run, model = experiment.run(arm, 0), experiment.model(arm, 0).model
+    contrast, labels = weights.batch(run, model)
+    assert len(contrast.similarity) == 2 * len(labels) == 128
+    assert all(torch.equal(x, kept[name]) for name, x in model.state_dict().items())
+    assert contrast.similarity.dtype == torch.float64
+    experiments.forget()
