@@ -1,4 +1,4 @@
-"""Draw maps of accuracy over temperature and tilt."""
+"""Draw accuracy against what was varied: temperature, tilt, sharpness."""
 
 from __future__ import annotations
 
@@ -27,3 +27,15 @@ def scatter(ax, drawn: Map, metric: str | None = None) -> None:
         ax.text(1.25, mean.max(), "± one seed's\ndeviation", va="center", fontsize=9)
     ax.set_xlabel(r"sharpness $\gamma=(1+\beta)/t$")
     figures.log_ticks(ax, [1, 2, 4, 8, 16, 32, 64, 128])
+
+
+def sweep(ax, experiment, arms: dict, metric: str, block: str = "", **style) -> None:
+    """Draw mean and standard deviation over seeds, in percent, of the arm at each x.
+
+    Arms that the experiment does not have at these parameters are left out.
+    """
+    points = {x: arm for x, arm in arms.items() if arm in experiment.names(block)}
+    scores = [[*experiment.values(arm, metric, block).values()] for arm in points.values()]
+    means = [100 * np.mean(values) for values in scores]
+    spreads = [100 * np.std(values, ddof=1) if len(values) > 1 else 0.0 for values in scores]
+    ax.errorbar([*points], means, spreads, capsize=3, **({"marker": "o", "ms": 5} | style))
