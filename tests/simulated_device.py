@@ -16,6 +16,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -28,33 +29,24 @@ ROOT = str(Path(hnlib.__file__).resolve().parents[1])
 AVAILABLE = hasattr(backend_registration, "_setup_privateuseone_for_python_backend")
 REASON = "this torch cannot register a device in Python"
 GPU = torch.device("cpu")  # until `register`
-aten = torch.ops.aten
 
-#: The result depends on values: its shape, or a number for Python
-WAITS = {
-    aten._local_scalar_dense,
-    aten._unique2,
-    aten.bincount,
-    aten.equal,
-    aten.is_nonzero,
-    aten.masked_select,
-    aten.nonzero,
-    aten.unique_consecutive,
-    aten.unique_dim,
-}
-COPIES = {aten._to_copy, aten.copy_}
-INDEXED = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index}
+#: Operators whose result depends on values: its shape, or a number for Python
+WAITS = [
+    "_local_scalar_dense",
+    "_unique2",
+    "bincount",
+    "equal",
+    "is_nonzero",
+    "masked_select",
+    "nonzero",
+    "unique_consecutive",
+    "unique_dim",
+]
+INDEXED = ["index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"]
 #: Torch would make these empty and then resize them, which a `DeviceTensor` does not show
-FACTORIES = (
-    aten.arange.default,
-    aten.arange.start,
-    aten.arange.start_step,
-    aten.eye.default,
-    aten.eye.m,
-    aten.linspace.default,
-)
+FACTORIES = ["arange", "arange.start", "arange.start_step", "eye", "eye.m", "linspace"]
 #: What autocast runs in the lower precision
-AUTOCAST = (aten.conv2d, aten.linear, aten.matmul, aten.mm, aten.bmm, aten.addmm, aten.baddbmm)
+AUTOCAST = ["conv2d", "linear", "matmul", "mm", "bmm", "addmm", "baddbmm"]
 
 
 @dataclass
@@ -89,6 +81,9 @@ class DeviceTensor(torch.Tensor):
     def __repr__(self):
         return f"DeviceTensor({self.values})"
 
+    def __reduce_ex__(self, protocol):
+        return self.values.__reduce_ex__(protocol)
+
     @classmethod
     def __torch_dispatch__(cls, operator, types, args=(), kwargs=None):
         return compute(operator, *args, **(kwargs or {}))
@@ -106,12 +101,17 @@ def compute(operator, *args, **kwargs):
         kwargs["device"] = torch.device("cpu")
     values, more = tree_map(values_of, (args, kwargs))
     result = operator(*values, **more)
-    if operator.overloadpacket is aten.copy_:
+    if name_of(operator) == "copy_":
         return args[0]
     if not on_device:
         return result
     known = {id(x.values): x for x in ours}  # an operator in place returns its operand
     return tree_map(lambda x: known[id(x)] if id(x) in known else to_device(x), result)
+
+
+def name_of(operator):
+    """Return the name of an operator, without its overload."""
+    return operator.overloadpacket.__name__
 
 
 def values_of(x):
@@ -126,10 +126,10 @@ def to_device(x):
 
 def check_devices(operator, args, operands, ours):
     """Raise RuntimeError for operands on two devices; numbers and indices may be on the CPU."""
-    packet = operator.overloadpacket
-    if not ours or packet in COPIES:
+    name = name_of(operator)
+    if not ours or name in ("copy_", "_to_copy"):
         return
-    indices = args[1] if packet in INDEXED and isinstance(args[0], DeviceTensor) else []
+    indices = args[1] if name in INDEXED and isinstance(args[0], DeviceTensor) else []
     allowed = {id(x) for x in [*ours, *indices]}
     foreign = [tuple(x.shape) for x in operands if x.dim() and id(x) not in allowed]
     if foreign:
@@ -141,20 +141,20 @@ def check_devices(operator, args, operands, ours):
 
 def count(operator, args, kwargs, operands, ours):
     """Count a wait of the host, or a copy, that this operator would cause."""
-    packet = operator.overloadpacket
+    name = name_of(operator)
     if not ours:
         return
     log.operators += 1
-    indices = [x for x in args[1] if x is not None] if packet in INDEXED else []
-    if packet is aten._to_copy:
+    indices = [x for x in args[1] if x is not None] if name in INDEXED else []
+    if name == "_to_copy":
         to_host = torch.device(kwargs.get("device") or GPU).type == "cpu"
     else:
-        to_host = packet is aten.copy_ and not isinstance(args[0], DeviceTensor)
-    unsized = packet is aten.repeat_interleave and kwargs.get("output_size") is None
+        to_host = name == "copy_" and not isinstance(args[0], DeviceTensor)
+    unsized = name == "repeat_interleave" and kwargs.get("output_size") is None
     by_mask = any(x.dtype in (torch.bool, torch.uint8) for x in indices)
-    if to_host or unsized or by_mask or packet in WAITS:
+    if to_host or unsized or by_mask or name in WAITS:
         log.waits[str(operator), place()] += 1
-    from_host = packet is aten.copy_ and len(ours) < len(operands)
+    from_host = name == "copy_" and len(ours) < len(operands)
     if to_host or from_host or any(not isinstance(x, DeviceTensor) for x in indices):
         log.copies[str(operator), place()] += 1
 
@@ -204,18 +204,18 @@ def register():
     """Make torch know the device "gpu"; return it and what must be kept for that."""
     backend = Backend()
     backend_registration._setup_privateuseone_for_python_backend("gpu", backend_module=backend)
-    everything, operators = (
-        torch.library.Library("_", "IMPL"),
-        torch.library.Library("aten", "IMPL"),
-    )
-    everything.fallback(compute, "PrivateUse1")
-    everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    for operator in FACTORIES:
-        operators.impl(operator.name(), partial(compute, operator), "PrivateUse1")
-    for packet in AUTOCAST:
-        kernel = in_lower_precision(packet.default)
-        operators.impl(packet.__name__, kernel, "AutocastPrivateUse1")
-    return torch.device("gpu:0"), (backend, everything, operators)
+    fallbacks = torch.library.Library("_", "IMPL")
+    fallbacks.fallback(compute, "PrivateUse1")
+    fallbacks.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    kernels = torch.library.Library("aten", "IMPL")
+    for name in FACTORIES:
+        packet, _, overload = name.partition(".")
+        operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        kernels.impl(name, partial(compute, operator), "PrivateUse1")
+    for name in AUTOCAST:
+        operator = getattr(torch.ops.aten, name).default
+        kernels.impl(name, in_lower_precision(operator), "AutocastPrivateUse1")
+    return torch.device("gpu:0"), (backend, fallbacks, kernels)
 
 
 if AVAILABLE:
@@ -277,19 +277,27 @@ def machine():
     global log
     from hnlib.training import loop
 
-    launch, generator, outer = loop.launch, torch.Generator, log
+    launch, load, outer = loop.launch, torch.load, log
 
     def launch_here(device, precision):
         return launch(device, precision) if device == "cpu" else fabric(precision)
 
-    loop.launch, torch.Generator, log = launch_here, Generator, Log()
-    Backend.present = True
+    def load_here(*args, map_location="cpu", **kwargs):
+        saved = load(*args, map_location="cpu", **kwargs)
+        return saved if torch.device(map_location).type == "cpu" else tree_map(to_device, saved)
+
+    log = Log()
     try:
-        with Constructors():
+        with (
+            Constructors(),
+            mock.patch.object(loop, "launch", launch_here),
+            mock.patch.object(torch, "load", load_here),
+            mock.patch.object(torch, "Generator", Generator),
+            mock.patch.object(Backend, "present", True),
+        ):
             yield log
     finally:
-        loop.launch, torch.Generator, log = launch, generator, outer
-        Backend.present = False
+        log = outer
 
 
 def execute(notebook, parameters):
@@ -302,19 +310,19 @@ def execute(notebook, parameters):
     from hnlib.training import records
 
     path = notebooks.find(notebook)
-    page, folder = notebooks.read(path), records.default_folder
+    page = notebooks.read(path)
     values = notebooks.guard_parameters(notebooks.parameters_of(page), parameters)
     namespace = {"__name__": "__main__"}
-    with machine() as counted, tempfile.TemporaryDirectory() as temporary:
-        records.default_folder = lambda: Path(temporary)
-        try:
-            for number, cell in enumerate(page.cells):
-                if cell.cell_type == "code":
-                    exec(compile(cell.source, f"{path}, cell {number}", "exec"), namespace)
-                if "parameters" in cell.metadata.get("tags", []):
-                    namespace |= values
-        finally:
-            records.default_folder = folder
+    with (
+        machine() as counted,
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(records, "default_folder", lambda: Path(folder)),
+    ):
+        for number, cell in enumerate(page.cells):
+            if cell.cell_type == "code":
+                exec(compile(cell.source, f"{path}, cell {number}", "exec"), namespace)
+            if "parameters" in cell.metadata.get("tags", []):
+                namespace |= values
     if not counted.operators:
         raise ValueError(f"{path.name} trained nothing on the device; pass parameters of new runs")
     return counted

@@ -9,6 +9,7 @@ from test_every_method import EVERY, build, embeddings, loss, variants
 from hnlib import methods
 from hnlib.images import data
 from hnlib.training import evaluation
+from hnlib.training.train import Interrupted
 
 pytestmark = pytest.mark.skipif(not simulated.AVAILABLE, reason=simulated.REASON)
 
@@ -144,6 +145,17 @@ def test_a_trained_run_takes_a_batch_of_the_cpu():
         assert log.operators and run.encoder(images).device.type == "cpu"
         with pytest.raises(RuntimeError, match="same device"):
             run.encoder.to(simulated.GPU)(images)
+
+
+def test_a_run_that_was_cut_resumes_on_the_device(tmp_path):
+    chosen = RUNS["queue"] | dict(epochs=2, progress=False)
+    expected = train(**chosen, device="cpu").record["losses"]
+    with simulated.machine():
+        with pytest.raises(Interrupted):
+            train(**chosen, checkpoint=tmp_path / "c", minutes=1e-9)
+        resumed = train(**chosen, checkpoint=tmp_path / "c")
+    assert len(resumed.record["sessions"]) == 2
+    torch.testing.assert_close(resumed.record["losses"], expected, rtol=1e-5, atol=1e-5)
 
 
 # --- pages
