@@ -56,7 +56,7 @@ def test_every_page_of_a_copy_follows_the_command(tmp_path):
     notebooks = [text for p, text in texts.items() if p.suffix == ".ipynb"]
     link = f"https://somebody.github.io/a-book/{portable_notebooks.WHEEL}".encode()
     assert len(notebooks) > 30 and all(link in text for text in notebooks)
-    assert f"git clone {URL} ".encode() in texts[folder / "book/reproduce.md"]
+    assert f"git clone {URL} ".encode() in texts[folder / "book/gpu.md"]
 
 
 def test_the_buttons_wait_for_an_address():

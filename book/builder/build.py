@@ -111,8 +111,9 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
         target.write_text(json.dumps(notebook), encoding="utf-8")
     ledger_pages.write(folder / "book", executed, runs, root(), draft)
     paper_numbers_page.write(folder / "book", runs)
-    ledger_pages.fill_placeholders(folder / "book/reproduce.md", portable_notebooks.parts(url))
+    ledger_pages.fill_placeholders(folder / "book/gpu.md", portable_notebooks.parts(url))
     ledger_pages.fill_values(folder / "book/questions.md", vars(headlines))
+    ledger_pages.fill_values(folder / "book/gpu.md", ledger_pages.gpu_costs())
     _api_pages(folder)
     return folder
 

@@ -13,6 +13,7 @@ import pandas as pd
 from hnbook import claims
 from hnbook.tables import DASH, Markup, format_value, myst, percent
 from hnlib import experiments
+from hnlib.experiments import evidence
 from hnlib.experiments.paper_numbers import PAPERS
 from hnlib.notebooks import inline_values
 from hnlib.training import kinds, records, store
@@ -276,6 +277,18 @@ def fill_values(page: Path, names: dict[str, Any]) -> None:
 
     text = inline_values.EVAL.sub(value, page.read_text(encoding="utf-8"))
     page.write_text(text, encoding="utf-8")
+
+
+def gpu_costs() -> dict[str, Any]:
+    """Return the names that *Run it on your GPU* uses."""
+    gpu = evidence.measurement("gpu")
+    views, versions = gpu["views_per_second"], gpu["versions"]
+
+    def minutes(network: str) -> str:
+        return f"{(2 * 45_000 * 100 / views[network]['simclr'] + 15) / 60:.0f} min"
+
+    about = f"torch {versions['torch']}, CUDA {versions['cuda']}"
+    return {"views": views, "versions": about, "minutes": minutes}
 
 
 def write(folder: Path, executed: dict[str, dict], runs, root: Path, draft: bool = False) -> None:

@@ -64,7 +64,7 @@ def address(url: str) -> str:
 
 
 def parts(url: str) -> dict[str, str]:
-    """Return what *How to reproduce* says about the address."""
+    """Return what *Run it on your GPU* says about the address."""
     clone = f"git clone {url} hard-negatives\ncd hard-negatives"
     wheel, packed = (f'<a href="../{x}" download>{x}</a>' for x in (WHEEL, records.PARQUET))
     clone = clone if is_set(url) else "# in a checkout of this book"
@@ -95,7 +95,7 @@ BESIDE = f"""from pathlib import Path
     if not Path("{WHEEL}").exists():
         raise ImportError(
             "hnlib is missing; put {WHEEL} beside this notebook, from the "
-            "book's page 'How to reproduce any number'"
+            "book's page 'Run it on your GPU'"
         )
     %pip install --quiet "./{WHEEL}[notebooks]\""""
 RECORDS = """
