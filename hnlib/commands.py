@@ -375,7 +375,7 @@ def queue(
         if on == "cpu" and shutil.which("nvidia-smi"):
             print("torch cannot use the GPU of this machine: times and order are those of a CPU")
     frame = records.frame(records.tracked(), records.default_folder())
-    waiting = run_queue.jobs(frame, seeds, only, on) + run_queue.planned(frame, only, on)
+    waiting = run_queue.jobs(frame, seeds, only, on) + run_queue.planned(only, on)
     elsewhere = []
     if run or device != "cuda":  # runs may be listed for a GPU that this machine lacks
         elsewhere = run_queue.elsewhere(waiting, records.environment(on)["hardware"])

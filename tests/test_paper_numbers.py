@@ -90,7 +90,8 @@ def test_a_record_stands_in_its_cell_whatever_its_seed_and_precision():
     assert filled["found"].iloc[0] == [50.0]
 
 
-def test_the_queue_lists_what_has_no_record_best_first():
+def test_the_queue_lists_what_has_no_record_best_first(monkeypatch):
+    monkeypatch.setattr(runner, "seconds", lambda run, device: None)
     nothing = records.frame([]).reindex(
         columns=records.frame([record(RUNNABLE[0].run, {})]).columns
     )
@@ -100,8 +101,14 @@ def test_the_queue_lists_what_has_no_record_best_first():
     assert values == sorted(values, reverse=True) and {job.minutes for job in found} == {None}
     only = run_queue.jobs(nothing, only="hclot Table V, MUTAG")
     assert {job.run.dataset for job in only} == {"MUTAG"}
-    kinds_on_gpu = [job.run.kind for job in run_queue.jobs(nothing, device="cuda")]
-    assert set(kinds_on_gpu[:100]) == {"images"} and len(set(kinds_on_gpu)) == 3
+    on_gpu = run_queue.jobs(nothing, device="cuda")  # by arithmetic: a ResNet-18 before a -50
+    assert {job.run.kind for job in on_gpu[:100]} == {"images"}
+    assert len({job.run.kind for job in on_gpu}) == 3
+    assert all(job.estimated == (job.run.kind == "images") for job in on_gpu)
+    value = [job.numbers / job.minutes for job in on_gpu if job.estimated]
+    assert value == sorted(value, reverse=True)
+    assert 2.2 < run_queue._flops("resnet50") / run_queue._flops("resnet18") < 2.5
+    assert "about" in run_queue.listing(on_gpu[:1]) and "not timed" in run_queue.listing(found[:1])
     assert run_queue.jobs(nothing, only="chapters hardness, cifar10, hcl") == []  # only planned
     for only in ("CIFAR-1000", "chapters hardness, cifar10, no such"):
         with pytest.raises(ValueError, match=f"no run of the book matches '{only}'.* search-rates"):
@@ -156,9 +163,9 @@ def unrecorded(monkeypatch):
 @pytest.mark.usefixtures("unrecorded")
 def test_chapters_have_their_runs_in_the_queue(experiment, dataset):
     frame = records.frame([record(RUNNABLE[0].run, {})])
-    found = run_queue.planned(frame, f"chapters {experiment}, {dataset}", "cuda")
+    found = run_queue.planned(f"chapters {experiment}, {dataset}", "cuda")
     assert len(found) > 30 and {job.run.experiment for job in found} == {experiment}
-    assert not run_queue.planned(frame, "chapters nobody's", "cpu")
+    assert not run_queue.planned("chapters nobody's", "cpu")
 
 
 @pytest.mark.usefixtures("unrecorded")
@@ -169,6 +176,6 @@ def test_the_command_lists_and_refuses(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     for only in ("chapters made-up, cifar10", "made-up"):
         assert cli.main(["queue", "--only", only]) == 0
-        assert capsys.readouterr().out.startswith("a chapter     not timed  hnlib train")
+        assert capsys.readouterr().out.startswith("a chapter       not timed  hnlib train")
     assert cli.main(["queue", "--only", "no such table"]) == 2
     assert "matches 'no such table'" in capsys.readouterr().err

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-import statistics
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from typing import Any
 
 from hnlib import experiments
-from hnlib.experiments import comparisons, paper_numbers, runner
+from hnlib.experiments import comparisons, evidence, paper_numbers, runner
 from hnlib.training import records
+
+USUAL_SIZE = 50_000  # images of a data set where a run names no number
+READOUT = 15  # seconds
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run without a record: how many printed numbers it fills, and its minutes, if measured."""
+    """A run without a record: how many printed numbers it fills, and its minutes, if known.
+
+    They are `estimated` from arithmetic where no comparable run is recorded.
+    """
 
     run: Any
     numbers: int
     minutes: float | None
+    estimated: bool = False
 
 
 def jobs(frame: Any, seeds: int = 1, only: str = "*", device: str = "cpu") -> list[Job]:
     """Return the runs of printed numbers without a record, most numbers a minute first.
 
-    On a GPU images come before all others.
+    On a GPU only images have known minutes, and so come before all others.
 
     `only` matches "PAPER TABLE, DATASET, METHOD". Raises ValueError if it matches neither a printed
     number nor a run of an experiment, recorded or not.
@@ -36,7 +42,7 @@ def jobs(frame: Any, seeds: int = 1, only: str = "*", device: str = "cpu") -> li
     for cell in paper_numbers.cells():
         if cell.run is not None:
             by_key.setdefault(cell.key, []).append(cell)
-    recorded, seconds = paper_numbers.measured(frame), epoch_seconds(frame, device)
+    recorded = paper_numbers.measured(frame)
     missing, matches = [], False
     for key, cells in by_key.items():
         rest = [(c.paper, f"{c.table}, {c.dataset}, {c.run.method}") for c in cells]
@@ -52,7 +58,7 @@ def jobs(frame: Any, seeds: int = 1, only: str = "*", device: str = "cpu") -> li
             run = replace(cells[0].run, seed=seed)
             if run.kind == "images":  # neither changes the cell's key
                 run = replace(run, precision="bf16-mixed", protocols=("clean", "paper"))
-            missing.append(_job(run, len(cells), seconds))
+            missing.append(_job(run, len(cells), device))
     known = experiments.names()
     matches = matches or only.removeprefix("chapters ").split(",")[0] in known  # arms not chosen
     if not matches and not any(_matches(_words(run), only) for run in _of_experiments()):
@@ -61,24 +67,21 @@ def jobs(frame: Any, seeds: int = 1, only: str = "*", device: str = "cpu") -> li
             "METHOD', such as 'hclot Table V, MUTAG', or of 'chapters EXPERIMENT, DATASET, METHOD' "
             f"with one of the experiments {', '.join(known)}"
         )
-    missing.sort(key=lambda job: (-job.numbers / (job.minutes or 1e9), job.run.seed))
-    return sorted(missing, key=lambda job: device != "cpu" and job.run.kind != "images")
+    return sorted(missing, key=lambda job: (-job.numbers / (job.minutes or 1e9), job.run.seed))
 
 
-def planned(frame: Any, only: str, device: str) -> list[Job]:
+def planned(only: str, device: str) -> list[Job]:
     """Return the runs that the experiments wait for, in the order of `experiments.missing`.
 
     Those of this machine that were not added to the tracked ones yet are left out.
 
     `only` matches "chapters EXPERIMENT, DATASET, METHOD".
     """
-    seconds, own = epoch_seconds(frame, device), records.by_key(records.default_folder())
     return [
-        _job(run, 0, seconds)
+        _job(run, 0, device)
         for run in experiments.missing()
         if run.method is not None  # no command evaluates an untrained encoder
         and _matches(_words(run), only)
-        and records.key(run.configuration) not in own
     ]
 
 
@@ -96,25 +99,32 @@ def _matches(text: str, only: str) -> bool:
     return fnmatch(text, only) or only in text
 
 
-def epoch_seconds(frame: Any, device: str) -> dict[tuple, float]:
-    """Return the median seconds of an epoch for each setting, including evaluation."""
-    seconds = defaultdict(list)
-    for row in frame.filter(items=["run", "seconds", "environment"]).to_dict("records"):
-        run, on_gpu = row["run"], "gpu" in row["environment"].get("hardware", {})
-        if run is not None and run.epochs and on_gpu == (device != "cpu"):
-            seconds[_setting(run)].append(row["seconds"] / run.epochs)
-    return {setting: statistics.median(times) for setting, times in seconds.items()}
-
-
-def _setting(run) -> tuple:
-    names = ("dataset", "encoder", "train_size", "framework", "labels")
-    return tuple(getattr(run, name, None) for name in names)
-
-
-def _job(run, numbers: int, measured: dict[tuple, float]) -> Job:
+def _job(run, numbers: int, device: str) -> Job:
     resolved = run.resolved()
-    seconds = measured.get(_setting(resolved))
-    return Job(run, numbers, None if seconds is None else seconds * resolved.epochs / 60)
+    seconds = runner.seconds(resolved, device)
+    if seconds is None and device != "cpu" and run.kind == "images":
+        return Job(run, numbers, _by_arithmetic(resolved) / 60, estimated=True)
+    return Job(run, numbers, None if seconds is None else seconds / 60)
+
+
+def _by_arithmetic(run) -> float:
+    """Return the seconds of a run of images on an H200, by those of a ResNet-18 and its FLOPs."""
+    views = 2 * (run.train_size or USUAL_SIZE) * run.epochs
+    rate = evidence.measurement("gpu")["views_per_second"]["resnet18"]["simclr"]
+    return views / rate * _flops(run.encoder) / _flops("resnet18") + READOUT
+
+
+@functools.cache
+def _flops(encoder: str) -> int:
+    """Return the operations of one forward pass over an image of 32 × 32 pixels."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from hnlib.images import encoders
+
+    with torch.device("meta"), FlopCounterMode(display=False) as counted:
+        encoders.build(encoder)(torch.empty(1, 3, 32, 32))
+    return counted.get_total_flops()
 
 
 def listing(waiting: list[Job]) -> str:
@@ -123,7 +133,8 @@ def listing(waiting: list[Job]) -> str:
     for job in waiting:
         fills = f"{job.numbers:2} printed" if job.numbers else "a chapter "
         time = "not timed" if job.minutes is None else f"{job.minutes:.1f} min"
-        lines.append(f"{fills} {time:>12}  {paper_numbers.command(job.run)}")
+        time = f"about {time}" if job.estimated else time
+        lines.append(f"{fills} {time:>14}  {paper_numbers.command(job.run)}")
     return "\n".join([*lines, total(waiting)])
 
 
