@@ -16,7 +16,6 @@ import hnlib
 from hnbook.tables import format_value
 from hnlib import __main__ as cli
 from hnlib import experiments, methods, negatives
-from hnlib.experiments import experiment as engine
 from hnlib.experiments import paper_numbers
 from hnlib.notebooks import execute
 from hnlib.training import kinds, records
@@ -40,8 +39,9 @@ MEASURED, CHAPTER = re.findall(r"^````md\n(.*?)^````", TEXT, re.M | re.S)
 
 
 def clear():
-    for cached in (execute.root, execute.sources, experiments.load, engine._tracked):
-        cached.cache_clear()
+    execute.root.cache_clear()
+    execute.sources.cache_clear()
+    experiments.forget()
 
 
 @pytest.fixture
@@ -60,11 +60,17 @@ def checkout(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_an_experiment_is_a_file_a_queue_records_a_table_a_verdict_and_a_page(checkout, capsys):
+def test_an_experiment_is_a_file_a_queue_records_a_table_a_verdict_and_a_page(
+    checkout, capsys, monkeypatch
+):
     experiment = experiments.load("digits")
     assert experiment.verdicts().rows[0]["verdict"].startswith("open")
     command = ["queue", "--only", "chapters digits", "--run", "--device", "cpu"]
     assert len([*experiment.missing()]) == 9 and cli.main(command) == 0
+    experiments.forget()
+    assert experiments.load("digits").verdicts().rows[0]["verdict"] == "holds"
+    monkeypatch.setenv("HNLIB_RECALL", "1")  # as in a build, which reads tracked records alone
+    experiments.forget()
     assert experiments.load("digits").verdicts().rows[0]["verdict"].startswith("open")
     assert cli.main(["results", "--add", str(checkout / "_build/results")]) == 0
     made = records.load_all(checkout / "book/results/records")
@@ -80,7 +86,7 @@ def test_an_experiment_is_a_file_a_queue_records_a_table_a_verdict_and_a_page(ch
     execute.execute(execute.find("experiments/digits"), page)
     shown = page.read_text("utf-8")
     assert f"in points: {format_value(experiment.effect('cold', 'warm'))}." in shown
-    assert "{eval}" not in shown and "<td>holds</td>" in shown
+    assert "{eval}" not in shown and "<th>over warm</th>" in shown
     file = checkout / "book/results/experiments/digits.toml"
     file.write_text(EXPERIMENT.replace('["cold", "warm"]', '["cold", "worm"]'))
     clear()

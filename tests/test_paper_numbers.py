@@ -162,7 +162,6 @@ def unrecorded(monkeypatch):
 )
 @pytest.mark.usefixtures("unrecorded")
 def test_chapters_have_their_runs_in_the_queue(experiment, dataset):
-    frame = records.frame([record(RUNNABLE[0].run, {})])
     found = run_queue.planned(f"chapters {experiment}, {dataset}", "cuda")
     assert len(found) > 30 and {job.run.experiment for job in found} == {experiment}
     assert not run_queue.planned("chapters nobody's", "cpu")

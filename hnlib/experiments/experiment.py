@@ -203,7 +203,8 @@ class Experiment:
 
         Notes
         -----
-        With ``$HNLIB_RECALL``, as `make book` sets it, no published run is trained.
+        With ``$HNLIB_RECALL``, as `make book` sets it, no published run is trained, and records
+        that are not tracked are not read for one.
         """
         if self.changed:
             print(self.plan().difference())
@@ -477,7 +478,10 @@ class Experiment:
         """Return the records of a run by its key: the tracked ones, else those of this machine."""
         if self.recorded is not None:
             return self.recorded.get(key or "", [])
-        return _tracked().get(key or "") or _own().get(key or "", [])
+        if found := _tracked().get(key or ""):
+            return found
+        recalled = "HNLIB_RECALL" in os.environ and not self.changed
+        return [] if recalled else _own().get(key or "", [])
 
     def _mixed(self, block: str) -> bool:
         """Return whether the two runs of a seed may come from different processors."""
