@@ -10,6 +10,7 @@ from scripts import ROOT
 from hnbook import headlines as page
 from hnbook.headlines import ASKED, HEADLINES, NOT_DONE, headlines
 from hnbook.tables import interval
+from hnlib import experiments
 
 INTERVAL = re.compile(r"\+?−?\d+\.\d+ \[[+−]?\d+\.\d+, [+−]?\d+\.\d+\]")
 RUN = re.compile(r"  (.+)  (\d+)  (\S+)  (\d+\.\d\d)")
@@ -81,3 +82,12 @@ def difference(lines, block, one):
             place = line.partition(" of ")[0]
     ours, base = (f"{block} {arm}".strip() for arm in (one.ours, one.base))
     return fmean(values[ours]) - fmean(values[base])
+
+
+def test_a_predicted_comparison_has_the_interval_of_its_prediction():
+    """As *Rate, length and loudness* prints it; alone the interval would be shorter."""
+    pieces = experiments.load("decomposition")
+    for metric in ("linear", "knn"):
+        shown = interval(headlines(metric)["long hcl at one rate"])
+        assert shown == interval(pieces.outcome("H5", metric))
+        assert shown != interval(pieces.effect("released", "t0.25", metric))
