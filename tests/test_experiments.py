@@ -319,3 +319,20 @@ def test_a_closed_experiment_leaves_the_queue(load, tmp_path, monkeypatch):
     assert len([*experiments.load("again").missing()]) == len(still)
     monkeypatch.setattr(engine, "names", lambda: ["again", "which"])
     assert [run.configuration for run in engine.missing()] == still
+
+
+def test_a_closed_experiment_is_trained_at_other_parameters_alone(
+    load, tmp_path, monkeypatch, capsys
+):
+    begun = []
+    monkeypatch.setattr(engine.runner, "train", lambda runs, **how: begun.extend(runs) or len(runs))
+    monkeypatch.setattr(engine.Experiment, "missing", lambda self: [*self.runs()][len(begun) :])
+    monkeypatch.delenv("HNLIB_RECALL", raising=False)
+    load('[small]\nseeds = "3"\n').train()
+    assert len(begun) == 3 * 9
+    begun.clear()
+    (tmp_path / "again.toml").write_text('extends = "which"\nclosed = "asked elsewhere"\n')
+    experiments.load("again").train()
+    assert not begun and "again: 0 of 27 runs recorded; asked elsewhere." in capsys.readouterr().out
+    experiments.load("again", small=True).train()
+    assert len(begun) == 9

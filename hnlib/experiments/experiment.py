@@ -186,7 +186,7 @@ class Experiment:
         costs = [runner.seconds(run) for run in missing]
         known = None if None in costs else sum(costs)
         recorded = sum(bool(self._recorded(key)) for key in named)
-        return Plan(self.name, self.changed, recorded, tuple(missing), waits, known)
+        return Plan(self.name, self.changed, recorded, tuple(missing), waits, known, self.closed)
 
     def train(self, **how) -> Experiment:
         """Train the runs without a record; say what differs from the published, and what ran where.
@@ -204,16 +204,23 @@ class Experiment:
         Notes
         -----
         With ``$HNLIB_RECALL``, as `make book` sets it, no published run is trained, and records
-        that are not tracked are not read for one.
+        that are not tracked are not read for one. No run of a closed experiment is ever trained.
         """
         if self.changed:
             print(self.plan().difference())
         self._train_missing(**how)
+        print(self._note())
+        return self
+
+    def _note(self) -> str:
+        """Note what was planned, here and where arms are chosen; say where the runs were made."""
         every = [found for block in self.blocks for found in self._every(block)]
         made, names = where(every), sorted(one["run"] for one in every)
         records.PLANNED[self.name] = {"changed": [*self.changed], "where": made, "runs": names}
-        print(made)
-        return self
+        for rule in self.chosen.values():
+            if (other := self._choosing(rule)) is not self:
+                other._note()
+        return made
 
     def model(self, name: str, seed: int, block: str = "", device: str = "auto") -> TrainedRun:
         """Return the trained model of a run: as `train(keep=True)` saved it, else trained anew."""
@@ -273,7 +280,7 @@ class Experiment:
 
     def _train_missing(self, **how) -> None:
         print(self.plan())
-        if "HNLIB_RECALL" in os.environ and not self.changed:
+        if not self.changed and (self.closed or "HNLIB_RECALL" in os.environ):
             return
         for rule in self.chosen.values():
             if (other := self._choosing(rule)) is not self and any(other.missing()):

@@ -24,6 +24,7 @@ class Plan:
     missing: tuple
     waits: bool  # on a choice among runs that are missing, here or in another experiment
     seconds: float | None
+    closed: str = ""  # why what is missing stays so
 
     @property
     def runs(self) -> int:
@@ -32,6 +33,8 @@ class Plan:
 
     def __str__(self) -> str:
         left = len(self.missing)
+        if left and self.closed:
+            return f"{self.name}: {self.recorded} of {self.runs} runs recorded; {self.closed}."
         took = f", about {duration(self.seconds)} on one thread" if left and self.seconds else ""
         text = f"{self.name}: {self.runs} runs, {self.recorded} recorded, {left} to train{took}"
         return f"{text}; more once validation has chosen." if self.waits else f"{text}."
