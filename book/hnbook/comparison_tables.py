@@ -149,10 +149,10 @@ class Question:
         return " to ".join(ends)
 
 
-def searches(asked: dict, blocks=("",), others=(), whose: str = "queries", level=False) -> Table:
+def searches(asked: dict, blocks=("",), others=(), level=False) -> Table:
     """Show named pairs of arms of experiments: the lines of a block are one family.
 
-    Further columns have the line's own interval for new queries (or users), the differences of
+    Further columns have the line's own interval for new queries, the differences of
     `others`, and with `level` the mean of ours.
     """
     rows, several = [], False
@@ -172,7 +172,7 @@ def searches(asked: dict, blocks=("",), others=(), whose: str = "queries", level
         for (words, (x, ours, base)), effect, *more in zip(pairs.items(), *families):
             new = x.effect(ours, base, block=block, target="new images")
             row = {"": words}
-            row |= {"difference": interval(effect), f"new {whose}": interval(new)}
+            row |= {"difference": interval(effect), "new queries": interval(new)}
             row |= {"verdict": word(effect, MARGIN)} | dict(zip(others, map(interval, more)))
             row |= {x.primary: percent(x.group(ours, block)[x.primary])} if level else {}
             rows.append(row)
