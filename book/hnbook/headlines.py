@@ -334,11 +334,13 @@ def found(name: str, *ids: str) -> list[Effect]:
 
 
 def summary() -> str:
-    """Return every headline with its number and the name by which its command knows it."""
-    rows = ["| headline | points | name |", "|---|---|---|"]
+    """Return every headline with its number and the command that takes it apart."""
+    rows = ["| headline | points | command |", "|---|---|---|"]
     for name, one in HEADLINES.items():
-        rows.append(f"| {one.words} | {_cell(one.words, 'here', printed(name))} | `{name}` |")
-    return "\n".join(rows)
+        number = _cell(one.words, "here", printed(name))
+        rows.append(f"| {one.words} | {number} | `python -m hnbook.headlines {name}` |")
+    return "
+".join(rows)
 
 
 def _on(name: str, block: str):
