@@ -339,8 +339,7 @@ def summary() -> str:
     for name, one in HEADLINES.items():
         number = _cell(one.words, "here", printed(name))
         rows.append(f"| {one.words} | {number} | `python -m hnbook.headlines {name}` |")
-    return "
-".join(rows)
+    return "\n".join(rows)
 
 
 def _on(name: str, block: str):

@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import re
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -285,6 +286,7 @@ def _prepare_environment(threads: int | None) -> None:
         "TQDM_DISABLE": "1",  # a bar would stay on the page
         "OMP_WAIT_POLICY": "passive",  # spinning threads starve whoever shares the machine
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+        "HNLIB_EXECUTES": "1",  # an executed page shows no bars
     }
     for name, value in settings.items():
         os.environ.setdefault(name, value)
@@ -303,6 +305,8 @@ def run(
     target = default if out is None else out.resolve()
     if target.suffix != ".ipynb":
         raise ValueError(f"the output must be an .ipynb file, got {str(out)!r}")
+    if sys.stderr.isatty():
+        os.environ["HNLIB_PROGRESS"] = "/dev/tty"  # what trains in the kernel shows its bar here
     seconds = execute(path, target, parameters, timeout=timeout, progress=True)
     print(f"{name(path)}: {seconds:.1f} s, {relative_path(target)}")
     return target
