@@ -183,8 +183,8 @@ class Experiment:
         """Return how many runs there are, which are recorded, and what training the rest takes."""
         named, missing = self._named(self.seeds), [*self.missing()]
         waits = any(self.arm(name, block) is None for block in self.blocks for name in self.chosen)
-        costs = [runner.seconds(run) for run in missing]
-        known = None if None in costs else sum(costs)
+        costs = [cost for run in missing if (cost := runner.seconds(run)) is not None]
+        known = sum(costs) if len(costs) == len(missing) else None
         recorded = sum(bool(self._recorded(key)) for key in named)
         return Plan(self.name, self.changed, recorded, tuple(missing), waits, known, self.closed)
 
@@ -490,6 +490,12 @@ class Experiment:
         recalled = "HNLIB_RECALL" in os.environ and not self.changed
         return [] if recalled else _own().get(key or "", [])
 
+    @classmethod
+    def forget(cls) -> None:
+        """Forget what any experiment has found among the records."""
+        for cached in (cls.best, cls.map, cls._key, cls._rows, cls._of_seed):
+            cached.cache_clear()
+
     def _mixed(self, block: str) -> bool:
         """Return whether the two runs of a seed may come from different processors."""
         return self.blocks[block].get("mixed", self.mixed)
@@ -789,8 +795,8 @@ def _merged(base: dict, more: dict) -> dict:
 
 def forget() -> None:
     """Forget what was read: files or records were added."""
-    methods = (Experiment.best, Experiment._key, Experiment._rows, Experiment._of_seed)
-    for cached in (*methods, Experiment.map, _at, _read, _own, _tracked):
+    Experiment.forget()
+    for cached in (_at, _read, _own, _tracked):
         cached.cache_clear()
 
 

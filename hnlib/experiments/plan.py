@@ -49,9 +49,12 @@ class Plan:
 
 def _short(value) -> str:
     """Return a value as text, consecutive numbers by their ends."""
-    if isinstance(value, tuple) and value == (*range(value[0], value[-1] + 1),):  # seeds
-        return f"{value[0]}–{value[-1]}" if len(value) > 1 else str(value[0])
-    return to_text(value) if value != [] else "none"
+    if not isinstance(value, tuple):
+        return to_text(value) if value != [] else "none"
+    first, last = min(value), max(value)  # seeds
+    if value != (*range(first, last + 1),):
+        return to_text(value)
+    return str(first) if first == last else f"{first}–{last}"
 
 
 def duration(seconds: float) -> str:

@@ -138,7 +138,7 @@ def train(
         Exceptions for which a run is left out instead of ending everything.
     """
     runs, done = [*runs], 0
-    engine = Engine(engine=engine) if isinstance(engine, str) else engine  # pyright: ignore
+    engine = Engine(engine=engine) if isinstance(engine, str) else engine
     folder, end = record_to or records.default_folder(), time.monotonic() + 60 * (minutes or 1e9)
     one = functools.partial(
         _train_one,
