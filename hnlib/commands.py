@@ -5,12 +5,11 @@ import json
 import os
 import shutil
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
-from cyclopts.types import ExistingDirectory, PositiveFloat, PositiveInt
+from cyclopts.types import ExistingDirectory, ExistingFile, PositiveFloat, PositiveInt
 from pydantic import TypeAdapter
 
 from hnlib.training import config, kinds
@@ -264,10 +263,20 @@ def evaluate(
 
 
 @app.command
-def profile(target: str, /, *, labels: bool = False) -> None:
+def profile(
+    target: str,
+    /,
+    *,
+    labels: bool = False,
+    embeddings: ExistingFile | None = None,
+    batch: PositiveInt = 32,
+    as_json: Annotated[bool, Parameter("--json")] = False,
+    latex: bool = False,
+) -> None:
     """Measure how sharp, loud and balanced a loss is, on batches recorded while encoders trained.
 
     The batches are from the start, the middle and the end of training on CIFAR-10 and on SciFact.
+    The page "Every loss on one dial" (notebooks/every-loss.md) explains the words.
 
     Parameters
     ----------
@@ -275,33 +284,69 @@ def profile(target: str, /, *, labels: bool = False) -> None:
         FILE.py or FILE.py:NAME (default: loss), called as loss(z1, z2); loss gets the first of the
         file's CONFIGURATIONS, if it has them
     labels
-        call it as loss(z, labels)
+        call it as loss(z, labels), with both embeddings of four pairs in each class; they are
+        classes of these batches, not of the data
+    embeddings
+        your own in place of the recorded ones: a .npy array [2, pairs, d] of two views
+    batch
+        pairs in a batch of them, at most d/2; the first three batches are used
+    as_json
+        print all numbers
+    latex
+        print rows of a table
     """
     import torch
 
     from hnlib.experiments import evidence
-    from hnlib.profile import SILENT, from_file, profile_loss
+    from hnlib.profile import TABLE, from_file, profile_loss, summary
 
     torch.set_num_threads(1)  # the matrices are small
     loss = from_file(target)
-    batches = {name: torch.from_numpy(z) for name, z in evidence.stages().items()}
-    verdicts = Counter()
-    for name, (a, b) in batches.items():
+    batches = _batches(embeddings, batch) if embeddings else evidence.stages()
+    found, failed = {}, {}
+    for name, (a, b) in {name: torch.from_numpy(z) for name, z in batches.items()}.items():
         if labels:
-            a, b = torch.cat([a, b]), torch.arange(len(a)).repeat(2)
+            a, b = torch.cat([a, b]), (torch.arange(len(a)) // 4).repeat(2)
         try:
-            found = profile_loss(loss, a, b)
-            verdict = found.verdict.removesuffix(", on these embeddings")
+            found[name] = profile_loss(loss, a, b, pairs=len(a))
         except ValueError as error:
-            if not str(error).startswith(SILENT):  # of a hinge, when every pair keeps its margin
-                hint = "; options go into CONFIGURATIONS; for a loss of (z, labels) add --labels"
-                raised = "raised" in str(error) and not labels
-                raise ValueError(f"{error}{hint * raised}") from error
-            found = verdict = "no gradient"
-        print(f"{name:16}{found}")
-        verdicts[verdict] += 1
-    said = (f"{verdict} ({n} of {len(batches)})" for verdict, n in verdicts.most_common())
-    print(f"{'in short':16}{'; '.join(said)}")
+            failed[name] = error
+            continue
+        if not (as_json or latex):
+            print(f"{name:16}{found[name]}")
+    if not found:
+        error = next(iter(failed.values()))
+        hint = "; options go into CONFIGURATIONS; for a loss of (z, labels) add --labels"
+        raise ValueError(f"{error}{hint * ('raised' in str(error) and not labels)}") from error
+    short = summary([*found.values()])
+    if as_json:
+        numbers = {name: x.numbers() | {"verdict": x.verdict} for name, x in found.items()}
+        print(json.dumps({"batches": numbers, "in short": short}, indent=1, ensure_ascii=False))
+    elif latex:
+        print(TABLE, *(x.latex(name) for name, x in found.items()), sep="\n")
+    else:
+        print(f"{'in short':16}{short}")
+    if failed:
+        raise ValueError("; ".join(f"{name}: {error}" for name, error in failed.items()))
+
+
+def _batches(file: Path, pairs: int) -> dict:
+    """Return the first three batches of a file of embeddings, by name."""
+    import numpy as np
+
+    try:
+        z = np.load(file)
+    except ValueError:
+        raise ValueError(f"{file} is not a .npy array of numbers; save it by numpy.save") from None
+    if z.ndim != 3 or len(z) != 2:
+        raise ValueError(f"{file} must be an array [2, pairs, d] of two views, got {z.shape}")
+    if pairs > (most := min(z.shape[1], z.shape[2] // 2)):
+        raise ValueError(
+            f"--batch {pairs} needs as many pairs of twice as many dimensions, got {z.shape[1]} "
+            f"pairs of {z.shape[2]}; use --batch {most} or fewer"
+        )
+    starts = range(0, z.shape[1] - pairs + 1, pairs)[:3]
+    return {f"pairs {i}–{i + pairs - 1}": z[:, i : i + pairs] for i in starts}
 
 
 @app.command

@@ -3,8 +3,9 @@ r"""Any loss on the dial: `profile_loss(loss, z1, z2)` measures how a loss pushe
 A loss that is a function of the similarities of its points moves point $a$ by
 $g_a = \sum_b F_{ab}(z_b - s_{ab}z_a)$, with a force $F_{ab} = \partial\ell/\partial s_{ab}$ for
 every pair. If the points are linearly independent, the gradient determines the forces, so the loss
-may be a black box. At most d/2 points are used, so that what the forces leave of the gradient, the
-residual, is due to something else (a queue of other keys, class weights, statistics of the batch).
+may be a black box. Each point's forces are measured in coordinates of its own and must rebuild the
+gradient: what they leave of it, the residual, is due to something else (other keys, class weights,
+statistics of the batch, coordinates).
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import runpy
 import sys
 import tokenize
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,13 +30,17 @@ from hnlib._checks import shapes
 from hnlib.contrast import unit_rows
 
 FOREIGN = 1e-3  # residual above which a loss depends on more than the similarities of its points
-ONE_SIDED = 1e-3  # asymmetry above which forces are those on a row's point
-CLOSE = 5.0  # degrees within which a gradient is called that of a temperature
+COARSE = 0.05  # the same, of a loss in low precision
 EXACT = 1e-3  # root mean square of log push around its fit, up to which it has one temperature
+BENT = 0.05  # the same, up to which it nearly has one
+CLOSE, FAR = 5.0, 45.0  # degrees within which a gradient is a temperature's, beyond which it is not
+COLDEST, HOTTEST = 1e-4, 10.0  # temperatures between which the nearest is searched
 MOST = 64  # pairs
-SILENT = (
-    "the loss has no gradient"  # how the error of a batch begins on which nothing is left to learn
+TINY = 1e-306  # below, float64 has fewer digits
+TABLE = (
+    r"loss & $\gamma$ & $R^2$ & push/pull & angle & with loudness & with balance \\"  # of `latex`
 )
+WON = "every anchor has won, and nothing is left to judge"
 
 
 class Nearest(NamedTuple):
@@ -69,8 +74,9 @@ class Profile:
     scale_free : bool
         Whether the loss ignores the lengths of the embeddings.
     residual : float
-        Share of the gradient's norm that no forces between the points explain. If it shows another
-        influence, all fields below are None or empty.
+        Share of the gradient's norm that the forces between the points do not rebuild: rounding, or
+        another influence. If it is the latter, or the gradient is what rounding leaves of that
+        with the pairs mixed up (every anchor has won), all fields below are None or empty.
     asymmetry : float, optional
         $\max_{ab}|F_{ab}-F_{ba}|/\max|F|$; above 0 a gradient was stopped.
     forces : Tensor of shape [points, points], optional
@@ -110,43 +116,34 @@ class Profile:
     nearest: tuple[Nearest, ...] = ()
 
     @property
+    def foreign(self) -> bool:
+        """Whether the loss depends on more than the similarities of its points."""
+        return self.forces is None and self.residual > 0
+
+    @property
+    def tolerance(self) -> float:
+        """Misfit and asymmetry up to which rounding explains them, in bfloat16 several per cent."""
+        return max(EXACT, 20 * self.residual)
+
+    @property
     def verdict(self) -> str:
         """The last words of the sentence, also in ``book/theme/typed.js``."""
-        if self.residual > FOREIGN:
-            return "not a function of these points' similarities alone"
-        if self.sharpness is None:
-            few = "too few pairs are pushed to tell"
-            return "no negative is pushed" if self.silent + self.attracted == 1 else few
-        extras = ("", " with a loudness of its own", " with a loudness and a balance of its own")
-        near = [x for found, x in zip(self.nearest, extras) if found.angle < CLOSE]
-        if abs(self.balance) < math.sin(math.radians(CLOSE)):  # so weak a push turns no gradient
-            near = []
-        if self.misfit <= EXACT:
-            if self.r2 is None and self.silent > 0:
-                return "a constant push on the negatives that are not silent"
-            if self.r2 is None:
-                return "a constant push, sharp nowhere"
-            if near:
-                return f"a temperature{near[0]}, on these embeddings"
-            if self.silent > 0:
-                return "a temperature on the negatives that are not silent"
-            return "a temperature in its choice of negatives, but not in how hard it pushes"
-        if near:
-            return f"not one temperature, though near one{near[0]} on these embeddings"
-        return "no temperature"
+        return _verdict([self])
 
     def __str__(self) -> str:
-        if self.residual > FOREIGN:
-            return (
-                f"residual {self.residual:.2g}: {self.verdict} "
-                "(other keys, class weights, batch statistics?)"
-            )
+        left = [f"residual {self.residual:.2g}"] if self.residual > 1e-4 else []
+        if self.foreign:
+            why = "other keys, class weights, batch statistics, low precision?"
+            return f"{left[0]}: {self.verdict} ({why})"
+        if not self.nearest:
+            return self.verdict
         one, two, three = self.nearest
         parts = ["γ unknown" if self.sharpness is None else f"γ = {self.sharpness:.2f}"]
-        if self.sharpness is not None and self.misfit > EXACT:
+        if self.sharpness is not None and self.misfit > self.tolerance:
             slopes = [slope for _, slope in self.local]
             parts[0] += f" ({min(slopes):.3g} to {max(slopes):.3g} by similarity)"
-        parts.append(f"{one.angle:.1f}° from SimCLR at t = {one.temperature:.3g}")
+        edge = "" if COLDEST < one.temperature < HOTTEST else ", the grid's edge"
+        parts.append(f"{one.angle:.1f}° from SimCLR at t = {one.temperature:.3g}{edge}")
         if one.angle < 0.1 or abs(two.loudness - 1) < 0.15:
             parts.append("as loud as InfoNCE")
         elif two.angle < one.angle - 0.1:
@@ -156,9 +153,18 @@ class Profile:
         for share, word in ((self.silent, "silent"), (self.attracted, "attracted")):
             if share > 0:
                 parts.append(f"{100 * share:.3g} % of the negatives {word}")
-        if self.asymmetry > ONE_SIDED:
+        if self.asymmetry > self.tolerance:
             parts.append("a gradient is stopped")
-        return f"{', '.join(parts)}: {self.verdict}"
+        return f"{', '.join(parts + left)}: {self.verdict}"
+
+    def numbers(self) -> dict:
+        """Return the fields that are no tensors, for JSON: None where a number is not finite."""
+        values = {x.name: getattr(self, x.name) for x in fields(self)}
+        values["nearest"] = [near._asdict() for near in self.nearest]
+        infinite = [k for k, x in values.items() if isinstance(x, float) and not math.isfinite(x)]
+        return {
+            k: None if k in infinite else x for k, x in values.items() if not isinstance(x, Tensor)
+        }
 
     def latex(self, name: str = "loss") -> str:
         """Return a row of a table: name, γ, R², balance and the three angles."""
@@ -175,7 +181,61 @@ class Profile:
         ax.set(xlabel="lead of the positive", ylabel="loudness")
 
 
-def profile_loss(loss: Callable, a: Tensor, b: Tensor) -> Profile:
+def summary(profiles: Sequence[Profile]) -> str:
+    """Return γ, as a range if it differs, and the one verdict that holds on all the batches."""
+    verdict, gammas = _verdict(profiles), [x.sharpness for x in profiles if x.sharpness is not None]
+    if not gammas or any(x.foreign for x in profiles):
+        return verdict
+    parts = [f"γ = {_span(gammas, '.2f')}: {verdict}"]
+    if len(gammas) < len(profiles):
+        parts.append(f"judged on {len(gammas)} of {len(profiles)} batches")
+    if not all(x.scale_free for x in profiles if x.nearest):
+        parts.append("it reads lengths (here 1): normalise in the loss, or they change γ")
+    return "; ".join(parts)
+
+
+def _span(values: list[float], form: str) -> str:
+    low, high = (format(x, form) for x in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
+
+
+def _verdict(profiles: Sequence[Profile]) -> str:
+    """Return the verdict that holds on all the batches on which there is something to judge."""
+    if any(x.foreign for x in profiles):
+        return "not a function of these points' similarities alone"
+    judged = [x for x in profiles if x.nearest]
+    if not judged:
+        return WON
+    pushed = [x for x in judged if x.sharpness is not None]
+    if not pushed:
+        none = all(x.silent + x.attracted == 1 for x in judged)
+        return "no negative is pushed" if none else "too few pairs are pushed to tell"
+    exact = all(x.misfit <= x.tolerance for x in pushed)
+    heard = " on the negatives that are not silent" if any(x.silent > 0 for x in pushed) else ""
+    if exact and all(x.r2 is None for x in pushed):
+        return f"a constant push{heard or ', sharp nowhere'}"
+    extras = ("", " with a loudness of its own", " with a loudness and a balance of its own")
+    if all(abs(x.balance) >= math.sin(math.radians(CLOSE)) for x in pushed):  # else too weak
+        for extra, *near in zip(extras, *(x.nearest for x in pushed)):
+            if max(x.angle for x in near) >= CLOSE:
+                continue
+            if not exact:
+                t = _span([x.temperature for x in near], ".3g")
+                return f"not one temperature, though near t = {t}{extra} on these embeddings"
+            gammas = [x.sharpness for x in pushed]
+            changes = " that changes with the batch" if max(gammas) > 1.01 * min(gammas) else ""
+            return f"a temperature{changes}{extra}, on these embeddings"
+    if max(x.nearest[0].angle for x in pushed) > FAR:
+        return "far from SimCLR at every t"
+    if any(x.misfit > max(BENT, x.tolerance) for x in pushed):
+        return "no temperature"
+    nearly = "" if exact else "nearly "
+    if heard:
+        return f"{nearly}a temperature{heard}"
+    return f"{nearly}a temperature in its choice of negatives, but not in how hard it pushes"
+
+
+def profile_loss(loss: Callable, a: Tensor, b: Tensor, pairs: int = MOST) -> Profile:
     r"""Measure sharpness, loudness and balance of a loss that may be a black box.
 
     Sharpness says how much harder a loss pushes negatives that are more similar (InfoNCE at
@@ -186,12 +246,14 @@ def profile_loss(loss: Callable, a: Tensor, b: Tensor) -> Profile:
     ----------
     loss : callable
         ``loss(z1, z2)``, ``loss(queries, keys)`` or ``loss(z, labels)``; returns a scalar. A module
-        is copied to float64 first, so its state does not change.
+        is copied to float64 first, so its state does not change. A function that refuses float64 is
+        called in float32.
     a : Tensor of shape [n, d]
-        Embeddings. Rows are normalised; the first d/4 pairs (or d/2 rows with labels), and at most
-        64 (128), are used.
+        Embeddings. Rows are normalised; the first d/2 pairs (or d rows with labels) are used.
     b : Tensor of shape [m, d], m ≥ n, or integers of shape [n]
         The other views, or the keys, of which row i answers row i of `a`; or labels.
+    pairs : int, default 64
+        At most so many pairs (or twice as many rows with labels) are used; 256 take minutes.
 
     Returns
     -------
@@ -202,7 +264,8 @@ def profile_loss(loss: Callable, a: Tensor, b: Tensor) -> Profile:
     ------
     ValueError
         If shapes disagree, the points are too few, too many or not linearly independent, none has
-        a positive or a negative, or the loss cannot be called with them or has no finite gradient.
+        a positive or a negative, or the loss cannot be called with them, has no finite gradient, is
+        random or keeps a state.
 
     Examples
     --------
@@ -215,68 +278,40 @@ def profile_loss(loss: Callable, a: Tensor, b: Tensor) -> Profile:
     """
     if not callable(loss):
         raise ValueError(f"loss must be callable, got {type(loss).__name__}")
-    z, positives, sides, value = _points(loss, a, b)
-    gradient = _gradient(value, z)
-    if float((gradient - _gradient(value, z)).abs().max()) > 1e-6 * float(gradient.abs().max()):
-        raise ValueError("a second call gives another gradient: the loss is random or has a state")
-    radial = (gradient * z).sum(1, keepdim=True)
-    tangent = gradient - radial * z
-    norm = float(tangent.norm())
-    if not norm > 1e-12 * float(gradient.norm()):
-        raise ValueError(f"{SILENT} at these embeddings")
-    scale_free = float(radial.abs().max()) < 1e-6 * norm
-    basis, triangle = torch.linalg.qr(z.T)  # coordinates in the span of the points
+    z, positives, sides, value = _points(loss, a, b, pairs)
+    value, gradient, precision = _first(value, z)
+    mixed = z[torch.randperm(len(z), generator=torch.Generator().manual_seed(0))]
+    try:
+        elsewhere = _gradient(value, mixed)
+    except ValueError:  # of the logarithm of an answer's similarity, say
+        elsewhere = 0 * z
+    _same_again(value, z, gradient)  # a queue now has the mixed keys
+    unit = float(torch.maximum(gradient.abs(), elsewhere.abs()).max()) or 1.0
+    radial, tangent = _split(gradient / unit, z)
+    norm, strength = float(tangent.norm()), float(_split(elsewhere / unit, mixed)[1].norm())
+    if max(norm, strength) < 1e-12:
+        raise ValueError(
+            "the loss has no gradient, even with the pairs mixed up; look for detach or no_grad"
+        )
+    scale_free = float(radial.abs().max()) < 1e-2 * norm
+    if norm <= 1e4 * precision * strength:  # a pull is a difference of numbers near 1
+        return Profile(len(z), scale_free, 0.0)
+
+    basis, triangle = torch.linalg.qr(z.T)
     spread = torch.linalg.svdvals(triangle)
     if spread[-1] < 1e-6 * spread[0]:
         raise ValueError("the points must be linearly independent; give no row twice")
     residual = float((tangent - tangent @ basis @ basis.T).norm()) / norm
-    if residual > FOREIGN:
-        return Profile(len(z), scale_free, residual)
-    forces = _forces(value, triangle.T, z.shape[1])
-    asymmetry = float((forces - forces.T).abs().max() / forces.abs().max())
-
-    one_sided = asymmetry > ONE_SIDED
-    if not one_sided:  # where both ends do not agree, what is there is what rounding left of zero
-        apart = (forces - forces.T).abs() > 1e-4 * torch.maximum(forces.abs(), forces.T.abs())
-        forces = ((forces + forces.T) / 2).masked_fill(apart, 0.0)
-    active = (forces != 0).any(1, keepdim=True) | (not one_sided)
-    negatives = ~positives & ~torch.eye(len(z), dtype=torch.bool) & active
-    across = sides[:, None] != sides
-    if across.any() and not forces[~across].any():
-        negatives &= across
-    positives = positives & active
-    if not (positives.any() and negatives.any()):
-        raise ValueError("some embedding must have a positive and a negative; check the labels")
-
-    s = triangle.T @ triangle
-    once = torch.ones_like(s, dtype=torch.bool).triu(1) | one_sided  # each force
-    anchors = [active]
-    if not one_sided and across.any() and not (negatives & ~across).any():  # or one direction
-        anchors += [(sides == x)[:, None] for x in (0, 1)]
-    roles = [(positives & mask, negatives & mask) for mask in anchors]
-    nearest = _nearest(triangle.T, tangent @ basis, roles, one_sided)
-    t = nearest[1].temperature
-    pushed = negatives & (forces > 0) & once
-    starts = (1 / near.temperature for near in nearest[:2])  # far from any, one may not converge
-    fits = (_sharpness(s, forces, pushed, one_sided, start) for start in starts)
-    fit = min(fits, key=lambda fit: fit[1] or 0.0)
-    lead = s - t * (s / t).masked_fill(~negatives, -torch.inf).logsumexp(1, keepdim=True)
-    lead = lead if one_sided else (lead + lead.T) / 2
-    pull, push = -forces[positives & once], forces[negatives & once]
-    return Profile(
-        len(z),
-        scale_free,
-        residual,
-        asymmetry,
-        forces,
-        *fit,
-        float(push.sum() / pull.sum()),
-        float((push == 0).double().mean()),
-        float((push < 0).double().mean()),
-        lead[positives & once],
-        pull * t * len(pull),
-        nearest,
-    )
+    coarse = torch.equal(value(1 * z), value(z + 1e-12 * (mixed - z)))  # rounds that away
+    if residual <= (COARSE if coarse else FOREIGN):
+        forces = _forces(value, triangle.T, z.shape[1])
+        _same_again(value, z, gradient)
+        rebuilt = _moved(forces / unit, triangle.T) @ basis.T
+        residual = min(1.0, float((tangent - rebuilt).norm()) / norm)
+    found = Profile(len(z), scale_free, residual)
+    if residual > (COARSE if coarse else FOREIGN):
+        return found
+    return _of_forces(found, forces, triangle.T, positives, sides)
 
 
 def from_file(target: str) -> Callable:
@@ -340,7 +375,9 @@ def run_file(path: str, then: Callable = dict) -> Any:
         raise ValueError(f"{where}: {type(error).__name__}: {error}") from error
 
 
-def _points(loss: Callable, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Callable]:
+def _points(
+    loss: Callable, a: Tensor, b: Tensor, pairs: int
+) -> tuple[Tensor, Tensor, Tensor, Callable]:
     """Return unit points, the mask of positives, the side of each, and the loss of the points."""
     for name, x in (("a", a), ("b", b)):
         if not isinstance(x, Tensor):
@@ -349,7 +386,12 @@ def _points(loss: Callable, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tenso
     fits = a.ndim == 2 and (labelled or (b.ndim == 2 and b.shape[1] == a.shape[1]))
     rule = "embeddings must be [n, d] and [m, d], m >= n, or labels [n]"
     shapes(fits and (labelled or len(a) <= len(b)), rule, a, b)
-    most = min(a.shape[1] // 2, 2 * MOST)
+    most = min(a.shape[1], 2 * pairs)
+    given = len(a) if labelled else len(a) + len(b)
+    if min(given, most) < 8:
+        raise ValueError(
+            f"need at least 8 points in at least 8 dimensions, got {given} in {a.shape[1]}"
+        )
     a, b = a.detach().double().cpu(), b.detach().cpu()
     if isinstance(loss, nn.Module):
         loss = copy.deepcopy(loss).cpu().double()
@@ -367,13 +409,105 @@ def _points(loss: Callable, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tenso
         sides = torch.tensor([0.0] * n + [1.0] * m)
         positives = torch.zeros(n + m, n + m, dtype=torch.bool)
         positives[range(n), range(n, 2 * n)] = positives[range(n, 2 * n), range(n)] = True
-    if len(z) < 8:
-        raise ValueError(
-            f"need at least 8 points in at least 16 dimensions, got {len(z)} of {a.shape[1]}"
-        )
     if labelled:
         return z, positives, sides, lambda z: loss(z, labels)
     return z, positives, sides, lambda z: loss(z[:n], z[n:])
+
+
+def _of_forces(
+    found: Profile, forces: Tensor, z: Tensor, positives: Tensor, sides: Tensor
+) -> Profile:
+    """Return the profile with what the forces say."""
+    s, tangent = z @ z.T, _moved(forces / forces.abs().max(), z)
+    asymmetry = float((forces - forces.T).abs().max() / forces.abs().max())
+    one_sided = asymmetry > found.tolerance
+    if not one_sided:  # where both ends do not agree, what is there is what rounding left of zero
+        most = torch.maximum(forces.abs(), forces.T.abs())
+        apart = (forces - forces.T).abs() > max(1e-4, 20 * found.residual) * most
+        forces = ((forces + forces.T) / 2).masked_fill(apart, 0.0)
+    active = (forces != 0).any(1, keepdim=True) | (not one_sided)
+    negatives = ~positives & ~torch.eye(len(z), dtype=torch.bool) & active
+    across = sides[:, None] != sides
+    if across.any() and not forces[~across].any():
+        negatives &= across
+    positives = positives & active
+    if not (positives.any() and negatives.any()):
+        raise ValueError("some embedding must have a positive and a negative; check the labels")
+
+    once = torch.ones_like(s, dtype=torch.bool).triu(1) | one_sided  # each force
+    anchors = [active]
+    if not one_sided and across.any() and not (negatives & ~across).any():  # or one direction
+        anchors += [(sides == x)[:, None] for x in (0, 1)]
+    roles = [(positives & mask, negatives & mask) for mask in anchors]
+    nearest = _nearest(z, tangent, roles, one_sided)
+    t = nearest[1].temperature
+    pushed, fits = negatives & (forces > TINY) & once, []
+    for mask in anchors:
+        ends = torch.stack([mask & pushed, mask.T & pushed & (not one_sided)])
+        starts = (
+            1 / near.temperature for near in nearest[:2]
+        )  # far from any, one may not converge
+        tried = (_sharpness(s, forces, pushed, ends, start) for start in starts)
+        fits.append(min(tried, key=lambda fit: fit[1] or 0.0))
+    exact = (fit for fit in fits if fit[0] is not None and fit[1] <= found.tolerance)
+    sharpness, misfit, r2, local = next(exact, fits[0])
+    underflow = (sharpness or 0.0) * float(s[negatives].max() - s[negatives].min()) > 690
+    lead = s - t * (s / t).masked_fill(~negatives, -torch.inf).logsumexp(1, keepdim=True)
+    lead = lead if one_sided else (lead + lead.T) / 2
+    pull, push = -forces[positives & once], forces[negatives & once]
+    return replace(
+        found,
+        asymmetry=asymmetry,
+        forces=forces,
+        sharpness=sharpness,
+        misfit=misfit,
+        r2=r2,
+        local=local,
+        balance=float(push.sum() / pull.sum()),
+        silent=0.0 if underflow else float((push == 0).double().mean()),
+        attracted=float((push < 0).double().mean()),
+        lead=lead[positives & once],
+        loudness=pull * t * len(pull),
+        nearest=nearest,
+    )
+
+
+def _first(value: Callable, z: Tensor) -> tuple[Callable, Tensor, float]:
+    """Return the loss, its gradient at the points and its precision.
+
+    A loss that refuses float64, as with a table of its own in float32, is called in float32.
+    """
+    try:
+        return value, _gradient(value, z), torch.finfo(torch.float64).eps
+    except ValueError as error:
+        single = lambda z: value(z.float())  # noqa: E731
+        try:
+            return single, _gradient(single, z), torch.finfo(torch.float32).eps
+        except ValueError:
+            raise error from None
+
+
+def _same_again(value: Callable, z: Tensor, gradient: Tensor) -> None:
+    """Check that the loss still has this gradient; ValueError says why it has not."""
+
+    def again(seed: int) -> Tensor:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return _gradient(value, z)
+
+    def differ(a: Tensor, b: Tensor) -> bool:
+        return float((a - b).abs().max()) > 1e-6 * float(gradient.abs().max())
+
+    if differ(gradient, again(0)):
+        random = not differ(again(1), again(1))
+        cause = "is random; seed it inside" if random else "keeps a state, such as a queue of keys"
+        raise ValueError(f"a later call gives another gradient: the loss {cause}")
+
+
+def _split(gradient: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradient along each point, and across."""
+    radial = (gradient * z).sum(1, keepdim=True)
+    return radial, gradient - radial * z
 
 
 @torch.enable_grad()
@@ -381,7 +515,7 @@ def _gradient(value: Callable, z: Tensor) -> Tensor:
     """Return the gradient of the loss at the points."""
     z = z.clone().requires_grad_()
     try:
-        found = value(z)
+        found = value(1 * z)  # which the loss may change in place
         if isinstance(found, Tensor) and found.numel() == 1:  # it may ignore the embeddings
             (gradient,) = torch.autograd.grad((found + 0 * z.sum()).sum(), z)
     except Exception as error:
@@ -414,52 +548,68 @@ def _forces(value: Callable, z: Tensor, d: int) -> Tensor:
     return forces.fill_diagonal_(0.0)
 
 
+def _moved(forces: Tensor, z: Tensor) -> Tensor:
+    """Return the gradient at each point of forces [..., points, points]."""
+    return forces @ z - (forces * (z @ z.T)).sum(-1, keepdim=True) * z
+
+
 def _sharpness(
-    s: Tensor, forces: Tensor, pushed: Tensor, one_sided: bool, start: float
+    s: Tensor, forces: Tensor, pushed: Tensor, ends: Tensor, start: float
 ) -> tuple[float | None, float | None, float | None, tuple]:
     r"""Fit $\log F_{ab}=\gamma s_{ab}+\log(u_a+u_b)$; return γ, misfit, R² and local slopes.
 
-    The Levenberg–Marquardt method fits u and not its logarithm, because some u are zero: those of
-    the keys, if only queries are anchors.
+    `ends` [2, points, points] says which of $u_a$ and $u_b$ a force has: only anchors have one. The
+    Levenberg–Marquardt method fits u and not its logarithm, because some u are zero: those of the
+    keys, if only queries are anchors. Each is relative to the most that the forces at `start`
+    allow, so that none is too small for a number.
     """
-    a, b = pushed.nonzero().T
-    x, y, rows = s[a, b], forces[a, b].log(), torch.arange(len(a))
-    ends = torch.stack([a, a if one_sided else b])
-    if len(x) < max(8, 3 * len(ends.unique())) or x.max() - x.min() < 1e-6:
-        return None, None, None, ()
+    n, (a, b) = len(s), pushed.nonzero().T
+    x, y, has = s[a, b], forces[a, b].log(), ends[:, a, b].T
+    of = torch.stack([a, b], 1)
+    few, unknown = (None, None, None, ()), len(of[has].unique())
+    if len(x) < max(8, unknown + 4) or x.max() - x.min() < 1e-6:
+        return few
     scatter = float((y - y.mean()).square().sum())
     if scatter < 1e-12 * len(y):
         return 0.0, 0.0, None, ()
-    counts = torch.zeros(len(x), len(s), dtype=x.dtype)  # how often the force of a pair has u_a
-    counts[rows, ends] = 1.0
-    bound = torch.full((len(s),), math.inf, dtype=x.dtype)  # u_a is below u_a + u_b
-    bound.scatter_reduce_(0, ends.flatten(), (y - start * x).repeat(2), "amin")
-    u = bound.clamp(-690, 690).exp()
-    found, step = torch.cat([u, u.new_tensor([start])]), torch.zeros(len(s) + 1, dtype=x.dtype)
-    best, damping = math.inf, 1e-3
+    bound = torch.full((n,), math.inf, dtype=x.dtype)  # log u_a is below that of u_a + u_b
+    bound.scatter_reduce_(0, of[has], (y - start * x)[:, None].expand(-1, 2)[has], "amin")
+    share = bound[of].masked_fill(~has, -torch.inf)
+    y = y - share.amax(1)
+    share = (share - share.amax(1, keepdim=True)).exp()
+    unknowns = torch.cat([of, torch.full((len(x), 1), n)], 1)  # of each force: two u, and γ
+    rows, columns = unknowns.repeat_interleave(3, 1), unknowns.repeat(1, 3)
+    found = torch.cat([torch.ones_like(bound), x.new_tensor([start])])
+    step, best, damping = torch.zeros_like(found), math.inf, 1e-3
     while damping < 1e6:
-        total = counts @ (found + step)[:-1]
-        tried = (found + step)[-1] * x + total.log() - y  # NaN below zero
-        left = float(tried.square().sum())
+        tried = found + step
+        total = (share * tried[of]).sum(1)
+        missed = tried[-1] * x + total.log() - y  # NaN below zero
+        left = float(missed.square().sum())
         if left < best:
             converged = left > (1 - 1e-7) * best or left < 1e-20 * len(x)
-            found, error, best, damping = found + step, tried, left, max(damping / 10, 1e-14)
+            found, error, best, damping = tried, missed, left, max(damping / 10, 1e-14)
             if converged:
                 break
-            jacobian = torch.cat([counts / total[:, None], x[:, None]], 1)
-            scale = jacobian.norm(dim=0).clamp_min(1e-300)  # the u are of very different sizes
-            normal = (jacobian / scale).T @ (jacobian / scale)
+            slopes = torch.cat([share / total[:, None], x[:, None]], 1)
+            products = slopes.repeat_interleave(3, 1) * slopes.repeat(1, 3)
+            normal = x.new_zeros(n + 1, n + 1).index_put_((rows, columns), products, True)
+            along = torch.zeros_like(found).index_put_((unknowns,), slopes * error[:, None], True)
+            scale = normal.diagonal().sqrt().clamp_min(1e-150)  # the u are of different sizes
+            normal = normal / scale / scale[:, None]
         else:
             damping *= 10
-        damped = normal + damping * torch.eye(len(scale), dtype=x.dtype)
-        step = -torch.linalg.solve(damped, jacobian.T @ error / scale) / scale
-    gamma = float(found[-1])
+        damped = normal + damping * torch.eye(n + 1, dtype=x.dtype)
+        step = -torch.linalg.solve(damped, along / scale) / scale
+    gamma, misfit = float(found[-1]), math.sqrt(best / len(x))
+    if misfit > EXACT and len(x) < 3 * unknown:  # only an exact fit tells of itself that it is one
+        return few
     local = []
     for third in x.argsort().chunk(3):
         at = x[third] - x[third].mean()
         slope = gamma - float((at * error[third]).sum() / at.square().sum())
         local.append((float(x[third].mean()), slope))
-    return gamma, math.sqrt(best / len(x)), 1 - best / scatter, tuple(local)
+    return gamma, misfit, 1 - best / scatter, tuple(local)
 
 
 def _nearest(z: Tensor, tangent: Tensor, roles: list, one_sided: bool) -> tuple[Nearest, ...]:
@@ -469,10 +619,11 @@ def _nearest(z: Tensor, tangent: Tensor, roles: list, one_sided: bool) -> tuple[
     """
 
     def search(role, powers, balanced: bool) -> Nearest:
-        temperatures, found = torch.logspace(-2.5, 1, 36, dtype=z.dtype), []
+        temperatures, found = torch.logspace(-4, 1, 51, dtype=z.dtype), []
         for step in range(11):
             members = torch.cartesian_prod(temperatures, powers)
-            found.append(_closest(z, tangent, role, members, balanced, one_sided))
+            for some in members.split(max(1, 2**21 // len(z) ** 2)):  # megabytes at a time
+                found.append(_closest(z, tangent, role, some, balanced, one_sided))
             around = 0.6**step * torch.linspace(-1, 1, 5, dtype=z.dtype)
             temperatures = min(found).temperature * 10 ** (0.1 * around)
             powers = (min(found).loudness + around).clamp(0, 4) if len(powers) > 1 else powers
@@ -494,17 +645,15 @@ def _closest(z, tangent, role, members: Tensor, balanced: bool, one_sided: bool)
     loud = (total - scaled).sigmoid().pow(powers) * positives
     loud = loud / positives.sum(1, keepdim=True).clamp_min(1)
 
-    def moved(directed: Tensor) -> Tensor:
-        forces = directed if one_sided else directed + directed.mT
-        return (forces @ z - (forces * s).sum(-1, keepdim=True) * z).flatten(1)
-
-    pull, push = moved(-loud), moved((rivals - total).exp() * loud.sum(-1, keepdim=True))
+    push = (rivals - total).exp() * loud.sum(-1, keepdim=True)
+    both = (directed if one_sided else directed + directed.mT for directed in (-loud, push))
+    pull, push = (_moved(forces, z).flatten(1) for forces in both)
     target = tangent.flatten() / tangent.norm()
     balance = torch.ones_like(members[:, 0])
     if balanced:  # the least angle with pull + balance × push
-        both = (pull * push).sum(1)
-        balance = (push @ target) * pull.square().sum(1) - (pull @ target) * both
-        balance /= (pull @ target) * push.square().sum(1) - (push @ target) * both
+        cross = (pull * push).sum(1)
+        balance = (push @ target) * pull.square().sum(1) - (pull @ target) * cross
+        balance /= (pull @ target) * push.square().sum(1) - (push @ target) * cross
         balance = balance.nan_to_num(1.0).clamp(1e-3, 1e3)
     member = pull + balance[:, None] * push
     cosine = member @ target / member.norm(dim=1).clamp_min(1e-150)

@@ -1,19 +1,24 @@
 """Any loss on the dial: forces from gradients, and what a profile must and must not say of them."""
 
+import json
 import math
+import re
 
+import numpy as np
 import pytest
 import torch
 from drawn import SEEDS, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripts import ROOT
 from torch import nn
 from torch.nn import functional
 
 from hnlib import __main__ as cli
 from hnlib import methods
 from hnlib.contrast import Contrast
-from hnlib.profile import from_file, profile_loss
+from hnlib.experiments import evidence
+from hnlib.profile import from_file, profile_loss, summary
 
 quick = settings(max_examples=6)
 temperatures = st.floats(0.05, 1.0)
@@ -61,8 +66,8 @@ def test_forces_are_the_derivatives_by_the_similarities(seed, t, name):
 
 
 def test_small_forces_are_as_precise_as_large_ones():
-    """A push of e⁻⁶⁰ is none by the gradient in one set of coordinates, where it is rounded away."""
-    z1, z2 = drawn()
+    """A push of e⁻⁵⁰ is none by the gradient in one set of coordinates, where it is rounded away."""
+    z1, z2 = drawn(noise=1.2)
     found = profile_loss(lambda q, k: entropy(q, k, 0.01), z1, z2)
     p = (z1 @ z2.T / 0.01).softmax(1) / 0.01 / len(z1)
     push = found.forces[: len(z1), len(z1) :]
@@ -358,11 +363,12 @@ def test_a_stopped_gradient_is_said():
     assert not full.scale_free and profile_loss(KINDS["of any length"](0.1), *drawn()).scale_free
 
 
-def test_only_so_many_pairs_are_used_as_the_residual_needs():
+def test_only_so_many_pairs_are_used_as_are_independent_or_asked_for():
     many = drawn(pairs=100, dimension=64)
-    assert profile_loss(KINDS["one way"](0.1), *many).points == 32
+    assert profile_loss(KINDS["one way"](0.1), *many).points == 64
+    assert profile_loss(KINDS["one way"](0.1), *many, pairs=9).points == 18
     y = torch.arange(8).repeat_interleave(25)
-    assert profile_loss(lambda z, y: -(z @ z.T).sum(), torch.cat(many), y).points == 32
+    assert profile_loss(lambda z, y: -(z @ z.T).sum(), torch.cat(many), y).points == 64
 
 
 def test_a_picture_and_a_row_of_a_table():
@@ -373,6 +379,192 @@ def test_a_picture_and_a_row_of_a_table():
     found.plot(axes)
     assert axes.get_ylabel() == "loudness" and len(axes.lines[0].get_xdata()) == 8
     assert found.latex("mine") == r"mine & 10.00 & 1.0000 & 1.00 & 0.0 & 0.0 & 0.0 \\"
+
+
+# --- losses that were once named wrong or unclearly, by what is true of them
+
+
+def pairs_of(a, b):
+    """Scores of unit embeddings, and the diagonal."""
+    return a @ b.T, torch.eye(len(a), dtype=torch.bool)
+
+
+class Queue:
+    """MoCo: keys of earlier calls are negatives, too."""
+
+    def __init__(self):
+        self.keys = []
+
+    def __call__(self, a, b):
+        keys = torch.cat([b.detach(), *self.keys])
+        self.keys = [b.detach(), *self.keys][:8]
+        return functional.cross_entropy(a @ keys.T / 0.1, torch.arange(len(a)))
+
+
+def of_nearest(k):
+    """InfoNCE at t = 0.1 over the k most similar negatives."""
+
+    def loss(a, b):
+        s, own = pairs_of(a, b)
+        near = s.masked_fill(own, -torch.inf).topk(k, 1).values
+        scores = torch.cat([s.diagonal()[:, None], near], 1) / 0.1
+        return functional.cross_entropy(scores, torch.zeros(len(a), dtype=torch.long))
+
+    return loss
+
+
+def in_bfloat16(a, b):
+    return entropy(a.bfloat16(), b.bfloat16(), 0.1)
+
+
+def prototypes(a, b, table=torch.randn(16, 128, generator=seeded(5))):  # noqa: B008
+    return functional.cross_entropy(a @ table.T, torch.arange(len(a)) % 16)
+
+
+def unnormalised(a, b):
+    return entropy(a, b, a.shape[1] ** 0.5)
+
+
+def half_mispaired(a, b):
+    half = len(a) // 2
+    return entropy(a, torch.cat([b[:half].roll(1, 0), b[half:]]))
+
+
+def supcon(z, labels):
+    """Of classes of eight, whatever the labels."""
+    own, y = torch.eye(len(z), dtype=torch.bool), torch.arange(len(z)) // 8
+    log_p = (z @ z.T / 0.1).masked_fill(own, -torch.inf).log_softmax(1)
+    return -log_p[(y[:, None] == y) & ~own].mean()
+
+
+def mixed_negatives(a, b):
+    """MoCHi: negatives mixed of hard ones, at random."""
+    s, own = pairs_of(a, b)
+    near = b[s.masked_fill(own, -torch.inf).topk(8, 1).indices]
+    share = torch.rand(len(a), 8, 1, dtype=a.dtype)
+    mixed = functional.normalize(share * near + (1 - share) * near.roll(1, 1), dim=-1)
+    scores = torch.cat([s, (a[:, None] * mixed).sum(-1)], 1)
+    return functional.cross_entropy(scores / 0.1, torch.arange(len(a)))
+
+
+def semi_hard(a, b):
+    s, own = pairs_of(a, b)
+    rivals, right = s.masked_fill(own, -torch.inf), s.diagonal()[:, None]
+    below = rivals.masked_fill(rivals >= right, -torch.inf).amax(1)
+    nearest = torch.where(below > -torch.inf, below, rivals.amax(1))
+    return (0.2 + nearest - s.diagonal()).relu().mean()
+
+
+def siglip(a, b):
+    s, own = pairs_of(10 * a, b)
+    return functional.softplus((s - 10) * (1 - 2 * own.double())).sum(1).mean()
+
+
+def dcl(a, b):
+    s, own = pairs_of(a / 0.1, b)
+    return (s.masked_fill(own, -torch.inf).logsumexp(1) - s.diagonal()).mean()
+
+
+def focal(a, b):
+    price = functional.cross_entropy(a @ b.T / 0.1, torch.arange(len(a)), reduction="none")
+    return ((1 - torch.exp(-price)) ** 2 * price).mean()
+
+
+ONE = "a temperature, on these embeddings"
+HEARD = "a temperature on the negatives that are not silent"
+LOST = "every anchor has won, and nothing is left to judge"
+CHOSEN = "a temperature in its choice of negatives, but not in how hard it pushes"
+# the loss, a recorded batch, γ and what the sentence says; an error is named in capitals
+NAMED = {
+    "queue": (Queue, "cifar10 early", None, "ERROR: the loss keeps a state, such as a queue"),
+    "mixed at random": (mixed_negatives, "cifar10 early", None, "ERROR: the loss is random"),
+    "the nearest two": (of_nearest(2), "cifar10 early", 10, HEARD),
+    "the nearest four": (of_nearest(4), "cifar10 early", 10, HEARD),
+    "the nearest five": (of_nearest(5), "cifar10 early", 10, HEARD),
+    "t = 0.005": (lambda a, b: entropy(a, b, 0.005), "scifact middle", None, LOST),
+    "t = 0.001": (lambda a, b: entropy(a, b, 0.001), "scifact late", None, LOST),
+    "t = 0.001, not won": (lambda a, b: entropy(a, b, 0.001), "cifar10 late", 1000, ONE),
+    "t = 1e-5": (lambda a, b: entropy(a, b, 1e-5), "cifar10 early", None, ", the grid's edge"),
+    "bfloat16": (in_bfloat16, "scifact late", 10, ONE),
+    "float32 prototypes": (prototypes, "cifar10 early", None, "similarities alone (other keys, cl"),
+    "unnormalised": (unnormalised, "scifact late", 1 / 16, ONE),
+    "labels": (supcon, "scifact late", 10, "far from SimCLR at every t"),
+    "half mispaired": (half_mispaired, "cifar10 late", 10, "far from SimCLR at every t"),
+    "semi-hard, won": (semi_hard, "scifact middle", None, LOST),
+    "SigLIP, bent": (siglip, "cifar10 late", 9.96, f"nearly {CHOSEN}"),
+    "SigLIP": (siglip, "scifact late", 10, CHOSEN),
+    "InfoNCE": (entropy, "cifar10 early", 10, f"as loud as InfoNCE: {ONE}"),
+    "DCL": (
+        dcl,
+        "cifar10 late",
+        10,
+        "a temperature with a loudness of its own, on these embeddings",
+    ),
+    "focal": (focal, "scifact late", 10, "a temperature with a loudness of its own, on these emb"),
+    "HCL held": (held(0.1, 1.0), "cifar10 early", 20, ONE),
+    "HCL": (methods.build("hcl"), "cifar10 late", None, "not one temperature, though near t"),
+}
+
+
+@pytest.mark.parametrize("case", NAMED)
+def test_what_is_true_of_a_loss_is_said(case):
+    """Each true sentence was once another; the last are controls, which were right before."""
+    loss, batch, gamma, sentence = NAMED[case]
+    a, b = torch.from_numpy(evidence.stages()[batch])
+    if case == "labels":  # a and b of a pair side by side, four pairs a class
+        a, b = torch.stack([a, b], 1).flatten(0, 1), torch.arange(64) // 8
+    if sentence.startswith("ERROR: "):
+        with pytest.raises(ValueError, match=sentence.removeprefix("ERROR: ")):
+            profile_loss(loss() if isinstance(loss, type) else loss, a, b)
+        return
+    found = profile_loss(loss, a, b)
+    assert sentence in str(found)
+    assert gamma is None or found.sharpness == pytest.approx(gamma, rel=1e-3)
+    assert "temperature" not in found.verdict or found.nearest[0].angle < 45 or gamma is None
+    assert found.sharpness is None or found.silent == 0 or "nearest" in case or gamma is None
+
+
+def test_the_forces_rebuild_the_gradient_of_a_loss_without_a_state():
+    """Control: InfoNCE plus a hundredth of a covariance, whose coordinates are no similarities."""
+
+    def with_covariance(a, b):
+        centred = a - a.mean(0)
+        covariance = centred.T @ centred
+        return entropy(a, b) + 0.01 * (covariance - covariance.diag().diag()).square().sum()
+
+    for dimension in (64, 16):  # of 16 points: more than they span, and no more
+        z = drawn(dimension=dimension)
+        assert profile_loss(entropy, *z).residual < 1e-12
+        assert profile_loss(with_covariance, *z).foreign
+
+
+@pytest.mark.parametrize(("pairs", "dimension"), [(4, 64), (6, 64), (32, 8), (32, 16), (32, 24)])
+@pytest.mark.parametrize("kind", ["one way", "two ways", "views"])
+def test_few_pairs_or_dimensions_suffice(kind, pairs, dimension):
+    found = profile_loss(KINDS[kind](0.2), *drawn(1, 1.0, pairs, dimension))
+    assert found.sharpness == pytest.approx(5, rel=1e-4) and found.verdict == ONE
+    assert profile_loss(KINDS[kind](0.21), *drawn(1, 1.0, pairs, dimension)).sharpness < 4.8
+
+
+@pytest.mark.parametrize("factor", [1e-300, 1e300])
+def test_a_constant_factor_does_not_count(factor):
+    found = profile_loss(lambda a, b: factor * entropy(a, b), *drawn(noise=1.0))
+    assert found.sharpness == pytest.approx(10, rel=1e-6) and found.verdict == ONE
+
+
+def test_a_summary_gives_the_range_of_sharpness_and_one_verdict():
+    both = [profile_loss(lambda q, k: entropy(q, k, t), *drawn()) for t in (0.1, 0.2)]  # noqa: B023
+    lengths = "; it reads lengths (here 1): normalise in the loss, or they change γ"
+    assert summary(both[:1]) == f"γ = 10.00: {ONE}{lengths}"
+    changes = "γ = 5.00 to 10.00: a temperature that changes with the batch, on these embeddings"
+    assert summary(both) == changes + lengths
+    free = profile_loss(KINDS["of any length"](0.1), *drawn())
+    assert summary([free]) == f"γ = 10.00: {ONE}"
+    won = profile_loss(lambda q, k: entropy(q, k, 0.005), *drawn(noise=0.1))
+    assert summary([free, won]) == f"γ = 10.00: {ONE}; judged on 1 of 2 batches"
+    assert summary([won, won]) == str(won) == LOST
+    bent = profile_loss(lambda q, k: entropy(q, k, 0.5, 0.05), *drawn(noise=1.0))
+    assert summary([free, bent]).partition(": ")[2] == bent.verdict + lengths
 
 
 # --- misuse
@@ -387,18 +579,24 @@ NOISE = nn.Dropout()
     [
         ("simclr", Z1, Z2, "loss must be callable, got str"),
         (entropy, Z1, Z2[:, :9], r"embeddings must be .* got \(8, 64\), \(8, 9\)"),
-        (entropy, Z1[:3], Z2[:3], "need at least 8 points in at least 16 dimensions, got 6 of 64"),
-        (entropy, Z1, torch.cat([Z2] * 5), "give at most 32 queries and keys, got 8 and 40"),
+        (entropy, Z1[:3], Z2[:3], "need at least 8 points in at least 8 dimensions, got 6 in 64"),
+        (entropy, torch.ones(64, 4), torch.ones(64, 4), "at least 8 dimensions, got 128 in 4"),
+        (entropy, Z1, torch.cat([Z2] * 8), "give at most 64 queries and keys, got 8 and 64"),
         (entropy, 0 * Z1, Z2, "row 0 of a has norm 0 and so no direction"),
         (entropy, TWICE, Z2, "the points must be linearly independent; give no row twice"),
         (lambda z, y: z.sum(), Z1, torch.arange(8.0), "labels of 8 embeddings must be integers"),
         (lambda z, y: (z @ z.T).square().sum(), Z1, torch.arange(8), "have a positive and a neg"),
         (lambda a: a.sum(), Z1, Z2, "the loss of float64 embeddings raised TypeError"),
         (lambda a, b: a @ b.T, Z1, Z2, r"loss must return a scalar tensor, got \(8, 8\)"),
-        (lambda a, b: a.detach().sum(), Z1, Z2, "the loss has no gradient at these embeddings"),
+        (
+            lambda a, b: a.detach().sum(),
+            Z1,
+            Z2,
+            "no gradient, even with the pairs mixed up; look for detach",
+        ),
         (lambda a, b: (a @ b.T - 2).log().sum(), Z1, Z2, "loss must be finite, got nan"),
         (lambda a, b: (0 * (a @ b.T)).sqrt().sum(), Z1, Z2, "gradient of the loss is not finite"),
-        (lambda a, b: entropy(NOISE(a), b), Z1, Z2, "the loss is random or has a state"),
+        (lambda a, b: entropy(NOISE(a), b), Z1, Z2, "another gradient: the loss is random"),
     ],
 )
 def test_misuse_gets_one_sentence(loss, a, b, sentence):
@@ -416,10 +614,13 @@ from neighbour import t
 def loss(q, k):
     return torch.nn.functional.cross_entropy(q @ k.T / t, torch.arange(len(q)))
 
-class Labelled(torch.nn.Module):
+class Labelled(torch.nn.Module):  # SupCon
     def forward(self, z, labels):
-        s = (z @ z.T / t).masked_fill(torch.eye(len(z), dtype=bool), -torch.inf)
-        return torch.nn.functional.cross_entropy(s, torch.arange(len(z)).roll(len(z) // 2))
+        own = torch.eye(len(z), dtype=torch.bool)
+        positives = (labels[:, None] == labels) & ~own
+        assert (positives.sum(1) == 7).all()
+        log_p = (z @ z.T / t).masked_fill(own, -torch.inf).log_softmax(1)
+        return -log_p[positives].mean()
 
 half = 0.5
 """
@@ -431,17 +632,20 @@ def test_the_command_says_it_of_three_stages_of_two_trainings(tmp_path, capsys, 
     (tmp_path / "neighbour.py").write_text("t = 0.25")
     (tmp_path / "mine.py").write_text(FILE)
     mine = str(tmp_path / "mine.py")
-    for words in ([mine], [f"{mine}:Labelled", "--labels"]):
-        assert cli.main(["profile", *words]) == 0
-        *lines, last = capsys.readouterr().out.splitlines()
-        assert last.split(maxsplit=2)[2] == "a temperature (6 of 6)"
-        stages = ["early", "middle", "late"]
-        names = [f"{data} {stage}" for data in ("cifar10", "scifact") for stage in stages]
-        assert [" ".join(line.split()[:2]) for line in lines] == names
-        assert all("γ = 4.00, 0.0° from SimCLR at t = 0.25" in line for line in lines)
-    (tmp_path / "kept.py").write_text("def loss(a, b): return (a @ b.T - 2).clamp_min(0).sum()")
-    assert cli.main(["profile", str(tmp_path / "kept.py")]) == 0  # each margin is kept: no error
-    assert "no gradient (6 of 6)" in capsys.readouterr().out
+    stages = ["early", "middle", "late"]
+    names = [f"{data} {stage}" for data in ("cifar10", "scifact") for stage in stages]
+    assert cli.main(["profile", mine]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert last.startswith(
+        "in short        γ = 4.00: a temperature, on these embeddings; it reads len"
+    )
+    assert [" ".join(line.split()[:2]) for line in lines] == names
+    assert all("γ = 4.00, 0.0° from SimCLR at t = 0.25" in line for line in lines)
+    assert cli.main(["profile", f"{mine}:Labelled", "--labels", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert [*printed["batches"]] == names and printed["in short"].startswith("γ = 4.00: ")
+    for found in printed["batches"].values():  # SimCLR would be 0° from itself
+        assert found["sharpness"] == pytest.approx(4) and found["nearest"][0]["angle"] > 1
     (tmp_path / "bad.py").write_text("x = 1\nloss = 1 / 0\n")
     (tmp_path / "worse.py").write_text("def loss(:\n")
     (tmp_path / "labelled.py").write_text(
@@ -458,6 +662,49 @@ def test_the_command_says_it_of_three_stages_of_two_trainings(tmp_path, capsys, 
         assert cli.main(["profile", target]) == 2
         said = capsys.readouterr().err
         assert sentence in said and said.count("\n") == 1
+
+
+def test_the_command_takes_embeddings_and_prints_a_table(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
+    np.save(tmp_path / "mine.npy", np.stack(drawn(pairs=20)))
+    np.save(tmp_path / "flat.npy", drawn()[0])
+    (tmp_path / "mine.py").write_text(FILE.replace("from neighbour import t", "t = 0.25"))
+    words = ["profile", str(tmp_path / "mine.py"), "--embeddings", str(tmp_path / "mine.npy")]
+    assert cli.main([*words, "--batch", "8", "--latex"]) == 0
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.startswith("loss & ") and header.count("&") == rows[0].count("&")
+    assert [row.split(" & ")[:2] for row in rows] == [["pairs 0–7", "4.00"], ["pairs 8–15", "4.00"]]
+    for change, sentence in [
+        (["--batch", "21"], "needs as many pairs .*, got 20 pairs of 64; use --batch 20 or fewer"),
+        (["--embeddings", str(tmp_path / "flat.npy")], r"two views, got \(8, 64\)"),
+        (["--embeddings", str(tmp_path / "mine.py")], "mine.py is not a .npy array of numbers"),
+    ]:
+        kept = words if change[0] == "--batch" else words[:2]
+        assert cli.main([*kept, *change]) == 2
+        assert re.search(sentence, capsys.readouterr().err)
+
+
+def test_a_batch_without_a_value_is_named_and_the_others_are_printed(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
+    (tmp_path / "mine.py").write_text(
+        FILE.replace("from neighbour import t", "t = 0.25").replace(
+            "return torch", "return ((q * k).sum(1).min() - 0.1).log() * 0 + torch", 1
+        )
+    )
+    assert cli.main(["profile", str(tmp_path / "mine.py")]) == 2
+    printed = capsys.readouterr()
+    lost = re.findall(r"(\w+ \w+): loss must be finite, got nan", printed.err)
+    assert 0 < len(lost) < 6 and len(printed.out.splitlines()) == 7 - len(lost)
+    assert not any(name in printed.out for name in lost)
+
+
+def test_help_names_the_page_that_explains_the_words(capsys):
+    assert cli.main(["profile", "--help"]) == 0
+    page = "notebooks/every-loss.md"
+    assert page in " ".join(capsys.readouterr().out.replace("│", " ").split())
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for word in ("push/pull", "loudness", "silent", "by similarity", "attracted", "residual"):
+        assert f"**{word}" in text.lower(), word
 
 
 @pytest.mark.parametrize("command", ["profile", "null"])

@@ -31,7 +31,7 @@ import torch
 from hnlib import methods
 from hnlib._files import write_atomically
 from hnlib.images import _torchvision  # noqa: F401, which other libraries import: see there
-from hnlib.profile import FOREIGN, profile_loss
+from hnlib.profile import profile_loss
 
 FILE = Path(__file__).parents[1] / "results/loss_profiles.json"
 ORDER = tuple(f"{data} {stage}" for data in ("cifar10", "scifact") for stage in ("early", "late"))
@@ -338,8 +338,10 @@ def measured(build, a: torch.Tensor, b: torch.Tensor) -> dict:
         found = profile_loss(loss, a, b)
     except (ValueError, TypeError) as error:  # the latter of how it is built
         return {"error": str(error)}
+    if not (found.foreign or found.nearest):
+        return {"error": found.verdict}
     numbers = {"residual": found.residual}
-    if found.residual <= FOREIGN:
+    if found.nearest:
         loud = found.loudness
         one, two, three = found.nearest
         slopes = [slope for _, slope in found.local]

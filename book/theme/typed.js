@@ -165,6 +165,9 @@ const typed = (() => {
 
   // ---- the estimator of hnlib/profile.py, for a loss of two views ----
 
+  const [EXACT, BENT] = [1e-3, 0.05];  // misfits
+  const [CLOSE, FAR] = [5, 45];  // degrees
+
   const table = (n, cell) => Array.from({ length: n }, (_, a) => Float64Array.from({ length: n }, (_, b) => cell(a, b)));
 
   function profile({ n, z, s, partner }, derivative) {
@@ -249,7 +252,7 @@ const typed = (() => {
       return { angle: (Math.acos(cosine) * 180) / Math.PI, temperature, loudness, balance };
     }
     function family(powers, balanced) {
-      let temperatures = Array.from({ length: 36 }, (_, i) => 10 ** (-2.5 + 0.1 * i)), best = null;
+      let temperatures = Array.from({ length: 51 }, (_, i) => 10 ** (-4 + 0.1 * i)), best = null;
       for (let step = 0; step < 11; step++) {
         for (const t of temperatures) for (const power of powers) {
           const found = member(t, power, balanced);
@@ -269,7 +272,7 @@ const typed = (() => {
   function sharpness(n, s, forces, pairs, start) {
     const x = pairs.map(([a, b]) => s[a][b]), y = pairs.map(([a, b]) => Math.log(forces[a][b]));
     const ends = new Set(pairs.flat()), none = { sharpness: null, misfit: null, r2: null, local: [] };
-    if (x.length < Math.max(8, 3 * ends.size) || Math.max(...x) - Math.min(...x) < 1e-6) return none;
+    if (x.length < Math.max(8, ends.size + 4) || Math.max(...x) - Math.min(...x) < 1e-6) return none;
     const sum = (list) => list.reduce((a, b) => a + b, 0), mean = sum(y) / y.length;
     const scatter = sum(y.map((v) => (v - mean) ** 2));
     if (scatter < 1e-12 * y.length) return { ...none, sharpness: 0, misfit: 0 };
@@ -300,13 +303,15 @@ const typed = (() => {
       const damped = table(n + 1, (a, b) => normal[a][b] / scale[a] / scale[b] + damping * Number(a === b));
       step = solve(damped, slope.map((v, a) => -v / scale[a])).map((v, a) => v / scale[a]);
     }
+    const misfit = Math.sqrt(best / x.length);
+    if (misfit > EXACT && x.length < 3 * ends.size) return none;  // only an exact fit tells of itself that it is one
     const order = x.map((_, i) => i).sort((i, j) => x[i] - x[j]), third = Math.ceil(x.length / 3);
     const local = [0, 1, 2].map((k) => {
       const part = order.slice(k * third, (k + 1) * third), middle = sum(part.map((i) => x[i])) / part.length;
       const tilt = sum(part.map((i) => (x[i] - middle) * error[i])) / sum(part.map((i) => (x[i] - middle) ** 2));
       return [middle, found[n] - tilt];
     });
-    return { sharpness: found[n], misfit: Math.sqrt(best / x.length), r2: 1 - best / scatter, local };
+    return { sharpness: found[n], misfit, r2: 1 - best / scatter, local };
   }
 
   // Solve a symmetric positive definite system by elimination; both arguments are used up.
@@ -326,21 +331,23 @@ const typed = (() => {
 
   // ---- the sentence, as `Profile` says it ----
 
-  const [CLOSE, EXACT] = [5, 1e-3];  // degrees; misfit
   const digits = (x, n) => String(Number(x.toPrecision(n))).replace("Infinity", "∞");
 
   function verdict({ sharpness: gamma, misfit, r2, balance, silent, attracted, nearest }) {
     if (gamma === null) return silent + attracted === 1 ? "no negative is pushed" : "too few pairs are pushed to tell";
     const extras = ["", " with a loudness of its own", " with a loudness and a balance of its own"];
     const weak = Math.abs(balance) < Math.sin((CLOSE * Math.PI) / 180);  // so weak a push turns no gradient
-    const near = weak ? undefined : extras.find((_, i) => nearest[i].angle < CLOSE);
-    if (misfit > EXACT) {
-      return near === undefined ? "no temperature" : `not one temperature, though near one${near} on these embeddings`;
+    const near = weak ? -1 : nearest.findIndex(({ angle }) => angle < CLOSE);
+    const exact = misfit <= EXACT, heard = silent > 0 ? " on the negatives that are not silent" : "";
+    if (exact && r2 === null) return `a constant push${heard || ", sharp nowhere"}`;
+    if (near >= 0 && exact) return `a temperature${extras[near]}, on these embeddings`;
+    if (near >= 0) {
+      return `not one temperature, though near t = ${digits(nearest[near].temperature, 3)}${extras[near]} on these embeddings`;
     }
-    if (r2 === null) return silent > 0 ? "a constant push on the negatives that are not silent" : "a constant push, sharp nowhere";
-    if (near !== undefined) return `a temperature${near}, on these embeddings`;
-    return silent > 0 ? "a temperature on the negatives that are not silent"
-      : "a temperature in its choice of negatives, but not in how hard it pushes";
+    if (nearest[0].angle > FAR) return "far from SimCLR at every t";
+    if (misfit > BENT) return "no temperature";
+    const choice = heard || " in its choice of negatives, but not in how hard it pushes";
+    return `${exact ? "" : "nearly "}a temperature${choice}`;
   }
 
   function sentence(found) {
@@ -349,7 +356,8 @@ const typed = (() => {
     if (gamma !== null && misfit > EXACT) {
       parts[0] += ` (${digits(Math.min(...slopes), 3)} to ${digits(Math.max(...slopes), 3)} by similarity)`;
     }
-    parts.push(`${one.angle.toFixed(1)}° from SimCLR at t = ${digits(one.temperature, 3)}`);
+    const edge = one.temperature > 1e-4 && one.temperature < 10 ? "" : ", the grid's edge";
+    parts.push(`${one.angle.toFixed(1)}° from SimCLR at t = ${digits(one.temperature, 3)}${edge}`);
     if (one.angle < 0.1 || Math.abs(two.loudness - 1) < 0.15) parts.push("as loud as InfoNCE");
     else if (two.angle < one.angle - 0.1) {
       parts.push(`${two.angle.toFixed(1)}° with loudness (1 − p)^${digits(two.loudness, 2)}`);
