@@ -99,11 +99,13 @@ class Experiment:
     def _choosing(self, rule: dict) -> Experiment:
         """Return the experiment whose runs choose an arm, at the parameters of this one.
 
-        It keeps its own seeds, but has no more of them than this one if the seeds were changed.
+        It has the blocks of this one, and keeps its own seeds, but has no more of them than this
+        one if the seeds were changed.
         """
         if "experiment" not in rule:
             return self
         given = {key: value for key, value in self.given.items() if key not in SELECTED}
+        given |= {"blocks": [*self.blocks]} if self.changed else {}
         other = load(rule["experiment"], **given)
         few = other.seeds[: len(self.seeds)] if "seeds" in self.given else None
         return load(rule["experiment"], **given, seeds=few)
@@ -671,16 +673,16 @@ def _at(name: str, small: bool, parameters: str) -> Experiment:
 
     def unusual(given: dict) -> dict:
         for key in given:
-            _one_of([*known, *SELECTED], key, f"runs of {name}.toml have no parameter")
+            _one_of(usual, key, f"runs of {name}.toml have no parameter")
         if "seeds" in given:
             given = given | {"seeds": _seeds(given["seeds"])}
         return {k: v for k, v in given.items() if config.canonical(usual[k]) != config.canonical(v)}
 
     asked = unusual(json.loads(parameters))
-    given = (published.small if small else {}) | asked
-    fits = published.fits.get(given.get("dataset", ""), {})
+    asked = (published.small if small else {}) | asked
+    fits = published.fits.get(asked.get("dataset", ""), {})
     readouts = {key: fits[key] for key in READOUTS if key in fits}
-    given = {key: value for key, value in fits.items() if key not in READOUTS} | given
+    given = {key: value for key, value in fits.items() if key not in READOUTS} | asked
     here = unusual(_in_blocks(published.blocks, given))
     changed = {key: (usual[key], value) for key, value in here.items()}
     if not changed:

@@ -39,16 +39,6 @@ REMARKS = {
 }
 
 
-#: The rows of a paper's tables that are its own method.
-PROPOSED = {
-    "hcl": ["Hard", "Hard (β = 1)"],
-    "hclot": ["Entropic OT"],
-    "hscl": ["H-SCL(β)", "H-SCL(τ)"],
-    "dro": ["ADNCE"],
-    "unremix": ["UnReMix"],
-}
-
-
 @dataclass(frozen=True)
 class Cell:
     """One printed number with its run and the run's `key`, or the `reason` why it has none.
@@ -118,8 +108,8 @@ def parse_note(note: Any) -> dict[str, str]:
 def image_accuracies() -> pd.DataFrame:
     """Return the printed linear accuracies on images, from each table those of longest training.
 
-    The columns added to those of papers.csv are the `method`; whether it is the paper's `own`; and
-    whether the setting is the `usual` one (t = 0.5, and 400 epochs or no length given).
+    The columns added to those of papers.csv are the `method` and whether the setting is the `usual`
+    one (t = 0.5, and 400 epochs or no length given).
     """
     rows = evidence.printed().query("metric == 'linear top-1'")
     rows = rows[~rows["note"].str.contains("labelled part|memory bank", na=False)]
@@ -128,7 +118,6 @@ def image_accuracies() -> pd.DataFrame:
     warm = pd.Series([float(note.get("temperature", 0.5)) == 0.5 for note in notes], rows.index)
     rows = rows.assign(
         method=[note.get("method") for note in notes],
-        own=[row in PROPOSED[paper] for paper, row in zip(rows["paper"], rows["row"])],
         usual=length.eq(400)
         & warm
         & pd.Series(["τ*" not in row for row in rows["row"]], rows.index),
