@@ -110,6 +110,11 @@ class Experiment:
         few = other.seeds[: len(self.seeds)] if "seeds" in self.given else None
         return load(rule["experiment"], **given, seeds=few)
 
+    def _choosers(self) -> list[Experiment]:
+        """Return the other experiments whose runs choose arms of this one."""
+        every = dict.fromkeys(self._choosing(rule) for rule in self.chosen.values())
+        return [other for other in every if other is not self]
+
     def candidates(self, name, block: str = "") -> tuple[Experiment, list[str]]:
         """Return the arms among which a chosen arm is chosen, and the experiment they are in.
 
@@ -211,17 +216,16 @@ class Experiment:
         if self.changed:
             print(self.plan().difference())
         self._train_missing(**how)
-        print(self._note())
+        for other in self._choosers():
+            other._made()
+        print(self._made())
         return self
 
-    def _note(self) -> str:
-        """Note what was planned, here and where arms are chosen; say where the runs were made."""
+    def _made(self) -> str:
+        """Note the runs as planned for the notebook; return where they were made."""
         every = [found for block in self.blocks for found in self._every(block)]
         made, names = where(every), sorted(one["run"] for one in every)
         records.PLANNED[self.name] = {"changed": [*self.changed], "where": made, "runs": names}
-        for rule in self.chosen.values():
-            if (other := self._choosing(rule)) is not self:
-                other._note()
         return made
 
     def model(self, name: str, seed: int, block: str = "", device: str = "auto") -> TrainedRun:
@@ -284,8 +288,8 @@ class Experiment:
         print(self.plan())
         if not self.changed and (self.closed or "HNLIB_RECALL" in os.environ):
             return
-        for rule in self.chosen.values():
-            if (other := self._choosing(rule)) is not self and any(other.missing()):
+        for other in self._choosers():
+            if any(other.missing()):
                 other._train_missing(**how)
         while runs := [*self.missing()]:  # what is chosen among own arms is known after these
             done = runner.train(runs, **how)
