@@ -91,10 +91,20 @@ def test_a_seed_that_lacks_a_setting_decides_and_does_not_choose():
     assert more.difference == pytest.approx(seen @ weights)
 
 
+def test_two_seeds_judge_each_other_and_give_no_interval():
+    rng = np.random.default_rng(5)
+    ours, base = family(rng, [0, 9], 2), family(rng, [0], 2)
+    found = cross_fit(ours, base)
+    assert found.df == 0 and math.isinf(found.high)
+    seen = 100 * (ours - base).mean((1, 2))
+    assert found.difference == pytest.approx(seen[1])  # the second setting is always chosen
+    assert found.difference != pytest.approx(seen[0])
+
+
 @pytest.mark.parametrize(
     "ours, base, message",
     [
-        ((2, 2, 8), (1, 2, 8), "need 3 seeds that have all settings, got 2"),
+        ((2, 1, 8), (1, 1, 8), "need 2 seeds, of which one has all settings, got 1"),
         ((2, 3, 8), (1, 4, 8), r"seeds and examples alike, got \[\(2, 3, 8\), \(1, 4, 8\)\]"),
         ((3, 8), (3, 8), "need .settings, seeds, examples."),
     ],

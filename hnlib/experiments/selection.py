@@ -33,12 +33,12 @@ def cross_fit(ours, base, splits: int = 400) -> Effect:
     Returns
     -------
     Effect
-        In points, for these examples.
+        In points, for these examples; without an interval if fewer than three seeds can choose.
 
     Raises
     ------
     ValueError
-        If the shapes differ, or fewer than three seeds have all settings.
+        If the shapes differ, no seed has all settings, or there is only one seed.
 
     Notes
     -----
@@ -66,8 +66,11 @@ def cross_fit(ours, base, splits: int = 400) -> Effect:
     seeds, count = range(shapes[0][1]), shapes[0][2]
     choosing = [s for s in seeds if not any(np.isnan(side[:, s]).any() for side in sides)]
     deciding = [s for s in seeds if s not in choosing]
-    if len(choosing) < 3:
-        raise ValueError(f"need 3 seeds that have all settings, got {len(choosing)}; record more")
+    if len(seeds) < 2 or not choosing:
+        raise ValueError(
+            f"need 2 seeds, of which one has all settings, got {len(seeds)}, of which "
+            f"{len(choosing)} have; record more"
+        )
     rng = np.random.default_rng(0)
     half = np.stack([rng.permutation(count) < count // 2 for _ in range(splits)], 1)
     halves = np.hstack([half, ~half])
@@ -76,13 +79,15 @@ def cross_fit(ours, base, splits: int = 400) -> Effect:
 
     def mean(left_out: int | None = None) -> float:
         own, found = [s for s in choosing if s != left_out], []
-        for part in itertools.combinations(own, len(choosing) // 2):
+        for part in itertools.combinations(own, max(len(choosing) // 2, 1)):
             others = [[s] for s in seeds if s not in (*part, left_out)]
             best = [means[:, part].mean(1).argmax(0) for means in choose]
             ours, base = (x[k, others, range(2 * splits)] for k, x in zip(best, judge))
             found.append(np.nanmean(ours - base, axis=0).mean())
         return 100 * float(np.mean(found))
 
+    if len(choosing) < 3:  # without one seed nobody would choose, or nobody judge
+        return Effect(mean(), math.inf, 0, "these images", seeds=tuple(seeds))
     groups = [group for group in (choosing, deciding) if group]
     variance = sum((len(group) - 1) * np.var([mean(s) for s in group]) for group in groups)
     df = min(map(len, groups)) - 1
