@@ -47,6 +47,9 @@ def test_an_effect_has_its_interval_and_says_whether_its_sign_is_unresolved():
     sure = Effect(1.25, 0.1, 9, "these images")
     assert format_value(sure) == "+1.2\u00a0[+1.0,\u00a0+1.5]"
     assert format_value(Effect(0.1, 0.1, 9, "these images")).endswith(", {term}`unresolved`")
+    both = {"static": sure, "random": Effect(-1.0, 0.0, 9, "these images")}
+    said = "+1.2\u00a0[+1.0,\u00a0+1.5] (static) and \u22121.0\u00a0[\u22121.0,\u00a0\u22121.0] (random)"
+    assert format_value(both) == said
     assert format_value(-0.26) == "\u22120.3" and format_value("7") == "7"
 
 

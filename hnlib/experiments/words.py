@@ -46,7 +46,12 @@ def format_effect(effect: Effect) -> Markup:
 
 
 def format_value(value) -> str:
-    """Write a value in a sentence: an effect in points with its interval, a number as 1.7."""
+    """Write a value in a sentence: an effect in points with its interval, a number as 1.7.
+
+    Effects by block are written as +1.3 [+0.8, +1.9] (static) and +2.9 [+1.8, +4.0] (random).
+    """
+    if isinstance(value, dict):
+        return " and ".join(f"{interval(one)} ({block})" for block, one in value.items())
     if isinstance(value, Effect):
         return format_effect(value)
     return f"{value:.1f}".replace("-", "\u2212") if isinstance(value, float) else str(value)
