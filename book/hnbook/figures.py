@@ -127,10 +127,10 @@ def effect(ax, effect, y: float, colour: str, hollow: bool = False, marker: str 
 
 
 def effect_pairs(ax, rows, xlabel: str) -> None:
-    """Draw two differences in each row, the second hollow, from (first, second, colour) by name."""
-    for y, (first, second, colour) in enumerate(rows.values()):
-        effect(ax, first, y - 0.15, colour)
-        effect(ax, second, y + 0.15, colour, hollow=True)
+    """Draw a difference in each row, or two, the second hollow: (first, second, colour) by name."""
+    for y, (*effects, colour) in enumerate(rows.values()):
+        for k, one in enumerate(effects):
+            effect(ax, one, y - 0.15 + 0.3 * k, colour, hollow=k > 0)
     effect_rows(ax, [*rows], xlabel)
 
 
