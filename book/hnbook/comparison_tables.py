@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hnbook.tables import TITLES, Markup, Table, interval, percent, table, term
+from hnbook.tables import TITLES, Markup, Table, interval, table, term
 from hnlib.experiments import comparisons
 from hnlib.experiments.comparisons import Effect, between
 
@@ -149,11 +149,10 @@ class Question:
         return " to ".join(ends)
 
 
-def searches(asked: dict, blocks=("",), others=(), level=False) -> Table:
+def searches(asked: dict, blocks=("",), others=()) -> Table:
     """Show named pairs of arms of experiments: the lines of a block are one family.
 
-    Further columns have the line's own interval for new queries, the differences of
-    `others`, and with `level` the mean of ours.
+    Further columns have the line's own interval for new queries, and the differences of `others`.
     """
     rows, several = [], False
     for block in blocks:
@@ -174,7 +173,6 @@ def searches(asked: dict, blocks=("",), others=(), level=False) -> Table:
             row = {"": words}
             row |= {"difference": interval(effect), "new queries": interval(new)}
             row |= {"verdict": word(effect, MARGIN)} | dict(zip(others, map(interval, more)))
-            row |= {x.primary: percent(x.group(ours, block)[x.primary])} if level else {}
             rows.append(row)
         if block:  # on a line of its own: a column of it would push the intervals off a phone
             rows.insert(begin, dict.fromkeys(row, "") | {"": Markup(f"<b>{block}</b>")})
