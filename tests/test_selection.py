@@ -99,12 +99,21 @@ def test_two_seeds_judge_each_other_and_give_no_interval():
     seen = 100 * (ours - base).mean((1, 2))
     assert found.difference == pytest.approx(seen[1])  # the second setting is always chosen
     assert found.difference != pytest.approx(seen[0])
+    alone = cross_fit(ours[:, :1], base[:, :1])  # judges its own choice, by other examples
+    assert alone.df == 0 and alone.difference == pytest.approx(
+        100 * (ours[1, 0] - base[0, 0]).mean()
+    )
+
+
+def test_without_a_seed_that_has_all_settings_nothing_is_chosen():
+    ours = np.full((2, 3, 8), np.nan)
+    with pytest.raises(ValueError, match="need a seed that has all settings, got 3"):
+        cross_fit(ours, np.zeros((1, 3, 8)))
 
 
 @pytest.mark.parametrize(
     "ours, base, message",
     [
-        ((2, 1, 8), (1, 1, 8), "need 2 seeds, of which one has all settings, got 1"),
         ((2, 3, 8), (1, 4, 8), r"seeds and examples alike, got \[\(2, 3, 8\), \(1, 4, 8\)\]"),
         ((3, 8), (3, 8), "need .settings, seeds, examples."),
     ],

@@ -33,12 +33,13 @@ def cross_fit(ours, base, splits: int = 400) -> Effect:
     Returns
     -------
     Effect
-        In points, for these examples; without an interval if fewer than three seeds can choose.
+        In points, for these examples; without an interval if fewer than three seeds can choose. A
+        single seed judges its own choice, by the other examples.
 
     Raises
     ------
     ValueError
-        If the shapes differ, no seed has all settings, or there is only one seed.
+        If the shapes differ, or no seed has all settings.
 
     Notes
     -----
@@ -66,11 +67,8 @@ def cross_fit(ours, base, splits: int = 400) -> Effect:
     seeds, count = range(shapes[0][1]), shapes[0][2]
     choosing = [s for s in seeds if not any(np.isnan(side[:, s]).any() for side in sides)]
     deciding = [s for s in seeds if s not in choosing]
-    if len(seeds) < 2 or not choosing:
-        raise ValueError(
-            f"need 2 seeds, of which one has all settings, got {len(seeds)}, of which "
-            f"{len(choosing)} have; record more"
-        )
+    if not choosing:
+        raise ValueError(f"need a seed that has all settings, got {len(seeds)} that have some")
     rng = np.random.default_rng(0)
     half = np.stack([rng.permutation(count) < count // 2 for _ in range(splits)], 1)
     halves = np.hstack([half, ~half])
@@ -80,7 +78,7 @@ def cross_fit(ours, base, splits: int = 400) -> Effect:
     def mean(left_out: int | None = None) -> float:
         own, found = [s for s in choosing if s != left_out], []
         for part in itertools.combinations(own, max(len(choosing) // 2, 1)):
-            others = [[s] for s in seeds if s not in (*part, left_out)]
+            others = [[s] for s in seeds if s not in (*part, left_out)] or [[s] for s in part]
             best = [means[:, part].mean(1).argmax(0) for means in choose]
             ours, base = (x[k, others, range(2 * splits)] for k, x in zip(best, judge))
             found.append(np.nanmean(ours - base, axis=0).mean())
