@@ -147,19 +147,27 @@ def test_a_published_value_changes_nothing_in_a_small_experiment_either(load):
     assert experiments.load("which", small=True, seeds="4").seeds == (4,)
 
 
-def test_what_chooses_is_small_and_has_the_blocks_of_what_it_chooses_for(load, tmp_path):
+def test_what_chooses_is_small_and_has_the_blocks_of_what_it_chooses_for(
+    load, tmp_path, monkeypatch
+):
     load('[small]\narms = ["tilt lr0.1"]\nseeds = "3"\nepochs = 9')
-    (tmp_path / "later.toml").write_text(
-        'extends = "which"\nseeds = "6-9"\ngrids = []\n[blocks.large]\ndimension = 32\n'
-        '[chosen]\ntuned = { among = "tilt lr*", by = "ndcg_validation", experiment = "which" }\n'
-        '[small]\nepochs = 2\nseeds = "6-7"\n'
-    )
-    later = experiments.load("later", small=True)
-    which, arms = later.candidates("tuned", "large")
+    for block, dimension in (("small", 16), ("large", 32)):
+        (tmp_path / f"{block}.toml").write_text(
+            f'extends = "which"\nseeds = "6-9"\ngrids = []\nblocks.{block}.dimension = {dimension}\n'
+            '[chosen.tuned]\namong = "tilt lr*"\nby = "ndcg_validation"\nexperiment = "which"\n'
+            '[small]\nepochs = 2\nseeds = "6-7"\n'
+        )
+    which, arms = experiments.load("large", small=True).candidates("tuned", "large")
     assert ([*which.blocks], which.seeds, arms) == (["large"], (3,), ["tilt lr0.1"])
     assert {run.epochs for run in which.runs()} == {2}
-    published, _ = experiments.load("later").candidates("tuned", "large")
+    published, _ = experiments.load("large").candidates("tuned", "large")
     assert published is experiments.load("which")
+
+    monkeypatch.setattr(engine.Experiment, "missing", lambda self: iter(()))  # nothing to train
+    monkeypatch.setattr(records, "PLANNED", {})
+    for block in ("small", "large"):
+        experiments.load(block, small=True).train()
+    assert {"which small", "which large"} < records.PLANNED.keys()
 
 
 def test_what_is_chosen_is_unknown_until_all_runs_are_there_and_differs_by_block(load):

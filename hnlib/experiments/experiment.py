@@ -225,7 +225,8 @@ class Experiment:
         """Note the runs as planned for the notebook; return where they were made."""
         every = [found for block in self.blocks for found in self._every(block)]
         made, names = where(every), sorted(one["run"] for one in every)
-        records.PLANNED[self.name] = {"changed": [*self.changed], "where": made, "runs": names}
+        here = " ".join([self.name, *self.blocks]).strip()  # it may choose for several, by block
+        records.PLANNED[here] = {"changed": [*self.changed], "where": made, "runs": names}
         return made
 
     def model(self, name: str, seed: int, block: str = "", device: str = "auto") -> TrainedRun:
