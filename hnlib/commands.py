@@ -166,7 +166,7 @@ def run(
     Parameters
     ----------
     notebook
-        e.g. experiments/images
+        e.g. experiments/pairs
     parameters
         NAME VALUE of a parameter (repeatable)
     grid

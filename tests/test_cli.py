@@ -118,7 +118,7 @@ def test_bad_input_is_one_line(capsys, trained, arguments, message):
 def test_a_package_that_is_missing_is_named(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "hnlib.notebooks.execute", None)
     monkeypatch.delattr("hnlib.notebooks.execute")
-    assert cli.main(["run", "experiments/images"]) == 2
+    assert cli.main(["run", "experiments/pairs"]) == 2
     assert "pip install 'hnlib[book]'" in capsys.readouterr().err
 
 

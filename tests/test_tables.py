@@ -45,30 +45,6 @@ def test_mean_and_deviation():
     assert tables.percent([0.5]) == "50.0" and tables.percent([]) == "–"
 
 
-def test_a_summary_has_a_row_for_runs_that_differ_in_their_seed():
-    rows = [
-        ("ot", 0.5, 0, 0.10),
-        ("ot", 0.5, 1, 0.20),
-        ("ot", 1.0, 0, 0.30),
-        ("hcl", None, 0, None),
-    ]
-    frame = pd.DataFrame(rows, columns=["method", "epsilon", "seed", "knn"])
-    found = tables.summary(frame, by=["method", "epsilon"], metrics=["knn"])
-    assert list(found.columns) == ["method", "epsilon", "seeds", "knn"]
-    assert found["method"].tolist() == ["ot", "ot", "hcl"]  # in the order of the runs
-    assert found["seeds"].tolist() == [2, 1, 1]
-    assert found["knn"].tolist() == ["15.0\u00a0±\u00a07.1", "30.0", "–"]
-    assert tables.summary(frame.iloc[:0], by=["method"], metrics=["knn"]).empty
-
-
-def test_the_end_of_the_learning_curves():
-    curves = [[{"epoch": 0, "collision": 0.1}, {"epoch": 5, "collision": 0.2}], [], None]
-    frame = pd.DataFrame({"seed": [0, 1, 2], "history": curves}, index=[3, 5, 7])
-    found = tables.with_last(frame)
-    assert found["last_epoch"].fillna(-1).tolist() == [5, -1, -1] and found.loc[3, "seed"] == 0
-    assert tables.percent(found["last_collision"]) == "20.0"
-
-
 def test_an_end_beside_zero_shows_its_side():
     def shown(difference, half):
         effect = Effect(difference, half / stats.t.isf(0.025, 4), 4, "these images")

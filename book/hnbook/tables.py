@@ -20,7 +20,7 @@ from hnlib.experiments.words import (
 )
 
 __all__ = ["DASH", "TITLES", "Markup", "Table", "format_effect", "format_value", "interval", "myst"]
-__all__ += ["percent", "scores", "summary", "table", "term", "verdict_table", "with_last"]
+__all__ += ["percent", "scores", "table", "term", "verdict_table"]
 EMPTY = "Not measured."  # a table without rows
 
 
@@ -37,20 +37,6 @@ def myst(value) -> str:
         return text
     text = re.sub(r"[\\`*_<>\[\]$|{}&~#]", r"\\\g<0>", text)
     return re.sub(r"^(\d*)([-+=.:)])(?=\s|$|\2)", r"\1\\\2", text)  # a list, a rule, a fence
-
-
-def summary(frame: pd.DataFrame, by: list[str], metrics=("knn", "linear")) -> pd.DataFrame:
-    """Return a row for runs that differ only in their seed: `by`, number of seeds, metrics."""
-    rows = []
-    for _, runs in frame.groupby(list(by), sort=False, dropna=False):
-        rows.append(runs[list(by)].iloc[0].to_dict() | scores(runs, metrics))
-    return pd.DataFrame(rows)
-
-
-def with_last(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs with the end of their learning curves, as columns `last_collision` etc."""
-    ends = [history[-1] if history else {} for history in runs["history"]]
-    return runs.join(pd.DataFrame(ends, index=runs.index).add_prefix("last_"))
 
 
 class Table:
