@@ -16,11 +16,10 @@ from hnlib.experiments.words import (
     format_value,
     interval,
     percent,
-    scores,
 )
 
 __all__ = ["DASH", "TITLES", "Markup", "Table", "format_effect", "format_value", "interval", "myst"]
-__all__ += ["percent", "scores", "table", "term", "verdict_table"]
+__all__ += ["percent", "table", "term", "verdict_table"]
 EMPTY = "Not measured."  # a table without rows
 
 
