@@ -625,7 +625,7 @@ const typed = (() => {
       const plain = x.alpha === 0 && x.tau === 0, other = x.own - x.lead;
       if (Math.abs(other) > 1) throw new RangeError(`No negative has the similarity ${shown(other)}; change the lead.`);
       return { rows: [
-        ["sharpness γ = (1 + β)/t + α", "experiments/hardness-or-temperature.html#thm-dial-fixes", sharpness],
+        ["sharpness γ = (1 + β)/t + α", "theory/sharpness.html#thm-dial-fixes", sharpness],
         ["loudness of this anchor", `${LOUDNESS}#thm-loudness`, loudness],
         ["no anchor is quieter than", `${LOUDNESS}#thm-loudness`, quietest],
         ["loss of this anchor", `${LOUDNESS}#thm-loudness`, loss],
