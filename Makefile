@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: book small pdf wheel test check serve lint format lock repository clean environment
+.PHONY: book small device pdf wheel test check serve lint format lock repository clean environment
 .DEFAULT_GOAL := book
 
 # The whole book, or with ONLY=theory/transport a draft of some chapters; JOBS=2 chapters at once.
@@ -17,6 +17,11 @@ book: $(READY)
 small: $(READY)
 	$(BUILDER) small
 	$(BIN)/python -m pytest -q tests/test_golden.py -m slow
+
+# Their training and drawing once more, on a simulated device: what mixes devices fails.
+device: $(READY)
+	for page in $$($(BUILDER) small --names); do \
+	  PYTHONPATH=book $(BIN)/python -m tests.simulated_device $$page -p small True || exit 1; done
 
 # The built book as one file, printed by Chromium: _build/html/hard-negatives.pdf
 pdf: $(READY)

@@ -9,6 +9,7 @@ from cyclopts.types import PositiveInt
 from builder import build, small_pages
 from builder import pdf as paper
 from hnlib.__main__ import main
+from hnlib.notebooks.execute import name
 
 app = App("builder", help=__doc__, version_flags=[], result_action="return_value")
 
@@ -28,14 +29,19 @@ def book(*, only: str | None = None, jobs: PositiveInt | None = None) -> int:
 
 
 @app.command
-def small(*, jobs: PositiveInt | None = None) -> int:
+def small(*, jobs: PositiveInt | None = None, names: bool = False) -> int:
     """Execute the experiment pages at small parameters and check that all of them follows.
 
     Parameters
     ----------
     jobs
         pages at once (default: CPU count)
+    names
+        print the names of these pages instead
     """
+    if names:
+        print(*map(name, small_pages.pages()))
+        return 0
     return small_pages.check(jobs or os.cpu_count() or 1)
 
 
