@@ -78,7 +78,6 @@ def checkout(tmp_path, monkeypatch):
 
 def forget():
     experiments.forget()
-    runner._known_seconds.cache_clear()
 
 
 def test_a_parameter_changes_runs_and_the_published_value_changes_nothing(checkout):

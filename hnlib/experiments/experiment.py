@@ -803,7 +803,7 @@ def _merged(base: dict, more: dict) -> dict:
 def forget() -> None:
     """Forget what was read: files or records were added."""
     Experiment.forget()
-    for cached in (_at, _read, _own, _tracked):
+    for cached in (_at, _read, _own, _tracked, runner.known_seconds):
         cached.cache_clear()
 
 

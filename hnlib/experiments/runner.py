@@ -167,7 +167,7 @@ def train(
 
 
 @functools.cache
-def _known_seconds(on_gpu: bool) -> dict[tuple, float]:
+def known_seconds(on_gpu: bool) -> dict[tuple, float]:
     """Return the median seconds of an epoch, evaluation included, by setting."""
     seconds = defaultdict(list)
     for several in records.by_key().values():
@@ -191,7 +191,7 @@ def seconds(run, device: str = "cpu") -> float | None:
     Those of the CPU are of one thread.
     """
     setting, epochs = _setting(run.configuration)
-    known = _known_seconds(device != "cpu").get(setting)
+    known = known_seconds(device != "cpu").get(setting)
     return None if known is None else known * epochs
 
 
