@@ -13,10 +13,9 @@ BUILDER := PYTHONPATH=book $(BIN)/python -m builder
 book: $(READY)
 	$(BUILDER) book $(if $(ONLY),--only '$(ONLY)') $(if $(JOBS),--jobs $(JOBS))
 
-# Every experiment page at small parameters, trained here; and the numbers in texts as they were.
+# Every experiment page at small parameters, trained here; after `make book`.
 small: $(READY)
 	$(BUILDER) small
-	$(BIN)/python -m pytest -q tests/test_golden.py -m slow
 
 # Their training and drawing once more, on a simulated device: what mixes devices fails.
 device: $(READY)

@@ -27,6 +27,7 @@ from hnlib.notebooks.execute import (
 from hnlib.notebooks.inline_values import EVAL
 
 SMALL = {"small": True}
+SHORT = 8  # characters
 SHOWN = ("text/html", "image/svg+xml", "image/png", "text/plain")
 
 
@@ -65,7 +66,8 @@ def outside_plan(small: dict) -> list[str]:
 def shown(page: Path, executed: dict) -> dict[str, str]:
     """Return what a page shows, by the first line of a cell or by the expression in a text.
 
-    Checks of claims are left out: theorems do not depend on parameters.
+    Checks of claims are left out, because theorems do not depend on parameters, and so are short
+    numbers in texts, which may agree by chance.
     """
     found, texts = {}, []
     for cell in executed["cells"]:
@@ -86,7 +88,8 @@ def shown(page: Path, executed: dict) -> dict[str, str]:
         values = re.fullmatch(pattern, text, flags=re.DOTALL)
         if values is None:
             raise ValueError(f"{name(page)}: the executed text is not that of the page")
-        found |= dict(zip(EVAL.findall(source), values.groups()))
+        said = zip(EVAL.findall(source), values.groups())
+        found |= {asked: value for asked, value in said if len(value) > SHORT}
     return found
 
 

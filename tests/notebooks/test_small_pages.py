@@ -22,6 +22,9 @@ draw()
 )
 
 
+PINNED = "+0.5 [0.1, 0.9]"
+
+
 @pytest.fixture
 def page(tmp_path):
     path = tmp_path / "page.md"
@@ -48,13 +51,20 @@ def executed(gain, pinned, drawn, **about):
 
 
 def test_a_pinned_output_is_caught_unless_a_reason_excuses_it(page):
-    published = executed("+1.0", "0.5", "<svg>a</svg>")
-    assert small_pages.unchanged(page, published, executed("+2.0", "0.7", "<svg>b</svg>"), {}) == []
-    small = executed("+2.0", "0.5", "<svg>a</svg>")
+    published = executed("+1.0", PINNED, "<svg>a</svg>")
+    assert (
+        small_pages.unchanged(
+            page, published, executed("+2.0", "+0.7 [0.3, 1.1]", "<svg>b</svg>"), {}
+        )
+        == []
+    )
+    small = executed("+2.0", PINNED, "<svg>a</svg>")
     assert small_pages.unchanged(page, published, small, {}) == [
         "'draw()' does not follow the parameters",
         "'pinned' does not follow the parameters",
     ]
+    short = executed("+1.0", "+0.7 [0.3, 1.1]", "<svg>b</svg>")  # by chance
+    assert small_pages.unchanged(page, published, short, {}) == []
     excused = {"pinned": "a count of arms", "draw()": "theory"}
     assert small_pages.unchanged(page, published, small, excused) == []
 
