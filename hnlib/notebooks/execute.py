@@ -305,8 +305,9 @@ def run(
     target = default if out is None else out.resolve()
     if target.suffix != ".ipynb":
         raise ValueError(f"the output must be an .ipynb file, got {str(out)!r}")
-    if sys.stderr.isatty():
-        os.environ["HNLIB_PROGRESS"] = "/dev/tty"  # what trains in the kernel shows its bar here
+    if sys.stderr.isatty() and hasattr(os, "ttyname"):
+        # by name: the kernel has no terminal of its own, so /dev/tty would not open there
+        os.environ["HNLIB_PROGRESS"] = os.ttyname(sys.stderr.fileno())
     seconds = execute(path, target, parameters, timeout=timeout, progress=True)
     print(f"{name(path)}: {seconds:.1f} s, {relative_path(target)}")
     return target
