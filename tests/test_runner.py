@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from hnlib import experiments
+from hnlib import experiments, methods
 from hnlib.experiments import evidence, runner
 from hnlib.experiments.runner import Engine
 from hnlib.training import records, store
@@ -55,6 +55,21 @@ max_steps = 2
 seeds = "0-1"
 [fits.generated]
 lr = 0.3
+"""
+
+WATCHING = """
+question = "How many rows are there?"
+primary = "knn"
+watches = "size"
+seeds = "0-1"
+[fields]
+kind = "images"
+dataset = "digits"
+batch_size = 100
+train_size = 200
+epochs = 1
+[arms]
+plain = { method = "simclr" }
 """
 
 
@@ -127,6 +142,28 @@ def test_missing_runs_are_trained_and_then_recalled(checkout, capsys):
     assert "4 recorded, 0 to train" in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"main.toml has no arm 'loose'"):
         small.effect("loose", "plain", block="bag")
+
+
+class Watching(methods.Method):
+    """The method of a run, whose learning curves show one thing more."""
+
+    def __init__(self, run):
+        entry = methods.CATALOGUE[run.method]
+        super().__init__(run.method, entry, entry.defaults | run.options)
+
+    def observe(self, contrast):
+        return super().observe(contrast) | {"size": len(contrast.similarity)}
+
+
+def test_a_record_without_what_is_watched_does_not_count(checkout):
+    (checkout / "watching.toml").write_text(WATCHING)
+    watching = experiments.load("watching", seeds=0)
+    replace(watching, watches="").train(device="cpu")
+    with pytest.raises(ValueError, match=r"curves of watching show no 'size'; pass train\(\)"):
+        watching.train(device="cpu")
+    watching.train(device="cpu", method=Watching)
+    (history,) = watching.rows().history
+    assert history[-1]["size"] and not [*watching.missing()]
 
 
 def test_a_build_trains_no_published_run(checkout, monkeypatch, capsys):

@@ -70,6 +70,7 @@ class Experiment:
     minutes: float = 0.0
     closed: str = ""  # why no further run is planned
     mixed: bool = False  # whether processors may differ within a seed
+    watches: str = ""  # what only a record counts whose history has it
     fields: dict[str, Any] = field(repr=False)
     blocks: dict[str, dict] = field(repr=False)
     templates: dict[str, dict] = field(default_factory=dict, repr=False)
@@ -300,6 +301,11 @@ class Experiment:
                     f"{how['minutes']:g} minutes have passed, and {len(runs) - done} runs of "
                     f"{self.name} are left; the same call goes on from there"
                 )
+            if runs[0] in self.missing():
+                raise ValueError(
+                    f"the learning curves of {self.name} show no {self.watches!r}; pass train() "
+                    "the method whose observe() returns it"
+                )
 
     def rows(self, block: str = "", names: Iterable[str] | None = None):
         """Return the rows of some arms of a block, by default of all its arms."""
@@ -492,10 +498,17 @@ class Experiment:
         """Return the records of a run by its key: the tracked ones, else those of this machine."""
         if self.recorded is not None:
             return self.recorded.get(key or "", [])
-        if found := _tracked().get(key or ""):
+        if found := self._watched(_tracked().get(key or "", [])):
             return found
         recalled = "HNLIB_RECALL" in os.environ and not self.changed
-        return [] if recalled else _own().get(key or "", [])
+        return [] if recalled else self._watched(_own().get(key or "", []))
+
+    def _watched(self, found: list[dict]) -> list[dict]:
+        """Return the records that show what this experiment watches."""
+        if not self.watches:
+            return found
+        whole = zip(found, store.complete(found), strict=True)
+        return [one for one, more in whole if self.watches in more["history"][-1]]
 
     @classmethod
     def forget(cls) -> None:
