@@ -132,12 +132,14 @@ def _in_parallel(app, env, docnames):
 
 
 def _numbers(app, env):
-    """Begin the numbers of figures, equations and theorems outside the chapters with a letter."""
+    """Number figures, equations and theorems of the start page, and of appendices by letter."""
     toc = parse_toc_yaml(root() / "_toc.yml").root
-    apart = [page for part in toc.subtrees if not part.numbered for page in part.items]
-    for page, letter in zip([toc.docname, *apart], ascii_uppercase):
+    places: dict[str, tuple] = {toc.docname: ()}
+    for letter, part in zip(ascii_uppercase, (one for one in toc.subtrees if not one.numbered)):
+        places |= {page: (f"{letter}{i}",) for i, page in enumerate(part.items, 1)}
+    for page, place in places.items():
         for numbers in env.toc_fignumbers.get(page, {}).values():
-            numbers.update({name: (letter, i) for i, name in enumerate(numbers, 1)})
+            numbers.update({name: (*place, i) for i, name in enumerate(numbers, 1)})
     return []
 
 
