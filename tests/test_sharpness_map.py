@@ -88,3 +88,25 @@ def test_seeds_that_lack_a_cell_do_not_count():
 def test_the_curve_goes_through_a_smooth_hill():
     curve = exact_map().curve()
     assert curve([2, 10, 60]) == pytest.approx([100 * hill(g) for g in (2, 10, 60)], abs=0.3)
+
+
+def test_a_parabola_finds_the_peak_and_shuffled_sharpnesses_lose():
+    gammas = np.array([1.0, 2, 4, 8, 16, 32])
+    fit = sharpness_map.parabola(gammas, [100 * hill(gamma) for gamma in gammas])
+    assert (
+        fit.peak == pytest.approx(10)
+        and fit.r2 == pytest.approx(1)
+        and fit(10) == pytest.approx(60)
+    )
+    shuffled = sharpness_map.parabola(gammas[[3, 0, 5, 2, 4, 1]], [100 * hill(g) for g in gammas])
+    assert shuffled.r2 < 0.7 and abs(shuffled.peak - 10) > 1
+
+
+@pytest.mark.parametrize(("tried", "peak"), [((16, 32, 64), 16), ((1, 2, 4), 4)])
+def test_a_peak_beyond_the_sharpnesses_tried_is_at_their_end(tried, peak):
+    assert sharpness_map.parabola(tried, [hill(g) for g in tried]).peak == pytest.approx(peak)
+
+
+def test_a_valley_peaks_at_an_end():
+    fit = sharpness_map.parabola([1, 10, 90], [3.0, 1.0, 2.0])
+    assert fit.peak == pytest.approx(1) and np.exp(fit.vertex) > 5

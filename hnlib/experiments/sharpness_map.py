@@ -88,8 +88,7 @@ class Map:
         """Return the logarithm of the best γ by a parabola over γ ≤ `until`, for each seed."""
         tried = self.gammas <= until
         points = self.accuracy(metric)[tried]
-        bend, slope, _ = np.polyfit(np.log(self.gammas[tried]), points, 2)
-        return -slope / 2 / bend
+        return np.array([parabola(self.gammas[tried], seed).vertex for seed in points.T])
 
     def noise(self, metric: str | None = None) -> float:
         """Return the residual standard deviation of cell and seed, in points; needs two seeds."""
@@ -179,10 +178,51 @@ class Map:
         """
         mean, gammas = self.accuracy().mean(1), self.gammas.round(6)
         middle = (low <= gammas) & (gammas <= high)
-        x, y = np.log(gammas[middle]), mean[middle]
-        left = y - np.polyval(np.polyfit(x, y, 2), x)
         outside = ((mean[~middle] - mean.mean()) ** 2).sum() / len(mean) / mean.var()
-        return float(outside), float(1 - left.var() / y.var())
+        return float(outside), parabola(gammas[middle], mean[middle]).r2
+
+
+@dataclass(frozen=True, eq=False)
+class Parabola:
+    """Scores as a parabola in log γ.
+
+    Parameters
+    ----------
+    coefficients : ndarray of shape [3]
+        The highest power first.
+    ends : tuple of float
+        The least and the greatest log γ that was fitted.
+    r2 : float
+        Share of the scores' variance that it explains; 1 for three sharpnesses or fewer.
+    """
+
+    coefficients: np.ndarray
+    ends: tuple[float, float]
+    r2: float
+
+    def __call__(self, gamma):
+        """Return the fitted score at `gamma`."""
+        return np.polyval(self.coefficients, np.log(gamma))
+
+    @property
+    def vertex(self) -> float:
+        """Return log γ at the vertex, which may be a valley or lie outside the ends."""
+        bend, slope, _ = self.coefficients
+        return float(-slope / 2 / bend)
+
+    @property
+    def peak(self) -> float:
+        """Return the γ between the ends at which the parabola is highest."""
+        tries = np.exp([*self.ends, np.clip(self.vertex, *self.ends)])
+        return float(tries[self(tries).argmax()])
+
+
+def parabola(gamma, scores) -> Parabola:
+    """Fit scores [n] by least squares as a parabola in log γ; needs three sharpnesses [n]."""
+    x, y = np.log(gamma), np.asarray(scores, dtype=float)
+    coefficients = np.polyfit(x, y, 2)
+    left = y - np.polyval(coefficients, x)
+    return Parabola(coefficients, (x.min(), x.max()), float(1 - left.var() / y.var()))
 
 
 def smooth(gamma, accuracy, df: int = 5):
