@@ -11,6 +11,7 @@ READ = ("book/claims.csv", "notebooks/errata.md", "book/results/experiments")
 READ += ("book/results/papers.csv", "book/results/papers.toml", "book/results/motion.json")
 READ += ("book/results/heaviest_negatives.json", "book/results/retrieval_baselines.json")
 READ += ("book/results/stages.npz", "book/results/loss_profiles.json", "book/results/costs.json")
+READ += ("book/results/public_tables.csv", "book/results/public_predictions.csv")
 
 
 class WithLedgers(build_py):

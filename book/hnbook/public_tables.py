@@ -1,0 +1,112 @@
+"""Other people's tables on the dial: their cells, a curve for each panel, and the verdicts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from hnbook.book_files import book_file
+from hnlib.experiments.sharpness_map import Parabola, parabola
+
+PANEL = ["source", "data", "network", "epochs"]  # equal in all cells of a panel
+KINDS = {"simclr": "plain", "macl": "plain", "hcl": "tilted", "ot": "tilted", "cut": "cut"}
+
+
+def cells() -> pd.DataFrame:
+    """Return the ledger, a row for each printed score, with the `kind` of its loss.
+
+    The kind is "plain" for a temperature alone, "tilted", "cut" for the hardest negatives alone, or
+    "" for other losses.
+    """
+    ledger = pd.read_csv(book_file("book/results/public_tables.csv"))
+    return ledger.assign(kind=ledger["method"].map(KINDS).fillna(""))
+
+
+def points(panel: pd.DataFrame, *kinds: str) -> pd.DataFrame:
+    """Return the cells of these kinds that have a place on a logarithmic axis of γ."""
+    return panel[panel["kind"].isin(kinds) & (panel["gamma"] > 0)]
+
+
+def fitted(panel: pd.DataFrame) -> pd.DataFrame:
+    """Return the points that the curve of a panel is fitted to.
+
+    They are its temperatures if there are three of them, else the tilts too.
+    """
+    plain = points(panel, "plain")
+    return plain if len(plain) >= 3 else points(panel, "plain", "tilted")
+
+
+def curve(panel: pd.DataFrame) -> Parabola:
+    """Fit the scores of a panel as a parabola in log γ (see `fitted`)."""
+    used = fitted(panel)
+    return parabola(used["gamma"], used["score"])
+
+
+def panels(ledger: pd.DataFrame) -> dict[tuple, pd.DataFrame]:
+    """Return the cells of each panel with at least three sharpnesses."""
+    groups = ledger.groupby(PANEL, sort=False, dropna=False)
+    return {key: panel for key, panel in groups if fitted(panel)["gamma"].nunique() >= 3}
+
+
+def fits(ledger: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each panel with at least three sharpnesses.
+
+    `best` is the γ of the best temperature tried, `peak` and `r2` are the curve's, and `shuffled`
+    is the mean r2 over random orders of the scores. `offset` and `residual` are the mean and the
+    root mean square of the tilted points about the curve, `gain` is the best tilted minus the best
+    plain score, `shift` the logarithm of the ratio of the best 1/t with the cut to that without,
+    and `cut_gain` the best score with the cut minus that without.
+    """
+    rows, rng = [], np.random.default_rng(0)
+    for key, panel in panels(ledger).items():
+        plain, tilted, used = points(panel, "plain"), points(panel, "tilted"), fitted(panel)
+        line, top = curve(panel), plain.loc[plain["score"].idxmax()]
+        orders = [rng.permutation(used["score"]) for _ in range(50)]
+        row = dict(zip(PANEL, key)) | {
+            "known": (plain["known"] == "yes").any(),
+            "length": "long" if key[-1] >= 100 else "short" if key[-1] <= 10 else "",
+            "assumed": panel["how"].str.contains("assumed|default").any(),
+            "plain": len(plain),
+            "tilted": len(tilted),
+            "best": top["gamma"],
+            "range": np.ptp(plain["score"]),
+            "peak": line.peak,
+            "r2": line.r2,
+            "shuffled": np.mean([parabola(used["gamma"], order).r2 for order in orders]),
+        }
+        if len(tilted):
+            above = tilted["score"] - line(tilted["gamma"])
+            row |= {"offset": above.mean(), "residual": np.sqrt((above**2).mean())}
+            row["gain"] = tilted["score"].max() - top["score"]
+        cut = panel[(panel["kind"] == "cut") & np.isfinite(panel["t"])]
+        row["cut"] = len(cut)
+        if len(cut):
+            row["shift"] = np.log(parabola(1 / cut["t"], cut["score"]).peak / line.peak)
+            row["cut_gain"] = cut["score"].max() - top["score"]
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def verdicts(found: pd.DataFrame) -> pd.DataFrame:
+    """Judge each prediction on the panels of `fits` that it is about.
+
+    These are the panels with three temperatures that nobody had read when it was made. The cuts had
+    not been read even where the temperatures were known.
+    """
+    lines = pd.read_csv(book_file("book/results/public_predictions.csv"))
+    rows = []
+    for line in lines.itertuples():
+        unread = found[found["plain"] >= 3]
+        if line.column != "shift":
+            unread = unread[~unread["known"]]
+        inside = unread.query(line.panels)[line.column].between(line.low, line.high)
+        rows.append({"says": line.says, "panels": len(inside), "inside": int(inside.sum())})
+        rows[-1]["verdict"] = verdict(inside)
+    return pd.DataFrame(rows)
+
+
+def verdict(inside: pd.Series) -> str:
+    """Return "holds" from three quarters of the panels on, "refuted" below half, else "mixed"."""
+    if inside.empty:
+        return "open"
+    return "holds" if inside.mean() >= 0.75 else "mixed" if inside.mean() >= 0.5 else "refuted"

@@ -1,0 +1,83 @@
+"""The ledger of other people's tables, and how predictions about it are judged."""
+
+import csv
+import math
+from collections import Counter
+
+import pandas as pd
+import pytest
+from scripts import ROOT
+
+from hnbook import public_tables
+
+
+@pytest.fixture(scope="module")
+def rows():
+    with (ROOT / "book/results/public_tables.csv").open(encoding="utf-8", newline="") as file:
+        return [*csv.DictReader(file)]
+
+
+def wrong(row: dict) -> bool:
+    """Return whether a row lacks its source or its γ is not (1 + β)/t, to its five digits."""
+    if not all(row[key] for key in ("source", "where", "data", "network", "score", "how")):
+        return True
+    if row["gamma"] == "":
+        return not row["how"].startswith("none")
+    expected = (1 + float(row["beta"] or 0)) / float(row["t"])
+    return not math.isclose(float(row["gamma"]), expected, rel_tol=1e-4, abs_tol=1e-12)
+
+
+def test_every_cell_has_its_source_and_its_sharpness(rows):
+    assert not [row for row in rows if wrong(row)]
+    one = next(row for row in rows if row["beta"])
+    assert wrong(one | {"beta": str(float(one["beta"]) + 0.01)}) and wrong(one | {"where": ""})
+    assert max(Counter(map(tuple, (row.values() for row in rows))).values()) == 1
+
+
+def test_a_paper_and_the_code_of_its_author_print_the_same_scores(rows):
+    """Two transcriptions, of table 1 of Wang and Liu and of a README, meet in six cells."""
+
+    def scores(source):
+        found = [r for r in rows if r["source"] == source and r["method"] == "simclr"]
+        return {(r["data"], float(r["t"])): float(r["score"]) for r in found}
+
+    paper, code = scores("Wang and Liu 2021"), scores("Wang, code")
+    both = paper.keys() & code.keys()
+    assert len(both) == 6 and all(paper[key] == code[key] for key in both)
+    assert paper[("CIFAR-10", 0.3)] != code[("CIFAR-10", 0.2)]  # the next cell of the README
+
+
+@pytest.mark.parametrize(
+    ("inside", "word"),
+    [([1, 1, 1, 0], "holds"), ([1, 1, 0, 0], "mixed"), ([1, 0, 0], "refuted"), ([], "open")],
+)
+def test_a_prediction_is_judged_by_its_share_of_panels(inside, word):
+    assert public_tables.verdict(pd.Series(inside, dtype=bool)) == word
+
+
+def invented(t, beta, score, **other):
+    row = dict(source="A", data="B", network="C", epochs=200.0, known="no", how="1/t")
+    row |= dict(kind="tilted" if beta else "plain", t=t, gamma=(1 + beta) / t, score=score)
+    return row | other
+
+
+def test_points_of_one_curve_are_fitted_and_a_lifted_tilt_is_seen():
+    def hill(gamma):
+        return 60 - 2 * math.log(gamma / 4) ** 2
+
+    plain = [invented(t, 0, hill(1 / t)) for t in (1, 0.5, 0.2, 0.1)]
+    tilt = [invented(0.5, 1, hill(4)), invented(0.5, 3, hill(8))]
+    (row,) = public_tables.fits(pd.DataFrame(plain + tilt)).itertuples()
+    assert row.peak == pytest.approx(4) and row.offset == pytest.approx(0, abs=1e-9)
+    assert row.r2 == pytest.approx(1) and row.shuffled < 0.9 and row.length == "long"
+    lifted = [cell | {"score": cell["score"] + 2} for cell in tilt]
+    (row,) = public_tables.fits(pd.DataFrame(plain + lifted)).itertuples()
+    assert row.offset == pytest.approx(2) and row.gain == pytest.approx(2 + hill(4) - hill(5))
+
+
+def test_known_panels_are_no_evidence(monkeypatch):
+    found = public_tables.fits(public_tables.cells())
+    (open_, *_, cut) = public_tables.verdicts(found).to_dict("records")
+    assert open_["verdict"] == "open" and cut["panels"] == 4
+    fewer = public_tables.verdicts(found.assign(known=True))
+    assert [*fewer["panels"]] == [0, 0, 0, 0, 4]
