@@ -127,8 +127,6 @@ def _report(run, trained, folder: Path) -> None:
 
 
 def _describe(run, file: Path) -> None:
-    from hnlib.experiments import paper_numbers
-
     if run.method is not None:  # ValueError: no such method, option or schedule
         from hnlib.training import loop
 
@@ -139,12 +137,6 @@ def _describe(run, file: Path) -> None:
         if shown[field] not in (None, ""):
             print(f"{field:17}{shown[field]}")
     print(f"{'record':17}a line of {file}, named by a hash of this and of the data")
-    key = paper_numbers.key(run)
-    for cell in paper_numbers.cells():
-        if cell.key == key:
-            paper = paper_numbers.PAPERS[cell.paper]
-            place = f"{paper}, {cell.table}, {cell.row}, {cell.column}: {cell.value:g}"
-            print(f"{'printed number':17}{place}")
 
 
 @app.command
@@ -388,11 +380,10 @@ def queue(
     minutes: PositiveFloat = 10,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     only: str = "*",
-    seeds: PositiveInt = 1,
     data_root: Path | None = None,
     engine: Annotated[Engine, flattened] = here,
 ) -> int:
-    """List the runs that the papers' numbers are waiting for, best first, or carry them out.
+    """List the runs that the experiments wait for, or carry them out.
 
     Parameters
     ----------
@@ -403,9 +394,7 @@ def queue(
     device
         auto, cpu or cuda
     only
-        part of 'PAPER TABLE, DATASET, METHOD' or 'chapters EXPERIMENT, …', or a pattern
-    seeds
-        runs of each setting
+        part of 'EXPERIMENT, DATASET, METHOD', or a pattern
     data_root
         default: $HNLIB_DATA or the cache
     """
@@ -418,16 +407,14 @@ def queue(
 
         on = "cuda" if torch.cuda.is_available() else "cpu"
         if on == "cpu" and shutil.which("nvidia-smi"):
-            print("torch cannot use the GPU of this machine: times and order are those of a CPU")
-    frame = records.frame(records.tracked(), records.default_folder())
-    waiting = run_queue.jobs(frame, seeds, only, on) + run_queue.planned(only, on)
-    elsewhere = []
+            print("torch cannot use the GPU of this machine: times are those of a CPU")
+    waiting = run_queue.jobs(only, on)
     if run or device != "cuda":  # runs may be listed for a GPU that this machine lacks
-        elsewhere = run_queue.elsewhere(waiting, records.environment(on)["hardware"])
+        for sentence in run_queue.elsewhere(waiting, records.environment(on)["hardware"]):
+            print(sentence)
     if not run:
-        print(run_queue.listing(waiting), *elsewhere, sep="\n")
+        print(run_queue.listing(waiting))
         return 0
-    print(*elsewhere, sep="\n", end="\n" * bool(elsewhere))
     how = dict(minutes=minutes, device=device, data_root=data_root, engine=engine)
     done = run_queue.work(waiting, **how)
     print(f"{done} recorded, {len(waiting) - done} left")

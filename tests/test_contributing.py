@@ -16,7 +16,6 @@ import hnlib
 from hnbook.tables import format_value
 from hnlib import __main__ as cli
 from hnlib import experiments, methods, negatives
-from hnlib.experiments import paper_numbers
 from hnlib.notebooks import execute
 from hnlib.training import kinds, records
 from hnlib.training.train import load, train
@@ -52,7 +51,6 @@ def checkout(tmp_path, monkeypatch):
     (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: notebooks/experiments/digits\n")
     (tmp_path / "book/results/experiments/digits.toml").write_text(EXPERIMENT)
     (tmp_path / "notebooks/experiments/digits.md").write_text(MEASURED)
-    paper_numbers.cells()  # which `hnlib queue` needs, too
     monkeypatch.chdir(tmp_path)
     clear()
     yield tmp_path
@@ -65,7 +63,7 @@ def test_an_experiment_is_a_file_a_queue_records_a_table_a_verdict_and_a_page(
 ):
     experiment = experiments.load("digits")
     assert experiment.verdicts().rows[0]["verdict"].startswith("open")
-    command = ["queue", "--only", "chapters digits", "--run", "--device", "cpu"]
+    command = ["queue", "--only", "digits", "--run", "--device", "cpu"]
     assert len([*experiment.missing()]) == 9 and cli.main(command) == 0
     experiments.forget()
     assert experiments.load("digits").verdicts().rows[0]["verdict"] == "holds"

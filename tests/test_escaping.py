@@ -13,8 +13,7 @@ from myst_parser.parsers.docutils_ import Parser
 from scripts import ROOT
 
 from builder import ledger_pages, paper_numbers_page
-from hnbook import claims, figures, tables
-from hnlib.experiments import paper_numbers
+from hnbook import claims, figures, paper_numbers, tables
 from hnlib.images.config import ImageRun
 from hnlib.training import records
 

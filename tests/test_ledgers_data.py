@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 import torch
 
+from hnbook import paper_numbers
 from hnlib import negatives
 from hnlib.contrast import Contrast
-from hnlib.experiments import evidence, paper_numbers
+from hnlib.experiments import evidence
 from hnlib.training import kinds, records, store
 
 BOOK = Path(__file__).resolve().parent.parent / "book"

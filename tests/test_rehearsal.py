@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from hnbook import paper_numbers
 from hnlib import transport
-from hnlib.experiments import paper_numbers
 from hnlib.images import data, task
 from hnlib.training import loop, records
 from hnlib.training.config import Execution

@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 
 from hnbook import claims
+from hnbook.paper_numbers import PAPERS
 from hnbook.tables import DASH, Markup, format_value, myst, percent
 from hnlib import experiments
 from hnlib.experiments import evidence
-from hnlib.experiments.paper_numbers import PAPERS
 from hnlib.notebooks import inline_values
 from hnlib.training import kinds, records, store
 

@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 
 from builder import ledger_pages
+from hnbook import paper_numbers
 from hnbook.tables import DASH, Markup, interval, myst, percent
-from hnlib.experiments import evidence, paper_numbers, run_queue
+from hnlib.experiments import evidence, run_queue, runner
 from hnlib.experiments.comparisons import Effect
 
 WHERE = ["Printed in", "Row", "Data", "Printed"]
@@ -47,7 +48,7 @@ def _ours(row: dict) -> str:
     return f"{ours} ({ledger_pages.pluralise(row['seeds'], 'seed')})" if ours else ""
 
 
-def _line(row: dict, minutes: dict[str, float | None]) -> list:
+def _line(row: dict, minutes: dict[str, float]) -> list:
     cell = row["cell"]
     spread = "" if np.isnan(cell.spread) else f" ± {cell.spread:g}"
     gap = _by_readout(row, lambda values: difference(values, cell.value)).replace("\u00a0[", " [")
@@ -57,7 +58,7 @@ def _line(row: dict, minutes: dict[str, float | None]) -> list:
         remarks = [f"ours: {cell.ours}" if cell.ours else "", cell.note, cell.remark]
         remarks += [ledger_pages.duration(row["seconds"]) if row["seeds"] else ""]
         remarks += [f"{time:.0f} min on a CPU" if time else ""]
-        code = ledger_pages.inline_code(paper_numbers.command(cell.run))
+        code = ledger_pages.inline_code(run_queue.command(cell.run))
         origin = Markup(f"{code} {myst('; '.join(filter(None, remarks)))}")
     state = "on record" if row["seeds"] else "no record yet" if cell.run else "no run"
     printed = f"{cell.value:g}{spread}"
@@ -74,7 +75,7 @@ def _quick(rows: list[dict]) -> str:
     lines = []
     for row in [*fastest.values()][:QUICK]:
         cell = row["cell"]
-        command = ledger_pages.inline_code(paper_numbers.command(cell.run))
+        command = ledger_pages.inline_code(run_queue.command(cell.run))
         time = ledger_pages.duration(row["seconds"])
         lines.append([*_where(cell), f"{cell.value:g}", _ours(row), time, command])
     return ledger_pages.table([*WHERE, "Ours", "Time", "Command"], lines)
@@ -147,11 +148,12 @@ def parts(frame) -> dict[str, str]:
     every["runs"] = [cell.run is not None for cell in every["cell"]]
     every["kind"] = [cell.run and cell.run.kind for cell in every["cell"]]
     every["recorded"] = every["seeds"] > 0
-    missing = run_queue.jobs(frame)
-    images = sum(job.run.kind == "images" for job in missing)
+    missing = {c.key: c.run for c in every["cell"][~every["recorded"]] if c.run is not None}
+    images = sum(run.kind == "images" for run in missing.values())
+    minutes = {key: runner.seconds(run.resolved()) for key, run in missing.items()}
+    minutes = {key: one / 60 for key, one in minutes.items() if one is not None}
     # those on record first
     rows = sorted(every.to_dict("records"), key=lambda row: -row["runs"] - row["recorded"])
-    minutes = {paper_numbers.key(job.run): job.minutes for job in missing}
     return {
         "counts": _on_record(every),
         "images": ledger_pages.pluralise(images, "run"),
@@ -160,7 +162,8 @@ def parts(frame) -> dict[str, str]:
         "apart": _apart(every, frame),
         "statistics": _statistics(evidence.path("graph_sets.csv")),
         "printed": ledger_pages.table(HEAD, [_line(row, minutes) for row in rows], WIDTHS),
-        "queue": f"Missing, with one seed: {run_queue.total(missing)}.",
+        "missing": f"{len(missing)} runs; the {len(minutes)} whose time is known take "
+        f"{sum(minutes.values()) / 60:,.1f} hours",
     }
 
 

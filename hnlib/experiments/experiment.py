@@ -773,16 +773,6 @@ def _read(name: str) -> Experiment:
         raise ValueError(f"{path}, {place}: {first['msg']}") from None
 
 
-def missing() -> Iterator:
-    """Yield the runs without a record of all experiments that are not closed.
-
-    Those of experiments with predictions come first.
-    """
-    every = [(x, [*x.missing()]) for x in map(load, names()) if not x.closed]
-    every.sort(key=lambda pair: (not pair[0].predictions, pair[0].minutes * len(pair[1])))
-    return itertools.chain.from_iterable(runs for _, runs in every)
-
-
 def names() -> list[str]:
     """Return the names of all experiments."""
     return sorted(path.stem for path in Path(evidence.path("experiments")).glob("*.toml"))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import json
-import shlex
 import tomllib
 from dataclasses import dataclass, replace
 from typing import Any
@@ -175,23 +174,3 @@ def readout(cell: Cell) -> str:
 
 def _percents(runs: Any, metric: str) -> list[float]:
     return [] if runs is None or metric not in runs else (100 * runs[metric].dropna()).tolist()
-
-
-def command(run) -> str:
-    """Return the shell command that makes the run's record."""
-    parts = ["hnlib train", run.kind, "--dataset", run.dataset, "--method", run.method]
-    for name, default in config.defaults(type(run)).items():
-        value = getattr(run, name)
-        if value in (default, None) or name in ("dataset", "method", "dataset_digest", "options"):
-            continue
-        flag = "--" + name.replace("_", "-")
-        if isinstance(value, dict):
-            parts += [part for pair in config.to_text(value).split(",") for part in (flag, pair)]
-        elif isinstance(value, tuple):
-            parts += [flag, *map(str, value)]
-        else:
-            parts += [flag] if value is True else [flag, str(value)]
-    for name, value in run.options.items():
-        word = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-        parts += ["-o", f"{name}={word}"]
-    return " ".join([parts[0], *map(shlex.quote, parts[1:])])
