@@ -22,7 +22,7 @@ def test_an_expression_is_what_it_is_where_the_text_stands():
         new_markdown_cell("Now {eval}`x`."),
     ]
     node = new_notebook(cells=cells)
-    inline_values.ask(node)
+    inline_values.add_cells(node)
     assert [cell.cell_type[0] for cell in node.cells] == list("mccmccm")
     names, said = {}, []
     for cell in node.cells:
@@ -32,7 +32,7 @@ def test_an_expression_is_what_it_is_where_the_text_stands():
             cell.outputs = [new_output("display_data", {inline_values.MIME: said})]
         elif cell.cell_type == "code":
             exec(cell.source, names)
-    inline_values.answer(node)
+    inline_values.substitute(node)
     texts = [cell.source for cell in node.cells if cell.cell_type == "markdown"]
     assert texts == ["Without.", "Then 1.2 and\n1 %.", "Now 2.0."]
     assert len(node.cells) == len(cells)
@@ -40,7 +40,7 @@ def test_an_expression_is_what_it_is_where_the_text_stands():
 
 def test_a_draft_has_a_dash_for_each():
     node = new_notebook(cells=[new_markdown_cell("A {eval}`x[0]` b.")])
-    assert inline_values.without(node).cells[0].source == "A \u2013 b."
+    assert inline_values.blank(node).cells[0].source == "A \u2013 b."
 
 
 def test_an_effect_has_its_interval_and_says_whether_its_sign_is_unresolved():

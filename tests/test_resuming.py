@@ -183,7 +183,7 @@ def test_a_session_names_the_peak_of_the_memory_in_bytes(monkeypatch):
     for device, expected in (("cuda", 3 * 2**30), ("cpu", None)):
         fabric = SimpleNamespace(device=torch.device(device))
         here = SimpleNamespace(fabric=fabric, begun=0.0, before=[], environment={})
-        (session,) = loop.Trainings.sessions(here)
+        (session,) = loop.RunTrainer.sessions(here)
         assert session.get("peak_memory") == expected
 
 

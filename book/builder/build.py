@@ -105,7 +105,7 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
                 _refuse_warnings(name(chapter), notebook)
             notebook = with_time(notebook, chapter.parent.name == "theory")
         else:
-            notebook = _with_note(dict(inline_values.without(read(chapter))), NOT_EXECUTED)
+            notebook = _with_note(dict(inline_values.blank(read(chapter))), NOT_EXECUTED)
         target = (folder / chapter.relative_to(root())).with_suffix(".ipynb")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(notebook), encoding="utf-8")

@@ -225,7 +225,7 @@ def execute(
     _prepare_environment(threads)
     sources()  # an edit from here on does not count as executed
     node = read(notebook)
-    inline_values.ask(node)
+    inline_values.add_cells(node)
     node.cells.append(nbformat.v4.new_code_cell(PROBE))
     failed = out.with_name(f"{out.stem}.failed.ipynb")
     failed.parent.mkdir(parents=True, exist_ok=True)
@@ -257,7 +257,7 @@ def execute(
     failed.unlink()
     # a late message of another cell may stand beside it
     probe = next(o.data[ABOUT] for o in node.cells.pop().outputs if ABOUT in o.get("data", {}))
-    inline_values.answer(node)
+    inline_values.substitute(node)
     times = [cell.metadata.pop("papermill")["duration"] or 0 for cell in node.cells]
     node.metadata["papermill"] = {"parameters": parameters or {}}  # without paths and times
     files = sorted(

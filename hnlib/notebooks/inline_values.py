@@ -13,7 +13,7 @@ MIME = "application/x-hnlib-inline"
 CODE = "__import__('hnlib.experiments.words', fromlist=['words']).show_inline({})"
 
 
-def ask(node) -> None:
+def add_cells(node) -> None:
     """Before every text with expressions, add a code cell that evaluates them."""
     from nbformat.v4 import new_code_cell
 
@@ -26,8 +26,8 @@ def ask(node) -> None:
     node.cells = cells
 
 
-def answer(node) -> None:
-    """Remove the cells of `ask` and put their values into the text."""
+def substitute(node) -> None:
+    """Remove the cells of `add_cells` and put their values into the text."""
     cells, said = [], iter(())
     for cell in node.cells:
         if "inline" in cell.metadata.get("tags", ()):
@@ -39,7 +39,7 @@ def answer(node) -> None:
     node.cells = cells
 
 
-def without(node):
+def blank(node):
     """Return a notebook that was not executed with a dash for every expression."""
     for cell in node.cells:
         if cell.cell_type == "markdown":

@@ -380,14 +380,14 @@ def fit(fabric, task: Task, method, execution: config.Execution) -> TrainedRun:
                     _files.require_writable(path)
             if execution.checkpoint:
                 stack.enter_context(_files.exclusive_lock(execution.checkpoint))
-        trainings = Trainings(fabric, task, method, execution)
+        trainings = RunTrainer(fabric, task, method, execution)
         # what stops the run does not lose the epochs since the last writing
         stack.callback(trainings.checkpoint.flush)
         trainings.train()
         return trainings.finish()
 
 
-class Trainings:
+class RunTrainer:
     """All trainings of a run, one after the other, from its checkpoint to its record.
 
     `model` is that of the first training.
