@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -49,8 +50,9 @@ def frame(right, numbers=None, **more):
     return pd.DataFrame(rows)
 
 
-def compare(table, **more):
-    return comparisons.compare(table, "method == 'hcl'", "method == 'simclr'", **more)
+def compare(table, ours="hcl", base="simclr", **more):
+    groups = (table[table["method"] == name] for name in (ours, base))
+    return comparisons.between(*groups, **more)
 
 
 def same(found: Effect, wanted: Effect):
@@ -95,7 +97,7 @@ def test_neither_order_nor_further_runs_matter_and_what_is_left_out_is_named():
     shuffled = pd.concat([table, more, other]).sample(frac=1, random_state=0)
     found = compare(shuffled)
     assert same(found, compare(table)) and found.unpaired == (10, 11)
-    swapped = comparisons.compare(table, "method == 'simclr'", "method == 'hcl'")
+    swapped = compare(table, "simclr", "hcl")
     assert (swapped.low, swapped.high) == pytest.approx((-found.high, -found.low))
 
 
@@ -219,31 +221,18 @@ def test_a_family_has_holms_p_and_simultaneous_intervals():
         comparisons.family(found)
 
 
-def many(k, n=4, m=300):
-    """k methods and their base."""
-    right = [bits(n, m, seed)[0] for seed in range(k)]
-    base = frame(bits(n, m, 99)).query("method == 'simclr'")
-    tables_ = [frame(r[None]).assign(method=f"m{i}") for i, r in enumerate(right)]
-    return pd.concat([base, *tables_], ignore_index=True)
-
-
-def against(base, *others, table):
-    return [
-        comparisons.compare(table, f"method == '{name}'", f"method == '{base}'") for name in others
-    ]
-
-
 def test_a_pooled_family_has_the_residual_variance_of_the_table():
-    k, n = 5, 4
-    table = many(k, n)
-    alone = against("simclr", *(f"m{i}" for i in range(k)), table=table)
+    k, n, m = 5, 4, 300
+    others = {f"m{i}": bits(n, m, seed=i)[0] for i in range(k)}
+    tables = [frame(right[None]).assign(method=name) for name, right in others.items()]
+    table = pd.concat([frame(bits(n, m, 99)[[1, 1]])[n:], *tables], ignore_index=True)
+    alone = [compare(table, name) for name in others]
     fit = ols("linear ~ C(method) + C(seed)", table).fit()
     wanted = 100 * math.sqrt(2 * fit.mse_resid / n)
     for e, f in zip(alone, comparisons.family(alone, pooled=True)):
         assert f.difference == e.difference and f.df == fit.df_resid == k * (n - 1)
-        assert f.between == pytest.approx(wanted)
+        assert f.between == pytest.approx(wanted) != pytest.approx(e.between)
         assert f.high - f.difference == pytest.approx(wanted * stats.t.isf(0.025 / k, f.df))
-    assert same(comparisons.family(alone[:1], pooled=True)[0], alone[0])
 
 
 @quick
@@ -256,18 +245,23 @@ def test_equivalence_is_two_one_sided_tests(seed, n, margin):
     assert (p <= 0.05) == (abs(effect.difference) + effect.half(0.1) <= margin)
 
 
-def test_verdicts():
+def test_a_verdict_is_one_word_for_an_effect_and_a_margin():
     small, large, wide = (Effect(x, e, 5, "") for x, e in ((0.3, 0.05), (2, 0.1), (0.3, 1)))
-    for effect, margin, expected in (
-        (small, None, "different"),
-        (large, None, "different"),
-        (wide, None, "unresolved"),
-        (small, 0.5, "equivalent"),
-        (large, 0.5, "different"),
-        (wide, 0.5, "unresolved"),
-        (large, 2.5, "equivalent"),
+    for effect, margin, word, opposite in (
+        (small, 0.0, "beats", "loses"),
+        (small, 0.25, "leads", "trails"),
+        (small, 0.5, "equivalent", "equivalent"),
+        (large, 0.5, "beats", "loses"),
+        (large, 2.5, "equivalent", "equivalent"),
+        (wide, 0.0, "unresolved", "unresolved"),
+        (wide, 0.5, "unresolved", "unresolved"),
     ):
-        assert comparisons.verdict(effect, *([margin] if margin else [])) == expected
+        behind = replace(effect, difference=-effect.difference)
+        assert comparisons.verdict(effect, margin) == word
+        assert comparisons.verdict(behind, margin) == opposite
+    # Holm rejects what the simultaneous interval does not
+    edge = comparisons.family(Effect(d, 0.4, 9, "") for d in (1.0, 5.0, 5.0))[0]
+    assert edge.low < 0 and comparisons.verdict(edge) == "leads"
 
 
 @pytest.mark.parametrize("n", [2, 6])

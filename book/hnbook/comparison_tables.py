@@ -27,7 +27,7 @@ CAPTION = (  # words in brackets are terms of the glossary
 )
 
 
-def word(effect: Effect, margin: float | None = None) -> str:
+def word(effect: Effect, margin: float = 0.0) -> str:
     """Return the verdict; equivalent effects may be different from zero, too.
 
     "By p alone": Holm's p excludes zero and the family's interval does not.
@@ -35,8 +35,9 @@ def word(effect: Effect, margin: float | None = None) -> str:
     verdict = comparisons.verdict(effect, margin)
     if verdict == "equivalent" and effect.p <= 0.05:
         return "different, within the margin"
-    alone = verdict == "different" and effect.low <= 0 <= effect.high
-    return f"{verdict}, by p alone" if alone else verdict
+    if verdict in ("equivalent", "unresolved"):
+        return verdict
+    return "different, by p alone" if effect.low <= 0 <= effect.high else "different"
 
 
 def one_variance(experiment, pairs: dict[str, tuple[str, str]], pool, block: str = "") -> Question:
@@ -160,7 +161,7 @@ def searches(asked: dict, blocks=("",), others=()) -> Table:
             words: (experiment, *pair)
             for experiment, lines in asked.items()
             for words, pair in lines.items()
-            if block in experiment.having(pair)
+            if block in experiment.blocks_with(pair)
         }
         several = several or len(pairs) > 1
         families = [

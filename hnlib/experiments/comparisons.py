@@ -99,8 +99,8 @@ class Effect:
         return optimize.root_scalar(gap, bracket=bracket, xtol=1e-12 * high).root
 
 
-def compare(table, ours, base, metric="linear", target="these images", mixed=False) -> Effect:
-    r"""Compare two methods, in points, paired by seed.
+def between(ours, base, metric="linear", target="these images", mixed=False) -> Effect:
+    r"""Compare two groups of runs, in points, paired by seed.
 
     On these images it is the paired t test (`scipy.stats.ttest_rel`) with its interval, except that
     the deviation has a minimum; `family` corrects several effects, and `equivalence` asks the
@@ -108,14 +108,13 @@ def compare(table, ours, base, metric="linear", target="these images", mixed=Fal
 
     Parameters
     ----------
-    table : DataFrame
-        One row a run.
-    ours, base : str
-        Queries of the table, such as ``"method == 'hcl'"``.
+    ours, base : DataFrame
+        One row a run, as of `records.frame`.
     metric : str, default "linear"
         Column to compare.
     target : {"these images", "new images", "new data sets"}, default "these images"
-        What the effect is about; the last needs the scores of folds (see `between`).
+        What the effect is about. The last is that of `cross_validated`, and needs the scores of
+        folds, a column such as "svm_folds".
     mixed : bool, default False
         Whether the two runs of a seed may come from different processors, whose rounding differs.
 
@@ -127,7 +126,7 @@ def compare(table, ours, base, metric="linear", target="these images", mixed=Fal
     Raises
     ------
     ValueError
-        If a query has no run or a seed twice, no seed is common, the metric is not finite or, for
+        If a group has no run or a seed twice, no seed is common, the metric is not finite or, for
         new images, not a share of counted images, the test images differ, or a seed mixes
         processors and `mixed` is false.
 
@@ -150,21 +149,11 @@ def compare(table, ours, base, metric="linear", target="these images", mixed=Fal
     Examples
     --------
     >>> import pandas as pd
-    >>> from hnlib.experiments.comparisons import compare
-    >>> runs = pd.DataFrame({"seed": [0, 1, 2, 0, 1, 2], "method": ["hcl"] * 3 + ["simclr"] * 3})
-    >>> runs["linear"] = [0.81, 0.83, 0.82, 0.80, 0.81, 0.80]
-    >>> print(compare(runs, "method == 'hcl'", "method == 'simclr'"))
+    >>> from hnlib.experiments.comparisons import between
+    >>> hcl = pd.DataFrame({"seed": [0, 1, 2], "linear": [0.81, 0.83, 0.82]})
+    >>> simclr = pd.DataFrame({"seed": [0, 1, 2], "linear": [0.80, 0.81, 0.80]})
+    >>> print(between(hcl, simclr))
     +1.67 [+0.23, +3.10], p = 0.038; these images, df 2
-    """
-    effect = between(table.query(ours), table.query(base), metric, target, mixed)
-    return replace(effect, base=base)
-
-
-def between(ours, base, metric="linear", target="these images", mixed=False) -> Effect:
-    """Compare two groups of runs, each a frame of `records.frame`, as `compare` does.
-
-    The target "new data sets" is that of `cross_validated`; the runs then need the scores of their
-    folds, a column such as "svm_folds".
     """
     name = " ".join(sorted(base.get("record", ())))
     a, b = _runs(ours, "our group", metric), _runs(base, "the base group", metric)
@@ -296,14 +285,25 @@ def equivalence(effect: Effect, margin: float) -> float:
     return min(1.0, effect.family * (half if distance >= 0 else 1 - half))
 
 
-def verdict(effect: Effect, margin: float | None = None, alpha: float = 0.05) -> str:
-    """Return "equivalent", "different" or "unresolved"; wrong with probability at most α.
+def verdict(effect: Effect, margin: float = 0.0) -> str:
+    """Return what an effect shows of a difference that matters if it exceeds ± `margin` points.
 
-    Equivalent if a margin is given and `equivalence` ≤ α, else different if p ≤ α.
+    - "beats" or "loses": the whole interval lies above the margin, or below its negative
+    - "equivalent": two one-sided tests find the difference within ± margin (`equivalence`)
+    - "leads" or "trails": it is above or below zero (p ≤ 0.05), perhaps by less than the margin
+    - "unresolved": none of these
+
+    Where methods are equal each word but the last is wrong with probability at most 5 %.
     """
-    if margin is not None and equivalence(effect, margin) <= alpha:
+    if effect.low > margin:
+        return "beats"
+    if effect.high < -margin:
+        return "loses"
+    if margin > 0 and equivalence(effect, margin) <= 0.05:
         return "equivalent"
-    return "different" if effect.p <= alpha else "unresolved"
+    if effect.p <= 0.05:
+        return "leads" if effect.difference > 0 else "trails"
+    return "unresolved"
 
 
 def detectable(design, power: float = 0.8, alpha: float = 0.05) -> float:
