@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,11 +47,6 @@ class Map:
         """Return the temperatures, falling."""
         return [*dict.fromkeys(t for t, _ in self.points)]
 
-    @property
-    def betas(self) -> list[float]:
-        """Return the tilts, rising."""
-        return sorted({beta for _, beta in self.points})
-
     @functools.cached_property
     def cells(self) -> pd.DataFrame:
         """Return the runs of the seeds with every cell of the map, with `beta` 0 for SimCLR."""
@@ -78,17 +72,7 @@ class Map:
 
     def curve(self, metric: str | None = None):
         """Fit the means over seeds by a smooth function of γ."""
-        return self.smooth(self.accuracy(metric).mean(1))
-
-    def smooth(self, accuracy):
-        """Fit one number per cell by a smooth function of γ."""
-        return smooth(self.gammas, accuracy)
-
-    def vertex(self, metric: str | None = None, until: float = math.inf) -> np.ndarray:
-        """Return the logarithm of the best γ by a parabola over γ ≤ `until`, for each seed."""
-        tried = self.gammas <= until
-        points = self.accuracy(metric)[tried]
-        return np.array([parabola(self.gammas[tried], seed).vertex for seed in points.T])
+        return smooth(self.gammas, self.accuracy(metric).mean(1))
 
     def noise(self, metric: str | None = None) -> float:
         """Return the residual standard deviation of cell and seed, in points; needs two seeds."""
@@ -139,20 +123,6 @@ class Map:
         """Return the variance of a cell's mean over seeds and its degrees of freedom."""
         df = (len(self.points) - 1) * (len(self.seeds) - 1)
         return self.noise(metric) ** 2 / len(self.seeds), df
-
-    def tilted(self, metric: str | None = None) -> dict[float, np.ndarray]:
-        """Return the mean of the tilted cells minus the untilted one, for each γ that has both.
-
-        Each difference has one value for each seed.
-        """
-        points = self.accuracy(metric)
-        beta, gammas = np.array(self.points)[:, 1], self.gammas.round(6)
-        return {
-            gamma: points[(gammas == gamma) & (beta > 0)].mean(0)
-            - points[(gammas == gamma) & (beta == 0)][0]
-            for gamma in np.unique(gammas[beta == 0])
-            if ((gammas == gamma) & (beta > 0)).any()
-        }
 
     def share(self, metric: str | None = None, df: int = 5) -> tuple[float, float, float]:
         """Return the share of the variance between cells that a smooth function of γ explains.
