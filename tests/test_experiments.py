@@ -153,7 +153,7 @@ def test_what_chooses_is_small_and_has_the_blocks_of_what_it_chooses_for(
     load('[small]\narms = ["tilt lr0.1"]\nseeds = "3"\nepochs = 9')
     for block, dimension in (("small", 16), ("large", 32)):
         (tmp_path / f"{block}.toml").write_text(
-            f'extends = "which"\nseeds = "6-9"\ngrids = []\nblocks.{block}.dimension = {dimension}\n'
+            f'base = "which"\nseeds = "6-9"\ngrids = []\nblocks.{block}.dimension = {dimension}\n'
             '[chosen.tuned]\namong = "tilt lr*"\nby = "ndcg_validation"\nexperiment = "which"\n'
             '[small]\nepochs = 2\nseeds = "6-7"\n'
         )
@@ -316,7 +316,7 @@ def test_lines_of_a_family_are_corrected_together_and_some_are_not_corrected(loa
 
 def test_a_file_may_extend_another(load, tmp_path):
     first = load(score=lr)
-    (tmp_path / "again.toml").write_text('extends = "which"\nquestion = "?"\nseeds = "6-7"\n')
+    (tmp_path / "again.toml").write_text('base = "which"\nquestion = "?"\nseeds = "6-7"\n')
     again = experiments.load("again")
     assert again.names("small") == first.names("small") and again.seeds == (6, 7)
     assert len(list(again.missing())) == 2 * (4 + 5) and again.question == "?"
@@ -338,7 +338,7 @@ def test_a_published_value_changes_nothing_small_or_not(load):
 
 def test_a_closed_experiment_leaves_the_queue(load, tmp_path, monkeypatch):
     still = [run.configuration for run in load().missing()]
-    (tmp_path / "again.toml").write_text('extends = "which"\nclosed = "asked elsewhere"\n')
+    (tmp_path / "again.toml").write_text('base = "which"\nclosed = "asked elsewhere"\n')
     assert len([*experiments.load("again").missing()]) == len(still)
     monkeypatch.setattr(engine, "names", lambda: ["again", "which"])
     assert [run.configuration for run in engine.missing()] == still
@@ -354,7 +354,7 @@ def test_a_closed_experiment_is_trained_at_other_parameters_alone(
     load('[small]\nseeds = "3"\n').train()
     assert len(begun) == 3 * 9
     begun.clear()
-    (tmp_path / "again.toml").write_text('extends = "which"\nclosed = "asked elsewhere"\n')
+    (tmp_path / "again.toml").write_text('base = "which"\nclosed = "asked elsewhere"\n')
     experiments.load("again").train()
     assert not begun and "again: 0 of 27 runs recorded; asked elsewhere." in capsys.readouterr().out
     experiments.load("again", small=True).train()

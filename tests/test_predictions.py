@@ -6,7 +6,7 @@ from scipy import stats
 
 from hnlib.experiments.comparisons import Effect
 from hnlib.experiments.prediction_statistics import Level
-from hnlib.experiments.predictions import severe, severity, verdict, worded
+from hnlib.experiments.predictions import judge, severe, severity, worded
 
 
 def effect(difference, error, df=9):
@@ -31,7 +31,7 @@ def test_lines_by_their_ranges():
     ):
         refuted = {"below": bounds} if word == "above" else {"outside": bounds}
         named = dict(zip("ab", found))
-        assert verdict(named, {word: bounds}, refuted) == expected, (found, word)
+        assert judge(named, {word: bounds}, refuted) == expected, (found, word)
         assert ("at" in severe(named, {word: bounds})) == any(
             x not in (level, alone) for x in found
         )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from hnbook.comparison_tables import one_variance
 from hnbook.tables import Markup, interval
 from hnlib import experiments
-from hnlib.experiments import comparisons, selection
+from hnlib.experiments import comparisons, predictions, selection
 from hnlib.experiments.comparisons import Effect
 from hnlib.training import records
 
@@ -327,7 +327,7 @@ def found(name: str, *ids: str) -> list[Effect]:
     """Return what predictions of an experiment found."""
     experiment = experiments.load(name)
     lines = [line for id_ in ids for line in experiment.predictions if line["id"] == id_]
-    several = [experiment.of_family(line, line["metric"]).values() for line in lines]
+    several = [predictions.of_family(experiment, line, line["metric"]).values() for line in lines]
     return [effect for effects in several for effect in effects]
 
 

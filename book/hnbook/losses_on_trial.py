@@ -57,7 +57,7 @@ def spreads() -> dict[str, float]:
 def metrics(block: str, of: str = "losses-on-trial") -> tuple[str, str]:
     """Return the metric that decides on a task, and the one that is shown beside it."""
     trial = experiments.load(of)
-    return trial.metric(block), trial.other(trial.metric(block))
+    return trial.metric(block), trial.secondary_metric(trial.metric(block))
 
 
 @functools.cache
@@ -74,7 +74,7 @@ def judged(
     """
     trial = experiments.load(of)
     count, found = len(TASKS), {}
-    for block in trial.having([loss, base]):
+    for block in trial.blocks_with([loss, base]):
         if not trial.waiting([(loss, base)], [block]):
             one = trial.effect(loss, base, metrics(block, of)[beside], block, target)
             found[block] = replace(one, family=count, holm=min(1.0, count * one.p))

@@ -1,16 +1,8 @@
 """Experiments as data: a file says which runs are compared and how; records answer it."""
 
 import hnlib.training  # noqa: F401  # first: without its packages it says what to install
-from hnlib.experiments.experiment import (
-    Experiment,
-    by_processor,
-    digest,
-    forget,
-    load,
-    names,
-    together,
-    verdicts,
-)
+from hnlib.experiments.experiment import Experiment, by_processor, digest, forget, load, names
+from hnlib.experiments.predictions import together, verdicts
 
 __all__ = [
     "Experiment",

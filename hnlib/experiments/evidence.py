@@ -1,7 +1,9 @@
 """The recorded evidence: experiments, printed numbers, measurements that are no runs."""
 
+import difflib
 import json
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,15 @@ def path(name: str) -> Path:
     if found.is_file():
         records.depend(found)
     return found
+
+
+def one_of(choices: Iterable[str], name: str, what: str) -> str:
+    """Return a name that a file uses; ValueError names the nearest choice if it is unknown."""
+    choices = [*choices]
+    if name not in choices:
+        near = difflib.get_close_matches(name, choices, 1) or choices[:1]
+        raise ValueError(f"{what} {name!r}; the nearest is {near[0]!r}")
+    return name
 
 
 def measurement(name: str) -> dict:

@@ -7,7 +7,6 @@ other parameters: `Experiment.train` recalls the runs that are recorded and trai
 
 from __future__ import annotations
 
-import difflib
 import functools
 import hashlib
 import itertools
@@ -29,11 +28,11 @@ from pydantic.dataclasses import dataclass
 
 from hnlib.experiments import comparisons, evidence, predictions, runner
 from hnlib.experiments.comparisons import Effect
+from hnlib.experiments.evidence import one_of
 from hnlib.experiments.plan import Plan, where
-from hnlib.experiments.prediction_statistics import STATISTICS
-from hnlib.experiments.predictions import Verdicts
+from hnlib.experiments.predictions import Verdicts, together
 from hnlib.experiments.sharpness_map import Map
-from hnlib.experiments.words import TITLES, interval, scores
+from hnlib.experiments.words import interval, scores
 from hnlib.training import config, kinds, records, store
 
 if TYPE_CHECKING:
@@ -392,9 +391,9 @@ class Experiment:
 
         `pairs` may be named; each pair is compared in those `blocks` that have both arms.
         """
-        return together(self._alone(pairs, metric, target, blocks))
+        return together(self.uncorrected(pairs, metric, target, blocks))
 
-    def having(self, arms) -> list[str]:
+    def blocks_with(self, arms) -> list[str]:
         """Return the blocks that have all arms; ValueError names the nearest if none has one."""
         wanted = {*_flat(arms)}
         for arm in wanted:
@@ -402,7 +401,10 @@ class Experiment:
                 self._known(arm, next(iter(self.blocks)))
         return [x for x in self.blocks if all(self._like(arm, x) for arm in wanted)]
 
-    def _alone(self, pairs, metric: str | None, target: str, blocks=None) -> dict[str, Effect]:
+    def uncorrected(
+        self, pairs, metric: str | None = None, target: str = "these images", blocks=None
+    ) -> dict[str, Effect]:
+        """Return the effects of pairs as `effects` does, but each as if it stood alone."""
         if not isinstance(pairs, dict):  # the third of a pair is its name
             name = "{} − {}" if len(pairs) > 1 else ""
             pairs = {(*pair, name.format(*pair))[2]: pair[:2] for pair in pairs}
@@ -410,7 +412,7 @@ class Experiment:
             f"{block} {words}".strip(): self.effect(pair[0], pair[1], metric, block, target)
             for block in blocks or self.blocks
             for words, pair in pairs.items()
-            if block in self.having(pair)
+            if block in self.blocks_with(pair)
         }
 
     def waiting(self, several, blocks=None) -> int:
@@ -421,7 +423,7 @@ class Experiment:
         named = {
             (name, seed, block)
             for arms in several
-            for block in self.having(arms)
+            for block in self.blocks_with(arms)
             if block in (blocks or self.blocks)
             for arm in _flat(arms)
             for name, seed in itertools.product(self._like(arm, block), self.seeds)
@@ -440,56 +442,23 @@ class Experiment:
             for number, value in _numbers(arm).items():
                 values = {one[number] for one in tried if number in one}
                 if len(values) > 1 and value in (min(values), max(values)):
-                    found.append(f"{f'{block}, ' * bool(block)}{name}, {number} = {value:g}")
+                    where = f"{block}, " if block else ""
+                    found.append(f"{where}{name}, {number} = {value:g}")
         return f"Chosen at the edge of what was tried: {'; '.join(found) or 'nothing'}."
 
     def verdicts(self, only: str = "*") -> Verdicts:
-        """Return a line for each prediction: measured, the other read-out, and the verdict.
-
-        At other parameters than the published there is none: nothing was predicted of such runs.
-        """
-        return Verdicts([]) if self.changed else verdicts(self, only=only)
+        """Return a line for each prediction: measured, the other read-out, and the verdict."""
+        return predictions.verdicts(self, only=only)
 
     def outcome(self, name: str, metric: str | None = None) -> Any:
         """Return a prediction's outcome, corrected with its family; several numbers by label."""
         lines = {line["id"]: line for line in self.predictions}
-        line = lines[_one_of(lines, name, f"{self.name}.toml has no prediction")]
-        found = self.of_family(line, metric or line["metric"])
+        line = lines[one_of(lines, name, f"{self.name}.toml has no prediction")]
+        found = predictions.of_family(self, line, metric or line["metric"])
         return next(iter(found.values())) if len(found) == 1 else found
 
-    def found(self, line: dict, metric: str) -> dict[str, Any]:
-        """Return the quantities that a prediction is about, by block and label, uncorrected."""
-        blocks = line.get("blocks", self.blocks)
-        if "compare" in line:
-            found = self._alone(line["compare"], metric, "these images", blocks)
-        else:
-            name = line.get("statistic", "interaction")
-            statistic = STATISTICS[_one_of(STATISTICS, name)]
-            found = {
-                f"{block} {label}".strip(): one
-                for block in blocks
-                for label, one in statistic(self, line, metric, block).items()
-            }
-        block = blocks[0] if "blocks" in line and len(blocks) == 1 else ""  # needs no name
-        return {label.removeprefix(block).strip(): one for label, one in found.items()}
-
-    def of_family(self, line: dict, metric: str) -> dict[str, Any]:
-        """Return the quantities that a prediction is about, corrected with all of its `family`."""
-        name = line.get("family")
-        others = [one for one in self.predictions if name and one.get("family") == name] or [line]
-        beside = metric != line["metric"]
-        shown = [self.other(one["metric"]) if beside else one["metric"] for one in others]
-        every = {
-            (one["id"], k): e
-            for one, each in zip(others, shown)
-            for k, e in self.found(one, each).items()
-        }
-        if not line.get("together", True):
-            return {k: e for (id_, k), e in every.items() if id_ == line["id"]}
-        return {k: e for (id_, k), e in together(every).items() if id_ == line["id"]}
-
-    def other(self, metric: str) -> str:
-        """Return the read-out that is shown beside the one that decides."""
+    def secondary_metric(self, metric: str) -> str:
+        """Return the metric that is shown beside the one that decides."""
         if isinstance(self.beside, dict):
             return self.beside[metric]
         return self.beside[0] if metric == self.primary else self.primary
@@ -537,15 +506,14 @@ class Experiment:
         run counts.
         """
         elsewhere = [name for name, rule in self._chosen(block).items() if "experiment" in rule]
-        every = (self._key(name, seed, block) for name in [*self.arms[block], *elsewhere])
-        keys = [key for key in every if key]
-        every = {key: found for key in keys if (found := self._recorded(key))}
-        made = [by_processor(several) for several in every.values()]
-        if made and len(every) == len(set(keys)):
-            for processor in made[0]:
-                if all(processor in one for one in made):
-                    return {key: one[processor] for key, one in zip(every, made)}
-        return {key: several[0] for key, several in every.items()}
+        names = [*self.arms[block], *elsewhere]
+        keys = filter(None, (self._key(name, seed, block) for name in names))
+        recorded = {key: self._recorded(key) for key in keys}
+        made = {key: by_processor(several) for key, several in recorded.items()}
+        for processor in next(iter(made.values()), {}):
+            if all(processor in one for one in made.values()):
+                return {key: one[processor] for key, one in made.items()}
+        return {key: several[0] for key, several in recorded.items() if several}
 
     def _gain(self, arm, metric: str, block: str):
         """Return the rows of an arm, or of the gain of one arm over another, seed by seed."""
@@ -556,7 +524,7 @@ class Experiment:
 
     def _known(self, name: str, block: str) -> str:
         """Return a name; ValueError names the nearest if it is unknown."""
-        return _one_of([*self.names(block), *self.templates], name, f"{self.name}.toml has no arm")
+        return one_of([*self.names(block), *self.templates], name, f"{self.name}.toml has no arm")
 
 
 def by_processor(replicates: list[dict]) -> dict[str, dict]:
@@ -582,69 +550,6 @@ def _flat(arms) -> Iterator[str]:
     else:
         for one in arms.values() if isinstance(arms, dict) else arms:
             yield from _flat(one)
-
-
-def _one_of(known, name: str, what: str = "there is no statistic") -> str:
-    """Return a name; ValueError names the nearest if it is unknown."""
-    known = [*known]
-    if name not in known:
-        near = difflib.get_close_matches(name, known, 1) or known[:1]
-        raise ValueError(f"{what} {name!r}; the nearest is {near[0]!r}")
-    return name
-
-
-def together(found: dict[str, Any]) -> dict[str, Any]:
-    """Correct the effects among the results together; levels are returned unchanged."""
-    effects = {name: one for name, one in found.items() if isinstance(one, Effect)}
-    if all(one.family == 1 for one in effects.values()):
-        effects = dict(zip(effects, comparisons.family(effects.values())))
-    return found | effects
-
-
-def verdicts(*several: Experiment, only: str = "*") -> Verdicts:
-    """Return the predictions of experiments whose names match, in the order of their names.
-
-    The comparisons of a line are corrected together with those of its `family`, unless it says
-    `together = false`. If one metric decides all lines, the columns are named after it.
-    """
-    asked = [(x, line) for x in several for line in x.predictions if fnmatchcase(line["id"], only)]
-    asked.sort(key=lambda pair: _natural(pair[1]["id"]))
-    metrics = {(line["metric"], x.other(line["metric"])) for x, line in asked}
-    alone = len(metrics) == 1
-    (heads,) = metrics if alone else [("decides", "beside")]
-    rows = []
-    for experiment, line in asked:
-        title = "" if alone else f" ({TITLES.get(line['metric'], line['metric'])})"
-        row = {"": line["id"], "prediction": line["says"] + title}
-        rows.append(row | _judged(experiment, line, heads))
-    return Verdicts(rows)
-
-
-def _judged(experiment: Experiment, line: dict, heads: tuple[str, str]) -> dict[str, str]:
-    """Return a prediction's findings by both read-outs, its severity and its verdict.
-
-    No verdict is given before all of its runs are recorded: there is one look, fixed beforehand.
-    """
-    if "undefined" in line:
-        found = dict(zip(heads, (line["undefined"], "")))
-        return found | {"severity": "", "verdict": "undefined"}
-    if "seeds" in line:
-        experiment = replace(experiment, seeds=_seeds(line["seeds"]))
-    arms = [pair[:2] for pair in line["compare"]] if "compare" in line else [line["arms"]]
-    left = experiment.waiting(arms, line.get("blocks"))
-    shown = line["metric"], experiment.other(line["metric"])
-    decides, beside = ({} if left else experiment.of_family(line, metric) for metric in shown)
-    verdict = predictions.verdict(decides, line["holds"], line["refuted"])
-    return dict(zip(heads, map(predictions.worded, (decides, beside)))) | {
-        "severity": line.get("severe", predictions.severe(decides, line["holds"])),
-        "verdict": f"open: {left:,} runs" if left else verdict,
-    }
-
-
-def _natural(name: str) -> tuple:
-    """Return a sort key that puts G2 before G10."""
-    letters, number, rest = re.fullmatch(r"(\D*)(\d*)(.*)", name).groups()
-    return letters, int(number or 0), rest
 
 
 UNTRAINED = "untrained"
@@ -691,7 +596,7 @@ def _at(name: str, small: bool, parameters: str) -> Experiment:
 
     def unusual(given: dict) -> dict:
         for key in given:
-            _one_of(usual, key, f"runs of {name}.toml have no parameter")
+            one_of(usual, key, f"runs of {name}.toml have no parameter")
         if "seeds" in given:
             given = given | {"seeds": _seeds(given["seeds"])}
         return {k: v for k, v in given.items() if config.canonical(usual[k]) != config.canonical(v)}
@@ -705,7 +610,7 @@ def _at(name: str, small: bool, parameters: str) -> Experiment:
     changed = {key: (usual[key], value) for key, value in here.items()}
     if not changed:
         return published
-    blocks = [_one_of(published.blocks, one) for one in here.get("blocks", published.blocks)]
+    blocks = [one_of(published.blocks, one) for one in here.get("blocks", published.blocks)]
 
     def kept(arm: str) -> bool:
         return any(fnmatchcase(arm, pattern) for pattern in here.get("arms", ["*"]))
@@ -751,9 +656,9 @@ def _read(name: str) -> Experiment:
     path = evidence.path(f"experiments/{name}.toml")
     text = path.read_text("utf-8")
     content: dict[str, Any] = tomllib.loads(text)
-    if base := content.pop("extends", ""):  # what stands in this file replaces it key by key
-        extended = evidence.path(f"experiments/{base}.toml").read_text("utf-8")
-        content = tomllib.loads(extended) | content
+    if base := content.pop("base", ""):  # what stands in this file replaces it key by key
+        path_of_base = evidence.path(f"experiments/{base}.toml")
+        content = tomllib.loads(path_of_base.read_text("utf-8")) | content
     known = config.defaults(kinds.run_class(content["fields"]["kind"]))
     grids = (_grid(known, **grid) for grid in content.pop("grids", []))
     listed = [*content.pop("arms", {}).items(), *itertools.chain.from_iterable(grids)]

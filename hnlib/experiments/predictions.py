@@ -3,23 +3,174 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from scipy import stats
 
-from hnlib.experiments import comparisons
+from hnlib.experiments import comparisons, evidence
 from hnlib.experiments.comparisons import Effect
-from hnlib.experiments.words import interval
+from hnlib.experiments.prediction_statistics import STATISTICS
+from hnlib.experiments.words import TITLES, interval
 
 SEVERITY = (
     "Severity: how probably these seeds would refute the line if the truth were the value named."
 )
 
 
-def inside(effect: Effect, margin: float) -> bool:
-    """Return whether two one-sided tests find the difference within ± margin."""
-    return effect.df > 0 and comparisons.equivalence(effect, margin) <= 0.05
+@dataclass(frozen=True)
+class Verdicts:
+    """A table of predictions, a row each."""
+
+    rows: list[dict]
+
+
+def verdicts(*several, only: str = "*") -> Verdicts:
+    """Return the predictions of experiments whose names match, in the order of their names.
+
+    The comparisons of a line are corrected together with those of its `family`, unless it says
+    `together = false`. If one metric decides all lines, the columns are named after it. At other
+    parameters than the published there are none: nothing was predicted of such runs.
+    """
+    asked = [
+        (experiment, line)
+        for experiment in several
+        for line in (() if experiment.changed else experiment.predictions)
+        if fnmatchcase(line["id"], only)
+    ]
+    asked.sort(key=lambda pair: _natural(pair[1]["id"]))
+    metrics = {(line["metric"], x.secondary_metric(line["metric"])) for x, line in asked}
+    alone = len(metrics) == 1
+    heads = next(iter(metrics)) if alone else ("decides", "beside")
+    rows = []
+    for experiment, line in asked:
+        title = "" if alone else f" ({TITLES.get(line['metric'], line['metric'])})"
+        row = {"": line["id"], "prediction": line["says"] + title}
+        rows.append(row | _judged(experiment, line, heads))
+    return Verdicts(rows)
+
+
+def _judged(experiment, line: dict, heads: tuple[str, str]) -> dict[str, str]:
+    """Return a prediction's findings by both read-outs, its severity and its verdict.
+
+    No verdict is given before all of its runs are recorded: there is one look, fixed beforehand.
+    What a line `settled` is not computed again.
+    """
+    if settled := line.get("settled"):
+        names = dict(zip((*heads, "severity", "verdict"), ("decides", "beside", "severity")))
+        return {head: settled.get(name, "") for head, name in names.items()} | {
+            "verdict": settled["verdict"]
+        }
+    if "seeds" in line:
+        experiment = replace(experiment, seeds=line["seeds"])
+    arms = [pair[:2] for pair in line["compare"]] if "compare" in line else [line["arms"]]
+    left = experiment.waiting(arms, line.get("blocks"))
+    decides, beside = {}, {}
+    if not left:
+        decides = of_family(experiment, line, line["metric"])
+        beside = of_family(experiment, line, experiment.secondary_metric(line["metric"]))
+    verdict = judge(decides, line["holds"], line["refuted"])
+    return dict(zip(heads, map(worded, (decides, beside)))) | {
+        "severity": line.get("severe", severe(decides, line["holds"])),
+        "verdict": f"open: {left:,} runs" if left else verdict,
+    }
+
+
+def _natural(name: str) -> tuple:
+    """Return a sort key that puts G2 before G10."""
+    letters, number, rest = re.fullmatch(r"(\D*)(\d*)(.*)", name).groups()
+    return letters, int(number or 0), rest
+
+
+def of_family(experiment, line: dict, metric: str) -> dict[str, Any]:
+    """Return the quantities that a prediction is about, corrected with all of its `family`."""
+    name = line.get("family")
+    members = [x for x in experiment.predictions if name and x.get("family") == name] or [line]
+    every = {}
+    for one in members:
+        decides = metric == line["metric"]
+        own = one["metric"] if decides else experiment.secondary_metric(one["metric"])
+        every |= {(one["id"], label): x for label, x in _found(experiment, one, own).items()}
+    if line.get("together", True):
+        every = together(every)
+    return {label: x for (id_, label), x in every.items() if id_ == line["id"]}
+
+
+def _found(experiment, line: dict, metric: str) -> dict[str, Any]:
+    """Return the quantities that a prediction is about, by block and label, uncorrected."""
+    blocks = line.get("blocks", experiment.blocks)
+    if "compare" in line:
+        found = experiment.uncorrected(line["compare"], metric, blocks=blocks)
+    else:
+        name = evidence.one_of(STATISTICS, line["statistic"], "there is no statistic")
+        found = {
+            f"{block} {label}".strip(): x
+            for block in blocks
+            for label, x in STATISTICS[name](experiment, line, metric, block).items()
+        }
+    block = blocks[0] if "blocks" in line and len(blocks) == 1 else ""  # needs no name
+    return {label.removeprefix(block).strip(): x for label, x in found.items()}
+
+
+def together(found: dict) -> dict:
+    """Correct the effects among the results together; levels are returned unchanged."""
+    effects = {name: one for name, one in found.items() if isinstance(one, Effect)}
+    if all(one.family == 1 for one in effects.values()):
+        effects = dict(zip(effects, comparisons.family(effects.values())))
+    return found | effects
+
+
+def judge(found: dict[str, Any], holds: dict, refuted: dict) -> str:
+    """Return whether a prediction holds, is refuted or is unresolved.
+
+    Ranges are written as {"inside": [-1, 1]}, {"above": 0} and so on. It holds if everything found
+    lies in the first and is refuted if something lies wholly in the second. An effect lies in ± a
+    margin by two one-sided tests, in another range with its whole interval; so it does in
+    {"whole": [-1, 1]}.
+    """
+    known = [one for one in found.values() if not isinstance(one, Effect) or one.df > 0]
+    if known and all(_lies(one, holds) for one in found.values()):
+        return "holds"
+    return "refuted" if any(_wholly(one, refuted) for one in known) else "unresolved"
+
+
+def _range(words: dict) -> tuple[float, float]:
+    """Return the range of {"inside": [low, high]}, {"above": low} or {"below": high}."""
+    ((word, value),) = words.items()
+    low, high = {"above": (value, math.inf), "below": (-math.inf, value)}.get(word, value)
+    return low, high
+
+
+def _lies(one, words: dict) -> bool:
+    """Return whether an interval lies in a range, or an effect in ± a margin."""
+    low, high = _range(words)
+    if "inside" in words and low == -high and isinstance(one, Effect):
+        return one.df > 0 and comparisons.equivalence(one, high) <= 0.05
+    return low <= one.low and one.high <= high
+
+
+def _wholly(one, words: dict) -> bool:
+    """Return whether an interval lies wholly in a range, or {"outside": [low, high]}."""
+    low, high = _range(words)
+    if "outside" in words:
+        return one.high < low or one.low > high
+    return low < one.low <= one.high < high
+
+
+def worded(found: dict) -> str:
+    """Write differences with their intervals, or levels, each after its name."""
+    texts = {k: interval(e) if isinstance(e, Effect) else e.text for k, e in found.items()}
+    return "; ".join(f"{name} {text}".strip() for name, text in texts.items())
+
+
+def severe(found: dict[str, Any], holds: dict) -> str:
+    """Write the smallest severity of the effects found, and at which truth."""
+    effects = [one for one in found.values() if isinstance(one, Effect) and one.df > 0]
+    sizes = [severity(one, *_range(holds)) for one in effects]
+    truth, chance = min(sizes, key=lambda pair: pair[1], default=(0.0, 0.0))
+    return f"{chance:.2f} at {truth:g}".replace("-", "−") if sizes else ""
 
 
 def severity(effect: Effect, low: float, high: float) -> tuple[float, float]:
@@ -35,61 +186,3 @@ def severity(effect: Effect, low: float, high: float) -> tuple[float, float]:
     truth = low - ((abs(low) or 1.0) if math.isinf(high) else (high - low) / 2)
     quantile = stats.t.isf(0.025 / effect.family, effect.df)
     return truth, float(stats.nct.cdf(-quantile, effect.df, (truth - low) / effect.between))
-
-
-def worded(found: dict) -> str:
-    """Write differences with their intervals, or levels, each after its name."""
-    texts = {k: interval(e) if isinstance(e, Effect) else e.text for k, e in found.items()}
-    return "; ".join(f"{name} {text}".strip() for name, text in texts.items())
-
-
-def verdict(found: dict[str, Any], holds: dict, refuted: dict) -> str:
-    """Return whether a prediction holds, is refuted or is unresolved.
-
-    Ranges are written as {"inside": [-1, 1]}, {"above": 0} and so on. It holds if everything found
-    lies in the first and is refuted if something lies wholly in the second. An effect lies in ± a
-    margin by two one-sided tests, in another range with its whole interval; so it does in
-    {"whole": [-1, 1]}.
-    """
-    known = [one for one in found.values() if not isinstance(one, Effect) or one.df > 0]
-    if known and all(_lies(one, holds) for one in found.values()):
-        return "holds"
-    return "refuted" if any(_wholly(one, refuted) for one in known) else "unresolved"
-
-
-def severe(found: dict[str, Any], holds: dict) -> str:
-    """Write the smallest severity of the effects found, and at which truth."""
-    effects = [one for one in found.values() if isinstance(one, Effect) and one.df > 0]
-    sizes = [severity(one, *_range(holds)) for one in effects]
-    truth, chance = min(sizes, key=lambda pair: pair[1], default=(0.0, 0.0))
-    return f"{chance:.2f} at {truth:g}".replace("-", "−") if sizes else ""
-
-
-@dataclass(frozen=True)
-class Verdicts:
-    """A table of predictions, a row each."""
-
-    rows: list[dict]
-
-
-def _range(words: dict) -> tuple[float, float]:
-    """Return the range of {"inside": [low, high]}, {"above": low} or {"below": high}."""
-    ((word, value),) = words.items()
-    low, high = {"above": (value, math.inf), "below": (-math.inf, value)}.get(word, value)
-    return low, high
-
-
-def _lies(one, words: dict) -> bool:
-    """Return whether an interval lies in a range, or an effect in ± a margin."""
-    low, high = _range(words)
-    if "inside" in words and low == -high and isinstance(one, Effect):
-        return inside(one, high)
-    return low <= one.low and one.high <= high
-
-
-def _wholly(one, words: dict) -> bool:
-    """Return whether an interval lies wholly in a range, or {"outside": [low, high]}."""
-    low, high = _range(words)
-    return (
-        one.high < low or one.low > high if "outside" in words else low < one.low <= one.high < high
-    )
