@@ -214,47 +214,6 @@ def data(name: str | None = None, /, *, root: Path | None = None) -> None:
 
 
 @app.command
-def evaluate(
-    saved: Path,
-    /,
-    *,
-    dataset: str,
-    encoder: str = "resnet50",
-    root: Path | None = None,
-    device: Literal["auto", "cpu", "cuda"] = "auto",
-) -> None:
-    """Evaluate an encoder of images by kNN and a linear probe, top-1 and top-5.
-
-    Parameters
-    ----------
-    saved
-        what --save wrote, or a state_dict of torchvision's ResNet
-    dataset
-        name of a data set, or folder:PATH@SIZE
-    encoder
-        the ResNet of a state_dict: resnet18, resnet34, resnet50 …
-    root
-        default: $HNLIB_DATA or the cache
-    device
-        auto, cpu or cuda
-    """
-    import torch
-
-    from hnlib.images import data, encoders, evaluation
-    from hnlib.training import checkpoint
-
-    if saved.suffix in (".pt", ".pth", ".tar"):
-        network = encoders.from_state_dict(saved, encoder)
-    else:
-        network = checkpoint.load(saved).encoder
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    scores = evaluation.top(network.to(device), data.load(dataset, root))
-    for name, accuracy in scores.items():
-        print(f"{name}: {100 * accuracy:.1f} %")
-
-
-@app.command
 def profile(
     target: str,
     /,

@@ -16,12 +16,9 @@ from sklearn.svm import SVC
 from torch import nn
 from torch.nn import functional
 
-from hnlib import __main__ as cli
 from hnlib.images import augment, data, encoders
 from hnlib.images import evaluation as images
-from hnlib.images.config import ImageRun
 from hnlib.training import evaluation
-from hnlib.training.train import train
 
 seeds = st.integers(0, 10**6)
 
@@ -250,19 +247,3 @@ def test_top_k_counts_a_class_among_the_best():
         assert torch.equal(right[0], readout(*known))
         assert right[0].sum() < right[1].sum() < right[2].sum() == 100
         assert not (right[0] & ~right[1]).any()
-
-
-@pytest.mark.slow
-def test_evaluate_reads_saved_and_foreign_encoders(tmp_path, capsys):
-    run = ImageRun(dataset="digits", method="simclr", epochs=1, train_size=256)
-    trained = train(run, save=tmp_path / "saved.safetensors", progress=False)
-    assert cli.main(["evaluate", str(tmp_path / "saved.safetensors"), "--dataset", "digits"]) == 0
-    scores = images.top(trained.encoder, data.load("digits"))
-    expected = [f"{name}: {100 * accuracy:.1f} %" for name, accuracy in scores.items()]
-    assert capsys.readouterr().out.splitlines() == expected
-    state = encoders.build("resnet18", in_channels=1).state_dict()
-    torch.save({f"module.{key}": value for key, value in state.items()}, tmp_path / "foreign.pth")
-    foreign = encoders.from_state_dict(tmp_path / "foreign.pth", "resnet18")
-    assert all(torch.equal(value, state[key]) for key, value in foreign.state_dict().items())
-    with pytest.raises(ValueError, match="no state_dict of torchvision's resnet50"):
-        encoders.from_state_dict(tmp_path / "foreign.pth")
