@@ -2,7 +2,6 @@
 
 import io
 import os
-import shutil
 import signal
 import sys
 
@@ -13,14 +12,7 @@ except ModuleNotFoundError as missing:
     sys.exit(2)
 
 
-NARROWEST = 30  # columns: on fewer a page of help takes minutes
-AGAIN = 20  # seconds after which a stop that something swallowed, such as an import, is repeated
-
-
 def _stop(*_):
-    if hasattr(signal, "alarm"):  # not on Windows
-        signal.signal(signal.SIGALRM, _stop)
-        signal.alarm(AGAIN)
     raise KeyboardInterrupt
 
 
@@ -40,8 +32,6 @@ def main(argv: list[str] | None = None, app=None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # ± where there is none
-    if shutil.get_terminal_size().columns < NARROWEST:
-        os.environ["COLUMNS"] = str(NARROWEST)
     try:
         status = app(argv, print_error=False, exit_on_error=False) or 0
         sys.stdout.flush()
@@ -57,9 +47,6 @@ def main(argv: list[str] | None = None, app=None) -> int:
             text = f"{error.name} is missing; pip install 'hnlib[book]'"
     except (CycloptsError, ValueError, OSError) as error:
         status, text = 2, _sentence(error)
-    finally:
-        if hasattr(signal, "alarm"):
-            signal.alarm(0)
     print(f"hnlib: {text}", file=sys.stderr)
     return status
 

@@ -1,104 +1,14 @@
 """The book away from its checkout: one address for all, and notebooks that start elsewhere."""
 
-import json
-import os
 import re
-import shutil
-import subprocess
-import sys
-import tarfile
-from pathlib import Path
 
 import pytest
-import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
-from scripts import ROOT
 
-from builder import earlier_releases, portable_notebooks
+from builder import portable_notebooks
 from hnlib.training import records
 
 URL = "https://github.com/somebody/a-book"
-
-
-STAGE = """
-from builder import build, portable_notebooks
-from hnlib.training import records
-folder = build.stage([], records.frame(), draft=True)
-portable_notebooks.downloads(folder, portable_notebooks.repository(build.root()))
-print(folder)
-"""
-
-
-@pytest.mark.slow
-def test_every_page_of_a_copy_follows_the_command(tmp_path):
-    """What Sphinx reads there has no placeholder; every notebook's first cell installs the wheel."""
-    listed = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    runs = "book/results/records"
-    for name in listed.stdout.splitlines():
-        if not name.startswith(runs) and (ROOT / name).is_file():
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, tmp_path / name)
-    (tmp_path / runs).symlink_to(ROOT / runs)
-    subprocess.run(["make", "repository", f"URL={URL}"], cwd=tmp_path, check=True)
-    readme = (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert readme.count(f"@ git+{URL}'") == 3 and f"]({URL}/actions/workflows/book.yml)" in readme
-    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{tmp_path / 'book'}"}
-    command = [sys.executable, "-c", STAGE]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-    )
-    folder = Path(done.stdout.splitlines()[-1])
-    assert folder.is_relative_to(tmp_path)
-    texts = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-    assert [p for p, text in texts.items() if b"repository.invalid" in text] == []
-    notebooks = [text for p, text in texts.items() if p.suffix == ".ipynb"]
-    link = f"https://somebody.github.io/a-book/{portable_notebooks.WHEEL}".encode()
-    assert len(notebooks) > 30 and all(link in text for text in notebooks)
-    assert f"git clone {URL} ".encode() in texts[folder / "book/gpu.md"]
-
-
-def test_the_buttons_wait_for_an_address():
-    """None for the placeholder; the repository's for any; Colab's where Colab can read it."""
-    config = (ROOT / "_config.yml").read_text(encoding="utf-8")
-    assert portable_notebooks.configured(config, "https://repository.invalid/owner/x") == config
-    here = yaml.safe_load(portable_notebooks.configured(config, "https://git.somewhere.org/x"))
-    assert here["html"]["use_repository_button"] and "launch_buttons" not in here
-    there = yaml.safe_load(portable_notebooks.configured(config, URL))
-    assert there["launch_buttons"] == {"colab_url": portable_notebooks.COLAB}
-    assert there["html"]["baseurl"] == "https://somebody.github.io/a-book/"
-    assert there["repository"] == {"url": URL, "branch": portable_notebooks.BRANCH}
-    rest = there.keys() - {"launch_buttons", "repository", "html", "sphinx"}
-    switch = there["sphinx"]["config"]["html_theme_options"]["switcher"]
-    assert switch["json_url"] == "https://somebody.github.io/a-book/versions.json"
-    assert "switcher" not in here["sphinx"]["config"]["html_theme_options"]
-    assert all(there[key] == yaml.safe_load(config)[key] for key in rest)
-
-
-def test_the_pages_of_each_release_stand_beside_the_latest(tmp_path, monkeypatch):
-    """In a folder of its tag; a release that was made without pages is left out."""
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old/index.html").write_text("old")
-    made = {"v0.2.0": [earlier_releases.PAGES], "v0.1.0": []}
-
-    def gh(verb, what, *rest):
-        if what == "list":
-            return json.dumps([{"tagName": tag} for tag in made])
-        if what == "view":
-            return json.dumps({"assets": [{"name": name} for name in made[rest[0]]]})
-        with tarfile.open(Path(rest[-1]) / earlier_releases.PAGES, "w:gz") as archive:
-            archive.add(tmp_path / "old", ".")
-        return ""
-
-    monkeypatch.setattr(earlier_releases, "gh", gh)
-    listed = earlier_releases.add(tmp_path / "html", "https://a.github.io/b/")
-    assert [one["url"] for one in listed] == [
-        "https://a.github.io/b/",
-        "https://a.github.io/b/v0.2.0/",
-    ]
-    assert (tmp_path / "html/v0.2.0/index.html").read_text() == "old"
-    assert json.loads((tmp_path / "html/versions.json").read_text()) == listed
 
 
 MYST = """\

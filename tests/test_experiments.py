@@ -139,14 +139,6 @@ def test_what_follows_a_data_set_are_fields_and_readouts_and_untrained_stays_unt
         experiments.load("which", primary="recall100")
 
 
-def test_a_published_value_changes_nothing_in_a_small_experiment_either(load):
-    load('[small]\ndataset = "scifact"\nseeds = "3"\n[fits.scifact]\nepochs = 7')
-    published = dict(dataset="generated", epochs=None, seeds="3-5")
-    small = experiments.load("which", small=True, **published)
-    assert (small.seeds, {run.dataset for run in small.runs()}) == ((3,), {"scifact"})
-    assert experiments.load("which", small=True, seeds="4").seeds == (4,)
-
-
 def test_what_chooses_is_small_and_has_the_blocks_of_what_it_chooses_for(
     load, tmp_path, monkeypatch
 ):
@@ -206,15 +198,6 @@ def test_a_block_is_read_from_the_processor_that_made_all_of_it(load, tmp_path):
     assert found() == [0.75] * len(arms)
 
 
-def test_the_run_that_was_repeated_is_the_same_to_the_last_digit():
-    """Four records on one processor; another seed, which has one, differs."""
-    longer = experiments.load("images-long")
-    repeated, (other,) = (longer.replicates("t0.25", seed) for seed in (40, 41))
-    scores = {key for key in other["metrics"] if key != "images_per_second"}
-    values = [{key: one["metrics"][key] for key in scores} for one in (*repeated, other)]
-    assert len(repeated) == 4 and values[0] == values[1] == values[2] == values[3] != values[4]
-
-
 def test_a_seed_that_another_processor_has_begun_is_named(load, tmp_path):
     experiment = load(score=lr)
     assert experiment.elsewhere("another") == []  # whole seeds may be of any processor
@@ -228,7 +211,7 @@ def test_a_seed_that_another_processor_has_begun_is_named(load, tmp_path):
 
 def test_verdicts_follow_the_ranges_of_the_file(load):
     pair = 'compare = [["tilt lr0.1", "plain lr0.1"]]'
-    both = 'arms = [["tilt lr0.2", "plain lr0.2"], ["tilt lr0.1", "plain lr0.1"]]'
+    both = 'compare = [[["tilt lr0.2", "plain lr0.2"], ["tilt lr0.1", "plain lr0.1"]]]'
     more = predicted("A", pair, "above = 3.0", "below = 3.0")
     more += predicted("B", pair, "below = 3.0", "above = 3.0")
     more += predicted("C", pair, "inside = [-6.0, 6.0]", "outside = [-6.0, 6.0]")
@@ -257,46 +240,33 @@ def test_pairs_are_compared_in_the_blocks_that_have_both_arms(load):
         experiment.effects({"cold": ("tilt t0.3", plain)})
 
 
-def statistic(name, words, holds="above = 0.0", metric="ndcg", more=""):
-    """The text of a prediction about a statistic, refuted below what holds above."""
-    words = f'statistic = "{words.partition(" ")[0]}"\n{words.partition(" ")[2]}\n{more}'
-    return predicted(name, words, holds, holds.replace("above", "below"), metric)
-
-
-def found(experiment, name, metric="ndcg"):
-    (line,) = [line for line in experiment.predictions if line["id"] == name]
-    return experiment.of_family(line, metric)
-
-
 def test_what_a_prediction_may_be_about(load):
-    large = 'blocks = ["large"]'
-    rates = 'arms = ["tilt lr0.1", "tilt lr0.2"]'
-    more = statistic("A", f"slope {rates}\nover = [1, 3]", more=large)
-    more += statistic("B", f'mean arms = [[["tilt lr0.1", "tilt lr0.2"], "plain lr0.1"]]\n{large}')
-    more += statistic("C", f'widest arms = ["plain lr0.1", "plain lr0.2", "tilt lr0.2"]\n{large}')
-    more += statistic("D", f'chosen arms = "tilt lr*"\nof = "lr"\nby = "ndcg_validation"\n{large}')
-    more += statistic("E", f'rank arms = "*"\nwith = "recall100"\n{large}', "above = 0.9")
-    more += statistic("F", f'level arms = ["plain lr0.1"]\n{large}', "above = 0.6")
-    more += statistic("G", f'share arms = "* lr*"\nof = "method"\n{large}', "above = 0.99")
-    assert load(more).verdicts("A").rows[0]["verdict"] == "open: 6 runs"
+    bounds = "above = 0.0", "below = 0.0"
+    texts = {
+        "mean": 'arms = [[["tilt lr0.1", "tilt lr0.2"], "plain lr0.1"]]',
+        "widest": 'arms = ["plain lr0.1", "plain lr0.2", "tilt lr0.2"]',
+        "chosen": 'arms = "tilt lr*"\nof = "lr"\nby = "ndcg_validation"',
+        "level": 'arms = ["plain lr0.1"]',
+        "levl": 'arms = ["plain lr0.1"]',
+    }
+    lines = [
+        predicted(name, f'blocks = ["large"]\nstatistic = "{name}"\n{words}', *bounds)
+        for name, words in texts.items()
+    ]
+    more = "".join(lines)
+    assert load(more).verdicts("mean").rows[0]["verdict"] == "open: 9 runs"
     experiment = load(more, lr)
     means = {arm: 100 * experiment.mean(arm, "ndcg", "large") for arm in experiment.arms["large"]}
-    (slope,) = found(experiment, "A").values()
-    assert slope.difference == pytest.approx((means["tilt lr0.2"] - means["tilt lr0.1"]) / 2)
-    assert slope.df == 2
-    (mean,) = found(experiment, "B").values()
     both = (means["tilt lr0.1"] + means["tilt lr0.2"]) / 2 - means["plain lr0.1"]
-    assert mean.difference == pytest.approx(both)
-    (widest,) = found(experiment, "C").values()
+    assert experiment.outcome("mean").difference == pytest.approx(both)
+    widest = experiment.outcome("widest")
     assert abs(widest.difference) == pytest.approx(means["tilt lr0.2"] - means["plain lr0.1"])
     assert widest.family == 3
-    assert found(experiment, "D")[""].text == "lr = 0.2"
-    assert found(experiment, "E")[""].low == pytest.approx(1.0)
-    assert found(experiment, "D", "recall100") == {}  # a choice has no second read-out
-    verdicts = {row[""]: row["verdict"] for row in experiment.verdicts().rows}
-    assert verdicts["F"] == verdicts["G"] == "refuted" and verdicts["E"] == "holds"
-    with pytest.raises(ValueError, match="no statistic 'slop'; the nearest is 'slope'"):
-        load(statistic("H", f"slop {rates}\nover = [0, 1]"), lr).verdicts()
+    assert experiment.outcome("chosen").text == "lr = 0.2"
+    assert experiment.outcome("chosen", "recall100") == {}  # a choice has no second read-out
+    assert experiment.outcome("level").text == f"{means['plain lr0.1'] / 100:.3f}"
+    with pytest.raises(ValueError, match="no statistic 'levl'; the nearest is 'level'"):
+        experiment.verdicts("levl")
 
 
 def test_lines_of_a_family_are_corrected_together_and_some_are_not_corrected(load):
@@ -305,11 +275,14 @@ def test_lines_of_a_family_are_corrected_together_and_some_are_not_corrected(loa
         predicted(x, f'{pair}\nfamily = "AB"', "above = 0.0", "below = 0.0") for x in "AB"
     )
     more += predicted("C", f"{pair}\ntogether = false", "whole = [-9.0, 9.0]", "above = 9.0")
-    more += predicted("D", "undefined = 'no runs'", "above = 0.0", "below = 0.0")
+    more += predicted("D", "", "above = 0.0", "below = 0.0")
+    more += "[predictions.settled]\ndecides = '+1'\nverdict = 'undefined'"
     experiment = load(more, lr)
     assert experiment.outcome("A").family == 2 and experiment.outcome("C").family == 1
     assert experiment.outcome("A").low < experiment.outcome("C").low
-    assert [row["verdict"] for row in experiment.verdicts("[CD]").rows] == ["holds", "undefined"]
+    rows = experiment.verdicts("[CD]").rows
+    assert [row["verdict"] for row in rows] == ["holds", "undefined"]
+    assert (rows[1]["ndcg"], rows[1]["recall100"]) == ("+1", "")
     with pytest.raises(ValueError, match="no prediction 'E'; the nearest is"):
         experiment.outcome("E")
 
@@ -334,14 +307,6 @@ def test_a_published_value_changes_nothing_small_or_not(load):
     assert fitted.changed["epochs"][1] == 5
     with pytest.raises(ValueError, match=r"which.toml have no parameter 'epoch'; .* 'epochs'"):
         experiments.load("which", epoch=1)
-
-
-def test_a_closed_experiment_leaves_the_queue(load, tmp_path, monkeypatch):
-    still = [run.configuration for run in load().missing()]
-    (tmp_path / "again.toml").write_text('base = "which"\nclosed = "asked elsewhere"\n')
-    assert len([*experiments.load("again").missing()]) == len(still)
-    monkeypatch.setattr(engine, "names", lambda: ["again", "which"])
-    assert [run.configuration for run in engine.missing()] == still
 
 
 def test_a_closed_experiment_is_trained_at_other_parameters_alone(

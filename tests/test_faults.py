@@ -1,9 +1,6 @@
 """Interruptions: stopped, killed or failing runs resume to the same bits; files are never half."""
 
 import json
-import os
-import resource
-import shutil
 import signal
 import subprocess
 import time
@@ -29,16 +26,6 @@ def never(*_, **__):
 
 
 # --- files
-
-
-@pytest.mark.parametrize("private, mode", [(False, 0o640), (True, 0o600)])
-def test_a_file_has_the_mode_of_the_umask_and_a_private_one_is_the_users(tmp_path, private, mode):
-    before = os.umask(0o027)
-    try:
-        _files.write_atomically(tmp_path / "file", b"x", private=private)
-    finally:
-        os.umask(before)
-    assert (tmp_path / "file").stat().st_mode & 0o777 == mode
 
 
 WRITES = """
@@ -71,27 +58,6 @@ def test_neither_a_killed_write_nor_a_finished_one_leaves_a_file_behind(tmp_path
     assert {*tmp_path.iterdir()} == {path, other}
 
 
-def test_a_lock_that_is_deleted_at_its_end_is_held_by_one_process_at_a_time(tmp_path):
-    count = tmp_path / "count"
-    count.write_text("0")
-    code = f"""
-from pathlib import Path
-from hnlib import _files
-count = Path({str(count)!r})
-done = 0
-while done < 300:
-    try:
-        with _files.exclusive_lock(count.with_name("c.pt")):
-            count.write_text(str(int(count.read_text()) + 1))
-    except ValueError:
-        continue
-    done += 1
-"""
-    for process in [python("-c", code) for _ in range(3)]:
-        assert process.wait() == 0
-    assert count.read_text() == "900" and [*tmp_path.iterdir()] == [count]
-
-
 @pytest.mark.parametrize("place", ["record_to", "checkpoint", "save"])
 def test_a_place_that_cannot_be_written_is_found_before_training(tmp_path, monkeypatch, place):
     monkeypatch.setattr(loop.Loop, "train", never)
@@ -103,32 +69,7 @@ def test_a_place_that_cannot_be_written_is_found_before_training(tmp_path, monke
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_full_disk_gets_one_sentence(tmp_path):
-    path, before = tmp_path / "c.pt", resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
-    try:
-        with pytest.raises(OSError, match=r"c\.pt could not be written \(.+\)"):
-            train(**SHORT, checkpoint=path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert not [*tmp_path.iterdir()]
-
-
 # --- runs
-
-
-def test_a_finished_run_is_not_measured_again(tmp_path, monkeypatch):
-    places = dict(checkpoint=tmp_path / "c.pt", record_to=tmp_path / "records")
-    first = train(**SHORT, **places)
-    (written,) = records.load_all(places["record_to"])
-    shutil.rmtree(
-        places["record_to"]
-    )  # as if the process had been killed before it wrote the record
-    monkeypatch.setattr(image_task.Task, "measure", never)
-    again = train(**SHORT, **places)
-    assert records.load_all(places["record_to"]) == [written]
-    assert again.record == first.record
-    assert same(again, first)
 
 
 def test_sessions_are_listed_and_their_seconds_added(tmp_path, monkeypatch):

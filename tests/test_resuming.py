@@ -133,13 +133,6 @@ def test_a_run_cut_by_minutes_and_resumed_is_the_whole_one(chosen):
         assert not same(cut_and_resumed(chosen, 1 / 60), whole), "negative control"
 
 
-def test_a_run_that_ends_within_its_minutes_is_not_cut(tmp_path):
-    chosen = RUNS["images"] | dict(epochs=1, evaluate_every=0, device="cpu", progress=False)
-    train(**chosen, checkpoint=tmp_path / "c", minutes=1e-9)
-    with pytest.raises(training.Interrupted, match="stopped after 1 of 2 epochs"):
-        train(**chosen | dict(epochs=2), checkpoint=tmp_path / "d", minutes=1e-9)
-
-
 def test_a_state_is_written_when_its_seconds_have_passed_or_at_the_end(tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now[0])
@@ -162,29 +155,6 @@ def test_a_state_is_written_when_its_seconds_have_passed_or_at_the_end(tmp_path,
 
     assert saved(30, (10, 20, 30, 40, 59, 61, 70)) == [None, None, 3, 3, 3, 6, 6]
     assert saved(0, (10, 10)) == [1, 2]
-
-
-def test_the_random_state_of_other_devices_is_not_read(monkeypatch):
-    def read(*_):
-        raise AssertionError("this would make a context on the device")
-
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_rng_state", read)
-    protocols = ("clean", "paper")
-    train(
-        **RUNS["images"], epochs=0, method=None, protocols=protocols, device="cpu", progress=False
-    )
-    with pytest.raises(AssertionError, match="context"), torch.random.fork_rng(devices=range(2)):
-        pass
-
-
-def test_a_session_names_the_peak_of_the_memory_in_bytes(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 3 * 2**30)
-    for device, expected in (("cuda", 3 * 2**30), ("cpu", None)):
-        fabric = SimpleNamespace(device=torch.device(device))
-        here = SimpleNamespace(fabric=fabric, begun=0.0, before=[], environment={})
-        (session,) = loop.RunTrainer.sessions(here)
-        assert session.get("peak_memory") == expected
 
 
 STATE = {

@@ -105,24 +105,6 @@ def test_two_seeds_judge_each_other_and_give_no_interval():
     )
 
 
-def test_without_a_seed_that_has_all_settings_nothing_is_chosen():
-    ours = np.full((2, 3, 8), np.nan)
-    with pytest.raises(ValueError, match="need a seed that has all settings, got 3"):
-        cross_fit(ours, np.zeros((1, 3, 8)))
-
-
-@pytest.mark.parametrize(
-    "ours, base, message",
-    [
-        ((2, 3, 8), (1, 4, 8), r"seeds and examples alike, got \[\(2, 3, 8\), \(1, 4, 8\)\]"),
-        ((3, 8), (3, 8), "need .settings, seeds, examples."),
-    ],
-)
-def test_what_cannot_be_repeated_is_refused(ours, base, message):
-    with pytest.raises(ValueError, match=message):
-        cross_fit(np.zeros(ours), np.zeros(base))
-
-
 def test_a_chosen_arm_stands_for_its_candidates():
     longer = experiments.load("images-longer")
     named = selection.effect(longer, "released", "temperature")
@@ -131,13 +113,6 @@ def test_a_chosen_arm_stands_for_its_candidates():
     assert selection.effect(longer, "released", "t0.25").low == pytest.approx(
         longer.effect("released", "t0.25").low
     )
-
-
-def test_fresh_runs_of_a_chosen_arm_help_to_judge():
-    tuned, slow = map(experiments.load, ("images-long", "images-long-rates"))
-    found = selection.effect(tuned, "released", "t0.25")
-    assert found.seeds == (*slow.seeds, *tuned.seeds) and found.df == len(slow.seeds) - 1
-    assert found.high - found.low > tuned.outcome("R9").high - tuned.outcome("R9").low
 
 
 def test_runs_without_scores_by_example_are_refused():

@@ -65,12 +65,6 @@ def test_the_ends_may_carry_what_gamma_explains():
     assert flat.ends(low=6.0)[0] != pytest.approx(expected, rel=0.01)
 
 
-def test_the_noise_is_that_of_cells_about_seeds():
-    shifted = invented(by_sharpness, noise=0.004, seeds=6)
-    shifted["linear"] += 0.05 * shifted["seed"]  # the same for all cells of a seed
-    assert sharpness_map.Map(shifted).noise() == pytest.approx(0.4, rel=0.2)
-
-
 def test_two_runs_of_a_cell_are_named():
     runs = invented(lambda t, beta: hill(1 / t)).assign(record=lambda f: f.index.map("r{}".format))
     with pytest.raises(ValueError, match=r"records r3 and r\d+ are of one cell and seed"):

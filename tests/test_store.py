@@ -96,13 +96,6 @@ def test_a_score_that_changes_by_its_last_bit_is_another():
     assert store.unpack(packed, {})["correct"]["ndcg"] == values[:2]
 
 
-def test_many_distinct_scores_have_a_character_each_or_stay_a_list():
-    for n in (len(store.ALPHABET), len(store.ALPHABET) + 1):
-        scores = {"correct": {"ndcg": [i / n for i in range(n)]}}
-        assert store.unpack(store.pack(scores, {}), {}) == scores
-    assert len(store.ALPHABET) > 2000 and len(set(store.ALPHABET)) == len(store.ALPHABET)
-
-
 def _record_sixty(folder, who):
     for seed in range(60):
         store.append(record(seed, linear=0.5 + who / 10), folder)
@@ -226,14 +219,6 @@ def test_adding_that_was_interrupted_is_ended_by_adding_again(tmp_path, tracked,
             records.add(tmp_path / "mine")
     assert "were not added" in store.altered(tracked)[0]
     assert records.add(tmp_path / "mine") == (0, 1) and store.altered(tracked) == []
-
-
-@pytest.mark.parametrize("heading", ["x.scores", "digests", "environments", "../x", "a" * 300])
-def test_no_name_of_an_experiment_hides_its_records_or_leaves_the_folder(tmp_path, heading):
-    for seed in (0, 1):
-        path = store.append(record(seed, experiment=heading), tmp_path / "here")
-        assert path.parent == tmp_path / "here"
-    assert len(records.load_all(tmp_path / "here")) == 2
 
 
 def test_the_tracked_records_are_as_they_were_added():

@@ -610,7 +610,8 @@ def _at(name: str, small: bool, parameters: str) -> Experiment:
     changed = {key: (usual[key], value) for key, value in here.items()}
     if not changed:
         return published
-    blocks = [one_of(published.blocks, one) for one in here.get("blocks", published.blocks)]
+    no_block = f"{name}.toml has no block"
+    blocks = [one_of(published.blocks, x, no_block) for x in here.get("blocks", published.blocks)]
 
     def kept(arm: str) -> bool:
         return any(fnmatchcase(arm, pattern) for pattern in here.get("arms", ["*"]))

@@ -10,7 +10,7 @@ import re
 
 EVAL = re.compile(r"\{eval\}`([^`]+)`")
 MIME = "application/x-hnlib-inline"
-CODE = "__import__('hnlib.experiments.words', fromlist=['words']).show_inline({})"
+CODE = "from hnlib.experiments.words import show_inline\nshow_inline({})"
 
 
 def add_cells(node) -> None:

@@ -121,7 +121,7 @@ class Checkpoint:
         )
 
     def save(self, state: dict) -> None:
-        """Write tensors, numbers and strings, or keep a copy of them for `flush`."""
+        """Save the training state, at once or, until `seconds` have passed, in memory."""
         if self.path is None:
             return
         self.epoch = state["epoch"]

@@ -16,7 +16,6 @@ import hashlib
 import itertools
 import os
 import re
-import sys
 import warnings
 import zlib
 from collections import defaultdict
@@ -35,7 +34,6 @@ SCORES = ("history", "losses", "correct")  # what stands apart
 ENVIRONMENTS, DIGESTS = "environments.jsonl", "digests.jsonl"
 #: One character for each distinct score, none of which JSON escapes
 ALPHABET = "".join(c for c in map(chr, range(0x23, 0x1000)) if c.isprintable() and c != "\\")
-PATIENCE = 60.0  # seconds of waiting for a lock before that is said
 #: What packed scores are made of: names, and nDCG by rank. Without it nothing can be unpacked
 DICTIONARY = (
     b'"columns":{"alignment":"f4","collision":"f4","dial_angle":"f8","epoch":[0,5,10],'
@@ -71,19 +69,11 @@ def append(record: dict, folder: Path | str) -> Path:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Let one process write to a folder at a time; a killed one leaves no lock."""
-    from filelock import FileLock, Timeout
+    from filelock import FileLock
 
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ".records.lock")
-    try:
-        lock.acquire(timeout=PATIENCE)
-    except Timeout:
-        print(f"waiting for another process, which is writing {folder}", file=sys.stderr)
-        lock.acquire()
-    try:
+    with FileLock(folder / ".records.lock"):
         yield
-    finally:
-        lock.release()
 
 
 def _append(several: Iterable[dict], folder: Path) -> None:

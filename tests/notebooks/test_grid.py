@@ -12,7 +12,6 @@ from scripts import HEAD
 
 from hnlib import __main__ as cli
 from hnlib.notebooks import execute, grid
-from hnlib.training import store
 
 # Each execution appends a line to `log`; a point may fail, kill its worker (the kernel's parent) or
 # wait for `gate`.
@@ -116,21 +115,6 @@ def test_a_dry_run_lists_the_points(checkout, capsys):
     first, second = capsys.readouterr().out.splitlines()
     path = file_of(checkout, beta=0.5, what="fail").relative_to(checkout)
     assert first == f"to do {path} beta=0.5 what=fail" and second.endswith("beta=1.0 what=fail")
-
-
-@pytest.mark.slow
-def test_records_of_a_cluster_travel_back(checkout, monkeypatch):
-    """Without a root, a point runs in a copy of the checkout and returns what it wrote there."""
-    results = checkout / "_build/results"
-    results.mkdir(parents=True)
-    other = {"kind": "measurement", "configuration": {"experiment": "other"}, "metrics": {}}
-    store.append(other, results)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    job = "_build/here/a.ipynb", {"beta": 3.0}
-    content, (made,) = grid._execute(job, "notebooks/experiments/one.md", None, 1)
-    assert made["configuration"] == {"beta": 3.0, "experiment": "pass"}
-    assert content == (checkout / "_build/here/a.ipynb").read_bytes()
-    assert execute.is_current(checkout / "_build/here/a.ipynb", one(checkout), {"beta": 3.0})
 
 
 @pytest.mark.slow
