@@ -1,4 +1,4 @@
-"""Execute MyST notebooks with papermill: for the book, for ``hnlib run`` and for a sweep.
+"""Execute MyST notebooks with papermill: for the book, and for ``hnlib run``.
 
 An executed notebook stores its dependencies: the Python files of the checkout that it imported and
 the records that it read. Its fingerprint tells whether any of them has changed since. It also

@@ -380,11 +380,11 @@ def fit(fabric, task: Task, method, execution: config.Execution) -> TrainedRun:
                     _files.require_writable(path)
             if execution.checkpoint:
                 stack.enter_context(_files.exclusive_lock(execution.checkpoint))
-        trainings = RunTrainer(fabric, task, method, execution)
+        trainer = RunTrainer(fabric, task, method, execution)
         # what stops the run does not lose the epochs since the last writing
-        stack.callback(trainings.checkpoint.flush)
-        trainings.train()
-        return trainings.finish()
+        stack.callback(trainer.checkpoint.flush)
+        trainer.train()
+        return trainer.finish()
 
 
 class RunTrainer:

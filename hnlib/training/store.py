@@ -13,7 +13,6 @@ from __future__ import annotations
 import base64
 import gc
 import hashlib
-import itertools
 import os
 import re
 import warnings
@@ -411,51 +410,48 @@ def supersede(records: Iterable[dict], why: str | None, date: str, folder: Path)
         _count(folder)
 
 
-def _digests(folder: Path) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
-    """Return the digests of the lines of each file that were counted, and that are there."""
+def _changes(folder: Path) -> Iterator[tuple[Path, set[str], set[str]]]:
+    """Yield each file of a tracked folder, and the digests of the lines that it lost and won.
+
+    Counted lines are a set: two branches that added some of the same lines merge.
+    """
     counted: dict[str, set[str]] = defaultdict(set)
     for entry in _entries(folder / DIGESTS):
         counted[entry["file"]].update(entry["lines"])
-    there = {}
-    for path in itertools.chain(files(folder), folder.glob("*.scores.jsonl")):
-        lines = path.read_bytes().splitlines()
-        there[path.name] = {hashlib.sha256(one).hexdigest()[:12] for one in lines if one}
-    return counted, there
+    present = {path.name for path in [*files(folder), *folder.glob("*.scores.jsonl")]}
+    for file in sorted(present | counted.keys()):
+        path = folder / file
+        lines = path.read_bytes().splitlines() if path.exists() else ()
+        there = {hashlib.sha256(line).hexdigest()[:12] for line in lines if line}
+        yield path, counted[file] - there, there - counted[file]
 
 
 def _count(folder: Path) -> None:
-    """Keep the digests of lines that have none yet.
-
-    They are a set: two branches that added some of the same lines merge.
-    """
-    counted, there = _digests(folder)
-    new = {file: sorted(lines - counted[file]) for file, lines in there.items()}
-    entries = [{"file": file, "lines": lines} for file, lines in sorted(new.items()) if lines]
-    _write(folder / DIGESTS, [_line(one) for one in entries])
+    """Keep the digests of lines that have none yet."""
+    new = {path.name: sorted(won) for path, _, won in _changes(folder) if won}
+    _write(folder / DIGESTS, [_line({"file": file, "lines": won}) for file, won in new.items()])
 
 
 def _refuse_lost(folder: Path) -> None:
-    counted, there = _digests(folder)
-    for file, lines in counted.items():
-        if lost := len(lines - there.get(file, set())):
-            raise ValueError(_lost(folder / file, lost))
+    for path, lost, _ in _changes(folder):
+        if lost:
+            raise ValueError(_lost(path, lost))
 
 
-def _lost(path: Path, lines: int) -> str:
-    return f"{path} has lost or changed {lines} of the lines that were added: restore it from git"
+def _lost(path: Path, lost: set[str]) -> str:
+    count = len(lost)
+    return f"{path} has lost or changed {count} of the lines that were added: restore it from git"
 
 
 def altered(folder: Path) -> list[str]:
     """Return a sentence for each file of a tracked folder that lost, changed or won a line."""
-    counted, there = _digests(folder)
     found = []
-    for file in sorted({*counted, *there}):
-        expected, actual = counted.get(file, set()), there.get(file, set())
-        if lost := len(expected - actual):
-            found.append(_lost(folder / file, lost))
-        elif won := len(actual - expected):
+    for path, lost, won in _changes(folder):
+        if lost:
+            found.append(_lost(path, lost))
+        elif won:
             found.append(
-                f"{folder / file} has {won} lines that were not added: records come by `hnlib "
+                f"{path} has {len(won)} lines that were not added: records come by `hnlib "
                 "results --add FOLDER`, which also ends an adding that was interrupted"
             )
     return found
