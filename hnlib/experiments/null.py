@@ -204,7 +204,7 @@ def nulls(protocol: experiments.Experiment) -> experiments.Experiment:
         if fresh.arm(name, block) is None:
             raise ValueError(
                 f"what {protocol.name} chooses on {block} is not recorded here; install the "
-                f'records, or make them with hnlib queue --run --only {PROTOCOL}'
+                f"records, or make them with hnlib queue --run --only {PROTOCOL}"
             )
     return fresh
 
