@@ -45,6 +45,8 @@ class Entry:
         Makes a logit of `hnlib.logit_functions`, which replaces $s/t$ in the objective.
     observe : callable, optional
         ``observe(contrast, log_w, options)`` returns further numbers for learning curves, by name.
+    later : tuple of str
+        Options that records name only where they are changed, since older records lack them.
     """
 
     title: str
@@ -57,6 +59,7 @@ class Entry:
     synthetic: Callable | None = None
     logit: Callable | None = None
     observe: Callable | None = None
+    later: tuple[str, ...] = ()
 
     @property
     def takes_prior(self) -> bool:
@@ -84,7 +87,12 @@ _SINKHORN = dict(cost=None, tol=1e-4, max_iterations=1000, on_failure="warn")
 _THIRDS = dict(mixture=(1 / 3, 1 / 3, 1 / 3), learn="fixed")
 #: Every method by name. Read it: `CATALOGUE["hcl"].defaults`.
 CATALOGUE = {
-    "simclr": Entry("SimCLR", "simclr", dict(temperature=0.5, hardness_strength=0.0)),
+    "simclr": Entry(
+        "SimCLR",
+        "simclr",
+        dict(temperature=0.5, hardness_strength=0.0),
+        later=("hardness_strength",),
+    ),
     "debiased": Entry("Debiased", "dcl", dict(temperature=0.5, tau_plus=0.1)),
     "hcl": Entry("HCL", "hcl", _HCL, negatives.tilted),
     "ot": Entry(
@@ -123,6 +131,7 @@ CATALOGUE = {
         dict(temperature=0.5, beta=1.0, weights_gradient=False, exponent=1.0),
         negatives.tilted,
         _BASIC,
+        later=("exponent",),
     ),
     "adnce": Entry(
         "ADNCE",
@@ -166,6 +175,7 @@ CATALOGUE = {
         dict(temperature=0.5, **_THIRDS, gradient="pseudo-label"),
         negatives.unremix,
         features=True,
+        later=("gradient",),
     ),
     "unremix-printed": Entry(
         "UnReMix, as printed",
@@ -173,6 +183,7 @@ CATALOGUE = {
         dict(temperature=0.5, **_THIRDS, gradient="pseudo-label"),
         objective=objectives.signed,
         features=True,
+        later=("gradient",),
     ),
     "unremix-repaired": Entry(
         "UnReMix, repaired",
@@ -202,6 +213,7 @@ CATALOGUE = {
         dict(temperature=0.5, tau=math.exp(-0.2), **_LABELS, on_empty="skip", level=None),
         negatives.thresholded,
         supervised=True,
+        later=("level",),
     ),
 }
 

@@ -44,8 +44,8 @@ def test_a_new_option_is_one_line_and_names_only_the_runs_that_use_it():
 def test_a_new_option_of_a_method_names_only_the_runs_that_use_it(monkeypatch):
     before = ImageRun(method="hcl").name
     entry = methods.CATALOGUE["hcl"]
-    entry = dataclasses.replace(entry, defaults=entry.defaults | {"margin": 0.0})
-    monkeypatch.setattr(config, "LATER_OPTIONS", {"margin"})
+    options = entry.defaults | {"margin": 0.0}
+    entry = dataclasses.replace(entry, defaults=options, later=("margin",))
     monkeypatch.setitem(methods.CATALOGUE, "hcl", entry)
     assert ImageRun(method="hcl").name == before
     assert ImageRun(method="hcl", options={"margin": 0.0}).name == before

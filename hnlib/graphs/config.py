@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from typing import Annotated, ClassVar, Literal
 
 from cyclopts import Parameter
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from hnlib.training.config import Configuration, Hidden, Rare, catalogue, checked
+from hnlib.training.config import Configuration, Hidden, Rare, checked
 
 #: The benchmark sets of Morris et al. (2020) that the papers use, and their digests
 TU = {
@@ -95,11 +96,11 @@ class GraphRun(Configuration):
         """The options of the framework's methods."""
         if self.framework == "graphcl":
             return super().catalogue
-        return catalogue("hnlib.graphs.methods")
+        return import_module("hnlib.graphs.methods").CATALOGUE
 
     def defaults_for_run(self) -> dict:
         """Return the defaults of fields that are None."""
-        return self.legacy_defaults | dict(epochs=20, batch_size=128, lr=1e-3)
+        return super().defaults_for_run() | dict(epochs=20, batch_size=128, lr=1e-3)
 
     def resolved(self):
         """Return this run with all defaults of recipe and catalogue filled in."""

@@ -214,9 +214,8 @@ class ImageRun(Configuration):
     def defaults_for_run(self) -> dict:
         """Return the defaults of fields that are None, and of method options."""
         recipe = RECIPES[self.recipe]
-        usual = (
-            self.legacy_defaults | recipe | recipe.get("options", {}) | recipe.get(self.dataset, {})
-        )
+        usual = super().defaults_for_run() | recipe
+        usual |= recipe.get("options", {}) | recipe.get(self.dataset, {})
         if self.dataset in self.datasets or self.dataset.startswith("folder:"):
             default = recipe_for(1 if self.dataset == "digits" else 3)
             usual = {"augmentation": default} | usual

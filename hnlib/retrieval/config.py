@@ -133,7 +133,7 @@ class RetrievalRun(Configuration):
 
     def defaults_for_run(self) -> dict:
         """Return the defaults of fields that are None."""
-        return self.legacy_defaults | dict(epochs=5, batch_size=128, lr=1e-3)
+        return super().defaults_for_run() | dict(epochs=5, batch_size=128, lr=1e-3)
 
     def resolved(self):
         """Return this run with all defaults of the catalogue filled in."""

@@ -69,7 +69,7 @@ class SentenceRun(Configuration):
     def defaults_for_run(self) -> dict:
         """Return the defaults of fields that are None."""
         lr = 0.1 if self.encoder == "bag" else 1e-3  # a token is rare, and then moves alone
-        return self.legacy_defaults | dict(epochs=5, batch_size=256, lr=lr)
+        return super().defaults_for_run() | dict(epochs=5, batch_size=256, lr=lr)
 
 
 Run = SentenceRun

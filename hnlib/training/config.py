@@ -190,8 +190,6 @@ class Configuration:
     )
     #: Other fields that every record names, even at their default
     always_recorded: ClassVar[tuple[str, ...]] = ("batch_size", "lr", "momentum")
-    #: What a field means that a record does not name, where that is not its default
-    legacy_defaults: ClassVar[dict[str, Any]] = {"lr_schedule": "constant", "weight_decay": 0.0}
     #: Fields that apply only together with another one, or with a value of it
     requires: ClassVar[dict[str, tuple]] = {"momentum": ("queue",)}
     #: Measured accuracies, and rank correlations, which may be negative
@@ -220,11 +218,11 @@ class Configuration:
     @property
     def catalogue(self) -> dict:
         """The methods that such a run can have."""
-        return catalogue("hnlib.methods")
+        return import_module("hnlib.methods").CATALOGUE
 
     def defaults_for_run(self) -> dict:
         """Return the defaults of fields that are None, and of method options."""
-        return self.legacy_defaults
+        return {"lr_schedule": "constant", "weight_decay": 0.0}
 
     def resolved(self):
         """Return this run with all defaults of recipe and catalogue filled in."""
@@ -246,15 +244,14 @@ class Configuration:
         """The part of the record that names it, as read back from JSON."""
         run = self.resolved()
         always = (*run.headline, *run.always_recorded)
-        chosen = {}
-        for name, default in defaults(type(run)).items():
-            value = getattr(run, name)
-            is_default = value == run.legacy_defaults.get(name, default)
-            if (name in always or not is_default) and run.applies(name):
-                chosen[name] = value
+        chosen = {
+            name: getattr(run, name)
+            for name, default in unchosen(type(run)).items()
+            if (name in always or getattr(run, name) != default) and run.applies(name)
+        }
         entry = run.catalogue.get(run.method)
         if entry is not None:
-            chosen["options"] = recorded_options(run.options, entry.defaults)
+            chosen["options"] = recorded_options(run.options, entry)
         return json.loads(json.dumps(chosen, default=lambda v: getattr(v, "__qualname__", str(v))))
 
     @property
@@ -270,7 +267,7 @@ class Configuration:
             key: infinity.get(value, value) if isinstance(value, str) else value
             for key, value in configuration["options"].items()
         }
-        return cls(**cls.legacy_defaults | configuration | {"options": options})
+        return cls(**unchosen(cls) | configuration | {"options": options})
 
     def renamed(self, experiment: str, seed: int):
         """Return this run with another experiment and seed, which are taken as they are."""
@@ -319,29 +316,26 @@ class Configuration:
         return options | shown | about
 
 
-#: Options that came after the first records: names of records hold them only if they were changed.
-LATER_OPTIONS = {"hardness_strength", "exponent", "gradient", "level"}
-
-
-def recorded_options(options: dict, defaults: dict) -> dict:
+def recorded_options(options: dict, entry) -> dict:
     """Return the options of a record's name, with 1 as 1.0 where the default is a float."""
     recorded = {}
     for name, value in options.items():
-        if name not in LATER_OPTIONS or value != defaults[name]:
-            is_float = isinstance(defaults.get(name), float) and type(value) is int
-            recorded[name] = float(value) if is_float else value
+        usual = entry.defaults.get(name)
+        if name not in entry.later or value != usual:
+            recorded[name] = float(value) if type(value) is int and type(usual) is float else value
     return recorded
-
-
-def catalogue(module: str) -> dict:
-    """Return the methods of a module."""
-    return import_module(module).CATALOGUE
 
 
 @functools.cache
 def defaults(kind: type) -> dict[str, Any]:
     """Return the fields of a dataclass with their defaults."""
     return {f.name: {} if f.default is dataclasses.MISSING else f.default for f in fields(kind)}
+
+
+@functools.cache
+def unchosen(kind: type) -> dict[str, Any]:
+    """Return the fields of a resolved run in which nothing was chosen; records leave them out."""
+    return vars(kind().resolved())
 
 
 def reject_duplicates(pairs, what: str = "parameter") -> dict:
