@@ -82,16 +82,6 @@ def test_the_probe_sees_all_features_beside_one_of_a_large_deviation():
     assert accuracy(evaluation.linear_probe(noise[:100], y[:100], noise[100:], y[100:])) < 0.7
 
 
-def test_embed_is_clean_and_leaves_the_encoder_as_it_was():
-    x = torch.randint(0, 256, (10, 8, 8, 1), dtype=torch.uint8)
-    encoder = encoders.build("small-cnn", 1, 8).train()
-    before = copy.deepcopy(encoder.state_dict())
-    features = images.embed(encoder, x, batch_size=3)
-    assert_untouched(encoder, before)
-    with torch.no_grad():
-        assert torch.allclose(features, encoder.eval()(augment.plain(x)), atol=1e-5)
-
-
 def assert_untouched(encoder, before):
     assert encoder.training
     assert all(torch.equal(v, before[k]) for k, v in encoder.state_dict().items())
@@ -101,7 +91,7 @@ def assert_untouched(encoder, before):
 # --- the readout as released
 
 
-def released(encoder, dataset, recipe, epochs, batch_size, lr, weight_decay, seed):
+def released(encoder, dataset, augmentation, epochs, batch_size, lr, weight_decay, seed):
     """The released script's net and loop, with gradients switched off per parameter; draws as
     ours."""
     net = nn.Sequential(copy.deepcopy(encoder), nn.Flatten())
@@ -114,7 +104,7 @@ def released(encoder, dataset, recipe, epochs, batch_size, lr, weight_decay, see
     for _ in range(epochs):
         net.train()
         for batch in torch.randperm(len(dataset.x_train), generator=draw).split(batch_size):
-            scores = net(augment.view(dataset.x_train[batch], draw, recipe))
+            scores = net(augment.view(dataset.x_train[batch], draw, augmentation))
             adam.zero_grad()
             functional.cross_entropy(scores, dataset.y_train[batch]).backward()
             adam.step()
@@ -129,7 +119,9 @@ def test_paper_readout_equals_the_released_loop_and_leaves_no_trace():
     torch.manual_seed(0)
     encoder = encoders.build("small-cnn", 1, 8).train()
     before, state = copy.deepcopy(encoder.state_dict()), torch.get_rng_state()
-    options = dict(recipe="digits", epochs=6, batch_size=64, lr=1e-2, weight_decay=1e-6, seed=3)
+    options = dict(
+        augmentation="digits", epochs=6, batch_size=64, lr=1e-2, weight_decay=1e-6, seed=3
+    )
     with torch.no_grad():
         ours = images.paper_readout(encoder, dataset, **options)
     assert torch.equal(torch.get_rng_state(), state)
@@ -139,35 +131,6 @@ def test_paper_readout_equals_the_released_loop_and_leaves_no_trace():
     assert ours == pytest.approx(released(encoder, dataset, **options), abs=two)
     # control: the encoder in eval mode throughout, as in the clean protocol
     assert abs(ours - images.paper_readout(Still(encoder), dataset, **options)) > 2 * two
-
-
-class Watched(nn.Module):
-    """An encoder that remembers the types in which its convolutions computed."""
-
-    def __init__(self):
-        super().__init__()
-        self.encoder, self.types = encoders.build("small-cnn", 1, 8), set()
-        convolution = next(m for m in self.encoder.modules() if isinstance(m, nn.Conv2d))
-        convolution.register_forward_hook(lambda *parts: self.types.add(parts[-1].dtype))
-
-    def __deepcopy__(self, memo):
-        return self  # to be asked afterwards
-
-    def forward(self, x):
-        return self.encoder(x)
-
-
-def test_paper_readout_has_the_precision_of_the_run_and_its_layer_is_float32(monkeypatch):
-    dataset, seen = data.subset(data.load("digits"), 64, seed=0), set()
-    linear = functional.linear
-    monkeypatch.setattr(
-        functional, "linear", lambda x, *more: seen.add(x.dtype) or linear(x, *more)
-    )
-    for precision, expected in (("32-true", torch.float32), ("bf16-mixed", torch.bfloat16)):
-        encoder = Watched()
-        images.paper_readout(encoder, dataset, "digits", epochs=1, precision=precision)
-        assert encoder.types == {torch.float32, expected}  # the first image tells the dimension
-    assert seen == {torch.float32}
 
 
 class Still(nn.Module):

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hnlib.images.config import AUGMENTATIONS as RECIPES  # noqa: F401
-from hnlib.images.config import Recipe, recipe_for, recorded, resolve  # noqa: F401
+from hnlib.images.config import Augmentation, as_augmentation
 
 
 def plain(x: Tensor) -> Tensor:
@@ -28,7 +27,7 @@ def plain(x: Tensor) -> Tensor:
 def two_views(
     x: Tensor,
     generator: torch.Generator | None = None,
-    recipe: str | Recipe = "simclr",
+    augmentation: str | Augmentation = "simclr",
     part: tuple[int, int] | None = None,
     other: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -39,22 +38,65 @@ def two_views(
     its own: devices that share a batch make the views that one device would (bitwise on the CPU),
     and their generators stay together. The generator must live on the device of `x`.
     """
-    offset, total = (0, len(x)) if part is None else part
     # one pass over 2B images is faster than two over B
     both = torch.cat([x, x if other is None else other])
-    rows = None
-    if part is not None:
-        rows = offset + torch.arange(len(x), device=x.device)
-        rows = torch.cat([rows, total + rows])
-    both = _view(both, generator, resolve(recipe), 2 * total, rows)
-    return both[: len(x)], both[len(x) :]
+    if part is None:
+        return view(both, generator, augmentation).split(len(x))
+    offset, total = part
+    rows = offset + torch.arange(len(x), device=x.device)
+    rows = torch.cat([rows, total + rows])
+    return view(both, generator, augmentation, 2 * total, rows).split(len(x))
 
 
 def view(
-    x: Tensor, generator: torch.Generator | None = None, recipe: str | Recipe = "simclr"
+    x: Tensor,
+    generator: torch.Generator | None = None,
+    augmentation: str | Augmentation = "simclr",
+    n: int | None = None,
+    rows: Tensor | None = None,
 ) -> Tensor:
-    """Return one random view of each image; images and generator as in `two_views`."""
-    return _view(x, generator, resolve(recipe), len(x))
+    """Return one random view of each image; images and generator as in `two_views`.
+
+    `x` may be the given `rows` of a batch of `n`, for all of which random numbers are drawn.
+    """
+    how, device, n = as_augmentation(augmentation), x.device, n or len(x)
+    _check_images(x, how)
+
+    def uniform(low, high):
+        return torch.rand(n, generator=generator, device=device) * (high - low) + low
+
+    def happens(p):
+        return torch.rand(n, generator=generator, device=device) < p
+
+    def ours(drawn):
+        return drawn if rows is None or drawn is None else drawn[rows]
+
+    x = _unit(x)
+    if how.crop_scale != (1.0, 1.0) or how.rotation or how.flip or how.size:
+        height, width = x.shape[2:]
+        ranges = how.crop_scale, how.crop_ratio
+        boxes = crop_boxes(n, height, width, *ranges, generator, device)
+        degrees = uniform(-how.rotation, how.rotation) if how.rotation else None
+        angle = None if degrees is None else degrees * (math.pi / 180)
+        flip = happens(how.flip) if how.flip else None
+        if how.size is None:
+            x = _resample(x, ours(boxes), ours(flip), ours(angle))
+        else:
+            x = _resize(x, ours(boxes), ours(flip), how.size)
+    if how.jitter_p:
+        on = happens(how.jitter_p)
+        factors = [torch.where(on, uniform(1 - j, 1 + j), 1.0) for j in how.jitter[:3]]
+        hue = torch.where(on, uniform(-how.jitter[3], how.jitter[3]), 0.0)
+        x = jitter(x, *map(ours, (*factors, hue)))
+    if how.grey:
+        x = torch.where(ours(happens(how.grey)).view(-1, 1, 1, 1), _luma(x), x)
+    if how.blur:
+        sigma = torch.where(happens(how.blur), uniform(*how.blur_sigma), 0.0)
+        x = blur(x, ours(sigma), how.blur_kernel)
+    if how.noise:
+        drawn = torch.randn((n, *x.shape[1:]), generator=generator, device=device)
+        x = x + how.noise * ours(drawn)
+    return _normalise(x)
 
 
 def crop_boxes(
@@ -125,54 +167,12 @@ def _blur_columns(x: Tensor, weights: Tensor) -> Tensor:
     return out
 
 
-def _view(x: Tensor, generator, recipe: Recipe, n: int, rows: Tensor | None = None) -> Tensor:
-    """Make views of the images `x`: the given `rows` of a batch of `n`, all of it by default."""
-    _check_images(x, recipe)
-    device = x.device
-
-    def uniform(low, high):
-        return torch.rand(n, generator=generator, device=device) * (high - low) + low
-
-    def happens(p):
-        return torch.rand(n, generator=generator, device=device) < p
-
-    def ours(drawn):
-        return drawn if rows is None or drawn is None else drawn[rows]
-
-    x = _unit(x)
-    if recipe.crop_scale != (1.0, 1.0) or recipe.rotation or recipe.flip or recipe.size:
-        height, width = x.shape[2:]
-        ranges = recipe.crop_scale, recipe.crop_ratio
-        boxes = crop_boxes(n, height, width, *ranges, generator, device)
-        degrees = uniform(-recipe.rotation, recipe.rotation) if recipe.rotation else None
-        angle = None if degrees is None else degrees * (math.pi / 180)
-        flip = happens(recipe.flip) if recipe.flip else None
-        if recipe.size is None:
-            x = _resample(x, ours(boxes), ours(flip), ours(angle))
-        else:
-            x = _resize(x, ours(boxes), ours(flip), recipe.size)
-    if recipe.jitter_p:
-        on = happens(recipe.jitter_p)
-        factors = [torch.where(on, uniform(1 - j, 1 + j), 1.0) for j in recipe.jitter[:3]]
-        hue = torch.where(on, uniform(-recipe.jitter[3], recipe.jitter[3]), 0.0)
-        x = jitter(x, *map(ours, (*factors, hue)))
-    if recipe.grey:
-        x = torch.where(ours(happens(recipe.grey)).view(-1, 1, 1, 1), _luma(x), x)
-    if recipe.blur:
-        sigma = torch.where(happens(recipe.blur), uniform(*recipe.blur_sigma), 0.0)
-        x = blur(x, ours(sigma), recipe.blur_kernel)
-    if recipe.noise:
-        drawn = torch.randn((n, *x.shape[1:]), generator=generator, device=device)
-        x = x + recipe.noise * ours(drawn)
-    return _normalise(x)
-
-
-def _check_images(x: Tensor, recipe: Recipe) -> None:
+def _check_images(x: Tensor, how: Augmentation) -> None:
     if x.dtype != torch.uint8 or x.ndim != 4 or x.shape[3] not in (1, 3):
         raise ValueError(f"images must be uint8 [B,H,W,1 or 3], not {x.dtype} {[*x.shape]}")
-    side = recipe.size or min(x.shape[1:3])
-    if recipe.blur and side <= recipe.blur_kernel // 2:
-        kernel = recipe.blur_kernel
+    side = how.size or min(x.shape[1:3])
+    if how.blur and side <= how.blur_kernel // 2:
+        kernel = how.blur_kernel
         raise ValueError(f"blur_kernel={kernel} is too large for views of {side} pixels; reduce it")
 
 

@@ -56,11 +56,11 @@ RECIPES = {
 
 
 @plain_dataclass(frozen=True)
-class Recipe:
+class Augmentation:
     """The distribution of a view. Zero or (1, 1) switches an operation off.
 
     Probabilities are per image. Raises ValueError for an even kernel, a range of deviations that is
-    not positive, a size below 1, or a size together with a rotation.
+    not positive, or a size together with a rotation.
     """
 
     #: area (as a fraction) and width:height of the random crop, which is resized to the whole
@@ -80,62 +80,60 @@ class Recipe:
     size: int | None = None
 
     def __post_init__(self):
-        if self.blur_kernel < 1 or self.blur_kernel % 2 == 0:
-            raise ValueError(f"blur_kernel={self.blur_kernel} must be an odd number: 3, 5, …")
-        if not 0 < self.blur_sigma[0] <= self.blur_sigma[1]:
-            raise ValueError(f"blur_sigma={self.blur_sigma} must be (low, high), 0 < low <= high")
-        if self.size is not None and self.size < 1:
-            raise ValueError(f"size={self.size} must be at least 1 pixel, or None: as the images")
-        if self.size is not None and self.rotation:
+        if self.blur_kernel % 2 == 0 or not 0 < self.blur_sigma[0] <= self.blur_sigma[1]:
             raise ValueError(
-                f"size={self.size} allows no rotation={self.rotation}; drop one of them"
+                "blur_kernel must be odd and blur_sigma be (low, high) with 0 < low <= high, got "
+                f"{self.blur_kernel} and {self.blur_sigma}"
+            )
+        if self.size is not None and (self.size < 1 or self.rotation):
+            raise ValueError(
+                f"size must be at least 1 and stand without a rotation, got size={self.size} and "
+                f"rotation={self.rotation}"
             )
 
+    def recorded(self) -> dict:
+        """Return the fields as records hold them: blur and size only where they act."""
+        unused = () if self.blur else ("blur", "blur_kernel", "blur_sigma")
+        unused += ("size",) if self.size is None else ()
+        return {key: value for key, value in vars(self).items() if key not in unused}
 
+
+_COLOURS = dict(flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1), jitter_p=0.8, grey=0.2)
 AUGMENTATIONS = {
     # simclr's for 32×32 colour images (crop, flip, weak jitter, grey; no blur: its App. B.9). Its
     # crops start at .08 of the area, ours at .2: a short training learns more from them.
-    "simclr": Recipe((0.2, 1.0), (3 / 4, 4 / 3), 0.0, 0.5, (0.4, 0.4, 0.4, 0.1), 0.8, 0.2),
+    "simclr": Augmentation((0.2, 1.0), (3 / 4, 4 / 3), **_COLOURS),
     # as in the code released with hcl and with dro: crops from .08 of the area, and half of the
     # views blurred. The order of the four colour operations is random there and fixed here.
-    "hcl": Recipe((0.08, 1.0), (3 / 4, 4 / 3), 0.0, 0.5, (0.4, 0.4, 0.4, 0.1), 0.8, 0.2, blur=0.5),
+    "hcl": Augmentation((0.08, 1.0), (3 / 4, 4 / 3), **_COLOURS, blur=0.5),
+    # the same code on STL-10: crops of 96 pixels shrink to 32
+    "hcl-32": Augmentation((0.08, 1.0), (3 / 4, 4 / 3), **_COLOURS, blur=0.5, size=32),
     # ours: what leaves a handwritten digit the same digit, so no mirror image
-    "digits": Recipe((0.5, 1.0), (3 / 4, 4 / 3), 15.0, 0.0, (0.4, 0.4, 0.0, 0.0), 0.8, 0.0, 0.1),
+    "digits": Augmentation(
+        (0.5, 1.0), (3 / 4, 4 / 3), 15.0, jitter=(0.4, 0.4, 0.0, 0.0), jitter_p=0.8, noise=0.1
+    ),
 }
-# the same code on STL-10: crops of 96 pixels shrink to 32
-AUGMENTATIONS["hcl-32"] = replace(AUGMENTATIONS["hcl"], size=32)
 
 
-def resolve(recipe: str | dict | Recipe) -> Recipe:
-    """Return an augmentation given by its name, as `recorded`, or itself."""
-    if isinstance(recipe, Recipe):
-        return recipe
-    if isinstance(recipe, dict):
-        return Recipe(**{k: tuple(v) if isinstance(v, list) else v for k, v in recipe.items()})
-    if recipe not in AUGMENTATIONS:
+def as_augmentation(given: str | dict | Augmentation) -> Augmentation:
+    """Return an augmentation given by its name, by its recorded fields, or as itself."""
+    if isinstance(given, dict):
+        return Augmentation(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
+    if isinstance(given, str) and given not in AUGMENTATIONS:
         choices = ", ".join(AUGMENTATIONS)
-        raise ValueError(f"augmentation must be one of {choices}, got {recipe!r}")
-    return AUGMENTATIONS[recipe]
+        raise ValueError(f"augmentation must be one of {choices}, got {given!r}")
+    return AUGMENTATIONS[given] if isinstance(given, str) else given
 
 
-def recorded(recipe: Recipe) -> dict:
-    """Return an augmentation as records hold it: blur and size only where they act."""
-    unused = () if recipe.blur else ("blur", "blur_kernel", "blur_sigma")
-    unused += ("size",) if recipe.size is None else ()
-    return {key: value for key, value in vars(recipe).items() if key not in unused}
-
-
-def recipe_for(channels: int) -> str:
-    """Return the name of the default augmentation of images with that number of channels."""
+def default_augmentation(channels: int) -> str:
+    """Return the name of the augmentation of images with that number of channels."""
     return "digits" if channels == 1 else "simclr"
 
 
-def _check_augmentation(value):
-    if isinstance(value, Recipe):
-        return recorded(value)
-    if value is not None:
-        resolve(value)
-    return value
+def _check_augmentation(given):
+    if given is not None and as_augmentation(given) is given:
+        return given.recorded()
+    return given
 
 
 @dataclass(frozen=True, kw_only=True, config=checked)
@@ -173,9 +171,7 @@ class ImageRun(Configuration):
     """
 
     encoder: str = "small-cnn"
-    recipe: Literal[
-        "book", "hcl", "hcl-ot", "h-scl", "adnce", "unremix", "mochi", "i-mix", "un-mix", "fast"
-    ] = "book"
+    recipe: Literal[tuple(RECIPES)] = "book"  # pyright: ignore[reportInvalidTypeForm]
     train_size: Annotated[int, Field(ge=2)] | None = None
     validation: Annotated[int, Field(ge=0)] = 0
     augmentation: Annotated[
@@ -214,27 +210,26 @@ class ImageRun(Configuration):
     def defaults_for_run(self) -> dict:
         """Return the defaults of fields that are None, and of method options."""
         recipe = RECIPES[self.recipe]
-        usual = super().defaults_for_run() | recipe
-        usual |= recipe.get("options", {}) | recipe.get(self.dataset, {})
+        usual = super().defaults_for_run()
         if self.dataset in self.datasets or self.dataset.startswith("folder:"):
-            default = recipe_for(1 if self.dataset == "digits" else 3)
-            usual = {"augmentation": default} | usual
+            usual["augmentation"] = default_augmentation(1 if self.dataset == "digits" else 3)
+        usual |= recipe | recipe.get("options", {}) | recipe.get(self.dataset, {})
         return usual | recipe.get(self.method, {}).get(self.dataset, {})
 
     def resolved(self):
         """Return this run with all defaults of recipe and catalogue filled in."""
         run = super().resolved()
         if isinstance(run.augmentation, str):
-            return replace(run, augmentation=recorded(resolve(run.augmentation)))
+            return replace(run, augmentation=as_augmentation(run.augmentation).recorded())
         return run
 
     def display_values(self) -> dict:
         """Return the fields as numbers and words, an augmentation of ours by its name."""
         shown = super().display_values()
         if isinstance(self.augmentation, dict):
-            recipe = resolve(self.augmentation)
-            names = [name for name, other in AUGMENTATIONS.items() if other == recipe]
-            shown["augmentation"] = names[0] if names else shown["augmentation"]
+            names = {str(one.recorded()): name for name, one in AUGMENTATIONS.items()}
+            fields = as_augmentation(self.augmentation).recorded()
+            shown["augmentation"] = names.get(str(fields), shown["augmentation"])
         return shown
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hnlib.images import augment
+from hnlib.images.config import Augmentation
 from hnlib.training.evaluation import eval_mode, linear_probe, neighbours, weighted_knn
 
 
@@ -75,7 +76,7 @@ def top(encoder: nn.Module, dataset) -> dict[str, float]:
 def paper_readout(
     encoder: nn.Module,
     dataset,
-    recipe: str | augment.Recipe = "hcl",
+    augmentation: str | Augmentation = "hcl",
     epochs: int = 100,
     batch_size: int = 512,
     lr: float = 1e-3,
@@ -93,10 +94,9 @@ def paper_readout(
     optimiser is Adam, batches are shuffled, and the last, partial one is used.
 
     The encoder is not changed: this works on a copy, with autocast where `precision` is bf16-mixed;
-    the layer is in float32. A `recipe` with a size (STL-10 as released)
+    the layer is in float32. An `augmentation` with a size (STL-10 as released)
     needs an encoder for images of any size.
     """
-    recipe = augment.resolve(recipe)
     device = next((p.device for p in encoder.parameters()), dataset.x_train.device)
     x, y = dataset.x_train.to(device), dataset.y_train.to(device)
     encoder = copy.deepcopy(encoder)
@@ -114,7 +114,7 @@ def paper_readout(
         for _ in range(epochs):
             order = torch.randperm(len(x), generator=generator, device=device)
             for batch in order.split(batch_size):
-                views = augment.view(x[batch], generator, recipe)
+                views = augment.view(x[batch], generator, augmentation)
                 with torch.no_grad(), autocast:
                     views = views.contiguous(memory_format=torch.channels_last)
                     features = encoder(views).float()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hnlib import methods
 from hnlib.contrast import Contrast
 from hnlib.images import augment, data, encoders, evaluation, mixed_views
-from hnlib.images.config import ImageRun
+from hnlib.images.config import Augmentation, ImageRun, as_augmentation, default_augmentation
 from hnlib.training import diagnostics, records, task
 from hnlib.training.loop import needs
 
@@ -50,15 +50,17 @@ class Task(task.Task):
             dataset = data.hold_out(dataset, run.validation)
         if run.train_size is not None:  # for every seed: it varies the training, not the data
             dataset = data.subset(dataset, run.train_size, seed=0)
-        recipe = augment.resolve(run.augmentation or augment.recipe_for(dataset.channels))
-        self.recipe, self.dataset, self.encoder, self.draws_on = recipe, dataset, encoder, device
-        self.run = dataclasses.replace(
-            run,
-            dataset=dataset.name,
-            dataset_digest=dataset.digest,
-            augmentation=augment.recorded(recipe),
+        chosen = as_augmentation(run.augmentation or default_augmentation(dataset.channels))
+        self.augmentation, self.dataset, self.encoder, self.draws_on = (
+            chosen,
+            dataset,
+            encoder,
+            device,
         )
-        size = recipe.size or dataset.image_size
+        self.run = dataclasses.replace(
+            run, dataset=dataset.name, dataset_digest=dataset.digest, augmentation=chosen.recorded()
+        )
+        size = chosen.size or dataset.image_size
         self.shape = (dataset.channels, size, size)
         self.x, self.labels = dataset.x_train.to(device), dataset.y_train.to(device)
         needs_class = run.train_size or supervised or run.oracle_positives or run.admitted < 1
@@ -67,7 +69,7 @@ class Task(task.Task):
         self.examples = len(self.x)
         self.classmates = Classmates(self.labels) if run.oracle_positives else None
         self.evaluation_data = cap_sizes(dataset, run.evaluate_size)
-        self.fixed = [part.to(device) for part in fixed_views(dataset, recipe)]
+        self.fixed = [part.to(device) for part in fixed_views(dataset, chosen)]
 
     def model(self) -> encoders.Model:
         """Return a model with random weights."""
@@ -80,7 +82,9 @@ class Task(task.Task):
         if self.classmates is not None:
             other = self.x[self.classmates.draw(batch, generator)[share]]
         part = None if len(images) == len(batch) else (share.start, len(batch))
-        pair = augment.two_views(self.x[images], generator, self.recipe, part=part, other=other)
+        pair = augment.two_views(
+            self.x[images], generator, self.augmentation, part=part, other=other
+        )
         first, second = (view.contiguous(memory_format=torch.channels_last) for view in pair)
         views = Views(first, second)
         if self.run.mixing == "i-mix":
@@ -163,7 +167,7 @@ class Task(task.Task):
         metrics, correct = evaluation.readouts(encoder, self.evaluation_data)
         if "paper" in self.run.protocols:
             metrics["linear_paper"] = evaluation.paper_readout(
-                encoder, self.evaluation_data, self.recipe, precision=self.run.precision
+                encoder, self.evaluation_data, self.augmentation, precision=self.run.precision
             )
         return metrics, {
             "image_shape": list(self.shape),
@@ -193,7 +197,7 @@ class Classmates:
         return self.order[self.start[y] + (u * self.count[y]).long()]
 
 
-def fixed_views(dataset: data.Dataset, recipe: augment.Recipe) -> tuple[Tensor, Tensor, Tensor]:
+def fixed_views(dataset: data.Dataset, augmentation: Augmentation) -> tuple[Tensor, Tensor, Tensor]:
     """Return views of the batch that all learning curves of all runs use, and its labels."""
     generator = torch.Generator().manual_seed(0)
     chosen = torch.randperm(len(dataset.x_train), generator=generator)[:DIAGNOSTIC_BATCH]
@@ -203,7 +207,7 @@ def fixed_views(dataset: data.Dataset, recipe: augment.Recipe) -> tuple[Tensor, 
             f"no class has two of the {len(y)} training images of the learning curves; "
             "train on more images (train_size) or on fewer classes"
         )
-    return *augment.two_views(x, generator, recipe), y
+    return *augment.two_views(x, generator, augmentation), y
 
 
 def cap_sizes(dataset: data.Dataset, size: int | None) -> data.Dataset:
