@@ -48,12 +48,7 @@ def test_a_method_has_the_values_of_the_cpu_and_never_waits(kind, name):
 @pytest.fixture(autouse=True)
 def _short_probe(monkeypatch):
     """Cut the linear probe, whose hundreds of small steps tell nothing more of the device."""
-    fit = evaluation._LogisticRegressions.fit
-    monkeypatch.setattr(
-        evaluation._LogisticRegressions,
-        "fit",
-        lambda self, C, **options: fit(self, C, **options | {"max_iter": 2}),
-    )
+    monkeypatch.setitem(evaluation.PROBE, "max_iter", 2)
 
 
 SMALL = dict(train_size=64, batch_size=16, evaluate_size=20)
