@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 import hashlib
 import os
@@ -10,6 +11,7 @@ import secrets
 import shutil
 import struct
 import tempfile
+import tomllib
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -52,6 +54,12 @@ def data_folder(root: Path | str | None = None, kind: str = "") -> Path:
 
         root = platformdirs.user_cache_path("hnlib")
     return Path(root) / kind
+
+
+@functools.cache
+def downloads(kind: str) -> dict[str, dict]:
+    """Return the files and digests of the data sets of a kind, by name."""
+    return tomllib.loads(Path(__file__).with_name("downloads.toml").read_text("utf-8"))[kind]
 
 
 def path_behind(prefix: str, name: str) -> Path:

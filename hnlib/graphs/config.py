@@ -10,20 +10,9 @@ from cyclopts import Parameter
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from hnlib._files import downloads
 from hnlib.training.config import Configuration, Hidden, Rare, checked
 
-#: The benchmark sets of Morris et al. (2020) that the papers use, and their digests
-TU = {
-    "MUTAG": "6e3535d22380",
-    "PTC_MR": "37abb5e1a770",
-    "ENZYMES": "48009bdbc256",
-    "PROTEINS": "fa235a360312",
-    "IMDB-BINARY": "c600fd5fbf4c",
-    "IMDB-MULTI": "77642e310867",
-    "NCI1": "7eaf7fb0c057",
-    "DD": "04b2f042fc32",
-    "REDDIT-BINARY": "0740ed72961c",
-}
 TWO_VIEWS = ("framework", "graphcl")
 
 
@@ -83,7 +72,7 @@ class GraphRun(Configuration):
     }
     scores: ClassVar = {"svm": "SVM"}
     accuracies: ClassVar = ("svm",)
-    datasets: ClassVar = ("motifs", *TU)
+    datasets: ClassVar = ("motifs", *downloads("graphs"))
     title: ClassVar = "{dataset}, {framework}, {encoder}, {epochs} epochs"
 
     @property

@@ -13,8 +13,15 @@ import torch
 from torch import Tensor
 
 from hnlib._checks import one_of
-from hnlib._files import DAMAGED, data_folder, explain_failed_download, read_zip, verified
-from hnlib.graphs.config import TU, GraphRun
+from hnlib._files import (
+    DAMAGED,
+    data_folder,
+    downloads,
+    explain_failed_download,
+    read_zip,
+    verified,
+)
+from hnlib.graphs.config import GraphRun
 
 try:
     from torch_geometric import utils
@@ -25,19 +32,8 @@ except ModuleNotFoundError as error:
     text = "graphs need PyTorch Geometric; pip install 'hnlib[graphs]'"
     raise ModuleNotFoundError(text, name=error.name) from error
 
+#: The benchmark sets of Morris et al. (2020) that the papers use
 SOURCE = "https://www.chrsmrrs.com/graphkerneldatasets/{}.zip"
-#: Their SHA-256, as GraphDatasets.jl publishes them
-ARCHIVES = {
-    "MUTAG": "c419bdc853c367d2d83da4973c45100954ae15e10f5ae2cddde6ca431f8207f6",
-    "PTC_MR": "5699a6d9f1bc5b3d71495f09ef50de53fa3e6bb24ead1150da678500229f5237",
-    "ENZYMES": "13d832eb6ffa084192daf6e5750250028a18437ee692c38d29a10cd60e18aaf4",
-    "PROTEINS": "2da8de15284b88edabca2888ce5444d62f364ed41159260977088c4e53d4d848",
-    "IMDB-BINARY": "b291ec8b26d85c70faa2ba0a2433e1f407ed2ef5d0fc072d36b9a95e49a1bb27",
-    "IMDB-MULTI": "a4a302149ebf4c76fa1f0fb108baff89fcbf9d35de306b18f27a8419b9a1a690",
-    "NCI1": "10e1458f3bd9224f14e6d7627e74dcfd13e48d376d73935e7bd2900590ef1d82",
-    "DD": "d033d7aeb1a48c4b2b47cf0390e7fc9671de70d98c8df5b11e458d2ec5515cd2",
-    "REDDIT-BINARY": "982dc64ddade42a6365ba9c93f5080d0b9d315df0df492b57fd9fbb7e40dbe16",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,10 +64,22 @@ def graph_set(graphs: list[Data], name: str = "graphs") -> GraphSet:
 
     As in the papers' code, degrees are one-hot if none reaches 1,000, and otherwise standardised
     over all nodes (in directed graphs, the out-degree). Attributes of edges are not used. The given
-    graphs are not changed.
+    graphs are not changed. ValueError names the graph that cannot be used, and what it needs.
     """
     for i, graph in enumerate(graphs):
-        _check(graph, f"graph {i} of {name}")
+        y, x, ends, n = graph.y, graph.x, graph.edge_index, graph.num_nodes
+        needs = {
+            "at least 2 nodes and an edge": n > 1 and graph.num_edges,
+            "one integer label y from 0": isinstance(y, Tensor)
+            and y.numel() == 1
+            and y.item() >= 0
+            and y.item() % 1 == 0,
+            f"edges between nodes 0 to {n - 1}": ((ends >= 0) & (ends < n)).all(),
+            "finite features": x is None or x.isfinite().all(),
+        }
+        for need, met in needs.items():
+            if not met:
+                raise ValueError(f"graph {i} of {name} needs {need}; mend it or leave it out")
     widths = {None if graph.x is None else graph.x.shape[1] for graph in graphs}
     if len(graphs) < 2 or len(widths) > 1:
         raise ValueError(
@@ -81,31 +89,18 @@ def graph_set(graphs: list[Data], name: str = "graphs") -> GraphSet:
     return _graph_set(graphs, name)
 
 
-def _check(graph: Data, name: str) -> None:
-    if graph.num_nodes < 2 or graph.num_edges == 0:
-        raise ValueError(f"{name} needs at least 2 nodes and an edge; leave it out")
-    y = graph.y
-    if not isinstance(y, Tensor) or y.numel() != 1 or y.item() < 0 or y.item() % 1:
-        raise ValueError(f"{name} needs one integer label y from 0, got {graph.y}")
-    if int(graph.edge_index.min()) < 0 or int(graph.edge_index.max()) >= graph.num_nodes:
-        raise ValueError(f"{name} has an edge to a node outside 0 to {graph.num_nodes - 1}")
-    if graph.x is not None and not graph.x.isfinite().all():
-        raise ValueError(f"{name} has features that are not finite")
-
-
 def _graph_set(graphs: list[Data], name: str) -> GraphSet:
     features = [graph.x.float() for graph in graphs if graph.x is not None] or _degrees(graphs)
     digest, complete = hashlib.sha256(), []
     for x, graph in zip(features, graphs, strict=True):
-        y = graph.y.reshape(1).long()
-        complete.append(Data(x=x, edge_index=graph.edge_index, y=y))
-        for part in (x, graph.edge_index, y):
+        complete.append(Data(x=x, edge_index=graph.edge_index, y=graph.y.reshape(1).long()))
+        for part in (x, graph.edge_index, complete[-1].y):
             digest.update(np.ascontiguousarray(part.numpy()).tobytes())
     return GraphSet(name, complete, digest.hexdigest()[:12])
 
 
 def load(name: str = "motifs", root: Path | str | None = None) -> GraphSet:
-    """Load "motifs" (made here) or one of `TU`, downloaded to `root/TUDataset/NAME/raw`.
+    """Load "motifs" (made here) or a benchmark set, downloaded to `root/TUDataset/NAME/raw`.
 
     `root` defaults to `$HNLIB_DATA`, else the user's cache. Node labels, if any, are the features;
     node attributes are not used, as in the papers. An edge that a file lists twice counts once (as
@@ -117,24 +112,25 @@ def load(name: str = "motifs", root: Path | str | None = None) -> GraphSet:
     folder = data_folder(root, "TUDataset") / name / "raw"
     if not folder.is_dir():
         _download(name, folder)
-    again = f"delete it, then run `hnlib data {name}`"
+    expected = downloads("graphs")[name]["digest"]
     try:
         data, slices, sizes = read_tu_data(str(folder), name)
         if data.x is not None:
             data.x = data.x[:, sizes["num_node_attributes"] :]
         graphs = [separate(Data, data, i, slices, decrement=False) for i in range(len(data.y))]
         dataset = _graph_set(graphs, name)
+        if dataset.digest != expected:
+            raise ValueError(f"its digest is {dataset.digest} instead of {expected}")
     except (*DAMAGED, LookupError, TypeError, AttributeError) as error:
+        again = f"delete it, then run `hnlib data {name}`"
         raise ValueError(f"{folder} cannot be read ({error}); {again}") from error
-    if dataset.digest != TU[name]:
-        raise ValueError(f"{folder} has the digest {dataset.digest} instead of {TU[name]}; {again}")
     return dataset
 
 
 def _download(name: str, folder: Path) -> None:
     url, archive = SOURCE.format(name), folder.with_name(f"{name}.zip")
     with explain_failed_download(name, f"the files of {url} into {folder}"):
-        verified(url, archive, ARCHIVES[name])
+        verified(url, archive, downloads("graphs")[name]["archive"])
         files = read_zip(archive, rf"{name}/{name}_\w+\.txt")
         with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
             complete = Path(temporary) / name  # with the modes of the umask
@@ -146,13 +142,13 @@ def _download(name: str, folder: Path) -> None:
 
 def describe(dataset: GraphSet) -> dict:
     """Return sizes and classes of a data set, by name."""
-    nodes = torch.tensor([float(graph.num_nodes) for graph in dataset.graphs])
-    edges = torch.tensor([float(graph.num_edges) for graph in dataset.graphs])
+    nodes = torch.tensor([graph.num_nodes for graph in dataset.graphs]).double()
+    edges = sum(graph.num_edges for graph in dataset.graphs) / (2 * len(dataset))
     sizes = dataset.labels.unique(return_counts=True)[1].tolist()
     return {
         "graphs": len(dataset),
         "nodes": f"{nodes.mean():.3f} on average, {nodes.min():.0f} to {nodes.max():.0f}",
-        "edges": f"{edges.mean() / 2:.3f} on average",
+        "edges": f"{edges:.3f} on average",
         "features": dataset.num_features,
         "classes": f"{len(sizes)}, of {sizes} graphs",
         "digest": dataset.digest,

