@@ -61,31 +61,22 @@ class Dataset:
     y_validation: Tensor | None = None
 
     def __post_init__(self):
-        if self.num_classes < 2:
-            raise ValueError(
-                f"{self.name} has the classes {[*self.class_names]}; give at least 2: of one class "
-                "every classifier is right"
-            )
+        shape = self.x_train.shape[1:]
         for part in ("train", "test", "validation", "unlabelled"):
             x, y = getattr(self, f"x_{part}"), getattr(self, f"y_{part}", None)
-            if x is not None and not (
-                x.dtype == torch.uint8
-                and x.ndim == 4
-                and x.numel()
-                and x.shape[1:] == self.x_train.shape[1:]
-                and x.shape[3] in (1, 3)
-            ):
+            if x is None:
+                continue
+            is_image = x.dtype == torch.uint8 and x.ndim == 4 and x.shape[3] in (1, 3)
+            if not is_image or not len(x) or x.shape[1:] != shape:
                 raise ValueError(
                     f"x_{part} of {self.name} must be uint8 [N,H,W,C] with C 1 or 3 and the shape "
                     f"of the training images, got {x.dtype} {list(x.shape)}"
                 )
-            if y is not None:
-                y = _checks.labels(y, len(x), f"{self.name}, {part}")
-                if y.min() < 0 or y.max() >= self.num_classes:
-                    raise ValueError(
-                        f"y_{part} of {self.name} must lie in 0 to {self.num_classes - 1}, a "
-                        f"number a class, got {int(y.min())} to {int(y.max())}"
-                    )
+            if y is not None and not 0 <= y.min() <= y.max() < self.num_classes:
+                raise ValueError(
+                    f"y_{part} of {self.name} must lie in 0 to {self.num_classes - 1}, a number a "
+                    f"class, got {int(y.min())} to {int(y.max())}"
+                )
 
     @property
     def num_classes(self) -> int:
@@ -114,9 +105,8 @@ def load(name: str, root: Path | str | None = None) -> Dataset:
         return _digits()
     if name.startswith("folder:"):
         path, _, size = name.rpartition("@")
-        if size.isdecimal():
-            return image_folder(path_behind("folder:", path), int(size))
-        return image_folder(path_behind("folder:", name))
+        path, size = (path, int(size)) if size.isdecimal() else (name, 32)
+        return image_folder(path_behind("folder:", path), size)
     _checks.one_of("dataset", name, (*ImageRun.datasets, "folder:PATH"))
     path = data_folder(root, "images") / f"{name}.npz"
     if not path.exists():
@@ -132,19 +122,18 @@ def image_folder(path: Path | str, size: int = 32) -> Dataset:
     """
     if not 1 <= size <= 1024:
         raise ValueError(f"size must lie in 1 to 1024 pixels, got {size}")
-    path = Path(path)
-    test = next((path / part for part in ("test", "val") if (path / part).is_dir()), path / "test")
-    if (path / "train").is_dir() and test.is_dir():
-        x, y, classes = _pictures(path / "train", size)
-        x_test, y_test, others = _pictures(test, size)
+    path, parts = Path(path), ("train", "test" if (Path(path) / "test").is_dir() else "val")
+    name = f"folder:{path.name}"
+    if all((path / part).is_dir() for part in parts):
+        (x, y, classes), (x_test, y_test, others) = (_pictures(path / part, size) for part in parts)
         if differ := sorted(set(classes) ^ set(others)):
-            raise ValueError(f"{test} and train differ in {differ}; give both the same classes")
-        return _dataset(f"folder:{path.name}", x, y, x_test, y_test, classes)
+            raise ValueError(f"{path} has {differ} in one part alone; give both the same classes")
+        return _dataset(name, x, y, x_test, y_test, classes)
     x, y, classes = _pictures(path, size)
     fifth = np.concatenate([np.arange(n) for n in np.bincount(y)]) % 5 == 4
     if not fifth.any():
         raise ValueError(f"{path} has fewer than 5 pictures in every class: none is for testing")
-    return _dataset(f"folder:{path.name}", x[~fifth], y[~fifth], x[fifth], y[fifth], classes)
+    return _dataset(name, x[~fifth], y[~fifth], x[fifth], y[fifth], classes)
 
 
 def subset(dataset: Dataset, n: int, seed: int = 0) -> Dataset:
@@ -183,15 +172,10 @@ def _train_on(dataset: Dataset, chosen: np.ndarray) -> Dataset:
 
 def describe(dataset: Dataset) -> dict:
     """Return sizes and classes of a data set, by name."""
-    lines = {}
-    for part in (*PARTS, "x_unlabelled"):
-        array = getattr(dataset, part)
-        if array is not None:
-            lines[part] = f"{str(array.dtype).removeprefix('torch.'):7}{list(array.shape)}"
+    arrays = {part: getattr(dataset, part) for part in (*PARTS, "x_unlabelled")}
+    lines = {part: f"{x.dtype} {[*x.shape]}" for part, x in arrays.items() if x is not None}
     names = ", ".join(dataset.class_names[:10]) + (", …" if dataset.num_classes > 10 else "")
-    lines["classes"] = f"{dataset.num_classes}: {names}"
-    lines["digest"] = dataset.digest
-    return lines
+    return lines | {"classes": f"{dataset.num_classes}: {names}", "digest": dataset.digest}
 
 
 def _digits() -> Dataset:
@@ -208,36 +192,28 @@ def _read(name: str, path: Path) -> Dataset:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(file)
-    except (*DAMAGED, TypeError, MemoryError) as error:  # TypeError: of an .npy file
-        raise ValueError(f"{path} cannot be read ({error}); needed is {FORM}") from error
-    if missing := [part for part in PARTS if part not in arrays]:
-        raise ValueError(f"{path} lacks {', '.join(missing)}; needed is {FORM}")
-    labels = np.unique(arrays["y_train"])
-    usual = CIFAR10_CLASSES if name == "cifar10" else range(len(labels))
-    classes = [str(c) for c in np.atleast_1d(arrays.get("class_names", usual))]
-    parts = [arrays[part] for part in PARTS]
-    try:
+        usual = CIFAR10_CLASSES if name == "cifar10" else np.unique(arrays["y_train"])
+        classes = [str(c) for c in arrays.get("class_names", usual)]
+        parts = [arrays[part] for part in PARTS]
         return _dataset(name, *parts, classes=classes, unlabelled=arrays.get("x_unlabelled"))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} does not fit: {error}; needed is {FORM}") from error
+    except (*DAMAGED, LookupError, TypeError, MemoryError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); needed is {FORM}") from error
 
 
 def _dataset(name, x_train, y_train, x_test, y_test, classes, unlabelled=None) -> Dataset:
-    x_train, x_test = (torch.from_numpy(np.ascontiguousarray(x)) for x in (x_train, x_test))
+    x_train, x_test, x_unlabelled = (
+        None if x is None else torch.from_numpy(np.ascontiguousarray(x))
+        for x in (x_train, x_test, unlabelled)
+    )
     y_train = _checks.labels(y_train, len(x_train), f"{name}, train")
     y_test = _checks.labels(y_test, len(x_test), f"{name}, test")
-    unlabelled = None if unlabelled is None else torch.from_numpy(np.ascontiguousarray(unlabelled))
-    digest = _digest(x_train, y_train, x_test, y_test, unlabelled)
-    made = Dataset(name, x_train, y_train, x_test, y_test, tuple(classes), digest, unlabelled)
-    trained = {*y_train.tolist()}
-    if unseen := {*y_test.tolist()} - trained:
+    digest = _digest(x_train, y_train, x_test, y_test, x_unlabelled)
+    made = Dataset(name, x_train, y_train, x_test, y_test, tuple(classes), digest, x_unlabelled)
+    trained, tested = ({classes[c] for c in y.unique()} for y in (y_train, y_test))
+    if len(trained) < 2 or tested - trained:
         raise ValueError(
-            f"{name} has no training image of {classes[min(unseen)]!r}, a class of test images"
-        )
-    if len(trained) < 2:
-        raise ValueError(
-            f"{name} has training images of {classes[min(trained)]!r} alone; give at least 2 "
-            "classes: of one class every classifier is right"
+            f"{name} has training images of {sorted(trained)[:9]} and test images of "
+            f"{sorted(tested)[:9]}; give at least 2 classes, with training images of each"
         )
     return made
 
