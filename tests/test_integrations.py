@@ -103,16 +103,6 @@ def test_two_towers_gathered_from_two_devices_are_clip_on_the_whole_batch(tmp_pa
 
 
 @pytest.mark.parametrize("t", [0.07, 0.5])
-def test_two_views_are_nt_xent_of_pytorch_metric_learning(t):
-    from pytorch_metric_learning.losses import NTXentLoss
-
-    z = columns(4)
-    one, off = (methods.build("simclr", temperature=x)(*z) for x in (t, 1.01 * t))
-    theirs = NTXentLoss(t)(torch.cat(z), torch.arange(len(z[0])).repeat(2))
-    assert far(one, theirs, z) < 1e-6 and far(off, theirs, z) > 1e-5
-
-
-@pytest.mark.parametrize("t", [0.07, 0.5])
 @pytest.mark.parametrize("method", ["simclr", "dcl"])
 def test_two_views_are_the_losses_of_lightly(method, t):
     from lightly import loss as lightly

@@ -180,12 +180,11 @@ def _check(run: GraphRun, method) -> None:
     if not isinstance(method, two_views.Method):
         if needs(method, "supervised") and run.labels is None:
             raise ValueError(f"{run.method} learns from labels; pass labels='fold' or 'all'")
-        return
-    catalogue = methods if run.framework == "infograph" else two_views
-    if catalogue.CATALOGUE.get(method.name) != method.entry:
+    elif run.catalogue.get(method.name) != method.entry:
         raise ValueError(f"{run.framework} has no method {method.name!r}")
-    learned = method.options.get("learn", "fixed") != "fixed"
-    if run.framework == "graphcl" and (method.entry.features or learned):
+    elif run.framework == "graphcl" and (
+        method.entry.features or method.options.get("learn", "fixed") != "fixed"
+    ):
         raise ValueError(
             f"graphcl cannot train {method.name}, which needs the inputs of the last layer or "
             "learns a mixture"

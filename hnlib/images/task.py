@@ -51,12 +51,8 @@ class Task(task.Task):
         if run.train_size is not None:  # for every seed: it varies the training, not the data
             dataset = data.subset(dataset, run.train_size, seed=0)
         chosen = as_augmentation(run.augmentation or default_augmentation(dataset.channels))
-        self.augmentation, self.dataset, self.encoder, self.draws_on = (
-            chosen,
-            dataset,
-            encoder,
-            device,
-        )
+        self.augmentation, self.dataset = chosen, dataset
+        self.encoder, self.draws_on = encoder, device
         self.run = dataclasses.replace(
             run, dataset=dataset.name, dataset_digest=dataset.digest, augmentation=chosen.recorded()
         )
@@ -215,36 +211,30 @@ def cap_sizes(dataset: data.Dataset, size: int | None) -> data.Dataset:
     if size is None:
         return dataset
     flipped = dataclasses.replace(dataset, x_train=dataset.x_test, y_train=dataset.y_test)
-    test = data.subset(flipped, min(size, len(dataset.x_test)), seed=0)
-    train = data.subset(dataset, min(size, len(dataset.x_train)), seed=0)
+    train, test = (data.subset(x, min(size, len(x.x_train))) for x in (dataset, flipped))
     return dataclasses.replace(train, x_test=test.x_train, y_test=test.y_train)
 
 
 def _check(run: ImageRun, method, supervised: bool) -> None:
     """Check that the options fit each other and the method, before the images are loaded."""
-    if run.admitted < 1 and (supervised or run.queue or not hasattr(method, "loss")):
-        raise ValueError(
-            f"admitted={run.admitted} requires an unsupervised method of the catalogue, "
-            "without a queue"
-        )
-    if run.separate_views and run.queue:
-        raise ValueError(f"separate_views does not apply with queue={run.queue}")
-    if run.pairs_only and (
-        run.mixing or run.queue or run.admitted < 1 or needs(method, "features")
-    ):
-        raise ValueError(
-            "pairs_only requires a method of embeddings, without mixing, a queue or admitted"
-        )
-    if not run.mixing:
-        return
-    if supervised or run.queue or run.admitted < 1:
-        raise ValueError(
-            f"mixing={run.mixing} requires a method without labels, without a queue and with all "
-            "pairs admitted"
-        )
-    if run.mixing == "i-mix":
-        if needs(method, "features"):
-            raise ValueError(f"mixing=i-mix has no two views to weigh, which {run.method} needs")
+    features, kept_out = needs(method, "features"), run.admitted < 1
+    mixed = run.mixing or kept_out
+    refused = {
+        f"admitted={run.admitted} requires an unsupervised method of the catalogue, without a "
+        "queue": kept_out and (supervised or run.queue or not hasattr(method, "loss")),
+        f"separate_views does not apply with queue={run.queue}": run.separate_views and run.queue,
+        "pairs_only requires a method of embeddings, without mixing, a queue or admitted": (
+            run.pairs_only and (mixed or run.queue or features)
+        ),
+        f"mixing={run.mixing} requires a method without labels, without a queue and with all pairs "
+        "admitted": run.mixing and (supervised or run.queue or kept_out),
+        f"mixing=i-mix has no two views to weigh, which {run.method} needs": (
+            run.mixing == "i-mix" and features
+        ),
+    }
+    for reason, applies in refused.items():
+        if applies:
+            raise ValueError(reason)
+    if run.mixing == "i-mix":  # ValueError: the method needs two views
         eye = torch.eye(4)
-        contrast = Contrast.from_pairs(eye[:2], eye[2:])
-        method.copy().loss(contrast, reduction="none")  # ValueError: the method needs two views
+        method.copy().loss(Contrast.from_pairs(eye[:2], eye[2:]), reduction="none")
