@@ -2,7 +2,6 @@
 
 import copy
 import math
-from functools import partial
 
 import numpy as np
 import pytest
@@ -198,15 +197,3 @@ def test_what_has_no_folds_or_is_not_finite_is_refused():
     (train, test), *_ = evaluation.stratified_folds(y, 3)
     with pytest.raises(ValueError, match=r"2 of the 30 embeddings are not finite; .* has diverged"):
         evaluation.svm(x, y, train, test)
-
-
-def test_top_k_counts_a_class_among_the_best():
-    g = seeded()
-    x, y = torch.randn(300, 8, generator=g), torch.arange(300) % 10
-    x[:, 0] += y
-    known = x[:200], y[:200], x[200:], y[200:]
-    for readout in (partial(evaluation.weighted_knn, k=20), evaluation.linear_probe):
-        right = [readout(*known, top=k) for k in (1, 3, 10)]
-        assert torch.equal(right[0], readout(*known))
-        assert right[0].sum() < right[1].sum() < right[2].sum() == 100
-        assert not (right[0] & ~right[1]).any()

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from hnlib import _checks
-from hnlib.training.checkpoint import UNFIT
 
 ENCODERS = ("small-cnn", "resnet18", "resnet50")
-RESNETS = tuple(f"resnet{depth}" for depth in (18, 34, 50, 101, 152))  # torchvision's
 
 
 def build(name: str, in_channels: int = 3, image_size: int = 32) -> nn.Module:
@@ -28,7 +25,13 @@ def build(name: str, in_channels: int = 3, image_size: int = 32) -> nn.Module:
     if name == "small-cnn":
         return SmallCNN(in_channels, image_size)
     _checks.one_of("encoder", name, ENCODERS)
-    return _resnet(name, in_channels)
+    from hnlib.images._torchvision import torchvision
+
+    encoder = getattr(torchvision.models, name)(weights=None)
+    encoder.feature_dim, encoder.fc = encoder.fc.in_features, nn.Identity()
+    encoder.conv1 = nn.Conv2d(in_channels, 64, 3, 1, 1, bias=False)
+    encoder.maxpool = nn.Identity()
+    return encoder
 
 
 class SmallCNN(nn.Module):
@@ -97,40 +100,5 @@ def model(encoder: str | nn.Module, shape) -> Model:
     return copy.deepcopy(Model(encoder, projector))
 
 
-def from_state_dict(path: Path, name: str = "resnet50") -> nn.Module:
-    """Return torchvision's ResNet with the weights of a file that `torch.save` wrote.
-
-    The stem may be torchvision's or that of `build`; a classifier is left out, and so is the prefix
-    "module." of a model trained on several devices. Raises ValueError if weights are missing or of
-    another shape.
-    """
-    _checks.one_of("encoder", name, RESNETS)
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        state = {key.removeprefix("module."): value for key, value in state.items()}
-        stem = state.get("conv1.weight", torch.empty(64, 3, 7, 7))
-        encoder = _resnet(name, stem.shape[1] if stem.shape[-1] == 3 else None)
-        state = {key: value for key, value in state.items() if not key.startswith("fc.")}
-        encoder.load_state_dict(state)
-    except FileNotFoundError:
-        raise
-    except UNFIT as error:
-        first = (str(error).splitlines() or [repr(error)])[:2][-1].strip()[:80]
-        raise ValueError(f"{path} is no state_dict of torchvision's {name}: {first} …") from error
-    return encoder
-
-
 def _convolution(inputs: int, outputs: int, stride: int) -> tuple[nn.Module, ...]:
     return nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()
-
-
-def _resnet(name: str, in_channels: int | None) -> nn.Module:
-    """Return torchvision's network without classifier; with our stem if `in_channels` is given."""
-    from hnlib.images._torchvision import torchvision
-
-    encoder = getattr(torchvision.models, name)(weights=None)
-    encoder.feature_dim, encoder.fc = encoder.fc.in_features, nn.Identity()
-    if in_channels is not None:
-        encoder.conv1 = nn.Conv2d(in_channels, 64, 3, 1, 1, bias=False)
-        encoder.maxpool = nn.Identity()
-    return encoder

@@ -28,14 +28,9 @@ def embed(encoder: nn.Module, x: Tensor, batch_size: int | None = None) -> Tenso
 
 def knn(encoder: nn.Module, dataset) -> float:
     """Return the test accuracy of `weighted_knn` with `neighbours`."""
-    known = _features(encoder, dataset)
-    return _accuracy(weighted_knn(*known, neighbours(len(known[0]))))
-
-
-def _features(encoder: nn.Module, dataset) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return features and labels of the training images, then of the test images."""
     x, x_test = (embed(encoder, images) for images in (dataset.x_train, dataset.x_test))
-    return x, dataset.y_train.to(x.device), x_test, dataset.y_test.to(x.device)
+    y, y_test = (labels.to(x.device) for labels in (dataset.y_train, dataset.y_test))
+    return _accuracy(weighted_knn(x, y, x_test, y_test, neighbours(len(x))))
 
 
 def _accuracy(correct: Tensor) -> float:
@@ -62,15 +57,6 @@ def readouts(encoder: nn.Module, dataset) -> tuple[dict[str, float], dict[str, T
     }
     correct = {name + part: bits for name in right for part, bits in zip(parts, right[name])}
     return {"knn_k": k} | {name: _accuracy(bits) for name, bits in correct.items()}, correct
-
-
-def top(encoder: nn.Module, dataset) -> dict[str, float]:
-    """Return top-1 and top-5 accuracies of kNN and a linear probe on plain images."""
-    known, tops = _features(encoder, dataset), (1, 5)
-    k = neighbours(len(known[0]))
-    scores = {f"knn top-{n}": weighted_knn(*known, k, top=n) for n in tops}
-    scores |= {f"linear top-{n}": linear_probe(*known, top=n) for n in tops}
-    return {name: _accuracy(right) for name, right in scores.items()}
 
 
 def paper_readout(

@@ -45,31 +45,28 @@ def weighted_knn(
     k: int = 200,
     temperature: float = 0.5,
     chunk: int = 1000,
-    top: int = 1,
 ) -> Tensor:
     r"""Return which test rows the weighted $k$-nearest-neighbour vote gets right, bool [N].
 
     Neighbour $j$ at cosine $s_j$ has $e^{s_j/t}$ votes; $t=0.5$ and $k=200$ as in the code released
-    with hcl. A row is right if its class is among the `top` with the most votes. Test rows go in
-    chunks.
+    with hcl. Test rows go in chunks.
     """
-    bank = functional.normalize(train_x).T
-    classes = torch.arange(int(train_y.max()) + 1, device=train_y.device)
+    bank, classes = functional.normalize(train_x).T, int(train_y.max()) + 1
     correct = []
     for x, y in zip(test_x.split(chunk), test_y.split(chunk)):
         similarity, index = (functional.normalize(x) @ bank).topk(k, sorted=False)
-        votes = similarity.new_zeros(len(x), len(classes))
+        votes = similarity.new_zeros(len(x), classes)
         # −1: the same vote, no overflow
         votes.scatter_add_(1, train_y[index], ((similarity - 1) / temperature).exp())
-        correct.append(_among(votes, classes, y, top))
+        correct.append(votes.argmax(1) == y)
     return torch.cat(correct)
 
 
 @torch.enable_grad()
 def linear_probe(
-    train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, C: float = 1.0, top: int = 1
+    train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, C: float = 1.0
 ) -> Tensor:
-    r"""Return for which test rows the right class is among a linear probe's `top`, bool [N].
+    r"""Return which test rows a linear probe gets right, bool [N].
 
     It is a logistic regression with scikit-learn's `C` on features standardised by the training
     mean and deviation; a constant feature becomes zero. Deterministic, on any device:
@@ -98,16 +95,8 @@ def linear_probe(
 
     optimiser.step(objective)
     scores = torch.addmm(b, x_test, w.T).detach()
-    scores = torch.cat([-scores, scores], 1) if binary else scores
-    return _among(scores, classes, test_y, top)
-
-
-def _among(scores: Tensor, classes: Tensor, y: Tensor, top: int) -> Tensor:
-    """Return whether the class `y` [N] is among the `top` with the highest scores [N,C]."""
-    if top == 1:
-        return classes[scores.argmax(1)] == y
-    best = scores.topk(min(top, len(classes)), dim=1).indices
-    return (classes[best] == y[:, None]).any(1)
+    predicted = (scores.squeeze(1) > 0).long() if binary else scores.argmax(1)
+    return classes[predicted] == test_y
 
 
 def stratified_folds(labels, folds: int = 10, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
