@@ -327,7 +327,7 @@ def test_image_folder_faults(tmp_path):
         data.image_folder(tmp_path / "few")
     pictures(tmp_path / "one", {"cat": 10})
     with pytest.raises(
-        ValueError, match=r"folder:one has training images of \['cat'\] and .*; give at least 2"
+        ValueError, match=r"folder:one has the classes \('cat',\); give at least 2"
     ):
         data.image_folder(tmp_path / "one")
 

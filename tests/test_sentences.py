@@ -169,16 +169,6 @@ def test_what_fills_up_changes_nothing(name):
     assert torch.allclose(apart, other) == (name == "bag")  # which alone does not see the order
 
 
-def test_a_bag_is_the_mean_of_its_embeddings():
-    bag = encoders.Bag(9, 4)
-    expected = torch.stack([bag.embedding.weight[i] for i in (2, 2, 5)]).mean(0)
-    assert torch.allclose(bag(torch.tensor([[2, 0, 2, 5, 0]]))[0], expected)
-    both = encoders.build("bag", 9, 4, towers=2)
-    tokens = torch.tensor([[1, 2], [3, 0]])
-    assert torch.equal(both.encoder(tokens), torch.cat([both(tokens, 0), both(tokens, 1)], 1))
-    assert not torch.equal(both(tokens, 0), both(tokens, 1))
-
-
 def task(corpus, **options):
     run = SentenceRun(tasks=("alike",), batch_size=options.pop("batch_size", 2), **options)
     return Task(run.resolved(), dataset=corpus)

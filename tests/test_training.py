@@ -11,9 +11,8 @@ from drawn import seeded
 from one_call import train
 from torch import nn
 
-from hnlib import __main__ as cli
 from hnlib import _checks, methods
-from hnlib.images import augment, data, encoders, task
+from hnlib.images import data, encoders, task
 from hnlib.images.config import ImageRun
 from hnlib.training import loop, records
 from hnlib.training import train as training
@@ -74,19 +73,6 @@ def whole():
     return train(method="hcl", **SMALL)
 
 
-@pytest.fixture
-def passes(monkeypatch):
-    """The outputs of all forward passes of the model."""
-    seen, forward = [], encoders.Model.forward
-
-    def watched(model, x, hidden=False):
-        seen.append(forward(model, x, hidden))
-        return seen[-1]
-
-    monkeypatch.setattr(encoders.Model, "forward", watched)
-    return seen
-
-
 def test_a_run_repeats_bitwise_depends_on_its_seed_and_leaves_the_callers_state(whole):
     torch.manual_seed(123)
     before = torch.get_rng_state()
@@ -122,21 +108,6 @@ def test_a_learned_mixture_is_trained_and_seen():
     assert seen[-1] == run.method.mixture.tolist()
     assert max(abs(a - b) for a, b in zip(seen[0], seen[-1])) > 1e-3
     assert run.record["configuration"]["options"]["mixture"] == start
-
-
-def test_a_learned_mixture_does_not_decay():
-    """Coupled decay would be all the gradient where a loss does not ask for another mixture."""
-
-    class Idle(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.logits = nn.Parameter(torch.tensor([3.0, -2.0]))
-
-        def forward(self, z1, z2, labels=None):
-            return (z1 - z2).square().mean() + 0 * self.logits.sum()
-
-    run = train(method=Idle(), **ONE | dict(weight_decay=0.5))
-    assert run.method.logits.tolist() == [3, -2]
 
 
 def test_a_finished_run_is_not_repeated_and_can_be_lengthened(whole, tmp_path):
@@ -223,55 +194,35 @@ class Spy(nn.Module):
         return (z1 - z2).square().mean()
 
 
-def test_only_supervised_methods_see_labels():
-    plain, supervised = (Spy(name="simclr", supervised=s) for s in (False, True))
-    train(method=plain, **STEP)
-    run = train(method=supervised, **STEP)
-    assert plain.seen[0][2] is None
-    assert supervised.seen[0][2].shape == (32,)
+def test_a_method_sees_labels_and_inputs_of_the_last_layer_only_if_it_asks():
+    plain, asking = Spy(name="simclr"), Spy(supervised=True, features=True)
+    for method in (plain, asking):
+        run = train(method=method, **STEP)
+    (*_, nothing, no_more), (*views, labels, more) = plain.seen[0], asking.seen[0]
+    assert nothing is None and not no_more
+    assert labels.shape == (32,)
+    for z, h in zip(views, more["features"], strict=True):
+        assert z.shape == h.shape == (32, 128) and (h >= 0).all(), "after the ReLU"
     assert run.record["configuration"]["method"].startswith("Spy-")
     assert run.history[0]["collision"] is None
 
 
-def test_only_methods_that_ask_see_the_inputs_of_the_last_layer(passes):
-    plain, asking = (Spy(features=f) for f in (False, True))
-    train(method=plain, **STEP)
-    passes.clear()
-    train(method=asking, **STEP)
-    (a1, a2, _, nothing), (b1, b2, _, more) = *plain.seen, *asking.seen
-    assert not nothing
-    assert torch.equal(a1, b1) and torch.equal(a2, b2), "the same step"
-    (_, h), *_ = (both for both in passes if both[1].requires_grad)  # the others are evaluations
-    assert torch.equal(torch.cat(more["features"]), h), "in the order of the views"
-    assert h.shape == (64, 128) and (h >= 0).all(), "after the ReLU"
+def test_classmates_are_uniform_over_the_class():
+    labels = torch.tensor([2, 0, 1, 2, 2, 0, 2])
+    drawn = task.Classmates(labels).draw(torch.zeros(8000, dtype=torch.long), seeded())
+    share = drawn.bincount(minlength=7) / 8000
+    assert share.tolist() == pytest.approx([0.25, 0, 0, 0.25, 0.25, 0, 0.25], abs=0.02)
 
 
-@pytest.fixture
-def batches(monkeypatch):
-    """The images, the first view and the other images of each pair of views that is made."""
-    seen, two_views = [], augment.two_views
-
-    def spy(x, *rest, other=None, **more):
-        views = two_views(x, *rest, other=other, **more)
-        seen.append((x, views[0], other))
-        return views
-
-    monkeypatch.setattr(augment, "two_views", spy)
-    return seen
-
-
-def test_oracle_positives_are_images_of_the_class(batches):
-    run = train(oracle_positives=True, **SMALL)
-    label = {x.numpy().tobytes(): int(y) for x, y in zip(DIGITS.x_train, DIGITS.y_train)}
-    pairs = [
-        (a.numpy().tobytes(), b.numpy().tobytes())
-        for x, _, other in batches[1:]
-        for a, b in zip(x, other)
-    ]
-    assert len(pairs) == 288
-    assert all(label[a] == label[b] for a, b in pairs)
-    assert 1 <= sum(a == b for a, b in pairs) < 80  # an image may meet itself: one time in ten
-    assert ImageRun.read(run.record["configuration"]).oracle_positives
+def test_admitted_is_the_share_of_the_pairs_of_one_class_that_stay_negatives():
+    run = ImageRun(method="hcl", batch_size=32, admitted=0.25).resolved()
+    images = task.Task(run, methods.build("hcl"), dataset=DIGITS)
+    images.labels = labels = torch.tensor([0, 0, 1, 1, 1, 2] * 20)
+    dismissed = images._false_negatives_kept_out(torch.arange(120), seeded())
+    same = (labels[:, None] == labels).repeat(2, 2)
+    assert torch.equal(dismissed, dismissed.T) and not dismissed[~same].any()
+    off = ~torch.eye(120, dtype=torch.bool).repeat(2, 2)
+    assert float(dismissed[same & off].float().mean()) == pytest.approx(0.75, abs=0.02)
 
 
 def test_max_steps_ends_within_an_epoch():
@@ -301,21 +252,6 @@ def test_options_that_do_not_fit_are_refused_before_anything_is_written(tmp_path
     with pytest.raises(ValueError, match=message):
         train(**SMALL | change, checkpoint=tmp_path / "c", record_to=tmp_path / "r")
     assert not [*tmp_path.iterdir()]
-
-
-def test_the_command(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(records, "default_folder", lambda: tmp_path / "results")
-    words = "train images --train-size 100 --batch-size 32 --device cpu --method hcl"
-    command = words.split()
-    saved = tmp_path / "run.safetensors"
-    more = ["--epochs", "1", "-o", "beta=0.5", "--save", str(saved)]
-    for _ in range(2):  # the second is a replicate
-        assert cli.main([*command, *more]) == 0
-    assert "beta=0.5" in capsys.readouterr().out
-    record, again = records.load_all(tmp_path / "results")
-    assert record["losses"] == again["losses"]
-    assert record["configuration"]["options"]["beta"] == 0.5
-    assert training.load(saved).record["configuration"] == record["configuration"]
 
 
 class Plain(nn.Module):
@@ -390,27 +326,6 @@ def test_the_learning_rate_warms_up_and_falls_to_zero(monkeypatch):
     assert rates[:3] == pytest.approx([0.01 / 3, 0.02 / 3, 0.01])
     assert rates[2:] == sorted(rates[2:], reverse=True)
     assert 0 < rates[-1] < 1e-4
-
-
-def test_admitted_is_the_share_of_the_pairs_of_one_class_that_stay_negatives(monkeypatch):
-    seen, without = [], task.Contrast.without
-
-    def spy(contrast, dismissed):
-        seen.append((contrast, dismissed))
-        return without(contrast, dismissed)
-
-    monkeypatch.setattr(task.Contrast, "without", spy)
-    run = train(method="hcl", admitted=0.25, **STEP)
-    assert ImageRun.read(run.record["configuration"]).admitted == 0.25
-    assert all(torch.equal(d, d.T) and len(d) == len(c.similarity) for c, d in seen)
-    run = ImageRun(method="hcl", batch_size=32, admitted=0.25).resolved()
-    images = task.Task(run, methods.build("hcl"), dataset=DIGITS)
-    images.labels = labels = torch.tensor([0, 0, 1, 1, 1, 2] * 20)
-    dismissed = images._false_negatives_kept_out(torch.arange(120), seeded())
-    same = (labels[:, None] == labels).repeat(2, 2)
-    assert not dismissed[~same].any()
-    off = ~torch.eye(120, dtype=torch.bool).repeat(2, 2)
-    assert float(dismissed[same & off].float().mean()) == pytest.approx(0.75, abs=0.02)
 
 
 def test_keys_follow_the_model_and_the_queue_keeps_the_newest():

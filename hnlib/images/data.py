@@ -62,6 +62,8 @@ class Dataset:
 
     def __post_init__(self):
         shape = self.x_train.shape[1:]
+        if self.num_classes < 2:
+            raise ValueError(f"{self.name} has the classes {self.class_names}; give at least 2")
         for part in ("train", "test", "validation", "unlabelled"):
             x, y = getattr(self, f"x_{part}"), getattr(self, f"y_{part}", None)
             if x is None:
@@ -72,7 +74,10 @@ class Dataset:
                     f"x_{part} of {self.name} must be uint8 [N,H,W,C] with C 1 or 3 and the shape "
                     f"of the training images, got {x.dtype} {list(x.shape)}"
                 )
-            if y is not None and not 0 <= y.min() <= y.max() < self.num_classes:
+            if y is None:
+                continue
+            y = _checks.labels(y, len(x), f"{self.name}, {part}")
+            if not 0 <= y.min() <= y.max() < self.num_classes:
                 raise ValueError(
                     f"y_{part} of {self.name} must lie in 0 to {self.num_classes - 1}, a number a "
                     f"class, got {int(y.min())} to {int(y.max())}"

@@ -20,7 +20,7 @@ PROBE = dict(max_iter=300, history_size=20, tolerance_grad=1e-5)  # of `linear_p
 
 @contextmanager
 def eval_mode(encoder: nn.Module) -> Iterator[None]:
-    """Put the encoder into eval mode, without gradients, in the block."""
+    """Context manager: eval mode without gradients."""
     training = encoder.training
     encoder.eval()
     with torch.no_grad():
