@@ -12,6 +12,7 @@ READ += ("book/results/papers.csv", "book/results/papers.toml", "book/results/mo
 READ += ("book/results/heaviest_negatives.json", "book/results/retrieval_baselines.json")
 READ += ("book/results/stages.npz", "book/results/loss_profiles.json", "book/results/costs.json")
 READ += ("book/results/public_tables.csv", "book/results/public_predictions.csv")
+READ += ("book/results/asked.csv",)
 
 
 class WithLedgers(build_py):

@@ -18,7 +18,7 @@ CAUSES = {
     "leak": ("in-batch hits minus those as evaluated", "evaluated", "≥", 0.1),
     "false negatives": ("share of the push on right answers", "positives", "≥", 0.25),
     "wrong pairing": ("in-batch hits, now or at the start", "before", "<", 0.1),
-    "collapse": ("dimensions that the keys fill, over those at the start", "before", "<", 0.5),
+    "collapse": ("effective rank of the keys, over that at the start", "before", "<", 0.5),
     "learning rate": ("correlation with the start, 1 if the lead grew", "before", "<", 0.8),
     "temperature": ("negatives that share an anchor's push, median", "", "<", 2),
     "silent anchors": ("share of anchors with loudness below 0.1", "", "≥", 0.5),
@@ -136,7 +136,7 @@ def triage(
         "leak": None if evaluated is None else _hits(s) - _hits(_again("evaluated", evaluated, s)),
         "false negatives": None if positives is None else at_start[positives].sum() / n,
         "wrong pairing": None if before is None else torch.maximum(_hits(s), _hits(start)),
-        "collapse": None if before is None else _overlap(before[1]) / _overlap(z2),
+        "collapse": None if before is None else effective_rank(z2) / effective_rank(before[1]),
         "learning rate": None if before is None else same,
         "temperature": torch.special.entr(push).sum(1).exp().median(),
         "silent anchors": (loudness < 0.1).float().mean(),
@@ -166,10 +166,21 @@ def _hits(s: Tensor) -> Tensor:
     return (s.diagonal() >= s.amax(1) - 1e-6).float().mean()
 
 
-def _overlap(keys: Tensor) -> Tensor:
-    """Return the mean squared cosine of different keys: 1/d if they fill d dimensions evenly."""
-    s = _similarities(keys, keys)
-    return s[~torch.eye(len(s), dtype=torch.bool, device=s.device)].square().mean().clamp_min(1e-9)
+def effective_rank(z: Tensor) -> Tensor:
+    r"""Return how many dimensions the rows of `z` $[n,d]$ fill evenly.
+
+    $1/\mathbb E\cos^2$ over pairs of different rows: 1 after a total collapse, $d$ for directions
+    spread evenly over the sphere, whatever $n$. Rows are not centred, or equal ones had no rank.
+
+    Examples
+    --------
+    >>> z = torch.randn(512, 8, generator=torch.Generator().manual_seed(0))
+    >>> [round(float(effective_rank(rows)), 1) for rows in (z, torch.ones(4, 8))]
+    [8.0, 1.0]
+    """
+    s = _similarities(z, z)
+    off = ~torch.eye(len(s), dtype=torch.bool, device=s.device)
+    return 1 / s[off].square().mean().clamp_min(1e-9)
 
 
 def _lead(s: Tensor) -> Tensor:

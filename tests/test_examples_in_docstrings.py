@@ -13,7 +13,7 @@ MODULES = {
     "streaming": 1,
     "transport": 1,
     "profile": 1,
-    "failure_causes": 1,
+    "failure_causes": 2,
     "experiments.comparisons": 1,
     "experiments.selection": 1,
     "notebooks.execute": 1,

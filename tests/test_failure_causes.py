@@ -161,6 +161,16 @@ def test_an_answer_that_is_there_twice_is_a_hit():
     assert failure_causes.triage(twice, twice, evaluated=(z, z)).numbers["leak"] == 0
 
 
+def test_the_effective_rank_is_that_of_the_singular_values():
+    """Their fourth powers sum all squared cosines; the control keeps those of rows with themselves."""
+    z = rows(3) * torch.linspace(0.1, 1, D)
+    n, fourth = N, torch.linalg.svdvals(normalize(z, dim=1).double()).pow(4).sum()
+    found = float(failure_causes.effective_rank(z))
+    assert found == pytest.approx(float(n * (n - 1) / (fourth - n)), rel=1e-5)
+    assert abs(found - float(n * n / fourth)) > 1
+    assert failure_causes.effective_rank(torch.ones(N, D)) == pytest.approx(1)
+
+
 def test_a_collapse_is_not_called_a_learning_rate():
     same = torch.ones(N, D)
     found = failure_causes.triage(same, same, before=pair())

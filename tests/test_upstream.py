@@ -49,7 +49,14 @@ def of_sentence_transformers(scale="t1/25"):
 def of_metric_learning(shown=0):
     library = "pytorch-metric-learning"
     yield LEDGER["versions"][library]
-    names = "NPairsLoss NCALoss SupConLoss NTXentLoss MultiSimilarityLoss TupletMarginLoss".split()
+    names = [
+        "NPairsLoss",
+        "NCALoss",
+        "SupConLoss",
+        "NTXentLoss",
+        "MultiSimilarityLoss",
+        "TupletMarginLoss",
+    ]
     for name in names:
         row = profile(library, name)
         yield f"| {name} | {row['sharpness']:.3g} | {row['balance'] + shown:.3g} |"

@@ -11,6 +11,7 @@ import itertools
 import sys
 from dataclasses import dataclass, replace
 
+from hnbook.asked import RATES, asked, behind, lost, percent, unlabelled  # noqa: F401, *Questions*
 from hnbook.comparison_tables import one_variance
 from hnbook.tables import Markup, interval
 from hnlib import experiments
