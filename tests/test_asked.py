@@ -94,6 +94,15 @@ def test_the_most_uniform_setting_is_found_from_the_records():
     assert asked.lost("last_alignment") > asked.lost("last_uniformity") + 1
 
 
+def test_in_longer_training_uniformity_chooses_too_low_a_temperature():
+    x = experiments.load("decomposition")
+    curves = {arm: x.mean(arm, "last_uniformity") for arm in x.matching("t0.*")}
+    cold, best = min(curves, key=curves.get), x.best("t0.*", "linear")
+    assert x.value_of(cold, "temperature") < x.value_of(best, "temperature")
+    found = asked.lost("last_uniformity", "decomposition", "", "t0.*")
+    assert found == pytest.approx(100 * (x.mean(best, "linear") - x.mean(cold, "linear")))
+
+
 def test_what_the_text_says_of_the_ledger_in_words():
     """*From t = 0.05 up the last checkpoint was the best*, which at 0.02 the loss does not select."""
     assert [asked.behind("the last", t) for t in asked.TEMPERATURES[1:]] == [0, 0, 0, 0]

@@ -22,7 +22,8 @@ from hnlib.experiments import evidence
 from hnlib.failure_causes import effective_rank
 from hnlib.retrieval import metrics
 from hnlib.retrieval.config import RetrievalRun
-from hnlib.retrieval.task import Task
+from hnlib.retrieval.task import SEARCHED, Task
+from hnlib.sentences.evaluation import embed
 from hnlib.training.diagnostics import alignment, uniformity
 
 TEMPERATURES, SEEDS = (0.02, 0.05, 0.1, 0.2, 0.5), (0, 1)
@@ -72,12 +73,14 @@ class Search:
 
     def regress(self, negatives: bool):
         """Return `regression` of the embeddings of a batch."""
-        return lambda views: regression(*self.task._forward(self.model, views.tokens), negatives)
+        return lambda views: regression(*map(self.model, views.tokens), negatives=negatives)
 
     def embeddings(self) -> tuple[Tensor, Tensor]:
         """Return unit embeddings of all queries and all documents."""
-        towers = self.model.get_submodule("encoder.towers")
-        return self.task._unit(towers, self.task.queries, self.task.documents)
+        tower = self.model.get_submodule("encoder.towers.0")
+        texts = (self.task.queries, self.task.documents)
+        q, d = (normalize(embed(tower, text, SEARCHED), dim=1) for text in texts)
+        return q, d
 
     def ndcg(self, q: Tensor, d: Tensor, judged) -> Tensor:
         """Return nDCG@10 of each judged query."""
