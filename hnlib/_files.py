@@ -8,7 +8,6 @@ import hashlib
 import os
 import re
 import secrets
-import shutil
 import struct
 import tempfile
 import tomllib
@@ -116,23 +115,9 @@ def decode(content: bytes, path: Path) -> str:
 
 
 def download(url: str, path: Path) -> None:
-    """Download a file, continuing an interrupted download.
-
-    Raises OSError if the connection ends early; the partial file stays beside `path` as .part.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    with part.open("ab") as file:
-        begun = max(0, file.tell() - 1)  # a server refuses to send nothing
-        headers = {"User-Agent": "hnlib", "Range": f"bytes={begun}-"}
-        with urlopen(Request(url, headers=headers), timeout=60) as answer:
-            begun = begun if answer.status == 206 else 0
-            file.truncate(begun)
-            shutil.copyfileobj(answer, file)
-            expected = begun + int(answer.headers.get("Content-Length", 0))
-        if file.tell() < expected:
-            raise OSError(f"{url} ended after {file.tell():,} of {expected:,} bytes")
-    part.replace(path)
+    """Download a file, at once or not at all."""
+    with urlopen(Request(url, headers={"User-Agent": "hnlib"}), timeout=60) as answer:
+        write_atomically(path, answer.read())
 
 
 def verified(url: str, path: Path, digest: str) -> None:
@@ -142,9 +127,8 @@ def verified(url: str, path: Path, digest: str) -> None:
     """
     if not path.exists():
         download(url, path)
-    with path.open("rb") as file:
-        kind = "md5" if len(digest) == 32 else "sha256"
-        actual = hashlib.file_digest(file, kind).hexdigest()
+    kind = hashlib.md5 if len(digest) == 32 else hashlib.sha256
+    actual = kind(path.read_bytes()).hexdigest()
     if actual != digest:
         path.unlink()
         raise OSError(f"the digest of {url} is {actual} instead of {digest}")

@@ -3,9 +3,6 @@
 import hashlib
 import tarfile
 import zipfile
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
-from threading import Thread
 from types import SimpleNamespace
 
 import numpy as np
@@ -107,71 +104,6 @@ def test_a_file_of_another_form_is_refused_and_nothing_unpickled(place, tmp_path
 # --- downloads
 
 
-class Server(BaseHTTPRequestHandler):
-    """Serves `content` as `asked` from the first byte, and at most `most` bytes of it."""
-
-    content, most, ranges = bytes(range(250)) * 400, None, True
-
-    def do_GET(self):
-        begun = int(self.headers["Range"].removeprefix("bytes=").removesuffix("-"))
-        self.asked.append(begun)
-        begun = begun if self.ranges else 0
-        self.send_response(206 if self.ranges else 200)
-        self.send_header("Content-Length", str(len(self.content) - begun))
-        self.end_headers()
-        self.wfile.write(self.content[begun:][: self.most])
-
-    def log_message(self, *_):
-        pass
-
-
-@pytest.fixture
-def server():
-    handler = type("", (Server,), {"asked": []})
-    with HTTPServer(("127.0.0.1", 0), handler) as listening:
-        Thread(target=listening.serve_forever, daemon=True).start()
-        handler.url = f"http://127.0.0.1:{listening.server_port}/archive.zip"
-        yield handler
-        listening.shutdown()
-
-
-def test_a_download_goes_on_where_it_ended(tmp_path, server):
-    path = tmp_path / "new" / "archive.zip"
-    for most in (30_000, 20_000):
-        server.most = most
-        with pytest.raises(OSError, match=r"ended after .* of 100,000 bytes"):
-            _files.download(server.url, path)
-        assert not path.exists()
-    server.most = None
-    _files.download(server.url, path)
-    assert path.read_bytes() == server.content and server.asked == [0, 29_999, 49_998]
-    assert [file.name for file in path.parent.iterdir()] == ["archive.zip"]
-
-
-def test_an_archive_is_at_hand_before_torchvision_asks_for_it(tmp_path, server, monkeypatch):
-    server.content, found = b"archive", []
-
-    def extract(folder, train, download):
-        found.append((folder / "archive.zip").read_bytes())
-        raise RuntimeError("dataset not found or corrupted")
-
-    _served(extract, server.url, b"archive")
-    monkeypatch.setattr(torchvision.datasets, "CIFAR10", extract)
-    for _ in range(2):
-        with pytest.raises(ValueError, match="corrupted"):
-            data.load("cifar10", tmp_path)
-    assert found == [b"archive"] * 2 and server.asked == [0]
-    left = tmp_path / "images" / ".cifar10" / "archive.zip"
-    left.write_bytes(b"other")  # of an earlier, interrupted call
-    with pytest.raises(ValueError, match=r"digest of .* instead of"):
-        data.load("cifar10", tmp_path)
-    assert found == [b"archive"] * 2 and not left.exists()
-
-
-def _served(kind, url, content):
-    kind.url, kind.filename, kind.tgz_md5 = url, "archive.zip", hashlib.md5(content).hexdigest()
-
-
 def test_cifar_comes_from_torchvision_and_is_stored_once(tmp_path, monkeypatch):
     images = np.random.default_rng(1).integers(0, 256, (6, 32, 32, 3), np.uint8)
     calls = []
@@ -182,7 +114,6 @@ def test_cifar_comes_from_torchvision_and_is_stored_once(tmp_path, monkeypatch):
         labels = [42, 0, 1, 2, 0, 42][part]
         return SimpleNamespace(data=images[part], targets=labels, classes=[*map(str, range(100))])
 
-    _served(downloaded, Path(__file__).as_uri(), Path(__file__).read_bytes())
     monkeypatch.setattr(torchvision.datasets, "CIFAR100", downloaded)
     first, again = data.load("cifar100", tmp_path), data.load("cifar100", tmp_path)
     assert calls == [True, False]
@@ -197,7 +128,6 @@ def test_stl10_has_its_channels_last_and_unlabelled_images(tmp_path, monkeypatch
     def downloaded(folder, split, download):
         return SimpleNamespace(data=images, labels=np.array([0, 9]), classes=[*"abcdefghij"])
 
-    _served(downloaded, Path(__file__).as_uri(), Path(__file__).read_bytes())
     monkeypatch.setattr(torchvision.datasets, "STL10", downloaded)
     loaded = data.load("stl10", tmp_path)
     assert np.array_equal(loaded.x_train.numpy(), images.transpose(0, 2, 3, 1))
@@ -264,8 +194,8 @@ def test_nothing_is_unpacked_from_a_hostile_archive(tmp_path, monkeypatch, capsy
     monkeypatch.setattr(zipfile.ZipFile, "open", never)
     monkeypatch.setattr(tarfile, "open", never)
     assert cli.main(["data", name, "--root", str(root)]) == 2
-    error = capsys.readouterr().err
-    assert f"{name} could not be downloaded" in error and error.count("\n") == 1
+    error = capsys.readouterr().err.splitlines()[-1]  # torchvision shows a bar before
+    assert f"{name} could not be downloaded" in error
     assert not [path for path in root.rglob("*") if path.is_file()]
 
 
@@ -326,9 +256,7 @@ def test_image_folder_faults(tmp_path):
     with pytest.raises(ValueError, match=r"program\.png"):  # pillow would start an interpreter
         data.image_folder(tmp_path / "few")
     pictures(tmp_path / "one", {"cat": 10})
-    with pytest.raises(
-        ValueError, match=r"folder:one has the classes \('cat',\); give at least 2"
-    ):
+    with pytest.raises(ValueError, match=r"folder:one has the classes \('cat',\); give at least 2"):
         data.image_folder(tmp_path / "one")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-import shutil
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from hnlib import _checks
 from hnlib._files import (
     DAMAGED,
     data_folder,
-    exclusive_lock,
     explain_failed_download,
     path_behind,
     read_zip,
@@ -233,22 +232,21 @@ def _digest(*arrays: Tensor | None) -> str:
 
 
 def _download(name: str, path: Path) -> None:
-    folder = path.parent / f".{name}"  # stays until all is there
     read = _tiny_imagenet if name == "tiny-imagenet" else _torchvision
+    path.parent.mkdir(parents=True, exist_ok=True)
     with (
         explain_failed_download(name, f"the data at {path}: {FORM}"),
-        exclusive_lock(folder / name),
+        tempfile.TemporaryDirectory(dir=path.parent) as folder,
     ):
-        arrays = read(name, folder)
+        arrays = read(name, Path(folder))
     write_atomically(path, lambda temporary: np.savez(temporary, **arrays))
-    shutil.rmtree(folder)
 
 
 def _torchvision(name: str, folder: Path) -> dict[str, np.ndarray]:
+    """Let torchvision download a set, check its published MD5, unpack and read it."""
     from hnlib.images._torchvision import torchvision
 
     kind = getattr(torchvision.datasets, name.upper())
-    verified(kind.url, folder / kind.filename, kind.tgz_md5)  # before torchvision unpacks it
     parts = ("train", "test", "unlabeled") if name == "stl10" else (True, False)
     train, test, *unlabelled = sets = [kind(folder, part, download=True) for part in parts]
     if name == "stl10":
