@@ -161,11 +161,12 @@ def classify(x: Tensor, y: Tensor, parts: Parts, seed: int = 0) -> list[tuple[Te
     folds, results = StratifiedKFold(INNER, shuffle=True, random_state=seed), []
     for train, test in parts:
         scaler = StandardScaler().fit(features[train])
-        z, classes = scaler.transform(features[train]), labels[train]
+        z, z_test = (scaler.transform(features[part]).astype("f") for part in (train, test))
+        classes = labels[train]
         models = [LogisticRegression(C=C, max_iter=1000) for C in PENALTIES]
         inner = [cross_val_predict(model, z, classes, cv=folds) == classes for model in models]
         best = int(np.argmax([right.sum() for right in inner]))
-        predicted = models[best].fit(z, classes).predict(scaler.transform(features[test]))
+        predicted = models[best].fit(z, classes).predict(z_test)
         results.append((torch.from_numpy(predicted), float(inner[best].mean())))
     return results
 
