@@ -293,7 +293,8 @@ def verdict(effect: Effect, margin: float = 0.0) -> str:
     - "leads" or "trails": it is above or below zero (p ≤ 0.05), perhaps by less than the margin
     - "unresolved": none of these
 
-    Where methods are equal each word but the last is wrong with probability at most 5 %.
+    Of equal methods the first and third are said with probability at most 5 %, and so is the second
+    of methods that differ by the margin.
     """
     if effect.low > margin:
         return "beats"
