@@ -35,7 +35,7 @@ def test_a_chapter_is_stale_when_a_file_that_it_reads_has_changed(tmp_path, monk
     monkeypatch.setattr(records, "tracked", lambda: folder)
     monkeypatch.setattr(records, "DEPENDENCIES", read := {})
     store.append(record() | {"losses": [1.0]}, folder)
-    records.frame(kind="images")
+    records.frame()
     assert build.is_unchanged(read)
     store.append(record(experiment="other"), folder)
     assert not build.is_unchanged(read)

@@ -206,12 +206,7 @@ def run_of(record: dict):
 
 
 @store.paused_collector()
-def frame(
-    *sources: Path | str | list[dict],
-    kind: str | None = None,
-    where: str | None = None,
-    scores: bool = False,
-) -> pd.DataFrame:
+def frame(*sources: Path | str | list[dict], scores: bool = False) -> pd.DataFrame:
     """Return the records as a table: `frame().query("method == 'hcl' and beta == 1")`.
 
     Columns: `record` (its name), `kind` (a key of `kinds.KINDS` or "measurement"), every field of
@@ -225,7 +220,7 @@ def frame(
     Runs whose configurations differ in `experiment` alone count as one; `experiments` names all of
     them. Of replicates the first is taken; superseded records are left out. `sources` are folders
     (default: the tracked one) or lists of records; where two have the same run, the later one's row
-    is taken. `kind` selects rows, and so does `where`, a query.
+    is taken.
     """
     if not sources:
         depend(tracked())
@@ -234,13 +229,13 @@ def frame(
     headings: dict[tuple, set[str]] = defaultdict(set)
     for source in reversed(sources or (tracked(),)):
         for record in source if isinstance(source, list) else store.read(source):
-            if kind in (None, record["kind"]) and "superseded" not in record:
+            if "superseded" not in record:
                 run = _identity(record)
                 found.setdefault(run, record)
                 headings[run].add(record["configuration"].get("experiment", ""))
     table = _table([*found.values()], [*found], scores)
     table["experiments"] = [tuple(sorted(headings[run])) for run in found]
-    return table.query(where) if where else table
+    return table
 
 
 def _identity(record: dict) -> tuple[str, str, int | None]:
