@@ -13,6 +13,7 @@ from scipy.interpolate import CubicSpline
 from hnlib.experiments.prediction_statistics import format_share
 
 KEYS = ("temperature", "beta")
+COEFFICIENTS = 5  # of the smooth curve
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,17 +79,16 @@ class Map:
         """Return the residual standard deviation of cell and seed, in points; needs two seeds."""
         return _noise(self.accuracy(metric))
 
-    def exponent(self, metric: str | None = None, df: int = 5) -> tuple[float, float, float]:
+    def exponent(self, metric: str | None = None) -> tuple[float, float, float]:
         """Return the exponent a with which a curve in (1 + β)^a / t explains most variance.
 
-        The other two numbers are its 95 % interval by the F test. `df` is the curve's, see
-        `smooth`. Needs two seeds.
+        The other two numbers are its 95 % interval by the F test. Needs two seeds.
         """
         mean, tries, lost = self.accuracy(metric).mean(1), np.linspace(0.6, 1.7, 56), []
         temperature, beta = np.array(self.points).T
         for exponent in tries:
             sharpness = (1 + beta) ** exponent / temperature
-            lost.append(((mean - smooth(sharpness, mean, df)(sharpness)) ** 2).sum())
+            lost.append(((mean - smooth(sharpness, mean)(sharpness)) ** 2).sum())
         lost = np.array(lost)
         variance, freedom = self._error(metric)
         near = tries[lost <= lost.min() + variance * stats.f.ppf(0.95, 1, freedom)]
@@ -103,16 +103,13 @@ class Map:
         f = float((within**2).sum() / freedom / variance)
         return freedom, f, float(stats.f.sf(f, freedom, df))
 
-    def explained(self, metric: str | None = None, df: int = 5) -> dict[str, str]:
-        """Return the share that γ explains by a curve of `df` coefficients, as a row of a table.
-
-        Needs two seeds.
-        """
-        a, low, high = self.exponent(metric, df)
+    def explained(self, metric: str | None = None) -> dict[str, str]:
+        """Return what a smooth curve in γ explains, as a row of a table; needs two seeds."""
+        a, low, high = self.exponent(metric)
         freedom, f, p = self.pure_error(metric)
         return {
-            "curve": f"{df} numbers",
-            "share of γ": format_share(self.share(metric, df)),
+            "curve": f"{COEFFICIENTS} numbers",
+            "share of γ": format_share(self.share(metric)),
             "exponent a": f"{a:.2f} [{low:.2f}, {high:.2f}]",
             "equal γ": f"F({freedom}, {self._error(metric)[1]}) = {f:.2f}, p = {p:.2g}",
             "highest − lowest": f"{np.ptp(self.accuracy(metric).mean(1)):.1f}",
@@ -124,21 +121,20 @@ class Map:
         df = (len(self.points) - 1) * (len(self.seeds) - 1)
         return self.noise(metric) ** 2 / len(self.seeds), df
 
-    def share(self, metric: str | None = None, df: int = 5) -> tuple[float, float, float]:
+    def share(self, metric: str | None = None) -> tuple[float, float, float]:
         """Return the share of the variance between cells that a smooth function of γ explains.
 
         The noise of seeds is subtracted. The other two numbers are its 95 % interval, simulated
-        with normal errors around the means. `df` is the curve's, see `smooth`. Needs two seeds.
+        with normal errors around the means. Needs two seeds.
         """
         accuracy, rng = self.accuracy(metric), np.random.default_rng(0)
         noise = _noise(accuracy) * rng.standard_normal((400, *accuracy.shape))
         # the means bring noise of their own, so it is there twice
-        left = np.eye(len(self.points)) - smooth(self.gammas, np.eye(len(self.points)), df)(
-            self.gammas
-        )
-        drawn = [_explained(one, 2, df, left) for one in accuracy.mean(1)[:, None] + noise]
+        cells = np.eye(len(self.points))
+        left = cells - smooth(self.gammas, cells)(self.gammas)
+        drawn = [_explained(one, 2, left) for one in accuracy.mean(1)[:, None] + noise]
         low, high = np.quantile(drawn, (0.025, 0.975))
-        return _explained(accuracy, 1, df, left), float(low), float(high)
+        return _explained(accuracy, 1, left), float(low), float(high)
 
     def ends(self, low: float = 5.0, high: float = 60.0) -> tuple[float, float]:
         """Return which share of the variance between cells lies at the ends, and R² between them.
@@ -195,11 +191,11 @@ def parabola(gamma, scores) -> Parabola:
     return Parabola(coefficients, (x.min(), x.max()), float(1 - left.var() / y.var()))
 
 
-def smooth(gamma, accuracy, df: int = 5):
-    """Fit a natural cubic spline in log γ with `df` coefficients; return a function of γ."""
+def smooth(gamma, accuracy):
+    """Fit a natural cubic spline in log γ; return a function of γ."""
     x = np.log(gamma)
-    knots = np.quantile(np.unique(x), np.linspace(0, 1, df))
-    basis = CubicSpline(knots, np.eye(df), bc_type="natural")
+    knots = np.quantile(np.unique(x), np.linspace(0, 1, COEFFICIENTS))
+    basis = CubicSpline(knots, np.eye(COEFFICIENTS), bc_type="natural")
     values, *_ = np.linalg.lstsq(basis(x), accuracy)
     return lambda at: basis(np.log(np.atleast_1d(at))) @ values
 
@@ -210,11 +206,11 @@ def _noise(accuracy: np.ndarray) -> float:
     return float(np.sqrt(((accuracy - means) ** 2).sum() / (cells - 1) / (seeds - 1)))
 
 
-def _explained(accuracy: np.ndarray, times: int, df: int, left: np.ndarray) -> float:
+def _explained(accuracy: np.ndarray, times: int, left: np.ndarray) -> float:
     """Return the share explained, after subtracting the seeds' noise `times` times.
 
     `left` [cells, cells] subtracts the fit from the means.
     """
     mean, variance = accuracy.mean(1), times * _noise(accuracy) ** 2 / accuracy.shape[1]
-    lost = ((left @ mean) ** 2).sum() - (len(mean) - df) * variance
+    lost = ((left @ mean) ** 2).sum() - (len(mean) - COEFFICIENTS) * variance
     return 1 - max(0.0, lost) / (((mean - mean.mean()) ** 2).sum() - (len(mean) - 1) * variance)
