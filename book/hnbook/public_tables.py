@@ -24,7 +24,7 @@ def cells() -> pd.DataFrame:
 
 def points(panel: pd.DataFrame, *kinds: str) -> pd.DataFrame:
     """Return the cells of these kinds that have a place on a logarithmic axis of γ."""
-    return panel[panel["kind"].isin(kinds) & (panel["gamma"] > 0)]
+    return panel.loc[panel["kind"].isin(kinds) & (panel["gamma"] > 0)]
 
 
 def fitted(panel: pd.DataFrame) -> pd.DataFrame:
@@ -42,10 +42,10 @@ def curve(panel: pd.DataFrame) -> Parabola:
     return parabola(used["gamma"], used["score"])
 
 
-def panels(ledger: pd.DataFrame) -> dict[tuple, pd.DataFrame]:
+def panels(ledger: pd.DataFrame) -> list[pd.DataFrame]:
     """Return the cells of each panel with at least three sharpnesses."""
-    groups = ledger.groupby(PANEL, sort=False, dropna=False)
-    return {key: panel for key, panel in groups if fitted(panel)["gamma"].nunique() >= 3}
+    groups = [panel for _, panel in ledger.groupby(PANEL, sort=False, dropna=False)]
+    return [panel for panel in groups if len(fitted(panel)["gamma"].unique()) >= 3]
 
 
 def fits(ledger: pd.DataFrame) -> pd.DataFrame:
@@ -58,13 +58,14 @@ def fits(ledger: pd.DataFrame) -> pd.DataFrame:
     and `cut_gain` the best score with the cut minus that without.
     """
     rows, rng = [], np.random.default_rng(0)
-    for key, panel in panels(ledger).items():
+    for panel in panels(ledger):
         plain, tilted, used = points(panel, "plain"), points(panel, "tilted"), fitted(panel)
         line, top = curve(panel), plain.loc[plain["score"].idxmax()]
         orders = [rng.permutation(used["score"]) for _ in range(50)]
-        row = dict(zip(PANEL, key)) | {
+        row = panel[PANEL].iloc[0].to_dict()
+        row |= {
             "known": (plain["known"] == "yes").any(),
-            "length": "long" if key[-1] >= 100 else "short" if key[-1] <= 10 else "",
+            "length": length(row["epochs"]),
             "assumed": panel["how"].str.contains("assumed|default").any(),
             "plain": len(plain),
             "tilted": len(tilted),
@@ -87,6 +88,11 @@ def fits(ledger: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def length(epochs: float) -> str:
+    """Return "long" from 100 epochs on, "short" up to ten, else ""."""
+    return "long" if epochs >= 100 else "short" if epochs <= 10 else ""
+
+
 def verdicts(found: pd.DataFrame) -> pd.DataFrame:
     """Judge each prediction on the panels of `fits` that it is about.
 
@@ -95,13 +101,13 @@ def verdicts(found: pd.DataFrame) -> pd.DataFrame:
     """
     lines = pd.read_csv(book_file("book/results/public_predictions.csv"))
     rows = []
-    for line in lines.itertuples():
-        unread = found[found["plain"] >= 3]
-        if line.column != "shift":
-            unread = unread[~unread["known"]]
-        inside = unread.query(line.panels)[line.column].between(line.low, line.high)
-        rows.append({"says": line.says, "panels": len(inside), "inside": int(inside.sum())})
-        rows[-1]["verdict"] = verdict(inside)
+    for line in lines.to_dict("records"):
+        unread = found.query("plain >= 3")
+        if line["column"] != "shift":
+            unread = unread.query("not known")
+        inside = unread.query(line["panels"])[line["column"]].between(line["low"], line["high"])
+        row = {"says": line["says"], "panels": len(inside), "inside": int(inside.sum())}
+        rows.append(row | {"verdict": verdict(inside)})
     return pd.DataFrame(rows)
 
 
