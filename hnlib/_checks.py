@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache, partial, wraps
 from numbers import Integral, Real
+from typing import Annotated, get_args, get_type_hints
 
 import torch
 from torch import Tensor
@@ -24,13 +27,29 @@ def number(name: str, value, holds: Callable, rule: str) -> None:
 
 def positive(name: str, value) -> None:
     """Raise ValueError unless the number, or every entry of the tensor, is positive and finite."""
-    number(name, value, *_POSITIVE)
+    number(name, value, lambda x: (x > 0) & (x < math.inf), "be positive and finite")
+
+
+def finite(name: str, value) -> None:
+    """Raise ValueError unless the number, or every entry of the tensor, is finite."""
+    number(name, value, lambda x: (x > -math.inf) & (x < math.inf), "be a finite number")
+
+
+def fraction(name: str, value) -> None:
+    """Raise ValueError unless the number, or every entry of the tensor, is in [0, 1)."""
+    number(name, value, lambda x: (x >= 0) & (x < 1), "lie in [0, 1)")
 
 
 def integer(name: str, value, least: int) -> None:
     """Raise ValueError unless the value is an integer of at least `least`."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+
+
+def at_least(least: float) -> Callable:
+    """Return a check that a number, or every entry of a tensor, is finite and >= `least`."""
+    rule = f"be finite and >= {least:g}"
+    return partial(number, holds=lambda x: (x >= least) & (x < math.inf), rule=rule)
 
 
 def one_of(name: str, value, choices: tuple) -> None:
@@ -45,66 +64,59 @@ def flag(name: str, value) -> None:
         raise ValueError(f"{name} must be True or False, got {value!r}")
 
 
-def check(**options) -> None:
-    """Raise ValueError for an option of a loss or of its weights that is out of its range.
-
-    A name means the same wherever it is an option; options without a range here are not checked.
-    """
-    for name, value in options.items():
-        if value is None and name in OPTIONAL:
-            continue
-        if name in NUMBERS and not (name == "loudness" and isinstance(value, str)):
-            number(name, value, *NUMBERS[name])
-        elif name in CHOICES and not (name == "cost" and callable(value)):
-            one_of(name, value, CHOICES[name])
-        elif name in FLAGS:
-            flag(name, value)
-        elif name == "max_iterations":
-            integer(name, value, least=1)
-        elif name == "mixture":
-            _mixture(value)
+# What may stand in the annotation of an option: a type with a check of (name, value)
+Positive = Annotated[float | Tensor, positive]
+Finite = Annotated[float | Tensor, finite]
+Fraction = Annotated[float | Tensor, fraction]
+Flag = Annotated[bool, flag]
+OnEmpty = Annotated[str, partial(one_of, choices=("raise", "skip"))]
+OnFailure = Annotated[str, partial(one_of, choices=("raise", "warn"))]
+Reduction = Annotated[str, partial(one_of, choices=("mean", "none"))]
 
 
-def _mixture(value) -> None:
-    if isinstance(value, Tensor):  # learned: it comes out of a softmax
-        return shapes(value.shape == (3,), "mixture must have shape (3,)", value)
-    shares = value if isinstance(value, list | tuple) else ()
-    shares = [share for share in shares if isinstance(share, Real) and share >= 0]
-    if not (len(shares) == 3 == len(value) and 0 < sum(shares) < math.inf):
-        raise ValueError(f"mixture must be three shares, at least 0 and not all 0, got {value!r}")
+def rules(function: Callable) -> dict[str, Callable]:
+    """Return the checks in the annotations of a function's parameters, or of a class's fields."""
+    found = {}
+    for name, hint in get_type_hints(function, include_extras=True).items():
+        for part in (hint, *get_args(hint)):  # those of a union, such as `Positive | None`, too
+            for rule in getattr(part, "__metadata__", ()):
+                found[name] = partial(_unless_none, rule) if part is not hint else rule
+    return found
 
 
-_POSITIVE = (lambda x: (x > 0) & (x < math.inf), "be positive and finite")
-_FINITE = (lambda x: (x > -math.inf) & (x < math.inf), "be a finite number")
-_AT_LEAST_0 = (lambda x: (x >= 0) & (x < math.inf), "be finite and >= 0")
-#: What must hold for an option that is a number, and the rule in words
-NUMBERS = {
-    **dict.fromkeys(("temperature", "sigma", "eta", "epsilon", "tau", "frequency"), _POSITIVE),
-    **dict.fromkeys(("scale", "floor", "power", "teacher_temperature"), _POSITIVE),
-    **dict.fromkeys(("beta", "mu", "level", "bias", "margin"), _FINITE),
-    **dict.fromkeys(("hardness_strength", "tol", "shape"), _AT_LEAST_0),
-    **dict.fromkeys(("tail_strength", "cap_strength"), _AT_LEAST_0),
-    "share": (lambda x: (x >= 0) & (x <= 1), "lie in [0, 1]"),
-    "tau_plus": (lambda x: (x >= 0) & (x < 1), "lie in [0, 1)"),
-    "exponent": (lambda x: (x >= 1) & (x < math.inf), "be finite and >= 1"),
-    "relaxation": (lambda x: x >= 0, "be at least 0"),
-    "loudness": (lambda x: (x == 0) | ((x >= 1) & (x < math.inf)), "be 0 or at least 1"),
-}
-CHOICES = {
-    "loudness": ("relative", "mean", "shuffled"),
-    "order": (0, 1, 2, 3),
-    "cost": ("exponential",),
-    "learn": ("fixed", "minimise", "maximise"),
-    "positives": ("class", "view", "own"),
-    "gradient": ("pseudo-label", "nt-xent"),
-    "on_empty": ("raise", "skip"),
-    "on_failure": ("raise", "warn"),
-    "average": ("anchors", "pairs"),
-    "reduction": ("mean", "none"),
-}
-FLAGS = ("weights_gradient", "learn_scale")
-#: Options that may be None, for a default which depends on the rest
-OPTIONAL = ("scale", "bias", "level", "cost", "share", "shape")
+def _unless_none(rule: Callable, name: str, value) -> None:
+    if value is not None:
+        rule(name, value)
+
+
+def check(known: dict[str, Callable], options: dict) -> None:
+    """Apply the rules to the options that have one."""
+    for name, rule in known.items():
+        if name in options:
+            rule(name, options[name])
+
+
+def checked(function: Callable) -> Callable:
+    """Check the arguments of each call by the rules in the function's annotations."""
+    known, names = rules(function), tuple(inspect.signature(function).parameters)
+
+    @wraps(function)
+    def call(*values, **options):
+        check(known, dict(zip(names, values)) | options)
+        return function(*values, **options)
+
+    return call
+
+
+class Checked:
+    """Base class of frozen dataclasses: each is checked by the rules in its annotations."""
+
+    def __post_init__(self):
+        """Check the options."""
+        check(_rules_of(type(self)), vars(self))
+
+
+_rules_of = cache(rules)
 
 
 def shapes(fits: bool, rule: str, *tensors: Tensor) -> None:

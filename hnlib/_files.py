@@ -34,15 +34,20 @@ def project_root() -> Path:
     return Path.cwd()
 
 
-def evidence(name: str) -> Path:
-    """Return a file or folder of the recorded evidence, from the checkout or as installed.
+def of_checkout(name: str) -> Path:
+    """Return a file or folder of the checkout, or what a wheel brings of it.
 
     Raises ValueError if it is in neither.
     """
     for folder in (project_root(), INSTALLED):
-        if (path := folder / EVIDENCE / name).exists():
+        if (path := folder / name).exists():
             return path
     raise ValueError(f"{name} is neither in a checkout around {Path.cwd()} nor installed")
+
+
+def evidence(name: str) -> Path:
+    """Return a file or folder of the recorded evidence; ValueError if there is none."""
+    return of_checkout(f"{EVIDENCE}/{name}")
 
 
 def data_folder(root: Path | str | None = None, kind: str = "") -> Path:

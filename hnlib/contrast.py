@@ -81,8 +81,8 @@ class Masks:
 class Contrast:
     r"""Similarities of n anchors and m candidates with the masks that give them their roles.
 
-    Build one with `from_views`, `from_pairs`, `from_queue`, `from_nodes` or `from_similarity`; the
-    constructor does not check its arguments.
+    Build one with `from_views`, `from_pairs`, `from_queue` or `from_similarity`; the constructor
+    does not check its arguments.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ class Contrast:
         if labels is None:
             return contrast
         y = _checks.labels(labels, batch, "images").to(z.device).repeat(2)
-        return contrast._with_labels(_same(y, y), y, y, positives)
+        return contrast.with_labels(_same(y, y), y, y, positives)
 
     @classmethod
     def from_queue(
@@ -340,7 +340,7 @@ class Contrast:
         if labels is not None:
             y = _checks.labels(labels, m, "keys").to(keys.device)
             same = contrast.positives | _same(y[:n], y)
-            contrast = contrast._with_labels(same, y[:n], y, "class" if label_positives else "view")
+            contrast = contrast.with_labels(same, y[:n], y, "class" if label_positives else "view")
         return contrast if contrast.masks is masks else contrast.rescaled()
 
     def reversed(self) -> Contrast:
@@ -364,75 +364,6 @@ class Contrast:
         ends["teacher"] = None if self.teacher is None else self.teacher.T
         other = replace(self, similarity=self.similarity.T, masks=masks, **ends)
         return other.rescaled() if isinstance(self.scale, Tensor) else other
-
-    @classmethod
-    def from_nodes(
-        cls,
-        nodes: Tensor,
-        graphs: Tensor,
-        batch: Tensor,
-        labels: Tensor | None = None,
-        positives: str = "class",
-    ) -> Contrast:
-        r"""Contrast the nodes of a batch with its graphs, as InfoGraph does.
-
-        The similarity $T = \langle h_u, H_G\rangle$, a score, is not normalised. A node's positive
-        is its own graph; every other graph is admissible.
-
-        Parameters
-        ----------
-        nodes : Tensor of shape [n, d]
-            Embeddings of the nodes, the anchors.
-        graphs : Tensor of shape [m, d], m ≥ 2
-            Embeddings of the graphs, the candidates.
-        batch : integers of shape [n]
-            The graph of each node, from 0 to m − 1.
-        labels : integers of shape [m], optional
-            Classes of the graphs, −1 where unknown. Graphs of the node's class are not admissible.
-        positives : {"class", "own"}, default "class"
-            With labels: whether graphs of the node's class are positives, or only its own graph.
-
-        Returns
-        -------
-        Contrast
-            With scale $Q = m - 1$.
-
-        Raises
-        ------
-        ValueError
-            If shapes disagree, there is a single graph, a score is not finite, or `batch` or
-            `labels` are out of range.
-
-        References
-        ----------
-        .. [infograph] Sun et al., *InfoGraph: Unsupervised and Semi-supervised Graph-Level
-           Representation Learning via Mutual Information Maximization*, ICLR 2020.
-        """
-        fits = graphs.ndim == 2 and nodes.shape == (*batch.shape, graphs.shape[1])
-        rule = "nodes must be [n, d], graphs [m, d] and batch [n]"
-        shapes(fits and nodes.ndim == 2, rule, nodes, graphs, batch)
-        m = len(graphs)
-        _at_least_two(m, "graphs")
-        one_of("positives", positives, ("class", "own"))
-        nodes, graphs = in_one_precision(nodes, graphs)
-        similarity = inner_products(nodes, graphs)
-        raise_if(
-            ~similarity.detach().sum().isfinite()[None],
-            "a score of nodes and graphs is not finite; lower the learning rate, or look for "
-            "features that are not finite",
-        )
-        stray = f"batch must hold graphs from 0 to {m - 1}, got {{value}}"
-        raise_if((batch < 0) | (batch >= m), stray, batch)
-        itself = batch[:, None] == torch.arange(m, device=batch.device)
-        masks = Masks(itself, ~itself, similarity.dtype, batch.long(), never_empty=True)
-        contrast = cls(similarity, masks, m - 1, nodes, graphs)
-        if labels is None:
-            return contrast
-        y = _checks.labels(labels, m, "graphs").to(batch.device)
-        raise_if(y < -1, "label of graph {row} must be at least -1 (unknown), got {value}", y)
-        y = torch.where(y < 0, -1 - torch.arange(m, device=y.device), y)  # each a class by itself
-        same = itself | (y[:, None] == y)[batch]
-        return contrast._with_labels(same, y[batch], y, positives)
 
     @classmethod
     def from_similarity(
@@ -506,7 +437,7 @@ class Contrast:
         r"""Return the contrast with k more negatives for each anchor, shared with no other anchor.
 
         Candidates' embeddings, norms, features and labels are dropped, so weights that need them
-        refuse the result. The anchors must be normalised (not those of `from_nodes`).
+        refuse the result. The anchors must be normalised (not those of InfoGraph).
 
         Parameters
         ----------
@@ -548,7 +479,7 @@ class Contrast:
             labels=self.labels,
         )
 
-    def _with_labels(self, same: Tensor, labels: Tensor, others: Tensor, positives: str):
+    def with_labels(self, same: Tensor, labels: Tensor, others: Tensor, positives: str) -> Contrast:
         """Take candidates of the same class from the negatives, and for "class" as positives."""
         masks = replace(self.masks, admissible=~same, never_empty=False)
         if positives == "class":  # all of the class but the anchor itself
@@ -600,10 +531,11 @@ def check_views(z1: Tensor, z2: Tensor) -> None:
     """Raise ValueError unless they are two views of at least two images."""
     fits = z1.ndim == 2 and z1.shape == z2.shape
     shapes(fits, "both views must have one shape [batch, dimension]", z1, z2)
-    _at_least_two(len(z1), "images")
+    at_least_two(len(z1), "images")
 
 
-def _at_least_two(count: int, kind: str) -> None:
+def at_least_two(count: int, kind: str) -> None:
+    """Raise ValueError unless a batch has at least two examples."""
     if count < 2:
         raise ValueError(f"a batch must have at least 2 {kind}, got {count}")
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+import runpy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor, nn
 
-from hnlib import negatives, objectives, synthetic_negatives
-from hnlib._checks import check, outside_autocast
+from hnlib import _files, negatives, objectives, synthetic_negatives
+from hnlib._checks import check, flag, one_of, outside_autocast, rules
 from hnlib.contrast import Contrast
-from hnlib.logit_functions import artanh, weince
+from hnlib.logit_functions import artanh
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Entry:
         weighted.
     logit : callable, optional
         Makes a logit of `hnlib.logit_functions`, which replaces $s/t$ in the objective.
+    takes_prior : bool, default True
+        Whether further weights may be put on the negatives.
     observe : callable, optional
         ``observe(contrast, log_w, options)`` returns further numbers for learning curves, by name.
     later : tuple of str
@@ -58,33 +62,34 @@ class Entry:
     features: bool = False
     synthetic: Callable | None = None
     logit: Callable | None = None
+    takes_prior: bool = True
     observe: Callable | None = None
     later: tuple[str, ...] = ()
 
-    @property
-    def takes_prior(self) -> bool:
-        """Whether the loss accepts any weights of the negatives, and so a prior on them."""
-        needs_its_own = (objectives.exact_debiased, objectives.signed)
-        return self.synthetic is None and self.objective not in needs_its_own
-
-
-def _guarded(contrast: Contrast, log_w: Tensor, options: dict) -> dict:
-    acts = _with_options(objectives.guarded, options)(contrast, log_w)
-    return {"guarded": float(acts.float().mean())}
-
-
-def _temperatures(contrast: Contrast, log_w: Tensor, options: dict) -> dict:
-    t = _with_options(objectives.budget_temperature, options)(contrast, log_w)
-    low, middle, high = torch.quantile(t, t.new_tensor([0.1, 0.5, 0.9])).tolist()
-    return {"temperature": middle, "temperature_low": low, "temperature_high": high}
-
 
 _BASIC = objectives.basic
+_T = dict(temperature=0.5)
 _TILT = dict(temperature=0.5, beta=1.0, weights_gradient=True)
 _HCL = dict(temperature=0.5, beta=1.0, tau_plus=0.1, weights_gradient=True)
-_LABELS = dict(positives="class", average="anchors")
+_ALPHA = dict(temperature=0.5, beta=1.0, weights_gradient=False, exponent=1.0)
+_WINDOW = dict(temperature=0.5, mu=0.7, sigma=1.0, weights_gradient=False)
 _SINKHORN = dict(cost=None, tol=1e-4, max_iterations=1000, on_failure="warn")
-_THIRDS = dict(mixture=(1 / 3, 1 / 3, 1 / 3), learn="fixed")
+_OT = dict(temperature=0.5, epsilon=0.5, tau_plus=0.1, **_SINKHORN)
+_RELAXED = dict(temperature=0.5, epsilon=0.5, relaxation=1.0, tau_plus=0.1, **_SINKHORN)
+_TEACHER = dict(temperature=0.5, teacher_temperature=0.5, share=0.5)
+_UNREMIX = dict(temperature=0.5, mixture=negatives.THIRDS, learn="fixed", gradient="pseudo-label")
+_MIXED = dict(temperature=0.5, hardest=32, pairs=32, with_anchor=4)
+_LABELS = dict(positives="class", average="anchors")
+_SCL = dict(temperature=0.5, **_LABELS, on_empty="raise")
+_H_SCL = dict(**_TILT, **_LABELS, on_empty="raise")
+_ABOVE = dict(temperature=0.5, tau=math.exp(-0.2), **_LABELS, on_empty="skip", level=None)
+_SIGLIP = dict(temperature=0.5, bias=None, learn_scale=False)
+#: Checks of the options that `Method` itself reads
+OWN = {
+    "learn": partial(one_of, choices=("fixed", "minimise", "maximise")),
+    "learn_scale": flag,
+    "positives": partial(one_of, choices=("class", "view", "own")),
+}
 #: Every method by name. Read it: `CATALOGUE["hcl"].defaults`.
 CATALOGUE = {
     "simclr": Entry(
@@ -95,84 +100,30 @@ CATALOGUE = {
     ),
     "debiased": Entry("Debiased", "dcl", dict(temperature=0.5, tau_plus=0.1)),
     "hcl": Entry("HCL", "hcl", _HCL, negatives.tilted),
-    "ot": Entry(
-        "Entropic OT",
-        "hclot",
-        dict(temperature=0.5, epsilon=0.5, tau_plus=0.1, **_SINKHORN),
-        negatives.entropic_ot,
-    ),
-    "ot-semirelaxed": Entry(
-        "Semi-relaxed OT",
-        "ours",
-        dict(temperature=0.5, epsilon=0.5, relaxation=1.0, tau_plus=0.1, **_SINKHORN),
-        negatives.semi_relaxed_ot,
-    ),
-    "hcl-exact": Entry(
-        "HCL, exactly debiased",
-        "ours",
-        _HCL,
-        negatives.tilted,
-        objectives.exact_debiased,
-        observe=_guarded,
-    ),
-    "centred-hcl": Entry(
-        "Centred HCL",
-        "ours",
-        dict(temperature=0.5, epsilon=0.5, tau_plus=0.1, weights_gradient=False),
-        negatives.centred_tilt,
-    ),
+    "ot": Entry("Entropic OT", "hclot", _OT, negatives.entropic_ot),
+    "ot-semirelaxed": Entry("Semi-relaxed OT", "ours", _RELAXED, negatives.semi_relaxed_ot),
     "bcl": Entry("BCL", "hclot", _TILT, negatives.tilted, _BASIC),
     "bcl-ot": Entry(
         "BCL, entropic OT", "hclot", dict(epsilon=0.5, **_SINKHORN), negatives.entropic_ot, _BASIC
     ),
     "alpha-cl": Entry(
-        "α-CL-direct",
-        "tian2022",
-        dict(temperature=0.5, beta=1.0, weights_gradient=False, exponent=1.0),
-        negatives.tilted,
-        _BASIC,
-        later=("exponent",),
+        "α-CL-direct", "tian2022", _ALPHA, negatives.tilted, _BASIC, later=("exponent",)
     ),
-    "adnce": Entry(
-        "ADNCE",
-        "dro",
-        dict(temperature=0.5, mu=0.7, sigma=1.0, weights_gradient=False),
-        negatives.gaussian,
-    ),
-    "mw": Entry("Mean–variance", "dro", dict(temperature=0.5), objective=objectives.mean_variance),
+    "adnce": Entry("ADNCE", "dro", _WINDOW, negatives.gaussian),
+    "mw": Entry("Mean–variance", "dro", _T, objective=objectives.mean_variance),
     "chi2-dro": Entry("χ²-DRO", "dro", dict(eta=0.2), negatives.chi2_ball, _BASIC),
-    "kl-budget": Entry(
-        "KL budget",
-        "ours",
-        dict(eta=0.5, order=0, floor=0.01),
-        objective=objectives.kl_budget,
-        observe=_temperatures,
-    ),
     "dcl": Entry("DCL", "decoupled", dict(temperature=0.5, loudness=0.0)),
     "focal": Entry("Focal InfoNCE", "kalm", dict(temperature=0.5, loudness=2.0)),
-    "siglip": Entry(
-        "SigLIP",
-        "siglip",
-        dict(temperature=0.5, bias=None, learn_scale=False),
-        objective=objectives.sigmoid,
-    ),
-    "artanh": Entry("Artanh", "artanh", vars(artanh()), logit=artanh),
-    "weince": Entry("WEINCE", "weince", vars(weince()), logit=weince),
-    "bpr": Entry("BPR", "bpr", dict(temperature=0.5), objective=objectives.pairwise),
-    "gbce": Entry(
-        "gBCE", "gbce", dict(temperature=0.5, bias=0.0, power=0.5), objective=objectives.sigmoid
-    ),
-    "warp": Entry("WARP", "warp", dict(margin=0.1), objective=objectives.warp),
+    "siglip": Entry("SigLIP", "siglip", _SIGLIP, objective=objectives.sigmoid),
+    "artanh": Entry("Artanh", "artanh", _T, logit=artanh),
+    "bpr": Entry("BPR", "bpr", _T, objective=objectives.pairwise),
     "soft-targets": Entry(
-        "Soft targets",
-        "hinton2015",
-        dict(temperature=0.5, teacher_temperature=0.5, share=0.5),
-        objective=objectives.soft_targets,
+        "Soft targets", "hinton2015", _TEACHER, objective=objectives.soft_targets
     ),
     "unremix": Entry(
         "UnReMix",
         "unremix",
-        dict(temperature=0.5, **_THIRDS, gradient="pseudo-label"),
+        _UNREMIX,
         negatives.unremix,
         features=True,
         later=("gradient",),
@@ -180,37 +131,21 @@ CATALOGUE = {
     "unremix-printed": Entry(
         "UnReMix, as printed",
         "unremix",
-        dict(temperature=0.5, **_THIRDS, gradient="pseudo-label"),
+        _UNREMIX,
         objective=objectives.signed,
         features=True,
+        takes_prior=False,
         later=("gradient",),
     ),
-    "unremix-repaired": Entry(
-        "UnReMix, repaired",
-        "ours",
-        dict(temperature=0.5, beta=1.0, **_THIRDS, weights_gradient=False),
-        negatives.unremix_repaired,
-    ),
     "mochi": Entry(
-        "MoCHi",
-        "kalantidis2020",
-        dict(temperature=0.5, hardest=32, pairs=32, with_anchor=4),
-        synthetic=synthetic_negatives.mochi,
+        "MoCHi", "kalantidis2020", _MIXED, synthetic=synthetic_negatives.mochi, takes_prior=False
     ),
-    "scl": Entry(
-        "SCL", "supcon", dict(temperature=0.5, **_LABELS, on_empty="raise"), supervised=True
-    ),
-    "h-scl": Entry(
-        "H-SCL(β)",
-        "hscl",
-        dict(**_TILT, **_LABELS, on_empty="raise"),
-        negatives.tilted,
-        supervised=True,
-    ),
+    "scl": Entry("SCL", "supcon", _SCL, supervised=True),
+    "h-scl": Entry("H-SCL(β)", "hscl", _H_SCL, negatives.tilted, supervised=True),
     "h-scl-threshold": Entry(
         "H-SCL(τ)",
         "hscl",
-        dict(temperature=0.5, tau=math.exp(-0.2), **_LABELS, on_empty="skip", level=None),
+        _ABOVE,
         negatives.thresholded,
         supervised=True,
         later=("level",),
@@ -253,24 +188,13 @@ class Method(nn.Module):
     skipped: Tensor
     unconverged: Tensor
 
+    #: Options that are trained, so that nothing else can set them
+    trained: tuple[str, ...] = ()
+
     def __init__(self, name: str, entry: Entry, options: dict):
         super().__init__()
         self.name, self.entry = name, entry
-        options = entry.defaults | options
-        self._set(options)
-        self._learned = ()
-        if options.get("learn", "fixed") != "fixed":
-            start = torch.tensor(options["mixture"], dtype=torch.float32)
-            if abs(float(start.sum()) - 1) > 1e-3:  # a softmax would change the hardness
-                raise ValueError(f"a learned mixture must sum to 1, got {options['mixture']}")
-            self._learned = ("mixture",)
-            self.logits = nn.Parameter(start.clamp_min(1e-6).log())
-        if options.get("learn_scale"):
-            if options["bias"] is None:
-                raise ValueError("a learned bias needs a number to start from; pass bias=")
-            self._learned = ("temperature", "bias")
-            self.log_scale = nn.Parameter(torch.tensor(-math.log(options["temperature"])))
-            self.bias = nn.Parameter(torch.tensor(float(options["bias"])))
+        self._set(entry.defaults | options)
         for count in ("skipped", "unconverged"):
             self.register_buffer(count, torch.zeros((), dtype=torch.long), persistent=False)
 
@@ -282,7 +206,7 @@ class Method(nn.Module):
                 raise ValueError(f"{self.name} has no option {option!r}; it has {choices}")
             if value is None and entry.defaults[option] is not None:
                 raise ValueError(f"{option} must be a value in {self.name}, got None")
-        check(**options)
+        check(OWN | rules(entry.objective), options)
         weights = _with_options(entry.negatives, options)()
         synthetic = entry.synthetic and _with_options(entry.synthetic, options)()
         self._logit = entry.logit and _with_options(entry.logit, options)()
@@ -301,7 +225,7 @@ class Method(nn.Module):
         for option in options:
             if option in ("learn", "learn_scale"):
                 raise ValueError(f"{option} cannot change during training; pass it to build")
-            if option in self._learned:
+            if option in self.trained:
                 raise ValueError(f"{self.name} learns its {option}, so nothing else can set it")
         self._set(self.options | options)
 
@@ -314,28 +238,22 @@ class Method(nn.Module):
 
     @property
     def log_weights(self) -> negatives.Weighting:
-        """The distribution over negatives, with the mixture as learned so far.
+        """The distribution over negatives.
 
         For `unremix-printed` it is uniform: the objective has its scores, which may be negative.
         """
-        if hasattr(self, "logits") and hasattr(self._weights, "mixture"):
-            return replace(self._weights, mixture=self.mixture)
         return self._weights
 
     @property
-    def mixture(self) -> Tensor:
-        r"""The learned shares of shape [3]; their gradient is reversed for "maximise"."""
-        mixture = self.logits.softmax(0)
-        return mixture if self.options["learn"] == "minimise" else 2 * mixture.detach() - mixture
+    def trained_options(self) -> dict[str, Tensor]:
+        """The options of the objective that are trained, as they are now."""
+        return {}
 
     def observe(self, contrast: Contrast) -> dict[str, float]:
         """Return further numbers for learning curves; {} for most methods."""
-        numbers = {}
-        if hasattr(self, "logits"):
-            numbers = dict(zip("usr", self.mixture.tolist(), strict=True))
-        if self.entry.observe is not None:
-            numbers |= self.entry.observe(contrast, self.log_weights(contrast), self.options)
-        return numbers
+        if self.entry.observe is None:
+            return {}
+        return self.entry.observe(contrast, self.log_weights(contrast), self.options)
 
     def forward(
         self,
@@ -452,27 +370,18 @@ class Method(nn.Module):
             )
         with outside_autocast(contrast.similarity.device):
             contrast = self._synthetic(contrast) if self._synthetic else contrast
-            learned = {}
-            if hasattr(self, "logits") and "mixture" in self.objective.keywords:
-                learned = dict(mixture=self.mixture)
-            if hasattr(self, "log_scale"):
-                learned = dict(temperature=(-self.log_scale).exp(), bias=self.bias)
             log_w = self._counted(contrast, skip)
             if log_prior is not None:
                 log_w = log_w + log_prior
             if self._logit:
                 contrast = replace(contrast, similarity=self._logit(contrast), symmetric=False)
-            return self.objective(contrast, log_w, reduction=reduction, **learned)
+            return self.objective(contrast, log_w, reduction=reduction, **self.trained_options)
 
     def _counted(self, contrast: Contrast, skip: bool) -> Tensor:
         """Return the weights, after counting skipped anchors and couplings that missed `tol`."""
         weights = self.log_weights
-        if isinstance(weights, negatives.semi_relaxed_ot):
-            coupling = weights.coupling(contrast)
-            self.unconverged += 1 - 1 * coupling.converged  # a bool, or a tensor of one
-            return coupling.log_conditional
-        skip = skip and hasattr(weights, "on_empty")
-        log_w = (replace(weights, on_empty="skip") if skip else weights)(contrast)
+        log_w, missed = (weights.skipping() if skip else weights).counted(contrast)
+        self.unconverged += missed
         if skip or self.options.get("on_empty") == "skip":
             self.skipped += (log_w.detach().amax(1) == -torch.inf).sum()
         return log_w
@@ -480,6 +389,58 @@ class Method(nn.Module):
     def extra_repr(self) -> str:
         """Return name and options for `repr`."""
         return ", ".join([self.name, *(f"{k}={v}" for k, v in self.options.items())])
+
+
+class LearnedMixture(Method):
+    """A method with the option `mixture`, whose shares are trained."""
+
+    trained = ("mixture",)
+
+    def __init__(self, name: str, entry: Entry, options: dict):
+        super().__init__(name, entry, options)
+        start = torch.tensor(self.options["mixture"], dtype=torch.float32)
+        if abs(float(start.sum()) - 1) > 1e-3:  # a softmax would change the hardness
+            raise ValueError(f"a learned mixture must sum to 1, got {self.options['mixture']}")
+        self.logits = nn.Parameter(start.clamp_min(1e-6).log())
+
+    @property
+    def mixture(self) -> Tensor:
+        r"""The learned shares of shape [3]; their gradient is reversed for "maximise"."""
+        mixture = self.logits.softmax(0)
+        return mixture if self.options["learn"] == "minimise" else 2 * mixture.detach() - mixture
+
+    @property
+    def log_weights(self) -> negatives.Weighting:
+        """The distribution over negatives, with the mixture as learned so far."""
+        return _with_options(self.entry.negatives, self.options | {"mixture": self.mixture})()
+
+    @property
+    def trained_options(self) -> dict[str, Tensor]:
+        """The mixture, where the objective takes it and not the weights."""
+        return {"mixture": self.mixture} if "mixture" in self.objective.keywords else {}
+
+    def observe(self, contrast: Contrast) -> dict[str, float]:
+        """Return the shares of uncertainty u, similarity s and distance r."""
+        shares = dict(zip("usr", self.mixture.tolist(), strict=True))
+        return shares | super().observe(contrast)
+
+
+class LearnedScale(Method):
+    """SigLIP with a temperature and a bias that are trained."""
+
+    trained = ("temperature", "bias")
+
+    def __init__(self, name: str, entry: Entry, options: dict):
+        super().__init__(name, entry, options)
+        if self.options["bias"] is None:
+            raise ValueError("a learned bias needs a number to start from; pass bias=")
+        self.log_scale = nn.Parameter(torch.tensor(-math.log(self.options["temperature"])))
+        self.bias = nn.Parameter(torch.tensor(float(self.options["bias"])))
+
+    @property
+    def trained_options(self) -> dict[str, Tensor]:
+        """The temperature and the bias."""
+        return {"temperature": (-self.log_scale).exp(), "bias": self.bias}
 
 
 def build(name: str, /, **options) -> Method:
@@ -517,14 +478,54 @@ def build(name: str, /, **options) -> Method:
     >>> method(z1, z2).shape, method.options["tau_plus"]
     (torch.Size([]), 0.1)
     """
-    return Method(name, entry_of(CATALOGUE, name), options)
+    return make(name, entry_of(CATALOGUE, name), options)
+
+
+def make(name: str, entry: Entry, options: dict) -> Method:
+    """Build the method of an entry, which may be one of your own."""
+    chosen = entry.defaults | options
+    if chosen.get("learn", "fixed") != "fixed":
+        return LearnedMixture(name, entry, options)
+    return (LearnedScale if chosen.get("learn_scale") else Method)(name, entry, options)
 
 
 def entry_of(catalogue: dict[str, Entry], name: str) -> Entry:
     """Return a row of a catalogue; raise ValueError with the choices if there is none."""
+    if name in EXAMPLES:
+        raise ValueError(f"method {name!r} is an example, {EXAMPLES[name]}; see methods.example")
     if name not in catalogue:
         raise ValueError(f"method {name!r} is unknown; the catalogue has {', '.join(catalogue)}")
     return catalogue[name]
+
+
+_NAMES = ["hcl-exact", "centred-hcl", "kl-budget", "weince", "gbce", "warp", "unremix-repaired"]
+#: Methods that are files of the repository, with an `ENTRY` each: losses of one page or experiment
+EXAMPLES = {name: f"examples/losses/{name.replace('-', '_')}.py" for name in _NAMES}
+
+
+@cache
+def example(name: str) -> SimpleNamespace:
+    """Run the file of an example, and return what it defines and `build`, as of the catalogue.
+
+    Raises
+    ------
+    ValueError
+        If there is no such example, or no checkout around the working directory.
+
+    Examples
+    --------
+    >>> from hnlib import methods
+    >>> methods.example("weince").build(shape=1.0).options["temperature"]
+    0.5
+    """
+    if name not in EXAMPLES:
+        raise ValueError(f"example {name!r} is unknown; there are {', '.join(EXAMPLES)}")
+    names = runpy.run_path(str(_files.of_checkout(EXAMPLES[name])))
+
+    def build(**options) -> Method:
+        return make(name, names["ENTRY"], options)
+
+    return SimpleNamespace(**names | {"build": build})
 
 
 def _with_options(function: Callable, options: dict) -> partial:

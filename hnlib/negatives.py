@@ -11,34 +11,60 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from numbers import Real
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from hnlib import _checks, robust, transport
-from hnlib._checks import check, on_cpu, outside_autocast, per_anchor, positive, raise_if
+from hnlib._checks import Finite, Flag, OnEmpty, OnFailure, Positive, checked, per_anchor, raise_if
 from hnlib.contrast import Contrast, as_numbers
 
+THIRDS = (1 / 3, 1 / 3, 1 / 3)
 #: The remedy at the end of errors about an anchor without negatives.
 SKIP = 'or on_empty="skip" to leave such anchors out and count them'
 
 
-class Weighting:
+def _mixture(name: str, value) -> None:
+    """Raise ValueError unless the value is three shares; those of a learned one are a softmax."""
+    if isinstance(value, Tensor):
+        return _checks.shapes(value.shape == (3,), f"{name} must have shape (3,)", value)
+    shares = value if isinstance(value, list | tuple) else ()
+    shares = [share for share in shares if isinstance(share, Real) and share >= 0]
+    if not (len(shares) == 3 == len(value) and 0 < sum(shares) < math.inf):
+        raise ValueError(f"{name} must be three shares, at least 0 and not all 0, got {value!r}")
+
+
+def _named_cost(name: str, value) -> None:
+    if not callable(value):
+        _checks.one_of(name, value, ("exponential",))
+
+
+Mixture = Annotated[tuple[float, float, float] | Tensor, _mixture]
+Gradient = Annotated[str, partial(_checks.one_of, choices=("pseudo-label", "nt-xent"))]
+
+
+class Weighting(_checks.Checked):
     """Base class of the weightings: frozen dataclasses whose fields are their options.
 
-    Options are checked by their names (`_checks.check`) when the value is made. Names are in lower
-    case because weightings are used like functions.
+    Names are in lower case because weightings are used like functions.
     """
-
-    def __post_init__(self):
-        """Check the options."""
-        check(**vars(self))
 
     def __call__(self, contrast: Contrast) -> Tensor:
         """Return the log-weights of shape [n, m]."""
         raise NotImplementedError
+
+    def counted(self, contrast: Contrast) -> tuple[Tensor, int | Tensor]:
+        """Return the log-weights, and how many iterations behind them missed their tolerance."""
+        return self(contrast), 0
+
+    def skipping(self) -> Weighting:
+        """Return this weighting with ``on_empty="skip"``."""
+        return replace(self, on_empty="skip")
 
 
 class SimilarityWeighting(Weighting):
@@ -48,8 +74,8 @@ class SimilarityWeighting(Weighting):
     flow through the weights it asks for `slope` too, the derivative of $cf$.
     """
 
-    weights_gradient: bool = False
-    on_empty: str = "raise"
+    weights_gradient: Flag = False
+    on_empty: OnEmpty = "raise"
 
     def score(self, s: Tensor) -> tuple[Tensor, float | Tensor]:
         """Return $f$ of similarities and the factor $c$, a number or a column."""
@@ -78,7 +104,7 @@ class uniform(SimilarityWeighting):
         When called, if an anchor has no admissible negative and ``on_empty="raise"``.
     """
 
-    on_empty: str = "raise"
+    on_empty: OnEmpty = "raise"
 
     def __call__(self, contrast: Contrast) -> Tensor:
         """Return the log-weights of shape [n, m]."""
@@ -141,11 +167,11 @@ class tilted(SimilarityWeighting):
     tensor(True)
     """
 
-    beta: float | Tensor = 1.0
-    temperature: float | Tensor = 0.5
-    weights_gradient: bool = True
-    on_empty: str = "raise"
-    exponent: float = 1.0
+    beta: Finite = 1.0
+    temperature: Positive = 0.5
+    weights_gradient: Flag = True
+    on_empty: OnEmpty = "raise"
+    exponent: Annotated[float, _checks.at_least(1)] = 1.0
 
     def score(self, s: Tensor) -> tuple[Tensor, float | Tensor]:
         r"""Return the similarities, or minus their costs to the power `exponent`, and $\beta/t$."""
@@ -190,10 +216,10 @@ class thresholded(SimilarityWeighting):
        Sec. IV-A (where the condition is misprinted as $s \ge t\tau$) and eq. (4).
     """
 
-    tau: float = math.exp(-1.0)
-    temperature: float | Tensor = 0.5
-    on_empty: str = "raise"
-    level: float | None = None
+    tau: Positive = 1 / math.e
+    temperature: Positive = 0.5
+    on_empty: OnEmpty = "raise"
+    level: Finite | None = None
 
     def score(self, s: Tensor) -> tuple[Tensor, float]:
         r"""Return 0 above the threshold and $-\infty$ below, and 1."""
@@ -245,10 +271,10 @@ class gaussian(SimilarityWeighting):
        Optimization*, NeurIPS 2023, eq. (11).
     """
 
-    mu: float | Tensor = 0.7
-    sigma: float | Tensor = 1.0
-    weights_gradient: bool = False
-    on_empty: str = "raise"
+    mu: Finite = 0.7
+    sigma: Positive = 1.0
+    weights_gradient: Flag = False
+    on_empty: OnEmpty = "raise"
 
     def score(self, s: Tensor) -> tuple[Tensor, float | Tensor]:
         r"""Return $(s-\mu)^2$ and $-1/2\sigma^2$."""
@@ -286,8 +312,8 @@ class popularity(Weighting):
        Recommendations*, RecSys 2019.
     """
 
-    frequency: Tensor
-    on_empty: str = "raise"
+    frequency: Annotated[Tensor, _checks.positive]
+    on_empty: OnEmpty = "raise"
 
     def __call__(self, contrast: Contrast) -> Tensor:
         """Return the log-weights of shape [n, m]."""
@@ -340,23 +366,32 @@ class semi_relaxed_ot(Weighting):
        Contrastive Representation Learning*, IJCNN 2023.
     """
 
-    epsilon: float = 0.5
-    relaxation: float = 1.0
-    cost: Callable[[Contrast], Tensor] | str | None = None
-    tol: float = 1e-10
-    max_iterations: int = 1000
-    on_failure: str = "raise"
+    epsilon: transport.Regularisation = 0.5
+    relaxation: transport.Relaxation = 1.0
+    cost: Annotated[Callable[[Contrast], Tensor] | str, _named_cost] | None = None
+    tol: transport.Tolerance = 1e-10
+    max_iterations: transport.Iterations = 1000
+    on_failure: OnFailure = "raise"
 
     def __call__(self, contrast: Contrast) -> Tensor:
         """Return the log-weights of shape [n, m]."""
         return self.coupling(contrast).log_conditional
+
+    def counted(self, contrast: Contrast) -> tuple[Tensor, int | Tensor]:
+        """Return the log-weights, and 1 if the coupling missed its tolerance, else 0."""
+        coupling = self.coupling(contrast)
+        return coupling.log_conditional, 1 - 1 * coupling.converged  # a bool, or a tensor of one
+
+    def skipping(self) -> Weighting:
+        """Return this weighting: transport couples all anchors."""
+        return self
 
     def coupling(self, contrast: Contrast) -> transport.Coupling:
         """Return the coupling whose rows are the weights."""
         if callable(self.cost):
             c = self.cost(contrast)
             # a cost that cannot be read is taken to be asymmetric: right for any cost
-            same = on_cpu(c) and torch.equal(c, c.T)
+            same = _checks.on_cpu(c) and torch.equal(c, c.T)
         else:
             s, same = contrast.similarity.detach(), True
             c = -s if self.cost is None else torch.exp(2 - 2 * s)
@@ -414,46 +449,6 @@ class entropic_ot(semi_relaxed_ot):
 
 
 @dataclass(frozen=True)
-class centred_tilt(Weighting):
-    r"""The tilt of a centred anchor, $w_{ij} \propto e^{\langle z_i-\bar z,\,z_j\rangle/\epsilon}$.
-
-    $\bar z$ is the mean candidate. This is entropic transport to first order in $1/\epsilon$, at
-    the price of a tilt.
-
-    Parameters
-    ----------
-    epsilon : float or Tensor of shape [n], default 0.5
-        Regularisation $\epsilon > 0$.
-    weights_gradient : bool, default False
-        Whether gradients flow through the weights.
-    on_empty : {"raise", "skip"}, default "raise"
-        What happens to an anchor without an admissible negative.
-
-    Raises
-    ------
-    ValueError
-        If an option is out of range; when called, if the contrast has no embeddings, or if an
-        anchor has no admissible negative and ``on_empty="raise"``.
-    """
-
-    epsilon: float | Tensor = 0.5
-    weights_gradient: bool = False
-    on_empty: str = "raise"
-
-    def __call__(self, contrast: Contrast) -> Tensor:
-        """Return the log-weights of shape [n, m]."""
-        if contrast.candidates is None:
-            raise ValueError("centred_tilt needs embeddings; pass candidates=… to the contrast")
-        z, s = contrast.candidates, contrast.similarity
-        if not self.weights_gradient:
-            z, s = z.detach(), s.detach()
-        with outside_autocast(z.device):
-            centre = z @ z.mean(0)
-        scale = 1 / per_anchor("epsilon", self.epsilon, len(s))
-        return normalise(s - centre, scale, contrast, self.on_empty)
-
-
-@dataclass(frozen=True)
 class chi2_ball(Weighting):
     r"""The worst case in a $\chi^2$ ball around uniform, $w_{ij} \propto (s_{ij} - \ell_i)_+$.
 
@@ -486,8 +481,8 @@ class chi2_ball(Weighting):
        Optimization*, NeurIPS 2023, Theorem 3.5, here made exact.
     """
 
-    eta: float = 0.2
-    on_empty: str = "raise"
+    eta: Positive = 0.2
+    on_empty: OnEmpty = "raise"
 
     def __call__(self, contrast: Contrast) -> Tensor:
         """Return the log-weights of shape [n, m]."""
@@ -497,8 +492,9 @@ class chi2_ball(Weighting):
         return log_w.masked_fill((contrast.negative_counts == 0)[:, None], -torch.inf)
 
 
+@checked
 def unremix_components(
-    contrast: Contrast, gradient: str = "pseudo-label", temperature: float | Tensor = 0.5
+    contrast: Contrast, gradient: Gradient = "pseudo-label", temperature: Positive = 0.5
 ) -> Tensor:
     r"""Return the three scores of UnReMix: uncertainty, similarity and distance.
 
@@ -549,8 +545,8 @@ def unremix_components(
     .. [unremix] Tabassum et al., *Hard Negative Sampling Strategies for Contrastive Representation
        Learning*, 2022, eqs. (2)-(4) and App. B.3; the closed form is ours.
     """
-    check(gradient=gradient)
-    if contrast.anchors is None or not contrast.masks.never_empty:
+    known = contrast.anchors is not None and contrast.candidates is not None
+    if not (known and contrast.masks.never_empty):
         raise ValueError("unremix needs embeddings, and no labels")
     if not contrast.symmetric:
         if gradient == "nt-xent":
@@ -560,7 +556,7 @@ def unremix_components(
         raise ValueError("unremix needs the inputs of the last layer, features=(h1, h2)")
     z, s = contrast.candidates.detach(), contrast.similarity.detach()
     h, n, images = contrast.features.detach().to(z), len(z), len(z) // 2
-    with outside_autocast(z.device), torch.no_grad():
+    with _checks.outside_autocast(z.device), torch.no_grad():
         if gradient == "pseudo-label":
             p = torch.softmax(contrast.uniform_log_weights + s, 1)
             pull = p @ z - z[p.argmax(1)]
@@ -583,7 +579,7 @@ def _unremix_between(contrast: Contrast) -> Tensor:
     """Return the scores for anchors and candidates of two kinds."""
     z, c = (normalize(part.detach(), dim=1) for part in (contrast.anchors, contrast.candidates))
     mask = contrast.uniform_log_weights
-    with outside_autocast(z.device):
+    with _checks.outside_autocast(z.device):
         s = z @ c.T
         u = _embedding_gradient(z, c, s + mask) @ _embedding_gradient(c, z, (s + mask).T).T
         positive = as_numbers(contrast.positives, z.dtype) @ c
@@ -601,9 +597,9 @@ def _embedding_gradient(z: Tensor, others: Tensor, logits: Tensor) -> Tensor:
 
 def unremix_score(
     contrast: Contrast,
-    mixture: tuple[float, float, float] | Tensor = (1 / 3, 1 / 3, 1 / 3),
-    gradient: str = "pseudo-label",
-    temperature: float | Tensor = 0.5,
+    mixture: Mixture = THIRDS,
+    gradient: Gradient = "pseudo-label",
+    temperature: Positive = 0.5,
 ) -> Tensor:
     r"""Return the score of UnReMix as printed, $\lambda_1u_{ij}+\lambda_2s_{ij}+\lambda_3r_{ij}$.
 
@@ -618,7 +614,7 @@ def unremix_score(
         The scores, of either sign; cells outside $N(i)$ are arbitrary.
     """
     u, s, r = unremix_components(contrast, gradient, temperature)
-    share = _shares(mixture, s)
+    share = shares(mixture, s)
     return share[0] * u + share[1] * s + share[2] * r
 
 
@@ -652,10 +648,10 @@ class unremix(Weighting):
        Learning*, 2022, eq. (5), Algorithm 1.
     """
 
-    mixture: tuple[float, float, float] | Tensor = (1 / 3, 1 / 3, 1 / 3)
-    on_empty: str = "raise"
-    gradient: str = "pseudo-label"
-    temperature: float | Tensor = 0.5
+    mixture: Mixture = THIRDS
+    on_empty: OnEmpty = "raise"
+    gradient: Gradient = "pseudo-label"
+    temperature: Positive = 0.5
 
     def __call__(self, contrast: Contrast) -> Tensor:
         """Return the log-weights of shape [n, m]."""
@@ -665,97 +661,6 @@ class unremix(Weighting):
         tiny = torch.finfo(score.dtype).tiny
         log_score = score.clamp_min(tiny).log().masked_fill(~positive, -torch.inf)
         return normalise(log_score, 1.0, contrast, self.on_empty)
-
-
-def neighbour_scores(contrast: Contrast, temperature: float | None = None) -> tuple[Tensor, Tensor]:
-    r"""Return how uncertain and how representative each candidate is among its neighbours.
-
-    Parameters
-    ----------
-    contrast : Contrast
-        Of two views without labels.
-    temperature : float, optional
-        Temperature $\tau > 0$, default $1/\log m$.
-
-    Returns
-    -------
-    u : Tensor of shape [m]
-        Uncertainty in [0, 1]: high where the neighbours disagree.
-    r : Tensor of shape [m]
-        Representativeness in [-1, 1]: high at the centre of a cluster, low for an outlier.
-
-    Raises
-    ------
-    ValueError
-        If the contrast is not of two views without labels, or the temperature is not positive.
-
-    Notes
-    -----
-    $$\mu_j = \sum_{k \in N(j)} p_{jk} z_k,\quad p_{jk} \propto e^{s_{jk}/\tau},\\
-      u_j = 1 - |\mu_j|^2 = \sum_k p_{jk} |z_k - \mu_j|^2,\\
-      r_j = \langle z_j, \mu_j\rangle = \sum_k p_{jk} s_{jk}.$$
-
-    No gradient flows.
-    """
-    if contrast.candidates is None or not (contrast.masks.never_empty and contrast.symmetric):
-        raise ValueError("neighbour_scores needs a contrast of two views without labels")
-    tau = 1 / math.log(len(contrast.candidates)) if temperature is None else temperature
-    positive("temperature", tau)
-    z, s = contrast.candidates.detach(), contrast.similarity.detach()
-    with torch.no_grad(), outside_autocast(z.device):
-        mean = torch.softmax(contrast.uniform_log_weights + s / tau, 1) @ z
-        return 1 - mean.square().sum(1), (z * mean).sum(1)
-
-
-@dataclass(frozen=True)
-class unremix_repaired(Weighting):
-    r"""UnReMix repaired, $w \propto e^{\beta(\lambda_1\sigma u+\lambda_2s+\lambda_3\sigma r)/t}$.
-
-    $u$ and $r$ are `neighbour_scores`, standardised over the candidates; $\sigma_i$ is the standard
-    deviation of $s_{ij}$ over $N(i)$, so that the three terms have equal spread.
-
-    Parameters
-    ----------
-    beta : float or Tensor of shape [n], default 1.0
-        Concentration.
-    mixture : three floats or Tensor of shape [3], default (1/3, 1/3, 1/3)
-        Shares $\lambda \ge 0$, not all zero; (0, 1, 0) is `tilted`. Gradient flows through them.
-    temperature : float or Tensor of shape [n], default 0.5
-        Temperature $t > 0$ of the tilt.
-    weights_gradient : bool, default False
-        Whether gradients flow through $s_{ij}$ too.
-    on_empty : {"raise", "skip"}, default "raise"
-        What happens to an anchor without an admissible negative.
-
-    Raises
-    ------
-    ValueError
-        If an option is out of range; when called, as in `neighbour_scores`.
-
-    Notes
-    -----
-    Where $u$ or $r$ is the same for all candidates, its term is 0: differences that are only
-    rounding errors are not standardised.
-    """
-
-    beta: float | Tensor = 1.0
-    mixture: tuple[float, float, float] | Tensor = (1 / 3, 1 / 3, 1 / 3)
-    temperature: float | Tensor = 0.5
-    weights_gradient: bool = False
-    on_empty: str = "raise"
-
-    def __call__(self, contrast: Contrast) -> Tensor:
-        """Return the log-weights of shape [n, m]."""
-        u, r = (_standardise(x) for x in neighbour_scores(contrast))
-        s, outside, n = contrast.similarity.detach(), ~contrast.admissible, len(u)
-        count = contrast.negative_counts[:, None]
-        mean = s.masked_fill(outside, 0.0).sum(1, keepdim=True) / count
-        variance = (s - mean).masked_fill_(outside, 0.0).square_().sum(1, keepdim=True) / count
-        share = _shares(self.mixture, s)
-        s = contrast.similarity if self.weights_gradient else s
-        score = share[1] * s + variance.sqrt() * (share[0] * u + share[2] * r)
-        scale = per_anchor("beta", self.beta, n) / per_anchor("temperature", self.temperature, n)
-        return normalise(score, scale, contrast, self.on_empty)
 
 
 def normalise(
@@ -805,13 +710,8 @@ def _log_indicator(one: Tensor) -> Tensor:
     return one.reciprocal_().neg_().add_(1)
 
 
-def _standardise(x: Tensor) -> Tensor:
-    centred, deviation = x - x.mean(), x.std(correction=0)
-    ties = deviation < 100 * torch.finfo(x.dtype).eps
-    return torch.where(ties, 0.0, centred / deviation)
-
-
-def _shares(mixture, like: Tensor):
+def shares(mixture, like: Tensor):
+    """Return the shares of a mixture, on the device of a tensor if they are one."""
     # numbers stay numbers: a copy to an accelerator would make it wait in every step
     return mixture.to(like) if isinstance(mixture, Tensor) else mixture
 

@@ -10,29 +10,41 @@ gradient 0.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from functools import partial
+from typing import Annotated
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hnlib import robust
-from hnlib._checks import check, on_cpu, per_anchor, raise_if, shapes
+from hnlib import _checks
+from hnlib._checks import Finite, Fraction, Positive, Reduction, checked, per_anchor, raise_if
 from hnlib.contrast import Contrast
-from hnlib.negatives import unremix_score
+from hnlib.negatives import THIRDS, Gradient, Mixture, unremix_score
+
+Share = Annotated[
+    float, partial(_checks.number, holds=lambda x: (x >= 0) & (x <= 1), rule="lie in [0, 1]")
+]
 
 
+def _loudness(name: str, value) -> None:
+    if isinstance(value, str):
+        return _checks.one_of(name, value, ("relative", "mean", "shuffled"))
+    rule = "be 0 or at least 1"
+    return _checks.number(name, value, lambda x: (x == 0) | ((x >= 1) & (x < math.inf)), rule)
+
+
+@checked
 def info_nce(
     contrast: Contrast,
     log_w: Tensor,
-    temperature: float | Tensor = 0.5,
-    tau_plus: float | Tensor = 0.0,
-    scale: float | Tensor | None = None,
-    average: str = "anchors",
-    reduction: str = "mean",
-    hardness_strength: float = 0.0,
-    loudness: float | str = 1.0,
+    temperature: Positive = 0.5,
+    tau_plus: Fraction = 0.0,
+    scale: Positive | None = None,
+    average: Annotated[str, partial(_checks.one_of, choices=("anchors", "pairs"))] = "anchors",
+    reduction: Reduction = "mean",
+    hardness_strength: Annotated[float, _checks.at_least(0)] = 0.0,
+    loudness: Annotated[float | str, _loudness] = 1.0,
 ) -> Tensor:
     r"""Compute InfoNCE with weighted negatives, scale $Q$ and class prior $\tau^+$.
 
@@ -117,9 +129,7 @@ def info_nce(
     >>> torch.isclose(loss, torch.nn.functional.cross_entropy(logits, torch.arange(16).roll(8)))
     tensor(True)
     """
-    options = dict(temperature=temperature, tau_plus=tau_plus, hardness_strength=hardness_strength)
-    check(scale=scale, loudness=loudness, **options)
-    _check_weights(contrast, log_w)
+    check_weights(contrast, log_w)
     s = contrast.similarity  # [n, m]
     temperature = per_anchor("temperature", temperature, len(s))  # a number, or [n, 1]
     tau_plus = per_anchor("tau_plus", tau_plus, len(s))
@@ -130,14 +140,14 @@ def info_nce(
     total = negatives[:, 0]  # [n]
     if isinstance(tau_plus, Tensor) or tau_plus > 0:
         negatives = _debias(negatives, chosen, tau_plus, temperature)  # [n, k]
-    ratio = negatives - chosen + _log_scale(contrast, scale)  # [n, k]: negatives over positive
+    ratio = negatives - chosen + log_scale(contrast, scale)  # [n, k]: negatives over positive
     if isinstance(loudness, str):
         loss = ratio * _loudness_control(ratio.detach().sigmoid(), loudness)
     else:
-        loss = _softplus(ratio) if loudness else ratio
+        loss = softplus(ratio) if loudness else ratio
         if loudness > 1:
             loss = loss * ratio.detach().sigmoid() ** (loudness - 1)
-    return _average(loss, contrast, total, reduction, average)
+    return averaged(loss, contrast, total, reduction, average)
 
 
 def _loudness_control(c: Tensor, name: str) -> Tensor:
@@ -148,13 +158,14 @@ def _loudness_control(c: Tensor, name: str) -> Tensor:
     return c / mean.clamp_min(torch.finfo(c.dtype).tiny) if name == "relative" else mean
 
 
+@checked
 def signed(
     contrast: Contrast,
     log_w: Tensor,
-    temperature: float | Tensor = 0.5,
-    mixture: tuple[float, float, float] | Tensor = (1 / 3, 1 / 3, 1 / 3),
-    gradient: str = "pseudo-label",
-    reduction: str = "mean",
+    temperature: Positive = 0.5,
+    mixture: Mixture = THIRDS,
+    gradient: Gradient = "pseudo-label",
+    reduction: Reduction = "mean",
 ) -> Tensor:
     r"""Compute UnReMix's loss as printed, with weights of either sign that are not normalised.
 
@@ -195,8 +206,7 @@ def signed(
     .. [unremix] Tabassum et al., *Hard Negative Sampling Strategies for Contrastive Representation
        Learning*, 2022, Algorithm 1.
     """
-    _check_weights(contrast, log_w)
-    check(temperature=temperature, reduction=reduction)
+    check_weights(contrast, log_w)
     w = unremix_score(contrast, mixture, gradient, temperature)
     s = contrast.similarity
     s = s / per_anchor("temperature", temperature, len(s))
@@ -204,190 +214,11 @@ def signed(
     top = torch.maximum(positive, s.amax(1, keepdim=True)).detach()
     mass = (w * (s - top).exp()).sum(1, keepdim=True)
     loss = ((positive - top).exp() + mass).log() + top - positive
-    return _average(loss, contrast, torch.zeros_like(mass[:, 0]), reduction)
+    return averaged(loss, contrast, torch.zeros_like(mass[:, 0]), reduction)
 
 
-def exact_debiased(
-    contrast: Contrast,
-    log_w: Tensor,
-    temperature: float = 0.5,
-    beta: float = 1.0,
-    tau_plus: float = 0.1,
-    scale: float | Tensor | None = None,
-    reduction: str = "mean",
-) -> Tensor:
-    r"""Compute InfoNCE over the tilted distribution of the *other* classes.
-
-    This is `info_nce` with the class mass of the tilt instead of the prior, and with a guard.
-
-    Parameters
-    ----------
-    contrast : Contrast
-        Similarities of n anchors and m candidates.
-    log_w : Tensor of shape [n, m]
-        The weights ``negatives.tilted(beta, temperature)(contrast)``, and no others. The class mass
-        has a gradient if they have one.
-    temperature : float, default 0.5
-        Temperature $t > 0$.
-    beta : float, default 1.0
-        Concentration $\beta \ge 0$ of the tilt.
-    tau_plus : float, default 0.1
-        Class prior $\tau^+ \in [0, 1)$.
-    scale, reduction
-        As in `info_nce`.
-
-    Returns
-    -------
-    Tensor of shape [] or [n]
-        The loss.
-
-    Raises
-    ------
-    ValueError
-        If an option is out of range.
-
-    Notes
-    -----
-    $$\log\Big(1 + Q\,e^{-s_i^+/t}\,
-    \frac{\max\{\sum_j w_{ij} e^{s_{ij}/t} - \pi_i e^{s_i^+/t},\
-    \sum_j w_{ij} k_{ij} e^{s_{ij}/t}\}}
-    {\max\{1 - \pi_i,\ \sum_j w_{ij} k_{ij}\}}\Big),\\
-    \pi_i = \frac{\tau^+ e^{\beta s_i^+/t}}{|N(i)|^{-1} \sum_{j \in N(i)} e^{\beta s_{ij}/t}}$$
-
-    $\pi_i$ estimates the mass that the weights put on the anchor's class from its one positive, and
-    may exceed 1. The guard: $k_{ij} \in [0, 1]$ is 0 on the $\tau^+ |N(i)|$ most similar candidates
-    (the last of them in part) and 1 on the rest, so the right-hand terms are what is left when the
-    class takes all it can; no class of mass $\tau^+$ leaves less. `guarded` says where it acts.
-
-    References
-    ----------
-    .. [hcl] Robinson et al., *Contrastive Learning with Hard Negative Samples*, ICLR 2021, eq. (4),
-       here corrected.
-    """
-    check(scale=scale)
-    log = _class_mass(contrast, log_w, temperature, beta, tau_plus)
-    above = _log_difference(log.total, log.share + log.positive, log.total_left)
-    below = _log_difference(torch.zeros_like(log.share), log.share, log.left)
-    loss = _softplus(above - below - log.positive + _log_scale(contrast, scale))
-    return _average(loss, contrast, log_w.amax(1), reduction)
-
-
-def guarded(
-    contrast: Contrast,
-    log_w: Tensor,
-    temperature: float = 0.5,
-    beta: float = 1.0,
-    tau_plus: float = 0.1,
-) -> Tensor:
-    r"""Return where the guard of `exact_debiased` acts by more than rounding.
-
-    Parameters
-    ----------
-    contrast, log_w, temperature, beta, tau_plus
-        As in `exact_debiased`.
-
-    Returns
-    -------
-    bool Tensor of shape [n]
-        True if the guard acts for any of the anchor's positives.
-
-    Notes
-    -----
-    On the denominator it acts where the positive is closer than the hardest $\tau^+$ share of the
-    candidates, in the mean of $e^{\beta s_{ij}/t}$ over that share (never at $\beta = 0$); on the
-    numerator in the mean of $e^{(\beta+1) s_{ij}/t}$.
-    """
-    with torch.no_grad():
-        log = _class_mass(contrast, log_w, temperature, beta, tau_plus)
-    below = 1 - log.share.exp() < (1 - 1e-5) * log.left.exp()
-    of_numerator = (log.share + log.positive - log.total).exp()
-    above = 1 - of_numerator < (1 - 1e-5) * (log.total_left - log.total).exp()
-    acts = contrast.masks.total((below | above).to(log.share)) > 0
-    return acts & _has_negative(log_w.amax(1))
-
-
-def kl_budget(
-    contrast: Contrast,
-    log_w: Tensor,
-    eta: float = 0.5,
-    order: int = 0,
-    floor: float = 0.01,
-    scale: float | Tensor | None = None,
-    reduction: str = "mean",
-) -> Tensor:
-    r"""Compute InfoNCE at each anchor's own temperature, the price of a Kullback–Leibler budget.
-
-    Parameters
-    ----------
-    contrast : Contrast
-        Similarities of n anchors and m candidates.
-    log_w : Tensor of shape [n, m]
-        Log-weights of the negatives, the centre of the ball.
-    eta : float, default 0.5
-        Radius $\eta > 0$ of the ball.
-    order : {0, 1, 2, 3}, default 0
-        Terms of the expansion of the temperature in $\eta$; 0 is the exact temperature (see
-        `robust.kl_temperature`).
-    floor : float, default 0.01
-        Least temperature $t_0 > 0$, for anchors whose ball holds the hardest negative alone.
-    scale, reduction
-        As in `info_nce`.
-
-    Returns
-    -------
-    Tensor of shape [] or [n]
-        The loss.
-
-    Raises
-    ------
-    ValueError
-        If an option is out of range.
-
-    Notes
-    -----
-    $$t_i \log\Big(1 + Q \sum_j w_{ij} e^{(s_{ij} - s_i^+)/t_i}\Big),\qquad
-    t_i = \max\{\alpha_i^*(\eta),\, t_0\}$$
-
-    where $\alpha_i^*$ is the multiplier of a Kullback–Leibler ball of radius $\eta$ around $w_i$.
-    The temperatures carry no gradient: by the envelope theorem the gradient is that of the robust
-    loss $\sup_{\mathrm{KL}(q \| w_i) \le \eta} \mathbb E_q s_{ij} - s_i^+$, but for the positive's
-    share of the denominator. The temperatures of Qiu et al. (2023) are learned.
-
-    References
-    ----------
-    .. [adnce] Wu et al., *Understanding Contrastive Learning via Distributionally Robust
-       Optimization*, NeurIPS 2023, Theorem 3.2, here read anchor by anchor.
-    """
-    temperature = budget_temperature(contrast, log_w, eta, order, floor)
-    loss = info_nce(contrast, log_w, temperature, scale=scale, reduction="none") * temperature
-    check(reduction=reduction)
-    count = _has_negative(log_w.amax(1)).sum().clamp_min(1)
-    return loss if reduction == "none" else loss.sum() / count
-
-
-def budget_temperature(
-    contrast: Contrast, log_w: Tensor, eta: float = 0.5, order: int = 0, floor: float = 0.01
-) -> Tensor:
-    r"""Return the temperatures $t_i$ of `kl_budget`, without gradient.
-
-    Parameters
-    ----------
-    contrast, log_w, eta, order, floor
-        As in `kl_budget`.
-
-    Returns
-    -------
-    Tensor of shape [n]
-        The temperatures.
-    """
-    _check_weights(contrast, log_w)
-    check(floor=floor)
-    t = robust.kl_temperature(contrast.similarity, eta=eta, order=order, log_reference=log_w)
-    t = torch.where(_has_negative(log_w.amax(1)), t, 1.0)
-    return t.clamp_min(floor).to(contrast.similarity.dtype)
-
-
-def basic(contrast: Contrast, log_w: Tensor, reduction: str = "mean") -> Tensor:
+@checked
+def basic(contrast: Contrast, log_w: Tensor, reduction: Reduction = "mean") -> Tensor:
     r"""Compute the basic contrastive loss $\sum_j w_{ij} s_{ij} - s_i^+$.
 
     With tilted weights this is BCL; if they are detached, $\alpha$-CL-direct.
@@ -409,14 +240,15 @@ def basic(contrast: Contrast, log_w: Tensor, reduction: str = "mean") -> Tensor:
     .. [adnce] Wu et al., *Understanding Contrastive Learning via Distributionally Robust
        Optimization*, NeurIPS 2023, $L_{basic}$.
     """
-    _check_weights(contrast, log_w)
+    check_weights(contrast, log_w)
     s = contrast.similarity
-    loss = _mean(log_w, s) - contrast.masks.at_positives(s)
-    return _average(loss, contrast, log_w.amax(1), reduction)
+    loss = weighted_mean(log_w, s) - contrast.masks.at_positives(s)
+    return averaged(loss, contrast, log_w.amax(1), reduction)
 
 
+@checked
 def mean_variance(
-    contrast: Contrast, log_w: Tensor, temperature: float | Tensor = 0.5, reduction: str = "mean"
+    contrast: Contrast, log_w: Tensor, temperature: Positive = 0.5, reduction: Reduction = "mean"
 ) -> Tensor:
     r"""Compute mean plus variance of the negatives, $\bar s_i + \mathrm{Var}_i/2t - s_i^+$ (MW).
 
@@ -442,26 +274,25 @@ def mean_variance(
     .. [adnce] Wu et al., *Understanding Contrastive Learning via Distributionally Robust
        Optimization*, NeurIPS 2023, eq. (8) and Theorem 3.5.
     """
-    _check_weights(contrast, log_w)
-    check(temperature=temperature)
+    check_weights(contrast, log_w)
     s = contrast.similarity
     temperature = per_anchor("temperature", temperature, len(s))
-    mean = _mean(log_w, s)
-    variance = _mean(log_w, (s - mean).square())
+    mean = weighted_mean(log_w, s)
+    variance = weighted_mean(log_w, (s - mean).square())
     loss = mean + variance / (2 * temperature) - contrast.masks.at_positives(s)
-    return _average(loss, contrast, log_w.amax(1), reduction)
+    return averaged(loss, contrast, log_w.amax(1), reduction)
 
 
+@checked
 def sigmoid(
     contrast: Contrast,
     log_w: Tensor,
-    temperature: float | Tensor = 0.5,
-    bias: float | Tensor | None = None,
-    scale: float | Tensor | None = None,
-    reduction: str = "mean",
-    power: float = 1.0,
+    temperature: Positive = 0.5,
+    bias: Finite | None = None,
+    scale: Positive | None = None,
+    reduction: Reduction = "mean",
 ) -> Tensor:
-    r"""Compute the sigmoid loss of SigLIP and gBCE: every pair is a separate decision.
+    r"""Compute the sigmoid loss of SigLIP: every pair is a separate decision.
 
     Parameters
     ----------
@@ -474,9 +305,6 @@ def sigmoid(
         low temperature choose $-1/t$, at which no similarity saturates.
     scale : float or Tensor of shape [n], optional
         Scale $Q > 0$; default `contrast.scale`.
-    power : float, default 1.0
-        Power $\kappa > 0$ of the positive's probability. Where a sample of the negatives stands for
-        all, the power that restores the probabilities is the share that is sampled [gbce]_.
 
     Returns
     -------
@@ -490,27 +318,25 @@ def sigmoid(
 
     Notes
     -----
-    $$\kappa\,\mathrm{sp}(-s_i^+/t - b) + Q \sum_j w_{ij}\,\mathrm{sp}(s_{ij}/t + b),\qquad
+    $$\mathrm{sp}(-s_i^+/t - b) + Q \sum_j w_{ij}\,\mathrm{sp}(s_{ij}/t + b),\qquad
     \mathrm{sp}(x) = \log(1 + e^x)$$
 
     References
     ----------
     .. [siglip] Zhai et al., *Sigmoid Loss for Language Image Pre-Training*, ICCV 2023.
-    .. [gbce] Petrov and Macdonald, *gSASRec: Reducing Overconfidence in Sequential Recommendation
-       Trained with Negative Sampling*, RecSys 2023.
     """
-    _check_weights(contrast, log_w)
-    check(temperature=temperature, bias=bias, scale=scale, power=power)
-    s, log_scale = contrast.similarity, _log_scale(contrast, scale)
-    bias = -log_scale if bias is None else per_anchor("bias", bias, len(s))
+    check_weights(contrast, log_w)
+    s, log_q = contrast.similarity, log_scale(contrast, scale)
+    bias = -log_q if bias is None else per_anchor("bias", bias, len(s))
     logits = s / per_anchor("temperature", temperature, len(s)) + bias
-    loss = power * _softplus(-contrast.masks.at_positives(logits))
-    loss = loss + _mean(log_w + log_scale, _softplus(logits))
-    return _average(loss, contrast, log_w.amax(1), reduction)
+    loss = softplus(-contrast.masks.at_positives(logits))
+    loss = loss + weighted_mean(log_w + log_q, softplus(logits))
+    return averaged(loss, contrast, log_w.amax(1), reduction)
 
 
+@checked
 def pairwise(
-    contrast: Contrast, log_w: Tensor, temperature: float | Tensor = 0.5, reduction: str = "mean"
+    contrast: Contrast, log_w: Tensor, temperature: Positive = 0.5, reduction: Reduction = "mean"
 ) -> Tensor:
     r"""Compute BPR: each negative is compared with the positive separately.
 
@@ -542,70 +368,23 @@ def pairwise(
     ----------
     .. [bpr] Rendle et al., *BPR: Bayesian Personalized Ranking from Implicit Feedback*, UAI 2009.
     """
-    _check_weights(contrast, log_w)
-    check(temperature=temperature)
+    check_weights(contrast, log_w)
     s = contrast.similarity
     s = s / per_anchor("temperature", temperature, len(s))
     chosen = contrast.masks.at_positives(s).split(1, 1)
-    loss = torch.cat([_mean(log_w, _softplus(s - positive)) for positive in chosen], 1)
-    return _average(loss, contrast, log_w.amax(1), reduction)
+    loss = torch.cat([weighted_mean(log_w, softplus(s - positive)) for positive in chosen], 1)
+    return averaged(loss, contrast, log_w.amax(1), reduction)
 
 
-def warp(contrast: Contrast, log_w: Tensor, margin: float = 0.1, reduction: str = "mean") -> Tensor:
-    r"""Compute WARP: negatives within a margin of the positive push equally, weighted by its rank.
-
-    Parameters
-    ----------
-    contrast, log_w, reduction
-        As in `info_nce`.
-    margin : float, default 0.1
-        Margin $\mu$ between similarities.
-
-    Returns
-    -------
-    Tensor of shape [] or [n]
-        The loss.
-
-    Raises
-    ------
-    ValueError
-        If an option is out of range.
-
-    Notes
-    -----
-    With $h_{ij} = (s_{ij} - s_i^+ + \mu)_+$ and the rank
-    $r_i = Q\sum_j w_{ij}\mathbb 1[h_{ij} > 0]$, which has no gradient,
-
-    $$\Big(1 + \tfrac12 + \dots + \tfrac1{r_i}\Big)
-    \frac{\sum_j w_{ij} h_{ij}}{\sum_j w_{ij}\mathbb 1[h_{ij} > 0]}$$
-
-    with the harmonic numbers continued by the digamma function. The paper draws negatives until one
-    has $h_{ij} > 0$ and estimates $r_i$ by the number of draws; here all are examined.
-
-    References
-    ----------
-    .. [warp] Weston et al., *WSABIE: Scaling Up to Large Vocabulary Image Annotation*, IJCAI 2011.
-    """
-    _check_weights(contrast, log_w)
-    check(margin=margin)
-    s, losses = contrast.similarity, []
-    for positive in contrast.masks.at_positives(s).split(1, 1):
-        excess = (s - positive + margin).clamp_min(0.0)
-        share = _mean(log_w, (excess > 0).to(s))  # [n, 1]
-        rank = (share.clamp_min(torch.finfo(s.dtype).tiny).log() + _log_scale(contrast, None)).exp()
-        loud = torch.digamma(rank.detach() + 1) - torch.digamma(torch.ones_like(rank))
-        losses.append(loud * _mean(log_w, excess) / share.clamp_min(torch.finfo(s.dtype).tiny))
-    return _average(torch.cat(losses, 1), contrast, log_w.amax(1), reduction)
-
-
+@checked
 def soft_targets(
     contrast: Contrast,
     log_w: Tensor,
-    temperature: float | Tensor = 0.5,
-    teacher_temperature: float | Tensor = 0.5,
-    share: float = 0.5,
-    scale: float | Tensor | None = None,
-    reduction: str = "mean",
+    temperature: Positive = 0.5,
+    teacher_temperature: Positive = 0.5,
+    share: Share = 0.5,
+    scale: Positive | None = None,
+    reduction: Reduction = "mean",
 ) -> Tensor:
     r"""Compute the divergence from a teacher's softmax, mixed with the marked answer.
 
@@ -648,10 +427,8 @@ def soft_targets(
     ----------
     .. [hinton] Hinton et al., *Distilling the Knowledge in a Neural Network*, 2015.
     """
-    _check_weights(contrast, log_w)
-    check(temperature=temperature, teacher_temperature=teacher_temperature, share=share)
-    check(scale=scale)
-    s, prior = contrast.similarity, log_w + _log_scale(contrast, scale)
+    check_weights(contrast, log_w)
+    s, prior = contrast.similarity, log_w + log_scale(contrast, scale)
     g = s.detach() if contrast.teacher is None else contrast.teacher.detach().to(s)
 
     def log_softmax(x: Tensor, name: str, t: float | Tensor) -> list[Tensor]:
@@ -668,58 +445,10 @@ def soft_targets(
         target = torch.cat([target[:, :1] + share, target[:, 1:]], 1)
         terms = torch.special.xlogy(target, target) - target * log_p
         losses.append(torch.where(target > 0, terms, 0.0).sum(1, keepdim=True))
-    return _average(torch.cat(losses, 1), contrast, log_w.amax(1), reduction)
+    return averaged(torch.cat(losses, 1), contrast, log_w.amax(1), reduction)
 
 
-def jensen_shannon(
-    contrast: Contrast, log_w: Tensor, tau_plus: float = 0.0, reduction: str = "mean"
-) -> Tensor:
-    r"""Compute InfoGraph's Jensen–Shannon objective with weighted negatives and a class prior.
-
-    Parameters
-    ----------
-    contrast, log_w, reduction
-        As in `info_nce`; similarities are scores of any size.
-    tau_plus : float or Tensor of shape [n], default 0.0
-        Class prior $\tau^+ \in [0, 1)$.
-
-    Returns
-    -------
-    Tensor of shape [] or [n]
-        The loss.
-
-    Raises
-    ------
-    ValueError
-        If an option is out of range.
-
-    Notes
-    -----
-    $$\mathrm{sp}(-s_i^+) + \max\Big\{
-      \frac{\sum_j w_{ij}\,\mathrm{sp}(s_{ij}) - \tau^+ \mathrm{sp}(s_i^+)}{1 - \tau^+}, 0\Big\},\\
-      \mathrm{sp}(x) = \log(1 + e^x)$$
-
-    For $\tau^+ = 0$ the maximum never acts; without it the objective has no lower bound.
-
-    References
-    ----------
-    .. [infograph] Sun et al., *InfoGraph: Unsupervised and Semi-supervised Graph-Level
-       Representation Learning via Mutual Information Maximization*, ICLR 2020.
-    .. [hcl] Robinson et al., *Contrastive Learning with Hard Negative Samples*, ICLR 2021,
-       App. B.2; the prior is that of the released code with its sign corrected.
-    """
-    _check_weights(contrast, log_w)
-    check(tau_plus=tau_plus)
-    prior = per_anchor("tau_plus", tau_plus, len(log_w))
-    chosen = contrast.masks.at_positives(contrast.similarity)
-    negative = _mean(log_w, _softplus(contrast.similarity))
-    if isinstance(prior, Tensor) or prior > 0:
-        negative = ((negative - prior * _softplus(chosen)) / (1 - prior)).clamp_min(0.0)
-    loss = _softplus(-chosen) + negative
-    return _average(loss, contrast, log_w.amax(1), reduction)
-
-
-def _log_scale(contrast: Contrast, scale: float | Tensor | None) -> float | Tensor:
+def log_scale(contrast: Contrast, scale: float | Tensor | None) -> float | Tensor:
     r"""Return $\log Q$, a number or a column."""
     scale = contrast.scale if scale is None else scale
     if not isinstance(scale, Tensor):
@@ -728,37 +457,35 @@ def _log_scale(contrast: Contrast, scale: float | Tensor | None) -> float | Tens
     return per_anchor("scale", scale.to(s).log(), len(s))
 
 
-def _softplus(x: Tensor) -> Tensor:
+def softplus(x: Tensor) -> Tensor:
+    """Return log(1 + e^x)."""
     return functional.softplus(x, threshold=40.0)  # torch's own, 20, is 2e-9 off in float64
 
 
-def _mean(log_w: Tensor, x: Tensor) -> Tensor:
+def weighted_mean(log_w: Tensor, x: Tensor) -> Tensor:
     """Return the weighted means of the rows, of shape [n, 1]."""
     # torch's own `exp` takes nine times as long where one weight in ten is zero
     return ((log_w * math.log2(math.e)).exp2() * x).sum(1, keepdim=True)
 
 
 class _LogSums(torch.autograd.Function):
-    r"""$\log\sum_j k_{ij} e^{x_{ij}}$, $x_{ij} = \log w_{ij} + s_{ij}/t$, and $s$ at some columns.
+    r"""$\log\sum_j e^{x_{ij}}$, $x_{ij} = \log w_{ij} + s_{ij}/t$, and $s$ at some columns.
 
-    `remaining` is $k_{ij}$, None for ones, and the column `edge` has the largest $x$ with $k>0$.
-    The terms $k_{ij} e^{x_{ij} - c_i}$, with the constant $c_i$ the largest $x$, and
-    their sums are outputs too. They make the backward pass one multiplication, and as outputs they
-    have derivatives themselves, so that there are second derivatives.
+    The terms $e^{x_{ij} - c_i}$, with the constant $c_i$ the largest $x$, and their sums are
+    outputs too. They make the backward pass one multiplication, and as outputs they have
+    derivatives themselves, so that there are second derivatives.
     """
 
     @staticmethod
-    def forward(ctx, log_w, s, inverse_t: float | Tensor, columns, remaining, edge):
+    def forward(ctx, log_w, s, inverse_t: float | Tensor, columns):
         if isinstance(inverse_t, Tensor):
             x = torch.addcmul(log_w, s, inverse_t.to(s))
         else:
             x = torch.add(log_w, s, alpha=inverse_t).contiguous()  # [n, m]
-        largest = x.amax(1, keepdim=True) if edge is None else x.gather(1, edge)
+        largest = x.amax(1, keepdim=True)
         largest = largest.clamp_min(torch.finfo(x.dtype).min)  # a row of -inf stays one
-        x.sub_(largest) if remaining is None else x.sub_(largest).clamp_max_(1.0)  # 1: rounding
+        x.sub_(largest)
         x.mul_(math.log2(math.e)).exp2_()  # exp_ takes five times as long where a weight is zero
-        if remaining is not None:
-            x.mul_(remaining)
         total = x.sum(1, keepdim=True)  # [n, 1]
         ctx.inverse_t = inverse_t
         ctx.set_materialize_grads(False)
@@ -779,20 +506,21 @@ class _LogSums(torch.autograd.Function):
         in_s = x * (inner * ctx.inverse_t) if ctx.needs_input_grad[1] else None
         if in_s is not None and grad_chosen is not None:
             in_s.scatter_add_(1, columns, grad_chosen)
-        return in_log_w, in_s, None, None, None, None
+        return in_log_w, in_s, None, None
 
 
-def _log_sums(log_w: Tensor, s: Tensor, inverse_t, columns: Tensor, remaining=None, edge=None):
-    r"""Return $\log\sum_j k_{ij} w_{ij} e^{s_{ij}/t}$ of shape [n, 1], and $s/t$ at the columns."""
+def _log_sums(log_w: Tensor, s: Tensor, inverse_t, columns: Tensor):
+    r"""Return $\log\sum_j w_{ij} e^{s_{ij}/t}$ of shape [n, 1], and $s/t$ at the columns."""
     if isinstance(inverse_t, Tensor) and inverse_t.requires_grad:  # a learned temperature
         s, inverse_t = s * inverse_t, 1.0
-    log_sum, chosen, _, _ = _LogSums.apply(log_w, s, inverse_t, columns, remaining, edge)
+    log_sum, chosen, _, _ = _LogSums.apply(log_w, s, inverse_t, columns)
     return log_sum, chosen * inverse_t
 
 
-def _check_weights(contrast: Contrast, log_w: Tensor) -> None:
+def check_weights(contrast: Contrast, log_w: Tensor) -> None:
+    """Raise ValueError unless the log-weights have the shape of the contrast."""
     needed = tuple(contrast.similarity.shape)
-    shapes(log_w.shape == needed, f"log_w must have the contrast's shape {needed}", log_w)
+    _checks.shapes(log_w.shape == needed, f"log_w must have the contrast's shape {needed}", log_w)
 
 
 def _has_negative(largest: Tensor) -> Tensor:
@@ -826,67 +554,7 @@ def _debias(negatives: Tensor, chosen: Tensor, prior, temperature) -> Tensor:
     return torch.where(floored, floor, value)
 
 
-class _ClassMass(NamedTuple):
-    r"""Logarithms of the terms of `exact_debiased`."""
-
-    share: Tensor  # [n, k] of $\pi$
-    positive: Tensor  # [n, k] of $e^{s^+/t}$
-    total: Tensor  # [n, 1] of $\sum we^{s/t}$
-    total_left: Tensor  # [n, 1] of $\sum wke^{s/t}$
-    left: Tensor  # [n, 1] of $\sum wk$
-
-
-def _class_mass(contrast: Contrast, log_w: Tensor, temperature, beta, tau_plus) -> _ClassMass:
-    """Return the terms of `exact_debiased`."""
-    _check_weights(contrast, log_w)
-    temperature, beta, tau_plus = float(temperature), float(beta), float(tau_plus)
-    check(temperature=temperature, tau_plus=tau_plus, beta=beta)
-    if beta < 0:  # the guard would have to trim the easiest candidates
-        raise ValueError(f"beta must be at least 0, got {beta:g}")
-    s, columns, tilt = contrast.similarity, contrast.masks.columns[0], beta / temperature
-    held = s if log_w.requires_grad else s.detach()
-    if not contrast.masks.never_empty:  # zeros keep gradients finite until such rows are left out
-        log_w = log_w.masked_fill(log_w.detach().amax(1, keepdim=True) == -torch.inf, 0.0)
-    remaining, edge = _remaining(contrast, tau_plus)
-    log_count = contrast.negative_counts[:, None].clamp_min(1).to(s.dtype).log()
-    # as log w = βs/t − log |N| − log mean at any admissible column
-    log_mean = tilt * held.gather(1, edge) - log_w.gather(1, edge) - log_count
-    total, positive = _log_sums(log_w, s, 1 / temperature, columns)
-    log_prior = math.log(tau_plus) if tau_plus else -math.inf
-    total_left, _ = _log_sums(log_w, s, 1 / temperature, columns, remaining, edge)
-    left, _ = _log_sums(log_w, s.detach(), 0.0, columns, remaining, edge)
-    share = tilt * held.gather(1, columns) - log_mean + log_prior
-    return _ClassMass(share, positive, total, total_left, left)
-
-
-def _remaining(contrast: Contrast, tau_plus: float) -> tuple[Tensor, Tensor]:
-    r"""Return $k_{ij}$ of `exact_debiased`, and a column of the hardest that is not all trimmed.
-
-    Candidates tied there share what is left. On a CPU arithmetic is faster than comparisons.
-    """
-    s = contrast.similarity.detach().masked_fill(~contrast.admissible, -torch.inf)
-    # something stays, also where float32 takes tau_plus for 1
-    trimmed = min(tau_plus, 1 - 1e-6) * contrast.negative_counts[:, None].to(s.dtype)
-    # NumPy sorts several times as fast as torch
-    ordered = torch.from_numpy(np.sort(s.numpy(), 1)) if on_cpu(s) else s.sort(1).values
-    edge = ordered.gather(1, s.shape[1] - 1 - trimmed.long())
-    side = (edge.clamp_min(torch.finfo(s.dtype).min) - s).sign_()  # 1 below the edge, 0 at it
-    below, tied = side.clamp_min(0), side.abs_().neg_().add_(1)
-    ties = tied.sum(1, keepdim=True)
-    above = s.shape[1] - below.sum(1, keepdim=True) - ties
-    share = 1 - (trimmed - above) / ties.clamp_min(1)
-    column = tied.argmax(1, keepdim=True)
-    return below.addcmul_(tied, share), column
-
-
-def _log_difference(a: Tensor, b: Tensor, floor: Tensor) -> Tensor:
-    r"""$\log\max\{e^a - e^b, e^{\text{floor}}\}$; the inner `where` keeps gradients finite."""
-    below = b < a
-    left = torch.log(-torch.expm1(torch.where(below, b - a, -1.0)))
-    return torch.where(below, torch.maximum(a + left, floor), floor)
-
-
-def _average(
+def averaged(
     loss: Tensor, contrast: Contrast, largest: Tensor, reduction: str, average: str = "anchors"
 ) -> Tensor:
     """Average values [n, k], one for each positive, over positives and over anchors.
@@ -894,7 +562,6 @@ def _average(
     `largest` [n] are the anchors' largest log-weights, or sums of them.
     """
     has_negative = _has_negative(largest)
-    check(average=average, reduction=reduction)
     if average == "pairs" and reduction == "none":
         raise ValueError('average="pairs" needs reduction="mean": it is one number for all pairs')
     total = contrast.masks.total

@@ -18,11 +18,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from hnlib import _checks
+from hnlib._checks import Positive, checked, one_of
 
 STEPS = 30  # of an iteration that may not ask whether it has settled; on similarities 4 to 8 do
 UNSETTLED = "the worst case of a row was not found; compute it in float64, on the CPU"
@@ -47,7 +49,8 @@ class Robust:
     weights: Tensor
 
 
-def kl_ball(values: Tensor, reference: Tensor | None = None, eta: float = 0.1) -> Robust:
+@checked
+def kl_ball(values: Tensor, reference: Tensor | None = None, eta: Positive = 0.1) -> Robust:
     r"""Find the worst case in a Kullback–Leibler ball, one ball for each row.
 
     $$\sup_{\mathrm{KL}(Q\|Q_0) \le \eta} \mathbb E_Q f
@@ -78,12 +81,13 @@ def kl_ball(values: Tensor, reference: Tensor | None = None, eta: float = 0.1) -
     .. [adnce] Wu et al., *Understanding Contrastive Learning via Distributionally Robust
        Optimization*, NeurIPS 2023, Theorem 3.2 and its eq. (4), read anchor by anchor.
     """
-    f, log_q0 = _prepare(values, reference, eta)
+    f, log_q0 = _prepare(values, reference)
     weights, alpha = _kl_worst_case(f.detach(), log_q0, eta)
     return Robust((weights * f).sum(-1), alpha, weights)
 
 
-def shared_kl_ball(values: Tensor, reference: Tensor | None = None, eta: float = 0.1) -> Robust:
+@checked
+def shared_kl_ball(values: Tensor, reference: Tensor | None = None, eta: Positive = 0.1) -> Robust:
     r"""Find the worst case under one budget for all rows.
 
     Parameters
@@ -107,15 +111,14 @@ def shared_kl_ball(values: Tensor, reference: Tensor | None = None, eta: float =
     ValueError
         As `kl_ball`.
     """
-    f, log_q0 = _prepare(values, reference, eta)
+    f, log_q0 = _prepare(values, reference)
     mean_of_rows = partial(torch.mean, dim=0, keepdim=True)
     weights, alpha = _kl_worst_case(f.detach(), log_q0, eta, mean_of_rows)
     return Robust((weights * f).sum(-1), alpha.expand(len(f)), weights)
 
 
-def kl_penalised(
-    values: Tensor, reference: Tensor | None = None, tau: float | Tensor = 0.5
-) -> Robust:
+@checked
+def kl_penalised(values: Tensor, reference: Tensor | None = None, tau: Positive = 0.5) -> Robust:
     r"""Find the worst case at a price, $\sup_Q\mathbb E_Qf-\tau\,\mathrm{KL}(Q\|Q_0)$.
 
     It is $\tau\log\mathbb E_{Q_0} e^{f/\tau}$ (Donsker and Varadhan, 1983), which is how InfoNCE
@@ -139,18 +142,18 @@ def kl_penalised(
         As in `kl_ball`, or if `tau` is not positive.
     """
     f, log_q0 = _prepare(values, reference)
-    _checks.check(tau=tau)
     alpha = torch.as_tensor(tau, dtype=torch.float64, device=f.device).detach()
     alpha = alpha.expand(f.shape[:-1])
     x = log_q0 + f / alpha[..., None]
     return Robust(alpha * x.logsumexp(-1), alpha, x.detach().softmax(-1))
 
 
+@checked
 def kl_temperature(
     values: Tensor,
     reference: Tensor | None = None,
-    eta: float = 0.1,
-    order: int = 0,
+    eta: Positive = 0.1,
+    order: Annotated[int, partial(one_of, choices=(0, 1, 2, 3))] = 0,
     log_reference: Tensor | None = None,
 ) -> Tensor:
     r"""Return the temperature $\alpha^*(\eta)$ of each row's Kullback–Leibler ball.
@@ -185,8 +188,7 @@ def kl_temperature(
 
     The first term is Corollary 3.4 of Wu et al. (NeurIPS 2023); the others are ours.
     """
-    _checks.check(order=order)
-    f, log_q0 = _prepare(values, reference, eta, log_reference)
+    f, log_q0 = _prepare(values, reference, log_reference)
     if order == 0:
         (alpha,) = _by_rows(_kl_multiplier, f, log_q0, eta)
         return alpha
@@ -201,10 +203,11 @@ def kl_temperature(
     return torch.where(k2 > 0, sum(terms[:order]), 0.0).clamp_min(0).to(f.dtype)
 
 
+@checked
 def chi2_ball(
     values: Tensor,
     reference: Tensor | None = None,
-    eta: float = 0.1,
+    eta: Positive = 0.1,
     log_reference: Tensor | None = None,
 ) -> Robust:
     r"""Find the worst case in a $\chi^2$ ball for each row.
@@ -235,14 +238,13 @@ def chi2_ball(
     .. [adnce] Wu et al., *Understanding Contrastive Learning via Distributionally Robust
        Optimization*, NeurIPS 2023, Theorem 3.5, here made exact.
     """
-    f, log_q0 = _prepare(values, reference, eta, log_reference)
+    f, log_q0 = _prepare(values, reference, log_reference)
     weights, alpha = _by_rows(_chi2_worst_case, f, log_q0, eta)
     return Robust((weights * f).sum(-1), alpha, weights)
 
 
-def _prepare(values, reference, eta=1.0, log_reference=None):
+def _prepare(values, reference, log_reference=None):
     """Return f and the logarithms of the masses, of the same shape."""
-    _checks.check(eta=eta)
     if log_reference is not None:
         return values, log_reference.detach()
     f = torch.as_tensor(values).double()

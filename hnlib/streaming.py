@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -23,16 +24,17 @@ from hnlib.contrast import Contrast, Masks, check_views, unit_rows
 from hnlib.negatives import SimilarityWeighting, uniform
 
 
+@_checks.checked
 def info_nce(
     z1: Tensor,
     z2: Tensor,
     weights: SimilarityWeighting | None = None,
-    temperature: float = 0.5,
+    temperature: _checks.Positive = 0.5,
     tau_plus: float | Tensor = 0.0,
     scale: float | None = None,
     labels: Tensor | None = None,
     reduction: str = "mean",
-    block: int | None = None,
+    block: Annotated[int, partial(_checks.integer, least=1)] | None = None,
     loudness: float | str = 1.0,
 ) -> Tensor:
     r"""Compute `hnlib.objectives.info_nce` in memory $O(nd)$: same value, same gradient.
@@ -80,7 +82,6 @@ def info_nce(
     >>> torch.isclose(loss, methods.build("hcl", beta=1.0, tau_plus=0.0)(z1, z2))
     tensor(True)
     """
-    _checks.positive("temperature", temperature)
     if isinstance(temperature, Tensor) and (temperature.ndim or temperature.requires_grad):
         raise ValueError("streaming needs a temperature that is one number, without gradient")
     weights = uniform() if weights is None else weights
@@ -91,7 +92,6 @@ def info_nce(
         )
     if block is None:
         block = 512 if z1.device.type == "cpu" else 4096
-    _checks.integer("block", block, least=1)
     check_views(z1, z2)
     batch = len(z1)
     if labels is not None:

@@ -7,11 +7,13 @@ through the anchor, as when keys come from a queue.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from hnlib import _checks
+from hnlib._checks import Checked, integer
 from hnlib.contrast import Contrast
 
 _BITS = 32
@@ -20,7 +22,7 @@ _STEPS = tuple(int(2**_BITS / 1.2207440846057596**power) for power in (1, 2, 3))
 
 
 @dataclass(frozen=True)
-class mochi:
+class mochi(Checked):
     r"""MoCHi: mixtures of each anchor's hardest negatives, added as further negatives.
 
     Called with a contrast of $m$ candidates it returns one of $m$ + `pairs` + `with_anchor`; see
@@ -53,14 +55,9 @@ class mochi:
        of 510.
     """
 
-    hardest: int = 32
-    pairs: int = 32
-    with_anchor: int = 4
-
-    def __post_init__(self):
-        """Check the options."""
-        for option, value in vars(self).items():
-            _checks.integer(option, value, least=int(option == "hardest"))
+    hardest: Annotated[int, partial(integer, least=1)] = 32
+    pairs: Annotated[int, partial(integer, least=0)] = 32
+    with_anchor: Annotated[int, partial(integer, least=0)] = 4
 
     def __call__(self, contrast: Contrast) -> Contrast:
         """Return the contrast with the mixtures added."""

@@ -5,15 +5,23 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from hnlib import _checks
+from hnlib._checks import OnFailure, at_least, integer, number, positive
 
 # Iterations on devices where reading the error would stall. In training, tol 1e-4, a coupling of
 # two views takes 10 at epsilon = 0.5 and 50 at 0.03; one with a relaxed marginal 4 and 100.
 STEPS = 100
+
+Regularisation = Annotated[float, positive]
+Relaxation = Annotated[float, partial(number, holds=lambda x: x >= 0, rule="be at least 0")]
+Tolerance = Annotated[float, at_least(0)]
+Iterations = Annotated[int, partial(integer, least=1)]
 
 
 class ConvergenceError(ValueError):
@@ -72,18 +80,18 @@ class Coupling:
 
 # unrolled iterations would give a gradient that depends on when they stop: the plan is a constant
 @torch.no_grad()
+@_checks.checked
 def sinkhorn(
     cost: Tensor,
     p: Tensor | None = None,
     q: Tensor | None = None,
-    epsilon: float = 0.5,
-    relaxation: float = math.inf,
+    epsilon: Regularisation = 0.5,
+    relaxation: Relaxation = math.inf,
     mask: Tensor | None = None,
-    tol: float = 1e-10,
-    max_iterations: int = 1000,
-    domain: str = "auto",
+    tol: Tolerance = 1e-10,
+    max_iterations: Iterations = 1000,
     symmetric: bool = False,
-    on_failure: str = "raise",
+    on_failure: OnFailure = "raise",
 ) -> Coupling:
     r"""Solve entropic optimal transport with a hard or a relaxed second marginal.
 
@@ -110,9 +118,6 @@ def sinkhorn(
         Marginal error at which to stop.
     max_iterations : int, default 1000
         Limit of the iterations.
-    domain : {"auto", "scaling", "log"}, default "auto"
-        Iterate on scaling vectors or on their logarithms; "auto" scales while the kernel can
-        neither under- nor overflow.
     symmetric : bool, default False
         Promise that both sides are the same points and masses and that cost and mask are symmetric:
         with $\lambda = \infty$ one potential is solved for, by geometric-mean updates.
@@ -161,9 +166,6 @@ def sinkhorn(
             "cost must be a float32 or float64 matrix, "
             f"got {cost.dtype} of shape {tuple(cost.shape)}"
         )
-    options = dict(max_iterations=max_iterations, on_failure=on_failure)
-    _checks.check(epsilon=epsilon, relaxation=relaxation, tol=tol, **options)
-    _checks.one_of("domain", domain, ("auto", "scaling", "log"))
     if mask is not None:
         _checks.mask("mask", mask, cost)
     p, q = _marginal(p, cost, 0, "p"), _marginal(q, cost, 1, "q")
@@ -183,16 +185,16 @@ def sinkhorn(
         if power > 0 and not symmetric:
             _refuse_empty(mask, "column", 0)
     waits = _checks.on_cpu(cost)
+    forms = [_Log]
     if not waits:
-        domain, max_iterations = "log", min(max_iterations, STEPS)
-    elif domain == "auto":  # beyond this spread the kernel leaves the range of its type
-        limit = 60 if cost.dtype == torch.float32 else 500
-        domain = "scaling" if float(spread) / epsilon < limit else "log"
+        max_iterations = min(max_iterations, STEPS)
+    elif float(spread) / epsilon < (60 if cost.dtype == torch.float32 else 500):
+        forms = [_Scaling, _Log]  # beyond this spread the kernel leaves the range of its type
     loop = _Loop(tol, max_iterations, waits)
     symmetric = symmetric and power == 1.0
     solve = _symmetric if symmetric else _general
     with _checks.outside_autocast(cost.device):
-        for form in (_Scaling, _Log) if domain == "scaling" else (_Log,):
+        for form in forms:
             kernel = form(log_kernel, symmetric)
             log_a, log_b, error = solve(kernel, p.log(), q.log(), power, loop)
             if not waits or error.isfinite():

@@ -102,10 +102,12 @@ def of_losses() -> dict[str, dict[str, float]]:
     views, labels = (one, one + 0.7 * other), torch.arange(12) % 3
     features = tuple(view @ view.T for view in views)
     found = {}
-    for name, entry in sorted(methods.CATALOGUE.items()):
+    for name in sorted({*methods.CATALOGUE, *methods.EXAMPLES}):
+        example = name in methods.EXAMPLES
+        method = methods.example(name).build() if example else methods.build(name)
         leaves = [view.clone().requires_grad_() for view in views]
-        given = labels if entry.supervised else None, features if entry.features else None
-        loss = methods.build(name)(*leaves, *given)
+        given = labels if method.entry.supervised else None
+        loss = method(*leaves, given, features if method.entry.features else None)
         found[name] = {"loss": loss.item()}
         for view, gradient in enumerate(torch.autograd.grad(loss, leaves), 1):
             along = [(gradient * direction).sum().item() for direction in directions]

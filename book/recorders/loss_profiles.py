@@ -173,6 +173,8 @@ def halves(method):
 
 def ours(name, shown="", **options):
     """Return a row of this library's catalogue."""
+    if name in methods.EXAMPLES:
+        return "hnlib", name, lambda: halves(methods.example(name).build())
     return "hnlib", shown or name, lambda: halves(methods.build(name, **options))
 
 
@@ -213,7 +215,7 @@ def queue():
 
 def rows():
     """Return the rows: library, loss, and a function that returns (callable, whether of labels)."""
-    catalogue = [ours(name) for name in methods.CATALOGUE]
+    catalogue = [ours(name) for name in (*methods.CATALOGUE, *methods.EXAMPLES)]
     held = dict(tau_plus=0.0, weights_gradient=False)
     return [
         *catalogue,

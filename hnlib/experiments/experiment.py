@@ -238,7 +238,10 @@ class Experiment:
         saved = runner.kept(run)
         if saved.is_file():
             return load_model(saved)
-        return train(run, device=device, save=saved, evaluate_every=0, progress=False)
+        method = runner.of_example(run)
+        return train(
+            run, method=method, device=device, save=saved, evaluate_every=0, progress=False
+        )
 
     def elsewhere(self, here: str) -> list[str]:
         """Return a sentence for each seed of a block that only other processors have begun."""

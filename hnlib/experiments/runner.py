@@ -223,7 +223,7 @@ def _train_one(run, *, end, folder, method, keep, **execution) -> dict:
     try:
         trained = train(
             run,
-            method=method and method(run),
+            method=method(run) if method else of_example(run),
             checkpoint=checkpoint,
             predictions=experiments.digest(run.experiment),
             minutes=left,
@@ -235,6 +235,15 @@ def _train_one(run, *, end, folder, method, keep, **execution) -> dict:
             raise OutOfTime from None
         raise
     return trained.record
+
+
+def of_example(run):
+    """Return the method of a run that is an example, None for any other: `train` builds these."""
+    from hnlib import methods
+
+    if run.method not in methods.EXAMPLES:
+        return None
+    return methods.example(run.method).build(**run.resolved().options)
 
 
 def _bar(runs: int):

@@ -94,10 +94,9 @@ class GraphRun(Configuration):
     def resolved(self):
         """Return this run with all defaults of recipe and catalogue filled in."""
         run = super().resolved()
-        entry = run.catalogue.get(run.method)
-        if entry is None and run.method:
+        if run.entry is None and run.method:
             return run  # the user's own
-        labels = (run.labels or "fold") if entry and entry.supervised else None
+        labels = (run.labels or "fold") if run.entry and run.entry.supervised else None
         return replace(run, labels=labels)
 
 

@@ -7,6 +7,7 @@ from torch_geometric.data import Batch
 
 from hnlib.contrast import Contrast
 from hnlib.graphs.encoders import GIN
+from hnlib.graphs.methods import from_nodes
 
 
 class Head(nn.Module):
@@ -42,7 +43,7 @@ class InfoGraph(nn.Module):
 
     def forward(self, batch: Batch) -> Contrast:
         """Return the contrast of a batch."""
-        return Contrast.from_nodes(*self.embed(batch), batch.batch)
+        return from_nodes(*self.embed(batch), batch.batch)
 
 
 class GraphCL(nn.Module):

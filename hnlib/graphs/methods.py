@@ -1,4 +1,4 @@
-"""InfoGraph's catalogue: weights on raw scores, and the Jensen–Shannon objective."""
+"""InfoGraph: the contrast of nodes and graphs, weights on raw scores, and its objective."""
 
 from __future__ import annotations
 
@@ -8,9 +8,125 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hnlib import methods, negatives, objectives
-from hnlib._checks import per_anchor
-from hnlib.contrast import Contrast
+from hnlib import _checks, methods, negatives, objectives
+from hnlib._checks import Finite, Flag, Fraction, OnEmpty, Reduction, per_anchor
+from hnlib.contrast import Contrast, Masks, at_least_two, in_one_precision, inner_products
+
+
+def from_nodes(
+    nodes: Tensor,
+    graphs: Tensor,
+    batch: Tensor,
+    labels: Tensor | None = None,
+    positives: str = "class",
+) -> Contrast:
+    r"""Contrast the nodes of a batch with its graphs, as InfoGraph does.
+
+    The similarity $T = \langle h_u, H_G\rangle$, a score, is not normalised. A node's positive
+    is its own graph; every other graph is admissible.
+
+    Parameters
+    ----------
+    nodes : Tensor of shape [n, d]
+        Embeddings of the nodes, the anchors.
+    graphs : Tensor of shape [m, d], m ≥ 2
+        Embeddings of the graphs, the candidates.
+    batch : integers of shape [n]
+        The graph of each node, from 0 to m − 1.
+    labels : integers of shape [m], optional
+        Classes of the graphs, −1 where unknown. Graphs of the node's class are not admissible.
+    positives : {"class", "own"}, default "class"
+        With labels: whether graphs of the node's class are positives, or only its own graph.
+
+    Returns
+    -------
+    Contrast
+        With scale $Q = m - 1$.
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree, there is a single graph, a score is not finite, or `batch` or
+        `labels` are out of range.
+
+    References
+    ----------
+    .. [infograph] Sun et al., *InfoGraph: Unsupervised and Semi-supervised Graph-Level
+       Representation Learning via Mutual Information Maximization*, ICLR 2020.
+    """
+    fits = graphs.ndim == 2 and nodes.shape == (*batch.shape, graphs.shape[1])
+    rule = "nodes must be [n, d], graphs [m, d] and batch [n]"
+    _checks.shapes(fits and nodes.ndim == 2, rule, nodes, graphs, batch)
+    m = len(graphs)
+    at_least_two(m, "graphs")
+    _checks.one_of("positives", positives, ("class", "own"))
+    nodes, graphs = in_one_precision(nodes, graphs)
+    similarity = inner_products(nodes, graphs)
+    _checks.raise_if(
+        ~similarity.detach().sum().isfinite()[None],
+        "a score of nodes and graphs is not finite; lower the learning rate, or look for "
+        "features that are not finite",
+    )
+    stray = f"batch must hold graphs from 0 to {m - 1}, got {{value}}"
+    _checks.raise_if((batch < 0) | (batch >= m), stray, batch)
+    itself = batch[:, None] == torch.arange(m, device=batch.device)
+    masks = Masks(itself, ~itself, similarity.dtype, batch.long(), never_empty=True)
+    contrast = Contrast(similarity, masks, m - 1, nodes, graphs)
+    if labels is None:
+        return contrast
+    y = _checks.labels(labels, m, "graphs").to(batch.device)
+    _checks.raise_if(y < -1, "label of graph {row} must be at least -1 (unknown), got {value}", y)
+    y = torch.where(y < 0, -1 - torch.arange(m, device=y.device), y)  # each a class by itself
+    same = itself | (y[:, None] == y)[batch]
+    return contrast.with_labels(same, y[batch], y, positives)
+
+
+@_checks.checked
+def jensen_shannon(
+    contrast: Contrast, log_w: Tensor, tau_plus: Fraction = 0.0, reduction: Reduction = "mean"
+) -> Tensor:
+    r"""Compute InfoGraph's Jensen–Shannon objective with weighted negatives and a class prior.
+
+    Parameters
+    ----------
+    contrast, log_w, reduction
+        As in `info_nce`; similarities are scores of any size.
+    tau_plus : float or Tensor of shape [n], default 0.0
+        Class prior $\tau^+ \in [0, 1)$.
+
+    Returns
+    -------
+    Tensor of shape [] or [n]
+        The loss.
+
+    Raises
+    ------
+    ValueError
+        If an option is out of range.
+
+    Notes
+    -----
+    $$\mathrm{sp}(-s_i^+) + \max\Big\{
+      \frac{\sum_j w_{ij}\,\mathrm{sp}(s_{ij}) - \tau^+ \mathrm{sp}(s_i^+)}{1 - \tau^+}, 0\Big\},\\
+      \mathrm{sp}(x) = \log(1 + e^x)$$
+
+    For $\tau^+ = 0$ the maximum never acts; without it the objective has no lower bound.
+
+    References
+    ----------
+    .. [infograph] Sun et al., *InfoGraph: Unsupervised and Semi-supervised Graph-Level
+       Representation Learning via Mutual Information Maximization*, ICLR 2020.
+    .. [hcl] Robinson et al., *Contrastive Learning with Hard Negative Samples*, ICLR 2021,
+       App. B.2; the prior is that of the released code with its sign corrected.
+    """
+    objectives.check_weights(contrast, log_w)
+    prior = per_anchor("tau_plus", tau_plus, len(log_w))
+    chosen = contrast.masks.at_positives(contrast.similarity)
+    negative = objectives.weighted_mean(log_w, objectives.softplus(contrast.similarity))
+    if isinstance(prior, Tensor) or prior > 0:
+        negative = ((negative - prior * objectives.softplus(chosen)) / (1 - prior)).clamp_min(0.0)
+    loss = objectives.softplus(-chosen) + negative
+    return objectives.averaged(loss, contrast, log_w.amax(1), reduction)
 
 
 def scores(contrast: Contrast, per: str = "batch") -> Tensor:
@@ -39,9 +155,9 @@ class tilted(negatives.Weighting):
     objective. `per`: see `scores`. Source: hcl, App. B.2.
     """
 
-    beta: float | Tensor = 1.0
-    weights_gradient: bool = True
-    on_empty: str = "raise"
+    beta: Finite = 1.0
+    weights_gradient: Flag = True
+    on_empty: OnEmpty = "raise"
     per: str = "batch"
 
     def __call__(self, contrast: Contrast) -> Tensor:
@@ -70,9 +186,7 @@ def _minus_scores(contrast: Contrast) -> Tensor:
 
 
 def _entry(title: str, paper: str, weights, supervised: bool = False, **defaults) -> methods.Entry:
-    return methods.Entry(
-        title, paper, defaults, weights, objectives.jensen_shannon, supervised=supervised
-    )
+    return methods.Entry(title, paper, defaults, weights, jensen_shannon, supervised=supervised)
 
 
 _TILT = dict(beta=1.0, tau_plus=0.0, weights_gradient=True)
@@ -96,7 +210,6 @@ CATALOGUE = {
 def build(name: str, /, **options) -> methods.Method:
     """Build an InfoGraph method, to call as `method.loss(contrast)`: `build("hcl", beta=2.0)`.
 
-    `train` reads the option `positives`; for a contrast of your own pass it to
-    `Contrast.from_nodes`.
+    `train` reads the option `positives`; for a contrast of your own pass it to `from_nodes`.
     """
-    return methods.Method(name, methods.entry_of(CATALOGUE, name), options)
+    return methods.make(name, methods.entry_of(CATALOGUE, name), options)

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch
 
 from hnlib import methods as two_views
-from hnlib.contrast import Contrast
 from hnlib.graphs import data, methods, views
 from hnlib.graphs.config import GraphRun
 from hnlib.graphs.encoders import GIN, embed
@@ -103,7 +102,7 @@ class Task(task.Task):
             model = getattr(model, "module", model)  # Fabric wraps `forward` alone
             nodes, graphs = (gather(rows) for rows in model.embed(batch))
             positives = getattr(method, "options", {}).get("positives", "class")
-            contrast = Contrast.from_nodes(nodes, graphs, batch.batch, labels, positives)
+            contrast = methods.from_nodes(nodes, graphs, batch.batch, labels, positives)
             return method.loss(contrast)
         z1, z2 = gather(model(views.first)), gather(model(views.second))
         if labels is not None:  # an unknown label is a class by itself

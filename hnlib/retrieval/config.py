@@ -137,7 +137,7 @@ class RetrievalRun(Configuration):
 
     def resolved(self):
         """Return this run with all defaults of the catalogue filled in."""
-        entry = self.catalogue.get(self.method)
+        entry = self.entry
         if entry is not None and (entry.supervised or "mixture" in entry.defaults):
             what = "class labels" if entry.supervised else "each other document as a negative"
             raise ValueError(f"method {self.method} needs {what}; choose another for retrieval")

@@ -220,13 +220,21 @@ class Configuration:
         """The methods that such a run can have."""
         return import_module("hnlib.methods").CATALOGUE
 
+    @property
+    def entry(self):
+        """The row of the method in the catalogue or of an example; None for the user's own."""
+        methods = import_module("hnlib.methods")
+        if self.method in methods.EXAMPLES:
+            return methods.example(self.method).ENTRY
+        return self.catalogue.get(self.method)
+
     def defaults_for_run(self) -> dict:
         """Return the defaults of fields that are None, and of method options."""
         return {"lr_schedule": "constant", "weight_decay": 0.0}
 
     def resolved(self):
         """Return this run with all defaults of recipe and catalogue filled in."""
-        usual, entry = self.defaults_for_run(), self.catalogue.get(self.method)
+        usual, entry = self.defaults_for_run(), self.entry
         chosen = {
             name: value
             for name, value in usual.items()
@@ -249,8 +257,7 @@ class Configuration:
             for name, default in unchosen(type(run)).items()
             if (name in always or getattr(run, name) != default) and run.applies(name)
         }
-        entry = run.catalogue.get(run.method)
-        if entry is not None:
+        if (entry := run.entry) is not None:
             chosen["options"] = recorded_options(run.options, entry)
         return json.loads(json.dumps(chosen, default=lambda v: getattr(v, "__qualname__", str(v))))
 
@@ -281,7 +288,7 @@ class Configuration:
 
     def changed_options(self) -> dict:
         """Return the method's options that differ from the catalogue; for a user's method, all."""
-        if (entry := self.catalogue.get(self.method)) is None:
+        if (entry := self.entry) is None:
             return self.options
         return {
             name: self.options[name]
@@ -296,7 +303,7 @@ class Configuration:
         made.
         """
         shown, usual = self.display_values(), defaults(type(self)) | self.defaults_for_run()
-        entry = self.catalogue.get(self.method)
+        entry = self.entry
         unusual = ", ".join(
             f"{name} {value}"
             for name, value in shown.items()
