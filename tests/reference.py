@@ -67,11 +67,6 @@ def gaussian(S, A, mu=0.7, sigma=1.0):
     return weigh(lambda i, j: math.exp(-((S[i, j] - mu) ** 2) / (2 * sigma**2)), S, A)
 
 
-def centred_tilt(Z, S, A, epsilon=0.5):
-    centre = sum(Z) / len(Z)
-    return weigh(lambda i, j: math.exp(sum((Z[i] - centre) * Z[j]) / epsilon), S, A)
-
-
 def sinkhorn(C, p, q, epsilon, relaxation=math.inf, A=None, rounds=20_000):
     """The plan [n,m] of (semi-relaxed) entropic transport, by scaling rows and columns in turn
     until nothing moves."""
@@ -187,56 +182,6 @@ def kl_temperature(values, masses, eta):
     return math.exp(bisect(lambda x: eta - divergence(math.exp(x)), -12.0, 12.0))
 
 
-def kl_budget(S, P, W, eta=0.5, floor=0.01, scale=1.0):
-    values = []
-    for i in range(len(S)):
-        t = max(kl_temperature(S[i], W[i], eta), floor)
-        terms = []
-        for k in range(S.shape[1]):
-            if P[i, k]:
-                ratio = sum(
-                    W[i, j] * math.exp((S[i, j] - S[i, k]) / t)
-                    for j in range(S.shape[1])
-                    if W[i, j] > 0
-                )
-                terms.append(t * math.log1p(scale * ratio))
-        values.append(sum(terms) / len(terms))
-    return values
-
-
-def trimmed(S, A, i, tau_plus):
-    """What is kept of each candidate when the hardest tau_plus share of them goes, the last one in
-    part."""
-    some = sorted((j for j in range(S.shape[1]) if A[i, j]), key=lambda j: -S[i, j])
-    left, kept = tau_plus * len(some), {}
-    for j in some:
-        kept[j] = 1 - min(1.0, max(0.0, left))
-        left -= 1
-    return kept
-
-
-def exact_debiased(S, P, A, temperature=0.5, beta=1.0, tau_plus=0.1, scale=1.0):
-    """One value per anchor [n]; for each positive its anchor, the numerator and its floor, the
-    denominator and its."""
-    t, W, values, parts = temperature, tilted(S, A, beta, temperature), [], []
-    for i in range(len(S)):
-        kept, terms = trimmed(S, A, i, tau_plus), []
-        normaliser = sum(math.exp(beta * S[i, j] / t) for j in kept) / len(kept)
-        for k in range(S.shape[1]):
-            if P[i, k]:
-                positive = math.exp(S[i, k] / t)
-                mass = tau_plus * math.exp(beta * S[i, k] / t) / normaliser
-                above = sum(W[i, j] * math.exp(S[i, j] / t) for j in kept) - mass * positive
-                least_above = sum(W[i, j] * kept[j] * math.exp(S[i, j] / t) for j in kept)
-                below, least_below = 1 - mass, sum(W[i, j] * kept[j] for j in kept)
-                terms.append(
-                    math.log1p(scale / positive * max(above, least_above) / max(below, least_below))
-                )
-                parts.append((i, above, least_above, below, least_below))
-        values.append(sum(terms) / len(terms))
-    return values, parts
-
-
 def mean_over_anchors(values, W):
     """The mean over the anchors that have a negative at all."""
     kept = [value for value, row in zip(values, W) if row.sum() > 0]
@@ -295,44 +240,6 @@ def artanh(z1, z2, y, temperature=0.5):
     return of_logits(S, P, A, F)
 
 
-def line(x, y):
-    """Slope and sum of squares of the line that fits best."""
-    slope, level = np.polyfit(x, y, 1)
-    return slope, sum((y - slope * np.array(x) - level) ** 2)
-
-
-def weince_selection(S, A, margin=2.0, tail_strength=1.0, cap_strength=10.0):
-    """The share and the shape of each anchor."""
-    tails = []
-    for i in range(len(S)):
-        short = sorted(1 - S[i, j] for j in range(len(S)) if A[i, j])
-        tails.append(short[: max(32, round(len(short) / 10))])
-    pivot = sorted(tail[0] for tail in tails)[round(0.2 * (len(S) - 1))]
-    chosen = []
-    for tail in tails:
-        k = len(tail)
-        kept = range(max(1, k // 20), k)
-        x = [math.log(tail[r]) for r in kept]
-        shape, weibull = line(x, [math.log((r + 1) / (k + 1)) for r in kept])
-        _, gumbel = line(x, [math.log(-math.log((r + 1) / (k + 1))) for r in kept])
-        evidence = len(x) * math.log(gumbel / weibull)
-        near = 1 / (1 + (tail[0] / pivot) ** cap_strength)
-        likely = 1 / (1 + math.exp(-tail_strength * (evidence - margin)))
-        chosen.append((near * likely, shape))
-    return chosen
-
-
-def weince(z1, z2, y, temperature=0.5, share=None, shape=None, **selection):
-    _, S, P, A = views(z1, z2)
-    chosen, F = weince_selection(S, A, **selection), {}
-    for i, j in zip(*np.nonzero(A | P)):
-        lam, beta = chosen[i]
-        lam = lam if share is None else share
-        beta = beta if shape is None else shape
-        F[i, j] = (1 - lam) * S[i, j] / temperature - lam * beta * math.log(1 - S[i, j])
-    return of_logits(S, P, A, F)
-
-
 def bpr(z1, z2, y, temperature=0.5):
     _, S, P, A = views(z1, z2)
     values = []
@@ -344,30 +251,6 @@ def bpr(z1, z2, y, temperature=0.5):
             if A[i, j] and P[i, k]
         ]
         values.append(sum(terms) / len(terms))
-    return np.mean(values)
-
-
-def gbce(z1, z2, y, temperature=0.5, bias=0.0, power=0.5):
-    _, S, P, A = views(z1, z2)
-
-    def sp(x):
-        return math.log1p(math.exp(x / temperature + bias))
-
-    values = []
-    for i, n in enumerate([len(S)] * len(S)):
-        own = [power * (sp(S[i, k]) - S[i, k] / temperature - bias) for k in range(n) if P[i, k]]
-        values.append(sum(own) + sum(sp(S[i, j]) for j in range(n) if A[i, j]))
-    return np.mean(values)
-
-
-def warp(z1, z2, y, margin=0.1):
-    _, S, P, A = views(z1, z2)
-    values = []
-    for i in range(len(S)):
-        (own,) = (S[i, k] for k in range(len(S)) if P[i, k])
-        over = [S[i, j] - own + margin for j in range(len(S)) if A[i, j] and S[i, j] > own - margin]
-        harmonic = sum(1 / r for r in range(1, len(over) + 1))
-        values.append(harmonic * sum(over) / max(1, len(over)))
     return np.mean(values)
 
 
@@ -400,24 +283,9 @@ def ot(z1, z2, y, temperature=0.5, epsilon=0.5, tau_plus=0.1, relaxation=math.in
     return nce(z1, z2, weights, temperature, tau_plus)
 
 
-def hcl_exact(z1, z2, y, temperature=0.5, beta=1.0, tau_plus=0.1):
-    _, S, P, A = views(z1, z2)
-    return np.mean(exact_debiased(S, P, A, temperature, beta, tau_plus, len(S) - 2)[0])
-
-
-def centred_hcl(z1, z2, y, temperature=0.5, epsilon=0.5, tau_plus=0.1):
-    Z = views(z1, z2)[0]
-    return nce(z1, z2, lambda S, A: centred_tilt(Z, S, A, epsilon), temperature, tau_plus)
-
-
 def chi2_dro(z1, z2, y, eta=0.2):
     _, S, P, A = views(z1, z2)
     return np.mean(basic(S, P, chi2_ball(S, A, eta)))
-
-
-def kl_budgets(z1, z2, y, eta=0.5, floor=0.01):
-    _, S, P, A = views(z1, z2)
-    return np.mean(kl_budget(S, P, uniform(S, A), eta, floor, len(S) - 2))
 
 
 def bcl(z1, z2, y, temperature=0.5, beta=1.0, exponent=1.0):
@@ -483,22 +351,6 @@ def unremix_printed(z1, z2, y, features, temperature=0.5, mixture=THIRDS, gradie
     return np.mean(values)
 
 
-def unremix_repaired(z1, z2, y, temperature=0.5, beta=1.0, mixture=THIRDS):
-    Z, S, P, A = views(z1, z2)
-    n = len(Z)
-    near = weigh(lambda i, j: math.exp(S[i, j] * math.log(n)), S, A)
-    means = [sum(near[j, k] * Z[k] for k in range(n)) for j in range(n)]
-    unsure, typical = ([1 - sum(mu**2) for mu in means], [sum(z * mu) for z, mu in zip(Z, means)])
-    unsure, typical = ((np.array(x) - np.mean(x)) / np.std(x) for x in (unsure, typical))
-    spread = [np.std([S[i, j] for j in range(n) if A[i, j]]) for i in range(n)]
-
-    def score(i, j):
-        parts = spread[i] * unsure[j], S[i, j], spread[i] * typical[j]
-        return math.exp(beta / temperature * np.dot(mixture, parts))
-
-    return np.mean(info_nce(S, P, weigh(score, S, A), temperature, 0.0, n - 2))
-
-
 def mochi(z1, z2, y, temperature=0.5, hardest=32, pairs=32, with_anchor=4):
     Z, S, P, A = views(z1, z2)
     n, k = len(Z), pairs + with_anchor
@@ -548,14 +400,12 @@ def h_scl_threshold(
 
 
 WRITTEN = (
-    *(simclr, debiased, hcl, ot, hcl_exact, centred_hcl, bcl, bcl_ot, adnce, mw, chi2_dro),
-    *(siglip, artanh, weince, bpr, gbce, warp, soft_targets),
-    *(unremix, unremix_printed, unremix_repaired, mochi, scl, h_scl, h_scl_threshold),
+    *(simclr, debiased, hcl, ot, bcl, bcl_ot, adnce, mw, chi2_dro, siglip, artanh, bpr),
+    *(soft_targets, unremix, unremix_printed, mochi, scl, h_scl, h_scl_threshold),
 )
 METHODS = {function.__name__.replace("_", "-"): function for function in WRITTEN} | {
     "ot-semirelaxed": functools.partial(ot, relaxation=1.0),
     "alpha-cl": bcl,
-    "kl-budget": kl_budgets,
     "dcl": functools.partial(loud, loudness=0.0),
     "focal": functools.partial(loud, loudness=2.0),
 }

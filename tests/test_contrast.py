@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hnlib import objectives
 from hnlib.contrast import Contrast
+from hnlib.graphs.methods import from_nodes
 
 cases = settings(max_examples=12)
 
@@ -60,7 +61,7 @@ def test_graphs_of_unknown_class_are_of_no_common_class():
     g = drawn.seeded()
     nodes, graphs = torch.randn(5, 3, generator=g), torch.randn(4, 3, generator=g)
     labels = torch.tensor([-1, -1, 0, 0])
-    contrast = Contrast.from_nodes(nodes, graphs, torch.tensor([0, 1, 1, 2, 3]), labels)
+    contrast = from_nodes(nodes, graphs, torch.tensor([0, 1, 1, 2, 3]), labels)
     expected = torch.block_diag(torch.ones(1, 1), torch.ones(2, 1), torch.ones(2, 2)) > 0
     assert torch.equal(contrast.same_class(), expected)
     assert torch.equal(contrast.admissible, ~expected)
@@ -131,7 +132,7 @@ def test_all_other_graphs_are_the_negatives_of_a_node(labels):
     """With Q = m − 1 InfoNCE is the cross-entropy of the scores; control: one candidate more."""
     nodes, graphs = pairs(5, 4)
     batch = torch.tensor([0, 1, 1, 2, 3])
-    contrast = Contrast.from_nodes(nodes, graphs, batch, labels)
+    contrast = from_nodes(nodes, graphs, batch, labels)
     expected = torch.nn.functional.cross_entropy(nodes @ graphs.T, batch)
     loss = functools.partial(objectives.info_nce, contrast, contrast.uniform_log_weights, 1.0)
     assert loss().item() == pytest.approx(expected.item(), rel=1e-12)
@@ -157,7 +158,7 @@ def broken(value):
 
 good, eye = torch.ones(4, 3), torch.eye(3, dtype=torch.bool)
 views, queue = Contrast.from_views, Contrast.from_queue
-space, nodes = Contrast.from_similarity, Contrast.from_nodes
+space, nodes = Contrast.from_similarity, from_nodes
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,7 @@ def variants(entry):
         chosen += [{"weights_gradient": not entry.defaults["weights_gradient"]}]
     if "learn" in entry.defaults:
         chosen += [{"learn": "minimise"}, {"learn": "maximise"}]
-    changed = {"order": 3, "cost": cubed, "exponent": 1.5, "level": 0.1, "gradient": "nt-xent"}
-    changed |= {"share": 0.5, "shape": 1.0}
+    changed = {"cost": cubed, "exponent": 1.5, "level": 0.1, "gradient": "nt-xent"}
     return chosen + [{k: v} for k, v in changed.items() if k in entry.defaults]
 
 
@@ -68,7 +67,7 @@ def loss(kind, method, a, b):
         keys = torch.cat([b, b.detach().flip(1)])
         return method.pairs(a, keys, labels=torch.cat([y, y]) if entry.supervised else None)
     labels = CLASSES.to(device) if entry.supervised else None
-    return method.loss(Contrast.from_nodes(a, b, BATCH.to(device), labels, positives))
+    return method.loss(graphs.methods.from_nodes(a, b, BATCH.to(device), labels, positives))
 
 
 @pytest.mark.parametrize(("kind", "name"), EVERY + OTHER_KINDS)

@@ -14,7 +14,6 @@ from one_call import train
 from torch_geometric.data import Batch, Data
 
 from hnlib import graphs, methods
-from hnlib.contrast import Contrast
 from hnlib.graphs import task
 from hnlib.graphs.config import GraphRun
 from hnlib.training import evaluation as readouts
@@ -33,7 +32,7 @@ def random_batch(seed: int, sizes=(3, 5, 2, 4), d: int = 6, scale: float = 2.0):
 def loss(name, nodes, whole, batch, *labels, **options):
     """The loss of a method of the catalogue, as a number."""
     method = graphs.methods.build(name, **options)
-    return method.loss(Contrast.from_nodes(nodes, whole, batch, *labels)).item()
+    return method.loss(graphs.methods.from_nodes(nodes, whole, batch, *labels)).item()
 
 
 def by_loops(nodes, whole, batch, beta=0.0, tau_plus=0.0, labels=None, positives="class"):
@@ -96,7 +95,7 @@ def test_with_labels_too_and_unknown_ones_are_nobody_s_class(name, options, posi
         value = loss(name, *point, labels, positives, positives=positives, **options)
         expected = by_loops(*point, labels=labels, positives=positives, **options)
         assert value == pytest.approx(expected, rel=1e-6)
-    hidden, plain = (Contrast.from_nodes(*point, *y) for y in ([torch.full((5,), -1)], []))
+    hidden, plain = (graphs.methods.from_nodes(*point, *y) for y in ([torch.full((5,), -1)], []))
     assert torch.equal(hidden.admissible, plain.admissible)
     assert torch.equal(hidden.positives, plain.positives)
 
@@ -111,7 +110,7 @@ def test_the_gradient_is_that_of_the_loss_scale_and_all(name, beta):
 
     def loss(x, weights_gradient=True):
         method = graphs.methods.build(name, beta=beta, weights_gradient=weights_gradient)
-        return method.loss(Contrast.from_nodes(x, whole, batch))
+        return method.loss(graphs.methods.from_nodes(x, whole, batch))
 
     assert torch.autograd.gradcheck(loss, nodes)
     full, held = (torch.autograd.grad(loss(nodes, on), nodes)[0] for on in (True, False))
@@ -119,7 +118,7 @@ def test_the_gradient_is_that_of_the_loss_scale_and_all(name, beta):
 
 
 def test_scaled_by_node_every_row_reaches_two():
-    contrast = Contrast.from_nodes(*random_batch(2))
+    contrast = graphs.methods.from_nodes(*random_batch(2))
     x = graphs.methods.scores(contrast, per="node")
     largest = x.abs().masked_fill(~contrast.admissible, 0.0).amax(1)
     assert torch.allclose(largest, torch.full_like(largest, 2.0))

@@ -233,12 +233,7 @@ def test_defaults_are_those_of_pairs_and_any_may_be_said():
     [
         (dict(method="hlc"), 2, None, "method 'hlc' is unknown; the catalogue has simclr"),
         (dict(method="hcl", gamma=1), 2, None, "hcl has no option 'gamma'; it has temperature"),
-        (
-            dict(method="unremix-repaired"),
-            2,
-            None,
-            "neighbour_scores needs a contrast of two views",
-        ),
+        (dict(method="weince"), 2, None, "method 'weince' is an example, examples/losses/wei"),
         (dict(), 1, None, "one column of texts has no answers; give pairs"),
         (dict(method="scl"), 2, None, "scl learns from labels; pass labels"),
         (dict(method="scl"), 3, True, "labels of 14 keys must be integers of shape (14,)"),

@@ -77,7 +77,6 @@ def test_what_is_refused():
         (dict(method="scl"), "mixing=un-mix requires a method without labels"),
         (dict(admitted=0.5), "with all pairs admitted"),
         (dict(method="unremix", mixing="i-mix"), "no two views to weigh, which unremix needs"),
-        (dict(method="unremix-repaired", mixing="i-mix"), "needs a contrast of two"),
         (dict(mixing=None, mixing_share=0.5), "mixing_share requires mixing"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -130,7 +130,7 @@ def wheel(tmp_path_factory):
     for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
     ignored = shutil.ignore_patterns("__pycache__")
-    for name in ("hnlib", "book", "notebooks"):
+    for name in ("hnlib", "book", "notebooks", "examples"):
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     command = "-m pip wheel --quiet --no-deps --no-build-isolation --no-index -w out ."
     subprocess.run([sys.executable, *command.split()], cwd=folder, check=True)

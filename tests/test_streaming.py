@@ -84,7 +84,7 @@ def test_anchors_without_negatives_are_named_or_left_out():
     "name, options",
     [
         ("ot", {}),
-        ("hcl-exact", {}),
+        ("unremix-printed", {}),
         ("mochi", {}),
         ("h-scl", {}),
         ("simclr", {"hardness_strength": 5.0}),
@@ -103,7 +103,7 @@ def test_what_cannot_be_streamed_is_refused(name, options):
         ({"temperature": torch.ones(8)}, "one number, without gradient"),
         ({"temperature": torch.tensor(0.5, requires_grad=True)}, "one number, without gradient"),
         ({"weights": negatives.tilted(torch.ones(8))}, "options that are numbers"),
-        ({"weights": negatives.centred_tilt()}, "weights must be"),
+        ({"weights": negatives.chi2_ball()}, "weights must be"),
         ({"labels": torch.zeros(3)}, "labels"),
     ],
 )

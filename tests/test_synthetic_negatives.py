@@ -84,8 +84,8 @@ def test_what_is_refused():
     bare = Contrast.from_similarity(square, square > 0, square == 0)
     with pytest.raises(ValueError, match="mochi mixes embeddings; build the contrast from views"):
         mochi()(bare)
-    with pytest.raises(ValueError, match="centred_tilt needs embeddings"):
-        negatives.centred_tilt()(mochi()(contrast))
+    with pytest.raises(ValueError, match="unremix needs embeddings"):
+        negatives.unremix()(mochi()(contrast))
     for options in (dict(hardest=0), dict(pairs=2.0), dict(with_anchor=-1)):
         with pytest.raises(ValueError, match=next(iter(options))):
             methods.build("mochi", **options)

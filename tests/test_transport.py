@@ -17,10 +17,8 @@ from hnlib import _checks, transport
 from hnlib.transport import ConvergenceError, ConvergenceWarning, sinkhorn
 
 cases = settings(max_examples=12)
-domains = st.sampled_from(["scaling", "log"])
 general_and_symmetric = pytest.mark.parametrize("symmetric", [False, True])
 both_types = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-both_domains = pytest.mark.parametrize("domain", ["scaling", "log"])
 
 
 def masses(size, g):
@@ -57,11 +55,10 @@ def batch_problem(seed, size=4, dtype=torch.float64):
     epsilon=st.sampled_from([0.05, 0.3, 1.0, 20.0]),
     relaxation=st.sampled_from([0.0, 0.01, 0.4, 5.0, math.inf]),
     masked=st.booleans(),
-    domain=st.sampled_from(["auto", "scaling", "log"]),
 )
-def test_the_plan_is_the_reference_plan(seed, n, m, epsilon, relaxation, masked, domain):
+def test_the_plan_is_the_reference_plan(seed, n, m, epsilon, relaxation, masked):
     cost, p, q, mask = problem(seed, n, m, masked)
-    options = dict(tol=1e-12, max_iterations=50_000, domain=domain)
+    options = dict(tol=1e-12, max_iterations=50_000)
     c = sinkhorn(cost, p, q, epsilon, relaxation, mask if masked else None, **options)
     problem_ = (x.numpy() for x in (cost, p, q))
     expected = reference.sinkhorn(*problem_, epsilon, relaxation, mask.numpy())
@@ -70,10 +67,10 @@ def test_the_plan_is_the_reference_plan(seed, n, m, epsilon, relaxation, masked,
 
 
 @cases
-@given(seed=SEEDS, epsilon=st.floats(0.05, 10), domain=domains)
-def test_marginals_mask_and_form_of_the_plan(seed, epsilon, domain):
+@given(seed=SEEDS, epsilon=st.floats(0.003, 10))
+def test_marginals_mask_and_form_of_the_plan(seed, epsilon):
     cost, p, q, mask = problem(seed)
-    c = sinkhorn(cost, p, q, epsilon, mask=mask, domain=domain, max_iterations=20_000)
+    c = sinkhorn(cost, p, q, epsilon, mask=mask, max_iterations=20_000)
     assert (c.plan.sum(1) - p).abs().max() < 1e-14  # rows are exact
     assert (c.plan.sum(0) - q).abs().sum() < 1.01e-10
     assert abs(float((c.plan.sum(0) - q).abs().sum()) - c.marginal_error) < 1e-14
@@ -84,10 +81,10 @@ def test_marginals_mask_and_form_of_the_plan(seed, epsilon, domain):
 
 
 @cases
-@given(seed=SEEDS, epsilon=st.sampled_from([0.3, 0.5, 3.0]), domain=domains)
-def test_the_symmetric_solver_agrees_with_the_general_one(seed, epsilon, domain):
+@given(seed=SEEDS, epsilon=st.sampled_from([0.3, 0.5, 3.0]))
+def test_the_symmetric_solver_agrees_with_the_general_one(seed, epsilon):
     cost, mask, n = batch_problem(seed)
-    options = dict(epsilon=epsilon, mask=mask, max_iterations=20_000, domain=domain)
+    options = dict(epsilon=epsilon, mask=mask, max_iterations=20_000)
     one, two = (sinkhorn(cost, symmetric=s, **options) for s in (True, False))
     assert (one.plan - two.plan).abs().max() < 1e-9
     assert (one.plan - one.plan.T).abs().max() < 1e-9
@@ -112,7 +109,6 @@ def test_small_epsilon_is_right_also_where_scaling_fails(dtype, symmetric, epsil
         epsilon=epsilon,
         mask=~torch.eye(n, dtype=torch.bool),
         symmetric=symmetric,
-        domain="scaling",
         tol=1e-5 if dtype == torch.float32 else 1e-10,
     )
     twin = torch.arange(n) ^ 1
@@ -125,11 +121,11 @@ def test_small_epsilon_is_right_also_where_scaling_fails(dtype, symmetric, epsil
 
 
 @cases
-@given(seed=SEEDS, relaxation=st.sampled_from([0.1, 1.0, 20.0]), domain=domains)
-def test_the_potential_of_a_relaxed_marginal_is_its_multiplier(seed, relaxation, domain):
+@given(seed=SEEDS, relaxation=st.sampled_from([0.1, 1.0, 20.0]))
+def test_the_potential_of_a_relaxed_marginal_is_its_multiplier(seed, relaxation):
     """v = -lambda log(marginal / q): the whole of it, its constant too."""
     cost, p, q, mask = problem(seed)
-    c = sinkhorn(cost, p, q, 0.4, relaxation, mask, domain=domain, tol=1e-12, max_iterations=20_000)
+    c = sinkhorn(cost, p, q, 0.4, relaxation, mask, tol=1e-12, max_iterations=20_000)
     assert (c.v + relaxation * (c.plan.sum(0) / q).log()).abs().max() < 1e-8 * (1 + relaxation)
 
 
@@ -137,14 +133,13 @@ forbidden = ~torch.eye(3, dtype=torch.bool)
 flat = torch.zeros(3, 3, dtype=torch.float64)
 
 
-@both_domains
+@both_types
 @general_and_symmetric
-@pytest.mark.parametrize("on_failure", ["raise", "warn"])
-def test_an_infeasible_coupling_is_refused_and_explained(domain, symmetric, on_failure):
-    p = torch.tensor([0.6, 0.2, 0.2], dtype=torch.float64)  # no way out for .6 - .4 of the first
-    options = dict(domain=domain, symmetric=symmetric, on_failure=on_failure)
+def test_an_infeasible_coupling_is_refused_and_explained(dtype, symmetric):
+    p = torch.tensor([0.6, 0.2, 0.2], dtype=dtype)  # no way out for .6 - .4 of the first
+    options = dict(symmetric=symmetric, on_failure="warn")
     with pytest.raises(ValueError, match=r"no coupling .*at most 0\.8000 of the mass.*allow more"):
-        sinkhorn(flat, p, p, mask=forbidden, **options)
+        sinkhorn(flat.to(dtype), p, p, mask=forbidden, **options)
 
 
 @general_and_symmetric
@@ -163,8 +158,12 @@ def test_the_feasible_boundary_does_not_pass_for_convergence(symmetric):
 
 
 def test_without_a_second_marginal_a_column_may_be_empty():
-    c, mask = torch.rand(1, 3, generator=seeded(0)), torch.tensor([[False, True, True]])
+    """The plan has no gradient, and the cost is left as it was."""
+    c = torch.rand(1, 3, generator=seeded(0)).requires_grad_()
+    mask, before = torch.tensor([[False, True, True]]), c.detach().clone()
     plan = sinkhorn(c, epsilon=0.5, relaxation=0.0, mask=mask).plan
+    assert not plan.requires_grad and torch.equal(c, before)
+    c = c.detach()
     torch.testing.assert_close(plan, (-c / 0.5).masked_fill(~mask, -math.inf).softmax(1))
 
 
@@ -184,13 +183,6 @@ def test_without_a_second_marginal_a_column_may_be_empty():
 def test_bad_input_is_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         sinkhorn(**{"cost": flat, **arguments})
-
-
-def test_the_plan_has_no_gradient_and_the_cost_is_left_as_it_was():
-    cost, p, q, mask = problem(11)
-    before = cost.clone()
-    assert not sinkhorn(cost.requires_grad_(), p, q, 0.5, mask=mask).plan.requires_grad
-    assert torch.equal(cost, before)
 
 
 def test_a_cut_shows_what_a_maximum_flow_would():
@@ -234,11 +226,11 @@ def test_masked_iterations_are_those_of_the_loop_that_stops(unreadable, relaxati
     cost, mask, _ = batch_problem(7, size=6)
     options = dict(epsilon=0.5, relaxation=relaxation, mask=mask, symmetric=symmetric)
     options |= dict(tol=1e-6, on_failure="warn", max_iterations=transport.STEPS)
-    stops = sinkhorn(cost, domain="log", **options)
+    stops = sinkhorn(cost, **options)
     assert stops.converged
     unreadable()
     fixed = sinkhorn(cost, **options)
-    assert torch.equal(fixed.log_conditional, stops.log_conditional)
-    assert torch.equal(fixed.u, stops.u) and torch.equal(fixed.v, stops.v)
+    for part in ("log_conditional", "u", "v"):
+        torch.testing.assert_close(getattr(fixed, part), getattr(stops, part), rtol=0, atol=1e-12)
     assert fixed.converged.ndim == fixed.marginal_error.ndim == 0
-    assert fixed.converged and float(fixed.marginal_error) == stops.marginal_error
+    assert fixed.converged and abs(float(fixed.marginal_error) - stops.marginal_error) < 1e-12

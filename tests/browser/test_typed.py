@@ -92,7 +92,7 @@ EXPRESSIONS = [
     ("w", "sigmoid(log(Q) - s/t)", 0.1, 1, weight(lambda s: functional.logsigmoid(math.log(62) - s / 0.1), 0.1), "scifact late"),
     ("w", "step(max(s, -s) - 0.1)*e^(-s/t)", 0.1, 1, weight(lambda s: torch.where(s.abs() > 0.1, -s / 0.1, -torch.inf), 0.1), "cifar10 middle"),
     ("f", "2*artanh(s)", 0.1, 1, methods.build("artanh"), "cifar10 late"),
-    ("f", "0.5*s/t − 0.5*log(1 − s)", 0.5, 1, methods.build("weince", temperature=0.5, share=0.5, shape=1.0), "scifact middle"),
+    ("f", "0.5*s/t − 0.5*log(1 − s)", 0.5, 1, methods.example("weince").build(temperature=0.5, share=0.5, shape=1.0), "scifact middle"),
     ("f", "relu(s - .2)/t + sqrt(1 + s)^3", 0.1, 1, logit(lambda s: (s - 0.2).relu() / 0.1 + (1 + s) ** 1.5), "cifar10 early"),
     ("f", "log(exp(s/0.5) + 1e-3*exp(s/0.05))", 0.1, 1, logit(lambda s: torch.logaddexp(s / 0.5, s / 0.05 - math.log(1000))), "cifar10 middle"),
 ]  # fmt: skip
