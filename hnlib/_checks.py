@@ -6,9 +6,9 @@ import inspect
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache, partial, wraps
+from functools import partial, wraps
 from numbers import Integral, Real
-from typing import Annotated, get_args, get_type_hints
+from typing import Annotated, ClassVar, get_args, get_type_hints
 
 import torch
 from torch import Tensor
@@ -111,12 +111,15 @@ def checked(function: Callable) -> Callable:
 class Checked:
     """Base class of frozen dataclasses: each is checked by the rules in its annotations."""
 
+    _rules: ClassVar[dict[str, Callable]]
+
+    def __init_subclass__(cls):
+        """Read the rules once, while the module of the class is at hand."""
+        cls._rules = rules(cls)
+
     def __post_init__(self):
         """Check the options."""
-        check(_rules_of(type(self)), vars(self))
-
-
-_rules_of = cache(rules)
+        check(self._rules, vars(self))
 
 
 def shapes(fits: bool, rule: str, *tensors: Tensor) -> None:
