@@ -40,12 +40,13 @@ def two_views(
     """
     # one pass over 2B images is faster than two over B
     both = torch.cat([x, x if other is None else other])
-    if part is None:
-        return view(both, generator, augmentation).split(len(x))
-    offset, total = part
-    rows = offset + torch.arange(len(x), device=x.device)
-    rows = torch.cat([rows, total + rows])
-    return view(both, generator, augmentation, 2 * total, rows).split(len(x))
+    rows = None
+    offset, total = part or (0, len(x))
+    if part is not None:
+        rows = offset + torch.arange(len(x), device=x.device)
+        rows = torch.cat([rows, total + rows])
+    both = view(both, generator, augmentation, 2 * total, rows)
+    return both[: len(x)], both[len(x) :]
 
 
 def view(

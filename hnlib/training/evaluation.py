@@ -161,7 +161,8 @@ def classify(x: Tensor, y: Tensor, parts: Parts, seed: int = 0) -> list[tuple[Te
     folds, results = StratifiedKFold(INNER, shuffle=True, random_state=seed), []
     for train, test in parts:
         scaler = StandardScaler().fit(features[train])
-        z, z_test = (scaler.transform(features[part]).astype("f") for part in (train, test))
+        scaled = (scaler.transform(features[part]) for part in (train, test))
+        z, z_test = (np.asarray(part, np.float32) for part in scaled)
         classes = labels[train]
         models = [LogisticRegression(C=C, max_iter=1000) for C in PENALTIES]
         inner = [cross_val_predict(model, z, classes, cv=folds) == classes for model in models]
