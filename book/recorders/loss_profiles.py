@@ -2,8 +2,8 @@
 
 `python book/recorders/loss_profiles.py` writes `loss_profiles.json`.
 
-Every loss is called as its library ships it, never copied, with the defaults of the library (or the
-options that its row names), on batches of `stages.npz` from early and late in two trainings. The
+`loss_profiles.toml` lists the losses. Each is called as its library ships it, never copied, with the
+library's defaults (or the options of its row), on batches of `stages.npz` from early and late in two trainings. The
 first four libraries and torch are
 in requirements.txt. The others need packages that the book does not use; install them apart,
 
@@ -15,14 +15,15 @@ new rows and those with that word, and keeps the rest. One thread, eight minutes
 """
 
 import argparse
-import functools
 import hashlib
 import importlib
 import importlib.metadata
 import json
 import sys
+import tomllib
 import types
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,7 @@ from hnlib.images import _torchvision  # noqa: F401, which other libraries impor
 from hnlib.profile import profile_loss
 
 FILE = Path(__file__).parents[1] / "results/loss_profiles.json"
+LOSSES = Path(__file__).with_suffix(".toml")
 ORDER = tuple(f"{data} {stage}" for data in ("cifar10", "scifact") for stage in ("early", "late"))
 PACKAGES = {
     "pytorch-metric-learning": "pytorch_metric_learning.losses",
@@ -116,15 +118,14 @@ def referred(loss):
 
 
 def every_pair(loss):
-    """Of every query with every key, and whether it is the answer (1 or 0)."""
+    """Of every query with every key, and whether it is the answer (1 or 0; in torch.nn 1 or −1)."""
 
     def of_pairs(a, b):
         n, m = len(a), len(b)
         same = torch.eye(n, m).flatten()
         pairs = [a.repeat_interleave(m, 0), b.repeat(n, 1)]
-        if hasattr(loss, "compute_loss_from_embeddings"):
-            return loss.compute_loss_from_embeddings(pairs, same)
-        return loss(*pairs, 2 * same - 1)  # of torch.nn: 1 or −1
+        of_sentences = getattr(loss, "compute_loss_from_embeddings", None)
+        return of_sentences(pairs, same) if of_sentences else loss(*pairs, 2 * same - 1)
 
     return of_pairs, False
 
@@ -134,10 +135,9 @@ def every_triplet(loss):
 
     def of_triplets(a, b):
         i, j = (~torch.eye(len(a), len(b), dtype=torch.bool)).nonzero().T
-        triplets = a[i], b[i], b[j]
-        if hasattr(loss, "compute_loss_from_embeddings"):
-            return loss.compute_loss_from_embeddings([*triplets], torch.empty(0))
-        return loss(*triplets)
+        triplets = [a[i], b[i], b[j]]
+        of_sentences = getattr(loss, "compute_loss_from_embeddings", None)
+        return of_sentences(triplets, torch.empty(0)) if of_sentences else loss(*triplets)
 
     return of_triplets, False
 
@@ -150,11 +150,6 @@ def masked(loss):
         return loss.compute(a, b, own, 1 - own)
 
     return of_masks, False
-
-
-def scaled(*numbers):
-    """Return a call as of open_clip, of images, texts, a scale and a bias."""
-    return lambda loss: (lambda a, b: loss(a, b, *numbers), False)
 
 
 def halves(method):
@@ -171,160 +166,36 @@ def halves(method):
 # --- which losses
 
 
-def ours(name, shown="", **options):
-    """Return a row of this library's catalogue."""
-    if name in methods.EXAMPLES:
-        return "hnlib", name, lambda: halves(methods.example(name).build())
-    return "hnlib", shown or name, lambda: halves(methods.build(name, **options))
-
-
-def of(package, call, name, *arguments, shown="", **options):
-    """Return a row: package, name with its options, and how to build and call it."""
-    given = [str(x) for x in arguments] + [f"{key}={value}" for key, value in options.items()]
-    given = [text for text in given if "None" not in text]
-    title = shown or f"{name} {', '.join(given)}".strip()
-
-    def build():
-        made = getattr(module(package), name)
-        made = (
-            functools.partial(made, *arguments, **options)
-            if name.islower()
-            else made(*arguments, **options)
-        )
-        return call(made)
-
-    return package, title, build
-
-
-PML = functools.partial(of, "pytorch-metric-learning", labelled)
-LIGHTLY = functools.partial(of, "lightly", views)
-SENTENCES = functools.partial(of, "sentence-transformers")
-COLPALI = functools.partial(of, "colpali-engine", views)
-GCL = functools.partial(of, "PyGCL", masked)
-SOLO = functools.partial(of, "solo-learn", views)
-CLASSES = dict(
-    num_classes=32, embedding_size=128
-)  # a class for each pair; of the images' dimension
-
-
-def queue():
-    """NTXentLoss with the embeddings of earlier batches."""
-    losses = module("pytorch-metric-learning")
-    return labelled(losses.CrossBatchMemory(losses.NTXentLoss(), 128))
-
-
-def rows():
+def rows() -> list[tuple]:
     """Return the rows: library, loss, and a function that returns (callable, whether of labels)."""
-    catalogue = [ours(name) for name in (*methods.CATALOGUE, *methods.EXAMPLES)]
-    held = dict(tau_plus=0.0, weights_gradient=False)
-    return [
-        *catalogue,
-        ours("simclr", "simclr t=0.1", temperature=0.1),
-        ours("simclr", "simclr t=0.05", temperature=0.05),
-        ours("dcl", "dcl t=0.1", temperature=0.1),
-        ours("hcl", "hcl held", **held),
-        PML("NTXentLoss"),
-        PML("SupConLoss"),
-        PML("NCALoss"),
-        PML("NPairsLoss"),
-        PML("MultiSimilarityLoss"),
-        PML("TupletMarginLoss"),
-        PML("CircleLoss"),
-        PML("LiftedStructureLoss"),
-        PML("GeneralizedLiftedStructureLoss"),
-        PML("ContrastiveLoss"),
-        PML("TripletMarginLoss"),
-        PML("TripletMarginLoss", smooth_loss=True),
-        PML("MarginLoss"),
-        PML("AngularLoss"),
-        PML("SignalToNoiseRatioContrastiveLoss"),
-        PML("RankedListLoss", margin=0.5, Tn=10),
-        PML("FastAPLoss"),
-        PML("SmoothAPLoss"),
-        PML("PNPLoss"),
-        PML("HistogramLoss", n_bins=100),
-        PML("IntraPairVarianceLoss"),
-        PML("DynamicSoftMarginLoss"),
-        PML("ThresholdConsistentMarginLoss"),
-        PML("InstanceLoss"),
-        of("pytorch-metric-learning", referred, "VICRegLoss"),
-        PML("ArcFaceLoss", shown="ArcFaceLoss", **CLASSES),
-        PML("CosFaceLoss", shown="CosFaceLoss", **CLASSES),
-        PML("NormalizedSoftmaxLoss", shown="NormalizedSoftmaxLoss", **CLASSES),
-        PML("ProxyNCALoss", shown="ProxyNCALoss", **CLASSES),
-        PML("ProxyAnchorLoss", shown="ProxyAnchorLoss", **CLASSES),
-        PML("SoftTripleLoss", shown="SoftTripleLoss", **CLASSES),
-        ("pytorch-metric-learning", "CrossBatchMemory of NTXentLoss", queue),
-        LIGHTLY("NTXentLoss"),
-        LIGHTLY("NTXentLoss", memory_bank_size=(64, 128)),
-        LIGHTLY("DCLLoss"),
-        LIGHTLY("DCLWLoss"),
-        LIGHTLY("MACLLoss"),
-        LIGHTLY("DirectCLRLoss"),
-        LIGHTLY("NegativeCosineSimilarity"),
-        LIGHTLY("BarlowTwinsLoss"),
-        LIGHTLY("VICRegLoss"),
-        LIGHTLY("TiCoLoss"),
-        of("lightly", stacked, "EMPSSLLoss"),
-        of("lightly", stacked, "FroSSLLoss"),
-        SENTENCES(embedded, "MultipleNegativesRankingLoss", None),
-        SENTENCES(
-            embedded,
-            "MultipleNegativesRankingLoss",
-            None,
-            directions=("query_to_doc", "doc_to_query"),
-            partition_mode="per_direction",
-            shown="MultipleNegativesRankingLoss, both ways",
-        ),
-        SENTENCES(
-            embedded,
-            "MultipleNegativesRankingLoss",
-            None,
-            directions=("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc"),
-            shown="MultipleNegativesRankingLoss, all directions (GTE)",
-        ),
-        SENTENCES(
-            embedded,
-            "MultipleNegativesRankingLoss",
-            None,
-            hardness_mode="in_batch_negatives",
-            hardness_strength=9.0,
-            shown="MultipleNegativesRankingLoss, hardness 9 (LLaVE)",
-        ),
-        SENTENCES(every_pair, "CoSENTLoss", None),
-        SENTENCES(every_pair, "AnglELoss", None),
-        SENTENCES(every_pair, "ContrastiveLoss", None),
-        SENTENCES(every_pair, "OnlineContrastiveLoss", None),
-        SENTENCES(every_pair, "CosineSimilarityLoss", None),
-        SENTENCES(every_triplet, "TripletLoss", None),
-        SENTENCES(classed, "BatchAllTripletLoss", None),
-        SENTENCES(classed, "BatchHardTripletLoss", None),
-        SENTENCES(classed, "BatchSemiHardTripletLoss", None),
-        SENTENCES(classed, "BatchHardSoftMarginTripletLoss", None),
-        of("open_clip_torch", scaled(1 / 0.07), "ClipLoss", shown="ClipLoss, first scale"),
-        of("open_clip_torch", scaled(100.0), "ClipLoss", shown="ClipLoss, largest scale"),
-        of("open_clip_torch", scaled(10.0, -10.0), "SigLipLoss", shown="SigLipLoss, first scale"),
-        of("torch", every_triplet, "TripletMarginLoss"),
-        of("torch", every_pair, "CosineEmbeddingLoss"),
-        COLPALI("BiEncoderLoss"),
-        COLPALI(
-            "BiEncoderLoss", pos_aware_negative_filtering=True, shown="BiEncoderLoss, filtered"
-        ),
-        COLPALI("BiPairedEncoderLoss"),
-        COLPALI("BiPairwiseCELoss"),
-        COLPALI("BiSigmoidLoss"),
-        of("info-nce-pytorch", views, "InfoNCE"),
-        GCL("InfoNCE", 0.2),
-        GCL("DebiasedInfoNCE", 0.2),
-        GCL("HardnessInfoNCE", 0.2),
-        GCL("JSD"),
-        GCL("HardnessJSD"),
-        SOLO("simclr_loss_func"),
-        SOLO("nnclr_loss_func"),
-        SOLO("byol_loss_func"),
-        SOLO("simsiam_loss_func"),
-        SOLO("vicreg_loss_func"),
-    ]  # fmt: skip
+    ours = [*methods.CATALOGUE, *methods.EXAMPLES]
+    every = [("hnlib", name, partial(build, "hnlib", "halves", name)) for name in ours]
+    for group in tomllib.loads(LOSSES.read_text(encoding="utf-8"))["groups"]:
+        library, call = group["library"], group["call"]
+        for loss in group["losses"]:
+            options = dict(loss) if isinstance(loss, dict) else {"name": loss}
+            name = options.pop("name")
+            given = [f"{key}={value}" for key, value in options.items()]
+            shown = options.pop("shown", f"{name} {', '.join(given)}".strip())
+            every.append((library, shown, partial(build, library, call, name, **options)))
+    return every
+
+
+def build(library: str, call: str, name: str, **options):
+    """Build a loss as its library ships it, and return how it is called, and whether of labels."""
+    if library == "hnlib":
+        example = name in methods.EXAMPLES
+        return halves(methods.example(name).build() if example else methods.build(name, **options))
+    losses = module(library)
+    if call == "scaled":  # scale and bias are arguments of the call
+        scaled = getattr(losses, name)()
+        return (lambda a, b: scaled(a, b, *options.values())), False
+    if name == "CrossBatchMemory":  # of another loss
+        options["loss"] = getattr(losses, options["loss"])()
+    loss = getattr(losses, name)
+    if library == "sentence-transformers":
+        options["model"] = None
+    return globals()[call](partial(loss, **options) if name.islower() else loss(**options))
 
 
 # --- what is recorded
