@@ -103,7 +103,7 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
             notebook = executed[name(chapter)] = load_json(executed_path(chapter))
             if not draft:
                 _refuse_warnings(name(chapter), notebook)
-            notebook = with_time(notebook, chapter.parent.name == "theory")
+            notebook = with_time(notebook)
         else:
             notebook = _with_note(dict(inline_values.blank(read(chapter))), NOT_EXECUTED)
         target = (folder / chapter.relative_to(root())).with_suffix(".ipynb")
