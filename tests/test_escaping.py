@@ -82,7 +82,7 @@ def test_the_generated_pages_show_it_as_text(text, monkeypatch):
         assert more_than_text(part) == []
     claim = {"id": "X1", "paper": "ours", "statement": "s", "verdict": "definition"}
     check = claims.check("X1", text, kind="definition", value=0.0, tolerance=0.0).record
-    page = ledger_pages.claims_tables([claim], [check | {"chapter": "one"}], ROOT)
+    page = ledger_pages.claims_tables([claim], [check | {"chapter": "one"}])
     assert more_than_text(page) == []
 
 

@@ -340,7 +340,7 @@ CLAIMS = [
 
 
 def test_claims_page_joins_claims_and_records(project):
-    page = ledger_pages.claims_tables(CLAIMS, [RECORD, RECORD | {"title": "once more"}], project)
+    page = ledger_pages.claims_tables(CLAIMS, [RECORD, RECORD | {"title": "once more"}])
     counts = "**2 claims: 1 checked (by 2 checks), 1 open.** Verdicts on those checked: slip 1."
     assert counts in page
     assert "**true**" not in page  # no verdict before the check
@@ -355,7 +355,7 @@ def test_claims_page_joins_claims_and_records(project):
     ):
         assert text in page
     with pytest.raises(ValueError, match=r"not in book/claims.csv: X9"):
-        ledger_pages.claims_tables(CLAIMS, [RECORD | {"id": "X9"}], project)
+        ledger_pages.claims_tables(CLAIMS, [RECORD | {"id": "X9"}])
 
 
 NO_RUNS = records.frame([])
