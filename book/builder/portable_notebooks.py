@@ -81,39 +81,17 @@ def wheel(folder: Path) -> None:
 
 # Notebooks that are downloaded
 
-MISSING = """\
-# Away from a checkout of the book: its library{files}.
+FIRST = """\
+# Away from a checkout of the book{beside}:
 import importlib.util
 
 if importlib.util.find_spec("hnlib") is None:
-    {install}
+    %pip install --quiet "{wheel}"
 """
-FILES = f", and beside this notebook its recorded runs, {records.PARQUET}"
-INSTALL = '%pip install --quiet "hnlib[notebooks] @ {source}"'
-BESIDE = f"""from pathlib import Path
-
-    if not Path("{WHEEL}").exists():
-        raise ImportError(
-            "hnlib is missing; put {WHEEL} beside this notebook, from the "
-            "book's page 'Run it on your GPU'"
-        )
-    %pip install --quiet "./{WHEEL}[notebooks]\""""
-RECORDS = """
-from hnlib.training import records
-
-records.tracked()  # says where to put them, if they are missing
-"""
-FETCH = """
-from hnlib.training import records
-
-try:
-    records.tracked()
-except ValueError:
-    from pathlib import Path
+FETCH = """\
     from urllib.request import urlretrieve
 
-    urlretrieve("{source}", "records.part")
-    Path("records.part").rename(records.PARQUET)
+    urlretrieve("{site}{file}", "{file}")  # the recorded runs
 """
 DIRECTIVE = re.compile(
     r"^ *(`{3,}|:{3,})\{([\w:-]+)\} *([^\n]*)\n((?: *:[\w-]+:[^\n]*\n)*)(.*?)^ *\1 *$", re.M | re.S
@@ -143,39 +121,32 @@ def read_labels(html: Path, pages: Iterable[str]) -> None:
 
 
 @cache
-def cited() -> dict[str, tuple[str, str]]:
-    """Return the authors and the year of each entry of the bibliography."""
-    from pybtex.database import parse_file
-
-    found = {}
-    for key, entry in parse_file(root() / "book/references.bib").entries.items():
-        people = entry.persons["author"]
-        names = [" ".join(map(str, p.rich_prelast_names + p.rich_last_names)) for p in people]
-        several = len(names) > 2 or names[-1] == "others"
-        found[key] = f"{names[0]} et al." if several else " and ".join(names), entry.fields["year"]
-    return found
-
-
-@cache
-def entries() -> dict[str, str]:
-    """Return the bibliography by key, each entry a line of Markdown, in the order of its names."""
+def cited() -> dict[str, tuple[str, str, str]]:
+    """Return authors, year and a line of Markdown for each entry of the bibliography, by key."""
     from pybtex.database import parse_file
     from pybtex.plugin import find_plugin
 
     style = find_plugin("pybtex.style.formatting", "plain")(abbreviate_names=True)
-    markdown = find_plugin("pybtex.backends", "markdown")()
-    every = parse_file(root() / "book/references.bib").entries.values()
-    texts = {entry.key: entry.text.render(markdown) for entry in style.format_entries(every)}
-    return {key: re.sub(r"\\([-.()])", r"\1", " ".join(x.split())) for key, x in texts.items()}
+    markdown, found = find_plugin("pybtex.backends", "markdown")(), {}
+    entries = parse_file(root() / "book/references.bib").entries
+    for formatted in style.format_entries(entries.values()):
+        entry = entries[formatted.key]
+        people = entry.persons["author"]
+        names = [" ".join(map(str, p.rich_prelast_names + p.rich_last_names)) for p in people]
+        several = len(names) > 2 or names[-1] == "others"
+        text = re.sub(r"\\([-.()])", r"\1", " ".join(formatted.text.render(markdown).split()))
+        who = f"{names[0]} et al." if several else " and ".join(names)
+        found[entry.key] = who, entry.fields["year"], text
+    return found
 
 
 def references(keys: set[str], site: str) -> str:
     """Return the Markdown of what a notebook cites, and of where the other pages are."""
     book = (root() / "README.md").read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
     book = f"[{book}]({site})" if site else f"*{book}*"
-    cited = [f"- {text}" for key, text in entries().items() if key in keys]
+    lines = [f"- {text}" for key, (*_, text) in cited().items() if key in keys]
     pages = f"Titles in italics are of other pages of the book {book}"
-    return "\n".join(["## References", "", *cited, "", f"{pages}."])
+    return "\n".join(["## References", "", *lines, "", f"{pages}."])
 
 
 def _known(label: str) -> str:
@@ -198,14 +169,14 @@ def _directive(match: re.Match) -> str:
     return f"\n**{title}**\n\n{contents}\n"
 
 
-def _words(role: re.Match, page: str, site: str, named: set[str]) -> str:
-    """Return the Markdown that replaces a role on a page; `named` are the pages named so far."""
+def _words(role: re.Match, page: str, site: str) -> str:
+    """Return the Markdown that replaces a role on a page."""
     kind, text = role[1], " ".join(role[2].split())
     said, label = re.fullmatch(r"(?:(.*) <)?(.*?)>?", text).groups()
     if kind.startswith("py:"):
         return f"`{said or label.removeprefix('~')}`"
     if kind.startswith("cite"):
-        found = [cited().get(key, (key, "")) for key in text.split(",")]
+        found = [cited().get(key, (key, "", ""))[:2] for key in text.split(",")]
         if kind == "cite:t":
             return ", ".join(f"{authors} [{year}]" for authors, year in found)
         return f"[{'; '.join(map(', '.join, found))}]"
@@ -213,25 +184,21 @@ def _words(role: re.Match, page: str, site: str, named: set[str]) -> str:
         label = posixpath.join(f"/{posixpath.dirname(page)}", label)
     title, place = LABELS.get(label, (label, GLOSSARY))  # a term of the glossary
     shown = said or title
-    if place not in {page, GLOSSARY, *named}:
-        named.add(place)
-        where = LABELS[f"/{place}"][0].replace("*", "")
-        if kind != "doc":
-            shown = f"{said} (*{where}*)" if said else f"*{where}*, {title}"
-        elif said and not site and said.casefold() not in where.casefold():
-            return f"{said} (*{where}*)"
-    if site and place != page:
-        prefix = {"eq": "equation-", "term": "term-"}.get(kind, "")
-        anchor = "" if kind == "doc" else f"#{prefix}{label.replace(' ', '-')}"
-        return f"[{shown}]({site}{place}.html{anchor})"
-    return f"*{shown}*" if kind == "doc" else shown
+    if place == page:
+        return shown
+    if kind != "doc" and place != GLOSSARY:
+        shown = f"{said} (*{_known(f'/{place}')}*)" if said else f"*{_known(f'/{place}')}*, {title}"
+    if not site:
+        return f"*{shown}*" if kind == "doc" else shown
+    prefix = {"eq": "equation-", "term": "term-"}.get(kind, "")
+    anchor = "" if kind == "doc" else f"#{prefix}{label.replace(' ', '-')}"
+    return f"[{shown}]({site}{place}.html{anchor})"
 
 
 def plain(text: str, page: str, site: str) -> str:
     """Convert the MyST of a page to plain Markdown, with labels as a reader of the page sees them.
 
-    What is on another page is a link, if the pages have an address, the `site`; the first time its
-    page is named.
+    What is on another page is a link, if the pages have an address, the `site`.
     """
     text, count = FOLD.sub(r":::::::{dropdown} \1\n\2\n:::::::", f"{text}\n"), 1
     while count:  # one directive may contain another
@@ -244,8 +211,28 @@ def plain(text: str, page: str, site: str) -> str:
     # a link with a filter, which a role cannot have
     link = rf"[\2]({site}\1)" if site else r"\2"
     text = re.sub(r'<a href="(?:\.\./)+(\S+?)">(.*?)</a>', link, text)
-    words = partial(_words, page=page, site=site, named=set())
-    return ROLE.sub(words, re.sub(r"\n{3,}", "\n\n", text).strip("\n"))
+    text = re.sub(r"\n{3,}", "\n\n", text).strip("\n")
+    return ROLE.sub(partial(_words, page=page, site=site), text)
+
+
+def _first(node, url: str) -> str:
+    """Return the source of the cell that installs what a notebook needs and fetches what it reads.
+
+    Without an address the reader puts both beside the notebook.
+    """
+    site, files = address(url), [WHEEL]
+    reads = any(
+        path.endswith("/records") for path in node.metadata.get("hnlib", {}).get("read", {})
+    )
+    if not is_set(url):
+        files += [records.PARQUET] * reads
+        beside = (
+            f", put {' and '.join(files)} of its page 'Run it on your GPU' beside this notebook"
+        )
+        return FIRST.format(beside=beside, wheel=f"./{WHEEL}[notebooks]").strip()
+    source = f"{site}{WHEEL}" if site else f"git+{url}"
+    first = FIRST.format(beside="", wheel=f"hnlib[notebooks] @ {source}")
+    return (first + FETCH.format(site=site, file=records.PARQUET) * bool(reads and site)).strip()
 
 
 def portable(node, url: str, page: str):
@@ -256,17 +243,9 @@ def portable(node, url: str, page: str):
     """
     from nbformat.v4 import new_code_cell, new_markdown_cell
 
-    site = address(url)
-    source = f"{site}{WHEEL}" if site else f"git+{url}"
-    install = INSTALL.format(source=source) if is_set(url) else BESIDE
-    read = node.metadata.get("hnlib", {}).get("read", {})  # when it was executed
-    reads = any(path.endswith("/records") for path in read)
-    first = MISSING.format(install=install, files=FILES if reads else "")
-    if reads:
-        first += FETCH.format(source=f"{site}{records.PARQUET}") if site else RECORDS
-    cells = [new_code_cell(first.strip(), id="elsewhere")]
+    site, keys = address(url), set()
+    cells = [new_code_cell(_first(node, url), id="elsewhere")]
     opened = [id(part) for part in reading_time.opened(node)]
-    keys: set[str] = set()
 
     def converted(text: str) -> str:
         keys.update(*(found.replace(" ", "").split(",") for found in CITED.findall(text)))
@@ -284,9 +263,10 @@ def portable(node, url: str, page: str):
         closed = id(cell) not in opened
         hidden = {"source_hidden": closed or reading_time.hidden(cell), "outputs_hidden": closed}
         cell.metadata["jupyter"] = hidden
-        if name := reading_time.figure(cell, "figure", "name"):
-            caption = converted(reading_time.figure(cell, "figure", "caption"))
-            cells.append(new_markdown_cell(f"**{_known(name)}.** {caption}", id=name))
+        figure = cell.metadata.get("mystnb", {}).get("figure", {})
+        if name := figure.get("name"):
+            caption = f"**{_known(name)}.** {converted(figure.get('caption', ''))}"
+            cells.append(new_markdown_cell(caption, id=name))
     if keys:
         cells.append(new_markdown_cell(references(keys, site), id="references"))
     node.cells = [cell for cell in cells if cell.source]
