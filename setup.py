@@ -7,7 +7,8 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-READ = ("examples/losses", "book/claims.csv", "notebooks/errata.md", "book/results/experiments")
+READ = ("examples/losses", "book/claims.csv", "book/headlines.toml", "notebooks/errata.md")
+READ += ("book/results/experiments",)
 READ += ("book/results/papers.csv", "book/results/papers.toml", "book/results/motion.json")
 READ += ("book/results/heaviest_negatives.json", "book/results/retrieval_baselines.json")
 READ += ("book/results/stages.npz", "book/results/loss_profiles.json", "book/results/costs.json")

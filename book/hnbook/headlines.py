@@ -1,4 +1,4 @@
-"""The headlines of the book: what each compares, what it rests on, and how to take it apart.
+"""The headlines of the book (`book/headlines.toml`): numbers, evidence, and how to take one apart.
 
 `python -m hnbook.headlines NAME` prints the runs of a headline, what was chosen, and the number;
 without a name it lists the names.
@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 import sys
-from dataclasses import dataclass, replace
+import tomllib
+from dataclasses import dataclass, field, replace
 
 from hnbook.asked import RATES, asked, behind, lost, percent, unlabelled  # noqa: F401, *Questions*
+from hnbook.book_files import book_file
 from hnbook.comparison_tables import one_variance
 from hnbook.tables import Markup, interval
 from hnlib import experiments
@@ -39,11 +42,7 @@ ASKED = {
 
 @dataclass(frozen=True)
 class Headline:
-    """Two arms that are compared in blocks of an experiment.
-
-    `chosen` headlines are about choosing, which their intervals contain; elsewhere an arm that was
-    chosen counts as given.
-    """
+    """Two arms that are compared in blocks of an experiment, with answers to `ASKED`."""
 
     words: str
     experiment: str
@@ -51,6 +50,14 @@ class Headline:
     base: str
     blocks: tuple[str, ...] = ("",)
     chosen: bool = False
+    answers: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, row: dict) -> Headline:
+        """Return a headline from its table in the file."""
+        options = {key: row.pop(key) for key in ("chosen",) if key in row}
+        options["blocks"] = tuple(row.pop("blocks", [""]))
+        return cls(row.pop("words"), *row.pop("compare"), **options, answers=row)
 
     def effect(self, metric: str | None = None, block: str = "") -> Effect:
         """Return the difference in a block, uncorrected."""
@@ -58,54 +65,11 @@ class Headline:
         return compare(experiments.load(self.experiment), self.ours, self.base, metric, block)
 
 
-SHORT, LONG, TEN = "Short training: ", "Longer training: ", ("CIFAR-10",)
-HEADLINES = {
-    "short temperature": Headline(
-        f"{SHORT}t = 0.1 over t = 0.5", "map", "temperature", "t0.5 b0", TEN
-    ),
-    "short tilt": Headline(
-        f"{SHORT}a tilt of β = 1 over none, t = 0.5", "map", "t0.5 b1", "t0.5 b0", TEN
-    ),
-    "short both": Headline(
-        f"{SHORT}the best tilt over the best temperature", "map", "tilt", "temperature", TEN, True
-    ),
-    "short equal": Headline(
-        f"{SHORT}β = 4, t = 0.5 over t = 0.1", "images-length", "t0.5 b4 e10", "t0.1 e10"
-    ),
-    "long hcl": Headline(f"{LONG}HCL over t = 0.5", "confirmation", "released", "t0.5"),
-    "long hcl over temperature": Headline(
-        f"{LONG}HCL over t = 0.1", "confirmation", "released", "t0.1"
-    ),
-    "long hcl at one rate": Headline(
-        f"{LONG}HCL over t = 0.25, one rate", "decomposition", "released", "t0.25"
-    ),
-    "long hcl tuned": Headline(
-        f"{LONG}HCL over t = 0.25, own rates", "images-long", "released", "t0.25", chosen=True
-    ),
-    "long hcl over best": Headline(
-        f"{LONG}HCL over the best temperature",
-        "images-longer",
-        "released",
-        "temperature",
-        chosen=True,
-    ),
-    "network": Headline("ResNet-18: HCL over t = 0.25", "resnet18", "released", "t0.25"),
-    "labels": Headline("Labels over none", "catalogue", "scl", "simclr"),
-    "search temperature": Headline(
-        "Search: the best temperature over t = 0.05", "search", "temperature", "t0.05", BAGS
-    ),
-    "search tilt": Headline(
-        "Search: a tilt over the best temperature", "search", "tilt", "temperature", BAGS
-    ),
-    "search tuned": Headline(
-        "Search: the same, own rates and lengths",
-        "search-lengths",
-        "tilt",
-        "temperature",
-        BAGS,
-        True,
-    ),
-}
+_FILE = tomllib.loads(book_file("book/headlines.toml").read_text(encoding="utf-8"))
+HEADLINES = {name: Headline.read(row) for name, row in _FILE.items()}
+
+
+# --- numbers
 
 
 @functools.cache
@@ -121,8 +85,8 @@ def headlines(metric: str = "linear") -> dict[str, Effect]:
     effects = {name: one.effect(metric, one.blocks[0]) for name, one in images.items()}
     short, catalogue = experiments.load("map"), experiments.load("catalogue")
     pairs = {"short temperature": ("temperature", "t0.5 b0"), "short tilt": ("t0.5 b1", "t0.5 b0")}
-    four = one_variance(short, pairs, short.matching("t* b*", *TEN), *TEN)
-    four = four.effects(metric, corrected=False)
+    arms = short.matching("t* b*", "CIFAR-10")
+    four = one_variance(short, pairs, arms, "CIFAR-10").effects(metric, corrected=False)
     four["long temperature"] = experiments.load("confirmation").effect("t0.1", "t0.5", metric)
     labels = one_variance(catalogue, {"labels": ("scl", "simclr")}, catalogue.names())
     four |= labels.effects(metric, corrected=False)
@@ -165,10 +129,7 @@ def tuned_searches(metric: str = "ndcg") -> dict[str, Effect]:
 
 
 def chosen_searches() -> dict[str, Effect]:
-    """Return the differences of nDCG@10 of `tuned_searches` with the choice in the interval.
-
-    The two bags are corrected together.
-    """
+    """Return the nDCG@10 of `tuned_searches`, corrected, with the choice in the interval."""
     tuned = HEADLINES["search tuned"]
     return dict(zip(BAGS, comparisons.family(tuned.effect(block=bag) for bag in BAGS)))
 
@@ -182,116 +143,76 @@ def printed(name: str) -> Effect | dict[str, Effect]:
     return headlines()[name]
 
 
+def found(name: str, *ids: str) -> list[Effect]:
+    """Return what predictions of an experiment found."""
+    experiment = experiments.load(name)
+    lines = [line for id_ in ids for line in experiment.predictions if line["id"] == id_]
+    several = [experiment.of_family(line, line["metric"]).values() for line in lines]
+    return [effect for effects in several for effect in effects]
+
+
+# --- evidence
+
+
+def formatted(answer: Effect | dict[str, Effect] | str) -> str:
+    """Return an answer as text: intervals by block, and in a text those of its references."""
+    if isinstance(answer, dict):
+        return "; ".join(f"{name} {interval(one)}".strip() for name, one in answer.items())
+    if isinstance(answer, Effect):
+        return interval(answer)
+    return re.sub(r"\{(.*?)\}", lambda found: _referred(*found[1].split(" | ")), answer)
+
+
+def _referred(name: str, *parts: str) -> str:
+    """Return the number of a headline, or of two arms of an experiment in one block or in all."""
+    if not parts:
+        return formatted(printed(name))
+    experiment, (ours, base, *rest) = experiments.load(name), parts
+    if rest and rest[0] in experiment.blocks:
+        return interval(experiment.effect(ours, base, block=rest[0]))
+    if experiment.waiting([(ours, base)]):
+        return NOT_DONE
+    return formatted(experiment.effects([(ours, base)], *rest))
+
+
+def answer(name: str, key: str) -> str:
+    """Return what was found for a column of `ASKED`. Raises ValueError for a blank."""
+    one, here = HEADLINES[name], printed(name)
+    effects = here.values() if isinstance(here, dict) else [here]
+    if key in one.answers:
+        found = one.answers[key]
+    elif key == "here":
+        found = here
+    elif key == "seeds":
+        found = "; ".join(dict.fromkeys(f"{len(x.seeds)} ({x.df})" for x in effects))
+    elif key == "beside":
+        found = headlines("knn")[name]
+    elif key == "command":
+        return Markup(f"<code>python -m hnbook.headlines {name}</code>")
+    elif key == "choice" and one.chosen:
+        found = "as printed"
+    elif key == "choice" and not chosen_arms(one):
+        found = "nothing was chosen"
+    elif key == "choice":
+        found = {x: replace(one, chosen=True).effect(block=x) for x in one.blocks}
+    else:
+        found = ""
+    if not found:
+        raise ValueError(f"{name!r} has no answer to {ASKED[key]!r}; give one, or {NOT_DONE!r}")
+    return formatted(found)
+
+
+def chosen_arms(one: Headline) -> set[str]:
+    """Return the arms of a headline that were chosen among others."""
+    return experiments.load(one.experiment).chosen.keys() & {one.ours, one.base}
+
+
 def evidence() -> dict[str, dict[str, str]]:
     """Return, for each headline, what was found for every column of `ASKED`, or why nothing was.
 
     Cells of one column stand alone; those of the first are the corrected ones of the front page.
-    Raises ValueError if a cell is empty.
     """
-    knn, ten, hundred = headlines("knn"), _on("map", "CIFAR-10"), _on("map", "CIFAR-100")
-    labels = interval(headlines()["labels"])
-    precisions = f"two precisions: {_of('precision', 'simclr bf16-mixed', 'simclr 32-true')}"
-    small = dict(finds=f"labels: {labels}", spares=precisions)
-    others = _of("images-longer", "no false negatives", "t0.25")
-    long = dict(
-        elsewhere=NOT_DONE, spares=NOT_DONE, finds=f"negatives of other classes only: {others}"
-    )
-    one_rate = f"{NOT_DONE}: one rate"
-    digits = experiments.load("losses-on-trial").effect("labels", "N1", block="digits")
-    rows = {
-        "short temperature": dict(
-            tuned=_of("images-rates", "t0.1 tuned", "t0.5 tuned"),
-            elsewhere=_of("images-hundred", "10", "2"),
-            again=_of("loudness", "InfoNCE, t = 0.1", "InfoNCE, t = 0.5"),
-            **small,
-        ),
-        "short tilt": dict(
-            tuned=_of("images-rates", "tilt0.5 tuned", "t0.5 tuned"),
-            elsewhere=hundred("t0.5 b1", "t0.5 b0"),
-            again=_of("images-rates", "tilt0.5 lr0.001", "t0.5 lr0.001"),
-            **small,
-        ),
-        "short both": dict(
-            tuned=_of("images-rates", "tilt0.1 tuned", "t0.1 tuned"),
-            elsewhere=hundred("tilt", "temperature"),
-            again=_of("images-rates", "tilt0.1 lr0.001", "t0.1 lr0.001"),
-            **small,
-        ),
-        "short equal": dict(
-            tuned=one_rate,
-            elsewhere=_of("images-hundred", "10 t0.5 b4", "10"),
-            again=ten("t0.5 b4", "t0.1 b0"),
-            **small,
-        ),
-        "long hcl": dict(tuned=one_rate, again=NOT_DONE, **long),
-        "long hcl over temperature": dict(
-            choice=f"{NOT_DONE}: short runs chose 0.1",
-            tuned=_of("images-long", "released", "t0.1"),
-            again=_of("images-long-rates", "released lr0.001", "t0.1 lr0.001"),
-            **long,
-        ),
-        "long hcl at one rate": dict(
-            tuned=_of("images-long", "released", "t0.25"),
-            again=_of("images-long-rates", "released lr0.001", "t0.25 lr0.001"),
-            **long,
-        ),
-        "long hcl tuned": dict(
-            tuned="yes; the choice as given: " + _of("images-long", "released", "t0.25"),
-            again="at 0.003: " + _of("images-longer", "released", "t0.25"),
-            **long,
-        ),
-        "long hcl over best": dict(
-            choice="as printed; the rate, 0.003, was not chosen again",
-            tuned="yes, by other seeds",
-            again="over t = 0.2: " + _of("images-long", "released", "t0.2"),
-            **long,
-        ),
-        "network": dict(tuned=one_rate, again=NOT_DONE) | long | dict(finds=NOT_DONE),
-        "labels": dict(
-            tuned=one_rate,
-            elsewhere=f"digits, kNN, over the best temperature: {interval(digits)}",
-            again=NOT_DONE,
-            finds="this is the control of others",
-            spares=precisions,
-        ),
-    }
-    for name in ("search temperature", "search tilt", "search tuned"):
-        x, ours, base = (HEADLINES[name].experiment, HEADLINES[name].ours, HEADLINES[name].base)
-        at_100 = [f"{'t0.1' if arm == 'temperature' else arm} x100" for arm in (ours, base)]
-        recall = _of("search-lengths", ours, base, "recall100")
-        rows[name] = dict(
-            tuned=f"the choice as given: {_of('search-lengths', ours, base)}; recall@100: {recall}",
-            beside=_of(x, ours, base, "recall100"),
-            elsewhere=_of(x, ours, base, "transfer_ndcg"),
-            again="100 steps, own rates: " + _of("search-lengths", *at_100),
-            finds="training at all: " + _of("search", "t0.1", "untrained"),
-            spares=NOT_DONE,
-        )
-    rows["search tuned"]["choice"] = (
-        "as printed; not for recall@100, which is not recorded by claim"
-    )
-    return {one.words: _row(name, rows[name], knn) for name, one in HEADLINES.items()}
-
-
-def _row(name: str, row: dict, knn: dict[str, Effect]) -> dict[str, str]:
-    """Return the cells of a headline, with those that follow from its runs."""
-    one, here = HEADLINES[name], printed(name)
-    effects = here.values() if isinstance(here, dict) else [here]
-    follows = {
-        "here": here,
-        "seeds": "; ".join(dict.fromkeys(f"{len(x.seeds)} ({x.df})" for x in effects)),
-        "beside": knn.get(name),
-        "command": Markup(f"<code>python -m hnbook.headlines {name}</code>"),
-    }
-    if one.chosen:
-        follows["choice"] = "as printed"
-    elif "choice" not in row:
-        follows["choice"] = "nothing was chosen"
-        if experiments.load(one.experiment).chosen.keys() & {one.ours, one.base}:
-            again = replace(one, chosen=True)
-            follows["choice"] = {x: again.effect(block=x) for x in one.blocks}
-    row = follows | row
-    return {key: _cell(one.words, key, row.get(key)) for key in ASKED}
+    return {one.words: {key: answer(name, key) for key in ASKED} for name, one in HEADLINES.items()}
 
 
 def report(name: str) -> list[str]:
@@ -310,9 +231,8 @@ def report(name: str) -> list[str]:
         names = {arm: experiment}
         if rule := experiment.chosen.get(arm):
             best = source.best(rule["among"], rule["by"], block)
-            lines.append(
-                f"  is {best} of {source.name}, the best of {len(settings)} by {rule['by']}"
-            )
+            among = f"the best of {len(settings)} by {rule['by']}"
+            lines.append(f"  is {best} of {source.name}, {among}")
         if rule and one.chosen:
             names = dict.fromkeys(settings, source) | (names if source is not experiment else {})
         for label, of in names.items():
@@ -321,7 +241,7 @@ def report(name: str) -> list[str]:
             lines += [f"  {label}  {seed}  {record}  {100 * x:.2f}" for seed, record, x in table]
     if one.chosen:
         lines.append("Half of the seeds and of the examples choose again; the others judge.")
-    return [*lines, _cell(one.words, "here", printed(name))]
+    return [*lines, formatted(printed(name))]
 
 
 def found(name: str, *ids: str) -> list[Effect]:
@@ -336,34 +256,9 @@ def summary() -> str:
     """Return every headline with its number and the command that takes it apart."""
     rows = ["| headline | points | command |", "|---|---|---|"]
     for name, one in HEADLINES.items():
-        number = _cell(one.words, "here", printed(name))
+        number = formatted(printed(name))
         rows.append(f"| {one.words} | {number} | `python -m hnbook.headlines {name}` |")
     return "\n".join(rows)
-
-
-def _on(name: str, block: str):
-    """Return what compares two arms in a block of an experiment."""
-    return functools.partial(experiments.load(name).effect, block=block)
-
-
-def _bags(effects: dict[str, Effect]) -> str:
-    return "; ".join(f"{bag} {interval(effect)}".strip() for bag, effect in effects.items())
-
-
-def _cell(headline: str, key: str, found: Effect | dict[str, Effect] | str | None) -> str:
-    if not found:
-        raise ValueError(f"{headline!r} has no answer to {ASKED[key]!r}; give one, or {NOT_DONE!r}")
-    if isinstance(found, dict):
-        return _bags(found)
-    return interval(found) if isinstance(found, Effect) else found
-
-
-def _of(name: str, ours: str, base: str, metric: str | None = None) -> str:
-    """Return an experiment's effects by block, `NOT_DONE` while runs are missing."""
-    experiment = experiments.load(name)
-    if experiment.waiting([(ours, base)]):
-        return NOT_DONE
-    return _bags(experiment.effects([(ours, base)], metric)).strip()
 
 
 if __name__ == "__main__":
