@@ -30,6 +30,7 @@ COMMON = {
     "changed": "Setting",
     "hardware": "Hardware",
 }
+OWN = ["framework", "experiment", "experiments", "seed", "seconds", "date"]
 NONE_YET = "*None yet.*\n"
 ENTRY = re.compile(r"^\*\*.*\((\w+)\)$", re.M)  # the title of an erratum, with its claim's code
 
@@ -148,12 +149,13 @@ def results_tables(runs: pd.DataFrame, left_out: Iterable[str] = ()) -> str:
     Lines are ordered by `COMMON` up to the method, then by accuracy. Experiments that are
     `left_out` are in the file of all runs alone.
     """
-    runs = runs.reindex(columns=[*{*runs.columns, *COMMON, *METRICS, "experiment", "framework"}])
+    runs = runs.reindex(columns=[*COMMON, *METRICS, *OWN])
     runs = runs[runs[[*METRICS]].notna().any(axis=1) & ~runs["experiment"].isin([*left_out])]
     if runs.empty:
         return NONE_YET
     setting = runs["framework"].fillna("") + " " + runs["changed"].fillna("")
-    runs = runs.assign(changed=setting.str.strip()).explode("experiments")
+    options = runs["options"].str.replace("=", " ").str.replace(",", ", ")
+    runs = runs.assign(changed=setting.str.strip(), options=options).explode("experiments")
     text = []
     for experiment, here in runs.groupby("experiments"):
         metrics = [name for name in METRICS if here[name].notna().any()]
@@ -204,10 +206,15 @@ def dataset_table(runs: pd.DataFrame) -> str:
 
     The meaning of an option is what the docstring of its class of runs says.
     """
+    if runs.empty:
+        return NONE_YET
     option = re.compile(r"^(\w+)(?: : .*)?\n((?: {4}.+\n?)+)", re.M)
-    classes = [kinds.Configuration, *map(kinds.run_class, kinds.KINDS)]
+    classes = [kinds.Configuration, *map(kinds.run_class, reversed(kinds.KINDS))]
     pages = [inspect.getdoc(one) or "" for one in classes]
-    meaning = dict.fromkeys({key for one in runs["metrics"] for key in one}, "metric")
+    meaning = {
+        key: "of the method" for run in runs["run"] for key in getattr(run, "options", None) or ()
+    }
+    meaning |= {key: "metric" for one in runs["metrics"] for key in one}
     meaning |= {name: text for page in pages for name, text in option.findall(page)}
     rows = []
     for name in runs.columns.drop(["run", "metrics", "environment"]):

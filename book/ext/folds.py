@@ -39,55 +39,46 @@ SHOWN = {"nb_element": "cell_code", "classes": ["cell"]}
 NO_LINK = nodes.reference, nodes.title, nodes.literal, nodes.literal_block, nodes.math, nodes.raw
 
 
-def _part(line: str, name: str) -> str:
-    return re.search(rf'<span class="hn-claim-{name}">(.*?)</span>', line, re.S)[1]
+def summary(lines: list[str]) -> str:
+    """Say what a closed strip holds: its claims, and the numbers of all checks together."""
 
+    def numbers(name: str) -> list[float]:
+        return [float(x) for line in lines for x in re.findall(rf' data-{name}="(.*?)"', line)]
 
-def _number(line: str, name: str) -> float | None:
-    found = re.search(rf' data-{name}="(.*?)"', line)
-    return float(found[1]) if found else None
+    def short(value: float) -> str:
+        return re.sub(r"e([-+])0*(?=\d)", r"e\1", f"{value:.1g}").replace("-", "−")
 
-
-def _short(value: float) -> str:
-    text = f"{value:.0f}" if value >= 10 else f"{value:.1g}"
-    return re.sub(r"e([-+])0*(?=\d)", r"e\1", text).replace("-", "−")
-
-
-def _sentence(lines: list[str]) -> str:
-    """What a closed strip says: the title of its only check or how many there are, and numbers."""
-    instances = sum(int(_number(line, "instances")) for line in lines)
-    worst = max(_number(line, "value") for line in lines)
-    controls = [c for line in lines if (c := _number(line, "control")) is not None]
-    on = f"on {instances:,} instance{'s' * (instances != 1)}"
-    what = f"verified {on}" if len(lines) == 1 else f"verified {len(lines)} ways {on}"
-    said = [what, f"worst {_short(worst)}" if worst > 0 else "no violation"]
+    codes = ", ".join(dict.fromkeys(re.search(CODE, line)[2] for line in lines))
+    title = re.search(r'<span class="hn-claim-title">(.*?)</span>', lines[0], re.S)[1]
+    instances, worst, controls = (
+        int(sum(numbers("instances"))),
+        max(numbers("value")),
+        numbers("control"),
+    )
+    said = f"{title}: verified" if len(lines) == 1 else f"verified {len(lines)} ways"
+    said += f" on {instances:,} instance{'s' * (instances != 1)}, "
+    said += f"worst {short(worst)}" if worst > 0 else "no violation"
     if controls:
-        many = "s give at least" if len(controls) > 1 else " gives"
-        said += [f"the false variant{many} {_short(min(controls))}"]
-    return ", ".join(said)
+        said += f", the false variant{'s' * (len(controls) > 1)}: {short(min(controls))}"
+    return f'<span class="hn-claim-id">{codes}</span> {said}'
 
 
 def fold(page: str, found: re.Match) -> str:
-    """One strip. ValueError: it begins in one section and ends in another."""
+    """Return one strip. Raises ValueError if it begins in one section and ends in another."""
     kind, inside = found[1], found[2]
     crossing = inside.count("<section") != inside.count("</section")
     if crossing or re.search("<!-- (checks|fold: |more: )", inside):
         raise ValueError(f"{page}: a strip of {kind} is not closed within its section")
     what, _, title = kind.partition(": ")
-    if title:
-        summary = title
-    elif lines := LINE.findall(inside):
-        codes = ", ".join(dict.fromkeys(_part(line, "id") for line in lines))
-        title = f"{_part(lines[0], 'title')}: " if len(lines) == 1 else ""
-        summary = f'<span class="hn-claim-id">{codes}</span> {title}{_sentence(lines)}'
-    else:
-        summary = "Checks, not executed in this draft"
+    if what == "checks":
+        lines = LINE.findall(inside)
+        title = summary(lines) if lines else "Checks"
     name = {"checks": "", "fold": " hn-code-only", "more": " hn-more"}[what]
-    return f'<details class="hn-checks{name}"><summary>{summary}</summary>{inside}</details>'
+    return f'<details class="hn-checks{name}"><summary>{title}</summary>{inside}</details>'
 
 
 def folded(page: str, body: str) -> str:
-    """The page with its strips. ValueError: as in `fold`; one that has no beginning or no end."""
+    """Return the page with its strips. Raises ValueError for one without a beginning or an end."""
     for part in (STRIP, MORE):  # a strip may stand in what may be left out
         body = part.sub(partial(fold, page), body)
     if left := MARK.search(body):
@@ -145,27 +136,30 @@ class OneBar(SphinxPostTransform):
 
     def run(self, **kwargs):
         for cell in list(self.document.findall(_is_hidden)):
-            siblings = cell.parent
-            place = siblings.index(cell)
-            before = siblings[place - 1] if place else None
-            after = siblings[place + 1] if place + 1 < len(siblings) else None
-            code_only = len(cell) == 1
-            if before is not None and before.astext() == "<!-- end of fold -->":
-                siblings.insert(place - 1, nodes.container("", cell[0], **SHOWN))
-                cell.pop(0)
+            siblings, place = cell.parent, cell.parent.index(cell)
+            before = siblings[place - 1] if place else nodes.Text("")
+            after = siblings[place + 1] if place + 1 < len(siblings) else nodes.Text("")
+            if before.astext() == "<!-- end of fold -->":
+                siblings.insert(place - 1, nodes.container("", cell.pop(0), **SHOWN))
                 del cell["hide_mode"]
                 if not cell.children:
                     siblings.remove(cell)
-            elif code_only and after is not None and after.astext().startswith("<!-- fold: "):
+            elif len(cell) == 1 and after.astext().startswith("<!-- fold: "):
                 siblings[place : place + 2] = [after, cell]
                 del cell["hide_mode"]
-            elif code_only and after is not None and _is_hidden(after):
+            elif len(cell) == 1 and _is_hidden(after):
                 after[0].insert(0, cell[0].children)
                 siblings.remove(cell)
 
 
 def _is_hidden(node) -> bool:
     return isinstance(node, nodes.container) and node.get("hide_mode") == "input"
+
+
+def _may_link(node) -> bool:
+    while node is not None and not isinstance(node, NO_LINK):
+        node = node.parent
+    return node is None
 
 
 def _link_codes(app, doctree, docname):
@@ -175,18 +169,12 @@ def _link_codes(app, doctree, docname):
         codes = "|".join(re.escape(row["id"]) for row in csv.DictReader(file))
     code = re.compile(rf"(?<![\w.-])({codes})(?![\w-]|\.\d)")
     ledger = app.builder.get_relative_uri(docname, LEDGER)
-    for text in list(doctree.findall(nodes.Text)):
-        parts = code.split(text.astext())
-        node = text.parent
-        while node is not None and not isinstance(node, NO_LINK):
-            node = node.parent
-        if len(parts) == 1 or node is not None:
-            continue
-        new = [nodes.Text(part) for part in parts]
+    for text in [text for text in doctree.findall(nodes.Text) if _may_link(text)]:
+        parts = [nodes.Text(part) for part in code.split(text.astext())]
         for i in range(1, len(parts), 2):
-            uri = f"{ledger}#claim-{parts[i]}"
-            new[i] = nodes.reference("", parts[i], refuri=uri, internal=True, classes=["hn-code"])
-        text.parent.replace(text, new)
+            link = dict(refuri=f"{ledger}#claim-{parts[i]}", internal=True, classes=["hn-code"])
+            parts[i] = nodes.reference("", parts[i], **link)
+        text.parent.replace(text, parts)
 
 
 def setup(app):

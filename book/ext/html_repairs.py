@@ -18,7 +18,6 @@ from sphinx_proof.domain import ProofDomain
 from hnlib.notebooks.execute import root
 
 PROOF = '<div class="proof hn-proof admonition"><p><em class="hn-proof-word">Proof.</em>'
-# What a page would need to start a kernel of its own, which none does.
 KERNEL = r"<script type=\"text/x-thebe-config\">.*?</script>\s*<script>kernelName = '\w+'</script>"
 # The title of a theorem, a definition or an exercise, to which it gets a link.
 TITLE = re.compile(
@@ -26,59 +25,23 @@ TITLE = re.compile(
     re.S,
 )
 LINK = r'\1<a class="headerlink" href="#\3" title="Link to this \2">#</a>\4'
-# A hyphen before a number in a cell of a table; tags, code and formulas stay as they are.
-CELL = re.compile(r"<t([dh])\b.*?</t\1>", re.S)
-HYPHEN = re.compile(
-    r'(<code.*?</code>|<span class="math.*?</span>|<[^>]+>)|(?<![\w)-])-(?=\.?\d)', re.S
-)
-# A dotted name, which breaks after its dots alone.
-NAME = re.compile(r"(?<=>)hnlib(?:\.\w+)+")
-# The options of commands: a browser would break a line after a hyphen.
-COMMANDS = re.compile(r'<div class="highlight-bash.*?</pre>', re.S)
-# A value, which no line breaks: t = 0.1, 5 %, [0.2, 0.4]; code stays as it is.
-VALUE = re.compile(
-    r"<pre.*?</pre>|(?<=[\w)]) = (?=[\d−])|(?<=\d) (?=%)|\[[\d−+.]+, (?=[\d−+.]+\])", re.S
-)
 # A formula in a line with the marks that touch it: a browser would let a comma start the next line.
 FORMULA = r'[(“‘]?<span class="math notranslate nohighlight">(?:(?!</span>).)*</span>[,.;:!?)”’\]s-]*(?!\w)'
 
 
-def _cell(found: re.Match) -> str:
-    cell = HYPHEN.sub(lambda part: part[1] or "−", found[0])
-    return NAME.sub(lambda name: name[0].replace(".", ".<wbr>"), cell)
-
-
-def _commands(found: re.Match) -> str:
-    return re.sub(r"(?<=[\s>])-[\w-]+", r'<span class="hn-nobreak">\g<0></span>', found[0])
-
-
-def _value(found: re.Match) -> str:
-    return found[0] if found[0][0] == "<" else found[0].replace(" ", "\u00a0")
-
-
 def _repair(app, pagename, templatename, context, doctree):
-    # The theme names one script twice, which ends in "THEBE_JS_URL already declared".
+    # the theme names one script twice, which ends in "THEBE_JS_URL already declared"
     scripts = context.get("script_files", [])
-    by_content = {
-        (script.filename or "", script.attributes.get("body")): script for script in scripts
-    }
-    context["script_files"][:] = by_content.values()
+    scripts[:] = {(x.filename or "", x.attributes.get("body")): x for x in scripts}.values()
+    # what a page would need to start a kernel of its own, and three findings of axe-core
     body = re.sub(KERNEL, "", context.get("body", ""), flags=re.S)
-    for attribute in (
-        ' aria-label="Toggle hidden content"',
-        ' role="list"',
-        ' role="doc-biblioentry"',
-    ):
-        body = body.replace(attribute, "")  # each is a finding of axe-core
+    body = re.sub(' aria-label="Toggle hidden content"| role="(list|doc-biblioentry)"', "", body)
     # a head without words is the corner of a table, which nobody should have read to them as a head
     body = re.sub(r"<th( [^>]*)?>(<p></p>)?</th>", r"<td\1></td>", body)
     # sphinx-proof gives the same name to all of them
     body = re.sub(r' id="(proof(-content)?|(solution|exercise)-content)"', "", body)
     body = re.sub(r'<div class="proof admonition">\s*<p>Proof\.', PROOF, body)
     body = TITLE.sub(LINK, body)
-    body = CELL.sub(_cell, body)
-    body = VALUE.sub(_value, body)
-    body = COMMANDS.sub(_commands, body)
     # a word of code is not broken, nor parted from its comma or bracket, but for one as long as a line
     body = re.sub(r'(?<=<span class="pre)(?=">[^<]{35})', " hn-long", body)
     context["body"] = re.sub(FORMULA, r'<span class="hn-nobreak">\g<0></span>', body, flags=re.S)

@@ -2,7 +2,7 @@
 
 Each page gets a description, the book's card and an entry for citing it; beside the pages stand
 `index.html`, which is the first of them, `404.html` and, where the pages have an address, `sitemap.txt`
-and `robots.txt`. *Next* leads from chapter to chapter; fine print is read from its chapter.
+and `robots.txt`.
 """
 
 import html
@@ -18,10 +18,6 @@ from builder.build import toc
 from hnlib.notebooks.execute import root
 
 ASIDE = nodes.Admonition, nodes.admonition, nodes.table, nodes.figure, nodes.list_item
-FINE_PRINT = re.compile(r"theory/.*-(more|cost|finite|simulated)$")
-VIEWCODE = re.compile(
-    r'(<div class="viewcode-block"[^>]*>)\n(<a class="viewcode-back"[^>]*>\[docs\]</a>)\n'
-)
 LETTERS = tex2unichar.mathalpha | tex2unichar.mathord | tex2unichar.mathopen | tex2unichar.mathclose
 SIGNS = tex2unichar.mathrel | tex2unichar.mathbin | tex2unichar.mathop | {"dots": "…", "cdot": "·"}
 SIGNS |= {"lVert": "‖", "rVert": "‖"}
@@ -61,7 +57,7 @@ def _words(node) -> str:
 
 
 def description(doctree) -> str:
-    """The first sentences of the first paragraph but the reading time, as many as have room."""
+    """Return the first sentences of the first paragraph but the reading time, as many as fit."""
     for paragraph in doctree.findall(nodes.paragraph):
         text, parent = " ".join(_words(paragraph).split()), paragraph.parent
         while parent is not None and not isinstance(parent, ASIDE):
@@ -70,31 +66,32 @@ def description(doctree) -> str:
             break
     else:
         return ""
-    if len(text) <= LENGTH:
-        return re.sub(":$", ".", text)
-    sentences = list(re.finditer(r"(?<! al)[.?!:](?= )", text[:LENGTH]))
-    if sentences and sentences[-1].end() >= 60:
-        return re.sub(":$", ".", text[: sentences[-1].end()])
-    return text[:LENGTH].rpartition(" ")[0] + " …"
+    text = re.sub(":$", ".", text)
+    ends = [found.end() for found in re.finditer(r"(?<! al)[.?!:](?= |$)", text[: LENGTH + 1])]
+    if ends and ends[-1] >= 60:
+        return re.sub(":$", ".", text[: ends[-1]])
+    return text if len(text) <= LENGTH else text[:LENGTH].rpartition(" ")[0] + " …"
 
 
-def _title(context) -> str:
-    """A page's title in words, with its number."""
-    return html.unescape(re.sub("<[^>]+>", "", context["title"]))
+CITE = (
+    '<details class="hn-checks hn-code-only hn-cite"><summary>Cite this chapter</summary><div '
+    'class="highlight-none notranslate"><div class="highlight"><pre>{}</pre></div></div></details>'
+)
 
 
-def _meta(app, title: str, about: str, image: str) -> str:
+def metatags(app, title: str, about: str, image: str) -> str:
+    """Return the tags of a page's head, for search engines and cards of shared links."""
     tags = {"og:type": "article", "og:site_name": app.config.html_title, "og:title": title}
     tags |= {"og:description": about, "og:image": image}
-    escaped = {name: html.escape(text) for name, text in tags.items()}
-    lines = [f'<meta property="{name}" content="{text}">' for name, text in escaped.items()]
+    lines = [
+        f'<meta property="{name}" content="{html.escape(text)}">' for name, text in tags.items()
+    ]
     lines.append(f'<meta name="description" content="{html.escape(about)}">')
-    lines.append('<meta name="twitter:card" content="summary_large_image">')
-    return "\n".join(lines)
+    return "\n".join([*lines, '<meta name="twitter:card" content="summary_large_image">'])
 
 
 def entry(app, page: str, title: str, date: str) -> str:
-    """The BibTeX entry of a page, from its title with its number."""
+    """Return the BibTeX entry of a page, from its title with its number."""
     url, book = portable_notebooks.repository(root()), rf"\emph{{{app.config.html_title}}}"
     number, title = re.fullmatch(r"(?:(\d+)\. )?(.*)", title).groups()
     fields = {
@@ -110,79 +107,29 @@ def entry(app, page: str, title: str, date: str) -> str:
         fields["url"] = url
     key = re.sub(r"\W", "", page.rpartition("/")[2])
     lines = [f"  {name} = {{{text}}}," for name, text in fields.items()]
-    return "\n".join([f"@misc{{hnlib-{key},", *lines, "}"])
-
-
-def _neighbours(app, pagename, context):
-    """Let *Next* and *Previous* pass over fine print."""
-    line = [page for page in toc() if page == pagename or not FINE_PRINT.search(page)]
-    if pagename not in line:
-        return
-    place = line.index(pagename)
-    for name, page in ("prev", line[place - 1 : place]), ("next", line[place + 1 : place + 2]):
-        for target in page:
-            title = app.builder.render_partial(app.env.titles[target])["title"]
-            context[name] = {"link": app.builder.get_relative_uri(pagename, target), "title": title}
-
-
-def _sidebar(pagename, context):
-    """Leave out the numbers of fine print in the list of pages; its statements keep theirs."""
-    listed = context["generate_toctree_html"]
-    fine = [page.rpartition("/")[2] for page in toc() if FINE_PRINT.search(page)]
-    names = rf'(?:[^"]*/)?(?:{"|".join(map(re.escape, fine))})\.html'
-    target = f"(?:{names}|#)" if FINE_PRINT.search(pagename) else names
-
-    def without(kind, *arguments, **options):
-        shown = listed(kind, *arguments, **options)
-        if kind == "raw":
-            return shown
-        return re.sub(rf'(<a class="[^"]*" href="{target}">)\s*\d+\. ', r"\1", str(shown))
-
-    context["generate_toctree_html"] = without
-
-
-def _appended(app, page, context):
-    """Name the chapter of fine print above its title."""
-    pages = toc()[: toc().index(page)]
-    chapter = next(other for other in reversed(pages) if not FINE_PRINT.search(other))
-    title = app.builder.render_partial(app.env.titles[chapter])["title"]
-    link = f'<a href="{app.builder.get_relative_uri(page, chapter)}">{title}</a>'
-    head = f'<p class="hn-appendix">Fine print of <em>{link}</em></p>\n<h1>'
-    context["body"] = context["body"].replace("<h1>", head, 1)
+    return "\n".join([f"@misc{{hnlib-{key},", *lines, "}\n"])
 
 
 def _page(app, pagename, templatename, context, doctree):
-    if "generate_toctree_html" in context:  # 404, search and the sources have the list, too
-        _sidebar(pagename, context)
     source = pagename.startswith("_modules/")  # by sphinx.ext.viewcode
     if doctree is None and not source:
         return
     base = app.config.html_baseurl or context["pathto"]("", resource=True)
-    numbered, image = _title(context), f"{base}_static/card.png"
-    if source:
-        about = f"The source of {numbered}, a module of the library of {app.config.html_title}."
-        context["metatags"] = _meta(app, numbered, about, image)
-        # viewcode puts a block's marks on lines of their own, which the listing would show as empty ones
-        context["body"] = VIEWCODE.sub(r"\1\2", context["body"])
-        return
-    _neighbours(app, pagename, context)
+    numbered = html.unescape(re.sub("<[^>]+>", "", context["title"]))
     title = re.sub(r"^\d+\.\s*", "", numbered)
-    if FINE_PRINT.search(pagename):
-        _appended(app, pagename, context)
-    about = description(doctree) or f"{title}: a page of {app.config.html_title}."
-    context["metatags"] += _meta(app, title, about, image)
+    about = f"{title}: a page of {app.config.html_title}."
+    if not source:
+        about = description(doctree) or about
+    tags = metatags(app, title, about, f"{base}_static/card.png")
+    context["metatags"] = context.get("metatags", "") + tags
     if pagename.startswith("notebooks/"):
         bibtex = html.escape(entry(app, pagename, numbered, context["last_updated"]))
-        cite = (
-            '<details class="hn-checks hn-code-only hn-cite"><summary>Cite this chapter</summary>'
-            f'<div class="highlight-none notranslate"><div class="highlight"><pre>{bibtex}\n</pre></div></div></details>'
-        )
         before, end, after = context["body"].rpartition("</section>")
-        context["body"] = f"{before}{cite}{end}{after}"
+        context["body"] = f"{before}{CITE.format(bibtex)}{end}{after}"
 
 
 def _lost(app):
-    """The page for lost links, in the book's frame."""
+    """Yield the page for lost links, in the book's frame."""
     body = "<h1>No such page</h1><p>Perhaps it was renamed.</p>"
     return [("404", {"title": "No such page", "body": body}, "page.html")]
 

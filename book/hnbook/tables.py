@@ -68,7 +68,7 @@ def _html(value) -> str:
         return value
     if value is None or value is pd.NA or value != value:
         return DASH
-    text = f"{value:g}" if isinstance(value, float) else str(value)
+    text = f"{value:g}".replace("-", "−") if isinstance(value, float) else str(value)
     return html.escape(text, quote=False)
 
 
