@@ -37,15 +37,6 @@ def test_pooled_as_the_family_of_all_settings():
     assert two.between == pytest.approx(found["0"].between) and two.family == 1
 
 
-def test_beside_a_pool_stands_what_each_variance_gives_alone():
-    base, *others = groups([0, 1, 2])
-    pairs = {str(k): (group, base) for k, group in enumerate(others)}
-    alone = [comparisons.between(group, base) for group in others]
-    found = Question(pairs, (base, *others)).effects(pooled=False)
-    expected = [e.p for e in comparisons.family(alone)]
-    assert [e.p for e in found.values()] == pytest.approx(expected)
-
-
 def test_verdicts_and_the_table():
     base, same, better = groups([0, 0, 3], noise=0.0002)
     nothing = base.iloc[:0]
@@ -82,10 +73,3 @@ def test_new_images_take_the_bits_where_runs_have_them():
     asked = Question({"a": (with_bits(ours), with_bits(base))}, (ours, base))
     assert not asked.effects("linear", "new images")["a"].bound
     assert "recorded bits" in asked.note()
-
-
-def test_a_pool_with_other_seeds_is_refused():
-    ours, base = groups([1, 0])
-    (other,) = groups([0], seeds=(0, 1, 5))
-    with pytest.raises(ValueError, match="the same two or more seeds"):
-        Question({"a": (ours, base)}, (base, ours, other)).effects()

@@ -30,9 +30,9 @@ DEFINED = line("three", kind="definition", value=0, control=None, instances=1)
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ([line("a < b")], "a &lt; b: verified on 40 instances, worst 3e−9, the false variant gives 0.5"),
-        ([line(), WIDER, DEFINED], "3 ways on 43 instances, worst 2e−8, the false variants give at least 0.2"),
-        ([line(kind="inequality", value=-0.1)], "on 40 instances, no violation, the false variant gives 0.5"),
+        ([line("a < b")], "a &lt; b: verified on 40 instances, worst 3e−9, the false variant: 0.5"),
+        ([line(), WIDER, DEFINED], "3 ways on 43 instances, worst 2e−8, the false variants: 0.2"),
+        ([line(kind="inequality", value=-0.1)], "on 40 instances, no violation, the false variant: 0.5"),
     ],
 )  # fmt: skip
 def test_a_strip_says_what_its_checks_found(lines, said):
@@ -42,18 +42,10 @@ def test_a_strip_says_what_its_checks_found(lines, said):
     assert page.startswith("<p>a</p><details") and page.endswith("</details><p>b</p>")
 
 
-@pytest.mark.parametrize("inside", ["<!-- checks -->", "</section>", "<section>"])
+@pytest.mark.parametrize("inside", ["<!-- checks -->", "</section>", "<!-- end of checks -->"])
 def test_a_strip_ends_where_it_began(inside):
-    with pytest.raises(ValueError, match="page: a strip of checks is not closed"):
+    with pytest.raises(ValueError, match=r"page: .*(is not closed|stands alone)"):
         folded(line(), inside)
-
-
-@pytest.mark.parametrize(
-    "mark", ["<!-- checks -->", "<!-- end of fold -->", "<!-- more: a > b -->"]
-)
-def test_a_strip_without_beginning_or_end_is_refused(mark):
-    with pytest.raises(ValueError, match=f"page: {mark} stands alone"):
-        folds.folded("page", f"<p>a</p>{mark}<p>b</p>")
 
 
 def test_a_strip_after_a_theorem_is_a_tick_beside_its_number():
@@ -65,7 +57,7 @@ def test_a_strip_after_a_theorem_is_a_tick_beside_its_number():
     )
     _, first, second = re.split("<h2>", page)
     ticks = re.findall(r"</span>(.*?) \(Form\)", first)[0]
-    assert re.findall(r'href="#(strip-\d)" title="O9 mean .*? gives 0.5"', ticks) == [
+    assert re.findall(r'href="#(strip-\d)" title="O9 mean .*?: 0.5"', ticks) == [
         "strip-3",
         "strip-4",
     ]

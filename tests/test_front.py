@@ -51,11 +51,3 @@ def test_one_version_everywhere():
     preferred = citation["preferred-citation"]
     assert hnlib.__version__ in preferred["edition"] and preferred["title"] == citation["title"]
     assert citation["date-released"].year == preferred["year"]
-
-
-def test_the_skill_calls_what_the_decision_page_calls():
-    pages = "skills/choose-negatives/SKILL.md", "notebooks/experiments/which-method.md"
-    skill, page = (
-        set(re.findall(r"methods\.build\([^)]*\)", " ".join(text(name).split()))) for name in pages
-    )
-    assert len(skill) > 3 and skill <= page

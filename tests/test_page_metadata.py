@@ -1,7 +1,6 @@
 """What stands in a page's head and beside the pages."""
 
 import json
-import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -34,31 +33,6 @@ def test_a_description_is_the_first_sentences_of_the_first_paragraph():
     )
     assert page_metadata.description(document(time, "What a run is.", long)) == "What a run is."
     assert page_metadata.description(document(box, time)) == ""
-
-
-def test_formulas_keep_their_letters_and_lose_their_accents():
-    text = r"$\hat\Pi \ne \Lambda$, $\lambda \in \langle a\rangle$"
-    read = re.sub(r"\\(\w+)\s*", page_metadata.letter, text)
-    assert " ".join(read.split()) == "$Π ≠ Λ$, $λ ∈ ⟨a⟩$"
-
-
-def test_a_number_in_a_table_has_a_minus_and_a_name_breaks_after_its_dots():
-    """Code, formulas, ranges and names that hold a hyphen stay as they are."""
-    row = "<td>-0.5 (-.2, p-1) 2-3 CIFAR-10</td><th><code>lr -1</code></th>"
-    row += (
-        '<td title="-1"><span class="math">\\(-1\\)</span><code><span>hnlib.a.b</span></code></td>'
-    )
-    assert html_repairs.CELL.sub(html_repairs._cell, f"-1 {row}") == f"-1 {row}".replace(
-        "-0.5 (-.2", "−0.5 (−.2"
-    ).replace("hnlib.a.b", "hnlib.<wbr>a.<wbr>b")
-
-
-def test_no_line_breaks_a_value():
-    said = "at t = 0.1 it is 5 % [−0.2, +0.4], a = b"
-    shown = said.replace("t = 0", "t\u00a0=\u00a00").replace("5 %", "5\u00a0%")
-    code = "<pre>\nt = 0.1</pre>"
-    joined = html_repairs.VALUE.sub(html_repairs._value, said + code)
-    assert joined == shown.replace("2, +", "2,\u00a0+") + code
 
 
 def test_a_phone_is_offered_the_narrow_drawing_of_a_figure(tmp_path):

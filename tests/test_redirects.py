@@ -6,7 +6,8 @@ import pytest
 
 from builder import redirects
 
-STAYS = "<html><head></head><body>Here</body></html>"
+ICON = '<link rel="icon" href="../_static/favicon.svg"/>'
+STAYS = f"<html><head><title>A title</title>{ICON}</head><body>Here</body></html>"
 
 
 def test_old_addresses_lead_to_pages_that_are_there(tmp_path):
@@ -23,6 +24,7 @@ def test_old_addresses_lead_to_pages_that_are_there(tmp_path):
     for link in re.findall(r'(?:href|url)="?=?([^"]+)"|: "([^"]+)"', old.read_text()):
         address = (link[0] or link[1]).partition("#")[0]
         assert (old.parent / address).resolve().is_file(), link
+    assert f"<title>A title</title>{ICON}" in old.read_text()  # those of the new page
     assert '"thm": "../theory/stays.html#thm"' in old.read_text()
     stays = (pages / "theory/stays.html").read_text()
     assert '{"part": "../appendix/new.html#part"}' in stays and "Here" in stays

@@ -40,11 +40,6 @@ def test_a_table_without_rows_says_so():
     assert repr(tables.table(pd.DataFrame({"a": []}))) == "Not measured."
 
 
-def test_mean_and_deviation():
-    assert tables.percent([0.5, 0.7, None]) == "60.0\u00a0±\u00a014.1"
-    assert tables.percent([0.5]) == "50.0" and tables.percent([]) == "–"
-
-
 def test_an_end_beside_zero_shows_its_side():
     def shown(difference, half):
         effect = Effect(difference, half / stats.t.isf(0.025, 4), 4, "these images")

@@ -147,7 +147,7 @@ def found(name: str, *ids: str) -> list[Effect]:
     """Return what predictions of an experiment found."""
     experiment = experiments.load(name)
     lines = [line for id_ in ids for line in experiment.predictions if line["id"] == id_]
-    several = [experiment.of_family(line, line["metric"]).values() for line in lines]
+    several = [predictions.of_family(experiment, line, line["metric"]).values() for line in lines]
     return [effect for effects in several for effect in effects]
 
 
@@ -242,14 +242,6 @@ def report(name: str) -> list[str]:
     if one.chosen:
         lines.append("Half of the seeds and of the examples choose again; the others judge.")
     return [*lines, formatted(printed(name))]
-
-
-def found(name: str, *ids: str) -> list[Effect]:
-    """Return what predictions of an experiment found."""
-    experiment = experiments.load(name)
-    lines = [line for id_ in ids for line in experiment.predictions if line["id"] == id_]
-    several = [predictions.of_family(experiment, line, line["metric"]).values() for line in lines]
-    return [effect for effects in several for effect in effects]
 
 
 def summary() -> str:
