@@ -1,10 +1,8 @@
 """What a reader meets: every page of the built book, from its file, in a real browser, without a
 network."""
 
-import json
 import re
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -127,17 +125,6 @@ def test_page(page, page_name):
     assert {name: found for name, found in wrong.items() if found} == {}
 
 
-def test_proofs_are_open_on_paper(visit):
-    """A page that is printed opens its proofs and solutions and leaves its checks folded."""
-    page = visit("notebooks/theory/packing.html")
-    count = "() => document.querySelectorAll('article details.sd-dropdown:not([open])').length"
-    closed, checks = page.evaluate(count), "details.hn-checks:not(.hn-more)[open]"
-    page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
-    assert closed > 3 and page.evaluate(count) == 0 and page.locator(checks).count() == 0
-    page.evaluate("() => dispatchEvent(new Event('afterprint'))")
-    assert page.evaluate(count) == closed
-
-
 def too_large(page: Path, text: str) -> list:
     """A page and the pictures only it shows stay below 1.5 MB."""
     pictures = {page.parent / name for name in re.findall(r'src="([^"]*_images/[^"]+)"', text)}
@@ -162,47 +149,24 @@ def broken_links(page: Path, text: str) -> list:
     return sorted(broken)
 
 
-def test_the_start_page_links_the_pdf(html, paper):
-    """Where `make pdf` has printed it, with bookmarks; the first page is also index.html."""
-    for page in ("notebooks/start-here", "index"):
-        text = (html / f"{page}.html").read_text(encoding="utf-8")
-        assert '<a href="../hard-negatives.pdf">' in text
-    leaflet = (html / "notebooks/null-model.html").read_text(encoding="utf-8")
-    assert '<a href="../null-model.pdf">' in leaflet
-    assert b"/Outlines" in paper.read_bytes()
-
-
-def test_pages_of_the_pdf_are_full(html, paper, tmp_path):
-    """Half of a page at least is used, but of the last of a chapter."""
+def test_the_pdf_has_full_pages_and_a_link(html, paper, tmp_path):
+    """Half of a page at least is used, but of the last of a chapter; control: an empty page."""
+    start = (html / "index.html").read_text(encoding="utf-8")
+    assert '<a href="../hard-negatives.pdf">' in start and b"/Outlines" in paper.read_bytes()
     titles = [pdf.title((html / f"{name}.html").read_text("utf-8")) for name in pdf.toc()]
     first, pages = openings(paper), pictures(paper, tmp_path)
-    assert half_empty(pages, ends(first, ["Contents", *titles])) == []
+    last = ends(first, ["Contents", *titles])
+    assert half_empty(pages, last) == []
+    assert half_empty([*pages[:2], 0 * pages[0], *pages[2:]], {1, 2}) != []
 
 
-def test_a_faulty_pdf_is_found(html, browser, monkeypatch, tmp_path):
-    """A near miss in the style of the book: a page with one line that another page follows."""
-    head = pdf.document(html, pdf.toc()[0]).partition('<div class="hn-sheet"')[0]
-    faulty = "".join(f'<div class="hn-sheet">{text}</div>' for text in ("<p>One line.</p>",) * 2)
-    monkeypatch.setattr(pdf, "document", lambda folder, alone: head + faulty)
-    with ThreadPoolExecutor(1) as thread:  # playwright runs once in each, in this one `browser`
-        thread.submit(pdf.pdf, html, tmp_path / "faulty.pdf").result()
-    pages = pictures(tmp_path / "faulty.pdf", tmp_path)
-    assert half_empty(pages, {2}) == [1]
-
-
-def test_the_root_is_the_start_page(visit, html):
-    """With its pictures and links, which lead into the book."""
+def test_the_root_and_a_lost_link_lead_into_the_book(visit, html):
     page = visit("index.html")
     link = page.locator("a.right-next").evaluate("link => link.href")
-    assert Path(unquote(urlsplit(link).path)).is_file() and link.endswith("one-choice.html")
-    assert page.complaints == [] and "Hard negatives" in page.title()
-
-
-def test_a_lost_link_finds_the_contents(html):
-    """By addresses that hold from any folder."""
+    assert Path(unquote(urlsplit(link).path)).is_file() and page.complaints == []
     text = (html / "404.html").read_text(encoding="utf-8")
-    assert '<base href="/">' in text and 'href="notebooks/theory/packing.html"' in text
-    assert "No such page" in text and broken_links(html / "404.html", text) == []
+    assert '<base href="/">' in text and "No such page" in text
+    assert broken_links(html / "404.html", text) == []
 
 
 def test_files(html):
@@ -214,27 +178,6 @@ def test_files(html):
             for check in (too_large, broken_links):
                 wrong += [(page.name, check.__name__, found) for found in check(page, text)]
     assert wrong == []
-
-
-def notebooks(html):
-    """Pages made from notebooks, with the notebook each offers for download."""
-    return [
-        (page, re.search(r'href="([^"]*_sources/[^"]+\.ipynb)"', page.read_text(encoding="utf-8")))
-        for name in build.toc()
-        if name.startswith("notebooks/") and (page := html / f"{name}.html")
-    ]
-
-
-def test_executed_notebooks_can_be_downloaded(html):
-    """Each chapter offers its executed notebook, outputs included."""
-    pages = notebooks(html)
-    assert pages
-    for page, link in pages:
-        assert link, f"{page.name} offers no notebook"
-        notebook = json.loads((page.parent / link[1]).read_text(encoding="utf-8"))
-        first, *code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-        assert first["id"] == "elsewhere", f"{page.name}: no first cell that finds the library"
-        assert all(cell["execution_count"] for cell in code), page.name
 
 
 def left_over(node) -> dict[str, list[str]]:
@@ -267,31 +210,22 @@ def test_a_download_reads_like_the_page(html):
     in the sources, the control."""
     portable_notebooks.read_labels(html, build.toc())
     before = Counter()
-    for path in sorted((execute.root() / "notebooks").rglob("*.md")):
+    for path in build.chapters():
         before.update({what: len(found) for what, found in left_over(execute.read(path)).items()})
         page = path.relative_to(execute.root()).with_suffix(".ipynb")
-        after = left_over(nbformat.read(html / "_sources" / page, as_version=4))
+        node = nbformat.read(html / "_sources" / page, as_version=4)
+        assert str(page) in (html / page.with_suffix(".html")).read_text("utf-8")
+        first, *code = [cell for cell in node.cells if cell.cell_type == "code"]
+        assert first.id == "elsewhere" and all(cell.execution_count for cell in code), path
+        after = left_over(node)
         assert {what: found for what, found in after.items() if found} == {}, path
     assert min(before.values()) > 50, before
-
-
-def test_the_first_tap_on_a_word_shows_its_card_and_the_second_follows_it(html, browser):
-    page = browser.new_page(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
-    page.goto((html / "notebooks/start-here.html").as_uri())
-    word = page.locator("a.hn-term").first
-    word.tap()
-    assert "hn-shown" in word.get_attribute("class")
-    word.tap()
-    page.wait_for_url("**/notation.html#*")
-    page.close()
 
 
 @pytest.mark.parametrize(
     ("query", "title", "page"),
     [
         ("Theorem 3.2", "Theorem 3.2 (", "theory/transport"),
-        ("O9", "O9", "theory/transport"),
-        ("GIST", "GISTEmbed", "book/questions"),  # the beginning of a word
         ("Theorem 2.99", "Theorem 2.", "theory/degeneracy-more"),  # the others of its chapter
         (
             "my NDCG drops after fine-tuning on code",
@@ -309,43 +243,6 @@ def test_search_finds(visit, query, title, page):
     assert page in pages[0] and "book/api" not in pages[0]
     assert sorted(pages, key=lambda link: "book/api" in link) == pages
     assert found.complaints == []
-
-
-def skip(page):
-    """Go past the sidebar by the link that is the first tab stop of a page."""
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-
-
-@pytest.mark.parametrize("past_the_sidebar", [False, True])
-def test_keyboard_focus_is_visible(visit, past_the_sidebar):
-    """Whoever goes through the page with the tab key sees where they are."""
-    page = visit("notebooks/start-here.html")
-    if past_the_sidebar:
-        skip(page)
-    unseen = []
-    for _ in range(30):
-        page.keyboard.press("Tab")
-        where, style, width, opacity = (
-            page.evaluate("""() => { const e = document.activeElement, s = getComputedStyle(e);
-            return [e.outerHTML.slice(0, 120), s.outlineStyle, parseFloat(s.outlineWidth), s.opacity]; }""")
-        )
-        if where.startswith("<body"):
-            break
-        if style == "none" or width < 2 or opacity == "0":
-            unseen.append(where)
-    assert unseen == []
-
-
-def test_the_tab_key_passes_over_formulas(visit):
-    """From the skip link on, where formulas stand between the links."""
-    page = visit("notebooks/theory/transport.html")
-    skip(page)
-    stops = set()
-    for _ in range(40):
-        page.keyboard.press("Tab")
-        stops.add(page.evaluate("() => document.activeElement.closest('.math')?.textContent"))
-    assert stops == {None}
 
 
 PICTURES = {
@@ -426,27 +323,18 @@ def unreadable(picture) -> list:
     ]
 
 
-def test_next_passes_over_fine_print(visit):
-    """From chapter to chapter; fine print stands indented, without a number, under its own."""
-    page = visit("notebooks/theory/packing.html")
-    assert page.locator("a.right-next").get_attribute("href") == "kl-robustness.html"
-    fine = page.locator("#pst-primary-sidebar a.hn-fine-print").all_inner_texts()
-    assert fine and not any(title[0].isdigit() for title in fine)
-    assert page.locator("#pst-primary-sidebar li.current > a").inner_text().startswith("8. ")
-    for elsewhere in ("search.html", "_modules/hnlib/contrast.html"):
-        page = visit(elsewhere)
-        assert page.locator("#pst-primary-sidebar a.hn-fine-print").all_inner_texts() == fine
-
-
-def test_picture_of_masks_says_what_is_proved(visit):
-    """Only with both masks is the triangle better than collapse."""
-    box = visit("notebooks/theory/degeneracy.html").locator(".hn-picture")
-    better = []
-    for wanted in ((False, False), (True, False), (False, True), (True, True)):
-        for control, on in zip(box.locator("input").all(), wanted, strict=True):
-            control.set_checked(on)
-        better.append("triangle is better" in box.locator("output").inner_text())
-    assert better == [False, False, False, True]
+def test_the_tab_key_shows_where_it_is_and_passes_over_formulas(visit):
+    """From the link on that goes past the sidebar."""
+    page = visit("notebooks/theory/transport.html")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        where, width, formula = page.evaluate("""() => {
+            const e = document.activeElement, s = getComputedStyle(e);
+            const seen = s.outlineStyle !== 'none' && s.opacity !== '0';
+            return [e.outerHTML.slice(0, 120), seen * parseFloat(s.outlineWidth), e.closest('.math') !== null]; }""")
+        assert where.startswith("<body") or (width >= 2 and not formula), where
 
 
 def test_a_link_from_claims_opens_the_strip_of_its_check(visit):
@@ -463,99 +351,11 @@ def test_a_link_from_claims_opens_the_strip_of_its_check(visit):
     assert page.locator("details.hn-checks[open]").count() == 1
     line.locator("a.hn-claim-id").click()
     page.wait_for_url("**/book/claims.html#claim-R2")
-
-
-def test_errata_are_a_filtered_view_of_the_claims(visit):
-    """Each row that is left leads to its erratum, a line that opens."""
-    page = visit("book/claims.html?Filter=erratum")
-    links = page.get_by_role("link", name="erratum", exact=True)
-    assert 20 < links.count() == page.locator("tbody tr:visible").count()
-    links.first.click()
-    page.wait_for_url("**/errata.html#erratum-*")
-    assert page.locator("details.hn-erratum[open]").count() == 1
-
-
-def test_a_tick_beside_a_theorem_opens_its_strip(visit):
-    page = visit("notebooks/theory/transport.html")
+    page = visit("notebooks/theory/transport.html")  # a ✓ beside a theorem opens its strip, too
     strip = page.locator("details.hn-beside").first
     assert not strip.is_visible()
     page.locator(".hn-tick").first.click()
     strip.wait_for(state="visible")
-
-
-def test_picture_of_the_balls_trades_radii_for_temperatures(visit):
-    """One ball each: equal radii. One budget: equal temperatures."""
-    box = visit("notebooks/theory/kl-robustness.html").locator(".hn-picture")
-
-    def values():
-        amounts = (box.locator(f".hn-amount:has-text('{x}')") for x in ("radius", "temperature"))
-        return [len({*one.locator("span:last-child").all_inner_texts()}) for one in amounts]
-
-    assert values() == [1, 3]
-    box.get_by_label("one budget").check()
-    assert values() == [3, 1]
-
-
-def test_picture_of_the_mass_leaves_the_prior_behind(visit):
-    """At β = 0 the tilt gives the class its prior, and then more and more."""
-    box = visit("notebooks/theory/debiasing.html").locator(".hn-picture")
-    shares = []
-    for key in ("Home", "PageUp", "End"):
-        box.locator("input").press(key)
-        shares.append([int(n) for n in re.findall(r"(\d+) %", box.locator("output").inner_text())])
-    assert shares[0][0] == shares[0][1] and shares[0][2] == 0
-    assert (
-        shares[0][0] < shares[1][0] < shares[2][0] and len({prior for _, prior, _ in shares}) == 1
-    )
-
-
-def numbers(text: str) -> list[float]:
-    """The numbers in a text, in order."""
-    return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", text)]
-
-
-def test_picture_of_the_radius_has_three_radii_for_a_temperature(visit):
-    """Colder is a larger radius for each anchor; the loss and the price add up to the worst mean."""
-    box = visit("notebooks/theory/temperature.html").locator(".hn-picture")
-    read = []
-    for key in ("End", "PageDown", "Home"):
-        box.locator("input").press(key)
-        read.append(numbers(box.locator("output").inner_text()))
-    for tau, *radii, slides, seen, price, worst in read:
-        assert len(set(radii)) == 3 and slides == pytest.approx(0.25**2 / 2 / tau**2, rel=0.05)
-        assert seen + price == pytest.approx(worst, abs=0.011)
-    assert all(list(radii) == sorted(set(radii)) for radii in list(zip(*read))[1:4])
-
-
-def test_picture_of_motion_plays_to_the_end_and_turns(visit):
-    """Played from the start to its end, with a pause; a drag turns it; circle and sphere differ."""
-    box = visit("notebooks/theory/sharpness.html").locator(".hn-picture")
-    page, step, turn = box.page, *box.locator("input[type=range]").all()
-    page.clock.install()
-    step.press("Home")
-    start, button = drawn(box), box.get_by_role("button")
-    button.click()
-    assert button.inner_text() == "Pause" and drawn(box) != start
-    assert (
-        f"After {step.get_attribute('aria-valuetext')} steps" in box.locator("output").inner_text()
-    )
-    button.click()
-    held = drawn(box)
-    page.clock.run_for(60_000)
-    assert button.inner_text() == "Play" and drawn(box) == held
-    button.click()
-    page.clock.run_for(60_000)
-    assert button.inner_text() == "Play" and step.input_value() == step.get_attribute("max")
-    flat = drawn(box)
-    box.get_by_label("sphere").check()
-    assert "on the sphere" in box.locator("output").inner_text() and drawn(box) != flat
-    before, ball = turn.input_value(), box.locator("svg").nth(1).bounding_box()
-    page.mouse.move(ball["x"] + 100, ball["y"] + 100)
-    page.mouse.down()
-    page.mouse.move(ball["x"] + 160, ball["y"] + 100)
-    page.mouse.up()
-    assert turn.input_value() != before
-    assert page.complaints == []
 
 
 LEDGER = """<section><div class="hn-filter" data-headings="Part" data-columns="Data"></div>

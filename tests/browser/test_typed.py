@@ -46,15 +46,6 @@ def unpacked(text):
     return normalize(z, dim=1).chunk(2)
 
 
-def test_a_page_has_the_points_that_were_recorded(batches):
-    assert sum(map(len, batches.values())) < 60_000
-    with np.load(ROOT / "book/results/stages.npz") as stages:
-        for name, text in batches.items():
-            z = normalize(torch.from_numpy(stages[name]).double().flatten(0, 1), dim=1)
-            found = torch.cat(unpacked(text))
-            torch.testing.assert_close(found @ found.T, z @ z.T, rtol=0, atol=3e-4)
-
-
 # --- ten expressions, in the page's language and by hand
 
 
@@ -86,13 +77,9 @@ def weight(log_w, t):
 # kind, expression, t, power, the same by hand, batch
 EXPRESSIONS = [
     ("f", "s/t", 0.1, 1, methods.build("simclr", temperature=0.1), "cifar10 early"),
-    ("f", "s/t", 0.5, 0, logit(lambda s: s / 0.5, 0.0), "cifar10 middle"),
     ("f", "(s + abs(s))/t", 0.3, 2, logit(lambda s: (s + s.abs()) / 0.3, 2.0), "cifar10 late"),
     ("w", "exp(2*s/t)", 0.5, 1, weight(lambda s: 2 * s / 0.5, 0.5), "scifact early"),
-    ("w", "sigmoid(log(Q) - s/t)", 0.1, 1, weight(lambda s: functional.logsigmoid(math.log(62) - s / 0.1), 0.1), "scifact late"),
-    ("w", "step(max(s, -s) - 0.1)*e^(-s/t)", 0.1, 1, weight(lambda s: torch.where(s.abs() > 0.1, -s / 0.1, -torch.inf), 0.1), "cifar10 middle"),
     ("f", "2*artanh(s)", 0.1, 1, methods.build("artanh"), "cifar10 late"),
-    ("f", "0.5*s/t − 0.5*log(1 − s)", 0.5, 1, methods.example("weince").build(temperature=0.5, share=0.5, shape=1.0), "scifact middle"),
     ("f", "relu(s - .2)/t + sqrt(1 + s)^3", 0.1, 1, logit(lambda s: (s - 0.2).relu() / 0.1 + (1 + s) ** 1.5), "cifar10 early"),
     ("f", "log(exp(s/0.5) + 1e-3*exp(s/0.05))", 0.1, 1, logit(lambda s: torch.logaddexp(s / 0.5, s / 0.05 - math.log(1000))), "cifar10 middle"),
 ]  # fmt: skip
@@ -147,19 +134,10 @@ def test_an_expression_has_the_profile_of_its_loss(
 
 SENTENCES = [
     ("", "Something is missing at character 1, the end; add a number, s or t."),
-    (
-        "exp(s",
-        "The parenthesis at character 4 is not closed before character 6; add “)” or an operator.",
-    ),
-    (
-        "s * / t",
-        "“/” at character 5 cannot stand there; put a number, s, t or a function before it.",
-    ),
+    ("s * / t", "“/” at character 5 cannot stand there; put a number, s, t or a function before it."),
     ("0,5*s", "The comma at character 2 is outside a function; write decimals with a point."),
-    ("s/t + log", "log at character 7 has no argument; write log(s)."),
-    ("1 + x*s", "“x” at character 5 is unknown; use s, t, Q, "),
     ("alert(1)", "“alert” at character 1 is unknown; use s, t, Q, "),
-]
+]  # fmt: skip
 READ = (
     "text => { try { typed.parse(text); return 'read'; } catch (error) { return error.message; } }"
 )
@@ -171,32 +149,10 @@ def test_an_error_names_its_place_and_a_remedy(sheet, text, sentence):
     assert said.startswith(sentence) and said.count(".") == 1
 
 
-def test_powers_and_signs_bind_as_in_mathematics(sheet):
-    value = "text => typed.parse(text)({ s: 0.5, t: 0.1, Q: 62 })[0]"
-    for text, expected in [
-        ("-s^2", -0.25),
-        ("2^-s^2", 2**-0.25),
-        ("1 - 2 - 3", -4),
-        ("8/4/2", 1),
-        ("2**3", 8),
-        ("-2*-3 + 1.5e1", 21),
-        ("2e", None),
-    ]:
-        if expected is None:
-            assert "follows without an operator" in sheet.evaluate(READ, text)
-        else:
-            assert sheet.evaluate(value, text) == pytest.approx(expected)
-
-
 @pytest.mark.parametrize(
     "kind, text, sentence",
     [
         ("f", "log(s)", "f(s) is not a finite number at s = −0."),
-        ("f", "1/(s - s)", "f(s) is not a finite number at s = "),
-        ("f", "max(log(s), 0)", "f(s) is not a finite number at s = −0."),
-        ("f", "max(0, log(s))", "f(s) is not a finite number at s = −0."),
-        ("w", "min(sqrt(s), 1)", "w(s) is not a finite number at s = −0."),
-        ("w", "step(log(s))", "w(s) is not a finite number at s = −0."),
         ("w", "s", "w(s) is negative at s = −0."),
         ("w", "0", "w(s) is 0 for all negatives of an anchor of this batch; give some a weight."),
         ("f", "t", "This loss has no gradient on this batch; let it change with s."),
@@ -258,25 +214,6 @@ def test_a_batch_in_numbers_is_that_of_the_library(sheet):
             slope = float((pulls[2] / pulls[1]).log()) / 0.01
             assert slope == pytest.approx(found["sharpness"], rel=1e-6)
     assert np.median(missed) > 1e-5
-
-
-def test_anchors_of_a_recorded_batch_are_theirs(sheet, batches):
-    """With the lead over the soft maximum of the tilted negatives; control: over the largest."""
-    for seed, text in enumerate(batches.values()):
-        x = settings(seed) | {"alpha": 0}
-        contrast = Contrast.from_views(*unpacked(text))
-        s, t = contrast.similarity, x["t"]
-        log_w = negatives.tilted(x["beta"], t)(contrast)
-        options = dict(tau_plus=x["tau"], scale=x["Q"], reduction="none")
-        true = objectives.info_nce(contrast, log_w, t, **options)
-        own = s[contrast.positives]
-        soft = own - t * (log_w + s / t).logsumexp(1)
-        largest = own - s.masked_fill(~contrast.admissible, -1).amax(1)
-        for leads, right in ((soft, True), (largest, False)):
-            given = [x | {"own": float(p), "lead": float(lead)} for p, lead in zip(own, leads)]
-            found = sheet.evaluate("all => all.map((x) => typed.batch(x).loss)", given)
-            off = (torch.tensor(found, dtype=torch.float64) - true).abs().max()
-            assert (off < 1e-9) == right and (off > 1e-3) != right
 
 
 def test_values_of_a_loss_are_those_of_collapse_in_the_library(sheet):
