@@ -1,13 +1,12 @@
-import shlex
 from dataclasses import replace
 
 import pandas as pd
 import test_paper_numbers
 
 from builder import ledger_pages, paper_numbers_page
-from hnlib.experiments import evidence, paper_numbers
+from hnbook import paper_numbers
+from hnlib.experiments import evidence
 from hnlib.graphs import data as graph_sets
-from hnlib.images.config import ImageRun
 from hnlib.training import records
 
 
@@ -48,11 +47,6 @@ def test_a_command_on_the_page_is_text_whatever_it_holds():
     for text in ("x`{{ 1 }}`y", "``", "a `b`` c", "$x$ <b> {raw}`x`"):
         (inline,) = MarkdownIt().parse(ledger_pages.inline_code(text))[1:2]
         assert [(c.type, c.content.strip()) for c in inline.children] == [("code_inline", text)]
-
-
-def test_words_of_a_command_are_words_of_the_shell():
-    run = ImageRun(dataset="cifar10", method="simclr", encoder="$(touch x)", epochs=1)
-    assert shlex.split(paper_numbers.command(run))[-1] == "$(touch x)"
 
 
 def misprinted(row: dict) -> list[str]:

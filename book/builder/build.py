@@ -18,7 +18,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from builder import forked_kernels, ledger_pages, paper_numbers_page, portable_notebooks, redirects
-from builder.reading_time import with_time
+from builder.reading_time import below_title, minutes
 from hnbook import headlines
 from hnlib import _files
 from hnlib.notebooks import inline_values
@@ -103,12 +103,12 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
             notebook = executed[name(chapter)] = load_json(executed_path(chapter))
             if not draft:
                 _refuse_warnings(name(chapter), notebook)
-            notebook = with_time(notebook)
+            said = f"*Read in {minutes(notebook)} minutes, without what is folded.*"
         else:
-            notebook = _with_note(dict(inline_values.blank(read(chapter))), NOT_EXECUTED)
+            notebook, said = dict(inline_values.blank(read(chapter))), NOT_EXECUTED
         target = (folder / chapter.relative_to(root())).with_suffix(".ipynb")
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(json.dumps(notebook), encoding="utf-8")
+        target.write_text(json.dumps(below_title(notebook, said)), encoding="utf-8")
     ledger_pages.write(folder / "book", executed, runs, root(), draft)
     paper_numbers_page.write(folder / "book", runs)
     ledger_pages.fill_placeholders(folder / "book/gpu.md", portable_notebooks.parts(url))
@@ -128,13 +128,6 @@ def _refuse_warnings(page: str, notebook: dict) -> None:
             if output.get("name") == "stderr" and not hidden:
                 text = " ".join("".join(output["text"]).split())
                 raise ValueError(f"{page} shows a warning, which its code must avoid: {text}")
-
-
-def _with_note(notebook: dict, note: str) -> dict:
-    """Return a notebook with a note after its first cell."""
-    cell = {"cell_type": "markdown", "id": "computed", "metadata": {}, "source": note}
-    first, *rest = notebook["cells"]
-    return notebook | {"cells": [first, cell, *rest]}
 
 
 def _api_pages(folder: Path) -> None:
@@ -188,7 +181,8 @@ def render(folder: Path, draft: bool) -> None:
         )
     warnings = re.sub(r"\x1b\[[0-9;]*m", "", result.stderr).replace(f"{folder}/", "").strip()
     if result.returncode:
-        raise ValueError(f"Sphinx could not build the book; _build/html is unchanged.\n{warnings}")
+        about = warnings or f"It ended with {result.returncode}."
+        raise ValueError(f"Sphinx could not build the book; _build/html is unchanged.\n{about}")
     if warnings:
         print(warnings, file=sys.stderr)
     wheel.result()

@@ -13,7 +13,6 @@ from hnlib.notebooks.execute import root
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 LEDGERS = ("book/results", "book/papers")  # whose folded tables stay folded
-LEAFLETS = {"null-model": "notebooks/null-model"}  # pages that are a PDF of their own, too
 WIDTH = {"width": 665, "height": 970}  # of A4 between the margins of book/theme/paper.css
 TIGHT = """() => { for (const table of document.querySelectorAll("article table"))
     if (table.offsetWidth > table.parentElement.clientWidth + 1)
@@ -36,48 +35,38 @@ def title(page: str) -> str:
     return html.unescape(re.sub("<[^>]+>", "", found[1])).strip()
 
 
-def document(folder: Path, alone: str | None = None) -> str:
-    """Return all built pages as one, behind a cover and a table of contents, or a page alone."""
+def document(folder: Path) -> str:
+    """Return all built pages as one, behind a cover and a table of contents."""
     start = (folder / f"{toc()[0]}.html").read_text(encoding="utf-8")
     head = re.findall(
         r'<link [^>]*rel="stylesheet"[^>]*>|<script>window\.MathJax.*?</script>'
         r"|<script[^>]*/mathjax/[^>]*></script>",
         start,
     )
+    book = html.unescape(re.search('property="og:site_name" content="(.*?)"', start)[1])
     sheets, contents = [], []
-    for page in [alone] if alone else toc():
+    for page in toc():
         text = (folder / f"{page}.html").read_text(encoding="utf-8")
         (article,) = re.findall(r'<article class="bd-article">.*?</article>', text, re.S)
-        folded = " data-folded" * page.startswith(LEDGERS)
-        sheets.append(
-            f'<div class="hn-sheet" id="{page}" data-page="{page}"{folded}>{article}</div>'
-        )
+        about = f'id="{page}" data-page="{page}"{" data-folded" * page.startswith(LEDGERS)}'
+        sheets.append(f'<div class="hn-sheet" {about}>{article}</div>')
         contents.append(f'<li><a href="#{page}">{html.escape(title(text))}</a></li>')
-    book = html.unescape(re.search('property="og:site_name" content="(.*?)"', start)[1])
-    version = f"Version {hnlib.__version__}"
-    front = (
-        f'<div class="hn-cover"><h1>{book}</h1><p>{version}</p></div>'
-        f'<div class="hn-sheet hn-contents"><h1>Contents</h1><ul>{"".join(contents)}</ul></div>'
-    )
-    if alone:
-        words = title((folder / f"{alone}.html").read_text(encoding="utf-8"))
-        front, book = "", html.escape(words)
-    kind = ' class="hn-leaflet"' if alone else ""
-    head.append('<link rel="stylesheet" href="_static/paper.css">')
-    text = f"""<!DOCTYPE html><html lang="en" data-theme="light"{kind}><head><meta charset="utf-8">
-<title>{book}</title>{"".join(head)}</head><body><main class="bd-main"><div class="bd-content">
-<div class="bd-article-container"><article class="bd-article">{front}
+    text = f"""<!DOCTYPE html><html lang="en" data-theme="light"><head><meta charset="utf-8">
+<title>{book}</title>{"".join(head)}<link rel="stylesheet" href="_static/paper.css"></head><body>
+<main class="bd-main"><div class="bd-content"><div class="bd-article-container">
+<article class="bd-article"><div class="hn-cover"><h1>{book}</h1><p>Version {hnlib.__version__}</p>
+</div><div class="hn-sheet hn-contents"><h1>Contents</h1><ul>{"".join(contents)}</ul></div>
 {"".join(sheets)}</article></div></div></main>
 <script src="_static/paper.js"></script></body></html>"""
     return re.sub(r'(src|href|srcset)="(?:\.\./)+_', r'\1="_', text)
 
 
-def pdf(folder: Path, out: Path, alone: str | None = None) -> None:
-    """Print the pages in ``folder`` into ``out``, all in one to five minutes, or one alone."""
+def pdf(folder: Path, out: Path) -> None:
+    """Print the pages in ``folder`` into ``out``, in one to five minutes."""
     from playwright.sync_api import sync_playwright
 
     source = folder / "paper.html"
-    source.write_text(document(folder, alone), encoding="utf-8")
+    source.write_text(document(folder), encoding="utf-8")
     try:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
@@ -101,25 +90,18 @@ def pdf(folder: Path, out: Path, alone: str | None = None) -> None:
         source.unlink()
 
 
-def link(page: Path, words: str, linked: str) -> None:
-    """Replace words of a finished page by a link, once."""
-    text = page.read_text(encoding="utf-8")
-    if linked not in text:
-        page.write_text(text.replace(words, linked), encoding="utf-8")
-
-
 def write() -> None:
-    """Print the built book. Raises ValueError if there is none."""
+    """Print the built book and link it beside its version. Raises ValueError if there is none."""
     start, built = time.monotonic(), root() / "_build/html"
     target = built / "hard-negatives.pdf"
     if not (built / f"{toc()[0]}.html").exists():
         raise ValueError(f"there is no book in {built}; run `make book` first")
     pdf(built, target)
     version = f"Version {hnlib.__version__}"
-    beside = f'{version} · <a href="../{target.name}">This book as a PDF</a>'
-    for page in (toc()[0], "index"):
-        link(built / f"{page}.html", version, beside)
-    for name, page in LEAFLETS.items():
-        pdf(built, built / f"{name}.pdf", page)
-        link(built / f"{page}.html", "two sheets", f'<a href="../{name}.pdf">two sheets</a>')
+    linked = f'{version} · <a href="../{target.name}">This book as a PDF</a>'
+    for name in (toc()[0], "index"):
+        page = built / f"{name}.html"
+        text = page.read_text(encoding="utf-8")
+        if linked not in text:
+            page.write_text(text.replace(version, linked), encoding="utf-8")
     print(f"{target.relative_to(root())} ({time.monotonic() - start:.0f} s)")

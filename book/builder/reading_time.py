@@ -40,10 +40,9 @@ def minutes(notebook) -> int:
     return max(1, round(words / 200))
 
 
-def with_time(notebook: dict) -> dict:
-    """Return a notebook that says under its title how long it takes to read."""
-    said = f"Read in {minutes(notebook)} minutes, without what is folded."
+def below_title(notebook: dict, words: str) -> dict:
+    """Return a notebook with words below its title."""
     first, *rest = notebook["cells"]
-    title, end, words = "".join(first["source"]).partition("\n")
-    first = first | {"source": f"{title}\n\n*{said}*{end}{words}"}
+    title, end, text = "".join(first["source"]).partition("\n")
+    first = first | {"source": f"{title}\n\n{words}{end}{text}"}
     return notebook | {"cells": [first, *rest]}
