@@ -7,7 +7,6 @@ from one_call import train
 from test_every_method import EVERY, build, embeddings, loss, variants
 
 from hnlib import methods
-from hnlib.images import data
 from hnlib.training import evaluation
 from hnlib.training.train import Interrupted
 
@@ -122,24 +121,6 @@ def test_a_loss_that_mixes_devices_raises_and_one_that_asks_for_a_value_is_count
     assert second_step_with(lambda z: z.detach().norm().item()) == (here, set())
     assert second_step_with(lambda z: torch.ones(len(z), 1).to(z)) == (set(), here)
     assert second_step_with(lambda z: z.new_ones(len(z), 1)) == (set(), set())
-
-
-def test_a_generator_of_another_device_raises():
-    with simulated.machine():
-        generator = torch.Generator(simulated.GPU).manual_seed(0)
-        drawn = torch.rand(3, generator=generator, device=generator.device)
-        assert drawn.tolist() == torch.rand(3, generator=torch.Generator().manual_seed(0)).tolist()
-        with pytest.raises(RuntimeError, match="Expected a gpu generator, but found cpu"):
-            torch.rand(3, generator=torch.Generator(), device=simulated.GPU)
-
-
-def test_a_trained_run_takes_a_batch_of_the_cpu():
-    images = data.load("digits").x_test[:4].permute(0, 3, 1, 2).float()
-    with simulated.machine() as log:
-        run = trained(1, **SMALL)
-        assert log.operators and run.encoder(images).device.type == "cpu"
-        with pytest.raises(RuntimeError, match="same device"):
-            run.encoder.to(simulated.GPU)(images)
 
 
 def test_a_run_that_was_cut_resumes_on_the_device(tmp_path):

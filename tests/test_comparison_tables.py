@@ -44,11 +44,10 @@ def test_verdicts_and_the_table():
     asked = Question(pairs, (base, same, better))
     page = repr(asked.show())
     assert page.count("different") >= 2 and "equivalent" in page and "absent" not in page
-    assert "The 2 comparisons of a readout" in asked.note() and "a bound" in asked.note()
-    assert "±1;" in asked.note() and "3 settings" in asked.note()
-    assert "new images" in page and "every line is" not in asked.note()
+    assert "The 2 comparisons of a readout" in asked.note() and "3 settings" in asked.note()
+    assert "new images" in page
     alike = Question({"same": (same, base)}, (base, same, better))
-    assert "new images" not in repr(alike.show()) and "every line is unresolved" in alike.note()
+    assert "new images" not in repr(alike.show())
     assert repr(Question({"absent": (nothing, base)}, (base, same)).show()) == "Not measured."
 
 
@@ -72,4 +71,3 @@ def test_new_images_take_the_bits_where_runs_have_them():
 
     asked = Question({"a": (with_bits(ours), with_bits(base))}, (ours, base))
     assert not asked.effects("linear", "new images")["a"].bound
-    assert "recorded bits" in asked.note()

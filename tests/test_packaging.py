@@ -186,12 +186,6 @@ print(modules[0].__file__)
     assert beside(None, "import scipy").returncode == 1  # the control
 
 
-def test_the_losses_are_tested_at_their_lower_bounds():
-    workflow = (ROOT / ".github/workflows/book.yml").read_text()
-    for bound in PROJECT["dependencies"]:
-        assert bound.replace(">=", "==") in workflow
-
-
 @pytest.mark.slow
 def test_without_its_packages_a_command_and_an_import_say_what_to_install(beside):
     done = beside(None, "from hnlib.__main__ import main\nsys.exit(main(['train', 'images']))")

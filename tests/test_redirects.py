@@ -16,6 +16,8 @@ def test_old_addresses_lead_to_pages_that_are_there(tmp_path):
     for name in ("theory/stays", "appendix/new"):
         (pages / f"{name}.html").parent.mkdir(parents=True)
         (pages / f"{name}.html").write_text(STAYS)
+    (pages / "_static").mkdir()
+    (pages / "_static/favicon.svg").touch()
     moved = "old,new\nexperiments/old,appendix/new\nexperiments/old#thm,theory/stays#thm\n"
     rows.write_text(f"{moved}theory/stays#part,appendix/new#part\n")
     redirects.write(redirects.read(rows), pages)

@@ -19,11 +19,9 @@ TARGETS = ("these images", "new images")
 MARGIN = 1.0  # point: differences within it would not matter to a reader
 
 CAPTION = (  # words in brackets are terms of the glossary
-    "Points, [paired by seed] (seeds {seeds}). The {count} comparisons of a readout are "
-    "[corrected together], with [one variance] over {settings} settings; without it {alone} of "
-    "{lines} are different. [Detectable] from {knn} (kNN) and {linear} (linear), [equivalent] "
-    "within ±{margin:g}; decidable from ±{decidable_knn} and ±{decidable_linear}. "
-    "[New images]: {bits}."
+    "Points, 95 % intervals, [paired by seed] (seeds {seeds}). The {count} comparisons of a "
+    "readout are [corrected together], with [one variance] over {settings} settings; [equivalent] "
+    "within ±{margin:g}."
 )
 
 
@@ -94,17 +92,18 @@ class Question:
         pooled = comparisons.family(effects, pooled=True)[0]
         return {"between": pooled.between, "df": pooled.df}
 
-    def _for_new_images(self) -> set[str]:
-        """Return the distinct verdicts for new images."""
-        families = (self.effects(metric, "new images") for metric in READOUTS)
-        return {word(e, MARGIN) for effects in families for e in effects.values()}
-
     def show(self) -> Table:
         """Return a line for each pair and readout, with a caption that links to the glossary.
 
         New images have a column where their verdicts differ from line to line.
         """
-        targets = TARGETS if len(self._for_new_images()) > 1 else TARGETS[:1]
+        words = {
+            (target, metric, name): word(effect, MARGIN)
+            for target in TARGETS
+            for metric in READOUTS
+            for name, effect in self.effects(metric, target).items()
+        }
+        new = {verdict for (target, *_), verdict in words.items() if target == TARGETS[1]}
         rows = []
         for name in self.effects():
             for metric in READOUTS:
@@ -112,42 +111,21 @@ class Question:
                 row = {"comparison": name if metric == READOUTS[0] else ""}
                 row |= {"": TITLES.get(metric, metric), "difference": interval(effect)}
                 row["p"] = _p(effect.p)
-                for target in targets:
-                    row[term(target)] = word(self.effects(metric, target)[name], MARGIN)
+                for target in TARGETS if len(new) > 1 else TARGETS[:1]:
+                    row[term(target)] = words[target, metric, name]
                 rows.append(row)
         return table(rows, words=True, caption=self.note() if rows else "")
 
     def note(self) -> Markup:
-        """Say what the intervals of `show` are valid for and what they could have detected."""
-        families = [self.effects(metric, pooled=False).values() for metric in READOUTS]
-        sizes = {metric: self._range(comparisons.detectable, metric) for metric in READOUTS}
-        sizes |= {
-            f"decidable_{metric}": self._range(comparisons.decidable, metric) for metric in READOUTS
-        }
-        bound = any(e.bound for e in self.effects("linear", "new images").values())
-        bits = "by a bound, because some runs did not record which images were right"
-        bits = bits if bound else "from the recorded bits"
-        if len(new := self._for_new_images()) == 1:
-            bits = f"every line is {new.pop()}, {bits}"
-        else:
-            bits = f"verdicts are decided {bits}"
+        """Say how the intervals of `show` are made."""
+        effects = self.effects()
         caption = CAPTION.format(
-            seeds=", ".join(map(str, next(iter(self.effects().values())).seeds)),
-            count=len(families[0]),
+            seeds=", ".join(map(str, next(iter(effects.values())).seeds)),
+            count=len(effects),
             settings=len(self.pool),
-            alone=sum(effect.p <= 0.05 for family in families for effect in family),
-            lines=2 * len(families[0]),
             margin=MARGIN,
-            bits=bits,
-            **sizes,
         )
         return Markup(re.sub(r"\[(.*?)\]", lambda match: term(match[1]), caption))
-
-    def _range(self, size, metric: str) -> str:
-        """Format a size for the smallest and, if it differs, the largest error of the family."""
-        ordered = sorted(self.effects(metric).values(), key=lambda effect: effect.error)
-        ends = {f"{size(effect):.1f}": None for effect in (ordered[0], ordered[-1])}
-        return " to ".join(ends)
 
 
 def searches(asked: dict, blocks=("",), others=()) -> Table:

@@ -149,21 +149,6 @@ def test_an_error_names_its_place_and_a_remedy(sheet, text, sentence):
     assert said.startswith(sentence) and said.count(".") == 1
 
 
-@pytest.mark.parametrize(
-    "kind, text, sentence",
-    [
-        ("f", "log(s)", "f(s) is not a finite number at s = −0."),
-        ("w", "s", "w(s) is negative at s = −0."),
-        ("w", "0", "w(s) is 0 for all negatives of an anchor of this batch; give some a weight."),
-        ("f", "t", "This loss has no gradient on this batch; let it change with s."),
-    ],
-)
-def test_what_has_no_value_on_the_batch_is_said(sheet, batches, kind, text, sentence):
-    catch = f"x => {{ try {{ ({PROFILE})(x); }} catch (error) {{ return error.message; }} }}"
-    said = sheet.evaluate(catch, [batches["cifar10 middle"], kind, text, 0.1, 1])
-    assert said.startswith(sentence)
-
-
 # --- the calculators, against the library
 
 BATCH = "x => typed.batch(x)"
