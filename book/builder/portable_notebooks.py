@@ -187,7 +187,8 @@ def _words(role: re.Match, page: str, site: str) -> str:
     if place == page:
         return shown
     if kind != "doc" and place != GLOSSARY:
-        shown = f"{said} (*{_known(f'/{place}')}*)" if said else f"*{_known(f'/{place}')}*, {title}"
+        where = f"*{_known(f'/{place}').replace('*', '')}*"
+        shown = f"{said} ({where})" if said else f"{where}, {title}"
     if not site:
         return f"*{shown}*" if kind == "doc" else shown
     prefix = {"eq": "equation-", "term": "term-"}.get(kind, "")
