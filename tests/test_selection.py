@@ -20,7 +20,7 @@ def family(rng, truths, seeds, examples=24, noise=1.0):
     ) / 100
 
 
-def by_loops(ours, base, splits, seeds):
+def by_loops(ours, base, splits, seeds, best=1):
     """T in points, one split after the other."""
     rng, count, found = np.random.default_rng(0), ours.shape[2], []
     halves = [rng.permutation(count) < count // 2 for _ in range(splits)]
@@ -30,7 +30,7 @@ def by_loops(ours, base, splits, seeds):
         chosen = []
         for side in (ours, base):
             means = [np.mean([one[s][half].mean() for s in part]) for one in side]
-            chosen.append(side[int(np.argmax(means))])
+            chosen.append(np.mean([side[k] for k in np.argsort(means)[::-1][:best]], axis=0))
         judged = [
             chosen[0][s][~half].mean() - chosen[1][s][~half].mean() for s in seeds if s not in part
         ]
@@ -51,6 +51,15 @@ def test_the_choice_is_repeated_as_loops_repeat_it():
     assert found.difference != pytest.approx(
         by_loops(ours, base, 6, range(4)), abs=1e-9
     )  # other halves
+
+
+def test_several_settings_may_be_chosen_and_averaged():
+    """The mean of two settings a side, and not of three."""
+    rng = np.random.default_rng(5)
+    ours, base = family(rng, [0, 1, 2, 2], 4), family(rng, [1, 1, 0], 4)
+    found = cross_fit(ours, base, splits=5, best=2)
+    assert found.difference == pytest.approx(by_loops(ours, base, 5, range(4), 2), abs=1e-9)
+    assert found.difference != pytest.approx(by_loops(ours, base, 5, range(4), 3), abs=1e-9)
 
 
 def test_without_a_choice_it_is_the_paired_interval():

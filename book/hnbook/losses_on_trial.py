@@ -1,20 +1,18 @@
-"""Losses on trial: what the ledger compares, and how often a comparison detects a lead."""
+"""The ledger of null model 1, which is closed: losses against a tuned temperature."""
 
 from __future__ import annotations
 
 import functools
 from dataclasses import replace
 
-import numpy as np
-from scipy import stats
-
 from hnbook import figures
 from hnbook.figures import COLOURS, GREY
 from hnbook.tables import TITLES, interval
 from hnlib import experiments
-from hnlib.experiments import null_verdicts
+from hnlib.experiments import null
 from hnlib.experiments.comparisons import Effect
 
+MARGINS = {"ndcg": 1.0, "knn": 0.5}  # points that would matter
 TASKS = {
     "digits": "digits",
     "static": "SciFact, static bag",
@@ -43,15 +41,7 @@ CONTROLS = {
 
 def margin(block: str) -> float:
     """Return the difference, in points, that matters on a task."""
-    return null_verdicts.MARGINS[experiments.load(null_verdicts.PROTOCOL).metric(block)]
-
-
-@functools.cache
-def spreads() -> dict[str, float]:
-    """Return the deviation of a difference, in points, by task whose selection is recorded."""
-    protocol = experiments.load(null_verdicts.PROTOCOL)
-    found = {block: null_verdicts.deviation(protocol, block) for block in TASKS}
-    return {block: spread for block, spread in found.items() if spread is not None}
+    return MARGINS[experiments.load("null-1").metric(block)]
 
 
 def metrics(block: str, of: str = "losses-on-trial") -> tuple[str, str]:
@@ -83,24 +73,7 @@ def judged(
 
 def verdict(loss: str, block: str, base: str = "N1") -> str:
     """Return the word for a loss on a task."""
-    return null_verdicts.word(judged(loss, base)[block], margin(block))
-
-
-def summary(block: str) -> str:
-    """Return which published losses beat a tuned temperature on a task, and which lose to it."""
-    words = {title: verdict(loss, block) for loss, title in LOSSES.items()}
-    ahead, behind = (
-        [title for title, word in words.items() if word == wanted] for wanted in ("beats", "loses")
-    )
-    text = f"on {TASKS[block]} {_listed(ahead, 'beat') if ahead else 'none beats'} it"
-    return f"{text} and {_listed(behind, 'lose')} to it" if behind else text
-
-
-def _listed(names: list[str], verb: str) -> str:
-    """Join names with commas and "and", and make the verb singular or plural to match."""
-    *some, last = names
-    one = f"{', '.join(some)} and {last}" if some else last
-    return f"{one} {verb}" + "s" * (len(names) == 1)
+    return null.word(judged(loss, base)[block], margin(block))
 
 
 def line(
@@ -113,7 +86,7 @@ def line(
     cells = {}
     for block, found in judged(loss, base, of, beside).items():
         metric = metrics(block, of)[beside]
-        word = "" if beside else null_verdicts.word(found, margin(block))
+        word = "" if beside else null.word(found, margin(block))
         cells[f"{TASKS[block]}, {TITLES.get(metric, metric)}"] = f"{interval(found)} {word}".strip()
     return {"loss": title} | cells if cells else None
 
@@ -128,30 +101,3 @@ def draw(ax, block: str) -> None:
         figures.effect(ax, judged(loss)[block], row, COLOURS["accent"], loss not in CONTROLS)
     figures.effect_rows(ax, [rows[loss] for loss in shown], "minus N₁ [points]")
     ax.set_title(TASKS[block])
-
-
-def landscape(trials: int, rng) -> np.ndarray:
-    """Return true scores [trials, 64] of configurations, in points; the best of each has 0."""
-    scores = rng.normal(0, 1.0, (trials, 64))
-    return scores - scores.max(1, keepdims=True)
-
-
-def chosen(scores: np.ndarray, deviation: float, rng) -> np.ndarray:
-    """Return the true score of the configuration that is best on two validation seeds."""
-    seen = scores + rng.normal(0, deviation / 2**0.5, scores.shape)
-    return np.take_along_axis(scores, seen.argmax(1)[:, None], 1)
-
-
-def beats(lead: float, tuned: int = 64, trials: int = 4000, seed: int = 0) -> np.ndarray:
-    """Return whether a loss with a true lead beats a null model of that many configurations.
-
-    bool [trials, tasks]. The lead is the same on every task.
-    """
-    rng, found = np.random.default_rng(seed), []
-    for block, spread in spreads().items():
-        ours = chosen(landscape(trials, rng), spread / 2**0.5, rng) + lead
-        base = chosen(landscape(trials, rng)[:, :tuned], spread / 2**0.5, rng)
-        d = ours - base + rng.normal(0, spread, (trials, 10))
-        half = stats.t.isf(0.025 / len(TASKS), 9) * d.std(1, ddof=1) / 10**0.5
-        found.append(d.mean(1) - half > margin(block))
-    return np.stack(found, 1)

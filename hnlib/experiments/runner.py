@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
+import signal
 import statistics
 import sys
 import time
@@ -40,7 +41,7 @@ def _here(function: Callable, jobs: Iterable, engine: Engine) -> Iterator[tuple[
 
 def _processes(function: Callable, jobs: Iterable, engine: Engine) -> Iterator[tuple[Any, Any]]:
     context = multiprocessing.get_context("spawn")  # a fork would copy torch's threads
-    with ProcessPoolExecutor(engine.workers, context, _use_one_thread) as pool:
+    with ProcessPoolExecutor(engine.workers, context, _start_worker) as pool:
         running = {pool.submit(function, job): job for job in jobs}
         try:
             for ended in as_completed(running):
@@ -50,8 +51,11 @@ def _processes(function: Callable, jobs: Iterable, engine: Engine) -> Iterator[t
             raise
 
 
-def _use_one_thread() -> None:
+def _start_worker() -> None:
+    """Use one thread, and leave Ctrl-C to the parent: it stops after the running jobs."""
     import torch
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     torch.set_num_threads(1)
 

@@ -14,7 +14,7 @@ from hnlib.experiments.comparisons import Effect
 from hnlib.experiments.experiment import Experiment
 
 
-def cross_fit(ours, base, splits: int = 400) -> Effect:
+def cross_fit(ours, base, splits: int = 400, best: int = 1) -> Effect:
     r"""Compare what is chosen in two families of settings, the choice included.
 
     On each side half of the examples and half of the selection seeds choose the setting with the
@@ -29,6 +29,9 @@ def cross_fit(ours, base, splits: int = 400) -> Effect:
         training that diverged scores 0.
     splits : int, default 400
         Random halves of the examples; the same in every call.
+    best : int, default 1
+        How many of the best settings are chosen on each side and averaged. One setting that leads
+        by luck decides less, so the choice varies less.
 
     Returns
     -------
@@ -79,9 +82,11 @@ def cross_fit(ours, base, splits: int = 400) -> Effect:
         own, found = [s for s in choosing if s != left_out], []
         for part in itertools.combinations(own, max(len(choosing) // 2, 1)):
             others = [[s] for s in seeds if s not in (*part, left_out)] or [[s] for s in part]
-            best = [means[:, part].mean(1).argmax(0) for means in choose]
-            ours, base = (x[k, others, range(2 * splits)] for k, x in zip(best, judge))
-            found.append(np.nanmean(ours - base, axis=0).mean())
+            orders = [(-means[:, part].mean(1)).argsort(0, kind="stable") for means in choose]
+            # [best, others, halves]: of each setting that is chosen on one half, by the other
+            picked = [x[k[:best, None], others, range(2 * splits)] for k, x in zip(orders, judge)]
+            ours, base = (_mean(scores) for scores in picked)
+            found.append(_mean(ours - base).mean())
         return 100 * float(np.mean(found))
 
     if len(choosing) < 3:  # without one seed nobody would choose, or nobody judge
@@ -90,6 +95,13 @@ def cross_fit(ours, base, splits: int = 400) -> Effect:
     variance = sum((len(group) - 1) * np.var([mean(s) for s in group]) for group in groups)
     df = min(map(len, groups)) - 1
     return Effect(mean(), math.sqrt(variance), df, "these images", seeds=tuple(seeds))
+
+
+def _mean(scores):
+    """Return the mean over the first axis of what is not NaN, NaN where all is."""
+    known = ~np.isnan(scores)
+    with np.errstate(invalid="ignore"):
+        return np.where(known, scores, 0).sum(0) / known.sum(0)
 
 
 def effect(experiment, ours, base, metric: str | None = None, block: str = "") -> Effect:

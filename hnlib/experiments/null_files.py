@@ -1,0 +1,200 @@
+"""What `hnlib null` reads: the file of a loss, and the file of a task of one's own."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import hashlib
+import inspect
+import json
+import sys
+import sysconfig
+from collections.abc import Callable
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hnlib import methods
+from hnlib.profile import run_file, source
+
+MOST = 8  # configurations
+PROBE = 64  # pairs, and dimensions, with which a loss is tried: the smallest batch of the tasks
+
+
+class Given(nn.Module):
+    """A loss(a, b, **options) of pairs as a method for training; its parameters are trained, too.
+
+    A class is called with the options, and its instance with the embeddings.
+    """
+
+    def __init__(self, loss: Callable, name: str, options: dict):
+        super().__init__()
+        self.name, self.options, made = name, options, isinstance(loss, type)
+        self.function, self.passed = (loss(**options), {}) if made else (loss, options)
+
+    def pairs(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Return the loss of queries [n, d] whose answers are the keys [n, d] of the same row."""
+        a, b = (functional.normalize(x.float(), dim=1) for x in (queries, keys))
+        value = self.function(a, b, **self.passed)
+        # a hinge that every pair satisfies may return a constant
+        return value if value.requires_grad else value + 0 * a.sum()
+
+    def forward(self, a: Tensor, b: Tensor, labels: Tensor | None = None, **_) -> Tensor:
+        """Return the loss of pairs."""
+        return self.pairs(a, b)
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss:
+    """A loss read from a file; its name has the digest of all its code."""
+
+    path: Path
+    name: str
+    function: Callable
+    configurations: tuple[dict, ...]
+
+    def method(self, options: dict) -> Given:
+        """Return the loss with options as a method that `train` takes."""
+        return Given(self.function, self.name, options)
+
+    def require_unchanged(self) -> None:
+        """Raise ValueError if the file, or a module of its own that it imports, was edited."""
+        if named(self.path) != self.name:
+            raise ValueError(
+                f"{self.path} or a module of its own was edited while it was on trial; start the "
+                "trial again"
+            )
+
+
+def read(path: Path | str) -> Loss:
+    """Run a file and return its loss.
+
+    Raises
+    ------
+    ValueError
+        If it has no `loss`, its `CONFIGURATIONS` are not one to eight dictionaries, two are alike,
+        or the loss wants more than two embeddings or does not return a finite scalar.
+    OSError
+        If the file cannot be read.
+    """
+    path = Path(path)
+    names, name = run_file(str(path)), named(path)
+    function, listed = names.get("loss"), names.get("CONFIGURATIONS", [{}])
+    if not callable(function):
+        raise ValueError(f"{path} must define loss(a, b, **options)")
+    if not isinstance(listed, list | tuple) or not 1 <= len(listed) <= MOST:
+        got = len(listed) if isinstance(listed, list | tuple) else type(listed).__name__
+        rule = f"CONFIGURATIONS of {path} must be a list of 1 to {MOST} dictionaries"
+        raise ValueError(f"{rule}, got {got}")
+    for i, options in enumerate(listed):
+        if not isinstance(options, dict) or not _is_json(options) or options in listed[:i]:
+            raise ValueError(
+                f"CONFIGURATIONS[{i}] of {path} must be a dictionary of numbers and words that is "
+                f"not there already, got {options!r}"
+            )
+        _try(function, options, f"{path}, configuration {i} {options}")
+    return Loss(path, name, function, tuple(listed))
+
+
+def method_of(path: str | None, name: str, run) -> Given | None:
+    """Return the loss of a run, read from its file in each process, or None for the catalogue's."""
+    if path is None or run.method != name:
+        return None
+    loss = _read(path)
+    if loss.name != name:
+        raise ValueError(f"{path} was edited while it was on trial; start the trial again")
+    return loss.method(run.options)
+
+
+_read = functools.cache(read)
+
+
+def _try(function: Callable, options: dict, what: str) -> None:
+    """Raise ValueError unless the loss takes two embeddings and returns a finite scalar."""
+    generator = torch.Generator().manual_seed(0)
+    batch = torch.randn(2, PROBE, PROBE, generator=generator, requires_grad=True)
+    called = getattr(function, "forward", function)
+    try:
+        if not isinstance(function, type) and hasattr(called, "__code__"):
+            inspect.signature(called).bind(*batch, **options)
+    except TypeError as error:
+        raise ValueError(
+            f"{what}: {error}; a loss gets the embeddings a and b of pairs and its options alone: "
+            "no labels, which a temperature does not see, and no third input, because the "
+            "negatives of a row are the other rows of b"
+        ) from None
+    try:
+        value = Given(function, "", options).pairs(*batch)
+        if value.shape != () or not value.isfinite():
+            got = value.item() if value.shape == () else f"{tuple(value.shape)}: return its mean"
+            raise ValueError(f"loss must return a finite scalar, got {got}")
+        value.backward()
+    except Exception as error:
+        raise ValueError(f"{what}: {type(error).__name__}: {error}") from error
+
+
+def named(path: Path) -> str:
+    """Return a file's stem and the digest of its code and of what it imports of its own."""
+    installed = ("site-packages", "dist-packages", sysconfig.get_path("stdlib"))
+    places = [str(path.parent), *(x for x in sys.path if not any(part in x for part in installed))]
+    files = _own_files(path, places, set())
+    text = "".join(map(source, sorted(files, key=str)))
+    return f"{path.stem}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _own_files(path: Path, places: list[str], found: set[Path]) -> set[Path]:
+    """Return a file and all that it imports from some folders, directly or not, but for hnlib."""
+    found.add(path)
+    nodes = [*ast.walk(ast.parse(source(path)))]
+    names = [one.name for node in nodes if isinstance(node, ast.Import) for one in node.names]
+    names += [x.module or "" for x in nodes if isinstance(x, ast.ImportFrom) and not x.level]
+    for name in {name.partition(".")[0] for name in names} - {"", "hnlib"}:
+        spec = PathFinder.find_spec(name, places)
+        for home in map(Path, (spec and (spec.submodule_search_locations or [spec.origin])) or []):
+            files = home.rglob("*.py") if home.is_dir() else [home]
+            for file in {*files} - found:
+                _own_files(file, places, found)
+    return found
+
+
+def _is_json(value) -> bool:
+    try:
+        return json.loads(json.dumps(value)) == value
+    except (TypeError, ValueError):
+        return False
+
+
+@functools.cache
+def own_task(path: str) -> dict:
+    """Run the file of a task and return its names.
+
+    ``train(loss, options, lr, steps, seed)`` trains an encoder and returns the scores of the test
+    queries, from 0 to 1; ``loss(a, b, **options)`` is a module, and its parameters are to be
+    trained, too. ``RATES`` are the learning rates, ``STEPS`` is handed over, and ``MARGIN`` is the
+    difference in points that would matter. Raises ValueError if one is missing.
+    """
+    names = run_file(path)
+    for name in ("train", "RATES", "STEPS", "MARGIN"):
+        if name not in names:
+            raise ValueError(f"{path} must define {name}; see `hnlib null --help`")
+    return names
+
+
+def train_own(task: str, path: str | None, name: str, job: tuple[dict, int]) -> list[float]:
+    """Return the scores of the test queries after a training of one's own task."""
+    setting, seed = job
+    method, options = setting["method"], setting["options"]
+    if path is not None and method == name:
+        loss = _read(path).method(options)
+    else:
+        loss = Given(methods.build(method, **options).pairs, method, {})
+    names = own_task(task)
+    scores = names["train"](loss, options, setting["lr"], names["STEPS"], seed)
+    scores = torch.as_tensor(scores, dtype=torch.float64).flatten().tolist()
+    if not scores or not all(0 <= x <= 1 for x in scores):
+        raise ValueError(f"train of {task} must return scores from 0 to 1, got {scores[:3]}")
+    return scores
