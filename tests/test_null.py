@@ -287,6 +287,7 @@ def test_a_task_that_the_protocol_lacks_is_refused(file):
         null.null(str(file()), tasks=("films",))
 
 
+@pytest.mark.slow
 def test_a_task_of_ones_own_ends_with_a_verdict_and_is_resumed(file, tmp_path, monkeypatch, capsys):
     """Colder is better there, so two colder temperatures beat N1, and attempts are counted."""
     monkeypatch.setattr(runner, "Engine", lambda **_: Engine())

@@ -114,8 +114,9 @@ def side(rng, true: np.ndarray, deviation: np.ndarray) -> np.ndarray:
     return scores[order[:KEPT]]
 
 
-def shares(task: str, shrunk: bool, lead: float, factor: float, trials: int) -> dict[str, float]:
-    """Return how often each verdict is given if our true lead is so many points."""
+def shares(task: str, shrunk: bool, trials: int, world: tuple[float, float]) -> dict[str, float]:
+    """Return how often each verdict is given; `world` is our lead and the temperatures' factor."""
+    lead, factor = world
     rng, margin = np.random.default_rng(0), null.protocol().blocks[task]["margin"]
     count, words = len(null.protocol().blocks), []
     ours, base = landscape(task, shrunk, factor), landscape(task, shrunk)
@@ -137,7 +138,7 @@ def main() -> None:
         score = 100 * float(landscape(task, False)[0].mean(1).max())
         found[task] = {"margin": margin, "gain of labels": gained, "score": score} | {
             name: {
-                ("shrunk" if shrunk else "as recorded"): shares(task, shrunk, *world, trials)
+                ("shrunk" if shrunk else "as recorded"): shares(task, shrunk, trials, world)
                 for shrunk in (False, True)
             }
             for name, world in worlds.items()
