@@ -37,7 +37,7 @@ EXTRA = {
     "integrations": "sentence-transformers",
     "notebooks": "book",
 }
-OPTIONAL = {"experiments.runner": "cluster"}  # imported inside functions
+OPTIONAL = {"experiments.runner": "cluster", "retrieval.encoders": "minilm"}  # imported inside functions
 OPTIONAL |= dict.fromkeys(("experiments.null", "experiments.words"), "notebooks")
 LOSSES = [path.stem for path in (ROOT / "hnlib").glob("[!_]*.py") if path.stem not in EXTRA]
 

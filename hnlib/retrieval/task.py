@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -15,9 +16,10 @@ from hnlib._files import data_folder
 from hnlib.contrast import Contrast
 from hnlib.retrieval import data, encoders, metrics, mining
 from hnlib.retrieval.config import RetrievalRun
+from hnlib.sentences import benchmarks
 from hnlib.sentences import encoders as sentences
 from hnlib.sentences.data import Corpus
-from hnlib.sentences.evaluation import embed
+from hnlib.sentences.evaluation import EncodedBenchmark, embed
 from hnlib.training import task
 
 SEARCHED = 512  # tokens of a text
@@ -60,9 +62,14 @@ class Task(task.Task):
         self.run = dataclasses.replace(
             run, dataset=self.collection.name, dataset_digest=self.collection.digest
         )
+        self.decoupled = run.is_transformer
         self.train, self.validation = self.collection.split(run.leak)
         self._folder = data_folder(data_root, "retrieval") / "cache"
         self.texts, self.queries, self.documents = self._tokens(self.collection)
+        self.benchmarks = [
+            EncodedBenchmark(benchmarks.load(name, data_root), self.texts.tokenizer, SEARCHED)
+            for name in run.tasks
+        ]
         self._set_pairs()
         self.counts = self.document.bincount(minlength=len(self.documents))
         self._model: nn.Module | None = None
@@ -76,7 +83,11 @@ class Task(task.Task):
     def _tokens(self, collection: data.Collection) -> tuple[Corpus, Corpus, Corpus]:
         """Return all texts of a collection, its queries, and its documents, in our tokens."""
         vocabulary, ours = self.run.vocabulary, self.collection
-        if self.run.encoder == "static":
+        if self.run.is_transformer:
+            own = encoders.transformer_tokenizer(self.run)
+            name = hashlib.sha256(own.to_str().encode()).hexdigest()[:12]
+            tokenizer = lambda: own  # noqa: E731
+        elif self.run.encoder == "static":
             name, tokenizer = "static", encoders.static_tokenizer
         elif collection is ours:
             name, tokenizer = str(vocabulary), lambda: data.tokenizer_of(ours, vocabulary)
@@ -118,8 +129,7 @@ class Task(task.Task):
     def model(self) -> nn.Module:
         """Return a model with random or pretrained weights."""
         run = self.run
-        size = self.texts.vocabulary, run.dimension
-        self._model = encoders.build(run.encoder, *size, run.towers).to(self.device)
+        self._model = encoders.build(run, self.texts.vocabulary).to(self.device)
         if run.mined and not run.refresh:
             self.candidates = self._mined()
         if run.guide in ("static", "bm25"):
@@ -138,7 +148,8 @@ class Task(task.Task):
         n, titles = len(self.documents), len(self.collection.titled)
         tokens = encoders.static_tokenizer
         texts = data.tokenised(self.collection, tokens, "static", self._folder)
-        towers = encoders.build("static", texts.vocabulary).get_submodule("encoder.towers")
+        static = encoders.build(RetrievalRun(encoder="static"), texts.vocabulary)
+        towers = static.get_submodule("encoder.towers")
         asked = data.part(texts, n, n + len(self.queries) + titles)
         q, d = self._unit(towers.to(self.device), asked, data.part(texts, 0, n))
         q = q[self.asked - n]
@@ -308,6 +319,8 @@ class Task(task.Task):
             unit = self._unit(towers, *self._tokens(other)[1:])
             _, values = metrics.judged_rankings(*unit, other.judgements["test"])
             scores[f"{other.name}_ndcg"] = float(values["ndcg"].mean())
+        for benchmark in self.benchmarks:
+            scores |= benchmark.scores(model.get_submodule("encoder"), self.run.seed)[0]
         scores = {k: float(v.mean()) for k, v in by_query.items()} | scores
         ndcg = [round(value, 5) for value in by_query["ndcg"].tolist()]
         return scores, {"judged": {"ndcg": len(ndcg)}, "correct": {"ndcg": ndcg}}
@@ -315,4 +328,5 @@ class Task(task.Task):
     @staticmethod
     def saved_model(record: dict, state: dict, encoder=None) -> nn.Module:
         """Return the model of a saved run, before its weights are loaded."""
-        return sentences.saved(RetrievalRun.read(record["configuration"]), state)
+        run = RetrievalRun.read(record["configuration"])
+        return encoders.build(run, 0) if run.is_transformer else sentences.saved(run, state)

