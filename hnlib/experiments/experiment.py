@@ -346,9 +346,12 @@ class Experiment:
         return [{"": n} | scores(group, metrics) for n, group in groups.items() if len(group)]
 
     def values(self, name: str, metric: str, block: str = "") -> dict[int, float]:
-        """Return a metric of an arm by seed; "last_x" is x of the last epoch."""
+        """Return a metric of an arm by seed; "last_x" is x of the last epoch, "x@1" of epoch 1."""
+        read_out, at, epoch = metric.partition("@")
 
         def read(record: dict) -> float:
+            if at:
+                return {row["epoch"]: row for row in record["history"]}[int(epoch)][read_out]
             if metric.startswith("last_"):
                 return record["history"][-1][metric.removeprefix("last_")]
             if metric == "transfer_ndcg":
@@ -357,7 +360,7 @@ class Experiment:
             return record["metrics"][metric]
 
         found = self._found(name, block)
-        if metric.startswith("last_"):
+        if at or metric.startswith("last_"):
             found = dict(zip(found, store.complete(found.values())))
         return {seed: read(record) for seed, record in found.items()}
 
