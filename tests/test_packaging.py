@@ -37,7 +37,8 @@ EXTRA = {
     "integrations": "sentence-transformers",
     "notebooks": "book",
 }
-OPTIONAL = {"experiments.runner": "cluster", "retrieval.encoders": "minilm"}  # imported inside functions
+#: Imported inside functions
+OPTIONAL = {"experiments.runner": "cluster", "retrieval.encoders": "minilm"}
 OPTIONAL |= dict.fromkeys(("experiments.null", "experiments.words"), "notebooks")
 LOSSES = [path.stem for path in (ROOT / "hnlib").glob("[!_]*.py") if path.stem not in EXTRA]
 

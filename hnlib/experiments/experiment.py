@@ -283,6 +283,8 @@ class Experiment:
     def _rows(self, block: str):
         """Return the rows of all arms of a block by the name of their record."""
         rows = records.frame(self._every(block), scores=True)
+        if rows.empty:  # then nor are there columns
+            return rows
         if others := self.fields.get("transfer"):
             scores = rows.reindex(columns=[f"{other}_ndcg" for other in others])
             rows = rows.assign(transfer_ndcg=scores.astype(float).mean(axis=1))

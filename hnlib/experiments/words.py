@@ -10,7 +10,7 @@ DASH = "–"  # what was not measured
 #: Titles of metrics whose name differs in a record: heads of columns.
 TITLES = {"knn": "kNN", "svm": "SVM", "sts": "STS", "ndcg": "nDCG@10", "mrr": "MRR@10"}
 TITLES |= {"recall10": "recall@10", "recall100": "recall@100", "transfer_ndcg": "others' nDCG@10"}
-TITLES |= {"transfer": "six tasks"}
+TITLES |= {"transfer": "six tasks", "stsb": "STS-B"}
 TITLES |= dict.fromkeys(("last_loudness", "last_loudness_low"), "at the end of training")
 
 

@@ -161,10 +161,15 @@ class Task(task.Task):
         queries, documents = self._unit(towers, self.texts, self.documents)
         return queries[self.asked], documents
 
-    def _unit(self, towers, queries: Corpus, documents: Corpus) -> tuple[Tensor, Tensor]:
-        q = embed(towers[0], queries, SEARCHED)
-        d = embed(towers[len(towers) - 1], documents, SEARCHED)
-        return functional.normalize(q, dim=1), functional.normalize(d, dim=1)
+    def _unit(
+        self, towers, queries: Corpus, documents: Corpus, rows: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return unit embeddings of queries and documents; of queries not in `rows`, zeros."""
+        d = functional.normalize(embed(towers[len(towers) - 1], documents, SEARCHED), dim=1)
+        rows = torch.arange(len(queries)) if rows is None else rows
+        q = d.new_zeros(len(queries), d.shape[1])
+        q[rows] = functional.normalize(embed(towers[0], queries, SEARCHED, rows), dim=1)
+        return q, d
 
     def _mined(self) -> Tensor:
         """Return candidates for mined negatives of each pair, [P, last − first]."""
@@ -302,8 +307,9 @@ class Task(task.Task):
     def _scores(self, model: nn.Module) -> tuple[dict, dict]:
         """Return mean scores, and the nDCG of each test query."""
         collection, towers = self.collection, model.get_submodule("encoder.towers")
-        queries, documents = self._unit(towers, self.queries, self.documents)
         test = collection.judgements["test"]
+        judged = torch.tensor([*test, *self.validation])
+        queries, documents = self._unit(towers, self.queries, self.documents, judged)
         seen, scores = None, {}
         if collection.repeated:
             seen = {q: {**self.train.get(q, {}), **self.validation.get(q, {})} for q in test}

@@ -64,13 +64,13 @@ class EncodedBenchmark:
         return scores, {benchmark.name: right}
 
 
-def embed(encoder: nn.Module, text: data.Corpus, length: int, batch_size: int = 2000) -> Tensor:
-    """Return the embeddings $[N,d]$ of all sentences, in eval mode, on the CPU."""
+def embed(encoder: nn.Module, text: data.Corpus, length: int, rows: Tensor | None = None) -> Tensor:
+    """Return the embeddings $[N,d]$ of all sentences, or of `rows`, in eval mode, on the CPU."""
+    rows = torch.arange(len(text)) if rows is None else rows
     device = next(encoder.parameters()).device
     with eval_mode(encoder):
         parts = [
-            encoder(text.rows(part, length).to(device)).float().cpu()
-            for part in torch.arange(len(text)).split(batch_size)
+            encoder(text.rows(part, length).to(device)).float().cpu() for part in rows.split(2000)
         ]
     return torch.cat(parts)
 
