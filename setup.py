@@ -14,6 +14,7 @@ READ += ("book/results/heaviest_negatives.json", "book/results/retrieval_baselin
 READ += ("book/results/stages.npz", "book/results/loss_profiles.json", "book/results/costs.json")
 READ += ("book/results/public_tables.csv", "book/results/public_predictions.csv")
 READ += ("book/results/asked.csv",)
+READ += ("book/results/null_design.json", "book/results/null_predictions.csv")
 
 
 class WithLedgers(build_py):
