@@ -140,10 +140,11 @@ def beside(wheel, tmp_path_factory):
 
     def run(extra, code, **options):
         allowed = closure(declared(extra)) | {"pip", "setuptools"}
-        hidden = [name for name in DISTRIBUTIONS if not distributions(name) & allowed]
+        hidden = {name for name in DISTRIBUTIONS if not distributions(name) & allowed}
+        hidden -= {"hnlib", "hnbook", "sphinx"}  # the last: libraries look for its name alone
         code = f"""
 import sys
-sys.modules.update(dict.fromkeys(name for name in {hidden} if name != "hnlib"))
+sys.modules.update(dict.fromkeys({hidden}))
 sys.path.insert(0, {str(folder)!r})
 {code}"""
         options = {"cwd": folder} | options

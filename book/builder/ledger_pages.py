@@ -149,15 +149,16 @@ def results_tables(runs: pd.DataFrame, left_out: Iterable[str] = ()) -> str:
     Lines are ordered by `COMMON` up to the method, then by accuracy. Experiments that are
     `left_out` are in the file of all runs alone.
     """
-    runs = runs.reindex(columns=[*COMMON, *METRICS, *OWN])
-    runs = runs[runs[[*METRICS]].notna().any(axis=1) & ~runs["experiment"].isin([*left_out])]
-    if runs.empty:
+    every: Any = runs.reindex(columns=[*COMMON, *METRICS, *OWN])
+    every = every[every[[*METRICS]].notna().any(axis=1) & ~every["experiment"].isin([*left_out])]
+    if every.empty:
         return NONE_YET
-    setting = runs["framework"].fillna("") + " " + runs["changed"].fillna("")
-    options = runs["options"].str.replace("=", " ").str.replace(",", ", ")
-    runs = runs.assign(changed=setting.str.strip(), options=options).explode("experiments")
+    words = every[["framework", "changed", "options"]].astype(object).fillna("")
+    setting = (words["framework"] + " " + words["changed"]).str.strip()
+    options = words["options"].str.replace("=", " ").str.replace(",", ", ")
+    every = every.assign(changed=setting, options=options).explode("experiments")
     text = []
-    for experiment, here in runs.groupby("experiments"):
+    for experiment, here in every.groupby("experiments"):
         metrics = [name for name in METRICS if here[name].notna().any()]
         best = -here.groupby([*COMMON], dropna=False)[metrics[0]].transform("mean")
         here = here.assign(best=best).sort_values([*[*COMMON][:5], "best", "seed"], kind="stable")

@@ -102,7 +102,7 @@ def _apart(every: pd.DataFrame, frame: pd.DataFrame) -> str:
 
 def _counts(every: pd.DataFrame, by: list[str], head: list[str]) -> str:
     """Return how many numbers of each group are printed, have a run, and are on record."""
-    groups = every.groupby(by, sort=False)[["printed", "runs", "recorded", "alone"]].sum()
+    groups: Any = every.groupby(by, sort=False)[["printed", "runs", "recorded", "alone"]].sum()
     lines = groups.reset_index().sort_values("recorded", ascending=False, kind="stable")
     lines = [*lines.values.tolist(), ["all", *[""] * (len(by) - 1), *groups.sum()]]
     return table([*head, "Printed", "With a run", "Measured here", "Of these, one seed"], lines)
