@@ -121,12 +121,7 @@ CATALOGUE = {
         "Soft targets", "hinton2015", _TEACHER, objective=objectives.soft_targets
     ),
     "unremix": Entry(
-        "UnReMix",
-        "unremix",
-        _UNREMIX,
-        negatives.unremix,
-        features=True,
-        later=("gradient",),
+        "UnReMix", "unremix", _UNREMIX, negatives.unremix, features=True, later=("gradient",)
     ),
     "unremix-printed": Entry(
         "UnReMix, as printed",
@@ -143,12 +138,7 @@ CATALOGUE = {
     "scl": Entry("SCL", "supcon", _SCL, supervised=True),
     "h-scl": Entry("H-SCL(β)", "hscl", _H_SCL, negatives.tilted, supervised=True),
     "h-scl-threshold": Entry(
-        "H-SCL(τ)",
-        "hscl",
-        _ABOVE,
-        negatives.thresholded,
-        supervised=True,
-        later=("level",),
+        "H-SCL(τ)", "hscl", _ABOVE, negatives.thresholded, supervised=True, later=("level",)
     ),
 }
 
