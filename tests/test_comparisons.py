@@ -162,6 +162,23 @@ def test_new_images_add_their_part_and_without_bits_at_most_too_much(seed, n, m)
         assert wide.low <= narrow.low + 1e-12 and wide.high >= narrow.high - 1e-12
 
 
+@pytest.mark.parametrize("n", [3, 6])
+def test_each_interval_covers_what_it_is_for(n):
+    """Images that suit one method make new ones differ from these; the truth is known."""
+    rng, trials, m, liking = np.random.default_rng(n), 1000, 300, 0.6
+    item = rng.normal(size=(trials, 1, 1, m)) + liking * rng.normal(size=(trials, 2, 1, m))
+    luck = 0.5 * rng.normal(size=(trials, 2, n, m))
+    chances = 100 * stats.norm.cdf(item / 0.5).mean((2, 3))
+    d = 100 * np.diff((item + luck > 0).astype(float)[:, ::-1], axis=1)[:, 0]
+    here, found = chances[:, 0] - chances[:, 1], d.mean((1, 2))
+    between = d.mean(2).std(1, ddof=1) / math.sqrt(n)
+    images = np.sqrt([max(comparisons.components(x)[1], 0) / m for x in d])
+    narrow = Effect(found, between, n - 1, "these images").half(0.05)
+    wide = Effect(found, between, n - 1, "new images", images).half(0.05)
+    assert np.mean(np.abs(found - here) <= narrow) == pytest.approx(0.95, abs=0.02)
+    assert np.mean(np.abs(found) <= wide) > 0.94 > np.mean(np.abs(found) <= narrow)
+
+
 @quick
 @given(st.floats(-5, 5), st.floats(0.01, 2), st.integers(1, 11), st.floats(0, 2))
 def test_p_and_interval_agree(difference, between, df, images):
@@ -265,6 +282,18 @@ def test_detectable_has_the_power_it_names(n):
     margin = comparisons.decidable(effect)
     inside = np.abs(rng.normal(0, effect.error, 40_000)) + effect.half(0.1, seen) <= margin
     assert inside.mean() == pytest.approx(0.8, abs=0.01)
+
+
+@pytest.mark.parametrize(("n", "pairs_help"), [(3, False), (12, True)])
+def test_three_seeds_have_too_few_degrees_of_freedom_for_pairs(n, pairs_help):
+    rng, trials = np.random.default_rng(n), 20_000
+    both = rng.normal(size=(2, trials, n)) + rng.normal(size=(trials, n))  # correlation one half
+    both[0] += comparisons.detectable((math.sqrt(2), n))
+    paired, unpaired = (
+        np.mean(test(*both, axis=1).pvalue <= 0.05) for test in (stats.ttest_rel, stats.ttest_ind)
+    )
+    assert paired == pytest.approx(0.8, abs=0.01)
+    assert (paired > unpaired + 0.02) == pairs_help == (paired > unpaired)
 
 
 # --- cross-validation
