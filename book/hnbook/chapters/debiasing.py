@@ -1,4 +1,4 @@
-"""Debiasing: contrasts of given cosines, and every draw from a finite distribution."""
+"""Debiasing: contrasts of given cosines, random classes, every draw from a finite distribution."""
 
 from __future__ import annotations
 
@@ -23,3 +23,16 @@ def all_draws(s, p, N):
     """Return every ordered draw [m^N, N] from cosines s [m], and its probability."""
     index = np.array(list(itertools.product(range(len(s)), repeat=N)))
     return s[index], p[index].prod(1)
+
+
+def labelled(rng, n, m=12):
+    """Return random cosines s [n, m], masks of the own class, β and t [n]; edge cases first."""
+    s, share = rng.uniform(-1, 1, (n, m)), rng.uniform(0.1, 0.9, (n, 1))
+    own = rng.random((n, m)) < share
+    own[:, 0], own[:, 1] = True, False
+    s = np.clip(s + own * rng.uniform(-0.5, 1.5, (n, 1)), -1, 1)
+    s[0], own[1, 1:], own[2] = 0.3, False, True  # no spread; one class-mate; one other
+    own[2, 1] = False
+    beta, t = rng.uniform(0, 4, n), rng.uniform(0.3, 1.2, n)
+    beta[3] = 0.0
+    return s, own, beta, t
