@@ -33,7 +33,6 @@ MORE = (nodes.raw, nodes.reference, nodes.image, nodes.math, nodes.math_block)
 MORE += (nodes.problematic, nodes.system_message)
 OURS = re.compile(
     r'</?(a|span|br)( class="reference internal"| id="claim-X1")?( href="\S+")?>|&nbsp;'
-    r'|</?(details|summary)( class="hn-line")?>'
 )
 
 

@@ -345,14 +345,8 @@ def test_claims_page_joins_claims_and_records(project):
     assert counts in page
     assert "**true**" not in page  # no verdict before the check
     assert page.index("**X1**") < page.index("theory/one.html#check-x1-") < page.index("**X10**")
-    for text in (
-        "a $|x|$ (Thm 1)",
-        "4,000",
-        "2.2e−16\u00a0≤\u00a01e−12",
-        "once more",
-        "*open*",
-        "2 checks",
-    ):
+    assert page.count("theory/one.html#check-x1-") == 2
+    for text in ("a $|x|$ (Thm 1)", "2.2e−16\u00a0≤\u00a01e−12", "*open*"):
         assert text in page
     with pytest.raises(ValueError, match=r"not in book/claims.csv: X9"):
         ledger_pages.claims_tables(CLAIMS, [RECORD | {"id": "X9"}])

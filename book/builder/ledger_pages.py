@@ -73,28 +73,25 @@ def _number(value: float) -> str:
 
 
 def _check(record: dict) -> str:
-    """Return a check as a line: its link and kind, discrepancy ≤ tolerance, instances, control."""
+    """Return a check as a line: a link to it with its kind, discrepancy ≤ tolerance, control."""
     place = html.escape(f"../notebooks/{record['chapter']}.html#{claims.anchor(record)}")
-    link = f'<a class="reference internal" href="{place}">{myst(record["title"])}</a>'
+    link = f'<a class="reference internal" href="{place}">{myst(record["kind"])}</a>'
     control = "" if record["control"] is None else f", control {_number(record['control'])}"
-    numbers = f"{_number(record['value'])}\u00a0≤\u00a0{_number(record['tolerance'])}"
-    instances = f"{record['instances']:,} instance{'s' * (record['instances'] != 1)}"
-    return f"{link} ({myst(record['kind'])}): {numbers}, {instances}{control}"
+    return f"{link}: {_number(record['value'])}\u00a0≤\u00a0{_number(record['tolerance'])}{control}"
 
 
 def _claim(claim: dict, checks: list[dict], erratum: bool) -> list[Markup]:
-    """Return the row of a claim: its statement, its verdict, and its checks in a fold."""
+    """Return the row of a claim: its statement with a remark, its verdict, and its checks."""
     place = f" ({claim['location']})" if claim.get("location") else ""
     name = f'<span id="claim-{html.escape(claim["id"])}">**{myst(claim["id"])}**</span>'
     row = [name, f"{claim['statement']}{place}", "*open*", "&nbsp;"]  # no verdict before the check
     if checks:
         verdict, _, remark = (part.strip() for part in claim["verdict"].partition(";"))
-        lines = [f"*{remark[:1].upper()}{remark[1:]}.*"] * bool(remark) + [*map(_check, checks)]
+        if remark:
+            row[1] += f" <br> *{remark[:1].upper()}{remark[1:]}.*"
         at = f"../notebooks/errata.html#erratum-{html.escape(claim['id'])}"
-        link = f'<a class="reference internal" href="{at}">erratum</a>' if erratum else ""
-        fold = f"<summary>{pluralise(len(checks), 'check')}</summary>{' <br> '.join(lines)}"
-        # a span first, or all of it is a block of HTML, in which MyST's escapes escape nothing
-        row[2:] = f"**{verdict}**", f'<span>{link}</span><details class="hn-line">{fold}</details>'
+        link = [f'<a class="reference internal" href="{at}">erratum</a>'] * erratum
+        row[2:] = f"**{verdict}**", " <br> ".join([*link, *map(_check, checks)])
     return [*map(Markup, row)]
 
 
@@ -122,7 +119,7 @@ def claims_tables(listed: list[dict], checks: list[dict], errata=()) -> str:
         rows = [_claim(claim, by_id[claim["id"]], claim["id"] in errata) for claim in here]
         title = "Of this book" if paper == "ours" else f"{PAPERS[paper]}\n\n{{cite:t}}`{paper}`"
         head = ["Claim", "Statement", "Verdict", "Checks"]
-        text += [f"## {title}\n", table(head, rows, "6 62 15 17")]
+        text += [f"## {title}\n", table(head, rows, "6 55 13 26")]
     return "\n".join(text)
 
 

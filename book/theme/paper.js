@@ -10,7 +10,7 @@ const FOLDED = "Paper leaves out what a line opens, and long lists of commands; 
     if (sheet.querySelector(".hn-filter")) sheet.querySelector("h1")?.insertAdjacentHTML("afterend", `<p>${FOLDED}</p>`);
     sheet.querySelectorAll("details.hide.above-input").forEach((e) => e.remove());
     for (const e of sheet.querySelectorAll("details")) {
-      if (!e.matches(".hn-checks:not(.hn-more), .hn-line") && !("folded" in sheet.dataset)) e.open = true;
+      if (!e.matches(".hn-checks:not(.hn-more)") && !("folded" in sheet.dataset)) e.open = true;
     }
     for (const link of sheet.querySelectorAll("a[href]")) {
       const url = new URL(link.getAttribute("href"), `https://book/${page}.html`);
