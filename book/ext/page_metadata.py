@@ -117,7 +117,7 @@ def _page(app, pagename, templatename, context, doctree):
     base = app.config.html_baseurl or context["pathto"]("", resource=True)
     numbered = html.unescape(re.sub("<[^>]+>", "", context["title"]))
     title = re.sub(r"^\d+\.\s*", "", numbered)
-    about = f"{title}: a page of {app.config.html_title}."
+    about = f"{title}: a page of the book {app.config.html_title}."
     if not source:
         about = description(doctree) or about
     tags = metatags(app, title, about, f"{base}_static/card.png")
