@@ -336,7 +336,7 @@ def test_margins_are_at_most_a_third_of_what_labels_gain_and_two_percent_of_the_
     design = evidence.measurement("null_design")["tasks"]
     assert {*design} == {*null.protocol().blocks}
     for name, one in design.items():
-        assert one["margin"] == null.protocol().blocks[name]["margin"]
+        assert one["margin"] == null.protocol().blocks[name]["matters"]
         assert one["margin"] <= min(one["gain of labels"] / 3, 0.02 * one["score"])
 
 

@@ -117,7 +117,7 @@ def side(rng, true: np.ndarray, deviation: np.ndarray) -> np.ndarray:
 def shares(task: str, shrunk: bool, trials: int, world: tuple[float, float]) -> dict[str, float]:
     """Return how often each verdict is given; `world` is our lead and the temperatures' factor."""
     lead, factor = world
-    rng, margin = np.random.default_rng(0), null.protocol().blocks[task]["margin"]
+    rng, margin = np.random.default_rng(0), null.protocol().blocks[task]["matters"]
     count, words = len(null.protocol().blocks), []
     ours, base = landscape(task, shrunk, factor), landscape(task, shrunk)
     for _ in range(trials):
@@ -132,7 +132,7 @@ def main() -> None:
     """Write what the simulation finds."""
     trials, found = int(sys.argv[1]) if len(sys.argv) > 1 else TRIALS, {}
     for task in SOURCES:
-        margin, gained = null.protocol().blocks[task]["margin"], gain(task)
+        margin, gained = null.protocol().blocks[task]["matters"], gain(task)
         worlds = {"identity": (0.0, 1.0), "disguise": (0.0, 1.07), "two margins": (2 * margin, 1.0)}
         worlds["labels"] = (gained, 1.0)
         score = 100 * float(landscape(task, False)[0].mean(1).max())

@@ -561,7 +561,7 @@ def _flat(arms) -> Iterator[str]:
 
 
 UNTRAINED = "untrained"
-SCHEMA = ("extends", "blocks", "mixed", "primary", "margin")  # no fields of runs
+SCHEMA = ("extends", "blocks", "mixed", "primary", "matters")  # no fields of runs
 SELECTED = ("seeds", "arms", "blocks")  # parameters that are no fields of runs either
 READOUTS = ("primary", "beside")  # which `fits` may replace
 

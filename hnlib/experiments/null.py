@@ -76,7 +76,7 @@ class Task:
     data_root: Path | None = None
 
     def __post_init__(self):
-        self.block, self.margin = self.name, self.experiment.blocks[self.name]["margin"]
+        self.block, self.margin = self.name, self.experiment.blocks[self.name]["matters"]
         self.rates = _distinct(one["lr"] for one in self._family("N1"))
         self.ours = (str(self.loss.path), self.loss.name) if self.loss else (None, "")
         self.diverged = 0

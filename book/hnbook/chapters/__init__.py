@@ -9,3 +9,12 @@ def show(*functions) -> None:
 
     sources = "\n\n".join(map(inspect.getsource, functions))
     display(Markdown(f"```python\n{sources}```"))
+
+
+def build(name: str, **options):
+    """Build a method of the catalogue, or of an example."""
+    from hnlib import methods
+
+    if name in methods.EXAMPLES:
+        return methods.example(name).build(**options)
+    return methods.build(name, **options)
