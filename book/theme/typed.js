@@ -368,7 +368,7 @@ const typed = (() => {
     return `${parts.join(", ")}: ${verdict(found)}`.replace(/-(?=\d)/g, "−");
   }
 
-  const LOUDNESS = "theory/loudness.html", LEVEL = `${LOUDNESS}#prop-loudness-level`;  // from a page in notebooks/
+  const LOUDNESS = "theory/sharpness.html", LEVEL = `${LOUDNESS}#prop-loudness-level`;  // from a page in notebooks/
 
   // ---- closed forms: L1, L6, P2, P6 and D1, for negatives that are all `lead` less similar than the positive `own` ----
 

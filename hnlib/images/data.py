@@ -243,10 +243,11 @@ def _download(name: str, path: Path) -> None:
 
 
 def _torchvision(name: str, folder: Path) -> dict[str, np.ndarray]:
-    """Let torchvision download a set, check its published MD5, unpack and read it."""
+    """Download a set, check its published MD5, and let torchvision unpack and read it."""
     from hnlib.images._torchvision import torchvision
 
     kind = getattr(torchvision.datasets, name.upper())
+    verified(kind.url, folder / kind.filename, kind.tgz_md5)  # before torchvision unpacks it
     parts = ("train", "test", "unlabeled") if name == "stl10" else (True, False)
     train, test, *unlabelled = sets = [kind(folder, part, download=True) for part in parts]
     if name == "stl10":

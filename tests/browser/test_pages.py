@@ -225,8 +225,8 @@ def test_a_download_reads_like_the_page(html):
 @pytest.mark.parametrize(
     ("query", "title", "page"),
     [
-        ("Theorem 3.2", "Theorem 3.2 (", "theory/transport"),
-        ("Theorem 2.99", "Theorem 2.", "theory/degeneracy-more"),  # the others of its chapter
+        ("Theorem 4.2", "Theorem 4.2 (", "theory/transport"),
+        ("Theorem 3.99", "Theorem 3.", "theory/degeneracy"),  # the others of its chapter
         (
             "my NDCG drops after fine-tuning on code",
             "nDCG drops",
