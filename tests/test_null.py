@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hnlib import experiments, methods
-from hnlib.experiments import evidence, null, null_files, runner
+from hnlib.experiments import comparisons, evidence, null, null_files, runner
 from hnlib.experiments.comparisons import Effect
 from hnlib.training import records
 from hnlib.training.config import Engine
@@ -248,12 +248,12 @@ def effect(difference, error=0.1, df=15, family=2):
     ],
 )
 def test_a_loss_beats_the_null_only_above_the_margin(difference, error, said):
-    assert null.word(effect(difference, error), 1.0) == said
+    assert comparisons.verdict(effect(difference, error), 1.0) == said
 
 
 def test_the_correction_over_tasks_can_take_a_verdict_back():
-    assert null.word(effect(1.23, family=1), 1.0) == "beats"
-    assert null.word(effect(1.23, family=4), 1.0) != "beats"
+    assert comparisons.verdict(effect(1.23, family=1), 1.0) == "beats"
+    assert comparisons.verdict(effect(1.23, family=4), 1.0) != "beats"
 
 
 def outcome(**effects):

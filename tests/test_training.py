@@ -12,7 +12,7 @@ from one_call import train
 from torch import nn
 
 from hnlib import _checks, methods
-from hnlib.images import data, encoders, task
+from hnlib.images import augment, data, encoders, task
 from hnlib.images.config import ImageRun
 from hnlib.training import loop, records
 from hnlib.training import train as training
@@ -108,6 +108,21 @@ def test_a_learned_mixture_is_trained_and_seen():
     assert seen[-1] == run.method.mixture.tolist()
     assert max(abs(a - b) for a, b in zip(seen[0], seen[-1])) > 1e-3
     assert run.record["configuration"]["options"]["mixture"] == start
+
+
+def test_a_learned_mixture_does_not_decay():
+    """Coupled decay would be all the gradient where a loss does not ask for another mixture."""
+
+    class Idle(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.logits = nn.Parameter(torch.tensor([3.0, -2.0]))
+
+        def forward(self, z1, z2, labels=None):
+            return (z1 - z2).square().mean() + 0 * self.logits.sum()
+
+    run = train(method=Idle(), **ONE | dict(weight_decay=0.5))
+    assert run.method.logits.tolist() == [3, -2]
 
 
 def test_a_finished_run_is_not_repeated_and_can_be_lengthened(whole, tmp_path):
@@ -223,6 +238,34 @@ def test_admitted_is_the_share_of_the_pairs_of_one_class_that_stay_negatives():
     assert torch.equal(dismissed, dismissed.T) and not dismissed[~same].any()
     off = ~torch.eye(120, dtype=torch.bool).repeat(2, 2)
     assert float(dismissed[same & off].float().mean()) == pytest.approx(0.75, abs=0.02)
+
+
+@pytest.fixture
+def batches(monkeypatch):
+    """The images, the first view and the other images of each pair of views that is made."""
+    seen, two_views = [], augment.two_views
+
+    def spy(x, *rest, other=None, **more):
+        views = two_views(x, *rest, other=other, **more)
+        seen.append((x, views[0], other))
+        return views
+
+    monkeypatch.setattr(augment, "two_views", spy)
+    return seen
+
+
+def test_oracle_positives_are_images_of_the_class(batches):
+    run = train(oracle_positives=True, **SMALL)
+    label = {x.numpy().tobytes(): int(y) for x, y in zip(DIGITS.x_train, DIGITS.y_train)}
+    pairs = [
+        (a.numpy().tobytes(), b.numpy().tobytes())
+        for x, _, other in batches[1:]
+        for a, b in zip(x, other)
+    ]
+    assert len(pairs) == 288
+    assert all(label[a] == label[b] for a, b in pairs)
+    assert 1 <= sum(a == b for a, b in pairs) < 80  # an image may meet itself: one time in ten
+    assert ImageRun.read(run.record["configuration"]).oracle_positives
 
 
 def test_max_steps_ends_within_an_epoch():

@@ -9,7 +9,7 @@ from hnbook import figures
 from hnbook.figures import COLOURS, GREY
 from hnbook.tables import TITLES, interval
 from hnlib import experiments
-from hnlib.experiments import null
+from hnlib.experiments import comparisons
 from hnlib.experiments.comparisons import Effect
 
 MARGINS = {"ndcg": 1.0, "knn": 0.5}  # points that would matter
@@ -73,7 +73,7 @@ def judged(
 
 def verdict(loss: str, block: str, base: str = "N1") -> str:
     """Return the word for a loss on a task."""
-    return null.word(judged(loss, base)[block], margin(block))
+    return comparisons.verdict(judged(loss, base)[block], margin(block))
 
 
 def line(
@@ -86,7 +86,7 @@ def line(
     cells = {}
     for block, found in judged(loss, base, of, beside).items():
         metric = metrics(block, of)[beside]
-        word = "" if beside else null.word(found, margin(block))
+        word = "" if beside else comparisons.verdict(found, margin(block))
         cells[f"{TASKS[block]}, {TITLES.get(metric, metric)}"] = f"{interval(found)} {word}".strip()
     return {"loss": title} | cells if cells else None
 

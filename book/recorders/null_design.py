@@ -18,7 +18,7 @@ import numpy as np
 from hnlib import experiments
 from hnlib.experiments import comparisons, null, selection
 
-TRIALS = 32
+TRIALS = 200
 KEPT = 8  # settings of a side: the rest is hardly ever among the four best
 SPLITS = 8  # halves of the queries; a verdict has more
 SOURCES = {  # experiment, block, temperatures [settings by rate], read-outs, what labels gain there
@@ -124,7 +124,7 @@ def shares(task: str, shrunk: bool, trials: int, world: tuple[float, float]) -> 
         sides = side(rng, *ours) + np.float32(lead / 100), side(rng, *base)
         effect = selection.cross_fit(*sides, splits=SPLITS, best=null.BEST)
         effect = replace(effect, family=count, holm=min(1.0, count * effect.p))
-        words.append(null.word(effect, margin))
+        words.append(comparisons.verdict(effect, margin))
     return {word: words.count(word) / trials for word in sorted({*words})}
 
 

@@ -1,4 +1,4 @@
-"""A task of one's own for `hnlib null`: pretrained embeddings, trained on Banking77.
+"""Your own task for `hnlib null`, an example: pretrained embeddings, trained on Banking77.
 
     hnlib null my_loss.py --task examples/tasks/banking77.py
 

@@ -53,17 +53,6 @@ def protocol(quick: bool = False) -> experiments.Experiment:
     return experiments.load("null-2", small=quick)
 
 
-def word(effect: Effect, margin: float) -> str:
-    """Return the verdict, one of `WORDS`, on a difference in points."""
-    if effect.low > margin:
-        return "beats"
-    if effect.high < -margin:
-        return "loses"
-    if comparisons.equivalence(effect, margin) <= 0.05:
-        return "equivalent"
-    return "leads" if effect.low > 0 else "trails" if effect.high < 0 else "unresolved"
-
-
 @dataclass
 class Task:
     """A block of the protocol, and how its trainings are carried out."""
@@ -125,7 +114,7 @@ class Task:
 
 
 class OwnTask(Task):
-    """A task of one's own, whose `name` is a file (`null_files.own_task`); it keeps the scores."""
+    """Your own task, whose `name` is a file (`null_files.own_task`); it keeps the scores."""
 
     def __post_init__(self):
         file, self.name = self.name, next(iter(self.experiment.blocks))  # lends its settings
@@ -245,7 +234,7 @@ class Outcome:
         """Yield task, null model, effect, and verdict."""
         for task, one in self.tasks.items():
             for base, effect in one["effects"].items():
-                yield task, base, effect, word(effect, one["margin"])
+                yield task, base, effect, comparisons.verdict(effect, one["margin"])
 
     @property
     def lines(self) -> list[str]:

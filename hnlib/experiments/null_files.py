@@ -1,4 +1,4 @@
-"""What `hnlib null` reads: the file of a loss, and the file of a task of one's own."""
+"""What `hnlib null` reads: the file of your loss, and that of your own task."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def own_task(path: str) -> dict:
 
 
 def train_own(task: str, path: str | None, name: str, job: tuple[dict, int]) -> list[float]:
-    """Return the scores of the test queries after a training of one's own task."""
+    """Return the scores of the test queries after one training on your own task."""
     setting, seed = job
     method, options = setting["method"], setting["options"]
     if path is not None and method == name:
