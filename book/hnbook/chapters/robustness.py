@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import cvxpy as cp
+import numpy as np
 import torch
 
 from hnlib.contrast import Contrast
@@ -26,3 +27,12 @@ def solve(objective, *constraints, minimise=False):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Solution may be inaccurate")
         return problem.solve(solver=cp.CLARABEL, **tight)
+
+
+def cone_ball(f, eta, q0=None):
+    """Return the largest mean of f [m] within eta nats of q0 (by default uniform), and the law."""
+    f, law = np.asarray(f), cp.Variable(len(f), nonneg=True)
+    q0 = np.full(len(f), 1 / len(f)) if q0 is None else q0
+    divergence = cp.sum(cp.rel_entr(law, q0))
+    value = solve(f @ law, cp.sum(law) == 1, divergence <= eta)
+    return value, law.value
