@@ -1,4 +1,4 @@
-"""Entropic transport: contrasts of given points, and two independent solvers."""
+"""Entropic transport: given and random points, and two independent solvers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import ot
 import torch
 
+from hnlib import transport
 from hnlib.contrast import Contrast
 
 
@@ -63,3 +64,36 @@ def by_pot(cost, epsilon, allowed=None):
     cost = cost.numpy() + (0 if allowed is None else np.where(allowed, 0.0, 1e6))
     options = dict(stopThr=1e-14, numItermax=100_000)
     return len(cost) * torch.tensor(ot.sinkhorn(p, p, cost, epsilon, **options))
+
+
+def sphere(rng, n, d):
+    """Return n random unit vectors in dimension d."""
+    points = torch.tensor(rng.standard_normal((n, d)))
+    return torch.nn.functional.normalize(points, dim=1)
+
+
+def random_space(rng, n, d=3, mean=0.7):
+    """Return unit vectors with a common direction, so that the batch mean is not zero."""
+    points = sphere(rng, n, d) + mean * sphere(rng, 1, d)
+    return torch.nn.functional.normalize(points, dim=1)
+
+
+def masses(rng, n):
+    """Return random masses [n]."""
+    return torch.tensor(rng.dirichlet(np.full(n, 2.0)))
+
+
+def random_masked(rng, n, m):
+    """Return a cost, the marginals of a random full plan on a random mask, and the mask."""
+    allowed = rng.random((n, m)) < 0.6
+    allowed[np.arange(max(n, m)) % n, np.arange(max(n, m)) % m] = True
+    full = np.where(allowed, rng.random((n, m)) + 0.1, 0)
+    full /= full.sum()
+    drawn = rng.random((n, m)), full.sum(1), full.sum(0), allowed
+    return tuple(torch.tensor(x) for x in drawn)
+
+
+def couple(z, p, epsilon, allowed=None):
+    """Transport unit vectors to themselves by the library's symmetric solver."""
+    options = dict(mask=allowed, symmetric=True, tol=1e-12, max_iterations=100_000)
+    return transport.sinkhorn(1 - z @ z.T, p, p, epsilon, **options)
