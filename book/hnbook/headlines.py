@@ -245,11 +245,11 @@ def report(name: str) -> list[str]:
 
 
 def summary() -> str:
-    """Return every headline with its number and the command that takes it apart."""
-    rows = ["| headline | points | command |", "|---|---|---|"]
+    """Return every headline with its number and the name that the command takes."""
+    rows = ["| headline | points | name |", "|---|---|---|"]
     for name, one in HEADLINES.items():
         number = formatted(printed(name))
-        rows.append(f"| {one.words} | {number} | `python -m hnbook.headlines {name}` |")
+        rows.append(f"| {one.words} | {number} | `{name}` |")
     return "\n".join(rows)
 
 
