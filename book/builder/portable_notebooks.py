@@ -18,14 +18,6 @@ from hnlib.training import records
 
 BRANCH = "notebooks"  # where the workflow puts the downloads, for Colab
 COLAB = "https://colab.research.google.com"
-# The pages of a release stand in a folder of its tag (book/builder/earlier_releases.py).
-SWITCH = """\
-      check_switcher: false
-      primary_sidebar_end: [version-switcher]
-      switcher:
-        json_url: {pages}versions.json
-        version_match: {version}
-"""
 WHEEL = f"hnlib-{metadata.version('hnlib')}-py3-none-any.whl"
 
 
@@ -50,8 +42,6 @@ def configured(config: str, url: str) -> str:
     if pages := address(url):
         config += f"launch_buttons:\n  colab_url: {COLAB}\n"
         config = config.replace("\nhtml:\n", f"\nhtml:\n  baseurl: {pages}\n")
-        switch = SWITCH.format(pages=pages, version=os.environ.get("HNLIB_PAGES", "latest"))
-        config = config.replace("    html_theme_options:\n", f"    html_theme_options:\n{switch}")
     return config
 
 
