@@ -99,9 +99,8 @@ def write() -> None:
     pdf(built, target)
     version = f"Version {hnlib.__version__}"
     linked = f'{version} · <a href="../{target.name}">This book as a PDF</a>'
-    for name in (toc()[0], "index"):
-        page = built / f"{name}.html"
-        text = page.read_text(encoding="utf-8")
-        if linked not in text:
-            page.write_text(text.replace(version, linked), encoding="utf-8")
+    page = built / f"{toc()[0]}.html"
+    text = page.read_text(encoding="utf-8")
+    if linked not in text:
+        page.write_text(text.replace(version, linked), encoding="utf-8")
     print(f"{target.relative_to(root())} ({time.monotonic() - start:.0f} s)")

@@ -151,7 +151,7 @@ def broken_links(page: Path, text: str) -> list:
 
 def test_the_pdf_has_full_pages_and_a_link(html, paper, tmp_path):
     """Half of a page at least is used, but of the last of a chapter; control: an empty page."""
-    start = (html / "index.html").read_text(encoding="utf-8")
+    start = (html / f"{pdf.toc()[0]}.html").read_text(encoding="utf-8")
     assert '<a href="../hard-negatives.pdf">' in start and b"/Outlines" in paper.read_bytes()
     titles = [pdf.title((html / f"{name}.html").read_text("utf-8")) for name in pdf.toc()]
     first, pages = openings(paper), pictures(paper, tmp_path)
@@ -160,13 +160,11 @@ def test_the_pdf_has_full_pages_and_a_link(html, paper, tmp_path):
     assert half_empty([*pages[:2], 0 * pages[0], *pages[2:]], {1, 2}) != []
 
 
-def test_the_root_and_a_lost_link_lead_into_the_book(visit, html):
+def test_the_root_leads_into_the_book(visit):
     page = visit("index.html")
+    page.wait_for_url("**/notebooks/start-here.html")
     link = page.locator("a.right-next").evaluate("link => link.href")
     assert Path(unquote(urlsplit(link).path)).is_file() and page.complaints == []
-    text = (html / "404.html").read_text(encoding="utf-8")
-    assert '<base href="/">' in text and "No such page" in text
-    assert broken_links(html / "404.html", text) == []
 
 
 def test_files(html):
@@ -222,26 +220,10 @@ def test_a_download_reads_like_the_page(html):
     assert min(before.values()) > 50, before
 
 
-@pytest.mark.parametrize(
-    ("query", "title", "page"),
-    [
-        ("Theorem 4.2", "Theorem 4.2 (", "theory/transport"),
-        ("Theorem 3.99", "Theorem 3.", "theory/degeneracy"),  # the others of its chapter
-        (
-            "my NDCG drops after fine-tuning on code",
-            "nDCG drops",
-            "book/questions",
-        ),  # most of the words
-    ],
-)
-def test_search_finds(visit, query, title, page):
-    """From the files, what is about it first and the API last, each with a line of its text."""
-    found = visit(f"search.html?q={query}")
-    hits = found.locator("#search-results li")
-    assert title in hits.first.inner_text() and hits.first.locator("p").inner_text()
-    pages = [link.get_attribute("href") for link in hits.locator("a").all()]
-    assert page in pages[0] and "book/api" not in pages[0]
-    assert sorted(pages, key=lambda link: "book/api" in link) == pages
+def test_the_search_works_from_files(visit):
+    found = visit("search.html?q=collapse")
+    link = found.locator("#search-results li a[href*='theory/degeneracy']").first
+    link.wait_for()
     assert found.complaints == []
 
 
