@@ -71,8 +71,7 @@ def test_the_generated_pages_show_it_as_text(text, monkeypatch):
     }
     record |= {"environment": about, "image_shape": [1, 8, 8], "seconds": 1.0}
     frame = records.frame([record])
-    assert more_than_text(ledger_pages.results_tables(frame)) == []
-    assert more_than_text(ledger_pages.aside_table([record | {"superseded": text}])) == []
+    assert more_than_text(ledger_pages.dataset_table(frame)) == []
     (one, *_) = (cell for cell in paper_numbers.cells() if cell.run)
     shown = dict(table=text, row=text, column=text, dataset=text, remark=text, ours=text, note=text)
     cells = replace(one, **shown, run=run, key="k"), replace(one, **shown, run=None, reason=text)

@@ -29,19 +29,6 @@ def test_ours_stands_beside_the_printed_number_with_its_interval():
     assert "hnlib train images --dataset tiny-imagenet --method debiased" in line
 
 
-def test_a_number_is_far_from_print_by_the_deviation_of_a_seed():
-    cells = {
-        c.row: c for c in paper_numbers.cells() if c.table == "Table 5" and c.dataset == "PROTEINS"
-    }
-    five = [0.744, 0.754, 0.744, 0.734, 0.744]  # mean as printed, deviation 0.7
-    made = [record(cells["InfoGraph"], seed, x) for seed, x in enumerate(five)]
-    made.append(record(cells["GraphCL (τ0)"], 0, 0.744 + 0.013))
-    made.append(record(cells["ADNCE"], 0, 0.751 - 0.015))
-    text = paper_numbers_page.parts(records.frame(made))["apart"]
-    row = text.split("* - PROTEINS\n  - ")[1].split("`````")[0]
-    assert row.split("\n  - ") == ["0.7", "3", "0", "ADNCE, ADNCE −1.5\n"]
-
-
 def test_a_command_on_the_page_is_text_whatever_it_holds():
     from markdown_it import MarkdownIt
 

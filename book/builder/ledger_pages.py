@@ -4,7 +4,6 @@ import html
 import inspect
 import re
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +11,11 @@ import pandas as pd
 
 from hnbook import claims
 from hnbook.paper_numbers import PAPERS
-from hnbook.tables import DASH, Markup, format_value, myst, percent
-from hnlib import experiments
+from hnbook.tables import DASH, Markup, format_value, myst
 from hnlib.experiments import evidence
 from hnlib.notebooks import inline_values
-from hnlib.training import kinds, records, store
+from hnlib.training import kinds
 
-METRICS = kinds.scores()  # shown of a run; its file holds more
-#: What runs of one line have in common, in the order of the lines, with its title
-COMMON = {
-    "dataset": "Data",
-    "encoder": "Encoder",
-    "epochs": "Epochs",
-    "train_size": "Examples",
-    "method": "Method",
-    "options": "Options",
-    "changed": "Setting",
-    "hardware": "Hardware",
-}
-OWN = ["framework", "experiment", "experiments", "seed", "seconds", "date"]
 NONE_YET = "*None yet.*\n"
 ENTRY = re.compile(r"^\*\*.*\((\w+)\)$", re.M)  # the title of an erratum, with its claim's code
 
@@ -51,18 +36,6 @@ def inline_code(text: str) -> Markup:
     text = " ".join(text.split())
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     return Markup(f"{fence} {text} {fence}" if "`" in text else f"`{text}`")
-
-
-def pluralise(n: int, what: str) -> str:
-    """Return a number with its noun, as "2 seeds"."""
-    return f"{n} {what}{'s' * (n != 1)}"
-
-
-def duration(seconds) -> str:
-    """Format seconds of a run."""
-    if pd.isna(seconds):
-        return DASH
-    return f"{seconds:.0f}\u00a0s" if seconds < 600 else f"{seconds / 60:.0f}\u00a0min"
 
 
 # --- claims
@@ -109,7 +82,7 @@ def claims_tables(listed: list[dict], checks: list[dict], errata=()) -> str:
         by_id[record["id"]].append(record)
     checked = [claim for claim in listed if by_id[claim["id"]]]
     verdicts = Counter(claim["verdict"].split(";")[0] for claim in checked).most_common()
-    done = f"{len(checked)} checked (by {pluralise(len(checks), 'check')})"
+    done = f"{len(checked)} checked (by {len(checks)} checks)"
     text = [
         f"**{len(listed)} claims: {done}, {len(listed) - len(checked)} open.** "
         f"Verdicts on those checked: {', '.join(f'{name} {n}' for name, n in verdicts)}.\n"
@@ -140,72 +113,11 @@ def _require_controls(listed: list[dict], checks: list[dict]) -> None:
 # --- results
 
 
-def results_tables(runs: pd.DataFrame, left_out: Iterable[str] = ()) -> str:
-    """Return a folded table for each experiment; a line has the runs that differ in their seed.
-
-    Lines are ordered by `COMMON` up to the method, then by accuracy. Experiments that are
-    `left_out` are in the file of all runs alone.
-    """
-    every: Any = runs.reindex(columns=[*COMMON, *METRICS, *OWN])
-    every = every[every[[*METRICS]].notna().any(axis=1) & ~every["experiment"].isin([*left_out])]
-    if every.empty:
-        return NONE_YET
-    words = every[["framework", "changed", "options"]].astype(object).fillna("")
-    setting = (words["framework"] + " " + words["changed"]).str.strip()
-    options = words["options"].str.replace("=", " ").str.replace(",", ", ")
-    every = every.assign(changed=setting, options=options).explode("experiments")
-    text = []
-    for experiment, here in every.groupby("experiments"):
-        metrics = [name for name in METRICS if here[name].notna().any()]
-        best = -here.groupby([*COMMON], dropna=False)[metrics[0]].transform("mean")
-        here = here.assign(best=best).sort_values([*[*COMMON][:5], "best", "seed"], kind="stable")
-        groups = here.groupby([*COMMON], dropna=False, sort=False)
-        lines = [_line(setting, group, metrics) for setting, group in groups]
-        titles = [METRICS[name] for name in metrics]
-        head = [*COMMON.values(), "Seeds", *titles, "Time", "Date"]
-        fold = f":::{{dropdown}} Runs: {len(here)}, settings: {len(lines)}"
-        text += [f"### {myst(experiment).capitalize()}\n", fold, table(head, lines), ":::\n"]
-    return "\n".join(text)
-
-
-def _line(setting: tuple, group: pd.DataFrame, metrics: list[str]) -> list:
-    shown = ["" if pd.isna(value) else value for value in setting]
-    seeds = ", ".join(map(str, group["seed"]))
-    first = group.iloc[0]
-    means = [percent(group[name]) for name in metrics]
-    return [*shown, seeds, *means, duration(first["seconds"]), first["date"]]
-
-
-def choosing() -> set[str]:
-    """Return the experiments without predictions from which others take what validation chose."""
-    every = [experiments.load(name) for name in experiments.names()]
-    asked = {rule.get("experiment") for one in every for rule in one.chosen.values()}
-    return {one.name for one in every if one.name in asked and not one.predictions}
-
-
-def aside_table(several: Iterable[dict]) -> str:
-    """Return how many records are superseded or repeat a run, by experiment and data set."""
-    why, seen = Counter(), set()
-    for record in several:
-        chosen = record["configuration"]
-        where = f"{chosen.get('experiment', '').capitalize()}, {chosen.get('dataset', '')}"
-        if "superseded" in record:
-            why[where, record["superseded"]] += 1
-        elif record["run"] in seen:
-            why[where, "repeats a run that has a record"] += 1
-        else:
-            seen.add(record["run"])
-    rows = [[where, n, reason] for (where, reason), n in sorted(why.items())]
-    return table(["Experiment, data", "Records", "Why"], rows, "30 10 60")
-
-
 def dataset_table(runs: pd.DataFrame) -> str:
     """Return every column of the packed records: in how many rows it is, its type and meaning.
 
     The meaning of an option is what the docstring of its class of runs says.
     """
-    if runs.empty:
-        return NONE_YET
     option = re.compile(r"^(\w+)(?: : .*)?\n((?: {4}.+\n?)+)", re.M)
     classes = [kinds.Configuration, *map(kinds.run_class, reversed(kinds.KINDS))]
     pages = [inspect.getdoc(one) or "" for one in classes]
@@ -273,6 +185,4 @@ def write(folder: Path, executed: dict[str, dict], runs, root: Path, draft: bool
     cells = executed["errata"]["cells"] if "errata" in executed else []
     errata = {code for cell in cells for code in ENTRY.findall("".join(cell["source"]))}
     fill_placeholders(folder / "claims.md", {"claims": claims_tables(listed, checks, errata)})
-    parts = {"runs": results_tables(runs, choosing()), "columns": dataset_table(runs)}
-    parts["aside"] = aside_table(store.read(records.tracked()))
-    fill_placeholders(folder / "results.md", parts)
+    fill_placeholders(folder / "results.md", {"columns": dataset_table(runs)})

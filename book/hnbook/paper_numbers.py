@@ -152,18 +152,17 @@ def measured(frame: Any) -> dict[str, Any]:
 def table(frame: Any) -> pd.DataFrame:
     """Return a row for each printed number with our runs of it.
 
-    Columns: where the number is printed, its `cell`, how many `seeds` are recorded, and their
-    accuracies in percent as `found` and, read out as released, `released`; the median `seconds` of
-    a run.
+    Columns: the `paper`, the number's `cell`, how many `seeds` are recorded, and their accuracies
+    in percent as `found` and, read out as released, `released`.
     """
     by_key, rows = measured(frame), []
     for cell in cells():
         runs = by_key.get(cell.key)
         ours = _percents(runs, readout(cell))
         released = _percents(runs, "linear_paper")
-        about = dict(cell=cell, seeds=len(ours), found=ours, released=released)
-        about["seconds"] = runs["seconds"].median() if ours else float("nan")
-        rows.append({name: getattr(cell, name) for name in WHERE} | about)
+        rows.append(
+            dict(paper=cell.paper, cell=cell, seeds=len(ours), found=ours, released=released)
+        )
     return pd.DataFrame(rows)
 
 
