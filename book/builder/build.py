@@ -16,9 +16,9 @@ from importlib import metadata
 from pathlib import Path
 
 from filelock import FileLock
+from nbformat.v4 import new_markdown_cell
 
 from builder import forked_kernels, ledger_pages, paper_numbers_page, portable_notebooks, redirects
-from builder.reading_time import below_title, minutes
 from hnbook import headlines
 from hnlib import _files
 from hnlib.notebooks import inline_values
@@ -103,12 +103,12 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
             notebook = executed[name(chapter)] = load_json(executed_path(chapter))
             if not draft:
                 _refuse_warnings(name(chapter), notebook)
-            said = f"*Read in {minutes(notebook)} minutes, without what is folded.*"
         else:
-            notebook, said = dict(inline_values.blank(read(chapter))), NOT_EXECUTED
+            notebook = inline_values.blank(read(chapter))
+            notebook["cells"].insert(1, new_markdown_cell(NOT_EXECUTED))
         target = (folder / chapter.relative_to(root())).with_suffix(".ipynb")
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(json.dumps(below_title(notebook, said)), encoding="utf-8")
+        target.write_text(json.dumps(notebook), encoding="utf-8")
     ledger_pages.write(folder / "book", executed, runs, root(), draft)
     paper_numbers_page.write(folder / "book", runs)
     ledger_pages.fill_placeholders(folder / "book/gpu.md", portable_notebooks.parts(url))

@@ -12,7 +12,6 @@ from importlib import metadata
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from builder import reading_time
 from hnlib.notebooks.execute import root
 from hnlib.training import records
 
@@ -89,7 +88,8 @@ DIRECTIVE = re.compile(
 ROLE = re.compile(r"(?<!`)\{([\w:+-]+)\}`([^`]+)`")
 EQUATION = re.compile(r"^( *)\$\$ \(([\w-]+)\)$", re.M)
 FOLD = re.compile(r"<!-- fold: (.*?) -->\s*(\S.*?)\s*(?:<!-- end of fold -->|\Z)", re.S)
-CITED = re.compile(r"\{cite(?::[pt])?\}`([^`]+)`")
+STRIP = re.compile(r"<!-- (end of )?(?:checks|fold|more)\b")  # book/ext/folds.py
+HIDDEN = {"hide-input", "remove-input", "remove-cell"}
 GLOSSARY = "book/notation"
 # In a page of HTML the label of a statement, an equation or a figure, and its number.
 NUMBER = re.compile(
@@ -111,32 +111,18 @@ def read_labels(html: Path, pages: Iterable[str]) -> None:
 
 
 @cache
-def cited() -> dict[str, tuple[str, str, str]]:
-    """Return authors, year and a line of Markdown for each entry of the bibliography, by key."""
+def cited() -> dict[str, str]:
+    """Return authors and year of each entry of the bibliography, by key."""
     from pybtex.database import parse_file
-    from pybtex.plugin import find_plugin
 
-    style = find_plugin("pybtex.style.formatting", "plain")(abbreviate_names=True)
-    markdown, found = find_plugin("pybtex.backends", "markdown")(), {}
-    entries = parse_file(root() / "book/references.bib").entries
-    for formatted in style.format_entries(entries.values()):
-        entry = entries[formatted.key]
+    found = {}
+    for key, entry in parse_file(root() / "book/references.bib").entries.items():
         people = entry.persons["author"]
         names = [" ".join(map(str, p.rich_prelast_names + p.rich_last_names)) for p in people]
         several = len(names) > 2 or names[-1] == "others"
-        text = re.sub(r"\\([-.()])", r"\1", " ".join(formatted.text.render(markdown).split()))
         who = f"{names[0]} et al." if several else " and ".join(names)
-        found[entry.key] = who, entry.fields["year"], text
+        found[key] = f"{who}, {entry.fields['year']}"
     return found
-
-
-def references(keys: set[str], site: str) -> str:
-    """Return the Markdown of what a notebook cites, and of where the other pages are."""
-    book = (root() / "README.md").read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
-    book = f"[{book}]({site})" if site else f"*{book}*"
-    lines = [f"- {text}" for key, (*_, text) in cited().items() if key in keys]
-    pages = f"Titles in italics are of other pages of the book {book}"
-    return "\n".join(["## References", "", *lines, "", f"{pages}."])
 
 
 def _known(label: str) -> str:
@@ -166,10 +152,8 @@ def _words(role: re.Match, page: str, site: str) -> str:
     if kind.startswith("py:"):
         return f"`{said or label.removeprefix('~')}`"
     if kind.startswith("cite"):
-        found = [cited().get(key, (key, "", ""))[:2] for key in text.split(",")]
-        if kind == "cite:t":
-            return ", ".join(f"{authors} [{year}]" for authors, year in found)
-        return f"[{'; '.join(map(', '.join, found))}]"
+        names = "; ".join(cited().get(key, key) for key in text.split(","))
+        return names if kind == "cite:t" else f"[{names}]"
     if kind == "doc":
         label = posixpath.join(f"/{posixpath.dirname(page)}", label)
     title, place = LABELS.get(label, (label, GLOSSARY))  # a term of the glossary
@@ -226,40 +210,39 @@ def _first(node, url: str) -> str:
     return (first + FETCH.format(site=site, file=records.PARQUET) * bool(reads and site)).strip()
 
 
+def hidden(cell) -> bool:
+    """Return whether a page does not show the code of a cell."""
+    return bool(HIDDEN & {*cell["metadata"].get("tags", [])})
+
+
 def portable(node, url: str, page: str):
     """Change a page's notebook to plain Markdown; its first cell installs what the page needs.
 
-    Figures have their captions below them; what the page hides is hidden where Jupyter can. The
-    last cell lists what is cited.
+    Figures have their captions below them; what the page hides is hidden where Jupyter can.
     """
     from nbformat.v4 import new_code_cell, new_markdown_cell
 
-    site, keys = address(url), set()
+    site, strips = address(url), 0  # a strip may stand in what may be left out
     cells = [new_code_cell(_first(node, url), id="elsewhere")]
-    opened = [id(part) for part in reading_time.opened(node)]
-
-    def converted(text: str) -> str:
-        keys.update(*(found.replace(" ", "").split(",") for found in CITED.findall(text)))
-        return plain(text, page, site)
-
     for cell in node.cells:
         cells.append(cell)
         if cell.cell_type == "markdown":
-            cell.source = converted(cell.source)
+            strips += sum(-1 if end else 1 for end in STRIP.findall(cell.source))
+            cell.source = plain(cell.source, page, site)
             continue
         for output in cell.get("outputs", ()):
             output.get("metadata", {}).pop("narrow", None)
             if "text/markdown" in output.get("data", {}):
-                output.data["text/markdown"] = converted(output.data["text/markdown"])
-        closed = id(cell) not in opened
-        hidden = {"source_hidden": closed or reading_time.hidden(cell), "outputs_hidden": closed}
-        cell.metadata["jupyter"] = hidden
+                output.data["text/markdown"] = plain(output.data["text/markdown"], page, site)
+        closed = strips > 0
+        cell.metadata["jupyter"] = {
+            "source_hidden": closed or hidden(cell),
+            "outputs_hidden": closed,
+        }
         figure = cell.metadata.get("mystnb", {}).get("figure", {})
         if name := figure.get("name"):
-            caption = f"**{_known(name)}.** {converted(figure.get('caption', ''))}"
+            caption = f"**{_known(name)}.** {plain(figure.get('caption', ''), page, site)}"
             cells.append(new_markdown_cell(caption, id=name))
-    if keys:
-        cells.append(new_markdown_cell(references(keys, site), id="references"))
     node.cells = [cell for cell in cells if cell.source]
     return node
 
