@@ -3,12 +3,12 @@
 import csv
 import html
 import json
-import re
 from collections import defaultdict
 from pathlib import Path
 from posixpath import dirname, relpath
 
-MOVED = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">{head}
+MOVED = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">
+<title>This page has moved</title>
 <noscript><meta http-equiv="refresh" content="0; url={link}"></noscript>
 </head><body><p>This page has moved: <a href="{link}">its new address</a>.</p></body></html>"""
 FOLLOW = """<script>{{
@@ -16,14 +16,6 @@ const moved = {moved}, part = decodeURIComponent(location.hash.slice(1));
 if (moved[part]) location.replace(moved[part]);
 else if (moved[""]) location.replace(moved[""] + location.hash);
 }}</script>"""
-
-
-# What a search engine and a shared link look for, which an old page takes from the new one.
-HEAD = re.compile(
-    r'<title>.*?</title>|<link [^>]*rel="icon"[^>]*>'
-    r'|<meta (?:property="og:|name="(?:description|twitter:))[^>]*>',
-    re.S,
-)
 
 
 def read(path: Path) -> dict[str, dict[str, str]]:
@@ -46,29 +38,18 @@ def write(moved: dict[str, dict[str, str]], pages: Path) -> None:
     ValueError
         If a new address is on no page, or a page that is gone has no new address.
     """
-    every = {
-        old: {part: _link(old, new, pages) for part, new in parts.items()}
-        for old, parts in moved.items()
-    }
-    for old, links in every.items():
+    for old, parts in moved.items():
+        links = {part: _link(old, new, pages) for part, new in parts.items()}
         target = pages / f"{old}.html"
         if target.is_file():
             text = target.read_text(encoding="utf-8")
         elif "" in links:
-            link = html.escape(links[""])
-            text = MOVED.format(link=link, head=_head(old, moved[old][""], pages))
+            text = MOVED.format(link=html.escape(links[""]))
         else:
             raise ValueError(f"{old} is no page: give redirects.csv a row for all of it")
         target.parent.mkdir(parents=True, exist_ok=True)
         script = FOLLOW.format(moved=json.dumps(links))
         target.write_text(text.replace("</head>", f"{script}</head>", 1), encoding="utf-8")
-
-
-def _head(old: str, new: str, pages: Path) -> str:
-    """Return the title, the icon and the tags of the new page for the old one's folder."""
-    text = (pages / f"{new.partition('#')[0]}.html").read_text(encoding="utf-8")
-    static = f'"{relpath("_static", dirname(old))}/'
-    return re.sub(r'"(?:\.\./)*_static/', static, "".join(HEAD.findall(text)))
 
 
 def _link(old: str, new: str, pages: Path) -> str:

@@ -6,7 +6,6 @@ the largest discrepancy and the smallest of a false variant. After a theorem of 
 ✓ beside the theorem's number, which opens it. Code that only a strip or a figure needs
 folds under a title of its own, ``<!-- fold: title -->`` to ``<!-- end of fold -->``, and so does what
 a reader may leave out, words, strips and figures, ``<!-- more: title -->`` to ``<!-- end of more -->``.
-Hidden code that stands next to other hidden code shares its bar.
 A claim's code in the text of a chapter, R2 say, is a link to its row on the *Claims* page. The entries of *Errata*
 are lines that open; the row of a claim links to the one that has its code.
 """
@@ -18,7 +17,6 @@ from functools import partial
 from pathlib import Path
 
 from docutils import nodes
-from sphinx.transforms.post_transforms import SphinxPostTransform
 
 LEDGER, ERRATA = "book/claims", "notebooks/errata"
 STRIP = re.compile(r"<!-- (checks|fold: [^>]*) -->(.*?)<!-- end of (?:checks|fold) -->", re.S)
@@ -35,29 +33,25 @@ ENTRY = re.compile(
 )
 LINE = re.compile(r'<div class="hn-claim"[^>]*>.*?</div>', re.S)
 CODE = r'(<span class="hn-claim-id">)(\w+)(</span>)'
-SHOWN = {"nb_element": "cell_code", "classes": ["cell"]}
 NO_LINK = nodes.reference, nodes.title, nodes.literal, nodes.literal_block, nodes.math, nodes.raw
 
 
 def summary(lines: list[str]) -> str:
     """Say what a closed strip holds: its claims, and the numbers of all checks together."""
+    every = "".join(lines)
 
     def numbers(name: str) -> list[float]:
-        return [float(x) for line in lines for x in re.findall(rf' data-{name}="(.*?)"', line)]
+        return [float(x) for x in re.findall(rf' data-{name}="(.*?)"', every)]
 
     def short(value: float) -> str:
         return re.sub(r"e([-+])0*(?=\d)", r"e\1", f"{value:.1g}").replace("-", "−")
 
-    codes = ", ".join(dict.fromkeys(re.search(CODE, line)[2] for line in lines))
-    title = re.search(r'<span class="hn-claim-title">(.*?)</span>', lines[0], re.S)[1]
-    instances, worst, controls = (
-        int(sum(numbers("instances"))),
-        max(numbers("value")),
-        numbers("control"),
-    )
+    codes = ", ".join(dict.fromkeys(code for _, code, _ in re.findall(CODE, every)))
+    title = re.search(r'<span class="hn-claim-title">(.*?)</span>', every, re.S)[1]
+    instances, worst, controls = (numbers(x) for x in ("instances", "value", "control"))
     said = f"{title}: verified" if len(lines) == 1 else f"verified {len(lines)} ways"
-    said += f" on {instances:,} instance{'s' * (instances != 1)}, "
-    said += f"worst {short(worst)}" if worst > 0 else "no violation"
+    said += f" on {sum(instances):,.0f} instance{'s' * (sum(instances) != 1)}, "
+    said += f"worst {short(max(worst))}" if max(worst) > 0 else "no violation"
     if controls:
         said += f", the false variant{'s' * (len(controls) > 1)}: {short(min(controls))}"
     return f'<span class="hn-claim-id">{codes}</span> {said}'
@@ -128,34 +122,6 @@ def _strips(app, pagename, templatename, context, doctree):
     context["body"] = body
 
 
-class OneBar(SphinxPostTransform):
-    """Put hidden code that stands next to a strip of code, or to other hidden code, behind its bar."""
-
-    default_priority = 198  # before myst-nb makes a bar for each cell
-    formats = ("html",)
-
-    def run(self, **kwargs):
-        for cell in list(self.document.findall(_is_hidden)):
-            siblings, place = cell.parent, cell.parent.index(cell)
-            before = siblings[place - 1] if place else nodes.Text("")
-            after = siblings[place + 1] if place + 1 < len(siblings) else nodes.Text("")
-            if before.astext() == "<!-- end of fold -->":
-                siblings.insert(place - 1, nodes.container("", cell.pop(0), **SHOWN))
-                del cell["hide_mode"]
-                if not cell.children:
-                    siblings.remove(cell)
-            elif len(cell) == 1 and after.astext().startswith("<!-- fold: "):
-                siblings[place : place + 2] = [after, cell]
-                del cell["hide_mode"]
-            elif len(cell) == 1 and _is_hidden(after):
-                after[0].insert(0, cell[0].children)
-                siblings.remove(cell)
-
-
-def _is_hidden(node) -> bool:
-    return isinstance(node, nodes.container) and node.get("hide_mode") == "input"
-
-
 def _may_link(node) -> bool:
     while node is not None and not isinstance(node, NO_LINK):
         node = node.parent
@@ -179,7 +145,6 @@ def _link_codes(app, doctree, docname):
 
 def setup(app):
     """Called by Sphinx."""
-    app.add_post_transform(OneBar)
     app.connect("doctree-resolved", _link_codes)
     app.connect("html-page-context", _strips, priority=800)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
