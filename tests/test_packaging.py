@@ -1,6 +1,5 @@
 """What is installed with what: declared dependencies, and the wheel beside torch and numpy alone."""
 
-import ast
 import importlib.util
 import json
 import os
@@ -16,6 +15,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from builder import build, portable_notebooks
 from hnlib.notebooks import execute
@@ -23,28 +23,16 @@ from hnlib.training import records
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-#: The extra that brings what a package imports; the losses need none.
-EXTRA = {
-    "images": "training",
-    "training": "training",
-    "experiments": "training",
-    "commands": "training",
-    "_files": "training",
-    "__main__": "training",
-    "graphs": "graphs",
-    "sentences": "sentences",
-    "retrieval": "retrieval",
-    "integrations": "sentence-transformers",
-    "notebooks": "book",
+#: The packages that each extra brings; the losses, modules of their own, need none.
+EXTRAS = {
+    "training": ["images", "training", "experiments", "commands"],
+    "graphs": ["graphs"],
+    "sentences": ["sentences"],
+    "retrieval": ["retrieval"],
+    "sentence-transformers": ["integrations"],
+    "book": ["notebooks"],
 }
-#: Imported inside functions
-OPTIONAL = {"experiments.runner": "cluster", "retrieval.encoders": "minilm"}
-OPTIONAL |= dict.fromkeys(("experiments.null", "experiments.words"), "notebooks")
-LOSSES = [path.stem for path in (ROOT / "hnlib").glob("[!_]*.py") if path.stem not in EXTRA]
-
-
-def normalised(name):
-    return re.sub(r"[-_.]+", "-", name).lower()
+LOSSES = {path.stem for path in (ROOT / "hnlib").glob("[!_]*.py")} - {"commands"}
 
 
 @cache
@@ -58,51 +46,17 @@ def declared(extra=None):
         if requirement.name == "hnlib":
             found = found.union(*map(declared, requirement.extras))
         else:
-            found = found | {normalised(requirement.name)}
+            found = found | {canonicalize_name(requirement.name)}
     return frozenset(found)
-
-
-def imports(path):
-    """(top-level module, whether at the top of the file) of each import outside hnlib."""
-    tree = ast.parse(path.read_text())
-    functions = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
-    inside = {node for function in functions for node in ast.walk(function)}
-    for node in ast.walk(tree):
-        for name in imported(node) - {"hnlib", "__future__"}:
-            yield name, node not in inside
-
-
-def imported(node):
-    """Return the top-level modules that a statement imports, those of Python aside."""
-    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-    names += [node.module] if isinstance(node, ast.ImportFrom) else []
-    return {name.partition(".")[0] for name in names} - sys.stdlib_module_names
 
 
 @cache
 def distributions(module):
     found = DISTRIBUTIONS.get(module, [])
-    return {normalised(name) for name in found} or {normalised(module)}
+    return {canonicalize_name(name) for name in found} or {canonicalize_name(module)}
 
 
 DISTRIBUTIONS = metadata.packages_distributions()
-
-
-def undeclared(path):
-    """Return what a module imports and its package's extra does not bring."""
-    name = ".".join(path.relative_to(ROOT / "hnlib").with_suffix("").parts)
-    always = declared(EXTRA.get(name.partition(".")[0]))
-    in_functions = always | (declared(OPTIONAL[name]) if name in OPTIONAL else set())
-    return {
-        (name, module)
-        for module, at_import in imports(path)
-        if not distributions(module) & (always if at_import else in_functions)
-    }
-
-
-def test_what_a_module_imports_is_declared_by_its_package():
-    paths = sorted((ROOT / "hnlib").rglob("*.py"))
-    assert [found for path in paths for found in undeclared(path)] == []
 
 
 # The wheel
@@ -112,7 +66,7 @@ def closure(names):
     """The distributions that these need, themselves included, as installed here."""
     found, open_ = set(), list(names)
     while open_:
-        name = normalised(open_.pop())
+        name = canonicalize_name(open_.pop())
         if name not in found:
             found.add(name)
             wanted = map(Requirement, metadata.distribution(name).requires or [])
@@ -189,6 +143,21 @@ print(modules[0].__file__)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_an_extra_brings_what_its_modules_import(beside, extra):
+    done = beside(
+        extra,
+        f"""
+import importlib, pkgutil
+for name in {EXTRAS[extra]}:
+    package = importlib.import_module(f"hnlib.{{name}}")
+    for one in pkgutil.walk_packages(getattr(package, "__path__", []), f"{{package.__name__}}."):
+        importlib.import_module(one.name)""",
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
 def test_without_its_packages_a_command_and_an_import_say_what_to_install(beside):
     done = beside(None, "from hnlib.__main__ import main\nsys.exit(main(['train', 'images']))")
     assert done.returncode == 2 and "Traceback" not in done.stderr
@@ -237,17 +206,6 @@ def test_every_downloaded_notebook_starts_in_an_empty_folder(beside, tmp_path):
     assert done.returncode == 0, done.stderr
     *failed, control = json.loads(done.stdout.rpartition("FAILED ")[2])
     assert failed == [] and control.startswith("control: ImportError")
-
-
-@pytest.mark.slow
-def test_what_a_page_imports_in_any_cell_is_declared_for_notebooks():
-    missing, available = set(), {*closure(declared("notebooks")), "hnlib"}
-    for path in (ROOT / "notebooks").rglob("*.md"):
-        cells = [c.source for c in execute.read(path).cells if c.cell_type == "code"]
-        for node in ast.walk(ast.parse("\n".join(cells))):
-            unknown = {n for n in imported(node) if not distributions(n) & available}
-            missing |= {(path.stem, name) for name in unknown}
-    assert missing == set()
 
 
 @pytest.mark.parametrize("url", ["https://github.com/a/b", "https://a.invalid/b"])

@@ -11,7 +11,6 @@ import nbformat
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from colours import contrast, luminance
-from paper import ends, half_empty, openings, pictures
 from playwright.sync_api import TimeoutError
 
 from builder import build, pdf, portable_notebooks
@@ -149,15 +148,9 @@ def broken_links(page: Path, text: str) -> list:
     return sorted(broken)
 
 
-def test_the_pdf_has_full_pages_and_a_link(html, paper, tmp_path):
-    """Half of a page at least is used, but of the last of a chapter; control: an empty page."""
+def test_the_pdf_has_an_outline_and_a_link(html, paper):
     start = (html / f"{pdf.toc()[0]}.html").read_text(encoding="utf-8")
     assert '<a href="../hard-negatives.pdf">' in start and b"/Outlines" in paper.read_bytes()
-    titles = [pdf.title((html / f"{name}.html").read_text("utf-8")) for name in pdf.toc()]
-    first, pages = openings(paper), pictures(paper, tmp_path)
-    last = ends(first, ["Contents", *titles])
-    assert half_empty(pages, last) == []
-    assert half_empty([*pages[:2], 0 * pages[0], *pages[2:]], {1, 2}) != []
 
 
 def test_the_root_leads_into_the_book(visit):
@@ -178,45 +171,34 @@ def test_files(html):
     assert wrong == []
 
 
-def left_over(node) -> dict[str, list[str]]:
-    """What a reader of a notebook should not find in it, by what it is; code is not looked at."""
+def left_over(node) -> Counter:
+    """Count what a reader of a notebook should not find in its text, by what it is."""
     labels, keys = portable_notebooks.LABELS, "|".join(portable_notebooks.cited())
     names = "|".join(label for label in labels if "-" in label and label[0] != "/")
-    found = {"markup": [], "label": [], "key": [], "page": [], "solution": []}
-    for cell, after in zip(node.cells, [*node.cells[1:], None]):
-        if cell.cell_type == "code":
-            continue
-        text = re.sub(r"^ *```\w+\n.*?^ *```$", "", cell.source, flags=re.M | re.S)
-        text = re.sub(r"(?<=\])\(https://[^)\s]*\)|(?<![}`])`[^`\n]+`(?!`)", "", text)
-        folded = re.sub("<details>.*?</details>", "", text, flags=re.S)
-        solution = r"^\*\*Solution.*\n+\S.*|\{solution\}|<!-- fold: Solution"
-        if re.search(r"\*\*Solution.*$", folded) and not after.metadata.jupyter.source_hidden:
-            found["solution"].append(after.source)
-        for what, pattern in {
-            "markup": r"^ *[`:]{3,}.*|\{[a-z:+-]+\}`|^\([\w-]+\)=$|<!--.*",
-            "label": rf"(?<![\w-])(?:{names})(?![\w-])",
-            "key": rf"[`\[,](?:{keys})(?=[`\],])",
-            "page": r"(?:notebooks|theory|experiments|book)/[\w-]+",
-        }.items():
-            found[what] += re.findall(pattern, text, re.M)
-        found["solution"] += re.findall(solution, folded, re.M)
-    return found
+    text = "\n\n".join(cell.source for cell in node.cells if cell.cell_type == "markdown")
+    text = re.sub(r"^ *```\w+\n.*?^ *```$", "", text, flags=re.M | re.S)
+    text = re.sub(r"(?<=\])\(https://[^)\s]*\)|(?<![}`])`[^`\n]+`(?!`)", "", text)
+    patterns = {
+        "markup": r"^ *[`:]{3,}.*|\{[a-z:+-]+\}`|^\([\w-]+\)=$|<!--.*",
+        "label": rf"(?<![\w-])(?:{names})(?![\w-])",
+        "key": rf"[`\[,](?:{keys})(?=[`\],])",
+        "page": r"(?:notebooks|theory|experiments|book)/[\w-]+",
+    }
+    return Counter({what: len(re.findall(x, text, re.M)) for what, x in patterns.items()})
 
 
 def test_a_download_reads_like_the_page(html):
-    """In no chapter is markup, a label, a key, the path of a page or an open solution left; all are
-    in the sources, the control."""
+    """In no chapter is markup, a label, a key or a page's path left; all are in the sources."""
     portable_notebooks.read_labels(html, build.toc())
     before = Counter()
     for path in build.chapters():
-        before.update({what: len(found) for what, found in left_over(execute.read(path)).items()})
+        before += left_over(execute.read(path))
         page = path.relative_to(execute.root()).with_suffix(".ipynb")
         node = nbformat.read(html / "_sources" / page, as_version=4)
         assert str(page) in (html / page.with_suffix(".html")).read_text("utf-8")
         first, *code = [cell for cell in node.cells if cell.cell_type == "code"]
         assert first.id == "elsewhere" and all(cell.execution_count for cell in code), path
-        after = left_over(node)
-        assert {what: found for what, found in after.items() if found} == {}, path
+        assert not +left_over(node), path
     assert min(before.values()) > 50, before
 
 
@@ -345,32 +327,27 @@ LEDGER = """<section><div class="hn-filter" data-headings="Part" data-columns="D
 <tbody><tr><td>digits</td><td>plain</td></tr><tr><td></td><td>its check</td></tr></tbody></table></details></section>
 <section><h2><span>Two</span></h2><table><thead><tr><th>Data</th></tr></thead>
 <tbody><tr><td>cifar10</td></tr><tr><td>digits</td></tr></tbody></table></section></section>"""
+FIRST = ["digits", "plain", "", "its check"]
 
 
-def test_a_filter_leaves_the_rows_asked_for(browser):
-    """A row with an empty first cell goes with the one above; folds open; empty parts are hidden."""
+@pytest.mark.parametrize(
+    ("control", "value", "count", "rows"),
+    [
+        ("Data", "", "3 of 3", ["cifar10", "digits"]),
+        ("Data", "digits", "2 of 3", [*FIRST, "digits"]),
+        ("Part", "Two", "2 of 3", ["cifar10", "digits"]),
+        ("Filter", "CHECK digits", "1 of 3", FIRST),
+        ("Filter", "CIFAR-10", "1 of 3", ["cifar10"]),
+    ],
+)
+def test_a_filter_leaves_the_rows_asked_for(browser, control, value, count, rows):
+    """A row with an empty first cell goes with the one above; folds open."""
     page = browser.new_page()
     page.set_content(LEDGER)
     page.add_script_tag(path=_files.project_root() / "book/theme/ledgers.js")
     page.evaluate("() => ledger(document.querySelector('.hn-filter'))")
-    count, words = page.locator("output"), page.get_by_label("Filter")
-    part, data = page.get_by_label("Part"), page.get_by_label("Data")
-
-    def seen():
-        return [cell.inner_text() for cell in page.locator("td").all() if cell.is_visible()]
-
-    assert count.inner_text() == "3 of 3" and seen() == ["cifar10", "digits"]
-    data.select_option("digits")
-    first = ["digits", "plain", "", "its check"]
-    assert count.inner_text() == "2 of 3" and seen() == [*first, "digits"]
-    words.fill("CHECK digits")
-    assert count.inner_text() == "1 of 3" and seen() == first
-    assert not page.get_by_text("Two").last.is_visible()
-    words.fill("")
-    data.select_option("")
-    words.fill("CIFAR-10")
-    assert seen() == ["cifar10"]
-    words.fill("")
-    part.select_option("Two")
-    assert seen() == ["cifar10", "digits"]
+    box = page.get_by_label(control)
+    box.fill(value) if control == "Filter" else box.select_option(value)
+    shown = [cell.inner_text() for cell in page.locator("td").all() if cell.is_visible()]
+    assert shown == rows and page.locator("output").inner_text() == count
     page.close()
