@@ -24,15 +24,6 @@ def test_every_printed_number_has_a_run_or_a_reason_and_every_setting_is_used():
     assert paper_numbers.settings().keys() <= used
 
 
-def test_accuracies_on_images_are_those_of_the_longest_training():
-    rows = paper_numbers.image_accuracies().set_index(["paper", "table", "dataset"]).sort_index()
-    values = rows.loc["hclot", "Table I", "stl10"].groupby("method")["value"].max()
-    assert (values["ot"], values["hcl"]) == (87.5, 87.4)
-    slide = rows.loc["dro", "images slide", "cifar10"]
-    assert all("400 epochs" in column for column in slide["column"]) and slide["usual"].any()
-    assert not rows[rows["row"] == "SimCLR(τ*)"]["usual"].any()  # a tuned temperature
-
-
 def disagreements(note: dict, run, ours: str) -> list[str]:
     """Return what the row prints, or names as ours, and its run does not have."""
     run = run.resolved()

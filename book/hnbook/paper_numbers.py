@@ -104,27 +104,6 @@ def parse_note(note: Any) -> dict[str, str]:
     return dict(part.split("=", 1) for part in note.split("; "))
 
 
-def image_accuracies() -> pd.DataFrame:
-    """Return the printed linear accuracies on images, from each table those of longest training.
-
-    The columns added to those of papers.csv are the `method` and whether the setting is the `usual`
-    one (t = 0.5, and 400 epochs or no length given).
-    """
-    rows = evidence.printed().query("metric == 'linear top-1'")
-    rows = rows[~rows["note"].str.contains("labelled part|memory bank", na=False)]
-    notes = [parse_note(note) for note in rows["note"]]
-    length = pd.Series([int(note.get("epochs", 400)) for note in notes], rows.index)
-    warm = pd.Series([float(note.get("temperature", 0.5)) == 0.5 for note in notes], rows.index)
-    rows = rows.assign(
-        method=[note.get("method") for note in notes],
-        usual=length.eq(400)
-        & warm
-        & pd.Series(["τ*" not in row for row in rows["row"]], rows.index),
-    )
-    longest = length.groupby([rows["paper"], rows["table"], rows["dataset"]]).transform("max")
-    return rows.loc[length == longest]
-
-
 def key(run) -> str:
     """Return the key of the records that belong to a cell.
 
