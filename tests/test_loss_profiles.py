@@ -24,7 +24,7 @@ def ledger():
 
 
 def test_the_ledger_has_the_rows_of_the_script_on_the_recorded_batches(loss_profiles, ledger):
-    """After a change: `python book/recorders/loss_profiles.py` measures what is missing."""
+    """After a change: `python book/recorders/loss_profiles.py` measures all again."""
     names = [(library, name) for library, name, _ in loss_profiles.rows()]
     assert [(row["library"], row["loss"]) for row in ledger["rows"]] == names
     assert len(set(names)) == len(names)
@@ -33,13 +33,8 @@ def test_the_ledger_has_the_rows_of_the_script_on_the_recorded_batches(loss_prof
     assert ledger["batches"] == hashlib.sha256((RESULTS / "stages.npz").read_bytes()).hexdigest()
 
 
-TWENTY = [
-    *("simclr", "debiased", "hcl", "ot", "adnce", "mw", "chi2-dro", "dcl", "focal", "siglip"),
-    *("artanh", "weince", "bpr", "hcl held"),
-    *("NTXentLoss", "SupConLoss", "MultiSimilarityLoss", "CircleLoss", "ArcFaceLoss"),
-    *("DCLLoss", "BarlowTwinsLoss", "ClipLoss, first scale"),
-    *("MultipleNegativesRankingLoss, hardness 9 (LLaVE)", "AnglELoss"),
-]
+SOME = ["simclr", "hcl", "ot", "siglip", "weince", "NTXentLoss", "MultiSimilarityLoss"]
+SOME += ["ArcFaceLoss", "DCLLoss", "BarlowTwinsLoss", "ClipLoss, first scale", "AnglELoss"]
 
 
 def agree(found: dict, row: dict) -> bool:
@@ -51,7 +46,7 @@ def agree(found: dict, row: dict) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TWENTY)
+@pytest.mark.parametrize("name", SOME)
 def test_a_loss_is_measured_as_recorded(loss_profiles, ledger, name):
     batch = "scifact early"
     with np.load(RESULTS / "stages.npz") as file:
@@ -60,5 +55,5 @@ def test_a_loss_is_measured_as_recorded(loss_profiles, ledger, name):
     (row, *_) = (row for row in ledger["rows"] if row["loss"] == name)
     found = loss_profiles.measured(build, *z)
     assert agree(found, row["batches"][batch])
-    others = [x["batches"][batch] for x in ledger["rows"] if x["loss"] in TWENTY]
-    assert sum(agree(found, other) for other in others) < 6  # the near misses
+    others = [x["batches"][batch] for x in ledger["rows"] if x["loss"] in SOME]
+    assert sum(agree(found, other) for other in others) < 4  # the near misses

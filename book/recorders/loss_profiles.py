@@ -10,11 +10,9 @@ in requirements.txt. The others need packages that the book does not use; instal
     pip install --no-deps --target EXTRA colpali-engine==0.3.18 info-nce-pytorch==0.1.4 \
         PyGCL==0.1.2 solo-learn==1.0.2
 
-and run with `PYTHONPATH=EXTRA`; without them their rows stay as recorded. `--only WORD` measures
-new rows and those with that word, and keeps the rest. One thread, eight minutes.
+and run with `PYTHONPATH=EXTRA`; without them their rows stay as recorded. One thread, eight minutes.
 """
 
-import argparse
 import hashlib
 import importlib
 import importlib.metadata
@@ -238,48 +236,30 @@ def measured(build, a: torch.Tensor, b: torch.Tensor) -> dict:
     return {name: x if x is None else float(f"{x:.5g}") for name, x in numbers.items()}
 
 
-def recorded(digest: str) -> dict:
-    """Return the ledger of these batches as far as it is there."""
-    ledger = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
-    if ledger.get("batches") != digest:
-        ledger = {"versions": {}, "batches": digest, "rows": []}
-    return ledger
-
-
-def write(ledger: dict, order: list) -> None:
-    """Write the ledger, one row a line."""
-    ledger["versions"]["torch"] = torch.__version__.partition("+")[0]
-    ledger["rows"].sort(key=lambda row: order.index((row["library"], row["loss"])))
-    head = json.dumps({name: ledger[name] for name in ("versions", "batches")})
-    lines = ",\n".join(json.dumps(row) for row in ledger["rows"])
-    write_atomically(FILE, f'{head[:-1]}, "rows": [\n{lines}\n]}}\n'.encode())
-
-
 def main() -> None:
-    """Measure what is missing, of rows whose packages are there, and write the ledger."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", help="measure rows whose library or name has this word anew")
-    only = parser.parse_args().only
+    """Measure the rows whose packages are there, keep the others, and write, one row a line."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     stages = FILE.with_name("stages.npz")
-    ledger = recorded(hashlib.sha256(stages.read_bytes()).hexdigest())
-    every = {(library, name): build for library, name, build in rows()}
-    of_name = {(row["library"], row["loss"]): row for row in ledger["rows"]}
-    ledger["rows"] = [row for key, row in of_name.items() if key in every]
-    for (library, name), build in every.items():
-        row = of_name.get((library, name)) or dict(library=library, loss=name, batches={})
-        anew = only is not None and only in f"{library} {name}"
-        todo = [batch for batch in ORDER if anew or batch not in row["batches"]]
-        if not todo or not available(library):
-            continue
-        if library != "hnlib":
-            ledger["versions"][library] = importlib.metadata.version(library)
-        with np.load(stages) as file:
-            row["batches"] |= {x: measured(build, *map(torch.from_numpy, file[x])) for x in todo}
-        ledger["rows"] = [x for x in ledger["rows"] if x is not row] + [row]
-        write(ledger, list(every))
-        print(f"{library:24}{name:48}{row['batches'][ORDER[0]].get('sharpness')}", flush=True)
+    ledger = json.loads(FILE.read_text(encoding="utf-8"))
+    known = {(row["library"], row["loss"]): row for row in ledger["rows"]}
+    with np.load(stages) as file:
+        batches = {name: [*map(torch.from_numpy, file[name])] for name in ORDER}
+    lines = []
+    for library, name, build in rows():
+        row = known.get((library, name))
+        if available(library):
+            found = {batch: measured(build, *z) for batch, z in batches.items()}
+            row = dict(library=library, loss=name, batches=found)
+            if library != "hnlib":
+                ledger["versions"][library] = importlib.metadata.version(library)
+        if row:
+            lines.append(json.dumps(row))
+            print(f"{library:24}{name:48}{row['batches'][ORDER[0]].get('sharpness')}", flush=True)
+    ledger["versions"]["torch"] = torch.__version__.partition("+")[0]
+    digest = hashlib.sha256(stages.read_bytes()).hexdigest()
+    head, body = json.dumps(dict(versions=ledger["versions"], batches=digest)), ",\n".join(lines)
+    write_atomically(FILE, f'{head[:-1]}, "rows": [\n{body}\n]}}\n'.encode())
 
 
 if __name__ == "__main__":
