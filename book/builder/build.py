@@ -101,8 +101,6 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
     for chapter in chapters():
         if chapter in current:
             notebook = executed[name(chapter)] = load_json(executed_path(chapter))
-            if not draft:
-                _refuse_warnings(name(chapter), notebook)
         else:
             notebook = inline_values.blank(read(chapter))
             notebook["cells"].insert(1, new_markdown_cell(NOT_EXECUTED))
@@ -116,18 +114,6 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
     ledger_pages.fill_values(folder / "book/gpu.md", ledger_pages.gpu_costs())
     _api_pages(folder)
     return folder
-
-
-def _refuse_warnings(page: str, notebook: dict) -> None:
-    """Raise ValueError if a cell shows what was written to stderr."""
-    for cell in notebook["cells"]:
-        hidden = {"remove-cell", "remove-output", "remove-stderr"} & {
-            *cell["metadata"].get("tags", ())
-        }
-        for output in cell.get("outputs", ()):
-            if output.get("name") == "stderr" and not hidden:
-                text = " ".join("".join(output["text"]).split())
-                raise ValueError(f"{page} shows a warning, which its code must avoid: {text}")
 
 
 def _api_pages(folder: Path) -> None:
@@ -165,12 +151,13 @@ def render(folder: Path, draft: bool) -> None:
     build = root() / "_build/sphinx"
     shutil.rmtree(build, ignore_errors=True)
     page = build / "html"
+    page.mkdir(parents=True)
     arguments = [folder, page, not draft]
     here = Path(__file__).parents[1]  # the builder's own, whichever book it builds
     environment = os.environ | {"PYTHONPATH": f"{root()}{os.pathsep}{here}"}
     with ThreadPoolExecutor() as beside:
         wheel = beside.submit(portable_notebooks.wheel, page)
-        packed = beside.submit(packed_records)
+        packed = beside.submit(records.write_parquet, page / records.PARQUET)
         result = subprocess.run(
             [sys.executable, "-m", "builder.run_sphinx", *map(str, arguments)],
             env=environment,
@@ -186,7 +173,7 @@ def render(folder: Path, draft: bool) -> None:
     if warnings:
         print(warnings, file=sys.stderr)
     wheel.result()
-    shutil.copyfile(packed.result(), page / records.PARQUET)
+    packed.result()
     portable_notebooks.read_labels(page, toc())
     redirects.write(redirects.read(folder / "book/redirects.csv"), page)
     portable_notebooks.downloads(page / "_sources", portable_notebooks.repository(root()))
@@ -202,17 +189,6 @@ def render(folder: Path, draft: bool) -> None:
 def is_unchanged(read: dict[str, str], digest=records.content_digest) -> bool:
     """Return whether all files that a chapter read (`records.DEPENDENCIES`) are as they were."""
     return all(digest(root() / path) == before for path, before in read.items())
-
-
-def packed_records() -> Path:
-    """Return the Parquet of the tracked records, written once for each of their states."""
-    digest = records.content_digest(records.tracked())[:12] + records.source_digest()
-    path = root() / f"_build/records-{digest}.parquet"
-    if not path.exists():
-        for old in path.parent.glob("records-*.parquet"):
-            old.unlink()
-        records.write_parquet(path)
-    return path
 
 
 def _made_of(only: str | None) -> str:
