@@ -45,20 +45,6 @@ def test_the_style_is_transparent_and_reproducible():
     assert first == svg() and figures.COLOURS["hcl"] in first and "#ffffff" not in first
 
 
-@pytest.mark.parametrize("scale", ["linear", "log"])
-def test_labels_of_lines_do_not_overlap_and_keep_order_and_colour(scale):
-    _, ax = plt.subplots()
-    for end, name in ((1.0, "hcl"), (1.001, "ot"), (5.0, "simclr"), (1.002, "adnce")):
-        ax.plot([0, 1], [1, end], label=name, color=figures.COLOURS[name])
-    ax.plot([0, 1], [2, 2])  # a line without a label gets none
-    ax.set_yscale(scale)
-    figures.label_lines(ax)
-    heights = {text.get_text(): text.get_position()[1] for text in ax.texts}
-    assert list(sorted(heights, key=heights.get)) == ["hcl", "ot", "adnce", "simclr"]
-    assert np.diff(sorted(heights.values())).min() > 0.05
-    assert {text.get_text(): text.get_color() for text in ax.texts}["ot"] == figures.COLOURS["ot"]
-
-
 def test_a_figure_is_drawn_for_a_phone_too(monkeypatch):
     """Its panels one below the other, and no wider than a phone shows in letters of 10 pixels."""
     shown = []
@@ -80,27 +66,12 @@ def test_a_figure_is_drawn_for_a_phone_too(monkeypatch):
         figures.show(lambda narrow: plt.figure(figsize=(7.0, 3.0)))
 
 
-LABEL = 'Move β and see a < b: "the bars" grow.'
-
-
-def numbers_of(picture):
-    """Return the HTML of a picture and the numbers in it, as the script of the page reads them."""
-    page = picture._repr_html_()
-    return page, json.loads(re.search(r'application/json">(.*?)</script>', page, re.S)[1])
-
-
 def test_interactive_leaves_its_numbers_in_the_page():
-    tensor = torch.tensor([[0.123456, 2.0]])
-    data = dict(angle=np.arange(3), weight=tensor, same=[True], end="</script><b>", w=(0.5,))
-    page, numbers = numbers_of(figures.interactive("class-mass", LABEL, **data))
-    assert numbers == {
-        "colours": figures.COLOURS,
-        "angle": [0, 1, 2],
-        "weight": [[0.1235, 2]],
-        "same": [True],
-        "end": "</script><b>",
-        "w": [0.5],
-    }
+    data = dict(angle=np.arange(3), weight=torch.tensor([[0.123456, 2.0]]), end="</script><b>")
+    page = figures.interactive("class-mass", "Move β.", **data)._repr_html_()
+    numbers = json.loads(re.search(r'application/json">(.*?)</script>', page, re.S)[1])
+    data = {"angle": [0, 1, 2], "weight": [[0.1235, 2]], "end": "</script><b>"}
+    assert numbers == {"colours": figures.COLOURS} | data
     assert page.count("<script") == page.count("</script") == 1
 
 
@@ -113,4 +84,4 @@ def test_interactive_leaves_its_numbers_in_the_page():
 )
 def test_interactive_refuses(x, message):
     with pytest.raises(ValueError, match=message):
-        figures.interactive("path", LABEL, x=x)
+        figures.interactive("path", "Move β.", x=x)

@@ -7,7 +7,6 @@ import re
 
 import yaml
 from colours import contrast, lifted
-from matplotlib.colors import to_hex
 from scripts import ROOT, script
 
 import hnlib
@@ -38,8 +37,8 @@ def test_the_pictures_of_the_readme_can_be_read_on_both_grounds():
     assert len(shown) == 2 and all((ROOT / name).is_file() for name in shown)
     dark, light = map(text, shown)
     assert dark == script("book/theme/dial.py").on_dark(light)
-    for picture, ink, ground in ((light, GREY, "#ffffff"), (dark, to_hex(lifted(GREY)), "#0d1117")):
-        assert f"fill: {ink}" in picture and contrast(ink, ground) >= 4.5
+    for ink, ground in ((GREY, "#ffffff"), (lifted(GREY), "#0d1117")):
+        assert contrast(ink, ground) >= 4.5
 
 
 def test_one_version_everywhere():

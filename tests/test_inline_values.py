@@ -4,7 +4,6 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from builder import ledger_pages
 from hnbook.tables import format_value
-from hnlib.experiments.comparisons import Effect
 from hnlib.notebooks import inline_values
 
 
@@ -31,13 +30,6 @@ def test_an_expression_is_what_it_is_where_the_text_stands():
     texts = [cell.source for cell in node.cells if cell.cell_type == "markdown"]
     assert texts == ["Without.", "Then 1.2 and\n1 %.", "Now 2.0."]
     assert len(node.cells) == len(cells)
-
-
-def test_an_effect_has_its_interval_and_says_whether_its_sign_is_unresolved():
-    sure = Effect(1.25, 0.1, 9, "these images")
-    assert format_value(sure) == "+1.2\u00a0[+1.0,\u00a0+1.5]"
-    assert format_value(Effect(0.1, 0.1, 9, "these images")).endswith(", {term}`unresolved`")
-    assert format_value(-0.26) == "\u22120.3" and format_value("7") == "7"
 
 
 def test_a_page_without_code_has_its_numbers_too(tmp_path):

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from builder import ledger_pages, paper_numbers_page
+from builder import paper_numbers_page
 from hnbook import paper_numbers
 from hnlib.experiments import evidence
 from hnlib.graphs import data as graph_sets
@@ -27,14 +27,6 @@ def test_ours_stands_beside_the_printed_number_with_its_interval():
     )
     assert "as released 44.0\u00a0±\u00a01.0" in line and "as released −9.7" in line
     assert "hnlib train images --dataset tiny-imagenet --method debiased" in line
-
-
-def test_a_command_on_the_page_is_text_whatever_it_holds():
-    from markdown_it import MarkdownIt
-
-    for text in ("x`{{ 1 }}`y", "``", "a `b`` c", "$x$ <b> {raw}`x`"):
-        (inline,) = MarkdownIt().parse(ledger_pages.inline_code(text))[1:2]
-        assert [(c.type, c.content.strip()) for c in inline.children] == [("code_inline", text)]
 
 
 def misprinted(row: dict) -> list[str]:

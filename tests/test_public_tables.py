@@ -34,19 +34,6 @@ def test_every_cell_has_its_source_and_its_sharpness(rows):
     assert max(Counter(map(tuple, (row.values() for row in rows))).values()) == 1
 
 
-def test_a_paper_and_the_code_of_its_author_print_the_same_scores(rows):
-    """Two transcriptions, of table 1 of Wang and Liu and of a README, meet in six cells."""
-
-    def scores(source):
-        found = [r for r in rows if r["source"] == source and r["method"] == "simclr"]
-        return {(r["data"], float(r["t"])): float(r["score"]) for r in found}
-
-    paper, code = scores("Wang and Liu 2021"), scores("Wang, code")
-    both = paper.keys() & code.keys()
-    assert len(both) == 6 and all(paper[key] == code[key] for key in both)
-    assert paper[("CIFAR-10", 0.3)] != code[("CIFAR-10", 0.2)]  # the next cell of the README
-
-
 @pytest.mark.parametrize(
     ("inside", "word"),
     [([1, 1, 1, 0], "holds"), ([1, 1, 0, 0], "mixed"), ([1, 0, 0], "refuted"), ([], "open")],
@@ -73,11 +60,3 @@ def test_points_of_one_curve_are_fitted_and_a_lifted_tilt_is_seen():
     lifted = [cell | {"score": cell["score"] + 2} for cell in tilt]
     (row,) = public_tables.fits(pd.DataFrame(plain + lifted)).itertuples()
     assert row.offset == pytest.approx(2) and row.gain == pytest.approx(2 + hill(4) - hill(5))
-
-
-def test_known_panels_are_no_evidence(monkeypatch):
-    found = public_tables.fits(public_tables.cells())
-    (open_, *_, cut) = public_tables.verdicts(found).to_dict("records")
-    assert open_["verdict"] == "open" and cut["panels"] == 4
-    fewer = public_tables.verdicts(found.assign(known=True))
-    assert [*fewer["panels"]] == [0, 0, 0, 0, 4]

@@ -148,20 +148,18 @@ def cards(seen: dict):
     """Show each anchor with its heaviest negatives by every arm; a false one has a dashed frame."""
     from IPython.display import HTML
 
+    cards = []
+    for k, anchor in enumerate(seen["anchors"]):
+        own = seen["class_names"][anchor["class"]]
+        alt = f"anchor {k + 1}, the first {own} among the test images"
+        parts = [_picture(seen, anchor["image"], alt, "hidden", own)]
+        for row in seen["methods"]:
+            images = "".join(_negative(seen, one, anchor["class"]) for one in row["shown"][k])
+            line = "break-inside: avoid; font: 14px/2 sans-serif"
+            parts.append(f'<div style="{line}">{html.escape(row["arm"])}<br>{images}</div>')
+        cards.append(f"<div>{''.join(parts)}</div>")
     grid = "display: grid; grid-template-columns: repeat(auto-fill, 336px); gap: 1rem"
-    parts = "".join(_card(seen, k) for k in range(len(seen["anchors"])))
-    return HTML(f'<div style="{grid}">{parts}</div>')
-
-
-def _card(seen: dict, k: int) -> str:
-    anchor, line = seen["anchors"][k], "break-inside: avoid; font: 14px/2 sans-serif"
-    own = seen["class_names"][anchor["class"]]
-    alt = f"anchor {k + 1}, the first {own} among the test images"
-    parts = [_picture(seen, anchor["image"], alt, "hidden", own)]
-    for row in seen["methods"]:
-        images = "".join(_negative(seen, one, anchor["class"]) for one in row["shown"][k])
-        parts.append(f'<div style="{line}">{html.escape(row["arm"])}<br>{images}</div>')
-    return f"<div>{''.join(parts)}</div>"
+    return HTML(f'<div style="{grid}">{"".join(cards)}</div>')
 
 
 def _negative(seen: dict, shown: dict, own: int) -> str:
