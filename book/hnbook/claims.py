@@ -87,8 +87,6 @@ def check(
     if control is None and kind != "definition":
         raise ValueError(f"{id}: a check needs a negative control; pass control=…")
     value, tolerance, instances = float(value), float(tolerance), int(instances)
-    if instances < 1:
-        raise ValueError(f"{id}: instances must be at least 1, got {instances}")
     if not math.isfinite(tolerance):
         raise ValueError(f"{id}: tolerance must be finite, got {tolerance}")
     if kind in ("identity", "definition") and value < 0:
@@ -103,12 +101,9 @@ def check(
             f"{id} {title}: the negative control passes ({control:.3g} against the tolerance "
             f"{tolerance:.3g}), so this check could not have failed"
         )
-    record = {"id": id, "title": title, "kind": kind, "value": value, "tolerance": tolerance}
-    record |= {"instances": instances, "control": control}
-    for key in ("value", "control"):  # JSON has no infinity
-        if record[key] is not None:
-            record[key] = min(max(record[key], -1e308), 1e308)
-    return Check(record)
+    value, control = (x and min(max(x, -1e308), 1e308) for x in (value, control))  # as JSON can
+    numbers = dict(value=value, tolerance=tolerance, instances=instances, control=control)
+    return Check(dict(id=id, title=title, kind=kind) | numbers)
 
 
 def harvest(notebook) -> list[dict]:

@@ -51,10 +51,6 @@ class Table:
         if self.frame.empty:
             return f"<p>{EMPTY}</p>"
         frame, caption = self.frame, _html(self.caption)
-        column = list(frame["seeds"]) if "seeds" in frame else []
-        if len(column) > 1 and len(set(column)) == 1:  # it says nothing
-            every = "One seed each." if column[0] == 1 else f"{column[0]} seeds each."
-            frame, caption = frame.drop(columns="seeds"), f"{caption} {every}".strip()
         frame = frame.astype(object).map(_html).rename(columns=_html)
         style = "table mathjax_ignore" + " words" * self.words
         text = frame.to_html(index=False, border=0, classes=style, escape=False)

@@ -21,21 +21,12 @@ from hnlib.experiments import comparisons, null, selection
 TRIALS = 200
 KEPT = 8  # settings of a side: the rest is hardly ever among the four best
 SPLITS = 8  # halves of the queries; a verdict has more
-SOURCES = {  # experiment, block, temperatures [settings by rate], read-outs, what labels gain there
-    "banking": (
-        "batch-rates",
-        "Banking77",
-        "random t{}",
-        ("ndcg",),
-        ("batches", "random masked", "random"),
-    ),
-    "digits": (
-        "null-1",
-        "digits",
-        "N1 t{} x120",
-        ("knn", "knn_validation"),
-        ("losses-on-trial", "labels", "N1"),
-    ),
+BANKING = ("batch-rates", "Banking77", "random t{} *", ("ndcg",))
+DIGITS = ("null-1", "digits", "N1 t{} x120 *", ("knn", "knn_validation"))
+SOURCES = {"banking": BANKING, "digits": DIGITS}  # experiment, block, settings, read-outs
+LABELS = {  # what labels gain there: experiment, with them, without
+    "banking": ("batches", "random masked", "random"),
+    "digits": ("losses-on-trial", "labels", "N1"),
 }
 TEMPERATURES = {
     "banking": [0.05, 0.1, 0.2, 0.5],
@@ -43,33 +34,26 @@ TEMPERATURES = {
 }
 
 
+def scores(task: str, experiment, arm: str) -> np.ndarray:
+    """Return the scores of an arm [seeds, queries] by the read-outs of a task."""
+    _, block, _, metrics = SOURCES[task]
+    group = experiment.group(arm, block)
+    return np.hstack([1.0 * comparisons.by_example(group, metric) for metric in metrics])
+
+
 def recorded(task: str) -> np.ndarray:
     """Return the recorded scores [temperatures, rates, 2 seeds, queries]."""
-    name, block, pattern, metrics, _ = SOURCES[task]
+    name, block, pattern, _ = SOURCES[task]
     experiment = experiments.load(name)
-
-    def scores(arm: str) -> np.ndarray:
-        group = experiment.group(arm, block)
-        return np.hstack([1.0 * comparisons.by_example(group, metric) for metric in metrics])
-
-    return np.stack(
-        [
-            [scores(arm) for arm in experiment.matching(f"{pattern.format(t)} *", block)]
-            for t in TEMPERATURES[task]
-        ]
-    )
+    rows = [experiment.matching(pattern.format(t), block) for t in TEMPERATURES[task]]
+    return np.stack([[scores(task, experiment, arm) for arm in arms] for arms in rows])
 
 
 def gain(task: str) -> float:
     """Return what labels gained in recorded runs, in points, over all examples that are scored."""
-    _, block, _, metrics, (name, ours, base) = SOURCES[task]
-    experiment = experiments.load(name)
-    sides = (experiment.group(arm, block) for arm in (ours, base))
-    means = [
-        np.hstack([1.0 * comparisons.by_example(side, metric) for metric in metrics]).mean()
-        for side in sides
-    ]
-    return 100 * float(means[0] - means[1])
+    name, *arms = LABELS[task]
+    ours, base = (scores(task, experiments.load(name), arm).mean() for arm in arms)
+    return 100 * float(ours - base)
 
 
 def landscape(task: str, shrunk: bool, factor: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
