@@ -32,7 +32,6 @@ DEFINED = line("three", kind="definition", value=0, control=None, instances=1)
     [
         ([line("a < b")], "a &lt; b: verified on 40 instances, worst 3e−9, the false variant: 0.5"),
         ([line(), WIDER, DEFINED], "3 ways on 43 instances, worst 2e−8, the false variants: 0.2"),
-        ([line(kind="inequality", value=-0.1)], "on 40 instances, no violation, the false variant: 0.5"),
     ],
 )  # fmt: skip
 def test_a_strip_says_what_its_checks_found(lines, said):

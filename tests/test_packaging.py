@@ -173,16 +173,12 @@ CELLS = """
 import json
 from pathlib import Path
 from IPython.core.interactiveshell import InteractiveShell
-failed, shell = [], InteractiveShell()
+shell = InteractiveShell()
 for name, sources in json.loads(Path("cells.json").read_text()).items():
     shell.user_ns.clear()  # `reset` would also look for garbage, for a third of a second
     shell.init_user_ns()
-    for source in sources:
-        done = shell.run_cell(source, silent=True)
-        if not done.success:
-            failed.append(f"{name}: {done.error_before_exec or done.error_in_exec!r}")
-            break
-print("FAILED", json.dumps(failed))
+    if not all(shell.run_cell(source, silent=True).success for source in sources):
+        print("FAILED", name)
 """
 
 
@@ -204,8 +200,7 @@ def test_every_downloaded_notebook_starts_in_an_empty_folder(beside, tmp_path):
     kept = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "MPLBACKEND": "agg"}
     done = beside("notebooks", CELLS, cwd=tmp_path, env=kept)
     assert done.returncode == 0, done.stderr
-    *failed, control = json.loads(done.stdout.rpartition("FAILED ")[2])
-    assert failed == [] and control.startswith("control: ImportError")
+    assert re.findall("FAILED (.*)", done.stdout) == ["control"]
 
 
 @pytest.mark.parametrize("url", ["https://github.com/a/b", "https://a.invalid/b"])
@@ -222,10 +217,8 @@ def test_without_the_library_the_first_cell_installs_it_and_fetches_the_records(
     exec(first, {"asked": asked})
     wheel, file = portable_notebooks.WHEEL, records.PARQUET
     if url.endswith("invalid/b"):
-        assert (
-            asked == [f'install --quiet "./{wheel}[notebooks]"']
-            and f"put {wheel} and {file}" in first
-        )
+        assert asked == [f'install --quiet "./{wheel}[notebooks]"']
+        assert f"put {wheel} and {file}" in first
     else:
         site = "https://a.github.io/b/"
         install = f'install --quiet "hnlib[notebooks] @ {site}{wheel}"'
