@@ -74,14 +74,6 @@ def test_the_most_uniform_setting_is_found_from_the_records():
     assert asked.lost("last_alignment") > asked.lost("last_uniformity") + 1
 
 
-def test_rankme_is_the_exponential_of_an_entropy(recorder):
-    """Of singular values; their squares would give less."""
-    p = torch.tensor([0.5, 0.25, 0.25])
-    assert recorder.rankme(torch.diag(p)) == pytest.approx(float(torch.special.entr(p).sum().exp()))
-    squares = p**2 / (p**2).sum()
-    assert recorder.rankme(torch.diag(p)) > float(torch.special.entr(squares).sum().exp()) + 0.2
-
-
 def test_what_the_text_says_of_the_ledger_in_words():
     """*From t = 0.05 up the last checkpoint was the best*, which at 0.02 the loss does not select."""
     assert [asked.behind("the last", t) for t in asked.TEMPERATURES[1:]] == [0, 0, 0, 0]
