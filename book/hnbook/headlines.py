@@ -122,12 +122,13 @@ def searches(bag: str) -> dict[str, Effect]:
 def tuned_searches(metric: str = "ndcg") -> dict[str, Effect]:
     """Return, for each bag, the tilt minus the temperature, each with its own rate and length.
 
-    Validation claims choose rates, lengths and the temperature; the ten seeds chose nothing, and
-    the intervals leave the choice out.
+    Validation claims choose rates, lengths and sharpnesses; the ten seeds chose nothing, and the
+    intervals leave the choice out.
     """
-    return experiments.load("search-lengths").effects([("tilt", "temperature")], metric)
+    return experiments.load("search-tilts").effects([("tilt", "temperature")], metric)
 
 
+@functools.cache
 def chosen_searches() -> dict[str, Effect]:
     """Return the nDCG@10 of `tuned_searches`, corrected, with the choice in the interval."""
     tuned = HEADLINES["search tuned"]
