@@ -12,8 +12,8 @@ from docutils.core import publish_doctree
 from myst_parser.parsers.docutils_ import Parser
 from scripts import ROOT
 
-from builder import ledger_pages, paper_numbers_page
-from hnbook import claims, figures, paper_numbers, tables
+from builder import ledger_pages, paper_numbers
+from hnbook import claims, figures, tables
 from hnlib.images.config import ImageRun
 from hnlib.training import records
 
@@ -68,10 +68,10 @@ def test_the_generated_pages_show_it_as_text(text, monkeypatch):
     frame = records.frame([record])
     assert more_than_text(ledger_pages.dataset_table(frame)) == []
     (one, *_) = (cell for cell in paper_numbers.cells() if cell.run)
-    shown = dict(table=text, row=text, column=text, dataset=text, remark=text, ours=text, note=text)
+    shown = dict(table=text, row=text, column=text, dataset=text, remark=text, ours=text)
     cells = replace(one, **shown, run=run, key="k"), replace(one, **shown, run=None, reason=text)
     monkeypatch.setattr(paper_numbers, "cells", lambda: cells)
-    for part in paper_numbers_page.parts(frame).values():
+    for part in paper_numbers.parts(frame).values():
         assert more_than_text(part) == []
     claim = {"id": "X1", "paper": "ours", "statement": "s", "verdict": "definition"}
     check = claims.check("X1", text, kind="definition", value=0.0, tolerance=0.0).record

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from hnbook import paper_numbers
+from builder import paper_numbers
 from hnlib import negatives
 from hnlib.contrast import Contrast
 from hnlib.experiments import evidence

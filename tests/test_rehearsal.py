@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from hnbook import paper_numbers
+from builder import paper_numbers
 from hnlib.images import data
 from hnlib.training import records
 from hnlib.training.train import train

@@ -18,7 +18,7 @@ from pathlib import Path
 from filelock import FileLock
 from nbformat.v4 import new_markdown_cell
 
-from builder import forked_kernels, ledger_pages, paper_numbers_page, portable_notebooks, redirects
+from builder import forked_kernels, ledger_pages, paper_numbers, portable_notebooks, redirects
 from hnbook import headlines
 from hnlib import _files
 from hnlib.notebooks import inline_values
@@ -108,7 +108,7 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(notebook), encoding="utf-8")
     ledger_pages.write(folder / "book", executed, runs, root(), draft)
-    paper_numbers_page.write(folder / "book", runs)
+    paper_numbers.write(folder / "book", runs)
     ledger_pages.fill_placeholders(folder / "book/gpu.md", portable_notebooks.parts(url))
     ledger_pages.fill_values(folder / "book/questions.md", vars(headlines))
     ledger_pages.fill_values(folder / "book/gpu.md", ledger_pages.gpu_costs())

@@ -10,12 +10,12 @@ from typing import Any
 import pandas as pd
 
 from hnbook import claims
-from hnbook.paper_numbers import PAPERS
 from hnbook.tables import DASH, Markup, format_value, myst
 from hnlib.experiments import evidence
 from hnlib.notebooks import inline_values
 from hnlib.training import kinds
 
+PAPERS = {"hcl": "HCL", "hclot": "HCL-OT", "hscl": "H-SCL", "dro": "ADNCE", "unremix": "UnReMix"}
 NONE_YET = "*None yet.*\n"
 ENTRY = re.compile(r"^\*\*.*\((\w+)\)$", re.M)  # the title of an erratum, with its claim's code
 

@@ -101,7 +101,7 @@ def check(
             f"{id} {title}: the negative control passes ({control:.3g} against the tolerance "
             f"{tolerance:.3g}), so this check could not have failed"
         )
-    value, control = (x and min(max(x, -1e308), 1e308) for x in (value, control))  # as JSON can
+    value, control = max(value, -1e308), control and min(control, 1e308)  # JSON has no infinity
     numbers = dict(value=value, tolerance=tolerance, instances=instances, control=control)
     return Check(dict(id=id, title=title, kind=kind) | numbers)
 

@@ -1,4 +1,4 @@
-"""The numbers that the five papers print, each with its run or the reason why it has none.
+"""The page *The papers' numbers*: every printed number with its run, or the reason why it has none.
 
 The ledger is `papers.csv` of the evidence; the settings of the runs are in `papers.toml` beside it.
 """
@@ -9,11 +9,15 @@ import functools
 import json
 import tomllib
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import numpy as np
 
-from hnlib.experiments import evidence
+from builder.ledger_pages import PAPERS, fill_placeholders, inline_code, table
+from hnbook.tables import DASH, Markup, interval, myst, percent
+from hnlib.experiments import evidence, run_queue
+from hnlib.experiments.comparisons import Effect
 from hnlib.training import config, kinds
 
 #: Why a printed number has no run; details may follow a colon.
@@ -25,7 +29,8 @@ REASONS = (
     "read off a learning curve",
     "derived from other cells",
 )
-PAPERS = {"hcl": "HCL", "hclot": "HCL-OT", "hscl": "H-SCL", "dro": "ADNCE", "unremix": "UnReMix"}
+HEAD = ["Printed in", "Row", "Data", "Printed", "Ours, difference", "Run, or why there is none"]
+WIDTHS = "11 14 12 10 18 35"
 WHERE = ("paper", "table", "row", "column", "dataset", "metric")
 #: The metric of a record that is compared with a printed one.
 READOUTS = {"linear top-1": "linear", "accuracy": "linear", "SVM accuracy": "svm"}
@@ -42,8 +47,8 @@ REMARKS = {
 class Cell:
     """One printed number with its run and the run's `key`, or the `reason` why it has none.
 
-    `ours` names what the paper does not print, with our values; `note` says how the table was
-    read; `remark` is the ledger's comment on the number.
+    `ours` names what the paper does not print, with our values; `remark` says how the table was
+    read, and what the ledger says of the number.
     """
 
     paper: str
@@ -59,7 +64,6 @@ class Cell:
     key: str = ""
     reason: str = ""
     ours: str = ""
-    note: str = ""
 
 
 @functools.cache
@@ -83,18 +87,17 @@ def settings() -> dict[str, dict]:
 
 def _cell(row: dict[Any, Any], by_name: dict[str, dict]) -> Cell:
     printed = parse_note(row["note"])
-    where = {name: row[name] for name in (*WHERE, "value", "spread")}
-    cell = Cell(**where, remark=printed.get("remark", ""))
+    cell = Cell(**{name: row[name] for name in (*WHERE, "value", "spread")})
     if row["run"].startswith(REASONS):
         return replace(cell, reason=row["run"])
     chosen = {"dataset": cell.dataset, "ours": "", "note": ""} | by_name[row["run"]]
     kind, ours, note = (chosen.pop(name) for name in ("kind", "ours", "note"))
     if "epochs" not in chosen:
         chosen["epochs"] = int(printed["epochs"])
-    if cell.dataset in REMARKS and "train_size" not in chosen:
-        note = "; ".join(filter(None, (note, REMARKS[cell.dataset])))
+    views = "" if "train_size" in chosen else REMARKS.get(cell.dataset)
+    remark = "; ".join(filter(None, (note, views, printed.get("remark"))))
     run = kinds.run_class(kind)(**chosen)
-    return replace(cell, run=run, key=key(run), ours=ours, note=note)
+    return replace(cell, run=run, key=key(run), ours=ours, remark=remark)
 
 
 def parse_note(note: Any) -> dict[str, str]:
@@ -128,27 +131,52 @@ def measured(frame: Any) -> dict[str, Any]:
     return dict(iter(runs.groupby(runs["run"].map(key))))
 
 
-def table(frame: Any) -> pd.DataFrame:
-    """Return a row for each printed number with our runs of it.
-
-    Columns: the `paper`, the number's `cell`, how many `seeds` are recorded, and their accuracies
-    in percent as `found` and, read out as released, `released`.
-    """
-    by_key, rows = measured(frame), []
-    for cell in cells():
-        runs = by_key.get(cell.key)
-        ours = _percents(runs, readout(cell))
-        released = _percents(runs, "linear_paper")
-        rows.append(
-            dict(paper=cell.paper, cell=cell, seeds=len(ours), found=ours, released=released)
-        )
-    return pd.DataFrame(rows)
+def readouts(cell: Cell, runs) -> dict[str, list[float]]:
+    """Return our accuracies of a printed number in percent, and those read out as released."""
+    metric = READOUTS.get(f"{cell.dataset} {cell.metric}") or READOUTS.get(cell.metric)
+    names = {"": metric, "as released ": "linear_paper"} if runs is not None else {}
+    found = {words: runs[name].dropna() for words, name in names.items() if name in runs}
+    return {words: (100 * values).tolist() for words, values in found.items() if len(values)}
 
 
-def readout(cell: Cell) -> str:
-    """Return the metric of a record that is compared with the printed one."""
-    return READOUTS.get(f"{cell.dataset} {cell.metric}") or READOUTS.get(cell.metric, "")
+def difference(ours: list[float], printed: float) -> str:
+    """Format ours − printed with Student's 95 % interval over our seeds, `printed` being exact."""
+    mean = float(np.mean(ours)) - printed
+    error = float(np.std(ours, ddof=1)) / len(ours) ** 0.5 if len(ours) > 1 else np.inf
+    return interval(Effect(mean, error, len(ours) - 1, "")).replace("\u00a0[", " [")
 
 
-def _percents(runs: Any, metric: str) -> list[float]:
-    return [] if runs is None or metric not in runs else (100 * runs[metric].dropna()).tolist()
+def _line(cell: Cell, found: dict[str, list[float]]) -> list:
+    """Return where a number is printed, ours with its difference, and the command of its run."""
+    column = "" if cell.column in (cell.dataset, cell.row) else f", {cell.column}"
+    printed = f"{cell.value:g}" + ("" if np.isnan(cell.spread) else f" ± {cell.spread:g}")
+    where = [f"{PAPERS[cell.paper]}, {cell.table}", cell.row + column, cell.dataset, printed]
+    if cell.run is None:
+        return [*where, DASH, cell.reason]
+    ours = "; ".join(words + percent(np.array(x) / 100) for words, x in found.items())
+    gap = "; ".join(words + difference(x, cell.value) for words, x in found.items())
+    seeds = len(next(iter(found.values()), []))
+    ours += f" ({seeds} seed{'s' * (seeds != 1)})"
+    remarks = filter(None, (cell.ours and f"ours: {cell.ours}", cell.remark))
+    origin = f"{inline_code(run_queue.command(cell.run))} {myst('; '.join(remarks))}"
+    return [*where, Markup(f"{myst(ours)} <br> {myst(gap)}") if found else DASH, Markup(origin)]
+
+
+def parts(frame) -> dict[str, str]:
+    """Return the page's counts by paper, and all numbers, those on record first."""
+    by_key = measured(frame)
+    every = [(cell, readouts(cell, by_key.get(cell.key))) for cell in cells()]
+    counts = []
+    for paper, title in PAPERS.items():
+        here = [(cell.run, found) for cell, found in every if cell.paper == paper]
+        runs = sum(run is not None for run, _ in here)
+        counts.append([title, len(here), runs, sum(bool(found) for _, found in here)])
+    head = ["Paper", "Printed", "With a run", "Measured here"]
+    every.sort(key=lambda pair: (not pair[1], pair[0].run is None))
+    numbers = table(HEAD, [_line(*pair) for pair in every], WIDTHS)
+    return {"counts": table(head, counts), "printed": numbers}
+
+
+def write(folder: Path, runs) -> None:
+    """Fill ``papers.md`` in ``folder``, the staged ``book``."""
+    fill_placeholders(folder / "papers.md", parts(runs))
