@@ -80,5 +80,7 @@ def test_codes_of_claims_in_words_are_links(tmp_path):
         assert document.astext().count("R2") == 6
         return [node["refuri"] for node in document.findall(nodes.reference)]
 
-    assert links("notebooks/one") == [f"../book/claims.html#claim-{code}" for code in ("R2", "R1")]
-    assert links("book/claims") == []
+    assert links("notebooks/one") == [
+        f"../notebooks/errata.html#claim-{code}" for code in ("R2", "R1")
+    ]
+    assert links("book/notation") == []

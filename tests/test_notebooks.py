@@ -69,8 +69,7 @@ def project(tmp_path, monkeypatch):
     (tmp_path / "notebooks/unused.py").write_text("x = 1\n")
     (tmp_path / "notebooks/theory/one.md").write_text(CHAPTER)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    for name in ("claims", "results"):
-        shutil.copy(ROOT / f"book/{name}.md", tmp_path / "book")
+    shutil.copy(ROOT / "book/results.md", tmp_path / "book")
     monkeypatch.chdir(tmp_path)
     clear()
     yield tmp_path
@@ -370,12 +369,15 @@ def test_a_claim_without_a_control_stops_the_book_but_not_a_draft(project, verdi
     record = RECORD | {"id": "X10", "control": control}
     cell = {"outputs": [{"data": {claims.MIME: record}}]}
     executed = {"theory/one": {"cells": [] if control == "unchecked" else [cell]}}
+    executed["errata"] = {"cells": [{"source": "<!-- claims -->"}]}
+    page = project / "notebooks/errata.ipynb"
+    page.write_text(json.dumps(executed["errata"]))
     if not fine:
         with pytest.raises(ValueError, match="no chapter checks X10 with a negative control"):
-            ledger_pages.write(project / "book", executed, NO_RUNS, project)
-    ledger_pages.write(project / "book", executed, NO_RUNS, project, draft=not fine)
-    text = (project / "book/claims.md").read_text()
-    assert ("**1 claims: 1 checked" in text) == (control != "unchecked")
+            ledger_pages.write(project, executed, NO_RUNS, project)
+    ledger_pages.write(project, executed, NO_RUNS, project, draft=not fine)
+    (cell,) = json.loads(page.read_text())["cells"]
+    assert ("**1 claims: 1 checked" in cell["source"]) == (control != "unchecked")
 
 
 def test_results_page_shows_runs():

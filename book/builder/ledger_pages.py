@@ -2,6 +2,7 @@
 
 import html
 import inspect
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -47,7 +48,7 @@ def _number(value: float) -> str:
 
 def _check(record: dict) -> str:
     """Return a check as a line: a link to it with its kind, discrepancy ≤ tolerance, control."""
-    place = html.escape(f"../notebooks/{record['chapter']}.html#{claims.anchor(record)}")
+    place = html.escape(f"{record['chapter']}.html#{claims.anchor(record)}")
     link = f'<a class="reference internal" href="{place}">{myst(record["kind"])}</a>'
     control = "" if record["control"] is None else f", control {_number(record['control'])}"
     return f"{link}: {_number(record['value'])}\u00a0≤\u00a0{_number(record['tolerance'])}{control}"
@@ -62,14 +63,14 @@ def _claim(claim: dict, checks: list[dict], erratum: bool) -> list[Markup]:
         verdict, _, remark = (part.strip() for part in claim["verdict"].partition(";"))
         if remark:
             row[1] += f" <br> *{remark[:1].upper()}{remark[1:]}.*"
-        at = f"../notebooks/errata.html#erratum-{html.escape(claim['id'])}"
+        at = f"#erratum-{html.escape(claim['id'])}"
         link = [f'<a class="reference internal" href="{at}">erratum</a>'] * erratum
         row[2:] = f"**{verdict}**", " <br> ".join([*link, *map(_check, checks)])
     return [*map(Markup, row)]
 
 
 def claims_tables(listed: list[dict], checks: list[dict], errata=()) -> str:
-    """Return the *Claims* page: one table per paper; a claim without a check is open.
+    """Return the list of all claims: one table per paper; a claim without a check is open.
 
     Those in `errata` link to their entries there.
 
@@ -92,7 +93,7 @@ def claims_tables(listed: list[dict], checks: list[dict], errata=()) -> str:
         rows = [_claim(claim, by_id[claim["id"]], claim["id"] in errata) for claim in here]
         title = "Of this book" if paper == "ours" else f"{PAPERS[paper]}\n\n{{cite:t}}`{paper}`"
         head = ["Claim", "Statement", "Verdict", "Checks"]
-        text += [f"## {title}\n", table(head, rows, "6 55 13 26")]
+        text += [f"### {title}\n", table(head, rows, "6 55 13 26")]
     return "\n".join(text)
 
 
@@ -143,8 +144,9 @@ def fill_placeholders(page: Path, parts: dict[str, str]) -> None:
     text = page.read_text(encoding="utf-8")
     for name, part in parts.items():
         if (mark := f"<!-- {name} -->") not in text:
-            raise ValueError(f"book/{page.name} has no line {mark}")
-        text = text.replace(mark, part)
+            raise ValueError(f"{page.name} has no line {mark}")
+        # in a notebook the text is a string of JSON
+        text = text.replace(mark, json.dumps(part)[1:-1] if page.suffix == ".ipynb" else part)
     page.write_text(text, encoding="utf-8")
 
 
@@ -171,7 +173,7 @@ def gpu_costs() -> dict[str, Any]:
 
 
 def write(folder: Path, executed: dict[str, dict], runs, root: Path, draft: bool = False) -> None:
-    """Fill ``claims.md`` and ``results.md`` in ``folder``, the staged ``book``.
+    """Fill *Claims and errata* and ``results.md`` in ``folder``, the staged pages.
 
     Raises ValueError if a claim has no check with a control (a definition: no check), unless it is
     a ``draft``.
@@ -182,7 +184,9 @@ def write(folder: Path, executed: dict[str, dict], runs, root: Path, draft: bool
         checks += [check | {"chapter": chapter} for check in claims.harvest(notebook)]
     if not draft:
         _require_controls(listed, checks)
-    cells = executed["errata"]["cells"] if "errata" in executed else []
-    errata = {code for cell in cells for code in ENTRY.findall("".join(cell["source"]))}
-    fill_placeholders(folder / "claims.md", {"claims": claims_tables(listed, checks, errata)})
-    fill_placeholders(folder / "results.md", {"columns": dataset_table(runs)})
+    if "errata" in executed:  # else a draft without it
+        cells = executed["errata"]["cells"]
+        errata = {code for cell in cells for code in ENTRY.findall("".join(cell["source"]))}
+        parts = {"claims": claims_tables(listed, checks, errata)}
+        fill_placeholders(folder / "notebooks/errata.ipynb", parts)
+    fill_placeholders(folder / "book/results.md", {"columns": dataset_table(runs)})

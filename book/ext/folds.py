@@ -6,7 +6,7 @@ the largest discrepancy and the smallest of a false variant. After a theorem of 
 ✓ beside the theorem's number, which opens it. Code that only a strip or a figure needs
 folds under a title of its own, ``<!-- fold: title -->`` to ``<!-- end of fold -->``, and so does what
 a reader may leave out, words, strips and figures, ``<!-- more: title -->`` to ``<!-- end of more -->``.
-A claim's code in the text of a chapter, R2 say, is a link to its row on the *Claims* page. The entries of *Errata*
+A claim's code in the text of a chapter, R2 say, is a link to its row on *Claims and errata*. The errata there
 are lines that open; the row of a claim links to the one that has its code.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from docutils import nodes
 
-LEDGER, ERRATA = "book/claims", "notebooks/errata"
+LEDGER = "notebooks/errata"
 STRIP = re.compile(r"<!-- (checks|fold: [^>]*) -->(.*?)<!-- end of (?:checks|fold) -->", re.S)
 MORE = re.compile(r"<!-- (more: [^>]*) -->(.*?)<!-- end of more -->", re.S)
 MARK = re.compile(r"<!-- (?:end of )?(?:checks|fold|more)\b.*?-->")
@@ -112,7 +112,7 @@ def erratum(found: re.Match) -> str:
 
 def _strips(app, pagename, templatename, context, doctree):
     body = context.get("body", "")
-    if pagename == ERRATA:
+    if pagename == LEDGER:
         body = ENTRY.sub(erratum, re.sub("</?dl.*?>", "", body))
     body = folded(pagename, body)
     if pagename.startswith("notebooks/"):
@@ -131,7 +131,7 @@ def _may_link(node) -> bool:
 def _link_codes(app, doctree, docname):
     if not docname.startswith("notebooks/"):
         return
-    with open(Path(app.srcdir) / f"{LEDGER}.csv", newline="", encoding="utf-8") as file:
+    with open(Path(app.srcdir) / "book/claims.csv", newline="", encoding="utf-8") as file:
         codes = "|".join(re.escape(row["id"]) for row in csv.DictReader(file))
     code = re.compile(rf"(?<![\w.-])({codes})(?![\w-]|\.\d)")
     ledger = app.builder.get_relative_uri(docname, LEDGER)

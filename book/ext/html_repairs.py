@@ -25,6 +25,9 @@ TITLE = re.compile(
     re.S,
 )
 LINK = r'\1<a class="headerlink" href="#\3" title="Link to this \2">#</a>\4'
+PART = re.compile(
+    r'<p [^>]*class="caption"[^>]*>(.*?)</p>\s*(<ul.*?)(?=<p [^>]*class="caption"|</div>|\Z)', re.S
+)
 # A formula in a line with the marks that touch it: a browser would let a comma start the next line.
 FORMULA = r'[(“‘]?<span class="math notranslate nohighlight">(?:(?!</span>).)*</span>[,.;:!?)”’\]s-]*(?!\w)'
 
@@ -45,6 +48,20 @@ def _repair(app, pagename, templatename, context, doctree):
     # a word of code is not broken, nor parted from its comma or bracket, but for one as long as a line
     body = re.sub(r'(?<=<span class="pre)(?=">[^<]{35})', " hn-long", body)
     context["body"] = re.sub(FORMULA, r'<span class="hn-nobreak">\g<0></span>', body, flags=re.S)
+
+
+def _part(part: re.Match) -> str:
+    """Fold a part of the sidebar, unless it holds the open page, or what a newcomer looks for."""
+    caption, pages = part.groups()
+    shown = " open" * ("current" in pages or re.sub("<.*?>", "", caption) in ("Start", "Use"))
+    return f'<details class="hn-part"{shown}><summary>{caption}</summary>{pages}</details>'
+
+
+def _sidebar(app, pagename, templatename, context, doctree):
+    if made := context.get("generate_toctree_html"):
+        context["generate_toctree_html"] = lambda *args, **options: PART.sub(
+            _part, str(made(*args, **options))
+        )
 
 
 def stacked(caption: re.Match) -> str:
@@ -113,5 +130,6 @@ def setup(app):
     app.connect("env-before-read-docs", _in_parallel)
     app.connect("env-get-updated", _numbers, priority=900)  # after Sphinx has given them
     app.connect("html-page-context", _narrow)
+    app.connect("html-page-context", _sidebar, priority=900)  # after the theme has made it
     app.connect("html-page-context", _repair, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,7 +1,7 @@
 // A filter for the tables of a section: where a page has <div class="hn-filter"></div>, a reader types words that
 // rows must have. `data-columns="Data, Method"` adds a choice for each of these columns, and `data-headings="Chapter"`
 // one for the headings between the tables. A row with an empty first cell belongs to the row above it. The address of
-// the page may choose: claims.html?Verdict=loose, or ?Filter=erratum for a word.
+// the page may choose: errata.html?Verdict=loose, or ?Filter=erratum for a word.
 const plain = (text) => text.toLowerCase().replace(/[-_]/g, "");  // CIFAR-10 is cifar10
 const textOf = (element) => element.textContent.replace(/\s+/g, " ").trim();
 

@@ -296,13 +296,13 @@ def test_the_tab_key_shows_where_it_is_and_passes_over_formulas(visit):
 
 def test_a_link_from_claims_opens_the_strip_of_its_check(visit):
     """The line of the check is on the screen, in a strip that was closed; its code leads back."""
-    page = visit("book/claims.html")
+    page = visit("notebooks/errata.html")
     page.locator("a[href*='theory/kl-robustness.html#check-r2-']").first.click()
     line = page.locator(".hn-claim:target")
     line.wait_for(state="visible")
     assert page.locator("details.hn-checks[open]").count() == 1
     line.locator("a.hn-claim-id").click()
-    page.wait_for_url("**/book/claims.html#claim-R2")
+    page.wait_for_url("**/notebooks/errata.html#claim-R2")
     page = visit("notebooks/theory/transport.html")  # a ✓ beside a theorem opens its strip, too
     strip = page.locator("details.hn-beside").first
     assert not strip.is_visible()
