@@ -358,7 +358,6 @@ def queue(
         default: $HNLIB_DATA or the cache
     """
     from hnlib.experiments import run_queue
-    from hnlib.training import records
 
     on = device
     if device == "auto":
@@ -368,13 +367,10 @@ def queue(
         if on == "cpu" and shutil.which("nvidia-smi"):
             print("torch cannot use the GPU of this machine: times are those of a CPU")
     waiting = run_queue.jobs(only, on)
-    if run or device != "cuda":  # runs may be listed for a GPU that this machine lacks
-        for sentence in run_queue.elsewhere(waiting, records.environment(on)["hardware"]):
-            print(sentence)
     if not run:
         print(run_queue.listing(waiting))
         return 0
     how = dict(minutes=minutes, device=device, data_root=data_root, engine=engine)
-    done = run_queue.work(waiting, **how)
+    done = run_queue.work([run for run, _ in waiting], **how)
     print(f"{done} recorded, {len(waiting) - done} left")
     return 0 if done or not waiting else 1

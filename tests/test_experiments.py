@@ -198,17 +198,6 @@ def test_a_block_is_read_from_the_processor_that_made_all_of_it(load, tmp_path):
     assert found() == [0.75] * len(arms)
 
 
-def test_a_seed_that_another_processor_has_begun_is_named(load, tmp_path):
-    experiment = load(score=lr)
-    assert experiment.elsewhere("another") == []  # whole seeds may be of any processor
-    key = experiment._key("plain lr0.1", 4, "small")
-    remove(tmp_path / "runs", lambda one: records.key(one["configuration"]) == key)
-    experiments.forget()
-    assert experiment.elsewhere("a processor") == []
-    (sentence,) = experiment.elsewhere("another")
-    assert sentence.startswith("Seed 4 of which small was begun on a processor: finish it there")
-
-
 def test_verdicts_follow_the_ranges_of_the_file(load):
     pair = 'compare = [["tilt lr0.1", "plain lr0.1"]]'
     both = 'compare = [[["tilt lr0.2", "plain lr0.2"], ["tilt lr0.1", "plain lr0.1"]]]'

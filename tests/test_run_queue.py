@@ -27,28 +27,22 @@ def unrecorded(monkeypatch):
 
 
 @pytest.mark.usefixtures("unrecorded")
-def test_the_command_lists_the_runs_of_experiments_and_refuses_what_matches_none(
-    tmp_path, monkeypatch, capsys
-):
+def test_the_command_lists_the_runs_of_experiments_that_match(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(records, "tracked", lambda: tmp_path)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     for only in ("made-up", "made-up, cifar100", "*"):
         assert cli.main(["queue", "--only", only]) == 0
         first, *_, last = capsys.readouterr().out.splitlines()
         assert first.startswith("   not timed  hnlib train ") and "runs; the 0 whose" in last
-    for only in ("no such", "made-up, no such"):
-        assert cli.main(["queue", "--only", only]) == 2 * (only == "no such")
-    assert "no run of an experiment matches 'no such'; " in capsys.readouterr().err
+    assert cli.main(["queue", "--only", "made-up, no such"]) == 0
+    assert capsys.readouterr().out.startswith("0 runs; ")
 
 
 def test_interrupted_runs_come_first_and_what_fails_is_left_out(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(records, "default_folder", lambda: tmp_path / "results")
     run = GraphRun(dataset="motifs", method="infograph", epochs=1, folds=2)
-    first, second, broken = (
-        run_queue.Job(None, one, None)
-        for one in (run, replace(run, seed=1), replace(run, dataset="nowhere"))
-    )
-    interrupted = runner.unfinished(second.run, records.default_folder())
+    second, broken = replace(run, seed=1), replace(run, dataset="nowhere")
+    interrupted = runner.unfinished(second, records.default_folder())
     interrupted.parent.mkdir(parents=True)
     interrupted.touch()
     trained = []
@@ -61,8 +55,8 @@ def test_interrupted_runs_come_first_and_what_fails_is_left_out(tmp_path, monkey
         return type("Trained", (), {"record": record | {"seconds": 2.0}})
 
     monkeypatch.setattr("hnlib.training.train.train", train)
-    assert run_queue.work([broken, first, second]) == 2
+    assert run_queue.work([broken, run, second]) == 2
     said = capsys.readouterr().out.splitlines()
     assert trained == [1, 0, 0] and not interrupted.exists()
     assert said.count("left out: no such data") == 1 and said.count("recorded after 2 s") == 2
-    assert run_queue.work([first], minutes=1e-9) == 0  # the time is over
+    assert run_queue.work([run], minutes=1e-9) == 0  # the time is over

@@ -238,23 +238,7 @@ class Experiment:
         saved = runner.kept(run)
         if saved.is_file():
             return load_model(saved)
-        method = runner.of_example(run)
-        return train(
-            run, method=method, device=device, save=saved, evaluate_every=0, progress=False
-        )
-
-    def elsewhere(self, here: str) -> list[str]:
-        """Return a sentence for each seed of a block that only other processors have begun."""
-        begun: dict[tuple[int, str], set[str]] = {}
-        for key, (_, seed, block) in self._named(self.seeds).items():
-            made = self._recorded(key)
-            begun.setdefault((seed, block), set()).update(by_processor(made) if made else [None])
-        return [
-            f"Seed {seed} of {' '.join(filter(None, [self.name, block]))} was begun on "
-            f"{', '.join(sorted(made - {None}))}: finish it there, or make all of it here."
-            for (seed, block), made in begun.items()
-            if None in made and len(made) > 1 and here not in made and not self._mixed(block)
-        ]
+        return train(run, device=device, save=saved, evaluate_every=0, progress=False)
 
     @functools.cache  # noqa: B019 — an experiment lives as long as the process
     def _key(self, name: str, seed: int, block: str) -> str | None:

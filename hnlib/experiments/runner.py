@@ -133,7 +133,7 @@ def train(
     record_to
         Folder of the records (default: `_build/results`).
     method
-        Called with a run, returns its loss, or None for a method of the catalogue.
+        Called with a run, returns its loss, or None for the method that the run names.
     finished
         Called with a run and its record, or the exception for which it was left out.
     keep
@@ -227,7 +227,7 @@ def _train_one(run, *, end, folder, method, keep, **execution) -> dict:
     try:
         trained = train(
             run,
-            method=method(run) if method else of_example(run),
+            method=method and method(run),
             checkpoint=checkpoint,
             predictions=experiments.digest(run.experiment),
             minutes=left,
@@ -239,15 +239,6 @@ def _train_one(run, *, end, folder, method, keep, **execution) -> dict:
             raise OutOfTime from None
         raise
     return trained.record
-
-
-def of_example(run):
-    """Return the method of a run that is an example, None for any other: `train` builds these."""
-    from hnlib import methods
-
-    if run.method not in methods.EXAMPLES:
-        return None
-    return methods.example(run.method).build(**run.resolved().options)
 
 
 def _bar(runs: int):

@@ -44,6 +44,8 @@ class Task:
         """Return the method that a resolved run names."""
         from hnlib import methods
 
+        if run.method in methods.EXAMPLES:
+            return methods.example(run.method).build(**run.options)
         return methods.build(run.method, **run.options)
 
     @property
