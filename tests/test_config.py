@@ -12,7 +12,6 @@ from pydantic import Field
 from hnlib import methods
 from hnlib.graphs.config import GraphRun
 from hnlib.images.config import ImageRun
-from hnlib.sentences.config import SentenceRun
 from hnlib.training import config, kinds, records, store
 
 
@@ -62,7 +61,6 @@ def test_a_new_option_of_a_method_names_only_the_runs_that_use_it(monkeypatch):
         (ImageRun, dict(recipe="slow"), "'book', 'hcl', "),
         (ImageRun, dict(schedule={"beta": (1,)}), "schedule"),
         (GraphRun, dict(framework="deepwalk"), "'infograph' or 'graphcl'"),
-        (SentenceRun, dict(vocabulary=40000), "less than or equal to 32767"),
         (config.Execution, dict(evaluate_at=(1, -1)), "evaluate_at.1"),
         (config.Execution, dict(minutes=0.5), "minutes=0.5 requires checkpoint=PATH"),
     ],
@@ -79,12 +77,7 @@ def test_a_recipe_fills_in_what_is_not_given_and_only_what_the_method_has():
     assert run.options == methods.CATALOGUE["adnce"].defaults | tuned
     plain = ImageRun(dataset="cifar10", method="simclr", recipe="adnce", options={"temperature": 1})
     assert plain.resolved().options == {"temperature": 1, "hardness_strength": 0.0}
-    assert ImageRun(recipe="fast").resolved().lr_schedule == "cosine"
-    assert ImageRun().resolved().lr_schedule == "constant"
     assert ImageRun(recipe="hcl").resolved().augmentation["blur"] == 0.5
-    assert ImageRun(recipe="hcl", dataset="stl10").resolved().augmentation["size"] == 32
-    assert ImageRun().resolved().augmentation["rotation"] == 15.0
-    assert ImageRun(dataset="cifar10").resolved().augmentation["rotation"] == 0.0
     assert run.resolved() == run
 
 
@@ -113,10 +106,6 @@ def test_what_is_unusual_about_a_run():
     assert changed(method="hcl", epochs=3, seed=1, train_size=10) == ""
     fast = dict(recipe="fast", schedule={"beta": (1, 0)}, queue=16, method="hcl")
     assert changed(lr=1e-3, **fast) == "lr 0.001, schedule beta=1.0:0.0, queue 16, recipe fast"
-    assert changed(recipe="hcl", augmentation="hcl") == "recipe hcl"
-    assert changed(dataset="cifar10", augmentation="simclr") == ""
-    assert changed(augmentation="simclr") == "augmentation simclr"
-    assert ImageRun(method="hcl", options={"beta": 2.0}).changed_options() == {"beta": 2.0}
     assert ImageRun(method="Own-1234", options={"a": 1}).changed_options() == {"a": 1}
     row = ImageRun(dataset="cifar10", train_size=10, queue=8, method="hcl").resolved().table_row()
     assert row["title"] == "cifar10, 10 images, small-cnn, 30 epochs, queue 8"

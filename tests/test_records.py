@@ -70,10 +70,6 @@ def test_runs_that_differ_in_their_experiment_alone_are_one():
     twice = [record(experiment=name) for name in ("images", "corrections")]
     (run,) = records.frame(twice).itertuples()
     assert run.experiments == ("corrections", "images")
-    twice[1]["metrics"] |= {"linear": 0.5}
-    (run,) = records.frame(twice[:1], twice[1:]).itertuples()  # the later source replaces it
-    assert run.linear == 0.5
-    assert run.experiments == ("corrections", "images")
     measurement = {
         "kind": "measurement",
         "configuration": {"experiment": "hours"},

@@ -68,32 +68,15 @@ def test_a_record_without_a_kind_is_refused_and_json_decides_what_can_be_written
     assert loaded["configuration"]["options"]["relaxation"] == "inf"
 
 
-NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.floats(
-    width=32, allow_nan=False, allow_infinity=False
-)
-CELLS = NUMBERS | st.integers(-9, 9) | st.none() | st.text(max_size=3)
-
-
-@given(
-    losses=st.lists(NUMBERS) | st.lists(st.lists(NUMBERS)),
-    history=st.lists(st.fixed_dictionaries({"epoch": CELLS, "loss": CELLS, "more": CELLS})),
-    scores=st.lists(st.sampled_from([0.0, 1.0, 0.63093, 1 / 3]) | NUMBERS),
-    metrics=st.fixed_dictionaries({"loss": CELLS, "steps": CELLS}),
-)
-def test_scores_keep_their_bits_and_types(losses, history, scores, metrics):
-    if history and metrics["loss"] is not None:
-        history[-1]["loss"] = metrics["loss"]  # as measured: the last row is not written twice
-    given = {"losses": losses, "history": history, "correct": {"ndcg": scores, "knn": "8A=="}}
-    found = store.unpack(store.pack(given, metrics), metrics)
-    assert config.canonical(found) == config.canonical(given)  # which has one zero
-
-
-def test_a_score_that_changes_by_its_last_bit_is_another():
-    """The negative control of the test above."""
-    values = [0.1, 0.1 + 1e-12, np.nextafter(0.1, 1), 0.2]
-    packed = store.pack({"correct": {"ndcg": values[:2]}}, {})
-    assert packed != store.pack({"correct": {"ndcg": [values[0], values[2]]}}, {})
-    assert store.unpack(packed, {})["correct"]["ndcg"] == values[:2]
+@given(scores=st.lists(st.floats(-1000, 1000), min_size=1))
+def test_scores_keep_their_bits(scores):
+    """Those of older lines are compared by the digests of the tracked records."""
+    wrong = [*scores[:-1], np.nextafter(scores[-1], math.inf)]
+    for values in (scores, wrong):
+        given = {"correct": {"ndcg": values}}
+        found = store.unpack(store.pack(given), {})
+        assert config.canonical(found) == config.canonical(given)  # which has one zero
+    assert store.pack({"losses": wrong}) != store.pack({"losses": scores})
 
 
 def _record_sixty(folder, who):
@@ -113,24 +96,14 @@ def test_two_processes_that_record_the_same_runs_keep_all_of_them(tmp_path):
     assert len(found) == 120 and len({records.name(one["configuration"]) for one in found}) == 60
 
 
-@pytest.mark.parametrize("end", ["", '{"run": "torn', '{"run": "torn"}'])
-def test_a_line_that_a_killed_process_tore_is_reported_and_its_neighbours_are_read(tmp_path, end):
+def test_a_line_that_a_killed_process_tore_is_reported_and_its_neighbours_are_read(tmp_path):
     path = store.append(record(0), tmp_path)
     with path.open("a") as file:
-        file.write(end)  # without a newline
+        file.write('{"run": "torn')  # without a newline
     store.append(record(1), tmp_path)
-    if end.endswith("}"):
-        with pytest.raises(ValueError, match=r"images\.jsonl has a line without"):
-            store.read(tmp_path)
-        return
-    if end:
-        with pytest.warns(UserWarning, match=rf"line 2 of {path} cannot be read and is left out"):
-            found = store.read(tmp_path)
-    else:
+    with pytest.warns(UserWarning, match=rf"line 2 of {path} cannot be read and is left out"):
         found = store.read(tmp_path)
-    assert [one["configuration"]["seed"] for one in found] == sorted(
-        (0, 1), key=lambda seed: records.name(record(seed)["configuration"])
-    )
+    assert {one["configuration"]["seed"] for one in found} == {0, 1}
 
 
 def test_the_same_record_twice_counts_once_and_replicates_are_ordered_by_date(tmp_path):
@@ -162,6 +135,12 @@ def test_a_folder_is_added_once_and_what_is_malformed_is_refused(tmp_path, track
     assert cli.main(["results", "--add", str(mine)]) == 0
     assert "2 of 2 records were new" in capsys.readouterr().out
     before = {path.name: path.read_bytes() for path in tracked.iterdir()}
+    path = mine / "images.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"0.9", b"0.7"))
+    assert cli.main(["results", "--add", str(mine)]) == 2
+    assert "changed, or without its scores" in capsys.readouterr().err
+    path.write_bytes(whole)
     assert cli.main(["results", "--add", str(mine)]) == 0
     assert "0 of 2 records were new" in capsys.readouterr().out
     assert {path.name: path.read_bytes() for path in tracked.iterdir()} == before
@@ -195,20 +174,6 @@ def test_a_line_that_was_changed_removed_or_added_by_hand_is_found(tracked, part
     if how != "added":
         with pytest.raises(ValueError, match="restore it from git"):
             store.add([record(9)], tracked)
-
-
-def test_a_folder_without_its_scores_or_with_a_changed_record_is_not_added(tmp_path, tracked):
-    mine = tmp_path / "mine"
-    path = store.append(record(), mine)
-    whole = {one: one.read_bytes() for one in mine.glob("*.jsonl")}
-    scores = path.with_suffix(".scores.jsonl")
-    for change in (scores.unlink, lambda: path.write_bytes(whole[path].replace(b"0.9", b"0.7"))):
-        change()
-        with pytest.raises(ValueError, match="changed, or without its scores"):
-            records.add(mine)
-        for one, content in whole.items():
-            one.write_bytes(content)
-    assert records.add(mine) == (1, 1)
 
 
 def test_adding_that_was_interrupted_is_ended_by_adding_again(tmp_path, tracked, monkeypatch):

@@ -12,7 +12,6 @@ import base64
 import functools
 import hashlib
 import json
-import math
 import os
 import platform
 import sys
@@ -21,9 +20,8 @@ from collections import defaultdict
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic_core import from_json
 
 from hnlib import _files
@@ -41,6 +39,8 @@ PACKAGES += ("tokenizers",)
 PARQUET = "records.parquet"
 #: Parts of a record that are a column each, as they are
 SHOWN = ("test_images", "graphs", "sentences", "judged")
+#: Types of fields that stay what they are where a row has none
+DTYPES = {int: "Int64", bool: "boolean"}
 #: Digest of each file that this process has read, by its path in the checkout
 DEPENDENCIES: dict[str, str] = {}
 #: Names of the runs whose records this process has used; "*" stands for all of a folder
@@ -96,42 +96,18 @@ def content_digest(path: Path) -> str:
     return digest.hexdigest() if files else ""
 
 
-class _Environment(BaseModel):
-    hardware: dict[str, Any] = {}
-    date: str = ""
-
-
-class _Record(BaseModel):
-    """What every record has: readers rely on it."""
-
-    model_config = ConfigDict(strict=True)
-    configuration: dict[str, Any]
-    metrics: dict[str, Any]
-    kind: str = ""
-    environment: _Environment = _Environment()
-    seconds: Annotated[float, Field(ge=0)] | None = None
-    history: list[dict[str, Any]] | None = None
-    losses: list[Any] | None = None
-    correct: dict[str, str | list[Any]] | None = None
-    superseded: str = ""
-
-
-_MEASURED = TypeAdapter(dict[str, float | list[Any] | None], config=ConfigDict(strict=True))
-
-
 def check(record: dict) -> None:
-    """Raise ValueError where readers would fail on a record or misread its scores."""
-    _Record.model_validate(record)
+    """Raise ValueError, TypeError or KeyError where readers would fail on a record."""
     kinds.check(kind := record.get("kind"))
+    metrics, configuration = record["metrics"], record["configuration"]
     if kind == kinds.MEASUREMENT:
         return
-    _MEASURED.validate_python(record["metrics"])
     run = kinds.run_class(kind)
-    run.read(record["configuration"])
+    run.read(configuration)
     for names, least in ((run.accuracies, 0), (run.correlations, -1)):
         for metric in names:
-            value = record["metrics"].get(metric)
-            if value is not None and (isinstance(value, list) or not least <= value <= 1):
+            value = metrics.get(metric)
+            if value is not None and not least <= value <= 1:
                 raise ValueError(f"metrics.{metric} must lie in {least} to 1, got {value!r}")
 
 
@@ -157,29 +133,25 @@ def add(folder: Path) -> tuple[int, int]:
     """
     if not (tracked_folder := tracked()).is_dir():
         raise ValueError(f"{tracked_folder} is not a folder; records are added in a checkout")
-    found, several = store.read(folder), []
+    found, several = store.read(folder), {}
     for one, whole in zip(found, store.complete(found)):
-        place = str(one.get("file", folder))
         if "file" in one and store.digest_of(whole) != one["digest"]:
             raise ValueError(
-                f"{place} has the record {one['run']} changed, or without its scores, and none is "
-                "added; copy the whole folder again"
+                f"{one['file']} has the record {one['run']} changed, or without its scores, and "
+                "none is added; copy the whole folder again"
             )
-        several.append((place, whole))
+        several[f"{one.get('file', folder)}, {one['digest']}"] = whole
     for path in sorted(folder.glob("[!.]*.json")) if folder.is_dir() else ():
-        several.append((str(path), path))
+        several[str(path)] = json.loads(path.read_text("utf-8"))
     if not several:
         raise ValueError(f"{folder} has no records: neither EXPERIMENT.jsonl nor NAME.json")
-    for number, (place, record) in enumerate(several):
+    for place, record in several.items():
         try:
-            if isinstance(record, Path):
-                record = json.loads(record.read_text("utf-8"))
-                several[number] = place, record
             check(record)
         except (ValueError, TypeError, LookupError) as error:
             reason = " ".join(str(error).split())
             raise ValueError(f"{place} has a malformed record, none is added: {reason}") from error
-    return store.add((record for _, record in several), tracked_folder), len(several)
+    return store.add(several.values(), tracked_folder), len(several)
 
 
 def key(configuration: dict) -> str:
@@ -206,7 +178,7 @@ def run_of(record: dict):
 
 
 @store.paused_collector()
-def frame(*sources: Path | str | list[dict], scores: bool = False) -> pd.DataFrame:
+def frame(source: Path | str | list[dict] | None = None, scores: bool = False) -> pd.DataFrame:
     """Return the records as a table: `frame().query("method == 'hcl' and beta == 1")`.
 
     Columns: `record` (its name), `kind` (a key of `kinds.KINDS` or "measurement"), every field of
@@ -218,21 +190,19 @@ def frame(*sources: Path | str | list[dict], scores: bool = False) -> pd.DataFra
     `schedule == "beta=0.0:4.0:5"`.
 
     Runs whose configurations differ in `experiment` alone count as one; `experiments` names all of
-    them. Of replicates the first is taken; superseded records are left out. `sources` are folders
-    (default: the tracked one) or lists of records; where two have the same run, the later one's row
-    is taken.
+    them. Of replicates the first is taken; superseded records are left out. `source` is a folder
+    (default: the tracked one) or a list of records.
     """
-    if not sources:
-        depend(tracked())
+    if source is None:
+        depend(source := tracked())
         USED.add("*")
     found: dict[tuple, dict] = {}
     headings: dict[tuple, set[str]] = defaultdict(set)
-    for source in reversed(sources or (tracked(),)):
-        for record in source if isinstance(source, list) else store.read(source):
-            if "superseded" not in record:
-                run = _identity(record)
-                found.setdefault(run, record)
-                headings[run].add(record["configuration"].get("experiment", ""))
+    for record in source if isinstance(source, list) else store.read(source):
+        if "superseded" not in record:
+            run = _identity(record)
+            found.setdefault(run, record)
+            headings[run].add(record["configuration"].get("experiment", ""))
     table = _table([*found.values()], [*found], scores)
     table["experiments"] = [tuple(sorted(headings[run])) for run in found]
     return table
@@ -327,31 +297,18 @@ def write_parquet(path: Path) -> None:
     """
     import pandas as pd
 
-    from hnlib._files import write_atomically
-
     several = load_all(tracked())
     identities = [_identity(record) for record in several]
-    counts, counted = [], set()
-    for record, run in zip(several, identities):
-        counts.append("superseded" not in record and run not in counted)
-        if counts[-1]:
-            counted.add(run)
     table = _table(several, identities).drop(columns=["run", "environment", "metrics"])
-    table["counts"] = counts
     table["superseded"] = [record.get("superseded") for record in several]
+    aside = table["superseded"].notna()
+    table["counts"] = ~aside & ~pd.Series(list(zip(aside, identities)), table.index).duplicated()
     table["record_json"] = [canonical(record) for record in several]
     plain = ("string", "integer", "floating", "boolean", "empty")
     objects = [c for c in table if pd.api.types.is_object_dtype(table[c])]
     nested = [c for c in objects if pd.api.types.infer_dtype(table[c], skipna=True) not in plain]
-    text = {c: [None if _absent(x) else json.dumps(x) for x in table[c]] for c in nested}
-    write_atomically(path, table.assign(**text).to_parquet(index=False, compression="zstd"))
-
-
-def _absent(value) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-DTYPES = {int: "Int64", bool: "boolean"}  # which stay what they are where a row has none
+    text = {c: table[c].map(json.dumps, na_action="ignore") for c in nested}
+    _files.write_atomically(path, table.assign(**text).to_parquet(index=False, compression="zstd"))
 
 
 def environment(device=None) -> dict:

@@ -31,9 +31,9 @@ from hnlib.training.config import canonical, name
 
 SCORES = ("history", "losses", "correct")  # what stands apart
 ENVIRONMENTS, DIGESTS = "environments.jsonl", "digests.jsonl"
-#: One character for each distinct score, none of which JSON escapes
+#: One character for each distinct score of a packed line
 ALPHABET = "".join(c for c in map(chr, range(0x23, 0x1000)) if c.isprintable() and c != "\\")
-#: What packed scores are made of: names, and nDCG by rank. Without it nothing can be unpacked
+#: Words of the scores, for zlib. Without it nothing can be unpacked
 DICTIONARY = (
     b'"columns":{"alignment":"f4","collision":"f4","dial_angle":"f8","epoch":[0,5,10],'
     b'"images_per_second":[null,"knn":"f8","loss":[null,"loudness":"f8","loudness_low":"f8",'
@@ -77,20 +77,20 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _append(several: Iterable[dict], folder: Path) -> None:
     """Append records to the files of a folder that is locked."""
-    lines: dict[Path, list[bytes]] = defaultdict(list)
+    mains, scores = defaultdict(list), defaultdict(list)
     environments: dict[str, dict] = {}
     for record in several:
-        main, scores, used = _lines(record)
+        main, packed, used = _lines(record)
         path = file_of(folder, record["configuration"])
-        lines[path].append(main)
-        if scores is not None:
-            lines[_scores_path(path)].append(scores)
+        mains[path].append(main)
+        if packed is not None:
+            scores[_scores_path(path)].append(packed)
         environments |= used
     known = {one.get("id") for one in _entries(folder / ENVIRONMENTS)}
     new = [_line(one) for id_, one in environments.items() if id_ not in known]
-    _write(folder / ENVIRONMENTS, new)
-    for path in sorted(lines, key=_is_main):  # scores before the line that needs them
-        _write(path, lines[path])
+    # what a line needs stands before it
+    for path, lines in [(folder / ENVIRONMENTS, new), *scores.items(), *mains.items()]:
+        _write(path, lines)
 
 
 def file_of(folder: Path, configuration: dict) -> Path:
@@ -105,23 +105,15 @@ def _scores_path(path: Path) -> Path:
     return path.with_suffix(".scores.jsonl")
 
 
-def _is_main(path: Path) -> bool:
-    return not path.name.endswith(".scores.jsonl")
-
-
 def _write(path: Path, lines: list[bytes]) -> None:
-    """Append lines to a file in one call; an unfinished line before them is ended first."""
+    """Append lines to a file; an unfinished line before them is ended first."""
     if not lines:
         return
-    try:
-        with open(path, "ab+", buffering=0) as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - 1))
-            content = b"\n" * (file.read(1) not in (b"", b"\n")) + b"".join(lines)
-            while content:  # a system may write less than it is given
-                content = content[file.write(content) :]
-    except OSError as error:
-        raise OSError(f"{path} could not be written ({error})") from error
+    with open(path, "ab+") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        ends = file.read(1) in (b"", b"\n")
+        file.write(b"\n" * (not ends) + b"".join(lines))
 
 
 def _line(entry: dict) -> bytes:
@@ -150,7 +142,7 @@ def _lines(record: dict) -> tuple[bytes, bytes | None, dict[str, dict]]:
     scores = {part: record[part] for part in SCORES if part in record}
     if not scores:
         return _line(main), None, used
-    packed = {"digest": digest, "scores": pack(scores, record["metrics"])}
+    packed = {"digest": digest, "scores": pack(scores)}
     return _line(main), _line(packed), used
 
 
@@ -182,9 +174,8 @@ def paused_collector() -> Iterator[None]:
 
 def files(folder: Path) -> list[Path]:
     """Return the files of a folder that have lines of runs."""
-    found = folder.glob("*.jsonl") if folder.is_dir() else ()
-    apart = (ENVIRONMENTS, DIGESTS)
-    return sorted(path for path in found if _is_main(path) and path.name not in apart)
+    apart = {folder / ENVIRONMENTS, folder / DIGESTS, *folder.glob("*.scores.jsonl")}
+    return sorted({*folder.glob("*.jsonl")} - apart)
 
 
 def read(folder: Path | str) -> list[dict]:
@@ -244,8 +235,6 @@ def _with_environment(entry: dict, environments: dict[str, dict]) -> dict:
         entry.pop("date", None)
     if sessions := entry.get("sessions"):
         entry["sessions"] = [whole(session, "date", "seconds") for session in sessions]
-    if missing := {"run", "kind", "configuration", "metrics"} - entry.keys():
-        raise KeyError(*missing)
     return entry
 
 
@@ -294,87 +283,37 @@ def _entries(path: Path) -> Iterator[dict]:
         )
 
 
-def pack(scores: dict[str, Any], metrics: dict) -> str:
-    """Return scores and curves as text, from which `unpack` makes the same bits."""
-    packed = dict(scores)
-    if scores.get("history"):
-        packed["history"] = _pack_history(scores["history"], metrics)
-    if scores.get("losses"):
-        packed["losses"] = _pack_floats(scores["losses"])
-    if scores.get("correct"):
-        packed["correct"] = {k: _pack_values(v) for k, v in scores["correct"].items()}
+def pack(scores: dict[str, Any]) -> str:
+    """Return scores and curves as text."""
     squeeze = zlib.compressobj(9, zlib.DEFLATED, -15, 9, zdict=DICTIONARY)
-    return base64.b85encode(squeeze.compress(canonical(packed).encode()) + squeeze.flush()).decode()
+    return base64.b85encode(squeeze.compress(canonical(scores).encode()) + squeeze.flush()).decode()
 
 
 def unpack(text: str, metrics: dict) -> dict[str, Any]:
-    """Return what `pack` packed."""
+    """Return the scores of a line; older lines are shorter than what `pack` writes.
+
+    There floats are base64 of their bytes, scores the codes of their distinct values, and a history
+    its columns, of the last row what the metrics do not say.
+    """
     scores = from_json(zlib.decompressobj(-15, zdict=DICTIONARY).decompress(base64.b85decode(text)))
     if isinstance(history := scores.get("history"), dict):
-        scores["history"] = _unpack_history(history, metrics)
-    if scores.get("losses"):
-        scores["losses"] = _unpack_floats(scores["losses"])
-    if scores.get("correct"):
-        scores["correct"] = {k: _unpack_values(v) for k, v in scores["correct"].items()}
+        columns = {k: _floats(column) for k, column in history["columns"].items()}
+        before = [dict(zip(columns, row)) for row in zip(*columns.values())]
+        said = {k: v for k, v in metrics.items() if k not in history["without"]}
+        scores["history"] = [*before, history["last"] | said]
+    if "losses" in scores:
+        scores["losses"] = _floats(scores["losses"])
+    for metric, values in (scores.get("correct") or {}).items():
+        if isinstance(values, dict):
+            value = dict(zip(ALPHABET, values["of"]))
+            scores["correct"][metric] = [value[character] for character in values["codes"]]
     return scores
 
 
-def _pack_floats(values: list) -> list | str:
-    """Return floats as base64 of as few bytes as keep every bit; other lists are left alone."""
-    if not values or not all(type(value) is float for value in values):
-        return values
-    whole = np.array(values, "<f8")
-    with np.errstate(over="ignore"):
-        half = whole.astype("<f4")
-    short = bool((half.astype("<f8") == whole).all())
-    raw = (half if short else whole).tobytes()
-    return ("f4" if short else "f8") + base64.b64encode(raw).decode()
-
-
-def _unpack_floats(packed: list | str) -> list:
+def _floats(packed: list | str) -> list:
     if not isinstance(packed, str):
         return packed
     return np.frombuffer(base64.b64decode(packed[2:]), f"<{packed[:2]}").astype(float).tolist()
-
-
-def _pack_values(values: list | str) -> list | str | dict:
-    """Return the distinct values of a list, the most frequent first, and a character for each."""
-    if not isinstance(values, list) or not all(type(value) is float for value in values):
-        return values
-    distinct, index, counts = np.unique(values, return_inverse=True, return_counts=True)
-    if len(distinct) > len(ALPHABET):
-        return values
-    order = np.argsort(-counts, kind="stable")
-    code = np.empty(len(order), int)
-    code[order] = np.arange(len(order))
-    return {"of": distinct[order].tolist(), "codes": "".join(ALPHABET[i] for i in code[index])}
-
-
-def _unpack_values(packed: list | str | dict) -> list | str:
-    if not isinstance(packed, dict):
-        return packed
-    value = dict(zip(ALPHABET, packed["of"]))
-    return [value[character] for character in packed["codes"]]
-
-
-def _pack_history(rows: list[dict], metrics: dict) -> dict | list:
-    """Return rows as columns, and of the last one only what the metrics do not say."""
-    *before, last = rows
-    if not last or any(row.keys() != last.keys() for row in before):
-        return rows
-    said = {k for k, v in last.items() if k in metrics and repr(metrics[k]) == repr(v)}
-    return {
-        "columns": {k: _pack_floats([row[k] for row in before]) for k in last} if before else {},
-        "last": {k: v for k, v in last.items() if k not in said},
-        "without": sorted(metrics.keys() - said),
-    }
-
-
-def _unpack_history(packed: dict, metrics: dict) -> list[dict]:
-    columns = {k: _unpack_floats(column) for k, column in packed["columns"].items()}
-    before = [dict(zip(columns, row)) for row in zip(*columns.values())]
-    said = {k: v for k, v in metrics.items() if k not in packed["without"]}
-    return [*before, packed["last"] | said]
 
 
 def add(several: Iterable[dict], folder: Path) -> int:
@@ -433,25 +372,25 @@ def _count(folder: Path) -> None:
 
 
 def _refuse_lost(folder: Path) -> None:
-    for path, lost, _ in _changes(folder):
-        if lost:
-            raise ValueError(_lost(path, lost))
+    for sentence in lost(folder):
+        raise ValueError(sentence)
 
 
-def _lost(path: Path, lost: set[str]) -> str:
-    count = len(lost)
-    return f"{path} has lost or changed {count} of the lines that were added: restore it from git"
+def lost(folder: Path) -> list[str]:
+    """Return a sentence for each file of a tracked folder that lost or changed a line."""
+    return [
+        f"{path} has lost or changed {len(lines)} of the lines that were added: restore it from git"
+        for path, lines, _ in _changes(folder)
+        if lines
+    ]
 
 
 def altered(folder: Path) -> list[str]:
     """Return a sentence for each file of a tracked folder that lost, changed or won a line."""
-    found = []
-    for path, lost, won in _changes(folder):
-        if lost:
-            found.append(_lost(path, lost))
-        elif won:
-            found.append(
-                f"{path} has {len(won)} lines that were not added: records come by `hnlib "
-                "results --add FOLDER`, which also ends an adding that was interrupted"
-            )
-    return found
+    won = [
+        f"{path} has {len(lines)} lines that were not added: records come by `hnlib results --add "
+        "FOLDER`, which also ends an adding that was interrupted"
+        for path, gone, lines in _changes(folder)
+        if lines and not gone
+    ]
+    return lost(folder) + won
