@@ -28,33 +28,15 @@ def never(*_, **__):
 # --- files
 
 
-WRITES = """
-import sys, time
-from hnlib import _files
-
-def write(temporary):
-    print(flush=True)
-    time.sleep(60)
-
-with _files.exclusive_lock(sys.argv[1]):
-    _files.write_atomically(sys.argv[1], write)
-"""
-
-
 def test_neither_a_killed_write_nor_a_finished_one_leaves_a_file_behind(tmp_path):
-    path, other = tmp_path / "[c].pt", tmp_path / ".[c]-more-01234567.pt"
-    with python("-c", WRITES, path, stdout=subprocess.PIPE) as process:
-        process.stdout.readline()
-        with (
-            pytest.raises(ValueError, match="another process is writing"),
-            _files.exclusive_lock(path),
-        ):
-            pass
-        process.kill()
-    assert len([*tmp_path.iterdir()]) == 2
-    other.touch()  # of a write to another file
+    path, killed = tmp_path / "[c].pt", tmp_path / ".[c]-01234567.pt"
+    other = tmp_path / ".[c]-more-01234567.pt"  # of a write to another file
+    for file in (killed, other):
+        file.touch()
     with _files.exclusive_lock(path):
         _files.write_atomically(path, b"new")
+        with pytest.raises(ValueError, match="another process is writing"):
+            _files.exclusive_lock(path).__enter__()
     assert {*tmp_path.iterdir()} == {path, other}
 
 
@@ -111,30 +93,6 @@ def test_sigterm_ends_the_command_with_one_sentence(tmp_path):
         message = process.stderr.read()
     assert process.returncode == 130
     assert "repeat the same call" in message and message.count("\n") == 1
-
-
-GRAPHS = dict(dataset="motifs", method="scl", folds=3, epochs=3, hidden=8, progress=False)
-KILLED = f"""
-import sys
-from one_call import train
-train(**{GRAPHS}, checkpoint=sys.argv[1], checkpoint_seconds=0)
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
-    path, whole = tmp_path / "c.pt", tmp_path / "whole.pt"
-    process = python("-c", KILLED, path)
-    while not path.exists():
-        time.sleep(0.005)
-    process.kill()
-    assert process.wait() == -signal.SIGKILL
-    for file in (path, whole):
-        train(**GRAPHS, checkpoint=file)
-    ours, theirs = (torch.load(file, weights_only=True) for file in (path, whole))
-    assert ours["losses"] == theirs["losses"] and ours["finished"][0]["losses"]
-    assert all(map(torch.equal, ours["model"].values(), theirs["model"].values()))
-    assert len(ours["sessions"]) == 2 and len(theirs["sessions"]) == 1
 
 
 class Head(nn.Module):

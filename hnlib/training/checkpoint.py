@@ -6,7 +6,6 @@ import copy
 import hashlib
 import io
 import json
-import pickle
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,9 +15,6 @@ from torch import nn
 
 from hnlib import _files
 from hnlib.training import kinds
-
-#: Errors of reading a file that holds something unexpected
-UNFIT = (*_files.DAMAGED, LookupError, TypeError, AttributeError, pickle.UnpicklingError)
 
 DIGEST_SIZE = hashlib.sha256().digest_size
 
@@ -69,26 +65,17 @@ def load(path: Path | str, encoder: nn.Module | None = None) -> TrainedRun:
 
     A run with your own encoder needs such an encoder again.
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            names = list(file.keys())  # it is not a dictionary
-            state = {name: file.get_tensor(name) for name in names}
-    except SafetensorError as error:
-        raise ValueError(
-            f"{path} is damaged ({error}), or TrainedRun.save did not write it"
-        ) from error
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata() or {}
+        names = list(file.keys())  # it is not a dictionary
+        state = {name: file.get_tensor(name) for name in names}
     if "record" not in metadata:
         raise ValueError(f"{path} holds no record; TrainedRun.save did not write it")
-    try:
-        record = json.loads(metadata["record"])
-        model = kinds.task_class(record["kind"]).saved_model(record, state, encoder)
-        model.load_state_dict(state)
-    except UNFIT as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"{path} does not hold the model of its record ({reason})") from error
+    record = json.loads(metadata["record"])
+    model = kinds.task_class(record["kind"]).saved_model(record, state, encoder)
+    model.load_state_dict(state)
     return TrainedRun(record, model.eval())
 
 
@@ -115,10 +102,7 @@ class Checkpoint:
         """Describe how to resume."""
         if self.epoch is None:
             return "nothing was saved: checkpoint=PATH (--checkpoint PATH) saves each whole epoch"
-        return (
-            f"the state after the last whole epoch is in {self.path}: repeat the same call to "
-            "resume from there"
-        )
+        return f"repeat the same call to resume after the last whole epoch, from {self.path}"
 
     def save(self, state: dict) -> None:
         """Save the training state, at once or, until `seconds` have passed, in memory."""

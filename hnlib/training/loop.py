@@ -86,8 +86,8 @@ class Loop:
 
     def should_evaluate(self, epoch: int) -> bool:
         """Return whether to evaluate after an epoch, though it may not be the last."""
-        every = self.execution.evaluate_every
-        every = self.run.evaluate_every if every is None else every
+        given = self.execution.evaluate_every
+        every = self.run.evaluate_every if given is None else given
         return epoch in self.execution.evaluate_at or bool(every and epoch % every == 0)
 
     def train(self, checkpoint, after_epoch: Callable, show_progress: bool) -> None:
@@ -107,15 +107,11 @@ class Loop:
                     progress.epoch += 1
                     progress.losses.append(loss)
                     self._evaluate(loss, examples / progress.seconds[-1])
-                    bar.set_postfix_str(
-                        f"epoch {progress.epoch}/{self.run.epochs}, loss {loss:.4f}"
-                    )
+                    bar.set_postfix(epoch=f"{progress.epoch}/{self.run.epochs}", loss=loss)
                     after_epoch()
             except KeyboardInterrupt as stop:
-                where = f" ({self.task.title})" if self.task.title else ""
-                epochs = f"{progress.epoch} of {self.run.epochs} epochs{where}"
-                hint = checkpoint.resume_hint()
-                raise Interrupted(f"stopped after {epochs}; {hint}") from stop
+                where = f"{progress.epoch} of {self.run.epochs} epochs {self.task.title}".strip()
+                raise Interrupted(f"stopped after {where}; {checkpoint.resume_hint()}") from stop
 
     def _evaluate(self, loss: float | None, rate: float | None) -> None:
         row = self.task.evaluate(self, loss, rate)
@@ -190,10 +186,9 @@ class Loop:
         run = self.run
         if run.lr_schedule == "constant":
             return
-        if run.lr_schedule == "warm-up":
-            factor = min(1.0, (step + 1) / WARM_UP)
-        else:
-            steps = run.epochs * steps_an_epoch
+        steps = run.epochs * steps_an_epoch
+        factor = min(1.0, (step + 1) / WARM_UP)
+        if run.lr_schedule == "cosine":
             factor = cosine(step, min(steps, run.max_steps or steps))
         for group in self.optimiser.param_groups:
             group["lr"] = run.lr * factor
@@ -283,11 +278,10 @@ def progress_bar(run, task: Task, epochs: int, shown: bool):
     from tqdm import tqdm
 
     examples, limit = len(task), (run.max_steps or math.inf) * run.batch_size
-    named = (run.method or "untrained", run.encoder, run.dataset, task.title)
     return tqdm(
         total=int(min(run.epochs * examples, limit)),
         initial=epochs * examples,
-        desc=" ".join(filter(None, named)),
+        desc=f"{run.method} {run.encoder} {run.dataset} {task.title}".strip(),
         unit=task.unit,
         unit_scale=True,
         disable=not shown,
