@@ -133,16 +133,14 @@ def test_compare_refuses(table, more, message):
 
 @quick
 @given(seeds, st.integers(2, 6), st.integers(2, 40))
-def test_components_are_those_of_the_analysis_of_variance(seed, n, m):
+def test_components_are_covariances(seed, n, m):
+    """Two seeds share their images alone; a cell's variance is the sum of all three."""
     d = np.random.default_rng(seed).normal(size=(n, m))
-    rows, columns, all_ = d.mean(1, keepdims=True), d.mean(0), d.mean()
-    between = m * ((rows - all_) ** 2).sum() / (n - 1)
-    images = n * ((columns - all_) ** 2).sum() / (m - 1)
-    rest = ((d - rows - columns + all_) ** 2).sum() / ((n - 1) * (m - 1))
-    wanted = ((between - rest) / m, (images - rest) / n, rest)
-    assert comparisons.components(d) == pytest.approx(wanted)
+    seed_part, images, rest = comparisons.components(d)
     pairs = [np.cov(d[s], d[r])[0, 1] for s, r in itertools.combinations(range(n), 2)]
-    assert comparisons.components(d)[1] == pytest.approx(np.mean(pairs))  # two seeds, same images
+    assert images == pytest.approx(np.mean(pairs))
+    assert images + rest == pytest.approx(d.var(1, ddof=1).mean())
+    assert seed_part + rest / m == pytest.approx(d.mean(1).var(ddof=1))
 
 
 @quick
@@ -160,23 +158,6 @@ def test_new_images_add_their_part_and_without_bits_at_most_too_much(seed, n, m)
         assert wide.difference == narrow.difference and wide.between == narrow.between
         assert wide.error >= narrow.error and wide.p >= narrow.p - 1e-12
         assert wide.low <= narrow.low + 1e-12 and wide.high >= narrow.high - 1e-12
-
-
-@pytest.mark.parametrize("n", [3, 6])
-def test_each_interval_covers_what_it_is_for(n):
-    """Images that suit one method make new ones differ from these; the truth is known."""
-    rng, trials, m, liking = np.random.default_rng(n), 1000, 300, 0.6
-    item = rng.normal(size=(trials, 1, 1, m)) + liking * rng.normal(size=(trials, 2, 1, m))
-    luck = 0.5 * rng.normal(size=(trials, 2, n, m))
-    chances = 100 * stats.norm.cdf(item / 0.5).mean((2, 3))
-    d = 100 * np.diff((item + luck > 0).astype(float)[:, ::-1], axis=1)[:, 0]
-    here, found = chances[:, 0] - chances[:, 1], d.mean((1, 2))
-    between = d.mean(2).std(1, ddof=1) / math.sqrt(n)
-    images = np.sqrt([max(comparisons.components(x)[1], 0) / m for x in d])
-    narrow = Effect(found, between, n - 1, "these images").half(0.05)
-    wide = Effect(found, between, n - 1, "new images", images).half(0.05)
-    assert np.mean(np.abs(found - here) <= narrow) == pytest.approx(0.95, abs=0.02)
-    assert np.mean(np.abs(found) <= wide) > 0.94 > np.mean(np.abs(found) <= narrow)
 
 
 @quick
@@ -284,18 +265,6 @@ def test_detectable_has_the_power_it_names(n):
     assert inside.mean() == pytest.approx(0.8, abs=0.01)
 
 
-@pytest.mark.parametrize(("n", "pairs_help"), [(3, False), (12, True)])
-def test_three_seeds_have_too_few_degrees_of_freedom_for_pairs(n, pairs_help):
-    rng, trials = np.random.default_rng(n), 20_000
-    both = rng.normal(size=(2, trials, n)) + rng.normal(size=(trials, n))  # correlation one half
-    both[0] += comparisons.detectable((math.sqrt(2), n))
-    paired, unpaired = (
-        np.mean(test(*both, axis=1).pvalue <= 0.05) for test in (stats.ttest_rel, stats.ttest_ind)
-    )
-    assert paired == pytest.approx(0.8, abs=0.01)
-    assert (paired > unpaired + 0.02) == pairs_help == (paired > unpaired)
-
-
 # --- cross-validation
 
 tables = st.tuples(st.integers(1, 4), st.integers(2, 10), seeds)
@@ -317,8 +286,6 @@ def test_cross_validated_is_the_t_test_with_a_wider_error(shape):
     assert found.p == pytest.approx(2 * stats.t.sf(abs(plain.statistic) / widening, count - 1))
     low, high = plain.confidence_interval(0.95)
     assert found.high - found.low == pytest.approx(widening * (high - low))
-    assert (found.low + found.high) / 2 == pytest.approx(found.difference)
-    assert (found.p < 0.05) == (not found.low <= 0 <= found.high)
     assert found.p > plain.pvalue  # the plain test would be refused here
 
 
@@ -330,8 +297,6 @@ def test_new_data_sets_are_judged_by_the_folds_of_the_seeds_that_both_groups_hav
     ]
     found = comparisons.between(*groups, "svm", "new data sets")
     ours, base = 100 * tables[0][[2, 0, 3]], 100 * tables[1][[2, 1, 0]]  # of the seeds 2, 3, 4
-    expected = comparisons.cross_validated(ours, base)
     assert (found.seeds, found.unpaired) == ((2, 3, 4), (0, 1))
-    assert (found.difference, found.error) == pytest.approx((expected.difference, expected.error))
-    crossed = comparisons.cross_validated(ours, base[::-1])  # seeds that do not belong together
-    assert found.error != pytest.approx(crossed.error)
+    assert found.error == pytest.approx(comparisons.cross_validated(ours, base).error)
+    assert found.error != pytest.approx(comparisons.cross_validated(ours, base[::-1]).error)

@@ -11,82 +11,46 @@ from hnlib.training import records
 URL = "https://github.com/somebody/a-book"
 
 
-MYST = """\
-(a-label)=
-## A title
-
-````{prf:theorem} Prices
-:label: thm-prices
-
-See {prf:ref}`thm-other`, {eq}`eq-one`, {cite:t}`hcl`, {cite:p}`hcl,hclot` and
-{doc}`the page of
-losses </notebooks/other>`, {doc}`other`, {py:func}`~hnlib.transport.sinkhorn`.
-
-$$
-x
-$$ (eq-one)
-
-- {ref}`a-label`, {term}`held fixed`
-````
-
-<!-- checks -->
-
-```{solution} ex-one
-:label: sol-one
-:class: dropdown
-$y$
-```
-
-<!-- end of checks -->
-
-```python
-d = {":key": 1}
-:label: not an option
-```
-"""
-PLAIN = """\
-## A title
-
-**Theorem 3.1 (Prices)**
-
-See [*Other losses*, Lemma 4.2](SITE/notebooks/other.html#thm-other), (3.1), Robinson et al. [2021], [Robinson et al., 2021; Jiang et al., 2023] and
-[the page of losses](SITE/notebooks/other.html), [Other *losses*](SITE/notebooks/other.html), `hnlib.transport.sinkhorn`.
-
-$$
-x
-\\tag{3.1}
-$$
-
-- A title, [held fixed](SITE/book/notation.html#term-held-fixed)
-
-**Checks**
-
-<details><summary>Solution to Exercise 3.1</summary>
-
-$y$
-
-</details>
-
-```python
-d = {":key": 1}
-:label: not an option
-```"""
-HERE = {"a-label": "A title", "thm-prices": "Theorem 3.1", "eq-one": "(3.1)"}
-HERE |= {"ex-one": "Exercise 3.1"}
-THERE = {"thm-other": "Lemma 4.2", "/notebooks/other": "Other *losses*"}
+THERE = "SITE/notebooks/other.html"
+LABELS = {
+    "a-label": ("A title", "notebooks/one"),
+    "thm-prices": ("Theorem 3.1", "notebooks/one"),
+    "eq-one": ("(3.1)", "notebooks/one"),
+    "ex-one": ("Exercise 3.1", "notebooks/one"),
+    "thm-other": ("Lemma 4.2", "notebooks/other"),
+    "/notebooks/other": ("Other *losses*", "notebooks/other"),
+}
+SOLUTION = "```{solution} ex-one\n:label: sol-one\n:class: dropdown\n$y$\n```"
 
 
-@pytest.mark.parametrize("site", ["SITE/", ""])
-def test_myst_becomes_markdown_that_any_notebook_shows(monkeypatch, site):
+@pytest.mark.parametrize(
+    ("myst", "plain"),
+    [
+        ("(a-label)=\n## A title", "## A title"),
+        (
+            "````{prf:theorem} Prices\n:label: thm-prices\n\nx\n````",
+            "**Theorem 3.1 (Prices)**\n\nx",
+        ),
+        ("{prf:ref}`thm-other`", f"[*Other losses*, Lemma 4.2]({THERE}#thm-other)"),
+        ("{eq}`eq-one`, {ref}`a-label`", "(3.1), A title"),
+        ("{cite:p}`hcl,hclot`", "[Robinson et al., 2021; Jiang et al., 2023]"),
+        ("{doc}`that\npage </notebooks/other>`", f"[that page]({THERE})"),
+        ("{doc}`other`", f"[Other *losses*]({THERE})"),
+        ("{py:func}`~hnlib.transport.sinkhorn`", "`hnlib.transport.sinkhorn`"),
+        ("{term}`held fixed`", "[held fixed](SITE/book/notation.html#term-held-fixed)"),
+        ("$$\nx\n$$ (eq-one)", "$$\nx\n\\tag{3.1}\n$$"),
+        ("<!-- checks -->\n\nx\n\n<!-- end of checks -->", "**Checks**\n\nx"),
+        (SOLUTION, "<details><summary>Solution to Exercise 3.1</summary>\n\n$y$\n\n</details>"),
+        ("```python\n:label: no option\n```", "```python\n:label: no option\n```"),
+    ],
+)
+def test_myst_becomes_markdown_that_any_notebook_shows(monkeypatch, myst, plain):
     """Without an address, the words of a link stay, those of a page in italics."""
-    shown = {label: (text, "notebooks/one") for label, text in HERE.items()}
-    shown |= {label: (text, "notebooks/other") for label, text in THERE.items()}
-    monkeypatch.setattr(portable_notebooks, "LABELS", shown)
-    expected = PLAIN
-    if not site:
-        expected = re.sub(r"\[([^]]*)\]\(SITE/notebooks/other.html\)", r"*\1*", PLAIN)
-        expected = re.sub(r"\[([^]]*)\]\(SITE\S*\)", r"\1", expected)
-    assert portable_notebooks.plain(MYST, "notebooks/one", site) == expected
+    monkeypatch.setattr(portable_notebooks, "LABELS", LABELS)
+    assert portable_notebooks.plain(myst, "notebooks/one", "SITE/").strip() == plain
+    words = re.sub(rf"\[([^]]*)\]\({THERE}\)", r"*\1*", plain)
+    words = re.sub(r"\[([^]]*)\]\(SITE\S*\)", r"\1", words)
+    assert portable_notebooks.plain(myst, "notebooks/one", "").strip() == words
 
 
 def test_a_download_hides_what_the_page_hides_and_says_what_a_figure_shows(monkeypatch):

@@ -125,20 +125,6 @@ def test_a_parameter_keeps_the_blocks_that_have_its_value_or_else_the_first_of_t
     assert {run.dimension for run in other.runs()} == {64}
 
 
-def test_what_follows_a_data_set_are_fields_and_readouts_and_untrained_stays_untrained(load):
-    load(
-        '[fits.scifact]\nepochs = 7\nprimary = "recall100"\nbeside = ["ndcg"]\n'
-        '[arms]\nraw = { method = "untrained", epochs = 0 }'
-    )
-    there = experiments.load("which", dataset="scifact")
-    assert (there.primary, there.beside) == ("recall100", ("ndcg",))
-    assert there.run("plain lr0.1", 3, "small").epochs == 7
-    assert there.run("raw", 3, "small").epochs == 0
-    assert experiments.load("which", dimension=16).primary == "ndcg"
-    with pytest.raises(ValueError, match="have no parameter 'primary'"):
-        experiments.load("which", primary="recall100")
-
-
 def test_what_chooses_is_small_and_has_the_blocks_of_what_it_chooses_for(
     load, tmp_path, monkeypatch
 ):
@@ -203,15 +189,13 @@ def test_verdicts_follow_the_ranges_of_the_file(load):
     both = 'compare = [[["tilt lr0.2", "plain lr0.2"], ["tilt lr0.1", "plain lr0.1"]]]'
     more = predicted("A", pair, "above = 3.0", "below = 3.0")
     more += predicted("B", pair, "below = 3.0", "above = 3.0")
-    more += predicted("C", pair, "inside = [-6.0, 6.0]", "outside = [-6.0, 6.0]")
-    more += predicted("D", pair, "inside = [-6.0, 6.0]", "above = 5.2")
     more += predicted("E", both, "inside = [-1.0, 1.0]", "above = 1.0")
     more += predicted("F", pair, "above = 0.0", "below = 0.0", "recall100")
     more += predicted("G", pair, "above = 5.4", "below = 5.4", "transfer_ndcg")
     rows = load(more).verdicts().rows
-    assert [row["verdict"][:7] for row in rows] == ["open: 1"] * 4 + ["open: 2"] + ["open: 1"] * 2
+    assert [row["verdict"][:7] for row in rows] == ["open: 1"] * 2 + ["open: 2"] + ["open: 1"] * 2
     rows = load(more, lr).verdicts().rows
-    words = ["holds", "refuted", "holds", "holds", "holds", "holds", "unresolved"]
+    words = ["holds", "refuted", "holds", "holds", "unresolved"]
     assert [row["verdict"] for row in rows] == words
     assert "small +5.4" in rows[0]["decides"] and "large +5.4" in rows[0]["decides"]
 
@@ -236,15 +220,12 @@ def test_what_a_prediction_may_be_about(load):
         "widest": 'arms = ["plain lr0.1", "plain lr0.2", "tilt lr0.2"]',
         "chosen": 'arms = "tilt lr*"\nof = "lr"\nby = "ndcg_validation"',
         "level": 'arms = ["plain lr0.1"]',
-        "levl": 'arms = ["plain lr0.1"]',
     }
     lines = [
         predicted(name, f'blocks = ["large"]\nstatistic = "{name}"\n{words}', *bounds)
         for name, words in texts.items()
     ]
-    more = "".join(lines)
-    assert load(more).verdicts("mean").rows[0]["verdict"] == "open: 9 runs"
-    experiment = load(more, lr)
+    experiment = load("".join(lines), lr)
     means = {arm: 100 * experiment.mean(arm, "ndcg", "large") for arm in experiment.arms["large"]}
     both = (means["tilt lr0.1"] + means["tilt lr0.2"]) / 2 - means["plain lr0.1"]
     assert experiment.outcome("mean").difference == pytest.approx(both)
@@ -254,8 +235,6 @@ def test_what_a_prediction_may_be_about(load):
     assert experiment.outcome("chosen").text == "lr = 0.2"
     assert experiment.outcome("chosen", "recall100") == {}  # a choice has no second read-out
     assert experiment.outcome("level").text == f"{means['plain lr0.1'] / 100:.3f}"
-    with pytest.raises(ValueError, match="no statistic 'levl'; the nearest is 'level'"):
-        experiment.verdicts("levl")
 
 
 def test_lines_of_a_family_are_corrected_together_and_some_are_not_corrected(load):
@@ -276,28 +255,6 @@ def test_lines_of_a_family_are_corrected_together_and_some_are_not_corrected(loa
         experiment.outcome("E")
 
 
-def test_a_file_may_extend_another(load, tmp_path):
-    first = load(score=lr)
-    (tmp_path / "again.toml").write_text('base = "which"\nquestion = "?"\nseeds = "6-7"\n')
-    again = experiments.load("again")
-    assert again.names("small") == first.names("small") and again.seeds == (6, 7)
-    assert len(list(again.missing())) == 2 * (4 + 5) and again.question == "?"
-
-
-def test_a_published_value_changes_nothing_small_or_not(load):
-    """A page passes all its parameters: only what differs from the file may override `small`."""
-    more = "\n[small]\ndimension = 8\nepochs = 1\nseeds = 3\n[fits.scifact]\nepochs = 5\n"
-    published = load(more)
-    usual = dict(seeds="3-5", dataset="generated", dimension=None)
-    assert experiments.load("which", **usual) is published
-    found = experiments.load("which", small=True, **usual)
-    assert found.changed["epochs"][1] == 1 and found.seeds == (3,)
-    fitted = experiments.load("which", dataset="scifact", epochs=None)
-    assert fitted.changed["epochs"][1] == 5
-    with pytest.raises(ValueError, match=r"which.toml have no parameter 'epoch'; .* 'epochs'"):
-        experiments.load("which", epoch=1)
-
-
 def test_a_closed_experiment_is_trained_at_other_parameters_alone(
     load, tmp_path, monkeypatch, capsys
 ):
@@ -305,7 +262,8 @@ def test_a_closed_experiment_is_trained_at_other_parameters_alone(
     monkeypatch.setattr(engine.runner, "train", lambda runs, **how: begun.extend(runs) or len(runs))
     monkeypatch.setattr(engine.Experiment, "missing", lambda self: [*self.runs()][len(begun) :])
     monkeypatch.delenv("HNLIB_RECALL", raising=False)
-    load('[small]\nseeds = "3"\n').train()
+    load('[small]\nseeds = "3"\n[fits.scifact]\nprimary = "recall100"').train()
+    assert experiments.load("which", dataset="scifact").primary == "recall100"
     assert len(begun) == 3 * 9
     begun.clear()
     (tmp_path / "again.toml").write_text('base = "which"\nclosed = "asked elsewhere"\n')

@@ -199,21 +199,3 @@ def test_processes_record_what_one_process_records(checkout, tmp_path):
     assert done == 4 and [run for run, outcome in failures if isinstance(outcome, ValueError)]
     assert content(here) == content(there) and len(content(here)) == 4
     assert not [*tmp_path.rglob("*.pt")]  # nothing is unfinished
-
-
-@pytest.mark.slow
-def test_a_cluster_of_two_nodes_records_what_one_process_records(checkout, tmp_path):
-    cluster_utils = pytest.importorskip("ray.cluster_utils")
-    runs = [*experiments.load("choice", small=True, max_steps=1).runs()][:2]
-    here, there = tmp_path / "one" / "here", tmp_path / "two" / "there"
-    runner.train(runs, device="cpu", record_to=here)
-    node = dict(num_cpus=1, object_store_memory=100 * 2**20)
-    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=node)
-    try:
-        cluster.add_node(**node)
-        cluster.wait_for_nodes()
-        engine = Engine(engine="ray", address=cluster.address)
-        assert runner.train(runs, device="cpu", record_to=there, engine=engine) == 2
-    finally:
-        cluster.shutdown()
-    assert content(here) == content(there)

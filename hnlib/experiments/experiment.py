@@ -15,7 +15,6 @@ import os
 import re
 import statistics
 import tomllib
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
 from fnmatch import fnmatchcase
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pandas as pd
-from pydantic import BeforeValidator, ConfigDict, ValidationError
+from pydantic import BeforeValidator, ConfigDict
 from pydantic.dataclasses import dataclass
 
 from hnlib.experiments import comparisons, evidence, predictions, runner
@@ -659,16 +658,16 @@ def _read(name: str) -> Experiment:
     for block in blocks:
         here = [(arm, own) for arm, own in listed if block in own.get("blocks", blocks)]
         arms[block] = dict(here)
-        rest = content.get("templates", {}), content.get("chosen", {})
-        names = Counter(itertools.chain((arm for arm, _ in here), *rest))
-        if twice := [arm for arm, count in names.items() if count > 1]:
-            raise ValueError(f"{path} has the arm {twice[0]!r} twice; give each a name of its own")
-    try:
-        return Experiment(**content, name=name, arms=arms, digest=_digest(text.encode()))
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{path}, {place}: {first['msg']}") from None
+        names = [
+            *(arm for arm, _ in here),
+            *content.get("templates", {}),
+            *content.get("chosen", {}),
+        ]
+        if twice := {arm for arm in names if names.count(arm) > 1}:
+            raise ValueError(
+                f"{path} has the arm {min(twice)!r} twice; give each a name of its own"
+            )
+    return Experiment(**content, name=name, arms=arms, digest=_digest(text.encode()))
 
 
 def names() -> list[str]:
