@@ -21,10 +21,8 @@ def invented(accuracy, seeds=3, noise=0.001, leave_out=()):
         for t, beta in CELLS:
             if (seed, t, beta) in leave_out:
                 continue
-            row = dict(temperature=t, beta=beta, tau_plus=0.0, weights_gradient=False)
-            row |= dict(method="hcl") if beta else dict(method="simclr", beta=None)
             value = accuracy(t, beta) + noise * rng.standard_normal()
-            rows.append(row | dict(seed=seed, linear=value, linear_validation=value, knn=value))
+            rows.append(dict(temperature=t, beta=beta or None, seed=seed, linear=value))
     return pd.DataFrame(rows)
 
 
