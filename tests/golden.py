@@ -37,7 +37,7 @@ def of_experiment(name: str, effects: bool = True) -> dict:
     """
     experiment = experiments.load(name)
     content = {block: _of_block(experiment, block, effects) for block in experiment.blocks}
-    if verdicts := [dict(row) for row in experiment.verdicts().rows]:
+    if verdicts := [dict(row) for row in experiment.verdicts()]:
         rows = {row.pop(""): [*row.values()] for row in verdicts}
         content["verdicts"] = {"columns": [*verdicts[0]], "rows": rows}
     return content

@@ -62,20 +62,20 @@ def test_an_experiment_is_a_file_a_queue_records_a_table_a_verdict_and_a_page(
     checkout, capsys, monkeypatch
 ):
     experiment = experiments.load("digits")
-    assert experiment.verdicts().rows[0]["verdict"].startswith("open")
+    assert experiment.verdicts()[0]["verdict"].startswith("open")
     command = ["queue", "--only", "digits", "--run", "--device", "cpu"]
     assert len([*experiment.missing()]) == 9 and cli.main(command) == 0
     experiments.forget()
-    assert experiments.load("digits").verdicts().rows[0]["verdict"] == "holds"
+    assert experiments.load("digits").verdicts()[0]["verdict"] == "holds"
     monkeypatch.setenv("HNLIB_RECALL", "1")  # as in a build, which reads tracked records alone
     experiments.forget()
-    assert experiments.load("digits").verdicts().rows[0]["verdict"].startswith("open")
+    assert experiments.load("digits").verdicts()[0]["verdict"].startswith("open")
     assert cli.main(["results", "--add", str(checkout / "_build/results")]) == 0
     made = records.load_all(checkout / "book/results/records")
     assert {one["environment"]["predictions"] for one in made} == {experiment.digest}
     clear()
     experiment = experiments.load("digits")
-    (line,) = experiment.verdicts().rows
+    (line,) = experiment.verdicts()
     assert line["verdict"] == "holds" and not [*experiment.missing()]
     exec(PRINTED, {})
     printed = capsys.readouterr().out

@@ -2,15 +2,6 @@
 
 import hnlib.training  # noqa: F401  # first: without its packages it says what to install
 from hnlib.experiments.experiment import Experiment, by_processor, digest, forget, load, names
-from hnlib.experiments.predictions import together, verdicts
+from hnlib.experiments.predictions import together
 
-__all__ = [
-    "Experiment",
-    "by_processor",
-    "digest",
-    "forget",
-    "load",
-    "names",
-    "together",
-    "verdicts",
-]
+__all__ = ["Experiment", "by_processor", "digest", "forget", "load", "names", "together"]

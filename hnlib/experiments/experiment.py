@@ -29,9 +29,9 @@ from hnlib.experiments import comparisons, evidence, predictions, runner
 from hnlib.experiments.comparisons import Effect
 from hnlib.experiments.evidence import one_of
 from hnlib.experiments.plan import Plan, where
-from hnlib.experiments.predictions import Verdicts, together
+from hnlib.experiments.predictions import together
 from hnlib.experiments.sharpness_map import Map
-from hnlib.experiments.words import interval, scores
+from hnlib.experiments.words import interval, percent
 from hnlib.training import config, kinds, records, store
 
 if TYPE_CHECKING:
@@ -328,7 +328,11 @@ class Experiment:
         """Return a line of a table for each arm that has records: its seeds, and its metrics."""
         groups = {name: self.group(name, block) for name in names or self.arms[block]}
         metrics = metrics or (*self.beside, self.metric(block))
-        return [{"": n} | scores(group, metrics) for n, group in groups.items() if len(group)]
+        return [
+            {"": name, "seeds": len(group)} | {metric: percent(group[metric]) for metric in metrics}
+            for name, group in groups.items()
+            if len(group)
+        ]
 
     def values(self, name: str, metric: str, block: str = "") -> dict[int, float]:
         """Return a metric of an arm by seed; "last_x" is x of the last epoch, "x@1" of epoch 1."""
@@ -437,9 +441,9 @@ class Experiment:
                     found.append(f"{where}{name}, {number} = {value:g}")
         return f"Chosen at the edge of what was tried: {'; '.join(found) or 'nothing'}."
 
-    def verdicts(self, only: str = "*") -> Verdicts:
+    def verdicts(self) -> list[dict]:
         """Return a line for each prediction: measured, the other read-out, and the verdict."""
-        return predictions.verdicts(self, only=only)
+        return predictions.verdicts(self)
 
     def outcome(self, name: str, metric: str | None = None) -> Any:
         """Return a prediction's outcome, corrected with its family; several numbers by label."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
+from dataclasses import replace
 from typing import Any
 
 from scipy import stats
@@ -20,36 +18,25 @@ SEVERITY = (
 )
 
 
-@dataclass(frozen=True)
-class Verdicts:
-    """A table of predictions, a row each."""
-
-    rows: list[dict]
-
-
-def verdicts(*several, only: str = "*") -> Verdicts:
-    """Return the predictions of experiments whose names match, in the order of their names.
+def verdicts(experiment) -> list[dict]:
+    """Return a row for each prediction of an experiment, in the order of its file.
 
     The comparisons of a line are corrected together with those of its `family`, unless it says
     `together = false`. If one metric decides all lines, the columns are named after it. At other
     parameters than the published there are none: nothing was predicted of such runs.
     """
-    asked = [
-        (experiment, line)
-        for experiment in several
-        for line in (() if experiment.changed else experiment.predictions)
-        if fnmatchcase(line["id"], only)
-    ]
-    asked.sort(key=lambda pair: _natural(pair[1]["id"]))
-    metrics = {(line["metric"], x.secondary_metric(line["metric"])) for x, line in asked}
-    alone = len(metrics) == 1
-    heads = next(iter(metrics)) if alone else ("decides", "beside")
+    asked = [] if experiment.changed else experiment.predictions
+    metrics = {line["metric"] for line in asked}
+    heads = ("decides", "beside")
+    if len(metrics) == 1:
+        (metric,) = metrics
+        heads = metric, experiment.secondary_metric(metric)
     rows = []
-    for experiment, line in asked:
-        title = "" if alone else f" ({TITLES.get(line['metric'], line['metric'])})"
+    for line in asked:
+        title = "" if len(metrics) == 1 else f" ({TITLES.get(line['metric'], line['metric'])})"
         row = {"": line["id"], "prediction": line["says"] + title}
         rows.append(row | _judged(experiment, line, heads))
-    return Verdicts(rows)
+    return rows
 
 
 def _judged(experiment, line: dict, heads: tuple[str, str]) -> dict[str, str]:
@@ -76,12 +63,6 @@ def _judged(experiment, line: dict, heads: tuple[str, str]) -> dict[str, str]:
         "severity": line.get("severe", severe(decides, line["holds"])),
         "verdict": f"open: {left:,} runs" if left else verdict,
     }
-
-
-def _natural(name: str) -> tuple:
-    """Return a sort key that puts G2 before G10."""
-    letters, number, rest = re.fullmatch(r"(\D*)(\d*)(.*)", name).groups()
-    return letters, int(number or 0), rest
 
 
 def of_family(experiment, line: dict, metric: str) -> dict[str, Any]:

@@ -40,11 +40,6 @@ def interval(effect: Effect) -> str:
     return f"{effect.difference:+z.1f}{ends}".replace("-", "\u2212")
 
 
-def format_effect(effect: Effect) -> Markup:
-    """Write an effect and its interval in a sentence, and whether its sign is unresolved."""
-    return Markup(interval(effect) + ", {term}`unresolved`" * bool(effect.low <= 0 <= effect.high))
-
-
 def format_value(value) -> str:
     """Write a value in a sentence: an effect in points with its interval, a number as 1.7.
 
@@ -53,7 +48,8 @@ def format_value(value) -> str:
     if isinstance(value, dict):
         return " and ".join(f"{interval(one)} ({block})" for block, one in value.items())
     if isinstance(value, Effect):
-        return format_effect(value)
+        unresolved = ", {term}`unresolved`" if value.low <= 0 <= value.high else ""
+        return Markup(interval(value) + unresolved)
     return f"{value:.1f}".replace("-", "\u2212") if isinstance(value, float) else str(value)
 
 
@@ -62,8 +58,3 @@ def show_inline(*values) -> None:
     from IPython.display import display
 
     display({"application/x-hnlib-inline": [*map(format_value, values)]}, raw=True)
-
-
-def scores(runs: pd.DataFrame, metrics=("knn", "linear")) -> dict:
-    """Return the number of seeds of a group of runs and its accuracies, for a row of a table."""
-    return {"seeds": len(runs)} | {metric: percent(runs[metric]) for metric in metrics}
