@@ -26,17 +26,13 @@ class Plan:
     seconds: float | None
     closed: str = ""  # why what is missing stays so
 
-    @property
-    def runs(self) -> int:
-        """Return the number of runs, without those of arms that are not chosen yet."""
-        return self.recorded + len(self.missing)
-
     def __str__(self) -> str:
         left = len(self.missing)
+        runs = self.recorded + left  # without those of arms that are not chosen yet
         if left and self.closed:
-            return f"{self.name}: {self.recorded} of {self.runs} runs recorded; {self.closed}."
+            return f"{self.name}: {self.recorded} of {runs} runs recorded; {self.closed}."
         took = f", about {duration(self.seconds)} on one thread" if left and self.seconds else ""
-        text = f"{self.name}: {self.runs} runs, {self.recorded} recorded, {left} to train{took}"
+        text = f"{self.name}: {runs} runs, {self.recorded} recorded, {left} to train{took}"
         return f"{text}; more once validation has chosen." if self.waits else f"{text}."
 
     def difference(self) -> str:
