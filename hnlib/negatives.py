@@ -70,8 +70,7 @@ class Weighting(_checks.Checked):
 class SimilarityWeighting(Weighting):
     r"""Base class of $w_{ij} \propto e^{c_i f(s_{ij})}$, a function of one similarity.
 
-    `hnlib.streaming` computes such weights block by block, from the same `score`. If gradients may
-    flow through the weights it asks for `slope` too, the derivative of $cf$.
+    A subclass defines `score`.
     """
 
     weights_gradient: Flag = False
@@ -88,7 +87,7 @@ class SimilarityWeighting(Weighting):
 
 
 @dataclass(frozen=True)
-class uniform(SimilarityWeighting):
+class uniform(Weighting):
     r"""Uniform negatives, $w_{ij} = 1/|N(i)|$.
 
     Used by SimCLR; with class labels, by SCL.
@@ -177,16 +176,14 @@ class tilted(SimilarityWeighting):
         r"""Return the similarities, or minus their costs to the power `exponent`, and $\beta/t$."""
         n, p = len(s), self.exponent
         scale = per_anchor("beta", self.beta, n) / per_anchor("temperature", self.temperature, n)
-        return s if p == 1 else -_cost(s).pow(p), scale
-
-    def slope(self, s: Tensor) -> float | Tensor:
-        r"""Return $\beta/t$, or with an `exponent` the derivative of the power."""
-        slope, p = self.beta / self.temperature, self.exponent
-        return slope if p == 1 else _cost(s).pow(p - 1) * (p * slope)
+        if p == 1:
+            return s, scale
+        # rounding must not make a cost zero or negative, where powers have no slope
+        return -(1 - s).clamp_min(torch.finfo(s.dtype).eps).pow(p), scale
 
 
 @dataclass(frozen=True)
-class thresholded(SimilarityWeighting):
+class thresholded(Weighting):
     r"""Uniform negatives among those with $e^{s_{ij}/t} \ge \tau$.
 
     The condition is $s_{ij} \ge t\log\tau$. Used by H-SCL($\tau$).
@@ -221,25 +218,18 @@ class thresholded(SimilarityWeighting):
     on_empty: OnEmpty = "raise"
     level: Finite | None = None
 
-    def score(self, s: Tensor) -> tuple[Tensor, float]:
-        r"""Return 0 above the threshold and $-\infty$ below, and 1."""
-        return _log_indicator(self._passes(s)), 1.0
-
-    def _passes(self, s: Tensor) -> Tensor:
-        lowest = self.level
-        if lowest is None:
-            lowest = math.log(self.tau) * per_anchor("temperature", self.temperature, len(s))
-        return (s - lowest).ge_(0)
-
     def __call__(self, contrast: Contrast) -> Tensor:
         """Return the log-weights of shape [n, m]."""
-        s = contrast.similarity.detach()
-        passes = self._passes(s).mul_(as_numbers(contrast.admissible, s.dtype))
+        s, lowest = contrast.similarity.detach(), self.level
+        if lowest is None:
+            lowest = math.log(self.tau) * per_anchor("temperature", self.temperature, len(s))
+        passes = (s - lowest).ge_(0).mul_(as_numbers(contrast.admissible, s.dtype))
         count = passes.sum(1, keepdim=True)
         if self.on_empty == "raise":
             message = f"anchor {{row}} has no negative above the threshold; lower it, {SKIP}"
             raise_if(count.squeeze(1) == 0, message)
-        return _log_indicator(passes).sub_(count.clamp_min(1).log())
+        # 0 for 1 and −inf for 0, in place: `torch.where` takes ten times as long
+        return passes.reciprocal_().neg_().add_(1).sub_(count.clamp_min(1).log())
 
 
 @dataclass(frozen=True)
@@ -282,10 +272,6 @@ class gaussian(SimilarityWeighting):
         # in place where no backward pass needs it: saves a matrix
         square = distance.square() if distance.requires_grad else distance.square_()
         return square, -0.5 / per_anchor("sigma", self.sigma, len(s)) ** 2
-
-    def slope(self, s: Tensor) -> Tensor:
-        r"""Return $(\mu-s)/\sigma^2$."""
-        return (self.mu - s).div_(self.sigma**2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -698,16 +684,6 @@ def normalise(
     # outside the softmax, whose gradient would be NaN there
     empty = (contrast.negative_counts == 0)[:, None]  # [n, 1]
     return torch.log_softmax(masked.masked_fill(empty, 0.0), 1).masked_fill(empty, -torch.inf)
-
-
-def _cost(s: Tensor) -> Tensor:
-    # rounding must not make a cost zero or negative, where powers have no slope
-    return (1 - s).clamp_min(torch.finfo(s.dtype).eps)
-
-
-def _log_indicator(one: Tensor) -> Tensor:
-    """Turn 1 into 0 and 0 into −inf, in place; `torch.where` takes ten times as long."""
-    return one.reciprocal_().neg_().add_(1)
 
 
 def shares(mixture, like: Tensor):
