@@ -7,7 +7,7 @@ import torch
 from drawn import SEEDS, seeded
 from hypothesis import given, settings
 from scripts import ROOT
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import normalize
 
 from hnlib import failure_causes, methods
 from hnlib.contrast import Contrast
@@ -64,19 +64,15 @@ def silent_anchors(z1, z2):
     return healthy(z1, z2) | {"excluded": far.fill_diagonal_(False)}
 
 
-BROKEN = (
-    leak,
-    false_negatives,
-    wrong_pairing,
-    collapse,
-    learning_rate,
-    temperature,
-    silent_anchors,
-)
-
-
-def test_every_cause_is_tried():
-    assert {x.__name__.replace("_", " ") for x in BROKEN} == set(failure_causes.CAUSES)
+BROKEN = {
+    "leak": leak,
+    "false negatives": false_negatives,
+    "wrong pairing": wrong_pairing,
+    "collapse": collapse,
+    "learning rate": learning_rate,
+    "temperature": temperature,
+    "silent anchors": silent_anchors,
+}
 
 
 @settings(max_examples=5)
@@ -85,9 +81,9 @@ def test_a_healthy_batch_is_suspected_of_nothing(seed):
     assert failure_causes.triage(**healthy(*pair(seed))).suspects == ()
 
 
-@pytest.mark.parametrize("broken", BROKEN)
-def test_a_broken_batch_is_found(broken):
-    assert broken.__name__.replace("_", " ") in failure_causes.triage(**broken(*pair())).suspects
+@pytest.mark.parametrize("cause", failure_causes.CAUSES)
+def test_a_broken_batch_is_found(cause):
+    assert cause in failure_causes.triage(**BROKEN[cause](*pair())).suspects
 
 
 def test_numbers_are_those_of_the_loss():
@@ -137,10 +133,7 @@ def test_what_needs_an_argument_says_which():
     ("change", "message"),
     [
         ({"z2": rows(0, 8)}, "with 2 ≤ n ≤ m"),
-        ({"temperature": 0}, "temperature must be positive"),
         ({"positives": torch.ones(2, 2)}, "positives must be a boolean mask"),
-        ({"z1": torch.zeros(N, D)}, "of the queries has norm 0"),
-        ({"before": (rows(0, 8), rows(1, 8))}, r"before must embed the 64 queries and 64 keys"),
         ({"evaluated": (rows(0, 8), rows(1, 8))}, r"evaluated must embed .*, got \(8, 32\)"),
         ({"evaluated": ()}, r"evaluated must be a pair \(queries, keys\), got 0 parts"),
     ],
@@ -148,12 +141,6 @@ def test_what_needs_an_argument_says_which():
 def test_a_mistake_is_named(change, message):
     with pytest.raises(ValueError, match=message):
         failure_causes.triage(**healthy(*pair()) | change)
-
-
-def test_both_embeddings_may_be_stacked():
-    one = healthy(*pair())
-    again = {name: torch.stack(one[name]) for name in ("before", "evaluated")}
-    assert failure_causes.triage(**one | again) == failure_causes.triage(**one)
 
 
 def test_an_answer_that_is_there_twice_is_a_hit():
@@ -175,90 +162,3 @@ def test_a_collapse_is_not_called_a_learning_rate():
     same = torch.ones(N, D)
     found = failure_causes.triage(same, same, before=pair())
     assert found.numbers["learning rate"] == 0 and found.suspects == ("collapse",)
-
-
-# --- trainings of two linear towers
-
-
-class Towers:
-    """Pairs are two noisy linear views of a thing; each side has a linear tower.
-
-    Training goes on from a base model and has 192 things.
-    """
-
-    def __init__(self, seed):
-        self.generator = seeded(seed)
-        self.views = self.draw(2, 24, 64) / 24**0.5
-        self.pool = self.draw(2000, 24)
-        self.random = self.draw(2, 64, 32) / 8
-        self.base = self.train(self.random, "healthy", 150)
-        self.pool = self.pool[:192]
-
-    def draw(self, *shape):
-        return torch.randn(*shape, generator=self.generator)
-
-    def batch(self, things, fault="healthy"):
-        """Return both views [2, n, 64]: fault by fault, as a training would see them."""
-        if fault == "false negatives":
-            things = things[: len(things) // 4].repeat_interleave(4, 0)
-        pairs = things @ self.views + 0.9 * self.draw(2, len(things), 64)
-        if fault == "wrong pairing":
-            pairs[1] = pairs[1].roll(1, 0)
-        if fault == "leak":
-            pairs[..., :16] += 6 * self.draw(len(things), 16)
-        return pairs
-
-    def train(self, towers, fault, steps=80):
-        towers = towers.clone().requires_grad_()
-        rates = {"learning rate": 30.0, "collapse": 0.3, "leak": 0.03}
-        optimiser = torch.optim.Adam([towers], lr=rates.get(fault, 0.01))
-        for _ in range(steps):
-            i = torch.randperm(len(self.pool), generator=self.generator)[:N]
-            a, b = normalize(self.batch(self.pool[i], fault) @ towers, dim=-1)
-            s = (a @ b.T).masked_fill(hidden(a @ b.T, fault), -torch.inf)
-            loss = cross_entropy(s / (0.001 if fault == "temperature" else T), torch.arange(N))
-            if fault == "collapse":  # nothing pushes
-                loss = -s.diagonal().mean()
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-        return towers.detach()
-
-    def triage(self, fault):
-        start = self.random if fault == "from scratch" else self.base
-        if fault == "from scratch":
-            self.pool = self.draw(2000, 24)
-        towers = self.train(start, fault, 150 if fault == "from scratch" else 80)
-        things = self.draw(N, 24)
-        pairs, fair = self.batch(things, fault), self.batch(things)
-        if fault == "false negatives":
-            things = things[: N // 4].repeat_interleave(4, 0)
-        a, b = normalize(pairs @ towers, dim=-1)
-        return failure_causes.triage(
-            a,
-            b,
-            torch.cdist(things, things) < 1e-3,
-            0.001 if fault == "temperature" else T,
-            excluded=hidden(a @ b.T, fault),
-            before=pairs @ start,
-            evaluated=fair @ towers if fault == "leak" else pairs @ towers,
-        )
-
-
-def hidden(s, fault):
-    near = s > s.diagonal()[:, None] - 0.5
-    return (near & (fault == "silent anchors")).fill_diagonal_(False)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", ["healthy", "from scratch", *failure_causes.CAUSES])
-@pytest.mark.parametrize("seeds", [(0, 1, 2), (9, 10, 11)])
-def test_the_cause_is_named_of_trainings_that_chose_the_limits_and_of_others(seeds, fault):
-    """The first seeds chose the limits, between healthy and broken; the others did not."""
-    for seed in seeds:
-        suspects = Towers(seed).triage(fault).suspects
-        assert suspects[:1] == ((fault,) if fault in failure_causes.CAUSES else ()), (
-            seed,
-            suspects,
-        )
-        assert {*suspects[1:]} <= {"silent anchors"}  # of pairs that have won by a leak or a low t
