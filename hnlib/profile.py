@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -173,13 +173,6 @@ class Profile:
         cells = ["--" if x is None else format(x, form) for x, form in numbers]
         return " & ".join([name, *cells, *["--"] * (6 - len(cells))]) + r" \\"
 
-    def plot(self, ax) -> None:
-        """Draw loudness against lead on axes of matplotlib."""
-        if self.lead is None:
-            raise ValueError(f"nothing to draw: {self}")
-        ax.plot(self.lead, self.loudness, ".")
-        ax.set(xlabel="lead of the positive", ylabel="loudness")
-
 
 def summary(profiles: Sequence[Profile]) -> str:
     """Return γ, as a range if it differs, and the one verdict that holds on all the batches."""
@@ -276,8 +269,6 @@ def profile_loss(loss: Callable, a: Tensor, b: Tensor, pairs: int = MOST) -> Pro
     >>> print(profile_loss(methods.build("simclr", temperature=0.5), *views))
     γ = 2.00, 0.0° from SimCLR at t = 0.5, as loud as InfoNCE: a temperature, on these embeddings
     """
-    if not callable(loss):
-        raise ValueError(f"loss must be callable, got {type(loss).__name__}")
     z, positives, sides, value = _points(loss, a, b, pairs)
     value, gradient, precision = _first(value, z)
     mixed = z[torch.randperm(len(z), generator=torch.Generator().manual_seed(0))]
@@ -317,61 +308,43 @@ def profile_loss(loss: Callable, a: Tensor, b: Tensor, pairs: int = MOST) -> Pro
 def from_file(target: str) -> Callable:
     """Run ``FILE.py:NAME`` (NAME is ``loss`` if left out) and return that function or module.
 
-    A class is called without arguments. If the file has CONFIGURATIONS, as `hnlib null` wants them,
-    ``loss`` gets the options of the first.
+    If the file has CONFIGURATIONS, as `hnlib null` wants them, ``loss`` gets the options of the
+    first. A class is called with them.
 
     Raises
     ------
     ValueError
-        If the file raises an error, or the name is not that of a callable.
-    OSError
-        If the file cannot be read.
+        If the file cannot be read or raises an error, or the name is not that of a callable.
     """
     path, _, name = (target, "", "loss") if target.endswith(".py") else target.rpartition(":")
     if not path.endswith(".py"):
         raise ValueError(f"name a loss as FILE.py or FILE.py:NAME, got {target}")
-
-    def made(names: dict) -> tuple[dict, Any]:
-        found = names.get(name)
-        return names, found() if isinstance(found, type) else found
-
-    names, found = run_file(path, made)
+    names = run_file(path)
+    found = names.get(name)
     if not callable(found):
         made_here = [k for k, x in names.items() if callable(x) and not k.startswith("_")]
         raise ValueError(f"{path} has no loss {name!r}; it has {', '.join(made_here) or 'none'}")
-    listed = names.get("CONFIGURATIONS", [{}]) if name == "loss" else [{}]
-    first = listed[0] if isinstance(listed, list | tuple) and listed else None
-    if not isinstance(first, dict):
-        raise ValueError(f"CONFIGURATIONS of {path} must be a list of dictionaries, got {listed!r}")
-    return functools.partial(found, **first) if first else found
+    options = names.get("CONFIGURATIONS", [{}])[0] if name == "loss" else {}
+    return found(**options) if isinstance(found, type) else functools.partial(found, **options)
 
 
 def source(path: Path | str) -> str:
-    """Return the text of a Python file. Raises ValueError if it is none, OSError as in reading."""
-    try:
-        with tokenize.open(path) as file:
-            text = file.read()
-    except (SyntaxError, UnicodeDecodeError):  # of the encoding alone: nothing is parsed
-        raise ValueError(f"{path} is not UTF-8; save the file as UTF-8") from None
-    if "\0" in text:
-        raise ValueError(f"{path} holds a NUL byte; save the file as UTF-8")
-    return text
+    """Return the text of a Python file in its encoding."""
+    with tokenize.open(path) as file:
+        return file.read()
 
 
-def run_file(path: str, then: Callable = dict) -> Any:
-    """Run a Python file and return `then` of its names; ValueError says where it raised an error.
-
-    An exit is an error, too. Raises OSError if the file cannot be read.
-    """
-    source(path)
+def run_file(path: str) -> dict:
+    """Run a Python file and return its names; ValueError says where it raised an error or ended."""
     sys.path.insert(0, str(Path(path).parent))  # as `python FILE.py` finds its neighbours
     try:
-        return then(runpy.run_path(path))
+        source(path)  # Python reads over letters that are no UTF-8
+        return runpy.run_path(path)
     except (Exception, SystemExit) as error:
-        *_, at = traceback.extract_tb(error.__traceback__)
-        at = error if isinstance(error, SyntaxError) else at
-        # ours: what `then` calls has no line there
-        where = path if at.filename == __file__ else f"{at.filename}, line {at.lineno}"
+        lines = [x.lineno for x in traceback.extract_tb(error.__traceback__) if x.filename == path]
+        if isinstance(error, SyntaxError) and error.filename == path:
+            lines.append(error.lineno)
+        where = ", line ".join(map(str, [path, *lines[-1:]]))
         raise ValueError(f"{where}: {type(error).__name__}: {error}") from error
 
 
@@ -379,9 +352,6 @@ def _points(
     loss: Callable, a: Tensor, b: Tensor, pairs: int
 ) -> tuple[Tensor, Tensor, Tensor, Callable]:
     """Return unit points, the mask of positives, the side of each, and the loss of the points."""
-    for name, x in (("a", a), ("b", b)):
-        if not isinstance(x, Tensor):
-            raise ValueError(f"{name} must be a Tensor, got {type(x).__name__}")
     labelled = b.ndim == 1
     fits = a.ndim == 2 and (labelled or (b.ndim == 2 and b.shape[1] == a.shape[1]))
     rule = "embeddings must be [n, d] and [m, d], m >= n, or labels [n]"
@@ -488,20 +458,13 @@ def _first(value: Callable, z: Tensor) -> tuple[Callable, Tensor, float]:
 
 
 def _same_again(value: Callable, z: Tensor, gradient: Tensor) -> None:
-    """Check that the loss still has this gradient; ValueError says why it has not."""
-
-    def again(seed: int) -> Tensor:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return _gradient(value, z)
-
-    def differ(a: Tensor, b: Tensor) -> bool:
-        return float((a - b).abs().max()) > 1e-6 * float(gradient.abs().max())
-
-    if differ(gradient, again(0)):
-        random = not differ(again(1), again(1))
-        cause = "is random; seed it inside" if random else "keeps a state, such as a queue of keys"
-        raise ValueError(f"a later call gives another gradient: the loss {cause}")
+    """Raise ValueError unless the loss still has this gradient."""
+    changed = float((_gradient(value, z) - gradient).abs().max())
+    if changed > 1e-6 * float(gradient.abs().max()):
+        raise ValueError(
+            "a later call gives another gradient: the loss is random (seed it inside) or keeps a "
+            "state, such as a queue of keys"
+        )
 
 
 def _split(gradient: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
@@ -524,10 +487,11 @@ def _gradient(value: Callable, z: Tensor) -> Tensor:
         shown = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         mean = ": return its mean" if isinstance(found, Tensor) else ""
         raise ValueError(f"loss must return a scalar tensor, got {shown}{mean}")
-    if not found.isfinite():
-        raise ValueError(f"loss must be finite, got {found.item()} at these embeddings")
-    if not gradient.isfinite().all():
-        raise ValueError("the gradient of the loss is not finite at these embeddings")
+    if not (found.isfinite() and gradient.isfinite().all()):
+        raise ValueError(
+            f"loss and gradient must be finite, got {found.item()} and {gradient.norm().item()} at "
+            "these embeddings"
+        )
     return gradient
 
 

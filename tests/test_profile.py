@@ -10,7 +10,6 @@ import torch
 from drawn import SEEDS, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripts import ROOT
 from torch import nn
 from torch.nn import functional
 
@@ -101,7 +100,8 @@ def test_a_temperature_is_called_one(seed, t, kind):
     found = profile_loss(KINDS[kind](t), *drawn(seed))
     assert found.sharpness == pytest.approx(1 / t, rel=1e-4) and found.r2 > 1 - 1e-6
     assert found.sharpness != pytest.approx(1.01 / t, rel=1e-3)
-    assert found.nearest[0].angle < 0.5
+    assert found.nearest[0].angle < 0.5 and found.scale_free == (kind in ("views", "of any length"))
+    assert (found.asymmetry > 0.1) == (kind == STOPPED)
     assert str(found).endswith("as loud as InfoNCE: a temperature, on these embeddings") or (
         "without" in kind and "a gradient is stopped: a temperature" in str(found)
     )
@@ -136,21 +136,11 @@ def test_with_labels_every_other_embedding_of_the_class_is_a_positive():
 # --- what is no single temperature
 
 
-def of_anchors(z1, z2, low):
-    t = torch.where(torch.arange(2 * len(z1)) % 2 == 0, 0.5, low).double()
-    return methods.build("simclr", temperature=t)(z1, z2)
-
-
 ADVERSE = {
     "two temperatures": (
         lambda q, k: entropy(q, k, 0.5, 0.05),
         lambda q, k: entropy(q, k, 0.5, 0.5),
     ),
-    "a mixture of anchors": (
-        lambda a, b: of_anchors(a, b, 0.05),
-        lambda a, b: of_anchors(a, b, 0.5),
-    ),
-    "a constant push": (methods.build("bcl", beta=0.0), held(0.5, 0.0)),
     "a bounded logit": (
         lambda q, k: functional.cross_entropy(torch.tanh(4 * q @ k.T), torch.arange(len(q))),
         lambda q, k: functional.cross_entropy(4 * q @ k.T, torch.arange(len(q))),
@@ -188,17 +178,14 @@ def decorrelated(a, b, standardised=True):
     return (a.T @ b / len(a) - torch.eye(a.shape[1])).square().sum()
 
 
-class Classified(nn.Module):
+class Classified(nn.Linear):
     """ArcFace without its margin: a weight for each class, and a count of the calls."""
 
-    def __init__(self):
-        super().__init__()
-        self.classes = nn.Linear(64, 9, bias=False)
-        self.register_buffer("calls", torch.zeros(()))
+    calls = 0
 
     def forward(self, a, b):
         self.calls += 1
-        return functional.cross_entropy(8 * self.classes(a), torch.arange(len(a)))
+        return functional.cross_entropy(8 * super().forward(a), torch.arange(len(a)))
 
 
 @pytest.mark.parametrize(
@@ -208,17 +195,15 @@ def test_other_keys_and_statistics_of_the_batch_are_seen_in_the_residual(loss):
     found = profile_loss(loss, *drawn())
     assert found.residual > 0.04 and found.sharpness is None and found.nearest == ()
     assert "not a function of these points' similarities alone" in str(found)
-    with pytest.raises(ValueError, match="nothing to draw"):
-        found.plot(None)
     assert found.latex("mine").count("--") == 6
     for near in (lambda q, k: queued(q, k, k), lambda a, b: decorrelated(a, b, False)):
         assert profile_loss(near, *drawn()).residual < 1e-10  # functions of similarities
 
 
 def test_a_module_is_called_in_float64_and_keeps_its_state():
-    loss = Classified()
+    loss = Classified(64, 9)
     assert profile_loss(loss, *drawn()).residual > 0.04
-    assert loss.calls == 0 and loss.classes.weight.dtype == torch.float32
+    assert loss.calls == 0 and loss.weight.dtype == torch.float32
 
 
 # --- loudness and balance
@@ -306,13 +291,6 @@ def test_silent_negatives_are_those_that_a_mask_takes(seed, level):
     assert drawn_in.silent == 0 and drawn_in.attracted >= found.silent
 
 
-def test_a_stopped_gradient_is_said():
-    full, stopped = (profile_loss(KINDS[kind](0.1), *drawn()) for kind in ("one way", STOPPED))
-    assert "a gradient is stopped" in str(stopped) and stopped.asymmetry > 0.1
-    assert "stopped" not in str(full) and full.asymmetry < 1e-10
-    assert not full.scale_free and profile_loss(KINDS["of any length"](0.1), *drawn()).scale_free
-
-
 def test_only_so_many_pairs_are_used_as_are_independent_or_asked_for():
     many = drawn(pairs=100, dimension=64)
     assert profile_loss(KINDS["one way"](0.1), *many).points == 64
@@ -321,13 +299,8 @@ def test_only_so_many_pairs_are_used_as_are_independent_or_asked_for():
     assert profile_loss(lambda z, y: -(z @ z.T).sum(), torch.cat(many), y).points == 64
 
 
-def test_a_picture_and_a_row_of_a_table():
-    from matplotlib.figure import Figure
-
+def test_a_row_of_a_table():
     found = profile_loss(KINDS["one way"](0.1), *drawn())
-    axes = Figure().subplots()
-    found.plot(axes)
-    assert axes.get_ylabel() == "loudness" and len(axes.lines[0].get_xdata()) == 8
     assert found.latex("mine") == r"mine & 10.00 & 1.0000 & 1.00 & 0.0 & 0.0 & 0.0 \\"
 
 
@@ -337,18 +310,6 @@ def test_a_picture_and_a_row_of_a_table():
 def pairs_of(a, b):
     """Scores of unit embeddings, and the diagonal."""
     return a @ b.T, torch.eye(len(a), dtype=torch.bool)
-
-
-class Queue:
-    """MoCo: keys of earlier calls are negatives, too."""
-
-    def __init__(self):
-        self.keys = []
-
-    def __call__(self, a, b):
-        keys = torch.cat([b.detach(), *self.keys])
-        self.keys = [b.detach(), *self.keys][:8]
-        return functional.cross_entropy(a @ keys.T / 0.1, torch.arange(len(a)))
 
 
 def of_nearest(k):
@@ -371,31 +332,9 @@ def prototypes(a, b, table=torch.randn(16, 128, generator=seeded(5))):  # noqa: 
     return functional.cross_entropy(a @ table.T, torch.arange(len(a)) % 16)
 
 
-def unnormalised(a, b):
-    return entropy(a, b, a.shape[1] ** 0.5)
-
-
 def half_mispaired(a, b):
     half = len(a) // 2
     return entropy(a, torch.cat([b[:half].roll(1, 0), b[half:]]))
-
-
-def mixed_negatives(a, b):
-    """MoCHi: negatives mixed of hard ones, at random."""
-    s, own = pairs_of(a, b)
-    near = b[s.masked_fill(own, -torch.inf).topk(8, 1).indices]
-    share = torch.rand(len(a), 8, 1, dtype=a.dtype)
-    mixed = functional.normalize(share * near + (1 - share) * near.roll(1, 1), dim=-1)
-    scores = torch.cat([s, (a[:, None] * mixed).sum(-1)], 1)
-    return functional.cross_entropy(scores / 0.1, torch.arange(len(a)))
-
-
-def semi_hard(a, b):
-    s, own = pairs_of(a, b)
-    rivals, right = s.masked_fill(own, -torch.inf), s.diagonal()[:, None]
-    below = rivals.masked_fill(rivals >= right, -torch.inf).amax(1)
-    nearest = torch.where(below > -torch.inf, below, rivals.amax(1))
-    return (0.2 + nearest - s.diagonal()).relu().mean()
 
 
 def hinge(a, b):
@@ -417,19 +356,14 @@ ONE = "a temperature, on these embeddings"
 HEARD = "a temperature on the negatives that are not silent"
 LOST = "every anchor has won, and nothing is left to judge"
 CHOSEN = "a temperature in its choice of negatives, but not in how hard it pushes"
-# the loss, a recorded batch, γ and what the sentence says; an error is named in capitals
+# the loss, a recorded batch, γ and what the sentence says
 NAMED = {
-    "queue": (Queue, "cifar10 early", None, "ERROR: the loss keeps a state, such as a queue"),
-    "mixed at random": (mixed_negatives, "cifar10 early", None, "ERROR: the loss is random"),
     "the nearest two": (of_nearest(2), "cifar10 early", 10, HEARD),
     "t = 0.001": (lambda a, b: entropy(a, b, 0.001), "scifact late", None, LOST),
-    "t = 0.001, not won": (lambda a, b: entropy(a, b, 0.001), "cifar10 late", 1000, ONE),
     "t = 1e-5": (lambda a, b: entropy(a, b, 1e-5), "cifar10 early", None, ", the grid's edge"),
     "bfloat16": (in_bfloat16, "scifact late", 10, ONE),
     "float32 prototypes": (prototypes, "cifar10 early", None, "similarities alone (other keys, cl"),
-    "unnormalised": (unnormalised, "scifact late", 1 / 16, ONE),
     "half mispaired": (half_mispaired, "cifar10 late", 10, "far from SimCLR at every t"),
-    "semi-hard, won": (semi_hard, "scifact middle", None, LOST),
     "SigLIP, bent": (siglip, "cifar10 late", 9.96, f"nearly {CHOSEN}"),
     "a hinge": (
         hinge,
@@ -438,7 +372,6 @@ NAMED = {
         "a constant push on the negatives that are not silent",
     ),
     "only attracts": (lambda a, b: -(a * b).sum(), "cifar10 early", None, "no negative is pushed"),
-    "InfoNCE": (entropy, "cifar10 early", 10, f"as loud as InfoNCE: {ONE}"),
     "DCL": (
         dcl,
         "cifar10 late",
@@ -451,18 +384,12 @@ NAMED = {
 
 @pytest.mark.parametrize("case", NAMED)
 def test_what_is_true_of_a_loss_is_said(case):
-    """Each true sentence was once another; the last are controls, which were right before."""
+    """Most of these sentences were once untrue."""
     loss, batch, gamma, sentence = NAMED[case]
     a, b = torch.from_numpy(evidence.stages()[batch])
-    if sentence.startswith("ERROR: "):
-        with pytest.raises(ValueError, match=sentence.removeprefix("ERROR: ")):
-            profile_loss(loss() if isinstance(loss, type) else loss, a, b)
-        return
     found = profile_loss(loss, a, b)
     assert sentence in str(found)
     assert gamma is None or found.sharpness == pytest.approx(gamma, rel=1e-3)
-    assert "temperature" not in found.verdict or found.nearest[0].angle < 45 or gamma is None
-    assert found.sharpness is None or found.silent == 0 or "nearest" in case or gamma is None
 
 
 @pytest.mark.parametrize("factor", [1e-300, 1e300])
@@ -496,14 +423,10 @@ NOISE = nn.Dropout()
 @pytest.mark.parametrize(
     "loss, a, b, sentence",
     [
-        ("simclr", Z1, Z2, "loss must be callable, got str"),
         (entropy, Z1, Z2[:, :9], r"embeddings must be .* got \(8, 64\), \(8, 9\)"),
         (entropy, Z1[:3], Z2[:3], "need at least 8 points in at least 8 dimensions, got 6 in 64"),
-        (entropy, torch.ones(64, 4), torch.ones(64, 4), "at least 8 dimensions, got 128 in 4"),
         (entropy, Z1, torch.cat([Z2] * 8), "give at most 64 queries and keys, got 8 and 64"),
-        (entropy, 0 * Z1, Z2, "row 0 of a has norm 0 and so no direction"),
         (entropy, TWICE, Z2, "the points must be linearly independent; give no row twice"),
-        (lambda z, y: z.sum(), Z1, torch.arange(8.0), "labels of 8 embeddings must be integers"),
         (lambda z, y: (z @ z.T).square().sum(), Z1, torch.arange(8), "have a positive and a neg"),
         (lambda a: a.sum(), Z1, Z2, "the loss of float64 embeddings raised TypeError"),
         (lambda a, b: a @ b.T, Z1, Z2, r"loss must return a scalar tensor, got \(8, 8\)"),
@@ -513,8 +436,8 @@ NOISE = nn.Dropout()
             Z2,
             "no gradient, even with the pairs mixed up; look for detach",
         ),
-        (lambda a, b: (a @ b.T - 2).log().sum(), Z1, Z2, "loss must be finite, got nan"),
-        (lambda a, b: (0 * (a @ b.T)).sqrt().sum(), Z1, Z2, "gradient of the loss is not finite"),
+        (lambda a, b: (a @ b.T - 2).log().sum(), Z1, Z2, "must be finite, got nan"),
+        (lambda a, b: (0 * (a @ b.T)).sqrt().sum(), Z1, Z2, "must be finite, got 0.0 and nan"),
         (lambda a, b: entropy(NOISE(a), b), Z1, Z2, "another gradient: the loss is random"),
     ],
 )
@@ -565,16 +488,12 @@ def test_the_command_says_it_of_three_stages_of_two_trainings(tmp_path, capsys, 
     assert [*printed["batches"]] == names and printed["in short"].startswith("γ = 4.00: ")
     for found in printed["batches"].values():  # SimCLR would be 0° from itself
         assert found["sharpness"] == pytest.approx(4) and found["nearest"][0]["angle"] > 1
-    (tmp_path / "bad.py").write_text("x = 1\nloss = 1 / 0\n")
-    (tmp_path / "worse.py").write_text("def loss(:\n")
     (tmp_path / "labelled.py").write_text(
         "def loss(z, labels): return z[labels == labels[:, None]]"
     )
     for target, sentence in [
         (f"{mine}:half", "has no loss 'half'; it has loss, Labelled"),
-        (f"{tmp_path}/bad.py", "bad.py, line 2: ZeroDivisionError: division by zero"),
-        (f"{tmp_path}/worse.py", "worse.py, line 1: SyntaxError: "),
-        (f"{tmp_path}/none.py", "none.py does not exist"),
+        (f"{tmp_path}/none.py", "none.py: FileNotFoundError: "),
         (f"{tmp_path}/labelled.py", "of (z, labels) add --labels"),
         ("simclr", "name a loss as FILE.py or FILE.py:NAME, got simclr"),
     ]:
@@ -612,27 +531,18 @@ def test_a_batch_without_a_value_is_named_and_the_others_are_printed(tmp_path, c
     )
     assert cli.main(["profile", str(tmp_path / "mine.py")]) == 2
     printed = capsys.readouterr()
-    lost = re.findall(r"(\w+ \w+): loss must be finite, got nan", printed.err)
+    lost = re.findall(r"(\w+ \w+): loss and gradient must be finite, got nan", printed.err)
     assert 0 < len(lost) < 6 and len(printed.out.splitlines()) == 7 - len(lost)
     assert not any(name in printed.out for name in lost)
-
-
-def test_help_names_the_page_that_explains_the_words(capsys):
-    assert cli.main(["profile", "--help"]) == 0
-    page = "notebooks/every-loss.md"
-    assert page in " ".join(capsys.readouterr().out.replace("│", " ").split())
-    text = (ROOT / page).read_text(encoding="utf-8")
-    for word in ("push/pull", "loudness", "silent", "by similarity", "attracted", "residual"):
-        assert f"**{word}" in text.lower(), word
 
 
 @pytest.mark.parametrize("command", ["profile", "null"])
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"CONFIGURATIONS = 3\ndef loss(a, b): ...", "must be a list of"),
-        (b"x = 1\0", "bad.py holds a NUL byte"),
-        ("# é".encode("latin-1"), "bad.py is not UTF-8"),
+        (b"x = 1\nloss = 1 / 0\n", "bad.py, line 2: ZeroDivisionError: division by zero"),
+        (b"def loss(:\n", "bad.py, line 1: SyntaxError: "),
+        ("# é".encode("latin-1"), "bad.py: SyntaxError: "),
         (b"import sys\nsys.exit(3)", "bad.py, line 2: SystemExit: 3"),
     ],
 )
