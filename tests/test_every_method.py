@@ -1,4 +1,4 @@
-"""What every method can do: run where no value can be read, be copied, and be right in float32."""
+"""The calls of every method, for `simulated_device_cases`; and that a method can be copied."""
 
 import copy
 import math
@@ -7,7 +7,7 @@ import pickle
 import pytest
 import torch
 
-from hnlib import graphs, methods, robust, transport
+from hnlib import graphs, methods
 from hnlib.contrast import Contrast
 from hnlib.transport import ConvergenceWarning
 
@@ -18,7 +18,6 @@ EVERY = [
     *(("views", name) for name in methods.CATALOGUE),
     *(("nodes", name) for name in graphs.methods.CATALOGUE),
 ]
-OTHER_KINDS = [(kind, name) for kind in ("queue", "pairs") for name in ("ot", "h-scl")]
 
 
 def variants(entry):
@@ -68,32 +67,6 @@ def loss(kind, method, a, b):
         return method.pairs(a, keys, labels=torch.cat([y, y]) if entry.supervised else None)
     labels = CLASSES.to(device) if entry.supervised else None
     return method.loss(graphs.methods.from_nodes(a, b, BATCH.to(device), labels, positives))
-
-
-@pytest.mark.parametrize(("kind", "name"), EVERY + OTHER_KINDS)
-def test_nothing_is_asked_of_a_device(kind, name, monkeypatch):
-    """On meta there are no values: what would make an accelerator wait fails there."""
-    monkeypatch.setattr(transport, "STEPS", 3)
-    monkeypatch.setattr(robust, "STEPS", 3)
-    for options in variants(build(kind, name).entry):
-        method = build(kind, name, **options).to("meta")
-        a, b = embeddings(kind, device="meta", dtype=torch.float32)
-        loss(kind, method, a, b)  # the masks are made once, and from a number
-        as_tensor = torch.as_tensor
-
-        def of_tensors(x, as_tensor=as_tensor, **more):  # copying a number would wait as well
-            assert isinstance(x, torch.Tensor)
-            return as_tensor(x, **more)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(torch, "tensor", of_tensors)
-            patch.setattr(torch, "as_tensor", of_tensors)
-            value = loss(kind, method, a, b)
-            value.backward()
-        assert value.shape == () and value.is_meta and value.dtype == torch.float32
-        assert a.grad.shape == a.shape
-        assert all(p.grad.is_meta for p in method.parameters())
-        assert method.skipped.is_meta and method.unconverged.is_meta
 
 
 def pickled(x):

