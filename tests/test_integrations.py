@@ -3,8 +3,6 @@
 Their libraries are imported where a test needs them: together they take seconds.
 """
 
-import re
-
 import pytest
 import torch
 from drawn import seeded
@@ -68,9 +66,6 @@ def test_a_hardness_strength_is_theirs_on_all_negatives(mined):
     assert far(hard, ranking(z, hardness_mode="all_negatives", hardness_strength=5.01), z) > 1e-6
     others = ranking(z, hardness_mode="in_batch_negatives", hardness_strength=5.0)
     assert (far(hard, others, z) < 1e-9) == (mined == 0)
-    for wrong in (-1.0, torch.inf):
-        with pytest.raises(ValueError, match="hardness_strength must be finite and >= 0"):
-            ours(z, hardness_strength=wrong)
 
 
 def test_both_directions_are_theirs_and_those_of_clip():
@@ -149,16 +144,11 @@ def gist(model, guide, margin):
     kind = sentence_losses().GISTEmbedLoss
     loss = kind.__new__(kind)
     torch.nn.Module.__init__(loss)
-    chosen = dict(temperature=0.05, margin=margin, margin_strategy="absolute")
     off = ("must_retokenize", "contrast_anchors", "contrast_positives", "gather_across_devices")
-    chosen |= dict.fromkeys(off, False)
-    loss.model, loss.guide = model, guide
-    loss.similarity_fct, loss.cross_entropy_loss = (
-        torch.nn.CosineSimilarity(dim=-1),
-        torch.nn.CrossEntropyLoss(),
-    )
-    for name, value in chosen.items():
-        setattr(loss, name, value)
+    vars(loss).update(dict.fromkeys(off, False), margin=margin, margin_strategy="absolute")
+    loss.model, loss.guide, loss.temperature = model, guide, 0.05
+    loss.similarity_fct = torch.nn.CosineSimilarity(dim=-1)
+    loss.cross_entropy_loss = torch.nn.CrossEntropyLoss()
     return loss
 
 
@@ -179,45 +169,18 @@ def test_a_guide_is_gist_embed(mined, margin):
     assert far(HardNegatives(model, "simclr", mask=beats)(features), itself, weights) < 1e-6
 
 
-WORDS = ["ship", "sails", "harbour", "rose", "grows", "garden", "night", "bread"]
+def test_a_guide_that_cannot_read_the_model_s_tokens_is_refused():
+    class Reader(Tower):
+        def __init__(self, words, length=8):
+            super().__init__(0)
+            self.max_seq_length, self.tokenizer = length, self
+            self.get_vocab = lambda: {word: i for i, word in enumerate(words)}
 
-
-def reader(folder, words):
-    """A small BERT whose tokens are words."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
-
-    vocabulary = {word: i for i, word in enumerate(["[PAD]", "[UNK]", *words])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    special = dict(pad_token="[PAD]", unk_token="[UNK]", model_max_length=8)
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
-    sizes = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
-    torch.manual_seed(0)
-    BertModel(BertConfig(vocab_size=len(vocabulary), **sizes)).save_pretrained(folder)
-    return SentenceTransformer(modules=[Transformer(str(folder)), Pooling(8)], device="cpu").eval()
-
-
-@pytest.mark.slow
-def test_a_guide_with_another_tokenizer_reads_the_texts_anew(tmp_path):
-    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-
-    model, guide = reader(tmp_path / "a", WORDS), reader(tmp_path / "b", WORDS[::-1])
-    columns = [WORDS, [f"{word} {word} {other}" for word, other in zip(WORDS, WORDS[1:] + WORDS)]]
-    features = [model.preprocess(texts) for texts in columns]
-    ours = HardNegatives(model, "simclr", guide=guide)
-    theirs = sentence_losses().GISTEmbedLoss(
-        model, guide, 0.05, contrast_anchors=False, contrast_positives=False
-    )
-    losses = [float(one(map(dict, features), None)) for one in (ours, theirs)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    ours.respell = False
-    assert float(ours(map(dict, features))) != pytest.approx(losses[0], rel=1e-3)
-    bag = StaticEmbedding(model.tokenizer.backend_tokenizer, embedding_dim=8)
-    with pytest.raises(ValueError, match="the guide has another vocabulary than the model"):
-        HardNegatives(type(model)(modules=[bag], device="cpu"), "simclr", guide=guide)
+    model, same = Reader(["ship", "rose"]), Reader(["ship", "rose"], None)
+    HardNegatives(model, "simclr", guide=same)
+    for other in (Reader(["rose", "ship"]), Reader(["ship", "rose"], 4)):
+        with pytest.raises(ValueError, match="the guide has another vocabulary"):
+            HardNegatives(model, "simclr", guide=other)
 
 
 def test_defaults_are_those_of_pairs_and_any_may_be_said():
@@ -229,18 +192,16 @@ def test_defaults_are_those_of_pairs_and_any_may_be_said():
 
 
 @pytest.mark.parametrize(
-    ("given", "count", "labels", "sentence"),
+    ("given", "count", "sentence"),
     [
-        (dict(method="hlc"), 2, None, "method 'hlc' is unknown; the catalogue has simclr"),
-        (dict(method="hcl", gamma=1), 2, None, "hcl has no option 'gamma'; it has temperature"),
-        (dict(method="weince"), 2, None, "method 'weince' is an example, examples/losses/wei"),
-        (dict(), 1, None, "one column of texts has no answers; give pairs"),
-        (dict(method="scl"), 2, None, "scl learns from labels; pass labels"),
-        (dict(method="scl"), 3, True, "labels of 14 keys must be integers of shape (14,)"),
-        (dict(both=True), 3, None, "only pairs without further keys"),
+        (dict(method="hlc"), 2, "method 'hlc' is unknown; the catalogue has simclr"),
+        (dict(method="hcl", gamma=1), 2, "hcl has no option 'gamma'; it has temperature"),
+        (dict(method="weince"), 2, "method 'weince' is an example, examples/losses/wei"),
+        (dict(), 1, "one column of texts has no answers; give pairs"),
+        (dict(method="scl"), 2, "scl learns from labels; pass labels"),
+        (dict(both=True), 3, "only pairs without further keys"),
     ],
 )
-def test_what_cannot_be_is_said_in_a_sentence(given, count, labels, sentence):
-    y = torch.arange(7) if labels else None
-    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}"):
-        HardNegatives(None, **given).of_columns(columns(6, count), y)
+def test_what_cannot_be_is_said_in_a_sentence(given, count, sentence):
+    with pytest.raises(ValueError, match=f"^{sentence}"):
+        HardNegatives(None, **given).of_columns(columns(6, count))

@@ -19,20 +19,18 @@ if TYPE_CHECKING:
 DEFAULTS = {"temperature": 0.05, "tau_plus": 0.0}
 
 
-def _reads_other_tokens(model: SentenceTransformer, guide: SentenceTransformer) -> bool:
-    """Return whether the guide cannot take the model's tokens, as in `GISTEmbedLoss`."""
+def _refuse_other_tokens(model: SentenceTransformer, guide: SentenceTransformer) -> None:
+    """Raise ValueError if the guide cannot read the model's tokens."""
     tokenizers = [getattr(one, "tokenizer", None) for one in (model, guide)]
     if None in tokenizers:  # a module of one's own, which takes the columns as they are
-        return False
-    (ours, theirs), (length, most) = tokenizers, (x.max_seq_length or inf for x in (model, guide))
-    if ours.get_vocab() == theirs.get_vocab() and length <= most:
-        return False
-    if not hasattr(ours, "batch_decode"):
+        return
+    ours, theirs = tokenizers
+    length, most = (one.max_seq_length or inf for one in (model, guide))
+    if ours.get_vocab() != theirs.get_vocab() or length > most:
         raise ValueError(
-            "the guide has another vocabulary than the model, whose tokenizer cannot spell texts "
-            "from tokens (a StaticEmbedding's); give a guide with the model's tokenizer"
+            "the guide has another vocabulary than the model, or reads shorter texts; give a guide "
+            "with the model's tokenizer, or use GISTEmbedLoss, which spells the texts anew"
         )
-    return True
 
 
 class HardNegatives(nn.Module):
@@ -56,8 +54,7 @@ class HardNegatives(nn.Module):
         Whether negatives come from all processes.
     guide : SentenceTransformer, optional
         A candidate is not a negative if its cosine with the query by the guide exceeds that of the
-        answer minus `margin`, as in `GISTEmbedLoss`. If the guide has another vocabulary, or reads
-        shorter texts than the model, it gets the texts that the model's tokens spell.
+        answer minus `margin`, as in `GISTEmbedLoss`. It must read the model's tokens.
     margin : float, default 0.0
         Margin of the guide. Negative values mask less.
     mask : callable, optional
@@ -72,8 +69,7 @@ class HardNegatives(nn.Module):
     ------
     ValueError
         If the method needs more than two embeddings, an option is out of range, or, when called,
-        columns or labels do not suit it; or if the guide has a different tokenizer and the model is
-        a `StaticEmbedding`.
+        columns or labels do not suit it; or if the guide cannot read the model's tokens.
 
     Notes
     -----
@@ -113,7 +109,8 @@ class HardNegatives(nn.Module):
         self.method = methods.build(method, **defaults | options)
         self.both, self.gather_across_devices = both, gather_across_devices
         self.guide, self.margin, self.mask = guide, margin, mask
-        self.respell = guide is not None and _reads_other_tokens(model, guide)
+        if guide is not None:
+            _refuse_other_tokens(model, guide)
 
     def forward(
         self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None
@@ -121,10 +118,8 @@ class HardNegatives(nn.Module):
         """Return the loss of a batch of texts, one dictionary for each column."""
         features, guided = [*sentence_features], None
         if self.guide is not None:
-            with torch.no_grad():
-                guided = [
-                    self.guide(self._for_guide(column))["sentence_embedding"] for column in features
-                ]
+            with torch.no_grad():  # of copies, because models write into them
+                guided = [self.guide(dict(column))["sentence_embedding"] for column in features]
         columns = [self.model(column)["sentence_embedding"] for column in features]
         return self.of_columns(columns, labels, guided)
 
@@ -162,18 +157,6 @@ class HardNegatives(nn.Module):
         return self.method.pairs(
             queries, torch.cat(keys), labels=labels, both=self.both, excluded=excluded
         )
-
-    def _for_guide(self, column: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return a column of texts in the tokens of the guide."""
-        if not self.respell:
-            return dict(column)  # a copy, because models write into it
-        from sentence_transformers.util import batch_to_device
-
-        ids = column["input_ids"]
-        if "cu_seq_lens_q" in column:  # texts packed into one row
-            ids = ids[0].tensor_split(column["cu_seq_lens_q"][1:-1].cpu())
-        texts = self.model.tokenizer.batch_decode(ids, skip_special_tokens=True)
-        return batch_to_device(self.guide.preprocess(texts), self.guide.device)
 
     @torch.no_grad()
     def _excluded(self, queries, keys, labels, guided) -> Tensor | None:
