@@ -64,7 +64,6 @@ PER_ANCHOR = [
     *((negatives.tilted, option) for option in ("beta", "temperature")),
     *((negatives.gaussian, option) for option in ("mu", "sigma")),
     (negatives.thresholded, "temperature"),
-    (centred_tilt, "epsilon"),
 ]
 
 
@@ -112,14 +111,6 @@ def test_gradients_flow_through_the_weights_if_asked(factory):
     assert torch.equal(weights(True)(z1, z2), weights(False)(z1, z2))
 
 
-def test_only_the_tilt_has_a_gradient_by_default():
-    c = Contrast.from_views(*(z.requires_grad_() for z in batch(1, size=4)))
-    cost = negatives.entropic_ot(cost=lambda c: 1 - c.similarity)
-    others = negatives.uniform(), negatives.thresholded(1e-3), negatives.gaussian(), cost
-    for weigh in (negatives.tilted(), *others, centred_tilt(), negatives.chi2_ball()):
-        assert weigh(c).requires_grad == isinstance(weigh, negatives.tilted)
-
-
 SKIPPING = {
     "uniform": negatives.uniform,
     "tilted": negatives.tilted,
@@ -144,18 +135,6 @@ def test_an_anchor_without_negatives_is_named_or_skipped(name):
         assert z1.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("option", ["tau", "level"])
-def test_the_threshold_names_the_anchor_it_empties(option):
-    c = Contrast.from_views(*batch(9))
-    hardest = torch.where(c.admissible, c.similarity, -2.0).amax(1)
-    row, level = int(hardest.argmin()), float(hardest.min()) + 1e-6
-    weigh = negatives.thresholded(**{option: level if option == "level" else math.exp(level / 0.5)})
-    with pytest.raises(ValueError, match=rf"anchor {row} has no negative above the threshold"):
-        weigh(c)
-    skipped = weigh.skipping()(c)
-    assert (skipped[row] == -torch.inf).all() and is_distribution(skipped, c.admissible).sum() == 9
-
-
 def test_transport_names_what_it_cannot_couple_and_missed_tolerances():
     z1, z2 = batch(10, size=3)
     with pytest.raises(ValueError, match="row 0 of the mask allows no cell"):
@@ -170,9 +149,8 @@ def test_transport_names_what_it_cannot_couple_and_missed_tolerances():
         negatives.entropic_ot(0.05, max_iterations=1)(c)
     lenient = negatives.entropic_ot(0.05, max_iterations=1, on_failure="warn")
     with pytest.warns(ConvergenceWarning, match="marginal error"):
-        is_distribution(lenient(c), c.admissible)
-    with pytest.warns(ConvergenceWarning):
-        assert lenient.counted(c)[1] == 1
+        log_w, missed = lenient.counted(c)
+    assert missed == 1 and is_distribution(log_w, c.admissible).all()
     assert negatives.entropic_ot(0.5).counted(c)[1] == 0
 
 
@@ -233,7 +211,6 @@ def test_unremix_is_uniform_where_nothing_varies(images):
 
 Z = torch.randn(8, 2, generator=seeded(2))
 EYE = torch.eye(3) > 0
-VIEWS = Contrast.from_views(Z[:4], Z[4:])
 LABELLED = Contrast.from_views(Z[:4], Z[4:], torch.tensor([0, 1, 0, 1]))
 BARE = Contrast.from_similarity(torch.eye(3), EYE, ~EYE)
 
@@ -241,21 +218,17 @@ BARE = Contrast.from_similarity(torch.eye(3), EYE, ~EYE)
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: negatives.tilted(temperature=torch.tensor([0.5, -1.0])), "temperature"),
-        (lambda: negatives.uniform(on_empty="drop"), "on_empty"),
         (lambda: negatives.popularity(torch.tensor([1.0, 0.0])), "frequency must be positive"),
         (lambda: negatives.entropic_ot(cost="cubic"), "cost must be one of exponential, got 'cub"),
         (lambda: centred_tilt()(BARE), "centred_tilt needs embeddings"),
-        (lambda: negatives.unremix()(VIEWS), "features="),
         (lambda: negatives.unremix()(LABELLED), "no labels"),
-        (lambda: negatives.unremix()(BARE), "no labels"),
         (
             lambda: negatives.unremix(gradient="nt-xent")(Contrast.from_pairs(Z[:4], Z[4:])),
             "needs a contrast of two views",
         ),
         *(
             (partial(negatives.unremix, mixture=bad), "mixture")
-            for bad in (("a", 1, 1), (1, 2), (0, 0, 0), (-0.1, 0.6, 0.5), (1, math.nan, 1))
+            for bad in ((1, 2), (0, 0, 0), (-0.1, 0.6, 0.5), (1, math.nan, 1))
         ),
     ],
 )

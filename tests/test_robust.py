@@ -135,12 +135,9 @@ def test_the_exact_temperature_is_the_ball_s(seed, eta):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda f: robust.kl_ball(f, eta=0.0), "eta"),
-        (lambda f: robust.kl_penalised(f, tau=torch.tensor([0.5, -2.0])), "tau"),
         (lambda f: robust.kl_ball(f * math.nan), "values must be finite"),
         (lambda f: robust.kl_ball(f, torch.tensor([1.5, -0.5, 0.0])), "must not be negative"),
         (lambda f: robust.kl_ball(f, torch.tensor([0.5, 0.5, 0.5])), r"got a sum of 1\.5"),
-        (lambda f: robust.kl_temperature(f, order=4), "order must be"),
     ],
 )
 def test_bad_input_is_named(call, message):
@@ -149,18 +146,6 @@ def test_bad_input_is_named(call, message):
 
 
 # --- log-weights, and where nothing may wait for the device
-
-
-@cases
-@given(seed=SEEDS, eta=st.sampled_from([1e-3, 0.05, 0.5, 3.0]))
-def test_logarithms_of_the_reference_serve_as_well(seed, eta):
-    f, q0, _ = with_gaps(seed, 5)
-    for order in (0, 1, 2, 3):
-        t = robust.kl_temperature(f, None, eta, order, log_reference=q0.log())
-        assert torch.allclose(t, robust.kl_temperature(f, q0, eta, order), rtol=1e-12, atol=0)
-    r, expected = robust.chi2_ball(f, None, eta, q0.log()), robust.chi2_ball(f, q0, eta)
-    for part in ("weights", "value", "alpha"):
-        assert (getattr(r, part) - getattr(expected, part)).abs().max() < 1e-12
 
 
 SOLVERS = {
@@ -173,7 +158,7 @@ SOLVERS = {
 
 
 @pytest.mark.parametrize("name", SOLVERS)
-def test_a_fixed_number_of_steps_finds_the_same_without_values_too(name, monkeypatch):
+def test_a_fixed_number_of_steps_finds_the_same(name, monkeypatch):
     f, q0, _ = with_gaps(1, 60, 50)
     f[5] = 0.3  # constant: no step finds anything
     etas = (1e-4, 0.5, 6.0)
@@ -181,6 +166,3 @@ def test_a_fixed_number_of_steps_finds_the_same_without_values_too(name, monkeyp
     monkeypatch.setattr(_checks, "on_cpu", lambda x: False)
     for eta, expected in zip(etas, stops):
         assert torch.allclose(SOLVERS[name](f, q0, eta), expected, rtol=1e-9, atol=1e-12)
-    monkeypatch.undo()
-    f, q0 = (torch.empty(4, 5, device="meta") for _ in range(2))
-    assert SOLVERS[name](f, q0, 0.3).shape[0] == 4
