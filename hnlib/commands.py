@@ -46,13 +46,15 @@ def _train_command(kind: str):
     ) -> None:
         from dataclasses import replace
 
-        from hnlib import experiments
+        from hnlib import experiments, methods
         from hnlib.training import records, store
 
         options, schedules = [*map(_pair, option)], [*map(_course, schedule)]
         config.reject_duplicates([*options, *schedules], "option")
         options = {key: _value(value) for key, value in options}
         run = replace(run, options=options, schedule=dict(schedules))
+        if run.method in methods.EXAMPLES:
+            methods.build(run.method)  # ValueError: names the example's file
         folder = records.default_folder()
         if dry_run:
             _describe(run, store.file_of(folder, run.configuration))

@@ -7,20 +7,15 @@ from scripts import ROOT
 
 from hnlib import __main__ as cli
 from hnlib import methods
-from hnlib.contrast import Contrast
 from hnlib.experiments import null
 
 FILES = sorted((ROOT / "examples/losses").glob("*.py"))
 
 
 def test_every_example_has_its_file():
-    names = {path.stem.replace("_", "-") for path in FILES}
-    assert set(methods.EXAMPLES) == {x for x in names if "ENTRY" in text(x)}
+    entries = {path.name for path in FILES if "ENTRY" in path.read_text("utf-8")}
+    assert {path.rpartition("/")[2] for path in methods.EXAMPLES.values()} == entries
     assert not set(methods.EXAMPLES) & set(methods.CATALOGUE)
-
-
-def text(name):
-    return (ROOT / f"examples/losses/{name.replace('-', '_')}.py").read_text("utf-8")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -57,24 +52,11 @@ def test_methods_meet_where_their_options_say():
     assert built("weince", share=0.1, shape=1.0) != pytest.approx(built("weince", share=0.0))
 
 
-def test_learning_curves_see_where_the_guard_acts_and_the_temperatures():
-    z1, z2 = views(18, 6, 4)
-    exact = methods.example("hcl-exact").build(tau_plus=0.3)
-    far, near = (Contrast.from_views(z1, z) for z in (z2, z1 + 0.05 * z2))
-    assert exact.observe(near)["guarded"] > 0.5 > exact.observe(far)["guarded"]
-    seen = methods.example("kl-budget").build(eta=0.1).observe(far)
-    assert 0 < seen["temperature_low"] < seen["temperature"] < seen["temperature_high"]
-
-
-@pytest.mark.parametrize("name", methods.EXAMPLES)
-def test_the_catalogue_answers_with_the_path(name, capsys):
-    path = methods.EXAMPLES[name]
-    assert (ROOT / path).is_file()
-    with pytest.raises(
-        ValueError, match=f"method {name!r} is an example, {path}; see methods.exam"
-    ):
-        methods.build(name)
-    assert cli.main(["train", "images", "--method", name, "--dry-run"]) == 0
-    assert name in capsys.readouterr().out
+def test_the_catalogue_answers_with_the_path(capsys):
+    path = "examples/losses/hcl_exact.py"
+    with pytest.raises(ValueError, match=f"method 'hcl-exact' is an example, {path}; see"):
+        methods.build("hcl-exact")
+    assert cli.main(["train", "images", "--method", "hcl-exact", "--dry-run"]) == 2
+    assert path in capsys.readouterr().err
     with pytest.raises(ValueError, match="example 'hcl' is unknown; there are hcl-exact, cent"):
         methods.example("hcl")

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -196,6 +197,8 @@ def test_other_keys_and_statistics_of_the_batch_are_seen_in_the_residual(loss):
     assert found.residual > 0.04 and found.sharpness is None and found.nearest == ()
     assert "not a function of these points' similarities alone" in str(found)
     assert found.latex("mine").count("--") == 6
+    found = profile_loss(entropy, *drawn())
+    assert found.latex("mine") == r"mine & 10.00 & 1.0000 & 1.00 & 0.0 & 0.0 & 0.0 \\"
     for near in (lambda q, k: queued(q, k, k), lambda a, b: decorrelated(a, b, False)):
         assert profile_loss(near, *drawn()).residual < 1e-10  # functions of similarities
 
@@ -237,17 +240,6 @@ def test_the_nearest_families_are_those_of_the_loss(seed, t, power):
     assert three.angle <= two.angle + 0.02 <= one.angle + 0.04
 
 
-@quick
-@given(SEEDS, st.floats(0.1, 0.5))
-def test_loudness_is_one_less_the_share_of_the_answer(seed, t):
-    z1, z2 = drawn(seed, 1.0)
-    found = profile_loss(lambda q, k: entropy(q, k, t), z1, z2)
-    scaled = z1 @ z2.T / t
-    p = scaled.softmax(1).diagonal()
-    torch.testing.assert_close(found.loudness, 1 - p, rtol=0.02, atol=1e-9)
-    assert (found.loudness / (1 - p.square()) - 1).abs().max() > 0.02  # the near miss
-
-
 LOGITS = {
     "artanh": (lambda s: 2 * torch.atanh(s), lambda s: 2 / (1 - s**2)),
     "weince": (lambda s: s - 0.5 * torch.log(1 - s), lambda s: 1 + 0.5 / (1 - s)),
@@ -267,6 +259,9 @@ def test_balance_is_the_mean_slope_of_the_logit_over_that_at_the_answer(seed, na
     push = (p * slope(s))[~own].sum()
     pull = ((1 - p) * slope(s))[own].sum()
     assert found.balance == pytest.approx(float(push / pull), rel=1e-6)
+    if name == "linear":  # one less the share of the answer, and not of its square
+        torch.testing.assert_close(found.loudness, 1 - p[own], rtol=0.02, atol=1e-9)
+        assert (found.loudness / (1 - p[own].square()) - 1).abs().max() > 0.02
     assert (abs(found.balance - 1) < 1e-9) == (name == "linear")
     assert ("push/pull" in str(found)) == (name != "linear")
 
@@ -297,11 +292,6 @@ def test_only_so_many_pairs_are_used_as_are_independent_or_asked_for():
     assert profile_loss(KINDS["one way"](0.1), *many, pairs=9).points == 18
     y = torch.arange(8).repeat_interleave(25)
     assert profile_loss(lambda z, y: -(z @ z.T).sum(), torch.cat(many), y).points == 64
-
-
-def test_a_row_of_a_table():
-    found = profile_loss(KINDS["one way"](0.1), *drawn())
-    assert found.latex("mine") == r"mine & 10.00 & 1.0000 & 1.00 & 0.0 & 0.0 & 0.0 \\"
 
 
 # --- losses that were once named wrong or unclearly, by what is true of them
@@ -451,50 +441,43 @@ def test_misuse_gets_one_sentence(loss, a, b, sentence):
 
 FILE = """
 import torch
-from neighbour import t
 
 def loss(q, k):
-    return torch.nn.functional.cross_entropy(q @ k.T / t, torch.arange(len(q)))
+    return torch.nn.functional.cross_entropy(q @ k.T / 0.25, torch.arange(len(q)))
 
-class Labelled(torch.nn.Module):  # SupCon
-    def forward(self, z, labels):
-        own = torch.eye(len(z), dtype=torch.bool)
-        positives = (labels[:, None] == labels) & ~own
-        assert (positives.sum(1) == 7).all()
-        log_p = (z @ z.T / t).masked_fill(own, -torch.inf).log_softmax(1)
-        return -log_p[positives].mean()
+def labelled(z, labels):  # SupCon
+    own = torch.eye(len(z), dtype=torch.bool)
+    positives = (labels[:, None] == labels) & ~own
+    log_p = (z @ z.T / 0.25).masked_fill(own, -torch.inf).log_softmax(1)
+    return -log_p[positives].mean()
 
 half = 0.5
 """
 
 
-def test_the_command_says_it_of_three_stages_of_two_trainings(tmp_path, capsys, monkeypatch):
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A file with losses; threads and the path are restored."""
     monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
-    monkeypatch.syspath_prepend(tmp_path)  # restores the path
-    (tmp_path / "neighbour.py").write_text("t = 0.25")
+    monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "mine.py").write_text(FILE)
-    mine = str(tmp_path / "mine.py")
-    stages = ["early", "middle", "late"]
-    names = [f"{data} {stage}" for data in ("cifar10", "scifact") for stage in stages]
+    return str(tmp_path / "mine.py")
+
+
+def test_the_command_says_it_of_three_stages_of_two_trainings(mine, capsys):
     assert cli.main(["profile", mine]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
-    assert last.startswith(
-        "in short        γ = 4.00: a temperature, on these embeddings; it reads len"
-    )
-    assert [" ".join(line.split()[:2]) for line in lines] == names
+    assert last.startswith("in short        γ = 4.00: a temperature, on these embeddings; it reads")
+    assert [" ".join(line.split()[:2]) for line in lines] == [*evidence.stages()]
     assert all("γ = 4.00, 0.0° from SimCLR at t = 0.25" in line for line in lines)
-    assert cli.main(["profile", f"{mine}:Labelled", "--labels", "--json"]) == 0
+    assert cli.main(["profile", f"{mine}:labelled", "--labels", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert [*printed["batches"]] == names and printed["in short"].startswith("γ = 4.00: ")
+    assert [*printed["batches"]] == [*evidence.stages()]
     for found in printed["batches"].values():  # SimCLR would be 0° from itself
         assert found["sharpness"] == pytest.approx(4) and found["nearest"][0]["angle"] > 1
-    (tmp_path / "labelled.py").write_text(
-        "def loss(z, labels): return z[labels == labels[:, None]]"
-    )
     for target, sentence in [
-        (f"{mine}:half", "has no loss 'half'; it has loss, Labelled"),
-        (f"{tmp_path}/none.py", "none.py: FileNotFoundError: "),
-        (f"{tmp_path}/labelled.py", "of (z, labels) add --labels"),
+        (f"{mine}:half", "has no loss 'half'; it has loss, labelled"),
+        (f"{mine}:labelled", "for a loss of (z, labels) add --labels"),
         ("simclr", "name a loss as FILE.py or FILE.py:NAME, got simclr"),
     ]:
         assert cli.main(["profile", target]) == 2
@@ -502,12 +485,10 @@ def test_the_command_says_it_of_three_stages_of_two_trainings(tmp_path, capsys, 
         assert sentence in said and said.count("\n") == 1
 
 
-def test_the_command_takes_embeddings_and_prints_a_table(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
+def test_the_command_takes_embeddings_and_prints_a_table(mine, tmp_path, capsys):
     np.save(tmp_path / "mine.npy", np.stack(drawn(pairs=20)))
     np.save(tmp_path / "flat.npy", drawn()[0])
-    (tmp_path / "mine.py").write_text(FILE.replace("from neighbour import t", "t = 0.25"))
-    words = ["profile", str(tmp_path / "mine.py"), "--embeddings", str(tmp_path / "mine.npy")]
+    words = ["profile", mine, "--embeddings", str(tmp_path / "mine.npy")]
     assert cli.main([*words, "--batch", "8", "--latex"]) == 0
     header, *rows = capsys.readouterr().out.splitlines()
     assert header.startswith("loss & ") and header.count("&") == rows[0].count("&")
@@ -515,21 +496,17 @@ def test_the_command_takes_embeddings_and_prints_a_table(tmp_path, capsys, monke
     for change, sentence in [
         (["--batch", "21"], "needs as many pairs .*, got 20 pairs of 64; use --batch 20 or fewer"),
         (["--embeddings", str(tmp_path / "flat.npy")], r"two views, got \(8, 64\)"),
-        (["--embeddings", str(tmp_path / "mine.py")], "mine.py is not a .npy array of numbers"),
+        (["--embeddings", mine], "mine.py is not a .npy array of numbers"),
     ]:
         kept = words if change[0] == "--batch" else words[:2]
         assert cli.main([*kept, *change]) == 2
         assert re.search(sentence, capsys.readouterr().err)
 
 
-def test_a_batch_without_a_value_is_named_and_the_others_are_printed(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
-    (tmp_path / "mine.py").write_text(
-        FILE.replace("from neighbour import t", "t = 0.25").replace(
-            "return torch", "return ((q * k).sum(1).min() - 0.1).log() * 0 + torch", 1
-        )
-    )
-    assert cli.main(["profile", str(tmp_path / "mine.py")]) == 2
+def test_a_batch_without_a_value_is_named_and_the_others_are_printed(mine, tmp_path, capsys):
+    undefined = "return ((q * k).sum(1).min() - 0.1).log() * 0 + torch"
+    (tmp_path / "mine.py").write_text(FILE.replace("return torch", undefined, 1))
+    assert cli.main(["profile", mine]) == 2
     printed = capsys.readouterr()
     lost = re.findall(r"(\w+ \w+): loss and gradient must be finite, got nan", printed.err)
     assert 0 < len(lost) < 6 and len(printed.out.splitlines()) == 7 - len(lost)
@@ -540,18 +517,14 @@ def test_a_batch_without_a_value_is_named_and_the_others_are_printed(tmp_path, c
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"x = 1\nloss = 1 / 0\n", "bad.py, line 2: ZeroDivisionError: division by zero"),
-        (b"def loss(:\n", "bad.py, line 1: SyntaxError: "),
-        ("# é".encode("latin-1"), "bad.py: SyntaxError: "),
-        (b"import sys\nsys.exit(3)", "bad.py, line 2: SystemExit: 3"),
+        (b"x = 1\nloss = 1 / 0\n", "mine.py, line 2: ZeroDivisionError: division by zero"),
+        (b"def loss(:\n", "mine.py, line 1: SyntaxError: "),
+        ("# é".encode("latin-1"), "mine.py: SyntaxError: "),
+        (b"import sys\nsys.exit(3)", "mine.py, line 2: SystemExit: 3"),
     ],
 )
-def test_a_file_that_cannot_be_run_gets_one_sentence(
-    tmp_path, capsys, monkeypatch, command, content, sentence
-):
-    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "bad.py").write_bytes(content)
-    assert cli.main([command, str(tmp_path / "bad.py")]) == 2
+def test_a_file_that_cannot_be_run_gets_one_sentence(mine, capsys, command, content, sentence):
+    Path(mine).write_bytes(content)
+    assert cli.main([command, mine]) == 2
     said = capsys.readouterr().err
     assert sentence in said and said.count("\n") == 1
