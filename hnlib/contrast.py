@@ -260,14 +260,12 @@ class Contrast:
         fits = queue.ndim == 2 and queries.shape == keys.shape == (len(keys), queue.shape[1])
         shapes(fits, "queries and keys must be [B, d] and the queue [K, d]", queries, keys, queue)
         one_of("positives", positives, ("class", "view"))
-        if (labels is None) != (queue_labels is None):
-            raise ValueError("labels and queue_labels must be given together")
         every = torch.cat([keys, queue])
-        if labels is None:
+        if labels is None and queue_labels is None:
             return cls.from_pairs(queries, every)
-        labels = _checks.labels(labels, len(queries), "queries").to(queries.device)
-        older = _checks.labels(queue_labels, len(queue), "keys of the queue").to(queries.device)
-        y = torch.cat([labels, older])
+        if labels is None or queue_labels is None:
+            raise ValueError("labels and queue_labels must be given together")
+        y = torch.cat([labels, queue_labels])
         known = cls.from_pairs(queries, every, labels=y, label_positives=positives == "class")
         return replace(known, scale=len(every) - 1)  # as of two views with labels
 

@@ -190,8 +190,7 @@ def kl_temperature(
     """
     f, log_q0 = _prepare(values, reference, log_reference)
     if order == 0:
-        (alpha,) = _by_rows(_kl_multiplier, f, log_q0, eta)
-        return alpha
+        return _by_rows(_kl_worst_case, f, log_q0, eta)[1]
     g, q0 = f.detach().double(), log_q0.double().softmax(-1)
     centred = g - (q0 * g).sum(-1, keepdim=True)
     k2, k3, fourth = ((q0 * centred**k).sum(-1) for k in (2, 3, 4))
@@ -276,29 +275,14 @@ def _below_top(f, q0):
 
 
 def _kl_worst_case(f, log_q0, eta, pool=lambda x: x):
-    """Return weights and multiplier of the tilt whose (pooled) divergence from Q0 is eta."""
+    r"""Return weights and multiplier of the tilt whose (pooled) divergence from Q0 is eta.
+
+    If there is none, the ball is so large that the largest f takes all weight. The divergence at
+    the sharpness $s = 1/\alpha$ has the slope $s\,\mathrm{Var}$ of the tilt, and its root is nearly
+    linear: Newton's method on the root, inside a bracket, from two terms of `kl_temperature`.
+    """
     q0 = log_q0.softmax(-1)
     g, top = _below_top(f, q0)
-    s, inside = _kl_sharpness(g, top, q0, eta, pool)
-    tilt = torch.softmax(log_q0 + s[..., None] * g, -1)
-    weights = torch.where(inside[..., None], tilt, top / top.sum(-1, keepdim=True))
-    return weights, torch.where(inside, 1 / s, 0.0)
-
-
-def _kl_multiplier(f, log_q0, eta):
-    """Return the multiplier of that tilt, 0 where the largest f takes all weight."""
-    q0 = log_q0.softmax(-1)
-    s, inside = _kl_sharpness(*_below_top(f, q0), q0, eta)
-    return (torch.where(inside, 1 / s, 0.0),)
-
-
-def _kl_sharpness(g, top, q0, eta, pool=lambda x: x):
-    r"""Return the sharpness $s = 1/\alpha$ of that tilt, and whether it exists.
-
-    If not, the ball is so large that the largest f takes all weight. The divergence at $s$ has the
-    slope $s\,\mathrm{Var}$ of the tilt, and its root is nearly linear: Newton's method on the root,
-    inside a bracket, from two terms of `kl_temperature`.
-    """
     centred = g - (q0 * g).sum(-1, keepdim=True)
     power = q0 * centred.square()
     variance, third = pool(power.sum(-1)), pool(power.mul_(centred).sum(-1))
@@ -319,7 +303,9 @@ def _kl_sharpness(g, top, q0, eta, pool=lambda x: x):
         if waits and not going.any():
             break
     _checks.raise_if(going.reshape(-1), UNSETTLED)
-    return torch.where(inside, s, 1.0), inside
+    tilt = torch.softmax(log_q0 + torch.where(inside, s, 1.0)[..., None] * g, -1)
+    weights = torch.where(inside[..., None], tilt, top / top.sum(-1, keepdim=True))
+    return weights, torch.where(inside, 1 / s, 0.0)
 
 
 def _newton_step(g, q0, s, eta, pool):

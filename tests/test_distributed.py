@@ -15,6 +15,7 @@ net = nn.Linear(5, 3, dtype=torch.float64)
 model = nn.parallel.DistributedDataParallel(net)
 z1, z2, labels = gather(model(x1)), gather(model(x2)), gather(y)
 loss = methods.build("h-scl", positives="view")(z1, z2, labels)
+loss = loss + methods.build("simclr").pairs(z1, z2, both=True)  # whose gradient is transposed
 loss.backward()
 try:
     gather(x1[rank:])
@@ -42,6 +43,7 @@ def test_two_processes_are_one_and_refuse_uneven_batches_and_second_derivatives(
     net = nn.Linear(5, 3, dtype=torch.float64)
     z1, z2 = net(x1), net(x2)
     loss = methods.build("h-scl", positives="view")(z1, z2, y)
+    loss = loss + methods.build("simclr").pairs(z1, z2, both=True)
     loss.backward()
     for rank in (0, 1):
         rows, labels, value, gradient, refused = torch.load(tmp_path / f"{rank}.pt")

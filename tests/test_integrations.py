@@ -6,7 +6,6 @@ Their libraries are imported where a test needs them: together they take seconds
 import pytest
 import torch
 from drawn import seeded
-from processes import two_processes
 from torch.nn import functional
 
 from hnlib import methods
@@ -73,28 +72,6 @@ def test_both_directions_are_theirs_and_those_of_clip():
     two = ours(z, both=True)
     assert far(two, ranking(z, **BOTH), z) < 1e-9 and far(two, clip(z), z) < 1e-9
     assert far(ours(z), clip(z), z) > 1e-6
-
-
-PROCESS = r"""
-z = [x.chunk(2)[rank].clone().requires_grad_() for x in torch.load(f"{folder}/batch.pt")]
-loss = methods.build("simclr", temperature=0.05).pairs(*map(gather, z), both=True)
-torch.save([loss.detach(), *torch.autograd.grad(loss, z)], f"{folder}/{rank}.pt")
-"""
-
-
-@pytest.mark.slow
-def test_two_towers_gathered_from_two_devices_are_clip_on_the_whole_batch(tmp_path):
-    """Gradients are twice those of one process: DistributedDataParallel takes their mean."""
-    z = columns(6, n=8)
-    torch.save([x.detach() for x in z], tmp_path / "batch.pt")
-    loss = clip(z)
-    whole = torch.autograd.grad(loss, z)
-    assert two_processes(PROCESS, tmp_path) == [0, 0]
-    for rank in (0, 1):
-        value, *gradients = torch.load(tmp_path / f"{rank}.pt")
-        assert abs(float(value - loss.detach())) < 1e-9
-        for mine, theirs in zip(gradients, whole, strict=True):
-            torch.testing.assert_close(mine, 2 * theirs.chunk(2)[rank], rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("t", [0.07, 0.5])
