@@ -186,17 +186,15 @@ class Deferred:
     """Conditions met on an accelerator, which stay there until `raise_if_any`."""
 
     def __init__(self):
-        self._met: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+        self._met: dict[str, tuple[Tensor, ...]] = {}
 
     def add(self, bad: Tensor, message: str, value: Tensor | None = None) -> None:
         """Keep the first true entry of `bad` of shape [n], unless one has already been kept."""
         row = bad.int().argmax()
         value = row if value is None else value.detach().index_select(0, row[None])[0]
         met = bad.any(), row, value
-        if (before := self._met.get(message)) is not None:
-            first = (torch.where(before[0], a, b) for a, b in zip(before[1:], met[1:]))
-            met = before[0] | met[0], *first
-        self._met[message] = met
+        before = self._met.get(message, met)
+        self._met[message] = tuple(torch.where(before[0], a, b) for a, b in zip(before, met))
 
     def raise_if_any(self) -> None:
         """Raise ValueError with the message of the first condition met; then forget them all."""

@@ -153,8 +153,6 @@ def _similarities(a: Tensor, b: Tensor) -> Tensor:
 
 def _again(name: str, pair, s: Tensor) -> Tensor:
     """Return the similarities of `pair`, which embeds the queries and keys of `s` again."""
-    if len(pair) != 2:
-        raise ValueError(f"{name} must be a pair (queries, keys), got {len(pair)} parts")
     other = _similarities(*pair)
     n, m = s.shape
     _checks.shapes(other.shape == s.shape, f"{name} must embed the {n} queries and {m} keys", *pair)

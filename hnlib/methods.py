@@ -360,21 +360,16 @@ class Method(nn.Module):
             )
         with outside_autocast(contrast.similarity.device):
             contrast = self._synthetic(contrast) if self._synthetic else contrast
-            log_w = self._counted(contrast, skip)
+            weights = self.log_weights
+            log_w, missed = (weights.skipping() if skip else weights).counted(contrast)
+            self.unconverged += missed
+            if skip or self.options.get("on_empty") == "skip":
+                self.skipped += (log_w.detach().amax(1) == -torch.inf).sum()
             if log_prior is not None:
                 log_w = log_w + log_prior
             if self._logit:
                 contrast = replace(contrast, similarity=self._logit(contrast), symmetric=False)
             return self.objective(contrast, log_w, reduction=reduction, **self.trained_options)
-
-    def _counted(self, contrast: Contrast, skip: bool) -> Tensor:
-        """Return the weights, after counting skipped anchors and couplings that missed `tol`."""
-        weights = self.log_weights
-        log_w, missed = (weights.skipping() if skip else weights).counted(contrast)
-        self.unconverged += missed
-        if skip or self.options.get("on_empty") == "skip":
-            self.skipped += (log_w.detach().amax(1) == -torch.inf).sum()
-        return log_w
 
     def extra_repr(self) -> str:
         """Return name and options for `repr`."""

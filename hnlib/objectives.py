@@ -142,20 +142,15 @@ def info_nce(
         negatives = _debias(negatives, chosen, tau_plus, temperature)  # [n, k]
     ratio = negatives - chosen + log_scale(contrast, scale)  # [n, k]: negatives over positive
     if isinstance(loudness, str):
-        loss = ratio * _loudness_control(ratio.detach().sigmoid(), loudness)
+        c = ratio.detach().sigmoid()
+        mean, tiny = c.mean(), torch.finfo(c.dtype).tiny
+        factors = {"shuffled": c.roll(1, 0), "mean": mean, "relative": c / mean.clamp_min(tiny)}
+        loss = ratio * factors[loudness]
     else:
         loss = softplus(ratio) if loudness else ratio
         if loudness > 1:
             loss = loss * ratio.detach().sigmoid() ** (loudness - 1)
     return averaged(loss, contrast, total, reduction, average)
-
-
-def _loudness_control(c: Tensor, name: str) -> Tensor:
-    """Return the factor that a name of `loudness` makes of InfoNCE's c [n, k]."""
-    if name == "shuffled":
-        return c.roll(1, 0)
-    mean = c.mean()
-    return c / mean.clamp_min(torch.finfo(c.dtype).tiny) if name == "relative" else mean
 
 
 @checked
@@ -523,18 +518,6 @@ def check_weights(contrast: Contrast, log_w: Tensor) -> None:
     _checks.shapes(log_w.shape == needed, f"log_w must have the contrast's shape {needed}", log_w)
 
 
-def _has_negative(largest: Tensor) -> Tensor:
-    """Return which anchors have a negative, from the largest log-weight or a sum [n] of them."""
-    largest = largest.detach()
-    raise_if(
-        ~(largest < torch.inf),
-        "the negatives of anchor {row} weigh {value:g}: log_w must hold no NaN and no inf, and a "
-        "temperature must not be so small that what it divides is lost",
-        largest,
-    )
-    return largest != -torch.inf
-
-
 def _debias(negatives: Tensor, chosen: Tensor, prior, temperature) -> Tensor:
     r"""$\log\max\{(e^A - \tau^+ e^B)/(1 - \tau^+),\, e^{-1/t}\}$ without leaving the log domain.
 
@@ -561,7 +544,14 @@ def averaged(
 
     `largest` [n] are the anchors' largest log-weights, or sums of them.
     """
-    has_negative = _has_negative(largest)
+    largest = largest.detach()
+    raise_if(
+        ~(largest < torch.inf),
+        "the negatives of anchor {row} weigh {value:g}: log_w must hold no NaN and no inf, and a "
+        "temperature must not be so small that what it divides is lost",
+        largest,
+    )
+    has_negative = largest != -torch.inf
     if average == "pairs" and reduction == "none":
         raise ValueError('average="pairs" needs reduction="mean": it is one number for all pairs')
     total = contrast.masks.total
