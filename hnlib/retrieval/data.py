@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import csv
-import functools
 import hashlib
 import io
 import itertools
 import json
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from hnlib._files import data_folder, decode, path_behind
+from hnlib._files import data_folder, path_behind
 from hnlib.sentences import data as sentences
 
 PREFIX = "folder:"  # before the path of a folder
@@ -88,151 +85,89 @@ def load(name: str = "generated", root: Path | str | None = None) -> Collection:
         return generated()
     if name.startswith(PREFIX):
         folder = path_behind(PREFIX, name)
-        made = read(folder, folder.stem)
+        made = _read(folder, folder.stem)
         return replace(made, name=f"{PREFIX}{folder.stem}-{made.digest[:8]}")
-    folder = data_folder(root, "retrieval") / name
-    own = {"ml-100k": movielens, "banking77": banking}
-    return own[name](folder) if name in own else read(folder, name)
+    return _read(data_folder(root, "retrieval") / name, name)
+
+
+def _read(folder: Path, name: str) -> Collection:
+    reader = {"ml-100k": movielens, "banking77": banking}.get(name, read)
+    try:
+        return reader(folder, name)
+    except (OSError, LookupError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{folder} cannot be read ({error!r}); put files there in the form that "
+            f"hnlib.retrieval.data.{reader.__name__} describes"
+        ) from error
+
+
+class _Files:
+    """The files of a folder; `digest` covers those that were read."""
+
+    def __init__(self, folder: Path):
+        self.folder, self._digest = folder, hashlib.sha256()
+
+    @property
+    def digest(self) -> str:
+        """Return twelve hexadecimal digits."""
+        return self._digest.hexdigest()[:12]
+
+    def text(self, name: str) -> str:
+        """Return the text of a file."""
+        content = (self.folder / name).read_bytes()
+        self._digest.update(content)
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
+
+    def lines(self, name: str) -> list[str]:
+        """Return the lines that are not empty; `splitlines` would split within some texts."""
+        return [line for line in self.text(name).split("\n") if line.strip()]
 
 
 def read(folder: Path, name: str) -> Collection:
-    """Read a folder in BEIR's layout."""
-    digest = hashlib.sha256()
-    documents = _texts(folder / "corpus.jsonl", digest)
-    queries = _texts(folder / "queries.jsonl", digest)
-    for key, one in queries.items():
-        if not one.text.strip():
-            raise ValueError(f"query {key!r} of {folder} has no text; leave it out")
-    number = {key: i for i, key in enumerate(documents)}
-    asked = {key: i for i, key in enumerate(queries)}
-    judgements = {}
+    """Read a folder in BEIR's layout.
+
+    A line of `corpus.jsonl` and `queries.jsonl` is an object with `_id` and `text`, and perhaps
+    `title`; one of `qrels/SPLIT.tsv` has query, document and grade, with tabs between them.
+    """
+    files = _Files(folder)
+    documents, queries = (
+        {str(one["_id"]): one for one in map(json.loads, files.lines(f"{part}.jsonl"))}
+        for part in ("corpus", "queries")
+    )
+    number, asked = ({key: i for i, key in enumerate(part)} for part in (documents, queries))
+    judgements: dict[str, Judgements] = {}
     for path in sorted((folder / "qrels").glob("*.tsv")):
         split = judgements[path.stem] = {}
-        seen: dict[tuple[str, str], float] = {}
-        for line, query, document, grade in _table(path, digest, asked):
-            if query not in asked or document not in number:
-                raise ValueError(
-                    f"line {line} of {path} judges document {document!r} for query {query!r}, "
-                    f"but corpus.jsonl or queries.jsonl lacks it; remove the line or add the text"
-                )
-            if seen.setdefault((query, document), grade) != grade:
-                raise ValueError(
-                    f"line {line} of {path} grades document {document!r} for query {query!r} "
-                    f"{grade:g}, after {seen[query, document]:g}; leave one of the lines"
-                )
-            if grade > 0:
-                split.setdefault(asked[query], {})[number[document]] = grade
+        for line in files.lines(f"qrels/{path.name}"):
+            query, document, grade = line.split("\t")
+            if query != "query-id" and float(grade) > 0:
+                split.setdefault(asked[query], {})[number[document]] = float(grade)
     if not judgements.get("test"):
-        raise ValueError(f"{folder} judges no document relevant in qrels/test.tsv; add such a file")
-    titles = [(one.title or "").strip() for one in documents.values()]
-    texts = [one.text.strip() for one in documents.values()]
-    asked_texts = [one.text for one in queries.values()]
-    return Collection(name, titles, texts, asked_texts, judgements, digest.hexdigest()[:12])
+        raise ValueError("qrels/test.tsv judges no document relevant")
+    titles = [(one.get("title") or "").strip() for one in documents.values()]
+    texts = [one["text"].strip() for one in documents.values()]
+    asked_texts = [one["text"] for one in queries.values()]
+    return Collection(name, titles, texts, asked_texts, judgements, files.digest)
 
 
-def _content(path: Path, digest) -> str:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ValueError(
-            f"{path} cannot be read ({error.strerror}); a collection is a folder with "
-            "corpus.jsonl, queries.jsonl and qrels/test.tsv, as BEIR writes it"
-        ) from error
-    digest.update(content)
-    return decode(content, path)
+def movielens(folder: Path, name: str) -> Collection:
+    """Read `ml-100k.user`, `.item` and `.inter` as RecBole writes them; users ask for films.
 
-
-def _rows(path: Path, digest) -> list[tuple[int, str]]:
-    """Return the lines of a file that are not empty, with their numbers.
-
-    Lines end only at a newline: a text may hold other characters at which `splitlines` splits.
+    Users and films are their id and features as words; ratings of at least 4 are judgements. The
+    first 80 % of a user's likes, by time, are the training part, then come dev and test.
     """
-    lines = _content(path, digest).split("\n")
-    return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
-
-
-class _Text(BaseModel):
-    """A line of corpus.jsonl or queries.jsonl."""
-
-    model_config = ConfigDict(strict=True)
-    id: str | int = Field(alias="_id")
-    text: str
-    title: str | None = None
-
-
-def _texts(path: Path, digest) -> dict[str, _Text]:
-    """Return the objects of a JSON-lines file by `_id`."""
-    rows = {}
-    for number, line in _rows(path, digest):
-        try:
-            row = _Text.model_validate_json(line)
-        except ValidationError:
-            raise ValueError(
-                f"line {number} of {path} must be a JSON object with _id (a string or an integer) "
-                f"and text, perhaps title (strings), got {line[:80]}"
-            ) from None
-        if str(row.id) in rows:
-            raise ValueError(f"{path} has the _id {row.id!r} twice; give each line its own")
-        rows[str(row.id)] = row  # as qrels writes it
-    if not rows:
-        raise ValueError(f"{path} is empty; write one JSON object with _id and text a line")
-    return rows
-
-
-def _table(path: Path, digest, queries) -> list[tuple[int, str, str, float]]:
-    """Return number, query, document and grade of each line of a TSV file, without a header."""
-    table = []
-    for i, (number, line) in enumerate(_rows(path, digest)):
-        row = line.removesuffix("\r").split("\t")
-        try:
-            query, document, grade = *row[:2], float(row[2])
-            fits = len(row) == 3 and math.isfinite(grade)
-        except (ValueError, IndexError):
-            if i == 0 and len(row) == 3 and row[0] not in queries:
-                continue  # the head
-            fits = False
-        if not fits:
-            raise ValueError(
-                f"line {number} of {path} must be query, document, grade (a finite number) with "
-                f"tabs between them, got {line[:80]!r}"
-            )
-        table.append((number, query, document, grade))
-    return table
-
-
-def movielens(folder: Path) -> Collection:
-    """Read MovieLens: users as queries, films as documents, ratings of at least 4 as judgements.
-
-    Users and films are their id and features as words. The first 80 % of a user's likes, by time,
-    are the training part, then come dev and test.
-    """
-    try:
-        return _movielens(folder)
-    except (KeyError, IndexError, ValueError) as error:
-        raise ValueError(
-            f"the files ml-100k.user, .item and .inter of {folder} are not as RecBole writes them "
-            f"({error!r}); put them there anew"
-        ) from error
-
-
-def _movielens(folder: Path) -> Collection:
-    digest = hashlib.sha256()
+    files = _Files(folder)
 
     def rows(part: str) -> list[dict]:
-        _, *lines = cells = _rows(folder / f"ml-100k.{part}", digest)
-        head = [name.split(":")[0] for name in cells[0][1].split("\t")]
-        return [dict(zip(head, line.removesuffix("\r").split("\t"))) for _, line in lines]
-
-    def number(text: str) -> float:
-        if not math.isfinite(value := float(text)):
-            raise ValueError(f"{text} is no number")
-        return value
+        head, *lines = files.lines(f"{name}.{part}")
+        names = [field.split(":")[0] for field in head.split("\t")]
+        return [dict(zip(names, line.split("\t"), strict=True)) for line in lines]
 
     users, items = rows("user"), rows("item")
     user_number = {one["user_id"]: i for i, one in enumerate(users)}
     item_number = {one["item_id"]: i for i, one in enumerate(items)}
-    likes = [one for one in rows("inter") if number(one["rating"]) >= 4]
-    likes.sort(key=lambda one: (number(one["timestamp"]), one["item_id"]))
+    likes = [one for one in rows("inter") if float(one["rating"]) >= 4]
+    likes.sort(key=lambda one: (float(one["timestamp"]), one["item_id"]))
     by_user: dict[int, list[int]] = {}
     for one in likes:
         by_user.setdefault(user_number[one["user_id"]], []).append(item_number[one["item_id"]])
@@ -251,29 +186,24 @@ def _movielens(folder: Path) -> Collection:
         for i in items
     ]
     titles = [""] * len(items)
-    digest = digest.hexdigest()[:12]
-    return Collection("ml-100k", titles, texts, queries, judgements, digest, repeated=True)
+    return Collection(name, titles, texts, queries, judgements, files.digest, repeated=True)
 
 
-def banking(folder: Path) -> Collection:
+def banking(folder: Path, name: str) -> Collection:
     """Read Banking77: a customer's question is answered by those with the same intent.
 
-    Of the training questions every tenth is a query of "dev"; the others are the documents, and
-    queries of "train" that each have one document, another question of their intent.
+    `train.csv` and `test.csv` have the columns text and category. Of the training questions every
+    tenth is a query of "dev"; the others are the documents, and queries of "train" that each have
+    one document, another question of their intent.
     """
-    digest = hashlib.sha256()
-
-    def rows(name: str) -> list[tuple[str, str]]:
-        text = _content(folder / name, digest)
-        lines = [*csv.DictReader(io.StringIO(text))]
-        if not lines or not {"text", "category"} <= lines[0].keys():
-            raise ValueError(f"{folder / name} must have the columns text and category")
-        return [(line["text"].strip(), line["category"]) for line in lines]
-
-    given, test = rows("train.csv"), rows("test.csv")
+    files = _Files(folder)
+    given, test = (
+        [(row["text"].strip(), row["category"]) for row in csv.DictReader(io.StringIO(text))]
+        for text in map(files.text, ("train.csv", "test.csv"))
+    )
     kept = [row for i, row in enumerate(given) if i % 10]
     intents = sorted({intent for _, intent in kept})
-    of_intent = {name: [i for i, row in enumerate(kept) if row[1] == name] for name in intents}
+    of_intent = {one: [i for i, row in enumerate(kept) if row[1] == one] for one in intents}
     queries, judgements = [], {"train": {}, "dev": {}, "test": {}}
     rng = np.random.default_rng(0)
     for split, asked in (("train", kept), ("dev", given[::10]), ("test", test)):
@@ -283,11 +213,9 @@ def banking(folder: Path) -> Collection:
                 relevant = [rng.choice([i for i in relevant if i != len(queries)])]
             judgements[split][len(queries)] = dict.fromkeys(map(int, relevant), 1.0)
             queries.append(text)
-    texts, topics = [text for text, _ in kept], tuple(intents.index(name) for _, name in kept)
-    made = digest.hexdigest()[:12]
-    return Collection(
-        "banking77", [""] * len(texts), texts, queries, judgements, made, topics=topics
-    )
+    texts, topics = [text for text, _ in kept], tuple(intents.index(one) for _, one in kept)
+    titles = [""] * len(texts)
+    return Collection(name, titles, texts, queries, judgements, files.digest, topics=topics)
 
 
 def generated(documents: int = 500, seed: int = 0) -> Collection:
@@ -353,18 +281,14 @@ def tokenised(
     They are cached in a `folder` under the collection's digest and the tokenizer's `name`.
     """
     key = f"{collection.digest}-{name}"
-    path = folder / f"{key}.safetensors"
-    try:
-        return _read_tokens(path, key)
-    except ValueError:  # not there, or cut off
+
+    def make() -> sentences.Corpus:
         titled = collection.titled
         every = [*collection.documents, *collection.queries]
         every += [collection.titles[i] for i in titled] + [collection.texts[i] for i in titled]
-        sentences.write(sentences.texts(key, every, tokenizer()), path)
-        return _read_tokens(path, key)
+        return sentences.texts(key, every, tokenizer())
 
-
-_read_tokens = functools.cache(sentences.read)
+    return sentences.cached(folder / f"{key}.safetensors", key, make)
 
 
 def part(texts: sentences.Corpus, start: int, stop: int) -> sentences.Corpus:

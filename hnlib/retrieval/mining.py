@@ -13,11 +13,8 @@ class BM25:
     """BM25 of bm25s over documents, without stemming."""
 
     def __init__(self, documents: Sequence[str]):
-        try:
-            import bm25s
-        except ModuleNotFoundError as error:
-            text = "BM25 needs bm25s; pip install 'hnlib[retrieval]'"
-            raise ModuleNotFoundError(text, name=error.name) from error
+        import bm25s
+
         self._tokens = bm25s.tokenization.Tokenizer(stopwords="en")
         self._index = bm25s.BM25()
         tokens = self._tokens.tokenize(list(documents), show_progress=False)
@@ -34,16 +31,16 @@ class BM25:
 def candidates(
     scores: Callable[[Tensor], Tensor],
     positives: Tensor,
-    judged: Callable[[Tensor], tuple[Tensor, Tensor]],
+    relevant: Tensor,
     ranks: tuple[int, int],
     margin: float | None = None,
 ) -> Tensor:
     """Return the documents at some ranks of each pair's query, [P, last − first].
 
     `scores(rows)` returns the scores of all documents for some pairs; `positives` [P] are the
-    pairs' documents. `judged(rows)` returns row and document of everything relevant; these are not
-    ranked. Documents that score above `margin` times the positive come after all others, the least
-    similar first.
+    pairs' documents. `relevant` holds, in ascending order, the numbers pair · N + document of all
+    that is relevant, which is not ranked. Documents that score above `margin` times the positive
+    come after all others, the least similar first.
     """
     first, last = ranks
     parts = []
@@ -52,7 +49,9 @@ def candidates(
         limit = s.gather(1, positives[rows][:, None])
         if margin is not None:
             s = torch.where(s > margin * limit, 2 * s.min() - 1 - s, s)
-        s[judged(rows)] = -torch.inf
+        ends = torch.stack([rows[0], rows[-1] + 1]) * s.shape[1]
+        start, stop = torch.searchsorted(relevant, ends).tolist()
+        s.view(-1)[relevant[start:stop] - ends[0]] = -torch.inf
         best, order = s.topk(min(last, s.shape[1]), dim=1)
         short = (best > -torch.inf).sum(1).min()
         if short < last:

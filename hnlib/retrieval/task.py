@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,8 @@ from hnlib.sentences.evaluation import EncodedBenchmark, embed
 from hnlib.training import task
 
 SEARCHED = 512  # tokens of a text
+#: Scores documents [k] for the queries of pairs [r], [r, k]
+Scorer = Callable[[Tensor, Tensor], Tensor]
 
 
 def _guided(s: Tensor, margin: float, excluded: Tensor) -> Tensor:
@@ -72,10 +75,10 @@ class Task(task.Task):
         ]
         self._set_pairs()
         self.counts = self.document.bincount(minlength=len(self.documents))
-        self._model: nn.Module | None = None
-        self._guide: Callable[[Tensor, Tensor], Tensor] | None = None
-        self._teacher: Callable[[Tensor, Tensor], Tensor] | None = None
-        self._nearest: Callable[[Tensor, Tensor], Tensor] | None = None
+        self._model: Any = None
+        self._guide: Scorer | None = None
+        self._teacher: Scorer | None = None
+        self._nearest: Scorer | None = None
         topics = self.collection.topics
         self.topics = torch.tensor(topics) if topics else None
         self.candidates: Tensor | None = None
@@ -107,11 +110,6 @@ class Task(task.Task):
         if self.run.pairs == "judged":
             titled, titles = [], titles[:0]
         pairs = [(query, document) for query, of in judged.items() for document in of]
-        if not titled and not pairs and self.run.method is not None:
-            raise ValueError(
-                f"pairs={self.run.pairs!r} finds none in {collection.name}: it has "
-                f"{len(collection.titled)} titles and {len(self.train)} training queries"
-            )
         queries, documents = torch.tensor(pairs, dtype=torch.long).view(-1, 2).T
         self.asked = torch.cat([titles, n + queries])
         # a text without its title, which is the query
@@ -140,8 +138,8 @@ class Task(task.Task):
             self._nearest = self._scorer("static")
         return self._model
 
-    def _scorer(self, name: str) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return a function that scores documents [k] for the queries of pairs [r], [r, k]."""
+    def _scorer(self, name: str) -> Scorer:
+        """Return the scores of BM25 or of the static embeddings."""
         if name == "bm25":
             scores = mining.BM25(self.collection.documents).scores(self.asked_texts)
             return lambda pairs, documents: scores[pairs[:, None], documents]
@@ -155,12 +153,6 @@ class Task(task.Task):
         q = q[self.asked - n]
         return lambda pairs, documents: q[pairs] @ d[documents].T
 
-    def _embedded(self, model: nn.Module) -> tuple[Tensor, Tensor]:
-        """Return the unit embeddings of the pairs' queries, and of all documents."""
-        towers = model.get_submodule("encoder.towers")
-        queries, documents = self._unit(towers, self.texts, self.documents)
-        return queries[self.asked], documents
-
     def _unit(
         self, towers, queries: Corpus, documents: Corpus, rows: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -173,25 +165,20 @@ class Task(task.Task):
 
     def _mined(self) -> Tensor:
         """Return candidates for mined negatives of each pair, [P, last − first]."""
-        run, n = self.run, len(self.documents)
-
-        def judged(rows: Tensor) -> tuple[Tensor, Tensor]:
-            ends = torch.stack([rows[0] * n, (rows[-1] + 1) * n])
-            start, stop = torch.searchsorted(self.relevant, ends).tolist()
-            return self.relevant[start:stop] // n - rows[0], self.relevant[start:stop] % n
-
+        run = self.run
         if run.mined == "bm25":
             bm25 = mining.BM25(self.collection.documents)
 
             def scores(rows: Tensor) -> Tensor:
                 return bm25.scores([self.asked_texts[i] for i in rows])
         else:
-            queries, documents = self._embedded(self._model)
+            towers = self._model.encoder.towers
+            queries, documents = self._unit(towers, self.texts, self.documents)
 
             def scores(rows: Tensor) -> Tensor:
-                return queries[rows] @ documents.T
+                return queries[self.asked[rows]] @ documents.T
 
-        return mining.candidates(scores, self.document, judged, run.ranks, run.margin)
+        return mining.candidates(scores, self.document, self.relevant, run.ranks, run.margin)
 
     def batches(self, generator: torch.Generator) -> Sequence[Tensor]:
         """Return a permutation in batches, dropping those that are not full."""
@@ -200,15 +187,15 @@ class Task(task.Task):
         if self.run.composition == "random":
             return super().batches(generator)
         order = torch.randperm(self.examples, generator=generator)
-        together = {"similar": self._similar, "distinct": self._distinct}
-        return together[self.run.composition](order)
+        return (
+            self._distinct(order) if self._nearest is None else self._similar(order, self._nearest)
+        )
 
-    def _similar(self, left: Tensor) -> list[Tensor]:
+    def _similar(self, left: Tensor, nearest: Scorer) -> list[Tensor]:
         """Fill each batch with the first pair that is left and those nearest to it."""
-        assert self._nearest is not None
         batches, size = [], self.run.batch_size
         while len(left) >= size:
-            scores = self._nearest(left[:1], self.document[left])[0]
+            scores = nearest(left[:1], self.document[left])[0]
             scores[0] = torch.inf  # itself
             chosen = torch.zeros(len(left), dtype=torch.bool)
             chosen[scores.topk(size).indices] = True

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -176,41 +177,36 @@ def load(name: str = "topics", root: Path | str | None = None, vocabulary: int =
         name = f"{PREFIX}{path.stem}-{digest[:8]}"
     elif digest != NOVELS_DIGEST:
         raise ValueError(f"{path} has another digest; delete it, then run `hnlib data novels`")
-    cache = folder / "tokens" / f"{digest[:16]}-{vocabulary}.safetensors"
-    if cache.exists():
-        return read(cache, name)
     words = decode(text, path).replace("\r\n", "\n").strip("\n")
     documents = [part.split("\n") for part in re.split(r"\n{2,}", words)]
-    made = corpus(documents, name, vocabulary)
-    write(made, cache)
-    return made
+    cache = folder / "tokens" / f"{digest[:16]}-{vocabulary}.safetensors"
+    return cached(cache, name, lambda: corpus(documents, name, vocabulary))
+
+
+def cached(path: Path, name: str, make: Callable[[], Corpus]) -> Corpus:
+    """Read a corpus from a file of tokens, which is written first if it is missing."""
+    if not path.exists():
+        from safetensors.torch import save
+
+        made = make()
+        tensors = {part: getattr(made, part) for part in PARTS}
+        metadata = {"tokenizer": made.tokenizer.to_str(), "digest": made.digest}
+        write_atomically(path, save(tensors, metadata=metadata), private=True)  # as the text may be
+    return _read(path, name)
 
 
 PARTS = ("ids", "ends", "documents")
 
 
-def write(made: Corpus, path: Path) -> None:
-    """Write a corpus that `read` reads."""
-    from safetensors.torch import save
+@functools.cache
+def _read(path: Path, name: str) -> Corpus:
+    from safetensors import safe_open
 
-    metadata = {"tokenizer": made.tokenizer.to_str(), "digest": made.digest}
-    tensors = {part: getattr(made, part) for part in PARTS}
-    # the text may be private
-    write_atomically(path, save(tensors, metadata=metadata), private=made.name != "novels")
-
-
-def read(path: Path, name: str) -> Corpus:
-    """Read a corpus that `write` wrote."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            ids, ends, documents = (file.get_tensor(part) for part in PARTS)
-        digest, tokenizer = metadata["digest"], metadata["tokenizer"]
-    except (OSError, SafetensorError, KeyError) as error:
-        raise ValueError(f"{path} is damaged ({error}); delete it, it is made again") from error
-    return Corpus(name, ids, ends, documents, Tokenizer.from_str(tokenizer), digest)
+    with safe_open(path, "pt") as file:
+        about = file.metadata()
+        ids, ends, documents = (file.get_tensor(part) for part in PARTS)
+    tokenizer = Tokenizer.from_str(about["tokenizer"])
+    return Corpus(name, ids, ends, documents, tokenizer, about["digest"])
 
 
 def _prepare_novels(path: Path) -> None:
