@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.request import Request, urlopen
-from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
+from zipfile import BadZipFile, ZipFile
 
 INSTALLED = Path(__file__).resolve().parent / "_ledgers"  # what a wheel brings of the checkout
 EVIDENCE = "book/results"  # in the checkout, and below INSTALLED
@@ -66,14 +66,6 @@ def downloads(kind: str) -> dict[str, dict]:
     return tomllib.loads(Path(__file__).with_name("downloads.toml").read_text("utf-8"))[kind]
 
 
-def path_behind(prefix: str, name: str) -> Path:
-    """Return the path behind a prefix such as "folder:", with `~` replaced."""
-    path = name.removeprefix(prefix)
-    if not path:
-        raise ValueError(f"{prefix} must have a path behind it, as in {prefix}PATH")
-    return Path(path).expanduser()
-
-
 def write_atomically(path: Path | str, data, private: bool = False) -> None:
     """Write bytes, or call `data(temporary_path)`, and rename; a link stays a link.
 
@@ -110,15 +102,6 @@ def _temporary(target: Path, stem: str, mark: str) -> Path:
     return target.with_name(f".{stem}-{mark}{target.suffix or '.part'}")  # torch.save wants one
 
 
-def decode(content: bytes, path: Path) -> str:
-    """Decode the UTF-8 content of `path`. ValueError names the line that is not UTF-8."""
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"line {line} of {path} is not UTF-8; save the file as UTF-8") from None
-
-
 def download(url: str, path: Path) -> None:
     """Download a file, at once or not at all."""
     with urlopen(Request(url, headers={"User-Agent": "hnlib"}), timeout=60) as answer:
@@ -139,7 +122,7 @@ def verified(url: str, path: Path, digest: str) -> None:
         raise OSError(f"the digest of {url} is {actual} instead of {digest}")
 
 
-#: What readers of files raise where one is damaged; RuntimeError: of encrypted archives
+#: What readers of files raise where one is damaged
 DAMAGED = (BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, ValueError)
 
 
@@ -154,25 +137,18 @@ def read_zip(
     """
     try:
         with ZipFile(archive) as packed:
-            files = {
-                Path(one.filename).name: one
-                for one in packed.infolist()
-                if re.fullmatch(pattern, one.filename)
-                and one.compress_type in (ZIP_STORED, ZIP_DEFLATED)
-            }
-            size = sum(one.file_size for one in files.values())
-            lines = (f"{name} {one.file_size} {one.CRC:08x}\n" for name, one in files.items())
+            files = [one for one in packed.infolist() if re.fullmatch(pattern, one.filename)]
+            size = sum(one.file_size for one in files)
+            lines = (f"{Path(x.filename).name} {x.file_size} {x.CRC:08x}\n" for x in files)
             actual = hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
-            if files and size <= largest and listing in (None, actual):
-                return {name: packed.read(one) for name, one in files.items()}
-    except DAMAGED as error:
-        raise BadZipFile(f"the archive is damaged: {error}") from error
+            if not files or size > largest or listing not in (None, actual):
+                raise BadZipFile(
+                    f"the archive has {len(files)} of the expected files, of {size:,} bytes and "
+                    f"the listing {actual}"
+                )
+            return {Path(one.filename).name: packed.read(one) for one in files}
     finally:
         archive.unlink()
-    raise BadZipFile(
-        f"the archive has {len(files)} of the expected files, {size:,} bytes; allowed are "
-        f"{largest:,} bytes" + (f" and the listing {listing}" if listing else "")
-    )
 
 
 @contextmanager
@@ -180,7 +156,7 @@ def explain_failed_download(name: str, instead: str) -> Iterator[None]:
     """Turn a failed download in the block into a ValueError that says what to put `instead`."""
     try:
         yield
-    except (OSError, RuntimeError, BadZipFile) as error:  # RuntimeError: torchvision's, of digests
+    except DAMAGED as error:
         raise ValueError(
             f"{name} could not be downloaded ({error}); without a network put {instead}"
         ) from error

@@ -291,12 +291,10 @@ def _batches(file: Path, pairs: int) -> dict:
         z = np.load(file)
     except ValueError:
         raise ValueError(f"{file} is not a .npy array of numbers; save it by numpy.save") from None
-    if z.ndim != 3 or len(z) != 2:
-        raise ValueError(f"{file} must be an array [2, pairs, d] of two views, got {z.shape}")
-    if pairs > (most := min(z.shape[1], z.shape[2] // 2)):
+    if z.ndim != 3 or len(z) != 2 or pairs > min(z.shape[1], z.shape[2] // 2):
         raise ValueError(
-            f"--batch {pairs} needs as many pairs of twice as many dimensions, got {z.shape[1]} "
-            f"pairs of {z.shape[2]}; use --batch {most} or fewer"
+            f"{file} must be an array [2, pairs, d] of two views, with at least {pairs} pairs "
+            f"(--batch) of twice as many dimensions, got {z.shape}"
         )
     starts = range(0, z.shape[1] - pairs + 1, pairs)[:3]
     return {f"pairs {i}–{i + pairs - 1}": z[:, i : i + pairs] for i in starts}

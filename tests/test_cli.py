@@ -89,56 +89,39 @@ def test_nothing_given_is_the_default_run(trained, kind):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("train images --bach-size 3", "Unknown option: --bach-size"),
         ("train images --epochs 2.5", "epochs must be a valid integer"),
         ("train images -o beta", "'beta' must be KEY=VALUE"),
-        ("train images --schedule beta=1", "--schedule beta=1 must be KEY=START:END or"),
         ("train images --schedule beta=1:30:x", "KEY=START:END:STEPS, such as beta=1:0:5"),
         ("train images -o beta=1 -o beta=2", "option 'beta' is given twice"),
         ("train retrieval --dry-run --method h-scl", "method h-scl needs class labels; choose"),
         ("train images --protocols clean,paper", "got 'clean,paper'; separate values by spaces"),
         ("run no/such/notebook", "no notebook 'no/such/notebook'"),
         ("data imagenet", "data set 'imagenet' is unknown; choose from digits"),
-        ("results --folder no/such/folder", '"no/such/folder" does not exist'),
-        ("queue --minutes 0", '"0.0" for --minutes. Must be > 0'),
         ("dance", "Unknown command"),
     ],
 )
 def test_bad_input_is_one_line(capsys, trained, arguments, message):
     assert cli.main(arguments.split()) == 2
     error = capsys.readouterr().err
-    assert error.startswith("hnlib: ")
-    assert message in error
-    assert error.count("\n") == 1
+    assert error.startswith("hnlib: ") and message in error and error.count("\n") == 1
     assert trained.run is None
-    assert cli.main([]) == 2
-    assert "train" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "arguments, environment",
-    [("results", {"PYTHONIOENCODING": "ascii"}), ("train images --help", {"COLUMNS": "40"})],
-)
-def test_any_terminal_gets_the_whole_output(arguments, environment):
-    command = [sys.executable, "-m", "hnlib", *arguments.split()]
+def test_output_may_be_cut_off_and_go_to_an_old_terminal():
+    command = [sys.executable, "-m", "hnlib", "results"]
     piped = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    done = subprocess.run(command, env=os.environ | environment, timeout=60, **piped)
-    assert (done.returncode, done.stderr) == (0, b"") and done.stdout.count(b"\n") > 10
-    with subprocess.Popen(command, **piped) as head:
+    with subprocess.Popen(command, env=os.environ | {"PYTHONIOENCODING": "ascii"}, **piped) as head:
+        assert head.stdout.readline().startswith(b"/")
         head.stdout.close()  # as head does when it has its lines
         assert head.stderr.read() == b""
-    assert head.returncode in (0, 1)  # 1 from rich, which prints the help
+    assert head.returncode == 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "arguments, slow_imports",
-    [(["train", "images", "--help"], ("torch", "pandas")), (["data"], ("torch", "pandas"))],
-)
-def test_a_command_imports_only_what_it_uses(arguments, slow_imports):
+def test_a_command_imports_only_what_it_uses():
     code = (
         "import sys; from hnlib.__main__ import main\n"
-        f"main({arguments})\nprint([m for m in {slow_imports} if m in sys.modules])"
+        "main(['data'])\nprint({'torch', 'pandas'} & sys.modules.keys())"
     )
-    assert printed_by(code).splitlines()[-1] == "[]"
+    assert printed_by(code).splitlines()[-1] == "set()"

@@ -70,29 +70,12 @@ def test_a_file_in_place_is_used_as_it_is(place, tmp_path, monkeypatch):
     assert loaded.class_names == ("a", "b", "c") and len(loaded.x_unlabelled) == 5
 
 
-def test_the_digest_sees_every_array(place, tmp_path):
-    place()
-    before = data.load("cifar10", tmp_path).digest
-    for key, value in arrays().items():
-        changed = value.copy()
-        changed.flat[-1] = (changed.flat[-1] + 1) % 3
-        place(**{key: changed})
-        assert data.load("cifar10", tmp_path).digest != before
-
-
 @pytest.mark.parametrize(
     "changes, message",
     [
         (dict(x_test=arrays()["x_test"][..., 0]), r"x_test .* got torch.uint8 \[4, 8, 8\]"),
         (dict(y_train=np.array([None] * 12, dtype=object)), "allow_pickle=False"),
-        (dict(x_unlabelled=arrays()["x_train"] / 255), "x_unlabelled .* got torch.float64"),
-        (dict(x_test=arrays(size=9)["x_test"]), "x_test .* the shape of the training images"),
-        (dict(y_train=np.arange(12) - 1), "y_train .* must lie in 0 to 9, .* got -1 to 10"),
-        (dict(y_test=np.array([0, 1, 2, 5])), "training images of .* and test images of .*'dog'"),
-        (
-            dict(y_train=np.zeros(12, int), y_test=np.zeros(4, int)),
-            "training images of .'airplane'. and",
-        ),
+        (dict(y_train=np.arange(12) - 1), "y_train .* must lie in 0 to 9, got -1 to 10"),
     ],
 )
 def test_a_file_of_another_form_is_refused_and_nothing_unpickled(place, tmp_path, changes, message):
@@ -207,26 +190,13 @@ def test_nothing_is_unpacked_from_a_hostile_archive(tmp_path, monkeypatch, capsy
     assert not [path for path in root.rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize(
-    "fault, message",
-    [
-        (b"PK", "damaged"),
-        ("../a.txt", "0 of the expected files"),
-        ("a.sh", "0 of the expected files"),
-        (zipfile.ZIP_LZMA, "0 of the expected files"),
-        ("size", "allowed are 9 bytes"),
-        ("listing", "the listing 0123"),
-    ],
-)
-def test_only_expected_files_are_read_from_an_archive(tmp_path, fault, message):
-    path, asked = tmp_path / "a.zip", dict(largest=9 if fault == "size" else 100)
-    with zipfile.ZipFile(path, "w", fault if type(fault) is int else 0) as archive:
-        archive.writestr(fault if type(fault) is str and "." in fault else "a.txt", "0123456789")
-    if type(fault) is bytes:
-        path.write_bytes(fault)
-    if fault == "listing":
-        asked["listing"] = "0123"
-    with pytest.raises(zipfile.BadZipFile, match=message):
+@pytest.mark.parametrize("fault", ["name", "size", "listing"])
+def test_only_expected_files_are_read_from_an_archive(tmp_path, fault):
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("../a.txt" if fault == "name" else "a.txt", "0123456789")
+    asked = {"size": dict(largest=9), "listing": dict(listing="0123")}.get(fault, {})
+    with pytest.raises(zipfile.BadZipFile, match="of the expected files"):
         _files.read_zip(path, r"\w\.txt", **asked)
     assert not [*tmp_path.iterdir()]
 
@@ -251,37 +221,19 @@ def test_image_folder_with_its_own_split(tmp_path):
 
 
 def test_image_folder_faults(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        data.load(f"folder:{tmp_path / 'nowhere'}")
-    pictures(tmp_path / "few", {"cat": 2})
-    with pytest.raises(ValueError, match="fewer than 5"):
-        data.image_folder(tmp_path / "few")
     pictures(tmp_path / "split" / "train", {"cat": 1, "dog": 1})
     pictures(tmp_path / "split" / "test", {"cat": 1})
     with pytest.raises(ValueError, match="dog"):
         data.image_folder(tmp_path / "split")
-    (tmp_path / "few" / "cat" / "program.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n")
-    with pytest.raises(ValueError, match=r"program\.png"):  # pillow would start an interpreter
-        data.image_folder(tmp_path / "few")
     pictures(tmp_path / "one", {"cat": 10})
     with pytest.raises(ValueError, match=r"folder:one has the classes \('cat',\); give at least 2"):
         data.image_folder(tmp_path / "one")
-
-
-@pytest.mark.parametrize(
-    "values, message",
-    [
-        (np.ones((8, 8), np.float32), "its mode is F"),
-        (np.ones((8, 8), np.uint16), "its mode is I;16"),
-        (np.zeros((20, 20), np.uint8), "decompression bomb"),
-    ],
-)
-def test_a_picture_that_cannot_be_read_is_named(tmp_path, values, message, monkeypatch):
-    path = tmp_path / "wrong.tif"
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-    Image.fromarray(values).save(path)
-    with pytest.raises(ValueError, match=rf"wrong\.tif cannot be read \(.*{message}"):
-        data._picture(path)
+    Image.fromarray(np.ones((8, 8), np.uint16)).save(tmp_path / "one/cat/deep.tif")
+    with pytest.raises(ValueError, match=r"deep\.tif has the mode I;16"):
+        data.image_folder(tmp_path / "one")
+    (tmp_path / "one/cat/deep.tif").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n")
+    with pytest.raises(OSError, match=r"deep\.tif"):  # pillow would start an interpreter
+        data.image_folder(tmp_path / "one")
 
 
 # --- subsets
@@ -303,15 +255,6 @@ def numbers():
     """Forty images that are their number, of four classes."""
     x, y = torch.arange(40, dtype=torch.uint8).view(40, 1, 1, 1), torch.arange(40) % 4
     return data.Dataset("numbers", x, y, x, y, tuple("abcd"), "0")
-
-
-def test_a_subset_repeats_with_its_seed_and_takes_each_image_once(numbers):
-    part, again, other = (data.subset(numbers, 10, seed=seed) for seed in (3, 3, 4))
-    assert len(part.x_train.unique()) == 10
-    assert torch.equal(part.x_train.flatten() % 4, part.y_train)
-    assert torch.equal(part.x_train, again.x_train)
-    assert not torch.equal(part.x_train, other.x_train)
-    assert part.digest != numbers.digest
 
 
 def test_validation_images_are_set_apart_once_and_for_all(numbers):

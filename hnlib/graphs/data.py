@@ -11,6 +11,10 @@ import networkx
 import numpy as np
 import torch
 from torch import Tensor
+from torch_geometric import utils
+from torch_geometric.data import Data
+from torch_geometric.data.separate import separate
+from torch_geometric.io import read_tu_data
 
 from hnlib._checks import one_of
 from hnlib._files import (
@@ -22,15 +26,6 @@ from hnlib._files import (
     verified,
 )
 from hnlib.graphs.config import GraphRun
-
-try:
-    from torch_geometric import utils
-    from torch_geometric.data import Data
-    from torch_geometric.data.separate import separate
-    from torch_geometric.io import read_tu_data
-except ModuleNotFoundError as error:
-    text = "graphs need PyTorch Geometric; pip install 'hnlib[graphs]'"
-    raise ModuleNotFoundError(text, name=error.name) from error
 
 #: The benchmark sets of Morris et al. (2020) that the papers use
 SOURCE = "https://www.chrsmrrs.com/graphkerneldatasets/{}.zip"
@@ -63,33 +58,9 @@ def graph_set(graphs: list[Data], name: str = "graphs") -> GraphSet:
     """Make a set of your own graphs; where features are missing, degrees replace them.
 
     As in the papers' code, degrees are one-hot if none reaches 1,000, and otherwise standardised
-    over all nodes (in directed graphs, the out-degree). Attributes of edges are not used. The given
-    graphs are not changed. ValueError names the graph that cannot be used, and what it needs.
+    over all nodes (in directed graphs, the out-degree). Each graph needs edges and a class `y`;
+    attributes of edges are not used. The given graphs are not changed.
     """
-    for i, graph in enumerate(graphs):
-        y, x, ends, n = graph.y, graph.x, graph.edge_index, graph.num_nodes
-        needs = {
-            "at least 2 nodes and an edge": n > 1 and graph.num_edges,
-            "one integer label y from 0": isinstance(y, Tensor)
-            and y.numel() == 1
-            and y.item() >= 0
-            and y.item() % 1 == 0,
-            f"edges between nodes 0 to {n - 1}": ((ends >= 0) & (ends < n)).all(),
-            "finite features": x is None or x.isfinite().all(),
-        }
-        for need, met in needs.items():
-            if not met:
-                raise ValueError(f"graph {i} of {name} needs {need}; mend it or leave it out")
-    widths = {None if graph.x is None else graph.x.shape[1] for graph in graphs}
-    if len(graphs) < 2 or len(widths) > 1:
-        raise ValueError(
-            f"{name} has {len(graphs)} graphs with features of widths {widths}; give at least 2 "
-            "graphs with features of one width"
-        )
-    return _graph_set(graphs, name)
-
-
-def _graph_set(graphs: list[Data], name: str) -> GraphSet:
     features = [graph.x.float() for graph in graphs if graph.x is not None] or _degrees(graphs)
     digest, complete = hashlib.sha256(), []
     for x, graph in zip(features, graphs, strict=True):
@@ -107,7 +78,7 @@ def load(name: str = "motifs", root: Path | str | None = None) -> GraphSet:
     in IMDB-MULTI). Only text files are read, and the result must have the published digest.
     """
     if name == "motifs":
-        return _graph_set(motifs(), name)
+        return graph_set(motifs(), name)
     one_of("dataset", name, GraphRun.datasets)
     folder = data_folder(root, "TUDataset") / name / "raw"
     if not folder.is_dir():
@@ -118,7 +89,7 @@ def load(name: str = "motifs", root: Path | str | None = None) -> GraphSet:
         if data.x is not None:
             data.x = data.x[:, sizes["num_node_attributes"] :]
         graphs = [separate(Data, data, i, slices, decrement=False) for i in range(len(data.y))]
-        dataset = _graph_set(graphs, name)
+        dataset = graph_set(graphs, name)
         if dataset.digest != expected:
             raise ValueError(f"its digest is {dataset.digest} instead of {expected}")
     except (*DAMAGED, LookupError, TypeError, AttributeError) as error:
@@ -142,15 +113,11 @@ def _download(name: str, folder: Path) -> None:
 
 def describe(dataset: GraphSet) -> dict:
     """Return sizes and classes of a data set, by name."""
-    nodes = torch.tensor([graph.num_nodes for graph in dataset.graphs]).double()
+    nodes = sum(len(graph.x) for graph in dataset.graphs) / len(dataset)
     edges = sum(graph.num_edges for graph in dataset.graphs) / (2 * len(dataset))
-    sizes = dataset.labels.unique(return_counts=True)[1].tolist()
     return {
-        "graphs": len(dataset),
-        "nodes": f"{nodes.mean():.3f} on average, {nodes.min():.0f} to {nodes.max():.0f}",
-        "edges": f"{edges:.3f} on average",
-        "features": dataset.num_features,
-        "classes": f"{len(sizes)}, of {sizes} graphs",
+        "graphs": f"{len(dataset)}, with {nodes:.1f} nodes and {edges:.1f} edges on average",
+        "classes": f"of {dataset.labels.bincount().tolist()} graphs",
         "digest": dataset.digest,
     }
 

@@ -36,16 +36,8 @@ class Task(task.Task):
         self.device = device
         self.dataset = dataset or data.load(run.dataset, data_root)
         self.labels = y = self.dataset.labels
-        if run.batch_size == 2 and len(self.dataset) % 2:
-            raise ValueError(f"batch_size must be at least 3 for {len(self.dataset)} graphs, got 2")
         _check(run, method)
         self.splits = evaluation.stratified_folds(y, run.folds, run.seed)
-        least = min(int(y[part].unique(return_counts=True)[1].min()) for part, _ in self.splits)
-        if least < evaluation.INNER_FOLDS:  # before training, not after it
-            raise ValueError(
-                f"each class needs {evaluation.INNER_FOLDS} graphs in each training part, "
-                f"got {least}"
-            )
         self.run = dataclasses.replace(
             run,
             dataset=self.dataset.name,
@@ -181,10 +173,3 @@ def _check(run: GraphRun, method) -> None:
             raise ValueError(f"{run.method} learns from labels; pass labels='fold' or 'all'")
     elif run.catalogue.get(method.name) != method.entry:
         raise ValueError(f"{run.framework} has no method {method.name!r}")
-    elif run.framework == "graphcl" and (
-        method.entry.features or method.options.get("learn", "fixed") != "fixed"
-    ):
-        raise ValueError(
-            f"graphcl cannot train {method.name}, which needs the inputs of the last layer or "
-            "learns a mixture"
-        )

@@ -61,7 +61,6 @@ def view(
     `x` may be the given `rows` of a batch of `n`, for all of which random numbers are drawn.
     """
     how, device, n = as_augmentation(augmentation), x.device, n or len(x)
-    _check_images(x, how)
 
     def uniform(low, high):
         return torch.rand(n, generator=generator, device=device) * (high - low) + low
@@ -166,15 +165,6 @@ def _blur_columns(x: Tensor, weights: Tensor) -> Tensor:
         before, after = (padded[..., start : start + width] for start in (reach - k, reach + k))
         out = out + side * (before + after)
     return out
-
-
-def _check_images(x: Tensor, how: Augmentation) -> None:
-    if x.dtype != torch.uint8 or x.ndim != 4 or x.shape[3] not in (1, 3):
-        raise ValueError(f"images must be uint8 [B,H,W,1 or 3], not {x.dtype} {[*x.shape]}")
-    side = how.size or min(x.shape[1:3])
-    if how.blur and side <= how.blur_kernel // 2:
-        kernel = how.blur_kernel
-        raise ValueError(f"blur_kernel={kernel} is too large for views of {side} pixels; reduce it")
 
 
 def _unit(x: Tensor) -> Tensor:

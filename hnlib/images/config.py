@@ -23,8 +23,7 @@ RECIPES = tomllib.loads(Path(__file__).with_name("recipes.toml").read_text("utf-
 class Augmentation:
     """The distribution of a view. Zero or (1, 1) switches an operation off.
 
-    Probabilities are per image. Raises ValueError for an even kernel, a range of deviations that is
-    not positive, or a size together with a rotation.
+    Probabilities are per image.
     """
 
     #: area (as a fraction) and width:height of the random crop, which is resized to the whole
@@ -38,22 +37,11 @@ class Augmentation:
     grey: float = 0.0  #: probability of losing the colour
     noise: float = 0.0  #: standard deviation of the added noise, white being 1
     blur: float = 0.0  #: probability of a Gaussian blur
-    blur_kernel: int = 3  #: over so many pixels each way
+    blur_kernel: int = 3  #: over so many pixels each way, an odd number
     blur_sigma: tuple[float, float] = (0.1, 2.0)  #: its deviation in pixels, uniform
-    #: side of the views, where not that of the images; shrunk with antialiasing, as pillow does
+    #: side of the views, where not that of the images; shrunk with antialiasing, as pillow does,
+    #: and not turned
     size: int | None = None
-
-    def __post_init__(self):
-        if self.blur_kernel % 2 == 0 or not 0 < self.blur_sigma[0] <= self.blur_sigma[1]:
-            raise ValueError(
-                "blur_kernel must be odd and blur_sigma be (low, high) with 0 < low <= high, got "
-                f"{self.blur_kernel} and {self.blur_sigma}"
-            )
-        if self.size is not None and (self.size < 1 or self.rotation):
-            raise ValueError(
-                f"size must be at least 1 and stand without a rotation, got size={self.size} and "
-                f"rotation={self.rotation}"
-            )
 
     def recorded(self) -> dict:
         """Return the fields as records hold them: blur and size only where they act."""

@@ -217,24 +217,13 @@ def cap_sizes(dataset: data.Dataset, size: int | None) -> data.Dataset:
 
 def _check(run: ImageRun, method, supervised: bool) -> None:
     """Check that the options fit each other and the method, before the images are loaded."""
-    features, kept_out = needs(method, "features"), run.admitted < 1
-    mixed = run.mixing or kept_out
-    refused = {
-        f"admitted={run.admitted} requires an unsupervised method of the catalogue, without a "
-        "queue": kept_out and (supervised or run.queue or not hasattr(method, "loss")),
-        f"separate_views does not apply with queue={run.queue}": run.separate_views and run.queue,
-        "pairs_only requires a method of embeddings, without mixing, a queue or admitted": (
-            run.pairs_only and (mixed or run.queue or features)
-        ),
-        f"mixing={run.mixing} requires a method without labels, without a queue and with all pairs "
-        "admitted": run.mixing and (supervised or run.queue or kept_out),
-        f"mixing=i-mix has no two views to weigh, which {run.method} needs": (
-            run.mixing == "i-mix" and features
-        ),
-    }
-    for reason, applies in refused.items():
-        if applies:
-            raise ValueError(reason)
-    if run.mixing == "i-mix":  # ValueError: the method needs two views
-        eye = torch.eye(4)
-        method.copy().loss(Contrast.from_pairs(eye[:2], eye[2:]), reduction="none")
+    chosen = [name for name in ("mixing", "queue", "pairs_only") if getattr(run, name)]
+    chosen += ["admitted"] * (run.admitted < 1)
+    if len(chosen) > 1:
+        raise ValueError(f"{' and '.join(chosen)} do not go together; choose one of them")
+    if run.separate_views and run.queue:
+        raise ValueError(f"separate_views does not apply with queue={run.queue}")
+    if supervised and (run.mixing or run.admitted < 1):
+        raise ValueError(f"{chosen[0]} requires a method without class labels, not {run.method}")
+    if needs(method, "features") and (run.pairs_only or run.mixing == "i-mix"):
+        raise ValueError(f"{chosen[0]} has no two views to weigh, which {run.method} needs")

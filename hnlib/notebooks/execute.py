@@ -106,18 +106,16 @@ def parameters_of(notebook) -> dict:
 
     Raises ValueError if a line is not ``name = literal``.
     """
-    values, line = {}, None
+    values = {}
     for cell in notebook.cells:
-        if cell.cell_type != "code" or "parameters" not in cell.metadata.get("tags", []):
+        if "parameters" not in cell.metadata.get("tags", []):
             continue
         try:
             for statement in ast.parse(cell.source).body:
-                line = statement.lineno
                 (target,) = statement.targets
                 values[target.id] = ast.literal_eval(statement.value)
         except (ValueError, AttributeError, SyntaxError) as error:
-            line = getattr(error, "lineno", line)
-            text = f"line {line} of the parameters cell is not `name = literal`"
+            text = f"a line of the parameters cell is not `name = literal` ({error})"
             raise ValueError(text) from None
     return values
 
@@ -138,8 +136,7 @@ def _parse(text: str, default):
     if isinstance(default, str):
         return text.strip("'\"")
     if isinstance(default, list):
-        items = split(text.strip("[] "))
-        return [_parse(item, default[0] if default else None) for item in items]
+        return [_parse(x, default[0] if default else None) for x in split(text.strip("[] "))]
     if default is not None:
         return TypeAdapter(type(default)).validate_strings(text)
     try:
@@ -215,8 +212,7 @@ def execute(
     The ``options`` go to papermill.
 
     Raises NotebookError if a cell failed, took more than ``timeout`` seconds, or killed the kernel.
-    A notebook with a failed cell is stored beside ``out``, as ``NAME.failed.ipynb``; with
-    ``progress`` so is one that ran out of time.
+    What was executed until then is stored beside ``out``, as ``NAME.failed.ipynb``.
     """
     import nbformat
     import papermill
@@ -234,7 +230,6 @@ def execute(
             node,
             failed,
             parameters,
-            request_save_on_cell_execute=progress,  # by hand: a cell cut off leaves what was before
             kernel_name="python3",
             language="python",
             progress_bar=progress,
@@ -245,15 +240,10 @@ def execute(
             resources={"metadata": {"path": str(root())}},
             **options,
         )
-    except papermill.PapermillExecutionError as error:
-        trace = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))
-        text = f"{name(notebook)}: cell {error.exec_count} failed.\n{trace}\n"
-        raise NotebookError(f"{text}The executed notebook is at {relative_path(failed)}.") from None
-    except (CellTimeoutError, RuntimeError) as error:  # a RuntimeError: the kernel died
-        where = (
-            f"\nWhat was executed before is at {relative_path(failed)}." if failed.exists() else ""
-        )
-        raise NotebookError(f"{name(notebook)}: {error}{where}") from None
+    except (papermill.PapermillExecutionError, CellTimeoutError, RuntimeError) as error:
+        trace = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # a RuntimeError: the kernel died
+        text = f"{name(notebook)} failed. {trace}\nWhat was executed is at {relative_path(failed)}."
+        raise NotebookError(text) from None
     failed.unlink()
     # a late message of another cell may stand beside it
     probe = next(o.data[ABOUT] for o in node.cells.pop().outputs if ABOUT in o.get("data", {}))

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from hnlib._files import data_folder, path_behind
+from hnlib._files import data_folder
 from hnlib.sentences import data as sentences
 
 PREFIX = "folder:"  # before the path of a folder
@@ -84,7 +84,7 @@ def load(name: str = "generated", root: Path | str | None = None) -> Collection:
     if name == "generated":
         return generated()
     if name.startswith(PREFIX):
-        folder = path_behind(PREFIX, name)
+        folder = Path(name.removeprefix(PREFIX)).expanduser()
         made = _read(folder, folder.stem)
         return replace(made, name=f"{PREFIX}{folder.stem}-{made.digest[:8]}")
     return _read(data_folder(root, "retrieval") / name, name)
@@ -299,9 +299,9 @@ def part(texts: sentences.Corpus, start: int, stop: int) -> sentences.Corpus:
 def describe(collection: Collection) -> dict:
     """Return sizes of a collection, by name."""
     train, validation = collection.split()
-    judged = {"train": train, "validation": validation, "test": collection.judgements["test"]}
-    lines = {"documents": f"{len(collection.texts):,}, {len(collection.titled):,} with a title"}
-    for split, queries in judged.items():
-        lines[split] = f"{len(queries):,} queries, {sum(map(len, queries.values())):,} judged"
-    lines["digest"] = collection.digest
-    return lines
+    return {
+        "documents": f"{len(collection.texts):,}, {len(collection.titled):,} with a title",
+        "queries": f"{len(train):,} to train on, {len(validation):,} to validate, "
+        f"{len(collection.judgements['test']):,} to test",
+        "digest": collection.digest,
+    }

@@ -50,17 +50,13 @@ def load(name: str, root: Path | str | None = None) -> Benchmark:
     folder, about = data_folder(root, "sentences"), PUBLISHED[name]
     try:
         contents = [path.read_bytes() for path in _paths(folder, about["files"])]
-    except OSError as error:
+        digest = hashlib.sha256(b"".join(contents)).hexdigest()[:16]
+        if digest != about["digest"]:
+            raise ValueError(f"damaged or another edition, of digest {digest}")
+    except (OSError, ValueError) as error:
         raise ValueError(
-            f"{name} is not in {folder} ({error.strerror}: {error.filename}); put its files there, "
-            f"from {about['source']}, or choose other tasks: {', '.join(GENERATED)} are made here"
+            f"{name} is not in {folder} ({error}); put its files there, from {about['source']}"
         ) from error
-    digest = hashlib.sha256(b"".join(contents)).hexdigest()[:16]
-    if digest != about["digest"]:
-        raise ValueError(
-            f"{name} in {folder} is damaged or another edition (digest {digest}); put the files "
-            f"there anew, from {about['source']}"
-        )
     return _read(name, [_lines(content) for content in contents])
 
 
@@ -69,8 +65,6 @@ def _paths(folder: Path, files: list[str]) -> list[Path]:
     if not files[0].endswith("-en-test"):
         return [folder / file for file in files]
     inputs = sorted((folder / files[0]).glob("STS.input.*.txt"))
-    if not inputs:
-        raise FileNotFoundError(2, "No such files", f"{folder / files[0]}/STS.input.*.txt")
     return [path.with_name(path.name.replace("input", kind)) for path in inputs for kind in KINDS]
 
 

@@ -12,25 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 
 from hnlib._checks import one_of
-from hnlib._files import (
-    data_folder,
-    decode,
-    download,
-    explain_failed_download,
-    path_behind,
-    read_zip,
-    write_atomically,
-)
+from hnlib._files import data_folder, download, explain_failed_download, read_zip, write_atomically
 from hnlib.sentences.config import SentenceRun
-
-try:
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
-except ModuleNotFoundError as error:
-    text = "sentences need tokenizers; pip install 'hnlib[sentences]'"
-    raise ModuleNotFoundError(text, name=error.name) from error
 
 PREFIX = "text:"  # before the path of a text file
 #: 100 English novels, 1839–1937, as collected by Eder and Rybicki; two are not in the public domain
@@ -45,7 +32,6 @@ FILE = rf"[^/]+/corpus/(?!{'|'.join(PROTECTED)})\w+_\d+\.txt"
 NOVELS_LISTING = "6194d010439a49e632c3f2c5022de76d59dfb8bf136eb01e5453525a1cb997fa"
 NOVELS_DIGEST = "d96b7d2ec2f6a389295d436ccdc9853a98c028ceded2320d5ee3f9c9df48cf13"
 PAD, UNKNOWN = "[PAD]", "[UNK]"
-_LONG_WORD = re.compile(r"\S{1000}")  # is cut there: byte-pair encoding takes quadratic time
 _END = re.compile(
     r"""(?<=[.!?])(?<!\bMr\.)(?<!\bMrs\.)(?<!\bDr\.)(?<!\bSt\.)(?<!\b[A-Z]\.)"""
     r"""["'”’)\]]*\s+(?=["'“‘(\[]*[A-Z])"""
@@ -100,8 +86,7 @@ def corpus(
     short = [i for i, document in enumerate(documents) if len(document) < 2]
     if not documents or short or isinstance(documents[0], str):
         raise ValueError(
-            f"{name} has {len(documents)} documents, of which {len(short)} have fewer than 2 "
-            f"sentences (first: {short[:1]}); give lists of sentences that follow each other"
+            f"{name} must be lists of at least 2 sentences; shorter are documents {short[:9]}"
         )
     sentences = list(itertools.chain.from_iterable(documents))
     tokenizer = learned(sentences, vocabulary)
@@ -116,8 +101,6 @@ def corpus(
 
 def learned(sentences: Iterable[str], vocabulary: int = 16384) -> Tokenizer:
     """Learn a byte-pair encoding, a function of the sentences and of `vocabulary` alone."""
-    if not 3 <= vocabulary < 2**15:  # int16 holds the ids
-        raise ValueError(f"vocabulary must lie in [3, {2**15 - 1}], got {vocabulary}")
     tokenizer = Tokenizer(models.BPE(unk_token=UNKNOWN))
     plain = [normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]
     tokenizer.normalizer = normalizers.Sequence(plain)
@@ -125,12 +108,8 @@ def learned(sentences: Iterable[str], vocabulary: int = 16384) -> Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary, special_tokens=[PAD, UNKNOWN], show_progress=False
     )
-    tokenizer.train_from_iterator(map(_cut_long_words, sentences), trainer)
+    tokenizer.train_from_iterator(sentences, trainer)
     return tokenizer
-
-
-def _cut_long_words(sentence: str) -> str:
-    return _LONG_WORD.sub(r"\g<0> ", sentence)
 
 
 def encode(tokenizer: Tokenizer, sentences: Sequence[str]) -> tuple[Tensor, Tensor]:
@@ -138,8 +117,7 @@ def encode(tokenizer: Tokenizer, sentences: Sequence[str]) -> tuple[Tensor, Tens
     counts, ids = [0], []
     kind = np.int16 if tokenizer.get_vocab_size() < 2**15 else np.int32
     for part in range(0, len(sentences), 10000):  # encodings are large
-        batch = [_cut_long_words(sentence) for sentence in sentences[part : part + 10000]]
-        for one in tokenizer.encode_batch_fast(batch):
+        for one in tokenizer.encode_batch_fast(sentences[part : part + 10000]):
             if not one.ids:
                 raise ValueError(f"sentence {len(counts) - 1} is empty; leave it out")
             counts.append(len(one.ids))
@@ -163,21 +141,21 @@ def load(name: str = "topics", root: Path | str | None = None, vocabulary: int =
     """
     if name == "topics":
         return corpus(topics(), name, vocabulary)
-    if not name.startswith(PREFIX):
-        one_of("dataset", name, (*SentenceRun.datasets, f"{PREFIX}PATH"))
     folder = data_folder(root, "sentences")
-    path = folder / "novels.txt"
-    if name != "novels":
-        path = path_behind(PREFIX, name)
-    elif not path.exists():
-        _prepare_novels(path)
+    if name.startswith(PREFIX):
+        path = Path(name.removeprefix(PREFIX)).expanduser()
+    else:
+        one_of("dataset", name, (*SentenceRun.datasets, f"{PREFIX}PATH"))
+        path = folder / "novels.txt"
+        if not path.exists():
+            _prepare_novels(path)
     text = path.read_bytes()
     digest = hashlib.sha256(text).hexdigest()
     if name != "novels":
         name = f"{PREFIX}{path.stem}-{digest[:8]}"
     elif digest != NOVELS_DIGEST:
         raise ValueError(f"{path} has another digest; delete it, then run `hnlib data novels`")
-    words = decode(text, path).replace("\r\n", "\n").strip("\n")
+    words = text.decode("utf-8-sig").replace("\r\n", "\n").strip("\n")
     documents = [part.split("\n") for part in re.split(r"\n{2,}", words)]
     cache = folder / "tokens" / f"{digest[:16]}-{vocabulary}.safetensors"
     return cached(cache, name, lambda: corpus(documents, name, vocabulary))
@@ -219,7 +197,7 @@ def _prepare_novels(path: Path) -> None:
         with explain_failed_download("novels", f"the folder corpus of {NOVELS} at {folder}"):
             download(NOVELS, archive)
             texts = read_zip(archive, FILE, listing=NOVELS_LISTING)
-    chosen = [decode(texts[name], folder / name) for name in sorted(texts) if name not in PROTECTED]
+    chosen = [texts[name].decode("utf-8-sig") for name in sorted(texts) if name not in PROTECTED]
     content = "\n\n".join("\n".join(sentences(text)) for text in chosen) + "\n"
     if hashlib.sha256(content.encode()).hexdigest() != NOVELS_DIGEST:
         raise ValueError(f"{len(chosen)} novels are not the 98 expected ones; download them again")
@@ -239,11 +217,9 @@ def sentences(text: str) -> list[str]:
 
 def describe(corpus: Corpus) -> dict:
     """Return sizes of a corpus, by name."""
-    lengths = corpus.ends.diff().double()
     return {
         "sentences": f"{len(corpus):,} in {int(corpus.documents[-1]) + 1} documents",
-        "pairs": f"{len(corpus.neighbours):,} of neighbours",
-        "tokens": f"{lengths.mean():.1f} on average, {lengths.max():.0f} at most",
+        "tokens": f"{corpus.ends.diff().double().mean():.1f} on average",
         "vocabulary": f"{corpus.vocabulary:,}",
         "digest": corpus.digest,
     }

