@@ -16,7 +16,6 @@ from hnlib import graphs, methods
 from hnlib.graphs import task
 from hnlib.graphs.config import GraphRun
 from hnlib.training import evaluation as readouts
-from hnlib.training import records
 
 
 def random_batch(seed: int, sizes=(3, 5, 2, 4), d: int = 6, scale: float = 2.0):
@@ -144,49 +143,27 @@ def small():
     return graphs.data.graph_set([g for g in graphs.data.motifs(120) if int(g.y) < 2], "small")
 
 
-@pytest.mark.slow
-def test_labels_of_the_test_fold_are_not_seen(small, monkeypatch):
-    seen, given = [], []
-    model, loss = task.Task.model, task.Task.loss
+def parts_of(small, labels):
+    run = GraphRun(method="scl", labels=labels, folds=4, framework="graphcl").resolved()
+    return task.Task(run, methods.build("scl"), dataset=small).parts
 
-    def watched(self):
-        seen.append(self.labels)
-        return model(self)
 
-    def watched_loss(self, model, method, views, labels, gather):
-        given.append(labels)
-        return loss(self, model, method, views, labels, gather)
-
-    monkeypatch.setattr(task.Task, "model", watched)
-    monkeypatch.setattr(task.Task, "loss", watched_loss)
-    run = train(small, "scl", **SHORT)
-    assert run.record["configuration"]["labels"] == "fold"
+def test_labels_of_the_test_fold_are_not_seen(small):
     splits = readouts.stratified_folds(small.labels, 4, 0)
-    for labels, (fitted, held_out) in zip(seen, splits, strict=True):
-        assert (labels[held_out] == -1).all()
-        assert torch.equal(labels[fitted], small.labels[fitted])
-    seen.clear()
-    train(small, "scl", labels="all", **SHORT)
-    assert len(seen) == 1 and torch.equal(seen[0], small.labels)
-    given.clear()
-    run = train(small, "infograph", **SHORT)
-    assert run.record["configuration"]["labels"] is None and given == [None]
+    for part, (fitted, held_out) in zip(parts_of(small, "fold"), splits, strict=True):
+        assert (part.labels[held_out] == -1).all()
+        assert torch.equal(part.labels[fitted], small.labels[fitted])
+    (whole,) = parts_of(small, "all")  # the control
+    assert torch.equal(whole.labels, small.labels)
 
 
-@pytest.mark.slow
-def test_hidden_labels_are_classes_of_their_own_in_two_views(small, monkeypatch):
-    given, method = [], methods.build("scl")
-
-    def forward(self, z1, z2, labels, features=None):
-        given.append(labels)
-        return (z1 * z2).sum()
-
-    monkeypatch.setattr(type(method), "forward", forward)
-    train(small, method, framework="graphcl", **SHORT)
-    assert len(given) == 4
-    for labels in given:
-        hidden = labels[labels < 0]
-        assert len(hidden) and len(hidden.unique()) == len(hidden)
+def test_hidden_labels_are_classes_of_their_own_in_two_views(small):
+    part, given = parts_of(small, "fold")[0], []
+    views = part.views(torch.arange(8), seeded(), slice(None))
+    labels = torch.tensor([0, 0, -1, 1, -1, 1, -1, 0])
+    part.loss(part.model(), lambda z1, z2, y: given.append(y), views, labels, lambda z: z)
+    assert torch.equal(given[0][labels >= 0], labels[labels >= 0])
+    assert len(given[0][labels < 0].unique()) == 3 and (given[0][labels < 0] < 0).all()
 
 
 # What bad input gets
@@ -199,26 +176,12 @@ def path(n: int, y: int = 0, **more) -> Data:
     )
 
 
-class Plain(torch.nn.Module):
-    """InfoGraph's loss as a module of one's own."""
-
-    name, supervised = "plain", False
-
-    def __init__(self, supervised=False, **options):
-        super().__init__()
-        self.supervised, self.options = supervised, options
-
-    def loss(self, contrast):
-        return graphs.methods.build("infograph").loss(contrast)
-
-
 @pytest.mark.parametrize(
     "arguments, message",
     [
         (dict(method="simclr"), "method 'simclr' is unknown; the catalogue has infograph"),
         (dict(method="unremix", framework="graphcl"), "unremix needs the inputs of the last layer"),
         (dict(method=methods.build("hcl")), "has no method 'hcl'"),
-        (dict(method=Plain(supervised=True)), "plain learns from labels; pass labels='fold' or"),
         (dict(method=None), "method=None trains nothing"),
         (dict(queue=8), "queue=8 requires framework='graphcl'"),
     ],
@@ -226,18 +189,6 @@ class Plain(torch.nn.Module):
 def test_bad_arguments_are_refused_in_one_sentence(small, arguments, message):
     with pytest.raises(ValueError, match=message):
         train(**SHORT | {"dataset": small, "method": "hcl"} | arguments)
-
-
-@pytest.mark.slow
-def test_a_loss_of_one_s_own_trains_and_is_recorded(small, tmp_path):
-    chosen = SHORT | dict(record_to=tmp_path)
-    run = train(small, Plain(beta=2.0), labels="fold", **chosen)
-    assert run.record["losses"] == train(small, "infograph", **chosen).record["losses"]
-    configuration = run.record["configuration"]
-    assert (configuration["method"], configuration["options"]) == ("plain", {"beta": 2.0})
-    assert configuration["labels"] is None  # it asks for none
-    row = records.frame(records.load_all(tmp_path)).query("method == 'plain'").iloc[0]
-    assert row["beta"] == 2.0 and row["run"].configuration == configuration
 
 
 def test_the_first_view_may_be_the_graph_itself(small):

@@ -82,7 +82,7 @@ def test_a_corpus_that_cannot_be_used_is_refused(documents, message):
 
 @pytest.fixture
 def novels(tmp_path, monkeypatch):
-    """Two novels and a protected one, in a folder or in an archive that is downloaded."""
+    """Two novels and a protected one in an archive that is downloaded."""
     texts = {
         "A_B_1900.txt": "\ufeffOne day.\r\nHe left. She stayed.",
         "C_D_1910.txt": "Two men. They met.",
@@ -91,41 +91,25 @@ def novels(tmp_path, monkeypatch):
     content = "One day.\nHe left.\nShe stayed.\n\nTwo men.\nThey met.\n"
     monkeypatch.setattr(data, "NOVELS_DIGEST", data.hashlib.sha256(content.encode()).hexdigest())
     monkeypatch.setattr(data, "NOVELS", f"file://{tmp_path}/served")
-
-    def lay(archive):
-        with zipfile.ZipFile(tmp_path / "served", "w") as file:
-            for name, text in texts.items():
-                file.writestr(f"novels-1/corpus/{name}", text)
-                file.writestr(f"novels-1/other/{name}", "no")
-            packed = [one for one in file.infolist() if re.fullmatch(data.FILE, one.filename)]
-        lines = [f"{one.filename[16:]} {one.file_size} {one.CRC:08x}\n" for one in packed]
-        listing = data.hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
-        monkeypatch.setattr(data, "NOVELS_LISTING", listing)
-        if not archive:
-            folder = tmp_path / "sentences" / "novels"
-            folder.mkdir(parents=True)
-            for name, text in texts.items():
-                (folder / name).write_text(text, newline="")
-        return tmp_path / "sentences" / "novels.txt"
-
-    return lay
+    with zipfile.ZipFile(tmp_path / "served", "w") as file:
+        for name, text in texts.items():
+            file.writestr(f"novels-1/corpus/{name}", text)
+        packed = [one for one in file.infolist() if re.fullmatch(data.FILE, one.filename)]
+    lines = [f"{one.filename[16:]} {one.file_size} {one.CRC:08x}\n" for one in packed]
+    listing = data.hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
+    monkeypatch.setattr(data, "NOVELS_LISTING", listing)
 
 
-@pytest.mark.parametrize("archive", [True, False])
-def test_novels_are_split_once_and_read_again(novels, tmp_path, archive, monkeypatch):
-    path = novels(archive)
+def test_novels_are_split_once_and_read_again(novels, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(data, "NOVELS_DIGEST", "another")
         with pytest.raises(ValueError, match="2 novels are not the 98 expected"):
             data.load("novels", tmp_path, 300)
-    assert not path.exists()
     first = data.load("novels", tmp_path, 300)
-    assert path.read_text().startswith("One day.\nHe left.\nShe stayed.\n\nTwo men.")
     assert len(first) == 5 and len(first.neighbours) == 3
     monkeypatch.setattr(data, "learned", None)  # the token ids are cached
     again = data.load("novels", tmp_path, 300)
     assert again.digest == first.digest and torch.equal(again.ids, first.ids)
-    assert again.documents.tolist() == [0, 0, 0, 1, 1]
 
 
 def test_a_text_of_ones_own(tmp_path):

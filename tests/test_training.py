@@ -214,7 +214,10 @@ def test_max_steps_end_a_run_and_more_epochs_do_not_take_its_last_row(tmp_path):
         (dict(batch_size=101), "at most the 100 images for training, got 101"),
         (dict(method=nn.Identity(), queue=8), "queue requires a method"),
         (dict(schedule={"beta": (1, 0)}), "no option 'beta'; it has temp"),
-        (dict(admitted=0.5, method="scl"), "admitted=0.5 requires an unsupervised method"),
+        (
+            dict(admitted=0.5, method="scl"),
+            "admitted requires a method without class labels, not scl",
+        ),
         (dict(separate_views=True, queue=64), "separate_views does not apply with queue=64"),
     ],
 )

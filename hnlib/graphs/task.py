@@ -13,14 +13,10 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch
 
 from hnlib import methods as two_views
-from hnlib.graphs import data, methods, views
+from hnlib.graphs import data, encoders, methods, views
 from hnlib.graphs.config import GraphRun
-from hnlib.graphs.encoders import GIN, embed
-from hnlib.graphs.frameworks import GraphCL, InfoGraph
 from hnlib.training import evaluation, task
 from hnlib.training.loop import needs
-
-FRAMEWORKS = {"infograph": InfoGraph, "graphcl": GraphCL}
 
 
 class Task(task.Task):
@@ -68,10 +64,10 @@ class Task(task.Task):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def model(self) -> InfoGraph | GraphCL:
+    def model(self) -> nn.Module:
         """Return a model with random weights."""
         run = self.run
-        return build_model(run.framework, self.dataset.num_features, run.hidden, run.layers)
+        return encoders.build(run.framework, self.dataset.num_features, run.hidden, run.layers)
 
     def batches(self, generator: torch.Generator) -> Sequence[Tensor]:
         """Return a permutation in nearly equal parts."""
@@ -110,7 +106,7 @@ class Task(task.Task):
         """Return the accuracies of an SVM on the embeddings of all graphs, for the folds."""
         if not (loop.should_evaluate(loop.progress.epoch) or loop.finished):
             return None
-        x = embed(loop.model.encoder, self.dataset)
+        x = encoders.embed(loop.model.encoder, self.dataset)
         y, seed = self.dataset.labels, self.run.seed
         scores = [evaluation.svm(x, y, *split, seed=seed) for split in self.splits]
         accuracies, inner, penalties = map(list, zip(*scores))
@@ -139,17 +135,7 @@ class Task(task.Task):
         """Return the model of a saved run, before its weights are loaded."""
         run = GraphRun.read(record["configuration"])
         features = state["encoder.convolutions.0.nn.0.weight"].shape[1]
-        return build_model(run.framework, features, run.hidden, run.layers)
-
-
-def build_model(framework: str, features: int, hidden: int, layers: int) -> InfoGraph | GraphCL:
-    """Return encoder and heads; linear layers start as in the released code."""
-    model = FRAMEWORKS[framework](GIN(features, hidden, layers))
-    for layer in model.modules():
-        if isinstance(layer, nn.Linear):
-            nn.init.xavier_uniform_(layer.weight)
-            nn.init.zeros_(layer.bias)
-    return model
+        return encoders.build(run.framework, features, run.hidden, run.layers)
 
 
 def _together(rows: tuple[dict, ...]) -> dict:

@@ -241,9 +241,8 @@ def execute(
             **options,
         )
     except (papermill.PapermillExecutionError, CellTimeoutError, RuntimeError) as error:
-        trace = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # a RuntimeError: the kernel died
-        text = f"{name(notebook)} failed. {trace}\nWhat was executed is at {relative_path(failed)}."
-        raise NotebookError(text) from None
+        text = f"{name(notebook)} failed. {error}\nWhat was executed is at {relative_path(failed)}."
+        raise NotebookError(text) from None  # a RuntimeError: the kernel died
     failed.unlink()
     # a late message of another cell may stand beside it
     probe = next(o.data[ABOUT] for o in node.cells.pop().outputs if ABOUT in o.get("data", {}))
