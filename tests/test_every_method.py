@@ -1,4 +1,4 @@
-"""The calls of every method, for `simulated_device_cases`; and that a method can be copied."""
+"""The calls of every method, for `simulated_device_cases`, and what all of them can do."""
 
 import copy
 import math
@@ -7,7 +7,7 @@ import pickle
 import pytest
 import torch
 
-from hnlib import graphs, methods
+from hnlib import graphs, methods, robust, transport
 from hnlib.contrast import Contrast
 
 LABELS = torch.tensor([0, 1, 2, 1, 0, 2])
@@ -66,6 +66,18 @@ def loss(kind, method, a, b):
         return method.pairs(a, keys, labels=torch.cat([y, y]) if entry.supervised else None)
     labels = CLASSES.to(device) if entry.supervised else None
     return method.loss(graphs.methods.from_nodes(a, b, BATCH.to(device), labels, positives))
+
+
+@pytest.mark.parametrize(("kind", "name"), EVERY)
+def test_nothing_is_asked_of_a_device(kind, name, monkeypatch):
+    """On meta there are no values: what would make an accelerator wait fails there."""
+    monkeypatch.setattr(transport, "STEPS", 3)
+    monkeypatch.setattr(robust, "STEPS", 3)
+    method = build(kind, name).to("meta")
+    a, b = embeddings(kind, device="meta", dtype=torch.float32)
+    value = loss(kind, method, a, b)
+    value.backward()
+    assert value.shape == () and value.is_meta and a.grad.shape == a.shape
 
 
 def pickled(x):

@@ -119,6 +119,8 @@ def dataset_table(runs: pd.DataFrame) -> str:
 
     The meaning of an option is what the docstring of its class of runs says.
     """
+    if runs.empty:
+        return NONE_YET
     option = re.compile(r"^(\w+)(?: : .*)?\n((?: {4}.+\n?)+)", re.M)
     classes = [kinds.Configuration, *map(kinds.run_class, reversed(kinds.KINDS))]
     pages = [inspect.getdoc(one) or "" for one in classes]
