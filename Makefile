@@ -22,7 +22,7 @@ device: $(READY)
 	for page in $$($(BUILDER) small --names); do \
 	  PYTHONPATH=book $(BIN)/python -m tests.simulated_device $$page -p small True || exit 1; done
 
-# The built book as one file, printed by Chromium: _build/html/hard-negatives.pdf
+# The built book as two files, core and appendices, printed by Chromium into _build/html
 pdf: $(READY)
 	$(BUILDER) pdf
 

@@ -13,7 +13,7 @@ def test_all_pages_make_one_document(tmp_path, monkeypatch):
     for name in pdf.toc():
         (tmp_path / name).parent.mkdir()
         (tmp_path / f"{name}.html").write_text(page)
-    text = pdf.document(tmp_path)
+    text = pdf.document(tmp_path, pdf.toc())
     assert '<li><a href="#a/one">1. A &lt; B</a></li><li><a href="#book/results">' in text
     assert text.index('data-page="a/one">') < text.index('data-page="book/results" data-folded>')
     assert text.count('src="_images/x.svg"') == 2 and "../" not in text and "Print" not in text

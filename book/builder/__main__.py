@@ -47,7 +47,7 @@ def small(*, jobs: PositiveInt | None = None, names: bool = False) -> int:
 
 @app.command
 def pdf() -> None:
-    """Print the built book into one PDF with Chromium."""
+    """Print the built book with Chromium: a PDF of the core, and one of the appendices."""
     paper.write()
 
 

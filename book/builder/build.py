@@ -53,6 +53,14 @@ def toc() -> tuple[str, ...]:
     return tuple(parse_toc_yaml(root() / "_toc.yml"))
 
 
+def appendices() -> set[str]:
+    """Return the pages of the parts that begin with *Appendix*, which are not the core."""
+    from sphinx_external_toc.parsing import parse_toc_yaml
+
+    parts = parse_toc_yaml(root() / "_toc.yml").root.subtrees
+    return {page for one in parts if one.caption.startswith("Appendix") for page in one.items}
+
+
 def chapters() -> list[Path]:
     """Return the notebooks of the book in the order of ``_toc.yml``."""
     return [root() / f"{page}.md" for page in toc() if page.startswith("notebooks/")]
@@ -176,7 +184,10 @@ def render(folder: Path, draft: bool) -> None:
     packed.result()
     portable_notebooks.read_labels(page, toc())
     redirects.write(redirects.read(folder / "book/redirects.csv"), page)
-    portable_notebooks.downloads(page / "_sources", portable_notebooks.repository(root()))
+    url, core = portable_notebooks.repository(root()), [x for x in toc() if x not in appendices()]
+    portable_notebooks.downloads(page / "_sources", url)
+    text = portable_notebooks.reader_text(page / "_sources", core, url)
+    (page / "llms.txt").write_text(text, encoding="utf-8")
     html, old = root() / "_build/html", root() / "_build/html.old"
     shutil.rmtree(old, ignore_errors=True)
     if html.exists():

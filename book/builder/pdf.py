@@ -1,4 +1,4 @@
-"""Print the built book into one PDF with headless Chromium."""
+"""Print the built book with headless Chromium: a PDF of the core, and one of the appendices."""
 
 import html
 import re
@@ -7,11 +7,12 @@ import time
 from pathlib import Path
 
 import hnlib
-from builder.build import toc
+from builder.build import appendices, toc
 from hnlib.notebooks.execute import root
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+CORE, REST = "hard-negatives.pdf", "hard-negatives-appendices.pdf"
 LEDGERS = ("book/results", "book/papers")  # whose folded tables stay folded
 WIDTH = {"width": 665, "height": 970}  # of A4 between the margins of book/theme/paper.css
 TIGHT = """() => { for (const table of document.querySelectorAll("article table"))
@@ -35,8 +36,8 @@ def title(page: str) -> str:
     return html.unescape(re.sub("<[^>]+>", "", found[1])).strip()
 
 
-def document(folder: Path) -> str:
-    """Return all built pages as one, behind a cover and a table of contents."""
+def document(folder: Path, pages: list[str]) -> str:
+    """Return built pages as one, behind a cover and a table of contents."""
     start = (folder / f"{toc()[0]}.html").read_text(encoding="utf-8")
     head = re.findall(
         r'<link [^>]*rel="stylesheet"[^>]*>|<script>window\.MathJax.*?</script>'
@@ -45,7 +46,7 @@ def document(folder: Path) -> str:
     )
     book = html.unescape(re.search('property="og:site_name" content="(.*?)"', start)[1])
     sheets, contents = [], []
-    for page in toc():
+    for page in pages:
         text = (folder / f"{page}.html").read_text(encoding="utf-8")
         (article,) = re.findall(r'<article class="bd-article">.*?</article>', text, re.S)
         about = f'id="{page}" data-page="{page}"{" data-folded" * page.startswith(LEDGERS)}'
@@ -61,12 +62,12 @@ def document(folder: Path) -> str:
     return re.sub(r'(src|href|srcset)="(?:\.\./)+_', r'\1="_', text)
 
 
-def pdf(folder: Path, out: Path) -> None:
-    """Print the pages in ``folder`` into ``out``, in one to five minutes."""
+def pdf(folder: Path, out: Path, pages: list[str]) -> None:
+    """Print pages of ``folder`` into ``out``, in one to three minutes."""
     from playwright.sync_api import sync_playwright
 
     source = folder / "paper.html"
-    source.write_text(document(folder), encoding="utf-8")
+    source.write_text(document(folder, pages), encoding="utf-8")
     try:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
@@ -91,16 +92,18 @@ def pdf(folder: Path, out: Path) -> None:
 
 
 def write() -> None:
-    """Print the built book and link it beside its version. Raises ValueError if there is none."""
+    """Print the built book and link both files. Raises ValueError if no book is built."""
     start, built = time.monotonic(), root() / "_build/html"
-    target = built / "hard-negatives.pdf"
     if not (built / f"{toc()[0]}.html").exists():
         raise ValueError(f"there is no book in {built}; run `make book` first")
-    pdf(built, target)
+    apart = appendices()
+    for target, after in ((CORE, False), (REST, True)):
+        pdf(built, built / target, [page for page in toc() if (page in apart) == after])
     version = f"Version {hnlib.__version__}"
-    linked = f'{version} · <a href="../{target.name}">This book as a PDF</a>'
+    linked = f'{version} · <a href="../{CORE}">This book as a PDF</a>'
+    linked += f', <a href="../{REST}">its appendices</a>'
     page = built / f"{toc()[0]}.html"
     text = page.read_text(encoding="utf-8")
     if linked not in text:
         page.write_text(text.replace(version, linked), encoding="utf-8")
-    print(f"{target.relative_to(root())} ({time.monotonic() - start:.0f} s)")
+    print(f"_build/html/{CORE}, {REST} ({time.monotonic() - start:.0f} s)")

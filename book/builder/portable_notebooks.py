@@ -255,3 +255,27 @@ def downloads(folder: Path, url: str) -> None:
         page = path.relative_to(folder).with_suffix("").as_posix()
         node = portable(nbformat.read(path, as_version=4), url, page)
         path.write_text(f"{nbformat.writes(node)}\n", encoding="utf-8")
+
+
+def reader_text(folder: Path, pages: Iterable[str], url: str) -> str:
+    """Return what stands open on pages, words and tables alone, for a language model to read.
+
+    `folder` has the sources of the pages, after `downloads`.
+    """
+    import nbformat
+
+    text = []
+    for page in pages:
+        if (notebook := folder / f"{page}.ipynb").is_file():
+            for cell in nbformat.read(notebook, as_version=4).cells:
+                shown = [cell.source] * (cell.cell_type == "markdown")
+                if not cell.metadata.get("jupyter", {}).get("outputs_hidden"):
+                    shown += [
+                        output.data["text/plain"]
+                        for output in cell.get("outputs", ())
+                        if "<table" in output.get("data", {}).get("text/html", "")
+                    ]
+                text += shown
+        else:
+            text.append(plain((folder / f"{page}.md").read_text("utf-8"), page, address(url)))
+    return re.sub(r"<details>.*?</details>\n*", "", "\n\n".join(text), flags=re.S) + "\n"
