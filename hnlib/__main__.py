@@ -11,6 +11,9 @@ except ModuleNotFoundError as missing:
     print(f"hnlib: {missing.name} is missing; pip install 'hnlib[training]'", file=sys.stderr)
     sys.exit(2)
 
+#: The extra that brings a package, where it is not [book]
+EXTRAS = {"networkx": "graphs", "tokenizers": "sentences", "bm25s": "retrieval"}
+
 
 def _stop(*_):
     raise KeyboardInterrupt
@@ -44,7 +47,8 @@ def main(argv: list[str] | None = None, app=None) -> int:
     except ModuleNotFoundError as error:
         status, text = 2, str(error)
         if "pip install" not in text:  # not a sentence of ours
-            text = f"{error.name} is missing; pip install 'hnlib[book]'"
+            extra = EXTRAS.get(str(error.name), "book")
+            text = f"{error.name} is missing; pip install 'hnlib[{extra}]'"
     except (CycloptsError, ValueError, OSError) as error:
         status, text = 2, _sentence(error)
     print(f"hnlib: {text}", file=sys.stderr)

