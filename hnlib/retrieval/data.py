@@ -7,7 +7,7 @@ import hashlib
 import io
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -92,12 +92,13 @@ def load(name: str = "generated", root: Path | str | None = None) -> Collection:
 
 def _read(folder: Path, name: str) -> Collection:
     reader = {"ml-100k": movielens, "banking77": banking}.get(name, read)
+    files = _Files(folder)
     try:
-        return reader(folder, name)
+        return reader(files, name)
     except (OSError, LookupError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{folder} cannot be read ({type(error).__name__}: {error}); put files there in the "
-            f"form that hnlib.retrieval.data.{reader.__name__} describes"
+            f"{files.at}{folder} cannot be read ({type(error).__name__}: {error}); put files there "
+            f"in the form that hnlib.retrieval.data.{reader.__name__} describes"
         ) from error
 
 
@@ -105,7 +106,7 @@ class _Files:
     """The files of a folder; `digest` covers those that were read."""
 
     def __init__(self, folder: Path):
-        self.folder, self._digest = folder, hashlib.sha256()
+        self.folder, self.at, self._digest = folder, "", hashlib.sha256()
 
     @property
     def digest(self) -> str:
@@ -118,34 +119,38 @@ class _Files:
         self._digest.update(content)
         return content.decode("utf-8-sig").replace("\r\n", "\n")
 
-    def lines(self, name: str) -> list[str]:
-        """Return the lines that are not empty; `splitlines` would split within some texts."""
-        return [line for line in self.text(name).split("\n") if line.strip()]
+    def lines(self, name: str) -> Iterator[str]:
+        """Yield the lines that are not empty; `splitlines` would split within some texts."""
+        for number, line in enumerate(self.text(name).split("\n"), 1):
+            self.at = f"line {number} of {name} in "
+            if line.strip():
+                yield line
+        self.at = ""
 
 
-def read(folder: Path, name: str) -> Collection:
+def read(files: _Files, name: str) -> Collection:
     """Read a folder in BEIR's layout.
 
     A line of `corpus.jsonl` and `queries.jsonl` is an object with `_id` and `text`, and perhaps
     `title`; one of `qrels/SPLIT.tsv` has query, document and grade, with tabs between them.
     """
-    files = _Files(folder)
     documents, queries = {}, {}
     for part, found in (("corpus", documents), ("queries", queries)):
-        lines = files.lines(f"{part}.jsonl")
-        found |= {str(one["_id"]): one for one in map(json.loads, lines)}
-        if len(found) < len(lines):
-            raise ValueError(f"{part}.jsonl has an _id twice")
-    if empty := [key for key, one in queries.items() if not one["text"].strip()]:
-        raise ValueError(f"the queries {', '.join(empty)} have no text")
+        for one in map(json.loads, files.lines(f"{part}.jsonl")):
+            if not one["text"].strip() and found is queries:
+                raise ValueError("a query needs a text")
+            if found.setdefault(str(one["_id"]), one) is not one:
+                raise ValueError(f"the _id {one['_id']!r} is there twice")
     number, asked = ({key: i for i, key in enumerate(part)} for part in (documents, queries))
     judgements: dict[str, Judgements] = {}
-    for path in sorted((folder / "qrels").glob("*.tsv")):
+    for path in sorted((files.folder / "qrels").glob("*.tsv")):
         split = judgements[path.stem] = {}
         for line in files.lines(f"qrels/{path.name}"):
             query, document, grade = line.split("\t")
             if query != "query-id" and float(grade) > 0:
-                split.setdefault(asked[query], {})[number[document]] = float(grade)
+                judged = split.setdefault(asked[query], {})
+                if judged.setdefault(number[document], float(grade)) != float(grade):
+                    raise ValueError("it grades a pair again, and differently")
     if not judgements.get("test"):
         raise ValueError("qrels/test.tsv judges no document relevant")
     titles = [(one.get("title") or "").strip() for one in documents.values()]
@@ -154,13 +159,12 @@ def read(folder: Path, name: str) -> Collection:
     return Collection(name, titles, texts, asked_texts, judgements, files.digest)
 
 
-def movielens(folder: Path, name: str) -> Collection:
+def movielens(files: _Files, name: str) -> Collection:
     """Read `ml-100k.user`, `.item` and `.inter` as RecBole writes them; users ask for films.
 
     Users and films are their id and features as words; ratings of at least 4 are judgements. The
     first 80 % of a user's likes, by time, are the training part, then come dev and test.
     """
-    files = _Files(folder)
 
     def rows(part: str) -> list[dict]:
         head, *lines = files.lines(f"{name}.{part}")
@@ -193,14 +197,13 @@ def movielens(folder: Path, name: str) -> Collection:
     return Collection(name, titles, texts, queries, judgements, files.digest, repeated=True)
 
 
-def banking(folder: Path, name: str) -> Collection:
+def banking(files: _Files, name: str) -> Collection:
     """Read Banking77: a customer's question is answered by those with the same intent.
 
     `train.csv` and `test.csv` have the columns text and category. Of the training questions every
     tenth is a query of "dev"; the others are the documents, and queries of "train" that each have
     one document, another question of their intent.
     """
-    files = _Files(folder)
     given, test = (
         [(row["text"].strip(), row["category"]) for row in csv.DictReader(io.StringIO(text))]
         for text in map(files.text, ("train.csv", "test.csv"))
