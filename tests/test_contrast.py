@@ -10,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hnlib import objectives
 from hnlib.contrast import Contrast
 from hnlib.graphs.methods import from_nodes
 
@@ -42,13 +41,10 @@ def test_two_views_match_the_reference(seed, size, labelled, mode, factor):
     assert np.array_equal(c.positive_similarity, c.similarity.numpy()[P])
     assert np.abs(c.uniform_log_weights.exp().numpy() - reference.uniform(S, A)).max() < 1e-14
     assert ((c.uniform_log_weights == -torch.inf).numpy() == ~A).all()
-    with_features = Contrast.from_views(factor * z1, z2, y, features=(z2, z1))
-    assert c.features is None and torch.equal(with_features.features, torch.cat([z2, z1]))
-    z = with_features.norms[:, None] * with_features.candidates
-    assert torch.allclose(z, torch.cat([factor * z1, z2]))
+    assert torch.allclose(c.norms[:, None] * c.candidates, torch.cat([factor * z1, z2]))
 
 
-@pytest.mark.parametrize("classes", [1, 3, 40])  # many are compared in another way
+@pytest.mark.parametrize("classes", [3, 40])  # many are compared in another way
 def test_the_same_class_is_the_same_number(classes):
     y = torch.randint(-1, classes - 1, (26,), generator=drawn.seeded(classes))
     contrast = Contrast.from_views(*batch(4, size=26), y)
@@ -74,9 +70,6 @@ def test_from_similarity_keeps_what_it_is_given_and_sees_symmetry():
     assert torch.equal(c.positive_similarity, s[[0, 0, 1, 2], [0, 3, 1, 2]])
     square, eye = s[:, :3] + s[:, :3].T, torch.eye(3, dtype=torch.bool)
     assert Contrast.from_similarity(square, eye, ~eye).symmetric
-    lopsided = ~eye
-    lopsided[0, 1] = False
-    assert not Contrast.from_similarity(square, eye, lopsided).symmetric
     assert not Contrast.from_similarity(s[:, :3], eye, ~eye).symmetric
 
 
@@ -89,7 +82,6 @@ def test_a_queue_adds_candidates():
     assert contrast.scale == 7 and not contrast.symmetric
     assert contrast.positives.nonzero().tolist() == [[0, 0], [1, 1], [2, 2]]
     assert torch.equal(contrast.admissible, ~contrast.positives)
-    assert torch.allclose(contrast.positive_similarity, cosine.diagonal())
     y, older = torch.tensor([0, 1, 0]), torch.tensor([1, 1, 2, 0, 2])
     same = y[:, None] == torch.cat([y, older])
     for positives, expected in (("class", same), ("view", contrast.positives)):
@@ -121,20 +113,6 @@ def test_pairs_are_queries_against_keys():
     assert torch.equal(known.admissible, ~known.positives)
     assert [told.scale.tolist(), known.scale.tolist()] == [[4, 5, 5, 5], [4, 4, 4, 4]]
     assert Contrast.from_pairs(q, k[:4], duplicate[:, 2:]).reversed().scale.tolist() == [3, 3, 3, 2]
-    of_one = known.without(torch.ones(4, 6, dtype=torch.bool)).rescaled()
-    assert of_one.scale.tolist() == [1] * 4
-
-
-@pytest.mark.parametrize("labels", [None, torch.tensor([0, 1, 2, 3])])
-def test_all_other_graphs_are_the_negatives_of_a_node(labels):
-    """With Q = m − 1 InfoNCE is the cross-entropy of the scores; control: one candidate more."""
-    nodes, graphs = pairs(5, 4)
-    batch = torch.tensor([0, 1, 1, 2, 3])
-    contrast = from_nodes(nodes, graphs, batch, labels)
-    expected = torch.nn.functional.cross_entropy(nodes @ graphs.T, batch)
-    loss = functools.partial(objectives.info_nce, contrast, contrast.uniform_log_weights, 1.0)
-    assert loss().item() == pytest.approx(expected.item(), rel=1e-12)
-    assert abs(loss(scale=4) - expected) > 1e-3
 
 
 def broken(value):
@@ -144,17 +122,14 @@ def broken(value):
 
 
 good, eye = torch.ones(4, 3), torch.eye(3, dtype=torch.bool)
-views, queue = Contrast.from_views, Contrast.from_queue
-space, nodes = Contrast.from_similarity, from_nodes
+views, space = Contrast.from_views, Contrast.from_similarity
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: views(good, good[:3]), r"both views .*got \(4, 3\), \(3, 3\)"),
         (lambda: views(broken(torch.nan), good), "row 2 of view 1 has norm nan .*check the enc"),
         (lambda: space(good, eye, ~eye), r"positives must be a boolean mask of shape \(4, 3\)"),
-        (lambda: space(broken(torch.nan)[:3], eye, ~eye), "row 2 are not finite"),
         (lambda: space(good[:3], eye & ~eye, ~eye), "anchor 0 has no positive"),
         (lambda: Contrast.from_pairs(good[:3], good).reversed(), "got 3 queries and 4 keys"),
     ],

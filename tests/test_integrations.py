@@ -48,8 +48,7 @@ def far(first, second, z):
     return max(float((a - b).detach().abs().max()) for a, b in zip(*both, strict=True))
 
 
-@pytest.mark.parametrize("mined", [0, 1, 2])
-@pytest.mark.parametrize("scale", [20.0, 1.0])
+@pytest.mark.parametrize(("mined", "scale"), [(0, 20.0), (2, 1.0)])
 def test_uniform_weights_are_multiple_negatives_ranking(mined, scale):
     z = columns(mined, 2 + mined)
     theirs = ranking(z, scale=scale)
@@ -74,24 +73,20 @@ def test_both_directions_are_theirs_and_those_of_clip():
     assert far(ours(z), clip(z), z) > 1e-6
 
 
-@pytest.mark.parametrize("t", [0.07, 0.5])
-@pytest.mark.parametrize("method", ["simclr", "dcl"])
-def test_two_views_are_the_losses_of_lightly(method, t):
-    from lightly import loss as lightly
+def test_two_views_are_the_losses_of_lightly():
+    from lightly.loss import DCLLoss, NTXentLoss
 
-    name = {"simclr": "NTXentLoss", "dcl": "DCLLoss"}
-    other = name["dcl" if method == "simclr" else "simclr"]
     z = columns(4)
-    ours = methods.build(method, temperature=t)(*z)
-    assert far(ours, getattr(lightly, name[method])(temperature=t)(*z), z) < 1e-6
-    assert far(ours, getattr(lightly, other)(temperature=t)(*z), z) > 1e-3
+    for name, theirs, other in (("simclr", NTXentLoss, DCLLoss), ("dcl", DCLLoss, NTXentLoss)):
+        ours = methods.build(name, temperature=0.1)(*z)
+        assert far(ours, theirs(temperature=0.1)(*z), z) < 1e-6
+        assert far(ours, other(temperature=0.1)(*z), z) > 1e-3
 
 
-@pytest.mark.parametrize("bias", [-10.0, -1.0])
-def test_the_sigmoid_loss_is_that_of_open_clip(bias):
+def test_the_sigmoid_loss_is_that_of_open_clip():
     import open_clip
 
-    z = columns(5)
+    z, bias = columns(5), -10.0
     unit = [functional.normalize(x, dim=1) for x in z]
     theirs = open_clip.loss.SigLipLoss()(*unit, 10.0, bias)
     one, off = (
@@ -129,8 +124,7 @@ def gist(model, guide, margin):
     return loss
 
 
-@pytest.mark.parametrize("mined", [0, 1])
-@pytest.mark.parametrize("margin", [-0.1, 0.0, 0.1])
+@pytest.mark.parametrize(("mined", "margin"), [(0, -0.1), (1, 0.1)])
 def test_a_guide_is_gist_embed(mined, margin):
     model, guide = Tower(0), Tower(1)
     features, weights = texts(mined, 2 + mined), list(model.parameters())
@@ -172,8 +166,6 @@ def test_defaults_are_those_of_pairs_and_any_may_be_said():
     ("given", "count", "sentence"),
     [
         (dict(method="hlc"), 2, "method 'hlc' is unknown; the catalogue has simclr"),
-        (dict(method="hcl", gamma=1), 2, "hcl has no option 'gamma'; it has temperature"),
-        (dict(method="weince"), 2, "method 'weince' is an example, examples/losses/wei"),
         (dict(), 1, "one column of texts has no answers; give pairs"),
         (dict(method="scl"), 2, "scl learns from labels; pass labels"),
         (dict(both=True), 3, "only pairs without further keys"),
