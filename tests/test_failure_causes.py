@@ -31,47 +31,34 @@ def healthy(z1, z2):
     return {"z1": z1, "z2": z2, "temperature": T, **options}
 
 
-def leak(z1, z2):
-    return healthy(z1, z2) | {"evaluated": (z1, z2.roll(N // 4, 0))}
-
-
 def false_negatives(z1, z2):
-    keys, own = torch.cat([z2, z2]), torch.eye(N, dtype=torch.bool)
-    right = {"positives": torch.cat([own, own], 1)}
-    return healthy(z1, z2) | {"z2": keys, "before": None, "evaluated": None} | right
+    own = torch.eye(N, dtype=torch.bool)
+    return {"z1": z1, "z2": torch.cat([z2, z2]), "positives": torch.cat([own, own], 1)}
 
 
-def wrong_pairing(z1, z2):
-    return healthy(z1, z2.roll(1, 0))
-
-
-def learning_rate(z1, z2):
-    return healthy(z1, normalize(z2 + rows(9), dim=1)) | {"before": (z1, z2)}
-
-
-def collapse(z1, z2):
-    near = (torch.cat([torch.full((N, 1), 4.0), z], 1) for z in (z1, z2))
-    return healthy(*near) | {"before": (z1, z2)}
-
-
-def temperature(z1, z2):
-    return healthy(z1, z2) | {"temperature": 0.002}
-
-
-def silent_anchors(z1, z2):
+def silent(z1, z2):
     s = z1 @ z2.T
     far = s > s.diagonal()[:, None] - 0.6
     return healthy(z1, z2) | {"excluded": far.fill_diagonal_(False)}
 
 
+def moved(z1, z2):
+    return healthy(z1, normalize(z2 + rows(9), dim=1)) | {"before": (z1, z2)}
+
+
+def collapsed(z1, z2):
+    near = (torch.cat([torch.full((N, 1), 4.0), z], 1) for z in (z1, z2))
+    return healthy(*near) | {"before": (z1, z2)}
+
+
 BROKEN = {
-    "leak": leak,
+    "leak": lambda z1, z2: healthy(z1, z2) | {"evaluated": (z1, z2.roll(N // 4, 0))},
     "false negatives": false_negatives,
-    "wrong pairing": wrong_pairing,
-    "collapse": collapse,
-    "learning rate": learning_rate,
-    "temperature": temperature,
-    "silent anchors": silent_anchors,
+    "wrong pairing": lambda z1, z2: healthy(z1, z2.roll(1, 0)),
+    "collapse": collapsed,
+    "learning rate": moved,
+    "temperature": lambda z1, z2: healthy(z1, z2) | {"temperature": 0.002},
+    "silent anchors": silent,
 }
 
 
@@ -111,11 +98,8 @@ def test_the_lines_that_the_page_prints_agree():
     right = torch.eye(N, dtype=torch.bool) | (torch.rand(N, N, generator=seeded(1)) < 0.1)
     names = {"torch": torch, "q": q, "k": k, "q0": q0, "k0": k0, "q1": q1, "k1": k1}
     printed = {}
-    names |= {
-        "right": right,
-        "t": T,
-        "print": lambda name, value, *_: printed.update({name: value}),
-    }
+    keep = lambda name, value, *_: printed.update({name: value})  # noqa: E731
+    names |= {"right": right, "t": T, "print": keep}
     exec(compile(code, "stuck.md", "exec"), names)
     found = failure_causes.triage(q, k, right, T, before=(q0, k0), evaluated=(q1, k1)).numbers
     assert {x: float(value) for x, value in printed.items()} == pytest.approx(found, abs=1e-5)
@@ -126,20 +110,12 @@ def test_what_needs_an_argument_says_which():
     lines = str(failure_causes.triage(*pair())).splitlines()
     for line, (_, argument, _, _) in zip(lines, failure_causes.CAUSES.values(), strict=True):
         assert ("unknown without" in line) == bool(argument) and argument in line
-    assert str(failure_causes.triage(**leak(*pair()))).startswith("! leak")
+    assert str(failure_causes.triage(**BROKEN["leak"](*pair()))).startswith("! leak")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"z2": rows(0, 8)}, "with 2 ≤ n ≤ m"),
-        ({"positives": torch.ones(2, 2)}, "positives must be a boolean mask"),
-        ({"evaluated": (rows(0, 8), rows(1, 8))}, r"evaluated must embed .*, got \(8, 32\)"),
-    ],
-)
-def test_a_mistake_is_named(change, message):
-    with pytest.raises(ValueError, match=message):
-        failure_causes.triage(**healthy(*pair()) | change)
+def test_a_mistake_is_named():
+    with pytest.raises(ValueError, match=r"evaluated must embed .*, got \(8, 32\)"):
+        failure_causes.triage(*pair(), evaluated=(rows(0, 8), rows(1, 8)))
 
 
 def test_an_answer_that_is_there_twice_is_a_hit():
@@ -154,7 +130,6 @@ def test_the_effective_rank_is_that_of_the_singular_values():
     found = float(failure_causes.effective_rank(z))
     assert found == pytest.approx(float(n * (n - 1) / (fourth - n)), rel=1e-5)
     assert abs(found - float(n * n / fourth)) > 1
-    assert failure_causes.effective_rank(torch.ones(N, D)) == pytest.approx(1)
 
 
 def test_a_collapse_is_not_called_a_learning_rate():
