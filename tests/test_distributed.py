@@ -6,7 +6,6 @@ from processes import two_processes
 from torch import nn
 
 from hnlib import methods
-from hnlib.distributed import gather
 
 PROCESS = r"""
 x1, x2, y = (x.chunk(2)[rank] for x in torch.load(f"{folder}/batch.pt"))
@@ -54,8 +53,3 @@ def test_two_processes_are_one_and_refuse_uneven_batches_and_second_derivatives(
         uneven, second = refused
         assert f"process {1 - rank} holds {4 - (1 - rank)} rows and process {rank}" in uneven
         assert "once_differentiable" in second
-
-
-def test_without_a_process_group_it_is_the_batch_itself():
-    z = torch.ones(2, 3, requires_grad=True)
-    assert gather(z) is z

@@ -40,23 +40,18 @@ def test_methods_meet_where_their_options_say():
     def built(name, **options):
         return methods.example(name).build(**options)(*z).item()
 
-    for ours, theirs in (
-        (built("hcl-exact", tau_plus=0.0), ("hcl", dict(tau_plus=0.0))),
-        (built("unremix-repaired", mixture=(0.0, 1.0, 0.0)), ("hcl", dict(tau_plus=0.0))),
-        (built("weince", share=0.0), ("simclr", {})),
-        (built("gbce", power=1.0), ("siglip", dict(bias=0.0))),
-        (built("kl-budget", eta=1e3, floor=0.3) / 0.3, ("simclr", dict(temperature=0.3))),
+    for ours, other, options in (
+        (built("hcl-exact", tau_plus=0.0), "hcl", dict(tau_plus=0.0)),
+        (built("unremix-repaired", mixture=(0.0, 1.0, 0.0)), "hcl", dict(tau_plus=0.0)),
+        (built("weince", share=0.0), "simclr", {}),
+        (built("gbce", power=1.0), "siglip", dict(bias=0.0)),
+        (built("kl-budget", eta=1e3, floor=0.3) / 0.3, "simclr", dict(temperature=0.3)),
     ):
-        name, options = theirs
-        assert ours == pytest.approx(methods.build(name, **options)(*z).item(), abs=1e-9)
+        assert ours == pytest.approx(methods.build(other, **options)(*z).item(), abs=1e-9)
     assert built("weince", share=0.1, shape=1.0) != pytest.approx(built("weince", share=0.0))
 
 
 def test_the_catalogue_answers_with_the_path(capsys):
     path = "examples/losses/hcl_exact.py"
-    with pytest.raises(ValueError, match=f"method 'hcl-exact' is an example, {path}; see"):
-        methods.build("hcl-exact")
     assert cli.main(["train", "images", "--method", "hcl-exact", "--dry-run"]) == 2
     assert path in capsys.readouterr().err
-    with pytest.raises(ValueError, match="example 'hcl' is unknown; there are hcl-exact, cent"):
-        methods.example("hcl")
