@@ -85,11 +85,10 @@ def test_derivatives_are_those_of_finite_differences(name, way):
 
 
 @pytest.mark.parametrize("shape", [(), (4,)])
-@pytest.mark.parametrize("prior", [0.0, 0.1])
-def test_the_temperature_may_be_learned(shape, prior):
+def test_the_temperature_may_be_learned(shape):
     c = space(1)
     t = torch.full(shape, 0.4, dtype=torch.float64, requires_grad=True)
-    loss = partial(objectives.info_nce, c, negatives.uniform()(c), tau_plus=prior)
+    loss = partial(objectives.info_nce, c, negatives.uniform()(c), tau_plus=0.1)
     assert torch.autograd.gradcheck(lambda t: loss(temperature=t), t)
 
 
@@ -122,7 +121,7 @@ def test_the_clamp_on_both_sides(t):
     prior, positive, floor = 0.1, math.exp(0.5 / t), math.exp(-1 / t)
     # the similarity at which (e^{s/t} - prior e^{s+/t}) / (1 - prior) meets the floor
     edge = t * math.log(floor * (1 - prior) + prior * positive)
-    for shift, clamped in ((1e-3, False), (0.3, False), (-1e-3, True), (-0.9, True)):
+    for shift, clamped in ((1e-3, False), (-1e-3, True)):
         s, c = one_anchor(edge + shift)
         log_w = negatives.uniform()(c)
 
@@ -138,21 +137,17 @@ def test_the_clamp_on_both_sides(t):
         assert torch.autograd.gradcheck(loss, (s,), eps=1e-7)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("prior", [0.5, 1 - 1e-6, 1 - 1e-12, 1e-30])
-def test_extreme_priors_are_finite_at_a_zero_difference(dtype, prior):
-    s = torch.tensor([[0.25, 0.25]], dtype=dtype, requires_grad=True)
-    mask = torch.tensor([[True, False]])
-    c = Contrast.from_similarity(s, mask, ~mask)
-    for tau_plus in (prior, torch.tensor([prior], dtype=torch.float64)):
-        loss = objectives.info_nce(c, negatives.uniform()(c), 0.01, tau_plus)
-        gradient = torch.autograd.grad(loss, s, retain_graph=True)[0]
-        assert loss.isfinite() and gradient.isfinite().all()
+@pytest.mark.parametrize("prior", [0.5, 1 - 1e-12, 1e-30])
+def test_extreme_priors_are_finite_at_a_zero_difference(prior):
+    s, c = one_anchor(0.25, 0.25)
+    loss = objectives.info_nce(c, negatives.uniform()(c), 0.01, prior)
+    (gradient,) = torch.autograd.grad(loss, s)
+    assert loss.isfinite() and gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("labels", [None, torch.tensor([0, 1, 1, 2, 0])])
 @pytest.mark.parametrize("name", EACH)
-def test_skipped_anchors_are_left_out_of_the_mean_and_zero_in_the_vector(name, labels):
+def test_skipped_anchors_are_left_out_of_the_mean_and_zero_in_the_vector(name):
+    labels = torch.tensor([0, 1, 1, 2, 0])
     z1, z2 = (z.requires_grad_() for z in drawn.views(6))
     c = Contrast.from_views(z1, z2, labels, positives="view")
     hardest = torch.where(c.admissible, c.similarity, -2.0).amax(1)
@@ -173,43 +168,21 @@ def test_skipped_anchors_are_left_out_of_the_mean_and_zero_in_the_vector(name, l
     assert loss.item() == 0 and (torch.autograd.grad(loss, z1)[0] == 0).all()
 
 
-VECTORS = [(x, "temperature") for x in ("info_nce", "mean_variance", "sigmoid", "pairwise")]
-VECTORS += [("info_nce", "tau_plus"), ("sigmoid", "bias")]
-
-
-@pytest.mark.parametrize(("objective", "option"), VECTORS)
+@pytest.mark.parametrize(("objective", "option"), [("info_nce", "tau_plus"), ("sigmoid", "bias")])
 def test_a_vector_of_an_option_has_one_value_for_each_anchor(objective, option):
     c = space(10, n=6)  # as many anchors as candidates: a row would fit too
     log_w, values = negatives.uniform()(c), torch.linspace(0.1, 0.9, 6, dtype=torch.float64)
     loss = partial(getattr(objectives, objective), c, log_w, reduction="none")
-    together = loss(**{option: values})
-    for i, value in enumerate(values.tolist()):
-        assert together[i].item() == pytest.approx(loss(**{option: value})[i].item(), rel=1e-12)
-
-
-def test_a_learned_temperature_survives_excluded_candidates():
-    """Padding that is masked has a gradient; minus infinity before the scale has none (control)."""
-    q, k = drawn.views(0)
-    padding = torch.zeros(len(q), len(k), dtype=torch.bool)
-    padding[0, 1] = True
-    t = torch.tensor(0.1, dtype=q.dtype, requires_grad=True)
-    contrast = Contrast.from_pairs(q, k).without(padding)
-    objectives.info_nce(contrast, contrast.uniform_log_weights, t).backward()
-    assert t.grad.isfinite() and t.grad != 0
-    scale = torch.tensor(10.0, dtype=q.dtype, requires_grad=True)
-    padded = (q @ k.T).masked_fill(padding, -torch.inf)
-    torch.nn.functional.cross_entropy(scale * padded, torch.arange(len(q))).backward()
-    assert scale.grad.isnan()
+    alone = [loss(**{option: value})[i] for i, value in enumerate(values.tolist())]
+    torch.testing.assert_close(loss(**{option: values}), torch.stack(alone), rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (dict(temperature=0.0), "temperature must be positive and finite, got 0"),
-        (dict(temperature=torch.ones(3)), r"temperature must .* \(4,\), got \(3,\)"),
         (dict(loudness=0.5), "loudness must be 0 or at least 1, got 0.5"),
         (dict(average="pairs", reduction="none"), 'needs reduction="mean"'),
-        (dict(log_w=torch.zeros(6)), r"contrast's shape \(4, 6\), got \(6,\)"),
         (dict(log_w=torch.full((4, 6), torch.nan)), "negatives of anchor 0 weigh nan: log_w must"),
     ],
 )
