@@ -181,10 +181,6 @@ def soft_targets(z1, z2, y, temperature=0.5, teacher_temperature=0.5, share=0.5)
     return rel_entr(share * P + (1 - share) * tau, p).sum() / len(S)
 
 
-def debiased(z1, z2, y, temperature=0.5, tau_plus=0.1):
-    return nce(z1, z2, uniform, temperature, tau_plus)
-
-
 def hcl(z1, z2, y, temperature=0.5, beta=1.0, tau_plus=0.1):
     return nce(z1, z2, lambda S, A: tilted(S, A, beta, temperature), temperature, tau_plus)
 
@@ -282,10 +278,6 @@ def supervised(z1, z2, y, weights, temperature, positives="class", average="anch
     return values if average == "pairs" else values[W.sum(1) > 0].mean()
 
 
-def scl(z1, z2, y, temperature=0.5, **labels):
-    return supervised(z1, z2, y, uniform, temperature, **labels)
-
-
 def h_scl(z1, z2, y, temperature=0.5, beta=1.0, **labels):
     weights = functools.partial(tilted, beta=beta, temperature=temperature)
     return supervised(z1, z2, y, weights, temperature, **labels)
@@ -297,10 +289,12 @@ def h_scl_threshold(z1, z2, y, temperature=0.5, tau=0.818731, level=None, **labe
 
 
 WRITTEN = (
-    *(simclr, debiased, hcl, ot, bcl, bcl_ot, adnce, mw, chi2_dro, siglip, artanh, bpr),
-    *(soft_targets, unremix, unremix_printed, mochi, scl, h_scl, h_scl_threshold),
+    *(simclr, hcl, ot, bcl, bcl_ot, adnce, mw, chi2_dro, siglip, artanh, bpr),
+    *(soft_targets, unremix, unremix_printed, mochi, h_scl, h_scl_threshold),
 )
 METHODS = {function.__name__.replace("_", "-"): function for function in WRITTEN} | {
+    "debiased": functools.partial(hcl, beta=0.0),
+    "scl": functools.partial(h_scl, beta=0.0),
     "ot-semirelaxed": functools.partial(ot, relaxation=1.0),
     "alpha-cl": bcl,
     "dcl": functools.partial(loud, loudness=0.0),
