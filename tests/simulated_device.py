@@ -13,7 +13,6 @@ import os
 import sys
 import tempfile
 from collections import Counter
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from unittest import mock
@@ -49,13 +48,11 @@ FACTORIES = ["arange", "arange.start", "arange.start_step", "eye", "eye.m", "lin
 AUTOCAST = ["conv2d", "linear", "matmul", "mm", "bmm", "addmm", "baddbmm"]
 
 
-@dataclass
 class Log:
     """How often the host waited for the device or copied to or from it, by operator and place."""
 
-    waits: Counter = field(default_factory=Counter)
-    copies: Counter = field(default_factory=Counter)
-    operators: int = 0
+    def __init__(self):
+        self.waits, self.copies, self.operators = Counter(), Counter(), 0
 
 
 log = Log()  # of the innermost `machine`; not of a thread, because autograd has its own
@@ -99,7 +96,8 @@ def compute(operator, *args, **kwargs):
     on_device = bool(ours) if target is None else torch.device(target).type == GPU.type
     if target is not None:
         kwargs["device"] = torch.device("cpu")
-    values, more = tree_map(values_of, (args, kwargs))
+    behind = lambda x: x.values if isinstance(x, DeviceTensor) else x  # noqa: E731
+    values, more = tree_map(behind, (args, kwargs))
     result = operator(*values, **more)
     if name_of(operator) == "copy_":
         return args[0]
@@ -112,11 +110,6 @@ def compute(operator, *args, **kwargs):
 def name_of(operator):
     """Return the name of an operator, without its overload."""
     return operator.overloadpacket.__name__
-
-
-def values_of(x):
-    """Return the CPU tensor of a tensor on the device, anything else unchanged."""
-    return x.values if isinstance(x, DeviceTensor) else x
 
 
 def to_device(x):
@@ -170,7 +163,7 @@ def place():
     return "autograd"  # a thread of its own
 
 
-class Backend(getattr(backend_registration, "_DummyBackendModule", object)):
+class Backend(backend_registration._DummyBackendModule if AVAILABLE else object):
     """What torch asks of a kind of device; it is there only inside `machine`."""
 
     present = False

@@ -1,4 +1,4 @@
-"""Methods, a training of each kind and pages on the simulated device: no mixed devices, no waits."""
+"""Methods and a training of each kind on the simulated device: no mixed devices, no waits."""
 
 import pytest
 import simulated_device as simulated
@@ -132,54 +132,3 @@ def test_a_run_that_was_cut_resumes_on_the_device(tmp_path):
         resumed = train(**chosen, checkpoint=tmp_path / "c")
     assert len(resumed.record["sessions"]) == 2
     torch.testing.assert_close(resumed.record["losses"], expected, rtol=1e-5, atol=1e-5)
-
-
-# --- pages
-
-
-PAGE = """---
-jupytext:
-  text_representation:
-    extension: .md
-    format_name: myst
-kernelspec:
-  display_name: Python 3
-  language: python
-  name: python3
----
-
-```{code-cell} ipython3
-:tags: [parameters]
-
-size = 1000
-```
-
-```{code-cell} ipython3
-from hnlib.images.config import ImageRun
-from hnlib.images import data
-from hnlib.training import records
-from hnlib.training.train import train
-
-chosen = ImageRun(epochs=1, max_steps=1, train_size=size, batch_size=16, evaluate_size=20)
-run = train(chosen, device="auto", record_to=records.default_folder(), progress=False)
-encoder = run.encoder
-encoder(data.load("digits").x_test[:4].permute(0, 3, 1, 2).float())
-```
-"""
-
-
-def execute_changed(folder, old="", new=""):
-    """Execute the page with a part of its text replaced."""
-    path = folder / "page.md"
-    path.write_text(PAGE.replace(old, new) if old else PAGE)
-    return simulated.execute(path, {"size": "64"})
-
-
-def test_a_page_is_executed_with_the_device_as_its_accelerator(tmp_path):
-    pytest.importorskip("papermill")
-    log = execute_changed(tmp_path)
-    assert any(place.startswith("hnlib/images/task.py") for _, place in log.copies)
-    with pytest.raises(RuntimeError, match="same device"):
-        execute_changed(tmp_path, "run.encoder", "run.encoder.to('gpu')")
-    with pytest.raises(ValueError, match=r"page\.md trained nothing on the device"):
-        execute_changed(tmp_path, "auto", "cpu")
