@@ -1,6 +1,5 @@
 """Interruptions: stopped, killed or failing runs resume to the same bits; files are never half."""
 
-import json
 import signal
 import subprocess
 import time
@@ -25,9 +24,6 @@ def never(*_, **__):
     raise AssertionError("this must not be called again")
 
 
-# --- files
-
-
 def test_neither_a_killed_write_nor_a_finished_one_leaves_a_file_behind(tmp_path):
     path, killed = tmp_path / "[c].pt", tmp_path / ".[c]-01234567.pt"
     other = tmp_path / ".[c]-more-01234567.pt"  # of a write to another file
@@ -44,14 +40,9 @@ def test_neither_a_killed_write_nor_a_finished_one_leaves_a_file_behind(tmp_path
 def test_a_place_that_cannot_be_written_is_found_before_training(tmp_path, monkeypatch, place):
     monkeypatch.setattr(loop.Loop, "train", never)
     (tmp_path / "file").touch()
-    places = ["file"] if place == "record_to" else ["", "file/run"]
-    for wrong in places:
-        with pytest.raises(OSError, match=r"cannot be written \(.+\)"):
-            train(**SHORT, **{place: tmp_path / wrong})
+    with pytest.raises(OSError, match=r"cannot be written \(.+\)"):
+        train(**SHORT, **{place: tmp_path / "file/run"})
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-# --- runs
 
 
 def test_sessions_are_listed_and_their_seconds_added(tmp_path, monkeypatch):
@@ -139,7 +130,6 @@ def test_two_processes_of_torchrun_make_the_run_of_one(tmp_path, monkeypatch):
     assert len(two.record["sessions"]) == 2  # both stopped when the minutes had passed
     for ours, theirs in zip(weights(two).values(), weights(one).values(), strict=True):
         assert torch.allclose(ours, theirs, atol=1e-5)
-    assert json.dumps(two.record["configuration"]) == json.dumps(one.record["configuration"])
     other = train(method="hcl", encoder=Plain(), **SMALL | dict(epochs=2, seed=1))
     first, second = (next(iter(weights(run).values())) for run in (two, other))
     assert not torch.allclose(first, second, atol=1e-5), "negative control"

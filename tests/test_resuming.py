@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from one_call import train
 
@@ -22,15 +22,12 @@ RUNS = {
     "retrieval": dict(dataset="generated", batch_size=64, vocabulary=500, dimension=16),
 }
 CASES = [
-    ("images", "hcl", dict(schedule={"beta": (3, 0)})),
     ("images", "unremix", dict(learn="minimise", lr=0.01)),
-    ("images", "scl", dict(queue=50, momentum=0.9)),
+    ("images", "scl", dict(queue=50, momentum=0.9, schedule={"temperature": (0.5, 0.2)})),
     ("graphs", "ot", dict(epsilon=0.05, max_iterations=1)),  # which counts
     ("graphs", "h-scl", dict(labels="fold")),
-    ("graphs", "adnce", dict(framework="graphcl", lr_schedule="cosine")),
-    ("graphs", "hcl", dict(framework="graphcl", queue=24)),
-    ("sentences", "hcl", dict(queue=300)),
-    ("sentences", "hcl", dict(encoder="gru", towers=2)),
+    ("graphs", "adnce", dict(framework="graphcl", queue=24, lr_schedule="cosine")),
+    ("sentences", "hcl", dict(queue=300, encoder="gru")),
     ("retrieval", "simclr", {}),
 ]
 
@@ -72,64 +69,48 @@ def test_a_resumed_run_and_a_loaded_one_are_the_whole_one(
     assert "repeat the same call" in str(stopped.value)
     assert ("fold" in str(stopped.value)) == folds
     resumed = train(**chosen, checkpoint=path)
-    assert measured(resumed) == measured(whole)
     loaded = training.load(resumed.save(tmp_path / "run.safetensors"))
-    assert loaded.record == resumed.record
-    for run in (resumed, loaded):
-        pairs = zip(whole.encoder.state_dict().values(), run.encoder.state_dict().values())
-        assert all(torch.equal(*pair) for pair in pairs)
+    assert same(resumed, whole) and same(loaded, whole) and loaded.record == resumed.record
     assert train(**chosen, checkpoint=path).history == resumed.history  # nothing is left to do
     with pytest.raises(ValueError, match="seed is 0 there and 1 here"):
         train(**chosen, checkpoint=path, seed=1)
 
 
-def clock():
-    """Return a stand-in for `time` that advances by a second whenever it is read."""
-    return SimpleNamespace(perf_counter=itertools.count().__next__)
-
-
 def cut_and_resumed(chosen, minutes):
     """Train in as many calls as needed, each of at most so many minutes; return the run."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "time", clock())
-        calls = itertools.count(1)
-        for call in calls:
+        # time advances by a second whenever it is read
+        patch.setattr(loop, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
+        for call in itertools.count(1):
             try:
                 run = train(**chosen, checkpoint=f"{folder}/c", minutes=minutes)
-            except training.Interrupted as stopped:
-                assert "repeat the same call" in str(stopped)
-            else:
-                assert len(run.record["sessions"]) == call
-                return run
+            except training.Interrupted:
+                continue
+            assert len(run.record["sessions"]) == call
+            return run
 
 
 def same(a, b):
-    """Return whether two runs have the same losses and the same weights, to the bit."""
+    """Return whether two runs have measured the same and have the same weights, to the bit."""
     pairs = zip(a.model.state_dict().values(), b.model.state_dict().values())
-    return a.record["losses"] == b.record["losses"] and all(torch.equal(*pair) for pair in pairs)
+    return measured(a) == measured(b) and all(torch.equal(*pair) for pair in pairs)
 
 
 SEVERAL = [
-    RUNS["images"] | dict(method="scl", queue=50, momentum=0.9, epochs=4, evaluate_every=0),
+    RUNS["images"] | dict(method="scl", queue=50, momentum=0.9, epochs=4),
     RUNS["graphs"] | dict(method="h-scl", labels="fold", folds=2, hidden=8, epochs=2),
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chosen", SEVERAL, ids=["images", "folds"])
-def test_a_run_cut_by_minutes_and_resumed_is_the_whole_one(chosen):
-    chosen = chosen | dict(device="cpu", progress=False)
+def test_a_run_cut_by_minutes_and_resumed_is_the_whole_one(monkeypatch, chosen):
+    chosen = chosen | dict(device="cpu", progress=False, evaluate_every=0)
     whole = train(**chosen)
-
-    @settings(max_examples=3)
-    @given(seconds=st.integers(1, 16))  # an epoch takes four of them
-    def holds(seconds):
+    for seconds in (1, 9):  # an epoch takes four of them
         assert same(cut_and_resumed(chosen, seconds / 60), whole)
-
-    holds()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.optim.Adam, "load_state_dict", lambda self, state: None)
-        assert not same(cut_and_resumed(chosen, 1 / 60), whole), "negative control"
+    monkeypatch.setattr(torch.optim.Adam, "load_state_dict", lambda self, state: None)
+    assert not same(cut_and_resumed(chosen, 1 / 60), whole), "negative control"
 
 
 def test_a_state_is_written_when_its_seconds_have_passed_or_at_the_end(tmp_path, monkeypatch):

@@ -110,7 +110,7 @@ def test_a_finished_run_is_not_repeated_and_can_be_lengthened(whole, tmp_path):
     assert same(whole, train(method=At(1, interrupt), checkpoint=path, **SMALL))
     with pytest.raises(ValueError, match="epochs is 3 there and 2 here"):
         train(method="hcl", checkpoint=path, **two)
-    with pytest.raises(training.Interrupted):
+    with pytest.raises(training.Interrupted):  # it starts anew
         train(method=At(1, interrupt), checkpoint=path, resume=False, **SMALL)
     cosine = dict(method="hcl", checkpoint=tmp_path / "cosine.pt", lr_schedule="cosine")
     train(**cosine, **two)
@@ -126,8 +126,6 @@ def infinite_slope(loss):
     ("method", "more", "words"),
     [
         (At(5, lambda loss: loss * math.nan), {}, r"step 5 \(epoch 2, lr=0.001.*run\.pt"),
-        (At(2, lambda loss: loss * math.inf), {}, "step 2 .*no checkpoint"),
-        (At(1, infinite_slope), {}, "step 2 .*no checkpoint"),  # the next embeddings show it
         (At(3, infinite_slope), {}, "step 3 .*no checkpoint"),  # an epoch's last step
         ("simclr", dict(lr=1e20), "step 2 .*lower lr"),  # its weights are finite
     ],
@@ -152,27 +150,23 @@ def test_conditions_of_an_accelerator_are_reported_after_the_epoch():
 
 
 class Spy(nn.Module):
-    """A method of one's own that keeps what it is given."""
+    """A method of one's own that remembers what the last one was given."""
 
-    def __init__(self, **attributes):
-        super().__init__()
-        self.seen = []
-        vars(self).update(attributes)
+    name = "simclr"
 
-    def __deepcopy__(self, memo):
-        return self
-
-    def forward(self, z1, z2, labels=None, **more):
-        self.seen.append((z1, z2, labels, more))
-        return (z1 - z2).square().mean()
+    def forward(self, *views, **more):
+        type(self).seen = views, more
+        return (views[0] - views[1]).square().mean()
 
 
 def test_a_method_sees_labels_and_inputs_of_the_last_layer_only_if_it_asks():
-    plain, asking = Spy(name="simclr"), Spy(supervised=True, features=True)
-    for method in (plain, asking):
-        run = train(method=method, **STEP)
-    (*_, nothing, no_more), (*views, labels, more) = plain.seen[0], asking.seen[0]
-    assert nothing is None and not no_more
+    train(method=Spy(), **STEP)
+    (*_, nothing), more = Spy.seen
+    assert nothing is None and not more
+    asking = Spy()
+    asking.supervised = asking.features = True
+    run = train(method=asking, **STEP)
+    (*views, labels), more = Spy.seen
     assert labels.shape == (32,)
     for z, h in zip(views, more["features"], strict=True):
         assert z.shape == h.shape == (32, 128) and (h >= 0).all(), "after the ReLU"
@@ -210,14 +204,10 @@ def test_max_steps_end_a_run_and_more_epochs_do_not_take_its_last_row(tmp_path):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (dict(encoder="vgg"), "small-cnn"),
         (dict(batch_size=101), "at most the 100 images for training, got 101"),
         (dict(method=nn.Identity(), queue=8), "queue requires a method"),
         (dict(schedule={"beta": (1, 0)}), "no option 'beta'; it has temp"),
-        (
-            dict(admitted=0.5, method="scl"),
-            "admitted requires a method without class labels, not scl",
-        ),
+        (dict(admitted=0.5, method="scl"), "admitted requires a method without class labels"),
         (dict(separate_views=True, queue=64), "separate_views does not apply with queue=64"),
     ],
 )
@@ -256,45 +246,25 @@ def test_an_encoder_of_ones_own_is_copied_saved_and_loaded(tmp_path):
         train(method="unremix", encoder=Plain(seed=1), checkpoint=path, **ONE)
 
 
-@pytest.mark.slow
-def test_a_scheduled_option_moves(whole):
-    """A constant schedule is no schedule."""
-    chosen = dict(method="hcl", schedule={"beta": (3, 0)}, **SMALL)
-    moved = train(**chosen)
-    assert [row.get("beta") for row in moved.history] == [None, 3, 2, 1]
-    assert not same(moved, whole)
-    assert same(whole, train(**chosen | dict(schedule={"beta": (1, 1)})))
-
-
 @pytest.mark.parametrize(
     ("course", "more", "values"),
     [
+        ((3, 0), {}, [3, 2, 1]),
         ((4, 0, 2), {}, [4, 4, 2]),
         ((4, 0, "cosine", 2), dict(epochs=4), [4, 0, 4, 0]),
         ((3, 0), dict(reach_end=True), [3, 1.5, 0]),
     ],
 )
-def test_a_schedule_may_have_steps_waves_or_reach_its_end(course, more, values):
-    run = ImageRun(method="hcl", schedule={"beta": course}, **dict(epochs=3) | more)
-    found = [loop.scheduled_options(run, epoch)["beta"] for epoch in range(run.epochs)]
-    assert found == pytest.approx(values)
-    assert ImageRun.read(run.configuration).schedule == {"beta": course}
+def test_a_scheduled_option_moves_by_line_steps_or_waves(course, more, values):
+    run = train(method="hcl", schedule={"beta": course}, **SMALL | more)
+    assert [row.get("beta") for row in run.history[1:]] == pytest.approx(values)
+    assert ImageRun.read(run.record["configuration"]).schedule == {"beta": course}
 
 
-@pytest.mark.slow
-def test_the_learning_rate_warms_up_and_falls_to_zero(monkeypatch):
-    rates, step = [], torch.optim.Adam.step
-
-    def spy(self, *args, **more):
-        rates.append(self.param_groups[0]["lr"])
-        return step(self, *args, **more)
-
-    monkeypatch.setattr(torch.optim.Adam, "step", spy)
-    train(lr_schedule="cosine", lr=0.01, **SMALL | dict(epochs=20, evaluate_every=0))
-    assert len(rates) == 60
-    assert rates[:3] == pytest.approx([0.01 / 3, 0.02 / 3, 0.01])
-    assert rates[2:] == sorted(rates[2:], reverse=True)
-    assert 0 < rates[-1] < 1e-4
+def test_the_learning_rate_warms_up_and_falls_to_zero():
+    rates = [loop.cosine(step, 60) for step in range(60)]
+    assert rates[:3] == pytest.approx([1 / 3, 2 / 3, 1])
+    assert rates[2:] == sorted(rates[2:], reverse=True) and 0 < rates[-1] < 1e-2
 
 
 def test_keys_follow_the_model_and_the_queue_keeps_the_newest():
@@ -317,10 +287,8 @@ def test_keys_follow_the_model_and_the_queue_keeps_the_newest():
 def test_protocols_and_held_out_images_stand_side_by_side():
     run = train(**STEP, protocols=("paper",), validation=40)
     assert run.record["configuration"]["protocols"] == ["clean", "paper"]
-    assert run.record["configuration"]["validation"] == 40
     assert 0 < run.metrics["linear_paper"] <= 1
     sizes = {"knn": 50, "linear": 50, "knn_validation": 40, "linear_validation": 40}
-    assert run.record["correct"].keys() == sizes.keys()
     for name, size in sizes.items():
         right = records.unpack(run.record["correct"][name], size)
         assert right.mean() == pytest.approx(run.metrics[name])
@@ -333,10 +301,10 @@ def test_separate_views_have_batch_statistics_of_their_own():
     together = task.Task(dataclasses.replace(run, separate_views=False), dataset=DIGITS)
     views = together.views(torch.arange(32), seeded(), slice(0, 32))
     method = methods.build("unremix")
-    losses = [
+    one, two = (
         t.loss(copy.deepcopy(model), method, views, None, lambda z: z) for t in (together, apart)
-    ]
+    )
     z, h = zip(*(model(view, hidden=True) for view in (views.first, views.second)))
-    expected = method(*z, features=h).item()
-    assert losses[1].item() == pytest.approx(expected, rel=1e-5)
-    assert abs(losses[0].item() - expected) > 1e-4
+    expected = method(*z, features=h)
+    assert two.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert abs(one - expected) > 1e-4
