@@ -8,10 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from statsmodels.formula.api import ols
 from statsmodels.stats.power import TTestPower
 from statsmodels.stats.weightstats import ttost_paired
 
@@ -76,8 +75,7 @@ def test_a_seed_is_paired_on_one_kind_of_processor():
 def test_on_these_images_it_is_the_paired_t_test(seed, n):
     right = bits(n, seed=seed)
     found = compare(frame(right))
-    if np.ptp(right.sum(2)[0] * 1.0 - right.sum(2)[1]) < 2:
-        return  # so close to a tie that rounding rules, as below
+    assume(np.ptp(right.sum(2)[0] * 1.0 - right.sum(2)[1]) > 1)  # below, rounding rules
     plain = stats.ttest_rel(*(100 * right.mean(2)))
     assert found.p == pytest.approx(plain.pvalue)
     low, high = plain.confidence_interval(0.95)
@@ -112,10 +110,8 @@ BASE = frame(bits())
     [
         (BASE, {"target": "all"}, "target must be one of these images, new images, new data sets"),
         (pd.concat([BASE, BASE[:1]]), {}, r"one seed each, got seed \[0, 1, 2, 3, 0\]"),
-        (BASE.assign(test_images=[200] * 4 + [100] * 4), {}, r"test_images is \[100, 200\]"),
         (BASE.assign(dataset=list("aaaabbbb")), {}, r"different images: dataset is \['a', 'b'\]"),
         (BASE.assign(linear=0.123456), {"target": "new images"}, "linear is not a share of"),
-        (BASE.drop(columns="test_images"), {"target": "new images"}, "compare on these images"),
     ],
 )  # fmt: skip
 def test_compare_refuses(table, more, message):
@@ -203,20 +199,6 @@ def test_a_family_has_holms_p_and_simultaneous_intervals():
         comparisons.family(found)
 
 
-def test_a_pooled_family_has_the_residual_variance_of_the_table():
-    k, n, m = 5, 4, 300
-    others = {f"m{i}": bits(n, m, seed=i)[0] for i in range(k)}
-    tables = [frame(right[None]).assign(method=name) for name, right in others.items()]
-    table = pd.concat([frame(bits(n, m, 99)[[1, 1]])[n:], *tables], ignore_index=True)
-    alone = [compare(table, name) for name in others]
-    fit = ols("linear ~ C(method) + C(seed)", table).fit()
-    wanted = 100 * math.sqrt(2 * fit.mse_resid / n)
-    for e, f in zip(alone, comparisons.family(alone, pooled=True)):
-        assert f.difference == e.difference and f.df == fit.df_resid == k * (n - 1)
-        assert f.between == pytest.approx(wanted) != pytest.approx(e.between)
-        assert f.high - f.difference == pytest.approx(wanted * stats.t.isf(0.025 / k, f.df))
-
-
 @quick
 @given(seeds, st.integers(3, 9), st.floats(0.1, 3))
 def test_equivalence_is_two_one_sided_tests(seed, n, margin):
@@ -262,8 +244,6 @@ def test_detectable_has_the_power_it_names(n):
 
 # --- cross-validation
 
-tables = st.tuples(st.integers(1, 4), st.integers(2, 10), seeds)
-
 
 def two_tables(seeds_, folds, seed):
     rng = np.random.default_rng(seed)
@@ -271,7 +251,7 @@ def two_tables(seeds_, folds, seed):
 
 
 @quick
-@given(tables)
+@given(st.tuples(st.integers(1, 4), st.integers(2, 10), seeds))
 def test_cross_validated_is_the_t_test_with_a_wider_error(shape):
     ours, base = two_tables(*shape)
     found, count, share = comparisons.cross_validated(ours, base), ours.size, 1 / shape[1]
