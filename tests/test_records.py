@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from test_store import record
 
 from builder import build, ledger_pages
 from hnlib import __main__ as cli
@@ -15,16 +16,11 @@ from hnlib import experiments
 from hnlib.images.config import ImageRun
 from hnlib.training import records, store
 
-
-def record(seed=0, linear=0.9, **chosen):
-    """A record of a trained encoder, without the training."""
-    run = ImageRun(seed=seed, **{"method": "hcl"} | chosen)
-    return {
-        "kind": "images",
-        "configuration": run.configuration,
-        "metrics": {"knn": linear - 0.1, "linear": linear},
-        "seconds": 1.0,
-    }
+MEASUREMENT = {
+    "kind": "measurement",
+    "configuration": {"experiment": "hours"},
+    "metrics": {"hours": 3.0},
+}
 
 
 def test_a_chapter_is_stale_when_a_file_that_it_reads_has_changed(tmp_path, monkeypatch):
@@ -34,7 +30,7 @@ def test_a_chapter_is_stale_when_a_file_that_it_reads_has_changed(tmp_path, monk
     monkeypatch.setattr(build, "root", lambda: tmp_path)
     monkeypatch.setattr(records, "tracked", lambda: folder)
     monkeypatch.setattr(records, "DEPENDENCIES", read := {})
-    store.append(record() | {"losses": [1.0]}, folder)
+    store.append(record(), folder)
     records.frame()
     assert build.is_unchanged(read)
     store.append(record(experiment="other"), folder)
@@ -70,12 +66,7 @@ def test_runs_that_differ_in_their_experiment_alone_are_one():
     twice = [record(experiment=name) for name in ("images", "corrections")]
     (run,) = records.frame(twice).itertuples()
     assert run.experiments == ("corrections", "images")
-    measurement = {
-        "kind": "measurement",
-        "configuration": {"experiment": "hours"},
-        "metrics": {"hours": 3.0},
-    }
-    both = records.frame([twice[0], measurement])
+    both = records.frame([twice[0], MEASUREMENT])
     assert list(both.kind) == ["images", "measurement"]
     assert both.run.notna().tolist() == [True, False]
 
@@ -83,9 +74,7 @@ def test_runs_that_differ_in_their_experiment_alone_are_one():
 def test_the_command_prints_a_table(tmp_path, capsys):
     for seed in range(2):
         store.append(record(seed, options={"beta": 2.0}), tmp_path)
-    measurement = {"configuration": {"experiment": "cost"}, "metrics": {"seconds": 1}}
-    measurement["kind"] = "measurement"
-    store.append(measurement, tmp_path)
+    store.append(MEASUREMENT, tmp_path)
     store.append(record(0, 0.6, options={"beta": 2.0}, batch_size=64), tmp_path)
     assert cli.main(["results", "--folder", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
@@ -123,13 +112,8 @@ def test_the_data_set_is_read_without_this_library(tmp_path, monkeypatch):
     assert "hnlib" not in first + second and len(first.split("\n\n")[-1].splitlines()) == 2
     records.write_parquet(packed := tmp_path / records.PARQUET)
     frame = records.frame()
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", first + second],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = [sys.executable, "-I", "-c", first + second]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     where = "experiment == 'images-rates' and method == 'simclr'"
     linear = frame[frame["kind"] == "images"].query(where).groupby(["lr", "temperature"])["linear"]
     assert all(f"{mean:.5f}" in done.stdout for mean in linear.mean()) and linear.ngroups > 5
