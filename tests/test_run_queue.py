@@ -30,10 +30,9 @@ def unrecorded(monkeypatch):
 def test_the_command_lists_the_runs_of_experiments_that_match(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(records, "tracked", lambda: tmp_path)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    for only in ("made-up", "made-up, cifar100", "*"):
-        assert cli.main(["queue", "--only", only]) == 0
-        first, *_, last = capsys.readouterr().out.splitlines()
-        assert first.startswith("   not timed  hnlib train ") and "runs; the 0 whose" in last
+    assert cli.main(["queue", "--only", "made-up, cifar100"]) == 0
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("   not timed  hnlib train ") and "runs; the 0 whose" in last
     assert cli.main(["queue", "--only", "made-up, no such"]) == 0
     assert capsys.readouterr().out.startswith("0 runs; ")
 
