@@ -7,10 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 from scipy.interpolate import CubicSpline
-
-from hnlib.experiments.prediction_statistics import format_share
 
 KEYS = ("temperature", "beta")
 COEFFICIENTS = 5  # of the smooth curve
@@ -79,48 +76,6 @@ class Map:
         """Return the residual standard deviation of cell and seed, in points; needs two seeds."""
         return _noise(self.accuracy(metric))
 
-    def exponent(self, metric: str | None = None) -> tuple[float, float, float]:
-        """Return the exponent a with which a curve in (1 + β)^a / t explains most variance.
-
-        The other two numbers are its 95 % interval by the F test. Needs two seeds.
-        """
-        mean, tries, lost = self.accuracy(metric).mean(1), np.linspace(0.6, 1.7, 56), []
-        temperature, beta = np.array(self.points).T
-        for exponent in tries:
-            sharpness = (1 + beta) ** exponent / temperature
-            lost.append(((mean - smooth(sharpness, mean)(sharpness)) ** 2).sum())
-        lost = np.array(lost)
-        variance, freedom = self._error(metric)
-        near = tries[lost <= lost.min() + variance * stats.f.ppf(0.95, 1, freedom)]
-        return float(tries[lost.argmin()]), float(near.min()), float(near.max())
-
-    def pure_error(self, metric: str | None = None) -> tuple[int, float, float]:
-        """Test whether cells of equal γ differ, without a curve: degrees of freedom, F and p."""
-        mean, groups = pd.Series(self.accuracy(metric).mean(1)), self.gammas.round(6)
-        within = mean - mean.groupby(groups).transform("mean")
-        freedom = len(mean) - len(np.unique(groups))
-        variance, df = self._error(metric)
-        f = float((within**2).sum() / freedom / variance)
-        return freedom, f, float(stats.f.sf(f, freedom, df))
-
-    def explained(self, metric: str | None = None) -> dict[str, str]:
-        """Return what a smooth curve in γ explains, as a row of a table; needs two seeds."""
-        a, low, high = self.exponent(metric)
-        freedom, f, p = self.pure_error(metric)
-        return {
-            "curve": f"{COEFFICIENTS} numbers",
-            "share of γ": format_share(self.share(metric)),
-            "exponent a": f"{a:.2f} [{low:.2f}, {high:.2f}]",
-            "equal γ": f"F({freedom}, {self._error(metric)[1]}) = {f:.2f}, p = {p:.2g}",
-            "highest − lowest": f"{np.ptp(self.accuracy(metric).mean(1)):.1f}",
-            "noise of a cell": f"{self.noise(metric):.2f}",
-        }
-
-    def _error(self, metric: str) -> tuple[float, int]:
-        """Return the variance of a cell's mean over seeds and its degrees of freedom."""
-        df = (len(self.points) - 1) * (len(self.seeds) - 1)
-        return self.noise(metric) ** 2 / len(self.seeds), df
-
     def share(self, metric: str | None = None) -> tuple[float, float, float]:
         """Return the share of the variance between cells that a smooth function of γ explains.
 
@@ -171,15 +126,11 @@ class Parabola:
         return np.polyval(self.coefficients, np.log(gamma))
 
     @property
-    def vertex(self) -> float:
-        """Return log γ at the vertex, which may be a valley or lie outside the ends."""
-        bend, slope, _ = self.coefficients
-        return float(-slope / 2 / bend)
-
-    @property
     def peak(self) -> float:
         """Return the γ between the ends at which the parabola is highest."""
-        tries = np.exp([*self.ends, np.clip(self.vertex, *self.ends)])
+        bend, slope, _ = self.coefficients
+        vertex = np.clip(-slope / 2 / bend, *self.ends)  # perhaps of a valley
+        tries = np.exp([*self.ends, vertex])
         return float(tries[self(tries).argmax()])
 
 
