@@ -1,35 +1,25 @@
 """The ledger of public losses: it is what the script measures, of every method of the catalogue."""
 
 import hashlib
-import json
 
-import numpy as np
 import pytest
 import torch
 from scripts import ROOT, script
 
 from hnlib import methods
+from hnlib.experiments import evidence
 
-RESULTS = ROOT / "book/results"
-
-
-@pytest.fixture(scope="module")
-def loss_profiles():
-    return script("book/recorders/loss_profiles.py")
+loss_profiles = script("book/recorders/loss_profiles.py")
+LEDGER = evidence.measurement("loss_profiles")
 
 
-@pytest.fixture(scope="module")
-def ledger():
-    return json.loads((RESULTS / "loss_profiles.json").read_text(encoding="utf-8"))
-
-
-def test_the_ledger_has_the_rows_of_the_script_on_the_recorded_batches(loss_profiles, ledger):
+def test_the_ledger_has_the_rows_of_the_script_on_the_recorded_batches():
     """After a change: `python book/recorders/loss_profiles.py` measures all again."""
     names = [(library, name) for library, name, _ in loss_profiles.rows()]
-    assert [(row["library"], row["loss"]) for row in ledger["rows"]] == names
+    assert [(row["library"], row["loss"]) for row in LEDGER["rows"]] == names
     assert {("hnlib", name) for name in (*methods.CATALOGUE, *methods.EXAMPLES)} <= set(names)
-    assert all(sorted(row["batches"]) == sorted(loss_profiles.ORDER) for row in ledger["rows"])
-    assert ledger["batches"] == hashlib.sha256((RESULTS / "stages.npz").read_bytes()).hexdigest()
+    stages = (ROOT / "book/results/stages.npz").read_bytes()
+    assert LEDGER["batches"] == hashlib.sha256(stages).hexdigest()
 
 
 SOME = ["hcl", "ot", "weince", "MultiSimilarityLoss", "ArcFaceLoss", "DCLLoss", "AnglELoss"]
@@ -45,13 +35,11 @@ def agree(found: dict, row: dict) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SOME)
-def test_a_loss_is_measured_as_recorded(loss_profiles, ledger, name):
+def test_a_loss_is_measured_as_recorded(name):
     batch = "scifact early"
-    with np.load(RESULTS / "stages.npz") as file:
-        z = torch.from_numpy(file[batch])
+    z = torch.from_numpy(evidence.stages()[batch])
     (build, *_) = (build for _, loss, build in loss_profiles.rows() if loss == name)
-    (row, *_) = (row for row in ledger["rows"] if row["loss"] == name)
     found = loss_profiles.measured(build, *z)
-    assert agree(found, row["batches"][batch])
-    others = [x["batches"][batch] for x in ledger["rows"] if x["loss"] in SOME]
-    assert sum(agree(found, other) for other in others) < 4  # the near misses
+    recorded = {row["loss"]: row["batches"][batch] for row in reversed(LEDGER["rows"])}
+    assert agree(found, recorded[name])
+    assert sum(agree(found, recorded[other]) for other in SOME) < 4  # the near misses

@@ -3,23 +3,21 @@
 `python book/recorders/loss_profiles.py` writes `loss_profiles.json`.
 
 `loss_profiles.toml` lists the losses. Each is called as its library ships it, never copied, with the
-library's defaults (or the options of its row), on batches of `stages.npz` from early and late in two trainings. The
-first four libraries and torch are
-in requirements.txt. The others need packages that the book does not use; install them apart,
+library's defaults (or the options of its row), on batches of `stages.npz` from early and late in two
+trainings. The first four libraries and torch are in requirements.txt. Rows of the others, which the
+book does not use, stay as recorded, unless `PYTHONPATH` has them:
 
-    pip install --no-deps --target EXTRA colpali-engine==0.3.18 info-nce-pytorch==0.1.4 \
-        PyGCL==0.1.2 solo-learn==1.0.2
+    pip install --no-deps --target EXTRA colpali-engine==0.3.18 info-nce-pytorch==0.1.4
 
-and run with `PYTHONPATH=EXTRA`; without them their rows stay as recorded. One thread, eight minutes.
+The losses of PyGCL 0.1.2 and solo-learn 1.0.2 were imported from their files alone, for the packages
+no longer install. One thread, eight minutes.
 """
 
 import hashlib
 import importlib
 import importlib.metadata
 import json
-import sys
 import tomllib
-import types
 import warnings
 from functools import partial
 from pathlib import Path
@@ -60,105 +58,60 @@ PACKAGES = {
 def available(library: str) -> bool:
     """Return whether a library is installed."""
     try:
-        return library == "hnlib" or bool(module(library))
+        return library == "hnlib" or bool(importlib.import_module(PACKAGES[library]))
     except ImportError:
         return False
 
 
-def module(package: str):
-    """Return the module of a package that has its losses.
-
-    PyGCL and solo-learn also import what their losses do not use and what no longer installs, so
-    only the folder of their losses is imported.
-    """
-    name = PACKAGES[package]
-    top = name.partition(".")[0]
-    if top in ("GCL", "solo") and top not in sys.modules:
-        folders = [str(Path(path) / top) for path in sys.path if (Path(path) / top).is_dir()]
-        if not folders:
-            raise ImportError(top)
-        sys.modules[top] = types.ModuleType(top)
-        sys.modules[top].__path__ = folders
-    return importlib.import_module(name)
+# --- how losses are called: of two views, or of queries and their answers, [n, d]
 
 
-# --- how losses are called
+def of_sentences(loss, parts, labels=None):
+    """Return a loss of sentence-transformers, or of torch, whose labels are 1 and −1."""
+    if hasattr(loss, "compute_loss_from_embeddings"):
+        return loss.compute_loss_from_embeddings(parts, labels)
+    return loss(*parts) if labels is None else loss(*parts, 2 * labels - 1)
 
 
-def views(loss):
-    """Of two views, or of queries and their answers."""
-    return loss, False
+def every_pair(loss, a, b):
+    """Return the loss of every query with every key, and whether it is the answer."""
+    n, m = len(a), len(b)
+    pairs = [a.repeat_interleave(m, 0), b.repeat(n, 1)]
+    return of_sentences(loss, pairs, torch.eye(n, m).flatten())
 
 
-def labelled(loss):
-    """Of embeddings and labels; the two embeddings of a pair stand together and are a class."""
-    return loss, True
+def every_triplet(loss, a, b):
+    """Return the loss of every query, its answer and every other key."""
+    i, j = (~torch.eye(len(a), len(b), dtype=torch.bool)).nonzero().T
+    return of_sentences(loss, [a[i], b[i], b[j]])
 
 
-def stacked(loss):
-    """Of a list of views."""
-    return (lambda a, b: loss([a, b])), False
+def masked(loss, a, b):
+    """Return a loss of PyGCL, of masks of positives and negatives."""
+    own = torch.eye(len(a), len(b), dtype=a.dtype)
+    return loss.compute(a, b, own, 1 - own)
 
 
-def embedded(loss):
-    """Of sentence-transformers, of queries and answers."""
-    return (lambda a, b: loss.compute_loss_from_embeddings([a, b], torch.empty(0))), False
+def halves(method, a, b):
+    """Return a loss of this library; the views of a pair are a class where there are labels."""
+    more = {"labels": torch.arange(len(a))} if method.entry.supervised else {}
+    more |= {"features": (a, b)} if method.entry.features else {}
+    return method(a, b, **more)
 
 
-def classed(loss):
-    """Of sentence-transformers, of embeddings and labels."""
-    return (lambda z, labels: loss.compute_loss_from_embeddings([z], labels)), True
-
-
-def referred(loss):
-    """Of pytorch-metric-learning without labels: embeddings and others to which they refer."""
-    return (lambda a, b: loss(a, ref_emb=b)), False
-
-
-def every_pair(loss):
-    """Of every query with every key, and whether it is the answer (1 or 0; in torch.nn 1 or −1)."""
-
-    def of_pairs(a, b):
-        n, m = len(a), len(b)
-        same = torch.eye(n, m).flatten()
-        pairs = [a.repeat_interleave(m, 0), b.repeat(n, 1)]
-        of_sentences = getattr(loss, "compute_loss_from_embeddings", None)
-        return of_sentences(pairs, same) if of_sentences else loss(*pairs, 2 * same - 1)
-
-    return of_pairs, False
-
-
-def every_triplet(loss):
-    """Of every query, its answer and every other key."""
-
-    def of_triplets(a, b):
-        i, j = (~torch.eye(len(a), len(b), dtype=torch.bool)).nonzero().T
-        triplets = [a[i], b[i], b[j]]
-        of_sentences = getattr(loss, "compute_loss_from_embeddings", None)
-        return of_sentences(triplets, torch.empty(0)) if of_sentences else loss(*triplets)
-
-    return of_triplets, False
-
-
-def masked(loss):
-    """Of PyGCL: anchors, samples, and masks of positives and negatives."""
-
-    def of_masks(a, b):
-        own = torch.eye(len(a), len(b), dtype=a.dtype)
-        return loss.compute(a, b, own, 1 - own)
-
-    return of_masks, False
-
-
-def halves(method):
-    """Of this library; the two views of a pair are a class where there are labels."""
-
-    def of_halves(a, b):
-        more = {"labels": torch.arange(len(a))} if method.entry.supervised else {}
-        more |= {"features": (a, b)} if method.entry.features else {}
-        return method(a, b, **more)
-
-    return of_halves, False
+LABELLED = ("labelled", "classed")  # of embeddings and labels: a pair is a class
+CALLS = {
+    "views": lambda loss, a, b: loss(a, b),
+    "labelled": lambda loss, z, labels: loss(z, labels),
+    "stacked": lambda loss, a, b: loss([a, b]),
+    "embedded": lambda loss, a, b: of_sentences(loss, [a, b]),
+    "classed": lambda loss, z, labels: of_sentences(loss, [z], labels),
+    "referred": lambda loss, a, b: loss(a, ref_emb=b),
+    "every_pair": every_pair,
+    "every_triplet": every_triplet,
+    "masked": masked,
+    "halves": halves,
+}
 
 
 # --- which losses
@@ -183,17 +136,19 @@ def build(library: str, call: str, name: str, **options):
     """Build a loss as its library ships it, and return how it is called, and whether of labels."""
     if library == "hnlib":
         example = name in methods.EXAMPLES
-        return halves(methods.example(name).build() if example else methods.build(name, **options))
-    losses = module(library)
+        loss = methods.example(name).build() if example else methods.build(name, **options)
+        return partial(halves, loss), False
+    losses = importlib.import_module(PACKAGES[library])
+    loss = getattr(losses, name)
     if call == "scaled":  # scale and bias are arguments of the call
-        scaled = getattr(losses, name)()
+        scaled = loss()
         return (lambda a, b: scaled(a, b, *options.values())), False
     if name == "CrossBatchMemory":  # of another loss
         options["loss"] = getattr(losses, options["loss"])()
-    loss = getattr(losses, name)
     if library == "sentence-transformers":
         options["model"] = None
-    return globals()[call](partial(loss, **options) if name.islower() else loss(**options))
+    built = partial(loss, **options) if name.islower() else loss(**options)
+    return partial(CALLS[call], built), call in LABELLED
 
 
 # --- what is recorded
@@ -245,21 +200,16 @@ def main() -> None:
     known = {(row["library"], row["loss"]): row for row in ledger["rows"]}
     with np.load(stages) as file:
         batches = {name: [*map(torch.from_numpy, file[name])] for name in ORDER}
-    lines = []
     for library, name, build in rows():
-        row = known.get((library, name))
         if available(library):
             found = {batch: measured(build, *z) for batch, z in batches.items()}
-            row = dict(library=library, loss=name, batches=found)
+            known[library, name] = dict(library=library, loss=name, batches=found)
             if library != "hnlib":
                 ledger["versions"][library] = importlib.metadata.version(library)
-        if row:
-            lines.append(json.dumps(row))
-            print(f"{library:24}{name:48}{row['batches'][ORDER[0]].get('sharpness')}", flush=True)
-    ledger["versions"]["torch"] = torch.__version__.partition("+")[0]
-    digest = hashlib.sha256(stages.read_bytes()).hexdigest()
-    head, body = json.dumps(dict(versions=ledger["versions"], batches=digest)), ",\n".join(lines)
-    write_atomically(FILE, f'{head[:-1]}, "rows": [\n{body}\n]}}\n'.encode())
+    ledger["batches"] = hashlib.sha256(stages.read_bytes()).hexdigest()
+    lines = [json.dumps(known[library, name]) for library, name, _ in rows()]
+    head, body = json.dumps(ledger | {"rows": 0}).removesuffix("0}"), ",\n".join(lines)
+    write_atomically(FILE, f"{head}[\n{body}\n]}}\n".encode())
 
 
 if __name__ == "__main__":
