@@ -96,20 +96,15 @@ def calls(a: Tensor, b: Tensor) -> dict[tuple, partial]:
     return found
 
 
-def seconds(loss: partial) -> float:
-    """Time one forward and backward pass."""
-    start = time.perf_counter()
-    loss().backward()
-    return time.perf_counter() - start
-
-
 def measured(batch: int) -> list[dict]:
     """Return the rows of one batch size, in milliseconds."""
     losses_of = calls(*embeddings(batch))
     times = {key: [] for key in losses_of}
     for repeat in range(REPEATS[batch] + WARM):
         for key in list(losses_of)[:: 1 if repeat % 2 else -1]:
-            times[key].append(seconds(losses_of[key]))
+            start = time.perf_counter()
+            losses_of[key]().backward()
+            times[key].append(time.perf_counter() - start)
     rows = []
     for (kind, what, *row), spent in times.items():
         library, name = row or ("torch", "floor")
@@ -133,8 +128,6 @@ def main() -> None:
     )
     lines = ",\n".join(map(json.dumps, rows))
     write_atomically(FILE, f'{json.dumps(about)[:-1]}, "rows": [\n{lines}\n]}}\n'.encode())
-    for row in rows:
-        print(*row.values())
 
 
 if __name__ == "__main__":

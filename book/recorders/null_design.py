@@ -1,15 +1,14 @@
 """Simulate null model 2 before it is trained: how its controls come out, and what it can find.
 
-    PYTHONPATH=book python book/recorders/null_design.py [TRIALS]
+    PYTHONPATH=book python book/recorders/null_design.py
 
-writes `book/results/null_design.json` (32 trials, about ten minutes of one idle core). New seeds are
+writes `book/results/null_design.json` (about an hour of one idle core). New seeds are
 drawn from recorded ones: a training scores the mean of two recorded seeds of its setting plus the
 deviation of a seed from its mean, that of a random setting with a random sign, query by query.
 """
 
 import json
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -98,23 +97,23 @@ def side(rng, true: np.ndarray, deviation: np.ndarray) -> np.ndarray:
     return scores[order[:KEPT]]
 
 
-def shares(task: str, shrunk: bool, trials: int, world: tuple[float, float]) -> dict[str, float]:
+def shares(task: str, shrunk: bool, world: tuple[float, float]) -> dict[str, float]:
     """Return how often each verdict is given; `world` is our lead and the temperatures' factor."""
     lead, factor = world
     rng, margin = np.random.default_rng(0), null.protocol().blocks[task]["matters"]
     count, words = len(null.protocol().blocks), []
     ours, base = landscape(task, shrunk, factor), landscape(task, shrunk)
-    for _ in range(trials):
+    for _ in range(TRIALS):
         sides = side(rng, *ours) + np.float32(lead / 100), side(rng, *base)
         effect = selection.cross_fit(*sides, splits=SPLITS, best=null.BEST)
         effect = replace(effect, family=count, holm=min(1.0, count * effect.p))
         words.append(comparisons.verdict(effect, margin))
-    return {word: words.count(word) / trials for word in sorted({*words})}
+    return {word: words.count(word) / TRIALS for word in sorted({*words})}
 
 
 def main() -> None:
     """Write what the simulation finds."""
-    trials, found = int(sys.argv[1]) if len(sys.argv) > 1 else TRIALS, {}
+    found = {}
     for task in SOURCES:
         margin, gained = null.protocol().blocks[task]["matters"], gain(task)
         worlds = {"identity": (0.0, 1.0), "disguise": (0.0, 1.07), "two margins": (2 * margin, 1.0)}
@@ -122,14 +121,13 @@ def main() -> None:
         score = 100 * float(landscape(task, False)[0].mean(1).max())
         found[task] = {"margin": margin, "gain of labels": gained, "score": score} | {
             name: {
-                ("shrunk" if shrunk else "as recorded"): shares(task, shrunk, trials, world)
+                ("shrunk" if shrunk else "as recorded"): shares(task, shrunk, world)
                 for shrunk in (False, True)
             }
             for name, world in worlds.items()
         }
-        print(task, json.dumps(found[task], indent=1), flush=True)
     design = {"choosing": len(null.protocol().seeds), "fresh": null.FRESH, "best": null.BEST}
-    content = {"trials": trials, "design": design, "tasks": found}
+    content = {"trials": TRIALS, "design": design, "tasks": found}
     path = Path(__file__).parents[1] / "results" / "null_design.json"
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 

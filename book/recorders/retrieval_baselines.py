@@ -33,19 +33,6 @@ def bm25() -> dict[str, float]:
     return {name: round(100 * float(values.mean()), 3) for name, values in found.items()}
 
 
-def banking(folder):
-    """The texts and their intents."""
-    rows = pd.read_csv(folder / "banking77/train.csv")
-    return rows["text"].tolist(), rows["category"].tolist()
-
-
-def flickr(folder):
-    """The captions and their photographs."""
-    path, names = folder / "flickr8k/Flickr8k.token.txt", ["image", "text"]
-    rows = pd.read_csv(path, sep="\t", names=names, quoting=csv.QUOTE_NONE).dropna()
-    return rows["text"].tolist(), rows["image"].str.split("#").str[0].tolist()
-
-
 def trained(texts, numbers):
     """Train the static embeddings on disjoint pairs of texts of one class, as on SciFact."""
     order = np.random.default_rng(0).permutation(len(texts))
@@ -76,7 +63,8 @@ def by_rank(classes, search, depth=100):
 
 def false_negatives(texts, names, train=False):
     """Return `by_rank` of BM25 and, if wanted, of embeddings that were trained on the texts."""
-    classes, index = np.unique(names, return_inverse=True)[1], mining.BM25(texts)
+    texts, classes = [*texts], np.unique(names, return_inverse=True)[1]
+    index = mining.BM25(texts)
     found = {"bm25": by_rank(classes, lambda part: index.scores([texts[i] for i in part]))}
     if train:
         ids, ends = sentences.encode(encoders.static_tokenizer(), texts)
@@ -89,9 +77,14 @@ def false_negatives(texts, names, train=False):
 def main() -> None:
     """Measure and write."""
     folder = data_folder() / "retrieval"
+    banking = pd.read_csv(folder / "banking77/train.csv")
+    flickr = folder / "flickr8k/Flickr8k.token.txt"
+    captions = pd.read_csv(flickr, sep="\t", names=["image", "text"], quoting=csv.QUOTE_NONE)
+    captions = captions.dropna()
+    photographs = captions["image"].str.split("#").str[0]
     both = {
-        "Banking77": false_negatives(*banking(folder), train=True),
-        "Flickr8k": false_negatives(*flickr(folder)),
+        "Banking77": false_negatives(banking["text"], banking["category"], train=True),
+        "Flickr8k": false_negatives(captions["text"], photographs),
     }
     found = {"bm25": {"scifact": bm25()}, "false_negatives": both}
     path = project_root() / "book" / "results" / "retrieval_baselines.json"
