@@ -46,14 +46,6 @@ document.addEventListener("DOMContentLoaded", () => {
   }
 });
 
-// Fine print stands indented under its chapter.
-document.addEventListener("DOMContentLoaded", () => {
-  for (const link of document.querySelectorAll("#pst-primary-sidebar li > a")) {
-    const page = new URL(link.href).pathname;
-    link.classList.toggle("hn-fine-print", /theory\/.*-(more|cost|finite|simulated)\.html$/.test(page));
-  }
-});
-
 // The sidebar keeps its place from page to page; the page that is shown stays in sight.
 addEventListener("load", () => {
   const sidebar = document.getElementById("pst-primary-sidebar");
@@ -61,22 +53,6 @@ addEventListener("load", () => {
   if (!here) return;
   const [box, frame] = [here, sidebar].map((e) => e.getBoundingClientRect());
   if (box.top < frame.top || box.bottom > frame.bottom) here.scrollIntoView({ block: "center" });
-});
-
-// Without a mouse the first tap on a word of the glossary shows its card; the second follows the link.
-let shown = null;
-addEventListener("click", (event) => {
-  const word = event.target.closest?.("a.hn-term") ?? null;
-  if (word && word !== shown && matchMedia("(hover: none)").matches) event.preventDefault();
-  shown?.classList.remove("hn-shown");
-  shown = word === shown ? null : word;
-  shown?.classList.add("hn-shown");
-});
-addEventListener("keydown", (event) => {
-  if (event.key !== "Escape") return;
-  shown?.classList.remove("hn-shown");
-  shown = null;
-  if (document.activeElement?.matches("a.hn-term")) document.activeElement.blur();
 });
 
 // The theme leaves the title of the book outside of every landmark.

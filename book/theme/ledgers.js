@@ -73,18 +73,3 @@ function ledger(box) {
   apply();
 }
 document.addEventListener("DOMContentLoaded", () => document.querySelectorAll(".hn-filter").forEach(ledger));
-
-// A command in a table is copied by the button beside it.
-document.addEventListener("DOMContentLoaded", () => {
-  const commands = [...document.querySelectorAll("td code")].filter((code) => /^(hnlib|python|make) /.test(code.textContent));
-  for (const code of commands) {
-    const button = Object.assign(document.createElement("button"), { type: "button", className: "hn-copy", textContent: "Copy" });
-    code.after(" ", button);
-  }
-  if (!commands.length) return;
-  const clipboard = new ClipboardJS(".hn-copy", { text: (button) => button.parentElement.querySelector("code").textContent });
-  clipboard.on("success", ({ trigger }) => {
-    trigger.textContent = "Copied";
-    setTimeout(() => { trigger.textContent = "Copy"; }, 2000);
-  });
-});

@@ -222,89 +222,7 @@
     }).update();
   }
 
-  // ---- 2. five classes on a sphere, four on a circle ----
-
-  function packing(box, data) {
-    const first = controls(box), solids = row(box), said = reading(box);
-    const colour = [data.colours.ot, data.colours["h-scl"]];
-    const views = data.solids.map((solid) => panel(solids, 320, 300, `${solid.name}: ${solid.summary}`));
-
-    function look(degrees) {
-      const seenFrom = globe(degrees);
-      views.forEach((view, k) => {
-        view.replaceChildren();
-        const { points, near, edges, name, summary } = data.solids[k];
-        const seen = points.map((point) => {
-          const { right, up, depth } = seenFrom(point);
-          return { at: [160 + 100 * right, 128 - 100 * up], depth };
-        });
-        circle(view, [160, 128], 100, { fill: "none", stroke: "currentColor", opacity: 0.35 });
-        equator(view, [160, 128], 100);
-        for (const [i, j, nearest] of edges) {
-          const behind = seen[i].depth + seen[j].depth > 0.3;
-          line(view, ...seen[i].at, ...seen[j].at, nearest
-            ? { stroke: colour[k], "stroke-width": 3, opacity: behind ? 0.45 : 1 }
-            : { opacity: behind ? 0.2 : 0.4 });
-        }
-        seen.map((p, i) => ({ ...p, i })).sort((p, q) => q.depth - p.depth).forEach(({ at, depth, i }) => {
-          circle(view, at, 7 - 2 * depth, { fill: colour[k], opacity: 0.75 - 0.25 * depth });
-          const away = Math.hypot(at[0] - 160, at[1] - 128) || 1;
-          text(view, 160 + (at[0] - 160) * (1 + 19 / away), 128 + (at[1] - 128) * (1 + 19 / away),
-            near[i].toFixed(near[i] % 1 ? 2 : 0), { dy: 4, class: "hn-halo" });
-        });
-        text(view, 160, 268, name, { "font-weight": 600 });
-        text(view, 160, 288, summary);
-      });
-    }
-
-    const knob = slider(first, "turn", angles.map((x) => `${x}°`), 5, (k) => look(angles[k]));
-    knob.update();
-    said.textContent = data.remark;
-    views.forEach((view) => draggable(view, knob));
-
-    const hue = [data.colours.ot, data.colours.ot, data.colours.hcl, data.colours.hcl];
-    const second = controls(box), plane = row(box), words = reading(box);
-    const ring = panel(plane, 320, 266, "Two frequent and two rare classes on a circle; area is share.");
-    const place = (degrees, radius = 92) => turn(-degrees).map((x, i) => [160, 130][i] + radius * x);
-    circle(ring, [160, 130], 92, { fill: "none", stroke: "currentColor", opacity: 0.35 });
-    const hull = add(ring, "path", { fill: "none", stroke: "currentColor", opacity: 0.5 });
-    const dots = [0, 1, 2, 3].map((i) => circle(ring, [160, 130], 5, {
-      fill: hue[i], "fill-opacity": 0.7, stroke: hue[i] }));
-    const labels = dots.map(() => text(ring, 0, 0, "", { dy: 5 }));
-    legend(ring, 122, 126, hue[0], "frequent");
-    legend(ring, 122, 148, hue[3], "rare");
-    const chart = panel(plane, 320, 266, "The mean squared distance to the nearest other class.");
-    const y0 = 215, y1 = 15;
-    const bars = [["square", 70], ["triangle", 180]].map(([name, x]) => {
-      text(chart, x + 35, 235, name);
-      return { bar: column(chart, x, 70, y0, y1, { fill: "currentColor" }), value: text(chart, x + 35, 0, "") };
-    });
-    text(chart, 160, 256, "mean of the squared distances", { class: "hn-fine" });
-    line(chart, 40, y0, 280, y0, { opacity: 0.5 });
-    slider(second, "w", data.weight.map(places(2)), data.start, (k) => {
-      const value = [data.square[k], data.merged[k]], winner = value[1] > value[0] ? 1 : 0;
-      const layout = data.layouts[winner], w = data.weight[k];
-      dots.forEach((dot, i) => {
-        const [cx, cy] = place(layout[i]);
-        set(dot, { cx, cy, r: 34 * Math.sqrt(i < 2 ? w / 2 : (1 - w) / 2) });
-        const [x, y] = place(layout[i], 125);
-        labels[i].textContent = data.near[winner][i].toFixed(0);
-        set(labels[i], { x, y });
-      });
-      set(hull, { d: path([...layout].sort((a, b) => a - b).map((a) => place(a)), true) });
-      bars.forEach(({ bar, value: label }, i) => {
-        bar(value[i] / 3);
-        set(chart.querySelectorAll("rect")[i], { "fill-opacity": i === winner ? 0.65 : 0.2 });
-        label.textContent = value[i].toFixed(2);
-        set(label, { y: y0 - (value[i] / 3) * (y0 - y1) - 6, "font-weight": i === winner ? 600 : 400 });
-      });
-      words.textContent = `The two frequent classes hold ${percent(w)} of the data. `
-        + (winner ? "Triangle: the two rare classes share one point, at distance 0 from each other."
-          : "Square: the four classes stay apart.");
-    }).update();
-  }
-
-  // ---- 3. four masks, four bars ----
+  // ---- 2. four masks, four bars ----
 
   function masks(box, data) {
     const top = controls(box), panels = row(box), words = reading(box);
@@ -380,7 +298,7 @@
     update();
   }
 
-  // ---- 4. three balls, three temperatures; one budget, one temperature ----
+  // ---- 3. three balls, three temperatures; one budget, one temperature ----
 
   function balls(box, data) {
     const top = controls(box), panels = row(box, "hn-three"), words = reading(box);
@@ -444,7 +362,7 @@
     choice(top, "the adversary has", names, (i) => { shared = i === 1; update(); });
   }
 
-  // ---- 5. from the tilt to transport ----
+  // ---- 4. from the tilt to transport ----
 
   function lambdaPath(box, data) {
     const top = controls(box), panels = row(box, "hn-one"), words = reading(box);
@@ -490,7 +408,7 @@
     }).update();
   }
 
-  // ---- 6. temperature and tilt are one dial ----
+  // ---- 5. temperature and tilt are one dial ----
 
   function oneDial(box, data) {
     const own = data.colours.accent, other = data.colours.simclr;
@@ -546,7 +464,7 @@
     }).update();
   }
 
-  // ---- 7. embeddings that move while they are trained, under three sharpnesses ----
+  // ---- 6. embeddings that move while they are trained, under three sharpnesses ----
 
   function motion(box, data) {
     const top = controls(box), panels = row(box, "hn-wrap"), key = add(box, "p", { class: "hn-key" }), words = reading(box);
@@ -611,112 +529,7 @@
     knob.update();
   }
 
-  // ---- 8. one temperature is as many radii as there are anchors ----
-
-  function radius(box, data) {
-    const top = controls(box), panels = row(box), words = reading(box);
-    const [low, high] = [-0.8, 1], x = (s) => 12 + (296 * (s - low)) / (high - low);
-    const view = panel(panels, 320, 300, "Three anchors' negatives by similarity; a dot grows with its weight.");
-    const [priced, price] = [data.colours.adnce, data.colours.hcl];
-    const rows = data.anchors.map(({ name, similarity }, i) => {
-      const y = 40 + 84 * i, hue = data.hues[i];
-      text(view, 12, y - 20, name, { "text-anchor": "start" });
-      const eta = text(view, 308, y - 20, "", { "text-anchor": "end" });
-      line(view, x(low), y, x(high), y, { opacity: 0.25 });
-      const dots = similarity.map((s) => circle(view, [x(s), y], 1, { fill: hue, "fill-opacity": 0.6, stroke: hue }));
-      const bars = [priced, price].map((fill) => rect(view, x(0), y + 22, 0, 7, { fill }));
-      return { eta, dots, bars };
-    });
-    for (const s of [-0.5, 0, 0.5, 1]) text(view, x(s), 262, places(1)(s), { class: "hn-fine" });
-    legend(view, 12, 290, priced, "τ log E exp(f/τ)");
-    legend(view, 168, 290, price, "the price τη");
-
-    const chart = panel(panels, 320, 300, "Temperature against radius for the three anchors, and the slides' line.");
-    const etas = data.anchors.flatMap(({ eta }) => eta), log = Math.log;
-    const [left, right] = [Math.min(...etas), Math.max(...etas)], [cold, warm] = [data.tau[0], data.tau[data.tau.length - 1]];
-    const u = (eta) => 52 + (252 * log(eta / left)) / log(right / left);
-    const v = (tau) => 244 - (226 * log(tau / cold)) / log(warm / cold);
-    line(chart, 52, 244, 304, 244, { opacity: 0.5 });
-    line(chart, 52, 18, 52, 244, { opacity: 0.5 });
-    for (const eta of [0.01, 0.1, 1]) text(chart, u(eta), 262, String(eta), { class: "hn-fine" });
-    for (const tau of [0.05, 0.2, 1]) text(chart, 46, v(tau), String(tau), { class: "hn-fine", "text-anchor": "end", dy: 4 });
-    text(chart, 178, 284, "radius η");
-    text(chart, 0, 0, "temperature τ", { transform: "translate(12 131) rotate(-90)" });
-    const slides = data.slides.map((eta, k) => [u(eta), v(data.tau[k])]).filter(([at]) => at <= 304);
-    add(chart, "path", { d: path(slides), fill: "none", stroke: "currentColor", "stroke-dasharray": "5 4", opacity: 0.7 });
-    text(chart, 68, v(0.9), "√(Var/2η)", { class: "hn-fine", "text-anchor": "start", dy: 40 });
-    const level = line(chart, 52, 0, 304, 0, { opacity: 0.5 });
-    const marks = data.anchors.map(({ eta }, i) => {
-      add(chart, "path", { d: path(eta.map((e, k) => [u(e), v(data.tau[k])])), fill: "none", stroke: data.hues[i],
-        "stroke-width": 2 });
-      return circle(chart, [0, 0], 5, { fill: data.hues[i] });
-    });
-
-    slider(top, "temperature τ", data.tau.map((t) => t.toFixed(t < 0.1 ? 3 : 2)), data.start, (k) => {
-      const tau = data.tau[k], shown = tau.toFixed(tau < 0.1 ? 3 : 2);
-      set(level, { y1: v(tau), y2: v(tau) });
-      rows.forEach(({ eta, dots, bars }, i) => {
-        const anchor = data.anchors[i];
-        eta.textContent = `η = ${anchor.eta[k].toFixed(anchor.eta[k] < 0.1 ? 3 : 2)}`;
-        dots.forEach((dot, j) => set(dot, { r: 1.5 + 17 * Math.sqrt(anchor.weight[k][j]) }));
-        set(bars[0], { width: x(anchor.penalised[k]) - x(0) });
-        set(bars[1], { x: x(anchor.penalised[k]), width: x(anchor.worst[k]) - x(anchor.penalised[k]) });
-        set(marks[i], { cx: u(anchor.eta[k]), cy: v(tau) });
-      });
-      const most = data.anchors[data.anchors.length - 1], three = data.anchors.map(({ eta }) => eta[k].toFixed(3));
-      words.textContent = `One temperature, τ = ${shown}, is three radii: η = ${three.join(", ")} nats; the slides' formula says `
-        + `${data.slides[k].toFixed(3)} for all. Of the anchor ${most.name} the loss sees `
-        + `${most.penalised[k].toFixed(2)}; with the price τη = ${(tau * most.eta[k]).toFixed(2)} it is the mean under the worst law, ${most.worst[k].toFixed(2)}.`;
-    }).update();
-  }
-
-  // ---- 9. Sinkhorn's half-steps on a few points, with all numbers ----
-
-  function halfSteps(box, data) {
-    const top = controls(box), panels = row(box, "hn-one"), words = reading(box);
-    const n = data.names.length, last = data.thousandths.length - 1, share = places(3);
-    const x = (j) => 106 + 62 * j, y = (i) => 52 + 44 * i;
-    const view = panel(panels, 320, 34 + 44 * (n + 1), "Weights, anchors by candidates, with the sum of each row and column.");
-    const entry = (i, j) => text(view, x(j), y(i), "", { dy: 5 });
-    data.names.forEach((name, i) => {
-      text(view, 70, y(i), name, { dy: 5, "text-anchor": "end" });
-      text(view, x(i), 18, name);
-    });
-    text(view, x(n), 18, "sum");
-    text(view, 70, y(n), "sum", { dy: 5, "text-anchor": "end" });
-    const cells = Array.from({ length: n * n }, (_, c) => {
-      const [i, j] = [Math.floor(c / n), c % n];
-      const square = rect(view, x(j) - 29, y(i) - 20, 58, 40, { fill: data.colours.ot });
-      return [square, entry(i, j)];
-    });
-    const sums = [0, 1].map((side) => data.names.map((_, k) => (side ? entry(n, k) : entry(k, n))));
-
-    const knob = slider(top, "half-step", data.thousandths.map((_, k) => String(k + 1)), 0, (k) => {
-      const weight = data.thousandths[k].map((w) => w / 1000), total = [0, 1].map((side) => data.names.map((_, a) =>
-        data.names.reduce((sum, _, b) => sum + weight[side ? b * n + a : a * n + b], 0)));
-      cells.forEach(([square, number], c) => {
-        set(square, { "fill-opacity": 0.4 * weight[c] });
-        number.textContent = share(weight[c]);
-      });
-      sums.forEach((row, side) => row.forEach((number, a) => {
-        number.textContent = share(total[side][a]);
-        set(number, { "font-weight": Math.abs(total[side][a] - 1) > 0.0015 ? 700 : 400 });
-      }));
-      const [right, wrong, side] = k % 2 ? ["columns", "rows", 0] : ["rows", "columns", 1];
-      words.textContent = `Half-step ${k + 1} sets the ${right} right${k ? "" : ": this is HCL"}. `
-        + `The ${wrong} sum to ${total[side].map(share).join(", ")}.`;
-      button.textContent = k < last ? "Next half-step" : "Start again";
-    });
-    const button = add(top, "button", { type: "button", class: "hn-play" });
-    button.addEventListener("click", () => {
-      knob.input.value = Number(knob.input.value) < last ? Number(knob.input.value) + 1 : 0;
-      knob.update();
-    });
-    knob.update();
-  }
-
-  const kinds = { "class-mass": classMass, dial: oneDial, packing, masks, balls, path: lambdaPath, motion, radius,
-    sinkhorn: halfSteps };
+  const kinds = { "class-mass": classMass, dial: oneDial, masks, balls, path: lambdaPath, motion };
   window.hnPictures = { kinds, start, set, add, panel, row, line, text, circle, rect, legend, turn, slider, choice,
     controls, reading, unique };  // for typed.js
 

@@ -204,11 +204,8 @@ PICTURES = {
     "dial": "start-here",
     "masks": "theory/degeneracy",
     "path": "theory/transport",
-    "sinkhorn": "theory/transport",
     "class-mass": "theory/debiasing",
-    "packing": "theory/packing",
     "balls": "theory/kl-robustness",
-    "radius": "theory/temperature",
     "motion": "theory/sharpness",
 }
 
