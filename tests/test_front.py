@@ -43,7 +43,7 @@ def test_the_pictures_of_the_readme_can_be_read_on_both_grounds():
 
 def test_one_version_everywhere():
     """In the file to install, the citation and the archive; `make repository` rewrites the first."""
-    if not portable_notebooks.is_set(portable_notebooks.repository(ROOT)):
+    if not portable_notebooks.address(portable_notebooks.repository(ROOT)):
         assert text("README.md").count(f"'./{portable_notebooks.WHEEL}") == 3
     citation = yaml.safe_load(text("CITATION.cff"))
     assert citation["version"] == json.loads(text(".zenodo.json"))["version"] == hnlib.__version__

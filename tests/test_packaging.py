@@ -50,12 +50,6 @@ def declared(extra=None):
     return frozenset(found)
 
 
-@cache
-def distributions(module):
-    found = DISTRIBUTIONS.get(module, [])
-    return {canonicalize_name(name) for name in found} or {canonicalize_name(module)}
-
-
 DISTRIBUTIONS = metadata.packages_distributions()
 
 
@@ -94,7 +88,11 @@ def beside(wheel, tmp_path_factory):
 
     def run(extra, code, **options):
         allowed = closure(declared(extra)) | {"pip", "setuptools"}
-        hidden = {name for name in DISTRIBUTIONS if not distributions(name) & allowed}
+        hidden = {
+            module
+            for module, names in DISTRIBUTIONS.items()
+            if not {*map(canonicalize_name, names)} & allowed
+        }
         hidden -= {"hnlib", "hnbook", "sphinx"}  # the last: libraries look for its name alone
         code = f"""
 import sys
@@ -114,9 +112,9 @@ def test_the_wheel_is_small_has_every_module_and_asks_for_torch_and_numpy(wheel)
         names = set(archive.namelist())
         (about,) = (name for name in names if name.endswith(".dist-info/METADATA"))
         text = archive.read(about).decode()
-    modules = {p.relative_to(ROOT).as_posix() for p in (ROOT / "hnlib").rglob("*.py")}
-    book = ROOT / "book"
-    modules |= {p.relative_to(book).as_posix() for p in (book / "hnbook").rglob("*.py")}
+    parts = ((ROOT, "hnlib"), (ROOT / "book", "hnbook"))
+    files = [(path, root) for root, name in parts for path in (root / name).rglob("*.py")]
+    modules = {path.relative_to(root).as_posix() for path, root in files}
     assert wheel.stat().st_size < 1.5e6 and not [n for n in names if n.endswith(".jsonl")]
     assert modules | {"hnlib/py.typed"} <= names and any(n.endswith("/LICENSE") for n in names)
     asked = [Requirement(value) for value in re.findall(r"^Requires-Dist: (.*)$", text, re.M)]
@@ -203,23 +201,26 @@ def test_every_downloaded_notebook_starts_in_an_empty_folder(beside, tmp_path):
     assert re.findall("FAILED (.*)", done.stdout) == ["control"]
 
 
-@pytest.mark.parametrize("url", ["https://github.com/a/b", "https://a.invalid/b"])
-def test_without_the_library_the_first_cell_installs_it_and_fetches_the_records(monkeypatch, url):
+@pytest.mark.parametrize(
+    ("url", "installed"),
+    [
+        ("https://github.com/a/b", "hnlib[notebooks] @ https://a.github.io/b/{}"),
+        ("https://a.invalid/b", "./{}[notebooks]"),
+    ],
+)
+def test_without_the_library_the_first_cell_installs_it_and_fetches_the_records(
+    monkeypatch, url, installed
+):
     """From the pages, where they have an address, else from beside the notebook; if it is there, not."""
     read = {"hnlib": {"read": {"book/results/records": "digest"}}}
     node = portable_notebooks.portable(nbformat.v4.new_notebook(metadata=read), url, "page")
-    first, asked = node.cells[0].source.replace("%pip", "pip ="), []
-    first = re.sub(r"pip = (.*)", lambda line: f"asked.append({line[1]!r})", first)
-    monkeypatch.setattr("urllib.request.urlretrieve", lambda *words: asked.append(words))
+    first, asked = node.cells[0].source, []
+    first = re.sub(r"%pip (.*)", lambda line: f"asked.append({line[1]!r})", first)
+    monkeypatch.setattr("urllib.request.urlretrieve", lambda url, file: asked.append(url))
     exec(first, {"asked": asked})
     assert asked == []
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     exec(first, {"asked": asked})
-    wheel, file = portable_notebooks.WHEEL, records.PARQUET
-    if url.endswith("invalid/b"):
-        assert asked == [f'install --quiet "./{wheel}[notebooks]"']
-        assert f"put {wheel} and {file}" in first
-    else:
-        site = "https://a.github.io/b/"
-        install = f'install --quiet "hnlib[notebooks] @ {site}{wheel}"'
-        assert asked == [install, (f"{site}{file}", file)]
+    install = f'install --quiet "{installed}"'.format(portable_notebooks.WHEEL)
+    fetched = ["https://a.github.io/b/records.parquet"] * ("github" in url)
+    assert asked == [install, *fetched] and records.PARQUET in first

@@ -184,9 +184,9 @@ def render(folder: Path, draft: bool) -> None:
     packed.result()
     portable_notebooks.read_labels(page, toc())
     redirects.write(redirects.read(folder / "book/redirects.csv"), page)
-    url, core = portable_notebooks.repository(root()), [x for x in toc() if x not in appendices()]
-    portable_notebooks.downloads(page / "_sources", url)
-    text = portable_notebooks.reader_text(page / "_sources", core, url)
+    portable_notebooks.downloads(page / "_sources", portable_notebooks.repository(root()))
+    core = [x for x in toc() if x not in appendices()]
+    text = portable_notebooks.reader_text(page / "_sources", core)
     (page / "llms.txt").write_text(text, encoding="utf-8")
     html, old = root() / "_build/html", root() / "_build/html.old"
     shutil.rmtree(old, ignore_errors=True)

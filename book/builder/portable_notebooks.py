@@ -26,37 +26,30 @@ def repository(root: Path) -> str:
     return project["urls"]["Repository"]
 
 
-def is_set(url: str) -> bool:
-    """Return whether the address is real: no host ends in ``.invalid`` (RFC 2606)."""
-    return not urlsplit(url).netloc.endswith(".invalid")
-
-
-def configured(config: str, url: str) -> str:
-    """Return ``_config.yml`` with buttons for the repository and, if it is on GitHub, for Colab."""
-    if not is_set(url):
-        return config
-    button = "use_repository_button: "
-    config = config.replace(f"{button}false", f"{button}true")
-    config += f"\nrepository:\n  url: {url}\n  branch: {BRANCH}\n"
-    if pages := address(url):
-        config += f"launch_buttons:\n  colab_url: {COLAB}\n"
-        config = config.replace("\nhtml:\n", f"\nhtml:\n  baseurl: {pages}\n")
-    return config
-
-
 def address(url: str) -> str:
-    """Return where the workflow publishes the pages, if the repository is on GitHub."""
+    """Return where the workflow publishes the pages, "" if the repository is not on GitHub."""
     if urlsplit(url).netloc != "github.com":
         return ""
     owner, _, name = urlsplit(url).path.strip("/").partition("/")
     return f"https://{owner}.github.io/{name}/"
 
 
+def configured(config: str, url: str) -> str:
+    """Return ``_config.yml`` with buttons for the repository and for Colab, if it is on GitHub."""
+    if not (pages := address(url)):
+        return config
+    button = "use_repository_button: "
+    config = config.replace(f"{button}false", f"{button}true")
+    config = config.replace("\nhtml:\n", f"\nhtml:\n  baseurl: {pages}\n")
+    config += f"\nrepository:\n  url: {url}\n  branch: {BRANCH}\n"
+    return f"{config}launch_buttons:\n  colab_url: {COLAB}\n"
+
+
 def parts(url: str) -> dict[str, str]:
     """Return what *Run it on your GPU* says about the address."""
     clone = f"git clone {url} hard-negatives\ncd hard-negatives"
     wheel, packed = (f'<a href="../{x}" download>{x}</a>' for x in (WHEEL, records.PARQUET))
-    clone = clone if is_set(url) else "# in a checkout of this book"
+    clone = clone if address(url) else "# in a checkout of this book"
     return {"clone": clone, "wheel": wheel, "records": packed}
 
 
@@ -77,6 +70,7 @@ import importlib.util
 if importlib.util.find_spec("hnlib") is None:
     %pip install --quiet "{wheel}"
 """
+BESIDE = f", put {WHEEL} and {records.PARQUET} of 'Run it on your GPU' beside this notebook"
 FETCH = """\
     from urllib.request import urlretrieve
 
@@ -90,15 +84,14 @@ EQUATION = re.compile(r"^( *)\$\$ \(([\w-]+)\)$", re.M)
 FOLD = re.compile(r"<!-- fold: (.*?) -->\s*(\S.*?)\s*(?:<!-- end of fold -->|\Z)", re.S)
 STRIP = re.compile(r"<!-- (end of )?(?:checks|fold|more)\b")  # book/ext/folds.py
 HIDDEN = {"hide-input", "remove-input", "remove-cell"}
-GLOSSARY = "book/notation"
 # In a page of HTML the label of a statement, an equation or a figure, and its number.
 NUMBER = re.compile(
     r' id="(?:equation-)?([\w-]+)"(?:(?! id=").)*?<span class="(?:caption-number|eqno)">([^<]*)',
     re.S,
 )
 HEADING = re.compile(r"^\((\S+)\)=\n+#+ (.*)", re.M)
-#: What is shown for each label, and for each page as "/page", and the page it is on.
-LABELS: dict[str, tuple[str, str]] = {}
+#: What is shown for each label, and for each page as "/page".
+LABELS: dict[str, str] = {}
 
 
 def read_labels(html: Path, pages: Iterable[str]) -> None:
@@ -107,7 +100,7 @@ def read_labels(html: Path, pages: Iterable[str]) -> None:
         text = (root() / f"{page}.md").read_text(encoding="utf-8")
         numbers = NUMBER.findall((html / f"{page}.html").read_text(encoding="utf-8"))
         found = [(f"/{page}", re.findall("^# (.*)", text, re.M)[0]), *HEADING.findall(text)]
-        LABELS.update({label: (shown.strip(), page) for label, shown in [*found, *numbers]})
+        LABELS.update({label: shown.strip() for label, shown in [*found, *numbers]})
 
 
 @cache
@@ -126,7 +119,7 @@ def cited() -> dict[str, str]:
 
 
 def _known(label: str) -> str:
-    return LABELS.get(label, (label, ""))[0]
+    return LABELS.get(label, label)
 
 
 def _directive(match: re.Match) -> str:
@@ -145,7 +138,7 @@ def _directive(match: re.Match) -> str:
     return f"\n**{title}**\n\n{contents}\n"
 
 
-def _words(role: re.Match, page: str, site: str) -> str:
+def _words(role: re.Match, page: str) -> str:
     """Return the Markdown that replaces a role on a page."""
     kind, text = role[1], " ".join(role[2].split())
     said, label = re.fullmatch(r"(?:(.*) <)?(.*?)>?", text).groups()
@@ -154,26 +147,16 @@ def _words(role: re.Match, page: str, site: str) -> str:
     if kind.startswith("cite"):
         names = "; ".join(cited().get(key, key) for key in text.split(","))
         return names if kind == "cite:t" else f"[{names}]"
-    if kind == "doc":
-        label = posixpath.join(f"/{posixpath.dirname(page)}", label)
-    title, place = LABELS.get(label, (label, GLOSSARY))  # a term of the glossary
-    shown = said or title
-    if place == page:
-        return shown
-    if kind != "doc" and place != GLOSSARY:
-        where = f"*{_known(f'/{place}').replace('*', '')}*"
-        shown = f"{said} ({where})" if said else f"{where}, {title}"
-    if not site:
-        return f"*{shown}*" if kind == "doc" else shown
-    prefix = {"eq": "equation-", "term": "term-"}.get(kind, "")
-    anchor = "" if kind == "doc" else f"#{prefix}{label.replace(' ', '-')}"
-    return f"[{shown}]({site}{place}.html{anchor})"
+    if kind != "doc":
+        return said or _known(label)
+    title = _known(posixpath.join("/", posixpath.dirname(page), label))
+    return f"*{said or title.replace('*', '')}*"
 
 
-def plain(text: str, page: str, site: str) -> str:
+def plain(text: str, page: str) -> str:
     """Convert the MyST of a page to plain Markdown, with labels as a reader of the page sees them.
 
-    What is on another page is a link, if the pages have an address, the `site`.
+    Of a link to another page the words are left.
     """
     text, count = FOLD.sub(r":::::::{dropdown} \1\n\2\n:::::::", f"{text}\n"), 1
     while count:  # one directive may contain another
@@ -183,31 +166,21 @@ def plain(text: str, page: str, site: str) -> str:
     text = re.sub(r"<!-- (?:more|fold): (.*?) -->", r"**\1**", text)
     text = text.replace("<!-- checks -->", "**Checks**")
     text = re.sub(r"<!--.*?-->\n*", "", text, flags=re.S)
-    # a link with a filter, which a role cannot have
-    link = rf"[\2]({site}\1)" if site else r"\2"
-    text = re.sub(r'<a href="(?:\.\./)+(\S+?)">(.*?)</a>', link, text)
+    text = re.sub(r'<a href="(?:\.\./)+\S+?">(.*?)</a>', r"\1", text)
     text = re.sub(r"\n{3,}", "\n\n", text).strip("\n")
-    return ROLE.sub(partial(_words, page=page, site=site), text)
+    return ROLE.sub(partial(_words, page=page), text)
 
 
-def _first(node, url: str) -> str:
+def _first(node, site: str) -> str:
     """Return the source of the cell that installs what a notebook needs and fetches what it reads.
 
-    Without an address the reader puts both beside the notebook.
+    Without the pages' address the reader puts both beside the notebook.
     """
-    site, files = address(url), [WHEEL]
-    reads = any(
-        path.endswith("/records") for path in node.metadata.get("hnlib", {}).get("read", {})
-    )
-    if not is_set(url):
-        files += [records.PARQUET] * reads
-        beside = (
-            f", put {' and '.join(files)} of its page 'Run it on your GPU' beside this notebook"
-        )
-        return FIRST.format(beside=beside, wheel=f"./{WHEEL}[notebooks]").strip()
-    source = f"{site}{WHEEL}" if site else f"git+{url}"
-    first = FIRST.format(beside="", wheel=f"hnlib[notebooks] @ {source}")
-    return (first + FETCH.format(site=site, file=records.PARQUET) * bool(reads and site)).strip()
+    if not site:
+        return FIRST.format(beside=BESIDE, wheel=f"./{WHEEL}[notebooks]").strip()
+    reads = any(x.endswith("/records") for x in node.metadata.get("hnlib", {}).get("read", {}))
+    first = FIRST.format(beside="", wheel=f"hnlib[notebooks] @ {site}{WHEEL}")
+    return (first + FETCH.format(site=site, file=records.PARQUET) * reads).strip()
 
 
 def hidden(cell) -> bool:
@@ -222,18 +195,18 @@ def portable(node, url: str, page: str):
     """
     from nbformat.v4 import new_code_cell, new_markdown_cell
 
-    site, strips = address(url), 0  # a strip may stand in what may be left out
-    cells = [new_code_cell(_first(node, url), id="elsewhere")]
+    strips = 0  # a strip may stand in what may be left out
+    cells = [new_code_cell(_first(node, address(url)), id="elsewhere")]
     for cell in node.cells:
         cells.append(cell)
         if cell.cell_type == "markdown":
             strips += sum(-1 if end else 1 for end in STRIP.findall(cell.source))
-            cell.source = plain(cell.source, page, site)
+            cell.source = plain(cell.source, page)
             continue
         for output in cell.get("outputs", ()):
             output.get("metadata", {}).pop("narrow", None)
             if "text/markdown" in output.get("data", {}):
-                output.data["text/markdown"] = plain(output.data["text/markdown"], page, site)
+                output.data["text/markdown"] = plain(output.data["text/markdown"], page)
         closed = strips > 0
         cell.metadata["jupyter"] = {
             "source_hidden": closed or hidden(cell),
@@ -241,7 +214,7 @@ def portable(node, url: str, page: str):
         }
         figure = cell.metadata.get("mystnb", {}).get("figure", {})
         if name := figure.get("name"):
-            caption = f"**{_known(name)}.** {plain(figure.get('caption', ''), page, site)}"
+            caption = f"**{_known(name)}.** {plain(figure.get('caption', ''), page)}"
             cells.append(new_markdown_cell(caption, id=name))
     node.cells = [cell for cell in cells if cell.source]
     return node
@@ -257,7 +230,7 @@ def downloads(folder: Path, url: str) -> None:
         path.write_text(f"{nbformat.writes(node)}\n", encoding="utf-8")
 
 
-def reader_text(folder: Path, pages: Iterable[str], url: str) -> str:
+def reader_text(folder: Path, pages: Iterable[str]) -> str:
     """Return what stands open on pages, words and tables alone, for a language model to read.
 
     `folder` has the sources of the pages, after `downloads`.
@@ -277,5 +250,5 @@ def reader_text(folder: Path, pages: Iterable[str], url: str) -> str:
                     ]
                 text += shown
         else:
-            text.append(plain((folder / f"{page}.md").read_text("utf-8"), page, address(url)))
+            text.append(plain((folder / f"{page}.md").read_text("utf-8"), page))
     return re.sub(r"<details>.*?</details>\n*", "", "\n\n".join(text), flags=re.S) + "\n"
