@@ -1,10 +1,12 @@
 """Comparisons that share one variance."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from hnbook.comparison_tables import READOUTS, Question
+from hnbook.comparison_tables import READOUTS, one_variance
 from hnlib.experiments import comparisons
 
 
@@ -23,12 +25,12 @@ def groups(gains, seeds=(0, 1, 2), images=10_000):
 def test_pooled_as_the_family_of_all_settings():
     """Against one base it is `comparisons.family(pooled=True)`; an absent group is left out."""
     base, *others = settings = groups([0, 0, 1, 2])
-    pairs = {str(k): (group, base) for k, group in enumerate(others)} | {"": (base.iloc[:0], base)}
-    found = Question(pairs, tuple(settings)).effects("linear")
+    arms = {str(k): group for k, group in enumerate(settings)} | {"absent": base.iloc[:0]}
+    runs = SimpleNamespace(group=lambda arm, block: arms[arm])
+    pairs = {arm: (arm, "0") for arm in ("1", "2", "3", "absent")}
+    found = one_variance(runs, pairs, "0123").effects("linear")
     alone = [comparisons.between(group, base) for group in others]
     for ours, theirs in zip(found.values(), comparisons.family(alone, pooled=True), strict=True):
         assert ours.p == pytest.approx(theirs.p) and ours.df == theirs.df == 6
         assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high))
-    two = Question({"a": (others[0], others[1])}, tuple(settings)).effects()["a"]
-    assert two.between == pytest.approx(found["0"].between) and two.family == 1
-    assert two.between != pytest.approx(alone[0].between)
+        assert ours.between != pytest.approx(alone[0].between)

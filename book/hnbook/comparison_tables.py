@@ -2,46 +2,30 @@
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import partial
 
 from hnlib.experiments import comparisons
 from hnlib.experiments.comparisons import Effect, between
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 READOUTS = ("knn", "linear")
 
 
-def one_variance(experiment, pairs: dict[str, tuple[str, str]], pool, block: str = "") -> Question:
-    """Return comparisons of arms by label that share the variance of a pool of arms."""
-    pooled = tuple(experiment.group(name, block) for name in pool)
-    groups = {k: tuple(experiment.group(one, block) for one in pair) for k, pair in pairs.items()}
-    return Question(groups, pooled)
+class one_variance:
+    r"""Named comparisons of two arms each, ours first; those of one readout are one family.
 
-
-@dataclass(frozen=True, eq=False)
-class Question:
-    r"""Named comparisons of two groups of runs each; those of one readout are one family.
-
-    Parameters
-    ----------
-    pairs : dict of str to pairs of DataFrames
-        The groups to compare, ours first. A pair with an empty group is left out.
-    pool : tuple of DataFrames
-        Groups with the same seeds and one variance of accuracy, in which a seed shifts all groups
-        equally. Every difference has the residual variance of the table [groups, seeds],
-        $\mathrm{between}^2=2\hat\sigma^2/n$.
+    The arms of a pool have the same seeds and one variance of accuracy, and a seed shifts all of
+    them equally. Every difference has the residual variance of the table [arms, seeds],
+    $\mathrm{between}^2=2\hat\sigma^2/n$. A pair of which an arm has no runs is left out.
     """
 
-    pairs: dict[str, tuple[pd.DataFrame, pd.DataFrame]]
-    pool: tuple[pd.DataFrame, ...]
+    def __init__(self, experiment, pairs: dict[str, tuple[str, str]], pool, block: str = ""):
+        group = partial(experiment.group, block=block)
+        self.pool = [group(arm) for arm in pool]
+        self.pairs = {name: [group(arm) for arm in pair] for name, pair in pairs.items()}
 
-    @functools.cache  # noqa: B019, a page asks a handful
     def effects(self, metric: str = "linear", corrected: bool = True) -> dict[str, Effect]:
-        """Return the family of a readout, by the names of the pairs."""
+        """Return the effects by a readout, by the names of the pairs."""
         first, *others = self.pool
         each = [between(group, first, metric, mixed=True) for group in others]
         pooled = comparisons.family(each, pooled=True)[0]
