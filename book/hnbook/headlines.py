@@ -11,7 +11,7 @@ import itertools
 import re
 import sys
 import tomllib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from hnbook.asked import RATES, asked, behind, lost, percent, unlabelled  # noqa: F401, *Questions*
 from hnbook.book_files import book_file
@@ -48,16 +48,9 @@ class Headline:
     experiment: str
     ours: str
     base: str
-    blocks: tuple[str, ...] = ("",)
-    chosen: bool = False
-    answers: dict[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, row: dict) -> Headline:
-        """Return a headline from its table in the file."""
-        options = {key: row.pop(key) for key in ("chosen",) if key in row}
-        options["blocks"] = tuple(row.pop("blocks", [""]))
-        return cls(row.pop("words"), *row.pop("compare"), **options, answers=row)
+    blocks: tuple[str, ...]
+    chosen: bool
+    answers: dict[str, str]
 
     def effect(self, metric: str | None = None, block: str = "") -> Effect:
         """Return the difference in a block, uncorrected."""
@@ -65,8 +58,13 @@ class Headline:
         return compare(experiments.load(self.experiment), self.ours, self.base, metric, block)
 
 
+def _read(words: str, compare: list, blocks=("",), chosen: bool = False, **answers) -> Headline:
+    """Return a headline from its table in the file."""
+    return Headline(words, *compare, tuple(blocks), chosen, answers)
+
+
 _FILE = tomllib.loads(book_file("book/headlines.toml").read_text(encoding="utf-8"))
-HEADLINES = {name: Headline.read(row) for name, row in _FILE.items()}
+HEADLINES = {name: _read(**row) for name, row in _FILE.items()}
 
 
 # --- numbers
@@ -179,6 +177,7 @@ def _referred(name: str, *parts: str) -> str:
 def answer(name: str, key: str) -> str:
     """Return what was found for a column of `ASKED`. Raises ValueError for a blank."""
     one, here = HEADLINES[name], printed(name)
+    pair = (one.ours, one.base)
     effects = here.values() if isinstance(here, dict) else [here]
     if key in one.answers:
         found = one.answers[key]
@@ -192,7 +191,7 @@ def answer(name: str, key: str) -> str:
         return Markup(f"<code>python -m hnbook.headlines {name}</code>")
     elif key == "choice" and one.chosen:
         found = "as printed"
-    elif key == "choice" and not chosen_arms(one):
+    elif key == "choice" and not experiments.load(one.experiment).chosen.keys() & {*pair}:
         found = "nothing was chosen"
     elif key == "choice":
         found = {x: replace(one, chosen=True).effect(block=x) for x in one.blocks}
@@ -201,11 +200,6 @@ def answer(name: str, key: str) -> str:
     if not found:
         raise ValueError(f"{name!r} has no answer to {ASKED[key]!r}; give one, or {NOT_DONE!r}")
     return formatted(found)
-
-
-def chosen_arms(one: Headline) -> set[str]:
-    """Return the arms of a headline that were chosen among others."""
-    return experiments.load(one.experiment).chosen.keys() & {one.ours, one.base}
 
 
 def evidence() -> dict[str, dict[str, str]]:
