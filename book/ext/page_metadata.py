@@ -8,17 +8,14 @@ from docutils import nodes
 
 import hnlib
 
-ASIDE = nodes.Admonition, nodes.admonition, nodes.table, nodes.figure, nodes.list_item
 LENGTH = 200  # of a description: what a search engine shows of it
 
 
 def description(doctree) -> str:
-    """Return the first paragraph of the text that has no formula, cut to `LENGTH`."""
+    """Return the first paragraph below the title without a formula, cut to `LENGTH`."""
     for paragraph in doctree.findall(nodes.paragraph):
-        parent, formulas = paragraph.parent, paragraph.findall(nodes.math)
-        while parent is not None and not isinstance(parent, ASIDE):
-            parent = parent.parent
-        if parent is None and not any(True for _ in formulas):
+        plain = not any(paragraph.findall(nodes.math))
+        if plain and isinstance(paragraph.parent, nodes.section | nodes.document):
             return textwrap.shorten(paragraph.astext(), LENGTH, placeholder=" …")
     return ""
 
