@@ -75,13 +75,6 @@ def test_interactive_leaves_its_numbers_in_the_page():
     assert page.count("<script") == page.count("</script") == 1
 
 
-@pytest.mark.parametrize(
-    ("x", "message"),
-    [
-        (np.array([np.inf]), "not JSON compliant"),
-        (np.random.default_rng(0).random(30_000), "must have at most 150,000"),
-    ],
-)
-def test_interactive_refuses(x, message):
-    with pytest.raises(ValueError, match=message):
-        figures.interactive("path", "Move β.", x=x)
+def test_interactive_refuses_numbers_that_a_page_cannot_hold():
+    with pytest.raises(ValueError, match="must have at most 150,000"):
+        figures.interactive("path", "Move β.", x=np.random.default_rng(0).random(30_000))
