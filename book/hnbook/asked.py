@@ -1,32 +1,29 @@
 """Numbers of *Questions people ask* that are no comparison of two arms."""
 
-import csv
 import functools
 from statistics import fmean
+
+import pandas as pd
 
 from hnlib import experiments
 from hnlib.experiments import evidence
 
 #: The lowest is chosen; of any other number the highest.
-LOWEST = ("last_uniformity", "last_alignment", "uniformity", "alignment")
+LOWEST = ("last_uniformity", "last_alignment", "uniformity")
 TEMPERATURES = ("0.02", "0.05", "0.1", "0.2", "0.5")  # of `book/recorders/asked.py`
 RATES = ("t* lr*", "tilt* lr*")  # the arms of *images-rates* at four learning rates each
 
 
 @functools.cache
-def _measured() -> dict[tuple[str, str, str], list[float]]:
-    """Return the numbers of asked.csv of all seeds, by what was done, its setting and quantity."""
-    found: dict[tuple[str, str, str], list[float]] = {}
-    with evidence.path("asked.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            key = (row["of"], row["setting"], row["quantity"])
-            found.setdefault(key, []).append(float(row["value"]))
-    return found
+def _means() -> pd.Series:
+    """Return the means over seeds of asked.csv, by what was done, its setting and quantity."""
+    rows = pd.read_csv(evidence.path("asked.csv"), keep_default_na=False)
+    return rows.groupby(["of", "setting", "quantity"])["value"].mean()
 
 
 def asked(of: str, setting: str, quantity: str) -> float:
     """Return a number that `book/recorders/asked.py` measured, the mean over its seeds."""
-    return fmean(_measured()[of, setting, quantity])
+    return _means()[of, setting, quantity]
 
 
 def lost(by: str, name: str = "map", block: str = "CIFAR-10", arms="t* b*") -> float:
@@ -44,14 +41,10 @@ def lost(by: str, name: str = "map", block: str = "CIFAR-10", arms="t* b*") -> f
     return 100 * (best - mean(max(every, key=rank), "linear"))
 
 
-def behind(selector: str, *temperatures: str) -> float:
+def behind(selector: str, temperature: str) -> float:
     """Return how many points of nDCG@10 the checkpoint that a number selects is behind the best."""
-
-    def points(t: str) -> float:
-        best = asked("temperature", t, "best nDCG")
-        return 100 * (best - asked("temperature", t, f"nDCG by {selector}"))
-
-    return fmean(map(points, temperatures or TEMPERATURES))
+    best = asked("temperature", temperature, "best nDCG")
+    return 100 * (best - asked("temperature", temperature, f"nDCG by {selector}"))
 
 
 def unlabelled(quantity: str) -> float:
@@ -62,6 +55,6 @@ def unlabelled(quantity: str) -> float:
     return 100 * (max(scores.values()) - scores[chosen])
 
 
-def percent(quantity: str, temperature: str = "0.1") -> str:
-    """Return a measured share in percent."""
-    return f"{100 * asked('temperature', temperature, quantity):.0f} %"
+def percent(quantity: str) -> str:
+    """Return a share that was measured at t = 0.1, in percent."""
+    return f"{100 * asked('temperature', '0.1', quantity):.0f} %"
