@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from hnlib import _files
 
@@ -45,20 +44,6 @@ def start(*arguments, environment=None, **more):
     return subprocess.Popen(
         command, env=os.environ | places | (environment or {}), text=True, **more
     )
-
-
-def start_hnlib(*words, **environment):
-    """Start `hnlib` in a process of its own."""
-    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    return start("-m", "hnlib", *words, environment=environment, **pipes)
-
-
-def is_alive(pid):
-    """Return whether a process runs and is not a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def wait_for(condition, seconds=200):

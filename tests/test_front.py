@@ -47,6 +47,4 @@ def test_one_version_everywhere():
         assert text("README.md").count(f"'./{portable_notebooks.WHEEL}") == 3
     citation = yaml.safe_load(text("CITATION.cff"))
     assert citation["version"] == json.loads(text(".zenodo.json"))["version"] == hnlib.__version__
-    preferred = citation["preferred-citation"]
-    assert hnlib.__version__ in preferred["edition"] and preferred["title"] == citation["title"]
-    assert citation["date-released"].year == preferred["year"]
+    assert hnlib.__version__ in citation["preferred-citation"]["edition"]

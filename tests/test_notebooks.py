@@ -12,7 +12,6 @@ from pathlib import Path
 import jupytext
 import nbformat
 import pytest
-from processes import is_alive, start_hnlib, wait_for
 from scripts import HEAD, ROOT
 
 from builder import build, ledger_pages
@@ -51,20 +50,18 @@ def clear():
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """A book of one chapter, in a folder of its own."""
-    for folder in (
-        "notebooks/theory",
-        "book/results/records",
-        "book/results/experiments",
-        "hnlib",
-        "examples",
-    ):
+    files = {
+        "_toc.yml": "format: jb-book\nroot: notebooks/theory/one\n",
+        "_config.yml": "title: T\n",
+        "requirements.txt": "a==1\n",
+        "notebooks/helpers.py": "x = 1\n",
+        "notebooks/unused.py": "x = 1\n",
+        "notebooks/theory/one.md": CHAPTER,
+    }
+    for folder in ("notebooks/theory", "book/results/records", "hnlib", "examples"):
         (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: notebooks/theory/one\n")
-    (tmp_path / "_config.yml").write_text("title: T\n")
-    (tmp_path / "requirements.txt").write_text("a==1\n")
-    (tmp_path / "notebooks/helpers.py").write_text("x = 1\n")
-    (tmp_path / "notebooks/unused.py").write_text("x = 1\n")
-    (tmp_path / "notebooks/theory/one.md").write_text(CHAPTER)
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     shutil.copy(ROOT / "book/results.md", tmp_path / "book")
     monkeypatch.chdir(tmp_path)
@@ -94,7 +91,6 @@ def test_parameters_take_the_type_of_their_default(name, text, value):
     result = execute.guard_parameters(DEFAULTS, {name: text})[name]
     assert result == value
     assert type(result) is type(value)
-    assert execute.split("[hcl],[ot,simclr]") == ["[hcl]", "[ot,simclr]"]
 
 
 @pytest.mark.parametrize(
@@ -106,42 +102,25 @@ def test_parameters_of_another_type_are_refused(name, text):
         execute.guard_parameters(DEFAULTS, {name: text})
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["-p", "epoch", "1"], "unknown parameter 'epoch'; the notebook has epochs=3"),
-        (["-o", "out.html"], "the output must be an .ipynb file, got 'out.html'"),
-    ],
-)
-def test_bad_options_stop_before_anything_runs(one, monkeypatch, capsys, words, message):
+def test_a_bad_option_stops_before_anything_runs(one, monkeypatch, capsys):
     monkeypatch.setattr(execute, "execute", lambda *a, **k: pytest.fail("it was executed"))
-    assert cli.main(["run", "theory/one", *words]) == 2
-    assert message in capsys.readouterr().err
+    assert cli.main(["run", "theory/one", "-p", "epoch", "1"]) == 2
+    said = "unknown parameter 'epoch'; the notebook has epochs=3"
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ("kernelspec:", "kernelspec: [", "theory/one.md cannot be read as a notebook"),
-        ("epochs = 3", "epochs = = 3", "a line of the parameters cell is not `name = literal`"),
-        ("rate = 0.1", "rate = float(1)", "a line of the parameters cell is not"),
+        ("rate = 0.1", "rate = float(1)", "a line of the parameters cell is not `name = literal`"),
     ],
 )
 def test_a_broken_chapter_is_one_sentence(one, capsys, old, new, message):
     one.write_text(CHAPTER.replace(old, new))
     assert cli.main(["run", "theory/one"]) == 2
     error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_a_cell_that_takes_too_long_leaves_what_was_executed(one, capsys):
-    one.write_text(CHAPTER + "\n```{code-cell}\nimport time; time.sleep(60)\n```\n")
-    assert cli.main(["run", "theory/one", "--timeout", "5"]) == 2
-    said = re.search(r"executed is at (\S+\.failed\.ipynb)", capsys.readouterr().err)[1]
-    cells = nbformat.read(execute.root() / said, as_version=4).cells
-    assert any(cell.get("outputs") for cell in cells)
+    assert message in error and error.count("\n") == 1
 
 
 @pytest.mark.slow
@@ -233,100 +212,54 @@ def test_the_book_is_built_when_a_source_has_changed_and_not_otherwise(project, 
 
 @pytest.mark.slow
 def test_a_failing_chapter_stops_the_book_and_is_kept(project, one, monkeypatch):
-    toc = (project / "_toc.yml").read_text() + "chapters:\n  - file: notebooks/theory/two\n"
-    (project / "_toc.yml").write_text(toc)
-    for name in ("one", "two"):
-        source = f"{HEAD}# T\n\n```{{code-cell}}\nprint(1)\n1 / 0\n```\n"
-        (project / f"notebooks/theory/{name}.md").write_text(source)
+    one.write_text(CHAPTER + "\n```{code-cell}\n1 / 0\n```\n")
     monkeypatch.setattr(build, "LIBRARIES", [])
-    with pytest.raises(execute.NotebookError) as caught:
+    says = r"(?s)^theory/one failed\..*ZeroDivisionError.*The book was not built\.$"
+    with pytest.raises(execute.NotebookError, match=says):
         build.execute_chapters(build.chapters(), jobs=1)
-    message = str(caught.value)
-    assert message.startswith("theory/one failed.")
-    assert "ZeroDivisionError" in message
-    assert message.endswith("The book was not built.")
     failed = nbformat.read(project / "_build/executed/theory/one.failed.ipynb", as_version=4)
-    outputs = [output for cell in failed.cells for output in cell.get("outputs", [])]
-    assert any(output.get("ename") == "ZeroDivisionError" for output in outputs)
+    done, wrong = (x for cell in failed.cells for x in cell.get("outputs", []) if "html" not in x)
+    assert "6 ['a', 'b']" in done.text and wrong.ename == "ZeroDivisionError"
     assert not (project / "_build/executed/theory/one.ipynb").exists()
 
 
-ENDLESS = """import os, pathlib, subprocess
-child = subprocess.Popen(["sleep", "600"])
-pathlib.Path("pids").write_text(f"{os.getpid()} {child.pid}")
-while True:
-    pass"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
-def test_a_kill_is_obeyed_and_takes_the_kernel_and_its_children_along(project, one):
-    one.write_text(CHAPTER.replace("print(epochs * 2, names)", ENDLESS))
-    process = start_hnlib("run", "theory/one")
-    wait_for((project / "pids").is_file)
-    process.terminate()
-    kernel, child = (project / "pids").read_text().split()
-    _, error = process.communicate(timeout=60)
-    assert process.returncode == 130 and "hnlib: interrupted\n" in error
-    wait_for(lambda: not any(map(is_alive, [kernel, child])))
-
-
-@pytest.mark.parametrize(("tags", "fine"), [([], False), (["remove-stderr"], True)])
-def test_a_warning_on_a_page_stops_the_book(one, tags, fine):
-    """In one sentence with page and text; a cell may hide what it writes to stderr."""
+def test_a_warning_on_a_page_stops_the_book(one):
     output = nbformat.v4.new_output("stream", name="stderr", text="x.py:1: Warning:\n  slow\n")
-    cell = nbformat.v4.new_code_cell("1", outputs=[output], metadata={"tags": tags})
+    cell = nbformat.v4.new_code_cell("1", outputs=[output])
     about = {"threads": 1, "cpu": "c", "seconds": 1.0}
     notebook = nbformat.v4.new_notebook(cells=[cell], metadata={"hnlib": about})
     stored = execute.executed_path(one)
     stored.parent.mkdir(parents=True)
     stored.write_text(nbformat.writes(notebook))
-    says = "claims.csv" if fine else "theory/one shows a warning, .*: x.py:1: Warning: slow$"
-    with pytest.raises((ValueError, OSError), match=says):
+    with pytest.raises(ValueError, match=r"theory/one shows a warning, .*: x.py:1: Warning: slow$"):
         build.stage([one], NO_RUNS, draft=False)
 
 
 @pytest.mark.slow
 def test_pages_stay_when_sphinx_fails(project):
-    for folder in ("_build/html", "_build/stage"):
-        (project / folder).mkdir(parents=True)
-    (project / "_build/html/index.html").write_text("old")
-    (project / "_build/stage/_config.yml").write_text("title: T\n")
-    (project / "_build/stage/_toc.yml").write_text("format: jb-book\nroot: one\n")
-    (project / "_build/stage/one.md").write_text("# One\n\n{doc}`nowhere`\n")
+    files = {"html/index.html": "old", "stage/_config.yml": "title: T\n"}
+    files |= {"stage/_toc.yml": "format: jb-book\nroot: one\n", "stage/one.md": "{doc}`nowhere`\n"}
+    for name, text in files.items():
+        (project / "_build" / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / "_build" / name).write_text(text)
     with pytest.raises(ValueError, match=r"(?s)_build/html is unchanged.*nowhere"):
         build.render(project / "_build/stage", draft=False)
     assert (project / "_build/html/index.html").read_text() == "old"
 
 
-RECORD = {
-    "id": "X1",
-    "title": "t",
-    "kind": "identity",
-    "value": 2.2e-16,
-    "tolerance": 1e-12,
-    "instances": 4000,
-    "control": 0.5,
-    "chapter": "theory/one",
-}
 NO_RUNS = records.frame([])
 
 
 @pytest.mark.parametrize(
     ("verdict", "control", "fine"),
-    [
-        ("true", 0.5, True),
-        ("definition", None, True),
-        ("loose; a remark", None, False),
-        ("true", "unchecked", False),
-    ],
+    [("true", 0.5, True), ("definition", None, True), ("loose; a remark", None, False)],
 )
 def test_a_claim_without_a_control_stops_the_book_but_not_a_draft(project, verdict, control, fine):
     row = f"X10,ours,,a,{verdict}\n"
     (project / "book/claims.csv").write_text("id,paper,location,statement,verdict\n" + row)
-    record = RECORD | {"id": "X10", "control": control}
-    cell = {"outputs": [{"data": {claims.MIME: record}}]}
-    executed = {"theory/one": {"cells": [] if control == "unchecked" else [cell]}}
+    record = dict(id="X10", title="t", kind="identity", control=control, instances=4000)
+    record |= dict(value=2.2e-16, tolerance=1e-12)
+    executed = {"theory/one": {"cells": [{"outputs": [{"data": {claims.MIME: record}}]}]}}
     executed["errata"] = {"cells": [{"source": "<!-- claims -->"}]}
     page = project / "notebooks/errata.ipynb"
     page.write_text(json.dumps(executed["errata"]))
@@ -335,4 +268,4 @@ def test_a_claim_without_a_control_stops_the_book_but_not_a_draft(project, verdi
             ledger_pages.write(project, executed, NO_RUNS, project)
     ledger_pages.write(project, executed, NO_RUNS, project, draft=not fine)
     (cell,) = json.loads(page.read_text())["cells"]
-    assert ("**1 claims: 1 checked" in cell["source"]) == (control != "unchecked")
+    assert "**1 claims: 1 checked" in cell["source"]

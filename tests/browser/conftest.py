@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from builder import pdf, redirects
+from builder import pdf
 
 HTML = Path(__file__).resolve().parents[2] / "_build/html"
 # Without these the browser itself calls home.
@@ -18,21 +18,6 @@ def unchecked(reason: str):
     if os.environ.get("HNLIB_BROWSER") == "required":
         pytest.fail(f"the pages were not checked: {reason}")
     pytest.skip(f"the pages were not checked: {reason}")
-
-
-def pytest_generate_tests(metafunc):
-    if "page_name" in metafunc.fixturenames:
-        found = [
-            path.relative_to(HTML).as_posix()
-            for path in HTML.rglob("*.html")
-            if not {"_static", "_modules"} & {*path.parts}
-        ]
-        moved = redirects.read(HTML.parents[1] / "book/redirects.csv")
-        gone = {f"{page}.html" for page, parts in moved.items() if "" in parts}
-        names = sorted({*found} - gone - {"index.html"}) or ["none"]
-        modules = [name for name in names if name.startswith("book/api/")]  # one stands for all
-        names = [name for name in names if name not in modules[1:]]
-        metafunc.parametrize("page_name", names, ids=lambda name: name.removesuffix(".html"))
 
 
 @pytest.fixture(scope="session")
@@ -91,14 +76,6 @@ def open_page(browser, html, name: str):
     page.goto((html / target).as_uri() + mark + rest)
     page.evaluate("() => window.MathJax?.startup?.promise")
     return page
-
-
-@pytest.fixture
-def page(html, browser, page_name):
-    """The page ``page_name``, light and on a desk."""
-    page = open_page(browser, html, page_name)
-    yield page
-    page.close()
 
 
 @pytest.fixture

@@ -67,32 +67,25 @@ def test_an_expression_has_the_profile_of_its_loss(sheet, kind, expression, t, l
     assert found["sentence"] == str(true).replace("-", "−")
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("", "Something is missing at character 1, the end; add a number, s or t."),
-        ("0,5*s", "The comma at character 2 is outside a function; write decimals with a point."),
-        ("alert(1)", "“alert” at character 1 is unknown; use s, t, Q, "),
-    ],
-)
-def test_an_error_names_its_place_and_a_remedy(sheet, text, sentence):
+def test_an_error_names_its_place_and_a_remedy(sheet):
     read = "text => { try { typed.parse(text); } catch (error) { return error.message; } }"
-    assert sheet.evaluate(read, text).startswith(sentence)
+    says = "The comma at character 2 is outside a function; write decimals with a point."
+    assert sheet.evaluate(read, "0,5*s") == says
+    assert sheet.evaluate(read, "alert(1)").startswith("“alert” at character 1 is unknown; use s,")
 
 
 # --- the calculators, against the library
 
 
-def alike(x, apart=0.0):
-    """One anchor whose negatives are all as similar, but for one that is `apart`."""
+def of_library(x, apart=0.0):
+    """Return the loss of an anchor, and its derivatives times t.
+
+    All its negatives are as similar, but for one that is `apart`.
+    """
     s = torch.full((1, x["Q"] + 1), x["own"] - x["lead"], dtype=torch.float64)
     s[0, 0], s[0, 1] = x["own"], s[0, 1] - apart
     first = torch.arange(x["Q"] + 1)[None] == 0
-    return Contrast.from_similarity(s.requires_grad_(), first, ~first, scale=x["Q"])
-
-
-def of_library(x, contrast):
-    """Return the loss of the anchor, and its derivatives times t."""
+    contrast = Contrast.from_similarity(s.requires_grad_(), first, ~first, scale=x["Q"])
     log_w = negatives.tilted(x["beta"], x["t"], weights_gradient=False)(contrast)
     options = dict(tau_plus=x["tau"], hardness_strength=x["alpha"])
     loss = objectives.info_nce(contrast, log_w, x["t"], **options)
@@ -102,7 +95,6 @@ def of_library(x, contrast):
 @pytest.mark.parametrize(
     "x",
     [
-        dict(Q=64, t=0.1, beta=0, alpha=0, tau=0, own=0.6, lead=0.1),
         dict(Q=510, t=0.5, beta=1, alpha=0, tau=0.1, own=0.8, lead=0.5),
         dict(Q=30, t=0.2, beta=3, alpha=5, tau=0, own=0.3, lead=-0.2),
     ],
@@ -112,10 +104,10 @@ def test_a_batch_in_numbers_is_that_of_the_library(sheet, x):
     found, near = (
         sheet.evaluate("x => typed.batch(x)", x | {"lead": x["lead"] + add}) for add in (0, 1e-3)
     )
-    loss, pulls = of_library(x, alike(x))
+    loss, pulls = of_library(x)
     for name, true in (("loss", loss), ("loudness", -float(pulls[0]))):
         assert abs(found[name] - true) < 1e-6 < 1e-5 < abs(near[name] - true)
-    _, pulls = of_library(x, alike(x, 0.01))
+    _, pulls = of_library(x, apart=0.01)
     slope = float((pulls[2] / pulls[1]).log()) / 0.01
     assert slope == pytest.approx(found["sharpness"], rel=1e-6)
 
