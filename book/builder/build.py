@@ -116,7 +116,7 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(notebook), encoding="utf-8")
     ledger_pages.write(folder, executed, runs, root(), draft)
-    paper_numbers.write(folder / "book", runs)
+    ledger_pages.fill_placeholders(folder / "book/papers.md", paper_numbers.parts(runs))
     ledger_pages.fill_placeholders(folder / "book/gpu.md", portable_notebooks.parts(url))
     ledger_pages.fill_values(folder / "book/questions.md", vars(headlines))
     ledger_pages.fill_values(folder / "book/gpu.md", ledger_pages.gpu_costs())

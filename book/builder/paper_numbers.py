@@ -9,12 +9,11 @@ import functools
 import json
 import tomllib
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from builder.ledger_pages import PAPERS, fill_placeholders, inline_code, table
+from builder.ledger_pages import PAPERS, inline_code, table
 from hnbook.tables import DASH, Markup, interval, myst, percent
 from hnlib.experiments import evidence, run_queue
 from hnlib.experiments.comparisons import Effect
@@ -29,8 +28,6 @@ REASONS = (
     "read off a learning curve",
     "derived from other cells",
 )
-HEAD = ["Printed in", "Row", "Data", "Printed", "Ours, difference", "Run, or why there is none"]
-WIDTHS = "11 14 12 10 18 35"
 WHERE = ("paper", "table", "row", "column", "dataset", "metric")
 #: The metric of a record that is compared with a printed one.
 READOUTS = {"linear top-1": "linear", "accuracy": "linear", "SVM accuracy": "svm"}
@@ -69,8 +66,7 @@ class Cell:
 @functools.cache
 def cells() -> tuple[Cell, ...]:
     """Return the printed numbers in the order of papers.csv."""
-    rows = evidence.printed().to_dict("records")
-    return tuple(_cell(row, settings()) for row in rows)
+    return tuple(map(_cell, evidence.printed().to_dict("records")))
 
 
 @functools.cache
@@ -85,12 +81,12 @@ def settings() -> dict[str, dict]:
     return by_name
 
 
-def _cell(row: dict[Any, Any], by_name: dict[str, dict]) -> Cell:
+def _cell(row: dict[Any, Any]) -> Cell:
     printed = parse_note(row["note"])
     cell = Cell(**{name: row[name] for name in (*WHERE, "value", "spread")})
     if row["run"].startswith(REASONS):
         return replace(cell, reason=row["run"])
-    chosen = {"dataset": cell.dataset, "ours": "", "note": ""} | by_name[row["run"]]
+    chosen = {"dataset": cell.dataset, "ours": "", "note": ""} | settings()[row["run"]]
     kind, ours, note = (chosen.pop(name) for name in ("kind", "ours", "note"))
     if "epochs" not in chosen:
         chosen["epochs"] = int(printed["epochs"])
@@ -166,17 +162,13 @@ def parts(frame) -> dict[str, str]:
     """Return the page's counts by paper, and all numbers, those on record first."""
     by_key = measured(frame)
     every = [(cell, readouts(cell, by_key.get(cell.key))) for cell in cells()]
-    counts = []
+    head, counts = ["Paper", "Printed", "With a run", "Measured here"], []
     for paper, title in PAPERS.items():
         here = [(cell.run, found) for cell, found in every if cell.paper == paper]
         runs = sum(run is not None for run, _ in here)
         counts.append([title, len(here), runs, sum(bool(found) for _, found in here)])
-    head = ["Paper", "Printed", "With a run", "Measured here"]
     every.sort(key=lambda pair: (not pair[1], pair[0].run is None))
-    numbers = table(HEAD, [_line(*pair) for pair in every], WIDTHS)
+    where = ["Printed in", "Row", "Data", "Printed", "Ours, difference"]
+    where += ["Run, or why there is none"]
+    numbers = table(where, [_line(*pair) for pair in every], "11 14 12 10 18 35")
     return {"counts": table(head, counts), "printed": numbers}
-
-
-def write(folder: Path, runs) -> None:
-    """Fill ``papers.md`` in ``folder``, the staged ``book``."""
-    fill_placeholders(folder / "papers.md", parts(runs))

@@ -183,11 +183,6 @@ def _first(node, site: str) -> str:
     return (first + FETCH.format(site=site, file=records.PARQUET) * reads).strip()
 
 
-def hidden(cell) -> bool:
-    """Return whether a page does not show the code of a cell."""
-    return bool(HIDDEN & {*cell["metadata"].get("tags", [])})
-
-
 def portable(node, url: str, page: str):
     """Change a page's notebook to plain Markdown; its first cell installs what the page needs.
 
@@ -209,7 +204,7 @@ def portable(node, url: str, page: str):
                 output.data["text/markdown"] = plain(output.data["text/markdown"], page)
         closed = strips > 0
         cell.metadata["jupyter"] = {
-            "source_hidden": closed or hidden(cell),
+            "source_hidden": closed or bool(HIDDEN & {*cell.metadata.get("tags", [])}),
             "outputs_hidden": closed,
         }
         figure = cell.metadata.get("mystnb", {}).get("figure", {})
