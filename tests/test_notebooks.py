@@ -223,18 +223,6 @@ def test_a_failing_chapter_stops_the_book_and_is_kept(project, one, monkeypatch)
     assert not (project / "_build/executed/theory/one.ipynb").exists()
 
 
-def test_a_warning_on_a_page_stops_the_book(one):
-    output = nbformat.v4.new_output("stream", name="stderr", text="x.py:1: Warning:\n  slow\n")
-    cell = nbformat.v4.new_code_cell("1", outputs=[output])
-    about = {"threads": 1, "cpu": "c", "seconds": 1.0}
-    notebook = nbformat.v4.new_notebook(cells=[cell], metadata={"hnlib": about})
-    stored = execute.executed_path(one)
-    stored.parent.mkdir(parents=True)
-    stored.write_text(nbformat.writes(notebook))
-    with pytest.raises(ValueError, match=r"theory/one shows a warning, .*: x.py:1: Warning: slow$"):
-        build.stage([one], NO_RUNS, draft=False)
-
-
 @pytest.mark.slow
 def test_pages_stay_when_sphinx_fails(project):
     files = {"html/index.html": "old", "stage/_config.yml": "title: T\n"}
