@@ -25,19 +25,11 @@ def number(name: str, value, holds: Callable, rule: str) -> None:
         raise ValueError(f"{name} must {rule}, got {value:g}")
 
 
-def positive(name: str, value) -> None:
-    """Raise ValueError unless the number, or every entry of the tensor, is positive and finite."""
-    number(name, value, lambda x: (x > 0) & (x < math.inf), "be positive and finite")
-
-
-def finite(name: str, value) -> None:
-    """Raise ValueError unless the number, or every entry of the tensor, is finite."""
-    number(name, value, lambda x: (x > -math.inf) & (x < math.inf), "be a finite number")
-
-
-def fraction(name: str, value) -> None:
-    """Raise ValueError unless the number, or every entry of the tensor, is in [0, 1)."""
-    number(name, value, lambda x: (x >= 0) & (x < 1), "lie in [0, 1)")
+positive = partial(number, holds=lambda x: (x > 0) & (x < math.inf), rule="be positive and finite")
+finite = partial(
+    number, holds=lambda x: (x > -math.inf) & (x < math.inf), rule="be a finite number"
+)
+fraction = partial(number, holds=lambda x: (x >= 0) & (x < 1), rule="lie in [0, 1)")
 
 
 def integer(name: str, value, least: int) -> None:
@@ -130,19 +122,17 @@ def shapes(fits: bool, rule: str, *tensors: Tensor) -> None:
 
 def mask(name: str, value: Tensor, like: Tensor) -> None:
     """Raise ValueError unless the value is a boolean mask of the shape of `like`."""
-    if value.dtype != torch.bool:
-        raise ValueError(f"{name} must be a boolean mask, got {value.dtype}")
-    rule = f"{name} must be a boolean mask of shape {tuple(like.shape)}"
-    shapes(value.shape == like.shape, rule, value)
+    if value.dtype != torch.bool or value.shape != like.shape:
+        rule = f"{name} must be a boolean mask of shape {tuple(like.shape)}"
+        raise ValueError(f"{rule}, got {value.dtype} of shape {tuple(value.shape)}")
 
 
 def labels(values, count: int, kind: str) -> Tensor:
     """Return the labels as integers; raise ValueError unless there are `count` whole numbers."""
     values = torch.as_tensor(values)
-    if values.is_floating_point():
-        raise ValueError(f"labels of {count} {kind} must be integers, got {values.dtype}")
-    rule = f"labels of {count} {kind} must be integers of shape ({count},)"
-    shapes(values.shape == (count,), rule, values)
+    if values.is_floating_point() or values.shape != (count,):
+        rule = f"labels of {count} {kind} must be integers of shape ({count},)"
+        raise ValueError(f"{rule}, got {values.dtype} of shape {tuple(values.shape)}")
     return values.long()
 
 

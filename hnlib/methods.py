@@ -190,12 +190,10 @@ class Method(nn.Module):
 
     def _set(self, options: dict) -> None:
         entry = self.entry
-        for option, value in options.items():
+        for option in options:
             if option not in entry.defaults:
                 choices = ", ".join(entry.defaults)
                 raise ValueError(f"{self.name} has no option {option!r}; it has {choices}")
-            if value is None and entry.defaults[option] is not None:
-                raise ValueError(f"{option} must be a value in {self.name}, got None")
         check(OWN | rules(entry.objective), options)
         weights = _with_options(entry.negatives, options)()
         synthetic = entry.synthetic and _with_options(entry.synthetic, options)()

@@ -17,15 +17,6 @@ def test_a_condition_on_the_cpu_is_an_error_at_once():
     assert not _checks.on_cpu(torch.ones(2, device="meta"))
 
 
-def test_a_wrong_type_is_named_not_the_shape():
-    with pytest.raises(
-        ValueError, match=r"labels of 3 images must be integers, got torch\.float32"
-    ):
-        _checks.labels(torch.ones(3), 3, "images")
-    with pytest.raises(ValueError, match=r"positives must be a boolean mask, got torch\.float32"):
-        _checks.mask("positives", torch.ones(3, 3), torch.ones(3, 3))
-
-
 def test_deferred_conditions_name_the_first_row_ever_met_and_are_then_forgotten():
     conditions, norm = _checks.Deferred(), torch.tensor([1.0, 0.5, 0.25])
     for rows in ([], [2], [0, 1]):
