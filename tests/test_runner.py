@@ -182,7 +182,7 @@ def content(folder):
 
 
 def test_processes_record_what_one_process_records(checkout, tmp_path):
-    runs = [*experiments.load("choice", small=True, max_steps=1).runs()]
+    runs = [*experiments.load("choice", small=True, max_steps=1).missing()]
     here, there = tmp_path / "one" / "here", tmp_path / "two" / "there"
     assert runner.train(runs, device="cpu", record_to=here) == 4
     engine, failures = Engine(engine="processes", workers=2), []

@@ -90,19 +90,18 @@ def headlines(metric: str = "linear") -> dict[str, Effect]:
     four |= labels.effects(metric, corrected=False)
     effects |= dict(zip(four, comparisons.family(four.values())))
     effects["long hcl at one rate"] = experiments.load("decomposition").outcome("H5", metric)
-    amd = on_processor("confirmation", "AMD").effect("released", "t0.5", metric)
+    amd = on_processor("AMD", "confirmation", "released", "t0.5", metric)
     return effects | {"long hcl, one processor": amd}
 
 
-def on_processor(name: str, maker: str) -> experiments.Experiment:
-    """Return an experiment that reads the runs on processors of one maker alone."""
-    experiment = experiments.load(name)
-    recorded = {}
-    for arm, seed in itertools.product(experiment.names(), experiment.seeds):
-        made = experiments.by_processor(experiment.replicates(arm, seed))
-        key = records.key(experiment.run(arm, seed).configuration)
-        recorded[key] = [record for on, record in made.items() if on.startswith(maker)]
-    return replace(experiment, recorded=recorded)
+def on_processor(maker: str, name: str, ours: str, base: str, metric: str) -> Effect:
+    """Return an effect of the runs on processors of one maker alone."""
+    experiment, groups = experiments.load(name), []
+    for arm in (ours, base):
+        made = [experiments.by_processor(experiment.replicates(arm, x)) for x in experiment.seeds]
+        of_maker = (run for one in made for on, run in one.items() if on.startswith(maker))
+        groups.append(records.frame([*of_maker]))
+    return comparisons.between(*groups, metric)
 
 
 @functools.cache

@@ -79,7 +79,6 @@ class Experiment:
     fits: dict[str, dict] = field(default_factory=dict, repr=False)  # by data set, see `load`
     changed: dict[str, tuple] = field(default_factory=dict)  # by parameter: published, and here
     given: dict[str, Any] = field(default_factory=dict, repr=False)  # what `load` was called with
-    recorded: Any = field(default=None, repr=False)  # as of `records.by_key`, else all there are
 
     def metric(self, block: str) -> str:
         """Return the metric that decides in a block."""
@@ -168,26 +167,25 @@ class Experiment:
             chosen |= {"method": None, "epochs": 0}
         return kind(**{k: v for k, v in chosen.items() if k not in SCHEMA}, seed=seed)
 
-    def runs(self, seeds: tuple[int, ...] | None = None) -> Iterator:
-        """Yield every run once, all arms of a block for one seed before the next seed."""
-        return (self.run(*one) for one in self._named(seeds or self.seeds).values())
+    def _named(self) -> dict[str, tuple[str, int, str]]:
+        """Return arm, seed and block of every run once, all arms of a block before the next seed.
 
-    def _named(self, seeds: Iterable[int]) -> dict[str, tuple[str, int, str]]:
-        """Return arm, seed and block of every run by its key."""
+        The keys are those of the runs.
+        """
         named: dict[str | None, tuple[str, int, str]] = {}
-        for seed, block in itertools.product(seeds, self.blocks):
+        for seed, block in itertools.product(self.seeds, self.blocks):
             for name in self.names(block):
                 named.setdefault(self._key(name, seed, block), (name, seed, block))
         return {key: one for key, one in named.items() if key}
 
     def missing(self) -> Iterator:
         """Yield the runs without a record."""
-        named = self._named(self.seeds)
-        return (self.run(*one) for key, one in named.items() if not self._recorded(key))
+        named = self._named().items()
+        return (self.run(*one) for key, one in named if not self._recorded(key))
 
     def plan(self) -> Plan:
         """Return how many runs there are, which are recorded, and what training the rest takes."""
-        named, missing = self._named(self.seeds), [*self.missing()]
+        named, missing = self._named(), [*self.missing()]
         waits = any(self.arm(name, block) is None for block in self.blocks for name in self.chosen)
         costs = [cost for run in missing if (cost := runner.seconds(run)) is not None]
         known = sum(costs) if len(costs) == len(missing) else None
@@ -315,24 +313,19 @@ class Experiment:
         lines = []
         for block in self.blocks:
             wanted = [name for name in names or self.names(block) if name in self.names(block)]
-            shown = self.scores(wanted, metrics, block)
-            others = [line[""] for line in shown if line[""] != base] if base else []
+            groups = {name: rows for name in wanted if len(rows := self.group(name, block))}
+            others = [name for name in groups if base and name != base]
             gains = self.effects({name: (name, base) for name in others}, blocks=[block])
-            for line in shown:
-                gain = gains.get(f"{block} {line['']}".strip())
-                more = {f"over {base}": interval(gain) if gain else ""} if base else {}
-                lines.append(({"block": block} if len(self.blocks) > 1 else {}) | line | more)
+            for name, rows in groups.items():
+                line = {"block": block} if len(self.blocks) > 1 else {}
+                line |= {"": name, "seeds": len(rows)}
+                for metric in metrics or (*self.beside, self.metric(block)):
+                    line[metric] = percent(rows[metric])
+                if base:
+                    gain = gains.get(f"{block} {name}".strip())
+                    line[f"over {base}"] = interval(gain) if gain else ""
+                lines.append(line)
         return lines
-
-    def scores(self, names=None, metrics=None, block: str = "") -> list[dict]:
-        """Return a line of a table for each arm that has records: its seeds, and its metrics."""
-        groups = {name: self.group(name, block) for name in names or self.arms[block]}
-        metrics = metrics or (*self.beside, self.metric(block))
-        return [
-            {"": name, "seeds": len(group)} | {metric: percent(group[metric]) for metric in metrics}
-            for name, group in groups.items()
-            if len(group)
-        ]
 
     def values(self, name: str, metric: str, block: str = "") -> dict[int, float]:
         """Return a metric of an arm by seed; "last_x" is x of the last epoch, "x@1" of epoch 1."""
@@ -377,16 +370,31 @@ class Experiment:
         """
         metric = metric or self.metric(block)
         first, second = (self._gain(arm, metric, block) for arm in (ours, base))
-        return comparisons.between(first, second, metric, target, self._mixed(block))
+        mixed = self.blocks[block].get("mixed", self.mixed)
+        return comparisons.between(first, second, metric, target, mixed)
 
     def effects(
-        self, pairs, metric: str | None = None, target: str = "these images", blocks=None
+        self,
+        pairs,
+        metric: str | None = None,
+        target: str = "these images",
+        blocks=None,
+        corrected: bool = True,
     ) -> dict[str, Effect]:
-        """Return the effects of pairs, corrected together, by block and name.
+        """Return the effects of pairs by block and name, if `corrected` as one family.
 
         `pairs` may be named; each pair is compared in those `blocks` that have both arms.
         """
-        return together(self.uncorrected(pairs, metric, target, blocks))
+        if not isinstance(pairs, dict):  # the third of a pair is its name
+            name = "{} − {}" if len(pairs) > 1 else ""
+            pairs = {(*pair, name.format(*pair))[2]: pair[:2] for pair in pairs}
+        found = {
+            f"{block} {words}".strip(): self.effect(pair[0], pair[1], metric, block, target)
+            for block in blocks or self.blocks
+            for words, pair in pairs.items()
+            if block in self.blocks_with(pair)
+        }
+        return together(found) if corrected else found
 
     def blocks_with(self, arms) -> list[str]:
         """Return the blocks that have all arms; ValueError names the nearest if none has one."""
@@ -395,20 +403,6 @@ class Experiment:
             if not any(self._like(arm, block) for block in self.blocks):
                 self._known(arm, next(iter(self.blocks)))
         return [x for x in self.blocks if all(self._like(arm, x) for arm in wanted)]
-
-    def uncorrected(
-        self, pairs, metric: str | None = None, target: str = "these images", blocks=None
-    ) -> dict[str, Effect]:
-        """Return the effects of pairs as `effects` does, but each as if it stood alone."""
-        if not isinstance(pairs, dict):  # the third of a pair is its name
-            name = "{} − {}" if len(pairs) > 1 else ""
-            pairs = {(*pair, name.format(*pair))[2]: pair[:2] for pair in pairs}
-        return {
-            f"{block} {words}".strip(): self.effect(pair[0], pair[1], metric, block, target)
-            for block in blocks or self.blocks
-            for words, pair in pairs.items()
-            if block in self.blocks_with(pair)
-        }
 
     def waiting(self, several, blocks=None) -> int:
         """Return how many runs of groups of arms have no record, in blocks that have all the arms.
@@ -460,8 +454,6 @@ class Experiment:
 
     def _recorded(self, key: str | None) -> list[dict]:
         """Return the records of a run by its key: the tracked ones, else those of this machine."""
-        if self.recorded is not None:
-            return self.recorded.get(key or "", [])
         if found := self._watched(_tracked().get(key or "", [])):
             return found
         recalled = "HNLIB_RECALL" in os.environ and not self.changed
@@ -473,16 +465,6 @@ class Experiment:
             return found
         whole = zip(found, store.complete(found), strict=True)
         return [one for one, more in whole if self.watches in more["history"][-1]]
-
-    @classmethod
-    def forget(cls) -> None:
-        """Forget what any experiment has found among the records."""
-        for cached in (cls.best, cls.map, cls._key, cls._rows, cls._of_seed):
-            cached.cache_clear()
-
-    def _mixed(self, block: str) -> bool:
-        """Return whether the two runs of a seed may come from different processors."""
-        return self.blocks[block].get("mixed", self.mixed)
 
     def _found(self, name: str, block: str) -> dict[int, dict]:
         """Return the records of an arm by seed."""
@@ -662,16 +644,10 @@ def _read(name: str) -> Experiment:
     for block in blocks:
         here = [(arm, own) for arm, own in listed if block in own.get("blocks", blocks)]
         arms[block] = dict(here)
-        names = [
-            *(arm for arm, _ in here),
-            *content.get("templates", {}),
-            *content.get("chosen", {}),
-        ]
-        if twice := {arm for arm in names if names.count(arm) > 1}:
-            raise ValueError(
-                f"{path} has the arm {min(twice)!r} twice; give each a name of its own"
-            )
-    return Experiment(**content, name=name, arms=arms, digest=_digest(text.encode()))
+        if len(arms[block]) < len(here):
+            raise ValueError(f"{path} has two arms of one name in a block; give each its own")
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return Experiment(**content, name=name, arms=arms, digest=digest)
 
 
 def names() -> list[str]:
@@ -682,10 +658,6 @@ def names() -> list[str]:
 def digest(name: str) -> str | None:
     """Return the digest of the file with an experiment's predictions, None if it has none."""
     return load(name).digest if name in names() else None
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:12]
 
 
 def _grid(known, name: str, over: dict[str, list], **fields) -> Iterator[tuple[str, dict]]:
@@ -706,9 +678,10 @@ def _merged(base: dict, more: dict) -> dict:
 
 def forget() -> None:
     """Forget what was read: files or records were added."""
-    Experiment.forget()
-    for cached in (_at, _read, _own, _tracked, runner.known_seconds):
-        cached.cache_clear()
+    cached = [Experiment.best, Experiment.map, Experiment._key, Experiment._rows]
+    cached += [Experiment._of_seed, _at, _read, _own, _tracked, runner.known_seconds]
+    for one in cached:
+        one.cache_clear()
 
 
 @functools.cache

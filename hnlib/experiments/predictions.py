@@ -83,7 +83,7 @@ def _found(experiment, line: dict, metric: str) -> dict[str, Any]:
     """Return the quantities that a prediction is about, by block and label, uncorrected."""
     blocks = line.get("blocks", experiment.blocks)
     if "compare" in line:
-        found = experiment.uncorrected(line["compare"], metric, blocks=blocks)
+        found = experiment.effects(line["compare"], metric, blocks=blocks, corrected=False)
     else:
         name = evidence.one_of(STATISTICS, line["statistic"], "there is no statistic")
         found = {
