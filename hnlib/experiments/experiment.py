@@ -466,6 +466,12 @@ class Experiment:
         whole = zip(found, store.complete(found), strict=True)
         return [one for one, more in whole if self.watches in more["history"][-1]]
 
+    @classmethod
+    def forget(cls) -> None:
+        """Forget what any experiment has found among the records."""
+        for cached in (cls.best, cls.map, cls._key, cls._rows, cls._of_seed):
+            cached.cache_clear()
+
     def _found(self, name: str, block: str) -> dict[int, dict]:
         """Return the records of an arm by seed."""
         keys = {seed: self._key(name, seed, block) for seed in self.seeds}
@@ -678,10 +684,9 @@ def _merged(base: dict, more: dict) -> dict:
 
 def forget() -> None:
     """Forget what was read: files or records were added."""
-    cached = [Experiment.best, Experiment.map, Experiment._key, Experiment._rows]
-    cached += [Experiment._of_seed, _at, _read, _own, _tracked, runner.known_seconds]
-    for one in cached:
-        one.cache_clear()
+    Experiment.forget()
+    for cached in (_at, _read, _own, _tracked, runner.known_seconds):
+        cached.cache_clear()
 
 
 @functools.cache

@@ -26,6 +26,7 @@ from hnlib._files import write_atomically
 from hnlib.experiments import comparisons, evidence, runner, selection
 from hnlib.experiments.comparisons import Effect
 from hnlib.experiments.null_files import Loss, method_of, named, own_task, read, train_own
+from hnlib.experiments.words import interval
 from hnlib.profile import profile_loss, source, summary
 from hnlib.training import records, store
 from hnlib.training.config import canonical
@@ -73,7 +74,8 @@ class Task:
     def settings(self, family: str, count: int | None = None) -> list[Setting]:
         """Return the settings of a family's first configurations, at all rates."""
         arms = self._family(family)
-        firsts = [next(x for x in arms if x["options"] == o) for o in _distinct_options(arms)]
+        seen = [one["options"] for one in arms]
+        firsts = [one for i, one in enumerate(arms) if one["options"] not in seen[:i]]
         return self.at_all_rates(firsts[:count])
 
     def at_all_rates(self, several: Iterable[Setting]) -> list[Setting]:
@@ -90,7 +92,6 @@ class Task:
 
         def finished(run, outcome) -> None:
             found[records.key(run.configuration)] = [outcome]
-            self._require_unchanged()
 
         runner.train(
             {key: run for key, run in zip(keys, runs) if key not in found}.values(),
@@ -107,10 +108,6 @@ class Task:
     def _family(self, name: str) -> list[Setting]:
         arms = self.experiment.arms[self.block]
         return [arms[one] for one in self.experiment.matching(f"{name} *", self.block)]
-
-    def _require_unchanged(self) -> None:
-        if self.loss:
-            self.loss.require_unchanged()
 
 
 class OwnTask(Task):
@@ -137,16 +134,11 @@ class OwnTask(Task):
             found[canonical(job)] = scores
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps([canonical(job), scores]) + "\n")
-            self._require_unchanged()
         return [np.array(found[canonical(job)]) for job in jobs]
 
 
 def _distinct(values: Iterable) -> list:
     return [*dict.fromkeys(values)]
-
-
-def _distinct_options(settings: list[Setting]) -> list[dict]:
-    return [json.loads(text) for text in _distinct(canonical(x["options"]) for x in settings)]
 
 
 def _scores(record, metric: str) -> np.ndarray | None:
@@ -240,7 +232,7 @@ class Outcome:
     def lines(self) -> list[str]:
         """The differences in words, and what the words mean."""
         found = [
-            f"{task}, over {base}, {NULLS[base]}: {effect.interval()} points: {verdict}"
+            f"{task}, over {base}, {NULLS[base]}: {interval(effect)} points: {verdict}"
             for task, base, effect, verdict in self.rows()
         ]
         used = {verdict for *_, verdict in self.rows()}
@@ -252,7 +244,7 @@ class Outcome:
     def sentence(self) -> str:
         """The result in one sentence, with both null models, each task and the profile."""
         parts = [
-            f"{task} {effect.interval(1)} over {base} ({NULLS[base]}), {verdict}"
+            f"{task} {interval(effect)} over {base} ({NULLS[base]}), {verdict}"
             for task, base, effect, verdict in self.rows()
         ]
         profiles = _distinct(one["profile"] for one in self.tasks.values() if one["profile"])
@@ -265,8 +257,8 @@ class Outcome:
         gammas = [one["profile"].partition(":")[0] for one in self.tasks.values()]
         cells[r"$\gamma$"] = ", ".join(_distinct(x[4:] if x[:1] == "γ" else "--" for x in gammas))
         for task, base, x, verdict in self.rows():
-            interval = f"${x.difference:+.1f}$ $[{x.low:+.1f}, {x.high:+.1f}]$ {verdict}"
-            cells[f"{task} minus {base}"] = interval
+            numbers = f"${x.difference:+.1f}$ $[{x.low:+.1f}, {x.high:+.1f}]$ {verdict}"
+            cells[f"{task} minus {base}"] = numbers
         lines = (" & ".join(line).replace("_", r"\_") for line in (cells, cells.values()))
         return "".join(line + r" \\" + "\n" for line in lines)
 

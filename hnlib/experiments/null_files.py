@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import hashlib
 import inspect
-import json
 import sys
 import sysconfig
 from collections.abc import Callable
@@ -61,14 +60,6 @@ class Loss:
         """Return the loss with options as a method that `train` takes."""
         return Given(self.function, self.name, options)
 
-    def require_unchanged(self) -> None:
-        """Raise ValueError if the file, or a module of its own that it imports, was edited."""
-        if named(self.path) != self.name:
-            raise ValueError(
-                f"{self.path} or a module of its own was edited while it was on trial; start the "
-                "trial again"
-            )
-
 
 def read(path: Path | str) -> Loss:
     """Run a file and return its loss.
@@ -86,28 +77,27 @@ def read(path: Path | str) -> Loss:
     function, listed = names.get("loss"), names.get("CONFIGURATIONS", [{}])
     if not callable(function):
         raise ValueError(f"{path} must define loss(a, b, **options)")
-    if not isinstance(listed, list | tuple) or not 1 <= len(listed) <= MOST:
-        got = len(listed) if isinstance(listed, list | tuple) else type(listed).__name__
+    if not 1 <= len(listed) <= MOST:
         rule = f"CONFIGURATIONS of {path} must be a list of 1 to {MOST} dictionaries"
-        raise ValueError(f"{rule}, got {got}")
+        raise ValueError(f"{rule}, got {len(listed)}")
     for i, options in enumerate(listed):
-        if not isinstance(options, dict) or not _is_json(options) or options in listed[:i]:
-            raise ValueError(
-                f"CONFIGURATIONS[{i}] of {path} must be a dictionary of numbers and words that is "
-                f"not there already, got {options!r}"
-            )
+        if options in listed[:i]:
+            raise ValueError(f"CONFIGURATIONS[{i}] of {path} is there already: {options}")
         _try(function, options, f"{path}, configuration {i} {options}")
     return Loss(path, name, function, tuple(listed))
 
 
 def method_of(path: str | None, name: str, run) -> Given | None:
     """Return the loss of a run, read from its file in each process, or None for the catalogue's."""
-    if path is None or run.method != name:
-        return None
+    return None if path is None or run.method != name else _method(path, name, run.options)
+
+
+def _method(path: str, name: str, options: dict) -> Given:
+    """Return the loss of a file with options; ValueError if it has another name by now."""
     loss = _read(path)
     if loss.name != name:
         raise ValueError(f"{path} was edited while it was on trial; start the trial again")
-    return loss.method(run.options)
+    return loss.method(options)
 
 
 _read = functools.cache(read)
@@ -161,13 +151,6 @@ def _own_files(path: Path, places: list[str], found: set[Path]) -> set[Path]:
     return found
 
 
-def _is_json(value) -> bool:
-    try:
-        return json.loads(json.dumps(value)) == value
-    except (TypeError, ValueError):
-        return False
-
-
 @functools.cache
 def own_task(path: str) -> dict:
     """Run the file of a task and return its names.
@@ -189,7 +172,7 @@ def train_own(task: str, path: str | None, name: str, job: tuple[dict, int]) -> 
     setting, seed = job
     method, options = setting["method"], setting["options"]
     if path is not None and method == name:
-        loss = _read(path).method(options)
+        loss = _method(path, name, options)
     else:
         loss = Given(methods.build(method, **options).pairs, method, {})
     names = own_task(task)
