@@ -67,13 +67,9 @@ class Effect:
 
     def __str__(self) -> str:
         """Format the difference, its interval, p and target."""
+        one, low, high = (f"{x:+.2f}" for x in (self.difference, self.low, self.high))
         target = f"{self.target}{' (a bound)' * self.bound}, df {self.df}"
-        return f"{self.interval()}, p = {self.p:.2g}; {target}".replace("-", "−")
-
-    def interval(self, digits: int = 2) -> str:
-        """Format the difference and its interval."""
-        one, low, high = (f"{x:+.{digits}f}" for x in (self.difference, self.low, self.high))
-        return f"{one} [{low}, {high}]".replace("-", "−")
+        return f"{one} [{low}, {high}], p = {self.p:.2g}; {target}".replace("-", "−")
 
     def half(self, alpha: float, seen=1.0):
         """Return half the 1 − α interval, if the seeds' deviation were `seen` times as large.
@@ -205,13 +201,7 @@ def cross_validated(ours, base) -> Effect:
     Returns
     -------
     Effect
-        Its target is other data sets of this size from this source. Differences that are all equal
-        give error 0, and p = 1 if they are zero, else 0.
-
-    Raises
-    ------
-    ValueError
-        If the shapes differ.
+        Its target is other data sets of this size from this source.
 
     Notes
     -----
@@ -224,16 +214,10 @@ def cross_validated(ours, base) -> Effect:
     pools all splits: with few seeds, and more variance between them than between folds, it may be
     too sure.
     """
-    ours, base = (np.asarray(v, dtype=float) for v in (ours, base))
-    if ours.ndim != 2 or ours.shape != base.shape:
-        raise ValueError(f"both must be [seeds, folds], got {ours.shape} and {base.shape}")
-    d, count = ours - base, ours.size
-    share = 1 / ours.shape[1]
-    mean, error = float(d.mean()), float(d.std(ddof=1)) * math.sqrt(1 / count + share / (1 - share))
-    rounding = 1e-12 * max(np.abs(ours).max(), np.abs(base).max())
-    if np.ptp(d) <= rounding:
-        mean, error = mean * (abs(mean) > rounding), 0.0
-    return Effect(mean, error, count - 1, "new data sets")
+    d = np.subtract(ours, base)
+    share = 1 / d.shape[1]
+    error = float(d.std(ddof=1)) * math.sqrt(1 / d.size + share / (1 - share))
+    return Effect(float(d.mean()), error, d.size - 1, "new data sets")
 
 
 def holm(p) -> np.ndarray:
@@ -307,41 +291,38 @@ def verdict(effect: Effect, margin: float = 0.0) -> str:
     return "unresolved"
 
 
-def detectable(design, power: float = 0.8, alpha: float = 0.05) -> float:
-    """Return the difference that this design would have detected with probability `power`.
+def detectable(effect: Effect) -> float:
+    """Return the difference that this design would have detected with probability 80 %.
 
-    `design` is an effect, or (deviation of the paired differences, seeds). The deviation counts as
-    exact; one estimated from a few seeds makes this rough. Infinite for one seed.
+    The deviation counts as exact; one estimated from a few seeds makes this rough. Infinite for one
+    seed.
     """
 
     def chance(size, half, error):
         return special.ndtr((size - half) / error) + special.ndtr(-(half + size) / error)
 
-    return _size(design, power, alpha, chance)
+    return _size(effect, 0.05, chance)
 
 
-def decidable(design, power: float = 0.8, alpha: float = 0.05) -> float:
+def decidable(effect: Effect) -> float:
     """Return the smallest margin at which this design would call equal methods equivalent.
 
-    With probability `power`; the rest as in `detectable`.
+    With probability 80 %; the rest as in `detectable`.
     """
 
     def chance(margin, half, error):
         return 1 - 2 * special.ndtr(-np.maximum(margin - half, 0) / error)
 
-    return _size(design, power, 2 * alpha, chance)
+    return _size(effect, 0.1, chance)
 
 
-def _size(design, power, alpha, chance) -> float:
-    """Return the size at which `chance`, averaged over the s that may be seen, is the power."""
-    if not isinstance(design, Effect):
-        sd, n = design
-        design = Effect(0.0, sd / n**0.5 if n > 1 else math.inf, n - 1, "")
-    if design.error in (0, math.inf):
-        return float(design.error)
-    half = design.half(alpha / design.family, _deviations(design.df))
-    short = lambda size: np.mean(chance(size, half, design.error)) - power  # noqa: E731
-    return optimize.root_scalar(short, bracket=(0.0, 1e6 * design.error)).root
+def _size(effect, alpha, chance) -> float:
+    """Return the size at which `chance`, averaged over the s that may be seen, is 80 %."""
+    if effect.error in (0, math.inf):
+        return float(effect.error)
+    half = effect.half(alpha / effect.family, _deviations(effect.df))
+    short = lambda size: np.mean(chance(size, half, effect.error)) - 0.8  # noqa: E731
+    return optimize.root_scalar(short, bracket=(0.0, 1e6 * effect.error)).root
 
 
 @functools.cache

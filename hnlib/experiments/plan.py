@@ -39,18 +39,8 @@ class Plan:
         """Return a sentence on what is not as published, empty if all is."""
         if not self.changed:
             return ""
-        here = ", ".join(f"{name} = {_short(new)}" for name, (_, new) in self.changed.items())
+        here = ", ".join(f"{name} = {to_text(new)}" for name, (_, new) in self.changed.items())
         return f"Not as published: {here}. The sentences were written for the published runs."
-
-
-def _short(value) -> str:
-    """Return a value as text, consecutive numbers by their ends."""
-    if not isinstance(value, tuple):
-        return to_text(value) if value != [] else "none"
-    first, last = min(value), max(value)  # seeds
-    if value != (*range(first, last + 1),):
-        return to_text(value)
-    return str(first) if first == last else f"{first}–{last}"
 
 
 def duration(seconds: float) -> str:
