@@ -6,9 +6,7 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 import zipfile
-from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -22,7 +20,6 @@ from hnlib.notebooks import execute
 from hnlib.training import records
 
 ROOT = Path(__file__).resolve().parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 #: The packages that each extra brings; the losses, modules of their own, need none.
 EXTRAS = {
     "training": ["images", "training", "experiments", "commands"],
@@ -35,37 +32,22 @@ EXTRAS = {
 LOSSES = {path.stem for path in (ROOT / "hnlib").glob("[!_]*.py")} - {"commands"}
 
 
-@cache
-def declared(extra=None):
-    """Names of the distributions that `pip install hnlib[extra]` asks for on this Python."""
-    lines = PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]
-    found = set() if extra is None else declared()
-    for requirement in map(Requirement, lines):
-        if requirement.marker and not requirement.marker.evaluate():
-            continue
-        if requirement.name == "hnlib":
-            found = found.union(*map(declared, requirement.extras))
-        else:
-            found = found | {canonicalize_name(requirement.name)}
-    return frozenset(found)
-
-
 DISTRIBUTIONS = metadata.packages_distributions()
 
 
 # The wheel
 
 
-def closure(names):
-    """The distributions that these need, themselves included, as installed here."""
-    found, open_ = set(), list(names)
-    while open_:
-        name = canonicalize_name(open_.pop())
-        if name not in found:
-            found.add(name)
-            wanted = map(Requirement, metadata.distribution(name).requires or [])
-            open_ += [r.name for r in wanted if not r.marker or r.marker.evaluate({"extra": ""})]
-    return found
+def needed(extra):
+    """The distributions that `pip install hnlib[extra]` brings, as installed here."""
+    found, asked = set(), [Requirement(f"hnlib[{extra}]" if extra else "hnlib")]
+    while asked:
+        one = asked.pop()
+        for part in {*one.extras, ""} - {part for name, part in found if name == one.name}:
+            found.add((one.name, part))
+            wanted = map(Requirement, metadata.distribution(one.name).requires or [])
+            asked += [r for r in wanted if not r.marker or r.marker.evaluate({"extra": part})]
+    return {canonicalize_name(name) for name, _ in found}
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +69,7 @@ def beside(wheel, tmp_path_factory):
         archive.extractall(folder)
 
     def run(extra, code, **options):
-        allowed = closure(declared(extra)) | {"pip", "setuptools"}
+        allowed = needed(extra) | {"pip", "setuptools"}
         hidden = {
             module
             for module, names in DISTRIBUTIONS.items()

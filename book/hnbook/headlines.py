@@ -238,15 +238,6 @@ def report(name: str) -> list[str]:
     return [*lines, formatted(printed(name))]
 
 
-def summary() -> str:
-    """Return every headline with its number and the name that the command takes."""
-    rows = ["| headline | points | name |", "|---|---|---|"]
-    for name, one in HEADLINES.items():
-        number = formatted(printed(name))
-        rows.append(f"| {one.words} | {number} | `{name}` |")
-    return "\n".join(rows)
-
-
 if __name__ == "__main__":
     if sys.argv[1:]:
         print(*report(" ".join(sys.argv[1:])), sep="\n")

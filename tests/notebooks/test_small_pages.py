@@ -41,8 +41,8 @@ def test_a_pinned_output_is_caught_unless_a_reason_excuses_it(tmp_path):
     (path := tmp_path / "page.md").write_text(PAGE)
     published = executed("+1.0", PINNED, "<svg>a</svg>")
     other = executed("+1.0", "+0.7 [0.3, 1.1]", "<svg>b</svg>")
-    assert small_pages.unchanged(path, published, other, {}) == []
-    found = small_pages.unchanged(path, published, published, {"pinned": "a count of arms"})
+    assert small_pages.unchanged(path, published, other, []) == []
+    found = small_pages.unchanged(path, published, published, ["pinned"])
     assert found == ["'draw()' does not follow the parameters"]
 
 
