@@ -15,10 +15,10 @@ RATES = ("t* lr*", "tilt* lr*")  # the arms of *images-rates* at four learning r
 
 
 @functools.cache
-def _means() -> pd.Series:
+def _means() -> dict:
     """Return the means over seeds of asked.csv, by what was done, its setting and quantity."""
     rows = pd.read_csv(evidence.path("asked.csv"), keep_default_na=False)
-    return rows.groupby(["of", "setting", "quantity"])["value"].mean()
+    return rows.pivot_table("value", ["of", "setting", "quantity"])["value"].to_dict()
 
 
 def asked(of: str, setting: str, quantity: str) -> float:

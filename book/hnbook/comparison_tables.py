@@ -22,7 +22,7 @@ class one_variance:
     def __init__(self, experiment, pairs: dict[str, tuple[str, str]], pool, block: str = ""):
         group = partial(experiment.group, block=block)
         self.pool = [group(arm) for arm in pool]
-        self.pairs = {name: [group(arm) for arm in pair] for name, pair in pairs.items()}
+        self.pairs = {name: (group(a), group(b)) for name, (a, b) in pairs.items()}
 
     def effects(self, metric: str = "linear", corrected: bool = True) -> dict[str, Effect]:
         """Return the effects by a readout, by the names of the pairs."""

@@ -58,7 +58,7 @@ class Headline:
         return compare(experiments.load(self.experiment), self.ours, self.base, metric, block)
 
 
-def _read(words: str, compare: list, blocks=("",), chosen: bool = False, **answers) -> Headline:
+def _read(words: str, compare: tuple[str, str, str], blocks=("",), chosen=False, **answers):
     """Return a headline from its table in the file."""
     return Headline(words, *compare, tuple(blocks), chosen, answers)
 

@@ -115,7 +115,7 @@ def geometry(d: Tensor) -> dict[str, float]:
 def rounded(search: Search, q: Tensor, d: Tensor) -> dict[str, float]:
     """Return what half precision of the embeddings changes for test claims."""
     ranked, exact = metrics.judged_rankings(q, d, search.test)
-    again, rough = metrics.judged_rankings(*(x.bfloat16().float() for x in (q, d)), search.test)
+    again, rough = metrics.judged_rankings(q.bfloat16().float(), d.bfloat16().float(), search.test)
     moved = (ranked[:, :10] != again[:, :10]).any(1)
     return {
         "nDCG lost to bfloat16": float((exact["ndcg"] - rough["ndcg"]).mean()),
