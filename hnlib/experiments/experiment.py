@@ -28,10 +28,9 @@ from pydantic.dataclasses import dataclass
 from hnlib.experiments import comparisons, evidence, predictions, runner
 from hnlib.experiments.comparisons import Effect
 from hnlib.experiments.evidence import one_of
-from hnlib.experiments.plan import Plan, where
 from hnlib.experiments.predictions import together
 from hnlib.experiments.sharpness_map import Map
-from hnlib.experiments.words import interval, percent
+from hnlib.experiments.words import interval, percent, where
 from hnlib.training import config, kinds, records, store
 
 if TYPE_CHECKING:
@@ -183,14 +182,18 @@ class Experiment:
         named = self._named().items()
         return (self.run(*one) for key, one in named if not self._recorded(key))
 
-    def plan(self) -> Plan:
-        """Return how many runs there are, which are recorded, and what training the rest takes."""
-        named, missing = self._named(), [*self.missing()]
-        waits = any(self.arm(name, block) is None for block in self.blocks for name in self.chosen)
+    def plan(self) -> str:
+        """Return a sentence on how many runs there are, how many to train, and for how long."""
+        runs, missing = len(self._named()), [*self.missing()]  # without arms not chosen yet
+        left = len(missing)
+        if left and self.closed:
+            return f"{self.name}: {runs - left} of {runs} runs recorded; {self.closed}."
+        text = f"{self.name}: {runs} runs, {runs - left} recorded, {left} to train"
         costs = [cost for run in missing if (cost := runner.seconds(run)) is not None]
-        known = sum(costs) if len(costs) == len(missing) else None
-        recorded = sum(bool(self._recorded(key)) for key in named)
-        return Plan(self.name, self.changed, recorded, tuple(missing), waits, known, self.closed)
+        if left and len(costs) == left:
+            text += f", about {sum(costs) / 60:,.1f} min on one thread"
+        waits = any(self.arm(name, block) is None for block in self.blocks for name in self.chosen)
+        return f"{text}; more once validation has chosen." if waits else f"{text}."
 
     def train(self, **how) -> Experiment:
         """Train the runs without a record; say what differs from the published, and what ran where.
@@ -211,7 +214,8 @@ class Experiment:
         that are not tracked are not read for one. No run of a closed experiment is ever trained.
         """
         if self.changed:
-            print(self.plan().difference())
+            here = ", ".join(f"{k} = {config.to_text(new)}" for k, (_, new) in self.changed.items())
+            print(f"Not as published: {here}. The sentences were written for the published runs.")
         self._train_missing(**how)
         for other in self._choosers():
             other._made()

@@ -1,6 +1,11 @@
-"""How numbers are written: intervals, means, titles of metrics."""
+"""How findings are written: intervals, means, titles of metrics, where runs were made."""
 
 from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
 
 import pandas as pd
 
@@ -38,6 +43,29 @@ def interval(effect: Effect) -> str:
     low, high = (f"{x:+z.{1 + (abs(x) < 0.05)}f}" for x in (effect.low, effect.high))
     ends = f"\u00a0[{low},\u00a0{high}]" if effect.df else ""
     return f"{effect.difference:+z.1f}{ends}".replace("-", "\u2212")
+
+
+def where(found: Iterable[dict[str, Any]]) -> str:
+    """Return a sentence on where records were made: machines, precision and speed."""
+    found = [*found]
+    if not found:
+        return "No runs."
+    machines = Counter(machine(one["environment"].get("hardware", {})) for one in found)
+    precisions = {one["configuration"].get("precision", "32-true") for one in found}
+    rates = [r for one in found if (r := one["metrics"].get("images_per_second"))]
+    speed = f"; {statistics.median(rates):,.0f} images/s" if rates else ""
+    made = " and ".join(f"{n} on {one}" for one, n in machines.most_common())
+    return f"{len(found)} runs, {' and '.join(sorted(precisions))}: {made}{speed}."
+
+
+def machine(hardware: dict[str, Any]) -> str:
+    """Return a machine in words: its GPU, or its processor and threads."""
+    if gpu := hardware.get("gpu"):
+        return str(gpu)
+    named = hardware.get("cpu", "an unknown processor").removesuffix(" Processor")
+    model = [hardware[part] for part in ("family", "model") if part in hardware]
+    threads = hardware.get("threads", 1)
+    return f"{named} {'/'.join(model)}, {threads} thread{'s' * (threads != 1)}".replace(" ,", ",")
 
 
 def format_value(value) -> str:
