@@ -58,7 +58,7 @@ def appendices() -> set[str]:
     from sphinx_external_toc.parsing import parse_toc_yaml
 
     parts = parse_toc_yaml(root() / "_toc.yml").root.subtrees
-    return {page for one in parts if one.caption.startswith("Appendix") for page in one.items}
+    return {str(page) for one in parts if one.caption.startswith("Appendix") for page in one.items}
 
 
 def chapters() -> list[Path]:

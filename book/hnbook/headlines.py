@@ -101,7 +101,7 @@ def on_processor(maker: str, name: str, ours: str, base: str, metric: str) -> Ef
         made = [experiments.by_processor(experiment.replicates(arm, x)) for x in experiment.seeds]
         of_maker = (run for one in made for on, run in one.items() if on.startswith(maker))
         groups.append(records.frame([*of_maker]))
-    return comparisons.between(*groups, metric)
+    return comparisons.between(*groups, metric=metric)
 
 
 @functools.cache
