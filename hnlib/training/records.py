@@ -96,21 +96,6 @@ def content_digest(path: Path) -> str:
     return digest.hexdigest() if files else ""
 
 
-def check(record: dict) -> None:
-    """Raise ValueError, TypeError or KeyError where readers would fail on a record."""
-    kinds.check(kind := record.get("kind"))
-    metrics, configuration = record["metrics"], record["configuration"]
-    if kind == kinds.MEASUREMENT:
-        return
-    run = kinds.run_class(kind)
-    run.read(configuration)
-    for names, least in ((run.accuracies, 0), (run.correlations, -1)):
-        for metric in names:
-            value = metrics.get(metric)
-            if value is not None and not least <= value <= 1:
-                raise ValueError(f"metrics.{metric} must lie in {least} to 1, got {value!r}")
-
-
 def pack(right) -> str:
     """Encode which examples were right, bool [N], as text: one bit for each, base64."""
     import numpy as np
@@ -147,7 +132,9 @@ def add(folder: Path) -> tuple[int, int]:
         raise ValueError(f"{folder} has no records: neither EXPERIMENT.jsonl nor NAME.json")
     for place, record in several.items():
         try:
-            check(record)
+            kinds.check(record.get("kind"))
+            is_run = record["kind"] != kinds.MEASUREMENT
+            _own(record, is_run and run_of(record))  # as `frame` reads it
         except (ValueError, TypeError, LookupError) as error:
             reason = " ".join(str(error).split())
             raise ValueError(f"{place} has a malformed record, none is added: {reason}") from error

@@ -163,13 +163,11 @@ def paused_collector() -> Iterator[None]:
 
     That would add a quarter to the time of `records.frame`.
     """
-    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was_enabled:
-            gc.enable()
+        gc.enable()
 
 
 def files(folder: Path) -> list[Path]:
@@ -327,12 +325,10 @@ def add(several: Iterable[dict], folder: Path) -> int:
         date = new[digest].get("environment", {}).get("date", "")
         return name(new[digest]["configuration"]), date, digest
 
-    with _locked(folder):
-        _refuse_lost(folder)
+    with _locked(folder), _counted(folder):
         for record in read(folder):
             new.pop(record["digest"], None)
         _append([new[digest] for digest in sorted(new, key=order)], folder)
-        _count(folder)
     return len(new)
 
 
@@ -342,11 +338,9 @@ def supersede(records: Iterable[dict], why: str | None, date: str, folder: Path)
     for record in records:
         entry = {"supersedes": record["run"], "digest": record["digest"], "why": why, "date": date}
         lines[record["file"]].append(_line(entry))
-    with _locked(folder):
-        _refuse_lost(folder)
+    with _locked(folder), _counted(folder):
         for path, its in lines.items():
             _write(path, its)
-        _count(folder)
 
 
 def _changes(folder: Path) -> Iterator[tuple[Path, set[str], set[str]]]:
@@ -365,32 +359,28 @@ def _changes(folder: Path) -> Iterator[tuple[Path, set[str], set[str]]]:
         yield path, counted[file] - there, there - counted[file]
 
 
-def _count(folder: Path) -> None:
-    """Keep the digests of lines that have none yet."""
+@contextmanager
+def _counted(folder: Path) -> Iterator[None]:
+    """Count the lines that the block adds; ValueError if one that was counted is gone."""
+    for sentence in altered(folder, lost_alone=True):
+        raise ValueError(sentence)
+    yield
     new = {path.name: sorted(won) for path, _, won in _changes(folder) if won}
     _write(folder / DIGESTS, [_line({"file": file, "lines": won}) for file, won in new.items()])
 
 
-def _refuse_lost(folder: Path) -> None:
-    for sentence in lost(folder):
-        raise ValueError(sentence)
-
-
-def lost(folder: Path) -> list[str]:
-    """Return a sentence for each file of a tracked folder that lost or changed a line."""
-    return [
-        f"{path} has lost or changed {len(lines)} of the lines that were added: restore it from git"
-        for path, lines, _ in _changes(folder)
-        if lines
-    ]
-
-
-def altered(folder: Path) -> list[str]:
+def altered(folder: Path, lost_alone: bool = False) -> list[str]:
     """Return a sentence for each file of a tracked folder that lost, changed or won a line."""
-    won = [
-        f"{path} has {len(lines)} lines that were not added: records come by `hnlib results --add "
-        "FOLDER`, which also ends an adding that was interrupted"
-        for path, gone, lines in _changes(folder)
-        if lines and not gone
-    ]
-    return lost(folder) + won
+    sentences = []
+    for path, lost, won in _changes(folder):
+        if lost:
+            sentences.append(
+                f"{path} has lost or changed {len(lost)} of the lines that were added: restore it "
+                "from git"
+            )
+        elif won and not lost_alone:
+            sentences.append(
+                f"{path} has {len(won)} lines that were not added: records come by `hnlib results "
+                "--add FOLDER`, which also ends an adding that was interrupted"
+            )
+    return sentences
