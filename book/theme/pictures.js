@@ -529,7 +529,53 @@
     knob.update();
   }
 
-  const kinds = { "class-mass": classMass, dial: oneDial, masks, balls, path: lambdaPath, motion };
+  // ---- 7. Sinkhorn's half-steps on a few points, with all numbers ----
+
+  function halfSteps(box, data) {
+    const top = controls(box), panels = row(box, "hn-one"), words = reading(box);
+    const n = data.names.length, last = data.thousandths.length - 1, share = places(3);
+    const x = (j) => 106 + 62 * j, y = (i) => 52 + 44 * i;
+    const view = panel(panels, 320, 34 + 44 * (n + 1), "Weights, anchors by candidates, with the sum of each row and column.");
+    const entry = (i, j) => text(view, x(j), y(i), "", { dy: 5 });
+    data.names.forEach((name, i) => {
+      text(view, 70, y(i), name, { dy: 5, "text-anchor": "end" });
+      text(view, x(i), 18, name);
+    });
+    text(view, x(n), 18, "sum");
+    text(view, 70, y(n), "sum", { dy: 5, "text-anchor": "end" });
+    const cells = Array.from({ length: n * n }, (_, c) => {
+      const [i, j] = [Math.floor(c / n), c % n];
+      const square = rect(view, x(j) - 29, y(i) - 20, 58, 40, { fill: data.colours.ot });
+      return [square, entry(i, j)];
+    });
+    const sums = [0, 1].map((side) => data.names.map((_, k) => (side ? entry(n, k) : entry(k, n))));
+
+    const knob = slider(top, "half-step", data.thousandths.map((_, k) => String(k + 1)), 0, (k) => {
+      const weight = data.thousandths[k].map((w) => w / 1000), total = [0, 1].map((side) => data.names.map((_, a) =>
+        data.names.reduce((sum, _, b) => sum + weight[side ? b * n + a : a * n + b], 0)));
+      cells.forEach(([square, number], c) => {
+        set(square, { "fill-opacity": 0.4 * weight[c] });
+        number.textContent = share(weight[c]);
+      });
+      sums.forEach((row, side) => row.forEach((number, a) => {
+        number.textContent = share(total[side][a]);
+        set(number, { "font-weight": Math.abs(total[side][a] - 1) > 0.0015 ? 700 : 400 });
+      }));
+      const [right, wrong, side] = k % 2 ? ["columns", "rows", 0] : ["rows", "columns", 1];
+      words.textContent = `Half-step ${k + 1} sets the ${right} right${k ? "" : ": this is HCL"}. `
+        + `The ${wrong} sum to ${total[side].map(share).join(", ")}.`;
+      button.textContent = k < last ? "Next half-step" : "Start again";
+    });
+    const button = add(top, "button", { type: "button", class: "hn-play" });
+    button.addEventListener("click", () => {
+      knob.input.value = Number(knob.input.value) < last ? Number(knob.input.value) + 1 : 0;
+      knob.update();
+    });
+    knob.update();
+  }
+
+  const kinds = { "class-mass": classMass, dial: oneDial, masks, balls, path: lambdaPath, motion,
+    sinkhorn: halfSteps };
   window.hnPictures = { kinds, start, set, add, panel, row, line, text, circle, rect, legend, turn, slider, choice,
     controls, reading, unique };  // for typed.js
 
