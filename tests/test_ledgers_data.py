@@ -55,11 +55,13 @@ def faults(record: dict) -> list[str]:
         "hardware": {"cpu", "cores", "threads"} <= environment["hardware"].keys(),
         "losses": np.isfinite(np.array(record.get("losses", []), float)).all(),
     }
-    records.check(record)
     if record["kind"] != kinds.MEASUREMENT:
         run = records.run_of(record)
         entry = run.catalogue.get(run.method)
         conditions["options"] = entry is None or run.options.keys() <= entry.defaults.keys()
+        for names, least in ((run.accuracies, 0), (run.correlations, -1)):
+            scores = {name: record["metrics"].get(name) or 0 for name in names}
+            conditions |= {name: least <= score <= 1 for name, score in scores.items()}
         conditions |= {f"correct.{m}": has_bits(record, m) for m in record.get("correct", ())}
     return [condition for condition, holds in conditions.items() if not holds]
 
