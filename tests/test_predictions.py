@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from hnlib import experiments
 from hnlib.experiments.comparisons import Effect
-from hnlib.experiments.prediction_statistics import Level
+from hnlib.experiments.prediction_statistics import STATISTICS, Level
 from hnlib.experiments.predictions import judge, severe, severity, worded
 
 
@@ -58,3 +59,10 @@ def test_severity_is_the_rate_of_refutation_in_simulated_experiments(low, high, 
         -1.96 - (low - at) / (sd / n**0.5)
     )  # the seeds' deviation not estimated
     assert low != -1 or abs(refuted.mean() - normal) > 0.05
+
+
+@pytest.mark.parametrize("name", experiments.names())
+def test_a_prediction_names_what_can_be_computed(name):
+    """Before its runs are complete nothing would notice a statistic that is gone."""
+    for line in experiments.load(name).predictions:
+        assert {"compare", "settled"} & {*line} or line["statistic"] in STATISTICS, line["id"]

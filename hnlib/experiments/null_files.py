@@ -89,18 +89,16 @@ def read(path: Path | str) -> Loss:
 
 def method_of(path: str | None, name: str, run) -> Given | None:
     """Return the loss of a run, read from its file in each process, or None for the catalogue's."""
-    return None if path is None or run.method != name else _method(path, name, run.options)
+    return None if path is None or run.method != name else _own(path, name).method(run.options)
 
 
-def _method(path: str, name: str, options: dict) -> Given:
-    """Return the loss of a file with options; ValueError if it has another name by now."""
-    loss = _read(path)
+@functools.cache
+def _own(path: str, name: str) -> Loss:
+    """Return the loss of a file, read once; ValueError if it has another name by now."""
+    loss = read(path)
     if loss.name != name:
         raise ValueError(f"{path} was edited while it was on trial; start the trial again")
-    return loss.method(options)
-
-
-_read = functools.cache(read)
+    return loss
 
 
 def _try(function: Callable, options: dict, what: str) -> None:
@@ -172,7 +170,7 @@ def train_own(task: str, path: str | None, name: str, job: tuple[dict, int]) -> 
     setting, seed = job
     method, options = setting["method"], setting["options"]
     if path is not None and method == name:
-        loss = _method(path, name, options)
+        loss = _own(path, name).method(options)
     else:
         loss = Given(methods.build(method, **options).pairs, method, {})
     names = own_task(task)
