@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hnbook.comparison_tables import READOUTS, one_variance
+from hnbook.comparison_tables import READOUTS, OneVariance
 from hnlib.experiments import comparisons
 
 
@@ -28,7 +28,7 @@ def test_pooled_as_the_family_of_all_settings():
     arms = {str(k): group for k, group in enumerate(settings)} | {"absent": base.iloc[:0]}
     runs = SimpleNamespace(group=lambda arm, block: arms[arm])
     pairs = {arm: (arm, "0") for arm in ("1", "2", "3", "absent")}
-    found = one_variance(runs, pairs, "0123").effects("linear")
+    found = OneVariance(runs, pairs, "0123").effects("linear")
     alone = [comparisons.between(group, base) for group in others]
     for ours, theirs in zip(found.values(), comparisons.family(alone, pooled=True), strict=True):
         assert ours.p == pytest.approx(theirs.p) and ours.df == theirs.df == 6

@@ -150,7 +150,7 @@ def test_conditions_of_an_accelerator_are_reported_after_the_epoch():
 
 
 class Spy(nn.Module):
-    """A method of one's own that remembers what the last one was given."""
+    """A custom method that records the arguments of its last call."""
 
     name = "simclr"
 

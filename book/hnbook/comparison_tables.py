@@ -11,7 +11,7 @@ from hnlib.experiments.comparisons import Effect, between
 READOUTS = ("knn", "linear")
 
 
-class one_variance:
+class OneVariance:
     r"""Named comparisons of two arms each, ours first; those of one readout are one family.
 
     The arms of a pool have the same seeds and one variance of accuracy, and a seed shifts all of

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from hnbook.asked import RATES, asked, behind, lost, percent, unlabelled  # noqa: F401, *Questions*
 from hnbook.book_files import book_file
-from hnbook.comparison_tables import one_variance
+from hnbook.comparison_tables import OneVariance
 from hnbook.tables import Markup, interval
 from hnlib import experiments
 from hnlib.experiments import comparisons, predictions, selection
@@ -84,9 +84,9 @@ def headlines(metric: str = "linear") -> dict[str, Effect]:
     short, catalogue = experiments.load("map"), experiments.load("catalogue")
     pairs = {"short temperature": ("temperature", "t0.5 b0"), "short tilt": ("t0.5 b1", "t0.5 b0")}
     arms = short.matching("t* b*", "CIFAR-10")
-    four = one_variance(short, pairs, arms, "CIFAR-10").effects(metric, corrected=False)
+    four = OneVariance(short, pairs, arms, "CIFAR-10").effects(metric, corrected=False)
     four["long temperature"] = experiments.load("confirmation").effect("t0.1", "t0.5", metric)
-    labels = one_variance(catalogue, {"labels": ("scl", "simclr")}, catalogue.names())
+    labels = OneVariance(catalogue, {"labels": ("scl", "simclr")}, catalogue.names())
     four |= labels.effects(metric, corrected=False)
     effects |= dict(zip(four, comparisons.family(four.values())))
     effects["long hcl at one rate"] = experiments.load("decomposition").outcome("H5", metric)

@@ -214,6 +214,8 @@ def cross_validated(ours, base) -> Effect:
     pools all splits: with few seeds, and more variance between them than between folds, it may be
     too sure.
     """
+    if np.shape(ours) != np.shape(base):
+        raise ValueError(f"both must be [seeds, folds], got {np.shape(ours)}, {np.shape(base)}")
     d = np.subtract(ours, base)
     share = 1 / d.shape[1]
     error = float(d.std(ddof=1)) * math.sqrt(1 / d.size + share / (1 - share))

@@ -34,7 +34,6 @@ TINY_FILE = (
     rf"|val/(images/val_\d+\.JPEG|{TINY_LABELS}))"
 )
 CIFAR10_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()  # noqa: SIM905
-DOWNLOADED = ImageRun.datasets[1:]
 FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # pillow's other readers stay away
 PARTS = ("x_train", "y_train", "x_test", "y_test")
 FORM = "an uncompressed .npz with uint8 x_train, x_test [N,H,W,C] and integer y_train, y_test [N]"

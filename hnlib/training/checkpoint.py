@@ -63,14 +63,19 @@ class TrainedRun:
 def load(path: Path | str, encoder: nn.Module | None = None) -> TrainedRun:
     """Read a run that `TrainedRun.save` wrote, in eval mode on the CPU.
 
-    A run with your own encoder needs such an encoder again.
+    A run with your own encoder needs such an encoder again. Raises ValueError if the file is
+    damaged or another.
     """
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
-    with safe_open(path, "pt") as file:
-        metadata = file.metadata() or {}
-        names = list(file.keys())  # it is not a dictionary
-        state = {name: file.get_tensor(name) for name in names}
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            names = list(file.keys())  # it is not a dictionary
+            state = {name: file.get_tensor(name) for name in names}
+    except SafetensorError as error:
+        text = f"{path} is damaged, or TrainedRun.save did not write it: {error}"
+        raise ValueError(text) from error
     if "record" not in metadata:
         raise ValueError(f"{path} holds no record; TrainedRun.save did not write it")
     record = json.loads(metadata["record"])

@@ -127,11 +127,13 @@ def add(folder: Path) -> tuple[int, int]:
             )
         several[f"{one.get('file', folder)}, {one['digest']}"] = whole
     for path in sorted(folder.glob("[!.]*.json")) if folder.is_dir() else ():
-        several[str(path)] = json.loads(path.read_text("utf-8"))
+        several[str(path)] = path
     if not several:
         raise ValueError(f"{folder} has no records: neither EXPERIMENT.jsonl nor NAME.json")
     for place, record in several.items():
         try:
+            if isinstance(record, Path):
+                record = several[place] = json.loads(record.read_text("utf-8"))
             kinds.check(record.get("kind"))
             is_run = record["kind"] != kinds.MEASUREMENT
             _own(record, is_run and run_of(record))  # as `frame` reads it
