@@ -48,7 +48,7 @@ def test_flags_of_an_image_run(trained, tmp_path, capsys):
         "--dataset digits --method hcl --recipe hcl --epochs 3 --lr 1e-4 --weight-decay 0 --queue 64 "
         "--schedule beta=1:0 --schedule tau_plus=0:0.1:2 --protocols clean paper "
         "-o temperature=2 -o weights_gradient=False --device cpu --evaluate-every 0 "
-        "--evaluate-at 1 2 --restart --save run"
+        "--restart --save run"
     )
     command = ["train", "images", *flags.split(), "--checkpoint", "a b.pt"]
     assert cli.main(command) == 0
@@ -61,7 +61,7 @@ def test_flags_of_an_image_run(trained, tmp_path, capsys):
         protocols=("clean", "paper"),
     )
     places = dict(checkpoint=Path("a b.pt"), save=Path("run"), record_to=tmp_path)
-    how = dict(device="cpu", resume=False, progress=False, evaluate_every=0, evaluate_at=(1, 2))
+    how = dict(device="cpu", resume=False, progress=False, evaluate_every=0)
     assert trained.execution == vars(Execution(**places, **how))
     printed = capsys.readouterr().out
     name = records.name(trained.record["configuration"])

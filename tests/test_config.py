@@ -58,7 +58,6 @@ def test_a_new_option_of_a_method_names_only_the_runs_that_use_it(monkeypatch):
     [
         (ImageRun, dict(lr=math.nan), "finite number"),
         (ImageRun, dict(schedule={"beta": (1,)}), "schedule"),
-        (config.Execution, dict(evaluate_at=(1, -1)), "evaluate_at.1"),
         (config.Execution, dict(minutes=0.5), "minutes=0.5 requires checkpoint=PATH"),
     ],
 )

@@ -318,10 +318,10 @@ def test_scores_of_pairs(corpus):
 @pytest.mark.slow
 def test_a_run_is_recorded_read_and_shown(tmp_path, capsys):
     chosen = dict(method="hcl", options=dict(beta=2.0), epochs=2, batch_size=200, dimension=16)
-    done = train("topics", **chosen, progress=False, record_to=tmp_path, evaluate_at=(1,))
+    done = train("topics", **chosen, progress=False, record_to=tmp_path, evaluate_every=1)
     (record,) = records.load_all(tmp_path)
     assert records.run_of(record).configuration == record["configuration"]
-    assert [row["epoch"] for row in done.history] == [1, 2]
+    assert [row["epoch"] for row in done.history] == [0, 1, 2]
     assert all({"topic", "alike", "loss"} <= row.keys() for row in done.history)
     right = records.unpack(record["correct"]["topic"], record["judged"]["topic"])
     assert right.mean() == record["metrics"]["topic"] and record["judged"] == {"topic": 300}

@@ -57,8 +57,6 @@ class Execution:
         show a progress bar
     evaluate_every
         epochs between rows of the history (0: the last)
-    evaluate_at
-        more epochs with a row of the history
     predictions
         digest of what was predicted of the run before it began, for its record
     """
@@ -73,9 +71,6 @@ class Execution:
     save: Path | None = None
     progress: Annotated[bool, Hidden] = True
     evaluate_every: Annotated[int, Field(ge=0)] | None = None
-    evaluate_at: Annotated[
-        tuple[Annotated[int, Field(ge=0)], ...], Parameter(consume_multiple=True)
-    ] = ()
     predictions: Annotated[str | None, Hidden] = None
 
     def __post_init__(self):

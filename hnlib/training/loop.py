@@ -88,7 +88,7 @@ class Loop:
         """Return whether to evaluate after an epoch, though it may not be the last."""
         given = self.execution.evaluate_every
         every = self.run.evaluate_every if given is None else given
-        return epoch in self.execution.evaluate_at or bool(every and epoch % every == 0)
+        return bool(every) and epoch % every == 0
 
     def train(self, checkpoint, after_epoch: Callable, show_progress: bool) -> None:
         """Train to the end; after each epoch call `after_epoch()`."""

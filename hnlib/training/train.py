@@ -48,8 +48,8 @@ def train(
         Fields of `hnlib.training.config.Execution`: ``device`` ("auto", "cpu", "cuda"),
         ``checkpoint`` (a file to resume from, written every ``checkpoint_seconds``), ``resume``,
         ``minutes`` (after which it stops, to be resumed), ``data_root``, ``record_to`` (a folder),
-        ``save`` (a file for `load`), ``progress``, ``evaluate_every`` and ``evaluate_at`` (epochs
-        with a row of the history).
+        ``save`` (a file for `load`), ``progress``, ``evaluate_every`` (epochs between rows of the
+        history).
 
     Returns
     -------
