@@ -471,7 +471,17 @@ class RunTrainer:
     def finish(self) -> TrainedRun:
         """Measure the model unless that was done before, and write record and model."""
         if self.record is None:
-            self.record = self._measured()
+            measured = self.task.measure(self.model, self.trainings, self.fabric.device)
+            measured["metrics"] |= counts_of(self.method)
+            sessions = self.sessions()
+            self.record = {
+                "kind": self.task.run.kind,
+                "configuration": self.task.run.configuration,
+                **measured,
+                "environment": self.environment,
+                "seconds": round(sum(session["seconds"] for session in sessions), 3),
+                "sessions": sessions,
+            }
             self.save()
             self.checkpoint.flush()  # before the record: what is recorded is not measured again
         model = self.model.eval().cpu()  # where the caller's data are
@@ -482,16 +492,3 @@ class RunTrainer:
         if self.writes and self.execution.save is not None:
             run.save(self.execution.save)
         return run
-
-    def _measured(self) -> dict:
-        measured = self.task.measure(self.model, self.trainings, self.fabric.device)
-        measured["metrics"] |= counts_of(self.method)
-        sessions = self.sessions()
-        return {
-            "kind": self.task.run.kind,
-            "configuration": self.task.run.configuration,
-            **measured,
-            "environment": self.environment,
-            "seconds": round(sum(session["seconds"] for session in sessions), 3),
-            "sessions": sessions,
-        }

@@ -224,7 +224,21 @@ def _table(several: list[dict], identities: list[tuple], scores: bool = False) -
     shared.index = own.index
     for column in own.columns.intersection(shared.columns):  # of a measurement and of runs
         own[column] = own[column].combine_first(shared.pop(column))
-    return _completed(pd.concat([shared, own], axis=1), scores)
+    table = pd.concat([shared, own], axis=1)
+    # a column for every field that a run can have
+    dtypes, expected = {}, {"kind", "title", *(store.SCORES if scores else ())}
+    for kind in kinds.KINDS:
+        run = kinds.run_class(kind)
+        hints = typing.get_type_hints(run)
+        expected |= {*defaults(run), *run.accuracies, *run.correlations}
+        expected |= {option for entry in run().catalogue.values() for option in entry.defaults}
+        for field in defaults(run):
+            for hint, dtype in DTYPES.items():
+                if hints[field] in (hint, hint | None):
+                    dtypes[field] = dtype
+    missing = sorted(expected - {*table.columns})
+    whole = table.reindex(columns=[*table.columns, *missing]).astype(dtypes)
+    return whole.copy()  # in few blocks: pandas warns when a column is added to many
 
 
 def _own(record: dict, run) -> dict[str, Any]:
@@ -259,23 +273,6 @@ def _setting(kind: str, setting: str) -> tuple[Any, dict[str, Any]]:
     run = kinds.run_class(kind).read(chosen)
     apart = {"experiment", "seed", *kinds.scores()}
     return run, {key: value for key, value in run.table_row().items() if key not in apart}
-
-
-def _completed(table: pd.DataFrame, scores: bool) -> pd.DataFrame:
-    """Return a table with a column for every field that a run can have."""
-    dtypes, expected = {}, {"kind", "title", *(store.SCORES if scores else ())}
-    for kind in kinds.KINDS:
-        run = kinds.run_class(kind)
-        hints = typing.get_type_hints(run)
-        expected |= {*defaults(run), *run.accuracies, *run.correlations}
-        expected |= {option for entry in run().catalogue.values() for option in entry.defaults}
-        for field in defaults(run):
-            for hint, dtype in DTYPES.items():
-                if hints[field] in (hint, hint | None):
-                    dtypes[field] = dtype
-    missing = sorted(expected - {*table.columns})
-    whole = table.reindex(columns=[*table.columns, *missing]).astype(dtypes)
-    return whole.copy()  # in few blocks: pandas warns when a column is added to many
 
 
 def write_parquet(path: Path) -> None:
