@@ -196,7 +196,6 @@ def test_what_a_prediction_may_be_about(load):
         "mean": 'arms = [[["tilt lr0.1", "tilt lr0.2"], "plain lr0.1"]]',
         "widest": 'arms = ["plain lr0.1", "plain lr0.2", "tilt lr0.2"]',
         "chosen": 'arms = "tilt lr*"\nof = "lr"\nby = "ndcg_validation"',
-        "level": 'arms = ["plain lr0.1"]',
     }
     lines = [
         predicted(name, f'blocks = ["large"]\nstatistic = "{name}"\n{words}', *bounds)
@@ -211,7 +210,6 @@ def test_what_a_prediction_may_be_about(load):
     assert widest.family == 3
     assert experiment.outcome("chosen").text == "lr = 0.2"
     assert experiment.outcome("chosen", "recall100") == {}  # a choice has no second read-out
-    assert experiment.outcome("level").text == f"{means['plain lr0.1'] / 100:.3f}"
 
 
 def test_lines_of_a_family_are_corrected_together_and_some_are_not_corrected(load):
