@@ -342,7 +342,7 @@ def queue(
     data_root: Path | None = None,
     engine: Annotated[Engine, flattened] = here,
 ) -> int:
-    """List the runs that the experiments wait for, or carry them out.
+    """List the experiments that wait for runs, with --only their runs, or carry the runs out.
 
     Parameters
     ----------
@@ -368,9 +368,9 @@ def queue(
             print("torch cannot use the GPU of this machine: times are those of a CPU")
     waiting = run_queue.jobs(only, on)
     if not run:
-        print(run_queue.listing(waiting))
+        print(run_queue.listing(waiting, commands=only != "*"))
         return 0
     how = dict(minutes=minutes, device=device, data_root=data_root, engine=engine)
-    done = run_queue.work([run for run, _ in waiting], **how)
+    done = run_queue.work([run for _, run, _ in waiting], **how)
     print(f"{done} recorded, {len(waiting) - done} left")
     return 0 if done or not waiting else 1

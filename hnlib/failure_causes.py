@@ -153,9 +153,11 @@ def _similarities(a: Tensor, b: Tensor) -> Tensor:
 
 def _again(name: str, pair, s: Tensor) -> Tensor:
     """Return the similarities of `pair`, which embeds the queries and keys of `s` again."""
-    other = _similarities(*pair)
     n, m = s.shape
-    _checks.shapes(other.shape == s.shape, f"{name} must embed the {n} queries and {m} keys", *pair)
+    rule = f"{name} must embed the {n} queries and {m} keys"
+    _checks.shapes(len(pair) == 2, f"{rule}, two tensors", *pair)
+    other = _similarities(*pair)
+    _checks.shapes(other.shape == s.shape, rule, *pair)
     return other
 
 

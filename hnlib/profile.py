@@ -36,6 +36,7 @@ BENT = 0.05  # the same, up to which it nearly has one
 CLOSE, FAR = 5.0, 45.0  # degrees within which a gradient is a temperature's, beyond which it is not
 COLDEST, HOTTEST = 1e-4, 10.0  # temperatures between which the nearest is searched
 MOST = 64  # pairs
+CONFIGURED = 8  # configurations of a file at most
 TINY = 1e-306  # below, float64 has fewer digits
 TABLE = (
     r"loss & $\gamma$ & $R^2$ & push/pull & angle & with loudness & with balance \\"  # of `latex`
@@ -324,8 +325,23 @@ def from_file(target: str) -> Callable:
     if not callable(found):
         made_here = [k for k, x in names.items() if callable(x) and not k.startswith("_")]
         raise ValueError(f"{path} has no loss {name!r}; it has {', '.join(made_here) or 'none'}")
-    options = names.get("CONFIGURATIONS", [{}])[0] if name == "loss" else {}
-    return found(**options) if isinstance(found, type) else functools.partial(found, **options)
+    options = configurations(names, path)[0] if name == "loss" else {}
+    if not isinstance(found, type):
+        return functools.partial(found, **options)
+    try:
+        return found(**options)
+    except Exception as error:
+        raise ValueError(f"{path}, {name} with {options}: {error}") from error
+
+
+def configurations(names: dict, path: Path | str) -> list[dict]:
+    """Return the CONFIGURATIONS among a file's names, [{}] without; ValueError if malformed."""
+    listed = names.get("CONFIGURATIONS", [{}])
+    counted = isinstance(listed, list | tuple) and 1 <= len(listed) <= CONFIGURED
+    if not counted or not all(isinstance(one, dict) for one in listed):
+        rule = f"CONFIGURATIONS of {path} must be a list of 1 to {CONFIGURED} dictionaries"
+        raise ValueError(f"{rule}, got {listed!r:.60}")
+    return [*listed]
 
 
 def source(path: Path | str) -> str:

@@ -114,8 +114,9 @@ def test_what_needs_an_argument_says_which():
 
 
 def test_a_mistake_is_named():
-    with pytest.raises(ValueError, match=r"evaluated must embed .*, got \(8, 32\)"):
-        failure_causes.triage(*pair(), evaluated=(rows(0, 8), rows(1, 8)))
+    for again, got in [((rows(0, 8), rows(1, 8)), r"got \(8, 32\)"), ((), "two tensors")]:
+        with pytest.raises(ValueError, match=rf"evaluated must embed .*{got}"):
+            failure_causes.triage(*pair(), evaluated=again)
 
 
 def test_an_answer_that_is_there_twice_is_a_hit():

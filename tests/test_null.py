@@ -97,6 +97,7 @@ def test_name_and_fresh_seeds_hold_the_loss_and_what_it_imports_of_its_own(file,
     [
         ("x = 1", "", "must define loss"),
         (INFONCE, "[{'t': t} for t in range(1, 10)]", "1 to 8"),
+        (INFONCE, "3", "must be a list of 1 to 8 dictionaries, got 3"),
         (INFONCE, "[{'t': 0.5}, {'t': 0.5}]", r"CONFIGURATIONS\[1\].*already"),
         (INFONCE, "[{'t': 0.5}, {'u': 0.5}]", r"configuration 1 .*'u'"),
         (INFONCE, "[{'t': 0.0}]", "finite scalar"),

@@ -35,6 +35,9 @@ def test_the_command_lists_the_runs_of_experiments_that_match(tmp_path, monkeypa
     assert first.startswith("   not timed  hnlib train ") and "runs; the 0 whose" in last
     assert cli.main(["queue", "--only", "made-up, no such"]) == 0
     assert capsys.readouterr().out.startswith("0 runs; ")
+    assert cli.main(["queue"]) == 0
+    experiments_alone = [line.split()[-1] for line in capsys.readouterr().out.splitlines()]
+    assert experiments_alone == ["pairs", "made-up", "hours"]
 
 
 def test_interrupted_runs_come_first_and_what_fails_is_left_out(tmp_path, monkeypatch, capsys):

@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hnlib import methods
-from hnlib.profile import run_file, source
+from hnlib.profile import configurations, run_file, source
 
-MOST = 8  # configurations
 PROBE = 64  # pairs, and dimensions, with which a loss is tried: the smallest batch of the tasks
 
 
@@ -74,12 +73,9 @@ def read(path: Path | str) -> Loss:
     """
     path = Path(path)
     names, name = run_file(str(path)), named(path)
-    function, listed = names.get("loss"), names.get("CONFIGURATIONS", [{}])
+    function, listed = names.get("loss"), configurations(names, path)
     if not callable(function):
         raise ValueError(f"{path} must define loss(a, b, **options)")
-    if not 1 <= len(listed) <= MOST:
-        rule = f"CONFIGURATIONS of {path} must be a list of 1 to {MOST} dictionaries"
-        raise ValueError(f"{rule}, got {len(listed)}")
     for i, options in enumerate(listed):
         if options in listed[:i]:
             raise ValueError(f"CONFIGURATIONS[{i}] of {path} is there already: {options}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections import Counter
 from fnmatch import fnmatch
 from typing import Any
 
@@ -12,8 +13,8 @@ from hnlib.experiments import runner
 from hnlib.training import config, records
 
 
-def jobs(only: str = "*", device: str = "cpu") -> list[tuple[Any, float | None]]:
-    """Return the runs without a record of all experiments that are not closed, and their seconds.
+def jobs(only: str = "*", device: str = "cpu") -> list[tuple[str, Any, float | None]]:
+    """Return experiment, run and seconds of what has no record, but for closed experiments.
 
     Experiments with predictions come first, then those that need less time. `only` is a pattern or
     a part of "EXPERIMENT, DATASET, METHOD". The seconds are None where nothing like a run is
@@ -28,17 +29,20 @@ def jobs(only: str = "*", device: str = "cpu") -> list[tuple[Any, float | None]]
             text = f"{experiment.name}, {run.dataset}, {run.method}"
             # no command evaluates an untrained encoder
             if run.method is not None and (fnmatch(text, only) or only in text):
-                found.append((run, runner.seconds(run.resolved(), device)))
+                found.append((experiment.name, run, runner.seconds(run.resolved(), device)))
     return found
 
 
-def listing(waiting: list[tuple[Any, float | None]]) -> str:
-    """Return one line per job, its minutes and its command, and how many hours all of them take."""
+def listing(waiting: list[tuple[str, Any, float | None]], commands: bool) -> str:
+    """Return a line for each run or, without commands, each experiment, and the hours in all."""
     lines = []
-    for run, seconds in waiting:
+    for _, run, seconds in waiting if commands else ():
         time = "not timed" if seconds is None else f"{seconds / 60:.1f} min"
         lines.append(f"{time:>12}  {command(run)}")
-    known = [seconds for _, seconds in waiting if seconds is not None]
+    if not commands:
+        counts = Counter(name for name, *_ in waiting)
+        lines = [f"{count:>7} runs  hnlib queue --only {name}" for name, count in counts.items()]
+    known = [seconds for *_, seconds in waiting if seconds is not None]
     hours = f"{sum(known) / 3600:,.1f} hours"
     total = f"{len(waiting)} runs; the {len(known)} whose time is known take {hours}"
     return "\n".join([*lines, total])
