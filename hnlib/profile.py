@@ -41,6 +41,7 @@ TINY = 1e-306  # below, float64 has fewer digits
 TABLE = (
     r"loss & $\gamma$ & $R^2$ & push/pull & angle & with loudness & with balance \\"  # of `latex`
 )
+UNPUSHED = "no negative is pushed"
 WON = "every anchor has won, and nothing is left to judge"
 
 
@@ -136,7 +137,7 @@ class Profile:
         if self.foreign:
             why = "other keys, class weights, batch statistics, low precision?"
             return f"{left[0]}: {self.verdict} ({why})"
-        if not self.nearest:
+        if not self.nearest or self.verdict == UNPUSHED:
             return self.verdict
         one, two, three = self.nearest
         parts = ["γ unknown" if self.sharpness is None else f"γ = {self.sharpness:.2f}"]
@@ -184,7 +185,7 @@ def summary(profiles: Sequence[Profile]) -> str:
     if len(gammas) < len(profiles):
         parts.append(f"judged on {len(gammas)} of {len(profiles)} batches")
     if not all(x.scale_free for x in profiles if x.nearest):
-        parts.append("it reads lengths (here 1): normalise in the loss, or they change γ")
+        parts.append("it reads lengths, here 1: on longer embeddings γ grows with them")
     return "; ".join(parts)
 
 
@@ -203,7 +204,7 @@ def _verdict(profiles: Sequence[Profile]) -> str:
     pushed = [x for x in judged if x.sharpness is not None]
     if not pushed:
         none = all(x.silent + x.attracted == 1 for x in judged)
-        return "no negative is pushed" if none else "too few pairs are pushed to tell"
+        return UNPUSHED if none else "too few pairs are pushed to tell"
     exact = all(x.misfit <= x.tolerance for x in pushed)
     heard = " on the negatives that are not silent" if any(x.silent > 0 for x in pushed) else ""
     if exact and all(x.r2 is None for x in pushed):

@@ -41,18 +41,18 @@ def test_a_strip_ends_where_it_began(inside):
 
 
 def test_a_strip_after_a_theorem_is_a_tick_beside_its_number():
-    """Two strips are two ticks; without a theorem in the section a strip stays a strip."""
+    """Two strips are two ticks, and of two theorems; without one in the section a strip stays."""
     theorem = '<p><span class="caption-number">Theorem 3.1 </span> (Form)</p>'
     strip = f"<!-- checks -->{line()}<!-- end of checks -->"
-    page = folds.folded(
-        "page", f"{strip}<h2>One</h2>{theorem}{strip}<p>b</p>{strip}<h2>Two</h2>{strip}"
-    )
+    body = f"{strip}<h2>One</h2>{theorem}{theorem}{strip}<p>b</p>{strip}{theorem}{strip}"
+    page = folds.folded("page", f"{body}<h2>Two</h2>{strip}")
     _, first, second = re.split("<h2>", page)
-    ticks = re.findall(r"</span>(.*?) \(Form\)", first)[0]
-    names = ["strip-3", "strip-4"]
-    assert re.findall(r'href="#(strip-\d)" title="O9 mean .*?: 0.5"', ticks) == names
+    numbers = re.findall(r"</span>(.*?) \(Form\)", first)
+    ticks = [re.findall(r'#(strip-\d)" title="O9 mean .*?: 0.5"', text) for text in numbers]
+    assert ticks == [["strip-4", "strip-5"]] * 2 + [["strip-7"]]
+    names = ["strip-4", "strip-5", "strip-7"]
     assert re.findall(r'hn-beside"><summary id="(strip-\d)">', first) == names
-    assert page.count("hn-tick") == 2 and "hn-beside" not in second + page.partition("<h2>")[0]
+    assert page.count("hn-tick") == 5 and "hn-beside" not in second + page.partition("<h2>")[0]
 
 
 def test_codes_of_claims_in_words_are_links(tmp_path):

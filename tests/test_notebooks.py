@@ -175,6 +175,7 @@ def test_the_commands_of_the_readme_do_what_they_say(line, tmp_path, monkeypatch
     monkeypatch.chdir(ROOT)
     line = line.replace("cifar10", "digits").replace("resnet18", "small-cnn")
     line = re.sub(r"epochs \d+", "epochs 1", line).replace("epochs=20,50", "epochs=1")
+    line = line.replace("train_size 45000", "train_size 300")
     if "hnlib run" in line:
         line += " -p small True"
     line = line.replace("hcl.pt", f"{tmp_path}/hcl.pt")

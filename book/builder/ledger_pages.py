@@ -12,12 +12,15 @@ import pandas as pd
 
 from hnbook import claims
 from hnbook.tables import DASH, Markup, format_value, myst
+from hnlib import experiments
 from hnlib.experiments import evidence
 from hnlib.notebooks import inline_values
 from hnlib.training import kinds
 
 PAPERS = {"hcl": "HCL", "hclot": "HCL-OT", "hscl": "H-SCL", "dro": "ADNCE", "unremix": "UnReMix"}
 NONE_YET = "*None yet.*\n"
+#: The experiments of *Hardness or temperature?*
+TITLE_PAGE = ("map", "equal-gamma", "images-longer", "images-longer-hundred", "resnet18")
 ENTRY = re.compile(r"^\*\*.*\((\w+)\)$", re.M)  # the title of an erratum, with its claim's code
 
 
@@ -166,11 +169,19 @@ def gpu_costs() -> dict[str, Any]:
     gpu = evidence.measurement("gpu")
     views, versions = gpu["views_per_second"], gpu["versions"]
 
-    def minutes(network: str) -> str:
-        return f"{(2 * 45_000 * 100 / views[network]['simclr'] + 15) / 60:.0f} min"
+    def seconds(network: str) -> float:
+        return 2 * 45_000 * 100 / views[network]["simclr"] + 15
+
+    def planned(**given) -> str:
+        """Return how many runs the page of the commands trains, and for how long."""
+        given |= dict(dataset="cifar10", encoder="resnet18", epochs=100, train_size=45_000)
+        every = (experiments.load(name, **given) for name in TITLE_PAGE)
+        count = sum(1 for one in every for _ in one.missing())
+        return f"{count} runs, about {count * seconds('resnet18') / 3600:.0f} hours"
 
     about = f"torch {versions['torch']}, CUDA {versions['cuda']}"
-    return {"views": views, "versions": about, "minutes": minutes}
+    minutes = lambda network: f"{seconds(network) / 60:.0f} min"  # noqa: E731
+    return {"views": views, "versions": about, "planned": planned, "minutes": minutes}
 
 
 def write(folder: Path, executed: dict[str, dict], runs, root: Path, draft: bool = False) -> None:

@@ -2,8 +2,8 @@
 
 What stands in a chapter between ``<!-- checks -->`` and ``<!-- end of checks -->``, words, code and
 the lines of `hnbook.claims.check`, becomes a closed strip that says how many checks there are,
-the largest discrepancy and the smallest of a false variant. After a theorem of the same section it is a
-✓ beside the theorem's number, which opens it. Code that only a strip or a figure needs
+the largest discrepancy and the smallest of a false variant. After theorems of the same section it is a
+✓ beside their numbers, which opens it. Code that only a strip or a figure needs
 folds under a title of its own, ``<!-- fold: title -->`` to ``<!-- end of fold -->``, and so does what
 a reader may leave out, words, strips and figures, ``<!-- more: title -->`` to ``<!-- end of more -->``.
 A claim's code in the text of a chapter, R2 say, is a link to its row on *Claims and errata*. The errata there
@@ -81,16 +81,20 @@ def folded(page: str, body: str) -> str:
 
 
 def ticked(body: str) -> str:
-    """Put a ✓ beside the number of the statement that a strip of checks follows in its section."""
-    inserted, end = [], None  # (where, what)
+    """Put a ✓ beside the numbers of the statements that a strip of checks follows in its section.
+
+    They are those since the last strip, or if there are none, those of the last strip.
+    """
+    inserted, ends, checked = [], [], False  # (from, to, what); of the numbers
     for i, place in enumerate(PLACE.finditer(body)):
         if place["says"] is None:
-            end = place.end() if place["number"] else None
-        elif end is not None:
-            says = html.escape(re.sub("<.*?>", "", html.unescape(place["says"])))
+            ends = ends if place["number"] and not checked else []
+            ends, checked = ends + [place.end()] * bool(place["number"]), False
+        elif ends:
+            says, checked = html.escape(re.sub("<.*?>", "", html.unescape(place["says"]))), True
             tick = f'<a class="hn-tick" href="#strip-{i}" title="{says}" aria-label="{says}">✓</a>'
             strip = f'<details class="hn-checks hn-beside"><summary id="strip-{i}">{place["says"]}</summary>'
-            inserted += [(end, end, tick), (*place.span(), strip)]
+            inserted += [*((end, end, tick) for end in ends), (*place.span(), strip)]
     for start, end, text in reversed(sorted(inserted, key=lambda part: part[0])):
         body = body[:start] + text + body[end:]
     return body

@@ -351,6 +351,7 @@ const typed = (() => {
   }
 
   function sentence(found) {
+    if (verdict(found) === "no negative is pushed") return verdict(found);
     const { sharpness: gamma, misfit, local, balance, silent, attracted, nearest: [one, two, three] } = found;
     const parts = [gamma === null ? "γ unknown" : `γ = ${gamma.toFixed(2)}`], slopes = local.map(([, slope]) => slope);
     if (gamma !== null && misfit > EXACT) {

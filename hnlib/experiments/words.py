@@ -76,8 +76,7 @@ def format_value(value) -> str:
     if isinstance(value, dict):
         return " and ".join(f"{interval(one)} ({block})" for block, one in value.items())
     if isinstance(value, Effect):
-        unresolved = ", {term}`unresolved`" if value.low <= 0 <= value.high else ""
-        return Markup(interval(value) + unresolved)
+        return interval(value)
     return f"{value:.1f}".replace("-", "\u2212") if isinstance(value, float) else str(value)
 
 
