@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from math import inf
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,28 +18,13 @@ if TYPE_CHECKING:
 DEFAULTS = {"temperature": 0.05, "tau_plus": 0.0}
 
 
-def _refuse_other_tokens(model: SentenceTransformer, guide: SentenceTransformer) -> None:
-    """Raise ValueError if the guide cannot read the model's tokens."""
-    tokenizers = [getattr(one, "tokenizer", None) for one in (model, guide)]
-    if None in tokenizers:  # a module of one's own, which takes the columns as they are
-        return
-    ours, theirs = tokenizers
-    length, most = (one.max_seq_length or inf for one in (model, guide))
-    if ours.get_vocab() != theirs.get_vocab() or length > most:
-        raise ValueError(
-            "the guide has another vocabulary than the model, or reads shorter texts; give a guide "
-            "with the model's tokenizer, or use GISTEmbedLoss, which spells the texts anew"
-        )
-
-
 class HardNegatives(nn.Module):
     r"""Any loss of `hnlib.methods` in a sentence-transformers trainer.
 
     Each query is pulled to its answer and pushed from the other answers of the batch, harder from
     those that score high: how much harder is the method's sharpness. Columns of the data are query,
     answer, and any number of further negatives, which serve all queries. "simclr" is
-    `MultipleNegativesRankingLoss` with a scale of one over the temperature, and with a `guide` it
-    is `GISTEmbedLoss`.
+    `MultipleNegativesRankingLoss` with a scale of one over the temperature.
 
     Parameters
     ----------
@@ -52,15 +36,10 @@ class HardNegatives(nn.Module):
         Whether to take the mean of both directions, for two columns.
     gather_across_devices : bool, default False
         Whether negatives come from all processes.
-    guide : SentenceTransformer, optional
-        A candidate is not a negative if its cosine with the query by the guide exceeds that of the
-        answer minus `margin`, as in `GISTEmbedLoss`. It must read the model's tokens.
-    margin : float, default 0.0
-        Margin of the guide. Negative values mask less.
     mask : callable, optional
-        ``mask(contrast, labels)`` returns bool [n, m]: further candidates that are not negatives. A
-        model that guides itself is ``lambda c, _: c.similarity > c.similarity.diagonal()[:, None] +
-        0.1``.
+        ``mask(contrast, labels)`` returns bool [n, m]: candidates that are not negatives. With
+        ``lambda c, _: c.similarity > c.similarity.diagonal()[:, None] + 0.1`` the model is its own
+        guide; a guide that is another model is in `GISTEmbedLoss`.
     **options
         Options as in `hnlib.methods.build`, with the defaults $t = 0.05$ (``scale=20``; also for
         "artanh", whose paper has 0.5) and $\tau^+ = 0$.
@@ -69,7 +48,7 @@ class HardNegatives(nn.Module):
     ------
     ValueError
         If the method needs more than two embeddings, an option is out of range, or, when called,
-        columns or labels do not suit it; or if the guide cannot read the model's tokens.
+        columns or labels do not suit it.
 
     Notes
     -----
@@ -97,8 +76,6 @@ class HardNegatives(nn.Module):
         *,
         both: bool = False,
         gather_across_devices: bool = False,
-        guide: SentenceTransformer | None = None,
-        margin: float = 0.0,
         mask: Callable | None = None,
         **options,
     ):
@@ -107,28 +84,16 @@ class HardNegatives(nn.Module):
         defaults = {name: value for name, value in DEFAULTS.items() if name in entry.defaults}
         self.model = model
         self.method = methods.build(method, **defaults | options)
-        self.both, self.gather_across_devices = both, gather_across_devices
-        self.guide, self.margin, self.mask = guide, margin, mask
-        if guide is not None:
-            _refuse_other_tokens(model, guide)
+        self.both, self.gather_across_devices, self.mask = both, gather_across_devices, mask
 
     def forward(
         self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None
     ) -> Tensor:
         """Return the loss of a batch of texts, one dictionary for each column."""
-        features, guided = [*sentence_features], None
-        if self.guide is not None:
-            with torch.no_grad():  # of copies, because models write into them
-                guided = [self.guide(dict(column))["sentence_embedding"] for column in features]
-        columns = [self.model(column)["sentence_embedding"] for column in features]
-        return self.of_columns(columns, labels, guided)
+        columns = [self.model(column)["sentence_embedding"] for column in sentence_features]
+        return self.of_columns(columns, labels)
 
-    def of_columns(
-        self,
-        embeddings: list[Tensor],
-        labels: Tensor | None = None,
-        guided: list[Tensor] | None = None,
-    ) -> Tensor:
+    def of_columns(self, embeddings: list[Tensor], labels: Tensor | None = None) -> Tensor:
         """Return the loss of the embeddings of shape [n, d] of each column.
 
         Parameters
@@ -137,8 +102,6 @@ class HardNegatives(nn.Module):
             At least queries and answers.
         labels : integers of shape [n], optional
             Class of each row, for methods that learn from labels; these take two columns.
-        guided : list of Tensors of shape [n, k], optional
-            The guide's embeddings of the columns.
 
         Returns
         -------
@@ -149,28 +112,16 @@ class HardNegatives(nn.Module):
             raise ValueError("one column of texts has no answers; give pairs: query, answer")
         if self.gather_across_devices:
             embeddings = [gather(column) for column in embeddings]
-            guided = None if guided is None else [gather(column) for column in guided]
             labels = None if labels is None else gather(labels)
-        queries, *keys = embeddings
-        excluded = self._excluded(queries, torch.cat(keys), labels, guided)
-        labels = labels if self.method.entry.supervised else None
-        return self.method.pairs(
-            queries, torch.cat(keys), labels=labels, both=self.both, excluded=excluded
-        )
-
-    @torch.no_grad()
-    def _excluded(self, queries, keys, labels, guided) -> Tensor | None:
-        """Return which candidates are not negatives, of shape [n, m]."""
-        masks = []
-        if guided is not None:
-            scores = Contrast.from_pairs(guided[0], torch.cat(guided[1:])).similarity
-            masks.append(scores > scores.diagonal()[:, None] - self.margin)
+        queries, *further = embeddings
+        keys, excluded = torch.cat(further), None
         if self.mask is not None:
-            masks.append(self.mask(Contrast.from_pairs(queries, keys), labels))
-        return torch.stack(masks).any(0) if masks else None
+            with torch.no_grad():
+                excluded = self.mask(Contrast.from_pairs(queries, keys), labels)
+        labels = labels if self.method.entry.supervised else None
+        return self.method.pairs(queries, keys, labels=labels, both=self.both, excluded=excluded)
 
     def get_config_dict(self) -> dict:
         """Return what the model card shows."""
         shown = {"method": self.method.name, **self.method.options, "both": self.both}
-        shown |= {} if self.guide is None else {"margin": self.margin}
         return {k: v for k, v in shown.items() if isinstance(v, str | bool | int | float)}
