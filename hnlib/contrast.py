@@ -81,8 +81,8 @@ class Masks:
 class Contrast:
     r"""Similarities of n anchors and m candidates with the masks that give them their roles.
 
-    Build one with `from_views`, `from_pairs`, `from_queue` or `from_similarity`; the constructor
-    does not check its arguments.
+    Build one with `from_views`, `from_pairs` or `from_similarity`; the constructor does not check
+    its arguments.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ class Contrast:
         r"""Contrast two views of a batch, $n = m = 2B$.
 
         The other view of row $i$ is row $i \pm B$. Both views are anchors, as in NT-Xent (SimCLR);
-        `from_pairs` has one direction, and `from_queue` adds older keys, as in MoCo.
+        `from_pairs` has one direction, and takes older keys, as in MoCo.
 
         Parameters
         ----------
@@ -216,60 +216,6 @@ class Contrast:
         return contrast.with_labels(_same(y, y), y, y, positives)
 
     @classmethod
-    def from_queue(
-        cls,
-        queries: Tensor,
-        keys: Tensor,
-        queue: Tensor,
-        labels: Tensor | None = None,
-        queue_labels: Tensor | None = None,
-        positives: str = "class",
-    ) -> Contrast:
-        r"""Contrast queries with their keys and a queue of older keys, $n = B$ and $m = B + K$.
-
-        Query $i$'s positive is key $i$; the other keys and the whole queue are admissible. (In MoCo
-        [moco]_ the negatives are the queue alone.) No gradient is stopped here: detach the keys
-        yourself.
-
-        Parameters
-        ----------
-        queries, keys : Tensor of shape [B, d]
-            Embeddings; rows are normalised.
-        queue : Tensor of shape [K, d]
-            Embeddings of older keys.
-        labels, queue_labels : integers of shape [B] and [K], optional
-            Classes, both or neither. With them, the keys of other classes are the negatives.
-        positives : {"class", "view"}, default "class"
-            With labels: whether every key of the query's class is a positive, or only its own key.
-
-        Returns
-        -------
-        Contrast
-            With scale $Q = m - 1$.
-
-        Raises
-        ------
-        ValueError
-            If shapes disagree, only one of the two labels is given, or a row is zero or not finite.
-
-        References
-        ----------
-        .. [moco] He et al., *Momentum Contrast for Unsupervised Visual Representation Learning*,
-           CVPR 2020.
-        """
-        fits = queue.ndim == 2 and queries.shape == keys.shape == (len(keys), queue.shape[1])
-        shapes(fits, "queries and keys must be [B, d] and the queue [K, d]", queries, keys, queue)
-        one_of("positives", positives, ("class", "view"))
-        every = torch.cat([keys, queue])
-        if labels is None and queue_labels is None:
-            return cls.from_pairs(queries, every)
-        if labels is None or queue_labels is None:
-            raise ValueError("labels and queue_labels must be given together")
-        y = torch.cat([labels, queue_labels])
-        known = cls.from_pairs(queries, every, labels=y, label_positives=positives == "class")
-        return replace(known, scale=len(every) - 1)  # as of two views with labels
-
-    @classmethod
     def from_pairs(
         cls,
         queries: Tensor,
@@ -289,7 +235,7 @@ class Contrast:
             Embeddings; rows are normalised.
         keys : Tensor of shape [m, d], m ≥ n and m ≥ 2
             Embeddings. Keys beyond the first n are negatives for all queries, such as hard
-            negatives that were mined for one.
+            negatives that were mined for one, or a queue of older keys; detach these yourself.
         positives : bool Tensor of shape [n, m], optional
             Further answers, such as duplicates. An answer is not a negative.
         labels : integers of shape [m], optional

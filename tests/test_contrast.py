@@ -73,23 +73,6 @@ def test_from_similarity_keeps_what_it_is_given_and_sees_symmetry():
     assert not Contrast.from_similarity(s[:, :3], eye, ~eye).symmetric
 
 
-def test_a_queue_adds_candidates():
-    g = drawn.seeded()
-    q, k, queue = (torch.randn(n, 4, generator=g, dtype=torch.float64) for n in (3, 3, 5))
-    contrast = Contrast.from_queue(q, k, queue)
-    cosine = torch.nn.functional.cosine_similarity(q[:, None], torch.cat([k, queue])[None], dim=2)
-    assert torch.allclose(contrast.similarity, cosine)
-    assert contrast.scale == 7 and not contrast.symmetric
-    assert contrast.positives.nonzero().tolist() == [[0, 0], [1, 1], [2, 2]]
-    assert torch.equal(contrast.admissible, ~contrast.positives)
-    y, older = torch.tensor([0, 1, 0]), torch.tensor([1, 1, 2, 0, 2])
-    same = y[:, None] == torch.cat([y, older])
-    for positives, expected in (("class", same), ("view", contrast.positives)):
-        labelled = Contrast.from_queue(q, k, queue, y, older, positives=positives)
-        assert torch.equal(labelled.positives, expected)
-        assert torch.equal(labelled.admissible, ~same) and labelled.scale == 7
-
-
 def pairs(n=4, m=6, d=5, seed=0):
     g = drawn.seeded(seed)
     return [torch.randn(k, d, generator=g, dtype=torch.float64) for k in (n, m)]

@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+from dataclasses import replace
 
 import pytest
 import torch
@@ -58,9 +59,10 @@ def loss(kind, method, a, b):
         features = (a.detach() + 0.5, b.detach() - 0.5) if entry.features else None
         return method(a, b, y, features)
     if kind == "queue":
-        queue = torch.cat([b.detach().flip(1), -a.detach()])
-        labels = (y, torch.cat([y, y.flip(0)]), positives) if entry.supervised else ()
-        return method.loss(Contrast.from_queue(a, b, queue, *labels))
+        keys = torch.cat([b, b.detach().flip(1), -a.detach()])
+        labels = torch.cat([y, y, y.flip(0)]) if entry.supervised else None
+        contrast = Contrast.from_pairs(a, keys, None, labels, positives == "class")
+        return method.loss(replace(contrast, scale=len(keys) - 1))
     if kind == "pairs":
         keys = torch.cat([b, b.detach().flip(1)])
         return method.pairs(a, keys, labels=torch.cat([y, y]) if entry.supervised else None)

@@ -283,6 +283,17 @@ def test_keys_follow_the_model_and_the_queue_keeps_the_newest():
     assert torch.equal(queue.z, torch.cat([keys + 100, keys[:1]]))
 
 
+def test_a_queue_with_labels_takes_the_class_from_the_negatives():
+    z, y = torch.eye(4).repeat(2, 1) + 0.1, torch.tensor([0, 1, 0, 2, 1, 1, 2, 0])
+    same = y[4:, None] == y.roll(4)
+    for positives, expected in (("class", same), ("view", torch.eye(8, dtype=torch.bool)[:4])):
+        queue = loop.KeyQueue(nn.Identity(), ImageRun(queue=5))
+        for half in (slice(0, 4), slice(4, 8)):
+            contrast = queue.contrast(z[half], z[half], y[half], positives)
+        assert torch.equal(contrast.positives, expected)
+        assert torch.equal(contrast.admissible, ~same) and contrast.scale == 7
+
+
 @pytest.mark.slow
 def test_protocols_and_held_out_images_stand_side_by_side():
     run = train(**STEP, protocols=("paper",), validation=40)

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -250,13 +250,14 @@ class KeyQueue:
 
     def contrast(self, queries: Tensor, keys: Tensor, labels, positives) -> Contrast:
         """Contrast queries with their keys and the queue, then add the keys."""
-        z, classes = keys[:0] if self.z is None else self.z, ()
-        self.z = torch.cat([keys, z])[: self.run.queue]
-        if labels is not None:
-            y = labels[:0] if self.y is None else self.y
-            self.y = torch.cat([labels, y])[: self.run.queue]
-            classes = (labels, y, positives)
-        return Contrast.from_queue(queries, keys, z, *classes)
+        z = keys if self.z is None else torch.cat([keys, self.z])
+        self.z = z[: self.run.queue]
+        if labels is None:
+            return Contrast.from_pairs(queries, z)
+        y = labels if self.y is None else torch.cat([labels, self.y])
+        self.y = y[: self.run.queue]
+        found = Contrast.from_pairs(queries, z, labels=y, label_positives=positives == "class")
+        return replace(found, scale=len(z) - 1)  # as of two views with labels
 
     def state_dict(self) -> dict:
         """Return the state of the copy and the keys."""
