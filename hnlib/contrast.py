@@ -377,52 +377,6 @@ class Contrast:
         """Return the contrast with scale $Q = |N(i)|$, the number of each anchor's negatives."""
         return replace(self, scale=self.negative_counts.clamp_min(1))
 
-    def with_candidates(self, synthetic: Tensor, admissible: Tensor | None = None) -> Contrast:
-        r"""Return the contrast with k more negatives for each anchor, shared with no other anchor.
-
-        Candidates' embeddings, norms, features and labels are dropped, so weights that need them
-        refuse the result. The anchors must be normalised (not those of InfoGraph).
-
-        Parameters
-        ----------
-        synthetic : Tensor of shape [n, k, d]
-            Embeddings; rows are normalised, and gradients flow through them.
-        admissible : bool Tensor of shape [n, k] or [n, 1], optional
-            Which of them count; by default all.
-
-        Returns
-        -------
-        Contrast
-            With m + k candidates and a scale $Q$ that is larger by k.
-
-        Raises
-        ------
-        ValueError
-            If the contrast has no embeddings, shapes disagree, or a row is zero or not finite.
-        """
-        z = self.anchors
-        if z is None:
-            raise ValueError("more candidates need the embeddings of the anchors")
-        n, d = z.shape
-        fits = synthetic.ndim == 3 and synthetic.shape[::2] == z.shape
-        shapes(fits, f"candidates must have shape [{n}, k, {d}]", synthetic)
-        rows, _ = unit_rows(synthetic.to(z).flatten(0, 1), "of the synthetic candidates")
-        similarity = (z[:, None] * rows.view(synthetic.shape)).sum(2)  # [n, k]
-        count = torch.ones_like(similarity, dtype=torch.bool)
-        count = count if admissible is None else count & admissible
-        masks = replace(
-            self.masks,
-            positives=torch.cat([self.positives, torch.zeros_like(count)], 1),
-            admissible=torch.cat([self.admissible, count], 1),
-        )
-        return Contrast(
-            torch.cat([self.similarity, similarity], 1),
-            masks,
-            self.scale + synthetic.shape[1],
-            anchors=z,
-            labels=self.labels,
-        )
-
     def with_labels(self, same: Tensor, labels: Tensor, others: Tensor, positives: str) -> Contrast:
         """Take candidates of the same class from the negatives, and for "class" as positives."""
         masks = replace(self.masks, admissible=~same, never_empty=False)

@@ -6,7 +6,7 @@ through the anchor, as when keys come from a queue.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hnlib._checks import Checked, integer
-from hnlib.contrast import Contrast
+from hnlib.contrast import Contrast, unit_rows
 
 _BITS = 32
 # the steps of a sequence that fills the cube evenly: powers of the root of g⁴ = g + 1, inverted
@@ -25,8 +25,9 @@ _STEPS = tuple(int(2**_BITS / 1.2207440846057596**power) for power in (1, 2, 3))
 class mochi(Checked):
     r"""MoCHi: mixtures of each anchor's hardest negatives, added as further negatives.
 
-    Called with a contrast of $m$ candidates it returns one of $m$ + `pairs` + `with_anchor`; see
-    `Contrast.with_candidates`.
+    Called with a contrast of $m$ candidates it returns one of $m + k$, $k$ = `pairs` +
+    `with_anchor`, whose scale $Q$ is larger by $k$. Embeddings, norms, features and labels of the
+    candidates are dropped, so weights that need them refuse the result.
 
     Parameters
     ----------
@@ -61,8 +62,22 @@ class mochi(Checked):
 
     def __call__(self, contrast: Contrast) -> Contrast:
         """Return the contrast with the mixtures added."""
-        some = (contrast.negative_counts > 0)[:, None]
-        return contrast.with_candidates(self.synthetic(contrast), some)
+        made, z = self.synthetic(contrast), contrast.anchors
+        rows, _ = unit_rows(made.flatten(0, 1), "of the synthetic candidates")
+        s = (z[:, None] * rows.view(made.shape)).sum(2)  # [n, k]
+        some = (contrast.negative_counts > 0)[:, None].expand_as(s)
+        masks = replace(
+            contrast.masks,
+            positives=torch.cat([contrast.positives, torch.zeros_like(some)], 1),
+            admissible=torch.cat([contrast.admissible, some], 1),
+        )
+        return Contrast(
+            torch.cat([contrast.similarity, s], 1),
+            masks,
+            contrast.scale + s.shape[1],
+            anchors=z,
+            labels=contrast.labels,
+        )
 
     def synthetic(self, contrast: Contrast) -> Tensor:
         """Return the mixtures before they are normalised, of shape [n, k, d], without gradient."""

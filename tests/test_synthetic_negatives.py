@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn.functional import normalize
 
 from hnlib.contrast import Contrast
 from hnlib.synthetic_negatives import mochi
@@ -19,7 +18,8 @@ views = functools.partial(drawn.views, size=6, dimension=4)
 @given(seed=st.integers(0, 9999), hardest=st.integers(1, 12))
 def test_mixtures_lie_between_the_hardest_negatives_and_the_anchor(seed, hardest):
     contrast = Contrast.from_views(*views(seed))
-    made = mochi(hardest, pairs=5, with_anchor=3).synthetic(contrast)
+    mixture = mochi(hardest, pairs=5, with_anchor=3)
+    made = mixture.synthetic(contrast)
     assert made.shape == (12, 8, 4) and not made.requires_grad
     masked = contrast.similarity.masked_fill(~contrast.admissible, -2)
     order = masked.argsort(1, descending=True)[:, : min(hardest, 10)]
@@ -31,7 +31,7 @@ def test_mixtures_lie_between_the_hardest_negatives_and_the_anchor(seed, hardest
                 (point - a).norm() + (point - b).norm() - (a - b).norm() for a, b in ends
             ]
             assert min(off) < 1e-7
-    s = contrast.with_candidates(made).similarity[:, -3:]
+    s = mixture(contrast).similarity[:, -3:]
     assert (s >= masked.gather(1, order).amin(1, keepdim=True) - 1e-12).all()
 
 
@@ -55,18 +55,6 @@ def test_gradient_reaches_mixtures_through_the_anchor_alone():
     in_z1, in_z2 = torch.autograd.grad(total, (z1, z2))
     assert in_z1[0].abs().max() > 0.01 and not in_z1[1:].any() and not in_z2.any()
     assert grown.scale == 16 and torch.equal(grown.similarity[:, :12], contrast.similarity)
-
-
-def test_candidates_of_ones_own():
-    z1, z2 = views(4)
-    own = torch.stack([z1 + z2, -z1], 1).requires_grad_()
-    grown = Contrast.from_pairs(z1, z2).with_candidates(own, torch.tensor([True, False]))
-    both = (normalize(z1) * normalize(z1 + z2)).sum(1)
-    torch.testing.assert_close(
-        grown.similarity[:, 6:], torch.stack([both, -torch.ones_like(both)], 1)
-    )
-    assert grown.negative_counts.tolist() == [6] * 6 and grown.scale == 7
-    assert grown.similarity.requires_grad
 
 
 def test_a_contrast_without_embeddings_is_refused():
