@@ -94,9 +94,9 @@ class Profile:
         Total push over total pull: 1 for a loss of differences of similarities.
     silent, attracted : float, optional
         Shares of the negatives whose force is zero (not small), and negative.
-    lead, loudness : Tensor of shape [pairs], optional
-        For each positive pair, $s^+-t\log\sum_je^{s_j/t}$ averaged over its anchors, and its pull
-        times $t$ and the number of pairs, which is $1-p$ for InfoNCE; $t$ is that of `nearest[1]`.
+    loudness : Tensor of shape [pairs], optional
+        Pull of each positive pair times $t$ and the number of pairs, which is $1-p$ for InfoNCE;
+        $t$ is that of `nearest[1]`.
     nearest : tuple of three Nearest
         Of (temperature), (temperature, loudness), (temperature, loudness, balance).
     """
@@ -113,7 +113,6 @@ class Profile:
     balance: float | None = None
     silent: float | None = None
     attracted: float | None = None
-    lead: Tensor | None = None
     loudness: Tensor | None = None
     nearest: tuple[Nearest, ...] = ()
 
@@ -427,7 +426,6 @@ def _of_forces(
         anchors += [(sides == x)[:, None] for x in (0, 1)]
     roles = [(positives & mask, negatives & mask) for mask in anchors]
     nearest = _nearest(z, tangent, roles, one_sided)
-    t = nearest[1].temperature
     pushed, fits = negatives & (forces > TINY) & once, []
     for mask in anchors:
         ends = torch.stack([mask & pushed, mask.T & pushed & (not one_sided)])
@@ -439,8 +437,6 @@ def _of_forces(
     exact = (fit for fit in fits if fit[0] is not None and fit[1] <= found.tolerance)
     sharpness, misfit, r2, local = next(exact, fits[0])
     underflow = (sharpness or 0.0) * float(s[negatives].max() - s[negatives].min()) > 690
-    lead = s - t * (s / t).masked_fill(~negatives, -torch.inf).logsumexp(1, keepdim=True)
-    lead = lead if one_sided else (lead + lead.T) / 2
     pull, push = -forces[positives & once], forces[negatives & once]
     return replace(
         found,
@@ -453,8 +449,7 @@ def _of_forces(
         balance=float(push.sum() / pull.sum()),
         silent=0.0 if underflow else float((push == 0).double().mean()),
         attracted=float((push < 0).double().mean()),
-        lead=lead[positives & once],
-        loudness=pull * t * len(pull),
+        loudness=pull * nearest[1].temperature * len(pull),
         nearest=nearest,
     )
 

@@ -129,7 +129,7 @@ def test_with_labels_every_other_embedding_of_the_class_is_a_positive():
 
     found = profile_loss(scl, z, y)
     assert found.sharpness == pytest.approx(5, rel=1e-6) and found.nearest[0].angle < 0.1
-    assert len(found.lead) == 4 * 6  # pairs of four
+    assert len(found.loudness) == 4 * 6  # pairs of four
     other = profile_loss(lambda z, y: scl(z, torch.arange(16) // 4), z, y)
     assert other.verdict != found.verdict
 
