@@ -305,7 +305,7 @@ def test_batches_hold_whom_the_run_asks_for():
         return task, task.batches(torch.Generator().manual_seed(1))
 
     task, random = fill("random")
-    static = task._scorer("static")
+    static = task.scorer("static")
     alike = {}
     for composition in ("random", "similar", "distinct"):
         task, batches = fill(composition)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 import math
@@ -76,9 +77,7 @@ class Task(task.Task):
         self._set_pairs()
         self.counts = self.document.bincount(minlength=len(self.documents))
         self._model: Any = None
-        self._guide: Scorer | None = None
-        self._teacher: Scorer | None = None
-        self._nearest: Scorer | None = None
+        self.scorer = functools.cache(self._scorer)
         topics = self.collection.topics
         self.topics = torch.tensor(topics) if topics else None
         self.candidates: Tensor | None = None
@@ -130,12 +129,6 @@ class Task(task.Task):
         self._model = encoders.build(run, self.texts.vocabulary).to(self.device)
         if run.mined and not run.refresh:
             self.candidates = self._mined()
-        if run.guide in ("static", "bm25"):
-            self._guide = self._scorer(run.guide)
-        if run.teacher:
-            self._teacher = self._scorer(run.teacher)
-        if run.composition == "similar":
-            self._nearest = self._scorer("static")
         return self._model
 
     def _scorer(self, name: str) -> Scorer:
@@ -187,15 +180,13 @@ class Task(task.Task):
         if self.run.composition == "random":
             return super().batches(generator)
         order = torch.randperm(self.examples, generator=generator)
-        return (
-            self._distinct(order) if self._nearest is None else self._similar(order, self._nearest)
-        )
+        return self._similar(order) if self.run.composition == "similar" else self._distinct(order)
 
-    def _similar(self, left: Tensor, nearest: Scorer) -> list[Tensor]:
+    def _similar(self, left: Tensor) -> list[Tensor]:
         """Fill each batch with the first pair that is left and those nearest to it."""
         batches, size = [], self.run.batch_size
         while len(left) >= size:
-            scores = nearest(left[:1], self.document[left])[0]
+            scores = self.scorer("static")(left[:1], self.document[left])[0]
             scores[0] = torch.inf  # itself
             chosen = torch.zeros(len(left), dtype=torch.bool)
             chosen[scores.topk(size).indices] = True
@@ -230,7 +221,7 @@ class Task(task.Task):
             self._excluded(batch, keys).to(self.device),
             mined_for.to(self.device),
             self._log_frequency(keys, len(batch)).to(self.device),
-            self._teacher(batch, keys).to(self.device) if self._teacher else None,
+            self.scorer(run.teacher)(batch, keys).to(self.device) if run.teacher else None,
         )
 
     def _draw(self, candidates: Tensor, generator: torch.Generator) -> Tensor:
@@ -247,9 +238,10 @@ class Task(task.Task):
         excluded = self.relevant[where] == codes
         if self.topics is not None:
             excluded |= self.topics[self.document[batch], None] == self.topics[keys]
-        if self._guide is None:
+        if self.run.guide in (None, "self"):
             return excluded
-        return excluded | _guided(self._guide(batch, keys), self.run.guide_margin, excluded)
+        s = self.scorer(self.run.guide)(batch, keys)
+        return excluded | _guided(s, self.run.guide_margin, excluded)
 
     def _log_frequency(self, keys: Tensor, queries: int) -> Tensor:
         """Return what logQ subtracts from the log-weights, [B, m], or [1, m] if refined."""
