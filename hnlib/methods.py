@@ -71,7 +71,7 @@ _BASIC = objectives.basic
 _T = dict(temperature=0.5)
 _TILT = dict(temperature=0.5, beta=1.0, weights_gradient=True)
 _HCL = dict(temperature=0.5, beta=1.0, tau_plus=0.1, weights_gradient=True)
-_ALPHA = dict(temperature=0.5, beta=1.0, weights_gradient=False, exponent=1.0)
+_ALPHA = dict(temperature=0.5, beta=1.0, weights_gradient=False)
 _WINDOW = dict(temperature=0.5, mu=0.7, sigma=1.0, weights_gradient=False)
 _SINKHORN = dict(cost=None, tol=1e-4, max_iterations=1000, on_failure="warn")
 _OT = dict(temperature=0.5, epsilon=0.5, tau_plus=0.1, **_SINKHORN)
@@ -106,9 +106,7 @@ CATALOGUE = {
     "bcl-ot": Entry(
         "BCL, entropic OT", "hclot", dict(epsilon=0.5, **_SINKHORN), negatives.entropic_ot, _BASIC
     ),
-    "alpha-cl": Entry(
-        "α-CL-direct", "tian2022", _ALPHA, negatives.tilted, _BASIC, later=("exponent",)
-    ),
+    "alpha-cl": Entry("α-CL-direct", "tian2022", _ALPHA, negatives.tilted, _BASIC),
     "adnce": Entry("ADNCE", "dro", _WINDOW, negatives.gaussian),
     "mw": Entry("Mean–variance", "dro", _T, objective=objectives.mean_variance),
     "chi2-dro": Entry("χ²-DRO", "dro", dict(eta=0.2), negatives.chi2_ball, _BASIC),

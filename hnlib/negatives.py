@@ -129,9 +129,6 @@ class tilted(SimilarityWeighting):
         Whether gradients flow through the weights, as in the code released with [hcl]_.
     on_empty : {"raise", "skip"}, default "raise"
         What happens to an anchor without an admissible negative.
-    exponent : float, default 1.0
-        Power $p \ge 1$ of the cost, $w_{ij} \propto e^{-\beta (1 - s_{ij})^p / t}$, as in the code
-        released with [adnce]_ for $\alpha$-CL-direct; 1 is the tilt.
 
     Raises
     ------
@@ -148,8 +145,6 @@ class tilted(SimilarityWeighting):
     ----------
     .. [hcl] Robinson et al., *Contrastive Learning with Hard Negative Samples*, ICLR 2021, eq. (4).
     .. [hscl] Jiang et al., *Supervised Contrastive Learning with Hard Negative Samples*, 2024.
-    .. [adnce] Wu et al., *Understanding Contrastive Learning via Distributionally Robust
-       Optimization*, NeurIPS 2023.
 
     Examples
     --------
@@ -170,16 +165,12 @@ class tilted(SimilarityWeighting):
     temperature: Positive = 0.5
     weights_gradient: Flag = True
     on_empty: OnEmpty = "raise"
-    exponent: Annotated[float, _checks.at_least(1)] = 1.0
 
     def score(self, s: Tensor) -> tuple[Tensor, float | Tensor]:
-        r"""Return the similarities, or minus their costs to the power `exponent`, and $\beta/t$."""
-        n, p = len(s), self.exponent
+        r"""Return the similarities and $\beta/t$."""
+        n = len(s)
         scale = per_anchor("beta", self.beta, n) / per_anchor("temperature", self.temperature, n)
-        if p == 1:
-            return s, scale
-        # rounding must not make a cost zero or negative, where powers have no slope
-        return -(1 - s).clamp_min(torch.finfo(s.dtype).eps).pow(p), scale
+        return s, scale
 
 
 @dataclass(frozen=True)

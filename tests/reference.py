@@ -37,8 +37,8 @@ def uniform(S, A):
     return weigh(1.0, A)
 
 
-def tilted(S, A, beta=1.0, temperature=0.5, exponent=1.0):
-    return weigh(np.exp(-beta * (1 - S).clip(0) ** exponent / temperature), A)
+def tilted(S, A, beta=1.0, temperature=0.5):
+    return weigh(np.exp(beta * S / temperature), A)
 
 
 def thresholded(S, A, tau, temperature=0.5, level=None):
@@ -197,9 +197,9 @@ def chi2_dro(z1, z2, y, eta=0.2):
     return np.mean(basic(S, P, chi2_ball(S, A, eta)))
 
 
-def bcl(z1, z2, y, temperature=0.5, beta=1.0, exponent=1.0):
+def bcl(z1, z2, y, temperature=0.5, beta=1.0):
     _, S, P, A = views(z1, z2)
-    return np.mean(basic(S, P, tilted(S, A, beta, temperature, exponent)))
+    return np.mean(basic(S, P, tilted(S, A, beta, temperature)))
 
 
 def bcl_ot(z1, z2, y, epsilon=0.5):

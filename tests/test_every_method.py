@@ -31,7 +31,7 @@ def variants(entry):
         chosen += [{"weights_gradient": not entry.defaults["weights_gradient"]}]
     if "learn" in entry.defaults:
         chosen += [{"learn": "minimise"}, {"learn": "maximise"}]
-    changed = {"cost": cubed, "exponent": 1.5, "level": 0.1, "gradient": "nt-xent"}
+    changed = {"cost": cubed, "level": 0.1, "gradient": "nt-xent"}
     return chosen + [{k: v} for k, v in changed.items() if k in entry.defaults]
 
 

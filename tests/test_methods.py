@@ -53,7 +53,6 @@ CHANGED = dict(
     hardness_strength=5.0,
     loudness=3.0,
     bias=-1.0,
-    exponent=1.7,
     level=0.1,
     gradient="nt-xent",
     hardest=3,

@@ -12,7 +12,7 @@ from hnlib.training import kinds, records
 
 CELLS = paper_numbers.cells()
 RUNNABLE = [cell for cell in CELLS if cell.run is not None]
-PRINTED = ("temperature", "beta", "tau_plus", "mu", "sigma", "exponent", "epochs", "lr")
+PRINTED = ("temperature", "beta", "tau_plus", "mu", "sigma", "epochs", "lr")
 PRINTED += ("weight_decay",)
 
 
