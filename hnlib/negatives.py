@@ -48,11 +48,19 @@ Mixture = Annotated[tuple[float, float, float] | Tensor, _mixture]
 Gradient = Annotated[str, partial(_checks.one_of, choices=("pseudo-label", "nt-xent"))]
 
 
+@dataclass(frozen=True, eq=False)
 class Weighting(_checks.Checked):
     """Base class of the weightings: frozen dataclasses whose fields are their options.
 
     Names are in lower case because weightings are used like functions.
+
+    Parameters
+    ----------
+    on_empty : {"raise", "skip"}, default "raise"
+        What happens to an anchor without an admissible negative; given by name.
     """
+
+    on_empty: OnEmpty = field(default="raise", kw_only=True)
 
     def __call__(self, contrast: Contrast) -> Tensor:
         """Return the log-weights of shape [n, m]."""
@@ -74,7 +82,6 @@ class SimilarityWeighting(Weighting):
     """
 
     weights_gradient: Flag = False
-    on_empty: OnEmpty = "raise"
 
     def score(self, s: Tensor) -> tuple[Tensor, float | Tensor]:
         """Return $f$ of similarities and the factor $c$, a number or a column."""
@@ -92,18 +99,11 @@ class uniform(Weighting):
 
     Used by SimCLR; with class labels, by SCL.
 
-    Parameters
-    ----------
-    on_empty : {"raise", "skip"}, default "raise"
-        What happens to an anchor without an admissible negative.
-
     Raises
     ------
     ValueError
         When called, if an anchor has no admissible negative and ``on_empty="raise"``.
     """
-
-    on_empty: OnEmpty = "raise"
 
     def __call__(self, contrast: Contrast) -> Tensor:
         """Return the log-weights of shape [n, m]."""
@@ -127,8 +127,6 @@ class tilted(SimilarityWeighting):
         Temperature $t > 0$ of the tilt.
     weights_gradient : bool, default True
         Whether gradients flow through the weights, as in the code released with [hcl]_.
-    on_empty : {"raise", "skip"}, default "raise"
-        What happens to an anchor without an admissible negative.
 
     Raises
     ------
@@ -164,7 +162,6 @@ class tilted(SimilarityWeighting):
     beta: Finite = 1.0
     temperature: Positive = 0.5
     weights_gradient: Flag = True
-    on_empty: OnEmpty = "raise"
 
     def score(self, s: Tensor) -> tuple[Tensor, float | Tensor]:
         r"""Return the similarities and $\beta/t$."""
@@ -206,7 +203,6 @@ class thresholded(Weighting):
 
     tau: Positive = 1 / math.e
     temperature: Positive = 0.5
-    on_empty: OnEmpty = "raise"
     level: Finite | None = None
 
     def __call__(self, contrast: Contrast) -> Tensor:
@@ -237,8 +233,6 @@ class gaussian(SimilarityWeighting):
         Width $\sigma > 0$ of the window.
     weights_gradient : bool, default False
         Whether gradients flow through the weights.
-    on_empty : {"raise", "skip"}, default "raise"
-        What happens to an anchor without an admissible negative.
 
     Raises
     ------
@@ -255,7 +249,6 @@ class gaussian(SimilarityWeighting):
     mu: Finite = 0.7
     sigma: Positive = 1.0
     weights_gradient: Flag = False
-    on_empty: OnEmpty = "raise"
 
     def score(self, s: Tensor) -> tuple[Tensor, float | Tensor]:
         r"""Return $(s-\mu)^2$ and $-1/2\sigma^2$."""
@@ -274,8 +267,6 @@ class popularity(Weighting):
     frequency : Tensor of shape [m]
         How often each candidate is sampled, $q_j > 0$, up to a factor; its count in the batch makes
         copies of one key count once.
-    on_empty : {"raise", "skip"}, default "raise"
-        What happens to an anchor without an admissible negative.
 
     Raises
     ------
@@ -290,7 +281,6 @@ class popularity(Weighting):
     """
 
     frequency: Annotated[Tensor, _checks.positive]
-    on_empty: OnEmpty = "raise"
 
     def __call__(self, contrast: Contrast) -> Tensor:
         """Return the log-weights of shape [n, m]."""
@@ -349,6 +339,7 @@ class semi_relaxed_ot(Weighting):
     tol: transport.Tolerance = 1e-10
     max_iterations: transport.Iterations = 1000
     on_failure: OnFailure = "raise"
+    on_empty: str = field(default="raise", init=False)  # no option: it couples all anchors
 
     def __call__(self, contrast: Contrast) -> Tensor:
         """Return the log-weights of shape [n, m]."""
@@ -436,8 +427,6 @@ class chi2_ball(Weighting):
     ----------
     eta : float, default 0.2
         Radius $\eta > 0$.
-    on_empty : {"raise", "skip"}, default "raise"
-        What happens to an anchor without an admissible negative.
 
     Raises
     ------
@@ -459,7 +448,6 @@ class chi2_ball(Weighting):
     """
 
     eta: Positive = 0.2
-    on_empty: OnEmpty = "raise"
 
     def __call__(self, contrast: Contrast) -> Tensor:
         """Return the log-weights of shape [n, m]."""
@@ -607,8 +595,6 @@ class unremix(Weighting):
     ----------
     mixture : three floats or Tensor of shape [3], default (1/3, 1/3, 1/3)
         Shares $\lambda \ge 0$ of the scores, not all zero. Gradient flows through them alone.
-    on_empty : {"raise", "skip"}, default "raise"
-        What happens to an anchor without an admissible negative.
     gradient : {"pseudo-label", "nt-xent"}, default "pseudo-label"
         See `unremix_components`.
     temperature : float or Tensor of shape [n], default 0.5
@@ -626,7 +612,6 @@ class unremix(Weighting):
     """
 
     mixture: Mixture = THIRDS
-    on_empty: OnEmpty = "raise"
     gradient: Gradient = "pseudo-label"
     temperature: Positive = 0.5
 

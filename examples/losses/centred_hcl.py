@@ -6,7 +6,7 @@ methods.example("centred-hcl").build(epsilon=0.25)
 from dataclasses import dataclass
 
 from hnlib import methods, negatives
-from hnlib._checks import Flag, OnEmpty, Positive, outside_autocast, per_anchor
+from hnlib._checks import Flag, Positive, outside_autocast, per_anchor
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,6 @@ class centred_tilt(negatives.Weighting):
 
     epsilon: Positive = 0.5
     weights_gradient: Flag = False
-    on_empty: OnEmpty = "raise"
 
     def __call__(self, contrast):
         """Return the log-weights of shape [n, m]."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from hnlib import methods, negatives
-from hnlib._checks import Finite, Flag, OnEmpty, Positive, outside_autocast, per_anchor, positive
+from hnlib._checks import Finite, Flag, Positive, outside_autocast, per_anchor, positive
 
 
 def neighbour_scores(contrast, temperature=None):
@@ -45,7 +45,6 @@ class unremix_repaired(negatives.Weighting):
     mixture: negatives.Mixture = negatives.THIRDS
     temperature: Positive = 0.5
     weights_gradient: Flag = False
-    on_empty: OnEmpty = "raise"
 
     def __call__(self, contrast):
         """Return the log-weights of shape [n, m]."""

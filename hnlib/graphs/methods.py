@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hnlib import _checks, methods, negatives, objectives
-from hnlib._checks import Finite, Flag, Fraction, OnEmpty, Reduction, per_anchor
+from hnlib._checks import Finite, Flag, Fraction, Reduction, per_anchor
 from hnlib.contrast import Contrast, Masks, at_least_two, in_one_precision, inner_products
 
 
@@ -157,7 +157,6 @@ class tilted(negatives.Weighting):
 
     beta: Finite = 1.0
     weights_gradient: Flag = True
-    on_empty: OnEmpty = "raise"
     per: str = "batch"
 
     def __call__(self, contrast: Contrast) -> Tensor:
