@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from hnlib import _files, negatives, objectives, synthetic_negatives
-from hnlib._checks import check, flag, one_of, outside_autocast, rules
+from hnlib._checks import check, one_of, outside_autocast, rules
 from hnlib.contrast import Contrast
 from hnlib.logit_functions import artanh
 
@@ -83,11 +83,19 @@ _LABELS = dict(positives="class", average="anchors")
 _SCL = dict(temperature=0.5, **_LABELS, on_empty="raise")
 _H_SCL = dict(**_TILT, **_LABELS, on_empty="raise")
 _ABOVE = dict(temperature=0.5, tau=math.exp(-0.2), **_LABELS, on_empty="skip", level=None)
-_SIGLIP = dict(temperature=0.5, bias=None, learn_scale=False)
+_SIGLIP = dict(temperature=0.5, bias=None, learn_scale=False)  # the last in the names of records
+
+
+def _off(name: str, value) -> None:
+    """Raise ValueError unless the value is False."""
+    if value is not False:
+        raise ValueError(f"{name} must be False; give objectives.sigmoid a tensor that is learned")
+
+
 #: Checks of the options that `Method` itself reads
 OWN = {
     "learn": partial(one_of, choices=("fixed", "minimise", "maximise")),
-    "learn_scale": flag,
+    "learn_scale": _off,
     "positives": partial(one_of, choices=("class", "view", "own")),
 }
 #: Every method by name. Read it: `CATALOGUE["hcl"].defaults`.
@@ -169,8 +177,7 @@ class Method(nn.Module):
     -----
     The loss is computed outside autocast, in float32 or better. A `mixture` is fixed
     (``learn="fixed"``) or the start of a softmax of trained parameters, which descend the loss
-    ("minimise", as UnReMix) or climb it ("maximise"); a share of zero starts at 1e-6. With
-    `learn_scale`, temperature and bias are trained, the former as $e^{-\texttt{log\_scale}}$.
+    ("minimise", as UnReMix) or climb it ("maximise"); a share of zero starts at 1e-6.
     """
 
     skipped: Tensor
@@ -209,7 +216,7 @@ class Method(nn.Module):
             As in `build`, or if an option is learned or says what is learned.
         """
         for option in options:
-            if option in ("learn", "learn_scale"):
+            if option == "learn":
                 raise ValueError(f"{option} cannot change during training; pass it to build")
             if option in self.trained:
                 raise ValueError(f"{self.name} learns its {option}, so nothing else can set it")
@@ -406,24 +413,6 @@ class LearnedMixture(Method):
         return shares | super().observe(contrast)
 
 
-class LearnedScale(Method):
-    """SigLIP with a temperature and a bias that are trained."""
-
-    trained = ("temperature", "bias")
-
-    def __init__(self, name: str, entry: Entry, options: dict):
-        super().__init__(name, entry, options)
-        if self.options["bias"] is None:
-            raise ValueError("a learned bias needs a number to start from; pass bias=")
-        self.log_scale = nn.Parameter(torch.tensor(-math.log(self.options["temperature"])))
-        self.bias = nn.Parameter(torch.tensor(float(self.options["bias"])))
-
-    @property
-    def trained_options(self) -> dict[str, Tensor]:
-        """The temperature and the bias."""
-        return {"temperature": (-self.log_scale).exp(), "bias": self.bias}
-
-
 def build(name: str, /, **options) -> Method:
     """Build a method of the catalogue: ``build("hcl", beta=2.0)``.
 
@@ -467,7 +456,7 @@ def make(name: str, entry: Entry, options: dict) -> Method:
     chosen = entry.defaults | options
     if chosen.get("learn", "fixed") != "fixed":
         return LearnedMixture(name, entry, options)
-    return (LearnedScale if chosen.get("learn_scale") else Method)(name, entry, options)
+    return Method(name, entry, options)
 
 
 def entry_of(catalogue: dict[str, Entry], name: str) -> Entry:

@@ -103,23 +103,6 @@ def test_a_learned_mixture_descends_or_climbs_the_loss(name):
         methods.build(name, mixture=(1, 1, 1), learn="minimise")
 
 
-def test_siglip_learns_its_scale_and_bias():
-    z1, z2 = batch(19)
-    start = dict(temperature=0.2, bias=-3.0)
-    method = methods.build("siglip", **start, learn_scale=True)
-    assert set(method.state_dict()) == {"log_scale", "bias"}
-    in_scale, in_bias = torch.autograd.grad(method(z1, z2), list(method.parameters()))
-
-    def slope(name, value):  # by central differences
-        up, down = (loss("siglip", z1, z2, **start | {name: value(h)}) for h in (1e-5, -1e-5))
-        return (up - down) / 2e-5
-
-    expected = slope("temperature", lambda h: 0.2 * math.exp(-h)), slope("bias", lambda h: h - 3)
-    assert (in_scale.item(), in_bias.item()) == pytest.approx(expected, rel=1e-4)
-    with pytest.raises(ValueError, match="a learned bias needs a number to start from"):
-        methods.build("siglip", learn_scale=True)
-
-
 def test_options_change_while_counts_and_learned_parameters_stay():
     z1, z2 = batch(1)
     method, other = methods.build("hcl", beta=1.0), methods.build("hcl", beta=2.0, tau_plus=0.0)

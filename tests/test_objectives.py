@@ -78,6 +78,10 @@ def test_the_temperature_may_be_learned(shape):
     t = torch.full(shape, 0.4, dtype=torch.float64, requires_grad=True)
     loss = partial(objectives.info_nce, c, negatives.uniform()(c), tau_plus=0.1)
     assert torch.autograd.gradcheck(lambda t: loss(temperature=t), t)
+    loss, b = partial(objectives.sigmoid, c, negatives.uniform()(c)), torch.full_like(t, -2.0)
+    assert torch.autograd.gradcheck(
+        lambda t, b: loss(temperature=t, bias=b), (t, b.requires_grad_())
+    )
 
 
 @pytest.mark.parametrize("loudness", [0.0, 1.0, 1.5, 3.0, "relative", "mean", "shuffled"])

@@ -13,7 +13,7 @@ from hnlib import methods, streaming
 
 STREAMED = [  # one of each distribution, objective and logit, with options off the defaults
     ("simclr", {"hardness_strength": 5.0}),
-    ("siglip", {"learn_scale": True, "bias": -1.0}),
+    ("siglip", {"bias": -1.0}),
     ("hcl", {"beta": 3.0, "weights_gradient": False}),
     ("adnce", {"mu": 0.2, "sigma": 0.3, "weights_gradient": True}),
     ("chi2-dro", {}),
