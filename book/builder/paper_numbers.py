@@ -36,7 +36,7 @@ READOUTS |= {f"{name} accuracy": name.lower() for name in SENTENCES}
 READOUTS |= {"MSRP F1": "msrp_f1", "SICK Pearson": "sick_pearson"}
 REMARKS = {
     "stl10": "trains on STL-10's labelled and unlabelled images",
-    "tiny-imagenet": "views of 64 pixels; the released codes crop to 32",
+    "tiny-imagenet": "from a file of your own; views of 64 pixels, the released codes crop to 32",
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,26 +12,9 @@ import torch
 from torch import Tensor
 
 from hnlib import _checks
-from hnlib._files import (
-    DAMAGED,
-    data_folder,
-    explain_failed_download,
-    read_zip,
-    verified,
-    write_atomically,
-)
+from hnlib._files import DAMAGED, data_folder, explain_failed_download, verified, write_atomically
 from hnlib.images.config import ImageRun
 
-TINY_IMAGENET = (
-    "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-    "90528d7ca1a48142e341f4ef8d21d0de",
-)
-TINY_LABELS = "val_annotations.txt"
-#: Of that archive; a picture's name begins with that of its class, n01443537, or with val
-TINY_FILE = (
-    r"tiny-imagenet-200/(train/n\d+/images/n\d+_\d+\.JPEG"
-    rf"|val/(images/val_\d+\.JPEG|{TINY_LABELS}))"
-)
 CIFAR10_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()  # noqa: SIM905
 FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # pillow's other readers stay away
 PARTS = ("x_train", "y_train", "x_test", "y_test")
@@ -97,7 +79,8 @@ def load(name: str, root: Path | str | None = None) -> Dataset:
 
     `root` defaults to `$HNLIB_DATA`, else the user's cache. A real set is stored in
     `root/images/NAME.npz`. If that file exists it is used as it is; otherwise the set is
-    downloaded, checked against its MD5 and written there.
+    downloaded, checked against its MD5 and written there, but for tiny-imagenet, which is yours to
+    write.
     """
     if name == "digits":
         return _digits()
@@ -108,6 +91,11 @@ def load(name: str, root: Path | str | None = None) -> Dataset:
     _checks.one_of("dataset", name, (*ImageRun.datasets, "folder:PATH"))
     path = data_folder(root, "images") / f"{name}.npz"
     if not path.exists():
+        if name == "tiny-imagenet":
+            raise ValueError(
+                f"{name} is not downloaded; {path} must be {FORM}, as image_folder(PATH, 64) reads "
+                "them of its archive once the pictures of val are in folders of their classes"
+            )
         _download(name, path)
     return _read(name, path)
 
@@ -217,13 +205,12 @@ def _digest(*arrays: Tensor | None) -> str:
 
 
 def _download(name: str, path: Path) -> None:
-    read = _tiny_imagenet if name == "tiny-imagenet" else _torchvision
     path.parent.mkdir(parents=True, exist_ok=True)
     with (
         explain_failed_download(name, f"the data at {path}: {FORM}"),
         tempfile.TemporaryDirectory(dir=path.parent) as folder,
     ):
-        arrays = read(name, Path(folder))
+        arrays = _torchvision(name, Path(folder))
     write_atomically(path, lambda temporary: np.savez(temporary, **arrays))
 
 
@@ -243,23 +230,7 @@ def _torchvision(name: str, folder: Path) -> dict[str, np.ndarray]:
     return named | {"class_names": np.array(train.classes)}
 
 
-def _tiny_imagenet(name: str, folder: Path) -> dict[str, np.ndarray]:
-    url, md5 = TINY_IMAGENET
-    archive = folder / f"{name}.zip"
-    verified(url, archive, md5)
-    files = read_zip(archive, TINY_FILE, largest=10**9)
-    test = [line.split("\t")[:2] for line in files.pop(TINY_LABELS).decode().splitlines()]
-    labels = dict(test) | {file: file.split("_")[0] for file in files if file[0] == "n"}
-    classes = sorted({*labels.values()})
-    arrays = {}
-    for part, first in (("train", "n"), ("test", "v")):
-        chosen = sorted(file for file in labels if file[0] == first)
-        arrays[f"x_{part}"] = np.stack([_picture(io.BytesIO(files[file])) for file in chosen])
-        arrays[f"y_{part}"] = np.searchsorted(classes, [labels[file] for file in chosen])
-    return arrays | {"class_names": np.array(classes)}
-
-
-def _pictures(folder: Path, size: int | None = None) -> tuple[np.ndarray, np.ndarray, list[str]]:
+def _pictures(folder: Path, size: int) -> tuple[np.ndarray, np.ndarray, list[str]]:
     from hnlib.images._torchvision import torchvision
 
     images = torchvision.datasets.ImageFolder(folder)
@@ -267,13 +238,11 @@ def _pictures(folder: Path, size: int | None = None) -> tuple[np.ndarray, np.nda
     return x, np.array(images.targets), images.classes
 
 
-def _picture(file: Path | str | io.BytesIO, size: int | None = None) -> np.ndarray:
+def _picture(file: str, size: int) -> np.ndarray:
     from PIL import Image, ImageOps
 
     with Image.open(file, formats=FORMATS) as image:
         if image.mode[0] in "IF":  # pillow would cut what is above 255
             raise ValueError(f"picture {file} has the mode {image.mode}; save it with 8 bits")
         image = image.convert("RGB")
-    if size is not None:
-        image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
-    return np.asarray(image)
+    return np.asarray(ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR))
