@@ -3,8 +3,9 @@
 import itertools
 import json
 import os
-import shutil
 import sys
+import time
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -342,35 +343,40 @@ def queue(
     data_root: Path | None = None,
     engine: Annotated[Engine, flattened] = here,
 ) -> int:
-    """List the experiments that wait for runs, with --only their runs, or carry the runs out.
+    """List the experiments that wait for runs, or train them, one experiment after the other.
+
+    Experiments with predictions come first, then those that need less time.
 
     Parameters
     ----------
     run
-        carry the runs out
+        train them; an experiment with a run that fails is left for the next one
     minutes
         with --run: stop after this time; the same command goes on from there
     device
         auto, cpu or cuda
     only
-        part of 'EXPERIMENT, DATASET, METHOD', or a pattern
+        a part of an experiment's name, or a pattern
     data_root
         default: $HNLIB_DATA or the cache
     """
-    from hnlib.experiments import run_queue
+    from hnlib import experiments
+    from hnlib.training import records, store
 
-    on = device
-    if device == "auto":
-        import torch
-
-        on = "cuda" if torch.cuda.is_available() else "cpu"
-        if on == "cpu" and shutil.which("nvidia-smi"):
-            print("torch cannot use the GPU of this machine: times are those of a CPU")
-    waiting = run_queue.jobs(only, on)
+    named = [name for name in experiments.names() if fnmatch(name, only) or only in name]
+    counts = {one: len([*one.missing()]) for one in map(experiments.load, named) if not one.closed}
+    waiting = [one for one, count in counts.items() if count]
+    waiting.sort(key=lambda one: (not one.predictions, one.minutes * counts[one]))
     if not run:
-        print(run_queue.listing(waiting, commands=only != "*"))
+        print("\n".join(one.plan() for one in waiting) or "no experiment waits for runs")
         return 0
-    how = dict(minutes=minutes, device=device, data_root=data_root, engine=engine)
-    done = run_queue.work([run for _, run, _ in waiting], **how)
-    print(f"{done} recorded, {len(waiting) - done} left")
-    return 0 if done or not waiting else 1
+    folder, end = records.default_folder(), time.monotonic() + 60 * minutes
+    before = len(store.read(folder))
+    for one in waiting:
+        if (left := round((end - time.monotonic()) / 60, 2)) <= 0:
+            break
+        try:
+            one.train(minutes=left, device=device, data_root=data_root, engine=engine)
+        except (ValueError, OSError, ImportError) as error:
+            print(f"{one.name}: {error}")
+    return int(bool(waiting) and len(store.read(folder)) == before)

@@ -7,7 +7,7 @@ import pytest
 
 from builder import paper_numbers
 from hnlib import commands
-from hnlib.experiments import evidence, run_queue
+from hnlib.experiments import evidence
 from hnlib.training import kinds, records
 
 CELLS = paper_numbers.cells()
@@ -51,7 +51,7 @@ def test_runs_have_the_printed_values_and_name_ours():
 def test_the_command_of_a_cell_trains_its_run(kind, monkeypatch):
     asked = []
     monkeypatch.setattr(commands, "_describe", lambda run, file: asked.append(run))
-    cells = {run_queue.command(c.run): c for c in RUNNABLE if c.run.kind == kind}
+    cells = {paper_numbers.command(c.run): c for c in RUNNABLE if c.run.kind == kind}
     for command in cells:
         commands.app([*shlex.split(command)[1:], "--dry-run"])
     assert [paper_numbers.key(run) for run in asked] == [cell.key for cell in cells.values()]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import shlex
 import tomllib
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 
 from builder.ledger_pages import PAPERS, inline_code, table
 from hnbook.tables import DASH, Markup, interval, myst, percent
-from hnlib.experiments import evidence, run_queue
+from hnlib.experiments import evidence
 from hnlib.experiments.comparisons import Effect
 from hnlib.training import config, kinds
 
@@ -154,8 +155,28 @@ def _line(cell: Cell, found: dict[str, list[float]]) -> list:
     seeds = len(next(iter(found.values()), []))
     ours += f" ({seeds} seed{'s' * (seeds != 1)})"
     remarks = filter(None, (cell.ours and f"ours: {cell.ours}", cell.remark))
-    origin = f"{inline_code(run_queue.command(cell.run))} {myst('; '.join(remarks))}"
+    origin = f"{inline_code(command(cell.run))} {myst('; '.join(remarks))}"
     return [*where, Markup(f"{myst(ours)} <br> {myst(gap)}") if found else DASH, Markup(origin)]
+
+
+def command(run) -> str:
+    """Return the shell command that makes the run's record."""
+    parts = ["hnlib train", run.kind, "--dataset", run.dataset, "--method", run.method]
+    for name, default in config.defaults(type(run)).items():
+        value = getattr(run, name)
+        if value in (default, None) or name in ("dataset", "method", "dataset_digest", "options"):
+            continue
+        flag = "--" + name.replace("_", "-")
+        if isinstance(value, dict):
+            parts += [part for pair in config.to_text(value).split(",") for part in (flag, pair)]
+        elif isinstance(value, tuple):
+            parts += [flag, *map(str, value)]
+        else:
+            parts += [flag] if value is True else [flag, str(value)]
+    for name, value in run.options.items():
+        word = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+        parts += ["-o", f"{name}={word}"]
+    return " ".join([parts[0], *map(shlex.quote, parts[1:])])
 
 
 def parts(frame) -> dict[str, str]:

@@ -171,13 +171,12 @@ def train(
 
 
 @functools.cache
-def known_seconds(on_gpu: bool) -> dict[tuple, float]:
-    """Return the median seconds of an epoch, evaluation included, by setting."""
+def known_seconds() -> dict[tuple, float]:
+    """Return the median seconds of an epoch on a CPU, evaluation included, by setting."""
     seconds = defaultdict(list)
     for several in records.by_key().values():
         for one in several:
-            gpu = "gpu" in one["environment"].get("hardware", {})
-            if one.get("seconds") and gpu == on_gpu:
+            if one.get("seconds") and "gpu" not in one["environment"].get("hardware", {}):
                 setting, epochs = _setting(one["configuration"])
                 seconds[setting].append(one["seconds"] / epochs)
     return {setting: statistics.median(times) for setting, times in seconds.items()}
@@ -189,13 +188,10 @@ def _setting(configuration: dict) -> tuple[tuple, float]:
     return tuple(configuration.get(name) for name in names), configuration["epochs"] or 1
 
 
-def seconds(run, device: str = "cpu") -> float | None:
-    """Return about how long a run takes, None if nothing like it is recorded.
-
-    Those of the CPU are of one thread.
-    """
+def seconds(run) -> float | None:
+    """Return about how long a run takes on one thread, None if nothing like it is recorded."""
     setting, epochs = _setting(run.configuration)
-    known = known_seconds(device != "cpu").get(setting)
+    known = known_seconds().get(setting)
     return None if known is None else known * epochs
 
 
