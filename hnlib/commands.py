@@ -188,12 +188,12 @@ def run(
 
 @app.command
 def data(name: str | None = None, /, *, root: Path | None = None) -> None:
-    """List the data sets, or download, verify and describe one.
+    """List the data sets, or download and verify one.
 
     Parameters
     ----------
     name
-        load and describe this data set
+        load this data set
     root
         default: $HNLIB_DATA or the cache
     """
@@ -211,8 +211,7 @@ def data(name: str | None = None, /, *, root: Path | None = None) -> None:
             choices = ", ".join(itertools.chain.from_iterable(by_kind.values()))
             raise ValueError(f"data set {name!r} is unknown; choose from {choices}")
         module = import_module(f"{kinds.KINDS[matches[0]]}.data")
-        for key, value in module.describe(module.load(name, root)).items():
-            print(f"{key:13}{value}")
+        print(f"{name} is there, with the digest {module.load(name, root).digest}")
     print(f"{'folder':13}{data_folder(root)}")
 
 

@@ -251,11 +251,11 @@ def test_validation_images_are_set_apart_once_and_for_all(numbers):
     assert torch.equal(data.subset(part, 10).x_validation, part.x_validation)
 
 
-def test_the_command_describes_a_set(place, tmp_path, capsys):
+def test_the_command_verifies_a_set(place, tmp_path, capsys):
     place()
     assert cli.main(["data", "cifar10", "--root", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    assert "[12, 8, 8, 3]" in printed and data.load("cifar10", tmp_path).digest in printed
+    assert data.load("cifar10", tmp_path).digest in printed and str(tmp_path) in printed
     assert cli.main(["data", "--root", str(tmp_path)]) == 0
     listed = capsys.readouterr().out
     assert "cifar10" in listed and "MUTAG" in listed and str(tmp_path) in listed

@@ -111,17 +111,6 @@ def _download(name: str, folder: Path) -> None:
             complete.rename(folder)
 
 
-def describe(dataset: GraphSet) -> dict:
-    """Return sizes and classes of a data set, by name."""
-    nodes = sum(len(graph.x) for graph in dataset.graphs) / len(dataset)
-    edges = sum(graph.num_edges for graph in dataset.graphs) / (2 * len(dataset))
-    return {
-        "graphs": f"{len(dataset)}, with {nodes:.1f} nodes and {edges:.1f} edges on average",
-        "classes": f"of {dataset.labels.bincount().tolist()} graphs",
-        "digest": dataset.digest,
-    }
-
-
 def _degrees(graphs: list[Data]) -> list[Tensor]:
     degrees = [utils.degree(graph.edge_index[0], graph.num_nodes, torch.long) for graph in graphs]
     every = torch.cat(degrees)

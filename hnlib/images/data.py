@@ -154,14 +154,6 @@ def _train_on(dataset: Dataset, chosen: np.ndarray) -> Dataset:
     return replace(dataset, x_train=x_train, y_train=y_train, digest=digest)
 
 
-def describe(dataset: Dataset) -> dict:
-    """Return sizes and classes of a data set, by name."""
-    arrays = {part: getattr(dataset, part) for part in (*PARTS, "x_unlabelled")}
-    lines = {part: f"{x.dtype} {[*x.shape]}" for part, x in arrays.items() if x is not None}
-    names = ", ".join(dataset.class_names[:10]) + (", …" if dataset.num_classes > 10 else "")
-    return lines | {"classes": f"{dataset.num_classes}: {names}", "digest": dataset.digest}
-
-
 def _digits() -> Dataset:
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split

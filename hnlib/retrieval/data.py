@@ -301,14 +301,3 @@ def tokenised(
 def part(texts: sentences.Corpus, start: int, stop: int) -> sentences.Corpus:
     """Return some texts in a row."""
     return replace(texts, ends=texts.ends[start : stop + 1], documents=torch.arange(stop - start))
-
-
-def describe(collection: Collection) -> dict:
-    """Return sizes of a collection, by name."""
-    train, validation = collection.split()
-    return {
-        "documents": f"{len(collection.texts):,}, {len(collection.titled):,} with a title",
-        "queries": f"{len(train):,} to train on, {len(validation):,} to validate, "
-        f"{len(collection.judgements['test']):,} to test",
-        "digest": collection.digest,
-    }

@@ -215,16 +215,6 @@ def sentences(text: str) -> list[str]:
     return [text[a:b].strip() for a, b in itertools.pairwise([0, *ends, len(text)]) if a < b]
 
 
-def describe(corpus: Corpus) -> dict:
-    """Return sizes of a corpus, by name."""
-    return {
-        "sentences": f"{len(corpus):,} in {int(corpus.documents[-1]) + 1} documents",
-        "tokens": f"{corpus.ends.diff().double().mean():.1f} on average",
-        "vocabulary": f"{corpus.vocabulary:,}",
-        "digest": corpus.digest,
-    }
-
-
 # The generated corpus. Nouns and verbs of a topic, adjectives of a mood, and what all share.
 TOPICS = {
     "sea": "ship sail wave harbour captain anchor tide mast storm sailor | sails drifts sinks",

@@ -1,7 +1,7 @@
 """The kinds of data that runs train on: one package each.
 
 `PACKAGE/config.py` has the dataclass of its runs as `Run` and needs no torch; `PACKAGE/task.py` has
-the class `Task` that trains and measures them; `PACKAGE/data.py` has `load` and `describe`.
+the class `Task` that trains and measures them; `PACKAGE/data.py` has `load`.
 """
 
 from __future__ import annotations
