@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import time
+from collections import defaultdict
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Annotated, Literal
@@ -302,7 +303,7 @@ def _batches(file: Path, pairs: int) -> dict:
 
 @app.command
 def results(*, folder: ExistingDirectory | None = None, add: Path | None = None) -> None:
-    """List the recorded runs, with accuracies in percent, or add a folder's to the tracked ones.
+    """Count the recorded runs of each experiment, or add a folder's to the tracked ones.
 
     Parameters
     ----------
@@ -312,24 +313,20 @@ def results(*, folder: ExistingDirectory | None = None, add: Path | None = None)
         add the records of this folder, such as _build/results or another machine's, to the tracked
         ones, a finished block at a time; a malformed one is refused, and then none is added
     """
-    from hnlib.experiments.words import spread
     from hnlib.training import records
 
     if add is not None:
         new, count = records.add(add)
         print(f"{new} of {count} records were new; they are in {records.tracked()}")
         return
-    shown = list(kinds.scores())
     for place in [folder] if folder else [records.tracked(), records.default_folder()]:
-        runs = records.frame(place).query("kind != 'measurement'").fillna({"method": "untrained"})
-        print(f"{place}: {len(runs)} trained encoders")
-        percents = 100 * runs.reindex(columns=shown).astype(float)
-        for names, group in percents.groupby([runs[x] for x in ("title", "method", "options")]):
-            title, method, options = names  # pyright: ignore
-            named = " ".join([method, *options.split(",")]).strip()
-            columns = group.dropna(axis=1).items()
-            scores = ", ".join(f"{metric} {spread(values)}" for metric, values in columns)
-            print(f"{title}: {named}: {scores} ({len(group)} run{'s' * (len(group) > 1)})")
+        runs = defaultdict(list)
+        for *_, last in records.by_key(place).values():
+            date = last.get("environment", {}).get("date", "")[:10]
+            runs[last["configuration"]["experiment"]].append(date)
+        print(f"{place}: {sum(map(len, runs.values()))} trained encoders")
+        for experiment, dates in sorted(runs.items()):
+            print(f"{experiment}: {len(dates)} run{'s' * (len(dates) > 1)}, last {max(dates)}")
 
 
 @app.command

@@ -147,12 +147,12 @@ def test_a_kind_of_data_is_one_package_and_one_line(rows, tmp_path, capsys):
     assert resumed.record["losses"] == whole.record["losses"]
     assert len(resumed.record["sessions"]) == 2
     (row,) = records.frame(tmp_path / "records").itertuples()
-    assert (row.kind, row.noise, row.beta, row.changed) == ("rows", 0.5, 1.0, "noise 0.5")
+    assert (row.kind, row.noise, row.beta) == ("rows", 0.5, 1.0)
     assert records.run_of(whole.record).name == row.record
     loaded = load(tmp_path / "saved")
     assert all(map(torch.equal, loaded.model.parameters(), whole.model.parameters()))
     assert cli.main(["results", "--folder", str(tmp_path / "records")]) == 0
-    assert "blobs, perceptron, 4 epochs, noise 0.5: hcl" in capsys.readouterr().out
+    assert "images: 1 run, last " in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -52,11 +52,10 @@ def test_the_table_has_a_row_a_run_and_a_column_an_option_or_metric():
     assert list(runs.query("beta == 2").linear) == [0.8]
     assert list(runs.kind) == ["images"] * 3
     usual = runs.query("lr_schedule == 'constant' and schedule == '' and queue == 0")
-    assert list(usual.options) == ["beta=2.0"]
+    assert list(usual.temperature) == [0.5]
     assert list(runs.query("schedule == 'beta=1.0:0.0'").seed) == [1]
     (queued,) = runs.query("queue == 8 and momentum == 0.999").itertuples()
-    assert queued.changed == "queue 8, protocols clean,paper"
-    assert queued.title == "digits, all images, small-cnn, 30 epochs, " + queued.changed
+    assert queued.protocols == "clean,paper"
     assert queued.run.name == ImageRun(queue=8, protocols=("paper",)).name
     assert math.isnan(queued.beta)
     assert not len(runs.query("epsilon == 0.5 or svm > 0 or oracle_positives == True"))
@@ -71,16 +70,14 @@ def test_runs_that_differ_in_their_experiment_alone_are_one():
     assert both.run.notna().tolist() == [True, False]
 
 
-def test_the_command_prints_a_table(tmp_path, capsys):
+def test_the_command_counts_the_runs_of_each_experiment(tmp_path, capsys):
     for seed in range(2):
-        store.append(record(seed, options={"beta": 2.0}), tmp_path)
+        store.append(record(seed) | {"environment": {"date": f"2026-01-0{seed + 1}"}}, tmp_path)
+    store.append(record(seed=2, experiment="other"), tmp_path)
     store.append(MEASUREMENT, tmp_path)
-    store.append(record(0, 0.6, options={"beta": 2.0}, batch_size=64), tmp_path)
     assert cli.main(["results", "--folder", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    assert "3 trained encoders" in printed
-    assert "hcl beta=2.0: knn 80.0\u00a0±\u00a00.0, linear 90.0\u00a0±\u00a00.0 (2 runs)" in printed
-    assert "batch_size 64: hcl beta=2.0: knn 50.0, linear 60.0 (1 run)" in printed
+    assert "3 trained encoders\nimages: 2 runs, last 2026-01-02\nother: 1 run" in printed
 
 
 def test_records_are_read_from_their_parquet_as_from_their_files(tmp_path, monkeypatch):

@@ -330,4 +330,4 @@ def test_a_run_is_recorded_read_and_shown(tmp_path, capsys):
     untrained = train("topics", None, epochs=0, **QUICK)
     assert done.metrics["alike"] > untrained.metrics["alike"] + 0.2
     assert main(["results", "--folder", str(tmp_path)]) == 0
-    assert "topic" in capsys.readouterr().out
+    assert "sentences: 1 run, last " in capsys.readouterr().out

@@ -56,24 +56,17 @@ class GraphRun(Configuration):
     precision: Annotated[Literal["32-true"], Hidden] = "32-true"
 
     kind: ClassVar = "graphs"
-    headline: ClassVar = (*Configuration.headline, "framework", "encoder")
-    always_recorded: ClassVar = (
-        *Configuration.always_recorded,
-        "hidden",
-        "labels",
-        "folds",
-        "augmentations",
-        "ratio",
+    recorded: ClassVar = (
+        *Configuration.recorded,
+        *("framework", "encoder", "hidden", "labels", "folds", "augmentations", "ratio"),
     )
     requires: ClassVar = Configuration.requires | {
         "augmentations": TWO_VIEWS,
         "ratio": TWO_VIEWS,
         "original": TWO_VIEWS,
     }
-    scores: ClassVar = {"svm": "SVM"}
     accuracies: ClassVar = ("svm",)
     datasets: ClassVar = ("motifs", *downloads("graphs"))
-    title: ClassVar = "{dataset}, {framework}, {encoder}, {epochs} epochs"
 
     @property
     def layers(self) -> int:

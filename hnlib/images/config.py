@@ -143,20 +143,14 @@ class ImageRun(Configuration):
     ] = ("clean",)
 
     kind: ClassVar = "images"
-    headline: ClassVar = (*Configuration.headline, "encoder", "train_size")
-    always_recorded: ClassVar = (
-        *Configuration.always_recorded,
-        "weight_decay",
-        "precision",
-        "max_steps",
-        "augmentation",
+    recorded: ClassVar = (
+        *Configuration.recorded,
+        *("encoder", "train_size", "weight_decay", "precision", "max_steps", "augmentation"),
         "evaluate_size",
     )
     requires: ClassVar = Configuration.requires | {"mixing_share": ("mixing",)}
-    scores: ClassVar = {"knn": "kNN", "linear": "Linear"}
     accuracies: ClassVar = ("knn", "linear", "linear_paper", "knn_validation", "linear_validation")
     datasets: ClassVar = ("digits", "cifar10", "cifar100", "stl10", "tiny-imagenet")
-    title: ClassVar = "{dataset}, {train_size} images, {encoder}, {epochs} epochs"
     evaluate_every: ClassVar = 5
 
     def defaults_for_run(self) -> dict:

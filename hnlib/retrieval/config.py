@@ -104,12 +104,9 @@ class RetrievalRun(Configuration):
     pairs_only: Annotated[bool, Rare] = False
 
     kind: ClassVar = "retrieval"
-    headline: ClassVar = (*Configuration.headline, "encoder", "pairs")
-    always_recorded: ClassVar = (
-        *Configuration.always_recorded,
-        "dimension",
-        "vocabulary",
-        "length",
+    recorded: ClassVar = (
+        *Configuration.recorded,
+        *("encoder", "pairs", "dimension", "vocabulary", "length"),
     )
     requires: ClassVar = Configuration.requires | {
         "dimension": ("encoder", *OWN),
@@ -122,13 +119,11 @@ class RetrievalRun(Configuration):
         "hardness_mode": ("hardness_strength",),
         "guide_margin": ("guide",),
     }
-    scores: ClassVar = {"ndcg": "nDCG@10"}
     correlations: ClassVar = READ
     accuracies: ClassVar = ("ndcg", "recall10", "recall100", "mrr", "ndcg_validation")
     datasets: ClassVar = (
         *("generated", "scifact", "cranfield", "cisi", "med", "npl", "ml-100k", "banking77"),
     )
-    title: ClassVar = "{dataset}, {pairs} pairs, {encoder}, {epochs} epochs"
 
     def __post_init__(self):
         super().__post_init__()

@@ -53,18 +53,13 @@ class SentenceRun(Configuration):
     precision: Annotated[Literal["32-true"], Hidden] = "32-true"
 
     kind: ClassVar = "sentences"
-    headline: ClassVar = (*Configuration.headline, "encoder", "views", "train_size")
-    always_recorded: ClassVar = (
-        *Configuration.always_recorded,
-        "dimension",
-        "vocabulary",
-        "length",
+    recorded: ClassVar = (
+        *Configuration.recorded,
+        *("encoder", "views", "train_size", "dimension", "vocabulary", "length"),
     )
-    scores: ClassVar = {"transfer": "Transfer", "sts": "STS", "topic": "Topic"}
     accuracies: ClassVar = (*TRANSFER, "msrp_f1", "topic", "transfer")
     correlations: ClassVar = (*SIMILARITY, "alike", "sts", "sick_pearson")
     datasets: ClassVar = ("topics", "novels")
-    title: ClassVar = "{dataset}, {train_size} pairs, {encoder}, {epochs} epochs"
 
     def defaults_for_run(self) -> dict:
         """Return the defaults of fields that are None."""

@@ -173,28 +173,18 @@ class Configuration:
     max_steps: Annotated[int, Field(ge=1)] | None = None
 
     kind: ClassVar[str]
-    #: Fields that every record names and every table shows
-    headline: ClassVar[tuple[str, ...]] = (
-        "experiment",
-        "dataset",
-        "method",
-        "dataset_digest",
-        "options",
-        "epochs",
-        "seed",
+    #: Fields that every record names, even at their default
+    recorded: ClassVar[tuple[str, ...]] = (
+        *("experiment", "dataset", "method", "dataset_digest", "options", "epochs", "seed"),
+        *("batch_size", "lr", "momentum"),
     )
-    #: Other fields that every record names, even at their default
-    always_recorded: ClassVar[tuple[str, ...]] = ("batch_size", "lr", "momentum")
     #: Fields that apply only together with another one, or with a value of it
     requires: ClassVar[dict[str, tuple]] = {"momentum": ("queue",)}
     #: Measured accuracies, and rank correlations, which may be negative
     accuracies: ClassVar[tuple[str, ...]] = ()
     correlations: ClassVar[tuple[str, ...]] = ()
-    #: Metrics that lists of runs show, with their titles
-    scores: ClassVar[dict[str, str]] = {}
     #: Names of data sets; "folder:" begins the path of one
     datasets: ClassVar[tuple[str, ...]] = ()
-    title: ClassVar[str] = "{dataset}, {encoder}, {epochs} epochs"
     evaluate_every: ClassVar[int] = 0  # where `Execution.evaluate_every` is None
 
     def __post_init__(self):
@@ -248,11 +238,10 @@ class Configuration:
     def configuration(self) -> dict:
         """The part of the record that names it, as read back from JSON."""
         run = self.resolved()
-        always = (*run.headline, *run.always_recorded)
         chosen = {
             name: getattr(run, name)
             for name, default in unchosen(type(run)).items()
-            if (name in always or getattr(run, name) != default) and run.applies(name)
+            if (name in run.recorded or getattr(run, name) != default) and run.applies(name)
         }
         if (entry := run.entry) is not None:
             chosen["options"] = recorded_options(run.options, entry)
@@ -282,42 +271,6 @@ class Configuration:
     def display_values(self) -> dict:
         """Return the fields as numbers and words."""
         return {name: to_text(value) for name, value in vars(self).items()}
-
-    def changed_options(self) -> dict:
-        """Return the method's options that differ from the catalogue; for a user's method, all."""
-        if (entry := self.entry) is None:
-            return self.options
-        return {
-            name: self.options[name]
-            for name, value in entry.defaults.items()
-            if name in self.options and to_text(self.options[name]) != to_text(value)
-        }
-
-    def table_row(self) -> dict:
-        """Return this resolved run as a row of a table with a column for each field and option.
-
-        `options` and `changed` say which of them are unusual, and `title` says where the run was
-        made.
-        """
-        shown, usual = self.display_values(), defaults(type(self)) | self.defaults_for_run()
-        entry = self.entry
-        unusual = ", ".join(
-            f"{name} {value}"
-            for name, value in shown.items()
-            if value != usual[name]
-            and name not in self.headline
-            and value != to_text(usual[name])
-            and self.applies(name)
-        )
-        options = self.options if entry is None else entry.defaults | self.options
-        options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
-        title = self.title.format(**shown | {"train_size": shown.get("train_size") or "all"})
-        about = {
-            "options": to_text(self.changed_options()),
-            "changed": unusual,
-            "title": f"{title}, {unusual}" if unusual else title,
-        }
-        return options | shown | about
 
 
 def recorded_options(options: dict, entry) -> dict:

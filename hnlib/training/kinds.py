@@ -32,12 +32,6 @@ def task_class(kind: str):
     return import_module(f"{KINDS[kind]}.task").Task
 
 
-@functools.cache
-def scores() -> dict[str, str]:
-    """Return the metrics that lists of runs show, with their titles."""
-    return {name: title for kind in KINDS for name, title in run_class(kind).scores.items()}
-
-
 def check(kind: str | None) -> None:
     """Raise ValueError unless a record of that kind is one of a run or a measurement."""
     if kind not in (*KINDS, MEASUREMENT):

@@ -171,12 +171,10 @@ def frame(source: Path | str | list[dict] | None = None, scores: bool = False) -
     """Return the records as a table: `frame().query("method == 'hcl' and beta == 1")`.
 
     Columns: `record` (its name), `kind` (a key of `kinds.KINDS` or "measurement"), every field of
-    the runs, every option of their methods and every metric under its name; `changed` and `title`,
-    what is unusual about the run and where it was made, and `options`, those that are not the
-    catalogue's, in words; `seconds`, `date`, `hardware`; as they are in the record, `test_images`,
-    `graphs`, `sentences`, `judged` (examples of a task), `metrics`, `environment`, and with
-    `scores` also `history`, `losses`, `correct`; and `run` itself. Several values are one word:
-    `schedule == "beta=0.0:4.0:5"`.
+    the runs, every option of their methods and every metric under its name; `seconds`, `date`,
+    `hardware`; as they are in the record, `test_images`, `graphs`, `sentences`, `judged` (examples
+    of a task), `metrics`, `environment`, and with `scores` also `history`, `losses`, `correct`; and
+    `run` itself. Several values are one word: `schedule == "beta=0.0:4.0:5"`.
 
     Runs whose configurations differ in `experiment` alone count as one; `experiments` names all of
     them. Of replicates the first is taken; superseded records are left out. `source` is a folder
@@ -226,7 +224,7 @@ def _table(several: list[dict], identities: list[tuple], scores: bool = False) -
         own[column] = own[column].combine_first(shared.pop(column))
     table = pd.concat([shared, own], axis=1)
     # a column for every field that a run can have
-    dtypes, expected = {}, {"kind", "title", *(store.SCORES if scores else ())}
+    dtypes, expected = {}, {"kind", *(store.SCORES if scores else ())}
     for kind in kinds.KINDS:
         run = kinds.run_class(kind)
         hints = typing.get_type_hints(run)
@@ -271,8 +269,10 @@ def _setting(kind: str, setting: str) -> tuple[Any, dict[str, Any]]:
     if kind == kinds.MEASUREMENT:
         return None, {key: to_text(value) for key, value in chosen.items()}
     run = kinds.run_class(kind).read(chosen)
-    apart = {"experiment", "seed", *kinds.scores()}
-    return run, {key: value for key, value in run.table_row().items() if key not in apart}
+    options = (run.entry.defaults if run.entry else {}) | run.options
+    options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+    apart = {"experiment", "seed", "transfer"}  # of its own record; a metric of sentences
+    return run, {k: v for k, v in (options | run.display_values()).items() if k not in apart}
 
 
 def write_parquet(path: Path) -> None:
