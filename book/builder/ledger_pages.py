@@ -126,9 +126,7 @@ def dataset_table(runs: pd.DataFrame) -> str:
     option = re.compile(r"^(\w+)(?: : .*)?\n((?: {4}.+\n?)+)", re.M)
     classes = [kinds.Configuration, *map(kinds.run_class, reversed(kinds.KINDS))]
     pages = [inspect.getdoc(one) or "" for one in classes]
-    meaning = {
-        key: "of the method" for run in runs["run"] for key in getattr(run, "options", None) or ()
-    }
+    meaning = {key: "of the method" for run in runs["run"] for key in run.options}
     meaning |= {key: "metric" for one in runs["metrics"] for key in one}
     meaning |= {name: text for page in pages for name, text in option.findall(page)}
     rows = []

@@ -119,12 +119,11 @@ def key(run) -> str:
 
 def measured(frame: Any) -> dict[str, Any]:
     """Return the rows of `records.frame` by the `key` of their run."""
-    runs = frame[frame["kind"] != "measurement"]
-    if runs.empty:
+    if frame.empty:
         return {}
     printed = {(c.run.dataset, c.run.method, c.run.epochs) for c in cells() if c.run is not None}
-    trained = zip(runs["dataset"], runs["method"], runs["epochs"])
-    runs = runs[[setting in printed for setting in trained]]  # of the others no key is needed
+    trained = zip(frame["dataset"], frame["method"], frame["epochs"])
+    runs = frame[[setting in printed for setting in trained]]  # of the others no key is needed
     return dict(iter(runs.groupby(runs["run"].map(key))))
 
 

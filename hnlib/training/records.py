@@ -27,7 +27,7 @@ from pydantic_core import from_json
 from hnlib import _files
 from hnlib._files import project_root
 from hnlib.training import kinds, store
-from hnlib.training.config import canonical, defaults, name, to_text
+from hnlib.training.config import canonical, defaults, name
 
 if TYPE_CHECKING:  # training needs no pandas
     import numpy as np
@@ -135,8 +135,8 @@ def add(folder: Path) -> tuple[int, int]:
             if isinstance(record, Path):
                 record = several[place] = json.loads(record.read_text("utf-8"))
             kinds.check(record.get("kind"))
-            is_run = record["kind"] != kinds.MEASUREMENT
-            _own(record, is_run and run_of(record))  # as `frame` reads it
+            if record["kind"] != kinds.MEASUREMENT:
+                _own(record, run_of(record))  # as `frame` reads it
         except (ValueError, TypeError, LookupError) as error:
             reason = " ".join(str(error).split())
             raise ValueError(f"{place} has a malformed record, none is added: {reason}") from error
@@ -168,13 +168,13 @@ def run_of(record: dict):
 
 @store.paused_collector()
 def frame(source: Path | str | list[dict] | None = None, scores: bool = False) -> pd.DataFrame:
-    """Return the records as a table: `frame().query("method == 'hcl' and beta == 1")`.
+    """Return the records of runs as a table: `frame().query("method == 'hcl' and beta == 1")`.
 
-    Columns: `record` (its name), `kind` (a key of `kinds.KINDS` or "measurement"), every field of
-    the runs, every option of their methods and every metric under its name; `seconds`, `date`,
-    `hardware`; as they are in the record, `test_images`, `graphs`, `sentences`, `judged` (examples
-    of a task), `metrics`, `environment`, and with `scores` also `history`, `losses`, `correct`; and
-    `run` itself. Several values are one word: `schedule == "beta=0.0:4.0:5"`.
+    Columns: `record` (its name), `kind` (a key of `kinds.KINDS`), every field of the runs, every
+    option of their methods and every metric under its name; `seconds`, `date`, `hardware`; as they
+    are in the record, `test_images`, `graphs`, `sentences`, `judged` (examples of a task),
+    `metrics`, `environment`, and with `scores` also `history`, `losses`, `correct`; and `run`
+    itself. Several values are one word: `schedule == "beta=0.0:4.0:5"`.
 
     Runs whose configurations differ in `experiment` alone count as one; `experiments` names all of
     them. Of replicates the first is taken; superseded records are left out. `source` is a folder
@@ -186,23 +186,23 @@ def frame(source: Path | str | list[dict] | None = None, scores: bool = False) -
     found: dict[tuple, dict] = {}
     headings: dict[tuple, set[str]] = defaultdict(set)
     for record in source if isinstance(source, list) else store.read(source):
-        if "superseded" not in record:
+        if "superseded" not in record and record["kind"] != kinds.MEASUREMENT:
             run = _identity(record)
             found.setdefault(run, record)
-            headings[run].add(record["configuration"].get("experiment", ""))
+            headings[run].add(record["configuration"]["experiment"])
     table = _table([*found.values()], [*found], scores)
     table["experiments"] = [tuple(sorted(headings[run])) for run in found]
     return table
 
 
-def _identity(record: dict) -> tuple[str, str, int | None]:
+def _identity(record: dict) -> tuple[str, str, int]:
     """Return kind, setting and seed, which identify a run whatever experiment it was made for.
 
     The setting is JSON of everything else that was chosen.
     """
     chosen = record["configuration"]
     rest = {key: value for key, value in chosen.items() if key not in ("experiment", "seed")}
-    return record["kind"], json.dumps(rest, sort_keys=True), chosen.get("seed")
+    return record["kind"], json.dumps(rest, sort_keys=True), chosen["seed"]
 
 
 def _table(several: list[dict], identities: list[tuple], scores: bool = False) -> pd.DataFrame:
@@ -220,8 +220,6 @@ def _table(several: list[dict], identities: list[tuple], scores: bool = False) -
             row |= {part: whole.get(part) for part in store.SCORES}
     own = pd.DataFrame(rows)
     shared.index = own.index
-    for column in own.columns.intersection(shared.columns):  # of a measurement and of runs
-        own[column] = own[column].combine_first(shared.pop(column))
     table = pd.concat([shared, own], axis=1)
     # a column for every field that a run can have
     dtypes, expected = {}, {"kind", *(store.SCORES if scores else ())}
@@ -241,19 +239,19 @@ def _table(several: list[dict], identities: list[tuple], scores: bool = False) -
 
 def _own(record: dict, run) -> dict[str, Any]:
     """Return the columns that records do not share, even if only their seeds differ."""
-    kind, chosen, metrics = record["kind"], record["configuration"], record["metrics"]
+    chosen, metrics = record["configuration"], record["metrics"]
     environment = record.get("environment", {})
     hardware = environment.get("hardware", {})
     threads = hardware.get("threads", "?")
     cpu = f"{hardware.get('cpu', '')}, {threads} thread{'' if threads == 1 else 's'}"
-    named = {"experiment": chosen.get("experiment", ""), "seed": chosen.get("seed")}
+    named = {"experiment": chosen["experiment"], "seed": chosen["seed"]}
     return {
         **{key: value for key, value in metrics.items() if not isinstance(value, dict)},
         **named,
-        "run": run and run.renamed(**named),
+        "run": run.renamed(**named),
         "record": record.get("run") or name(chosen),
-        "kind": kind,
-        "seconds": record.get("seconds", metrics.get("seconds")),
+        "kind": record["kind"],
+        "seconds": record.get("seconds"),
         "date": environment.get("date", "")[:10],
         "hardware": hardware.get("gpu") or cpu,
         "metrics": metrics,
@@ -264,11 +262,8 @@ def _own(record: dict, run) -> dict[str, Any]:
 
 @functools.cache
 def _setting(kind: str, setting: str) -> tuple[Any, dict[str, Any]]:
-    """Return a run, None of a measurement, and the columns that its setting determines."""
-    chosen = from_json(setting)
-    if kind == kinds.MEASUREMENT:
-        return None, {key: to_text(value) for key, value in chosen.items()}
-    run = kinds.run_class(kind).read(chosen)
+    """Return a run and the columns that its setting determines."""
+    run = kinds.run_class(kind).read(from_json(setting))
     options = (run.entry.defaults if run.entry else {}) | run.options
     options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
     apart = {"experiment", "seed", "transfer"}  # of its own record; a metric of sentences
@@ -276,14 +271,14 @@ def _setting(kind: str, setting: str) -> tuple[Any, dict[str, Any]]:
 
 
 def write_parquet(path: Path) -> None:
-    """Write all tracked records as one Parquet.
+    """Write all tracked records of runs as one Parquet.
 
     Its columns are those of `frame`, lists as JSON; `counts` says whether `frame` takes the record,
     `superseded` why not, and `record_json`, which `store.read` reads, is all of it.
     """
     import pandas as pd
 
-    several = load_all(tracked())
+    several = [one for one in load_all(tracked()) if one["kind"] != kinds.MEASUREMENT]
     identities = [_identity(record) for record in several]
     table = _table(several, identities).drop(columns=["run", "environment", "metrics"])
     table["superseded"] = [record.get("superseded") for record in several]
