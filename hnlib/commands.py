@@ -53,7 +53,7 @@ def _train_command(kind: str):
 
         options, schedules = [*map(_pair, option)], [*map(_course, schedule)]
         config.reject_duplicates([*options, *schedules], "option")
-        options = {key: _value(value) for key, value in options}
+        options = {key: config.literal(value) for key, value in options}
         run = replace(run, options=options, schedule=dict(schedules))
         if run.method in methods.EXAMPLES:
             methods.build(run.method)  # ValueError: names the example's file
@@ -107,14 +107,6 @@ def _course(text: str) -> tuple[str, config.Course]:
         raise ValueError(
             f"--schedule {text} must be KEY=START:END or KEY=START:END:STEPS, such as beta=1:0:5"
         ) from None
-
-
-def _value(text: str):
-    """Return the value of a JSON or Python literal, or the text itself."""
-    try:
-        return json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
-    except ValueError:
-        return text
 
 
 def _report(run, trained, folder: Path) -> None:

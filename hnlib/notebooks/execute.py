@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 
 from hnlib import _files
 from hnlib.notebooks import inline_values
-from hnlib.training import records
+from hnlib.training import config, records
 
 ABOUT = "application/vnd.hnlib.execution+json"
 PROBE = f"""
@@ -137,12 +137,9 @@ def _parse(text: str, default):
         return text.strip("'\"")
     if isinstance(default, list):
         return [_parse(x, default[0] if default else None) for x in split(text.strip("[] "))]
-    if default is not None:
-        return TypeAdapter(type(default)).validate_strings(text)
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+    if default is None:
+        return config.literal(text)
+    return TypeAdapter(type(default)).validate_strings(text)
 
 
 def guard_parameters(defaults: dict, given: dict) -> dict:

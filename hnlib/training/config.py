@@ -305,6 +305,14 @@ def reject_duplicates(pairs, what: str = "parameter") -> dict:
     return values
 
 
+def literal(text: str):
+    """Return the value of a JSON or Python literal, or the text itself."""
+    try:
+        return json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
+    except ValueError:
+        return text
+
+
 def to_text(value):
     """Return a value as a table shows it."""
     if isinstance(value, (list, tuple)):
