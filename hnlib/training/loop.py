@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.backends import cudnn
+from tqdm import tqdm
 
 from hnlib import _checks, _files, distributed, methods
 from hnlib.contrast import Contrast
@@ -95,19 +96,22 @@ class Loop:
         progress = self.progress
         if not progress.epoch and not progress.history:
             self._evaluate(None, None)
-        with progress_bar(self.run, self.task, progress.epoch, show_progress) as bar:
+        name = f"{self.run.method} {self.run.encoder} {self.run.dataset} {self.task.title}".strip()
+        shown = dict(initial=progress.epoch, desc=name, unit="epoch", disable=not show_progress)
+        with tqdm(total=self.run.epochs, **shown) as bar:
             try:
                 while not self.finished:
                     self.scheduled = scheduled_options(self.run, progress.epoch)
                     if self.scheduled:
                         self.method.change(**self.scheduled)
                     begun = time.perf_counter()
-                    loss, examples = self._train_epoch(checkpoint, bar)
+                    loss, examples = self._train_epoch(checkpoint)
                     progress.seconds.append(time.perf_counter() - begun)
                     progress.epoch += 1
                     progress.losses.append(loss)
                     self._evaluate(loss, examples / progress.seconds[-1])
-                    bar.set_postfix(epoch=f"{progress.epoch}/{self.run.epochs}", loss=loss)
+                    bar.set_postfix(loss=loss, refresh=False)
+                    bar.update()
                     after_epoch()
             except KeyboardInterrupt as stop:
                 where = f"{progress.epoch} of {self.run.epochs} epochs {self.task.title}".strip()
@@ -118,7 +122,7 @@ class Loop:
         if row:
             self.progress.history.append(row)
 
-    def _train_epoch(self, checkpoint, bar) -> tuple[float, int]:
+    def _train_epoch(self, checkpoint) -> tuple[float, int]:
         """Return the epoch's loss and the number of examples."""
         run, device, progress = self.run, self.fabric.device, self.progress
         generator = epoch_generator(self.task, run.seed, progress.epoch)
@@ -142,7 +146,6 @@ class Loop:
                 self.fabric.backward(loss)
                 self.optimiser.step()
                 losses[i] = loss.detach()
-                bar.update(len(batch))
                 finite[i] = self._finite()
             bad = (~losses.isfinite()).nonzero()
             if not len(bad) or finite[bad[0]]:  # embeddings were sound: was something else not?
@@ -272,21 +275,6 @@ class KeyQueue:
 def counts_of(method) -> dict[str, int]:
     """Return what a method has counted while it trained."""
     return {name: int(getattr(method, name, 0)) for name in COUNTS}
-
-
-def progress_bar(run, task: Task, epochs: int, shown: bool):
-    """Return the progress bar of a run after a number of `epochs`."""
-    from tqdm import tqdm
-
-    examples, limit = len(task), (run.max_steps or math.inf) * run.batch_size
-    return tqdm(
-        total=int(min(run.epochs * examples, limit)),
-        initial=epochs * examples,
-        desc=f"{run.method} {run.encoder} {run.dataset} {task.title}".strip(),
-        unit=task.unit,
-        unit_scale=True,
-        disable=not shown,
-    )
 
 
 def cosine(step: int, total: int) -> float:
