@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import glob
 import hashlib
 import os
 import re
@@ -73,7 +72,8 @@ def write_atomically(path: Path | str, data, private: bool = False) -> None:
     """
     target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary(target, target.stem[:40], secrets.token_hex(4))
+    name = f".{target.stem[:40]}-{secrets.token_hex(4)}{target.suffix or '.part'}"
+    temporary = target.with_name(name)  # torch.save wants a suffix
     try:
         temporary.touch(0o600 if private else 0o666, exist_ok=False)
         if callable(data):
@@ -96,10 +96,6 @@ def require_writable(path: Path | str) -> None:
         tempfile.TemporaryFile(dir=next(x for x in target.parents if x.exists())).close()
     except OSError as error:
         raise OSError(f"{path} cannot be written ({error.strerror or error})") from error
-
-
-def _temporary(target: Path, stem: str, mark: str) -> Path:
-    return target.with_name(f".{stem}-{mark}{target.suffix or '.part'}")  # torch.save wants one
 
 
 def download(url: str, path: Path) -> None:
@@ -163,31 +159,27 @@ def explain_failed_download(name: str, instead: str) -> Iterator[None]:
 
 
 @contextmanager
-def exclusive_lock(path: Path | str) -> Iterator[None]:
+def lock(path: Path | str, wait: bool = False) -> Iterator[None]:
     """Hold a lock on `path` in the block, through a file `.NAME.lock` beside it.
 
-    Partial files that a killed process left are deleted. Raises ValueError if another process holds
-    it.
+    If another process holds it, wait for it or raise ValueError. A killed process leaves no lock.
     """
     from filelock import FileLock, Timeout  # runs need it, the losses do not
 
     target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(target.with_name(f".{target.name}.lock"))
+    held = FileLock(target.with_name(f".{target.name}.lock"), timeout=-1 if wait else 0)
     try:
-        lock.acquire(timeout=0)
+        held.acquire()
     except Timeout:
         raise ValueError(
             f"another process is writing {path}; wait for it, or change the seed or the path"
         ) from None
     try:
-        left = _temporary(target, glob.escape(target.stem), "[0-9a-f]" * 8)
-        for temporary in target.parent.glob(left.name):
-            temporary.unlink()
         yield
     finally:
         # While it is held: who has opened this file but not locked it finds that it has no name
         # and tries again. Windows deletes it after the release.
         with suppress(OSError):
-            os.unlink(lock.lock_file)
-        lock.release()
+            os.unlink(held.lock_file)
+        held.release()

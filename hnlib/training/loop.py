@@ -369,7 +369,7 @@ def fit(fabric, task: Task, method, execution: config.Execution) -> TrainedRun:
                 if path is not None:
                     _files.require_writable(path)
             if execution.checkpoint:
-                stack.enter_context(_files.exclusive_lock(execution.checkpoint))
+                stack.enter_context(_files.lock(execution.checkpoint))
         trainer = RunTrainer(fabric, task, method, execution)
         # what stops the run does not lose the epochs since the last writing
         stack.callback(trainer.checkpoint.flush)

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from pydantic_core import from_json  # three times as fast as json
 
+from hnlib import _files
 from hnlib.training import kinds
 from hnlib.training.config import canonical, name
 
@@ -60,19 +61,9 @@ def append(record: dict, folder: Path | str) -> Path:
     """
     kinds.check(record.get("kind"))
     folder = Path(folder)
-    with _locked(folder):
+    with _files.lock(folder / "records", wait=True):
         _append([record], folder)
     return file_of(folder, record["configuration"])
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Let one process write to a folder at a time; a killed one leaves no lock."""
-    from filelock import FileLock
-
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / ".records.lock"):
-        yield
 
 
 def _append(several: Iterable[dict], folder: Path) -> None:
@@ -325,7 +316,7 @@ def add(several: Iterable[dict], folder: Path) -> int:
         date = new[digest].get("environment", {}).get("date", "")
         return name(new[digest]["configuration"]), date, digest
 
-    with _locked(folder), _counted(folder):
+    with _files.lock(folder / "records", wait=True), _counted(folder):
         for record in read(folder):
             new.pop(record["digest"], None)
         _append([new[digest] for digest in sorted(new, key=order)], folder)
@@ -338,7 +329,7 @@ def supersede(records: Iterable[dict], why: str | None, date: str, folder: Path)
     for record in records:
         entry = {"supersedes": record["run"], "digest": record["digest"], "why": why, "date": date}
         lines[record["file"]].append(_line(entry))
-    with _locked(folder), _counted(folder):
+    with _files.lock(folder / "records", wait=True), _counted(folder):
         for path, its in lines.items():
             _write(path, its)
 
