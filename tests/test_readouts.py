@@ -9,6 +9,7 @@ import torch
 from drawn import seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripts import ROOT
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.svm import SVC
@@ -16,7 +17,6 @@ from torch import nn
 from torch.nn import functional
 
 from hnlib.images import augment, data, encoders
-from hnlib.images import evaluation as images
 from hnlib.training import evaluation
 
 seeds = st.integers(0, 10**6)
@@ -108,20 +108,22 @@ def released(encoder, dataset, augmentation, epochs, batch_size, lr, weight_deca
 
 
 @pytest.mark.slow
-def test_paper_readout_equals_the_released_loop_and_leaves_no_trace():
+def test_the_papers_readout_equals_the_released_loop_and_leaves_no_trace(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    from paper_readout import readout
+
     dataset = data.subset(data.load("digits"), 300, seed=0)
     torch.manual_seed(0)
     encoder = encoders.build("small-cnn", 1, 8).train()
     before = copy.deepcopy(encoder.state_dict())
-    options = dict(augmentation="digits", epochs=6, batch_size=64, lr=1e-2, weight_decay=0, seed=3)
-    with torch.no_grad():
-        ours = images.paper_readout(encoder, dataset, **options)
+    options = ("digits", 6, 64, 1e-2, 0, 3)
+    ours = readout(encoder, dataset, *options)
     assert all(torch.equal(v, before[k]) for k, v in encoder.state_dict().items())
     two = 2 / len(dataset.x_train)
-    assert 0.4 < ours == images.paper_readout(encoder, dataset, **options)
-    assert ours == pytest.approx(released(encoder, dataset, **options), abs=two)
+    assert 0.4 < ours == readout(encoder, dataset, *options)
+    assert ours == pytest.approx(released(encoder, dataset, *options), abs=two)
     # control: the encoder in eval mode throughout, as in the clean protocol
-    assert abs(ours - images.paper_readout(Still(encoder), dataset, **options)) > 2 * two
+    assert abs(ours - readout(Still(encoder), dataset, *options)) > 2 * two
 
 
 class Still(nn.Module):

@@ -119,7 +119,7 @@ class ImageRun(Configuration):
     evaluate_size
         largest number of images in each split of the readouts
     protocols
-        of the readouts: clean, paper
+        of the readouts: clean; paper is that of a few records and of examples/paper_readout.py
     """
 
     encoder: str = "small-cnn"

@@ -161,10 +161,6 @@ class Task(task.Task):
         """Return accuracies, and which test images were right."""
         encoder = model.get_submodule("encoder")
         metrics, correct = evaluation.readouts(encoder, self.evaluation_data)
-        if "paper" in self.run.protocols:
-            metrics["linear_paper"] = evaluation.paper_readout(
-                encoder, self.evaluation_data, self.augmentation, precision=self.run.precision
-            )
         return metrics, {
             "image_shape": list(self.shape),
             "test_images": len(self.evaluation_data.x_test),
@@ -212,6 +208,8 @@ def cap_sizes(dataset: data.Dataset, size: int | None) -> data.Dataset:
 
 def _check(run: ImageRun, method, supervised: bool) -> None:
     """Check that the options fit each other and the method, before the images are loaded."""
+    if "paper" in run.protocols:
+        raise ValueError("examples/paper_readout.py reads out a saved run by the protocol paper")
     chosen = [name for name in ("mixing", "queue", "pairs_only") if getattr(run, name)]
     chosen += ["admitted"] * (run.admitted < 1)
     if len(chosen) > 1:
