@@ -10,6 +10,8 @@ from scripts import ROOT
 from hnbook import headlines as page
 from hnbook.headlines import ASKED, HEADLINES, headlines
 from hnbook.tables import interval
+from hnlib import experiments
+from hnlib.experiments import selection
 
 INTERVAL = re.compile(r"\+?−?\d+\.\d+ \[[+−]?\d+\.\d+, [+−]?\d+\.\d+\]")
 RUN = re.compile(r"  (.+)  (\d+)  (\S+)  (\d+\.\d\d)")
@@ -20,7 +22,9 @@ def plain(text):
 
 
 def test_the_readme_quotes_the_headlines():
+    hundred = experiments.load("images-longer-hundred")
     quoted = {plain(interval(effect)) for effect in headlines().values()}
+    quoted.add(plain(interval(selection.effect(hundred, "released", "temperature"))))
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     found = {plain(one) for one in INTERVAL.findall(text)}
     assert len(found) >= 3
