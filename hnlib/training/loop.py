@@ -97,8 +97,10 @@ class Loop:
         if not progress.epoch and not progress.history:
             self._evaluate(None, None)
         name = f"{self.run.method} {self.run.encoder} {self.run.dataset} {self.task.title}".strip()
-        shown = dict(initial=progress.epoch, desc=name, unit="epoch", disable=not show_progress)
-        with tqdm(total=self.run.epochs, **shown) as bar:
+        begun_at, total = progress.epoch, self.run.epochs
+        with tqdm(
+            total=total, initial=begun_at, desc=name, unit="epoch", disable=not show_progress
+        ) as bar:
             try:
                 while not self.finished:
                     self.scheduled = scheduled_options(self.run, progress.epoch)
