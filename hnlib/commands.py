@@ -352,6 +352,8 @@ def queue(
     from hnlib.training import records, store
 
     named = [name for name in experiments.names() if fnmatch(name, only) or only in name]
+    if not named:
+        raise ValueError(f"no experiment is named like {only!r}; `hnlib queue` lists what waits")
     counts = {one: len([*one.missing()]) for one in map(experiments.load, named) if not one.closed}
     waiting = [one for one, count in counts.items() if count]
     waiting.sort(key=lambda one: (not one.predictions, one.minutes * counts[one]))

@@ -184,7 +184,7 @@ def summary(profiles: Sequence[Profile]) -> str:
     if len(gammas) < len(profiles):
         parts.append(f"judged on {len(gammas)} of {len(profiles)} batches")
     if not all(x.scale_free for x in profiles if x.nearest):
-        parts.append("it reads lengths, here 1: on longer embeddings γ grows with them")
+        parts.append("it reads lengths, here 1: at other lengths γ differs")
     return "; ".join(parts)
 
 

@@ -37,6 +37,8 @@ def test_the_queue_plans_and_trains_and_goes_on_after_a_failure(tmp_path, monkey
             assert trained == ["pairs", "made-up"]
             assert capsys.readouterr().out == "pairs: no such data\n"
         assert cli.main([*queue, "--run", "--minutes", "1e-9"]) == 1 and len(trained) == 2
+        assert cli.main(["queue", "--only", "typo"]) == 2
+        assert "no experiment is named like 'typo'" in capsys.readouterr().err
     finally:
         monkeypatch.undo()
         experiments.forget()

@@ -97,9 +97,12 @@ class Loop:
         if not progress.epoch and not progress.history:
             self._evaluate(None, None)
         name = f"{self.run.method} {self.run.encoder} {self.run.dataset} {self.task.title}".strip()
-        begun_at, total = progress.epoch, self.run.epochs
         with tqdm(
-            total=total, initial=begun_at, desc=name, unit="epoch", disable=not show_progress
+            desc=name,
+            unit="epoch",
+            total=self.run.epochs,
+            initial=progress.epoch,
+            disable=not show_progress,
         ) as bar:
             try:
                 while not self.finished:
