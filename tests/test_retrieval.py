@@ -319,6 +319,23 @@ def test_batches_hold_whom_the_run_asks_for():
     assert alike["similar"] > alike["random"] + 0.02
 
 
+def test_captions_of_a_photograph_answer_its_first(tmp_path):
+    folder = tmp_path / "retrieval" / "flickr8k"
+    folder.mkdir(parents=True)
+    lines = [f"{i:02}.jpg#{k}\tcaption {k} of {i} ." for k in range(5) for i in range(30)]
+    (folder / "Flickr8k.token.txt").write_text("\n".join(lines) + "\n")
+    found = data.load("flickr8k", tmp_path)
+    sizes = {split: [*map(len, of.values())] for split, of in found.judgements.items()}
+    assert sizes == {"train": [1] * 24, "dev": [4] * 3, "test": [4] * 3}
+    for queries in found.judgements.values():
+        for query, documents in queries.items():
+            asked = found.queries[query]
+            assert asked.startswith("caption 0 ")
+            answers = {found.texts[i] for i in documents}
+            assert answers <= {asked.replace("0", str(k), 1) for k in range(1, 5)}
+    assert found.split()[0] == found.judgements["train"]
+
+
 def test_questions_of_one_intent_answer_each_other(tmp_path):
     folder = tmp_path / "data/retrieval/banking77"
     folder.mkdir(parents=True)

@@ -123,6 +123,7 @@ class RetrievalRun(Configuration):
     accuracies: ClassVar = ("ndcg", "recall10", "recall100", "mrr", "ndcg_validation")
     datasets: ClassVar = (
         *("generated", "scifact", "cranfield", "cisi", "med", "npl", "ml-100k", "banking77"),
+        "flickr8k",
     )
 
     def __post_init__(self):

@@ -79,7 +79,8 @@ def load(name: str = "generated", root: Path | str | None = None) -> Collection:
 
     A folder has `corpus.jsonl`, `queries.jsonl` and `qrels/SPLIT.tsv` (BEIR), with the splits
     "train", "dev" and "test"; "ml-100k" has the files that RecBole writes, "banking77" train.csv
-    and test.csv. `root` defaults to `$HNLIB_DATA`, else the user's cache.
+    and test.csv, "flickr8k" Flickr8k.token.txt. `root` defaults to `$HNLIB_DATA`, else the user's
+    cache.
     """
     if name == "generated":
         return generated()
@@ -91,7 +92,8 @@ def load(name: str = "generated", root: Path | str | None = None) -> Collection:
 
 
 def _read(folder: Path, name: str) -> Collection:
-    reader = {"ml-100k": movielens, "banking77": banking}.get(name, read)
+    readers = {"ml-100k": movielens, "banking77": banking, "flickr8k": captions}
+    reader = readers.get(name, read)
     files = _Files(folder)
     try:
         return reader(files, name)
@@ -223,6 +225,29 @@ def banking(files: _Files, name: str) -> Collection:
     texts, topics = [text for text, _ in kept], tuple(intents.index(one) for _, one in kept)
     titles = [""] * len(texts)
     return Collection(name, titles, texts, queries, judgements, files.digest, topics=topics)
+
+
+def captions(files: _Files, name: str) -> Collection:
+    """Read Flickr8k: the first caption of a photograph is answered by its other four.
+
+    A line of `Flickr8k.token.txt` has the photograph, # and the caption's number, and the caption.
+    Of ten photographs in their order one is for "dev" and one for "test"; a query of "train" has
+    one of the four answers.
+    """
+    lines = sorted(line.split(maxsplit=1) for line in files.lines("Flickr8k.token.txt"))
+    texts, queries, judgements = [], [], {"train": {}, "dev": {}, "test": {}}
+    rng = np.random.default_rng(0)
+    photographs = itertools.groupby(lines, lambda line: line[0].split("#")[0])
+    for i, (_, found) in enumerate(photographs):
+        asked, *others = [text.strip() for _, text in found]
+        relevant = range(len(texts), len(texts) + len(others))
+        split = {0: "dev", 5: "test"}.get(i % 10, "train")
+        if split == "train":
+            relevant = [int(rng.choice(relevant))]
+        judgements[split][i] = dict.fromkeys(relevant, 1.0)
+        queries.append(asked)
+        texts += others
+    return Collection(name, [""] * len(texts), texts, queries, judgements, files.digest)
 
 
 def generated(documents: int = 500, seed: int = 0) -> Collection:
