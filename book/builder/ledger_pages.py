@@ -179,7 +179,9 @@ def gpu_costs() -> dict[str, Any]:
 
     about = f"torch {versions['torch']}, CUDA {versions['cuda']}"
     minutes = lambda network: f"{seconds(network) / 60:.0f} min"  # noqa: E731
-    return {"views": views, "versions": about, "planned": planned, "minutes": minutes}
+    tuned = gpu["second session"]["fine-tunings of all-MiniLM-L6-v2"]
+    names = {"views": views, "versions": about, "tuned": tuned}
+    return names | {"planned": planned, "minutes": minutes}
 
 
 def write(folder: Path, executed: dict[str, dict], runs, root: Path, draft: bool = False) -> None:
