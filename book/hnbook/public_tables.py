@@ -54,8 +54,8 @@ def fits(ledger: pd.DataFrame) -> pd.DataFrame:
     `best` is the γ of the best temperature tried, `peak` and `r2` are the curve's, and `shuffled`
     is the mean r2 over random orders of the scores. `offset` and `residual` are the mean and the
     root mean square of the tilted points about the curve, `gain` is the best tilted minus the best
-    plain score, `shift` the logarithm of the ratio of the best 1/t with the cut to that without,
-    and `cut_gain` the best score with the cut minus that without.
+    plain score, `cut_peak` the best 1/t of the curve with the cut, `shift` the logarithm of its
+    ratio to that without, and `cut_gain` the best score with the cut, at any t, minus that without.
     """
     rows, rng = [], np.random.default_rng(0)
     for panel in panels(ledger):
@@ -79,11 +79,13 @@ def fits(ledger: pd.DataFrame) -> pd.DataFrame:
             above = tilted["score"] - line(tilted["gamma"])
             row |= {"offset": above.mean(), "residual": np.sqrt((above**2).mean())}
             row["gain"] = tilted["score"].max() - top["score"]
-        cut = panel[(panel["kind"] == "cut") & np.isfinite(panel["t"])]
+        hard = panel[panel["kind"] == "cut"]
+        cut = hard[np.isfinite(hard["t"])]
         row["cut"] = len(cut)
         if len(cut):
-            row["shift"] = np.log(parabola(1 / cut["t"], cut["score"]).peak / line.peak)
-            row["cut_gain"] = cut["score"].max() - top["score"]
+            row["cut_peak"] = parabola(1 / cut["t"], cut["score"]).peak
+            row["shift"] = np.log(row["cut_peak"] / line.peak)
+            row["cut_gain"] = hard["score"].max() - top["score"]
         rows.append(row)
     return pd.DataFrame(rows)
 

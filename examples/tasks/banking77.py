@@ -4,7 +4,8 @@
 
 `hnlib data banking77` says where the data come from; they lie in $HNLIB_DATA or the cache. Another
 encoder goes where `RetrievalRun` and `train` stand: whatever trains with `loss(a, b)` of the
-embeddings of queries and their answers, and returns a score from 0 to 1 for each test query.
+embeddings of queries and their answers, and returns a score from 0 to 1 for each test query. The
+loss has its `options` already.
 """
 
 from hnlib.retrieval.config import RetrievalRun

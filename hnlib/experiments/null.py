@@ -90,11 +90,17 @@ class Task:
         keys = [records.key(run.configuration) for run in runs]
         found = records.by_key() | records.by_key(self.folder)
 
+        missing = {key: run for key, run in zip(keys, runs) if key not in found}
+        times = [seconds for run in missing.values() if (seconds := runner.seconds(run))]
+        minutes = sum(times) / 60 / (self.engine.workers or 1)
+        about = f", about {minutes:.0f} min" if minutes >= 1 else ""
+        print(f"{self.name}: {len(missing)} of {len(keys)} trainings to do{about}", flush=True)
+
         def finished(run, outcome) -> None:
             found[records.key(run.configuration)] = [outcome]
 
         runner.train(
-            {key: run for key, run in zip(keys, runs) if key not in found}.values(),
+            missing.values(),
             device="cpu",
             engine=self.engine,
             data_root=self.data_root,
@@ -293,17 +299,17 @@ def null(
     quick
         a rehearsal of minutes on embedded data; no verdict
     processes
-        trainings at once, of one thread each
+        trainings at once, of one thread each (default: 2)
     data_root
         of the data sets (default: $HNLIB_DATA or the cache)
     out
         folder of the results and of the trainings (default: _build/null in the checkout,
         without one in the working directory)
     tasks
-        some of banking and digits (default: all)
+        some of banking (Banking77) and digits (default: all)
     task
         file of a task of your own in their place: train(loss, options, lr, steps, seed) returns the
-        scores of the test queries; RATES, STEPS and MARGIN are its own
+        scores of the test queries, from 0 to 1; RATES, STEPS and MARGIN (points) are its own
     """
     torch.set_num_threads(1)  # small matrices wait for one another on a busy machine
     experiment, control = protocol(quick), CONTROLS.get(target)
