@@ -12,17 +12,21 @@ STAYS = "<html><head><title>A title</title></head><body>Here</body></html>"
 def test_old_addresses_lead_to_pages_that_are_there(tmp_path):
     """By relative links; a page that stays keeps its text, and a new page must be there."""
     pages, rows = tmp_path / "html", tmp_path / "redirects.csv"
-    for name in ("theory/stays", "appendix/new"):
-        (pages / f"{name}.html").parent.mkdir(parents=True)
+    for name in ("theory/stays", "appendix/new", "start"):
+        (pages / f"{name}.html").parent.mkdir(parents=True, exist_ok=True)
         (pages / f"{name}.html").write_text(STAYS)
     moved = "old,new\nexperiments/old,appendix/new\nexperiments/old#thm,theory/stays#thm\n"
     rows.write_text(f"{moved}theory/stays#part,appendix/new#part\n")
     redirects.write(redirects.read(rows), pages)
 
+    redirects.ends(pages, "start", "")
+
     old = pages / "experiments/old.html"
-    for link in re.findall(r'(?:href|url)="?=?([^"]+)"|: "([^"]+)"', old.read_text()):
-        address = (link[0] or link[1]).partition("#")[0]
-        assert (old.parent / address).resolve().is_file(), link
+    for page in (old, pages / "index.html"):
+        for link in re.findall(r'url=([^"]+)"|: "([^"]+)"|<a href="([^"]+)"', page.read_text()):
+            address = "".join(link).partition("#")[0]
+            assert (page.parent / address).resolve().is_file(), link
+    assert '<a href="/start.html">' in (pages / "404.html").read_text()
     assert '"thm": "../theory/stays.html#thm"' in old.read_text()
     stays = (pages / "theory/stays.html").read_text()
     assert '{"part": "../appendix/new.html#part"}' in stays and "Here" in stays

@@ -184,7 +184,9 @@ def render(folder: Path, draft: bool) -> None:
     packed.result()
     portable_notebooks.read_labels(page, toc())
     redirects.write(redirects.read(folder / "book/redirects.csv"), page)
-    portable_notebooks.downloads(page / "_sources", portable_notebooks.repository(root()))
+    repository = portable_notebooks.repository(root())
+    redirects.ends(page, toc()[0], portable_notebooks.address(repository))
+    portable_notebooks.downloads(page / "_sources", repository)
     core = [x for x in toc() if x not in appendices()]
     text = portable_notebooks.reader_text(page / "_sources", core)
     (page / "llms.txt").write_text(text, encoding="utf-8")

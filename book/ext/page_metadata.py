@@ -9,6 +9,8 @@ from docutils import nodes
 import hnlib
 
 LENGTH = 200  # of a description: what a search engine shows of it
+SHORTEST = 40
+OF_THE_BOOK = "a page of a book on hard negatives in contrastive learning"
 
 
 def description(doctree) -> str:
@@ -21,11 +23,12 @@ def description(doctree) -> str:
 
 
 def _page(app, pagename, templatename, context, doctree):
-    if doctree is None:
+    if doctree is None and not pagename.startswith("_modules/"):
         return
     base = app.config.html_baseurl or context["pathto"]("", resource=True)
     title = html.unescape(re.sub("<[^>]+>", "", context["title"]))
-    about = html.escape(description(doctree) or title)
+    about = description(doctree) if doctree else f"Source code of the module {title}"
+    about = html.escape(about if len(about) >= SHORTEST else f"{about or title}: {OF_THE_BOOK}")
     tags = {"og:type": "article", "og:site_name": app.config.html_title}
     tags |= {"og:title": re.sub(r"^\d+\.\s*", "", title), "og:image": f"{base}_static/card.png"}
     lines = [f'<meta property="{key}" content="{html.escape(x)}">' for key, x in tags.items()]
