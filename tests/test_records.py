@@ -83,8 +83,9 @@ def test_records_are_read_from_their_parquet_as_from_their_files(tmp_path, monke
     folder, path = tmp_path / "records", tmp_path / records.PARQUET
     every = store.read(records.tracked())
     aside = [one for one in every if "superseded" in one][:3]
-    some = store.complete([*every[::200], *every[1:3]])
-    store.add([*some, *store.complete(aside)], folder)
+    kinds = {one["kind"]: one for one in every}
+    some = {one["digest"]: one for one in (*every[::200], *every[1:3], *kinds.values())}
+    store.add(store.complete([*some.values(), *aside]), folder)
     own = [one for one in store.read(folder) if one["digest"] in {x["digest"] for x in aside}]
     store.supersede(own, "an error", "2026-01-01", folder)
     monkeypatch.setattr(records, "tracked", lambda: folder)

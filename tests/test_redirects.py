@@ -26,7 +26,7 @@ def test_old_addresses_lead_to_pages_that_are_there(tmp_path):
         for link in re.findall(r'url=([^"]+)"|: "([^"]+)"|<a href="([^"]+)"', page.read_text()):
             address = "".join(link).partition("#")[0]
             assert (page.parent / address).resolve().is_file(), link
-    assert '<a href="/start.html">' in (pages / "404.html").read_text()
+    assert '<a href="start.html">' in (pages / "404.html").read_text()
     assert '"thm": "../theory/stays.html#thm"' in old.read_text()
     stays = (pages / "theory/stays.html").read_text()
     assert '{"part": "../appendix/new.html#part"}' in stays and "Here" in stays

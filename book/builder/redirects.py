@@ -64,7 +64,7 @@ def ends(pages: Path, start: str, address: str) -> None:
     `address` is where the book is published, "" if that is not known.
     """
     texts = {"index": MOVED.format(link=f"{start}.html", up="")}
-    texts["404"] = LOST.format(start=f"{address or '/'}{start}.html")
+    texts["404"] = LOST.format(start=f"{address}{start}.html")
     for name, text in texts.items():
         (pages / f"{name}.html").write_text(text, encoding="utf-8")
 

@@ -24,7 +24,7 @@ PAGES = [
     and "<title>This page has moved" not in page.read_text("utf-8")
 ]
 MODULES = [page for page in PAGES if page.startswith("book/api/")]
-PAGES = [page for page in PAGES if page not in (*MODULES[1:], "index.html")]
+PAGES = [page for page in PAGES if page not in (*MODULES[1:], "index.html", "404.html")]
 
 
 # What a formula draws is hidden from a screen reader, which reads its MathML; the colours of code are
