@@ -15,7 +15,7 @@ from hnbook.tables import DASH, Markup, format_value, myst
 from hnlib import experiments
 from hnlib.experiments import evidence
 from hnlib.notebooks import inline_values
-from hnlib.training import kinds
+from hnlib.training import kinds, records
 
 PAPERS = {"hcl": "HCL", "hclot": "HCL-OT", "hscl": "H-SCL", "dro": "ADNCE", "unremix": "UnReMix"}
 NONE_YET = "*None yet.*\n"
@@ -174,7 +174,7 @@ def gpu_costs() -> dict[str, Any]:
         """Return how many runs the page of the commands trains, and for how long."""
         given |= dict(dataset="cifar10", encoder="resnet18", epochs=100, train_size=45_000)
         every = (experiments.load(name, **given) for name in TITLE_PAGE)
-        count = sum(1 for one in every for _ in one.missing())
+        count = len({records.key(run.configuration) for one in every for run in one.missing()})
         return f"{count} runs, about {count * seconds('resnet18') / 3600:.0f} hours"
 
     about = f"torch {versions['torch']}, CUDA {versions['cuda']}"
