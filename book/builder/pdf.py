@@ -1,4 +1,4 @@
-"""Print the built book with headless Chromium: a PDF of the core, and one of the appendices."""
+"""Print the built book with headless Chromium: core, appendices, and a leaflet of one page."""
 
 import html
 import re
@@ -13,11 +13,16 @@ from hnlib.notebooks.execute import root
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 CORE, REST = "hard-negatives.pdf", "hard-negatives-appendices.pdf"
+LEAFLET, LEAFLET_PAGE = "null-model.pdf", "notebooks/null-model"
+SECTIONS = ["try-a-loss", "protocol-version-2", "controls", "a-checklist-for-a-review"]
 LEDGERS = ("book/results", "book/papers")  # whose folded tables stay folded
 WIDTH = {"width": 665, "height": 970}  # of A4 between the margins of book/theme/paper.css
 TIGHT = """() => { for (const table of document.querySelectorAll("article table"))
     if (table.offsetWidth > table.parentElement.clientWidth + 1)
         table.classList.add("hn-tight"); }"""
+KEEP = """(kept) => { for (const fold of document.querySelectorAll("article details")) fold.remove();
+    for (const part of document.querySelectorAll("article section section"))
+    if (!kept.some(id => part.closest(`[id$="${id}"]`))) part.remove(); }"""
 FOOT = """<div style="width: 100%; text-align: center; font: 8px sans-serif; color: #565b66">
 <span class="pageNumber"></span></div>"""
 
@@ -37,7 +42,7 @@ def title(page: str) -> str:
 
 
 def document(folder: Path, pages: list[str]) -> str:
-    """Return built pages as one, behind a cover and a table of contents."""
+    """Return built pages as one, behind a cover and a table of contents if they are several."""
     start = (folder / f"{toc()[0]}.html").read_text(encoding="utf-8")
     head = re.findall(
         r'<link [^>]*rel="stylesheet"[^>]*>|<script>window\.MathJax.*?</script>'
@@ -52,18 +57,19 @@ def document(folder: Path, pages: list[str]) -> str:
         about = f'id="{page}" data-page="{page}"{" data-folded" * page.startswith(LEDGERS)}'
         sheets.append(f'<div class="hn-sheet" {about}>{article}</div>')
         contents.append(f'<li><a href="#{page}">{html.escape(title(text))}</a></li>')
+    front = f"""<div class="hn-cover"><h1>{book}</h1><p>Version {hnlib.__version__}</p></div>
+<div class="hn-sheet hn-contents"><h1>Contents</h1><ul>{"".join(contents)}</ul></div>"""
     text = f"""<!DOCTYPE html><html lang="en" data-theme="light"><head><meta charset="utf-8">
 <title>{book}</title>{"".join(head)}<link rel="stylesheet" href="_static/paper.css"></head><body>
 <main class="bd-main"><div class="bd-content"><div class="bd-article-container">
-<article class="bd-article"><div class="hn-cover"><h1>{book}</h1><p>Version {hnlib.__version__}</p>
-</div><div class="hn-sheet hn-contents"><h1>Contents</h1><ul>{"".join(contents)}</ul></div>
+<article class="bd-article">{front * (len(pages) > 1)}
 {"".join(sheets)}</article></div></div></main>
 <script src="_static/paper.js"></script></body></html>"""
     return re.sub(r'(src|href|srcset)="(?:\.\./)+_', r'\1="_', text)
 
 
-def pdf(folder: Path, out: Path, pages: list[str]) -> None:
-    """Print pages of ``folder`` into ``out``, in one to three minutes."""
+def pdf(folder: Path, out: Path, pages: list[str], sections=()) -> None:
+    """Print pages of ``folder``, or some sections alone, into ``out``, in one to three minutes."""
     from playwright.sync_api import sync_playwright
 
     source = folder / "paper.html"
@@ -77,6 +83,8 @@ def pdf(folder: Path, out: Path, pages: list[str]) -> None:
             page.goto(source.as_uri(), wait_until="domcontentloaded")
             page.evaluate("() => window.MathJax.startup.promise")
             page.wait_for_load_state("load")
+            if sections:
+                page.evaluate(KEEP, sections)
             page.evaluate(TIGHT)
             page.pdf(
                 path=out,
@@ -99,11 +107,14 @@ def write() -> None:
     apart = appendices()
     for target, after in ((CORE, False), (REST, True)):
         pdf(built, built / target, [page for page in toc() if (page in apart) == after])
+    pdf(built, built / LEAFLET, [LEAFLET_PAGE], SECTIONS)
     version = f"Version {hnlib.__version__}"
     linked = f'{version} · <a href="../{CORE}">This book as a PDF</a>'
     linked += f', <a href="../{REST}">its appendices</a>'
-    page = built / f"{toc()[0]}.html"
-    text = page.read_text(encoding="utf-8")
-    if linked not in text:
-        page.write_text(text.replace(version, linked), encoding="utf-8")
-    print(f"_build/html/{CORE}, {REST} ({time.monotonic() - start:.0f} s)")
+    leaflet = f'{version} · <a href="../{LEAFLET}">The protocol on two sheets</a>'
+    for name, link in {toc()[0]: linked, LEAFLET_PAGE: leaflet}.items():
+        page = built / f"{name}.html"
+        text = page.read_text(encoding="utf-8")
+        if link not in text:
+            page.write_text(text.replace(version, link), encoding="utf-8")
+    print(f"_build/html/{CORE}, {REST}, {LEAFLET} ({time.monotonic() - start:.0f} s)")

@@ -154,6 +154,8 @@ def test_the_root_leads_into_the_book_which_links_its_pdf(html, paper):
     start = (html / page).read_text(encoding="utf-8")
     assert page == f"{pdf.toc()[0]}.html" and '<a href="../hard-negatives.pdf">' in start
     assert b"/Outlines" in paper.read_bytes()
+    leaflet = (html / pdf.LEAFLET).read_bytes()
+    assert len(re.findall(rb"/Type\s*/Page\b", leaflet)) == 2
 
 
 def test_files(html):
