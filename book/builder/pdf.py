@@ -20,7 +20,7 @@ WIDTH = {"width": 665, "height": 970}  # of A4 between the margins of book/theme
 TIGHT = """() => { for (const table of document.querySelectorAll("article table"))
     if (table.offsetWidth > table.parentElement.clientWidth + 1)
         table.classList.add("hn-tight"); }"""
-KEEP = """(kept) => { for (const fold of document.querySelectorAll("article details")) fold.remove();
+KEEP = """(kept) => { document.querySelectorAll("article details").forEach(e => e.remove());
     for (const part of document.querySelectorAll("article section section"))
     if (!kept.some(id => part.closest(`[id$="${id}"]`))) part.remove(); }"""
 FOOT = """<div style="width: 100%; text-align: center; font: 8px sans-serif; color: #565b66">
@@ -88,6 +88,7 @@ def pdf(folder: Path, out: Path, pages: list[str], sections=()) -> None:
             page.evaluate(TIGHT)
             page.pdf(
                 path=out,
+                scale=0.9 if sections else 1,
                 prefer_css_page_size=True,
                 display_header_footer=True,
                 header_template="<span></span>",
