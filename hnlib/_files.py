@@ -14,7 +14,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from urllib.request import Request, urlopen
 from zipfile import BadZipFile, ZipFile
 
 INSTALLED = Path(__file__).resolve().parent / "_ledgers"  # what a wheel brings of the checkout
@@ -96,26 +95,6 @@ def require_writable(path: Path | str) -> None:
         tempfile.TemporaryFile(dir=next(x for x in target.parents if x.exists())).close()
     except OSError as error:
         raise OSError(f"{path} cannot be written ({error.strerror or error})") from error
-
-
-def download(url: str, path: Path) -> None:
-    """Download a file, at once or not at all."""
-    with urlopen(Request(url, headers={"User-Agent": "hnlib"}), timeout=60) as answer:
-        write_atomically(path, answer.read())
-
-
-def verified(url: str, path: Path, digest: str) -> None:
-    """Download an archive unless it exists; check its SHA-256 digest or its published MD5.
-
-    Raises OSError, and deletes the archive, if the digest differs.
-    """
-    if not path.exists():
-        download(url, path)
-    kind = hashlib.md5 if len(digest) == 32 else hashlib.sha256
-    actual = kind(path.read_bytes()).hexdigest()
-    if actual != digest:
-        path.unlink()
-        raise OSError(f"the digest of {url} is {actual} instead of {digest}")
 
 
 #: What readers of files raise where one is damaged

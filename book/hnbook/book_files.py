@@ -2,15 +2,12 @@
 
 from pathlib import Path
 
-from hnlib._files import INSTALLED, project_root
+from hnlib._files import of_checkout
 from hnlib.training import records
 
 
 def book_file(name: str) -> Path:
     """Return a file of the book; a chapter is executed again when it changes."""
-    for folder in (project_root(), INSTALLED):
-        path = folder / name
-        if path.is_file():
-            records.depend(path)
-            return path
-    raise ValueError(f"{name} is neither in a checkout around {Path.cwd()} nor installed")
+    path = of_checkout(name)
+    records.depend(path)
+    return path

@@ -11,7 +11,6 @@ import json
 import matplotlib.pyplot as plt
 import matplotlib.text as mtext
 import numpy as np
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 
 # Axes and text. No grey has 4.5:1 on both grounds; on the dark one book.css makes figures lighter.
 GREY = "#737373"
@@ -194,15 +193,9 @@ def show(draw) -> None:
 
 
 def _svg(figure) -> str:
-    """Draw a figure once, cropped; `savefig` would draw it twice to find what to crop."""
-    FigureCanvasSVG(figure)
-    figure.dpi = 72  # as in every SVG
-    if layout := figure.get_layout_engine():
-        layout.execute(figure)
-        with plt.rc_context({"figure.constrained_layout.use": False}):
-            figure.set_layout_engine(None)
-    box, file = figure.get_tightbbox().padded(plt.rcParams["savefig.pad_inches"]), io.StringIO()
-    figure.savefig(file, format="svg", bbox_inches=box, metadata={"Date": None})
+    """Return a figure as SVG, cropped."""
+    file = io.StringIO()
+    figure.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None})
     return file.getvalue()
 
 

@@ -17,14 +17,7 @@ from torch_geometric.data.separate import separate
 from torch_geometric.io import read_tu_data
 
 from hnlib._checks import one_of
-from hnlib._files import (
-    DAMAGED,
-    data_folder,
-    downloads,
-    explain_failed_download,
-    read_zip,
-    verified,
-)
+from hnlib._files import DAMAGED, data_folder, downloads, explain_failed_download, read_zip
 from hnlib.graphs.config import GraphRun
 
 #: The benchmark sets of Morris et al. (2020) that the papers use
@@ -100,8 +93,10 @@ def load(name: str = "motifs", root: Path | str | None = None) -> GraphSet:
 
 def _download(name: str, folder: Path) -> None:
     url, archive = SOURCE.format(name), folder.with_name(f"{name}.zip")
+    archive.parent.mkdir(parents=True, exist_ok=True)
     with explain_failed_download(name, f"the files of {url} into {folder}"):
-        verified(url, archive, downloads("graphs")[name]["archive"])
+        digest = downloads("graphs")[name]["archive"]
+        torch.hub.download_url_to_file(url, str(archive), digest, progress=False)
         files = read_zip(archive, rf"{name}/{name}_\w+\.txt")
         with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
             complete = Path(temporary) / name  # with the modes of the umask

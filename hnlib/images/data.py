@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hnlib import _checks
-from hnlib._files import DAMAGED, data_folder, explain_failed_download, verified, write_atomically
+from hnlib._files import DAMAGED, data_folder, explain_failed_download, write_atomically
 from hnlib.images.config import ImageRun
 
 CIFAR10_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()  # noqa: SIM905
@@ -207,11 +207,10 @@ def _download(name: str, path: Path) -> None:
 
 
 def _torchvision(name: str, folder: Path) -> dict[str, np.ndarray]:
-    """Download a set, check its published MD5, and let torchvision unpack and read it."""
+    """Let torchvision download a set, check its published MD5, unpack and read it."""
     from hnlib.images._torchvision import torchvision
 
     kind = getattr(torchvision.datasets, name.upper())
-    verified(kind.url, folder / kind.filename, kind.tgz_md5)  # before torchvision unpacks it
     parts = ("train", "test", "unlabeled") if name == "stl10" else (True, False)
     train, test, *unlabelled = sets = [kind(folder, part, download=True) for part in parts]
     if name == "stl10":

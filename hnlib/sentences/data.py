@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 
 from hnlib._checks import one_of
-from hnlib._files import data_folder, download, explain_failed_download, read_zip, write_atomically
+from hnlib._files import data_folder, explain_failed_download, read_zip, write_atomically
 from hnlib.sentences.config import SentenceRun
 
 PREFIX = "text:"  # before the path of a text file
@@ -194,8 +194,9 @@ def _prepare_novels(path: Path) -> None:
         texts = {file.name: file.read_bytes() for file in folder.glob("*_*_*.txt")}
     else:
         archive = folder.with_suffix(".zip")
+        archive.parent.mkdir(parents=True, exist_ok=True)
         with explain_failed_download("novels", f"the folder corpus of {NOVELS} at {folder}"):
-            download(NOVELS, archive)
+            torch.hub.download_url_to_file(NOVELS, str(archive), progress=False)
             texts = read_zip(archive, FILE, listing=NOVELS_LISTING)
     chosen = [texts[name].decode("utf-8-sig") for name in sorted(texts) if name not in PROTECTED]
     content = "\n\n".join("\n".join(sentences(text)) for text in chosen) + "\n"
