@@ -64,23 +64,19 @@ def downloads(kind: str) -> dict[str, dict]:
     return tomllib.loads(Path(__file__).with_name("downloads.toml").read_text("utf-8"))[kind]
 
 
-def write_atomically(path: Path | str, data, private: bool = False) -> None:
-    """Write bytes, or call `data(temporary_path)`, and rename; a link stays a link.
+def write_atomically(path: Path | str, data: bytes, private: bool = False) -> None:
+    """Write bytes and rename; a link stays a link.
 
     The old file is intact until the new one is complete. Only the user can read a `private` file.
     """
     target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
-    name = f".{target.stem[:40]}-{secrets.token_hex(4)}{target.suffix or '.part'}"
-    temporary = target.with_name(name)  # torch.save wants a suffix
+    temporary = target.with_name(f".{target.stem[:40]}-{secrets.token_hex(4)}.part")
     try:
         temporary.touch(0o600 if private else 0o666, exist_ok=False)
-        if callable(data):
-            data(str(temporary))
-        else:
-            temporary.write_bytes(data)
+        temporary.write_bytes(data)
         temporary.replace(target)
-    except (OSError, RuntimeError) as error:  # RuntimeError: torch's, of a full disk
+    except OSError as error:
         raise OSError(f"{path} could not be written ({error})") from error
     finally:
         temporary.unlink(missing_ok=True)

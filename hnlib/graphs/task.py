@@ -48,12 +48,6 @@ class Task(task.Task):
         fold.title = f"fold {k + 1} of {self.run.folds}"
         return fold
 
-    @staticmethod
-    def build_method(run) -> two_views.Method:
-        """Return the method that a resolved run names."""
-        catalogue = methods if run.framework == "infograph" else two_views
-        return catalogue.build(run.method, **run.options)
-
     @property
     def parts(self) -> list[task.Task]:
         """The trainings of the run: one, or one for each fold."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hnlib import _checks
-from hnlib._files import DAMAGED, data_folder, explain_failed_download, write_atomically
+from hnlib._files import DAMAGED, data_folder, explain_failed_download
 from hnlib.images.config import ImageRun
 
 CIFAR10_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()  # noqa: SIM905
@@ -202,8 +202,9 @@ def _download(name: str, path: Path) -> None:
         explain_failed_download(name, f"the data at {path}: {FORM}"),
         tempfile.TemporaryDirectory(dir=path.parent) as folder,
     ):
-        arrays = _torchvision(name, Path(folder))
-    write_atomically(path, lambda temporary: np.savez(temporary, **arrays))
+        complete = Path(folder) / path.name
+        np.savez(complete, **_torchvision(name, Path(folder)))
+        complete.replace(path)
 
 
 def _torchvision(name: str, folder: Path) -> dict[str, np.ndarray]:

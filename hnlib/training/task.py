@@ -44,9 +44,8 @@ class Task:
         """Return the method that a resolved run names."""
         from hnlib import methods
 
-        if run.method in methods.EXAMPLES:
-            return methods.example(run.method).build(**run.options)
-        return methods.build(run.method, **run.options)
+        entry = run.entry or methods.entry_of(run.catalogue, run.method)
+        return methods.make(run.method, entry, run.options)
 
     @property
     def parts(self) -> list[Task]:
