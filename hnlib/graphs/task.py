@@ -16,7 +16,7 @@ from hnlib import methods as two_views
 from hnlib.graphs import data, encoders, methods, views
 from hnlib.graphs.config import GraphRun
 from hnlib.training import evaluation, task
-from hnlib.training.loop import needs
+from hnlib.training.loop import needs, under_torchrun
 
 
 class Task(task.Task):
@@ -142,6 +142,10 @@ def _together(rows: tuple[dict, ...]) -> dict:
 
 def _check(run: GraphRun, method) -> None:
     """Check that the method belongs to the framework and to the other options."""
+    if run.framework == "infograph" and under_torchrun():
+        raise ValueError(  # processes would have unlike numbers of nodes
+            "infograph compares nodes with the graphs of one process; run it without torchrun"
+        )
     if run.queue and run.framework == "infograph":
         raise ValueError(f"queue={run.queue} requires framework='graphcl'")
     if run.queue and run.labels == "fold":
