@@ -119,21 +119,6 @@ def chi2_ball(S, A, eta=0.2):
     return W
 
 
-def kl_temperature(values, masses, eta):
-    """The temperature at which the tilt of the masses is eta away from them in divergence; 0 if
-    none is."""
-    f, q = np.array(values)[np.array(masses) > 0], np.array(masses)[np.array(masses) > 0]
-    f = f - f.max()
-    if eta >= -math.log(q[f == 0].sum()):
-        return 0.0
-
-    def excess(log_t):
-        tilt = q * np.exp(f / math.exp(log_t))
-        return rel_entr(tilt / tilt.sum(), q).sum() - eta
-
-    return math.exp(brentq(excess, -12.0, 12.0, xtol=1e-14))
-
-
 # The catalogue, spelt out: what each method computes on two views, with the papers' options as
 # arguments.
 

@@ -47,10 +47,8 @@ def test_the_loss_of_i_mix_is_a_soft_cross_entropy():
     partner, own = torch.randperm(7, generator=seeded(3)), torch.rand(7, generator=seeded(4))
     found = mixed_views.i_mix_loss(methods.build("simclr"), queries, keys, partner, own)
     logits = functional.normalize(queries) @ functional.normalize(keys).T / 0.5
-    target = torch.zeros(7, 7, dtype=torch.float64)
-    for i in range(7):
-        target[i, i] += own[i]
-        target[i, partner[i]] += 1 - own[i]
+    target = torch.diag(own).double()
+    target[torch.arange(7), partner] += 1 - own  # a partner may be the image itself
     torch.testing.assert_close(found, functional.cross_entropy(logits, target))
 
 

@@ -1,38 +1,15 @@
-"""Synthetic negatives: where they lie, what they pull, who gets them."""
+"""Synthetic negatives: how they are drawn and what they pull; `reference.mochi` has the loss."""
 
 import functools
 
 import drawn
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from hnlib.contrast import Contrast
 from hnlib.synthetic_negatives import mochi
 
 views = functools.partial(drawn.views, size=6, dimension=4)
-
-
-@settings(max_examples=6)
-@given(seed=st.integers(0, 9999), hardest=st.integers(1, 12))
-def test_mixtures_lie_between_the_hardest_negatives_and_the_anchor(seed, hardest):
-    contrast = Contrast.from_views(*views(seed))
-    mixture = mochi(hardest, pairs=5, with_anchor=3)
-    made = mixture.synthetic(contrast)
-    assert made.shape == (12, 8, 4) and not made.requires_grad
-    masked = contrast.similarity.masked_fill(~contrast.admissible, -2)
-    order = masked.argsort(1, descending=True)[:, : min(hardest, 10)]
-    for i, some in enumerate(order):
-        hard, z = contrast.candidates[some], contrast.anchors[i]
-        for c, point in enumerate(made[i]):
-            ends = [(a, b) for a in hard for b in (hard if c < 5 else [z])]
-            off = [  # detours that the way through the point is
-                (point - a).norm() + (point - b).norm() - (a - b).norm() for a, b in ends
-            ]
-            assert min(off) < 1e-7
-    s = mixture(contrast).similarity[:, -3:]
-    assert (s >= masked.gather(1, order).amin(1, keepdim=True) - 1e-12).all()
 
 
 def test_the_draws_are_even_and_the_partners_differ():
