@@ -11,7 +11,7 @@ from hnlib.images import augment
 from hnlib.images._torchvision import torchvision
 
 transforms = torchvision.transforms
-one_by_one = transforms.functional
+functional_ = transforms.functional
 
 
 def images(n=6, size=32, channels=3, seed=0):
@@ -22,6 +22,11 @@ def images(n=6, size=32, channels=3, seed=0):
 def pictures(n, size=32):
     """Images as torchvision has them, channels first and in [0, 1]."""
     return images(n, size).permute(0, 3, 1, 2) / 255
+
+
+def one_by_one(change, x, *columns):
+    """What torchvision makes of each image, with the values of its row."""
+    return torch.stack([change(image, *values) for image, *values in zip(x, *columns)])
 
 
 def test_plain_is_the_image_and_so_is_a_recipe_that_does_nothing():
@@ -79,12 +84,8 @@ def test_a_crop_equals_torchvisions_resized_crop():
     x = pictures(8)
     boxes = augment.crop_boxes(8, 32, 32, (0.2, 0.9), (3 / 4, 4 / 3), seeded())
     ours = augment._resample(x, boxes, None, None)
-    theirs = torch.stack(
-        [
-            one_by_one.resized_crop(image, *map(int, box), [32, 32], antialias=False)
-            for image, box in zip(x, boxes)
-        ]
-    )
+    crop = functools.partial(functional_.resized_crop, size=[32, 32], antialias=False)
+    theirs = one_by_one(crop, x, *boxes.int().T.tolist())
     assert torch.allclose(ours, theirs, atol=1e-4)
     assert not torch.allclose(ours, theirs.roll(1, 3), atol=1e-2), "one pixel aside"
     mirrored = augment._resample(x, boxes, torch.tensor([True, False] * 4), None)
@@ -99,14 +100,14 @@ def test_colour_jitter_equals_torchvisions_one_image_at_a_time():
     b, c, s = (torch.rand(16, generator=draw) * 0.8 + 0.6 for _ in range(3))
     hue = torch.rand(16, generator=draw) * 0.2 - 0.1
 
-    def theirs(i, hue):
-        y = one_by_one.adjust_brightness(x[i], b[i].item())
-        y = one_by_one.adjust_contrast(y, c[i].item())
-        y = one_by_one.adjust_saturation(y, s[i].item())
-        return one_by_one.adjust_hue(y, hue[i].item())
+    def theirs(y, b, c, s, hue):
+        y = functional_.adjust_brightness(y, b)
+        y = functional_.adjust_contrast(y, c)
+        y = functional_.adjust_saturation(y, s)
+        return functional_.adjust_hue(y, hue.item())
 
     ours = augment.jitter(x, b, c, s, hue)
-    expected, control = (torch.stack([theirs(i, h) for i in range(16)]) for h in (hue, -hue))
+    expected, control = (one_by_one(theirs, x, b, c, s, h) for h in (hue, -hue))
     # torchvision's own luma weights are rounded to four digits
     assert (ours - expected).abs().max() < 1e-3
     assert (ours - control).abs().max() > 0.05
@@ -117,14 +118,13 @@ def test_blur_equals_torchvisions_one_image_at_a_time(kernel, size):
     x = pictures(8, size)
     sigma = torch.rand(8, generator=seeded()) * 1.9 + 0.1
 
-    def theirs(sigma):
-        one = functools.partial(one_by_one.gaussian_blur, kernel_size=[kernel, kernel])
-        return torch.stack([one(image, sigma=[s.item()]) for image, s in zip(x, sigma)])
+    def theirs(image, sigma):
+        return functional_.gaussian_blur(image, [kernel, kernel], [sigma.item()])
 
     ours = augment.blur(x, sigma, kernel)
-    assert torch.allclose(ours, theirs(sigma), atol=1e-5)
+    assert torch.allclose(ours, one_by_one(theirs, x, sigma), atol=1e-5)
     assert torch.equal(augment.blur(x, torch.zeros(8), kernel), x)
-    assert not torch.allclose(ours, theirs(sigma.flip(0)), atol=1e-2), "another's deviation"
+    assert not torch.allclose(ours, one_by_one(theirs, x, sigma.flip(0)), atol=1e-2)  # another's
 
 
 @pytest.mark.parametrize("size, out", [(96, 32), (8, 32)])
@@ -139,7 +139,7 @@ def test_a_resized_crop_equals_pillows(size, out):
     theirs = []
     for image, (top, left, h, w) in zip(x, boxes.tolist()):
         crop = Image.fromarray(image.numpy()).crop((left, top, left + w, top + h))
-        theirs.append(one_by_one.pil_to_tensor(crop.resize((out, out), Image.BILINEAR)))
+        theirs.append(functional_.pil_to_tensor(crop.resize((out, out), Image.BILINEAR)))
     theirs = torch.stack(theirs).float()
     theirs = torch.where(flip.view(-1, 1, 1, 1), theirs.flip(3), theirs)
     assert (ours - theirs).abs().max() < 1.6

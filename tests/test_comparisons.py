@@ -12,7 +12,6 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
-from statsmodels.stats.power import TTestPower
 from statsmodels.stats.weightstats import ttost_paired
 
 from hnlib.experiments import comparisons
@@ -204,11 +203,9 @@ def test_a_verdict_is_one_word_for_an_effect_and_a_margin():
 
 
 @pytest.mark.parametrize("n", [2, 6])
-def test_detectable_has_the_power_it_names(n):
-    wanted = 0.54 * TTestPower().solve_power(nobs=n, alpha=0.05, power=0.8)
-    plain = Effect(9.0, 0.54 / math.sqrt(n), n - 1, "these images")
-    assert comparisons.detectable(plain) == pytest.approx(wanted, rel=1e-3)
-    effect = Effect(9.0, 0.54 / math.sqrt(n), n - 1, "new images", images=0.2)
+@pytest.mark.parametrize("images", [0.0, 0.2])
+def test_detectable_has_the_power_it_names(n, images):
+    effect = Effect(9.0, 0.54 / math.sqrt(n), n - 1, "", images)
     rng, size = np.random.default_rng(0), comparisons.detectable(effect)
     seen = np.sqrt(rng.chisquare(n - 1, 40_000) / (n - 1))
     rejected = np.abs(rng.normal(size, effect.error, 40_000)) > effect.half(0.05, seen)

@@ -120,23 +120,18 @@ def test_options_change_while_counts_and_learned_parameters_stay():
             learned.change(**{option: value})
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_gradients_flow_through_the_weights_where_the_catalogue_says(name):
-    entry = methods.CATALOGUE[name]
+@pytest.mark.parametrize(
+    "name", [x for x in NAMES if "weights_gradient" in methods.CATALOGUE[x].defaults]
+)
+def test_gradients_flow_through_the_weights_where_the_option_says(name):
     z1, z2 = (z.requires_grad_() for z in batch(2))
-    method = methods.build(name)
-    contrast = contrast_for(method, z1, z2)
-    contrast = entry.synthetic()(contrast) if entry.synthetic else contrast
-    log_w = method.log_weights(contrast)
-    assert log_w.requires_grad == (name in ("hcl", "bcl", "h-scl"))
-    value = call(method, z1, z2, LABELS)
-    gradient = torch.autograd.grad(value, z1)[0]
-    assert gradient.isfinite().all() and gradient.abs().max() > 0
-    if "weights_gradient" in entry.defaults:
-        flipped = methods.build(name, weights_gradient=not entry.defaults["weights_gradient"])
-        other = call(flipped, z1, z2, LABELS)
-        assert torch.equal(other, value)
-        assert (torch.autograd.grad(other, z1)[0] - gradient).abs().max() > 1e-5
+    through, held = (
+        call(methods.build(name, weights_gradient=x), z1, z2, LABELS) for x in (True, False)
+    )
+    assert torch.equal(through, held)
+    gradients = [torch.autograd.grad(value, z1)[0] for value in (through, held)]
+    assert (gradients[0] - gradients[1]).abs().max() > 1e-5
+    assert methods.CATALOGUE[name].defaults["weights_gradient"] == (name in ("hcl", "bcl", "h-scl"))
 
 
 @pytest.mark.parametrize("name", NAMES)

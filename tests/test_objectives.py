@@ -6,6 +6,7 @@ from functools import partial
 
 import drawn
 import pytest
+import reference
 import torch
 from drawn import space
 
@@ -93,25 +94,24 @@ def one_anchor(negative, positive=0.5):
 
 
 @pytest.mark.parametrize("t", [0.5, 0.05])
-def test_the_clamp_on_both_sides(t):
+@pytest.mark.parametrize("shift", [1e-3, -1e-3])
+def test_the_clamp_on_both_sides(t, shift):
     """Above the floor e^{-1/t} the difference rules, below it the floor."""
-    prior, positive, floor = 0.1, math.exp(0.5 / t), math.exp(-1 / t)
-    # the similarity at which (e^{s/t} - prior e^{s+/t}) / (1 - prior) meets the floor
-    edge = t * math.log(floor * (1 - prior) + prior * positive)
-    for shift, clamped in ((1e-3, False), (-1e-3, True)):
-        s, c = one_anchor(edge + shift)
-        log_w = negatives.uniform()(c)
+    prior = 0.1
+    edge = t * math.log((1 - prior) * math.exp(-1 / t) + prior * math.exp(0.5 / t))
+    s, c = one_anchor(edge + shift)
 
-        def loss(x, c=c, log_w=log_w):
-            same = Contrast.from_similarity(x, c.positives, c.admissible)
-            return objectives.info_nce(same, log_w, t, prior, scale=10)
+    def loss(x):
+        same = Contrast.from_similarity(x, c.positives, c.admissible)
+        return objectives.info_nce(same, c.uniform_log_weights, t, prior, scale=10)
 
-        difference = (math.exp((edge + shift) / t) - prior * positive) / (1 - prior)
-        value = math.log1p(10 * (floor if clamped else difference) / positive)
-        assert loss(s).item() == pytest.approx(value, rel=1e-9)
-        (gradient,) = torch.autograd.grad(loss(s), s)
-        assert gradient[0, 0] < 0 and (gradient[0, 1] == 0 if clamped else gradient[0, 1] > 0)
-        assert torch.autograd.gradcheck(loss, (s,), eps=1e-7)
+    arrays = s.detach().numpy(), c.positives.numpy(), 1.0 * c.admissible.numpy()
+    expected, near = (reference.info_nce(*arrays, t, prior, scale) for scale in (10, 10.01))
+    assert loss(s).item() == pytest.approx(float(expected[0]), rel=1e-9, abs=0)
+    assert loss(s).item() != pytest.approx(float(near[0]), rel=1e-9, abs=0)
+    (gradient,) = torch.autograd.grad(loss(s), s)
+    assert gradient[0, 0] < 0 and (gradient[0, 1] > 0 if shift > 0 else gradient[0, 1] == 0)
+    assert torch.autograd.gradcheck(loss, (s,), eps=1e-7)
 
 
 @pytest.mark.parametrize("prior", [0.5, 1 - 1e-12, 1e-30])

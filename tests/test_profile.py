@@ -184,11 +184,15 @@ class Classified(nn.Linear):
         return functional.cross_entropy(8 * super().forward(a), torch.arange(len(a)))
 
 
-@pytest.mark.parametrize(
-    "loss", [queued, decorrelated, lambda a, b: (1 - a.std(0)).relu().sum() - (a * b).sum()]
-)
+def spread(a, b):
+    return (1 - a.std(0)).relu().sum() - (a * b).sum()
+
+
+@pytest.mark.parametrize("loss", [queued, decorrelated, spread, Classified(64, 9)])
 def test_other_keys_and_statistics_of_the_batch_are_seen_in_the_residual(loss):
+    """A module is called in float64, and keeps its state."""
     found = profile_loss(loss, *drawn())
+    assert getattr(loss, "calls", 0) == 0
     assert found.residual > 0.04 and found.sharpness is None and found.nearest == ()
     assert "not a function of these points' similarities alone" in str(found)
     assert found.latex("mine").count("--") == 6
@@ -196,12 +200,6 @@ def test_other_keys_and_statistics_of_the_batch_are_seen_in_the_residual(loss):
     assert found.latex("mine") == r"mine & 10.00 & 1.0000 & 1.00 & 0.0 & 0.0 & 0.0 \\"
     for near in (lambda q, k: queued(q, k, k), lambda a, b: decorrelated(a, b, False)):
         assert profile_loss(near, *drawn()).residual < 1e-10  # functions of similarities
-
-
-def test_a_module_is_called_in_float64_and_keeps_its_state():
-    loss = Classified(64, 9)
-    assert profile_loss(loss, *drawn()).residual > 0.04
-    assert loss.calls == 0 and loss.weight.dtype == torch.float32
 
 
 # --- loudness and balance
