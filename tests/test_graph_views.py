@@ -6,6 +6,7 @@ import random
 from collections import Counter
 
 import networkx as nx
+import numpy as np
 import pytest
 import torch
 from drawn import seeded
@@ -178,6 +179,15 @@ def kept_of(n, *view):
     """The nodes that are left of each copy."""
     pieces = enumerate(copies(n, *view))
     return [frozenset(v - n * i for v in numbers) for i, (numbers, _) in pieces]
+
+
+def test_every_set_of_nodes_is_dropped_equally_often():
+    """Control: each node for itself with the same probability, which has the right mean."""
+    kept = kept_of(6, HOUSE, 0.34, "drop")
+    law = uniform(map(frozenset, itertools.combinations(range(6), 4)))
+    assert fit(kept, law) > FAIR
+    alone = np.random.default_rng(0).random((3000, 6)) < 2 / 3
+    assert fit([frozenset(np.flatnonzero(row)) for row in alone], law) < FALSE
 
 
 @pytest.mark.slow
