@@ -158,6 +158,13 @@ def test_bad_arguments_are_refused_in_one_sentence(small, arguments, message):
         train(**SHORT | {"dataset": small, "method": "hcl"} | arguments)
 
 
+def test_infograph_under_torchrun_is_refused(small, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    task.Task(GraphRun(framework="graphcl"), dataset=small)
+    with pytest.raises(ValueError, match="infograph compares .* run it without torchrun"):
+        task.Task(GraphRun(), dataset=small)
+
+
 def test_the_first_view_may_be_the_graph_itself(small):
     chosen = GraphRun(
         original=True, framework="graphcl", method="simclr", batch_size=8, folds=4
