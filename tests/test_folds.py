@@ -3,14 +3,12 @@
 import re
 from types import SimpleNamespace
 
+import folds
 import pytest
 from docutils import nodes
 from docutils.utils import new_document
-from scripts import script
 
 from hnbook.claims import check
-
-folds = script("book/ext/folds.py")
 
 
 def line(title="mean hardness falls", **other):

@@ -4,12 +4,10 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import html_repairs
+import page_metadata
 from docutils import nodes
 from docutils.utils import new_document
-from scripts import script
-
-page_metadata = script("book/ext/page_metadata.py")
-html_repairs = script("book/ext/html_repairs.py")
 
 
 def test_a_description_is_the_first_paragraph_without_a_formula():
