@@ -12,7 +12,8 @@ from test_store import record
 
 from builder import build, ledger_pages
 from hnlib import __main__ as cli
-from hnlib import experiments
+from hnlib import _files, experiments
+from hnlib.experiments import evidence
 from hnlib.images.config import ImageRun
 from hnlib.training import records, store
 
@@ -26,13 +27,20 @@ MEASUREMENT = {
 def test_a_chapter_is_stale_when_a_file_that_it_reads_has_changed(tmp_path, monkeypatch):
     """Whoever reads records depends on all of their files; others on those that they name."""
     folder = tmp_path / "records"
-    monkeypatch.setattr(records, "project_root", lambda: tmp_path)
+    for module in (records, _files):
+        monkeypatch.setattr(module, "project_root", lambda: tmp_path)
     monkeypatch.setattr(build, "root", lambda: tmp_path)
     monkeypatch.setattr(records, "tracked", lambda: folder)
     monkeypatch.setattr(records, "DEPENDENCIES", read := {})
     store.append(record(), folder)
     records.frame()
+    (ledger := tmp_path / "book/results/papers.csv").parent.mkdir(parents=True)
+    ledger.write_text("old")
+    evidence.path("papers.csv")
     assert build.is_unchanged(read)
+    ledger.write_text("new")
+    assert not build.is_unchanged(read)
+    ledger.write_text("old")
     store.append(record(experiment="other"), folder)
     assert not build.is_unchanged(read)
     records.frame()
