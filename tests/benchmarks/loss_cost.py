@@ -66,7 +66,7 @@ def main(names: list[str]) -> int:
         ratio = median(a / b for a, b in zip(spent[WARM:], base))
         most = target(methods.CATALOGUE[name], name)
         allowed = "" if most is None else f" (at most {most:g})"
-        print(f"{name:20s} {1e3 * median(spent):7.2f} ms  {ratio:5.2f} × floor{allowed}")
+        print(f"{name:20s} {1e3 * median(spent[WARM:]):7.2f} ms  {ratio:5.2f} × floor{allowed}")
         if most is not None and ratio > most:
             too_slow.append(name)
     print(f"too slow: {', '.join(too_slow) or 'nothing'}")
