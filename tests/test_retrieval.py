@@ -1,7 +1,6 @@
 """Retrieval: collections, metrics, mining, training."""
 
 import json
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -258,12 +257,6 @@ def test_a_guide_takes_away_what_it_scores_above_the_answer():
     taken = _guided(s, 0.0, excluded).nonzero().tolist()
     assert taken == [[0, 1], [2, 1], [2, 3]]  # query 1 would have no negative left
     assert _guided(s, 0.15, excluded).nonzero().tolist() == [[0, 1], [1, 0], [1, 3], [2, 3]]
-
-
-def test_without_static_embeddings_a_sentence_says_what_needs_them(monkeypatch):
-    monkeypatch.setitem(sys.modules, "wordllama", None)
-    with pytest.raises(ModuleNotFoundError, match=r"'static' .* need wordllama; pip install"):
-        views(composition="similar")
 
 
 def static_score(query, document):

