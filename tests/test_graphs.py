@@ -161,7 +161,7 @@ def test_bad_arguments_are_refused_in_one_sentence(small, arguments, message):
 def test_infograph_under_torchrun_is_refused(small, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     task.Task(GraphRun(framework="graphcl"), dataset=small)
-    with pytest.raises(ValueError, match="infograph compares .* run it without torchrun"):
+    with pytest.raises(ValueError, match=r"infograph compares .* run it without torchrun"):
         task.Task(GraphRun(), dataset=small)
 
 
