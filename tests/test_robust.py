@@ -57,6 +57,26 @@ def with_gaps(seed, n=3, m=7):
 BALLS = {"kl": robust.kl_ball, "chi2": robust.chi2_ball, "penalised": robust.kl_penalised}
 
 
+@pytest.mark.parametrize("name", BALLS)
+@cases
+@given(seed=SEEDS, eta=st.sampled_from([1e-6, 0.05, 0.5, 3.0]))
+def test_an_atom_without_mass_plays_no_part(name, seed, eta):
+    f, q0, massive = with_gaps(seed)
+    x = f.clone().requires_grad_()
+    r = BALLS[name](x, q0, eta)
+    (gradient,) = torch.autograd.grad(r.value.sum(), x)
+    assert (gradient - r.weights).abs().max() < 1e-9
+    assert (r.weights[~massive] == 0).all() and (gradient[~massive] == 0).all()
+    for i, on in enumerate(massive):
+        alone = BALLS[name](f[i, on], q0[i, on], eta)
+        assert abs(float(r.value[i].detach() - alone.value)) < 1e-9
+        assert (r.weights[i, on] - alone.weights).abs().max() < 1e-8
+        assert abs(float(r.alpha[i] - alone.alpha)) < 1e-6 * (1 + float(alone.alpha))
+    # negative control: with a little mass it does play one
+    q1 = 0.99 * q0 + 0.01 / 7
+    assert (BALLS[name](f, q1, eta).value - r.value).abs().max() > 1e-3
+
+
 @pytest.mark.parametrize("share", [0.01, 0.999])
 def test_balls_with_gaps_and_near_the_limit_are_the_optima_of_a_convex_solver(share):
     cp = pytest.importorskip("cvxpy")
