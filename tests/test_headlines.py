@@ -25,7 +25,8 @@ def test_the_readme_quotes_the_headlines():
     hundred = experiments.load("images-longer-hundred")
     quoted = {plain(interval(effect)) for effect in headlines().values()}
     quoted.add(plain(interval(selection.effect(hundred, "released", "temperature"))))
-    quoted.add(plain(interval(page.HEADLINES["search transformer"].effect())))
+    for name in ("banking77", "captions"):
+        quoted.add(plain(interval(experiments.load(name).effect("tilt", "temperature"))))
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     found = {plain(one) for one in INTERVAL.findall(text)}
     assert len(found) >= 3
