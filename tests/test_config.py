@@ -21,6 +21,8 @@ def test_every_record_reads_into_its_run_and_back_to_its_own_name():
         assert records.run_of(record).name == record["run"]
     for record in runs[:: len(runs) // 60]:
         assert records.run_of(record).configuration == record["configuration"]
+    other = record | {"configuration": record["configuration"] | {"seed": 1234}}
+    assert records.run_of(other).name not in {one["run"] for one in runs}, "negative control"
 
 
 def test_a_new_option_is_one_line_and_names_only_the_runs_that_use_it():

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from drawn import seeded
 
-from hnlib import graphs, methods
+from hnlib import graphs, methods, robust, transport
 from hnlib.contrast import Contrast
 
 LABELS = torch.tensor([0, 1, 2, 1, 0, 2])
@@ -44,10 +43,10 @@ def build(kind, name, **options):
     return (graphs.methods if kind == "nodes" else methods).build(name, **options)
 
 
-def embeddings(kind, seed=0, dtype=torch.float64, device="cpu"):
+def embeddings(kind, seed=0, dtype=torch.float64, device="cpu", size=6):
     """The two tensors that a gradient goes to: views, queries and keys, or nodes and graphs."""
-    g = seeded(seed)
-    sizes = (len(BATCH), 4) if kind == "nodes" else (6, 6)
+    g = torch.Generator().manual_seed(seed)
+    sizes = (len(BATCH), 4) if kind == "nodes" else (size, size)
     drawn = [torch.randn(n, 4, generator=g, dtype=torch.float64) for n in sizes]
     return [z.to(device, dtype).requires_grad_() for z in drawn]
 
@@ -69,6 +68,18 @@ def loss(kind, method, a, b):
         return method.pairs(a, keys, labels=torch.cat([y, y]) if entry.supervised else None)
     labels = CLASSES.to(device) if entry.supervised else None
     return method.loss(graphs.methods.from_nodes(a, b, BATCH.to(device), labels, positives))
+
+
+@pytest.mark.parametrize(("kind", "name"), EVERY)
+def test_nothing_is_asked_of_a_device(kind, name, monkeypatch):
+    """On meta there are no values: what would make an accelerator wait fails there."""
+    monkeypatch.setattr(transport, "STEPS", 3)
+    monkeypatch.setattr(robust, "STEPS", 3)
+    method = build(kind, name).to("meta")
+    a, b = embeddings(kind, device="meta", dtype=torch.float32)
+    value = loss(kind, method, a, b)
+    value.backward()
+    assert value.shape == () and value.is_meta and a.grad.shape == a.shape
 
 
 def pickled(x):

@@ -1,8 +1,8 @@
 """Whatever the kind of data: a run that was interrupted and resumed, or saved and loaded, is the run
 that was not."""
 
-import contextlib
 import itertools
+import tempfile
 from types import SimpleNamespace
 
 import pytest
@@ -74,6 +74,20 @@ def test_a_resumed_run_and_a_loaded_one_are_the_whole_one(
         train(**chosen, checkpoint=path, seed=1)
 
 
+def cut_and_resumed(chosen, minutes):
+    """Train in as many calls as needed, each of at most so many minutes; return the run."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        # time advances by a second whenever it is read
+        patch.setattr(loop, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
+        for call in itertools.count(1):
+            try:
+                run = train(**chosen, checkpoint=f"{folder}/c", minutes=minutes)
+            except training.Interrupted:
+                continue
+            assert len(run.record["sessions"]) == call
+            return run
+
+
 def same(a, b):
     """Return whether two runs have measured the same and have the same weights, to the bit."""
     pairs = zip(a.model.state_dict().values(), b.model.state_dict().values())
@@ -88,16 +102,13 @@ SEVERAL = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chosen", SEVERAL, ids=["images", "folds"])
-def test_a_run_cut_by_minutes_and_resumed_is_the_whole_one(tmp_path, monkeypatch, chosen):
+def test_a_run_cut_by_minutes_and_resumed_is_the_whole_one(monkeypatch, chosen):
     chosen = chosen | dict(device="cpu", progress=False, evaluate_every=0)
-    whole, run = train(**chosen), None
-    # time advances by a second whenever it is read; an epoch takes four of them
-    clock = SimpleNamespace(perf_counter=itertools.count().__next__)
-    monkeypatch.setattr(loop, "time", clock)
-    while run is None:
-        with contextlib.suppress(training.Interrupted):
-            run = train(**chosen, checkpoint=tmp_path / "c", minutes=9 / 60)
-    assert len(run.record["sessions"]) > 1 and same(run, whole)
+    whole = train(**chosen)
+    for seconds in (1, 9):  # an epoch takes four of them
+        assert same(cut_and_resumed(chosen, seconds / 60), whole)
+    monkeypatch.setattr(torch.optim.Adam, "load_state_dict", lambda self, state: None)
+    assert not same(cut_and_resumed(chosen, 1 / 60), whole), "negative control"
 
 
 def test_a_state_is_written_when_its_seconds_have_passed_or_at_the_end(tmp_path, monkeypatch):
