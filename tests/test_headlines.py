@@ -23,7 +23,8 @@ def plain(text):
 
 def test_the_readme_quotes_the_headlines():
     hundred = experiments.load("images-longer-hundred")
-    quoted = {plain(interval(effect)) for effect in headlines().values()}
+    shown = [*headlines().values(), *page.chosen_searches().values()]
+    quoted = {plain(interval(effect)) for effect in shown}
     quoted.add(plain(interval(selection.effect(hundred, "released", "temperature"))))
     for name in ("banking77", "captions"):
         quoted.add(plain(interval(experiments.load(name).effect("tilt", "temperature"))))
