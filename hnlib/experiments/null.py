@@ -34,6 +34,7 @@ from hnlib.training.loop import Diverged
 
 NULLS = {"N1": "a tuned temperature", "N2": "a tuned temperature and loudness"}
 CONTROLS = {"identity": "equivalent", "disguise": "equivalent", "labels": "beats"}  # over N1
+FAMILIES = [*CONTROLS, "N2"]  # what is compared with N1 without a file
 FRESH = 16  # seeds that only decide
 BEST = 4  # settings of a side whose mean is compared
 SPLITS = 50  # random halves of the queries
@@ -295,7 +296,8 @@ def null(
     ----------
     target
         file with loss(a, b, **options), where row i of b answers row i of a, and CONFIGURATIONS, a
-        list of at most eight dictionaries of options; or a control: identity, disguise, labels
+        list of at most eight dictionaries of options; or a control (identity, disguise, labels), or
+        N2, a tuned temperature and loudness
     quick
         a rehearsal of minutes on embedded data; no verdict
     processes
@@ -313,11 +315,11 @@ def null(
     """
     torch.set_num_threads(1)  # small matrices wait for one another on a busy machine
     experiment, control = protocol(quick), CONTROLS.get(target)
-    if control is None and not target.endswith(".py"):
-        raise ValueError(f"give FILE.py or a control ({', '.join(CONTROLS)}), got {target}")
+    if target not in FAMILIES and not target.endswith(".py"):
+        raise ValueError(f"give FILE.py or one of {', '.join(FAMILIES)}, got {target}")
     if unknown := sorted({*tasks} - {*experiment.blocks}):
         raise ValueError(f"tasks must be among {', '.join(experiment.blocks)}, got {unknown[0]}")
-    loss = None if control else read(target)
+    loss = None if target in FAMILIES else read(target)
     name = loss.name if loss else f"{target}-{experiment.digest[:8]}"
     stem = name.rpartition("-")[0]
     out = out or records.default_folder().parent / "null"

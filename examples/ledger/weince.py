@@ -1,0 +1,10 @@
+"""WEINCE (Erol et al., ICML 2026), λ and β selected, at four temperatures."""
+
+from hnlib import methods
+
+CONFIGURATIONS = [{"t": t} for t in (0.5, 0.2, 0.1, 0.05)]
+
+
+def loss(a, b, t):
+    """Return the loss of the catalogue on pairs."""
+    return methods.example("weince").build(temperature=t).pairs(a, b)
