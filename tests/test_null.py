@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hnlib import experiments, methods
-from hnlib.experiments import evidence, null, null_files, runner
+from hnlib.experiments import comparisons, evidence, null, null_files, runner
 from hnlib.experiments.comparisons import Effect
 from hnlib.training import records
 from hnlib.training.config import Engine
@@ -198,6 +198,12 @@ def test_a_task_of_ones_own_ends_with_a_verdict_and_is_resumed(file, tmp_path, m
     assert record["sentence"] in said and name.startswith("my_task-")
     assert record["tasks"][name]["effects"]["N1"]["verdict"] == "beats"
     assert record["tasks"][name]["chosen"]["ours"][0]["options"] == {"t": 0.05}
+    one = record["tasks"][name]
+    effect, kept = null.effects(one)["N1"], one["effects"]["N1"]
+    assert comparisons.verdict(effect, 1.0) == "beats"
+    assert [effect.low, effect.high] == pytest.approx([kept["low"], kept["high"]])
+    fresh = {side: np.mean(seeds) for side, seeds in one["fresh"].items()}
+    assert fresh["ours"] - fresh["N1"] == pytest.approx(effect.difference, rel=0.2)
     assert record["sentence"].endswith("γ = 20.00: a temperature, on these embeddings.")
     assert record["attempts"] == [folder.name] and record["code"] == path.read_text()
     scores = out / "runs" / f"{name}.jsonl"

@@ -47,6 +47,7 @@ WORDS = {
     "trails": "worse, but perhaps by less than the margin",
     "loses": "the interval lies below the margin's negative",
 }
+KEPT = ("difference", "between", "df", "family", "holm")  # of an effect, in a record
 Setting = dict  # fields of a run: method, options, lr
 
 
@@ -206,6 +207,17 @@ def compare(scores: dict[str, np.ndarray], family: int) -> dict[str, Effect]:
     return dict(sorted(found.items()))
 
 
+def points(scores: np.ndarray) -> list[list[float]]:
+    """Return the mean scores of settings and seeds, in points."""
+    return (100 * scores.mean(2)).round(3).tolist()
+
+
+def effects(task: dict) -> dict[str, Effect]:
+    """Return the differences over the null models from a task's entry of a record."""
+    kept = {base: {name: one[name] for name in KEPT} for base, one in task["effects"].items()}
+    return {base: Effect(target="these queries", **one) for base, one in kept.items()}
+
+
 def fresh_seeds(name: str, count: int = FRESH) -> list[int]:
     """Return seeds that nobody can choose: they follow from a name, which holds a digest."""
     first = 10_000 + int(hashlib.sha256(name.encode()).hexdigest()[:7], 16)
@@ -273,7 +285,7 @@ class Outcome:
         """Return all that was found, for JSON."""
         tasks = {task: one | {"effects": {}} for task, one in self.tasks.items()}
         for task, base, x, verdict in self.rows():
-            numbers = {name: getattr(x, name) for name in ("difference", "low", "high", "df")}
+            numbers = {name: getattr(x, name) for name in (*KEPT, "low", "high")}
             tasks[task]["effects"][base] = numbers | {"verdict": verdict}
         heads = {"name": self.name, "protocol": self.version, "sentence": self.sentence}
         return heads | {"tasks": tasks, "environment": records.environment(torch.device("cpu"))}
@@ -344,6 +356,7 @@ def null(
             "margin": one.margin,
             "diverged": one.diverged,
             "chosen": {side: settings[:BEST] for side, settings in chosen.items()},
+            "fresh": {side: points(x[:BEST, -len(fresh) :]) for side, x in scores.items()},
             "profile": profiled(loss, chosen["ours"][0]["options"]) if loss else "",
         }
         if one.diverged:
