@@ -101,6 +101,7 @@ def test_name_and_fresh_seeds_hold_the_loss_and_what_it_imports_of_its_own(file,
         (INFONCE, "[{'t': 0.5}, {'u': 0.5}]", r"configuration 1 .*'u'"),
         (INFONCE, "[{'t': 0.0}]", "finite scalar"),
         ("def loss(a, b, y):\n    return (a * b).sum()\n", "", "y.*embeddings a and b.*alone"),
+        ("class loss:\n    def __call__(self, a, b, c): ...\n", "", "'c'.*no third input"),
     ],
 )
 def test_what_is_no_loss_is_refused_in_a_sentence(file, text, configurations, words):

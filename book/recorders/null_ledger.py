@@ -1,8 +1,9 @@
 """Put verdicts of `hnlib null` into the ledger of the null model.
 
-    PYTHONPATH=book python book/recorders/null_ledger.py _build/null/*/record.json
+    PYTHONPATH=book python book/recorders/null_ledger.py _build/null/*/record.json refused.py
 
-replaces the records of the same losses in `book/results/null_ledger.json`.
+replaces the records of the same losses in `book/results/null_ledger.json`. Of a file of a loss it
+records why `hnlib null` refuses it.
 """
 
 import json
@@ -10,13 +11,25 @@ import sys
 from pathlib import Path
 
 from hnlib._files import write_atomically
-from hnlib.experiments import evidence
+from hnlib.experiments import evidence, null_files
 from hnlib.training.config import canonical
+
+
+def entry(path: Path) -> dict:
+    """Return the record of a verdict, or of a refusal."""
+    if path.suffix == ".json":
+        return json.loads(path.read_text(encoding="utf-8"))
+    try:
+        null_files.read(path)
+    except ValueError as error:
+        reason = str(error).removeprefix(f"{path}, ")
+        return {"name": path.stem, "refused": reason, "code": path.read_text(encoding="utf-8")}
+    raise SystemExit(f"{path} is not refused; run `hnlib null {path}`")
+
 
 if __name__ == "__main__":
     ledger = evidence.measurement("null_ledger")
-    for name in sys.argv[1:]:
-        record = json.loads(Path(name).read_text(encoding="utf-8"))
-        ledger[record["name"]] = record
-        print(record["sentence"])
+    for one in map(entry, map(Path, sys.argv[1:])):
+        ledger[one["name"]] = one
+        print(one.get("sentence", one.get("refused")))
     write_atomically(evidence.path("null_ledger.json"), f"{canonical(ledger, indent=1)}\n".encode())

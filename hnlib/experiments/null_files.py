@@ -10,6 +10,7 @@ import inspect
 import sys
 import sysconfig
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -101,24 +102,29 @@ def _try(function: Callable, options: dict, what: str) -> None:
     """Raise ValueError unless the loss takes two embeddings and returns a finite scalar."""
     generator = torch.Generator().manual_seed(0)
     batch = torch.randn(2, PROBE, PROBE, generator=generator, requires_grad=True)
-    called = getattr(function, "forward", function)
     try:
-        if not isinstance(function, type) and hasattr(called, "__code__"):
-            inspect.signature(called).bind(*batch, **options)
-    except TypeError as error:
-        raise ValueError(
-            f"{what}: {error}; a loss gets the embeddings a and b of pairs and its options alone: "
-            "no labels, which a temperature does not see, and no third input, because the "
-            "negatives of a row are the other rows of b"
-        ) from None
-    try:
-        value = Given(function, "", options).pairs(*batch)
+        made = Given(function, "", options)
+        _bind(getattr(made.function, "forward", made.function), batch, made.passed)
+        value = made.pairs(*batch)
         if value.shape != () or not value.isfinite():
             got = value.item() if value.shape == () else f"{tuple(value.shape)}: return its mean"
             raise ValueError(f"loss must return a finite scalar, got {got}")
         value.backward()
     except Exception as error:
         raise ValueError(f"{what}: {type(error).__name__}: {error}") from error
+
+
+def _bind(called: Callable, batch: Tensor, options: dict) -> None:
+    """Raise TypeError if a loss wants more than two embeddings and its options."""
+    try:
+        with suppress(ValueError):  # a builtin has no signature
+            inspect.signature(called).bind(*batch, **options)
+    except TypeError as error:
+        raise TypeError(
+            f"{error}; a loss gets the embeddings a and b of pairs and its options alone: "
+            "no labels, which a temperature does not see, and no third input, because the "
+            "negatives of a row are the other rows of b"
+        ) from None
 
 
 def named(path: Path) -> str:
