@@ -1,5 +1,6 @@
 """Null model 2: whose loss gets in, what is trained, the verdicts, and the controls."""
 
+import hashlib
 import json
 import textwrap
 from dataclasses import replace
@@ -242,6 +243,29 @@ def test_the_simulated_controls_come_out_as_they_must():
             for shares in (task["identity"][world], task["disguise"][world]):
                 assert shares["equivalent"] >= 0.8
                 assert sum(shares.get(x, 0) for x in ("beats", "leads", "trails", "loses")) <= 0.06
+
+
+@pytest.mark.parametrize("task", ["banking", "digits"])
+@pytest.mark.parametrize("control", ["identity", "disguise", "labels"])
+def test_the_trained_controls_come_out_as_they_must(control, task):
+    """In the ledger, by the error that the record has; at a margin of zero none is equivalent."""
+    one = evidence.measurement("null_ledger")[control]["tasks"][task]
+    assert one["margin"] == null.protocol().blocks[task]["matters"] and not one["diverged"]
+    effect = null.effects(one)["N1"]
+    assert comparisons.verdict(effect, one["margin"]) == null.CONTROLS[control]
+    assert comparisons.verdict(effect, 0.0) != "equivalent"
+
+
+def test_the_ledger_names_the_verdicts_of_its_effects():
+    """And the code of each loss is that whose digest gave its fresh seeds."""
+    for one in evidence.measurement("null_ledger").values():
+        for task in one.get("tasks", {}).values():
+            for base, effect in null.effects(task).items():
+                found = comparisons.verdict(effect, task["margin"])
+                assert found == task["effects"][base]["verdict"]
+        if "seeds" in one and "code" in one:
+            digest = hashlib.sha256(one["code"].encode()).hexdigest()[:8]
+            assert one["seeds"] == null.fresh_seeds(f"{one['name']}-{digest}")
 
 
 @pytest.mark.slow
