@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 
 from hnlib import _files
 
@@ -44,11 +43,3 @@ def start(*arguments, environment=None, **more):
     return subprocess.Popen(
         command, env=os.environ | places | (environment or {}), text=True, **more
     )
-
-
-def wait_for(condition, seconds=200):
-    """Wait until a condition holds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.1)

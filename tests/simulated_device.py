@@ -1,8 +1,8 @@
 """A simulated accelerator, "gpu", in Python: what fails or waits on a GPU shows without one.
 
 Its tensors hold CPU tensors, so values are the CPU's; but operands on two devices raise as on CUDA,
-and every wait of the host and every copy between host and device is counted with its place. It
-cannot show what depends on kernels: memory, speed, rounding, streams.
+and every wait of the host is counted with its place. It cannot show what depends on kernels:
+memory, speed, rounding, streams, and it computes in float32 what a GPU would in bfloat16.
 
 ``python -m tests.simulated_device NOTEBOOK -p NAME VALUE …`` executes a page on such a machine.
 """
@@ -25,9 +25,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 import hnlib
 
 ROOT = str(Path(hnlib.__file__).resolve().parents[1])
-AVAILABLE = hasattr(backend_registration, "_setup_privateuseone_for_python_backend")
-REASON = "this torch cannot register a device in Python"
-GPU = torch.device("cpu")  # until `register`
 
 #: Operators whose result depends on values: its shape, or a number for Python
 WAITS = [
@@ -44,18 +41,9 @@ WAITS = [
 INDEXED = ["index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"]
 #: Torch would make these empty and then resize them, which a `DeviceTensor` does not show
 FACTORIES = ["arange", "arange.start", "arange.start_step", "eye", "eye.m", "linspace"]
-#: What autocast runs in the lower precision
-AUTOCAST = ["conv2d", "linear", "matmul", "mm", "bmm", "addmm", "baddbmm"]
 
-
-class Log:
-    """How often the host waited for the device or copied to or from it, by operator and place."""
-
-    def __init__(self):
-        self.waits, self.copies, self.operators = Counter(), Counter(), 0
-
-
-log = Log()  # of the innermost `machine`; not of a thread, because autograd has its own
+#: How often the host waited for the device since the last `machine` began, by operator and place
+waits = Counter()
 
 
 class DeviceTensor(torch.Tensor):
@@ -91,7 +79,7 @@ def compute(operator, *args, **kwargs):
     operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
     ours = [x for x in operands if isinstance(x, DeviceTensor)]
     check_devices(operator, args, operands, ours)
-    count(operator, args, kwargs, operands, ours)
+    count(operator, args, kwargs, ours)
     target = kwargs.get("device")
     on_device = bool(ours) if target is None else torch.device(target).type == GPU.type
     if target is not None:
@@ -132,24 +120,20 @@ def check_devices(operator, args, operands, ours):
         )
 
 
-def count(operator, args, kwargs, operands, ours):
-    """Count a wait of the host, or a copy, that this operator would cause."""
+def count(operator, args, kwargs, ours):
+    """Count a wait of the host that this operator would cause."""
     name = name_of(operator)
     if not ours:
         return
-    log.operators += 1
     indices = [x for x in args[1] if x is not None] if name in INDEXED else []
+    by_mask = any(x.dtype in (torch.bool, torch.uint8) for x in indices)
+    unsized = name == "repeat_interleave" and kwargs.get("output_size") is None
     if name == "_to_copy":
         to_host = torch.device(kwargs.get("device") or GPU).type == "cpu"
     else:
         to_host = name == "copy_" and not isinstance(args[0], DeviceTensor)
-    unsized = name == "repeat_interleave" and kwargs.get("output_size") is None
-    by_mask = any(x.dtype in (torch.bool, torch.uint8) for x in indices)
     if to_host or unsized or by_mask or name in WAITS:
-        log.waits[str(operator), place()] += 1
-    from_host = name == "copy_" and len(ours) < len(operands)
-    if to_host or from_host or any(not isinstance(x, DeviceTensor) for x in indices):
-        log.copies[str(operator), place()] += 1
+        waits[str(operator), place()] += 1
 
 
 def place():
@@ -163,34 +147,11 @@ def place():
     return "autograd"  # a thread of its own
 
 
-class Backend(backend_registration._DummyBackendModule if AVAILABLE else object):
-    """What torch asks of a kind of device; it is there only inside `machine`."""
-
-    present = False
-
-    def is_available(self):
-        return self.present
+class Backend(backend_registration._DummyBackendModule):
+    """What torch asks of a kind of device."""
 
     def get_amp_supported_dtype(self):
-        return [torch.bfloat16, torch.float16]
-
-
-def in_lower_precision(operator):
-    """Return a kernel that casts what an operator takes to the type of autocast."""
-    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
-
-    def cast(x):
-        eligible = isinstance(x, DeviceTensor) and x.is_floating_point()
-        if not eligible or x.dtype == torch.float64:
-            return x
-        return x.to(torch.get_autocast_dtype(GPU.type))
-
-    def kernel(*args, **kwargs):
-        with torch._C._ExcludeDispatchKeyGuard(keys):
-            args, kwargs = tree_map(cast, (args, kwargs))
-            return operator(*args, **kwargs)
-
-    return kernel
+        return [torch.bfloat16]
 
 
 def register():
@@ -205,14 +166,10 @@ def register():
         packet, _, overload = name.partition(".")
         operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
         kernels.impl(name, partial(compute, operator), "PrivateUse1")
-    for name in AUTOCAST:
-        operator = getattr(torch.ops.aten, name).default
-        kernels.impl(name, in_lower_precision(operator), "AutocastPrivateUse1")
     return torch.device("gpu:0"), (backend, fallbacks, kernels)
 
 
-if AVAILABLE:
-    GPU, registered = register()
+GPU, registered = register()
 
 
 class Generator(torch.Generator):
@@ -248,53 +205,45 @@ class Constructors(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
-def fabric(precision="32-true"):
+def fabric():
     """Return Fabric on the simulated device."""
     from lightning_fabric import Fabric
     from lightning_fabric.accelerators import CPUAccelerator
-    from lightning_fabric.plugins.precision import MixedPrecision, Precision
     from lightning_fabric.strategies import SingleDeviceStrategy
 
     class Accelerator(CPUAccelerator):
         def setup_device(self, device):
             pass
 
-    mixed = precision == "bf16-mixed"
-    plugin = MixedPrecision(precision, GPU.type) if mixed else Precision()
-    return Fabric(strategy=SingleDeviceStrategy(GPU, Accelerator(), precision=plugin))
+    return Fabric(strategy=SingleDeviceStrategy(GPU, Accelerator()))
 
 
 @contextlib.contextmanager
 def machine():
-    """Simulate a machine with this accelerator in the block: `train` uses it. Yield the `Log`."""
-    global log
+    """Simulate a machine with this accelerator in the block: `train` uses it. Yield the waits."""
     from hnlib.training import loop
 
-    launch, load, outer = loop.launch, torch.load, log
+    launch, load = loop.launch, torch.load
 
     def launch_here(device, precision):
-        return launch(device, precision) if device == "cpu" else fabric(precision)
+        return launch(device, precision) if device == "cpu" else fabric()
 
     def load_here(*args, map_location="cpu", **kwargs):
         saved = load(*args, map_location="cpu", **kwargs)
         return saved if torch.device(map_location).type == "cpu" else tree_map(to_device, saved)
 
-    log = Log()
-    try:
-        with (
-            Constructors(),
-            mock.patch.object(loop, "launch", launch_here),
-            mock.patch.object(torch, "load", load_here),
-            mock.patch.object(torch, "Generator", Generator),
-            mock.patch.object(Backend, "present", True),
-        ):
-            yield log
-    finally:
-        log = outer
+    waits.clear()
+    with (
+        Constructors(),
+        mock.patch.object(loop, "launch", launch_here),
+        mock.patch.object(torch, "load", load_here),
+        mock.patch.object(torch, "Generator", Generator),
+    ):
+        yield waits
 
 
 def execute(notebook, parameters):
-    """Execute a page's code on the simulated machine and return its `Log`.
+    """Execute a page's code on the simulated machine.
 
     Its runs are recorded in a folder that is deleted. Raises what a cell raises, and ValueError if
     nothing was computed on the device.
@@ -307,7 +256,7 @@ def execute(notebook, parameters):
     values = notebooks.guard_parameters(notebooks.parameters_of(page), parameters)
     namespace = {"__name__": "__main__"}
     with (
-        machine() as counted,
+        machine(),
         tempfile.TemporaryDirectory() as folder,
         mock.patch.object(records, "default_folder", lambda: Path(folder)),
     ):
@@ -316,24 +265,17 @@ def execute(notebook, parameters):
                 exec(compile(cell.source, f"{path}, cell {number}", "exec"), namespace)
             if "parameters" in cell.metadata.get("tags", []):
                 namespace |= values
-    if not counted.operators:
+    if not waits:  # even a training without a single step is read out
         raise ValueError(f"{path.name} trained nothing on the device; pass parameters of new runs")
-    return counted
-
-
-def main():
-    """Execute the page that the command line names, and list its waits and copies."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("notebook")
-    parser.add_argument("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
-    given = parser.parse_args()
-    counted = execute(given.notebook, dict(given.p))
-    print(f"{given.notebook}: {counted.operators:,} operators on the device")
-    for what in ("waits", "copies"):
-        for (operator, where), times in getattr(counted, what).most_common():
-            print(f"{what:7}{times:7,} {where} {operator}")
 
 
 if __name__ == "__main__":
     os.environ.setdefault("MPLBACKEND", "Agg")
-    main()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("notebook")
+    parser.add_argument("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
+    given = parser.parse_args()
+    execute(given.notebook, dict(given.p))
+    print(f"{given.notebook}: the host waited {waits.total():,} times for the device")
+    for (operator, where), times in waits.most_common():
+        print(f"{times:7,} {where} {operator}")

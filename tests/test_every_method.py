@@ -1,4 +1,4 @@
-"""The calls of every method, for `simulated_device_cases`, and what all of them can do."""
+"""What every method can do, however it is called: on a device without values, and duplicated."""
 
 import copy
 import math
@@ -15,7 +15,7 @@ LABELS = torch.tensor([0, 1, 2, 1, 0, 2])
 CLASSES = torch.tensor([0, 1, 0, -1])  # of graphs; the last is unknown
 BATCH = torch.arange(4).repeat_interleave(torch.tensor([3, 5, 2, 4]))
 EVERY = [
-    *(("views", name) for name in methods.CATALOGUE),
+    *((kind, name) for kind in ("views", "queue", "pairs") for name in methods.CATALOGUE),
     *(("nodes", name) for name in graphs.methods.CATALOGUE),
 ]
 
@@ -71,15 +71,24 @@ def loss(kind, method, a, b):
 
 
 @pytest.mark.parametrize(("kind", "name"), EVERY)
-def test_nothing_is_asked_of_a_device(kind, name, monkeypatch):
-    """On meta there are no values: what would make an accelerator wait fails there."""
+def test_nothing_is_asked_of_a_device_and_no_other_one_is_used(kind, name, monkeypatch):
+    """On meta there are no values: what would make an accelerator wait, or mixes devices, fails."""
     monkeypatch.setattr(transport, "STEPS", 3)
     monkeypatch.setattr(robust, "STEPS", 3)
-    method = build(kind, name).to("meta")
-    a, b = embeddings(kind, device="meta", dtype=torch.float32)
-    value = loss(kind, method, a, b)
-    value.backward()
-    assert value.shape == () and value.is_meta and a.grad.shape == a.shape
+    for options in variants(build(kind, name).entry):
+        if kind in ("queue", "pairs") and options.get("gradient") == "nt-xent":
+            continue  # is refused: it needs two views
+        a, b = embeddings(kind, device="meta", dtype=torch.float32)
+        value = loss(kind, build(kind, name, **options).to("meta"), a, b)
+        value.backward()
+        assert value.shape == () and value.is_meta and a.grad.shape == a.shape
+
+
+def test_on_meta_other_devices_and_values_are_refused():
+    z = torch.ones(3, 4, device="meta")
+    for wrong in (lambda: z * torch.ones(3, 1), lambda: z.norm().item(), lambda: z[z > 0]):
+        with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
+            wrong()
 
 
 def pickled(x):
