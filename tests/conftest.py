@@ -5,6 +5,7 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -20,3 +21,27 @@ settings.register_profile(
     "hnlib", derandomize=True, deadline=None, max_examples=50, print_blob=True
 )
 settings.load_profile("hnlib")
+
+
+@pytest.fixture
+def new_checkout(tmp_path, monkeypatch):
+    """new_checkout(files) makes a folder with these texts, by their names, the checkout."""
+    from scripts import forget
+
+    def make(files):
+        for name, text in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+        (tmp_path / "notebooks").mkdir(exist_ok=True)
+        (tmp_path / "book/results/records").mkdir(parents=True)
+        (tmp_path / "book/results/experiments").mkdir(exist_ok=True)
+        if "_toc.yml" not in files:
+            (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: notebooks/one\n")
+        monkeypatch.chdir(tmp_path)
+        for name in ("HNLIB_RECALL", "HNLIB_RECORDS"):
+            monkeypatch.delenv(name, raising=False)
+        forget()
+        return tmp_path
+
+    yield make
+    forget()

@@ -1,4 +1,4 @@
-"""Where the checkout is, and the head of a notebook."""
+"""Where the checkout is, what was read of it, and the head of a notebook."""
 
 from pathlib import Path
 
@@ -15,3 +15,14 @@ jupytext:
 
 """
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def forget():
+    """Forget what was read of a checkout."""
+    from builder import build
+    from hnlib import experiments
+    from hnlib.notebooks import execute
+
+    for cached in (execute.root, execute.sources, build.toc):
+        cached.cache_clear()
+    experiments.forget()

@@ -10,7 +10,7 @@ import jupytext
 import pytest
 import reference
 import torch
-from scripts import ROOT
+from scripts import ROOT, forget
 
 import hnlib
 from hnbook.tables import format_value
@@ -37,24 +37,15 @@ PRINTED = re.search(r"^\.venv/bin/python -c '(.*?)'$", TEXT, re.M | re.S)[1]
 MEASURED, CHAPTER = re.findall(r"^````md\n(.*?)^````", TEXT, re.M | re.S)
 
 
-def clear():
-    execute.root.cache_clear()
-    execute.sources.cache_clear()
-    experiments.forget()
-
-
 @pytest.fixture
-def checkout(tmp_path, monkeypatch):
+def checkout(new_checkout):
     """A checkout without records, with the experiment and its chapter."""
-    for folder in ("book/results/records", "book/results/experiments", "notebooks/experiments"):
-        (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: notebooks/experiments/digits\n")
-    (tmp_path / "book/results/experiments/digits.toml").write_text(EXPERIMENT)
-    (tmp_path / "notebooks/experiments/digits.md").write_text(MEASURED)
-    monkeypatch.chdir(tmp_path)
-    clear()
-    yield tmp_path
-    clear()
+    return new_checkout(
+        {
+            "book/results/experiments/digits.toml": EXPERIMENT,
+            "notebooks/experiments/digits.md": MEASURED,
+        }
+    )
 
 
 @pytest.mark.slow
@@ -65,15 +56,15 @@ def test_an_experiment_is_a_file_a_queue_records_a_table_a_verdict_and_a_page(
     assert experiment.verdicts()[0]["verdict"].startswith("open")
     command = ["queue", "--only", "digits", "--run", "--device", "cpu"]
     assert len([*experiment.missing()]) == 9 and cli.main(command) == 0
-    experiments.forget()
+    forget()
     assert experiments.load("digits").verdicts()[0]["verdict"] == "holds"
     monkeypatch.setenv("HNLIB_RECALL", "1")  # as in a build, which reads tracked records alone
-    experiments.forget()
+    forget()
     assert experiments.load("digits").verdicts()[0]["verdict"].startswith("open")
     assert cli.main(["results", "--add", str(checkout / "_build/results")]) == 0
     made = records.load_all(checkout / "book/results/records")
     assert {one["environment"]["predictions"] for one in made} == {experiment.digest}
-    clear()
+    forget()
     experiment = experiments.load("digits")
     (line,) = experiment.verdicts()
     assert line["verdict"] == "holds" and not [*experiment.missing()]
@@ -87,7 +78,7 @@ def test_an_experiment_is_a_file_a_queue_records_a_table_a_verdict_and_a_page(
     assert "{eval}" not in shown and "<th>over warm</th>" in shown
     file = checkout / "book/results/experiments/digits.toml"
     file.write_text(EXPERIMENT.replace('["cold", "warm"]', '["cold", "worm"]'))
-    clear()
+    forget()
     with pytest.raises(ValueError, match="no arm 'worm'; the nearest is 'warm'"):
         experiments.load("digits").verdicts()
 

@@ -1,9 +1,10 @@
 """An experiment is one file: its arms, its runs, what is chosen, and its verdicts."""
 
+from pathlib import Path
+
 import pytest
 
 from hnlib import experiments
-from hnlib.experiments import evidence
 from hnlib.experiments import experiment as engine
 from hnlib.training import store
 
@@ -42,17 +43,22 @@ def predicted(name, words, holds, refuted, metric="ndcg"):
     )
 
 
+FOLDER = Path("book/results")  # of the checkout that `load` makes
+
+
+def record(run, cpu="a processor", **metrics):
+    """Record a run that was never made."""
+    one = {"kind": "retrieval", "configuration": run.configuration, "metrics": metrics}
+    store.append(one | {"environment": {"hardware": {"cpu": cpu}}}, FOLDER / "records")
+
+
 @pytest.fixture
-def load(tmp_path, monkeypatch):
+def load(new_checkout):
     """Write an experiment and its records, and load it."""
-    runs = tmp_path / "runs"
-    runs.mkdir()
-    monkeypatch.setattr(evidence, "path", lambda name: tmp_path / name.rpartition("/")[2])
-    monkeypatch.setenv("HNLIB_RECORDS", str(runs))
-    experiments.forget()
+    new_checkout({})
 
     def write(more="", score=None):
-        (tmp_path / "which.toml").write_text(TEXT + more)
+        (FOLDER / "experiments/which.toml").write_text(TEXT + more)
         experiments.forget()
         experiment = experiments.load("which")
         for block in experiment.blocks if score else ():
@@ -60,21 +66,17 @@ def load(tmp_path, monkeypatch):
                 for seed in experiment.seeds:
                     if (found := score(block, arm, seed)) is None:
                         continue
-                    metrics = {
-                        "ndcg": found,
-                        "ndcg_validation": found,
-                        "recall100": found + 0.001 * seed**2 * (len(arm) == 10),
-                    }
-                    run = experiment.run(arm, seed, block)
-                    one = {"kind": "retrieval", "configuration": run.configuration}
-                    one["environment"] = {"hardware": {"cpu": "a processor"}}
-                    metrics["cranfield_ndcg"] = found - 0.1
-                    store.append(one | {"metrics": metrics}, runs)
+                    record(
+                        experiment.run(arm, seed, block),
+                        ndcg=found,
+                        ndcg_validation=found,
+                        recall100=found + 0.001 * seed**2 * (len(arm) == 10),
+                        cranfield_ndcg=found - 0.1,
+                    )
         experiments.forget()
         return experiments.load("which")
 
-    yield write
-    experiments.forget()
+    return write
 
 
 def lr(block, arm, seed):
@@ -110,9 +112,9 @@ def test_a_parameter_keeps_the_blocks_that_have_its_value_or_else_the_first_of_t
     assert {run.dimension for run in other.missing()} == {64}
 
 
-def test_what_chooses_is_small_and_has_the_blocks_of_what_it_chooses_for(load, tmp_path):
+def test_what_chooses_is_small_and_has_the_blocks_of_what_it_chooses_for(load):
     load('[small]\narms = ["tilt lr0.1"]\nseeds = "3"\nepochs = 9')
-    (tmp_path / "large.toml").write_text(
+    (FOLDER / "experiments/large.toml").write_text(
         'base = "which"\nseeds = "6-9"\ngrids = []\nblocks.large.dimension = 32\n'
         '[chosen.tuned]\namong = "tilt lr*"\nby = "ndcg_validation"\nexperiment = "which"\n'
         '[small]\nepochs = 2\nseeds = "6-7"\n'
@@ -135,13 +137,10 @@ def test_what_is_chosen_is_unknown_until_all_runs_are_there_and_differs_by_block
     assert not list(experiment.missing())
 
 
-def test_a_block_is_read_from_the_processor_that_made_all_of_it(load, tmp_path):
+def test_a_block_is_read_from_the_processor_that_made_all_of_it(load):
     def again(ours, score, cpu):
         for arm in ours:
-            run = experiment.run(arm, 3, "large")
-            one = {"kind": "retrieval", "configuration": run.configuration}
-            one |= {"metrics": {"ndcg": score}, "environment": {"hardware": {"cpu": cpu}}}
-            store.append(one, tmp_path / "runs")
+            record(experiment.run(arm, 3, "large"), cpu, ndcg=score)
 
     def found():
         experiments.forget()
@@ -230,18 +229,15 @@ def test_lines_of_a_family_are_corrected_together_and_some_are_not_corrected(loa
         experiment.outcome("E")
 
 
-def test_a_closed_experiment_is_trained_at_other_parameters_alone(
-    load, tmp_path, monkeypatch, capsys
-):
+def test_a_closed_experiment_is_trained_at_other_parameters_alone(load, monkeypatch, capsys):
     begun, missing = [], engine.Experiment.missing
     monkeypatch.setattr(engine.runner, "train", lambda runs, **how: begun.extend(runs) or len(runs))
     monkeypatch.setattr(engine.Experiment, "missing", lambda self: [*missing(self)][len(begun) :])
-    monkeypatch.delenv("HNLIB_RECALL", raising=False)
     load('[small]\nseeds = "3"\n[fits.scifact]\nprimary = "recall100"').train()
     assert experiments.load("which", dataset="scifact").primary == "recall100"
     assert len(begun) == 3 * 9
     begun.clear()
-    (tmp_path / "again.toml").write_text('base = "which"\nclosed = "asked elsewhere"\n')
+    (FOLDER / "experiments/again.toml").write_text('base = "which"\nclosed = "asked elsewhere"\n')
     experiments.load("again").train()
     assert not begun and "again: 0 of 27 runs recorded; asked elsewhere." in capsys.readouterr().out
     experiments.load("again", small=True).train()

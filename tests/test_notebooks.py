@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import jupytext
 import nbformat
 import pytest
-from scripts import HEAD, ROOT
+from scripts import HEAD, ROOT, forget
 
 from builder import build, ledger_pages
 from hnbook import claims
@@ -46,13 +45,8 @@ Now {{eval}}`epochs`.
 DEFAULTS = execute.parameters_of(jupytext.reads(CHAPTER, fmt="md:myst"))
 
 
-def clear():
-    for cached in (execute.root, execute.sources, build.toc):
-        cached.cache_clear()
-
-
 @pytest.fixture
-def project(tmp_path, monkeypatch):
+def project(new_checkout):
     """A book of one chapter, in a folder of its own."""
     files = {
         "_toc.yml": "format: jb-book\nroot: notebooks/theory/one\n",
@@ -62,16 +56,8 @@ def project(tmp_path, monkeypatch):
         "notebooks/unused.py": "x = 1\n",
         "notebooks/theory/one.md": CHAPTER,
     }
-    for folder in ("notebooks/theory", "book/results/records", "hnlib", "examples"):
-        (tmp_path / folder).mkdir(parents=True)
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    shutil.copy(ROOT / "book/results.md", tmp_path / "book")
-    monkeypatch.chdir(tmp_path)
-    clear()
-    yield tmp_path
-    clear()
+    copied = {name: (ROOT / name).read_text() for name in ("pyproject.toml", "book/results.md")}
+    return new_checkout(files | copied)
 
 
 @pytest.fixture
@@ -129,7 +115,7 @@ def test_execution_stores_outputs_and_what_they_depend_on(project, one):
     assert [path.name for path in (project / "_build").iterdir()] == ["out.ipynb"]
 
     def current(**chosen):
-        clear()
+        forget()
         return execute.is_current(out, one, parameters | chosen)
 
     assert current()

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hnlib import experiments, methods
-from hnlib.experiments import evidence, runner
+from hnlib.experiments import runner
 from hnlib.experiments.runner import Engine
 from hnlib.training import records, store
 from hnlib.training.config import canonical
@@ -74,21 +74,12 @@ plain = { method = "simclr" }
 
 
 @pytest.fixture
-def checkout(tmp_path, monkeypatch):
-    """Two experiments without records, and the folders that runs are written to."""
-    (tmp_path / "tracked").mkdir()
-    for name, text in (("choice", CHOICE), ("main", MAIN)):
-        (tmp_path / f"{name}.toml").write_text(text)
-    monkeypatch.setattr(evidence, "path", lambda name: tmp_path / name.rpartition("/")[2])
-    monkeypatch.setattr(experiments.experiment, "names", lambda: ["choice", "main"])
-    monkeypatch.setattr(records, "default_folder", lambda: tmp_path / "_build" / "results")
-    monkeypatch.setenv("HNLIB_RECORDS", str(tmp_path / "tracked"))
+def checkout(new_checkout, monkeypatch):
+    """A checkout of three experiments without records."""
     monkeypatch.setattr(records, "USED", set())
     monkeypatch.setattr(records, "PLANNED", {})
-    monkeypatch.delenv("HNLIB_RECALL", raising=False)
-    experiments.forget()
-    yield tmp_path
-    experiments.forget()
+    texts = {"choice": CHOICE, "main": MAIN, "watching": WATCHING}
+    return new_checkout({f"book/results/experiments/{x}.toml": text for x, text in texts.items()})
 
 
 def test_a_parameter_changes_runs_and_the_published_value_changes_nothing(checkout):
@@ -148,7 +139,6 @@ def sized(run):
 
 
 def test_a_record_without_what_is_watched_does_not_count(checkout):
-    (checkout / "watching.toml").write_text(WATCHING)
     watching = experiments.load("watching")
     replace(watching, watches="").train(device="cpu")
     with pytest.raises(ValueError, match=r"curves of watching show no 'size'; pass train\(\)"):

@@ -28,16 +28,9 @@ if what == "fail":
 
 
 @pytest.fixture
-def checkout(tmp_path, monkeypatch):
+def checkout(new_checkout):
     """A checkout of one chapter."""
-    (tmp_path / "notebooks").mkdir()
-    (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: notebooks/one\n")
-    (tmp_path / "requirements.txt").write_text("a==1\n")
-    (tmp_path / "notebooks/one.md").write_text(NOTEBOOK)
-    monkeypatch.chdir(tmp_path)
-    execute.root.cache_clear()
-    yield tmp_path
-    execute.root.cache_clear()
+    return new_checkout({"requirements.txt": "a==1\n", "notebooks/one.md": NOTEBOOK})
 
 
 def test_points_are_all_combinations(checkout):
