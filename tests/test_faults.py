@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 from one_call import train
-from processes import start as python
+from processes import run_twice, start
 from test_training import SMALL, At, Plain, interrupt, same, weights
 from torch import nn
 
@@ -73,7 +73,7 @@ def test_sigterm_ends_the_command_with_one_sentence(tmp_path):
     path = tmp_path / "c.pt"
     arguments = "-m hnlib train images --method hcl --epochs 2000 --train-size 100 --batch-size 32"
     saved = ["--checkpoint", path, "--checkpoint-seconds", "0"]
-    process = python(*arguments.split(), *saved, cwd=tmp_path, stderr=subprocess.PIPE)
+    process = start(*arguments.split(), *saved, cwd=tmp_path, stderr=subprocess.PIPE)
     with process:
         while not path.exists():
             time.sleep(0.05)
@@ -105,7 +105,7 @@ from hnlib.images import encoders
 from hnlib.training.train import Interrupted
 
 encoders.Projector = Head
-chosen = SMALL | dict(epochs=2, checkpoint=sys.argv[1] + ".pt", save=sys.argv[1])
+chosen = SMALL | dict(epochs=2, checkpoint=f"{sys.argv[1]}/c.pt", save=f"{sys.argv[1]}/run")
 try:
     train(method="hcl", encoder=Plain(), minutes=1e-9, **chosen)
 except Interrupted:
@@ -117,11 +117,8 @@ except Interrupted:
 @pytest.mark.slow
 def test_two_processes_of_torchrun_make_the_run_of_one(tmp_path, monkeypatch):
     monkeypatch.setattr(encoders, "Projector", Head)
-    script, saved = tmp_path / "script.py", tmp_path / "run"
-    script.write_text(SHARED)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    assert python(*launcher, script, saved).wait(240) == 0
-    two = training.load(saved, encoder=Plain())
+    assert run_twice(SHARED, tmp_path) == 0
+    two = training.load(tmp_path / "run", encoder=Plain())
     one = train(method="hcl", encoder=Plain(), **SMALL | dict(epochs=2))
     assert two.record["environment"]["hardware"]["devices"] == 2
     assert len(two.record["sessions"]) == 2  # both stopped when the minutes had passed
