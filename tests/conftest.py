@@ -24,6 +24,34 @@ settings.load_profile("hnlib")
 
 
 @pytest.fixture
+def refuses(capsys):
+    """refuses(*words) runs a command that is refused and returns its one line."""
+
+    def run(*words):
+        from hnlib import __main__ as cli
+
+        assert cli.main([*map(str, words)]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("hnlib: ") and error.count("\n") == 1
+        return error
+
+    return run
+
+
+@pytest.fixture
+def prints(capsys):
+    """prints(*words) runs a command that succeeds and returns what it prints."""
+
+    def run(*words):
+        from hnlib import __main__ as cli
+
+        assert cli.main([*map(str, words)]) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
 def new_checkout(tmp_path, monkeypatch):
     """new_checkout(files) makes a folder with these texts, by their names, the checkout."""
     from scripts import forget
@@ -37,10 +65,10 @@ def new_checkout(tmp_path, monkeypatch):
         (tmp_path / "book/results/experiments").mkdir(exist_ok=True)
         if "_toc.yml" not in files:
             (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: notebooks/one\n")
-        monkeypatch.chdir(tmp_path)
         for name in ("HNLIB_RECALL", "HNLIB_RECORDS"):
             monkeypatch.delenv(name, raising=False)
         forget()
+        monkeypatch.chdir(tmp_path)
         return tmp_path
 
     yield make

@@ -123,7 +123,7 @@ def rows(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_kind_of_data_is_one_package_and_one_line(rows, tmp_path, capsys):
+def test_a_kind_of_data_is_one_package_and_one_line(rows, tmp_path, prints):
     assert rows(noise=0.5).name != rows().name == rows(noise=1.0).name
     with pytest.raises(ValueError, match="noise"):
         rows(noise=-1.0)
@@ -142,8 +142,7 @@ def test_a_kind_of_data_is_one_package_and_one_line(rows, tmp_path, capsys):
     assert records.run_of(whole.record).name == row.record
     loaded = load(tmp_path / "saved")
     assert all(map(torch.equal, loaded.model.parameters(), whole.model.parameters()))
-    assert cli.main(["results", "--folder", str(tmp_path / "records")]) == 0
-    assert "images: 1 run, last " in capsys.readouterr().out
+    assert "images: 1 run, last " in prints("results", "--folder", tmp_path / "records")
 
 
 @pytest.mark.slow

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from hnlib import __main__ as cli
 from hnlib import _files
 from hnlib.images import data
 from hnlib.images._torchvision import torchvision
@@ -116,7 +115,7 @@ def test_of_tiny_imagenet_a_sentence_says_where_to_put_it(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "stl10", "MUTAG", "novels"])
-def test_nothing_is_unpacked_from_a_hostile_archive(tmp_path, monkeypatch, capsys, name):
+def test_nothing_is_unpacked_from_a_hostile_archive(tmp_path, monkeypatch, refuses, name):
     served, root = tmp_path / "served.zip", tmp_path / "data"
     with zipfile.ZipFile(served, "w") as archive:
         for file in ("../evil.sh", "MUTAG/MUTAG_A.txt", "novels-1/corpus/A_B_1900.txt"):
@@ -133,9 +132,7 @@ def test_nothing_is_unpacked_from_a_hostile_archive(tmp_path, monkeypatch, capsy
 
     monkeypatch.setattr(zipfile.ZipFile, "open", never)
     monkeypatch.setattr(tarfile, "open", never)
-    assert cli.main(["data", name, "--root", str(root)]) == 2
-    error = capsys.readouterr().err
-    assert f"{name} could not be downloaded" in error and error.count("\n") == 1
+    assert f"{name} could not be downloaded" in refuses("data", name, "--root", root)
     assert not [path for path in root.rglob("*") if path.is_file()]
 
 
@@ -216,11 +213,9 @@ def test_validation_images_are_set_apart_once_and_for_all(numbers):
     assert torch.equal(data.subset(part, 10).x_validation, part.x_validation)
 
 
-def test_the_command_verifies_a_set(place, tmp_path, capsys):
+def test_the_command_verifies_a_set(place, tmp_path, prints):
     place()
-    assert cli.main(["data", "cifar10", "--root", str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
+    printed = prints("data", "cifar10", "--root", tmp_path)
     assert data.load("cifar10", tmp_path).digest in printed and str(tmp_path) in printed
-    assert cli.main(["data", "--root", str(tmp_path)]) == 0
-    listed = capsys.readouterr().out
+    listed = prints("data", "--root", tmp_path)
     assert "cifar10" in listed and "MUTAG" in listed and str(tmp_path) in listed

@@ -1,11 +1,10 @@
-"""The example losses: each trains for a step, and a method that has become one says so."""
+"""The example losses: each trains for a step."""
 
 import pytest
 import torch
 from drawn import views
 from scripts import ROOT
 
-from hnlib import __main__ as cli
 from hnlib import methods
 from hnlib.experiments import null
 
@@ -49,9 +48,3 @@ def test_methods_meet_where_their_options_say():
     ):
         assert ours == pytest.approx(methods.build(other, **options)(*z).item(), abs=1e-9)
     assert built("weince", share=0.1, shape=1.0) != pytest.approx(built("weince", share=0.0))
-
-
-def test_the_catalogue_answers_with_the_path(capsys):
-    path = "examples/losses/hcl_exact.py"
-    assert cli.main(["train", "images", "--method", "hcl-exact", "--dry-run"]) == 2
-    assert path in capsys.readouterr().err

@@ -91,13 +91,11 @@ def test_parameters_take_the_type_of_their_default(name, text, value):
     ],
 )
 def test_bad_input_is_one_sentence_before_anything_runs(
-    one, monkeypatch, capsys, old, new, parameter, message
+    one, monkeypatch, refuses, old, new, parameter, message
 ):
     monkeypatch.setattr(execute, "execute", lambda *a, **k: pytest.fail("it was executed"))
     one.write_text(CHAPTER.replace(old, new))
-    assert cli.main(["run", "theory/one", "-p", *parameter.split()]) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
+    assert message in refuses("run", "theory/one", "-p", *parameter.split())
 
 
 @pytest.mark.slow

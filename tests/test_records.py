@@ -11,7 +11,6 @@ import pytest
 from test_store import record
 
 from builder import build, ledger_pages
-from hnlib import __main__ as cli
 from hnlib import _files, experiments
 from hnlib.experiments import evidence
 from hnlib.images.config import ImageRun
@@ -76,13 +75,12 @@ def test_runs_that_differ_in_their_experiment_alone_are_one():
     assert list(records.frame([twice[0], MEASUREMENT]).kind) == ["images"]
 
 
-def test_the_command_counts_the_runs_of_each_experiment(tmp_path, capsys):
+def test_the_command_counts_the_runs_of_each_experiment(tmp_path, prints):
     for seed in range(2):
         store.append(record(seed) | {"environment": {"date": f"2026-01-0{seed + 1}"}}, tmp_path)
     store.append(record(seed=2, experiment="other"), tmp_path)
     store.append(MEASUREMENT, tmp_path)
-    assert cli.main(["results", "--folder", str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
+    printed = prints("results", "--folder", tmp_path)
     assert "3 trained encoders\nimages: 2 runs, last 2026-01-02\nother: 1 run" in printed
 
 

@@ -1,10 +1,11 @@
-"""Experiments at other parameters, and the runner that trains what is not recorded."""
+"""Experiments at other parameters, the runner that trains what is not recorded, and its queue."""
 
 import itertools
 from dataclasses import replace
 
 import pytest
 
+from hnlib import __main__ as cli
 from hnlib import experiments, methods
 from hnlib.experiments import runner
 from hnlib.experiments.runner import Engine
@@ -15,6 +16,7 @@ CHOICE = """
 question = "Which rate?"
 primary = "ndcg_validation"
 seeds = "5-9"
+minutes = 0.1
 [fields]
 kind = "retrieval"
 dataset = "generated"
@@ -182,3 +184,27 @@ def test_processes_record_what_one_process_records(checkout, tmp_path):
     assert done == 4 and [run for run, outcome in failures if isinstance(outcome, ValueError)]
     assert content(here) == content(there) and len(content(here)) == 4
     assert not [*tmp_path.rglob("*.pt")]  # nothing is unfinished
+
+
+def test_the_queue_plans_and_trains_and_goes_on_after_a_failure(
+    checkout, monkeypatch, capsys, prints
+):
+    queue = ["queue", "--only", "*ch*"]
+
+    def train(one, minutes, **how):
+        trained.append(one.name)
+        if one.name == "watching":
+            raise ValueError("no such data")
+        if recorded:
+            measured = {"kind": "measurement", "configuration": {"experiment": one.name}}
+            store.append(measured, records.default_folder())
+
+    listed = [line.split(":")[0] for line in prints(*queue).splitlines()]
+    assert listed == ["watching", "choice"]
+    monkeypatch.setattr(experiments.experiment.Experiment, "train", train)
+    for recorded in (False, True):
+        trained = []
+        assert cli.main([*queue, "--run"]) == 1 - recorded
+        assert trained == listed
+        assert capsys.readouterr().out == "watching: no such data\n"
+    assert cli.main([*queue, "--run", "--minutes", "1e-9"]) == 1 and len(trained) == 2

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hnlib import __main__ as cli
 from hnlib.images.config import ImageRun
 from hnlib.training import config, records, store
 
@@ -127,29 +126,26 @@ def test_superseding_is_a_line_of_which_the_last_by_date_wins(tracked):
     assert store.altered(tracked) == []
 
 
-def test_a_folder_is_added_once_and_what_is_malformed_is_refused(tmp_path, tracked, capsys):
+def test_a_folder_is_added_once_and_what_is_malformed_is_refused(
+    tmp_path, tracked, prints, refuses
+):
     mine, old = tmp_path / "mine", tmp_path / "old"
     for seed in (0, 1):
         store.append(record(seed), mine)
-    assert cli.main(["results", "--add", str(mine)]) == 0
-    assert "2 of 2 records were new" in capsys.readouterr().out
+    assert "2 of 2 records were new" in prints("results", "--add", mine)
     path = mine / "images.jsonl"
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b"0.9", b"0.7"))
-    assert cli.main(["results", "--add", str(mine)]) == 2
-    assert "changed, or without its scores" in capsys.readouterr().err
+    assert "changed, or without its scores" in refuses("results", "--add", mine)
     path.write_bytes(whole)
-    assert cli.main(["results", "--add", str(mine)]) == 0
-    assert "0 of 2 records were new" in capsys.readouterr().out
+    assert "0 of 2 records were new" in prints("results", "--add", mine)
     old.mkdir()
     (old / "one.json").write_text(json.dumps(record(2)))  # as earlier versions wrote them
     (old / "two.json").write_text(json.dumps({"kind": "images", "metrics": {}}))
-    assert cli.main(["results", "--add", str(old)]) == 2
-    error = capsys.readouterr().err
-    assert "two.json has a malformed record, none is added: 'configuration'" in error
-    assert error.count("\n") == 1 and len(store.read(tracked)) == 2
+    words = "two.json has a malformed record, none is added: 'configuration'"
+    assert words in refuses("results", "--add", old) and len(store.read(tracked)) == 2
     (old / "two.json").unlink()
-    assert cli.main(["results", "--add", str(old)]) == 0
+    prints("results", "--add", old)
     assert len(records.load_all(tracked)) == 3 and store.altered(tracked) == []
 
 

@@ -1,4 +1,4 @@
-"""Grids of a notebook: what is refused before anything starts, and points that fail."""
+"""Grids of a notebook: their points, and points that fail."""
 
 import pytest
 from scripts import HEAD
@@ -39,12 +39,6 @@ def test_points_are_all_combinations(checkout):
     assert [[*point.values()] for point in every] == [
         [beta, methods, "wait"] for beta in (0.5, 1.0) for methods in (["hcl"], ["ot", "simclr"])
     ]
-
-
-def test_bad_input_is_refused_before_anything_starts(checkout, capsys):
-    assert cli.main(["run", "one", "--grid", "beta=1", "--grid", "beta=2"]) == 2
-    assert "parameter 'beta' is given twice" in capsys.readouterr().err
-    assert not (checkout / "_build").exists()
 
 
 @pytest.mark.slow
