@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 from scripts import ROOT
+from test_transformers import write as write_transformer
 
 from hnlib import methods
 from hnlib.images import _torchvision  # noqa: F401, before transformers is imported: see there
@@ -42,13 +43,7 @@ def test_it_runs_without_data(example, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_simcse_trains_a_transformer_and_reads_a_set_of_similarity(tmp_path, monkeypatch, capsys):
-    from transformers import BertConfig, BertModel, BertTokenizerFast
-
-    words = "[PAD] [UNK] [CLS] [SEP] [MASK] the a dog cat runs sleeps on under table tree"
-    (tmp_path / "vocab.txt").write_text(words.replace(" ", "\n"))
-    BertTokenizerFast(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
-    sizes = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
-    BertModel(BertConfig(vocab_size=15, **sizes)).save_pretrained(tmp_path)
+    write_transformer(tmp_path, "Bert")
     sentences = tmp_path / "sentences.txt"
     sentences.write_text("the dog runs\nthe cat sleeps\na cat on the table\na dog under a tree\n")
     arguments = ["--model", tmp_path, "--sentences", sentences, "--sets", "alike", "-o", "mu=0.4"]

@@ -75,12 +75,7 @@ def test_seeds_that_lack_a_cell_do_not_count():
     assert sharpness_map.Map(runs.iloc[:0]).seeds == ()
 
 
-def test_a_parabola_finds_the_peak_and_shuffled_sharpnesses_lose():
-    """Beyond the sharpnesses tried the peak is at their end."""
-    gammas = np.array([1.0, 2, 4, 8, 16, 32])
-    fit = sharpness_map.parabola(gammas, [100 * hill(gamma) for gamma in gammas])
-    assert (fit.peak, fit.r2, fit(10)) == pytest.approx((10, 1, 60))
+def test_a_peak_beyond_the_sharpnesses_tried_is_at_their_end():
+    """Elsewhere it is found: see *Other people's tables*."""
     for tried, peak in (((16, 32, 64), 16), ((1, 2, 4), 4)):
         assert sharpness_map.parabola(tried, [hill(g) for g in tried]).peak == pytest.approx(peak)
-    shuffled = sharpness_map.parabola(gammas[[3, 0, 5, 2, 4, 1]], [100 * hill(g) for g in gammas])
-    assert shuffled.r2 < 0.7 and abs(shuffled.peak - 10) > 1

@@ -4,8 +4,7 @@ backward`.
     python tests/benchmarks/loss_cost.py [hcl ot …]
 
 512 pairs, 128 dimensions, two threads. Losses take turns, so that a drift of the machine hits all
-alike; medians of the ratios within a round. The exit status is 1 if a loss costs more than its
-target. To compare two versions, run it in a worktree of each.
+alike; medians of the ratios within a round. To compare two versions, run it in a worktree of each.
 """
 
 import sys
@@ -18,13 +17,6 @@ import torch
 from hnlib import methods
 
 PAIRS, DIMENSION, WARM, ROUNDS = 512, 128, 5, 60
-TARGETS = {  # times the floor
-    "simclr": 1.1,
-    "debiased": 1.1,
-    "ot": 1.8,
-    "unremix": 3.3,
-    "chi2-dro": 5.0,
-}
 
 
 def embeddings():
@@ -37,14 +29,7 @@ def embeddings():
     return views, labels
 
 
-def target(entry, name: str) -> float | None:
-    """Return how often the floor a loss may cost; None where nobody has said."""
-    if name in TARGETS or not ("weights_gradient" in entry.defaults or entry.supervised):
-        return TARGETS.get(name)
-    return 2.0 if entry.defaults.get("weights_gradient") else 1.4
-
-
-def main(names: list[str]) -> int:
+def main(names: list[str]) -> None:
     torch.set_num_threads(2)
     views, labels = embeddings()
     hidden = tuple(torch.relu(view @ view.T) for view in views)
@@ -60,18 +45,12 @@ def main(names: list[str]) -> int:
             start = time.perf_counter()
             loss().backward()
             times[name].append(time.perf_counter() - start)
-    base, too_slow = times.pop("floor")[WARM:], []
+    base = times.pop("floor")[WARM:]
     print(f"{'floor':20s} {1e3 * median(base):7.2f} ms, torch {torch.__version__}")
     for name, spent in times.items():
         ratio = median(a / b for a, b in zip(spent[WARM:], base))
-        most = target(methods.CATALOGUE[name], name)
-        allowed = "" if most is None else f" (at most {most:g})"
-        print(f"{name:20s} {1e3 * median(spent[WARM:]):7.2f} ms  {ratio:5.2f} × floor{allowed}")
-        if most is not None and ratio > most:
-            too_slow.append(name)
-    print(f"too slow: {', '.join(too_slow) or 'nothing'}")
-    return int(bool(too_slow))
+        print(f"{name:20s} {1e3 * median(spent[WARM:]):7.2f} ms  {ratio:5.2f} × floor")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])
