@@ -1,37 +1,23 @@
 """`train` in one call: fields of the run, options of the method and settings of the execution."""
 
-import dataclasses
+from dataclasses import fields
 
 from hnlib.training import kinds
 from hnlib.training import train as training
 from hnlib.training.config import Execution, defaults
 
-CLASSES = {"Dataset": "images", "GraphSet": "graphs", "Corpus": "sentences"}
-DEFAULT = object()  # the method of a run that names none
-BEGINNINGS = {"folder:": "images", "text:": "sentences"}
+NAMES = ("dataset", "method", "encoder")  # of what may also be an object
 
 
-def run_class(dataset, framework=None):
-    """Return the class of the runs on a data set."""
-    if not isinstance(dataset, str):
-        return kinds.run_class(CLASSES[type(dataset).__name__])
-    known = {name: kind for kind in kinds.KINDS for name in kinds.run_class(kind).datasets}
-    beginning = dataset.partition(":")[0] + ":"
-    kind = "graphs" if framework else (known | BEGINNINGS).get(dataset, BEGINNINGS.get(beginning))
-    return kinds.run_class(kind or "images")
+def train(kind="images", options=None, **given):
+    """Train a run of a kind of data; what is no field and no setting is an option."""
+    run = kinds.run_class(kind)
+    names = {field.name for field in fields(Execution)}
+    settings = {name: given.pop(name) for name in names & given.keys()}
+    objects = {name: given.pop(name) for name in NAMES if is_object(given.get(name))}
+    chosen = {name: given.pop(name) for name in defaults(run).keys() & given.keys()}
+    return training.train(run(**chosen, options=(options or {}) | given), **objects, **settings)
 
 
-def train(dataset="digits", method=DEFAULT, encoder=None, **keywords):
-    """Train a run on a data set, with a method and an encoder that are named or objects."""
-    objects = {"dataset": dataset, "method": method, "encoder": encoder}
-    named = {k: v for k, v in objects.items() if isinstance(v, str) or (k, v) == ("method", None)}
-    own = {k: v for k, v in objects.items() if k not in named and v not in (None, DEFAULT)}
-    kind = run_class(dataset, keywords.get("framework"))
-    execution = {f.name for f in dataclasses.fields(Execution)} & keywords.keys()
-    fields = keywords.keys() & defaults(kind).keys()
-    options = keywords.get("options", {}) | {
-        k: v for k, v in keywords.items() if k not in execution | fields
-    }
-    chosen = {k: v for k, v in keywords.items() if k in fields} | {"options": options}
-    settings = {k: v for k, v in keywords.items() if k in execution}
-    return training.train(kind(**named | chosen), **own, **settings)
+def is_object(value):
+    return not isinstance(value, str | None)

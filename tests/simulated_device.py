@@ -26,18 +26,8 @@ import hnlib
 
 ROOT = str(Path(hnlib.__file__).resolve().parents[1])
 
-#: Operators whose result depends on values: its shape, or a number for Python
-WAITS = [
-    "_local_scalar_dense",
-    "_unique2",
-    "bincount",
-    "equal",
-    "is_nonzero",
-    "masked_select",
-    "nonzero",
-    "unique_consecutive",
-    "unique_dim",
-]
+#: Of operators whose result depends on values: its shape, or a number for Python
+WAITING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 INDEXED = ["index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"]
 #: Torch would make these empty and then resize them, which a `DeviceTensor` does not show
 FACTORIES = ["arange", "arange.start", "arange.start_step", "eye", "eye.m", "linspace"]
@@ -79,7 +69,8 @@ def compute(operator, *args, **kwargs):
     operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
     ours = [x for x in operands if isinstance(x, DeviceTensor)]
     check_devices(operator, args, operands, ours)
-    count(operator, args, kwargs, ours)
+    if ours and waits_for_device(operator, args, kwargs):
+        waits[str(operator), place()] += 1
     target = kwargs.get("device")
     on_device = bool(ours) if target is None else torch.device(target).type == GPU.type
     if target is not None:
@@ -120,20 +111,18 @@ def check_devices(operator, args, operands, ours):
         )
 
 
-def count(operator, args, kwargs, ours):
-    """Count a wait of the host that this operator would cause."""
+def waits_for_device(operator, args, kwargs):
+    """Return whether the host would wait for this operator."""
     name = name_of(operator)
-    if not ours:
-        return
-    indices = [x for x in args[1] if x is not None] if name in INDEXED else []
-    by_mask = any(x.dtype in (torch.bool, torch.uint8) for x in indices)
-    unsized = name == "repeat_interleave" and kwargs.get("output_size") is None
+    if name in INDEXED:
+        return any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1])
+    if name == "repeat_interleave":
+        return kwargs.get("output_size") is None
     if name == "_to_copy":
-        to_host = torch.device(kwargs.get("device") or GPU).type == "cpu"
-    else:
-        to_host = name == "copy_" and not isinstance(args[0], DeviceTensor)
-    if to_host or unsized or by_mask or name in WAITS:
-        waits[str(operator), place()] += 1
+        return torch.device(kwargs.get("device") or GPU).type == "cpu"
+    if name == "copy_":
+        return not isinstance(args[0], DeviceTensor)
+    return not WAITING.isdisjoint(operator.tags)
 
 
 def place():

@@ -19,17 +19,17 @@ def _short_probe(monkeypatch):
 
 
 SMALL = dict(train_size=64, batch_size=16, evaluate_size=20)
-GRAPHS = dict(dataset="motifs", batch_size=50, folds=2, hidden=8)
+GRAPHS = dict(kind="graphs", dataset="motifs", batch_size=50, folds=2, hidden=8)
+SENTENCES = dict(kind="sentences", dataset="topics", method="hcl", dimension=16)
+SENTENCES |= dict(batch_size=400, length=6, tasks=("alike",))
+RETRIEVAL = dict(kind="retrieval", dataset="generated", method="simclr", dimension=16)
+RETRIEVAL |= dict(batch_size=64, vocabulary=500)
 RUNS = {
     "queue": SMALL | dict(method="hcl", queue=24),
     "nodes": GRAPHS | dict(method="hcl"),
     "graphs": GRAPHS | dict(method="ot", framework="graphcl"),
-    "sentences": dict(
-        dataset="topics", batch_size=400, length=6, tasks=("alike",), dimension=16, method="hcl"
-    ),
-    "retrieval": dict(
-        dataset="generated", batch_size=64, vocabulary=500, dimension=16, method="simclr"
-    ),
+    "sentences": SENTENCES,
+    "retrieval": RETRIEVAL,
 }
 #: Files where a step may wait
 WAITS = {"graphs": {"hnlib/graphs/views.py"}}  # how large a view is depends on what was drawn

@@ -9,7 +9,6 @@ import pytest
 import reference
 import torch
 from drawn import seeded
-from one_call import train
 from torch_geometric.data import Batch, Data
 from torch_geometric.utils import to_undirected
 
@@ -106,10 +105,6 @@ def test_the_gradient_is_that_of_the_loss_scale_and_all(name, beta):
 # Training
 
 
-#: A short run of graphs.
-SHORT = dict(epochs=1, folds=4, progress=False)
-
-
 @pytest.fixture(scope="module")
 def small():
     """Two classes that even an untrained encoder tells apart partly, with one graph in ten of the
@@ -141,21 +136,6 @@ def test_hidden_labels_are_classes_of_their_own_in_two_views(small):
 
 
 # What bad input gets
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (dict(method="simclr"), "method 'simclr' is unknown; the catalogue has infograph"),
-        (dict(method="unremix", framework="graphcl"), "unremix needs the inputs of the last layer"),
-        (dict(method=methods.build("hcl")), "has no method 'hcl'"),
-        (dict(method=None), "method=None trains nothing"),
-        (dict(queue=8), "queue=8 requires framework='graphcl'"),
-    ],
-)
-def test_bad_arguments_are_refused_in_one_sentence(small, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        train(**SHORT | {"dataset": small, "method": "hcl"} | arguments)
 
 
 def test_infograph_under_torchrun_is_refused(small, monkeypatch):

@@ -4,13 +4,10 @@ them."""
 import pytest
 import torch
 from drawn import seeded
-from one_call import train
 from torch.nn import functional
 
 from hnlib import methods
 from hnlib.images import mixed_views
-
-SMALL = dict(epochs=2, batch_size=64, train_size=200, evaluate_size=100, progress=False)
 
 
 def test_i_mix_shows_the_own_image_most():
@@ -65,17 +62,3 @@ def test_the_loss_of_un_mix_is_three_losses(name):
 
     expected = loss(z[0], h[0]) + 0.3 * loss(z[2], h[2]) + 0.7 * loss(z[2][order], h[2][order])
     torch.testing.assert_close(mixed_views.un_mix_loss(method, z, own, hidden), expected)
-
-
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        (dict(method="scl"), "mixing requires a method without class labels, not scl"),
-        (dict(admitted=0.5), "mixing and admitted do not go together"),
-        (dict(method="unremix", mixing="i-mix"), "no two views to weigh, which unremix needs"),
-        (dict(mixing=None, mixing_share=0.5), "mixing_share requires mixing"),
-    ],
-)
-def test_what_is_refused(more, words):
-    with pytest.raises(ValueError, match=words):
-        train("digits", **dict(mixing="un-mix") | SMALL | more)

@@ -136,27 +136,3 @@ def test_unremix_is_uniform_where_nothing_varies(images):
     w = negatives.unremix()(contrast)
     is_distribution(w, contrast.admissible)
     torch.testing.assert_close(w.exp(), contrast.uniform_log_weights.exp())
-
-
-Z = torch.randn(8, 2, generator=seeded(2))
-EYE = torch.eye(3) > 0
-LABELLED = Contrast.from_views(Z[:4], Z[4:], torch.tensor([0, 1, 0, 1]))
-BARE = Contrast.from_similarity(torch.eye(3), EYE, ~EYE)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: negatives.entropic_ot(cost="cubic"), "cost must be one of exponential, got 'cub"),
-        (lambda: centred_tilt()(BARE), "centred_tilt needs embeddings"),
-        (lambda: negatives.unremix()(LABELLED), "no labels"),
-        (
-            lambda: negatives.unremix(gradient="nt-xent")(Contrast.from_pairs(Z[:4], Z[4:])),
-            "needs a contrast of two views",
-        ),
-        (lambda: negatives.unremix(mixture=(-0.1, 0.6, 0.5)), "mixture must be three shares"),
-    ],
-)
-def test_what_is_wrong_is_named(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()

@@ -64,7 +64,7 @@ def same(a, b):
 def test_a_resumed_run_and_a_loaded_one_are_the_whole_one(
     tmp_path, monkeypatch, kind, method, more
 ):
-    chosen = RUNS[kind] | dict(method=method, epochs=2, evaluate_every=1) | more
+    chosen = RUNS[kind] | dict(kind=kind, method=method, epochs=2, evaluate_every=1) | more
     chosen |= dict(device="cpu", progress=False)
     whole, path = train(**chosen), tmp_path / "c"
     resumed = cut_and_resumed(chosen, 1, path)  # an epoch takes four of them

@@ -13,7 +13,6 @@ from scipy.stats import spearmanr
 from sklearn.metrics import f1_score
 
 from hnlib import methods
-from hnlib.__main__ import main
 from hnlib.contrast import Contrast
 from hnlib.sentences import benchmarks, data, encoders
 from hnlib.sentences import evaluation as transfer
@@ -25,7 +24,7 @@ DOCUMENTS = [
     ["the cat sat .", "the dog ran off", "a bird sang"],
     ["ships sail", "the sea is wide and deep"],
 ]
-QUICK = dict(progress=False, device="cpu", tasks=("alike",), dimension=16)
+QUICK = dict(dataset="topics", progress=False, device="cpu", tasks=("alike",), dimension=16)
 
 
 @pytest.fixture(scope="module")
@@ -316,18 +315,13 @@ def test_scores_of_pairs(corpus):
 
 
 @pytest.mark.slow
-def test_a_run_is_recorded_read_and_shown(tmp_path, capsys):
-    chosen = dict(method="hcl", options=dict(beta=2.0), epochs=2, batch_size=200, dimension=16)
-    done = train("topics", **chosen, progress=False, record_to=tmp_path, evaluate_every=1)
-    (record,) = records.load_all(tmp_path)
-    assert records.run_of(record).configuration == record["configuration"]
-    assert [row["epoch"] for row in done.history] == [0, 1, 2]
+def test_training_relates_the_words_of_a_topic(tmp_path):
+    chosen = dict(dataset="topics", method="hcl", beta=2.0, epochs=2, batch_size=200, dimension=16)
+    done = train("sentences", **chosen, progress=False, record_to=tmp_path, evaluate_every=1)
     assert all({"topic", "alike", "loss"} <= row.keys() for row in done.history)
-    right = records.unpack(record["correct"]["topic"], record["judged"]["topic"])
-    assert right.mean() == record["metrics"]["topic"] and record["judged"] == {"topic": 300}
-    row = records.frame(tmp_path).iloc[0]
+    right = records.unpack(done.record["correct"]["topic"], done.record["judged"]["topic"])
+    assert right.mean() == done.metrics["topic"] and len(right) == 300
+    (row,) = records.frame(tmp_path).itertuples()
     assert (row.kind, row.beta, row.encoder, row.sentences) == ("sentences", 2.0, "bag", 1800)
-    untrained = train("topics", None, epochs=0, **QUICK)
+    untrained = train("sentences", method=None, epochs=0, **QUICK)
     assert done.metrics["alike"] > untrained.metrics["alike"] + 0.2
-    assert main(["results", "--folder", str(tmp_path)]) == 0
-    assert "sentences: 1 run, last " in capsys.readouterr().out

@@ -3,7 +3,6 @@
 import functools
 
 import drawn
-import pytest
 import torch
 
 from hnlib.contrast import Contrast
@@ -32,10 +31,3 @@ def test_gradient_reaches_mixtures_through_the_anchor_alone():
     in_z1, in_z2 = torch.autograd.grad(total, (z1, z2))
     assert in_z1[0].abs().max() > 0.01 and not in_z1[1:].any() and not in_z2.any()
     assert grown.scale == 16 and torch.equal(grown.similarity[:, :12], contrast.similarity)
-
-
-def test_a_contrast_without_embeddings_is_refused():
-    square = torch.eye(4, dtype=torch.float64)
-    bare = Contrast.from_similarity(square, square > 0, square == 0)
-    with pytest.raises(ValueError, match="mochi mixes embeddings; build the contrast from views"):
-        mochi()(bare)

@@ -201,22 +201,6 @@ def test_max_steps_end_a_run_and_more_epochs_do_not_take_its_last_row(tmp_path):
     assert learning_curve(longer) == learning_curve(whole)
 
 
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        (dict(batch_size=101), "at most the 100 images for training, got 101"),
-        (dict(method=nn.Identity(), queue=8), "queue requires a method"),
-        (dict(schedule={"beta": (1, 0)}), "no option 'beta'; it has temp"),
-        (dict(admitted=0.5, method="scl"), "admitted requires a method without class labels"),
-        (dict(separate_views=True, queue=64), "separate_views does not apply with queue=64"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused_before_anything_is_written(tmp_path, change, message):
-    with pytest.raises(ValueError, match=message):
-        train(**SMALL | change, checkpoint=tmp_path / "c", record_to=tmp_path / "r")
-    assert not [*tmp_path.iterdir()]
-
-
 class Plain(nn.Module):
     """An encoder of one's own, which calls itself by the name of one of ours."""
 
