@@ -35,11 +35,11 @@ over = { extends = ["tilt"], temperature = [0.1] }
 """
 
 
-def predicted(name, words, holds, refuted, metric="ndcg"):
+def predicted(name, words, holds, refuted):
     """The text of a prediction."""
     return (
         f'\n[[predictions]]\nid = "{name}"\nsays = "{name}."\n{words}\n'
-        f'holds = {{ {holds} }}\nrefuted = {{ {refuted} }}\nmetric = "{metric}"\n'
+        f'holds = {{ {holds} }}\nrefuted = {{ {refuted} }}\nmetric = "ndcg"\n'
     )
 
 
@@ -99,6 +99,8 @@ def test_an_unknown_arm_names_the_nearest(load):
         load().run("tilt lr0.3", 3, "large")
     with pytest.raises(ValueError, match="two arms of one name"):
         load('[arms]\n"plain lr0.1" = { extends = "plain", lr = 0.1 }')
+    with pytest.raises(ValueError, match="no prediction 'E'; the nearest is"):
+        load(predicted("D", "", "above = 0.0", "below = 0.0")).outcome("E")
 
 
 def test_a_parameter_keeps_the_blocks_that_have_its_value_or_else_the_first_of_them(load):
@@ -160,22 +162,6 @@ def test_a_block_is_read_from_the_processor_that_made_all_of_it(load):
     assert found() == [0.75] * len(arms)
 
 
-def test_verdicts_follow_the_ranges_of_the_file(load):
-    pair = 'compare = [["tilt lr0.1", "plain lr0.1"]]'
-    both = 'compare = [[["tilt lr0.2", "plain lr0.2"], ["tilt lr0.1", "plain lr0.1"]]]'
-    more = predicted("A", pair, "above = 3.0", "below = 3.0")
-    more += predicted("B", pair, "below = 3.0", "above = 3.0")
-    more += predicted("E", both, "inside = [-1.0, 1.0]", "above = 1.0")
-    more += predicted("F", pair, "above = 0.0", "below = 0.0", "recall100")
-    more += predicted("G", pair, "above = 5.4", "below = 5.4", "transfer_ndcg")
-    rows = load(more).verdicts()
-    assert [row["verdict"][:7] for row in rows] == ["open: 1"] * 2 + ["open: 2"] + ["open: 1"] * 2
-    rows = load(more, lr).verdicts()
-    words = ["holds", "refuted", "holds", "holds", "unresolved"]
-    assert [row["verdict"] for row in rows] == words
-    assert "small +5.4" in rows[0]["decides"] and "large +5.4" in rows[0]["decides"]
-
-
 def test_pairs_are_compared_in_the_blocks_that_have_both_arms(load):
     cold, plain = "tilt t0.1", "plain lr0.1"
     assert load().waiting([(cold, plain)]) == 2 * 3  # the large block has no such arm
@@ -209,24 +195,6 @@ def test_what_a_prediction_may_be_about(load):
     assert widest.family == 3
     assert experiment.outcome("chosen").text == "lr = 0.2"
     assert experiment.outcome("chosen", "recall100") == {}  # a choice has no second read-out
-
-
-def test_lines_of_a_family_are_corrected_together_and_some_are_not_corrected(load):
-    pair = 'compare = [["tilt lr0.1", "plain lr0.1"]]\nblocks = ["small"]'
-    more = "".join(
-        predicted(x, f'{pair}\nfamily = "AB"', "above = 0.0", "below = 0.0") for x in "AB"
-    )
-    more += predicted("C", f"{pair}\ntogether = false", "whole = [-9.0, 9.0]", "above = 9.0")
-    more += predicted("D", "", "above = 0.0", "below = 0.0")
-    more += "[predictions.settled]\ndecides = '+1'\nverdict = 'undefined'"
-    experiment = load(more, lr)
-    assert experiment.outcome("A").family == 2 and experiment.outcome("C").family == 1
-    assert experiment.outcome("A").low < experiment.outcome("C").low
-    rows = experiment.verdicts()[2:]
-    assert [row["verdict"] for row in rows] == ["holds", "undefined"]
-    assert (rows[1]["ndcg"], rows[1]["recall100"]) == ("+1", "")
-    with pytest.raises(ValueError, match="no prediction 'E'; the nearest is"):
-        experiment.outcome("E")
 
 
 def test_a_closed_experiment_is_trained_at_other_parameters_alone(load, monkeypatch, capsys):
