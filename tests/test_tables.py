@@ -8,10 +8,8 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from hnbook import tables
-from hnlib.experiments.comparisons import Effect
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"])))
@@ -33,13 +31,3 @@ def test_what_was_not_measured_is_a_dash(gap):
     cells = re.findall("<td>(.*)</td>", tables.table(rows)._repr_html_())
     assert cells == ["1", "–", "", "0.5", "2", "True"]
     assert tables.table([])._repr_html_() == "<p>Not measured.</p>"
-
-
-def test_an_end_beside_zero_shows_its_side():
-    def shown(difference, half):
-        effect = Effect(difference, half / stats.t.isf(0.025, 4), 4, "these images")
-        return tables.interval(effect).replace("\u00a0", " ")
-
-    assert shown(0.8, 0.78) == "+0.8 [+0.02, +1.6]" and shown(-0.8, 0.84) == "−0.8 [−1.6, +0.04]"
-    assert shown(1.7, 1.1) == "+1.7 [+0.6, +2.8]"
-    assert tables.interval(Effect(1.2, float("inf"), 0, "")) == "+1.2"  # one seed has no interval
