@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hnlib.contrast import Contrast
-from hnlib.graphs.methods import from_nodes
 
 cases = settings(max_examples=12)
 
@@ -50,15 +49,6 @@ def test_the_same_class_is_the_same_number(classes):
     contrast = Contrast.from_views(*batch(4, size=26), y)
     expected = [[a == b for b in y.repeat(2).tolist()] for a in y.repeat(2).tolist()]
     assert contrast.same_class().tolist() == (~contrast.admissible).tolist() == expected
-
-
-def test_graphs_of_unknown_class_are_of_no_common_class():
-    contrast = from_nodes(
-        *pairs(5, 4, 3), torch.tensor([0, 1, 1, 2, 3]), torch.tensor([-1, -1, 0, 0])
-    )
-    expected = torch.block_diag(torch.ones(1, 1), torch.ones(2, 1), torch.ones(2, 2)) > 0
-    assert torch.equal(contrast.same_class(), expected)
-    assert torch.equal(contrast.admissible, ~expected)
 
 
 def test_from_similarity_keeps_what_it_is_given_and_sees_symmetry():

@@ -83,6 +83,7 @@ def test_with_labels_too_and_unknown_ones_are_nobody_s_class(name, options, posi
     hidden, plain = (graphs.methods.from_nodes(*point, *y) for y in ([torch.full((5,), -1)], []))
     assert torch.equal(hidden.admissible, plain.admissible)
     assert torch.equal(hidden.positives, plain.positives)
+    assert torch.equal(hidden.same_class(), plain.positives)
 
 
 @pytest.mark.parametrize("name", ["hcl", "hcl-node"])
