@@ -5,6 +5,7 @@ import math
 from functools import partial
 
 import drawn
+import numpy as np
 import pytest
 import reference
 import torch
@@ -91,6 +92,19 @@ def one_anchor(negative, positive=0.5):
     s = torch.tensor([[positive, negative]], dtype=torch.float64, requires_grad=True)
     mask = torch.tensor([[True, False]])
     return s, Contrast.from_similarity(s, mask, ~mask)
+
+
+@pytest.mark.parametrize("scale", [0.5, 30.0])
+def test_scale_and_average_are_those_of_the_reference(scale):
+    c = space(3)
+    log_w, options = negatives.tilted()(c), dict(tau_plus=0.1, scale=scale)
+    arrays = c.similarity.numpy(), c.positives.numpy(), log_w.exp().numpy()
+    for average in ("anchors", "pairs"):
+        expected = np.mean(reference.info_nce(*arrays, **options, average=average))
+        loss = float(objectives.info_nce(c, log_w, **options, average=average))
+        assert loss == pytest.approx(expected, rel=1e-9)
+        near = reference.info_nce(*arrays, **options | {"scale": 1.001 * scale}, average=average)
+        assert loss != pytest.approx(np.mean(near), rel=1e-9)
 
 
 @pytest.mark.parametrize("t", [0.5, 0.05])

@@ -1,5 +1,8 @@
-"""Worst cases: atoms without mass, temperatures, fixed steps; pages have the convex solver."""
+"""Worst cases: atoms without mass, near the limit, temperatures, fixed steps."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from drawn import SEEDS, seeded
@@ -53,6 +56,31 @@ def test_an_atom_without_mass_plays_no_part(name, seed, eta):
     # negative control: with a little mass it does play one
     q1 = 0.99 * q0 + 0.01 / 7
     assert (BALLS[name](f, q1, eta).value - r.value).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("share", [0.01, 0.999])
+def test_balls_with_gaps_and_near_the_limit_are_the_optima_of_a_convex_solver(share):
+    cp = pytest.importorskip("cvxpy")
+    f, q0, massive = (x[0] for x in with_gaps(5, n=1))
+    on, largest = massive.numpy(), float(f[massive].max())
+    top = float(q0[massive & (f == largest)])
+    q, p = cp.Variable(int(on.sum()), nonneg=True), q0.numpy()[on]
+    constraint = {
+        "kl": (cp.sum(cp.kl_div(q, p)), -math.log(top)),
+        "chi2": (cp.sum_squares(cp.multiply(q - p, 1 / np.sqrt(p))) / 2, (1 / top - 1) / 2),
+    }
+    for name, (radius, limit) in constraint.items():
+        inside = [cp.sum(q) == 1, radius <= share * limit]
+        problem = cp.Problem(cp.Maximize(f.numpy()[on] @ q), inside)
+        problem.solve(solver=cp.CLARABEL)
+        x = f.clone().requires_grad_()
+        r = BALLS[name](x, q0, share * limit)
+        (gradient,) = torch.autograd.grad(r.value, x)
+        assert (gradient - r.weights).abs().max() < 1e-9 and not gradient[~massive].any()
+        assert abs(float(r.value.detach()) - problem.value) < 1e-6 and float(r.alpha) > 0
+        assert np.abs(r.weights.numpy()[on] - q.value).max() < 1e-3
+        beyond = BALLS[name](f, q0, 1.001 * limit)
+        assert float(beyond.alpha) == 0 and float(beyond.value) == largest
 
 
 # --- the temperature of a radius

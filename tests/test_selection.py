@@ -63,6 +63,30 @@ def test_without_a_choice_it_is_the_paired_interval():
     assert not math.isclose(wider.low, low, rel_tol=1e-3)
 
 
+def test_the_interval_contains_the_choosing():
+    """The truth is what such a choice gains; fresh runs of the chosen pair know nothing of it."""
+    rng, missed, chosen_pairs = np.random.default_rng(9), 0, 0
+    for _ in range(80):
+        truths = [rng.normal(size=size) for size in (16, 4)]
+        ours, base = (family(rng, truth, 16) for truth in truths)
+        best = [side[:, :4].mean((1, 2)).argmax() for side in (ours, base)]
+        judged = [100 * side[k, 4:].mean(1) for side, k in zip((ours, base), best)]
+        low, high = stats.ttest_rel(*judged).confidence_interval()
+        for side, k in zip((ours, base), best):  # the others have no fresh runs
+            side[np.ix_(np.arange(len(side)) != k, range(4, 16))] = np.nan
+        found = cross_fit(ours, base, splits=5)
+        half, full = (np.subtract(*(gain(rng, x, *n) for x in truths)) for n in ((2, 12), (4, 24)))
+        missed += not found.low <= half <= found.high
+        chosen_pairs += not low <= full <= high
+    assert missed <= 0.08 * 80 < chosen_pairs
+
+
+def gain(rng, truths, seeds, examples):
+    """Return the mean true score, in points, of what so many seeds and examples choose."""
+    deviation = math.sqrt((1 + 9 / examples) / seeds)
+    return truths[(truths + deviation * rng.normal(size=(4000, len(truths)))).argmax(1)].mean()
+
+
 def test_a_seed_that_lacks_a_setting_decides_and_does_not_choose():
     rng = np.random.default_rng(4)
     ours, base = family(rng, [0, 9], 6), family(rng, [0], 6)
