@@ -23,7 +23,7 @@ DIGEST_SIZE = hashlib.sha256().digest_size
 class TrainedRun:
     """A trained model with its measurements; `record` is what `hnlib.training.store.append` takes.
 
-    After several trainings (`labels="fold"`) it is the model of the first. `method` is the one
+    After several trainings (`labels="fold"`) it is the model of the last. `method` is the one
     trained with, its learned parameters and counts; it is not saved and not sent between processes.
     """
 
@@ -130,12 +130,10 @@ class Checkpoint:
             _files.write_atomically(self.path, content + hashlib.sha256(content).digest())
             self._kept, self._written = None, time.monotonic()
 
-    def read(self, device: torch.device | str, parts: int = 1) -> tuple[dict, dict] | None:
-        """Return the state and the configuration of its run, or None if there is no file.
+    def read(self, device: torch.device | str) -> dict | None:
+        """Return the state, or None if there is no file.
 
-        Raises ValueError if the file is not as `save` wrote it, or belongs to another run. A run
-        with fewer epochs is continued, unless something is scheduled over the epochs or the run has
-        several `parts`, each trained to its end.
+        Raises ValueError if the file is not as `save` wrote it, or belongs to another run.
         """
         if self.path is None or not self.path.exists():
             return None
@@ -148,11 +146,8 @@ class Checkpoint:
             )
         state = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
         saved = json.loads(state["configuration"])
-        scheduled = {"lr_schedule", "schedule"} & self.configuration.keys()
         for key in self.configuration | saved:
             ours, other = self.configuration.get(key), saved.get(key)
-            if key == "epochs" and parts == 1 and not scheduled and ours > other:
-                continue
             if ours != other:
                 raise ValueError(
                     f"the checkpoint {self.path} belongs to another run: {key} is {other!r} there "
@@ -160,4 +155,4 @@ class Checkpoint:
                     "to start over"
                 )
         self.epoch = state["epoch"]
-        return state, saved
+        return state

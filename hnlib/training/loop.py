@@ -223,17 +223,14 @@ class Loop:
         states = {name: part.state_dict() for name, part in self._parts().items()}
         return asdict(self.progress) | counts_of(self.method) | states
 
-    def load_state_dict(self, state: dict, epochs: int) -> None:
-        """Continue from the `state` of a run with that number of `epochs`."""
+    def load_state_dict(self, state: dict) -> None:
+        """Restore the state."""
         for name, part in self._parts().items():
             part.load_state_dict(state[name])
         for name in COUNTS:
             if state[name]:  # tensors; a user's method may count in numbers
                 setattr(self.method, name, getattr(self.method, name) + state[name])
         self.progress = Progress(**{name: state[name] for name in Progress.__dataclass_fields__})
-        continued = self.progress.epoch == epochs and not self.finished
-        if continued and not self.should_evaluate(self.progress.epoch):
-            self.progress.history.pop()  # the last row of the shorter run is not one of this run
 
 
 class KeyQueue:
@@ -383,10 +380,7 @@ def fit(fabric, task: Task, method, execution: config.Execution) -> TrainedRun:
 
 
 class RunTrainer:
-    """All trainings of a run, one after the other, from its checkpoint to its record.
-
-    `model` is that of the first training.
-    """
+    """All trainings of a run, one after the other, from its checkpoint to its record."""
 
     def __init__(self, fabric, task, method, execution: config.Execution):
         self.fabric, self.task, self.method, self.execution = fabric, task, method, execution
@@ -402,35 +396,23 @@ class RunTrainer:
             self.environment["predictions"] = execution.predictions
         if fabric.world_size > 1:
             self.environment["hardware"]["devices"] = fabric.world_size
-        self.trainings, self.before, self.model, self.record = [], [], None, None
+        self.trainings, self.before, self.record = [], [], None
 
     def train(self) -> None:
         """Run the trainings that are not finished yet."""
-        parts, saved = self.task.parts, None
-        if self.execution.resume:
-            saved = self.checkpoint.read(self.fabric.device, len(parts))
-        resumed = self._resumed(*saved) if saved else None
-        for part in parts[len(self.trainings) :]:
-            self.loop = resumed or Loop(self.fabric, part, self.method, self.execution)
-            resumed = None
+        saved = self.checkpoint.read(self.fabric.device) if self.execution.resume else None
+        if saved:
+            self.trainings = [Progress(**one) for one in saved["finished"]]
+            self.before = saved["sessions"]
+            self.record = saved["record"] and json.loads(saved["record"])
+        for part in self.task.parts[len(self.trainings) :]:
+            self.loop = Loop(self.fabric, part, self.method, self.execution)
+            if saved:
+                self.loop.load_state_dict(saved)
+                saved = None
             show_progress = self.execution.progress and self.writes
             self.loop.train(self.checkpoint, self.after_epoch, show_progress)
             self.trainings.append(self.loop.progress)
-            self.model = self.model or self.loop.model
-
-    def _resumed(self, state: dict, saved_configuration: dict) -> Loop:
-        """Restore the training in progress."""
-        self.trainings = [Progress(**one) for one in state["finished"]]
-        self.before = state["sessions"]
-        if state["record"] is not None and saved_configuration["epochs"] == self.task.run.epochs:
-            self.record = json.loads(state["record"])
-        if self.trainings:
-            self.model = self.task.parts[0].model().to(self.fabric.device)
-            self.model.load_state_dict(state["first"])
-        part = self.task.parts[len(self.trainings)]
-        loop = Loop(self.fabric, part, self.method, self.execution)
-        loop.load_state_dict(state, saved_configuration["epochs"])
-        return loop
 
     def sessions(self) -> list[dict]:
         """Return the processes that worked on the run, this one last."""
@@ -452,10 +434,8 @@ class RunTrainer:
 
     def save(self) -> None:
         """Save the state to the checkpoint."""
-        finished = [asdict(one) for one in self.trainings if one is not self.loop.progress]
         run_state = {
-            "finished": finished,
-            "first": self.model.state_dict() if finished else None,
+            "finished": [asdict(one) for one in self.trainings if one is not self.loop.progress],
             # JSON, because torch.load(weights_only=True) refuses NumPy's numbers
             "record": self.record and json.dumps(self.record, default=float),
             "sessions": self.sessions(),
@@ -465,7 +445,7 @@ class RunTrainer:
     def finish(self) -> TrainedRun:
         """Measure the model unless that was done before, and write record and model."""
         if self.record is None:
-            measured = self.task.measure(self.model, self.trainings, self.fabric.device)
+            measured = self.task.measure(self.loop.model, self.trainings, self.fabric.device)
             measured["metrics"] |= counts_of(self.method)
             sessions = self.sessions()
             self.record = {
@@ -478,7 +458,7 @@ class RunTrainer:
             }
             self.save()
             self.checkpoint.flush()  # before the record: what is recorded is not measured again
-        model = self.model.eval().cpu()  # where the caller's data are
+        model = self.loop.model.eval().cpu()  # where the caller's data are
         method = self.method if self.method is None else self.method.cpu()
         run = TrainedRun(self.record, model, method)
         if self.writes and self.execution.record_to is not None:
