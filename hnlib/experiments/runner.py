@@ -61,36 +61,25 @@ def _start_worker() -> None:
 
 
 def _ray(function: Callable, jobs: Iterable, engine: Engine) -> Iterator[tuple[Any, Any]]:
-    """On a cluster, Ray copies the checkout to the machines."""
+    """Ray copies the checkout to the machines of its cluster."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when it is imported
     import logging
 
     import ray
     from ray.exceptions import RayError
 
-    if engine.address is None:  # "local", else Ray joins a cluster that happens to run here
-        where = dict(address="local", include_dashboard=False, object_store_memory=100 * 2**20)
-    else:
-        left_out = ["/.git", "/.venv", "/_build"]
-        copied = {"working_dir": str(project_root()), "excludes": left_out}
-        where = dict(address=engine.address, runtime_env=copied)
-    ray.init(**where, log_to_driver=False, logging_level=logging.ERROR)
+    copied = {"working_dir": str(project_root()), "excludes": ["/.git", "/.venv", "/_build"]}
+    quiet = dict(log_to_driver=False, logging_level=logging.ERROR)
+    ray.init(address=engine.address, runtime_env=copied, **quiet)
     try:
-        has = ray.cluster_resources()
-        if engine.address is None and (engine.cpus > has["CPU"] or engine.gpus > has.get("GPU", 0)):
-            raise ValueError(
-                f"a job needs {engine.cpus:g} cores and {engine.gpus:g} GPUs; this machine has "
-                f"{has['CPU']:g} and {has.get('GPU', 0):g}"
-            )
-        # one worker a job, as if each had been started by hand
-        needs = dict(num_cpus=engine.cpus, num_gpus=engine.gpus, max_retries=engine.retries)
 
         def call(job):
             if not engine.gpus:
                 os.environ["CUDA_VISIBLE_DEVICES"] = ""
             return function(job)
 
-        task = ray.remote(max_calls=1, retry_exceptions=True, **needs)(call)
+        # one worker a job, as if each had been started by hand
+        task = ray.remote(max_calls=1, num_cpus=engine.cpus, num_gpus=engine.gpus)(call)
         running = {task.remote(job): job for job in jobs}
         while running:
             (ended,), _ = ray.wait([*running])

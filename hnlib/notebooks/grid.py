@@ -56,7 +56,7 @@ def run(
     work = partial(
         _execute,
         notebook=os.path.relpath(path, root),
-        root=None if engine.address else str(root),
+        root=None if engine.engine == "ray" else str(root),
         threads=max(1, int(engine.cpus)),
     )
     jobs = [(os.path.relpath(file, root), every[file]) for file in todo]

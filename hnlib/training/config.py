@@ -88,25 +88,23 @@ class Engine:
     Parameters
     ----------
     engine
-        here (one after the other), processes (of this machine, each with one thread), or ray
+        here (one after the other), processes (of this machine, each with one thread), or ray (the
+        machines of a cluster)
     workers
         processes at once
     address
-        of a Ray cluster, or 'auto' (default: this machine alone)
+        of a Ray cluster (default: the one that runs here)
     cpus
         cores for each of Ray's jobs
     gpus
         GPUs for each of Ray's jobs, such as 0.5
-    retries
-        of one of Ray's jobs that failed or was lost
     """
 
     engine: Literal["here", "processes", "ray"] = "here"
     workers: Count = 2
-    address: str | None = None
+    address: str = "auto"
     cpus: Positive = 1
     gpus: Annotated[float, Field(ge=0)] = 0
-    retries: Annotated[int, Field(ge=0)] = 1
 
 
 @dataclass(frozen=True, kw_only=True, config=checked)
