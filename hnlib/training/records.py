@@ -17,6 +17,7 @@ import platform
 import sys
 import typing
 from collections import defaultdict
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -136,7 +137,7 @@ def add(folder: Path) -> tuple[int, int]:
                 record = several[place] = json.loads(record.read_text("utf-8"))
             kinds.check(record.get("kind"))
             if record["kind"] != kinds.MEASUREMENT:
-                _own(record, run_of(record))  # as `frame` reads it
+                _row(record, _identity(record))  # as `frame` reads it
         except (ValueError, TypeError, LookupError) as error:
             reason = " ".join(str(error).split())
             raise ValueError(f"{place} has a malformed record, none is added: {reason}") from error
@@ -190,7 +191,7 @@ def frame(source: Path | str | list[dict] | None = None, scores: bool = False) -
             run = _identity(record)
             found.setdefault(run, record)
             headings[run].add(record["configuration"]["experiment"])
-    table = _table([*found.values()], [*found], scores)
+    table = _table(found.values(), found, scores)
     table["experiments"] = [tuple(sorted(headings[run])) for run in found]
     return table
 
@@ -205,22 +206,15 @@ def _identity(record: dict) -> tuple[str, str, int]:
     return record["kind"], json.dumps(rest, sort_keys=True), chosen["seed"]
 
 
-def _table(several: list[dict], identities: list[tuple], scores: bool = False) -> pd.DataFrame:
+def _table(several: Iterable[dict], identities: Iterable, scores: bool = False) -> pd.DataFrame:
     """Return a table of records, given the identity of each."""
     import pandas as pd
 
-    # runs that differ in their seed alone share most columns, which are made once
-    settings = [(kind, setting) for kind, setting, _ in identities]
-    numbers: dict[tuple, int] = {}
-    which = [numbers.setdefault(one, len(numbers)) for one in settings]
-    shared = pd.DataFrame([_setting(*one)[1] for one in numbers]).take(which)
-    rows = [_own(record, _setting(*one)[0]) for record, one in zip(several, settings)]
+    rows = [_row(*pair) for pair in zip(several, identities)]
     if scores:
         for row, whole in zip(rows, store.complete(several)):
             row |= {part: whole.get(part) for part in store.SCORES}
-    own = pd.DataFrame(rows)
-    shared.index = own.index
-    table = pd.concat([shared, own], axis=1)
+    table = pd.DataFrame(rows)
     # a column for every field that a run can have
     dtypes, expected = {}, {"kind", *(store.SCORES if scores else ())}
     for kind in kinds.KINDS:
@@ -237,8 +231,9 @@ def _table(several: list[dict], identities: list[tuple], scores: bool = False) -
     return whole.copy()  # in few blocks: pandas warns when a column is added to many
 
 
-def _own(record: dict, run) -> dict[str, Any]:
-    """Return the columns that records do not share, even if only their seeds differ."""
+def _row(record: dict, identity: tuple[str, str, int]) -> dict[str, Any]:
+    """Return the row of a record."""
+    run, shared = _setting(*identity[:2])
     chosen, metrics = record["configuration"], record["metrics"]
     environment = record.get("environment", {})
     hardware = environment.get("hardware", {})
@@ -246,6 +241,7 @@ def _own(record: dict, run) -> dict[str, Any]:
     cpu = f"{hardware.get('cpu', '')}, {threads} thread{'' if threads == 1 else 's'}"
     named = {"experiment": chosen["experiment"], "seed": chosen["seed"]}
     return {
+        **shared,
         **{key: value for key, value in metrics.items() if not isinstance(value, dict)},
         **named,
         "run": run.renamed(**named),
