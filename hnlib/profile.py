@@ -541,26 +541,25 @@ def _sharpness(
     allow, so that none is too small for a number.
     """
     n, (a, b) = len(s), pushed.nonzero().T
-    x, y, has = s[a, b], forces[a, b].log(), ends[:, a, b].T
-    of = torch.stack([a, b], 1)
-    few, unknown = (None, None, None, ()), len(of[has].unique())
+    x, y = s[a, b], forces[a, b].log()
+    has = torch.zeros(len(x), n, dtype=torch.bool)  # [forces, points]
+    has.scatter_(1, torch.stack([a, b], 1), ends[:, a, b].T)
+    few, unknown = (None, None, None, ()), int(has.any(0).sum())
     if len(x) < max(8, unknown + 4) or x.max() - x.min() < 1e-6:
         return few
     scatter = float((y - y.mean()).square().sum())
     if scatter < 1e-12 * len(y):
         return 0.0, 0.0, None, ()
-    bound = torch.full((n,), math.inf, dtype=x.dtype)  # log u_a is below that of u_a + u_b
-    bound.scatter_reduce_(0, of[has], (y - start * x)[:, None].expand(-1, 2)[has], "amin")
-    share = bound[of].masked_fill(~has, -torch.inf)
+    # log u_a is below that of u_a + u_b
+    bound = torch.where(has, (y - start * x)[:, None], math.inf).amin(0)
+    share = torch.where(has, bound, -math.inf)
     y = y - share.amax(1)
     share = (share - share.amax(1, keepdim=True)).exp()
-    unknowns = torch.cat([of, torch.full((len(x), 1), n)], 1)  # of each force: two u, and γ
-    rows, columns = unknowns.repeat_interleave(3, 1), unknowns.repeat(1, 3)
-    found = torch.cat([torch.ones_like(bound), x.new_tensor([start])])
+    found = torch.cat([torch.ones_like(bound), x.new_tensor([start])])  # u and γ
     step, best, damping = torch.zeros_like(found), math.inf, 1e-3
     while damping < 1e6:
         tried = found + step
-        total = (share * tried[of]).sum(1)
+        total = share @ tried[:-1]
         missed = tried[-1] * x + total.log() - y  # NaN below zero
         left = float(missed.square().sum())
         if left < best:
@@ -569,9 +568,7 @@ def _sharpness(
             if converged:
                 break
             slopes = torch.cat([share / total[:, None], x[:, None]], 1)
-            products = slopes.repeat_interleave(3, 1) * slopes.repeat(1, 3)
-            normal = x.new_zeros(n + 1, n + 1).index_put_((rows, columns), products, True)
-            along = torch.zeros_like(found).index_put_((unknowns,), slopes * error[:, None], True)
+            normal, along = slopes.T @ slopes, slopes.T @ error
             scale = normal.diagonal().sqrt().clamp_min(1e-150)  # the u are of different sizes
             normal = normal / scale / scale[:, None]
         else:
