@@ -6,8 +6,7 @@ from scipy import stats
 
 from hnlib import experiments
 from hnlib.experiments.comparisons import Effect
-from hnlib.experiments.prediction_statistics import STATISTICS, Level
-from hnlib.experiments.predictions import judge, severe, severity, worded
+from hnlib.experiments.predictions import STATISTICS, Level, judge, severe, severity, worded
 
 
 def effect(difference, error, df=9):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from scipy.interpolate import CubicSpline
 
-KEYS = ("temperature", "beta")
 COEFFICIENTS = 5  # of the smooth curve
 
 
@@ -45,23 +45,20 @@ class Map:
         """Return the temperatures, falling."""
         return [*dict.fromkeys(t for t, _ in self.points)]
 
-    @functools.cached_property
-    def cells(self) -> pd.DataFrame:
-        """Return the runs of the seeds with every cell of the map, with `beta` 0 for SimCLR."""
-        some = self.runs.assign(beta=self.runs["beta"].fillna(0.0))
-        # at least: `accuracy` refuses two runs of a cell
-        return some.loc[some.groupby("seed")["seed"].transform("size") >= len(self.points)]
-
     @property
     def seeds(self) -> tuple[int, ...]:
         """Return the seeds for which every cell of the map has been run."""
-        return tuple(map(int, np.unique(self.cells["seed"].to_numpy())))
+        counts = Counter(self.runs["seed"])
+        # at least: `accuracy` refuses two runs of a cell
+        return tuple(sorted(int(s) for s, n in counts.items() if n >= len(self.points)))
 
     @functools.cache  # noqa: B019, a page has a few maps
     def accuracy(self, metric: str | None = None) -> np.ndarray:
         """Return percents [cells, seeds], in the orders of `points` and `seeds`."""
-        values = metric or self.primary
-        wide = self.cells.pivot(index=[*KEYS], columns="seed", values=values)
+        runs = self.runs.assign(beta=self.runs["beta"].fillna(0.0))
+        wide = runs[runs["seed"].isin(self.seeds)].pivot(
+            index=["temperature", "beta"], columns="seed", values=metric or self.primary
+        )
         return 100 * wide.reindex(self.points).to_numpy()
 
     def curve(self, metric: str | None = None):

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 
 from hnlib import _files
 from hnlib.notebooks import inline_values
-from hnlib.training import config, records
+from hnlib.training import config
 
 ABOUT = "application/vnd.hnlib.execution+json"
 PROBE = f"""
@@ -256,8 +256,6 @@ def execute(
         "used": probe["used"],
         "planned": probe["planned"],
         "seconds": round(sum(times), 1),
-        "threads": threads or os.cpu_count(),
-        "cpu": records.cpu_name(),
     }
     _files.write_atomically(out, f"{nbformat.writes(node)}\n".encode())
     return node.metadata["hnlib"]["seconds"]

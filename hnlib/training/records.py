@@ -293,8 +293,9 @@ def environment(device=None) -> dict:
     import torch
 
     device = torch.device("cpu" if device is None else device)
-    hardware = {"cpu": cpu_name(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
     about = _processor()
+    cpu = about.get("model name") or platform.processor() or platform.machine()
+    hardware = {"cpu": cpu, "cores": os.cpu_count(), "threads": torch.get_num_threads()}
     hardware |= {"vendor": about.get("vendor_id"), "family": about.get("cpu family")}
     hardware |= {name: about.get(name) for name in ("model", "stepping")}
     if device.type == "cuda":
@@ -327,11 +328,6 @@ def source_digest() -> str:
             path.relative_to(here).as_posix().encode() + b"\0" + path.read_bytes() + b"\0"
         )
     return digest.hexdigest()[:12]
-
-
-def cpu_name() -> str:
-    """Return the name of the processor."""
-    return _processor().get("model name") or platform.processor() or platform.machine()
 
 
 def _processor() -> dict[str, str]:
