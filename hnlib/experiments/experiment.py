@@ -541,8 +541,7 @@ def _flat(arms) -> Iterator[str]:
 
 UNTRAINED = "untrained"
 SCHEMA = ("extends", "blocks", "mixed", "primary", "matters")  # no fields of runs
-SELECTED = ("seeds", "arms", "blocks")  # parameters that are no fields of runs either
-READOUTS = ("primary", "beside")  # which `fits` may replace
+SELECTED = ("seeds", "arms", "blocks", "primary", "beside")  # parameters, no fields of runs either
 
 
 def load(name: str, *, small: bool = False, **parameters) -> Experiment:
@@ -556,11 +555,11 @@ def load(name: str, *, small: bool = False, **parameters) -> Experiment:
         Take what the file's table `small` says, where no parameter says otherwise: embedded data,
         few seeds and arms.
     **parameters
-        ``seeds`` ("0-2", a number or a list); ``arms``, patterns of those to keep; ``blocks``; and
-        any fields of runs, which then hold in every block and arm. None and the published value
-        change nothing. A value that some blocks have keeps these; one that none has keeps the first
-        of the blocks that differ in it. What must follow a data set, read-outs too, stands in the
-        file's table ``fits``.
+        ``seeds`` ("0-2", a number or a list); ``arms``, patterns of those to keep; ``blocks``; the
+        read-outs ``primary`` and ``beside``; and any fields of runs, which then hold in every block
+        and arm. None and the published value change nothing. A value that some blocks have keeps
+        these; one that none has keeps the first of the blocks that differ in it. What must follow a
+        data set stands in the file's table ``fits``.
 
     Raises
     ------
@@ -576,10 +575,10 @@ def _at(name: str, small: bool, parameters: str) -> Experiment:
     published = _read(name)
     if small and not published.small:
         raise ValueError(f"{name}.toml has no table [small]")
-    known = config.defaults(kinds.run_class(published.fields["kind"]))
-    usual = {"seeds": published.seeds, "arms": None, "blocks": [*published.blocks]}
-    usual |= known | published.fields
+    usual = config.defaults(kinds.run_class(published.fields["kind"])) | published.fields
     usual |= {key: None for block in published.blocks.values() for key in block}
+    usual |= {key: getattr(published, key) for key in ("seeds", "primary", "beside")}
+    usual |= {"arms": ["*"], "blocks": [*published.blocks]}
 
     def unusual(given: dict) -> dict:
         for key in given:
@@ -588,35 +587,28 @@ def _at(name: str, small: bool, parameters: str) -> Experiment:
             given = given | {"seeds": _seeds(given["seeds"])}
         return {k: v for k, v in given.items() if config.canonical(usual[k]) != config.canonical(v)}
 
-    asked = unusual(json.loads(parameters))
-    asked = (published.small if small else {}) | asked
+    asked = (published.small if small else {}) | unusual(json.loads(parameters))
     fits = published.fits.get(asked.get("dataset", ""), {})
-    readouts = {key: fits[key] for key in READOUTS if key in fits}
-    given = {key: value for key, value in fits.items() if key not in READOUTS} | asked
-    here = unusual(_in_blocks(published.blocks, given))
-    changed = {key: (usual[key], value) for key, value in here.items()}
+    changed = unusual(_in_blocks(published.blocks, fits | asked))
     if not changed:
         return published
-    no_block = f"{name}.toml has no block"
-    blocks = [one_of(published.blocks, x, no_block) for x in here.get("blocks", published.blocks)]
+    here, no_block = usual | changed, f"{name}.toml has no block"
+    blocks = {one_of(published.blocks, x, no_block): published.blocks[x] for x in here["blocks"]}
 
-    def kept(arm: str) -> bool:
-        return any(fnmatchcase(arm, pattern) for pattern in here.get("arms", ["*"]))
+    def kept(arms: dict) -> dict:
+        return {x: arms[x] for x in arms if any(fnmatchcase(x, one) for one in here["arms"])}
 
-    arms = {
-        block: {arm: own for arm, own in published.arms[block].items() if kept(arm)}
-        for block in blocks
-    }
     return replace(
         published,
-        seeds=here.get("seeds", published.seeds),
-        blocks={block: published.blocks[block] for block in blocks},
-        arms=arms,
-        chosen={arm: rule for arm, rule in published.chosen.items() if kept(arm)},
-        changed=changed,
+        seeds=here["seeds"],
+        primary=here["primary"],
+        beside=here["beside"],
+        blocks=blocks,
+        arms={block: kept(published.arms[block]) for block in blocks},
+        chosen=kept(published.chosen),
+        changed={key: (usual[key], value) for key, value in changed.items()},
         given=asked | {"small": small},
         closed="",
-        **readouts,
     )
 
 
