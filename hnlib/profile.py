@@ -384,21 +384,18 @@ def _points(
         loss = copy.deepcopy(loss).cpu().double()
     if labelled:
         labels = _checks.labels(b, len(a), "embeddings")[:most]
-        z, sides = unit_rows(a[:most], "given")[0], torch.zeros(len(labels))
         positives = (labels[:, None] == labels).fill_diagonal_(False)
-    else:
-        if len(a) == len(b):
-            a, b = a[: most // 2], b[: most // 2]
-        n, m = len(a), len(b)
-        if n + m > most:
-            raise ValueError(f"give at most {most} queries and keys, got {n} and {m}")
-        z = torch.cat([unit_rows(a, "of a")[0], unit_rows(b.double(), "of b")[0]])
-        sides = torch.tensor([0.0] * n + [1.0] * m)
-        positives = torch.zeros(n + m, n + m, dtype=torch.bool)
-        positives[range(n), range(n, 2 * n)] = positives[range(n, 2 * n), range(n)] = True
-    if labelled:
-        return z, positives, sides, lambda z: loss(z, labels)
-    return z, positives, sides, lambda z: loss(z[:n], z[n:])
+        z = unit_rows(a[:most], "given")[0]
+        return z, positives, torch.zeros(len(z)), lambda z: loss(z, labels)
+    if len(a) == len(b):
+        a, b = a[: most // 2], b[: most // 2]
+    n, m = len(a), len(b)
+    if n + m > most:
+        raise ValueError(f"give at most {most} queries and keys, got {n} and {m}")
+    z = torch.cat([unit_rows(a, "of a")[0], unit_rows(b.double(), "of b")[0]])
+    positives = torch.zeros(n + m, n + m, dtype=torch.bool)
+    positives[range(n), range(n, 2 * n)] = positives[range(n, 2 * n), range(n)] = True
+    return z, positives, torch.tensor([0.0] * n + [1.0] * m), lambda z: loss(z[:n], z[n:])
 
 
 def _of_forces(
@@ -430,23 +427,19 @@ def _of_forces(
     pushed, fits = negatives & (forces > TINY) & once, []
     for mask in anchors:
         ends = torch.stack([mask & pushed, mask.T & pushed & (not one_sided)])
-        starts = (
-            1 / near.temperature for near in nearest[:2]
-        )  # far from any, one may not converge
-        tried = (_sharpness(s, forces, pushed, ends, start) for start in starts)
-        fits.append(min(tried, key=lambda fit: fit[1] or 0.0))
-    exact = (fit for fit in fits if fit[0] is not None and fit[1] <= found.tolerance)
-    sharpness, misfit, r2, local = next(exact, fits[0])
-    underflow = (sharpness or 0.0) * float(s[negatives].max() - s[negatives].min()) > 690
+        # far from any, one of two starts may not converge
+        tried = (_sharpness(s, forces, pushed, ends, 1 / x.temperature) for x in nearest[:2])
+        fits.append(min(tried, key=lambda fit: fit.get("misfit", 0.0)))
+    exact = (fit for fit in fits if fit.get("misfit", math.inf) <= found.tolerance)
+    fit = next(exact, fits[0])
+    spread = float(s[negatives].max() - s[negatives].min())
+    underflow = fit.get("sharpness", 0.0) * spread > 690
     pull, push = -forces[positives & once], forces[negatives & once]
     return replace(
         found,
+        **fit,
         asymmetry=asymmetry,
         forces=forces,
-        sharpness=sharpness,
-        misfit=misfit,
-        r2=r2,
-        local=local,
         balance=float(push.sum() / pull.sum()),
         silent=0.0 if underflow else float((push == 0).double().mean()),
         attracted=float((push < 0).double().mean()),
@@ -530,10 +523,8 @@ def _moved(forces: Tensor, z: Tensor) -> Tensor:
     return forces @ z - (forces * (z @ z.T)).sum(-1, keepdim=True) * z
 
 
-def _sharpness(
-    s: Tensor, forces: Tensor, pushed: Tensor, ends: Tensor, start: float
-) -> tuple[float | None, float | None, float | None, tuple]:
-    r"""Fit $\log F_{ab}=\gamma s_{ab}+\log(u_a+u_b)$; return γ, misfit, R² and local slopes.
+def _sharpness(s: Tensor, forces: Tensor, pushed: Tensor, ends: Tensor, start: float) -> dict:
+    r"""Fit $\log F_{ab}=\gamma s_{ab}+\log(u_a+u_b)$; return the fields of a profile that follow.
 
     `ends` [2, points, points] says which of $u_a$ and $u_b$ a force has: only anchors have one. The
     Levenberg–Marquardt method fits u and not its logarithm, because some u are zero: those of the
@@ -544,12 +535,12 @@ def _sharpness(
     x, y = s[a, b], forces[a, b].log()
     has = torch.zeros(len(x), n, dtype=torch.bool)  # [forces, points]
     has.scatter_(1, torch.stack([a, b], 1), ends[:, a, b].T)
-    few, unknown = (None, None, None, ()), int(has.any(0).sum())
+    unknown = int(has.any(0).sum())
     if len(x) < max(8, unknown + 4) or x.max() - x.min() < 1e-6:
-        return few
+        return {}
     scatter = float((y - y.mean()).square().sum())
     if scatter < 1e-12 * len(y):
-        return 0.0, 0.0, None, ()
+        return dict(sharpness=0.0, misfit=0.0)
     # log u_a is below that of u_a + u_b
     bound = torch.where(has, (y - start * x)[:, None], math.inf).amin(0)
     share = torch.where(has, bound, -math.inf)
@@ -577,13 +568,13 @@ def _sharpness(
         step = -torch.linalg.solve(damped, along / scale) / scale
     gamma, misfit = float(found[-1]), math.sqrt(best / len(x))
     if misfit > EXACT and len(x) < 3 * unknown:  # only an exact fit tells of itself that it is one
-        return few
+        return {}
     local = []
     for third in x.argsort().chunk(3):
         at = x[third] - x[third].mean()
         slope = gamma - float((at * error[third]).sum() / at.square().sum())
         local.append((float(x[third].mean()), slope))
-    return gamma, misfit, 1 - best / scatter, tuple(local)
+    return dict(sharpness=gamma, misfit=misfit, r2=1 - best / scatter, local=tuple(local))
 
 
 def _nearest(z: Tensor, tangent: Tensor, roles: list, one_sided: bool) -> tuple[Nearest, ...]:
