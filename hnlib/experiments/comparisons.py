@@ -39,8 +39,8 @@ class Effect:
     images, bound : float, bool
         The part of the error from the images, $\mathrm{error}^2 = \mathrm{between}^2 +
         \mathrm{images}^2$; whether it is only an upper bound.
-    seeds, values, unpaired : tuple
-        The seeds that both have, their differences, and the seeds that only one has, left out.
+    seeds, values : tuple
+        The seeds that both have, and their differences.
     base : str
         The baseline.
     family, holm : int, float
@@ -55,7 +55,6 @@ class Effect:
     bound: bool = False
     seeds: tuple = ()
     values: tuple = ()
-    unpaired: tuple = ()
     base: str = ""
     family: int = 1
     holm: float | None = None
@@ -155,22 +154,21 @@ def between(ours, base, metric="linear", target="these images", mixed=False) -> 
     a, b = _runs(ours, "our group", metric), _runs(base, "the base group", metric)
     if target not in TARGETS:
         raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {target!r}")
-    known = {*a["seed"]}, {*b["seed"]}
-    seeds, unpaired = sorted(known[0] & known[1]), sorted(known[0] ^ known[1])
+    seeds = sorted({*a["seed"]} & {*b["seed"]})
     if not seeds:
-        raise ValueError(f"the groups have no seed in common, only {unpaired}")
+        raise ValueError(f"the groups have no seed in common: {a['seed']}, {b['seed']}")
     a, b, n = _ordered(a, seeds), _ordered(b, seeds), len(seeds)
     if not mixed and "environment" in a:
         _require_same_processor(a, b)
     if target == "new data sets":
         found = cross_validated(*(100 * np.array(side[f"{metric}_folds"]) for side in (a, b)))
-        return replace(found, seeds=tuple(seeds), unpaired=tuple(unpaired), base=name)
+        return replace(found, seeds=tuple(seeds), base=name)
     d = 100 * np.subtract(a[metric], b[metric])
     m = _images(a, b, metric)
     images, bound = (0.0, False) if target == "these images" else _spread(a, b, metric, m)
     floor = 100 / m / math.sqrt(12) if m else 0.0
     error = max(float(d.std(ddof=1)), floor) / math.sqrt(n) if n > 1 else math.inf
-    values = tuple(seeds), tuple(d.tolist()), tuple(unpaired)
+    values = tuple(seeds), tuple(d.tolist())
     return Effect(float(d.mean()), error, n - 1, target, images, bound, *values, name)
 
 

@@ -32,6 +32,11 @@ from hnlib.training.config import canonical, name
 
 SCORES = ("history", "losses", "correct")  # what stands apart
 ENVIRONMENTS, DIGESTS = "environments.jsonl", "digests.jsonl"
+LOST = "{} has lost or changed {} of the lines that were added: restore it from git"
+WON = (
+    "{} has {} lines that were not added: records come by `hnlib results --add FOLDER`, which also "
+    "ends an adding that was interrupted"
+)
 #: One character for each distinct score of a packed line
 ALPHABET = "".join(c for c in map(chr, range(0x23, 0x1000)) if c.isprintable() and c != "\\")
 #: Words of the scores, for zlib. Without it nothing can be unpacked
@@ -353,25 +358,18 @@ def _changes(folder: Path) -> Iterator[tuple[Path, set[str], set[str]]]:
 @contextmanager
 def _counted(folder: Path) -> Iterator[None]:
     """Count the lines that the block adds; ValueError if one that was counted is gone."""
-    for sentence in altered(folder, lost_alone=True):
-        raise ValueError(sentence)
+    for path, lost, _ in _changes(folder):
+        if lost:
+            raise ValueError(LOST.format(path, len(lost)))
     yield
     new = {path.name: sorted(won) for path, _, won in _changes(folder) if won}
     _write(folder / DIGESTS, [_line({"file": file, "lines": won}) for file, won in new.items()])
 
 
-def altered(folder: Path, lost_alone: bool = False) -> list[str]:
+def altered(folder: Path) -> list[str]:
     """Return a sentence for each file of a tracked folder that lost, changed or won a line."""
-    sentences = []
-    for path, lost, won in _changes(folder):
-        if lost:
-            sentences.append(
-                f"{path} has lost or changed {len(lost)} of the lines that were added: restore it "
-                "from git"
-            )
-        elif won and not lost_alone:
-            sentences.append(
-                f"{path} has {len(won)} lines that were not added: records come by `hnlib results "
-                "--add FOLDER`, which also ends an adding that was interrupted"
-            )
-    return sentences
+    return [
+        LOST.format(path, len(lost)) if lost else WON.format(path, len(won))
+        for path, lost, won in _changes(folder)
+        if lost or won
+    ]
