@@ -71,7 +71,7 @@ def test_the_table_has_a_row_a_run_and_a_column_an_option_or_metric():
 def test_runs_that_differ_in_their_experiment_alone_are_one():
     twice = [record(experiment=name) for name in ("images", "corrections")]
     (run,) = records.frame(twice).itertuples()
-    assert run.experiments == ("corrections", "images")
+    assert run.experiment == "images"
     assert list(records.frame([twice[0], MEASUREMENT]).kind) == ["images"]
 
 

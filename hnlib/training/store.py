@@ -11,7 +11,6 @@ folders change by `add` and `supersede`, which keep a digest of each line in `di
 from __future__ import annotations
 
 import base64
-import gc
 import hashlib
 import os
 import re
@@ -151,19 +150,6 @@ def digest_of(record: dict) -> str:
     """Return 12 hexadecimal digits that identify a record among the replicates of its run."""
     content = {k: v for k, v in record.items() if k not in ("run", "superseded")}
     return hashlib.sha256(canonical(content).encode()).hexdigest()[:12]
-
-
-@contextmanager
-def paused_collector() -> Iterator[None]:
-    """Pause the garbage collector: it would search all records for cycles, which have none.
-
-    That would add a quarter to the time of `records.frame`.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def files(folder: Path) -> list[Path]:
