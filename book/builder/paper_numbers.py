@@ -97,9 +97,9 @@ def _cell(row: dict[Any, Any]) -> Cell:
     return replace(cell, run=run, key=key(run), ours=ours, remark=remark)
 
 
-def parse_note(note: Any) -> dict[str, str]:
+def parse_note(note: str) -> dict[str, str]:
     """Return the entries of a note of papers.csv, "KEY=VALUE; KEY=VALUE; remark=…"."""
-    if not isinstance(note, str):  # pandas' NaN
+    if not note:
         return {}
     return dict(part.split("=", 1) for part in note.split("; "))
 

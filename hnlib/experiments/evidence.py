@@ -2,7 +2,6 @@
 
 import difflib
 import json
-from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -46,12 +45,7 @@ def printed() -> pd.DataFrame:
 
     `run` is the setting in papers.toml, or the reason why there is none.
     """
-    numbers = dict.fromkeys(("value", "spread"), float)
-    return pd.read_csv(  # pyright: ignore[reportCallIssue]
-        path("papers.csv"),
-        comment="#",
-        skipinitialspace=True,
-        dtype=defaultdict(lambda: str, numbers),
-        keep_default_na=False,
-        na_values={name: [""] for name in (*numbers, "note")},
+    rows = pd.read_csv(
+        path("papers.csv"), comment="#", skipinitialspace=True, dtype=str, keep_default_na=False
     )
+    return rows.assign(value=pd.to_numeric(rows["value"]), spread=pd.to_numeric(rows["spread"]))
