@@ -145,7 +145,6 @@ def run(
     ] = [],  # noqa: B006
     grid: list[str] = [],  # noqa: B006
     out: Annotated[Path | None, Parameter("-o")] = None,
-    timeout: PositiveInt | None = None,
     engine: Annotated[Engine, flattened] = here,
     dry_run: bool = False,
 ) -> int:
@@ -161,8 +160,6 @@ def run(
         NAME=VALUE,VALUE,… (repeatable: all combinations)
     out
         the executed notebook, or the folder of the grid's (default: below _build/runs)
-    timeout
-        seconds for each cell
     dry_run
         list the points of the grid and which of them are executed already
     """
@@ -175,7 +172,7 @@ def run(
         return grids.run(notebook, axes, [*given.items()], out, engine, dry_run)
     if dry_run or engine != here:
         raise ValueError("--dry-run and --engine are for a grid; add --grid NAME=VALUE,VALUE")
-    execute.run(notebook, given, out, timeout=timeout)
+    execute.run(notebook, given, out)
     return 0
 
 

@@ -246,15 +246,11 @@ def execute(
     inline_values.substitute(node)
     times = [cell.metadata.pop("papermill")["duration"] or 0 for cell in node.cells]
     node.metadata["papermill"] = {"parameters": parameters or {}}  # without paths and times
-    files = sorted(
-        {relative_path(Path(path)) for path in probe["modules"] if path} & sources().keys()
-    )
-    node.metadata["hnlib"] = {
+    imported = {relative_path(Path(path)) for path in probe.pop("modules") if path}
+    files = sorted(imported & sources().keys())
+    node.metadata["hnlib"] = probe | {
         "fingerprint": fingerprint(notebook, parameters, files),
         "files": files,
-        "read": probe["read"],
-        "used": probe["used"],
-        "planned": probe["planned"],
         "seconds": round(sum(times), 1),
     }
     _files.write_atomically(out, f"{nbformat.writes(node)}\n".encode())
@@ -278,10 +274,8 @@ def _prepare_environment(threads: int | None) -> None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
 
 
-def run(
-    notebook: str, given: dict[str, str], out: Path | None = None, *, timeout: int | None = None
-) -> Path:
-    """Execute a notebook with the parameters ``given`` and return where the result is stored."""
+def run(notebook: str, given: dict[str, str], out: Path | None = None) -> None:
+    """Execute a notebook with the parameters ``given``; print where the result is stored."""
     path = find(notebook)
     parameters = guard_parameters(parameters_of(read(path)), given)
     suffix = f"-{parameter_hash(parameters)}" if parameters else ""
@@ -292,6 +286,5 @@ def run(
     if sys.stderr.isatty() and hasattr(os, "ttyname"):
         # by name: the kernel has no terminal of its own, so /dev/tty would not open there
         os.environ["HNLIB_PROGRESS"] = os.ttyname(sys.stderr.fileno())
-    seconds = execute(path, target, parameters, timeout=timeout, progress=True)
+    seconds = execute(path, target, parameters, progress=True)
     print(f"{name(path)}: {seconds:.1f} s, {relative_path(target)}")
-    return target

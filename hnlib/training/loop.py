@@ -97,13 +97,8 @@ class Loop:
         if not progress.epoch and not progress.history:
             self._evaluate(None, None)
         name = f"{self.run.method} {self.run.encoder} {self.run.dataset} {self.task.title}".strip()
-        with tqdm(
-            desc=name,
-            unit="epoch",
-            total=self.run.epochs,
-            initial=progress.epoch,
-            disable=not show_progress,
-        ) as bar:
+        about: dict[str, Any] = dict(desc=name, total=self.run.epochs, initial=progress.epoch)
+        with tqdm(**about, unit="epoch", disable=not show_progress) as bar:
             try:
                 while not self.finished:
                     self.scheduled = scheduled_options(self.run, progress.epoch)
