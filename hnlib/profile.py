@@ -18,7 +18,7 @@ import sys
 import tokenize
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -160,8 +160,7 @@ class Profile:
 
     def numbers(self) -> dict:
         """Return the fields that are no tensors, for JSON: None where a number is not finite."""
-        values = {x.name: getattr(self, x.name) for x in fields(self)}
-        values["nearest"] = [near._asdict() for near in self.nearest]
+        values = vars(self) | {"nearest": [near._asdict() for near in self.nearest]}
         infinite = [k for k, x in values.items() if isinstance(x, float) and not math.isfinite(x)]
         return {
             k: None if k in infinite else x for k, x in values.items() if not isinstance(x, Tensor)

@@ -48,10 +48,8 @@ def _judged(experiment, line: dict, heads: tuple[str, str]) -> dict[str, str]:
     What a line `settled` is not computed again.
     """
     if settled := line.get("settled"):
-        names = dict(zip((*heads, "severity", "verdict"), ("decides", "beside", "severity")))
-        return {head: settled.get(name, "") for head, name in names.items()} | {
-            "verdict": settled["verdict"]
-        }
+        parts = [settled.get(name, "") for name in ("decides", "beside", "severity", "verdict")]
+        return dict(zip((*heads, "severity", "verdict"), parts))
     if "seeds" in line:
         experiment = replace(experiment, seeds=line["seeds"])
     arms = [pair[:2] for pair in line["compare"]] if "compare" in line else [line["arms"]]
