@@ -193,8 +193,7 @@ def _read_parquet(path: Path) -> list[dict]:
     import pandas as pd
 
     rows = pd.read_parquet(path, columns=["record", "record_json"])
-    whole = ({"run": run} | from_json(text) for run, text in zip(rows.record, rows.record_json))
-    return [record | {"digest": digest_of(record)} for record in whole]
+    return [{"run": run} | from_json(text) for run, text in zip(rows.record, rows.record_json)]
 
 
 def _order(record: dict) -> tuple[str, str, str]:
