@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import os
 from dataclasses import replace
 
 import torch
@@ -100,12 +99,11 @@ def train(
     if method is None and run.method is not None:
         method = task.build_method(run)
     loop.check_method(method, run)
-    processes = int(os.environ["WORLD_SIZE"]) if loop.under_torchrun() else 1
-    if run.batch_size % processes:
+    fabric = loop.launch(settings.device, run.precision)
+    if run.batch_size % (processes := fabric.world_size):
         raise ValueError(
             f"batch_size must be a multiple of the {processes} processes, got {run.batch_size}"
         )
-    fabric = loop.launch(settings.device, run.precision)
     trained = task(run, method, fabric.device, settings.data_root, **given)
     if run.epochs and not len(trained):
         raise ValueError(
