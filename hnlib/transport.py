@@ -190,13 +190,13 @@ def sinkhorn(
         max_iterations = min(max_iterations, STEPS)
     elif float(spread) / epsilon < (60 if cost.dtype == torch.float32 else 500):
         forms = [_Scaling, _Log]  # beyond this spread the kernel leaves the range of its type
-    loop = _Loop(tol, max_iterations, waits)
     symmetric = symmetric and power == 1.0
-    solve = _symmetric if symmetric else _general
     with _checks.outside_autocast(cost.device):
         for form in forms:
             kernel = form(log_kernel, symmetric)
-            log_a, log_b, error = solve(kernel, p.log(), q.log(), power, loop)
+            log_a, log_b, error = _solve(
+                kernel, p.log(), q.log(), power, symmetric, tol, max_iterations, waits
+            )
             if not waits or error.isfinite():
                 break
         log_a, log_b = log_a - kernel.offsets[0], log_b - kernel.offsets[1]
@@ -250,67 +250,39 @@ class _Scaling:
         return (self.kernel.T @ y.exp()).log()
 
 
-# The solvers return (log a, log b, error) of P = p a K b q with exact rows.
+def _solve(kernel, log_p, log_q, power, symmetric, tol, max_iterations, waits):
+    """Return log a, log b and the error of P = p a K b q with exact rows.
 
-
-def _general(kernel, log_p, log_q, power, loop):
-    """Take half steps of the columns: b <- (1/K'(pa))^power, power = λ/(λ+ε), 1 if hard.
-
-    With a relaxed marginal the size of b, on which the plan does not depend, converges slowest of
-    all, by the factor power a step: the error leaves it out, and it is set to its limit at the end.
+    In general a step takes the half step of the columns, b <- (1/K'(pa))^power, power = λ/(λ+ε), 1
+    if hard. With a relaxed marginal the size of b, on which the plan does not depend, converges
+    slowest of all, by the factor power a step: the error leaves it out, and it is set to its limit
+    at the end. If it is `symmetric`, a step takes the geometric mean of b and its half step. The
+    error is then that of the symmetric plan until it is within the tolerance, and after that the
+    error of the columns of what is returned. An accelerator stops updating, not iterating.
     """
-    q = log_q.exp()
+    q, log_b, drift = log_q.exp(), torch.zeros_like(log_q), 0.0
 
-    def update(log_b):
+    def size(x: Tensor) -> Tensor:
+        return (q * x.expm1().abs()).sum()
+
+    for step in range(max_iterations + 1):
         log_a = -kernel.rows(log_q + log_b)
-        # at power 0 not 0 · log 0: there a column may have no cell
-        new = -power * kernel.columns(log_p + log_a) if power else log_b
-        drift = (q * (new - log_b)).sum() if power < 1 else 0 * q[0]
-        return new, (q * (log_b - new + drift).expm1().abs()).sum(), (log_a, drift)
-
-    (log_a, drift), log_b, error = loop.run(update, torch.zeros_like(q))
+        if symmetric:
+            new, error = (log_b + log_a) / 2, size(log_b - log_a)
+            if not waits or error <= tol:
+                of_columns = size(log_b + kernel.rows(log_q + log_a))
+                error = torch.where(error <= tol, of_columns, error)
+        else:
+            # at power 0 not 0 · log 0: there a column may have no cell
+            new = -power * kernel.columns(log_p + log_a) if power else log_b
+            drift = (q * (new - log_b)).sum() if power < 1 else 0.0
+            error = size(log_b - new + drift)
+        if step == max_iterations or (waits and not tol < error < math.inf):
+            break
+        log_b = new if waits else torch.where(error > tol, new, log_b)
     if 1 - power > torch.finfo(q.dtype).eps ** 0.5:  # else as good as hard: the size is free
         log_a, log_b = log_a - drift / (1 - power), log_b + drift / (1 - power)
     return log_a, log_b, error
-
-
-def _symmetric(kernel, log_p, log_q, power, loop):
-    """Take the geometric mean of b and its half step.
-
-    The error is that of the symmetric plan until it is within the tolerance, then that of the
-    columns of what is returned, whose rows are exact.
-    """
-    q = log_q.exp()
-
-    def update(log_b):
-        log_total = kernel.rows(log_q + log_b)
-        error = (q * (log_b + log_total).expm1().abs()).sum()
-        if not loop.waits or error <= loop.tol:
-            of_columns = (q * (log_b + kernel.rows(log_q - log_total)).expm1().abs()).sum()
-            error = torch.where(error <= loop.tol, of_columns, error)
-        return (log_b - log_total) / 2, error, log_total
-
-    log_total, log_b, error = loop.run(update, torch.zeros_like(q))
-    return -log_total, log_b, error
-
-
-@dataclass(frozen=True)
-class _Loop:
-    tol: float
-    max_iterations: int
-    waits: bool
-
-    def run(self, update, log_b):
-        """Iterate until the error is within `tol`; an accelerator stops updating, not iterating.
-
-        `update` takes log b to (the next one, the error of this one, what else belongs to it).
-        """
-        for step in range(self.max_iterations + 1):
-            new, error, rest = update(log_b)
-            if step == self.max_iterations or (self.waits and not self.tol < error < math.inf):
-                break
-            log_b = new if self.waits else torch.where(error > self.tol, new, log_b)
-        return rest, log_b, error
 
 
 def _marginal(weights, cost, axis, name):
