@@ -99,6 +99,8 @@ OWN = {
     "positives": partial(one_of, choices=("class", "view", "own")),
 }
 #: Every method by name. Read it: `CATALOGUE["hcl"].defaults`.
+#:
+#: :meta hide-value:
 CATALOGUE = {
     "simclr": Entry(
         "SimCLR",

@@ -1,6 +1,5 @@
 """Build the book: execute the chapters that changed, render the pages and publish them."""
 
-import ast
 import hashlib
 import json
 import os
@@ -120,34 +119,7 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
     ledger_pages.fill_placeholders(folder / "book/gpu.md", portable_notebooks.parts(url))
     ledger_pages.fill_values(folder / "book/questions.md", vars(headlines))
     ledger_pages.fill_values(folder / "book/gpu.md", ledger_pages.gpu_costs())
-    _api_pages(folder)
     return folder
-
-
-def _api_pages(folder: Path) -> None:
-    """Give each module of ``book/api.md`` a page, and the page a list of them."""
-    page, toc = folder / "book/api.md", folder / "_toc.yml"
-    pages = folder / "book/api"
-    pages.mkdir()
-
-    def module(found: re.Match) -> str:
-        name, contents = found.groups()
-        (pages / f"{name}.md").write_text(f"# {name}\n\n{contents}\n", encoding="utf-8")
-        package = root() / "book" if name.startswith("hnbook") else root()
-        source = package / name.replace(".", "/")
-        source = source / "__init__.py" if source.is_dir() else source.with_suffix(".py")
-        about = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""
-        first = " ".join(about.partition("\n\n")[0].split())
-        return f"- {{doc}}`/book/api/{name}`: {first}\n"
-
-    section = re.compile(r"^### `(\S+)`\n\n(```\{eval-rst\}\n.*?\n```)\n+", re.M | re.S)
-    text = section.sub(module, page.read_text(encoding="utf-8")).replace("\n## ", "\n\n## ")
-    page.write_text(text, encoding="utf-8")
-    names = re.findall(r"`/book/api/(\S+)`", text)
-    files = "".join(f"\n          - file: book/api/{name}" for name in names)
-    listed = toc.read_text(encoding="utf-8")
-    listed = listed.replace("- file: book/api\n", f"- file: book/api\n        sections:{files}\n")
-    toc.write_text(listed, encoding="utf-8")
 
 
 def render(folder: Path, draft: bool) -> None:

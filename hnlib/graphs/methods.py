@@ -192,6 +192,8 @@ _TILT = dict(beta=1.0, tau_plus=0.0, weights_gradient=True)
 _PLAN = dict(epsilon=0.5, tau_plus=0.0, tol=1e-4, max_iterations=1000, on_failure="warn")
 _LABELS = dict(positives="class", on_empty="raise")
 #: InfoGraph's methods by name, as in `hnlib.methods.CATALOGUE`: Jensen–Shannon objectives.
+#:
+#: :meta hide-value:
 CATALOGUE = {
     "infograph": _entry("InfoGraph", "infograph", negatives.uniform),
     "debiased": _entry("Debiased", "dcl", negatives.uniform, tau_plus=0.1),

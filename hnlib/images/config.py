@@ -16,6 +16,8 @@ from hnlib.training.config import Configuration, Rare, checked
 
 #: Settings by name: fields of an `ImageRun` that are None take these. "book" is what the default
 #: build can afford, "fast" is ours, and the others are of the papers' texts and released code.
+#:
+#: :meta hide-value:
 RECIPES = tomllib.loads(Path(__file__).with_name("recipes.toml").read_text("utf-8"))
 
 
