@@ -7,13 +7,15 @@ import functools
 import html
 import io
 import json
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import matplotlib.text as mtext
 import numpy as np
 
-# Axes and text. No grey has 4.5:1 on both grounds; on the dark one book.css makes figures lighter.
-GREY = "#737373"
+from hnlib.training import records
+
+GREY = "#737373"  # of axes and text, as in book.mplstyle
 
 # Okabe and Ito's colour-blind-safe palette, deepened where yellow and sky blue vanish on white, and
 # hues between, moved until the nearest two of all methods are as far apart as can be.
@@ -53,12 +55,13 @@ COLOURS = {
     "accent": "#9669ff",  # no method: an anchor's own class, or what stands beside something grey
 }
 
+STYLE = Path(__file__).with_name("book.mplstyle")
 NARROW = 4.2  # inches: on a phone of 390 pixels, letters of 9 pt are 10 pixels high
 LARGEST = 150_000  # bytes of one picture's numbers: a tenth of what a page may weigh
 
 
 def use_style() -> None:
-    """Set matplotlib and seaborn up for the book: SVG, transparent ground, mid-grey axes."""
+    """Set matplotlib and seaborn up for the book, by `book.mplstyle` beside this module."""
     import seaborn as sns
     from matplotlib_inline.backend_inline import set_matplotlib_formats
 
@@ -66,25 +69,9 @@ def use_style() -> None:
     # matplotlib makes a parser of formulas for each file, with a cache of its own: let all share it
     shared = mtext.TextToPath()
     mtext.TextToPath = lambda: shared
-    parts = ["text.color", "xtick.color", "ytick.color", "grid.color"]
-    parts += [f"axes.{part}color" for part in ("label", "edge", "title")]
-    grounds = ["figure.facecolor", "axes.facecolor", "savefig.facecolor"]
-    off = ["legend.frameon", "axes.spines.top", "axes.spines.right"]
-    sizes = {"figure.figsize": (6.4, 3.6), "font.size": 10, "axes.titlesize": 11}
-    rest = {
-        "axes.labelsize": 10,
-        "axes.titley": 1.0,  # else its height is searched for: no axis is on top
-        "figure.constrained_layout.use": True,
-        "figure.constrained_layout.wspace": 0.06,
-        "grid.alpha": 0.25,
-        "patch.force_edgecolor": False,  # seaborn's white edges glare on the dark ground
-        "patch.edgecolor": GREY,
-        "savefig.transparent": True,
-        "svg.fonttype": "path",
-        "svg.hashsalt": "hnlib",
-    }
-    rest |= dict.fromkeys(grounds, "none") | dict.fromkeys(off, False) | dict.fromkeys(parts, GREY)
-    sns.set_theme(context="notebook", style="ticks", rc=sizes | rest)
+    sns.set_theme(context="notebook", style="ticks")
+    records.depend(STYLE)
+    plt.style.use(STYLE)
     set_matplotlib_formats("svg")
 
 
