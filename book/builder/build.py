@@ -65,27 +65,27 @@ def chapters() -> list[Path]:
     return [root() / f"{page}.md" for page in toc() if page.startswith("notebooks/")]
 
 
-def execute_chapters(wanted: list[Path], jobs: int) -> None:
-    """Execute chapters, ``jobs`` at a time, the longest first. Raises NotebookError on failure."""
-    os.environ["HNLIB_RECALL"] = "1"  # the book rests on records: it needs neither data nor a GPU
+def execute_chapters(wanted: dict[Path, Path], jobs: int, parameters=None, **options) -> None:
+    """Execute chapters into their files, ``jobs`` at a time, the longest first.
+
+    Raises NotebookError on failure.
+    """
 
     def seconds(chapter: Path) -> float:
         unknown = 1e6 if "experiments" in chapter.parts else 1e3
-        return execution_metadata(executed_path(chapter)).get("seconds", unknown)
+        return execution_metadata(wanted[chapter]).get("seconds", unknown)
 
     forked_kernels.preload(LIBRARIES)
-    # from `jobs`, not from what is to do: threads change last digits, and results must not vary
-    options: dict = {"timeout": TIMEOUT, "threads": max(1, (os.cpu_count() or 1) // jobs)}
-    options["kernel_manager_class"] = forked_kernels.KernelManager
+    options |= {"kernel_manager_class": forked_kernels.KernelManager}
     pool, tasks = ThreadPoolExecutor(jobs), {}
     for chapter in sorted(wanted, key=seconds, reverse=True):
-        task = pool.submit(execute, chapter, executed_path(chapter), **options)
+        task = pool.submit(execute, chapter, wanted[chapter], parameters, **options)
         tasks[task] = name(chapter)
     try:
         for done, task in enumerate(as_completed(tasks), 1):
             print(f"  [{done}/{len(tasks)}] {tasks[task]}: {task.result():.1f} s", flush=True)
     except NotebookError as error:
-        raise NotebookError(f"{error}\nThe book was not built.") from None
+        raise NotebookError(f"{error}\nNothing was built.") from None
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         while not all(task.done() for task in tasks):
@@ -227,7 +227,11 @@ def _book(wanted: list[Path], draft: bool, jobs: int) -> None:
     current = [chapter for chapter in chapters() if unchanged(chapter)]
     if todo := [chapter for chapter in wanted if chapter not in current]:
         print(f"executing {len(todo)} of {len(chapters())} chapters", flush=True)
-        execute_chapters(todo, jobs)
+        os.environ["HNLIB_RECALL"] = "1"  # it rests on records: it needs neither data nor a GPU
+        # from `jobs`, not from what is to do: threads change last digits, and results must not vary
+        threads = max(1, (os.cpu_count() or 1) // jobs)
+        targets = {chapter: executed_path(chapter) for chapter in todo}
+        execute_chapters(targets, jobs, timeout=TIMEOUT, threads=threads)
     folder = stage(current + todo, runs, draft)
     print("rendering the pages", flush=True)
     render(folder, draft)

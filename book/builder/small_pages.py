@@ -7,16 +7,13 @@ import itertools
 import json
 import os
 import re
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pandas as pd
 
-from builder import forked_kernels
-from builder.build import LIBRARIES, chapters
+from builder.build import chapters, execute_chapters
 from hnbook.claims import MIME
 from hnlib.notebooks.execute import (
-    execute,
     executed_path,
     is_current,
     load_json,
@@ -41,13 +38,8 @@ def execute_small(jobs: int) -> dict[Path, dict]:
     """Execute what has changed; return the executed notebooks."""
     os.environ.pop("HNLIB_RECALL", None)
     stored = {page: root() / "_build/small" / f"{name(page)}.ipynb" for page in pages()}
-    todo = [page for page, path in stored.items() if not is_current(path, page, SMALL)]
-    forked_kernels.preload(LIBRARIES)
-    how: dict = dict(threads=1, kernel_manager_class=forked_kernels.KernelManager)
-    with ThreadPoolExecutor(jobs) as pool:
-        tasks = {page: pool.submit(execute, page, stored[page], SMALL, **how) for page in todo}
-        for page, task in tasks.items():
-            print(f"  {name(page)}: {task.result():.1f} s", flush=True)
+    todo = {page: path for page, path in stored.items() if not is_current(path, page, SMALL)}
+    execute_chapters(todo, jobs, SMALL, threads=1)
     return {page: load_json(path) for page, path in stored.items()}
 
 
