@@ -28,7 +28,7 @@ def _display(match: re.Match) -> str:
 
 
 def _process(app, what, name, obj, options, lines):
-    if what == "data" and lines[:1] == (inspect.getdoc(type(obj)) or "").splitlines()[:1]:
+    if what == "data" and inspect.getdoc(obj) == inspect.getdoc(type(obj)):
         lines.clear()  # what Python says of a constant's type
     text = DISPLAY.sub(_display, "\n".join(lines))
     # as a list, not as citations: those of several docstrings on one page would have the same target
