@@ -8,6 +8,7 @@ from pathlib import Path
 
 import hnlib
 from builder.build import appendices, toc
+from builder.redirects import filled
 from hnlib.notebooks.execute import root
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -23,8 +24,6 @@ TIGHT = """() => { for (const table of document.querySelectorAll("article table"
 KEEP = """(kept) => { document.querySelectorAll("article details").forEach(e => e.remove());
     for (const part of document.querySelectorAll("article section section"))
     if (!kept.some(id => part.closest(`[id$="${id}"]`))) part.remove(); }"""
-FOOT = """<div style="width: 100%; text-align: center; font: 8px sans-serif; color: #565b66">
-<span class="pageNumber"></span></div>"""
 
 
 def chromium() -> str:
@@ -57,14 +56,10 @@ def document(folder: Path, pages: list[str]) -> str:
         about = f'id="{page}" data-page="{page}"{" data-folded" * page.startswith(LEDGERS)}'
         sheets.append(f'<div class="hn-sheet" {about}>{article}</div>')
         contents.append(f'<li><a href="#{page}">{html.escape(title(text))}</a></li>')
-    front = f"""<div class="hn-cover"><h1>{book}</h1><p>Version {hnlib.__version__}</p></div>
-<div class="hn-sheet hn-contents"><h1>Contents</h1><ul>{"".join(contents)}</ul></div>"""
-    text = f"""<!DOCTYPE html><html lang="en" data-theme="light"><head><meta charset="utf-8">
-<title>{book}</title>{"".join(head)}<link rel="stylesheet" href="_static/paper.css"></head><body>
-<main class="bd-main"><div class="bd-content"><div class="bd-article-container">
-<article class="bd-article">{front * (len(pages) > 1)}
-{"".join(sheets)}</article></div></div></main>
-<script src="_static/paper.js"></script></body></html>"""
+    front = filled("cover", book=book, version=hnlib.__version__, contents="".join(contents))
+    front *= len(pages) > 1
+    parts = dict(head="".join(head), front=front, sheets="\n".join(sheets))
+    text = filled("paper", book=book, **parts)
     return re.sub(r'(src|href|srcset)="(?:\.\./)+_', r'\1="_', text)
 
 
@@ -92,7 +87,7 @@ def pdf(folder: Path, out: Path, pages: list[str], sections=()) -> None:
                 prefer_css_page_size=True,
                 display_header_footer=True,
                 header_template="<span></span>",
-                footer_template=FOOT,
+                footer_template=filled("foot"),
                 outline=True,
                 tagged=True,
             )

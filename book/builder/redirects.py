@@ -6,22 +6,13 @@ import json
 from collections import defaultdict
 from pathlib import Path
 from posixpath import dirname, relpath
+from string import Template
 
-MOVED = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">
-<title>This page has moved</title><link rel="icon" href="{up}_static/favicon.svg">
-<meta name="description" content="This page of the book has moved to another address.">
-<meta property="og:title" content="This page has moved">
-<meta property="og:image" content="{up}_static/card.png">
-<noscript><meta http-equiv="refresh" content="0; url={link}"></noscript>
-</head><body><p>This page has moved: <a href="{link}">its new address</a>.</p></body></html>"""
-LOST = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">
-<title>No such page</title></head><body><p>No page has this address. The book begins
-<a href="{start}">here</a>.</p></body></html>"""
-FOLLOW = """<script>{{
-const moved = {moved}, part = decodeURIComponent(location.hash.slice(1));
-if (moved[part]) location.replace(moved[part]);
-else if (moved[""]) location.replace(moved[""] + location.hash);
-}}</script>"""
+
+def filled(template: str, **parts: str) -> str:
+    """Return a file of ``book/templates`` with its parts filled in."""
+    path = Path(__file__).parents[1] / f"templates/{template}.html"
+    return Template(path.read_text(encoding="utf-8")).substitute(parts)
 
 
 def read(path: Path) -> dict[str, dict[str, str]]:
@@ -50,11 +41,11 @@ def write(moved: dict[str, dict[str, str]], pages: Path) -> None:
         if target.is_file():
             text = target.read_text(encoding="utf-8")
         elif "" in links:
-            text = MOVED.format(link=html.escape(links[""]), up="../" * old.count("/"))
+            text = filled("moved", link=html.escape(links[""]), up="../" * old.count("/"))
         else:
             raise ValueError(f"{old} is no page: give redirects.csv a row for all of it")
         target.parent.mkdir(parents=True, exist_ok=True)
-        script = FOLLOW.format(moved=json.dumps(links))
+        script = filled("follow", moved=json.dumps(links))
         target.write_text(text.replace("</head>", f"{script}</head>", 1), encoding="utf-8")
 
 
@@ -63,10 +54,9 @@ def ends(pages: Path, start: str, address: str) -> None:
 
     `address` is where the book is published, "" if that is not known.
     """
-    texts = {"index": MOVED.format(link=f"{start}.html", up="")}
-    texts["404"] = LOST.format(start=f"{address}{start}.html")
-    for name, text in texts.items():
-        (pages / f"{name}.html").write_text(text, encoding="utf-8")
+    index, lost = f"{start}.html", f"{address}{start}.html"
+    (pages / "index.html").write_text(filled("moved", link=index, up=""), encoding="utf-8")
+    (pages / "404.html").write_text(filled("lost", start=lost), encoding="utf-8")
 
 
 def _link(old: str, new: str, pages: Path) -> str:
