@@ -18,12 +18,6 @@ LEAFLET, LEAFLET_PAGE = "null-model.pdf", "notebooks/null-model"
 SECTIONS = ["try-a-loss", "protocol-version-2", "controls", "a-checklist-for-a-review"]
 LEDGERS = ("book/results", "book/papers")  # whose folded tables stay folded
 WIDTH = {"width": 665, "height": 970}  # of A4 between the margins of book/theme/paper.css
-TIGHT = """() => { for (const table of document.querySelectorAll("article table"))
-    if (table.offsetWidth > table.parentElement.clientWidth + 1)
-        table.classList.add("hn-tight"); }"""
-KEEP = """(kept) => { document.querySelectorAll("article details").forEach(e => e.remove());
-    for (const part of document.querySelectorAll("article section section"))
-    if (!kept.some(id => part.closest(`[id$="${id}"]`))) part.remove(); }"""
 
 
 def chromium() -> str:
@@ -79,8 +73,8 @@ def pdf(folder: Path, out: Path, pages: list[str], sections=()) -> None:
             page.evaluate("() => window.MathJax.startup.promise")
             page.wait_for_load_state("load")
             if sections:
-                page.evaluate(KEEP, sections)
-            page.evaluate(TIGHT)
+                page.evaluate("sections => keep(sections)", sections)
+            page.evaluate("() => tighten()")
             page.pdf(
                 path=out,
                 scale=0.9 if sections else 1,

@@ -21,3 +21,18 @@ const FOLDED = "Paper leaves out what a line opens, and long lists of commands; 
     }
   }
 }
+
+// On sheets of A4: narrow letters for tables that are too wide.
+function tighten() {
+  for (const table of document.querySelectorAll("article table")) {
+    if (table.offsetWidth > table.parentElement.clientWidth + 1) table.classList.add("hn-tight");
+  }
+}
+
+// Of a leaflet: some sections alone, by the ends of their names.
+function keep(sections) {
+  document.querySelectorAll("article details").forEach((e) => e.remove());
+  for (const part of document.querySelectorAll("article section section")) {
+    if (!sections.some((id) => part.closest(`[id$="${id}"]`))) part.remove();
+  }
+}
