@@ -9,7 +9,8 @@ import functools
 import json
 import shlex
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,6 @@ REASONS = (
     "read off a learning curve",
     "derived from other cells",
 )
-WHERE = ("paper", "table", "row", "column", "dataset", "metric")
 #: The metric of a record that is compared with a printed one.
 READOUTS = {"linear top-1": "linear", "accuracy": "linear", "SVM accuracy": "svm"}
 SENTENCES = ("MR", "CR", "SUBJ", "MPQA", "TREC", "MSRP", "SICK")
@@ -41,32 +41,14 @@ REMARKS = {
 }
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One printed number with its run and the run's `key`, or the `reason` why it has none.
-
-    `ours` names what the paper does not print, with our values; `remark` says how the table was
-    read, and what the ledger says of the number.
-    """
-
-    paper: str
-    table: str
-    row: str
-    column: str
-    dataset: str
-    metric: str
-    value: float
-    spread: float
-    remark: str = ""
-    run: Any = None
-    key: str = ""
-    reason: str = ""
-    ours: str = ""
-
-
 @functools.cache
-def cells() -> tuple[Cell, ...]:
-    """Return the printed numbers in the order of papers.csv."""
+def cells() -> tuple[SimpleNamespace, ...]:
+    """Return the printed numbers in the order of papers.csv.
+
+    Each has the columns of that file, its `run` with the run's `key`, or the `reason` why it has
+    none. `ours` names what the paper does not print, with our values; `remark` says how the table
+    was read, and what the ledger says of the number.
+    """
     return tuple(map(_cell, evidence.printed().to_dict("records")))
 
 
@@ -82,19 +64,21 @@ def settings() -> dict[str, dict]:
     return by_name
 
 
-def _cell(row: dict[Any, Any]) -> Cell:
-    printed = parse_note(row["note"])
-    cell = Cell(**{name: row[name] for name in (*WHERE, "value", "spread")})
+def _cell(row: dict[Any, Any]) -> SimpleNamespace:
+    cell = SimpleNamespace(**row | dict(run=None, key="", reason="", ours="", remark=""))
     if row["run"].startswith(REASONS):
-        return replace(cell, reason=row["run"])
+        cell.reason = row["run"]
+        return cell
+    printed = parse_note(row["note"])
     chosen = {"dataset": cell.dataset, "ours": "", "note": ""} | settings()[row["run"]]
-    kind, ours, note = (chosen.pop(name) for name in ("kind", "ours", "note"))
+    kind, cell.ours, note = (chosen.pop(name) for name in ("kind", "ours", "note"))
     if "epochs" not in chosen:
         chosen["epochs"] = int(printed["epochs"])
     views = "" if "train_size" in chosen else REMARKS.get(cell.dataset)
-    remark = "; ".join(filter(None, (note, views, printed.get("remark"))))
-    run = kinds.run_class(kind)(**chosen)
-    return replace(cell, run=run, key=key(run), ours=ours, remark=remark)
+    cell.remark = "; ".join(filter(None, (note, views, printed.get("remark"))))
+    cell.run = kinds.run_class(kind)(**chosen)
+    cell.key = key(cell.run)
+    return cell
 
 
 def parse_note(note: str) -> dict[str, str]:
@@ -127,7 +111,7 @@ def measured(frame: Any) -> dict[str, Any]:
     return dict(iter(runs.groupby(runs["run"].map(key))))
 
 
-def readouts(cell: Cell, runs) -> dict[str, list[float]]:
+def readouts(cell: SimpleNamespace, runs) -> dict[str, list[float]]:
     """Return our accuracies of a printed number in percent, and those read out as released."""
     metric = READOUTS.get(f"{cell.dataset} {cell.metric}") or READOUTS.get(cell.metric)
     names = {"": metric, "as released ": "linear_paper"} if runs is not None else {}
@@ -142,7 +126,7 @@ def difference(ours: list[float], printed: float) -> str:
     return interval(Effect(mean, error, len(ours) - 1, "")).replace("\u00a0[", " [")
 
 
-def _line(cell: Cell, found: dict[str, list[float]]) -> list:
+def _line(cell: SimpleNamespace, found: dict[str, list[float]]) -> list:
     """Return where a number is printed, ours with its difference, and the command of its run."""
     column = "" if cell.column in (cell.dataset, cell.row) else f", {cell.column}"
     printed = f"{cell.value:g}" + ("" if np.isnan(cell.spread) else f" ± {cell.spread:g}")
