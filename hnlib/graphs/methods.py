@@ -167,20 +167,14 @@ class tilted(negatives.Weighting):
         return negatives.normalise(similarity, scale, contrast, self.on_empty)
 
 
-def entropic_ot(
-    epsilon: float = 0.5, tol: float = 1e-4, max_iterations: int = 1000, on_failure: str = "warn"
-) -> negatives.semi_relaxed_ot:
-    r"""Take the rows of the entropic plan of nodes and graphs with cost $-x_{uG}$, $x$ = `scores`.
+def minus_scores(contrast: Contrast) -> Tensor:
+    r"""Return the cost $-x_{uG}$, $x$ = `scores`, of InfoGraph's transport, without gradient.
 
     The marginals over nodes and over graphs are uniform, and the node's own graph is forbidden:
     `epsilon` = $1/\beta$ is the tilt $\beta$ with a price for each graph. A plan exists unless a
     graph holds more than $1-1/m$ of the nodes. Options and errors: `hnlib.negatives.entropic_ot`.
     Source: hcl-ot, eq. (5); its graph code is not released.
     """
-    return negatives.entropic_ot(epsilon, _minus_scores, tol, max_iterations, on_failure)
-
-
-def _minus_scores(contrast: Contrast) -> Tensor:
     return -scores(contrast).detach()
 
 
@@ -189,6 +183,7 @@ def _entry(title: str, paper: str, weights, supervised: bool = False, **defaults
 
 
 _TILT = dict(beta=1.0, tau_plus=0.0, weights_gradient=True)
+_plan = partial(negatives.entropic_ot, cost=minus_scores)
 _PLAN = dict(epsilon=0.5, tau_plus=0.0, tol=1e-4, max_iterations=1000, on_failure="warn")
 _LABELS = dict(positives="class", on_empty="raise")
 #: InfoGraph's methods by name, as in `hnlib.methods.CATALOGUE`: Jensen–Shannon objectives.
@@ -199,7 +194,7 @@ CATALOGUE = {
     "debiased": _entry("Debiased", "dcl", negatives.uniform, tau_plus=0.1),
     "hcl": _entry("HCL", "hcl", tilted, **_TILT),
     "hcl-node": _entry("HCL, scaled by node", "ours", partial(tilted, per="node"), **_TILT),
-    "ot": _entry("Entropic OT", "hclot", entropic_ot, **_PLAN),
+    "ot": _entry("Entropic OT", "hclot", _plan, **_PLAN),
     "unremix": _entry(
         "UnReMix", "unremix", negatives.unremix, mixture=(1 / 3, 1 / 3, 1 / 3), learn="fixed"
     ),
