@@ -7,14 +7,8 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-READ = ("examples/losses", "book/claims.csv", "book/headlines.toml", "notebooks/errata.md")
-READ += ("book/results/experiments",)
-READ += ("book/results/papers.csv", "book/results/papers.toml", "book/results/motion.json")
-READ += ("book/results/heaviest_negatives.json", "book/results/retrieval_baselines.json")
-READ += ("book/results/stages.npz", "book/results/loss_profiles.json", "book/results/costs.json")
-READ += ("book/results/public_tables.csv", "book/results/public_predictions.csv")
-READ += ("book/results/asked.csv",)
-READ += ("book/results/null_design.json", "book/results/null_predictions.csv")
+LEDGERS = [str(path) for path in sorted(Path("book/results").iterdir()) if path.is_file()]
+READ = ["examples/losses", "notebooks/errata.md", "book/results/experiments", *LEDGERS]
 
 
 class WithLedgers(build_py):

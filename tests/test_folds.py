@@ -55,8 +55,8 @@ def test_a_strip_after_a_theorem_is_a_tick_beside_its_number():
 
 def test_codes_of_claims_in_words_are_links(tmp_path):
     """But no part of another name, nothing in a title or in code, and no page that is no chapter."""
-    (tmp_path / "book").mkdir()
-    (tmp_path / "book/claims.csv").write_text("id\nR1\nR2\n")
+    (tmp_path / "book/results").mkdir(parents=True)
+    (tmp_path / "book/results/claims.csv").write_text("id\nR1\nR2\n")
     app = SimpleNamespace(srcdir=tmp_path)
     app.builder = SimpleNamespace(get_relative_uri=lambda page, to: f"../{to}.html")
 

@@ -137,7 +137,7 @@ def test_printed_numbers_are_well_formed_and_every_claim_stands_once(printed):
     for row in printed:
         assert None not in row and None not in row.values(), row
         assert "#" not in "".join(row.values()), "a reader of the file may take # for a comment"
-    claims = pd.read_csv(BOOK / "claims.csv", comment="#")
+    claims = pd.read_csv(BOOK / "results/claims.csv", comment="#")
     assert claims["id"].is_unique
 
 

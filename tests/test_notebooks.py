@@ -214,7 +214,7 @@ NO_RUNS = records.frame([])
 )
 def test_a_claim_without_a_control_stops_the_book_but_not_a_draft(project, verdict, control, fine):
     row = f"X10,ours,,a,{verdict}\n"
-    (project / "book/claims.csv").write_text("id,paper,location,statement,verdict\n" + row)
+    (project / "book/results/claims.csv").write_text("id,paper,location,statement,verdict\n" + row)
     record = dict(id="X10", title="t", kind="identity", control=control, instances=4000)
     record |= dict(value=2.2e-16, tolerance=1e-12)
     executed = {"theory/one": {"cells": [{"outputs": [{"data": {claims.MIME: record}}]}]}}

@@ -81,7 +81,7 @@ def claims_tables(listed: list[dict], checks: list[dict], errata=()) -> str:
     """
     by_id = {claim["id"]: [] for claim in listed}
     if strangers := sorted({record["id"] for record in checks} - by_id.keys()):
-        raise ValueError(f"checked but not in book/claims.csv: {', '.join(strangers)}")
+        raise ValueError(f"checked but not in book/results/claims.csv: {', '.join(strangers)}")
     for record in checks:
         by_id[record["id"]].append(record)
     checked = [claim for claim in listed if by_id[claim["id"]]]
@@ -190,7 +190,7 @@ def write(folder: Path, executed: dict[str, dict], runs, root: Path, draft: bool
     Raises ValueError if a claim has no check with a control (a definition: no check), unless it is
     a ``draft``.
     """
-    claims_csv = pd.read_csv(root / "book/claims.csv", comment="#", dtype=str).fillna("")
+    claims_csv = pd.read_csv(root / "book/results/claims.csv", comment="#", dtype=str).fillna("")
     listed, checks = claims_csv.to_dict("records"), []
     for chapter, notebook in executed.items():
         checks += [check | {"chapter": chapter} for check in claims.harvest(notebook)]

@@ -135,7 +135,7 @@ def _may_link(node) -> bool:
 def _link_codes(app, doctree, docname):
     if not docname.startswith("notebooks/"):
         return
-    with open(Path(app.srcdir) / "book/claims.csv", newline="", encoding="utf-8") as file:
+    with open(Path(app.srcdir) / "book/results/claims.csv", newline="", encoding="utf-8") as file:
         codes = "|".join(re.escape(row["id"]) for row in csv.DictReader(file))
     code = re.compile(rf"(?<![\w.-])({codes})(?![\w-]|\.\d)")
     ledger = app.builder.get_relative_uri(docname, LEDGER)

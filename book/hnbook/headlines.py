@@ -1,4 +1,4 @@
-"""The headlines of the book (`book/headlines.toml`): numbers, evidence, and how to take one apart.
+"""The headlines of the book (`headlines.toml`): numbers, evidence, and how to take one apart.
 
 `python -m hnbook.headlines NAME` prints the runs of a headline, what was chosen, and the number;
 without a name it lists the names.
@@ -14,11 +14,11 @@ import tomllib
 from dataclasses import dataclass, replace
 
 from hnbook.asked import RATES, asked, behind, lost, percent, unlabelled  # noqa: F401, *Questions*
-from hnbook.book_files import book_file
 from hnbook.comparison_tables import OneVariance
 from hnbook.tables import Markup, interval
 from hnlib import experiments
 from hnlib.experiments import comparisons, predictions, selection
+from hnlib.experiments import evidence as recorded
 from hnlib.experiments.comparisons import Effect
 from hnlib.training import records
 
@@ -63,7 +63,7 @@ def _read(words: str, compare: tuple[str, str, str], blocks=("",), chosen=False,
     return Headline(words, *compare, tuple(blocks), chosen, answers)
 
 
-_FILE = tomllib.loads(book_file("book/headlines.toml").read_text(encoding="utf-8"))
+_FILE = tomllib.loads(recorded.path("headlines.toml").read_text(encoding="utf-8"))
 HEADLINES = {name: _read(**row) for name, row in _FILE.items()}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from hnbook.book_files import book_file
+from hnlib.experiments import evidence
 from hnlib.experiments.sharpness_map import Parabola, parabola
 
 PANEL = ["source", "data", "network", "epochs"]  # equal in all cells of a panel
@@ -18,7 +18,7 @@ def cells() -> pd.DataFrame:
     The kind is "plain" for a temperature alone, "tilted", "cut" for the hardest negatives alone, or
     "" for other losses.
     """
-    ledger = pd.read_csv(book_file("book/results/public_tables.csv"))
+    ledger = pd.read_csv(evidence.path("public_tables.csv"))
     return ledger.assign(kind=ledger["method"].map(KINDS).fillna(""))
 
 
@@ -101,7 +101,7 @@ def verdicts(found: pd.DataFrame) -> pd.DataFrame:
     These are the panels with three temperatures that nobody had read when it was made. The cuts had
     not been read even where the temperatures were known.
     """
-    lines = pd.read_csv(book_file("book/results/public_predictions.csv"))
+    lines = pd.read_csv(evidence.path("public_predictions.csv"))
     rows = []
     for line in lines.to_dict("records"):
         unread = found.query("plain >= 3")
