@@ -38,10 +38,6 @@ TIMEOUT = 900  # seconds for one cell of a chapter in the default build
 # slow to import, and used by several chapters; they import matplotlib, pandas and scipy
 LIBRARIES = ["cvxpy", "ipykernel.kernelapp", "lightning_fabric", "ot", "seaborn"]
 LIBRARIES += ["sklearn.linear_model", "torch", "torch_geometric"]
-NOT_EXECUTED = """```{admonition} Not executed
-:class: warning
-This chapter has not been executed since its last change; in this draft it is shown without results.
-```"""
 
 
 @cache
@@ -110,7 +106,7 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
             notebook = executed[name(chapter)] = load_json(executed_path(chapter))
         else:
             notebook = inline_values.blank(read(chapter))
-            notebook["cells"].insert(1, new_markdown_cell(NOT_EXECUTED))
+            notebook["cells"].insert(1, new_markdown_cell(redirects.filled("not-executed.md")))
         target = (folder / chapter.relative_to(root())).with_suffix(".ipynb")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(json.dumps(notebook), encoding="utf-8")

@@ -50,10 +50,10 @@ def document(folder: Path, pages: list[str]) -> str:
         about = f'id="{page}" data-page="{page}"{" data-folded" * page.startswith(LEDGERS)}'
         sheets.append(f'<div class="hn-sheet" {about}>{article}</div>')
         contents.append(f'<li><a href="#{page}">{html.escape(title(text))}</a></li>')
-    front = filled("cover", book=book, version=hnlib.__version__, contents="".join(contents))
+    front = filled("cover.html", book=book, version=hnlib.__version__, contents="".join(contents))
     front *= len(pages) > 1
     parts = dict(head="".join(head), front=front, sheets="\n".join(sheets))
-    text = filled("paper", book=book, **parts)
+    text = filled("paper.html", book=book, **parts)
     return re.sub(r'(src|href|srcset)="(?:\.\./)+_', r'\1="_', text)
 
 
@@ -81,7 +81,7 @@ def pdf(folder: Path, out: Path, pages: list[str], sections=()) -> None:
                 prefer_css_page_size=True,
                 display_header_footer=True,
                 header_template="<span></span>",
-                footer_template=filled("foot"),
+                footer_template=filled("foot.html"),
                 outline=True,
                 tagged=True,
             )

@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from builder.redirects import filled
 from hnlib.notebooks.execute import root
 from hnlib.training import records
 
@@ -63,19 +64,7 @@ def wheel(folder: Path) -> None:
 
 # Notebooks that are downloaded
 
-FIRST = """\
-# Away from a checkout of the book{beside}:
-import importlib.util
-
-if importlib.util.find_spec("hnlib") is None:
-    %pip install --quiet "{wheel}"
-"""
 BESIDE = f", put {WHEEL} and {records.PARQUET} of 'Run it on your GPU' beside this notebook"
-FETCH = """\
-    from urllib.request import urlretrieve
-
-    urlretrieve("{site}{file}", "{file}")  # the recorded runs
-"""
 DIRECTIVE = re.compile(
     r"^ *(`{3,}|:{3,})\{([\w:-]+)\} *([^\n]*)\n((?: *:[\w-]+:[^\n]*\n)*)(.*?)^ *\1 *$", re.M | re.S
 )
@@ -177,10 +166,10 @@ def _first(node, site: str) -> str:
     Without the pages' address the reader puts both beside the notebook.
     """
     if not site:
-        return FIRST.format(beside=BESIDE, wheel=f"./{WHEEL}[notebooks]").strip()
+        return filled("elsewhere.txt", beside=BESIDE, wheel=f"./{WHEEL}[notebooks]").strip()
     reads = any(x.endswith("/records") for x in node.metadata.get("hnlib", {}).get("read", {}))
-    first = FIRST.format(beside="", wheel=f"hnlib[notebooks] @ {site}{WHEEL}")
-    return (first + FETCH.format(site=site, file=records.PARQUET) * reads).strip()
+    first = filled("elsewhere.txt", beside="", wheel=f"hnlib[notebooks] @ {site}{WHEEL}")
+    return (first + filled("fetch.txt", site=site, file=records.PARQUET) * reads).strip()
 
 
 def portable(node, url: str, page: str):

@@ -11,7 +11,7 @@ from string import Template
 
 def filled(template: str, **parts: str) -> str:
     """Return a file of ``book/templates`` with its parts filled in."""
-    path = Path(__file__).parents[1] / f"templates/{template}.html"
+    path = Path(__file__).parents[1] / f"templates/{template}"
     return Template(path.read_text(encoding="utf-8")).substitute(parts)
 
 
@@ -41,11 +41,11 @@ def write(moved: dict[str, dict[str, str]], pages: Path) -> None:
         if target.is_file():
             text = target.read_text(encoding="utf-8")
         elif "" in links:
-            text = filled("moved", link=html.escape(links[""]), up="../" * old.count("/"))
+            text = filled("moved.html", link=html.escape(links[""]), up="../" * old.count("/"))
         else:
             raise ValueError(f"{old} is no page: give redirects.csv a row for all of it")
         target.parent.mkdir(parents=True, exist_ok=True)
-        script = filled("follow", moved=json.dumps(links))
+        script = filled("follow.html", moved=json.dumps(links))
         target.write_text(text.replace("</head>", f"{script}</head>", 1), encoding="utf-8")
 
 
@@ -55,8 +55,8 @@ def ends(pages: Path, start: str, address: str) -> None:
     `address` is where the book is published, "" if that is not known.
     """
     index, lost = f"{start}.html", f"{address}{start}.html"
-    (pages / "index.html").write_text(filled("moved", link=index, up=""), encoding="utf-8")
-    (pages / "404.html").write_text(filled("lost", start=lost), encoding="utf-8")
+    (pages / "index.html").write_text(filled("moved.html", link=index, up=""), encoding="utf-8")
+    (pages / "404.html").write_text(filled("lost.html", start=lost), encoding="utf-8")
 
 
 def _link(old: str, new: str, pages: Path) -> str:
