@@ -172,7 +172,6 @@ def measured(build, a: torch.Tensor, b: torch.Tensor) -> dict:
         one, two, three = found.nearest
         slopes = [slope for _, slope in found.local]
         numbers |= dict(
-            asymmetry=found.asymmetry,
             sharpness=found.sharpness,
             misfit=found.misfit,
             r2=found.r2,
@@ -180,11 +179,8 @@ def measured(build, a: torch.Tensor, b: torch.Tensor) -> dict:
             high=max(slopes, default=None),
             quiet=float(loud.quantile(0.1) / loud.mean()),
             balance=found.balance,
-            silent=found.silent,
             attracted=found.attracted,
             angle=one.angle,
-            temperature=one.temperature,
-            loudness=two.loudness,
             angle_loudness=two.angle,
             angle_balance=three.angle,
         )
