@@ -1,8 +1,8 @@
-"""Record what BM25 finds, and how many false negatives stand at which rank.
+"""Record what BM25 finds, and how often what it ranks first is a false negative.
 
 `python book/recorders/retrieval_baselines.py` writes `retrieval_baselines.json`: BM25 on SciFact, and for
 Banking77 (an intent is known for each text) and Flickr8k (five captions of one photograph) the share
-of the documents at each rank that answer the query, by BM25, and on Banking77 by static embeddings
+of queries that the first document answers, by BM25, and on Banking77 by static embeddings
 trained on pairs of texts that answer each other.
 """
 
@@ -49,28 +49,27 @@ def trained(texts, numbers):
     return weights.detach()
 
 
-def by_rank(classes, search, depth=100):
-    """Return the share of the texts at each rank of `search` that have the query's class."""
-    numbers, same = torch.from_numpy(classes), torch.zeros(depth)
+def answering(classes, search):
+    """Return the share of queries, in percent, whose class the first text of `search` has."""
+    numbers, same = torch.from_numpy(classes), 0
     asked = torch.from_numpy(np.random.default_rng(0).permutation(len(classes))[:QUERIES])
     for part in asked.split(100):
         scores = search(part)
         scores[torch.arange(len(part)), part] = -torch.inf
-        ranked = scores.topk(depth, dim=1).indices
-        same += (numbers[ranked] == numbers[part][:, None]).sum(0)
-    return [round(x, 2) for x in (100 * same / len(asked)).tolist()]
+        same += int((numbers[scores.argmax(1)] == numbers[part]).sum())
+    return round(100 * same / len(asked), 2)
 
 
 def false_negatives(texts, names, train=False):
-    """Return `by_rank` of BM25 and, if wanted, of embeddings that were trained on the texts."""
+    """Return `answering` of BM25 and, if wanted, of embeddings that were trained on the texts."""
     texts, classes = [*texts], np.unique(names, return_inverse=True)[1]
     index = mining.BM25(texts)
-    found = {"bm25": by_rank(classes, lambda part: index.scores([texts[i] for i in part]))}
+    found = {"bm25": answering(classes, lambda part: index.scores([texts[i] for i in part]))}
     if train:
         ids, ends = sentences.encode(encoders.static_tokenizer(), texts)
         bags = functional.embedding_bag(ids.long(), trained(texts, classes), ends[:-1])
         units = functional.normalize(bags, dim=1)
-        found["trained"] = by_rank(classes, lambda part: units[part] @ units.T)
+        found["trained"] = answering(classes, lambda part: units[part] @ units.T)
     return found
 
 
