@@ -5,10 +5,9 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from fnmatch import fnmatch
 from functools import cache
 from importlib import metadata
@@ -17,7 +16,14 @@ from pathlib import Path
 from filelock import FileLock
 from nbformat.v4 import new_markdown_cell
 
-from builder import forked_kernels, ledger_pages, paper_numbers, portable_notebooks, redirects
+from builder import (
+    forked_kernels,
+    ledger_pages,
+    paper_numbers,
+    portable_notebooks,
+    redirects,
+    run_sphinx,
+)
 from hnbook import headlines
 from hnlib import _files
 from hnlib.notebooks import inline_values
@@ -128,24 +134,16 @@ def render(folder: Path, draft: bool) -> None:
     shutil.rmtree(build, ignore_errors=True)
     page = build / "html"
     page.mkdir(parents=True)
-    arguments = [folder, page, not draft]
-    here = Path(__file__).parents[1]  # the builder's own, whichever book it builds
-    environment = os.environ | {"PYTHONPATH": f"{root()}{os.pathsep}{here}"}
-    with ThreadPoolExecutor() as beside:
+    with (
+        ThreadPoolExecutor() as beside,
+        ProcessPoolExecutor(1, mp_context=forked_kernels.context) as apart,
+    ):
         wheel = beside.submit(portable_notebooks.wheel, page)
         packed = beside.submit(records.write_parquet, page / records.PARQUET)
-        result = subprocess.run(
-            [sys.executable, "-m", "builder.run_sphinx", *map(str, arguments)],
-            env=environment,
-            text=True,
-            capture_output=True,
-            cwd=root(),
-            check=False,
-        )
-    warnings = re.sub(r"\x1b\[[0-9;]*m", "", result.stderr).replace(f"{folder}/", "").strip()
-    if result.returncode:
-        about = warnings or f"It ended with {result.returncode}."
-        raise ValueError(f"Sphinx could not build the book; _build/html is unchanged.\n{about}")
+        failed, said = apart.submit(run_sphinx.main, str(folder), str(page), not draft).result()
+    warnings = re.sub(r"\x1b\[[0-9;]*m", "", said).replace(f"{folder}/", "").strip()
+    if failed:
+        raise ValueError(f"Sphinx could not build the book; _build/html is unchanged.\n{warnings}")
     if warnings:
         print(warnings, file=sys.stderr)
     wheel.result()
