@@ -28,12 +28,6 @@ def chromium() -> str:
     return path
 
 
-def title(page: str) -> str:
-    """Return the title of a built page in words, with its number."""
-    found = re.search(r'<h1>((?:(?!</h1>).)*?)<a class="headerlink"', page, re.S)
-    return html.unescape(re.sub("<[^>]+>", "", found[1])).strip()
-
-
 def document(folder: Path, pages: list[str]) -> str:
     """Return built pages as one, behind a cover and a table of contents if they are several."""
     start = (folder / f"{toc()[0]}.html").read_text(encoding="utf-8")
@@ -43,15 +37,13 @@ def document(folder: Path, pages: list[str]) -> str:
         start,
     )
     book = html.unescape(re.search('property="og:site_name" content="(.*?)"', start)[1])
-    sheets, contents = [], []
+    sheets = []
     for page in pages:
         text = (folder / f"{page}.html").read_text(encoding="utf-8")
         (article,) = re.findall(r'<article class="bd-article">.*?</article>', text, re.S)
         about = f'id="{page}" data-page="{page}"{" data-folded" * page.startswith(LEDGERS)}'
         sheets.append(f'<div class="hn-sheet" {about}>{article}</div>')
-        contents.append(f'<li><a href="#{page}">{html.escape(title(text))}</a></li>')
-    front = filled("cover.html", book=book, version=hnlib.__version__, contents="".join(contents))
-    front *= len(pages) > 1
+    front = filled("cover.html", book=book, version=hnlib.__version__) * (len(pages) > 1)
     parts = dict(head="".join(head), front=front, sheets="\n".join(sheets))
     text = filled("paper.html", book=book, **parts)
     return re.sub(r'(src|href|srcset)="(?:\.\./)+_', r'\1="_', text)

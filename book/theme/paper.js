@@ -4,8 +4,12 @@ const FOLDED = "Paper leaves out what a line opens, and long lists of commands; 
 {
   const sheets = [...document.querySelectorAll(".hn-sheet[data-page]")];
   const pages = new Set(sheets.map((sheet) => sheet.dataset.page));
+  const contents = document.querySelector(".hn-contents ul");
   for (const sheet of sheets) {
     const page = sheet.dataset.page;
+    const title = sheet.querySelector("h1").cloneNode(true);
+    title.querySelector(".headerlink")?.remove();
+    contents?.insertAdjacentHTML("beforeend", `<li><a href="#${page}">${title.innerHTML}</a></li>`);
     for (const e of sheet.querySelectorAll("[id]")) e.id = `${page}--${e.id}`;
     if (sheet.querySelector(".hn-filter")) sheet.querySelector("h1")?.insertAdjacentHTML("afterend", `<p>${FOLDED}</p>`);
     sheet.querySelectorAll("details.hide.above-input").forEach((e) => e.remove());
