@@ -8,22 +8,19 @@ is not installed is left out.
 """
 
 import importlib.metadata
-import json
 import time
 import warnings
 from functools import partial
-from pathlib import Path
 
+import ledgers
 import loss_profiles
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from hnlib import methods
-from hnlib._files import write_atomically
 from hnlib.training import records
 
-FILE = Path(__file__).parents[1] / "results/costs.json"
 BATCH, DIMENSION, REPEATS, WARM = 128, 128, 50, 2
 MNRL = "MultipleNegativesRankingLoss"
 HELD = dict(tau_plus=0.0, weights_gradient=False)
@@ -114,15 +111,15 @@ def main() -> None:
     torch.set_num_threads(1)
     rows = measured()
     libraries = sorted({row["library"] for row in rows} - {"hnlib"})
-    about = dict(
+    content = dict(
         hardware=records.environment()["hardware"],
         versions={name: importlib.metadata.version(name) for name in libraries},
         batch=BATCH,
         dimension=DIMENSION,
         repeats=REPEATS,
+        rows=rows,
     )
-    lines = ",\n".join(map(json.dumps, rows))
-    write_atomically(FILE, f'{json.dumps(about)[:-1]}, "rows": [\n{lines}\n]}}\n'.encode())
+    ledgers.write("costs.json", content)
 
 
 if __name__ == "__main__":

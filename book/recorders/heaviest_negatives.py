@@ -4,14 +4,11 @@
 5,000 images held out and in bf16, and writes `heaviest_negatives.json`.
 """
 
-import json
-from pathlib import Path
-
+import ledgers
 import torch
 
 from hnbook import weights
 from hnlib import experiments
-from hnlib._files import write_atomically
 
 
 def main() -> None:
@@ -20,9 +17,7 @@ def main() -> None:
     held_out = experiments.load("anatomy", validation=5000, precision="bf16-mixed")
     first = held_out.model(held_out.names()[0], held_out.seeds[0]).record
     about = {part: first[part] for part in ("configuration", "environment")}
-    content = weights.measured(held_out) | about
-    path = Path(__file__).parents[1] / "results/heaviest_negatives.json"
-    write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
+    ledgers.write("heaviest_negatives.json", weights.measured(held_out) | about)
 
 
 if __name__ == "__main__":

@@ -16,21 +16,20 @@ no longer install. One thread, eight minutes.
 import hashlib
 import importlib
 import importlib.metadata
-import json
 import tomllib
 import warnings
 from functools import partial
 from pathlib import Path
 
+import ledgers
 import numpy as np
 import torch
 
 from hnlib import methods
-from hnlib._files import write_atomically
+from hnlib.experiments import evidence
 from hnlib.images import _torchvision  # noqa: F401, which other libraries import: see there
 from hnlib.profile import profile_loss
 
-FILE = Path(__file__).parents[1] / "results/loss_profiles.json"
 LOSSES = Path(__file__).with_suffix(".toml")
 ORDER = tuple(f"{data} {stage}" for data in ("cifar10", "scifact") for stage in ("early", "late"))
 PACKAGES = {
@@ -191,8 +190,7 @@ def main() -> None:
     """Measure the rows whose packages are there, keep the others, and write, one row a line."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    stages = FILE.with_name("stages.npz")
-    ledger = json.loads(FILE.read_text(encoding="utf-8"))
+    stages, ledger = evidence.path("stages.npz"), evidence.measurement("loss_profiles")
     known = {(row["library"], row["loss"]): row for row in ledger["rows"]}
     with np.load(stages) as file:
         batches = {name: [*map(torch.from_numpy, file[name])] for name in ORDER}
@@ -203,9 +201,8 @@ def main() -> None:
             if library != "hnlib":
                 ledger["versions"][library] = importlib.metadata.version(library)
     ledger["batches"] = hashlib.sha256(stages.read_bytes()).hexdigest()
-    lines = [json.dumps(known[library, name]) for library, name, _ in rows()]
-    head, body = json.dumps(ledger | {"rows": 0}).removesuffix("0}"), ",\n".join(lines)
-    write_atomically(FILE, f"{head}[\n{body}\n]}}\n".encode())
+    ledger["rows"] = [known[library, name] for library, name, _ in rows()]
+    ledgers.write("loss_profiles.json", ledger)
 
 
 if __name__ == "__main__":

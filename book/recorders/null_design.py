@@ -7,11 +7,10 @@ drawn from recorded ones: a training scores the mean of two recorded seeds of it
 deviation of a seed from its mean, that of a random setting with a random sign, query by query.
 """
 
-import json
 import math
 from dataclasses import replace
-from pathlib import Path
 
+import ledgers
 import numpy as np
 
 from hnlib import experiments
@@ -127,9 +126,7 @@ def main() -> None:
             for name, world in worlds.items()
         }
     design = {"choosing": len(null.protocol().seeds), "fresh": null.FRESH, "best": null.BEST}
-    content = {"trials": TRIALS, "design": design, "tasks": found}
-    path = Path(__file__).parents[1] / "results" / "null_design.json"
-    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    ledgers.write("null_design.json", {"trials": TRIALS, "design": design, "tasks": found})
 
 
 if __name__ == "__main__":

@@ -7,14 +7,14 @@ trained on pairs of texts that answer each other.
 """
 
 import csv
-import json
 
+import ledgers
 import numpy as np
 import pandas as pd
 import torch
 from torch.nn import functional
 
-from hnlib._files import data_folder, project_root, write_atomically
+from hnlib._files import data_folder
 from hnlib.retrieval import data, encoders, metrics, mining
 from hnlib.retrieval.config import RetrievalRun
 from hnlib.sentences import data as sentences
@@ -86,8 +86,7 @@ def main() -> None:
         "Flickr8k": false_negatives(captions["text"], photographs),
     }
     found = {"bm25": {"scifact": bm25()}, "false_negatives": both}
-    path = project_root() / "book" / "results" / "retrieval_baselines.json"
-    write_atomically(path, (json.dumps(found, indent=1) + "\n").encode())
+    ledgers.write("retrieval_baselines.json", found)
 
 
 if __name__ == "__main__":
