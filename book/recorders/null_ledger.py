@@ -10,9 +10,9 @@ import json
 import sys
 from pathlib import Path
 
-from hnlib._files import write_atomically
+import ledgers
+
 from hnlib.experiments import evidence, null_files
-from hnlib.training.config import canonical
 
 
 def entry(path: Path) -> dict:
@@ -32,4 +32,4 @@ if __name__ == "__main__":
     for one in map(entry, map(Path, sys.argv[1:])):
         ledger[one["name"]] = one
         print(one.get("sentence", one.get("refused")))
-    write_atomically(evidence.path("null_ledger.json"), f"{canonical(ledger, indent=1)}\n".encode())
+    ledgers.write("null_ledger.json", ledger)
