@@ -2,6 +2,7 @@
 
 import gc
 import io
+import warnings
 from contextlib import redirect_stderr
 
 
@@ -11,6 +12,8 @@ def main(folder: str, html: str, strict: bool) -> tuple[bool, str]:
     Where it is `strict`, a warning is an error.
     """
     gc.disable()  # a third of the time: nearly all nodes of a book live until its end
+    # the table of contents looks at all objects, deprecated ones of torch among them
+    warnings.filterwarnings("ignore", category=FutureWarning, module="sphinx_external_toc")
     from jupyter_book.sphinx import build_sphinx
 
     with redirect_stderr(io.StringIO()) as said:
