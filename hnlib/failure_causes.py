@@ -10,7 +10,7 @@ from torch import Tensor
 from hnlib import _checks
 from hnlib.contrast import unit_rows
 
-#: Of each cause: what its number is, the argument it needs, and trouble: "<" or "≥" a limit.
+# Of each cause: what its number is, the argument it needs, and trouble: "<" or "≥" a limit.
 # Trainings of two linear towers, at commit 45bcc0b2 in ``tests/test_failure_causes.py``, chose the
 # limits (seeds 0 to 2). On seeds 6 to 8 a limit of 0.75 missed one of three learning rates, and it
 # became 0.8; seeds 9 to 11, which passed at once, test them, and so do the trainings of *Stuck*.

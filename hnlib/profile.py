@@ -339,7 +339,8 @@ def configurations(names: dict, path: Path | str) -> list[dict]:
     counted = isinstance(listed, list | tuple) and 1 <= len(listed) <= CONFIGURED
     if not counted or not all(isinstance(one, dict) for one in listed):
         rule = f"CONFIGURATIONS of {path} must be a list of 1 to {CONFIGURED} dictionaries"
-        got = f"{len(listed)} entries" if isinstance(listed, list) else f"{listed!r:.60}"
+        many = isinstance(listed, list | tuple) and len(listed) > CONFIGURED
+        got = f"{len(listed)} of them" if many else f"{listed!r:.60}"
         raise ValueError(f"{rule}, got {got}")
     return [*listed]
 

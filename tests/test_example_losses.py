@@ -8,7 +8,9 @@ from scripts import ROOT
 from hnlib import methods
 from hnlib.experiments import null
 
-FILES = sorted((ROOT / "examples/losses").glob("*.py"))
+FILES = sorted(
+    path for folder in ("losses", "ledger") for path in (ROOT / "examples" / folder).glob("*.py")
+)
 
 
 def test_every_example_has_its_file():

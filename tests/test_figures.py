@@ -5,10 +5,12 @@ import matplotlib
 matplotlib.use("Agg")
 
 import io
+import json
 import re
 
 import numpy as np
 import pytest
+import torch
 from colours import DARK, LIGHT, contrast, lifted
 from matplotlib import pyplot as plt
 
@@ -62,6 +64,15 @@ def test_a_figure_is_drawn_for_a_phone_too(monkeypatch):
     assert not plt.get_fignums()
     with pytest.raises(ValueError, match=r"at most 4\.2 inches, got 7\.0"):
         figures.show(lambda narrow: plt.figure(figsize=(7.0, 3.0)))
+
+
+def test_interactive_leaves_its_numbers_in_the_page():
+    data = dict(angle=np.arange(3), weight=torch.tensor([[0.123456, 2.0]]), end="</script><b>")
+    page = figures.interactive("class-mass", "Move β.", **data)._repr_html_()
+    numbers = json.loads(re.search(r'application/json">(.*?)</script>', page, re.S)[1])
+    data = {"angle": [0, 1, 2], "weight": [[0.1235, 2]], "end": "</script><b>"}
+    assert numbers == {"colours": figures.COLOURS} | data
+    assert page.count("<script") == page.count("</script") == 1
 
 
 def test_interactive_refuses_numbers_that_a_page_cannot_hold():

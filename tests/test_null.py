@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scripts import ROOT
 
 from hnlib import experiments, methods
 from hnlib.experiments import comparisons, evidence, null, null_files, runner
@@ -248,26 +249,30 @@ def test_the_simulated_controls_come_out_as_they_must():
 @pytest.mark.parametrize("task", ["banking", "digits"])
 @pytest.mark.parametrize("control", ["identity", "disguise", "labels"])
 def test_the_trained_controls_come_out_as_they_must(control, task):
-    """In the ledger, by the errors in its records; at a margin of zero nothing is equivalent.
-
-    One trial of the identity on digits was unresolved, as one in ten was when simulated: most of
-    all that were trained are equivalent, and none has a sign.
-    """
+    """In the ledger, and no longer once the margin is less than what was found."""
     one = evidence.measurement("null_ledger")[control]["tasks"][task]
     assert one["margin"] == null.protocol().blocks[task]["matters"] and not one["diverged"]
-    found = [null.effects(one)["N1"]]
-    if (control, task) == ("identity", "digits"):
-        again = evidence.measurement("null_identity").values()
-        found += [Effect(target="these queries", **kept) for kept in again]
-    words = [comparisons.verdict(effect, one["margin"]) for effect in found]
-    assert {*words} <= {null.CONTROLS[control], "unresolved"}
-    assert words.count(null.CONTROLS[control]) > len(words) / 2
-    assert "equivalent" not in [comparisons.verdict(effect, 0.0) for effect in found]
+    effect, word = null.effects(one)["N1"], null.CONTROLS[control]
+    if (control, task) == ("identity", "digits"):  # as some trials were when simulated
+        word = "unresolved"
+    assert comparisons.verdict(effect, one["margin"]) == word
+    near = 1.01 * effect.low if word == "beats" else 0.99 * abs(effect.difference)
+    assert word == "unresolved" or comparisons.verdict(effect, near) != word
+
+
+def test_the_identity_repeated_is_equivalent_in_most_trials():
+    """On digits, as announced before they were run: two of three at least, and none has a sign."""
+    again = null.effects({"effects": evidence.measurement("null_identity")}).values()
+    words = [comparisons.verdict(effect, 0.5) for effect in again]
+    assert len(words) == 3 and words.count("equivalent") >= 2
+    assert {*words} <= {"equivalent", "unresolved"}
 
 
 def test_the_ledger_names_the_verdicts_of_its_effects():
     """And the code of each loss is that whose digest gave its fresh seeds."""
-    for one in evidence.measurement("null_ledger").values():
+    for name, one in evidence.measurement("null_ledger").items():
+        for file in ROOT.glob(f"examples/l*/{name}.py"):
+            assert one["code"] == file.read_text("utf-8")
         for task in one.get("tasks", {}).values():
             for base, effect in null.effects(task).items():
                 found = comparisons.verdict(effect, task["margin"])

@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from fnmatch import fnmatch
 from functools import cache
 from importlib import metadata
@@ -140,7 +141,10 @@ def render(folder: Path, draft: bool) -> None:
     ):
         wheel = beside.submit(portable_notebooks.wheel, page)
         packed = beside.submit(records.write_parquet, page / records.PARQUET)
-        failed, said = apart.submit(run_sphinx.main, str(folder), str(page), not draft).result()
+        try:
+            failed, said = apart.submit(run_sphinx.main, str(folder), str(page), not draft).result()
+        except BrokenProcessPool:
+            failed, said = True, "Its process was killed; does it need more memory?"
     warnings = re.sub(r"\x1b\[[0-9;]*m", "", said).replace(f"{folder}/", "").strip()
     if failed:
         raise ValueError(f"Sphinx could not build the book; _build/html is unchanged.\n{warnings}")

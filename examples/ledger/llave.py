@@ -11,5 +11,5 @@ CONFIGURATIONS = [
 def loss(a, b, t, alpha):
     """Return InfoNCE with held weights on the negatives."""
     s = a @ b.T
-    weights = alpha * s.detach() * (1 - eye(len(a)))
-    return cross_entropy(s / t + weights, arange(len(a)))
+    weights = alpha * s.detach() * (1 - eye(len(a), device=a.device))
+    return cross_entropy(s / t + weights, arange(len(a), device=a.device))

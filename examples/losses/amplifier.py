@@ -22,4 +22,4 @@ def loss(a, b, t, alpha):
     """InfoNCE whose negatives have the weights e^(alpha (s - s+)), without gradient."""
     s = a @ b.T
     harder = alpha * (s - s.diagonal()[:, None]).detach()
-    return cross_entropy(s / t + harder, arange(len(a)))
+    return cross_entropy(s / t + harder, arange(len(a), device=a.device))

@@ -14,6 +14,7 @@ CONFIGURATIONS = [{"t": 0.02}, {"t": 0.05}, {"t": 0.1}, {"t": 0.2}]
 
 def loss(a, b, t, threshold=0.95, factor=0.5):
     """InfoNCE that scales down the scores of suspects."""
-    s, eye = a @ b.T, torch.eye(len(a), dtype=torch.bool)
+    s, eye = a @ b.T, torch.eye(len(a), dtype=torch.bool, device=a.device)
     suspects = (s > threshold * s.diagonal()[:, None]) & ~eye
-    return cross_entropy(torch.where(suspects, factor * s, s) / t, torch.arange(len(a)))
+    logits = torch.where(suspects, factor * s, s) / t
+    return cross_entropy(logits, torch.arange(len(a), device=a.device))

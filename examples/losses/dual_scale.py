@@ -19,7 +19,7 @@ CONFIGURATIONS = [
 
 def loss(a, b, t, rho, kappa=2.0, slate=10):
     """Softmax with weighted negatives and a temperature for each row."""
-    s, eye = a @ b.T, torch.eye(len(a), dtype=torch.bool)
+    s, eye = a @ b.T, torch.eye(len(a), dtype=torch.bool, device=a.device)
     with torch.no_grad():
         others = s.masked_fill(eye, -torch.inf)
         like = (b @ b.T).masked_fill(eye, -torch.inf)

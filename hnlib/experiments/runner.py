@@ -78,6 +78,12 @@ def _ray(function: Callable, jobs: Iterable, engine: Engine) -> Iterator[tuple[A
                 os.environ["CUDA_VISIBLE_DEVICES"] = ""
             return function(job)
 
+        has = ray.cluster_resources()
+        if engine.cpus > has.get("CPU", 0) or engine.gpus > has.get("GPU", 0):  # it would wait
+            raise ValueError(
+                f"a job needs {engine.cpus:g} cores and {engine.gpus:g} GPUs; the cluster has "
+                f"{has.get('CPU', 0):g} and {has.get('GPU', 0):g}"
+            )
         # one worker a job, as if each had been started by hand
         task = ray.remote(max_calls=1, num_cpus=engine.cpus, num_gpus=engine.gpus)(call)
         running = {task.remote(job): job for job in jobs}

@@ -193,7 +193,8 @@ def _read_parquet(path: Path) -> list[dict]:
     import pandas as pd
 
     rows = pd.read_parquet(path, columns=["record", "record_json"])
-    return [{"run": run} | from_json(text) for run, text in zip(rows.record, rows.record_json)]
+    whole = ({"run": run} | from_json(text) for run, text in zip(rows.record, rows.record_json))
+    return [record | {"digest": digest_of(record)} for record in whole]
 
 
 def _order(record: dict) -> tuple[str, str, str]:
