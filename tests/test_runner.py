@@ -159,7 +159,7 @@ def test_a_build_trains_no_published_run(checkout, monkeypatch, capsys):
 
 def test_minutes_end_everything_and_the_same_call_goes_on(checkout):
     small = experiments.load("choice", small=True)
-    with pytest.raises(ValueError, match="1e-09 minutes have passed, and 4 runs of choice"):
+    with pytest.raises(ValueError, match="the minutes have passed, and 4 runs of choice"):
         small.train(device="cpu", minutes=1e-9)
     assert small.train(device="cpu", minutes=10).plan().endswith("0 to train.")
 
@@ -208,3 +208,21 @@ def test_the_queue_plans_and_trains_and_goes_on_after_a_failure(
         assert trained == listed
         assert capsys.readouterr().out == "watching: no such data\n"
     assert cli.main([*queue, "--run", "--minutes", "1e-9"]) == 1 and len(trained) == 2
+
+
+def test_several_experiments_share_the_minutes(monkeypatch):
+    clock, given = iter([0.0, 0.0, 45.0]), []
+    monkeypatch.setattr("hnlib.experiments.experiment.time.monotonic", lambda: next(clock))
+
+    class One:
+        def train(self, **how):
+            given.append(how)
+
+    experiments.train(One(), One(), minutes=1, device="cpu")
+    assert [one["minutes"] for one in given] == [1.0, 0.25] and given[0]["device"] == "cpu"
+
+
+def test_a_text_of_arms_is_refused():
+    """Its letters would be patterns, and one of them may be a star."""
+    with pytest.raises(ValueError, match=r'arms must be a list, such as \["t0.1\*"\], got \[t0'):
+        experiments.load("map", arms="[t0.1*, t0.5*]")

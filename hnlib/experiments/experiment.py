@@ -11,9 +11,11 @@ import functools
 import hashlib
 import itertools
 import json
+import math
 import os
 import re
 import statistics
+import time
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
@@ -287,8 +289,8 @@ class Experiment:
             forget()
             if done < len(runs):
                 raise ValueError(
-                    f"{how['minutes']:g} minutes have passed, and {len(runs) - done} runs of "
-                    f"{self.name} are left; the same call goes on from there"
+                    f"the minutes have passed, and {len(runs) - done} runs of {self.name} are "
+                    "left; the same call goes on from there"
                 )
             if runs[0] in self.missing():
                 raise ValueError(
@@ -570,6 +572,14 @@ def load(name: str, *, small: bool = False, **parameters) -> Experiment:
     return _at(name, small, config.canonical(given)) if small or given else _at(name, False, "{}")
 
 
+def train(*several: Experiment, minutes: float | None = None, **how) -> None:
+    """Train experiments one after the other, all within the same minutes (`Experiment.train`)."""
+    end = time.monotonic() + 60 * (minutes or math.inf)
+    for one in several:
+        left = max(1e-9, end - time.monotonic()) / 60
+        one.train(minutes=left if minutes else None, **how)
+
+
 @functools.cache
 def _at(name: str, small: bool, parameters: str) -> Experiment:
     published = _read(name)
@@ -585,6 +595,8 @@ def _at(name: str, small: bool, parameters: str) -> Experiment:
             one_of(usual, key, f"runs of {name}.toml have no parameter")
         if "seeds" in given:
             given = given | {"seeds": _seeds(given["seeds"])}
+        if isinstance(given.get("arms"), str):
+            raise ValueError(f'arms must be a list, such as ["t0.1*"], got {given["arms"]}')
         return {k: v for k, v in given.items() if config.canonical(usual[k]) != config.canonical(v)}
 
     asked = (published.small if small else {}) | unusual(json.loads(parameters))
