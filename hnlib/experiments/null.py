@@ -42,7 +42,7 @@ SHIFT = 1000  # from the seeds of N1 to those of the identity control
 WORDS = {
     "beats": "the interval lies above the margin",
     "leads": "better, but perhaps by less than the margin",
-    "equivalent": "the difference is within the margin",
+    "equivalent": "two one-sided tests find the difference within the margin",
     "unresolved": "the interval is too wide to tell",
     "trails": "worse, but perhaps by less than the margin",
     "loses": "the interval lies below the margin's negative",
