@@ -263,7 +263,8 @@ def test_the_trained_controls_come_out_as_they_must(control, task):
 def test_the_identity_repeated_is_equivalent_in_most_trials():
     """On digits, as announced before they were run: two of three at least, and none has a sign."""
     again = null.effects({"effects": evidence.measurement("null_identity")}).values()
-    words = [comparisons.verdict(effect, 0.5) for effect in again]
+    margin = null.protocol().blocks["digits"]["matters"]
+    words = [comparisons.verdict(effect, margin) for effect in again]
     assert len(words) == 3 and words.count("equivalent") >= 2
     assert {*words} <= {"equivalent", "unresolved"}
 
