@@ -210,16 +210,16 @@ def test_the_queue_plans_and_trains_and_goes_on_after_a_failure(
     assert cli.main([*queue, "--run", "--minutes", "1e-9"]) == 1 and len(trained) == 2
 
 
-def test_several_experiments_share_the_minutes(monkeypatch):
-    clock, given = iter([0.0, 0.0, 45.0]), []
-    monkeypatch.setattr("hnlib.experiments.experiment.time.monotonic", lambda: next(clock))
-
-    class One:
-        def train(self, **how):
-            given.append(how)
-
-    experiments.train(One(), One(), minutes=1, device="cpu")
-    assert [one["minutes"] for one in given] == [1.0, 0.25] and given[0]["device"] == "cpu"
+def test_several_experiments_share_the_minutes(checkout, monkeypatch):
+    given = []
+    monkeypatch.setattr(
+        experiments.Experiment, "train_until", lambda self, *end, **how: given.append(end)
+    )
+    one = experiments.load("choice", small=True)
+    experiments.train(one, one, minutes=1)
+    one.train(minutes=2)
+    (first,), (second,), (later,) = given
+    assert first == second <= later - 60
 
 
 def test_a_text_of_arms_is_refused():

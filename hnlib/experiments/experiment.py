@@ -215,14 +215,18 @@ class Experiment:
         With ``$HNLIB_RECALL``, as `make book` sets it, no published run is trained, and records
         that are not tracked are not read for one. No run of a closed experiment is ever trained.
         """
+        train(self, **how)
+        return self
+
+    def train_until(self, until: float, **how) -> None:
+        """Train as `train`, until `time.monotonic()` has that value."""
         if self.changed:
             here = ", ".join(f"{k} = {config.to_text(new)}" for k, (_, new) in self.changed.items())
             print(f"Not as published: {here}. The sentences were written for the published runs.")
-        self._train_missing(**how)
+        self._train_missing(until, **how)
         for other in self._choosers():
             other._made()
         print(self._made())
-        return self
 
     def _made(self) -> str:
         """Note the runs as planned for the notebook; return where they were made."""
@@ -277,15 +281,16 @@ class Experiment:
             rows = rows.assign(transfer_ndcg=scores.astype(float).mean(axis=1))
         return rows.set_index("record", drop=False).rename_axis(None)
 
-    def _train_missing(self, **how) -> None:
+    def _train_missing(self, until: float, **how) -> None:
         print(self.plan())
         if not self.changed and (self.closed or "HNLIB_RECALL" in os.environ):
             return
         for other in self._choosers():
             if any(other.missing()):
-                other._train_missing(**how)
+                other._train_missing(until, **how)
         while runs := [*self.missing()]:  # what is chosen among own arms is known after these
-            done = runner.train(runs, **how)
+            left = max(1e-9, until - time.monotonic()) / 60
+            done = runner.train(runs, minutes=left if left < math.inf else None, **how)
             forget()
             if done < len(runs):
                 raise ValueError(
@@ -576,8 +581,7 @@ def train(*several: Experiment, minutes: float | None = None, **how) -> None:
     """Train experiments one after the other, all within the same minutes (`Experiment.train`)."""
     end = time.monotonic() + 60 * (minutes or math.inf)
     for one in several:
-        left = max(1e-9, end - time.monotonic()) / 60
-        one.train(minutes=left if minutes else None, **how)
+        one.train_until(end, **how)
 
 
 @functools.cache
