@@ -160,12 +160,10 @@ def render(folder: Path, draft: bool) -> None:
     core = [x for x in toc() if x not in appendices()]
     text = portable_notebooks.reader_text(page / "_sources", core)
     (page / "llms.txt").write_text(text, encoding="utf-8")
-    html, old = root() / "_build/html", root() / "_build/html.old"
-    shutil.rmtree(old, ignore_errors=True)
+    html = root() / "_build/html"
     if html.exists():
-        html.rename(old)
+        html.rename(build / "old")
     page.rename(html)
-    shutil.rmtree(old, ignore_errors=True)
     shutil.rmtree(build, ignore_errors=True)
 
 

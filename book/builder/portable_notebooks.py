@@ -1,6 +1,5 @@
 """The book away from its checkout: its repository, and notebooks that one downloads."""
 
-import os
 import posixpath
 import re
 import subprocess
@@ -56,10 +55,8 @@ def parts(url: str) -> dict[str, str]:
 
 def wheel(folder: Path) -> None:
     """Build the library's wheel into the folder, for readers of the pages without a checkout."""
-    build = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
-    command = [sys.executable, "-c", build, str(folder)]
-    quiet = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}  # setuptools would warn of it
-    subprocess.run(command, cwd=root(), env=quiet, stdout=subprocess.DEVNULL, check=True)
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, "."], cwd=root(), check=True)
 
 
 # Notebooks that are downloaded

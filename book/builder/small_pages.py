@@ -6,7 +6,6 @@ What is allowed to stay stands in `book/unchanged.csv` with its reason.
 import itertools
 import json
 import os
-import re
 from pathlib import Path
 
 import pandas as pd
@@ -22,7 +21,6 @@ from hnlib.notebooks.execute import (
     read,
     root,
 )
-from hnlib.notebooks.inline_values import EVAL
 
 SMALL = {"small": True}
 SHORT = 8  # characters
@@ -56,39 +54,31 @@ def outside_plan(small: dict) -> list[str]:
     return found if planned else ["no experiment was loaded", *found]
 
 
-def shown(page: Path, executed: dict) -> dict[str, str]:
+def shown(executed: dict) -> dict[str, str]:
     """Return what a page shows, by the first line of a cell or by the expression in a text.
 
     Checks of claims are left out, because theorems do not depend on parameters, and so are short
     numbers in texts, which may agree by chance.
     """
-    found, texts = {}, []
+    said = executed["metadata"]["hnlib"]["inline"]
+    found = {asked: value for asked, value in said.items() if len(value) > SHORT}
     for cell in executed["cells"]:
-        source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
-            texts.append(source)
             continue
         outputs = [one.get("data", {"text/plain": one.get("text", "")}) for one in cell["outputs"]]
         if any(MIME in data for data in outputs):
             continue
         content = [next(data[kind] for kind in SHOWN if kind in data) for data in outputs]
         if content:
-            first = next(line for line in source.splitlines() if line.strip(" #"))
+            lines = "".join(cell["source"]).splitlines()
+            first = next(line for line in lines if line.strip(" #"))
             found[first] = json.dumps(content)
-    asked = [cell.source for cell in read(page).cells if cell.cell_type == "markdown"]
-    for source, text in zip(asked, texts, strict=True):
-        pattern = "(.*?)".join(map(re.escape, EVAL.split(source)[::2]))
-        values = re.fullmatch(pattern, text, flags=re.DOTALL)
-        if values is None:
-            raise ValueError(f"{name(page)}: the executed text is not that of the page")
-        said = zip(EVAL.findall(source), values.groups())
-        found |= {asked: value for asked, value in said if len(value) > SHORT}
     return found
 
 
-def unchanged(page: Path, published: dict, small: dict, excused: list[str]) -> list[str]:
+def unchanged(published: dict, small: dict, excused: list[str]) -> list[str]:
     """Return a sentence for each output that both executions show and no reason excuses."""
-    before, after = shown(page, published), shown(page, small)
+    before, after = shown(published), shown(small)
     same = {key for key in before.keys() & after.keys() if before[key] == after[key]}
     return [f"{key!r} does not follow the parameters" for key in sorted(same - {*excused})]
 
@@ -103,10 +93,11 @@ def check(jobs: int) -> int:
     """Execute and check all pages; return 1 and say why if one shows what it was not asked for."""
     known, wrong = reasons(), 0
     for page, small in execute_small(jobs).items():
-        if not (published := load_json(executed_path(page))):
+        published = load_json(executed_path(page))
+        if "inline" not in published.get("metadata", {}).get("hnlib", {}):
             raise ValueError(f"{name(page)} has not been executed; run `make book` first")
         found = outside_plan(small)
-        found += unchanged(page, published, small, known.get(name(page), []))
+        found += unchanged(published, small, known.get(name(page), []))
         wrong += len(found)
         for sentence in found:
             print(f"{name(page)}: {sentence}")

@@ -2,8 +2,8 @@
 
 An executed notebook stores its dependencies: the Python files of the checkout that it imported and
 the records that it read. Its fingerprint tells whether any of them has changed since. It also
-stores which experiments it recalled or trained, where their runs were made, and whose records its
-outputs rest on.
+stores the values in its text, which experiments it recalled or trained, where their runs were made,
+and whose records its outputs rest on.
 """
 
 import ast
@@ -189,7 +189,7 @@ def fingerprint(notebook: Path, parameters: dict | None, files: list[str]) -> st
 def is_current(stored: Path, notebook: Path, parameters: dict | None = None) -> bool:
     """Return whether ``stored`` was executed from the same text, parameters and code."""
     made = execution_metadata(stored)
-    if "files" not in made:
+    if "inline" not in made:
         return False
     return made["fingerprint"] == fingerprint(notebook, parameters, made["files"])
 
@@ -243,7 +243,7 @@ def execute(
     failed.unlink()
     # a late message of another cell may stand beside it
     probe = next(o.data[ABOUT] for o in node.cells.pop().outputs if ABOUT in o.get("data", {}))
-    inline_values.substitute(node)
+    inline = inline_values.substitute(node)
     times = [cell.metadata.pop("papermill")["duration"] or 0 for cell in node.cells]
     node.metadata["papermill"] = {"parameters": parameters or {}}  # without paths and times
     imported = {relative_path(Path(path)) for path in probe.pop("modules") if path}
@@ -251,6 +251,7 @@ def execute(
     node.metadata["hnlib"] = probe | {
         "fingerprint": fingerprint(notebook, parameters, files),
         "files": files,
+        "inline": inline,
         "seconds": round(sum(times), 1),
     }
     _files.write_atomically(out, f"{nbformat.writes(node)}\n".encode())

@@ -56,7 +56,7 @@ def run(
     work = partial(
         _execute,
         notebook=os.path.relpath(path, root),
-        root=None if engine.engine == "ray" else str(root),
+        elsewhere=engine.engine == "ray",
         threads=max(1, int(engine.cpus)),
     )
     jobs = [(os.path.relpath(file, root), every[file]) for file in todo]
@@ -75,15 +75,13 @@ def run(
     return int(failed > 0)
 
 
-def _execute(job: tuple[str, dict], notebook: str, root: str | None, threads: int):
+def _execute(job: tuple[str, dict], notebook: str, elsewhere: bool, threads: int):
     """Execute a point; from a copy of the checkout, return the notebook and its records."""
-    if root is not None:
-        os.chdir(root)
     file, parameters = job
     own, here = records.default_folder(), execute.root()
     before = {one["digest"] for one in store.read(own)} if own.is_dir() else set()
     execute.execute(here / notebook, here / file, parameters, threads=threads)
-    if root is not None:
+    if not elsewhere:
         return b"", []
     made = [one for one in store.read(own) if one["digest"] not in before]
     return (here / file).read_bytes(), store.complete(made)

@@ -26,17 +26,19 @@ def add_cells(node) -> None:
     node.cells = cells
 
 
-def substitute(node) -> None:
-    """Remove the cells of `add_cells` and put their values into the text."""
-    cells, said = [], iter(())
+def substitute(node) -> dict[str, str]:
+    """Remove the cells of `add_cells`, put their values into the text and return them."""
+    cells, said, values = [], iter(()), {}
     for cell in node.cells:
         if "inline" in cell.metadata.get("tags", ()):
             said = iter(cell.outputs[0].data[MIME])
             continue
         if cell.cell_type == "markdown":
-            cell.source = EVAL.sub(lambda _, said=said: next(said), cell.source)
+            values.update(zip(EVAL.findall(cell.source), said))
+            cell.source = EVAL.sub(lambda found: values[found[1]], cell.source)
         cells.append(cell)
     node.cells = cells
+    return values
 
 
 def blank(node):
