@@ -65,7 +65,7 @@ def test_codes_of_claims_in_words_are_links(tmp_path):
         document += nodes.title("", "On R1")
         document += nodes.paragraph("", "By R2 and R1. Not R23, AR2, R2-x, R2.1.")
         document += nodes.literal("", "R2")
-        folds._link_codes(app, document, page)
+        folds.link_codes(app, document, page)
         assert document.astext().count("R2") == 6
         return [node["refuri"] for node in document.findall(nodes.reference)]
 

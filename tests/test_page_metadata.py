@@ -33,7 +33,8 @@ def test_a_phone_is_offered_the_narrow_drawing_of_a_figure(tmp_path):
     env = SimpleNamespace(doc2path=lambda page: str(tmp_path / f"{page}.ipynb"))
     words = "<figcaption>Left: accuracy; what is right.</figcaption>"
     context = {"body": f"{images[0]} {words}{images[1]} {words}"}
-    html_repairs._narrow(SimpleNamespace(env=env, outdir=tmp_path), "page", "", context, "a tree")
+    app = SimpleNamespace(env=env, outdir=tmp_path)
+    html_repairs.offer_narrow(app, "page", "", context, "a tree")
     source = f'<source media="(max-width: 600px)" srcset="../_images/{name}-narrow.svg">'
     both = '<span class="hn-on-wide">Left</span><span class="hn-on-narrow">Top</span>'
     stacked = words.replace("Left", both)

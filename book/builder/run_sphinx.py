@@ -24,11 +24,7 @@ def main(folder: str, html: str, strict: bool) -> tuple[bool, str]:
             path_config=f"{folder}/_config.yml",
             keep_going=True,
             quiet=True,
-            confoverrides={
-                "nitpicky": True,
-                "external_toc_path": f"{folder}/_toc.yml",
-                "latex_individualpages": False,
-            },
+            confoverrides={"latex_individualpages": False},
             warningiserror=strict,
         )
     return bool(failed), said.getvalue()

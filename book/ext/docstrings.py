@@ -27,7 +27,7 @@ def _display(match: re.Match) -> str:
     return "\n".join([f"{match[1]}.. math::", "", *(f"{match[1]}   {line}" for line in lines), ""])
 
 
-def _process(app, what, name, obj, options, lines):
+def process(app, what, name, obj, options, lines):
     if what == "data" and inspect.getdoc(obj) == inspect.getdoc(type(obj)):
         lines.clear()  # what Python says of a constant's type
     text = DISPLAY.sub(_display, "\n".join(lines))
@@ -35,10 +35,3 @@ def _process(app, what, name, obj, options, lines):
     text = re.sub(r"(\[[\w-]+\])_(?!\w)", r"\1", text)
     text = re.sub(r"^( *)\.\. (\[[\w-]+\] )", r"\1*  \2", text, flags=re.M)
     lines[:] = INLINE.sub(_inline, text).split("\n")
-
-
-def setup(app):
-    """Called by Sphinx."""
-    app.setup_extension("sphinx.ext.napoleon")
-    app.connect("autodoc-process-docstring", _process, priority=400)  # before napoleon
-    return {"parallel_read_safe": True, "parallel_write_safe": True}

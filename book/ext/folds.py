@@ -114,7 +114,7 @@ def erratum(found: re.Match) -> str:
     return f'<details class="hn-erratum"><summary{name}>{line}</summary>{text}</details>'
 
 
-def _strips(app, pagename, templatename, context, doctree):
+def strips(app, pagename, templatename, context, doctree):
     body = context.get("body", "")
     if pagename == LEDGER:
         body = ENTRY.sub(erratum, re.sub("</?dl.*?>", "", body))
@@ -132,7 +132,7 @@ def _may_link(node) -> bool:
     return node is None
 
 
-def _link_codes(app, doctree, docname):
+def link_codes(app, doctree, docname):
     if not docname.startswith("notebooks/"):
         return
     with open(Path(app.srcdir) / "book/results/claims.csv", newline="", encoding="utf-8") as file:
@@ -145,10 +145,3 @@ def _link_codes(app, doctree, docname):
             link = dict(refuri=f"{ledger}#claim-{parts[i]}", internal=True, classes=["hn-code"])
             parts[i] = nodes.reference("", parts[i], **link)
         text.parent.replace(text, parts)
-
-
-def setup(app):
-    """Called by Sphinx."""
-    app.connect("doctree-resolved", _link_codes)
-    app.connect("html-page-context", _strips, priority=800)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}

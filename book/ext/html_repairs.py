@@ -9,8 +9,6 @@ from importlib import import_module
 from pathlib import Path
 from string import ascii_uppercase
 
-from pybtex.backends import plaintext
-from pybtex.plugin import register_plugin
 from sphinx.ext.autodoc.mock import mock
 from sphinx_external_toc.parsing import parse_toc_yaml
 from sphinx_proof.domain import ProofDomain
@@ -32,7 +30,7 @@ PART = re.compile(
 FORMULA = r'[(“‘]?<span class="math notranslate nohighlight">(?:(?!</span>).)*</span>[,.;:!?)”’\]s-]*(?!\w)'
 
 
-def _repair(app, pagename, templatename, context, doctree):
+def repair(app, pagename, templatename, context, doctree):
     # the theme names one script twice, which ends in "THEBE_JS_URL already declared"
     scripts = context.get("script_files", [])
     scripts[:] = {(x.filename or "", x.attributes.get("body")): x for x in scripts}.values()
@@ -57,7 +55,7 @@ def _part(part: re.Match) -> str:
     return f'<details class="hn-part"{shown}><summary>{caption}</summary>{pages}</details>'
 
 
-def _sidebar(app, pagename, templatename, context, doctree):
+def fold_sidebar(app, pagename, templatename, context, doctree):
     if made := context.get("generate_toctree_html"):
         context["generate_toctree_html"] = lambda *args, **options: PART.sub(
             _part, str(made(*args, **options))
@@ -75,7 +73,7 @@ def stacked(caption: re.Match) -> str:
     return re.sub(r"\b([Ll]eft|[Rr]ight)\b(?=[:)])", both, caption[0])
 
 
-def _narrow(app, pagename, templatename, context, doctree):
+def offer_narrow(app, pagename, templatename, context, doctree):
     """Offer a phone the second drawing of a figure (`hnbook.figures.show`)."""
     if doctree is None or not (source := app.env.doc2path(pagename)).endswith(".ipynb"):
         return
@@ -98,7 +96,7 @@ def _narrow(app, pagename, templatename, context, doctree):
     )
 
 
-def _in_parallel(app, env, docnames):
+def read_in_parallel(app, env, docnames):
     app.parallel = 2 * (os.cpu_count() or 1)  # their shares of the pages take unequal times
     # these do not say, or not in full, that they can be read in parallel
     for name in ("sphinx-mathjax-offline", "sphinx_multitoc_numbering", "sphinx_jupyterbook_latex"):
@@ -111,7 +109,7 @@ def _in_parallel(app, env, docnames):
                 import_module(page.rpartition("/")[2])
 
 
-def _numbers(app, env):
+def number_unnumbered(app, env):
     """Number figures, equations and theorems of the start page, and of appendices by letter."""
     toc = parse_toc_yaml(root() / "_toc.yml").root
     places: dict[str, tuple] = {toc.docname: ()}
@@ -121,15 +119,3 @@ def _numbers(app, env):
         for numbers in env.toc_fignumbers.get(page, {}).values():
             numbers.update({name: (*place, i) for i, name in enumerate(numbers, 1)})
     return []
-
-
-def setup(app):
-    """Called by Sphinx."""
-    # pybtex looks through all installed packages for this at each citation
-    register_plugin("pybtex.backends", "plaintext", plaintext.Backend, force=True)
-    app.connect("env-before-read-docs", _in_parallel)
-    app.connect("env-get-updated", _numbers, priority=900)  # after Sphinx has given them
-    app.connect("html-page-context", _narrow)
-    app.connect("html-page-context", _sidebar, priority=900)  # after the theme has made it
-    app.connect("html-page-context", _repair, priority=900)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -22,7 +22,7 @@ def description(doctree) -> str:
     return ""
 
 
-def _page(app, pagename, templatename, context, doctree):
+def describe(app, pagename, templatename, context, doctree):
     if doctree is None and not pagename.startswith("_modules/"):
         return
     base = app.config.html_baseurl or context["pathto"]("", resource=True)
@@ -37,12 +37,5 @@ def _page(app, pagename, templatename, context, doctree):
     context["metatags"] = "\n".join([context.get("metatags", ""), *lines])
 
 
-def _version(app, config):
+def show_version(app, config):
     config.html_theme_options["extra_footer"] = f"Version {hnlib.__version__}"
-
-
-def setup(app):
-    """Called by Sphinx."""
-    app.connect("config-inited", _version)
-    app.connect("html-page-context", _page, priority=950)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}

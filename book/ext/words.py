@@ -43,13 +43,7 @@ def carded(body: str, cards: dict[str, str], glossary: str) -> str:
     return IN_TABLE.sub(in_table, IN_TEXT.sub(lambda found: link(found[1]), body))
 
 
-def _cards(app, pagename, templatename, context, doctree):
+def show_cards(app, pagename, templatename, context, doctree):
     if pagename != GLOSSARY and "term" in (body := context.get("body", "")):
         glossary = app.builder.get_relative_uri(pagename, GLOSSARY)
         context["body"] = carded(body, _glossary(app.env), glossary)
-
-
-def setup(app):
-    """Called by Sphinx."""
-    app.connect("html-page-context", _cards)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,28 @@
+"""The extension of Sphinx that makes the pages: what is done to them, and in which order."""
+
+import docstrings
+import folds
+import html_repairs
+import page_metadata
+import words
+from pybtex.backends import plaintext
+from pybtex.plugin import register_plugin
+
+
+def setup(app):
+    """Called by Sphinx."""
+    # pybtex looks through all installed packages for this at each citation
+    register_plugin("pybtex.backends", "plaintext", plaintext.Backend, force=True)
+    app.setup_extension("sphinx.ext.napoleon")
+    app.connect("config-inited", page_metadata.show_version)
+    app.connect("env-before-read-docs", html_repairs.read_in_parallel)
+    app.connect("autodoc-process-docstring", docstrings.process, priority=400)  # before napoleon
+    app.connect("env-get-updated", html_repairs.number_unnumbered, priority=900)  # after Sphinx
+    app.connect("doctree-resolved", folds.link_codes)
+    app.connect("html-page-context", html_repairs.offer_narrow)
+    app.connect("html-page-context", words.show_cards)
+    app.connect("html-page-context", folds.strips, priority=800)
+    app.connect("html-page-context", html_repairs.fold_sidebar, priority=900)  # after the theme
+    app.connect("html-page-context", html_repairs.repair, priority=900)
+    app.connect("html-page-context", page_metadata.describe, priority=950)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
