@@ -1,12 +1,12 @@
-"""Draw the dial of the start page for the README, on a light and on a dark ground.
+"""Copy the dial of the start page for the README, on a light and on a dark ground.
 
-python book/theme/dial.py
+python book/theme/dial.py, after `make book`
 """
 
 import re
 from pathlib import Path
 
-from hnlib.notebooks.execute import read, root
+from hnlib.notebooks.execute import executed_path, load_json, root
 
 
 def on_dark(svg: str) -> str:
@@ -22,19 +22,16 @@ def on_dark(svg: str) -> str:
 
 
 def write(folder: Path) -> None:
-    """Execute the start page as far as its static dial and write the two pictures."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    names: dict = {}
-    for cell in read(root() / "notebooks/start-here.md").cells:
-        if cell.cell_type == "code" and "interactive(" not in cell.source:
-            exec(cell.source, names)
-            if "static-of-picture" in cell.metadata.get("tags", ()):
-                break
-    light = folder / "dial-light.svg"
-    names["fig"].savefig(light, metadata={"Date": None}, bbox_inches="tight")
-    (folder / "dial-dark.svg").write_text(on_dark(light.read_text("utf-8")), "utf-8")
+    """Write the two pictures, from the static dial of the start page as it was executed."""
+    page = load_json(executed_path(root() / "notebooks/start-here.md"))
+    if not page:
+        raise SystemExit("the start page has not been executed; run `make book` first")
+    tagged = "static-of-picture"
+    cell = next(x for x in page["cells"] if tagged in x["metadata"].get("tags", ()))
+    drawn = "".join(cell["outputs"][0]["data"]["image/svg+xml"])
+    light = re.sub(r" *<dc:date>.*\n", "", drawn)
+    (folder / "dial-light.svg").write_text(light, "utf-8")
+    (folder / "dial-dark.svg").write_text(on_dark(light), "utf-8")
 
 
 if __name__ == "__main__":
