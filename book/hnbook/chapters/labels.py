@@ -8,32 +8,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hnlib import _checks, methods
+from hnlib import methods
 from hnlib.contrast import Contrast
 
 
 def log_expectations(
-    contrast: Contrast,
-    labels: Tensor | None = None,
-    beta: float = 1.0,
-    temperature: float = 0.5,
-    hardening: str = "exp",
-    tau: float = math.exp(-0.5),
+    contrast: Contrast, labels: Tensor, log_eta: Tensor, temperature: float
 ) -> dict[str, Tensor]:
     r"""Return $\log\mathbb E_{q_i}e^{g}$ [n] under five distributions $q_i$ of the negatives.
 
     Here $g=s/\gamma$ with $\gamma$ = `temperature`. "UCL" is uniform over the contrast's admissible
     candidates (of two views, all but the anchor and its positive), "SCL" its restriction to other
     classes; "H-UCL", "H-SCL" and "collision", which is restricted to the anchor's class, are
-    reweighted by $\eta(g)$: $e^{\beta g}$ for `hardening` "exp", $1(e^g\ge\tau)$ for "threshold".
-    The result is not finite where no candidate is left. Build the contrast without labels and pass
-    them here. Source: hscl, Sec. III.
+    reweighted by $\eta$, given as its logarithm [n, m]. The result is not finite where no candidate
+    is left. Build the contrast without labels and pass them here. Source: hscl, Sec. III.
     """
-    _checks.one_of("hardening", hardening, ("exp", "threshold"))
     g = contrast.similarity / temperature
-    uniform, hardened = torch.zeros_like(g), beta * g
-    if hardening == "threshold":
-        hardened = uniform.masked_fill(g < math.log(tau), -torch.inf)
+    uniform = torch.zeros_like(g)
     everyone, same = contrast.admissible, contrast.same_class(labels)
 
     def log_mean(mask, log_eta):
@@ -42,36 +33,34 @@ def log_expectations(
 
     return {
         "UCL": log_mean(everyone, uniform),
-        "H-UCL": log_mean(everyone, hardened),
+        "H-UCL": log_mean(everyone, log_eta),
         "SCL": log_mean(everyone & ~same, uniform),
-        "H-SCL": log_mean(everyone & ~same, hardened),
-        "collision": log_mean(everyone & same, hardened),
+        "H-SCL": log_mean(everyone & ~same, log_eta),
+        "collision": log_mean(everyone & same, log_eta),
     }
 
 
-def assumption_holds(contrast: Contrast, labels: Tensor | None = None, **options) -> Tensor:
+def assumption_holds(log_e: dict[str, Tensor]) -> Tensor:
     r"""Return where H-SCL's Assumption 1 holds, $\mathbb E_{col}e^g\ge\mathbb E_{H\text{-}SCL}e^g$.
 
-    Shape [n], 1 or 0, NaN where a side is undefined. Options as in `log_expectations`.
+    Shape [n], 1 or 0, NaN where a side is undefined, from `log_expectations`.
     """
-    log_e = log_expectations(contrast, labels, **options)
     collision, other = log_e["collision"], log_e["H-SCL"]
     defined = collision.isfinite() & other.isfinite()
     return torch.where(defined, (collision >= other).to(collision.dtype), torch.nan)
 
 
 def four_losses(
-    contrast: Contrast, labels: Tensor | None = None, temperature: float = 0.5, **options
+    contrast: Contrast, labels: Tensor, log_e: dict[str, Tensor], temperature: float
 ) -> dict[str, Tensor]:
     r"""Return the four losses of H-SCL's Fig. 5, in the limit of many negatives.
 
     $\ell_i=\operatorname{mean}_{p\in P(i)}\log\!\big(1+M\,e^{-g_{ip}}\,\mathbb E_{q_i}e^{g}\big)$
     of shape [n], $M=2B-2$, NaN where undefined, for "UCL", "H-UCL", "SCL" and "H-SCL". $P(i)$ is
-    every candidate of the anchor's class but the anchor; options as in `log_expectations`. For each
-    anchor, H-UCL ≥ H-SCL exactly where Assumption 1 holds. Source: hscl, eq. (3), with the sign of
-    its first exponent corrected.
+    every candidate of the anchor's class but the anchor; `log_e` is that of `log_expectations`. For
+    each anchor, H-UCL ≥ H-SCL exactly where Assumption 1 holds. Source: hscl, eq. (3), with the
+    sign of its first exponent corrected.
     """
-    log_e = log_expectations(contrast, labels, temperature=temperature, **options)
     g = contrast.similarity / temperature
     positives = contrast.same_class(labels) & (contrast.admissible | contrast.positives)
     losses = {}
@@ -101,12 +90,13 @@ class Watched(methods.Method):
 
     def observe(self, contrast: Contrast) -> dict[str, float]:
         """Return what the learning curves show of these views."""
-        names = {"temperature", "beta", "tau"} & self.options.keys()
-        options = {name: self.options[name] for name in names}
-        options["hardening"] = "threshold" if "tau" in options else "exp"
-        labels = self.labels.to(contrast.similarity.device)
-        holds = assumption_holds(contrast, labels, **options)
-        losses = four_losses(contrast, labels, **options)
+        labels, t = self.labels.to(contrast.similarity.device), self.options["temperature"]
+        g = contrast.similarity / t
+        log_eta = self.options.get("beta", 0.0) * g
+        if "tau" in self.options:
+            log_eta.masked_fill_(g < math.log(self.options["tau"]), -torch.inf)
+        log_e = log_expectations(contrast, labels, log_eta, t)
+        holds, losses = assumption_holds(log_e), four_losses(contrast, labels, log_e, t)
         defined = torch.stack([*losses.values()]).isfinite().all(0)
         above = losses["H-UCL"] - losses["H-SCL"]
         below = (above < -1e-5) & defined  # by more than rounding in float32
