@@ -27,18 +27,8 @@ from builder import (
 )
 from hnbook import headlines
 from hnlib import _files
-from hnlib.notebooks import inline_values
-from hnlib.notebooks.execute import (
-    NotebookError,
-    execute,
-    executed_path,
-    execution_metadata,
-    is_current,
-    load_json,
-    name,
-    read,
-    root,
-)
+from hnlib.notebooks import execute, inline_values
+from hnlib.notebooks.execute import load_json, name, root
 from hnlib.training import records
 
 TIMEOUT = 900  # seconds for one cell of a chapter in the default build
@@ -76,19 +66,19 @@ def execute_chapters(wanted: dict[Path, Path], jobs: int, parameters=None, **opt
 
     def seconds(chapter: Path) -> float:
         unknown = 1e6 if "experiments" in chapter.parts else 1e3
-        return execution_metadata(wanted[chapter]).get("seconds", unknown)
+        return execute.execution_metadata(wanted[chapter]).get("seconds", unknown)
 
     forked_kernels.preload(LIBRARIES)
     options |= {"kernel_manager_class": forked_kernels.KernelManager}
     pool, tasks = ThreadPoolExecutor(jobs), {}
     for chapter in sorted(wanted, key=seconds, reverse=True):
-        task = pool.submit(execute, chapter, wanted[chapter], parameters, **options)
+        task = pool.submit(execute.execute, chapter, wanted[chapter], parameters, **options)
         tasks[task] = name(chapter)
     try:
         for done, task in enumerate(as_completed(tasks), 1):
             print(f"  [{done}/{len(tasks)}] {tasks[task]}: {task.result():.1f} s", flush=True)
-    except NotebookError as error:
-        raise NotebookError(f"{error}\nNothing was built.") from None
+    except execute.NotebookError as error:
+        raise execute.NotebookError(f"{error}\nNothing was built.") from None
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         while not all(task.done() for task in tasks):
@@ -110,9 +100,9 @@ def stage(current: list[Path], runs, draft: bool) -> Path:
     executed = {}
     for chapter in chapters():
         if chapter in current:
-            notebook = executed[name(chapter)] = load_json(executed_path(chapter))
+            notebook = executed[name(chapter)] = load_json(execute.executed_path(chapter))
         else:
-            notebook = inline_values.blank(read(chapter))
+            notebook = inline_values.blank(execute.read(chapter))
             notebook["cells"].insert(1, new_markdown_cell(redirects.filled("not-executed.md")))
         target = (folder / chapter.relative_to(root())).with_suffix(".ipynb")
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -176,11 +166,7 @@ def _made_of(only: str | None) -> str:
     """Return a digest of all files and versions of which the pages are made."""
     folders = [root() / name for name in ("book", "examples", "hnlib", "notebooks")]
     paths = {path for folder in [*folders, records.tracked()] for path in folder.rglob("*")}
-    paths |= {
-        path
-        for ending in ("cff", "md", "toml", "txt", "yml")
-        for path in root().glob(f"*.{ending}")
-    }
+    paths |= {*root().glob("[!.]*.*")}
     digest = hashlib.sha256(f"{only} {sys.version} {metadata.version('sphinx')}".encode())
     for path in sorted(paths):
         if path.suffix != ".pyc" and path.is_file():
@@ -215,10 +201,9 @@ def _book(wanted: list[Path], draft: bool, jobs: int) -> None:
     runs, digest = records.frame(), cache(records.content_digest)  # many read the same files
 
     def unchanged(chapter: Path) -> bool:
-        stored = executed_path(chapter)
-        return is_current(stored, chapter) and is_unchanged(
-            execution_metadata(stored)["read"], digest
-        )
+        stored = execute.executed_path(chapter)
+        read = execute.execution_metadata(stored).get("read", {})
+        return execute.is_current(stored, chapter) and is_unchanged(read, digest)
 
     current = [chapter for chapter in chapters() if unchanged(chapter)]
     if todo := [chapter for chapter in wanted if chapter not in current]:
@@ -226,7 +211,7 @@ def _book(wanted: list[Path], draft: bool, jobs: int) -> None:
         os.environ["HNLIB_RECALL"] = "1"  # it rests on records: it needs neither data nor a GPU
         # from `jobs`, not from what is to do: threads change last digits, and results must not vary
         threads = max(1, (os.cpu_count() or 1) // jobs)
-        targets = {chapter: executed_path(chapter) for chapter in todo}
+        targets = {chapter: execute.executed_path(chapter) for chapter in todo}
         execute_chapters(targets, jobs, timeout=TIMEOUT, threads=threads)
     folder = stage(current + todo, runs, draft)
     print("rendering the pages", flush=True)

@@ -18,7 +18,7 @@ import numpy as np
 from builder.ledger_pages import PAPERS, inline_code, table
 from hnbook.tables import DASH, Markup, interval, myst, percent
 from hnlib.experiments import evidence
-from hnlib.experiments.comparisons import Effect
+from hnlib.experiments.predictions import over_seeds
 from hnlib.training import config, kinds
 
 #: Why a printed number has no run; details may follow a colon.
@@ -121,9 +121,7 @@ def readouts(cell: SimpleNamespace, runs) -> dict[str, list[float]]:
 
 def difference(ours: list[float], printed: float) -> str:
     """Format ours − printed with Student's 95 % interval over our seeds, `printed` being exact."""
-    mean = float(np.mean(ours)) - printed
-    error = float(np.std(ours, ddof=1)) / len(ours) ** 0.5 if len(ours) > 1 else np.inf
-    return interval(Effect(mean, error, len(ours) - 1, "")).replace("\u00a0[", " [")
+    return interval(over_seeds(np.subtract(ours, printed))).replace("\u00a0[", " [")
 
 
 def _line(cell: SimpleNamespace, found: dict[str, list[float]]) -> list:

@@ -12,15 +12,8 @@ import pandas as pd
 
 from builder.build import chapters, execute_chapters
 from hnbook.claims import MIME
-from hnlib.notebooks.execute import (
-    executed_path,
-    is_current,
-    load_json,
-    name,
-    parameters_of,
-    read,
-    root,
-)
+from hnlib.notebooks import execute
+from hnlib.notebooks.execute import load_json, name, root
 
 SMALL = {"small": True}
 SHORT = 8  # characters
@@ -29,14 +22,14 @@ SHOWN = ("text/html", "image/svg+xml", "image/png", "text/plain")
 
 def pages() -> list[Path]:
     """Return the pages that train at small parameters."""
-    return [page for page in chapters() if "small" in parameters_of(read(page))]
+    return [page for page in chapters() if "small" in execute.parameters_of(execute.read(page))]
 
 
 def execute_small(jobs: int) -> dict[Path, dict]:
     """Execute what has changed; return the executed notebooks."""
     os.environ.pop("HNLIB_RECALL", None)
     stored = {page: root() / "_build/small" / f"{name(page)}.ipynb" for page in pages()}
-    todo = {page: path for page, path in stored.items() if not is_current(path, page, SMALL)}
+    todo = {x: path for x, path in stored.items() if not execute.is_current(path, x, SMALL)}
     execute_chapters(todo, jobs, SMALL, threads=1)
     return {page: load_json(path) for page, path in stored.items()}
 
@@ -93,7 +86,7 @@ def check(jobs: int) -> int:
     """Execute and check all pages; return 1 and say why if one shows what it was not asked for."""
     known, wrong = reasons(), 0
     for page, small in execute_small(jobs).items():
-        published = load_json(executed_path(page))
+        published = load_json(execute.executed_path(page))
         if "inline" not in published.get("metadata", {}).get("hnlib", {}):
             raise ValueError(f"{name(page)} has not been executed; run `make book` first")
         found = outside_plan(small)

@@ -26,19 +26,21 @@ def asked(of: str, setting: str, quantity: str) -> float:
     return _means()[of, setting, quantity]
 
 
+def _lost(scores: dict[str, float], numbers: dict[str, float], name: str) -> float:
+    """Return how many points of a score are lost by choosing by a number of this name."""
+    choose = min if name in LOWEST else max
+    return 100 * (max(scores.values()) - scores[choose(numbers, key=numbers.__getitem__)])
+
+
 def lost(by: str, name: str = "map", block: str = "CIFAR-10", arms="t* b*") -> float:
     """Return how many points of the linear probe are lost by choosing an arm by a mean metric."""
     experiment = experiments.load(name)
-
-    def mean(arm: str, metric: str) -> float:
-        return fmean(experiment.values(arm, metric, block).values())
-
-    def rank(arm: str) -> float:
-        return -mean(arm, by) if by in LOWEST else mean(arm, by)
-
     every = experiment.matching(arms, block)
-    best = max(mean(arm, "linear") for arm in every)
-    return 100 * (best - mean(max(every, key=rank), "linear"))
+    linear, numbers = (
+        {arm: fmean(experiment.values(arm, metric, block).values()) for arm in every}
+        for metric in ("linear", by)
+    )
+    return _lost(linear, numbers, by)
 
 
 def behind(selector: str, temperature: str) -> float:
@@ -49,10 +51,9 @@ def behind(selector: str, temperature: str) -> float:
 
 def unlabelled(quantity: str) -> float:
     """Return how many points of nDCG@10 are lost by choosing a temperature by a number."""
-    sign = -1 if quantity in LOWEST else 1
-    chosen = max(TEMPERATURES, key=lambda t: sign * asked("temperature", t, quantity))
     scores = {t: asked("temperature", t, "nDCG") for t in TEMPERATURES}
-    return 100 * (max(scores.values()) - scores[chosen])
+    numbers = {t: asked("temperature", t, quantity) for t in TEMPERATURES}
+    return _lost(scores, numbers, quantity)
 
 
 def percent(quantity: str) -> str:

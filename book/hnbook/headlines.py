@@ -17,7 +17,7 @@ from hnbook.asked import RATES, asked, behind, lost, percent, unlabelled  # noqa
 from hnbook.comparison_tables import OneVariance
 from hnbook.tables import Markup, interval
 from hnlib import experiments
-from hnlib.experiments import comparisons, predictions, selection
+from hnlib.experiments import comparisons, selection
 from hnlib.experiments import evidence as recorded
 from hnlib.experiments.comparisons import Effect
 from hnlib.training import records
@@ -79,10 +79,7 @@ def headlines(metric: str = "linear") -> dict[str, Effect]:
     rate", which was predicted with three others. "long hcl, one processor" reads seed 6, which was
     run on two, from that of the other seeds.
     """
-    primary = {
-        one.experiment: experiments.load(one.experiment).primary for one in HEADLINES.values()
-    }
-    images = {name: one for name, one in HEADLINES.items() if primary[one.experiment] == "linear"}
+    images = {name: one for name, one in HEADLINES.items() if not name.startswith("search")}
     effects = {name: one.effect(metric, one.blocks[0]) for name, one in images.items()}
     short, catalogue = experiments.load("map"), experiments.load("catalogue")
     pairs = {"short temperature": ("temperature", "t0.5 b0"), "short tilt": ("t0.5 b1", "t0.5 b0")}
@@ -144,12 +141,10 @@ def printed(name: str) -> Effect | dict[str, Effect]:
     return headlines()[name] if name in headlines() else HEADLINES[name].effect()
 
 
-def found(name: str, *ids: str) -> list[Effect]:
-    """Return what predictions of an experiment found."""
-    experiment = experiments.load(name)
-    lines = [line for id_ in ids for line in experiment.predictions if line["id"] == id_]
-    several = [predictions.of_family(experiment, line, line["metric"]).values() for line in lines]
-    return [effect for effects in several for effect in effects]
+def found(name: str, prediction: str) -> list[Effect]:
+    """Return what a prediction of an experiment found."""
+    outcome = experiments.load(name).outcome(prediction)
+    return [*outcome.values()] if isinstance(outcome, dict) else [outcome]
 
 
 # --- evidence

@@ -25,6 +25,7 @@ import ledgers
 import numpy as np
 import torch
 
+from hnbook import chapters
 from hnlib import methods
 from hnlib.experiments import evidence
 from hnlib.images import _torchvision  # noqa: F401, which other libraries import: see there
@@ -134,9 +135,7 @@ def rows() -> list[tuple]:
 def build(library: str, call: str, name: str, **options):
     """Build a loss as its library ships it, and return how it is called, and whether of labels."""
     if library == "hnlib":
-        example = name in methods.EXAMPLES
-        loss = methods.example(name).build() if example else methods.build(name, **options)
-        return partial(halves, loss), False
+        return partial(halves, chapters.build(name, **options)), False
     losses = importlib.import_module(PACKAGES[library])
     loss = getattr(losses, name)
     if call == "scaled":  # scale and bias are arguments of the call
@@ -151,6 +150,9 @@ def build(library: str, call: str, name: str, **options):
 
 
 # --- what is recorded
+
+FITTED = ("sharpness", "misfit", "r2", "balance", "attracted")
+ANGLES = ("angle", "angle_loudness", "angle_balance")
 
 
 def measured(build, a: torch.Tensor, b: torch.Tensor) -> dict:
@@ -167,22 +169,11 @@ def measured(build, a: torch.Tensor, b: torch.Tensor) -> dict:
         return {"error": found.verdict}
     numbers = {"residual": found.residual}
     if found.nearest:
-        loud = found.loudness
-        one, two, three = found.nearest
         slopes = [slope for _, slope in found.local]
-        numbers |= dict(
-            sharpness=found.sharpness,
-            misfit=found.misfit,
-            r2=found.r2,
-            low=min(slopes, default=None),
-            high=max(slopes, default=None),
-            quiet=float(loud.quantile(0.1) / loud.mean()),
-            balance=found.balance,
-            attracted=found.attracted,
-            angle=one.angle,
-            angle_loudness=two.angle,
-            angle_balance=three.angle,
-        )
+        numbers |= {name: getattr(found, name) for name in FITTED}
+        numbers |= {name: near.angle for name, near in zip(ANGLES, found.nearest, strict=True)}
+        numbers |= dict(low=min(slopes, default=None), high=max(slopes, default=None))
+        numbers["quiet"] = float(found.loudness.quantile(0.1) / found.loudness.mean())
     return {name: x if x is None else float(f"{x:.5g}") for name, x in numbers.items()}
 
 

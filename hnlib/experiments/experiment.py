@@ -574,7 +574,7 @@ def load(name: str, *, small: bool = False, **parameters) -> Experiment:
         If a parameter is no field of these runs, or fits no arm or block.
     """
     given = {key: value for key, value in parameters.items() if value is not None}
-    return _at(name, small, config.canonical(given)) if small or given else _at(name, False, "{}")
+    return _at(name, small, config.canonical(given))
 
 
 def train(*several: Experiment, minutes: float | None = None, **how) -> None:
