@@ -10,7 +10,6 @@ import argparse
 import hashlib
 import json
 import math
-import re
 from collections import Counter
 from pathlib import Path
 
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 
 from hnlib import experiments, methods
-from hnlib.notebooks import execute, inline_values
+from hnlib.notebooks import execute
 
 FOLDER = Path(__file__).with_suffix("")
 NESTING = {"experiments": 4, "losses": 1, "inline": 2}  # levels whose entries have their own line
@@ -121,27 +120,9 @@ def of_pages(root: Path) -> dict[str, list[list[str]]]:
     pages = {}
     for path in sorted((root / "_build/executed").rglob("*.ipynb")):
         page = path.relative_to(root / "_build/executed").with_suffix("")
-        source = (root / "notebooks" / page).with_suffix(".md")
-        written, shown = (
-            [cell.source for cell in execute.read(one).cells if cell.cell_type == "markdown"]
-            for one in (source, path)
-        )
-        found = [_values(*both) for both in zip(written, shown)]
-        if len(written) != len(shown) or None in found:
-            raise ValueError(f"{page} has been edited since it was executed; build it again")
-        if any(found):
-            pages[page.as_posix()] = [pair for pairs in found for pair in pairs]
+        if values := execute.execution_metadata(path)["inline"]:
+            pages[page.as_posix()] = [[" ".join(x.split()), y] for x, y in values.items()]
     return pages
-
-
-def _values(text: str, shown: str) -> list[list[str]] | None:
-    """Return expressions and values of a text, or None if what is between them differs.
-
-    Where that is as short as a comma, a value may lend the next one its end: always the same one.
-    """
-    between, expressions = inline_values.EVAL.split(text)[::2], inline_values.EVAL.findall(text)
-    match = re.fullmatch("(.*?)".join(map(re.escape, between)), shown, re.DOTALL)
-    return match and [[" ".join(x.split()), y] for x, y in zip(expressions, match.groups())]
 
 
 def flat(content, *place) -> dict[tuple, object]:
