@@ -53,9 +53,10 @@ class Search:
     @torch.no_grad()
     def embeddings(self) -> tuple[Tensor, Tensor]:
         """Return unit embeddings of all queries and all documents."""
-        tower = self.model.get_submodule("encoder.towers.0")
-        texts = (self.task.queries, self.task.documents)
-        q, d = (normalize(embed(tower, text, SEARCHED), dim=1) for text in texts)
+        tower, collection = self.model.get_submodule("encoder.towers.0"), self.task.collection
+        sizes = [len(collection.texts), len(collection.queries)]
+        rows = torch.arange(sum(sizes))
+        d, q = normalize(embed(tower, self.task.texts, SEARCHED, rows), dim=1).split(sizes)
         return q, d
 
     def read(self, temperature: float) -> dict[str, float]:

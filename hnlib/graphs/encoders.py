@@ -11,7 +11,7 @@ from torch_geometric.nn import GINConv, global_add_pool
 from hnlib.contrast import Contrast
 from hnlib.graphs.data import GraphSet
 from hnlib.graphs.methods import from_nodes
-from hnlib.training.evaluation import eval_mode
+from hnlib.training import evaluation
 
 
 class GIN(nn.Module):
@@ -73,7 +73,7 @@ class InfoGraph(nn.Module):
 
     def embed(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return $h_u$ of every node $[n,Lk]$ and $H_G$ of every graph $[m,Lk]$."""
-        nodes, graphs = self.encoder(batch.x, batch.edge_index, batch.batch, batch.num_graphs)
+        nodes, graphs = embed_batch(self.encoder, batch)
         return self.local(nodes), self.whole(graphs)
 
     def forward(self, batch: Batch) -> Contrast:
@@ -95,8 +95,12 @@ class GraphCL(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Return the embeddings of the graphs."""
-        _, graphs = self.encoder(batch.x, batch.edge_index, batch.batch, batch.num_graphs)
-        return self.projector(graphs)
+        return self.projector(embed_batch(self.encoder, batch)[1])
+
+
+def embed_batch(encoder: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the embeddings of the nodes and of the graphs of a batch."""
+    return encoder(batch.x, batch.edge_index, batch.batch, batch.num_graphs)
 
 
 FRAMEWORKS = {"infograph": InfoGraph, "graphcl": GraphCL}
@@ -114,11 +118,5 @@ def build(framework: str, features: int, hidden: int, layers: int) -> InfoGraph 
 
 def embed(encoder: nn.Module, dataset: GraphSet, batch_size: int = 256) -> Tensor:
     """Return the embeddings $[N,Lk]$ of all graphs, in eval mode, on the CPU."""
-    device = next(encoder.parameters()).device
-    parts = []
-    with eval_mode(encoder):
-        for batch in DataLoader(dataset.graphs, batch_size=batch_size, generator=torch.Generator()):
-            batch = batch.to(device)
-            _, graphs = encoder(batch.x, batch.edge_index, batch.batch, batch.num_graphs)
-            parts.append(graphs.cpu())
-    return torch.cat(parts)
+    batches = DataLoader(dataset.graphs, batch_size=batch_size, generator=torch.Generator())
+    return evaluation.embed(encoder, batches, lambda batch: embed_batch(encoder, batch)[1]).cpu()

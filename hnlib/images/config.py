@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass as plain_dataclass
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -84,10 +83,8 @@ def default_augmentation(channels: int) -> str:
     return "digits" if channels == 1 else "simclr"
 
 
-def _check_augmentation(given):
-    if given is not None and as_augmentation(given) is given:
-        return given.recorded()
-    return given
+def _recorded(given: str | dict | Augmentation | None) -> dict | None:
+    return None if given is None else as_augmentation(given).recorded()
 
 
 @dataclass(frozen=True, kw_only=True, config=checked)
@@ -129,7 +126,7 @@ class ImageRun(Configuration):
     train_size: Annotated[int, Field(ge=2)] | None = None
     validation: Annotated[int, Field(ge=0)] = 0
     augmentation: Annotated[
-        str | dict | None, BeforeValidator(_check_augmentation), Parameter(accepts_keys=False)
+        str | dict | None, BeforeValidator(_recorded), Parameter(accepts_keys=False)
     ] = None
     separate_views: Annotated[bool, Rare] = False
     oracle_positives: Annotated[bool, Rare] = False
@@ -163,13 +160,6 @@ class ImageRun(Configuration):
             usual["augmentation"] = default_augmentation(1 if self.dataset == "digits" else 3)
         usual |= recipe | recipe.get("options", {}) | recipe.get(self.dataset, {})
         return usual | recipe.get(self.method, {}).get(self.dataset, {})
-
-    def resolved(self):
-        """Return this run with all defaults of recipe and catalogue filled in."""
-        run = super().resolved()
-        if isinstance(run.augmentation, str):
-            return replace(run, augmentation=as_augmentation(run.augmentation).recorded())
-        return run
 
     def display_values(self) -> dict:
         """Return the fields as numbers and words, an augmentation of ours by its name."""

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from hnlib.images import augment
-from hnlib.training.evaluation import eval_mode, linear_probe, neighbours, weighted_knn
+from hnlib.training import evaluation
+from hnlib.training.evaluation import linear_probe, neighbours, weighted_knn
 
 
 def embed(encoder: nn.Module, x: Tensor, batch_size: int | None = None) -> Tensor:
@@ -16,10 +17,8 @@ def embed(encoder: nn.Module, x: Tensor, batch_size: int | None = None) -> Tenso
     By default a batch has at most 1,000 images, and as many pixels as 1,000 images of CIFAR-10.
     """
     batch_size = batch_size or max(1, min(1000, 3_072_000 // x[0].numel()))
-    device = next((p.device for p in encoder.parameters()), x.device)
-    with eval_mode(encoder):
-        parts = [encoder(augment.plain(part.to(device))).float() for part in x.split(batch_size)]
-    return torch.cat(parts)
+    parts = x.split(batch_size)
+    return evaluation.embed(encoder, parts, lambda part: encoder(augment.plain(part)))
 
 
 def knn(encoder: nn.Module, dataset) -> float:

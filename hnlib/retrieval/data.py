@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from hnlib._files import data_folder
@@ -47,6 +46,12 @@ class Collection:
         both = zip(self.titles, self.texts)
         # an encoder needs a token, and published collections have empty documents
         return [f"{title} {text}".strip() or "." for title, text in both]
+
+    @property
+    def all_texts(self) -> list[str]:
+        """Return documents, queries, and of the titled documents the titles, then the texts."""
+        apart = [part[i] for part in (self.titles, self.texts) for i in self.titled]
+        return [*self.documents, *self.queries, *apart]
 
     @property
     def titled(self) -> list[int]:
@@ -308,21 +313,13 @@ def tokenizer_of(collection: Collection, vocabulary: int) -> Tokenizer:
 def tokenised(
     collection: Collection, tokenizer: Callable[[], Tokenizer], name: str, folder: Path
 ) -> sentences.Corpus:
-    """Return the tokens of documents, queries, titles and texts, in that order.
+    """Return the tokens of all texts of a collection.
 
     They are cached in a `folder` under the collection's digest and the tokenizer's `name`.
     """
     key = f"{collection.digest}-{name}"
 
     def make() -> sentences.Corpus:
-        titled = collection.titled
-        every = [*collection.documents, *collection.queries]
-        every += [collection.titles[i] for i in titled] + [collection.texts[i] for i in titled]
-        return sentences.texts(key, every, tokenizer())
+        return sentences.texts(key, collection.all_texts, tokenizer())
 
     return sentences.cached(folder / f"{key}.safetensors", key, make)
-
-
-def part(texts: sentences.Corpus, start: int, stop: int) -> sentences.Corpus:
-    """Return some texts in a row."""
-    return replace(texts, ends=texts.ends[start : stop + 1], documents=torch.arange(stop - start))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -69,21 +68,21 @@ class Task(task.Task):
         self.decoupled = run.is_transformer
         self.train, self.validation = self.collection.split(run.leak)
         self._folder = data_folder(data_root, "retrieval") / "cache"
-        self.texts, self.queries, self.documents = self._tokens(self.collection)
+        self.texts = self._tokens(self.collection)
         self.benchmarks = [
             EncodedBenchmark(benchmarks.load(name, data_root), self.texts.tokenizer, SEARCHED)
             for name in run.tasks
         ]
         self._set_pairs()
-        self.counts = self.document.bincount(minlength=len(self.documents))
+        self.counts = self.document.bincount(minlength=len(self.collection.texts))
         self._model: Any = None
         self.scorer = functools.cache(self._scorer)
         topics = self.collection.topics
         self.topics = torch.tensor(topics) if topics else None
         self.candidates: Tensor | None = None
 
-    def _tokens(self, collection: data.Collection) -> tuple[Corpus, Corpus, Corpus]:
-        """Return all texts of a collection, its queries, and its documents, in our tokens."""
+    def _tokens(self, collection: data.Collection) -> Corpus:
+        """Return all texts of a collection in our tokens."""
         vocabulary, ours = self.run.vocabulary, self.collection
         if self.run.is_transformer:
             own = encoders.transformer_tokenizer(self.run)
@@ -95,33 +94,25 @@ class Task(task.Task):
             name, tokenizer = str(vocabulary), lambda: data.tokenizer_of(ours, vocabulary)
         else:
             name, tokenizer = f"{ours.digest}-{vocabulary}", lambda: self.texts.tokenizer
-        texts = data.tokenised(collection, tokenizer, name, self._folder)
-        n = len(collection.texts)
-        queries = data.part(texts, n, n + len(collection.queries))
-        return texts, queries, data.part(texts, 0, n)
+        return data.tokenised(collection, tokenizer, name, self._folder)
 
     def _set_pairs(self) -> None:
         """Set the rows `asked` and `answers` of `texts` and the `document` of each pair."""
-        collection, n = self.collection, len(self.documents)
-        titled = collection.titled
-        titles = n + len(self.queries) + torch.arange(len(titled))
-        judged = self.train if self.run.pairs != "titles" else {}
-        if self.run.pairs == "judged":
-            titled, titles = [], titles[:0]
-        pairs = [(query, document) for query, of in judged.items() for document in of]
-        queries, documents = torch.tensor(pairs, dtype=torch.long).view(-1, 2).T
-        self.asked = torch.cat([titles, n + queries])
-        # a text without its title, which is the query
-        self.answers = torch.cat([titles + len(titled), documents])
-        self.document = torch.cat([torch.tensor(titled, dtype=torch.long), documents])
-        self.asked_texts = [collection.titles[i] for i in titled]
-        self.asked_texts += [collection.queries[query] for query, _ in pairs]
-        relevant = [[i] for i in titled] + [list(judged[query]) for query, _ in pairs]
-        lengths = torch.tensor([*map(len, relevant)], dtype=torch.long)
-        rows = torch.arange(len(relevant)).repeat_interleave(lengths)
-        of = torch.tensor(list(itertools.chain.from_iterable(relevant)), dtype=torch.long)
-        self.relevant = (rows * n + of).sort().values  # one number for a pair and a document
-        self.examples = len(self.asked)
+        collection, which = self.collection, self.run.pairs
+        titled = [] if which == "judged" else collection.titled
+        judged = {} if which == "titles" else self.train
+        n = len(collection.texts)
+        titles = n + len(collection.queries)
+        # a title asks for its text, which then comes without it
+        pairs = [(titles + i, titles + len(titled) + i, d, [d]) for i, d in enumerate(titled)]
+        pairs += [(n + query, d, d, [*of]) for query, of in judged.items() for d in of]
+        rows = torch.tensor([pair[:3] for pair in pairs], dtype=torch.long)
+        self.asked, self.answers, self.document = rows.view(-1, 3).T.contiguous()
+        texts = collection.all_texts
+        self.asked_texts = [texts[i] for i in self.asked]
+        relevant = [i * n + d for i, pair in enumerate(pairs) for d in pair[3]]
+        self.relevant = torch.tensor(relevant, dtype=torch.long).sort().values
+        self.examples = len(pairs)
 
     def model(self) -> nn.Module:
         """Return a model with random or pretrained weights."""
@@ -136,41 +127,43 @@ class Task(task.Task):
         if name == "bm25":
             scores = mining.BM25(self.collection.documents).scores(self.asked_texts)
             return lambda pairs, documents: scores[pairs[:, None], documents]
-        n, titles = len(self.documents), len(self.collection.titled)
         tokens = encoders.static_tokenizer
         texts = data.tokenised(self.collection, tokens, "static", self._folder)
-        static = encoders.build(RetrievalRun(encoder="static"), texts.vocabulary)
-        towers = static.get_submodule("encoder.towers")
-        asked = data.part(texts, n, n + len(self.queries) + titles)
-        q, d = self._unit(towers.to(self.device), asked, data.part(texts, 0, n))
-        q = q[self.asked - n]
+        static = encoders.build(RetrievalRun(encoder="static"), texts.vocabulary).to(self.device)
+        return self._cosines(static, texts)
+
+    def _cosines(self, model: nn.Module, texts: Corpus) -> Scorer:
+        """Return the cosines of a model's embeddings."""
+        q, d = self._unit(model, texts, self.asked, len(self.collection.texts))
         return lambda pairs, documents: q[pairs] @ d[documents].T
 
     def _unit(
-        self, towers, queries: Corpus, documents: Corpus, rows: Tensor | None = None
+        self, model: nn.Module, texts: Corpus, queries: Tensor, documents: int
     ) -> tuple[Tensor, Tensor]:
-        """Return unit embeddings of queries and documents; of queries not in `rows`, zeros."""
-        d = functional.normalize(embed(towers[len(towers) - 1], documents, SEARCHED), dim=1)
-        rows = torch.arange(len(queries)) if rows is None else rows
-        q = d.new_zeros(len(queries), d.shape[1])
-        q[rows] = functional.normalize(embed(towers[0], queries, SEARCHED, rows), dim=1)
-        return q, d
+        """Return unit embeddings of the rows `queries` of texts and of the first `documents`."""
+        towers, rows = model.get_submodule("encoder.towers"), torch.arange(documents)
+        q, d = embed(towers[0], texts, SEARCHED, queries), embed(towers[-1], texts, SEARCHED, rows)
+        return functional.normalize(q, dim=1), functional.normalize(d, dim=1)
+
+    def _judged(
+        self, model: nn.Module, collection: data.Collection, asked: list[int]
+    ) -> tuple[Tensor, Tensor]:
+        """Return unit embeddings of queries, zero where they are not `asked`, and of documents."""
+        texts = self.texts if collection is self.collection else self._tokens(collection)
+        n, rows = len(collection.texts), torch.tensor(asked)
+        q, d = self._unit(model, texts, n + rows, n)
+        return q.new_zeros(len(collection.queries), q.shape[1]).index_copy(0, rows, q), d
 
     def _mined(self) -> Tensor:
         """Return candidates for mined negatives of each pair, [P, last − first]."""
         run = self.run
         if run.mined == "bm25":
             bm25 = mining.BM25(self.collection.documents)
-
-            def scores(rows: Tensor) -> Tensor:
-                return bm25.scores([self.asked_texts[i] for i in rows])
+            scores = lambda rows: bm25.scores([self.asked_texts[i] for i in rows])  # noqa: E731
         else:
-            towers = self._model.encoder.towers
-            queries, documents = self._unit(towers, self.texts, self.documents)
-
-            def scores(rows: Tensor) -> Tensor:
-                return queries[self.asked[rows]] @ documents.T
-
+            scores = functools.partial(
+                self._cosines(self._model, self.texts), documents=slice(None)
+            )
         return mining.candidates(scores, self.document, self.relevant, run.ranks, run.margin)
 
     def batches(self, generator: torch.Generator) -> Sequence[Tensor]:
@@ -233,7 +226,7 @@ class Task(task.Task):
 
     def _excluded(self, batch: Tensor, keys: Tensor) -> Tensor:
         """Return which keys are not negatives of a query: they answer it, or its guide says so."""
-        codes = batch[:, None] * len(self.documents) + keys
+        codes = batch[:, None] * len(self.collection.texts) + keys
         where = torch.searchsorted(self.relevant, codes).clamp_max(len(self.relevant) - 1)
         excluded = self.relevant[where] == codes
         if self.topics is not None:
@@ -285,28 +278,26 @@ class Task(task.Task):
 
     def _scores(self, model: nn.Module) -> tuple[dict, dict]:
         """Return mean scores, and the nDCG of each test query."""
-        collection, towers = self.collection, model.get_submodule("encoder.towers")
+        collection, seen = self.collection, None
         test = collection.judgements["test"]
-        judged = torch.tensor([*test, *self.validation])
-        queries, documents = self._unit(towers, self.queries, self.documents, judged)
-        seen, scores = None, {}
+        z = self._judged(model, collection, [*test, *self.validation])
         if collection.repeated:
             seen = {q: {**self.train.get(q, {}), **self.validation.get(q, {})} for q in test}
-        ranked, by_query = metrics.judged_rankings(queries, documents, test, seen)
+        ranked, by_query = metrics.judged_rankings(*z, test, seen)
+        scores = {name: float(values.mean()) for name, values in by_query.items()}
         if self.validation:
             seen = self.train if collection.repeated else None
-            _, values = metrics.judged_rankings(queries, documents, self.validation, seen)
+            _, values = metrics.judged_rankings(*z, self.validation, seen)
             scores["ndcg_validation"] = float(values["ndcg"].mean())
         if collection.repeated:
             scores |= metrics.tail_share(ranked, self.counts)
         for name in self.run.transfer:
             other = data.load(name, self.data_root)
-            unit = self._unit(towers, *self._tokens(other)[1:])
-            _, values = metrics.judged_rankings(*unit, other.judgements["test"])
+            judged = other.judgements["test"]
+            _, values = metrics.judged_rankings(*self._judged(model, other, [*judged]), judged)
             scores[f"{other.name}_ndcg"] = float(values["ndcg"].mean())
         for benchmark in self.benchmarks:
             scores |= benchmark.scores(model.get_submodule("encoder"), self.run.seed)[0]
-        scores = {k: float(v.mean()) for k, v in by_query.items()} | scores
         ndcg = [round(value, 5) for value in by_query["ndcg"].tolist()]
         return scores, {"judged": {"ndcg": len(ndcg)}, "correct": {"ndcg": ndcg}}
 

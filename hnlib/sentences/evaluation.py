@@ -9,7 +9,8 @@ from torch.nn import functional
 
 from hnlib.sentences import data
 from hnlib.sentences.benchmarks import Benchmark
-from hnlib.training.evaluation import classify, eval_mode, stratified_folds
+from hnlib.training import evaluation
+from hnlib.training.evaluation import classify, stratified_folds
 
 FOLDS = 10
 
@@ -67,12 +68,7 @@ class EncodedBenchmark:
 def embed(encoder: nn.Module, text: data.Corpus, length: int, rows: Tensor | None = None) -> Tensor:
     """Return the embeddings $[N,d]$ of all sentences, or of `rows`, in eval mode, on the CPU."""
     rows = torch.arange(len(text)) if rows is None else rows
-    device = next(encoder.parameters()).device
-    with eval_mode(encoder):
-        parts = [
-            encoder(text.rows(part, length).to(device)).float().cpu() for part in rows.split(2000)
-        ]
-    return torch.cat(parts)
+    return evaluation.embed(encoder, (text.rows(part, length) for part in rows.split(2000))).cpu()
 
 
 def spearman(x: Tensor, other: Tensor, degrees: np.ndarray) -> float:

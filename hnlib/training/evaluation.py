@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -18,14 +17,17 @@ INNER = 3  # of the cross-validation that chooses among them
 PROBE = dict(max_iter=300, history_size=20, tolerance_grad=1e-5)  # of `linear_probe`
 
 
-@contextmanager
-def eval_mode(encoder: nn.Module) -> Iterator[None]:
-    """Context manager: eval mode without gradients."""
-    training = encoder.training
+def embed(encoder: nn.Module, batches: Iterable, forward: Callable | None = None) -> Tensor:
+    """Return the embeddings of all batches, float32, by `forward` (default: the encoder).
+
+    The encoder is in eval mode meanwhile; batches go to its device, and the embeddings stay there.
+    """
+    training, device = encoder.training, next((p.device for p in encoder.parameters()), None)
     encoder.eval()
     with torch.no_grad():
-        yield
+        parts = [(forward or encoder)(batch.to(device)).float() for batch in batches]
     encoder.train(training)
+    return torch.cat(parts)
 
 
 def neighbours(n: int) -> int:
