@@ -200,7 +200,7 @@ def test_a_subset_is_balanced(n, seed):
 def numbers():
     """Forty images that are their number, of four classes."""
     x, y = torch.arange(40, dtype=torch.uint8).view(40, 1, 1, 1), torch.arange(40) % 4
-    return data.Dataset("numbers", x, y, x, y, tuple("abcd"), "0")
+    return data.Dataset("numbers", x, y, x, y, tuple("abcd"))
 
 
 def test_validation_images_are_set_apart_once_and_for_all(numbers):

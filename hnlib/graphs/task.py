@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -29,17 +28,12 @@ class Task(task.Task):
     unit, first_epoch, fused = "graph", 1, False
 
     def __init__(self, run: GraphRun, method=None, device="cpu", data_root=None, dataset=None):
-        self.device = device
-        self.dataset = dataset or data.load(run.dataset, data_root)
-        self.labels = y = self.dataset.labels
         _check(run, method)
-        self.splits = evaluation.stratified_folds(y, run.folds, run.seed)
-        self.run = dataclasses.replace(
-            run,
-            dataset=self.dataset.name,
-            dataset_digest=self.dataset.digest,
-            labels=run.labels if needs(method, "supervised") else None,
-        )
+        self.dataset = dataset or data.load(run.dataset, data_root)
+        labels = run.labels if needs(method, "supervised") else None
+        super().__init__(run, self.dataset, device, labels=labels)
+        self.labels = self.dataset.labels
+        self.splits = evaluation.stratified_folds(self.labels, run.folds, run.seed)
 
     def _fold(self, k: int) -> Task:
         """Return the training that does not see the labels of a fold's test graphs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import tempfile
 from dataclasses import dataclass, replace
@@ -23,10 +24,7 @@ FORM = "an uncompressed .npz with uint8 x_train, x_test [N,H,W,C] and integer y_
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images uint8 [N,H,W,C] and labels int64 [N], split for training and test.
-
-    `digest` identifies the contents.
-    """
+    """Images uint8 [N,H,W,C] and labels int64 [N], split for training and test."""
 
     name: str
     x_train: Tensor
@@ -34,7 +32,6 @@ class Dataset:
     x_test: Tensor
     y_test: Tensor
     class_names: tuple[str, ...]
-    digest: str
     x_unlabelled: Tensor | None = None
     x_validation: Tensor | None = None
     y_validation: Tensor | None = None
@@ -57,6 +54,17 @@ class Dataset:
                     f"y_{part} of {self.name} must lie in 0 to {self.num_classes - 1}, got "
                     f"{int(y.min())} to {int(y.max())}"
                 )
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Return what identifies the images and labels."""
+        digest = hashlib.sha256()
+        parts = self.x_train, self.y_train, self.x_test, self.y_test, self.x_unlabelled
+        for part in parts:
+            if part is not None:
+                digest.update(f"{part.dtype}{tuple(part.shape)}".encode())
+                digest.update(part.contiguous().numpy().data)
+        return digest.hexdigest()
 
     @property
     def num_classes(self) -> int:
@@ -122,15 +130,17 @@ def image_folder(path: Path | str, size: int = 32) -> Dataset:
 
 def subset(dataset: Dataset, n: int, seed: int = 0) -> Dataset:
     """Take `n` of the training images, as equally from all classes as possible."""
-    return _train_on(dataset, _balanced(dataset, n, seed))
+    chosen = _balanced(dataset, n, seed)
+    return replace(dataset, x_train=dataset.x_train[chosen], y_train=dataset.y_train[chosen])
 
 
 def hold_out(dataset: Dataset, n: int) -> Dataset:
     """Set aside `n` training images for validation, balanced by class."""
     chosen = _balanced(dataset, n, seed=0)
     rest = np.setdiff1d(np.arange(len(dataset.x_train)), chosen)
-    validation = dict(x_validation=dataset.x_train[chosen], y_validation=dataset.y_train[chosen])
-    return replace(_train_on(dataset, rest), **validation)
+    x, y = dataset.x_train, dataset.y_train
+    validation = dict(x_validation=x[chosen], y_validation=y[chosen])
+    return replace(dataset, x_train=x[rest], y_train=y[rest], **validation)
 
 
 def _balanced(dataset: Dataset, n: int, seed: int) -> np.ndarray:
@@ -146,12 +156,6 @@ def _balanced(dataset: Dataset, n: int, seed: int) -> np.ndarray:
         members = shuffled[y[shuffled] == c]
         rank[members] = np.arange(len(members))
     return np.sort(np.lexsort((generator.random(len(y)), rank))[:n])
-
-
-def _train_on(dataset: Dataset, chosen: np.ndarray) -> Dataset:
-    x_train, y_train = dataset.x_train[chosen], dataset.y_train[chosen]
-    digest = _digest(x_train, y_train, dataset.x_test, dataset.y_test)
-    return replace(dataset, x_train=x_train, y_train=y_train, digest=digest)
 
 
 def _digits() -> Dataset:
@@ -183,17 +187,7 @@ def _dataset(name, x_train, y_train, x_test, y_test, classes, unlabelled=None) -
     )
     y_train = _checks.labels(y_train, len(x_train), name)
     y_test = _checks.labels(y_test, len(x_test), name)
-    digest = _digest(x_train, y_train, x_test, y_test, x_unlabelled)
-    return Dataset(name, x_train, y_train, x_test, y_test, tuple(classes), digest, x_unlabelled)
-
-
-def _digest(*arrays: Tensor | None) -> str:
-    digest = hashlib.sha256()
-    for array in arrays:
-        if array is not None:
-            digest.update(f"{array.dtype}{tuple(array.shape)}".encode())
-            digest.update(array.contiguous().numpy().data)
-    return digest.hexdigest()
+    return Dataset(name, x_train, y_train, x_test, y_test, tuple(classes), x_unlabelled)
 
 
 def _download(name: str, path: Path) -> None:

@@ -51,11 +51,9 @@ class Task(task.Task):
         if run.train_size is not None:  # for every seed: it varies the training, not the data
             dataset = data.subset(dataset, run.train_size, seed=0)
         chosen = as_augmentation(run.augmentation or default_augmentation(dataset.channels))
+        super().__init__(run, dataset, device, augmentation=chosen)
         self.augmentation, self.dataset = chosen, dataset
         self.encoder, self.draws_on = encoder, device
-        self.run = dataclasses.replace(
-            run, dataset=dataset.name, dataset_digest=dataset.digest, augmentation=chosen.recorded()
-        )
         size = chosen.size or dataset.image_size
         self.shape = (dataset.channels, size, size)
         self.x, self.labels = dataset.x_train.to(device), dataset.y_train.to(device)

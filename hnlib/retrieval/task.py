@@ -60,11 +60,8 @@ class Task(task.Task):
     def __init__(self, run: RetrievalRun, method=None, device="cpu", data_root=None, dataset=None):
         if run.queue:
             raise ValueError(f"queue={run.queue} does not apply to retrieval; use mined=…")
-        self.device, self.data_root = device, data_root
-        self.collection = dataset or data.load(run.dataset, data_root)
-        self.run = dataclasses.replace(
-            run, dataset=self.collection.name, dataset_digest=self.collection.digest
-        )
+        self.collection, self.data_root = dataset or data.load(run.dataset, data_root), data_root
+        super().__init__(run, self.collection, device)
         self.decoupled = run.is_transformer
         self.train, self.validation = self.collection.split(run.leak)
         self._folder = data_folder(data_root, "retrieval") / "cache"

@@ -15,6 +15,7 @@ from hnlib.sentences import data
 
 PUBLISHED = downloads("sentences")
 GENERATED = ("topic", "alike")
+HEADS = ("Quality", "pair_ID")  # begin the line with the names of the columns
 KINDS = ("input", "gs")  # of the files of one year: pairs of sentences, and their degrees
 
 
@@ -87,19 +88,15 @@ def _read(name: str, parts: list[list[str]]) -> Benchmark:
         first, second = ([line for line in part if line.strip()] for part in parts)
         return Benchmark(name, first + second, np.repeat([0, 1], [len(first), len(second)]))
     table = [line.split("\t") for part in parts for line in part]
-    if name == "msrp":
-        rows = [(row[3], row[4], int(row[0])) for row in table if row[0] != "Quality"]
-    elif name.startswith("sick"):
-        rows = [(row[1], row[2], float(row[3])) for row in table if row[0] != "pair_ID"]
-    elif name == "stsb":
-        rows = [(row[5], row[6], float(row[4])) for row in table]
+    if columns := PUBLISHED[name].get("columns"):
+        rows = [[row[k] for k in columns] for row in table if row[0] not in HEADS]
     else:  # files of pairs and of degrees in turn; a pair without a degree was not judged
         pairs, degrees = (itertools.chain(*parts[k::2]) for k in (0, 1))
         both = zip((line.split("\t") for line in pairs), degrees, strict=True)
-        rows = [(*pair[:2], float(degree)) for pair, degree in both if degree.strip()]
+        rows = [(*pair[:2], degree) for pair, degree in both if degree.strip()]
     first, second, y = (list(column) for column in zip(*rows))
     train = first_size - 1 if name in ("msrp", "sick_pearson") else 0
-    return Benchmark(name, first, np.array(y), second, train)
+    return Benchmark(name, first, np.array(y, int if name == "msrp" else float), second, train)
 
 
 def _generated(name: str, n: int = 300, seed: int = 1) -> Benchmark:

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import itertools
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -216,23 +217,8 @@ def sentences(text: str) -> list[str]:
     return [text[a:b].strip() for a, b in itertools.pairwise([0, *ends, len(text)]) if a < b]
 
 
-# The generated corpus. Nouns and verbs of a topic, adjectives of a mood, and what all share.
-TOPICS = {
-    "sea": "ship sail wave harbour captain anchor tide mast storm sailor | sails drifts sinks",
-    "garden": "rose gardener bee hedge soil seed blossom path lawn spade | grows blooms withers",
-    "kitchen": "bread cook oven butter knife soup plate salt kettle flour | bakes boils burns",
-    "court": "judge law witness verdict lawyer jury trial oath clerk thief | rules pleads accuses",
-    "music": "violin song singer piano drum chord tune choir flute concert | plays sings echoes",
-    "school": "teacher lesson pupil book chalk desk exam page poem slate | reads learns writes",
-}
-MOODS = ("bright fine lovely calm proud happy", "dark grim bitter cold weary sad")
-PATTERNS = (
-    "the {a} {n} {v} near the {m}",
-    "{n} and {m} were {a} that {w}",
-    "every {w} the {n} {v} beside a {a} {m}",
-    "was the {m} {a} when the {n} {v} ?",
-)
-WHEN = ("morning", "evening", "day", "night", "winter", "summer")
+WORDS = tomllib.loads(Path(__file__).with_name("topics.toml").read_text("utf-8"))
+TOPICS = tuple(WORDS["topics"].values())
 
 
 def sentence(rng: np.random.Generator, topic: int, mood: int) -> str:
@@ -243,11 +229,11 @@ def sentence(rng: np.random.Generator, topic: int, mood: int) -> str:
 
     def word(part: int, given: int, share: float = 0.6) -> str:
         drawn = given if rng.random() < share else rng.integers(len(TOPICS))
-        return pick(list(TOPICS.values())[drawn].split("|")[part].split())
+        return pick(TOPICS[drawn].split("|")[part].split())
 
     n, m, v = word(0, topic), word(0, topic), word(1, topic)
-    a, w = pick(MOODS[mood].split()), pick(WHEN)
-    return pick(PATTERNS).format(n=n, m=m, a=a, v=v, w=w)
+    a, w = pick(WORDS["moods"][mood].split()), pick(WORDS["when"])
+    return pick(WORDS["patterns"]).format(n=n, m=m, a=a, v=v, w=w)
 
 
 def topics(documents: int = 60, length: int = 30, seed: int = 0) -> list[list[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 from collections.abc import Callable
 
@@ -22,15 +21,12 @@ class Task(task.Task):
     def __init__(self, run: SentenceRun, method=None, device="cpu", data_root=None, dataset=None):
         if run.queue and run.towers > 1:
             raise ValueError(f"queue={run.queue} requires towers=1")
-        self.device = device
         name = dataset.name if dataset else run.dataset
         default = benchmarks.GENERATED if name == "topics" else benchmarks.PUBLISHED
         # before the corpus, whose tokenizer takes minutes the first time
         asked = [benchmarks.load(name, data_root) for name in dict.fromkeys(run.tasks) or default]
         self.corpus = dataset or data.load(run.dataset, data_root, run.vocabulary)
-        self.run = dataclasses.replace(
-            run, dataset=self.corpus.name, dataset_digest=self.corpus.digest
-        )
+        super().__init__(run, self.corpus, device)
         self.first = self.corpus.neighbours
         if run.train_size is not None and run.train_size < len(self.first):
             generator = torch.Generator().manual_seed(0)  # the same pairs for all seeds
@@ -63,11 +59,9 @@ class Task(task.Task):
         return method.pairs(queries, keys)
 
     def _scores(self, model: nn.Module) -> tuple[dict, dict]:
-        scores, correct = {}, {}
+        encoder, scores, correct = model.get_submodule("encoder"), {}, {}
         for benchmark in self.benchmarks:
-            more_scores, more_correct = benchmark.scores(
-                model.get_submodule("encoder"), self.run.seed
-            )
+            more_scores, more_correct = benchmark.scores(encoder, self.run.seed)
             scores |= more_scores
             correct |= more_correct
         validation = [f"{task}_validation" for task in TRANSFER]

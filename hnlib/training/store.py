@@ -14,6 +14,7 @@ import base64
 import hashlib
 import os
 import re
+import tomllib
 import warnings
 import zlib
 from collections import defaultdict
@@ -38,23 +39,9 @@ WON = (
 )
 #: One character for each distinct score of a packed line
 ALPHABET = "".join(c for c in map(chr, range(0x23, 0x1000)) if c.isprintable() and c != "\\")
-#: Words of the scores, for zlib. Without it nothing can be unpacked
-DICTIONARY = (
-    b'"columns":{"alignment":"f4","collision":"f4","dial_angle":"f8","epoch":[0,5,10],'
-    b'"images_per_second":[null,"knn":"f8","loss":[null,"loudness":"f8","loudness_low":"f8",'
-    b'"step":[0,"uniformity":"f8A"},"last":{"alignment":0.5,"collision":0.0,"dial_angle":2,'
-    b'"epoch":10,"images_per_second":1518.5,"loudness":0.99,"loudness_low":0.99,"step":390,'
-    b'"uniformity":-2.5},"without":["images_per_second","knn_k","knn_validation","linear",'
-    b'"linear_validation","skipped","steps","unconverged"]},"losses":"f4'
-    b'{"correct":{"knn":"","knn_validation":"","linear":"","linear_validation":"",'
-    b'"ndcg":{"codes":"########################$#$$##$$#$###$$#%$#","of":[0.0,1.0,0.63093,0.5,'
-    b"0.43068,0.38685,0.35621,0.33333,0.31546,0.30103,0.28906,0.61315,0.30657,0.26407,0.2372,"
-    b"0.21841,0.91972,0.20438,0.76536,0.19343,0.18458,0.17724,0.29608,0.70392,0.46928,0.13121,"
-    b"0.14607,0.21399,0.16958,0.23464,0.11305,0.0784,0.12081,0.07336,0.10699,0.06625,0.06362,"
-    b"0.06943,0.09479,0.08514,0.11005,0.18154,0.22009,0.1021,0.13886,0.20211,0.33916,0.92179"
-    b']}},"history":{"columns":{},"last":{"epoch":20,"pairs_per_second":12345.,"step":100},'
-    b'"without":["pairs_per_second","skipped","steps","unconverged"]},"losses":"f4'
-)
+#: Words of the scores, for zlib. Without them nothing can be unpacked
+_words = Path(__file__).with_name("dictionary.toml").read_text("utf-8")
+DICTIONARY = tomllib.loads(_words)["zlib"].encode()
 
 
 def append(record: dict, folder: Path | str) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -38,6 +38,11 @@ class Task:
     labels: Tensor = torch.zeros(0)
     title, unit, first_epoch, fused, decoupled = "", "example", 0, True, False
     draws_on: torch.device | str = "cpu"
+
+    def __init__(self, run, data, device: torch.device | str = "cpu", **about):
+        """Keep the run, with the name and the digest of its data, and what else is known now."""
+        self.device = device
+        self.run = replace(run, dataset=data.name, dataset_digest=data.digest, **about)
 
     @staticmethod
     def build_method(run) -> nn.Module:
