@@ -131,8 +131,9 @@ class Task(task.Task):
 
     def _cosines(self, model: nn.Module, texts: Corpus) -> Scorer:
         """Return the cosines of a model's embeddings."""
-        q, d = self._unit(model, texts, self.asked, len(self.collection.texts))
-        return lambda pairs, documents: q[pairs] @ d[documents].T
+        asked, place = self.asked.unique(return_inverse=True)  # a query may have several answers
+        q, d = self._unit(model, texts, asked, len(self.collection.texts))
+        return lambda pairs, documents: q[place[pairs]] @ d[documents].T
 
     def _unit(
         self, model: nn.Module, texts: Corpus, queries: Tensor, documents: int
@@ -158,9 +159,8 @@ class Task(task.Task):
             bm25 = mining.BM25(self.collection.documents)
             scores = lambda rows: bm25.scores([self.asked_texts[i] for i in rows])  # noqa: E731
         else:
-            scores = functools.partial(
-                self._cosines(self._model, self.texts), documents=slice(None)
-            )
+            cosines, every = self._cosines(self._model, self.texts), torch.arange(len(self.counts))
+            scores = lambda rows: cosines(rows, every)  # noqa: E731
         return mining.candidates(scores, self.document, self.relevant, run.ranks, run.margin)
 
     def batches(self, generator: torch.Generator) -> Sequence[Tensor]:
