@@ -139,8 +139,9 @@ class Task(task.Task):
         self, model: nn.Module, texts: Corpus, queries: Tensor, documents: int
     ) -> tuple[Tensor, Tensor]:
         """Return unit embeddings of the rows `queries` of texts and of the first `documents`."""
-        towers, rows = model.get_submodule("encoder.towers"), torch.arange(documents)
-        q, d = embed(towers[0], texts, SEARCHED, queries), embed(towers[-1], texts, SEARCHED, rows)
+        towers: Any = model.get_submodule("encoder.towers")
+        q = embed(towers[0], texts, SEARCHED, queries)
+        d = embed(towers[-1], texts, SEARCHED, torch.arange(documents))
         return functional.normalize(q, dim=1), functional.normalize(d, dim=1)
 
     def _judged(
