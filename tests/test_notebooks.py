@@ -16,7 +16,7 @@ from scripts import HEAD, ROOT, forget
 from builder import build, ledger_pages
 from hnbook import claims
 from hnlib import __main__ as cli
-from hnlib.notebooks import execute
+from hnlib.notebooks import execute, grid
 from hnlib.training import records
 
 CHAPTER = f"""{HEAD}# A chapter
@@ -159,6 +159,35 @@ def test_the_commands_of_the_readme_do_what_they_say(line, tmp_path, monkeypatch
     line = line.replace("hcl.pt", f"{tmp_path}/hcl.pt")
     where = ["-o", str(tmp_path / ("out" if "--grid" in line else "out.ipynb"))]
     assert cli.main(shlex.split(line)[1:] + where * ("hnlib run" in line)) == 0
+
+
+def test_points_of_a_grid_are_all_combinations(one):
+    values = [("rate", "0.5,1"), ("names", "[hcl],[ot, simclr]")]
+    every = grid.points(one, values, [("method", "scl")])
+    assert [[*point.values()] for point in every] == [
+        [rate, names, "scl"] for rate in (0.5, 1.0) for names in (["hcl"], ["ot", "simclr"])
+    ]
+
+
+FAILING = """
+```{code-cell}
+with open("log", "a") as log:
+    log.write(method + " ")
+assert method != "fail"
+```
+"""
+
+
+@pytest.mark.slow
+def test_a_grid_survives_a_failing_point_and_executes_only_what_is_missing(project, one, capsys):
+    one.write_text(CHAPTER + FAILING)
+    command = ["run", "theory/one", "-p", "rate", "2", "--grid"]
+    assert cli.main([*command, "method=fail,pass"]) == 1
+    assert "AssertionError" in capsys.readouterr().out
+    passed = execute.parameter_hash({"rate": 2.0, "method": "pass"})
+    assert (project / f"_build/runs/theory/one/{passed}.ipynb").is_file()
+    assert cli.main([*command, "method=pass,more"]) == 0
+    assert (project / "log").read_text().split() == ["fail", "pass", "more"]
 
 
 def test_the_book_is_built_when_a_source_has_changed_and_not_otherwise(project, one, monkeypatch):
