@@ -14,7 +14,6 @@ from hnlib.images import _torchvision  # noqa: F401
 from hnlib.retrieval import data, encoders, metrics, mining
 from hnlib.retrieval.config import RetrievalRun
 from hnlib.retrieval.task import Task, _guided
-from hnlib.training import records
 from hnlib.training.train import train
 
 TINY = dict(batch_size=32, epochs=1, max_steps=3, vocabulary=500, dimension=16)
@@ -88,19 +87,11 @@ def test_metrics_are_those_of_scikit_learn_and_of_sorting(seed):
 
 def test_training_queries_linked_to_test_queries_are_left_out(folder):
     collection = data.load(f"folder:{folder}")
+    assert collection.name.startswith("folder:mine-")
     train, validation = collection.split()
     assert sorted(validation) == [5, 6]  # 5 shares d0 with a test query, 6 shares d7 with 5
     assert not {0, 1, 2, 3, 4} & {d for of in train.values() for d in of}
     assert len(collection.split(leak=True)[0]) == len(train) + 2
-
-
-@pytest.mark.slow
-def test_a_folder_of_ones_own_trains_and_is_recorded(folder, tmp_path):
-    run = RetrievalRun(dataset=f"folder:{folder}", **TINY | dict(batch_size=16, max_steps=None))
-    train(run, progress=False, record_to=tmp_path)
-    (row,) = records.frame(tmp_path, scores=True).to_dict("records")
-    assert row["ndcg"] == pytest.approx(np.mean(row["correct"]["ndcg"]), abs=1e-4)
-    assert row["dataset"].startswith("folder:mine-")
 
 
 def test_judgements_are_read_without_a_head(folder):
@@ -190,51 +181,53 @@ def contrast_of(model, given):
     return Contrast.from_pairs(queries, torch.cat(keys))
 
 
+def by_factors(contrast, negatives=1.0, answer=1.0):
+    """InfoNCE at t = 0.1 where a negative counts so many times, and the answer too."""
+    push = ((10 * contrast.similarity).exp() * negatives * contrast.admissible).sum(1)
+    pull = (10 * contrast.similarity.diagonal()).exp() * answer
+    return (1 + push / pull).log().mean().item()
+
+
 def test_each_negative_that_is_left_counts_once():
     task, model, method, given, _ = views()
     hidden = torch.rand(given.excluded.shape, generator=torch.Generator().manual_seed(1)) < 0.6
     given = replace(given, excluded=hidden.fill_diagonal_(False))
     contrast = contrast_of(model, given)
-    left = (10 * contrast.similarity).exp() * (contrast.admissible & ~given.excluded)
-    answer = (10 * contrast.similarity.diagonal()).exp()
-    expected = float((1 + left.sum(1) / answer).log().mean())
+    left = contrast.without(given.excluded)
+    expected = by_factors(left)
     assert loss_of(task, model, method, given) == pytest.approx(expected, rel=1e-5)
-    as_many_as_before = float(method.loss(contrast.without(given.excluded)))  # the control
+    as_many_as_before = float(method.loss(left))  # the control
     assert as_many_as_before != pytest.approx(expected, rel=0.05)
     nothing = replace(given, excluded=torch.zeros_like(given.excluded))
     plain = float(method.loss(contrast))
     assert loss_of(task, model, method, nothing) == pytest.approx(plain, rel=1e-6)
 
 
-@pytest.mark.parametrize("mode", ["all", "mined", "in-batch"])
-def test_hardness_modes(mode):
-    strength = dict(hardness_strength=5.0, hardness_mode=mode)
-    task, model, method, given, _ = views(mined="model", negatives=2, **strength)
-    loss, own = loss_of(task, model, method, given), given.mined_for
-    contrast = contrast_of(model, given).without(given.excluded)
-    s = contrast.similarity
-    applies = {"all": torch.ones_like(own), "mined": own, "in-batch": ~own}[mode]
-    rivals = (10 * s + 5 * s * applies).masked_fill(~contrast.admissible, -torch.inf)
-    expected = torch.nn.functional.softplus(rivals.logsumexp(1) - 10 * s.diagonal()).mean()
-    assert loss == pytest.approx(float(expected), rel=1e-5)
-    plain = replace(task.run, hardness_strength=0.0, hardness_mode="all")
-    task.run = plain
-    assert loss_of(task, model, method, given) < loss - 1e-3  # the control
+HARD = dict(mined="model", negatives=2, hardness_strength=5.0)
+# how often negatives and the answer count, of the similarities, which keys are an anchor's own
+# mined ones, and the shares of the keys in the batches
+FACTORS = {
+    "hard": (HARD | dict(hardness_mode="all"), lambda s, own, q: [(5 * s).exp()]),
+    "hard, mined": (HARD | dict(hardness_mode="mined"), lambda s, own, q: [(5 * s * own).exp()]),
+    "hard, not mined": (
+        HARD | dict(hardness_mode="in-batch"),
+        lambda s, own, q: [(5 * s * ~own).exp()],
+    ),
+    "log q": (dict(logq="on"), lambda s, own, q: [1 / q, 1 / q]),
+    "log q, refined": (dict(logq="refined"), lambda s, own, q: [1 / q, 32]),
+}
 
 
-@pytest.mark.parametrize("logq", ["on", "refined"])
-def test_log_q_corrections(logq):
-    task, model, method, given, batch = views(logq=logq)
-    loss = loss_of(task, model, method, given)
+@pytest.mark.parametrize("case", FACTORS)
+def test_options_of_the_loss_say_how_often_a_key_counts(case):
+    options, factors = FACTORS[case]
+    task, model, method, given, batch = views(**options)
     contrast = contrast_of(model, given).without(given.excluded)
     q = task.counts[task.document[batch]] / len(task.asked)
-    negatives = (10 * contrast.similarity).exp() / q * contrast.admissible
-    positive = (10 * contrast.similarity.diagonal()).exp()
-    positive = positive / q if logq == "on" else positive * 32
-    expected = (1 + negatives.sum(1) / positive).log().mean()
-    assert loss == pytest.approx(float(expected), rel=1e-5)
-    wrong = (1 + negatives.sum(1) / (positive * q)).log().mean()  # the control
-    assert loss != pytest.approx(float(wrong), rel=1e-2)
+    expected = by_factors(contrast, *factors(contrast.similarity, given.mined_for, q))
+    loss = loss_of(task, model, method, given)
+    assert loss == pytest.approx(expected, rel=1e-5)
+    assert loss != pytest.approx(by_factors(contrast), rel=1e-3)  # the control
 
 
 def test_a_mined_negative_is_the_best_of_its_own_draws():
