@@ -104,7 +104,6 @@ def chi2_ball(S, A, eta=0.2):
     W = np.zeros(S.shape)
     for w, s, on in zip(W, S, A):
         s, spread = s[on], np.ptp(s[on])
-        top = s == s.max()
 
         def law(level, s=s):
             return np.maximum(s - level, 0) / np.maximum(s - level, 0).sum()
@@ -112,10 +111,7 @@ def chi2_ball(S, A, eta=0.2):
         def excess(level, law=law, s=s):
             return np.mean((len(s) * law(level) - 1) ** 2) / 2 - eta
 
-        if eta >= (1 / top.mean() - 1) / 2:
-            w[on] = top / top.sum()
-        else:
-            w[on] = law(brentq(excess, s.max() - 1e4 * spread, s.max() - 1e-12 * spread))
+        w[on] = law(brentq(excess, s.max() - 1e4 * spread, s.max() - 1e-12 * spread))
     return W
 
 

@@ -53,9 +53,6 @@ class DeviceTensor(torch.Tensor):
         tensor.values = values
         return tensor
 
-    def __repr__(self):
-        return f"DeviceTensor({self.values})"
-
     def __reduce_ex__(self, protocol):
         return self.values.__reduce_ex__(protocol)
 

@@ -1,4 +1,4 @@
-"""What a stranger meets first: the README's picture and code, the skill, the notes for other trackers."""
+"""What a stranger meets first: the README's picture and code, and one version everywhere."""
 
 import contextlib
 import io

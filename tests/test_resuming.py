@@ -73,6 +73,8 @@ def test_a_resumed_run_and_a_loaded_one_are_the_whole_one(
     assert train(**chosen, checkpoint=path).history == resumed.history  # nothing is left to do
     with pytest.raises(ValueError, match="seed is 0 there and 1 here"):
         train(**chosen, checkpoint=path, seed=1)
+    with pytest.raises(training.Interrupted):  # it starts anew
+        train(**chosen, checkpoint=path, resume=False, minutes=1e-9)
     if kind == "images":
         monkeypatch.setattr(torch.optim.Adam, "load_state_dict", lambda self, state: None)
         assert not same(cut_and_resumed(chosen, 1, tmp_path / "d"), whole), "negative control"

@@ -97,16 +97,6 @@ def test_a_learned_mixture_is_trained_and_seen():
     assert run.record["configuration"]["options"]["mixture"] == start
 
 
-def test_a_finished_run_is_not_repeated(whole, tmp_path):
-    path = tmp_path / "run.pt"
-    train(method="hcl", checkpoint=path, **SMALL)
-    assert same(whole, train(method=At(1, interrupt), checkpoint=path, **SMALL))
-    with pytest.raises(ValueError, match="epochs is 3 there and 4 here"):
-        train(method="hcl", checkpoint=path, **SMALL | dict(epochs=4))
-    with pytest.raises(training.Interrupted):  # it starts anew
-        train(method=At(1, interrupt), checkpoint=path, resume=False, **SMALL)
-
-
 def infinite_slope(loss):
     return loss + (loss - loss.detach()).abs().sqrt()
 
@@ -288,3 +278,13 @@ def test_separate_views_have_batch_statistics_of_their_own():
     expected = method(*z, features=h)
     assert two.item() == pytest.approx(expected.item(), rel=1e-5)
     assert abs(one - expected) > 1e-4
+
+
+def test_the_stem_keeps_the_resolution_of_small_images():
+    encoder, sizes = encoders.build("resnet18", 3, 32), []
+    encoder.layer1.register_forward_pre_hook(
+        lambda module, inputs: sizes.append(tuple(inputs[0].shape[2:]))
+    )
+    encoder(torch.zeros(2, 3, 32, 32))
+    assert sizes == [(32, 32)]
+    assert len([m for m in encoder.modules() if isinstance(m, torch.nn.MaxPool2d)]) == 0

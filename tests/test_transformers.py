@@ -52,13 +52,6 @@ def write(folder, kind):
     getattr(transformers, f"{kind}Model")(config).save_pretrained(folder)
 
 
-@pytest.fixture(scope="module", params=["Bert", "Roberta"])
-def any_folder(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp(request.param)
-    write(folder, request.param)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bert")
@@ -82,11 +75,13 @@ def sentence_transformer(folder):
     return SentenceTransformer(str(folder), device="cpu").eval()  # its pooling is the mean
 
 
-def test_embeddings_are_those_of_sentence_transformers(any_folder):
-    task = Task(run_of(any_folder))
+@pytest.mark.parametrize("kind", ["Bert", "Roberta"])
+def test_embeddings_are_those_of_sentence_transformers(kind, tmp_path):
+    write(tmp_path, kind)
+    task = Task(run_of(tmp_path))
     encoder = task.model().encoder
     texts = [*task.collection.documents[:50], "one"]  # of several lengths, some cut
-    theirs = sentence_transformer(any_folder)
+    theirs = sentence_transformer(tmp_path)
     expected = theirs.encode(texts, convert_to_tensor=True)
     tokens = data.sentences.texts("some", texts, task.texts.tokenizer)
     ours = embed(encoder, tokens, 512)

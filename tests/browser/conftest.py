@@ -39,41 +39,37 @@ def browser(html):
         chromium.close()
 
 
-def open_page(browser, html, name: str):
-    """A page of the book with its formulas set.
+@pytest.fixture
+def visit(html, browser):
+    """``visit(name)`` opens a page of its own, with its formulas set, for tests that use it.
 
     What went wrong on the way is in ``page.complaints``: script errors, requests that leave the
     machine, missing files.
     """
-    # reduced motion: colours do not fade in while they are being measured
-    page = browser.new_page(viewport=DESK, color_scheme="light", reduced_motion="reduce")
-    page.complaints = []
-    page.on("pageerror", lambda error: page.complaints.append(f"script error: {error}"))
-    page.on(
-        "console", lambda message: message.type == "error" and page.complaints.append(message.text)
-    )
-    page.on(
-        "request",
-        lambda request: (
-            request.url.startswith(("file:", "data:", "blob:"))
-            or page.complaints.append(f"request to {request.url}")
-        ),
-    )
-    page.on("requestfailed", lambda request: page.complaints.append(f"not found: {request.url}"))
-    target, mark, rest = name.partition("?")
-    page.goto((html / target).as_uri() + mark + rest)
-    page.evaluate("() => window.MathJax?.startup?.promise")
-    return page
-
-
-@pytest.fixture
-def visit(html, browser):
-    """``visit(name)`` opens a page of its own, for tests that use it."""
     pages = []
 
     def visit(name: str):
-        pages.append(open_page(browser, html, name))
-        return pages[-1]
+        # reduced motion: colours do not fade in while they are being measured
+        page = browser.new_page(viewport=DESK, color_scheme="light", reduced_motion="reduce")
+        pages.append(page)
+        page.complaints = complaints = []
+
+        def said(message):
+            if message.type == "error":
+                complaints.append(message.text)
+
+        def asked(request):
+            if not request.url.startswith(("file:", "data:", "blob:")):
+                complaints.append(f"request to {request.url}")
+
+        page.on("console", said)
+        page.on("request", asked)
+        page.on("pageerror", lambda error: complaints.append(f"script error: {error}"))
+        page.on("requestfailed", lambda request: complaints.append(f"not found: {request.url}"))
+        target, mark, rest = name.partition("?")
+        page.goto((html / target).as_uri() + mark + rest)
+        page.evaluate("() => window.MathJax?.startup?.promise")
+        return page
 
     yield visit
     for page in pages:
