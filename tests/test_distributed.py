@@ -1,4 +1,4 @@
-"""Two processes against one: rows and gradients; `test_faults` trains in two."""
+"""Two processes against one: rows, labels, gradients; `test_faults` trains in two."""
 
 import pytest
 import torch
@@ -27,7 +27,8 @@ for wrong in (
         wrong().backward()
     except (ValueError, RuntimeError) as error:
         refused.append(str(error))
-torch.save([z1.detach(), [x.grad for x in own], refused], f"{folder}/{rank}.pt")
+labels = gather(torch.arange(4) + 4 * rank)
+torch.save([z1.detach(), labels, [x.grad for x in own], refused], f"{folder}/{rank}.pt")
 distributed.destroy_process_group()
 """
 
@@ -42,8 +43,8 @@ def test_two_processes_are_one_and_refuse_uneven_batches_and_second_derivatives(
     z = views.requires_grad_()
     (gradient,) = torch.autograd.grad(methods.build("simclr").pairs(*z, both=True), z)
     for rank in (0, 1):
-        rows, found, refused = torch.load(tmp_path / f"{rank}.pt")
-        assert torch.equal(rows, views[0])
+        rows, labels, found, refused = torch.load(tmp_path / f"{rank}.pt")
+        assert torch.equal(rows, views[0]) and torch.equal(labels, torch.arange(8))
         # the sum over processes, of which DistributedDataParallel takes the mean
         expected = 2 * gradient[:, 4 * rank : 4 * rank + 4]
         torch.testing.assert_close(torch.stack(found), expected, rtol=0, atol=1e-12)

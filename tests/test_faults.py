@@ -107,10 +107,10 @@ from hnlib.training.train import Interrupted
 encoders.Projector = Head
 chosen = SMALL | dict(epochs=2, checkpoint=f"{sys.argv[1]}/c.pt", save=f"{sys.argv[1]}/run")
 try:
-    train(method="scl", encoder=Plain(), minutes=1e-9, **chosen)
+    train(method="hcl", encoder=Plain(), minutes=1e-9, **chosen)
 except Interrupted:
     distributed.barrier()  # the first process writes the checkpoint
-    train(method="scl", encoder=Plain(), **chosen)
+    train(method="hcl", encoder=Plain(), **chosen)
 """
 
 
@@ -119,11 +119,11 @@ def test_two_processes_of_torchrun_make_the_run_of_one(tmp_path, monkeypatch):
     monkeypatch.setattr(encoders, "Projector", Head)
     assert run_twice(SHARED, tmp_path) == 0
     two = training.load(tmp_path / "run", encoder=Plain())
-    one = train(method="scl", encoder=Plain(), **SMALL | dict(epochs=2))
+    one = train(method="hcl", encoder=Plain(), **SMALL | dict(epochs=2))
     assert two.record["environment"]["hardware"]["devices"] == 2
     assert len(two.record["sessions"]) == 2  # both stopped when the minutes had passed
     for ours, theirs in zip(weights(two).values(), weights(one).values(), strict=True):
         assert torch.allclose(ours, theirs, atol=1e-5)
-    other = train(method="scl", encoder=Plain(), **SMALL | dict(epochs=2, seed=1))
+    other = train(method="hcl", encoder=Plain(), **SMALL | dict(epochs=2, seed=1))
     first, second = (next(iter(weights(run).values())) for run in (two, other))
     assert not torch.allclose(first, second, atol=1e-5), "negative control"
