@@ -42,6 +42,10 @@ def entropy(q, k, t=0.1, back=None):
     return loss if back is None else loss + functional.cross_entropy(k @ q.T / back, own)
 
 
+def held(t, beta):
+    return methods.build("hcl", temperature=t, beta=beta, tau_plus=0.0, weights_gradient=False)
+
+
 # --- forces
 
 
@@ -102,6 +106,15 @@ def test_a_temperature_is_called_one(seed, t, kind):
     assert str(found).endswith("as loud as InfoNCE: a temperature, on these embeddings") or (
         "without" in kind and "a gradient is stopped: a temperature" in str(found)
     )
+
+
+@quick
+@given(SEEDS, temperatures, st.floats(0, 4))
+def test_a_held_tilt_has_the_sharpness_of_its_sum(seed, t, beta):
+    found = profile_loss(held(t, beta), *drawn(seed))
+    assert found.sharpness == pytest.approx((1 + beta) / t, rel=1e-4)
+    through = methods.build("hcl", temperature=t, beta=beta + 0.5, tau_plus=0.0)  # the near miss
+    assert not profile_loss(through, *drawn(seed)).verdict.startswith("a temperature")
 
 
 def test_with_labels_every_other_embedding_of_the_class_is_a_positive():

@@ -14,6 +14,7 @@ from hnlib.images import _torchvision  # noqa: F401
 from hnlib.retrieval import data, encoders, metrics, mining
 from hnlib.retrieval.config import RetrievalRun
 from hnlib.retrieval.task import Task, _guided
+from hnlib.training import records
 from hnlib.training.train import train
 
 TINY = dict(batch_size=32, epochs=1, max_steps=3, vocabulary=500, dimension=16)
@@ -87,11 +88,19 @@ def test_metrics_are_those_of_scikit_learn_and_of_sorting(seed):
 
 def test_training_queries_linked_to_test_queries_are_left_out(folder):
     collection = data.load(f"folder:{folder}")
-    assert collection.name.startswith("folder:mine-")
     train, validation = collection.split()
     assert sorted(validation) == [5, 6]  # 5 shares d0 with a test query, 6 shares d7 with 5
     assert not {0, 1, 2, 3, 4} & {d for of in train.values() for d in of}
     assert len(collection.split(leak=True)[0]) == len(train) + 2
+
+
+@pytest.mark.slow
+def test_a_folder_of_ones_own_trains_and_is_recorded(folder, tmp_path):
+    run = RetrievalRun(dataset=f"folder:{folder}", **TINY | dict(batch_size=16, max_steps=None))
+    train(run, progress=False, record_to=tmp_path)
+    (row,) = records.frame(tmp_path, scores=True).to_dict("records")
+    assert row["ndcg"] == pytest.approx(np.mean(row["correct"]["ndcg"]), abs=1e-4)
+    assert row["dataset"].startswith("folder:mine-")
 
 
 def test_judgements_are_read_without_a_head(folder):
