@@ -54,9 +54,9 @@ def ends(pages: Path, start: str, address: str) -> None:
 
     `address` is where the book is published, "" if that is not known.
     """
-    index, lost = f"{start}.html", f"{address}{start}.html"
-    (pages / "index.html").write_text(filled("moved.html", link=index, up=""), encoding="utf-8")
-    (pages / "404.html").write_text(filled("lost.html", start=lost), encoding="utf-8")
+    write({"index": {"": start}}, pages)
+    lost = filled("lost.html", start=f"{address}{start}.html")
+    (pages / "404.html").write_text(lost, encoding="utf-8")
 
 
 def _link(old: str, new: str, pages: Path) -> str:

@@ -149,7 +149,14 @@ def broken_links(page: Path, text: str) -> list:
     return sorted(broken)
 
 
-def test_the_root_leads_into_the_book_which_links_its_pdf(html):
+def test_the_root_opens_the_first_page(html, browser):
+    page = browser.new_page()
+    page.goto((html / "index.html").as_uri())
+    page.wait_for_url(f"**/{pdf.toc()[0]}.html", timeout=5000)
+    page.close()
+
+
+def test_the_first_page_links_the_pdf(html):
     if not (paper := html / "hard-negatives.pdf").is_file():
         pytest.skip("the book is not printed (make pdf)")
     (page,) = re.findall('url=([^"]+)"', (html / "index.html").read_text(encoding="utf-8"))
