@@ -247,6 +247,8 @@ def profile(
     loss = from_file(target)
     batches = _batches(embeddings, batch) if embeddings else evidence.stages()
     found, failed = {}, {}
+    if (options := getattr(loss, "keywords", None)) and not (as_json or latex):
+        print(f"{'options':16}{options}")
     for name, (a, b) in {name: torch.from_numpy(z) for name, z in batches.items()}.items():
         if labels:
             a, b = torch.cat([a, b]), (torch.arange(len(a)) // 4).repeat(2)

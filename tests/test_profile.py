@@ -335,7 +335,7 @@ def test_a_constant_factor_does_not_count(factor):
 
 def test_a_summary_gives_the_range_of_sharpness_and_one_verdict():
     both = [profile_loss(lambda q, k: entropy(q, k, t), *drawn()) for t in (0.1, 0.2)]  # noqa: B023
-    lengths = "; it reads lengths, here 1: at other lengths γ differs"
+    lengths = "; it reads lengths, and these are 1"
     assert summary(both[:1]) == f"γ = 10.00: {ONE}{lengths}"
     changes = "γ = 5.00 to 10.00: a temperature that changes with the batch, on these embeddings"
     assert summary(both) == changes + lengths
