@@ -329,12 +329,13 @@ class Experiment:
             gains = self.effects({name: (name, base) for name in others}, blocks=[block])
             for name, rows in groups.items():
                 line = {"block": block} if len(self.blocks) > 1 else {}
-                line |= {"": name, "seeds": len(rows)}
-                for metric in metrics or (*self.beside, self.metric(block)):
-                    line[metric] = percent(rows[metric])
+                line[""] = name
                 if base:
                     gain = gains.get(f"{block} {name}".strip())
                     line[f"over {base}"] = interval(gain) if gain else ""
+                line["seeds"] = len(rows)
+                for metric in metrics or (*self.beside, self.metric(block)):
+                    line[metric] = percent(rows[metric])
                 lines.append(line)
         return lines
 
