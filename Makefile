@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: book small device pdf wheel test check serve lint format lock repository clean environment
+.PHONY: book small device pages pdf wheel test check serve lint format lock repository clean environment
 .DEFAULT_GOAL := book
 
 # The whole book, or with ONLY=theory/transport a draft of some chapters; JOBS=2 chapters at once.
@@ -34,8 +34,14 @@ wheel: $(READY)
 # keep their order: by default those with few tests, which are the slow ones, would be last, on one core.
 PYTEST := $(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder
 
+BUILT  := tests/browser tests/test_golden.py
+
 test: $(READY)
-	$(PYTEST)
+	$(PYTEST) $(BUILT:%=--ignore=%)
+
+# The built book, after `make book`: its pages in a browser, and that no recorded number has moved, in texts or elsewhere.
+pages: $(READY)
+	HNLIB_BROWSER=required $(BIN)/python -m pytest -n logical $(BUILT)
 
 # The quick tests: nothing that starts processes, notebooks, browsers or compilers.
 check: $(READY)
