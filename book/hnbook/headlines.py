@@ -17,7 +17,7 @@ from hnbook.asked import RATES, asked, behind, lost, percent, unlabelled  # noqa
 from hnbook.comparison_tables import OneVariance
 from hnbook.tables import Markup, interval
 from hnlib import experiments
-from hnlib.experiments import comparisons, selection
+from hnlib.experiments import comparisons, null, selection
 from hnlib.experiments import evidence as recorded
 from hnlib.experiments.comparisons import Effect
 from hnlib.training import records
@@ -103,6 +103,11 @@ def on_processor(maker: str, name: str, ours: str, base: str, metric: str) -> Ef
         of_maker = (run for one in made for on, run in one.items() if on.startswith(maker))
         groups.append(records.frame([*of_maker]))
     return comparisons.between(*groups, metric=metric)
+
+
+def tried(loss: str, task: str) -> Effect:
+    """Return what a loss of the null model's ledger gains over a tuned temperature."""
+    return null.effects(recorded.measurement("null_ledger")[loss]["tasks"][task])["N1"]
 
 
 @functools.cache
