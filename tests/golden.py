@@ -120,7 +120,7 @@ def of_pages(root: Path) -> dict[str, list[list[str]]]:
     pages = {}
     for path in sorted((root / "_build/executed").rglob("*.ipynb")):
         page = path.relative_to(root / "_build/executed").with_suffix("")
-        if values := execute.execution_metadata(path)["inline"]:
+        if values := execute.execution_metadata(path).get("inline"):
             pages[page.as_posix()] = [[" ".join(x.split()), y] for x, y in values.items()]
     return pages
 
