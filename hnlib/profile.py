@@ -183,7 +183,7 @@ def summary(profiles: Sequence[Profile]) -> str:
     if len(gammas) < len(profiles):
         parts.append(f"judged on {len(gammas)} of {len(profiles)} batches")
     if not all(x.scale_free for x in profiles if x.nearest):
-        parts.append("it reads lengths, and these are 1")
+        parts.append("it depends on lengths, here 1: at others γ differs")
     return "; ".join(parts)
 
 

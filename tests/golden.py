@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from hnlib import experiments, methods
-from hnlib.notebooks import execute
+from hnlib.notebooks import execute, inline_values
 
 FOLDER = Path(__file__).with_suffix("")
 NESTING = {"experiments": 4, "losses": 1, "inline": 2}  # levels whose entries have their own line
@@ -120,7 +120,13 @@ def of_pages(root: Path) -> dict[str, list[list[str]]]:
     pages = {}
     for path in sorted((root / "_build/executed").rglob("*.ipynb")):
         page = path.relative_to(root / "_build/executed").with_suffix("")
-        if values := execute.execution_metadata(path).get("inline"):
+        values = execute.execution_metadata(path).get("inline")
+        source = (root / "notebooks" / page).with_suffix(".md")
+        if values is None or not source.is_file():
+            raise ValueError(f"{path} is of another version; delete it and build the book")
+        if [*values] != [*dict.fromkeys(inline_values.EVAL.findall(source.read_text("utf-8")))]:
+            raise ValueError(f"{page} has been edited since it was executed; build it again")
+        if values:
             pages[page.as_posix()] = [[" ".join(x.split()), y] for x, y in values.items()]
     return pages
 

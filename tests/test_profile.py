@@ -335,7 +335,7 @@ def test_a_constant_factor_does_not_count(factor):
 
 def test_a_summary_gives_the_range_of_sharpness_and_one_verdict():
     both = [profile_loss(lambda q, k: entropy(q, k, t), *drawn()) for t in (0.1, 0.2)]  # noqa: B023
-    lengths = "; it reads lengths, and these are 1"
+    lengths = "; it depends on lengths, here 1: at others γ differs"
     assert summary(both[:1]) == f"γ = 10.00: {ONE}{lengths}"
     changes = "γ = 5.00 to 10.00: a temperature that changes with the batch, on these embeddings"
     assert summary(both) == changes + lengths
@@ -406,7 +406,9 @@ def mine(tmp_path, monkeypatch):
 
 def test_the_command_says_it_of_three_stages_of_two_trainings(mine, prints, refuses):
     *lines, last = prints("profile", mine).splitlines()
-    assert last.startswith("in short        γ = 4.00: a temperature, on these embeddings; it reads")
+    assert last.startswith(
+        "in short        γ = 4.00: a temperature, on these embeddings; it depends"
+    )
     assert [" ".join(line.split()[:2]) for line in lines] == [*evidence.stages()]
     assert all("γ = 4.00, 0.0° from SimCLR at t = 0.25" in line for line in lines)
     printed = json.loads(prints("profile", f"{mine}:labelled", "--labels", "--json"))

@@ -59,6 +59,12 @@ def test_the_ends_may_carry_what_gamma_explains():
     assert flat.ends(low=6.0)[0] != pytest.approx(expected, rel=0.01)
 
 
+def test_two_runs_of_a_cell_are_refused():
+    runs = invented(lambda t, beta: hill(1 / t))
+    with pytest.raises(ValueError, match="duplicate entries"):
+        sharpness_map.Map(pd.concat([runs, runs.loc[[3]]])).share()
+
+
 def test_seeds_that_lack_a_cell_do_not_count():
     runs = invented(by_sharpness, leave_out={(1, 0.3, 2.0)})
     here = sharpness_map.Map(runs)

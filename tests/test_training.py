@@ -278,13 +278,3 @@ def test_separate_views_have_batch_statistics_of_their_own():
     expected = method(*z, features=h)
     assert two.item() == pytest.approx(expected.item(), rel=1e-5)
     assert abs(one - expected) > 1e-4
-
-
-def test_the_stem_keeps_the_resolution_of_small_images():
-    encoder, sizes = encoders.build("resnet18", 3, 32), []
-    encoder.layer1.register_forward_pre_hook(
-        lambda module, inputs: sizes.append(tuple(inputs[0].shape[2:]))
-    )
-    encoder(torch.zeros(2, 3, 32, 32))
-    assert sizes == [(32, 32)]
-    assert len([m for m in encoder.modules() if isinstance(m, torch.nn.MaxPool2d)]) == 0

@@ -16,7 +16,7 @@ function fade(box) {
   box.classList.toggle("hn-swiped", swiped);
   box.classList.toggle("hn-before", swiped && box.scrollLeft > 2);
   box.classList.toggle("hn-beyond", swiped && box.scrollLeft < beyond - 2);
-  if (swiped || (box.matches(".pst-scrollable-table-container") && (beyond > 0 || box.scrollHeight > box.clientHeight))) box.tabIndex = 0;
+  if (swiped || (box.matches(".pst-scrollable-table-container, .text_html") && (beyond > 0 || box.scrollHeight > box.clientHeight))) box.tabIndex = 0;
   else box.removeAttribute("tabindex");
 }
 addEventListener("load", async () => {

@@ -23,7 +23,6 @@ function ledgerRows(section, box) {
 
 function ledger(box) {
   const section = box.closest("section"), rows = ledgerRows(section, box);
-  for (const { table } of rows) table.closest(".text_html")?.setAttribute("tabindex", "0");  // it scrolls (book.css): by keys, too
   const add = (name, control) => {
     const label = box.appendChild(document.createElement("label"));
     label.append(name, control);

@@ -207,7 +207,8 @@ def movielens(files: _Files, name: str) -> Collection:
 def banking(files: _Files, name: str) -> Collection:
     """Read Banking77: a customer's question is answered by those with the same intent.
 
-    `train.csv` and `test.csv` have the columns text and category. Of the training questions every
+    `train.csv` and `test.csv`, from the folder banking_data of github.com/PolyAI-LDN/
+    task-specific-datasets, have the columns text and category. Of the training questions every
     tenth is a query of "dev"; the others are the documents, and queries of "train" that each have
     one document, another question of their intent.
     """
