@@ -115,8 +115,8 @@ def of_losses() -> dict[str, dict[str, float]]:
     return found
 
 
-def of_pages(root: Path) -> dict[str, list[list[str]]]:
-    """Return expression and value of each number in the texts of executed pages, in their order."""
+def of_pages(root: Path) -> dict[str, dict[str, str]]:
+    """Return the value of each expression in the texts of executed pages."""
     pages = {}
     for path in sorted((root / "_build/executed").rglob("*.ipynb")):
         page = path.relative_to(root / "_build/executed").with_suffix("")
@@ -124,10 +124,10 @@ def of_pages(root: Path) -> dict[str, list[list[str]]]:
         source = (root / "notebooks" / page).with_suffix(".md")
         if values is None or not source.is_file():
             raise ValueError(f"{path} is of another version; delete it and build the book")
-        if [*values] != [*dict.fromkeys(inline_values.EVAL.findall(source.read_text("utf-8")))]:
+        if {*values} != {*inline_values.EVAL.findall(source.read_text("utf-8"))}:
             raise ValueError(f"{page} has been edited since it was executed; build it again")
         if values:
-            pages[page.as_posix()] = [[" ".join(x.split()), y] for x, y in values.items()]
+            pages[page.as_posix()] = {" ".join(x.split()): y for x, y in values.items()}
     return pages
 
 
