@@ -34,6 +34,7 @@ wheel: $(READY)
 # keep their order: by default those with few tests, which are the slow ones, would be last, on one core.
 PYTEST := $(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder
 
+# What needs the built book, or belongs beside it, is left to `make pages`.
 BUILT  := tests/browser tests/test_golden.py
 
 test: $(READY)
