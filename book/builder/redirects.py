@@ -54,6 +54,7 @@ def ends(pages: Path, start: str, address: str) -> None:
 
     `address` is where the book is published, "" if that is not known.
     """
+    (pages / "index.html").unlink(missing_ok=True)  # that of jupyter-book has no title
     write({"index": {"": start}}, pages)
     lost = filled("lost.html", start=f"{address}{start}.html")
     (pages / "404.html").write_text(lost, encoding="utf-8")
