@@ -24,7 +24,7 @@ SOLUTION = "```{solution} ex-one\n:label: sol-one\n:class: dropdown\n$y$\n```"
         (THEOREM, "**Theorem 3.1 (Prices)**\n\nx"),
         ("{prf:ref}`thm-prices`, {eq}`eq-one`, {ref}`a-label`", "Theorem 3.1, (3.1), A title"),
         ("{cite:p}`hcl,hclot`", "[Robinson et al., 2021; Jiang et al., 2023]"),
-        ("{doc}`that\npage </notebooks/other>`, {doc}`other`", "*that page*, *Other losses*"),
+        ("[that\npage](../notebooks/other.md), [](other.md)", "*that\npage*, *Other losses*"),
         ("{py:func}`~hnlib.transport.sinkhorn`", "`hnlib.transport.sinkhorn`"),
         ("{term}`held fixed`", "held fixed"),
         ("$$\nx\n$$ (eq-one)", "$$\nx\n\\tag{3.1}\n$$"),

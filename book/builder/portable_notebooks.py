@@ -66,6 +66,7 @@ DIRECTIVE = re.compile(
     r"^ *(`{3,}|:{3,})\{([\w:-]+)\} *([^\n]*)\n((?: *:[\w-]+:[^\n]*\n)*)(.*?)^ *\1 *$", re.M | re.S
 )
 ROLE = re.compile(r"(?<!`)\{([\w:+-]+)\}`([^`]+)`")
+PAGE = re.compile(r"\[([^][]*)\]\(((?:\.\./)*[\w/-]+)\.md\)")
 EQUATION = re.compile(r"^( *)\$\$ \(([\w-]+)\)$", re.M)
 FOLD = re.compile(r"<!-- fold: (.*?) -->\s*(\S.*?)\s*(?:<!-- end of fold -->|\Z)", re.S)
 STRIP = re.compile(r"<!-- (end of )?(?:checks|fold|more)\b")  # book/ext/folds.py
@@ -124,8 +125,8 @@ def _directive(match: re.Match) -> str:
     return f"\n**{title}**\n\n{contents}\n"
 
 
-def _words(role: re.Match, page: str) -> str:
-    """Return the Markdown that replaces a role on a page."""
+def _words(role: re.Match) -> str:
+    """Return the Markdown that replaces a role."""
     kind, text = role[1], " ".join(role[2].split())
     said, label = re.fullmatch(r"(?:(.*) <)?(.*?)>?", text).groups()
     if kind.startswith("py:"):
@@ -133,10 +134,13 @@ def _words(role: re.Match, page: str) -> str:
     if kind.startswith("cite"):
         names = "; ".join(cited().get(key, key) for key in text.split(","))
         return names if kind == "cite:t" else f"[{names}]"
-    if kind != "doc":
-        return said or _known(label)
-    title = _known(posixpath.join("/", posixpath.dirname(page), label))
-    return f"*{said or title.replace('*', '')}*"
+    return said or _known(label)
+
+
+def _page(link: re.Match, page: str) -> str:
+    """Return the words of a link from a page to another."""
+    path = posixpath.normpath(posixpath.join("/", posixpath.dirname(page), link[2]))
+    return f"*{link[1] or _known(path).replace('*', '')}*"
 
 
 def plain(text: str, page: str) -> str:
@@ -154,7 +158,7 @@ def plain(text: str, page: str) -> str:
     text = re.sub(r"<!--.*?-->\n*", "", text, flags=re.S)
     text = re.sub(r'<a href="(?:\.\./)+\S+?">(.*?)</a>', r"\1", text)
     text = re.sub(r"\n{3,}", "\n\n", text).strip("\n")
-    return ROLE.sub(partial(_words, page=page), text)
+    return PAGE.sub(partial(_page, page=page), ROLE.sub(_words, text))
 
 
 def _first(node, site: str) -> str:

@@ -1,5 +1,8 @@
 """The extension of Sphinx that makes the pages: what is done to them, and in which order."""
 
+import re
+from pathlib import Path
+
 import docstrings
 import folds
 import html_repairs
@@ -7,6 +10,16 @@ import page_metadata
 import words
 from pybtex.backends import plaintext
 from pybtex.plugin import register_plugin
+
+PAGE = re.compile(r"(?<=\]\()((?:\.\./)*[\w/-]+)\.md(?=\))")
+
+
+def lead_to_executed(app, docname, source):
+    """Let the links to chapters lead to what was executed: sources name their sources."""
+    here = Path(app.srcdir, docname).parent
+    source[0] = PAGE.sub(
+        lambda link: link[0] if (here / link[0]).is_file() else f"{link[1]}.ipynb", source[0]
+    )
 
 
 def setup(app):
@@ -16,6 +29,7 @@ def setup(app):
     app.setup_extension("sphinx.ext.napoleon")
     app.connect("config-inited", page_metadata.show_version)
     app.connect("env-before-read-docs", html_repairs.read_in_parallel)
+    app.connect("source-read", lead_to_executed)
     app.connect("autodoc-process-docstring", docstrings.process, priority=400)  # before napoleon
     app.connect("env-get-updated", html_repairs.number_unnumbered, priority=900)  # after Sphinx
     app.connect("doctree-resolved", folds.link_codes)
