@@ -269,6 +269,18 @@ def test_the_identity_repeated_is_equivalent_in_most_trials():
     assert {*words} <= {"equivalent", "unresolved"}
 
 
+def test_one_configuration_is_compared_though_all_its_settings_have_fresh_seeds():
+    """All 24 seeds could choose then, in millions of ways; more settings change nothing."""
+    few = np.random.default_rng(0).random((3, null.BEST, 8 + null.FRESH, 20))
+    worst = np.full((1, *few.shape[2:]), -1.0)
+    worst[:, 8:] = np.nan
+    effects = [
+        null.compare(dict(zip(("ours", *null.NULLS), sides)), 2, 8)
+        for sides in (few, [np.concatenate([side, worst]) for side in few])
+    ]
+    assert effects[0] == effects[1] and {x.df for x in effects[0].values()} == {7}
+
+
 def test_the_ledger_names_the_verdicts_of_its_effects():
     """And the code of each loss is that whose digest gave its fresh seeds."""
     for name, one in evidence.measurement("null_ledger").items():
@@ -295,7 +307,7 @@ def test_the_controls_come_out_in_small(tmp_path):
     for control in null.CONTROLS:
         sides, shift = null._sides(one, control)
         scores, _ = null.trial(one, sides, [10], shift)
-        found[control] = null.compare(scores, 2)["N1"].difference
+        found[control] = null.compare(scores, 2, len(one.experiment.seeds))["N1"].difference
     assert found["labels"] > 1.0
     assert abs(found["identity"]) < found["labels"] and abs(found["disguise"]) < found["labels"]
     assert records.load_all(tmp_path)

@@ -22,7 +22,7 @@ if __name__ == "__main__":
         task = null.Task(experiment, "digits", None, folder, engine)
         sides, _ = null._sides(task, "identity")
         scores, _ = null.trial(task, sides, fresh, {"ours": int(shift) * null.SHIFT})
-        effect = null.compare(scores, len(experiment.blocks))["N1"]
+        effect = null.compare(scores, len(experiment.blocks), len(experiment.seeds))["N1"]
         found[shift] = {name: getattr(effect, name) for name in null.KEPT}
         print(shift, effect, comparisons.verdict(effect, task.margin), flush=True)
         ledgers.write("null_identity.json", found)

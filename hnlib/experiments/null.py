@@ -198,11 +198,14 @@ def _train(task: Task, sides: dict[str, list[Setting]], seeds, shift: dict[str, 
     return dict(zip(sides, np.split(rows.reshape(-1, len(seeds), size), ends)))
 
 
-def compare(scores: dict[str, np.ndarray], family: int) -> dict[str, Effect]:
-    """Return the differences of "ours" from the null models, corrected for a number of tasks."""
+def compare(scores: dict[str, np.ndarray], family: int, choosers: int) -> dict[str, Effect]:
+    """Return the differences of "ours" from the null models, corrected for a number of tasks.
+
+    The first `choosers` seeds choose, the others are fresh.
+    """
     found = {}
     for base in scores.keys() & NULLS.keys():
-        effect = selection.cross_fit(scores["ours"], scores[base], SPLITS, BEST)
+        effect = selection.cross_fit(scores["ours"], scores[base], SPLITS, BEST, choosers)
         found[base] = replace(effect, family=family, holm=min(1.0, family * effect.p))
     return dict(sorted(found.items()))
 
@@ -340,6 +343,7 @@ def null(
     attempts = sorted(path.name for path in out.glob(f"{stem}-*"))
     print(f"{name}, attempt {len(attempts)}; records go to {out}", flush=True)
     fresh, found = fresh_seeds(name, 2 if quick else FRESH), {}
+    compared = 1 if task else len(experiment.blocks)
     engine = runner.Engine(engine="processes", workers=processes)
     kind, places = (OwnTask, [str(task)]) if task else (Task, tasks or experiment.blocks)
     for place in places:
@@ -352,7 +356,7 @@ def null(
         except KeyboardInterrupt:
             raise KeyboardInterrupt("interrupted; the same command goes on from here") from None
         found[one.name] = {
-            "effects": compare(scores, 1 if task else len(experiment.blocks)),
+            "effects": compare(scores, compared, len(experiment.seeds)),
             "margin": one.margin,
             "diverged": one.diverged,
             "chosen": {side: settings[:BEST] for side, settings in chosen.items()},

@@ -14,7 +14,7 @@ from hnlib.experiments.comparisons import Effect
 from hnlib.experiments.experiment import Experiment
 
 
-def cross_fit(ours, base, splits: int = 400, best: int = 1) -> Effect:
+def cross_fit(ours, base, splits: int = 400, best: int = 1, choosers: int | None = None) -> Effect:
     r"""Compare what is chosen in two families of settings, the choice included.
 
     On each side half of the examples and half of the selection seeds choose the setting with the
@@ -32,6 +32,8 @@ def cross_fit(ours, base, splits: int = 400, best: int = 1) -> Effect:
     best : int, default 1
         How many of the best settings are chosen on each side and averaged. One setting that leads
         by luck decides less, so the choice varies less.
+    choosers : int, optional
+        Seeds after so many decide and do not choose, even if they have all settings.
 
     Returns
     -------
@@ -68,7 +70,8 @@ def cross_fit(ours, base, splits: int = 400, best: int = 1) -> Effect:
             f"need [settings, seeds, examples], seeds and examples alike, got {shapes}"
         )
     seeds, count = range(shapes[0][1]), shapes[0][2]
-    choosing = [s for s in seeds if not any(np.isnan(side[:, s]).any() for side in sides)]
+    complete = [s for s in seeds if not any(np.isnan(side[:, s]).any() for side in sides)]
+    choosing = [s for s in complete if choosers is None or s < choosers]
     deciding = [s for s in seeds if s not in choosing]
     if not choosing:
         raise ValueError(f"need a seed that has all settings, got {len(seeds)} that have some")
