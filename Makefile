@@ -32,17 +32,15 @@ wheel: $(READY)
 
 # Tests run on all cores; a file's tests stay in one process, because they may share what is slow to make. Files
 # keep their order: by default those with few tests, which are the slow ones, would be last, on one core.
-PYTEST := $(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder
-
-# What needs the built book, or belongs beside it, is left to `make pages`.
-BUILT  := tests/browser tests/test_golden.py
+# What needs the built book, or executes its pages, is left to `make pages`.
+PYTEST := $(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder --ignore=tests/pages
 
 test: $(READY)
-	$(PYTEST) $(BUILT:%=--ignore=%)
+	$(PYTEST)
 
 # The built book, after `make book`: its pages in a browser, and that no recorded number has moved, in texts or elsewhere.
 pages: $(READY)
-	HNLIB_BROWSER=required $(BIN)/python -m pytest -n logical $(BUILT)
+	HNLIB_BROWSER=required $(BIN)/python -m pytest -n logical tests/pages
 
 # The quick tests: nothing that starts processes, notebooks, browsers or compilers.
 check: $(READY)

@@ -3,7 +3,7 @@
     PYTHONPATH=book python tests/golden.py [--inline CHECKOUT]
 
 writes `tests/golden/*.json` anew, from the root; `inline.json` from the executed pages of a
-checkout, by default this one, if it has any. `tests/test_golden.py` compares.
+checkout, by default this one, if it has any. `tests/pages/test_golden.py` compares.
 """
 
 import argparse

@@ -153,7 +153,7 @@ def test_p_and_interval_agree(difference, between, df, images):
 # --- families, equivalence, power
 
 
-@settings(max_examples=20)  # statsmodels collects garbage at each call
+@settings(max_examples=5)  # statsmodels collects garbage at each call
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=5))
 @example([0.04, 0.01, 0.03])  # Holm .06, .03, .06; Bonferroni .12, .03, .09
 def test_holm_is_that_of_statsmodels(p):

@@ -1,22 +1,16 @@
 """What is installed with what: declared dependencies, and the wheel beside torch and numpy alone."""
 
 import importlib.util
-import json
-import os
 import re
-import subprocess
-import sys
 import zipfile
-from importlib import metadata
 from pathlib import Path
 
 import nbformat
 import pytest
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from wheels import unpacked
 
-from builder import build, portable_notebooks
-from hnlib.notebooks import execute
+from builder import portable_notebooks
 from hnlib.training import records
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,22 +27,7 @@ EXTRAS = {
 }
 
 
-DISTRIBUTIONS = metadata.packages_distributions()
-
-
 # The wheel
-
-
-def needed(extra):
-    """The distributions that `pip install hnlib[extra]` brings, as installed here."""
-    found, asked = set(), [Requirement(f"hnlib[{extra}]" if extra else "hnlib")]
-    while asked:
-        one = asked.pop()
-        for part in {*one.extras, ""} - {part for name, part in found if name == one.name}:
-            found.add((one.name, part))
-            wanted = map(Requirement, metadata.distribution(one.name).requires or [])
-            asked += [r for r in wanted if not r.marker or r.marker.evaluate({"extra": part})]
-    return {canonicalize_name(name) for name, _ in found}
 
 
 @pytest.fixture(scope="module")
@@ -61,32 +40,8 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def beside(wheel, tmp_path_factory):
-    """beside(extra, code): the process that runs the code with the wheel and what the extra asks for.
-
-    What else is installed cannot be imported.
-    """
-    folder = tmp_path_factory.mktemp("unpacked")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder)
-
-    def run(extra, code, **options):
-        allowed = needed(extra) | {"pip", "setuptools"}
-        hidden = {
-            module
-            for module, names in DISTRIBUTIONS.items()
-            if not {*map(canonicalize_name, names)} & allowed
-        }
-        hidden -= {"hnlib", "hnbook", "sphinx"}  # the last: libraries look for its name alone
-        code = f"""
-import sys
-sys.modules.update(dict.fromkeys({hidden}))
-sys.path.insert(0, {str(folder)!r})
-{code}"""
-        options = {"cwd": folder} | options
-        command = [sys.executable, "-I", "-c", code]
-        return subprocess.run(command, capture_output=True, text=True, **options)
-
-    return run
+    """beside(extra, code) runs the code with the wheel and what the extra asks for."""
+    return unpacked(wheel, tmp_path_factory.mktemp("unpacked"))
 
 
 @pytest.mark.slow
@@ -135,39 +90,6 @@ def test_without_its_packages_a_command_and_an_import_say_what_to_install(beside
 
 
 # Notebooks away from the checkout
-
-CELLS = """
-import json
-from pathlib import Path
-from IPython.core.interactiveshell import InteractiveShell
-shell = InteractiveShell()
-for name, sources in json.loads(Path("cells.json").read_text()).items():
-    shell.user_ns.clear()  # `reset` would also look for garbage, for a third of a second
-    shell.init_user_ns()
-    if not all(shell.run_cell(source, silent=True).success for source in sources):
-        print("FAILED", name)
-"""
-
-
-def beginning(page):
-    """The first two code cells of a chapter as it is downloaded."""
-    chapter = execute.read(ROOT / f"{page}.md")
-    node = portable_notebooks.portable(chapter, "https://github.com/a/b", page)
-    return [cell.source for cell in node.cells if cell.cell_type == "code"][:2]
-
-
-@pytest.mark.slow
-def test_every_downloaded_notebook_starts_in_an_empty_folder(beside, tmp_path):
-    """Its first cell, and the one that imports what it needs, beside the recorded runs."""
-    cells = {page: beginning(page) for page in build.toc() if page.startswith("notebooks/")}
-    assert len(cells) > 30 and all(len(sources) == 2 for sources in cells.values())
-    cells["control"] = ["import hnlib", "from hnlib import no_such_module"]
-    (tmp_path / "cells.json").write_text(json.dumps(cells))
-    records.write_parquet(tmp_path / records.PARQUET)
-    kept = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "MPLBACKEND": "agg"}
-    done = beside("notebooks", CELLS, cwd=tmp_path, env=kept)
-    assert done.returncode == 0, done.stderr
-    assert re.findall("FAILED (.*)", done.stdout) == ["control"]
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,12 @@
 """The ledger: writing, reading, the table of runs, and the tracked records themselves."""
 
 import math
-import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pandas as pd
-import pytest
 from test_store import record
 
-from builder import build, ledger_pages
-from hnlib import _files, experiments
+from builder import build
+from hnlib import _files
 from hnlib.experiments import evidence
 from hnlib.images.config import ImageRun
 from hnlib.training import records, store
@@ -105,25 +100,3 @@ def test_records_are_read_from_their_parquet_as_from_their_files(tmp_path, monke
     lines = [line for line in lines if line["kind"] != "measurement"]
     assert records.load_all(path) == lines
     assert pd.read_parquet(path)["counts"].sum() == len(slow) < len(lines)
-
-
-@pytest.mark.slow
-def test_the_data_set_is_read_without_this_library(tmp_path, monkeypatch):
-    """The lines that the page prints; its card has every column."""
-    page = (Path(__file__).parents[1] / "book/results.md").read_text(encoding="utf-8")
-    first, second = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
-    assert "hnlib" not in first + second and len(first.split("\n\n")[-1].splitlines()) == 2
-    records.write_parquet(packed := tmp_path / records.PARQUET)
-    frame = records.frame()
-    command = [sys.executable, "-I", "-c", first + second]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    where = "experiment == 'images-rates' and method == 'simclr'"
-    linear = frame[frame["kind"] == "images"].query(where).groupby(["lr", "temperature"])["linear"]
-    assert all(f"{mean:.5f}" in done.stdout for mean in linear.mean()) and linear.ngroups > 5
-    effect = experiments.load("confirmation").effect("released", "t0.1")
-    printed = [float(number) for number in done.stdout.splitlines()[-1].split()]
-    assert printed == pytest.approx([effect.difference, effect.low, effect.high])
-    card = ledger_pages.dataset_table(frame)
-    page += card
-    assert [c for c in pd.read_parquet(packed).columns if f"`{c}`" not in page] == []
-    assert "passes over the data" in card

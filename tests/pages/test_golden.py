@@ -11,7 +11,7 @@ import golden
 import pytest
 from golden import experiments, methods
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SHOWN = 20
 
 
