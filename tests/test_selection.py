@@ -63,6 +63,18 @@ def test_without_a_choice_it_is_the_paired_interval():
     assert not math.isclose(wider.low, low, rel_tol=1e-3)
 
 
+def test_many_seeds_are_halved_in_random_ways():
+    """In all ways it would take hours; without a choice it is nearly the paired interval."""
+    rng = np.random.default_rng(3)
+    ours, base = family(rng, [1], 24), family(rng, [0], 24)
+    found = cross_fit(ours, base, splits=1)
+    paired = stats.ttest_rel(100 * ours[0].mean(1), 100 * base[0].mean(1))
+    low, high = paired.confidence_interval()
+    assert (found.low, found.high) == pytest.approx((low, high), abs=0.1 * (high - low))
+    fewer = cross_fit(ours[:, ::2], base[:, ::2], splits=1)  # the control: of every other seed
+    assert abs(fewer.low - low) > 0.1 * (high - low)
+
+
 def test_the_interval_contains_the_choosing():
     """The truth is what such a choice gains; fresh runs of the chosen pair know nothing of it."""
     rng, missed, chosen_pairs = np.random.default_rng(9), 0, 0

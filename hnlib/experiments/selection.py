@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -13,13 +14,16 @@ from hnlib.experiments import comparisons
 from hnlib.experiments.comparisons import Effect
 from hnlib.experiments.experiment import Experiment
 
+MOST = 2000  # ways to halve the seeds: all of up to thirteen
+
 
 def cross_fit(ours, base, splits: int = 400, best: int = 1, choosers: int | None = None) -> Effect:
     r"""Compare what is chosen in two families of settings, the choice included.
 
     On each side half of the examples and half of the selection seeds choose the setting with the
     best mean; the other examples, on all other seeds, judge it. Then the halves of examples swap
-    roles. The effect is the mean over random halves of examples and all ways to halve the seeds.
+    roles. The effect is the mean over random halves of examples and all ways to halve the seeds, or
+    `MOST` random ways where there are more.
 
     Parameters
     ----------
@@ -80,14 +84,21 @@ def cross_fit(ours, base, splits: int = 400, best: int = 1, choosers: int | None
     halves = np.hstack([half, ~half])
     choose = [side @ halves / halves.sum(0) for side in sides]  # [settings, seeds, halves]
     judge = [np.roll(means, splits, axis=2) for means in choose]  # on the other half
+    size = max(len(choosing) // 2, 1)
+    orders = [rng.permutation(choosing) for _ in range(MOST)]
+
+    def parts(own: list[int]) -> Iterable:
+        if math.comb(len(choosing), size) <= MOST:
+            return itertools.combinations(own, size)
+        return ([s for s in order if s in own][:size] for order in orders)
 
     def mean(left_out: int | None = None) -> float:
         own, found = [s for s in choosing if s != left_out], []
-        for part in itertools.combinations(own, max(len(choosing) // 2, 1)):
+        for part in parts(own):
             others = [[s] for s in seeds if s not in (*part, left_out)] or [[s] for s in part]
-            orders = [(-means[:, part].mean(1)).argsort(0, kind="stable") for means in choose]
+            ranks = [(-means[:, part].mean(1)).argsort(0, kind="stable") for means in choose]
             # [best, others, halves]: of each setting that is chosen on one half, by the other
-            picked = [x[k[:best, None], others, range(2 * splits)] for k, x in zip(orders, judge)]
+            picked = [x[k[:best, None], others, range(2 * splits)] for k, x in zip(ranks, judge)]
             ours, base = (_mean(scores) for scores in picked)
             found.append(_mean(ours - base).mean())
         return 100 * float(np.mean(found))
