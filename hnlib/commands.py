@@ -281,7 +281,8 @@ def _batches(file: Path, pairs: int) -> dict:
 
     try:
         z = np.load(file)
-    except ValueError:
+        z = z.astype(float)  # an archive cannot, nor can texts
+    except (ValueError, EOFError, AttributeError):
         raise ValueError(f"{file} is not a .npy array of numbers; save it by numpy.save") from None
     if z.ndim != 3 or len(z) != 2 or pairs > min(z.shape[1], z.shape[2] // 2):
         raise ValueError(

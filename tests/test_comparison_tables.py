@@ -34,3 +34,6 @@ def test_pooled_as_the_family_of_all_settings():
         assert ours.p == pytest.approx(theirs.p) and ours.df == theirs.df == 6
         assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high))
         assert ours.between != pytest.approx(alone[0].between)
+    arms = {arm: group.iloc[:1] for arm, group in arms.items()}  # a page at one seed
+    for arm, one in OneVariance(runs, pairs, "0123").effects("linear").items():
+        assert one.df == 0 and one.difference == alone[int(arm) - 1].values[0]

@@ -4,6 +4,7 @@ import hashlib
 import json
 import textwrap
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,6 +31,12 @@ HINGE = """
 def loss(a, b):
     s = a @ b.T
     return (s - s.diagonal()[:, None] - 3).clamp_min(0).mean().detach()
+"""
+GRAPH = """
+kept = []
+def loss(a, b):
+    kept.append(b)  # not detached
+    return (a @ kept[0].T).mean()
 """
 SCALE = """
 import torch
@@ -78,7 +85,9 @@ def pairs():
 
 
 @pytest.mark.parametrize("place", ["my_loss.py", "helper.py", "helper/scale.py", "other.py"])
-def test_name_and_fresh_seeds_hold_the_loss_and_what_it_imports_of_its_own(file, tmp_path, place):
+def test_name_and_fresh_seeds_hold_the_loss_and_what_it_imports_of_its_own(
+    file, tmp_path, monkeypatch, place
+):
     """Its modules, theirs, and no other file beside it."""
     (tmp_path / place).parent.mkdir(exist_ok=True)
     (tmp_path / place).touch()
@@ -89,6 +98,8 @@ def test_name_and_fresh_seeds_hold_the_loss_and_what_it_imports_of_its_own(file,
     assert min(first) > max(null.protocol().seeds) + null.SHIFT
     with (tmp_path / place).open("a") as edited:
         edited.write("\nscale = -3.0\n")
+    monkeypatch.chdir(tmp_path)
+    assert null_files.named(path) == null_files.named(Path(path.name))
     is_own = place != "other.py"
     assert (null_files.named(path) != name) == is_own
     assert len({*first, *null.fresh_seeds(null_files.named(path))}) == null.FRESH * (1 + is_own)
@@ -102,6 +113,8 @@ def test_name_and_fresh_seeds_hold_the_loss_and_what_it_imports_of_its_own(file,
         (INFONCE, "[{'t': 0.5}, {'t': 0.5}]", r"CONFIGURATIONS\[1\].*already"),
         (INFONCE, "[{'t': 0.5}, {'u': 0.5}]", r"configuration 1 .*'u'"),
         (INFONCE, "[{'t': 0.0}]", "finite scalar"),
+        (INFONCE, "[{'t': __import__('numpy').float32(0.1)}]", "options must be numbers, texts"),
+        (GRAPH, "[{}]", "second time"),
         ("def loss(a, b, y):\n    return (a * b).sum()\n", "", "y.*embeddings a and b.*alone"),
         ("class loss:\n    def __call__(self, a, b, c): ...\n", "", "'c'.*no third input"),
     ],
@@ -221,11 +234,41 @@ def test_a_task_of_ones_own_ends_with_a_verdict_and_is_resumed(file, tmp_path, m
     assert record["tasks"][name]["effects"]["N1"]["verdict"] == "equivalent"  # it is N1
 
 
-def test_scores_that_are_no_shares_are_refused(tmp_path):
-    (tmp_path / "percent.py").write_text(TASK.replace("return (", "return 100 * ("))
+@pytest.mark.parametrize("returned", ["100 * z", "z.mean()", "z * float('nan')", "z"])
+def test_an_own_task_returns_shares_of_several_queries_or_diverges(tmp_path, returned):
+    """Scores of which none is a number are those of a training that diverged."""
+    path, text = str(tmp_path / "mine.py"), TASK.replace("return (", "z = (")
+    Path(path).write_text(f"{text}    return {returned}\n")
     job = {"method": "simclr", "options": {"temperature": 0.5}, "lr": 0.1}, 3
-    with pytest.raises(ValueError, match="scores from 0 to 1"):
-        null_files.train_own(str(tmp_path / "percent.py"), None, "", job)
+    if "nan" in returned:
+        assert null_files.train_own(path, None, "", job) is None
+    elif returned == "z":
+        assert len(null_files.train_own(path, None, "", job)) == 30
+    else:
+        with pytest.raises(ValueError, match="score from 0 to 1 for each of two or more"):
+            null_files.train_own(path, None, "", job)
+
+
+def test_trainings_that_diverge_on_an_own_task_score_nothing(tmp_path):
+    """Others on the same task keep their scores, and so does who asks again."""
+    own = tmp_path / "own.py"
+    own.write_text(
+        TASK.replace("    import", "    if lr > 0.3:\n        return [float('nan')]\n    import")
+    )
+    one = null.OwnTask(null.protocol(), str(own), None, tmp_path, Engine())
+    jobs = [
+        ({"method": "simclr", "options": {"temperature": 0.5}, "lr": lr}, 3) for lr in (0.4, 0.1)
+    ]
+    for _ in range(2):
+        diverged, fine = one.train(jobs)
+        assert diverged is None and fine.shape == (30,)
+
+
+def test_an_instance_starts_each_training_as_it_was_read(file):
+    loss = null.read(file(SCALE, configurations="[{}]", loss="Loss()"))
+    first, second = loss.method({}), loss.method({})
+    first.function.scale.data.zero_()
+    assert second.function.scale.item() == 10
 
 
 def test_the_simulated_controls_come_out_as_they_must():

@@ -425,6 +425,7 @@ def test_the_command_says_it_of_three_stages_of_two_trainings(mine, prints, refu
 def test_the_command_takes_embeddings_and_prints_a_table(mine, tmp_path, prints, refuses):
     np.save(tmp_path / "mine.npy", np.stack(drawn(pairs=20)))
     np.save(tmp_path / "flat.npy", drawn()[0])
+    np.savez(tmp_path / "mine.npz", np.stack(drawn()))
     words = ["profile", mine, "--embeddings", tmp_path / "mine.npy"]
     header, *rows = prints(*words, "--batch", "8", "--latex").splitlines()
     assert header.startswith("loss & ") and header.count("&") == rows[0].count("&")
@@ -433,6 +434,7 @@ def test_the_command_takes_embeddings_and_prints_a_table(mine, tmp_path, prints,
         (["--batch", "21"], r"at least 21 pairs .*, got \(2, 20, 64\)"),
         (["--embeddings", tmp_path / "flat.npy"], r"two views, .* got \(8, 64\)"),
         (["--embeddings", mine], "mine.py is not a .npy array of numbers"),
+        (["--embeddings", tmp_path / "mine.npz"], "mine.npz is not a .npy array of numbers"),
     ]:
         kept = words if change[0] == "--batch" else words[:2]
         assert re.search(sentence, refuses(*kept, *change))

@@ -105,6 +105,7 @@ def test_a_parameter_changes_runs_and_the_published_value_changes_nothing(checko
     [
         ({"datset": "generated"}, "runs of main.toml have no parameter 'datset'; .*'dataset'"),
         ({"seeds": "0:3"}, "seeds must be like"),
+        ({"seeds": "5-2"}, "seeds must be like"),
         ({"blocks": ["bagg"]}, "'bagg'; the nearest is 'bag'"),
         # its letters would be patterns, and one of them may be a star
         ({"arms": "[ti*]"}, r'arms must be a list, such as \["t0.1\*"\], got \[ti'),

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hnlib.experiments import sharpness_map
+from hnlib.experiments import predictions, sharpness_map
 
 TEMPERATURES, BETAS = (1.0, 0.5, 0.3, 0.2, 0.1, 0.05), (0.0, 1.0, 2.0, 4.0, 8.0)
 CELLS = [(t, beta) for t in TEMPERATURES for beta in BETAS]
@@ -71,6 +71,8 @@ def test_seeds_that_lack_a_cell_do_not_count():
     assert here.seeds == (0, 2)
     assert here.accuracy().shape == (len(CELLS), 2)
     assert sharpness_map.Map(runs.iloc[:0]).seeds == ()
+    alone = sharpness_map.Map(runs[runs["seed"] == 0])  # its noise is not known
+    assert predictions.format_share(alone.share()) == "–" != predictions.format_share(here.share())
 
 
 def test_a_peak_beyond_the_sharpnesses_tried_is_at_their_end():

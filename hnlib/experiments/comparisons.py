@@ -239,15 +239,16 @@ def family(effects, pooled: bool = False) -> list[Effect]:
     Such an interval may contain 0 where p ≤ 0.05. If `pooled`, the $K$ methods and their one base
     are taken to have the same variance of accuracy, and a seed to shift all of them alike; then the
     residual variance $\hat\sigma^2$ of the table [methods, seeds] gives
-    $\mathrm{between}^2=2\hat\sigma^2/n$ with $K(n-1)$ degrees of freedom. Raises ValueError if an
-    effect is in a family already, or if effects to be pooled have other seeds or another base.
+    $\mathrm{between}^2=2\hat\sigma^2/n$ with $K(n-1)$ degrees of freedom; a single seed has no
+    variance. Raises ValueError if an effect is in a family already, or if effects to be pooled have
+    other seeds or another base.
     """
     effects = list(effects)
     if any(effect.family > 1 for effect in effects):
         raise ValueError("an effect is in a family already; pass effects as they were compared")
-    if pooled and effects:
-        if len({(e.seeds, e.base) for e in effects}) > 1 or len(effects[0].values) < 2:
-            raise ValueError("to be pooled, effects need one base and the same two or more seeds")
+    if pooled and len({(e.seeds, e.base) for e in effects}) > 1:
+        raise ValueError("to be pooled, effects need one base and the same seeds")
+    if pooled and effects and len(effects[0].values) > 1:
         y = np.array([[0.0] * len(effects[0].values), *(e.values for e in effects)])
         residual = y - y.mean(1, keepdims=True) - y.mean(0) + y.mean()
         df = len(effects) * (y.shape[1] - 1)

@@ -25,7 +25,8 @@ def one_of(choices: Iterable[str], name: str, what: str) -> str:
     choices = [*choices]
     if name not in choices:
         near = difflib.get_close_matches(name, choices, 1) or choices[:1]
-        raise ValueError(f"{what} {name!r}; the nearest is {near[0]!r}")
+        hint = f"the nearest is {near[0]!r}" if near else "none is left to choose from"
+        raise ValueError(f"{what} {name!r}; {hint}")
     return name
 
 

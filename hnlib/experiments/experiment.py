@@ -45,9 +45,9 @@ def _seeds(text: Any) -> Any:
         return (text,)
     if not isinstance(text, str):
         return text
-    if not re.fullmatch(r"\d+(-\d+)?", text):
-        raise ValueError(f'seeds must be like "0-11" or "3", got {text!r}')
     first, _, last = text.partition("-")
+    if not re.fullmatch(r"\d+(-\d+)?", text) or int(last or first) < int(first):
+        raise ValueError(f'seeds must be like "0-11" or "3", got {text!r}')
     return tuple(range(int(first), int(last or first) + 1))
 
 

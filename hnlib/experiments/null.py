@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -129,7 +130,7 @@ class OwnTask(Task):
         self.rates, self.margin = [*names["RATES"]], float(names["MARGIN"])
 
     def train(self, jobs: list[tuple[Setting, int]]) -> list[np.ndarray | None]:
-        """Return the scores by query of settings and seeds."""
+        """Return the scores by query of settings and seeds, None where a training diverged."""
         path = self.folder / f"{self.name}.jsonl"
         lines = path.read_text("utf-8").split("\n")[:-1] if path.exists() else []
         found = dict(map(json.loads, lines))
@@ -139,10 +140,14 @@ class OwnTask(Task):
         for job, scores in tqdm(done, total=len(missing), unit="run"):
             if isinstance(scores, Exception):
                 raise scores
+            sizes = {len(one) for one in (*found.values(), scores) if one is not None}
+            if len(sizes) > 1:
+                raise ValueError(f"train of {self.file} must always return as many scores")
             found[canonical(job)] = scores
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps([canonical(job), scores]) + "\n")
-        return [np.array(found[canonical(job)]) for job in jobs]
+        scores = [found[canonical(job)] for job in jobs]
+        return [None if one is None else np.array(one) for one in scores]
 
 
 def _distinct(values: Iterable) -> list:
@@ -332,6 +337,8 @@ def null(
     experiment, control = protocol(quick), CONTROLS.get(target)
     if target not in FAMILIES and not target.endswith(".py"):
         raise ValueError(f"give FILE.py or one of {', '.join(FAMILIES)}, got {target}")
+    if task and target == "labels":
+        raise ValueError("a task of your own has no labels; the control needs banking or digits")
     if unknown := sorted({*tasks} - {*experiment.blocks}):
         raise ValueError(f"tasks must be among {', '.join(experiment.blocks)}, got {unknown[0]}")
     loss = None if target in FAMILIES else read(target)
@@ -340,7 +347,8 @@ def null(
     out = out or records.default_folder().parent / "null"
     for folder in (out / name, out / "runs"):
         folder.mkdir(parents=True, exist_ok=True)
-    attempts = sorted(path.name for path in out.glob(f"{stem}-*"))
+    digest = re.escape(stem) + "-[0-9a-f]{8}"
+    attempts = sorted(path.name for path in out.iterdir() if re.fullmatch(digest, path.name))
     print(f"{name}, attempt {len(attempts)}; records go to {out}", flush=True)
     fresh, found = fresh_seeds(name, 2 if quick else FRESH), {}
     compared = 1 if task else len(experiment.blocks)
@@ -355,6 +363,10 @@ def null(
             scores, chosen = trial(one, sides, fresh, shift)
         except KeyboardInterrupt:
             raise KeyboardInterrupt("interrupted; the same command goes on from here") from None
+        except (ValueError, OSError):
+            raise
+        except Exception as error:  # of a loss or a task that is not ours
+            raise ValueError(f"{target}: {type(error).__name__}: {error}") from error
         found[one.name] = {
             "effects": compare(scores, compared, len(experiment.seeds)),
             "margin": one.margin,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import copy
 import dataclasses
 import functools
 import hashlib
 import inspect
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -19,7 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hnlib import methods
-from hnlib.profile import configurations, run_file, source
+from hnlib.profile import configurations, run_file
+from hnlib.training.config import canonical
+from hnlib.training.loop import Diverged
 
 PROBE = 64  # pairs, and dimensions, with which a loss is tried: the smallest batch of the tasks
 
@@ -33,7 +36,9 @@ class Given(nn.Module):
     def __init__(self, loss: Callable, name: str, options: dict):
         super().__init__()
         self.name, self.options, made = name, options, isinstance(loss, type)
-        self.function, self.passed = (loss(**options), {}) if made else (loss, options)
+        # an instance is copied: no training goes on with the state of another
+        self.function = loss(**options) if made else copy.deepcopy(loss)
+        self.passed = {} if made else options
 
     def pairs(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Return the loss of queries [n, d] whose answers are the keys [n, d] of the same row."""
@@ -78,9 +83,13 @@ def read(path: Path | str) -> Loss:
     if not callable(function):
         raise ValueError(f"{path} must define loss(a, b, **options)")
     for i, options in enumerate(listed):
-        if options in listed[:i]:
-            raise ValueError(f"CONFIGURATIONS[{i}] of {path} is there already: {options}")
-        _try(function, options, f"{path}, configuration {i} {options}")
+        what = f"{path}, configuration {i} {options}"
+        try:
+            if canonical(options) in map(canonical, listed[:i]):
+                raise ValueError(f"CONFIGURATIONS[{i}] of {path} is there already: {options}")
+        except TypeError as error:
+            raise ValueError(f"{what}: options must be numbers, texts or lists ({error})") from None
+        _try(function, options, what)
     return Loss(path, name, function, tuple(listed))
 
 
@@ -105,11 +114,13 @@ def _try(function: Callable, options: dict, what: str) -> None:
     try:
         made = Given(function, "", options)
         _bind(getattr(made.function, "forward", made.function), batch, made.passed)
-        value = made.pairs(*batch)
-        if value.shape != () or not value.isfinite():
-            got = value.item() if value.shape == () else f"{tuple(value.shape)}: return its mean"
-            raise ValueError(f"loss must return a finite scalar, got {got}")
-        value.backward()
+        for _ in range(2):  # a queue that keeps its graph fails in the second step
+            value = made.pairs(*batch)
+            if value.shape != () or not value.isfinite():
+                shape = f"{tuple(value.shape)}: return its mean"
+                got = shape if value.shape else value.item()
+                raise ValueError(f"loss must return a finite scalar, got {got}")
+            value.backward()
     except Exception as error:
         raise ValueError(f"{what}: {type(error).__name__}: {error}") from error
 
@@ -129,26 +140,31 @@ def _bind(called: Callable, batch: Tensor, options: dict) -> None:
 
 def named(path: Path) -> str:
     """Return a file's stem and the digest of its code and of what it imports of its own."""
+    content = b"".join(sorted(_own_code(path.resolve())))
+    return f"{path.stem}-{hashlib.sha256(content).hexdigest()[:8]}"
+
+
+def _own_code(path: Path) -> Iterable[bytes]:
+    """Return a file and what it imports, directly or not, but for hnlib and what is installed."""
     installed = ("site-packages", "dist-packages", sysconfig.get_path("stdlib"))
     places = [str(path.parent), *(x for x in sys.path if not any(part in x for part in installed))]
-    files = _own_files(path, places, set())
-    text = "".join(map(source, sorted(files, key=str)))
-    return f"{path.stem}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-
-
-def _own_files(path: Path, places: list[str], found: set[Path]) -> set[Path]:
-    """Return a file and all that it imports from some folders, directly or not, but for hnlib."""
-    found.add(path)
-    nodes = [*ast.walk(ast.parse(source(path)))]
-    names = [one.name for node in nodes if isinstance(node, ast.Import) for one in node.names]
-    names += [x.module or "" for x in nodes if isinstance(x, ast.ImportFrom) and not x.level]
-    for name in {name.partition(".")[0] for name in names} - {"", "hnlib"}:
-        spec = PathFinder.find_spec(name, places)
-        for home in map(Path, (spec and (spec.submodule_search_locations or [spec.origin])) or []):
-            files = home.rglob("*.py") if home.is_dir() else [home]
-            for file in {*files} - found:
-                _own_files(file, places, found)
-    return found
+    found, seen, left = {}, {"", "hnlib"}, [path]
+    while left:
+        if (file := left.pop()) in found:
+            continue
+        found[file] = file.read_bytes()
+        try:
+            nodes = [*ast.walk(ast.parse(found[file]))]
+        except (SyntaxError, ValueError):  # a template, or compiled
+            continue
+        names = [one.name for node in nodes if isinstance(node, ast.Import) for one in node.names]
+        names += [x.module or "" for x in nodes if isinstance(x, ast.ImportFrom) and not x.level]
+        new = {name.partition(".")[0] for name in names} - seen
+        seen |= new
+        for spec in filter(None, (PathFinder.find_spec(name, places) for name in new)):
+            for home in map(Path, spec.submodule_search_locations or [spec.origin]):
+                left += home.rglob("*.py") if home.is_dir() else [home]
+    return found.values()
 
 
 @functools.cache
@@ -164,11 +180,16 @@ def own_task(path: str) -> dict:
     for name in ("train", "RATES", "STEPS", "MARGIN"):
         if name not in names:
             raise ValueError(f"{path} must define {name}; see `hnlib null --help`")
+    if not isinstance(names["RATES"], list | tuple) or not names["RATES"] or names["MARGIN"] <= 0:
+        raise ValueError(f"{path} must define RATES as a list of numbers, and MARGIN above 0")
     return names
 
 
-def train_own(task: str, path: str | None, name: str, job: tuple[dict, int]) -> list[float]:
-    """Return the scores of the test queries after one training on your own task."""
+def train_own(task: str, path: str | None, name: str, job: tuple[dict, int]) -> list[float] | None:
+    """Return the scores of the test queries after one training on your own task.
+
+    None if it diverged: it raised `Diverged`, or no score is a number.
+    """
     setting, seed = job
     method, options = setting["method"], setting["options"]
     if path is not None and method == name:
@@ -176,8 +197,16 @@ def train_own(task: str, path: str | None, name: str, job: tuple[dict, int]) -> 
     else:
         loss = Given(methods.build(method, **options).pairs, method, {})
     names = own_task(task)
-    scores = names["train"](loss, options, setting["lr"], names["STEPS"], seed)
-    scores = torch.as_tensor(scores, dtype=torch.float64).flatten().tolist()
-    if not scores or not all(0 <= x <= 1 for x in scores):
-        raise ValueError(f"train of {task} must return scores from 0 to 1, got {scores[:3]}")
-    return scores
+    try:
+        scores = names["train"](loss, options, setting["lr"], names["STEPS"], seed)
+    except Diverged:
+        return None
+    scores = torch.as_tensor(scores, dtype=torch.float64).flatten()
+    if len(scores) and scores.isnan().all():
+        return None
+    if len(scores) < 2 or not (scores.min() >= 0 and scores.max() <= 1):
+        raise ValueError(
+            f"train of {task} must return a score from 0 to 1 for each of two or more test "
+            f"queries, got {scores[:3].tolist()}"
+        )
+    return scores.tolist()

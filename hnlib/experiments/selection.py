@@ -100,7 +100,7 @@ def cross_fit(ours, base, splits: int = 400, best: int = 1, choosers: int | None
             # [best, others, halves]: of each setting that is chosen on one half, by the other
             picked = [x[k[:best, None], others, range(2 * splits)] for k, x in zip(ranks, judge)]
             ours, base = (_mean(scores) for scores in picked)
-            found.append(_mean(ours - base).mean())
+            found.append(np.nanmean(_mean(ours - base)))
         return 100 * float(np.mean(found))
 
     if len(choosing) < 3:  # without one seed nobody would choose, or nobody judge

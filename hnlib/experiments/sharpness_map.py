@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections import Counter
 from dataclasses import dataclass
 
@@ -73,9 +74,11 @@ class Map:
         """Return the share of the variance between cells that a smooth function of γ explains.
 
         The noise of seeds is subtracted. The other two numbers are its 95 % interval, simulated
-        with normal errors around the means. Needs two seeds.
+        with normal errors around the means. Of a single seed, without noise, all are NaN.
         """
         accuracy, rng = self.accuracy(metric), np.random.default_rng(0)
+        if accuracy.shape[1] < 2:
+            return math.nan, math.nan, math.nan
         noise = _noise(accuracy) * rng.standard_normal((400, *accuracy.shape))
         # the means bring noise of their own, so it is there twice
         cells = np.eye(len(self.points))

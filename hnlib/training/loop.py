@@ -138,7 +138,7 @@ class Loop:
                 self._schedule_rate(progress.step + i, len(every))
                 try:
                     loss = self._loss(batch, generator)
-                except ValueError as error:
+                except Exception as error:
                     if self._finite(*self._parameters()):
                         raise
                     raise self._diverged(losses[:i], checkpoint) from error
