@@ -172,9 +172,10 @@ def own_task(path: str) -> dict:
     """Run the file of a task and return its names.
 
     ``train(loss, options, lr, steps, seed)`` trains an encoder and returns the scores of the test
-    queries, from 0 to 1; ``loss(a, b, **options)`` is a module, and its parameters are to be
-    trained, too. ``RATES`` are the learning rates, ``STEPS`` is handed over, and ``MARGIN`` is the
-    difference in points that would matter. Raises ValueError if one is missing.
+    queries, from 0 to 1, or NaN if it diverged; ``loss(a, b, **options)`` is a module, and its
+    parameters are to be trained, too. ``RATES`` are the learning rates, ``STEPS`` is handed over,
+    and ``MARGIN`` is the difference in points that would matter. Raises ValueError if one is
+    missing.
     """
     names = run_file(path)
     for name in ("train", "RATES", "STEPS", "MARGIN"):
