@@ -112,6 +112,15 @@ def test_a_seed_that_lacks_a_setting_decides_and_does_not_choose():
     assert more.difference == pytest.approx(seen @ weights)
 
 
+def test_where_nobody_can_judge_a_choice_the_others_count():
+    """One seed chooses, and the other has one of two settings, each of which some halves choose."""
+    rng = np.random.default_rng(6)
+    ours, base = rng.random((2, 2, 24)), rng.random((1, 2, 24))
+    ours[1, 1] = np.nan
+    found = cross_fit(ours, base)
+    assert math.isfinite(found.difference) and found.df == 0
+
+
 def test_a_chosen_arm_stands_for_its_candidates():
     longer = experiments.load("images-longer")
     named = selection.effect(longer, "released", "temperature")

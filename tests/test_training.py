@@ -101,12 +101,22 @@ def infinite_slope(loss):
     return loss + (loss - loss.detach()).abs().sqrt()
 
 
+class Decomposed(nn.Module):
+    """A loss that fails as decompositions do where embeddings are not finite."""
+
+    def forward(self, a, b, labels=None):
+        if not a.isfinite().all():
+            raise RuntimeError("failed to converge")
+        return (a - b).square().sum()
+
+
 @pytest.mark.parametrize(
     ("method", "more", "words"),
     [
         (At(5, lambda loss: loss * math.nan), {}, r"step 5 \(epoch 2, lr=0.001.*run\.pt"),
         (At(3, infinite_slope), {}, "step 3 .*no checkpoint"),  # an epoch's last step
         ("simclr", dict(lr=1e20), "step 2 .*lower lr"),  # its weights are finite
+        (Decomposed(), dict(lr=1e39), "step 2 .*lower lr"),
     ],
 )
 def test_divergence_names_step_rate_and_the_last_good_checkpoint(tmp_path, method, more, words):
@@ -115,6 +125,14 @@ def test_divergence_names_step_rate_and_the_last_good_checkpoint(tmp_path, metho
         train(method=method, checkpoint=path, **SMALL | more)
     assert path.exists() == ("run" in words)
     assert not path.exists() or torch.load(path, weights_only=True)["epoch"] == 1
+
+
+def test_an_error_of_a_loss_at_sound_weights_is_its_own():
+    def fails(loss):
+        raise RuntimeError("failed to converge")
+
+    with pytest.raises(RuntimeError, match="failed to converge"):
+        train(method=At(2, fails), **SMALL)
 
 
 def test_conditions_of_an_accelerator_are_reported_after_the_epoch():

@@ -85,10 +85,11 @@ def cross_fit(ours, base, splits: int = 400, best: int = 1, choosers: int | None
     choose = [side @ halves / halves.sum(0) for side in sides]  # [settings, seeds, halves]
     judge = [np.roll(means, splits, axis=2) for means in choose]  # on the other half
     size = max(len(choosing) // 2, 1)
-    orders = [rng.permutation(choosing) for _ in range(MOST)]
+    few = math.comb(len(choosing), size) <= MOST
+    orders = [] if few else [rng.permutation(choosing) for _ in range(MOST)]
 
     def parts(own: list[int]) -> Iterable:
-        if math.comb(len(choosing), size) <= MOST:
+        if few:
             return itertools.combinations(own, size)
         return ([s for s in order if s in own][:size] for order in orders)
 
