@@ -1,10 +1,15 @@
-"""Checks of claims: a discrepancy, and that of a false variant, compared with one tolerance."""
+"""Checks of claims: discrepancies, and those of a false variant, compared with one tolerance."""
 
 from __future__ import annotations
 
 import html
 import math
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from IPython.display import display
 
 MIME = "application/vnd.hnlib.claim+json"
 KINDS = ("identity", "inequality", "refutation", "rate", "stochastic", "definition")
@@ -19,7 +24,7 @@ def anchor(record: dict) -> str:
     return "check-" + re.sub(r"\W+", "-", f"{record['id']} {record['title']}".lower()).strip("-")
 
 
-class Check:
+class Line:
     """The outcome of one check, shown as one line; its record stays in the notebook's outputs."""
 
     def __init__(self, record: dict):
@@ -47,63 +52,62 @@ class Check:
         return {"text/plain": repr(self), "text/html": line, MIME: r}
 
 
-def check(
-    id: str,
-    title: str,
-    *,
-    kind: str,
-    value: float,
-    tolerance: float,
-    instances: int = 1,
-    control: float | None = None,
-) -> Check:
-    """Pass if `value` ≤ `tolerance` < `control`; otherwise stop the chapter.
+@contextmanager
+def check(id: str, title: str, tolerance: float, kind: str = "identity") -> Iterator[Callable]:
+    """Pass if what the block sees is within the tolerance, and its controls are not.
+
+    The block gets a function ``see(value, control, instances)``. A value is a discrepancy, for an
+    inequality a violation; a control is the same quantity for a variant known to be false. Both are
+    numbers or arrays, of which the largest counts, over all calls. The instances are by default the
+    number of values. NaN never passes.
 
     Parameters
     ----------
     id, title : str
         The claim's id in claims.csv, and what the check is about.
-    kind : {"identity", "inequality", "refutation", "rate", "stochastic", "definition"}
-        In a refutation, the printed statement is the control.
-    value : float
-        The largest discrepancy; for an inequality, the largest violation. NaN never passes.
     tolerance : float
-        The largest `value` that passes.
-    instances : int, default 1
-        Number of random or listed cases of which `value` is the worst.
-    control : float
-        The same quantity for a variant known to be false; optional for a definition alone.
+        The largest value that passes.
+    kind : {"identity", "inequality", "refutation", "rate", "stochastic", "definition"}
+        In a refutation, the printed statement is the control. A definition may have none.
 
     Raises
     ------
     ClaimError
-        If the check fails or its control passes.
+        If a value exceeds the tolerance, or no control does.
     ValueError
-        If the check could not fail: without a control, an instance or a finite tolerance, or with
-        a negative discrepancy of an identity.
+        If the check could not fail: without a value, a control or a finite tolerance, or with a
+        negative discrepancy of an identity.
     """
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
-    if control is None and kind != "definition":
-        raise ValueError(f"{id}: a check needs a negative control; pass control=…")
-    value, tolerance, instances = float(value), float(tolerance), int(instances)
     if not math.isfinite(tolerance):
         raise ValueError(f"{id}: tolerance must be finite, got {tolerance}")
+    values, controls, counts = [], [], []
+
+    def see(value, control=(), instances: int | None = None) -> None:
+        value = np.ravel(value)
+        values.extend(value.astype(float))
+        controls.extend(np.ravel(control).astype(float))
+        counts.append(len(value) if instances is None else int(instances))
+
+    yield see
+    if not values or not (controls or kind == "definition"):
+        raise ValueError(f"{id}: a check needs a value and a negative control; see(value, control)")
+    value, control = np.max(values), np.max(controls) if controls else None
     if kind in ("identity", "definition") and value < 0:
         raise ValueError(f"{id}: value must be an absolute difference, got {value:.3g}")
-    control = None if control is None else float(control)
     if not value <= tolerance:  # also for NaN
         raise ClaimError(
             f"{id} {title}: the discrepancy {value:.3g} exceeds the tolerance {tolerance:.3g}"
         )
-    if control is not None and not control > tolerance:
+    if controls and not control > tolerance:
         raise ClaimError(
             f"{id} {title}: the negative control passes ({control:.3g} against the tolerance "
             f"{tolerance:.3g}), so this check could not have failed"
         )
-    value, control = max(value, -1e308), control and min(control, 1e308)  # JSON has no infinity
-    numbers = dict(value=value, tolerance=tolerance, instances=instances, control=control)
-    return Check(dict(id=id, title=title, kind=kind) | numbers)
+    control = float(min(control, 1e308)) if controls else None  # JSON has no infinity
+    numbers = dict(value=float(max(value, -1e308)), tolerance=float(tolerance), control=control)
+    display(Line(dict(id=id, title=title, kind=kind, instances=sum(counts)) | numbers))
 
 
 def harvest(notebook) -> list[dict]:
