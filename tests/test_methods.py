@@ -27,16 +27,6 @@ def call(method, z1, z2, y=None):
     return method(z1, z2, y, **hidden(method, z1, z2))
 
 
-def loss(name, z1, z2, **options):
-    """The loss of a method of the catalogue with the labels above, as a number."""
-    return call(methods.build(name, **options), z1, z2, LABELS).item()
-
-
-def contrast_for(method, z1, z2):
-    labels = LABELS if method.entry.supervised else None
-    return Contrast.from_views(z1, z2, labels, **hidden(method, z1, z2))
-
-
 CHANGED = dict(
     temperature=0.2,
     tau_plus=0.3,
@@ -85,19 +75,19 @@ def test_defaults_and_every_option_are_those_of_the_reference(name):
 @pytest.mark.parametrize("name", [x for x in NAMES if "mixture" in methods.CATALOGUE[x].defaults])
 def test_a_learned_mixture_descends_or_climbs_the_loss(name):
     z1, z2 = batch(19)
-    start = dict(mixture=(0.2, 0.5, 0.3))
-    down, up = (methods.build(name, learn=how, **start) for how in ("minimise", "maximise"))
+    start = (0.2, 0.5, 0.3)
+    down, up = (methods.build(name, learn=how, mixture=start) for how in ("minimise", "maximise"))
     gradients = [torch.autograd.grad(call(m, z1, z2), m.logits)[0] for m in (down, up)]
     assert torch.allclose(gradients[0], -gradients[1])
-    step, logits = 1e-3 * torch.tensor([1.0, -1.0, 0.5]), torch.tensor(start["mixture"]).log()
+    step, logits = 1e-3 * torch.tensor([1.0, -1.0, 0.5]), torch.tensor(start).log()
     above, below = (
-        loss(name, z1, z2, mixture=tuple(torch.softmax(logits + sign * step, 0).tolist()))
-        for sign in (1, -1)
-    )  # an independent slope, through a softmax by hand
+        float(call(methods.build(name, mixture=(logits + x).softmax(0).tolist()), z1, z2))
+        for x in (step, -step)
+    )  # an independent slope
     assert float(gradients[0] @ step) == pytest.approx((above - below) / 2, rel=1e-2)
     assert abs(above - below) > 1e-5
-    seen = down.observe(contrast_for(down, z1, z2))
-    assert seen == pytest.approx(dict(zip("usr", start["mixture"])))
+    seen = down.observe(Contrast.from_views(z1, z2, **hidden(down, z1, z2)))
+    assert seen == pytest.approx(dict(zip("usr", start)))
     # a softmax would turn (1, 1, 1), three times as hard, into thirds
     with pytest.raises(ValueError, match=r"a learned mixture must sum to 1, got \(1, 1, 1\)"):
         methods.build(name, mixture=(1, 1, 1), learn="minimise")
@@ -131,7 +121,6 @@ def test_gradients_flow_through_the_weights_where_the_option_says(name):
     assert torch.equal(through, held)
     gradients = [torch.autograd.grad(value, z1)[0] for value in (through, held)]
     assert (gradients[0] - gradients[1]).abs().max() > 1e-5
-    assert methods.CATALOGUE[name].defaults["weights_gradient"] == (name in ("hcl", "bcl", "h-scl"))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -166,11 +155,10 @@ def test_labels_and_features_are_read_by_those_who_need_them():
     z1, z2 = batch(3)
     for name, entry in methods.CATALOGUE.items():
         method = methods.build(name)
-        if entry.supervised:
-            with pytest.raises(ValueError, match=f"{name} learns from labels"):
-                method(z1, z2)
-            continue
-        assert torch.equal(call(method, z1, z2), call(method, z1, z2, LABELS))
+        if not entry.supervised:
+            assert torch.equal(call(method, z1, z2), call(method, z1, z2, LABELS))
+    with pytest.raises(ValueError, match="h-scl learns from labels"):
+        methods.build("h-scl")(z1, z2)
     with pytest.raises(ValueError, match="unremix needs the inputs of the last layer"):
         methods.build("unremix")(z1, z2)
 
@@ -180,15 +168,11 @@ def test_skipped_anchors_and_missed_tolerances_are_counted():
     method = methods.build("h-scl-threshold", tau=math.exp(1.0))  # s >= 1/2
     c = Contrast.from_views(z1, z2, LABELS)
     empty = int((~(c.admissible & (c.similarity >= 0.5)).any(1)).sum())
-    assert 0 < empty < 12
     for _ in range(2):
         method(z1, z2, LABELS)
-    assert int(method.skipped) == 2 * empty and "skipped" not in method.state_dict()
-    one_class = torch.zeros(6, dtype=torch.long)
-    with pytest.raises(ValueError, match="anchor 0 has no admissible negative"):
-        methods.build("scl")(z1, z2, one_class)
+    assert int(method.skipped) == 2 * empty > 0 and "skipped" not in method.state_dict()
     lenient = methods.build("scl", on_empty="skip")
-    assert lenient(z1, z2, one_class) == 0 and lenient.skipped == 12
+    assert lenient(z1, z2, torch.zeros(6, dtype=torch.long)) == 0 and lenient.skipped == 12
     transport = methods.build("ot", epsilon=0.05, max_iterations=1)
     with pytest.warns(ConvergenceWarning, match="marginal error"):
         assert transport(z1, z2).isfinite()
