@@ -92,21 +92,20 @@ def over_positives(x, P):
     return (x * P).sum(1) / P.sum(1).clip(1)
 
 
+def excess(level, s, eta):
+    w = np.maximum(s - level, 0)
+    return len(s) * (w**2).sum() / w.sum() ** 2 - 1 - 2 * eta
+
+
 def chi2_ball(S, A, eta=0.2):
     """Weights (s - l)_+ with the level l at which half the chi-square divergence from uniform is
     eta."""
     W = np.zeros(S.shape)
-    for w, s, on in zip(W, S, A):
-        s, spread = s[on], np.ptp(s[on])
-
-        def law(level, s=s):
-            return np.maximum(s - level, 0) / np.maximum(s - level, 0).sum()
-
-        def excess(level, law=law, s=s):
-            return np.mean((len(s) * law(level) - 1) ** 2) / 2 - eta
-
-        w[on] = law(brentq(excess, s.max() - 1e4 * spread, s.max() - 1e-12 * spread))
-    return W
+    for i, on in enumerate(A):
+        s, spread = S[i, on], np.ptp(S[i, on])
+        ends = s.max() - 1e4 * spread, s.max() - 1e-12 * spread
+        W[i, on] = s - brentq(excess, *ends, args=(s, eta))
+    return weigh(W.clip(0), A)
 
 
 # The catalogue, spelt out: what each method computes on two views, with the papers' options as

@@ -27,14 +27,8 @@ def variants(entry):
         chosen += [{"average": "pairs"}, {"on_empty": "skip"}]
     if "weights_gradient" in entry.defaults:
         chosen += [{"weights_gradient": not entry.defaults["weights_gradient"]}]
-    if "learn" in entry.defaults:
-        chosen += [{"learn": "minimise"}, {"learn": "maximise"}]
-    changed = {"cost": cubed, "level": 0.1, "gradient": "nt-xent"}
+    changed = {"learn": "maximise", "level": 0.1, "gradient": "nt-xent"}
     return chosen + [{k: v} for k, v in changed.items() if k in entry.defaults]
-
-
-def cubed(contrast):
-    return (1 - contrast.similarity.detach()) ** 3
 
 
 def build(kind, name, **options):
@@ -77,13 +71,6 @@ def test_nothing_is_asked_of_a_device_and_no_other_one_is_used(kind, name, monke
         assert value.shape == () and value.is_meta and a.grad.shape == a.shape
 
 
-def test_on_meta_other_devices_and_values_are_refused():
-    z = torch.ones(3, 4, device="meta")
-    for wrong in (lambda: z * torch.ones(3, 1), lambda: z.norm().item(), lambda: z[z > 0]):
-        with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
-            wrong()
-
-
 @pytest.mark.parametrize(
     "duplicate", [lambda x: pickle.loads(pickle.dumps(x)), copy.deepcopy, methods.Method.copy]
 )
@@ -94,13 +81,12 @@ def test_a_duplicate_is_the_same_loss_and_counts_and_learns_for_itself(duplicate
     loss("views", skipping, *z)
     before = loss("views", learned, *z)
     skipped = int(skipping.skipped)
-    twins = [duplicate(method) for method in (skipping, learned)]
-    assert repr(twins[1]) == repr(learned) and torch.equal(loss("views", twins[1], *z), before)
-    assert int(twins[0].skipped) == (0 if duplicate is methods.Method.copy else skipped)
-    loss("views", twins[0], *z)
+    counter, learner = (duplicate(method) for method in (skipping, learned))
+    assert repr(learner) == repr(learned) and torch.equal(loss("views", learner, *z), before)
+    assert int(counter.skipped) == (0 if duplicate is methods.Method.copy else skipped)
+    loss("views", counter, *z)
     assert int(skipping.skipped) == skipped > 0
     with torch.no_grad():
-        twins[1].logits += torch.tensor([-2.0, 1.0, 2.0])
-    twins[1].change(temperature=0.2)
+        learner.logits += torch.tensor([-2.0, 1.0, 2.0])
     assert torch.equal(loss("views", learned, *z), before)
-    assert (loss("views", twins[1], *z) - before).abs() > 1e-4
+    assert (loss("views", learner, *z) - before).abs() > 1e-4

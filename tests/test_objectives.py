@@ -49,18 +49,6 @@ def test_derivatives_are_those_of_finite_differences(name, skipped):
         assert torch.autograd.gradgradcheck(loss, point)
 
 
-@pytest.mark.parametrize("shape", [(), (4,)])
-def test_the_temperature_may_be_learned(shape):
-    c = space(1)
-    t = torch.full(shape, 0.4, dtype=torch.float64, requires_grad=True)
-    loss = partial(objectives.info_nce, c, negatives.uniform()(c), tau_plus=0.1)
-    assert torch.autograd.gradcheck(lambda t: loss(temperature=t), t)
-    loss, b = partial(objectives.sigmoid, c, negatives.uniform()(c)), torch.full_like(t, -2.0)
-    assert torch.autograd.gradcheck(
-        lambda t, b: loss(temperature=t, bias=b), (t, b.requires_grad_())
-    )
-
-
 @pytest.mark.parametrize("loudness", [0.0, 1.0, 1.5, 3.0, "relative", "mean", "shuffled"])
 def test_loudness_is_a_factor_of_the_gradient_of_the_log_ratio(loudness):
     z1, z2 = (z.requires_grad_() for z in drawn.views(3, 9, 6))
@@ -140,10 +128,15 @@ def test_skipped_anchors_are_left_out_of_the_mean_and_zero_in_the_vector(name):
     assert loss.item() == 0 and (torch.autograd.grad(loss, z1)[0] == 0).all()
 
 
-@pytest.mark.parametrize(("objective", "option"), [("info_nce", "tau_plus"), ("sigmoid", "bias")])
-def test_a_vector_of_an_option_has_one_value_for_each_anchor(objective, option):
+@pytest.mark.parametrize(
+    ("objective", "option"),
+    [("info_nce", "temperature"), ("info_nce", "tau_plus"), ("sigmoid", "bias")],
+)
+def test_an_option_may_be_learned_and_have_one_value_for_each_anchor(objective, option):
     c = space(10, n=6)  # as many anchors as candidates: a row would fit too
-    log_w, values = negatives.uniform()(c), torch.linspace(0.1, 0.9, 6, dtype=torch.float64)
-    loss = partial(getattr(objectives, objective), c, log_w, reduction="none")
-    alone = [loss(**{option: value})[i] for i, value in enumerate(values.tolist())]
-    torch.testing.assert_close(loss(**{option: values}), torch.stack(alone), rtol=1e-12, atol=0)
+    values = torch.linspace(0.2, 0.9, 6, dtype=torch.float64)
+    each = partial(getattr(objectives, objective), c, c.uniform_log_weights, reduction="none")
+    alone = [each(**{option: value})[i] for i, value in enumerate(values.tolist())]
+    torch.testing.assert_close(each(**{option: values}), torch.stack(alone), rtol=1e-12, atol=0)
+    for learned in (values, torch.tensor(0.4, dtype=torch.float64)):
+        assert torch.autograd.gradcheck(lambda x: each(**{option: x}), learned.requires_grad_())
