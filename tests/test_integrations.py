@@ -87,38 +87,21 @@ def test_our_losses_with_uniform_weights_are_theirs(case):
     assert far(ours(z), near(z), z) > 1e-5
 
 
-def itself(features):
-    return features | {"sentence_embedding": features["input_ids"]}
-
-
-def another(features):
-    return features | {"sentence_embedding": features["input_ids"] ** 3}
-
-
-def gist(guide, margin):
-    """Theirs without its constructor, which asks for tokenizers."""
-    kind = import_module("sentence_transformers.sentence_transformer.losses").GISTEmbedLoss
-    loss = kind.__new__(kind)
-    torch.nn.Module.__init__(loss)
-    off = ("must_retokenize", "contrast_anchors", "contrast_positives", "gather_across_devices")
-    vars(loss).update(dict.fromkeys(off, False), margin=margin, margin_strategy="absolute")
-    loss.model, loss.guide, loss.temperature = itself, guide, 0.05
-    loss.similarity_fct = torch.nn.CosineSimilarity(dim=-1)
-    loss.cross_entropy_loss = torch.nn.CrossEntropyLoss()
-    return loss
-
-
-@pytest.mark.parametrize(("mined", "margin"), [(0, -0.1), (1, 0.1)])
-def test_a_model_that_guides_itself_is_gist_embed(mined, margin):
-    query, answer, *more = z = columns(mined, 2 + mined, n=12)
-    features = [{"input_ids": x} for x in (query, query + 0.5 * answer, *more)]
+def test_a_mask_takes_negatives_away():
+    """With this one a model is its own guide."""
+    query, noise, mined = z = columns(0, 3)
+    answer, own = query + noise, torch.eye(7, 14, dtype=torch.bool)
 
     def beats(contrast, labels):
-        return contrast.similarity > contrast.similarity.diagonal()[:, None] - margin
+        return contrast.similarity > contrast.similarity.diagonal()[:, None] - 0.1
 
-    ours = HardNegatives(itself, "simclr", mask=beats)(features)
-    assert far(ours, gist(itself, margin)(features, None), z) < 1e-6
-    assert far(ours, gist(another, margin)(features, None), z) > 1e-4
+    found = ours(mask=beats, temperature=0.2)([query, answer, mined])
+    unit = functional.normalize
+    s = unit(query) @ unit(torch.cat([answer, mined])).T
+    masked = ((s > s.diagonal()[:, None] - 0.1) & ~own).detach()
+    scores = (s / 0.2).masked_fill(masked, -torch.inf)
+    assert far(found, functional.cross_entropy(scores, torch.arange(7)), z) < 1e-6
+    assert far(found, functional.cross_entropy(s / 0.2, torch.arange(7)), z) > 1e-4
 
 
 def test_defaults_are_those_of_pairs_and_any_may_be_said():

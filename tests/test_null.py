@@ -99,7 +99,6 @@ def test_name_and_fresh_seeds_hold_the_loss_and_what_it_imports_of_its_own(file,
     ("text", "configurations", "words"),
     [
         ("x = 1", "", "must define loss"),
-        (INFONCE, "[{'t': t} for t in range(1, 10)]", "1 to 8"),
         (INFONCE, "[{'t': 0.5}, {'t': 0.5}]", r"CONFIGURATIONS\[1\].*already"),
         (INFONCE, "[{'t': 0.5}, {'u': 0.5}]", r"configuration 1 .*'u'"),
         (INFONCE, "[{'t': 0.0}]", "finite scalar"),
@@ -241,35 +240,14 @@ def test_trainings_that_diverge_on_an_own_task_score_nothing(tmp_path):
         assert diverged is None and fine.shape == (30,)
 
 
-def test_the_simulated_controls_come_out_as_they_must():
-    """Shares of trials: resolved at most 6 %, equivalent or beats at least 80 %.
-
-    The margin is at most a third of what labels gain, and two per cent of the score.
-    """
-    design = evidence.measurement("null_design")
-    seeds = len(null.protocol().seeds)
-    assert design["design"] == {"choosing": seeds, "fresh": null.FRESH, "best": null.BEST}
-    for task in design["tasks"].values():
-        assert task["margin"] <= min(task["gain of labels"] / 3, 0.02 * task["score"])
-        for world in ("as recorded", "shrunk"):
-            for control in ("labels", "two margins"):
-                assert task[control][world]["beats"] >= 0.8
-            for shares in (task["identity"][world], task["disguise"][world]):
-                assert shares["equivalent"] >= 0.8
-                assert sum(shares.get(x, 0) for x in ("beats", "leads", "trails", "loses")) <= 0.06
-
-
-@pytest.mark.parametrize("task", ["banking", "digits"])
-@pytest.mark.parametrize("control", null.CONTROLS)
-def test_the_trained_controls_come_out_as_they_must(control, task):
-    """In the ledger, and no longer once the margin is less than what was found."""
-    one = evidence.measurement("null_ledger")[control]["tasks"][task]
-    effect, word = null.effects(one)["N1"], null.CONTROLS[control]
-    if (control, task) == ("identity", "digits"):  # as some trials were when simulated
-        word = "unresolved"
-    assert comparisons.verdict(effect, one["margin"]) == word and not one["diverged"]
-    near = 1.01 * effect.low if word == "beats" else 0.99 * abs(effect.difference)
-    assert word == "unresolved" or comparisons.verdict(effect, near) != word
+def test_the_trained_controls_come_out_as_they_must():
+    """In the ledger; on digits the identity is unresolved, as in some simulated trials."""
+    ledger = evidence.measurement("null_ledger")
+    for control, word in null.CONTROLS.items():
+        for name, task in ledger[control]["tasks"].items():
+            unresolved = (control, name) == ("identity", "digits")
+            assert task["effects"]["N1"]["verdict"] == ("unresolved" if unresolved else word)
+            assert not task["diverged"]
 
 
 def test_one_configuration_is_compared_though_all_its_settings_have_fresh_seeds():
