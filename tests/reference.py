@@ -9,6 +9,7 @@ import math
 from functools import partial
 
 import numpy as np
+import ot
 from scipy.optimize import brentq
 from scipy.special import rel_entr
 
@@ -54,19 +55,10 @@ def hardened(S, A, temperature, hardness_strength=0.0):
     return uniform(S, A) * np.exp(hardness_strength * S)
 
 
-def sinkhorn(C, p, q, epsilon, relaxation=math.inf, A=None, rounds=20_000):
-    """The plan [n,m] of (semi-relaxed) entropic transport, by scaling rows and columns in turn
-    until nothing moves."""
-    K = np.exp(-C / epsilon) * np.outer(p, q) * (1 if A is None else A)
-    power = 1.0 if math.isinf(relaxation) else relaxation / (relaxation + epsilon)
-    b = np.ones(C.shape[1])
-    for _ in range(rounds):
-        a = p / (K @ b)
-        new = (q / (K.T @ a)) ** power
-        if max(abs(new / b - 1)) < 1e-14:
-            break
-        b = new
-    return (p / (K @ b))[:, None] * K * b
+def sinkhorn(C, p, q, epsilon, relaxation=math.inf, A=True):
+    """The plan [n,m] of (semi-relaxed) entropic transport by POT."""
+    cost, options = np.where(A, C, np.inf), dict(numItermax=20_000, stopThr=1e-14, warn=False)
+    return ot.unbalanced.sinkhorn_unbalanced(p, q, cost, epsilon, (np.inf, relaxation), **options)
 
 
 def transport_weights(S, A, epsilon=0.5, relaxation=math.inf, cost=None, **_):

@@ -39,6 +39,7 @@ centred_tilt = methods.example("centred-hcl").centred_tilt
         (lambda: negatives.unremix(gradient="nt-xent")(pairs(Z[:4], Z[4:])), "needs .* two views"),
         (lambda: negatives.unremix(mixture=(-0.1, 0.6, 0.5)), "mixture must be three shares"),
         (lambda: info_nce(temperature=0.0), "temperature must be positive and finite, got 0"),
+        (lambda: info_nce(temperature=torch.ones(3)), r"temperature must .* have shape \(8,\)"),
         (lambda: info_nce(loudness=0.5), "loudness must be 0 or at least 1, got 0.5"),
         (lambda: info_nce(average="pairs", reduction="none"), 'needs reduction="mean"'),
         (lambda: objectives.basic(VIEWS, VIEWS.similarity * math.nan), "anchor 0 weigh nan: log_w"),

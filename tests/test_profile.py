@@ -406,7 +406,7 @@ def test_a_batch_without_a_value_is_named_and_the_others_are_printed(mine, tmp_p
         (b"def loss(:\n", "mine.py, line 1: SyntaxError: "),
         ("# é".encode("latin-1"), "mine.py: SyntaxError: "),
         (b"import sys\nsys.exit(3)", "mine.py, line 2: SystemExit: 3"),
-        (b"CONFIGURATIONS = 3\ndef loss(a, b): pass", "1 to 8 dictionaries, got 3"),
+        (b"CONFIGURATIONS = [{}] * 9\ndef loss(a, b): pass", "1 to 8 dictionaries, got 9"),
         (b"class loss:\n def __init__(self, k): pass", "missing 1 required positional argument"),
     ],
 )

@@ -45,8 +45,9 @@ def test_the_plan_is_the_reference_plan(seed, epsilon, relaxation, masked):
 
 
 @pytest.mark.parametrize(("dtype", "tol"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+@pytest.mark.parametrize("epsilon", [0.03, 0.0005])
 @general_and_symmetric
-def test_small_epsilon_is_right_also_where_scaling_fails(dtype, tol, symmetric):
+def test_small_epsilon_is_right_also_where_scaling_fails(dtype, tol, epsilon, symmetric):
     """exp(-c/epsilon) is zero almost everywhere, so plain scaling would divide by zero.
 
     Four pairs of near twins, the pairs at right angles: all mass goes to the twin but a share of
@@ -56,7 +57,7 @@ def test_small_epsilon_is_right_also_where_scaling_fails(dtype, tol, symmetric):
     pair, options = torch.arange(8) // 2, dict(symmetric=symmetric, tol=tol)
     s = torch.where(pair[:, None] == pair, torch.cos(angle[:, None] - angle), -0.5)
     mask = ~torch.eye(8, dtype=torch.bool)
-    c = sinkhorn((1 - s).to(dtype), epsilon=0.0005, mask=mask, **options)
+    c = sinkhorn((1 - s).to(dtype), epsilon=epsilon, mask=mask, **options)
     twin = torch.arange(8) ^ 1
     assert c.converged and (c.plan[torch.arange(8), twin] * 8 - 1).abs().max() < 1e-4
 
