@@ -45,15 +45,15 @@ def test_the_same_class_is_the_same_number(classes):
 
 
 def test_from_similarity_keeps_what_it_is_given_and_sees_symmetry():
-    s = torch.rand(3, 4, dtype=torch.float64, generator=drawn.seeded())
-    positives = torch.zeros(3, 4, dtype=torch.bool)
-    positives[[0, 0, 1, 2], [0, 3, 1, 2]] = True
+    s = torch.rand(3, 3, dtype=torch.float64, generator=drawn.seeded())
+    positives = torch.eye(3, dtype=torch.bool)
+    positives[0, 2] = True
     c = Contrast.from_similarity(s, positives, ~positives, scale=7)
     assert c.scale == 7 and not c.symmetric and c.similarity is s
-    assert torch.equal(c.positive_similarity, s[[0, 0, 1, 2], [0, 3, 1, 2]])
-    square, eye = s[:, :3] + s[:, :3].T, torch.eye(3, dtype=torch.bool)
-    assert Contrast.from_similarity(square, eye, ~eye).symmetric
-    assert not Contrast.from_similarity(s[:, :3], eye, ~eye).symmetric
+    assert torch.equal(c.positive_similarity, s[[0, 0, 1, 2], [0, 2, 1, 2]])
+    positives[2, 0] = True
+    assert Contrast.from_similarity(s + s.T, positives, ~positives).symmetric
+    assert not Contrast.from_similarity(s, positives, ~positives).symmetric
 
 
 def test_pairs_are_queries_against_keys():

@@ -17,7 +17,6 @@ seeds = "3-5"
 [fields]
 kind = "retrieval"
 dataset = "generated"
-transfer = ["cranfield"]
 [blocks]
 small = { dimension = 16 }
 large = { dimension = 32 }
@@ -64,7 +63,7 @@ def load(new_checkout):
         for block in experiment.blocks if score else ():
             for arm, seed in itertools.product(experiment.arms[block], experiment.seeds):
                 found = score(block, arm, seed)
-                more = dict(recall100=found, ndcg_validation=found, cranfield_ndcg=found)
+                more = dict(recall100=found, ndcg_validation=found)
                 record(experiment.run(arm, seed, block), ndcg=found, **more)
         experiments.forget()
         return experiments.load("which")
