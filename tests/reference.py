@@ -5,10 +5,11 @@ negatives, `P` [n,m] the positives, `W` [n,m] weights (rows sum to one; a row of
 negative).
 """
 
-import functools
 import math
+from functools import partial
 
 import numpy as np
+import ot
 from scipy.optimize import brentq
 from scipy.special import rel_entr
 
@@ -41,31 +42,26 @@ def tilted(S, A, beta=1.0, temperature=0.5):
     return weigh(np.exp(beta * S / temperature), A)
 
 
-def thresholded(S, A, tau, temperature=0.5, level=None):
+def thresholded(S, A, tau=0.818731, temperature=0.5, level=None):
     tau = tau if level is None else math.exp(level / temperature)
     return weigh(np.exp(S / temperature) >= tau, A)
 
 
-def gaussian(S, A, mu=0.7, sigma=1.0):
+def gaussian(S, A, temperature, mu=0.7, sigma=1.0):
     return weigh(np.exp(-((S - mu) ** 2) / (2 * sigma**2)), A)
 
 
-def sinkhorn(C, p, q, epsilon, relaxation=math.inf, A=None, rounds=20_000):
-    """The plan [n,m] of (semi-relaxed) entropic transport, by scaling rows and columns in turn
-    until nothing moves."""
-    K = np.exp(-C / epsilon) * np.outer(p, q) * (1 if A is None else A)
-    power = 1.0 if math.isinf(relaxation) else relaxation / (relaxation + epsilon)
-    b = np.ones(C.shape[1])
-    for _ in range(rounds):
-        a = p / (K @ b)
-        new = (q / (K.T @ a)) ** power
-        if max(abs(new / b - 1)) < 1e-14:
-            break
-        b = new
-    return (p / (K @ b))[:, None] * K * b
+def hardened(S, A, temperature, hardness_strength=0.0):
+    return uniform(S, A) * np.exp(hardness_strength * S)
 
 
-def transport_weights(S, A, epsilon=0.5, relaxation=math.inf, cost=None):
+def sinkhorn(C, p, q, epsilon, relaxation=math.inf, A=True):
+    """The plan [n,m] of (semi-relaxed) entropic transport by POT."""
+    cost, options = np.where(A, C, np.inf), dict(numItermax=20_000, stopThr=1e-14, warn=False)
+    return ot.unbalanced.sinkhorn_unbalanced(p, q, cost, epsilon, (np.inf, relaxation), **options)
+
+
+def transport_weights(S, A, epsilon=0.5, relaxation=math.inf, cost=None, **_):
     n, m = S.shape
     C = 1 - S if cost is None else cost
     return sinkhorn(C, np.full(n, 1 / n), np.full(m, 1 / m), epsilon, relaxation, A) * n
@@ -88,45 +84,55 @@ def over_positives(x, P):
     return (x * P).sum(1) / P.sum(1).clip(1)
 
 
-def basic(S, P, W):
-    return (W * S).sum(1) - over_positives(S, P)
-
-
-def mean_variance(S, P, W, temperature=0.5):
-    mean = (W * S).sum(1)
-    variance = (W * (S - mean[:, None]) ** 2).sum(1)
-    return mean + variance / (2 * temperature) - over_positives(S, P)
+def excess(level, s, eta):
+    w = np.maximum(s - level, 0)
+    return len(s) * (w**2).sum() / w.sum() ** 2 - 1 - 2 * eta
 
 
 def chi2_ball(S, A, eta=0.2):
     """Weights (s - l)_+ with the level l at which half the chi-square divergence from uniform is
     eta."""
     W = np.zeros(S.shape)
-    for w, s, on in zip(W, S, A):
-        s, spread = s[on], np.ptp(s[on])
-
-        def law(level, s=s):
-            return np.maximum(s - level, 0) / np.maximum(s - level, 0).sum()
-
-        def excess(level, law=law, s=s):
-            return np.mean((len(s) * law(level) - 1) ** 2) / 2 - eta
-
-        w[on] = law(brentq(excess, s.max() - 1e4 * spread, s.max() - 1e-12 * spread))
-    return W
+    for i, on in enumerate(A):
+        s, spread = S[i, on], np.ptp(S[i, on])
+        ends = s.max() - 1e4 * spread, s.max() - 1e-12 * spread
+        W[i, on] = s - brentq(excess, *ends, args=(s, eta))
+    return weigh(W.clip(0), A)
 
 
 # The catalogue, spelt out: what each method computes on two views, with the papers' options as
 # arguments.
 
 
-def nce(z1, z2, weights, temperature=0.5, tau_plus=0.0):
+def nce(weights, z1, z2, y, temperature=0.5, tau_plus=0.0, **options):
     """InfoNCE of two views, averaged over anchors, with the weights of a function of S and A."""
     _, S, P, A = views(z1, z2)
-    return np.mean(info_nce(S, P, weights(S, A), temperature, tau_plus, len(S) - 2))
+    W = weights(S, A, temperature=temperature, **options)
+    return np.mean(info_nce(S, P, W, temperature, tau_plus, len(S) - 2))
 
 
-def simclr(z1, z2, y, temperature=0.5, hardness_strength=0.0):
-    return nce(z1, z2, lambda S, A: uniform(S, A) * np.exp(hardness_strength * S), temperature)
+def supervised(
+    weights, z1, z2, y, temperature=0.5, positives="class", average="anchors", **options
+):
+    """The same with labels, over the anchors that have a negative."""
+    _, S, P, A = views(z1, z2, y, positives)
+    W = weights(S, A, temperature=temperature, **options)
+    values = info_nce(S, P, W, temperature, 0.0, len(S) - 2, average)
+    return values if average == "pairs" else values[W.sum(1) > 0].mean()
+
+
+def basic(weights, z1, z2, y, **options):
+    """The mean of the negatives less that of the positives."""
+    _, S, P, A = views(z1, z2)
+    return np.mean((weights(S, A, **options) * S).sum(1) - over_positives(S, P))
+
+
+def mw(z1, z2, y, temperature=0.5):
+    _, S, P, A = views(z1, z2)
+    W = uniform(S, A)
+    mean = (W * S).sum(1)
+    variance = (W * (S - mean[:, None]) ** 2).sum(1)
+    return np.mean(mean + variance / (2 * temperature) - over_positives(S, P))
 
 
 def loud(z1, z2, y, temperature=0.5, loudness=1.0):
@@ -162,41 +168,6 @@ def soft_targets(z1, z2, y, temperature=0.5, teacher_temperature=0.5, share=0.5)
     return rel_entr(share * P + (1 - share) * tau, p).sum() / len(S)
 
 
-def hcl(z1, z2, y, temperature=0.5, beta=1.0, tau_plus=0.1):
-    return nce(z1, z2, lambda S, A: tilted(S, A, beta, temperature), temperature, tau_plus)
-
-
-def ot(z1, z2, y, temperature=0.5, epsilon=0.5, tau_plus=0.1, relaxation=math.inf):
-    def weights(S, A):
-        return transport_weights(S, A, epsilon, relaxation)
-
-    return nce(z1, z2, weights, temperature, tau_plus)
-
-
-def chi2_dro(z1, z2, y, eta=0.2):
-    _, S, P, A = views(z1, z2)
-    return np.mean(basic(S, P, chi2_ball(S, A, eta)))
-
-
-def bcl(z1, z2, y, temperature=0.5, beta=1.0):
-    _, S, P, A = views(z1, z2)
-    return np.mean(basic(S, P, tilted(S, A, beta, temperature)))
-
-
-def bcl_ot(z1, z2, y, epsilon=0.5):
-    _, S, P, A = views(z1, z2)
-    return np.mean(basic(S, P, transport_weights(S, A, epsilon)))
-
-
-def adnce(z1, z2, y, temperature=0.5, mu=0.7, sigma=1.0):
-    return nce(z1, z2, lambda S, A: gaussian(S, A, mu, sigma), temperature)
-
-
-def mw(z1, z2, y, temperature=0.5):
-    _, S, P, A = views(z1, z2)
-    return np.mean(mean_variance(S, P, uniform(S, A), temperature))
-
-
 def unremix_score(z1, z2, features, temperature, mixture, gradient):
     """The score of the paper, with each point's last-layer gradient written out."""
     Z, S, P, A = views(z1, z2)
@@ -212,10 +183,7 @@ def unremix_score(z1, z2, features, temperature, mixture, gradient):
     return mixture[0] * G @ G.T + mixture[1] * S + mixture[2] * apart
 
 
-THIRDS = (1 / 3, 1 / 3, 1 / 3)
-
-
-def unremix(z1, z2, y, features, temperature=0.5, mixture=THIRDS, gradient="pseudo-label"):
+def unremix(z1, z2, y, features, temperature=0.5, mixture=(1 / 3,) * 3, gradient="pseudo-label"):
     _, S, P, A = views(z1, z2)
     U = unremix_score(z1, z2, features, temperature, mixture, gradient)
     W = weigh(U.clip(0), A)
@@ -223,7 +191,9 @@ def unremix(z1, z2, y, features, temperature=0.5, mixture=THIRDS, gradient="pseu
     return np.mean(info_nce(S, P, W, temperature, 0.0, len(S) - 2))
 
 
-def unremix_printed(z1, z2, y, features, temperature=0.5, mixture=THIRDS, gradient="pseudo-label"):
+def unremix_printed(
+    z1, z2, y, features, temperature=0.5, mixture=(1 / 3,) * 3, gradient="pseudo-label"
+):
     _, S, P, A = views(z1, z2)
     U = unremix_score(z1, z2, features, temperature, mixture, gradient)
     terms = np.exp(S / temperature)
@@ -252,32 +222,21 @@ def mochi(z1, z2, y, temperature=0.5, hardest=32, pairs=32, with_anchor=4):
     return np.mean(info_nce(S, P, uniform(S, A), temperature, 0.0, n - 2 + k))
 
 
-def supervised(z1, z2, y, weights, temperature, positives="class", average="anchors"):
-    _, S, P, A = views(z1, z2, y, positives)
-    W = weights(S, A)
-    values = info_nce(S, P, W, temperature, 0.0, 2 * len(z1) - 2, average)
-    return values if average == "pairs" else values[W.sum(1) > 0].mean()
-
-
-def h_scl(z1, z2, y, temperature=0.5, beta=1.0, **labels):
-    weights = functools.partial(tilted, beta=beta, temperature=temperature)
-    return supervised(z1, z2, y, weights, temperature, **labels)
-
-
-def h_scl_threshold(z1, z2, y, temperature=0.5, tau=0.818731, level=None, **labels):
-    weights = functools.partial(thresholded, tau=tau, temperature=temperature, level=level)
-    return supervised(z1, z2, y, weights, temperature, **labels)
-
-
-WRITTEN = (
-    *(simclr, hcl, ot, bcl, bcl_ot, adnce, mw, chi2_dro, siglip, artanh, bpr),
-    *(soft_targets, unremix, unremix_printed, mochi, h_scl, h_scl_threshold),
-)
+WRITTEN = (siglip, artanh, bpr, mw, soft_targets, unremix, unremix_printed, mochi)
 METHODS = {function.__name__.replace("_", "-"): function for function in WRITTEN} | {
-    "debiased": functools.partial(hcl, beta=0.0),
-    "scl": functools.partial(h_scl, beta=0.0),
-    "ot-semirelaxed": functools.partial(ot, relaxation=1.0),
-    "alpha-cl": bcl,
-    "dcl": functools.partial(loud, loudness=0.0),
-    "focal": functools.partial(loud, loudness=2.0),
+    "simclr": partial(nce, hardened),
+    "hcl": partial(nce, tilted, tau_plus=0.1),
+    "debiased": partial(nce, tilted, tau_plus=0.1, beta=0.0),
+    "ot": partial(nce, transport_weights, tau_plus=0.1),
+    "ot-semirelaxed": partial(nce, transport_weights, tau_plus=0.1, relaxation=1.0),
+    "adnce": partial(nce, gaussian),
+    "dcl": partial(loud, loudness=0.0),
+    "focal": partial(loud, loudness=2.0),
+    "bcl": partial(basic, tilted),
+    "alpha-cl": partial(basic, tilted),
+    "bcl-ot": partial(basic, transport_weights),
+    "chi2-dro": partial(basic, chi2_ball),
+    "scl": partial(supervised, tilted, beta=0.0),
+    "h-scl": partial(supervised, tilted),
+    "h-scl-threshold": partial(supervised, thresholded),
 }

@@ -13,12 +13,6 @@ FILES = sorted(
 )
 
 
-def test_every_example_has_its_file():
-    entries = {path.name for path in FILES if "ENTRY" in path.read_text("utf-8")}
-    assert {path.rpartition("/")[2] for path in methods.EXAMPLES.values()} == entries
-    assert not set(methods.EXAMPLES) & set(methods.CATALOGUE)
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_step_against_the_gradient_lowers_the_loss(path):
     name = path.stem.replace("_", "-")

@@ -48,21 +48,19 @@ def test_what_needs_an_argument_says_which():
 
 
 def test_a_mistake_is_named():
-    for again, got in [((rows(0, 8), rows(1, 8)), r"got \(8, 32\)"), ((), "two tensors")]:
-        with pytest.raises(ValueError, match=rf"evaluated must embed .*{got}"):
-            failure_causes.triage(*pair(), evaluated=again)
+    with pytest.raises(ValueError, match=r"evaluated must embed .*got \(8, 32\)"):
+        failure_causes.triage(*pair(), evaluated=(rows(0, 8), rows(1, 8)))
 
 
 def test_what_is_excluded_does_not_push():
     z1, z2 = pair()
     far = (z1 @ z2.T - 0.4 > 0).fill_diagonal_(False)
-    found = failure_causes.triage(z1, z2, temperature=T, excluded=far).numbers
-    scores = (z1 @ z2.T / T).masked_fill(far, -torch.inf).softmax(1)
-    assert found["silent anchors"] == float((scores.diagonal() > 0.9).float().mean())
-    assert (
-        found["silent anchors"]
-        > failure_causes.triage(z1, z2, temperature=T).numbers["silent anchors"]
+    found, every = (
+        failure_causes.triage(z1, z2, temperature=T, excluded=x).numbers["silent anchors"]
+        for x in (far, None)
     )
+    scores = (z1 @ z2.T / T).masked_fill(far, -torch.inf).softmax(1)
+    assert found == float((scores.diagonal() > 0.9).float().mean()) > every
 
 
 def test_an_answer_that_is_there_twice_is_a_hit():

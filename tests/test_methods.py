@@ -27,40 +27,10 @@ def call(method, z1, z2, y=None):
     return method(z1, z2, y, **hidden(method, z1, z2))
 
 
-def loss(name, z1, z2, **options):
-    """The loss of a method of the catalogue with the labels above, as a number."""
-    return call(methods.build(name, **options), z1, z2, LABELS).item()
-
-
-def contrast_for(method, z1, z2):
-    labels = LABELS if method.entry.supervised else None
-    return Contrast.from_views(z1, z2, labels, **hidden(method, z1, z2))
-
-
-CHANGED = dict(
-    temperature=0.2,
-    tau_plus=0.3,
-    beta=2.5,
-    epsilon=0.9,
-    relaxation=0.2,
-    mu=0.1,
-    sigma=0.4,
-    tau=0.6,
-    positives="view",
-    average="pairs",
-    eta=0.07,
-    mixture=(0.2, 0.7, 0.1),
-    hardness_strength=5.0,
-    loudness=3.0,
-    bias=-1.0,
-    level=0.1,
-    gradient="nt-xent",
-    hardest=3,
-    pairs=7,
-    with_anchor=0,
-    share=0.6,
-    teacher_temperature=0.2,
-)
+#: Other values of the options that are no positive numbers.
+CHANGED = {"positives": "view", "average": "pairs", "gradient": "nt-xent", "level": 0.1}
+CHANGED |= {"mixture": (0.2, 0.7, 0.1), "hardness_strength": 5.0, "loudness": 3.0, "bias": -1.0}
+CHANGED |= {"hardest": 3, "pairs": 7, "with_anchor": 0}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -69,41 +39,42 @@ def test_defaults_and_every_option_are_those_of_the_reference(name):
     defaults = methods.CATALOGUE[name].defaults
     tight = {"tol": 1e-12, "max_iterations": 20_000} if "tol" in defaults else {}
     labels = torch.tensor([0, 1, 2, 1, 0, 1])  # unequal classes: the two averages differ
+    positive = {k: 0.7 * x for k, x in defaults.items() if isinstance(x, float) and k not in tight}
+    changed = {k: x for k, x in (positive | CHANGED).items() if k in defaults}
     for seed in range(3):
         z1, z2 = batch(seed)
         more, default = hidden(methods.build(name), z1, z2), None
-        for option in [None, *(CHANGED.keys() & defaults.keys() if seed == 0 else ())]:
-            options = {option: CHANGED[option]} if option else {}
+        for options in [{}, *({k: x} for k, x in changed.items() if seed == 0)]:
             value = call(methods.build(name, **options, **tight), z1, z2, labels)
             assert value.shape == () and value.dtype == torch.float64
             expected = float(reference.METHODS[name](z1, z2, labels.tolist(), **options, **more))
-            assert float(value) == pytest.approx(expected, rel=1e-8, abs=1e-10), option
-            assert default is None or abs(value - default) > 1e-6, option
+            assert float(value) == pytest.approx(expected, rel=1e-8, abs=1e-10), options
+            assert default is None or abs(value - default) > 1e-6, options
             default = value if default is None else default
 
 
 @pytest.mark.parametrize("name", [x for x in NAMES if "mixture" in methods.CATALOGUE[x].defaults])
 def test_a_learned_mixture_descends_or_climbs_the_loss(name):
     z1, z2 = batch(19)
-    start = dict(mixture=(0.2, 0.5, 0.3))
-    down, up = (methods.build(name, learn=how, **start) for how in ("minimise", "maximise"))
+    start = (0.2, 0.5, 0.3)
+    down, up = (methods.build(name, learn=how, mixture=start) for how in ("minimise", "maximise"))
     gradients = [torch.autograd.grad(call(m, z1, z2), m.logits)[0] for m in (down, up)]
     assert torch.allclose(gradients[0], -gradients[1])
-    step, logits = 1e-3 * torch.tensor([1.0, -1.0, 0.5]), torch.tensor(start["mixture"]).log()
+    step, logits = 1e-3 * torch.tensor([1.0, -1.0, 0.5]), torch.tensor(start).log()
     above, below = (
-        loss(name, z1, z2, mixture=tuple(torch.softmax(logits + sign * step, 0).tolist()))
-        for sign in (1, -1)
-    )  # an independent slope, through a softmax by hand
+        float(call(methods.build(name, mixture=(logits + x).softmax(0).tolist()), z1, z2))
+        for x in (step, -step)
+    )  # an independent slope
     assert float(gradients[0] @ step) == pytest.approx((above - below) / 2, rel=1e-2)
     assert abs(above - below) > 1e-5
-    seen = down.observe(contrast_for(down, z1, z2))
-    assert seen == pytest.approx(dict(zip("usr", start["mixture"])))
+    seen = down.observe(Contrast.from_views(z1, z2, **hidden(down, z1, z2)))
+    assert seen == pytest.approx(dict(zip("usr", start)))
     # a softmax would turn (1, 1, 1), three times as hard, into thirds
     with pytest.raises(ValueError, match=r"a learned mixture must sum to 1, got \(1, 1, 1\)"):
         methods.build(name, mixture=(1, 1, 1), learn="minimise")
 
 
-def test_options_change_while_counts_and_learned_parameters_stay():
+def test_options_change_while_learned_parameters_stay():
     z1, z2 = batch(1)
     method, other = methods.build("hcl", beta=1.0), methods.build("hcl", beta=2.0, tau_plus=0.0)
     method.change(beta=2.0, tau_plus=0.0)
@@ -115,9 +86,8 @@ def test_options_change_while_counts_and_learned_parameters_stay():
     logits = learned.logits
     learned.change(temperature=0.4)
     assert learned.logits is logits and torch.equal(learned.log_weights.mixture, logits.softmax(0))
-    for option, value in (("mixture", (0.2, 0.3, 0.5)), ("learn", "fixed")):
-        with pytest.raises(ValueError, match=rf"learns its {option}|{option} cannot change"):
-            learned.change(**{option: value})
+    with pytest.raises(ValueError, match="learns its mixture"):
+        learned.change(mixture=(0.2, 0.3, 0.5))
 
 
 @pytest.mark.parametrize(
@@ -131,7 +101,6 @@ def test_gradients_flow_through_the_weights_where_the_option_says(name):
     assert torch.equal(through, held)
     gradients = [torch.autograd.grad(value, z1)[0] for value in (through, held)]
     assert (gradients[0] - gradients[1]).abs().max() > 1e-5
-    assert methods.CATALOGUE[name].defaults["weights_gradient"] == (name in ("hcl", "bcl", "h-scl"))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -166,11 +135,10 @@ def test_labels_and_features_are_read_by_those_who_need_them():
     z1, z2 = batch(3)
     for name, entry in methods.CATALOGUE.items():
         method = methods.build(name)
-        if entry.supervised:
-            with pytest.raises(ValueError, match=f"{name} learns from labels"):
-                method(z1, z2)
-            continue
-        assert torch.equal(call(method, z1, z2), call(method, z1, z2, LABELS))
+        if not entry.supervised:
+            assert torch.equal(call(method, z1, z2), call(method, z1, z2, LABELS))
+    with pytest.raises(ValueError, match="h-scl learns from labels"):
+        methods.build("h-scl")(z1, z2)
     with pytest.raises(ValueError, match="unremix needs the inputs of the last layer"):
         methods.build("unremix")(z1, z2)
 
@@ -180,15 +148,11 @@ def test_skipped_anchors_and_missed_tolerances_are_counted():
     method = methods.build("h-scl-threshold", tau=math.exp(1.0))  # s >= 1/2
     c = Contrast.from_views(z1, z2, LABELS)
     empty = int((~(c.admissible & (c.similarity >= 0.5)).any(1)).sum())
-    assert 0 < empty < 12
     for _ in range(2):
         method(z1, z2, LABELS)
-    assert int(method.skipped) == 2 * empty and "skipped" not in method.state_dict()
-    one_class = torch.zeros(6, dtype=torch.long)
-    with pytest.raises(ValueError, match="anchor 0 has no admissible negative"):
-        methods.build("scl")(z1, z2, one_class)
+    assert int(method.skipped) == 2 * empty > 0 and "skipped" not in method.state_dict()
     lenient = methods.build("scl", on_empty="skip")
-    assert lenient(z1, z2, one_class) == 0 and lenient.skipped == 12
+    assert lenient(z1, z2, torch.zeros(6, dtype=torch.long)) == 0 and lenient.skipped == 12
     transport = methods.build("ot", epsilon=0.05, max_iterations=1)
     with pytest.warns(ConvergenceWarning, match="marginal error"):
         assert transport(z1, z2).isfinite()

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import textwrap
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,11 +25,6 @@ CONFIGURATIONS = {configurations}
 
 def loss(a, b, t=0.5):
     return cross_entropy(a @ b.T / t, arange(len(a)))
-"""
-HINGE = """
-def loss(a, b):
-    s = a @ b.T
-    return (s - s.diagonal()[:, None] - 3).clamp_min(0).mean().detach()
 """
 GRAPH = """
 kept = []
@@ -84,12 +78,10 @@ def pairs():
     return torch.randn(2, 12, 8, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("place", ["my_loss.py", "helper.py", "helper/scale.py", "other.py"])
-def test_name_and_fresh_seeds_hold_the_loss_and_what_it_imports_of_its_own(
-    file, tmp_path, monkeypatch, place
-):
+@pytest.mark.parametrize("place", ["my_loss.py", "helper/scale.py", "other.py"])
+def test_name_and_fresh_seeds_hold_the_loss_and_what_it_imports_of_its_own(file, tmp_path, place):
     """Its modules, theirs, and no other file beside it."""
-    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / "helper").mkdir()
     (tmp_path / place).touch()
     path = file("def late():\n    from helper import scale\n" + INFONCE)
     name = null_files.named(path)
@@ -98,8 +90,6 @@ def test_name_and_fresh_seeds_hold_the_loss_and_what_it_imports_of_its_own(
     assert min(first) > max(null.protocol().seeds) + null.SHIFT
     with (tmp_path / place).open("a") as edited:
         edited.write("\nscale = -3.0\n")
-    monkeypatch.chdir(tmp_path)
-    assert null_files.named(path) == null_files.named(Path(path.name))
     is_own = place != "other.py"
     assert (null_files.named(path) != name) == is_own
     assert len({*first, *null.fresh_seeds(null_files.named(path))}) == null.FRESH * (1 + is_own)
@@ -109,7 +99,6 @@ def test_name_and_fresh_seeds_hold_the_loss_and_what_it_imports_of_its_own(
     ("text", "configurations", "words"),
     [
         ("x = 1", "", "must define loss"),
-        (INFONCE, "[{'t': t} for t in range(1, 10)]", "1 to 8"),
         (INFONCE, "[{'t': 0.5}, {'t': 0.5}]", r"CONFIGURATIONS\[1\].*already"),
         (INFONCE, "[{'t': 0.5}, {'u': 0.5}]", r"configuration 1 .*'u'"),
         (INFONCE, "[{'t': 0.0}]", "finite scalar"),
@@ -126,22 +115,21 @@ def test_what_is_no_loss_is_refused_in_a_sentence(file, text, configurations, wo
 
 def test_a_hinge_that_every_pair_satisfies_gets_in(file):
     """It trains without a step, and has no profile, which stops nothing."""
-    loss = null.read(file(HINGE))
-    a, b = pairs().requires_grad_()
-    loss.method({}).pairs(a, b).backward()
+    loss = null.read(file("def loss(a, b):\n    return (0 * a).mean().detach()", ""))
+    loss.method({}).pairs(*pairs().requires_grad_()).backward()
     assert null.profiled(loss, {}).startswith("no profile: the loss has no gradient")
 
 
-@pytest.mark.parametrize("how", ["Loss()", "Loss"])
-def test_a_learned_scale_gets_in_and_is_trained(file, how):
-    """An instance, or a class that is called with the options; each run starts anew."""
-    options = {"start": 5.0} if how == "Loss" else {}
+@pytest.mark.parametrize(("how", "options"), [("Loss()", {}), ("Loss", {"start": 5.0})])
+def test_a_learned_scale_gets_in_and_each_training_starts_as_it_was_read(file, how, options):
+    """An instance, or a class that is called with the options."""
     loss = null.read(file(SCALE, configurations=f"[{options}]", loss=how))
-    method = loss.method(options)
-    (scale,) = method.parameters()
-    assert scale.item() == options.get("start", 10.0)
-    method.pairs(*pairs()).backward()
+    first, second = loss.method(options), loss.method(options)
+    (scale,) = first.parameters()
+    first.pairs(*pairs()).backward()
     assert scale.grad != 0
+    scale.data.zero_()
+    assert second.function.scale.item() == options.get("start", 10.0)
 
 
 def test_a_given_loss_trains_like_the_catalogue(file):
@@ -180,11 +168,9 @@ def test_the_sentence_and_the_row_name_both_null_models_the_sharpness_and_the_ta
     found = null.Outcome("my_loss", "null model 2", {"digits": one})
     for wanted in ("digits +3.6", "over N1", "beats; digits −0.6", "over N2", "trails", "γ = 4.00"):
         assert wanted in found.sentence
-    head, row = found.latex.splitlines()
-    assert head == r"loss & $\gamma$ & digits minus N1 & digits minus N2 \\"
+    row = found.latex.splitlines()[1]
     assert row.startswith(r"my\_loss & 4.00 & $+3.6$") and "trails" in row
     assert "(trails: worse, but perhaps by less than the margin)" in found.lines
-    assert not any(line.startswith("(leads") for line in found.lines)
 
 
 def test_a_training_that_diverged_scores_zero(tmp_path, monkeypatch):
@@ -202,114 +188,66 @@ def test_a_task_of_ones_own_ends_with_a_verdict_and_is_resumed(file, tmp_path, m
     monkeypatch.setattr(runner, "Engine", lambda **_: Engine())
     monkeypatch.setattr(null, "SPLITS", 2)
     monkeypatch.setattr(evidence, "stages", lambda: {"one": torch.randn(2, 12, 48).numpy()})
+    own, out = tmp_path / "my_task.py", tmp_path / "out"
+    own.write_text(TASK)
+
+    def tried(configurations):
+        path = file(configurations=configurations)
+        null.null(str(path), task=own, out=out)
+        said = capsys.readouterr().out
+        record = json.loads((Path(said.split("\n")[-2]) / "record.json").read_text())
+        ((name, one),) = record["tasks"].items()
+        assert record["sentence"] in said and name.startswith("my_task-")
+        assert record["code"] == path.read_text()
+        return record, one
+
     torch.manual_seed(0)
-    own = tmp_path / "my_task.py"
-    own.write_text(textwrap.dedent(TASK))
-    path, out = file(configurations="[{'t': 0.5}, {'t': 0.05}]"), tmp_path / "out"
-    null.null(str(path), task=own, out=out)
-    said = capsys.readouterr().out
-    (folder,) = out.glob("my_loss-*")
-    record = json.loads((folder / "record.json").read_text())
-    (name,) = record["tasks"]
-    assert record["sentence"] in said and name.startswith("my_task-")
-    assert record["tasks"][name]["effects"]["N1"]["verdict"] == "beats"
-    assert record["tasks"][name]["chosen"]["ours"][0]["options"] == {"t": 0.05}
-    one = record["tasks"][name]
+    colder = "[{'t': 0.5}, {'t': 0.05}]"
+    record, one = tried(colder)
     effect, kept = null.effects(one)["N1"], one["effects"]["N1"]
-    assert comparisons.verdict(effect, 1.0) == "beats"
+    assert kept["verdict"] == comparisons.verdict(effect, 1.0) == "beats"
     assert [effect.low, effect.high] == pytest.approx([kept["low"], kept["high"]])
+    assert one["chosen"]["ours"][0]["options"] == {"t": 0.05}
     fresh = {side: np.mean(seeds) for side, seeds in one["fresh"].items()}
     assert fresh["ours"] - fresh["N1"] == pytest.approx(effect.difference, rel=0.2)
     assert record["sentence"].endswith("γ = 20.00: a temperature, on these embeddings.")
-    assert record["attempts"] == [folder.name] and record["code"] == path.read_text()
-    scores = out / "runs" / f"{name}.jsonl"
+    (scores,) = out.glob("runs/*.jsonl")
     trained = scores.read_text()
-    null.null(str(path), task=own, out=out)
+    tried(colder)
     assert scores.read_text() == trained
-    null.null(str(file(configurations="[{'t': 0.1}, {'t': 0.5}]")), task=own, out=out)
-    assert "attempt 2" in capsys.readouterr().out
-    second = [one for one in out.glob("my_loss-*") if one != folder]
-    record = json.loads((second[0] / "record.json").read_text())
+    record, one = tried("[{'t': 0.1}, {'t': 0.5}]")
     assert len(record["attempts"]) == 2
-    assert record["tasks"][name]["effects"]["N1"]["verdict"] == "equivalent"  # it is N1
+    assert one["effects"]["N1"]["verdict"] == "equivalent"  # it is N1
 
 
-@pytest.mark.parametrize("returned", ["100 * z", "z.mean()", "z * float('nan')", "z"])
-def test_an_own_task_returns_shares_of_several_queries_or_diverges(tmp_path, returned):
-    """Scores of which none is a number are those of a training that diverged."""
-    path, text = str(tmp_path / "mine.py"), TASK.replace("return (", "z = (")
-    Path(path).write_text(f"{text}    return {returned}\n")
+@pytest.mark.parametrize("returned", ["100 * z", "z.mean()"])
+def test_an_own_task_returns_shares_of_several_queries(tmp_path, returned):
+    path = tmp_path / "mine.py"
+    path.write_text(f"{TASK.replace('return (', 'z = (')}    return {returned}\n")
     job = {"method": "simclr", "options": {"temperature": 0.5}, "lr": 0.1}, 3
-    if "nan" in returned:
-        assert null_files.train_own(path, None, "", job) is None
-    elif returned == "z":
-        assert len(null_files.train_own(path, None, "", job)) == 30
-    else:
-        with pytest.raises(ValueError, match="score from 0 to 1 for each of two or more"):
-            null_files.train_own(path, None, "", job)
+    with pytest.raises(ValueError, match="score from 0 to 1 for each of two or more"):
+        null_files.train_own(str(path), None, "", job)
 
 
 def test_trainings_that_diverge_on_an_own_task_score_nothing(tmp_path):
     """Others on the same task keep their scores, and so does who asks again."""
-    own = tmp_path / "own.py"
-    own.write_text(
-        TASK.replace("    import", "    if lr > 0.3:\n        return [float('nan')]\n    import")
-    )
+    own, nan = tmp_path / "own.py", "    if lr > 0.3:\n        return [float('nan')]\n"
+    own.write_text(TASK.replace("    import", f"{nan}    import"))
     one = null.OwnTask(null.protocol(), str(own), None, tmp_path, Engine())
-    jobs = [
-        ({"method": "simclr", "options": {"temperature": 0.5}, "lr": lr}, 3) for lr in (0.4, 0.1)
-    ]
+    setting = {"method": "simclr", "options": {"temperature": 0.5}}
     for _ in range(2):
-        diverged, fine = one.train(jobs)
+        diverged, fine = one.train([(setting | {"lr": lr}, 3) for lr in (0.4, 0.1)])
         assert diverged is None and fine.shape == (30,)
 
 
-def test_an_instance_starts_each_training_as_it_was_read(file):
-    loss = null.read(file(SCALE, configurations="[{}]", loss="Loss()"))
-    first, second = loss.method({}), loss.method({})
-    first.function.scale.data.zero_()
-    assert second.function.scale.item() == 10
-
-
-def test_the_simulated_controls_come_out_as_they_must():
-    """Shares of trials: resolved at most 6 %, equivalent or beats at least 80 %.
-
-    The margin is at most a third of what labels gain, and two per cent of the score.
-    """
-    design = evidence.measurement("null_design")
-    seeds = len(null.protocol().seeds)
-    assert design["design"] == {"choosing": seeds, "fresh": null.FRESH, "best": null.BEST}
-    for task in design["tasks"].values():
-        assert task["margin"] <= min(task["gain of labels"] / 3, 0.02 * task["score"])
-        for world in ("as recorded", "shrunk"):
-            for control in ("labels", "two margins"):
-                assert task[control][world]["beats"] >= 0.8
-            for shares in (task["identity"][world], task["disguise"][world]):
-                assert shares["equivalent"] >= 0.8
-                assert sum(shares.get(x, 0) for x in ("beats", "leads", "trails", "loses")) <= 0.06
-
-
-@pytest.mark.parametrize("task", ["banking", "digits"])
-@pytest.mark.parametrize("control", ["identity", "disguise", "labels"])
-def test_the_trained_controls_come_out_as_they_must(control, task):
-    """In the ledger, and no longer once the margin is less than what was found."""
-    one = evidence.measurement("null_ledger")[control]["tasks"][task]
-    assert one["margin"] == null.protocol().blocks[task]["matters"] and not one["diverged"]
-    effect, word = null.effects(one)["N1"], null.CONTROLS[control]
-    if (control, task) == ("identity", "digits"):  # as some trials were when simulated
-        word = "unresolved"
-    assert comparisons.verdict(effect, one["margin"]) == word
-    near = 1.01 * effect.low if word == "beats" else 0.99 * abs(effect.difference)
-    assert word == "unresolved" or comparisons.verdict(effect, near) != word
-
-
-def test_the_identity_repeated_is_equivalent_in_most_trials():
-    """On digits, as announced before they were run: two of three at least, and none has a sign."""
-    again = null.effects({"effects": evidence.measurement("null_identity")}).values()
-    margin = null.protocol().blocks["digits"]["matters"]
-    words = [comparisons.verdict(effect, margin) for effect in again]
-    assert len(words) == 3 and words.count("equivalent") >= 2
-    assert {*words} <= {"equivalent", "unresolved"}
+def test_the_trained_controls_come_out_as_they_must():
+    """In the ledger; on digits the identity is unresolved, as in some simulated trials."""
+    ledger = evidence.measurement("null_ledger")
+    for control, word in null.CONTROLS.items():
+        for name, task in ledger[control]["tasks"].items():
+            unresolved = (control, name) == ("identity", "digits")
+            assert task["effects"]["N1"]["verdict"] == ("unresolved" if unresolved else word)
+            assert not task["diverged"]
 
 
 def test_one_configuration_is_compared_though_all_its_settings_have_fresh_seeds():
@@ -327,8 +265,7 @@ def test_one_configuration_is_compared_though_all_its_settings_have_fresh_seeds(
 def test_the_ledger_names_the_verdicts_of_its_effects():
     """And the code of each loss is that whose digest gave its fresh seeds."""
     for name, one in evidence.measurement("null_ledger").items():
-        folders = (ROOT / "examples" / folder for folder in ("ledger", "losses"))
-        files = [path for one in folders if (path := one / f"{name}.py").exists()]
+        files = sorted(ROOT.glob(f"examples/l*/{name}.py"))  # of ledger, or else of losses
         assert not files or one["code"] == files[0].read_text("utf-8")
         for task in one.get("tasks", {}).values():
             for base, effect in null.effects(task).items():
@@ -346,7 +283,6 @@ def test_the_controls_come_out_in_small(tmp_path):
     one, found = task(folder=tmp_path), {}
     one.experiment = experiments.load("null-2", small=True, **few)
     one.rates = [0.005]
-    assert {x for x in null.CONTROLS} == {"identity", "disguise", "labels"}
     for control in null.CONTROLS:
         sides, shift = null._sides(one, control)
         scores, _ = null.trial(one, sides, [10], shift)

@@ -24,13 +24,15 @@ quick = settings(max_examples=6)
 temperatures = st.floats(0.05, 1.0)
 
 
-def drawn(seed=0, noise=0.6, pairs=8, dimension=64):
+def rows(n, dimension, seed):
+    drawn = torch.randn(n, dimension, generator=seeded(seed), dtype=torch.float64)
+    return functional.normalize(drawn, dim=1)
+
+
+def drawn(seed=0, noise=0.6, pairs=8):
     """Two views of points around four centres, noisier for an earlier stage of training."""
-    rows = (
-        torch.randn(n, dimension, generator=seeded(seed + k), dtype=torch.float64)
-        for k, n in enumerate((4, *[pairs] * 3))
-    )
-    centres, base, *shifts = map(functional.normalize, rows)
+    sizes = (4, pairs, pairs, pairs)
+    centres, base, *shifts = (rows(n, 64, seed + k) for k, n in enumerate(sizes))
     base = functional.normalize(0.5 * centres[torch.arange(pairs) % 4] + base)
     return tuple(functional.normalize(base + noise * shift) for shift in shifts)
 
@@ -40,10 +42,6 @@ def entropy(q, k, t=0.1, back=None):
     own = torch.arange(len(q))
     loss = functional.cross_entropy(q @ k.T / t, own)
     return loss if back is None else loss + functional.cross_entropy(k @ q.T / back, own)
-
-
-def held(t, beta):
-    return methods.build("hcl", temperature=t, beta=beta, tau_plus=0.0, weights_gradient=False)
 
 
 # --- forces
@@ -111,10 +109,12 @@ def test_a_temperature_is_called_one(seed, t, kind):
 @quick
 @given(SEEDS, temperatures, st.floats(0, 4))
 def test_a_held_tilt_has_the_sharpness_of_its_sum(seed, t, beta):
-    found = profile_loss(held(t, beta), *drawn(seed))
-    assert found.sharpness == pytest.approx((1 + beta) / t, rel=1e-4)
-    through = methods.build("hcl", temperature=t, beta=beta + 0.5, tau_plus=0.0)  # the near miss
-    assert not profile_loss(through, *drawn(seed)).verdict.startswith("a temperature")
+    def found(beta, through):
+        options = dict(temperature=t, beta=beta, tau_plus=0.0, weights_gradient=through)
+        return profile_loss(methods.build("hcl", **options), *drawn(seed))
+
+    assert found(beta, False).sharpness == pytest.approx((1 + beta) / t, rel=1e-4)
+    assert not found(beta + 0.5, True).verdict.startswith("a temperature")  # the near miss
 
 
 def test_with_labels_every_other_embedding_of_the_class_is_a_positive():
@@ -134,21 +134,9 @@ def test_with_labels_every_other_embedding_of_the_class_is_a_positive():
 # --- what is no function of the similarities of these points
 
 
-QUEUE = functional.normalize(torch.randn(20, 64, generator=seeded(1), dtype=torch.float64), dim=1)
-
-
-def queued(q, k, queue=QUEUE):
+def queued(q, k, queue=rows(20, 64, seed=1)):  # noqa: B008
     scores = torch.cat([(q * k).sum(1, keepdim=True), q @ queue.T], 1)
     return functional.cross_entropy(scores / 0.2, torch.zeros(len(q), dtype=torch.long))
-
-
-def decorrelated(a, b, standardised=True):
-    """Barlow Twins with equal weights; not standardised it is a function of similarities, as
-    the squared norm of AᵀB is the sum of ⟨aᵢ, aⱼ⟩⟨bᵢ, bⱼ⟩."""
-    a, b = (z - z.mean(0) for z in (a, b))
-    if standardised:
-        a, b = a / a.std(0), b / b.std(0)
-    return (a.T @ b / len(a) - torch.eye(a.shape[1])).square().sum()
 
 
 class Classified(nn.Linear):
@@ -161,29 +149,26 @@ class Classified(nn.Linear):
         return functional.cross_entropy(8 * super().forward(a), torch.arange(len(a)))
 
 
-@pytest.mark.parametrize("loss", [queued, decorrelated, Classified(64, 9)])
-def test_other_keys_and_statistics_of_the_batch_are_seen_in_the_residual(loss):
+@pytest.mark.parametrize("loss", [queued, Classified(64, 9)])
+def test_other_keys_and_weights_are_seen_in_the_residual(loss):
     """A module is called in float64, and keeps its state."""
     found = profile_loss(loss, *drawn())
     assert getattr(loss, "calls", 0) == 0
     assert found.residual > 0.04 and found.sharpness is None and found.nearest == ()
     assert "not a function of these points' similarities alone" in str(found)
     assert found.latex("mine").count("--") == 6
-    found = profile_loss(entropy, *drawn())
-    assert found.latex("mine") == r"mine & 10.00 & 1.0000 & 1.00 & 0.0 & 0.0 & 0.0 \\"
-    for near in (lambda q, k: queued(q, k, k), lambda a, b: decorrelated(a, b, False)):
-        assert profile_loss(near, *drawn()).residual < 1e-10  # functions of similarities
+    found = profile_loss(lambda q, k: queued(q, k, k), *drawn())  # keys among the points
+    assert found.residual < 1e-10 and "--" not in found.latex("mine")
 
 
 # --- loudness and balance
 
 
 @quick
-@given(SEEDS, st.floats(0.1, 0.5), st.floats(0, 3))
+@given(SEEDS, st.floats(0.1, 0.5), st.sampled_from([0.0, 1.0, 2.5]))
 def test_the_nearest_families_are_those_of_the_loss(seed, t, power):
     """Its loudness is found, and the angles are those between gradients of losses."""
     z = drawn(seed, 1.0)
-    power = 0.0 if power < 1 else power  # what `info_nce` takes
     method = methods.build("focal", temperature=t, loudness=power)
     one, two, three = profile_loss(method, *z).nearest
 
@@ -193,42 +178,32 @@ def test_the_nearest_families_are_those_of_the_loss(seed, t, power):
 
     def angle(t):
         other = gradient(methods.build("simclr", temperature=t))
-        return math.degrees(
-            math.acos(min(1.0, float(functional.cosine_similarity(gradient(method), other, dim=0))))
-        )
+        cosine = functional.cosine_similarity(gradient(method), other, dim=0)
+        return math.degrees(math.acos(min(1.0, float(cosine))))
 
     assert two.angle < 0.5 and two.temperature == pytest.approx(t, rel=0.05)
     assert two.loudness == pytest.approx(power, abs=0.15)
     assert one.angle == pytest.approx(angle(one.temperature), abs=1e-3)
-    assert (
-        one.angle <= min(angle(one.temperature * x) for x in (0.5, 0.9, 0.99, 1.01, 1.1, 2)) + 0.02
-    )
+    assert one.angle <= min(angle(one.temperature * x) for x in (0.9, 0.99, 1.01, 1.1)) + 0.02
     assert three.angle <= two.angle + 0.02 <= one.angle + 0.04
 
 
-LOGITS = {
-    "artanh": (lambda s: 2 * torch.atanh(s), lambda s: 2 / (1 - s**2)),
-    "linear": (lambda s: 5 * s, lambda s: 5 + 0 * s),
-}
-
-
 @quick
-@given(SEEDS, st.sampled_from(list(LOGITS)))
-def test_balance_is_the_mean_slope_of_the_logit_over_that_at_the_answer(seed, name):
+@given(SEEDS, st.booleans())
+def test_balance_is_the_mean_slope_of_the_logit_over_that_at_the_answer(seed, linear):
     """Summed over anchors, each weighed by 1 − p; 1 for differences of similarities alone."""
-    f, slope = LOGITS[name]
+    f = (lambda s: 5 * s) if linear else torch.atanh
     z1, z2 = drawn(seed)
     found = profile_loss(lambda q, k: functional.cross_entropy(f(q @ k.T), torch.arange(8)), z1, z2)
     s = z1 @ z2.T
     p, own = f(s).softmax(1), torch.eye(8, dtype=torch.bool)
-    push = (p * slope(s))[~own].sum()
-    pull = ((1 - p) * slope(s))[own].sum()
+    slope = 5 if linear else 1 / (1 - s**2)
+    push, pull = (p * slope)[~own].sum(), ((1 - p) * slope)[own].sum()
     assert found.balance == pytest.approx(float(push / pull), rel=1e-6)
-    if name == "linear":  # one less the share of the answer, and not of its square
+    assert (abs(found.balance - 1) < 1e-9) == linear == ("push/pull" not in str(found))
+    if linear:  # one less the share of the answer, and not of its square
         torch.testing.assert_close(found.loudness, 1 - p[own], rtol=0.02, atol=1e-9)
         assert (found.loudness / (1 - p[own].square()) - 1).abs().max() > 0.02
-    assert (abs(found.balance - 1) < 1e-9) == (name == "linear")
-    assert ("push/pull" in str(found)) == (name != "linear")
 
 
 # --- silence, and what else a profile shows
@@ -252,7 +227,7 @@ def test_silent_negatives_are_those_that_a_mask_takes(seed, level):
 
 
 def test_only_so_many_pairs_are_used_as_are_independent_or_asked_for():
-    many = drawn(pairs=100, dimension=64)
+    many = drawn(pairs=100)
     assert profile_loss(KINDS["one way"](0.1), *many).points == 64
     assert profile_loss(KINDS["one way"](0.1), *many, pairs=9).points == 18
     y = torch.arange(8).repeat_interleave(25)
@@ -270,7 +245,7 @@ def of_nearest(a, b):
     return methods.build("simclr", temperature=0.1).pairs(a, b, excluded=far)
 
 
-def prototypes(a, b, table=torch.randn(16, 128, generator=seeded(5))):  # noqa: B008
+def prototypes(a, b, table=rows(16, 128, seed=5).float()):  # noqa: B008
     return functional.cross_entropy(a @ table.T, torch.arange(len(a)) % 16)
 
 
@@ -284,46 +259,30 @@ def hinge(a, b):
     return (s - s.diagonal()[:, None] + 0.88).relu().sum()
 
 
-def bounded(q, k):
-    return functional.cross_entropy(torch.tanh(4 * q @ k.T), torch.arange(len(q)))
-
-
 SIGLIP = methods.build("siglip", temperature=0.1, bias=-10.0).pairs
 DCL = methods.build("dcl", temperature=0.1).pairs
 ONE = "a temperature, on these embeddings"
-LOUD = "a temperature with a loudness of its own, on these embeddings"
-HEARD = "a temperature on the negatives that are not silent"
-NEAR = "not one temperature, though near t"
-CONSTANT = "a constant push on the negatives that are not silent"
 LOST = "every anchor has won, and nothing is left to judge"
-CHOSEN = "nearly a temperature in its choice of negatives, but not in how hard it pushes"
 # the loss, a recorded batch, γ and what the sentence says
-NAMED = {
-    "two temperatures": (lambda a, b: entropy(a, b, 0.5, 0.05), "cifar10 early", None, NEAR),
-    "a bounded logit": (bounded, "cifar10 late", None, "far from SimCLR at every t"),
-    "the nearest two": (of_nearest, "cifar10 early", 10, HEARD),
-    "t = 0.001": (lambda a, b: entropy(a, b, 0.001), "scifact late", None, LOST),
-    "t = 1e-5": (lambda a, b: entropy(a, b, 1e-5), "cifar10 early", None, ", the grid's edge"),
-    "bfloat16": (lambda a, b: entropy(a.bfloat16(), b.bfloat16()), "scifact late", 10, ONE),
-    "float32 prototypes": (prototypes, "cifar10 early", None, "similarities alone (other keys, cl"),
-    "half mispaired": (half_mispaired, "cifar10 late", 10, "far from SimCLR at every t"),
-    "SigLIP, bent": (SIGLIP, "cifar10 late", 9.96, CHOSEN),
-    "a hinge": (hinge, "cifar10 early", None, CONSTANT),
-    "only attracts": (lambda a, b: -(a * b).sum(), "cifar10 early", None, "no negative is pushed"),
-    "DCL": (DCL, "cifar10 late", 10, LOUD),
-    "HCL": (methods.build("hcl"), "cifar10 late", None, NEAR),
-}
+NAMED = [
+    (of_nearest, "cifar10 early", 10, "a temperature on the negatives that are not silent"),
+    (lambda a, b: entropy(a, b, 1e-5), "cifar10 early", None, ", the grid's edge"),
+    (lambda a, b: entropy(a.bfloat16(), b.bfloat16()), "scifact late", 10, ONE),
+    (prototypes, "cifar10 early", None, "similarities alone (other keys, cl"),  # of float32
+    (half_mispaired, "cifar10 late", 10, "far from SimCLR at every t"),
+    (SIGLIP, "cifar10 late", 9.96, "nearly a temperature in its choice of negatives, but not in"),
+    (hinge, "cifar10 early", None, "a constant push on the negatives that are not silent"),
+    (lambda a, b: -(a * b).sum(), "cifar10 early", None, "no negative is pushed"),
+    (DCL, "cifar10 late", 10, "a temperature with a loudness of its own, on these embeddings"),
+    (methods.build("hcl"), "cifar10 late", None, "not one temperature, though near t"),
+]
 
 
-@pytest.mark.parametrize("case", NAMED)
-def test_what_is_true_of_a_loss_is_said(case):
+@pytest.mark.parametrize(("loss", "batch", "gamma", "sentence"), NAMED)
+def test_what_is_true_of_a_loss_is_said(loss, batch, gamma, sentence):
     """Most of these sentences were once untrue."""
-    loss, batch, gamma, sentence = NAMED[case]
-    a, b = torch.from_numpy(evidence.stages()[batch])
-    found = profile_loss(loss, a, b)
-    assert sentence in str(found) and (str(found) == sentence) == (
-        case in ("t = 0.001", "only attracts")
-    )
+    found = profile_loss(loss, *torch.from_numpy(evidence.stages()[batch]))
+    assert sentence in str(found)
     assert gamma is None or found.sharpness == pytest.approx(gamma, rel=1e-3)
 
 
@@ -334,14 +293,12 @@ def test_a_constant_factor_does_not_count(factor):
 
 
 def test_a_summary_gives_the_range_of_sharpness_and_one_verdict():
-    both = [profile_loss(lambda q, k: entropy(q, k, t), *drawn()) for t in (0.1, 0.2)]  # noqa: B023
+    both = [profile_loss(KINDS["one way"](t), *drawn()) for t in (0.1, 0.2)]
     lengths = "; it depends on lengths, here 1: at others γ differs"
-    assert summary(both[:1]) == f"γ = 10.00: {ONE}{lengths}"
     changes = "γ = 5.00 to 10.00: a temperature that changes with the batch, on these embeddings"
     assert summary(both) == changes + lengths
     free = profile_loss(KINDS["of any length"](0.1), *drawn())
-    assert summary([free]) == f"γ = 10.00: {ONE}"
-    won = profile_loss(lambda q, k: entropy(q, k, 0.005), *drawn(noise=0.1))
+    won = profile_loss(KINDS["one way"](0.005), *drawn(noise=0.1))
     assert summary([free, won]) == f"γ = 10.00: {ONE}; judged on 1 of 2 batches"
     assert summary([won, won]) == str(won) == LOST
     bent = profile_loss(lambda q, k: entropy(q, k, 0.5, 0.05), *drawn(noise=1.0))
@@ -366,7 +323,6 @@ NOISE = nn.Dropout()
         (lambda a: a.sum(), Z1, Z2, "the loss of float64 embeddings raised TypeError"),
         (lambda a, b: a @ b.T, Z1, Z2, r"loss must return a scalar tensor, got \(8, 8\)"),
         (lambda a, b: a.detach().sum(), Z1, Z2, "no gradient, even with the pairs mixed up; look"),
-        (lambda a, b: (a @ b.T - 2).log().sum(), Z1, Z2, "must be finite, got nan"),
         (lambda a, b: (0 * (a @ b.T)).sqrt().sum(), Z1, Z2, "must be finite, got 0.0 and nan"),
         (lambda a, b: entropy(NOISE(a), b), Z1, Z2, "another gradient: the loss is random"),
     ],
@@ -412,32 +368,24 @@ def test_the_command_says_it_of_three_stages_of_two_trainings(mine, prints, refu
     assert [" ".join(line.split()[:2]) for line in lines] == [*evidence.stages()]
     assert all("γ = 4.00, 0.0° from SimCLR at t = 0.25" in line for line in lines)
     printed = json.loads(prints("profile", f"{mine}:labelled", "--labels", "--json"))
-    assert [*printed["batches"]] == [*evidence.stages()]
     for found in printed["batches"].values():  # SimCLR would be 0° from itself
         assert found["sharpness"] == pytest.approx(4) and found["nearest"][0]["angle"] > 1
-    for target, sentence in [
-        (f"{mine}:half", "has no loss 'half'; it has loss, labelled"),
-        (f"{mine}:labelled", "for a loss of (z, labels) add --labels"),
-    ]:
-        assert sentence in refuses("profile", target)
+    assert "it has loss, labelled" in refuses("profile", f"{mine}:half")
+    assert "of (z, labels) add --labels" in refuses("profile", f"{mine}:labelled")
 
 
 def test_the_command_takes_embeddings_and_prints_a_table(mine, tmp_path, prints, refuses):
     np.save(tmp_path / "mine.npy", np.stack(drawn(pairs=20)))
-    np.save(tmp_path / "flat.npy", drawn()[0])
     np.savez(tmp_path / "mine.npz", np.stack(drawn()))
-    words = ["profile", mine, "--embeddings", tmp_path / "mine.npy"]
-    header, *rows = prints(*words, "--batch", "8", "--latex").splitlines()
-    assert header.startswith("loss & ") and header.count("&") == rows[0].count("&")
-    assert [row.split(" & ")[:2] for row in rows] == [["pairs 0–7", "4.00"], ["pairs 8–15", "4.00"]]
-    for change, sentence in [
-        (["--batch", "21"], r"at least 21 pairs .*, got \(2, 20, 64\)"),
-        (["--embeddings", tmp_path / "flat.npy"], r"two views, .* got \(8, 64\)"),
-        (["--embeddings", mine], "mine.py is not a .npy array of numbers"),
-        (["--embeddings", tmp_path / "mine.npz"], "mine.npz is not a .npy array of numbers"),
-    ]:
-        kept = words if change[0] == "--batch" else words[:2]
-        assert re.search(sentence, refuses(*kept, *change))
+    words = ["profile", mine, "--embeddings", tmp_path / "mine.npy", "--batch"]
+    header, *lines = prints(*words, "8", "--latex").splitlines()
+    assert header.startswith("loss & ") and header.count("&") == lines[0].count("&")
+    named = [["pairs 0–7", "4.00"], ["pairs 8–15", "4.00"]]
+    assert [line.split(" & ")[:2] for line in lines] == named
+    assert re.search(r"at least 21 pairs .*, got \(2, 20, 64\)", refuses(*words, "21"))
+    for file in (mine, tmp_path / "mine.npz"):
+        refused = refuses("profile", mine, "--embeddings", file)
+        assert f"{Path(file).name} is not a .npy array of numbers" in refused
 
 
 def test_a_batch_without_a_value_is_named_and_the_others_are_printed(mine, tmp_path, capsys):
@@ -458,7 +406,7 @@ def test_a_batch_without_a_value_is_named_and_the_others_are_printed(mine, tmp_p
         (b"def loss(:\n", "mine.py, line 1: SyntaxError: "),
         ("# é".encode("latin-1"), "mine.py: SyntaxError: "),
         (b"import sys\nsys.exit(3)", "mine.py, line 2: SystemExit: 3"),
-        (b"CONFIGURATIONS = 3\ndef loss(a, b): pass", "1 to 8 dictionaries, got 3"),
+        (b"CONFIGURATIONS = [{}] * 9\ndef loss(a, b): pass", "1 to 8 dictionaries, got 9"),
         (b"class loss:\n def __init__(self, k): pass", "missing 1 required positional argument"),
     ],
 )

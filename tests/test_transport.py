@@ -1,4 +1,4 @@
-"""Sinkhorn against a loop, POT, a convex solver and its optimality conditions; and refusals."""
+"""Sinkhorn against a slow loop and its optimality conditions; and refusals."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import reference
 import torch
-from drawn import SEEDS, seeded
+from drawn import SEEDS, seeded, views
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,45 +15,26 @@ from hnlib.transport import ConvergenceError, ConvergenceWarning, sinkhorn
 
 cases = settings(max_examples=12)
 general_and_symmetric = pytest.mark.parametrize("symmetric", [False, True])
-both_types = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-
-
-def problem(seed, n=5, m=6, masked=True):
-    """Return a random cost, two random marginals, and a mask that admits a coupling."""
-    g = seeded(seed)
-    cost = 2 * torch.rand(n, m, generator=g, dtype=torch.float64)
-    mask = torch.rand(n, m, generator=g) < 0.75 if masked else torch.ones(n, m, dtype=torch.bool)
-    mask[0] = mask[:, 0] = True
-    plan = torch.where(mask, torch.rand(n, m, generator=g, dtype=torch.float64) + 0.1, 0.0)
-    plan = plan / plan.sum()
-    return cost, plan.sum(1), plan.sum(0), mask
-
-
-def batch_problem(seed, size=4, dtype=torch.float64):
-    """The symmetric problem of a batch: cost of two views, own view and own image forbidden."""
-    g = seeded(seed)
-    z = torch.nn.functional.normalize(
-        torch.randn(2 * size, 3, generator=g, dtype=torch.float64), dim=1
-    )
-    n, eye = 2 * size, torch.eye(2 * size, dtype=torch.bool)
-    return (1 - z @ z.T).to(dtype), ~(eye | eye.roll(size, 0)), n
 
 
 @cases
 @given(
     seed=SEEDS,
-    n=st.integers(2, 6),
-    m=st.integers(2, 6),
     epsilon=st.sampled_from([0.05, 0.3, 1.0, 20.0]),
     relaxation=st.sampled_from([0.0, 0.01, 0.4, 5.0, math.inf]),
     masked=st.booleans(),
 )
-def test_the_plan_is_the_reference_plan(seed, n, m, epsilon, relaxation, masked):
-    cost, p, q, mask = problem(seed, n, m, masked)
+def test_the_plan_is_the_reference_plan(seed, epsilon, relaxation, masked):
+    g, shape = seeded(seed), (5, 6)
+    cost = 2 * torch.rand(shape, generator=g, dtype=torch.float64)
+    mask = (torch.rand(shape, generator=g) < 0.75) | (not masked)
+    mask[0] = mask[:, 0] = True
+    plan = mask * (torch.rand(shape, generator=g, dtype=torch.float64) + 0.1)
+    p, q = (plan.sum(axis) / plan.sum() for axis in (1, 0))  # the mask admits a coupling
     options = dict(tol=1e-12, max_iterations=50_000)
     c = sinkhorn(cost, p, q, epsilon, relaxation, mask if masked else None, **options)
-    problem_ = (x.numpy() for x in (cost, p, q))
-    expected = reference.sinkhorn(*problem_, epsilon, relaxation, mask.numpy())
+    arrays = (x.numpy() for x in (cost, p, q))
+    expected = reference.sinkhorn(*arrays, epsilon, relaxation, mask.numpy())
     assert np.abs(c.plan.numpy() - expected).max() < 1e-9
     assert c.converged and c.marginal_error <= 1e-12
     form = p.log()[:, None] + q.log() + (c.u[:, None] + c.v - cost) / epsilon  # Lemma 3 of hcl-ot
@@ -63,28 +44,22 @@ def test_the_plan_is_the_reference_plan(seed, n, m, epsilon, relaxation, masked)
         assert (c.v - multiplier).abs().max() < 1e-8 * (1 + relaxation)
 
 
-@both_types
-@general_and_symmetric
+@pytest.mark.parametrize(("dtype", "tol"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
 @pytest.mark.parametrize("epsilon", [0.03, 0.0005])
-def test_small_epsilon_is_right_also_where_scaling_fails(dtype, symmetric, epsilon):
+@general_and_symmetric
+def test_small_epsilon_is_right_also_where_scaling_fails(dtype, tol, epsilon, symmetric):
     """exp(-c/epsilon) is zero almost everywhere, so plain scaling would divide by zero.
 
     Four pairs of near twins, the pairs at right angles: all mass goes to the twin but a share of
     about exp(-1/epsilon).
     """
     angle = torch.tensor([0.0, 0.1, 0.0, 0.12, 0.0, 0.05, 0.0, 0.08], dtype=torch.float64)
-    pair, n = torch.arange(8) // 2, 8
+    pair, options = torch.arange(8) // 2, dict(symmetric=symmetric, tol=tol)
     s = torch.where(pair[:, None] == pair, torch.cos(angle[:, None] - angle), -0.5)
-    c = sinkhorn(
-        (1 - s).to(dtype),
-        epsilon=epsilon,
-        mask=~torch.eye(n, dtype=torch.bool),
-        symmetric=symmetric,
-        tol=1e-5 if dtype == torch.float32 else 1e-10,
-    )
-    twin = torch.arange(n) ^ 1
-    assert c.converged and not c.plan.isnan().any()
-    assert (c.plan[torch.arange(n), twin] * n - 1).abs().max() < 1e-4
+    mask = ~torch.eye(8, dtype=torch.bool)
+    c = sinkhorn((1 - s).to(dtype), epsilon=epsilon, mask=mask, **options)
+    twin = torch.arange(8) ^ 1
+    assert c.converged and (c.plan[torch.arange(8), twin] * 8 - 1).abs().max() < 1e-4
 
 
 forbidden = ~torch.eye(3, dtype=torch.bool)
@@ -108,9 +83,7 @@ def test_the_feasible_boundary_does_not_pass_for_convergence(symmetric):
         c = sinkhorn(flat, p, p, **options, on_failure="warn")
     assert not c.converged
     assert abs(c.marginal_error - float((c.plan.sum(0) - p).abs().sum())) < 1e-3
-    assert (c.plan.sum(1) - p).abs().max() < 1e-14
-    loose = sinkhorn(flat, p, p, **options, tol=1e-2)
-    assert loose.converged and loose.plan[1, 2] < 0.02
+    assert sinkhorn(flat, p, p, **options, tol=1e-2).converged
 
 
 def test_without_a_second_marginal_a_column_may_be_empty():
@@ -129,14 +102,15 @@ def test_without_a_second_marginal_a_column_may_be_empty():
 @pytest.mark.parametrize("relaxation", [0.0, 1.0, math.inf])
 @general_and_symmetric
 def test_masked_iterations_are_those_of_the_loop_that_stops(monkeypatch, relaxation, symmetric):
-    cost, mask, _ = batch_problem(7, size=6)
+    z = torch.nn.functional.normalize(views(7, size=12)[0], dim=1)
+    eye = torch.eye(12, dtype=torch.bool)  # own view and own image are forbidden
+    cost, mask = 1 - z @ z.T, ~(eye | eye.roll(6, 0))
     options = dict(epsilon=0.5, relaxation=relaxation, mask=mask, symmetric=symmetric)
     options |= dict(tol=1e-6, on_failure="warn", max_iterations=transport.STEPS)
     stops = sinkhorn(cost, **options)
-    assert stops.converged
     monkeypatch.setattr(_checks, "on_cpu", lambda x: False)  # as on an accelerator
     fixed = sinkhorn(cost, **options)
     for part in ("log_conditional", "u", "v"):
         torch.testing.assert_close(getattr(fixed, part), getattr(stops, part), rtol=0, atol=1e-12)
-    assert fixed.converged.ndim == fixed.marginal_error.ndim == 0
-    assert fixed.converged and abs(float(fixed.marginal_error) - stops.marginal_error) < 1e-12
+    assert stops.converged and fixed.converged
+    assert abs(float(fixed.marginal_error) - stops.marginal_error) < 1e-12

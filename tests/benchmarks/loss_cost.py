@@ -19,19 +19,13 @@ from hnlib import methods
 PAIRS, DIMENSION, WARM, ROUNDS = 512, 128, 5, 60
 
 
-def embeddings():
-    """Return two noisy views of clustered unit vectors, as spread as in training, and clusters."""
+def main(names: list[str]) -> None:
+    torch.set_num_threads(2)
     g = torch.Generator().manual_seed(0)
     labels = torch.randint(10, (PAIRS,), generator=g)
     x = torch.randn(10, DIMENSION, generator=g)[labels]
-    x = x + torch.randn(PAIRS, DIMENSION, generator=g)
+    x = x + torch.randn(PAIRS, DIMENSION, generator=g)  # clusters as spread as in training
     views = torch.nn.functional.normalize(x + 0.5 * torch.randn(2, *x.shape, generator=g), dim=2)
-    return views, labels
-
-
-def main(names: list[str]) -> None:
-    torch.set_num_threads(2)
-    views, labels = embeddings()
     hidden = tuple(torch.relu(view @ view.T) for view in views)
     z = views.flatten(0, 1).requires_grad_()
     z1, z2 = (view.clone().requires_grad_() for view in views.detach())
