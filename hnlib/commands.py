@@ -232,7 +232,7 @@ def profile(
     embeddings
         your own in place of the recorded ones: a .npy array [2, pairs, d] of two views
     batch
-        pairs in a batch of them, at most d/2; the first three batches are used
+        pairs in a batch of them, at most d/2; the first three batches are used, of 256 for minutes
     as_json
         print all numbers
     latex

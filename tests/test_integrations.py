@@ -35,10 +35,13 @@ def siglip(z):
     return methods.build("siglip", temperature=0.1, bias=-10.0).pairs(*z)
 
 
+def sentence_losses():
+    return import_module("sentence_transformers.sentence_transformer.losses")
+
+
 def ranking(**options):
     def loss(z):
-        losses = import_module("sentence_transformers.sentence_transformer.losses")
-        theirs = losses.MultipleNegativesRankingLoss(None, **options)
+        theirs = sentence_losses().MultipleNegativesRankingLoss(None, **options)
         return theirs.compute_loss_from_embeddings(z, None)
 
     return loss
@@ -87,21 +90,46 @@ def test_our_losses_with_uniform_weights_are_theirs(case):
     assert far(ours(z), near(z), z) > 1e-5
 
 
-def test_a_mask_takes_negatives_away():
-    """With this one a model is its own guide."""
-    query, noise, mined = z = columns(0, 3)
-    answer, own = query + noise, torch.eye(7, 14, dtype=torch.bool)
+class Tower(torch.nn.Sequential):
+    """Stands where a SentenceTransformer would: from features to embeddings."""
+
+    def __init__(self, seed):
+        torch.manual_seed(seed)
+        super().__init__(torch.nn.Linear(5, 4, dtype=torch.float64))
+
+    def forward(self, features):
+        return features | {"sentence_embedding": self[0](features["input_ids"])}
+
+
+def texts(seed, count, n=12):
+    query, answer, *mined = (z.detach() for z in columns(seed, count, n))
+    return [{"input_ids": z} for z in (query, query + 0.5 * answer, *mined)]
+
+
+def gist(model, guide, margin):
+    """Theirs without its constructor, which asks for tokenizers."""
+    kind = sentence_losses().GISTEmbedLoss
+    loss = kind.__new__(kind)
+    torch.nn.Module.__init__(loss)
+    off = ("must_retokenize", "contrast_anchors", "contrast_positives", "gather_across_devices")
+    vars(loss).update(dict.fromkeys(off, False), margin=margin, margin_strategy="absolute")
+    loss.model, loss.guide, loss.temperature = model, guide, 0.05
+    loss.similarity_fct = torch.nn.CosineSimilarity(dim=-1)
+    loss.cross_entropy_loss = torch.nn.CrossEntropyLoss()
+    return loss
+
+
+@pytest.mark.parametrize(("mined", "margin"), [(0, -0.1), (1, 0.1)])
+def test_a_model_that_guides_itself_is_gist_embed(mined, margin):
+    model = Tower(0)
+    features, weights = texts(mined, 2 + mined), list(model.parameters())
 
     def beats(contrast, labels):
-        return contrast.similarity > contrast.similarity.diagonal()[:, None] - 0.1
+        return contrast.similarity > contrast.similarity.diagonal()[:, None] - margin
 
-    found = ours(mask=beats, temperature=0.2)([query, answer, mined])
-    unit = functional.normalize
-    s = unit(query) @ unit(torch.cat([answer, mined])).T
-    masked = ((s > s.diagonal()[:, None] - 0.1) & ~own).detach()
-    scores = (s / 0.2).masked_fill(masked, -torch.inf)
-    assert far(found, functional.cross_entropy(scores, torch.arange(7)), z) < 1e-6
-    assert far(found, functional.cross_entropy(s / 0.2, torch.arange(7)), z) > 1e-4
+    ours = HardNegatives(model, "simclr", mask=beats)(features)
+    assert far(ours, gist(model, model, margin)(features, None), weights) < 1e-6
+    assert far(ours, gist(model, Tower(1), margin)(features, None), weights) > 1e-4
 
 
 def test_defaults_are_those_of_pairs_and_any_may_be_said():

@@ -26,6 +26,12 @@ CONFIGURATIONS = {configurations}
 def loss(a, b, t=0.5):
     return cross_entropy(a @ b.T / t, arange(len(a)))
 """
+HINGE = """
+def loss(a, b):
+    s = a @ b.T
+    missed = s.diagonal()[:, None] - s + 0.1 < 0
+    return s[missed].mean() if missed.any() else s.detach().mean()
+"""
 GRAPH = """
 kept = []
 def loss(a, b):
@@ -104,6 +110,7 @@ def test_name_and_fresh_seeds_hold_the_loss_and_what_it_imports_of_its_own(file,
         (INFONCE, "[{'t': 0.0}]", "finite scalar"),
         (INFONCE, "[{'t': __import__('numpy').float32(0.1)}]", "options must be numbers, texts"),
         (GRAPH, "[{}]", "second time"),
+        (HINGE.replace("+ 0.1", "+ 3"), "", "no gradient"),
         ("def loss(a, b, y):\n    return (a * b).sum()\n", "", "y.*embeddings a and b.*alone"),
         ("class loss:\n    def __call__(self, a, b, c): ...\n", "", "'c'.*no third input"),
     ],
@@ -113,11 +120,12 @@ def test_what_is_no_loss_is_refused_in_a_sentence(file, text, configurations, wo
         null.read(file(text, configurations))
 
 
-def test_a_hinge_that_every_pair_satisfies_gets_in(file):
-    """It trains without a step, and has no profile, which stops nothing."""
-    loss = null.read(file("def loss(a, b):\n    return (0 * a).mean().detach()", ""))
-    loss.method({}).pairs(*pairs().requires_grad_()).backward()
-    assert null.profiled(loss, {}).startswith("no profile: the loss has no gradient")
+def test_a_hinge_that_near_pairs_satisfy_gets_in(file):
+    """On such a batch it trains without a step, and has no profile, which stops nothing."""
+    loss = null.read(file(HINGE))
+    z = pairs()[0].requires_grad_()
+    loss.method({}).pairs(z, z).backward()
+    assert not z.grad.any()
 
 
 @pytest.mark.parametrize(("how", "options"), [("Loss()", {}), ("Loss", {"start": 5.0})])
@@ -240,16 +248,6 @@ def test_trainings_that_diverge_on_an_own_task_score_nothing(tmp_path):
         assert diverged is None and fine.shape == (30,)
 
 
-def test_the_trained_controls_come_out_as_they_must():
-    """In the ledger; on digits the identity is unresolved, as in some simulated trials."""
-    ledger = evidence.measurement("null_ledger")
-    for control, word in null.CONTROLS.items():
-        for name, task in ledger[control]["tasks"].items():
-            unresolved = (control, name) == ("identity", "digits")
-            assert task["effects"]["N1"]["verdict"] == ("unresolved" if unresolved else word)
-            assert not task["diverged"]
-
-
 def test_one_configuration_is_compared_though_all_its_settings_have_fresh_seeds():
     """All 24 seeds could choose then, in millions of ways; more settings change nothing."""
     few = np.random.default_rng(0).random((3, null.BEST, 8 + null.FRESH, 20))
@@ -274,6 +272,47 @@ def test_the_ledger_names_the_verdicts_of_its_effects():
         if "seeds" in one and "code" in one:
             digest = hashlib.sha256(one["code"].encode()).hexdigest()[:8]
             assert one["seeds"] == null.fresh_seeds(f"{one['name']}-{digest}")
+
+
+def test_the_simulated_controls_come_out_as_they_must():
+    """Shares of trials: resolved at most 6 %, equivalent or beats at least 80 %.
+
+    The margin is at most a third of what labels gain, and two per cent of the score.
+    """
+    design = evidence.measurement("null_design")
+    seeds = len(null.protocol().seeds)
+    assert design["design"] == {"choosing": seeds, "fresh": null.FRESH, "best": null.BEST}
+    for task in design["tasks"].values():
+        assert task["margin"] <= min(task["gain of labels"] / 3, 0.02 * task["score"])
+        for world in ("as recorded", "shrunk"):
+            for control in ("labels", "two margins"):
+                assert task[control][world]["beats"] >= 0.8
+            for shares in (task["identity"][world], task["disguise"][world]):
+                assert shares["equivalent"] >= 0.8
+                assert sum(shares.get(x, 0) for x in ("beats", "leads", "trails", "loses")) <= 0.06
+
+
+@pytest.mark.parametrize("task", ["banking", "digits"])
+@pytest.mark.parametrize("control", ["identity", "disguise", "labels"])
+def test_the_trained_controls_come_out_as_they_must(control, task):
+    """In the ledger, and no longer once the margin is less than what was found."""
+    one = evidence.measurement("null_ledger")[control]["tasks"][task]
+    assert one["margin"] == null.protocol().blocks[task]["matters"] and not one["diverged"]
+    effect, word = null.effects(one)["N1"], null.CONTROLS[control]
+    if (control, task) == ("identity", "digits"):  # as some trials were when simulated
+        word = "unresolved"
+    assert comparisons.verdict(effect, one["margin"]) == word
+    near = 1.01 * effect.low if word == "beats" else 0.99 * abs(effect.difference)
+    assert word == "unresolved" or comparisons.verdict(effect, near) != word
+
+
+def test_the_identity_repeated_is_equivalent_in_most_trials():
+    """On digits, as announced before they were run: two of three at least, and none has a sign."""
+    again = null.effects({"effects": evidence.measurement("null_identity")}).values()
+    margin = null.protocol().blocks["digits"]["matters"]
+    words = [comparisons.verdict(effect, margin) for effect in again]
+    assert len(words) == 3 and words.count("equivalent") >= 2
+    assert {*words} <= {"equivalent", "unresolved"}
 
 
 @pytest.mark.slow

@@ -114,13 +114,16 @@ def _try(function: Callable, options: dict, what: str) -> None:
     try:
         made = Given(function, "", options)
         _bind(getattr(made.function, "forward", made.function), batch, made.passed)
-        for _ in range(2):  # a queue that keeps its graph fails in the second step
-            value = made.pairs(*batch)
+        # a queue that keeps its graph fails in the second step; there answers are near
+        for a, b in (batch, batch[0] + 0.1 * batch):
+            value = made.pairs(a, b)
             if value.shape != () or not value.isfinite():
                 shape = f"{tuple(value.shape)}: return its mean"
                 got = shape if value.shape else value.item()
                 raise ValueError(f"loss must return a finite scalar, got {got}")
             value.backward()
+        if not batch.grad.any():
+            raise ValueError("the loss has no gradient; look for detach or no_grad")
     except Exception as error:
         raise ValueError(f"{what}: {type(error).__name__}: {error}") from error
 

@@ -105,7 +105,7 @@ def _read(folder: Path, name: str) -> Collection:
     except (OSError, LookupError, TypeError, ValueError) as error:
         raise ValueError(
             f"{files.at}{folder} cannot be read ({type(error).__name__}: {error}); put files there "
-            f"in the form that hnlib.retrieval.data.{reader.__name__} describes"
+            f"as `python -m pydoc {__name__}.{reader.__name__}` says"
         ) from error
 
 

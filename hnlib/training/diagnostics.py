@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hnlib import methods
 from hnlib.contrast import Contrast
 
 
@@ -39,35 +38,20 @@ def collision_mass(contrast: Contrast, log_w: Tensor, labels: Tensor | None = No
     return float(mass[log_w.amax(1) > -torch.inf].mean())
 
 
-def loudness(method, z1: Tensor, z2: Tensor) -> dict:
-    r"""Measure how loud the anchors of a batch are, and how far the method is from the dial.
+@torch.enable_grad()
+def loudness(method, z1: Tensor, z2: Tensor) -> dict[str, float]:
+    r"""Measure how loud the anchors of a batch are.
 
     "loudness" and "loudness_low" are the mean and the 10 % quantile of
     $c_i=-t\,\partial\ell_i/\partial s_i^+$ over the anchors of two views [B, d]; for InfoNCE
-    $c_i=1-p_i$. "dial_angle" is the angle in degrees between the gradients with respect to the
-    embeddings of this method and of SimCLR at the temperature $t/(1+\beta)$; None where a method
-    has no $\beta$. `method` is one of the catalogue with an option `temperature`.
+    $c_i=1-p_i$. `method` is one of the catalogue with an option `temperature`.
     """
-    t, beta = method.options["temperature"], method.options.get("beta")
     views = [functional.normalize(z.detach().double()).requires_grad_() for z in (z1, z2)]
-    pull, gradient = _gradients(method, *views)
-    angle = None
-    if beta is not None:
-        _, other = _gradients(methods.build("simclr", temperature=t / (1 + beta)), *views)
-        cosine = float(functional.cosine_similarity(gradient, other, dim=0))
-        angle = math.degrees(math.acos(min(1.0, cosine)))
-    c = -t * pull
-    low = float(c.quantile(0.1))
-    return {"loudness": float(c.mean()), "loudness_low": low, "dial_angle": angle}
-
-
-@torch.enable_grad()
-def _gradients(method, z1: Tensor, z2: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients at the similarities of the positives and at the embeddings."""
-    contrast = Contrast.from_views(z1, z2)
+    contrast = Contrast.from_views(*views)
     loss = method.loss(contrast, reduction="none").sum()
-    pull, *gradient = torch.autograd.grad(loss, (contrast.similarity, z1, z2))
-    return pull[contrast.positives], torch.cat(gradient).flatten()
+    (pull,) = torch.autograd.grad(loss, contrast.similarity)
+    c = -method.options["temperature"] * pull[contrast.positives]
+    return {"loudness": float(c.mean()), "loudness_low": float(c.quantile(0.1))}
 
 
 @torch.no_grad()
