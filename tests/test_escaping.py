@@ -53,9 +53,8 @@ def test_the_generated_pages_show_it_as_text(text, monkeypatch):
     frame = records.frame([record])
     assert more_than_text(ledger_pages.dataset_table(frame)) == []
     one = next(cell for cell in paper_numbers.cells() if cell.run)
-    shown = vars(one) | dict(
-        table=text, row=text, column=text, dataset=text, remark=text, ours=text
-    )
+    words = ("table", "row", "column", "dataset", "remark", "ours")
+    shown = vars(one) | dict.fromkeys(words, text)
     both = dict(run=run, key="k"), dict(run=None, reason=text)
     cells = [SimpleNamespace(**shown | more) for more in both]
     monkeypatch.setattr(paper_numbers, "cells", lambda: cells)
