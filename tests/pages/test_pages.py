@@ -86,24 +86,6 @@ OUTSIDE = """() => {
 PHONE = {"width": 390, "height": 900}
 
 
-def letters(svg: str) -> list[float]:
-    """The size in pt of each text of a figure; of a formula its largest letters."""
-    texts = re.findall(r'<g id="text_\d+">(.*?)</g>\s*(?=<g id|</g>)', svg, re.S)
-    found = [re.findall(r"scale\(([\d.]+) -[\d.]+\)", text) for text in texts]
-    return [100 * max(map(float, sizes)) for sizes in found if sizes]
-
-
-def small(page) -> list:
-    """Letters of figures below 10 px as they are shown."""
-    shown = page.evaluate("""() => [...document.querySelectorAll('article figure img')].filter(e => e.offsetParent)
-        .map(e => [e.src, e.getBoundingClientRect().width / e.naturalWidth])""")
-    found = []
-    for source, scale in shown:
-        svg = Path(unquote(urlsplit(source).path)).read_text(encoding="utf-8")
-        found += [(source[-24:], pt) for pt in letters(svg) if pt * 4 / 3 * scale < 9.95]
-    return found
-
-
 @cache
 def anchors(page: Path) -> set[str]:
     """The names that a link into a page may have."""
@@ -128,14 +110,14 @@ def broken(page) -> list[str]:
 def test_page(visit, name):
     """On a desk, on a phone and on paper a page is read whole, and axe-core has no findings."""
     page = visit(name)
-    wrong = {"unread": unread(page), "small": small(page), "broken links": broken(page)}
+    wrong = {"unread": unread(page), "broken links": broken(page)}
     wrong["axe-core"] = findings(page, name)
     turn(page, "dark")
     ground = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
     wrong["not dark"] = [ground] * (luminance(ground) > 0.05)
     wrong["faint in the dark"] = findings(page, name, runOnly=["color-contrast"])
     page.set_viewport_size(PHONE)
-    wrong |= {"outside": page.evaluate(OUTSIDE), "small on a phone": small(page)}
+    wrong["outside"] = page.evaluate(OUTSIDE)
     assert {name: found for name, found in wrong.items() if found} == {}
 
 
@@ -274,3 +256,13 @@ def test_a_filter_leaves_the_rows_asked_for(browser):
     page.get_by_label("Filter").fill("CHECK")
     assert shown() == ("1 of 3", ["digits", "", "its check"])
     page.close()
+
+
+def test_a_phone_is_shown_the_narrow_drawing_of_a_figure(visit):
+    page = visit("notebooks/four-theorems.html")
+    page.set_viewport_size(PHONE)
+    page.wait_for_function(
+        "() => document.querySelector('article picture img').currentSrc.endsWith('-narrow.svg')",
+        timeout=5000,
+    )
+    assert page.complaints == []
