@@ -42,22 +42,20 @@ def test_commands_are_passed_on(monkeypatch):
 
 def test_flags_of_an_image_run(trained, tmp_path, prints):
     flags = (
-        "--dataset digits --method hcl --recipe hcl --epochs 3 --lr 1e-4 --weight-decay 0 --queue 64 "
-        "--schedule beta=1:0 --schedule tau_plus=0:0.1:2 --protocols clean paper "
-        "-o temperature=2 -o weights_gradient=False --device cpu --evaluate-every 0 "
-        "--restart --save run"
+        "--dataset digits --method hcl --epochs 3 --schedule beta=1:0 --schedule tau_plus=0:0.1:2 "
+        "--protocols clean paper -o temperature=2 -o weights_gradient=False --device cpu --restart"
     )
     printed = prints("train", "images", *flags.split(), "--checkpoint", "a b.pt")
-    chosen = dict(dataset="digits", method="hcl", recipe="hcl", epochs=3, lr=1e-4, queue=64)
     assert trained.run == ImageRun(
-        **chosen,
-        weight_decay=0.0,
+        dataset="digits",
+        method="hcl",
+        epochs=3,
         options={"temperature": 2, "weights_gradient": False},
         schedule={"beta": [1.0, 0.0], "tau_plus": [0.0, 0.1, 2]},
         protocols=("clean", "paper"),
     )
-    places = dict(checkpoint=Path("a b.pt"), save=Path("run"), record_to=tmp_path)
-    how = dict(device="cpu", resume=False, progress=False, evaluate_every=0)
+    places = dict(checkpoint=Path("a b.pt"), record_to=tmp_path)
+    how = dict(device="cpu", resume=False, progress=False)
     assert trained.execution == vars(Execution(**places, **how))
     assert "knn 50.0 %" in printed and f"in {tmp_path / 'images.jsonl'}" in printed
 

@@ -63,8 +63,8 @@ def test_records_are_found_in_the_checkout_or_beside_the_notebook(tmp_path, monk
     folder = tmp_path / "here/book/results/records"
     folder.mkdir(parents=True)
     assert records.tracked() == folder
-    monkeypatch.setenv("HNLIB_RECORDS", str(tmp_path / "mine"))
+    monkeypatch.setenv("HNLIB_RECORDS", str(tmp_path))
+    assert records.tracked() == tmp_path
+    monkeypatch.setenv("HNLIB_RECORDS", str(tmp_path / "nowhere"))
     with pytest.raises(ValueError, match="neither a folder nor a Parquet"):
         records.tracked()
-    (tmp_path / "mine").mkdir()
-    assert records.tracked() == tmp_path / "mine"

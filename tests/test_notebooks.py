@@ -5,7 +5,7 @@ import json
 import jupytext
 import nbformat
 import pytest
-from scripts import HEAD, ROOT, forget
+from scripts import HEAD, forget
 
 from builder import build, ledger_pages
 from hnbook import claims
@@ -47,10 +47,10 @@ def project(new_checkout):
         "_config.yml": "title: T\n",
         "requirements.txt": "a==1\n",
         "notebooks/helpers.py": "x = 1\n",
+        "book/results.md": "<!-- columns -->\n",
         "notebooks/theory/one.md": CHAPTER,
     }
-    copied = {name: (ROOT / name).read_text() for name in ("pyproject.toml", "book/results.md")}
-    return new_checkout(files | copied)
+    return new_checkout(files)
 
 
 @pytest.fixture

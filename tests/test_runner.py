@@ -184,13 +184,3 @@ def test_the_queue_plans_and_trains_and_goes_on_after_a_failure(
     assert capsys.readouterr().out == "choice: no such data\n"
     assert cli.main([*queue, "--run", "--only", "ch*"]) == 1  # nothing was recorded
     assert cli.main([*queue, "--run", "--minutes", "1e-9"]) == 1 and len(trained) == 3
-
-
-def test_several_experiments_share_the_minutes(checkout, monkeypatch):
-    ends = []
-    monkeypatch.setattr(
-        experiments.Experiment, "train_until", lambda self, until, **how: ends.append(until)
-    )
-    one = experiments.load("choice", small=True)
-    experiments.train(one, one, minutes=1)
-    assert ends[0] == ends[1]
