@@ -81,6 +81,7 @@ def test_nothing_given_is_the_default_run(trained, kind):
         ("train images --epochs 2.5", "epochs must be a valid integer"),
         ("train images -o beta", "'beta' must be KEY=VALUE"),
         ("train images --schedule beta=1:30:x", "KEY=START:END:STEPS, such as beta=1:0:5"),
+        ("train images -o beta=1 -o beta=2", "option 'beta' is given twice"),
         ("train retrieval --dry-run --method h-scl", "method h-scl needs class labels; choose"),
         ("train images --protocols clean,paper", "got 'clean,paper'; separate values by spaces"),
         ("run no/such/notebook", "no notebook 'no/such/notebook'"),

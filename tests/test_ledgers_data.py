@@ -106,7 +106,7 @@ def test_records_hold_the_digest_of_predictions_that_were_committed(recorded):
         versions |= {hashlib.sha256(text).hexdigest()[:12] for text in texts}
     if len(versions) <= len(files) + 1:
         pytest.skip("the history of the predictions is not here")
-    assert digests - versions == set()
+    assert len(digests) > 1 and digests - versions == set()
 
 
 def git(*words: str) -> bytes:

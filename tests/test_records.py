@@ -77,12 +77,13 @@ def test_the_command_counts_the_runs_of_each_experiment(tmp_path, prints):
 
 
 def test_records_are_read_from_their_parquet_as_from_their_files(tmp_path, monkeypatch):
-    """Some of all tracked kinds, and a superseded one."""
+    """Some of all tracked kinds, a replicate and a superseded one."""
     folder, path = tmp_path / "records", tmp_path / records.PARQUET
     every = store.read(records.tracked())
     kinds = {one["kind"]: one for one in every}
-    store.add(store.complete([*every[::200], *kinds.values()]), folder)
-    store.supersede(store.read(folder)[:1], "an error", "2026-01-01", folder)
+    some = store.complete([*every[::200], *kinds.values()])
+    store.add([*some, some[0] | {"seconds": 0.0}], folder)
+    store.supersede(store.read(folder)[-1:], "an error", "2026-01-01", folder)
     monkeypatch.setattr(records, "tracked", lambda: folder)
     slow, lines = records.frame(scores=True), records.load_all(folder)
     assert len(slow) > 20 and slow["kind"].nunique() > 2

@@ -89,11 +89,12 @@ def test_a_line_that_a_killed_process_tore_is_reported_and_its_neighbours_are_re
 
 
 def test_the_same_record_twice_counts_once_and_replicates_are_ordered_by_date(tmp_path):
-    late, early = record(date="2026-02-01T00:00:00+00:00"), record(linear=0.8)
-    for one in (late, early, late):
+    dates = (f"2026-0{month}-01T00:00:00+00:00" for month in (1, 2, 3))
+    first, *others = (record(linear=0.7 + i / 10, date=date) for i, date in enumerate(dates))
+    for one in (*others, first, *others):
         store.append(one, tmp_path)
-    assert records.load_all(tmp_path) == [early, late]
-    assert records.frame(tmp_path)["linear"].tolist() == [0.8]
+    assert records.load_all(tmp_path) == [first, *others]
+    assert records.frame(tmp_path)["linear"].tolist() == [0.7]
 
 
 def test_superseding_is_a_line_of_which_the_last_by_date_wins(tracked):
