@@ -36,12 +36,6 @@ def printed():
         return [*csv.DictReader(file, strict=True)]
 
 
-def values(printed, paper, table, **where) -> list[float]:
-    """Return the values of a table in reading order, of the rows with the given texts."""
-    where |= {"paper": paper, "table": table}
-    return [float(row["value"]) for row in printed if row.items() >= where.items()]
-
-
 # Records
 
 
@@ -140,5 +134,6 @@ def test_printed_numbers_are_well_formed_and_every_claim_stands_once(printed):
     ],
 )
 def test_improvements_that_papers_state(printed, paper, table, where, base, stated):
-    numbers = values(printed, paper, table, **where)
+    where |= {"paper": paper, "table": table}
+    numbers = [float(row["value"]) for row in printed if row.items() >= where.items()]
     assert numbers[-1] - numbers[base] == pytest.approx(stated)
