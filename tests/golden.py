@@ -1,12 +1,11 @@
 """A snapshot of recorded numbers, losses and numbers in texts, which tells whether one has moved.
 
-    PYTHONPATH=book python tests/golden.py [--inline CHECKOUT]
+    PYTHONPATH=book python tests/golden.py
 
-writes `tests/golden/*.json` anew, from the root; `inline.json` from the executed pages of a
-checkout, by default this one, if it has any. `tests/pages/test_golden.py` compares.
+writes `tests/golden/*.json` anew; `inline.json` from the executed pages, if there are any.
+`tests/pages/test_golden.py` compares.
 """
 
-import argparse
 import hashlib
 import json
 import math
@@ -24,33 +23,29 @@ NESTING = {"experiments": 4, "losses": 1, "inline": 2}  # levels whose entries h
 EFFECT = ("difference", "between", "df")
 
 
-def is_screen(name: str) -> bool:
-    """Return whether an experiment predicts nothing; most are screens of hundreds of arms."""
-    return not experiments.load(name).predictions
-
-
-def of_experiment(name: str, effects: bool = True) -> dict:
+def of_experiment(name: str) -> dict:
     """Return blocks by name, with a row for each arm and its effect over the first, and verdicts.
 
-    A screen has only the totals of its effects: one by one they would make the file too large.
+    A screen of hundreds of arms, which predicts nothing, has only the totals of its effects: one by
+    one they would make the file too large.
     """
     experiment = experiments.load(name)
-    content = {block: _of_block(experiment, block, effects) for block in experiment.blocks}
+    content = {block: _of_block(experiment, block) for block in experiment.blocks}
     if verdicts := [dict(row) for row in experiment.verdicts()]:
         rows = {row.pop(""): [*row.values()] for row in verdicts}
         content["verdicts"] = {"columns": [*verdicts[0]], "rows": rows}
     return content
 
 
-def _of_block(experiment, block: str, effects: bool) -> dict:
+def _of_block(experiment, block: str) -> dict:
     decides, beside = experiment.metric(block), experiment.beside
     metrics = [decides, *([beside[decides]] if isinstance(beside, dict) else beside)]
     first, *others = arms = experiment.names(block)
     rows = {arm: _of_arm(experiment, block, arm, metrics) for arm in sorted(arms)}
     columns = ["runs", "recorded", *(f"mean {metric}" for metric in metrics), *EFFECT]
     content = {"seeds": len(experiment.seeds), "columns": columns, "rows": rows}
-    over = {arm: _effect(experiment, block, arm, first) for arm in others} if effects else {}
-    if over and is_screen(experiment.name):
+    over = {arm: _effect(experiment, block, arm, first) for arm in others}
+    if over and not experiment.predictions:
         sizes = zip(*(row for row in over.values() if len(row) == len(EFFECT)))
         totals = (math.fsum(filter(None, column)) for column in sizes)
         errors = Counter(row[0] for row in over.values() if len(row) == 1)
@@ -115,16 +110,14 @@ def of_losses() -> dict[str, dict[str, float]]:
     return found
 
 
-def of_pages(root: Path) -> dict[str, dict[str, str]]:
+def of_pages() -> dict[str, dict[str, str]]:
     """Return the value of each expression in the texts of executed pages."""
-    pages = {}
-    for path in sorted((root / "_build/executed").rglob("*.ipynb")):
-        page = path.relative_to(root / "_build/executed").with_suffix("")
+    pages, executed = {}, execute.root() / "_build/executed"
+    for path in sorted(executed.rglob("*.ipynb")):
+        page = path.relative_to(executed).with_suffix("")
         values = execute.execution_metadata(path).get("inline")
-        source = (root / "notebooks" / page).with_suffix(".md")
-        if values is None or not source.is_file():
-            raise ValueError(f"{path} is of another version; delete it and build the book")
-        if {*values} != {*inline_values.EVAL.findall(source.read_text("utf-8"))}:
+        source = (execute.root() / "notebooks" / page).with_suffix(".md").read_text("utf-8")
+        if values is None or {*values} != {*inline_values.EVAL.findall(source)}:
             raise ValueError(f"{page} has been edited since it was executed; build it again")
         if values:
             pages[page.as_posix()] = {" ".join(x.split()): y for x, y in values.items()}
@@ -166,10 +159,7 @@ def _lines(content, levels: int) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--inline", type=Path, default=Path("."), metavar="CHECKOUT")
-    pages = of_pages(parser.parse_args().inline)
     write("losses", of_losses())
     write("experiments", {name: of_experiment(name) for name in experiments.names()})
-    if pages:
+    if pages := of_pages():
         write("inline", pages)

@@ -17,14 +17,14 @@ from hnlib import __main__ as cli
 from hnlib import experiments, methods, negatives
 from hnlib.notebooks import execute
 from hnlib.training import kinds, records
-from hnlib.training.train import Interrupted, load, train
+from hnlib.training.train import load, train
 
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 #: File → its code; the first line of a block names the file.
 SHOWN = dict(re.findall(r"^```python\n# (\S+?)(?:, [^\n]*)?\n(.*?)^```", TEXT, re.M | re.S))
 
 
-#: The experiment that the text shows, and its cell.
+#: The experiment that the text shows.
 EXPERIMENT = re.search(r"^```toml\n# \S+/digits.toml\n(.*?)^```", TEXT, re.M | re.S)[1]
 
 
@@ -52,11 +52,8 @@ def test_an_experiment_is_a_file_a_queue_records_a_table_a_verdict_and_a_page(
     checkout, capsys, monkeypatch
 ):
     experiment = experiments.load("digits")
-    assert experiment.verdicts()[0]["verdict"].startswith("open")
     command = ["queue", "--only", "digits", "--run", "--device", "cpu"]
     assert len([*experiment.missing()]) == 9 and cli.main(command) == 0
-    forget()
-    assert experiments.load("digits").verdicts()[0]["verdict"] == "holds"
     monkeypatch.setenv("HNLIB_RECALL", "1")  # as in a build, which reads tracked records alone
     forget()
     assert experiments.load("digits").verdicts()[0]["verdict"].startswith("open")
@@ -74,12 +71,7 @@ def test_an_experiment_is_a_file_a_queue_records_a_table_a_verdict_and_a_page(
     execute.execute(execute.find("experiments/digits"), page)
     shown = page.read_text("utf-8")
     assert f"in points: {format_value(experiment.effect('cold', 'warm'))}." in shown
-    assert "{eval}" not in shown and "<th>over warm</th>" in shown
-    file = checkout / "book/results/experiments/digits.toml"
-    file.write_text(EXPERIMENT.replace('["cold", "warm"]', '["cold", "worm"]'))
-    forget()
-    with pytest.raises(ValueError, match="no arm 'worm'; the nearest is 'warm'"):
-        experiments.load("digits").verdicts()
+    assert "<th>over warm</th>" in shown
 
 
 def executed(file, names):
@@ -102,8 +94,6 @@ def test_the_method_is_the_one_of_its_reference(monkeypatch):
         assert float(loss) == pytest.approx(float(theirs(z1, z2, None, **options)), rel=1e-9)
         other = methods.build("power", **options | {"beta": 5.0})(z1, z2)
         assert abs(loss - other) > 1e-4, "negative control"
-    with pytest.raises(ValueError, match="beta must be a finite number, got nan"):
-        methods.build("power", beta=float("nan"))
 
 
 @pytest.fixture
@@ -123,7 +113,6 @@ def rows(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_kind_of_data_is_one_package_and_one_line(rows, tmp_path, prints):
-    assert rows(noise=0.5).name != rows().name == rows(noise=1.0).name
     with pytest.raises(ValueError, match="noise"):
         rows(noise=-1.0)
     places = dict(record_to=tmp_path / "records", save=tmp_path / "saved", progress=False)
@@ -131,15 +120,8 @@ def test_a_kind_of_data_is_one_package_and_one_line(rows, tmp_path, prints):
     whole = train(run, **places)
     assert whole.record["losses"][-1] < whole.record["losses"][0] - 0.05
     assert whole.metrics["accuracy"] > 0.9
-    checkpoint = tmp_path / "checkpoint"
-    with pytest.raises(Interrupted):
-        train(run, checkpoint=checkpoint, minutes=1e-9, progress=False)
-    resumed = train(run, checkpoint=checkpoint, progress=False)
-    assert resumed.record["losses"] == whole.record["losses"]
-    assert len(resumed.record["sessions"]) == 2
     (row,) = records.frame(tmp_path / "records").itertuples()
     assert (row.kind, row.noise, row.beta) == ("rows", 0.5, 1.0)
-    assert records.run_of(whole.record).name == row.record
     loaded = load(tmp_path / "saved")
     assert all(map(torch.equal, loaded.model.parameters(), whole.model.parameters()))
     assert "images: 1 run, last " in prints("results", "--folder", tmp_path / "records")

