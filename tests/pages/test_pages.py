@@ -106,8 +106,14 @@ def broken(page) -> list[str]:
     return found
 
 
+def size(page: Path) -> int:
+    """The bytes of a page and its pictures."""
+    pictures = {*re.findall(r'src="([^"]*_images/[^"]+)"', page.read_text("utf-8"))}
+    return sum(file.stat().st_size for file in (page, *(page.parent / one for one in pictures)))
+
+
 @pytest.mark.parametrize("name", PAGES, ids=lambda name: name.removesuffix(".html"))
-def test_page(visit, name):
+def test_page(html, visit, name):
     """On a desk, on a phone and on paper a page is read whole, and axe-core has no findings."""
     page = visit(name)
     wrong = {"unread": unread(page), "broken links": broken(page)}
@@ -119,6 +125,7 @@ def test_page(visit, name):
     page.set_viewport_size(PHONE)
     wrong["outside"] = page.evaluate(OUTSIDE)
     assert {name: found for name, found in wrong.items() if found} == {}
+    assert size(html / name) < 1_500_000
 
 
 def test_the_first_page_links_the_pdf(html):
