@@ -41,15 +41,8 @@ class DeviceTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, values):
-        tensor = torch.Tensor._make_wrapper_subclass(
-            cls,
-            values.size(),
-            strides=values.stride(),
-            storage_offset=values.storage_offset(),
-            dtype=values.dtype,
-            layout=values.layout,
-            device=GPU,
-        )
+        about = dict(strides=values.stride(), dtype=values.dtype, device=GPU)
+        tensor = torch.Tensor._make_wrapper_subclass(cls, values.size(), **about)
         tensor.values = values
         return tensor
 

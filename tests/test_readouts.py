@@ -43,6 +43,7 @@ def test_knn_is_scikit_learns_with_exponential_weights(k, t):
 @pytest.mark.parametrize("classes", [2, 3])
 def test_the_probe_is_scikit_learns_regression_on_standardised_features(classes):
     x, y = blobs(300, classes=classes, seed=1, spread=3.0)
+    y = torch.tensor([5, 3, 9])[y]
     x = x * torch.tensor([1e-3, 1.0, 1e3, 5.0, 1.0]) + 3
     parts = x[:200], y[:200], x[200:], y[200:]
     scaled = ((v - x[:200].mean(0)) / x[:200].std(0, unbiased=False) for v in (x[:200], x[200:]))
