@@ -8,7 +8,7 @@ import pytest
 import torch
 from one_call import same_weights, train
 from processes import run_twice, start
-from test_training import SMALL, At, Plain, interrupt
+from test_training import SMALL, At, interrupt, plain
 from torch import nn
 
 from hnlib import _files
@@ -85,7 +85,7 @@ def test_sigterm_ends_the_command_with_one_sentence(tmp_path):
 SHARED = """
 import sys
 from one_call import train
-from test_training import SMALL, Plain
+from test_training import SMALL, plain
 from torch import distributed, nn
 
 from hnlib.training.train import Interrupted
@@ -93,10 +93,10 @@ from hnlib.training.train import Interrupted
 nn.BatchNorm1d = nn.Identity  # statistics would be those of one process
 chosen = SMALL | dict(epochs=2, checkpoint=f"{sys.argv[1]}/c.pt", save=f"{sys.argv[1]}/run")
 try:
-    train(method="hcl", encoder=Plain(), minutes=1e-9, **chosen)
+    train(method="hcl", encoder=plain(), minutes=1e-9, **chosen)
 except Interrupted:
     distributed.barrier()  # the first process writes the checkpoint
-    train(method="hcl", encoder=Plain(), **chosen)
+    train(method="hcl", encoder=plain(), **chosen)
 """
 
 
@@ -104,11 +104,11 @@ except Interrupted:
 def test_two_processes_of_torchrun_make_the_run_of_one(tmp_path, monkeypatch):
     monkeypatch.setattr(nn, "BatchNorm1d", nn.Identity)
     assert run_twice(SHARED, tmp_path) == 0
-    two = training.load(tmp_path / "run", encoder=Plain())
-    one = train(method="hcl", encoder=Plain(), **SMALL | dict(epochs=2))
+    two = training.load(tmp_path / "run", encoder=plain())
+    one = train(method="hcl", encoder=plain(), **SMALL | dict(epochs=2))
     assert two.record["environment"]["hardware"]["devices"] == 2
     assert len(two.record["sessions"]) == 2  # both stopped when the minutes had passed
     torch.testing.assert_close(two.model.state_dict(), one.model.state_dict(), rtol=0, atol=1e-5)
-    other = train(method="hcl", encoder=Plain(), **SMALL | dict(epochs=2, seed=1))
+    other = train(method="hcl", encoder=plain(), **SMALL | dict(epochs=2, seed=1))
     first = next(iter(two.model.state_dict()))
     assert not torch.allclose(*(run.model.state_dict()[first] for run in (two, other)), atol=1e-5)

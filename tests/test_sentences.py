@@ -162,7 +162,6 @@ FILES = {
     "MSRP/msr_paraphrase_test.txt": b"Quality\tA\tB\tS\tT\r\n0\t1\t2\td\te\r\n",
     "SICK/SICK_test_annotated.txt": b"pair_ID\tA\tB\tr\tj\n1\ta b\tc d\t4.5\tNEUTRAL\n2\te\tf\t1\tX\n",
     "SICK/SICK_train.txt": b"pair_ID\tA\tB\tr\tj\n7\tg\th\t2.5\tNEUTRAL\n",
-    "STS/STSBenchmark/sts-test.csv": b"g\tf\ty\t4\t2.5\tone a\ttwo b\nmain\tf\ty\t5\t5\tx\ty\n",
     "STS/STS13-en-test/STS.input.FNWN.txt": b"a\tb\nc\td\n",
     "STS/STS13-en-test/STS.gs.FNWN.txt": b"3.5\n\n",
     "STS/STS13-en-test/STS.input.OnWN.txt": b"e\tf\n",
@@ -187,7 +186,6 @@ def published(tmp_path):
         ("msrp", ['a "b', "d"], ["c", "e"], [1, 0], 1, False),
         ("sick", ["a b", "e"], ["c d", "f"], [4.5, 1], 0, True),
         ("sick_pearson", ["g", "a b", "e"], ["h", "c d", "f"], [2.5, 4.5, 1], 1, True),
-        ("stsb", ["one a", "x"], ["two b", "y"], [2.5, 5], 0, True),
         ("sts13", ["a", "e"], ["b", "f"], [3.5, 1], 0, True),  # one pair has no degree
     ],
 )
