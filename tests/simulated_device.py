@@ -93,12 +93,9 @@ def check_devices(operator, args, operands, ours):
         return
     indices = args[1] if name in INDEXED and isinstance(args[0], DeviceTensor) else []
     allowed = {id(x) for x in [*ours, *indices]}
-    foreign = [tuple(x.shape) for x in operands if x.dim() and id(x) not in allowed]
-    if foreign:
-        raise RuntimeError(
-            f"Expected all tensors to be on the same device, but found {foreign} on cpu beside "
-            f"tensors on gpu ({operator})"
-        )
+    if foreign := [tuple(x.shape) for x in operands if x.dim() and id(x) not in allowed]:
+        where = f"found {foreign} on cpu beside tensors on gpu ({operator})"
+        raise RuntimeError(f"Expected all tensors to be on the same device, but {where}")
 
 
 def waits_for_device(operator, args, kwargs):

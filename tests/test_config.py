@@ -9,7 +9,6 @@ import pytest
 from pydantic import Field
 
 from hnlib import methods
-from hnlib.graphs.config import GraphRun
 from hnlib.images.config import ImageRun
 from hnlib.training import config, kinds, records, store
 
@@ -52,14 +51,8 @@ def test_a_recipe_fills_in_what_is_not_given_and_only_what_the_method_has():
     assert run.options == methods.CATALOGUE["adnce"].defaults | tuned
     plain = ImageRun(dataset="cifar10", method="simclr", recipe="adnce", options={"temperature": 1})
     assert plain.resolved().options == {"temperature": 1, "hardness_strength": 0.0}
+    assert ImageRun(recipe="hcl").resolved().augmentation["blur"] == 0.5
     assert run.resolved() == run
-
-
-def test_labels_are_of_methods_that_learn_from_them():
-    pytest.importorskip("torch_geometric")
-    given = {"hcl": "all", "scl": None}
-    labels = [GraphRun(method=name, labels=given[name]).resolved().labels for name in given]
-    assert labels == [None, "fold"]
 
 
 def test_equal_numbers_name_one_record():
