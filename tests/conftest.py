@@ -58,14 +58,11 @@ def new_checkout(tmp_path, monkeypatch):
     from scripts import forget
 
     def make(files):
-        for name, text in files.items():
+        for name, text in ({"_toc.yml": "format: jb-book\nroot: notebooks/one\n"} | files).items():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(text)
-        (tmp_path / "notebooks").mkdir(exist_ok=True)
-        (tmp_path / "book/results/records").mkdir(parents=True)
-        (tmp_path / "book/results/experiments").mkdir(exist_ok=True)
-        if "_toc.yml" not in files:
-            (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: notebooks/one\n")
+        for folder in ("notebooks", "book/results/records", "book/results/experiments"):
+            (tmp_path / folder).mkdir(parents=True, exist_ok=True)
         for name in ("HNLIB_RECALL", "HNLIB_RECORDS"):
             monkeypatch.delenv(name, raising=False)
         forget()

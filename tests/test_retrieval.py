@@ -267,8 +267,10 @@ def test_questions_of_one_intent_answer_each_other(tmp_path):
     for query, (document,) in collection.judgements["train"].items():
         assert topics[document] == topics[query] and document != query
     assert [*map(len, collection.judgements["test"].values())] == [18] * 9
-    same = torch.tensor(topics)[task.document[batch]]
-    assert len(same.unique()) == 3 and torch.equal(given.excluded, same[:, None] == same)
+    topic = torch.tensor(topics)[task.document]
+    assert len(topic[batch].unique()) == 3
+    several = task.views(torch.arange(9), seeded(), slice(None))
+    assert torch.equal(several.excluded, topic[:9, None] == topic[:9])
 
     # queries without a negative are left out and counted; as long as one is left, it has a loss
     given.excluded[:2] = True
