@@ -17,21 +17,29 @@ os.environ.pop("HNLIB_DATA", None)  # tests use embedded data, whatever else is 
 # `nohup` and `&` ignore Ctrl-C, which the processes that tests start would inherit
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile(
-    "hnlib", derandomize=True, deadline=None, max_examples=50, print_blob=True
-)
+settings.register_profile("hnlib", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("hnlib")
 
 
 @pytest.fixture
-def refuses(capsys):
+def _ends(capsys):
+    """_ends(status, words) runs a command that ends with this status; it returns the texts."""
+
+    def run(status, words):
+        from hnlib import __main__ as cli
+
+        assert cli.main([*map(str, words)]) == status
+        return capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def refuses(_ends):
     """refuses(*words) runs a command that is refused and returns its one line."""
 
     def run(*words):
-        from hnlib import __main__ as cli
-
-        assert cli.main([*map(str, words)]) == 2
-        error = capsys.readouterr().err
+        error = _ends(2, words).err
         assert error.startswith("hnlib: ") and error.count("\n") == 1
         return error
 
@@ -39,16 +47,9 @@ def refuses(capsys):
 
 
 @pytest.fixture
-def prints(capsys):
+def prints(_ends):
     """prints(*words) runs a command that succeeds and returns what it prints."""
-
-    def run(*words):
-        from hnlib import __main__ as cli
-
-        assert cli.main([*map(str, words)]) == 0
-        return capsys.readouterr().out
-
-    return run
+    return lambda *words: _ends(0, words).out
 
 
 @pytest.fixture
@@ -57,14 +58,11 @@ def new_checkout(tmp_path, monkeypatch):
     from scripts import forget
 
     def make(files):
-        for name, text in files.items():
+        for name, text in ({"_toc.yml": "format: jb-book\nroot: notebooks/one\n"} | files).items():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(text)
-        (tmp_path / "notebooks").mkdir(exist_ok=True)
-        (tmp_path / "book/results/records").mkdir(parents=True)
-        (tmp_path / "book/results/experiments").mkdir(exist_ok=True)
-        if "_toc.yml" not in files:
-            (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: notebooks/one\n")
+        for folder in ("notebooks", "book/results/records", "book/results/experiments"):
+            (tmp_path / folder).mkdir(parents=True, exist_ok=True)
         for name in ("HNLIB_RECALL", "HNLIB_RECORDS"):
             monkeypatch.delenv(name, raising=False)
         forget()

@@ -2,6 +2,8 @@
 
 from dataclasses import fields
 
+import torch
+
 from hnlib.training import kinds
 from hnlib.training import train as training
 from hnlib.training.config import Execution, defaults
@@ -21,3 +23,9 @@ def train(kind="images", options=None, **given):
 
 def is_object(value):
     return not isinstance(value, str | None)
+
+
+def same_weights(a, b):
+    """Return whether two runs have the same weights, to the bit."""
+    a, b = a.model.state_dict(), b.model.state_dict()
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)

@@ -41,15 +41,8 @@ class DeviceTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, values):
-        tensor = torch.Tensor._make_wrapper_subclass(
-            cls,
-            values.size(),
-            strides=values.stride(),
-            storage_offset=values.storage_offset(),
-            dtype=values.dtype,
-            layout=values.layout,
-            device=GPU,
-        )
+        about = dict(strides=values.stride(), dtype=values.dtype, device=GPU)
+        tensor = torch.Tensor._make_wrapper_subclass(cls, values.size(), **about)
         tensor.values = values
         return tensor
 
@@ -100,12 +93,9 @@ def check_devices(operator, args, operands, ours):
         return
     indices = args[1] if name in INDEXED and isinstance(args[0], DeviceTensor) else []
     allowed = {id(x) for x in [*ours, *indices]}
-    foreign = [tuple(x.shape) for x in operands if x.dim() and id(x) not in allowed]
-    if foreign:
-        raise RuntimeError(
-            f"Expected all tensors to be on the same device, but found {foreign} on cpu beside "
-            f"tensors on gpu ({operator})"
-        )
+    if foreign := [tuple(x.shape) for x in operands if x.dim() and id(x) not in allowed]:
+        where = f"found {foreign} on cpu beside tensors on gpu ({operator})"
+        raise RuntimeError(f"Expected all tensors to be on the same device, but {where}")
 
 
 def waits_for_device(operator, args, kwargs):

