@@ -228,8 +228,9 @@ def test_a_link_from_claims_opens_the_strip_of_its_check(visit):
     line.wait_for(state="visible")
     line.locator("a.hn-claim-id").click()
     page.wait_for_url("**/notebooks/errata.html#claim-R2")
-    page = visit("notebooks/theory/transport.html")  # a ✓ beside a theorem opens its strip, too
+    page = visit("notebooks/appendix/ground-cost.html")  # a code in a text is a link, too
     assert "errata.html#claim-" in page.locator("a.hn-code").first.get_attribute("href")
+    page = visit("notebooks/theory/transport.html")  # a ✓ beside a theorem opens its strip
     page.locator(".hn-tick").first.click()
     page.locator("details.hn-beside").first.locator(".hn-claim").first.wait_for(state="visible")
 
