@@ -15,6 +15,7 @@ from hnbook import claims, figures, tables
 from hnlib.images.config import ImageRun
 from hnlib.training import records
 
+NUMBERS = dict(value=0.0, tolerance=0.0, instances=1, control=None)
 HOSTILE = [
     "<script>window.bad = alert(1)</script>$",
     '"><img src=x onerror="window.bad = alert(2)">',
@@ -59,7 +60,7 @@ def test_the_generated_pages_show_it_as_text(text, monkeypatch):
     cells = [SimpleNamespace(**shown | more) for more in both]
     monkeypatch.setattr(paper_numbers, "cells", lambda: cells)
     claim = {"id": "X1", "paper": "ours", "statement": "s", "verdict": "definition"}
-    check = claims.check("X1", text, kind="definition", value=0.0, tolerance=0.0).record
+    check = claims.Line("X1", text, "definition", **NUMBERS).record
     page = ledger_pages.claims_tables([claim], [check | {"chapter": "one"}])
     for part in (page, *paper_numbers.parts(frame).values()):
         assert more_than_text(part) == []
@@ -67,7 +68,7 @@ def test_the_generated_pages_show_it_as_text(text, monkeypatch):
 
 @pytest.mark.parametrize("text", [text for text in HOSTILE if "<" in text])
 def test_what_a_chapter_displays_shows_it_as_text(text):
-    check = claims.check("X1", text, kind="definition", value=0.0, tolerance=0.0)
+    check = claims.Line("X1", text, "definition", **NUMBERS)
     pages = [
         check._repr_mimebundle_()["text/html"],
         tables.table([{text: text}], caption=text)._repr_html_(),

@@ -5,12 +5,12 @@ import re
 import folds
 import pytest
 
-from hnbook.claims import check
+from hnbook.claims import Line
 
 
 def line(title="mean hardness falls", **other):
-    numbers = dict(kind="identity", value=3e-9, tolerance=1e-6, instances=40, control=0.5)
-    return check("O9", title, **(numbers | other))._repr_mimebundle_()["text/html"]
+    numbers = dict(value=3e-9, tolerance=1e-6, instances=40, control=0.5) | other
+    return Line("O9", title, "identity", **numbers)._repr_mimebundle_()["text/html"]
 
 
 def folded(*inside):

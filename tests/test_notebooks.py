@@ -181,7 +181,8 @@ def test_pages_stay_when_sphinx_fails(project):
 def test_a_claim_without_a_control_stops_the_book_but_not_a_draft(project, verdict, fine):
     row = f"X10,ours,,a,{verdict}\n"
     (project / "book/results/claims.csv").write_text("id,paper,location,statement,verdict\n" + row)
-    check = claims.check("X10", "t", kind="definition", value=0.0, tolerance=0.0)
+    numbers = dict(value=0.0, tolerance=0.0, instances=1, control=None)
+    check = claims.Line("X10", "t", "definition", **numbers)
     executed = {"theory/one": {"cells": [{"outputs": [{"data": {claims.MIME: check.record}}]}]}}
     executed["errata"] = {"cells": [{"source": "<!-- claims -->"}]}
     page = project / "notebooks/errata.ipynb"

@@ -89,9 +89,11 @@ def test_training_queries_linked_to_test_queries_are_left_out(folder):
 )
 def test_bad_collections_get_one_sentence(folder, name, content, message):
     (folder / name).write_text(content)
-    with pytest.raises(ValueError, match=f"{message}.*in the form that .*data.read desc"):
+    with pytest.raises(
+        ValueError, match=f"{message}.*as `python -m pydoc hnlib.retrieval.data.read` says"
+    ):
         data.load(f"folder:{folder}")
-    with pytest.raises(ValueError, match=r"No such file .*train.csv.*data.banking describes"):
+    with pytest.raises(ValueError, match=r"No such file .*train.csv.*pydoc .*data.banking"):
         data.load("banking77", folder)
 
 

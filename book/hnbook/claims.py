@@ -27,8 +27,8 @@ def anchor(record: dict) -> str:
 class Line:
     """The outcome of one check, shown as one line; its record stays in the notebook's outputs."""
 
-    def __init__(self, record: dict):
-        self.record = r = record
+    def __init__(self, id: str, title: str, kind: str, **numbers):
+        self.record = r = dict(id=id, title=title, kind=kind) | numbers
         control = "" if r["control"] is None else f" · control <b>{r['control']:.2g}</b>"
         self.numbers = (
             f"{r['kind']} · discrepancy <b>{r['value']:.2g}</b> ≤ {r['tolerance']:.2g} · "
@@ -107,7 +107,7 @@ def check(id: str, title: str, tolerance: float, kind: str = "identity") -> Iter
         )
     control = float(min(control, 1e308)) if controls else None  # JSON has no infinity
     numbers = dict(value=float(max(value, -1e308)), tolerance=float(tolerance), control=control)
-    display(Line(dict(id=id, title=title, kind=kind, instances=sum(counts)) | numbers))
+    display(Line(id, title, kind, instances=sum(counts), **numbers))
 
 
 def harvest(notebook) -> list[dict]:

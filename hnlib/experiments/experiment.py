@@ -257,6 +257,7 @@ class Experiment:
         """Return all records of a run, in their order."""
         return self._recorded(self._key(name, seed, block))
 
+    @functools.cache  # noqa: B019 — an experiment lives as long as the process
     def group(self, name: str, block: str = ""):
         """Return the rows of an arm's records, seed by seed.
 
@@ -481,7 +482,7 @@ class Experiment:
     @classmethod
     def forget(cls) -> None:
         """Forget what any experiment has found among the records."""
-        for cached in (cls.best, cls.map, cls._key, cls._rows, cls._of_seed):
+        for cached in (cls.best, cls.map, cls.group, cls._key, cls._rows, cls._of_seed):
             cached.cache_clear()
 
     def _found(self, name: str, block: str) -> dict[int, dict]:
