@@ -81,8 +81,9 @@ def cross_fit(ours, base, splits: int = 400, best: int = 1, choosers: int | None
         raise ValueError(f"need a seed that has all settings, got {len(seeds)} that have some")
     rng = np.random.default_rng(0)
     half = np.stack([rng.permutation(count) < count // 2 for _ in range(splits)], 1)
-    halves = np.hstack([half, ~half])
-    choose = [side @ halves / halves.sum(0) for side in sides]  # [settings, seeds, halves]
+    halves = 1.0 * np.hstack([half, ~half])
+    # [settings, seeds, halves]
+    choose = [np.tensordot(side, halves, 1) / halves.sum(0) for side in sides]
     judge = [np.roll(means, splits, axis=2) for means in choose]  # on the other half
     size = max(len(choosing) // 2, 1)
     few = math.comb(len(choosing), size) <= MOST
