@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hnlib import methods
+from hnlib import methods, negatives
 from hnlib.contrast import Contrast
 
 
@@ -112,3 +113,25 @@ def mean_exp(law, t):
     contrast, log_w = law
     g = contrast.similarity / torch.as_tensor(t).reshape(-1, 1)
     return torch.logsumexp(g + log_w, 1).exp()
+
+
+def laws(s, same, harden):
+    """Return the contrast and log-weights of five laws; s, same [anchors, candidates]."""
+    masks = {"UCL": torch.ones_like(same), "SCL": ~same, "Hcol": same}
+    masks |= {"H-UCL": masks["UCL"], "H-SCL": masks["SCL"]}
+    built = {}
+    for name, mask in masks.items():
+        contrast = Contrast.from_similarity(s, same, mask)
+        weigh = harden if name.startswith("H") else negatives.uniform()
+        built[name] = contrast, weigh(contrast)
+    return built
+
+
+def random_spaces(rng, count, points=6):
+    """Return points on a circle or sphere in two classes: s, same [count * n, n]."""
+    flat = rng.integers(0, 2, (count, 1, 1))
+    z = rng.normal(size=(count, points, 3)) * np.array([1, 1, 0]) ** flat
+    z /= np.linalg.norm(z, axis=2, keepdims=True)
+    y = np.arange(points) < rng.integers(1, points, (count, 1))
+    s, same = np.einsum("cid,cjd->cij", z, z).clip(-1, 1), y[:, :, None] == y[:, None]
+    return torch.tensor(s.reshape(-1, points)), torch.tensor(same.reshape(-1, points))

@@ -8,11 +8,19 @@ from torch import Tensor
 from hnlib.contrast import Contrast
 
 
-def anchors(s: Tensor) -> Contrast:
-    """Return the contrast of rows of similarities [n, 1 + m]; its scale is m."""
-    s = torch.as_tensor(s).clone().requires_grad_()
+def anchors(s: Tensor, plus: Tensor | float | None = None) -> Contrast:
+    """Return the contrast of rows of similarities [n, 1 + m], the positive first; its scale is m.
+
+    Whole rows are a leaf of the graph, for `pulls`. The positives, one number or [n], may also be
+    given apart from the negatives s [n, m]; then nothing needs a gradient.
+    """
+    s = torch.as_tensor(s)
+    if plus is not None:
+        plus = torch.as_tensor(plus, dtype=s.dtype).expand(len(s))
+        s = torch.cat([plus[:, None], s], 1)
+    leaf = s.clone().requires_grad_(plus is None)
     first = torch.arange(s.shape[1]).expand(s.shape) == 0
-    return Contrast.from_similarity(s, first, ~first, scale=s.shape[1] - 1)
+    return Contrast.from_similarity(leaf, first, ~first, scale=s.shape[1] - 1)
 
 
 def pulls(contrast: Contrast, loss, **options) -> Tensor:
