@@ -7,11 +7,10 @@ import re
 
 import pandas as pd
 
-from hnlib.experiments.predictions import SEVERITY
 from hnlib.experiments.words import DASH, TITLES, Markup, format_value, interval, percent
 
 __all__ = ["DASH", "TITLES", "Markup", "Table", "format_value", "interval", "myst"]
-__all__ += ["percent", "table", "term", "verdict_table"]
+__all__ += ["percent", "table", "term"]
 EMPTY = "Not measured."  # a table without rows
 
 
@@ -73,14 +72,3 @@ def table(rows, *, words: bool = False, caption: str = "") -> Table:
         rows = pd.DataFrame(rows, columns=heads, dtype=object)
     titles = pd.Index([TITLES.get(head, head) for head in rows.columns], dtype=object)
     return Table(rows.set_axis(titles, axis=1), words, caption)
-
-
-def verdict_table(verdicts: list[dict], caption: str) -> Table:
-    """Return the judged predictions as a table; its caption counts those that miss runs.
-
-    The caption also says what severity is.
-    """
-    judged = [row for row in verdicts if not row["verdict"].startswith("open")]
-    if waiting := len(verdicts) - len(judged):
-        caption += f" Predictions of which not all runs are recorded: {waiting}."
-    return table(judged, words=True, caption=f"{caption} {SEVERITY}")

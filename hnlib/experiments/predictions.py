@@ -14,9 +14,6 @@ from hnlib.experiments import comparisons, evidence
 from hnlib.experiments.comparisons import Effect
 from hnlib.experiments.words import TITLES, interval
 
-SEVERITY = (
-    "Severity: how probably these seeds would refute the line if the truth were the value named."
-)
 SYMBOLS = {"gamma": "γ", "temperature": "t"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import torch
@@ -36,3 +37,14 @@ def labelled(rng, n, m=12):
     beta, t = rng.uniform(0, 4, n), rng.uniform(0.3, 1.2, n)
     beta[3] = 0.0
     return s, own, beta, t
+
+
+def figure_13(pos, neg, beta, t, tau, slips=("linear", "broadcast", "clamp")):
+    """Return what Figure 13 computes for one anchor, pos = g(x+), neg = g [N]."""
+    N = len(neg)
+    power = neg**beta / (neg**beta).mean()
+    tilt = beta * neg / neg.mean() if "linear" in slips else power
+    copies = N if "broadcast" in slips else 1  # the positive stands inside the sum
+    total = ((tilt * neg).sum() - copies * N * tau * pos) / (1 - tau)
+    floor = math.exp(-1 / t) * (1 if "clamp" in slips else N)
+    return math.log1p(max(total, floor) / pos)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
-
 import cvxpy as cp
 import numpy as np
 import ot
@@ -37,8 +35,8 @@ def kl(first, second):
     return torch.xlogy(first, first).sum(-1) - torch.xlogy(first, second).sum(-1)
 
 
-def cone(c, p, q, allowed, epsilon, relaxation=inf, anchors=True, accuracy=1e-10):
-    """Return the plan [n, m] and the optimal value, by CLARABEL."""
+def cone(c, p, q, allowed, epsilon, anchors=True, candidates=True, accuracy=1e-10):
+    """Return the plan [n, m] and the optimal value, by CLARABEL; marginals may be free."""
     c, p, q, allowed = (np.asarray(x) for x in (c, p, q, allowed))
     i, j = allowed.nonzero()
     x = cp.Variable(len(i), nonneg=True)
@@ -46,10 +44,7 @@ def cone(c, p, q, allowed, epsilon, relaxation=inf, anchors=True, accuracy=1e-10
     column_sums = (j == np.arange(len(q))[:, None]).astype(float) @ x
     objective = c[allowed] @ x + epsilon * cp.sum(cp.rel_entr(x, p[i] * q[j]))
     constraints = [row_sums == p] if anchors else [cp.sum(x) == 1]
-    if relaxation == inf:
-        constraints += [column_sums == q]
-    elif relaxation > 0:
-        objective += relaxation * cp.sum(cp.rel_entr(column_sums, q))
+    constraints += [column_sums == q] if candidates else []
     problem = cp.Problem(cp.Minimize(objective), constraints)
     tolerances = dict.fromkeys(["tol_gap_abs", "tol_gap_rel", "tol_feas"], accuracy)
     value = problem.solve(cp.CLARABEL, **tolerances)
