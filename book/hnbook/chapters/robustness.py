@@ -26,8 +26,7 @@ def draw(seed, *shape):
 def facing(positive, f):
     """Return a contrast of n anchors with one positive [n] and m negatives [n, m] each."""
     similarity = torch.cat([positive[:, None], f], 1)
-    role = torch.zeros_like(similarity, dtype=torch.bool)
-    role[:, 0] = True
+    role = torch.arange(similarity.shape[1]).expand(similarity.shape) == 0
     return Contrast.from_similarity(similarity, positives=role, admissible=~role)
 
 
