@@ -10,13 +10,29 @@ import torch
 
 from hnlib.contrast import Contrast
 
+DIVERGENCES = {  # phi as an expression in the density, phi''(1), phi'''(1)
+    "KL": (lambda r: -cp.entr(r), 1.0, -1.0),
+    "reverse KL": (lambda r: -cp.log(r), 1.0, -2.0),
+    "χ²": (lambda r: cp.square(r - 1) / 2, 1.0, 0.0),
+    "Hellinger": (lambda r: r + 1 - 2 * cp.sqrt(r), 0.5, -0.75),
+}
+
+
+def draw(seed, *shape):
+    """Return similarities, uniform on [-1, 1]."""
+    return 2 * torch.rand(*shape, generator=torch.Generator().manual_seed(seed)) - 1
+
 
 def facing(positive, f):
     """Return a contrast of n anchors with one positive [n] and m negatives [n, m] each."""
     similarity = torch.cat([positive[:, None], f], 1)
-    role = torch.zeros_like(similarity, dtype=torch.bool)
-    role[:, 0] = True
+    role = torch.arange(similarity.shape[1]).expand(similarity.shape) == 0
     return Contrast.from_similarity(similarity, positives=role, admissible=~role)
+
+
+def law_of(rule, f):
+    """Return the weights that a rule of hnlib.negatives gives to similarities [n, m]."""
+    return rule(facing(torch.ones(len(f)), f))[:, 1:].exp()
 
 
 def solve(objective, *constraints, minimise=False):
@@ -29,10 +45,16 @@ def solve(objective, *constraints, minimise=False):
         return problem.solve(solver=cp.CLARABEL, **tight)
 
 
-def cone_ball(f, eta, q0=None):
-    """Return the largest mean of f [m] within eta nats of q0 (by default uniform), and the law."""
-    f, law = np.asarray(f), cp.Variable(len(f), nonneg=True)
+def cone(f, q0=None, eta=None, price=0.0, divergence="KL"):
+    """Return the largest mean of f [m] less the price of divergence from q0, and where it is.
+
+    The law may not be further than eta from q0, by default the uniform one. Returns the value, the
+    law and the multiplier of eta.
+    """
+    f = np.asarray(f)
     q0 = np.full(len(f), 1 / len(f)) if q0 is None else q0
-    divergence = cp.sum(cp.rel_entr(law, q0))
-    value = solve(f @ law, cp.sum(law) == 1, divergence <= eta)
-    return value, law.value
+    density = cp.Variable(len(f), nonneg=True)
+    far = q0 @ DIVERGENCES[divergence][0](density)
+    limits = [q0 @ density == 1] + ([] if eta is None else [far <= eta])
+    value = solve((q0 * f) @ density - price * far, *limits)
+    return value, q0 * density.value, limits[-1].dual_value
