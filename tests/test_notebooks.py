@@ -36,21 +36,20 @@ epochs = 1.25
 
 Now {{eval}}`epochs`.
 """
-DEFAULTS = execute.parameters_of(jupytext.reads(CHAPTER, fmt="md:myst"))
 
 
 @pytest.fixture
 def project(new_checkout):
     """A book of one chapter, in a folder of its own."""
-    files = {
-        "_toc.yml": "format: jb-book\nroot: notebooks/theory/one\n",
-        "_config.yml": "title: T\n",
-        "requirements.txt": "a==1\n",
-        "notebooks/helpers.py": "x = 1\n",
-        "book/results.md": "<!-- columns -->\n",
-        "notebooks/theory/one.md": CHAPTER,
-    }
-    return new_checkout(files)
+    return new_checkout(
+        {
+            "_toc.yml": "format: jb-book\nroot: notebooks/theory/one\n",
+            "requirements.txt": "a==1\n",
+            "notebooks/helpers.py": "x = 1\n",
+            "book/results.md": "<!-- columns -->\n",
+            "notebooks/theory/one.md": CHAPTER,
+        }
+    )
 
 
 @pytest.fixture
@@ -61,7 +60,8 @@ def one(project):
 def test_parameters_take_the_type_of_their_default():
     texts = {"rate": "2", "deep": "true", "folder": "1e-3", "names": "hcl,h-scl"}
     values = {"rate": 2.0, "deep": True, "folder": 0.001, "names": ["hcl", "h-scl"]}
-    assert repr(execute.guard_parameters(DEFAULTS, texts)) == repr(values)
+    defaults = execute.parameters_of(jupytext.reads(CHAPTER, fmt="md:myst"))
+    assert repr(execute.guard_parameters(defaults, texts)) == repr(values)
 
 
 @pytest.mark.parametrize(
@@ -166,12 +166,10 @@ def test_a_failing_chapter_stops_the_book_and_is_kept(project, one, monkeypatch)
 
 
 @pytest.mark.slow
-def test_pages_stay_when_sphinx_fails(project):
-    files = {"html/index.html": "old", "stage/_config.yml": "title: T\n"}
-    files |= {"stage/_toc.yml": "format: jb-book\nroot: one\n", "stage/one.md": "{doc}`nowhere`\n"}
-    for name, text in files.items():
-        (project / "_build" / name).parent.mkdir(parents=True, exist_ok=True)
-        (project / "_build" / name).write_text(text)
+def test_pages_stay_when_sphinx_fails(new_checkout):
+    files = {"_build/html/index.html": "old", "_build/stage/one.md": "{doc}`nowhere`\n"}
+    files |= {"_build/stage/_toc.yml": "format: jb-book\nroot: one\n"}
+    project = new_checkout(files | {"_build/stage/_config.yml": "title: T\n"})
     with pytest.raises(ValueError, match=r"(?s)_build/html is unchanged.*nowhere"):
         build.render(project / "_build/stage", draft=False)
     assert (project / "_build/html/index.html").read_text() == "old"
@@ -183,11 +181,10 @@ def test_a_claim_without_a_control_stops_the_book_but_not_a_draft(project, verdi
     (project / "book/results/claims.csv").write_text("id,paper,location,statement,verdict\n" + row)
     numbers = dict(value=0.0, tolerance=0.0, instances=1, control=None)
     check = claims.Line("X10", "t", "definition", **numbers)
-    executed = {"theory/one": {"cells": [{"outputs": [{"data": {claims.MIME: check.record}}]}]}}
-    executed["errata"] = {"cells": [{"source": "<!-- claims -->"}]}
+    checked = {"cells": [{"outputs": [{"data": {claims.MIME: check.record}}]}]}
     page = project / "notebooks/errata.ipynb"
-    page.write_text(json.dumps(executed["errata"]))
-    given = project, executed, records.frame([]), project
+    page.write_text(json.dumps(errata := {"cells": [{"source": "<!-- claims -->"}]}))
+    given = project, {"theory/one": checked, "errata": errata}, records.frame([]), project
     if not fine:
         with pytest.raises(ValueError, match="no chapter checks X10 with a negative control"):
             ledger_pages.write(*given)
