@@ -29,8 +29,10 @@ ROOT = str(Path(hnlib.__file__).resolve().parents[1])
 #: Of operators whose result depends on values: its shape, or a number for Python
 WAITING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 INDEXED = ["index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"]
+aten = torch.ops.aten
 #: Torch would make these empty and then resize them, which a `DeviceTensor` does not show
-FACTORIES = ["arange", "arange.start", "arange.start_step", "eye", "eye.m", "linspace"]
+FACTORIES = [aten.eye.default, aten.eye.m, aten.linspace.default]
+FACTORIES += [aten.arange.default, aten.arange.start, aten.arange.start_step]
 
 #: How often the host waited for the device since the last `machine` began, by operator and place
 waits = Counter()
@@ -123,43 +125,29 @@ def place():
     return "autograd"  # a thread of its own
 
 
-class Backend(backend_registration._DummyBackendModule):
-    """What torch asks of a kind of device."""
-
-    def get_amp_supported_dtype(self):
-        return [torch.bfloat16]
-
-
-def register():
-    """Make torch know the device "gpu"; return it and what must be kept for that."""
-    backend = Backend()
-    backend_registration._setup_privateuseone_for_python_backend("gpu", backend_module=backend)
-    fallbacks = torch.library.Library("_", "IMPL")
-    fallbacks.fallback(compute, "PrivateUse1")
-    fallbacks.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    kernels = torch.library.Library("aten", "IMPL")
-    for name in FACTORIES:
-        packet, _, overload = name.partition(".")
-        operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
-        kernels.impl(name, partial(compute, operator), "PrivateUse1")
-    return torch.device("gpu:0"), (backend, fallbacks, kernels)
-
-
-GPU, registered = register()
+# Make torch know the device "gpu"; these names keep what that takes.
+backend = backend_registration._DummyBackendModule()
+backend.get_amp_supported_dtype = lambda: [torch.bfloat16]
+backend_registration._setup_privateuseone_for_python_backend("gpu", backend_module=backend)
+fallbacks = torch.library.Library("_", "IMPL")
+fallbacks.fallback(compute, "PrivateUse1")
+fallbacks.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+kernels = torch.library.Library("aten", "IMPL")
+for factory in FACTORIES:
+    kernels.impl(factory, partial(compute, factory), "PrivateUse1")
+GPU = torch.device("gpu:0")
 
 
 class Generator(torch.Generator):
     """A generator of the CPU that says which device it is for."""
 
+    device = None  # in place of a property
+
     def __new__(cls, device="cpu"):
         return super().__new__(cls, "cpu")
 
     def __init__(self, device="cpu"):
-        self.place = torch.device(device)
-
-    @property
-    def device(self):
-        return self.place
+        self.device = torch.device(device)
 
 
 class Constructors(TorchFunctionMode):
