@@ -183,5 +183,4 @@ def test_the_command_verifies_a_set(tmp_path, prints):
     place(tmp_path)
     printed = prints("data", "cifar10", "--root", tmp_path)
     assert data.load("cifar10", tmp_path).digest in printed and str(tmp_path) in printed
-    listed = prints("data", "--root", tmp_path)
-    assert "cifar10" in listed and "MUTAG" in listed and str(tmp_path) in listed
+    assert "MUTAG" in prints("data", "--root", tmp_path)
