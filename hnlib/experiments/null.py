@@ -257,15 +257,11 @@ class Outcome:
 
     @property
     def lines(self) -> list[str]:
-        """The differences in words, and what the words mean."""
-        found = [
-            f"{task}, over {base}, {NULLS[base]}: {interval(effect)} points: {verdict}"
-            for task, base, effect, verdict in self.rows()
-        ]
+        """The sentence, what its words mean, and the margins."""
         used = {verdict for *_, verdict in self.rows()}
         margins = ", ".join(f"{one['margin']:g} on {task}" for task, one in self.tasks.items())
-        found += [f"({name}: {means})" for name, means in WORDS.items() if name in used]
-        return [*found, f"Margins in points: {margins}."]
+        meanings = [f"({name}: {means})" for name, means in WORDS.items() if name in used]
+        return [self.sentence, *meanings, f"Margins in points: {margins}."]
 
     @property
     def sentence(self) -> str:
@@ -384,7 +380,7 @@ def null(
     record = canonical(outcome.record() | own, indent=1).encode()
     write_atomically(out / name / "record.json", record)
     write_atomically(out / name / "row.tex", outcome.latex.encode())
-    print(*outcome.lines, outcome.sentence, out / name, sep="\n")
+    print(*outcome.lines, out / name, sep="\n")
     if quick or tasks:
         print("A rehearsal: a verdict needs all tasks and seeds.")
     if control:
