@@ -136,13 +136,10 @@ def scores(contrast: Contrast, per: str = "batch") -> Tensor:
     ("node"). Admissible scores lie in $[-2,2]$; gradients flow through the maximum too. Zero scores
     stay zero. Source: hcl, App. D.2 ("clip", by released code a rescaling); "node" is ours.
     """
-    return contrast.similarity / _half_largest(contrast.similarity, contrast, per)
-
-
-def _half_largest(similarity: Tensor, contrast: Contrast, per: str) -> Tensor:
-    size = similarity.masked_fill(~contrast.admissible, 0.0).abs()
+    size = contrast.similarity.masked_fill(~contrast.admissible, 0.0).abs()
     largest = size.amax() if per == "batch" else size.amax(1, keepdim=True)
-    return largest.clamp_min(torch.finfo(largest.dtype).tiny ** 0.5) / 2
+    smallest = torch.finfo(largest.dtype).tiny ** 0.5
+    return contrast.similarity / (largest.clamp_min(smallest) / 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,10 +158,10 @@ class tilted(negatives.Weighting):
 
     def __call__(self, contrast: Contrast) -> Tensor:
         """Return the log-weights $[n,m]$."""
-        similarity = contrast.similarity if self.weights_gradient else contrast.similarity.detach()
-        beta = per_anchor("beta", self.beta, len(similarity))
-        scale = beta / _half_largest(similarity, contrast, self.per)
-        return negatives.normalise(similarity, scale, contrast, self.on_empty)
+        x = scores(contrast, self.per)
+        x = x if self.weights_gradient else x.detach()
+        beta = per_anchor("beta", self.beta, len(x))
+        return negatives.normalise(x, beta, contrast, self.on_empty)
 
 
 def minus_scores(contrast: Contrast) -> Tensor:
