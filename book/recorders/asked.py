@@ -6,8 +6,8 @@ Every number is that of one seed. One thread, two minutes.
 
 import itertools
 import math
-from pathlib import Path
 
+import ledgers
 import pandas as pd
 import torch
 from sklearn.linear_model import LogisticRegression
@@ -174,9 +174,8 @@ def distillation() -> dict[str, float]:
     return {f"{t:g}": math.log(size(t) / size(2 * t), 2) for t in (0.02, 2.0)}
 
 
-def main() -> None:
-    """Measure and write asked.csv."""
-    torch.set_num_threads(1)
+def measured() -> bytes:
+    """Return all numbers as a CSV."""
     found = {("power of t", "", 0): distillation()}
     for seed in SEEDS:
         found["regression", "pairs alone", seed] = regressed(False, seed)
@@ -185,8 +184,8 @@ def main() -> None:
             found["temperature", f"{t:g}", seed] = at_temperature(t, seed)
     rows = [(*key, name, f"{x:.4g}") for key, row in found.items() for name, x in row.items()]
     table = pd.DataFrame(rows, columns=["of", "setting", "seed", "quantity", "value"])
-    table.to_csv(Path(__file__).parents[1] / "results/asked.csv", index=False)
+    return table.to_csv(index=False).encode()
 
 
 if __name__ == "__main__":
-    main()
+    ledgers.record("asked.csv", measured)

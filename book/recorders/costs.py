@@ -9,7 +9,6 @@ is not installed is left out.
 
 import importlib.metadata
 import time
-import warnings
 from functools import partial
 
 import ledgers
@@ -88,7 +87,7 @@ def calls(a: Tensor, b: Tensor) -> dict[tuple, partial]:
     return found
 
 
-def measured() -> list[dict]:
+def timed() -> list[dict]:
     """Return the rows, in milliseconds."""
     losses_of = calls(*embeddings())
     times = {key: [] for key in losses_of}
@@ -105,13 +104,11 @@ def measured() -> list[dict]:
     return rows
 
 
-def main() -> None:
-    """Measure and write, one row a line."""
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    rows = measured()
+def measured() -> dict:
+    """Return the rows and what they were measured with."""
+    rows = timed()
     libraries = sorted({row["library"] for row in rows} - {"hnlib"})
-    content = dict(
+    return dict(
         hardware=records.environment()["hardware"],
         versions={name: importlib.metadata.version(name) for name in libraries},
         batch=BATCH,
@@ -119,8 +116,7 @@ def main() -> None:
         repeats=REPEATS,
         rows=rows,
     )
-    ledgers.write("costs.json", content)
 
 
 if __name__ == "__main__":
-    main()
+    ledgers.record("costs.json", measured)

@@ -5,20 +5,18 @@
 """
 
 import ledgers
-import torch
 
 from hnbook import weights
 from hnlib import experiments
 
 
-def main() -> None:
-    """Train what is missing and write heaviest_negatives.json."""
-    torch.set_num_threads(1)
+def measured() -> dict:
+    """Return the shares, and configuration and environment of the first model."""
     held_out = experiments.load("anatomy", validation=5000, precision="bf16-mixed")
     first = held_out.model(held_out.names()[0], held_out.seeds[0]).record
     about = {part: first[part] for part in ("configuration", "environment")}
-    ledgers.write("heaviest_negatives.json", weights.measured(held_out) | about)
+    return weights.measured(held_out) | about
 
 
 if __name__ == "__main__":
-    main()
+    ledgers.record("heaviest_negatives.json", measured)

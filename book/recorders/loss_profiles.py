@@ -17,7 +17,6 @@ import hashlib
 import importlib
 import importlib.metadata
 import tomllib
-import warnings
 from functools import partial
 from pathlib import Path
 
@@ -177,12 +176,10 @@ def measured(build, a: torch.Tensor, b: torch.Tensor) -> dict:
     return {name: x if x is None else float(f"{x:.5g}") for name, x in numbers.items()}
 
 
-def main() -> None:
-    """Measure the rows whose packages are there, keep the others, and write, one row a line."""
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    stages, ledger = evidence.path("stages.npz"), evidence.measurement("loss_profiles")
-    known = {(row["library"], row["loss"]): row for row in ledger["rows"]}
+def ledger() -> dict:
+    """Measure the rows whose packages are there, and keep the others."""
+    stages, kept = evidence.path("stages.npz"), evidence.measurement("loss_profiles")
+    known = {(row["library"], row["loss"]): row for row in kept["rows"]}
     with np.load(stages) as file:
         batches = {name: [*map(torch.from_numpy, file[name])] for name in ORDER}
     for library, name, build in rows():
@@ -190,11 +187,11 @@ def main() -> None:
             found = {batch: measured(build, *z) for batch, z in batches.items()}
             known[library, name] = dict(library=library, loss=name, batches=found)
             if library != "hnlib":
-                ledger["versions"][library] = importlib.metadata.version(library)
-    ledger["batches"] = hashlib.sha256(stages.read_bytes()).hexdigest()
-    ledger["rows"] = [known[library, name] for library, name, _ in rows()]
-    ledgers.write("loss_profiles.json", ledger)
+                kept["versions"][library] = importlib.metadata.version(library)
+    kept["batches"] = hashlib.sha256(stages.read_bytes()).hexdigest()
+    kept["rows"] = [known[library, name] for library, name, _ in rows()]
+    return kept
 
 
 if __name__ == "__main__":
-    main()
+    ledgers.record("loss_profiles.json", ledger)

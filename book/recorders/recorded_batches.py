@@ -6,15 +6,14 @@ at losses there. One thread, four minutes.
 """
 
 import io
-from pathlib import Path
 
+import ledgers
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
 from hnlib import methods
-from hnlib._files import write_atomically
 from hnlib.images.config import ImageRun
 from hnlib.retrieval.config import RetrievalRun
 from hnlib.training.train import train
@@ -58,16 +57,15 @@ def stages(run, temperature: float) -> dict[str, np.ndarray]:
     return {f"{run.dataset} {stage}": z for stage, z in zip(STAGES, chosen)}
 
 
-def main() -> None:
-    """Train both and write stages.npz."""
-    torch.set_num_threads(1)
+def measured() -> bytes:
+    """Return the batches of both as a file of arrays."""
     batches = {}
     for run, temperature in RUNS:
         batches |= stages(run, temperature)
     file = io.BytesIO()
     np.savez_compressed(file, **batches)
-    write_atomically(Path(__file__).parents[1] / "results/stages.npz", file.getvalue())
+    return file.getvalue()
 
 
 if __name__ == "__main__":
-    main()
+    ledgers.record("stages.npz", measured)
