@@ -89,13 +89,18 @@ def depend(path: Path) -> None:
 
 
 def content_digest(path: Path) -> str:
-    """Return a digest of a file, or of the records of a folder; empty if there is none."""
-    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path] * path.exists()
+    """Return a digest of a file, or of the records of a folder."""
+    files = path.glob("*.jsonl") if path.is_dir() else [path] * path.exists()
+    return _digest(files, path.parent)
+
+
+def _digest(files: Iterable[Path], folder: Path) -> str:
+    """Return the SHA-256 of files and of their paths in a folder."""
     digest = hashlib.sha256()
-    for one in files:
-        digest.update(one.name.encode() + b"\0")
-        digest.update(one.read_bytes())
-    return digest.hexdigest() if files else ""
+    for one in sorted(files):
+        place = one.relative_to(folder).as_posix()
+        digest.update(place.encode() + b"\0" + one.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 def pack(right) -> str:
@@ -321,12 +326,8 @@ def environment(device=None) -> dict:
 @functools.cache
 def source_digest() -> str:
     """Return 12 hexadecimal digits of the SHA-256 of all sources of this package."""
-    digest, here = hashlib.sha256(), Path(__file__).resolve().parents[1]
-    for path in sorted(here.rglob("*.py")):
-        digest.update(
-            path.relative_to(here).as_posix().encode() + b"\0" + path.read_bytes() + b"\0"
-        )
-    return digest.hexdigest()[:12]
+    here = Path(__file__).resolve().parents[1]
+    return _digest(here.rglob("*.py"), here)[:12]
 
 
 def _processor() -> dict[str, str]:
