@@ -242,4 +242,4 @@ def _bar(runs: int):
     if terminal := os.environ.get("HNLIB_PROGRESS"):
         return tqdm(total=runs, unit="run", file=Path(terminal).open("w"), disable=False)
     looking = sys.stderr.isatty() or "JPY_PARENT_PID" in os.environ
-    return tqdm(total=runs, unit="run", disable=not looking or "HNLIB_EXECUTES" in os.environ)
+    return tqdm(total=runs, unit="run", disable=not looking or "TQDM_DISABLE" in os.environ)

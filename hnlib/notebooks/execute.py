@@ -267,7 +267,6 @@ def _prepare_environment(threads: int | None) -> None:
         "TQDM_DISABLE": "1",  # a bar would stay on the page
         "OMP_WAIT_POLICY": "passive",  # spinning threads starve whoever shares the machine
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
-        "HNLIB_EXECUTES": "1",  # an executed page shows no bars
     }
     for name, value in settings.items():
         os.environ.setdefault(name, value)
