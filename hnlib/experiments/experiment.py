@@ -349,12 +349,11 @@ class Experiment:
                 return {row["epoch"]: row for row in record["history"]}[int(epoch)][read_out]
             if metric.startswith("last_"):
                 return record["history"][-1][metric.removeprefix("last_")]
-            if metric == "transfer_ndcg":
-                others = self.fields["transfer"]
-                return statistics.fmean(record["metrics"][f"{other}_ndcg"] for other in others)
             return record["metrics"][metric]
 
         found = self._found(name, block)
+        if metric == "transfer_ndcg":
+            return dict(zip(found, self.group(name, block).get(metric, ())))
         if at or metric.startswith("last_"):
             found = dict(zip(found, store.complete(found.values())))
         return {seed: read(record) for seed, record in found.items()}
