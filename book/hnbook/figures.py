@@ -99,10 +99,10 @@ def label_lines(ax) -> None:
         ax.text(1.01, last, line.get_label(), fontsize=9, **style)
 
 
-def log_ticks(ax, ticks, axis: str = "x") -> None:
-    """Make an axis logarithmic, with only these ticks."""
-    getattr(ax, f"set_{axis}scale")("log")
-    getattr(ax, f"set_{axis}ticks")(ticks, [f"{tick:g}" for tick in ticks])
+def log_ticks(ax, ticks) -> None:
+    """Make the horizontal axis logarithmic, with only these ticks."""
+    ax.set_xscale("log")
+    ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     ax.minorticks_off()
 
 
