@@ -58,8 +58,9 @@ def check(id: str, title: str, tolerance: float, kind: str = "identity") -> Iter
 
     The block gets a function ``see(value, control, instances)``. A value is a discrepancy, for an
     inequality a violation; a control is the same quantity for a variant known to be false. Both are
-    numbers or arrays, of which the largest counts, over all calls. The instances are by default the
-    number of values. NaN never passes.
+    numbers or arrays, of which the largest counts, over all calls. Of two near misses that must
+    both fail, hand over the smaller. The instances are by default the number of values. NaN never
+    passes.
 
     Parameters
     ----------
