@@ -21,7 +21,7 @@ PAPERS = {"hcl": "HCL", "hclot": "HCL-OT", "hscl": "H-SCL", "dro": "ADNCE", "unr
 NONE_YET = "*None yet.*\n"
 #: The experiments of *Hardness or temperature?*
 TITLE_PAGE = ["map", "equal-gamma", "images-longer", "images-longer-hundred", "resnet18"]
-TITLE_PAGE += ["resnet18-temperatures"]
+TITLE_PAGE += ["resnet18-temperatures", "resnet18-confirmed"]
 ENTRY = re.compile(r"^\*\*.*\((\w+)\)$", re.M)  # the title of an erratum, with its claim's code
 
 
@@ -181,7 +181,9 @@ def gpu_costs() -> dict[str, Any]:
     about = f"torch {versions['torch']}, CUDA {versions['cuda']}"
     minutes = lambda network: f"{seconds(network) / 60:.0f} min"  # noqa: E731
     tuned = gpu["second session"]["fine-tunings of all-MiniLM-L6-v2"]
+    later = gpu["fourth session"]
     names = {"views": views, "versions": about, "tuned": tuned}
+    names |= {"later": later["views_per_second"], "pages": later["pages at small parameters"]}
     return names | {"planned": planned, "minutes": minutes}
 
 
