@@ -1,19 +1,14 @@
 """kNN, linear probe and support vector machine: against slow versions and scikit-learn."""
 
-import copy
-
 import numpy as np
 import pytest
 import torch
 from drawn import seeded
-from scripts import ROOT
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.svm import SVC
-from torch import nn
 
-from hnlib.images import data, encoders
 from hnlib.training import evaluation
 
 PENALTIES = [1e-3, 1e-2, 0.1, 1, 10, 100, 1000]
@@ -66,23 +61,6 @@ def test_the_probe_sees_all_features_beside_one_of_a_large_deviation():
     assert accuracy(evaluation.linear_probe(wide[:100], y[:100], wide[100:], y[100:])) == 1
     noise = wide[:, 5:]
     assert accuracy(evaluation.linear_probe(noise[:100], y[:100], noise[100:], y[100:])) < 0.7
-
-
-@pytest.mark.slow
-def test_the_papers_readout_trains_in_train_mode_and_leaves_no_trace(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "examples")
-    from paper_readout import readout
-
-    dataset = data.subset(data.load("digits"), 300, seed=0)
-    torch.manual_seed(0)
-    encoder = encoders.build("small-cnn", 1, 8).eval()
-    before = copy.deepcopy(encoder.state_dict())
-    options = ("digits", 6, 64, 1e-2, 0, 3)
-    found = readout(encoder, dataset, *options)
-    assert found > 0.4
-    assert all(torch.equal(v, before[k]) for k, v in encoder.state_dict().items())
-    monkeypatch.setattr(nn.Module, "train", lambda self, mode=True: self)  # the control
-    assert abs(found - readout(encoder, dataset, *options)) > 0.01
 
 
 def test_svm_chooses_on_inner_folds_and_ties_go_to_the_smallest():

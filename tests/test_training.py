@@ -248,7 +248,7 @@ def test_a_queue_with_labels_takes_the_class_from_the_negatives(positives):
 
 @pytest.mark.slow
 def test_held_out_images_are_read_out_beside_the_test_images():
-    with pytest.raises(ValueError, match="examples/paper_readout"):
+    with pytest.raises(ValueError, match="protocols must be clean"):
         train(**STEP, protocols=("paper",))
     run = train(**STEP, validation=40)
     for name, size in {"knn": 50, "linear_validation": 40}.items():

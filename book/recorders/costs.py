@@ -1,10 +1,9 @@
-"""Time losses of five libraries in one process: `python book/recorders/costs.py` writes `costs.json`.
+"""Time losses of three libraries in one process: `python book/recorders/costs.py` writes `costs.json`.
 
 Forward and backward, 128 pairs, float32, one thread, half a minute; the machine should do nothing
 else. Losses take turns, so that a slow moment hits all alike; the fastest of 50 turns counts. Beside
-them is the floor of a loss with as many similarities, `torch.logsumexp(a @ b.T / t, 1).mean()`: B × B where it is of pairs, 2B × 2B
-where it is of two views or of labels. Losses are called as in `loss_profiles.py`; a library that
-is not installed is left out.
+them is the floor of a loss with as many similarities, `torch.logsumexp(z @ z.T / t, 1).mean()`,
+2B × 2B. Losses are called as in `loss_profiles.py`; a library that is not installed is left out.
 """
 
 import importlib.metadata
@@ -17,14 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hnlib import methods
 from hnlib.training import records
 
 BATCH, DIMENSION, REPEATS, WARM = 128, 128, 50, 2
-MNRL = "MultipleNegativesRankingLoss"
-HELD = dict(tau_plus=0.0, weights_gradient=False)
-PML, LIGHTLY, ST = "pytorch-metric-learning", "lightly", "sentence-transformers"
-VIEWS = {  # what is computed: library and name in loss_profiles.py
+PML, LIGHTLY = "pytorch-metric-learning", "lightly"
+LOSSES = {  # what is computed: library and name in loss_profiles.py
     "InfoNCE": [("hnlib", "simclr"), (LIGHTLY, "NTXentLoss"), (PML, "NTXentLoss")],
     "DCL": [("hnlib", "dcl"), (LIGHTLY, "DCLLoss")],
     "labels": [("hnlib", "scl"), (PML, "SupConLoss")],
@@ -32,22 +28,6 @@ VIEWS = {  # what is computed: library and name in loss_profiles.py
         *(("hnlib", name) for name in ("hcl held", "hcl", "ot", "unremix")),
         *((PML, name) for name in ("MultiSimilarityLoss", "CircleLoss")),
     ],
-}
-PAIRS = {
-    "InfoNCE, one way": [("hnlib", "simclr"), (ST, MNRL)],
-    "InfoNCE, both ways": [
-        ("hnlib", "simclr, both ways"),
-        (ST, f"{MNRL}, both ways"),
-        ("open_clip_torch", "ClipLoss, first scale"),
-    ],
-    "hard negatives": [("hnlib", "hcl held"), (ST, f"{MNRL}, hardness 9 (LLaVE)")],
-    "sigmoid": [("hnlib", "siglip"), ("open_clip_torch", "SigLipLoss, first scale")],
-}
-OURS = {
-    "simclr": methods.build("simclr").pairs,
-    "simclr, both ways": partial(methods.build("simclr").pairs, both=True),
-    "hcl held": methods.build("hcl", **HELD).pairs,
-    "siglip": methods.build("siglip").pairs,
 }
 
 
@@ -60,30 +40,24 @@ def embeddings() -> tuple[Tensor, Tensor]:
     return tuple(view.requires_grad_() for view in functional.normalize(views, dim=2))
 
 
-def floor(a: Tensor, b: Tensor, temperature: float = 0.1) -> Tensor:
-    """Return the mean soft maximum of the similarities of rows of `a` [n, d] and `b` [m, d]."""
-    return torch.logsumexp(a @ b.T / temperature, 1).mean()
+def floor(z: Tensor, temperature: float = 0.1) -> Tensor:
+    """Return the mean soft maximum of the similarities of the rows of `z` [n, d]."""
+    return torch.logsumexp(z @ z.T / temperature, 1).mean()
 
 
 def calls(a: Tensor, b: Tensor) -> dict[tuple, partial]:
-    """Return, by kind, what is computed, library and name, what makes each loss of the batch."""
+    """Return, by what is computed, library and name, what makes each loss of the batch."""
     both = torch.cat([a, b]).detach().requires_grad_()
     mixed = torch.stack([a, b], 1).flatten(0, 1).detach().requires_grad_()
     labels = torch.arange(len(a)).repeat_interleave(2)
     built = {(library, name): build for library, name, build in loss_profiles.rows()}
-    found = {
-        ("views", "floor"): partial(floor, both, both),
-        ("pairs", "floor"): partial(floor, a, b),
-    }
-    for kind, groups in {"views": VIEWS, "pairs": PAIRS}.items():
-        for what, several in groups.items():
-            for library, name in several:
-                if kind == "pairs" and library == "hnlib":
-                    found[kind, what, library, name] = partial(OURS[name], a, b)
-                elif loss_profiles.available(library):
-                    loss, labelled = built[library, name]()
-                    points = (mixed, labels) if labelled else (a, b)
-                    found[kind, what, library, name] = partial(loss, *points)
+    found = {("floor", "torch", "floor"): partial(floor, both)}
+    for what, several in LOSSES.items():
+        for library, name in several:
+            if loss_profiles.available(library):
+                loss, labelled = built[library, name]()
+                points = (mixed, labels) if labelled else (a, b)
+                found[what, library, name] = partial(loss, *points)
     return found
 
 
@@ -97,10 +71,9 @@ def timed() -> list[dict]:
             losses_of[key]().backward()
             times[key].append(time.perf_counter() - start)
     rows = []
-    for (kind, what, *row), spent in times.items():
-        library, name = row or ("torch", "floor")
+    for (what, library, name), spent in times.items():
         minimum = float(f"{1e3 * min(spent[WARM:]):.3g}")
-        rows.append(dict(kind=kind, what=what, library=library, loss=name, minimum=minimum))
+        rows.append(dict(what=what, library=library, loss=name, minimum=minimum))
     return rows
 
 

@@ -118,7 +118,7 @@ class ImageRun(Configuration):
     evaluate_size
         largest number of images in each split of the readouts
     protocols
-        of the readouts: clean; paper is that of a few records and of examples/paper_readout.py
+        of the readouts: clean; a few records have paper, that of the released code
     """
 
     encoder: str = "small-cnn"

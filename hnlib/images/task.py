@@ -207,7 +207,7 @@ def cap_sizes(dataset: data.Dataset, size: int | None) -> data.Dataset:
 def _check(run: ImageRun, method, supervised: bool) -> None:
     """Check that the options fit each other and the method, before the images are loaded."""
     if "paper" in run.protocols:
-        raise ValueError("examples/paper_readout.py reads out a saved run by the protocol paper")
+        raise ValueError("protocols must be clean; paper is that of a few records alone")
     chosen = [name for name in ("mixing", "queue", "pairs_only") if getattr(run, name)]
     chosen += ["admitted"] * (run.admitted < 1)
     if len(chosen) > 1:
