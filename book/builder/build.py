@@ -71,7 +71,8 @@ def execute_chapters(wanted: dict[Path, Path], jobs: int, parameters=None, **opt
     forked_kernels.preload(LIBRARIES)
     options |= {"kernel_manager_class": forked_kernels.KernelManager}
     pool, tasks = ThreadPoolExecutor(jobs), {}
-    for chapter in sorted(wanted, key=seconds, reverse=True):
+    # from nothing the last pages first, because one of them judges all predictions
+    for chapter in sorted(reversed(wanted), key=seconds, reverse=True):
         task = pool.submit(execute.execute, chapter, wanted[chapter], parameters, **options)
         tasks[task] = name(chapter)
     try:
