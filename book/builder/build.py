@@ -34,7 +34,7 @@ from hnlib.training import records
 TIMEOUT = 900  # seconds for one cell of a chapter in the default build
 # slow to import, and used by several chapters; they import matplotlib, pandas and scipy
 LIBRARIES = ["cvxpy", "ipykernel.kernelapp", "lightning_fabric", "ot", "seaborn"]
-LIBRARIES += ["sklearn.linear_model", "torch", "torch_geometric"]
+LIBRARIES += ["cyclopts", "pydantic", "sklearn.linear_model", "torch", "torch_geometric"]
 
 
 @cache
