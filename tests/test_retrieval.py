@@ -97,6 +97,19 @@ def test_bad_collections_get_one_sentence(folder, name, content, message):
         data.load("banking77", folder)
 
 
+def test_search_keeps_the_order_of_equal_scores():
+    """Ties inside the depth and at its end: as a stable sort of all documents has them."""
+    generator = seeded()
+    for size in (3, 20, 150, 400):
+        scores = torch.randint(0, 9, (7, size), generator=generator).float()
+        left_out = [torch.randperm(size, generator=generator)[: size // 4] for _ in scores]
+        found = metrics.search(torch.eye(7), scores.T.contiguous(), without=left_out)
+        for row, without, ranked in zip(scores, left_out, found.tolist()):
+            row[without] = -torch.inf
+            wanted = sorted(range(size), key=lambda i: (-row[i], i))
+            assert ranked == wanted[:100]
+
+
 def test_candidates_are_the_ranks_without_what_is_judged():
     s = torch.tensor([[5.0, 4, 3, 2, 1, 0], [0.0, 1, 2, 3, 4, 5]])
     relevant = torch.tensor([0, 2, 6 + 5])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterable
@@ -73,44 +74,71 @@ def cross_fit(ours, base, splits: int = 400, best: int = 1, choosers: int | None
         raise ValueError(
             f"need [settings, seeds, examples], seeds and examples alike, got {shapes}"
         )
-    seeds, count = range(shapes[0][1]), shapes[0][2]
+    return fit(*(halved(side, splits) for side in sides), best, choosers)
+
+
+def halved(scores, splits: int) -> np.ndarray:
+    """Return means over random halves of the examples, then over what each half leaves.
+
+    From scores [settings, seeds, examples] to means [settings, seeds, 2 splits]; the halves are the
+    same in every call.
+    """
+    rng, count = np.random.default_rng(0), scores.shape[2]
+    half = np.stack([rng.permutation(count) < count // 2 for _ in range(splits)], 1)
+    halves = 1.0 * np.hstack([half, ~half])
+    return np.tensordot(scores, halves, 1) / halves.sum(0)
+
+
+def fit(ours: np.ndarray, base: np.ndarray, best: int = 1, choosers: int | None = None) -> Effect:
+    """Return the effect of `cross_fit` from the means of `halved`."""
+    sides, seeds = (ours, base), range(ours.shape[1])
     complete = [s for s in seeds if not any(np.isnan(side[:, s]).any() for side in sides)]
     choosing = [s for s in complete if choosers is None or s < choosers]
     deciding = [s for s in seeds if s not in choosing]
     if not choosing:
         raise ValueError(f"need a seed that has all settings, got {len(seeds)} that have some")
-    rng = np.random.default_rng(0)
-    half = np.stack([rng.permutation(count) < count // 2 for _ in range(splits)], 1)
-    halves = 1.0 * np.hstack([half, ~half])
-    # [settings, seeds, halves]
-    choose = [np.tensordot(side, halves, 1) / halves.sum(0) for side in sides]
-    judge = [np.roll(means, splits, axis=2) for means in choose]  # on the other half
     size = max(len(choosing) // 2, 1)
-    few = math.comb(len(choosing), size) <= MOST
-    orders = [] if few else [rng.permutation(choosing) for _ in range(MOST)]
+    few, rng = math.comb(len(choosing), size) <= MOST, np.random.default_rng(0)
+    orders = [] if few else [rng.permutation(choosing).tolist() for _ in range(MOST)]
 
-    def parts(own: list[int]) -> Iterable:
+    def parts(own: list[int]) -> Iterable[tuple[int, ...]]:
         if few:
             return itertools.combinations(own, size)
-        return ([s for s in order if s in own][:size] for order in orders)
+        return (tuple(s for s in order if s in own)[:size] for order in orders)
 
-    def mean(left_out: int | None = None) -> float:
+    @functools.cache
+    def differences(part: tuple[int, ...]) -> np.ndarray:
+        """Return ours minus base, as seeds and halves choose and the other halves judge."""
+        return np.subtract(*(_of_best(side, part, best) for side in sides))
+
+    def means(left_out: int | None = None) -> np.ndarray:
+        """Return the mean without a choosing seed, and that without each deciding seed, too."""
         own, found = [s for s in choosing if s != left_out], []
         for part in parts(own):
-            others = [[s] for s in seeds if s not in (*part, left_out)] or [[s] for s in part]
-            ranks = [(-means[:, part].mean(1)).argsort(0, kind="stable") for means in choose]
-            # [best, others, halves]: of each setting that is chosen on one half, by the other
-            picked = [x[k[:best, None], others, range(2 * splits)] for k, x in zip(ranks, judge)]
-            ours, base = (_mean(scores) for scores in picked)
-            found.append(np.nanmean(_mean(ours - base)))
-        return 100 * float(np.mean(found))
+            rows, known = differences(part), ~np.isnan(differences(part))
+            rows = np.where(known, rows, 0)
+            others = [s for s in seeds if s not in (*part, left_out)] or [*part]
+            less = [np.vstack([0 * x[:1], x[deciding]]) for x in (rows, known)]
+            with np.errstate(invalid="ignore"):
+                by_half = (rows[others].sum(0) - less[0]) / (known[others].sum(0) - less[1])
+            found.append(_mean(by_half.T))
+        return 100 * np.mean(found, 0)
 
+    mean, *without = means()
     if len(choosing) < 3:  # without one seed nobody would choose, or nobody judge
-        return Effect(mean(), math.inf, 0, "these images", seeds=tuple(seeds))
-    groups = [group for group in (choosing, deciding) if group]
-    variance = sum((len(group) - 1) * np.var([mean(s) for s in group]) for group in groups)
+        return Effect(float(mean), math.inf, 0, "these images", seeds=tuple(seeds))
+    groups = [group for group in ([means(s)[0] for s in choosing], without) if len(group)]
+    variance = sum((len(group) - 1) * np.var(group) for group in groups)
     df = min(map(len, groups)) - 1
-    return Effect(mean(), math.sqrt(variance), df, "these images", seeds=tuple(seeds))
+    return Effect(float(mean), math.sqrt(variance), df, "these images", seeds=tuple(seeds))
+
+
+def _of_best(means: np.ndarray, part: tuple[int, ...], best: int) -> np.ndarray:
+    """Return means [seeds, halves] of the settings that some seeds choose on the other half."""
+    halves = means.shape[2]
+    order = (-means[:, part].mean(1)).argsort(0, kind="stable")[:best]
+    judge = np.roll(means, halves // 2, axis=2)
+    return _mean(judge[order[:, None], np.arange(means.shape[1])[:, None], np.arange(halves)])
 
 
 def _mean(scores):

@@ -25,9 +25,20 @@ def search(
         scores = queries[start : start + 256] @ documents.T
         for row, left_out in zip(scores, without[start : start + 256]):
             row[left_out] = -torch.inf
-        order = scores.sort(dim=1, descending=True, stable=True).indices
-        ranked.append(order[:, :depth])
+        ranked.append(_first(scores, min(depth, len(documents))))
     return torch.cat(ranked)
+
+
+def _first(scores: Tensor, depth: int) -> Tensor:
+    """Return the first `depth` columns of a stable descending sort, at a fraction of its time."""
+    best, columns = scores.topk(min(depth + 1, scores.shape[1]))
+    columns = columns[:, :depth].sort().values  # so that equal scores keep their order
+    order = scores.gather(1, columns).sort(descending=True, stable=True).indices
+    ranked = columns.gather(1, order)
+    if depth < scores.shape[1]:  # which of several equal scores is the last is not topk's to say
+        tied = (best[:, depth - 1] == best[:, depth]).nonzero()[:, 0]
+        ranked[tied] = scores[tied].sort(descending=True, stable=True).indices[:, :depth]
+    return ranked
 
 
 def evaluate(ranked: Tensor, judgements: Sequence[dict[int, float]]) -> dict[str, Tensor]:
