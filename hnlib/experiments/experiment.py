@@ -548,7 +548,7 @@ def _flat(arms) -> Iterator[str]:
 
 
 UNTRAINED = "untrained"
-SCHEMA = ("extends", "blocks", "mixed", "primary", "matters")  # no fields of runs
+SCHEMA = ("extends", "blocks", "mixed", "primary", "matters", "fresh")  # no fields of runs
 SELECTED = ("seeds", "arms", "blocks", "primary", "beside")  # parameters, no fields of runs either
 
 
