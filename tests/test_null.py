@@ -248,6 +248,26 @@ def test_trainings_that_diverge_on_an_own_task_score_nothing(tmp_path):
         assert diverged is None and fine.shape == (30,)
 
 
+def test_scores_of_an_own_task_that_were_torn_are_made_again(tmp_path):
+    """A kill leaves an unfinished line: the second start writes after it, the third reads both."""
+    own, log = tmp_path / "own.py", tmp_path / "trained"
+    noted = f"    open({str(log)!r}, 'a').write(f'{{seed}} ')\n    import"
+    own.write_text(TASK.replace("    import", noted))
+    setting = {"method": "simclr", "options": {"temperature": 0.5}, "lr": 0.1}
+
+    def start():
+        one = null.OwnTask(null.protocol(), str(own), None, tmp_path, Engine())
+        return np.array(one.train([(setting, seed) for seed in (3, 4)]))
+
+    first = start()
+    (kept,) = tmp_path.glob("*.jsonl")
+    kept.write_bytes(kept.read_bytes()[:-20])
+    for _ in range(2):
+        with pytest.warns(UserWarning, match=rf"line 2 of {kept} cannot be read and is left out"):
+            assert (start() == first).all()
+    assert log.read_text() == "3 4 4 "
+
+
 def test_one_configuration_is_compared_though_all_its_settings_have_fresh_seeds():
     """All 24 seeds could choose then, in millions of ways; more settings change nothing."""
     few = np.random.default_rng(0).random((3, null.BEST, 8 + null.FRESH, 20))

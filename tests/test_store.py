@@ -1,14 +1,17 @@
 """The files of records: nothing is lost, nothing is changed unseen, and scores keep every bit."""
 
+import base64
 import json
 import math
 import multiprocessing
+import zlib
 from contextlib import nullcontext
 
 import pytest
 
 from hnlib.images.config import ImageRun
 from hnlib.training import records, store
+from hnlib.training.config import canonical
 
 
 def record(seed=0, linear=0.9, date="2026-01-02T03:04:05+00:00", **chosen):
@@ -86,6 +89,95 @@ def test_a_line_that_a_killed_process_tore_is_reported_and_its_neighbours_are_re
     with pytest.warns(UserWarning, match=rf"line 2 of {path} cannot be read and is left out"):
         found = store.read(tmp_path)
     assert {one["configuration"]["seed"] for one in found} == {0, 1}
+
+
+SUPERSEDING = {"supersedes": "a run", "digest": "of it", "why": None, "date": "2026-01-01"}
+MALFORMED = [
+    ({"run": 5}, "run: .*valid string, got 5"),
+    ({"run": None}, "run: .*valid string"),
+    ({"digest": None}, "digest: .*valid string"),
+    ({"date": 3}, "date: .*valid string"),
+    ({"metrics": "0.9"}, "metrics: .*instance of dict, got '0.9'"),
+    ({"metrics": [0.9]}, "metrics: .*instance of dict"),
+    ({"metrics": {"linear": 1e999}}, "metrics must be finite"),
+    ({"configuration": None}, "configuration: .*instance of dict"),
+    ({"configuration": ["images"]}, "configuration: .*instance of dict"),
+    ({"configuration": ...}, "configuration: Field required"),
+    ({"kind": "videos"}, "kind: .*'images', .* or 'measurement', got 'videos'"),
+    ({"kind": ["images"]}, "kind: .*got .'images'."),
+    ({"sessions": [{"seconds": 1.5}]}, "sessions.0.environment: Field required"),
+    (SUPERSEDING | {"date": 3}, "date: .*valid string"),
+    (SUPERSEDING | {"digest": ["of it"]}, "digest: .*valid string"),
+    ([], "valid dictionary"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "why"), MALFORMED)
+def test_a_line_of_a_wrong_type_is_reported_and_its_neighbours_are_read(
+    tmp_path, monkeypatch, wrong, why
+):
+    path = store.append(record(0), tmp_path)
+    line = wrong
+    if wrong and "supersedes" not in wrong:
+        line = {k: v for k, v in (json.loads(path.read_text()) | wrong).items() if v is not ...}
+    with path.open("a") as file:
+        file.write(json.dumps(line).replace("Infinity", "1e400") + "\n")
+        file.write(json.dumps(SUPERSEDING) + "\n")  # of another type than a wrong one
+    store.append(record(1), tmp_path)
+    sentence = rf"line 2 of {path} cannot be read and is left out \(.*{why}.*\); run again"
+    with pytest.warns(UserWarning, match=sentence):
+        assert {*records.frame(tmp_path)["seed"]} == {0, 1}
+    monkeypatch.setenv("HNLIB_RECORDS", str(tmp_path))
+    with pytest.warns(UserWarning, match=sentence):
+        assert len(records.by_key()) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "why"), [({"id": 5}, "id"), ({"id": "one", "hardware": "a processor"}, "hardware")]
+)
+def test_an_environment_of_a_wrong_type_is_reported(tmp_path, line, why):
+    store.append(record(), tmp_path)
+    with (tmp_path / store.ENVIRONMENTS).open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    with pytest.warns(UserWarning, match=rf"line 2 of .*environments\.jsonl .*{why}"):
+        assert len(store.read(tmp_path)) == 1
+
+
+def _scores_of(text):
+    """Return the line of scores of `record(0)` with another text, or with what `text` packs."""
+    return store.line_of({"digest": store.digest_of(record()), "scores": text})
+
+
+def test_scores_that_cannot_be_unpacked_are_reported_and_left_out(tmp_path):
+    path = store.append(record(0), tmp_path).with_suffix(".scores.jsonl")
+    good = path.read_bytes()
+    wrong = "é", 5, "not packed", store.pack({"history": {"columns": 5}}), store.pack([1])
+    for text in wrong:
+        path.write_bytes(_scores_of(text))
+        with pytest.warns(UserWarning, match=rf"of {path} cannot be read and is left out \(.+\)"):
+            (found,) = records.load_all(tmp_path)
+        assert found == {k: v for k, v in record().items() if k not in store.SCORES}
+    path.write_bytes(good)
+    assert records.load_all(tmp_path) == [record()]
+
+
+def test_a_line_of_scores_unpacks_to_so_many_bytes_at_most(tmp_path, monkeypatch):
+    """Seventy kilobytes can unpack to sixty megabytes."""
+    store.append(record(0), tmp_path)
+    packed = len(canonical({part: record()[part] for part in store.SCORES}))
+    monkeypatch.setattr(store, "LARGEST", packed)
+    assert records.load_all(tmp_path) == [record()]
+    monkeypatch.setattr(store, "LARGEST", packed - 1)
+    sentence = rf"left out \(its \d+ characters unpack to more than {packed - 1} bytes\)"
+    with pytest.warns(UserWarning, match=sentence):
+        (found,) = records.load_all(tmp_path)
+    assert "history" not in found
+    monkeypatch.undo()
+    squeeze = zlib.compressobj(9, zlib.DEFLATED, -15, zdict=store.DICTIONARY)
+    bomb = squeeze.compress(bytes(store.LARGEST + 1)) + squeeze.flush()
+    assert len(bomb) < 73_000
+    with pytest.raises(ValueError, match="unpack to more than 33,554,432 bytes"):
+        store.unpack(base64.b85encode(bomb).decode(), {})
 
 
 def test_the_same_record_twice_counts_once_and_replicates_are_ordered_by_date(tmp_path):

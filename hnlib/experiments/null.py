@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -20,6 +19,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from cyclopts.types import ExistingFile, PositiveInt
+from pydantic_core import SchemaValidator
+from pydantic_core import core_schema as schema
 from tqdm import tqdm
 
 from hnlib import experiments
@@ -50,6 +51,10 @@ WORDS = {
 }
 KEPT = ("difference", "between", "df", "family", "holm")  # of an effect, in a record
 Setting = dict  # fields of a run: method, options, lr
+#: A line of what is kept of an own task: a job, and its scores by query or null
+KEPT_SCORES = SchemaValidator(
+    schema.tuple_schema([store.TEXT, schema.nullable_schema(schema.list_schema(store.NUMBER))])
+)
 
 
 def protocol(quick: bool = False) -> experiments.Experiment:
@@ -132,8 +137,7 @@ class OwnTask(Task):
     def train(self, jobs: list[tuple[Setting, int]]) -> list[np.ndarray | None]:
         """Return the scores by query of settings and seeds, None where a training diverged."""
         path = self.folder / f"{self.name}.jsonl"
-        lines = path.read_text("utf-8").split("\n")[:-1] if path.exists() else []
-        found = dict(map(json.loads, lines))
+        found = dict(store.entries(path, KEPT_SCORES))
         missing = {canonical(job): job for job in jobs if canonical(job) not in found}
         one = functools.partial(train_own, self.file, *self.ours)
         done = runner.spread(one, missing.values(), self.engine)
@@ -144,8 +148,7 @@ class OwnTask(Task):
             if len(sizes) > 1:
                 raise ValueError(f"train of {self.file} must always return as many scores")
             found[canonical(job)] = scores
-            with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps([canonical(job), scores]) + "\n")
+            store.write(path, [store.line_of([canonical(job), scores])])
         scores = [found[canonical(job)] for job in jobs]
         return [None if one is None else np.array(one) for one in scores]
 

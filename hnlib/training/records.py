@@ -43,6 +43,7 @@ PARQUET = "records.parquet"
 SHOWN = ("test_images", "graphs", "sentences", "judged")
 #: Types of fields that stay what they are where a row has none
 DTYPES = {int: "Int64", bool: "boolean"}
+_sorted_json = json.JSONEncoder(sort_keys=True).encode  # `json.dumps` makes an encoder a call
 #: Digest of each file that this process has read, by its path in the checkout
 DEPENDENCIES: dict[str, str] = {}
 #: Names of the runs whose records this process has used; "*" stands for all of a folder
@@ -207,7 +208,7 @@ def _identity(record: dict) -> tuple[str, str, int]:
     """
     chosen = record["configuration"]
     rest = {key: value for key, value in chosen.items() if key not in ("experiment", "seed")}
-    return record["kind"], json.dumps(rest, sort_keys=True), chosen["seed"]
+    return record["kind"], _sorted_json(rest), chosen["seed"]
 
 
 def _table(several: Iterable[dict], identities: Iterable, scores: bool = False) -> pd.DataFrame:

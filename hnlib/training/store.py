@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import os
 import re
 import tomllib
@@ -19,12 +20,13 @@ import warnings
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic_core import from_json  # three times as fast as json
+from pydantic_core import SchemaValidator, ValidationError, from_json  # three times as fast as json
+from pydantic_core import core_schema as schema
 
 from hnlib import _files
 from hnlib.training import kinds
@@ -33,10 +35,13 @@ from hnlib.training.config import canonical, name
 SCORES = ("history", "losses", "correct")  # what stands apart
 ENVIRONMENTS, DIGESTS = "environments.jsonl", "digests.jsonl"
 LOST = "{} has lost or changed {} of the lines that were added: restore it from git"
+UNREADABLE = "{} cannot be read and is left out ({}); run again what it recorded"
 WON = (
     "{} has {} lines that were not added: records come by `hnlib results --add FOLDER`, which also "
     "ends an adding that was interrupted"
 )
+#: Bytes of the scores of a line when unpacked: a thousand times what the largest of the book has
+LARGEST = 2**25
 #: One character for each distinct score of a packed line
 ALPHABET = "".join(c for c in map(chr, range(0x23, 0x1000)) if c.isprintable() and c != "\\")
 #: The value of each character of base 85
@@ -45,6 +50,52 @@ DIGITS[[base64.b85encode(bytes([0, 0, 0, value]))[-1] for value in range(85)]] =
 #: Words of the scores, for zlib. Without them nothing can be unpacked
 _words = Path(__file__).with_name("dictionary.toml").read_text("utf-8")
 DICTIONARY = tomllib.loads(_words)["zlib"].encode()
+
+
+def form(needs: dict[str, Any], may: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the schema of an object with fields that it needs or may have, and any others."""
+    fields = {key: schema.typed_dict_field(one) for key, one in needs.items()}
+    for key, one in (may or {}).items():
+        fields[key] = schema.typed_dict_field(one, required=False)
+    return schema.typed_dict_schema(fields, extra_behavior="allow")
+
+
+def _without_infinity(metrics: dict) -> dict:
+    if math.inf in metrics.values() or -math.inf in metrics.values():  # 1e400 is read as one
+        raise ValueError("metrics must be finite")
+    return metrics
+
+
+def _tag(entry) -> str:
+    return "superseding" if isinstance(entry, dict) and "supersedes" in entry else "run"
+
+
+TEXT, OBJECT = schema.str_schema(strict=True), schema.is_instance_schema(dict)
+NUMBER = schema.float_schema(strict=True, allow_inf_nan=False)
+#: What the lines of each file have
+_run = form(
+    {
+        "run": TEXT,
+        "digest": TEXT,
+        "kind": schema.literal_schema([*kinds.KINDS, kinds.MEASUREMENT]),
+        "configuration": OBJECT,
+        "metrics": schema.no_info_after_validator_function(_without_infinity, OBJECT),
+    },
+    {
+        "environment": TEXT,
+        "date": TEXT,
+        "seconds": schema.nullable_schema(NUMBER),
+        "sessions": schema.nullable_schema(schema.list_schema(form({"environment": TEXT}))),
+    },
+)
+_superseding = form(
+    {"supersedes": TEXT, "digest": TEXT, "why": schema.nullable_schema(TEXT), "date": TEXT}
+)
+_both = {"run": _run, "superseding": _superseding}
+RUN_LINE = SchemaValidator(schema.tagged_union_schema(_both, _tag))
+SCORES_LINE = SchemaValidator(form({"digest": TEXT, "scores": TEXT}))
+ENVIRONMENT_LINE = SchemaValidator(form({"id": TEXT}, {"hardware": OBJECT, "versions": OBJECT}))
+DIGESTS_LINE = SchemaValidator(form({"file": TEXT, "lines": schema.list_schema(TEXT)}))
 
 
 def append(record: dict, folder: Path | str) -> Path:
@@ -71,11 +122,11 @@ def _append(several: Iterable[dict], folder: Path) -> None:
         if packed is not None:
             scores[_scores_path(path)].append(packed)
         environments |= used
-    known = {one.get("id") for one in _entries(folder / ENVIRONMENTS)}
-    new = [_line(one) for id_, one in environments.items() if id_ not in known]
+    known = {one["id"] for one in entries(folder / ENVIRONMENTS, ENVIRONMENT_LINE)}
+    new = [line_of(one) for id_, one in environments.items() if id_ not in known]
     # what a line needs stands before it
     for path, lines in [(folder / ENVIRONMENTS, new), *scores.items(), *mains.items()]:
-        _write(path, lines)
+        write(path, lines)
 
 
 def file_of(folder: Path, configuration: dict) -> Path:
@@ -90,7 +141,7 @@ def _scores_path(path: Path) -> Path:
     return path.with_suffix(".scores.jsonl")
 
 
-def _write(path: Path, lines: list[bytes]) -> None:
+def write(path: Path, lines: list[bytes]) -> None:
     """Append lines to a file; an unfinished line before them is ended first."""
     if not lines:
         return
@@ -101,7 +152,8 @@ def _write(path: Path, lines: list[bytes]) -> None:
         file.write(b"\n" * (not ends) + b"".join(lines))
 
 
-def _line(entry: dict) -> bytes:
+def line_of(entry: dict | list) -> bytes:
+    """Return what `entries` reads back."""
     return (canonical(entry) + "\n").encode()
 
 
@@ -126,9 +178,9 @@ def _lines(record: dict) -> tuple[bytes, bytes | None, dict[str, dict]]:
         main["sessions"] = [reference(one, "date", "seconds") for one in record["sessions"]]
     scores = {part: record[part] for part in SCORES if part in record}
     if not scores:
-        return _line(main), None, used
+        return line_of(main), None, used
     packed = {"digest": digest, "scores": pack(scores)}
-    return _line(main), _line(packed), used
+    return line_of(main), line_of(packed), used
 
 
 def _usual_sessions(record: dict) -> list[dict]:
@@ -159,17 +211,18 @@ def read(folder: Path | str) -> list[dict]:
     if folder.suffix == ".parquet":
         return _read_parquet(folder)
     found: dict[str, dict] = {}
-    superseding, lines = [], [(path, one) for path in files(folder) for one in _entries(path)]
+    lines = [(path, one) for path in files(folder) for one in entries(path, RUN_LINE)]
     # after the lines that name them: others may be writing
-    environments = {one.pop("id"): one for one in _entries(folder / ENVIRONMENTS) if "id" in one}
+    several = entries(folder / ENVIRONMENTS, ENVIRONMENT_LINE)
+    superseding, environments = [], {one.pop("id"): one for one in several}
     for path, entry in lines:
-        if entry.keys() >= {"supersedes", "digest", "why", "date"}:
+        if "supersedes" in entry:
             superseding.append(entry)
             continue
         try:
             found[entry["digest"]] = _with_environment(entry, environments)
             entry["file"] = path
-        except (KeyError, TypeError) as error:
+        except KeyError as error:
             raise ValueError(f"{path} has a line without {error}; restore the file") from None
     for entry in sorted(superseding, key=lambda one: one["date"]):
         if (record := found.get(entry["digest"])) is not None:
@@ -216,7 +269,9 @@ def complete(several: Iterable[dict]) -> list[dict]:
     several = list(several)
     files = {record["file"] for record in several if "file" in record}
     scores = {
-        one["digest"]: one["scores"] for path in files for one in _entries(_scores_path(path))
+        one["digest"]: one["scores"]
+        for path in files
+        for one in entries(_scores_path(path), SCORES_LINE)
     }
     return [_whole(record, scores.get(record.get("digest", ""))) for record in several]
 
@@ -226,7 +281,11 @@ def _whole(record: dict, scores: str | None) -> dict:
     if "file" not in record:  # nothing stands apart
         return whole
     if scores is not None:
-        whole |= unpack(scores, record["metrics"])
+        try:
+            whole |= unpack(scores, record["metrics"])
+        except ValueError as error:
+            place = f"the line of {record['digest']} of {_scores_path(record['file'])}"
+            warnings.warn(UNREADABLE.format(place, error), stacklevel=3)
     if "sessions" not in whole:
         whole["sessions"] = _usual_sessions(whole)
     if whole["sessions"] is None:
@@ -234,8 +293,8 @@ def _whole(record: dict, scores: str | None) -> dict:
     return whole
 
 
-def _entries(path: Path) -> Iterator[dict]:
-    """Yield the lines of a file; one that cannot be read is reported and left out.
+def entries(path: Path, form: SchemaValidator) -> Iterator[Any]:
+    """Yield the lines of a file; one that has not this form is reported and left out.
 
     A process that is killed may leave such a line.
     """
@@ -243,14 +302,22 @@ def _entries(path: Path) -> Iterator[dict]:
     for number, line in enumerate(content.split(b"\n"), 1):
         if not line.strip():
             continue
-        with suppress(ValueError):
-            if isinstance(entry := from_json(line, allow_inf_nan=False), dict):
-                yield entry
-                continue
-        warnings.warn(
-            f"line {number} of {path} cannot be read and is left out; run again what it recorded",
-            stacklevel=3,
-        )
+        try:
+            entry = form.validate_python(from_json(line, allow_inf_nan=False))
+        except ValueError as error:
+            why = UNREADABLE.format(f"line {number} of {path}", _reason(error))
+            warnings.warn(why, stacklevel=3)
+        else:
+            yield entry
+
+
+def _reason(error: ValueError) -> str:
+    """Return what is wrong with a line."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors()[0]
+    place = ".".join(map(str, first["loc"][1:] or first["loc"]))
+    return f"{place}: {first['msg']}, got {first['input']!r:.60}"
 
 
 def pack(scores: dict[str, Any]) -> str:
@@ -263,9 +330,20 @@ def unpack(text: str, metrics: dict) -> dict[str, Any]:
     """Return the scores of a line; older lines are shorter than what `pack` writes.
 
     There floats are base64 of their bytes, scores the codes of their distinct values, and a history
-    its columns, of the last row what the metrics do not say.
+    its columns, of the last row what the metrics do not say. Raises ValueError if it is damaged.
     """
-    scores = from_json(zlib.decompressobj(-15, zdict=DICTIONARY).decompress(_unquoted(text)))
+    try:
+        return _unpacked(text, metrics)
+    except (zlib.error, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"damaged: {error}") from error
+
+
+def _unpacked(text: str, metrics: dict) -> dict[str, Any]:
+    stream = zlib.decompressobj(-15, zdict=DICTIONARY)
+    content = stream.decompress(_unquoted(text), LARGEST)
+    if stream.unconsumed_tail:
+        raise ValueError(f"its {len(text):,} characters unpack to more than {LARGEST:,} bytes")
+    scores = from_json(content)
     if isinstance(history := scores.get("history"), dict):
         columns = {k: _floats(column) for k, column in history["columns"].items()}
         before = [dict(zip(columns, row)) for row in zip(*columns.values())]
@@ -317,10 +395,10 @@ def supersede(records: Iterable[dict], why: str | None, date: str, folder: Path)
     lines = defaultdict(list)
     for record in records:
         entry = {"supersedes": record["run"], "digest": record["digest"], "why": why, "date": date}
-        lines[record["file"]].append(_line(entry))
+        lines[record["file"]].append(line_of(entry))
     with _files.lock(folder / "records", wait=True), _counted(folder):
         for path, its in lines.items():
-            _write(path, its)
+            write(path, its)
 
 
 def _changes(folder: Path) -> Iterator[tuple[Path, set[str], set[str]]]:
@@ -329,7 +407,7 @@ def _changes(folder: Path) -> Iterator[tuple[Path, set[str], set[str]]]:
     Counted lines are a set: two branches that added some of the same lines merge.
     """
     counted: dict[str, set[str]] = defaultdict(set)
-    for entry in _entries(folder / DIGESTS):
+    for entry in entries(folder / DIGESTS, DIGESTS_LINE):
         counted[entry["file"]].update(entry["lines"])
     present = {path.name for path in [*files(folder), *folder.glob("*.scores.jsonl")]}
     for file in sorted(present | counted.keys()):
@@ -347,7 +425,7 @@ def _counted(folder: Path) -> Iterator[None]:
             raise ValueError(LOST.format(path, len(lost)))
     yield
     new = {path.name: sorted(won) for path, _, won in _changes(folder) if won}
-    _write(folder / DIGESTS, [_line({"file": file, "lines": won}) for file, won in new.items()])
+    write(folder / DIGESTS, [line_of({"file": file, "lines": won}) for file, won in new.items()])
 
 
 def altered(folder: Path) -> list[str]:
