@@ -1,4 +1,4 @@
-"""Slow references for the tests, written in numpy from the equations of the papers.
+"""Slow references for the tests: loops over numbers, written from the equations of the papers.
 
 Matrices are arrays of float64 or bool: `S` [n,m] the similarities, `A` [n,m] the admissible
 negatives, `P` [n,m] the positives, `W` [n,m] weights (rows sum to one; a row of zeros has no
@@ -10,28 +10,39 @@ from functools import partial
 
 import numpy as np
 import ot
-from scipy.optimize import brentq
-from scipy.special import rel_entr
+
+
+def unit(row):
+    """A row divided by its norm."""
+    norm = math.sqrt(sum(x * x for x in row))
+    return [x / norm for x in row]
 
 
 def views(z1, z2, labels=None, positives="class"):
     """Embeddings, similarities, positives and admissible negatives of a batch seen twice."""
-    Z = np.concatenate([z1, z2]).astype(float)
-    Z = Z / np.linalg.norm(Z, axis=1, keepdims=True)
-    image, own = np.tile(np.arange(len(z1)), 2), np.eye(len(Z), dtype=bool)
-    other = (image[:, None] == image) & ~own
-    if labels is None:
-        return Z, Z @ Z.T, other, ~other & ~own
-    y = np.tile(labels, 2)
-    same = y[:, None] == y
-    return Z, Z @ Z.T, same & ~own if positives == "class" else other, ~same
+    Z = np.array([unit(row) for z in (z1, z2) for row in z.tolist()])
+    images, n = len(z1), len(Z)
+    S, P, A = np.zeros((n, n)), np.zeros((n, n), bool), np.zeros((n, n), bool)
+    for i, j in np.ndindex(n, n):
+        S[i, j] = sum(float(x) * float(y) for x, y in zip(Z[i], Z[j]))
+        other_view = i != j and i % images == j % images
+        if labels is None:
+            P[i, j], A[i, j] = other_view, i % images != j % images
+        else:
+            same = labels[i % images] == labels[j % images]
+            P[i, j] = (same and i != j) if positives == "class" else other_view
+            A[i, j] = not same
+    return Z, S, P, A
 
 
 def weigh(scores, A):
     """Weights proportional to scores [n,m] over the admissible candidates of each row."""
-    W = np.where(A, scores, 0.0)
-    total = W.sum(1, keepdims=True)
-    return W / np.where(total > 0, total, 1.0)
+    W, scores = np.zeros(A.shape), np.broadcast_to(scores, A.shape)
+    for i, row in enumerate(A):
+        total = sum(float(scores[i, j]) for j in np.flatnonzero(row))
+        for j in np.flatnonzero(row):
+            W[i, j] = scores[i, j] / total if total > 0 else 0.0
+    return W
 
 
 def uniform(S, A):
@@ -69,14 +80,19 @@ def transport_weights(S, A, epsilon=0.5, relaxation=math.inf, cost=None, **_):
 
 def info_nce(S, P, W, temperature=0.5, tau_plus=0.0, scale=1.0, average="anchors"):
     """One value per anchor [n], or the mean over all pairs for average="pairs"."""
-    positive = np.exp(S / temperature)
-    negative = (W * positive).sum(1, keepdims=True)
-    if tau_plus > 0:
-        negative = (negative - tau_plus * positive) / (1 - tau_plus)
-        negative = np.maximum(negative, math.exp(-1 / temperature))
-    terms = np.log1p(scale * negative / positive)
-    P = P & (W.sum(1, keepdims=True) > 0)
-    return terms[P].mean() if average == "pairs" else over_positives(terms, P)
+    values, pairs = [], []
+    for i, t in enumerate(np.broadcast_to(temperature, (len(S), 1))[:, 0]):
+        mass = sum(W[i, j] * math.exp(S[i, j] / t) for j in np.flatnonzero(W[i]))
+        terms = []
+        for k in np.flatnonzero(P[i]) if W[i].any() else ():
+            positive, negative = math.exp(S[i, k] / t), mass
+            if tau_plus > 0:
+                negative = (mass - tau_plus * positive) / (1 - tau_plus)
+                negative = max(negative, math.exp(-1 / t))
+            terms.append(math.log1p(scale * negative / positive))
+        values.append(sum(terms) / max(1, len(terms)))
+        pairs += terms
+    return sum(pairs) / len(pairs) if average == "pairs" else np.array(values)
 
 
 def over_positives(x, P):
@@ -84,20 +100,31 @@ def over_positives(x, P):
     return (x * P).sum(1) / P.sum(1).clip(1)
 
 
-def excess(level, s, eta):
-    w = np.maximum(s - level, 0)
-    return len(s) * (w**2).sum() / w.sum() ** 2 - 1 - 2 * eta
+def bisect(f, low, high):
+    """The zero of an increasing function, to the last digits."""
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if f(middle) < 0 else (low, middle)
+    return (low + high) / 2
 
 
 def chi2_ball(S, A, eta=0.2):
     """Weights (s - l)_+ with the level l at which half the chi-square divergence from uniform is
-    eta."""
+    eta, by bisection."""
     W = np.zeros(S.shape)
-    for i, on in enumerate(A):
-        s, spread = S[i, on], np.ptp(S[i, on])
-        ends = s.max() - 1e4 * spread, s.max() - 1e-12 * spread
-        W[i, on] = s - brentq(excess, *ends, args=(s, eta))
-    return weigh(W.clip(0), A)
+    for i, row in enumerate(A):
+        some = [float(S[i, j]) for j in np.flatnonzero(row)]
+        top, spread = max(some), max(some) - min(some)
+
+        def law(level, some=some):
+            raw = [max(s - level, 0.0) for s in some]
+            return [x / sum(raw) for x in raw]
+
+        def excess(level, law=law, some=some):
+            return sum((len(some) * w - 1) ** 2 for w in law(level)) / len(some) / 2 - eta
+
+        W[i, row] = law(bisect(excess, top - 1e4 * spread, top - 1e-12 * spread))
+    return W
 
 
 # The catalogue, spelt out: what each method computes on two views, with the papers' options as
@@ -129,10 +156,14 @@ def basic(weights, z1, z2, y, **options):
 
 def mw(z1, z2, y, temperature=0.5):
     _, S, P, A = views(z1, z2)
-    W = uniform(S, A)
-    mean = (W * S).sum(1)
-    variance = (W * (S - mean[:, None]) ** 2).sum(1)
-    return np.mean(mean + variance / (2 * temperature) - over_positives(S, P))
+    values = []
+    for i in range(len(S)):
+        some = [float(S[i, j]) for j in np.flatnonzero(A[i])]
+        mean = sum(some) / len(some)
+        variance = sum((s - mean) ** 2 for s in some) / len(some)
+        (own,) = S[i, P[i]]
+        values.append(mean + variance / (2 * temperature) - own)
+    return np.mean(values)
 
 
 def loud(z1, z2, y, temperature=0.5, loudness=1.0):
@@ -146,8 +177,11 @@ def loud(z1, z2, y, temperature=0.5, loudness=1.0):
 
 def siglip(z1, z2, y, temperature=0.5, bias=None):
     _, S, P, A = views(z1, z2)
-    x = S / temperature + (-math.log(len(S) - 2) if bias is None else bias)
-    return (P * np.log1p(np.exp(-x)) + A * np.log1p(np.exp(x))).sum() / len(S)
+    bias, total = -math.log(len(S) - 2) if bias is None else bias, 0.0
+    for i, j in np.ndindex(*S.shape):
+        x = S[i, j] / temperature + bias
+        total += math.log1p(math.exp(-x)) if P[i, j] else A[i, j] * math.log1p(math.exp(x))
+    return total / len(S)
 
 
 def artanh(z1, z2, y, temperature=0.5):
@@ -159,13 +193,27 @@ def artanh(z1, z2, y, temperature=0.5):
 
 def bpr(z1, z2, y, temperature=0.5):
     _, S, P, A = views(z1, z2)
-    return np.log1p(np.exp((S - S[P][:, None]) / temperature))[A].mean()
+    return np.mean(
+        [
+            math.log1p(math.exp((S[i, j] - S[i, k]) / temperature))
+            for i, k in zip(*P.nonzero())
+            for j in np.flatnonzero(A[i])
+        ]
+    )
 
 
 def soft_targets(z1, z2, y, temperature=0.5, teacher_temperature=0.5, share=0.5):
     _, S, P, A = views(z1, z2)
-    p, tau = (weigh(np.exp(S / t), A | P) for t in (temperature, teacher_temperature))
-    return rel_entr(share * P + (1 - share) * tau, p).sum() / len(S)
+    total = 0.0
+    for i in range(len(S)):
+        seen = np.flatnonzero(A[i] | P[i])
+        student, teacher = (
+            [math.exp(S[i, j] / t) for j in seen] for t in (temperature, teacher_temperature)
+        )
+        for j, p, q in zip(seen, student, teacher):
+            target = share * P[i, j] + (1 - share) * q / sum(teacher)
+            total += target * math.log(target / (p / sum(student))) if target else 0.0
+    return total / len(S)
 
 
 def unremix_score(z1, z2, features, temperature, mixture, gradient):
