@@ -156,6 +156,18 @@ def test_a_folder_that_cannot_be_used_is_refused(tmp_path):
         data.image_folder(tmp_path / "test")
 
 
+@pytest.mark.parametrize("form", [*data.FORMATS, "GIF", "TGA", "PCX"])
+def test_pictures_of_six_formats_are_read_whatever_their_names_say(tmp_path, form):
+    """Pillow has forty readers, and some of them start programs."""
+    pictures(tmp_path, cat=1, dog=1)
+    Image.new("RGB", (20, 12), (200, 200, 200)).save(tmp_path / "cat/0.png", form)
+    if form in data.FORMATS:
+        assert data._pictures(tmp_path, 8)[0][0].tolist() == [[[200] * 3] * 8] * 8
+    else:
+        with pytest.raises(OSError, match=r"cannot identify image file .*0\.png"):
+            data._pictures(tmp_path, 8)
+
+
 # --- subsets
 
 

@@ -1,19 +1,25 @@
 """Interruptions: stopped, killed or failing runs resume to the same bits; files are never half."""
 
+import os
+import resource
 import signal
 import subprocess
 import time
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
 from one_call import same_weights, train
 from processes import run_twice, start
+from test_store import record
 from test_training import SMALL, At, interrupt, plain
 from torch import nn
 
 from hnlib import _files
 from hnlib.images import task as image_task
-from hnlib.training import loop, records
+from hnlib.training import loop, records, store
 from hnlib.training import train as training
 
 SHORT = SMALL | dict(method="hcl", epochs=2, evaluate_every=0)
@@ -30,6 +36,109 @@ def test_one_process_writes_and_leaves_no_other_file_behind(tmp_path):
         with pytest.raises(ValueError, match="another process is"), _files.lock(path):
             pass
     assert [*tmp_path.iterdir()] == [path]
+
+
+@pytest.mark.parametrize(("private", "mode"), [(False, 0o640), (True, 0o600)])
+def test_a_file_has_the_mode_of_the_umask_and_a_private_one_is_the_users(tmp_path, private, mode):
+    before = os.umask(0o027)
+    try:
+        _files.write_atomically(tmp_path / "file", b"x", private=private)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == mode
+
+
+@contextmanager
+def full_disk(size=4096):
+    """Let no file grow beyond so many bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_ends_in_a_sentence_and_the_old_file_stays(tmp_path):
+    path = tmp_path / "c.pt"
+    _files.write_atomically(path, b"old")
+    with full_disk(), pytest.raises(OSError, match=r"c\.pt could not be written \(.+\)"):
+        _files.write_atomically(path, bytes(5000))
+    assert path.read_bytes() == b"old" and [*tmp_path.iterdir()] == [path]
+
+
+def test_on_a_full_disk_the_records_before_stay_and_those_after_are_read(tmp_path):
+    store.append(record(0), tmp_path)
+    size = max(path.stat().st_size for path in tmp_path.glob("*.jsonl"))
+    with full_disk(size + 100), pytest.raises(OSError, match=r"jsonl could not be written \(.+\)"):
+        store.append(record(1), tmp_path)
+    store.append(record(2), tmp_path)
+    with warnings.catch_warnings(action="ignore"):  # half a line may stand there
+        assert [one["configuration"]["seed"] for one in records.load_all(tmp_path)] in (
+            [0, 2],
+            [2, 0],
+        )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_a_run_whose_record_finds_no_space_is_not_trained_again(tmp_path):
+    places = dict(checkpoint=tmp_path / "c.pt", record_to=tmp_path / "records")
+    places["record_to"].mkdir()
+    full = places["record_to"] / "images.jsonl"
+    full.symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"images\.jsonl could not be written \(.*No space left"):
+        train(**SHORT, **places)
+    full.unlink()
+    done = train(**SHORT | dict(method=At(1, never)), **places)
+    assert records.load_all(places["record_to"]) == [done.record]
+
+
+KILLED = """
+import os, resource, signal, sys
+from pathlib import Path
+from hnlib import _files
+from hnlib.training import store
+from test_store import record
+
+how, folder = sys.argv[1], Path(sys.argv[2])
+for seed in range(2):
+    store.append(record(seed), folder)
+_files.write_atomically(folder / "c.pt", b"old")
+print("written", flush=True)
+if how == "between":
+    write = store.write
+
+    def once(path, lines):
+        write(path, lines)
+        if lines:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    store.write = once
+else:  # at this many bytes the process dies in the midst of a write
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    size = max(path.stat().st_size for path in folder.glob("*.jsonl"))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100,) * 2)
+if how == "in a file":
+    _files.write_atomically(folder / "c.pt", bytes(10**6))
+store.append(record(2), folder)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["between", "in a line", "in a file"])
+def test_a_process_killed_while_it_writes_loses_nothing_that_was_written(tmp_path, how):
+    process = start("-c", KILLED, how, tmp_path, stdout=subprocess.PIPE)
+    assert process.communicate()[0] == "written\n"
+    assert process.returncode == -(signal.SIGKILL if how == "between" else signal.SIGXFSZ)
+    assert (tmp_path / "c.pt").read_bytes() == b"old"
+    for seed in (2, 3):
+        store.append(record(seed), tmp_path)
+    _files.write_atomically(tmp_path / "c.pt", b"new")
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # half a line stands there
+        found = records.load_all(tmp_path)
+    assert sorted(one["configuration"]["seed"] for one in found) == [0, 1, 2, 3]
+    assert all("history" in one for one in found)
 
 
 @pytest.mark.parametrize("place", ["record_to", "checkpoint", "save"])

@@ -132,6 +132,19 @@ def test_a_model_that_guides_itself_is_gist_embed(mined, margin):
     assert far(ours, gist(model, Tower(1), margin)(features, None), weights) > 1e-4
 
 
+def test_columns_and_labels_are_those_of_all_devices(monkeypatch):
+    """`gather` is replaced: what this device holds stands for what all of them hold."""
+    whole, labels = [z.detach() for z in columns(1)], torch.arange(7) % 3
+    held = [*(z[:3] for z in whole), labels[:3]]
+    by_part = dict(zip(map(id, held), (*whole, labels)))
+    integration = import_module("hnlib.integrations.sentence_transformers")
+    monkeypatch.setattr(integration, "gather", lambda part: by_part[id(part)])
+    expected = HardNegatives(None, "scl").of_columns(whole, labels)
+    found = HardNegatives(None, "scl", gather_across_devices=True).of_columns(held[:2], held[2])
+    assert found == expected
+    assert expected != HardNegatives(None, "scl").of_columns(whole, labels.roll(1))
+
+
 def test_defaults_are_those_of_pairs_and_any_may_be_said():
     assert HardNegatives(None).method.options["temperature"] == 0.05
     assert HardNegatives(None, "debiased").method.options["tau_plus"] == 0.0

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import reference
 import torch
-from drawn import seeded
+from drawn import seeded, space
 from drawn import views as batch
+from torch.nn.functional import normalize
 
 from hnlib import graphs, methods, negatives
 from hnlib.contrast import Contrast
+from hnlib.synthetic_negatives import mochi
 
 centred_tilt = methods.example("centred-hcl").centred_tilt
 
@@ -75,6 +77,43 @@ def test_an_anchor_without_negatives_is_named_or_skipped(factory):
     if log_w.requires_grad:
         log_w[:, :2].exp().sum().backward()
         assert z1.grad.isfinite().all()
+
+
+def test_popularity_divides_by_the_frequency_and_counts_copies_once():
+    c = space(3)
+    q = torch.tensor([3.0, 1, 2, 5, 1, 4])
+    expected = reference.weigh(1 / q.numpy(), c.admissible.numpy())
+    torch.testing.assert_close(negatives.popularity(q)(c).exp(), torch.tensor(expected))
+    with pytest.raises(ValueError, match="frequency must be positive and finite, got 0"):
+        negatives.popularity(torch.tensor([1.0, 0.0]))
+    with pytest.raises(ValueError, match=r"frequency must be \[6\], got \(5,\)"):
+        negatives.popularity(q[1:])(c)
+    keys = torch.randn(4, 3, generator=seeded(), dtype=torch.float64)
+    copied = Contrast.from_pairs(keys[:1], keys[[0, 1, 2, 3, 3, 3]])
+    w = negatives.popularity(torch.tensor([1, 1, 1, 3, 3, 3]))(copied).exp()
+    once = negatives.uniform()(Contrast.from_pairs(keys[:1], keys)).exp()
+    torch.testing.assert_close(torch.cat([w[:, :3], w[:, 3:].sum(1, keepdim=True)], 1), once)
+
+
+def test_mochi_s_mixtures_are_held_in_the_gradient():
+    mix, views = mochi(hardest=3, pairs=4, with_anchor=2), batch(5)
+    z1, z2 = (x.requires_grad_() for x in views)
+    z = normalize(torch.cat([z1, z2]), dim=1)
+    one, other, share = mix.parts(Contrast.from_views(z1, z2))
+    anchors = z[:, None].expand(-1, 2, -1)
+    mixed = torch.lerp(z[one], torch.cat([z[other], anchors], 1), share[:, :, None])
+
+    def slope(mixtures):
+        s = z @ z.T
+        s = s.masked_fill(torch.eye(10, dtype=torch.bool), -math.inf)
+        s = torch.cat([s, (z[:, None] * normalize(mixtures, dim=2)).sum(2)], 1) / 0.2
+        value = s.logsumexp(1).mean() - (z[:5] * z[5:]).sum(1).mean() / 0.2
+        return torch.autograd.grad(value, (z1, z2), retain_graph=True)
+
+    method = methods.build("mochi", temperature=0.2, hardest=3, pairs=4, with_anchor=2)
+    found = torch.autograd.grad(method(z1, z2), (z1, z2))
+    torch.testing.assert_close(found, slope(mixed.detach()))
+    assert (found[0] - slope(mixed)[0]).abs().max() > 1e-3
 
 
 # --- UnReMix

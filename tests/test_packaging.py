@@ -1,8 +1,12 @@
 """What is installed with what: declared dependencies, and the wheel beside torch and numpy alone."""
 
+import ast
 import importlib.util
 import re
+import sys
+import tomllib
 import zipfile
+from functools import cache
 from pathlib import Path
 
 import nbformat
@@ -14,6 +18,7 @@ from builder import portable_notebooks
 from hnlib.training import records
 
 ROOT = Path(__file__).resolve().parents[1]
+BOUNDS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
 #: The packages that each extra brings; the losses, modules of their own, need none.
 LOSSES = {path.stem for path in (ROOT / "hnlib").glob("[!_]*.py")} - {"commands"}
 EXTRAS = {
@@ -83,6 +88,64 @@ def test_without_its_packages_a_command_and_an_import_say_what_to_install(beside
     assert re.match(r"hnlib: \w+ is missing; pip install 'hnlib\[", done.stderr)
     done = beside(None, "import hnlib.training.train")
     assert re.search(r"Error: \w+ is missing; pip install 'hnlib\[training\]'", done.stderr)
+
+
+# The lower bounds
+
+#: What the job `lowest` installs, and what of that needs the losses alone.
+LOWEST = ROOT / ".github/workflows/book.yml"
+HAS = {"torch", "numpy", "scipy", "ot", "hypothesis", "pytest", *sys.stdlib_module_names}
+
+
+@cache
+def imported(path):
+    """Return the packages that a file imports, and its files of the library and the tests.
+
+    The library also imports in functions, which these tests call only if they import so, too.
+    """
+    tree, home = ast.parse(path.read_text()), ROOT / "tests"
+    names, packages, files = set(), set(), set()
+    for node in ast.walk(tree) if path.parent == home else tree.body:
+        if isinstance(node, ast.Import):
+            names |= {one.name for one in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}.{one.name}" for one in node.names}
+    for parts in (name.split(".") for name in names):
+        starts = [(ROOT if parts[0] == "hnlib" else home).joinpath(*parts[:k]) for k in (1, 2, 3)]
+        own = {start.with_suffix(".py") for start in starts}
+        own |= {start / "__init__.py" for start in starts}
+        own = {one for one in own if one.is_file()}
+        files |= own
+        packages |= set() if own else {parts[0]}
+    return packages, files
+
+
+def needs(path):
+    """Return the packages that a test needs, and the folders of the library's modules."""
+    packages, seen, left = set(), set(), {path}
+    while left:
+        seen.add(one := left.pop())
+        more, files = imported(one)
+        packages |= more
+        left |= files - seen
+    return packages, {one.parent for one in seen if one.is_relative_to(ROOT / "hnlib")}
+
+
+def test_the_tests_of_the_losses_are_those_of_the_lower_bounds():
+    """Each that imports torch, numpy and the losses alone, and none that imports more."""
+    job = re.search(r"\n  lowest:\n.*?\n  (?=\S)", LOWEST.read_text(), re.S)[0]
+    listed = {*re.findall(r"\btest_\w+\.py", job)}
+    able = set()
+    for path in (ROOT / "tests").glob("test_*.py"):
+        packages, folders = needs(path)
+        if ROOT / "hnlib" in folders <= {ROOT / "hnlib", ROOT / "hnlib/graphs"} and packages <= HAS:
+            able.add(path.name)
+    assert listed == able
+    pinned = {requirement.name: requirement for requirement in map(Requirement, BOUNDS)}
+    assert {"torch", "numpy"} == pinned.keys()
+    for name, requirement in pinned.items():
+        (bound,) = [one.version for one in requirement.specifier if one.operator == ">="]
+        assert f" {name}=={bound}" in job
 
 
 # Notebooks away from the checkout

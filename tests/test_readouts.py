@@ -5,7 +5,7 @@ import pytest
 import torch
 from drawn import seeded
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedKFold, cross_val_score
+from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.svm import SVC
 
@@ -61,6 +61,29 @@ def test_the_probe_sees_all_features_beside_one_of_a_large_deviation():
     assert accuracy(evaluation.linear_probe(wide[:100], y[:100], wide[100:], y[100:])) == 1
     noise = wide[:, 5:]
     assert accuracy(evaluation.linear_probe(noise[:100], y[:100], noise[100:], y[100:])) < 0.7
+
+
+def heavy_tailed(n, classes, seed, d=8):
+    """Sums over graphs of very different sizes: float32, some entries far above the rest."""
+    x, y = blobs(n, d, classes, seed, spread=1.5)
+    size = torch.randn(n, 1, generator=seeded(seed), dtype=torch.float64)
+    return ((0.6 * x + size).exp() * 10).float(), y
+
+
+@pytest.mark.parametrize("n, classes, seed", [(90, 2, 0), (120, 3, 1)])
+def test_svm_is_scikit_learns_grid_search_on_features_as_they_are(n, classes, seed):
+    x, y = heavy_tailed(n, classes, seed)
+    train, test = evaluation.stratified_folds(y, 5, seed)[0]
+    folds = StratifiedKFold(5, shuffle=True, random_state=seed)
+    search = GridSearchCV(SVC(), {"C": PENALTIES}, cv=folds).fit(x[train], y[train])
+    accuracy, inner, C = evaluation.svm(x, y, train, test, seed)
+    # scikit-learn breaks ties by the last digit
+    assert PENALTIES[search.cv_results_["mean_test_score"].round(12).argmax()] == C
+    assert inner == pytest.approx(search.best_score_, abs=1e-12)
+    assert accuracy == SVC(C=C).fit(x[train], y[train]).score(x[test], y[test])
+    # a machine on standardised features is another machine: the comparison can fail
+    z = (x - x[train].mean(0)) / x[train].std(0)
+    assert evaluation.svm(z, y, train, test, seed)[1:] != (inner, C)
 
 
 def test_svm_chooses_on_inner_folds_and_ties_go_to_the_smallest():

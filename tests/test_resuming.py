@@ -1,7 +1,9 @@
 """Whatever the kind of data: a run that was interrupted and resumed, or saved and loaded, is the run
 that was not."""
 
+import io
 import itertools
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -104,3 +106,26 @@ def test_a_checkpoint_that_was_changed_is_refused_in_one_sentence(tmp_path):
             saved.read("cpu")
     saved.path.write_bytes(content)
     assert torch.equal(saved.read("cpu")["model"]["w"], torch.arange(64.0))
+
+
+class Payload:
+    """Calls a function when it is unpickled."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def __reduce__(self):
+        return Path.touch, (self.place,)
+
+
+def test_a_checkpoint_that_would_call_functions_is_refused(tmp_path):
+    """Its digest is right: whoever wrote the file wrote that, too."""
+    called = tmp_path / "called"
+    saved = Checkpoint(tmp_path / "run.pt", {})
+    saved.save({"epoch": 1, "model": Payload(called)})
+    with pytest.raises(ValueError, match=r"run\.pt has more than tensors and numbers"):
+        Checkpoint(saved.path, {}).read("cpu")
+    assert not called.exists()
+    content = io.BytesIO(saved.path.read_bytes())
+    torch.load(content, weights_only=False)
+    assert called.exists(), "negative control"

@@ -5,7 +5,7 @@ import json
 import math
 import multiprocessing
 import zlib
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 import pytest
 
@@ -178,6 +178,36 @@ def test_a_line_of_scores_unpacks_to_so_many_bytes_at_most(tmp_path, monkeypatch
     assert len(bomb) < 73_000
     with pytest.raises(ValueError, match="unpack to more than 33,554,432 bytes"):
         store.unpack(base64.b85encode(bomb).decode(), {})
+
+
+@pytest.mark.parametrize("writes", range(4))
+def test_a_line_stands_only_where_what_it_needs_stands(tmp_path, monkeypatch, writes):
+    """The second of two appendings ends after so many writes, as a killed process does."""
+    store.append(record(0), tmp_path)
+    left, write = iter(range(writes)), store.write
+
+    def writes_until(path, lines):
+        if lines:
+            next(left)
+        write(path, lines)
+
+    there = {"hardware": {"cpu": "another"}, "date": "2026-01-03T00:00:00+00:00"}
+    with monkeypatch.context() as killed:
+        killed.setattr(store, "write", writes_until)
+        with suppress(StopIteration):
+            store.append(record(1) | {"environment": there}, tmp_path)
+    found = {one["configuration"]["seed"]: one for one in records.load_all(tmp_path)}
+    assert sorted(found) == ([0, 1] if writes == 3 else [0])
+    assert all("history" in one for one in found.values())
+    store.append(record(1) | {"environment": there}, tmp_path)
+    assert {one["configuration"]["seed"] for one in records.load_all(tmp_path)} == {0, 1}
+
+
+def test_a_line_without_its_environment_is_said_not_left_out(tmp_path):
+    store.append(record(), tmp_path)
+    (tmp_path / store.ENVIRONMENTS).unlink()
+    with pytest.raises(ValueError, match=r"images\.jsonl has a line without 'environment \w{8} of"):
+        store.read(tmp_path)
 
 
 def test_the_same_record_twice_counts_once_and_replicates_are_ordered_by_date(tmp_path):

@@ -60,6 +60,10 @@ def test_small_epsilon_is_right_also_where_scaling_fails(dtype, tol, epsilon, sy
     c = sinkhorn((1 - s).to(dtype), epsilon=epsilon, mask=mask, **options)
     twin = torch.arange(8) ^ 1
     assert c.converged and (c.plan[torch.arange(8), twin] * 8 - 1).abs().max() < 1e-4
+    if symmetric:  # the twins fix u_i + u_twin(i), and these the far cells
+        far = c.log_conditional[0, 2] + c.log_conditional[1, 3]
+        exact = ((1 - s[0, 1]) + (1 - s[2, 3]) - 3.0) / epsilon
+        assert abs(float(far / exact) - 1) < (1e-3 if dtype == torch.float32 else 1e-9)
 
 
 forbidden = ~torch.eye(3, dtype=torch.bool)

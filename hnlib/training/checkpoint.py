@@ -6,6 +6,7 @@ import copy
 import hashlib
 import io
 import json
+import pickle
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,7 +145,10 @@ class Checkpoint:
                 f"{self.path} is not a checkpoint, or was changed after it was written; "
                 "pass another path or resume=False (--restart)"
             )
-        state = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
+        try:
+            state = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
+        except pickle.UnpicklingError as error:
+            raise ValueError(f"{self.path} has more than tensors and numbers: {error}") from error
         saved = json.loads(state["configuration"])
         for key in self.configuration | saved:
             ours, other = self.configuration.get(key), saved.get(key)

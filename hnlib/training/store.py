@@ -145,11 +145,14 @@ def write(path: Path, lines: list[bytes]) -> None:
     """Append lines to a file; an unfinished line before them is ended first."""
     if not lines:
         return
-    with open(path, "ab+") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - 1))
-        ends = file.read(1) in (b"", b"\n")
-        file.write(b"\n" * (not ends) + b"".join(lines))
+    try:
+        with open(path, "ab+") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1))
+            ends = file.read(1) in (b"", b"\n")
+            file.write(b"\n" * (not ends) + b"".join(lines))
+    except OSError as error:
+        raise OSError(f"{path} could not be written ({error})") from error
 
 
 def line_of(entry: dict | list) -> bytes:
