@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -144,6 +145,22 @@ def test_minutes_end_everything_and_the_same_call_goes_on(checkout):
     with pytest.raises(ValueError, match="the minutes have passed, and 4 runs of choice"):
         small.train(device="cpu", minutes=1e-9)
     assert small.train(device="cpu", minutes=10).plan().endswith("0 to train.")
+
+
+def test_several_experiments_share_their_minutes(checkout, monkeypatch):
+    """Each look at the clock takes a second here."""
+    looks = itertools.count()
+    for module in (runner, experiments.experiment):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=looks.__next__))
+    alone, first, second = (
+        experiments.load("choice", small=True, arms=["plain lr0.1"], max_steps=steps)
+        for steps in (1, 2, 3)
+    )
+    experiments.train(alone, minutes=10, device="cpu")
+    minutes = (next(looks) + 1) / 60  # enough for one, or for each of them on its own
+    with pytest.raises(ValueError, match="the minutes have passed"):
+        experiments.train(first, second, minutes=minutes, device="cpu")
+    assert not [*first.missing()] and [*second.missing()]
 
 
 def scores(folder):
