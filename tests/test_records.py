@@ -61,6 +61,14 @@ def test_the_table_has_a_row_a_run_and_a_column_an_option_or_metric():
     assert not len(runs.query("epsilon == 0.5 or svm > 0 or oracle_positives == True"))
 
 
+def test_a_run_stands_under_the_device_that_it_was_trained_on():
+    cpu, gpu = {"cpu": "a processor", "threads": 2}, {"cpu": "a processor", "gpu": "a card"}
+    table = records.frame(
+        [record(i) | {"environment": {"hardware": here}} for i, here in enumerate((cpu, gpu))]
+    )
+    assert table["hardware"].tolist() == ["a processor, 2 threads", "a card"]
+
+
 def test_runs_that_differ_in_their_experiment_alone_are_one():
     twice = [record(experiment=name) for name in ("images", "corrections")]
     (run,) = records.frame(twice).itertuples()

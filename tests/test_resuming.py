@@ -108,6 +108,15 @@ def test_a_checkpoint_that_was_changed_is_refused_in_one_sentence(tmp_path):
     assert torch.equal(saved.read("cpu")["model"]["w"], torch.arange(64.0))
 
 
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    saved = Checkpoint(tmp_path / "run.pt", {"epochs": 2, "seed": 0})
+    saved.save({"epoch": 1})
+    assert Checkpoint(saved.path, {"epochs": 2, "seed": 0}).read("cpu")["epoch"] == 1
+    for other in ({"epochs": 2, "seed": 1}, {"epochs": 2, "seed": 0, "beta": 1.0}, {"epochs": 2}):
+        with pytest.raises(ValueError, match=r"run\.pt belongs to another run: (seed|beta) is "):
+            Checkpoint(saved.path, other).read("cpu")
+
+
 class Payload:
     """Calls a function when it is unpickled."""
 

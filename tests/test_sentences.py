@@ -95,6 +95,10 @@ def test_novels_are_split_once_and_read_again(tmp_path, monkeypatch):
     assert len(first) == 5 and len(first.neighbours) == 3
     monkeypatch.setattr(data, "learned", None)  # the token ids are cached
     assert torch.equal(data.load("novels", tmp_path, 300).ids, first.ids)
+    (path,) = tmp_path.rglob("novels*.txt")
+    path.write_bytes(content.replace(b"stayed", b"strayed"))
+    with pytest.raises(ValueError, match=r"has another digest; delete it"):
+        data.load("novels", tmp_path, 300)
 
 
 def test_a_text_of_ones_own(tmp_path):

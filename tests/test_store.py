@@ -219,6 +219,37 @@ def test_the_same_record_twice_counts_once_and_replicates_are_ordered_by_date(tm
     assert records.frame(tmp_path)["linear"].tolist() == [0.7]
 
 
+def test_records_that_differ_in_their_date_alone_are_replicates(tmp_path):
+    dates = [f"2026-01-0{day}T00:00:00+00:00" for day in (1, 2)]
+    for date in (*dates, dates[0]):
+        store.append(record(date=date), tmp_path)
+    assert [one["environment"]["date"] for one in store.read(tmp_path)] == dates
+
+
+def test_the_sessions_of_a_run_that_was_interrupted_come_back(tmp_path):
+    first, last = (
+        {"hardware": {"cpu": cpu}, "date": f"2026-01-0{i}"} for i, cpu in ((1, "one"), (2, "two"))
+    )
+    sessions = [first | {"seconds": 1.0}, last | {"seconds": 2.0}]
+    store.append(made := record() | {"environment": last, "sessions": sessions}, tmp_path)
+    assert records.load_all(tmp_path) == [made]
+
+
+@pytest.mark.parametrize("experiment", ["environments", "digests"])
+def test_an_experiment_may_have_the_name_of_a_file_of_the_store(tmp_path, experiment):
+    store.append(record(experiment=experiment), tmp_path)
+    assert records.load_all(tmp_path) == [record(experiment=experiment)]
+
+
+def test_tracked_records_come_back_as_they_were_measured():
+    """Also those in the forms of older lines: the digest is that of the whole record."""
+    some = store.read(records.tracked())[::150]
+    whole = store.complete(some)
+    assert [store.digest_of(one) for one in whole] == [one["digest"] for one in some]
+    columns = [one for one in whole if one.get("history") and one.get("losses")]
+    assert len(columns) > 20, "control: some have curves"
+
+
 def test_superseding_is_a_line_of_which_the_last_by_date_wins(tracked):
     store.add([record(), record(1)], tracked)
     first, other = store.read(tracked)
@@ -226,6 +257,7 @@ def test_superseding_is_a_line_of_which_the_last_by_date_wins(tracked):
     store.supersede([first], "of another scale", "2026-03-01", tracked)
     assert [one.get("superseded") for one in store.read(tracked)] == ["it counts again", None]
     assert records.frame(tracked)["record"].tolist() == [other["run"]]
+    assert [*records.by_key(tracked)] == [records.key(other["configuration"])]
     store.supersede([first], None, "2026-03-03", tracked)
     assert not any("superseded" in one for one in store.read(tracked))
     assert store.altered(tracked) == []
