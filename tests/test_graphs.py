@@ -161,6 +161,45 @@ def test_the_first_view_may_be_the_graph_itself(small):
     assert views.second.edge_index.shape != batch.edge_index.shape
 
 
+def altered(**changes):
+    """A path of three nodes, changed."""
+    graph = Data(edge_index=torch.tensor([[0, 1], [1, 2]]), num_nodes=3, y=torch.tensor([0]))
+    for name, value in changes.items():
+        setattr(graph, name, value)
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(y=None), "a class y, an integer from 0, got None"),
+        (dict(y=torch.tensor([0.2])), r"a class y, an integer from 0, got tensor\(\[0.2"),
+        (dict(y=torch.tensor([-1])), "a class y, an integer from 0"),
+        (dict(y=torch.tensor([0, 1])), "a class y, an integer from 0"),
+        (dict(x=torch.tensor([[1.0], [torch.nan], [2.0]])), "finite features, got NaN"),
+        (
+            dict(edge_index=torch.tensor([[0, 1], [1, 3]])),
+            "edges between its nodes, 0 to 2, got .* 0 and 3",
+        ),
+    ],
+)
+def test_graphs_that_cannot_be_used_are_named(changes, message):
+    with pytest.raises(ValueError, match=f"graph 1 of mine must have {message}"):
+        graphs.data.graph_set([altered(), altered(**changes)], "mine")
+    usable = [altered(y=torch.tensor([float(c)])) for c in (0, 1)]
+    assert graphs.data.graph_set(usable).labels.tolist() == [0, 1]
+
+
+def test_the_digest_of_graphs_sees_features_edges_and_classes():
+    def digest(**changes):
+        return graphs.data.graph_set([altered(x=torch.eye(3)), altered(**changes)]).digest
+
+    changes = [{}, dict(x=torch.eye(3).flip(0)), dict(y=torch.tensor([1]))]
+    changes += [dict(edge_index=torch.tensor([[0, 1], [1, 0]]))]
+    assert len({digest(**dict(x=torch.eye(3)) | change) for change in changes}) == 4
+    assert digest(x=torch.eye(3)) == digest(x=torch.eye(3))
+
+
 # Archives and files of a TUDataset
 
 #: three graphs of 3, 2 and 3 nodes; one edge twice, and one to itself

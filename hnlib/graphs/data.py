@@ -52,8 +52,11 @@ def graph_set(graphs: list[Data], name: str = "graphs") -> GraphSet:
 
     As in the papers' code, degrees are one-hot if none reaches 1,000, and otherwise standardised
     over all nodes (in directed graphs, the out-degree). Each graph needs edges and a class `y`;
-    attributes of edges are not used. The given graphs are not changed.
+    attributes of edges are not used. The given graphs are not changed. Raises ValueError if a label
+    is no class, a feature not finite, or an edge leads out of its graph.
     """
+    for i, graph in enumerate(graphs):
+        _check(graph, f"graph {i} of {name}")
     features = [graph.x.float() for graph in graphs if graph.x is not None] or _degrees(graphs)
     digest, complete = hashlib.sha256(), []
     for x, graph in zip(features, graphs, strict=True):
@@ -61,6 +64,19 @@ def graph_set(graphs: list[Data], name: str = "graphs") -> GraphSet:
         for part in (x, graph.edge_index, complete[-1].y):
             digest.update(np.ascontiguousarray(part.numpy()).tobytes())
     return GraphSet(name, complete, digest.hexdigest()[:12])
+
+
+def _check(graph: Data, name: str) -> None:
+    y, ends = graph.y, graph.edge_index
+    if not isinstance(y, Tensor) or y.numel() != 1 or y.item() < 0 or y.item() % 1:
+        raise ValueError(f"{name} must have a class y, an integer from 0, got {y}")
+    if graph.x is not None and not graph.x.isfinite().all():
+        raise ValueError(f"{name} must have finite features, got NaN or an infinity")
+    if ends.numel() and not 0 <= int(ends.min()) <= int(ends.max()) < graph.num_nodes:
+        raise ValueError(
+            f"{name} must have edges between its nodes, 0 to {graph.num_nodes - 1}, got one "
+            f"between {int(ends.min())} and {int(ends.max())}"
+        )
 
 
 def load(name: str = "motifs", root: Path | str | None = None) -> GraphSet:
