@@ -57,6 +57,7 @@ def _train_command(kind: str):
         run = replace(run, options=options, schedule=dict(schedules))
         if run.method in methods.EXAMPLES:
             methods.build(run.method)  # ValueError: names the example's file
+        run.check_names(execution.data_root)
         folder = records.default_folder()
         if dry_run:
             _describe(run, store.file_of(folder, run.configuration))

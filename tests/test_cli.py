@@ -1,6 +1,7 @@
 """The command line: what it passes on, and what bad input gets."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -95,6 +96,39 @@ def test_nothing_given_is_the_default_run(trained, kind):
 def test_bad_input_is_one_line(refuses, trained, arguments, message):
     assert message in refuses(*arguments.split())
     assert trained.run is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "choices"),
+    [
+        ("images --encoder vgg", "encoder must be one of small-cnn, resnet18, resnet50, got 'vgg'"),
+        ("graphs --encoder vgg", "encoder must be one of gin1, gin2, …, gin99, got 'vgg'"),
+        ("sentences --encoder vgg", "encoder must be 'bag' or 'gru', got 'vgg'"),
+        ("retrieval --encoder vgg", "must be one of bag, gru, static, minilm, hf:PATH, got 'vgg'"),
+        ("retrieval --encoder hf:", "hf:PATH, got 'hf:'"),
+        ("images --dataset mnist", "one of digits, cifar10, .*, folder:PATH, got 'mnist'"),
+        ("graphs --dataset mnist", "dataset must be one of motifs, MUTAG, .*, got 'mnist'"),
+        ("sentences --dataset mnist", "must be one of topics, novels, text:PATH, got 'mnist'"),
+        ("retrieval --dataset mnist", "one of generated, scifact, .*, folder:PATH, got 'mnist'"),
+    ],
+)
+@pytest.mark.parametrize("how", ["", "--dry-run"])
+def test_an_unknown_encoder_or_data_set_is_refused_before_anything_is_read(
+    refuses, trained, arguments, choices, how
+):
+    assert re.search(choices, refuses("train", *arguments.split(), *how.split()))
+    assert trained.run is None
+
+
+def test_a_path_of_ones_own_and_a_folder_beside_the_collections_are_known(tmp_path):
+    (tmp_path / "retrieval/mine").mkdir(parents=True)
+    (tmp_path / "retrieval/mine/corpus.jsonl").touch()
+    for kind, name in (("images", "folder:x@64"), ("sentences", "text:x"), ("retrieval", "mine")):
+        kinds.run_class(kind)(dataset=name).check_names(tmp_path)
+    kinds.run_class("retrieval")(encoder="hf:x").check_names(tmp_path)
+    kinds.run_class("images")(dataset="x", encoder="y").check_names(given=("dataset", "encoder"))
+    with pytest.raises(ValueError, match="got 'mine'"):
+        kinds.run_class("retrieval")(dataset="mine").check_names(tmp_path / "other")
 
 
 @pytest.mark.slow

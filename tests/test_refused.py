@@ -44,6 +44,15 @@ def test_it_is_refused(tmp_path, kind, chosen, message):
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.parametrize("chosen", [dict(encoder="vgg"), dict(dataset="cifar-10")])
+def test_an_unknown_name_is_refused_before_data_are_downloaded(tmp_path, monkeypatch, chosen):
+    monkeypatch.setattr("hnlib.images.data._download", None)
+    with pytest.raises(ValueError, match=r"must be one of .*, got '(vgg|cifar-10)'"):
+        train(**SMALL | dict(dataset="cifar10", data_root=tmp_path) | chosen)
+    with pytest.raises(TypeError, match="NoneType"):  # the control: they would have been
+        train(**SMALL | dict(dataset="cifar10", data_root=tmp_path))
+
+
 def test_minutes_ask_for_a_checkpoint():
     with pytest.raises(ValueError, match=r"minutes=0\.5 requires checkpoint=PATH"):
         Execution(minutes=0.5)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from importlib import import_module
 from typing import Annotated, ClassVar, Literal
 
 from cyclopts import Parameter
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
 from hnlib._files import downloads
 from hnlib.training.config import Configuration, Hidden, Rare, checked
 
 TWO_VIEWS = ("framework", "graphcl")
+
+
+def _check_depth(encoder: str) -> str:
+    if not re.fullmatch(r"gin[1-9]\d?", encoder):
+        raise ValueError(f"encoder must be one of gin1, gin2, …, gin99, got {encoder!r}")
+    return encoder
 
 
 @dataclass(frozen=True, kw_only=True, config=checked)
@@ -44,7 +51,7 @@ class GraphRun(Configuration):
     dataset: str = "motifs"
     method: str | None = "infograph"
     framework: Literal["infograph", "graphcl"] = "infograph"
-    encoder: Annotated[str, Field(pattern=r"^gin[1-9]\d?$")] = "gin3"
+    encoder: Annotated[str, AfterValidator(_check_depth)] = "gin3"
     hidden: Annotated[int, Field(ge=1)] = 32
     labels: Literal["fold", "all"] | None = None
     folds: Annotated[int, Field(ge=2)] = 10

@@ -150,6 +150,8 @@ class ImageRun(Configuration):
     requires: ClassVar = Configuration.requires | {"mixing_share": ("mixing",)}
     accuracies: ClassVar = ("knn", "linear", "linear_paper", "knn_validation", "linear_validation")
     datasets: ClassVar = ("digits", "cifar10", "cifar100", "stl10", "tiny-imagenet")
+    own_datasets: ClassVar = ("folder:PATH",)
+    encoders: ClassVar = ("small-cnn", "resnet18", "resnet50")
     evaluate_every: ClassVar = 5
 
     def defaults_for_run(self) -> dict:

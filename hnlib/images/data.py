@@ -96,7 +96,7 @@ def load(name: str, root: Path | str | None = None) -> Dataset:
         path, _, size = name.rpartition("@")
         path, size = (path, int(size)) if size.isdecimal() else (name, 32)
         return image_folder(Path(path.removeprefix("folder:")).expanduser(), size)
-    _checks.one_of("dataset", name, (*ImageRun.datasets, "folder:PATH"))
+    _checks.one_of("dataset", name, (*ImageRun.datasets, *ImageRun.own_datasets))
     path = data_folder(root, "images") / f"{name}.npz"
     if not path.exists():
         if name == "tiny-imagenet":

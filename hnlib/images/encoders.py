@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from hnlib import _checks
-
-ENCODERS = ("small-cnn", "resnet18", "resnet50")
+from hnlib.images.config import ImageRun
 
 
 def build(name: str, in_channels: int = 3, image_size: int = 32) -> nn.Module:
@@ -24,7 +23,7 @@ def build(name: str, in_channels: int = 3, image_size: int = 32) -> nn.Module:
     """
     if name == "small-cnn":
         return SmallCNN(in_channels, image_size)
-    _checks.one_of("encoder", name, ENCODERS)
+    _checks.one_of("encoder", name, ImageRun.encoders)
     from hnlib.images._torchvision import torchvision
 
     encoder = getattr(torchvision.models, name)(weights=None)

@@ -5,16 +5,22 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal
 
 from cyclopts import Parameter
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
+from hnlib._files import data_folder
 from hnlib.sentences.config import SIMILARITY
-from hnlib.training.config import Configuration, Positive, Rare, checked
+from hnlib.training.config import Configuration, Positive, Rare, check_choice, checked
 
 Rank = Annotated[int, Field(ge=0)]
 OWN = ("bag", "gru", "static")  # encoders of ours; others are transformers
 LOCAL = "hf:"  # before the path of a Hugging Face encoder
+ENCODERS = (*OWN, "minilm", f"{LOCAL}PATH")
 READ = (*SIMILARITY, "alike")
+
+
+def _check_encoder(encoder: str) -> str:
+    return check_choice("encoder", encoder, ENCODERS)
 
 
 @dataclass(frozen=True, kw_only=True, config=checked)
@@ -79,7 +85,7 @@ class RetrievalRun(Configuration):
 
     experiment: Annotated[str, Field(min_length=1), Rare] = "retrieval"
     dataset: str = "generated"
-    encoder: Annotated[str, Field(pattern=rf"^({'|'.join(OWN)}|minilm|{LOCAL}.+)$")] = "bag"
+    encoder: Annotated[str, AfterValidator(_check_encoder)] = "bag"
     pairs: Literal["titles", "judged", "both"] = "both"
     leak: Annotated[bool, Rare] = False
     dimension: Annotated[int, Field(ge=1)] = 256
@@ -125,6 +131,7 @@ class RetrievalRun(Configuration):
         *("generated", "scifact", "cranfield", "cisi", "med", "npl", "ml-100k", "banking77"),
         "flickr8k",
     )
+    own_datasets: ClassVar = ("folder:PATH",)
 
     def __post_init__(self):
         super().__post_init__()
@@ -136,6 +143,11 @@ class RetrievalRun(Configuration):
                 f"ranks={self.ranks} are too few for {self.negatives} negatives, each the best "
                 f"of {self.best_of}"
             )
+
+    def dataset_choices(self, root=None) -> tuple[str, ...]:
+        """Return what `dataset` can be: also a folder that you have put beside the others."""
+        found = {path.parent.name for path in data_folder(root, "retrieval").glob("*/corpus.jsonl")}
+        return *super().dataset_choices(), *sorted(found - {*self.datasets})
 
     @property
     def is_transformer(self) -> bool:

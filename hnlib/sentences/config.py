@@ -60,6 +60,7 @@ class SentenceRun(Configuration):
     accuracies: ClassVar = (*TRANSFER, "msrp_f1", "topic", "transfer")
     correlations: ClassVar = (*SIMILARITY, "alike", "sts", "sick_pearson")
     datasets: ClassVar = ("topics", "novels")
+    own_datasets: ClassVar = ("text:PATH",)
 
     def defaults_for_run(self) -> dict:
         """Return the defaults of fields that are None."""

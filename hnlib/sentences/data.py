@@ -146,7 +146,7 @@ def load(name: str = "topics", root: Path | str | None = None, vocabulary: int =
     if name.startswith(PREFIX):
         path = Path(name.removeprefix(PREFIX)).expanduser()
     else:
-        one_of("dataset", name, (*SentenceRun.datasets, f"{PREFIX}PATH"))
+        one_of("dataset", name, (*SentenceRun.datasets, *SentenceRun.own_datasets))
         path = folder / "novels.txt"
         if not path.exists():
             _prepare_novels(path)

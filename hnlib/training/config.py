@@ -12,6 +12,7 @@ import functools
 import hashlib
 import json
 import math
+from collections.abc import Container, Iterable
 from dataclasses import field, fields, replace
 from importlib import import_module
 from pathlib import Path
@@ -181,8 +182,10 @@ class Configuration:
     #: Measured accuracies, and rank correlations, which may be negative
     accuracies: ClassVar[tuple[str, ...]] = ()
     correlations: ClassVar[tuple[str, ...]] = ()
-    #: Names of data sets; "folder:" begins the path of one
+    #: Names of data sets and of encoders; what ends in PATH stands for a path of your own
     datasets: ClassVar[tuple[str, ...]] = ()
+    own_datasets: ClassVar[tuple[str, ...]] = ()
+    encoders: ClassVar[tuple[str, ...]] = ()
     evaluate_every: ClassVar[int] = 0  # where `Execution.evaluate_every` is None
 
     def __post_init__(self):
@@ -199,6 +202,16 @@ class Configuration:
         other, *allowed = self.requires[name]
         value = getattr(self, other)
         return value in allowed if allowed else bool(value)
+
+    def dataset_choices(self, root: Path | None = None) -> tuple[str, ...]:
+        """Return what `dataset` can be, if data sets are in `root`."""
+        return *self.datasets, *self.own_datasets
+
+    def check_names(self, root: Path | None = None, given: Container[str] = ()) -> None:
+        """Raise ValueError unless data set and encoder are known, or `given` as objects."""
+        for name, choices in (("dataset", self.dataset_choices(root)), ("encoder", self.encoders)):
+            if choices and name not in given:
+                check_choice(name, getattr(self, name), choices)
 
     @property
     def catalogue(self) -> dict:
@@ -269,6 +282,14 @@ class Configuration:
     def display_values(self) -> dict:
         """Return the fields as numbers and words."""
         return {name: to_text(value) for name, value in vars(self).items()}
+
+
+def check_choice(name: str, value: str, choices: Iterable[str]) -> str:
+    """Return the value; raise ValueError unless it is a choice, or begins as one with a PATH."""
+    paths = tuple(choice.removesuffix("PATH") for choice in choices if choice.endswith("PATH"))
+    if value in choices or (value.startswith(paths) and value not in paths):
+        return value
+    raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 
 
 def recorded_options(options: dict, entry) -> dict:

@@ -94,6 +94,7 @@ def train(
         name, options = recorded_name(method, run.catalogue), getattr(method, "options", {})
         run = replace(run, method=name, options=dict(options))
         method = method.copy() if isinstance(method, Method) else copy.deepcopy(method)
+    run.check_names(settings.data_root, given)
     run = run.resolved()
     task = kinds.task_class(run.kind)
     if method is None and run.method is not None:
