@@ -8,11 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from drawn import seeded
 from PIL import Image
 
-from hnlib import _files
-from hnlib.images import data
+from hnlib import _files, methods
+from hnlib.images import data, task
 from hnlib.images._torchvision import torchvision
+from hnlib.images.config import ImageRun
 
 rng = np.random.default_rng(0)
 ARRAYS = dict(
@@ -61,6 +63,18 @@ def test_a_file_of_another_form_is_refused_and_nothing_unpickled(tmp_path, chang
     place(tmp_path, **changes)
     with pytest.raises(ValueError, match=rf"/images/cifar10\.npz.*{message}"):
         data.load("cifar10", tmp_path)
+
+
+@pytest.mark.parametrize("part", ["x_train", "y_train", "x_test", "y_test", "x_unlabelled"])
+def test_the_digest_sees_every_array(tmp_path, part):
+    arrays = ARRAYS | dict(x_unlabelled=ARRAYS["x_test"])
+    changed = arrays[part].copy()
+    changed.flat[-1] = (changed.flat[-1] + 1) % 3
+    digests = []
+    for array in (arrays[part], arrays[part], changed):
+        place(tmp_path, **arrays | {part: array})
+        digests.append(data.load("cifar10", tmp_path).digest)
+    assert digests[0] == digests[1] != digests[2]
 
 
 # --- downloads
@@ -179,6 +193,41 @@ def test_a_subset_is_balanced(n):
     level = int(counts.max())  # every class has as many, one fewer, or all it has
     assert ((counts >= level - 1) | (counts == available)).all()
     assert torch.equal(part.x_test, DIGITS.x_test)
+
+
+def images_of(run, method="simclr", dataset=DIGITS):
+    """What a run trains on."""
+    run = ImageRun(method=method, **run).resolved()
+    return task.Task(run, methods.build(method), dataset=dataset)
+
+
+def test_runs_of_all_seeds_train_on_one_subset():
+    found = [images_of(dict(train_size=100, seed=seed)) for seed in (0, 1)]
+    assert torch.equal(found[0].x, found[1].x) and found[0].run.dataset_digest
+    assert torch.equal(found[0].x, data.subset(DIGITS, 100).x_train)
+    assert not torch.equal(found[0].x, data.subset(DIGITS, 100, seed=1).x_train), "control"
+    first, second = (images_of(dict(validation=80, seed=seed)).dataset for seed in (0, 1))
+    assert torch.equal(first.x_validation, second.x_validation)
+
+
+@pytest.mark.parametrize(
+    ("run", "method", "examples"),
+    [
+        ({}, "simclr", 16),
+        ({}, "scl", 12),
+        (dict(oracle_positives=True), "simclr", 12),
+        (dict(admitted=0.5), "simclr", 12),
+        (dict(train_size=6), "simclr", 6),
+    ],
+)
+def test_images_without_a_class_are_left_out_where_classes_or_a_size_are_asked_for(
+    tmp_path, run, method, examples
+):
+    place(tmp_path, x_unlabelled=ARRAYS["x_test"])
+    found = images_of(run | dict(batch_size=2), method, data.load("cifar10", tmp_path))
+    assert found.examples == len(found.x) == examples
+    drawn = torch.cat([*found.batches(seeded())])
+    assert torch.equal(drawn.sort().values, torch.arange(examples))
 
 
 def test_validation_images_are_set_apart_once_and_for_all():

@@ -76,6 +76,41 @@ def test_training_queries_linked_to_test_queries_are_left_out(folder):
     assert [*collection.split(leak=True)[0]] == [5, 6, 8]
 
 
+@pytest.mark.parametrize("order", [*itertools.permutations(["50", "57", "67", "89"])])
+def test_a_chain_of_queries_is_followed_whatever_their_order(folder, order):
+    lines = [f"q{query}\tc{document}\t1\n" for query, document in order]
+    (folder / "qrels/train.tsv").write_text("".join([HEAD, *lines]))
+    train_part, validation = data.load(f"folder:{folder}").split()
+    assert train_part == {8: {9: 1.0}} and {*validation} == {5, 6}
+
+
+def test_a_split_of_its_own_validates_where_there_is_one(folder):
+    (folder / "qrels/dev.tsv").write_text(f"{HEAD}q9\tc5\t1\n")
+    train_part, validation = data.load(f"folder:{folder}").split()
+    assert train_part == {8: {9: 1.0}} and validation == {9: {5: 1.0}}
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv"])
+def test_the_digest_of_a_folder_sees_every_file(folder, name):
+    """The tokens of its texts are cached by it."""
+    before = data.load(f"folder:{folder}")
+    content = (folder / name).read_text()
+    (folder / name).write_text(content.replace("number 3", "number 33").replace("c1\t", "c2\t"))
+    after = data.load(f"folder:{folder}")
+    assert after.digest != before.digest and after.name != before.name
+    (folder / name).write_text(content)
+    assert data.load(f"folder:{folder}").digest == before.digest
+
+
+def test_the_digest_of_a_collection_sees_every_part():
+    given = dict(titles=["a"], texts=["b"], queries=["c"], judgements={"test": {0: {0: 1.0}}})
+    changes = [{}, dict(titles=["x"]), dict(texts=["x"]), dict(queries=["x"])]
+    changes += [dict(judgements={"test": {0: {0: 2.0}}}), dict(judgements={"dev": {0: {0: 1.0}}})]
+    digests = [data.collection("mine", **given | change).digest for change in changes]
+    assert len({*digests}) == len(changes)
+    assert data.collection("mine", **given).digest == digests[0]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -302,6 +337,24 @@ def test_training_finds_documents_that_use_other_words():
     assert trained.metrics["ndcg"] > untrained.metrics["ndcg"] + 0.1
     each = trained.record["correct"]["ndcg"]
     assert np.mean(each) == pytest.approx(trained.metrics["ndcg"], abs=1e-4)
+
+
+def test_the_latest_films_that_a_user_likes_are_for_testing(tmp_path):
+    """In the order of their times, not of the file; a rating of 4 is a like."""
+    folder = tmp_path / "data/retrieval/ml-100k"
+    folder.mkdir(parents=True)
+    features = "age:token\tgender:token\toccupation:token\tzip_code:token"
+    user = [f"user_id:token\t{features}", "1\t20\tF\tnurse\t1"]
+    item = ["item_id:token\tmovie_title:token_seq\trelease_year:token\tclass:token_seq"]
+    item += [f"{i}\tFilm {i}\t1990\tDrama" for i in range(30)]
+    inter = ["user_id:token\titem_id:token\trating:float\ttimestamp:float"]
+    inter += [f"1\t{i}\t{3 if i >= 20 else 4 + i % 2}\t{100 - i}" for i in range(30)]
+    for part, rows in dict(user=user, item=item, inter=inter).items():
+        (folder / f"ml-100k.{part}").write_text("\n".join(rows))
+    judged = data.load("ml-100k").judgements
+    by_time = [*range(19, -1, -1)]  # likes; film 0 is the last
+    for split, films in dict(train=by_time[:16], dev=by_time[16:18], test=by_time[18:]).items():
+        assert [*judged[split][0]] == films
 
 
 @pytest.mark.slow

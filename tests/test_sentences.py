@@ -64,6 +64,13 @@ def test_a_tokenizer_is_a_function_of_the_text(corpus):
     assert lower == upper and corpus.tokenizer.encode("猫").ids == [1]
 
 
+def test_the_digest_of_a_corpus_sees_where_documents_begin(corpus):
+    """Neighbours are pairs, so it is other data."""
+    every = [*itertools.chain(*DOCUMENTS)]
+    other = data.corpus([every[:2], every[2:]], "small", vocabulary=300)
+    assert torch.equal(other.ids, corpus.ids) and other.digest != corpus.digest
+
+
 @pytest.mark.parametrize(
     "documents, message",
     [

@@ -218,6 +218,16 @@ def test_keys_of_a_queue_are_of_the_second_views():
     assert (noise - its).norm(dim=1).min() > 0.1
 
 
+def test_oracle_positives_are_images_of_the_class():
+    train(method="simclr", encoder=watched(), **QUICK | dict(oracle_positives=True))
+    both = torch.stack(SEEN).unflatten(1, (2, 20))
+    (first, _), (second, _) = (told_apart(both[:, k].flatten(0, 1)) for k in (0, 1))
+    assert torch.equal(DIGITS.y_train[first], DIGITS.y_train[second])
+    met = int((first == second).sum())  # itself, one time in eight
+    assert 160 / 8 / 2 < met < 160 / 8 * 2
+    assert len(second.unique()) > 40
+
+
 def test_the_loss_of_an_epoch_of_graphs_is_the_mean_of_its_graphs():
     parts = torch.arange(5).tensor_split([3])
     whole = type("Five", (), {"__len__": lambda self: 5})()
