@@ -26,9 +26,10 @@ def line(monkeypatch):
 def test_a_check_shows_the_largest_of_all_it_has_seen(line):
     passed = line((torch.tensor([-1.0, 1e-12]).double(), [0.0, 0.3]), (-2.0, 0.1, 4000))
     numbers = dict(value=pytest.approx(1e-12), tolerance=1e-9, instances=4002, control=0.3)
+    numbers |= dict(failed=2, controls=3)
     assert passed.record == dict(id="S1", title="x", kind="inequality") | numbers
-    assert "discrepancy 1e-12 ≤ 1e-09 · 4,002 instances · control 0.3" in repr(passed)
-    assert line((1e-9,), kind="definition")
+    assert "discrepancy 1e-12 ≤ 1e-09 · 4,002 instances · control 0.3, fails in 2 of 3" in repr(passed)
+    assert "control" not in repr(line((1e-9,), kind="definition"))
 
 
 FAILS = r"S1 x: the discrepancy .* exceeds the tolerance 1e-09"

@@ -10,6 +10,7 @@ from hnbook.claims import Line
 
 def line(title="mean hardness falls", **other):
     numbers = dict(value=3e-9, tolerance=1e-6, instances=40, control=0.5) | other
+    numbers |= dict(failed=40, controls=40)
     return Line("O9", title, "identity", **numbers)._repr_mimebundle_()["text/html"]
 
 

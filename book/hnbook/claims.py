@@ -29,7 +29,10 @@ class Line:
 
     def __init__(self, id: str, title: str, kind: str, **numbers):
         self.record = r = dict(id=id, title=title, kind=kind) | numbers
-        control = "" if r["control"] is None else f" · control <b>{r['control']:.2g}</b>"
+        control = ""
+        if r["control"] is not None:
+            failed = f"{r['failed']:,} of {r['controls']:,}"
+            control = f" · control <b>{r['control']:.2g}</b>, fails in {failed}"
         self.numbers = (
             f"{r['kind']} · discrepancy <b>{r['value']:.2g}</b> ≤ {r['tolerance']:.2g} · "
             f"{r['instances']:,} instance{'s' * (r['instances'] != 1)}{control}"
@@ -58,9 +61,9 @@ def check(id: str, title: str, tolerance: float, kind: str = "identity") -> Iter
 
     The block gets a function ``see(value, control, instances)``. A value is a discrepancy, for an
     inequality a violation; a control is the same quantity for a variant known to be false. Both are
-    numbers or arrays, of which the largest counts, over all calls. Of two near misses that must
-    both fail, hand over the smaller. The instances are by default the number of values. NaN never
-    passes.
+    numbers or arrays, of which the largest counts, over all calls; the line shows in how many
+    instances the control fails. Of two near misses that must both fail, hand over the smaller. The
+    instances are by default the number of values. NaN never passes.
 
     Parameters
     ----------
@@ -106,8 +109,10 @@ def check(id: str, title: str, tolerance: float, kind: str = "identity") -> Iter
             f"{id} {title}: the negative control passes ({control:.3g} against the tolerance "
             f"{tolerance:.3g}), so this check could not have failed"
         )
+    failed = sum(one > tolerance for one in controls)
     control = float(min(control, 1e308)) if controls else None  # JSON has no infinity
     numbers = dict(value=float(max(value, -1e308)), tolerance=float(tolerance), control=control)
+    numbers |= dict(failed=failed, controls=len(controls))
     display(Line(id, title, kind, instances=sum(counts), **numbers))
 
 
