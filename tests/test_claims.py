@@ -28,7 +28,9 @@ def test_a_check_shows_the_largest_of_all_it_has_seen(line):
     numbers = dict(value=pytest.approx(1e-12), tolerance=1e-9, instances=4002, control=0.3)
     numbers |= dict(failed=2, controls=3)
     assert passed.record == dict(id="S1", title="x", kind="inequality") | numbers
-    assert "discrepancy 1e-12 ≤ 1e-09 · 4,002 instances · control 0.3, fails in 2 of 3" in repr(passed)
+    assert "discrepancy 1e-12 ≤ 1e-09 · 4,002 instances · control 0.3, fails in 2 of 3" in repr(
+        passed
+    )
     assert "control" not in repr(line((1e-9,), kind="definition"))
 
 
