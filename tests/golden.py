@@ -3,24 +3,36 @@
     PYTHONPATH=book python tests/golden.py
 
 writes `tests/golden/*.json` anew; `inline.json` from the executed pages, if there are any.
-`tests/pages/test_golden.py` compares.
+`tests/pages/test_golden.py` compares. A number of an experiment may move if its file, its records
+or those that choose its arms did; a loss, or a number without such a reason, moves only with
+`--although-nothing-changed`, and the commit says why.
 """
 
+import argparse
+import functools
 import hashlib
 import json
 import math
+import os
+import sys
+import tomllib
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from hnlib import experiments, methods
+from hnlib.experiments import evidence, experiment
 from hnlib.notebooks import execute, inline_values
 
 FOLDER = Path(__file__).with_suffix("")
 NESTING = {"experiments": 4, "losses": 1, "inline": 2}  # levels whose entries have their own line
 EFFECT = ("difference", "between", "df")
+GROUND = "rests on"  # of an experiment: a digest of all that its numbers may move with
+RAW = argparse.RawDescriptionHelpFormatter
+FLAG = "--although-nothing-changed"
 
 
 def of_experiment(name: str) -> dict:
@@ -30,11 +42,41 @@ def of_experiment(name: str) -> dict:
     one they would make the file too large.
     """
     experiment = experiments.load(name)
-    content = {block: _of_block(experiment, block) for block in experiment.blocks}
+    content = {GROUND: ground(experiment)}
+    content |= {block: _of_block(experiment, block) for block in experiment.blocks}
     if verdicts := [dict(row) for row in experiment.verdicts()]:
         rows = {row.pop(""): [*row.values()] for row in verdicts}
         content["verdicts"] = {"columns": [*verdicts[0]], "rows": rows}
     return content
+
+
+@functools.cache
+def ground(one) -> str:
+    """Return a digest of an experiment's file, of all its tracked records and of its choosers."""
+    text = evidence.path(f"experiments/{one.name}.toml").read_text("utf-8")
+    parts = [text, *(ground(other) for other in one._choosers())]
+    if base := tomllib.loads(text).get("base"):
+        parts.append(evidence.path(f"experiments/{base}.toml").read_text("utf-8"))
+    records = (record for key in _keys(one) for record in experiment._tracked().get(key, ()))
+    parts += sorted(record["digest"] for record in records)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+
+
+def _keys(one) -> set[str]:
+    """Return the keys of all runs, of a chosen arm those of whatever might be chosen."""
+    keys = set()
+    for block in one.blocks:
+        every = {name: one.arm(name, block) for name in one.arms[block]}
+        for name in one._chosen(block):
+            other, among = one.candidates(name, block)
+            every |= {f"{name}: {arm}": other.arm(arm, block) for arm in among}
+        arms = {
+            x: {k: v for k, v in arm.items() if k != "extends"} for x, arm in every.items() if arm
+        }
+        keys |= {
+            *replace(one, arms={block: arms}, chosen={}, blocks={block: one.blocks[block]})._named()
+        }
+    return keys
 
 
 def _of_block(experiment, block: str) -> dict:
@@ -142,6 +184,32 @@ def stored(name: str) -> dict[tuple, object]:
     return flat(json.loads((FOLDER / f"{name}.json").read_text("utf-8")))
 
 
+def differences(old: dict, new: dict) -> list[str]:
+    """Return a line for each leaf that moved or is gone; what is new differs from nothing."""
+    return [
+        f"{', '.join(map(str, k))}: {old[k]} → {new.get(k, 'nothing')}" for k in moved(old, new)
+    ]
+
+
+def moved(old: dict, new: dict) -> list[tuple]:
+    """Return the places of leaves that moved or are gone."""
+    return [k for k in old if k[1:] != (GROUND,) and not _same(old[k], new.get(k, "nothing"))]
+
+
+def _same(before, after) -> bool:
+    if isinstance(before, float) and isinstance(after, int | float):
+        return math.isclose(before, after, rel_tol=1e-9, abs_tol=1e-12)
+    return before == after
+
+
+def unexplained(old: dict, new: dict) -> list[str]:
+    """Return a line for each leaf that moved though what it rests on did not."""
+    firm = {place[0] for place in new if old.get(place) == new[place] and place[1:] == (GROUND,)}
+    # losses, and what was written before there was a digest, rest on nothing that may change
+    firm |= {place[0] for place in new if (place[0], GROUND) not in old}
+    return differences({k: x for k, x in old.items() if k[0] in firm}, new)
+
+
 def write(name: str, content: dict) -> None:
     """Write a snapshot with ten digits a number: half of the last is below the tolerance."""
     FOLDER.mkdir(exist_ok=True)
@@ -158,8 +226,31 @@ def _lines(content, levels: int) -> str:
     return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-if __name__ == "__main__":
-    write("losses", of_losses())
-    write("experiments", {name: of_experiment(name) for name in experiments.names()})
+def main(arguments: list[str] | None = None) -> int:
+    """Write the snapshots, unless a number moved without a reason; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=RAW)
+    parser.add_argument(FLAG, action="store_true", help="write what moved without a reason, too")
+    allowed = parser.parse_args(arguments).although_nothing_changed
+    os.environ["HNLIB_RECALL"] = "1"  # tracked records alone
+    found = {name: of_experiment(name) for name in experiments.names()}
+    snapshots = {"losses": of_losses(), "experiments": found}
+    lines = [
+        line
+        for name, content in snapshots.items()
+        if (FOLDER / f"{name}.json").exists()
+        for line in unexplained(stored(name), flat(content))
+    ]
+    if lines and not allowed:
+        print(*lines, sep="\n")
+        print(f"Nothing was written: {len(lines)} numbers moved, but neither files nor records.")
+        print(f"If they were meant to, pass {FLAG}, and say why in the commit.")
+        return 1
+    for name, content in snapshots.items():
+        write(name, content)
     if pages := of_pages():
         write("inline", pages)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
