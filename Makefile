@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: book small device pages pdf wheel test check serve lint format lock repository clean environment
+.PHONY: book small device mutants pages pdf wheel test check serve lint format lock repository clean environment
 .DEFAULT_GOAL := book
 
 # The whole book, or with ONLY=theory/transport a draft of some chapters; JOBS=2 chapters at once.
@@ -45,6 +45,10 @@ pages: $(READY)
 # The quick tests: nothing that starts processes, notebooks, browsers or compilers.
 check: $(READY)
 	$(PYTEST) -m "not slow"
+
+# The mutants of tests/mutants.toml, each put to the tests that must notice it; WORDS=training for some of them.
+mutants: $(READY)
+	$(BIN)/python tests/mutants.py $(WORDS)
 
 serve: book
 	@echo "http://localhost:8000 (Ctrl-C stops)"

@@ -1,4 +1,4 @@
-"""Null model 2: whose loss gets in, what is trained, the verdicts, and the controls."""
+"""Null model 3: whose loss gets in, what is trained, the verdicts, and the controls."""
 
 import hashlib
 import json
@@ -91,14 +91,14 @@ def test_name_and_fresh_seeds_hold_the_loss_and_what_it_imports_of_its_own(file,
     (tmp_path / place).touch()
     path = file("def late():\n    from helper import scale\n" + INFONCE)
     name = null_files.named(path)
-    first = null.fresh_seeds(name)
+    first = null.fresh_seeds(name, 16)
     assert name == null_files.named(path) not in methods.CATALOGUE
     assert min(first) > max(null.protocol().seeds) + null.SHIFT
     with (tmp_path / place).open("a") as edited:
         edited.write("\nscale = -3.0\n")
     is_own = place != "other.py"
     assert (null_files.named(path) != name) == is_own
-    assert len({*first, *null.fresh_seeds(null_files.named(path))}) == null.FRESH * (1 + is_own)
+    assert len({*first, *null.fresh_seeds(null_files.named(path), 16)}) == 16 * (1 + is_own)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_given_loss_trains_like_the_catalogue(file):
 def test_editing_a_loss_while_it_runs_is_noticed(file):
     """By a process that reads it late; in one that has read it the code stays the same."""
     loss, path = null.read(file()), file(configurations="[{'t': 0.4}]")
-    run = replace(experiments.load("null-2").run("N1 t0.1 lr0.002", 0, "digits"))
+    run = replace(experiments.load("null-3").run("N1 t0.1 lr0.002", 0, "digits"))
     with pytest.raises(ValueError, match=r"my_loss\.py was edited while it was on trial"):
         null.method_of(str(path), loss.name, replace(run, method=loss.name, options={"t": 0.5}))
     assert null.method_of(str(path), loss.name, run) is None
@@ -161,24 +161,28 @@ def task(loss=None, folder=None, quick=True):
     return null.Task(null.protocol(quick), "digits", loss, folder, Engine())
 
 
-def test_the_null_models_have_as_many_configurations_as_the_loss(file):
-    one = task(null.read(file()), quick=False)
-    sides, _ = null._sides(one, "my_loss.py")
-    assert {name: len(settings) for name, settings in sides.items()} == dict.fromkeys(sides, 2 * 4)
-    assert [x["options"] for x in sides["N1"][::4]] == [{"temperature": 0.1}, {"temperature": 0.5}]
-
-
-def test_the_sentence_and_the_row_name_both_null_models_the_sharpness_and_the_task():
-    """A held tilt beats N1, and the sentence does not hide that it trails N2."""
-    numbers = {"N1": 3.6, "N2": -0.6}
-    effects = {base: Effect(x, 0.1, 15, "", family=2) for base, x in numbers.items()}
-    one = {"effects": effects, "margin": 0.5, "profile": "γ = 4.00: a temperature"}
-    found = null.Outcome("my_loss", "null model 2", {"digits": one})
-    for wanted in ("digits +3.6", "over N1", "beats; digits −0.6", "over N2", "trails", "γ = 4.00"):
-        assert wanted in found.sentence
+def test_the_sentence_and_the_row_name_both_sharpnesses_the_task_and_the_attempts():
+    """A held tilt that leads is told beside the temperature that it was compared with."""
+    effect = Effect(0.6, 0.1, 15, "", family=2)
+    chosen = {"N1": [{"options": {"temperature": 0.15}}]}
+    one = {"margin": 0.5, "profile": "γ = 4.00: a temperature", "chosen": chosen}
+    found = null.Outcome("my_loss", null.VERSION, {"digits": one | {"effects": {"N1": effect}}}, 2)
+    assert found.sentence.startswith("my_loss, null model 3, attempt 2: digits +0.6")
+    assert "over the best temperature, leads (the temperature's γ = 6.67, the loss's γ = 4.00)" in (
+        found.sentence
+    )
     row = found.latex.splitlines()[1]
-    assert row.startswith(r"my\_loss & 4.00 & $+3.6$") and "trails" in row
-    assert "(trails: worse, but perhaps by less than the margin)" in found.lines
+    assert row.startswith(r"my\_loss & 4.00 & $+0.6$") and "leads" in row
+    assert "(leads: better, but perhaps by less than the margin)" in found.lines
+
+
+def test_a_record_of_another_version_is_not_written_over(file, tmp_path):
+    path = file()
+    folder = tmp_path / "out" / null_files.named(path)
+    folder.mkdir(parents=True)
+    (folder / "record.json").write_text('{"protocol": "null model 2"}')
+    with pytest.raises(ValueError, match=r"is of null model 2, which is not compared; .*--out"):
+        null.null(str(path), out=tmp_path / "out")
 
 
 def test_a_training_that_diverged_scores_zero(tmp_path, monkeypatch):
@@ -268,84 +272,96 @@ def test_scores_of_an_own_task_that_were_torn_are_made_again(tmp_path):
     assert log.read_text() == "3 4 4 "
 
 
-def test_one_configuration_is_compared_though_all_its_settings_have_fresh_seeds():
-    """All 24 seeds could choose then, in millions of ways; more settings change nothing."""
-    few = np.random.default_rng(0).random((3, null.BEST, 8 + null.FRESH, 20))
+def test_a_single_configuration_chooses_with_the_choosing_seeds_alone():
+    """Its settings are all finalists, so all seeds could choose; a worse setting changes nothing."""
+    few = np.random.default_rng(0).random((2, null.FINALISTS, 6 + 5, 20))
     worst = np.full((1, *few.shape[2:]), -1.0)
-    worst[:, 8:] = np.nan
+    worst[:, 6:] = np.nan
     effects = [
-        null.compare(dict(zip(("ours", *null.NULLS), sides)), 2, 8)
+        null.compare(dict(zip(("ours", "N1"), sides)), 2, 6)
         for sides in (few, [np.concatenate([side, worst]) for side in few])
     ]
-    assert effects[0] == effects[1] and {x.df for x in effects[0].values()} == {7}
+    assert effects[0] == effects[1] and effects[0].df == 4
 
 
-def test_the_ledger_names_the_verdicts_of_its_effects():
+@pytest.mark.parametrize("version", ["null_ledger", "null3_ledger"])
+def test_the_ledger_names_the_verdicts_of_its_effects(version):
     """And the code of each loss is that whose digest gave its fresh seeds."""
-    for name, one in evidence.measurement("null_ledger").items():
+    for name, one in evidence.measurement(version).items():
         files = sorted(ROOT.glob(f"examples/l*/{name}.py"))  # of ledger, or else of losses
         assert not files or one["code"] == files[0].read_text("utf-8")
         for task in one.get("tasks", {}).values():
             for base, effect in null.effects(task).items():
                 found = comparisons.verdict(effect, task["margin"])
                 assert found == task["effects"][base]["verdict"]
-        if "seeds" in one and "code" in one:
+        every = [one, *one.get("tasks", {}).values()]
+        for seeds in filter(None, (part.get("seeds") for part in every if "code" in one)):
             digest = hashlib.sha256(one["code"].encode()).hexdigest()[:8]
-            assert one["seeds"] == null.fresh_seeds(f"{one['name']}-{digest}")
+            assert seeds == null.fresh_seeds(f"{one['name']}-{digest}", len(seeds))
 
 
-def test_the_simulated_controls_come_out_as_they_must():
-    """Shares of trials: resolved at most 6 %, equivalent or beats at least 80 %.
+def test_no_plain_temperature_beats_in_the_simulation():
+    """In at most 2.5 % of trials, whatever their number; near ones are equivalent in 85 %.
 
-    The margin is at most a third of what labels gain, and two per cent of the score.
+    So is N1 to itself with other seeds, and a lead of two margins beats as often. The means of
+    landscapes that were invented lie apart where N1's grid does not, so there 75 % will do.
     """
-    design = evidence.measurement("null_design")
-    seeds = len(null.protocol().seeds)
-    assert design["design"] == {"choosing": seeds, "fresh": null.FRESH, "best": null.BEST}
-    for task in design["tasks"].values():
-        assert task["margin"] <= min(task["gain of labels"] / 3, 0.02 * task["score"])
-        for world in ("as recorded", "shrunk"):
-            for control in ("labels", "two margins"):
-                assert task[control][world]["beats"] >= 0.8
-            for shares in (task["identity"][world], task["disguise"][world]):
-                assert shares["equivalent"] >= 0.8
-                assert sum(shares.get(x, 0) for x in ("beats", "leads", "trails", "loses")) <= 0.06
+    design, protocol = evidence.measurement("null_design"), null.protocol()
+    assert design["choosing"] == len(protocol.seeds) and design["trials"] >= 100
+    for name, task in design["tasks"].items():
+        block = protocol.blocks[name]
+        assert (task["margin"], task["fresh"]) == (block["matters"], block["fresh"])
+        for world in ("as recorded", "sharp", "moving"):
+            enough = 0.85 if world == "as recorded" else 0.75
+            for scenario, shares in task[world].items():
+                if scenario.startswith("any"):
+                    assert shares.get("beats", 0) <= 0.025
+                elif scenario.startswith("near") and scenario != "near":
+                    assert shares["equivalent"] >= enough and shares.get("beats", 0) == 0
+            assert task[world]["identity"]["equivalent"] >= enough
+            assert task[world]["two margins"]["beats"] >= enough
 
 
-@pytest.mark.parametrize("task", ["banking", "digits"])
-@pytest.mark.parametrize("control", ["identity", "disguise", "labels"])
-def test_the_trained_controls_come_out_as_they_must(control, task):
-    """In the ledger, and no longer once the margin is less than what was found."""
-    one = evidence.measurement("null_ledger")[control]["tasks"][task]
-    assert one["margin"] == null.protocol().blocks[task]["matters"] and not one["diverged"]
-    effect, word = null.effects(one)["N1"], null.CONTROLS[control]
-    if (control, task) == ("identity", "digits"):  # as some trials were when simulated
-        word = "unresolved"
-    assert comparisons.verdict(effect, one["margin"]) == word
-    near = 1.01 * effect.low if word == "beats" else 0.99 * abs(effect.difference)
-    assert word == "unresolved" or comparisons.verdict(effect, near) != word
+def test_trained_controls_have_the_verdict_that_they_must_have():
+    """In the ledger, as far as they are trained; and no longer once the margin is below the effect."""
+    ledger = evidence.measurement("null3_ledger")
+    for control in ledger.keys() & null.CONTROLS.keys():
+        assert ledger[control]["protocol"] == null.VERSION
+        for name, one in ledger[control]["tasks"].items():
+            assert one["margin"] == null.protocol().blocks[name]["matters"] and not one["diverged"]
+            effect, word = null.effects(one)["N1"], null.CONTROLS[control]
+            assert comparisons.verdict(effect, one["margin"]) == word
+            near = 1.01 * effect.low if word == "beats" else 0.99 * abs(effect.difference)
+            assert comparisons.verdict(effect, near) != word
 
 
-def test_the_identity_repeated_is_equivalent_in_most_trials():
-    """On digits, as announced before they were run: two of three at least, and none has a sign."""
-    again = null.effects({"effects": evidence.measurement("null_identity")}).values()
-    margin = null.protocol().blocks["digits"]["matters"]
-    words = [comparisons.verdict(effect, margin) for effect in again]
-    assert len(words) == 3 and words.count("equivalent") >= 2
-    assert {*words} <= {"equivalent", "unresolved"}
+def test_the_margins_are_a_third_of_what_labels_gain():
+    """As trained, best against best: in version 2's runs, and once it is trained in the control."""
+    ledger, before = evidence.measurement("null3_ledger"), experiments.load("null-2")
+    for name, block in null.protocol().blocks.items():
+        best = {
+            family: max(
+                before.mean(arm, before.metric(name), name)
+                for arm in before.matching(f"{family} *", name)
+            )
+            for family in ("labels", "N1")
+        }
+        assert 3 * block["matters"] <= 100 * (best["labels"] - best["N1"])
+        assert block["matters"] <= 0.02 * 100 * best["N1"]
+        if found := ledger.get("labels", {}).get("tasks", {}).get(name):
+            assert 3 * block["matters"] <= null.effects(found)["N1"].difference
 
 
 @pytest.mark.slow
 def test_the_controls_come_out_in_small(tmp_path):
     """Trained on digits for some steps: labels lead, and the others are nearer to N1 than labels."""
-    few = dict(seeds="400-401", arms=["* t0.1* lr0.005"], max_steps=20)
+    few = dict(seeds="500-501", arms=["* t0.1* lr0.005"], max_steps=20)
     one, found = task(folder=tmp_path), {}
-    one.experiment = experiments.load("null-2", small=True, **few)
+    one.experiment = experiments.load("null-3", small=True, **few)
     one.rates = [0.005]
-    for control in null.CONTROLS:
+    for control in ("identity", "one", "disguise", "labels"):
         sides, shift = null._sides(one, control)
         scores, _ = null.trial(one, sides, [10], shift)
-        found[control] = null.compare(scores, 2, len(one.experiment.seeds))["N1"].difference
-    assert found["labels"] > 1.0
-    assert abs(found["identity"]) < found["labels"] and abs(found["disguise"]) < found["labels"]
+        found[control] = null.compare(scores, 2, len(one.experiment.seeds)).difference
+    assert found.pop("labels") > max(1.0, *map(abs, found.values()))
     assert records.load_all(tmp_path)

@@ -54,6 +54,7 @@ def invented(task, setting, seed):
 def trial(tmp_path_factory):
     """trial(target) returns the record and the trainings (task, setting as text, seed), in order."""
     few = replace(null.protocol(), seeds=null.protocol().seeds[:4])
+    few = replace(few, blocks={name: one | {"fresh": 5} for name, one in few.blocks.items()})
     stages = {"one": torch.randn(2, 12, 48, generator=torch.Generator().manual_seed(0)).numpy()}
     made = {}
 
@@ -150,7 +151,8 @@ def test_a_verdict_follows_from_effect_and_margin(trial, mine):
 )
 def test_each_word_of_a_trial_is_about_its_margin(difference, error, word):
     effect = Effect(difference, error, 15, "these queries", family=2)
-    task = {"effects": {"N1": effect}, "margin": 0.5, "profile": ""}
+    chosen = {"N1": [{"options": {"temperature": 0.1}}]}
+    task = {"effects": {"N1": effect}, "margin": 0.5, "profile": "", "chosen": chosen}
     outcome = null.Outcome("mine", "null model", {"digits": task})
     ((*_, said),) = outcome.rows()
     assert said == word and f", {word}" in outcome.sentence
@@ -167,16 +169,17 @@ def seeds_by_setting(record, task):
 
 def test_fresh_seeds_choose_nothing_and_follow_from_the_code(trial, mine):
     record = trial(mine)
-    assert not {*record.seeds} & {*trial.seeds} and len({*record.seeds}) == len(record.seeds)
-    for task in record.tasks:
-        several = seeds_by_setting(record, task)
+    for name, task in record.tasks.items():
+        assert not {*task["seeds"]} & {*trial.seeds} and len({*task["seeds"]}) == 5
+        several = seeds_by_setting(record, name)
         assert all(seeds[: len(trial.seeds)] == [*trial.seeds] for seeds in several.values())
         rest = {tuple(seeds[len(trial.seeds) :]) for seeds in several.values()}
-        assert rest == {(), tuple(record.seeds)}  # only what was chosen trains on all fresh seeds
+        assert rest == {(), tuple(task["seeds"])}  # only what was chosen trains on all fresh seeds
     edited = mine.with_name("edited") / "mine.py"
     edited.parent.mkdir()
     edited.write_text(LOSS.replace("0.2", "0.3"))
-    assert not {*trial(edited).seeds} & {*record.seeds}
+    for name, task in trial(edited).tasks.items():
+        assert not {*task["seeds"]} & {*record.tasks[name]["seeds"]}
 
 
 def test_what_trains_on_fresh_seeds_was_best_on_those_that_choose(trial, mine):
@@ -194,20 +197,20 @@ def test_what_trains_on_fresh_seeds_was_best_on_those_that_choose(trial, mine):
             fresh = [level for level, chosen in levels if chosen]
             assert fresh and min(fresh) > max(level for level, chosen in levels if not chosen)
         for rows in task["fresh"].values():
-            assert all(len(row) == len(record.seeds) for row in rows)
+            assert all(len(row) == len(task["seeds"]) for row in rows)
         first = task["chosen"]["ours"][0]
-        levels = [100 * invented(name, first, seed).mean() for seed in record.seeds]
+        levels = [100 * invented(name, first, seed).mean() for seed in task["seeds"]]
         assert task["fresh"]["ours"][0] == pytest.approx(levels, abs=1e-3)
 
 
 def test_the_identity_control_is_the_null_model_with_seeds_of_its_own(trial):
     record = trial("identity")
     assert len({*record.jobs}) == len(record.jobs)  # nothing is trained, or counted, twice
-    for task in record.tasks:
-        several = seeds_by_setting(record, task)
+    for name, task in record.tasks.items():
+        several = seeds_by_setting(record, name)
         chosen = [seed for seed in itertools.chain(*several.values()) if seed in trial.seeds]
         assert len(chosen) == len(several) * len(trial.seeds)
-        others = [{*seeds} - {*trial.seeds} - {*record.seeds} for seeds in several.values()]
+        others = [{*seeds} - {*trial.seeds} - {*task["seeds"]} for seeds in several.values()]
         assert min(map(len, others)) >= len(trial.seeds)
     assert all(abs(one.difference) < margin for _, margin, one in found(record))
     assert any(one.difference != 0 for *_, one in found(record))
@@ -221,3 +224,12 @@ def test_a_task_of_ones_own_has_its_own_margin_and_is_one_task(trial, mine, tmp_
         assert margin == 1.75 and one.family == 1
         p = 2 * stats.t.sf(abs(one.difference) / one.between, one.df)
         assert one.holm == pytest.approx(p)
+
+
+def test_the_null_model_has_its_whole_grid_whatever_the_loss_has(trial, mine):
+    """All temperatures at all rates, beside two configurations: fewer would be easier to beat."""
+    arms = null.protocol().arms
+    for name in trial(mine).tasks:
+        grid = {canonical(one) for key, one in arms[name].items() if key.startswith("N1 ")}
+        trained = {setting for task, setting, _ in trial(mine).jobs if task == name}
+        assert grid <= trained and len(trained - grid) == 2 * len(grid) / 12

@@ -1,13 +1,18 @@
-"""Simulate null model 2 before it is trained: how its controls come out, and what it can find.
+"""Simulate null model 3 before it is trained: what it can find, and what it must not.
 
     PYTHONPATH=book python book/recorders/null_design.py
 
-writes `book/results/null_design.json` (about an hour of one idle core). New seeds are
-drawn from recorded ones: a training scores the mean of two recorded seeds of its setting plus the
-deviation of a seed from its mean, that of a random setting with a random sign, query by query.
+writes `book/results/null_design.json` (about a quarter of an hour of one idle core). Scores are
+drawn around the landscapes that null model 2 recorded, 16 temperatures at four rates, between which
+they are interpolated. A new seed is a random mixture of the deviations of the eight recorded ones,
+so that settings and queries covary over seeds as they did. Two more landscapes have these
+deviations and other means: a sharp optimum, which falls by a third of the margin a step of N1's
+grid and lies between two of its temperatures, and one that moves with the rate.
 """
 
+import functools
 import math
+from collections import Counter
 from dataclasses import replace
 
 import ledgers
@@ -16,118 +21,149 @@ import numpy as np
 from hnlib import experiments
 from hnlib.experiments import comparisons, null, selection
 
-TRIALS = 200
-KEPT = 8  # settings of a side: the rest is hardly ever among the four best
+TRIALS = 100
 SPLITS = 8  # halves of the queries; a verdict has more
-BANKING = ("batch-rates", "Banking77", "random t{} *", ("ndcg",))
-DIGITS = ("null-1", "digits", "N1 t{} x120 *", ("knn", "knn_validation"))
-SOURCES = {"banking": BANKING, "digits": DIGITS}  # experiment, block, settings, read-outs
-LABELS = {  # what labels gain there: experiment, with them, without
-    "banking": ("batches", "random masked", "random"),
-    "digits": ("losses-on-trial", "labels", "N1"),
-}
-TEMPERATURES = {
-    "banking": [0.05, 0.1, 0.2, 0.5],
-    "digits": [0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0],
-}
+BEST = 14  # settings of a side that may be chosen: others never are
+LANDSCAPES = ("as recorded", "sharp", "moving")
+SCENARIOS = (
+    "identity",
+    "any 1",
+    "any 2",
+    "any 4",
+    "any 8",
+    "near 1",
+    "near 2",
+    "near 4",
+    "two margins",
+)
+RANGE = (0.05, 0.53)  # of the temperatures of random sets
+READOUTS = {"banking": ("ndcg",), "digits": ("knn", "knn_validation")}
 
 
-def scores(task: str, experiment, arm: str) -> np.ndarray:
-    """Return the scores of an arm [seeds, queries] by the read-outs of a task."""
-    _, block, _, metrics = SOURCES[task]
-    group = experiment.group(arm, block)
-    return np.hstack([1.0 * comparisons.by_example(group, metric) for metric in metrics])
+def recorded(task: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return temperatures and mean scores by halves [temperatures, rates, seeds, halves]."""
+    experiment, found = experiments.load("null-2"), {}
+    for family in ("N1", "disguise"):
+        for arm in experiment.matching(f"{family} *", task):
+            _, t, lr = arm.split()
+            group = experiment.group(arm, task)
+            parts = [comparisons.by_example(group, metric) for metric in READOUTS[task]]
+            scores = np.hstack([1.0 * part for part in parts])
+            found[float(t[1:]), float(lr[2:])] = selection.halved(scores[None], SPLITS)[0]
+    temperatures, rates = (sorted({key[k] for key in found}) for k in (0, 1))
+    return np.array(temperatures), np.array([[found[t, r] for r in rates] for t in temperatures])
 
 
-def recorded(task: str) -> np.ndarray:
-    """Return the recorded scores [temperatures, rates, 2 seeds, queries]."""
-    name, block, pattern, _ = SOURCES[task]
-    experiment = experiments.load(name)
-    rows = [experiment.matching(pattern.format(t), block) for t in TEMPERATURES[task]]
-    return np.stack([[scores(task, experiment, arm) for arm in arms] for arms in rows])
+class Landscape:
+    """True scores and deviations of seeds at any temperature, at four rates."""
+
+    def __init__(self, task: str, kind: str):
+        self.temperatures, scores = recorded(task)
+        self.true = scores.mean(2)
+        self.deviations = (scores - self.true[:, :, None]) / math.sqrt(scores.shape[2] - 1)
+        self.margin = null.protocol().blocks[task]["matters"] / 100
+        self.grid = temperatures_of_n1(task)
+        self.kind = kind
+
+    def means(self, t: np.ndarray, rough: np.ndarray) -> np.ndarray:
+        """Return the mean scores that the landscape has, from those recorded [settings, rates]."""
+        if self.kind == "as recorded":
+            return rough
+        best = self.true.mean(2).max(0)
+        k = int(
+            np.abs(np.log(self.grid / self.temperatures[self.true.mean((1, 2)).argmax()])).argmin()
+        )
+        between = np.log(self.grid[k : k + 2])
+        if self.kind == "sharp":
+            step = self.margin / 3 / np.diff(between)
+            return best - step * np.abs(np.log(t)[:, None] - between.mean())
+        centres = between.mean() + np.array([-0.6, -0.2, 0.2, 0.6])
+        return (best + best.max()) / 2 - 0.02 * (np.log(t)[:, None] - centres) ** 2
+
+    def at(self, several) -> tuple[np.ndarray, np.ndarray]:
+        """Return true scores [settings, halves] and deviations [settings, seeds, halves]."""
+        t, own = np.asarray(several, float), np.log(self.temperatures)
+        k = np.clip(np.searchsorted(own, np.log(t)) - 1, 0, len(own) - 2)
+        part = np.clip((np.log(t) - own[k]) / (own[k + 1] - own[k]), 0, 1)[:, None, None]
+        true = (1 - part) * self.true[k] + part * self.true[k + 1]
+        true += (self.means(t, true.mean(2)) - true.mean(2))[:, :, None]
+        part = part[..., None]
+        low, high = self.deviations[k], self.deviations[k + 1]
+        mixed = (1 - part) * low + part * high
+        size, *ends = ((x**2).sum((2, 3), keepdims=True) for x in (mixed, low, high))
+        mixed = mixed * np.sqrt(((1 - part) * ends[0] + part * ends[1]) / size)
+        return true.reshape(-1, true.shape[-1]), mixed.reshape(-1, *mixed.shape[2:])
+
+    @functools.cache  # noqa: B019, a landscape is made once
+    def near(self) -> np.ndarray:
+        """Return temperatures less than a third of the margin below the best of all."""
+        fine = np.geomspace(*RANGE, 80)
+        heights = [self.at(t)[0].mean(1).reshape(-1, 4).max(1) for t in (fine, self.grid)]
+        return fine[heights[0] > max(map(np.max, heights)) - self.margin / 3]
 
 
-def gain(task: str) -> float:
-    """Return what labels gained in recorded runs, in points, over all examples that are scored."""
-    name, *arms = LABELS[task]
-    ours, base = (scores(task, experiments.load(name), arm).mean() for arm in arms)
-    return 100 * float(ours - base)
+def temperatures_of_n1(task: str) -> np.ndarray:
+    """Return the temperatures of N1."""
+    experiment = null.protocol()
+    arms = [experiment.arms[task][name] for name in experiment.matching("N1 *", task)]
+    return np.array(sorted({one["options"]["temperature"] for one in arms}))
 
 
-def landscape(task: str, shrunk: bool, factor: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-    """Return true scores [settings, queries] and deviations of seeds [settings, queries].
-
-    The mean of two seeds spreads more than the truth; `shrunk` takes that part of the spread
-    between the better half of the settings away. `factor` multiplies the temperatures.
-    """
-    x = recorded(task)
-    true, deviation = x.mean(2), (x[:, :, 0] - x[:, :, 1]) / math.sqrt(2)
-    t = np.log(TEMPERATURES[task])
-    if task == "banking":  # between the recorded temperatures
-        between = (true[1:] + true[:-1]) / 2
-        order = np.argsort(np.concatenate([t, (t[1:] + t[:-1]) / 2]))
-        true, t = np.concatenate([true, between])[order], np.sort([*t, *(t[1:] + t[:-1]) / 2])
-    part = math.log(factor) / np.diff(t)[:, None, None]
-    true = np.concatenate([(1 - part) * true[:-1] + part * true[1:], true[-1:]])
-    true = true.reshape(-1, x.shape[-1])
-    deviation = deviation.reshape(-1, x.shape[-1])
-    if shrunk:
-        mean = true.mean(1)
-        better = mean[mean >= np.median(mean)]
-        noise = np.var(deviation.mean(1)) / 2
-        kept = math.sqrt(max(0.0, 1 - noise / np.var(better)))
-        true = true - (1 - kept) * (mean - better.mean())[:, None]
-    return true.astype(np.float32), deviation.astype(np.float32)
+def side(true, deviations, mixtures) -> np.ndarray:
+    """Return scores [settings, seeds, halves] as the protocol trains them, NaN where it does not."""
+    choosing = len(null.protocol().seeds)
+    first = true[:, None] + np.einsum("sk,nkh->nsh", mixtures[:choosing], deviations)
+    order = (-first.mean((1, 2))).argsort(kind="stable")[:BEST]
+    scores = np.full((len(order), len(mixtures), true.shape[1]), np.nan)
+    scores[:, :choosing] = first[order]
+    kept = order[: null.FINALISTS]
+    fresh = np.einsum("sk,nkh->nsh", mixtures[choosing:], deviations[kept])
+    scores[: len(kept), choosing:] = true[kept, None] + fresh
+    return scores
 
 
-def side(rng, true: np.ndarray, deviation: np.ndarray) -> np.ndarray:
-    """Return scores [settings, seeds, queries] as the protocol trains them, NaN where it does not."""
-    choosing, fresh = len(null.protocol().seeds), null.FRESH
-
-    def drawn(shape) -> np.ndarray:
-        sign = rng.choice([-1, 1], (*shape, 1)).astype(np.float32)
-        return sign * deviation[rng.integers(len(deviation), size=shape)]
-
-    scores = np.full((len(true), choosing + fresh, true.shape[1]), np.nan, np.float32)
-    scores[:, :choosing] = true[:, None] + drawn((len(true), choosing))
-    order = (-scores[:, :choosing].mean((1, 2))).argsort()
-    for setting in order[: null.BEST]:
-        scores[setting, choosing:] = true[setting] + drawn((fresh,))
-    return scores[order[:KEPT]]
+def temperatures(world: Landscape, scenario: str, rng) -> np.ndarray:
+    """Return the temperatures of a trial."""
+    kind, _, count = scenario.rpartition(" ")
+    if kind == "any":
+        return np.exp(rng.uniform(*np.log(RANGE), int(count)))
+    if kind == "near":
+        return rng.choice(world.near(), int(count))
+    return world.grid if scenario == "identity" else rng.choice(world.near(), 4)
 
 
-def shares(task: str, shrunk: bool, world: tuple[float, float]) -> dict[str, float]:
-    """Return how often each verdict is given; `world` is our lead and the temperatures' factor."""
-    lead, factor = world
-    rng, margin = np.random.default_rng(0), null.protocol().blocks[task]["matters"]
-    count, words = len(null.protocol().blocks), []
-    ours, base = landscape(task, shrunk, factor), landscape(task, shrunk)
+def shares(task: str, world: Landscape, scenario: str) -> dict[str, float]:
+    """Return how often each verdict is given; sets of temperatures have the seeds of N1."""
+    protocol, rng, words = null.protocol(), np.random.default_rng(0), Counter()
+    block, base, count = protocol.blocks[task], world.at(world.grid), len(protocol.blocks)
+    lead = 2 * block["matters"] if scenario == "two margins" else 0.0
     for _ in range(TRIALS):
-        sides = side(rng, *ours) + np.float32(lead / 100), side(rng, *base)
-        effect = selection.cross_fit(*sides, splits=SPLITS, best=null.BEST)
+        shape = (len(protocol.seeds) + block["fresh"], world.deviations.shape[2])
+        mixtures = rng.standard_normal(shape)
+        is_paired = scenario not in ("identity", "two margins")
+        own = mixtures if is_paired else rng.standard_normal(shape)
+        true, deviations = world.at(temperatures(world, scenario, rng))
+        ours = side(true + lead / 100, deviations, own)
+        effect = selection.fit(ours, side(*base, mixtures), choosers=len(protocol.seeds))
         effect = replace(effect, family=count, holm=min(1.0, count * effect.p))
-        words.append(comparisons.verdict(effect, margin))
-    return {word: words.count(word) / TRIALS for word in sorted({*words})}
+        words[comparisons.verdict(effect, block["matters"])] += 1
+    return {word: number / TRIALS for word, number in words.most_common()}
 
 
-def main() -> None:
-    """Write what the simulation finds."""
-    found = {}
-    for task in SOURCES:
-        margin, gained = null.protocol().blocks[task]["matters"], gain(task)
-        worlds = {"identity": (0.0, 1.0), "disguise": (0.0, 1.07), "two margins": (2 * margin, 1.0)}
-        worlds["labels"] = (gained, 1.0)
-        score = 100 * float(landscape(task, False)[0].mean(1).max())
-        found[task] = {"margin": margin, "gain of labels": gained, "score": score} | {
-            name: {
-                ("shrunk" if shrunk else "as recorded"): shares(task, shrunk, world)
-                for shrunk in (False, True)
-            }
-            for name, world in worlds.items()
-        }
-    design = {"choosing": len(null.protocol().seeds), "fresh": null.FRESH, "best": null.BEST}
-    ledgers.write("null_design.json", {"trials": TRIALS, "design": design, "tasks": found})
+def measure() -> dict:
+    """Return what the simulation finds."""
+    selection.DRAWN = 40
+    protocol, found = null.protocol(), {}
+    for task, block in protocol.blocks.items():
+        found[task] = {"margin": block["matters"], "fresh": block["fresh"]}
+        for kind in LANDSCAPES:
+            world = Landscape(task, kind)
+            near = [round(float(end), 3) for end in (world.near().min(), world.near().max())]
+            verdicts = {one: shares(task, world, one) for one in SCENARIOS}
+            found[task][kind] = {"near": near} | verdicts
+            print(task, kind, found[task][kind], flush=True)
+    return {"trials": TRIALS, "choosing": len(protocol.seeds), "tasks": found}
 
 
 if __name__ == "__main__":
-    main()
+    ledgers.record("null_design.json", measure)

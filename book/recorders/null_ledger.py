@@ -2,8 +2,8 @@
 
     PYTHONPATH=book python book/recorders/null_ledger.py _build/null/*/record.json refused.py
 
-replaces the records of the same losses in `book/results/null_ledger.json`. Of a file of a loss it
-records why `hnlib null` refuses it.
+replaces the records of the same losses in `book/results/null3_ledger.json`. Of a file of a loss it
+records why `hnlib null` refuses it. `null_ledger.json` is version 2's, and stays as it is.
 """
 
 import json
@@ -12,13 +12,16 @@ from pathlib import Path
 
 import ledgers
 
-from hnlib.experiments import evidence, null_files
+from hnlib.experiments import evidence, null, null_files
 
 
 def entry(path: Path) -> dict:
     """Return the record of a verdict, or of a refusal."""
     if path.suffix == ".json":
-        return json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if record["protocol"] != null.VERSION:
+            raise SystemExit(f"{path} is of {record['protocol']}, not of {null.VERSION}")
+        return record
     try:
         null_files.read(path)
     except ValueError as error:
@@ -28,8 +31,8 @@ def entry(path: Path) -> dict:
 
 
 if __name__ == "__main__":
-    ledger = evidence.measurement("null_ledger")
+    ledger = evidence.measurement("null3_ledger")
     for one in map(entry, map(Path, sys.argv[1:])):
         ledger[one["name"]] = one
         print(one.get("sentence", one.get("refused")))
-    ledgers.write("null_ledger.json", ledger)
+    ledgers.write("null3_ledger.json", ledger)

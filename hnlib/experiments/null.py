@@ -1,16 +1,17 @@
-"""The null model, version 2: a new loss against a temperature that got as much tuning.
+"""The null model, version 3: a new loss against the best temperature.
 
-`hnlib null my_loss.py` compares a loss with N1, as many temperatures of InfoNCE as the loss has
-configurations, and N2, as many pairs of temperature and loudness. On each task every configuration
-trains at four rates with the seeds that choose (`book/results/experiments/null-2.toml`). The four
-best settings of each side train again with seeds drawn from the digest of the loss, and
-`selection.cross_fit` compares their means, the choice included.
+The best configuration of the loss at its best rate is compared with the best temperature of a whole
+grid, N1, at its best rate, both chosen on other seeds and other queries than those that judge. On
+each task every setting trains with the seeds that choose (`book/results/experiments/null-3.toml`);
+the best of each side train again with seeds drawn from the digest of the loss; and
+`selection.cross_fit` compares the best, the choice included.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -34,11 +35,11 @@ from hnlib.training import records, store
 from hnlib.training.config import canonical
 from hnlib.training.loop import Diverged
 
-NULLS = {"N1": "a tuned temperature", "N2": "a tuned temperature and loudness"}
-CONTROLS = {"identity": "equivalent", "disguise": "equivalent", "labels": "beats"}  # over N1
-FAMILIES = [*CONTROLS, "N2"]  # what is compared with N1 without a file
-FRESH = 16  # seeds that only decide
-BEST = 4  # settings of a side whose mean is compared
+VERSION = "null model 3"
+CONTROLS = dict.fromkeys(("identity", "one", "two", "four", "disguise"), "equivalent")
+CONTROLS["labels"] = "beats"  # what each must be, compared with N1
+FRESH = 48  # seeds that only decide, on a task of one's own
+FINALISTS = 4  # settings of a side that train with them: few others are ever the best of a half
 SPLITS = 50  # random halves of the queries
 SHIFT = 1000  # from the seeds of N1 to those of the identity control
 WORDS = {
@@ -59,7 +60,7 @@ KEPT_SCORES = SchemaValidator(
 
 def protocol(quick: bool = False) -> experiments.Experiment:
     """Return the tasks, settings and seeds of the null model, or of its rehearsal."""
-    return experiments.load("null-2", small=quick)
+    return experiments.load("null-3", small=quick)
 
 
 @dataclass
@@ -74,17 +75,18 @@ class Task:
     data_root: Path | None = None
 
     def __post_init__(self):
-        self.block, self.margin = self.name, self.experiment.blocks[self.name]["matters"]
+        self.block, fields = self.name, self.experiment.blocks[self.name]
+        self.margin, self.fresh = fields["matters"], fields["fresh"]
         self.rates = _distinct(one["lr"] for one in self._family("N1"))
         self.ours = (str(self.loss.path), self.loss.name) if self.loss else (None, "")
         self.diverged = 0
 
-    def settings(self, family: str, count: int | None = None) -> list[Setting]:
-        """Return the settings of a family's first configurations, at all rates."""
+    def settings(self, family: str) -> list[Setting]:
+        """Return the settings of a family's configurations, at all rates."""
         arms = self._family(family)
         seen = [one["options"] for one in arms]
         firsts = [one for i, one in enumerate(arms) if one["options"] not in seen[:i]]
-        return self.at_all_rates(firsts[:count])
+        return self.at_all_rates(firsts)
 
     def at_all_rates(self, several: Iterable[Setting]) -> list[Setting]:
         """Return settings at all rates of the task."""
@@ -133,6 +135,7 @@ class OwnTask(Task):
         names = own_task(file)
         self.file, self.name = file, named(Path(file))
         self.rates, self.margin = [*names["RATES"]], float(names["MARGIN"])
+        self.fresh = FRESH
 
     def train(self, jobs: list[tuple[Setting, int]]) -> list[np.ndarray | None]:
         """Return the scores by query of settings and seeds, None where a training diverged."""
@@ -181,11 +184,11 @@ def trial(
     first = _train(task, sides, choosing, shift)
     orders = {name: (-one.mean((1, 2))).argsort(kind="stable") for name, one in first.items()}
     sides = {name: [sides[name][k] for k in order] for name, order in orders.items()}
-    best = {name: settings[:BEST] for name, settings in sides.items()}
+    best = {name: settings[:FINALISTS] for name, settings in sides.items()}
     second, found = _train(task, best, fresh, shift), {}
     for name, one in first.items():
         more = np.full((len(one), len(fresh), one.shape[2]), np.nan)
-        more[:BEST] = second[name]
+        more[:FINALISTS] = second[name]
         found[name] = np.hstack([one[orders[name]], more])
     return found, sides
 
@@ -206,16 +209,13 @@ def _train(task: Task, sides: dict[str, list[Setting]], seeds, shift: dict[str, 
     return dict(zip(sides, np.split(rows.reshape(-1, len(seeds), size), ends)))
 
 
-def compare(scores: dict[str, np.ndarray], family: int, choosers: int) -> dict[str, Effect]:
-    """Return the differences of "ours" from the null models, corrected for a number of tasks.
+def compare(scores: dict[str, np.ndarray], family: int, choosers: int) -> Effect:
+    """Return the difference of "ours" from N1, corrected for a number of tasks.
 
     The first `choosers` seeds choose, the others are fresh.
     """
-    found = {}
-    for base in scores.keys() & NULLS.keys():
-        effect = selection.cross_fit(scores["ours"], scores[base], SPLITS, BEST, choosers)
-        found[base] = replace(effect, family=family, holm=min(1.0, family * effect.p))
-    return dict(sorted(found.items()))
+    effect = selection.cross_fit(scores["ours"], scores["N1"], SPLITS, choosers=choosers)
+    return replace(effect, family=family, holm=min(1.0, family * effect.p))
 
 
 def points(scores: np.ndarray) -> list[list[float]]:
@@ -229,7 +229,7 @@ def effects(task: dict) -> dict[str, Effect]:
     return {base: Effect(target="these queries", **one) for base, one in kept.items()}
 
 
-def fresh_seeds(name: str, count: int = FRESH) -> list[int]:
+def fresh_seeds(name: str, count: int) -> list[int]:
     """Return seeds that nobody can choose: they follow from a name, which holds a digest."""
     first = 10_000 + int(hashlib.sha256(name.encode()).hexdigest()[:7], 16)
     return [*range(first, first + count)]
@@ -244,6 +244,15 @@ def profiled(loss: Loss, options: dict) -> str:
         return f"no profile: {error}"
 
 
+def _sharpness(task: dict) -> str:
+    """Return the sharpness of the best temperature and of the loss, as it was profiled."""
+    (best, *_), of_loss = task["chosen"]["N1"], task["profile"].partition(":")[0]
+    parts = [f"the temperature's γ = {1 / best['options']['temperature']:.3g}"]
+    if of_loss.startswith("γ"):
+        parts.append(f"the loss's {of_loss}")
+    return ", ".join(parts)
+
+
 @dataclass
 class Outcome:
     """What a trial found; `tasks` are entries of its record by task, with effects and margin."""
@@ -251,9 +260,10 @@ class Outcome:
     name: str
     version: str
     tasks: dict[str, dict]
+    attempts: int = 1
 
     def rows(self):
-        """Yield task, null model, effect, and verdict."""
+        """Yield task, null model ("N1"), effect, and verdict."""
         for task, one in self.tasks.items():
             for base, effect in one["effects"].items():
                 yield task, base, effect, comparisons.verdict(effect, one["margin"])
@@ -268,13 +278,15 @@ class Outcome:
 
     @property
     def sentence(self) -> str:
-        """The result in one sentence, with both null models, each task and the profile."""
+        """The result in one sentence, with each task, both sharpnesses and the profile."""
         parts = [
-            f"{task} {interval(effect)} over {base} ({NULLS[base]}), {verdict}"
-            for task, base, effect, verdict in self.rows()
+            f"{task} {interval(effect)} over the best temperature, {verdict} "
+            f"({_sharpness(self.tasks[task])})"
+            for task, _, effect, verdict in self.rows()
         ]
         profiles = _distinct(one["profile"] for one in self.tasks.values() if one["profile"])
-        return f"{self.name}, {self.version}: {'; '.join([*parts, *profiles])}."
+        attempt = f"{self.version}, attempt {self.attempts}"
+        return f"{self.name}, {attempt}: {'; '.join([*parts, *profiles])}."
 
     @property
     def latex(self) -> str:
@@ -309,14 +321,14 @@ def null(
     tasks: tuple[str, ...] = (),
     task: ExistingFile | None = None,
 ) -> None:
-    """Test whether a loss beats a temperature that got as much tuning (null model 2).
+    """Test whether the best of a loss beats the best temperature (null model 3).
 
     Parameters
     ----------
     target
         file with loss(a, b, **options), where row i of b answers row i of a, and CONFIGURATIONS, a
-        list of at most eight dictionaries of options; or a control (identity, disguise, labels), or
-        N2, a tuned temperature and loudness
+        list of at most eight dictionaries of options; or a control (identity, one, two, four,
+        disguise, labels)
     quick
         a rehearsal of minutes on embedded data; no verdict
     processes
@@ -334,13 +346,13 @@ def null(
     """
     torch.set_num_threads(1)  # small matrices wait for one another on a busy machine
     experiment, control = protocol(quick), CONTROLS.get(target)
-    if target not in FAMILIES and not target.endswith(".py"):
-        raise ValueError(f"give FILE.py or one of {', '.join(FAMILIES)}, got {target}")
+    if control is None and not target.endswith(".py"):
+        raise ValueError(f"give FILE.py or one of {', '.join(CONTROLS)}, got {target}")
     if task and target == "labels":
         raise ValueError("a task of your own has no labels; the control needs banking or digits")
     if unknown := sorted({*tasks} - {*experiment.blocks}):
         raise ValueError(f"tasks must be among {', '.join(experiment.blocks)}, got {unknown[0]}")
-    loss = None if target in FAMILIES else read(target)
+    loss = None if control else read(target)
     name = loss.name if loss else f"{target}-{experiment.digest[:8]}"
     stem = name.rpartition("-")[0]
     out = out or records.default_folder().parent / "null"
@@ -349,7 +361,8 @@ def null(
     digest = re.escape(stem) + "-[0-9a-f]{8}"
     attempts = sorted(path.name for path in out.iterdir() if re.fullmatch(digest, path.name))
     print(f"{name}, attempt {len(attempts)}; records go to {out}", flush=True)
-    fresh, found = fresh_seeds(name, 2 if quick else FRESH), {}
+    version, found = f"{VERSION}{' quick' * quick}", {}
+    _refuse_other_version(out / name / "record.json", version)
     compared = 1 if task else len(experiment.blocks)
     engine = runner.Engine(engine="processes", workers=processes)
     kind, places = (OwnTask, [str(task)]) if task else (Task, tasks or experiment.blocks)
@@ -358,6 +371,8 @@ def null(
         sides, shift = _sides(one, target)
         count = sum(map(len, sides.values()))
         print(f"{one.name}: {count} settings, {len(experiment.seeds)} seeds choose", flush=True)
+        # the controls share N1's fresh trainings
+        fresh = fresh_seeds(experiment.name if control else name, 2 if quick else one.fresh)
         try:
             scores, chosen = trial(one, sides, fresh, shift)
         except KeyboardInterrupt:
@@ -367,17 +382,18 @@ def null(
         except Exception as error:  # of a loss or a task that is not ours
             raise ValueError(f"{target}: {type(error).__name__}: {error}") from error
         found[one.name] = {
-            "effects": compare(scores, compared, len(experiment.seeds)),
+            "effects": {"N1": compare(scores, compared, len(experiment.seeds))},
             "margin": one.margin,
             "diverged": one.diverged,
-            "chosen": {side: settings[:BEST] for side, settings in chosen.items()},
-            "fresh": {side: points(x[:BEST, -len(fresh) :]) for side, x in scores.items()},
+            "chosen": {side: settings[:FINALISTS] for side, settings in chosen.items()},
+            "seeds": fresh,
+            "fresh": {side: points(x[:FINALISTS, -len(fresh) :]) for side, x in scores.items()},
             "profile": profiled(loss, chosen["ours"][0]["options"]) if loss else "",
         }
         if one.diverged:
             print(f"{one.name}: {one.diverged} trainings diverged and score 0")
-    outcome = Outcome(stem, f"null model 2{' quick' * quick}", found)
-    own = {"attempts": attempts, "seeds": fresh} | (
+    outcome = Outcome(stem, version, found, len(attempts))
+    own = {"attempts": attempts} | (
         {"code": source(loss.path), "configurations": loss.configurations} if loss else {}
     )
     record = canonical(outcome.record() | own, indent=1).encode()
@@ -391,11 +407,20 @@ def null(
 
 
 def _sides(task: Task, target: str) -> tuple[dict[str, list[Setting]], dict[str, int]]:
-    """Return ours, a loss or a control, and the null models with as many configurations."""
+    """Return ours, a loss or a control, and N1, which always has its whole grid; and shifts."""
+    base = task.settings("N1")
     if task.loss:
         method, several = task.loss.name, task.loss.configurations
         ours = task.at_all_rates({"method": method, "options": options} for options in several)
-        return {"ours": ours} | {x: task.settings(x, len(several)) for x in NULLS}, {}
-    own = "N1" if target == "identity" else target
-    shift = {"ours": SHIFT} if target == "identity" else {}
-    return {"ours": task.settings(own), "N1": task.settings("N1")}, shift
+        return {"ours": ours, "N1": base}, {}
+    if target == "identity":
+        return {"ours": base, "N1": base}, {"ours": SHIFT}
+    return {"ours": task.settings(target), "N1": base}, {}
+
+
+def _refuse_other_version(path: Path, version: str) -> None:
+    """Raise ValueError if a record is of another version of the null model."""
+    if path.exists():
+        before = json.loads(path.read_text(encoding="utf-8"))["protocol"]
+        if before.partition(" quick")[0] != version.partition(" quick")[0]:
+            raise ValueError(f"{path} is of {before}, which is not compared; give another --out")

@@ -16,6 +16,7 @@ from hnlib.experiments.comparisons import Effect
 from hnlib.experiments.experiment import Experiment
 
 MOST = 2000  # ways to halve the seeds: all of up to thirteen
+DRAWN = 200  # random ones where there are more
 
 
 def cross_fit(ours, base, splits: int = 400, best: int = 1, choosers: int | None = None) -> Effect:
@@ -24,7 +25,7 @@ def cross_fit(ours, base, splits: int = 400, best: int = 1, choosers: int | None
     On each side half of the examples and half of the selection seeds choose the setting with the
     best mean; the other examples, on all other seeds, judge it. Then the halves of examples swap
     roles. The effect is the mean over random halves of examples and all ways to halve the seeds, or
-    `MOST` random ways where there are more.
+    `DRAWN` random ways where there are more than `MOST`.
 
     Parameters
     ----------
@@ -99,7 +100,7 @@ def fit(ours: np.ndarray, base: np.ndarray, best: int = 1, choosers: int | None 
         raise ValueError(f"need a seed that has all settings, got {len(seeds)} that have some")
     size = max(len(choosing) // 2, 1)
     few, rng = math.comb(len(choosing), size) <= MOST, np.random.default_rng(0)
-    orders = [] if few else [rng.permutation(choosing).tolist() for _ in range(MOST)]
+    orders = [] if few else [rng.permutation(choosing).tolist() for _ in range(DRAWN)]
 
     def parts(own: list[int]) -> Iterable[tuple[int, ...]]:
         if few:

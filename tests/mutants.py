@@ -1,0 +1,160 @@
+"""Put the mutants of `mutants.toml` to the tests that must notice them.
+
+    python tests/mutants.py [WORD …] [--jobs N] [--survivors COMMIT]
+
+Each row is a text of the sources, its wrong version, and the tests of which one must fail. A row's file is not
+named: its text is found wherever it stands, once. With words only rows are tried whose area, meaning or text contains
+one. A mutant that no test notices is a fault of the tests, unless the row says why it `survives`.
+
+`--survivors` applies the rows that say `survived = true` to an earlier commit, in four groups, and
+runs that commit's own tests: as long as these pass, they did not notice.
+"""
+
+import argparse
+import contextlib
+import importlib
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections import Counter, defaultdict
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+ROWS = tomllib.loads((ROOT / "tests/mutants.toml").read_text(encoding="utf-8"))["mutant"]
+WHERE = ("hnlib", "book", "notebooks", "examples")
+GROUPS = 4  # in which the survivors of an earlier commit are tried
+HEAVY = "torch numpy pandas scipy.stats sklearn.linear_model sklearn.svm pydantic cyclopts pytest"
+
+
+@cache
+def sources(root: Path) -> dict[Path, str]:
+    """Return the texts that rows may name, by file."""
+    listed = subprocess.check_output(["git", "ls-files", "-z", *WHERE], cwd=root, text=True)
+    files = (root / name for name in listed.split("\0") if name.endswith((".py", ".md", ".toml")))
+    return {file: file.read_text(encoding="utf-8") for file in files if file.exists()}
+
+
+def places(row: dict, root: Path = ROOT) -> list[Path]:
+    """Return the file of a row's text, once for each time that it stands there."""
+    return [file for file, text in sources(root).items() for _ in range(text.count(row["text"]))]
+
+
+@contextlib.contextmanager
+def applied(row: dict, file: Path):
+    """Put the wrong version into a file, and afterwards what stood there."""
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace(row["text"], row["wrong"]), encoding="utf-8")
+    try:
+        yield
+    finally:
+        file.write_text(text, encoding="utf-8")
+
+
+def in_copy(copy: Path, row: dict, file: Path, output: Path) -> None:
+    """Run a row's tests in a copy of the checkout, in this forked process; exit as pytest does."""
+    os.chdir(copy)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(copy), str(copy / "book")])
+    sys.path[:0] = [str(copy), str(copy / "book")]
+    sys.dont_write_bytecode = True
+    with output.open("w") as stream, applied(row, copy / file.relative_to(ROOT)):
+        os.dup2(stream.fileno(), 1)
+        os.dup2(stream.fileno(), 2)
+        import pytest
+
+        code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *row["tests"]])
+    os._exit(code)
+
+
+def copied(folder: Path) -> Path:
+    """Copy what git tracks or would track into a folder of its own."""
+    copy = Path(tempfile.mkdtemp(dir=folder))
+    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    pack = ["tar", "--null", "--ignore-failed-read", "-T", "-", "-c"]
+    with subprocess.Popen(listing, cwd=ROOT, stdout=subprocess.PIPE) as names:
+        with subprocess.Popen(pack, cwd=ROOT, stdin=names.stdout, stdout=subprocess.PIPE) as packed:
+            subprocess.run(["tar", "-x"], cwd=copy, stdin=packed.stdout, check=True)
+    return copy
+
+
+def judge(rows: list[dict], jobs: int) -> int:
+    """Try rows in forked processes, so that torch is imported once; return how many surprise."""
+    for name in HEAVY.split():
+        importlib.import_module(name)
+    sys.modules["torch"].set_num_threads(1)
+    context, running, waiting, found = multiprocessing.get_context("fork"), {}, [*rows], []
+    with tempfile.TemporaryDirectory() as folder:
+        free = [copied(Path(folder)) for _ in range(jobs)]
+        while waiting or running:
+            while waiting and free:
+                row, copy = waiting.pop(0), free.pop()
+                output = copy.with_suffix(".txt")
+                (file,) = places(row)
+                process = context.Process(target=in_copy, args=(copy, row, file, output))
+                process.start()
+                running[process] = row, copy, output, time.monotonic()
+            multiprocessing.connection.wait([process.sentinel for process in running])
+            for process in [one for one in running if not one.is_alive()]:
+                row, copy, output, start = running.pop(process)
+                free.append(copy)
+                word = {0: "SURVIVED", 1: "noticed"}.get(process.exitcode, "BROKEN")
+                seconds = time.monotonic() - start
+                known = f" ({row['survives']})" if "survives" in row else ""
+                print(f"{word}{known} {seconds:4.1f} s  {row['area']}: {row['means']}", flush=True)
+                if word == "BROKEN":
+                    print("\n".join(output.read_text().splitlines()[-25:]))
+                found.append((row, word))
+    noticed = Counter(row["area"] for row, word in found if word == "noticed")
+    for area, count in Counter(row["area"] for row, _ in found).items():
+        print(f"{area:12} {noticed[area]:3} of {count}")
+    print(f"{'all':12} {noticed.total():3} of {len(found)}")
+    return sum(word != ("SURVIVED" if "survives" in row else "noticed") for row, word in found)
+
+
+def survivors(commit: str, rows: list[dict]) -> int:
+    """Run an earlier commit's tests with its survivors applied; return how many it noticed."""
+    with tempfile.TemporaryDirectory() as folder:
+        old = Path(folder) / "old"
+        subprocess.run(["git", "worktree", "add", "-q", old, commit], cwd=ROOT, check=True)
+        missing = [row for row in rows if len(places(row, old)) != 1]
+        for row in missing:
+            print(f"not in {commit}: {row['area']}: {row['means']}")
+        rows, groups, count = [row for row in rows if row not in missing], defaultdict(list), 0
+        seen = Counter()
+        for row in rows:  # those of one file in turn, for texts may overlap
+            (file,) = places(row, old)
+            groups[seen[file] % GROUPS].append((file, row))
+            seen[file] += 1
+        for group in groups.values():
+            with contextlib.ExitStack() as stack:
+                for file, row in group:
+                    stack.enter_context(applied(row, file))
+                environment = os.environ | {"PYTHONPATH": f"{old}{os.pathsep}{old / 'book'}"}
+                command = [sys.executable, "-m", "pytest", "-q", "-n", "logical", "--dist=loadfile"]
+                command += ["--ignore=tests/pages", "-p", "no:cacheprovider"]
+                found = subprocess.run(command, cwd=old, env=environment, capture_output=True)
+            print(f"\n{len(group)} rows at once:", *(row["means"] for _, row in group), sep="\n- ")
+            print(*found.stdout.decode().splitlines()[-15:], sep="\n", flush=True)
+            count += found.returncode != 0
+        subprocess.run(["git", "worktree", "remove", "--force", old], cwd=ROOT, check=True)
+    return count + len(missing)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("words", nargs="*")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--survivors", metavar="COMMIT")
+    asked = parser.parse_args()
+    several = [
+        row
+        for row in ROWS
+        if not asked.words or any(word in " ".join(map(str, row.values())) for word in asked.words)
+    ]
+    if asked.survivors:
+        sys.exit(survivors(asked.survivors, [row for row in several if row.get("survived")]) > 0)
+    sys.exit(judge(several, asked.jobs) > 0)
