@@ -241,15 +241,6 @@ def test_an_experiment_may_have_the_name_of_a_file_of_the_store(tmp_path, experi
     assert records.load_all(tmp_path) == [record(experiment=experiment)]
 
 
-def test_tracked_records_come_back_as_they_were_measured():
-    """Also those in the forms of older lines: the digest is that of the whole record."""
-    some = store.read(records.tracked())[::150]
-    whole = store.complete(some)
-    assert [store.digest_of(one) for one in whole] == [one["digest"] for one in some]
-    columns = [one for one in whole if one.get("history") and one.get("losses")]
-    assert len(columns) > 20, "control: some have curves"
-
-
 def test_superseding_is_a_line_of_which_the_last_by_date_wins(tracked):
     store.add([record(), record(1)], tracked)
     first, other = store.read(tracked)
