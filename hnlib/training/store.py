@@ -52,7 +52,7 @@ _words = Path(__file__).with_name("dictionary.toml").read_text("utf-8")
 DICTIONARY = tomllib.loads(_words)["zlib"].encode()
 
 
-def form(needs: dict[str, Any], may: dict[str, Any] | None = None) -> dict[str, Any]:
+def form(needs: dict[str, Any], may: dict[str, Any] | None = None) -> schema.CoreSchema:
     """Return the schema of an object with fields that it needs or may have, and any others."""
     fields = {key: schema.typed_dict_field(one) for key, one in needs.items()}
     for key, one in (may or {}).items():
@@ -343,8 +343,8 @@ def unpack(text: str, metrics: dict) -> dict[str, Any]:
 
 def _unpacked(text: str, metrics: dict) -> dict[str, Any]:
     stream = zlib.decompressobj(-15, zdict=DICTIONARY)
-    content = stream.decompress(_unquoted(text), LARGEST)
-    if stream.unconsumed_tail:
+    content = stream.decompress(_unquoted(text), LARGEST + 1)
+    if len(content) > LARGEST:
         raise ValueError(f"its {len(text):,} characters unpack to more than {LARGEST:,} bytes")
     scores = from_json(content)
     if isinstance(history := scores.get("history"), dict):
