@@ -80,6 +80,25 @@ def test_the_exact_temperature_is_that_of_the_ball(seed, eta):
     assert torch.equal(t, robust.kl_ball(f.detach(), q0, eta).alpha) and not t.requires_grad
 
 
+def test_a_shared_budget_is_spent_by_the_rows_on_average():
+    f, q0, _ = with_gaps(2)
+    shared = robust.shared_kl_ball(f, q0, 0.3)
+    spent = torch.special.xlogy(shared.weights, shared.weights / q0.clamp_min(1e-300)).sum(1)
+    assert abs(float(spent.mean()) - 0.3) < 1e-9 and (shared.alpha == shared.alpha[0]).all()
+    assert abs(spent - 0.3).min() > 1e-3  # no row has the radius of a ball of its own
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_each_term_of_the_expansion_gains_an_order_of_the_root_of_the_radius(order):
+    f, q0, _ = with_gaps(3)
+    errors = [
+        abs(robust.kl_temperature(f, q0, eta, order) - robust.kl_temperature(f, q0, eta))
+        for eta in (1e-3, 1e-5)
+    ]
+    rate = (errors[0] / errors[1]).log10()
+    torch.testing.assert_close(rate, torch.full_like(rate, order - 1.0), rtol=0, atol=0.4)
+
+
 # --- log-weights, and where nothing may wait for the device
 
 
