@@ -193,3 +193,38 @@ def test_a_closed_experiment_is_trained_at_other_parameters_alone(load, monkeypa
     assert not begun and "again: 0 of 27 runs recorded; asked elsewhere." in capsys.readouterr().out
     experiments.load("again", small=True).train()
     assert len(begun) == 9
+
+
+def test_gamma_counts_the_tilt_and_the_transport(load):
+    """γ = (1 + β)/t, and a plan of entropy ε adds 1/ε."""
+    arm = 'transport = { method = "ot", options = { temperature = 0.5, epsilon = 0.1 } }'
+    experiment = load(f"[arms]\n{arm}")
+    names = ("plain lr0.1", "tilt t0.1", "transport")
+    gammas = [experiment.value_of(name, "gamma", "small") for name in names]
+    assert gammas == pytest.approx([1 / 0.2, 2 / 0.1, 1 / 0.5 + 1 / 0.1])
+    assert experiment.value_of("transport", "epsilon", "small") == 0.1
+
+
+def test_a_superseded_record_does_not_count_and_the_run_is_missing_until_it_is_made_again(load):
+    run, arm = load(score=lr).run("tilt lr0.1", 4, "small"), ("tilt lr0.1", "ndcg", "small")
+    before = load().values(*arm)
+    several = store.read(FOLDER / "records")
+    (wrong,) = [one for one in several if one["configuration"] == run.configuration]
+    store.supersede([wrong], "measured at another scale", "2026-03-01", FOLDER / "records")
+    experiments.forget()
+    experiment = experiments.load("which")
+    assert experiment.values(*arm) == {seed: before[seed] for seed in (3, 5)}
+    assert run in [*experiment.missing()] and experiment.mean(*arm) is None
+    assert experiment.best("tilt lr*", "ndcg_validation", "small") is None
+    record(run, ndcg=0.75)
+    experiments.forget()
+    assert experiments.load("which").values(*arm) == before | {4: 0.75}
+
+
+def test_an_arm_is_at_the_edge_of_what_was_tried_or_inside(load):
+    """Of both rates each is an edge; with one more on the far side the chosen one is inside."""
+    said = "small, tilt tuned, lr = 0.1; large, tilt tuned, lr = 0.2"
+    assert load(score=lr).edges() == f"Chosen at the edge of what was tried: {said}."
+    wider = '[arms]\n"tilt lr0.4" = { extends = "tilt", lr = 0.4, blocks = ["large"] }'
+    edges = load(wider, score=lr).edges()
+    assert "small, tilt tuned, lr = 0.1" in edges and "large" not in edges

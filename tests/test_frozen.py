@@ -11,6 +11,7 @@ import functools
 import itertools
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,9 @@ from scipy import optimize, stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import ttost_paired
 
+from hnbook import headlines
 from hnbook.comparison_tables import OneVariance
-from hnbook.headlines import Headline, formatted
+from hnbook.headlines import HEADLINES, Headline, formatted
 from hnlib import experiments
 from hnlib.experiments import comparisons, selection
 from hnlib.training import store
@@ -159,6 +161,12 @@ def test_paired_by_seed(grid, metric):
         assert (effect.df, effect.seeds) == (4, GRID)
 
 
+def test_a_gain_over_another_gain_is_an_interaction(grid):
+    pairs = ("t0.5 b1.0", "t0.5 b0"), ("t0.2 b1.0", "t0.2 b0")
+    d = difference(*pairs[0]) - difference(*pairs[1])
+    assert numbers(grid.effect(*pairs, block="whole")) == pytest.approx(interval(d))
+
+
 def on_new_images(d):
     """Mean, ends and p for new images, from the differences [seeds, images].
 
@@ -196,6 +204,9 @@ def test_a_family_is_corrected_together(grid):
         assert numbers(effect) == pytest.approx((*ends, holm)) and p < holm
     assert len(set(np.round(adjusted / [one[3] for one in alone], 3))) > 1  # not Bonferroni's
     lines = [one for one in grid.table(base, [base, *FAMILY]) if one["block"] == "whole"]
+    for line in lines:
+        one = points(line[""])
+        assert plain(line["linear"]) == f"{one.mean():.1f} ± {one.std(ddof=1):.1f}"
     printed = {line[""]: plain(line[f"over {base}"]) for line in lines}
     assert printed == {base: ""} | {arm: text(*ends) for arm, (*ends, _) in zip(FAMILY, alone)}
 
@@ -357,6 +368,29 @@ def test_fresh_seeds_judge_what_is_chosen_without_them(confirmed):
         headline = Headline("Tilt over temperature", *names, chosen, {})
         assert plain(formatted(headline.effect(block="whole"))) == text(*expected[:3])
     assert text(*given[:3]) != text(*repeated(FRESH)[:3])
+
+
+def test_a_choice_is_not_repeated_while_a_run_is_missing(grid):
+    with pytest.raises(ValueError, match=r"grid lacks runs of 't0\.1 b0'"):
+        selection.effect(grid, "t* b0", "t0.5 b0", block="begun")
+
+
+def test_the_report_of_a_headline_lists_the_runs_among_which_it_chooses(confirmed, monkeypatch):
+    """And those that judge, each with its value."""
+    names = "confirmed", "tilt", "temperature", ("whole",)
+    monkeypatch.setitem(HEADLINES, "frozen", Headline("Tilt over temperature", *names, True, {}))
+    monkeypatch.setattr(headlines, "printed", lambda name: HEADLINES[name].effect(block="whole"))
+    lines = headlines.report("frozen")
+    listed = re.findall(r"^  (.+)  (\d+)  \w+  (\d+\.\d\d)$", "\n".join(lines), re.M)
+    expected = []
+    for name, arms in (("tilt", TILTS), ("temperature", TEMPERATURES)):
+        runs = [(arm, seed, x) for arm in arms for seed, x in zip(GRID, points(arm))]
+        runs += [(name, seed, x) for seed, x in zip(FRESH, points(best(arms), seeds=FRESH))]
+        expected += [(arm, str(seed), f"{x:.2f}") for arm, seed, x in runs]
+    assert listed == expected and plain(lines[-1]) == text(*repeated(FRESH)[:3])
+    for arms in (TILTS, TEMPERATURES):
+        words = f"  is {best(arms)} of grid, the best of {len(arms)} by linear_validation"
+        assert words in lines
 
 
 # --- predictions

@@ -1,6 +1,7 @@
 """The executor and the build: parameters, what makes a chapter stale, failures, generated pages."""
 
 import json
+import re
 
 import jupytext
 import nbformat
@@ -10,7 +11,7 @@ from scripts import HEAD, forget
 from builder import build, ledger_pages
 from hnbook import claims
 from hnlib import __main__ as cli
-from hnlib.notebooks import execute, grid
+from hnlib.notebooks import execute, grid, inline_values
 from hnlib.training import records
 
 CHAPTER = f"""{HEAD}# A chapter
@@ -106,6 +107,49 @@ def test_execution_stores_outputs_and_what_they_depend_on(project, one):
         path.write_text(f"{before}\n")
         assert not current(), path
         path.write_text(before)
+
+
+def test_a_fingerprint_sees_text_parameters_pins_and_code(project, one):
+    """By itself: the slow test above executes, too."""
+
+    def fingerprint(parameters=None, files=("notebooks/helpers.py",)):
+        forget()
+        return execute.fingerprint(one, parameters, [*files])
+
+    first = fingerprint({"epochs": 5})
+    assert first == fingerprint({"epochs": 5}) and first != fingerprint({"epochs": 6})
+    for path in (project / "notebooks/helpers.py", project / "requirements.txt", one):
+        before = path.read_text()
+        path.write_text(f"{before}\n")
+        assert fingerprint({"epochs": 5}) != first, path
+        path.write_text(before)
+    (project / "notebooks/unused.py").write_text("x = 2\n")
+    assert fingerprint({"epochs": 5}) == first
+
+
+def test_a_number_in_a_text_has_the_value_that_it_has_there():
+    """The cell that evaluates stands before the text; a name that changes has two values."""
+    text, code = nbformat.v4.new_markdown_cell, nbformat.v4.new_code_cell
+    cells = [
+        code("n = 1"),
+        text("One {eval}`n`."),
+        code("n = 2"),
+        text("Two {eval}`n`, {eval}`-n`."),
+    ]
+    node = nbformat.v4.new_notebook(cells=cells)
+    inline_values.add_cells(node)
+    names = {}
+    for cell in node.cells:
+        if "inline" in cell.metadata.get("tags", ()):
+            (listed,) = re.findall(r"^show_inline\((.*)\)$", cell.source, re.M)
+            values = [str(one) for one in eval(f"[{listed}]", names)]
+            data = {inline_values.MIME: values}
+            cell.outputs = [nbformat.v4.new_output("display_data", data=data)]
+        elif cell.cell_type == "code":
+            exec(cell.source, names)
+    said = inline_values.substitute(node)
+    assert [cell.source for cell in node.cells] == ["n = 1", "One 1.", "n = 2", "Two 2, -2."]
+    assert said == {"n": "2", "-n": "-2"}
 
 
 def test_points_of_a_grid_are_all_combinations(one):

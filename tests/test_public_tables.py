@@ -36,6 +36,22 @@ def test_a_prediction_is_judged_by_its_share_of_panels(inside, word):
     assert public_tables.verdict(pd.Series(inside, dtype=bool)) == word
 
 
+def test_predictions_are_judged_on_panels_that_nobody_had_read(new_checkout):
+    """Of three temperatures at least; shifts by a cut had not been read anywhere."""
+    lines = [
+        "says,panels,column,low,high",
+        "peak,epochs > 50,peak,3,9",
+        "shift,epochs > 0,shift,0,1",
+    ]
+    new_checkout({"book/results/public_predictions.csv": "\n".join(lines)})
+    panel = dict(plain=3, known=False, epochs=100.0, peak=5.0, shift=0.5)
+    others = [dict(known=True), dict(plain=2), dict(epochs=10.0, peak=99.0), dict(peak=20.0)]
+    found = pd.DataFrame([panel, *(panel | other for other in others)])
+    peak, shift = public_tables.verdicts(found).itertuples()
+    assert (peak.panels, peak.inside, peak.verdict) == (2, 1, "mixed")
+    assert (shift.panels, shift.inside, shift.verdict) == (4, 4, "holds")
+
+
 def invented(t, beta, score, **other):
     row = dict(source="A", data="B", network="C", epochs=200.0, known="no", how="1/t")
     row |= dict(kind="tilted" if beta else "plain", t=t, gamma=(1 + beta) / t, score=score)

@@ -140,6 +140,68 @@ def test_a_build_trains_no_published_run(checkout, monkeypatch):
     assert not records.default_folder().exists()
 
 
+def recorded(run, folder, seconds=None, hardware=None, **metrics):
+    """Record a run that was never made."""
+    one = {"kind": "retrieval", "configuration": run.configuration, "metrics": metrics}
+    environment = {"hardware": hardware or {"cpu": "a processor"}}
+    store.append(one | {"environment": environment, "seconds": seconds}, folder)
+    experiments.forget()
+
+
+def test_a_build_counts_tracked_records_alone(checkout, monkeypatch):
+    """What this machine recorded and nobody added counts elsewhere, and at other parameters."""
+    run = experiments.load("choice").run("plain lr0.1", 5, "bag")
+    changed = experiments.load("choice", max_steps=1).run("plain lr0.1", 5, "bag")
+    for one in (run, changed):
+        recorded(one, records.default_folder(), ndcg_validation=0.5)
+
+    def values(**parameters):
+        experiments.forget()
+        return experiments.load("choice", **parameters).values(
+            "plain lr0.1", "ndcg_validation", "bag"
+        )
+
+    assert values() == values(max_steps=1) == {5: 0.5}
+    monkeypatch.setenv("HNLIB_RECALL", "1")
+    assert values() == {} and values(max_steps=1) == {5: 0.5}
+    assert run in [*experiments.load("choice").missing()]
+    recorded(run, records.tracked(), ndcg_validation=0.25)
+    assert values() == {5: 0.25}
+
+
+def test_what_the_reader_gives_comes_before_what_fits_the_data(checkout):
+    fitting = experiments.load("main", dataset="generated").run("tilt", 0, "bag")
+    chosen = experiments.load("main", dataset="generated", lr=0.7).run("tilt", 0, "bag")
+    small = experiments.load("main", small=True, max_steps=5).run("tilt", 0, "bag")
+    assert (fitting.lr, chosen.lr, small.lr, small.max_steps) == (0.3, 0.7, 0.3, 5)
+
+
+def test_a_run_takes_the_median_of_what_its_epochs_took_on_a_cpu(checkout):
+    """Runs on a GPU, and of other settings, say nothing about it."""
+    one = experiments.load("choice")
+    run = lambda seed, **more: replace(one.run("plain lr0.1", seed, "bag"), epochs=4, **more)  # noqa: E731
+    assert runner.seconds(run(5)) is None
+    for seed, seconds in enumerate((40.0, 44.0, 80.0)):
+        recorded(run(seed), records.tracked(), seconds, ndcg=0.5)
+    recorded(run(7), records.tracked(), 0.5, {"cpu": "a processor", "gpu": "H200"}, ndcg=0.5)
+    recorded(run(8, encoder="gru"), records.tracked(), 400.0, ndcg=0.5)
+    assert runner.seconds(run(5)) == pytest.approx(44)
+    assert runner.seconds(replace(run(5), epochs=8, lr=0.7)) == pytest.approx(88)
+    assert runner.seconds(run(5, encoder="gru")) == pytest.approx(400)
+
+
+def test_the_queue_trains_what_was_predicted_first_and_then_what_is_short(checkout, prints):
+    bounds = 'holds = { above = 0.0 }\nrefuted = { below = 0.0 }\nmetric = "ndcg_validation"'
+    line = f'\n[[predictions]]\nid = "A"\nsays = "A."\ncompare = [["plain lr0.1", "plain lr0.2"]]\n{bounds}\n'
+    folder = checkout / "book/results/experiments"
+    (folder / "asked.toml").write_text(CHOICE.replace("minutes = 0.1", "minutes = 90") + line)
+    (folder / "brief.toml").write_text(CHOICE.replace("minutes = 0.1", "minutes = 0.01"))
+    (folder / "main.toml").unlink()
+    experiments.forget()
+    listed = [line.split(":")[0] for line in prints("queue").splitlines()]
+    assert listed == ["asked", "brief", "choice"]
+
+
 def test_minutes_end_everything_and_the_same_call_goes_on(checkout):
     small = experiments.load("choice", small=True)
     with pytest.raises(ValueError, match="the minutes have passed, and 4 runs of choice"):
