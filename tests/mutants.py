@@ -74,10 +74,10 @@ def copied(folder: Path) -> Path:
     """Copy what git tracks or would track into a folder of its own."""
     copy = Path(tempfile.mkdtemp(dir=folder))
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.check_output(listing, cwd=ROOT)
     pack = ["tar", "--null", "--ignore-failed-read", "-T", "-", "-c"]
-    with subprocess.Popen(listing, cwd=ROOT, stdout=subprocess.PIPE) as names:
-        with subprocess.Popen(pack, cwd=ROOT, stdin=names.stdout, stdout=subprocess.PIPE) as packed:
-            subprocess.run(["tar", "-x"], cwd=copy, stdin=packed.stdout, check=True)
+    packed = subprocess.run(pack, cwd=ROOT, input=names, stdout=subprocess.PIPE, check=True).stdout
+    subprocess.run(["tar", "-x"], cwd=copy, input=packed, check=True)
     return copy
 
 

@@ -284,6 +284,15 @@ def test_a_single_configuration_chooses_with_the_choosing_seeds_alone():
     assert effects[0] == effects[1] and effects[0].df == 4
 
 
+def test_the_best_setting_counts_and_not_the_mean_of_several():
+    """Two sides whose best settings are alike, and the others of one side three points worse."""
+    queries = np.random.default_rng(0).random((1, 9, 40))
+    levels = np.array([0.0, 0.03, 0.03, 0.03])[:, None, None]
+    luck = np.random.default_rng(1).normal(0, 1e-4, (2, 4, 9, 1))
+    ours, base = queries - levels + luck[0], queries + luck[1]
+    assert abs(null.compare({"ours": ours, "N1": base}, 2, 6).difference) < 0.1
+
+
 @pytest.mark.parametrize("version", ["null_ledger", "null3_ledger"])
 def test_the_ledger_names_the_verdicts_of_its_effects(version):
     """And the code of each loss is that whose digest gave its fresh seeds."""

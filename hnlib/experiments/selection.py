@@ -100,6 +100,7 @@ def fit(ours: np.ndarray, base: np.ndarray, best: int = 1, choosers: int | None 
         raise ValueError(f"need a seed that has all settings, got {len(seeds)} that have some")
     size = max(len(choosing) // 2, 1)
     few, rng = math.comb(len(choosing), size) <= MOST, np.random.default_rng(0)
+    judge = [np.roll(side, side.shape[2] // 2, axis=2) for side in sides]  # on the other half
     orders = [] if few else [rng.permutation(choosing).tolist() for _ in range(DRAWN)]
 
     def parts(own: list[int]) -> Iterable[tuple[int, ...]]:
@@ -110,7 +111,7 @@ def fit(ours: np.ndarray, base: np.ndarray, best: int = 1, choosers: int | None 
     @functools.cache
     def differences(part: tuple[int, ...]) -> np.ndarray:
         """Return ours minus base, as seeds and halves choose and the other halves judge."""
-        return np.subtract(*(_of_best(side, part, best) for side in sides))
+        return np.subtract(*(_of_best(*both, part, best) for both in zip(sides, judge)))
 
     def means(left_out: int | None = None) -> np.ndarray:
         """Return the mean without a choosing seed, and that without each deciding seed, too."""
@@ -134,12 +135,11 @@ def fit(ours: np.ndarray, base: np.ndarray, best: int = 1, choosers: int | None 
     return Effect(float(mean), math.sqrt(variance), df, "these images", seeds=tuple(seeds))
 
 
-def _of_best(means: np.ndarray, part: tuple[int, ...], best: int) -> np.ndarray:
-    """Return means [seeds, halves] of the settings that some seeds choose on the other half."""
-    halves = means.shape[2]
-    order = (-means[:, part].mean(1)).argsort(0, kind="stable")[:best]
-    judge = np.roll(means, halves // 2, axis=2)
-    return _mean(judge[order[:, None], np.arange(means.shape[1])[:, None], np.arange(halves)])
+def _of_best(choose, judge, part: tuple[int, ...], best: int) -> np.ndarray:
+    """Return what judges [seeds, halves] of the settings that a part of the seeds chooses."""
+    _, seeds, halves = choose.shape
+    order = (-choose[:, part].mean(1)).argsort(0, kind="stable")[:best]
+    return _mean(judge[order[:, None], np.arange(seeds)[:, None], np.arange(halves)])
 
 
 def _mean(scores):

@@ -1,4 +1,7 @@
-"""Every chapter's checks of claims hold: its code, executed in order in this process, with nothing drawn."""
+"""Every chapter's checks of claims hold: its code, executed in order in this process, with nothing drawn.
+
+`make book` executes them, too; here the mutants of chapters meet them one page at a time.
+"""
 
 import re
 
@@ -10,12 +13,8 @@ from scripts import ROOT
 from hnbook import claims, figures
 from hnlib.notebooks import execute
 
-LONG = {
-    "balance",
-    "ground-cost",
-    "pairs",
-    "stuck",
-}  # which train, or read many records: `make book` alone
+#: Which train, or read many records: `make book` alone executes them
+LONG = {"balance", "ground-cost", "pairs", "stuck"}
 PAGES = {
     page.stem: page
     for page in sorted((ROOT / "notebooks").rglob("*.md"))
@@ -38,7 +37,6 @@ def checked(monkeypatch):
     figures.plt.close("all")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_checks_hold(name, checked):
     """A check raises what `make book` would stop at; one that is left out is missed."""
