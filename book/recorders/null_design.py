@@ -2,7 +2,7 @@
 
     PYTHONPATH=book python book/recorders/null_design.py
 
-writes `book/results/null_design.json` (about a quarter of an hour of one idle core). Scores are
+writes `book/results/null_design.json` (about a quarter of an hour of two idle cores). Scores are
 drawn around the landscapes that null model 2 recorded, 16 temperatures at four rates, between which
 they are interpolated. A new seed is a random mixture of the deviations of the eight recorded ones,
 so that settings and queries covary over seeds as they did. Two more landscapes have these
@@ -11,8 +11,10 @@ grid and lies between two of its temperatures, and one that moves with the rate.
 """
 
 import functools
+import itertools
 import math
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 
 import ledgers
@@ -150,18 +152,25 @@ def shares(task: str, world: Landscape, scenario: str) -> dict[str, float]:
     return {word: number / TRIALS for word, number in words.most_common()}
 
 
+def verdicts(task: str, kind: str) -> dict:
+    """Return the shares of all scenarios around a landscape."""
+    selection.DRAWN = 24  # a verdict has more
+    world = Landscape(task, kind)
+    near = [round(float(end), 3) for end in (world.near().min(), world.near().max())]
+    found = {"near": near} | {one: shares(task, world, one) for one in SCENARIOS}
+    print(task, kind, found, flush=True)
+    return found
+
+
 def measure() -> dict:
     """Return what the simulation finds."""
-    selection.DRAWN = 40
     protocol, found = null.protocol(), {}
-    for task, block in protocol.blocks.items():
-        found[task] = {"margin": block["matters"], "fresh": block["fresh"]}
-        for kind in LANDSCAPES:
-            world = Landscape(task, kind)
-            near = [round(float(end), 3) for end in (world.near().min(), world.near().max())]
-            verdicts = {one: shares(task, world, one) for one in SCENARIOS}
-            found[task][kind] = {"near": near} | verdicts
-            print(task, kind, found[task][kind], flush=True)
+    with ProcessPoolExecutor() as pool:
+        for task, block in protocol.blocks.items():
+            found[task] = {"margin": block["matters"], "fresh": block["fresh"]}
+            found[task] |= {kind: pool.submit(verdicts, task, kind) for kind in LANDSCAPES}
+        for task, kind in itertools.product(found, LANDSCAPES):
+            found[task][kind] = found[task][kind].result()
     return {"trials": TRIALS, "choosing": len(protocol.seeds), "tasks": found}
 
 

@@ -75,7 +75,8 @@ def cross_fit(ours, base, splits: int = 400, best: int = 1, choosers: int | None
         raise ValueError(
             f"need [settings, seeds, examples], seeds and examples alike, got {shapes}"
         )
-    return fit(*(halved(side, splits) for side in sides), best, choosers)
+    first, second = (halved(side, splits) for side in sides)
+    return fit(first, second, best, choosers)
 
 
 def halved(scores, splits: int) -> np.ndarray:
