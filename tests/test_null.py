@@ -62,7 +62,7 @@ def train(loss, options, lr, steps, seed):
     import numpy as np, torch
 
     z = torch.randn(2, 16, 8, generator=torch.Generator().manual_seed(0))
-    level = min(1.0, float(loss(*z, **options)) / 40)  # a colder temperature has the greater loss
+    level = min(1.0, float(loss(*z, **options)) / 120)  # a colder temperature has the greater loss
     noise = np.random.default_rng([seed, steps]).normal(0, 0.01, 30)
     return (0.4 + 0.4 * level - (lr - 0.2) ** 2 + noise).clip(0, 1)
 """
@@ -196,7 +196,7 @@ def test_a_training_that_diverged_scores_zero(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_task_of_ones_own_ends_with_a_verdict_and_is_resumed(file, tmp_path, monkeypatch, capsys):
-    """Colder is better there, so two colder temperatures beat N1, and attempts are counted."""
+    """Colder is better there, so one that N1's grid lacks beats it, and attempts are counted."""
     monkeypatch.setattr(runner, "Engine", lambda **_: Engine())
     monkeypatch.setattr(null, "SPLITS", 2)
     monkeypatch.setattr(evidence, "stages", lambda: {"one": torch.randn(2, 12, 48).numpy()})
@@ -214,22 +214,22 @@ def test_a_task_of_ones_own_ends_with_a_verdict_and_is_resumed(file, tmp_path, m
         return record, one
 
     torch.manual_seed(0)
-    colder = "[{'t': 0.5}, {'t': 0.05}]"
+    colder = "[{'t': 0.5}, {'t': 0.03}]"
     record, one = tried(colder)
     effect, kept = null.effects(one)["N1"], one["effects"]["N1"]
     assert kept["verdict"] == comparisons.verdict(effect, 1.0) == "beats"
     assert [effect.low, effect.high] == pytest.approx([kept["low"], kept["high"]])
-    assert one["chosen"]["ours"][0]["options"] == {"t": 0.05}
-    fresh = {side: np.mean(seeds) for side, seeds in one["fresh"].items()}
+    assert one["chosen"]["ours"][0]["options"] == {"t": 0.03}
+    fresh = {side: np.mean(seeds[0]) for side, seeds in one["fresh"].items()}
     assert fresh["ours"] - fresh["N1"] == pytest.approx(effect.difference, rel=0.2)
-    assert record["sentence"].endswith("γ = 20.00: a temperature, on these embeddings.")
+    assert record["sentence"].endswith("γ = 33.33: a temperature, on these embeddings.")
     (scores,) = out.glob("runs/*.jsonl")
     trained = scores.read_text()
     tried(colder)
     assert scores.read_text() == trained
-    record, one = tried("[{'t': 0.1}, {'t': 0.5}]")
+    record, one = tried("[{'t': 0.05}, {'t': 0.5}]")
     assert len(record["attempts"]) == 2
-    assert one["effects"]["N1"]["verdict"] == "equivalent"  # it is N1
+    assert one["effects"]["N1"]["verdict"] == "equivalent"  # N1 has it
 
 
 @pytest.mark.parametrize("returned", ["100 * z", "z.mean()"])
@@ -310,10 +310,11 @@ def test_the_ledger_names_the_verdicts_of_its_effects(version):
 
 
 def test_no_plain_temperature_beats_in_the_simulation():
-    """In at most 2.5 % of trials, whatever their number; near ones are equivalent in 85 %.
+    """In at most 2.5 % of trials, whatever their number and the landscape.
 
-    So is N1 to itself with other seeds, and a lead of two margins beats as often. The means of
-    landscapes that were invented lie apart where N1's grid does not, so there 75 % will do.
+    Around the recorded landscapes near ones are equivalent in 85 %, as is N1 to itself with other
+    seeds, and a lead of two margins beats as often. In two invented landscapes, which have more
+    near ties to choose between, less is equivalent.
     """
     design, protocol = evidence.measurement("null_design"), null.protocol()
     assert design["choosing"] == len(protocol.seeds) and design["trials"] >= 100
@@ -321,14 +322,12 @@ def test_no_plain_temperature_beats_in_the_simulation():
         block = protocol.blocks[name]
         assert (task["margin"], task["fresh"]) == (block["matters"], block["fresh"])
         for world in ("as recorded", "sharp", "moving"):
-            enough = 0.85 if world == "as recorded" else 0.75
             for scenario, shares in task[world].items():
-                if scenario.startswith("any"):
+                if scenario.startswith(("any", "near ", "identity")):
                     assert shares.get("beats", 0) <= 0.025
-                elif scenario.startswith("near") and scenario != "near":
-                    assert shares["equivalent"] >= enough and shares.get("beats", 0) == 0
-            assert task[world]["identity"]["equivalent"] >= enough
-            assert task[world]["two margins"]["beats"] >= enough
+            assert task[world]["two margins"]["beats"] >= 0.85
+        for scenario in ("identity", "near 1", "near 2", "near 4"):
+            assert task["as recorded"][scenario]["equivalent"] >= 0.85
 
 
 def test_trained_controls_have_the_verdict_that_they_must_have():
@@ -364,11 +363,11 @@ def test_the_margins_are_a_third_of_what_labels_gain():
 @pytest.mark.slow
 def test_the_controls_come_out_in_small(tmp_path):
     """Trained on digits for some steps: labels lead, and the others are nearer to N1 than labels."""
-    few = dict(seeds="500-501", arms=["* t0.1* lr0.005"], max_steps=20)
+    few = dict(seeds="500-501", arms=["* t0.1 lr0.005", "one * lr0.005"], max_steps=20)
     one, found = task(folder=tmp_path), {}
     one.experiment = experiments.load("null-3", small=True, **few)
     one.rates = [0.005]
-    for control in ("identity", "one", "disguise", "labels"):
+    for control in ("identity", "one", "labels"):
         sides, shift = null._sides(one, control)
         scores, _ = null.trial(one, sides, [10], shift)
         found[control] = null.compare(scores, 2, len(one.experiment.seeds)).difference

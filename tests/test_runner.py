@@ -252,7 +252,7 @@ def test_the_queue_plans_and_trains_and_goes_on_after_a_failure(
         trained.append(one.name)
         if one.name == "choice":
             raise ValueError("no such data")
-        measured = {"kind": "measurement", "configuration": {"experiment": one.name}}
+        measured = {"kind": "measurement", "configuration": {"experiment": one.name}, "metrics": {}}
         store.append(measured, records.default_folder())
 
     trained, queue = [], ["queue", "--device", "cpu"]

@@ -396,7 +396,7 @@ def test_a_machine_never_sees_the_labels_of_the_test_fold(motifs):
 
 def test_a_fold_is_judged_by_the_training_that_did_not_see_it():
     motifs = graph_data.graph_set(graph_data.motifs(60))
-    run = GraphRun(folds=2, method="scl", framework="graphcl").resolved()
+    run = GraphRun(folds=3, method="scl", framework="graphcl").resolved()
     whole = graphs.Task(run, methods.build("scl"), dataset=motifs)
     torch.manual_seed(0)
     model = whole.model().train()
