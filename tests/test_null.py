@@ -371,5 +371,5 @@ def test_the_controls_come_out_in_small(tmp_path):
         sides, shift = null._sides(one, control)
         scores, _ = null.trial(one, sides, [10], shift)
         found[control] = null.compare(scores, 2, len(one.experiment.seeds)).difference
-    assert found.pop("labels") > max(1.0, *map(abs, found.values()))
+    assert found.pop("labels") > max(0.5, *map(abs, found.values()))
     assert records.load_all(tmp_path)
