@@ -134,7 +134,7 @@ class Profile:
     def __str__(self) -> str:
         left = [f"residual {self.residual:.2g}"] if self.residual > 1e-4 else []
         if self.foreign:
-            why = "other keys, class weights, batch statistics, low precision?"
+            why = "other keys, a teacher, coordinates, class weights, batch statistics, low precision?"
             return f"{left[0]}: {self.verdict} ({why})"
         if not self.nearest or self.verdict == UNPUSHED:
             return self.verdict
@@ -182,8 +182,6 @@ def summary(profiles: Sequence[Profile]) -> str:
     parts = [f"γ = {_span(gammas, '.2f')}: {verdict}"]
     if len(gammas) < len(profiles):
         parts.append(f"judged on {len(gammas)} of {len(profiles)} batches")
-    if not all(x.scale_free for x in profiles if x.nearest):
-        parts.append("it depends on lengths, here 1: at others γ differs")
     return "; ".join(parts)
 
 
