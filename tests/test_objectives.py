@@ -111,6 +111,23 @@ def test_skipped_anchors_are_left_out_of_the_mean_and_zero_in_the_vector(name):
     assert loss.item() == 0 and (torch.autograd.grad(loss, z1)[0] == 0).all()
 
 
+def test_pairs_of_skipped_anchors_do_not_count_in_a_mean_over_pairs():
+    """Two anchors of a class of three have two positives each, and the third is left out."""
+    views, labels = drawn.views(6), torch.tensor([0, 0, 1, 1, 0])
+    c = Contrast.from_views(*views, labels, positives="class")
+    out = torch.zeros_like(c.admissible)
+    out[[0, 3]] = True
+    c = c.without(out)
+    log_w = weigh(c)
+    average = partial(objectives.info_nce, c, log_w, 0.5)
+    each, counts = average(reduction="none"), c.positives.sum(1)
+    kept = c.admissible.any(1)
+    assert not kept.all() and counts[kept].unique().numel() > 1
+    expected = (each * counts)[kept].sum() / counts[kept].sum()
+    torch.testing.assert_close(average(average="pairs"), expected, rtol=0, atol=1e-12)
+    assert abs(average(average="pairs") - average()) > 1e-3
+
+
 @pytest.mark.parametrize(
     ("objective", "option"),
     [("info_nce", "temperature"), ("info_nce", "tau_plus"), ("sigmoid", "bias")],

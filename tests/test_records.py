@@ -102,3 +102,30 @@ def test_records_are_read_from_their_parquet_as_from_their_files(tmp_path, monke
     assert [run.name for run in fast["run"]] == [run.name for run in slow["run"]]
     assert records.load_all(path) == [one for one in lines if one["kind"] != "measurement"]
     assert pd.read_parquet(path)["counts"].sum() == len(slow) < len(lines)
+
+
+def test_the_replicate_of_a_superseded_record_counts_in_the_parquet(tmp_path, monkeypatch):
+    """The first by date is superseded, so the second counts; of two that stand the first does."""
+    folder, path = tmp_path / "records", tmp_path / records.PARQUET
+    every = store.read(records.tracked())
+    first, other = store.complete(every[:1] + every[-1:])
+    dates = {"2026-01-01T00:00:00+00:00": 1.0, "2026-01-02T00:00:00+00:00": 2.0}
+    store.add(
+        [
+            one | {"environment": one["environment"] | {"date": date}, "seconds": seconds}
+            for one in (first, other)
+            for date, seconds in dates.items()
+        ],
+        folder,
+    )
+    early = [one for one in store.read(folder) if one["seconds"] == 1.0]
+    gone = next(one for one in early if one["configuration"] == first["configuration"])
+    store.supersede([gone], "an error", "2026-01-03", folder)
+    monkeypatch.setattr(records, "tracked", lambda: folder)
+    records.write_parquet(path)
+    table = pd.read_parquet(path)
+    counted = table[table["counts"]].set_index("method")["seconds"]
+    assert len(table) == 4 and counted.to_dict() == {
+        first["configuration"]["method"]: 2.0,
+        other["configuration"]["method"]: 1.0,
+    }

@@ -250,6 +250,9 @@ def test_a_mined_negative_is_the_best_of_its_own_draws():
     drawn = task._draw(ranks, seeded()).double()
     # the least of three of thirty is at (30 - 3)/(3 + 1) on average; of six, the two least at 4.9
     assert drawn.mean() == pytest.approx(6.75, abs=0.2)
+    generator = seeded()
+    several = [task._draw(ranks[:40], generator) for _ in range(2)]
+    assert not torch.equal(*several)  # each batch draws its own
 
 
 def test_a_guide_takes_away_what_it_scores_above_the_answer():

@@ -263,3 +263,21 @@ def test_the_queue_plans_and_trains_and_goes_on_after_a_failure(
     assert capsys.readouterr().out == "choice: no such data\n"
     assert cli.main([*queue, "--run", "--only", "ch*"]) == 1  # nothing was recorded
     assert cli.main([*queue, "--run", "--minutes", "1e-9"]) == 1 and len(trained) == 3
+
+
+def test_experiments_of_a_queue_share_its_minutes(checkout, monkeypatch, prints):
+    """The second gets what the first has left; each takes four."""
+    now, given = [0.0], []
+
+    def train(one, minutes, **how):
+        given.append(minutes)
+        now[0] += 4 * 60
+        store.append(
+            {"kind": "measurement", "configuration": {"experiment": one.name}, "metrics": {}},
+            records.default_folder(),
+        )
+
+    monkeypatch.setattr(experiments.experiment.Experiment, "train", train)
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    prints("queue", "--device", "cpu", "--run", "--minutes", "10")
+    assert given == [10, 6]
