@@ -197,8 +197,10 @@ def test_each_step_is_adams_on_the_gradient_of_its_batch_alone(steps):
         torch.testing.assert_close(weights[k], moved, rtol=1e-4, atol=1e-5)
 
 
-def test_what_a_loss_learns_does_not_decay():
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_what_a_loss_learns_does_not_decay(decoupled, monkeypatch):
     """Decay would be all the gradient where a loss does not ask for other parameters."""
+    monkeypatch.setattr(task.Task, "decoupled", decoupled)  # Adam, or AdamW with its own default
     run = train(method=Idle(), encoder=watched(), **QUICK | dict(weight_decay=0.5))
     assert run.method.logits.tolist() == [3, -2]
 

@@ -69,8 +69,8 @@ class Loop:
         self.method: Any = nn.Identity() if method is None else method.to(fabric.device)
         parameters = [{"params": model.parameters(), "weight_decay": run.weight_decay}]
         if learned := list(self.method.parameters()):
-            # no decay: it would pull a learned mixture towards equal shares
-            parameters.append({"params": learned})
+            # no decay, of which AdamW has a default: it would pull a mixture towards equal shares
+            parameters.append({"params": learned, "weight_decay": 0.0})
         adam = dict(lr=run.lr, betas=(0.9, run.beta2), fused=task.fused or None)
         kind = torch.optim.AdamW if task.decoupled else torch.optim.Adam
         optimiser = kind(parameters, **adam)
