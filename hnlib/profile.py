@@ -134,7 +134,7 @@ class Profile:
     def __str__(self) -> str:
         left = [f"residual {self.residual:.2g}"] if self.residual > 1e-4 else []
         if self.foreign:
-            why = "other keys, a teacher, coordinates, class weights, batch statistics, low precision?"
+            why = "other keys, a teacher, coordinates, class weights, batch statistics, precision?"
             return f"{left[0]}: {self.verdict} ({why})"
         if not self.nearest or self.verdict == UNPUSHED:
             return self.verdict
