@@ -330,6 +330,17 @@ def test_no_plain_temperature_beats_in_the_simulation():
             assert task["as recorded"][scenario]["equivalent"] >= 0.85
 
 
+def test_the_grid_has_a_temperature_near_the_best_of_each_landscape():
+    """Less than a third of the margin below it, or a temperature off the grid would have a lead."""
+    for name, task in evidence.measurement("null_design")["tasks"].items():
+        arms = null.protocol().arms[name]
+        grid = {one["options"]["temperature"] for key, one in arms.items() if key[:3] == "N1 "}
+        for world in ("as recorded", "sharp", "moving"):
+            low, high = task[world]["near"]
+            assert any(low <= t <= high for t in grid)
+            assert not all(low <= t <= high for t in grid)
+
+
 def test_trained_controls_have_the_verdict_that_they_must_have():
     """In the ledger, as far as they are trained; and no longer once the margin is below the effect."""
     ledger = evidence.measurement("null3_ledger")
