@@ -1,6 +1,8 @@
 """Who is whose positive, who may be a negative, and what a batch must not be."""
 
 import functools
+from dataclasses import replace
+from functools import partial
 
 import drawn
 import numpy as np
@@ -10,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hnlib import objectives
 from hnlib.contrast import Contrast
 
 cases = settings(max_examples=12)
@@ -73,3 +76,15 @@ def test_pairs_are_queries_against_keys():
     assert torch.equal(known.positives, y[:4, None] == y)
     assert [told.scale.tolist(), known.scale.tolist()] == [[4, 5, 5, 5], [4, 4, 4, 4]]
     assert Contrast.from_pairs(q, k[:4], duplicate[:, 2:]).reversed().scale.tolist() == [3, 3, 3, 2]
+
+
+def test_reversed_pairs_have_the_scores_that_a_teacher_gave_each_of_them():
+    q, k = batch(3, size=5)
+    teacher = torch.randn(5, 5, generator=torch.Generator().manual_seed(1))
+    other = replace(Contrast.from_pairs(k, q), teacher=teacher.T)
+    turned = replace(Contrast.from_pairs(q, k), teacher=teacher).reversed()
+    loss = partial(objectives.soft_targets, log_w=other.uniform_log_weights)
+    expected, found = loss(other), loss(turned)
+    torch.testing.assert_close(found, expected)
+    wrong = loss(replace(turned, teacher=teacher))
+    assert abs(float(wrong - expected)) > 1e-2

@@ -76,6 +76,13 @@ def test_runs_that_differ_in_their_experiment_alone_are_one():
     assert list(records.frame([twice[0], MEASUREMENT]).kind) == ["images"]
 
 
+def test_runs_on_other_examples_under_the_same_name_are_two():
+    several = [
+        record(linear=x, dataset="mine", dataset_digest=d) for x, d in ((0.7, "a"), (0.8, "b"))
+    ]
+    assert records.frame(several)["linear"].tolist() == [0.7, 0.8]
+
+
 def test_the_command_counts_the_runs_of_each_experiment(tmp_path, prints):
     for seed, name in enumerate(("images", "images", "other")):
         store.append(record(seed, experiment=name), tmp_path)

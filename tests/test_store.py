@@ -287,6 +287,19 @@ def test_a_line_that_was_changed_removed_or_added_by_hand_is_found(tracked, part
             store.add([record(9)], tracked)
 
 
+@pytest.mark.parametrize("part", ["images.jsonl", "images.scores.jsonl"])
+def test_a_tracked_file_that_is_gone_is_named_and_nothing_is_added_or_superseded(tracked, part):
+    store.add([record(), record(1, experiment="other")], tracked)
+    (of_other,) = (one for one in store.read(tracked) if one["file"].name == "other.jsonl")
+    (tracked / part).unlink()
+    (sentence,) = store.altered(tracked)
+    assert str(tracked / part) in sentence and "restore it from git" in sentence
+    with pytest.raises(ValueError, match="restore it from git"):
+        store.add([record(9)], tracked)
+    with pytest.raises(ValueError, match="restore it from git"):
+        store.supersede([of_other], "an error", "2026-03-01", tracked)
+
+
 def test_adding_that_was_interrupted_is_ended_by_adding_again(tmp_path, tracked, monkeypatch):
     store.append(record(), tmp_path / "mine")
     with monkeypatch.context() as killed:
