@@ -34,6 +34,7 @@ COARSE = 0.05  # the same, of a loss in low precision
 EXACT = 1e-3  # root mean square of log push around its fit, up to which it has one temperature
 BENT = 0.05  # the same, up to which it nearly has one
 CLOSE, FAR = 5.0, 45.0  # degrees within which a gradient is a temperature's, beyond which it is not
+OWN = 1.25  # factor between 1/γ and the temperature of the family, up to which they are one number
 COLDEST, HOTTEST = 1e-4, 10.0  # temperatures between which the nearest is searched
 MOST = 64  # pairs
 CONFIGURED = 8  # configurations of a file at most
@@ -148,9 +149,11 @@ class Profile:
         if one.angle < 0.1 or abs(two.loudness - 1) < 0.15:
             parts.append("as loud as InfoNCE")
         elif two.angle < one.angle - 0.1:
-            parts.append(f"{two.angle:.1f}° with loudness (1 − p)^{two.loudness:.2g}")
+            loud = f"{two.angle:.1f}° with loudness (1 − p)^{two.loudness:.2g}"
+            parts.append(loud + _elsewhere(two, one))
         if abs(self.balance - 1) > 0.01:
-            parts.append(f"push/pull {self.balance:.2g} ({three.angle:.1f}° with it)")
+            angle = f"{three.angle:.1f}° with it{_elsewhere(three, one)}"
+            parts.append(f"push/pull {self.balance:.2g} ({angle})")
         for share, word in ((self.silent, "silent"), (self.attracted, "attracted")):
             if share > 0:
                 parts.append(f"{100 * share:.3g} % of the negatives {word}")
@@ -185,6 +188,12 @@ def summary(profiles: Sequence[Profile]) -> str:
     return "; ".join(parts)
 
 
+def _elsewhere(near: Nearest, first: Nearest) -> str:
+    """Return the temperature of a member of a family, if it is not that of the first family's."""
+    told, known = (f" at t = {x.temperature:.3g}" for x in (near, first))
+    return told if told != known else ""
+
+
 def _span(values: list[float], form: str) -> str:
     low, high = (format(x, form) for x in (min(values), max(values)))
     return low if low == high else f"{low} to {high}"
@@ -202,9 +211,9 @@ def _verdict(profiles: Sequence[Profile]) -> str:
         none = all(x.silent + x.attracted == 1 for x in judged)
         return UNPUSHED if none else "too few pairs are pushed to tell"
     exact = all(x.misfit <= x.tolerance for x in pushed)
-    heard = " on the negatives that are not silent" if any(x.silent > 0 for x in pushed) else ""
+    heard = "the negatives that are not silent" if any(x.silent > 0 for x in pushed) else ""
     if exact and all(x.r2 is None for x in pushed):
-        return f"a constant push{heard or ', sharp nowhere'}"
+        return f"a constant push{f' on {heard}' if heard else ', sharp nowhere'}"
     extras = ("", " with a loudness of its own", " with a loudness and a balance of its own")
     if all(abs(x.balance) >= math.sin(math.radians(CLOSE)) for x in pushed):  # else too weak
         for extra, *near in zip(extras, *(x.nearest for x in pushed)):
@@ -214,6 +223,8 @@ def _verdict(profiles: Sequence[Profile]) -> str:
                 t = _span([x.temperature for x in near], ".3g")
                 return f"not one temperature, though near t = {t}{extra} on these embeddings"
             gammas = [x.sharpness for x in pushed]
+            if any(not 1 / OWN <= x.temperature * g <= OWN for x, g in zip(near, gammas)):
+                continue  # a free loudness or balance took up what the temperature does not fit
             changes = " that changes with the batch" if max(gammas) > 1.01 * min(gammas) else ""
             return f"a temperature{changes}{extra}, on these embeddings"
     if max(x.nearest[0].angle for x in pushed) > FAR:
@@ -221,9 +232,8 @@ def _verdict(profiles: Sequence[Profile]) -> str:
     if any(x.misfit > max(BENT, x.tolerance) for x in pushed):
         return "no temperature"
     nearly = "" if exact else "nearly "
-    if heard:
-        return f"{nearly}a temperature{heard}"
-    return f"{nearly}a temperature in its choice of negatives, but not in how hard it pushes"
+    choice = f"in its choice among {heard}" if heard else "in its choice of negatives"
+    return f"{nearly}a temperature {choice}, but not in how hard it pushes; sweep γ, not t"
 
 
 def profile_loss(loss: Callable, a: Tensor, b: Tensor, pairs: int = MOST) -> Profile:

@@ -151,7 +151,7 @@ def build(library: str, call: str, name: str, **options):
 # --- what is recorded
 
 FITTED = ("sharpness", "misfit", "r2", "balance", "attracted")
-ANGLES = ("angle", "angle_loudness", "angle_balance")
+FAMILIES = ("", "_loudness", "_balance")
 
 
 def measured(build, a: torch.Tensor, b: torch.Tensor) -> dict:
@@ -170,7 +170,8 @@ def measured(build, a: torch.Tensor, b: torch.Tensor) -> dict:
     if found.nearest:
         slopes = [slope for _, slope in found.local]
         numbers |= {name: getattr(found, name) for name in FITTED}
-        numbers |= {name: near.angle for name, near in zip(ANGLES, found.nearest, strict=True)}
+        for family, near in zip(FAMILIES, found.nearest, strict=True):
+            numbers |= {f"angle{family}": near.angle, f"temperature{family}": near.temperature}
         numbers |= dict(low=min(slopes, default=None), high=max(slopes, default=None))
         numbers["quiet"] = float(found.loudness.quantile(0.1) / found.loudness.mean())
     return {name: x if x is None else float(f"{x:.5g}") for name, x in numbers.items()}

@@ -167,6 +167,7 @@ const typed = (() => {
 
   const [EXACT, BENT] = [1e-3, 0.05];  // misfits
   const [CLOSE, FAR] = [5, 45];  // degrees
+  const OWN = 1.25;  // factor between 1/γ and the temperature of the family, up to which they are one number
 
   const table = (n, cell) => Array.from({ length: n }, (_, a) => Float64Array.from({ length: n }, (_, b) => cell(a, b)));
 
@@ -338,16 +339,18 @@ const typed = (() => {
     const extras = ["", " with a loudness of its own", " with a loudness and a balance of its own"];
     const weak = Math.abs(balance) < Math.sin((CLOSE * Math.PI) / 180);  // so weak a push turns no gradient
     const near = weak ? -1 : nearest.findIndex(({ angle }) => angle < CLOSE);
-    const exact = misfit <= EXACT, heard = silent > 0 ? " on the negatives that are not silent" : "";
-    if (exact && r2 === null) return `a constant push${heard || ", sharp nowhere"}`;
-    if (near >= 0 && exact) return `a temperature${extras[near]}, on these embeddings`;
-    if (near >= 0) {
+    const exact = misfit <= EXACT, heard = silent > 0 ? "the negatives that are not silent" : "";
+    if (exact && r2 === null) return `a constant push${heard ? ` on ${heard}` : ", sharp nowhere"}`;
+    const its = ({ angle, temperature: t }) => angle < CLOSE && 1 / OWN <= t * gamma && t * gamma <= OWN;
+    const own = weak ? -1 : nearest.findIndex(its);
+    if (exact && own >= 0) return `a temperature${extras[own]}, on these embeddings`;
+    if (near >= 0 && !exact) {
       return `not one temperature, though near t = ${digits(nearest[near].temperature, 3)}${extras[near]} on these embeddings`;
     }
     if (nearest[0].angle > FAR) return "far from SimCLR at every t";
     if (misfit > BENT) return "no temperature";
-    const choice = heard || " in its choice of negatives, but not in how hard it pushes";
-    return `${exact ? "" : "nearly "}a temperature${choice}`;
+    const choice = heard ? `in its choice among ${heard}` : "in its choice of negatives";
+    return `${exact ? "" : "nearly "}a temperature ${choice}, but not in how hard it pushes; sweep γ, not t`;
   }
 
   function sentence(found) {
@@ -357,13 +360,14 @@ const typed = (() => {
     if (gamma !== null && misfit > EXACT) {
       parts[0] += ` (${digits(Math.min(...slopes), 3)} to ${digits(Math.max(...slopes), 3)} by similarity)`;
     }
+    const at = ({ temperature: t }) => ` at t = ${digits(t, 3)}`, elsewhere = (x) => (at(x) === at(one) ? "" : at(x));
     const edge = one.temperature > 1e-4 && one.temperature < 10 ? "" : ", the grid's edge";
-    parts.push(`${one.angle.toFixed(1)}° from SimCLR at t = ${digits(one.temperature, 3)}${edge}`);
+    parts.push(`${one.angle.toFixed(1)}° from SimCLR${at(one)}${edge}`);
     if (one.angle < 0.1 || Math.abs(two.loudness - 1) < 0.15) parts.push("as loud as InfoNCE");
     else if (two.angle < one.angle - 0.1) {
-      parts.push(`${two.angle.toFixed(1)}° with loudness (1 − p)^${digits(two.loudness, 2)}`);
+      parts.push(`${two.angle.toFixed(1)}° with loudness (1 − p)^${digits(two.loudness, 2)}${elsewhere(two)}`);
     }
-    if (Math.abs(balance - 1) > 0.01) parts.push(`push/pull ${digits(balance, 2)} (${three.angle.toFixed(1)}° with it)`);
+    if (Math.abs(balance - 1) > 0.01) parts.push(`push/pull ${digits(balance, 2)} (${three.angle.toFixed(1)}° with it${elsewhere(three)})`);
     if (silent > 0) parts.push(`${digits(100 * silent, 3)} % of the negatives silent`);
     if (attracted > 0) parts.push(`${digits(100 * attracted, 3)} % of the negatives attracted`);
     return `${parts.join(", ")}: ${verdict(found)}`.replace(/-(?=\d)/g, "−");
