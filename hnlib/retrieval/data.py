@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import hashlib
 import io
 import itertools
@@ -97,6 +98,13 @@ def load(name: str = "generated", root: Path | str | None = None) -> Collection:
 
 
 def _read(folder: Path, name: str) -> Collection:
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    stats = [(path, path.stat()) for path in files]
+    return _read_once(folder, name, tuple((x, s.st_mtime_ns, s.st_size) for x, s in stats))
+
+
+@functools.lru_cache(maxsize=1)  # short runs on one collection take a third longer without
+def _read_once(folder: Path, name: str, stamps: tuple) -> Collection:
     readers = {"ml-100k": movielens, "banking77": banking, "flickr8k": captions}
     reader = readers.get(name, read)
     files = _Files(folder)

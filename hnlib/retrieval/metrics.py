@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from hnlib.retrieval.data import Judgements
 
@@ -47,12 +48,14 @@ def evaluate(ranked: Tensor, judgements: Sequence[dict[int, float]]) -> dict[str
     As in trec_eval: $\mathrm{DCG}=\sum_r g_r/\log_2(1+r)$ over grades $g$ by rank $r$ from 1,
     divided by that of the best ranking; a document without a grade has $g=0$.
     """
-    depth = max(DEPTH, *map(len, judgements))
-    grades, ideal = torch.zeros(len(ranked), DEPTH), torch.zeros(len(ranked), depth)
-    for i, judged in enumerate(judgements):
-        row = [judged.get(document, 0.0) for document in ranked[i, :DEPTH].tolist()]
-        grades[i, : len(row)] = torch.tensor(row)
-        ideal[i, : len(judged)] = torch.tensor(sorted(judged.values(), reverse=True))
+    found = zip(judgements, ranked[:, :DEPTH].tolist(), strict=True)
+    rows = [[judged.get(document, 0.0) for document in row] for judged, row in found]
+    grades = torch.tensor(rows, dtype=torch.float)
+    grades = functional.pad(grades, (0, DEPTH - grades.shape[1]))
+    best = [sorted(judged.values(), reverse=True) for judged in judgements]
+    depth = max(DEPTH, *map(len, best))
+    padded = [row + [0.0] * (depth - len(row)) for row in best]
+    ideal = torch.tensor(padded, dtype=torch.float)
     discount = 1 / torch.arange(2.0, 12).log2()
     relevant, number = grades > 0, (ideal > 0).sum(1)
     first = relevant[:, :10] / torch.arange(1.0, 11)
