@@ -11,6 +11,7 @@ or those that choose its arms did; a loss, or a number without such a reason, mo
 import argparse
 import functools
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -24,8 +25,9 @@ import numpy as np
 import torch
 
 from hnlib import experiments, methods
-from hnlib.experiments import evidence, experiment
+from hnlib.experiments import evidence
 from hnlib.notebooks import execute, inline_values
+from hnlib.training import records
 
 FOLDER = Path(__file__).with_suffix("")
 NESTING = {"experiments": 4, "losses": 1, "inline": 2}  # levels whose entries have their own line
@@ -57,8 +59,8 @@ def ground(one) -> str:
     parts = [text, *(ground(other) for other in one._choosers())]
     if base := tomllib.loads(text).get("base"):
         parts.append(evidence.path(f"experiments/{base}.toml").read_text("utf-8"))
-    records = (record for key in _keys(one) for record in experiment._tracked().get(key, ()))
-    parts += sorted(record["digest"] for record in records)
+    found = records.index_of(records.tracked()).find(_keys(one)).values()
+    parts += sorted(record["digest"] for record in itertools.chain(*found))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 

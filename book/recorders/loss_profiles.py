@@ -188,7 +188,7 @@ def ledger() -> dict:
             found = {batch: measured(build, *z) for batch, z in batches.items()}
             known[library, name] = dict(library=library, loss=name, batches=found)
             if library != "hnlib":
-                kept["versions"][library] = importlib.metadata.version(library)
+                kept["versions"][library] = importlib.metadata.version(library).partition("+")[0]
     kept["batches"] = hashlib.sha256(stages.read_bytes()).hexdigest()
     kept["rows"] = [known[library, name] for library, name, _ in rows()]
     return kept

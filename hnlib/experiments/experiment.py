@@ -181,8 +181,9 @@ class Experiment:
 
     def missing(self) -> Iterator:
         """Yield the runs without a record."""
-        named = self._named().items()
-        return (self.run(*one) for key, one in named if not self._recorded(key))
+        named = self._named()
+        recorded = self._have(named)
+        return (self.run(*one) for key, one in named.items() if key not in recorded)
 
     def plan(self) -> str:
         """Return a sentence on how many runs there are, how many to train, and for how long."""
@@ -429,7 +430,9 @@ class Experiment:
             for arm in _flat(arms)
             for name, seed in itertools.product(self._like(arm, block), self.seeds)
         }
-        return sum(not self._recorded(self._key(*one)) for one in named)
+        keys = [self._key(*one) for one in named]
+        recorded = self._have(filter(None, keys))
+        return sum(key not in recorded for key in keys)
 
     def edges(self) -> str:
         """Return a sentence on chosen numbers that are the smallest or largest tried."""
@@ -466,10 +469,25 @@ class Experiment:
 
     def _recorded(self, key: str | None) -> list[dict]:
         """Return the records of a run by its key: the tracked ones, else those of this machine."""
-        if found := self._watched(_tracked().get(key or "", [])):
-            return found
+        for folder in self._folders() if key else ():
+            if found := self._watched(_find([key], folder)[key]):
+                return found
+        return []
+
+    def _have(self, keys: Iterable[str]) -> set[str]:
+        """Return the keys of runs that are recorded."""
+        keys = [*keys]
+        if self.watches:
+            for folder in self._folders():
+                _find(keys, folder)
+            return {key for key in keys if self._recorded(key)}
+        return set().union(*(records.index_of(folder).has(keys) for folder in self._folders()))
+
+    def _folders(self) -> list[Path]:
+        """Return where a record counts: among the tracked ones, else those of this machine."""
         recalled = "HNLIB_RECALL" in os.environ and not self.changed
-        return [] if recalled else self._watched(_own().get(key or "", []))
+        own = records.default_folder()
+        return [_tracked(), *([own] if own.is_dir() and not recalled else [])]
 
     def _watched(self, found: list[dict]) -> list[dict]:
         """Return the records that show what this experiment watches."""
@@ -503,6 +521,9 @@ class Experiment:
         elsewhere = [name for name, rule in self._chosen(block).items() if "experiment" in rule]
         names = [*self.arms[block], *elsewhere]
         keys = filter(None, (self._key(name, seed, block) for name in names))
+        keys = [*keys]
+        for folder in self._folders():
+            _find(keys, folder)
         recorded = {key: self._recorded(key) for key in keys}
         made = {key: by_processor(several) for key, several in recorded.items()}
         for processor in next(iter(made.values()), {}):
@@ -698,22 +719,30 @@ def _merged(base: dict, more: dict) -> dict:
 def forget() -> None:
     """Forget what was read: files or records were added."""
     Experiment.forget()
-    for cached in (_at, _read, _own, _tracked, runner.known_seconds):
+    for cached in (_at, _read, _tracked, _known):
         cached.cache_clear()
 
 
 @functools.cache
-def _own() -> dict[str, list[dict]]:
-    """Return the records of this machine that were not added to the tracked ones, if any."""
-    folder = records.default_folder()
-    return records.by_key(folder) if folder.is_dir() else {}
-
-
-@functools.cache
-def _tracked() -> dict[str, list[dict]]:
-    """Return the tracked records and their replicates by what was chosen.
+def _tracked() -> Path:
+    """Return where the tracked records are.
 
     A chapter that asks depends on all files: a record may be added to any of them.
     """
-    records.depend(records.tracked())
-    return records.by_key()
+    records.depend(tracked := records.tracked())
+    return tracked
+
+
+@functools.cache
+def _known(folder: Path) -> dict[str, list[dict]]:
+    """Return what `_find` has found in a folder so far."""
+    return {}
+
+
+def _find(keys: Iterable[str], folder: Path) -> dict[str, list[dict]]:
+    """Return the records of runs by their key, replicates by date; what is found once is kept."""
+    known = _known(folder)
+    if new := [key for key in keys if key not in known]:
+        found = records.index_of(folder).find(new)
+        known |= {key: found.get(key, []) for key in new}
+    return known

@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from operator import or_
 from pathlib import Path
 
 import numpy as np
@@ -98,7 +99,8 @@ class Task:
         made = replace(self.experiment, arms=arms)
         runs = [made.run(str(i), seed, self.block) for i, (_, seed) in enumerate(jobs)]
         keys = [records.key(run.configuration) for run in runs]
-        found = records.by_key() | records.by_key(self.folder)
+        places = [records.tracked(), self.folder]
+        found = functools.reduce(or_, (records.index_of(one).find(keys) for one in places))
 
         missing = {key: run for key, run in zip(keys, runs) if key not in found}
         times = [seconds for run in missing.values() if (seconds := runner.seconds(run))]

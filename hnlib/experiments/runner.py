@@ -12,14 +12,13 @@ import signal
 import statistics
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 from hnlib._files import project_root
-from hnlib.training import records, store
+from hnlib.training import index, records, store
 from hnlib.training.config import Engine
 
 
@@ -165,29 +164,10 @@ def train(
     return done
 
 
-@functools.cache
-def known_seconds() -> dict[tuple, float]:
-    """Return the median seconds of an epoch on a CPU, evaluation included, by setting."""
-    seconds = defaultdict(list)
-    for several in records.by_key().values():
-        for one in several:
-            if one.get("seconds") and "gpu" not in one["environment"].get("hardware", {}):
-                setting, epochs = _setting(one["configuration"])
-                seconds[setting].append(one["seconds"] / epochs)
-    return {setting: statistics.median(times) for setting, times in seconds.items()}
-
-
-def _setting(configuration: dict) -> tuple[tuple, float]:
-    """Return what decides how long an epoch takes, and the number of epochs."""
-    names = ("dataset", "encoder", "train_size", "framework", "labels", "max_steps")
-    return tuple(configuration.get(name) for name in names), configuration["epochs"] or 1
-
-
 def seconds(run) -> float | None:
     """Return about how long a run takes on one thread, None if nothing like it is recorded."""
-    setting, epochs = _setting(run.configuration)
-    known = known_seconds().get(setting)
-    return None if known is None else known * epochs
+    known = records.index_of(records.tracked()).paces.get(index.setting_of(run.configuration))
+    return statistics.median(known) * (run.configuration["epochs"] or 1) if known else None
 
 
 class OutOfTime(Exception):

@@ -357,6 +357,12 @@ def name(configuration: dict) -> str:
     return hashlib.sha256(canonical(configuration).encode()).hexdigest()[:12]
 
 
+def key(configuration: dict) -> str:
+    """Return a key that identifies a run, whatever experiment it was made for."""
+    same = {"experiment": None, "dataset_digest": None}
+    return json.dumps(configuration | same, sort_keys=True)
+
+
 def _finite(value):
     if isinstance(value, dict):
         return {str(k): _finite(v) for k, v in value.items()}

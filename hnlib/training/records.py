@@ -28,8 +28,8 @@ from pydantic_core import from_json
 
 from hnlib import _files
 from hnlib._files import project_root
-from hnlib.training import kinds, store
-from hnlib.training.config import canonical, defaults, name
+from hnlib.training import index, kinds, store
+from hnlib.training.config import canonical, defaults, key, name
 
 if TYPE_CHECKING:  # training needs no pandas
     import numpy as np
@@ -151,10 +151,34 @@ def add(folder: Path) -> tuple[int, int]:
     return store.add(several.values(), tracked_folder), len(several)
 
 
-def key(configuration: dict) -> str:
-    """Return a key that identifies a run, whatever experiment it was made for."""
-    same = {"experiment": None, "dataset_digest": None}
-    return json.dumps(configuration | same, sort_keys=True)
+class InMemory:
+    """What `index.Index` tells of a folder, of records that are read whole, from a Parquet."""
+
+    def __init__(self, several: Iterable[dict]):
+        self.runs, self.paces = defaultdict(list), {}
+        for record in several:
+            if "superseded" not in record and record["kind"] != kinds.MEASUREMENT:
+                self.runs[key(record["configuration"])].append(record)
+
+    def has(self, keys: Iterable[str]) -> set[str]:
+        """Return the keys of runs that have a record that counts."""
+        return {*keys} & self.runs.keys()
+
+    def find(self, keys: Iterable[str]) -> dict[str, list[dict]]:
+        """Return the records that count, replicates by date."""
+        return {one: self.runs[one] for one in self.has(keys)}
+
+
+def index_of(source: Path) -> index.Index | InMemory:
+    """Return which runs a folder or a Parquet of records has."""
+    if source.is_dir():
+        return index.of(source)
+    return _index_of_parquet(source, source.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=1)
+def _index_of_parquet(path: Path, changed: int) -> InMemory:
+    return InMemory(store.read(path))
 
 
 def by_key(source: Path | None = None) -> dict[str, list[dict]]:

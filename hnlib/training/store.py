@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import math
 import os
 import re
@@ -222,23 +223,43 @@ def read(folder: Path | str) -> list[dict]:
     found: dict[str, dict] = {}
     lines = [(path, one) for path in files(folder) for one in entries(path, RUN_LINE)]
     # after the lines that name them: others may be writing
-    several = entries(folder / ENVIRONMENTS, ENVIRONMENT_LINE)
-    superseding, environments = [], {one.pop("id"): one for one in several}
+    superseding, known = [], environments(folder)
     for path, entry in lines:
         if "supersedes" in entry:
             superseding.append(entry)
-            continue
-        try:
-            found[entry["digest"]] = _with_environment(entry, environments)
-            entry["file"] = path
-        except KeyError as error:
-            raise ValueError(f"{path} has a line without {error}; restore the file") from None
+        else:
+            found[entry["digest"]] = _placed(entry, path, known)
     for entry in sorted(superseding, key=lambda one: one["date"]):
         if (record := found.get(entry["digest"])) is not None:
             record["superseded"] = entry["why"]
             if entry["why"] is None:  # it counts again
                 del record["superseded"]
     return sorted(found.values(), key=_order)
+
+
+def at(folder: Path, places: Iterable[tuple[str, int]]) -> list[dict]:
+    """Return the records at places (file, offset) of a folder, as `read` returns them."""
+    found, known = {}, environments(folder)
+    for one, several in itertools.groupby(sorted(places), key=lambda place: place[0]):
+        with open(folder / one, "rb") as file:
+            for _, offset in several:
+                file.seek(offset)
+                entry = RUN_LINE.validate_python(from_json(file.readline(), allow_inf_nan=False))
+                found[entry["digest"]] = _placed(entry, folder / one, known)
+    return sorted(found.values(), key=_order)
+
+
+def environments(folder: Path) -> dict[str, dict]:
+    """Return the environments of a folder by the names that lines have for them."""
+    return {one.pop("id"): one for one in entries(folder / ENVIRONMENTS, ENVIRONMENT_LINE)}
+
+
+def _placed(entry: dict, path: Path, known: dict[str, dict]) -> dict:
+    """Return a record from its line, with its environment and the file of the line."""
+    try:
+        return _with_environment(entry, known) | {"file": path}
+    except KeyError as error:
+        raise ValueError(f"{path} has a line without {error}; restore the file") from None
 
 
 def _read_parquet(path: Path) -> list[dict]:
@@ -308,16 +329,30 @@ def entries(path: Path, form: SchemaValidator) -> Iterator[Any]:
     A process that is killed may leave such a line.
     """
     content = path.read_bytes() if path.exists() else b""
-    for number, line in enumerate(content.split(b"\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            entry = form.validate_python(from_json(line, allow_inf_nan=False))
-        except ValueError as error:
-            why = UNREADABLE.format(f"line {number} of {path}", _reason(error))
-            warnings.warn(why, stacklevel=3)
+    for number, _, entry in numbered(content, form):
+        if isinstance(entry, str):
+            report(path, [(number, entry)])
         else:
             yield entry
+
+
+def numbered(content: bytes, form: SchemaValidator) -> Iterator[tuple[int, int, Any]]:
+    """Yield number, offset and entry of each line, or what is wrong with it as text."""
+    offset = 0
+    for number, line in enumerate(content.split(b"\n"), 1):
+        if line.strip():
+            try:
+                entry = form.validate_python(from_json(line, allow_inf_nan=False))
+            except ValueError as error:
+                entry = _reason(error)
+            yield number, offset, entry
+        offset += len(line) + 1
+
+
+def report(path: Path, faults: Iterable[tuple[int, str]]) -> None:
+    """Warn of lines that are left out."""
+    for number, reason in faults:
+        warnings.warn(UNREADABLE.format(f"line {number} of {path}", reason), stacklevel=4)
 
 
 def _reason(error: ValueError) -> str:

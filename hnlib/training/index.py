@@ -1,0 +1,141 @@
+"""Which runs a folder of records has, without a look at their lines.
+
+`.index.json`, beside the lines, says of each file how far it was read and where in it which run
+stands. A file that grew is read from there on, and one that changed in another way is read anew.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic_core import from_json
+
+from hnlib import _files
+from hnlib.training import kinds, store
+from hnlib.training.config import canonical, key
+
+NAME = ".index.json"
+FORM = 1  # of the file; of another one it is made anew
+#: Fields of a run that decide how long an epoch takes
+DECISIVE = ("dataset", "encoder", "train_size", "framework", "labels", "max_steps")
+
+
+class Place(NamedTuple):
+    """Where a record stands, and what tells it from the replicates of its run."""
+
+    file: str
+    offset: int
+    digest: str
+
+
+@dataclass
+class Index:
+    """The runs of a folder: places by key, and by setting the seconds of an epoch on a CPU."""
+
+    folder: Path
+    places: dict[str, list[Place]]
+    superseded: set[str]  # digests
+    paces: dict[str, list[float]]
+
+    def has(self, keys: Iterable[str]) -> set[str]:
+        """Return the keys of runs that have a record that counts."""
+        return {one for one in keys if self._places(one)}
+
+    def find(self, keys: Iterable[str]) -> dict[str, list[dict]]:
+        """Return the records that count, without their scores, replicates by date."""
+        wanted = [*dict.fromkeys(keys)]
+        places = dict.fromkeys(place for one in wanted for place in self._places(one))
+        records = store.at(self.folder, [(one.file, one.offset) for one in places])
+        found: dict[str, list[dict]] = defaultdict(list)
+        for record in records:
+            found[key(record["configuration"])].append(record)
+        return dict(found)
+
+    def _places(self, run: str) -> list[Place]:
+        return [x for x in self.places.get(_short(run), ()) if x.digest not in self.superseded]
+
+
+def of(folder: Path) -> Index:
+    """Return the index of a folder of records."""
+    stats = [(path.name, path.stat()) for path in store.files(folder)]
+    return _of(folder, tuple((name, one.st_size, one.st_mtime_ns) for name, one in stats))
+
+
+@functools.lru_cache(maxsize=8)
+def _of(folder: Path, stamps: tuple) -> Index:
+    path, kept = folder / NAME, {}
+    with suppress(OSError, ValueError, LookupError, TypeError):  # what is no index is made anew
+        content = from_json(path.read_bytes())
+        kept = content["files"] if content["form"] == FORM else {}
+    files = {name: _read(folder / name, stamp, kept.get(name)) for name, *stamp in stamps}
+    if files != kept:
+        with suppress(OSError):  # where nothing can be written it is made each time
+            _files.write_atomically(path, canonical({"form": FORM, "files": files}).encode())
+    known = store.environments(folder).items()
+    cards = {name for name, one in known if "gpu" in one.get("hardware", {})}
+    places, paces, superseding = defaultdict(list), defaultdict(list), []
+    for name, file in files.items():
+        store.report(folder / name, file["faults"])
+        superseding += file["superseding"]
+        for run, offset, digest, environment, setting, pace in file["runs"]:
+            places[run].append(Place(name, offset, digest))
+            if pace and environment not in cards:
+                paces[setting].append(pace)
+    last = {digest: why for _, digest, why in sorted(superseding, key=lambda one: one[0])}
+    gone = {digest for digest, why in last.items() if why is not None}
+    return Index(folder, dict(places), gone, dict(paces))
+
+
+def _read(path: Path, stamp: list[int], kept: dict | None) -> dict:
+    """Return what the index has of a file, from what it had."""
+    if kept and kept["stamp"] == stamp:
+        return kept
+    content = path.read_bytes()
+    size = kept["stamp"][0] if kept else 0
+    if not (
+        kept and kept["tail"] and size < len(content) and kept["tail"] == _tail(content[:size])
+    ):
+        kept = {"stamp": [0, 0], "lines": 0, "runs": [], "superseding": [], "faults": []}
+    file = {name: [*kept[name]] for name in ("runs", "superseding", "faults")}
+    start, count = kept["stamp"][0], kept["lines"]
+    for number, offset, entry in store.numbered(content[start:], store.RUN_LINE):
+        if isinstance(entry, str):
+            file["faults"].append([count + number, entry])
+        elif "supersedes" in entry:
+            file["superseding"].append([entry["date"], entry["digest"], entry["why"]])
+        elif entry["kind"] != kinds.MEASUREMENT:
+            configuration = entry["configuration"]
+            pace = (entry.get("seconds") or 0) / (configuration.get("epochs") or 1)
+            place = [_short(key(configuration)), start + offset, entry["digest"]]
+            setting = setting_of(configuration)
+            file["runs"].append([*place, entry.get("environment"), setting, pace])
+    lines = count + content[start:].count(b"\n")
+    return {"stamp": stamp, "tail": _tail(content), "lines": lines} | file
+
+
+def _grown(content: bytes, size: int, tail: str | None) -> bool:
+    """Return whether lines were appended to a file of some size and last line."""
+    return tail is not None and size < len(content) and _tail(content[:size]) == tail
+
+
+def _tail(content: bytes) -> str | None:
+    """Return a digest of the last line, None if it is not ended: then no line can follow it."""
+    if not content.endswith(b"\n"):
+        return None
+    return hashlib.sha256(content[content.rfind(b"\n", 0, -1) + 1 :]).hexdigest()[:16]
+
+
+def setting_of(configuration: dict) -> str:
+    """Return a digest of what decides how long an epoch takes."""
+    return _short(canonical([configuration.get(name) for name in DECISIVE]))
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
