@@ -93,6 +93,18 @@ def test_a_run_that_is_missing_or_known_is_told_without_a_look_at_the_lines(tmp_
     assert records.index_of(tmp_path).has(keys) == {keys[0]}
 
 
+@pytest.mark.filterwarnings("ignore:line:UserWarning")
+def test_a_line_that_was_half_written_when_somebody_looked_is_found_when_it_is_whole(tmp_path):
+    store.append(record(), tmp_path)
+    path = store.append(record(1), tmp_path)
+    keys = [records.key(record(seed)["configuration"]) for seed in (0, 1)]
+    whole = path.read_bytes()
+    write(path, whole[:-100])
+    assert records.index_of(tmp_path).has(keys) == {keys[0]}
+    write(path, whole)
+    assert known(tmp_path, keys) == records.by_key(tmp_path)
+
+
 def test_lines_that_are_left_out_are_reported_by_whoever_looks(tmp_path):
     path = store.append(record(), tmp_path)
     with path.open("ab") as file:

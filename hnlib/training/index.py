@@ -98,10 +98,7 @@ def _read(path: Path, stamp: list[int], kept: dict | None) -> dict:
     if kept and kept["stamp"] == stamp:
         return kept
     content = path.read_bytes()
-    size = kept["stamp"][0] if kept else 0
-    if not (
-        kept and kept["tail"] and size < len(content) and kept["tail"] == _tail(content[:size])
-    ):
+    if not kept or not _grown(content, kept["stamp"][0], kept["tail"]):
         kept = {"stamp": [0, 0], "lines": 0, "runs": [], "superseding": [], "faults": []}
     file = {name: [*kept[name]] for name in ("runs", "superseding", "faults")}
     start, count = kept["stamp"][0], kept["lines"]
