@@ -13,6 +13,7 @@ except ModuleNotFoundError as missing:
 
 #: The extra that brings a package, where it is not [book]
 EXTRAS = {"networkx": "graphs", "tokenizers": "sentences", "bm25s": "retrieval"}
+EXTRAS["torchvision"] = "images"
 
 
 def _stop(*_):

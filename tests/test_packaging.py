@@ -2,18 +2,23 @@
 
 import ast
 import importlib.util
+import os
 import re
+import subprocess
 import sys
 import tomllib
 import zipfile
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 import nbformat
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from wheels import unpacked
 
+import hnlib
 from builder import portable_notebooks
 from hnlib.training import records
 
@@ -23,7 +28,8 @@ BOUNDS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["depend
 LOSSES = {path.stem for path in (ROOT / "hnlib").glob("[!_]*.py")} - {"commands"}
 EXTRAS = {
     "": LOSSES,
-    "training": ["images", "training", "experiments", "commands"],
+    "training": ["training", "experiments", "commands"],
+    "images": ["images"],
     "graphs": ["graphs"],
     "sentences": ["sentences"],
     "retrieval": ["retrieval"],
@@ -88,6 +94,27 @@ def test_without_its_packages_a_command_and_an_import_say_what_to_install(beside
     assert re.match(r"hnlib: \w+ is missing; pip install 'hnlib\[", done.stderr)
     done = beside(None, "import hnlib.training.train")
     assert re.search(r"Error: \w+ is missing; pip install 'hnlib\[training\]'", done.stderr)
+
+
+@pytest.mark.parametrize("extra", ["training", "graphs", "retrieval"])
+def test_an_extra_leaves_a_machine_its_torch(extra):
+    """Nothing that it brings asks for one version; torchvision does, as its release shows."""
+
+    def pinned(name, extras=frozenset(), seen=()):
+        """Return what a package needs that asks for one version of torch."""
+        if name in seen:
+            return set()
+        asked = map(Requirement, metadata.requires(name) or ())
+        every = [{"extra": one} for one in (*extras, "")]
+        needed = [x for x in asked if not x.marker or any(map(x.marker.evaluate, every))]
+        found = {name for x in needed if x.name == "torch" and "==" in str(x.specifier)}
+        return found.union(*(pinned(x.name, x.extras, (*seen, name)) for x in needed))
+
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [Requirement(one) for one in declared["optional-dependencies"][extra]]
+    others = [one for one in wanted if one.name != "hnlib"]
+    assert others and not set().union(*(pinned(one.name, one.extras) for one in others))
+    assert pinned("torchvision") == {"torchvision"}
 
 
 # The lower bounds
@@ -174,3 +201,26 @@ def test_without_the_library_the_first_cell_installs_it_and_fetches_the_records(
     install = f'install --quiet "{installed}"'.format(portable_notebooks.WHEEL)
     fetched = ["https://a.github.io/b/records.parquet"] * ("github" in url)
     assert asked == [install, *fetched] and records.PARQUET in first
+
+
+# Workflows
+
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_actions_are_named_by_their_commit(path):
+    used = re.findall(r"uses: *(\S+)(.*)", path.read_text())
+    named = [re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", action) for action, _ in used]
+    assert all(named) and all(re.match(r" +# v\d+\.\d+\.\d+", rest) for _, rest in used)
+
+
+def test_a_release_waits_for_the_tests_of_its_commit_and_is_the_version_of_the_library():
+    jobs = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]
+    steps = [step.get("run", "") for step in jobs["tests"]["steps"]]
+    assert "bash .ci/run" in steps
+    assert all(job["needs"] == "tests" for name, job in jobs.items() if name != "tests")
+    (check,) = (step for step in steps if "__version__" in step)
+    for tag, status in ((f"v{hnlib.__version__}", 0), ("v9.9.9", 1)):
+        environment = os.environ | {"GITHUB_REF_NAME": tag}
+        assert subprocess.run(check, shell=True, cwd=ROOT, env=environment).returncode == status

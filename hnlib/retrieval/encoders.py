@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -118,7 +118,8 @@ def build(run: RetrievalRun, vocabulary: int) -> encoders.Towers:
                 for embeddings in model.parameters():
                     embeddings.copy_(static_embeddings())
         return model
-    from hnlib.images import _torchvision  # noqa: F401  # isort: skip  # for transformers: see there
+    with suppress(ModuleNotFoundError):  # where it is, transformers imports it, too
+        from hnlib.images import _torchvision  # noqa: F401
 
     from transformers import AutoModel
     from transformers.utils import logging
