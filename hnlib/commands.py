@@ -196,6 +196,8 @@ def data(name: str | None = None, /, *, root: Path | None = None) -> None:
     if name is None:
         for kind, names in by_kind.items():
             print(f"{kind:13}{', '.join(names)}")
+            if isinstance(names, dict):  # a registry
+                print(*(f"{'':13}{one}" for one in names.values()), sep="\n")
     else:
         matches = [kind for kind, names in by_kind.items() if name in names]
         if not matches:

@@ -1,5 +1,6 @@
 """Image data sets: the cache file, downloads through torchvision, folders, subsets."""
 
+import re
 import shutil
 import tarfile
 import zipfile
@@ -10,9 +11,10 @@ import pytest
 import torch
 from drawn import seeded
 from PIL import Image
+from scripts import ROOT
 
 from hnlib import _files, methods
-from hnlib.images import data, task
+from hnlib.images import data, encoders, registry, task
 from hnlib.images._torchvision import torchvision
 from hnlib.images.config import ImageRun
 
@@ -99,6 +101,46 @@ def test_a_set_comes_from_torchvision_and_is_stored_once(tmp_path, monkeypatch, 
     assert (first.x_unlabelled is not None) == (name == "stl10")
     assert first.digest == again.digest
     assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == [f"{name}.npz"]
+
+
+def test_a_data_set_and_an_encoder_are_one_entry_each(tmp_path, monkeypatch, prints, refuses):
+    """As CONTRIBUTING adds them: grey images, which torchvision has as a tensor [N,H,W]."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    (entries,) = re.findall(r"^(DATASETS\[.*?)^```", text, re.M | re.S)
+    images = rng.integers(0, 256, (6, 28, 28), np.uint8)
+
+    def downloaded(folder, part, download):
+        labels = torch.arange(6) % 2
+        return SimpleNamespace(data=torch.from_numpy(images), targets=labels, classes=[*"ab"])
+
+    monkeypatch.setattr(torchvision.datasets, "FashionMNIST", downloaded)
+    try:
+        exec(entries, vars(registry))
+        assert "Fashion-MNIST: 60,000 + 10,000 images of 28×28, grey, 10 classes" in prints("data")
+        found = data.load("fashion-mnist", tmp_path)
+        assert np.array_equal(found.x_train[..., 0].numpy(), images)
+        run = ImageRun(dataset="fashion-mnist", encoder="resnet34")
+        run.check_names()
+        assert run.resolved().augmentation == ImageRun(dataset="digits").resolved().augmentation
+        assert encoders.build("resnet34", 1, 28).feature_dim == 512
+        words = ["train", "images", "--dataset", "fashion-mnist", "--dry-run", "--train-size"]
+        assert "60,000 training images, train_size" in refuses(*words, "60001")
+        assert "ask for 60,001" in refuses(*words, "60000", "--validation", "1")
+        assert prints(*words, "60000", "--encoder", "resnet34")
+    finally:
+        registry.DATASETS.pop("fashion-mnist", None)
+        registry.ENCODERS.pop("resnet34", None)
+
+
+@pytest.mark.parametrize("name", ["digits", "cifar10"])
+def test_what_the_registry_says_is_what_the_data_are(name, tmp_path):
+    if name == "cifar10":
+        place(tmp_path)
+    found, known = data.load(name, tmp_path), registry.DATASETS[name]
+    assert len(known.class_names or found.class_names) == known.classes
+    if name == "digits":
+        shape = (known.train, known.size, known.size, known.channels)
+        assert found.x_train.shape == shape and len(found.x_test) == known.test
 
 
 def test_of_tiny_imagenet_a_sentence_says_where_to_put_it(tmp_path):

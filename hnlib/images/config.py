@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Container
 from dataclasses import dataclass as plain_dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -11,6 +12,7 @@ from cyclopts import Parameter
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
+from hnlib.images.registry import DATASETS, ENCODERS
 from hnlib.training.config import Configuration, Rare, checked
 
 #: Settings by name: fields of an `ImageRun` that are None take these. "book" is what the default
@@ -94,7 +96,7 @@ class ImageRun(Configuration):
     Parameters
     ----------
     encoder
-        small-cnn, resnet18 or resnet50
+        of the registry, `hnlib.images.registry`
     recipe
         book, hcl, hcl-ot, h-scl, adnce, unremix, mochi, i-mix, un-mix or fast
     train_size
@@ -121,7 +123,7 @@ class ImageRun(Configuration):
         of the readouts: clean; a few records have paper, that of the released code
     """
 
-    encoder: str = "small-cnn"
+    encoder: Annotated[str, Parameter(help=", ".join(ENCODERS))] = "small-cnn"
     recipe: Literal[tuple(RECIPES)] = "book"  # pyright: ignore[reportInvalidTypeForm]
     train_size: Annotated[int, Field(ge=2)] | None = None
     validation: Annotated[int, Field(ge=0)] = 0
@@ -149,19 +151,29 @@ class ImageRun(Configuration):
     )
     requires: ClassVar = Configuration.requires | {"mixing_share": ("mixing",)}
     accuracies: ClassVar = ("knn", "linear", "linear_paper", "knn_validation", "linear_validation")
-    datasets: ClassVar = ("digits", "cifar10", "cifar100", "stl10", "tiny-imagenet")
+    datasets: ClassVar = DATASETS
     own_datasets: ClassVar = ("folder:PATH",)
-    encoders: ClassVar = ("small-cnn", "resnet18", "resnet50")
+    encoders: ClassVar = ENCODERS
     evaluate_every: ClassVar = 5
 
     def defaults_for_run(self) -> dict:
         """Return the defaults of fields that are None, and of method options."""
         recipe = RECIPES[self.recipe]
         usual = super().defaults_for_run()
-        if self.dataset in self.datasets or self.dataset.startswith("folder:"):
-            usual["augmentation"] = default_augmentation(1 if self.dataset == "digits" else 3)
+        if known := DATASETS.get(self.dataset):
+            usual["augmentation"] = known.augmentation
+        elif self.dataset.startswith("folder:"):
+            usual["augmentation"] = default_augmentation(3)
         usual |= recipe | recipe.get("options", {}) | recipe.get(self.dataset, {})
         return usual | recipe.get(self.method, {}).get(self.dataset, {})
+
+    def check_names(self, root: Path | None = None, given: Container[str] = ()) -> None:
+        """Raise ValueError for unknown names, or more images than the data set has."""
+        super().check_names(root, given)
+        known, wanted = DATASETS.get(self.dataset), (self.train_size or 0) + self.validation
+        if known and "dataset" not in given and wanted > known.train:
+            sizes = f"train_size and validation ask for {wanted:,}"
+            raise ValueError(f"{known.title} has {known.train:,} training images, {sizes}")
 
     def display_values(self) -> dict:
         """Return the fields as numbers and words, an augmentation of ours by its name."""

@@ -15,8 +15,8 @@ from torch import Tensor
 from hnlib import _checks
 from hnlib._files import DAMAGED, data_folder, explain_failed_download
 from hnlib.images.config import ImageRun
+from hnlib.images.registry import DATASETS
 
-CIFAR10_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()  # noqa: SIM905
 FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # pillow's other readers stay away
 PARTS = ("x_train", "y_train", "x_test", "y_test")
 FORM = "an uncompressed .npz with uint8 x_train, x_test [N,H,W,C] and integer y_train, y_test [N]"
@@ -83,12 +83,11 @@ class Dataset:
 
 
 def load(name: str, root: Path | str | None = None) -> Dataset:
-    """Load digits (embedded), cifar10, cifar100, stl10, tiny-imagenet, folder:PATH[@SIZE].
+    """Load a set of the registry, or folder:PATH[@SIZE].
 
     `root` defaults to `$HNLIB_DATA`, else the user's cache. A real set is stored in
     `root/images/NAME.npz`. If that file exists it is used as it is; otherwise the set is
-    downloaded, checked against its MD5 and written there, but for tiny-imagenet, which is yours to
-    write.
+    downloaded, checked against its MD5 and written there; one without a source is yours to write.
     """
     if name == "digits":
         return _digits()
@@ -99,7 +98,7 @@ def load(name: str, root: Path | str | None = None) -> Dataset:
     _checks.one_of("dataset", name, (*ImageRun.datasets, *ImageRun.own_datasets))
     path = data_folder(root, "images") / f"{name}.npz"
     if not path.exists():
-        if name == "tiny-imagenet":
+        if not DATASETS[name].source:
             raise ValueError(
                 f"{name} is not downloaded; {path} must be {FORM}, as image_folder(PATH, 64) reads "
                 "them of its archive once the pictures of val are in folders of their classes"
@@ -172,7 +171,7 @@ def _read(name: str, path: Path) -> Dataset:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(file)
-        usual = CIFAR10_CLASSES if name == "cifar10" else np.unique(arrays["y_train"])
+        usual = DATASETS[name].class_names or np.unique(arrays["y_train"])
         classes = [str(c) for c in arrays.get("class_names", usual)]
         parts = [arrays[part] for part in PARTS]
         return _dataset(name, *parts, classes=classes, unlabelled=arrays.get("x_unlabelled"))
@@ -205,15 +204,24 @@ def _torchvision(name: str, folder: Path) -> dict[str, np.ndarray]:
     """Let torchvision download a set, check its published MD5, unpack and read it."""
     from hnlib.images._torchvision import torchvision
 
-    kind = getattr(torchvision.datasets, name.upper())
-    parts = ("train", "test", "unlabeled") if name == "stl10" else (True, False)
-    train, test, *unlabelled = sets = [kind(folder, part, download=True) for part in parts]
-    if name == "stl10":
-        for one in sets:
-            one.data, one.targets = one.data.transpose(0, 2, 3, 1), one.labels
-    arrays = [train.data, train.targets, test.data, test.targets, *(x.data for x in unlabelled)]
-    named = dict(zip((*PARTS, "x_unlabelled"), arrays))
+    known = DATASETS[name]
+    kind = getattr(torchvision.datasets, str(known.source))
+    train, test, *unlabelled = [kind(folder, part, download=True) for part in known.parts]
+    arrays = [_pixels(train), _labels(train), _pixels(test), _labels(test)]
+    named = dict(zip((*PARTS, "x_unlabelled"), [*arrays, *map(_pixels, unlabelled)]))
     return named | {"class_names": np.array(train.classes)}
+
+
+def _pixels(part) -> np.ndarray:
+    """Return the images of a set of torchvision, [N,H,W,C]; some are [N,H,W], some [N,C,H,W]."""
+    x = np.asarray(part.data)
+    if x.ndim == 3:
+        return x[..., None]
+    return x.transpose(0, 2, 3, 1) if x.shape[1] in (1, 3) else x
+
+
+def _labels(part) -> np.ndarray:
+    return np.asarray(part.targets if hasattr(part, "targets") else part.labels)
 
 
 def _pictures(folder: Path, size: int) -> tuple[np.ndarray, np.ndarray, list[str]]:

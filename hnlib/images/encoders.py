@@ -9,24 +9,24 @@ import torch
 from torch import nn
 
 from hnlib import _checks
-from hnlib.images.config import ImageRun
+from hnlib.images.registry import ENCODERS
 
 
 def build(name: str, in_channels: int = 3, image_size: int = 32) -> nn.Module:
     r"""Build an encoder with random weights and an attribute `feature_dim`.
 
     "small-cnn": three 3×3 convolutions of 32, 64, 128 channels with batch-norm, mean over the
-    picture; 93,000 weights. "resnet18", "resnet50": torchvision's networks with the stem the papers
+    picture; 93,000 weights. The others are torchvision's networks with the stem the papers
     use on small pictures, a 3×3 convolution of stride 1 without max-pooling, and no classifier
     (features 512, 2048). The released code of hcl keeps this stem for the 96-pixel images of STL-10
     too, so we do at every size; there it trains on crops resized to 32 pixels.
     """
-    if name == "small-cnn":
+    _checks.one_of("encoder", name, ENCODERS)
+    if ENCODERS[name] == "here":
         return SmallCNN(in_channels, image_size)
-    _checks.one_of("encoder", name, ImageRun.encoders)
     from hnlib.images._torchvision import torchvision
 
-    encoder = getattr(torchvision.models, name)(weights=None)
+    encoder = getattr(torchvision.models, ENCODERS[name])(weights=None)
     encoder.feature_dim, encoder.fc = encoder.fc.in_features, nn.Identity()
     encoder.conv1 = nn.Conv2d(in_channels, 64, 3, 1, 1, bias=False)
     encoder.maxpool = nn.Identity()

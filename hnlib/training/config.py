@@ -12,7 +12,7 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Container, Iterable
 from dataclasses import field, fields, replace
 from importlib import import_module
 from pathlib import Path
@@ -183,9 +183,9 @@ class Configuration:
     accuracies: ClassVar[tuple[str, ...]] = ()
     correlations: ClassVar[tuple[str, ...]] = ()
     #: Names of data sets and of encoders; what ends in PATH stands for a path of your own
-    datasets: ClassVar[tuple[str, ...]] = ()
+    datasets: ClassVar[Collection[str]] = ()
     own_datasets: ClassVar[tuple[str, ...]] = ()
-    encoders: ClassVar[tuple[str, ...]] = ()
+    encoders: ClassVar[Collection[str]] = ()
     evaluate_every: ClassVar[int] = 0  # where `Execution.evaluate_every` is None
 
     def __post_init__(self):
