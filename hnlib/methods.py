@@ -66,6 +66,16 @@ class Entry:
     observe: Callable | None = None
     later: tuple[str, ...] = ()
 
+    @property
+    def loud(self) -> bool:
+        r"""Whether learning curves show its loudness, $-t\,\partial\ell/\partial s^+$ of an anchor.
+
+        It is that of one softmax, or of sigmoids, over the similarities themselves.
+        """
+        bent = self.supervised or self.features or self.synthetic or self.logit
+        softmax = self.objective in (objectives.info_nce, objectives.sigmoid)
+        return softmax and not bent and "temperature" in self.defaults
+
 
 _BASIC = objectives.basic
 _T = dict(temperature=0.5)

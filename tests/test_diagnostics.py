@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from torch.nn import functional
 from hnbook.chapters import labels
 from hnlib import methods, negatives
 from hnlib.contrast import Contrast
+from hnlib.images.config import ImageRun
 from hnlib.training import diagnostics
+from hnlib.training.train import train
 
 
 def test_alignment_and_uniformity_against_their_definitions():
@@ -65,3 +68,16 @@ def test_loudness_is_the_pull_on_the_positive():
     seen = diagnostics.loudness(method, z1, z2)
     assert seen["loudness"] == pytest.approx(float((1 - (-loss).exp()).mean()), abs=1e-9)
     assert seen["loudness_low"] <= seen["loudness"] <= 1
+
+
+def test_learning_curves_show_the_loudness_of_softmaxes_and_sigmoids_over_similarities():
+    loud = {name for name, entry in methods.CATALOGUE.items() if entry.loud}
+    shown = {"simclr", "dcl", "focal", "siglip", "debiased", "hcl", "ot", "ot-semirelaxed", "adnce"}
+    assert loud == shown
+    for name in loud:
+        seen = diagnostics.loudness(methods.build(name), *views())
+        assert 0 <= seen["loudness_low"] <= seen["loudness"] < 2
+    run = ImageRun(method="focal", epochs=1, train_size=64, batch_size=32)
+    assert train(run, progress=False).record["history"][-1]["loudness"] > 0
+    bpr = train(replace(run, method="bpr"), progress=False)
+    assert "loudness" not in bpr.record["history"][-1]

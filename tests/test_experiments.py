@@ -86,6 +86,13 @@ def test_a_block_an_arm_and_a_seed_are_a_run(load):
     assert [run.seed for run in experiment.missing()] == [3] * 9 + [4] * 9 + [5] * 9
 
 
+def test_of_a_metric_that_nobody_measured_the_measured_are_named():
+    found = experiments.load("search")
+    block = next(iter(found.blocks))
+    with pytest.raises(ValueError, match=r"search has no p10 of '.*'; it has .*mrr, ndcg, "):
+        found.values(found.names(block)[0], "p10", block)
+
+
 def test_an_unknown_arm_names_the_nearest(load):
     with pytest.raises(ValueError, match=r"no arm 'tilt lr0\.3'; the nearest is 'tilt lr0\.[12]'"):
         load().run("tilt lr0.3", 3, "large")

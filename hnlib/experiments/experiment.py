@@ -350,7 +350,10 @@ class Experiment:
                 return {row["epoch"]: row for row in record["history"]}[int(epoch)][read_out]
             if metric.startswith("last_"):
                 return record["history"][-1][metric.removeprefix("last_")]
-            return record["metrics"][metric]
+            if metric not in (measured := record["metrics"]):
+                have = ", ".join(sorted(measured))
+                raise ValueError(f"{self.name} has no {metric} of {name!r}; it has {have}")
+            return measured[metric]
 
         found = self._found(name, block)
         if metric == "transfer_ndcg":

@@ -16,8 +16,6 @@ from hnlib.training import diagnostics, records, task
 from hnlib.training.loop import needs
 
 DIAGNOSTIC_BATCH = 256  # images in the fixed batch of the learning curves
-#: Methods whose learning curves show how loud their anchors are
-LOUDNESS = ("simclr", "dcl", "focal", "siglip", "debiased", "hcl", "ot", "adnce")
 
 
 @dataclasses.dataclass
@@ -151,7 +149,7 @@ class Task(task.Task):
             observed = method.observe(Contrast.from_views(z1.float(), z2.float(), features=h))
         weights = getattr(method, "log_weights", None)
         shown = diagnostics.diagnostics(z1, z2, labels, weights, loop.supervised, h)
-        if isinstance(method, methods.Method) and method.name in LOUDNESS:
+        if isinstance(method, methods.Method) and method.entry.loud:
             shown |= diagnostics.loudness(method, z1, z2)
         return shown | observed | loop.scheduled
 

@@ -286,7 +286,7 @@ class Task(task.Task):
         if self.validation:
             seen = self.train if collection.repeated else None
             _, values = metrics.judged_rankings(*z, self.validation, seen)
-            scores["ndcg_validation"] = float(values["ndcg"].mean())
+            scores |= {f"{name}_validation": float(x.mean()) for name, x in values.items()}
         if collection.repeated:
             scores |= metrics.tail_share(ranked, self.counts)
         for name in self.run.transfer:
