@@ -19,8 +19,8 @@ small: $(READY)
 
 # Their training and drawing once more, on a simulated device: what mixes devices fails.
 device: $(READY)
-	for page in $$($(BUILDER) small --names); do \
-	  PYTHONPATH=book $(BIN)/python -m tests.simulated_device $$page -p small True || exit 1; done
+	$(BUILDER) small --names | xargs -n 1 -P 2 sh -c \
+	  'PYTHONPATH=book $(BIN)/python -m tests.simulated_device $$0 -p small True || exit 255'
 
 # The built book as two files, core and appendices, printed by Chromium into _build/html
 pdf: $(READY)

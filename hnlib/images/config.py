@@ -96,7 +96,7 @@ class ImageRun(Configuration):
     Parameters
     ----------
     encoder
-        of the registry, `hnlib.images.registry`
+        of the registry of images, see CONTRIBUTING
     recipe
         book, hcl, hcl-ot, h-scl, adnce, unremix, mochi, i-mix, un-mix or fast
     train_size
