@@ -109,7 +109,7 @@ def _of_arm(experiment, block: str, arm: str, metrics: list[str]) -> list:
         try:
             values = experiment.values(arm, metric, block).values()
             row.append(math.fsum(values) / len(values) if values else None)
-        except KeyError as error:  # a read-out that this block does not have
+        except ValueError as error:  # a read-out that this block does not have
             row.append(type(error).__name__)
     return row
 
