@@ -377,14 +377,21 @@ class Method(nn.Module):
             contrast = self._synthetic(contrast) if self._synthetic else contrast
             weights = self.log_weights
             log_w, missed = (weights.skipping() if skip else weights).counted(contrast)
-            self.unconverged += missed
+            if isinstance(missed, Tensor) or missed:
+                self._count(self.unconverged, missed)
             if skip or self.options.get("on_empty") == "skip":
-                self.skipped += (log_w.detach().amax(1) == -torch.inf).sum()
+                self._count(self.skipped, (log_w.detach().amax(1) == -torch.inf).sum())
             if log_prior is not None:
                 log_w = log_w + log_prior
             if self._logit:
                 contrast = replace(contrast, similarity=self._logit(contrast), symmetric=False)
             return self.objective(contrast, log_w, reduction=reduction, **self.trained_options)
+
+    @staticmethod
+    def _count(counter: Tensor, more: int | Tensor) -> None:
+        """Add to a count, but for a forward pass that checkpointing repeats during backward."""
+        if torch._C._current_graph_task_id() == -1:
+            counter += more
 
     def extra_repr(self) -> str:
         """Return name and options for `repr`."""

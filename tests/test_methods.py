@@ -7,6 +7,7 @@ import drawn
 import pytest
 import reference
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from hnlib import methods
 from hnlib.contrast import Contrast
@@ -178,3 +179,16 @@ def test_no_option_takes_a_value_of_another_kind(catalogue):
             for value in others:
                 with pytest.raises(ValueError, match=f"{option} must "):
                     catalogue.build(name, **{option: value})
+
+
+@pytest.mark.filterwarnings("ignore::hnlib.transport.ConvergenceWarning")
+def test_a_forward_pass_that_checkpointing_repeats_is_counted_once():
+    z1, z2 = (z.requires_grad_() for z in drawn.views(size=6))
+    hard = methods.build("h-scl-threshold", tau=math.exp(1.0), on_empty="skip")
+    few = methods.build("ot", epsilon=0.05, max_iterations=1)
+    for method, labels in ((hard, torch.zeros(6, dtype=torch.long)), (few, None)):
+        method(z1, z2, labels)
+        once = int(method.skipped), int(method.unconverged)
+        checkpoint(method, z1, z2, labels, use_reentrant=False).backward()
+        assert (int(method.skipped), int(method.unconverged)) == (2 * once[0], 2 * once[1])
+        assert sum(once) > 0
