@@ -390,7 +390,8 @@ class Method(nn.Module):
     @staticmethod
     def _count(counter: Tensor, more: int | Tensor) -> None:
         """Add to a count, but for a forward pass that checkpointing repeats during backward."""
-        if torch._C._current_graph_task_id() == -1:
+        backward = torch._C._current_graph_task_id() != -1  # pyright: ignore[reportPrivateUsage]
+        if not backward:
             counter += more
 
     def extra_repr(self) -> str:
