@@ -7,14 +7,16 @@ named: its text is found wherever it stands, once. With words only rows are trie
 one. A mutant that no test notices is a fault of the tests, unless the row says why it `survives`.
 
 `--survivors` applies the rows that say `survived = true` to an earlier commit, in four groups, and
-runs that commit's own tests: as long as these pass, they did not notice.
+runs that commit's own tests: as long as these pass, they did not notice. Half an hour a group.
 """
 
 import argparse
 import contextlib
 import importlib
+import json
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -121,32 +123,49 @@ def judge(rows: list[dict], jobs: int) -> float:
 
 
 def survivors(commit: str, rows: list[dict]) -> int:
-    """Run an earlier commit's tests with its survivors applied; return how many it noticed."""
+    """Put survivors to an earlier commit's own tests; return how many it noticed or does not have.
+
+    They are tried together, and those of a group that fails in halves, on the tests that failed.
+    """
     with tempfile.TemporaryDirectory() as folder:
         old = Path(folder) / "old"
         subprocess.run(["git", "worktree", "add", "-q", old, commit], cwd=ROOT, check=True)
         missing = [row for row in rows if len(places(row, old)) != 1]
-        for row in missing:
-            print(f"not in {commit}: {row['area']}: {row['means']}")
-        rows, groups, count = [row for row in rows if row not in missing], defaultdict(list), 0
-        seen = Counter()
-        for row in rows:  # those of one file in turn, for texts may overlap
+        groups, seen, noticed = defaultdict(list), Counter(), []
+        for row in [row for row in rows if row not in missing]:
             (file,) = places(row, old)
-            groups[seen[file] % GROUPS].append((file, row))
+            groups[seen[file] % GROUPS].append((file, row))  # texts of one file may overlap
             seen[file] += 1
         for group in groups.values():
-            with contextlib.ExitStack() as stack:
-                for file, row in group:
-                    stack.enter_context(applied(row, file))
-                environment = os.environ | {"PYTHONPATH": f"{old}{os.pathsep}{old / 'book'}"}
-                command = [sys.executable, "-m", "pytest", "-q", "-n", "logical", "--dist=loadfile"]
-                command += ["--ignore=tests/pages", "-p", "no:cacheprovider"]
-                found = subprocess.run(command, cwd=old, env=environment, capture_output=True)
-            print(f"\n{len(group)} rows at once:", *(row["means"] for _, row in group), sep="\n- ")
-            print(*found.stdout.decode().splitlines()[-15:], sep="\n", flush=True)
-            count += found.returncode != 0
+            noticed += _noticed(old, group, [])
+            print(f"{len(group)} rows tried, {len(noticed)} noticed in all", flush=True)
         subprocess.run(["git", "worktree", "remove", "--force", old], cwd=ROOT, check=True)
-    return count + len(missing)
+    for word, several in ((f"not in {commit}", missing), ("noticed", noticed)):
+        for row in several:
+            print(f"{word}: {row['area']}: {row['means']}")
+    print(f"{len(rows) - len(missing) - len(noticed)} of {len(rows)} were not noticed at {commit}")
+    return len(missing) + len(noticed)
+
+
+def _noticed(old: Path, group: list[tuple[Path, dict]], tests: list[str]) -> list[dict]:
+    """Return the rows of a group that tests of an earlier commit, by default all, notice alone."""
+    cache = old / ".tried"
+    shutil.rmtree(cache, ignore_errors=True)
+    with contextlib.ExitStack() as stack:
+        for file, row in group:
+            stack.enter_context(applied(row, file))
+        environment = os.environ | {"PYTHONPATH": f"{old}{os.pathsep}{old / 'book'}"}
+        command = [sys.executable, "-m", "pytest", "-q", "-n", "logical", "--dist=loadfile"]
+        command += ["--ignore=tests/pages", "-o", f"cache_dir={cache}", *tests]
+        subprocess.run(command, cwd=old, env=environment, capture_output=True)
+    found = cache / "v/cache/lastfailed"
+    failed = [*json.loads(found.read_text())] if found.exists() else []
+    if not failed:
+        return []
+    if len(group) == 1:
+        return [group[0][1]]
+    half = len(group) // 2
+    return [row for part in (group[:half], group[half:]) for row in _noticed(old, part, failed)]
 
 
 if __name__ == "__main__":
