@@ -127,6 +127,8 @@ def test_a_data_set_and_an_encoder_are_one_entry_each(tmp_path, monkeypatch, pri
         assert "60,000 training images, train_size" in refuses(*words, "60001")
         assert "ask for 60,001" in refuses(*words, "60000", "--validation", "1")
         assert prints(*words, "60000", "--encoder", "resnet34")
+        run = ImageRun(dataset="fashion-mnist", train_size=60_001)
+        run.check_names(tmp_path)  # the file there is used as it is, and may have more
     finally:
         registry.DATASETS.pop("fashion-mnist", None)
         registry.ENCODERS.pop("resnet34", None)

@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
+from hnlib._files import data_folder
 from hnlib.images.registry import DATASETS, ENCODERS
 from hnlib.training.config import Configuration, Rare, checked
 
@@ -168,10 +169,14 @@ class ImageRun(Configuration):
         return usual | recipe.get(self.method, {}).get(self.dataset, {})
 
     def check_names(self, root: Path | None = None, given: Container[str] = ()) -> None:
-        """Raise ValueError for unknown names, or more images than the data set has."""
+        """Raise ValueError for unknown names, or more images than the data set has.
+
+        A file in its place is used as it is, so how many it has is known when it is read.
+        """
         super().check_names(root, given)
         known, wanted = DATASETS.get(self.dataset), (self.train_size or 0) + self.validation
-        if known and "dataset" not in given and wanted > known.train:
+        placed = (data_folder(root, "images") / f"{self.dataset}.npz").exists()
+        if known and "dataset" not in given and not placed and wanted > known.train:
             sizes = f"train_size and validation ask for {wanted:,}"
             raise ValueError(f"{known.title} has {known.train:,} training images, {sizes}")
 
