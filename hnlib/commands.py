@@ -357,11 +357,12 @@ def queue(
     named = [name for name in experiments.names() if fnmatch(name, only) or only in name]
     if not named:
         raise ValueError(f"no experiment is named like {only!r}; `hnlib queue` lists what waits")
-    counts = {one: len([*one.missing()]) for one in map(experiments.load, named) if not one.closed}
+    open_ = (one for one in map(experiments.load, named) if not one.closed)
+    counts = {one: len([*experiments.found(one).missing()]) for one in open_}
     waiting = [one for one, count in counts.items() if count]
     waiting.sort(key=lambda one: (not one.predictions, one.minutes * counts[one]))
     if not run:
-        print("\n".join(one.plan() for one in waiting) or "no experiment waits for runs")
+        print("\n".join(map(experiments.plan, waiting)) or "no experiment waits for runs")
         return 0
     folder, end = records.default_folder(), time.monotonic() + 60 * minutes
     before = len(store.read(folder))
@@ -369,7 +370,8 @@ def queue(
         if (left := round((end - time.monotonic()) / 60, 2)) <= 0:
             break
         try:
-            one.train(minutes=left, device=device, data_root=data_root, engine=engine)
+            how = dict(device=device, data_root=data_root, engine=engine)
+            experiments.train(one, minutes=left, **how)
         except (ValueError, OSError, ImportError) as error:
             print(f"{one.name}: {error}")
     return int(bool(waiting) and len(store.read(folder)) == before)

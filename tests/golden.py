@@ -18,7 +18,6 @@ import os
 import sys
 import tomllib
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -43,10 +42,10 @@ def of_experiment(name: str) -> dict:
     A screen of hundreds of arms, which predicts nothing, has only the totals of its effects: one by
     one they would make the file too large.
     """
-    experiment = experiments.load(name)
-    content = {GROUND: ground(experiment)}
-    content |= {block: _of_block(experiment, block) for block in experiment.blocks}
-    if verdicts := [dict(row) for row in experiment.verdicts()]:
+    found = experiments.recorded(name)
+    content = {GROUND: ground(found.design)}
+    content |= {block: _of_block(found, block) for block in found.design.blocks}
+    if verdicts := [dict(row) for row in experiments.verdicts(found)]:
         rows = {row.pop(""): [*row.values()] for row in verdicts}
         content["verdicts"] = {"columns": [*verdicts[0]], "rows": rows}
     return content
@@ -56,7 +55,7 @@ def of_experiment(name: str) -> dict:
 def ground(one) -> str:
     """Return a digest of an experiment's file, of all its tracked records and of its choosers."""
     text = evidence.path(f"experiments/{one.name}.toml").read_text("utf-8")
-    parts = [text, *(ground(other) for other in one._choosers())]
+    parts = [text, *(ground(other) for other in one.choosers())]
     if base := tomllib.loads(text).get("base"):
         parts.append(evidence.path(f"experiments/{base}.toml").read_text("utf-8"))
     found = records.index_of(records.tracked()).find(_keys(one)).values()
@@ -66,30 +65,27 @@ def ground(one) -> str:
 
 def _keys(one) -> set[str]:
     """Return the keys of all runs, of a chosen arm those of whatever might be chosen."""
-    keys = set()
+    keys, found = set(), experiments.found(one)
     for block in one.blocks:
-        every = {name: one.arm(name, block) for name in one.arms[block]}
-        for name in one._chosen(block):
-            other, among = one.candidates(name, block)
-            every |= {f"{name}: {arm}": other.arm(arm, block) for arm in among}
-        arms = {
-            x: {k: v for k, v in arm.items() if k != "extends"} for x, arm in every.items() if arm
-        }
-        keys |= {
-            *replace(one, arms={block: arms}, chosen={}, blocks={block: one.blocks[block]})._named()
-        }
+        arms = [found.arm(name, block) for name in one.arms[block]]
+        for name in one.chosen_in(block):
+            source, among = found.candidates(name, block)
+            arms += [source.arm(arm, block) for arm in among]
+        runs = (one.run(arm, seed, block) for arm in arms if arm for seed in one.seeds)
+        keys |= {records.key(run.configuration) for run in runs}
     return keys
 
 
-def _of_block(experiment, block: str) -> dict:
-    decides, beside = experiment.metric(block), experiment.beside
+def _of_block(found, block: str) -> dict:
+    design = found.design
+    decides, beside = design.metric(block), design.beside
     metrics = [decides, *([beside[decides]] if isinstance(beside, dict) else beside)]
-    first, *others = arms = experiment.names(block)
-    rows = {arm: _of_arm(experiment, block, arm, metrics) for arm in sorted(arms)}
+    first, *others = arms = design.names(block)
+    rows = {arm: _of_arm(found, block, arm, metrics) for arm in sorted(arms)}
     columns = ["runs", "recorded", *(f"mean {metric}" for metric in metrics), *EFFECT]
-    content = {"seeds": len(experiment.seeds), "columns": columns, "rows": rows}
-    over = {arm: _effect(experiment, block, arm, first) for arm in others}
-    if over and not experiment.predictions:
+    content = {"seeds": len(design.seeds), "columns": columns, "rows": rows}
+    over = {arm: _effect(found, block, arm, first) for arm in others}
+    if over and not design.predictions:
         sizes = zip(*(row for row in over.values() if len(row) == len(EFFECT)))
         totals = (math.fsum(filter(None, column)) for column in sizes)
         errors = Counter(row[0] for row in over.values() if len(row) == 1)
@@ -99,31 +95,31 @@ def _of_block(experiment, block: str) -> dict:
     return content
 
 
-def _of_arm(experiment, block: str, arm: str, metrics: list[str]) -> list:
+def _of_arm(found, block: str, arm: str, metrics: list[str]) -> list:
     """Return the digest of the names of the runs, the number of records and the mean metrics."""
-    runs = [experiment.run(arm, seed, block) for seed in experiment.seeds]
+    runs = [found.run(arm, seed, block) for seed in found.design.seeds]
     names = None if None in runs else "\n".join(run.name for run in runs).encode()
     digest = names and hashlib.sha256(names).hexdigest()[:12]
-    row = [digest, len(experiment.values(arm, metrics[0], block))]
+    row = [digest, len(found.values(arm, metrics[0], block))]
     for metric in metrics:
         try:
-            values = experiment.values(arm, metric, block).values()
+            values = found.values(arm, metric, block).values()
             row.append(math.fsum(values) / len(values) if values else None)
         except ValueError as error:  # a read-out that this block does not have
             row.append(type(error).__name__)
     return row
 
 
-def _effect(experiment, block: str, arm: str, first: str) -> list:
+def _effect(found, block: str, arm: str, first: str) -> list:
     """Return what `EFFECT` names, the class of an error, or nothing without a common seed.
 
     One seed has an infinite error, which JSON cannot write.
     """
-    here, base = (experiment.values(one, experiment.metric(block), block) for one in (arm, first))
+    here, base = (found.values(one, found.design.metric(block), block) for one in (arm, first))
     if not here.keys() & base.keys():
         return []
     try:
-        effect = experiment.effect(arm, first, block=block)
+        effect = experiments.effect(found, arm, first, block=block)
     except ValueError as error:
         return [type(error).__name__]
     return [effect.difference, effect.between if effect.df else None, effect.df]

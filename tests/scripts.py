@@ -20,9 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def forget():
     """Forget what was read of a checkout."""
     from builder import build
-    from hnlib import experiments
     from hnlib.notebooks import execute
 
     for cached in (execute.root, execute.sources, build.toc):
         cached.cache_clear()
-    experiments.forget()

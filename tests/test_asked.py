@@ -30,8 +30,8 @@ def test_the_power_of_the_temperature_is_that_of_autograd():
 
 def test_the_most_uniform_setting_is_found_from_the_records():
     """By sorting a table of single runs; the best aligned setting is another one."""
-    x = experiments.load("map")
-    arms = x.matching("t* b*", "CIFAR-10")
+    x = experiments.recorded("map")
+    arms = x.design.matching("t* b*", "CIFAR-10")
     rows = x.rows("CIFAR-10", arms)
     table = rows[["arm", "seed", "linear"]]
     for name in ("uniformity", "alignment"):

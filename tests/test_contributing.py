@@ -9,7 +9,7 @@ import jupytext
 import pytest
 import reference
 import torch
-from scripts import ROOT, forget
+from scripts import ROOT
 
 import hnlib
 from hnbook.tables import format_value
@@ -51,18 +51,16 @@ def checkout(new_checkout):
 def test_an_experiment_is_a_file_a_queue_records_a_table_a_verdict_and_a_page(
     checkout, capsys, monkeypatch
 ):
-    experiment = experiments.load("digits")
+    experiment = experiments.recorded("digits")
     command = ["queue", "--only", "digits", "--run", "--device", "cpu"]
     assert len([*experiment.missing()]) == 9 and cli.main(command) == 0
     monkeypatch.setenv("HNLIB_RECALL", "1")  # as in a build, which reads tracked records alone
-    forget()
-    assert experiments.load("digits").verdicts()[0]["verdict"].startswith("open")
+    assert experiments.verdicts(experiments.recorded("digits"))[0]["verdict"].startswith("open")
     assert cli.main(["results", "--add", str(checkout / "_build/results")]) == 0
     made = records.load_all(checkout / "book/results/records")
-    assert {one["environment"]["predictions"] for one in made} == {experiment.digest}
-    forget()
-    experiment = experiments.load("digits")
-    (line,) = experiment.verdicts()
+    assert {one["environment"]["predictions"] for one in made} == {experiment.design.digest}
+    experiment = experiments.recorded("digits")
+    (line,) = experiments.verdicts(experiment)
     assert line["verdict"] == "holds" and not [*experiment.missing()]
     exec(PRINTED, {})
     printed = capsys.readouterr().out
@@ -70,7 +68,7 @@ def test_an_experiment_is_a_file_a_queue_records_a_table_a_verdict_and_a_page(
     page = checkout / "page.ipynb"
     execute.execute(execute.find("experiments/digits"), page)
     shown = page.read_text("utf-8")
-    assert f"in points: {format_value(experiment.effect('cold', 'warm'))}." in shown
+    assert f"in points: {format_value(experiments.effect(experiment, 'cold', 'warm'))}." in shown
     assert "<th>over warm</th>" in shown
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hnlib import experiments
-from hnlib.experiments import experiment as engine
+from hnlib.experiments import execution
 from hnlib.training import store
 
 TEXT = """
@@ -58,15 +58,15 @@ def load(new_checkout):
 
     def write(more="", score=None):
         (FOLDER / "experiments/which.toml").write_text(TEXT + more)
-        experiments.forget()
-        experiment = experiments.load("which")
-        for block in experiment.blocks if score else ():
-            for arm, seed in itertools.product(experiment.arms[block], experiment.seeds):
+        experiment = experiments.recorded("which")
+        for block in experiment.design.blocks if score else ():
+            for arm, seed in itertools.product(
+                experiment.design.arms[block], experiment.design.seeds
+            ):
                 found = score(block, arm, seed)
                 more = dict(recall100=found, ndcg_validation=found)
                 record(experiment.run(arm, seed, block), ndcg=found, **more)
-        experiments.forget()
-        return experiments.load("which")
+        return experiments.recorded("which")
 
     return write
 
@@ -87,29 +87,32 @@ def test_a_block_an_arm_and_a_seed_are_a_run(load):
 
 
 def test_of_a_metric_that_nobody_measured_the_measured_are_named():
-    found = experiments.load("search")
-    block = next(iter(found.blocks))
+    found = experiments.recorded("search")
+    block = next(iter(found.design.blocks))
     with pytest.raises(ValueError, match=r"search has no p10 of '.*'; it has .*mrr, ndcg, "):
-        found.values(found.names(block)[0], "p10", block)
+        found.values(found.design.names(block)[0], "p10", block)
 
 
 def test_an_unknown_arm_names_the_nearest(load):
     with pytest.raises(ValueError, match=r"no arm 'tilt lr0\.3'; the nearest is 'tilt lr0\.[12]'"):
         load().run("tilt lr0.3", 3, "large")
     with pytest.raises(ValueError, match="no prediction 'E'; the nearest is"):
-        load(predicted("D", "")).outcome("E")
+        experiments.outcome(load(predicted("D", "")), "E")
     with pytest.raises(ValueError, match="two arms of one name"):
         load('[arms]\n"plain lr0.1" = { extends = "plain", lr = 0.1 }')
 
 
 def test_a_parameter_keeps_the_blocks_that_have_its_value_or_else_the_first_of_them(load):
     load("[blocks.bare]")
-    same = experiments.load("which", dimension=32)
-    assert [*same.blocks] == ["large", "bare"] and "dimension" not in same.changed
-    assert same._key("plain lr0.1", 3, "large") == load()._key("plain lr0.1", 3, "large")
+    same = experiments.recorded("which", dimension=32)
+    assert [*same.design.blocks] == ["large", "bare"] and "dimension" not in same.design.changed
+    assert same.key("plain lr0.1", 3, "large") == load().key("plain lr0.1", 3, "large")
     load("[blocks.bare]")
-    other = experiments.load("which", dimension=64)
-    assert [*other.blocks] == ["small", "bare"] and other.changed["dimension"] == (None, 64)
+    other = experiments.recorded("which", dimension=64)
+    assert [*other.design.blocks] == ["small", "bare"] and other.design.changed["dimension"] == (
+        None,
+        64,
+    )
     assert {run.dimension for run in other.missing()} == {64}
 
 
@@ -120,34 +123,33 @@ def test_what_chooses_is_small_and_has_the_blocks_of_what_it_chooses_for(load):
         '[chosen.tuned]\namong = "tilt lr*"\nby = "ndcg_validation"\nexperiment = "which"\n'
         '[small]\nepochs = 2\nseeds = "6-7"\n'
     )
-    which, arms = experiments.load("large", small=True).candidates("tuned", "large")
-    assert ([*which.blocks], which.seeds, arms) == (["large"], (3,), ["tilt lr0.1"])
+    which, arms = experiments.recorded("large", small=True).candidates("tuned", "large")
+    assert ([*which.design.blocks], which.design.seeds, arms) == (["large"], (3,), ["tilt lr0.1"])
     assert {run.epochs for run in which.missing()} == {2}
-    published, _ = experiments.load("large").candidates("tuned", "large")
-    assert published is experiments.load("which")
+    published, _ = experiments.recorded("large").candidates("tuned", "large")
+    assert published is experiments.recorded("which")
 
 
 def test_what_is_chosen_is_unknown_until_all_runs_are_there_and_differs_by_block(load):
     assert load().run("tilt tuned", 3, "small") is None
-    assert load().waiting([["tilt tuned", "plain lr0.1"]]) == 2 * 2 * 3
+    assert experiments.waiting(load(), [["tilt tuned", "plain lr0.1"]]) == 2 * 2 * 3
     experiment = load(score=lr)
     assert experiment.best("tilt lr*", "ndcg_validation", "small") == "tilt lr0.1"
     assert experiment.best("tilt lr*", "ndcg_validation", "large") == "tilt lr0.2"
     assert experiment.run("tilt tuned", 3, "large").lr == 0.2
-    assert experiment.waiting([["tilt tuned", "plain lr0.1"]]) == 0
+    assert experiments.waiting(experiment, [["tilt tuned", "plain lr0.1"]]) == 0
     assert not list(experiment.missing())
 
 
 def test_a_block_is_read_from_the_processor_that_made_all_of_it(load):
     experiment = load()
-    arms = list(experiment.arms["large"])
+    arms = list(experiment.design.arms["large"])
 
     def found_after(arms, score, cpu):
         for arm in arms:
             record(experiment.run(arm, 3, "large"), cpu, ndcg=score)
-        experiments.forget()
-        which = experiments.load("which")
-        values = (which.values(arm, "ndcg", "large") for arm in which.arms["large"])
+        which = experiments.recorded("which")
+        values = (which.values(arm, "ndcg", "large") for arm in which.design.arms["large"])
         return [seeds[3] for seeds in values if 3 in seeds]
 
     assert found_after(arms[1:], 0.5, "a processor") == [0.5] * 3
@@ -158,13 +160,15 @@ def test_a_block_is_read_from_the_processor_that_made_all_of_it(load):
 
 def test_pairs_are_compared_in_the_blocks_that_have_both_arms(load):
     cold, plain = "tilt t0.1", "plain lr0.1"
-    assert load().waiting([(cold, plain)]) == 2 * 3  # the large block has no such arm
+    assert experiments.waiting(load(), [(cold, plain)]) == 2 * 3  # the large block has no such arm
     experiment = load(score=lr)
     everywhere = {"higher rate": ("tilt lr0.2", "tilt lr0.1")}
-    effects = experiment.effects({"cold": (cold, plain)} | everywhere)
+    effects = experiments.effects(experiment, {"cold": (cold, plain)} | everywhere)
     assert list(effects) == ["small cold", "small higher rate", "large higher rate"]
     assert {effect.family for effect in effects.values()} == {3}
-    assert list(experiment.effects(everywhere, blocks=["large"])) == ["large higher rate"]
+    assert list(experiments.effects(experiment, everywhere, blocks=["large"])) == [
+        "large higher rate"
+    ]
 
 
 def test_what_a_prediction_may_be_about(load):
@@ -178,27 +182,32 @@ def test_what_a_prediction_may_be_about(load):
         for name, words in texts.items()
     )
     experiment = load("".join(lines), lr)
-    means = {arm: 100 * experiment.mean(arm, "ndcg", "large") for arm in experiment.arms["large"]}
+    means = {
+        arm: 100 * experiment.mean(arm, "ndcg", "large") for arm in experiment.design.arms["large"]
+    }
     both = (means["tilt lr0.1"] + means["tilt lr0.2"]) / 2 - means["plain lr0.1"]
-    assert experiment.outcome("mean").difference == pytest.approx(both)
-    widest = experiment.outcome("widest")
+    assert experiments.outcome(experiment, "mean").difference == pytest.approx(both)
+    widest = experiments.outcome(experiment, "widest")
     assert abs(widest.difference) == pytest.approx(means["tilt lr0.2"] - means["plain lr0.1"])
-    assert widest.family == 3 and experiment.outcome("chosen").text == "lr = 0.2"
-    assert experiment.outcome("chosen", "recall100") == {}  # a choice has no second read-out
+    assert widest.family == 3 and experiments.outcome(experiment, "chosen").text == "lr = 0.2"
+    assert (
+        experiments.outcome(experiment, "chosen", "recall100") == {}
+    )  # a choice has no second read-out
 
 
 def test_a_closed_experiment_is_trained_at_other_parameters_alone(load, monkeypatch, capsys):
-    begun, missing = [], engine.Experiment.missing
-    monkeypatch.setattr(engine.runner, "train", lambda runs, **how: begun.extend(runs) or len(runs))
-    monkeypatch.setattr(engine.Experiment, "missing", lambda self: [*missing(self)][len(begun) :])
-    load('[small]\nseeds = "3"\n[fits.scifact]\nprimary = "recall100"').train()
+    begun, missing = [], experiments.Found.missing
+    train = lambda runs, **how: begun.extend(runs) or len(runs)  # noqa: E731
+    monkeypatch.setattr(execution.runner, "train", train)
+    monkeypatch.setattr(experiments.Found, "missing", lambda self: [*missing(self)][len(begun) :])
+    experiments.train(load('[small]\nseeds = "3"\n[fits.scifact]\nprimary = "recall100"').design)
     assert experiments.load("which", dataset="scifact").primary == "recall100"
     assert len(begun) == 3 * 9
     begun.clear()
     (FOLDER / "experiments/again.toml").write_text('base = "which"\nclosed = "asked elsewhere"\n')
-    experiments.load("again").train()
+    experiments.train(experiments.load("again"))
     assert not begun and "again: 0 of 27 runs recorded; asked elsewhere." in capsys.readouterr().out
-    experiments.load("again", small=True).train()
+    experiments.train(experiments.load("again", small=True))
     assert len(begun) == 9
 
 
@@ -218,20 +227,18 @@ def test_a_superseded_record_does_not_count_and_the_run_is_missing_until_it_is_m
     several = store.read(FOLDER / "records")
     (wrong,) = [one for one in several if one["configuration"] == run.configuration]
     store.supersede([wrong], "measured at another scale", "2026-03-01", FOLDER / "records")
-    experiments.forget()
-    experiment = experiments.load("which")
+    experiment = experiments.recorded("which")
     assert experiment.values(*arm) == {seed: before[seed] for seed in (3, 5)}
     assert run in [*experiment.missing()] and experiment.mean(*arm) is None
     assert experiment.best("tilt lr*", "ndcg_validation", "small") is None
     record(run, ndcg=0.75)
-    experiments.forget()
-    assert experiments.load("which").values(*arm) == before | {4: 0.75}
+    assert experiments.recorded("which").values(*arm) == before | {4: 0.75}
 
 
 def test_an_arm_is_at_the_edge_of_what_was_tried_or_inside(load):
     """Of both rates each is an edge; with one more on the far side the chosen one is inside."""
     said = "small, tilt tuned, lr = 0.1; large, tilt tuned, lr = 0.2"
-    assert load(score=lr).edges() == f"Chosen at the edge of what was tried: {said}."
+    assert experiments.edges(load(score=lr)) == f"Chosen at the edge of what was tried: {said}."
     wider = '[arms]\n"tilt lr0.4" = { extends = "tilt", lr = 0.4, blocks = ["large"] }'
-    edges = load(wider, score=lr).edges()
+    edges = experiments.edges(load(wider, score=lr))
     assert "small, tilt tuned, lr = 0.1" in edges and "large" not in edges

@@ -138,9 +138,7 @@ def load(folder, monkeypatch):
     for name in ("HNLIB_RECALL", "HNLIB_RECORDS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(folder)
-    experiments.forget()
-    yield experiments.load
-    experiments.forget()
+    return experiments.recorded
 
 
 @pytest.fixture
@@ -156,7 +154,7 @@ def confirmed(load):
 @pytest.mark.parametrize("metric", ["linear", "knn", "linear_validation"])
 def test_paired_by_seed(grid, metric):
     for arm in (*TEMPERATURES[1:], *TILTS, "dcl", "labels"):
-        effect = grid.effect(arm, "t0.5 b0", metric, "whole")
+        effect = experiments.effect(grid, arm, "t0.5 b0", metric, "whole")
         assert numbers(effect) == pytest.approx(interval(difference(arm, "t0.5 b0", metric)))
         assert (effect.df, effect.seeds) == (4, GRID)
 
@@ -164,7 +162,7 @@ def test_paired_by_seed(grid, metric):
 def test_a_gain_over_another_gain_is_an_interaction(grid):
     pairs = ("t0.5 b1.0", "t0.5 b0"), ("t0.2 b1.0", "t0.2 b0")
     d = difference(*pairs[0]) - difference(*pairs[1])
-    assert numbers(grid.effect(*pairs, block="whole")) == pytest.approx(interval(d))
+    assert numbers(experiments.effect(grid, *pairs, block="whole")) == pytest.approx(interval(d))
 
 
 def on_new_images(d):
@@ -187,7 +185,7 @@ def on_new_images(d):
 
 @pytest.mark.parametrize("arm", ["t0.2 b0", "t0.5 b1.0", "t0.2 b3.0"])
 def test_new_images(grid, arm):
-    effect = grid.effect(arm, "t0.5 b0", block="whole", target="new images")
+    effect = experiments.effect(grid, arm, "t0.5 b0", block="whole", target="new images")
     assert numbers(effect) == pytest.approx(on_new_images(100 * (right(arm) - right("t0.5 b0"))))
 
 
@@ -197,13 +195,15 @@ FAMILY = ("t0.2 b0", "t0.5 b1.0", "dcl", "t0.2 b3.0")
 def test_a_family_is_corrected_together(grid):
     """Here over the first tilt at 0.2, where Holm, Bonferroni and neither give other p-values."""
     base = "t0.2 b1.0"
-    effects = grid.effects([(arm, base) for arm in FAMILY], blocks=["whole"])
+    effects = experiments.effects(grid, [(arm, base) for arm in FAMILY], blocks=["whole"])
     alone = [interval(difference(arm, base), len(FAMILY)) for arm in FAMILY]
     adjusted = multipletests([one[3] for one in alone], method="holm")[1]
     for effect, (*ends, p), holm in zip(effects.values(), alone, adjusted, strict=True):
         assert numbers(effect) == pytest.approx((*ends, holm)) and p < holm
     assert len(set(np.round(adjusted / [one[3] for one in alone], 3))) > 1  # not Bonferroni's
-    lines = [one for one in grid.table(base, [base, *FAMILY]) if one["block"] == "whole"]
+    lines = [
+        one for one in experiments.lines(grid, base, [base, *FAMILY]) if one["block"] == "whole"
+    ]
     for line in lines:
         one = points(line[""])
         assert plain(line["linear"]) == f"{one.mean():.1f} ± {one.std(ddof=1):.1f}"
@@ -230,7 +230,7 @@ def test_a_pooled_family_has_the_residual_variance_of_the_table(grid):
         for gain, holm in zip(means[1:] - means[0], multipletests(p, method="holm")[1])
     ]
     pairs = {arm: (arm, "t0.5 b0") for arm in FAMILY}
-    alone = [grid.effect(*pair, block="whole") for pair in pairs.values()]
+    alone = [experiments.effect(grid, *pair, block="whole") for pair in pairs.values()]
     assert (
         [e.df for e in comparisons.family(alone, pooled=True)] == [df] * 4 != [e.df for e in alone]
     )
@@ -263,7 +263,7 @@ WORDS = [
 
 @pytest.mark.parametrize(("ours", "base", "margin", "expected"), WORDS)
 def test_a_word_for_an_effect_and_a_margin(grid, ours, base, margin, expected):
-    d, effect = difference(ours, base), grid.effect(ours, base, block="whole")
+    d, effect = difference(ours, base), experiments.effect(grid, ours, base, block="whole")
     assert comparisons.verdict(effect, margin) == word(d, margin) == expected
     if margin:
         tost = ttost_paired(d, np.zeros(len(d)), -margin, margin)[0]
@@ -274,7 +274,7 @@ def test_equivalent_needs_a_p_of_a_twentieth(confirmed):
     """That of DCL over the chosen temperature within a point is 0.07."""
     d = difference("dcl", best(TEMPERATURES), seeds=FRESH)
     effect, p = (
-        confirmed.effect("dcl", "temperature", block="whole"),
+        experiments.effect(confirmed, "dcl", "temperature", block="whole"),
         ttost_paired(d, 0 * d, -1, 1)[0],
     )
     assert comparisons.equivalence(effect, 1.0) == pytest.approx(p) and 0.05 < p < 0.1
@@ -411,13 +411,13 @@ def test_predictions_of_a_family_are_corrected_together_and_read_by_both_readout
         "temperature": (temperature, "t0.5"),
         "alone": (tilt, "t0.5"),
     }
-    rows = {row[""]: row for row in confirmed.verdicts()}
+    rows = {row[""]: row for row in experiments.verdicts(confirmed)}
     for metric, column in (("linear", "decides"), ("knn", "beside")):
         d = [difference(*pair, metric, FRESH) for pair in pairs.values()]
         adjusted = multipletests([interval(one)[3] for one in d], method="holm")[1]
         for name, one, holm in zip(pairs, d, adjusted):
             expected = (*interval(one, 3)[:3], holm) if name != "alone" else interval(one)
-            assert numbers(confirmed.outcome(name, metric)) == pytest.approx(expected)
+            assert numbers(experiments.outcome(confirmed, name, metric)) == pytest.approx(expected)
             assert plain(rows[name][column]) == f"whole {text(*expected[:3])}"
         assert max(adjusted / [interval(one)[3] for one in d]) > 1.9
     d = difference(*pairs["temperature"], seeds=FRESH)
@@ -425,7 +425,7 @@ def test_predictions_of_a_family_are_corrected_together_and_read_by_both_readout
 
 
 def test_a_prediction_may_have_seeds_of_its_own(confirmed):
-    (row,) = (row for row in confirmed.verdicts() if row[""] == "three seeds")
+    (row,) = (row for row in experiments.verdicts(confirmed) if row[""] == "three seeds")
     d = difference(best(TILTS), "t0.5", seeds=FRESH[:3])
     assert plain(row["decides"]) == f"whole {text(*interval(d)[:3])}"
     assert row["severity"] == f"{severity(d, -1.0, 0.0):.2f} at −1"
@@ -439,14 +439,16 @@ def test_what_else_predictions_are_about(grid, confirmed):
     tilt, temperature = best(TILTS), best(TEMPERATURES)
     mean = (points(tilt, seeds=FRESH) + points(temperature, seeds=FRESH)) / 2
     d = mean - points("t0.5", seeds=FRESH)
-    assert numbers(confirmed.outcome("mean")) == pytest.approx(interval(d))
+    assert numbers(experiments.outcome(confirmed, "mean")) == pytest.approx(interval(d))
     pairs = itertools.combinations(("t0.5", "dcl", "released"), 2)
     d = max((difference(*pair, seeds=FRESH) for pair in pairs), key=lambda one: abs(one.mean()))
-    assert numbers(confirmed.outcome("widest"))[:3] == pytest.approx(interval(d, 3)[:3])
-    level = confirmed.outcome("level")
+    assert numbers(experiments.outcome(confirmed, "widest"))[:3] == pytest.approx(
+        interval(d, 3)[:3]
+    )
+    level = experiments.outcome(confirmed, "level")
     assert level.low == pytest.approx(points("t0.5", seeds=FRESH).mean() / 100)
     t, beta = CELLS[[*TEMPERATURES].index(temperature)]
-    assert grid.outcome("best").low == pytest.approx((1 + beta) / t)
+    assert experiments.outcome(grid, "best").low == pytest.approx((1 + beta) / t)
 
 
 def test_the_share_that_sharpness_explains(grid):
@@ -469,14 +471,19 @@ def test_the_share_that_sharpness_explains(grid):
     noise = (residual**2).sum() / (cells - 1) / (seeds - 1) / seeds
     spread = cells * means.var() - (cells - 1) * noise
     share = 1 - (lost - (cells - 5) * noise) / spread
-    assert grid.map("whole").share("knn")[0] == pytest.approx(share) and share < 0.995
-    assert grid.outcome("sharpness", "knn").low == pytest.approx(share)
+    assert (
+        experiments.sharpness_map(grid, "whole").share("knn")[0] == pytest.approx(share)
+        and share < 0.995
+    )
+    assert experiments.outcome(grid, "sharpness", "knn").low == pytest.approx(share)
     assert share != pytest.approx(1 - lost / (cells * means.var()))
 
 
 def test_verdicts(grid, confirmed):
     """By the numbers that the tests above compute; one line waits for a run."""
-    found = {row[""]: row["verdict"] for one in (grid, confirmed) for row in one.verdicts()}
+    found = {
+        row[""]: row["verdict"] for one in (grid, confirmed) for row in experiments.verdicts(one)
+    }
     assert found == {
         "DCL": "holds",
         "DCL, whole": "unresolved",  # its interval leaves the range; two one-sided tests would not

@@ -21,12 +21,14 @@ def plain(text):
 
 
 def test_the_readme_quotes_the_headlines():
-    hundred = experiments.load("images-longer-hundred")
+    hundred = experiments.recorded("images-longer-hundred")
     shown = [*headlines().values(), *page.chosen_searches().values()]
     quoted = {plain(interval(effect)) for effect in shown}
     quoted.add(plain(interval(selection.effect(hundred, "released", "temperature"))))
     for name in ("banking77", "captions"):
-        quoted.add(plain(interval(experiments.load(name).effect("tilt", "temperature"))))
+        quoted.add(
+            plain(interval(experiments.effect(experiments.recorded(name), "tilt", "temperature")))
+        )
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     found = {plain(one) for one in INTERVAL.findall(text)}
     assert len(found) >= 3

@@ -151,7 +151,7 @@ def test_a_given_loss_trains_like_the_catalogue(file):
 def test_editing_a_loss_while_it_runs_is_noticed(file):
     """By a process that reads it late; in one that has read it the code stays the same."""
     loss, path = null.read(file()), file(configurations="[{'t': 0.4}]")
-    run = replace(experiments.load("null-3").run("N1 t0.1 lr0.002", 0, "digits"))
+    run = replace(experiments.recorded("null-3").run("N1 t0.1 lr0.002", 0, "digits"))
     with pytest.raises(ValueError, match=r"my_loss\.py was edited while it was on trial"):
         null.method_of(str(path), loss.name, replace(run, method=loss.name, options={"t": 0.5}))
     assert null.method_of(str(path), loss.name, run) is None
@@ -356,12 +356,12 @@ def test_trained_controls_have_the_verdict_that_they_must_have():
 
 def test_the_margins_are_a_third_of_what_labels_gain():
     """As trained, best against best: in version 2's runs, and once it is trained in the control."""
-    ledger, before = evidence.measurement("null3_ledger"), experiments.load("null-2")
+    ledger, before = evidence.measurement("null3_ledger"), experiments.recorded("null-2")
     for name, block in null.protocol().blocks.items():
         best = {
             family: max(
-                before.mean(arm, before.metric(name), name)
-                for arm in before.matching(f"{family} *", name)
+                before.mean(arm, before.design.metric(name), name)
+                for arm in before.design.matching(f"{family} *", name)
             )
             for family in ("labels", "N1")
         }
@@ -376,11 +376,11 @@ def test_the_controls_come_out_in_small(tmp_path):
     """Trained on digits for some steps: labels lead, and the others are nearer to N1 than labels."""
     few = dict(seeds="500-501", arms=["* t0.1 lr0.005", "one * lr0.005"], max_steps=20)
     one, found = task(folder=tmp_path), {}
-    one.experiment = experiments.load("null-3", small=True, **few)
+    one.design = experiments.load("null-3", small=True, **few)
     one.rates = [0.005]
     for control in ("identity", "one", "labels"):
         sides, shift = null._sides(one, control)
         scores, _ = null.trial(one, sides, [10], shift)
-        found[control] = null.compare(scores, 2, len(one.experiment.seeds)).difference
+        found[control] = null.compare(scores, 2, len(one.design.seeds)).difference
     assert found.pop("labels") > max(0.5, *map(abs, found.values()))
     assert records.load_all(tmp_path)

@@ -8,7 +8,7 @@ import pytest
 
 from hnlib import __main__ as cli
 from hnlib import experiments, methods
-from hnlib.experiments import runner
+from hnlib.experiments import execution, runner
 from hnlib.experiments.runner import Engine
 from hnlib.training import records, store
 
@@ -79,7 +79,7 @@ def test_a_parameter_changes_runs_and_the_published_value_changes_nothing(checko
         "lr": (None, 0.3),  # fits the data
         "seeds": ((0, 1, 2, 3), (2,)),
     }
-    run = other.run("tilt", 2, "bag")
+    run = experiments.found(other).run("tilt", 2, "bag")
     assert (run.dataset, run.lr, run.seed, run.max_steps) == ("generated", 0.3, 2, 300)
     assert run.experiment == "main-changed"  # nothing was predicted of it
     assert experiments.load("main", arms=["ti*"]).names("bag") == ["tilt"]
@@ -102,18 +102,19 @@ def test_a_parameter_that_fits_nothing_is_named(checkout, parameters, words):
 
 def test_missing_runs_are_trained_and_then_recalled(checkout, capsys):
     small = experiments.load("main", small=True)
-    assert small.train(device="cpu") is small
+    found = experiments.train(small, device="cpu")
+    assert found.design is small and found is experiments.found(small)
     said = capsys.readouterr().out
     assert "dataset = generated, blocks = bag, arms = tilt,plain, max_steps = 2" in said
     assert "choice: 4 runs, 0 recorded, 4 to train." in said
     assert "main: 2 runs, 0 recorded, 2 to train; more once validation has chosen." in said
-    assert small.effect("tilt", "plain", block="bag").df == 1
+    assert experiments.effect(found, "tilt", "plain", block="bag").df == 1
     planned = itertools.chain.from_iterable(one["runs"] for one in records.PLANNED.values())
     assert records.USED and {*planned} >= records.USED
-    small.train(device="cpu")
+    experiments.train(small, device="cpu")
     assert "4 recorded, 0 to train" in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"main.toml has no arm 'loose'"):
-        small.effect("loose", "plain", block="bag")
+        experiments.effect(found, "loose", "plain", block="bag")
 
 
 def sized(run):
@@ -126,17 +127,17 @@ def sized(run):
 def test_a_record_without_what_is_watched_does_not_count(checkout):
     one = experiments.load("choice", arms=["plain lr0.1"], seeds=5)
     fields = dict(kind="images", dataset="digits", train_size=200, epochs=1)
-    replace(one, fields=fields).train(device="cpu")
+    experiments.train(replace(one, fields=fields), device="cpu")
     watching = replace(one, fields=fields, watches="size")
     with pytest.raises(ValueError, match=r"curves of choice show no 'size'; pass train\(\)"):
-        watching.train(device="cpu")
-    watching.train(device="cpu", method=sized)
-    assert not [*watching.missing()]
+        experiments.train(watching, device="cpu")
+    found = experiments.train(watching, device="cpu", method=sized)
+    assert not [*found.missing()]
 
 
 def test_a_build_trains_no_published_run(checkout, monkeypatch):
     monkeypatch.setenv("HNLIB_RECALL", "1")
-    experiments.load("choice").train()
+    experiments.train(experiments.load("choice"))
     assert not records.default_folder().exists()
 
 
@@ -145,40 +146,38 @@ def recorded(run, folder, seconds=None, hardware=None, **metrics):
     one = {"kind": "retrieval", "configuration": run.configuration, "metrics": metrics}
     environment = {"hardware": hardware or {"cpu": "a processor"}}
     store.append(one | {"environment": environment, "seconds": seconds}, folder)
-    experiments.forget()
 
 
 def test_a_build_counts_tracked_records_alone(checkout, monkeypatch):
     """What this machine recorded and nobody added counts elsewhere, and at other parameters."""
-    run = experiments.load("choice").run("plain lr0.1", 5, "bag")
-    changed = experiments.load("choice", max_steps=1).run("plain lr0.1", 5, "bag")
+    run = experiments.recorded("choice").run("plain lr0.1", 5, "bag")
+    changed = experiments.recorded("choice", max_steps=1).run("plain lr0.1", 5, "bag")
     for one in (run, changed):
         recorded(one, records.default_folder(), ndcg_validation=0.5)
 
     def values(**parameters):
-        experiments.forget()
-        return experiments.load("choice", **parameters).values(
+        return experiments.recorded("choice", **parameters).values(
             "plain lr0.1", "ndcg_validation", "bag"
         )
 
     assert values() == values(max_steps=1) == {5: 0.5}
     monkeypatch.setenv("HNLIB_RECALL", "1")
     assert values() == {} and values(max_steps=1) == {5: 0.5}
-    assert run in [*experiments.load("choice").missing()]
+    assert run in [*experiments.recorded("choice").missing()]
     recorded(run, records.tracked(), ndcg_validation=0.25)
     assert values() == {5: 0.25}
 
 
 def test_what_the_reader_gives_comes_before_what_fits_the_data(checkout):
-    fitting = experiments.load("main", dataset="generated").run("tilt", 0, "bag")
-    chosen = experiments.load("main", dataset="generated", lr=0.7).run("tilt", 0, "bag")
-    small = experiments.load("main", small=True, max_steps=5).run("tilt", 0, "bag")
+    fitting = experiments.recorded("main", dataset="generated").run("tilt", 0, "bag")
+    chosen = experiments.recorded("main", dataset="generated", lr=0.7).run("tilt", 0, "bag")
+    small = experiments.recorded("main", small=True, max_steps=5).run("tilt", 0, "bag")
     assert (fitting.lr, chosen.lr, small.lr, small.max_steps) == (0.3, 0.7, 0.3, 5)
 
 
 def test_a_run_takes_the_median_of_what_its_epochs_took_on_a_cpu(checkout):
     """Runs on a GPU, and of other settings, say nothing about it."""
-    one = experiments.load("choice")
+    one = experiments.recorded("choice")
     run = lambda seed, **more: replace(one.run("plain lr0.1", seed, "bag"), epochs=4, **more)  # noqa: E731
     assert runner.seconds(run(5)) is None
     for seed, seconds in enumerate((40.0, 44.0, 80.0)):
@@ -197,7 +196,6 @@ def test_the_queue_trains_what_was_predicted_first_and_then_what_is_short(checko
     (folder / "asked.toml").write_text(CHOICE.replace("minutes = 0.1", "minutes = 90") + line)
     (folder / "brief.toml").write_text(CHOICE.replace("minutes = 0.1", "minutes = 0.01"))
     (folder / "main.toml").unlink()
-    experiments.forget()
     listed = [line.split(":")[0] for line in prints("queue").splitlines()]
     assert listed == ["asked", "brief", "choice"]
 
@@ -205,14 +203,15 @@ def test_the_queue_trains_what_was_predicted_first_and_then_what_is_short(checko
 def test_minutes_end_everything_and_the_same_call_goes_on(checkout):
     small = experiments.load("choice", small=True)
     with pytest.raises(ValueError, match="the minutes have passed, and 4 runs of choice"):
-        small.train(device="cpu", minutes=1e-9)
-    assert small.train(device="cpu", minutes=10).plan().endswith("0 to train.")
+        experiments.train(small, device="cpu", minutes=1e-9)
+    experiments.train(small, device="cpu", minutes=10)
+    assert experiments.plan(small).endswith("0 to train.")
 
 
 def test_several_experiments_share_their_minutes(checkout, monkeypatch):
     """Each look at the clock takes a second here."""
     looks = itertools.count()
-    for module in (runner, experiments.experiment):
+    for module in (runner, execution):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=looks.__next__))
     alone, first, second = (
         experiments.load("choice", small=True, arms=["plain lr0.1"], max_steps=steps)
@@ -221,8 +220,9 @@ def test_several_experiments_share_their_minutes(checkout, monkeypatch):
     experiments.train(alone, minutes=10, device="cpu")
     minutes = (next(looks) + 1) / 60  # enough for one, or for each of them on its own
     with pytest.raises(ValueError, match="the minutes have passed"):
-        experiments.train(first, second, minutes=minutes, device="cpu")
-    assert not [*first.missing()] and [*second.missing()]
+        experiments.train_all([first, second], minutes=minutes, device="cpu")
+    found = map(experiments.found, (first, second))
+    assert [any(one.missing()) for one in found] == [False, True]
 
 
 def scores(folder):
@@ -231,7 +231,7 @@ def scores(folder):
 
 
 def test_processes_record_what_one_process_records(checkout, tmp_path):
-    runs = [*experiments.load("choice", small=True, max_steps=1).missing()]
+    runs = [*experiments.recorded("choice", small=True, max_steps=1).missing()]
     here, there = tmp_path / "one" / "here", tmp_path / "two" / "there"
     assert runner.train(runs, device="cpu", record_to=here) == 4
     engine, ended = Engine(engine="processes", workers=2), []
@@ -258,7 +258,7 @@ def test_the_queue_plans_and_trains_and_goes_on_after_a_failure(
     trained, queue = [], ["queue", "--device", "cpu"]
     listed = [line.split(":")[0] for line in prints(*queue).splitlines()]
     assert listed == ["main", "choice"]
-    monkeypatch.setattr(experiments.experiment.Experiment, "train", train)
+    monkeypatch.setattr(experiments, "train", train)
     assert cli.main([*queue, "--run"]) == 0 and trained == listed
     assert capsys.readouterr().out == "choice: no such data\n"
     assert cli.main([*queue, "--run", "--only", "ch*"]) == 1  # nothing was recorded
@@ -277,7 +277,7 @@ def test_experiments_of_a_queue_share_its_minutes(checkout, monkeypatch, prints)
             records.default_folder(),
         )
 
-    monkeypatch.setattr(experiments.experiment.Experiment, "train", train)
+    monkeypatch.setattr(experiments, "train", train)
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     prints("queue", "--device", "cpu", "--run", "--minutes", "10")
     assert given == [10, 6]

@@ -108,7 +108,9 @@ def test_where_nobody_can_judge_a_choice_the_others_count():
 
 
 def test_a_chosen_arm_stands_for_its_candidates():
-    longer = experiments.load("images-longer")
+    longer = experiments.recorded("images-longer")
     named = selection.effect(longer, "released", "temperature")
-    assert named == selection.effect(longer, "released", "t0.*") and named.seeds == longer.seeds
+    assert (
+        named == selection.effect(longer, "released", "t0.*") and named.seeds == longer.design.seeds
+    )
     assert named.difference != selection.effect(longer, "released", "t0.2*").difference

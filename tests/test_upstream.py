@@ -10,13 +10,13 @@ from hnlib import experiments
 
 
 def effects():
-    loudness, pairs = experiments.load("loudness"), experiments.load("pairs")
+    loudness, pairs = experiments.recorded("loudness"), experiments.recorded("pairs")
     for t in (0.5, 0.1, 0.05):
-        yield loudness.effect(f"DCL, t = {t:g}", f"InfoNCE, t = {t:g}", "linear")
-    yield pairs.outcome("T5, STS")["α = 5"]
-    yield from (pairs.effect(arm, "t0.05", "sts") for arm in ("strength 5", "t1/25"))
+        yield experiments.effect(loudness, f"DCL, t = {t:g}", f"InfoNCE, t = {t:g}", "linear")
+    yield experiments.outcome(pairs, "T5, STS")["α = 5"]
+    yield from (experiments.effect(pairs, arm, "t0.05", "sts") for arm in ("strength 5", "t1/25"))
     yield from (searches(bag)["strength"] for bag in BAGS)
-    yield experiments.load("decomposition").effect("t0.25", "t0.5", "knn")
+    yield experiments.effect(experiments.recorded("decomposition"), "t0.25", "t0.5", "knn")
     yield from (headlines()["network"], headlines("knn")["network"])
 
 

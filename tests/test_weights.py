@@ -29,16 +29,15 @@ def test_a_kept_model_is_the_one_that_was_trained(tmp_path, monkeypatch):
     small = dict(epochs=1, train_size=64, evaluate_size=64, batch_size=32, seeds="0-1")
     (arm, *_) = experiments.load("anatomy").names()
     experiment = experiments.load("anatomy", small=True, arms=[arm], **small)
-    experiment.train(device="cpu", keep=True)
-    kept, other = (experiment.model(arm, seed).model.state_dict() for seed in (0, 1))
-    runner.kept(experiment.run(arm, 0)).unlink()
-    again = experiment.model(arm, 0, device="cpu").model.state_dict()
+    found = experiments.train(experiment, device="cpu", keep=True)
+    kept, other = (experiments.model(found, arm, seed).model.state_dict() for seed in (0, 1))
+    runner.kept(found.run(arm, 0)).unlink()
+    again = experiments.model(found, arm, 0, device="cpu").model.state_dict()
     assert all(torch.equal(kept[name], again[name]) for name in kept)
     assert not all(torch.equal(kept[name], other[name]) for name in kept)
 
     # a batch is seen as in training, and its model stays as it was
-    model = experiment.model(arm, 0).model
-    contrast, labels = weights.batch(experiment.run(arm, 0), model)
+    model = experiments.model(found, arm, 0).model
+    contrast, labels = weights.batch(found.run(arm, 0), model)
     assert len(contrast.similarity) == 2 * len(labels) == 128
     assert all(torch.equal(x, kept[name]) for name, x in model.state_dict().items())
-    experiments.forget()

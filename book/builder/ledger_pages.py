@@ -174,7 +174,7 @@ def gpu_costs() -> dict[str, Any]:
     def planned(**given) -> str:
         """Return how many runs the page of the commands trains, and for how long."""
         given |= dict(dataset="cifar10", encoder="resnet18", epochs=100, train_size=45_000)
-        every = (experiments.load(name, **given) for name in TITLE_PAGE)
+        every = (experiments.recorded(name, **given) for name in TITLE_PAGE)
         count = len({records.key(run.configuration) for one in every for run in one.missing()})
         return f"{count} runs, about {count * seconds('resnet18') / 3600:.0f} hours"
 

@@ -34,10 +34,10 @@ def _lost(scores: dict[str, float], numbers: dict[str, float], name: str) -> flo
 
 def lost(by: str, name: str = "map", block: str = "CIFAR-10", arms="t* b*") -> float:
     """Return how many points of the linear probe are lost by choosing an arm by a mean metric."""
-    experiment = experiments.load(name)
-    every = experiment.matching(arms, block)
+    found = experiments.recorded(name)
+    every = found.design.matching(arms, block)
     linear, numbers = (
-        {arm: fmean(experiment.values(arm, metric, block).values()) for arm in every}
+        {arm: fmean(found.values(arm, metric, block).values()) for arm in every}
         for metric in ("linear", by)
     )
     return _lost(linear, numbers, by)

@@ -19,8 +19,8 @@ class OneVariance:
     $\mathrm{between}^2=2\hat\sigma^2/n$. A pair of which an arm has no runs is left out.
     """
 
-    def __init__(self, experiment, pairs: dict[str, tuple[str, str]], pool, block: str = ""):
-        group = partial(experiment.group, block=block)
+    def __init__(self, found, pairs: dict[str, tuple[str, str]], pool, block: str = ""):
+        group = partial(found.group, block=block)
         self.pool = [group(arm) for arm in pool]
         self.pairs = {name: (group(a), group(b)) for name, (a, b) in pairs.items()}
 

@@ -54,8 +54,8 @@ class Headline:
 
     def effect(self, metric: str | None = None, block: str = "") -> Effect:
         """Return the difference in a block, uncorrected."""
-        compare = selection.effect if self.chosen else experiments.Experiment.effect
-        return compare(experiments.load(self.experiment), self.ours, self.base, metric, block)
+        compare = selection.effect if self.chosen else experiments.effect
+        return compare(experiments.recorded(self.experiment), self.ours, self.base, metric, block)
 
 
 def _read(words: str, compare: tuple[str, str, str], blocks=("",), chosen=False, **answers):
@@ -82,24 +82,29 @@ def headlines(metric: str = "linear") -> dict[str, Effect]:
     primary = {x.experiment: experiments.load(x.experiment).primary for x in HEADLINES.values()}
     images = {name: one for name, one in HEADLINES.items() if primary[one.experiment] == "linear"}
     effects = {name: one.effect(metric, one.blocks[0]) for name, one in images.items()}
-    short, catalogue = experiments.load("map"), experiments.load("catalogue")
+    short, catalogue = experiments.recorded("map"), experiments.recorded("catalogue")
     pairs = {"short temperature": ("temperature", "t0.5 b0"), "short tilt": ("t0.5 b1", "t0.5 b0")}
-    arms = short.matching("t* b*", "CIFAR-10")
+    arms = short.design.matching("t* b*", "CIFAR-10")
     four = OneVariance(short, pairs, arms, "CIFAR-10").effects(metric, corrected=False)
-    four["long temperature"] = experiments.load("confirmation").effect("t0.1", "t0.5", metric)
-    labels = OneVariance(catalogue, {"labels": ("scl", "simclr")}, catalogue.names())
+    four["long temperature"] = experiments.effect(
+        experiments.recorded("confirmation"), "t0.1", "t0.5", metric
+    )
+    labels = OneVariance(catalogue, {"labels": ("scl", "simclr")}, catalogue.design.names())
     four |= labels.effects(metric, corrected=False)
     effects |= dict(zip(four, comparisons.family(four.values())))
-    effects["long hcl at one rate"] = experiments.load("decomposition").outcome("H5", metric)
+    effects["long hcl at one rate"] = experiments.outcome(
+        experiments.recorded("decomposition"), "H5", metric
+    )
     amd = on_processor("AMD", "confirmation", "released", "t0.5", metric)
     return effects | {"long hcl, one processor": amd}
 
 
 def on_processor(maker: str, name: str, ours: str, base: str, metric: str) -> Effect:
     """Return an effect of the runs on processors of one maker alone."""
-    experiment, groups = experiments.load(name), []
+    whole, groups = experiments.recorded(name), []
     for arm in (ours, base):
-        made = [experiments.by_processor(experiment.replicates(arm, x)) for x in experiment.seeds]
+        every = (whole.replicates(arm, seed) for seed in whole.design.seeds)
+        made = map(experiments.by_processor, every)
         of_maker = (run for one in made for on, run in one.items() if on.startswith(maker))
         groups.append(records.frame([*of_maker]))
     return comparisons.between(*groups, metric=metric)
@@ -117,7 +122,7 @@ def recall_of_near_ties() -> str:
     Validation with two seeds cannot tell these three settings apart; all runs are the seeds that
     choose.
     """
-    rates = experiments.load("banking77-rates")
+    rates = experiments.recorded("banking77-rates")
     tilt, *ties = (
         rates.mean(name, "recall100")
         for name in ("tilt20 lr0.0001", "t0.05 lr0.0001", "t0.1 lr0.0001", "t0.1 lr0.0002")
@@ -134,7 +139,8 @@ def searches(bag: str) -> dict[str, Effect]:
     """
     pairs = {"temperature": ("temperature", "t0.05"), "tilt": ("tilt", "temperature")}
     pairs |= {"mined": ("mined", "t0.05"), "strength": ("mined strength", "mined t1/29")}
-    alone = [experiments.load("search").effect(*pair, block=bag) for pair in pairs.values()]
+    search = experiments.recorded("search")
+    alone = [experiments.effect(search, *pair, block=bag) for pair in pairs.values()]
     return dict(zip(pairs, comparisons.family(alone)))
 
 
@@ -144,7 +150,9 @@ def tuned_searches(metric: str = "ndcg") -> dict[str, Effect]:
     Validation claims choose rates, lengths and sharpnesses; the ten seeds chose nothing, and the
     intervals leave the choice out.
     """
-    return experiments.load("search-tilts").effects([("tilt", "temperature")], metric)
+    return experiments.effects(
+        experiments.recorded("search-tilts"), [("tilt", "temperature")], metric
+    )
 
 
 @functools.cache
@@ -165,7 +173,7 @@ def printed(name: str) -> Effect | dict[str, Effect]:
 
 def found(name: str, prediction: str) -> list[Effect]:
     """Return what a prediction of an experiment found."""
-    outcome = experiments.load(name).outcome(prediction)
+    outcome = experiments.outcome(experiments.recorded(name), prediction)
     return [*outcome.values()] if isinstance(outcome, dict) else [outcome]
 
 
@@ -185,12 +193,12 @@ def _referred(name: str, *parts: str) -> str:
     """Return the number of a headline, or of two arms of an experiment in one block or in all."""
     if not parts:
         return formatted(printed(name))
-    experiment, (ours, base, *rest) = experiments.load(name), parts
-    if rest and rest[0] in experiment.blocks:
-        return interval(experiment.effect(ours, base, block=rest[0]))
-    if experiment.waiting([(ours, base)]):
+    whole, (ours, base, *rest) = experiments.recorded(name), parts
+    if rest and rest[0] in whole.design.blocks:
+        return interval(experiments.effect(whole, ours, base, block=rest[0]))
+    if experiments.waiting(whole, [(ours, base)]):
         return NOT_DONE
-    return formatted(experiment.effects([(ours, base)], *rest))
+    return formatted(experiments.effects(whole, [(ours, base)], *rest))
 
 
 def answer(name: str, key: str) -> str:
@@ -237,18 +245,18 @@ def report(name: str) -> list[str]:
     if name not in HEADLINES:
         raise ValueError(f"there is no headline {name!r}; choose from {', '.join(HEADLINES)}")
     one, lines = HEADLINES[name], [HEADLINES[name].words]
-    experiment = experiments.load(one.experiment)
+    whole = experiments.recorded(one.experiment)
     for block, arm in itertools.product(one.blocks, (one.ours, one.base)):
-        metric = experiment.metric(block)
-        lines.append(f"{block} {arm} of {experiment.name}, {metric}".strip())
-        source, settings = experiment.candidates(arm, block)
-        names = {arm: experiment}
-        if rule := experiment.chosen.get(arm):
+        metric = whole.design.metric(block)
+        lines.append(f"{block} {arm} of {whole.design.name}, {metric}".strip())
+        source, settings = whole.candidates(arm, block)
+        names = {arm: whole}
+        if rule := whole.design.chosen.get(arm):
             best = source.best(rule["among"], rule["by"], block)
             among = f"the best of {len(settings)} by {rule['by']}"
-            lines.append(f"  is {best} of {source.name}, {among}")
+            lines.append(f"  is {best} of {source.design.name}, {among}")
         if rule and one.chosen:
-            names = dict.fromkeys(settings, source) | (names if source is not experiment else {})
+            names = dict.fromkeys(settings, source) | (names if source is not whole else {})
         for label, of in names.items():
             runs = of.group(label, block)
             table = zip(runs["seed"], runs["record"], runs[metric])

@@ -29,13 +29,13 @@ def scatter(ax, drawn: Map, metric: str | None = None) -> None:
     figures.log_ticks(ax, [1, 2, 4, 8, 16, 32, 64, 128])
 
 
-def sweep(ax, experiment, arms: dict, metric: str, block: str = "", **style) -> None:
+def sweep(ax, found, arms: dict, metric: str, block: str = "", **style) -> None:
     """Draw mean and standard deviation over seeds, in percent, of the arm at each x.
 
-    Arms that the experiment does not have at these parameters are left out.
+    Arms that the design does not have at these parameters are left out.
     """
-    points = {x: arm for x, arm in arms.items() if arm in experiment.names(block)}
-    scores = [[*experiment.values(arm, metric, block).values()] for arm in points.values()]
+    points = {x: arm for x, arm in arms.items() if arm in found.design.names(block)}
+    scores = [[*found.values(arm, metric, block).values()] for arm in points.values()]
     means = [100 * np.mean(values) for values in scores]
     spreads = [100 * np.std(values, ddof=1) if len(values) > 1 else 0.0 for values in scores]
     ax.errorbar([*points], means, spreads, capsize=3, **({"marker": "o", "ms": 5} | style))

@@ -16,7 +16,7 @@ from torch.nn import functional
 from hnbook import figures
 from hnlib import methods, objectives
 from hnlib.contrast import Contrast
-from hnlib.experiments import evidence
+from hnlib.experiments import evidence, model
 from hnlib.images import data, evaluation, task
 
 BATCH, BATCHES = 512, 19  # consecutive test images
@@ -58,7 +58,7 @@ def pull(method, z: Tensor) -> Tensor:
     return shares / shares.sum(1, keepdim=True)
 
 
-def heaviest(experiment) -> dict:
+def heaviest(found) -> dict:
     """Return what the models of an experiment say of the pull of its arms, on test images.
 
     Of published models, which were not kept, it is the recorded measurement; of others it is
@@ -67,26 +67,26 @@ def heaviest(experiment) -> dict:
     (`own_heaviest`), and `own` of each arm's pull on this arm's model (`own_by_pull_of`). The
     first model of each arm also gives the heaviest negatives of the first image of some classes.
     """
-    if not experiment.changed:
+    if not found.design.changed:
         return evidence.measurement("heaviest_negatives")
-    return measured(experiment)
+    return measured(found)
 
 
-def measured(experiment) -> dict:
+def measured(found) -> dict:
     """Measure what `heaviest` returns."""
-    arms = experiment.names()
-    runs = [experiment.run(arm, experiment.seeds[0]).resolved() for arm in arms]
+    arms, every = found.design.names(), found.design.seeds
+    runs = [found.run(arm, every[0]).resolved() for arm in arms]
     losses = [methods.build(run.method, **run.options) for run in runs]
     images = data.load(runs[0].dataset)
     y, first = images.y_test, [int((images.y_test == k).nonzero()[0]) for k in range(CLASSES)]
     rows, shown = [], set(first)
     for arm, loss in zip(arms, losses):
-        embedded = [_embedded(experiment.model(arm, s), images.x_test) for s in experiment.seeds]
+        embedded = [_embedded(model(found, arm, s), images.x_test) for s in every]
         share = pull(loss, embedded[0][:BATCH])
         top = [_top(share[i], y) for i in first]
         shown |= {negative["image"] for row in top for negative in row}
         seeds = []
-        for seed, z in zip(experiment.seeds, embedded):
+        for seed, z in zip(every, embedded):
             by_loss = [_shares(one, z, y) for one in losses]
             own = [round(one["own"], DIGITS) for one in by_loss]
             seeds.append(by_loss[losses.index(loss)] | {"seed": seed, "own_by_pull_of": own})

@@ -12,8 +12,9 @@ from hnlib import experiments
 
 def measured() -> dict:
     """Return the shares, and configuration and environment of the first model."""
-    held_out = experiments.load("anatomy", validation=5000, precision="bf16-mixed")
-    first = held_out.model(held_out.names()[0], held_out.seeds[0]).record
+    held_out = experiments.recorded("anatomy", validation=5000, precision="bf16-mixed")
+    arm, seed = held_out.design.names()[0], held_out.design.seeds[0]
+    first = experiments.model(held_out, arm, seed).record
     about = {part: first[part] for part in ("configuration", "environment")}
     return weights.measured(held_out) | about
 

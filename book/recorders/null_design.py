@@ -44,11 +44,11 @@ READOUTS = {"banking": ("ndcg",), "digits": ("knn", "knn_validation")}
 
 def recorded(task: str) -> tuple[np.ndarray, np.ndarray]:
     """Return temperatures and mean scores by halves [temperatures, rates, seeds, halves]."""
-    experiment, found = experiments.load("null-2"), {}
+    recorded, found = experiments.recorded("null-2"), {}
     for family in ("N1", "disguise"):
-        for arm in experiment.matching(f"{family} *", task):
+        for arm in recorded.design.matching(f"{family} *", task):
             _, t, lr = arm.split()
-            group = experiment.group(arm, task)
+            group = recorded.group(arm, task)
             parts = [comparisons.by_example(group, metric) for metric in READOUTS[task]]
             scores = np.hstack([1.0 * part for part in parts])
             found[float(t[1:]), float(lr[2:])] = selection.halved(scores[None], SPLITS)[0]
@@ -106,8 +106,8 @@ class Landscape:
 
 def temperatures_of_n1(task: str) -> np.ndarray:
     """Return the temperatures of N1."""
-    experiment = null.protocol()
-    arms = [experiment.arms[task][name] for name in experiment.matching("N1 *", task)]
+    design = null.protocol()
+    arms = [design.arms[task][name] for name in design.matching("N1 *", task)]
     return np.array(sorted({one["options"]["temperature"] for one in arms}))
 
 

@@ -1,15 +1,40 @@
 """Experiments as data: a file says which runs are compared and how; records answer it."""
 
 import hnlib.training  # noqa: F401  # first: without its packages it says what to install
-from hnlib.experiments.experiment import (
-    Experiment,
-    by_processor,
-    digest,
-    forget,
-    load,
-    names,
-    train,
+from hnlib.experiments.design import Design, digest, load, names
+from hnlib.experiments.execution import model, plan, train, train_all
+from hnlib.experiments.findings import (
+    edges,
+    effect,
+    effects,
+    lines,
+    sharpness_map,
+    together,
+    waiting,
 )
-from hnlib.experiments.predictions import together
+from hnlib.experiments.found_records import Found, by_processor, found, recorded
+from hnlib.experiments.predictions import outcome, verdicts
 
-__all__ = ["Experiment", "by_processor", "digest", "forget", "load", "names", "together", "train"]
+__all__ = [
+    "Design",
+    "Found",
+    "by_processor",
+    "digest",
+    "edges",
+    "effect",
+    "effects",
+    "found",
+    "lines",
+    "load",
+    "model",
+    "names",
+    "outcome",
+    "plan",
+    "recorded",
+    "sharpness_map",
+    "together",
+    "train",
+    "train_all",
+    "verdicts",
+    "waiting",
+]

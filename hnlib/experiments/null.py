@@ -59,7 +59,7 @@ KEPT_SCORES = SchemaValidator(
 )
 
 
-def protocol(quick: bool = False) -> experiments.Experiment:
+def protocol(quick: bool = False) -> experiments.Design:
     """Return the tasks, settings and seeds of the null model, or of its rehearsal."""
     return experiments.load("null-3", small=quick)
 
@@ -68,7 +68,7 @@ def protocol(quick: bool = False) -> experiments.Experiment:
 class Task:
     """A block of the protocol, and how its trainings are carried out."""
 
-    experiment: experiments.Experiment
+    design: experiments.Design
     name: str
     loss: Loss | None
     folder: Path
@@ -76,7 +76,7 @@ class Task:
     data_root: Path | None = None
 
     def __post_init__(self):
-        self.block, fields = self.name, self.experiment.blocks[self.name]
+        self.block, fields = self.name, self.design.blocks[self.name]
         self.margin, self.fresh = fields["matters"], fields["fresh"]
         self.rates = _distinct(one["lr"] for one in self._family("N1"))
         self.ours = (str(self.loss.path), self.loss.name) if self.loss else (None, "")
@@ -95,9 +95,7 @@ class Task:
 
     def train(self, jobs: list[tuple[Setting, int]]) -> list[np.ndarray | None]:
         """Return the scores by query of settings and seeds, None where a training diverged."""
-        arms = {self.block: {str(i): one for i, (one, _) in enumerate(jobs)}}
-        made = replace(self.experiment, arms=arms)
-        runs = [made.run(str(i), seed, self.block) for i, (_, seed) in enumerate(jobs)]
+        runs = [self.design.run(one, seed, self.block) for one, seed in jobs]
         keys = [records.key(run.configuration) for run in runs]
         places = [records.tracked(), self.folder]
         found = functools.reduce(or_, (records.index_of(one).find(keys) for one in places))
@@ -121,18 +119,18 @@ class Task:
             finished=finished,
             leave_out=(Diverged,),
         )
-        return [_scores(found[key][0], self.experiment.metric(self.block)) for key in keys]
+        return [_scores(found[key][0], self.design.metric(self.block)) for key in keys]
 
     def _family(self, name: str) -> list[Setting]:
-        arms = self.experiment.arms[self.block]
-        return [arms[one] for one in self.experiment.matching(f"{name} *", self.block)]
+        arms = self.design.arms[self.block]
+        return [arms[one] for one in self.design.matching(f"{name} *", self.block)]
 
 
 class OwnTask(Task):
     """Your own task, whose `name` is a file (`null_files.own_task`); it keeps the scores."""
 
     def __post_init__(self):
-        file, self.name = self.name, next(iter(self.experiment.blocks))  # lends its settings
+        file, self.name = self.name, next(iter(self.design.blocks))  # lends its settings
         super().__post_init__()
         names = own_task(file)
         self.file, self.name = file, named(Path(file))
@@ -182,7 +180,7 @@ def trial(
     The scores [settings, seeds, queries] are NaN where a setting that is not among the best has no
     fresh seed, and 0 where a training diverged. `shift` is added to the seeds of a side.
     """
-    choosing = task.experiment.seeds
+    choosing = task.design.seeds
     first = _train(task, sides, choosing, shift)
     orders = {name: (-one.mean((1, 2))).argsort(kind="stable") for name, one in first.items()}
     sides = {name: [sides[name][k] for k in order] for name, order in orders.items()}

@@ -10,35 +10,47 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from hnlib.experiments import comparisons, evidence
+from hnlib.experiments import comparisons, evidence, findings
 from hnlib.experiments.comparisons import Effect
+from hnlib.experiments.findings import together
+from hnlib.experiments.found_records import Found, found
 from hnlib.experiments.words import TITLES, interval
 
 SYMBOLS = {"gamma": "γ", "temperature": "t"}
 
 
-def verdicts(experiment) -> list[dict]:
+def verdicts(have: Found) -> list[dict]:
     """Return a row for each prediction of an experiment, in the order of its file.
 
     The comparisons of a line are corrected together with those of its `family`, unless it says
     `together = false`. If one metric decides all lines, the columns are named after it. At other
     parameters than the published there are none: nothing was predicted of such runs.
     """
-    asked = [] if experiment.changed else experiment.predictions
+    design = have.design
+    asked = [] if design.changed else design.predictions
     metrics = {line["metric"] for line in asked}
     heads = ("decides", "beside")
     if len(metrics) == 1:
         (metric,) = metrics
-        heads = metric, experiment.secondary_metric(metric)
+        heads = metric, design.secondary_metric(metric)
     rows = []
     for line in asked:
         title = "" if len(metrics) == 1 else f" ({TITLES.get(line['metric'], line['metric'])})"
         row = {"": line["id"], "prediction": line["says"] + title}
-        rows.append(row | _judged(experiment, line, heads))
+        rows.append(row | _judged(have, line, heads))
     return rows
 
 
-def _judged(experiment, line: dict, heads: tuple[str, str]) -> dict[str, str]:
+def outcome(have: Found, name: str, metric: str | None = None) -> Any:
+    """Return a prediction's outcome, corrected with its family; several numbers by label."""
+    lines = {line["id"]: line for line in have.design.predictions}
+    missing = f"{have.design.name}.toml has no prediction"
+    line = lines[evidence.one_of(lines, name, missing)]
+    quantities = of_family(have, line, metric or line["metric"])
+    return next(iter(quantities.values())) if len(quantities) == 1 else quantities
+
+
+def _judged(have: Found, line: dict, heads: tuple[str, str]) -> dict[str, str]:
     """Return a prediction's findings by both read-outs, its severity and its verdict.
 
     No verdict is given before all of its runs are recorded: there is one look, fixed beforehand.
@@ -48,13 +60,13 @@ def _judged(experiment, line: dict, heads: tuple[str, str]) -> dict[str, str]:
         parts = [settled.get(name, "") for name in ("decides", "beside", "severity", "verdict")]
         return dict(zip((*heads, "severity", "verdict"), parts))
     if "seeds" in line:
-        experiment = replace(experiment, seeds=line["seeds"])
+        have = found(replace(have.design, seeds=line["seeds"]))
     arms = [pair[:2] for pair in line["compare"]] if "compare" in line else [line["arms"]]
-    left = experiment.waiting(arms, line.get("blocks"))
+    left = findings.waiting(have, arms, line.get("blocks"))
     decides, beside = {}, {}
     if not left:
-        decides = of_family(experiment, line, line["metric"])
-        beside = of_family(experiment, line, experiment.secondary_metric(line["metric"]))
+        decides = of_family(have, line, line["metric"])
+        beside = of_family(have, line, have.design.secondary_metric(line["metric"]))
     verdict = judge(decides, line["holds"], line["refuted"])
     return dict(zip(heads, map(worded, (decides, beside)))) | {
         "severity": line.get("severe", severe(decides, line["holds"])),
@@ -62,42 +74,34 @@ def _judged(experiment, line: dict, heads: tuple[str, str]) -> dict[str, str]:
     }
 
 
-def of_family(experiment, line: dict, metric: str) -> dict[str, Any]:
+def of_family(have: Found, line: dict, metric: str) -> dict[str, Any]:
     """Return the quantities that a prediction is about, corrected with all of its `family`."""
     name = line.get("family")
-    members = [x for x in experiment.predictions if name and x.get("family") == name] or [line]
+    members = [x for x in have.design.predictions if name and x.get("family") == name] or [line]
     every = {}
     for one in members:
         decides = metric == line["metric"]
-        own = one["metric"] if decides else experiment.secondary_metric(one["metric"])
-        every |= {(one["id"], label): x for label, x in _found(experiment, one, own).items()}
+        own = one["metric"] if decides else have.design.secondary_metric(one["metric"])
+        every |= {(one["id"], label): x for label, x in _quantities(have, one, own).items()}
     if line.get("together", True):
         every = together(every)
     return {label: x for (id_, label), x in every.items() if id_ == line["id"]}
 
 
-def _found(experiment, line: dict, metric: str) -> dict[str, Any]:
+def _quantities(have: Found, line: dict, metric: str) -> dict[str, Any]:
     """Return the quantities that a prediction is about, by block and label, uncorrected."""
-    blocks = line.get("blocks", experiment.blocks)
+    blocks = line.get("blocks", have.design.blocks)
     if "compare" in line:
-        found = experiment.effects(line["compare"], metric, blocks=blocks, corrected=False)
+        alone = findings.effects(have, line["compare"], metric, blocks=blocks, corrected=False)
     else:
         name = evidence.one_of(STATISTICS, line["statistic"], "there is no statistic")
-        found = {
+        alone = {
             f"{block} {label}".strip(): x
             for block in blocks
-            for label, x in STATISTICS[name](experiment, line, metric, block).items()
+            for label, x in STATISTICS[name](have, line, metric, block).items()
         }
     block = blocks[0] if "blocks" in line and len(blocks) == 1 else ""  # needs no name
-    return {label.removeprefix(block).strip(): x for label, x in found.items()}
-
-
-def together(found: dict) -> dict:
-    """Correct the effects among the results together; levels are returned unchanged."""
-    effects = {name: one for name, one in found.items() if isinstance(one, Effect)}
-    if all(one.family == 1 for one in effects.values()):
-        effects = dict(zip(effects, comparisons.family(effects.values())))
-    return found | effects
+    return {label.removeprefix(block).strip(): x for label, x in alone.items()}
 
 
 def judge(found: dict[str, Any], holds: dict, refuted: dict) -> str:
@@ -195,45 +199,45 @@ def over_seeds(values, seeds: tuple[int, ...] = ()) -> Effect:
     )
 
 
-def mean(experiment, line: dict, metric: str, block: str) -> dict[str, Any]:
+def mean(have: Found, line: dict, metric: str, block: str) -> dict[str, Any]:
     """Return the mean gain of the first over pairs of `arms`; a list stands for its arms' mean."""
 
     def points(arms) -> np.ndarray:
         several = [arms] if isinstance(arms, str) else arms
-        return np.mean([[*experiment.values(x, metric, block).values()] for x in several], 0)
+        return np.mean([[*have.values(x, metric, block).values()] for x in several], 0)
 
     gains = [100 * (points(ours) - points(base)) for ours, base in line["arms"]]
-    return {"": over_seeds(np.mean(gains, 0), experiment.seeds)}
+    return {"": over_seeds(np.mean(gains, 0), have.design.seeds)}
 
 
-def widest(experiment, line: dict, metric: str, block: str) -> dict[str, Any]:
+def widest(have: Found, line: dict, metric: str, block: str) -> dict[str, Any]:
     """Return the largest of all differences between `arms`, which are one family."""
     pairs = itertools.combinations(line["arms"], 2)
-    alone = [experiment.effect(*pair, metric, block) for pair in pairs]
+    alone = [findings.effect(have, *pair, metric, block) for pair in pairs]
     return {"": max(comparisons.family(alone), key=lambda effect: abs(effect.difference))}
 
 
-def share(experiment, line: dict, metric: str, block: str) -> dict[str, Any]:
+def share(have: Found, line: dict, metric: str, block: str) -> dict[str, Any]:
     """Return the share of the variance between `arms` that a smooth curve in γ explains."""
-    found = experiment.map(block, line["arms"]).share(metric)
-    return {"": Level(format_share(found), found[0], found[0])}
+    explained = findings.sharpness_map(have, block, line["arms"]).share(metric)
+    return {"": Level(format_share(explained), explained[0], explained[0])}
 
 
-def chosen(experiment, line: dict, metric: str, block: str) -> dict[str, Any]:
+def chosen(have: Found, line: dict, metric: str, block: str) -> dict[str, Any]:
     """Return a field, an option or "gamma" of the best of `arms` by another metric, `by`."""
     if metric != line["metric"]:  # a choice has no second read-out
         return {}
-    best = experiment.best(line["arms"], line["by"], block)
-    value = experiment.value_of(best, line["of"], block)
+    best = have.best(line["arms"], line["by"], block)
+    value = have.value_of(best, line["of"], block)
     title = SYMBOLS.get(line["of"], line["of"])
     return {"": Level(f"{title} = {round(value, 2):g}", value, value)}
 
 
-def level(experiment, line: dict, metric: str, block: str) -> dict[str, Any]:
+def level(have: Found, line: dict, metric: str, block: str) -> dict[str, Any]:
     """Return the mean of a metric, or of a column of the last epoch, for each of `arms`."""
     if metric != line["metric"]:
         return {}
-    means = {name: experiment.mean(name, metric, block) for name in line["arms"]}
+    means = {name: have.mean(name, metric, block) for name in line["arms"]}
     return {name: Level(f"{mean:.3f}", mean, mean) for name, mean in means.items()}
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from hnlib.experiments import comparisons
 from hnlib.experiments.comparisons import Effect
-from hnlib.experiments.experiment import Experiment
+from hnlib.experiments.found_records import Found
 
 MOST = 2000  # ways to halve the seeds: all of up to thirteen
 DRAWN = 200  # random ones where there are more
@@ -150,31 +150,33 @@ def _mean(scores):
         return np.where(known, scores, 0).sum(0) / known.sum(0)
 
 
-def effect(experiment, ours, base, metric: str | None = None, block: str = "") -> Effect:
-    """Return the effect of `cross_fit` for two families of an experiment's arms.
+def effect(found: Found, ours, base, metric: str | None = None, block: str = "") -> Effect:
+    """Return the effect of `cross_fit` for two families of a design's arms.
 
     A family is a chosen arm, which stands for all arms among which it was chosen and is judged by
     its own runs as well, or an arm or pattern. Raises ValueError if runs or scores are missing.
     """
-    metric = metric or experiment.metric(block)
-    sides = [_scores(experiment, family, metric, block) for family in (ours, base)]
+    metric = metric or found.design.metric(block)
+    sides = [_scores(found, family, metric, block) for family in (ours, base)]
     seeds = sorted({seed for side in sides for scores in side for seed in scores})
     none = [np.nan] * len(next(iter(sides[0][0].values())))
     arrays = ([[one.get(seed, none) for seed in seeds] for one in side] for side in sides)
     return replace(cross_fit(*arrays), seeds=tuple(seeds))
 
 
-def _scores(experiment: Experiment, family, metric: str, block: str) -> list[dict[int, list]]:
+def _scores(found: Found, family, metric: str, block: str) -> list[dict[int, list]]:
     """Return the scores by example of each setting of a family, by seed."""
-    source, settings = experiment.candidates(family, block)
+    source, settings = found.candidates(family, block)
     groups = {name: source.group(name, block) for name in settings}
     for name, group in groups.items():
-        if len(group) < len(source.seeds):
-            raise ValueError(f"{source.name} lacks runs of {name!r}; hnlib queue lists them")
+        if len(group) < len(source.design.seeds):
+            raise ValueError(f"{source.design.name} lacks runs of {name!r}; hnlib queue lists them")
         if comparisons.by_example(group, metric) is None:
-            raise ValueError(f"{source.name} has no {metric} by example to choose and judge by")
-    if source is not experiment:
-        best = source.best(tuple(settings), experiment.chosen[family]["by"], block)
-        groups[best] = pd.concat([groups[best], experiment.group(family, block)])
-    found = groups.values()
-    return [dict(zip(x["seed"].tolist(), comparisons.by_example(x, metric))) for x in found]
+            raise ValueError(
+                f"{source.design.name} has no {metric} by example to choose and judge by"
+            )
+    if source is not found:
+        best = source.best(tuple(settings), found.design.chosen[family]["by"], block)
+        groups[best] = pd.concat([groups[best], found.group(family, block)])
+    every = groups.values()
+    return [dict(zip(x["seed"].tolist(), comparisons.by_example(x, metric))) for x in every]

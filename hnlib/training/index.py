@@ -11,7 +11,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,14 +35,18 @@ class Place(NamedTuple):
     digest: str
 
 
-@dataclass
+@dataclass(eq=False)
 class Index:
-    """The runs of a folder: places by key, and by setting the seconds of an epoch on a CPU."""
+    """The runs of a folder: places by key, and by setting the seconds of an epoch on a CPU.
+
+    What was read once is kept as long as the index, which is made anew when a file changes.
+    """
 
     folder: Path
     places: dict[str, list[Place]]
     superseded: set[str]  # digests
     paces: dict[str, list[float]]
+    known: dict[str, list[dict]] = field(default_factory=dict)
 
     def has(self, keys: Iterable[str]) -> set[str]:
         """Return the keys of runs that have a record that counts."""
@@ -51,12 +55,12 @@ class Index:
     def find(self, keys: Iterable[str]) -> dict[str, list[dict]]:
         """Return the records that count, without their scores, replicates by date."""
         wanted = [*dict.fromkeys(keys)]
-        places = dict.fromkeys(place for one in wanted for place in self._places(one))
-        records = store.at(self.folder, [(one.file, one.offset) for one in places])
-        found: dict[str, list[dict]] = defaultdict(list)
-        for record in records:
-            found[key(record["configuration"])].append(record)
-        return dict(found)
+        new = [one for one in wanted if one not in self.known]
+        places = dict.fromkeys(place for one in new for place in self._places(one))
+        self.known |= {one: [] for one in new}
+        for record in store.at(self.folder, [(one.file, one.offset) for one in places]):
+            self.known[key(record["configuration"])].append(record)
+        return {one: found for one in wanted if (found := self.known[one])}
 
     def _places(self, run: str) -> list[Place]:
         return [x for x in self.places.get(_short(run), ()) if x.digest not in self.superseded]

@@ -58,6 +58,6 @@ def test_the_data_set_is_read_without_this_library(html):
     where = "experiment == 'images-rates' and method == 'simclr'"
     linear = records.frame().query(where).groupby(["lr", "temperature"])["linear"]
     assert all(f"{mean:.5f}" in done.stdout for mean in linear.mean()) and linear.ngroups > 5
-    effect = experiments.load("confirmation").effect("released", "t0.1")
+    effect = experiments.effect(experiments.recorded("confirmation"), "released", "t0.1")
     printed = [float(number) for number in done.stdout.splitlines()[-1].split()]
     assert printed == pytest.approx([effect.difference, effect.low, effect.high])

@@ -1,0 +1,302 @@
+"""Designs of experiments: a file says which runs are compared and how.
+
+An arm × block × seed is a run. `load(name, **parameters)` is the design at other parameters. No
+record is read here: `hnlib.experiments.found_records` has what was recorded for a design.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import field, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, ConfigDict
+from pydantic.dataclasses import dataclass
+
+from hnlib.experiments import evidence
+from hnlib.experiments.evidence import one_of
+from hnlib.training import config, kinds
+
+UNTRAINED = "untrained"
+SCHEMA = ("extends", "blocks", "mixed", "primary", "matters", "fresh")  # no fields of runs
+SELECTED = ("seeds", "arms", "blocks", "primary", "beside")  # parameters, no fields of runs either
+
+
+def _seeds(text: Any) -> Any:
+    """Return the seeds of a text like "0-11" or "3", of a number or a list."""
+    if isinstance(text, int):
+        return (text,)
+    if not isinstance(text, str):
+        return text
+    first, _, last = text.partition("-")
+    if not re.fullmatch(r"\d+(-\d+)?", text) or int(last or first) < int(first):
+        raise ValueError(f'seeds must be like "0-11" or "3", got {text!r}')
+    return tuple(range(int(first), int(last or first) + 1))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, config=ConfigDict(extra="forbid"))
+class Design:
+    """One file: blocks are strata that are never crossed, arms are fields of runs by name.
+
+    Templates are arms that others extend and that are not run. A `chosen` arm copies, block by
+    block, the arm with the best mean validation score of `among`, here or in another experiment.
+    """
+
+    name: str
+    digest: str
+    question: str
+    primary: str
+    beside: tuple[str, ...] | dict[str, str] = ()  # or beside which metric
+    seeds: Annotated[tuple[int, ...], BeforeValidator(_seeds)]
+    minutes: float = 0.0
+    closed: str = ""  # why no further run is planned
+    mixed: bool = False  # whether processors may differ within a seed
+    watches: str = ""  # what only a record counts whose history has it
+    fields: dict[str, Any] = field(repr=False)
+    blocks: dict[str, dict] = field(repr=False)
+    templates: dict[str, dict] = field(default_factory=dict, repr=False)
+    arms: dict[str, dict[str, dict]] = field(repr=False)  # by block
+    chosen: dict[str, dict] = field(default_factory=dict, repr=False)
+    predictions: list[dict] = field(default_factory=list, repr=False)
+    small: dict[str, Any] = field(default_factory=dict, repr=False)  # see `load`
+    fits: dict[str, dict] = field(default_factory=dict, repr=False)  # by data set, see `load`
+    changed: dict[str, tuple] = field(default_factory=dict)  # by parameter: published, and here
+    given: dict[str, Any] = field(default_factory=dict, repr=False)  # what `load` was called with
+
+    def metric(self, block: str = "") -> str:
+        """Return the metric that decides in a block."""
+        return self.blocks[block].get("primary", self.primary)
+
+    def secondary_metric(self, metric: str) -> str:
+        """Return the metric that is shown beside the one that decides."""
+        if isinstance(self.beside, dict):
+            return self.beside[metric]
+        return self.beside[0] if metric == self.primary else self.primary
+
+    def names(self, block: str = "") -> list[str]:
+        """Return the arms of a block."""
+        return [*self.arms[block], *self.chosen_in(block)]
+
+    def chosen_in(self, block: str) -> dict[str, dict]:
+        """Return the chosen arms of a block by name: among what, and by which metric."""
+        rules = self.chosen.items()
+        return {name: rule for name, rule in rules if block in rule.get("blocks", self.blocks)}
+
+    def matching(self, patterns, block: str = "") -> list[str]:
+        """Return the arms of a block that match a pattern; ValueError if a pattern matches none."""
+        patterns = [patterns] if isinstance(patterns, str) else patterns
+        found = [self.like(one, block) or [self.known(one, block)] for one in patterns]
+        return [*itertools.chain.from_iterable(found)]
+
+    def like(self, pattern: str, block: str) -> list[str]:
+        """Return the arms of a block that match a pattern, or that chosen arm; perhaps none."""
+        names = [name for name in self.arms[block] if fnmatchcase(name, pattern)]
+        return names or [pattern] * (pattern in self.chosen_in(block))
+
+    def known(self, name: str, block: str) -> str:
+        """Return a name; ValueError names the nearest if it is unknown."""
+        return one_of([*self.names(block), *self.templates], name, f"{self.name}.toml has no arm")
+
+    def own(self, name: str, block: str) -> dict[str, Any]:
+        """Return what the file says of an arm or a template, without what it extends."""
+        return (self.templates | self.arms[block])[self.known(name, block)]
+
+    def blocks_with(self, arms) -> list[str]:
+        """Return the blocks that have all arms; ValueError names the nearest if none has one."""
+        wanted = {*flat(arms)}
+        for arm in wanted:
+            if not any(self.like(arm, block) for block in self.blocks):
+                self.known(arm, next(iter(self.blocks)))
+        return [x for x in self.blocks if all(self.like(arm, x) for arm in wanted)]
+
+    def run(self, arm: dict[str, Any], seed: int, block: str = "") -> config.Configuration:
+        """Return the run of an arm's fields."""
+        chosen = merged(merged(self.fields, self.blocks[block]), arm)
+        chosen |= {k: new for k, (_, new) in self.changed.items() if k not in SELECTED}
+        kind = kinds.run_class(chosen.pop("kind"))
+        if self.changed:  # its predictions are not about such runs
+            chosen["experiment"] = f"{self.name}-changed"
+        chosen.setdefault("experiment", self.name)
+        if chosen.get("method") == UNTRAINED:  # TOML has no word for None
+            chosen |= {"method": None, "epochs": 0}
+        return kind(**{k: v for k, v in chosen.items() if k not in SCHEMA}, seed=seed)
+
+    def choosing(self, rule: dict) -> Design:
+        """Return the design whose runs choose an arm, at the parameters of this one.
+
+        It has the blocks of this one, and keeps its own seeds, but has no more of them than this
+        one if the seeds were changed.
+        """
+        if "experiment" not in rule:
+            return self
+        given = {key: value for key, value in self.given.items() if key not in SELECTED}
+        given |= {"blocks": [*self.blocks]} if self.changed else {}
+        other = load(rule["experiment"], **given)
+        few = other.seeds[: len(self.seeds)] if "seeds" in self.given else None
+        return load(rule["experiment"], **given, seeds=few)
+
+    def choosers(self) -> list[Design]:
+        """Return the other designs whose runs choose arms of this one."""
+        every = dict.fromkeys(self.choosing(rule) for rule in self.chosen.values())
+        return [other for other in every if other is not self]
+
+
+def flat(arms) -> Iterator[str]:
+    """Yield the names of nested pairs of arms, or of named lists of them."""
+    if isinstance(arms, str):
+        yield arms
+    else:
+        for one in arms.values() if isinstance(arms, dict) else arms:
+            yield from flat(one)
+
+
+def merged(base: dict, more: dict) -> dict:
+    """Return fields updated with others; options of a method are merged one by one."""
+    options = base.get("options", {}) | more.get("options", {})
+    return base | more | ({"options": options} if options else {})
+
+
+def load(name: str, *, small: bool = False, **parameters) -> Design:
+    """Read a design by its name; with parameters, as it is at these.
+
+    Parameters
+    ----------
+    name
+        Of a file in `book/results/experiments`.
+    small
+        Take what the file's table `small` says, where no parameter says otherwise: embedded data,
+        few seeds and arms.
+    **parameters
+        ``seeds`` ("0-2", a number or a list); ``arms``, patterns of those to keep; ``blocks``; the
+        read-outs ``primary`` and ``beside``; and any fields of runs, which then hold in every block
+        and arm. None and the published value change nothing. A value that some blocks have keeps
+        these; one that none has keeps the first of the blocks that differ in it. What must follow a
+        data set stands in the file's table ``fits``.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is no field of these runs, or fits no arm or block.
+    """
+    given = {key: value for key, value in parameters.items() if value is not None}
+    return _at(_read(name), small, config.canonical(given))
+
+
+@functools.lru_cache(maxsize=512)
+def _at(published: Design, small: bool, parameters: str) -> Design:
+    """Return a published design at other parameters, the same object for the same ones."""
+    name = published.name
+    if small and not published.small:
+        raise ValueError(f"{name}.toml has no table [small]")
+    usual = config.defaults(kinds.run_class(published.fields["kind"])) | published.fields
+    usual |= {key: None for block in published.blocks.values() for key in block}
+    usual |= {key: getattr(published, key) for key in ("seeds", "primary", "beside")}
+    usual |= {"arms": ["*"], "blocks": [*published.blocks]}
+
+    def unusual(given: dict) -> dict:
+        for key in given:
+            one_of(usual, key, f"runs of {name}.toml have no parameter")
+        if "seeds" in given:
+            given = given | {"seeds": _seeds(given["seeds"])}
+        if isinstance(given.get("arms"), str):
+            raise ValueError(f'arms must be a list, such as ["t0.1*"], got {given["arms"]}')
+        return {k: v for k, v in given.items() if config.canonical(usual[k]) != config.canonical(v)}
+
+    asked = (published.small if small else {}) | unusual(json.loads(parameters))
+    fits = published.fits.get(asked.get("dataset", ""), {})
+    changed = unusual(_in_blocks(published.blocks, fits | asked))
+    if not changed:
+        return published
+    here, no_block = usual | changed, f"{name}.toml has no block"
+    blocks = {one_of(published.blocks, x, no_block): published.blocks[x] for x in here["blocks"]}
+
+    def kept(arms: dict) -> dict:
+        return {x: arms[x] for x in arms if any(fnmatchcase(x, one) for one in here["arms"])}
+
+    return replace(
+        published,
+        seeds=here["seeds"],
+        primary=here["primary"],
+        beside=here["beside"],
+        blocks=blocks,
+        arms={block: kept(published.arms[block]) for block in blocks},
+        chosen=kept(published.chosen),
+        changed={key: (usual[key], value) for key, value in changed.items()},
+        given=asked | {"small": small},
+        closed="",
+    )
+
+
+def _in_blocks(blocks: dict[str, dict], given: dict) -> dict:
+    """Return the parameters with the blocks that they leave.
+
+    Blocks differ in a few fields. Where one of these is given, the blocks with its value stay as
+    they are; if none has it, all of them would be the same runs, so the first stands for all.
+    """
+    left = given.get("blocks", [*blocks])
+    rest = dict(given)
+    for key, value in given.items():
+        own = [name for name in left if key in blocks.get(name, {})]
+        equal = [name for name in own if blocks[name][key] == value]
+        if equal:
+            del rest[key]
+        if own:
+            left = [name for name in left if name not in own or name in (equal or own[:1])]
+    return rest | ({"blocks": left} if left != [*blocks] else {})
+
+
+def _read(name: str) -> Design:
+    """Return a design as it was published, the same object while its files stand."""
+    text = _text(name)
+    base = tomllib.loads(text).get("base", "")
+    return _published(name, text, _text(base) if base else "")
+
+
+def _text(name: str) -> str:
+    return evidence.path(f"experiments/{name}.toml").read_text("utf-8")
+
+
+@functools.lru_cache(maxsize=256)
+def _published(name: str, text: str, of_base: str) -> Design:
+    # what stands in the file itself replaces what is in its base, key by key
+    content: dict[str, Any] = tomllib.loads(of_base) | tomllib.loads(text)
+    content.pop("base", None)
+    known = config.defaults(kinds.run_class(content["fields"]["kind"]))
+    grids = (_grid(known, **grid) for grid in content.pop("grids", []))
+    listed = [*content.pop("arms", {}).items(), *itertools.chain.from_iterable(grids)]
+    blocks, arms = content.setdefault("blocks", {"": {}}), {}
+    for block in blocks:
+        here = [(arm, own) for arm, own in listed if block in own.get("blocks", blocks)]
+        arms[block] = dict(here)
+        if len(arms[block]) < len(here):
+            raise ValueError(f"{name}.toml has two arms of one name in a block; give each its own")
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return Design(**content, name=name, arms=arms, digest=digest)
+
+
+def names() -> list[str]:
+    """Return the names of all experiments."""
+    return sorted(path.stem for path in Path(evidence.path("experiments")).glob("*.toml"))
+
+
+def digest(name: str) -> str | None:
+    """Return the digest of the file with an experiment's predictions, None if it has none."""
+    return load(name).digest if name in names() else None
+
+
+def _grid(known, name: str, over: dict[str, list], **fields) -> Iterator[tuple[str, dict]]:
+    """Yield arms by template; a key that is no field of a run or an arm is a method's option."""
+    for values in itertools.product(*over.values()):
+        point = dict(zip(over, values))
+        rest = {k: v for k, v in point.items() if k in known or k in SCHEMA}
+        options = {k: v for k, v in point.items() if k not in rest}
+        arm = merged(fields, rest | ({"options": options} if options else {}))
+        yield name.format(**point), arm

@@ -1,0 +1,125 @@
+"""Carry out designs: train the runs that have no record, and say where all were made."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from hnlib.experiments import runner
+from hnlib.experiments.design import Design
+from hnlib.experiments.found_records import Found, found
+from hnlib.experiments.words import where
+from hnlib.training import config, records
+
+if TYPE_CHECKING:
+    from hnlib.training.checkpoint import TrainedRun
+
+
+def plan(design: Design) -> str:
+    """Return a sentence on how many runs there are, how many to train, and for how long."""
+    have = found(design)
+    runs, missing = len(have.planned()), [*have.missing()]  # without arms not chosen yet
+    left = len(missing)
+    if left and design.closed:
+        return f"{design.name}: {runs - left} of {runs} runs recorded; {design.closed}."
+    text = f"{design.name}: {runs} runs, {runs - left} recorded, {left} to train"
+    costs = [cost for run in missing if (cost := runner.seconds(run)) is not None]
+    if left and len(costs) == left:
+        text += f", about {sum(costs) / 60:,.1f} min on one thread"
+    waits = any(have.arm(name, block) is None for block in design.blocks for name in design.chosen)
+    return f"{text}; more once validation has chosen." if waits else f"{text}."
+
+
+def train(design: Design, *, minutes: float | None = None, **how) -> Found:
+    """Train the runs without a record; say what differs from the published, and what ran where.
+
+    Parameters
+    ----------
+    design
+        What to train.
+    minutes
+        Stop after these; the same call goes on.
+    **how
+        As for `runner.train`: ``device``, ``engine``, ``keep``, ``data_root``, ``method``.
+
+    Returns
+    -------
+    Found
+        All that is recorded now.
+
+    Raises
+    ------
+    ValueError
+        If the minutes have passed before the last run.
+
+    Notes
+    -----
+    With ``$HNLIB_RECALL``, as `make book` sets it, no published run is trained, and records that
+    are not tracked are not read for one. No run of a closed experiment is ever trained.
+    """
+    return train_all([design], minutes=minutes, **how)[0]
+
+
+def train_all(designs: Iterable[Design], *, minutes: float | None = None, **how) -> list[Found]:
+    """Train several designs as `train` does, one after the other, all within the same minutes."""
+    end = time.monotonic() + 60 * (minutes or math.inf)
+    return [_train(one, end, **how) for one in designs]
+
+
+def _train(design: Design, until: float, **how) -> Found:
+    if design.changed:
+        changes = (f"{k} = {config.to_text(new)}" for k, (_, new) in design.changed.items())
+        here = ", ".join(changes)
+        print(f"Not as published: {here}. The sentences were written for the published runs.")
+    _train_missing(design, until, **how)
+    for other in design.choosers():
+        _made(found(other))
+    print(_made(found(design)))
+    return found(design)
+
+
+def _train_missing(design: Design, until: float, **how) -> None:
+    print(plan(design))
+    if not design.changed and (design.closed or "HNLIB_RECALL" in os.environ):
+        return
+    for other in design.choosers():
+        if any(found(other).missing()):
+            _train_missing(other, until, **how)
+    while runs := [*found(design).missing()]:  # what is chosen among own arms is known after these
+        left = max(1e-9, until - time.monotonic()) / 60
+        done = runner.train(runs, minutes=left if left < math.inf else None, **how)
+        if done < len(runs):
+            raise ValueError(
+                f"the minutes have passed, and {len(runs) - done} runs of {design.name} are "
+                "left; the same call goes on from there"
+            )
+        if runs[0] in found(design).missing():
+            raise ValueError(
+                f"the learning curves of {design.name} show no {design.watches!r}; pass train() "
+                "the method whose observe() returns it"
+            )
+
+
+def _made(have: Found) -> str:
+    """Note the runs as planned for the notebook; return where they were made."""
+    design = have.design
+    every = [one for block in design.blocks for one in have.every(block)]
+    made, names = where(every), sorted(one["run"] for one in every)
+    here = " ".join([design.name, *design.blocks]).strip()  # it may choose for several, by block
+    records.PLANNED[here] = {"changed": [*design.changed], "where": made, "runs": names}
+    return made
+
+
+def model(have: Found, name: str, seed: int, block: str = "", device: str = "auto") -> TrainedRun:
+    """Return the trained model of a run: as `train(keep=True)` saved it, else trained anew."""
+    from hnlib.training.train import load as load_model
+    from hnlib.training.train import train
+
+    run = have.run(name, seed, block)
+    saved = runner.kept(run)
+    if saved.is_file():
+        return load_model(saved)
+    return train(run, device=device, save=saved, evaluate_every=0, progress=False)
