@@ -64,17 +64,24 @@ def downloads(kind: str) -> dict[str, dict]:
     return tomllib.loads(Path(__file__).with_name("downloads.toml").read_text("utf-8"))[kind]
 
 
-def write_atomically(path: Path | str, data: bytes, private: bool = False) -> None:
+def write_atomically(
+    path: Path | str, data: bytes, private: bool = False, synced: bool = False
+) -> None:
     """Write bytes and rename; a link stays a link.
 
     The old file is intact until the new one is complete. Only the user can read a `private` file.
+    A `synced` one is on the disk on return, which takes a while.
     """
     target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.stem[:40]}-{secrets.token_hex(4)}.part")
     try:
         temporary.touch(0o600 if private else 0o666, exist_ok=False)
-        temporary.write_bytes(data)
+        with open(temporary, "wb") as file:
+            file.write(data)
+            if synced:
+                file.flush()
+                os.fsync(file.fileno())
         temporary.replace(target)
     except OSError as error:
         raise OSError(f"{path} could not be written ({error})") from error

@@ -297,8 +297,10 @@ def _batches(file: Path, pairs: int) -> dict:
 
 
 @app.command
-def results(*, folder: ExistingDirectory | None = None, add: Path | None = None) -> None:
-    """Count the recorded runs of each experiment, or add a folder's to the tracked ones.
+def results(
+    *, folder: ExistingDirectory | None = None, add: Path | None = None, compact: bool = False
+) -> None:
+    """Count the recorded runs of each experiment, or change the tracked ones.
 
     Parameters
     ----------
@@ -307,12 +309,17 @@ def results(*, folder: ExistingDirectory | None = None, add: Path | None = None)
     add
         add the records of this folder, such as _build/results or another machine's, to the tracked
         ones, a finished block at a time; a malformed one is refused, and then none is added
+    compact
+        join the Parquet files of scores, of which each --add writes one, to one an experiment
     """
-    from hnlib.training import records
+    from hnlib.training import records, store
 
     if add is not None:
         new, count = records.add(add)
         print(f"{new} of {count} records were new; they are in {records.tracked()}")
+    if compact:
+        print(f"{store.compact(records.tracked())} Parquet files of scores were joined to others")
+    if compact or add is not None:
         return
     for place in [folder] if folder else [records.tracked(), records.default_folder()]:
         runs = defaultdict(list)

@@ -71,3 +71,14 @@ def new_checkout(tmp_path, monkeypatch):
 
     yield make
     forget()
+
+
+@pytest.fixture
+def tracked(tmp_path, monkeypatch):
+    """An empty tracked folder."""
+    from hnlib.training import records
+
+    folder = tmp_path / "tracked"
+    folder.mkdir()
+    monkeypatch.setattr(records, "tracked", lambda: folder)
+    return folder

@@ -38,6 +38,9 @@ def test_a_chapter_is_stale_when_a_file_that_it_reads_has_changed(tmp_path, monk
         assert not build.is_unchanged(read)
         path.write_text(before)
     assert build.is_unchanged(read)
+    (part := folder / "images.scores.1.parquet").touch()
+    assert not build.is_unchanged(read)
+    part.unlink()
     store.append(record(experiment="other"), folder)
     assert not build.is_unchanged(read)
 

@@ -1,17 +1,14 @@
 """The files of records: nothing is lost, nothing is changed unseen, and scores keep every bit."""
 
-import base64
 import json
 import math
 import multiprocessing
-import zlib
 from contextlib import nullcontext, suppress
 
 import pytest
 
 from hnlib.images.config import ImageRun
 from hnlib.training import records, store
-from hnlib.training.config import canonical
 
 
 def record(seed=0, linear=0.9, date="2026-01-02T03:04:05+00:00", **chosen):
@@ -29,15 +26,6 @@ def record(seed=0, linear=0.9, date="2026-01-02T03:04:05+00:00", **chosen):
         "correct": {"linear": "8A==", "ndcg": [0.0, 1.0, 0.63093, 0.0]},
         "seconds": 1.5,
     }
-
-
-@pytest.fixture
-def tracked(tmp_path, monkeypatch):
-    """An empty tracked folder."""
-    folder = tmp_path / "tracked"
-    folder.mkdir()
-    monkeypatch.setattr(records, "tracked", lambda: folder)
-    return folder
 
 
 def test_a_record_is_a_line_of_its_experiment_and_comes_back_to_the_last_bit(tmp_path):
@@ -143,41 +131,18 @@ def test_an_environment_of_a_wrong_type_is_reported(tmp_path, line, why):
         assert len(store.read(tmp_path)) == 1
 
 
-def _scores_of(text):
-    """Return the line of scores of `record(0)` with another text, or with what `text` packs."""
-    return store.line_of({"digest": store.digest_of(record()), "scores": text})
-
-
-def test_scores_that_cannot_be_unpacked_are_reported_and_left_out(tmp_path):
+def test_scores_that_cannot_be_read_are_reported_and_left_out(tmp_path):
     path = store.append(record(0), tmp_path).with_suffix(".scores.jsonl")
     good = path.read_bytes()
-    wrong = "é", 5, "not packed", store.pack({"history": {"columns": 5}}), store.pack([1])
-    for text in wrong:
-        path.write_bytes(_scores_of(text))
-        with pytest.warns(UserWarning, match=rf"of {path} cannot be read and is left out \(.+\)"):
+    for scores in (5, [1], "base 85, as an earlier version packed them"):
+        path.write_bytes(store.line_of({"digest": store.digest_of(record()), "scores": scores}))
+        with pytest.warns(UserWarning) as said:
             (found,) = records.load_all(tmp_path)
         assert found == {k: v for k, v in record().items() if k not in store.SCORES}
+        assert f"line 1 of {path} cannot be read and is left out (" in str(said[0].message)
+        assert f"of {store.digest_of(record())} in" in str(said[1].message)
     path.write_bytes(good)
     assert records.load_all(tmp_path) == [record()]
-
-
-def test_a_line_of_scores_unpacks_to_so_many_bytes_at_most(tmp_path, monkeypatch):
-    """Seventy kilobytes can unpack to sixty megabytes."""
-    store.append(record(0), tmp_path)
-    packed = len(canonical({part: record()[part] for part in store.SCORES}))
-    monkeypatch.setattr(store, "LARGEST", packed)
-    assert records.load_all(tmp_path) == [record()]
-    monkeypatch.setattr(store, "LARGEST", packed - 1)
-    sentence = rf"left out \(its \d+ characters unpack to more than {packed - 1} bytes\)"
-    with pytest.warns(UserWarning, match=sentence):
-        (found,) = records.load_all(tmp_path)
-    assert "history" not in found
-    monkeypatch.undo()
-    squeeze = zlib.compressobj(9, zlib.DEFLATED, -15, zdict=store.DICTIONARY)
-    bomb = squeeze.compress(bytes(store.LARGEST + 1)) + squeeze.flush()
-    assert len(bomb) < 73_000
-    with pytest.raises(ValueError, match="unpack to more than 33,554,432 bytes"):
-        store.unpack(base64.b85encode(bomb).decode(), {})
 
 
 @pytest.mark.parametrize("writes", range(4))
@@ -272,31 +237,32 @@ def test_a_folder_is_added_once_and_what_is_malformed_is_refused(
     assert len(records.load_all(tracked)) == 2 and store.altered(tracked) == []
 
 
-@pytest.mark.parametrize("part", ["images.jsonl", "images.scores.jsonl"])
-def test_a_line_that_was_changed_removed_or_added_by_hand_is_found(tracked, part):
+def test_a_line_that_was_changed_removed_or_added_by_hand_is_found(tracked):
     store.add([record(seed) for seed in range(3)], tracked)
-    path = tracked / part
+    path = tracked / "images.jsonl"
     whole = path.read_bytes()
     path.write_bytes(whole + b"{}\n")
     assert "were not added" in store.altered(tracked)[0]
     for wrong in (whole.replace(b":", b": ", 1), whole.partition(b"\n")[2]):
         path.write_bytes(wrong)
-        (sentence,) = store.altered(tracked)
-        assert part in sentence and "restore it from git" in sentence
+        sentence, *_ = store.altered(tracked)
+        assert "images.jsonl" in sentence and "restore it from git" in sentence
         with pytest.raises(ValueError, match="restore it from git"):
             store.add([record(9)], tracked)
 
 
-@pytest.mark.parametrize("part", ["images.jsonl", "images.scores.jsonl"])
+@pytest.mark.filterwarnings("ignore:the scores of")
+@pytest.mark.parametrize("part", ["images.jsonl", "images.scores.*.parquet"])
 def test_a_tracked_file_that_is_gone_is_named_and_nothing_is_added_or_superseded(tracked, part):
     store.add([record(), record(1, experiment="other")], tracked)
     (of_other,) = (one for one in store.read(tracked) if one["file"].name == "other.jsonl")
-    (tracked / part).unlink()
-    (sentence,) = store.altered(tracked)
-    assert str(tracked / part) in sentence and "restore it from git" in sentence
-    with pytest.raises(ValueError, match="restore it from git"):
+    (file,) = tracked.glob(part)
+    file.unlink()
+    sentence, *_ = store.altered(tracked)
+    assert f"{tracked / 'images.jsonl'} has l" in sentence and " from git" in sentence
+    with pytest.raises(ValueError, match=r"restore (it|its Parquet files) from git"):
         store.add([record(9)], tracked)
-    with pytest.raises(ValueError, match="restore it from git"):
+    with pytest.raises(ValueError, match=r"restore (it|its Parquet files) from git"):
         store.supersede([of_other], "an error", "2026-03-01", tracked)
 
 
@@ -315,6 +281,9 @@ def test_two_branches_that_recorded_runs_merge_by_keeping_all_lines(tmp_path):
     one, other = tmp_path / "one", tmp_path / "other"
     store.add([record(0), record(1)], one)
     store.add([record(1), record(2)], other)  # one of them is on both branches
+    for path in other.glob("*.parquet"):  # of other names: they never meet
+        assert not (one / path.name).exists()
+        (one / path.name).write_bytes(path.read_bytes())
     for path in other.glob("*.jsonl"):
         ours, theirs = (file.read_text().splitlines(True) for file in (one / path.name, path))
         (one / path.name).write_text("".join(dict.fromkeys(ours + theirs)))

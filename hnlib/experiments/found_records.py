@@ -175,23 +175,21 @@ class Found:
     def values(self, name: str, metric: str, block: str = "") -> dict[int, float]:
         """Return a metric of an arm by seed; "last_x" is x of the last epoch, "x@1" of epoch 1."""
         read_out, at, epoch = metric.partition("@")
-
-        def read(record: dict) -> float:
-            if at:
-                return {row["epoch"]: row for row in record["history"]}[int(epoch)][read_out]
-            if metric.startswith("last_"):
-                return record["history"][-1][metric.removeprefix("last_")]
-            if metric not in (measured := record["metrics"]):
-                have = ", ".join(sorted(measured))
-                raise ValueError(f"{self.design.name} has no {metric} of {name!r}; it has {have}")
-            return measured[metric]
-
         several = self._by_seed(name, block)
         if metric == "transfer_ndcg":
             return dict(zip(several, self.group(name, block).get(metric, ())))
         if at or metric.startswith("last_"):
-            several = dict(zip(several, store.complete(several.values())))
-        return {seed: read(record) for seed, record in several.items()}
+            curves = dict(zip(several, self.group(name, block).get("history", ())))
+            if at:
+                rows = {seed: {x["epoch"]: x for x in curve} for seed, curve in curves.items()}
+                return {seed: by_epoch[int(epoch)][read_out] for seed, by_epoch in rows.items()}
+            last = metric.removeprefix("last_")
+            return {seed: curve[-1][last] for seed, curve in curves.items()}
+        for record in several.values():
+            if metric not in (measured := record["metrics"]):
+                have = ", ".join(sorted(measured))
+                raise ValueError(f"{self.design.name} has no {metric} of {name!r}; it has {have}")
+        return {seed: record["metrics"][metric] for seed, record in several.items()}
 
     def mean(self, name: str, metric: str, block: str = "") -> float | None:
         """Return the mean over all seeds, None if one is missing."""

@@ -55,11 +55,11 @@ class Index:
     def find(self, keys: Iterable[str]) -> dict[str, list[dict]]:
         """Return the records that count, without their scores, replicates by date."""
         wanted = [*dict.fromkeys(keys)]
-        new = [one for one in wanted if one not in self.known]
-        places = dict.fromkeys(place for one in new for place in self._places(one))
-        self.known |= {one: [] for one in new}
-        for record in store.at(self.folder, [(one.file, one.offset) for one in places]):
-            self.known[key(record["configuration"])].append(record)
+        if new := [one for one in wanted if one not in self.known]:
+            places = dict.fromkeys(place for one in new for place in self._places(one))
+            self.known |= {one: [] for one in new}
+            for record in store.at(self.folder, [(one.file, one.offset) for one in places]):
+                self.known[key(record["configuration"])].append(record)
         return {one: found for one in wanted if (found := self.known[one])}
 
     def _places(self, run: str) -> list[Place]:

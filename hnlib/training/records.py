@@ -91,7 +91,8 @@ def depend(path: Path) -> None:
 
 def content_digest(path: Path) -> str:
     """Return a digest of a file, or of the records of a folder."""
-    files = path.glob("*.jsonl") if path.is_dir() else [path] * path.exists()
+    of_records = (*path.glob("*.jsonl"), *path.glob("*.parquet"))
+    files = of_records if path.is_dir() else [path] * path.exists()
     return _digest(files, path.parent)
 
 

@@ -1,56 +1,44 @@
 """Records on disk: a folder with a file for each experiment, and in it a line for each run.
 
 - `EXPERIMENT.jsonl`: run, kind, configuration, metrics, environment, date, seconds, digest
-- `EXPERIMENT.scores.jsonl`: digest, and as packed text the scores by example and the curves
+- `EXPERIMENT.scores.jsonl`: digest, and the scores by example and the curves
 - `environments.jsonl`: hardware, versions and digests of sources, which records name by `id`
 
 Files only grow. A run made again is a replicate: a line more. Superseding is a line, too. Tracked
-folders change by `add` and `supersede`, which keep a digest of each line in `digests.jsonl`.
+folders change by `add`, `supersede` and `compact`; they keep a digest of each line in
+`digests.jsonl`, and scores not as lines but as Parquet (`hnlib.training.parts`).
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import itertools
 import math
 import os
 import re
-import tomllib
 import warnings
-import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic_core import SchemaValidator, ValidationError, from_json  # three times as fast as json
 from pydantic_core import core_schema as schema
 
 from hnlib import _files
-from hnlib.training import kinds
+from hnlib.training import kinds, parts
 from hnlib.training.config import canonical, name
 
 SCORES = ("history", "losses", "correct")  # what stands apart
 ENVIRONMENTS, DIGESTS = "environments.jsonl", "digests.jsonl"
 LOST = "{} has lost or changed {} of the lines that were added: restore it from git"
 UNREADABLE = "{} cannot be read and is left out ({}); run again what it recorded"
-WON = (
-    "{} has {} lines that were not added: records come by `hnlib results --add FOLDER`, which also "
-    "ends an adding that was interrupted"
-)
-#: Bytes of the scores of a line when unpacked: a thousand times what the largest of the book has
-LARGEST = 2**25
-#: One character for each distinct score of a packed line
-ALPHABET = "".join(c for c in map(chr, range(0x23, 0x1000)) if c.isprintable() and c != "\\")
-#: The value of each character of base 85
-DIGITS = np.zeros(128, int)
-DIGITS[[base64.b85encode(bytes([0, 0, 0, value]))[-1] for value in range(85)]] = range(85)
-#: Words of the scores, for zlib. Without them nothing can be unpacked
-_words = Path(__file__).with_name("dictionary.toml").read_text("utf-8")
-DICTIONARY = tomllib.loads(_words)["zlib"].encode()
+WITHOUT = "{} has lines of {} records whose scores are gone: restore its Parquet files from git"
+CHANGED = "{} has {} records that were changed since they were made: restore it from git"
+ADD = "records come by `hnlib results --add FOLDER`, which also ends an adding that was interrupted"
+WON = "{} has {} lines that were not added: " + ADD
+ORPHANS = "{} has scores of {} records that have no line: " + ADD
 
 
 def form(needs: dict[str, Any], may: dict[str, Any] | None = None) -> schema.CoreSchema:
@@ -100,7 +88,7 @@ _superseding = form(
 )
 _both = {"run": _run, "superseding": _superseding}
 RUN_LINE = SchemaValidator(schema.tagged_union_schema(_both, _tag))
-SCORES_LINE = SchemaValidator(form({"digest": TEXT, "scores": TEXT}))
+SCORES_LINE = SchemaValidator(form({"digest": TEXT, "scores": OBJECT}))
 ENVIRONMENT_LINE = SchemaValidator(form({"id": TEXT}, {"hardware": OBJECT, "versions": OBJECT}))
 DIGESTS_LINE = SchemaValidator(form({"file": TEXT, "lines": schema.list_schema(TEXT)}))
 
@@ -118,21 +106,27 @@ def append(record: dict, folder: Path | str) -> Path:
     return file_of(folder, record["configuration"])
 
 
-def _append(several: Iterable[dict], folder: Path) -> None:
+def _append(several: Iterable[dict], folder: Path, scores_as_parts: bool = False) -> None:
     """Append records to the files of a folder that is locked."""
-    mains, scores = defaultdict(list), defaultdict(list)
+    mains, scores = defaultdict(list), defaultdict(dict)
     environments: dict[str, dict] = {}
     for record in several:
-        main, packed, used = _lines(record)
-        path = file_of(folder, record["configuration"])
+        digest, path = digest_of(record), file_of(folder, record["configuration"])
+        main, used = _line(record, digest)
         mains[path].append(main)
-        if packed is not None:
-            scores[_scores_path(path)].append(packed)
+        if own := {part: record[part] for part in SCORES if part in record}:
+            scores[path][digest] = own
         environments |= used
     known = {one["id"] for one in entries(folder / ENVIRONMENTS, ENVIRONMENT_LINE)}
     new = [line_of(one) for id_, one in environments.items() if id_ not in known]
     # what a line needs stands before it
-    for path, lines in [(folder / ENVIRONMENTS, new), *scores.items(), *mains.items()]:
+    for path, by_digest in scores.items():
+        if scores_as_parts:
+            parts.write(path, by_digest)
+        else:
+            every = ({"digest": one, "scores": own} for one, own in by_digest.items())
+            write(_scores_path(path), [*map(line_of, every)])
+    for path, lines in [(folder / ENVIRONMENTS, new), *mains.items()]:
         write(path, lines)
 
 
@@ -167,11 +161,10 @@ def line_of(entry: dict | list) -> bytes:
     return (canonical(entry) + "\n").encode()
 
 
-def _lines(record: dict) -> tuple[bytes, bytes | None, dict[str, dict]]:
-    """Return the line of a record, that of its scores, and its environments by their id."""
-    run, digest = name(record["configuration"]), digest_of(record)
+def _line(record: dict, digest: str) -> tuple[bytes, dict[str, dict]]:
+    """Return the line of a record, and its environments by their id."""
     main = {k: v for k, v in record.items() if k not in (*SCORES, "environment", "sessions")}
-    main |= {"run": run, "digest": digest}
+    main |= {"run": name(record["configuration"]), "digest": digest}
     used: dict[str, dict] = {}
 
     def reference(environment: dict, *own: str) -> dict:
@@ -186,11 +179,7 @@ def _lines(record: dict) -> tuple[bytes, bytes | None, dict[str, dict]]:
         main["sessions"] = None
     elif record["sessions"] != _usual_sessions(record):
         main["sessions"] = [reference(one, "date", "seconds") for one in record["sessions"]]
-    scores = {part: record[part] for part in SCORES if part in record}
-    if not scores:
-        return line_of(main), None, used
-    packed = {"digest": digest, "scores": pack(scores)}
-    return line_of(main), line_of(packed), used
+    return line_of(main), used
 
 
 def _usual_sessions(record: dict) -> list[dict]:
@@ -294,33 +283,44 @@ def _with_environment(entry: dict, environments: dict[str, dict]) -> dict:
 def complete(several: Iterable[dict]) -> list[dict]:
     """Return records as they were measured, with scores, curves and sessions.
 
-    Each file of scores is read once.
+    Each file of scores is read once. A record without its scores is reported.
     """
     several = list(several)
-    files = {record["file"] for record in several if "file" in record}
-    scores = {
-        one["digest"]: one["scores"]
-        for path in files
-        for one in entries(_scores_path(path), SCORES_LINE)
-    }
+    wanted: dict[Path, set[str]] = defaultdict(set)
+    for record in several:
+        if "file" in record:
+            wanted[record["file"]].add(record["digest"])
+    scores: dict[str, dict] = {}
+    for path, digests in wanted.items():
+        for one in entries(_scores_path(path), SCORES_LINE):
+            scores[one["digest"]] = one["scores"]
+        for part in parts.of(path):
+            scores |= _reading(parts.read, part, digests)
     return [_whole(record, scores.get(record.get("digest", ""))) for record in several]
 
 
-def _whole(record: dict, scores: str | None) -> dict:
+def _reading(read, part: Path, *more):
+    """Return what `read` reads of a part, nothing of a damaged one, which is reported."""
+    try:
+        return read(part, *more)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        warnings.warn(UNREADABLE.format(part, " ".join(str(error).split())), stacklevel=4)
+        return {}
+
+
+def _whole(record: dict, scores: dict | None) -> dict:
     whole = {k: v for k, v in record.items() if k not in ("run", "digest", "file")}
     if "file" not in record:  # nothing stands apart
         return whole
-    if scores is not None:
-        try:
-            whole |= unpack(scores, record["metrics"])
-        except ValueError as error:
-            place = f"the line of {record['digest']} of {_scores_path(record['file'])}"
-            warnings.warn(UNREADABLE.format(place, error), stacklevel=3)
     if "sessions" not in whole:
         whole["sessions"] = _usual_sessions(whole)
     if whole["sessions"] is None:
         del whole["sessions"]
-    return whole
+    if scores is None and digest_of(whole) != record["digest"]:
+        warnings.warn(
+            f"the scores of {record['digest']} in {record['file']} are gone", stacklevel=3
+        )
+    return whole | (scores or {})
 
 
 def entries(path: Path, form: SchemaValidator) -> Iterator[Any]:
@@ -364,58 +364,6 @@ def _reason(error: ValueError) -> str:
     return f"{place}: {first['msg']}, got {first['input']!r:.60}"
 
 
-def pack(scores: dict[str, Any]) -> str:
-    """Return scores and curves as text."""
-    squeeze = zlib.compressobj(9, zlib.DEFLATED, -15, 9, zdict=DICTIONARY)
-    return base64.b85encode(squeeze.compress(canonical(scores).encode()) + squeeze.flush()).decode()
-
-
-def unpack(text: str, metrics: dict) -> dict[str, Any]:
-    """Return the scores of a line; older lines are shorter than what `pack` writes.
-
-    There floats are base64 of their bytes, scores the codes of their distinct values, and a history
-    its columns, of the last row what the metrics do not say. Raises ValueError if it is damaged.
-    """
-    try:
-        return _unpacked(text, metrics)
-    except (zlib.error, LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"damaged: {error}") from error
-
-
-def _unpacked(text: str, metrics: dict) -> dict[str, Any]:
-    stream = zlib.decompressobj(-15, zdict=DICTIONARY)
-    content = stream.decompress(_unquoted(text), LARGEST + 1)
-    if len(content) > LARGEST:
-        raise ValueError(f"its {len(text):,} characters unpack to more than {LARGEST:,} bytes")
-    scores = from_json(content)
-    if isinstance(history := scores.get("history"), dict):
-        columns = {k: _floats(column) for k, column in history["columns"].items()}
-        before = [dict(zip(columns, row)) for row in zip(*columns.values())]
-        said = {k: v for k, v in metrics.items() if k not in history["without"]}
-        scores["history"] = [*before, history["last"] | said]
-    if "losses" in scores:
-        scores["losses"] = _floats(scores["losses"])
-    for metric, values in (scores.get("correct") or {}).items():
-        if isinstance(values, dict):
-            value = dict(zip(ALPHABET, values["of"]))
-            scores["correct"][metric] = [value[character] for character in values["codes"]]
-    return scores
-
-
-def _unquoted(text: str) -> bytes:
-    """Return what `base64.b85encode` wrote, 20 times as fast as its inverse."""
-    missing = -len(text) % 5
-    digits = DIGITS[np.frombuffer((text + missing * "~").encode(), np.uint8)].reshape(-1, 5)
-    words = digits @ 85 ** np.arange(4, -1, -1)
-    return words.astype(">u4").tobytes()[: 4 * len(words) - missing]
-
-
-def _floats(packed: list | str) -> list:
-    if not isinstance(packed, str):
-        return packed
-    return np.frombuffer(base64.b64decode(packed[2:]), f"<{packed[:2]}").astype(float).tolist()
-
-
 def add(several: Iterable[dict], folder: Path) -> int:
     """Append the records that a tracked folder lacks, in their order; return how many they are.
 
@@ -430,7 +378,7 @@ def add(several: Iterable[dict], folder: Path) -> int:
     with _files.lock(folder / "records", wait=True), _counted(folder):
         for record in read(folder):
             new.pop(record["digest"], None)
-        _append([new[digest] for digest in sorted(new, key=order)], folder)
+        _append([new[digest] for digest in sorted(new, key=order)], folder, scores_as_parts=True)
     return len(new)
 
 
@@ -445,6 +393,25 @@ def supersede(records: Iterable[dict], why: str | None, date: str, folder: Path)
             write(path, its)
 
 
+def compact(folder: Path) -> int:
+    """Join the scores of each experiment of a tracked folder to one part; return how many went."""
+    before = 0
+    with _files.lock(folder / "records", wait=True):
+        _refuse_losses(folder)
+        for path in files(folder):
+            several = parts.of(path)
+            if len(several) > 1:
+                scores: dict[str, dict] = {}
+                for part in several:
+                    scores |= parts.read(part, {*parts.digests(part)})
+                whole = parts.write(path, scores)
+                for part in several:
+                    if part != whole:
+                        part.unlink()
+                        before += 1
+    return before
+
+
 def _changes(folder: Path) -> Iterator[tuple[Path, set[str], set[str]]]:
     """Yield each file of a tracked folder, and the digests of the lines that it lost and won.
 
@@ -453,29 +420,65 @@ def _changes(folder: Path) -> Iterator[tuple[Path, set[str], set[str]]]:
     counted: dict[str, set[str]] = defaultdict(set)
     for entry in entries(folder / DIGESTS, DIGESTS_LINE):
         counted[entry["file"]].update(entry["lines"])
-    present = {path.name for path in [*files(folder), *folder.glob("*.scores.jsonl")]}
-    for file in sorted(present | counted.keys()):
+    for file in sorted({path.name for path in files(folder)} | counted.keys()):
         path = folder / file
         lines = path.read_bytes().splitlines() if path.exists() else ()
         there = {hashlib.sha256(line).hexdigest()[:12] for line in lines if line}
         yield path, counted[file] - there, there - counted[file]
 
 
-@contextmanager
-def _counted(folder: Path) -> Iterator[None]:
-    """Count the lines that the block adds; ValueError if one that was counted is gone."""
+def _without_scores(folder: Path) -> Iterator[tuple[Path, list[dict], set[str]]]:
+    """Yield each file of a tracked folder, its records without scores, and scores without line."""
+    records: dict[Path, list[dict]] = defaultdict(list)
+    for record in read(folder):
+        records[record["file"]].append(record)
+    apart = map(parts.lines_of, folder.glob("*.scores.*.parquet"))
+    for path in sorted({*records, *apart}):
+        have = {digest for part in parts.of(path) for digest in _reading(parts.digests, part)}
+        own = {record["digest"]: record for record in records[path]}
+        without = [record for digest, record in own.items() if digest not in have]
+        with warnings.catch_warnings(action="ignore"):
+            whole = zip(without, complete(without))
+            lost = [one for one, more in whole if digest_of(more) != one["digest"]]
+        yield path, lost, have - own.keys()
+
+
+def _refuse_losses(folder: Path) -> None:
+    """Raise ValueError if a line that was counted, or its scores, are gone."""
     for path, lost, _ in _changes(folder):
         if lost:
             raise ValueError(LOST.format(path, len(lost)))
+    for path, lost, _ in _without_scores(folder):
+        if lost:
+            raise ValueError(WITHOUT.format(path, len(lost)))
+
+
+@contextmanager
+def _counted(folder: Path) -> Iterator[None]:
+    """Count the lines that the block adds; ValueError if one that was counted is gone."""
+    _refuse_losses(folder)
     yield
     new = {path.name: sorted(won) for path, _, won in _changes(folder) if won}
     write(folder / DIGESTS, [line_of({"file": file, "lines": won}) for file, won in new.items()])
 
 
 def altered(folder: Path) -> list[str]:
-    """Return a sentence for each file of a tracked folder that lost, changed or won a line."""
-    return [
+    """Return a sentence for each way in which a file of a tracked folder is not as it was added.
+
+    It lost, changed or won lines or scores. All records are read, and their digests made again.
+    """
+    said = [
         LOST.format(path, len(lost)) if lost else WON.format(path, len(won))
         for path, lost, won in _changes(folder)
         if lost or won
     ]
+    changed = Counter()
+    for path, lost, orphans in _without_scores(folder):
+        said += [WITHOUT.format(path, len(lost))] * bool(lost)
+        said += [ORPHANS.format(path, len(orphans))] * bool(orphans)
+    several = read(folder)
+    for record, whole in zip(several, complete(several)):
+        changed[record["file"]] += (
+            any(map(whole.get, SCORES)) and digest_of(whole) != record["digest"]
+        )
+    return said + [CHANGED.format(path, count) for path, count in changed.items() if count]
