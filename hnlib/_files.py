@@ -58,6 +58,48 @@ def data_folder(root: Path | str | None = None, kind: str = "") -> Path:
     return Path(root) / kind
 
 
+def own_name(dataset: str) -> str:
+    """Return the name of your own data in records: folder:PATH[@SIZE] is folder:NAME-DIGEST[@SIZE].
+
+    The digest is that of the file, or of all files below the folder and of their names. Any other
+    name, and a path where nothing lies, is returned as it is: it may be such a name.
+    """
+    prefix, colon, rest = dataset.partition(":")
+    text, at, size = rest.rpartition("@")
+    text, size = (text, at + size) if size.isdecimal() else (rest, "")
+    path = Path(text).expanduser()
+    if not colon or not path.exists():
+        return dataset
+    name = path.stem if path.is_file() else path.resolve().name
+    return f"{prefix}:{name}-{_content(path.resolve())}{size}"
+
+
+_CONTENTS: dict[Path, tuple[dict[Path, int], str]] = {}
+
+
+def _content(path: Path) -> str:
+    """Return 8 hexadecimal digits that identify a file, or all files below a folder.
+
+    They are kept while the file, or each of the folders, has not been modified: a file that is
+    replaced modifies its folder.
+    """
+    known, digest = _CONTENTS.get(path, ({}, ""))
+    if known and all(x.exists() and x.stat().st_mtime_ns == at for x, at in known.items()):
+        return digest
+    every = sorted(path.rglob("*")) if path.is_dir() else []
+    files, whole = [x for x in every if x.is_file()], hashlib.sha256()
+    for file in files:
+        whole.update(file.relative_to(path).as_posix().encode() + b"\0")
+        with file.open("rb") as stream:
+            whole.update(hashlib.file_digest(stream, "sha256").digest())
+    if path.is_file():
+        whole.update(path.read_bytes())
+    watched = [path, *(x for x in every if x.is_dir()), *(files if len(files) < 1000 else [])]
+    stamps = {x: x.stat().st_mtime_ns for x in watched}
+    _CONTENTS[path] = stamps, (digest := whole.hexdigest()[:8])
+    return digest
+
+
 @functools.cache
 def downloads(kind: str) -> dict[str, dict]:
     """Return the files and digests of the data sets of a kind, by name."""

@@ -211,7 +211,13 @@ def _at(published: Design, small: bool, parameters: str) -> Design:
         return {k: v for k, v in given.items() if config.canonical(usual[k]) != config.canonical(v)}
 
     asked = (published.small if small else {}) | unusual(json.loads(parameters))
-    fits = published.fits.get(asked.get("dataset", ""), {})
+    dataset = asked.get("dataset") or ""
+    own = dataset.partition(":")[0] + ":"  # of your own data, such as folder:PATH
+    fits = published.fits.get(dataset, published.fits.get(own, {}))
+    usual_here = published.fields | next(iter(published.blocks.values()))
+    if dataset:
+        kind = kinds.run_class(published.fields["kind"])
+        fits = kind.fitting(dataset, usual_here | fits | asked) | fits
     changed = unusual(_in_blocks(published.blocks, fits | asked))
     if not changed:
         return published

@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas as pd
 
+from hnlib._files import own_name
 from hnlib.experiments import comparisons
 from hnlib.experiments.design import Design, load, merged
 from hnlib.training import config, records, store
@@ -29,19 +30,20 @@ def recorded(name: str, **parameters) -> Found:
 def found(design: Design) -> Found:
     """Return what was recorded for a design.
 
-    It is the same object until records are added or superseded. With ``$HNLIB_RECALL`` only tracked
-    records count for a published run.
+    It is the same object until records are added or superseded, or data of yours change. With
+    ``$HNLIB_RECALL`` only tracked records count for a published run.
     """
     tracked, own = records.tracked(), records.default_folder()
     recalled = "HNLIB_RECALL" in os.environ and not design.changed
     folders = [tracked, *([own] if own.is_dir() and not recalled else [])]
     indices = tuple(records.index_of(folder) for folder in folders)
     _depend(tracked, indices[0])
-    return _found(design, indices)
+    _, dataset = design.changed.get("dataset", ("", ""))
+    return _found(design, indices, own_name(dataset))
 
 
 @functools.lru_cache(maxsize=128)
-def _found(design: Design, indices: tuple) -> Found:
+def _found(design: Design, indices: tuple, _: str) -> Found:
     return Found(design, indices)
 
 

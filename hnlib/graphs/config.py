@@ -74,6 +74,7 @@ class GraphRun(Configuration):
     }
     accuracies: ClassVar = ("svm",)
     datasets: ClassVar = ("motifs", *downloads("graphs"))
+    own_datasets: ClassVar = ("folder:PATH",)
 
     @property
     def layers(self) -> int:

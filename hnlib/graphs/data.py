@@ -17,7 +17,14 @@ from torch_geometric.data.separate import separate
 from torch_geometric.io import read_tu_data
 
 from hnlib._checks import one_of
-from hnlib._files import DAMAGED, data_folder, downloads, explain_failed_download, read_zip
+from hnlib._files import (
+    DAMAGED,
+    data_folder,
+    downloads,
+    explain_failed_download,
+    own_name,
+    read_zip,
+)
 from hnlib.graphs.config import GraphRun
 
 #: The benchmark sets of Morris et al. (2020) that the papers use
@@ -80,7 +87,10 @@ def _check(graph: Data, name: str) -> None:
 
 
 def load(name: str = "motifs", root: Path | str | None = None) -> GraphSet:
-    """Load "motifs" (made here) or a benchmark set, downloaded to `root/TUDataset/NAME/raw`.
+    """Load "motifs" (made here), a benchmark set, or "folder:PATH".
+
+    A benchmark set is downloaded to `root/TUDataset/NAME/raw`; a folder has the same text files,
+    `SET_A.txt`, `SET_graph_indicator.txt`, `SET_graph_labels.txt` and so on.
 
     `root` defaults to `$HNLIB_DATA`, else the user's cache. Node labels, if any, are the features;
     node attributes are not used, as in the papers. An edge that a file lists twice counts once (as
@@ -88,23 +98,35 @@ def load(name: str = "motifs", root: Path | str | None = None) -> GraphSet:
     """
     if name == "motifs":
         return graph_set(motifs(), name)
-    one_of("dataset", name, GraphRun.datasets)
-    folder = data_folder(root, "TUDataset") / name / "raw"
-    if not folder.is_dir():
-        _download(name, folder)
-    expected = downloads("graphs")[name]["digest"]
+    if name.startswith("folder:"):
+        folder, name = Path(name.removeprefix("folder:")).expanduser(), own_name(name)
+        prefix, expected = _set_of(folder), None
+    else:
+        one_of("dataset", name, (*GraphRun.datasets, *GraphRun.own_datasets))
+        folder, prefix = data_folder(root, "TUDataset") / name / "raw", name
+        if not folder.is_dir():
+            _download(name, folder)
+        expected = downloads("graphs")[name]["digest"]
     try:
-        data, slices, sizes = read_tu_data(str(folder), name)
+        data, slices, sizes = read_tu_data(str(folder), prefix)
         if data.x is not None:
             data.x = data.x[:, sizes["num_node_attributes"] :]
         graphs = [separate(Data, data, i, slices, decrement=False) for i in range(len(data.y))]
         dataset = graph_set(graphs, name)
-        if dataset.digest != expected:
+        if dataset.digest != (expected or dataset.digest):
             raise ValueError(f"its digest is {dataset.digest} instead of {expected}")
     except (*DAMAGED, LookupError, TypeError, AttributeError) as error:
-        again = f"delete it, then run `hnlib data {name}`"
+        again = f"delete it, then run `hnlib data {name}`" if expected else "mend its files"
         raise ValueError(f"{folder} cannot be read ({error}); {again}") from error
     return dataset
+
+
+def _set_of(folder: Path) -> str:
+    """Return how the files of a folder begin: SET of SET_A.txt."""
+    found = sorted(folder.glob("*_A.txt"))
+    if len(found) != 1:
+        raise ValueError(f"{folder} must have one file SET_A.txt, of the edges, got {len(found)}")
+    return found[0].name.removesuffix("_A.txt")
 
 
 def _download(name: str, folder: Path) -> None:

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from hnlib._files import data_folder
-from hnlib.images.registry import DATASETS, ENCODERS
+from hnlib.images.registry import DATASETS, ENCODERS, training_images
 from hnlib.training.config import Configuration, Rare, checked
 
 #: Settings by name: fields of an `ImageRun` that are None take these. "book" is what the default
@@ -167,6 +167,19 @@ class ImageRun(Configuration):
             usual["augmentation"] = default_augmentation(3)
         usual |= recipe | recipe.get("options", {}) | recipe.get(self.dataset, {})
         return usual | recipe.get(self.method, {}).get(self.dataset, {})
+
+    @classmethod
+    def fitting(cls, dataset: str, chosen: dict) -> dict:
+        """Return validation, training and batch size where those chosen ask for too many images."""
+        if (count := training_images(dataset)) is None:
+            return {}
+        batch, size = chosen.get("batch_size") or 256, chosen.get("train_size")
+        validation = min(chosen.get("validation") or 0, count // 5)
+        left = min(size or count, count - validation)
+        fit = {"validation": validation, "train_size": left if size else None}
+        if batch > left // 2:
+            fit["batch_size"] = 2 ** max(1, (left // 4).bit_length() - 1)
+        return {k: v for k, v in fit.items() if v is not None and v != chosen.get(k)}
 
     def check_names(self, root: Path | None = None, given: Container[str] = ()) -> None:
         """Raise ValueError for unknown names, or more images than the data set has.

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from hnlib import _checks
-from hnlib._files import DAMAGED, data_folder, explain_failed_download
+from hnlib._files import DAMAGED, data_folder, explain_failed_download, own_name
 from hnlib.images.config import ImageRun
 from hnlib.images.registry import DATASETS
 
+SIDE = 32  # pixels of your own pictures, if nothing is said
 FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # pillow's other readers stay away
 PARTS = ("x_train", "y_train", "x_test", "y_test")
 FORM = "an uncompressed .npz with uint8 x_train, x_test [N,H,W,C] and integer y_train, y_test [N]"
@@ -93,7 +94,7 @@ def load(name: str, root: Path | str | None = None) -> Dataset:
         return _digits()
     if name.startswith("folder:"):
         path, _, size = name.rpartition("@")
-        path, size = (path, int(size)) if size.isdecimal() else (name, 32)
+        path, size = (path, int(size)) if size.isdecimal() else (name, SIDE)
         return image_folder(Path(path.removeprefix("folder:")).expanduser(), size)
     _checks.one_of("dataset", name, (*ImageRun.datasets, *ImageRun.own_datasets))
     path = data_folder(root, "images") / f"{name}.npz"
@@ -107,14 +108,15 @@ def load(name: str, root: Path | str | None = None) -> Dataset:
     return _read(name, path)
 
 
-def image_folder(path: Path | str, size: int = 32) -> Dataset:
+def image_folder(path: Path | str, size: int = SIDE) -> Dataset:
     """Load a folder of pictures, one subfolder per class: RGB, shorter side `size`, centre cropped.
 
     If it has subfolders `train` and `test` (or `val`), these are the split; else every fifth
     picture of each class, in the order of their names, is for testing.
     """
     path = Path(path)
-    name, test = f"folder:{path.name}", path / ("test" if (path / "test").is_dir() else "val")
+    name = own_name(f"folder:{path}" + (f"@{size}" if size != SIDE else ""))
+    test = path / ("test" if (path / "test").is_dir() else "val")
     if test.is_dir():
         (x, y, classes), (x_test, y_test, others) = (
             _pictures(part, size) for part in (path / "train", test)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,27 @@ DATASETS = {
     "stl10": DataSet("STL-10", 96, 3, 10, 5000, 8000, "STL10", SPLITS),
     "tiny-imagenet": DataSet("Tiny ImageNet", 64, 3, 200, 100_000, 10_000),
 }
+
+#: What `torchvision.datasets.ImageFolder` reads
+PICTURES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+
+def training_images(name: str) -> int | None:
+    """Return how many images a data set, or a folder:PATH[@SIZE], trains on; None if unknown."""
+    if known := DATASETS.get(name):
+        return known.train
+    path, at, size = name.removeprefix("folder:").rpartition("@")
+    folder = Path(path if at and size.isdecimal() else name.removeprefix("folder:")).expanduser()
+    if not name.startswith("folder:") or not folder.is_dir():
+        return None
+    split = any((folder / part).is_dir() for part in ("test", "val"))
+    counts = [
+        sum(x.suffix.lower() in PICTURES for x in one.rglob("*"))
+        for one in (folder / "train" if split else folder).iterdir()
+        if one.is_dir()
+    ]
+    return sum(count if split else count - count // 5 for count in counts)  # each fifth tests
+
 
 #: By name, what builds it with random weights: "here" or a function of `torchvision.models`
 ENCODERS = {"small-cnn": "here", "resnet18": "resnet18", "resnet50": "resnet50"}

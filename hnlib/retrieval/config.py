@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from hnlib._files import data_folder
 from hnlib.sentences.config import SIMILARITY
-from hnlib.training.config import Configuration, Positive, Rare, check_choice, checked
+from hnlib.training.config import Configuration, Positive, Rare, check_choice, checked, defaults
 
 Rank = Annotated[int, Field(ge=0)]
 OWN = ("bag", "gru", "static")  # encoders of ours; others are transformers
@@ -132,6 +132,21 @@ class RetrievalRun(Configuration):
         "flickr8k",
     )
     own_datasets: ClassVar = ("folder:PATH",)
+
+    @classmethod
+    def fitting(cls, dataset: str, chosen: dict) -> dict:
+        """Return a smaller batch where a collection of yours has too few pairs; it is read."""
+        if not dataset.startswith("folder:"):
+            return {}
+        from hnlib.retrieval.data import load
+
+        collection, which = load(dataset), chosen.get("pairs") or defaults(cls)["pairs"]
+        train, _ = collection.split(bool(chosen.get("leak")))
+        judged, titles = sum(map(len, train.values())), len(collection.titled)
+        count = judged * (which != "titles") + titles * (which != "judged")
+        if count and (chosen.get("batch_size") or 128) > count // 2:
+            return {"batch_size": 2 ** max(1, (count // 4).bit_length() - 1)}
+        return {}
 
     def __post_init__(self):
         super().__post_init__()

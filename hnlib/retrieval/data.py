@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from hnlib._files import data_folder
+from hnlib._files import data_folder, own_name
 from hnlib.sentences import data as sentences
 
 PREFIX = "folder:"  # before the path of a folder
@@ -93,7 +93,7 @@ def load(name: str = "generated", root: Path | str | None = None) -> Collection:
     if name.startswith(PREFIX):
         folder = Path(name.removeprefix(PREFIX)).expanduser()
         made = _read(folder, folder.stem)
-        return replace(made, name=f"{PREFIX}{folder.stem}-{made.digest[:8]}")
+        return replace(made, name=own_name(name))
     return _read(data_folder(root, "retrieval") / name, name)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from cyclopts import Parameter
@@ -13,7 +15,13 @@ from hnlib.training.config import Configuration, Hidden, Rare, checked
 #: What embeddings are evaluated by: classification and similarity; the last two are generated.
 TRANSFER = ("mr", "cr", "subj", "mpqa", "trec", "msrp")
 SIMILARITY = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sick")
-TASKS = (*TRANSFER, *SIMILARITY, "sick_pearson", "topic", "alike")
+#: "next" finds the sentence that follows, in the last tenth of a text of yours
+TASKS = (*TRANSFER, *SIMILARITY, "sick_pearson", "topic", "alike", "next")
+
+
+def trained_pairs(count: int) -> int:
+    """Return how many of the pairs of a text of yours train: the last tenth and a gap do not."""
+    return count - count // 10 - 1
 
 
 @dataclass(frozen=True, kw_only=True, config=checked)
@@ -37,7 +45,7 @@ class SentenceRun(Configuration):
     length
         tokens after which a sentence is cut
     tasks
-        mr, …, sts12, …, topic (default: the corpus's)
+        mr, …, sts12, …, topic, next (default: the corpus's)
     """
 
     experiment: Annotated[str, Field(min_length=1), Rare] = "sentences"
@@ -57,10 +65,25 @@ class SentenceRun(Configuration):
         *Configuration.recorded,
         *("encoder", "views", "train_size", "dimension", "vocabulary", "length"),
     )
-    accuracies: ClassVar = (*TRANSFER, "msrp_f1", "topic", "transfer")
-    correlations: ClassVar = (*SIMILARITY, "alike", "sts", "sick_pearson")
+    accuracies: ClassVar = (*TRANSFER, "msrp_f1", "topic", "transfer", "next", "next_validation")
+    correlations: ClassVar = (*SIMILARITY, "alike", "sts", "sick_pearson", "next_mrr")
     datasets: ClassVar = ("topics", "novels")
     own_datasets: ClassVar = ("text:PATH",)
+
+    @classmethod
+    def fitting(cls, dataset: str, chosen: dict) -> dict:
+        """Return training and batch size where those chosen ask for more pairs than a text has."""
+        path = Path(dataset.removeprefix("text:")).expanduser()
+        if not dataset.startswith("text:") or not path.is_file():
+            return {}
+        documents = re.split(r"\n{2,}", path.read_text("utf-8-sig").strip("\n"))
+        count = trained_pairs(sum(part.count("\n") for part in documents))
+        size, batch = chosen.get("train_size"), chosen.get("batch_size") or 256
+        used = min(size or count, count)
+        fit = {"train_size": used if size else None}
+        if batch > used // 4:
+            fit["batch_size"] = 2 ** max(1, (used // 8).bit_length() - 1)
+        return {k: v for k, v in fit.items() if v is not None and v != chosen.get(k)}
 
     def defaults_for_run(self) -> dict:
         """Return the defaults of fields that are None."""

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 
 from hnlib._checks import one_of
-from hnlib._files import data_folder, explain_failed_download, read_zip, write_atomically
+from hnlib._files import data_folder, explain_failed_download, own_name, read_zip, write_atomically
 from hnlib.sentences.config import SentenceRun
 
 PREFIX = "text:"  # before the path of a text file
@@ -153,7 +153,7 @@ def load(name: str = "topics", root: Path | str | None = None, vocabulary: int =
     text = path.read_bytes()
     digest = hashlib.sha256(text).hexdigest()
     if name != "novels":
-        name = f"{PREFIX}{path.stem}-{digest[:8]}"
+        name = own_name(name)
     elif digest != NOVELS_DIGEST:
         raise ValueError(f"{path} has another digest; delete it, then run `hnlib data novels`")
     words = text.decode("utf-8-sig").replace("\r\n", "\n").strip("\n")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hnlib.sentences import benchmarks, data, encoders, evaluation
-from hnlib.sentences.config import SIMILARITY, TRANSFER, SentenceRun
+from hnlib.sentences.config import SIMILARITY, TRANSFER, SentenceRun, trained_pairs
 from hnlib.training import records, task
 
 
@@ -23,11 +23,17 @@ class Task(task.Task):
             raise ValueError(f"queue={run.queue} requires towers=1")
         name = dataset.name if dataset else run.dataset
         default = benchmarks.GENERATED if name == "topics" else benchmarks.PUBLISHED
+        own = dataset is not None or name.startswith(data.PREFIX)
+        tasks = [*dict.fromkeys(run.tasks)] or (["next"] if own else default)
         # before the corpus, whose tokenizer takes minutes the first time
-        asked = [benchmarks.load(name, data_root) for name in dict.fromkeys(run.tasks) or default]
+        asked = [benchmarks.load(task, data_root) for task in tasks if task != "next"]
         self.corpus = dataset or data.load(run.dataset, data_root, run.vocabulary)
         super().__init__(run, self.corpus, device)
-        self.first = self.corpus.neighbours
+        self.first, last = self.corpus.neighbours, []
+        if "next" in tasks:
+            train = trained_pairs(len(self.first))
+            last = [evaluation.NextSentence(self.corpus, self.first[train + 1 :], run.length)]
+            self.first = self.first[:train]
         if run.train_size is not None and run.train_size < len(self.first):
             generator = torch.Generator().manual_seed(0)  # the same pairs for all seeds
             chosen = torch.randperm(len(self.first), generator=generator)[: run.train_size]
@@ -40,7 +46,7 @@ class Task(task.Task):
             )
         self.benchmarks = [
             evaluation.EncodedBenchmark(one, self.corpus.tokenizer, run.length) for one in asked
-        ]
+        ] + last
 
     def model(self) -> encoders.Towers:
         """Return a model with random weights."""

@@ -22,6 +22,8 @@ from cyclopts import Parameter
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from hnlib import _files
+
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
 Course = (
@@ -207,6 +209,11 @@ class Configuration:
         """Return what `dataset` can be, if data sets are in `root`."""
         return *self.datasets, *self.own_datasets
 
+    @classmethod
+    def fitting(cls, dataset: str, chosen: dict) -> dict:
+        """Return what must be smaller than `chosen` for a data set, as far as its size is known."""
+        return {}
+
     def check_names(self, root: Path | None = None, given: Container[str] = ()) -> None:
         """Raise ValueError unless data set and encoder are known, or `given` as objects."""
         for name, choices in (("dataset", self.dataset_choices(root)), ("encoder", self.encoders)):
@@ -254,6 +261,7 @@ class Configuration:
             for name, default in unchosen(type(run)).items()
             if (name in run.recorded or getattr(run, name) != default) and run.applies(name)
         }
+        chosen["dataset"] = _files.own_name(run.dataset)
         if (entry := run.entry) is not None:
             chosen["options"] = recorded_options(run.options, entry)
         return json.loads(json.dumps(chosen, default=lambda v: getattr(v, "__qualname__", str(v))))

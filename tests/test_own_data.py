@@ -1,0 +1,212 @@
+"""Data of the reader's own: a run is asked for under the key that it is recorded under."""
+
+import itertools
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from hnlib import _files, experiments
+from hnlib.images import data as images
+from hnlib.images.config import ImageRun
+from hnlib.images.registry import DATASETS, training_images
+from hnlib.sentences import data as sentences
+from hnlib.sentences.config import SentenceRun
+from hnlib.sentences.evaluation import NextSentence
+from hnlib.sentences.task import Task
+
+EXPERIMENTS = Path(__file__).resolve().parents[1] / "book/results/experiments"
+WORDS = [f"w{i}" for i in range(60)]
+
+
+def pictures(folder, counts=(13, 11, 12)):
+    """Write a folder of pictures by class."""
+    rng = np.random.default_rng(0)
+    for k, count in enumerate(counts):
+        (folder / f"class{k}").mkdir(parents=True, exist_ok=True)
+        for i in range(count):
+            array = rng.integers(0, 255, (32, 32, 3), dtype=np.uint8)
+            Image.fromarray(array).save(folder / f"class{k}/{i}.png")
+    return f"folder:{folder}"
+
+
+def collection(folder, count=60):
+    """Write a collection in BEIR's layout."""
+    rng = np.random.default_rng(0)
+    (folder / "qrels").mkdir(parents=True)
+    texts = [" ".join(rng.choice(WORDS, 12)) for _ in range(count)]
+    for name in ("corpus", "queries"):
+        lines = [json.dumps({"_id": f"{i}", "text": text}) for i, text in enumerate(texts)]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    parts = dict(train=range(0, 30), dev=range(30, 45), test=range(45, count))
+    for name, part in parts.items():
+        lines = ["query-id\tcorpus-id\tscore", *(f"{i}\t{i}\t1" for i in part)]
+        (folder / f"qrels/{name}.tsv").write_text("\n".join(lines) + "\n")
+    return f"folder:{folder}"
+
+
+def text(path, lengths=(30, 25, 2, 40)):
+    """Write a text of documents with so many sentences each."""
+    rng = np.random.default_rng(0)
+    documents = [[" ".join(rng.choice(WORDS, 6)) for _ in range(n)] for n in lengths]
+    path.write_text("\n\n".join(map("\n".join, documents)) + "\n")
+    return f"text:{path}"
+
+
+def graphs(folder, count=24):
+    """Write a set of graphs, rings and paths, in the form of TUDataset."""
+    folder.mkdir()
+    edges, graph, start = [], [], 1
+    for i in range(count):
+        nodes = range(start, start + 5 + i % 3)
+        ends = [*itertools.pairwise(nodes), *([(nodes[-1], nodes[0])] if i % 2 else [])]
+        edges += [f"{a}, {b}" for one in ends for a, b in (one, one[::-1])]
+        graph += [f"{i + 1}"] * len(nodes)
+        start = nodes[-1] + 1
+    for name, lines in (
+        ("A", edges),
+        ("graph_indicator", graph),
+        ("graph_labels", [f"{i % 2}" for i in range(count)]),
+    ):
+        (folder / f"mine_{name}.txt").write_text("\n".join(lines) + "\n")
+    return f"folder:{folder}"
+
+
+KINDS = {
+    "images": ("how-hard", pictures, dict(arms=["views b0", "views b1"], seeds=0)),
+    "retrieval": ("search", collection, dict(arms=["t0.1", "t0.05"], max_steps=3)),
+    "sentences": ("pairs", text, dict(arms=["simclr", "t0.05"], dimension=8)),
+    "graphs": ("graphs", graphs, dict(arms=["InfoGraph", "untrained"], folds=2)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_trained_on_data_of_your_own_is_found_again(kind, new_checkout, tmp_path, capsys):
+    """Also from another place, and not once a file has changed."""
+    name, make, few = KINDS[kind]
+    texts = {path.stem: path.read_text() for path in EXPERIMENTS.glob("*.toml")}
+    top = new_checkout({f"book/results/experiments/{x}.toml": t for x, t in texts.items()})
+    own = make(top / "mine")
+    blocks = [*experiments.load(name).blocks][-1:]
+    few = {"seeds": "0-1", "blocks": blocks, "epochs": 1} | few
+    design = experiments.load(name, dataset=own, **few)
+    found = experiments.train(design, device="cpu")
+    arms = design.names(design_block := next(iter(design.blocks)))
+    assert not [*found.missing()] and len(arms) == 2
+    assert experiments.effect(found, *arms, block=design_block).df == len(design.seeds) - 1
+    capsys.readouterr()
+    experiments.train(design, device="cpu")
+    assert f"{2 * len(design.seeds)} recorded, 0 to train." in capsys.readouterr().out
+    prefix, path = own.split(":")
+    moved = Path(path).rename(top / "elsewhere" if Path(path).is_dir() else top / "elsewhere.txt")
+    again = (top / "elsewhere").with_name("mine") if moved.is_dir() else top / "mine"
+    (top / "there").mkdir()
+    moved.rename(there := top / "there" / again.name)
+    elsewhere = experiments.load(name, dataset=f"{prefix}:{there}", **few)
+    assert "0 to train" in experiments.plan(elsewhere)
+    changed = there if there.is_file() else sorted(x for x in there.rglob("*") if x.is_file())[0]
+    changed.write_bytes(changed.read_bytes() + b"\n")
+    os.utime(changed.parent, ns=(0, 1))  # on a file system of coarse times
+    assert "0 recorded" in experiments.plan(elsewhere)
+
+
+def test_a_name_of_your_own_is_that_of_its_content(tmp_path):
+    """Names of files count, too; the place does not, and a size stays."""
+    (tmp_path / "one/mine/a").mkdir(parents=True)
+    (tmp_path / "other/mine/a").mkdir(parents=True)
+    files = [tmp_path / part / "mine/a/x.png" for part in ("one", "other")]
+    for file in files:
+        file.write_bytes(b"content")
+    first, second = (_files.own_name(f"folder:{file.parents[1]}") for file in files)
+    assert first == second and first.startswith("folder:mine-") and len(first) == 20
+    assert _files.own_name(f"folder:{files[0].parents[1]}@64") == f"{first}@64"
+    files[0].rename(files[0].with_name("y.png"))
+    assert _files.own_name(f"folder:{files[0].parents[1]}") != first
+    files[1].with_name("z.png").write_bytes(b"")
+    assert _files.own_name(f"folder:{files[1].parents[1]}") != first
+    for name in ("cifar10", first, "folder:nowhere", "text:nowhere.txt"):
+        assert _files.own_name(name) == name
+
+
+@pytest.mark.parametrize("counts", [(5, 4), (13, 11, 12), (20, 1, 9)])
+def test_sizes_of_a_folder_are_known_before_it_is_read(tmp_path, counts):
+    own = pictures(tmp_path / "mine", counts)
+    count = len(images.load(own).y_train)
+    assert training_images(own) == training_images(f"{own}@48") == count
+    (tmp_path / "mine").rename(tmp_path / "train")
+    pictures(tmp_path / "test", counts)
+    assert training_images(f"folder:{tmp_path}") == len(images.load(f"folder:{tmp_path}").y_train)
+    assert training_images("folder:nowhere") is None and training_images("digits") == 1437
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_fits_a_data_set_can_be_trained_and_leaves_what_fits(seed):
+    """Random published sizes: validation, training part and batch fit into any data set."""
+    rng = np.random.default_rng(seed)
+    chosen = {
+        "train_size": rng.choice([None, 10, 1000, 10_000, 45_000]),
+        "validation": int(rng.choice([0, 100, 5000])),
+        "batch_size": rng.choice([None, 16, 256, 512]),
+    }
+    name = str(rng.choice([*DATASETS]))
+    fit = ImageRun.fitting(name, chosen)
+    size, count = {**chosen, **fit}, DATASETS[name].train
+    trained = size["train_size"] or count - size["validation"]
+    assert trained + size["validation"] <= count and trained >= 2
+    assert (size["batch_size"] or 256) <= trained // 2
+    assert all(size[key] < (chosen[key] or 257) for key in fit)
+    assert ImageRun.fitting(name, size) == {}  # what fits stays
+
+
+def test_sizes_of_a_text_are_known_before_it_is_read(tmp_path):
+    own = text(tmp_path / "mine.txt")
+    fit = SentenceRun.fitting(own, {"train_size": 10_000, "batch_size": 512})
+    task = Task(SentenceRun(dataset=own, dimension=8, **fit), data_root=tmp_path)
+    assert task.examples == fit["train_size"] and fit["batch_size"] <= task.examples // 4
+    assert SentenceRun.fitting(own, fit) == {} == SentenceRun.fitting("novels", {})
+    pairs = sentences.load(own, tmp_path).neighbours
+    (last,) = task.benchmarks
+    for part in last.parts.values():  # a sentence between them is in no pair of both
+        assert not np.intersect1d(part, [*task.first, *(task.first + 1)]).size
+    assert len(pairs) > task.examples + sum(map(len, last.parts.values()))
+
+
+def test_the_sentence_that_follows_is_sought_among_all_others_of_its_half(tmp_path):
+    """By a slow loop over cosines. Control: the loop that may answer with the question."""
+    corpus = sentences.load(text(tmp_path / "mine.txt", (60, 50)), tmp_path)
+    first = corpus.neighbours[:41]
+    table = torch.randn(len(corpus), 5, generator=torch.Generator().manual_seed(1))
+
+    class Encoder(torch.nn.Module):
+        """Looks sentences up by their tokens."""
+
+        def forward(self, tokens):
+            """Return the rows of the table of the sentences with these tokens."""
+            every = corpus.rows(torch.arange(len(corpus)), 64)
+            width = max(every.shape[1], tokens.shape[1])
+            pad = lambda x: torch.nn.functional.pad(x, (0, width - x.shape[1]))  # noqa: E731
+            return table[(pad(tokens)[:, None] == pad(every)).all(2).double().argmax(1)]
+
+    scores, correct = NextSentence(corpus, first, 64).scores(Encoder(), seed=0)
+
+    def loop(part, itself):
+        ranks = []
+        for i in part.tolist():
+            cosine = lambda j: float(torch.cosine_similarity(table[i], table[j], dim=0))  # noqa: E731, B023
+            others = [j + 1 for j in part.tolist() if itself or j + 1 != i]
+            ranks.append(1 + sum(cosine(j) > cosine(i + 1) for j in others))
+        return np.array(ranks)
+
+    for name, part in (("next_validation", first[:20]), ("next", first[21:])):
+        ranks = loop(part, False)
+        assert scores[name] == pytest.approx((ranks == 1).mean())
+        assert correct[name].tolist() == (ranks == 1).tolist()
+    assert scores["next_mrr"] == pytest.approx((1 / ranks).mean())
+    assert (1 / loop(part, True)).mean() < scores["next_mrr"] - 0.01
+    with pytest.raises(ValueError, match=r"has 3 pairs of neighbours in its last tenth; need 4"):
+        NextSentence(corpus, first[:3], 64)
