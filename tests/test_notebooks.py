@@ -237,3 +237,14 @@ def test_a_claim_without_a_control_stops_the_book_but_not_a_draft(project, verdi
 
 def test_every_notebook_is_in_the_table_of_contents():
     assert set(build.chapters()) == set((execute.root() / "notebooks").rglob("*.md"))
+
+
+def test_seeds_are_a_number_or_a_text_whatever_is_published():
+    """Control: of another whole number a range is refused; pydantic alone takes "0-2" for -2."""
+    read = lambda text, default: execute.guard_parameters({"seeds": default}, {"seeds": text})  # noqa: E731
+    for default in (3, "0-2", None):
+        assert read("4", default) == {"seeds": 4} and read("0-3", default) == {"seeds": "0-3"}
+        assert read('"4"', default) == {"seeds": "4"} and read("None", default) == {"seeds": None}
+    with pytest.raises(ValueError, match="parameter epochs must be like 3, got '0-2'"):
+        execute.guard_parameters({"epochs": 3}, {"epochs": "0-2"})
+    assert execute.guard_parameters({"size": 3}, {"size": "10_000"}) == {"size": 10_000}

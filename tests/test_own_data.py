@@ -77,7 +77,7 @@ def graphs(folder, count=24):
 
 
 KINDS = {
-    "images": ("how-hard", pictures, dict(arms=["views b0", "views b1"], seeds=0)),
+    "images": ("how-hard", pictures, dict(arms=["views b0", "views b1"], seeds="0")),
     "retrieval": ("search", collection, dict(arms=["t0.1", "t0.05"], max_steps=3)),
     "sentences": ("pairs", text, dict(arms=["simclr", "t0.05"], dimension=8)),
     "graphs": ("graphs", graphs, dict(arms=["InfoGraph", "untrained"], folds=2)),

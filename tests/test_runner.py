@@ -73,7 +73,7 @@ def test_a_parameter_changes_runs_and_the_published_value_changes_nothing(checko
     published = experiments.load("main")
     same = experiments.load("main", dataset="scifact", seeds="0-3", max_steps=300, lr=None)
     assert same is published
-    other = experiments.load("main", dataset="generated", seeds=2, temperature=None)
+    other = experiments.load("main", dataset="generated", seeds="2", temperature=None)
     assert other.changed == {
         "dataset": ("scifact", "generated"),
         "lr": (None, 0.3),  # fits the data
@@ -125,7 +125,7 @@ def sized(run):
 
 
 def test_a_record_without_what_is_watched_does_not_count(checkout):
-    one = experiments.load("choice", arms=["plain lr0.1"], seeds=5)
+    one = experiments.load("choice", arms=["plain lr0.1"], seeds="5")
     fields = dict(kind="images", dataset="digits", train_size=200, epochs=1)
     experiments.train(replace(one, fields=fields), device="cpu")
     watching = replace(one, fields=fields, watches="size")

@@ -12,6 +12,7 @@ import itertools
 import json
 import re
 import tomllib
+import warnings
 from collections.abc import Iterator
 from dataclasses import field, replace
 from fnmatch import fnmatchcase
@@ -31,15 +32,22 @@ SELECTED = ("seeds", "arms", "blocks", "primary", "beside")  # parameters, no fi
 
 
 def _seeds(text: Any) -> Any:
-    """Return the seeds of a text like "0-11" or "3", of a number or a list."""
-    if isinstance(text, int):
-        return (text,)
+    """Return the seeds of a text like "0-11" or "3"."""
     if not isinstance(text, str):
         return text
     first, _, last = text.partition("-")
     if not re.fullmatch(r"\d+(-\d+)?", text) or int(last or first) < int(first):
         raise ValueError(f'seeds must be like "0-11" or "3", got {text!r}')
     return tuple(range(int(first), int(last or first) + 1))
+
+
+def _numbered(seeds: Any, first: int) -> Any:
+    """Return seeds: so many from the first, or those of a text or a list."""
+    if not isinstance(seeds, int):
+        return _seeds(seeds)
+    if seeds < 1 or isinstance(seeds, bool):
+        raise ValueError(f"seeds must be at least one, got {seeds}")
+    return tuple(range(first, first + seeds))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, config=ConfigDict(extra="forbid"))
@@ -57,6 +65,7 @@ class Design:
     beside: tuple[str, ...] | dict[str, str] = ()  # or beside which metric
     seeds: Annotated[tuple[int, ...], BeforeValidator(_seeds)]
     minutes: float = 0.0
+    after: tuple[str, ...] = ()  # whose seeds this one, which repeats or confirms it, leaves out
     closed: str = ""  # why no further run is planned
     mixed: bool = False  # whether processors may differ within a seed
     watches: str = ""  # what only a record counts whose history has it
@@ -70,6 +79,13 @@ class Design:
     fits: dict[str, dict] = field(default_factory=dict, repr=False)  # by data set, see `load`
     changed: dict[str, tuple] = field(default_factory=dict)  # by parameter: published, and here
     given: dict[str, Any] = field(default_factory=dict, repr=False)  # what `load` was called with
+
+    @property
+    def is_part(self) -> bool:
+        """Whether all runs are published ones: nothing was changed but which seeds and blocks."""
+        return self.changed.keys() <= {"seeds", "blocks"} and {*self.seeds} <= {
+            *self.changed.get("seeds", (self.seeds,))[0]
+        }
 
     def metric(self, block: str = "") -> str:
         """Return the metric that decides in a block."""
@@ -122,7 +138,7 @@ class Design:
         chosen = merged(merged(self.fields, self.blocks[block]), arm)
         chosen |= {k: new for k, (_, new) in self.changed.items() if k not in SELECTED}
         kind = kinds.run_class(chosen.pop("kind"))
-        if self.changed:  # its predictions are not about such runs
+        if not self.is_part:  # its predictions are not about such runs
             chosen["experiment"] = f"{self.name}-changed"
         chosen.setdefault("experiment", self.name)
         if chosen.get("method") == UNTRAINED:  # TOML has no word for None
@@ -133,15 +149,38 @@ class Design:
         """Return the design whose runs choose an arm, at the parameters of this one.
 
         It has the blocks of this one, and keeps its own seeds, but has no more of them than this
-        one if the seeds were changed.
+        one if it was changed in more than them.
         """
-        if "experiment" not in rule:
+        own = [block for block in self.blocks if block in rule.get("blocks", self.blocks)]
+        if "experiment" not in rule or not own:
             return self
         given = {key: value for key, value in self.given.items() if key not in SELECTED}
-        given |= {"blocks": [*self.blocks]} if self.changed else {}
+        given |= {"blocks": own} if self.changed else {}
         other = load(rule["experiment"], **given)
-        few = other.seeds[: len(self.seeds)] if "seeds" in self.given else None
-        return load(rule["experiment"], **given, seeds=few)
+        few = "seeds" in self.given and not self.is_part
+        return (
+            load(rule["experiment"], **given, seeds=other.seeds[: len(self.seeds)])
+            if few
+            else other
+        )
+
+    def followed(self, parameters: dict) -> list[Design]:
+        """Return the designs on the same data whose seeds this one leaves out.
+
+        Those are what it is `after`, at the parameters of this one, but for seeds that are named,
+        and what chooses its arms.
+        """
+        given = {k: v for k, v in parameters.items() if k not in SELECTED}
+        if isinstance(number := parameters.get("seeds"), int):
+            given["seeds"] = number
+        small, here = self.given.get("small", False), config.canonical(given)
+        others = [*(_at(_read(name), small, here) for name in self.after), *self.choosers()]
+        return [other for other in others if other._data() & self._data()]
+
+    def _data(self) -> set:
+        changed = {key: new for key, (_, new) in self.changed.items()}
+        fields = (self.fields | block | changed for block in self.blocks.values())
+        return {one.get("dataset") for one in fields}
 
     def choosers(self) -> list[Design]:
         """Return the other designs whose runs choose arms of this one."""
@@ -175,7 +214,8 @@ def load(name: str, *, small: bool = False, **parameters) -> Design:
         Take what the file's table `small` says, where no parameter says otherwise: embedded data,
         few seeds and arms.
     **parameters
-        ``seeds`` ("0-2", a number or a list); ``arms``, patterns of those to keep; ``blocks``; the
+        ``seeds``, how many, from the experiment's first and past those of what it follows, or
+        which ("0-2" or a list); ``arms``, patterns of those to keep; ``blocks``; the
         read-outs ``primary`` and ``beside``; and any fields of runs, which then hold in every block
         and arm. None and the published value change nothing. A value that some blocks have keeps
         these; one that none has keeps the first of the blocks that differ in it. What must follow a
@@ -184,10 +224,16 @@ def load(name: str, *, small: bool = False, **parameters) -> Design:
     Raises
     ------
     ValueError
-        If a parameter is no field of these runs, or fits no arm or block.
+        If a parameter is no field of these runs, or fits no arm or block, or if seeds are those of
+        what this experiment repeats or confirms.
     """
     given = {key: value for key, value in parameters.items() if value is not None}
-    return _at(_read(name), small, config.canonical(given))
+    published = _read(name)
+    number = given.get("seeds")
+    if isinstance(number, int) and number != len(published.seeds):
+        old = f'seeds={number} are so many seeds; until 0.2 it was the one, which is "{number}" now'
+        warnings.warn(old, FutureWarning, stacklevel=2)
+    return _at(published, small, config.canonical(given))
 
 
 @functools.lru_cache(maxsize=512)
@@ -205,12 +251,13 @@ def _at(published: Design, small: bool, parameters: str) -> Design:
         for key in given:
             one_of(usual, key, f"runs of {name}.toml have no parameter")
         if "seeds" in given:
-            given = given | {"seeds": _seeds(given["seeds"])}
+            given = given | {"seeds": _numbered(given["seeds"], published.seeds[0])}
         if isinstance(given.get("arms"), str):
             raise ValueError(f'arms must be a list, such as ["t0.1*"], got {given["arms"]}')
         return {k: v for k, v in given.items() if config.canonical(usual[k]) != config.canonical(v)}
 
-    asked = (published.small if small else {}) | unusual(json.loads(parameters))
+    given = json.loads(parameters)
+    asked = (published.small if small else {}) | {key: given[key] for key in unusual(given)}
     dataset = asked.get("dataset") or ""
     own = dataset.partition(":")[0] + ":"  # of your own data, such as folder:PATH
     fits = published.fits.get(dataset, published.fits.get(own, {}))
@@ -220,14 +267,14 @@ def _at(published: Design, small: bool, parameters: str) -> Design:
         fits = kind.fitting(dataset, usual_here | fits | asked) | fits
     changed = unusual(_in_blocks(published.blocks, fits | asked))
     if not changed:
-        return published
+        return _apart(published, given, asked)
     here, no_block = usual | changed, f"{name}.toml has no block"
     blocks = {one_of(published.blocks, x, no_block): published.blocks[x] for x in here["blocks"]}
 
     def kept(arms: dict) -> dict:
         return {x: arms[x] for x in arms if any(fnmatchcase(x, one) for one in here["arms"])}
 
-    return replace(
+    made = replace(
         published,
         seeds=here["seeds"],
         primary=here["primary"],
@@ -239,6 +286,27 @@ def _at(published: Design, small: bool, parameters: str) -> Design:
         given=asked | {"small": small},
         closed="",
     )
+    return _apart(made, given, asked)
+
+
+def _apart(made: Design, given: dict, asked: dict) -> Design:
+    """Return a design with seeds past those of what it follows, where it would share some.
+
+    `given` are the parameters, and `asked` those that count here. Raises ValueError if seeds are
+    named there that are shared.
+    """
+    others = made.followed(given) if given or made.changed else []
+    taken = {seed: one.name for one in others for seed in one.seeds}
+    if not (shared := sorted({*made.seeds} & taken.keys())):
+        return made
+    count = asked.get("seeds", len(made.seeds))
+    if not isinstance(count, int):
+        raise ValueError(
+            f"{made.name} repeats or confirms {taken[shared[0]]}, which has seed {shared[0]}, too; "
+            f"give how many seeds, such as {len(made.seeds)}, not which"
+        )
+    past, (usual, _) = _numbered(count, max(taken) + 1), made.changed.get("seeds", (made.seeds, ()))
+    return replace(made, seeds=past, changed=made.changed | {"seeds": (usual, past)})
 
 
 def _in_blocks(blocks: dict[str, dict], given: dict) -> dict:
@@ -273,7 +341,7 @@ def _text(name: str) -> str:
 @functools.lru_cache(maxsize=256)
 def _published(name: str, text: str, of_base: str) -> Design:
     # what stands in the file itself replaces what is in its base, key by key
-    content: dict[str, Any] = tomllib.loads(of_base) | tomllib.loads(text)
+    content: dict[str, Any] = {**tomllib.loads(of_base), "after": [], **tomllib.loads(text)}
     content.pop("base", None)
     known = config.defaults(kinds.run_class(content["fields"]["kind"]))
     grids = (_grid(known, **grid) for grid in content.pop("grids", []))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import time
@@ -64,7 +65,17 @@ def train(design: Design, *, minutes: float | None = None, **how) -> Found:
 
 
 def train_all(designs: Iterable[Design], *, minutes: float | None = None, **how) -> list[Found]:
-    """Train several designs as `train` does, one after the other, all within the same minutes."""
+    """Train several designs as `train` does, one after the other, all within the same minutes.
+
+    Raises ValueError if one of them shares a run with another that it repeats or confirms.
+    """
+    designs = [*designs]
+    for one, other in itertools.permutations(designs, 2):
+        if other.name in one.after and found(one).planned().keys() & found(other).planned().keys():
+            raise ValueError(
+                f"{one.name} repeats or confirms {other.name} and would have its runs; give how "
+                "many seeds, not which"
+            )
     end = time.monotonic() + 60 * (minutes or math.inf)
     return [_train(one, end, **how) for one in designs]
 

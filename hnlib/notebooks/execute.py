@@ -139,6 +139,8 @@ def _parse(text: str, default):
         return [_parse(x, default[0] if default else None) for x in split(text.strip("[] "))]
     if default is None:
         return config.literal(text)
+    if type(default) is int and not re.fullmatch(r"[+-]?[\d_]+", text):
+        raise ValueError  # pydantic takes "0-2" for -2
     return TypeAdapter(type(default)).validate_strings(text)
 
 
@@ -153,7 +155,10 @@ def guard_parameters(defaults: dict, given: dict) -> dict:
         if name not in defaults:
             raise ValueError(f"unknown parameter {name!r}; the notebook has {listing}")
         try:
-            values[name] = _parse(text, defaults[name]) if isinstance(text, str) else text
+            default = defaults[name]
+            if name == "seeds" and not isinstance(default, list):
+                default = None  # how many, or which
+            values[name] = _parse(text, default) if isinstance(text, str) else text
         except ValueError:
             raise ValueError(
                 f"parameter {name} must be like {defaults[name]!r}, got {text!r}; "

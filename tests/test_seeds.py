@@ -1,0 +1,98 @@
+"""What repeats or confirms never has the runs of what it follows, at any parameters."""
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hnlib import experiments
+from hnlib.training import records
+
+PAGE = Path(__file__).resolve().parents[1] / "notebooks/experiments/hardness-or-temperature.md"
+FOLLOWING = [name for name in experiments.names() if experiments.load(name).after]
+
+
+def data(design):
+    """The data sets of a design."""
+    changed = {key: new for key, (_, new) in design.changed.items()}
+    return {(design.fields | x | changed).get("dataset") for x in design.blocks.values()}
+
+
+@pytest.mark.filterwarnings("ignore:seeds=")
+@pytest.mark.parametrize("draw", range(60))
+def test_what_follows_shares_no_run_at_random_parameters(draw):
+    """A seed is in the key of a run: no common seed on the same data, no common run."""
+    rng = np.random.default_rng(draw)
+    name = str(rng.choice(FOLLOWING))
+    given = {
+        "seeds": [None, int(rng.integers(1, 15))][rng.integers(2)],
+        "dataset": [None, "digits", "cifar10", "cifar100", "stl10"][rng.integers(5)],
+        "small": bool(rng.integers(2)),
+        "epochs": [None, 3][rng.integers(2)],
+    }
+    one = experiments.load(name, **given)
+    for other in (experiments.load(x, **given) for x in one.after):
+        if data(one) & data(other):
+            assert not {*one.seeds} & {*other.seeds}, (name, other.name, given)
+    if given["seeds"] and not given["small"]:
+        assert len(one.seeds) == given["seeds"]
+
+
+def test_every_experiment_that_follows_another_is_named_here():
+    """By what their pages say of them; the published seeds are apart already."""
+    follows = {name: experiments.load(name).after for name in FOLLOWING}
+    assert follows == {
+        "equal-gamma": ("map",),
+        "images-longer-hundred": ("images-longer",),
+        "made-up-again": ("made-up",),
+        "resnet18-confirmed": ("resnet18", "resnet18-temperatures"),
+        "resnet18-temperatures": ("resnet18",),
+    }
+
+
+@pytest.mark.filterwarnings("ignore:seeds=")
+def test_seeds_are_how_many_or_which():
+    seeds = lambda name, **given: experiments.load(name, **given).seeds  # noqa: E731
+    assert seeds("map", seeds=2) == (0, 1) and seeds("map", seeds="2") == (2,)
+    assert seeds("equal-gamma", seeds=3) == (3, 4, 5) and seeds("map", seeds=3) == (0, 1, 2)
+    assert seeds("equal-gamma", seeds=4) == (4, 5, 6, 7)  # the map has seed 3 then
+    assert seeds("map", seeds=[4, 6]) == (4, 6)
+    with pytest.raises(ValueError, match="equal-gamma repeats or confirms map, which has seed 2"):
+        experiments.load("equal-gamma", seeds="2-4")
+    for wrong in (0, -1, True):
+        with pytest.raises(ValueError, match="seeds must be at least one"):
+            experiments.load("map", seeds=wrong)
+
+
+def test_a_number_that_was_a_seed_warns_once_and_the_published_number_does_not():
+    with pytest.warns(FutureWarning, match='seeds=4 are so many seeds; .* which is "4" now'):
+        experiments.load("map", seeds=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert experiments.load("map", seeds=3) is experiments.load("map")
+
+
+def test_a_part_of_the_published_seeds_is_the_published_experiment():
+    """Its name is in the records; a seed more, or another field, makes it another."""
+    part = experiments.recorded("resnet18-confirmed", seeds="7-8")
+    run = part.run("released", 7)
+    assert part.design.is_part and run.experiment == "resnet18-confirmed"
+    whole = experiments.recorded("resnet18-confirmed")
+    assert records.name(run.configuration) == whole.run("released", 7).name
+    for more in (dict(seeds="7-12"), dict(seeds="7-8", epochs=2)):
+        other = experiments.load("resnet18-confirmed", **more)
+        assert not other.is_part
+        assert experiments.found(other).run("released", 7).experiment.endswith("-changed")
+    assert experiments.load("map", blocks=["CIFAR-100"]).is_part
+
+
+def test_experiments_of_a_page_that_would_share_runs_are_refused(monkeypatch):
+    """Named seeds that are new to both; a number is moved past."""
+    monkeypatch.setattr("hnlib.experiments.runner.train", lambda runs, **how: 1 / 0)
+    few = dict(dataset="digits", arms=["t0.5 b4*"], epochs=1)
+    both = [experiments.load(name, seeds="100-101", **few) for name in ("map", "equal-gamma")]
+    fields = [experiments.found(one).planned().keys() for one in both]
+    assert fields[0] & fields[1]
+    with pytest.raises(ValueError, match="equal-gamma repeats or confirms map and would have its"):
+        experiments.train_all(both, device="cpu")
