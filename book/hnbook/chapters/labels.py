@@ -89,6 +89,11 @@ class Watched(methods.Method):
         super().__init__(run.method, entry, entry.defaults | run.options)
         self.labels = Task(run).fixed[-1].cpu()
 
+    @classmethod
+    def of(cls, run) -> Watched | None:
+        """Return the method of a run of the experiment *assumption*, None for any other run."""
+        return cls(run) if run.experiment.startswith("assumption") else None
+
     def observe(self, contrast: Contrast) -> dict[str, float]:
         """Return what the learning curves show of these views."""
         labels, t = self.labels.to(contrast.similarity.device), self.options["temperature"]
