@@ -472,8 +472,7 @@ def test_the_share_that_sharpness_explains(grid):
     spread = cells * means.var() - (cells - 1) * noise
     share = 1 - (lost - (cells - 5) * noise) / spread
     assert (
-        experiments.sharpness_map(grid, "whole").share("knn")[0] == pytest.approx(share)
-        and share < 0.995
+        experiments.map_of(grid, "whole").share("knn")[0] == pytest.approx(share) and share < 0.995
     )
     assert experiments.outcome(grid, "sharpness", "knn").low == pytest.approx(share)
     assert share != pytest.approx(1 - lost / (cells * means.var()))

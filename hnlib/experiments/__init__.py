@@ -3,15 +3,7 @@
 import hnlib.training  # noqa: F401  # first: without its packages it says what to install
 from hnlib.experiments.design import Design, digest, load, names
 from hnlib.experiments.execution import model, plan, train, train_all
-from hnlib.experiments.findings import (
-    edges,
-    effect,
-    effects,
-    lines,
-    sharpness_map,
-    together,
-    waiting,
-)
+from hnlib.experiments.findings import edges, effect, effects, lines, map_of, together, waiting
 from hnlib.experiments.found_records import Found, by_processor, found, recorded
 from hnlib.experiments.predictions import outcome, verdicts
 
@@ -26,12 +18,12 @@ __all__ = [
     "found",
     "lines",
     "load",
+    "map_of",
     "model",
     "names",
     "outcome",
     "plan",
     "recorded",
-    "sharpness_map",
     "together",
     "train",
     "train_all",

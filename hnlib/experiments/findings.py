@@ -94,7 +94,7 @@ def lines(found: Found, base: str | None = None, names=None, metrics=None) -> li
     return written
 
 
-def sharpness_map(found: Found, block: str = "", arms: str = "t*") -> Map:
+def map_of(found: Found, block: str = "", arms: str = "t*") -> Map:
     """Return the map of the matching arms, which vary temperature and tilt."""
     rows = found.rows(block, found.design.matching(arms, block))
     return Map(rows, found.design.primary)

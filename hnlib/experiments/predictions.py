@@ -219,7 +219,7 @@ def widest(have: Found, line: dict, metric: str, block: str) -> dict[str, Any]:
 
 def share(have: Found, line: dict, metric: str, block: str) -> dict[str, Any]:
     """Return the share of the variance between `arms` that a smooth curve in γ explains."""
-    explained = findings.sharpness_map(have, block, line["arms"]).share(metric)
+    explained = findings.map_of(have, block, line["arms"]).share(metric)
     return {"": Level(format_share(explained), explained[0], explained[0])}
 
 
