@@ -7,7 +7,8 @@ named: its text is found wherever it stands, once. With words only rows are trie
 one. A mutant that no test notices is a fault of the tests, unless the row says why it `survives`.
 
 `--survivors` applies the rows that say `survived = true` to an earlier commit, in four groups, and
-runs that commit's own tests: as long as these pass, they did not notice. Half an hour a group.
+runs that commit's own tests: as long as these pass, they did not notice. Half an hour a group, on
+an idle machine.
 """
 
 import argparse
@@ -136,13 +137,15 @@ def survivors(commit: str, rows: list[dict]) -> int:
             (file,) = places(row, old)
             groups[seen[file] % GROUPS].append((file, row))  # texts of one file may overlap
             seen[file] += 1
-        for group in groups.values():
-            noticed += _noticed(old, group, [])
+        for row in missing:
+            print(f"not in {commit}: {row['area']}: {row['means']}")
+        for group in sorted(groups.values(), key=len):  # what is small is known soon
+            found = _noticed(old, group, [])
+            for row in found:
+                print(f"noticed: {row['area']}: {row['means']}")
+            noticed += found
             print(f"{len(group)} rows tried, {len(noticed)} noticed in all", flush=True)
         subprocess.run(["git", "worktree", "remove", "--force", old], cwd=ROOT, check=True)
-    for word, several in ((f"not in {commit}", missing), ("noticed", noticed)):
-        for row in several:
-            print(f"{word}: {row['area']}: {row['means']}")
     print(f"{len(rows) - len(missing) - len(noticed)} of {len(rows)} were not noticed at {commit}")
     return len(missing) + len(noticed)
 
