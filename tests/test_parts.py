@@ -140,3 +140,13 @@ def test_scores_are_on_the_disk_before_their_lines(tracked, tmp_path, monkeypatc
     store.add([record()], tracked)
     assert store.altered(tracked) == [] and records.load_all(tracked) == [record()]
     assert len([*tracked.glob("*.parquet")]) == 1 and write is store.write
+
+
+def test_a_part_unpacks_to_so_many_values_at_most(tracked, monkeypatch):
+    """Ten million equal scores are some kilobytes."""
+    store.add([record() | {"losses": [0.5] * 10**7}], tracked)
+    (part,) = tracked.glob("*.parquet")
+    assert part.stat().st_size < 20_000 and len(records.load_all(tracked)[0]["losses"]) == 10**7
+    monkeypatch.setattr(parts, "LARGEST", 10**6)
+    with pytest.warns(UserWarning, match=r"it has 10,[0-9,]+ values, more than 1,000,000"):
+        assert "losses" not in records.load_all(tracked)[0]

@@ -20,6 +20,7 @@ from hnlib.training.config import canonical
 
 REST = "rest"
 PAGE = 2**24  # bytes: what compresses well together stands together
+LARGEST = 2**27  # values of a part: twenty times what the largest of the book has
 
 
 def of(lines: Path) -> list[Path]:
@@ -75,6 +76,11 @@ def _table(part: Path, **which):
     content = part.read_bytes()
     if part.name.split(".")[-2] != _digest(content):
         raise ValueError("its content has not the digest in its name: restore it from git")
+    about = parquet.read_metadata(pyarrow.BufferReader(content))
+    groups = (about.row_group(i) for i in range(about.num_row_groups))
+    values = sum(x.column(i).num_values for x in groups for i in range(x.num_columns))
+    if values > LARGEST:
+        raise ValueError(f"it has {values:,} values, more than {LARGEST:,}")
     return parquet.read_table(pyarrow.BufferReader(content), **which)
 
 
