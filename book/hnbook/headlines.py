@@ -54,10 +54,8 @@ class Headline:
 
     def effect(self, metric: str | None = None, block: str = "") -> Effect:
         """Return the difference in a block, uncorrected."""
-        pair = self.ours, self.base
-        if self.chosen:
-            return _repeated(self.experiment, *pair, metric, block)
-        return experiments.effect(experiments.recorded(self.experiment), *pair, metric, block)
+        compare = selection.effect if self.chosen else experiments.effect
+        return compare(experiments.recorded(self.experiment), self.ours, self.base, metric, block)
 
 
 def _read(words: str, compare: tuple[str, str, str], blocks=("",), chosen=False, **answers):
@@ -197,22 +195,16 @@ def given(name: str, metric: str | None = None) -> Effect:
     return experiments.effect(experiments.recorded(experiment), ours, base, metric, *block)
 
 
+@functools.cache
 def repeated(name: str) -> Effect | str:
     """Return one of `GAINS` with the choice repeated, or why there is none."""
     _, experiment, ours, base, *block = GAINS[name]
     found = experiments.recorded(experiment)
-    sides = {ours, base} & found.design.chosen.keys()
-    if not sides:
+    if not {ours, base} & found.design.chosen.keys():
         return "nothing was chosen"
-    effect = _repeated(experiment, ours, base, None, *block)
+    effect = selection.effect(found, ours, base, None, *block)
     source, _ = found.candidates(base, *block)
     return effect if effect.df else f"{len(source.design.seeds)} seeds chose"
-
-
-@functools.cache
-def _repeated(name: str, ours: str, base: str, metric: str | None = None, block="") -> Effect:
-    """Return the effect of two arms of an experiment with the choice repeated."""
-    return selection.effect(experiments.recorded(name), ours, base, metric, block)
 
 
 def gain_rows() -> list[dict[str, str]]:
