@@ -91,6 +91,7 @@ _UNREMIX = dict(temperature=0.5, mixture=negatives.THIRDS, learn="fixed", gradie
 _MIXED = dict(temperature=0.5, hardest=32, pairs=32, with_anchor=4)
 _LABELS = dict(positives="class", average="anchors")
 _SCL = dict(temperature=0.5, **_LABELS, on_empty="raise")
+_SUPCON = dict(temperature=0.5, on_empty="raise")
 _H_SCL = dict(**_TILT, **_LABELS, on_empty="raise")
 _ABOVE = dict(temperature=0.5, tau=math.exp(-0.2), **_LABELS, on_empty="skip", level=None)
 _SIGLIP = dict(temperature=0.5, bias=None, learn_scale=False)  # the last in the names of records
@@ -158,6 +159,7 @@ CATALOGUE = {
     "h-scl-threshold": Entry(
         "H-SCL(τ)", "hscl", _ABOVE, negatives.thresholded, supervised=True, later=("level",)
     ),
+    "supcon": Entry("SupCon", "supcon", _SUPCON, objective=objectives.supcon, supervised=True),
 }
 
 

@@ -260,7 +260,11 @@ class gaussian(SimilarityWeighting):
 
 @dataclass(frozen=True, eq=False)
 class popularity(Weighting):
-    r"""Negatives weighted against their popularity, $w_{ij} \propto 1/q_j$ (the logQ correction).
+    r"""Negatives weighted against their popularity, $w_{ij} \propto 1/q_j$.
+
+    These weights share an anchor's push as both logQ corrections do, but they sum to one, so by
+    themselves they are neither: a correction also decides how much all negatives weigh together.
+    The two need no weighting of their own (see the example).
 
     Parameters
     ----------
@@ -278,6 +282,28 @@ class popularity(Weighting):
     ----------
     .. [logq] Yi et al., *Sampling-Bias-Corrected Neural Modeling for Large Corpus Item
        Recommendations*, RecSys 2019.
+    .. [logqrefined] Khrylchenko et al., *Correcting the LogQ Correction*, RecSys 2025.
+
+    Examples
+    --------
+    LogQ subtracts $\log q_j$ from every logit, the positive's too [logq]_. The refined one leaves
+    the positive alone and subtracts $\log(nq_j)$ from those of $n$ negatives [logqrefined]_.
+    `popularity` is the latter if its scale is the mean of $1/q_j$ over the negatives.
+
+    >>> import torch
+    >>> from hnlib import negatives, objectives
+    >>> from hnlib.contrast import Contrast
+    >>> users, items = torch.randn(2, 8, 4, generator=torch.Generator().manual_seed(0))
+    >>> q = torch.arange(1, 9) / 100  # of each item's pairs among all
+    >>> contrast = Contrast.from_pairs(users, items)
+    >>> logq = contrast.uniform_log_weights - (q / q[:, None]).log()
+    >>> refined = contrast.uniform_log_weights - (7 * q).log()  # of 7 negatives
+    >>> log_w = negatives.popularity(q)(contrast)
+    >>> [f"{objectives.info_nce(contrast, w):.3f}" for w in (logq, refined, log_w)]
+    ['2.753', '3.941', '2.460']
+    >>> scale = (contrast.admissible / q).sum(1) / 7
+    >>> f"{objectives.info_nce(contrast, log_w, scale=scale):.3f}"
+    '3.941'
     """
 
     frequency: Annotated[Tensor, _checks.positive]

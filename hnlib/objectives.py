@@ -372,6 +372,57 @@ def pairwise(
 
 
 @checked
+def supcon(
+    contrast: Contrast, log_w: Tensor, temperature: Positive = 0.5, reduction: Reduction = "mean"
+) -> Tensor:
+    r"""Compute SupCon: each positive competes with the other positives, too.
+
+    `info_nce` with several positives compares each with the negatives alone. Here the class-mates
+    stand in the denominator as well, so the loss also evens out their similarities, and it cannot
+    fall below the logarithm of their number.
+
+    Parameters
+    ----------
+    contrast, log_w, reduction
+        As in `info_nce`.
+    temperature : float or Tensor of shape [n], default 0.5
+        Temperature $t > 0$.
+
+    Returns
+    -------
+    Tensor of shape [] or [n]
+        The loss.
+
+    Raises
+    ------
+    ValueError
+        If an option is out of range.
+
+    Notes
+    -----
+    With the positives $P(i)$ and the negatives $N(i)$ of an anchor,
+
+    $$-\frac1{|P(i)|} \sum_{p \in P(i)} \log \frac{e^{s_{ip}/t}}
+    {\sum_{q \in P(i)} e^{s_{iq}/t} + |N(i)| \sum_{j \in N(i)} w_{ij} e^{s_{ij}/t}}$$
+
+    With uniform weights this is $L_{out}$ of the paper. With one positive it is InfoNCE with
+    $Q = |N(i)|$.
+
+    References
+    ----------
+    .. [supcon] Khosla et al., *Supervised Contrastive Learning*, NeurIPS 2020, eq. (2).
+    """
+    check_weights(contrast, log_w)
+    s = contrast.similarity
+    s = s / per_anchor("temperature", temperature, len(s))
+    counts = contrast.negative_counts.clamp_min(1).to(s)
+    weighted = s + log_w + counts.log()[:, None]
+    denominator = torch.where(contrast.positives, s, weighted).logsumexp(1, keepdim=True)
+    loss = denominator - contrast.masks.at_positives(s)
+    return averaged(loss, contrast, log_w.amax(1), reduction)
+
+
+@checked
 def soft_targets(
     contrast: Contrast,
     log_w: Tensor,

@@ -148,6 +148,18 @@ def supervised(
     return values if average == "pairs" else values[W.sum(1) > 0].mean()
 
 
+def supcon(z1, z2, y, temperature=0.5):
+    """L_out of the paper: a logarithm for each positive, over all but the anchor itself."""
+    Z, S, P, _ = views(z1, z2, y)
+    total = 0.0
+    for i in range(len(Z)):
+        everyone = sum(math.exp(S[i, a] / temperature) for a in range(len(Z)) if a != i)
+        mates = np.flatnonzero(P[i])
+        logs = [math.log(math.exp(S[i, p] / temperature) / everyone) for p in mates]
+        total -= sum(logs) / len(mates)
+    return total / len(Z)
+
+
 def basic(weights, z1, z2, y, **options):
     """The mean of the negatives less that of the positives."""
     _, S, P, A = views(z1, z2)
@@ -270,7 +282,7 @@ def mochi(z1, z2, y, temperature=0.5, hardest=32, pairs=32, with_anchor=4):
     return np.mean(info_nce(S, P, uniform(S, A), temperature, 0.0, n - 2 + k))
 
 
-WRITTEN = (siglip, artanh, bpr, mw, soft_targets, unremix, unremix_printed, mochi)
+WRITTEN = (siglip, artanh, bpr, mw, soft_targets, unremix, unremix_printed, mochi, supcon)
 METHODS = {function.__name__.replace("_", "-"): function for function in WRITTEN} | {
     "simclr": partial(nce, hardened),
     "hcl": partial(nce, tilted, tau_plus=0.1),

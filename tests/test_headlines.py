@@ -12,7 +12,7 @@ from hnbook.tables import interval
 from hnlib import experiments
 from hnlib.experiments import selection
 
-INTERVAL = re.compile(r"\+?−?\d+\.\d+ \[[+−]?\d+\.\d+, [+−]?\d+\.\d+\]")
+INTERVAL = re.compile(r"[+-]\d+\.\d+ \[[+-]\d+\.\d+, [+-]\d+\.\d+\]")
 RUN = re.compile(r"  (.+)  (\d+)  (\S+)  (\d+\.\d\d)")
 
 
@@ -20,19 +20,51 @@ def plain(text):
     return text.translate(str.maketrans("\u00a0\u202f−", "  -"))
 
 
-def test_the_readme_quotes_the_headlines():
-    hundred = experiments.recorded("images-longer-hundred")
-    shown = [*headlines().values(), *page.chosen_searches().values()]
-    quoted = {plain(interval(effect)) for effect in shown}
-    quoted.add(plain(interval(selection.effect(hundred, "released", "temperature"))))
-    for name in ("banking77", "captions"):
-        quoted.add(
-            plain(interval(experiments.effect(experiments.recorded(name), "tilt", "temperature")))
-        )
-    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    found = {plain(one) for one in INTERVAL.findall(text)}
-    assert len(found) >= 3
-    assert found <= quoted, "run headlines() and correct the README"
+def test_the_readme_has_the_rows_of_the_front_page_and_quotes_headlines():
+    rows = [plain(f"| {' | '.join(row.values())} |") for row in page.gain_rows()]
+    table, rest = [], []
+    for line in plain((ROOT / "README.md").read_text(encoding="utf-8")).split("\n"):
+        inside = line.startswith("|") and INTERVAL.search(line)
+        (table if inside else rest).append(line)
+    assert table == rows, "print headlines.gain_rows() and correct the README"
+    quoted = {plain(interval(effect)) for effect in headlines().values()}
+    found = {*INTERVAL.findall(" ".join(rest))}
+    assert found and found <= quoted, "run headlines() and correct the README"
+
+
+def test_the_rows_of_the_front_page_are_told_by_one_rule():
+    """The choice as given in one column and repeated in the other; the two differ."""
+    _, name, *pair = page.GAINS["hundred"]
+    found = experiments.recorded(name)
+    assert page.given("hundred") == experiments.effect(found, *pair)
+    assert page.repeated("hundred") == selection.effect(found, *pair)
+    assert page.repeated("equal") == "nothing was chosen"
+    assert page.repeated("captions") == "2 seeds chose"
+    chosen = [name for name in page.GAINS if not isinstance(page.repeated(name), str)]
+    assert len(chosen) > 5
+    assert all(interval(page.given(x)) != interval(page.repeated(x)) for x in chosen)
+
+
+def test_pages_of_advice_take_gains_from_the_rows():
+    """A number with the choice repeated among numbers as given would be told by another rule."""
+    other = [f'"{name}"' for name, one in HEADLINES.items() if one.chosen]
+    other += ["selection.", "chosen_searches"]
+    for name in ("start-here", "experiments/which-method"):
+        text = (ROOT / f"notebooks/{name}.md").read_text(encoding="utf-8")
+        assert "given(" in text and [x for x in other if x in text] == []
+
+
+def test_apart_is_the_difference_at_the_best_rate_that_both_losses_have():
+    found = experiments.recorded("captions-rates")
+    by_rate = {}
+    for rate in ("2e-05", "5e-05", "0.0001", "0.0002"):
+        pair = f"tilt20 lr{rate}", f"t0.05 lr{rate}"
+        likes = sum(found.mean(arm, "ndcg_validation") for arm in pair)
+        tilt, temperature = (100 * found.mean(arm, "ndcg") for arm in pair)
+        by_rate[likes] = tilt - temperature
+    assert page.apart(found, "gamma", 20) == pytest.approx(by_rate[max(by_rate)])
+    assert page.apart(found, "gamma", 20) != pytest.approx(by_rate[min(by_rate)], abs=0.1)
+    assert page.apart(found, "gamma", 3) is None
 
 
 def test_a_headline_answers_every_question_or_says_that_it_was_not_done(monkeypatch):

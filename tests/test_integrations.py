@@ -90,6 +90,30 @@ def test_our_losses_with_uniform_weights_are_theirs(case):
     assert far(ours(z), near(z), z) > 1e-5
 
 
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [0, 0, 0, 1, 1, 2, 2],
+        [0, 1, 1, 1, 1, 1, 1],  # a class of one image
+        [4, -1, 4, 4, 9, 9, 9],
+    ],
+)
+def test_supcon_is_that_of_pytorch_metric_learning(labels):
+    """SCL, whose denominator has no other positives, is another loss."""
+    losses = pytest.importorskip("pytorch_metric_learning.losses")
+    y = torch.tensor(labels)
+    for seed in range(5):
+        z = columns(seed)
+        for t in (0.5, 0.07):
+            theirs = losses.SupConLoss(temperature=t)(torch.cat(z), y.repeat(2))
+            first, near, other = (
+                methods.build(name, temperature=at)(*z, y)
+                for name, at in (("supcon", t), ("supcon", 1.0001 * t), ("scl", t))
+            )
+            assert far(first, theirs, z) < 1e-12
+            assert far(near, theirs, z) > 1e-6 and far(other, theirs, z) > 1e-4
+
+
 class Tower(torch.nn.Sequential):
     """Stands where a SentenceTransformer would: from features to embeddings."""
 

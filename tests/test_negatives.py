@@ -9,9 +9,9 @@ import reference
 import torch
 from drawn import seeded, space
 from drawn import views as batch
-from torch.nn.functional import normalize
+from torch.nn.functional import cross_entropy, normalize
 
-from hnlib import graphs, methods, negatives
+from hnlib import graphs, methods, negatives, objectives
 from hnlib.contrast import Contrast
 from hnlib.synthetic_negatives import mochi
 
@@ -93,6 +93,23 @@ def test_popularity_divides_by_the_frequency_and_counts_copies_once():
     w = negatives.popularity(torch.tensor([1, 1, 1, 3, 3, 3]))(copied).exp()
     once = negatives.uniform()(Contrast.from_pairs(keys[:1], keys)).exp()
     torch.testing.assert_close(torch.cat([w[:, :3], w[:, 3:].sum(1, keepdim=True)], 1), once)
+
+
+def test_popularity_is_neither_correction_until_its_scale_says_how_much_all_weigh():
+    """LogQ is a cross-entropy of corrected logits; the refined one leaves the positive alone."""
+    keys = torch.randn(2, 6, 3, generator=seeded(), dtype=torch.float64)
+    c, t, n = Contrast.from_pairs(*keys), 0.2, 5
+    q = torch.tensor([3.0, 1, 2, 5, 1, 4], dtype=torch.float64) / 40
+    logits = c.similarity / t
+    logq = cross_entropy(logits - q.log(), torch.arange(6))
+    others = ((logits - logits.diagonal()[:, None]).exp() / (n * q) * c.admissible).sum(1)
+    refined = others.log1p().mean()
+    loss = partial(objectives.info_nce, c, temperature=t)
+    weights = negatives.popularity(q)(c)
+    torch.testing.assert_close(loss(c.uniform_log_weights - (q / q[:, None]).log()), logq)
+    torch.testing.assert_close(loss(c.uniform_log_weights - (n * q).log()), refined)
+    torch.testing.assert_close(loss(weights, scale=(c.admissible / q).sum(1) / n), refined)
+    assert min(abs(loss(weights) - one) for one in (logq, refined)) > 0.1
 
 
 def test_mochi_s_mixtures_are_held_in_the_gradient():

@@ -21,6 +21,7 @@ OBJECTIVES = {
     "sigmoid": partial(objectives.sigmoid, temperature=0.3, bias=-0.7),
     "pairwise": partial(objectives.pairwise, temperature=0.3),
     "soft_targets": partial(objectives.soft_targets, temperature=0.3, share=0.6),
+    "supcon": partial(objectives.supcon, temperature=0.3),
     "basic": objectives.basic,
     "mean_variance": partial(objectives.mean_variance, temperature=0.4),
     "jensen_shannon": partial(graphs.methods.jensen_shannon, tau_plus=0.1),

@@ -63,7 +63,12 @@ def test_ours_stands_beside_the_printed_number_with_its_interval():
         run = replace(cell.run, seed=seed, precision="bf16-mixed").resolved()
         metrics = dict(linear=accuracy, linear_paper=accuracy - 0.1)
         made.append(dict(kind=run.kind, configuration=run.configuration, metrics=metrics))
-    text = paper_numbers.parts(records.frame(made))["printed"]
+    parts = paper_numbers.parts(records.frame(made))
+    images = sum(c.run is not None and c.run.kind == "images" for c in CELLS)
+    alike = sum(c.key == cell.key for c in CELLS)
+    assert parts["images"].startswith(f"{images - alike} of the {images} ")
+    assert paper_numbers.parts(records.frame([]))["images"].startswith(f"all {images} ")
+    text = parts["printed"]
     (line,) = [part for part in text.split("* -") if "(3 seeds" in part]
     assert "53.7" in line and "as released 44.0\u00a0±\u00a01.0" in line
     assert "54.0\u00a0±\u00a01.0" in line and "+0.3 \\[−2.2,\u00a0+2.8\\]" in line

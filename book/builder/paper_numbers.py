@@ -161,7 +161,7 @@ def command(run) -> str:
 
 
 def parts(frame) -> dict[str, str]:
-    """Return the page's counts by paper, and all numbers, those on record first."""
+    """Return the page's counts by paper and of images, and all numbers, those on record first."""
     by_key = measured(frame)
     every = [(cell, readouts(cell, by_key.get(cell.key))) for cell in cells()]
     head, counts = ["Paper", "Printed", "With a run", "Measured here"], []
@@ -169,8 +169,11 @@ def parts(frame) -> dict[str, str]:
         here = [(cell.run, found) for cell, found in every if cell.paper == paper]
         runs = sum(run is not None for run, _ in here)
         counts.append([title, len(here), runs, sum(bool(found) for _, found in here)])
+    images = [bool(found) for cell, found in every if cell.run and cell.run.kind == "images"]
+    left = f"{images.count(False)} of the" if any(images) else "all"
+    waiting = f"{left} {len(images)} with a command still wait for a GPU."
     every.sort(key=lambda pair: (not pair[1], pair[0].run is None))
     where = ["Printed in", "Row", "Data", "Printed", "Ours, difference"]
     where += ["Run, or why there is none"]
     numbers = table(where, [_line(*pair) for pair in every], "11 14 12 10 18 35")
-    return {"counts": table(head, counts), "printed": numbers}
+    return {"counts": table(head, counts), "images": waiting, "printed": numbers}

@@ -52,6 +52,7 @@ COLOURS = {
     "scl": "#84ac12",
     "h-scl": "#009e73",
     "h-scl-threshold": "#b8860b",
+    "supcon": "#00cc18",
     "accent": "#9669ff",  # no method: an anchor's own class, or what stands beside something grey
 }
 

@@ -162,6 +162,79 @@ def chosen_searches() -> dict[str, Effect]:
     return dict(zip(BAGS, comparisons.family(tuned.effect(block=bag) for bag in BAGS)))
 
 
+#: What a method gains over a temperature: words, experiment, the two arms, block. The rows of the
+#: front page and of the README; `gain_rows` tells all of them by one rule.
+GAINS = {
+    "equal": (
+        "Images, ten epochs: β = 4, t = 0.5 over t = 0.1",
+        "equal-gamma",
+        "t0.5 b4.0",
+        "t0.1",
+    ),
+    "short": ("… the best tilt over the best t", "map", "tilt", "temperature", "CIFAR-10"),
+    "long": (
+        "Images, longer: HCL over the best of four t",
+        "images-longer",
+        "released",
+        "temperature",
+    ),
+    "hundred": ("… CIFAR-100, best of two t", "images-longer-hundred", "released", "temperature"),
+    "own rates": ("… each at its own rate, over t = 0.25", "images-long", "released", "t0.25"),
+    "one rate": ("… at a rate of 0.001, over t = 0.25", "decomposition", "released", "t0.25"),
+    "labels": ("Images: labels, both sides tuned", "labels-tuned", "SCL", "temperature"),
+    "static": ("Search: a tilt, pretrained bag", "search-tilts", "tilt", "temperature", "static"),
+    "random": ("… random bag", "search-tilts", "tilt", "temperature", "random"),
+    "questions": ("… MiniLM, a bank's questions", "banking77", "tilt", "temperature"),
+    "captions": ("… MiniLM, captions", "captions", "tilt", "temperature"),
+}
+
+
+def given(name: str, metric: str | None = None) -> Effect:
+    """Return one of `GAINS` with the choice of settings as given. Its interval stands alone."""
+    _, experiment, ours, base, *block = GAINS[name]
+    return experiments.effect(experiments.recorded(experiment), ours, base, metric, *block)
+
+
+@functools.cache
+def repeated(name: str) -> Effect | str:
+    """Return one of `GAINS` with the choice repeated, or why there is none."""
+    _, experiment, ours, base, *block = GAINS[name]
+    found = experiments.recorded(experiment)
+    if not {ours, base} & found.design.chosen.keys():
+        return "nothing was chosen"
+    effect = selection.effect(found, ours, base, None, *block)
+    source, _ = found.candidates(base, *block)
+    return effect if effect.df else f"{len(source.design.seeds)} seeds chose"
+
+
+def gain_rows() -> list[dict[str, str]]:
+    """Return the rows of a table: each of `GAINS` as chosen and with the choice repeated."""
+    rows = []
+    for name, (words, *_) in GAINS.items():
+        again = repeated(name)
+        again = again if isinstance(again, str) else interval(again)
+        rows.append({"": words, "as chosen": interval(given(name)), "choice repeated": again})
+    return rows
+
+
+def apart(found, field: str, value: float, metric: str = "ndcg") -> float | None:
+    """Return the points from a temperature to a tilt that share a field's value and a rate.
+
+    Of the rates that both have, the one at which validation likes both best; None without one.
+    """
+    design = found.design
+    every = [x for x in design.names() if found.mean(x, metric) is not None]
+    every = [x for x in every if found.value_of(x, field) == value]
+    tilts, temperatures = ([x for x in every if x.startswith(y)] for y in ("tilt", "t0."))
+    rate = functools.partial(found.value_of, field="lr")
+    pairs = [(x, y) for x in tilts for y in temperatures if rate(x) == rate(y)]
+    if not pairs:
+        return None
+    best = max(pairs, key=lambda pair: sum(found.mean(x, "ndcg_validation") for x in pair))
+    tilt, temperature = (100 * found.mean(x, metric) for x in best)
+    return tilt - temperature
+
+
 def printed(name: str) -> Effect | dict[str, Effect]:
     """Return the number of a headline as the pages print it; for search by bag."""
     if name == "search tuned":
