@@ -151,6 +151,16 @@ def outside_autocast(device: torch.device) -> AbstractContextManager:
     return nullcontext()
 
 
+def transformed() -> bool:
+    """Return whether a transform of torch.func is at work, which may change nothing outside."""
+    return torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
+
+
+def traced() -> bool:
+    """Return whether a compiler or torch.func is at work: nothing may keep a tensor made then."""
+    return torch.compiler.is_compiling() or transformed()
+
+
 def on_cpu(x: Tensor) -> bool:
     """Return whether values can be read at no cost: on a CPU, and not traced by a compiler."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()

@@ -18,6 +18,7 @@ from hnlib import _files, negatives, objectives, synthetic_negatives
 from hnlib._checks import check, one_of, outside_autocast, rules
 from hnlib.contrast import Contrast
 from hnlib.logit_functions import artanh
+from hnlib.masks import RecentMasks
 
 
 @dataclass(frozen=True)
@@ -201,6 +202,7 @@ class Method(nn.Module):
     def __init__(self, name: str, entry: Entry, options: dict):
         super().__init__()
         self.name, self.entry = name, entry
+        self._recent = RecentMasks()
         self._set(entry.defaults | options)
         for count in ("skipped", "unconverged"):
             self.register_buffer(count, torch.zeros((), dtype=torch.long), persistent=False)
@@ -373,6 +375,7 @@ class Method(nn.Module):
                 f"{self.name} takes no further weights on its negatives; use another method, or "
                 "leave out what weighs them (log_prior; logq and hardness_strength of a run)"
             )
+        self._recent.keep(contrast.shared)
         with outside_autocast(contrast.similarity.device):
             contrast = self._synthetic(contrast) if self._synthetic else contrast
             weights = self.log_weights

@@ -22,7 +22,8 @@ from torch.nn.functional import normalize
 
 from hnlib import _checks, robust, transport
 from hnlib._checks import Finite, Flag, OnEmpty, OnFailure, Positive, checked, per_anchor, raise_if
-from hnlib.contrast import Contrast, as_numbers
+from hnlib.contrast import Contrast
+from hnlib.masks import as_numbers
 
 THIRDS = (1 / 3, 1 / 3, 1 / 3)
 #: The remedy at the end of errors about an anchor without negatives.
