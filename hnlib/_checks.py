@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar, get_args, get_type_hints
 
 import torch
 from torch import Tensor
+from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
 
 
 def number(name: str, value, holds: Callable, rule: str) -> None:
@@ -161,9 +162,22 @@ def traced() -> bool:
     return torch.compiler.is_compiling() or transformed()
 
 
+def in_backward() -> bool:
+    """Return whether a backward pass is at work, in which checkpointing repeats forward passes."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._current_graph_task_id() != -1  # pyright: ignore[reportPrivateUsage]
+
+
 def on_cpu(x: Tensor) -> bool:
-    """Return whether values can be read at no cost: on a CPU, and not traced by a compiler."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+    """Return whether values can be read at no cost: on a CPU, not compiled and not of a vmap."""
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    while is_functorch_wrapped_tensor(x):  # vmap may lie below a gradient
+        if is_batchedtensor(x):
+            return False
+        x = get_unwrapped(x)
+    return True
 
 
 def raise_if(bad: Tensor, message: str, value: Tensor | None = None) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from hnlib import _files, negatives, objectives, synthetic_negatives
-from hnlib._checks import check, one_of, outside_autocast, rules
+from hnlib._checks import check, in_backward, one_of, outside_autocast, rules, transformed
 from hnlib.contrast import Contrast
 from hnlib.logit_functions import artanh
 from hnlib.masks import RecentMasks
@@ -188,6 +188,9 @@ class Method(nn.Module):
 
     Notes
     -----
+    Transforms of `torch.func` and `torch.compile` apply to all methods. The former count nothing.
+    Where values cannot be read, under `vmap` and in compiled code, no value is refused.
+
     The loss is computed outside autocast, in float32 or better. A `mixture` is fixed
     (``learn="fixed"``) or the start of a softmax of trained parameters, which descend the loss
     ("minimise", as UnReMix) or climb it ("maximise"); a share of zero starts at 1e-6.
@@ -392,9 +395,8 @@ class Method(nn.Module):
 
     @staticmethod
     def _count(counter: Tensor, more: int | Tensor) -> None:
-        """Add to a count, but for a forward pass that checkpointing repeats during backward."""
-        backward = torch._C._current_graph_task_id() != -1  # pyright: ignore[reportPrivateUsage]
-        if not backward:
+        """Add to a count, but not under torch.func, nor if checkpointing repeats a forward pass."""
+        if not in_backward() and not transformed():
             counter += more
 
     def extra_repr(self) -> str:
