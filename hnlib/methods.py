@@ -9,12 +9,13 @@ import runpy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import torch
 from torch import Tensor, nn
 
-from hnlib import _files, negatives, objectives, synthetic_negatives
+from hnlib import negatives, objectives, synthetic_negatives
 from hnlib._checks import check, in_backward, one_of, outside_autocast, rules, transformed
 from hnlib.contrast import Contrast
 from hnlib.logit_functions import artanh
@@ -496,6 +497,8 @@ def entry_of(catalogue: dict[str, Entry], name: str) -> Entry:
 _NAMES = ["hcl-exact", "centred-hcl", "kl-budget", "weince", "gbce", "warp", "unremix-repaired"]
 #: Methods that are files of the repository, with an `ENTRY` each: losses of one page or experiment
 EXAMPLES = {name: f"examples/losses/{name.replace('-', '_')}.py" for name in _NAMES}
+# Where they are: what a wheel brings, or the checkout around this package
+_FOLDERS = Path(__file__).with_name("_ledgers"), Path(__file__).resolve().parents[1]
 
 
 @cache
@@ -505,7 +508,7 @@ def example(name: str) -> SimpleNamespace:
     Raises
     ------
     ValueError
-        If there is no such example, or no checkout around the working directory.
+        If there is no such example, or its file is neither installed nor in the checkout.
 
     Examples
     --------
@@ -515,7 +518,10 @@ def example(name: str) -> SimpleNamespace:
     """
     if name not in EXAMPLES:
         raise ValueError(f"example {name!r} is unknown; there are {', '.join(EXAMPLES)}")
-    names = runpy.run_path(str(_files.of_checkout(EXAMPLES[name])))
+    found = [path for folder in _FOLDERS if (path := folder / EXAMPLES[name]).is_file()]
+    if not found:
+        raise ValueError(f"{EXAMPLES[name]} is neither installed nor in a checkout of hnlib")
+    names = runpy.run_path(str(found[0]))
 
     def build(**options) -> Method:
         return make(name, names["ENTRY"], options)
