@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial, wraps
@@ -99,6 +100,30 @@ def checked(function: Callable) -> Callable:
         return function(*values, **options)
 
     return call
+
+
+def renamed(**names: str) -> Callable:
+    """Let a function take options under their old names, as in ``renamed(old="new")``.
+
+    Each such call gives a FutureWarning. It raises TypeError if the option is given twice.
+    """
+
+    def decorate(function: Callable) -> Callable:
+        @wraps(function)
+        def call(*values, **options):
+            for old, new in names.items():
+                if old not in options:
+                    continue
+                if new in options:
+                    raise TypeError(f"{old} is the old name of {new}; give {new} alone")
+                rule = f"{old} is called {new} now; a later version drops the old name"
+                warnings.warn(f"{function.__name__}: {rule}", FutureWarning, stacklevel=2)
+                options[new] = options.pop(old)
+            return function(*values, **options)
+
+        return call
+
+    return decorate
 
 
 class Checked:

@@ -11,6 +11,8 @@ from hnlib import _checks
 from hnlib._checks import on_cpu, one_of, outside_autocast, raise_if, shapes
 from hnlib.masks import Masks, shared_masks
 
+__all__ = ["Contrast", "Masks", "unit_rows"]
+
 
 @dataclass(frozen=True, eq=False)
 class Contrast:

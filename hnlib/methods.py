@@ -21,6 +21,8 @@ from hnlib.contrast import Contrast
 from hnlib.logit_functions import artanh
 from hnlib.masks import RecentMasks
 
+__all__ = ["CATALOGUE", "EXAMPLES", "Entry", "LearnedMixture", "Method", "build", "example", "make"]
+
 
 @dataclass(frozen=True)
 class Entry:

@@ -25,6 +25,10 @@ from hnlib._checks import Finite, Flag, OnEmpty, OnFailure, Positive, checked, p
 from hnlib.contrast import Contrast
 from hnlib.masks import as_numbers
 
+__all__ = ["SimilarityWeighting", "Weighting", "chi2_ball", "entropic_ot", "gaussian", "normalise"]
+__all__ += ["popularity", "semi_relaxed_ot", "thresholded", "tilted", "uniform", "unremix"]
+__all__ += ["unremix_components", "unremix_score"]
+
 THIRDS = (1 / 3, 1 / 3, 1 / 3)
 #: The remedy at the end of errors about an anchor without negatives.
 SKIP = 'or on_empty="skip" to leave such anchors out and count them'

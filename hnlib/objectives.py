@@ -23,6 +23,9 @@ from hnlib._log_sums import log_sums
 from hnlib.contrast import Contrast
 from hnlib.negatives import THIRDS, Gradient, Mixture, unremix_score
 
+__all__ = ["averaged", "basic", "check_weights", "info_nce", "log_scale", "mean_variance"]
+__all__ += ["pairwise", "sigmoid", "signed", "soft_targets", "softplus", "weighted_mean"]
+
 Share = Annotated[
     float, partial(_checks.number, holds=lambda x: (x >= 0) & (x <= 1), rule="lie in [0, 1]")
 ]
