@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial, wraps
@@ -12,6 +13,7 @@ from typing import Annotated, ClassVar, get_args, get_type_hints
 
 import torch
 from torch import Tensor
+from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
 
 
 def number(name: str, value, holds: Callable, rule: str) -> None:
@@ -100,6 +102,30 @@ def checked(function: Callable) -> Callable:
     return call
 
 
+def renamed(**names: str) -> Callable:
+    """Let a function take options under their old names, as in ``renamed(old="new")``.
+
+    Each such call gives a FutureWarning. It raises TypeError if the option is given twice.
+    """
+
+    def decorate(function: Callable) -> Callable:
+        @wraps(function)
+        def call(*values, **options):
+            for old, new in names.items():
+                if old not in options:
+                    continue
+                if new in options:
+                    raise TypeError(f"{old} is the old name of {new}; give {new} alone")
+                rule = f"{old} is called {new} now; a later version drops the old name"
+                warnings.warn(f"{function.__name__}: {rule}", FutureWarning, stacklevel=2)
+                options[new] = options.pop(old)
+            return function(*values, **options)
+
+        return call
+
+    return decorate
+
+
 class Checked:
     """Base class of frozen dataclasses: each is checked by the rules in its annotations."""
 
@@ -151,9 +177,32 @@ def outside_autocast(device: torch.device) -> AbstractContextManager:
     return nullcontext()
 
 
+def transformed() -> bool:
+    """Return whether a transform of torch.func is at work, which may change nothing outside."""
+    return torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
+
+
+def traced() -> bool:
+    """Return whether a compiler or torch.func is at work: nothing may keep a tensor made then."""
+    return torch.compiler.is_compiling() or transformed()
+
+
+def in_backward() -> bool:
+    """Return whether a backward pass is at work, in which checkpointing repeats forward passes."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._current_graph_task_id() != -1  # pyright: ignore[reportPrivateUsage]
+
+
 def on_cpu(x: Tensor) -> bool:
-    """Return whether values can be read at no cost: on a CPU, and not traced by a compiler."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+    """Return whether values can be read at no cost: on a CPU, not compiled and not of a vmap."""
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    while is_functorch_wrapped_tensor(x):  # vmap may lie below a gradient
+        if is_batchedtensor(x):
+            return False
+        x = get_unwrapped(x)
+    return True
 
 
 def raise_if(bad: Tensor, message: str, value: Tensor | None = None) -> None:

@@ -1,80 +1,17 @@
-"""Similarities of anchors and candidates, and which candidates are positives or negatives."""
+"""Similarities of anchors and candidates, with the masks that give candidates their roles."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from hnlib import _checks
 from hnlib._checks import on_cpu, one_of, outside_autocast, raise_if, shapes
+from hnlib.masks import Masks, shared_masks
 
-
-@dataclass(frozen=True, eq=False)
-class Masks:
-    """The roles of the candidates; shared by all batches of one size, so do not write to them.
-
-    Parameters
-    ----------
-    positives, admissible : bool Tensor of shape [n, m]
-        Whether candidate j is a positive of anchor i, and whether it may be its negative.
-    dtype : torch.dtype
-        Type of the similarities.
-    positive_index : int64 Tensor of shape [n], optional
-        The column of the positive, where every anchor has exactly one.
-    never_empty : bool, default False
-        Whether every anchor is certain to have a negative.
-    """
-
-    positives: Tensor
-    admissible: Tensor
-    dtype: torch.dtype
-    positive_index: Tensor | None = None
-    never_empty: bool = False
-
-    @cached_property
-    def negative_counts(self) -> Tensor:
-        """Number of admissible negatives, of shape [n]."""
-        return as_numbers(self.admissible, torch.float32).sum(1).long()
-
-    @cached_property
-    def uniform_log_weights(self) -> Tensor:
-        """Minus the log of the number of negatives where admissible, −inf elsewhere."""
-        # log 1 stays slightly positive: 0 * inf is NaN
-        log_count = (
-            self.negative_counts.to(self.dtype).log().clamp_min(torch.finfo(self.dtype).tiny)
-        )
-        return as_numbers(self.admissible, self.dtype).reciprocal_().mul_(-log_count[:, None])
-
-    @cached_property
-    def columns(self) -> tuple[Tensor, Tensor | None]:
-        """Columns [n, k] of each anchor's positives, and a mask of those that are not padding."""
-        n, m = self.positives.shape
-        if self.positive_index is not None:
-            return self.positive_index[:, None], None
-        if not on_cpu(self.positives):  # an accelerator would wait for the largest count
-            columns = torch.arange(m, device=self.positives.device).expand(n, m)
-            return columns, self.positives
-        cells = np.flatnonzero(self.positives.numpy())  # several times as fast as torch
-        counts = np.diff(cells.searchsorted(m * np.arange(n + 1)))
-        counted = np.arange(counts.max()) < counts[:, None]
-        columns = np.zeros(counted.shape, dtype=np.int64)
-        columns[counted] = cells % m
-        return torch.from_numpy(columns), torch.from_numpy(counted)
-
-    def at_positives(self, matrix: Tensor) -> Tensor:
-        """Return the values of a matrix [n, m] at the positives, of shape [n, k]."""
-        return matrix.gather(1, self.columns[0])
-
-    def total(self, values: Tensor) -> Tensor:
-        """Return the sums of values [n, k] over the positives of each anchor, of shape [n]."""
-        counted = self.columns[1]
-        if counted is not None:
-            values = values * as_numbers(counted, values.dtype)
-        return values.sum(1)
+__all__ = ["Contrast", "Masks", "unit_rows"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +43,8 @@ class Contrast:
         Norms of the embeddings before they were normalised.
     teacher : Tensor of shape [n, m], optional
         Scores of a teacher, for soft targets; set it by `dataclasses.replace`.
+    shared : Masks, optional
+        The masks without labels, which batches of one size share while somebody holds them.
     """
 
     similarity: Tensor
@@ -119,6 +58,7 @@ class Contrast:
     features: Tensor | None = None
     norms: Tensor | None = None
     teacher: Tensor | None = None
+    shared: Masks | None = None
 
     @property
     def positives(self) -> Tensor:
@@ -199,7 +139,7 @@ class Contrast:
         one_of("positives", positives, ("class", "view"))
         both = None if features is None else torch.cat([*features])  # [2B, k]
         z, norms = unit_rows(torch.cat([z1, z2]))  # [2B, d], [2B]
-        masks = _shared_masks(2 * batch, 2 * batch, batch, z.device, z.dtype)
+        masks = shared_masks(2 * batch, 2 * batch, batch, z.device, z.dtype)
         contrast = cls(
             inner_products(z, z),  # [2B, 2B]
             masks,
@@ -209,6 +149,7 @@ class Contrast:
             symmetric=True,
             features=both,
             norms=norms,
+            shared=masks,
         )
         if labels is None:
             return contrast
@@ -273,9 +214,9 @@ class Contrast:
         queries, keys = in_one_precision(queries, keys)
         z, _ = unit_rows(queries, "of the queries")
         candidates, norms = unit_rows(keys, "of the keys")
-        masks = _shared_masks(n, m, 0, z.device, z.dtype)
+        masks = shared_masks(n, m, 0, z.device, z.dtype)
         similarity = inner_products(z, candidates)  # [n, m]
-        contrast = cls(similarity, masks, m - 1, z, candidates, norms=norms)
+        contrast = cls(similarity, masks, m - 1, z, candidates, norms=norms, shared=masks)
         if positives is not None:
             _checks.mask("positives", positives, contrast.similarity)
             positives = contrast.positives | positives
@@ -444,31 +385,10 @@ def in_one_precision(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return a.to(dtype), b.to(dtype)
 
 
-def as_numbers(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return 0 and 1 for a mask: on a CPU torch converts bytes much faster than booleans."""
-    return mask.view(torch.uint8).to(dtype)
-
-
 def inner_products(a: Tensor, b: Tensor) -> Tensor:
     """Return the inner products of the rows of two matrices, outside autocast."""
     with outside_autocast(a.device):
         return a @ b.T
-
-
-@lru_cache(maxsize=2)  # for the batches of a run and its last one; each may be large
-@torch.inference_mode(False)  # masks first made in inference mode could not serve training
-def _shared_masks(n: int, m: int, shift: int, device: torch.device, dtype: torch.dtype) -> Masks:
-    """Make the masks in which the positive of row i is column i + `shift` (mod n).
-
-    With a shift, that of two views, column i is row i itself and not a negative.
-    """
-    rows, columns = torch.arange(n, device=device), torch.arange(m, device=device)
-    index = rows.roll(shift)
-    positives = index[:, None] == columns
-    admissible = ~positives & (rows[:, None] != columns)  # without a shift the same cells
-    masks = Masks(positives, admissible, dtype, index, never_empty=True)
-    _ = masks.uniform_log_weights, masks.columns  # now, not when first used in inference mode
-    return masks
 
 
 def _same(labels: Tensor, others: Tensor) -> Tensor:

@@ -8,6 +8,8 @@ from torch.autograd.function import once_differentiable
 
 from hnlib import _checks
 
+__all__ = ["gather"]
+
 
 def gather(z: Tensor) -> Tensor:
     r"""Gather the rows of all processes, in the order of their ranks, with gradients.

@@ -10,6 +10,8 @@ from torch import Tensor
 from hnlib import _checks
 from hnlib.contrast import unit_rows
 
+__all__ = ["CAUSES", "Triage", "effective_rank", "triage"]
+
 # Of each cause: what its number is, the argument it needs, and trouble: "<" or "≥" a limit.
 # Trainings of two linear towers, at commit 45bcc0b2 in ``tests/test_failure_causes.py``, chose the
 # limits (seeds 0 to 2). On seeds 6 to 8 a limit of 0.75 missed one of three learning rates, and it

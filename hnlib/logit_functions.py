@@ -14,6 +14,8 @@ from torch import Tensor
 from hnlib._checks import Checked, Positive, per_anchor
 from hnlib.contrast import Contrast
 
+__all__ = ["Logit", "artanh"]
+
 CLOSEST = 1e-6  # least 1 − s and 1 + s in a logit that is infinite at 0, as released with WEINCE
 
 

@@ -9,15 +9,19 @@ import runpy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import torch
 from torch import Tensor, nn
 
-from hnlib import _files, negatives, objectives, synthetic_negatives
-from hnlib._checks import check, one_of, outside_autocast, rules
+from hnlib import negatives, objectives, synthetic_negatives
+from hnlib._checks import check, in_backward, one_of, outside_autocast, rules, transformed
 from hnlib.contrast import Contrast
 from hnlib.logit_functions import artanh
+from hnlib.masks import RecentMasks
+
+__all__ = ["CATALOGUE", "EXAMPLES", "Entry", "LearnedMixture", "Method", "build", "example", "make"]
 
 
 @dataclass(frozen=True)
@@ -189,6 +193,9 @@ class Method(nn.Module):
 
     Notes
     -----
+    Transforms of `torch.func` and `torch.compile` apply to all methods. The former count nothing.
+    Where values cannot be read, under `vmap` and in compiled code, no value is refused.
+
     The loss is computed outside autocast, in float32 or better. A `mixture` is fixed
     (``learn="fixed"``) or the start of a softmax of trained parameters, which descend the loss
     ("minimise", as UnReMix) or climb it ("maximise"); a share of zero starts at 1e-6.
@@ -203,6 +210,7 @@ class Method(nn.Module):
     def __init__(self, name: str, entry: Entry, options: dict):
         super().__init__()
         self.name, self.entry = name, entry
+        self._recent = RecentMasks()
         self._set(entry.defaults | options)
         for count in ("skipped", "unconverged"):
             self.register_buffer(count, torch.zeros((), dtype=torch.long), persistent=False)
@@ -375,6 +383,7 @@ class Method(nn.Module):
                 f"{self.name} takes no further weights on its negatives; use another method, or "
                 "leave out what weighs them (log_prior; logq and hardness_strength of a run)"
             )
+        self._recent.keep(contrast.shared)
         with outside_autocast(contrast.similarity.device):
             contrast = self._synthetic(contrast) if self._synthetic else contrast
             weights = self.log_weights
@@ -391,9 +400,8 @@ class Method(nn.Module):
 
     @staticmethod
     def _count(counter: Tensor, more: int | Tensor) -> None:
-        """Add to a count, but for a forward pass that checkpointing repeats during backward."""
-        backward = torch._C._current_graph_task_id() != -1  # pyright: ignore[reportPrivateUsage]
-        if not backward:
+        """Add to a count, but not under torch.func, nor if checkpointing repeats a forward pass."""
+        if not in_backward() and not transformed():
             counter += more
 
     def extra_repr(self) -> str:
@@ -493,6 +501,8 @@ def entry_of(catalogue: dict[str, Entry], name: str) -> Entry:
 _NAMES = ["hcl-exact", "centred-hcl", "kl-budget", "weince", "gbce", "warp", "unremix-repaired"]
 #: Methods that are files of the repository, with an `ENTRY` each: losses of one page or experiment
 EXAMPLES = {name: f"examples/losses/{name.replace('-', '_')}.py" for name in _NAMES}
+# Where they are: what a wheel brings, or the checkout around this package
+_FOLDERS = Path(__file__).with_name("_ledgers"), Path(__file__).resolve().parents[1]
 
 
 @cache
@@ -502,7 +512,7 @@ def example(name: str) -> SimpleNamespace:
     Raises
     ------
     ValueError
-        If there is no such example, or no checkout around the working directory.
+        If there is no such example, or its file is neither installed nor in the checkout.
 
     Examples
     --------
@@ -512,7 +522,10 @@ def example(name: str) -> SimpleNamespace:
     """
     if name not in EXAMPLES:
         raise ValueError(f"example {name!r} is unknown; there are {', '.join(EXAMPLES)}")
-    names = runpy.run_path(str(_files.of_checkout(EXAMPLES[name])))
+    found = [path for folder in _FOLDERS if (path := folder / EXAMPLES[name]).is_file()]
+    if not found:
+        raise ValueError(f"{EXAMPLES[name]} is neither installed nor in a checkout of hnlib")
+    names = runpy.run_path(str(found[0]))
 
     def build(**options) -> Method:
         return make(name, names["ENTRY"], options)

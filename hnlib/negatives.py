@@ -22,7 +22,12 @@ from torch.nn.functional import normalize
 
 from hnlib import _checks, robust, transport
 from hnlib._checks import Finite, Flag, OnEmpty, OnFailure, Positive, checked, per_anchor, raise_if
-from hnlib.contrast import Contrast, as_numbers
+from hnlib.contrast import Contrast
+from hnlib.masks import as_numbers
+
+__all__ = ["SimilarityWeighting", "Weighting", "chi2_ball", "entropic_ot", "gaussian", "normalise"]
+__all__ += ["popularity", "semi_relaxed_ot", "thresholded", "tilted", "uniform", "unremix"]
+__all__ += ["unremix_components", "unremix_score"]
 
 THIRDS = (1 / 3, 1 / 3, 1 / 3)
 #: The remedy at the end of errors about an anchor without negatives.

@@ -19,8 +19,12 @@ from torch.nn import functional
 
 from hnlib import _checks
 from hnlib._checks import Finite, Fraction, Positive, Reduction, checked, per_anchor, raise_if
+from hnlib._log_sums import log_sums
 from hnlib.contrast import Contrast
 from hnlib.negatives import THIRDS, Gradient, Mixture, unremix_score
+
+__all__ = ["averaged", "basic", "check_weights", "info_nce", "log_scale", "mean_variance"]
+__all__ += ["pairwise", "sigmoid", "signed", "soft_targets", "softplus", "weighted_mean"]
 
 Share = Annotated[
     float, partial(_checks.number, holds=lambda x: (x >= 0) & (x <= 1), rule="lie in [0, 1]")
@@ -136,7 +140,7 @@ def info_nce(
     if hardness_strength:
         log_w = log_w + hardness_strength * s.detach()
     # log of the negatives' weighted sum [n, 1], and s+/t of the k positives [n, k]
-    negatives, chosen = _log_sums(log_w, s, 1 / temperature, contrast.masks.columns[0])
+    negatives, chosen = log_sums(log_w, s, 1 / temperature, contrast.masks.columns[0])
     total = negatives[:, 0]  # [n]
     if isinstance(tau_plus, Tensor) or tau_plus > 0:
         negatives = _debias(negatives, chosen, tau_plus, temperature)  # [n, k]
@@ -512,55 +516,6 @@ def weighted_mean(log_w: Tensor, x: Tensor) -> Tensor:
     """Return the weighted means of the rows, of shape [n, 1]."""
     # torch's own `exp` takes nine times as long where one weight in ten is zero
     return ((log_w * math.log2(math.e)).exp2() * x).sum(1, keepdim=True)
-
-
-class _LogSums(torch.autograd.Function):
-    r"""$\log\sum_j e^{x_{ij}}$, $x_{ij} = \log w_{ij} + s_{ij}/t$, and $s$ at some columns.
-
-    The terms $e^{x_{ij} - c_i}$, with the constant $c_i$ the largest $x$, and their sums are
-    outputs too. They make the backward pass one multiplication, and as outputs they have
-    derivatives themselves, so that there are second derivatives.
-    """
-
-    @staticmethod
-    def forward(ctx, log_w, s, inverse_t: float | Tensor, columns):
-        if isinstance(inverse_t, Tensor):
-            x = torch.addcmul(log_w, s, inverse_t.to(s))
-        else:
-            x = torch.add(log_w, s, alpha=inverse_t).contiguous()  # [n, m]
-        largest = x.amax(1, keepdim=True)
-        largest = largest.clamp_min(torch.finfo(x.dtype).min)  # a row of -inf stays one
-        x.sub_(largest)
-        x.mul_(math.log2(math.e)).exp2_()  # exp_ takes five times as long where a weight is zero
-        total = x.sum(1, keepdim=True)  # [n, 1]
-        ctx.inverse_t = inverse_t
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, total, columns)
-        return largest + total.log(), s.gather(1, columns), x, total
-
-    @staticmethod
-    def backward(ctx, grad, grad_chosen, grad_x, grad_total):
-        x, total, columns = ctx.saved_tensors
-        share = torch.zeros_like(total)
-        if grad is not None:
-            share = grad / total.masked_fill(total == 0, 1.0)
-        if grad_total is not None:
-            share = share + grad_total
-        inner = share if grad_x is None else share + grad_x
-        # [n, m] both: the terms' shares of the sum, times the incoming gradient
-        in_log_w = x * inner if ctx.needs_input_grad[0] else None
-        in_s = x * (inner * ctx.inverse_t) if ctx.needs_input_grad[1] else None
-        if in_s is not None and grad_chosen is not None:
-            in_s.scatter_add_(1, columns, grad_chosen)
-        return in_log_w, in_s, None, None
-
-
-def _log_sums(log_w: Tensor, s: Tensor, inverse_t, columns: Tensor):
-    r"""Return $\log\sum_j w_{ij} e^{s_{ij}/t}$ of shape [n, 1], and $s/t$ at the columns."""
-    if isinstance(inverse_t, Tensor) and inverse_t.requires_grad:  # a learned temperature
-        s, inverse_t = s * inverse_t, 1.0
-    log_sum, chosen, _, _ = _LogSums.apply(log_w, s, inverse_t, columns)
-    return log_sum, chosen * inverse_t
 
 
 def check_weights(contrast: Contrast, log_w: Tensor) -> None:

@@ -29,6 +29,8 @@ from hnlib import _checks
 from hnlib._checks import shapes
 from hnlib.contrast import unit_rows
 
+__all__ = ["Nearest", "Profile", "profile_loss", "summary"]
+
 FOREIGN = 1e-3  # residual above which a loss depends on more than the similarities of its points
 COARSE = 0.05  # the same, of a loss in low precision
 EXACT = 1e-3  # root mean square of log push around its fit, up to which it has one temperature

@@ -26,6 +26,8 @@ from torch import Tensor
 from hnlib import _checks
 from hnlib._checks import Positive, checked, one_of
 
+__all__ = ["Robust", "chi2_ball", "kl_ball", "kl_penalised", "kl_temperature", "shared_kl_ball"]
+
 STEPS = 30  # of an iteration that may not ask whether it has settled; on similarities 4 to 8 do
 UNSETTLED = "the worst case of a row was not found; compute it in float64, on the CPU"
 

@@ -18,6 +18,8 @@ from hnlib.contrast import Contrast, Masks, check_views, inner_products, unit_ro
 from hnlib.methods import Method
 from hnlib.negatives import semi_relaxed_ot
 
+__all__ = ["streamed"]
+
 SIMILARITIES = 2**20  # at a time: 4 MB in each of some twenty matrices
 
 

@@ -16,6 +16,8 @@ from torch import Tensor
 from hnlib._checks import Checked, integer
 from hnlib.contrast import Contrast, unit_rows
 
+__all__ = ["mochi"]
+
 _BITS = 32
 # the steps of a sequence that fills the cube evenly: powers of the root of g⁴ = g + 1, inverted
 _STEPS = tuple(int(2**_BITS / 1.2207440846057596**power) for power in (1, 2, 3))

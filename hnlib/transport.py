@@ -14,6 +14,8 @@ from torch import Tensor
 from hnlib import _checks
 from hnlib._checks import OnFailure, at_least, integer, number, positive
 
+__all__ = ["ConvergenceError", "ConvergenceWarning", "Coupling", "sinkhorn"]
+
 # Iterations on devices where reading the error would stall. In training, tol 1e-4, a coupling of
 # two views takes 10 at epsilon = 0.5 and 50 at 0.03; one with a relaxed marginal 4 and 100.
 STEPS = 100

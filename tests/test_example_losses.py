@@ -44,3 +44,14 @@ def test_methods_meet_where_their_options_say():
     ):
         assert ours == pytest.approx(methods.build(other, **options)(*z).item(), abs=1e-9)
     assert built("weince", share=0.1, shape=1.0) != pytest.approx(built("weince", share=0.0))
+
+
+def test_an_example_is_there_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    methods.example.cache_clear()
+    assert methods.example("weince").build().name == "weince"
+    monkeypatch.setattr(methods, "_FOLDERS", (tmp_path,))
+    methods.example.cache_clear()
+    with pytest.raises(ValueError, match=r"weince\.py is neither installed nor in a checkout"):
+        methods.example("weince")
+    methods.example.cache_clear()

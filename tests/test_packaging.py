@@ -79,6 +79,7 @@ from hnlib import methods
 for name in ("hcl", "ot", "h-scl"):
     z1, z2 = (torch.randn(8, 5, requires_grad=True) for _ in range(2))
     methods.build(name)(z1, z2, torch.arange(8) % 3).backward()
+methods.example("weince").build()(z1, z2).backward()
 for name in {EXTRAS[extra]}:
     package = importlib.import_module(f"hnlib.{{name}}")
     for one in pkgutil.walk_packages(getattr(package, "__path__", []), f"{{package.__name__}}."):

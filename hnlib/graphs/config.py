@@ -14,6 +14,8 @@ from pydantic.dataclasses import dataclass
 from hnlib._files import downloads
 from hnlib.training.config import Configuration, Hidden, Rare, checked
 
+__all__ = ["GraphRun"]
+
 TWO_VIEWS = ("framework", "graphcl")
 
 

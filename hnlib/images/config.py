@@ -16,6 +16,8 @@ from hnlib._files import data_folder
 from hnlib.images.registry import DATASETS, ENCODERS, training_images
 from hnlib.training.config import Configuration, Rare, checked
 
+__all__ = ["Augmentation", "ImageRun"]
+
 #: Settings by name: fields of an `ImageRun` that are None take these. "book" is what the default
 #: build can afford, "fast" is ours, and the others are of the papers' texts and released code.
 #:

@@ -12,6 +12,8 @@ from hnlib import methods
 from hnlib.contrast import Contrast
 from hnlib.distributed import gather
 
+__all__ = ["HardNegatives"]
+
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 

@@ -12,6 +12,8 @@ from hnlib._files import data_folder
 from hnlib.sentences.config import SIMILARITY
 from hnlib.training.config import Configuration, Positive, Rare, check_choice, checked, defaults
 
+__all__ = ["RetrievalRun"]
+
 Rank = Annotated[int, Field(ge=0)]
 OWN = ("bag", "gru", "static")  # encoders of ours; others are transformers
 LOCAL = "hf:"  # before the path of a Hugging Face encoder

@@ -12,6 +12,8 @@ from pydantic.dataclasses import dataclass
 
 from hnlib.training.config import Configuration, Hidden, Rare, checked
 
+__all__ = ["SentenceRun"]
+
 #: What embeddings are evaluated by: classification and similarity; the last two are generated.
 TRANSFER = ("mr", "cr", "subj", "mpqa", "trec", "msrp")
 SIMILARITY = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sick")

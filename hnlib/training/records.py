@@ -31,6 +31,8 @@ from hnlib._files import project_root
 from hnlib.training import index, kinds, store
 from hnlib.training.config import canonical, defaults, key, name
 
+__all__ = ["frame"]
+
 if TYPE_CHECKING:  # training needs no pandas
     import numpy as np
     import pandas as pd
