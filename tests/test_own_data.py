@@ -210,3 +210,12 @@ def test_the_sentence_that_follows_is_sought_among_all_others_of_its_half(tmp_pa
     assert (1 / loop(part, True)).mean() < scores["next_mrr"] - 0.01
     with pytest.raises(ValueError, match=r"has 3 pairs of neighbours in its last tenth; need 4"):
         NextSentence(corpus, first[:3], 64)
+
+
+def test_sizes_follow_the_data_while_a_notebook_is_open(tmp_path):
+    """More pictures in the same place, and the same call: what fits them."""
+    own = pictures(tmp_path / "mine", (20, 20))
+    assert experiments.load("how-hard", dataset=own).changed["train_size"][1] == 32
+    pictures(tmp_path / "mine", (40, 40))
+    assert experiments.load("how-hard", dataset=own).changed["train_size"][1] == 64
+    assert experiments.load("how-hard", dataset=own) is experiments.load("how-hard", dataset=own)

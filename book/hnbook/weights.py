@@ -78,10 +78,8 @@ def measured(found) -> dict:
     runs = [found.run(arm, every[0]).resolved() for arm in arms]
     losses = [methods.build(run.method, **run.options) for run in runs]
     images = data.load(runs[0].dataset)
-    y, first = (
-        images.y_test,
-        [int((images.y_test == k).nonzero()[0]) for k in range(min(CLASSES, images.num_classes))],
-    )
+    y, classes = images.y_test, range(min(CLASSES, images.num_classes))
+    first = [int((y == k).nonzero()[0]) for k in classes]
     rows, shown = [], set(first)
     for arm, loss in zip(arms, losses):
         embedded = [_embedded(model(found, arm, s), images.x_test) for s in every]

@@ -22,6 +22,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ConfigDict
 from pydantic.dataclasses import dataclass
 
+from hnlib._files import own_name
 from hnlib.experiments import evidence
 from hnlib.experiments.evidence import one_of
 from hnlib.training import config, kinds
@@ -236,9 +237,14 @@ def load(name: str, *, small: bool = False, **parameters) -> Design:
     return _at(published, small, config.canonical(given))
 
 
-@functools.lru_cache(maxsize=512)
 def _at(published: Design, small: bool, parameters: str) -> Design:
-    """Return a published design at other parameters, the same object for the same ones."""
+    """Return a published design at other parameters, the same object while your data stand."""
+    dataset = json.loads(parameters).get("dataset") or ""
+    return _changed(published, small, parameters, own_name(dataset))
+
+
+@functools.lru_cache(maxsize=512)
+def _changed(published: Design, small: bool, parameters: str, _: str) -> Design:
     name = published.name
     if small and not published.small:
         raise ValueError(f"{name}.toml has no table [small]")

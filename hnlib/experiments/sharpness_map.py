@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 from scipy.interpolate import CubicSpline
 
+from hnlib.experiments.found_records import kept
+
 COEFFICIENTS = 5  # of the smooth curve
 
 
@@ -53,7 +55,7 @@ class Map:
         # at least: `accuracy` refuses two runs of a cell
         return tuple(sorted(int(s) for s, n in counts.items() if n >= len(self.points)))
 
-    @functools.cache  # noqa: B019, a page has a few maps
+    @kept
     def accuracy(self, metric: str | None = None) -> np.ndarray:
         """Return percents [cells, seeds], in the orders of `points` and `seeds`."""
         runs = self.runs.assign(beta=self.runs["beta"].fillna(0.0))
