@@ -7,8 +7,8 @@ named: its text is found wherever it stands, once. With words only rows are trie
 one. A mutant that no test notices is a fault of the tests, unless the row says why it `survives`.
 
 `--survivors` applies the rows that say `survived = true` to an earlier commit, in four groups, and
-runs that commit's own tests: as long as these pass, they did not notice. Half an hour a group, on
-an idle machine.
+runs that commit's own tests: as long as these pass, they did not notice. A quarter of an hour a
+group, on an idle machine.
 """
 
 import argparse
@@ -59,62 +59,73 @@ def applied(row: dict, file: Path):
         file.write_text(text, encoding="utf-8")
 
 
-def in_copy(copy: Path, row: dict, file: Path, output: Path) -> None:
-    """Run a row's tests in a copy of the checkout, in this forked process; exit as pytest does."""
+def in_copy(copy: Path, row: dict, file: Path, tests: list[str], output: Path) -> None:
+    """Run tests of a row in a copy of a checkout, in this forked process; exit as pytest does."""
     os.chdir(copy)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(copy), str(copy / "book")])
     sys.path[:0] = [str(copy), str(copy / "book")]
     sys.dont_write_bytecode = True
-    with output.open("w") as stream, applied(row, copy / file.relative_to(ROOT)):
+    with output.open("w") as stream, applied(row, copy / file):
         os.dup2(stream.fileno(), 1)
         os.dup2(stream.fileno(), 2)
         import pytest
 
-        code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *row["tests"]])
+        code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests])
     os._exit(code)
 
 
-def copied(folder: Path) -> Path:
+def copied(root: Path, folder: Path) -> Path:
     """Copy what git tracks or would track into a folder of its own."""
     copy = Path(tempfile.mkdtemp(dir=folder))
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.check_output(listing, cwd=ROOT)
+    names = subprocess.check_output(listing, cwd=root)
     pack = ["tar", "--null", "--ignore-failed-read", "-T", "-", "-c"]
-    packed = subprocess.run(pack, cwd=ROOT, input=names, stdout=subprocess.PIPE, check=True).stdout
+    packed = subprocess.run(pack, cwd=root, input=names, stdout=subprocess.PIPE, check=True).stdout
     subprocess.run(["tar", "-x"], cwd=copy, input=packed, check=True)
     return copy
 
 
-def judge(rows: list[dict], jobs: int) -> float:
-    """Try rows in forked processes, so that torch is imported once; return the share that surprises.
+def tried(rows: list[dict], jobs: int, root: Path = ROOT, tests: list[str] | None = None):
+    """Try rows one by one in forked processes, so that torch is imported once.
 
-    A row surprises if no test notices it though it says no reason why it survives, or if it breaks.
+    Yields each row with what came of it, its seconds and what its tests printed. The tests are
+    the row's own if none are given.
     """
     for name in HEAVY.split():
         importlib.import_module(name)
     sys.modules["torch"].set_num_threads(1)
-    context, running, waiting, found = multiprocessing.get_context("fork"), {}, [*rows], []
+    context, running, waiting = multiprocessing.get_context("fork"), {}, [*rows]
     with tempfile.TemporaryDirectory() as folder:
-        free = [copied(Path(folder)) for _ in range(jobs)]
+        free = [copied(root, Path(folder)) for _ in range(jobs)]
         while waiting or running:
             while waiting and free:
                 row, copy = waiting.pop(0), free.pop()
                 output = copy.with_suffix(".txt")
-                (file,) = places(row)
-                process = context.Process(target=in_copy, args=(copy, row, file, output))
+                file = places(row, root)[0].relative_to(root)
+                asked = copy, row, file, tests or row["tests"], output
+                process = context.Process(target=in_copy, args=asked)
                 process.start()
                 running[process] = row, copy, output, time.monotonic()
             multiprocessing.connection.wait([process.sentinel for process in running])
             for process in [one for one in running if not one.is_alive()]:
                 row, copy, output, start = running.pop(process)
-                free.append(copy)
                 word = {0: "SURVIVED", 1: "noticed"}.get(process.exitcode, "BROKEN")
-                seconds = time.monotonic() - start
-                known = f" ({row['survives']})" if "survives" in row else ""
-                print(f"{word}{known} {seconds:4.1f} s  {row['area']}: {row['means']}", flush=True)
-                if word == "BROKEN":
-                    print("\n".join(output.read_text().splitlines()[-25:]))
-                found.append((row, word))
+                yield row, word, time.monotonic() - start, output.read_text()
+                free.append(copy)
+
+
+def judge(rows: list[dict], jobs: int) -> float:
+    """Put rows to their tests; return the share that surprises.
+
+    A row surprises if no test notices it though it says no reason why it survives, or if it breaks.
+    """
+    found = []
+    for row, word, seconds, printed in tried(rows, jobs):
+        known = f" ({row['survives']})" if "survives" in row else ""
+        print(f"{word}{known} {seconds:4.1f} s  {row['area']}: {row['means']}", flush=True)
+        if word == "BROKEN":
+            print("\n".join(printed.splitlines()[-25:]))
+        found.append((row, word))
     noticed = Counter(row["area"] for row, word in found if word == "noticed")
     for area, count in Counter(row["area"] for row, _ in found).items():
         print(f"{area:12} {noticed[area]:3} of {count}")
@@ -123,52 +134,65 @@ def judge(rows: list[dict], jobs: int) -> float:
     return wrong / len(found)
 
 
-def survivors(commit: str, rows: list[dict]) -> int:
+def survivors(commit: str, rows: list[dict], jobs: int) -> int:
     """Put survivors to an earlier commit's own tests; return how many it noticed or does not have.
 
-    They are tried together, and those of a group that fails in halves, on the tests that failed.
+    They are tried together; a test that fails is then put to each row of its group alone.
     """
     with tempfile.TemporaryDirectory() as folder:
         old = Path(folder) / "old"
         subprocess.run(["git", "worktree", "add", "-q", old, commit], cwd=ROOT, check=True)
         missing = [row for row in rows if len(places(row, old)) != 1]
-        groups, seen, noticed = defaultdict(list), Counter(), []
+        groups, seen, noticed, tries = defaultdict(list), Counter(), [], 0
         for row in [row for row in rows if row not in missing]:
             (file,) = places(row, old)
-            groups[seen[file] % GROUPS].append((file, row))  # texts of one file may overlap
+            groups[seen[file] % GROUPS].append(row)  # texts of one file may overlap
             seen[file] += 1
         for row in missing:
             print(f"not in {commit}: {row['area']}: {row['means']}")
         for group in sorted(groups.values(), key=len):  # what is small is known soon
-            found = _noticed(old, group, [])
-            for row in found:
-                print(f"noticed: {row['area']}: {row['means']}")
-            noticed += found
-            print(f"{len(group)} rows tried, {len(noticed)} noticed in all", flush=True)
+            noticed += _noticed(old, group, jobs)
+            tries += len(group)
+            print(f"{tries} rows tried, {len(noticed)} noticed in all", flush=True)
         subprocess.run(["git", "worktree", "remove", "--force", old], cwd=ROOT, check=True)
-    print(f"{len(rows) - len(missing) - len(noticed)} of {len(rows)} were not noticed at {commit}")
+    unseen = [row for row in rows if row not in missing and row not in noticed]
+    for area, count in Counter(row["area"] for row in unseen).items():
+        print(f"{area:12} {count:3}")
+    print(f"{len(unseen)} of {len(rows)} were not noticed at {commit}")
     return len(missing) + len(noticed)
 
 
-def _noticed(old: Path, group: list[tuple[Path, dict]], tests: list[str]) -> list[dict]:
-    """Return the rows of a group that tests of an earlier commit, by default all, notice alone."""
+def _noticed(old: Path, group: list[dict], jobs: int) -> list[dict]:
+    """Return the rows of a group that tests of an earlier commit notice alone."""
+    noticed, failed = [], _failed(old, group, [])
+    broken = _failed(old, [], failed) if failed else []  # without any row, on this machine
+    failed = [test for test in failed if test not in broken]
+    while failed:
+        test, *others = failed
+        print(f"{len(failed)} tests fail, such as {test}", flush=True)
+        rest = [row for row in group if row not in noticed]
+        for row, word, _, _ in tried(rest, jobs, old, [test]):
+            if word != "SURVIVED":
+                noticed.append(row)
+                print(f"noticed: {row['area']}: {row['means']}", flush=True)
+        rest = [row for row in group if row not in noticed]
+        failed = [one for one in _failed(old, rest, others) if one != test] if others else []
+    return noticed
+
+
+def _failed(old: Path, rows: list[dict], tests: list[str]) -> list[str]:
+    """Return which tests of an earlier commit, by default of all, fail with these rows together."""
     cache = old / ".tried"
     shutil.rmtree(cache, ignore_errors=True)
     with contextlib.ExitStack() as stack:
-        for file, row in group:
-            stack.enter_context(applied(row, file))
+        for row in rows:
+            stack.enter_context(applied(row, places(row, old)[0]))
         environment = os.environ | {"PYTHONPATH": f"{old}{os.pathsep}{old / 'book'}"}
         command = [sys.executable, "-m", "pytest", "-q", "-n", "logical", "--dist=loadfile"]
         command += ["--ignore=tests/pages", "-o", f"cache_dir={cache}", *tests]
         subprocess.run(command, cwd=old, env=environment, capture_output=True)
     found = cache / "v/cache/lastfailed"
-    failed = [*json.loads(found.read_text())] if found.exists() else []
-    if not failed:
-        return []
-    if len(group) == 1:
-        return [group[0][1]]
-    half = len(group) // 2
-    return [row for part in (group[:half], group[half:]) for row in _noticed(old, part, failed)]
+    return [*json.loads(found.read_text())] if found.exists() else []
 
 
 if __name__ == "__main__":
@@ -183,5 +207,6 @@ if __name__ == "__main__":
         if not asked.words or any(word in " ".join(map(str, row.values())) for word in asked.words)
     ]
     if asked.survivors:
-        sys.exit(survivors(asked.survivors, [row for row in several if row.get("survived")]) > 0)
+        known = [row for row in several if row.get("survived")]
+        sys.exit(survivors(asked.survivors, known, asked.jobs) > 0)
     sys.exit(judge(several, asked.jobs) > FEW)
