@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None, app=None) -> int:
         if "pip install" not in text:  # not a sentence of ours
             extra = EXTRAS.get(str(error.name), "book")
             text = f"{error.name} is missing; pip install 'hnlib[{extra}]'"
-    except (CycloptsError, ValueError, OSError) as error:
+    except (CycloptsError, ValueError, OSError, MemoryError) as error:
         status, text = 2, _sentence(error)
     print(f"hnlib: {text}", file=sys.stderr)
     return status

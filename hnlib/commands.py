@@ -148,6 +148,7 @@ def run(
     out: Annotated[Path | None, Parameter("-o")] = None,
     engine: Annotated[Engine, flattened] = here,
     dry_run: bool = False,
+    plan: bool = False,
 ) -> int:
     """Execute one notebook with other parameters, or at every point of a grid of them.
 
@@ -163,11 +164,18 @@ def run(
         the executed notebook, or the folder of the grid's (default: below _build/runs)
     dry_run
         list the points of the grid and which of them are executed already
+    plan
+        print what would be trained, where, for how long, with how much memory; train nothing
     """
     from hnlib.notebooks import execute
     from hnlib.notebooks import grid as grids
 
     given = config.reject_duplicates(parameters)
+    if plan:
+        if grid or out:
+            raise ValueError("--plan is of one page and writes nothing; leave out --grid and --out")
+        print(execute.plan(notebook, given))
+        return 0
     if grid:
         axes = [*map(_pair, grid)]
         return grids.run(notebook, axes, [*given.items()], out, engine, dry_run)
@@ -369,7 +377,8 @@ def queue(
     waiting = [one for one, count in counts.items() if count]
     waiting.sort(key=lambda one: (not one.predictions, one.minutes * counts[one]))
     if not run:
-        print("\n".join(map(experiments.plan, waiting)) or "no experiment waits for runs")
+        plan = experiments.plan(*waiting, device=device, engine=engine)
+        print(plan if waiting else "no experiment waits for runs")
         return 0
     folder, end = records.default_folder(), time.monotonic() + 60 * minutes
     before = len(store.read(folder))
@@ -379,6 +388,6 @@ def queue(
         try:
             how = dict(device=device, data_root=data_root, engine=engine)
             experiments.train(one, minutes=left, **how)
-        except (ValueError, OSError, ImportError) as error:
+        except (ValueError, OSError, ImportError, MemoryError) as error:
             print(f"{one.name}: {error}")
     return int(bool(waiting) and len(store.read(folder)) == before)

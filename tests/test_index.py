@@ -139,11 +139,15 @@ def test_the_tracked_runs_are_found_as_by_reading_all_of_them():
     assert found.find(some) == {key: every[key] for key in some}
 
 
-def test_the_seconds_of_an_epoch_are_those_of_cpus(tmp_path):
-    gpu = {"hardware": {"cpu": "a processor", "gpu": "a card"}, "date": "2026-01-01"}
-    for seed, where in enumerate(({}, {"environment": gpu})):
-        one = record(seed, epochs=5) | {"seconds": 10.0 - 5 * seed, "sessions": None} | where
-        one.pop("sessions")
-        store.append(one, tmp_path)
-    (paces,) = records.index_of(tmp_path).paces.values()
-    assert paces == [2.0] and json.loads((tmp_path / index.NAME).read_text())["form"] == index.FORM
+def test_costs_of_an_epoch_are_kept_with_the_hardware_they_were_measured_on(tmp_path):
+    """A run in two sessions has the hardware of the last and the larger of their peaks."""
+    card = {"hardware": {"cpu": "a processor", "gpu": "a card"}, "date": "2026-01-01"}
+    first, last = (card | {"peak_memory": size} for size in (900, 700))
+    sessions = [first | {"seconds": 1.0}, last | {"seconds": 4.0}]
+    one = record(0, epochs=5) | {"seconds": 5.0, "environment": last, "sessions": sessions}
+    store.append(one, tmp_path)
+    for _ in range(2):  # as read, and as kept
+        ((cost,),) = records.index_of(tmp_path).costs.values()
+        assert (cost.pace, cost.memory, cost.hardware) == (1.0, 900, card["hardware"])
+        index._of.cache_clear()
+    assert json.loads((tmp_path / index.NAME).read_text())["form"] == index.FORM

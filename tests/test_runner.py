@@ -1,15 +1,23 @@
 """Experiments at other parameters, the runner that trains what is not recorded, and its queue."""
 
+import io
 import itertools
+import os
+import signal
+import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from hnlib import __main__ as cli
 from hnlib import experiments, methods
-from hnlib.experiments import execution, runner
+from hnlib.experiments import execution, plans, runner
 from hnlib.experiments.runner import Engine
+from hnlib.images.config import ImageRun
+from hnlib.notebooks import execute
 from hnlib.training import records, store
 
 CHOICE = """
@@ -106,13 +114,15 @@ def test_missing_runs_are_trained_and_then_recalled(checkout, capsys):
     assert found.design is small and found is experiments.found(small)
     said = capsys.readouterr().out
     assert "dataset = generated, blocks = bag, arms = tilt,plain, max_steps = 2" in said
-    assert "choice: 4 runs, 0 recorded, 4 to train." in said
-    assert "main: 2 runs, 0 recorded, 2 to train; more once validation has chosen." in said
+    table = [line.split() for line in said.splitlines()]
+    assert ["choice", "4", "0", "4", "unknown", "–"] in table
+    assert ["main", "2", "0", "2", "unknown", "–"] in table
+    assert "main: more once validation has chosen plain." in said
     assert experiments.effect(found, "tilt", "plain", block="bag").df == 1
     planned = itertools.chain.from_iterable(one["runs"] for one in records.PLANNED.values())
     assert records.USED and {*planned} >= records.USED
     experiments.train(small, device="cpu")
-    assert "4 recorded, 0 to train" in capsys.readouterr().out
+    assert "Nothing is left to train." in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"main.toml has no arm 'loose'"):
         experiments.effect(found, "loose", "plain", block="bag")
 
@@ -175,18 +185,89 @@ def test_what_the_reader_gives_comes_before_what_fits_the_data(checkout):
     assert (fitting.lr, chosen.lr, small.lr, small.max_steps) == (0.3, 0.7, 0.3, 5)
 
 
-def test_a_run_takes_the_median_of_what_its_epochs_took_on_a_cpu(checkout):
-    """Runs on a GPU, and of other settings, say nothing about it."""
-    one = experiments.recorded("choice")
+GPU = {"cpu": "a processor", "gpu": "H200"}
+
+
+def test_a_run_takes_the_median_of_what_its_epochs_took_on_such_a_device(checkout):
+    """Of this machine, if it made one; runs on another device, or of other settings, do not count."""
+    one, cpu = experiments.recorded("choice"), {"cpu": "a processor"}
     run = lambda seed, **more: replace(one.run("plain lr0.1", seed, "bag"), epochs=4, **more)  # noqa: E731
-    assert runner.seconds(run(5)) is None
-    for seed, seconds in enumerate((40.0, 44.0, 80.0)):
-        recorded(run(seed), records.tracked(), seconds, ndcg=0.5)
-    recorded(run(7), records.tracked(), 0.5, {"cpu": "a processor", "gpu": "H200"}, ndcg=0.5)
+    seconds = lambda run, hardware=cpu: plans.cost(run, hardware).seconds  # noqa: E731
+    assert plans.cost(run(5), cpu) == (None, None, None)
+    for seed, took in enumerate((40.0, 44.0, 80.0)):
+        recorded(run(seed), records.tracked(), took, ndcg=0.5)
+    recorded(run(7), records.tracked(), 0.5, GPU, ndcg=0.5)
     recorded(run(8, encoder="gru"), records.tracked(), 400.0, ndcg=0.5)
-    assert runner.seconds(run(5)) == pytest.approx(44)
-    assert runner.seconds(replace(run(5), epochs=8, lr=0.7)) == pytest.approx(88)
-    assert runner.seconds(run(5, encoder="gru")) == pytest.approx(400)
+    recorded(run(9), records.default_folder(), 20.0, {"cpu": "another one"}, ndcg=0.5)
+    assert seconds(run(5)) == pytest.approx(44) and seconds(run(5), GPU) == pytest.approx(0.5)
+    assert seconds(replace(run(5), epochs=8, lr=0.7)) == pytest.approx(88)
+    assert seconds(run(5, encoder="gru")) == pytest.approx(400)
+    assert plans.cost(run(5), {"cpu": "another one"}) == (20.0, None, "this machine")
+    assert plans.cost(run(5), {"cpu": "a third"}).machine == "a processor, 1 thread"
+
+
+def test_an_epoch_of_twice_the_images_takes_twice_as_long(checkout):
+    """The whole of a data set has no number, so it says nothing of a part."""
+    image = lambda size, **more: ImageRun(train_size=size, epochs=2, **more)  # noqa: E731
+    recorded(image(100), records.tracked(), 10.0, knn=0.5)
+    cost = lambda run: plans.cost(run, {"cpu": "a processor"}).seconds  # noqa: E731
+    assert [cost(image(size)) for size in (100, 200, None)] == [10.0, 20.0, None]
+    recorded(image(200, seed=1), records.tracked(), 12.0, knn=0.5)
+    assert cost(image(200)) == 12.0  # what was measured at this size is not computed
+
+
+@pytest.mark.parametrize("place", ["metrics", "environment"])
+def test_memory_is_the_peak_at_the_same_batch_size(checkout, place):
+    run = lambda batch, seed: ImageRun(train_size=100, batch_size=batch, seed=seed)  # noqa: E731
+    for seed, (batch, peak) in enumerate([(32, 5), (32, 7), (64, 90)]):
+        one = {"kind": "images", "configuration": run(batch, seed).configuration, "seconds": 1.0}
+        metrics, environment = {"knn": 0.5}, {"hardware": {"cpu": "a processor"}}
+        if place == "metrics":
+            metrics["peak_memory_mb"] = peak
+        else:
+            environment["peak_memory"] = peak * 2**20
+        store.append(one | {"metrics": metrics, "environment": environment}, records.tracked())
+    cost = lambda batch: plans.cost(run(batch, 9), {"cpu": "a processor"}).memory  # noqa: E731
+    assert [cost(32), cost(64), cost(128)] == [7 * 2**20, 90 * 2**20, None]
+
+
+def test_a_plan_counts_what_is_shared_once_and_adds_up(checkout):
+    """What is unknown is not taken for nothing, and what is closed is not trained."""
+    one = experiments.load("choice", max_steps=1)
+    runs = [*experiments.found(one).missing()]
+    closed = replace(experiments.load("choice", max_steps=2), closed="nobody trains it")
+    plan = experiments.plan(one, one, closed, device="cpu", engine=Engine(engine="processes"))
+    assert [len(row.left) for row in plan.rows] == [len(runs), 0, len(runs)]
+    assert plan.left == len(runs) and "2 processes" in str(plan) and "time unknown" in str(plan)
+    assert "choice: nobody trains it." in str(plan)
+    here = records.environment()["hardware"]
+    recorded(replace(runs[0], seed=99), records.default_folder(), 60.0, here, ndcg=0.5)
+    again = str(experiments.plan(one, device="cpu", engine=Engine(engine="processes")))
+    assert f"time about {len(runs) / 2:.1f} min" in again and "this machine" in again
+
+
+def test_a_page_says_what_it_would_train_and_trains_nothing(checkout, monkeypatch, prints):
+    page = checkout / "notebooks/page.md"
+    page.parent.mkdir(exist_ok=True)
+    cells = [
+        "small = False",
+        "from hnlib import experiments\nloaded = experiments.load('main', small=small)",
+    ]
+    cells += ["experiments.train(loaded, device='cpu')", "raise SystemExit('after the training')"]
+    head = (
+        "---\njupytext:\n  text_representation:\n    extension: .md\n    format_name: myst\n---\n\n"
+    )
+    tags = [":tags: [parameters]\n\n", "", "", ""]
+    text = "\n\n".join(f"```{{code-cell}} ipython3\n{t}{c}\n```" for t, c in zip(tags, cells))
+    page.write_text(head + text)
+    (checkout / "_toc.yml").touch()
+    execute.root.cache_clear()
+    said = prints("run", str(page), "--plan", "-p", "small", "True")
+    assert ["main", "2", "0", "2", "unknown", "–"] in [line.split() for line in said.splitlines()]
+    assert not records.default_folder().exists() and "HNLIB_PLAN" not in os.environ
+    page.write_text(text.replace("experiments.train", "print"))
+    assert prints("run", str(page), "--plan") == f"{page} trains nothing.\n"
+    execute.root.cache_clear()
 
 
 def test_the_queue_trains_what_was_predicted_first_and_then_what_is_short(checkout, prints):
@@ -196,8 +277,8 @@ def test_the_queue_trains_what_was_predicted_first_and_then_what_is_short(checko
     (folder / "asked.toml").write_text(CHOICE.replace("minutes = 0.1", "minutes = 90") + line)
     (folder / "brief.toml").write_text(CHOICE.replace("minutes = 0.1", "minutes = 0.01"))
     (folder / "main.toml").unlink()
-    listed = [line.split(":")[0] for line in prints("queue").splitlines()]
-    assert listed == ["asked", "brief", "choice"]
+    listed = [line.split()[0] for line in prints("queue").splitlines()]
+    assert listed[1:4] == ["asked", "brief", "choice"]
 
 
 def test_minutes_end_everything_and_the_same_call_goes_on(checkout):
@@ -205,14 +286,14 @@ def test_minutes_end_everything_and_the_same_call_goes_on(checkout):
     with pytest.raises(ValueError, match="the minutes have passed, and 4 runs of choice"):
         experiments.train(small, device="cpu", minutes=1e-9)
     experiments.train(small, device="cpu", minutes=10)
-    assert experiments.plan(small).endswith("0 to train.")
+    assert experiments.plan(small, device="cpu").left == 0
 
 
 def test_several_experiments_share_their_minutes(checkout, monkeypatch):
     """Each look at the clock takes a second here."""
     looks = itertools.count()
     for module in (runner, execution):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=looks.__next__))
+        monkeypatch.setattr(module, "time", SimpleNamespace(time=looks.__next__))
     alone, first, second = (
         experiments.load("choice", small=True, arms=["plain lr0.1"], max_steps=steps)
         for steps in (1, 2, 3)
@@ -245,6 +326,96 @@ def test_processes_record_what_one_process_records(checkout, tmp_path):
     assert not [*tmp_path.rglob("*.pt")]  # nothing is unfinished
 
 
+def test_processes_record_what_ends_after_the_minutes(checkout, monkeypatch):
+    """One is cut, and the one beside it ends."""
+
+    def spread(function, jobs, engine):
+        (cut, _), *rest = jobs
+        yield (cut, None), runner.OutOfTime()
+        yield from ((job, function(job)) for job in rest[:1])
+        yield from ((job, runner.OutOfTime()) for job in rest[1:])
+
+    monkeypatch.setattr(runner, "spread", spread)
+    runs = [*experiments.recorded("choice", small=True, max_steps=1).missing()]
+    assert runner.train(runs, device="cpu", minutes=10, engine="processes") == 1
+    (record,) = store.read(records.default_folder())
+    assert records.key(record["configuration"]) == records.key(runs[1].configuration)
+
+
+def named_device(job):
+    """Say which GPU a worker has; for a while, so that the other one gets a job, too."""
+    time.sleep(1)
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+@pytest.mark.parametrize(
+    ("seen", "used"), [(["3", "GPU-7"], {"3", "GPU-7"}), (["5"], {"5"}), ([], {None})]
+)
+def test_each_process_has_a_gpu_of_its_own(monkeypatch, seen, used):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(runner, "visible_devices", lambda: seen)
+    done = runner.spread(named_device, range(4), Engine(engine="processes", workers=2))
+    assert {device for _, device in done} == used
+
+
+@pytest.mark.parametrize(
+    ("named", "count", "seen"), [(None, 2, ["0", "1"]), ("4,7,9", 2, ["4", "7"]), (None, 0, [])]
+)
+def test_gpus_are_named_as_the_environment_names_them(monkeypatch, named, count, seen):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: count)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if named:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert runner.visible_devices() == seen
+
+
+@pytest.fixture(scope="module")
+def two_nodes():
+    """Ray on this machine, as two machines of one core each."""
+    cluster_utils = pytest.importorskip("ray.cluster_utils")
+    node = dict(num_cpus=1, object_store_memory=100 * 2**20)
+    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=node)
+    try:
+        cluster.add_node(**node)
+        cluster.wait_for_nodes()
+        yield Engine(engine="ray", address=cluster.address)
+    finally:
+        cluster.shutdown()
+
+
+def killed_once(marker):
+    """Die as a worker does whose machine is taken away, but not the second time."""
+    if not Path(marker).exists():
+        Path(marker).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "done"
+
+
+@pytest.mark.slow
+def test_a_cluster_gives_a_job_again_whose_worker_was_killed(two_nodes, tmp_path):
+    jobs = [str(tmp_path / name) for name in "ab"]
+    assert dict(runner.spread(killed_once, jobs, two_nodes)) == dict.fromkeys(jobs, "done")
+
+
+@pytest.mark.slow
+def test_a_run_that_the_minutes_cut_on_a_cluster_goes_on_from_there(two_nodes, tmp_path):
+    """Here, as on the cluster; what ends there is recorded as it is here."""
+    long = ImageRun(train_size=200, epochs=100_000, batch_size=64, evaluate_size=50)
+    folder, short = tmp_path / "there" / "results", replace(long, epochs=1)
+    how = dict(device="cpu", record_to=folder, minutes=0.1)
+    epochs = []
+    for engine in (two_nodes, two_nodes, "here"):
+        assert runner.train([long], engine=engine, **how) == 0
+        content = runner.unfinished(long, folder).read_bytes()[:-32]  # without its digest
+        epochs.append(torch.load(io.BytesIO(content), weights_only=True)["epoch"])
+    assert 0 < epochs[0] < epochs[1] < epochs[2]
+    here = tmp_path / "here" / "results"
+    assert runner.train([short], engine=two_nodes, **how | {"minutes": 10}) == 1
+    runner.train([short], device="cpu", record_to=here)
+    (one,), (other,) = store.read(folder), store.read(here)
+    assert one["run"] == other["run"] and one["metrics"]["knn"] == other["metrics"]["knn"]
+
+
 def test_the_queue_plans_and_trains_and_goes_on_after_a_failure(
     checkout, monkeypatch, capsys, prints
 ):
@@ -256,7 +427,7 @@ def test_the_queue_plans_and_trains_and_goes_on_after_a_failure(
         store.append(measured, records.default_folder())
 
     trained, queue = [], ["queue", "--device", "cpu"]
-    listed = [line.split(":")[0] for line in prints(*queue).splitlines()]
+    listed = [line.split()[0] for line in prints(*queue).splitlines()][1:3]
     assert listed == ["main", "choice"]
     monkeypatch.setattr(experiments, "train", train)
     assert cli.main([*queue, "--run"]) == 0 and trained == listed

@@ -40,6 +40,21 @@ def interrupt(loss):
     raise KeyboardInterrupt
 
 
+def too_large(loss):
+    return torch.empty(10**15)
+
+
+def out_of_memory(loss):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+
+@pytest.mark.parametrize("action", [too_large, out_of_memory])
+def test_too_little_memory_names_the_batch_size(action):
+    words = "cpu has too little memory for batch_size=32; give a smaller one"
+    with pytest.raises(MemoryError, match=words):
+        train(method=At(1, action), **STEP)
+
+
 @pytest.fixture(scope="module")
 def whole():
     """The uninterrupted run that others are compared with."""

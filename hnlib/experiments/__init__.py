@@ -2,9 +2,10 @@
 
 import hnlib.training  # noqa: F401  # first: without its packages it says what to install
 from hnlib.experiments.design import Design, digest, load, names
-from hnlib.experiments.execution import model, plan, train, train_all
+from hnlib.experiments.execution import model, train, train_all
 from hnlib.experiments.findings import edges, effect, effects, lines, map_of, together, waiting
 from hnlib.experiments.found_records import Found, by_processor, found, recorded
+from hnlib.experiments.plans import plan
 from hnlib.experiments.predictions import outcome, verdicts
 
 __all__ = [

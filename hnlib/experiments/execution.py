@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from hnlib.experiments import runner
 from hnlib.experiments.design import Design
 from hnlib.experiments.found_records import Found, found
+from hnlib.experiments.plans import Plan, plan
 from hnlib.experiments.words import where
 from hnlib.training import config, records
 
@@ -19,19 +20,8 @@ if TYPE_CHECKING:
     from hnlib.training.checkpoint import TrainedRun
 
 
-def plan(design: Design) -> str:
-    """Return a sentence on how many runs there are, how many to train, and for how long."""
-    have = found(design)
-    runs, missing = len(have.planned()), [*have.missing()]  # without arms not chosen yet
-    left = len(missing)
-    if left and design.closed:
-        return f"{design.name}: {runs - left} of {runs} runs recorded; {design.closed}."
-    text = f"{design.name}: {runs} runs, {runs - left} recorded, {left} to train"
-    costs = [cost for run in missing if (cost := runner.seconds(run)) is not None]
-    if left and len(costs) == left:
-        text += f", about {sum(costs) / 60:,.1f} min on one thread"
-    waits = any(have.arm(name, block) is None for block in design.blocks for name in design.chosen)
-    return f"{text}; more once validation has chosen." if waits else f"{text}."
+class Planned(Exception):
+    """What was to be trained, instead of a training: $HNLIB_PLAN asks for that."""
 
 
 def train(design: Design, *, minutes: float | None = None, **how) -> Found:
@@ -76,8 +66,28 @@ def train_all(designs: Iterable[Design], *, minutes: float | None = None, **how)
                 f"{one.name} repeats or confirms {other.name} and would have its runs; give how "
                 "many seeds, not which"
             )
-    end = time.monotonic() + 60 * (minutes or math.inf)
+    how = {"device": "auto", "engine": "here"} | {k: v for k, v in how.items() if v is not None}
+    work = _work(designs, how["device"], how["engine"])
+    if "HNLIB_PLAN" in os.environ:
+        raise Planned(str(work))
+    if any(one.changed for one in designs) or (work.left and "HNLIB_RECALL" not in os.environ):
+        print(work)
+    end = time.time() + 60 * (minutes or math.inf)
     return [_train(one, end, **how) for one in designs]
+
+
+def _work(designs: Iterable[Design], device: str, engine) -> Plan:
+    """Return the plan of designs and of what chooses their arms."""
+    every: dict[Design, None] = {}
+
+    def add(one: Design) -> None:
+        for other in one.choosers():
+            add(other)
+        every.setdefault(one)
+
+    for one in designs:
+        add(one)
+    return plan(*every, device=device, engine=engine)
 
 
 def _train(design: Design, until: float, **how) -> Found:
@@ -93,14 +103,13 @@ def _train(design: Design, until: float, **how) -> Found:
 
 
 def _train_missing(design: Design, until: float, **how) -> None:
-    print(plan(design))
     if not design.changed and (design.closed or "HNLIB_RECALL" in os.environ):
         return
     for other in design.choosers():
         if any(found(other).missing()):
             _train_missing(other, until, **how)
     while runs := [*found(design).missing()]:  # what is chosen among own arms is known after these
-        left = max(1e-9, until - time.monotonic()) / 60
+        left = max(1e-9, until - time.time()) / 60
         done = runner.train(runs, minutes=left if left < math.inf else None, **how)
         if done < len(runs):
             raise ValueError(

@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from hnlib import experiments
 from hnlib._files import write_atomically
-from hnlib.experiments import comparisons, evidence, runner, selection
+from hnlib.experiments import comparisons, evidence, plans, runner, selection
 from hnlib.experiments.comparisons import Effect
 from hnlib.experiments.null_files import Loss, method_of, named, own_task, read, train_own
 from hnlib.experiments.words import interval
@@ -101,7 +101,8 @@ class Task:
         found = functools.reduce(or_, (records.index_of(one).find(keys) for one in places))
 
         missing = {key: run for key, run in zip(keys, runs) if key not in found}
-        times = [seconds for run in missing.values() if (seconds := runner.seconds(run))]
+        hardware = records.environment()["hardware"]
+        times = [plans.cost(run, hardware).seconds or 0 for run in missing.values()]
         minutes = sum(times) / 60 / (self.engine.workers or 1)
         about = f", about {minutes:.0f} min" if minutes >= 1 else ""
         print(f"{self.name}: {len(missing)} of {len(keys)} trainings to do{about}", flush=True)

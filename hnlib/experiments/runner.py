@@ -9,16 +9,16 @@ import functools
 import multiprocessing
 import os
 import signal
-import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from hnlib._files import project_root
-from hnlib.training import index, records, store
+from hnlib import _files
+from hnlib.training import records, store
 from hnlib.training.config import Engine
 
 
@@ -40,7 +40,10 @@ def _here(function: Callable, jobs: Iterable, engine: Engine) -> Iterator[tuple[
 
 def _processes(function: Callable, jobs: Iterable, engine: Engine) -> Iterator[tuple[Any, Any]]:
     context = multiprocessing.get_context("spawn")  # a fork would copy torch's threads
-    with ProcessPoolExecutor(engine.workers, context, _start_worker) as pool:
+    devices, seen = context.SimpleQueue(), visible_devices()
+    for i in range(engine.workers):
+        devices.put(seen[i % len(seen)] if seen else None)
+    with ProcessPoolExecutor(engine.workers, context, _start_worker, (devices,)) as pool:
         running = {pool.submit(function, job): job for job in jobs}
         try:
             for ended in as_completed(running):
@@ -50,8 +53,21 @@ def _processes(function: Callable, jobs: Iterable, engine: Engine) -> Iterator[t
             raise
 
 
-def _start_worker() -> None:
-    """Use one thread, and leave Ctrl-C to the parent: it stops after the running jobs."""
+def visible_devices() -> list[str]:
+    """Return the GPUs of this process as $CUDA_VISIBLE_DEVICES names them."""
+    import torch
+
+    count, named = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    return (named.split(",") if named else [*map(str, range(count))])[:count]
+
+
+def _start_worker(devices) -> None:
+    """Take a GPU from the queue, if there are any, and one thread.
+
+    Ctrl-C is left to the parent: it stops after the running jobs.
+    """
+    if (device := devices.get()) is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = device  # before torch looks for them
     import torch
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -67,7 +83,7 @@ def _ray(function: Callable, jobs: Iterable, engine: Engine) -> Iterator[tuple[A
     import ray
     from ray.exceptions import RayError
 
-    copied = {"working_dir": str(project_root()), "excludes": ["/.git", "/.venv", "/_build"]}
+    copied = {"working_dir": str(_files.project_root()), "excludes": ["/.git", "/.venv", "/_build"]}
     quiet = dict(log_to_driver=False, logging_level=logging.ERROR)
     ray.init(address=engine.address, runtime_env=copied, **quiet)
     try:
@@ -119,9 +135,10 @@ def train(
     device
         "auto", "cpu" or "cuda".
     minutes
-        Stop after these, inside a run at the end of an epoch; the same call goes on from there.
+        Stop after these, inside a run at the end of an epoch; the same call goes on from there, on
+        any machine.
     engine
-        "here", "processes" or "ray", or an `Engine`.
+        "here", "processes" or "ray", or an `Engine`. Processes take turns on the GPUs.
     data_root
         Of the data sets (default: $HNLIB_DATA or the cache).
     record_to
@@ -137,25 +154,30 @@ def train(
     """
     runs, done = [*runs], 0
     engine = Engine(engine=engine) if isinstance(engine, str) else engine
-    folder, end = record_to or records.default_folder(), time.monotonic() + 60 * (minutes or 1e9)
+    folder, remote = record_to or records.default_folder(), engine.engine == "ray"
+    end = time.time() + 60 * minutes if minutes else None  # the clock that machines share
     one = functools.partial(
         _train_one,
         device=device,
         data_root=data_root,
-        end=end if minutes else None,
-        folder=None if engine.engine == "ray" else folder,
+        end=end,
+        folder=None if remote else folder,
         method=method,
         keep=keep,
         progress=engine.engine == "here" and sys.stderr.isatty(),
     )
+    begun = (unfinished(run, folder) for run in runs)
+    states = [path.read_bytes() if remote and path.exists() else None for path in begun]
     with _bar(len(runs)) as bar:
-        for run, outcome in spread(one, runs, engine):
+        for (run, _), outcome in spread(one, zip(runs, states), engine):
             if isinstance(outcome, dict):
                 store.append(outcome, folder)
                 unfinished(run, folder).unlink(missing_ok=True)
                 done += 1
-            elif isinstance(outcome, OutOfTime):
-                break
+            elif isinstance(outcome, OutOfTime):  # others may have ended in time
+                if outcome.state:
+                    _files.write_atomically(unfinished(run, folder), outcome.state)
+                continue
             elif not isinstance(outcome, leave_out):
                 raise outcome
             if finished:
@@ -164,14 +186,12 @@ def train(
     return done
 
 
-def seconds(run) -> float | None:
-    """Return about how long a run takes on one thread, None if nothing like it is recorded."""
-    known = records.index_of(records.tracked()).paces.get(index.setting_of(run.configuration))
-    return statistics.median(known) * (run.configuration["epochs"] or 1) if known else None
-
-
 class OutOfTime(Exception):
-    """The minutes have passed."""
+    """The minutes have passed; `state` is the checkpoint of a run on another machine, if any."""
+
+    def __init__(self, state: bytes | None = None):
+        super().__init__(state)
+        self.state = state
 
 
 def unfinished(run, folder: Path) -> Path:
@@ -184,17 +204,34 @@ def kept(run, folder: Path | None = None) -> Path:
     return (folder or records.default_folder()).parent / "models" / f"{run.name}.safetensors"
 
 
-def _train_one(run, *, end, folder, method, keep, **execution) -> dict:
-    """Return the record of a run that is trained in this process."""
+def _train_one(job, *, end, folder, **execution) -> dict:
+    """Return the record of a run that is trained in this process.
+
+    The job is the run and the state from which it goes on; without a folder, that is, on another
+    machine than the caller's, the checkpoint is kept for the time of this call.
+    """
+    (run, state), how = job, execution | {"end": end, "folder": folder}
+    if folder:
+        return _train_until(run, checkpoint=unfinished(run, folder), **how)
+    with tempfile.TemporaryDirectory() as place:
+        checkpoint = Path(place) / "unfinished.pt"
+        if state:
+            checkpoint.write_bytes(state)
+        try:
+            return _train_until(run, checkpoint=checkpoint, **how)
+        except OutOfTime:
+            raise OutOfTime(checkpoint.read_bytes() if checkpoint.exists() else None) from None
+
+
+def _train_until(run, *, end, folder, checkpoint, method, keep, **execution) -> dict:
+    """Return the record of a run; OutOfTime if the clock passes `end` before it ends."""
     from hnlib import experiments
     from hnlib.training.train import Interrupted, train
 
-    left = None if end is None else (end - time.monotonic()) / 60
+    left = None if end is None else (end - time.time()) / 60
     if left is not None and left <= 0:
         raise OutOfTime
-    checkpoint = folder and unfinished(run, folder)
-    if checkpoint:
-        checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
     try:
         trained = train(
             run,
@@ -206,7 +243,7 @@ def _train_one(run, *, end, folder, method, keep, **execution) -> dict:
             **execution,
         )
     except Interrupted:
-        if left is not None and time.monotonic() >= end:
+        if left is not None and time.time() >= end:
             raise OutOfTime from None
         raise
     return trained.record

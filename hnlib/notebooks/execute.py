@@ -15,6 +15,7 @@ import re
 import sys
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 from pydantic import TypeAdapter
 
@@ -261,6 +262,31 @@ def execute(
     }
     _files.write_atomically(out, f"{nbformat.writes(node)}\n".encode())
     return node.metadata["hnlib"]["seconds"]
+
+
+def plan(notebook: str, given: dict[str, str]) -> str:
+    """Return what a notebook would train with the parameters ``given``; nothing is trained.
+
+    Its code runs here up to the training.
+    """
+    from hnlib.experiments.execution import Planned
+
+    cells = [one for one in read(find(notebook)).cells if one.cell_type == "code"]
+    parameters = guard_parameters(parameters_of(SimpleNamespace(cells=cells)), given)
+    if not any("experiments.train" in cell.source for cell in cells):
+        return f"{notebook} trains nothing."
+    os.environ["HNLIB_PLAN"] = "1"
+    names: dict = {"__name__": "__main__"}
+    try:
+        for cell in cells:
+            exec(compile(cell.source, notebook, "exec"), names)
+            if "parameters" in cell.metadata.get("tags", []):
+                names |= parameters
+    except Planned as planned:
+        return str(planned)
+    finally:
+        del os.environ["HNLIB_PLAN"]
+    raise ValueError(f"{notebook} trains nothing at these parameters")
 
 
 def _prepare_environment(threads: int | None) -> None:

@@ -22,9 +22,9 @@ from hnlib.training import kinds, store
 from hnlib.training.config import canonical, key
 
 NAME = ".index.json"
-FORM = 1  # of the file; of another one it is made anew
-#: Fields of a run that decide how long an epoch takes
-DECISIVE = ("dataset", "encoder", "train_size", "framework", "labels", "max_steps")
+FORM = 2  # of the file; of another one it is made anew
+#: Fields of a run that decide, beside its size, how long an epoch takes
+DECISIVE = ("dataset", "encoder", "framework", "labels", "max_steps")
 
 
 class Place(NamedTuple):
@@ -35,9 +35,19 @@ class Place(NamedTuple):
     digest: str
 
 
+class Cost(NamedTuple):
+    """What a run took: seconds an epoch, and at most so many bytes, at which sizes, on what."""
+
+    pace: float
+    memory: float | None
+    train_size: int | None  # None: all
+    batch_size: int | None
+    hardware: dict
+
+
 @dataclass(eq=False)
 class Index:
-    """The runs of a folder: places by key, and by setting the seconds of an epoch on a CPU.
+    """The runs of a folder: places by key, and costs by `setting_of`.
 
     What was read once is kept as long as the index, which is made anew when a file changes.
     """
@@ -45,7 +55,7 @@ class Index:
     folder: Path
     places: dict[str, list[Place]]
     superseded: set[str]  # digests
-    paces: dict[str, list[float]]
+    costs: dict[str, list[Cost]]
     known: dict[str, list[dict]] = field(default_factory=dict)
 
     def has(self, keys: Iterable[str]) -> set[str]:
@@ -82,19 +92,22 @@ def _of(folder: Path, stamps: tuple) -> Index:
     if files != kept:
         with suppress(OSError):  # where nothing can be written it is made each time
             _files.write_atomically(path, canonical({"form": FORM, "files": files}).encode())
-    known = store.environments(folder).items()
-    cards = {name for name, one in known if "gpu" in one.get("hardware", {})}
-    places, paces, superseding = defaultdict(list), defaultdict(list), []
+    known = store.environments(folder)
+    places, costs, superseding = defaultdict(list), defaultdict(list), []
     for name, file in files.items():
         store.report(folder / name, file["faults"])
         superseding += file["superseding"]
-        for run, offset, digest, environment, setting, pace in file["runs"]:
+        for run, offset, digest, names, setting, pace, memory, *sizes in file["runs"]:
             places[run].append(Place(name, offset, digest))
-            if pace and environment not in cards:
-                paces[setting].append(pace)
+            used = [known.get(one, {}) for one in names]
+            if pace and used:
+                peaks = [memory, *(one.get("peak_memory") for one in used)]
+                most = max((one for one in peaks if one), default=None)
+                hardware = used[0].get("hardware", {})
+                costs[setting].append(Cost(pace, most, *sizes, hardware))
     last = {digest: why for _, digest, why in sorted(superseding, key=lambda one: one[0])}
     gone = {digest for digest, why in last.items() if why is not None}
-    return Index(folder, dict(places), gone, dict(paces))
+    return Index(folder, dict(places), gone, dict(costs))
 
 
 def _read(path: Path, stamp: list[int], kept: dict | None) -> dict:
@@ -112,11 +125,10 @@ def _read(path: Path, stamp: list[int], kept: dict | None) -> dict:
         elif "supersedes" in entry:
             file["superseding"].append([entry["date"], entry["digest"], entry["why"]])
         elif entry["kind"] != kinds.MEASUREMENT:
-            configuration = entry["configuration"]
-            pace = (entry.get("seconds") or 0) / (configuration.get("epochs") or 1)
-            place = [_short(key(configuration)), start + offset, entry["digest"]]
-            setting = setting_of(configuration)
-            file["runs"].append([*place, entry.get("environment"), setting, pace])
+            place = [_short(key(entry["configuration"])), start + offset, entry["digest"]]
+            used = [entry, *(entry.get("sessions") or ())]
+            names = [*dict.fromkeys(one["environment"] for one in used if "environment" in one)]
+            file["runs"].append([*place, names, *cost_of(entry)])
     lines = count + content[start:].count(b"\n")
     return {"stamp": stamp, "tail": _tail(content), "lines": lines} | file
 
@@ -133,8 +145,17 @@ def _tail(content: bytes) -> str | None:
     return hashlib.sha256(content[content.rfind(b"\n", 0, -1) + 1 :]).hexdigest()[:16]
 
 
+def cost_of(entry: dict) -> tuple[str, float, float | None, int | None, int | None]:
+    """Return a record's setting, seconds an epoch, bytes if its metrics say so, and its sizes."""
+    chosen = entry["configuration"]
+    pace = (entry.get("seconds") or 0) / (chosen.get("epochs") or 1)
+    megabytes = entry["metrics"].get("peak_memory_mb")
+    memory, sizes = megabytes and megabytes * 2**20, ("train_size", "batch_size")
+    return setting_of(chosen), pace, memory, *map(chosen.get, sizes)
+
+
 def setting_of(configuration: dict) -> str:
-    """Return a digest of what decides how long an epoch takes."""
+    """Return a digest of what decides, beside its size, how long an epoch takes."""
     return _short(canonical([configuration.get(name) for name in DECISIVE]))
 
 

@@ -158,10 +158,16 @@ class InMemory:
     """What `index.Index` tells of a folder, of records that are read whole, from a Parquet."""
 
     def __init__(self, several: Iterable[dict]):
-        self.runs, self.paces = defaultdict(list), {}
+        self.runs, self.costs = defaultdict(list), defaultdict(list)
         for record in several:
             if "superseded" not in record and record["kind"] != kinds.MEASUREMENT:
                 self.runs[key(record["configuration"])].append(record)
+                setting, pace, memory, *sizes = index.cost_of(record)
+                if pace:
+                    about = record.get("environment", {})
+                    most = memory or about.get("peak_memory")
+                    cost = index.Cost(pace, most, *sizes, about.get("hardware", {}))
+                    self.costs[setting].append(cost)
 
     def has(self, keys: Iterable[str]) -> set[str]:
         """Return the keys of runs that have a record that counts."""

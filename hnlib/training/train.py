@@ -61,6 +61,8 @@ def train(
         If options do not fit each other or the data, or the checkpoint belongs to another run.
     Diverged
         If the loss or the weights are not finite.
+    MemoryError
+        If the device has too little memory for a batch.
     Interrupted
         On Ctrl-C or SIGTERM, or when ``minutes`` have passed; the message says how to resume.
 
@@ -111,7 +113,15 @@ def train(
             f"batch_size must be at most the {trained.examples} {trained.unit}s for training, "
             f"got {run.batch_size}"
         )
-    return loop.fit(fabric, trained, method, settings)
+    try:
+        return loop.fit(fabric, trained, method, settings)
+    except RuntimeError as error:
+        if isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error):
+            raise MemoryError(
+                f"{fabric.device} has too little memory for batch_size={run.batch_size}; "
+                "give a smaller one"
+            ) from error
+        raise
 
 
 def recorded_name(method: nn.Module, catalogue: dict) -> str:
