@@ -186,6 +186,33 @@ def run(
 
 
 @app.command
+def notebook(page: str, /, *, out: Annotated[Path | None, Parameter("-o")] = None) -> None:
+    """Write the notebook of a page, as the built book offers it for download.
+
+    Its findings are quoted with our numbers, and everything else is computed anew, in JupyterLab,
+    by papermill or by `hnlib run`.
+
+    Parameters
+    ----------
+    page
+        e.g. experiments/pairs
+    out
+        default: the page's name in the working directory
+    """
+    from hnlib._files import write_atomically
+    from hnlib.notebooks import execute
+
+    path = execute.find(page)
+    inside = path.relative_to(execute.root()).with_suffix(".ipynb")
+    made = execute.root() / "_build/html/_sources" / inside
+    if not made.is_file():
+        raise ValueError(f"{execute.name(path)} is not built; run `make book` first")
+    target = out or Path(made.name)
+    write_atomically(target, made.read_bytes())
+    print(target)
+
+
+@app.command
 def data(name: str | None = None, /, *, root: Path | None = None) -> None:
     """List the data sets, or download and verify one.
 

@@ -52,6 +52,40 @@ def test_a_download_hides_what_the_page_hides_and_says_what_a_figure_shows(monke
     assert hidden == [(True, True), (True, False), (False, False)]
 
 
+def a_page(tags=("parameters",)):
+    """An executed page with both kinds of text."""
+    text = "It has {eval}`len(x)` runs. <!-- finding -->It gains {eval}`y`.<!-- end of finding -->"
+    shown = text.replace("{eval}`len(x)`", "18").replace("{eval}`y`", "+1.7")
+    figure = {"name": "fig-one", "caption": "Dots. <!-- finding -->Up.<!-- end of finding -->"}
+    cells = [
+        new_code_cell("small = False", metadata={"tags": [*tags]}),
+        new_code_cell("experiments.train(one)"),
+        new_markdown_cell(shown, metadata={"computed": text}),
+        new_code_cell("draw()", metadata={"mystnb": {"figure": figure}}),
+    ]
+    inline = {"len(x)": "18", "y": "+1.7"}
+    return new_notebook(cells=cells, metadata={"hnlib": {"inline": inline}})
+
+
+def test_a_download_computes_what_follows_and_quotes_what_we_found():
+    node = portable_notebooks.portable(a_page(), "", "notebooks/one")
+    _, _, _, said, _, caption, title, table = node.cells
+    assert "say(r" in said.source and "{eval}`len(x)` runs." in said.source
+    assert "> *In the published runs:* It gains +1.7." in said.source
+    assert "It has 18 runs." in said.outputs[0].data["text/markdown"]
+    assert caption.source == "**fig-one.** Dots."
+    assert title.source.startswith("## Yours beside") and "beside()" in table.source
+
+
+def test_who_reads_the_book_reads_no_quotations():
+    for node in (
+        portable_notebooks.portable(a_page(), "", "notebooks/one", as_notebook=False),
+        portable_notebooks.portable(a_page(tags=()), "", "notebooks/one"),  # without parameters
+    ):
+        assert "It has 18 runs. It gains +1.7." in [cell.source for cell in node.cells]
+        assert not any("say(" in cell.source or "beside()" in cell.source for cell in node.cells)
+
+
 def test_records_are_found_in_the_checkout_or_beside_the_notebook(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "project_root", lambda: tmp_path / "here")
     monkeypatch.chdir(tmp_path)

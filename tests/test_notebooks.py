@@ -1,7 +1,9 @@
 """The executor and the build: parameters, what makes a chapter stale, failures, generated pages."""
 
 import json
+import os
 import re
+from contextlib import nullcontext
 
 import jupytext
 import nbformat
@@ -107,6 +109,47 @@ def test_execution_stores_outputs_and_what_they_depend_on(project, one):
         path.write_text(f"{before}\n")
         assert not current(), path
         path.write_text(before)
+
+
+FOUND = CHAPTER.replace(
+    "Now {eval}`epochs`.",
+    "Now {eval}`epochs`. <!-- finding -->We saw {eval}`rate`, and so\non.<!-- end of finding -->",
+)
+
+
+@pytest.mark.slow
+def test_at_other_parameters_a_finding_is_quoted_with_its_published_number(project, one):
+    one.write_text(FOUND)
+    out = project / "_build/out.ipynb"
+    for _ in range(2):  # executed as published on the way, and then not again
+        execute.execute(one, out, {"rate": 0.7}, timeout=60)
+        *_, last = nbformat.read(out, as_version=4).cells
+        assert last.source == "Now 1.2.\n\n> *In the published runs:* We saw 0.1, and so\n> on."
+    published = nbformat.read(execute.executed_path(one), as_version=4)
+    assert published.cells[-1].source.startswith("Now 1.2. <!-- finding -->We saw 0.1")
+    assert "HNLIB_RECALL" not in os.environ
+
+
+def test_a_finding_has_one_value_for_an_expression():
+    """Its value at the published parameters is looked up by the expression."""
+    finding = "<!-- finding -->{eval}`n`<!-- end of finding -->"
+    for texts, refused in (
+        (["{eval}`n`", finding], True),
+        ([finding, "{eval}`n`"], True),
+        ([finding, finding], True),
+        (["{eval}`n`", "{eval}`n`"], False),
+    ):
+        cells = []
+        for value, source in zip("12", texts):
+            data = {inline_values.MIME: [value]}
+            shown = [nbformat.v4.new_output("display_data", data=data)]
+            code = nbformat.v4.new_code_cell(metadata={"tags": ["inline"]}, outputs=shown)
+            cells += [code, nbformat.v4.new_markdown_cell(source)]
+        node = nbformat.v4.new_notebook(cells=cells)
+        with (
+            pytest.raises(ValueError, match="is 2 here, and 1 before") if refused else nullcontext()
+        ):
+            inline_values.substitute(node)
 
 
 def test_a_fingerprint_sees_text_parameters_pins_and_code(project, one):

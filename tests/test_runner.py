@@ -3,6 +3,7 @@
 import io
 import itertools
 import os
+import random
 import signal
 import time
 from dataclasses import replace
@@ -14,7 +15,7 @@ import torch
 
 from hnlib import __main__ as cli
 from hnlib import experiments, methods
-from hnlib.experiments import execution, plans, runner
+from hnlib.experiments import compared, comparisons, execution, plans, runner
 from hnlib.experiments.runner import Engine
 from hnlib.images.config import ImageRun
 from hnlib.notebooks import execute
@@ -156,6 +157,42 @@ def recorded(run, folder, seconds=None, hardware=None, **metrics):
     one = {"kind": "retrieval", "configuration": run.configuration, "metrics": metrics}
     environment = {"hardware": hardware or {"cpu": "a processor"}}
     store.append(one | {"environment": environment, "seconds": seconds}, folder)
+
+
+def test_yours_stand_beside_the_published(checkout, monkeypatch):
+    """Each comparison once, with its own number of seeds; what was not published has dashes."""
+    monkeypatch.setattr(compared, "MADE", {})
+    rng = random.Random(0)
+    gains = {None: [], 7: []}
+    for steps, of_seed in gains.items():
+        design = experiments.load("main", max_steps=steps, seeds=None if steps is None else "0-2")
+        for seed in design.seeds:
+            base, gain = rng.random() / 2, rng.random() / 10
+            of_seed.append(100 * gain)
+            for arm, score in (("loose", base), ("tilt", base + gain)):
+                run = experiments.found(design).run(arm, seed, "other")
+                recorded(run, records.tracked(), ndcg=score, recall100=score)
+    here = experiments.recorded("main", max_steps=7, seeds="0-2")
+    for _ in range(2):
+        experiments.effect(here, "tilt", "loose", block="other")
+    experiments.effect(here, "loose", "tilt", "recall100", block="other")
+    first, second = experiments.beside().reset_index().to_dict("records")
+    assert (first["comparison"], first["by"]) == ("main other: tilt − loose", "nDCG@10")
+    for place, of_seed in (("here", gains[7]), ("published", gains[None])):
+        mean = sum(of_seed) / len(of_seed)
+        assert first[f"effect, {place}"].startswith(f"{mean:+.1f}")
+        assert first[f"seeds, {place}"] == str(len(of_seed))
+        assert second[f"effect, {place}"].startswith(f"−{mean:.1f}")
+    unpublished = replace(here.design, name="nowhere")
+    compared.note(unpublished, ("a", ("b", "c"), "ndcg", "", "these images"), compared_effect())
+    *_, last = experiments.beside().reset_index().to_dict("records")
+    assert last["comparison"] == "nowhere: a − (b − c)" and last["effect, published"] == "–"
+    assert (last["verdict, here"], last["verdict, published"]) == ("beats", "–")
+
+
+def compared_effect():
+    """Return an effect that is above zero."""
+    return comparisons.Effect(2.0, 0.1, 5, "these images", seeds=(0, 1))
 
 
 def test_a_build_counts_tracked_records_alone(checkout, monkeypatch):

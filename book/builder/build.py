@@ -147,10 +147,10 @@ def render(folder: Path, draft: bool) -> None:
     redirects.write(redirects.read(folder / "book/redirects.csv"), page)
     repository = portable_notebooks.repository(root())
     redirects.ends(page, toc()[0], portable_notebooks.address(repository))
-    portable_notebooks.downloads(page / "_sources", repository)
     core = [x for x in toc() if x not in appendices()]
     text = portable_notebooks.reader_text(page / "_sources", core)
     (page / "llms.txt").write_text(text, encoding="utf-8")
+    portable_notebooks.downloads(page / "_sources", repository)
     html = root() / "_build/html"
     if html.exists():
         html.rename(build / "old")

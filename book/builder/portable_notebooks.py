@@ -12,7 +12,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from builder.redirects import filled
-from hnlib.notebooks.execute import root
+from hnlib.notebooks import inline_values, two_texts
+from hnlib.notebooks.execute import parameters_of, root
 from hnlib.training import records
 
 BRANCH = "notebooks"  # where the workflow puts the downloads, for Colab
@@ -173,20 +174,50 @@ def _first(node, site: str) -> str:
     return (first + filled("fetch.txt", site=site, file=records.PARQUET) * reads).strip()
 
 
-def portable(node, url: str, page: str):
+def _computed(cell, values: dict[str, str], page: str):
+    """Return the code cell that says a text anew; its output is the text as it was published."""
+    from nbformat.v4 import new_code_cell, new_output
+
+    expressions = inline_values.EVAL.findall(two_texts.outside(text := cell.metadata["computed"]))
+    text = two_texts.in_findings(text, lambda x: inline_values.EVAL.sub(lambda y: values[y[1]], x))
+    for i, one in enumerate(expressions):  # `plain` would take it for a role
+        text = text.replace(f"{{eval}}`{one}`", f"\ue000{i}\ue001", 1)
+    text = plain(two_texts.quoted(text), page)
+    for i, one in enumerate(expressions):
+        text = text.replace(f"\ue000{i}\ue001", f"{{eval}}`{' '.join(one.split())}`")
+    quotes = next(quotes for quotes in ('"""', "'''") if quotes not in text)
+    said = {"text/markdown": inline_values.EVAL.sub(lambda x: values[x[1]], text)}
+    source = f"from hnlib.notebooks.inline_values import say\n\nsay(r{quotes}{text}{quotes})"
+    shown = new_output("display_data", data=said | {"text/plain": said["text/markdown"]})
+    made = new_code_cell(source, id=cell.id, outputs=[shown])
+    made.metadata["jupyter"] = {"source_hidden": True}
+    return made
+
+
+def portable(node, url: str, page: str, as_notebook: bool = True):
     """Change a page's notebook to plain Markdown; its first cell installs what the page needs.
 
-    Figures have their captions below them; what the page hides is hidden where Jupyter can.
+    Figures have their captions below them; what the page hides is hidden where Jupyter can. Where a
+    page has parameters, findings are quoted, and what it computes in other sentences is a cell, but
+    for who reads it as the book.
     """
     from nbformat.v4 import new_code_cell, new_markdown_cell
 
     strips = 0  # a strip may stand in what may be left out
+    values = node.metadata.get("hnlib", {}).get("inline", {})
+    values |= {" ".join(one.split()): said for one, said in values.items()}
+    if changes := as_notebook and bool(parameters_of(node)):
+        two_texts.add_beside(node)
     cells = [new_code_cell(_first(node, address(url)), id="elsewhere")]
     for cell in node.cells:
         cells.append(cell)
         if cell.cell_type == "markdown":
             strips += sum(-1 if end else 1 for end in STRIP.findall(cell.source))
-            cell.source = plain(cell.source, page)
+            if changes and "computed" in cell.metadata:
+                cells[-1] = _computed(cell, values, page)
+            else:
+                cell.source = plain(two_texts.quoted(cell.source) if changes else cell.source, page)
+            cell.metadata.pop("computed", None)
             continue
         for output in cell.get("outputs", ()):
             output.get("metadata", {}).pop("narrow", None)
@@ -199,7 +230,9 @@ def portable(node, url: str, page: str):
         }
         figure = cell.metadata.get("mystnb", {}).get("figure", {})
         if name := figure.get("name"):
-            caption = f"**{_known(name)}.** {plain(figure.get('caption', ''), page)}"
+            shown = figure.get("caption", "")
+            shown = two_texts.without_findings(shown) if changes else shown
+            caption = f"**{_known(name)}.** {plain(shown, page)}"
             cells.append(new_markdown_cell(caption, id=name))
     node.cells = [cell for cell in cells if cell.source]
     return node
@@ -218,14 +251,15 @@ def downloads(folder: Path, url: str) -> None:
 def reader_text(folder: Path, pages: Iterable[str]) -> str:
     """Return what stands open on pages, words and tables alone, for a language model to read.
 
-    `folder` has the sources of the pages, after `downloads`.
+    `folder` has the sources of the pages, before `downloads`.
     """
     import nbformat
 
     text = []
     for page in pages:
         if (notebook := folder / f"{page}.ipynb").is_file():
-            for cell in nbformat.read(notebook, as_version=4).cells:
+            node = nbformat.read(notebook, as_version=4)
+            for cell in portable(node, "", page, as_notebook=False).cells:
                 shown = [cell.source] * (cell.cell_type == "markdown")
                 if not cell.metadata.get("jupyter", {}).get("outputs_hidden"):
                     shown += [

@@ -1,6 +1,7 @@
 """Experiments as data: a file says which runs are compared and how; records answer it."""
 
 import hnlib.training  # noqa: F401  # first: without its packages it says what to install
+from hnlib.experiments.compared import beside
 from hnlib.experiments.design import Design, digest, load, names
 from hnlib.experiments.execution import model, train, train_all
 from hnlib.experiments.findings import edges, effect, effects, lines, map_of, together, waiting
@@ -11,6 +12,7 @@ from hnlib.experiments.predictions import outcome, verdicts
 __all__ = [
     "Design",
     "Found",
+    "beside",
     "by_processor",
     "digest",
     "edges",

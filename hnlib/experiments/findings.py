@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 
-from hnlib.experiments import comparisons
+from hnlib.experiments import compared, comparisons
 from hnlib.experiments.comparisons import Effect
 from hnlib.experiments.design import flat
 from hnlib.experiments.found_records import Found
@@ -23,7 +23,14 @@ def effect(
     A pair of arms stands for the gain of its first arm over its second; the effect is then an
     interaction.
     """
-    metric = metric or found.design.metric(block)
+    arguments = ours, base, metric or found.design.metric(block), block, target
+    effect = between_arms(found, *arguments)
+    compared.note(found.design, arguments, effect)
+    return effect
+
+
+def between_arms(found: Found, ours, base, metric: str, block: str, target: str) -> Effect:
+    """Return an effect as `effect` does, which is not noted as one of the page's."""
     first, second = (_gain(found, arm, metric, block) for arm in (ours, base))
     mixed = found.design.blocks[block].get("mixed", found.design.mixed)
     return comparisons.between(first, second, metric, target, mixed)

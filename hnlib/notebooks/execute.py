@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from pydantic import TypeAdapter
 
 from hnlib import _files
-from hnlib.notebooks import inline_values
+from hnlib.notebooks import inline_values, two_texts
 from hnlib.training import config
 
 ABOUT = "application/vnd.hnlib.execution+json"
@@ -224,6 +224,11 @@ def execute(
     _prepare_environment(threads)
     sources()  # an edit from here on does not count as executed
     node = read(notebook)
+    if parameters:
+        if wanted := inline_values.of_findings(node):
+            published = published_values(notebook)
+            inline_values.fix_findings(node, {one: published[one] for one in wanted})
+        two_texts.add_beside(node)
     inline_values.add_cells(node)
     node.cells.append(nbformat.v4.new_code_cell(PROBE))
     failed = out.with_name(f"{out.stem}.failed.ipynb")
@@ -250,6 +255,8 @@ def execute(
     # a late message of another cell may stand beside it
     probe = next(o.data[ABOUT] for o in node.cells.pop().outputs if ABOUT in o.get("data", {}))
     inline = inline_values.substitute(node)
+    if parameters:
+        two_texts.as_notebook(node)
     times = [cell.metadata.pop("papermill")["duration"] or 0 for cell in node.cells]
     node.metadata["papermill"] = {"parameters": parameters or {}}  # without paths and times
     imported = {relative_path(Path(path)) for path in probe.pop("modules") if path}
@@ -287,6 +294,23 @@ def plan(notebook: str, given: dict[str, str]) -> str:
     finally:
         del os.environ["HNLIB_PLAN"]
     raise ValueError(f"{notebook} trains nothing at these parameters")
+
+
+def published_values(notebook: Path) -> dict[str, str]:
+    """Return the values of the expressions of a page as it was published.
+
+    It is executed with the published parameters unless that was done; nothing is trained.
+    """
+    stored = executed_path(notebook)
+    if not is_current(stored, notebook):
+        recalling = os.environ.get("HNLIB_RECALL")
+        os.environ["HNLIB_RECALL"] = "1"
+        try:
+            execute(notebook, stored)
+        finally:
+            del os.environ["HNLIB_RECALL"]
+            os.environ |= {} if recalling is None else {"HNLIB_RECALL": recalling}
+    return execution_metadata(stored)["inline"]
 
 
 def _prepare_environment(threads: int | None) -> None:

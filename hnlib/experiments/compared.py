@@ -1,0 +1,68 @@
+"""Yours beside the published: each comparison of a page, at its parameters and at the published."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hnlib.experiments import comparisons
+from hnlib.experiments.comparisons import Effect
+from hnlib.experiments.design import Design
+from hnlib.experiments.words import DASH, TITLES, interval
+from hnlib.training.config import canonical
+
+#: What was compared in this process, in this order: the arguments of each effect, and the effect
+MADE: dict[str, tuple[Design, tuple, Effect]] = {}
+COLUMNS = ("comparison", "by")
+PARTS = ("effect", "seeds", "verdict")
+
+
+def note(design: Design, arguments: tuple, effect: Effect) -> None:
+    """Note an effect of two arms: `arguments` are ours, base, metric, block and target."""
+    MADE[canonical([design.name, *arguments])] = design, arguments, effect
+
+
+def beside():
+    """Return a table of all comparisons made so far: here, and in the published runs.
+
+    What was not published has dashes, such as an arm of your own.
+
+    Returns
+    -------
+    DataFrame
+        One row a comparison.
+    """
+    import pandas as pd
+
+    rows = []
+    for design, arguments, effect in [*MADE.values()]:
+        ours, base, metric, block, _ = arguments
+        words = f"{_worded(ours)} − {_worded(base)}"
+        row = {"comparison": f"{design.name} {block}: {words}".replace(" :", ":")}
+        row["by"] = TITLES.get(metric, metric)
+        row |= {f"{part}, here": value for part, value in zip(PARTS, _said(effect))}
+        published = _said(_published(design, arguments))
+        row |= {f"{part}, published": value for part, value in zip(PARTS, published)}
+        rows.append(row)
+    heads = [*COLUMNS, *(f"{part}, {place}" for place in ("here", "published") for part in PARTS)]
+    return pd.DataFrame(rows, columns=heads).set_index(COLUMNS[0])
+
+
+def _worded(arm: Any) -> str:
+    return arm if isinstance(arm, str) else f"({_worded(arm[0])} − {_worded(arm[1])})"
+
+
+def _said(effect: Effect | None) -> tuple[str, ...]:
+    if effect is None:
+        return (DASH,) * len(PARTS)
+    return interval(effect), str(len(effect.seeds)), comparisons.verdict(effect)
+
+
+def _published(design: Design, arguments: tuple) -> Effect | None:
+    """Return the effect of the same arms in the published runs, None if there is none."""
+    from hnlib.experiments.findings import between_arms
+    from hnlib.experiments.found_records import recorded
+
+    try:
+        return between_arms(recorded(design.name), *arguments)
+    except (ValueError, LookupError, OSError):  # no such file, arm or block, or its runs wait
+        return None
