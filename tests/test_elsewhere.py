@@ -4,6 +4,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from builder import portable_notebooks
+from hnlib.notebooks import plain_markdown
 from hnlib.training import records
 
 LABELS = {
@@ -30,12 +31,12 @@ SOLUTION = "```{solution} ex-one\n:label: sol-one\n:class: dropdown\n$y$\n```"
     ],
 )
 def test_myst_becomes_markdown_that_any_notebook_shows(monkeypatch, myst, plain):
-    monkeypatch.setattr(portable_notebooks, "LABELS", LABELS)
-    assert portable_notebooks.plain(myst, "notebooks/one").strip() == plain
+    monkeypatch.setattr(plain_markdown, "LABELS", LABELS)
+    assert plain_markdown.plain(myst, "notebooks/one").strip() == plain
 
 
 def test_a_download_hides_what_the_page_hides_and_says_what_a_figure_shows(monkeypatch):
-    monkeypatch.setattr(portable_notebooks, "LABELS", {"fig-packing-rates": "Fig. 8.2"})
+    monkeypatch.setattr(plain_markdown, "LABELS", {"fig-packing-rates": "Fig. 8.2"})
     figure = {"mystnb": {"figure": {"name": "fig-packing-rates", "caption": "See {cite:t}`hcl`."}}}
     cells = [
         new_markdown_cell("<!-- fold: Set-up -->"),

@@ -27,7 +27,7 @@ from builder import (
 )
 from hnbook import headlines
 from hnlib import _files
-from hnlib.notebooks import execute, inline_values
+from hnlib.notebooks import execute, inline_values, plain_markdown
 from hnlib.notebooks.execute import load_json, name, root
 from hnlib.training import records
 
@@ -143,7 +143,7 @@ def render(folder: Path, draft: bool) -> None:
         print(warnings, file=sys.stderr)
     wheel.result()
     packed.result()
-    portable_notebooks.read_labels(page, toc())
+    plain_markdown.read_labels(page, toc())
     redirects.write(redirects.read(folder / "book/redirects.csv"), page)
     repository = portable_notebooks.repository(root())
     redirects.ends(page, toc()[0], portable_notebooks.address(repository))

@@ -1,12 +1,10 @@
 """The book away from its checkout: its repository, and notebooks that one downloads."""
 
-import posixpath
 import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable
-from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,6 +12,7 @@ from urllib.parse import urlsplit
 from builder.redirects import filled
 from hnlib.notebooks import inline_values, two_texts
 from hnlib.notebooks.execute import parameters_of, root
+from hnlib.notebooks.plain_markdown import plain, shown_label
 from hnlib.training import records
 
 BRANCH = "notebooks"  # where the workflow puts the downloads, for Colab
@@ -63,103 +62,8 @@ def wheel(folder: Path) -> None:
 # Notebooks that are downloaded
 
 BESIDE = f", put {WHEEL} and {records.PARQUET} of 'Run it on your GPU' beside this notebook"
-DIRECTIVE = re.compile(
-    r"^ *(`{3,}|:{3,})\{([\w:-]+)\} *([^\n]*)\n((?: *:[\w-]+:[^\n]*\n)*)(.*?)^ *\1 *$", re.M | re.S
-)
-ROLE = re.compile(r"(?<!`)\{([\w:+-]+)\}`([^`]+)`")
-PAGE = re.compile(r"\[([^][]*)\]\(((?:\.\./)*[\w/-]+)\.md\)")
-EQUATION = re.compile(r"^( *)\$\$ \(([\w-]+)\)$", re.M)
-FOLD = re.compile(r"<!-- fold: (.*?) -->\s*(\S.*?)\s*(?:<!-- end of fold -->|\Z)", re.S)
 STRIP = re.compile(r"<!-- (end of )?(?:checks|fold|more)\b")  # book/ext/folds.py
 HIDDEN = {"hide-input", "remove-input", "remove-cell"}
-# In a page of HTML the label of a statement, an equation or a figure, and its number.
-NUMBER = re.compile(
-    r' id="(?:equation-)?([\w-]+)"(?:(?! id=").)*?<span class="(?:caption-number|eqno)">([^<]*)',
-    re.S,
-)
-HEADING = re.compile(r"^\((\S+)\)=\n+#+ (.*)", re.M)
-#: What is shown for each label, and for each page as "/page".
-LABELS: dict[str, str] = {}
-
-
-def read_labels(html: Path, pages: Iterable[str]) -> None:
-    """Fill `LABELS`: numbers from the finished pages, titles from their sources."""
-    for page in pages:
-        text = (root() / f"{page}.md").read_text(encoding="utf-8")
-        numbers = NUMBER.findall((html / f"{page}.html").read_text(encoding="utf-8"))
-        found = [(f"/{page}", re.findall("^# (.*)", text, re.M)[0]), *HEADING.findall(text)]
-        LABELS.update({label: shown.strip() for label, shown in [*found, *numbers]})
-
-
-@cache
-def cited() -> dict[str, str]:
-    """Return authors and year of each entry of the bibliography, by key."""
-    from pybtex.database import parse_file
-
-    found = {}
-    for key, entry in parse_file(root() / "book/references.bib").entries.items():
-        people = entry.persons["author"]
-        names = [" ".join(map(str, p.rich_prelast_names + p.rich_last_names)) for p in people]
-        several = len(names) > 2 or names[-1] == "others"
-        who = f"{names[0]} et al." if several else " and ".join(names)
-        found[key] = f"{who}, {entry.fields['year']}"
-    return found
-
-
-def _known(label: str) -> str:
-    return LABELS.get(label, label)
-
-
-def _directive(match: re.Match) -> str:
-    """Return the Markdown that replaces a directive: its title above its contents."""
-    _, kind, title, options, contents = match.groups()
-    if kind == "prf:proof":
-        return f"\n*Proof.* {contents}\n"
-    if kind == "solution":
-        kind, title = "dropdown", f"Solution to {_known(title)}"
-    if kind == "dropdown":
-        return f"\n<details><summary>{title}</summary>\n\n{contents}\n\n</details>\n"
-    label = re.search(r":label:\s*(.*)", options)
-    name = _known(label[1]) if label else kind.rpartition(":")[2].capitalize()
-    if kind != "admonition":  # shown as its title alone
-        title = f"{name} ({title})" if title else name
-    return f"\n**{title}**\n\n{contents}\n"
-
-
-def _words(role: re.Match) -> str:
-    """Return the Markdown that replaces a role."""
-    kind, text = role[1], " ".join(role[2].split())
-    said, label = re.fullmatch(r"(?:(.*) <)?(.*?)>?", text).groups()
-    if kind.startswith("py:"):
-        return f"`{said or label.removeprefix('~')}`"
-    if kind.startswith("cite"):
-        names = "; ".join(cited().get(key, key) for key in text.split(","))
-        return names if kind == "cite:t" else f"[{names}]"
-    return said or _known(label)
-
-
-def _page(link: re.Match, page: str) -> str:
-    """Return the words of a link from a page to another."""
-    path = posixpath.normpath(posixpath.join("/", posixpath.dirname(page), link[2]))
-    return f"*{link[1] or _known(path).replace('*', '')}*"
-
-
-def plain(text: str, page: str) -> str:
-    """Convert the MyST of a page to plain Markdown, with labels as a reader of the page sees them.
-
-    Of a link to another page the words are left.
-    """
-    text, count = FOLD.sub(r":::::::{dropdown} \1\n\2\n:::::::", f"{text}\n"), 1
-    while count:  # one directive may contain another
-        text, count = DIRECTIVE.subn(_directive, text)
-    text = re.sub(r"^\([\w-]+\)=\n", "", text, flags=re.M)
-    text = EQUATION.sub(lambda eq: f"{eq[1]}\\tag{{{_known(eq[2])[1:-1]}}}\n{eq[1]}$$", text)
-    text = re.sub(r"<!-- (?:more|fold): (.*?) -->", r"**\1**", text)
-    text = text.replace("<!-- checks -->", "**Checks**")
-    text = re.sub(r"<!--.*?-->\n*", "", text, flags=re.S)
-    text = re.sub(r'<a href="(?:\.\./)+\S+?">(.*?)</a>', r"\1", text)
-    text = re.sub(r"\n{3,}", "\n\n", text).strip("\n")
-    return PAGE.sub(partial(_page, page=page), ROLE.sub(_words, text))
 
 
 def _first(node, site: str) -> str:
@@ -232,7 +136,7 @@ def portable(node, url: str, page: str, as_notebook: bool = True):
         if name := figure.get("name"):
             shown = figure.get("caption", "")
             shown = two_texts.without_findings(shown) if changes else shown
-            caption = f"**{_known(name)}.** {plain(shown, page)}"
+            caption = f"**{shown_label(name)}.** {plain(shown, page)}"
             cells.append(new_markdown_cell(caption, id=name))
     node.cells = [cell for cell in cells if cell.source]
     return node

@@ -35,16 +35,34 @@ def beside():
 
     rows = []
     for design, arguments, effect in [*MADE.values()]:
-        ours, base, metric, block, _ = arguments
-        words = f"{_worded(ours)} − {_worded(base)}"
-        row = {"comparison": f"{design.name} {block}: {words}".replace(" :", ":")}
-        row["by"] = TITLES.get(metric, metric)
+        row = {"comparison": _title(design, arguments), "by": _by(arguments)}
         row |= {f"{part}, here": value for part, value in zip(PARTS, _said(effect))}
         published = _said(_published(design, arguments))
         row |= {f"{part}, published": value for part, value in zip(PARTS, published)}
         rows.append(row)
     heads = [*COLUMNS, *(f"{part}, {place}" for place in ("here", "published") for part in PARTS)]
     return pd.DataFrame(rows, columns=heads).set_index(COLUMNS[0])
+
+
+def first() -> str | None:
+    """Return the first comparison of the page in a line, None if it compared nothing."""
+    if not MADE:
+        return None
+    design, arguments, effect = next(iter(MADE.values()))
+    said, seeds, verdict = _said(effect)
+    seeds += " seed" if seeds == "1" else " seeds"
+    line = f"{_title(design, arguments)} by {_by(arguments)}: {verdict}, {said} on {seeds}"
+    published = f"; published {_said(_published(design, arguments))[0]}" if design.changed else ""
+    return line + published
+
+
+def _title(design: Design, arguments: tuple) -> str:
+    ours, base, _, block, _ = arguments
+    return f"{f'{design.name} {block}'.strip()}: {_worded(ours)} − {_worded(base)}"
+
+
+def _by(arguments: tuple) -> str:
+    return TITLES.get(arguments[2], arguments[2])
 
 
 def _worded(arm: Any) -> str:

@@ -31,6 +31,8 @@ modules = [getattr(module, "__file__", None) for module in list(sys.modules.valu
 known = vars(sys.modules.get("hnlib.training.records", sys))
 about = {{"modules": modules, "read": known.get("DEPENDENCIES", {{}})}}
 about |= {{"used": sorted(known.get("USED", ())), "planned": known.get("PLANNED", {{}})}}
+if compared := sys.modules.get("hnlib.experiments.compared"):
+    about["first"] = compared.first()
 display({{"{ABOUT}": about}}, raw=True)
 """
 
@@ -330,7 +332,12 @@ def _prepare_environment(threads: int | None) -> None:
 
 
 def run(notebook: str, given: dict[str, str], out: Path | None = None) -> None:
-    """Execute a notebook with the parameters ``given``; print where the result is stored."""
+    """Execute a notebook with the parameters ``given``; print where result and report are stored.
+
+    The last line is the page's first comparison.
+    """
+    from hnlib.notebooks import report
+
     path = find(notebook)
     parameters = guard_parameters(parameters_of(read(path)), given)
     suffix = f"-{parameter_hash(parameters)}" if parameters else ""
@@ -342,4 +349,7 @@ def run(notebook: str, given: dict[str, str], out: Path | None = None) -> None:
         # by name: the kernel has no terminal of its own, so /dev/tty would not open there
         os.environ["HNLIB_PROGRESS"] = os.ttyname(sys.stderr.fileno())
     seconds = execute(path, target, parameters, progress=True)
-    print(f"{name(path)}: {seconds:.1f} s, {relative_path(target)}")
+    made = report.write(target, path.relative_to(root()).with_suffix("").as_posix(), name(path))
+    print(f"{name(path)}: {seconds:.1f} s, {relative_path(target)}, {relative_path(made)}")
+    if first := execution_metadata(target).get("first"):
+        print(first)
