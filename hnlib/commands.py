@@ -367,6 +367,48 @@ def results(
 
 
 @app.command
+def speed(
+    *,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    encoder: list[str] | None = None,
+    method: list[str] | None = None,
+    seconds: PositiveFloat = 3,
+) -> None:
+    """Measure how many views of images a second are trained here, in about a minute.
+
+    A line for each network, method and precision, kept in _build/results, by which --plan knows how
+    long a run takes of which there is no record.
+
+    Parameters
+    ----------
+    device
+        auto, cpu or cuda
+    encoder
+        networks (default: small-cnn resnet18 resnet50)
+    method
+        methods (default: simclr hcl ot)
+    seconds
+        of each measurement
+    """
+    from hnlib import methods
+    from hnlib.experiments.words import machine
+    from hnlib.images import speed
+    from hnlib.training import records, store
+
+    encoders, losses = encoder or speed.ENCODERS, method or speed.METHODS
+    for name in encoders:
+        config.check_choice("encoder", name, kinds.run_class("images").encoders)
+    for name in losses:
+        config.check_choice("method", name, methods.CATALOGUE)
+    for record in speed.measure(device, encoders, losses, seconds):
+        store.append(record, records.default_folder())
+        row, rate = record["configuration"], record["metrics"]["views_per_second"]
+        where = machine(record["environment"]["hardware"])
+        named = f"{row['encoder']:10} {row['method']:8} {row['precision']:10}"
+        print(f"{named} {rate:>12,.0f} views/s  batch {row['batch_size']}, {where}", flush=True)
+
+
+@app.command
 def queue(
     *,
     run: bool = False,

@@ -49,7 +49,7 @@ def cost(run, hardware: dict) -> Cost:
     alike = [pair for pair in alike if pair[1] == 1] or alike
     own = [pair for pair in alike if machine(pair[0].hardware) == here]
     if not alike:
-        return Cost(None, None, None)
+        return _by_speed(run, hardware)
     pace = statistics.median(one.pace * ratio for one, ratio in own or alike)
     peaks = [
         one.memory for one, _ in alike if one.memory and one.batch_size == chosen["batch_size"]
@@ -57,6 +57,24 @@ def cost(run, hardware: dict) -> Cost:
     made = Counter(machine(one.hardware) for one, _ in own or alike).most_common(1)[0][0]
     seconds = pace * (chosen["epochs"] or 1)
     return Cost(seconds, max(peaks, default=None), "this machine" if own else made)
+
+
+def _by_speed(run, hardware: dict) -> Cost:
+    """Return what a run of images takes by the rates of `hnlib speed`, if they were measured here.
+
+    The method may be another: all but transport take about as long. A read-out takes 15 s.
+    """
+    if run.kind == "images":
+        from hnlib.images import registry, speed
+
+        chosen, rates = run.resolved(), speed.recorded(hardware)
+        images = chosen.train_size or registry.training_images(chosen.dataset)
+        places = [(chosen.encoder, name, chosen.precision) for name in (chosen.method, "simclr")]
+        rate = next((rates[place] for place in places if place in rates), None)
+        if images and rate:
+            seconds = 2 * images * chosen.epochs / rate + 15
+            return Cost(seconds, None, "this machine's hnlib speed")
+    return Cost(None, None, None)
 
 
 def _ratio(asked: int | None, recorded: int | None) -> float | None:
