@@ -1,7 +1,7 @@
 """Experiments as data: a file says which runs are compared and how; records answer it."""
 
 import hnlib.training  # noqa: F401  # first: without its packages it says what to install
-from hnlib.experiments.design import Design, digest, load, names
+from hnlib.experiments.design import Design, digest, load, load_all, names
 from hnlib.experiments.execution import model, plan, train, train_all
 from hnlib.experiments.findings import edges, effect, effects, lines, map_of, together, waiting
 from hnlib.experiments.found_records import Found, by_processor, found, recorded
@@ -18,6 +18,7 @@ __all__ = [
     "found",
     "lines",
     "load",
+    "load_all",
     "map_of",
     "model",
     "names",
