@@ -151,9 +151,12 @@ def stands_for(name: str, pattern: str, places: dict[str, tuple[str, ...]], any_
     return fnmatchcase(name, pattern) or (name in places and any_of(here))
 
 
-def own(parameters: dict, taken: Iterable[str], fields: Iterable[str]) -> dict[str, dict]:
-    """Return the arms of a parameter `add`; ValueError if one has no name of its own."""
-    taken, fields = [*taken], [*fields, "extends"]
+def own(parameters: dict, taken: Iterable[str], fields: Iterable[str] = ()) -> dict[str, dict]:
+    """Return the arms of a parameter `add`; ValueError if a name is taken, or a field is unknown.
+
+    Without `fields` any is taken.
+    """
+    taken, fields = [*taken], [*fields]
     if not isinstance(parameters, dict):
         example = '{"mine": {"method": "hcl", "options": {"beta": 2.0}}}'
         raise ValueError(f"add must be like {example}, got {parameters!r}")
@@ -162,8 +165,8 @@ def own(parameters: dict, taken: Iterable[str], fields: Iterable[str]) -> dict[s
             raise ValueError(f"add must have the fields of {name!r} as a dictionary, got {arm!r}")
         if name in taken:
             raise ValueError(f"add has {name!r}, which is an arm already; give it another name")
-        for key in arm:
-            one_of(fields, key, f"arm {name!r} has no field")
+        for key in arm if fields else ():
+            one_of([*fields, "extends"], key, f"arm {name!r} has no field")
     return parameters
 
 

@@ -35,6 +35,11 @@ def check(made: Design, published: Design) -> None:
             run.check_names()
             if run.method is not None and (run.entry or run.method not in by_page):
                 kinds.task_class(run.kind).build_method(run.resolved())
+        by = [rule["by"] for rule in made.chosen_in(block).values()]
+        if getattr(run, "validation", None) == 0 and any(x.endswith("_validation") for x in by):
+            raise ValueError(
+                f"validation must be at least 1, got 0: {made.name}.toml chooses by {by[0]}"
+            )
 
     for block in made.blocks:
         for name, rule in made.chosen_in(block).items():
