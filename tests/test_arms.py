@@ -127,8 +127,19 @@ def test_a_point_that_two_grids_name_alike_is_that_of_the_first(load):
     ]
     assert value(design, "t0.1 b0", "beta", "small") == 0.0
     assert value(design, "unsaid", "temperature", "small") == 0.7  # its name does not say it
+    tilts = experiments.load("map", grid={"beta": [0, 3], "temperature": [0.07]})
+    assert tilts.fixed("t0.07 b0", "CIFAR-10")["method"] == "simclr"
     with pytest.raises(ValueError, match=r"two points of the name 't0.1 b1.23457'; give fewer"):
         load(grid={"beta": [1.2345671, 1.2345672], "temperature": [0.1]})
+
+
+def test_one_of_several_grids_may_have_the_values_already():
+    """Those of the first grid of the search are those of the others, too, if you say so."""
+    (first, *others) = [x["over"]["lr"] for x in experiments.load("search-rates").grids]
+    assert any(one != first for one in others)
+    names = experiments.load("search-rates", grid={"lr": first}).names("random")
+    found = {float(name.partition(" lr")[2]) for name in names}
+    assert found == {*first}
 
 
 def test_choices_are_made_among_the_new_points_of_what_they_were_made_among(load):
