@@ -225,6 +225,9 @@ def test_arms_of_your_own_stand_in_all_blocks_beside_the_others(load):
     run = design.run(design.fixed("mine", "large"), 3, "large")
     assert (run.method, run.lr, run.dimension) == ("hcl", 0.01, 32)
     assert value(design, "far", "epochs", "small") == 9
+    cold = load(add={"t0.19": {"method": "simclr", "options": {"temperature": 0.19}}})
+    assert cold.like("t0.*", "small")[-1] != "t0.19"  # choices are made among the arms of the file
+    assert cold.matching(["t0.19", "t0.2"], "small") == ["t0.19", "t0.2"]
     assert not design.is_part and run.experiment == "which-changed"
     for wrong, words in {
         "mine": "add must be like ",

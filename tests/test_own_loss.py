@@ -61,6 +61,8 @@ def test_what_is_no_loss_is_refused_before_anything_is_read_or_trained(file):
     file.write_text(LOSS.replace("def loss(a, b, ", "def loss(a, b, labels, "))
     with pytest.raises(ValueError, match="a loss gets the embeddings a and b of pairs"):
         planned(loss=str(file))
+    with pytest.raises(ValueError, match=r"loss must be a Python file, .*, got 3"):
+        planned(loss=3)
     with pytest.raises(ValueError, match=r"nowhere.py: FileNotFoundError"):
         planned(loss="nowhere.py")
 

@@ -82,8 +82,8 @@ def added(found, temperatures: str) -> Table | None:
     if no arms were added.
     """
     design, rows = found.design, []
-    for block in design.blocks if "add" in design.changed else ():
-        names, base = design.changed["add"][1], found.best(temperatures, "validation", block)
+    for block in design.blocks if design.added else ():
+        names, base = design.added, found.best(temperatures, "validation", block)
         metric = design.metric(block)
         gains = experiments.effects(found, {x: (x, base) for x in names}, metric, blocks=[block])
         for name, gain in zip([base, *names], [None, *gains.values()]):

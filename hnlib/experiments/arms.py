@@ -10,6 +10,7 @@ import itertools
 import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 from hnlib.experiments.evidence import one_of
@@ -170,13 +171,15 @@ def own(parameters: dict, taken: Iterable[str], fields: Iterable[str] = ()) -> d
     return parameters
 
 
-def of_file(path: str) -> tuple[list[str], dict[str, dict]]:
+def of_file(path: str | Path) -> tuple[list[str], dict[str, dict]]:
     """Run the file of a loss; return path and name in records, and an arm for each configuration.
 
     The name has a digest of the file's code, so an edited file is another loss.
     """
     from hnlib.experiments import null_files
 
+    if not isinstance(path, str | Path):
+        raise ValueError(f"loss must be a Python file, such as my_loss.py, got {path!r}")
     loss = null_files.read(path)
     arms = {}
     for options in loss.configurations:

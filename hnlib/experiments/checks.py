@@ -17,6 +17,7 @@ def check(made: Design, published: Design) -> None:
     by_page = {arm.get("method") for arms in every for arm in arms.values()}
     by_page |= {*made.given.get("loss", ())}
     gridded = {*made.places}.union(*(dict(making.points((), **grid)) for grid in published.grids))
+    here = config.to_text({key: new for key, (_, new) in made.changed.items()})
     of_keys: dict[tuple, str] = {}
     tried = set()
     for block, name, run in made.runs():
@@ -26,8 +27,8 @@ def check(made: Design, published: Design) -> None:
         same = of_keys.setdefault((block, config.key(run.configuration)), name)
         if same != name and _differ(published, same, name, block):
             raise ValueError(
-                f"{same!r} and {name!r} of {made.name}.toml would be one run at "
-                f"{config.to_text(made.given)}; leave one of them out by arms=[...]"
+                f"{same!r} and {name!r} of {made.name}.toml would be one run at {here}; "
+                "leave one of them out by arms=[...]"
             )
         case = run.dataset, run.encoder, run.method, config.canonical(run.options)
         if case not in tried:

@@ -93,6 +93,11 @@ class Design:
             *self.changed.get("seeds", (self.seeds,))[0]
         }
 
+    @property
+    def added(self) -> dict[str, dict]:
+        """The arms of your own; no pattern means them, so nothing is chosen among them."""
+        return self.changed.get("add", ({}, {}))[1]
+
     def metric(self, block: str = "") -> str:
         """Return the metric that decides in a block."""
         return self.blocks[block].get("primary", self.primary)
@@ -120,7 +125,9 @@ class Design:
 
     def like(self, pattern: str, block: str) -> list[str]:
         """Return the arms of a block that match a pattern, or that chosen arm; perhaps none."""
-        names = [x for x in self.arms[block] if making.stands_for(x, pattern, self.places)]
+        of_file = [x for x in self.arms[block] if x not in self.added]
+        names = [x for x in of_file if making.stands_for(x, pattern, self.places)]
+        names = names or [pattern] * (pattern in self.added)
         return names or [pattern] * (pattern in self.chosen_in(block))
 
     def known(self, name: str, block: str) -> str:
@@ -243,7 +250,7 @@ def load(name: str, *, small: bool = False, **parameters) -> Design:
         and the names of their points follow; so does a field that they vary. ``options`` reach the
         arms whose method has them. ``add``, such as ``{"mine": {"method": "dcl"}}``, adds arms, and
         ``loss``, a Python file with ``loss(a, b, **options)``, adds one for each of its
-        ``CONFIGURATIONS``. The file is executed.
+        ``CONFIGURATIONS``; the file is executed. Nothing is chosen among added arms.
 
     Raises
     ------
