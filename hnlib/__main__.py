@@ -65,16 +65,9 @@ def _sentence(error: Exception) -> str:
         return f"{cause.filename} does not exist"
     if not isinstance(cause, ValidationError):
         return " ".join(str(error).split())
-    rules = []
-    for one in cause.errors():
-        rule = str(one.get("ctx", {}).get("error", ""))  # a sentence of ours
-        if not rule:
-            must = one["msg"].replace("Input should", "must", 1)
-            rule = f"{one['loc'][0] if one['loc'] else 'run'} {must}, got {one['input']!r}"
-            if isinstance(one["input"], str) and "," in one["input"]:
-                rule += "; separate values by spaces"
-        rules.append(rule)
-    return "; ".join(rules)
+    from hnlib.training.config import sentence
+
+    return sentence(cause)
 
 
 if __name__ == "__main__":

@@ -136,13 +136,20 @@ def _describe(run, file: Path) -> None:
     print(f"{'record':17}a line of {file}, named by a hash of this and of the data")
 
 
+def _two_by_two(_, tokens) -> list[tuple[str, str]]:
+    """Return tokens in pairs, as they are: a value may be JSON, which cyclopts would read."""
+    values = [token.value for token in tokens]
+    return [*zip(values[::2], values[1::2])]
+
+
 @app.command
 def run(
     notebook: str,
     /,
     *,
     parameters: Annotated[
-        list[tuple[str, str]], Parameter("-p", allow_leading_hyphen=True, json_list=False)
+        list[tuple[str, str]],
+        Parameter("-p", allow_leading_hyphen=True, json_list=False, converter=_two_by_two),
     ] = [],  # noqa: B006
     grid: list[str] = [],  # noqa: B006
     out: Annotated[Path | None, Parameter("-o")] = None,

@@ -38,7 +38,13 @@ def test_commands_are_passed_on(monkeypatch):
     monkeypatch.setattr(execute, "run", lambda *given: seen.append(given))
     assert cli.main(["run", "x", "-p", "a", "1", "-p", "b", "[2, 3]", "-o", "y.ipynb"]) == 0
     assert cli.main(["run", "x", "-p", "beta", "-1"]) == 0
-    assert seen == [("x", {"a": "1", "b": "[2, 3]"}, Path("y.ipynb")), ("x", {"beta": "-1"}, None)]
+    grid = '{"temperature": [0.1]}'  # JSON is a value like any other
+    assert cli.main(["run", "x", "-p", "grid", grid, "-p", "lr", "0.1"]) == 0
+    assert seen == [
+        ("x", {"a": "1", "b": "[2, 3]"}, Path("y.ipynb")),
+        ("x", {"beta": "-1"}, None),
+        ("x", {"grid": grid, "lr": "0.1"}, None),
+    ]
 
 
 def test_flags_of_an_image_run(trained, tmp_path, prints):

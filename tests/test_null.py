@@ -152,7 +152,7 @@ def test_editing_a_loss_while_it_runs_is_noticed(file):
     """By a process that reads it late; in one that has read it the code stays the same."""
     loss, path = null.read(file()), file(configurations="[{'t': 0.4}]")
     run = replace(experiments.recorded("null-3").run("N1 t0.1 lr0.002", 0, "digits"))
-    with pytest.raises(ValueError, match=r"my_loss\.py was edited while it was on trial"):
+    with pytest.raises(ValueError, match=r"my_loss\.py was edited after its runs were planned"):
         null.method_of(str(path), loss.name, replace(run, method=loss.name, options={"t": 0.5}))
     assert null.method_of(str(path), loss.name, run) is None
 

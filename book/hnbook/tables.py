@@ -7,10 +7,11 @@ import re
 
 import pandas as pd
 
+from hnlib import experiments
 from hnlib.experiments.words import DASH, TITLES, Markup, format_value, interval, percent
 
 __all__ = ["DASH", "TITLES", "Markup", "Table", "format_value", "interval", "myst"]
-__all__ += ["percent", "table", "term"]
+__all__ += ["added", "percent", "table", "term"]
 EMPTY = "Not measured."  # a table without rows
 
 
@@ -72,3 +73,23 @@ def table(rows, *, words: bool = False, caption: str = "") -> Table:
         rows = pd.DataFrame(rows, columns=heads, dtype=object)
     titles = pd.Index([TITLES.get(head, head) for head in rows.columns], dtype=object)
     return Table(rows.set_axis(titles, axis=1), words, caption)
+
+
+def added(found, temperatures: str) -> Table | None:
+    """Return a table of the arms that `add` and `loss` brought beside the best temperature.
+
+    Validation chooses the temperature of each block among the arms that match `temperatures`. None
+    if no arms were added.
+    """
+    design, rows = found.design, []
+    for block in design.blocks if design.added else ():
+        names, base = design.added, found.best(temperatures, "validation", block)
+        metric = design.metric(block)
+        gains = experiments.effects(found, {x: (x, base) for x in names}, metric, blocks=[block])
+        for name, gain in zip([base, *names], [None, *gains.values()]):
+            row = {"": name, metric: percent(found.group(name, block)[metric])}
+            row |= {"over the best temperature": interval(gain) if gain else DASH}
+            rows.append(({"block": block} if len(design.blocks) > 1 else {}) | row)
+    return (
+        table(rows, caption="Your arms; 95 % intervals of a block hold together.") if rows else None
+    )

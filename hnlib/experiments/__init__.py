@@ -2,7 +2,7 @@
 
 import hnlib.training  # noqa: F401  # first: without its packages it says what to install
 from hnlib.experiments.compared import beside
-from hnlib.experiments.design import Design, digest, load, names
+from hnlib.experiments.design import Design, digest, load, load_all, names
 from hnlib.experiments.execution import model, train, train_all
 from hnlib.experiments.findings import edges, effect, effects, lines, map_of, together, waiting
 from hnlib.experiments.found_records import Found, by_processor, found, recorded
@@ -21,6 +21,7 @@ __all__ = [
     "found",
     "lines",
     "load",
+    "load_all",
     "map_of",
     "model",
     "names",

@@ -13,23 +13,26 @@ import json
 import re
 import tomllib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ConfigDict
+from pydantic import BeforeValidator, ConfigDict, ValidationError
 from pydantic.dataclasses import dataclass
 
 from hnlib._files import own_name
+from hnlib.experiments import arms as making
 from hnlib.experiments import evidence
+from hnlib.experiments.arms import SCHEMA, merged
+from hnlib.experiments.checks import check
 from hnlib.experiments.evidence import one_of
 from hnlib.training import config, kinds
 
 UNTRAINED = "untrained"
-SCHEMA = ("extends", "blocks", "mixed", "primary", "matters", "fresh")  # no fields of runs
-SELECTED = ("seeds", "arms", "blocks", "primary", "beside")  # parameters, no fields of runs either
+ADDED = ("add", "loss")  # arms of your own
+SELECTED = ("seeds", "arms", "blocks", "primary", "beside", *ADDED)  # of one design alone
+NO_FIELDS = (*SELECTED, "grid", "options")  # parameters that are no fields of runs
 
 
 def _seeds(text: Any) -> Any:
@@ -74,12 +77,14 @@ class Design:
     blocks: dict[str, dict] = field(repr=False)
     templates: dict[str, dict] = field(default_factory=dict, repr=False)
     arms: dict[str, dict[str, dict]] = field(repr=False)  # by block
+    grids: list[dict] = field(default_factory=list, repr=False)  # of which some arms are points
     chosen: dict[str, dict] = field(default_factory=dict, repr=False)
     predictions: list[dict] = field(default_factory=list, repr=False)
     small: dict[str, Any] = field(default_factory=dict, repr=False)  # see `load`
     fits: dict[str, dict] = field(default_factory=dict, repr=False)  # by data set, see `load`
     changed: dict[str, tuple] = field(default_factory=dict)  # by parameter: published, and here
     given: dict[str, Any] = field(default_factory=dict, repr=False)  # what `load` was called with
+    places: dict[str, tuple] = field(default_factory=dict, repr=False)  # as `arms.regridded` says
 
     @property
     def is_part(self) -> bool:
@@ -87,6 +92,11 @@ class Design:
         return self.changed.keys() <= {"seeds", "blocks"} and {*self.seeds} <= {
             *self.changed.get("seeds", (self.seeds,))[0]
         }
+
+    @property
+    def added(self) -> dict[str, dict]:
+        """The arms of your own; no pattern means them, so nothing is chosen among them."""
+        return self.changed.get("add", ({}, {}))[1]
 
     def metric(self, block: str = "") -> str:
         """Return the metric that decides in a block."""
@@ -109,13 +119,15 @@ class Design:
 
     def matching(self, patterns, block: str = "") -> list[str]:
         """Return the arms of a block that match a pattern; ValueError if a pattern matches none."""
-        patterns = [patterns] if isinstance(patterns, str) else patterns
-        found = [self.like(one, block) or [self.known(one, block)] for one in patterns]
+        each = making.several(patterns)
+        found = [self.like(one, block) or [self.known(one, block)] for one in each]
         return [*itertools.chain.from_iterable(found)]
 
     def like(self, pattern: str, block: str) -> list[str]:
         """Return the arms of a block that match a pattern, or that chosen arm; perhaps none."""
-        names = [name for name in self.arms[block] if fnmatchcase(name, pattern)]
+        of_file = [x for x in self.arms[block] if x not in self.added]
+        names = [x for x in of_file if making.stands_for(x, pattern, self.places)]
+        names = names or [pattern] * (pattern in self.added)
         return names or [pattern] * (pattern in self.chosen_in(block))
 
     def known(self, name: str, block: str) -> str:
@@ -137,14 +149,17 @@ class Design:
     def run(self, arm: dict[str, Any], seed: int, block: str = "") -> config.Configuration:
         """Return the run of an arm's fields."""
         chosen = merged(merged(self.fields, self.blocks[block]), arm)
-        chosen |= {k: new for k, (_, new) in self.changed.items() if k not in SELECTED}
+        chosen |= {k: new for k, (_, new) in self.changed.items() if k not in NO_FIELDS}
         kind = kinds.run_class(chosen.pop("kind"))
         if not self.is_part:  # its predictions are not about such runs
             chosen["experiment"] = f"{self.name}-changed"
         chosen.setdefault("experiment", self.name)
         if chosen.get("method") == UNTRAINED:  # TOML has no word for None
             chosen |= {"method": None, "epochs": 0}
-        return kind(**{k: v for k, v in chosen.items() if k not in SCHEMA}, seed=seed)
+        run = kind(**{k: v for k, v in chosen.items() if k not in SCHEMA}, seed=seed)
+        _, options = self.changed.get("options", ({}, {}))
+        options = {k: v for k, v in options.items() if k in run.resolved().options}
+        return replace(run, options=run.options | options) if options else run
 
     def choosing(self, rule: dict) -> Design:
         """Return the design whose runs choose an arm, at the parameters of this one.
@@ -157,13 +172,28 @@ class Design:
             return self
         given = {key: value for key, value in self.given.items() if key not in SELECTED}
         given |= {"blocks": own} if self.changed else {}
-        other = load(rule["experiment"], **given)
+        small, published = given.pop("small", False), _read(rule["experiment"])
+        other = _at(published, small, given)
         few = "seeds" in self.given and not self.is_part
         return (
-            load(rule["experiment"], **given, seeds=other.seeds[: len(self.seeds)])
+            _at(published, small, given | {"seeds": other.seeds[: len(self.seeds)]})
             if few
             else other
         )
+
+    def fixed(self, name: str, block: str) -> dict[str, Any] | None:
+        """Return the fields of an arm with what it extends, None if that is a chosen arm."""
+        if name in self.chosen:
+            return None
+        own = self.own(name, block)
+        base = self.fixed(own["extends"], block) if "extends" in own else {}
+        return None if base is None else merged(base, own)
+
+    def runs(self) -> Iterator[tuple[str, str, config.Configuration]]:
+        """Yield block, arm and first run of each arm that rests on no choice."""
+        for block, name in ((x, name) for x in self.blocks for name in self.arms[x]):
+            if (arm := self.fixed(name, block)) is not None:
+                yield block, name, self.run(arm, self.seeds[0], block)
 
     def followed(self, parameters: dict) -> list[Design]:
         """Return the designs on the same data whose seeds this one leaves out.
@@ -174,8 +204,8 @@ class Design:
         given = {k: v for k, v in parameters.items() if k not in SELECTED}
         if isinstance(number := parameters.get("seeds"), int):
             given["seeds"] = number
-        small, here = self.given.get("small", False), config.canonical(given)
-        others = [*(_at(_read(name), small, here) for name in self.after), *self.choosers()]
+        small = self.given.get("small", False)
+        others = [*(_at(_read(name), small, given) for name in self.after), *self.choosers()]
         return [other for other in others if other._data() & self._data()]
 
     def _data(self) -> set:
@@ -198,12 +228,6 @@ def flat(arms) -> Iterator[str]:
             yield from flat(one)
 
 
-def merged(base: dict, more: dict) -> dict:
-    """Return fields updated with others; options of a method are merged one by one."""
-    options = base.get("options", {}) | more.get("options", {})
-    return base | more | ({"options": options} if options else {})
-
-
 def load(name: str, *, small: bool = False, **parameters) -> Design:
     """Read a design by its name; with parameters, as it is at these.
 
@@ -219,28 +243,88 @@ def load(name: str, *, small: bool = False, **parameters) -> Design:
         which ("0-2" or a list); ``arms``, patterns of those to keep; ``blocks``; the
         read-outs ``primary`` and ``beside``; and any fields of runs, which then hold in every block
         and arm. None and the published value change nothing. A value that some blocks have keeps
-        these; one that none has keeps the first of the blocks that differ in it. What must follow a
-        data set stands in the file's table ``fits``.
+        these; one that none has keeps the first of the blocks that differ in it alone. What must
+        follow a data set stands in the file's table ``fits``.
+
+        ``grid``, such as ``{"temperature": [0.05, 0.1]}``, replaces the values of the file's grids,
+        and the names of their points follow; so does a field that they vary. ``options`` reach the
+        arms whose method has them. ``add``, such as ``{"mine": {"method": "dcl"}}``, adds arms, and
+        ``loss``, a Python file with ``loss(a, b, **options)``, adds one for each of its
+        ``CONFIGURATIONS``; the file is executed. Nothing is chosen among added arms.
 
     Raises
     ------
     ValueError
-        If a parameter is no field of these runs, or fits no arm or block, or if seeds are those of
-        what this experiment repeats or confirms.
+        If a parameter is no field of these runs, or fits no arm or block; if seeds are those of
+        what this experiment repeats or confirms; or if an arm would become another one, or other
+        than its name says.
+
+    Examples
+    --------
+    >>> from hnlib import experiments
+    >>> design = experiments.load("map", grid={"temperature": [0.07], "beta": [0, 3]})
+    >>> [name for name in design.names("CIFAR-10") if name.startswith("t0.")]
+    ['t0.07 b0', 't0.07 b3']
     """
+    (design,) = _load([name], small, parameters)
+    return design
+
+
+def load_all(names: Iterable[str], *, small: bool = False, **parameters) -> list[Design]:
+    """Read several designs at the same parameters, as `load` does one.
+
+    A grid and options change those designs that have them, one at least. The arms of ``add`` and
+    ``loss`` are added to the first.
+    """
+    return _load([*names], small, parameters)
+
+
+def _load(names: list[str], small: bool, parameters: dict) -> list[Design]:
     given = {key: value for key, value in parameters.items() if value is not None}
-    published = _read(name)
+    every = [_read(name) for name in names]
     number = given.get("seeds")
-    if isinstance(number, int) and number != len(published.seeds):
+    if isinstance(number, int) and any(number != len(one.seeds) for one in every):
         old = f'seeds={number} are so many seeds; until 0.2 it was the one, which is "{number}" now'
-        warnings.warn(old, FutureWarning, stacklevel=2)
-    return _at(published, small, config.canonical(given))
+        warnings.warn(old, FutureWarning, stacklevel=3)
+    if "grid" in given:
+        making.check_grid(making.varied(itertools.chain(*map(_grids, every))), given["grid"])
+    if "options" in given:
+        known = set().union(*map(_options, every))
+        making.check_options(known, given["options"])
+    if "loss" in given:
+        given["loss"], own = making.of_file(given["loss"])
+        given["add"] = making.own(given.get("add", {}), own) | own
+    first, others = given, {key: value for key, value in given.items() if key not in ADDED}
+    try:
+        return [_at(x, small, others if i else first) for i, x in enumerate(every)]
+    except ValidationError as error:
+        raise ValueError(config.sentence(error)) from None
 
 
-def _at(published: Design, small: bool, parameters: str) -> Design:
-    """Return a published design at other parameters, the same object while your data stand."""
-    dataset = json.loads(parameters).get("dataset") or ""
-    return _changed(published, small, parameters, own_name(dataset))
+def _grids(published: Design) -> list[dict]:
+    """Return the grids of a design, and those of what chooses its arms."""
+    return [grid for one in (published, *published.choosers()) for grid in one.grids]
+
+
+def _options(published: Design) -> set[str]:
+    """Return the options of the methods of a design, and of what chooses its arms."""
+    every = [published, *published.choosers()]
+    return {key for one in every for *_, run in one.runs() for key in run.resolved().options}
+
+
+def _at(published: Design, small: bool, given: dict) -> Design:
+    """Return a published design at those parameters that concern it.
+
+    It is the same object while your data stand.
+    """
+    given = dict(given)
+    if "grid" in given:
+        given["grid"] = making.values(_grids(published), given["grid"])
+    if "options" in given:
+        known = _options(published)
+        given["options"] = {k: v for k, v in given["options"].items() if k in known}
+    dataset = given.get("dataset") or ""
+    return _changed(published, small, config.canonical(given), own_name(dataset))
 
 
 @functools.lru_cache(maxsize=512)
@@ -248,10 +332,12 @@ def _changed(published: Design, small: bool, parameters: str, _: str) -> Design:
     name = published.name
     if small and not published.small:
         raise ValueError(f"{name}.toml has no table [small]")
-    usual = config.defaults(kinds.run_class(published.fields["kind"])) | published.fields
+    known = config.defaults(kinds.run_class(published.fields["kind"]))
+    usual = known | published.fields
     usual |= {key: None for block in published.blocks.values() for key in block}
     usual |= {key: getattr(published, key) for key in ("seeds", "primary", "beside")}
     usual |= {"arms": ["*"], "blocks": [*published.blocks]}
+    usual |= {"grid": {}, "options": {}, "add": {}, "loss": None}
 
     def unusual(given: dict) -> dict:
         for key in given:
@@ -277,22 +363,45 @@ def _changed(published: Design, small: bool, parameters: str, _: str) -> Design:
     here, no_block = usual | changed, f"{name}.toml has no block"
     blocks = {one_of(published.blocks, x, no_block): published.blocks[x] for x in here["blocks"]}
 
-    def kept(arms: dict) -> dict:
-        return {x: arms[x] for x in arms if any(fnmatchcase(x, one) for one in here["arms"])}
+    arms, places = published.arms, {}
+    if over := _over(published.grids, changed):
+        arms, places = making.regridded(known, published.grids, arms, over)
+    few = {} if "arms" in given else places  # a new point is in the place of those that were kept
 
+    def kept(arms: dict) -> dict:
+        stays = lambda x: any(making.stands_for(x, one, few, any) for one in here["arms"])  # noqa: E731
+        return {x: arms[x] for x in arms if stays(x)}
+
+    taken = {*published.chosen, *itertools.chain.from_iterable(arms.values())}
+    added = making.own(here["add"], taken, usual)
     made = replace(
         published,
         seeds=here["seeds"],
         primary=here["primary"],
         beside=here["beside"],
         blocks=blocks,
-        arms={block: kept(published.arms[block]) for block in blocks},
+        arms={x: making.standing(kept(arms[x]) | added, arms[x]) for x in blocks},
         chosen=kept(published.chosen),
         changed={key: (usual[key], value) for key, value in changed.items()},
         given=asked | {"small": small},
+        places=places,
         closed="",
     )
+    check(made, published)
     return _apart(made, given, asked)
+
+
+def _over(grids: list[dict], changed: dict) -> dict[str, list]:
+    """Return the values of grids: those of a changed grid, and a changed field or option alone.
+
+    Raises ValueError if one is given both ways.
+    """
+    over, varied = changed.get("grid", {}), making.varied(grids)
+    alone = {k: [v] for k, v in (changed | changed.get("options", {})).items() if k in varied}
+    if twice := over.keys() & alone.keys():
+        key = min(twice)
+        raise ValueError(f"{key} is given twice, as {alone[key][0]!r} and in grid; give one")
+    return over | alone
 
 
 def _apart(made: Design, given: dict, asked: dict) -> Design:
@@ -319,17 +428,24 @@ def _in_blocks(blocks: dict[str, dict], given: dict) -> dict:
     """Return the parameters with the blocks that they leave.
 
     Blocks differ in a few fields. Where one of these is given, the blocks with its value stay as
-    they are; if none has it, all of them would be the same runs, so the first stands for all.
+    they are. Of blocks that without it are the same runs the first stands for all; and of all
+    blocks if it is a data set, an encoder or another word, for of these blocks have their names.
     """
     left = given.get("blocks", [*blocks])
     rest = dict(given)
     for key, value in given.items():
-        own = [name for name in left if key in blocks.get(name, {})]
-        equal = [name for name in own if blocks[name][key] == value]
-        if equal:
+        alike: dict[str, list[str]] = {}
+        for name in left:
+            if key in blocks.get(name, {}):
+                others = {k: v for k, v in blocks[name].items() if k not in (*given, *SCHEMA)}
+                same = "" if isinstance(value, str) else config.canonical(others)
+                alike.setdefault(same, []).append(name)
+        stay = [[x for x in some if blocks[x][key] == value] for some in alike.values()]
+        if stay and all(stay):
             del rest[key]
-        if own:
-            left = [name for name in left if name not in own or name in (equal or own[:1])]
+        one_each = [some or several[:1] for some, several in zip(stay, alike.values())]
+        gone = {*itertools.chain(*alike.values())} - {*itertools.chain(*one_each)}
+        left = [name for name in left if name not in gone]
     return rest | ({"blocks": left} if left != [*blocks] else {})
 
 
@@ -350,8 +466,8 @@ def _published(name: str, text: str, of_base: str) -> Design:
     content: dict[str, Any] = {**tomllib.loads(of_base), "after": [], **tomllib.loads(text)}
     content.pop("base", None)
     known = config.defaults(kinds.run_class(content["fields"]["kind"]))
-    grids = (_grid(known, **grid) for grid in content.pop("grids", []))
-    listed = [*content.pop("arms", {}).items(), *itertools.chain.from_iterable(grids)]
+    gridded = (making.points(known, **grid) for grid in content.get("grids", []))
+    listed = [*content.pop("arms", {}).items(), *itertools.chain.from_iterable(gridded)]
     blocks, arms = content.setdefault("blocks", {"": {}}), {}
     for block in blocks:
         here = [(arm, own) for arm, own in listed if block in own.get("blocks", blocks)]
@@ -370,13 +486,3 @@ def names() -> list[str]:
 def digest(name: str) -> str | None:
     """Return the digest of the file with an experiment's predictions, None if it has none."""
     return load(name).digest if name in names() else None
-
-
-def _grid(known, name: str, over: dict[str, list], **fields) -> Iterator[tuple[str, dict]]:
-    """Yield arms by template; a key that is no field of a run or an arm is a method's option."""
-    for values in itertools.product(*over.values()):
-        point = dict(zip(over, values))
-        rest = {k: v for k, v in point.items() if k in known or k in SCHEMA}
-        options = {k: v for k, v in point.items() if k not in rest}
-        arm = merged(fields, rest | ({"options": options} if options else {}))
-        yield name.format(**point), arm

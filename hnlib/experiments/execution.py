@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import os
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from hnlib.experiments import runner
 from hnlib.experiments.design import Design
 from hnlib.experiments.found_records import Found, found
+from hnlib.experiments.null_files import method_of
 from hnlib.experiments.plans import Plan, plan
 from hnlib.experiments.words import where
 from hnlib.training import config, records
@@ -103,6 +105,8 @@ def _train(design: Design, until: float, **how) -> Found:
 
 
 def _train_missing(design: Design, until: float, **how) -> None:
+    if "loss" in design.given:
+        how["method"] = functools.partial(method_of, *design.given["loss"])
     if not design.changed and (design.closed or "HNLIB_RECALL" in os.environ):
         return
     for other in design.choosers():
@@ -138,8 +142,9 @@ def model(have: Found, name: str, seed: int, block: str = "", device: str = "aut
     from hnlib.training.train import load as load_model
     from hnlib.training.train import train
 
-    run = have.run(name, seed, block)
+    run, given = have.run(name, seed, block), have.design.given.get("loss", (None, ""))
     saved = runner.kept(run)
     if saved.is_file():
         return load_model(saved)
-    return train(run, device=device, save=saved, evaluate_every=0, progress=False)
+    how = dict(device=device, save=saved, evaluate_every=0, progress=False)
+    return train(run, method=method_of(*given, run), **how)

@@ -103,7 +103,7 @@ def _own(path: str, name: str) -> Loss:
     """Return the loss of a file, read once; ValueError if it has another name by now."""
     loss = read(path)
     if loss.name != name:
-        raise ValueError(f"{path} was edited while it was on trial; start the trial again")
+        raise ValueError(f"{path} was edited after its runs were planned; start again")
     return loss
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from cyclopts import Parameter
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from hnlib import _files
@@ -338,6 +338,20 @@ def literal(text: str):
         return json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
     except ValueError:
         return text
+
+
+def sentence(error: ValidationError) -> str:
+    """Return each invalid option with its rule and the value given, on one line."""
+    rules = []
+    for one in error.errors():
+        rule = str(one.get("ctx", {}).get("error", ""))  # a sentence of ours
+        if not rule:
+            must = one["msg"].replace("Input should", "must", 1)
+            rule = f"{one['loc'][0] if one['loc'] else 'run'} {must}, got {one['input']!r}"
+            if isinstance(one["input"], str) and "," in one["input"]:
+                rule += "; separate values by spaces"
+        rules.append(rule)
+    return "; ".join(rules)
 
 
 def to_text(value):

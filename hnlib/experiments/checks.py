@@ -1,0 +1,78 @@
+"""What a design at other parameters must not be; it is refused before anything is trained."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hnlib.experiments import arms as making
+from hnlib.training import config, kinds
+
+if TYPE_CHECKING:
+    from hnlib.experiments.design import Design
+
+
+def check(made: Design, published: Design) -> None:
+    """Raise ValueError for runs that cannot be, two that became one, and names that are false."""
+    every = [published.templates, *published.arms.values()]
+    by_page = {arm.get("method") for arms in every for arm in arms.values()}
+    by_page |= {*made.given.get("loss", ())}
+    gridded = {*made.places}.union(*(dict(making.points((), **grid)) for grid in published.grids))
+    here = config.to_text({key: new for key, (_, new) in made.changed.items()})
+    of_keys: dict[tuple, str] = {}
+    tried = set()
+    for block, name, run in made.runs():
+        # what a grid varies is named anew, but for what its points extend
+        words = made.own(name, block).get("extends", "") if name in gridded else name
+        _check_words(words, name, block, made, published)
+        same = of_keys.setdefault((block, config.key(run.configuration)), name)
+        if same != name and _differ(published, same, name, block):
+            raise ValueError(
+                f"{same!r} and {name!r} of {made.name}.toml would be one run at {here}; "
+                "leave one of them out by arms=[...]"
+            )
+        case = run.dataset, run.encoder, run.method, config.canonical(run.options)
+        if case not in tried:
+            tried.add(case)
+            run.check_names()
+            if run.method is not None and (run.entry or run.method not in by_page):
+                kinds.task_class(run.kind).build_method(run.resolved())
+        by = [rule["by"] for rule in made.chosen_in(block).values()]
+        if getattr(run, "validation", None) == 0 and any(x.endswith("_validation") for x in by):
+            raise ValueError(
+                f"validation must be at least 1, got 0: {made.name}.toml chooses by {by[0]}"
+            )
+
+    for block in made.blocks:
+        for name, rule in made.chosen_in(block).items():
+            source = made.choosing(rule)
+            for pattern in making.several(rule["among"]):
+                if not source.like(pattern, block):
+                    raise ValueError(
+                        f"{name!r} of {made.name}.toml is chosen among {pattern!r}, of which "
+                        f"{source.name} has no arm here; keep some, or leave {name!r} out by arms"
+                    )
+
+
+def _differ(published: Design, one: str, other: str, block: str) -> bool:
+    """Return whether two arms were published, and with other runs."""
+    if not {one, other} <= published.arms[block].keys():
+        return False
+    arms = (published.fixed(name, block) for name in (one, other))
+    runs = [published.run(arm, published.seeds[0], block) for arm in arms]
+    return config.key(runs[0].configuration) != config.key(runs[1].configuration)
+
+
+def _check_words(words: str, name: str, block: str, made: Design, published: Design) -> None:
+    """Raise ValueError if the words that name an arm say a number that is another one by now."""
+    arm, seed = made.fixed(name, block), made.seeds[0]
+    keys = ({*arm} & {*made.changed}) | {*made.changed.get("options", ({}, {}))[1]}
+    if not keys:
+        return
+    before, now = (one.run(arm, seed, block).resolved() for one in (published, made))
+    for key in keys:
+        old, new = (one.options.get(key, getattr(one, key, None)) for one in (before, now))
+        if making.false_name(words, old, new):
+            raise ValueError(
+                f"{key} = {new:g} would make the name of {name!r} in {made.name}.toml false; leave "
+                f"that arm out by arms=[...], or vary {key} by grid or add"
+            )

@@ -1,0 +1,112 @@
+"""The first cell of a page that trains: what can be varied there, and what is refused there."""
+
+import ast
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pytest
+
+from hnlib import experiments
+from hnlib.notebooks import execute
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = {}
+for path in sorted((ROOT / "notebooks").rglob("*.md")):
+    notebook = execute.read(path)
+    values = execute.parameters_of(notebook)
+    if "small" in values:
+        PAGES[path.stem] = notebook, values
+ONLY_FLOAT32 = {"graphs", "pairs"}  # their kinds of data know no other precision
+WITHOUT_GRIDS = {"anatomy", "graphs", "large-batches", "made-up"}  # their files have none
+# these compare points of their grids by name
+WITHOUT_GRIDS |= {"corrections", "how-hard", "images", "rates-and-lengths", "two-towers"}
+OF_RATES = {"rates-and-lengths"}  # it compares rates
+OF_LOSSES = {"hardness-or-temperature", "retrieval", "real-encoder"}
+
+
+class Loaded(Exception):
+    """A page has loaded its experiments, and would train now."""
+
+
+def designs(page, monkeypatch, **given):
+    """Return the designs that a page would train at some parameters."""
+
+    def stop(several, **how):
+        raise Loaded([several] if isinstance(several, experiments.Design) else [*several])
+
+    monkeypatch.setattr(experiments, "train", stop)
+    monkeypatch.setattr(experiments, "train_all", stop)
+    notebook, values = PAGES[page]
+    assert {*given} <= {*values}
+    names = dict(values)
+    try:
+        for cell in notebook.cells:
+            if cell.cell_type == "code":
+                exec(compile(cell.source, page, "exec"), names)
+                if "parameters" in cell.metadata.get("tags", []):
+                    names |= given
+    except Loaded as found:
+        return found.args[0]
+    finally:
+        plt.close("all")
+    raise AssertionError(f"{page} trains nothing")
+
+
+@pytest.fixture(autouse=True)
+def in_the_checkout(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+def test_every_page_that_trains_has_what_readers_want_to_vary():
+    for page, (_, values) in PAGES.items():
+        assert ("lr" in values) == (page not in OF_RATES), page
+        assert {"batch_size", "seeds", "epochs", "device", "minutes"} <= {*values}, page
+        assert ("precision" in values) == (page not in ONLY_FLOAT32), page
+        assert ("grid" in values) == (page not in WITHOUT_GRIDS), page
+        assert ("loss" in values) == (page in OF_LOSSES), page
+    assert {*PAGES} >= ONLY_FLOAT32 | WITHOUT_GRIDS | OF_LOSSES and len(PAGES) == 15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_the_published_parameters_are_those_of_the_cell(page, monkeypatch):
+    assert not [one.name for one in designs(page, monkeypatch) if one.changed]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_asks_for_what_its_parameters_say(page, monkeypatch):
+    """Each number reaches a run, and every run where its experiments leave it open."""
+    values = PAGES[page][1]
+    given = dict(batch_size=40) | ({"lr": 0.004} if "lr" in values else {})
+    given |= {"validation": 250} if "validation" in values else {}
+    given |= {"precision": "32-true"} if "precision" in values else {}
+    for one in designs(page, monkeypatch, **given, small=True):
+        runs = [run for *_, run in one.runs()] or [
+            run for x in one.choosers() for *_, run in x.runs()
+        ]
+        for name, value in given.items():
+            assert {getattr(run, name, value) for run in runs} == {value}, (one.name, name)
+    if "grid" in values:
+        text = next(
+            line.partition("#")[2]
+            for cell in PAGES[page][0].cells
+            for line in cell.source.splitlines()
+            if line.startswith("grid = None")
+        )
+        grid = ast.literal_eval(text[text.index("{") : text.index("}") + 1])  # of the comment
+        every = designs(page, monkeypatch, grid=grid)
+        assert [one.name for one in every if "grid" in one.changed]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_a_bad_value_is_refused_by_the_cell_that_loads_in_one_sentence(page, monkeypatch):
+    values = PAGES[page][1]
+    bad = dict(lr=-0.1, batch_size=1, precision="fp8", grid={"nothing": [1]}, add={"x": 1})
+    bad |= dict(loss="nowhere.py", validation=-1, encoder="nothing", dataset="nothing")
+    for name, value in bad.items():
+        if name in values:
+            with pytest.raises(ValueError, match=r"\w") as found:
+                designs(page, monkeypatch, **{name: value})
+            assert "\n" not in str(found.value) and len(str(found.value)) < 400, found.value
