@@ -159,6 +159,8 @@ def run(
 ) -> int:
     """Execute one notebook with other parameters, or at every point of a grid of them.
 
+    An engine spreads the runs of the page, or the points of the grid.
+
     Parameters
     ----------
     notebook
@@ -178,6 +180,8 @@ def run(
     from hnlib.notebooks import grid as grids
 
     given = config.reject_duplicates(parameters)
+    if engine != here and not grid:  # then the page's own runs are spread
+        given |= {"engine": json.dumps(engine.chosen)}
     if plan:
         if grid or out:
             raise ValueError("--plan is of one page and writes nothing; leave out --grid and --out")
@@ -186,8 +190,8 @@ def run(
     if grid:
         axes = [*map(_pair, grid)]
         return grids.run(notebook, axes, [*given.items()], out, engine, dry_run)
-    if dry_run or engine != here:
-        raise ValueError("--dry-run and --engine are for a grid; add --grid NAME=VALUE,VALUE")
+    if dry_run:
+        raise ValueError("--dry-run is for a grid; add --grid NAME=VALUE,VALUE, or give --plan")
     execute.run(notebook, given, out)
     return 0
 

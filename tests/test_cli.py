@@ -40,10 +40,12 @@ def test_commands_are_passed_on(monkeypatch):
     assert cli.main(["run", "x", "-p", "beta", "-1"]) == 0
     grid = '{"temperature": [0.1]}'  # JSON is a value like any other
     assert cli.main(["run", "x", "-p", "grid", grid, "-p", "lr", "0.1"]) == 0
+    assert cli.main(["run", "x", "--engine", "ray", "--gpus", "0.5"]) == 0
     assert seen == [
         ("x", {"a": "1", "b": "[2, 3]"}, Path("y.ipynb")),
         ("x", {"beta": "-1"}, None),
         ("x", {"grid": grid, "lr": "0.1"}, None),
+        ("x", {"engine": '{"engine": "ray", "gpus": 0.5}'}, None),
     ]
 
 

@@ -30,9 +30,14 @@ class Loaded(Exception):
 
 def designs(page, monkeypatch, **given):
     """Return the designs that a page would train at some parameters."""
+    return training(page, monkeypatch, **given)[0]
+
+
+def training(page, monkeypatch, **given):
+    """Return the designs that a page would train at some parameters, and how."""
 
     def stop(several, **how):
-        raise Loaded([several] if isinstance(several, experiments.Design) else [*several])
+        raise Loaded([several] if isinstance(several, experiments.Design) else [*several], how)
 
     monkeypatch.setattr(experiments, "train", stop)
     monkeypatch.setattr(experiments, "train_all", stop)
@@ -46,7 +51,7 @@ def designs(page, monkeypatch, **given):
                 if "parameters" in cell.metadata.get("tags", []):
                     names |= given
     except Loaded as found:
-        return found.args[0]
+        return found.args
     finally:
         plt.close("all")
     raise AssertionError(f"{page} trains nothing")
@@ -60,11 +65,19 @@ def in_the_checkout(monkeypatch):
 def test_every_page_that_trains_has_what_readers_want_to_vary():
     for page, (_, values) in PAGES.items():
         assert ("lr" in values) == (page not in OF_RATES), page
-        assert {"batch_size", "seeds", "epochs", "device", "minutes"} <= {*values}, page
+        assert {"batch_size", "seeds", "epochs"} <= {*values}, page
         assert ("precision" in values) == (page not in ONLY_FLOAT32), page
         assert ("grid" in values) == (page not in WITHOUT_GRIDS), page
         assert ("loss" in values) == (page in OF_LOSSES), page
     assert {*PAGES} >= ONLY_FLOAT32 | WITHOUT_GRIDS | OF_LOSSES and len(PAGES) == 15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_is_carried_out_as_its_parameters_say(page, monkeypatch):
+    asked = {"device": "cpu", "minutes": 5, "engine": {"engine": "ray", "gpus": 0.5}}
+    how = training(page, monkeypatch, **asked)[1]
+    assert {key: how[key] for key in asked} == asked
 
 
 @pytest.mark.slow

@@ -379,6 +379,17 @@ def test_processes_record_what_ends_after_the_minutes(checkout, monkeypatch):
     assert records.key(record["configuration"]) == records.key(runs[1].configuration)
 
 
+def test_a_page_may_name_its_engine_or_give_its_fields():
+    for given in ("processes", {"engine": "processes"}, Engine(engine="processes")):
+        assert Engine.of(given) == Engine(engine="processes")
+    assert Engine.of(None) == Engine() and Engine(engine="ray", gpus=0.5).chosen == {
+        "engine": "ray",
+        "gpus": 0.5,
+    }
+    with pytest.raises(ValueError, match="workers"):
+        Engine.of({"engine": "processes", "workers": 0})
+
+
 def named_device(job):
     """Say which GPU a worker has; for a while, so that the other one gets a job, too."""
     time.sleep(1)

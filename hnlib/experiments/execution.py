@@ -68,8 +68,7 @@ def train_all(designs: Iterable[Design], *, minutes: float | None = None, **how)
                 f"{one.name} repeats or confirms {other.name} and would have its runs; give how "
                 "many seeds, not which"
             )
-    how = {"device": "auto", "engine": "here"} | {k: v for k, v in how.items() if v is not None}
-    work = _work(designs, how["device"], how["engine"])
+    work = _work(designs, how.get("device", "auto"), how.get("engine"))
     if "HNLIB_PLAN" in os.environ:
         raise Planned(str(work))
     if any(one.changed for one in designs) or (work.left and "HNLIB_RECALL" not in os.environ):

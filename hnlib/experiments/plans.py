@@ -185,7 +185,7 @@ class Plan:
         )
 
 
-def plan(*designs: Design, device: str = "auto", engine: str | Engine = "here") -> Plan:
+def plan(*designs: Design, device: str = "auto", engine: str | dict | Engine | None = None) -> Plan:
     """Return what is left to train of designs on a device; nothing is trained.
 
     Parameters
@@ -212,7 +212,8 @@ def plan(*designs: Design, device: str = "auto", engine: str | Engine = "here") 
         seen |= left.keys()
         runs = len(have.planned()) - len(left) + len(costs)  # without arms not chosen yet
         rows.append(Row(design.name, runs, costs, tuple(waits), design.closed))
-    workers = engine.workers if isinstance(engine, Engine) and engine.engine != "here" else 1
+    spread = Engine.of(engine)
+    workers = spread.workers if spread.engine == "processes" else 1
     return Plan(tuple(rows), machine(hardware), workers)
 
 

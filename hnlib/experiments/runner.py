@@ -118,7 +118,7 @@ def train(
     *,
     device: str = "auto",
     minutes: float | None = None,
-    engine: str | Engine = "here",
+    engine: str | dict | Engine | None = None,
     data_root: Path | None = None,
     record_to: Path | None = None,
     method: Callable | None = None,
@@ -138,7 +138,8 @@ def train(
         Stop after these, inside a run at the end of an epoch; the same call goes on from there, on
         any machine.
     engine
-        "here", "processes" or "ray", or an `Engine`. Processes take turns on the GPUs.
+        "here" (default), "processes" or "ray", or an `Engine`, or its fields. Processes take turns
+        on the GPUs.
     data_root
         Of the data sets (default: $HNLIB_DATA or the cache).
     record_to
@@ -153,7 +154,7 @@ def train(
         Exceptions for which a run is left out instead of ending everything.
     """
     runs, done = [*runs], 0
-    engine = Engine(engine=engine) if isinstance(engine, str) else engine
+    engine = Engine.of(engine)
     folder, remote = record_to or records.default_folder(), engine.engine == "ray"
     end = time.time() + 60 * minutes if minutes else None  # the clock that machines share
     one = functools.partial(

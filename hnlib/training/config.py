@@ -109,6 +109,20 @@ class Engine:
     cpus: Positive = 1
     gpus: Annotated[float, Field(ge=0)] = 0
 
+    @classmethod
+    def of(cls, given: str | dict | Engine | None) -> Engine:
+        """Return an engine from its name, or from its fields."""
+        if given is None or isinstance(given, cls):
+            return given or cls()
+        return cls(engine=given) if isinstance(given, str) else cls(**given)
+
+    @property
+    def chosen(self) -> dict:
+        """The fields that are not at their defaults."""
+        return {
+            name: value for name, value in vars(self).items() if value != defaults(Engine)[name]
+        }
+
 
 @dataclass(frozen=True, kw_only=True, config=checked)
 class Configuration:
