@@ -36,8 +36,8 @@ def _world_size(b: Batch) -> str | None:
         says = f"the averaged gradient is {many} times the whole batch's"
         remedy = "the gather sums gradients already; do not multiply the loss by {many}"
     else:
-        says = f"the averaged gradient has {ratio:.0%} of the whole batch's strength"
-        remedy = "gradients of gathered rows are lost; use hnlib.distributed.gather"
+        says = "the averaged gradient lacks what gathered rows should feel"
+        remedy = "gather with gradients, as hnlib.distributed.gather does"
     return f"{says} on {many} processes; {remedy.format(many=many)}"
 
 

@@ -251,7 +251,8 @@ def _on_curve(program: Program, x: float, twins: int | None = None) -> float:
     Twins: the second pair, 0, or the first further key, 1, equals the first pair.
     """
     rows, owners = program.probe_rows
-    basis = _orthogonal(program.width, (1 + int(owners[-1].max())) * processes())
+    total = len(torch.cat(owners).unique()) * processes()  # the same in every process
+    basis = _orthogonal(program.width, total)
     like, count = program.columns[0], len(rows[0])
     columns = []
     for owner in owners:
@@ -302,23 +303,38 @@ def _two_weights(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _of_whole_batch(program: Program) -> float | None:
-    """Return the gradient that processes average, over that of the mean of their losses."""
+    """Return the gradient that processes average, over that of the mean of their losses.
+
+    Along the gradient itself, and along keys that move towards the queries of all: what these do to
+    the keys of other processes may be missing.
+    """
     z = [x.to(_single(x)) for x in program.columns]
     _, gradients, _ = program.gradients(z)
-    size = torch.stack([g.square().sum() for g in gradients]).sum().sqrt().clamp_min(1e-30)
-    step = (
-        0.01
-        * torch.cat(z).norm(dim=1).mean()
-        / torch.stack([g.norm(dim=1).max() for g in gradients]).max().clamp_min(1e-30)
-    )
-    numbers = torch.stack([step, size]).to(z[0])
-    distributed.all_reduce(numbers, distributed.ReduceOp.MIN)
-    step = float(numbers[0])
-    ends = [program.value([x + sign * step * g for x, g in zip(z, gradients)]) for sign in (1, -1)]
-    sums = torch.tensor([ends[0], ends[1], float(size) ** 2]).to(z[0].device)
+    middle = z[0].mean(0)
+    distributed.all_reduce(middle)
+    towards = [0 * z[0], *(0 * x + middle for x in z[1:])]
+    along, across = (_ratio(program, z, gradients, way) for way in (gradients, towards))
+    if along is None or across is None or abs(across - along) < 0.1:
+        return along
+    return across
+
+
+def _ratio(program: Program, z: list, gradients: list, way: list) -> float | None:
+    """Return the slope by averaged gradients over the slope of the mean loss, None at a summit."""
+    longest = torch.cat(way).norm(dim=1).max()
+    distributed.all_reduce(longest, distributed.ReduceOp.MAX)
+    step = 0.01 * float(torch.cat(z).norm(dim=1).mean() / longest.clamp_min(1e-30))
+    shared = torch.tensor(step).to(z[0])
+    distributed.all_reduce(shared, distributed.ReduceOp.MIN)
+    step = float(shared)
+    ends = [program.value([x + sign * step * v for x, v in zip(z, way)]) for sign in (1, -1)]
+    slope = sum(float((g * v).sum()) for g, v in zip(gradients, way))
+    sums = torch.tensor([ends[0] - ends[1], slope, abs(ends[0])]).to(z[0])
     distributed.all_reduce(sums)
-    slope = float(sums[0] - sums[1]) / (2 * step) / processes()
-    return float(sums[2]) / processes() / slope if slope else None
+    change, slope, size = sums.tolist()
+    if abs(change) < 1e-4 * size:
+        return None  # rounding
+    return slope * 2 * step / change
 
 
 def _is_embedding(x) -> bool:

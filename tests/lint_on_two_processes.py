@@ -73,11 +73,20 @@ def compensated(q, k):
     return 2 * loss - loss.detach()
 
 
+def mined_put_back(q, k):
+    """Two towers with mined negatives, own rows alone with gradient."""
+    keys = torch.cat([own_put_back(k), own_put_back(k.flip(1))])
+    return ranking(own_put_back(q), keys)
+
+
 CASES = {
     "modelscope/ms-swift#10081": lambda q, k: whole(q, k, own_put_back),
     "lightly-ai/lightly#1977": lambda q, k: barlow(q, k, sum_without_gradient),
     "ShiqiYu/OpenGait#36": lambda q, k: triplet(q, k, 1),
     "princeton-nlp/SimCSE#212": lambda q, k: whole(q, k, own_put_back),
+    "modelscope/ms-swift#10150": mined_put_back,
+    "modelscope/ms-swift#5477": lambda q, k: local(q, k, own_put_back),
+    "KevinMusgrave/pytorch-metric-learning#562": lambda q, k: whole(q, k, gather, 2),
     "unshifted": unshifted,
     "right: gathered with gradients": lambda q, k: whole(q, k, gather),
     "right: own queries": lambda q, k: local(q, k, gather),

@@ -66,9 +66,52 @@ def groups_of_twelve(repaired):
     return loss, q, k, *others
 
 
+def few_texts(repaired):
+    """open_clip #821: captions made of scene, weather and light, here 4 · 3 · 3."""
+    images, captions = batch(0, 128)
+    return clip, images, captions if repaired else captions[torch.arange(128) % 36]
+
+
+def class_names(repaired):
+    """Chinese-CLIP #240: the ten names of CIFAR-10's classes as texts of 128 images."""
+    images, captions = batch(1, 128)
+    return clip, images, captions if repaired else captions[:10][torch.arange(128) % 10]
+
+
+def temperature_in_front_of_the_fraction(repaired):
+    """Lafite #25: −log(τ · A/B), with cosines that nothing divides."""
+    if repaired:
+        return clip, *batch()
+
+    def loss(q, k):
+        e = (normalize(q) @ normalize(k).T).exp()
+        return -(T * e.diagonal() / e.sum(1)).log().mean()
+
+    return loss, *batch()
+
+
+def pixels_at_a_hundred(repaired):
+    """SPCL #3: features of pixels against prototypes of classes, at a temperature of 100."""
+    t = 0.1 if repaired else 100.0
+    return lambda pixels, prototypes: ranking(pixels, prototypes, t=t), *batch(3)
+
+
+def one_score_for_all(repaired):
+    """FlagEmbedding #281: a model whose last layer gives every text the same vector."""
+    q, k = batch(4)
+    weight = torch.eye(D) if repaired else torch.zeros(D, D)
+    bias = 0.0 if repaired else 1.0
+    return ranking, q @ weight + bias, k @ weight + bias
+
+
 PROGRAMS = {
     "PaddlePaddle/PaddleNLP#8129": one_text_for_several,
     "Dayallenr/RAG#10": positives_among_the_mined,
     "xmed-lab/AdaCon#2": scale_and_temperature,
     "FlagOpen/FlagEmbedding#276": groups_of_twelve,
+    "mlfoundations/open_clip#821": few_texts,
+    "OFA-Sys/Chinese-CLIP#240": class_names,
+    "drboog/Lafite#25": temperature_in_front_of_the_fraction,
+    "BinhuiXie/SPCL#3": pixels_at_a_hundred,
+    "FlagOpen/FlagEmbedding#281": one_score_for_all,
 }

@@ -6,6 +6,7 @@ import re
 import tomllib
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from drawn import seeded
@@ -23,11 +24,11 @@ from torch.nn.functional import (
 )
 
 from hnlib import methods
-from hnlib.experiments import evidence
 from hnlib.lint import Findings, lint, watch
 
 THREADS = tomllib.loads((ROOT / "tests/linter_threads.toml").read_text(encoding="utf-8"))["thread"]
 CAUSES = {thread["where"]: thread["cause"] for thread in THREADS}
+STAGES = np.load(ROOT / "book/results/stages.npz")
 Y = torch.arange(B) % 8
 Q, K = batch()
 
@@ -257,7 +258,7 @@ def test_a_softmax_of_cosines_is_well_at_any_usual_temperature(seed):
 def test_no_method_of_the_catalogue_is_suspected_on_recorded_batches(method):
     entry = methods.CATALOGUE[method]
     for name in ("cifar10 early", "scifact late"):
-        z1, z2 = torch.from_numpy(evidence.stages()[name]).float()
+        z1, z2 = torch.from_numpy(STAGES[name]).float()
         loss, y = methods.build(method), torch.arange(len(z1)) % 4
         if entry.features:
             views = lambda a, b: loss(a, b, None, (a.relu(), b.relu()))  # noqa: B023, E731
